@@ -1,0 +1,106 @@
+// Package mem is the vocabulary of memory: regions, where they are, and what may be done to them.
+//
+// Addresses of memory that Go does not own stay uintptr everywhere: stored as unsafe.Pointer, a freed and re-used
+// address would become a bad pointer for the garbage collector. Bytes converts at the point of use.
+package mem
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unsafe"
+)
+
+// Kind is what a processor or a transport must be able to touch.
+type Kind uint8
+
+// Kinds of memory.
+const (
+	Host Kind = iota
+	Cuda
+	Rocm
+	Npu
+	Tpu
+	File
+	kindCount
+)
+
+// KindCount is the number of kinds, for tables indexed by Kind.
+const KindCount = int(kindCount)
+
+var kindNames = [...]string{"cpu", "cuda", "rocm", "npu", "tpu", "file"}
+
+func (k Kind) String() string { return kindNames[k] }
+
+// Location is "cpu:0", "cuda:1", "npu:0", "file", or "*" for "find out".
+type Location string
+
+// Wildcard asks tent to find the location of a buffer itself.
+const Wildcard Location = "*"
+
+// Parse checks a location and returns its kind and index. The wildcard is host memory of an unknown node, index -1.
+func (l Location) Parse() (Kind, int, error) {
+	if l == Wildcard || l == "" {
+		return Host, -1, nil
+	}
+	name, number, indexed := strings.Cut(string(l), ":")
+	for k, s := range kindNames {
+		if s != name {
+			continue
+		}
+		if !indexed {
+			return Kind(k), -1, nil
+		}
+		if n, err := strconv.Atoi(number); err == nil && n >= 0 && n < 1<<16 {
+			return Kind(k), n, nil
+		}
+	}
+	return Host, 0, fmt.Errorf(`location %q is not "*", "cpu:N", "cuda:N", "rocm:N", "npu:N", "tpu:N" or "file"`, string(l))
+}
+
+// Permission is what peers may do, with upstream's numbers.
+type Permission uint8
+
+// Permissions.
+const (
+	LocalReadWrite  Permission = 0 // peers: nothing
+	GlobalReadOnly  Permission = 1 // peers: READ
+	GlobalReadWrite Permission = 2 // peers: READ and WRITE
+)
+
+func (p Permission) String() string {
+	return [...]string{"LocalReadWrite", "GlobalReadOnly", "GlobalReadWrite"}[p%3]
+}
+
+// Allows reports whether a peer may carry out an operation that writes to the region, or only reads.
+func (p Permission) Allows(write bool) bool {
+	return p == GlobalReadWrite || (p == GlobalReadOnly && !write)
+}
+
+// RegionID names a registered region of one engine: slot and generation, never 0 and never used twice.
+type RegionID uint64
+
+// Region is a registered memory range. It is a value; whoever registered it keeps the memory alive.
+type Region struct {
+	ID         RegionID
+	Name       string // "" if unnamed
+	Addr       uintptr
+	Size       uint64
+	Kind       Kind
+	Location   Location
+	Permission Permission // of peers
+	ReadOnly   bool       // the buffer itself must not be written, not even locally
+	Fd         int        // memfd or file behind it, -1 if there is none
+	FdOffset   uint64
+}
+
+// Contains reports whether [offset, offset+length) lies inside a region of size bytes, without overflow.
+func Contains(size, offset, length uint64) bool { return offset <= size && length <= size-offset }
+
+// Bytes views n bytes at a foreign address. The caller guarantees that they are mapped for as long as the view is used.
+func Bytes(addr uintptr, n int) []byte {
+	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&addr))), n)
+}
+
+// Pointer converts a foreign address at the point of use.
+func Pointer(addr uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }

@@ -1,0 +1,244 @@
+// Package transport is the contract between the core and a way to move bytes. Transports move slices; the core decides
+// everything else: splitting, spraying, retry, failover, QoS, time-outs and status exist once, in gocore. A transport
+// never sees a request, a batch or a priority.
+//
+// # Rules
+//
+// Each is a test of transports/transporttest, which every transport runs.
+//
+//	a  Submit takes a prefix and leaves the rest untouched; after a short one, Sink.Ready comes.
+//	b  Every accepted slice gets exactly one completion, also when it fails at once. A slice of a stale rail generation
+//	   is not accepted, atomically with Fence: a thread that slept between the core's step and Submit cannot slip a
+//	   slice past a fence.
+//	c  After its completion nobody writes the slice's destination or reads its local source. What cannot be proved at
+//	   once (a flushed queue pair, a closed lane, a stream that must drain) delays the completion.
+//	d  Complete may come from any goroutine, even before Submit returns.
+//	e  An error carries scope and side. Collateral says that a neighbour was meant.
+//	f  After Close no goroutine, file descriptor, mapping or pinned page is left.
+//	g  Missing hardware is a reason that Factory.Check returns, not a crash.
+//	h  Attach returns at once; rails come and go by Sink. A dial has a limit.
+//	i  A reader never waits for a write, a writer never waits for a reader; what a peer asks of a responder is credited
+//	   and bounded, and nothing a peer sends makes memory grow beyond its credit.
+//
+// # One slice, from left to right
+//
+//	core                      transport                          peer
+//	Submit([s]) ------------> accepted: owns *s
+//	                          bytes move ----------------------> checks key, offset, permission
+//	Withdraw([s]) ----------> drops what was not sent, asks ---> marks void, waits for a copy under way
+//	            <------------ Complete{s, nil | Error}   <------ acknowledges
+//	never touches s again     never touches s again
+package transport
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+// Op is the direction of a slice, with upstream's numbers.
+type Op uint8
+
+// Operations: Read moves remote to local, Write moves local to remote.
+const (
+	Read  Op = 0
+	Write Op = 1
+)
+
+func (o Op) String() string { return [...]string{"READ", "WRITE"}[o&1] }
+
+// LocalKey and RemoteKey are a transport's own names of a registered region and of an imported one. Both are opaque to
+// the core, never 0, and cheap to use on the hot path (an index, an rkey).
+type (
+	LocalKey  uint64
+	RemoteKey uint64
+)
+
+// Descriptor is versioned opaque bytes by which a peer's same transport can use a region. It holds no secret.
+type Descriptor []byte
+
+// Link is a transport's handle of one attached peer; 0 is none. A detached link's number is not used again.
+type Link uint32
+
+// Rail names one (local end, remote end) path of a link and the generation in which it is up. A rail that went down and
+// came back has the same Index and a higher Generation.
+type Rail struct {
+	Link       Link
+	Index      uint16
+	Generation uint32
+}
+
+// Peer is another engine as the control plane knows it.
+type Peer struct {
+	Address     string // of its control plane, "host:port"; also its name in errors
+	Name        string
+	MachineID   string
+	Incarnation uint64 // of the engine that answered; another one is another peer
+	Self        bool   // our own engine: transfers inside one process
+}
+
+// Slice is the unit posted on one rail. The core fills the first block before Submit and does not touch the slice until
+// its completion has been delivered; the transport reads it and may use Scratch meanwhile. Slices live in the core's
+// slab: their addresses are stable, and a transport keeps plain pointers to them.
+type Slice struct {
+	Op        Op
+	Class     uint8 // smaller is served first wherever slices of several classes wait, also at the peer
+	Rail      Rail
+	LocalKey  LocalKey
+	RemoteKey RemoteKey
+	Local     uintptr // address of the first byte here
+	Remote    uint64  // offset of the first byte in the remote region
+	Length    uint64  // bytes, never 0, at most Info.SliceMax
+	Id        uint64  // the core's name of this attempt; unique while the engine lives
+
+	Scratch [4]uint64 // the transport's, from acceptance to completion
+}
+
+// Completion is the end of a slice. Err is nil when every byte was acknowledged by the peer (WRITE) or is in the local
+// destination (READ). Bytes counts what was delivered, Length on success; a failed slice reports 0 unless the transport
+// can prove a prefix.
+type Completion struct {
+	Slice *Slice
+	Bytes uint64
+	Err   *errs.Error
+}
+
+// RailInfo describes a rail that came up.
+type RailInfo struct {
+	Rail       Rail
+	Local      string // name of the local end: an address, a NIC
+	Remote     string
+	Node       int     // NUMA node of the local end, -1 if unknown
+	Bandwidth  float64 // bytes/s as configured or negotiated, 0 if unknown
+	BytesMax   uint64  // bytes in flight that make sense here, 0 for the core's default
+	SlicesMax  int     // slices in flight, 0 for the core's default
+	Alternates bool    // not part of the matching; used when an end is blamed or left over
+}
+
+// Sink is the core's inbox. Any goroutine may call it, never under a lock that Submit or Withdraw needs: the call may
+// run a step of the core, which calls the transport.
+type Sink interface {
+	// Complete hands over completions. The slice of completions is copied before it returns.
+	Complete([]Completion)
+	// Ready says that a rail takes slices again; owed after every Submit that took less than it was given.
+	Ready(Rail)
+	// Progress says that bytes were acknowledged or received on the rail, or that the peer told it is busy, although no
+	// slice has completed. Transports whose slices are short never need it.
+	Progress(Rail)
+	RailUp(RailInfo)
+	// RailDown ends a rail's generation. Slices outstanding on it still get their completions. A nil cause is an orderly
+	// end (evicted, reconfigured), not an error.
+	RailDown(Rail, *errs.Error)
+	// LinkDown says that the peer cannot be reached over this transport at all, or that its incarnation has ended
+	// (Code PeerRestarted, or PeerUnreachable with SideRemote when its process is known to be gone).
+	LinkDown(Link, *errs.Error)
+	// Notified hands over a message that a peer sent by Notifier. It returns false when the queue is full: the transport
+	// then withholds its acknowledgement and the sender tries again.
+	Notified(from Peer, message []byte) bool
+}
+
+// Host is what the engine offers to a transport.
+type Host interface {
+	// Call sends a message to the same transport of a peer (its Serve) over the control plane and returns the answer.
+	// Used for handshakes and as the last way to ask for a withdrawal; ctx must have a deadline.
+	Call(ctx context.Context, peer Peer, message []byte) ([]byte, error)
+	// Self describes this engine.
+	Self() Peer
+	// DescriptorsChanged says that descriptors returned by Register have changed (a NIC came or went).
+	DescriptorsChanged()
+	Log() *slog.Logger
+}
+
+// Info is fixed after Open.
+type Info struct {
+	Name        string
+	Pairs       [mem.KindCount][mem.KindCount]bool // [local kind][remote kind]
+	SameHost    bool                               // only towards peers with our own machine id
+	SliceMax    uint64                             // bytes in one slice
+	SliceBest   uint64                             // bytes in one slice beyond which nothing is gained
+	Alignment   uint64                             // of addresses, offsets and lengths; 1 if any
+	SlicesMax   int                                // slices outstanding on one rail
+	FenceWithin int64                              // ns in which a withdrawal is normally confirmed: the fence bound
+}
+
+// Factory makes transports of one kind. transports/all lists them; there are no side effects at import.
+type Factory interface {
+	Name() string
+	// Check says why this transport cannot work here, or nil. It must be cheap and leave nothing behind.
+	Check() error
+	// Open starts it. config is the branch transports/<name> of the settings as the transport's own Settings value.
+	Open(ctx context.Context, config any, host Host, sink Sink) (Transport, error)
+}
+
+// Transport is one way to move bytes. All methods may be called from any goroutine.
+type Transport interface {
+	Info() Info
+
+	// Register makes a region usable as a local operand and, as far as its permission goes, by peers.
+	Register(ctx context.Context, region mem.Region) (LocalKey, Descriptor, error)
+	// Revoke is the owner's fence: from its start nothing new by peer begins on the region, and it returns when nothing
+	// that began before can touch the bytes any more. A nil peer means every peer. With keep, the region takes new
+	// accesses again afterwards (Region.fence), else only Deregister follows. READs by peers that were cut off fail.
+	Revoke(ctx context.Context, key LocalKey, peer *Peer, keep bool) error
+	Deregister(ctx context.Context, key LocalKey) error
+
+	// Attach starts a link and returns at once; rails are dialled side by side, each with a limit.
+	Attach(Peer) (Link, error)
+	// Import makes a peer's region usable on a link.
+	Import(Link, Descriptor) (RemoteKey, error)
+	// Detach ends a link; outstanding slices complete first, with an error where they must.
+	Detach(Link)
+
+	// Submit never blocks. It accepts a prefix of slices, which all are of one rail.
+	Submit([]*Slice) (accepted int)
+	// Withdraw asks for the completions of accepted slices by the finest means there is, without blocking. A slice that
+	// has completed meanwhile is ignored. What the peer cannot confirm stays outstanding: the transport goes on asking.
+	Withdraw([]*Slice)
+	// Fence is the last resort, for condemned rails: it ends the generation and asks for all completions of the rail.
+	Fence(Rail)
+
+	// Serve answers what the same transport of a peer asks by Host.Call.
+	Serve(ctx context.Context, from Peer, message []byte) ([]byte, error)
+	// Close ends everything. Slices still outstanding are completed as far as that can be proved.
+	Close(ctx context.Context) error
+}
+
+// Optional interfaces, looked up once at Open.
+type (
+	// Poller is a transport whose completions can be found by whoever waits for them.
+	Poller interface {
+		// Poll looks at the transport's sockets or queues without blocking, does up to budget pieces of work and returns
+		// how many it did. Between a Poll and the next Arm the transport's own goroutines may stay asleep.
+		Poll(budget int) int
+		// Arm hands the work back to the transport's own goroutines. Each waiter that called Poll calls Arm exactly once,
+		// before it parks or leaves.
+		Arm()
+	}
+
+	// Allocator is a transport that brings memory of its own.
+	Allocator interface {
+		// Allocate returns zeroed memory; Fd of the region is set where peers can map it.
+		Allocate(size uint64, location mem.Location) (mem.Region, error)
+		Free(mem.Region) error
+	}
+
+	// Notifier carries small messages to a peer, each acknowledged by the peer's Sink.Notified. done is called once,
+	// from any goroutine, with nil when the peer has taken the message. What fails may be sent again by another way;
+	// messages carry their own sequence, so a duplicate does no harm.
+	Notifier interface {
+		Notify(link Link, message []byte, done func(*errs.Error)) bool
+	}
+
+	// Prober asks whether a rail works, for rails that carry nothing now.
+	Prober interface {
+		Probe(rail Rail, done func(rtt clock.Time, err *errs.Error))
+	}
+
+	// Explainer adds to engine.explain and tent doctor.
+	Explainer interface {
+		Explain(Link) string
+	}
+)
