@@ -1,0 +1,149 @@
+// Package dispatch is the core: a state machine without clock, lock, goroutine or I/O. It takes events and now, and
+// returns submissions, withdrawals and deadlines as Effects. One caller at a time: gocore/engine holds its mutex around
+// every call. Policy packages (plan, rail, qos) are called from here and from nowhere else.
+package dispatch
+
+import (
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// State of a task or a batch, with upstream's numbers.
+type State uint8
+
+// States. Initial is never seen after a submit. Canceled to Failed are terminal: the task is quiescent.
+const (
+	Initial   State = 0
+	Pending   State = 1
+	Invalid   State = 2
+	Canceled  State = 3
+	Completed State = 4
+	TimedOut  State = 5
+	Failed    State = 6
+)
+
+// Terminal reports whether a state never changes any more.
+func (s State) Terminal() bool { return s >= Invalid }
+
+func (s State) String() string {
+	return [...]string{"INITIAL", "PENDING", "INVALID", "CANCELED", "COMPLETED", "TIMEOUT", "FAILED"}[s%7]
+}
+
+// Classes of priority, with upstream's numbers.
+const (
+	High       = 0
+	Medium     = 1
+	Low        = 2
+	ClassCount = 3
+)
+
+// BatchID is slot and generation (generation<<32 | slot): a stale one is an error, never somebody else's batch.
+type BatchID uint64
+
+// Slot is the index of a batch in tables that mirror the core's, for example the shared page that Python reads.
+func (b BatchID) Slot() uint32 { return uint32(b) }
+
+// Options are fixed for the life of a core. Zero values mean the default in brackets.
+type Options struct {
+	Batches       int           // most batches alive at once [65536]
+	Pending       int           // most tasks that have not ended [1<<20]
+	Failovers     int           // max_failover_attempts: switches of route a task; negative: none [3]
+	Retries       int           // most attempts of one piece on one route [8]
+	Stall         time.Duration // without progress while being served [30s]
+	FenceHost     time.Duration // fence bound towards our own host [100ms]
+	FenceNetwork  time.Duration // fence bound otherwise [1s]
+	WindowBytes   uint64        // in flight on one rail where the transport names none [4 MiB]
+	WindowSlices  int           // [256]
+	Ageing        time.Duration // priority_promotion_timeout_us [10ms]
+	Merge         bool          // merge_requests: neighbours that agree in everything share slices
+	Transports    []string      // names by index, for events and errors
+	KeepEndedTask bool          // tests: keep attempts of ended tasks for inspection
+}
+
+// LinkSpec describes a link when it is added.
+type LinkSpec struct {
+	Peer      uint32 // the engine's number of the peer; links of one peer share open withdrawals
+	PeerName  string
+	Transport uint8
+	Link      transport.Link
+	Info      *transport.Info
+	SameHost  bool
+}
+
+// TaskSpec is one request, validated and planned. It is copied.
+type TaskSpec struct {
+	Op       transport.Op
+	Class    uint8
+	Plan     *plan.Plan
+	Local    uintptr
+	Remote   uint64 // offset in the remote region
+	Length   uint64
+	Deadline clock.Time // clock.Never if none
+}
+
+// Status of one task.
+type Status struct {
+	State     State
+	Dirty     bool
+	Transport uint8 // of the current or last attempt
+	Attempts  uint16
+	Failovers uint16
+	Bytes     uint64 // acknowledged; never falls
+	Err       *errs.Error
+}
+
+// Summary of one batch: states aggregate as upstream's do (all COMPLETED; else any pending; else the worst of INVALID,
+// CANCELED, TIMEOUT, FAILED in that order). An empty batch is COMPLETED.
+type Summary struct {
+	State      State
+	Dirty      bool
+	Tasks      int
+	Pending    int
+	Bytes      uint64
+	Total      uint64
+	Attempts   uint32
+	Failovers  uint32
+	Transports uint32      // bit by transport index
+	Err        *errs.Error // of the first task that failed
+	Version    uint32      // grows with every visible change of the batch
+}
+
+// Posting is work for one transport: slices of one rail, in the order in which they must be handed over.
+type Posting struct {
+	Transport uint8
+	Link      plan.LinkID
+	Rail      transport.Rail
+	Slices    []*transport.Slice
+}
+
+// Effects is what a step wants done. The core owns the memory behind it and uses it again in the next step; the engine
+// moves what it needs out while it holds the mutex.
+type Effects struct {
+	Submit   []Posting
+	Withdraw []Posting
+	Fence    []Posting // Slices empty
+	Changed  []BatchID // something visible changed; without repeats
+	Ended    []BatchID // the last task ended in this step; a batch may take more tasks and end again
+	Events   []event.Event
+}
+
+// Counters are kept by transport and class, under the engine's mutex; metrics renders them.
+type Counters struct {
+	Requests, Bytes, Failures     [2]uint64 // by transport.Op
+	Canceled, TimedOut, Dirty     uint64
+	Attempts, AttemptFailures     [2]uint64
+	Retries, Reroutes, Withdrawn  uint64
+	Latency, QueueWait, AttemptNs Histogram // microseconds: request, submit to first slice, slice
+	Sizes                         Histogram // bytes of requests
+}
+
+// Histogram counts values by their power of two: Buckets[i] holds values v with bits.Len64(v) == i.
+type Histogram struct {
+	Buckets [64]uint64
+	Sum     uint64
+}

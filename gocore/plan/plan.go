@@ -1,0 +1,67 @@
+// Package plan decides how a request may travel: ordered routes of one or more hops, and why other ways are not taken.
+// It is pure; the engine calls it once per pair of regions and keeps the result.
+package plan
+
+import (
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// LinkID is the core's number of a link: one transport to one peer. 0 is none.
+type LinkID uint32
+
+// StageID is the core's number of a pool of stage buffers. 0 means the request's own memory.
+type StageID uint32
+
+// Hop is one movement of a route. A route with one hop goes straight from the local to the remote region. A route with
+// several has stage buffers between its hops; a hop that the peer's engine must carry out goes over a link of its own
+// whose slices are requests to that engine, so the core treats it like any other.
+type Hop struct {
+	Link      LinkID
+	Op        transport.Op
+	LocalKey  transport.LocalKey // of the request's region, or of the stage on that side
+	RemoteKey transport.RemoteKey
+	Local     StageID // where the hop's local bytes are
+	Remote    StageID
+}
+
+// Route is one way; Plan.Routes[0] is tried first.
+type Route struct {
+	Transport uint8 // index of the transport that carries the crossing hop, for names and metrics
+	Hops      []Hop
+	SliceMax  uint64 // least of its hops' limits
+	SliceBest uint64
+	Alignment uint64
+}
+
+// Rejected is a way that is not taken, and why, in words for people.
+type Rejected struct {
+	Transport string
+	Reason    string
+}
+
+// Plan is immutable and shared by all tasks between the same two regions.
+type Plan struct {
+	Routes   []Route
+	Rejected []Rejected
+}
+
+// End is one side of a request as far as planning goes.
+type End struct {
+	Kind     mem.Kind
+	Location mem.Location
+}
+
+// Candidate is a transport that could carry a request between two ends, with what is known about it here and there.
+type Candidate struct {
+	Transport uint8
+	Info      *transport.Info
+	Link      LinkID              // 0: not attached
+	LocalKey  transport.LocalKey  // 0: the local region is not registered with it
+	RemoteKey transport.RemoteKey // 0: the peer does not offer the remote region over it
+	SameHost  bool                // the peer has our machine id
+	Self      bool
+	Down      *errs.Error // why the link is down, nil if it is not
+	Disabled  string      // why it is not there at all: a setting, missing hardware
+}
