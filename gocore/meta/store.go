@@ -1,0 +1,33 @@
+// Package meta answers two questions before anything moves: where does the name of a segment lead, and is a peer on our
+// own machine.
+//
+// Names are peer to peer unless a setting says otherwise: the name of a segment *is* the address of its engine, so no
+// service has to run. A Store is what another answer (etcd, redis, http) has to bring.
+package meta
+
+import "context"
+
+// Store finds engines by name. All methods may be called from any goroutine and return by the end of ctx.
+type Store interface {
+	// Resolve returns where a name leads. InvalidArgument: the name is malformed; InvalidEntry: nobody has that name;
+	// MetadataError: the store did not answer.
+	Resolve(ctx context.Context, name string) (Target, error)
+	// Publish makes name lead to address, for as long as the store is open.
+	Publish(ctx context.Context, name, address string) error
+	// Close withdraws what was published. The store must not be used afterwards.
+	Close() error
+}
+
+// PeerToPeer is the Store that needs no service: a name is an address. The zero value is ready, and it holds nothing.
+type PeerToPeer struct{}
+
+var _ Store = PeerToPeer{}
+
+// Resolve parses the name; see ParseTarget. Whether somebody is there, the first call to the peer tells.
+func (PeerToPeer) Resolve(_ context.Context, name string) (Target, error) { return ParseTarget(name) }
+
+// Publish has nothing to do: whoever knows the address knows the name.
+func (PeerToPeer) Publish(context.Context, string, string) error { return nil }
+
+// Close has nothing to withdraw.
+func (PeerToPeer) Close() error { return nil }
