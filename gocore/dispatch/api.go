@@ -140,6 +140,15 @@ type Counters struct {
 	Retries, Reroutes, Withdrawn  uint64
 	Latency, QueueWait, AttemptNs Histogram // microseconds: request, submit to first slice, slice
 	Sizes                         Histogram // bytes of requests
+
+	ByOp [2]OpHistograms // by transport.Op: what upstream's metrics split by operation
+}
+
+// OpHistograms are kept for READ and WRITE apart, because upstream names them apart (tent_read_latency_us and so on).
+type OpHistograms struct {
+	Latency Histogram // microseconds from submit to end of a request that completed
+	Attempt Histogram // microseconds of a slice, from acceptance to completion
+	Sizes   Histogram // bytes of requests
 }
 
 // Histogram counts values by their power of two: Buckets[i] holds values v with bits.Len64(v) == i.
