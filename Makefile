@@ -1,0 +1,51 @@
+# `make` lists the targets. A fresh machine needs Python 3.10 or newer, gcc and make; a Go that is new enough is used
+# when there is one, else it comes with the build requirements. PYTHON=... names the interpreter.
+PYTHON := $(shell tools/find_python.sh)
+VENV := .venv
+SEEDS ?= 100000
+FUZZTIME ?= 20s
+SOURCES := $(shell find gocore transports pybind internal -name '*.go' ! -name '*_test.go' 2>/dev/null)
+
+.PHONY: help demo test check sim bench fuzz wheel sdist develop clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: develop ## two processes move a KV cache; every byte is verified (makes .venv)
+	@$(VENV)/bin/python -m tent.demo
+
+test: ## everything: format, vet, unit, race, conformance, simulation, architecture, Python on every interpreter, typing
+	@$(PYTHON) tools/check.py
+
+check: ## what is quick: make check ONLY="format vet unit"
+	@$(PYTHON) tools/check.py --only $(or $(ONLY),format vet unit conformance crossing)
+
+sim: ## simulate from seeds: make sim SEEDS=100000
+	@$(PYTHON) tools/check.py --only simulation --seeds $(SEEDS)
+
+fuzz: ## fuzz every decoder: make fuzz FUZZTIME=20s
+	@$(PYTHON) tools/fuzz.py --time $(FUZZTIME)
+
+bench: develop ## the speed table, beside plain C and Python programs: make bench ARGS="--markdown"
+	@$(VENV)/bin/python tests/bench/run.py $(ARGS)
+
+develop: $(VENV)/.built ## an editable install in .venv, rebuilt when a Go source changed
+
+$(VENV)/.built: $(SOURCES) go.mod go.sum setup.py pyproject.toml tools/build_gotent.py
+	@test -n "$(PYTHON)"
+	@test -x $(VENV)/bin/python || "$(PYTHON)" -m venv $(VENV)
+	@echo "installing tent in $(VENV) (a first build takes a minute or two)"
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@
+
+wheel: ## build/wheel/tent-*.whl, one for Python 3.10 and newer
+	@$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir build/wheel . && ls build/wheel
+
+sdist: develop ## dist/tent-*.tar.gz
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check build
+	@$(VENV)/bin/python -m build --sdist --quiet . && ls dist
+
+clean: ## remove what was built and the virtual environments
+	rm -rf build dist tent.egg-info .venv .venv-* .mypy_cache .pytest_cache .hypothesis tent/_gotent*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

