@@ -1,0 +1,131 @@
+package transporttest
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// pair is what most tests need: two nodes, the first attached to the second.
+type pair struct {
+	w    *World
+	a, b *Node
+	c    *Conn
+}
+
+func newPair(t *testing.T, h Harness) *pair {
+	t.Helper()
+	w := NewWorld(t, h)
+	p := &pair{w: w, a: w.Open("a"), b: w.Open("b")}
+	p.c = p.a.Connect(t, p.b)
+	return p
+}
+
+// operands registers memory of the given size at both ends.
+func (p *pair) operands(t *testing.T, size uint64) (*Operand, *Remote) {
+	t.Helper()
+	local, remote := p.a.Register(t, size, mem.LocalReadWrite), p.b.Register(t, size, mem.GlobalReadWrite)
+	return local, p.c.Import(t, remote)
+}
+
+// volley makes n slices of length bytes side by side.
+func (p *pair) volley(op transport.Op, rail transport.Rail, local *Operand, remote *Remote, n int, length uint64) []*transport.Slice {
+	list := make([]*transport.Slice, n)
+	for i := range list {
+		at := uint64(i) * length
+		list[i] = p.c.Slice(op, rail, local, at, remote, at, length)
+	}
+	return list
+}
+
+// seeded gives the random numbers of a test, from TENT_TEST_SEED or anew, and prints the seed when the test fails.
+func seeded(t *testing.T) *rand.Rand {
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv("TENT_TEST_SEED"); text != "" {
+		parsed, err := strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err, "TENT_TEST_SEED")
+		seed = parsed
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("TENT_TEST_SEED=%d", seed)
+		}
+	})
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// tags of patterns: what memory held before, what is moved, what its owner writes afterwards.
+const (
+	tagBefore = 1
+	tagMoved  = 2
+	tagAfter  = 3
+)
+
+func basicRules() []rule {
+	return []rule{
+		{"InfoIsComplete", nil, testInfo},
+		{"DescriptorsThatAreNotOursAreRefused", nil, testForeignDescriptor},
+		{"ServeRefusesWhatIsNotItsOwn", nil, testServeGarbage},
+	}
+}
+
+func testInfo(t *testing.T, h Harness) {
+	n := NewWorld(t, h).Open("a")
+	info := n.Transport.Info()
+	require.NotEmpty(t, info.Name)
+	require.NotZero(t, info.SliceMax)
+	require.NotZero(t, info.SliceBest)
+	require.LessOrEqual(t, info.SliceBest, info.SliceMax)
+	require.NotZero(t, info.Alignment)
+	require.Zero(t, info.Alignment&(info.Alignment-1), "a power of two")
+	require.Zero(t, info.SliceMax%info.Alignment)
+	require.Positive(t, info.SlicesMax)
+	require.Positive(t, info.FenceWithin)
+	require.NotEqual(t, [mem.KindCount][mem.KindCount]bool{}, info.Pairs, "it moves nothing")
+	require.Equal(t, info, n.Transport.Info(), "Info is fixed after Open")
+}
+
+func testForeignDescriptor(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	good := p.b.Register(t, 4096, mem.GlobalReadWrite).Descriptor
+	bad := []transport.Descriptor{nil, {}, {0}, []byte("not a descriptor at all, and long enough to hold one"), good[:len(good)-1], good[:1]}
+	random := seeded(t)
+	for range 50 {
+		noise := make([]byte, random.IntN(2*len(good)))
+		for i := range noise {
+			noise[i] = byte(random.Uint32())
+		}
+		bad = append(bad, noise)
+	}
+	for _, d := range bad {
+		_, err := p.a.Transport.Import(p.c.Link, d)
+		require.Error(t, err, "%x", d)
+	}
+	_, err := p.a.Transport.Import(p.c.Link+1000, good)
+	require.Error(t, err, "a link that does not exist")
+	p.c.Import(t, &Operand{Descriptor: good, Node: p.b})
+}
+
+func testServeGarbage(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	random := seeded(t)
+	for range 200 {
+		noise := make([]byte, random.IntN(128))
+		for i := range noise {
+			noise[i] = byte(random.Uint32())
+		}
+		if len(noise) > 0 && random.IntN(2) == 0 {
+			noise[0] &= 7 // closer to what a kind of message looks like
+		}
+		_, _ = p.b.Transport.Serve(t.Context(), p.a.Peer, noise) // an error or an answer, no crash
+	}
+	local, remote := p.operands(t, 4096)
+	p.c.Must(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, remote, 0, fit(p.c, 4096)))
+}

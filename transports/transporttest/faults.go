@@ -1,0 +1,151 @@
+package transporttest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+func faultRules() []rule {
+	hold := func(h Harness, _ transport.Transport) string {
+		return unless(h.Hold != nil, "no Hold: peers cannot be stopped here")
+	}
+	cut := func(h Harness, _ transport.Transport) string {
+		return unless(h.CutRail != nil, "no CutRail: rails cannot be broken here")
+	}
+	hole := func(h Harness, _ transport.Transport) string {
+		return unless(h.Blackhole != nil, "no Blackhole: rails cannot be silenced here")
+	}
+	return []rule{
+		{"AStoppedPeerGoesOnWhereItWas", hold, testHold},
+		{"WhatAStoppedPeerGotIsWithdrawnForGood", hold, testHoldWithdraw},
+		{"ABrokenRailCompletesItsSlicesAndComesBack", cut, testCut},
+		{"ABrokenRailLeavesOtherRailsAlone", cut, testCutOther},
+		{"ASilentRailCompletesOnceHealed", hole, testBlackhole},
+	}
+}
+
+func unless(there bool, reason string) string {
+	if there {
+		return ""
+	}
+	return reason
+}
+
+func testHold(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	const n = 40
+	size := fit(p.c, 64<<10)
+	for _, op := range []transport.Op{transport.Write, transport.Read} {
+		local, remote := p.operands(t, n*size)
+		from, to := local.Memory, remote.Memory
+		if op == transport.Read {
+			from, to = to, from
+		}
+		from.Fill(tagMoved, 0, from.Size)
+		release := p.w.h.Hold(t, p.b)
+		list := p.volley(op, p.c.Rail(t), local, remote, n, size)
+		list = list[:p.c.Submit(list...)] // returns: Submit never waits for a peer
+		release()
+		for i, end := range p.c.Wait(t, list...) {
+			require.Nil(t, end.Err)
+			require.NoError(t, to.Check(tagMoved, uint64(i)*size, uint64(i)*size, size))
+		}
+	}
+}
+
+// testHoldWithdraw is the sharpest case of rule c: the peer holds bytes that it has not looked at yet, and the request
+// is given up. Whatever the transport says then has to stay true when the peer goes on.
+func testHoldWithdraw(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	const n = 40
+	size := fit(p.c, 64<<10)
+	for _, op := range []transport.Op{transport.Write, transport.Read} {
+		local, remote := p.operands(t, n*size)
+		from, to := local.Memory, remote.Memory
+		if op == transport.Read {
+			from, to = to, from
+		}
+		from.Fill(tagMoved, 0, from.Size)
+		release := p.w.h.Hold(t, p.b)
+		list := p.volley(op, p.c.Rail(t), local, remote, n, size)
+		p.scribbleOnEnd(from, list, size) // the source is used again at once, too
+		list = list[:p.c.Submit(list...)]
+		p.a.Transport.Withdraw(list)
+		release()
+		var failed []uint64
+		for i, end := range p.c.Wait(t, list...) {
+			at := uint64(i) * size
+			if end.Err == nil {
+				require.NoError(t, to.Check(tagMoved, at, at, size))
+				continue
+			}
+			require.Equal(t, errs.Withdrawn, end.Err.Code, "%v", end.Err)
+			to.Fill(tagAfter, at, size)
+			failed = append(failed, at)
+		}
+		p.stillQuiet(t, to, failed, size)
+	}
+}
+
+func testCut(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	const n = 30
+	size := fit(p.c, 64<<10)
+	for round := range 6 {
+		op := transport.Op(round & 1)
+		local, remote := p.operands(t, n*size)
+		from, to := local.Memory, remote.Memory
+		if op == transport.Read {
+			from, to = to, from
+		}
+		from.Fill(tagMoved, 0, from.Size)
+		rail := p.c.Rail(t)
+		list := p.volley(op, rail, local, remote, n, size)
+		list = list[:p.c.Submit(list...)]
+		p.w.h.CutRail(t, p.a, rail)
+		p.w.Await(t, "RailDown", func() bool { return p.a.ended[rail] })
+		failed := p.ended(t, list, to, size, errs.Lost)
+		again := p.comesBack(t, rail)
+		p.stillQuiet(t, to, failed, size)
+		require.Zero(t, p.c.Submit(p.c.Slice(op, rail, local, 0, remote, 0, size)), "the broken generation takes nothing")
+		p.c.Must(t, p.c.Slice(op, again, local, 0, remote, 0, size))
+	}
+}
+
+func testCutOther(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	rails := p.c.Rails()
+	if len(rails) < 2 {
+		t.Skip("one rail")
+	}
+	size := fit(p.c, 64<<10)
+	local, remote := p.operands(t, 8*size)
+	list := p.volley(transport.Write, rails[1], local, remote, 8, size)
+	list = list[:p.c.Submit(list...)]
+	p.w.h.CutRail(t, p.a, rails[0])
+	for _, end := range p.c.Wait(t, list...) {
+		require.Nil(t, end.Err)
+	}
+	p.comesBack(t, rails[0])
+	require.Contains(t, p.c.Rails(), rails[1])
+}
+
+func testBlackhole(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	const n = 20
+	size := fit(p.c, 64<<10)
+	local, remote := p.operands(t, n*size)
+	local.Fill(tagMoved, 0, local.Size)
+	rail := p.c.Rail(t)
+	heal := p.w.h.Blackhole(t, p.a, rail)
+	list := p.volley(transport.Write, rail, local, remote, n, size)
+	list = list[:p.c.Submit(list...)]
+	p.a.Transport.Withdraw(list)
+	heal()
+	failed := p.ended(t, list, remote.Memory, size, errs.Withdrawn, errs.Lost)
+	p.stillQuiet(t, remote.Memory, failed, size)
+}

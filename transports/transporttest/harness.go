@@ -1,0 +1,114 @@
+package transporttest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Harness says how the suite gets engines' worth of one transport, and what else can be done to them here. The zero
+// value of everything but Open is fine: what an ability is missing for is skipped by name.
+type Harness struct {
+	// Check says why the transport cannot work on this machine, as its Factory.Check does; nil: it always can.
+	Check func() error
+	// Open starts one engine's worth of the transport. The suite closes it.
+	Open func(t *testing.T, c Config) transport.Transport
+	// Setup, if set, is called at the start of each test and gives the harness of that test: for transports that share
+	// a world of their own (a simulated network). Its t.Cleanup runs after the suite's checks.
+	Setup func(t *testing.T) Harness
+
+	// Patience is how long a wait of the suite may last before the test fails. [10s]
+	Patience time.Duration
+	// Local and Remote are the memories of the operands. [memory of the host]
+	Local, Remote *Device
+
+	// Hold makes a node's process stand still, as SIGSTOP does, until release is called: nothing arrives there, nothing
+	// leaves. nil: cannot be done here.
+	Hold func(t *testing.T, n *Node) (release func())
+	// CutRail breaks a rail hard, as a reset of its connections does. It comes back by itself.
+	CutRail func(t *testing.T, n *Node, rail transport.Rail)
+	// Blackhole makes a rail swallow everything in both directions, silently, until heal is called.
+	Blackhole func(t *testing.T, n *Node, rail transport.Rail) (heal func())
+	// SilentClose says that a peer's Close cannot be noticed (there is nothing like a connection).
+	SilentClose string // the reason, "" if it is noticed
+	// NoSelf says why there are no links to oneself, "" if there are.
+	NoSelf string
+}
+
+// Config is what Open needs to know.
+type Config struct {
+	Name  string         // of the node, unique in its test
+	Host  transport.Host // routes calls between the nodes of one test
+	Sink  transport.Sink // records
+	Rails int            // rails that the test would like towards each peer; fewer do
+}
+
+// Device is a memory that the suite cannot touch directly.
+type Device struct {
+	Kind     mem.Kind
+	Location mem.Location
+	Allocate func(t *testing.T, size int) (addr uintptr)
+	Load     func(into []byte, addr uintptr)
+	Store    func(addr uintptr, from []byte)
+}
+
+// rule is one test of the suite.
+type rule struct {
+	name  string
+	needs func(h Harness, tr transport.Transport) string // why it cannot be tested here, "" if it can
+	test  func(t *testing.T, h Harness)
+}
+
+// rules is the suite: the one place that says what is tested, in which order, and what each test needs.
+func rules() []rule {
+	var all []rule
+	for _, topic := range [][]rule{basicRules(), submitRules(), dataRules(), refusalRules(), quietRules(), withdrawRules(),
+		revokeRules(), lifeRules(), peerRules(), faultRules(), optionalRules(), loadRules()} {
+		all = append(all, topic...)
+	}
+	return all
+}
+
+// Run runs the suite. It logs at its end what was skipped and why.
+func Run(t *testing.T, h Harness) {
+	if h.Check != nil {
+		if err := h.Check(); err != nil {
+			t.Skipf("this transport cannot work here: %v", err)
+		}
+	}
+	var skipped []string
+	for _, r := range rules() {
+		t.Run(r.name, func(t *testing.T) {
+			h := h
+			if h.Setup != nil {
+				setup := h.Setup
+				h = setup(t)
+				h.Setup = setup
+			}
+			if h.Patience == 0 {
+				h.Patience = 10 * time.Second
+			}
+			if r.needs != nil {
+				if why := missing(t, h, r); why != "" {
+					skipped = append(skipped, fmt.Sprintf("%s: %s", r.name, why))
+					t.Skip(why)
+				}
+			}
+			r.test(t, h)
+		})
+	}
+	if len(skipped) > 0 {
+		t.Logf("skipped:\n  %s", strings.Join(skipped, "\n  "))
+	}
+}
+
+// missing opens a transport for a moment to ask what it can do.
+func missing(t *testing.T, h Harness, r rule) string {
+	w := NewWorld(t, h)
+	defer w.finish()
+	return r.needs(h, w.Open("asked").Transport)
+}

@@ -1,0 +1,151 @@
+package transporttest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+// band is the guard around a region: bytes of the same mapping that nobody registered. Beyond it lies a page that
+// cannot be touched at all.
+const band = 256
+
+// bandTag is the pattern of guard bands.
+const bandTag = 0x6261_6e64
+
+// Memory is a region for tests with guard bands around it. Its bytes follow a pattern that depends on a tag and on the
+// position, so a byte that lands in the wrong place, or comes from an earlier life, is seen: the byte oracle.
+type Memory struct {
+	Addr   uintptr
+	Size   uint64
+	device *Device
+	around []byte // of host memory: band, region, band
+	undo   func()
+}
+
+// NewMemory maps a region of the given size at an address that is a multiple of alignment and, where that is 1, odd.
+// Free unmaps it.
+func NewMemory(t *testing.T, size int, alignment uint64) *Memory {
+	page := unix.Getpagesize()
+	inner := (size + 2*band + page) / page * page
+	raw, err := unix.Mmap(-1, 0, inner+2*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	require.NoError(t, err)
+	require.NoError(t, unix.Mprotect(raw[:page], unix.PROT_NONE))
+	require.NoError(t, unix.Mprotect(raw[page+inner:], unix.PROT_NONE))
+	start := page
+	if alignment == 1 {
+		start++
+	}
+	m := &Memory{Size: uint64(size), around: raw[start : start+size+2*band], undo: func() { _ = unix.Munmap(raw) }}
+	m.Addr = address(raw) + uintptr(start+band)
+	Pattern(m.around[:band], bandTag, 0)
+	Pattern(m.around[band+size:], bandTag, band)
+	return m
+}
+
+// newDeviceMemory is a region of a device; it has no guard bands.
+func newDeviceMemory(t *testing.T, size int, d *Device) *Memory {
+	return &Memory{Addr: d.Allocate(t, size), Size: uint64(size), device: d, undo: func() {}}
+}
+
+// Free gives the memory back; only after every transport that knows it has closed.
+func (m *Memory) Free() { m.undo() }
+
+// Load copies bytes out of the region.
+func (m *Memory) Load(into []byte, offset uint64) {
+	if m.device != nil {
+		m.device.Load(into, m.Addr+uintptr(offset))
+		return
+	}
+	copy(into, m.around[band+offset:uint64(band)+m.Size])
+}
+
+// Store copies bytes into the region.
+func (m *Memory) Store(offset uint64, from []byte) {
+	if m.device != nil {
+		m.device.Store(m.Addr+uintptr(offset), from)
+		return
+	}
+	copy(m.around[band+offset:uint64(band)+m.Size], from)
+}
+
+// Fill writes the pattern of a tag into [offset, offset+length); byte i of the region gets byte i of the pattern.
+func (m *Memory) Fill(tag, offset, length uint64) {
+	b := make([]byte, length)
+	Pattern(b, tag, offset)
+	m.Store(offset, b)
+}
+
+// FillFrom writes the bytes that the pattern has at another place: what [offset, offset+length) holds once it was
+// copied from [from, from+length).
+func (m *Memory) FillFrom(tag, from, offset, length uint64) {
+	b := make([]byte, length)
+	Pattern(b, tag, from)
+	m.Store(offset, b)
+}
+
+// Check returns what is wrong in [offset, offset+length), which should hold the pattern of a tag as it is at from.
+func (m *Memory) Check(tag, from, offset, length uint64) error {
+	got, want := make([]byte, length), make([]byte, length)
+	m.Load(got, offset)
+	Pattern(want, tag, from)
+	if bytes.Equal(got, want) {
+		return nil
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			return fmt.Errorf("byte %d of [%d, %d) is %#02x, not %#02x", i, offset, offset+length, got[i], want[i])
+		}
+	}
+	return nil
+}
+
+// CheckBands returns what is wrong outside the region.
+func (m *Memory) CheckBands() error {
+	if m.device != nil {
+		return nil
+	}
+	want := make([]byte, 2*band)
+	Pattern(want, bandTag, 0)
+	for i, b := range want {
+		at := i
+		if i >= band {
+			at += int(m.Size)
+		}
+		if m.around[at] != b {
+			return fmt.Errorf("byte %d of a region of %d was written", at-band, m.Size)
+		}
+	}
+	return nil
+}
+
+// Pattern fills b with the bytes that the pattern of a tag has from offset on.
+func Pattern(b []byte, tag, offset uint64) {
+	var word [8]byte
+	for i := 0; i < len(b); {
+		at := offset + uint64(i)
+		binary.LittleEndian.PutUint64(word[:], mix(tag^mix(at/8+1)))
+		i += copy(b[i:], word[at%8:])
+	}
+}
+
+// mix is the finalizer of splitmix64: each bit of the result depends on each bit of x.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// Kind is the kind of the memory.
+func (m *Memory) Kind() mem.Kind {
+	if m.device != nil {
+		return m.device.Kind
+	}
+	return mem.Host
+}

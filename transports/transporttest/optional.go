@@ -1,0 +1,265 @@
+package transporttest
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+func optionalRules() []rule {
+	polls := func(_ Harness, tr transport.Transport) string {
+		_, is := tr.(transport.Poller)
+		return unless(is, "not a Poller")
+	}
+	notifies := func(_ Harness, tr transport.Transport) string {
+		_, is := tr.(transport.Notifier)
+		return unless(is, "not a Notifier")
+	}
+	probes := func(_ Harness, tr transport.Transport) string {
+		_, is := tr.(transport.Prober)
+		return unless(is, "not a Prober")
+	}
+	explains := func(_ Harness, tr transport.Transport) string {
+		_, is := tr.(transport.Explainer)
+		return unless(is, "not an Explainer")
+	}
+	allocates := func(_ Harness, tr transport.Transport) string {
+		_, is := tr.(transport.Allocator)
+		return unless(is, "not an Allocator")
+	}
+	return []rule{
+		{"PollFindsCompletionsAndArmHandsBack", polls, testPoller},
+		{"PollersMayBeMany", polls, testPollers},
+		{"NotificationsArriveOnceAndAreAcknowledged", notifies, testNotify},
+		{"NotificationsWaitForRoom", notifies, testNotifyRoom},
+		{"ProbesAreAnsweredOnce", probes, testProbe},
+		{"ExplainSaysSomething", explains, testExplain},
+		{"AllocatedMemoryIsZeroedAndWorks", allocates, testAllocator},
+	}
+}
+
+// pollUntil plays a waiter of the engine: it looks itself until the slices have ended.
+func (p *pair) pollUntil(t *testing.T, list []*transport.Slice) {
+	poller := p.a.Transport.(transport.Poller)
+	defer poller.Arm()
+	late := clock.Now().Add(p.w.h.Patience)
+	for {
+		poller.Poll(16)
+		p.w.mu.Lock()
+		ended := p.c.endedLocked(list)
+		p.w.mu.Unlock()
+		if ended {
+			return
+		}
+		require.Less(t, clock.Now(), late, "Poll does not find the completions")
+		runtime.Gosched()
+	}
+}
+
+func testPoller(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	const n = 20
+	size := fit(p.c, 40_000)
+	local, remote := p.operands(t, n*size)
+	local.Fill(tagMoved, 0, local.Size)
+	for round := range 20 {
+		remote.Fill(tagBefore, 0, remote.Size)
+		list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, size)
+		list = list[:p.c.Submit(list...)]
+		if round%3 == 2 { // the waiter leaves early: the transport's own goroutines must go on
+			p.a.Transport.(transport.Poller).Poll(1)
+			p.a.Transport.(transport.Poller).Arm()
+		} else {
+			p.pollUntil(t, list)
+		}
+		for i, end := range p.c.Wait(t, list...) {
+			require.Nil(t, end.Err)
+			require.NoError(t, remote.Check(tagMoved, uint64(i)*size, uint64(i)*size, size))
+		}
+	}
+}
+
+func testPollers(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	var jobs []*job
+	for i := range 3 {
+		jobs = append(jobs, newJob(t, p.c, transport.Op(i&1), 60, 20_000))
+	}
+	stop := make(chan struct{})
+	var wait sync.WaitGroup
+	for range 3 {
+		wait.Go(func() {
+			poller := p.a.Transport.(transport.Poller)
+			for {
+				for range 10 {
+					poller.Poll(4)
+				}
+				poller.Arm()
+				select {
+				case <-stop:
+					return
+				default:
+					runtime.Gosched()
+				}
+			}
+		})
+	}
+	runJobs(t, jobs)
+	close(stop)
+	wait.Wait()
+}
+
+// notifyAll sends messages, again where the transport gives one back, until each is acknowledged.
+func (p *pair) notifyAll(t *testing.T, messages []string) {
+	t.Helper()
+	notifier := p.a.Transport.(transport.Notifier)
+	calls, acked := make([]int, len(messages)), make([]bool, len(messages))
+	sent := make([]int, len(messages))
+	for {
+		var again []int
+		p.w.Await(t, "notifications to be acknowledged", func() bool {
+			again = again[:0]
+			missing := 0
+			for i := range messages {
+				if calls[i] > sent[i] {
+					p.w.complain("done of notification %d was called twice", i)
+					calls[i] = sent[i]
+				}
+				if !acked[i] {
+					if missing++; calls[i] == sent[i] {
+						again = append(again, i)
+					}
+				}
+			}
+			return len(again) > 0 || missing == 0
+		})
+		if len(again) == 0 {
+			return
+		}
+		for _, i := range again {
+			p.w.locked(func() { sent[i]++ })
+			if !notifier.Notify(p.c.Link, []byte(messages[i]), func(err *errs.Error) {
+				p.w.locked(func() { calls[i]++; acked[i] = acked[i] || err == nil })
+			}) {
+				p.w.locked(func() { sent[i]-- })
+				runtime.Gosched()
+			}
+		}
+	}
+}
+
+func testNotify(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	back := p.b.Connect(t, p.a)
+	var messages []string
+	for i := range 200 {
+		messages = append(messages, fmt.Sprintf("message %d %s", i, strings.Repeat("x", i*i%3000)))
+	}
+	messages = append(messages, strings.Repeat("long", 16<<10)) // 64 KiB, the longest that users may send
+	(&pair{w: p.w, a: p.b, b: p.a, c: back}).notifyAll(t, messages[:10])
+	p.notifyAll(t, messages)
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	got := map[string]int{}
+	for _, n := range p.b.notes {
+		require.Equal(t, p.a.Peer.Address, n.from)
+		got[n.message]++
+	}
+	for i, m := range messages {
+		require.Equal(t, 1, got[m], "notification %d", i)
+	}
+	require.Len(t, p.b.notes, len(messages))
+	require.Len(t, p.a.notes, 10)
+}
+
+func testNotifyRoom(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	p.w.locked(func() { p.b.refuseNotes = true })
+	acked := false
+	notifier := p.a.Transport.(transport.Notifier)
+	ends := 0
+	require.True(t, notifier.Notify(p.c.Link, []byte("no room"), func(err *errs.Error) {
+		p.w.locked(func() { acked = err == nil; ends++ })
+	}))
+	p.w.Await(t, "the peer to refuse a message", func() bool { return p.b.noteRefused > 0 })
+	p.w.locked(func() {
+		require.False(t, acked, "acknowledged although the queue was full")
+		p.b.refuseNotes = false
+	})
+	p.w.Await(t, "the end of the refused message", func() bool { return ends > 0 })
+	if !acked { // given back to the sender
+		p.notifyAll(t, []string{"no room"})
+	}
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	require.Equal(t, []note{{p.a.Peer.Address, "no room"}}, p.b.notes)
+}
+
+func testProbe(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	prober := p.a.Transport.(transport.Prober)
+	const n = 20
+	answers := 0
+	for _, rail := range p.c.Rails() {
+		before := answers
+		for range n {
+			prober.Probe(rail, func(rtt clock.Time, err *errs.Error) {
+				p.w.locked(func() {
+					if answers++; err != nil || rtt < 0 {
+						p.w.complain("probe of a healthy rail: %d ns, %v", rtt, err)
+					}
+				})
+			})
+		}
+		p.w.Await(t, "answers to probes", func() bool { return answers >= before+n })
+	}
+	stale := p.c.Rail(t)
+	stale.Generation += 1000
+	var failed *errs.Error
+	prober.Probe(stale, func(_ clock.Time, err *errs.Error) { p.w.locked(func() { answers++; failed = err }) })
+	p.w.Await(t, "the answer to a stale probe", func() bool { return answers > n*len(p.c.Rails()) })
+	require.NotNil(t, failed)
+}
+
+func testExplain(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	explainer := p.a.Transport.(transport.Explainer)
+	require.NotEmpty(t, explainer.Explain(p.c.Link))
+	_ = explainer.Explain(p.c.Link + 1000) // no crash
+}
+
+func testAllocator(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	allocator := p.b.Transport.(transport.Allocator)
+	region, err := allocator.Allocate(1<<20, "cpu:0")
+	require.NoError(t, err)
+	own := &Operand{Memory: &Memory{Addr: region.Addr, Size: region.Size, device: hostDevice}, Node: p.b}
+	whole := make([]byte, region.Size)
+	own.Load(whole, 0)
+	require.Equal(t, make([]byte, region.Size), whole)
+	region.ID, region.Permission = 1, mem.GlobalReadWrite
+	own.Key, own.Descriptor, err = p.b.Transport.Register(t.Context(), region)
+	require.NoError(t, err)
+	local := p.a.Register(t, 1<<20, mem.LocalReadWrite)
+	local.Fill(tagMoved, 0, local.Size)
+	size := fit(p.c, 1<<20)
+	p.c.Must(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, p.c.Import(t, own), 0, size))
+	require.NoError(t, own.Check(tagMoved, 0, 0, size))
+	own.Deregister(t)
+	require.NoError(t, allocator.Free(region))
+}
+
+// hostDevice is plain memory that the suite did not map.
+var hostDevice = &Device{
+	Load:  func(into []byte, addr uintptr) { copy(into, mem.Bytes(addr, len(into))) },
+	Store: func(addr uintptr, from []byte) { copy(mem.Bytes(addr, len(from)), from) },
+}

@@ -1,0 +1,119 @@
+package transporttest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+func quietRules() []rule {
+	return []rule{
+		{"NothingIsWrittenAfterCompletion", nil, testNothingWrittenAfter},
+		{"SourcesAreNotReadAfterCompletion", nil, testSourceNotReadAfter},
+		{"FenceCompletesAllAndEndsTheGeneration", nil, testFence},
+	}
+}
+
+// testNothingWrittenAfter lets the owner of the destination use it again the moment a slice completes.
+func testNothingWrittenAfter(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	const n = 40
+	size := fit(p.c, 48<<10)
+	for _, op := range []transport.Op{transport.Write, transport.Read} {
+		local, remote := p.operands(t, n*size)
+		from, to := local.Memory, remote.Memory
+		if op == transport.Read {
+			from, to = to, from
+		}
+		from.Fill(tagMoved, 0, from.Size)
+		list := p.volley(op, p.c.Rail(t), local, remote, n, size)
+		p.scribbleOnEnd(to, list, size)
+		p.c.Send(list...)
+		p.c.Wait(t, list...)
+		p.c.Barrier(t)
+		require.NoError(t, to.Check(tagAfter, 0, 0, to.Size), "%s after its completion", op)
+	}
+}
+
+// scribbleOnEnd overwrites slot i of m from inside the completion of slice i.
+func (p *pair) scribbleOnEnd(m *Memory, list []*transport.Slice, size uint64) {
+	slot := map[*transport.Slice]uint64{}
+	for i, s := range list {
+		slot[s] = uint64(i) * size
+	}
+	p.w.locked(func() {
+		p.a.onComplete = func(c transport.Completion) {
+			if at, ok := slot[c.Slice]; ok {
+				m.Fill(tagAfter, at, size)
+			}
+		}
+	})
+}
+
+// testSourceNotReadAfter uses the source of each WRITE again at its completion: no byte of the new content may arrive.
+func testSourceNotReadAfter(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	const n = 40
+	size := fit(p.c, 48<<10)
+	local, remote := p.operands(t, n*size)
+	local.Fill(tagMoved, 0, local.Size)
+	list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, size)
+	p.scribbleOnEnd(local.Memory, list, size)
+	p.c.Must(t, list...)
+	p.c.Barrier(t)
+	require.NoError(t, remote.Check(tagMoved, 0, 0, remote.Size))
+}
+
+func testFence(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	const n = 30
+	size := fit(p.c, 64<<10)
+	for round := range 6 {
+		op := transport.Op(round & 1)
+		local, remote := p.operands(t, n*size)
+		from, to := local.Memory, remote.Memory
+		if op == transport.Read {
+			from, to = to, from
+		}
+		from.Fill(tagMoved, 0, from.Size)
+		to.Fill(tagBefore, 0, to.Size)
+		rail := p.c.Rail(t)
+		list := p.volley(op, rail, local, remote, n, size)
+		list = list[:p.c.Submit(list...)]
+		p.fence(rail)
+		require.Zero(t, p.c.Submit(p.c.Slice(op, rail, local, 0, remote, 0, size)))
+		failed := p.ended(t, list, to, size, errs.Withdrawn, errs.Lost)
+		p.comesBack(t, rail)
+		p.stillQuiet(t, to, failed, size)
+	}
+}
+
+// ended waits for the ends of slices that were asked back. What succeeded must be there; the slots of what failed are
+// overwritten at once, as an owner would, and returned.
+func (p *pair) ended(t *testing.T, list []*transport.Slice, to *Memory, size uint64, codes ...errs.Code) (failed []uint64) {
+	t.Helper()
+	for i, end := range p.c.Wait(t, list...) {
+		at := uint64(i) * size
+		if end.Err == nil {
+			require.NoError(t, to.Check(tagMoved, at, at, size), "slice %d", i)
+			continue
+		}
+		require.Contains(t, codes, end.Err.Code, "%v", end.Err)
+		require.False(t, end.Err.Permanent(), "%v", end.Err)
+		to.Fill(tagAfter, at, size)
+		failed = append(failed, at)
+	}
+	return failed
+}
+
+// stillQuiet takes the second look at slots that were overwritten.
+func (p *pair) stillQuiet(t *testing.T, to *Memory, slots []uint64, size uint64) {
+	t.Helper()
+	p.c.Barrier(t)
+	for _, at := range slots {
+		require.NoError(t, to.Check(tagAfter, at, at, size), "a slice landed after its completion")
+	}
+}

@@ -1,0 +1,204 @@
+package transporttest
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+func submitRules() []rule {
+	return []rule{
+		{"SubmitOfNothingTakesNothing", nil, testSubmitNothing},
+		{"SubmitTakesAPrefixAndLeavesTheRest", nil, testPrefix},
+		{"EveryAcceptedSliceCompletesExactlyOnce", nil, testExactlyOnce},
+		{"CompleteMaySubmit", nil, testCompleteMaySubmit},
+		{"RailsThatNeverWereTakeNothing", nil, testForeignRail},
+		{"StaleGenerationIsRefused", nil, testStaleGeneration},
+		{"StaleGenerationIsRefusedAtomicallyWithFence", nil, testStaleAtomically},
+	}
+}
+
+func testSubmitNothing(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	require.Zero(t, p.c.Submit())
+	p.a.Transport.Withdraw(nil)
+}
+
+func testPrefix(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	length := fit(p.c, 512)
+	n := min(4*p.a.Info.SlicesMax+7, 20_000)
+	local, remote := p.operands(t, uint64(n)*length)
+	local.Fill(tagMoved, 0, local.Size)
+	list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, length)
+	for rest, short := list, 0; len(rest) > 0; short++ {
+		before := make([]transport.Slice, len(rest))
+		for i, s := range rest {
+			before[i] = *s
+		}
+		p.w.mu.Lock()
+		ready := p.a.ready[rest[0].Rail]
+		p.w.mu.Unlock()
+		took := p.c.Submit(rest...)
+		for i := took; i < len(rest); i++ {
+			require.Equal(t, before[i], *rest[i], "slice %d of %d was touched, only %d were taken", i, len(rest), took)
+		}
+		if rest = rest[took:]; len(rest) > 0 {
+			p.w.Await(t, "Ready after a short Submit", func() bool { return p.a.ready[list[0].Rail] > ready })
+		}
+		require.Less(t, short, n+1000, "Ready, but nothing is taken")
+	}
+	for _, end := range p.c.Wait(t, list...) {
+		require.Nil(t, end.Err)
+	}
+	require.NoError(t, remote.Check(tagMoved, 0, 0, uint64(n)*length))
+}
+
+func testExactlyOnce(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	const threads, volleys, slices = 4, 10, 25
+	length := fit(p.c, 1000)
+	area := slices * length
+	local, remote := p.operands(t, threads*area)
+	local.Fill(tagMoved, 0, local.Size)
+	rail := p.c.Rail(t)
+	var all [threads][]*transport.Slice
+	var wait sync.WaitGroup
+	for thread := range threads {
+		wait.Go(func() {
+			for range volleys {
+				var list []*transport.Slice
+				for i := range uint64(slices) {
+					at := uint64(thread)*area + i*length
+					list = append(list, p.c.Slice(transport.Write, rail, local, at, remote, at, length))
+				}
+				all[thread] = append(all[thread], list...)
+				p.c.Send(list...)
+			}
+		})
+	}
+	wait.Wait()
+	for _, list := range all {
+		for _, end := range p.c.Wait(t, list...) {
+			require.Nil(t, end.Err)
+		}
+	}
+	require.NoError(t, remote.Check(tagMoved, 0, 0, remote.Size))
+} // a second completion is found when the world ends
+
+// testCompleteMaySubmit: the core steps inside Complete, so no lock that Submit or Withdraw takes may be held there.
+func testCompleteMaySubmit(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	local, remote := p.operands(t, 4096)
+	rail := p.c.Rail(t)
+	const chain = 50
+	var links []*transport.Slice
+	for i := range chain {
+		links = append(links, p.c.Slice(transport.Op(i&1), rail, local, 0, remote, 0, fit(p.c, 256)))
+	}
+	next := 1 // only touched in Complete, one at a time: there is one slice under way
+	p.w.locked(func() {
+		p.a.onComplete = func(c transport.Completion) {
+			p.a.Transport.Withdraw([]*transport.Slice{c.Slice}) // it has completed: ignored
+			if next < chain {
+				next++
+				if p.c.Submit(links[next-1]) != 1 {
+					p.w.locked(func() { p.w.complain("an idle rail took nothing from inside Complete") })
+				}
+			}
+		}
+	})
+	require.Equal(t, 1, p.c.Submit(links[0]))
+	for _, end := range p.c.Wait(t, links...) {
+		require.Nil(t, end.Err)
+	}
+}
+
+func testForeignRail(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	local, remote := p.operands(t, 4096)
+	rail := p.c.Rail(t)
+	for _, wrong := range []transport.Rail{
+		{},
+		{Link: rail.Link, Index: rail.Index, Generation: rail.Generation + 1},
+		{Link: rail.Link, Index: rail.Index + 1000, Generation: rail.Generation},
+		{Link: rail.Link + 1000, Index: rail.Index, Generation: rail.Generation},
+	} {
+		require.Zero(t, p.c.Submit(p.c.Slice(transport.Write, wrong, local, 0, remote, 0, fit(p.c, 4096))), "%+v", wrong)
+		p.a.Transport.Fence(wrong)
+	}
+	p.c.Must(t, p.c.Slice(transport.Write, rail, local, 0, remote, 0, fit(p.c, 4096)))
+}
+
+func testStaleGeneration(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	local, remote := p.operands(t, 4096)
+	local.Fill(tagMoved, 0, local.Size)
+	remote.Fill(tagBefore, 0, remote.Size)
+	rail := p.c.Rail(t)
+	p.fence(rail)
+	for range 100 {
+		require.Zero(t, p.c.Submit(p.c.Slice(transport.Write, rail, local, 0, remote, 0, fit(p.c, 4096))))
+	}
+	again := p.comesBack(t, rail)
+	p.c.Barrier(t)
+	require.NoError(t, remote.Check(tagBefore, 0, 0, remote.Size))
+	p.c.Must(t, p.c.Slice(transport.Write, again, local, 0, remote, 0, fit(p.c, 4096)))
+}
+
+// fence calls Fence and forgets the rail, as the core does.
+func (p *pair) fence(rail transport.Rail) {
+	p.a.Transport.Fence(rail)
+	p.w.locked(func() {
+		key := railKey{rail.Link, rail.Index}
+		if p.a.rails[key].Rail == rail {
+			delete(p.a.rails, key)
+		}
+	})
+}
+
+// comesBack waits until a rail is up in a later generation: its ends are healthy, so it must come back by itself.
+func (p *pair) comesBack(t *testing.T, rail transport.Rail) transport.Rail {
+	t.Helper()
+	var again transport.Rail
+	p.w.Await(t, "a fenced or broken rail to come back", func() bool {
+		again = p.a.rails[railKey{rail.Link, rail.Index}].Rail
+		return again.Generation > rail.Generation
+	})
+	return again
+}
+
+// testStaleAtomically lets threads submit as fast as they can while the rail is fenced. What a thread submits after Fence
+// has returned must be refused, however the threads were scheduled.
+func testStaleAtomically(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	local, remote := p.operands(t, 64<<10)
+	for range 20 {
+		rail := p.c.Rail(t)
+		var wait sync.WaitGroup
+		var fenced, late int // guarded by the world
+		for thread := range 3 {
+			wait.Go(func() {
+				for after := 0; after < 20; {
+					at := uint64(thread) * fit(p.c, 4096)
+					s := p.c.Slice(transport.Write, rail, local, at, remote, at, fit(p.c, 4096))
+					p.w.mu.Lock()
+					was := fenced
+					p.w.mu.Unlock()
+					n := p.c.Submit(s)
+					if after += was; was == 1 && n > 0 {
+						p.w.locked(func() { late++ })
+					}
+				}
+			})
+		}
+		p.fence(rail)
+		p.w.locked(func() { fenced = 1 })
+		wait.Wait()
+		require.Zero(t, late, "slices were accepted after Fence had returned")
+		p.comesBack(t, rail)
+	}
+}

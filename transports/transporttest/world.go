@@ -1,0 +1,253 @@
+package transporttest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/pprof"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// World is everything that one test opened: nodes, memories, and the ledger of slices. One mutex guards it all, and
+// every change wakes whoever waits in Await.
+//
+// When its test ends, it closes the nodes and checks what holds for every test: each accepted slice completed exactly
+// once and no other did, guard bands are whole, no goroutine and no file descriptor is left, nobody broke the contract
+// of Sink and Host.
+type World struct {
+	t    *testing.T
+	h    Harness
+	leak goleak.Option
+	fds  int
+
+	mu         sync.Mutex
+	changed    *sync.Cond
+	done       bool
+	nodes      map[string]*Node // by address: who answers there
+	opened     []*Node
+	ledger     map[uint64]*entry // by Slice.Id
+	memories   []*Memory
+	complaints []string
+	unproved   bool // a slice may be left without its completion: its peer could not be asked up to the end
+	births     uint64
+}
+
+// entry is the life of one slice.
+type entry struct {
+	slice     *transport.Slice
+	submitted bool // at least once handed to Submit
+	accepted  bool
+	ends      int
+	end       transport.Completion
+}
+
+var netpoller sync.Once
+
+// NewWorld starts a test. The world ends with it.
+func NewWorld(t *testing.T, h Harness) *World {
+	netpoller.Do(func() { // the Go runtime opens descriptors of its own at the first use and keeps them
+		if l, err := net.Listen("tcp", "127.0.0.1:0"); err == nil {
+			_ = l.Close()
+		}
+	})
+	w := &World{t: t, h: h, leak: goleak.IgnoreCurrent(), fds: openFds(t), nodes: map[string]*Node{}, ledger: map[uint64]*entry{}}
+	w.changed = sync.NewCond(&w.mu)
+	t.Cleanup(w.finish)
+	return w
+}
+
+// Open starts a node at the address "name:1", with as many rails as the transport cares to have.
+func (w *World) Open(name string) *Node { return w.open(name, 2, nil) }
+
+// open is Open with a sink that counts, nil for the one that records.
+func (w *World) open(name string, rails int, sink *counter) *Node {
+	w.mu.Lock()
+	w.births++
+	n := &Node{w: w, name: name, rails: map[railKey]transport.RailInfo{}, newest: map[railKey]uint32{}, ended: map[transport.Rail]bool{},
+		ready: map[transport.Rail]int{}, linkDown: map[transport.Link]*errs.Error{}}
+	n.Peer = transport.Peer{Address: name + ":1", Name: name, MachineID: "machine", Incarnation: w.births}
+	w.mu.Unlock()
+	var into transport.Sink = (*recorder)(n)
+	if sink != nil {
+		sink.Sink = into
+		into = sink
+	}
+	n.Transport = w.h.Open(w.t, Config{Name: name, Host: host{n}, Sink: into, Rails: rails})
+	require.NotNil(w.t, n.Transport)
+	n.Info = n.Transport.Info()
+	w.mu.Lock()
+	w.nodes[n.Peer.Address] = n
+	w.opened = append(w.opened, n)
+	w.mu.Unlock()
+	return n
+}
+
+// Await waits until cond, which is called with the world locked, is true. It fails the test when that lasts too long.
+func (w *World) Await(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	if !w.wait(cond) {
+		var stacks bytes.Buffer
+		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
+		w.mu.Lock()
+		complaints := w.complaints
+		w.mu.Unlock()
+		require.FailNow(t, "waited in vain for: "+what, "complaints so far: %v\n%s", complaints, stacks.String())
+	}
+}
+
+// wait is Await for goroutines other than the test's.
+func (w *World) wait(cond func() bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if cond() {
+		return true
+	}
+	expired := false
+	timer := time.AfterFunc(w.h.Patience, func() {
+		w.mu.Lock()
+		expired = true
+		w.changed.Broadcast()
+		w.mu.Unlock()
+	})
+	defer timer.Stop()
+	for !cond() && !expired {
+		w.changed.Wait()
+	}
+	return cond()
+}
+
+// locked runs f with the world locked and wakes the waiters.
+func (w *World) locked(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+	w.changed.Broadcast()
+}
+
+func (w *World) complain(format string, args ...any) {
+	w.complaints = append(w.complaints, fmt.Sprintf(format, args...))
+}
+
+// finish closes what is open and checks what holds for every test.
+func (w *World) finish() {
+	w.mu.Lock()
+	if w.done {
+		w.mu.Unlock()
+		return
+	}
+	w.done = true
+	opened := w.opened
+	w.mu.Unlock()
+	for _, n := range opened {
+		n.Close(w.t)
+	}
+	w.mu.Lock()
+	for id, e := range w.ledger {
+		switch {
+		case e.accepted && e.ends == 0 && !w.unproved:
+			w.complain("slice %d (%s of %d bytes on %+v) was accepted and never completed", id, e.slice.Op, e.slice.Length, e.slice.Rail)
+		case !e.accepted && e.ends > 0:
+			w.complain("slice %d was not accepted, yet it completed: %v", id, e.end.Err)
+		}
+	}
+	for _, m := range w.memories {
+		if err := m.CheckBands(); err != nil {
+			w.complain("%v", err)
+		}
+	}
+	for i, c := range w.complaints {
+		if i == 10 {
+			w.t.Errorf("and %d more complaints", len(w.complaints)-i)
+			break
+		}
+		w.t.Error(c)
+	}
+	memories := w.memories
+	w.mu.Unlock()
+	assert.NoError(w.t, goleak.Find(w.leak))
+	assert.Equal(w.t, w.fds, openFds(w.t), "file descriptors after Close")
+	if !w.t.Failed() { // after a failure somebody may still touch them, and a crash would hide the reason
+		for _, m := range memories {
+			m.Free()
+		}
+	}
+}
+
+// host is what the suite offers to a transport: calls go straight to the other node's Serve.
+type host struct{ n *Node }
+
+func (h host) Self() transport.Peer { return h.n.Peer }
+func (h host) DescriptorsChanged()  {}
+func (h host) Log() *slog.Logger    { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+func (h host) Call(ctx context.Context, peer transport.Peer, message []byte) ([]byte, error) {
+	w := h.n.w
+	w.mu.Lock()
+	if _, limited := ctx.Deadline(); !limited {
+		w.complain("Host.Call without a deadline")
+	}
+	target, hung := w.nodes[peer.Address], h.n.hung || (w.nodes[peer.Address] != nil && w.nodes[peer.Address].hung)
+	w.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, errs.Wrap(errs.Timeout, "call", err)
+	}
+	switch {
+	case hung || peer.Address == silentAddress:
+		<-ctx.Done()
+		return nil, errs.Wrap(errs.Timeout, "call", ctx.Err()).WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(peer.Address, "", "")
+	case target == nil:
+		return nil, errs.New(errs.PeerUnreachable, "call", "connection refused").WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(peer.Address, "", "")
+	case target.Peer.Incarnation != peer.Incarnation:
+		return nil, errs.New(errs.PeerRestarted, "call", "another incarnation answers").WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(peer.Address, "", "")
+	}
+	answer, err := target.Transport.Serve(ctx, h.n.Peer, bytes.Clone(message))
+	return bytes.Clone(answer), err
+}
+
+// silentAddress is a peer that never answers.
+const silentAddress = "silent:1"
+
+func openFds(t *testing.T) int {
+	list, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(list)
+}
+
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+func (w *World) memory(size int, alignment uint64, d *Device) *Memory {
+	var m *Memory
+	if d != nil {
+		m = newDeviceMemory(w.t, size, d)
+	} else {
+		m = NewMemory(w.t, size, alignment)
+	}
+	w.mu.Lock()
+	w.memories = append(w.memories, m)
+	w.mu.Unlock()
+	return m
+}
+
+// region describes a memory for Register.
+func (m *Memory) region(id uint64, permission mem.Permission) mem.Region {
+	location := mem.Location("cpu:0")
+	if m.device != nil {
+		location = m.device.Location
+	}
+	return mem.Region{ID: mem.RegionID(id), Addr: m.Addr, Size: m.Size, Kind: m.Kind(), Location: location, Permission: permission, Fd: -1}
+}
