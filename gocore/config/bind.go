@@ -1,0 +1,164 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// bind ties fields to keys: this list is what has an effect.
+func (c *Config) bind() {
+	e, t := &c.Engine, &c.TCP
+	c.bound = map[string]any{
+		"name":                           &e.Name,
+		"rpc_server_hostname":            &e.RPCServerHostname,
+		"rpc_server_port":                &e.RPCServerPort,
+		"metadata_type":                  &e.MetadataType,
+		"log_level":                      &e.LogLevel,
+		"merge_requests":                 &e.MergeRequests,
+		"max_failover_attempts":          &e.MaxFailoverAttempts,
+		"enable_auto_failover_on_poll":   &e.AutoFailoverOnPoll,
+		"transfer_stall_timeout":         &e.TransferStallTimeout,
+		"fence_timeout_host_ms":          &e.FenceTimeoutHost,
+		"fence_timeout_network_ms":       &e.FenceTimeoutNetwork,
+		"max_pending_requests":           &e.MaxPendingRequests,
+		"max_batches":                    &e.MaxBatches,
+		"notification_queue":             &e.NotificationQueue,
+		"transports/tcp/addresses":       &t.Addresses,
+		"transports/tcp/rail_pairs":      &t.RailPairs,
+		"transports/tcp/port":            &t.Port,
+		"transports/tcp/lanes":           &t.Lanes,
+		"transports/tcp/congestion":      &t.Congestion,
+		"transports/tcp/dial_timeout_ms": &t.DialTimeout,
+		"transports/tcp/user_timeout_ms": &t.UserTimeout,
+		"transports/tcp/lease_ms":        &t.Lease,
+		"transports/tcp/slice_bytes":     &t.SliceBytes,
+		"transports/tcp/window_bytes":    &t.WindowBytes,
+		"transports/tcp/credit_bytes":    &t.CreditBytes,
+		"transports/tcp/credit_requests": &t.CreditRequests,
+	}
+	for _, s := range c.settings {
+		if name, found := strings.CutSuffix(s.Key, "/rail_error_threshold"); found {
+			c.bindRail(name)
+		}
+		if strings.HasPrefix(s.Key, "transports/") && strings.HasSuffix(s.Key, "/enable") {
+			c.bound[s.Key] = nil // read by Enabled
+		}
+	}
+	c.bound[enableKey("tcp")] = &t.Enable
+}
+
+func (c *Config) bindRail(branch string) {
+	r := new(Rail)
+	c.Rails[strings.TrimPrefix(branch, "transports/")] = r
+	c.bound[branch+"/rail_error_threshold"] = &r.ErrorThreshold
+	c.bound[branch+"/rail_error_window_secs"] = &r.ErrorWindow
+	c.bound[branch+"/rail_cooldown_secs"] = &r.Cooldown
+	c.bound[branch+"/rail_cooldown_max_secs"] = &r.CooldownMax
+	c.bound[branch+"/priority_promotion_timeout_us"] = &r.PromotionTimeout
+}
+
+// units of keys whose field is a time.Duration.
+var units = map[string]time.Duration{"s": time.Second, "ms": time.Millisecond, "us": time.Microsecond, "ns": 1}
+
+// assign stores a canonical value in the field behind target. A pair that does not fit is a mistake in bind, which any
+// Load finds at once.
+func assign(target any, takes Takes, v any) {
+	switch t := target.(type) {
+	case nil:
+	case *bool:
+		*t = v.(bool)
+	case *int:
+		*t = int(v.(int64))
+	case *uint64:
+		*t = uint64(v.(int64))
+	case *string:
+		*t = v.(string)
+	case *[]string:
+		*t = slices.Clone(v.([]string))
+	case *time.Duration:
+		if f, ok := v.(float64); ok {
+			*t = time.Duration(f * float64(units[takes.Unit]))
+		} else {
+			*t = time.Duration(v.(int64)) * units[takes.Unit]
+		}
+	default:
+		panic(fmt.Sprintf("config: no field of type %T can be bound", target))
+	}
+}
+
+// check looks at what keys mean together.
+func (c *Config) check() error {
+	for _, s := range c.settings {
+		branch, isEnable := strings.CutSuffix(strings.TrimPrefix(s.Key, "transports/"), "/enable")
+		if !isEnable {
+			continue
+		}
+		if err := c.refuseEnabled(branch); err != nil {
+			return err
+		}
+	}
+	if kind := c.Value("metadata_type"); kind != "p2p" {
+		return errs.New(errs.NotImplemented, "config", "metadata_type is %q (%s), but this build knows peers only by their address",
+			kind, c.origins[c.index["metadata_type"]]).WithHint(`leave it at "p2p"`)
+	}
+	if err := c.checkCooldowns(); err != nil {
+		return err
+	}
+	return c.checkLanes()
+}
+
+// checkCooldowns wants the first pause of a rail to be at most the longest.
+func (c *Config) checkCooldowns() error {
+	for _, name := range slices.Sorted(maps.Keys(c.Rails)) {
+		first, most := "transports/"+name+"/rail_cooldown_secs", "transports/"+name+"/rail_cooldown_max_secs"
+		if a, b := c.Value(first).(float64), c.Value(most).(float64); a > b {
+			return errs.New(errs.InvalidArgument, "config", "%s is %g s, more than %s, which is %g s", first, a, most, b)
+		}
+	}
+	return nil
+}
+
+// checkLanes follows upstream: three older keys of rdma mean the same number, and num_lanes replaces them.
+func (c *Config) checkLanes() error {
+	const branch = "transports/rdma/"
+	said, value := "", any(nil)
+	for _, name := range [...]string{"num_lanes", "device/num_cq_list", "endpoint/qp_mul_factor", "workers/num_workers"} {
+		i := c.index[branch+name]
+		switch {
+		case c.origins[i] == OriginDefault:
+		case said == "":
+			said, value = name, c.values[i]
+		case c.values[i] != value:
+			return errs.New(errs.InvalidArgument, "config", "%s%s is %v, but %s is %v", branch, name, c.values[i], said, value).
+				WithHint("set only %snum_lanes", branch)
+		}
+	}
+	return nil
+}
+
+// checkAddresses takes IP addresses, each once; a link-local one with its zone.
+func checkAddresses(v any) error {
+	seen := map[netip.Addr]bool{}
+	for _, text := range v.([]string) {
+		a, err := netip.ParseAddr(text)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%q is not an IP address", text)
+		case a.IsUnspecified() || a.IsMulticast():
+			return fmt.Errorf("%q is not the address of one interface", text)
+		case seen[a]:
+			return fmt.Errorf("%q is listed twice", text)
+		}
+		seen[a] = true
+	}
+	return nil
+}
+
+// enableKey is the switch of a transport.
+func enableKey(branch string) string { return "transports/" + branch + "/enable" }

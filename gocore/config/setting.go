@@ -1,0 +1,228 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Setting is one row of the table.
+type Setting struct {
+	Key     string // path with "/"
+	Takes   Takes
+	Default any    // canonical, see Takes
+	Source  string // who defined the key: a seed, upstream, or tent
+	Help    string // one sentence for people
+}
+
+// Sources of settings.
+const (
+	tent           = "tent"
+	upstream       = "upstream"
+	failoverSeed   = "failover seed"
+	qosSeed        = "QoS seed"
+	transportsSeed = "transports seed"
+)
+
+// Kind is the type of a setting's values.
+type Kind uint8
+
+// Kinds, each with the Go type of its canonical values.
+const (
+	Bool      Kind = iota // bool
+	Int                   // int64
+	Float                 // float64
+	Text                  // string
+	Texts                 // []string
+	Floats                // []float64
+	Structure             // decoded JSON: any
+)
+
+// Takes says what values a setting takes.
+type Takes struct {
+	Kind     Kind
+	Min, Max float64         // of Int and Float, and of each of Floats; both included
+	Unit     string          // "s", "ms", "us", "ns", "B", "KiB", "Gbit/s" or ""
+	Choices  []string        // of Text and of each of Texts; nil means any
+	Numeric  bool            // Int: a text of digits is taken too
+	What     string          // Structure and checked texts: in words
+	Check    func(any) error // of a canonical value, beyond the above
+}
+
+// String says in words what is taken, for errors and documents: "an integer from 1 to 64".
+func (t Takes) String() string {
+	switch {
+	case t.What != "":
+		return t.What
+	case t.Choices != nil && t.Kind == Texts:
+		return "a list of " + strings.Join(t.Choices, ", ")
+	case t.Choices != nil:
+		return "one of " + strings.Join(t.Choices, ", ")
+	}
+	switch t.Kind {
+	case Bool:
+		return "true or false"
+	case Int:
+		return "an integer " + t.span()
+	case Float:
+		return "a number " + t.span()
+	case Texts:
+		return "a list of texts"
+	case Floats:
+		return "a list of numbers " + t.span()
+	case Structure:
+		return "an object"
+	}
+	return "a text"
+}
+
+func (t Takes) span() string {
+	s := "from " + number(t.Min) + " to " + number(t.Max)
+	if t.Unit != "" {
+		s += " " + t.Unit
+	}
+	return s
+}
+
+// number prints a bound without an exponent where people would write it without one.
+func number(f float64) string {
+	if f == math.Trunc(f) && math.Abs(f) < 1e18 {
+		return strconv.FormatInt(int64(f), 10)
+	}
+	return strconv.FormatFloat(f, 'g', -1, 64)
+}
+
+// convert returns v as the canonical value of t. The error says only what is wrong with v; the caller adds the key.
+func (t Takes) convert(v any) (any, error) {
+	out, ok := t.coerce(v)
+	if !ok {
+		return nil, fmt.Errorf("%s has the wrong type: it takes %s", show(v), t)
+	}
+	if !t.inside(out) {
+		return nil, fmt.Errorf("%s is out of range: it takes %s", show(v), t)
+	}
+	if t.Check != nil {
+		if err := t.Check(out); err != nil {
+			return nil, fmt.Errorf("%w; it takes %s", err, t)
+		}
+	}
+	return out, nil
+}
+
+// coerce changes only the representation of v.
+func (t Takes) coerce(v any) (any, bool) {
+	switch t.Kind {
+	case Bool:
+		b, ok := v.(bool)
+		return b, ok
+	case Int:
+		if s, isText := v.(string); isText && t.Numeric {
+			n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
+			return n, err == nil
+		}
+		return toInt(v)
+	case Float:
+		return toFloat(v)
+	case Text:
+		s, ok := v.(string)
+		return s, ok
+	case Texts:
+		return toList(v, func(v any) (string, bool) { s, ok := v.(string); return s, ok })
+	case Floats:
+		return toList(v, toFloat)
+	}
+	return v, true
+}
+
+// inside checks ranges and choices of a canonical value.
+func (t Takes) inside(v any) bool {
+	switch v := v.(type) {
+	case int64:
+		return float64(v) >= t.Min && float64(v) <= t.Max
+	case float64:
+		return v >= t.Min && v <= t.Max // false for NaN
+	case []float64:
+		return !slices.ContainsFunc(v, func(f float64) bool { return !(f >= t.Min && f <= t.Max) })
+	case string:
+		return t.Choices == nil || slices.Contains(t.Choices, v)
+	case []string:
+		return t.Choices == nil || !slices.ContainsFunc(v, func(s string) bool { return !slices.Contains(t.Choices, s) })
+	}
+	return true
+}
+
+// toInt takes any integer, and a float only when nothing is lost. What does not fit an int64 becomes its nearest, which
+// every range excludes.
+func toInt(v any) (int64, bool) {
+	switch v := v.(type) {
+	case int:
+		return int64(v), true
+	case int64:
+		return v, true
+	case uint64:
+		return int64(min(v, math.MaxInt64)), true
+	case jsonNumber:
+		if n, err := v.Int64(); err == nil {
+			return n, true
+		}
+		f, err := v.Float64()
+		if err != nil {
+			return 0, false
+		}
+		return toInt(f)
+	case float64:
+		switch {
+		case v != math.Trunc(v): // NaN too
+			return 0, false
+		case v >= math.MaxInt64:
+			return math.MaxInt64, true
+		case v <= math.MinInt64:
+			return math.MinInt64, true
+		}
+		return int64(v), true
+	}
+	return 0, false
+}
+
+func toFloat(v any) (float64, bool) {
+	switch v := v.(type) {
+	case float64:
+		return v, true
+	case jsonNumber:
+		f, err := v.Float64()
+		return f, err == nil
+	}
+	n, ok := toInt(v)
+	return float64(n), ok
+}
+
+func toList[T any](v any, convert func(any) (T, bool)) ([]T, bool) {
+	if list, ok := v.([]T); ok {
+		return slices.Clone(list), true
+	}
+	list, ok := v.([]any)
+	if !ok {
+		return nil, false
+	}
+	out := make([]T, len(list))
+	for i, e := range list {
+		if out[i], ok = convert(e); !ok {
+			return nil, false
+		}
+	}
+	return out, true
+}
+
+// show prints a user's value for an error, cut where it is long.
+func show(v any) string {
+	s := fmt.Sprint(v)
+	if text, ok := v.(string); ok {
+		s = strconv.Quote(text)
+	}
+	if len(s) > 80 {
+		s = s[:77] + "..."
+	}
+	return s
+}

@@ -1,0 +1,174 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+// Settings whose value is a structure of its own. Unknown keys inside fail as they do in the tree.
+var (
+	anything = Takes{Kind: Structure, What: "anything"}
+	pathMTU  = Takes{Kind: Int, Min: 512, Max: 4096, What: "512, 1024, 2048 or 4096", Check: checkMTU}
+
+	className  = Takes{Kind: Structure, What: "0, 1, 2, high, medium or low", Check: checkClass}
+	intentName = Takes{Kind: Structure, What: "an intent's name or number from 0 to 6", Check: checkIntent}
+	byteCount  = Takes{Kind: Structure, What: `a number of bytes, or a text like "64MiB"`, Check: checkBytes}
+	memoryKind = oneOf("cpu", "cuda", "rocm", "npu", "tpu", "*")
+	carriers   = Takes{Kind: Texts, Choices: []string{"rdma", "mnnvl", "shm", "nvlink", "gds", "io_uring", "io-uring",
+		"buf-io", "tcp", "ascend", "ascend_direct", "sunrise_link", "tpu", "ub", "mpcomm"}}
+
+	policyTakes = listOf("a list of policies", map[string]Takes{
+		"name": text, "segment_type": oneOf("memory", "file"), "same_machine": boolean,
+		"local_memory": memoryKind, "remote_memory": memoryKind,
+		"min_size": integer(0, tebibyte), "max_size": integer(0, tebibyte),
+		"priority": className, "intent_type": intentName, "transports": carriers, "devices": texts,
+		"qp_pool": text, "service_level": integer(0, 15), "traffic_class": integer(0, 255),
+	}, "segment_type")
+	poolsTakes = listOf("a list of queue pair pools", map[string]Takes{
+		"name": text, "num_qp": integer(1, 1024), "service_level": integer(-1, 15), "traffic_class": integer(-1, 255),
+	}, "name", "num_qp")
+
+	contract = object("a contract", map[string]Takes{
+		"priority": className, "max_inflight_bytes": byteCount, "max_inflight_requests": integer(1, 1<<24),
+		"allowed_degraded_actions": {Kind: Texts, Choices: []string{"delay", "fallback_transport", "local_recompute", "compress", "reject"}},
+	})
+	qosTakes = object("a QoS contract of version 1", map[string]Takes{
+		"version": integer(1, 1), "defaults": contract,
+		"tenants": listOf("a list of tenants", map[string]Takes{
+			"name": text, "defaults": contract,
+			"intents": {Kind: Structure, What: "contracts by intent", Check: eachValue(intentName, contract)},
+		}, "name"),
+	}, "version")
+	matrixTakes = Takes{Kind: Structure, What: `NIC names by location, as in {"cpu:0": [["mlx5_0"], ["mlx5_1"]]}`, Check: checkMatrix}
+)
+
+// object takes a JSON object with known keys; required ones must be there.
+func object(what string, fields map[string]Takes, required ...string) Takes {
+	return Takes{Kind: Structure, What: what, Check: func(v any) error {
+		return checkObject(v, fields, required)
+	}}
+}
+
+// listOf takes a list of such objects.
+func listOf(what string, fields map[string]Takes, required ...string) Takes {
+	return Takes{Kind: Structure, What: what, Check: func(v any) error {
+		list, ok := v.([]any)
+		if !ok {
+			return fmt.Errorf("%s is not a list", show(v))
+		}
+		for i, e := range list {
+			if err := checkObject(e, fields, required); err != nil {
+				return fmt.Errorf("entry %d: %w", i, err)
+			}
+		}
+		return nil
+	}}
+}
+
+func checkObject(v any, fields map[string]Takes, required []string) error {
+	given, ok := v.(map[string]any)
+	if !ok {
+		return fmt.Errorf("%s is not an object", show(v))
+	}
+	for _, name := range required {
+		if given[name] == nil {
+			return fmt.Errorf("%q is missing", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		takes, known := fields[name]
+		if !known {
+			return fmt.Errorf("unknown key %q; known are %s", name, strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
+		}
+		if _, err := takes.convert(given[name]); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// eachValue checks an object whose keys are data.
+func eachValue(keys, values Takes) func(any) error {
+	return func(v any) error {
+		given, ok := v.(map[string]any)
+		if !ok {
+			return fmt.Errorf("%s is not an object", show(v))
+		}
+		for _, name := range slices.Sorted(maps.Keys(given)) {
+			if _, err := keys.convert(name); err != nil {
+				return err
+			}
+			if _, err := values.convert(given[name]); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		return nil
+	}
+}
+
+func checkMTU(v any) error {
+	if n := v.(int64); n&(n-1) != 0 {
+		return fmt.Errorf("%d is not an MTU", n)
+	}
+	return nil
+}
+
+func checkClass(v any) error { return checkName(v, "high", "medium", "low") }
+
+// checkIntent knows upstream's intents; their index is their number.
+func checkIntent(v any) error {
+	return checkName(v, "unspec", "foreground_get", "background_prefetch", "migration", "checkpoint", "weight_loading", "staging_internal")
+}
+
+// checkName takes one of names in any case, or its index.
+func checkName(v any, names ...string) error {
+	if s, ok := v.(string); ok && slices.Contains(names, strings.ToLower(s)) {
+		return nil
+	}
+	if n, ok := toInt(v); ok && n >= 0 && n < int64(len(names)) {
+		return nil
+	}
+	return fmt.Errorf("%s is none of them", show(v))
+}
+
+// checkBytes takes a count, or digits with one of upstream's units.
+func checkBytes(v any) error {
+	if n, ok := toInt(v); ok && n >= 0 {
+		return nil
+	}
+	s, ok := v.(string)
+	digits := strings.TrimRight(strings.ToLower(s), "bkmgti ")
+	unit := strings.TrimSpace(strings.ToLower(s)[len(digits):])
+	if _, err := strconv.ParseUint(digits, 10, 63); !ok || err != nil || !slices.Contains([]string{"", "b", "kb", "kib", "mib", "gib", "tib"}, unit) {
+		return fmt.Errorf("%s is not a size", show(v))
+	}
+	return nil
+}
+
+func checkMatrix(v any) error {
+	given, ok := v.(map[string]any)
+	if !ok {
+		return fmt.Errorf("%s is not an object", show(v))
+	}
+	for _, location := range slices.Sorted(maps.Keys(given)) {
+		if _, _, err := mem.Location(location).Parse(); err != nil {
+			return err
+		}
+		ranks, ok := given[location].([]any)
+		if !ok || len(ranks) != 2 {
+			return fmt.Errorf("%s needs two lists, preferred and available", location)
+		}
+		for _, names := range ranks {
+			if _, err := texts.convert(names); err != nil {
+				return errors.Join(fmt.Errorf("%s: a list of NIC names is malformed", location), err)
+			}
+		}
+	}
+	return nil
+}

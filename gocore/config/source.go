@@ -1,0 +1,184 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// Origins of values; a file's path or the variable's follows where there is one.
+const (
+	OriginDefault  = "default"
+	OriginArgument = "argument"
+)
+
+// variables are looked up from the weakest to the strongest.
+var variables = [...]string{"MC_TENT_CONF", "TENT_CONF"}
+
+// fileBytesMax bounds what is read from a settings file: a path that names a device by mistake must not fill memory.
+const fileBytesMax = 4 << 20
+
+// jsonNumber keeps integers of 64 bits exact.
+type jsonNumber = json.Number
+
+// layer is one source of settings.
+type layer struct {
+	origin   string
+	document map[string]any
+}
+
+// readLayers reads all sources, the weakest first.
+func readLayers(env func(string) string, arguments []any) ([]layer, error) {
+	var layers []layer
+	for _, name := range variables {
+		if env == nil || env(name) == "" {
+			continue
+		}
+		l, err := readText(env(name), "environment "+name, "environment "+name+"=")
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, l)
+	}
+	for _, a := range arguments {
+		l, err := readArgument(a)
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, l)
+	}
+	return layers, nil
+}
+
+func readArgument(a any) (layer, error) {
+	switch a := a.(type) {
+	case nil:
+		return layer{origin: OriginArgument}, nil
+	case map[string]any:
+		return layer{OriginArgument, a}, nil
+	case []byte:
+		return parse(OriginArgument, a)
+	case string:
+		return readText(a, OriginArgument, OriginArgument+" ")
+	}
+	return layer{}, errs.New(errs.InvalidArgument, "config", "settings of type %T: they are a map, JSON text or a path", a)
+}
+
+// readText reads JSON or the file that text names; the origin of a file has its path behind filePrefix.
+func readText(text, inline, filePrefix string) (layer, error) {
+	if strings.HasPrefix(strings.TrimSpace(text), "{") {
+		return parse(inline, []byte(text))
+	}
+	origin := filePrefix + text
+	data, err := readFile(text)
+	if err != nil {
+		e := errs.Wrap(errs.InvalidArgument, "config", err)
+		e.Cause = fmt.Sprintf("%s: cannot read the settings file %q: %v", inline, text, reason(err))
+		return layer{}, e.WithHint("settings are a path or JSON text that begins with {")
+	}
+	return parse(origin, data)
+}
+
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	data, err := io.ReadAll(io.LimitReader(f, fileBytesMax+1))
+	if err == nil && len(data) > fileBytesMax {
+		err = fmt.Errorf("it is larger than %d MiB", fileBytesMax>>20)
+	}
+	return data, err
+}
+
+// reason drops operation and path, which the message has already.
+func reason(err error) error {
+	if p := (*os.PathError)(nil); errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
+// parse decodes one JSON object and tells the line of what it cannot read.
+func parse(origin string, data []byte) (layer, error) {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	l := layer{origin: origin}
+	err := decoder.Decode(&l.document)
+	if err == nil {
+		if _, more := decoder.Token(); more == io.EOF {
+			return l, nil
+		}
+		err = errors.New("something follows the object")
+	}
+	at := decoder.InputOffset()
+	if s := (*json.SyntaxError)(nil); errors.As(err, &s) {
+		at = s.Offset
+	}
+	line := 1 + bytes.Count(data[:min(at, int64(len(data)))], []byte("\n"))
+	e := errs.Wrap(errs.InvalidArgument, "config", err)
+	e.Cause = fmt.Sprintf("%s: line %d is not JSON: %v", origin, line, err)
+	return layer{}, e
+}
+
+// apply takes one layer over what is there.
+func (c *Config) apply(l layer) error {
+	given := map[string]any{}
+	if err := c.flatten("", l.document, given); err != nil {
+		return errs.Wrap(errs.InvalidArgument, "config", fmt.Errorf("%s: %w", l.origin, err))
+	}
+	for _, key := range slices.Sorted(maps.Keys(given)) {
+		i := c.index[key]
+		v, err := c.settings[i].Takes.convert(given[key])
+		if err != nil {
+			return errs.Wrap(errs.InvalidArgument, "config", fmt.Errorf("%s: %s: %w", l.origin, key, err))
+		}
+		c.values[i], c.origins[i] = v, l.origin
+	}
+	return nil
+}
+
+// flatten collects a document's values by key. A null means "not given". Keys come in order, so that of several
+// mistakes always the same one is reported.
+func (c *Config) flatten(prefix string, document map[string]any, given map[string]any) error {
+	for _, name := range slices.Sorted(maps.Keys(document)) {
+		v, key := document[name], canonical(prefix+name)
+		if _, known := c.index[key]; known {
+			if _, twice := given[key]; twice {
+				return fmt.Errorf("%s is given twice, as a path and as an object, or under two names", key)
+			}
+			if v != nil {
+				given[key] = v
+			}
+			continue
+		}
+		object, isObject := v.(map[string]any)
+		switch {
+		case isObject && (len(object) > 0 || c.isBranch(key)):
+			if err := c.flatten(key+"/", object, given); err != nil {
+				return err
+			}
+		case v != nil && c.isBranch(key):
+			return fmt.Errorf("%s: %s has the wrong type: it takes an object with keys such as %q", key, show(v), c.nearest(key))
+		case v != nil || !c.isBranch(key):
+			near := c.nearest(key)
+			return fmt.Errorf("unknown setting %q; the nearest known setting is %q, which takes %s",
+				key, near, c.settings[c.index[near]].Takes)
+		}
+	}
+	return nil
+}
+
+// isBranch reports whether known keys are below key.
+func (c *Config) isBranch(key string) bool {
+	return slices.ContainsFunc(c.settings, func(s Setting) bool { return strings.HasPrefix(s.Key, key+"/") })
+}

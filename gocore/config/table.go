@@ -1,0 +1,157 @@
+package config
+
+import (
+	"slices"
+	"strings"
+)
+
+// Short forms of what rows take.
+var (
+	boolean = Takes{Kind: Bool}
+	text    = Takes{Kind: Text}
+	texts   = Takes{Kind: Texts}
+	port    = Takes{Kind: Int, Min: 0, Max: 65535, Numeric: true}
+)
+
+func integer(least, most float64) Takes { return Takes{Kind: Int, Min: least, Max: most} }
+func oneOf(choices ...string) Takes     { return Takes{Kind: Text, Choices: choices} }
+
+// in gives a number its unit; real makes its values fractions.
+func (t Takes) in(unit string) Takes { t.Unit = unit; return t }
+func (t Takes) real() Takes          { t.Kind = Float; return t }
+
+// Bounds that rows share.
+const (
+	day      = 86400
+	mebibyte = 1 << 20
+	gibibyte = 1 << 30
+	tebibyte = 1 << 40
+)
+
+// engineTable are the keys outside of transports. Defaults and ranges are upstream's where the source says so.
+var engineTable = []Setting{
+	{"name", text, "", tent, "Name of the engine, shown to peers and in logs; empty chooses one."},
+	{"metadata_type", oneOf("p2p", "etcd", "redis", "http"), "p2p", upstream, "Where names of segments are found; p2p needs no service."},
+	{"metadata_servers", text, "", upstream, "Address of the metadata service; unused with p2p."},
+	{"local_segment_name", text, "", upstream, "Name under which a metadata service lists this engine; unused with p2p, where the address is the name."},
+	{"rpc_server_hostname", text, "", upstream, "Host that Engine.address tells to peers; the control plane listens there and on every address in transports/*/addresses. Empty is loopback."},
+	{"rpc_server_port", port, int64(0), upstream, "Port of the control plane; 0 takes a free one."},
+	{"rpc_server_threads", integer(1, 1024), int64(1), upstream, "Kept for upstream's files: payload never travels by RPC here, and calls need no threads of their own."},
+	{"log_level", oneOf("debug", "info", "warning", "error"), "info", upstream, "Least level of log records."},
+	{"verbose", boolean, false, upstream, "Kept for upstream's files: see log_level and the metrics."},
+	{"merge_requests", boolean, true, upstream, "Neighbouring requests of one submit that agree in everything share slices."},
+	{"max_failover_attempts", integer(0, 1000), int64(3), failoverSeed, "Switches of transport a task may make; 0 means never, 1 exactly one."},
+	{"enable_auto_failover_on_poll", boolean, true, upstream, "A status poll may move a failed task to its next transport."},
+	{"enable_progress_worker", boolean, false, upstream, "Kept for upstream's files: progress never depends on polling here."},
+	{"use_legacy_transport_selection", boolean, false, upstream, "Selection by a fixed order, without policies."},
+	{"transfer_stall_timeout", integer(0.01, day).real().in("s"), 30.0, tent, "A transfer without a deadline ends after this long without progress while it is being served."},
+	{"fence_timeout_host_ms", integer(1, 60000).in("ms"), int64(100), tent, "After a deadline or cancel, how long a peer on this host may take to confirm before a transfer ends dirty."},
+	{"fence_timeout_network_ms", integer(1, 60000).in("ms"), int64(1000), tent, "The same for a peer on another host."},
+	{"max_pending_requests", integer(1, 1<<24), int64(1 << 20), tent, "Requests that have not ended; a submit beyond it is refused whole."},
+	{"max_batches", integer(1, 1<<20), int64(65536), tent, "Batches alive at once."},
+	{"notification_queue", integer(1, 1<<20), int64(65536), tent, "Notifications waiting to be read; a full queue holds the senders' completions back."},
+	{"enable_runtime_queue", boolean, false, upstream, "Upstream's queue in front of the transports; here every request is queued by class and released by window."},
+	{"runtime_queue/max_outstanding_owners", integer(1, 1<<24), int64(1024), upstream, "Requests in the runtime queue."},
+	{"runtime_queue/max_outstanding_bytes", integer(1, tebibyte).in("B"), int64(gibibyte), upstream, "Bytes in the runtime queue."},
+	{"runtime_queue/staging_owner_reserve", integer(0, 1<<24), int64(0), upstream, "Room kept for staged requests."},
+	{"runtime_queue/staging_byte_reserve", integer(0, tebibyte).in("B"), int64(0), upstream, "Bytes kept for staged requests."},
+	{"runtime_queue/deadline_aware", boolean, false, upstream, "Earliest deadline first instead of first come."},
+	{"runtime_queue/mlu_local_threshold", integer(0, 1000).real(), 0.0, upstream, "Predicted utilisation beyond which hopeless requests are dropped; 0 is off."},
+	{"runtime_queue/promotion_slack_ns", integer(0, 1e18).in("ns"), int64(0), upstream, "Slack below which a request is moved forward; 0 is off."},
+	{"runtime_queue/max_dispatch_owners", integer(1, 1<<24), int64(64), upstream, "Requests released at once."},
+	{"runtime_queue/max_dispatch_bytes", integer(1, tebibyte).in("B"), int64(64 * mebibyte), upstream, "Bytes released at once."},
+	{"runtime_queue/progress_fallback_interval_us", integer(1, 1e9).in("us"), int64(50000), upstream, "Safety poll of the runtime queue."},
+	{"topology/rdma_whitelist", texts, []string(nil), upstream, "Names of RDMA NICs to use; empty means all."},
+	{"topology/rdma_blacklist", texts, []string(nil), upstream, "Names of RDMA NICs to leave alone; unused beside a whitelist."},
+	{"topology/priority_matrix", matrixTakes, nil, upstream, "NICs by memory location, preferred and available; instead of discovery."},
+	{"topology/custom_json_path", text, "", upstream, "File with a topology or a priority matrix."},
+	{"policy", policyTakes, nil, upstream, "Rules that choose and order transports by request; the first match counts."},
+	{"qos", qosTakes, nil, upstream, "Contract of priorities and limits by tenant and intent."},
+	{"metrics/enabled", boolean, true, upstream, "Kept for upstream's files: counting is always on and costs nothing measurable."},
+	{"metrics/http_port", integer(1, 65535), int64(9100), upstream, "Port of upstream's exporter."},
+	{"metrics/http_host", text, "0.0.0.0", upstream, "Address of upstream's exporter."},
+	{"metrics/http_server_threads", integer(1, 1024), int64(2), upstream, "Threads of upstream's exporter."},
+	{"metrics/report_interval_seconds", integer(0, day).in("s"), int64(30), upstream, "Interval of upstream's summary line."},
+	{"metrics/latency_buckets", anything, nil, upstream, "No longer read by upstream; kept for its files."},
+	{"metrics/size_buckets", anything, nil, upstream, "No longer read by upstream; kept for its files."},
+	{"metrics/enable_prometheus", boolean, true, upstream, "No longer read by upstream; kept for its files."},
+	{"metrics/enable_json", boolean, true, upstream, "No longer read by upstream; kept for its files."},
+}
+
+// railTable are the keys that every transport with rails takes below its own branch.
+var railTable = []Setting{
+	{"rail_error_threshold", integer(1, 1<<20), int64(3), failoverSeed, "Errors inside the window that pause a rail."},
+	{"rail_error_window_secs", integer(0.001, day).real().in("s"), 10.0, failoverSeed, "Sliding window in which errors of a rail are counted."},
+	{"rail_cooldown_secs", integer(0.001, day).real().in("s"), 30.0, failoverSeed, "First pause of a rail; it doubles with each further one."},
+	{"rail_cooldown_max_secs", integer(0.001, day).real().in("s"), 300.0, failoverSeed, "Longest pause of a rail; a constant of the seed."},
+	{"enable_priority_filtering", boolean, true, qosSeed, "NICs take turns in refusing lower classes."},
+	{"local_rotation_interval_us", integer(1, 1e9).in("us"), int64(200), qosSeed, "Interval of those turns."},
+	{"priority_promotion_timeout_us", integer(0, 1e9).in("us"), int64(10000), qosSeed, "Time since a waiting class was last served on a rail after which its head gets one turn."},
+	{"priority_promotion_per_entry", boolean, false, upstream, "Upstream's promotion of every waiting slice instead of the head."},
+	{"deadline_bw_arbitration", boolean, false, upstream, "Order inside a class by slack to the deadline."},
+	{"slot_rotation_interval_ms", integer(1, 60000).in("ms"), int64(2), qosSeed, "Length of a time slot shared by the processes of a host."},
+	{"shared_quota_shm_path", text, "", qosSeed, "Name of the shared memory by which processes coordinate slots; empty is off."},
+}
+
+// railed are the transports of the table that have rails.
+var railed = []string{"tcp", "rdma"}
+
+// aliases map other spellings of a transport, the seeds' and upstream's own, to its branch.
+var aliases = map[string]string{"io-uring": "io_uring", "iouring": "io_uring", "buf_io": "buf-io", "bufio": "buf-io",
+	"ascend": "ascend_direct"}
+
+// branchOf is the branch of a transport below "transports", from its name.
+func branchOf(transport string) string {
+	if branch, found := aliases[transport]; found {
+		return branch
+	}
+	return transport
+}
+
+// canonical replaces another spelling of a transport in a key.
+func canonical(key string) string {
+	rest, found := strings.CutPrefix(key, "transports/")
+	if !found {
+		return key
+	}
+	name, below, deeper := strings.Cut(rest, "/")
+	if key = "transports/" + branchOf(name); deeper {
+		key += "/" + below
+	}
+	return key
+}
+
+// known lists all settings of a build, in the order in which documents show them.
+func known(o Options) []Setting {
+	all := slices.Concat(engineTable, transportTable, rdmaTable)
+	for _, name := range railed {
+		all = append(all, below(name, railTable)...)
+	}
+	for _, name := range o.Built {
+		if branch := branchOf(name); !slices.ContainsFunc(all, func(s Setting) bool { return s.Key == enableKey(branch) }) {
+			all = append(all, Setting{enableKey(branch), boolean, true, tent, "Use transport " + branch + "."})
+			all = append(all, below(branch, railTable)...)
+		}
+	}
+	all = append(all, o.Settings...)
+	slices.SortStableFunc(all, func(a, b Setting) int { return strings.Compare(group(a.Key), group(b.Key)) })
+	return all
+}
+
+// group keeps the keys of a transport together, behind all others.
+func group(key string) string {
+	if rest, found := strings.CutPrefix(key, "transports/"); found {
+		name, _, _ := strings.Cut(rest, "/")
+		return "transports/" + name
+	}
+	return ""
+}
+
+// below puts keys under a transport's branch.
+func below(branch string, rows []Setting) []Setting {
+	out := slices.Clone(rows)
+	for i := range out {
+		out[i].Key = "transports/" + branch + "/" + out[i].Key
+	}
+	return out
+}
