@@ -1,0 +1,277 @@
+/* The plain C program that tent is compared with: n TCP connections on loopback between two processes, blocking
+ * calls, header and payload in one sendmsg, payload received straight into its destination, one acknowledgement a
+ * connection and batch. Driven by lines on stdin (see contestant.py):
+ *   write|read SIZE COUNT ITERATIONS CONNECTIONS   ->  "ns N N N ..."   one number an iteration
+ *   check write|read SIZE COUNT CONNECTIONS        ->  "ok" or "bad OFFSET"
+ * The child process owns the other end's memory. Usage: cpeer CONGESTION CONNECTIONS_MAX ARENA_BYTES
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { WRITE = 1, READ = 2, FILL = 3, CHECK = 4 };
+enum { LANES_MAX = 8, PIECE = 1 << 20 };
+
+struct header { /* what goes in front of every batch; `seed` is for FILL and CHECK */
+	uint64_t op, offset, length, seed;
+};
+
+static char *arena;
+static size_t arena_bytes;
+
+static void die(const char *what) {
+	perror(what);
+	exit(1);
+}
+
+static uint64_t now_ns(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* The pattern depends on the position, so bytes that land in the wrong place are seen. */
+static void fill(uint64_t seed) {
+	uint64_t *w = (uint64_t *)arena;
+	for (size_t i = 0; i < arena_bytes / 8; i++) w[i] = (i + 1) * 0x9e3779b97f4a7c15u + seed;
+}
+
+static uint64_t first_wrong(uint64_t offset, uint64_t length, uint64_t seed) {
+	const unsigned char *have = (unsigned char *)arena;
+	for (uint64_t i = offset; i < offset + length; i++) {
+		uint64_t word = (i / 8 + 1) * 0x9e3779b97f4a7c15u + seed;
+		if (have[i] != (unsigned char)(word >> (8 * (i % 8)))) return i + 1;
+	}
+	return 0;
+}
+
+/* Header and payload leave in one call; what a signal or a short send leaves over follows. */
+static void send_all(int fd, const void *head, size_t head_bytes, const char *body, size_t body_bytes) {
+	struct iovec v[2] = {{(void *)head, head_bytes}, {(void *)body, body_bytes}};
+	struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
+	while (v[0].iov_len + v[1].iov_len > 0) {
+		ssize_t n = sendmsg(fd, &m, MSG_NOSIGNAL);
+		if (n < 0 && errno == EINTR) continue;
+		if (n < 0) die("sendmsg");
+		for (int i = 0; i < 2; i++) {
+			size_t part = (size_t)n < v[i].iov_len ? (size_t)n : v[i].iov_len;
+			v[i].iov_base = (char *)v[i].iov_base + part;
+			v[i].iov_len -= part;
+			n -= (ssize_t)part;
+		}
+	}
+}
+
+static int receive_all(int fd, void *to, size_t bytes) {
+	char *p = to;
+	while (bytes > 0) {
+		ssize_t n = recv(fd, p, bytes < PIECE ? bytes : PIECE, MSG_WAITALL);
+		if (n < 0 && errno == EINTR) continue;
+		if (n <= 0) return -1;
+		p += n;
+		bytes -= (size_t)n;
+	}
+	return 0;
+}
+
+static void set_options(int fd, const char *congestion) {
+	int one = 1;
+	if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one)) die("TCP_NODELAY");
+	if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion))) die("TCP_CONGESTION");
+}
+
+/* The peer: one thread a connection, which does what the headers say. */
+static void *serve(void *arg) {
+	int fd = (int)(intptr_t)arg;
+	struct header h;
+	while (receive_all(fd, &h, sizeof h) == 0) {
+		uint64_t answer = 0;
+		if (h.op == WRITE && receive_all(fd, arena + h.offset, h.length)) break;
+		if (h.op == FILL) fill(h.seed);
+		if (h.op == CHECK) answer = first_wrong(h.offset, h.length, h.seed);
+		if (h.op == READ)
+			send_all(fd, &answer, sizeof answer, arena + h.offset, h.length);
+		else
+			send_all(fd, &answer, sizeof answer, NULL, 0);
+	}
+	return NULL;
+}
+
+static void run_peer(int listener, int lanes, const char *congestion) {
+	pthread_t thread[LANES_MAX];
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	for (int i = 0; i < lanes; i++) {
+		int fd = accept(listener, NULL, NULL);
+		if (fd < 0) die("accept");
+		set_options(fd, congestion);
+		if (pthread_create(&thread[i], NULL, serve, (void *)(intptr_t)fd)) die("pthread_create");
+	}
+	for (int i = 0; i < lanes; i++) pthread_join(thread[i], NULL);
+	exit(0);
+}
+
+/* The initiator: lane 0 belongs to the main thread, so that a ping-pong has no hand-over; the others have a thread each. */
+static struct lane {
+	int fd;
+	struct header job;
+	pthread_mutex_t mutex;
+	pthread_cond_t wake;
+	int busy;
+} lanes_of[LANES_MAX];
+
+static uint64_t carry_out(struct lane *l) {
+	uint64_t answer;
+	send_all(l->fd, &l->job, sizeof l->job, arena + l->job.offset, l->job.op == WRITE ? l->job.length : 0);
+	if (receive_all(l->fd, &answer, sizeof answer)) die("peer");
+	if (l->job.op == READ && receive_all(l->fd, arena + l->job.offset, l->job.length)) die("peer");
+	return answer;
+}
+
+static void *work(void *arg) {
+	struct lane *l = arg;
+	for (;;) {
+		pthread_mutex_lock(&l->mutex);
+		while (!l->busy) pthread_cond_wait(&l->wake, &l->mutex);
+		pthread_mutex_unlock(&l->mutex);
+		carry_out(l);
+		pthread_mutex_lock(&l->mutex);
+		l->busy = 0;
+		pthread_cond_signal(&l->wake);
+		pthread_mutex_unlock(&l->mutex);
+	}
+	return NULL;
+}
+
+static void start(struct lane *l) {
+	pthread_mutex_lock(&l->mutex);
+	l->busy = 1;
+	pthread_cond_signal(&l->wake);
+	pthread_mutex_unlock(&l->mutex);
+}
+
+static void finish(struct lane *l) {
+	pthread_mutex_lock(&l->mutex);
+	while (l->busy) pthread_cond_wait(&l->wake, &l->mutex);
+	pthread_mutex_unlock(&l->mutex);
+}
+
+/* One batch over the first n lanes, in equal parts. */
+static void transfer(uint64_t op, uint64_t offset, uint64_t length, int n) {
+	uint64_t part = length / (uint64_t)n;
+	for (int i = n - 1; i >= 0; i--) {
+		uint64_t rest = i == n - 1 ? length - part * (uint64_t)i : part;
+		lanes_of[i].job = (struct header){op, offset + part * (uint64_t)i, rest, 0};
+		if (i > 0) start(&lanes_of[i]);
+	}
+	carry_out(&lanes_of[0]);
+	for (int i = 1; i < n; i++) finish(&lanes_of[i]);
+}
+
+static uint64_t ask(uint64_t op, uint64_t length, uint64_t seed) {
+	lanes_of[0].job = (struct header){op, 0, length, seed};
+	return carry_out(&lanes_of[0]);
+}
+
+static void check(uint64_t op, uint64_t length, int n) {
+	static uint64_t seed;
+	uint64_t wrong;
+	seed += 0x51ed2701;
+	if (op == WRITE) {
+		fill(seed);
+		ask(FILL, 0, ~seed);
+		transfer(op, 0, length, n);
+		wrong = ask(CHECK, length, seed);
+	} else {
+		fill(~seed);
+		ask(FILL, 0, seed);
+		transfer(op, 0, length, n);
+		wrong = first_wrong(0, length, seed);
+	}
+	if (wrong)
+		printf("bad %llu\n", (unsigned long long)wrong - 1);
+	else
+		printf("ok\n");
+}
+
+static void measure(uint64_t op, uint64_t length, int iterations, int n) {
+	uint64_t room = arena_bytes / length;
+	uint64_t *took = calloc((size_t)iterations, sizeof *took);
+	if (!took) die("calloc");
+	for (int i = 0; i < iterations; i++) {
+		uint64_t begin = now_ns();
+		transfer(op, ((uint64_t)i % room % 16) * length, length, n);
+		took[i] = now_ns() - begin;
+	}
+	printf("ns");
+	for (int i = 0; i < iterations; i++) printf(" %llu", (unsigned long long)took[i]);
+	printf("\n");
+	free(took);
+}
+
+static void connect_lanes(const struct sockaddr_in *to, int n, const char *congestion) {
+	for (int i = 0; i < n; i++) {
+		struct lane *l = &lanes_of[i];
+		pthread_t thread;
+		l->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		if (l->fd < 0) die("socket");
+		set_options(l->fd, congestion);
+		if (connect(l->fd, (const struct sockaddr *)to, sizeof *to)) die("connect");
+		pthread_mutex_init(&l->mutex, NULL);
+		pthread_cond_init(&l->wake, NULL);
+		if (i > 0 && pthread_create(&thread, NULL, work, l)) die("pthread_create");
+	}
+}
+
+static void command(const char *line) {
+	char verb[8], op_name[8];
+	unsigned long long size, count;
+	int iterations = 0, n = 1;
+	if (sscanf(line, "check %7s %llu %llu %d", op_name, &size, &count, &n) == 4)
+		check(op_name[0] == 'w' ? WRITE : READ, size * count, n);
+	else if (sscanf(line, "%7s %llu %llu %d %d", verb, &size, &count, &iterations, &n) == 5)
+		measure(verb[0] == 'w' ? WRITE : READ, size * count, iterations, n);
+	else
+		printf("what? %s", line);
+	fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+	if (argc != 4) return fprintf(stderr, "usage: cpeer CONGESTION CONNECTIONS ARENA_BYTES\n"), 2;
+	int lanes = atoi(argv[2]);
+	arena_bytes = strtoull(argv[3], NULL, 10);
+	if (lanes < 1 || lanes > LANES_MAX) return fprintf(stderr, "1 to %d connections\n", LANES_MAX), 2;
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t size = sizeof address;
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (listener < 0 || bind(listener, (struct sockaddr *)&address, size) || listen(listener, LANES_MAX) ||
+	    getsockname(listener, (struct sockaddr *)&address, &size))
+		die("listen");
+	pid_t peer = fork();
+	if (peer < 0) die("fork");
+	arena = mmap(NULL, arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (arena == MAP_FAILED) die("mmap");
+	fill(peer == 0);
+	if (peer == 0) run_peer(listener, lanes, argv[1]);
+	close(listener);
+	connect_lanes(&address, lanes, argv[1]);
+	printf("ready %d\n", (int)peer);
+	fflush(stdout);
+	char line[256];
+	while (fgets(line, sizeof line, stdin)) command(line);
+	kill(peer, SIGKILL);
+	return 0;
+}
