@@ -1,0 +1,180 @@
+package metrics
+
+import (
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+type kind uint8
+
+const (
+	counter kind = iota
+	gauge
+	histogram
+)
+
+// family is all series of one name.
+type family struct {
+	name    string
+	help    string
+	kind    kind
+	labels  []string
+	buckets span // of histograms
+	samples func(*Snapshot, emit)
+}
+
+// sample is one series: a value, or a histogram.
+type sample struct {
+	labels    []string
+	value     float64
+	histogram *dispatch.Histogram
+}
+
+type emit func(sample)
+
+// span is a range of powers of two that a histogram shows; what lies above is in +Inf.
+type span struct{ first, last int }
+
+var (
+	microseconds = span{1, 27}
+	sizes        = span{6, 36}
+)
+
+var (
+	classNames     = [dispatch.ClassCount]string{dispatch.High: "high", dispatch.Medium: "medium", dispatch.Low: "low"}
+	operationNames = [2]string{transport.Read: "read", transport.Write: "write"}
+
+	byClass     = []string{"transport", "class"}
+	byOperation = []string{"transport", "operation", "class"}
+	byTransport = []string{"transport"}
+)
+
+// families lists all metrics. The series of a family are there from the start, with zeros: a metric that appears only
+// with its first event cannot be alerted on.
+var families = []family{
+	perClass("tent_read_bytes_total", "Bytes of READ requests that were delivered.", func(c *dispatch.Counters) uint64 { return c.Bytes[transport.Read] }),
+	perClass("tent_write_bytes_total", "Bytes of WRITE requests that were delivered.", func(c *dispatch.Counters) uint64 { return c.Bytes[transport.Write] }),
+	perClass("tent_read_requests_total", "READ requests, whatever their end.", func(c *dispatch.Counters) uint64 { return c.Requests[transport.Read] }),
+	perClass("tent_write_requests_total", "WRITE requests, whatever their end.", func(c *dispatch.Counters) uint64 { return c.Requests[transport.Write] }),
+	perClass("tent_read_failures_total", "READ requests that ended FAILED.", func(c *dispatch.Counters) uint64 { return c.Failures[transport.Read] }),
+	perClass("tent_write_failures_total", "WRITE requests that ended FAILED.", func(c *dispatch.Counters) uint64 { return c.Failures[transport.Write] }),
+	perClass("tent_canceled_total", "Requests that ended CANCELED.", func(c *dispatch.Counters) uint64 { return c.Canceled }),
+	perClass("tent_timeout_total", "Requests that ended TIMEOUT.", func(c *dispatch.Counters) uint64 { return c.TimedOut }),
+	perClass("tent_dirty_total", "Requests that ended although the peer could not confirm that nothing lands any more.", func(c *dispatch.Counters) uint64 { return c.Dirty }),
+	perClass("tent_retries_total", "Slices sent again on the same route.", func(c *dispatch.Counters) uint64 { return c.Retries }),
+	perClass("tent_reroutes_total", "Slices sent again on another rail.", func(c *dispatch.Counters) uint64 { return c.Reroutes }),
+	perClass("tent_withdrawn_total", "Slices asked back by the core.", func(c *dispatch.Counters) uint64 { return c.Withdrawn }),
+	{name: "tent_transport_failover_total", help: "Switches of a task from one transport to the next.", kind: counter, labels: []string{"from", "to"}, samples: failovers},
+	perOperation("tent_transport_attempts_total", "Attempts of requests on a transport.", func(c *dispatch.Counters, op int) uint64 { return c.Attempts[op] }),
+	perOperation("tent_transport_attempt_failures_total", "Attempts that failed.", func(c *dispatch.Counters, op int) uint64 { return c.AttemptFailures[op] }),
+	perTransport("tent_rail_errors_total", "Errors that counted against a rail.", counter, func(t *Transport) float64 { return float64(t.RailErrors) }),
+	perTransport("tent_rails_condemned_total", "Rails given up for a while.", counter, func(t *Transport) float64 { return float64(t.Condemned) }),
+
+	latencies("tent_read_latency_us", "Microseconds from submit to end of READ requests that completed.", transport.Read),
+	latencies("tent_write_latency_us", "Microseconds from submit to end of WRITE requests that completed.", transport.Write),
+	{name: "tent_transport_attempt_latency_us", help: "Microseconds of a slice, from acceptance to completion.", kind: histogram, labels: byOperation, buckets: microseconds, samples: attempts},
+	sizesOf("tent_read_size_bytes", "Bytes of a READ request.", transport.Read),
+	sizesOf("tent_write_size_bytes", "Bytes of a WRITE request.", transport.Write),
+	{name: "tent_stage_queue_wait_us", help: "Microseconds from submit to a request's first slice.", kind: histogram, labels: byClass, buckets: microseconds,
+		samples: eachClass(func(c *dispatch.Counters) sample { return sample{histogram: &c.QueueWait} })},
+
+	{name: "tent_rails", help: "Rails by state.", kind: gauge, labels: []string{"transport", "state"}, samples: rails},
+	{name: "tent_queue_depth", help: "Requests that wait for a rail.", kind: gauge, labels: byClass, samples: depths},
+	perTransport("tent_in_flight_bytes", "Bytes handed to a transport and not completed.", gauge, func(t *Transport) float64 { return float64(t.InFlight) }),
+	single("tent_batches", "Batches alive.", gauge, func(s *Snapshot) float64 { return float64(s.Batches) }),
+	single("tent_pending_requests", "Requests that have not ended.", gauge, func(s *Snapshot) float64 { return float64(s.PendingRequests) }),
+	single("tent_regions", "Registered regions.", gauge, func(s *Snapshot) float64 { return float64(s.Regions) }),
+	single("tent_registered_bytes", "Bytes of registered regions.", gauge, func(s *Snapshot) float64 { return float64(s.RegisteredBytes) }),
+	single("tent_segments", "Segments opened and not closed.", gauge, func(s *Snapshot) float64 { return float64(s.Segments) }),
+	single("tent_peers", "Peers attached.", gauge, func(s *Snapshot) float64 { return float64(s.Peers) }),
+	single("tent_notifications_sent_total", "Notifications that a peer has taken.", counter, func(s *Snapshot) float64 { return float64(s.Notifications.Sent) }),
+	single("tent_notifications_received_total", "Notifications taken from peers.", counter, func(s *Snapshot) float64 { return float64(s.Notifications.Received) }),
+	single("tent_notifications_refused_total", "Notifications held back because the queue was full.", counter, func(s *Snapshot) float64 { return float64(s.Notifications.Refused) }),
+	single("tent_notifications_waiting", "Notifications in the queue.", gauge, func(s *Snapshot) float64 { return float64(s.Notifications.Waiting) }),
+	{name: "tent_build_info", help: "Always 1; the labels tell the build.", kind: gauge, labels: []string{"version", "go_version"}, samples: func(s *Snapshot, out emit) {
+		out(sample{labels: []string{s.Version, s.GoVersion}, value: 1})
+	}},
+}
+
+// eachClass visits the counters of every transport and class; read leaves the labels to it.
+func eachClass(read func(*dispatch.Counters) sample) func(*Snapshot, emit) {
+	return func(s *Snapshot, out emit) {
+		for i := range s.Transports {
+			t := &s.Transports[i]
+			for class := range t.Classes {
+				v := read(&t.Classes[class])
+				v.labels = []string{t.Name, classNames[class]}
+				out(v)
+			}
+		}
+	}
+}
+
+// eachOperation does the same for READ and WRITE apart.
+func eachOperation(read func(*dispatch.Counters, int) sample) func(*Snapshot, emit) {
+	return func(s *Snapshot, out emit) {
+		for op, operation := range operationNames {
+			eachClass(func(c *dispatch.Counters) sample { return read(c, op) })(s, func(v sample) {
+				v.labels = []string{v.labels[0], operation, v.labels[1]}
+				out(v)
+			})
+		}
+	}
+}
+
+func perClass(name, help string, read func(*dispatch.Counters) uint64) family {
+	return family{name: name, help: help, kind: counter, labels: byClass,
+		samples: eachClass(func(c *dispatch.Counters) sample { return sample{value: float64(read(c))} })}
+}
+
+func perOperation(name, help string, read func(*dispatch.Counters, int) uint64) family {
+	return family{name: name, help: help, kind: counter, labels: byOperation,
+		samples: eachOperation(func(c *dispatch.Counters, op int) sample { return sample{value: float64(read(c, op))} })}
+}
+
+func perTransport(name, help string, k kind, read func(*Transport) float64) family {
+	return family{name: name, help: help, kind: k, labels: byTransport, samples: func(s *Snapshot, out emit) {
+		for i := range s.Transports {
+			out(sample{labels: []string{s.Transports[i].Name}, value: read(&s.Transports[i])})
+		}
+	}}
+}
+
+func single(name, help string, k kind, read func(*Snapshot) float64) family {
+	return family{name: name, help: help, kind: k, samples: func(s *Snapshot, out emit) { out(sample{value: read(s)}) }}
+}
+
+func latencies(name, help string, op transport.Op) family {
+	return family{name: name, help: help, kind: histogram, labels: byClass, buckets: microseconds,
+		samples: eachClass(func(c *dispatch.Counters) sample { return sample{histogram: &c.ByOp[op].Latency} })}
+}
+
+func sizesOf(name, help string, op transport.Op) family {
+	return family{name: name, help: help, kind: histogram, labels: byClass, buckets: sizes,
+		samples: eachClass(func(c *dispatch.Counters) sample { return sample{histogram: &c.ByOp[op].Sizes} })}
+}
+
+func attempts(s *Snapshot, out emit) {
+	eachOperation(func(c *dispatch.Counters, op int) sample { return sample{histogram: &c.ByOp[op].Attempt} })(s, out)
+}
+
+func failovers(s *Snapshot, out emit) {
+	for _, f := range s.Failovers {
+		out(sample{labels: []string{f.From, f.To}, value: float64(f.Count)})
+	}
+}
+
+func rails(s *Snapshot, out emit) {
+	for _, t := range s.Transports {
+		out(sample{labels: []string{t.Name, "up"}, value: float64(t.RailsUp)})
+		out(sample{labels: []string{t.Name, "down"}, value: float64(t.RailsDown)})
+	}
+}
+
+func depths(s *Snapshot, out emit) {
+	for _, t := range s.Transports {
+		for class, n := range t.Queued {
+			out(sample{labels: []string{t.Name, classNames[class]}, value: float64(n)})
+		}
+	}
+}

@@ -1,0 +1,61 @@
+// Package metrics turns counters into what people and machines read: Prometheus' text format and a flat map.
+//
+// Counting itself is the core's business (dispatch.Counters, plain integers under the engine's mutex): it is always on.
+// The engine copies them into a Snapshot when somebody asks; everything here works on that copy, so a scrape holds no
+// lock, and two engines of a process share nothing: no metric lives in a global registry.
+//
+// Names, types and label values are upstream's wherever upstream has the metric, so that its dashboards work; the label
+// "class" is added to them, and a sum over it is upstream's series. Two of upstream's families are missing on purpose:
+// tent_deadline_* predict a link's load, which tent does not, and tent_stage_dispatch_us and tent_stage_transport_us
+// measure hand-overs between threads that do not exist here (tent_transport_attempt_latency_us is what a slice takes).
+//
+// Buckets are powers of two, as the core counts them: from 1 us to 134 s, and from 63 bytes to 64 GiB. An upper bound
+// is 2^i-1 because the core counts integers: values up to and including it are below the bound, exactly.
+package metrics
+
+import (
+	"github.com/tent-engine/tent/gocore/dispatch"
+)
+
+// Snapshot is a copy of an engine's counters and gauges at one moment. Whoever fills it owns it; rendering only reads.
+type Snapshot struct {
+	Version    string // of tent
+	GoVersion  string
+	Transports []Transport
+	Failovers  []Failover
+
+	Batches         int // alive
+	PendingRequests int // that have not ended
+	Regions         int
+	RegisteredBytes uint64
+	Segments        int // opened and not closed
+	Peers           int // attached
+
+	Notifications Notifications
+}
+
+// Transport is what is counted for one transport.
+type Transport struct {
+	Name       string
+	Classes    [dispatch.ClassCount]dispatch.Counters
+	Queued     [dispatch.ClassCount]int // requests that wait for a rail, now
+	RailsUp    int
+	RailsDown  int    // paused, condemned or not dialled
+	RailErrors uint64 // errors that counted against a rail
+	Condemned  uint64 // rails given up for a while, ever
+	InFlight   uint64 // bytes handed to the transport and not completed, now
+}
+
+// Failover counts the switches of tasks between two transports.
+type Failover struct {
+	From, To string
+	Count    uint64
+}
+
+// Notifications are counted at both ends of an engine.
+type Notifications struct {
+	Sent     uint64 // acknowledged by the peer
+	Received uint64
+	Refused  uint64 // held back because the queue was full
+	Waiting  int    // in the queue, now
+}
