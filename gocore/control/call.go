@@ -1,0 +1,231 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tent-engine/tent/gocore/control/controlpb"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/meta"
+	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Errors of every call: InvalidArgument for a malformed address, InvalidEntry for an unknown host, PeerUnreachable when
+// nobody listens or the peer does not answer, Protocol when something else does, PeerRestarted for another incarnation,
+// Timeout and Canceled as ctx says, EngineClosed after Close, and what the peer's handler returned.
+
+// Open finds out who is at an address. See Hello for the errors.
+func (c *Client) Open(ctx context.Context, address string) (transport.Peer, error) {
+	greeting, err := c.Hello(ctx, address)
+	return greeting.Peer, err
+}
+
+// Hello asks the engine at an address for its identity, always anew. Beside the errors of every call: Protocol for
+// another major version, PeerUnreachable for a loopback address that leads to another machine. It takes at most
+// ConnectTimeout and HandshakeTimeout, twice where a connection from earlier turns out to be broken.
+func (c *Client) Hello(ctx context.Context, address string) (Greeting, error) {
+	self := c.options.Self()
+	request := &controlpb.HelloRequest{Version: c.options.Version, From: toIdentity(self), Capabilities: c.options.Capabilities}
+	var reply *controlpb.HelloReply
+	err := c.call(ctx, "control.hello", transport.Peer{Address: address}, func(ctx context.Context, stub controlpb.ControlClient) (err error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, c.options.HandshakeTimeout, errSilent)
+		defer cancel()
+		reply, err = stub.Hello(ctx, request)
+		if err != nil && context.Cause(ctx) == errSilent {
+			return unanswered(address, c.options.HandshakeTimeout)
+		}
+		return err
+	})
+	if err != nil {
+		return Greeting{}, err
+	}
+	return c.greeting(address, self, reply)
+}
+
+// greeting judges the answer to Hello.
+func (c *Client) greeting(address string, self transport.Peer, reply *controlpb.HelloReply) (Greeting, error) {
+	fail := func(e *errs.Error) (Greeting, error) {
+		return Greeting{}, e.WithPeer(address, "", "")
+	}
+	if version := reply.GetVersion(); major(version) != major(c.options.Version) {
+		return fail(protocolError("the engine at %s speaks version %s, this is %s", address, quote([]byte(clip(version))), quote([]byte(c.options.Version))).
+			WithHint("both sides need the same major version of tent"))
+	}
+	peer, err := fromIdentity(reply.GetSelf(), self)
+	if err != nil {
+		return fail(errs.From("control.hello", err))
+	}
+	if meta.IsLoopback(address) && peer.MachineID != self.MachineID {
+		return fail(errs.New(errs.PeerUnreachable, "control.hello", "%s is a loopback address, but the engine %q that answers there runs on another machine", address, peer.Name).
+			WithScope(errs.ScopeLink, errs.SidePath).
+			WithHint("data cannot follow a tunnel: set rpc_server_hostname at the peer and use its address on the network"))
+	}
+	peer.Address = address // the one that leads there from here
+	return Greeting{Peer: peer, Version: reply.GetVersion(), Capabilities: firstOf(reply.GetCapabilities()), Addresses: firstOf(reply.GetAddresses())}, nil
+}
+
+func firstOf(list []string) []string { return slices.Clone(list[:min(len(list), listPeerMax)]) }
+
+// Describe returns what the peer offers, or nil when that has not changed since the epoch known (0: nothing known).
+func (c *Client) Describe(ctx context.Context, peer transport.Peer, known uint64) (*segment.Description, error) {
+	request := &controlpb.DescribeRequest{Call: c.header(peer), KnownEpoch: known}
+	var reply *controlpb.DescribeReply
+	err := c.call(ctx, "control.describe", peer, func(ctx context.Context, stub controlpb.ControlClient) (err error) {
+		reply, err = stub.Describe(ctx, request)
+		return err
+	})
+	if err != nil || len(reply.GetDescription()) == 0 {
+		return nil, err
+	}
+	description, err := segment.Decode(reply.GetDescription())
+	if err != nil {
+		return nil, protocolError("the peer's description is malformed: %v", err).WithPeer(peer.Address, "", "")
+	}
+	return description, nil
+}
+
+// Call sends a message to the peer's transport of that name and returns its answer. The peer may see the message twice
+// when the connection breaks meanwhile.
+func (c *Client) Call(ctx context.Context, peer transport.Peer, transportName string, message []byte) ([]byte, error) {
+	if err := c.checkSize(peer, message); err != nil {
+		return nil, err
+	}
+	request := &controlpb.TransportRequest{Call: c.header(peer), Transport: transportName, Message: message}
+	var reply *controlpb.TransportReply
+	err := c.call(ctx, "control.call", peer, func(ctx context.Context, stub controlpb.ControlClient) (err error) {
+		reply, err = stub.Transport(ctx, request)
+		return err
+	})
+	return reply.GetMessage(), err
+}
+
+// Notify delivers a notification and returns when the peer has taken it. An error leaves open whether it was: send it
+// again with the same sequence, and only then the next one; so it arrives exactly once and in order.
+func (c *Client) Notify(ctx context.Context, peer transport.Peer, seq uint64, message []byte) error {
+	if err := c.checkSize(peer, message); err != nil {
+		return err
+	}
+	request := &controlpb.NotifyRequest{Call: c.header(peer), Sequence: seq, Message: message}
+	return c.call(ctx, "control.notify", peer, func(ctx context.Context, stub controlpb.ControlClient) error {
+		_, err := stub.Notify(ctx, request)
+		return err
+	})
+}
+
+// Probe returns the time a round trip takes on a connection that is made if there is none. A peer of incarnation 0 is
+// whoever answers at its address.
+func (c *Client) Probe(ctx context.Context, peer transport.Peer) (time.Duration, error) {
+	request := &controlpb.ProbeRequest{Call: c.header(peer)}
+	var took time.Duration
+	err := c.call(ctx, "control.probe", peer, func(ctx context.Context, stub controlpb.ControlClient) error {
+		start := time.Now()
+		_, err := stub.Probe(ctx, request)
+		took = time.Since(start)
+		return err
+	})
+	return took, err
+}
+
+func (c *Client) header(peer transport.Peer) *controlpb.Call {
+	return &controlpb.Call{From: toIdentity(c.options.Self()), To: peer.Incarnation}
+}
+
+func (c *Client) checkSize(peer transport.Peer, message []byte) error {
+	if len(message) <= c.options.MessageMax {
+		return nil
+	}
+	return errs.New(errs.InvalidArgument, "control", "a message of %d bytes, more than %d", len(message), c.options.MessageMax).
+		WithScope(errs.ScopeSlice, errs.SideLocal).WithPeer(peer.Address, "", "")
+}
+
+// call runs do on a connection to the peer, and once more on a new one if the first turns out to be broken: the peer
+// may have been restarted since, and then answers at once.
+func (c *Client) call(ctx context.Context, op string, peer transport.Peer, do func(context.Context, controlpb.ControlClient) error) error {
+	if err := meta.CheckAddress(peer.Address); err != nil {
+		return err
+	}
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.options.CallTimeout)
+		defer cancel()
+	}
+	for attempt := 0; ; attempt++ {
+		k, err := c.acquire(ctx, peer.Address)
+		if err != nil {
+			if peer.Incarnation != 0 && errors.Is(err, errSilent) {
+				return unanswered(peer.Address, c.options.HandshakeTimeout)
+			}
+			return err
+		}
+		err = do(ctx, k.stub)
+		broken := isBroken(err)
+		c.release(k, broken)
+		if err == nil {
+			return nil
+		}
+		if !broken || attempt > 0 || ctx.Err() != nil {
+			return c.explain(ctx, op, peer.Address, err)
+		}
+	}
+}
+
+// isBroken reports that gRPC lost the connection, as opposed to an answer of the peer.
+func isBroken(err error) bool {
+	return status.Code(err) == codes.Unavailable && len(status.Convert(err).Details()) == 0
+}
+
+// explain turns an error of gRPC into ours.
+func (c *Client) explain(ctx context.Context, op, address string, err error) error {
+	var known *errs.Error
+	if errors.As(err, &known) {
+		return known
+	}
+	if fault := faultOf(address, err); fault != nil {
+		return fault
+	}
+	if c.alive.Err() != nil {
+		return closedError(address)
+	}
+	if ctx.Err() != nil {
+		return ended(ctx, op, address)
+	}
+	text := status.Convert(err).Message()
+	e := errs.New(errs.RpcServiceError, op, "%s", text).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(address, "", "")
+	e.Err = err
+	switch status.Code(err) {
+	case codes.Unavailable, codes.Canceled: // canceled, but not by us: the server is shutting down
+		e.Code, e.Cause = errs.PeerUnreachable, "the connection broke: "+text
+	case codes.DeadlineExceeded:
+		e.Code = errs.Timeout
+	case codes.Unimplemented:
+		e.Code, e.Cause = errs.Protocol, "something else listens at "+address+": an HTTP/2 server that is no tent engine ("+text+")"
+		e.WithHint("give the address that the peer's engine shows as its address")
+	}
+	return e
+}
+
+// unanswered is the end of a call to an engine that holds the connection open and does not answer.
+func unanswered(address string, limit time.Duration) error {
+	return errs.New(errs.PeerUnreachable, "control", "%s accepts connections, but its engine has not answered for %v: stopped or overloaded", address, limit).
+		WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(address, "", "")
+}
+
+// ended is the error of a caller whose ctx has ended.
+func ended(ctx context.Context, op, address string) error {
+	code, cause := errs.Canceled, "canceled by the caller"
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		code, cause = errs.Timeout, "no answer from "+address+" in the time given"
+	}
+	e := errs.New(code, op, "%s", cause).WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(address, "", "")
+	e.Err = ctx.Err()
+	return e
+}
+
+func quote(text []byte) string { return fmt.Sprintf("%q", text) }

@@ -1,0 +1,128 @@
+// Package control is how two engines talk before and beside the bytes: who are you, what do you offer, a message from
+// one end of a transport to the other, a notification, are you there. It runs over gRPC; a call takes some 100 µs on one
+// host, so nothing of it is on the data path.
+//
+//	engine A                                   engine B
+//	Client.Open(address)  ---- Hello --------> Server: version, identity, incarnation
+//	Client.Describe       ---- Describe -----> Handler.Describe
+//	Client.Call           ---- Transport ----> Handler.Serve      (a transport's handshake, withdrawal, fence)
+//	Client.Notify         ---- Notify -------> Handler.Notified
+//	Client.Probe          ---- Probe --------> answered by the server itself
+//
+// Every call but Hello names the incarnation that the caller means. Another one answers PeerRestarted, so that nobody
+// talks to the successor of a process in the belief that it still knows of earlier promises.
+//
+// # Failing at once
+//
+// gRPC hides connections: it dials behind the caller's back, waits, backs off, and reports "unavailable". Here the client
+// dials itself and gives gRPC one finished connection after the other (dial.go), so that a refused port, an unknown host and a
+// foreign service are told apart in the time they take. A connection that broke is replaced, and the call is tried once
+// more on the new one.
+//
+// # Goroutines and shutdown
+//
+// Server owns one goroutine per listener and those of gRPC per connection; Close refuses new connections, ends silent ones,
+// gives calls a short grace, cancels the rest and waits. Client owns one goroutine per dial under way and gRPC's per
+// connection; Close cancels dials, closes connections and waits. Neither has a ticker: an idle one costs no CPU.
+package control
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+//go:generate ../../tools/gen_proto.sh
+
+// Version of the protocol, spoken where Options.Version is empty. Engines with equal majors understand each other.
+const Version = "1.0"
+
+// Handler answers what peers ask. Methods are called from any goroutine, several at once, and should end with ctx. An
+// *errs.Error reaches the caller as it is, its side turned round; a panic reaches it as Internal.
+type Handler interface {
+	// Describe returns what the peer may see, sealed. It is not changed afterwards by either side.
+	Describe(ctx context.Context, from transport.Peer) (*segment.Description, error)
+	// Serve passes a message to the transport of that name. It may see a message twice when a connection broke between
+	// the message and its answer, so what messages ask for must bear repeating.
+	Serve(ctx context.Context, from transport.Peer, transport string, message []byte) ([]byte, error)
+	// Notified takes a notification; nil means that it was taken, now or before: the caller repeats what was not
+	// answered, and (from.Incarnation, seq) tells repetitions. Message is the handler's own.
+	Notified(ctx context.Context, from transport.Peer, seq uint64, message []byte) error
+}
+
+// Options of a server and a client; an engine gives the same to both. Zero means the default in brackets.
+type Options struct {
+	// Self describes our own engine. It is called for each call, from any goroutine.
+	Self         func() transport.Peer
+	Version      string   // "major.minor" (Version)
+	Capabilities []string // shown to peers in Greeting
+	// TLS of both directions: certificates and RootCAs; with ClientCAs and ClientAuth it is mutual. Nil is plain TCP.
+	TLS *tls.Config
+	Log *slog.Logger // of panics in handlers (slog.Default)
+
+	ConnectTimeout   time.Duration // until TCP is connected (1.5 s: one retransmission of the first packet)
+	HandshakeTimeout time.Duration // from there until the peer has answered (1.8 s)
+	CallTimeout      time.Duration // of calls whose ctx has no deadline (10 s)
+	IdleTimeout      time.Duration // until an unused connection is closed (60 s)
+	ConnectionsMax   int           // connections of a client, and of a server (1024)
+	MessageMax       int           // bytes of a message of Transport or Notify (1 MiB)
+}
+
+const (
+	descriptionMax     = 64 << 20 // bytes of a Describe answer
+	overhead           = 4 << 10  // bytes of a request beside its message
+	streamsMax         = 256      // calls at once on one connection
+	identityMax        = 255      // bytes of a name, an address or a machine id
+	listPeerMax        = 64       // capabilities and addresses taken from a peer
+	closeGrace         = 500 * time.Millisecond
+	handlerGrace       = time.Second
+	keepaliveInterval  = 20 * time.Second // between pings while a call waits
+	keepalivePatience  = 10 * time.Second
+	keepaliveTolerated = 10 * time.Second
+)
+
+func (o Options) withDefaults() Options {
+	if o.Version == "" {
+		o.Version = Version
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	for _, each := range []struct {
+		value    *time.Duration
+		standard time.Duration
+	}{
+		{&o.ConnectTimeout, 1500 * time.Millisecond}, {&o.HandshakeTimeout, 1800 * time.Millisecond},
+		{&o.CallTimeout, 10 * time.Second}, {&o.IdleTimeout, time.Minute},
+	} {
+		if *each.value <= 0 {
+			*each.value = each.standard
+		}
+	}
+	if o.ConnectionsMax <= 0 {
+		o.ConnectionsMax = 1024
+	}
+	if o.MessageMax <= 0 {
+		o.MessageMax = 1 << 20
+	}
+	return o
+}
+
+// Greeting is what a peer says of itself.
+type Greeting struct {
+	Peer         transport.Peer // Address is the one that was dialled: the one that leads there
+	Version      string
+	Capabilities []string
+	Addresses    []string // on which its control plane listens
+}
+
+// major of a version "major.minor".
+func major(version string) string {
+	text, _, _ := strings.Cut(version, ".")
+	return text
+}

@@ -1,0 +1,222 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// patience is far beyond what anything here takes on a busy machine.
+const patience = 20 * time.Second
+
+// node is the control plane of one engine. Handler methods call the functions that a test sets.
+type node struct {
+	server  *Server
+	client  *Client
+	self    transport.Peer
+	options Options
+
+	describe func(context.Context, transport.Peer) (*segment.Description, error)
+	serve    func(context.Context, transport.Peer, string, []byte) ([]byte, error)
+	notified func(context.Context, transport.Peer, uint64, []byte) error
+}
+
+func (n *node) Describe(ctx context.Context, from transport.Peer) (*segment.Description, error) {
+	return n.describe(ctx, from)
+}
+
+func (n *node) Serve(ctx context.Context, from transport.Peer, name string, message []byte) ([]byte, error) {
+	return n.serve(ctx, from, name, message)
+}
+
+func (n *node) Notified(ctx context.Context, from transport.Peer, seq uint64, message []byte) error {
+	return n.notified(ctx, from, seq, message)
+}
+
+var incarnations atomic.Uint64
+
+// start opens a node that ends, and is checked for leaks, with the test.
+func start(t testing.TB, listen string, change ...func(*Options)) *node {
+	t.Helper()
+	n := &node{self: transport.Peer{Name: "node", MachineID: "here", Incarnation: incarnations.Add(1)}}
+	n.serve = func(_ context.Context, from transport.Peer, name string, message []byte) ([]byte, error) {
+		return fmt.Appendf(nil, "%s %s %d", name, message, from.Incarnation), nil
+	}
+	n.options = Options{Self: func() transport.Peer { return n.self }, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	for _, each := range change {
+		each(&n.options)
+	}
+	server, err := Listen([]string{listen}, n.options)
+	require.NoError(t, err)
+	n.server = server
+	n.self.Address = server.Addresses()[0]
+	server.Start(n)
+	n.client = NewClient(n.options)
+	t.Cleanup(n.close)
+	return n
+}
+
+func (n *node) close() {
+	n.client.Close()
+	if err := n.server.Close(context.Background()); err != nil {
+		panic(err)
+	}
+}
+
+// checkLeaks is called first, so that it looks after everything else has ended.
+func checkLeaks(t testing.TB) {
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+}
+
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func open(t testing.TB, from, to *node) transport.Peer {
+	t.Helper()
+	peer, err := from.client.Open(within(t), to.self.Address)
+	require.NoError(t, err)
+	return peer
+}
+
+func TestHelloTellsWhoIsThere(t *testing.T) {
+	checkLeaks(t)
+	a := start(t, "127.0.0.1:0")
+	b := start(t, "[::1]:0", func(o *Options) { o.Version, o.Capabilities = "1.9", []string{"x"} })
+	b.self.Name = "decode-0"
+	greeting, err := a.client.Hello(within(t), b.self.Address)
+	require.NoError(t, err)
+	require.Equal(t, Greeting{Peer: b.self, Version: "1.9", Capabilities: []string{"x"}, Addresses: b.server.Addresses()}, greeting,
+		"a peer of the same major version is welcome")
+	require.False(t, greeting.Peer.Self)
+	require.True(t, open(t, a, a).Self)
+}
+
+func TestDescribeComesOnceForEachEpoch(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	epoch := uint64(1)
+	b.describe = func(_ context.Context, from transport.Peer) (*segment.Description, error) {
+		require.Equal(t, a.self, from)
+		d := &segment.Description{Address: b.self.Address, Incarnation: b.self.Incarnation, Epoch: epoch, Regions: []segment.Region{
+			{ID: 7, Name: "kv", Addr: 4096, Size: 64, Permission: mem.GlobalReadWrite, Descriptors: map[string]transport.Descriptor{"tcp": {1, 2}}}}}
+		return d, d.Seal()
+	}
+	peer := open(t, a, b)
+	d, err := a.client.Describe(within(t), peer, 0)
+	require.NoError(t, err)
+	require.Equal(t, transport.Descriptor{1, 2}, d.Find("kv").Descriptors["tcp"])
+	same, err := a.client.Describe(within(t), peer, d.Epoch)
+	require.NoError(t, err)
+	require.Nil(t, same)
+	epoch++
+	d, err = a.client.Describe(within(t), peer, d.Epoch)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, d.Epoch)
+}
+
+func TestConcurrentCallsShareOneConnection(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	peer := transport.Peer{Address: b.self.Address, Incarnation: b.self.Incarnation}
+	var group sync.WaitGroup
+	for i := range 64 {
+		group.Go(func() {
+			for j := range 20 {
+				message := fmt.Sprintf("%d/%d", i, j)
+				answer, err := a.client.Call(context.Background(), peer, "tcp", []byte(message))
+				if err != nil || string(answer) != fmt.Sprintf("tcp %s %d", message, a.self.Incarnation) {
+					t.Errorf("answer %q, error %v", answer, err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	require.Equal(t, 1, b.server.guests.count())
+}
+
+func TestNotificationsCarrySenderAndSequence(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	var got []string
+	b.notified = func(_ context.Context, from transport.Peer, seq uint64, message []byte) error {
+		got = append(got, fmt.Sprintf("%d %d %s", from.Incarnation, seq, message))
+		if len(got) == 2 {
+			return errs.New(errs.TooManyRequests, "notify", "the queue is full")
+		}
+		return nil
+	}
+	peer := open(t, a, b)
+	require.NoError(t, a.client.Notify(within(t), peer, 1, []byte("one")))
+	require.Equal(t, errs.TooManyRequests, errs.CodeOf(a.client.Notify(within(t), peer, 2, []byte("two"))))
+	require.NoError(t, a.client.Notify(within(t), peer, 2, []byte("two")))
+	id := a.self.Incarnation
+	require.Equal(t, []string{fmt.Sprintf("%d 1 one", id), fmt.Sprintf("%d 2 two", id), fmt.Sprintf("%d 2 two", id)}, got)
+}
+
+func TestProbeMeasuresARoundTrip(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	for _, peer := range []transport.Peer{{Address: b.self.Address}, open(t, a, b)} {
+		took, err := a.client.Probe(within(t), peer)
+		require.NoError(t, err)
+		require.Positive(t, took)
+		require.Less(t, took, patience)
+	}
+}
+
+func TestErrorsOfTheHandlerCrossWhole(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	peer := open(t, a, b)
+	b.serve = func(context.Context, transport.Peer, string, []byte) ([]byte, error) {
+		return nil, fmt.Errorf("outer: %w", &errs.Error{Code: errs.StaleGeneration, Scope: errs.ScopeRail, Side: errs.SideLocal, Collateral: true,
+			Op: "tcp.hello", Transport: "tcp", Rail: "1-2", Cause: "größer \xff", Hint: "wait"})
+	}
+	_, err := a.client.Call(within(t), peer, "tcp", nil)
+	require.Equal(t, &errs.Error{Code: errs.StaleGeneration, Scope: errs.ScopeRail, Side: errs.SideRemote, Collateral: true,
+		Op: "tcp.hello", Peer: peer.Address, Transport: "tcp", Rail: "1-2", Cause: "größer \uFFFD", Hint: "wait"}, err)
+
+	b.serve = func(context.Context, transport.Peer, string, []byte) ([]byte, error) { return nil, errors.New("plain") }
+	_, err = a.client.Call(within(t), peer, "tcp", nil)
+	require.Equal(t, errs.Internal, errs.CodeOf(err))
+	require.ErrorContains(t, err, "plain")
+}
+
+func TestPanicOfAHandlerIsAnErrorOfOneCall(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	peer := open(t, a, b)
+	b.serve = func(context.Context, transport.Peer, string, []byte) ([]byte, error) { panic("oh dear") }
+	_, err := a.client.Call(within(t), peer, "tcp", nil)
+	require.Equal(t, errs.Internal, errs.CodeOf(err))
+	require.ErrorContains(t, err, "oh dear")
+	require.True(t, b.self == open(t, a, b))
+}
+
+func BenchmarkCall(b *testing.B) {
+	x, y := start(b, "127.0.0.1:0"), start(b, "127.0.0.1:0")
+	peer := open(b, x, y)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := x.client.Call(context.Background(), peer, "tcp", []byte("hello")); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

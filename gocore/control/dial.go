@@ -1,0 +1,245 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/meta"
+)
+
+// errSilent marks a dial that failed because the other side took the connection and said nothing: something that waits
+// for other words, or an engine that was stopped. Who knows that an engine was there tells them apart; see Client.call.
+var errSilent = errors.New("the connection was accepted, but nothing was said")
+
+// dial makes one finished connection: TCP, TLS if configured, and the peer's HTTP/2 preface.
+func (c *Client) dial(ctx context.Context, address string) (*grpc.ClientConn, error) {
+	raw, err := c.connectTCP(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.options.HandshakeTimeout)
+	defer cancel()
+	if c.options.TLS != nil {
+		if raw, err = c.handshakeTLS(ctx, raw, address); err != nil {
+			return nil, err
+		}
+	}
+	return c.handshakeHTTP(ctx, raw, address)
+}
+
+func (c *Client) connectTCP(ctx context.Context, address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: c.options.ConnectTimeout}
+	raw, err := dialer.DialContext(ctx, "tcp", address)
+	if err == nil {
+		return raw, nil
+	}
+	e := errs.Wrap(errs.PeerUnreachable, "control.dial", err).WithScope(errs.ScopeLink, errs.SidePath).WithPeer(address, "", "")
+	var unknown *net.DNSError
+	var timeout net.Error
+	switch {
+	case c.alive.Err() != nil:
+		return nil, closedError(address)
+	case errors.As(err, &unknown):
+		e.Code, e.Cause = errs.InvalidEntry, "the host of "+address+" cannot be resolved: "+unknown.Err
+		e.WithHint("check the name, or give the peer's IP address")
+	case errors.Is(err, syscall.ECONNREFUSED):
+		e.Side, e.Cause = errs.SideRemote, "connection refused: nobody listens at "+address
+		if meta.IsLoopback(address) {
+			e.WithHint("a loopback address is this machine's own; a peer on another machine sets rpc_server_hostname and gives out its address there")
+		} else {
+			e.WithHint("check the port, and that the peer listens on that address (its rpc_server_hostname), not on loopback alone")
+		}
+	case errors.As(err, &timeout) && timeout.Timeout():
+		e.Cause = "no answer from " + address + " within " + c.options.ConnectTimeout.String()
+		e.WithHint("check the address and the firewall")
+	}
+	return nil, e
+}
+
+func (c *Client) handshakeTLS(ctx context.Context, raw net.Conn, address string) (net.Conn, error) {
+	config := c.options.TLS.Clone()
+	config.NextProtos = []string{"h2"} // gRPC servers insist
+	if config.ServerName == "" {
+		config.ServerName, _, _ = net.SplitHostPort(address) // checked before
+	}
+	watched := &tap{Conn: raw}
+	secure := tls.Client(watched, config)
+	err := secure.HandshakeContext(ctx)
+	if err == nil {
+		watched.settle()
+		return secure, nil
+	}
+	watched.note(err)
+	raw.Close()
+	if c.alive.Err() != nil {
+		return nil, closedError(address)
+	}
+	var refused *tls.CertificateVerificationError
+	if errors.As(err, &refused) {
+		return nil, errs.Wrap(errs.PermissionDenied, "control.dial", err).WithScope(errs.ScopeLink, errs.SideRemote).
+			WithPeer(address, "", "").WithHint("both sides need certificates of the cluster's authority")
+	}
+	return nil, watched.verdict(address, c.options.HandshakeTimeout, true)
+}
+
+// handshakeHTTP gives raw to gRPC and waits until the peer has proved that it speaks HTTP/2.
+func (c *Client) handshakeHTTP(ctx context.Context, raw net.Conn, address string) (*grpc.ClientConn, error) {
+	watched := &tap{Conn: raw}
+	once := make(chan net.Conn, 1)
+	once <- watched
+	cc, err := grpc.NewClient("passthrough:///peer", c.grpcOptions(once)...)
+	if err != nil {
+		raw.Close()
+		return nil, errs.Wrap(errs.Internal, "control.dial", err).WithPeer(address, "", "")
+	}
+	if answered(ctx, cc) {
+		watched.settle()
+		return cc, nil
+	}
+	cc.Close()
+	raw.Close()
+	if c.alive.Err() != nil {
+		return nil, closedError(address)
+	}
+	return nil, watched.verdict(address, c.options.HandshakeTimeout, c.options.TLS != nil)
+}
+
+// answered connects cc and waits until the peer's preface is there. Idle after connecting is a peer that said the right
+// words and hung up.
+func answered(ctx context.Context, cc *grpc.ClientConn) bool {
+	cc.Connect()
+	connecting := false
+	for {
+		state := cc.GetState()
+		switch {
+		case state == connectivity.Ready:
+			return true
+		case state == connectivity.TransientFailure, state == connectivity.Idle && connecting:
+			return false
+		}
+		connecting = connecting || state == connectivity.Connecting
+		if !cc.WaitForStateChange(ctx, state) {
+			return false
+		}
+	}
+}
+
+// grpcOptions make gRPC use the one connection in once, and nothing else: no proxy, no second dial, no retry, no idle
+// timer of its own.
+func (c *Client) grpcOptions(once chan net.Conn) []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			select {
+			case raw := <-once:
+				return raw, nil
+			default:
+				return nil, net.ErrClosed
+			}
+		}),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // TLS, if any, is below
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: c.options.HandshakeTimeout}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveInterval, Timeout: keepalivePatience}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(descriptionMax)),
+		grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(0),
+	}
+}
+
+// tap is a connection that remembers how the conversation began, to tell afterwards who was there.
+type tap struct {
+	net.Conn
+
+	mu      sync.Mutex
+	settled bool
+	first   []byte // up to firstMax bytes
+	err     error  // of reading
+}
+
+const firstMax = 48
+
+// Read remembers the first bytes and the first error.
+func (t *tap) Read(p []byte) (int, error) {
+	n, err := t.Conn.Read(p)
+	t.mu.Lock()
+	if !t.settled {
+		t.first = append(t.first, p[:min(n, firstMax-len(t.first))]...)
+		if err != nil && t.err == nil {
+			t.err = err
+		}
+	}
+	t.mu.Unlock()
+	return n, err
+}
+
+// note replaces the error by one that a layer above has found, unless reading itself failed.
+func (t *tap) note(err error) {
+	t.mu.Lock()
+	if t.err == nil {
+		t.err = err
+	}
+	t.mu.Unlock()
+}
+
+// settle ends the recording.
+func (t *tap) settle() {
+	t.mu.Lock()
+	t.settled, t.first = true, nil
+	t.mu.Unlock()
+}
+
+// verdict says why the handshake failed.
+func (t *tap) verdict(address string, limit time.Duration, secure bool) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := errs.New(errs.Protocol, "control.dial", "").WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(address, "", "").
+		WithHint("give the address that the peer's engine shows as its address")
+	switch {
+	case isTLSAlert(t.err):
+		e.Code, e.Cause = errs.PermissionDenied, "the engine at "+address+" refused our certificate: "+t.err.Error()
+		e.WithHint("both sides need certificates of the cluster's authority")
+	case len(t.first) > 0 && !secure && (t.first[0] == 0x15 || t.first[0] == 0x16):
+		e.Cause = address + " answers in TLS, this engine was configured without"
+		e.WithHint("both sides need the same security settings")
+	case len(t.first) > 0:
+		e.Cause = "something else listens at " + address + ": " + quoted(t.first)
+		if secure {
+			e.WithHint("both sides need the same security settings: TLS is configured here")
+		}
+	case errors.Is(t.err, syscall.ECONNRESET):
+		e.Code, e.Cause, e.Err = errs.PeerUnreachable, "connection reset by "+address+" before it answered", t.err
+	case errors.Is(t.err, io.EOF):
+		e.Cause = "something else listens at " + address + ", or its engine is closing: the connection ended before an answer"
+	default:
+		e.Cause = "something else listens at " + address + ", or its process is stopped: it took the connection and said nothing for " + limit.String()
+		e.Err = errSilent
+	}
+	return e
+}
+
+// isTLSAlert finds alerts that the peer sent; the library gives them no type of their own.
+func isTLSAlert(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error"
+}
+
+// quoted shows the first line of what a stranger said.
+func quoted(first []byte) string {
+	line, _, _ := bytes.Cut(first, []byte("\n"))
+	if bytes.HasPrefix(line, []byte("HTTP/1")) {
+		return "an HTTP server (" + string(bytes.ToValidUTF8(bytes.TrimSpace(line), nil)) + ")"
+	}
+	const shown = 24
+	return "its first bytes are " + quote(line[:min(len(line), shown)])
+}

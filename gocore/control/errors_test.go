@@ -1,0 +1,191 @@
+package control
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// stranger listens on loopback and treats each connection as serve says, until the test ends.
+func stranger(t *testing.T, serve func(net.Conn)) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	done := make(chan struct{})
+	conns := make(chan net.Conn, 100)
+	go func() {
+		defer close(done)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			conns <- conn
+			go serve(conn)
+		}
+	}()
+	t.Cleanup(func() {
+		listener.Close()
+		<-done
+		close(conns)
+		for conn := range conns {
+			conn.Close()
+		}
+	})
+	return listener.Addr().String()
+}
+
+// refusal opens address and returns the error, which must come within two seconds (and some for a busy machine).
+func refusal(t *testing.T, address string, code errs.Code) string {
+	t.Helper()
+	a := start(t, "127.0.0.1:0")
+	begin := time.Now()
+	_, err := a.client.Open(within(t), address)
+	require.Less(t, time.Since(begin), 4*time.Second)
+	require.Equal(t, code, errs.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, address)
+	t.Log(err)
+	return err.Error()
+}
+
+func TestNobodyListens(t *testing.T) {
+	checkLeaks(t)
+	a := start(t, "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	listener.Close()
+	for range 50 { // no backoff: each is refused afresh
+		begin := time.Now()
+		_, err = a.client.Open(within(t), listener.Addr().String())
+		require.Equal(t, errs.PeerUnreachable, errs.CodeOf(err))
+		require.ErrorContains(t, err, "connection refused")
+		require.ErrorContains(t, err, "rpc_server_hostname")
+		require.Less(t, time.Since(begin), time.Second)
+	}
+}
+
+func TestWrongNames(t *testing.T) {
+	checkLeaks(t)
+	require.Contains(t, refusal(t, "no-such-host.invalid:1", errs.InvalidEntry), "cannot be resolved")
+	for _, address := range []string{"127.0.0.1", "::1:80", "http://x:80", "host:0"} {
+		require.Contains(t, refusal(t, address, errs.InvalidArgument), "127.0.0.1:41233", "an example")
+	}
+}
+
+func TestSomethingElseListens(t *testing.T) {
+	checkLeaks(t)
+	const text = "something else listens"
+	t.Run("silent", func(t *testing.T) {
+		require.Contains(t, refusal(t, stranger(t, func(net.Conn) {}), errs.Protocol), text)
+	})
+	t.Run("echo", func(t *testing.T) {
+		require.Contains(t, refusal(t, stranger(t, func(c net.Conn) { io.Copy(c, c) }), errs.Protocol), text)
+	})
+	t.Run("banner", func(t *testing.T) {
+		message := refusal(t, stranger(t, func(c net.Conn) { io.WriteString(c, "SSH-2.0-OpenSSH_9.2p1\r\n") }), errs.Protocol)
+		require.Contains(t, message, "SSH-2.0")
+	})
+	t.Run("closes", func(t *testing.T) {
+		require.Contains(t, refusal(t, stranger(t, func(c net.Conn) { io.ReadFull(c, make([]byte, 24)); c.(*net.TCPConn).CloseWrite() }), errs.Protocol), text)
+	})
+	t.Run("http", func(t *testing.T) {
+		server := &http.Server{Handler: http.NotFoundHandler()}
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		go server.Serve(listener)
+		defer server.Close()
+		require.Contains(t, refusal(t, listener.Addr().String(), errs.Protocol), "HTTP")
+	})
+	t.Run("other gRPC", func(t *testing.T) {
+		server := grpc.NewServer()
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		go server.Serve(listener)
+		defer server.Stop()
+		require.Contains(t, refusal(t, listener.Addr().String(), errs.Protocol), text)
+	})
+}
+
+func TestOtherMajorVersion(t *testing.T) {
+	checkLeaks(t)
+	b := start(t, "127.0.0.1:0", func(o *Options) { o.Version = "2.3" })
+	require.Contains(t, refusal(t, b.self.Address, errs.Protocol), `speaks version "2.3", this is "1.0"`)
+}
+
+func TestLoopbackOfAnotherMachine(t *testing.T) {
+	checkLeaks(t)
+	b := start(t, "127.0.0.1:0")
+	b.self.MachineID = "elsewhere"
+	message := refusal(t, b.self.Address, errs.PeerUnreachable)
+	require.Contains(t, message, "loopback address")
+	require.Contains(t, message, "another machine")
+}
+
+func TestOtherIncarnationIsToldAtOnce(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	peer := open(t, a, b)
+	peer.Incarnation += 1000
+	_, err := a.client.Describe(within(t), peer, 0)
+	require.Equal(t, errs.PeerRestarted, errs.CodeOf(err))
+	_, err = a.client.Call(within(t), peer, "tcp", nil)
+	require.Equal(t, errs.PeerRestarted, errs.CodeOf(err))
+	require.Equal(t, errs.PeerRestarted, errs.CodeOf(a.client.Notify(within(t), peer, 1, nil)))
+	_, err = a.client.Probe(within(t), peer)
+	require.Equal(t, errs.PeerRestarted, errs.CodeOf(err))
+	require.ErrorContains(t, err, b.self.Address)
+	require.Equal(t, errs.SideRemote, errs.From("", err).Side)
+}
+
+func TestPeerThatStoppedAnswering(t *testing.T) {
+	checkLeaks(t)
+	a := start(t, "127.0.0.1:0", func(o *Options) { o.HandshakeTimeout = 50 * time.Millisecond })
+	silent := stranger(t, func(net.Conn) {})
+	_, err := a.client.Probe(within(t), transport.Peer{Address: silent, Incarnation: 5})
+	require.Equal(t, errs.PeerUnreachable, errs.CodeOf(err), "an engine was there: it is the peer that is silent, not a stranger")
+	require.ErrorContains(t, err, "stopped or overloaded")
+}
+
+func TestCallsEndWithTheirContext(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0", func(o *Options) { o.CallTimeout = 50 * time.Millisecond }), start(t, "127.0.0.1:0")
+	peer := open(t, a, b)
+	entered := make(chan struct{}, 10)
+	b.serve = func(ctx context.Context, _ transport.Peer, _ string, _ []byte) ([]byte, error) {
+		entered <- struct{}{}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	_, err := a.client.Call(context.Background(), peer, "tcp", nil)
+	require.Equal(t, errs.Timeout, errs.CodeOf(err), "a call without a deadline has one")
+	<-entered
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { <-entered; cancel() }()
+	_, err = a.client.Call(ctx, peer, "tcp", nil)
+	require.Equal(t, errs.Canceled, errs.CodeOf(err))
+	ctx, cancel = context.WithCancel(context.Background())
+	cancel()
+	_, err = a.client.Open(ctx, stranger(t, func(net.Conn) {}))
+	require.Equal(t, errs.Canceled, errs.CodeOf(err), "a caller leaves a dial under way")
+}
+
+func TestMessagesAreBounded(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0", func(o *Options) { o.MessageMax = 100_000 }), start(t, "127.0.0.1:0", func(o *Options) { o.MessageMax = 1000 })
+	peer := open(t, a, b)
+	_, err := a.client.Call(within(t), peer, "tcp", make([]byte, 100_001))
+	require.Equal(t, errs.InvalidArgument, errs.CodeOf(err))
+	_, err = a.client.Call(within(t), peer, "tcp", make([]byte, 50_000))
+	require.Equal(t, errs.RpcServiceError, errs.CodeOf(err), "the receiver has a bound of its own")
+	_, err = a.client.Call(within(t), peer, strings.Repeat("t", 10), make([]byte, 1000))
+	require.NoError(t, err)
+}

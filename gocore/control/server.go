@@ -1,0 +1,216 @@
+package control
+
+import (
+	"context"
+	"net"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/tent-engine/tent/gocore/control/controlpb"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Server answers peers on one or more addresses. Its methods may be called from any goroutine.
+type Server struct {
+	options   Options
+	addresses []string
+	listeners []net.Listener
+	guests    *guests
+	grpc      *grpc.Server
+	serving   sync.WaitGroup // one goroutine per listener
+
+	mu      sync.Mutex
+	started bool
+	closed  bool
+}
+
+// Listen binds the addresses ("host:port"; port 0 is any that is free on all of them; none is loopback) without
+// answering yet: peers that connect wait until Start. So an engine knows its address before anybody can ask for it.
+//
+// Errors: InvalidArgument for what is no address of this machine, RpcServiceError for a port in use, PermissionDenied.
+func Listen(addresses []string, options Options) (*Server, error) {
+	options = options.withDefaults()
+	listeners, bound, err := bind(addresses)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{options: options, addresses: bound, listeners: listeners,
+		guests: &guests{max: options.ConnectionsMax, all: map[*guest]struct{}{}}}
+	s.grpc = grpc.NewServer(s.grpcOptions()...)
+	return s, nil
+}
+
+func (s *Server) grpcOptions() []grpc.ServerOption {
+	out := []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(s.options.MessageMax + overhead),
+		grpc.MaxConcurrentStreams(streamsMax),
+		grpc.ConnectionTimeout(s.options.HandshakeTimeout),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTolerated}),
+		grpc.UnaryInterceptor(s.guard),
+	}
+	if s.options.TLS != nil {
+		out = append(out, grpc.Creds(credentials.NewTLS(s.options.TLS)))
+	}
+	return out
+}
+
+// Addresses returns where the server listens, in the order in which they were given, with their ports.
+func (s *Server) Addresses() []string { return slices.Clone(s.addresses) }
+
+// Start begins to answer. It must be called at most once.
+func (s *Server) Start(handler Handler) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.started || s.closed {
+		return
+	}
+	s.started = true
+	controlpb.RegisterControlServer(s.grpc, &service{server: s, handler: handler})
+	for _, listener := range s.listeners {
+		s.serving.Go(func() {
+			// Ends with an error only when the listener was closed from outside; Close is the one who does that.
+			_ = s.grpc.Serve(door{listener, s.guests})
+		})
+	}
+}
+
+// Close stops listening at once, gives calls under way half a second, or until ctx ends, then cancels them and waits for
+// their handlers for a second more. It is an error (Timeout) when a handler is left even then. Closing again does nothing.
+func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	first, started := !s.closed, s.started
+	s.closed = true
+	s.mu.Unlock()
+	if !first {
+		return nil
+	}
+	for _, listener := range s.listeners {
+		listener.Close()
+	}
+	s.guests.close(false)
+	if !started {
+		return nil
+	}
+	done := make(chan struct{})
+	go func() { // ends with the last handler
+		s.grpc.GracefulStop()
+		s.serving.Wait()
+		close(done)
+	}()
+	if waited(ctx, done, closeGrace) {
+		return nil
+	}
+	s.guests.close(true)
+	s.grpc.Stop() // cancels the contexts of all handlers
+	if !waited(context.WithoutCancel(ctx), done, handlerGrace) {
+		return errs.New(errs.Timeout, "control.close", "a handler did not return within %v of its cancellation", handlerGrace).
+			WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
+	return nil
+}
+
+func waited(ctx context.Context, done <-chan struct{}, limit time.Duration) bool {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	return false
+}
+
+// guard surrounds every handler: a panic becomes an error, an error becomes a status with the error in it.
+func (s *Server) guard(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (reply any, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			s.options.Log.Error("control: a handler panicked", "call", info.FullMethod, "cause", cause, "stack", string(debug.Stack()))
+			err = errs.New(errs.Internal, "control", "the peer's handler of %s panicked: %v", info.FullMethod, cause).
+				WithScope(errs.ScopeSlice, errs.SideLocal)
+		}
+		err = toStatus("control", err)
+	}()
+	return handle(ctx, request)
+}
+
+// service is the gRPC face of the server.
+type service struct {
+	controlpb.UnimplementedControlServer
+	server  *Server
+	handler Handler
+}
+
+// caller checks who calls, and whether it means us.
+func (s *service) caller(call *controlpb.Call) (transport.Peer, error) {
+	self := s.server.options.Self()
+	if to := call.GetTo(); to != 0 && to != self.Incarnation {
+		return transport.Peer{}, restarted(self.Address)
+	}
+	return fromIdentity(call.GetFrom(), self)
+}
+
+func restarted(address string) *errs.Error {
+	return errs.New(errs.PeerRestarted, "control", "the engine at %s was restarted: another incarnation answers", address).
+		WithScope(errs.ScopeLink, errs.SideLocal).WithHint("open the segment again")
+}
+
+// Hello answers callers of every version: they are the ones to find out that they cannot go on.
+func (s *service) Hello(context.Context, *controlpb.HelloRequest) (*controlpb.HelloReply, error) {
+	options := &s.server.options
+	return &controlpb.HelloReply{Version: options.Version, Self: toIdentity(options.Self()),
+		Capabilities: options.Capabilities, Addresses: s.server.addresses}, nil
+}
+
+func (s *service) Describe(ctx context.Context, request *controlpb.DescribeRequest) (*controlpb.DescribeReply, error) {
+	from, err := s.caller(request.GetCall())
+	if err != nil {
+		return nil, err
+	}
+	description, err := s.handler.Describe(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	if known := request.GetKnownEpoch(); known != 0 && known == description.Epoch {
+		return &controlpb.DescribeReply{}, nil
+	}
+	return &controlpb.DescribeReply{Description: segment.Encode(description, true)}, nil
+}
+
+func (s *service) Transport(ctx context.Context, request *controlpb.TransportRequest) (*controlpb.TransportReply, error) {
+	from, err := s.caller(request.GetCall())
+	if err != nil {
+		return nil, err
+	}
+	answer, err := s.handler.Serve(ctx, from, request.GetTransport(), request.GetMessage())
+	if err != nil {
+		return nil, err
+	}
+	return &controlpb.TransportReply{Message: answer}, nil
+}
+
+func (s *service) Notify(ctx context.Context, request *controlpb.NotifyRequest) (*controlpb.NotifyReply, error) {
+	from, err := s.caller(request.GetCall())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.handler.Notified(ctx, from, request.GetSequence(), request.GetMessage()); err != nil {
+		return nil, err
+	}
+	return &controlpb.NotifyReply{}, nil
+}
+
+func (s *service) Probe(_ context.Context, request *controlpb.ProbeRequest) (*controlpb.ProbeReply, error) {
+	if _, err := s.caller(request.GetCall()); err != nil {
+		return nil, err
+	}
+	return &controlpb.ProbeReply{}, nil
+}

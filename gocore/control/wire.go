@@ -1,0 +1,101 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tent-engine/tent/gocore/control/controlpb"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// faultTextMax bounds each text of a fault: all of them travel in a header.
+const faultTextMax = 1024
+
+// toStatus turns a handler's error into a gRPC status that carries it whole.
+func toStatus(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	e := fromContext(op, err)
+	fault := &controlpb.Fault{Code: uint32(e.Code), Scope: uint32(e.Scope), Side: uint32(e.Side), Collateral: e.Collateral,
+		Op: clip(e.Op), Peer: clip(e.Peer), Transport: clip(e.Transport), Rail: clip(e.Rail), Cause: clip(e.Cause), Hint: clip(e.Hint)}
+	plain := status.New(codes.Unknown, "tent: "+e.Code.String())
+	detailed, err := plain.WithDetails(fault)
+	if err != nil { // cannot be: the texts are valid UTF-8
+		return plain.Err()
+	}
+	return detailed.Err()
+}
+
+// fromContext is errs.From, but a handler that gave up because its caller did says so.
+func fromContext(op string, err error) *errs.Error {
+	var known *errs.Error
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.Is(err, context.DeadlineExceeded):
+		return errs.Wrap(errs.Timeout, op, err)
+	case errors.Is(err, context.Canceled):
+		return errs.Wrap(errs.Canceled, op, err)
+	}
+	return errs.Wrap(errs.Internal, op, err)
+}
+
+// faultOf returns the peer's error in a gRPC error, as seen from here, or nil.
+func faultOf(address string, err error) *errs.Error {
+	for _, detail := range status.Convert(err).Details() {
+		fault, ok := detail.(*controlpb.Fault)
+		if !ok || fault.GetCode() == 0 || fault.GetCode() > 1<<16-1 {
+			continue
+		}
+		e := &errs.Error{Code: errs.Code(fault.GetCode()), Scope: errs.Scope(fault.GetScope() & 3),
+			Side: turned(errs.Side(fault.GetSide() & 3)), Collateral: fault.GetCollateral(), Op: fault.GetOp(), Peer: fault.GetPeer(),
+			Transport: fault.GetTransport(), Rail: fault.GetRail(), Cause: fault.GetCause(), Hint: fault.GetHint()}
+		if e.Peer == "" {
+			e.Peer = address
+		}
+		return e
+	}
+	return nil
+}
+
+// turned is a side seen from the other side.
+func turned(side errs.Side) errs.Side {
+	switch side {
+	case errs.SideLocal:
+		return errs.SideRemote
+	case errs.SideRemote:
+		return errs.SideLocal
+	}
+	return side
+}
+
+func clip(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), faultTextMax)], "\uFFFD")
+}
+
+func toIdentity(peer transport.Peer) *controlpb.Identity {
+	return &controlpb.Identity{Address: strings.ToValidUTF8(peer.Address, "\uFFFD"), Name: strings.ToValidUTF8(peer.Name, "\uFFFD"),
+		MachineId: strings.ToValidUTF8(peer.MachineID, "\uFFFD"), Incarnation: peer.Incarnation}
+}
+
+// fromIdentity checks what a stranger says of itself and compares it with self.
+func fromIdentity(id *controlpb.Identity, self transport.Peer) (transport.Peer, error) {
+	switch {
+	case id.GetIncarnation() == 0:
+		return transport.Peer{}, protocolError("the peer gives no incarnation")
+	case len(id.GetAddress()) > identityMax, len(id.GetName()) > identityMax, len(id.GetMachineId()) > identityMax:
+		return transport.Peer{}, protocolError("the peer gives a name, an address or a machine id of more than %d bytes", identityMax)
+	}
+	return transport.Peer{Address: id.GetAddress(), Name: id.GetName(), MachineID: id.GetMachineId(),
+		Incarnation: id.GetIncarnation(), Self: id.GetIncarnation() == self.Incarnation && id.GetMachineId() == self.MachineID}, nil
+}
+
+func protocolError(format string, args ...any) *errs.Error {
+	return errs.New(errs.Protocol, "control", format, args...).WithScope(errs.ScopeLink, errs.SideRemote)
+}
