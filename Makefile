@@ -36,7 +36,7 @@ $(VENV)/.built: $(SOURCES) go.mod go.sum setup.py pyproject.toml tools/build_got
 	@test -n "$(PYTHON)"
 	@test -x $(VENV)/bin/python || "$(PYTHON)" -m venv $(VENV)
 	@echo "installing tent in $(VENV) (a first build takes a minute or two)"
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
 wheel: ## build/wheel/tent-*.whl, one for Python 3.10 and newer

@@ -1,0 +1,317 @@
+// Command gobench is tent from Go as a contestant of the benchmark: an engine here, an engine in a process of its own,
+// and the lines of tests/bench/contestant.py on standard input:
+//
+//	write|read SIZE COUNT ITERATIONS CONNECTIONS    ->  ns N N N ...     submit, wait, free: one number a batch
+//	submit SIZE COUNT ITERATIONS CONNECTIONS        ->  ns N N N ...     the call of Submit alone
+//	check write|read SIZE COUNT CONNECTIONS         ->  ok | bad OFFSET
+//
+// The number of connections is a setting of the transport and is not looked at. Usage: gobench ARENA_BYTES
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/all"
+)
+
+const (
+	positions = 16 // batches walk over as many places
+	limit     = 60 * time.Second
+)
+
+func main() {
+	var err error
+	if len(os.Args) == 3 && os.Args[1] == "--peer" {
+		err = servePeer(os.Args[2])
+	} else if len(os.Args) == 2 {
+		err = initiate(os.Args[1])
+	} else {
+		err = fmt.Errorf("usage: gobench ARENA_BYTES")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "gobench:", err)
+		os.Exit(1)
+	}
+}
+
+// open starts an engine that offers size bytes under the name "kv".
+func open(size string) (*engine.Engine, mem.Region, error) {
+	n, err := strconv.ParseUint(size, 10, 64)
+	if err != nil {
+		return nil, mem.Region{}, err
+	}
+	var plugs []engine.Plug
+	for _, f := range all.Factories() {
+		plugs = append(plugs, engine.Plug{Factory: f})
+	}
+	e, err := engine.Open(context.Background(), engine.Options{Transports: plugs})
+	if err != nil {
+		return nil, mem.Region{}, err
+	}
+	_, region, err := e.Allocate(engine.Memory{Size: n, Name: "kv", Location: "cpu:0", Permission: mem.GlobalReadWrite})
+	if err != nil {
+		e.Close(limit, true)
+	}
+	return e, region, err
+}
+
+// servePeer offers memory and does what its standard input says: "fill SEED", "check LENGTH SEED".
+func servePeer(size string) error {
+	e, region, err := open(size)
+	if err != nil {
+		return err
+	}
+	defer e.Close(limit, true)
+	fmt.Println(e.Address())
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		words := strings.Fields(lines.Text())
+		n, err := numbers(words[1:])
+		if err != nil {
+			return err
+		}
+		if words[0] == "fill" {
+			fill(region, n[0])
+			fmt.Println(-1)
+		} else {
+			fmt.Println(firstWrong(region, n[0], n[1]))
+		}
+	}
+	return lines.Err()
+}
+
+// peer is the other process, driven through its standard input.
+type peer struct {
+	command *exec.Cmd
+	in      *bufio.Writer
+	out     *bufio.Scanner
+}
+
+func startPeer(size string) (*peer, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p := &peer{command: exec.Command(self, "--peer", size)}
+	p.command.Stderr = os.Stderr
+	in, err := p.command.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := p.command.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.in, p.out = bufio.NewWriter(in), bufio.NewScanner(out)
+	return p, p.command.Start()
+}
+
+func (p *peer) line() (string, error) {
+	if !p.out.Scan() {
+		return "", fmt.Errorf("the peer has ended: %v", p.out.Err())
+	}
+	return p.out.Text(), nil
+}
+
+func (p *peer) ask(format string, args ...any) (int64, error) {
+	fmt.Fprintf(p.in, format+"\n", args...)
+	if err := p.in.Flush(); err != nil {
+		return 0, err
+	}
+	answer, err := p.line()
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(answer, 10, 64)
+}
+
+func initiate(size string) error {
+	p, err := startPeer(size)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		_ = p.command.Process.Kill()
+		_ = p.command.Wait()
+	}()
+	address, err := p.line()
+	if err != nil {
+		return err
+	}
+	e, region, err := open(size)
+	if err != nil {
+		return err
+	}
+	defer e.Close(limit, true)
+	segment, err := e.OpenSegment(context.Background(), address+"/kv")
+	if err != nil {
+		return err
+	}
+	b := &bench{e, p, region, segment, 0}
+	fmt.Println("ready", p.command.Process.Pid)
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		answer, err := b.command(strings.Fields(lines.Text()))
+		if err != nil {
+			return err
+		}
+		fmt.Println(answer)
+	}
+	return lines.Err()
+}
+
+func numbers(words []string) ([]uint64, error) {
+	list := make([]uint64, len(words))
+	for i, w := range words {
+		var err error
+		if list[i], err = strconv.ParseUint(w, 10, 64); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// bench is the initiator's side.
+type bench struct {
+	engine  *engine.Engine
+	peer    *peer
+	region  mem.Region
+	segment engine.SegmentID
+	seed    uint64
+}
+
+func (b *bench) command(words []string) (string, error) {
+	checking := words[0] == "check"
+	if checking {
+		words = words[1:]
+	}
+	n, err := numbers(words[1:])
+	if err != nil {
+		return "", err
+	}
+	op := transport.Write
+	if words[0] == "read" {
+		op = transport.Read
+	}
+	if checking {
+		return b.check(op, n[0], n[1])
+	}
+	took, err := b.measure(op, n[0], n[1], int(n[2]), words[0] == "submit")
+	if err != nil {
+		return "", err
+	}
+	return "ns " + strings.Trim(fmt.Sprint(took), "[]"), nil
+}
+
+// requests are the pieces of one batch at one of the positions.
+func (b *bench) requests(op transport.Op, size, count uint64, position int) []engine.Request {
+	room := max(1, b.region.Size/(size*count))
+	base := uint64(position) % room * size * count
+	list := make([]engine.Request, count)
+	for i := range list {
+		offset := base + uint64(i)*size
+		list[i] = engine.Request{Terms: engine.Terms{Op: op}, Source: b.region.Addr + uintptr(offset),
+			Remote: engine.Remote{Segment: b.segment, Offset: offset}, Length: size}
+	}
+	return list
+}
+
+// run moves one batch and returns how long the call of Submit took, and everything from the first call to the last.
+func (b *bench) run(list []engine.Request) (submit, whole time.Duration, err error) {
+	var id dispatch.BatchID
+	begin := time.Now()
+	called := begin
+	if len(list) == 1 {
+		id, err = b.engine.Move(&list[0])
+	} else if id, err = b.engine.NewBatch(len(list)); err == nil {
+		called = time.Now()
+		_, err = b.engine.Submit(id, list, nil)
+	}
+	submit = time.Since(called)
+	if err != nil {
+		return 0, 0, err
+	}
+	if state := b.engine.Wait(id, limit); state != dispatch.Completed {
+		return 0, 0, fmt.Errorf("the batch is %v", state)
+	}
+	err = b.engine.FreeBatch(id)
+	return submit, time.Since(begin), err
+}
+
+// measure returns nanoseconds: of each batch from submit to its end, or of the submit alone.
+func (b *bench) measure(op transport.Op, size, count uint64, iterations int, submitOnly bool) ([]int64, error) {
+	var lists [positions][]engine.Request
+	for i := range lists {
+		lists[i] = b.requests(op, size, count, i)
+	}
+	took := make([]int64, iterations)
+	for i := range took {
+		submit, whole, err := b.run(lists[i%positions])
+		if err != nil {
+			return nil, err
+		}
+		took[i] = int64(whole)
+		if submitOnly {
+			took[i] = int64(submit)
+		}
+	}
+	return took, nil
+}
+
+// check moves one batch of fresh data and has every byte looked at where it arrived.
+func (b *bench) check(op transport.Op, size, count uint64) (string, error) {
+	b.seed += 2
+	mine, theirs := b.seed, b.seed+1
+	if op == transport.Read {
+		mine, theirs = theirs, mine
+	}
+	fill(b.region, mine)
+	if _, err := b.peer.ask("fill %d", theirs); err != nil {
+		return "", err
+	}
+	if _, _, err := b.run(b.requests(op, size, count, 0)); err != nil {
+		return "", err
+	}
+	wrong := firstWrong(b.region, size*count, b.seed)
+	if op == transport.Write {
+		var err error
+		if wrong, err = b.peer.ask("check %d %d", size*count, b.seed); err != nil {
+			return "", err
+		}
+	}
+	if wrong >= 0 {
+		return fmt.Sprint("bad ", wrong), nil
+	}
+	return "ok", nil
+}
+
+// The pattern depends on the position, so bytes that land in the wrong place are seen.
+func word(i, seed uint64) uint64 { return (i+1)*0x9e3779b97f4a7c15 + seed }
+
+func fill(r mem.Region, seed uint64) {
+	bytes := mem.Bytes(r.Addr, int(r.Size))
+	for i := range bytes {
+		bytes[i] = byte(word(uint64(i)/8, seed) >> (8 * (i % 8)))
+	}
+}
+
+func firstWrong(r mem.Region, length, seed uint64) int64 {
+	bytes := mem.Bytes(r.Addr, int(length))
+	for i := range bytes {
+		if bytes[i] != byte(word(uint64(i)/8, seed)>>(8*(i%8))) {
+			return int64(i)
+		}
+	}
+	return -1
+}

@@ -1,0 +1,145 @@
+"""make bench: tent beside a plain C and a plain Python program, in one run, round by round in turn.
+
+    run.py [--rounds 7] [--only go|python] [--connections 2] [--markdown]
+
+Every contestant is a pair of processes that is idle when it is not its turn; before it counts, one batch of every
+kind of work is verified byte by byte, and one round is thrown away. Ratios are medians of pairs of neighbours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+import build_gotent  # noqa: E402
+import interpreters  # noqa: E402
+from contestant import Contestant, Measured  # noqa: E402
+from rows import MIB, ROWS, Row, Work  # noqa: E402
+
+# Contestants' memories must not lie a power of two apart, and must hold the largest batch.
+ARENA_BYTES = 64 * MIB + 12288
+
+
+def congestion() -> str:
+    """cubic where this process may choose it, else reno. The default may be bbr, which paces, on loopback too."""
+    with socket.socket() as probe:
+        try:
+            probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+        except OSError:
+            return "reno"
+    return "cubic"
+
+
+def build(only: str) -> dict[str, list[str]]:
+    """Compiles what has to be compiled, and returns the commands of the contestants."""
+    folder = ROOT / "build" / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    commands: dict[str, list[str]] = {}
+    kind, arena = congestion(), str(ARENA_BYTES)
+    compiler = os.environ.get("CC", "gcc")
+    subprocess.run([compiler, "-O2", "-o", folder / "cpeer", HERE / "cpeer.c", "-lpthread"], check=True)
+    commands["c"] = [str(folder / "cpeer"), kind, "8", arena]
+    go = interpreters.go_command()
+    env = build_gotent.go_env(go)
+    subprocess.run([go, "build", "-o", folder / "gobench", "./tests/bench/gobench"], cwd=ROOT, env=env, check=True)
+    commands["go"] = [str(folder / "gobench"), arena]
+    if only != "go":
+        commands["plain"] = [sys.executable, str(HERE / "plain.py"), kind, arena]
+        commands["tent"] = [sys.executable, str(HERE / "tentpy.py"), arena]
+    return commands
+
+
+Figures = dict[tuple[str, Work], list[Measured]]
+
+
+def plan(rows: list[Row]) -> dict[Work, list[str]]:
+    """Which contestants do which work, each once a round, those that are compared next to each other."""
+    wanted: dict[Work, list[str]] = {}
+    for row in rows:
+        for side in (row.ours, row.theirs):
+            if side is not None and side.contestant not in wanted.setdefault(side.work, []):
+                wanted[side.work].append(side.contestant)
+    return wanted
+
+
+def measure(rows: list[Row], contestants: dict[str, Contestant], rounds: int, connections: int) -> Figures:
+    wanted = plan(rows)
+    for work, names in wanted.items():
+        if work.verb in ("write", "read"):
+            for name in names:
+                contestants[name].check(work.verb, work.size, work.count, lanes(work, connections))
+    figures: Figures = {}
+    for number in range(rounds + 1):
+        for work, names in wanted.items():
+            order = names if number % 2 else names[::-1]  # nobody always comes second
+            for name in order:
+                one = contestants[name].measure(work.verb, work.size, work.count, work.iterations, lanes(work, connections))
+                if number > 0:
+                    figures.setdefault((name, work), []).append(one)
+        print(f"round {number} of {rounds}", file=sys.stderr, flush=True)
+    return figures
+
+
+def lanes(work: Work, connections: int) -> int:
+    """C's connections for a batch; small ones go over one."""
+    return connections if work.size * work.count >= MIB else 1
+
+
+def show(rows: list[Row], figures: Figures, markdown: bool) -> int:
+    """Prints the table; returns the number of rows that were not reached."""
+    head = ("row", "tent", "beside", "", "ratio", "target", "reached")
+    table = [head]
+    missed = 0
+    for row in rows:
+        ours = [row.ours.figure(m) for m in figures[row.ours.contestant, row.ours.work]]
+        theirs = [row.theirs.figure(m) for m in figures[row.theirs.contestant, row.theirs.work]] if row.theirs else []
+        value = row.value(ours, theirs)
+        reached = row.reached(value)
+        missed += not reached
+        beside = f"{statistics.median(theirs):.3g}" if theirs else ""
+        compared = f"{value:.2f}" if theirs else ""
+        table.append((row.name, f"{statistics.median(ours):.3g}", beside, row.unit, compared, row.target(), "yes" if reached else "no"))
+    if markdown:
+        table.insert(1, tuple("---" for _ in head))
+        for line in table:
+            print("| " + " | ".join(line).replace("<=", "≤").replace(">=", "≥") + " |")
+    else:
+        widths = [max(len(line[i]) for line in table) for i in range(len(head))]
+        for line in table:
+            print("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))))
+    return missed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measures tent beside plain programs.")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds that count, at least 5")
+    parser.add_argument("--only", choices=("go", "python"), default="", help="half of the table")
+    parser.add_argument("--connections", type=int, default=min(2, os.cpu_count() or 1), help="of the C program, as tent's lanes")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    args = parser.parse_args()
+    rows = [r for r in ROWS if not args.only or r.name.lower().startswith(args.only)]
+    commands = build(args.only)
+    with contextlib.ExitStack() as stack:
+        needed = {side.contestant for row in rows for side in (row.ours, row.theirs) if side is not None}
+        contestants = {name: stack.enter_context(Contestant(name, commands[name])) for name in commands if name in needed}
+        figures = measure(rows, contestants, max(5, args.rounds), args.connections)
+    print(f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, {congestion()}, "
+          f"{args.connections} connections, {max(5, args.rounds)} rounds, loopback\n")
+    missed = show(rows, figures, args.markdown)
+    print(f"\n{len(rows) - missed} of {len(rows)} rows reached")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""tent from Python as a contestant of the benchmark (see contestant.py): an engine here, one in a process of its own.
+
+    tentpy.py ARENA_BYTES
+
+Beyond the common verbs: `submit SIZE COUNT ITERATIONS _` times submit_transfer of a packed RequestArray alone, and
+`poll SIZE LOOKS ITERATIONS _` times looks at a transfer that cannot make progress, because its peer is stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import timeit
+from array import array
+from collections.abc import Callable
+
+import tent
+from pattern import first_wrong, pattern
+
+LIMIT_S = 60.0
+POSITIONS = 16
+
+
+def peer(length: int) -> None:
+    """Offers memory, fills it and looks at it when told to."""
+    with tent.Engine() as engine, engine.allocate(length, name="kv") as region:
+        view = region.view
+        view[:] = pattern(1, length)
+        print(engine.address, flush=True)
+        for line in sys.stdin:
+            verb, *numbers = line.split()
+            if verb == "fill":
+                view[:] = pattern(int(numbers[0]), length)
+                print(-1, flush=True)
+            else:
+                print(first_wrong(view, int(numbers[1]), int(numbers[0])), flush=True)
+
+
+class Bench:
+    """The initiator's side."""
+
+    def __init__(self, length: int) -> None:
+        command = [sys.executable, __file__, "--peer", str(length)]
+        self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.child.stdout is not None
+        address = self.child.stdout.readline().strip()
+        self.upstream = tent.TransferEngine()
+        self.engine = self.upstream.engine
+        self.segment_id = self.upstream.open_segment(address + "/kv")
+        self.remote = self.engine.open(address)
+        self.kv = self.engine.allocate(length, name="kv")
+        self.view = self.kv.view
+        self.view[:] = pattern(2, length)
+
+    def close(self) -> None:
+        self.upstream.close()
+        assert self.child.stdin is not None
+        self.child.stdin.close()
+        self.child.wait(LIMIT_S)
+
+    def ask(self, *words: object) -> int:
+        assert self.child.stdin is not None and self.child.stdout is not None
+        print(*words, file=self.child.stdin, flush=True)
+        return int(self.child.stdout.readline())
+
+    def moves(self, verb: str, size: int, count: int) -> list[Callable[[], object]]:
+        """One call a position; what a program makes once (slices, grids, index arrays) is made beforehand."""
+        room = max(1, len(self.view) // (size * count))
+        bases = [position % room * count for position in range(POSITIONS)]
+        kv, remote = self.kv, self.remote["kv"]
+        if count == 1:
+            one = self.engine.write if verb == "write" else self.engine.read
+            parts = [slice(b * size, (b + 1) * size) for b in bases]
+            return [lambda a=kv[p], b=remote[p]: one(a, b).result(LIMIT_S) for p in parts]
+        many = self.engine.write_pages if verb == "write" else self.engine.read_pages
+        here, there = self.engine.pages([kv], size), self.remote.pages([remote], size)
+        lists = [array("q", range(b, b + count)) for b in bases]
+        return [lambda i=i: many(here, i, there, i, page_bytes=size).result(LIMIT_S) for i in lists]
+
+    def measure(self, verb: str, size: int, count: int, iterations: int) -> list[int]:
+        moves = self.moves(verb, size, count)
+        took = []
+        for i in range(iterations):
+            move = moves[i % POSITIONS]
+            begin = time.perf_counter_ns()
+            move()
+            took.append(time.perf_counter_ns() - begin)
+        return took
+
+    def check(self, verb: str, size: int, count: int, seed: int) -> str:
+        """Moves one batch of fresh data and looks at every byte of it where it arrived."""
+        mine, theirs = (seed, seed + 1) if verb == "write" else (seed + 1, seed)
+        self.view[:] = pattern(mine, len(self.view))
+        self.ask("fill", theirs)
+        self.moves(verb, size, count)[0]()
+        length = size * count
+        wrong = self.ask("check", length, seed) if verb == "write" else first_wrong(self.view, seed, length)
+        return "ok" if wrong < 0 else f"bad {wrong}"
+
+    def submit(self, size: int, count: int, iterations: int) -> list[int]:
+        """Nanoseconds of submit_transfer alone."""
+        requests = tent.RequestArray(count)
+        requests.opcode[:] = array("Q", [tent.OpCode.WRITE] * count)
+        requests.source[:] = array("Q", range(self.kv.address, self.kv.address + size * count, size))
+        requests.target_id[:] = array("Q", [self.segment_id] * count)
+        requests.target_offset[:] = array("Q", range(0, size * count, size))
+        requests.length[:] = array("Q", [size] * count)
+        took = []
+        for _ in range(iterations):
+            batch = self.upstream.allocate_transfer_batch(count)
+            begin = time.perf_counter_ns()
+            self.upstream.submit_transfer(batch, requests)
+            took.append(time.perf_counter_ns() - begin)
+            self.upstream.wait(batch, LIMIT_S)
+            self.upstream.free_transfer_batch(batch)
+        return took
+
+    def poll(self, looks: int, iterations: int) -> list[int]:
+        """Nanoseconds of one look that finds nothing new."""
+        os.kill(self.child.pid, signal.SIGSTOP)
+        try:
+            transfer = self.engine.write(self.kv, self.remote["kv"])
+            timer = timeit.Timer(transfer.done)
+            took = [round(timer.timeit(looks) / looks * 1e9) for _ in range(iterations)]
+            assert not transfer.done()
+        finally:
+            os.kill(self.child.pid, signal.SIGCONT)
+        transfer.result(LIMIT_S)
+        return took
+
+    def command(self, seed: int, verb: str, *words: str) -> str:
+        if verb == "check":
+            return self.check(words[0], int(words[1]), int(words[2]), 2 * seed)
+        size, count, iterations = (int(w) for w in words[:3])
+        if verb == "submit":
+            took = self.submit(size, count, iterations)
+        elif verb == "poll":
+            took = self.poll(count, iterations)
+        else:
+            took = self.measure(verb, size, count, iterations)
+        return " ".join(map(str, ["ns", *took]))
+
+
+def main() -> None:
+    if sys.argv[1] == "--peer":
+        return peer(int(sys.argv[2]))
+    bench = Bench(int(sys.argv[1]))
+    print("ready", bench.child.pid, flush=True)
+    for seed, line in enumerate(sys.stdin, start=10):
+        print(bench.command(seed, *line.split()), flush=True)
+    bench.close()
+
+
+if __name__ == "__main__":
+    main()
