@@ -220,7 +220,7 @@ func (t *tap) verdict(address string, limit time.Duration, secure bool) error {
 	case errors.Is(t.err, syscall.ECONNRESET):
 		e.Code, e.Cause, e.Err = errs.PeerUnreachable, "connection reset by "+address+" before it answered", t.err
 	case errors.Is(t.err, io.EOF):
-		e.Cause = "something else listens at " + address + ", or its engine is closing: the connection ended before an answer"
+		e.Cause = "something else listens at " + address + ", or its engine is closing or wants TLS: the connection ended before an answer"
 	default:
 		e.Cause = "something else listens at " + address + ", or its process is stopped: it took the connection and said nothing for " + limit.String()
 		e.Err = errSilent

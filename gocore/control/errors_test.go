@@ -94,6 +94,10 @@ func TestSomethingElseListens(t *testing.T) {
 		message := refusal(t, stranger(t, func(c net.Conn) { io.WriteString(c, "SSH-2.0-OpenSSH_9.2p1\r\n") }), errs.Protocol)
 		require.Contains(t, message, "SSH-2.0")
 	})
+	t.Run("TLS", func(t *testing.T) { // an alert, as OpenSSL answers what is no handshake
+		message := refusal(t, stranger(t, func(c net.Conn) { c.Write([]byte{0x15, 3, 1, 0, 2, 2, 70}) }), errs.Protocol)
+		require.Contains(t, message, "answers in TLS")
+	})
 	t.Run("closes", func(t *testing.T) {
 		require.Contains(t, refusal(t, stranger(t, func(c net.Conn) { io.ReadFull(c, make([]byte, 24)); c.(*net.TCPConn).CloseWrite() }), errs.Protocol), text)
 	})

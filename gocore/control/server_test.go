@@ -1,0 +1,193 @@
+package control
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"io"
+	"math/big"
+	mathrand "math/rand/v2"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+func TestOnePortOnAllAddresses(t *testing.T) {
+	checkLeaks(t)
+	server, err := Listen([]string{"127.0.0.1:0", "127.0.0.2:0", "[::1]:0", "127.0.0.1:0"}, Options{})
+	require.NoError(t, err)
+	defer server.Close(context.Background())
+	require.Len(t, server.Addresses(), 3, "an address that is given twice is one")
+	_, port, err := net.SplitHostPort(server.Addresses()[0])
+	require.NoError(t, err)
+	require.Equal(t, []string{"127.0.0.1:" + port, "127.0.0.2:" + port, "[::1]:" + port}, server.Addresses())
+
+	wild, err := Listen([]string{"0.0.0.0:0", "127.0.0.1:0"}, Options{})
+	require.NoError(t, err)
+	defer wild.Close(context.Background())
+	require.Len(t, wild.Addresses(), 1, "the wildcard listens there already")
+}
+
+func TestAddressesThatCannotBeListenedOn(t *testing.T) {
+	checkLeaks(t)
+	taken, err := Listen(nil, Options{})
+	require.NoError(t, err)
+	defer taken.Close(context.Background())
+	for address, want := range map[string]struct {
+		code errs.Code
+		text string
+	}{
+		taken.Addresses()[0]:     {errs.RpcServiceError, "in use by another process; set rpc_server_port"},
+		"192.0.2.1:0":            {errs.InvalidArgument, "not an address of this machine; set rpc_server_hostname"},
+		"no-such-host.invalid:0": {errs.InvalidArgument, "is unknown; set rpc_server_hostname"},
+		"127.0.0.1":              {errs.InvalidArgument, "missing port"},
+		"127.0.0.1:x":            {errs.InvalidArgument, "not a port"},
+	} {
+		_, err := Listen([]string{"127.0.0.1:0", address}, Options{})
+		require.Equal(t, want.code, errs.CodeOf(err), address)
+		require.ErrorContains(t, err, want.text, address)
+	}
+}
+
+func TestPeersWaitUntilTheServerStarts(t *testing.T) {
+	checkLeaks(t)
+	a := start(t, "127.0.0.1:0")
+	late := &node{self: a.self}
+	server, err := Listen(nil, Options{Self: a.options.Self})
+	require.NoError(t, err)
+	defer server.Close(context.Background())
+	result := make(chan error, 1)
+	begun := make(chan struct{})
+	go func() {
+		close(begun)
+		_, err := a.client.Open(context.Background(), server.Addresses()[0])
+		result <- err
+	}()
+	<-begun
+	server.Start(late)
+	require.NoError(t, <-result)
+}
+
+func TestRandomBytesEndTheConnectionAndNothingElse(t *testing.T) {
+	checkLeaks(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := mathrand.New(mathrand.NewPCG(seed, 0))
+	b := start(t, "127.0.0.1:0", func(o *Options) { o.HandshakeTimeout = 100 * time.Millisecond })
+	a := start(t, "127.0.0.1:0")
+	open(t, a, b)
+	preface := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	for i := range 60 {
+		conn, err := net.Dial("tcp", b.self.Address)
+		require.NoError(t, err)
+		junk := make([]byte, random.IntN(3000))
+		for j := range junk {
+			junk[j] = byte(random.Uint32())
+		}
+		if i%2 == 0 {
+			junk = append([]byte(preface[:random.IntN(len(preface)+1)]), junk...)
+		}
+		conn.Write(junk) // may fail: the server hangs up as soon as it has seen enough
+		conn.(*net.TCPConn).CloseWrite()
+		conn.SetReadDeadline(time.Now().Add(patience))
+		_, err = io.Copy(io.Discard, conn)
+		require.True(t, err == nil || strings.Contains(err.Error(), syscall.ECONNRESET.Error()), "seed %d: %v", seed, err)
+		conn.Close()
+	}
+	require.Equal(t, b.self, open(t, a, b))
+	require.Eventually(t, func() bool { return b.server.guests.count() == 1 }, patience, time.Millisecond)
+}
+
+func TestSilentAndSurplusVisitorsAreClosed(t *testing.T) {
+	checkLeaks(t)
+	b := start(t, "127.0.0.1:0", func(o *Options) { o.HandshakeTimeout, o.ConnectionsMax = 300*time.Millisecond, 2 })
+	var conns []net.Conn
+	for range 4 {
+		conn, err := net.Dial("tcp", b.self.Address)
+		require.NoError(t, err)
+		defer conn.Close()
+		conns = append(conns, conn)
+	}
+	for _, conn := range conns { // two at once, two after their time for a handshake
+		conn.SetReadDeadline(time.Now().Add(patience))
+		_, err := io.Copy(io.Discard, conn)
+		require.True(t, err == nil || strings.Contains(err.Error(), syscall.ECONNRESET.Error()), "%v", err)
+	}
+	open(t, start(t, "127.0.0.1:0"), b)
+}
+
+// TestIdleCostsNoCPU measures the whole process over a while in which a server and a client are open and connected.
+func TestIdleCostsNoCPU(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	open(t, a, b)
+	best := time.Hour
+	for range 5 { // the collector or another test's remains may run once
+		before := processTime(t)
+		<-time.After(100 * time.Millisecond)
+		best = min(best, processTime(t)-before)
+	}
+	require.Less(t, best, 2*time.Millisecond)
+}
+
+func processTime(t *testing.T) time.Duration {
+	var usage syscall.Rusage
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// authority returns a configuration for mutual TLS, both sides in one, with a fresh authority.
+func authority(t *testing.T) *tls.Config {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "tent test"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	parsed, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	pool := x509.NewCertPool()
+	pool.AddCert(parsed)
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: pool, ClientCAs: pool,
+		ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13}
+}
+
+func TestMutualTLS(t *testing.T) {
+	checkLeaks(t)
+	ours, theirs := authority(t), authority(t)
+	with := func(config *tls.Config) func(*Options) { return func(o *Options) { o.TLS = config } }
+	a, b := start(t, "127.0.0.1:0", with(ours)), start(t, "127.0.0.1:0", with(ours))
+	require.Equal(t, b.self, open(t, a, b))
+
+	foreign := start(t, "127.0.0.1:0", with(theirs))
+	nobody := ours.Clone()
+	nobody.Certificates = nil
+	anonymous := start(t, "127.0.0.1:0", func(o *Options) { o.TLS = nobody }) // its server is not used
+	plain := start(t, "127.0.0.1:0")
+	for _, c := range []struct {
+		from, to *node
+		code     errs.Code
+		text     string
+	}{
+		{foreign, b, errs.PermissionDenied, "certificate"},
+		{anonymous, b, errs.PermissionDenied, "refused our certificate"},
+		{plain, b, errs.Protocol, "wants TLS"},
+		{a, plain, errs.Protocol, "TLS is configured here"},
+	} {
+		_, err := c.from.client.Open(within(t), c.to.self.Address)
+		require.Equal(t, c.code, errs.CodeOf(err), "%v", err)
+		require.ErrorContains(t, err, c.text)
+	}
+}
