@@ -1,0 +1,161 @@
+// Package topology tells what the machine has: NUMA nodes with their processors and memory, and network interfaces with
+// the node they hang on. It is read once, as an immutable value; after a change one reads again.
+//
+// Reading is pure parsing of /sys and /proc behind an fs.FS, so a machine with eight sockets is a text file in testdata.
+// What cannot be read is left out: half a topology is better than none, and a container often hides parts of /sys.
+// RDMA devices are not here: they belong to the transport that opens them.
+//
+// The JSON form is upstream's, with its names and numbers ("nics", "mems", NIC type 1 for TCP, memory type 0 for the
+// host, "device_list" of ranks), and more keys where upstream has nothing (addresses, speed, processors, distances).
+package topology
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+// NICType has upstream's numbers.
+type NICType int
+
+// Types of network interfaces.
+const (
+	RDMA       NICType = 0
+	TCP        NICType = 1
+	UnknownNIC NICType = 2
+)
+
+// MemoryType has upstream's numbers.
+type MemoryType int
+
+// Types of memory.
+const (
+	HostMemory MemoryType = 0
+)
+
+// Ranks is the number of classes of distance between a memory and a NIC: 0 is nearest.
+const Ranks = 3
+
+// Topology is immutable once read.
+type Topology struct {
+	NICs     []NIC
+	Memories []Memory
+}
+
+// NIC is one network interface.
+type NIC struct {
+	Name      string
+	PCIBusID  string // "0000:00:03.0", "" if it is not on PCI
+	Type      NICType
+	Node      int // NUMA node, -1 if it is on none or the machine does not tell
+	Up        bool
+	Virtual   bool   // no device behind it: loopback, bridge, veth
+	SpeedMbps uint64 // Mbit/s as negotiated, 0 if unknown
+	MTU       int
+	Addresses []netip.Prefix
+}
+
+// Memory is the memory of one NUMA node.
+type Memory struct {
+	Location mem.Location // "cpu:N"
+	Type     MemoryType
+	Node     int
+	Bytes    uint64
+	CPUs     []int
+	Distance map[int]int  // to other nodes as the firmware tells; 10 is itself
+	Ranked   [Ranks][]int // indexes of NICs by distance, as the rules of rank say
+}
+
+// rank says how near a NIC is to a memory, as upstream does: the same node is 0. A NIC without a node is as far as
+// another socket; rank 1 is for what hangs on the same PCI root as a GPU, so host memory has none.
+func rank(m Memory, n NIC) int {
+	if n.Node >= 0 && n.Node == m.Node {
+		return 0
+	}
+	return Ranks - 1
+}
+
+// arrange fills the ranks of all memories.
+func (t *Topology) arrange() {
+	for i := range t.Memories {
+		m := &t.Memories[i]
+		m.Ranked = [Ranks][]int{}
+		for j, n := range t.NICs {
+			r := rank(*m, n)
+			m.Ranked[r] = append(m.Ranked[r], j)
+		}
+	}
+}
+
+// NodeOf returns the NUMA node of the NIC that has an address, -1 if no NIC has it or its node is unknown.
+func (t *Topology) NodeOf(address netip.Addr) int {
+	if i := t.Owner(address); i >= 0 {
+		return t.NICs[i].Node
+	}
+	return -1
+}
+
+// Owner returns the index of the NIC that has an address, -1 if there is none.
+func (t *Topology) Owner(address netip.Addr) int {
+	address = address.WithZone("")
+	return slices.IndexFunc(t.NICs, func(n NIC) bool {
+		return slices.ContainsFunc(n.Addresses, func(p netip.Prefix) bool { return p.Addr() == address })
+	})
+}
+
+// nicJSON and memoryJSON are the forms on paper: upstream's keys first.
+type nicJSON struct {
+	Name      string         `json:"name"`
+	PCIBusID  string         `json:"pci_bus_id"`
+	Type      NICType        `json:"type"`
+	Node      int            `json:"numa_node"`
+	Up        bool           `json:"up"`
+	Virtual   bool           `json:"virtual"`
+	SpeedMbps uint64         `json:"speed_mbps"`
+	MTU       int            `json:"mtu"`
+	Addresses []netip.Prefix `json:"addresses"`
+}
+
+type memoryJSON struct {
+	Name       mem.Location `json:"name"`
+	PCIBusID   string       `json:"pci_bus_id"`
+	Type       MemoryType   `json:"type"`
+	Node       int          `json:"numa_node"`
+	DeviceList deviceList   `json:"device_list"`
+	Bytes      uint64       `json:"bytes"`
+	CPUs       []int        `json:"cpus"`
+	Distances  map[int]int  `json:"distances"`
+}
+
+type deviceList struct {
+	Rank0 []int `json:"rank0"`
+	Rank1 []int `json:"rank1"`
+	Rank2 []int `json:"rank2"`
+}
+
+// MarshalJSON gives upstream's form. Lists are never null.
+func (t *Topology) MarshalJSON() ([]byte, error) {
+	out := struct {
+		NICs     []nicJSON    `json:"nics"`
+		Memories []memoryJSON `json:"mems"`
+	}{[]nicJSON{}, []memoryJSON{}}
+	for _, n := range t.NICs {
+		out.NICs = append(out.NICs, nicJSON{n.Name, n.PCIBusID, n.Type, n.Node, n.Up, n.Virtual, n.SpeedMbps, n.MTU, some(n.Addresses)})
+	}
+	for _, m := range t.Memories {
+		ranks := deviceList{some(m.Ranked[0]), some(m.Ranked[1]), some(m.Ranked[2])}
+		out.Memories = append(out.Memories, memoryJSON{Name: m.Location, Type: m.Type, Node: m.Node, DeviceList: ranks,
+			Bytes: m.Bytes, CPUs: some(m.CPUs), Distances: m.Distance})
+	}
+	return json.Marshal(out)
+}
+
+// some returns an empty list for nil, so that JSON has [] and not null.
+func some[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
