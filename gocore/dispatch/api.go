@@ -10,6 +10,8 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/qos"
+	"github.com/tent-engine/tent/gocore/rail"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -36,10 +38,10 @@ func (s State) String() string {
 
 // Classes of priority, with upstream's numbers.
 const (
-	High       = 0
-	Medium     = 1
-	Low        = 2
-	ClassCount = 3
+	High       = qos.High
+	Medium     = qos.Medium
+	Low        = qos.Low
+	ClassCount = qos.Classes
 )
 
 // BatchID is slot and generation (generation<<32 | slot): a stale one is an error, never somebody else's batch.
@@ -50,19 +52,56 @@ func (b BatchID) Slot() uint32 { return uint32(b) }
 
 // Options are fixed for the life of a core. Zero values mean the default in brackets.
 type Options struct {
-	Batches       int           // most batches alive at once [65536]
-	Pending       int           // most tasks that have not ended [1<<20]
-	Failovers     int           // max_failover_attempts: switches of route a task; negative: none [3]
-	Retries       int           // most attempts of one piece on one route [8]
-	Stall         time.Duration // without progress while being served [30s]
-	FenceHost     time.Duration // fence bound towards our own host [100ms]
-	FenceNetwork  time.Duration // fence bound otherwise [1s]
-	WindowBytes   uint64        // in flight on one rail where the transport names none [4 MiB]
-	WindowSlices  int           // [256]
-	Ageing        time.Duration // priority_promotion_timeout_us [10ms]
-	Merge         bool          // merge_requests: neighbours that agree in everything share slices
-	Transports    []string      // names by index, for events and errors
-	KeepEndedTask bool          // tests: keep attempts of ended tasks for inspection
+	Batches      int           // most batches alive at once [65536]
+	Pending      int           // most tasks that have not ended [1<<20]
+	Failovers    int           // max_failover_attempts: switches of route a task; negative: none [3]
+	Retries      int           // most attempts of one piece on one route [8]
+	Stall        time.Duration // without progress while being served [30s]
+	FenceHost    time.Duration // fence bound towards our own host [100ms]
+	FenceNetwork time.Duration // fence bound otherwise [1s]
+	WindowBytes  uint64        // in flight on one rail where the transport names none [4 MiB]
+	WindowSlices int           // [256]
+	Ageing       time.Duration // priority_promotion_timeout_us [10ms]
+	Merge        bool          // merge_requests: neighbours that agree in everything share slices
+	Transports   []string      // names by index, for events and errors
+
+	LinkWait     time.Duration // a task waits at most this long for a link that has no rail [500ms]
+	RetryAfter   time.Duration // pause before the first retry of a slice; doubles with each, up to 128 times [1ms]
+	SuspectAfter time.Duration // least silence of a rail while others of its peer go on, before it is suspected [20ms]
+	CondemnAfter time.Duration // silence of a suspected rail before it is fenced [1s]
+	Rail         rail.Settings // thresholds of the rail monitor
+}
+
+// withDefaults fills what is zero.
+func (o Options) withDefaults() Options {
+	number := func(p *int, v int) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	period := func(p *time.Duration, v time.Duration) {
+		if *p <= 0 {
+			*p = v
+		}
+	}
+	number(&o.Batches, 65536)
+	number(&o.Pending, 1<<20)
+	number(&o.Failovers, 3)
+	number(&o.Retries, 8)
+	number(&o.WindowSlices, 256)
+	period(&o.Stall, 30*time.Second)
+	period(&o.FenceHost, 100*time.Millisecond)
+	period(&o.FenceNetwork, time.Second)
+	period(&o.Ageing, 10*time.Millisecond)
+	period(&o.LinkWait, 500*time.Millisecond)
+	period(&o.RetryAfter, time.Millisecond)
+	period(&o.SuspectAfter, 20*time.Millisecond)
+	period(&o.CondemnAfter, time.Second)
+	if o.WindowBytes == 0 {
+		o.WindowBytes = 4 << 20
+	}
+	o.Rail = o.Rail.WithDefaults()
+	return o
 }
 
 // LinkSpec describes a link when it is added.
@@ -130,6 +169,15 @@ type Effects struct {
 	Changed  []BatchID // something visible changed; without repeats
 	Ended    []BatchID // the last task ended in this step; a batch may take more tasks and end again
 	Events   []event.Event
+}
+
+// StageSpec describes a pool of equal buffers between two hops of a route. The same bytes have an address here and an
+// offset in the region by which the hop before or behind names them; a route uses the one or the other or both.
+type StageSpec struct {
+	Slots     int
+	SlotBytes uint64
+	Local     uintptr // address of slot 0 where a hop has it as its local side
+	Remote    uint64  // offset of slot 0 where a hop has it as its remote side
 }
 
 // Counters are kept by transport and class, under the engine's mutex; metrics renders them.

@@ -1,0 +1,264 @@
+package dispatch
+
+import (
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// batch is a set of tasks that the user submitted and awaits together. Its counts follow every change of a task, so that a
+// summary never looks at the tasks.
+type batch struct {
+	slot       uint32
+	generation uint32
+	alive      bool
+	freed      bool // by the user; goes when its last task ends
+	noted      bool // in Effects.Changed of the step under way
+	dirty      bool
+	capacity   int
+	tasks      []*task
+	pending    int
+	ends       [Failed + 1]int
+	bytes      uint64
+	total      uint64
+	attempts   uint32
+	failovers  uint32
+	transports uint32
+	version    uint32
+	failure    *errs.Error
+}
+
+// keepTasks bounds the table of tasks that a free slot keeps for its next batch.
+const keepTasks = 4096
+
+var (
+	errStale    = errs.New(errs.Stale, "batch", "no such batch: it was freed, or it is somebody else's")
+	errDeadline = errs.New(errs.Timeout, "transfer", "the deadline has passed")
+	errCanceled = errs.New(errs.Canceled, "transfer", "canceled by the user")
+)
+
+func (b *batch) id() BatchID { return BatchID(b.generation)<<32 | BatchID(b.slot) }
+
+// NewBatch makes an empty batch for at most capacity tasks. Errors: InvalidArgument, TooManyRequests.
+func (c *Core) NewBatch(capacity int) (BatchID, *errs.Error) {
+	if capacity <= 0 || capacity > c.options.Pending {
+		return 0, errs.New(errs.InvalidArgument, "batch", "capacity %d is not between 1 and %d", capacity, c.options.Pending).
+			WithHint("max_pending_requests is the largest batch")
+	}
+	if len(c.vacant) == 0 {
+		if len(c.batches) >= c.options.Batches {
+			return 0, errs.New(errs.TooManyRequests, "batch", "%d batches are alive", len(c.batches)).
+				WithHint("free batches that have ended")
+		}
+		c.batches = append(c.batches, &batch{slot: uint32(len(c.batches))})
+		c.vacant = append(c.vacant, uint32(len(c.batches)-1))
+	}
+	last := len(c.vacant) - 1
+	b := c.batches[c.vacant[last]]
+	c.vacant = c.vacant[:last]
+	*b = batch{slot: b.slot, generation: b.generation + 1, alive: true, capacity: capacity, tasks: b.tasks[:0]}
+	if b.generation == 0 { // after 4 billion batches in this slot; an id is never 0
+		b.generation = 1
+	}
+	return b.id(), nil
+}
+
+// find returns a batch that the user has not freed.
+func (c *Core) find(id BatchID) (*batch, *errs.Error) {
+	if slot := int(id.Slot()); slot < len(c.batches) {
+		if b := c.batches[slot]; b.alive && !b.freed && b.id() == id {
+			return b, nil
+		}
+	}
+	return nil, errStale
+}
+
+func (c *Core) findTask(id BatchID, i int) (*task, *errs.Error) {
+	b, err := c.find(id)
+	if err != nil {
+		return nil, err
+	}
+	if i < 0 || i >= len(b.tasks) {
+		return nil, errs.New(errs.InvalidEntry, "batch", "task %d of a batch with %d", i, len(b.tasks))
+	}
+	return b.tasks[i], nil
+}
+
+// Submit adds tasks to a batch, all or none, and returns the index of the first. They begin to move in the next step.
+// Errors: Stale, TooManyRequests, InvalidArgument.
+func (c *Core) Submit(id BatchID, specs []TaskSpec, now clock.Time) (int, *errs.Error) {
+	b, err := c.find(id)
+	if err != nil {
+		return 0, err
+	}
+	if len(b.tasks)+len(specs) > b.capacity {
+		return 0, errs.New(errs.TooManyRequests, "submit", "%d tasks do not fit: the batch holds %d of %d",
+			len(specs), len(b.tasks), b.capacity).WithHint("allocate a larger batch")
+	}
+	if c.pending+len(specs) > c.options.Pending {
+		return 0, errs.New(errs.TooManyRequests, "submit", "%d requests are pending", c.pending).
+			WithHint("wait for some to end, or raise max_pending_requests")
+	}
+	for i := range specs {
+		if err := check(&specs[i]); err != nil {
+			return 0, err
+		}
+	}
+	first := len(b.tasks)
+	var r *run
+	for i := range specs {
+		t := c.tasks.get()
+		t.spec, t.batch, t.index = specs[i], b, uint32(first+i)
+		t.state, t.submitted, t.progress = Pending, now, now
+		r = c.joinRun(t, r)
+		b.tasks = append(b.tasks, t)
+		b.total += t.spec.Length
+		b.pending++
+		c.pending++
+		c.start(t, now)
+	}
+	c.note(b)
+	return first, nil
+}
+
+// check looks for what no route could carry.
+func check(s *TaskSpec) *errs.Error {
+	switch {
+	case s.Plan == nil || len(s.Plan.Routes) == 0:
+		return errs.New(errs.InvalidArgument, "submit", "a request without a route")
+	case s.Length == 0:
+		return errs.New(errs.InvalidArgument, "submit", "a request of no bytes")
+	case s.Class >= ClassCount:
+		return errs.New(errs.InvalidArgument, "submit", "priority %d is not 0, 1 or 2", s.Class)
+	}
+	for i := range s.Plan.Routes {
+		if fits(s, i) {
+			return nil
+		}
+	}
+	return errs.New(errs.InvalidArgument, "submit", "no route takes this alignment: local %#x, remote %#x, length %d",
+		s.Local, s.Remote, s.Length)
+}
+
+// fits reports whether a request meets the alignment of a route.
+func fits(s *TaskSpec, route int) bool {
+	a := s.Plan.Routes[route].Alignment
+	return a <= 1 || (uint64(s.Local)%a == 0 && s.Remote%a == 0 && s.Length%a == 0)
+}
+
+// joinRun puts a task under the timer of its neighbour if they share a deadline, else under one of its own.
+func (c *Core) joinRun(t *task, r *run) *run {
+	if t.spec.Deadline == clock.Never {
+		return nil
+	}
+	if r == nil || r.alive == 0 || r.timer.at != t.spec.Deadline {
+		r = c.runs.get()
+		r.batch, r.first, r.timer.run = t.batch, int(t.index), r
+		c.timers.set(&r.timer, t.spec.Deadline)
+	}
+	r.n++
+	r.alive++
+	t.run = r
+	return r
+}
+
+// note lists a batch in the effects of this step.
+func (c *Core) note(b *batch) {
+	b.version++
+	if !b.noted {
+		b.noted = true
+		c.out.Changed = append(c.out.Changed, b.id())
+	}
+}
+
+// Cancel asks the tasks [first, first+n) to end and returns how many had not ended. Errors: Stale, InvalidEntry.
+func (c *Core) Cancel(id BatchID, first, n int, now clock.Time) (int, *errs.Error) {
+	b, err := c.find(id)
+	if err != nil {
+		return 0, err
+	}
+	if first < 0 || n < 0 || first > len(b.tasks) || n > len(b.tasks)-first {
+		return 0, errs.New(errs.InvalidEntry, "cancel", "tasks %d to %d of a batch with %d", first, first+n, len(b.tasks))
+	}
+	asked := 0
+	for _, t := range b.tasks[first : first+n] {
+		if t.state == Pending {
+			asked++
+			c.end(t, Canceled, errCanceled, now)
+		}
+	}
+	return asked, nil
+}
+
+// FreeBatch gives a batch back. Its id is stale from now on; what is pending goes on, and the batch goes when its last task
+// ends. Errors: Stale.
+func (c *Core) FreeBatch(id BatchID, _ clock.Time) *errs.Error {
+	b, err := c.find(id)
+	if err != nil {
+		return err
+	}
+	b.freed = true
+	if b.pending == 0 {
+		c.recycle(b)
+	}
+	return nil
+}
+
+// recycle gives the records of a batch back, none of whose tasks is pending.
+func (c *Core) recycle(b *batch) {
+	for i, t := range b.tasks {
+		b.tasks[i] = nil
+		c.tasks.put(t)
+	}
+	if cap(b.tasks) > keepTasks {
+		b.tasks = nil
+	}
+	b.alive, b.tasks, b.failure = false, b.tasks[:0], nil
+	c.vacant = append(c.vacant, b.slot)
+}
+
+// Status tells about one task. Errors: Stale, InvalidEntry.
+func (c *Core) Status(id BatchID, i int) (Status, *errs.Error) {
+	t, err := c.findTask(id, i)
+	if err != nil {
+		return Status{}, err
+	}
+	return Status{State: t.state, Dirty: t.dirty, Transport: t.path().Transport, Attempts: t.attempts,
+		Failovers: t.failovers, Bytes: t.acked, Err: t.visibleFailure()}, nil
+}
+
+// visibleFailure is why a task ended; a verdict that is not carried out yet may still become COMPLETED.
+func (t *task) visibleFailure() *errs.Error {
+	if t.state == Pending || t.state == Completed {
+		return nil
+	}
+	return t.failure
+}
+
+// Task returns the request as it was submitted. Errors: Stale, InvalidEntry.
+func (c *Core) Task(id BatchID, i int) (TaskSpec, *errs.Error) {
+	t, err := c.findTask(id, i)
+	if err != nil {
+		return TaskSpec{}, err
+	}
+	return t.spec, nil
+}
+
+// Summary tells about a whole batch at the cost of none of its tasks. Errors: Stale.
+func (c *Core) Summary(id BatchID) (Summary, *errs.Error) {
+	b, err := c.find(id)
+	if err != nil {
+		return Summary{}, err
+	}
+	s := Summary{State: Completed, Dirty: b.dirty, Tasks: len(b.tasks), Pending: b.pending, Bytes: b.bytes, Total: b.total,
+		Attempts: b.attempts, Failovers: b.failovers, Transports: b.transports, Err: b.failure, Version: b.version}
+	if b.pending > 0 {
+		s.State = Pending
+		return s, nil
+	}
+	for _, state := range [...]State{Invalid, Canceled, TimedOut, Failed} { // the worst comes last
+		if b.ends[state] > 0 {
+			s.State = state
+		}
+	}
+	return s, nil
+}

@@ -1,0 +1,248 @@
+package dispatch
+
+import (
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Complete takes the ends of slices, each exactly once. The slices belong to the core again.
+func (c *Core) Complete(list []transport.Completion, now clock.Time) {
+	for i := range list {
+		a := attemptOf(list[i].Slice)
+		if !a.out {
+			continue // the transport broke rule b; a second completion of the same slice means nothing
+		}
+		c.takeBack(a, now)
+		delivered := a.Length
+		if list[i].Err != nil {
+			delivered = min(list[i].Bytes, a.Length)
+		}
+		c.record(a, delivered, list[i].Err, now)
+		for p := a.pieces; p != nil; {
+			next := p.sibling
+			p.sibling, p.attempt = nil, nil
+			c.pieceBack(p, a, &delivered, list[i].Err, now)
+			p = next
+		}
+		c.recycleAttempt(a)
+	}
+}
+
+// Refuse takes back slices that Submit did not accept, in their order. Their bytes go to the head of the queue; the rail is
+// full until Ready comes, or a new generation. A refused slice was never outstanding at the transport.
+func (c *Core) Refuse(slices []*transport.Slice, now clock.Time) {
+	for i := len(slices) - 1; i >= 0; i-- {
+		a := attemptOf(slices[i])
+		if !a.out {
+			continue
+		}
+		c.takeBack(a, now)
+		a.rail.full = true
+		c.countersFor(a).Attempts[a.Op]--
+		var kept *piece // siblings in reverse, so that pushing each to the front restores their order
+		for p := a.pieces; p != nil; {
+			next := p.sibling
+			p.attempt, p.sibling = nil, kept
+			kept, p = p, next
+		}
+		for p := kept; p != nil; {
+			next := p.sibling
+			p.sibling = nil
+			c.pieceRefused(p, now)
+			p = next
+		}
+		c.recycleAttempt(a)
+	}
+}
+
+func (c *Core) pieceRefused(p *piece, now clock.Time) {
+	t := p.task
+	if t == nil {
+		c.dropPiece(p)
+		return
+	}
+	t.outstanding--
+	p.sent--
+	switch {
+	case p.void || !t.live():
+		c.dropPiece(p)
+		c.settle(t, now)
+	case p.index != t.route:
+		c.restart(p)
+		c.queuePiece(p, false, now)
+	default:
+		c.queuePiece(p, true, now)
+	}
+}
+
+// takeBack undoes the books of a slice that was out.
+func (c *Core) takeBack(a *attempt, now clock.Time) {
+	r := a.rail
+	l := r.link
+	a.out = false
+	a.flight.leave()
+	r.bytes -= a.Length
+	r.slices--
+	l.outstanding--
+	c.outstanding--
+	if r.slices == 0 && len(l.retired) > 0 {
+		l.forgetRetired()
+	}
+	if a.open {
+		c.confirm(l.peer, now)
+	}
+	c.activate(l)
+}
+
+func (l *link) forgetRetired() {
+	kept := l.retired[:0]
+	for _, r := range l.retired {
+		if r.slices > 0 {
+			kept = append(kept, r)
+		}
+	}
+	clear(l.retired[len(kept):])
+	l.retired = kept
+}
+
+// recycleAttempt gives the record of a slice back, unless a withdrawal may still be looking at it.
+func (c *Core) recycleAttempt(a *attempt) {
+	if a.withdrawn {
+		a.pieces, a.rail = nil, nil
+		return
+	}
+	c.attempts.put(a)
+}
+
+// record tells the rail's policy and the counters how a slice ended.
+func (c *Core) record(a *attempt, delivered uint64, err *errs.Error, now clock.Time) {
+	r := a.rail
+	took := now.Sub(a.started)
+	counters := c.countersFor(a)
+	counters.AttemptNs.add(micros(took))
+	counters.ByOp[a.Op].Attempt.add(micros(took))
+	if delivered > 0 {
+		r.meter.Delivered(delivered, took, r.slices == 0, now)
+		r.link.delivered = now
+		c.alive(r, now)
+	}
+	switch {
+	case err == nil:
+		if r.monitor.Succeed(now) {
+			c.railEvent(event.RailRecovered, r, nil, now)
+		}
+	case err.Code == errs.Withdrawn:
+		counters.Withdrawn++
+	case err.Collateral:
+	default:
+		counters.AttemptFailures[a.Op]++
+		if err.Scope != errs.ScopeRail || err.Permanent() {
+			return
+		}
+		c.totalsOf(r).errors++
+		if r.monitor.Fail(&c.options.Rail, now) {
+			c.railEvent(event.RailCondemned, r, err, now)
+			c.tend(r.link, now)
+		}
+	}
+}
+
+func (c *Core) railEvent(kind event.Kind, r *railState, err *errs.Error, now clock.Time) {
+	c.emit(event.Event{Kind: kind, Time: now, Peer: r.link.peer.name, Transport: c.name(r.link.spec.Transport), Rail: r.name(), Err: err})
+}
+
+// pieceBack decides what becomes of a piece whose slice has completed. delivered is what the slice has brought and is not
+// credited yet.
+func (c *Core) pieceBack(p *piece, a *attempt, delivered *uint64, err *errs.Error, now clock.Time) {
+	got := min(*delivered, p.length)
+	*delivered -= got
+	t := p.task
+	if t == nil { // ended dirty long ago
+		c.dropPiece(p)
+		return
+	}
+	t.outstanding--
+	if p.void {
+		c.voidBack(p, got, now)
+		return
+	}
+	last := int(p.hop) == len(p.route.Hops)-1
+	switch {
+	case got == p.length && last:
+		c.credit(t, got, now)
+		c.dropPiece(p)
+	case !t.live():
+		c.dropPiece(p)
+	case got == p.length:
+		c.nextHop(p, now)
+		return
+	default:
+		if last && len(p.route.Hops) == 1 && got > 0 {
+			p.offset, p.length = p.offset+got, p.length-got
+			c.credit(t, got, now)
+		}
+		if err == nil { // a short success does not exist; treat it as the slice's own failure
+			err = errShort
+		}
+		c.again(p, a.rail, err, now)
+		return
+	}
+	c.settle(t, now)
+}
+
+var errShort = errs.New(errs.Internal, "transfer", "the transport delivered less than the slice")
+
+// voidBack ends an abandoned piece. If its bytes arrived after all and its twin still waits, the twin is not sent again.
+func (c *Core) voidBack(p *piece, got uint64, now clock.Time) {
+	t, twin := p.task, p.twin
+	if twin != nil && twin.attempt == nil && got == p.length && got == twin.length && t.live() {
+		c.dropPiece(twin)
+		c.credit(t, got, now)
+	}
+	c.dropPiece(p)
+	c.settle(t, now)
+}
+
+// nextHop sends a piece on its way after a hop that is not its last.
+func (c *Core) nextHop(p *piece, now clock.Time) {
+	t := p.task
+	c.advance(t, now)
+	if p.index != t.route {
+		c.restart(p)
+	} else {
+		p.hop++
+		p.tries, p.spared, p.avoid = 0, 0, 0
+	}
+	c.queuePiece(p, false, now)
+}
+
+// credit adds acknowledged bytes to a task.
+func (c *Core) credit(t *task, n uint64, now clock.Time) {
+	t.acked += n
+	t.batch.bytes += n
+	c.countersOf(t).Bytes[t.spec.Op] += n
+	c.advance(t, now)
+	c.note(t.batch)
+}
+
+// advance notes progress of a task that is being served.
+func (c *Core) advance(t *task, now clock.Time) {
+	if t.live() && t.watch.list == &c.served {
+		t.progress = now
+		t.watch.leave()
+		c.served.pushBack(&t.watch, t)
+	}
+}
+
+// alive notes a sign of life of a rail.
+func (c *Core) alive(r *railState, now clock.Time) {
+	r.progress = now
+	r.link.peer.progress = now
+	if r.suspected && r.usable() {
+		r.suspected = false
+		c.railEvent(event.RailRecovered, r, nil, now)
+		c.activate(r.link)
+	}
+}

@@ -1,0 +1,222 @@
+package dispatch
+
+import (
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Bounds on what one step does or says; the rest follows in the next one, which is due at once.
+const (
+	expireMost = 4096 // tasks ended by their deadline
+	eventsMost = 256  // events; what is beyond is dropped, the counters have them all
+)
+
+// retryRungs is the number of different pauses before a retry; each has a list of its own, in order of time by itself.
+const retryRungs = 8
+
+// Core is the state machine. Its methods are called by one goroutine at a time and return at once; nothing inside reads a
+// clock. Every method that takes now may only be given a now that is not before the last one.
+//
+// The cost of a step is that of the work it does: queues, timers and lists are intrusive, so a million waiting tasks make
+// neither a slice nor a step dearer. A slice costs some 200 to 300 ns from cut to completion, hence one core of a machine
+// carries 3 million slices a second, or 190 GB/s of 64 KiB each, through here; BenchmarkSlice checks it.
+type Core struct {
+	options Options
+	last    clock.Time // of the last step
+	slept   bool       // this step came much later than it was due: silence proves nothing
+
+	links  []*link // by LinkID; 0 is none, removed ones are nil
+	peers  map[uint32]*peer
+	stages []*stage // by StageID; 0 is none
+
+	batches []*batch
+	vacant  []uint32 // slots of batches that are free
+	pending int      // tasks that have not ended
+
+	tasks    slab[task]
+	pieces   slab[piece]
+	attempts slab[attempt]
+	runs     slab[run]
+	ids      uint64 // of the last slice
+
+	timers timers
+	served list[task]              // have been cut and not ended, by last progress: the stall limit
+	ending [2]list[task]           // wait for completions, by when that began: the fence bounds of host and network
+	parked [retryRungs]list[piece] // wait for their retry
+	active []*link                 // may have something to cut
+
+	outstanding int
+	out, spare  *Effects
+	step        uint64
+	scratch     []*task
+
+	counters  [][ClassCount]Counters // by transport
+	failovers [][]uint64             // by transport, from and to
+	totals    []railTotals           // by transport
+}
+
+// New makes a core without links.
+func New(options Options) *Core {
+	c := &Core{
+		options:   options.withDefaults(),
+		links:     make([]*link, 1),
+		stages:    make([]*stage, 1),
+		peers:     map[uint32]*peer{},
+		tasks:     slab[task]{chunk: 64},
+		pieces:    slab[piece]{chunk: 64},
+		attempts:  slab[attempt]{chunk: 1}, // one by one, see attempt
+		runs:      slab[run]{chunk: 64},
+		out:       &Effects{},
+		spare:     &Effects{},
+		step:      1,
+		counters:  make([][ClassCount]Counters, max(len(options.Transports), 1)),
+		failovers: make([][]uint64, max(len(options.Transports), 1)),
+	}
+	for i := range c.failovers {
+		c.failovers[i] = make([]uint64, len(c.failovers))
+	}
+	return c
+}
+
+// Step does what is due at now, cuts slices for the rails that have room, and returns everything that the engine must
+// carry out, also what calls since the last step have decided. The result is valid until the next call of any method.
+func (c *Core) Step(now clock.Time) *Effects {
+	c.slept = c.last != 0 && now.Sub(c.last) > c.options.SuspectAfter && c.Deadline() < now-clock.Time(c.options.SuspectAfter/2)
+	c.last = now
+	c.expire(now)
+	c.wakeParked(now)
+	c.wakeStages(now)
+	c.stalls(now)
+	c.fenceBounds(now)
+	for len(c.active) > 0 { // cutting may fail a task over, which makes another link active
+		l := c.active[len(c.active)-1]
+		c.active = c.active[:len(c.active)-1]
+		l.active = false
+		c.pump(l, now)
+	}
+	return c.flip()
+}
+
+// flip hands out the effects that were gathered and begins to gather anew in the other half.
+func (c *Core) flip() *Effects {
+	done := c.out
+	for _, b := range done.Changed {
+		if slot := c.batches[b.Slot()]; slot.id() == b {
+			slot.noted = false
+		}
+	}
+	c.out, c.spare = c.spare, done
+	c.out.Submit, c.out.Withdraw, c.out.Fence = c.out.Submit[:0], c.out.Withdraw[:0], c.out.Fence[:0]
+	c.out.Changed, c.out.Ended, c.out.Events = c.out.Changed[:0], c.out.Ended[:0], c.out.Events[:0]
+	c.step++
+	return done
+}
+
+// expire runs the timers that are due.
+func (c *Core) expire(now clock.Time) {
+	budget := expireMost
+	for t := c.timers.due(now); t != nil; t = c.timers.due(now) {
+		switch {
+		case t.link != nil:
+			c.tend(t.link, now)
+		case t.rail != nil:
+			c.watchRail(t.rail, now)
+		case !c.expireRun(t.run, &budget, now):
+			c.timers.set(t, now)
+			return
+		}
+	}
+}
+
+// Deadline is when Step must be called again at the latest, clock.Never if nothing but events can change anything.
+func (c *Core) Deadline() clock.Time {
+	next := c.timers.next()
+	if t := c.served.first(); t != nil {
+		next = min(next, t.progress.Add(c.options.Stall))
+	}
+	for i := range c.ending {
+		if t := c.ending[i].first(); t != nil {
+			next = min(next, t.progress.Add(c.fenceBound(i)))
+		}
+	}
+	for i := range c.parked {
+		if p := c.parked[i].first(); p != nil {
+			next = min(next, p.due)
+		}
+	}
+	return next
+}
+
+// Outstanding is the number of slices that were handed out and have neither completed nor been refused.
+func (c *Core) Outstanding() int { return c.outstanding }
+
+// Pending is the number of tasks that have not ended.
+func (c *Core) Pending() int { return c.pending }
+
+// mark finds a rail's posting among those of the current step.
+type mark struct {
+	step  uint64
+	index int
+}
+
+// posting returns the rail's entry in a list of effects, making it at its first use in a step.
+func (c *Core) posting(list *[]Posting, m *mark, r *railState) *Posting {
+	if m.step == c.step {
+		return &(*list)[m.index]
+	}
+	n := len(*list)
+	if n == cap(*list) {
+		*list = append(*list, Posting{})
+	} else {
+		*list = (*list)[:n+1] // with the array that its entry had before
+	}
+	*m = mark{c.step, n}
+	p := &(*list)[n]
+	*p = Posting{Transport: r.link.spec.Transport, Link: r.link.id, Rail: r.id, Slices: p.Slices[:0]}
+	return p
+}
+
+// emit adds an event.
+func (c *Core) emit(e event.Event) {
+	if len(c.out.Events) < eventsMost {
+		c.out.Events = append(c.out.Events, e)
+	}
+}
+
+// name of a transport, for events and errors.
+func (c *Core) name(i uint8) string {
+	if int(i) < len(c.options.Transports) {
+		return c.options.Transports[i]
+	}
+	return ""
+}
+
+// link returns a link by its number, nil if it was removed.
+func (c *Core) link(id plan.LinkID) *link {
+	if int(id) >= len(c.links) {
+		return nil
+	}
+	return c.links[id]
+}
+
+// rail returns the rail of exactly this generation, nil if it has moved on.
+func (c *Core) rail(id plan.LinkID, rail transport.Rail) *railState {
+	l := c.link(id)
+	if l == nil || int(rail.Index) >= len(l.rails) {
+		return nil
+	}
+	if r := l.rails[rail.Index]; r != nil && r.id.Generation == rail.Generation {
+		return r
+	}
+	return nil
+}
+
+// activate has the next step look whether the link's rails can take something.
+func (c *Core) activate(l *link) {
+	if !l.active {
+		l.active = true
+		c.active = append(c.active, l)
+	}
+}

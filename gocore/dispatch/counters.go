@@ -1,0 +1,77 @@
+package dispatch
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// add counts a value.
+func (h *Histogram) add(v uint64) {
+	h.Buckets[bits.Len64(v)&63]++
+	h.Sum += v
+}
+
+// Counters returns what was counted for a transport and a class; nil if there is no such transport or class. The caller
+// reads it under the same lock as every other call.
+func (c *Core) Counters(transport uint8, class int) *Counters {
+	if int(transport) >= len(c.counters) || class < 0 || class >= ClassCount {
+		return nil
+	}
+	return &c.counters[transport][class]
+}
+
+// Failovers is the number of switches of a task from one transport to another.
+func (c *Core) Failovers(from, to uint8) uint64 {
+	if int(from) >= len(c.failovers) || int(to) >= len(c.failovers) {
+		return 0
+	}
+	return c.failovers[from][to]
+}
+
+func (c *Core) growCounters() {
+	c.counters = append(c.counters, [ClassCount]Counters{})
+	for i := range c.failovers {
+		c.failovers[i] = append(c.failovers[i], 0)
+	}
+	c.failovers = append(c.failovers, make([]uint64, len(c.counters)))
+}
+
+// countersOf are those of a task's current transport.
+func (c *Core) countersOf(t *task) *Counters {
+	return &c.counters[t.path().Transport][t.spec.Class]
+}
+
+// countersFor are those of a slice.
+func (c *Core) countersFor(a *attempt) *Counters {
+	return &c.counters[a.rail.link.spec.Transport][a.Class]
+}
+
+// count counts the end of a task.
+func (c *Core) count(t *task, now clock.Time) {
+	k := c.countersOf(t)
+	op := t.spec.Op & transport.Write
+	k.Requests[op]++
+	k.Sizes.add(t.spec.Length)
+	k.ByOp[op].Sizes.add(t.spec.Length)
+	switch t.state {
+	case Completed:
+		us := micros(now.Sub(t.submitted))
+		k.Latency.add(us)
+		k.ByOp[op].Latency.add(us)
+	case Canceled:
+		k.Canceled++
+	case TimedOut:
+		k.TimedOut++
+	default:
+		k.Failures[op]++
+	}
+	if t.dirty {
+		k.Dirty++
+	}
+}
+
+// micros is a duration as histograms have it.
+func micros(d time.Duration) uint64 { return uint64(max(d, 0)) / 1000 }

@@ -1,0 +1,254 @@
+package dispatch
+
+import (
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/qos"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Late binding: nothing is divided in advance. A rail that has room pulls, and only then a slice is cut from the head of
+// the queue. A slow rail takes less, a dead one nothing, and what is in flight is bounded by its window.
+
+// pump cuts slices until no rail of the link has room or nothing waits.
+func (c *Core) pump(l *link, now clock.Time) {
+	if l.peer.open > 0 || l.up == 0 {
+		return
+	}
+	for {
+		for class := range l.queues {
+			if l.queues[class].empty() {
+				l.waiting[class] = clock.Never
+			}
+		}
+		r, class := c.choose(l, now)
+		if r == nil {
+			return
+		}
+		c.cut(l, r, class, now)
+	}
+}
+
+// choose returns the rail that would finish the next slice first, and the class that it serves, or nil.
+func (c *Core) choose(l *link, now clock.Time) (best *railState, class int) {
+	healthy := len(l.rails) > 1 && l.healthy(now)
+	var cost float64
+	for _, r := range l.rails {
+		if r == nil || !r.usable() || r.full || r.suspected || (healthy && !r.healthy(now)) {
+			continue
+		}
+		k, want := c.offer(l, r, now)
+		if k < 0 {
+			continue
+		}
+		if finish := float64(r.bytes+want) / r.meter.Rate(); best == nil || finish < cost {
+			best, class, cost = r, k, finish
+		}
+	}
+	return best, class
+}
+
+// offer returns the class whose head the rail would serve now and the bytes that it would take of it; -1 if none.
+//
+// Order is strict: when the head of the class that is next has no room, nothing behind it is taken instead. That also
+// gives a turn granted to LOW its room while HIGH keeps the window full.
+func (c *Core) offer(l *link, r *railState, now clock.Time) (class int, want uint64) {
+	class, aged := r.turns.Pick(&l.waiting, c.options.Ageing, now)
+	if class < 0 {
+		return -1, 0
+	}
+	q := &l.queues[class]
+	if p := q.pieces.first(); p != nil {
+		if p.avoid == int32(r.id.Index)+1 && l.healthyBeside(r, now) {
+			return -1, 0
+		}
+		want = p.length
+		if !p.staged {
+			want = min(want, c.limit(r, class, p.route))
+		}
+	} else {
+		t := q.tasks.first()
+		want = min(t.spec.Length-t.cursor, c.limit(r, class, t.path()))
+	}
+	if !r.room(class, want, aged) {
+		r.meter.Full()
+		return -1, 0
+	}
+	return class, want
+}
+
+// window is the bytes and slices that may be in flight on the rail when a class wants to add to them.
+func (r *railState) window(class int) (bytes uint64, slices int) {
+	if class != Low {
+		return r.bytesMax, r.slicesMax
+	}
+	return qos.LowWindow(r.meter.Rate(), r.meter.Delay(), r.bytesMax), r.slicesMax - r.slicesMax/4
+}
+
+// room reports whether want more bytes fit. An idle rail always takes one slice; a turn granted by ageing may use the
+// whole window, or steady HIGH traffic would keep LOW out for ever.
+func (r *railState) room(class int, want uint64, aged bool) bool {
+	if r.slices == 0 {
+		return true
+	}
+	bytes, slices := r.bytesMax, r.slicesMax
+	if !aged {
+		bytes, slices = r.window(class)
+	}
+	return r.bytes+want <= bytes && r.slices < slices
+}
+
+// limit is the longest slice that may be cut here: what the route allows, and at most half a window, so that the next one
+// is on its way while the first is acknowledged.
+func (c *Core) limit(r *railState, class int, route *plan.Route) uint64 {
+	bytes, _ := r.window(class)
+	n := bytes / 2
+	if route.SliceMax > 0 {
+		n = min(n, route.SliceMax)
+	}
+	if route.SliceBest > 0 {
+		n = min(n, route.SliceBest)
+	}
+	if len(route.Hops) > 1 { // a piece of several hops must fit its stage buffers
+		ids, count := stagesOf(route)
+		for _, id := range ids[:count] {
+			n = min(n, c.stages[id].spec.SlotBytes)
+		}
+	}
+	a := max(route.Alignment, 1)
+	return max(n-n%a, a)
+}
+
+// cut takes one slice from the head of a class and hands it to the rail. A head that cannot be cut because a stage of its
+// route is full waits there, out of the way of the others.
+func (c *Core) cut(l *link, r *railState, class int, now clock.Time) {
+	q := &l.queues[class]
+	p := q.pieces.first()
+	if p == nil {
+		t := q.tasks.first()
+		if p = c.carve(t, c.limit(r, class, t.path()), now); p == nil {
+			return
+		}
+	} else {
+		if limit := c.limit(r, class, p.route); !p.staged && p.length > limit {
+			c.split(p, limit)
+		}
+		if full := c.takeSlots(p); full != nil {
+			c.waitForSlot(full, p, nil, now)
+			return
+		}
+		p.queue.leave()
+	}
+	length := p.length
+	if c.options.Merge && len(p.route.Hops) == 1 {
+		length = c.merge(p, q, r, class, now)
+	}
+	r.turns.Served(class, now)
+	c.post(p, length, r, now)
+}
+
+// split cuts a piece that is longer than the rail takes; the rest stays behind it in the queue.
+func (c *Core) split(p *piece, limit uint64) {
+	rest := c.newPiece(p.task, p.offset+limit, p.length-limit)
+	rest.sent, rest.tries, rest.spared, rest.avoid = p.sent, p.tries, p.spared, p.avoid
+	p.length = limit
+	if p.twin != nil { // the abandoned slice has the bytes of two pieces now; only the pieces count
+		p.twin.twin, p.twin = nil, nil
+	}
+	p.queue.list.insert(&rest.queue, rest, &p.queue)
+}
+
+// carve makes a piece from the fresh bytes of a task; nil if a stage is full.
+func (c *Core) carve(t *task, limit uint64, now clock.Time) *piece {
+	p := c.newPiece(t, t.cursor, min(limit, t.spec.Length-t.cursor))
+	if full := c.takeSlots(p); full != nil {
+		c.dropPiece(p)
+		c.waitForSlot(full, nil, t, now)
+		return nil
+	}
+	t.cursor += p.length
+	if t.cursor == t.spec.Length {
+		t.queue.leave()
+	}
+	return p
+}
+
+func (c *Core) newPiece(t *task, offset, length uint64) *piece {
+	p := c.pieces.get()
+	p.task, p.offset, p.length = t, offset, length
+	p.index, p.route = t.route, t.path()
+	t.pieces.pushBack(&p.mine, p)
+	return p
+}
+
+// merge lets tasks that follow the piece in the queue ride in its slice: whole ones that continue it on both sides and
+// agree in everything that matters. Their reports stay their own. It returns the bytes of all.
+func (c *Core) merge(p *piece, q *classQueue, r *railState, class int, now clock.Time) uint64 {
+	total := p.length
+	if p.offset+p.length != p.task.spec.Length { // the slice does not reach the end of its task
+		return total
+	}
+	limit := c.limit(r, class, p.route)
+	for last := p; ; last = last.sibling {
+		t, before := q.tasks.first(), last.task
+		if t == nil || t.cursor != 0 || t.batch != before.batch || t.route != before.route ||
+			!continues(&before.spec, &t.spec) || total+t.spec.Length > limit || !r.room(class, total+t.spec.Length, false) {
+			return total
+		}
+		last.sibling = c.carve(t, t.spec.Length, now)
+		total += t.spec.Length
+	}
+}
+
+// continues reports whether b begins where a ends, here and there, and may share its fate.
+func continues(a, b *TaskSpec) bool {
+	return a.Local+uintptr(a.Length) == b.Local && a.Remote+a.Length == b.Remote && a.Op == b.Op && a.Plan == b.Plan &&
+		a.Deadline == b.Deadline
+}
+
+// post fills a slice for a piece and its siblings and puts it into the effects of this step.
+func (c *Core) post(p *piece, length uint64, r *railState, now clock.Time) {
+	l, t := r.link, p.task
+	hop := &p.route.Hops[p.hop]
+	a := c.attempts.get()
+	c.ids++
+	a.Slice = transport.Slice{Op: hop.Op, Class: t.spec.Class, Rail: r.id, LocalKey: hop.LocalKey, RemoteKey: hop.RemoteKey,
+		Local: c.localAddress(p, hop), Remote: c.remoteOffset(p, hop), Length: length, Id: c.ids}
+	a.rail, a.pieces, a.started, a.out = r, p, now, true
+	for ; p != nil; p = p.sibling {
+		c.send(p, a, now)
+	}
+	if r.slices == 0 {
+		r.meter.Begin(now)
+		r.progress = now
+		if r.timer.slot == 0 {
+			c.timers.set(&r.timer, now.Add(c.options.SuspectAfter))
+		}
+	}
+	r.flight.pushBack(&a.flight, a)
+	r.bytes += length
+	r.slices++
+	l.outstanding++
+	c.outstanding++
+	c.counters[l.spec.Transport][t.spec.Class].Attempts[a.Op]++
+	post := c.posting(&c.out.Submit, &r.submit, r)
+	post.Slices = append(post.Slices, &a.Slice)
+}
+
+// send notes on a piece and its task that the piece is on its way.
+func (c *Core) send(p *piece, a *attempt, now clock.Time) {
+	t := p.task
+	p.attempt = a
+	p.sent++
+	t.outstanding++
+	if t.watch.list == nil { // its first slice
+		t.progress = now
+		c.served.pushBack(&t.watch, t)
+		c.countersOf(t).QueueWait.add(uint64(now-t.submitted) / 1000)
+	}
+	if p.sent > t.attempts {
+		t.batch.attempts += uint32(p.sent - t.attempts)
+		t.attempts = p.sent
+	}
+	t.batch.transports |= 1 << (p.route.Transport & 31)
+}

@@ -1,0 +1,253 @@
+package dispatch
+
+import (
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/plan"
+)
+
+// The rule of quiescence: a task ends when its bytes are acknowledged or given up and no slice of any of its attempts is
+// outstanding. Everything here serves that rule or says, by dirty, that it could not be kept.
+
+// end gives a task its verdict: what was not sent is dropped, what is out is withdrawn once. The first verdict stays; a task
+// whose bytes all arrive before its last completion is COMPLETED all the same.
+func (c *Core) end(t *task, verdict State, err *errs.Error, now clock.Time) {
+	if !t.live() {
+		return
+	}
+	t.verdict, t.failure = verdict, err
+	t.queue.leave()
+	host := true
+	for p := t.pieces.first(); p != nil; {
+		next := p.mine.after()
+		if p.attempt == nil {
+			c.dropPiece(p)
+		} else {
+			host = host && p.attempt.rail.link.spec.SameHost
+			c.withdraw(p.attempt)
+		}
+		p = next
+	}
+	if t.outstanding == 0 {
+		c.finish(t, now)
+		return
+	}
+	t.watch.leave()
+	t.progress = now
+	c.ending[boundIndex(host)].pushBack(&t.watch, t)
+}
+
+// Fence bounds have a list each.
+const (
+	boundHost = iota
+	boundNetwork
+)
+
+func boundIndex(host bool) int {
+	if host {
+		return boundHost
+	}
+	return boundNetwork
+}
+
+func (c *Core) fenceBound(i int) time.Duration {
+	if i == boundHost {
+		return c.options.FenceHost
+	}
+	return c.options.FenceNetwork
+}
+
+// withdraw asks for the completion of a slice, once.
+func (c *Core) withdraw(a *attempt) {
+	if a.withdrawn {
+		return
+	}
+	a.withdrawn = true
+	post := c.posting(&c.out.Withdraw, &a.rail.withdraw, a.rail)
+	post.Slices = append(post.Slices, &a.Slice)
+}
+
+// settle ends a task that has nothing left to wait for.
+func (c *Core) settle(t *task, now clock.Time) {
+	switch {
+	case t.state != Pending:
+	case t.outstanding == 0 && (t.verdict != Initial || t.acked == t.spec.Length):
+		c.finish(t, now)
+	case t.verdict == Initial && t.acked == t.spec.Length:
+		c.end(t, Completed, errLate, now) // only abandoned slices are out; they have to come back
+	}
+}
+
+var errLate = errs.New(errs.Lost, "transfer", "all bytes were acknowledged, but a slice that was sent before on a rail that failed could not be called back")
+
+// finish makes the end visible. Nothing of the task is outstanding, or dirty says so.
+func (c *Core) finish(t *task, now clock.Time) {
+	b := t.batch
+	t.state = t.verdict
+	if t.acked == t.spec.Length && !t.dirty {
+		t.state = Completed
+	} else if t.state == Completed {
+		t.state = Failed // every byte arrived, yet something may still be written
+	}
+	t.queue.leave()
+	t.watch.leave()
+	if r := t.run; r != nil {
+		t.run = nil
+		r.alive--
+		if r.alive == 0 {
+			c.timers.stop(&r.timer)
+			c.runs.put(r)
+		}
+	}
+	c.count(t, now)
+	c.pending--
+	b.pending--
+	b.ends[t.state]++
+	b.dirty = b.dirty || t.dirty
+	if t.state != Completed && b.failure == nil {
+		b.failure = t.failure
+	}
+	c.note(b)
+	if b.pending == 0 {
+		c.out.Ended = append(c.out.Ended, b.id())
+		if b.freed {
+			c.recycle(b)
+		}
+	}
+}
+
+// fenceBounds ends tasks whose slices were not given back in time.
+func (c *Core) fenceBounds(now clock.Time) {
+	for i := range c.ending {
+		for t := c.ending[i].first(); t != nil && t.progress.Add(c.fenceBound(i)) <= now; t = c.ending[i].first() {
+			c.endDirty(t, now)
+		}
+	}
+}
+
+// endDirty ends a task although slices of it are out. They stay with their attempts as open withdrawals: nothing goes to
+// their peer, on any rail or transport, before they have completed. Their rails are fenced.
+func (c *Core) endDirty(t *task, now clock.Time) {
+	t.dirty = true
+	name := ""
+	for p := t.pieces.first(); p != nil; {
+		next := p.mine.after()
+		a := p.attempt
+		name = a.rail.link.peer.name
+		p.mine.leave()
+		p.task = nil
+		if p.twin != nil {
+			p.twin.twin, p.twin = nil, nil
+		}
+		if !a.open {
+			a.open = true
+			if a.rail.link.peer.gone == nil {
+				a.rail.link.peer.open++
+			}
+			c.fenceRail(a.rail, now)
+		}
+		p = next
+	}
+	t.outstanding = 0
+	c.emit(event.Event{Kind: event.Dirty, Time: now, Peer: name, Transport: c.name(t.path().Transport), Err: t.failure})
+	c.finish(t, now)
+}
+
+// fenceRail asks for all completions of a rail and ends its generation, once.
+func (c *Core) fenceRail(r *railState, now clock.Time) {
+	if r.fenced {
+		return
+	}
+	if r.usable() {
+		r.link.up--
+		if r.link.up == 0 {
+			r.link.down = now
+		}
+	}
+	r.fenced = true
+	c.totalsOf(r).condemned++
+	c.railEvent(event.RailCondemned, r, nil, now)
+	c.posting(&c.out.Fence, &r.fence, r)
+	c.abandon(r, now)
+	c.tend(r.link, now)
+}
+
+// confirm closes one open withdrawal of a peer; with the last one its links go on.
+func (c *Core) confirm(p *peer, now clock.Time) {
+	if p.open == 0 {
+		return // the peer has gone
+	}
+	p.open--
+	if p.open > 0 {
+		return
+	}
+	c.emit(event.Event{Kind: event.Withdrawn, Time: now, Peer: p.name})
+	for _, l := range p.links {
+		c.activate(l)
+	}
+}
+
+// stalls ends tasks that are being served and have made no progress for the stall limit.
+func (c *Core) stalls(now clock.Time) {
+	limit := c.options.Stall
+	for t := c.served.first(); t != nil && t.progress.Add(limit) <= now; t = c.served.first() {
+		if last := c.lastSign(t); last > t.progress && last.Add(limit) > now {
+			c.postpone(t, last)
+			continue
+		}
+		err := errs.New(errs.Timeout, "transfer", "no progress for %v: %d of %d bytes", limit, t.acked, t.spec.Length).
+			WithHint("transfer_stall_timeout is the limit")
+		name := ""
+		if p := t.pieces.first(); p != nil && p.attempt != nil {
+			err = c.blame(err, p.attempt.rail)
+			name = err.Rail
+		}
+		c.emit(event.Event{Kind: event.Stalled, Time: now, Peer: err.Peer, Transport: err.Transport, Rail: name, Err: err})
+		c.end(t, Failed, err, now)
+	}
+}
+
+// postpone moves a task to where it belongs by its last sign of progress.
+func (c *Core) postpone(t *task, last clock.Time) {
+	t.watch.leave()
+	t.progress = last
+	mark := c.served.tail
+	for mark != nil && mark.item.progress > last {
+		mark = mark.prev
+	}
+	c.served.insert(&t.watch, t, mark)
+}
+
+// lastSign is when something last happened that a task may claim as progress: bytes of a long slice on its rail, a healthy
+// link serving others before it, a stage giving slots back.
+func (c *Core) lastSign(t *task) clock.Time {
+	last := t.progress
+	for p := t.pieces.first(); p != nil; p = p.mine.after() {
+		if p.attempt != nil {
+			last = max(last, p.attempt.rail.noted)
+		} else {
+			last = max(last, c.waitSign(p.route.Hops[p.hop].Link, t))
+		}
+	}
+	if t.cursor < t.spec.Length {
+		last = max(last, c.waitSign(t.path().Hops[0].Link, t))
+	}
+	return last
+}
+
+// waitSign is the last sign of progress for what waits on a link: that it delivers, or that the stages of the route move.
+func (c *Core) waitSign(id plan.LinkID, t *task) (last clock.Time) {
+	if l := c.link(id); l != nil {
+		last = l.delivered
+	}
+	if len(t.path().Hops) > 1 {
+		ids, n := stagesOf(t.path())
+		for _, id := range ids[:n] {
+			last = max(last, c.stages[id].moved)
+		}
+	}
+	return last
+}

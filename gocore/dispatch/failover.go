@@ -1,0 +1,181 @@
+package dispatch
+
+import (
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+)
+
+// What follows an error, by its scope; the text is never read.
+//
+//	collateral, withdrawn   again at once, counts against nothing
+//	permanent               the task fails
+//	slice                   again after a pause, at most Options.Retries times on a route
+//	rail                    another rail at once, else as for slice; the rail's monitor hears of it
+//	link, transport         the next route, at most Options.Failovers times a task
+//
+// Routes are tried in a circle, because a link that failed may be back when the others have failed; the budget ends it.
+
+// spareMost bounds how often a piece may fail by others' fault before its failures count as its own: even so, nothing spins.
+const spareMost = 32
+
+// again decides about a piece whose attempt failed. The piece is in no attempt any more, its task is live.
+func (c *Core) again(p *piece, r *railState, err *errs.Error, now clock.Time) {
+	t := p.task
+	if p.index != t.route { // its task went another way meanwhile
+		c.restart(p)
+		c.queuePiece(p, false, now)
+		return
+	}
+	if (err.Collateral || err.Code == errs.Withdrawn || err.Code == errs.StaleGeneration) && p.spared < spareMost {
+		p.spared++
+		c.queuePiece(p, true, now)
+		return
+	}
+	if err.Permanent() {
+		c.end(t, Failed, c.blame(err, r), now)
+		return
+	}
+	p.tries++
+	if err.Scope >= errs.ScopeLink || int(p.tries) > c.options.Retries {
+		c.failover(t, c.blame(err, r), now)
+		return
+	}
+	counters := c.countersOf(t)
+	if err.Scope == errs.ScopeRail {
+		p.avoid = int32(r.id.Index) + 1
+		if r.link.healthyBeside(r, now) {
+			counters.Reroutes++
+			c.queuePiece(p, true, now)
+			return
+		}
+		if !r.healthy(now) && c.escape(t, r.link, c.blame(err, r), now) {
+			return
+		}
+	}
+	counters.Retries++
+	c.park(p, now)
+}
+
+func (l *link) healthyBeside(r *railState, now clock.Time) bool {
+	for _, other := range l.rails {
+		if other != nil && other != r && other.id.Index != r.id.Index && other.healthy(now) {
+			return true
+		}
+	}
+	return false
+}
+
+// park lets a piece wait before its next try, the longer the more often it has failed.
+func (c *Core) park(p *piece, now clock.Time) {
+	rung := min(int(p.tries)-1, retryRungs-1)
+	p.due = now.Add(c.options.RetryAfter << rung)
+	c.parked[rung].pushBack(&p.queue, p)
+}
+
+// wakeParked queues the pieces whose pause is over.
+func (c *Core) wakeParked(now clock.Time) {
+	for i := range c.parked {
+		for p := c.parked[i].first(); p != nil && p.due <= now; p = c.parked[i].first() {
+			p.queue.leave()
+			c.queuePiece(p, false, now)
+		}
+	}
+}
+
+// failover moves a task to its next route, or ends it. A piece of it has just failed and is nowhere.
+func (c *Core) failover(t *task, err *errs.Error, now clock.Time) {
+	next := c.nextRoute(t, err.Scope == errs.ScopeTransport, now)
+	from := event.Event{Time: now, From: c.name(t.path().Transport), Peer: err.Peer, Transport: err.Transport, Rail: err.Rail,
+		N: int(t.failovers), M: max(c.options.Failovers, 0), Err: err}
+	switch {
+	case next < 0:
+		from.Kind = event.FailoverNoRoute
+		c.emit(from)
+		c.end(t, Failed, err, now)
+	case int(t.failovers) >= c.options.Failovers:
+		from.Kind = event.FailoverExhausted
+		c.emit(from)
+		c.end(t, Failed, err, now)
+	default:
+		c.move(t, next, err, now)
+	}
+}
+
+// escape moves a task away from a link that does not serve it, if there is a better route and budget.
+func (c *Core) escape(t *task, l *link, err *errs.Error, now clock.Time) bool {
+	next := c.nextRoute(t, false, now)
+	if next < 0 || int(t.failovers) >= c.options.Failovers ||
+		c.fitness(&t.spec.Plan.Routes[next], now) >= c.linkFitness(l.id, now) {
+		return false
+	}
+	c.move(t, next, err, now)
+	return true
+}
+
+// nextRoute is the fittest route behind the current one, in a circle; -1 if none has a chance. elsewhere excludes routes
+// of the same transport.
+func (c *Core) nextRoute(t *task, elsewhere bool, now clock.Time) int {
+	routes := t.spec.Plan.Routes
+	best, rank := -1, fitUnusable
+	for k := 1; k < len(routes); k++ {
+		i := (int(t.route) + k) % len(routes)
+		if !fits(&t.spec, i) || (elsewhere && routes[i].Transport == t.path().Transport) {
+			continue
+		}
+		if fit := c.fitness(&routes[i], now); fit < rank {
+			best, rank = i, fit
+		}
+	}
+	return best
+}
+
+// move carries out a failover: whatever of the task waits goes to the new route; what is out stays out and is not sent
+// again if it arrives.
+func (c *Core) move(t *task, next int, err *errs.Error, now clock.Time) {
+	from := t.path().Transport
+	t.route = uint8(next)
+	to := t.path().Transport
+	t.failovers++
+	t.batch.failovers++
+	c.failovers[from][to]++
+	c.note(t.batch)
+	c.emit(event.Event{Kind: event.Failover, Time: now, Peer: err.Peer, Transport: c.name(from), Rail: err.Rail,
+		From: c.name(from), To: c.name(to), N: int(t.failovers), M: c.options.Failovers, Err: err})
+	for p := t.pieces.first(); p != nil && t.live(); p = p.mine.after() {
+		if p.attempt == nil {
+			c.restart(p)
+			c.queuePiece(p, false, now)
+		}
+	}
+	if t.live() && t.cursor < t.spec.Length {
+		t.queue.leave()
+		c.queueTask(t, false, now)
+	}
+}
+
+// restart sends a piece to the begin of its task's current route.
+func (c *Core) restart(p *piece) {
+	p.queue.leave()
+	c.releaseSlots(p)
+	p.hop, p.tries, p.spared, p.avoid = 0, 0, 0, 0
+	p.index, p.route = p.task.route, p.task.path()
+}
+
+// blame completes an error with what the transport may have left out.
+func (c *Core) blame(err *errs.Error, r *railState) *errs.Error {
+	if err.Peer != "" && err.Transport != "" && err.Rail != "" {
+		return err
+	}
+	full := *err
+	if full.Peer == "" {
+		full.Peer = r.link.peer.name
+	}
+	if full.Transport == "" {
+		full.Transport = c.name(r.link.spec.Transport)
+	}
+	if full.Rail == "" {
+		full.Rail = r.name()
+	}
+	return &full
+}

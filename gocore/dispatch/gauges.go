@@ -1,0 +1,77 @@
+package dispatch
+
+import "github.com/tent-engine/tent/gocore/plan"
+
+// railTotals are counted for the life of the core, by transport.
+type railTotals struct {
+	errors    uint64 // failures that counted against a rail
+	condemned uint64 // rails given up for a while
+}
+
+// Gauges is how a transport stands now, and what its rails have gone through.
+type Gauges struct {
+	Queued     [ClassCount]int // tasks that wait for a rail
+	RailsUp    int
+	RailsDown  int
+	RailErrors uint64
+	Condemned  uint64
+	InFlight   uint64 // bytes handed out and not completed
+}
+
+// Gauges sums a transport's links. Its cost is that of the links, so it is for people and scrapes.
+func (c *Core) Gauges(transport uint8) (g Gauges) {
+	for _, l := range c.links {
+		if l == nil || l.spec.Transport != transport {
+			continue
+		}
+		for class := range g.Queued {
+			g.Queued[class] += l.queues[class].tasks.n
+		}
+		for _, r := range l.rails {
+			switch {
+			case r == nil:
+			case r.healthy(c.last):
+				g.RailsUp++
+			default:
+				g.RailsDown++
+			}
+			if r != nil {
+				g.InFlight += r.bytes
+			}
+		}
+	}
+	if int(transport) < len(c.totals) {
+		g.RailErrors, g.Condemned = c.totals[transport].errors, c.totals[transport].condemned
+	}
+	return g
+}
+
+// totalsOf are those of a rail's transport.
+func (c *Core) totalsOf(r *railState) *railTotals {
+	for int(r.link.spec.Transport) >= len(c.totals) {
+		c.totals = append(c.totals, railTotals{})
+	}
+	return &c.totals[r.link.spec.Transport]
+}
+
+// LinkView is a link as engine.explain shows it.
+type LinkView struct {
+	State string   // in words, with what holds it up
+	Rails []string // "local -> remote: state"
+}
+
+// Link describes a link; a removed one is "closed".
+func (c *Core) Link(id plan.LinkID) LinkView {
+	view := LinkView{State: c.Explain(id)}
+	if l := c.link(id); l != nil {
+		for _, r := range l.rails {
+			if r != nil {
+				view.Rails = append(view.Rails, r.name()+": "+c.railState(r))
+			}
+		}
+	}
+	return view
+}
+
+// Batches is the number of batches that are alive.
+func (c *Core) Batches() int { return len(c.batches) - len(c.vacant) }

@@ -1,0 +1,308 @@
+package dispatch
+
+import (
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/qos"
+	"github.com/tent-engine/tent/gocore/rail"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// peer is what the links to one engine share.
+type peer struct {
+	name     string
+	links    []*link
+	open     int         // slices that outlived their task: nothing goes to the peer before they have completed
+	gone     *errs.Error // its incarnation has ended
+	progress clock.Time  // last sign of life on any rail
+}
+
+// link is one transport's connection to a peer, with the queues of what waits for it.
+type link struct {
+	spec        LinkSpec
+	id          plan.LinkID
+	peer        *peer
+	rails       []*railState // by index, of the newest generation; nil where there was none
+	retired     []*railState // of older generations, while slices are outstanding on them
+	up          int          // rails that can be used at all
+	dialing     bool         // has not had a rail yet, and nobody said that there will be none
+	active      bool         // in Core.active
+	cause       *errs.Error  // why there is no rail
+	queues      [ClassCount]classQueue
+	waiting     [ClassCount]clock.Time // since when the class has had work, clock.Never if it has none
+	outstanding int
+	delivered   clock.Time // last completion with bytes, or other sign of life
+	down        clock.Time // since when there has been no rail
+	timer       timer
+}
+
+// classQueue is the work of one class: pieces are there to be sent again or on, tasks have fresh bytes.
+type classQueue struct {
+	pieces list[piece]
+	tasks  list[task]
+}
+
+func (q *classQueue) empty() bool { return q.pieces.n+q.tasks.n == 0 }
+
+// railState is one rail in one generation. Attempts keep it alive when it has been replaced.
+type railState struct {
+	link        *link
+	info        transport.RailInfo
+	id          transport.Rail
+	up          bool
+	full        bool // took less than it was given; ends with Ready
+	suspected   bool
+	fenced      bool // no use any more, only a new generation is
+	bytesMax    uint64
+	slicesMax   int
+	bytes       uint64
+	slices      int
+	flight      list[attempt] // oldest first
+	turns       qos.Turns
+	meter       rail.Meter
+	monitor     rail.Monitor
+	progress    clock.Time // last completion with bytes, or sign of life; begin of the flight
+	noted       clock.Time // last sign of life without a completion
+	suspectedAt clock.Time
+	timer       timer
+	submit      mark
+	withdraw    mark
+	fence       mark
+}
+
+func (r *railState) usable() bool { return r.up && !r.fenced }
+
+// healthy is what a rail should be to be chosen while there are others.
+func (r *railState) healthy(now clock.Time) bool {
+	return r.usable() && !r.suspected && !r.monitor.Paused(now)
+}
+
+func (r *railState) name() string { return r.info.Local + " -> " + r.info.Remote }
+
+// AddLink makes a link known. It has no rails yet.
+func (c *Core) AddLink(spec LinkSpec) plan.LinkID {
+	p := c.peers[spec.Peer]
+	if p == nil {
+		p = &peer{name: spec.PeerName}
+		c.peers[spec.Peer] = p
+	}
+	for int(spec.Transport) >= len(c.counters) {
+		c.growCounters()
+	}
+	l := &link{spec: spec, id: plan.LinkID(len(c.links)), peer: p, dialing: true}
+	l.timer.link = l
+	l.waiting = [ClassCount]clock.Time{clock.Never, clock.Never, clock.Never}
+	p.links = append(p.links, l)
+	c.links = append(c.links, l)
+	return l.id
+}
+
+// RemoveLink forgets a link, after Detach and when LinkBusy says no. Tasks that still wait for it take another route or
+// fail. Its number is not used again.
+func (c *Core) RemoveLink(id plan.LinkID) {
+	l := c.link(id)
+	if l == nil {
+		return
+	}
+	now := c.last
+	for _, r := range l.rails {
+		if r != nil {
+			r.up = false
+			c.timers.stop(&r.timer)
+		}
+	}
+	l.up, l.dialing = 0, false
+	c.links[id] = nil
+	c.gather(l)
+	for _, t := range c.scratch {
+		if t.live() {
+			c.failover(t, errClosed, now)
+		}
+	}
+	c.timers.stop(&l.timer)
+	p := l.peer
+	for i, other := range p.links {
+		if other == l {
+			p.links = append(p.links[:i:i], p.links[i+1:]...)
+			break
+		}
+	}
+	if len(p.links) == 0 {
+		delete(c.peers, l.spec.Peer)
+	}
+}
+
+// LinkBusy reports whether slices are outstanding on the link or tasks wait for it.
+func (c *Core) LinkBusy(id plan.LinkID) bool {
+	l := c.link(id)
+	return l != nil && (l.outstanding > 0 || !l.idle())
+}
+
+func (l *link) idle() bool {
+	return l.queues[High].empty() && l.queues[Medium].empty() && l.queues[Low].empty()
+}
+
+// RailUp adds a rail, or a new generation of one that was down.
+func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
+	l := c.link(id)
+	if l == nil || l.peer.gone != nil {
+		return
+	}
+	for int(info.Rail.Index) >= len(l.rails) {
+		l.rails = append(l.rails, nil)
+	}
+	old := l.rails[info.Rail.Index]
+	if old != nil && old.id.Generation >= info.Rail.Generation {
+		return // late news
+	}
+	r := &railState{link: l, info: info, id: info.Rail, up: true, bytesMax: info.BytesMax, slicesMax: info.SlicesMax}
+	if r.bytesMax == 0 {
+		r.bytesMax = c.options.WindowBytes
+	}
+	if r.slicesMax == 0 {
+		r.slicesMax = c.options.WindowSlices
+	}
+	if l.spec.Info != nil && l.spec.Info.SlicesMax > 0 {
+		r.slicesMax = min(r.slicesMax, l.spec.Info.SlicesMax)
+	}
+	r.meter.Reset(info.Bandwidth)
+	r.timer.rail = r
+	r.progress = now
+	if old != nil {
+		if old.up {
+			c.lower(old, now)
+			c.abandon(old, now)
+		}
+		if old.slices > 0 {
+			l.retired = append(l.retired, old)
+		}
+		r.monitor, r.meter = old.monitor, old.meter
+		r.monitor.Resume(now) // a rail that comes up has just been proved to work
+	}
+	l.rails[info.Rail.Index] = r
+	first := l.up == 0
+	l.up++
+	l.dialing, l.cause = false, nil
+	c.emit(event.Event{Kind: event.RailUp, Time: now, Peer: l.peer.name, Transport: c.name(l.spec.Transport), Rail: r.name()})
+	if first {
+		c.emit(event.Event{Kind: event.LinkUp, Time: now, Peer: l.peer.name, Transport: c.name(l.spec.Transport)})
+		for _, other := range l.peer.links { // what waits elsewhere for a rail may come here
+			if other != l && other.up == 0 && !other.idle() {
+				c.timers.set(&other.timer, now)
+			}
+		}
+	}
+	c.activate(l)
+}
+
+// RailDown ends a generation of a rail. Slices outstanding on it complete later; unless the cause is nil, an orderly end,
+// their bytes are sent again at once by another way.
+func (c *Core) RailDown(id plan.LinkID, which transport.Rail, cause *errs.Error, now clock.Time) {
+	r := c.rail(id, which)
+	if r == nil || !r.up {
+		return
+	}
+	l := r.link
+	c.lower(r, now)
+	c.emit(event.Event{Kind: event.RailDown, Time: now, Peer: l.peer.name, Transport: c.name(l.spec.Transport), Rail: r.name(), Err: cause})
+	if cause != nil {
+		if l.up == 0 {
+			l.cause = cause
+		}
+		c.abandon(r, now)
+	}
+	c.tend(l, now)
+}
+
+// lower takes a rail out of use.
+func (c *Core) lower(r *railState, now clock.Time) {
+	if r.usable() {
+		r.link.up--
+		if r.link.up == 0 {
+			r.link.down = now
+		}
+	}
+	r.up = false
+	c.timers.stop(&r.timer)
+}
+
+// DropLink says that the peer cannot be reached over this transport at all. Waiting tasks take their next route; those
+// that have none wait for a rail, at most Options.LinkWait, and fail with the cause. RailUp brings the link back.
+func (c *Core) DropLink(id plan.LinkID, cause *errs.Error, now clock.Time) {
+	l := c.link(id)
+	if l == nil {
+		return
+	}
+	if cause == nil {
+		cause = errs.New(errs.PeerUnreachable, "link", "the link is down").WithScope(errs.ScopeLink, errs.SideUnknown)
+	}
+	l.dialing, l.cause = false, cause
+	if l.up == 0 && l.down == 0 {
+		l.down = now
+	}
+	for _, r := range l.rails {
+		if r != nil && r.up {
+			c.lower(r, now)
+			c.abandon(r, now)
+		}
+	}
+	c.emit(event.Event{Kind: event.LinkDown, Time: now, Peer: l.peer.name, Transport: c.name(l.spec.Transport), Err: cause})
+	c.tend(l, now)
+}
+
+// PeerGone says that an incarnation has ended: nothing of it can land any more. All its tasks fail with the cause; those
+// with slices outstanding end with their completions, as ever. The engine drops, detaches and removes its links.
+func (c *Core) PeerGone(number uint32, cause *errs.Error, now clock.Time) {
+	p := c.peers[number]
+	if p == nil || p.gone != nil {
+		return
+	}
+	if cause == nil {
+		cause = errs.New(errs.PeerUnreachable, "peer", "the peer has ended").WithPeer(p.name, "", "")
+	}
+	p.gone, p.open = cause, 0
+	c.emit(event.Event{Kind: event.PeerGone, Time: now, Peer: p.name, Err: cause})
+	for _, l := range p.links {
+		for _, r := range l.rails {
+			if r != nil && r.up {
+				c.lower(r, now)
+			}
+		}
+		l.dialing, l.cause = false, cause
+		c.gatherAll(l)
+		for _, t := range c.scratch {
+			c.end(t, Failed, cause, now)
+		}
+	}
+}
+
+// Ready says that a rail takes slices again.
+func (c *Core) Ready(id plan.LinkID, which transport.Rail) {
+	if r := c.rail(id, which); r != nil {
+		r.full = false
+		c.activate(r.link)
+	}
+}
+
+// Progress says that the rail is alive although no slice of it has completed.
+func (c *Core) Progress(id plan.LinkID, which transport.Rail, now clock.Time) {
+	if r := c.rail(id, which); r != nil {
+		r.noted, r.link.delivered = now, now
+		c.alive(r, now)
+	}
+}
+
+// patience is how long a task waits for a link as it is now, and from when that counts at the earliest.
+func (c *Core) patience(l *link) (limit time.Duration, since clock.Time) {
+	switch {
+	case l.up > 0:
+		return c.options.Stall, l.delivered
+	case l.cause != nil && l.cause.Permanent():
+		return 0, l.down
+	}
+	return c.options.LinkWait, l.down
+}

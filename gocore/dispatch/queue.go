@@ -1,0 +1,220 @@
+package dispatch
+
+import (
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
+)
+
+// start puts a new task into the queue of its first route that can be used.
+func (c *Core) start(t *task, now clock.Time) {
+	t.route = uint8(c.firstRoute(t, now))
+	c.queueTask(t, false, now)
+}
+
+// firstRoute prefers a route that is healthy, then one that has rails, then one that may still get some; routes are in
+// order of preference among equals. When nothing is left, the task waits for its first route.
+func (c *Core) firstRoute(t *task, now clock.Time) int {
+	best, rank := -1, fitUnusable
+	for i := range t.spec.Plan.Routes {
+		if !fits(&t.spec, i) {
+			continue
+		}
+		if k := c.fitness(&t.spec.Plan.Routes[i], now); best < 0 || k < rank {
+			best, rank = i, k
+			if k == fitHealthy {
+				break
+			}
+		}
+	}
+	return best
+}
+
+// fitness of a route, the better the smaller.
+type fitness int
+
+const (
+	fitHealthy  fitness = iota
+	fitUsable           // rails are up, but suspected or paused
+	fitDialing          // no rail yet
+	fitUnusable         // down
+)
+
+// fitness of a route is that of its worst hop.
+func (c *Core) fitness(r *plan.Route, now clock.Time) fitness {
+	worst := fitHealthy
+	for i := range r.Hops {
+		worst = max(worst, c.linkFitness(r.Hops[i].Link, now))
+	}
+	return worst
+}
+
+func (c *Core) linkFitness(id plan.LinkID, now clock.Time) fitness {
+	l := c.link(id)
+	switch {
+	case l == nil || l.peer.gone != nil:
+		return fitUnusable
+	case l.healthy(now):
+		return fitHealthy
+	case l.up > 0:
+		return fitUsable
+	case l.dialing:
+		return fitDialing
+	}
+	return fitUnusable
+}
+
+func (l *link) healthy(now clock.Time) bool {
+	for _, r := range l.rails {
+		if r != nil && r.healthy(now) {
+			return true
+		}
+	}
+	return false
+}
+
+// queueTask puts a task with fresh bytes behind (front: before) the others of its class on the first link of its route.
+func (c *Core) queueTask(t *task, front bool, now clock.Time) {
+	l := c.linkFor(t, t.path().Hops[0].Link, now)
+	if l == nil {
+		return
+	}
+	c.queued(l, t, now)
+	q := &l.queues[t.spec.Class].tasks
+	if front {
+		q.pushFront(&t.queue, t)
+	} else {
+		q.pushBack(&t.queue, t)
+	}
+}
+
+// queuePiece puts a piece that waits before the fresh bytes of its class; front: before other pieces, too.
+func (c *Core) queuePiece(p *piece, front bool, now clock.Time) {
+	t := p.task
+	l := c.linkFor(t, p.route.Hops[p.hop].Link, now)
+	if l == nil {
+		return
+	}
+	c.queued(l, t, now)
+	q := &l.queues[t.spec.Class].pieces
+	if front {
+		q.pushFront(&p.queue, p)
+	} else {
+		q.pushBack(&p.queue, p)
+	}
+}
+
+// linkFor returns the link of a hop, or nil when it has seen to the whole task: one whose link was removed takes another
+// route or fails, one whose peer has ended fails.
+func (c *Core) linkFor(t *task, id plan.LinkID, now clock.Time) *link {
+	l := c.link(id)
+	switch {
+	case l == nil:
+		c.failover(t, errClosed, now)
+		return nil
+	case l.peer.gone != nil:
+		c.end(t, Failed, l.peer.gone, now)
+		return nil
+	}
+	return l
+}
+
+var errClosed = errs.New(errs.NoRoute, "transfer", "the link was closed").WithScope(errs.ScopeLink, errs.SideLocal)
+
+// queued keeps the link's books when work of a task arrives.
+func (c *Core) queued(l *link, t *task, now clock.Time) {
+	t.queued = now
+	if class := t.spec.Class; l.queues[class].empty() {
+		l.waiting[class] = now
+	}
+	c.activate(l)
+	if l.timer.slot == 0 || l.up == 0 {
+		limit, _ := c.patience(l)
+		c.timers.sooner(&l.timer, now.Add(limit))
+	}
+}
+
+// gather lists the tasks that wait for a link in c.scratch, some of them more than once.
+func (c *Core) gather(l *link) {
+	c.scratch = c.scratch[:0]
+	for class := range l.queues {
+		q := &l.queues[class]
+		for p := q.pieces.first(); p != nil; p = p.queue.after() {
+			c.scratch = append(c.scratch, p.task)
+		}
+		for t := q.tasks.first(); t != nil; t = t.queue.after() {
+			c.scratch = append(c.scratch, t)
+		}
+	}
+}
+
+// gatherAll lists also those that have slices outstanding there.
+func (c *Core) gatherAll(l *link) {
+	c.gather(l)
+	for _, rails := range [...][]*railState{l.rails, l.retired} {
+		for _, r := range rails {
+			if r == nil {
+				continue
+			}
+			for a := r.flight.first(); a != nil; a = a.flight.after() {
+				for p := a.pieces; p != nil; p = p.sibling {
+					if p.task != nil {
+						c.scratch = append(c.scratch, p.task)
+					}
+				}
+			}
+		}
+	}
+}
+
+// tend looks after a link that may be unable to serve its queues: tasks that have a better route take it, those that
+// have waited as long as they may for this one fail. It is called when rails go and by the link's timer.
+//
+// It looks at every task that waits, so it runs at most 16 times in the time that a task may wait.
+func (c *Core) tend(l *link, now clock.Time) {
+	if l.idle() {
+		return
+	}
+	limit, since := c.patience(l)
+	if l.up > 0 && l.healthy(now) && l.peer.open == 0 && now.Sub(since) < limit {
+		c.timers.sooner(&l.timer, since.Add(limit))
+		return
+	}
+	leave := (l.up == 0 && !l.dialing) || (l.up > 0 && !l.healthy(now))
+	cause := c.whyWaiting(l)
+	next := clock.Never
+	c.gather(l)
+	for _, t := range c.scratch {
+		if !t.live() {
+			continue
+		}
+		due := max(t.queued, since).Add(limit)
+		switch {
+		case (leave || due <= now) && c.escape(t, l, cause, now):
+		case due <= now:
+			c.end(t, Failed, cause, now)
+		default:
+			next = min(next, due)
+		}
+	}
+	if next != clock.Never {
+		c.timers.set(&l.timer, max(next, now.Add(limit/16)))
+	}
+}
+
+// whyWaiting is the error of tasks that have waited too long for a link.
+func (c *Core) whyWaiting(l *link) *errs.Error {
+	name := c.name(l.spec.Transport)
+	switch {
+	case l.up == 0 && l.cause != nil:
+		return l.cause
+	case l.up == 0:
+		return errs.New(errs.PeerUnreachable, "transfer", "no rail came up within %v", c.options.LinkWait).
+			WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(l.peer.name, name, "")
+	case l.peer.open > 0:
+		return errs.New(errs.Timeout, "transfer", "the peer has not confirmed the withdrawal of %d earlier slices within %v",
+			l.peer.open, c.options.Stall).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.name, name, "")
+	}
+	return errs.New(errs.Timeout, "transfer", "no rail has taken anything within %v", c.options.Stall).
+		WithScope(errs.ScopeLink, errs.SideUnknown).WithHint("transfer_stall_timeout is the limit").WithPeer(l.peer.name, name, "")
+}

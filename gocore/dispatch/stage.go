@@ -1,0 +1,144 @@
+package dispatch
+
+import (
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
+)
+
+// stagesMost is the largest number of stages on a route: with four, the way from GPU to GPU through the host memory of
+// both sides and one more on the way.
+const stagesMost = 4
+
+// stage is a bounded pool of buffers between two hops. A piece takes a slot of every stage of its route before its first
+// hop begins and gives them back when its last one has ended: pieces never wait for each other's slots in the middle of
+// their way, so they cannot wait in a circle. A full pool is backpressure: the head of the queue waits here.
+type stage struct {
+	spec   StageSpec
+	free   []int32
+	pieces list[piece] // that wait for a slot
+	tasks  list[task]
+	moved  clock.Time // when a slot was last given back
+}
+
+// AddStage makes a pool known. Errors: InvalidArgument.
+func (c *Core) AddStage(spec StageSpec) (plan.StageID, *errs.Error) {
+	if spec.Slots <= 0 || spec.Slots > 1<<20 || spec.SlotBytes == 0 {
+		return 0, errs.New(errs.InvalidArgument, "stage", "a stage of %d slots of %d bytes", spec.Slots, spec.SlotBytes)
+	}
+	s := &stage{spec: spec, free: make([]int32, spec.Slots)}
+	for i := range s.free {
+		s.free[i] = int32(spec.Slots - 1 - i)
+	}
+	c.stages = append(c.stages, s)
+	return plan.StageID(len(c.stages) - 1), nil
+}
+
+// stagesOf lists the stages of a route in the order in which its hops name them; a piece's slots are in the same order.
+func stagesOf(r *plan.Route) (ids [stagesMost]plan.StageID, n int) {
+	for i := range r.Hops {
+		for _, id := range [...]plan.StageID{r.Hops[i].Local, r.Hops[i].Remote} {
+			if id == 0 || n == stagesMost || ids[0] == id || ids[1] == id || ids[2] == id || ids[3] == id {
+				continue
+			}
+			ids[n] = id
+			n++
+		}
+	}
+	return ids, n
+}
+
+// takeSlots gives a piece a slot of every stage of its route, or none and returns the stage that is full.
+func (c *Core) takeSlots(p *piece) *stage {
+	if len(p.route.Hops) == 1 || p.staged {
+		return nil
+	}
+	ids, n := stagesOf(p.route)
+	for _, id := range ids[:n] {
+		if s := c.stages[id]; len(s.free) == 0 {
+			return s
+		}
+	}
+	for i, id := range ids[:n] {
+		s := c.stages[id]
+		last := len(s.free) - 1
+		p.slots[i], s.free = s.free[last], s.free[:last]
+	}
+	p.staged = n > 0
+	return nil
+}
+
+// releaseSlots gives back what a piece holds. Nothing may be able to touch the buffers any more.
+func (c *Core) releaseSlots(p *piece) {
+	if !p.staged {
+		return
+	}
+	ids, n := stagesOf(p.route)
+	for i, id := range ids[:n] {
+		s := c.stages[id]
+		s.free = append(s.free, p.slots[i])
+		s.moved = c.last
+	}
+	p.staged = false
+}
+
+// wakeStages sends as many waiters back to their queues as there are free slots. One that finds another of its stages full
+// waits there next.
+func (c *Core) wakeStages(now clock.Time) {
+	for _, s := range c.stages[1:] {
+		for n := len(s.free); n > 0 && s.pieces.n+s.tasks.n > 0; n-- {
+			if p := s.pieces.first(); p != nil {
+				p.queue.leave()
+				c.queuePiece(p, true, now)
+				continue
+			}
+			t := s.tasks.first()
+			t.queue.leave()
+			c.queueTask(t, true, now)
+		}
+	}
+}
+
+// waitForSlot moves a piece, or the fresh bytes of a task, from the head of its queue to a full stage. The stall limit
+// applies there.
+func (c *Core) waitForSlot(s *stage, p *piece, t *task, now clock.Time) {
+	if p != nil {
+		p.queue.leave()
+		s.pieces.pushBack(&p.queue, p)
+		t = p.task
+	} else {
+		t.queue.leave()
+		s.tasks.pushBack(&t.queue, t)
+	}
+	if t.watch.list == nil {
+		t.progress = now
+		c.served.pushBack(&t.watch, t)
+	}
+}
+
+// localAddress and remoteOffset say where a hop has a piece's first byte.
+func (c *Core) localAddress(p *piece, hop *plan.Hop) uintptr {
+	if hop.Local == 0 {
+		return p.task.spec.Local + uintptr(p.offset)
+	}
+	s, slot := c.slot(p, hop.Local)
+	return s.spec.Local + uintptr(uint64(slot)*s.spec.SlotBytes)
+}
+
+func (c *Core) remoteOffset(p *piece, hop *plan.Hop) uint64 {
+	if hop.Remote == 0 {
+		return p.task.spec.Remote + p.offset
+	}
+	s, slot := c.slot(p, hop.Remote)
+	return s.spec.Remote + uint64(slot)*s.spec.SlotBytes
+}
+
+func (c *Core) slot(p *piece, id plan.StageID) (*stage, int32) {
+	ids, n := stagesOf(p.route)
+	for i := range n {
+		if ids[i] == id {
+			return c.stages[id], p.slots[i]
+		}
+	}
+	return c.stages[id], 0
+}

@@ -1,0 +1,129 @@
+package dispatch
+
+import (
+	"unsafe"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// task is one request under way. Its bytes are fresh (from cursor on, never cut), in pieces, or acknowledged.
+//
+//	Submit -> waiting --first cut--> served --all acknowledged, nothing out--> COMPLETED
+//	             |                     |
+//	             | deadline, cancel, stall limit, permanent error, no route left: verdict
+//	             v                     v
+//	             +------> ending: nothing is cut any more, what is out is withdrawn
+//	                        |  last completion: CANCELED, TIMEOUT or FAILED; COMPLETED if all bytes have arrived
+//	                        +--fence bound------: the same and dirty; its slices are an open withdrawal of the peer
+//
+// State is PENDING until the very end, whatever the verdict is.
+type task struct {
+	spec        TaskSpec
+	batch       *batch
+	run         *run
+	queue       node[task] // of its link and class while it has fresh bytes, or of the stage that it waits for
+	watch       node[task] // served or ending
+	pieces      list[piece]
+	failure     *errs.Error
+	cursor      uint64 // bytes below were cut once
+	acked       uint64
+	submitted   clock.Time
+	queued      clock.Time // when it, or a piece of it, last began to wait for its link
+	progress    clock.Time // last acknowledgement; in ending, when that began
+	index       uint32
+	outstanding int32 // pieces that are in slices handed out, abandoned ones too
+	attempts    uint16
+	failovers   uint16
+	route       uint8
+	state       State
+	verdict     State // how it will end; INITIAL while it is meant to complete
+	dirty       bool
+}
+
+// live reports whether the task is still meant to complete.
+func (t *task) live() bool { return t.state == Pending && t.verdict == Initial }
+
+func (t *task) path() *plan.Route { return &t.spec.Plan.Routes[t.route] }
+
+// piece is a range of a task that was cut once. It waits (in a queue of a link, in a pause, for a stage) or is part of one
+// attempt; on the next try it may be cut further.
+type piece struct {
+	task    *task // nil: the task has ended dirty, only the attempt remembers the piece
+	attempt *attempt
+	route   *plan.Route
+	twin    *piece      // the other one of an abandoned piece and the piece that replaces it
+	sibling *piece      // next of the same attempt
+	queue   node[piece] // where it waits
+	mine    node[piece] // of its task
+	offset  uint64
+	length  uint64
+	due     clock.Time // end of the pause before a retry
+	slots   [stagesMost]int32
+	avoid   int32  // index plus one of the rail that failed it last
+	sent    uint16 // times in an attempt, over all routes
+	tries   uint8  // failures on this route
+	spared  uint8  // failures that were not its own
+	index   uint8  // of route
+	hop     uint8
+	staged  bool // holds slots
+	void    bool // abandoned: whatever becomes of the attempt, these bytes are in the twin's hands
+}
+
+// attempt is one slice that was handed out. The transport's pointer to the slice is a pointer to the attempt.
+//
+// Attempts are allocated one by one and those that were withdrawn are left to the garbage collector: a withdrawal that is
+// on its way to the transport may still look at them after their completion.
+type attempt struct {
+	transport.Slice // first
+	rail            *railState
+	flight          node[attempt]
+	pieces          *piece
+	started         clock.Time
+	out             bool // handed out, not completed
+	withdrawn       bool
+	abandoned       bool
+	open            bool // outlived its task: an open withdrawal of the peer
+}
+
+func attemptOf(s *transport.Slice) *attempt { return (*attempt)(unsafe.Pointer(s)) }
+
+// run is a stretch of a batch whose tasks share a deadline, and with it one timer.
+type run struct {
+	timer timer
+	batch *batch
+	first int
+	n     int
+	alive int
+}
+
+// dropPiece forgets a piece that is in no attempt.
+func (c *Core) dropPiece(p *piece) {
+	p.queue.leave()
+	p.mine.leave()
+	c.releaseSlots(p)
+	if p.twin != nil {
+		p.twin.twin = nil
+	}
+	c.pieces.put(p)
+}
+
+// expireRun ends tasks whose deadline has passed; false means that the budget of the step is used up.
+func (c *Core) expireRun(r *run, budget *int, now clock.Time) bool {
+	for r.n > 0 {
+		if *budget == 0 {
+			return false
+		}
+		*budget--
+		t := r.batch.tasks[r.first]
+		r.first, r.n = r.first+1, r.n-1
+		last := r.alive == 1 && t.state == Pending
+		c.end(t, TimedOut, errDeadline, now)
+		if last && t.state != Pending {
+			return true // with its last task the run itself has ended
+		}
+	}
+	return true
+}
