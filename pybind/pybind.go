@@ -1,7 +1,106 @@
-// Package pybind is the flat surface that gopy wraps into tent._gotent: integers, addresses and strings only.
+// Package pybind is the flat surface that gopy wraps into the extension tent._gotent: integers, addresses and strings
+// only, no handles, no callbacks, no slices. Engines are numbers of a table; a failure is an error whose text is a JSON
+// object that the Python layer turns into an exception. Python passes addresses only of memory that it keeps alive for
+// the length of the call (indexes, records) or until the transfer has ended (payload).
 package pybind
 
-import _ "github.com/go-python/gopy/gopyh" // keeps gopy a direct requirement, so that its builds leave go.mod alone
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
 
-// Version is the version of the wire protocol and of this build's surface.
-func Version() string { return "1" }
+	_ "github.com/go-python/gopy/gopyh" // keeps gopy a direct requirement, so that its builds leave go.mod alone
+
+	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// Version of the wire protocol of this build.
+func Version() string { return engine.Version }
+
+// engines is read on every call, so it is replaced as a whole: number -> engine, nil where it was forgotten.
+var (
+	engines   atomic.Pointer[[]*engine.Engine]
+	enginesMu sync.Mutex
+)
+
+func add(e *engine.Engine) int64 {
+	enginesMu.Lock()
+	defer enginesMu.Unlock()
+	var list []*engine.Engine
+	if p := engines.Load(); p != nil {
+		list = append(list, *p...)
+	}
+	list = append(list, e)
+	engines.Store(&list)
+	return int64(len(list) - 1)
+}
+
+func get(id int64) (*engine.Engine, error) {
+	if p := engines.Load(); p != nil && id >= 0 && id < int64(len(*p)) && (*p)[id] != nil {
+		return (*p)[id], nil
+	}
+	return nil, errs.New(errs.EngineClosed, "engine", "engine %d is closed", id)
+}
+
+func remove(id int64) {
+	enginesMu.Lock()
+	defer enginesMu.Unlock()
+	list := append([]*engine.Engine(nil), *engines.Load()...)
+	list[id] = nil
+	engines.Store(&list)
+}
+
+// guard turns a panic into an error, which gopy would turn into the end of the process, and any error into JSON.
+func guard(err *error) {
+	if p := recover(); p != nil {
+		*err = errs.New(errs.Internal, "engine", "a bug in tent: %v", p).WithHint("please report: %s", firstLines(debug.Stack()))
+	}
+	if *err != nil {
+		*err = errors.New(describe(*err))
+	}
+}
+
+func firstLines(stack []byte) string {
+	if len(stack) > 2000 {
+		stack = stack[:2000]
+	}
+	return string(stack)
+}
+
+// failure is an error as Python reads it.
+type failure struct {
+	Code      string `json:"code"`
+	Message   string `json:"message"`
+	Hint      string `json:"hint"`
+	Scope     string `json:"scope"`
+	Side      string `json:"side"`
+	Transport string `json:"transport"`
+	Rail      string `json:"rail"`
+	Peer      string `json:"peer"`
+}
+
+func failureOf(err error) failure {
+	e := errs.From("engine", err)
+	return failure{e.Code.String(), e.Error(), e.Hint, e.Scope.String(), e.Side.String(), e.Transport, e.Rail, e.Peer}
+}
+
+func describe(err error) string { return toJSON(failureOf(err)) }
+
+func toJSON(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprintf(`{"code":"INTERNAL_ERROR","message":%q}`, err.Error())
+	}
+	return string(text)
+}
+
+func init() {
+	// Threads that come from Python hold a P while they are away in Python, and readers hold one in a system call. With
+	// only as many Ps as cores a call can find none free and wait for the runtime's monitor, up to 10 ms.
+	runtime.GOMAXPROCS(max(4, runtime.NumCPU()+2))
+}

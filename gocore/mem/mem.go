@@ -104,3 +104,6 @@ func Bytes(addr uintptr, n int) []byte {
 
 // Pointer converts a foreign address at the point of use.
 func Pointer(addr uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
+
+// Words views n 64-bit words at a foreign address, under the same conditions as Bytes.
+func Words(addr uintptr, n int) []uint64 { return unsafe.Slice((*uint64)(Pointer(addr)), n) }

@@ -1,0 +1,37 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/tent-engine/tent/gocore/control"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// answers is the engine as peers reach it over the control plane.
+type answers Engine
+
+var _ control.Handler = (*answers)(nil)
+
+// Describe implements control.Handler.
+func (a *answers) Describe(context.Context, transport.Peer) (*segment.Description, error) {
+	return (*Engine)(a).description(false), nil
+}
+
+// Serve implements control.Handler.
+func (a *answers) Serve(ctx context.Context, from transport.Peer, name string, message []byte) ([]byte, error) {
+	for _, p := range a.ports {
+		if p.name == name && p.transport != nil {
+			from.Self = from.Incarnation == a.incarnation
+			return p.transport.Serve(ctx, from, message)
+		}
+	}
+	return nil, errs.New(errs.NotImplemented, "serve", "transport %q is not open here", name).
+		WithScope(errs.ScopeTransport, errs.SideLocal)
+}
+
+// Notified implements control.Handler. Messages carry their own numbers.
+func (a *answers) Notified(_ context.Context, from transport.Peer, _ uint64, message []byte) error {
+	return a.notes.take(from, message)
+}

@@ -1,0 +1,377 @@
+package engine
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// batch is what the engine keeps beside the core's record of a batch: who waits for it, which regions it uses, and the
+// notification that is part of its end. One a slot, used again by the next generation. Guarded by the engine's mutex.
+//
+//	PENDING --last task ended--> [COMPLETED and has a note: note sent and taken] --> final: cell, waiters, ring
+type batch struct {
+	id      dispatch.BatchID
+	started clock.Time
+	counted bool // in Engine.active until it has ended
+	ended   bool // final: what the page shows does not change any more until tasks are added
+	note    *note
+	failure *errs.Error // of the notification, if that is what failed
+	timeout bool        // failure is a time-out
+	watched bool
+	freeing bool
+	waiters []*waiter
+	uses    []*region // each with one use taken
+}
+
+// waiter parks one thread. wake has room for one token, so waking never blocks.
+type waiter struct{ wake chan struct{} }
+
+var waiters = sync.Pool{New: func() any { return &waiter{make(chan struct{}, 1)} }}
+
+// NewBatch makes a batch for up to capacity tasks. Free it with FreeBatch, at any time.
+func (e *Engine) NewBatch(capacity int) (dispatch.BatchID, error) {
+	if err := e.usable(); err != nil {
+		return 0, err
+	}
+	if capacity < 1 {
+		return 0, errs.New(errs.InvalidArgument, "batch", "capacity %d is not at least 1", capacity)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	id, err := e.newBatch(capacity)
+	if err != nil {
+		return 0, err
+	}
+	return id, nil
+}
+
+func (e *Engine) newBatch(capacity int) (dispatch.BatchID, *errs.Error) {
+	if e.closing { // looked at again under the mutex: after Close has passed here nothing is taken any more
+		return 0, closedError()
+	}
+	id, err := e.core.NewBatch(capacity)
+	if err != nil {
+		return 0, err
+	}
+	slot := id.Slot()
+	if e.batches[slot] == nil {
+		e.batches[slot] = &batch{}
+	}
+	b := e.batches[slot]
+	*b = batch{id: id, waiters: b.waiters[:0], uses: b.uses[:0]}
+	e.page.publish(id, dispatch.Completed, 0, 0, 0)
+	return id, nil
+}
+
+// lookup returns the engine's record of a live batch. The caller holds e.mu.
+func (e *Engine) lookup(id dispatch.BatchID) (*batch, *errs.Error) {
+	if int(id.Slot()) < len(e.batches) {
+		if b := e.batches[id.Slot()]; b != nil && b.id == id && id != 0 {
+			return b, nil
+		}
+	}
+	return nil, errs.New(errs.InvalidEntry, "batch", "batch %d does not exist or was freed", uint64(id))
+}
+
+// submit adds tasks to a batch: all of them or none. specs and uses are copied.
+func (e *Engine) submit(id dispatch.BatchID, c *call) (first int, err error) {
+	e.mu.Lock()
+	first, failure := e.enqueue(id, c)
+	if failure != nil {
+		e.mu.Unlock()
+		return 0, failure
+	}
+	e.step()
+	e.unlock()
+	e.turn()
+	return first, nil
+}
+
+// enqueue hands tasks to the core. The caller holds e.mu.
+func (e *Engine) enqueue(id dispatch.BatchID, c *call) (int, *errs.Error) {
+	b, err := e.lookup(id)
+	if err != nil {
+		return 0, err
+	}
+	if e.closing {
+		return 0, closedError()
+	}
+	if b.freeing {
+		return 0, errs.New(errs.InvalidEntry, "submit", "batch %d was freed", uint64(id))
+	}
+	now := clock.Now()
+	if b.note != nil && c.note != nil {
+		return 0, errs.New(errs.InvalidArgument, "submit", "the batch has a notification already").
+			WithHint("one notification a batch, sent after its last byte")
+	}
+	for _, r := range c.uses {
+		if err := r.use(); err != nil { // closed meanwhile
+			e.unuse(c.uses, r)
+			return 0, err
+		}
+	}
+	first, err := e.core.Submit(id, c.specs, now)
+	if err != nil {
+		e.unuse(c.uses, nil)
+		return 0, err
+	}
+	if b.started == 0 {
+		b.started = now
+	}
+	if b.ended || !b.counted {
+		b.ended, b.counted = false, true
+		e.active++
+	}
+	b.uses = append(b.uses, c.uses...)
+	if c.note != nil {
+		c.note.batch = id
+		b.note = c.note
+	}
+	if len(c.specs) == 0 { // nothing to move: only the notification
+		e.mirror(id, now)
+	}
+	return first, nil
+}
+
+// unuse gives back the uses taken before the one that failed, or all.
+func (e *Engine) unuse(uses []*region, failed *region) {
+	for _, r := range uses {
+		if r == failed {
+			return
+		}
+		r.unuse()
+	}
+}
+
+// mirror brings the page up to date with the core, and ends the batch when everything that belongs to it is done. The
+// caller holds e.mu.
+func (e *Engine) mirror(id dispatch.BatchID, now clock.Time) {
+	b, err := e.lookup(id)
+	if err != nil {
+		return
+	}
+	sum, err := e.core.Summary(id)
+	if err != nil {
+		return
+	}
+	state := sum.State
+	if state.Terminal() && b.note != nil {
+		switch {
+		case b.failure != nil:
+			state = dispatch.Failed
+			if b.timeout {
+				state = dispatch.TimedOut
+			}
+		case b.note.taken:
+		case state == dispatch.Completed:
+			if !b.note.queued {
+				b.note.queued = true
+				e.notifier.queue(b.note)
+				e.after.notes = true
+			}
+			state = dispatch.Pending
+		}
+	}
+	if !state.Terminal() {
+		e.page.publish(id, state, sum.Bytes, sum.Pending, 0)
+		return
+	}
+	e.page.publish(id, state, sum.Bytes, sum.Pending, int64(max(1, now-b.started)))
+	if !b.ended {
+		e.finish(b)
+	}
+}
+
+// finish wakes whoever waits for the batch. The caller holds e.mu.
+func (e *Engine) finish(b *batch) {
+	b.ended = true
+	if b.counted {
+		b.counted = false
+		if e.active--; e.active == 0 && e.closing {
+			select {
+			case e.idle <- struct{}{}:
+			default:
+			}
+		}
+	}
+	for i, w := range b.waiters {
+		b.waiters[i] = nil
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	}
+	b.waiters = b.waiters[:0]
+	for i, r := range b.uses {
+		b.uses[i] = nil
+		r.unuse()
+	}
+	b.uses = b.uses[:0]
+	if b.watched {
+		b.watched = false
+		e.ring.push(uint64(b.id))
+		e.after.ring = true
+	}
+	if b.freeing {
+		e.release(b)
+	}
+}
+
+// notified takes the outcome of a batch's notification. The caller holds e.mu.
+func (e *Engine) notified(id dispatch.BatchID, cause *errs.Error, now clock.Time) {
+	b, err := e.lookup(id)
+	if err != nil || b.note == nil {
+		return
+	}
+	b.note.taken = cause == nil
+	b.failure = cause
+	b.timeout = cause != nil && cause.Code == errs.Timeout
+	e.mirror(id, now)
+}
+
+// FreeBatch gives a batch back; while tasks are pending it goes when the last has ended. Its id is stale at once.
+func (e *Engine) FreeBatch(id dispatch.BatchID) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	b, err := e.lookup(id)
+	if err != nil {
+		return err
+	}
+	if b.freeing {
+		return errs.New(errs.InvalidEntry, "free batch", "batch %d was freed already", uint64(id))
+	}
+	b.freeing = true
+	if b.ended || b.started == 0 {
+		e.release(b)
+	}
+	return nil
+}
+
+func (e *Engine) release(b *batch) {
+	e.page.retire(b.id)
+	if err := e.core.FreeBatch(b.id, clock.Now()); err != nil {
+		e.log.Error("free batch", "batch", uint64(b.id), "err", err)
+	}
+	b.id, b.note = 0, nil
+}
+
+// Cancel asks that tasks end without moving more bytes; task -1 means all. It returns how many had not ended yet. The
+// end comes within the fence bound.
+func (e *Engine) Cancel(id dispatch.BatchID, task int) (int, error) {
+	first, n := task, 1
+	if task < 0 {
+		first, n = 0, math.MaxInt
+	}
+	e.mu.Lock()
+	b, err := e.lookup(id)
+	if err != nil {
+		e.mu.Unlock()
+		return 0, err
+	}
+	asked, err := e.core.Cancel(id, first, n, clock.Now())
+	if err != nil {
+		e.mu.Unlock()
+		return 0, err
+	}
+	if task < 0 && b.note != nil && b.note.queued && !b.note.taken && b.failure == nil {
+		if e.notifier.drop(b.note) {
+			asked++
+			b.failure = errs.New(errs.Canceled, "notify", "the transfer was canceled before its notification was sent")
+			e.mirror(id, clock.Now())
+		}
+	}
+	e.step()
+	e.unlock()
+	e.turn()
+	return asked, nil
+}
+
+// Status of one task.
+func (e *Engine) Status(id dispatch.BatchID, task int) (dispatch.Status, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, err := e.lookup(id); err != nil {
+		return dispatch.Status{}, err
+	}
+	s, err := e.core.Status(id, task)
+	if err != nil {
+		return dispatch.Status{}, err
+	}
+	return s, nil
+}
+
+// Summary of a batch; State is Pending until a notification that belongs to it was taken.
+func (e *Engine) Summary(id dispatch.BatchID) (dispatch.Summary, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	b, err := e.lookup(id)
+	if err != nil {
+		return dispatch.Summary{}, err
+	}
+	sum, err := e.core.Summary(id)
+	if err != nil {
+		return dispatch.Summary{}, err
+	}
+	sum.State = e.page.state(id)
+	if b.failure != nil && sum.Err == nil {
+		sum.Err = b.failure
+	}
+	return sum, nil
+}
+
+// Failed writes the indexes of tasks that did not complete into out, as far as they fit, and returns how many there are.
+func (e *Engine) Failed(id dispatch.BatchID, out []uint64) (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	sum, err := e.core.Summary(id)
+	if err != nil {
+		return 0
+	}
+	for i := range sum.Tasks {
+		if s, err := e.core.Status(id, i); err == nil && s.State.Terminal() && s.State != dispatch.Completed {
+			if n < len(out) {
+				out[n] = uint64(i)
+			}
+			n++
+		}
+	}
+	return n
+}
+
+// Elapsed is the time from the first submit to the end, or to now.
+func (e *Engine) Elapsed(id dispatch.BatchID) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	b, err := e.lookup(id)
+	if err != nil || b.started == 0 {
+		return 0
+	}
+	if ns := atomic.LoadUint64(&e.page.cell(id.Slot()).elapsed); ns != 0 {
+		return time.Duration(ns)
+	}
+	return clock.Now().Sub(b.started)
+}
+
+// Watch asks that the end of a batch be pushed on the completion ring; at once if it has ended.
+func (e *Engine) Watch(id dispatch.BatchID) error {
+	e.mu.Lock()
+	b, err := e.lookup(id)
+	if err != nil {
+		e.mu.Unlock()
+		return err
+	}
+	if b.ended {
+		e.ring.push(uint64(id))
+		e.after.ring = true
+	} else {
+		b.watched = true
+	}
+	e.unlock()
+	return nil
+}

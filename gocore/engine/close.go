@@ -1,0 +1,138 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// closeGrace is what the end may take beyond the caller's time: the fence bounds, and what transports need to hang up.
+const closeGrace = 3 * time.Second
+
+// Close ends the engine and returns when it is quiescent, or says what is not: held names what a kernel, a driver or a
+// peer would not give back. With cancel, transfers under way are cancelled at once; without, they have until timeout.
+//
+// The order, and what would happen in another one:
+//
+//  1. Nothing new is taken, or the end would never come.
+//  2. Transfers end or are cancelled; their tasks' ends need live links.
+//  3. Notifications end: they belong to transfers, and need the control plane.
+//  4. Regions are revoked while our readers still serve, so that peers are refused instead of cut off.
+//  5. Links are detached, transports closed: no thread of theirs touches memory any more.
+//  6. The control plane ends: until here peers can ask for withdrawals.
+//  7. The progress goroutine ends; the page stays mapped until Forget, since Python still looks at it.
+func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
+	if e.closed.Swap(true) {
+		return nil
+	}
+	until := clock.Now().Add(timeout)
+	e.mu.Lock()
+	e.closing = true
+	e.mu.Unlock()
+	if !cancel {
+		e.drained(timeout)
+	}
+	e.cancelAll()
+	grace := max(closeGrace, until.Sub(clock.Now()))
+	e.drained(closeGrace)
+	e.notifier.close()
+
+	ctx, done := context.WithTimeout(context.Background(), grace)
+	defer done()
+	held = append(held, e.closeRegions(ctx)...)
+	held = append(held, e.closeLinks(ctx)...)
+	e.closeServer()
+	e.client.Close()
+	e.stop()
+	e.poke()
+	e.routines.Wait()
+	e.mu.Lock()
+	e.step()
+	left := e.core.Outstanding()
+	e.mu.Unlock()
+	if left > 0 {
+		held = append(held, fmt.Sprintf("%d slices whose completion never came", left))
+	}
+	_ = e.signal.close()
+	_ = e.noted.close()
+	return held
+}
+
+// Forget unmaps the shared page. The engine is closed and nobody looks at the page any more.
+func (e *Engine) Forget() error {
+	if !e.closed.Load() {
+		return errs.New(errs.InvalidArgument, "forget", "the engine is not closed")
+	}
+	return e.page.close()
+}
+
+// drained waits until no batch is under way.
+func (e *Engine) drained(timeout time.Duration) {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	for {
+		e.mu.Lock()
+		n := e.active
+		e.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		select {
+		case <-e.idle:
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+func (e *Engine) cancelAll() {
+	e.mu.Lock()
+	var pending []*batch
+	for _, b := range e.batches {
+		if b != nil && b.id != 0 && !b.ended && b.started != 0 {
+			pending = append(pending, b)
+		}
+	}
+	for _, b := range pending {
+		if _, err := e.core.Cancel(b.id, 0, 1<<62, clock.Now()); err != nil {
+			e.log.Error("cancel at close", "err", err)
+		}
+	}
+	e.step()
+	e.unlock()
+	e.turn()
+}
+
+func (e *Engine) closeRegions(ctx context.Context) (held []string) {
+	for _, r := range e.regions.list() {
+		if err := e.CloseRegion(ctx, r.ID); err != nil {
+			held = append(held, fmt.Sprintf("region %s: %v", r.label(), err))
+		}
+	}
+	e.regions.retire.Wait()
+	return held
+}
+
+func (e *Engine) closeLinks(ctx context.Context) (held []string) {
+	e.segments.mu.Lock()
+	var peers []*peer
+	for _, p := range e.segments.peers {
+		peers = append(peers, p)
+	}
+	e.segments.mu.Unlock()
+	for _, p := range peers {
+		p.detach()
+	}
+	for _, p := range e.ports {
+		if p.transport == nil {
+			continue
+		}
+		if err := p.transport.Close(ctx); err != nil {
+			held = append(held, fmt.Sprintf("transport %s: %v", p.name, err))
+		}
+	}
+	return held
+}

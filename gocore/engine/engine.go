@@ -1,0 +1,329 @@
+// Package engine is the shell around the core: it owns the core's mutex and goroutines, plugs the transports in, keeps
+// regions, segments and batches, and is the Go API of tent. gocore/doc.go tells the flow and the shutdown order.
+//
+// Every method may be called from any goroutine.
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"log/slog"
+	"net"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/config"
+	"github.com/tent-engine/tent/gocore/control"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/meta"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Version of the engine and of what it says on the wire; major versions must agree.
+const Version = control.Version
+
+// Plug is a transport that an engine may use, in order of preference, with its settings.
+type Plug struct {
+	Factory  transport.Factory
+	Settings any
+}
+
+// Options of an engine.
+type Options struct {
+	Config     *config.Config // nil: defaults
+	Transports []Plug
+}
+
+// Engine is one process's instance. Two engines in one process share nothing.
+type Engine struct {
+	config      *config.Config
+	name        string
+	address     string
+	port        int
+	machine     string
+	incarnation uint64
+	cores       int
+	stall       time.Duration
+	log         *slog.Logger
+
+	// The core and what mirrors it.
+	mu        sync.Mutex
+	core      *dispatch.Core
+	batches   []*batch // by slot
+	active    int      // batches that have not ended
+	idle      chan struct{}
+	closing   bool
+	taken     inbox // the emptied other half of inbox
+	outboxes  [][]*outbox
+	linkPorts []*port       // by core link
+	leaving   []plan.LinkID // detached, not forgotten yet
+	armed     clock.Time
+	after     afterwards
+
+	inbox      inbox
+	page       *page
+	poked      chan struct{}
+	spinMisses atomic.Int32
+	closed     atomic.Bool
+	planEpoch  atomic.Uint64
+
+	ports   []*port // one a plug, also for those that are not open
+	infos   []transport.Info
+	pollers []transport.Poller
+
+	regions     regionTable
+	allocations struct {
+		mu   sync.Mutex
+		byID map[mem.RegionID]*region
+	}
+	segments segmentTable
+	grids    gridTable
+	builders builders
+
+	store    meta.Store
+	server   *control.Server
+	client   *control.Client
+	notifier *notifier
+	notes    *notes
+	signal   *signal // completions of watched batches, log records
+	noted    *signal // notifications wait
+	ring     ring
+	events   bounded[event.Event]
+	logs     logs
+
+	stop     context.CancelFunc
+	routines sync.WaitGroup
+}
+
+// Open starts an engine. What it cannot start it takes back before it returns the error.
+func Open(ctx context.Context, o Options) (_ *Engine, err error) {
+	if o.Config == nil {
+		if o.Config, err = config.Load(config.Options{}); err != nil {
+			return nil, err
+		}
+	}
+	c := &o.Config.Engine
+	e := &Engine{config: o.Config, name: c.Name, machine: meta.MachineID(), cores: runtime.NumCPU(),
+		incarnation: newIncarnation(), stall: c.TransferStallTimeout, armed: clock.Never, poked: make(chan struct{}, 1),
+		batches: make([]*batch, c.MaxBatches), store: meta.PeerToPeer{}, idle: make(chan struct{}, 1)}
+	e.logs = logs{engine: e, level: logLevel(c.LogLevel), records: bounded[LogRecord]{limit: logsMax}}
+	e.log = slog.New(&handler{logs: &e.logs})
+	e.events.limit = eventsMax
+	e.allocations.byID = make(map[mem.RegionID]*region)
+	e.grids.byID = make(map[GridID]*grid)
+	e.builders.byID = make(map[BuilderID]*call)
+	e.segments.peers = make(map[peerKey]*peer)
+	undo := &steps{}
+	defer func() {
+		if err != nil {
+			undo.run()
+		}
+	}()
+	if e.page, err = newPage(c.MaxBatches); err != nil {
+		return nil, err
+	}
+	undo.add(func() { _ = e.page.close() })
+	if e.signal, err = newSignal(); err != nil {
+		return nil, err
+	}
+	undo.add(func() { _ = e.signal.close() })
+	if e.noted, err = newSignal(); err != nil {
+		return nil, err
+	}
+	undo.add(func() { _ = e.noted.close() })
+	e.notes = newNotes(c.NotificationQueue, e.noted)
+	e.notifier = newNotifier(e)
+	undo.add(e.notifier.close)
+	if err = e.listen(o, undo); err != nil {
+		return nil, err
+	}
+	e.core = dispatch.New(e.coreOptions(o))
+	if err = e.plugIn(ctx, o.Transports, undo); err != nil {
+		return nil, err
+	}
+	e.openSelf()
+	e.server.Start((*answers)(e))
+	running, stop := context.WithCancel(context.Background())
+	e.stop = stop
+	e.routines.Go(func() { e.progress(running) })
+	return e, nil
+}
+
+// steps undoes what was done, last first.
+type steps struct{ list []func() }
+
+func (s *steps) add(f func()) { s.list = append(s.list, f) }
+
+func (s *steps) run() {
+	for i := len(s.list) - 1; i >= 0; i-- {
+		s.list[i]()
+	}
+}
+
+// listen binds the control plane to the host name of the settings and to each address of a transport.
+func (e *Engine) listen(o Options, undo *steps) error {
+	c := &o.Config.Engine
+	host := c.RPCServerHostname
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	port := strconv.Itoa(c.RPCServerPort)
+	wanted := []string{net.JoinHostPort(host, port)}
+	for _, address := range o.Config.TCP.Addresses {
+		if address != host && o.Config.Enabled("tcp") {
+			wanted = append(wanted, net.JoinHostPort(address, port))
+		}
+	}
+	options := control.Options{Self: e.self, Log: e.log}
+	server, err := control.Listen(wanted, options)
+	if err != nil {
+		return err
+	}
+	e.server = server
+	undo.add(func() { e.closeServer() })
+	_, bound, err := net.SplitHostPort(server.Addresses()[0])
+	if err != nil {
+		return errs.Wrap(errs.Internal, "engine: listen", err)
+	}
+	e.address = net.JoinHostPort(host, bound)
+	if e.port, err = strconv.Atoi(bound); err != nil {
+		return errs.Wrap(errs.Internal, "engine: listen", err)
+	}
+	if e.name == "" {
+		e.name = e.address
+	}
+	e.client = control.NewClient(options)
+	undo.add(func() { e.client.Close() })
+	return nil
+}
+
+func (e *Engine) closeServer() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := e.server.Close(ctx); err != nil {
+		e.log.Warn("control server", "err", err)
+	}
+}
+
+// plugIn opens the transports that are enabled and can work here.
+func (e *Engine) plugIn(ctx context.Context, plugs []Plug, undo *steps) error {
+	e.infos = make([]transport.Info, len(plugs))
+	for i, plug := range plugs {
+		p := &port{engine: e, index: uint8(i), name: plug.Factory.Name(), links: map[transport.Link]plan.LinkID{},
+			peers: map[transport.Link]*peer{}}
+		e.ports = append(e.ports, p)
+		if reason := plug.Factory.Check(); reason != nil {
+			if err := e.config.Unavailable(p.name, reason); err != nil {
+				return err
+			}
+			p.reason = reason.Error()
+			continue
+		}
+		if !e.config.Enabled(p.name) {
+			p.reason = "transports/" + p.name + "/enable is false"
+			continue
+		}
+		opened, err := plug.Factory.Open(ctx, plug.Settings, p, p)
+		if err != nil {
+			return err
+		}
+		undo.add(func() { _ = opened.Close(ctx) })
+		p.transport = opened
+		e.infos[i] = opened.Info()
+		p.notifier, _ = opened.(transport.Notifier)
+		if poller, ok := opened.(transport.Poller); ok {
+			e.pollers = append(e.pollers, poller)
+		}
+	}
+	return nil
+}
+
+func (e *Engine) coreOptions(o Options) dispatch.Options {
+	c := &o.Config.Engine
+	names := make([]string, len(o.Transports))
+	for i, plug := range o.Transports {
+		names[i] = plug.Factory.Name()
+	}
+	failovers := c.MaxFailoverAttempts
+	if failovers == 0 {
+		failovers = -1 // the core takes 0 for its default
+	}
+	return dispatch.Options{Batches: c.MaxBatches, Pending: c.MaxPendingRequests, Failovers: failovers,
+		Stall: c.TransferStallTimeout, FenceHost: c.FenceTimeoutHost, FenceNetwork: c.FenceTimeoutNetwork,
+		Merge: c.MergeRequests, Transports: names}
+}
+
+// openSelf makes our own memory segment 0. Its links are attached at its first use.
+func (e *Engine) openSelf() {
+	identity := e.self()
+	identity.Self = true
+	p := e.peer(identity)
+	e.segments.mu.Lock()
+	e.segments.add(&handle{peer: p})
+	e.segments.mu.Unlock()
+}
+
+func newIncarnation() uint64 {
+	var b [8]byte
+	rand.Read(b[:]) // does not fail on Linux
+	return binary.LittleEndian.Uint64(b[:]) | 1
+}
+
+func logLevel(name string) slog.Level {
+	return map[string]slog.Level{"debug": slog.LevelDebug, "warning": slog.LevelWarn, "error": slog.LevelError}[name]
+}
+
+// usable is the first look of every call.
+func (e *Engine) usable() error {
+	if e.closed.Load() {
+		return closedError()
+	}
+	return nil
+}
+
+// self describes this engine to peers.
+func (e *Engine) self() transport.Peer {
+	return transport.Peer{Address: e.address, Name: e.name, MachineID: e.machine, Incarnation: e.incarnation}
+}
+
+// Address is all that a peer needs to know: "host:port" of the control plane.
+func (e *Engine) Address() string { return e.address }
+
+// Name is the one from the settings, else the address.
+func (e *Engine) Name() string { return e.name }
+
+// Self describes this engine as peers see it.
+func (e *Engine) Self() transport.Peer { return e.self() }
+
+// Port of the control plane.
+func (e *Engine) Port() int { return e.port }
+
+// Config returns the effective settings.
+func (e *Engine) Config() *config.Config { return e.config }
+
+// Transports returns the names by the index that statuses carry.
+func (e *Engine) Transports() []string {
+	names := make([]string, len(e.ports))
+	for i, p := range e.ports {
+		names[i] = p.name
+	}
+	return names
+}
+
+// Page returns the shared page: an array of 32-byte cells by batch slot. It stays mapped until Forget.
+func (e *Engine) Page() (addr uintptr, size int) { return e.page.addr, int(e.page.size) }
+
+// EventFd becomes readable when a watched batch has ended or a log record waits, NoteFd while notifications wait.
+func (e *Engine) EventFd() int { return e.signal.fd }
+
+// NoteFd is readable while notifications wait.
+func (e *Engine) NoteFd() int { return e.noted.fd }

@@ -1,0 +1,134 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/event"
+)
+
+const (
+	eventsMax = 4096
+	logsMax   = 1024
+)
+
+// bounded keeps the newest of what is pushed; who does not read in time loses the oldest, and dropped says how many.
+type bounded[T any] struct {
+	mu      sync.Mutex
+	items   []T
+	limit   int
+	dropped uint64
+}
+
+func (b *bounded[T]) push(item T) {
+	b.mu.Lock()
+	if len(b.items) >= b.limit {
+		b.items = append(b.items[:0], b.items[b.limit/2:]...)
+		b.dropped += uint64(b.limit / 2)
+	}
+	b.items = append(b.items, item)
+	b.mu.Unlock()
+}
+
+func (b *bounded[T]) drain(most int) []T {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := min(most, len(b.items))
+	out := append([]T(nil), b.items[:n]...)
+	b.items = append(b.items[:0], b.items[n:]...)
+	return out
+}
+
+// Events takes up to most events that happened since the last call, oldest first.
+func (e *Engine) Events(most int) []event.Event { return e.events.drain(most) }
+
+// LogRecord is one log line for whoever shows it.
+type LogRecord struct {
+	Time    time.Time
+	Level   slog.Level
+	Message string
+	Attrs   map[string]string
+}
+
+// Logs takes up to most log records since the last call, oldest first.
+func (e *Engine) Logs(most int) []LogRecord { return e.logs.records.drain(most) }
+
+// logs is the engine's slog.Handler: records go into a bounded ring that the Python thread empties into logging.
+type logs struct {
+	records bounded[LogRecord]
+	level   slog.Level
+	engine  *Engine
+}
+
+// event turns an event into its log line; the texts of failover and of rails are those of the failover seed, which
+// people grep for. It reports whether a line was made.
+func (l *logs) event(ev *event.Event) bool {
+	level, text := slog.LevelInfo, ""
+	switch ev.Kind {
+	case event.Failover:
+		level, text = slog.LevelWarn, fmt.Sprintf("Transport failover: %s -> %s (attempt %d/%d)", ev.From, ev.To, ev.N, ev.M)
+	case event.FailoverExhausted:
+		level, text = slog.LevelError, fmt.Sprintf("Task failover limit reached (%d), last transport=%s", ev.M, ev.From)
+	case event.FailoverNoRoute:
+		level, text = slog.LevelError, fmt.Sprintf("No more transports available after %s failed", ev.From)
+	case event.RailRecovered:
+		text = "Rail recovered: " + ev.Rail
+		if ev.To != "" {
+			text += " (" + ev.To + ")"
+		}
+	case event.RailDown, event.RailCondemned, event.LinkDown, event.PeerGone, event.Dirty, event.Stalled:
+		level, text = slog.LevelWarn, ev.Kind.String()
+	default:
+		level, text = slog.LevelDebug, ev.Kind.String()
+	}
+	if level < l.level {
+		return false
+	}
+	attrs := map[string]string{}
+	for k, v := range map[string]string{"peer": ev.Peer, "transport": ev.Transport, "rail": ev.Rail} {
+		if v != "" {
+			attrs[k] = v
+		}
+	}
+	if ev.Err != nil {
+		attrs["cause"] = ev.Err.Error()
+	}
+	l.records.push(LogRecord{time.Now(), level, text, attrs})
+	return true
+}
+
+// handler adapts logs to slog; attrs and group come from With.
+type handler struct {
+	logs  *logs
+	attrs []slog.Attr
+	group string
+}
+
+func (h *handler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.logs.level }
+
+func (h *handler) Handle(_ context.Context, r slog.Record) error {
+	attrs := make(map[string]string, len(h.attrs)+r.NumAttrs())
+	for _, a := range h.attrs {
+		attrs[a.Key] = a.Value.String()
+	}
+	r.Attrs(func(a slog.Attr) bool { attrs[h.group+a.Key] = a.Value.String(); return true })
+	h.logs.records.push(LogRecord{r.Time, r.Level, r.Message, attrs})
+	h.logs.engine.signal.raise()
+	return nil
+}
+
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	more := append([]slog.Attr(nil), h.attrs...)
+	for _, a := range attrs {
+		a.Key = h.group + a.Key
+		more = append(more, a)
+	}
+	return &handler{h.logs, more, h.group}
+}
+
+func (h *handler) WithGroup(name string) slog.Handler {
+	return &handler{h.logs, h.attrs, h.group + name + "."}
+}

@@ -1,0 +1,114 @@
+package engine
+
+import (
+	"runtime"
+
+	"github.com/tent-engine/tent/gocore/metrics"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Explanation says which routes a request would take now, in order, and why not the others.
+type Explanation struct {
+	Routes   []ExplainedRoute    `json:"routes"`
+	Rejected []ExplainedRejected `json:"rejected"`
+}
+
+// ExplainedRoute is one way, with its rails as they are now.
+type ExplainedRoute struct {
+	Transport string   `json:"transport"`
+	Hops      int      `json:"hops"`
+	Rails     []string `json:"rails"`
+	State     string   `json:"state"`
+}
+
+// ExplainedRejected is a way that is not taken.
+type ExplainedRejected struct {
+	Transport string `json:"transport"`
+	Reason    string `json:"reason"`
+}
+
+// Explain plans a request of one byte without submitting it.
+func (e *Engine) Explain(op transport.Op, source uintptr, at Remote) (*Explanation, error) {
+	if err := e.usable(); err != nil {
+		return nil, err
+	}
+	c := newCall()
+	defer c.free()
+	t := Terms{Op: op}
+	if err := t.check(); err != nil {
+		return nil, err
+	}
+	if err := c.add(e, &t, source, at, 1); err != nil {
+		return nil, err
+	}
+	out := &Explanation{Routes: []ExplainedRoute{}, Rejected: []ExplainedRejected{}}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range c.plan.Routes {
+		r := &c.plan.Routes[i]
+		route := ExplainedRoute{Transport: e.ports[r.Transport].name, Hops: len(r.Hops), Rails: []string{}}
+		for _, h := range r.Hops {
+			link := e.core.Link(h.Link)
+			route.Rails = append(route.Rails, link.Rails...)
+			route.State = link.State
+		}
+		out.Routes = append(out.Routes, route)
+	}
+	for _, r := range c.plan.Rejected {
+		out.Rejected = append(out.Rejected, ExplainedRejected{r.Transport, r.Reason})
+	}
+	return out, nil
+}
+
+// snapshot copies the counters; it holds the engine's mutex only for the copy.
+func (e *Engine) snapshot() *metrics.Snapshot {
+	s := &metrics.Snapshot{Version: Version, GoVersion: runtime.Version(), Transports: make([]metrics.Transport, len(e.ports))}
+	for _, r := range e.regions.list() {
+		s.Regions++
+		s.RegisteredBytes += r.Size
+	}
+	if list := e.segments.open.Load(); list != nil {
+		for _, h := range *list {
+			if h != nil && h.id != Local {
+				s.Segments++
+			}
+		}
+	}
+	e.segments.mu.Lock()
+	for _, p := range e.segments.peers {
+		if p.ready.Load() && p.gone.Load() == nil {
+			s.Peers++
+		}
+	}
+	e.segments.mu.Unlock()
+	e.notes.mu.Lock()
+	s.Notifications = metrics.Notifications{Sent: e.notifier.sent.Load(), Received: e.notes.taken, Refused: e.notes.refused,
+		Waiting: e.notes.waits()}
+	e.notes.mu.Unlock()
+
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s.Batches, s.PendingRequests = e.core.Batches(), e.core.Pending()
+	for i, p := range e.ports {
+		t := &s.Transports[i]
+		t.Name = p.name
+		for class := range t.Classes {
+			t.Classes[class] = *e.core.Counters(uint8(i), class)
+		}
+		g := e.core.Gauges(uint8(i))
+		t.Queued, t.RailsUp, t.RailsDown, t.RailErrors, t.Condemned, t.InFlight =
+			g.Queued, g.RailsUp, g.RailsDown, g.RailErrors, g.Condemned, g.InFlight
+		for j, q := range e.ports {
+			if n := e.core.Failovers(uint8(i), uint8(j)); n > 0 {
+				s.Failovers = append(s.Failovers, metrics.Failover{From: p.name, To: q.name, Count: n})
+			}
+		}
+	}
+	return s
+}
+
+// Metrics returns counters and gauges by name.
+func (e *Engine) Metrics() map[string]float64 { return metrics.Flat(e.snapshot()) }
+
+// MetricsText returns them in Prometheus' text format.
+func (e *Engine) MetricsText() (string, error) { return metrics.Text(e.snapshot()) }

@@ -1,0 +1,79 @@
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// inbox is where any goroutine leaves what the core must hear. Pushing takes a few nanoseconds under a lock of its own, so
+// a transport never waits for a step of the core. Completions, which come by the thousand, have their own array; the rest
+// is rare and kept in order as notices.
+//
+// Bounds: completions by the slices that are outstanding, refusals by those in outboxes, notices by rails and peers.
+type inbox struct {
+	filled atomic.Bool // something is inside; readable without the lock
+
+	mu          sync.Mutex
+	completions []transport.Completion
+	refused     []*transport.Slice
+	notices     []notice
+}
+
+// notice is a rare event: about a rail, a link or a peer.
+type notice struct {
+	kind  noticeKind
+	link  plan.LinkID
+	peer  uint32
+	rail  transport.Rail
+	info  transport.RailInfo
+	cause *errs.Error
+	batch dispatch.BatchID
+}
+
+type noticeKind uint8
+
+const (
+	noticeReady noticeKind = iota
+	noticeProgress
+	noticeRailUp
+	noticeRailDown
+	noticeLinkDown
+	noticePeerGone
+	noticeNotified // the notification of a batch was taken, or cause says why not
+)
+
+func (b *inbox) complete(list []transport.Completion) {
+	b.mu.Lock()
+	b.completions = append(b.completions, list...)
+	b.filled.Store(true)
+	b.mu.Unlock()
+}
+
+func (b *inbox) refuse(list []*transport.Slice) {
+	b.mu.Lock()
+	b.refused = append(b.refused, list...)
+	b.filled.Store(true)
+	b.mu.Unlock()
+}
+
+func (b *inbox) notice(n notice) {
+	b.mu.Lock()
+	b.notices = append(b.notices, n)
+	b.filled.Store(true)
+	b.mu.Unlock()
+}
+
+// swap exchanges the contents with the emptied arrays of spare. Only the holder of the engine's mutex calls it.
+func (b *inbox) swap(spare *inbox) {
+	b.mu.Lock()
+	b.completions, spare.completions = spare.completions[:0], b.completions
+	b.refused, spare.refused = spare.refused[:0], b.refused
+	b.notices, spare.notices = spare.notices[:0], b.notices
+	b.filled.Store(false)
+	b.mu.Unlock()
+}

@@ -1,0 +1,261 @@
+package engine
+
+import (
+	"context"
+	"sync"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Terms are what all tasks of one call have in common.
+type Terms struct {
+	Op       transport.Op
+	Class    uint8
+	Hint     uint8      // upstream's TransportType, 0 for none
+	Deadline clock.Time // 0 for none
+}
+
+// Remote is a place in a segment: an offset in a region, or, with Region 0, an address (an offset if the segment was
+// opened on a region).
+type Remote struct {
+	Segment SegmentID
+	Region  mem.RegionID
+	Offset  uint64
+}
+
+// Request is one READ or WRITE between local memory and a place in a segment.
+type Request struct {
+	Terms
+	Source uintptr
+	Remote Remote
+	Length uint64
+}
+
+// Note is a notification that is sent after the last byte of its batch has arrived.
+type Note struct{ Name, Message []byte }
+
+// call collects what one submit needs, in arrays that are used again: nothing is allocated on the way to the core.
+type call struct {
+	specs []dispatch.TaskSpec
+	uses  []*region // each once
+	note  *note
+
+	// The last pair of regions and its plan: neighbours usually share it.
+	local  *region
+	remote *remoteRegion
+	op     transport.Op
+	hint   uint8
+	plan   *plan.Plan
+	peer   *peer
+	peers  int // how often the peer changed
+}
+
+var calls = sync.Pool{New: func() any { return new(call) }}
+
+func newCall() *call { return calls.Get().(*call) }
+
+func (c *call) free() {
+	clear(c.specs)
+	clear(c.uses)
+	*c = call{specs: c.specs[:0], uses: c.uses[:0]}
+	calls.Put(c)
+}
+
+// terms checks what a whole call has in common.
+func (t *Terms) check() *errs.Error {
+	switch {
+	case t.Op > transport.Write:
+		return errs.New(errs.InvalidArgument, "submit", "opcode %d is neither READ (0) nor WRITE (1)", t.Op)
+	case t.Class >= dispatch.ClassCount:
+		return errs.New(errs.InvalidArgument, "submit", "priority %d is not PRIO_HIGH (0), PRIO_MEDIUM (1) or PRIO_LOW (2)", t.Class)
+	case t.Hint != 0 && hintName(t.Hint) == "":
+		return errs.New(errs.InvalidArgument, "submit", "transport_hint %d is not a TransportType", t.Hint)
+	}
+	if t.Deadline == 0 {
+		t.Deadline = clock.Never
+	}
+	return nil
+}
+
+// add validates one piece and appends its task. The terms were checked.
+func (c *call) add(e *Engine, t *Terms, source uintptr, at Remote, length uint64) *errs.Error {
+	if length == 0 {
+		return errs.New(errs.InvalidArgument, "submit", "the length is 0").WithHint("leave empty requests out")
+	}
+	local := c.local
+	if local == nil || source < local.Addr || !mem.Contains(local.Size, uint64(source-local.Addr), length) {
+		if local = e.regions.find(source, length); local == nil {
+			return e.notRegistered(source, length)
+		}
+	}
+	p, remote, offset, err := c.resolve(e, at, length)
+	if err != nil {
+		return err
+	}
+	if err := c.bind(t, p, local, remote); err != nil {
+		return err
+	}
+	c.specs = append(c.specs, dispatch.TaskSpec{Op: t.Op, Class: t.Class, Plan: c.plan, Local: source, Remote: offset,
+		Length: length, Deadline: t.Deadline})
+	return nil
+}
+
+func (e *Engine) notRegistered(source uintptr, length uint64) *errs.Error {
+	if uint64(source)+length < length {
+		return errs.New(errs.InvalidArgument, "submit", "%d bytes at %#x wrap around 2^64", length, source)
+	}
+	if r := e.regions.find(source, 1); r != nil {
+		return errs.New(errs.AddressNotRegistered, "submit", "%d bytes at %#x leave the region %s of %d bytes at %#x",
+			length, source, r.label(), r.Size, r.Addr)
+	}
+	return errs.New(errs.AddressNotRegistered, "submit", "no registered region holds %d bytes at %#x", length, source).
+		WithHint("register the buffer first")
+}
+
+// resolve finds the remote region and the offset in it.
+func (c *call) resolve(e *Engine, at Remote, length uint64) (*peer, *remoteRegion, uint64, *errs.Error) {
+	h, err := e.segments.get(at.Segment)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	p := h.peer
+	if cause := p.gone.Load(); cause != nil {
+		return nil, nil, 0, cause
+	}
+	if !p.ready.Load() {
+		if err := p.join(context.Background()); err != nil {
+			return nil, nil, 0, errs.From("submit", err)
+		}
+	}
+	id := at.Region
+	if id == 0 {
+		id = h.base
+	}
+	if id == 0 { // by address
+		remote := c.remote
+		if remote == nil || c.peer != p || at.Offset < remote.Addr || !mem.Contains(remote.Size, at.Offset-remote.Addr, length) {
+			if remote, err = p.at(at.Offset, length); err != nil {
+				return nil, nil, 0, err
+			}
+		}
+		return p, remote, at.Offset - remote.Addr, nil
+	}
+	remote := c.remote
+	if remote == nil || c.peer != p || remote.ID != id {
+		if remote, err = p.region(id); err != nil {
+			return nil, nil, 0, err
+		}
+	}
+	if !mem.Contains(remote.Size, at.Offset, length) {
+		return nil, nil, 0, errs.New(errs.InvalidArgument, "submit", "%d bytes at offset %d leave the remote region %q of %d bytes",
+			length, at.Offset, remote.Name, remote.Size).WithPeer(p.identity.Address, "", "")
+	}
+	return p, remote, at.Offset, nil
+}
+
+// bind makes c.plan the plan between the two regions, and checks what both of them allow.
+func (c *call) bind(t *Terms, p *peer, local *region, remote *remoteRegion) *errs.Error {
+	if c.plan != nil && c.local == local && c.remote == remote && c.op == t.Op && c.hint == t.Hint {
+		return nil
+	}
+	if t.Op == transport.Read && local.ReadOnly {
+		return errs.New(errs.PermissionDenied, "submit", "a READ would write to the read-only buffer of region %s", local.label())
+	}
+	if remote.ReadOnly && t.Op == transport.Write || !p.identity.Self && !remote.Permission.Allows(t.Op == transport.Write) {
+		return errs.New(errs.PermissionDenied, "submit", "%s of the remote region %q is not allowed: its permission is %s",
+			t.Op, remote.Name, remote.Permission).WithPeer(p.identity.Address, "", "")
+	}
+	made, err := p.planFor(local, remote, t.Op, t.Hint)
+	if err != nil {
+		return err
+	}
+	if p != c.peer {
+		c.peers++
+	}
+	c.local, c.remote, c.op, c.hint, c.plan, c.peer = local, remote, t.Op, t.Hint, made, p
+	for _, r := range c.uses {
+		if r == local {
+			return nil
+		}
+	}
+	c.uses = append(c.uses, local)
+	return nil
+}
+
+// Submit adds requests to a batch: all of them or none. It returns the index of the first task. n may be nil.
+func (e *Engine) Submit(id dispatch.BatchID, requests []Request, n *Note) (int, error) {
+	return e.SubmitEach(id, len(requests), func(i int, r *Request) error { *r = requests[i]; return nil }, n)
+}
+
+// SubmitEach is Submit of count requests that fill makes one after the other, for callers who have them in another form.
+func (e *Engine) SubmitEach(id dispatch.BatchID, count int, fill func(i int, r *Request) error, n *Note) (int, error) {
+	if err := e.usable(); err != nil {
+		return 0, err
+	}
+	c := newCall()
+	defer c.free()
+	var r Request
+	for i := range count {
+		if err := fill(i, &r); err != nil {
+			return 0, at(i, errs.From("submit", err))
+		}
+		if err := r.Terms.check(); err != nil {
+			return 0, at(i, err)
+		}
+		if err := c.add(e, &r.Terms, r.Source, r.Remote, r.Length); err != nil {
+			return 0, at(i, err)
+		}
+	}
+	if err := c.notify(e, n); err != nil {
+		return 0, err
+	}
+	return e.submit(id, c)
+}
+
+// at adds the index of the request to an error.
+func at(i int, err *errs.Error) *errs.Error {
+	copied := *err
+	copied.Op = copied.Op + " [" + itoa(i) + "]"
+	return &copied
+}
+
+// Move starts a transfer of one request and returns its batch.
+func (e *Engine) Move(r *Request) (dispatch.BatchID, error) {
+	if err := e.usable(); err != nil {
+		return 0, err
+	}
+	c := newCall()
+	defer c.free()
+	if err := r.Terms.check(); err != nil {
+		return 0, err
+	}
+	if err := c.add(e, &r.Terms, r.Source, r.Remote, r.Length); err != nil {
+		return 0, err
+	}
+	return e.start(c)
+}
+
+// start makes a batch of exactly the call's tasks and submits them.
+func (e *Engine) start(c *call) (dispatch.BatchID, error) {
+	e.mu.Lock()
+	id, err := e.newBatch(max(1, len(c.specs)))
+	if err == nil {
+		if _, err = e.enqueue(id, c); err != nil {
+			b, _ := e.lookup(id)
+			e.release(b)
+		}
+	}
+	if err != nil {
+		e.mu.Unlock()
+		return 0, err
+	}
+	e.step()
+	e.unlock()
+	e.turn()
+	return id, nil
+}

@@ -1,0 +1,334 @@
+package engine
+
+import (
+	"context"
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// Limits of a notification.
+const (
+	NoteNameMax    = 255
+	NoteMessageMax = 64 << 10
+
+	noteBatchBytes = 64 << 10 // messages travel together up to this, or one alone
+	noteTries      = 20 * time.Millisecond
+	noteCall       = 5 * time.Second
+)
+
+// note is a notification on its way out, the last part of its batch.
+type note struct {
+	batch   dispatch.BatchID
+	peer    *peer
+	name    []byte
+	message []byte
+	limit   clock.Time
+	queued  bool // all bytes of the batch are there: it may be sent
+	taken   bool // the peer has it
+	number  uint64
+}
+
+// notify copies a notification into the call; nil is none.
+func (c *call) notify(e *Engine, n *Note) *errs.Error {
+	if n == nil {
+		return nil
+	}
+	switch {
+	case len(n.Name) > NoteNameMax:
+		return errs.New(errs.InvalidArgument, "notify", "the name has %d bytes, at most %d are allowed", len(n.Name), NoteNameMax)
+	case len(n.Message) > NoteMessageMax:
+		return errs.New(errs.InvalidArgument, "notify", "the message has %d bytes, at most %d are allowed", len(n.Message), NoteMessageMax)
+	case c.peer == nil:
+		return errs.New(errs.InvalidArgument, "notify", "there is no peer to notify")
+	case c.peers > 1:
+		return errs.New(errs.InvalidArgument, "notify", "the batch goes to several peers").
+			WithHint("send one batch a peer, or engine.notify afterwards")
+	}
+	limit := clock.Never
+	for i := range c.specs {
+		limit = min(limit, c.specs[i].Deadline)
+	}
+	c.note = &note{peer: c.peer, name: append([]byte(nil), n.Name...), message: append([]byte(nil), n.Message...), limit: limit}
+	return nil
+}
+
+// Notify sends a notification alone; the batch ends when the peer has taken it.
+func (e *Engine) Notify(to SegmentID, n Note, deadline clock.Time) (dispatch.BatchID, error) {
+	if err := e.usable(); err != nil {
+		return 0, err
+	}
+	h, err := e.segments.get(to)
+	if err != nil {
+		return 0, err
+	}
+	if cause := h.peer.gone.Load(); cause != nil {
+		return 0, cause
+	}
+	if err := h.peer.join(context.Background()); err != nil {
+		return 0, err
+	}
+	c := newCall()
+	defer c.free()
+	c.peer = h.peer
+	if err := c.notify(e, &n); err != nil {
+		return 0, err
+	}
+	if deadline != 0 {
+		c.note.limit = deadline
+	}
+	return e.start(c)
+}
+
+// notifier sends notifications: to each peer one message at a time, so that they arrive in order, by a transport that
+// carries notifications if there is one, else by the control plane. Each has a number that only grows: the receiver takes
+// a number once, whichever way it came.
+//
+// Lock order: engine mutex, then mu. Transports and the control plane are called without either.
+type notifier struct {
+	engine *Engine
+
+	mu      sync.Mutex
+	peers   map[*peer]*outgoing
+	closed  bool
+	senders sync.WaitGroup
+	sent    atomic.Uint64
+	ctx     context.Context
+	stop    context.CancelFunc
+}
+
+// outgoing is what waits for one peer. flying is the message under way, kept unchanged until it is taken or given up.
+type outgoing struct {
+	peer    *peer
+	waiting []*note
+	flying  []*note
+	message []byte
+	number  uint64
+	tries   int
+}
+
+func newNotifier(e *Engine) *notifier {
+	ctx, stop := context.WithCancel(context.Background())
+	return &notifier{engine: e, peers: make(map[*peer]*outgoing), ctx: ctx, stop: stop}
+}
+
+// queue adds a note whose batch has all its bytes. The caller holds the engine's mutex and pumps after releasing it.
+func (n *notifier) queue(t *note) {
+	stall := clock.Now().Add(n.engine.stall)
+	n.mu.Lock()
+	o := n.peers[t.peer]
+	if o == nil {
+		o = &outgoing{peer: t.peer, number: 1}
+		n.peers[t.peer] = o
+	}
+	t.limit = min(t.limit, stall)
+	t.number = o.number
+	o.number++
+	o.waiting = append(o.waiting, t)
+	n.mu.Unlock()
+}
+
+// drop takes a note back that was not sent yet.
+func (n *notifier) drop(t *note) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if o := n.peers[t.peer]; o != nil {
+		for i, w := range o.waiting {
+			if w == t {
+				o.waiting = append(o.waiting[:i], o.waiting[i+1:]...)
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// pump sends what can be sent. The caller holds no lock.
+func (n *notifier) pump() {
+	for {
+		o := n.next()
+		if o == nil {
+			return
+		}
+		n.send(o)
+	}
+}
+
+// next makes the message of a peer that has notes waiting and nothing under way.
+func (n *notifier) next() *outgoing {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil
+	}
+	for _, o := range n.peers {
+		if len(o.flying) > 0 || len(o.waiting) == 0 {
+			continue
+		}
+		size, k := 0, 0
+		for k < len(o.waiting) && k < 256 && (k == 0 || size+len(o.waiting[k].message) <= noteBatchBytes) {
+			size += len(o.waiting[k].message)
+			k++
+		}
+		o.flying = append(o.flying, o.waiting[:k]...)
+		o.waiting = append(o.waiting[:0], o.waiting[k:]...)
+		o.message = encodeNotes(o.message[:0], o.flying)
+		o.tries = 0
+		return o
+	}
+	return nil
+}
+
+// send tries a transport first, which takes no goroutine, and the control plane if there is none or it did not work.
+func (n *notifier) send(o *outgoing) {
+	for i, port := range n.engine.ports {
+		if port.notifier == nil || o.tries > 0 {
+			continue
+		}
+		o.peer.mu.Lock()
+		link := o.peer.links[i]
+		o.peer.mu.Unlock()
+		if link.id != 0 && port.notifier.Notify(link.link, o.message, func(err *errs.Error) { n.done(o, err) }) {
+			return
+		}
+	}
+	n.mu.Lock()
+	if n.closed {
+		n.mu.Unlock()
+		return
+	}
+	n.senders.Add(1)
+	n.mu.Unlock()
+	go n.insist(o)
+}
+
+// insist sends by the control plane until the peer has taken the message or its notes' limits have passed.
+func (n *notifier) insist(o *outgoing) {
+	defer n.senders.Done()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-n.ctx.Done():
+			n.done(o, closedError())
+			return
+		case <-pause.C:
+		}
+		if cause := o.peer.gone.Load(); cause != nil {
+			n.finish(o, cause)
+			return
+		}
+		ctx, cancel := context.WithTimeout(n.ctx, noteCall)
+		var err error
+		if o.peer.identity.Self {
+			err = n.engine.notes.take(n.engine.self(), o.message)
+		} else {
+			err = n.engine.client.Notify(ctx, o.peer.identity, o.flying[0].number, o.message)
+		}
+		cancel()
+		if err == nil {
+			n.finish(o, nil)
+			return
+		}
+		failure := errs.From("notify", err)
+		o.peer.blame(failure)
+		if clock.Now() >= lastLimit(o.flying) {
+			n.finish(o, errs.New(errs.Timeout, "notify", "the peer did not take the notification in time: %s", failure.Cause).
+				WithPeer(o.peer.identity.Address, "", ""))
+			return
+		}
+		pause.Reset(noteTries)
+	}
+}
+
+func lastLimit(list []*note) (t clock.Time) {
+	for _, w := range list {
+		t = max(t, w.limit)
+	}
+	return t
+}
+
+// done is the transport's answer. What failed is tried again by the control plane.
+func (n *notifier) done(o *outgoing, err *errs.Error) {
+	if err != nil && err.Code != errs.EngineClosed {
+		o.tries++
+		n.send(o)
+		return
+	}
+	n.finish(o, err)
+}
+
+// finish reports the notes under way to their batches and goes on with the next ones.
+func (n *notifier) finish(o *outgoing, err *errs.Error) {
+	n.mu.Lock()
+	list := o.flying
+	o.flying = nil
+	n.mu.Unlock()
+	if err == nil {
+		n.sent.Add(uint64(len(list)))
+	}
+	for _, w := range list {
+		n.engine.inbox.notice(notice{kind: noticeNotified, batch: w.batch, cause: err})
+	}
+	n.engine.turn()
+	n.pump()
+}
+
+// gone fails what waits for a peer that has ended.
+func (n *notifier) gone(p *peer, cause *errs.Error) {
+	n.mu.Lock()
+	o := n.peers[p]
+	var list []*note
+	if o != nil {
+		list, o.waiting = o.waiting, nil
+	}
+	n.mu.Unlock()
+	for _, w := range list {
+		n.engine.inbox.notice(notice{kind: noticeNotified, batch: w.batch, cause: cause})
+	}
+	n.engine.turn()
+}
+
+// forget drops the record of a peer nobody has open.
+func (n *notifier) forget(p *peer) {
+	n.mu.Lock()
+	if o := n.peers[p]; o != nil && len(o.flying) == 0 && len(o.waiting) == 0 {
+		delete(n.peers, p)
+	}
+	n.mu.Unlock()
+}
+
+// close fails everything that waits and returns when no sender is left.
+func (n *notifier) close() {
+	n.mu.Lock()
+	n.closed = true
+	var list []*note
+	for _, o := range n.peers {
+		list = append(list, o.waiting...)
+		o.waiting = nil
+	}
+	n.mu.Unlock()
+	n.stop()
+	n.senders.Wait()
+	for _, w := range list {
+		n.engine.inbox.notice(notice{kind: noticeNotified, batch: w.batch, cause: closedError()})
+	}
+	n.engine.turn()
+}
+
+// encodeNotes packs notes: count u16, then number u64, name u16, message u32, name, message of each.
+func encodeNotes(b []byte, list []*note) []byte {
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(list)))
+	for _, w := range list {
+		b = binary.LittleEndian.AppendUint64(b, w.number)
+		b = binary.LittleEndian.AppendUint16(b, uint16(len(w.name)))
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(w.message)))
+		b = append(append(b, w.name...), w.message...)
+	}
+	return b
+}

@@ -1,0 +1,320 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// peer is another engine in one incarnation, shared by all handles that were opened on it. Another incarnation at the
+// same address is another peer.
+type peer struct {
+	engine   *Engine
+	number   uint32 // the core's name of it
+	identity transport.Peer
+
+	regions atomic.Pointer[remoteTable]
+	ready   atomic.Bool                // joined: links attached, regions known
+	gone    atomic.Pointer[errs.Error] // why no transfer to it is possible any more
+
+	mu      sync.Mutex // guards what follows; never held while the engine's mutex is wanted by its holder
+	handles int
+	links   []attachment // by transport; link 0: not attached
+	fetch   sync.Mutex   // one description at a time
+}
+
+type attachment struct {
+	link transport.Link
+	id   plan.LinkID
+	why  string // why there is none
+}
+
+// remoteTable is what a peer offers, replaced as a whole; remoteRegion objects live on across refreshes.
+type remoteTable struct {
+	description *segment.Description
+	known       bool // descriptors are there; false for a blob that was not used yet
+	byID        map[mem.RegionID]*remoteRegion
+}
+
+// remoteRegion is one region of a peer, with the plans that were made for it.
+type remoteRegion struct {
+	*segment.Region
+	keys  []transport.RemoteKey // by transport
+	plans atomic.Pointer[[]plannedFrom]
+}
+
+// plannedFrom is a plan from one of our regions; epoch says under which links and keys it was made.
+type plannedFrom struct {
+	local *region
+	op    transport.Op
+	hint  uint8
+	epoch uint64
+	plan  *plan.Plan
+}
+
+const describeTimeout = 5 * time.Second
+
+// join makes sure that the peer's links are attached and its regions known. It asks the peer only if something is missing.
+func (p *peer) join(ctx context.Context) error {
+	if cause := p.gone.Load(); cause != nil {
+		return cause
+	}
+	if t := p.regions.Load(); t == nil || !t.known {
+		if err := p.refresh(ctx); err != nil {
+			return err
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.ready.Load() {
+		p.attach()
+		p.ready.Store(true)
+	}
+	return nil
+}
+
+// attach starts a link on every transport that could reach the peer. The caller holds p.mu.
+func (p *peer) attach() {
+	e := p.engine
+	sameHost := p.identity.MachineID == e.machine
+	for i, port := range e.ports {
+		if port.transport == nil {
+			p.links[i].why = port.reason
+			continue
+		}
+		info := port.transport.Info()
+		if info.SameHost && !sameHost {
+			p.links[i].why = "the peer is on another machine"
+			continue
+		}
+		link, err := port.transport.Attach(p.identity)
+		if err != nil {
+			p.links[i].why = err.Error()
+			continue
+		}
+		e.mu.Lock()
+		id := e.core.AddLink(dispatch.LinkSpec{Peer: p.number, PeerName: p.identity.Address, Transport: port.index,
+			Link: link, Info: &e.infos[i], SameHost: sameHost})
+		for int(id) >= len(e.linkPorts) {
+			e.linkPorts = append(e.linkPorts, nil)
+		}
+		e.linkPorts[id] = port
+		e.mu.Unlock()
+		p.links[i] = attachment{link: link, id: id}
+		port.attached(link, id, p)
+	}
+	e.planEpoch.Add(1)
+}
+
+// refresh asks the peer what it offers now.
+func (p *peer) refresh(ctx context.Context) error {
+	p.fetch.Lock()
+	defer p.fetch.Unlock()
+	if p.identity.Self {
+		p.learn(p.engine.description(true))
+		return nil
+	}
+	known := uint64(0)
+	if t := p.regions.Load(); t != nil && t.known {
+		known = t.description.Epoch
+	}
+	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
+	defer cancel()
+	d, err := p.engine.client.Describe(ctx, p.identity, known)
+	if err != nil {
+		p.blame(err)
+		return err
+	}
+	if d != nil {
+		p.learn(d)
+	}
+	return nil
+}
+
+// blame takes note when an answer says that this incarnation is over.
+func (p *peer) blame(err error) {
+	if e := errs.From("peer", err); e.Code == errs.PeerRestarted {
+		p.engine.peerGone(p, e)
+	}
+}
+
+// learn replaces the table by a description; the caller holds p.fetch, or nobody else knows the peer yet.
+func (p *peer) learn(d *segment.Description) {
+	old := p.regions.Load()
+	t := &remoteTable{description: d, byID: make(map[mem.RegionID]*remoteRegion, len(d.Regions))}
+	t.known = len(d.Regions) == 0
+	for i := range d.Regions {
+		var r *remoteRegion
+		if old != nil {
+			r = old.byID[d.Regions[i].ID]
+		}
+		if r == nil || len(r.Descriptors) < len(d.Regions[i].Descriptors) {
+			r = &remoteRegion{Region: &d.Regions[i], keys: make([]transport.RemoteKey, len(p.engine.ports))}
+		}
+		t.known = t.known || len(r.Descriptors) > 0
+		t.byID[r.ID] = r
+	}
+	p.regions.Store(t)
+}
+
+// find returns the smallest region of the peer that holds [addr, addr+length), or nil.
+func (t *remoteTable) find(addr, length uint64) *remoteRegion {
+	if r := t.description.Containing(addr, length); r != nil {
+		return t.byID[r.ID]
+	}
+	return nil
+}
+
+// region looks a remote region up by id, asking the peer once if it is not known.
+func (p *peer) region(id mem.RegionID) (*remoteRegion, *errs.Error) {
+	for try := range 2 {
+		if t := p.regions.Load(); t != nil {
+			if r := t.byID[id]; r != nil {
+				return r, nil
+			}
+		}
+		if try == 0 {
+			if err := p.refresh(context.Background()); err != nil {
+				return nil, errs.From("segment", err)
+			}
+		}
+	}
+	return nil, errs.New(errs.AddressNotRegistered, "segment", "%s does not offer the region any more", p.identity.Address)
+}
+
+// at looks a remote region up by address, asking the peer once if none is known there.
+func (p *peer) at(addr, length uint64) (*remoteRegion, *errs.Error) {
+	for try := range 2 {
+		if t := p.regions.Load(); t != nil {
+			if r := t.find(addr, length); r != nil {
+				return r, nil
+			}
+		}
+		if try == 0 {
+			if err := p.refresh(context.Background()); err != nil {
+				return nil, errs.From("segment", err)
+			}
+		}
+	}
+	return nil, errs.New(errs.AddressNotRegistered, "segment", "%d bytes at %#x are not inside a region that %s offers",
+		length, addr, p.identity.Address)
+}
+
+// planFor returns the plan between two regions, made at first use and again when links or keys have changed.
+func (p *peer) planFor(local *region, remote *remoteRegion, op transport.Op, hint uint8) (*plan.Plan, *errs.Error) {
+	epoch := p.engine.planEpoch.Load()
+	cached := remote.plans.Load()
+	if cached != nil {
+		for i := range *cached {
+			c := &(*cached)[i]
+			if c.local == local && c.op == op && c.hint == hint && c.epoch == epoch {
+				return c.plan, nil
+			}
+		}
+	}
+	made, err := plan.Build(op, plan.End{Kind: local.Kind, Location: local.Location},
+		plan.End{Kind: remote.Kind, Location: remote.Location}, p.candidates(local, remote), hintName(hint))
+	if err != nil {
+		return nil, err.WithPeer(p.identity.Address, err.Transport, err.Rail)
+	}
+	var next []plannedFrom
+	if cached != nil {
+		for _, c := range *cached {
+			if c.epoch == epoch && c.local.open.Load() && len(next) < 64 {
+				next = append(next, c)
+			}
+		}
+	}
+	next = append(next, plannedFrom{local, op, hint, epoch, made})
+	remote.plans.Store(&next) // a lost race costs one more plan
+	return made, nil
+}
+
+func (p *peer) candidates(local *region, remote *remoteRegion) []plan.Candidate {
+	e := p.engine
+	sameHost := p.identity.MachineID == e.machine
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := make([]plan.Candidate, 0, len(e.ports))
+	for i, port := range e.ports {
+		c := plan.Candidate{Transport: uint8(i), Info: &e.infos[i], Link: p.links[i].id, Disabled: p.links[i].why,
+			LocalKey: local.keys[i], SameHost: sameHost, Self: p.identity.Self}
+		if descriptor := remote.Descriptors[port.name]; c.Link != 0 && len(descriptor) > 0 {
+			if remote.keys[i] == 0 {
+				key, err := port.transport.Import(p.links[i].link, descriptor)
+				if err != nil {
+					c.Disabled = err.Error()
+				}
+				remote.keys[i] = key
+			}
+			c.RemoteKey = remote.keys[i]
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// peerGone ends a peer: its process or incarnation is over, nothing of it can land any more. Any goroutine may call it.
+func (e *Engine) peerGone(p *peer, cause *errs.Error) {
+	if !p.gone.CompareAndSwap(nil, cause) {
+		return
+	}
+	e.inbox.notice(notice{kind: noticePeerGone, peer: p.number, cause: cause})
+	e.turn()
+	e.notifier.gone(p, cause)
+}
+
+// detach gives the peer's links back. Slices outstanding complete first, tasks that wait fail; the core forgets a link when
+// nothing of it is left.
+func (p *peer) detach() {
+	p.mu.Lock()
+	links := p.links
+	p.links = make([]attachment, len(links))
+	for i := range p.links {
+		p.links[i].why = "the segment was closed"
+	}
+	p.mu.Unlock()
+	e := p.engine
+	cause := errs.New(errs.InvalidEntry, "segment", "the segment was closed").WithScope(errs.ScopeLink, errs.SideLocal).
+		WithPeer(p.identity.Address, "", "")
+	for i, a := range links {
+		if a.id == 0 {
+			continue
+		}
+		e.ports[i].transport.Detach(a.link)
+		e.ports[i].detached(a.link)
+		e.mu.Lock()
+		e.core.DropLink(a.id, cause, clock.Now())
+		e.leaving = append(e.leaving, a.id)
+		e.step()
+		e.unlock()
+	}
+	e.planEpoch.Add(1)
+	e.turn()
+}
+
+// forgetLinks drops the records of links that were left and have nothing outstanding. The caller holds e.mu.
+func (e *Engine) forgetLinks() {
+	rest := e.leaving[:0]
+	for _, id := range e.leaving {
+		if e.core.LinkBusy(id) {
+			rest = append(rest, id)
+			continue
+		}
+		e.core.RemoveLink(id)
+		e.linkPorts[id] = nil
+		if int(id) < len(e.outboxes) {
+			e.outboxes[id] = nil
+		}
+	}
+	e.leaving = rest
+}

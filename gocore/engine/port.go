@@ -1,0 +1,140 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// port is where one transport is plugged in: its Sink and its Host. Everything it hears goes into the inbox.
+type port struct {
+	engine    *Engine
+	index     uint8
+	name      string
+	transport transport.Transport // nil: not open, reason says why
+	notifier  transport.Notifier  // nil if it carries none
+	reason    string
+	readies   atomic.Uint32 // Ready calls so far; see outbox.carryOut
+
+	mu    sync.Mutex
+	links map[transport.Link]plan.LinkID
+	peers map[transport.Link]*peer
+	early []notice // of links whose Attach has not returned yet
+}
+
+var (
+	_ transport.Sink = (*port)(nil)
+	_ transport.Host = (*port)(nil)
+)
+
+// Complete implements transport.Sink: the goroutine that found the completions turns the crank itself.
+func (p *port) Complete(list []transport.Completion) {
+	p.engine.inbox.complete(list)
+	p.engine.turn()
+}
+
+// Ready implements transport.Sink.
+func (p *port) Ready(rail transport.Rail) {
+	p.readies.Add(1)
+	p.notice(notice{kind: noticeReady, rail: rail})
+}
+
+// Progress implements transport.Sink.
+func (p *port) Progress(rail transport.Rail) { p.notice(notice{kind: noticeProgress, rail: rail}) }
+
+// RailUp implements transport.Sink.
+func (p *port) RailUp(info transport.RailInfo) {
+	p.notice(notice{kind: noticeRailUp, rail: info.Rail, info: info})
+}
+
+// RailDown implements transport.Sink.
+func (p *port) RailDown(rail transport.Rail, cause *errs.Error) {
+	p.notice(notice{kind: noticeRailDown, rail: rail, cause: cause})
+}
+
+// LinkDown implements transport.Sink. A peer whose process or incarnation has ended is gone on every transport.
+func (p *port) LinkDown(link transport.Link, cause *errs.Error) {
+	p.notice(notice{kind: noticeLinkDown, rail: transport.Rail{Link: link}, cause: cause})
+	if cause == nil || (cause.Code != errs.PeerRestarted && cause.Side != errs.SideRemote) {
+		return
+	}
+	p.mu.Lock()
+	gone := p.peers[link]
+	p.mu.Unlock()
+	if gone != nil {
+		p.engine.peerGone(gone, cause)
+	}
+}
+
+// Notified implements transport.Sink.
+func (p *port) Notified(from transport.Peer, message []byte) bool {
+	return p.engine.notes.take(from, message) == nil
+}
+
+// notice translates the transport's link into the core's and turns the crank.
+func (p *port) notice(n notice) {
+	p.mu.Lock()
+	id, known := p.links[n.rail.Link]
+	if !known {
+		p.early = append(p.early, n)
+		p.mu.Unlock()
+		return
+	}
+	n.link = id
+	p.engine.inbox.notice(n) // under p.mu, so that notices of a link stay in order
+	p.mu.Unlock()
+	p.engine.turn()
+}
+
+// attached makes a link known and delivers what came before it was.
+func (p *port) attached(link transport.Link, id plan.LinkID, to *peer) {
+	p.mu.Lock()
+	p.links[link], p.peers[link] = id, to
+	rest := p.early[:0]
+	var gone *errs.Error
+	for _, n := range p.early {
+		if n.rail.Link != link {
+			rest = append(rest, n)
+			continue
+		}
+		n.link = id
+		p.engine.inbox.notice(n)
+		if n.kind == noticeLinkDown && n.cause != nil && (n.cause.Code == errs.PeerRestarted || n.cause.Side == errs.SideRemote) {
+			gone = n.cause
+		}
+	}
+	p.early = rest
+	p.mu.Unlock()
+	if gone != nil {
+		p.engine.peerGone(to, gone)
+	}
+}
+
+func (p *port) detached(link transport.Link) {
+	p.mu.Lock()
+	delete(p.links, link)
+	delete(p.peers, link)
+	p.mu.Unlock()
+}
+
+// Call implements transport.Host.
+func (p *port) Call(ctx context.Context, to transport.Peer, message []byte) ([]byte, error) {
+	if to.Self { // no need to leave the process
+		return p.transport.Serve(ctx, p.engine.self(), message)
+	}
+	return p.engine.client.Call(ctx, to, p.name, message)
+}
+
+// Self implements transport.Host.
+func (p *port) Self() transport.Peer { return p.engine.self() }
+
+// DescriptorsChanged implements transport.Host.
+func (p *port) DescriptorsChanged() { p.engine.regions.touch() }
+
+// Log implements transport.Host.
+func (p *port) Log() *slog.Logger { return p.engine.log.With("transport", p.name) }

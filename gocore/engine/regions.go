@@ -1,0 +1,368 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// region is a registered range of this process. Its memory is the caller's, who keeps it mapped until CloseRegion has
+// returned and every transfer that uses it locally has ended; uses counts those.
+type region struct {
+	mem.Region
+	keys        []transport.LocalKey   // by transport, 0 where it is not registered
+	descriptors []transport.Descriptor // by transport
+	allocated   bool                   // from Allocate: FreeMemory gives it back
+	owner       transport.Allocator    // of allocated memory; nil: the engine's own mapping
+
+	// uses counts local transfers, +1 while the region is open; whoever takes it to 0 deregisters.
+	uses   atomic.Int64
+	engine *Engine
+	open   atomic.Bool // not closed
+
+	freed    atomic.Bool // FreeMemory was called
+	retired  atomic.Bool // no transport knows the region any more
+	unmapped atomic.Bool
+}
+
+// use takes a use for a batch; an error when the region was closed.
+func (r *region) use() *errs.Error {
+	for {
+		n := r.uses.Load()
+		if n <= 0 || !r.open.Load() {
+			return errs.New(errs.AddressNotRegistered, "submit", "the region %s was closed", r.label())
+		}
+		if r.uses.CompareAndSwap(n, n+1) {
+			return nil
+		}
+	}
+}
+
+func (r *region) unuse() {
+	if r.uses.Add(-1) == 0 {
+		r.engine.retire(r)
+	}
+}
+
+func (r *region) label() string {
+	if r.Name != "" {
+		return `"` + r.Name + `"`
+	}
+	return "at its address"
+}
+
+// regionTable is the set of open regions: read without a lock, replaced as a whole.
+type regionTable struct {
+	mu     sync.Mutex
+	open   atomic.Pointer[[]*region] // sorted by address, then size
+	slots  []uint32                  // generation by slot of RegionID; guarded by mu
+	free   []uint32
+	epoch  atomic.Uint64 // grows with every change that peers can see
+	retire sync.WaitGroup
+}
+
+func (t *regionTable) list() []*region {
+	if p := t.open.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// find returns the smallest open region that holds [addr, addr+length), or nil.
+func (t *regionTable) find(addr uintptr, length uint64) *region {
+	list := t.list()
+	lo, hi := 0, len(list)
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); list[mid].Addr <= addr {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo == 0 {
+		return nil
+	}
+	if !t.overlapping() {
+		if r := list[lo-1]; mem.Contains(r.Size, uint64(addr-r.Addr), length) {
+			return r
+		}
+		return nil
+	}
+	var best *region
+	for _, r := range list[:lo] {
+		if mem.Contains(r.Size, uint64(addr-r.Addr), length) && (best == nil || r.Size < best.Size) {
+			best = r
+		}
+	}
+	return best
+}
+
+// overlapping regions are rare; without any, find needs one look.
+func (t *regionTable) overlapping() bool { return t.epoch.Load()&(1<<63) != 0 }
+
+func (t *regionTable) byID(id mem.RegionID) *region {
+	for _, r := range t.list() {
+		if r.ID == id {
+			return r
+		}
+	}
+	return nil
+}
+
+// add gives the region its id and makes it visible. A name in use is an error.
+func (t *regionTable) add(r *region) *errs.Error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.nameFree(r.Name); err != nil {
+		return err
+	}
+	t.replace(func(list []*region) []*region { return append(list, r) })
+	return nil
+}
+
+func (t *regionTable) nameFree(name string) *errs.Error {
+	if name == "" {
+		return nil
+	}
+	for _, o := range t.list() {
+		if o.Name == name {
+			return errs.New(errs.InvalidArgument, "register", "the name %q is in use by the region of %d bytes", name, o.Size).
+				WithHint("close that region first or choose another name")
+		}
+	}
+	return nil
+}
+
+// reserve gives out a RegionID: slot and generation, never 0.
+func (t *regionTable) reserve() mem.RegionID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var slot uint32
+	if n := len(t.free); n > 0 {
+		slot, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		slot = uint32(len(t.slots))
+		t.slots = append(t.slots, 0)
+	}
+	t.slots[slot]++
+	return mem.RegionID(uint64(t.slots[slot])<<32 | uint64(slot))
+}
+
+func (t *regionTable) giveBack(id mem.RegionID) {
+	t.mu.Lock()
+	t.free = append(t.free, uint32(id))
+	t.mu.Unlock()
+}
+
+// remove takes the region out; false if it was not there.
+func (t *regionTable) remove(r *region) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byID(r.ID) == nil {
+		return false
+	}
+	t.replace(func(list []*region) []*region {
+		return slices.DeleteFunc(list, func(o *region) bool { return o == r })
+	})
+	return true
+}
+
+// touch makes peers ask again: a transport has changed descriptors.
+func (t *regionTable) touch() {
+	t.mu.Lock()
+	t.epoch.Add(1)
+	t.mu.Unlock()
+}
+
+func (t *regionTable) replace(change func([]*region) []*region) {
+	list := change(slices.Clone(t.list()))
+	slices.SortFunc(list, func(a, b *region) int {
+		if a.Addr != b.Addr {
+			return int(min(1, max(-1, int64(a.Addr)-int64(b.Addr))))
+		}
+		return int(min(1, max(-1, int64(a.Size)-int64(b.Size))))
+	})
+	epoch := t.epoch.Load()&^(1<<63) + 1
+	end := uintptr(0)
+	for _, r := range list {
+		if r.Addr < end {
+			epoch |= 1 << 63
+		}
+		end = max(end, r.Addr+uintptr(r.Size))
+	}
+	t.open.Store(&list)
+	t.epoch.Store(epoch)
+}
+
+// Memory describes a range to register.
+type Memory struct {
+	Addr       uintptr
+	Size       uint64
+	ReadOnly   bool // the buffer itself must not be written
+	Name       string
+	Location   mem.Location
+	Permission mem.Permission
+}
+
+// Register makes memory usable as a local operand and, as far as its permission goes, by peers. It succeeds on every
+// transport that can use this kind of memory, or says which one failed and why, and then nothing stays registered.
+func (e *Engine) Register(m Memory) (mem.RegionID, error) {
+	return e.register(&region{Region: mem.Region{Name: m.Name, Addr: m.Addr, Size: m.Size, Location: m.Location,
+		Permission: m.Permission, ReadOnly: m.ReadOnly, Fd: -1}})
+}
+
+func (e *Engine) register(r *region) (mem.RegionID, error) {
+	if err := e.usable(); err != nil {
+		return 0, err
+	}
+	if err := check(&r.Region); err != nil {
+		return 0, err
+	}
+	if err := func() *errs.Error { // before the transports pin anything
+		e.regions.mu.Lock()
+		defer e.regions.mu.Unlock()
+		return e.regions.nameFree(r.Name)
+	}(); err != nil {
+		return 0, err
+	}
+	r.engine = e
+	r.ID = e.regions.reserve()
+	r.uses.Store(1)
+	r.open.Store(true)
+	r.keys = make([]transport.LocalKey, len(e.ports))
+	r.descriptors = make([]transport.Descriptor, len(e.ports))
+	ctx, cancel := context.WithTimeout(context.Background(), registerTimeout)
+	defer cancel()
+	for i, p := range e.ports {
+		if p.transport == nil || !usesKind(p.transport.Info(), r.Kind) {
+			continue
+		}
+		key, descriptor, err := p.transport.Register(ctx, r.Region)
+		if err != nil {
+			e.deregister(r)
+			return 0, errs.From("register", err)
+		}
+		r.keys[i], r.descriptors[i] = key, descriptor
+	}
+	if err := e.regions.add(r); err != nil {
+		e.deregister(r)
+		return 0, err
+	}
+	return r.ID, nil
+}
+
+const registerTimeout = 30 * time.Second
+
+func check(r *mem.Region) *errs.Error {
+	kind, _, err := r.Location.Parse()
+	switch {
+	case err != nil:
+		return errs.Wrap(errs.InvalidArgument, "register", err)
+	case r.Size == 0:
+		return errs.New(errs.InvalidArgument, "register", "the size is 0").WithHint("a region has at least one byte")
+	case r.Addr == 0:
+		return errs.New(errs.InvalidArgument, "register", "the address is 0")
+	case uint64(r.Addr)+r.Size < r.Size || r.Size > 1<<62:
+		return errs.New(errs.InvalidArgument, "register", "%d bytes at %#x wrap around 2^64", r.Size, r.Addr)
+	case r.Permission > mem.GlobalReadWrite:
+		return errs.New(errs.InvalidArgument, "register", "permission %d is not 0, 1 or 2", r.Permission)
+	case r.ReadOnly && r.Permission == mem.GlobalReadWrite:
+		return errs.New(errs.PermissionDenied, "register", "the buffer is read-only, so peers cannot be allowed to write to it").
+			WithHint("permission=Permission.GLOBAL_READ_ONLY, or a writable buffer")
+	case len(r.Name) > segment.NameMax:
+		return errs.New(errs.InvalidArgument, "register", "the name has %d bytes, at most %d are allowed", len(r.Name), segment.NameMax)
+	}
+	r.Kind = kind
+	if r.Location == mem.Wildcard || r.Location == "" {
+		r.Location = "cpu:0"
+	}
+	return nil
+}
+
+func usesKind(info transport.Info, kind mem.Kind) bool {
+	for other := range mem.KindCount {
+		if info.Pairs[kind][other] || info.Pairs[other][kind] {
+			return true
+		}
+	}
+	return false
+}
+
+// CloseRegion ends remote access and returns when no peer can touch the bytes any more. Local transfers that use the
+// region go on; their memory must stay until they end.
+func (e *Engine) CloseRegion(ctx context.Context, id mem.RegionID) error {
+	r := e.regions.byID(id)
+	if r == nil || !e.regions.remove(r) {
+		return nil // closing twice is no mistake
+	}
+	r.open.Store(false)
+	err := e.revoke(ctx, r, nil, false)
+	e.mu.Lock()
+	e.record(&event.Event{Kind: event.RegionClosed, Rail: r.Name, Err: errs.From("close region", err)})
+	e.unlock()
+	r.unuse()
+	return err
+}
+
+// FenceRegion keeps the region and returns when nothing that the peer (all peers if empty) began before can read or write
+// there any more.
+func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, peerAddress string) error {
+	r := e.regions.byID(id)
+	if r == nil {
+		return errs.New(errs.AddressNotRegistered, "fence", "the region is closed")
+	}
+	var from *transport.Peer
+	if peerAddress != "" {
+		from = &transport.Peer{Address: peerAddress}
+	}
+	return e.revoke(ctx, r, from, true)
+}
+
+func (e *Engine) revoke(ctx context.Context, r *region, from *transport.Peer, keep bool) error {
+	var first error
+	for i, p := range e.ports {
+		if p.transport == nil || r.keys[i] == 0 {
+			continue
+		}
+		if err := p.transport.Revoke(ctx, r.keys[i], from, keep); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// retire ends a region for good: nobody uses it. It may be called with the engine's mutex held, so the transports, which
+// may take their time, are told elsewhere; Close waits for that.
+func (e *Engine) retire(r *region) {
+	e.regions.retire.Add(1)
+	go func() {
+		defer e.regions.retire.Done()
+		e.deregister(r)
+		r.retired.Store(true)
+		if r.freed.Load() {
+			e.unmap(r)
+		}
+	}()
+}
+
+func (e *Engine) deregister(r *region) {
+	ctx, cancel := context.WithTimeout(context.Background(), registerTimeout)
+	defer cancel()
+	for i, p := range e.ports {
+		if p.transport == nil || r.keys[i] == 0 {
+			continue
+		}
+		if err := p.transport.Deregister(ctx, r.keys[i]); err != nil {
+			e.log.Warn("deregister", "transport", p.name, "region", r.Name, "err", err)
+		}
+	}
+	e.regions.giveBack(r.ID)
+}

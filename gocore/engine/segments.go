@@ -1,0 +1,317 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/meta"
+	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// SegmentID names an open segment: slot and generation; 0 is our own memory, always open.
+type SegmentID int64
+
+// Local is our own memory as a segment.
+const Local SegmentID = 0
+
+// handle is an open segment: a peer, and the region that it was opened on if there is one (then offsets count from 0).
+type handle struct {
+	id   SegmentID
+	peer *peer
+	base mem.RegionID // 0: the peer's whole address space
+	name string       // of the base region
+}
+
+// segmentTable is read without a lock, replaced as a whole.
+type segmentTable struct {
+	mu          sync.Mutex
+	open        atomic.Pointer[[]*handle] // by slot, nil where closed
+	generations []uint32
+	peers       map[peerKey]*peer // guarded by mu
+	numbers     uint32
+}
+
+type peerKey struct {
+	address     string
+	incarnation uint64
+}
+
+func (t *segmentTable) get(id SegmentID) (*handle, *errs.Error) {
+	if list := t.open.Load(); list != nil && id >= 0 {
+		if slot := int(uint32(id)); slot < len(*list) {
+			if h := (*list)[slot]; h != nil && h.id == id {
+				return h, nil
+			}
+		}
+	}
+	return nil, errs.New(errs.InvalidEntry, "segment", "segment %d is not open", int64(id))
+}
+
+// add gives the handle an id. The caller holds mu.
+func (t *segmentTable) add(h *handle) {
+	var list []*handle
+	if p := t.open.Load(); p != nil {
+		list = append(list, *p...)
+	}
+	slot := 0
+	for slot < len(list) && list[slot] != nil {
+		slot++
+	}
+	if slot == len(list) {
+		list = append(list, nil)
+		t.generations = append(t.generations, 0)
+	}
+	h.id = SegmentID(uint64(t.generations[slot])<<32 | uint64(slot))
+	t.generations[slot]++
+	list[slot] = h
+	t.open.Store(&list)
+}
+
+func (t *segmentTable) drop(h *handle) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := append([]*handle(nil), *t.open.Load()...)
+	slot := uint32(h.id)
+	if list[slot] != h {
+		return false
+	}
+	list[slot] = nil
+	t.open.Store(&list)
+	return true
+}
+
+// OpenSegment connects to a peer by "host:port" or "host:port/region" and fails at once if nobody is there. "" is Local.
+func (e *Engine) OpenSegment(ctx context.Context, name string) (SegmentID, error) {
+	if err := e.usable(); err != nil {
+		return 0, err
+	}
+	target, err := e.store.Resolve(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	if target.File != "" {
+		return 0, errs.New(errs.NotImplemented, "open", "this build has no file transport, so %q cannot be opened", name)
+	}
+	if (target.Local() || target.Address == e.address) && target.Region == "" {
+		return Local, nil
+	}
+	identity := e.self()
+	if !target.Local() && target.Address != e.address {
+		if identity, err = e.client.Open(ctx, target.Address); err != nil {
+			return 0, err
+		}
+		identity.Address = target.Address
+	}
+	identity.Self = identity.Incarnation == e.incarnation
+	p := e.peer(identity)
+	if err := p.join(ctx); err != nil {
+		e.leavePeer(p)
+		return 0, err
+	}
+	h := &handle{peer: p, name: target.Region}
+	if target.Region != "" {
+		if h.base, err = p.named(ctx, target.Region); err != nil {
+			e.leavePeer(p)
+			return 0, err
+		}
+	}
+	return e.opened(h), nil
+}
+
+// OpenBlob opens what a peer's Export made. It does not contact the peer; the first use does, and refuses another
+// incarnation.
+func (e *Engine) OpenBlob(blob []byte) (SegmentID, error) {
+	if err := e.usable(); err != nil {
+		return 0, err
+	}
+	d, err := segment.Decode(blob)
+	if err != nil {
+		return 0, err
+	}
+	if d.Incarnation == e.incarnation {
+		return Local, nil
+	}
+	p := e.peer(transport.Peer{Address: d.Address, Name: d.Name, MachineID: d.MachineID, Incarnation: d.Incarnation})
+	p.fetch.Lock()
+	if p.regions.Load() == nil {
+		p.learn(d)
+	}
+	p.fetch.Unlock()
+	return e.opened(&handle{peer: p}), nil
+}
+
+func (e *Engine) opened(h *handle) SegmentID {
+	e.segments.mu.Lock()
+	e.segments.add(h)
+	e.segments.mu.Unlock()
+	e.mu.Lock()
+	e.record(&event.Event{Kind: event.SegmentOpened, Peer: h.peer.identity.Address})
+	e.unlock()
+	return h.id
+}
+
+// named finds a region by name, asking the peer again if it is not known.
+func (p *peer) named(ctx context.Context, name string) (mem.RegionID, error) {
+	for try := range 2 {
+		if r := p.regions.Load().description.Find(name); r != nil {
+			return r.ID, nil
+		}
+		if try == 0 {
+			if err := p.refresh(ctx); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return 0, errs.New(errs.AddressNotRegistered, "open", "%s offers no region named %q", p.identity.Address, name)
+}
+
+// peer returns the record of a peer with one more handle; it is made at first use.
+func (e *Engine) peer(identity transport.Peer) *peer {
+	t := &e.segments
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	key := peerKey{identity.Address, identity.Incarnation}
+	p := t.peers[key]
+	if p == nil || p.gone.Load() != nil {
+		t.numbers++
+		p = &peer{engine: e, number: t.numbers, identity: identity, links: make([]attachment, len(e.ports))}
+		t.peers[key] = p
+	}
+	p.handles++
+	return p
+}
+
+// leavePeer gives a handle back; the last one detaches the links.
+func (e *Engine) leavePeer(p *peer) {
+	t := &e.segments
+	t.mu.Lock()
+	p.handles--
+	last := p.handles == 0
+	if key := (peerKey{p.identity.Address, p.identity.Incarnation}); last && t.peers[key] == p {
+		delete(t.peers, key)
+	}
+	t.mu.Unlock()
+	if last {
+		p.detach()
+		e.notifier.forget(p)
+	}
+}
+
+// CloseSegment closes a handle. Transfers under way to it end with an error.
+func (e *Engine) CloseSegment(id SegmentID) error {
+	h, err := e.segments.get(id)
+	if err != nil {
+		return err
+	}
+	if id == Local || !e.segments.drop(h) {
+		return nil
+	}
+	e.leavePeer(h.peer)
+	e.mu.Lock()
+	e.record(&event.Event{Kind: event.SegmentClosed, Peer: h.peer.identity.Address})
+	e.unlock()
+	return nil
+}
+
+// SegmentInfo describes an open segment; refresh asks the peer first.
+type SegmentInfo struct {
+	Peer    transport.Peer
+	Base    string // the region it was opened on
+	Regions []segment.Region
+}
+
+// Segment describes an open segment.
+func (e *Engine) Segment(ctx context.Context, id SegmentID, refresh bool) (SegmentInfo, error) {
+	h, failure := e.segments.get(id)
+	if failure != nil {
+		return SegmentInfo{}, failure
+	}
+	if gone := h.peer.gone.Load(); gone != nil {
+		return SegmentInfo{}, gone
+	}
+	if t := h.peer.regions.Load(); refresh || t == nil || h.peer.identity.Self {
+		if err := h.peer.refresh(ctx); err != nil {
+			return SegmentInfo{}, err
+		}
+	}
+	return SegmentInfo{h.peer.identity, h.name, h.peer.regions.Load().description.Regions}, nil
+}
+
+// Alive asks whether the peer of a segment answers in its incarnation.
+func (e *Engine) Alive(ctx context.Context, id SegmentID) (bool, error) {
+	h, failure := e.segments.get(id)
+	if failure != nil {
+		return false, failure
+	}
+	if h.peer.identity.Self {
+		return true, nil
+	}
+	if h.peer.gone.Load() != nil {
+		return false, nil
+	}
+	if _, err := e.client.Probe(ctx, h.peer.identity); err != nil {
+		h.peer.blame(err)
+		return false, nil
+	}
+	return true, nil
+}
+
+// description is what we offer: the open regions that peers may touch, or all of them for ourselves.
+func (e *Engine) description(own bool) *segment.Description {
+	self := e.self()
+	epoch := e.regions.epoch.Load() &^ (1 << 63)
+	d := &segment.Description{Address: self.Address, Name: self.Name, MachineID: self.MachineID,
+		Incarnation: self.Incarnation, Version: Version, Epoch: epoch + 1}
+	for _, r := range e.regions.list() {
+		if r.Permission == mem.LocalReadWrite && !own {
+			continue
+		}
+		d.Regions = append(d.Regions, e.offer(r))
+	}
+	if err := d.Seal(); err != nil {
+		e.log.Error("describe", "err", err)
+	}
+	return d
+}
+
+func (e *Engine) offer(r *region) segment.Region {
+	s := segment.Region{ID: r.ID, Name: r.Name, Addr: uint64(r.Addr), Size: r.Size, Location: r.Location, Kind: r.Kind,
+		Permission: r.Permission, ReadOnly: r.ReadOnly, Descriptors: map[string]transport.Descriptor{}}
+	for i, p := range e.ports {
+		if len(r.descriptors[i]) > 0 {
+			s.Descriptors[p.name] = r.descriptors[i]
+		}
+	}
+	return s
+}
+
+// Export makes a blob by which another engine can open this one; nil names mean all regions with a name.
+func (e *Engine) Export(names []string) ([]byte, error) {
+	d := e.description(false)
+	wanted := map[string]bool{}
+	for _, n := range names {
+		wanted[n] = true
+		if d.Find(n) == nil {
+			return nil, errs.New(errs.InvalidArgument, "export", "no region that peers may use is named %q", n)
+		}
+	}
+	regions := d.Regions
+	d.Regions = nil
+	for i := range regions {
+		if n := regions[i].Name; n != "" && (names == nil || wanted[n]) {
+			d.Regions = append(d.Regions, regions[i])
+		}
+	}
+	if err := d.Seal(); err != nil {
+		return nil, err
+	}
+	return segment.Encode(d, false), nil
+}
+
+// meta.Store is the one place where names are resolved; peer to peer needs no service.
+var _ meta.Store = meta.PeerToPeer{}

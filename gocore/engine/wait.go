@@ -1,0 +1,195 @@
+package engine
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// A waiter first looks for its completions itself: waking a sleeping thread costs 10 to 80 µs, a small transfer less than
+// that. It spins only while that pays: for little outstanding, on more than one core, and less and less when it did not
+// help the last times.
+const (
+	spinFor   = 50 * time.Microsecond
+	spinBytes = 1 << 20 // more outstanding than this takes long enough to park
+	pollWork  = 64      // pieces of work in one look
+)
+
+// Wait returns the state of a batch once it has ended, or after timeout. It never fails by time: the state says whether
+// the batch has ended. A stale id is Invalid at once.
+func (e *Engine) Wait(id dispatch.BatchID, timeout time.Duration) dispatch.State {
+	state := e.page.state(id)
+	if state.Terminal() {
+		return state
+	}
+	if timeout <= 0 {
+		e.Progress()
+		return e.page.state(id)
+	}
+	start := clock.Now()
+	state = e.spin(id, start.Add(min(timeout, e.spinLimit(id))))
+	if state.Terminal() {
+		return state
+	}
+	return e.park(id, start.Add(timeout))
+}
+
+// Progress looks once for completions and runs the core, for callers that poll. It returns how much it found.
+func (e *Engine) Progress() int {
+	n := 0
+	for _, p := range e.pollers {
+		n += p.Poll(pollWork)
+	}
+	e.turn()
+	for _, p := range e.pollers {
+		p.Arm()
+	}
+	return n
+}
+
+func (e *Engine) spinLimit(id dispatch.BatchID) time.Duration {
+	c := e.page.cell(id.Slot())
+	if e.cores < 2 || e.spinMisses.Load() > 8 || atomic.LoadUint64(&c.pending) > 1024 {
+		return 0
+	}
+	return spinFor
+}
+
+// spin polls the transports until the batch has ended or until passes, which moves on while work is found.
+func (e *Engine) spin(id dispatch.BatchID, until clock.Time) dispatch.State {
+	if len(e.pollers) == 0 {
+		return e.page.state(id)
+	}
+	found := false
+	state := e.page.state(id)
+	for looks := 0; !state.Terminal(); looks++ {
+		n := 0
+		for _, p := range e.pollers {
+			n += p.Poll(pollWork)
+		}
+		if n > 0 {
+			e.turn()
+			found = true
+		} else if looks&15 == 15 && clock.Now() >= until {
+			break // no Gosched in here: a caller from Python is locked to its thread, which makes yielding cost 70 µs
+		}
+		state = e.page.state(id)
+	}
+	for _, p := range e.pollers {
+		p.Arm()
+	}
+	switch misses := e.spinMisses.Load(); {
+	case state.Terminal() && found && misses > 0:
+		e.spinMisses.Store(misses / 2)
+	case !state.Terminal() && misses < 16:
+		e.spinMisses.Add(1)
+	}
+	return state
+}
+
+// park sleeps until the batch's end wakes it.
+func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
+	e.mu.Lock()
+	b, err := e.lookup(id)
+	if err != nil || b.ended {
+		e.mu.Unlock()
+		return e.page.state(id)
+	}
+	w := waiters.Get().(*waiter)
+	b.waiters = append(b.waiters, w)
+	e.mu.Unlock()
+
+	timer := time.NewTimer(max(0, until.Sub(clock.Now())))
+	select {
+	case <-w.wake:
+	case <-timer.C:
+		e.leave(id, w)
+	}
+	timer.Stop()
+	waiters.Put(w)
+	return e.page.state(id)
+}
+
+// leave takes a waiter out of its batch's list, and the token that came meanwhile out of the waiter.
+func (e *Engine) leave(id dispatch.BatchID, w *waiter) {
+	e.mu.Lock()
+	if b, err := e.lookup(id); err == nil {
+		for i := range b.waiters {
+			if b.waiters[i] == w {
+				last := len(b.waiters) - 1
+				b.waiters[i], b.waiters[last] = b.waiters[last], nil
+				b.waiters = b.waiters[:last]
+				break
+			}
+		}
+	}
+	e.mu.Unlock()
+	select {
+	case <-w.wake:
+	default:
+	}
+}
+
+// WaitMany waits until at least need of the batches have ended, or timeout has passed, and returns how many have. A stale
+// id counts as ended.
+func (e *Engine) WaitMany(ids []dispatch.BatchID, need int, timeout time.Duration) int {
+	until := clock.Now().Add(timeout)
+	need = min(need, len(ids))
+	for {
+		ended, pending := 0, dispatch.BatchID(0)
+		for _, id := range ids {
+			if e.page.state(id).Terminal() {
+				ended++
+			} else {
+				pending = id
+			}
+		}
+		left := until.Sub(clock.Now())
+		if ended >= need || left <= 0 {
+			return ended
+		}
+		if need-ended == len(ids)-ended {
+			e.Wait(pending, left) // all of them are needed: any order of waiting will do
+			continue
+		}
+		e.parkAny(ids, need, left)
+	}
+}
+
+// parkAny sleeps until one more of the batches has ended, or returns at once when need of them have.
+func (e *Engine) parkAny(ids []dispatch.BatchID, need int, timeout time.Duration) {
+	if e.Progress() > 0 {
+		return
+	}
+	w := waiters.Get().(*waiter)
+	ended := 0
+	e.mu.Lock()
+	for _, id := range ids {
+		if b, err := e.lookup(id); err == nil && !b.ended {
+			b.waiters = append(b.waiters, w)
+		} else {
+			ended++
+		}
+	}
+	e.mu.Unlock()
+	if ended < need {
+		timer := time.NewTimer(timeout)
+		select {
+		case <-w.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+	for _, id := range ids {
+		e.leave(id, w)
+	}
+	waiters.Put(w)
+}
+
+// closedError is what every call gets after Close began.
+func closedError() *errs.Error {
+	return errs.New(errs.EngineClosed, "engine", "the engine is closed")
+}

@@ -1,0 +1,353 @@
+package pybind
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+// recordWords is the size of a packed request: opcode, source, target_id, target_offset, length, priority, deadline_ns,
+// transport_hint, intent_type, target_region.
+const recordWords = 10
+
+// NewBatch makes a batch for up to capacity tasks.
+func NewBatch(id, capacity int64) (batch uint64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	if capacity < 1 || capacity > 1<<30 {
+		return 0, errs.New(errs.InvalidArgument, "batch", "capacity %d is not between 1 and 2^30", capacity)
+	}
+	b, err := e.NewBatch(int(capacity))
+	return uint64(b), err
+}
+
+// FreeBatch gives a batch back; it goes when its last task has ended.
+func FreeBatch(id int64, batch uint64) (n int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	return 0, e.FreeBatch(dispatch.BatchID(batch))
+}
+
+// Submit appends n packed requests to a batch, all or none, and returns the index of the first.
+func Submit(id int64, batch, records uint64, n int64, nameAt, nameBytes, messageAt, messageBytes uint64, hasNote bool) (first int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	if n < 1 || n > 1<<30 {
+		return 0, errs.New(errs.InvalidArgument, "submit", "%d requests are not at least one", n)
+	}
+	note, err := noteOf(hasNote, nameAt, nameBytes, messageAt, messageBytes)
+	if err != nil {
+		return 0, err
+	}
+	words := block(records, int(n)*recordWords)
+	i, err := e.SubmitEach(dispatch.BatchID(batch), int(n), func(i int, r *engine.Request) error {
+		w := words[i*recordWords : i*recordWords+recordWords]
+		t, err := terms(w[0], w[5], w[6], w[7])
+		if err != nil {
+			return err
+		}
+		r.Terms, r.Source, r.Length = t, uintptr(w[1]), w[4]
+		r.Remote = engine.Remote{Segment: engine.SegmentID(w[2]), Region: mem.RegionID(w[9]), Offset: w[3]}
+		return nil
+	}, note)
+	return int64(i), err
+}
+
+// Cancel asks that a task (-1: all) end; it returns how many had not ended.
+func Cancel(id int64, batch uint64, task int64) (asked int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	n, err := e.Cancel(dispatch.BatchID(batch), int(task))
+	return int64(n), err
+}
+
+// StatusInto writes two words a task for n tasks from first: state | dirty<<8 | transport<<16 | attempts<<32, and bytes.
+func StatusInto(id int64, batch uint64, first, n int64, address uint64) (written int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	if n < 0 || n > 1<<30 {
+		return 0, errs.New(errs.InvalidArgument, "status", "%d tasks", n)
+	}
+	words := block(address, int(n)*2)
+	for i := range int(n) {
+		s, err := e.Status(dispatch.BatchID(batch), int(first)+i)
+		if err != nil {
+			return 0, err
+		}
+		words[2*i] = uint64(s.State) | uint64(s.Transport)<<16 | uint64(s.Attempts)<<32
+		if s.Dirty {
+			words[2*i] |= 1 << 8
+		}
+		words[2*i+1] = s.Bytes
+	}
+	return n, nil
+}
+
+// Summary describes a batch in JSON.
+func Summary(id int64, batch uint64) (text string, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return "", err
+	}
+	s, err := e.Summary(dispatch.BatchID(batch))
+	if err != nil {
+		return "", err
+	}
+	used := []string{}
+	for i, name := range e.Transports() {
+		if s.Transports>>i&1 != 0 {
+			used = append(used, name)
+		}
+	}
+	return toJSON(map[string]any{"state": s.State, "bytes": s.Bytes, "total": s.Total, "tasks": s.Tasks,
+		"pending": s.Pending, "attempts": s.Attempts, "failovers": s.Failovers, "transports": used, "dirty": s.Dirty,
+		"elapsed_ns": e.Elapsed(dispatch.BatchID(batch)).Nanoseconds()}), nil
+}
+
+// Failure describes in JSON why a batch did not complete; code is "" if it did or has not ended.
+func Failure(id int64, batch uint64) (text string, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return "", err
+	}
+	s, err := e.Summary(dispatch.BatchID(batch))
+	if err != nil {
+		return "", err
+	}
+	out := struct {
+		failure
+		Attempts uint32 `json:"attempts"`
+		Dirty    bool   `json:"dirty"`
+		State    int    `json:"state"`
+	}{Attempts: s.Attempts, Dirty: s.Dirty, State: int(s.State)}
+	if s.Err != nil {
+		out.failure = failureOf(s.Err)
+	}
+	return toJSON(out), nil
+}
+
+// FailedInto writes the indexes of tasks that did not complete and returns how many there are, which may be more than fit.
+func FailedInto(id int64, batch, address uint64, capacity int64) (n int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	words := block(address, int(max(0, capacity)))
+	return int64(e.Failed(dispatch.BatchID(batch), words)), nil
+}
+
+// Wait returns the state of a batch when it has ended, or after timeout.
+func Wait(id int64, batch uint64, timeoutMs int64) (state int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	return int64(e.Wait(dispatch.BatchID(batch), ms(timeoutMs))), nil
+}
+
+// WaitMany returns how many of n batches have ended, once need of them have or after timeout.
+func WaitMany(id int64, ids uint64, n, need, timeoutMs int64) (ended int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	list := make([]dispatch.BatchID, n)
+	for i, w := range block(ids, int(n)) {
+		list[i] = dispatch.BatchID(w)
+	}
+	return int64(e.WaitMany(list, int(need), ms(timeoutMs))), nil
+}
+
+// Watch asks that the end of a batch be pushed on the completion ring.
+func Watch(id int64, batch uint64) (n int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	return 0, e.Watch(dispatch.BatchID(batch))
+}
+
+// Drain takes up to capacity ids of watched batches that have ended. It keeps Python's lock: it never waits.
+func Drain(id int64, address uint64, capacity int64) (n int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	return int64(e.Drain(block(address, int(capacity)))), nil
+}
+
+// Progress turns the crank once and returns how much was found.
+func Progress(id int64) (n int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	return int64(e.Progress()), nil
+}
+
+// NoteWait returns how many notifications wait, after at most timeout.
+func NoteWait(id, timeoutMs int64) (n int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	return int64(e.NotesWait(ms(timeoutMs))), nil
+}
+
+// NoteTake packs up to most notifications into size bytes: u32 bytes of the record, u16 name bytes, u16 peer bytes, u32
+// message bytes, u32 0, name, peer, message, padding to 8. It returns their number, or minus the bytes needed for the first.
+func NoteTake(id int64, address uint64, size, most int64) (n int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	out := mem.Bytes(uintptr(address), int(size))
+	need := int64(0)
+	e.NotesDrain(func(t *engine.Notification) bool {
+		record := (16 + len(t.Name) + len(t.Peer) + len(t.Message) + 7) &^ 7
+		if n == most {
+			return false
+		}
+		if record > len(out) {
+			need = int64(record)
+			return false
+		}
+		binary.LittleEndian.PutUint32(out, uint32(record))
+		binary.LittleEndian.PutUint16(out[4:], uint16(len(t.Name)))
+		binary.LittleEndian.PutUint16(out[6:], uint16(len(t.Peer)))
+		binary.LittleEndian.PutUint32(out[8:], uint32(len(t.Message)))
+		binary.LittleEndian.PutUint32(out[12:], 0)
+		at := 16 + copy(out[16:], t.Name)
+		at += copy(out[at:], t.Peer)
+		copy(out[at:], t.Message)
+		out = out[record:]
+		n++
+		return true
+	})
+	if n == 0 && need > 0 {
+		return -need, nil
+	}
+	return n, nil
+}
+
+// Explain tells in JSON which routes a request would take, and why not the others.
+func Explain(id, op int64, local uint64, segment int64, region, offset uint64) (text string, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return "", err
+	}
+	t, err := terms(uint64(op), 0, 0, 0)
+	if err != nil {
+		return "", err
+	}
+	x, err := e.Explain(t.Op, uintptr(local), engine.Remote{Segment: engine.SegmentID(segment), Region: mem.RegionID(region), Offset: offset})
+	if err != nil {
+		return "", err
+	}
+	return toJSON(x), nil
+}
+
+// Topology returns what the machine has, in JSON.
+func Topology(id int64) (text string, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return "", err
+	}
+	return e.Topology()
+}
+
+// Metrics returns counters and gauges by name, in JSON.
+func Metrics(id int64) (text string, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return "", err
+	}
+	return toJSON(e.Metrics()), nil
+}
+
+// MetricsText returns them in Prometheus' text format.
+func MetricsText(id int64) (text string, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return "", err
+	}
+	return e.MetricsText()
+}
+
+// Events takes up to most events, oldest first, in JSON.
+func Events(id, most int64) (text string, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return "", err
+	}
+	list := []map[string]any{}
+	for _, ev := range e.Events(int(most)) {
+		m := map[string]any{"kind": ev.Kind.String(), "time_ns": int64(ev.Time)}
+		for k, v := range map[string]string{"peer": ev.Peer, "transport": ev.Transport, "rail": ev.Rail, "from": ev.From, "to": ev.To} {
+			if v != "" {
+				m[k] = v
+			}
+		}
+		if ev.Err != nil {
+			m["error"] = failureOf(ev.Err)
+		}
+		list = append(list, m)
+	}
+	return toJSON(list), nil
+}
+
+// Logs takes up to most log records, oldest first, in JSON.
+func Logs(id, most int64) (text string, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return "", err
+	}
+	list := []map[string]any{}
+	for _, r := range e.Logs(int(most)) {
+		list = append(list, map[string]any{"time_ns": r.Time.UnixNano(), "level": r.Level.String(), "message": r.Message, "attrs": r.Attrs})
+	}
+	return toJSON(list), nil
+}
+
+// Doctor says in JSON what this machine offers to each transport, what is missing and why it matters.
+func Doctor() (text string, err error) {
+	defer guard(&err)
+	start := time.Now()
+	list := doctor()
+	return toJSON(map[string]any{"checks": list, "elapsed_ms": time.Since(start).Milliseconds()}), nil
+}

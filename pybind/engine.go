@@ -1,0 +1,262 @@
+package pybind
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"os"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/config"
+	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/transports/all"
+)
+
+// Open starts an engine with the settings of TENT_CONF and of arguments (JSON text, "" for none), and returns its number.
+func Open(arguments string, name string) (id int64, err error) {
+	defer guard(&err)
+	var given []any
+	if arguments != "" {
+		given = append(given, []byte(arguments))
+	}
+	if name != "" {
+		given = append(given, map[string]any{"name": name})
+	}
+	c, err := config.Load(config.Options{Env: os.Getenv, Built: all.Names()}, given...)
+	if err != nil {
+		return 0, err
+	}
+	e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs(c)})
+	if err != nil {
+		return 0, err
+	}
+	return add(e), nil
+}
+
+func plugs(c *config.Config) (list []engine.Plug) {
+	for _, entry := range all.Entries() {
+		list = append(list, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(c)})
+	}
+	return list
+}
+
+// Info tells what does not change while the engine lives.
+func Info(id int64) (text string, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return "", err
+	}
+	type setting struct {
+		Key    string `json:"key"`
+		Value  any    `json:"value"`
+		Origin string `json:"origin"`
+		Active bool   `json:"active"`
+		Help   string `json:"help"`
+	}
+	var settings []setting
+	for _, s := range e.Config().Dump() {
+		settings = append(settings, setting{s.Key, s.Value, s.Origin, s.Active, s.Help})
+	}
+	self := e.Self()
+	address, size := e.Page()
+	return toJSON(map[string]any{"address": e.Address(), "name": e.Name(), "segment_name": e.Address(),
+		"incarnation": self.Incarnation, "machine_id": self.MachineID, "port": e.Port(), "page_address": uint64(address),
+		"page_bytes": size, "event_fd": e.EventFd(), "note_fd": e.NoteFd(), "config": settings,
+		"transports": e.Transports()}), nil
+}
+
+// Close ends an engine: JSON {"held": [...]} names what could not be taken back. The page stays mapped until Forget.
+func Close(id int64, timeoutMs int64, cancel bool) (text string, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return "", err
+	}
+	held := e.Close(ms(timeoutMs), cancel)
+	if held == nil {
+		held = []string{}
+	}
+	return toJSON(map[string]any{"held": held}), nil
+}
+
+// Forget unmaps the page of a closed engine and drops its number. Nobody may look at the page afterwards.
+func Forget(id int64) (n int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	if err := e.Forget(); err != nil {
+		return 0, err
+	}
+	remove(id)
+	return 0, nil
+}
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+func limited(timeoutMs int64) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), ms(timeoutMs))
+}
+
+// Register registers memory and returns its region's id.
+func Register(id int64, address, size uint64, readOnly bool, name, location string, permission int64) (region uint64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	if permission < 0 || permission > 2 {
+		return 0, errs.New(errs.InvalidArgument, "register", "permission %d is not 0, 1 or 2", permission)
+	}
+	r, err := e.Register(engine.Memory{Addr: uintptr(address), Size: size, ReadOnly: readOnly, Name: name,
+		Location: mem.Location(location), Permission: mem.Permission(permission)})
+	return uint64(r), err
+}
+
+// Allocate maps and registers zeroed memory: JSON {"id","address","size","location"}.
+func Allocate(id int64, size uint64, name, location string, permission int64) (text string, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return "", err
+	}
+	if permission < 0 || permission > 2 {
+		return "", errs.New(errs.InvalidArgument, "allocate", "permission %d is not 0, 1 or 2", permission)
+	}
+	region, memory, err := e.Allocate(engine.Memory{Size: size, Name: name, Location: mem.Location(location),
+		Permission: mem.Permission(permission)})
+	if err != nil {
+		return "", err
+	}
+	return toJSON(map[string]any{"id": uint64(region), "address": uint64(memory.Addr), "size": memory.Size,
+		"location": memory.Location}), nil
+}
+
+// CloseRegion ends remote access and returns when no peer can touch the bytes any more.
+func CloseRegion(id int64, region uint64, timeoutMs int64) (n int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := limited(timeoutMs)
+	defer cancel()
+	return 0, e.CloseRegion(ctx, mem.RegionID(region))
+}
+
+// FreeMemory unmaps memory of Allocate; its region is closed, nobody looks at it. It works on a closed engine too.
+func FreeMemory(id int64, region uint64) (n int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	return 0, e.FreeMemory(mem.RegionID(region))
+}
+
+// FenceRegion returns when nothing that the peer ("" for all) began before can touch the region.
+func FenceRegion(id int64, region uint64, peer string, timeoutMs int64) (n int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := limited(timeoutMs)
+	defer cancel()
+	return 0, e.FenceRegion(ctx, mem.RegionID(region), peer)
+}
+
+// OpenSegment opens "host:port" or "host:port/region"; "" is segment 0, our own memory.
+func OpenSegment(id int64, target string, timeoutMs int64) (segment int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := limited(timeoutMs)
+	defer cancel()
+	s, err := e.OpenSegment(ctx, target)
+	return int64(s), err
+}
+
+// OpenBlob opens what Export of a peer made.
+func OpenBlob(id int64, address uint64, size int64) (segment int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	if size < 0 || size > 1<<30 {
+		return 0, errs.New(errs.InvalidArgument, "open", "a blob of %d bytes is not one of tent's", size)
+	}
+	s, err := e.OpenBlob(append([]byte(nil), mem.Bytes(uintptr(address), int(size))...))
+	return int64(s), err
+}
+
+// Segment describes an open segment in JSON; refresh asks the peer first.
+func Segment(id int64, segment int64, refresh bool) (text string, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := limited(10000)
+	defer cancel()
+	info, err := e.Segment(ctx, engine.SegmentID(segment), refresh)
+	if err != nil {
+		return "", err
+	}
+	regions := make([]map[string]any, 0, len(info.Regions))
+	for i := range info.Regions {
+		r := &info.Regions[i]
+		regions = append(regions, map[string]any{"id": uint64(r.ID), "name": r.Name, "address": r.Addr, "size": r.Size,
+			"location": r.Location, "permission": int(r.Permission)})
+	}
+	return toJSON(map[string]any{"address": info.Peer.Address, "name": info.Peer.Name, "machine_id": info.Peer.MachineID,
+		"incarnation": info.Peer.Incarnation, "region": info.Base, "regions": regions}), nil
+}
+
+// CloseSegment closes a segment; closing 0 does nothing.
+func CloseSegment(id int64, segment int64) (n int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	return 0, e.CloseSegment(engine.SegmentID(segment))
+}
+
+// Alive is 1 when the peer answers in its incarnation.
+func Alive(id int64, segment int64, timeoutMs int64) (yes int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := limited(timeoutMs)
+	defer cancel()
+	alive, err := e.Alive(ctx, engine.SegmentID(segment))
+	if alive {
+		yes = 1
+	}
+	return yes, err
+}
+
+// Export returns a blob in base64; names is a JSON list or null for all named regions.
+func Export(id int64, names string) (text string, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return "", err
+	}
+	var list []string
+	if err := json.Unmarshal([]byte(names), &list); err != nil {
+		return "", errs.Wrap(errs.InvalidArgument, "export", err)
+	}
+	blob, err := e.Export(list)
+	return base64.StdEncoding.EncodeToString(blob), err
+}
