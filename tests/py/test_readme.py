@@ -1,0 +1,31 @@
+"""The README's programs run as they stand."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), flags=re.S | re.M)
+
+
+def test_readme_has_a_program() -> None:
+    assert PROGRAMS
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
+def test_readme_program_runs(program: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(program, encoding="utf-8")
+    done = subprocess.run([sys.executable, "-W", "error", path], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_demo_verifies_every_byte() -> None:
+    done = subprocess.run([sys.executable, "-m", "tent.demo"], capture_output=True, text=True, timeout=90, cwd="/")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "640 MiB verified by the receiver, every byte right" in done.stdout
