@@ -106,18 +106,12 @@ def patch_go(text: str) -> str:
         text = substitute(rf"^func {name}\(.*?\n}}\n", "", text)
     for name in KEEP_GIL:
         body = re.search(rf"^func {FACADE}_{name}\(.*?\n}}\n", text, flags=re.S | re.M)
-        if body is None and not re.search(rf"^func {name}\(", facade_source(), flags=re.M):
-            continue
         if body is None:
             raise BuildError(f"tent: {FACADE}.{name} is to keep the GIL, but gopy did not wrap it.")
         kept = substitute(r"^\t_saved_thread := C\.PyEval_SaveThread\(\)\n", "", body[0])
         kept = substitute(r"^\t(defer )?C\.PyEval_RestoreThread\(_saved_thread\)\n", "", kept, count=None)
         text = text[: body.start()] + kept + text[body.end() :]
     return text
-
-
-def facade_source() -> str:
-    return "".join(p.read_text() for p in (ROOT / FACADE).glob("*.go"))
 
 
 def patch_c(text: str) -> str:

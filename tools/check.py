@@ -114,7 +114,9 @@ def go_test(ctx: Context, patterns: Iterable[str], *flags: str, timeout: int, **
     command = [ctx.go, "test", "-json", "-count=1", f"-timeout={timeout}s", *flags, *patterns]
     process = subprocess.Popen(command, cwd=ROOT, env={**ctx.env, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, start_new_session=True)
-    tally, output, counted = Tally(), {}, {}
+    tally = Tally()
+    output: dict[str, list[str]] = {}
+    counted: dict[str, int] = {}
     assert process.stdout is not None
     for line in process.stdout:
         try:
@@ -143,8 +145,7 @@ def on_go_event(event: dict[str, str], tally: Tally, output: dict[str, list[str]
         if action == "fail":
             print("".join(text), end="", flush=True)
         if test:
-            setattr(tally, {"pass": "passed", "fail": "failed", "skip": "skipped"}[action],
-                    getattr(tally, {"pass": "passed", "fail": "failed", "skip": "skipped"}[action]) + 1)
+            tally.add(Tally(passed=int(action == "pass"), failed=int(action == "fail"), skipped=int(action == "skip")))
             counted[package] = counted.get(package, 0) + 1
             return
         if action == "fail" and not counted.get(package):
@@ -235,11 +236,12 @@ def stage_pythons(ctx: Context) -> Tally:
 
 
 def stage_typing(ctx: Context) -> Tally:
-    """mypy --strict over the package and the tools"""
+    """mypy --strict over the package, the tools and the benchmark"""
     python = interpreters.environment(sys.executable, f".venv-{ctx.main_version()}")
     interpreters.pip_install(python, f"tent[test] @ {ctx.get_wheel().as_uri()}")
-    package = ctx.run(python, "-m", "mypy", "--strict", "tent", timeout=240)
-    return single(package == 0)
+    programs = [p.relative_to(ROOT) for folder in ("tools", "tests/bench") for p in sorted((ROOT / folder).glob("*.py"))]
+    code = ctx.run(python, "-m", "mypy", "--strict", "tent", *programs, timeout=240)
+    return single(code == 0)
 
 
 STAGES: dict[str, Callable[[Context], Tally]] = {

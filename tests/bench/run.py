@@ -99,7 +99,7 @@ def lanes(work: Work, connections: int) -> int:
 def show(rows: list[Row], figures: Figures, markdown: bool) -> int:
     """Prints the table; returns the number of rows that were not reached."""
     head = ("row", "tent", "beside", "", "ratio", "target", "reached")
-    table = [head]
+    table: list[tuple[str, ...]] = [head]
     missed = 0
     for row in rows:
         ours = [row.ours.figure(m) for m in figures[row.ours.contestant, row.ours.work]]

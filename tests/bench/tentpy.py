@@ -16,9 +16,12 @@ import time
 import timeit
 from array import array
 from collections.abc import Callable
+from functools import partial
 
 import tent
 from pattern import first_wrong, pattern
+from tent.region import RegionSlice
+from tent.segment import RemoteSlice
 
 LIMIT_S = 60.0
 POSITIONS = 16
@@ -72,13 +75,19 @@ class Bench:
         bases = [position % room * count for position in range(POSITIONS)]
         kv, remote = self.kv, self.remote["kv"]
         if count == 1:
-            one = self.engine.write if verb == "write" else self.engine.read
             parts = [slice(b * size, (b + 1) * size) for b in bases]
-            return [lambda a=kv[p], b=remote[p]: one(a, b).result(LIMIT_S) for p in parts]
-        many = self.engine.write_pages if verb == "write" else self.engine.read_pages
+            return [partial(self.one, verb, kv[p], remote[p]) for p in parts]
         here, there = self.engine.pages([kv], size), self.remote.pages([remote], size)
-        lists = [array("q", range(b, b + count)) for b in bases]
-        return [lambda i=i: many(here, i, there, i, page_bytes=size).result(LIMIT_S) for i in lists]
+        indexes = [array("q", range(b, b + count)) for b in bases]
+        return [partial(self.many, verb, here, there, i, size) for i in indexes]
+
+    def one(self, verb: str, here: RegionSlice, there: RemoteSlice) -> None:
+        move = self.engine.write if verb == "write" else self.engine.read
+        move(here, there).result(LIMIT_S)
+
+    def many(self, verb: str, here: tent.Grid, there: tent.Grid, pages: array[int], size: int) -> None:
+        move = self.engine.write_pages if verb == "write" else self.engine.read_pages
+        move(here, pages, there, pages, page_bytes=size).result(LIMIT_S)
 
     def measure(self, verb: str, size: int, count: int, iterations: int) -> list[int]:
         moves = self.moves(verb, size, count)
