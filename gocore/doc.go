@@ -1,0 +1,52 @@
+// Package gocore is the way into tent's engine. It holds no code: read this page, then follow one transfer.
+//
+// # Who is who
+//
+//	errs mem clock event config        words: failures, memory, time, what happened, what was set
+//	transport                          the contract: how bytes are moved, and what is promised of it
+//	plan rail qos dispatch             the core: pure policy and one state machine, without clock, lock or I/O
+//	segment meta control               the control plane: who is there, what do they offer
+//	metrics topology                   what people and machines look at
+//	engine                             the shell: owns mutex and goroutines, the Go API
+//
+// Imports go down this list only; tests/go keeps the table. Transports live in ../transports: each imports the words and
+// the contract, never the engine and never another transport.
+//
+// # One WRITE of one page, over TCP
+//
+//	engine.Move            validates, finds both regions, takes their plan (plan.Build, made once)
+//	  dispatch.Submit      a task in a slab; it waits in the queue of its link and class
+//	  dispatch.Step        a rail with room pulls: a slice is cut from the task, now and not before
+//	  outbox.drain         outside the mutex, in order: tcp.Submit sends header and page by one system call
+//	peer: tcp reader       checks key, offset and permission, receives into the page, acknowledges
+//	engine.Wait            the waiter polls the socket itself: tcp.Poll reads the acknowledgement,
+//	  port.Complete        leaves it in the inbox and turns the crank:
+//	  dispatch.Step        slice -> task -> batch; the page that Python reads says COMPLETED
+//
+// No goroutine was woken on this side, no memory was allocated, the mutex was taken twice.
+//
+// # Who owns what
+//
+// Engine.mu guards the core and what mirrors it. It is never held while a transport, the control plane or a callback is
+// called. Whoever has work takes it by TryLock and turns the crank (engine/crank.go); who fails leaves the work in the inbox
+// for the holder. The engine's own goroutines are: progress (deadlines, and what callers left), one a region that is being
+// given back, one a peer whose notification must be repeated. Transports own theirs; the control plane has gRPC's.
+//
+// # The end of things
+//
+// A task ends when its bytes are acknowledged or given up and no accepted slice of any of its attempts is outstanding:
+// after that, nobody writes its destination or reads its source. A region's end is Transport.Revoke on every transport.
+// The order in which an engine shuts down stands at Engine.Close, with what each step would break if it came elsewhere.
+//
+// # Where this differs from the design page
+//
+//   - A withdrawal goes through the rail's outbox like a submission (engine/outbox.go), so it cannot overtake the slice
+//     that it withdraws on the way to the transport. 2026-11-21
+//   - Poller has no Fd: a waiter that finds nothing parks on its batch, and the transport's own readers, armed again by
+//     Arm, are the ones who sleep in the kernel. One descriptor a transport would have to be merged by another epoll. 2026-11-21
+//   - Queues are per link and class, not per peer and class: a task's current route names its link, and links of several
+//     transports to one peer share what must be shared, the open withdrawals. 2026-11-21
+//   - Merging happens when a slice is cut, not when requests are submitted: a slice may span neighbouring tasks, and each
+//     task keeps its own account. So nothing has to be taken apart again when a part of it fails. 2026-11-21
+//   - Revoke takes keep: fence and close of a region are the same operation of a transport but for what follows. 2026-11-21
+package gocore

@@ -1,0 +1,114 @@
+package tests
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/config"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/transports/all"
+	"github.com/tent-engine/tent/transports/sim"
+)
+
+// patience bounds every wait of these tests; what takes longer hangs.
+const patience = 20 * time.Second
+
+// world opens engines over one kind of transport; a test that passes over both says nothing about either.
+type world struct {
+	name string
+	open func(t *testing.T, settings map[string]any) *engine.Engine
+}
+
+// worlds are a simulated network that drives itself, and real sockets on loopback.
+func worlds() []world {
+	return []world{{"sim", openSim()}, {"tcp", openTCP}}
+}
+
+func openSim() func(*testing.T, map[string]any) *engine.Engine {
+	networks := map[string]*sim.Network{}
+	return func(t *testing.T, settings map[string]any) *engine.Engine {
+		n := networks[t.Name()]
+		if n == nil {
+			n = sim.NewInline(1)
+			networks[t.Name()] = n
+		}
+		return open(t, settings, []string{"sim"}, func(*config.Config) []engine.Plug {
+			return []engine.Plug{{Factory: sim.Factory{Settings: sim.Settings{Network: n, Rails: 2}}}}
+		})
+	}
+}
+
+func openTCP(t *testing.T, settings map[string]any) *engine.Engine {
+	return open(t, settings, all.Names(), func(c *config.Config) (plugs []engine.Plug) {
+		for _, entry := range all.Entries() {
+			plugs = append(plugs, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(c)})
+		}
+		return plugs
+	})
+}
+
+// open starts an engine that is closed, and checked for what it could not take back, at the end of the test.
+func open(t *testing.T, settings map[string]any, built []string, plugs func(*config.Config) []engine.Plug) *engine.Engine {
+	t.Helper()
+	if settings == nil {
+		settings = map[string]any{}
+	}
+	c, err := config.Load(config.Options{Built: built}, settings)
+	require.NoError(t, err)
+	e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs(c)})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.Empty(t, e.Close(time.Second, true), "an engine could not take everything back")
+		require.NoError(t, e.Forget())
+	})
+	return e
+}
+
+// memory maps zeroed bytes outside of Go's heap.
+func memory(t *testing.T, size int) []byte {
+	t.Helper()
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Munmap(b)) })
+	return b
+}
+
+// offer registers bytes under a name that peers may read and write, or under none for local use.
+func offer(t *testing.T, e *engine.Engine, b []byte, name string) mem.RegionID {
+	t.Helper()
+	m := engine.Memory{Addr: address(b), Size: uint64(len(b)), Name: name, Location: mem.Wildcard}
+	if name != "" {
+		m.Permission = mem.GlobalReadWrite
+	}
+	id, err := e.Register(m)
+	require.NoError(t, err)
+	return id
+}
+
+// segment opens a peer's region by name.
+func segment(t *testing.T, e, peer *engine.Engine, region string) engine.SegmentID {
+	t.Helper()
+	name := peer.Address()
+	if region != "" {
+		name += "/" + region
+	}
+	s, err := e.OpenSegment(context.Background(), name)
+	require.NoError(t, err)
+	return s
+}
+
+// ended waits for a batch and frees it.
+func ended(t *testing.T, e *engine.Engine, id dispatch.BatchID) dispatch.Summary {
+	t.Helper()
+	require.True(t, e.Wait(id, patience).Terminal(), "the batch did not end in %v", patience)
+	sum, err := e.Summary(id)
+	require.NoError(t, err)
+	require.NoError(t, e.FreeBatch(id))
+	return sum
+}
