@@ -1,0 +1,208 @@
+package architecture
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// edge is a rule of the table of imports: what a package of this repository may import of it.
+type edge struct {
+	from string   // package, or a folder with "/*" for each package below it
+	may  []string // packages, folders with "/*", or one of the groups below
+	why  string   // what the restriction protects
+}
+
+// Groups of packages; they are used with a "+" in front.
+var groups = map[string][]string{
+	"vocabulary": {"gocore/errs", "gocore/mem", "gocore/clock", "gocore/event", "gocore/config"},
+	"contract":   {"gocore/transport", "gocore/topology"},
+	"policy":     {"gocore/plan", "gocore/rail", "gocore/qos"},
+	"control":    {"gocore/meta", "gocore/segment", "gocore/control", "gocore/metrics"},
+}
+
+const (
+	leaf       = "the vocabulary is what everything else is said in, so it can know nobody"
+	contractOf = "the contract is read by people who write a transport and know nothing else of the core"
+	pure       = "policy packages do not know each other: only dispatch calls them, so each is a unit test of its own"
+	down       = "imports go down only: vocabulary, contract and policy, control plane, engine, pybind"
+	apart      = "a transport knows the vocabulary and the contract: never the engine, never another transport"
+)
+
+// edges is the table. A package that is not in it may import nothing of the repository, so a new one needs a line and
+// with it a thought about its place.
+var edges = []edge{
+	{"gocore/errs", nil, leaf},
+	{"gocore/clock", nil, leaf},
+	{"gocore/mem", nil, leaf},
+	{"gocore/event", []string{"gocore/errs", "gocore/clock"}, leaf},
+	{"gocore/config", []string{"gocore/errs", "gocore/mem"}, leaf},
+	{"gocore/transport", []string{"+vocabulary"}, contractOf},
+	{"gocore/topology", []string{"+vocabulary"}, pure},
+	{"gocore/plan", []string{"+vocabulary", "gocore/transport"}, pure},
+	{"gocore/rail", []string{"+vocabulary"}, pure},
+	{"gocore/qos", []string{"+vocabulary"}, pure},
+	{"gocore/dispatch", []string{"+vocabulary", "+policy", "gocore/transport"}, down},
+	{"gocore/meta", []string{"+vocabulary"}, down},
+	{"gocore/segment", []string{"+vocabulary", "gocore/transport"}, down},
+	{"gocore/control", []string{"+vocabulary", "gocore/transport", "gocore/meta", "gocore/segment", "gocore/control/controlpb"}, down},
+	{"gocore/metrics", []string{"+vocabulary", "gocore/transport", "gocore/dispatch"}, down},
+	{"gocore/engine", []string{"+vocabulary", "+contract", "+policy", "+control", "gocore/dispatch"},
+		"the engine is the only shell around the core; transports come to it from outside, by transports/all"},
+	{"transports/*", []string{"+vocabulary", "gocore/transport"}, apart},
+	{"transports/all", []string{"+vocabulary", "gocore/transport", "transports/*"}, "the registry names every transport and does nothing else"},
+	{"pybind", []string{"gocore/*", "transports/all"}, "pybind wraps the engine; a single transport is none of its business"},
+	{"pybind/*", []string{"gocore/*", "transports/all", "pybind"}, "pybind wraps the engine; a single transport is none of its business"},
+	{"tests/*", []string{"gocore/*", "transports/*"}, "tests and measurements may use everything but the binding"},
+}
+
+// fakes are packages that tests may import wherever they are: fakes are shared, never private copies.
+var fakes = []string{"transports/transporttest", "transports/sim", "transports/faulty"}
+
+// testEdges are what the tests of a package may import beyond the package's own edges.
+var testEdges = []edge{
+	{"gocore/control", []string{"gocore/mem"}, down},
+	{"gocore/engine", []string{"transports/*", "gocore/qos"}, "tests of the engine run it over real transports"},
+}
+
+// matches reports whether a pattern of the tables names a package.
+func matches(pattern, pkg string) bool {
+	folder, deep := strings.CutSuffix(pattern, "/*")
+	return pkg == pattern || deep && within(pkg, folder) && pkg != folder
+}
+
+// allowed reports whether a list of the table has a package.
+func allowed(may []string, pkg string) bool {
+	return slices.ContainsFunc(may, func(pattern string) bool {
+		if group, found := strings.CutPrefix(pattern, "+"); found {
+			return slices.Contains(groups[group], pkg)
+		}
+		return matches(pattern, pkg)
+	})
+}
+
+// rule returns the line of a package, the longest pattern first.
+func rule(table []edge, pkg string) *edge {
+	var best *edge
+	for i := range table {
+		if matches(table[i].from, pkg) && (best == nil || len(table[i].from) > len(best.from)) {
+			best = &table[i]
+		}
+	}
+	return best
+}
+
+// checkEdges checks the imports of a file that stay inside the repository.
+func checkEdges(s *source, table []edge) (out []violation) {
+	for _, i := range s.syntax.Imports {
+		pkg, inside := strings.CutPrefix(strings.Trim(i.Path.Value, `"`), module+"/")
+		if !inside || pkg == s.folder || within(pkg, s.folder) && strings.Count(s.folder, "/") > 0 {
+			continue
+		}
+		line := rule(table, s.folder)
+		switch {
+		case line == nil:
+			out = append(out, s.at(i.Pos(), down, "package %s has no line in the table of imports, yet it imports %s", s.folder, pkg))
+		case allowed(line.may, pkg):
+		case s.test && (slices.Contains(fakes, pkg) || allowed([]string{"+vocabulary"}, pkg)):
+		case s.test && rule(testEdges, s.folder) != nil && allowed(rule(testEdges, s.folder).may, pkg):
+		default:
+			out = append(out, s.at(i.Pos(), line.why, "%s must not import %s", s.folder, pkg))
+		}
+	}
+	return out
+}
+
+// third is a rule about code of third parties.
+type third struct {
+	prefix string
+	users  []string // folders
+	tests  bool     // only in tests and in what is made for tests
+	why    string
+}
+
+// thirds lists every module of others that may be imported, and by whom: each is a debt, so it stays in one place.
+var thirds = []third{
+	{"google.golang.org/grpc", []string{"gocore/control"}, false, "the control plane alone speaks RPC"},
+	{"google.golang.org/protobuf", []string{"gocore/control"}, false, "the control plane alone has messages in protobuf"},
+	{"github.com/prometheus", []string{"gocore/metrics"}, false, "metrics are counted as plain integers and rendered in one place"},
+	{"golang.org/x/sys", []string{"gocore/clock", "gocore/engine", "transports"}, false, "system calls belong to transports and to the shell, not to policy"},
+	{"github.com/go-python/gopy", []string{"pybind"}, false, "only the binding knows Python"},
+	{"github.com/stretchr/testify", nil, true, "assertions belong to tests"},
+	{"go.uber.org/goleak", nil, true, "leak checks belong to tests"},
+}
+
+// testFolders hold code for tests that is in no _test.go file.
+var testFolders = []string{"transports/transporttest", "transports/sim", "transports/faulty", "tests"}
+
+func forTests(s *source) bool { return s.test || withinAny(s.folder, testFolders) }
+
+// checkThirds checks a file's imports of other modules.
+func checkThirds(s *source, table []third) (out []violation) {
+	for _, i := range s.syntax.Imports {
+		pkg := strings.Trim(i.Path.Value, `"`)
+		first, _, _ := strings.Cut(pkg, "/")
+		if !strings.Contains(first, ".") || within(pkg, module) {
+			continue // the standard library, or ours
+		}
+		n := slices.IndexFunc(table, func(t third) bool { return within(pkg, t.prefix) })
+		switch {
+		case n < 0:
+			out = append(out, s.at(i.Pos(), "every dependency is a decision of the project", "%s is not in the table of modules", pkg))
+		case forTests(s), withinAny(s.folder, table[n].users):
+		default:
+			out = append(out, s.at(i.Pos(), table[n].why, "%s must not import %s", s.folder, pkg))
+		}
+	}
+	return out
+}
+
+// stale returns lines of the tables that nothing in the repository needs any more: packages that are gone, edges
+// between single packages that nobody uses, users of a module that do not use it.
+func stale(all []*source, table []edge, modules []third) (out []string) {
+	packages, used := map[string]bool{}, map[string]map[string]bool{}
+	for _, s := range all {
+		packages[s.folder] = true
+		if used[s.folder] == nil {
+			used[s.folder] = map[string]bool{}
+		}
+		for _, p := range s.imports {
+			used[s.folder][p] = true
+		}
+	}
+	for _, e := range table {
+		users := slices.DeleteFunc(slices.Sorted(maps.Keys(packages)), func(pkg string) bool { return !matches(e.from, pkg) })
+		if len(users) == 0 && !strings.HasSuffix(e.from, "/*") {
+			out = append(out, e.from+": no such package")
+			continue
+		}
+		for _, to := range e.may {
+			if strings.HasPrefix(to, "+") || strings.HasSuffix(to, "/*") || strings.HasSuffix(e.from, "/*") {
+				continue // groups are permissions, not uses
+			}
+			if !used[e.from][module+"/"+to] {
+				out = append(out, e.from+" may import "+to+", but does not")
+			}
+		}
+	}
+	for _, m := range modules {
+		for _, user := range m.users {
+			if !anyUses(used, user, m.prefix) {
+				out = append(out, user+" may import "+m.prefix+", but does not")
+			}
+		}
+	}
+	return out
+}
+
+// anyUses reports whether a package in a folder imports something below a prefix.
+func anyUses(used map[string]map[string]bool, folder, prefix string) bool {
+	for pkg, imports := range used {
+		for p := range imports {
+			if within(pkg, folder) && within(p, prefix) {
+				return true
+			}
+		}
+	}
+	return false
+}
