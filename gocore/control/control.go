@@ -51,7 +51,8 @@ type Handler interface {
 	// the message and its answer, so what messages ask for must bear repeating.
 	Serve(ctx context.Context, from transport.Peer, transport string, message []byte) ([]byte, error)
 	// Notified takes a notification; nil means that it was taken, now or before: the caller repeats what was not
-	// answered, and (from.Incarnation, seq) tells repetitions. Message is the handler's own.
+	// answered, and (from.Incarnation, seq) tells repetitions, which may run beside the call that was cut off. Message
+	// is the handler's own.
 	Notified(ctx context.Context, from transport.Peer, seq uint64, message []byte) error
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
 	"net"
 	"sync"
 	"syscall"
@@ -75,7 +74,7 @@ func (c *Client) handshakeTLS(ctx context.Context, raw net.Conn, address string)
 	if config.ServerName == "" {
 		config.ServerName, _, _ = net.SplitHostPort(address) // checked before
 	}
-	watched := &tap{Conn: raw}
+	watched := &tap{Conn: raw, secure: true}
 	secure := tls.Client(watched, config)
 	err := secure.HandshakeContext(ctx)
 	if err == nil {
@@ -92,12 +91,12 @@ func (c *Client) handshakeTLS(ctx context.Context, raw net.Conn, address string)
 		return nil, errs.Wrap(errs.PermissionDenied, "control.dial", err).WithScope(errs.ScopeLink, errs.SideRemote).
 			WithPeer(address, "", "").WithHint("both sides need certificates of the cluster's authority")
 	}
-	return nil, watched.verdict(address, c.options.HandshakeTimeout, true)
+	return nil, watched.verdict(address, c.options.HandshakeTimeout, ctx.Err() != nil)
 }
 
 // handshakeHTTP gives raw to gRPC and waits until the peer has proved that it speaks HTTP/2.
 func (c *Client) handshakeHTTP(ctx context.Context, raw net.Conn, address string) (*grpc.ClientConn, error) {
-	watched := &tap{Conn: raw}
+	watched := &tap{Conn: raw, secure: c.options.TLS != nil}
 	once := make(chan net.Conn, 1)
 	once <- watched
 	cc, err := grpc.NewClient("passthrough:///peer", c.grpcOptions(once)...)
@@ -109,12 +108,12 @@ func (c *Client) handshakeHTTP(ctx context.Context, raw net.Conn, address string
 		watched.settle()
 		return cc, nil
 	}
-	cc.Close()
+	_ = cc.Close()
 	raw.Close()
 	if c.alive.Err() != nil {
 		return nil, closedError(address)
 	}
-	return nil, watched.verdict(address, c.options.HandshakeTimeout, c.options.TLS != nil)
+	return nil, watched.verdict(address, c.options.HandshakeTimeout, ctx.Err() != nil)
 }
 
 // answered connects cc and waits until the peer's preface is there. Idle after connecting is a peer that said the right
@@ -150,7 +149,7 @@ func (c *Client) grpcOptions(once chan net.Conn) []grpc.DialOption {
 			}
 		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // TLS, if any, is below
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: c.options.HandshakeTimeout}),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * c.options.HandshakeTimeout}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveInterval, Timeout: keepalivePatience}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(descriptionMax)),
 		grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(0),
@@ -160,6 +159,7 @@ func (c *Client) grpcOptions(once chan net.Conn) []grpc.DialOption {
 // tap is a connection that remembers how the conversation began, to tell afterwards who was there.
 type tap struct {
 	net.Conn
+	secure bool // TLS is configured, in or above this connection
 
 	mu      sync.Mutex
 	settled bool
@@ -167,7 +167,10 @@ type tap struct {
 	err     error  // of reading
 }
 
-const firstMax = 48
+const (
+	firstMax  = 48
+	lastWords = 100 * time.Millisecond // for what a peer that hung up has sent before
+)
 
 // Read remembers the first bytes and the first error.
 func (t *tap) Read(p []byte) (int, error) {
@@ -183,7 +186,22 @@ func (t *tap) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// note replaces the error by one that a layer above has found, unless reading itself failed.
+// Write asks what the peer said last when it has hung up: a refused certificate shows as a broken pipe first, and gRPC
+// would close the connection without reading the alert behind it.
+func (t *tap) Write(p []byte) (int, error) {
+	n, err := t.Conn.Write(p)
+	if err != nil {
+		t.mu.Lock()
+		settled := t.settled
+		t.mu.Unlock()
+		if !settled && t.Conn.SetReadDeadline(time.Now().Add(lastWords)) == nil {
+			_, _ = t.Read(make([]byte, firstMax)) // recorded there
+		}
+	}
+	return n, err
+}
+
+// note records an error that a layer above has found, unless reading itself failed.
 func (t *tap) note(err error) {
 	t.mu.Lock()
 	if t.err == nil {
@@ -199,8 +217,8 @@ func (t *tap) settle() {
 	t.mu.Unlock()
 }
 
-// verdict says why the handshake failed.
-func (t *tap) verdict(address string, limit time.Duration, secure bool) error {
+// verdict says why the handshake failed; late, because limit was reached.
+func (t *tap) verdict(address string, limit time.Duration, late bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := errs.New(errs.Protocol, "control.dial", "").WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(address, "", "").
@@ -209,17 +227,17 @@ func (t *tap) verdict(address string, limit time.Duration, secure bool) error {
 	case isTLSAlert(t.err):
 		e.Code, e.Cause = errs.PermissionDenied, "the engine at "+address+" refused our certificate: "+t.err.Error()
 		e.WithHint("both sides need certificates of the cluster's authority")
-	case len(t.first) > 0 && !secure && (t.first[0] == 0x15 || t.first[0] == 0x16):
+	case len(t.first) > 0 && !t.secure && (t.first[0] == 0x15 || t.first[0] == 0x16):
 		e.Cause = address + " answers in TLS, this engine was configured without"
 		e.WithHint("both sides need the same security settings")
 	case len(t.first) > 0:
 		e.Cause = "something else listens at " + address + ": " + quoted(t.first)
-		if secure {
+		if t.secure {
 			e.WithHint("both sides need the same security settings: TLS is configured here")
 		}
 	case errors.Is(t.err, syscall.ECONNRESET):
 		e.Code, e.Cause, e.Err = errs.PeerUnreachable, "connection reset by "+address+" before it answered", t.err
-	case errors.Is(t.err, io.EOF):
+	case !late:
 		e.Cause = "something else listens at " + address + ", or its engine is closing or wants TLS: the connection ended before an answer"
 	default:
 		e.Cause = "something else listens at " + address + ", or its process is stopped: it took the connection and said nothing for " + limit.String()
