@@ -1,0 +1,173 @@
+"""tent moves bytes between the memories of processes and machines, for LLM inference.
+
+Two levels over one engine: objects (Engine, Region, Segment, Transfer, Batch) for people and adapters, and integers
+(TransferEngine, Request, RequestArray) for whoever knows upstream's module.
+
+    import numpy as np, tent
+
+    with tent.Engine() as engine:
+        kv = np.zeros((1024, 65536), np.uint8)
+        with engine.register(kv, name="kv"):
+            print(engine.address)
+
+Importing tent starts nothing and loads nothing else: each name is fetched at its first use, the Go engine at the
+first Engine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .batch import Batch
+    from .engine import Engine
+    from .enums import (
+        LOCAL_SEGMENT_ID,
+        PRIO_HIGH,
+        PRIO_LOW,
+        PRIO_MEDIUM,
+        IntentType,
+        OpCode,
+        Permission,
+        SegmentInfoType,
+        TransferStatusEnum,
+        TransportType,
+        kWildcardLocation,
+    )
+    from .errors import (
+        AddressNotRegisteredError,
+        CudaError,
+        DeviceNotFoundError,
+        EngineClosedError,
+        ForkError,
+        InternalError,
+        InvalidArgumentError,
+        InvalidEntryError,
+        MetadataError,
+        PeerRestartedError,
+        PeerUnreachableError,
+        PermissionDeniedError,
+        RdmaError,
+        RpcServiceError,
+        TentError,
+        TentException,
+        TooManyRequestsError,
+        TransferCanceledError,
+        TransferError,
+        TransferTimeoutError,
+    )
+    from .errors import NotImplementedError as NotImplementedError
+    from .grid import Grid
+    from .notifications import Notifications
+    from .records import (
+        BatchGuard,
+        MemoryGuard,
+        MemoryOptions,
+        Notification,
+        Request,
+        SegmentInfo,
+        SegmentInfoBuffer,
+        TransferStatus,
+    )
+    from .region import Region
+    from .request_array import RequestArray
+    from .segment import RemoteRegion, Segment
+    from .transfer import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, Transfer, as_completed, wait
+    from .transfer_engine import TransferEngine
+
+_HOME = {
+    "batch": "Batch",
+    "engine": "Engine",
+    "enums": "LOCAL_SEGMENT_ID PRIO_HIGH PRIO_LOW PRIO_MEDIUM IntentType OpCode Permission SegmentInfoType "
+    "TransferStatusEnum TransportType kWildcardLocation",
+    "errors": "AddressNotRegisteredError CudaError DeviceNotFoundError EngineClosedError ForkError InternalError "
+    "InvalidArgumentError InvalidEntryError MetadataError NotImplementedError PeerRestartedError "
+    "PeerUnreachableError PermissionDeniedError RdmaError RpcServiceError TentError TentException "
+    "TooManyRequestsError TransferCanceledError TransferError TransferTimeoutError",
+    "grid": "Grid",
+    "notifications": "Notifications",
+    "records": "BatchGuard MemoryGuard MemoryOptions Notification Request SegmentInfo SegmentInfoBuffer TransferStatus",
+    "region": "Region",
+    "request_array": "RequestArray",
+    "segment": "RemoteRegion Segment",
+    "transfer": "ALL_COMPLETED FIRST_COMPLETED FIRST_EXCEPTION Transfer as_completed wait",
+    "transfer_engine": "TransferEngine",
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
+
+# The builtin's child stays out, so that `from tent import *` does not shadow the builtin.
+__all__ = [
+    "__version__",
+    "ALL_COMPLETED",
+    "AddressNotRegisteredError",
+    "Batch",
+    "BatchGuard",
+    "CudaError",
+    "DeviceNotFoundError",
+    "Engine",
+    "EngineClosedError",
+    "FIRST_COMPLETED",
+    "FIRST_EXCEPTION",
+    "ForkError",
+    "Grid",
+    "IntentType",
+    "InternalError",
+    "InvalidArgumentError",
+    "InvalidEntryError",
+    "LOCAL_SEGMENT_ID",
+    "MemoryGuard",
+    "MemoryOptions",
+    "MetadataError",
+    "Notification",
+    "Notifications",
+    "OpCode",
+    "PRIO_HIGH",
+    "PRIO_LOW",
+    "PRIO_MEDIUM",
+    "PeerRestartedError",
+    "PeerUnreachableError",
+    "Permission",
+    "PermissionDeniedError",
+    "RdmaError",
+    "Region",
+    "RemoteRegion",
+    "Request",
+    "RequestArray",
+    "RpcServiceError",
+    "Segment",
+    "SegmentInfo",
+    "SegmentInfoBuffer",
+    "SegmentInfoType",
+    "TentError",
+    "TentException",
+    "TooManyRequestsError",
+    "Transfer",
+    "TransferCanceledError",
+    "TransferEngine",
+    "TransferError",
+    "TransferStatus",
+    "TransferStatusEnum",
+    "TransferTimeoutError",
+    "TransportType",
+    "as_completed",
+    "kWildcardLocation",
+    "wait",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Fetch a public name from its module at its first use (PEP 562)."""
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'tent' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module("." + module, __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_MODULE_OF))

@@ -1,0 +1,165 @@
+"""Batch: moves that are collected, then submitted as one Transfer, all or nothing."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from . import _native, moving
+from .errors import InvalidArgumentError
+from .moving import READ, WRITE, Hint, Local, Notify, Remote
+from .transfer import Transfer
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .grid import Grid
+    from .indexes import Integers
+    from .region import Region
+    from .segment import RemoteRegion, Segment
+
+
+class Batch:
+    """Collects moves, to several peers if need be; `with engine.batch() as b: ...; b.submit()`.
+
+    One thread at a time. Leaving the block without submit() discards what was collected. The common arguments hold for
+    every move; `timeout` counts from engine.batch(), or for a move that gives its own, from there.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        priority: int,
+        timeout: float | None,
+        notify: Notify | None,
+        hint: Hint,
+        stream: object,
+        integrity: str | None,
+    ) -> None:
+        """For tent only; users call Engine.batch()."""
+        self._builder = 0
+        self._engine = engine
+        self._priority = priority
+        self._hint = hint
+        self._deadline = moving.deadline(timeout)
+        self._notify = None if notify is None else moving.Packed(notify)
+        self._keep: list[object] = []
+        self._requests = 0
+        moving.word(WRITE, priority, hint, stream, integrity)
+        self._builder = int(engine._call("pybind_Builder"))
+
+    def __len__(self) -> int:
+        return self._requests
+
+    def __bool__(self) -> bool:
+        return True
+
+    def write(
+        self, local: Local, remote: Remote, *, priority: int | None = None, timeout: float | None = None, hint: Hint = None
+    ) -> None:
+        """Adds a WRITE; see Engine.write()."""
+        self._move(WRITE, local, remote, priority, timeout, hint)
+
+    def read(
+        self, local: Local, remote: Remote, *, priority: int | None = None, timeout: float | None = None, hint: Hint = None
+    ) -> None:
+        """Adds a READ; see Engine.read()."""
+        self._move(READ, local, remote, priority, timeout, hint)
+
+    def write_ranges(
+        self, local: Local, local_offsets: Integers, remote: Remote, remote_offsets: Integers, lengths: Integers
+    ) -> None:
+        """Adds ranges; see Engine.write_ranges()."""
+        self._ranges(WRITE, (local, local_offsets, remote, remote_offsets, lengths))
+
+    def read_ranges(
+        self, local: Local, local_offsets: Integers, remote: Remote, remote_offsets: Integers, lengths: Integers
+    ) -> None:
+        """Adds ranges; see Engine.read_ranges()."""
+        self._ranges(READ, (local, local_offsets, remote, remote_offsets, lengths))
+
+    def write_pages(
+        self,
+        pages: Region | Grid,
+        src: Integers,
+        remote_pages: RemoteRegion | Segment | Region | Grid,
+        dst: Integers,
+        *,
+        page_bytes: int | None = None,
+    ) -> None:
+        """Adds pages; see Engine.write_pages()."""
+        self._pages(WRITE, (pages, src, remote_pages, dst, page_bytes))
+
+    def read_pages(
+        self,
+        pages: Region | Grid,
+        src: Integers,
+        remote_pages: RemoteRegion | Segment | Region | Grid,
+        dst: Integers,
+        *,
+        page_bytes: int | None = None,
+    ) -> None:
+        """Adds pages; see Engine.read_pages()."""
+        self._pages(READ, (pages, src, remote_pages, dst, page_bytes))
+
+    def submit(self) -> Transfer:
+        """Submits everything as one Transfer, or nothing at all. The batch is used up either way."""
+        self._check_open()
+        builder, self._builder = self._builder, 0
+        batch = moving.commit(self._engine, builder, self._notify)
+        return Transfer(self._engine, batch, -1, self._keep)
+
+    def _check_open(self) -> None:
+        if self._builder == 0:
+            raise InvalidArgumentError("the batch was submitted or left", hint="make a new one: engine.batch()")
+
+    def _word(self, op: int, priority: int | None = None, hint: Hint = None) -> int:
+        self._check_open()
+        chosen = self._priority if priority is None else priority
+        return moving.word(op, chosen, self._hint if hint is None else hint, None, None)
+
+    def _move(self, op: int, local: Any, remote: Any, priority: int | None, timeout: float | None, hint: Hint) -> None:
+        head = self._word(op, priority, hint)
+        deadline = self._deadline if timeout is None else moving.deadline(timeout)
+        _, _, keep = moving.move(self._engine, self._builder, op, local, remote, head, deadline)
+        self._keep.append(keep)
+        self._requests += 1
+
+    def _ranges(self, op: int, operands: tuple[Any, Any, Any, Any, Any]) -> None:
+        head = self._word(op)
+        first, _, keep = moving.ranges(self._engine, self._builder, head, self._deadline, operands, None)
+        self._keep.append(keep)
+        self._requests += len(operands[4])
+
+    def _pages(self, op: int, operands: tuple[Any, Any, Any, Any, int | None]) -> None:
+        head = self._word(op)
+        _, _, keep = moving.pages(self._engine, self._builder, head, self._deadline, operands, None)
+        self._keep.append(keep)
+        self._requests += len(operands[1]) * int(getattr(operands[0], "n_regions", 1))
+
+    def _discard(self) -> None:
+        builder, self._builder = self._builder, 0
+        if builder and not self._engine.closed:
+            self._engine._call("pybind_Discard", builder)
+        self._keep = []
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._discard()
+
+    async def __aenter__(self) -> Batch:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._discard()
+
+    def __repr__(self) -> str:
+        return f"<Batch of {self._requests} requests{'' if self._builder else ', used up'}>"
+
+    def __del__(self) -> None:
+        if getattr(self, "_builder", 0) and not _native.forked() and not sys.is_finalizing():
+            self._discard()

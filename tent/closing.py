@@ -1,0 +1,217 @@
+"""How engines end: in order, quiescent, and also when nobody asked for it.
+
+A close goes like this, and each step needs the one before:
+
+ 1. `_closed` is set: nothing new is taken.
+ 2. What is under way ends by itself or, when the time is over, is cancelled; we wait for its end.
+ 3. Each live Transfer is settled: its outcome moves into Python, since the shared page and the engine will be gone.
+ 4. The hub hands out the last ends and the thread lets go of the eventfd.
+ 5. The page's views are released, so that a thread that still looks gets an answer instead of unmapped memory.
+ 6. Go closes: regions are revoked, links and sockets go. Only then may buffers be released.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import sys
+import time
+import weakref
+from array import array
+from typing import TYPE_CHECKING, Any
+
+from . import _native, loop
+from .enums import TransferStatusEnum
+from .errors import TentError, translate
+from .transfer import CELL_BYTES, COMPLETED, PENDING
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+EXIT_SECONDS = 1.0  # in which everything is cancelled when the interpreter ends
+_END_SECONDS = 5.0  # for the ends of cancelled transfers; the fence bound is 1 s
+
+_open: weakref.WeakSet[Engine] = weakref.WeakSet()
+_held: list[Any] = []  # memory that could not be had back; it must never be released
+
+
+class Tail:
+    """What is left of an engine after its close: its number in Go, by which memory of allocate() is unmapped. The engine
+    holds it, and each such memory; the last one to go lets Go forget the number and unmap the shared page."""
+
+    __slots__ = ("_id", "_library", "closed")
+
+    def __init__(self, library: Any, id: int) -> None:
+        self.closed = False
+        self._library = library
+        self._id = id
+
+    def free_memory(self, region: int) -> None:
+        """Unmaps memory whose region is closed. For Memory's finalizer: raises nothing."""
+        try:
+            self._library.pybind_FreeMemory(self._id, region)
+        except RuntimeError as error:
+            loop.logger.error("memory could not be unmapped: %s", translate(error))
+
+    def __del__(self) -> None:
+        if self.closed and not _native.forked() and not sys.is_finalizing():
+            try:
+                self._library.pybind_Forget(self._id)
+            except RuntimeError as error:
+                loop.logger.error("the engine could not be forgotten: %s", translate(error))
+
+
+def close_engine(engine: Engine, timeout: float | None, *, exiting: bool = False) -> None:
+    """Engine.close(); `timeout` None waits for what is under way to its own limits."""
+    if _native.forked():
+        raise _native.fork_error()
+    limit_ms = _native.milliseconds(timeout)
+    if engine._closed and loop.on_thread():
+        return  # a callback, which the close under way may be waiting for
+    with engine._closing:
+        if engine._closed:
+            return
+        engine._closed = True
+        _open.discard(engine)
+        interrupted: BaseException | None = None
+        try:
+            over = _wait_all(engine, limit_ms)
+        except KeyboardInterrupt as error:
+            over, interrupted = False, error
+        if not over:
+            _cancel_all(engine)
+            _wait_all(engine, int(1000 * (EXIT_SECONDS if exiting else _END_SECONDS)))
+        _settle_all(engine)
+        engine._hub.close()
+        library, engine._library = engine._library, _native.CLOSED
+        engine._states.release()
+        engine._words.release()
+        _finish(engine, library, int(1000 * EXIT_SECONDS) if exiting else limit_ms, exiting)
+        engine.notifications._wake_all()
+        if interrupted is not None:
+            raise interrupted
+
+
+def _finish(engine: Engine, library: Any, limit_ms: int, exiting: bool) -> None:
+    """The last call into Go, and the end of the buffers that it gives back."""
+    bound_ms = min(limit_ms, int(1000 * _END_SECONDS))
+    call = _native.call if exiting else _native.call_long
+    held = json.loads(call(library.pybind_Close, engine._id, bound_ms, True)).get("held") or []
+    if held:
+        _held.append(list(engine._memories.values()))
+        loop.logger.error("engine %s is closed, but not everything came back: %s", engine.name, "; ".join(map(str, held)))
+    engine._memories.clear()
+    engine._tail.closed = True
+
+
+def _pending(engine: Engine) -> list[int]:
+    """The ids of all batches that are under way, from the shared page: those of dropped transfers and of the integer
+    level too."""
+    words = engine._words
+    states = bytes(engine._states[::CELL_BYTES])
+    found, at = [], states.find(PENDING)
+    while at >= 0:
+        found.append(words[at * CELL_BYTES // 8] >> 32 << 32 | at)
+        at = states.find(PENDING, at + 1)
+    return found
+
+
+def _wait_all(engine: Engine, limit_ms: int) -> bool:
+    """Waits until nothing is under way; False if the time was over first."""
+    until = time.monotonic() + limit_ms / 1000
+    while ids := array("Q", _pending(engine)):
+        left_ms = int((until - time.monotonic()) * 1000)
+        if left_ms <= 0:
+            return False
+        address, n = ids.buffer_info()
+        try:
+            engine._library.pybind_WaitMany(engine._id, address, n, n, min(left_ms, _native.WAIT_SLICE_MS))
+        except RuntimeError as error:
+            if isinstance(translate(error), LookupError):
+                continue  # one of them was freed meanwhile: look again
+            raise translate(error) from None
+    return True
+
+
+def _cancel_all(engine: Engine) -> None:
+    for batch in _pending(engine):
+        try:
+            _native.call(engine._library.pybind_Cancel, engine._id, batch, -1)
+        except TentError:
+            pass  # it has ended meanwhile
+
+
+def _settle_all(engine: Engine) -> None:
+    for reference in list(engine._live.values()):
+        transfer = reference()
+        if transfer is not None and transfer._outcome is None:
+            transfer._settle()
+    engine._live.clear()
+
+
+class Orphan:
+    """Watches a transfer that nobody holds any more: keeps its memory until the end, frees its batch, and logs a failure
+    that nobody asked for. Runs on tent's thread."""
+
+    __slots__ = ("_asked", "_engine", "_keep")
+
+    def __init__(self, engine: Engine, keep: object, asked: bool) -> None:
+        self._engine = engine
+        self._keep = keep
+        self._asked = asked
+
+    def __call__(self, batch: int) -> None:
+        engine = self._engine
+        try:
+            state = engine._states[(batch & 0xFFFFFFFF) * CELL_BYTES]
+            if state > PENDING and state not in (COMPLETED, TransferStatusEnum.CANCELED) and not self._asked:
+                failure = engine._call_json("pybind_Failure", batch)
+                loop.logger.warning(
+                    "a transfer that was dropped has ended as %s: %s",
+                    TransferStatusEnum(state).name,
+                    failure.get("message"),
+                )
+            engine._call("pybind_FreeBatch", batch)
+        except (TentError, ValueError):
+            pass  # the engine has closed, and the batch with it
+
+
+def close_at_exit(engine: Engine) -> None:
+    """Remembers an open engine, weakly, for the interpreter's end."""
+    if not _open:
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)  # anew, so that it runs before what was registered earlier
+    _open.add(engine)
+
+
+def _close_all() -> None:
+    if _native.forked():
+        return
+    for engine in list(_open):
+        try:
+            close_engine(engine, 0, exiting=True)
+        except Exception as error:
+            loop.logger.error("closing engine %s at exit: %s", engine.name, error)
+
+
+def close_in_background(engine: Engine) -> None:
+    """For an Engine that is being garbage collected: takes over what it holds and closes it on tent's thread."""
+    engine._closed = True
+    hub, library, id, tail = engine._hub, engine._library, engine._id, engine._tail
+    views, memories = (engine._states, engine._words), list(engine._memories.values())
+
+    def close() -> None:
+        hub.close()
+        for view in views:
+            view.release()
+        try:
+            held = json.loads(_native.call(library.pybind_Close, id, int(1000 * EXIT_SECONDS), True)).get("held")
+        except TentError as error:
+            held = [str(error)]
+        if held:
+            _held.append(list(memories))
+        memories.clear()
+        tail.closed = True
+
+    if not sys.is_finalizing():
+        loop.run_soon(close)

@@ -1,0 +1,465 @@
+"""Engine: one process's instance, and the face of everything that people do with tent."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from . import _native, buffers, loop, moving, settings
+from .batch import Batch
+from .closing import Orphan, Tail, close_at_exit, close_engine, close_in_background
+from .enums import PRIO_HIGH, Permission
+from .errors import EngineClosedError, InvalidArgumentError, NotImplementedError, PermissionDeniedError, TentError
+from .grid import Grid, shape
+from .moving import READ, WRITE, Hint, Local, Notify, Remote
+from .notifications import Notifications
+from .region import Memory, Region
+from .segment import RemoteRegion, Segment
+from .transfer import COMPLETED, Transfer
+
+if TYPE_CHECKING:
+    from .indexes import Integers
+
+OPEN_TIMEOUT = 10.0  # seconds to reach a peer; a refused connection fails at once
+
+_READABLE = (Permission.GlobalReadOnly, Permission.GlobalReadWrite)
+
+
+class Engine:
+    """Moves bytes between own memory and that of peers. Use it in a `with` block; any thread may.
+
+    `config` is a dict, JSON text or a path; further settings are keywords and win over it. Leaving the block waits for
+    what is under way, to its own limits; leaving it by an exception cancels it.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | str | None = None,
+        *,
+        name: str | None = None,
+        **keywords: Any,
+    ) -> None:
+        self._closed = True  # until there is something to close
+        self._closing = threading.Lock()
+        text = settings.merged(config, keywords)
+        library = _native.load()
+        self._library = library
+        self._id = int(_native.call(library.pybind_Open, text, name or ""))
+        info = json.loads(_native.call(library.pybind_Info, self._id))
+        self.address: str = info["address"]
+        self.name: str = info["name"]
+        self._info: dict[str, Any] = info
+        self._states = _native.bytes_at(info["page_address"], info["page_bytes"])
+        self._words = _native.words_at(info["page_address"], info["page_bytes"] // 8)
+        self._tail = Tail(library, self._id)
+        self._live: dict[int, weakref.ref[Transfer]] = {}
+        self._memories: dict[int, Memory] = {}
+        self._hub = loop.Hub(library, self._id, info["event_fd"])
+        self._closed = False
+        self.notifications = Notifications(weakref.proxy(self), info["note_fd"])
+        _native.cut_off_in_child(self)
+        close_at_exit(self)
+
+    # Memory
+
+    def register(
+        self, buffer: Any, *, name: str | None = None, location: str = "*", permission: Permission | None = None
+    ) -> Region:
+        """Makes a buffer known, so that it can be moved and, if it is named, reached by peers.
+
+        Anything with DLPack, `__cuda_array_interface__`, the buffer protocol, `data_ptr()` and `nbytes`, or
+        (address, size); contiguous. It is kept alive until the region is closed. Named regions can be read and written by
+        peers, unnamed ones by nobody, read-only buffers only be read; `permission` says otherwise.
+        """
+        found = buffers.describe(buffer)
+        if location == "*":
+            location = found.location
+        allowed = self._permission(permission, bool(name), found.read_only)
+        id = self._call(
+            "pybind_Register", found.address, found.size, found.read_only, name or "", location, allowed
+        )
+        memory = Memory(found.address, found.size, found.read_only, found.owner)
+        return self._adopt(id, memory, name or "", location)
+
+    def allocate(
+        self, size: int, *, name: str | None = None, location: str = "cpu:0", permission: Permission | None = None
+    ) -> Region:
+        """A region of new, zeroed memory, which peers of the same host can share. It is unmapped when the region is closed
+        and every view of it is gone."""
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 1 << 63:
+            raise InvalidArgumentError(f"size is {size!r}: it must be a number of bytes, at least 1")
+        allowed = self._permission(permission, bool(name), False)
+        made = self._call_json("pybind_Allocate", size, name or "", location, allowed)
+        id = made["id"]
+        memory = Memory(made["address"], made["size"], False, None, partial(self._tail.free_memory, id))
+        return self._adopt(id, memory, name or "", made.get("location") or location)
+
+    @staticmethod
+    def _permission(wanted: Permission | None, named: bool, read_only: bool) -> int:
+        if wanted is None:
+            return int(_READABLE[not read_only]) if named else int(Permission.LocalReadWrite)
+        try:
+            wanted = Permission(wanted)
+        except ValueError:
+            raise InvalidArgumentError(f"permission is {wanted!r}: it must be a tent.Permission") from None
+        if read_only and wanted == Permission.GlobalReadWrite:
+            raise PermissionDeniedError("the buffer is read-only: peers cannot be allowed to write to it")
+        return int(wanted)
+
+    def _adopt(self, id: int, memory: Memory, name: str, location: str) -> Region:
+        self._memories[id] = memory
+        return Region(self, id, memory, name, location)
+
+    def pages(
+        self,
+        regions: Region | Iterable[Region],
+        page_bytes: int,
+        *,
+        stride: int | None = None,
+        offset: int = 0,
+        rows: int = 1,
+        row_stride: int | None = None,
+    ) -> Grid:
+        """A reusable grid of pages over one or many equal regions (layers, K and V).
+
+        Page i has `rows` rows of `page_bytes` bytes; row r begins at offset + i * stride + r * row_stride of each region.
+        `stride` is page_bytes unless given.
+        """
+        chosen = [regions] if isinstance(regions, Region) else list(regions)
+        for region in chosen:
+            if not isinstance(region, Region) or region._engine is not self:
+                raise InvalidArgumentError(f"{region!r} is not a region of this engine")
+            region._check_open()
+        described = [{"address": r.address, "id": r._id, "offset": 0, "size": r.size} for r in chosen]
+        numbers = shape(page_bytes, stride, offset, rows, row_stride)
+        return Grid(self, -1, described, [r._memory for r in chosen], **numbers)
+
+    # Peers
+
+    def open(self, target: str | bytes, *, timeout: float = OPEN_TIMEOUT) -> Segment:
+        """The segment of a peer: "host:port", "host:port/region", a blob of export(), or "" for this engine itself.
+
+        Talks to the peer and fails at once if nobody is there; a blob is only looked at, its first use talks.
+        """
+        self._check_open()
+        if isinstance(target, (bytes, bytearray)):
+            blob = buffers.describe(bytes(target))
+            return Segment(self, int(self._call("pybind_OpenBlob", blob.address, blob.size)))
+        if not isinstance(target, str):
+            raise InvalidArgumentError(f"target is {target!r}: an address or a blob of export() is needed")
+        if target.startswith("file:"):
+            raise NotImplementedError(f"{target!r}: files are not in this version")
+        return Segment(self, int(self._call_long("pybind_OpenSegment", target, _native.milliseconds(timeout))))
+
+    async def open_async(self, target: str | bytes, *, timeout: float = OPEN_TIMEOUT) -> Segment:
+        """open() without blocking the event loop."""
+        from . import aio
+
+        return await aio.in_thread(lambda: self.open(target, timeout=timeout))
+
+    def export(self, regions: Iterable[Region | str] | None = None) -> bytes:
+        """A blob for a handshake of your own: addresses, incarnation, regions (all named ones unless chosen), versions.
+        No secrets. open() takes it in another process."""
+        names = None if regions is None else [r if isinstance(r, str) else r.name for r in regions]
+        return base64.b64decode(self._call("pybind_Export", json.dumps(names)))
+
+    # Moving: each returns a Transfer at once, and raises before anything moves when an argument is wrong
+
+    def write(
+        self,
+        local: Local,
+        remote: Remote,
+        *,
+        priority: int = PRIO_HIGH,
+        timeout: float | None = None,
+        notify: Notify | None = None,
+        hint: Hint = None,
+        stream: object = None,
+        integrity: str | None = None,
+    ) -> Transfer:
+        """Moves bytes from here to a peer. `timeout` ends the transfer after so many seconds; `notify` is (name, message),
+        delivered after the last byte; `hint` names a transport."""
+        return self._move(WRITE, local, remote, priority, timeout, notify, hint, stream, integrity)
+
+    def read(
+        self,
+        local: Local,
+        remote: Remote,
+        *,
+        priority: int = PRIO_HIGH,
+        timeout: float | None = None,
+        notify: Notify | None = None,
+        hint: Hint = None,
+        stream: object = None,
+        integrity: str | None = None,
+    ) -> Transfer:
+        """Moves bytes from a peer to here. With `notify` the owner learns that its memory is free again."""
+        return self._move(READ, local, remote, priority, timeout, notify, hint, stream, integrity)
+
+    def write_ranges(
+        self,
+        local: Local,
+        local_offsets: Integers,
+        remote: Remote,
+        remote_offsets: Integers,
+        lengths: Integers,
+        *,
+        priority: int = PRIO_HIGH,
+        timeout: float | None = None,
+        notify: Notify | None = None,
+        hint: Hint = None,
+        stream: object = None,
+        integrity: str | None = None,
+    ) -> Transfer:
+        """Moves many ranges as one transfer; offsets count from the operands' first bytes."""
+        head = moving.word(WRITE, priority, hint, stream, integrity)
+        return self._many(moving.ranges, head, timeout, notify, (local, local_offsets, remote, remote_offsets, lengths))
+
+    def read_ranges(
+        self,
+        local: Local,
+        local_offsets: Integers,
+        remote: Remote,
+        remote_offsets: Integers,
+        lengths: Integers,
+        *,
+        priority: int = PRIO_HIGH,
+        timeout: float | None = None,
+        notify: Notify | None = None,
+        hint: Hint = None,
+        stream: object = None,
+        integrity: str | None = None,
+    ) -> Transfer:
+        """The same from a peer to here."""
+        head = moving.word(READ, priority, hint, stream, integrity)
+        return self._many(moving.ranges, head, timeout, notify, (local, local_offsets, remote, remote_offsets, lengths))
+
+    def write_pages(
+        self,
+        pages: Region | Grid,
+        src: Integers,
+        remote_pages: RemoteRegion | Segment | Region | Grid,
+        dst: Integers,
+        *,
+        page_bytes: int | None = None,
+        priority: int = PRIO_HIGH,
+        timeout: float | None = None,
+        notify: Notify | None = None,
+        hint: Hint = None,
+        stream: object = None,
+        integrity: str | None = None,
+    ) -> Transfer:
+        """Moves page src[i] of each local region to page dst[i] of its counterpart, all as one transfer. Indexes are lists
+        or any integer buffers, read before the call returns."""
+        head = moving.word(WRITE, priority, hint, stream, integrity)
+        return self._many(moving.pages, head, timeout, notify, (pages, src, remote_pages, dst, page_bytes))
+
+    def read_pages(
+        self,
+        pages: Region | Grid,
+        src: Integers,
+        remote_pages: RemoteRegion | Segment | Region | Grid,
+        dst: Integers,
+        *,
+        page_bytes: int | None = None,
+        priority: int = PRIO_HIGH,
+        timeout: float | None = None,
+        notify: Notify | None = None,
+        hint: Hint = None,
+        stream: object = None,
+        integrity: str | None = None,
+    ) -> Transfer:
+        """The same in the other direction: page dst[i] of each remote region arrives in page src[i] of its local
+        counterpart. The order of the operands is that of write_pages: local ones first."""
+        head = moving.word(READ, priority, hint, stream, integrity)
+        return self._many(moving.pages, head, timeout, notify, (pages, src, remote_pages, dst, page_bytes))
+
+    def batch(
+        self,
+        *,
+        priority: int = PRIO_HIGH,
+        timeout: float | None = None,
+        notify: Notify | None = None,
+        hint: Hint = None,
+        stream: object = None,
+        integrity: str | None = None,
+    ) -> Batch:
+        """Collects moves, to be submitted as one transfer: `with engine.batch() as b: b.write(...); t = b.submit()`."""
+        return Batch(self, priority, timeout, notify, hint, stream, integrity)
+
+    def notify(self, peer: Segment, name: str | bytes, message: str | bytes = b"") -> Transfer:
+        """Sends a notification without data; result() returns when the peer has it."""
+        if not isinstance(peer, Segment) or peer._engine is not self:
+            raise InvalidArgumentError("notify() needs a segment of this engine, from open()")
+        peer._check_open()
+        packed = moving.Packed((name, message))
+        batch = self._call("pybind_Notify", peer._handle, *packed.addresses, 0)
+        return Transfer(self, batch, 0, peer)
+
+    def _move(
+        self,
+        op: int,
+        local: Any,
+        remote: Any,
+        priority: int,
+        timeout: float | None,
+        notify: Any,
+        hint: Any,
+        stream: Any,
+        integrity: Any,
+    ) -> Transfer:
+        if self._closed:
+            self._check_open()
+        if priority == 0 and hint is None and stream is None and integrity is None:
+            head = op
+        else:
+            head = moving.word(op, priority, hint, stream, integrity)
+        deadline = 0 if timeout is None else moving.deadline(timeout)
+        if notify is None:
+            batch, size, keep = moving.move(self, 0, op, local, remote, head, deadline)
+        else:
+            batch, size, keep = moving.with_notify(
+                self, moving.Packed(notify), lambda builder: moving.move(self, builder, op, local, remote, head, deadline)
+            )
+        return Transfer(self, batch, size, keep)
+
+    def _many(self, form: Any, head: int, timeout: float | None, notify: Any, operands: tuple[Any, ...]) -> Transfer:
+        self._check_open()
+        packed = None if notify is None else moving.Packed(notify)
+        batch, size, keep = form(self, 0, head, moving.deadline(timeout), operands, packed)
+        return Transfer(self, batch, size, keep)
+
+    # Looking
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() has begun."""
+        return self._closed
+
+    @property
+    def config(self) -> dict[str, settings.Setting]:
+        """Every setting with its effective value and where that came from."""
+        return {entry["key"]: settings.Setting.of(entry) for entry in self._info["config"] or ()}
+
+    def explain(self, local: Any, remote: Any, *, op: int = WRITE) -> dict[str, Any]:
+        """Which routes a move between these operands would take, in order, and why not the others."""
+        own = moving.local_slice(self, local, op)
+        segment, region, offset, _ = moving.remote_slice(self, remote)
+        found: dict[str, Any] = self._call_json("pybind_Explain", int(op), own.address, segment, region, offset)
+        return found
+
+    def topology(self) -> dict[str, Any]:
+        """What this machine has: network interfaces, memories, how they are near to each other."""
+        found: dict[str, Any] = self._call_json("pybind_Topology")
+        return found
+
+    def events(self, max: int = 1 << 16) -> list[dict[str, Any]]:
+        """What has happened to rails, links and failovers since the last call; takes them."""
+        found: list[dict[str, Any]] | None = self._call_json("pybind_Events", max)
+        return found or []
+
+    def metrics(self) -> dict[str, float]:
+        """Every counter by name, with and without labels."""
+        found: dict[str, float] = self._call_json("pybind_Metrics")
+        return found
+
+    def metrics_text(self) -> str:
+        """The same in Prometheus' text format."""
+        return str(self._call("pybind_MetricsText"))
+
+    # Ending
+
+    def close(self, timeout: float | None = 30) -> None:
+        """Waits up to `timeout` seconds for what is under way (None: to its own limits), cancels what is left, and
+        returns when no byte will be read or written any more. Again: no effect."""
+        close_engine(self, timeout)
+
+    async def aclose(self, timeout: float | None = 30) -> None:
+        """close() without blocking the event loop."""
+        from . import aio
+
+        await aio.in_thread(close_engine, self, timeout)
+
+    def __enter__(self) -> Engine:
+        self._check_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        close_engine(self, None if kind is None else 0)
+
+    async def __aenter__(self) -> Engine:
+        self._check_open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose(None if kind is None else 0)
+
+    def __repr__(self) -> str:
+        state = " closed" if self._closed else ""
+        return f"<Engine {getattr(self, 'name', '')!r} at {getattr(self, 'address', 'no address')}{state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an Engine cannot be pickled; send engine.export() and open it in the other process")
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True) or _native.forked() or sys.is_finalizing():
+            return
+        warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, source=self, stacklevel=2)
+        close_in_background(self)
+
+    # For the rest of the package
+
+    def _call(self, function: str, *arguments: Any) -> Any:
+        return _native.call(getattr(self._library, function), self._id, *arguments)
+
+    def _call_long(self, function: str, *arguments: Any) -> Any:
+        return _native.call_long(getattr(self._library, function), self._id, *arguments)
+
+    def _call_json(self, function: str, *arguments: Any) -> Any:
+        return json.loads(self._call(function, *arguments))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _native.fork_error() if _native.forked() else EngineClosedError("the engine is closed")
+
+    def _closed_meanwhile(self) -> bool:
+        """Whether the engine is closed; waits for a close that another thread has begun."""
+        if not self._closed:
+            return False
+        if _native.forked():
+            raise _native.fork_error()
+        if not loop.on_thread():
+            with self._closing:
+                pass
+        return True
+
+    def forked(self) -> None:
+        """Called in a forked child: cuts this engine off from Go and from the shared page."""
+        self._library = _native.FORKED
+        self._closed = True
+        self._states.release()
+        self._words.release()
+        loop.forget()
+
+    def _dropped(self, batch: int, at: int, keep: object, asked: bool) -> None:
+        """A Transfer was garbage collected, perhaps in the middle of anything: if it goes on, so does its memory."""
+        self._live.pop(batch, None)
+        if sys.is_finalizing():
+            return
+        try:
+            if self._states[at] == COMPLETED:
+                self._library.pybind_FreeBatch(self._id, batch)
+            else:
+                self._hub.watch(batch, Orphan(self, keep, asked))
+        except (ValueError, RuntimeError, TentError):
+            pass  # the engine has closed meanwhile, or this is a forked child

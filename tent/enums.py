@@ -1,0 +1,97 @@
+"""Enumerations with upstream's numbers. Members go by upstream's spelling and by PEP 8's; both are the same object."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = [
+    "LOCAL_SEGMENT_ID",
+    "PRIO_HIGH",
+    "PRIO_LOW",
+    "PRIO_MEDIUM",
+    "IntentType",
+    "OpCode",
+    "Permission",
+    "SegmentInfoType",
+    "TransferStatusEnum",
+    "TransportType",
+    "kWildcardLocation",
+]
+
+PRIO_HIGH = 0
+PRIO_MEDIUM = 1
+PRIO_LOW = 2
+
+LOCAL_SEGMENT_ID = 0
+kWildcardLocation = "*"  # upstream's spelling
+
+
+class OpCode(IntEnum):
+    """What a request does, seen from the engine that submits it: READ fetches from the peer, WRITE sends to it."""
+
+    READ = 0
+    WRITE = 1
+
+
+class TransferStatusEnum(IntEnum):
+    """The state of a task, a batch or a transfer. After a submit it is never INITIAL; from INVALID on it is final."""
+
+    INITIAL = 0
+    PENDING = 1
+    INVALID = 2
+    CANCELED = 3
+    COMPLETED = 4
+    TIMEOUT = 5
+    FAILED = 6
+
+
+class Permission(IntEnum):
+    """What peers may do with a region."""
+
+    LocalReadWrite = 0
+    GlobalReadOnly = 1
+    GlobalReadWrite = 2
+    LOCAL_READ_WRITE = 0
+    GLOBAL_READ_ONLY = 1
+    GLOBAL_READ_WRITE = 2
+
+
+class TransportType(IntEnum):
+    """Transports; the numbers are those that upstream's tests freeze."""
+
+    UNSPEC = 0
+    RDMA = 1
+    MNNVL = 2
+    SHM = 3
+    NVLINK = 4
+    GDS = 5
+    IOURING = 6
+    TCP = 7
+    AscendDirect = 8
+    SUNRISE_LINK = 9
+    TPU = 10
+    UB = 11
+    MPCOMM = 12
+    ASCEND_DIRECT = 8
+    IO_URING = 6
+
+
+class IntentType(IntEnum):
+    """Why the bytes move; policies may choose by it."""
+
+    UNSPEC = 0
+    FOREGROUND_GET = 1
+    BACKGROUND_PREFETCH = 2
+    MIGRATION = 3
+    CHECKPOINT = 4
+    WEIGHT_LOADING = 5
+    STAGING_INTERNAL = 6
+
+
+class SegmentInfoType(IntEnum):
+    """What a segment is made of."""
+
+    Memory = 0
+    File = 1
+    MEMORY = 0
+    FILE = 1

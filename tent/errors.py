@@ -1,0 +1,259 @@
+"""The exceptions of tent: one tree under TentError, whose leaves are also the builtins that people catch.
+
+Every failure that comes from the engine crosses the border as one JSON object; `translate` makes the exception of it.
+Nobody outside tent raises these classes.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+from typing import Any
+
+from .enums import TransferStatusEnum
+
+__all__ = [
+    "AddressNotRegisteredError",
+    "CudaError",
+    "DeviceNotFoundError",
+    "EngineClosedError",
+    "ForkError",
+    "InternalError",
+    "InvalidArgumentError",
+    "InvalidEntryError",
+    "MetadataError",
+    "PeerRestartedError",
+    "PeerUnreachableError",
+    "PermissionDeniedError",
+    "RdmaError",
+    "RpcServiceError",
+    "TentError",
+    "TentException",
+    "TooManyRequestsError",
+    "TransferCanceledError",
+    "TransferError",
+    "TransferTimeoutError",
+]
+
+
+class TentError(Exception):
+    """Base of all. `code` is a stable name such as "PEER_UNREACHABLE"; `hint` is the knob or the cure, or ""."""
+
+    code: str = "INTERNAL_ERROR"
+
+    def __init__(self, message: str = "", *, code: str | None = None, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        if not self.hint or self.hint in self.message:
+            return self.message
+        return f"{self.message}; {self.hint}"
+
+
+TentException = TentError
+
+
+class InvalidArgumentError(TentError, ValueError):
+    """An argument or a setting is wrong; nothing has moved."""
+
+    code = "INVALID_ARGUMENT"
+
+
+class TooManyRequestsError(TentError):
+    """A bound would be exceeded (a batch's capacity, max_pending_requests); nothing was taken."""
+
+    code = "TOO_MANY_REQUESTS"
+
+
+class AddressNotRegisteredError(TentError, LookupError):
+    """The bytes are not inside a registered region of their owner, or no region has that name."""
+
+    code = "ADDRESS_NOT_REGISTERED"
+
+
+class DeviceNotFoundError(TentError, LookupError):
+    """The named device is not there."""
+
+    code = "DEVICE_NOT_FOUND"
+
+
+class InvalidEntryError(TentError, LookupError):
+    """A stale or unknown id: what it named has been closed or freed, or belongs to another engine."""
+
+    code = "INVALID_ENTRY"
+
+
+class RdmaError(TentError):
+    """The RDMA stack refused."""
+
+    code = "RDMA_ERROR"
+
+
+class CudaError(TentError):
+    """The CUDA driver or runtime refused."""
+
+    code = "CUDA_ERROR"
+
+
+class MetadataError(TentError):
+    """What a peer or a metadata store says about a segment cannot be had or used."""
+
+    code = "METADATA_ERROR"
+
+
+class RpcServiceError(TentError):
+    """The control plane failed, or the other side is not a tent engine of a version that we speak."""
+
+    code = "RPC_SERVICE_ERROR"
+
+
+class PermissionDeniedError(TentError, PermissionError):
+    """The owner of the memory does not allow it."""
+
+    code = "PERMISSION_DENIED"
+
+
+class PeerUnreachableError(TentError, ConnectionError):
+    """Nobody answers at the peer's address, or the connection broke and could not be made again."""
+
+    code = "PEER_UNREACHABLE"
+
+
+class PeerRestartedError(TentError, ConnectionError):
+    """Another incarnation answers at the peer's address: open the segment again."""
+
+    code = "PEER_RESTARTED"
+
+
+class EngineClosedError(TentError):
+    """The engine of this object has been closed."""
+
+    code = "ENGINE_CLOSED"
+
+
+class ForkError(TentError, RuntimeError):
+    """The engine does not survive os.fork(): use the "spawn" start method, or create the Engine in the child."""
+
+    code = "FORK"
+
+
+class InternalError(TentError):
+    """A defect of tent; please report it with its text."""
+
+
+class NotImplementedError(TentError, builtins.NotImplementedError):
+    """Known, but not in this version."""
+
+    code = "NOT_IMPLEMENTED"
+
+
+class TransferError(TentError):
+    """A transfer has ended without moving everything.
+
+    `failed_tasks` lists the indexes, in the order of the call's requests, ranges or pages (grids: region * n + i), of
+    all that did not complete; what is not listed is complete at the destination. `dirty`: the listed ranges may have
+    changed, and the peer could not be asked to stop.
+    """
+
+    state: TransferStatusEnum = TransferStatusEnum.FAILED
+    scope: str = ""
+    side: str = ""
+    transport: str = ""
+    rail: str = ""
+    peer: str = ""
+    attempts: int = 0
+    dirty: bool = False
+    failed_tasks: list[int]
+
+    def __init__(self, message: str = "", *, code: str | None = None, hint: str = "", **details: Any) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.failed_tasks = []
+        for name, value in details.items():
+            setattr(self, name, value)
+
+
+class TransferTimeoutError(TransferError, TimeoutError):
+    """The transfer itself has ended: its deadline or the stall limit was reached."""
+
+    code = "TIMEOUT"
+    state = TransferStatusEnum.TIMEOUT
+
+
+class TransferCanceledError(TransferError):
+    """The transfer was canceled, and has ended."""
+
+    code = "CANCELED"
+    state = TransferStatusEnum.CANCELED
+
+
+_BY_CODE: dict[str, type[TentError]] = {
+    cls.code: cls
+    for cls in (
+        InvalidArgumentError,
+        TooManyRequestsError,
+        AddressNotRegisteredError,
+        DeviceNotFoundError,
+        InvalidEntryError,
+        RdmaError,
+        CudaError,
+        MetadataError,
+        RpcServiceError,
+        PermissionDeniedError,
+        PeerUnreachableError,
+        PeerRestartedError,
+        EngineClosedError,
+        InternalError,
+        NotImplementedError,
+    )
+}
+_BY_CODE |= {
+    "STALE_ID": InvalidEntryError,
+    "MALFORMED_JSON": InvalidArgumentError,
+    "PROTOCOL": RpcServiceError,
+    "NO_ROUTE": PeerUnreachableError,
+    "LOST": PeerUnreachableError,
+}
+
+_BY_STATE: dict[int, type[TransferError]] = {
+    TransferStatusEnum.TIMEOUT: TransferTimeoutError,
+    TransferStatusEnum.CANCELED: TransferCanceledError,
+}
+
+
+def translate(error: BaseException) -> BaseException:
+    """The exception to raise for what a call of the native module raised; anything but its RuntimeError as it is."""
+    if not isinstance(error, RuntimeError) or isinstance(error, TentError):
+        return error
+    text = str(error)
+    try:
+        fields = json.loads(text)
+        code, message, hint = fields["code"], fields["message"], fields.get("hint", "")
+    except (ValueError, TypeError, KeyError):
+        return InternalError(text)
+    if code == "TIMEOUT":  # a caller's wait, not a transfer's end: the builtin that people catch
+        return TimeoutError(f"{message}; {hint}" if hint and hint not in message else message)
+    return _BY_CODE.get(code, TentError)(message, code=code, hint=hint)
+
+
+def transfer_error(state: int, failure: dict[str, Any], failed_tasks: list[int]) -> TransferError:
+    """The exception for a transfer that ended in another state than COMPLETED; `failure` is the engine's account."""
+    cls = _BY_STATE.get(state, TransferError)
+    name = TransferStatusEnum(state).name
+    return cls(
+        failure.get("message") or f"the transfer has ended as {name}",
+        code=failure.get("code") or (cls.code if cls is not TransferError else "INTERNAL_ERROR"),
+        hint=failure.get("hint", ""),
+        state=TransferStatusEnum(state),
+        scope=failure.get("scope", ""),
+        side=failure.get("side", ""),
+        transport=failure.get("transport", ""),
+        rail=failure.get("rail", ""),
+        peer=failure.get("peer", ""),
+        attempts=failure.get("attempts", 0),
+        dirty=failure.get("dirty", False),
+        failed_tasks=failed_tasks,
+    )

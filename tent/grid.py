@@ -1,0 +1,106 @@
+"""Grid: pages of one or many equal regions, so that a whole page table moves by one call."""
+
+from __future__ import annotations
+
+import json
+import operator
+import sys
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+from .enums import LOCAL_SEGMENT_ID
+from .errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+_CACHED = 8  # page sizes that a region remembers its grid for
+
+
+class Grid:
+    """Pages over equal regions, from Engine.pages() or Segment.pages(): page i of each region moves to its counterpart.
+
+    Reusable from any thread until close(); dropping it closes it.
+    """
+
+    def __init__(self, engine: Engine, segment: int, regions: list[dict[str, int]], keep: object, **shape: int) -> None:
+        """For tent only; segment -1 is own memory, whose regions give both their address and their id."""
+        self._closed = True
+        self._engine = engine
+        self._keep = keep
+        self._described = regions
+        self._shape = shape
+        self._twin: Grid | None = None
+        self.remote = segment >= 0
+        self.n_regions = len(regions)
+        self.page_bytes = shape["page_bytes"]
+        self._id = int(engine._call("pybind_Grid", json.dumps({"segment": segment, "regions": regions, **shape})))
+        self._closed = False
+        self.n_pages = int(engine._call("pybind_GridPages", self._id))
+
+    def __len__(self) -> int:
+        return self.n_pages
+
+    def as_remote(self) -> Grid:
+        """This grid as the remote operand: own memory is then segment 0."""
+        if self.remote:
+            return self
+        if self._twin is None:
+            self._twin = Grid(self._engine, LOCAL_SEGMENT_ID, self._described, self._keep, **self._shape)
+        return self._twin
+
+    def close(self) -> None:
+        """Forgets it; what moves through it goes on. Again: no effect."""
+        if self._closed or self._engine.closed:
+            return
+        self._closed = True
+        if self._twin is not None:
+            self._twin.close()
+        self._engine._call("pybind_CloseGrid", self._id)
+
+    def __enter__(self) -> Grid:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        side = "remote" if self.remote else "local"
+        return f"<Grid {side} {self.n_pages} pages of {self.page_bytes} bytes in {self.n_regions} regions>"
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and not _native.forked() and not sys.is_finalizing():
+            self.close()
+
+
+def shape(page_bytes: Any, stride: Any, offset: Any, rows: Any, row_stride: Any) -> dict[str, int]:
+    """The numbers of a grid as the engine takes them; 0 stands for its default."""
+    numbers = {
+        "page_bytes": page_bytes,
+        "stride": stride or 0,
+        "offset": offset,
+        "rows": rows,
+        "row_stride": row_stride or 0,
+    }
+    for name, value in numbers.items():
+        least = 1 if name in ("page_bytes", "rows") else 0
+        try:
+            numbers[name] = operator.index(value)
+        except TypeError:
+            raise InvalidArgumentError(f"{name} is {value!r}: it must be an integer") from None
+        if not least <= numbers[name] < 1 << 63:
+            raise InvalidArgumentError(f"{name} is {value}: it must be at least {least}")
+    return numbers
+
+
+def cached(owner: Any, page_bytes: int | None, make: Any) -> Grid:
+    """The grid of a single region for a page size. Regions remember a few; beyond that it lives for one call."""
+    if page_bytes is None:
+        raise InvalidArgumentError("page_bytes is missing", hint="give page_bytes=, or grids made by pages()")
+    grids: dict[int, Grid] = owner._grids
+    grid = grids.get(page_bytes)
+    if grid is None:
+        grid = make([owner], page_bytes)
+        if len(grids) < _CACHED:
+            grid = grids.setdefault(page_bytes, grid)
+    return grid

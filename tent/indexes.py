@@ -1,0 +1,93 @@
+"""Integer sequences as the engine reads them: address, item size, stride. Nothing is copied that has a buffer."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Union
+
+from . import buffers
+from .errors import InvalidArgumentError
+
+UNSIGNED = 16  # beside the item size: the items are unsigned
+
+Integers = Union[Sequence[int], "memoryview", Any]
+
+_SIGNED_FORMATS = frozenset("bhilqn")
+_UNSIGNED_FORMATS = frozenset("BHILQN")
+
+
+class Index(NamedTuple):
+    """n integers at address; `code` is the item size, with UNSIGNED; `owner` keeps them there."""
+
+    address: int
+    code: int
+    stride: int
+    n: int
+    owner: object
+
+
+def describe(values: Any, what: str) -> Index:
+    """Where the integers of `values` are: a list, tuple or range, any integer buffer (also strided), a CPU tensor. They
+    must be left alone until the call they are for has returned."""
+    if type(values) is array:
+        if values.typecode not in _SIGNED_FORMATS | _UNSIGNED_FORMATS:
+            raise _wrong(what, f"array of type {values.typecode!r}")
+        address, n = values.buffer_info()
+        unsigned = UNSIGNED if values.typecode in _UNSIGNED_FORMATS else 0
+        return Index(address, values.itemsize | unsigned, values.itemsize, n, values)
+    if isinstance(values, (list, tuple, range)):
+        return _from_list(values, what)
+    if buffers._is_tensor(values):
+        return _from_tensor(values, what)
+    try:
+        view = memoryview(values)
+    except (TypeError, ValueError, BufferError):
+        try:
+            return _from_list(list(values), what)
+        except TypeError:
+            raise _wrong(what, type(values).__name__) from None
+    return _from_view(view, what)
+
+
+def _wrong(what: str, found: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{what}: integers are needed (a list, or an integer buffer), not {found}")
+
+
+def _from_list(values: Any, what: str) -> Index:
+    try:
+        packed = array("q", values)
+    except OverflowError:
+        raise InvalidArgumentError(f"{what}: a value does not fit in 64 bits") from None
+    except TypeError as error:
+        raise _wrong(what, str(error)) from None
+    address, n = packed.buffer_info()
+    return Index(address, 8, 8, n, packed)
+
+
+def _from_view(view: memoryview, what: str) -> Index:
+    code = view.format.lstrip("@=<" if sys.byteorder == "little" else "@=>")
+    if view.ndim != 1:
+        raise _wrong(what, f"an array of {view.ndim} dimensions")
+    if code in _SIGNED_FORMATS:
+        kind = view.itemsize
+    elif code in _UNSIGNED_FORMATS:
+        kind = view.itemsize | UNSIGNED
+    else:
+        raise _wrong(what, f"items of format {view.format!r}")
+    n = view.shape[0] if view.shape else 0
+    if n == 0:
+        return Index(0, kind, view.itemsize, 0, view)
+    stride = view.strides[0] if view.strides else view.itemsize
+    return Index(buffers.address_of(view), kind, stride, n, view)
+
+
+def _from_tensor(tensor: Any, what: str) -> Index:
+    name = str(tensor.dtype).removeprefix("torch.")
+    kind, _, bits = name.partition("int")
+    if tensor.device.type != "cpu" or tensor.dim() != 1 or kind not in ("", "u") or not bits.isdigit():
+        raise _wrong(what, f"a {tensor.dim()}-dimensional tensor of {name} on {tensor.device}")
+    item = int(bits) // 8
+    unsigned = UNSIGNED if kind else 0
+    return Index(tensor.data_ptr(), item | unsigned, tensor.stride(0) * item, len(tensor), tensor)

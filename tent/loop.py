@@ -1,0 +1,243 @@
+"""tent's one Python thread, and the hub through which ends of transfers reach those who wait without polling.
+
+The engine pushes the id of each watched batch that ends on a ring and makes an eventfd readable; nothing in Go ever
+calls Python. Whoever reads that eventfd drains the ring and hands the ends out: an event loop that awaits (see aio), or
+tent's thread, which also runs callbacks and hands log records to `logging`. While only awaits are open the thread does
+not listen, so an await costs no thread switch.
+
+The thread runs from the first Engine to the close of the last one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import sys
+import threading
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from . import _native
+from .errors import TentError, translate
+
+Watcher = Callable[[int], object]
+
+logger = logging.getLogger("tent")
+
+_DRAIN = 256  # ends taken off the ring by one call
+_LOGS = 256  # log records taken by one call
+
+
+class Hub:
+    """The ends and log records of one engine. Any thread may use it.
+
+    `_lock` guards the tables; it is reentrant because a garbage collection inside a guarded section may drop a Transfer,
+    which watches its own batch. No watcher is ever called under it.
+    """
+
+    def __init__(self, library: Any, engine: int, event_fd: int) -> None:
+        self.fd = event_fd
+        self.loops: dict[Any, int] = {}  # event loop -> its duplicate of fd; kept by aio
+        self._library = library
+        self._engine = engine
+        self._lock = threading.RLock()
+        self._watchers: dict[int, list[tuple[Watcher, bool]]] = {}
+        self._awaits = 0
+        self._bound = 0  # watchers that must run on tent's thread
+        self._ids = array("Q", bytes(8 * _DRAIN))
+        self._listening = True
+        self._worker: _Worker | None = _Worker.attach(self)
+
+    def watch(self, batch: int, watcher: Watcher, *, bound: bool = True) -> None:
+        """Calls watcher(batch) once when the batch has ended, also if it has already: on tent's thread if `bound`, else
+        on whatever thread hears of it first."""
+        with self._lock:
+            watchers = self._watchers.setdefault(batch, [])
+            watchers.append((watcher, bound))
+            self._bound += bound
+            self._awaits += not bound
+            self._listen()
+            if len(watchers) > 1:
+                return
+        try:
+            _native.call(self._library.pybind_Watch, self._engine, batch)
+        except TentError:  # the engine has closed, or the batch is gone: it has ended in any case
+            self._ended(batch)
+
+    def dispatch(self) -> None:
+        """Hands out what is on the ring. For whoever found the eventfd readable; never blocks."""
+        try:
+            os.eventfd_read(self.fd)
+        except (BlockingIOError, OSError):
+            pass  # another listener was faster, or the engine has closed
+        address = self._ids.buffer_info()[0]
+        while True:
+            with self._lock:  # the array is shared by all who dispatch
+                try:
+                    n = self._library.pybind_Drain(self._engine, address, _DRAIN)
+                except RuntimeError:
+                    return  # the engine has closed
+                ended = self._ids[:n].tolist()
+            for batch in ended:
+                self._ended(batch)
+            if n < _DRAIN:
+                break
+        self._hand_over_logs()
+
+    def _ended(self, batch: int) -> None:
+        with self._lock:
+            watchers = self._watchers.pop(batch, [])
+            for _, bound in watchers:
+                self._bound -= bound
+                self._awaits -= not bound
+            self._listen()
+        for watcher, bound in watchers:
+            if bound:
+                run_soon(watcher, batch)
+            else:
+                watcher(batch)
+
+    def _listen(self) -> None:
+        """Lets tent's thread listen unless awaits alone are open. Under _lock."""
+        wanted = self._bound > 0 or self._awaits == 0
+        if wanted != self._listening and self._worker is not None:
+            self._listening = wanted
+            self._worker.listen(self, wanted)
+
+    def _hand_over_logs(self) -> None:
+        try:
+            text = self._library.pybind_Logs(self._engine, _LOGS)
+        except RuntimeError:
+            return
+        if len(text) < 5:  # "[]" or "null"
+            return
+        import json
+
+        for record in json.loads(text):
+            attributes = record.get("attrs") or {}
+            shown = " ".join(f"{name}={value}" for name, value in attributes.items())
+            level = logging.getLevelName(str(record["level"]).upper())
+            logger.log(
+                level if isinstance(level, int) else logging.INFO,
+                "%s%s%s",
+                record["message"],
+                " " if shown else "",
+                shown,
+                extra={"tent": attributes},
+            )
+
+    def close(self) -> None:
+        """Hands out the last ends and leaves the thread. The engine's eventfd may be closed afterwards."""
+        self.dispatch()
+        with self._lock:
+            left, self._watchers = list(self._watchers), self._watchers
+            worker, self._worker = self._worker, None
+        for batch in left:
+            self._ended(batch)
+        if self.loops:
+            from . import aio
+
+            aio.leave_all(self)
+        if worker is not None:
+            worker.detach(self)
+
+
+class _Worker:
+    """The thread. Its life is bound to the hubs that are attached."""
+
+    _current: _Worker | None = None
+    _guard = threading.Lock()  # attach and detach, and with them the life of the thread
+
+    def __init__(self) -> None:
+        self.jobs: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._hubs: dict[int, Hub] = {}
+        self._epoll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._stopping = False
+        self.thread = threading.Thread(target=self._run, name="tent", daemon=True)
+        self.thread.start()
+
+    @classmethod
+    def attach(cls, hub: Hub) -> _Worker:
+        """The running thread, started if need be, listening for hub."""
+        with cls._guard:
+            if cls._current is None:
+                cls._current = cls()
+            worker = cls._current
+            worker._hubs[hub.fd] = hub
+            worker._epoll.register(hub.fd, select.EPOLLIN)
+            return worker
+
+    def detach(self, hub: Hub) -> None:
+        """Stops listening for hub; the last one to leave ends the thread, after the jobs that are queued."""
+        with self._guard:
+            self.listen(hub, False)
+            self._hubs.pop(hub.fd, None)
+            if self._hubs:
+                return
+            _Worker._current = None
+            self._stopping = True
+            self.wake()
+        if threading.current_thread() is not self.thread:
+            self.thread.join()
+
+    def listen(self, hub: Hub, wanted: bool) -> None:
+        try:
+            if wanted:
+                self._epoll.register(hub.fd, select.EPOLLIN)
+            else:
+                self._epoll.unregister(hub.fd)
+        except (FileExistsError, FileNotFoundError):
+            pass  # it is as wanted
+
+    def wake(self) -> None:
+        os.eventfd_write(self._wake, 1)
+
+    def _run(self) -> None:
+        while True:
+            for fd, _ in self._epoll.poll():
+                if fd == self._wake:
+                    os.eventfd_read(fd)
+                elif hub := self._hubs.get(fd):
+                    _guarded(hub.dispatch)
+            while self.jobs:
+                function, arguments = self.jobs.popleft()
+                _guarded(function, *arguments)
+                del function, arguments  # or the last job would keep its transfer until the next one
+            if self._stopping:
+                self._epoll.close()
+                os.close(self._wake)
+                return
+
+
+def run_soon(function: Callable[..., object], *arguments: Any) -> None:
+    """Runs function on tent's thread, in order. Without a thread (no engine is open any more), on this one, at once."""
+    worker = _Worker._current
+    if worker is None or worker.thread is threading.current_thread() or sys.is_finalizing():
+        _guarded(function, *arguments)
+        return
+    worker.jobs.append((function, arguments))
+    worker.wake()
+
+
+def on_thread() -> bool:
+    """Whether the caller runs on tent's thread."""
+    worker = _Worker._current
+    return worker is not None and worker.thread is threading.current_thread()
+
+
+def forget() -> None:
+    """In a forked child: the thread is not there."""
+    _Worker._current = None
+    _Worker._guard = threading.Lock()
+
+
+def _guarded(function: Callable[..., object], *arguments: Any) -> None:
+    try:
+        function(*arguments)
+    except BaseException as error:
+        logger.error("exception in a callback of tent: %r", translate(error), exc_info=True)

@@ -1,0 +1,209 @@
+"""The records of the integer level, with upstream's names and positional order."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from .enums import (
+    PRIO_HIGH,
+    IntentType,
+    OpCode,
+    Permission,
+    SegmentInfoType,
+    TransferStatusEnum,
+    TransportType,
+    kWildcardLocation,
+)
+from .errors import NotImplementedError
+
+if TYPE_CHECKING:
+    from .transfer_engine import TransferEngine
+
+
+class Request:
+    """One READ or WRITE. `source` is the local address in either direction; `target_offset` an address in the peer, or
+    an offset when the segment is a single region; `deadline_ns` is on time.monotonic_ns()'s clock, 0 for none."""
+
+    __slots__ = (
+        "deadline_ns",
+        "intent_type",
+        "length",
+        "opcode",
+        "priority",
+        "source",
+        "target_id",
+        "target_offset",
+        "transport_hint",
+    )
+
+    def __init__(
+        self,
+        opcode: OpCode = OpCode.READ,
+        source: int = 0,
+        target_id: int = 0,
+        target_offset: int = 0,
+        length: int = 0,
+        priority: int = PRIO_HIGH,
+        transport_hint: TransportType = TransportType.UNSPEC,
+        policy_name: str = "",
+        deadline_ns: int = 0,
+        intent_type: IntentType = IntentType.UNSPEC,
+    ) -> None:
+        if policy_name:
+            raise NotImplementedError("policy_name is not in this version", hint="leave it empty")
+        self.opcode = opcode
+        self.source = source
+        self.target_id = target_id
+        self.target_offset = target_offset
+        self.length = length
+        self.priority = priority
+        self.transport_hint = transport_hint
+        self.deadline_ns = deadline_ns
+        self.intent_type = intent_type
+
+    @property
+    def policy_name(self) -> str:
+        """Always empty in this version."""
+        return ""
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({OpCode(self.opcode).name}, source={self.source:#x}, target_id={self.target_id}, "
+            f"target_offset={self.target_offset:#x}, length={self.length}, priority={int(self.priority)})"
+        )
+
+
+# A request's fields as the engine's record has them; the tenth word, the region, is 0.
+request_fields = attrgetter(
+    "opcode",
+    "source",
+    "target_id",
+    "target_offset",
+    "length",
+    "priority",
+    "deadline_ns",
+    "transport_hint",
+    "intent_type",
+)
+
+
+class TransferStatus(NamedTuple):
+    """The state of a task or a batch, and the bytes acknowledged so far."""
+
+    state: TransferStatusEnum
+    bytes: int
+
+
+class Notification:
+    """A small message after data. `message` is text; `data` the bytes as they were sent; `msg` is upstream's name."""
+
+    __slots__ = ("data", "name", "peer")
+
+    def __init__(self, name: str = "", message: str | bytes = "", peer: str = "") -> None:
+        self.name = name
+        self.data = message.encode("utf-8", "surrogateescape") if isinstance(message, str) else bytes(message)
+        self.peer = peer
+
+    @property
+    def message(self) -> str:
+        """The message as text; bytes that are not UTF-8 are surrogates, `data` has them as they are."""
+        return self.data.decode("utf-8", "surrogateescape")
+
+    @property
+    def msg(self) -> str:
+        return self.message
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Notification):
+            return NotImplemented
+        return (self.name, self.data, self.peer) == (other.name, other.data, other.peer)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.data, self.peer))
+
+    def __repr__(self) -> str:
+        return f"Notification(name={self.name!r}, message={self.message!r}, peer={self.peer!r})"
+
+
+class SegmentInfoBuffer(NamedTuple):
+    """One registered range of a segment."""
+
+    base: int
+    length: int
+    location: str
+
+
+class SegmentInfo(NamedTuple):
+    """What a segment is made of."""
+
+    type: SegmentInfoType
+    buffers: list[SegmentInfoBuffer]
+
+
+class MemoryOptions:
+    """How memory is allocated or registered. `type`, `shm_path` and `shm_offset` are upstream's and have no effect yet."""
+
+    __slots__ = ("internal", "location", "perm", "shm_offset", "shm_path", "type")
+
+    def __init__(
+        self,
+        location: str = kWildcardLocation,
+        perm: Permission = Permission.GlobalReadWrite,
+        type: TransportType = TransportType.UNSPEC,
+        shm_path: str = "",
+        shm_offset: int = 0,
+        internal: bool = False,
+    ) -> None:
+        self.location = location
+        self.perm = perm
+        self.type = type
+        self.shm_path = shm_path
+        self.shm_offset = shm_offset
+        self.internal = internal
+
+    def __repr__(self) -> str:
+        return f"MemoryOptions(location={self.location!r}, perm={Permission(self.perm).name})"
+
+
+class MemoryGuard:
+    """Allocated memory that is freed at the end of its `with` block."""
+
+    def __init__(self, engine: TransferEngine, address: int, size: int) -> None:
+        """For tent only; users call TransferEngine.allocate_memory_guard()."""
+        self._engine = engine
+        self.address = address
+        self.size = size
+
+    def release(self) -> None:
+        """Frees the memory now. Again: no effect."""
+        if self.address:
+            address, self.address = self.address, 0
+            self._engine.free_local_memory(address)
+
+    def __enter__(self) -> MemoryGuard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class BatchGuard:
+    """A batch that is freed at the end of its `with` block."""
+
+    def __init__(self, engine: TransferEngine, id: int) -> None:
+        """For tent only; users call TransferEngine.allocate_batch_guard()."""
+        self._engine = engine
+        self.id = id
+
+    def release(self) -> None:
+        """Frees the batch now; its transfers go on. Again: no effect."""
+        if self.id:
+            id, self.id = self.id, 0
+            self._engine.free_transfer_batch(id)
+
+    def __enter__(self) -> BatchGuard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

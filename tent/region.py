@@ -1,0 +1,207 @@
+"""Region: a registered memory range of this process, and its slices."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from . import _native, _text
+from .errors import InvalidArgumentError, InvalidEntryError, NotImplementedError
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .segment import Segment
+
+
+class Memory:
+    """Keeps the bytes of a region where they are: the buffer's owner, or memory of tent that is unmapped by `free` when
+    the region, every view and every transfer have let go of it."""
+
+    __slots__ = ("_free", "address", "owner", "read_only", "size")
+
+    def __init__(
+        self, address: int, size: int, read_only: bool, owner: object, free: Callable[[], object] | None = None
+    ) -> None:
+        self.address = address
+        self.size = size
+        self.read_only = read_only
+        self.owner = owner
+        self._free = free
+
+    def __del__(self) -> None:
+        if self._free is not None and not _native.forked() and not sys.is_finalizing():
+            self._free()
+
+
+def byte_range(key: Any, size: int, what: str) -> tuple[int, int]:
+    """Start and length of a slice of bytes: inside, not empty, step 1; nothing is ever clamped."""
+    if not isinstance(key, slice):
+        raise InvalidArgumentError(f"{what}[{key!r}]: a slice of bytes is needed", hint="write region[start:stop]")
+    try:
+        start = 0 if key.start is None else operator.index(key.start)
+        stop = size if key.stop is None else operator.index(key.stop)
+        step = 1 if key.step is None else operator.index(key.step)
+    except TypeError:
+        raise InvalidArgumentError(f"{what}[{key.start}:{key.stop}:{key.step}]: bounds are integers") from None
+    if step != 1 or start < 0 or stop > size or start >= stop:
+        cause = (
+            "the step must be 1" if step != 1
+            else "the slice is empty" if start == stop or (start > stop >= 0)
+            else f"it is not inside the {size} bytes"
+        )  # fmt: skip
+        raise InvalidArgumentError(f"{what}[{start}:{stop}]: {cause}", hint="slices count bytes and are never clamped")
+    return start, stop - start
+
+
+class RegionSlice:
+    """Bytes of an own region: the local operand of a move, or its remote one when both are in this engine."""
+
+    __slots__ = ("address", "offset", "region", "size")
+
+    def __init__(self, region: Region, offset: int, size: int) -> None:
+        self.region = region
+        self.offset = offset
+        self.size = size
+        self.address = region.address + offset
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __repr__(self) -> str:
+        return f"<{self.region.name or 'region'}[{self.offset}:{self.offset + self.size}] {_text.size(self.size)}>"
+
+
+class Region:
+    """A registered memory range, from Engine.register() or Engine.allocate(). Peers reach its bytes until close().
+
+    Slices count bytes. Any thread may use it; it keeps the memory alive.
+    """
+
+    def __init__(self, engine: Engine, id: int, memory: Memory, name: str, location: str) -> None:
+        """For tent only."""
+        self._closed = False
+        self._engine = engine
+        self._id = id
+        self._memory = memory
+        self._grids: dict[int, Any] = {}
+        self.address = memory.address
+        self.size = memory.size
+        self.name = name
+        self.location = location
+
+    def __getitem__(self, key: slice) -> RegionSlice:
+        start, size = byte_range(key, self.size, self.name or "region")
+        return RegionSlice(self, start, size)
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def closed(self) -> bool:
+        """Whether peers have lost access for good."""
+        return self._closed
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes as a memoryview, writable unless the buffer is not; it keeps the memory alive."""
+        if not (self.location == "*" or self.location.startswith("cpu")):
+            raise InvalidArgumentError(f"memory in {self.location} has no view on the host")
+        if _native.forked():
+            raise _native.fork_error()
+        holder = (ctypes.c_ubyte * self.size).from_address(self.address)
+        holder.memory = self._memory  # type: ignore[attr-defined]
+        view = memoryview(holder).cast("B")
+        return view.toreadonly() if self._memory.read_only else view
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return self.view
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        if not (self.location == "*" or self.location.startswith("cpu")):
+            raise AttributeError(f"memory in {self.location} is not host memory")
+        data = (self.address, self._memory.read_only)
+        return {"shape": (self.size,), "typestr": "|u1", "data": data, "version": 3}
+
+    def fence(
+        self, peer: Segment | str | None = None, timeout: float | None = 30, pages: Iterable[int] | None = None
+    ) -> None:
+        """Returns when nothing that began before can read or write here any more; the region stays open.
+
+        A READ that it cuts off fails. `peer` limits it to one peer; `pages` allows a narrower fence, this one always
+        covers the whole region. The builtin TimeoutError if `timeout` seconds were not enough.
+        """
+        address = "" if peer is None else peer if isinstance(peer, str) else peer.address
+        self._check_open()
+        self._engine._call_long("pybind_FenceRegion", self._id, address, _native.milliseconds(timeout))
+
+    async def fence_async(
+        self, peer: Segment | str | None = None, timeout: float | None = 30, pages: Iterable[int] | None = None
+    ) -> None:
+        """fence() without blocking the event loop."""
+        from . import aio
+
+        await aio.in_thread(self.fence, peer, timeout, pages)
+
+    def close(self, timeout: float | None = 30) -> None:
+        """Ends remote access and returns when no peer can touch the bytes any more. Again: no effect. The builtin
+        TimeoutError if it could not be had in time: the region is then still to be closed."""
+        if self._closed or self._engine._closed_meanwhile():
+            return
+        for grid in list(self._grids.values()):
+            grid.close()
+        self._grids.clear()
+        self._engine._call_long("pybind_CloseRegion", self._id, _native.milliseconds(timeout))
+        self._closed = True
+        self._engine._memories.pop(self._id, None)
+
+    async def aclose(self) -> None:
+        """close() without blocking the event loop."""
+        from . import aio
+
+        await aio.in_thread(self.close)
+
+    def share(self, pages: object, name: str) -> NoReturn:
+        """A narrower region as a lease; not in this version."""
+        raise NotImplementedError("Region.share() is not in this version", hint="register the range as a region")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidEntryError(f"region {self.name or hex(self.address)} is closed", code="STALE_ID")
+
+    def __enter__(self) -> Region:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Region:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        state = " closed" if self._closed or self._engine.closed else ""
+        return f"<Region{name} {_text.size(self.size)} at {self.address:#x} {self.location}{state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Region cannot be pickled; send engine.export() and open it in the other process")
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True) or self._engine.closed or _native.forked() or sys.is_finalizing():
+            return
+        warnings.warn(
+            f"{self!r} was dropped without close(): peers reach it until its engine closes",
+            ResourceWarning,
+            source=self,
+            stacklevel=2,
+        )

@@ -1,0 +1,113 @@
+"""RequestArray: requests that are packed already, for programs that submit many."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+from .errors import InvalidArgumentError
+
+WORDS = 10  # of one record
+COLUMNS = (
+    "opcode",
+    "source",
+    "target_id",
+    "target_offset",
+    "length",
+    "priority",
+    "deadline_ns",
+    "transport_hint",
+    "intent_type",
+)
+
+
+class Column:
+    """One field of all requests: a writable view that takes slices from any integer buffer or list.
+
+    It stands for a memoryview where NumPy has not been imported; memoryview itself would only take slices of its own
+    format.
+    """
+
+    __slots__ = ("view",)
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    def __getitem__(self, key: int | slice) -> Any:
+        return Column(self.view[key]) if isinstance(key, slice) else self.view[key]
+
+    def __setitem__(self, key: int | slice, value: Any) -> None:
+        try:
+            if not isinstance(key, slice):
+                self.view[key] = value
+                return
+            target = self.view[key]
+            words = array("Q", [value]) * len(target) if isinstance(value, int) else array("Q", list(value))
+            target[:] = memoryview(words)
+        except (OverflowError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"these are not {len(self.view)} integers of 64 bits, unsigned: {error}") from None
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.view.tolist())
+
+    def tolist(self) -> list[int]:
+        """The values as a list."""
+        return self.view.tolist()
+
+    def __repr__(self) -> str:
+        return f"Column({self.tolist()!r})"
+
+
+class RequestArray:
+    """n packed requests, all zero (READ, PRIO_HIGH, no deadline) at first.
+
+    The columns opcode, source, target_id, target_offset, length, priority, deadline_ns, transport_hint and intent_type
+    are writable views, NumPy arrays if NumPy has been imported. Reusable as soon as submit_transfer has returned.
+    """
+
+    __slots__ = ("_address", "_n", "_words")
+
+    opcode: Any
+    source: Any
+    target_id: Any
+    target_offset: Any
+    length: Any
+    priority: Any
+    deadline_ns: Any
+    transport_hint: Any
+    intent_type: Any
+
+    def __init__(self, n: int) -> None:
+        if not isinstance(n, int) or n < 1:
+            raise InvalidArgumentError(f"RequestArray({n!r}): at least one request is needed")
+        self._n = n
+        self._words = array("Q", bytes(8 * WORDS)) * n
+        self._address = self._words.buffer_info()[0]
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __repr__(self) -> str:
+        return f"<RequestArray of {self._n}>"
+
+
+def _column(at: int) -> property:
+    def get(requests: RequestArray) -> Any:
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            return numpy.frombuffer(requests._words, numpy.uint64)[at::WORDS]
+        return Column(memoryview(requests._words)[at::WORDS])
+
+    def put(requests: RequestArray, values: Any) -> None:
+        get(requests)[:] = values
+
+    return property(get, put, doc=f"{COLUMNS[at]} of every request.")
+
+
+for _at, _name in enumerate(COLUMNS):
+    setattr(RequestArray, _name, _column(_at))

@@ -1,0 +1,207 @@
+"""Segment: the address space that a peer offers, and the regions in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from . import _native, _text
+from .errors import AddressNotRegisteredError, InvalidArgumentError, InvalidEntryError
+from .grid import Grid, shape
+from .region import byte_range
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+class RemoteSlice:
+    """Bytes of a peer: the remote operand of a move. Region 0 means that the offset is an address of the peer."""
+
+    __slots__ = ("offset", "region_id", "segment", "size")
+
+    def __init__(self, segment: Segment, region_id: int, offset: int, size: int) -> None:
+        self.segment = segment
+        self.region_id = region_id
+        self.offset = offset
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __repr__(self) -> str:
+        return f"<{self.segment.address} {self.offset:#x} {_text.size(self.size)}>"
+
+
+class RemoteRegion:
+    """A region of a peer, from segment["name"]. Slices count bytes."""
+
+    __slots__ = ("_grids", "_id", "address", "location", "name", "segment", "size")
+
+    def __init__(self, segment: Segment, fields: dict[str, Any]) -> None:
+        self._grids: dict[int, Grid] = {}
+        self._id = int(fields["id"])
+        self.segment = segment
+        self.name = str(fields["name"])
+        self.address = int(fields["address"])
+        self.size = int(fields["size"])
+        self.location = str(fields["location"])
+
+    def __getitem__(self, key: slice) -> RemoteSlice:
+        start, size = byte_range(key, self.size, self.name or "region")
+        return RemoteSlice(self.segment, self._id, start, size)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __repr__(self) -> str:
+        return f"<RemoteRegion {self.name!r} {_text.size(self.size)} {self.location} of {self.segment.address}>"
+
+
+class Segment:
+    """What a peer offers, from Engine.open(). `segment["kv"]` is one of its regions; a segment that was opened on a
+    single region is sliced directly. Any thread may use it."""
+
+    def __init__(self, engine: Engine, handle: int) -> None:
+        """For tent only."""
+        self._closed = False
+        self._engine = engine
+        self._handle = handle
+        self._regions: dict[str, RemoteRegion] = {}
+        self._region = ""
+        self.address = ""
+        self.name = ""
+        self.machine_id = ""
+        self.incarnation = 0
+        self._load(refresh=False)
+
+    @property
+    def regions(self) -> dict[str, RemoteRegion]:
+        """The peer's named regions as they were when they were last asked for; refresh() asks again."""
+        return dict(self._regions)
+
+    def refresh(self) -> dict[str, RemoteRegion]:
+        """Asks the peer for its regions, and returns them."""
+        self._load(refresh=True)
+        return self.regions
+
+    def __getitem__(self, key: str | slice) -> Any:
+        if isinstance(key, slice):
+            return self._single()[key]
+        if not isinstance(key, str):
+            raise InvalidArgumentError(f"segment[{key!r}]: a region's name is needed, or a slice of bytes")
+        region = self._regions.get(key) or self.refresh().get(key)
+        if region is None:
+            known = ", ".join(map(repr, self._regions)) or "none"
+            raise AddressNotRegisteredError(f"{self.address} has no region {key!r}; its named regions: {known}")
+        return region
+
+    def __len__(self) -> int:
+        return self._single().size
+
+    def __bool__(self) -> bool:
+        return True
+
+    def memory(self, address: int, size: int) -> RemoteSlice:
+        """Bytes at an address of the peer; whether they are registered is checked by their owner."""
+        if not (0 < address < 1 << 64 and 0 < size <= (1 << 64) - address):
+            raise InvalidArgumentError(f"memory({address:#x}, {size}) is not a range of an address space")
+        return RemoteSlice(self, 0, address, size)
+
+    def pages(
+        self,
+        regions: RemoteRegion | Sequence[RemoteRegion],
+        page_bytes: int,
+        *,
+        stride: int | None = None,
+        offset: int = 0,
+        rows: int = 1,
+        row_stride: int | None = None,
+    ) -> Grid:
+        """A grid over regions of this peer; see Engine.pages()."""
+        chosen = [regions] if isinstance(regions, (RemoteRegion, Segment)) else list(regions)
+        chosen = [r._single() if isinstance(r, Segment) else r for r in chosen]
+        for region in chosen:
+            if not isinstance(region, RemoteRegion) or region.segment is not self:
+                raise InvalidArgumentError(f"{region!r} is not a region of {self.address}")
+        described = [{"id": r._id, "offset": 0, "size": r.size} for r in chosen]
+        numbers = shape(page_bytes, stride, offset, rows, row_stride)
+        return Grid(self._engine, self._handle, described, self, **numbers)
+
+    def alive(self, timeout: float = 5) -> bool:
+        """Asks the peer; False if it does not answer in time or is another incarnation."""
+        return bool(self._engine._call_long("pybind_Alive", self._handle, _native.milliseconds(timeout)))
+
+    def close(self) -> None:
+        """Forgets the peer. What is under way goes on. Again: no effect."""
+        if self._closed or self._engine.closed:
+            return
+        self._closed = True
+        for region in self._regions.values():
+            for grid in list(region._grids.values()):
+                grid.close()
+        self._regions = {}
+        if self._handle:
+            self._engine._call("pybind_CloseSegment", self._handle)
+
+    async def aclose(self) -> None:
+        """close(), which does not block."""
+        self.close()
+
+    def _single(self) -> RemoteRegion:
+        """The one region that this segment was opened on."""
+        region = self._regions.get(self._region) if self._region else None
+        if region is None:
+            raise InvalidArgumentError(
+                f"{self.address} was opened as a whole", hint='choose a region, segment["name"], or memory(address, size)'
+            )
+        return region
+
+    def _load(self, refresh: bool) -> None:
+        self._check_open()
+        fields = self._engine._call_json("pybind_Segment", self._handle, refresh)
+        self.address = fields["address"]
+        self.name = fields["name"]
+        self.machine_id = fields["machine_id"]
+        self.incarnation = fields["incarnation"]
+        self._region = fields.get("region") or ""
+        known = self._regions
+        regions = {}
+        for region in fields["regions"] or []:
+            if name := region["name"]:
+                old = known.get(name)
+                regions[name] = old if old is not None and old._id == region["id"] else RemoteRegion(self, region)
+        self._regions = regions
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidEntryError(f"the segment of {self.address} is closed", code="STALE_ID")
+
+    def __enter__(self) -> Segment:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Segment:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = " closed" if self._closed or self._engine.closed else ""
+        return f"<Segment {self.address} {len(self._regions)} regions{state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Segment cannot be pickled; send engine.export() and open it in the other process")
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and not _native.forked() and not sys.is_finalizing():
+            try:
+                self.close()
+            except Exception:  # the engine is closing at this moment, on another thread
+                pass

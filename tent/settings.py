@@ -1,0 +1,61 @@
+"""What an Engine is opened with: settings from a dict, JSON text or a file, as one JSON object."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .errors import InvalidArgumentError
+
+
+class Setting(NamedTuple):
+    """One effective setting. `origin` is "default", "argument" or the environment's variable; an inactive one belongs to
+    a transport that is not built here or has no hardware."""
+
+    value: Any
+    origin: str
+    active: bool
+    help: str
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Setting:
+        """From the engine's description."""
+        return cls(entry["value"], entry["origin"], bool(entry["active"]), entry.get("help", ""))
+
+
+def merged(config: Any, keywords: Mapping[str, Any]) -> str:
+    """The JSON text of the settings; keywords win over config. "" if there are none."""
+    tree = _load(config)
+    tree.update(keywords)
+    if not tree:
+        return ""
+    try:
+        return json.dumps(tree)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"the settings are not JSON: {error}") from None
+
+
+def _load(config: Any) -> dict[str, Any]:
+    if config is None:
+        return {}
+    if isinstance(config, Mapping):
+        return dict(config)
+    if not isinstance(config, (str, os.PathLike)):
+        raise InvalidArgumentError(f"config is {type(config).__name__!r}: a dict, JSON text or a path is needed")
+    text, origin = str(config), "config"
+    if not text.lstrip().startswith("{"):
+        origin = text
+        try:
+            with open(text, encoding="utf-8") as file:
+                text = file.read()
+        except OSError as error:
+            raise InvalidArgumentError(f"the settings {origin!r} cannot be read: {error.strerror}") from None
+    try:
+        tree = json.loads(text)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{origin} is not JSON: {error}", code="MALFORMED_JSON") from None
+    if not isinstance(tree, dict):
+        raise InvalidArgumentError(f"{origin} is not a JSON object", code="MALFORMED_JSON")
+    return tree

@@ -1,0 +1,362 @@
+"""Transfer: something under way, or ended. And how to wait for several of them."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from array import array
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from . import _native, _text
+from .enums import TransferStatusEnum
+from .errors import InvalidArgumentError, TentError, TransferError, transfer_error, translate
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+FIRST_COMPLETED = "FIRST_COMPLETED"
+FIRST_EXCEPTION = "FIRST_EXCEPTION"
+ALL_COMPLETED = "ALL_COMPLETED"
+
+PENDING = 1  # plain numbers: an enum's attribute costs more than the rest of a poll
+COMPLETED = 4
+
+CELL_BYTES = 32  # of one batch in the shared page
+
+_TURN_MS = 2  # of one engine, while transfers of several are waited for
+
+_STATES = bytes(range(len(TransferStatusEnum)))  # takes the page's place once a transfer has been settled
+
+
+class Outcome(NamedTuple):
+    """What is kept of a transfer that has ended when its engine closes."""
+
+    bytes: int
+    elapsed_ns: int
+    summary: dict[str, Any]
+    failure: dict[str, Any]
+    failed_tasks: list[int]
+
+
+class Transfer:
+    """What a move returns: done() and result() as of a future, awaitable any number of times, from any thread and loop.
+
+    It ends once, as COMPLETED, FAILED, CANCELED or TIMEOUT, and from then on no byte of its memory is touched. Dropping
+    it neither stops it nor releases its memory before the end.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_asked",
+        "_at",
+        "_batch",
+        "_engine",
+        "_keep",
+        "_looks",
+        "_outcome",
+        "_states",
+        "_total",
+    )
+
+    def __init__(self, engine: Engine, batch: int, total: int, keep: object) -> None:
+        """For tent only. `keep` holds the local memory; total -1 asks the engine when somebody wants to know."""
+        self._engine = engine
+        self._batch = batch
+        self._states: memoryview | bytes = engine._states
+        self._at = (batch & 0xFFFFFFFF) * CELL_BYTES
+        self._looks = _native.LOOKS_PER_CRANK
+        self._total = total
+        self._keep = keep
+        self._asked = False
+        self._outcome: Outcome | None = None
+        engine._live[batch] = weakref.ref(self)
+
+    def done(self) -> bool:
+        """Whether it has ended and its memory is the caller's again. Costs no call; every 64th look lets the engine
+        work, so that a loop of looks makes progress by itself."""
+        try:
+            if self._states[self._at] > 1:
+                return True
+        except ValueError:
+            self._gone()
+        self._looks = looks = self._looks - 1
+        if looks:
+            return False
+        self._looks = _native.LOOKS_PER_CRANK
+        _native.call(self._engine._library.pybind_Progress, self._engine._id)
+        return self._state() > PENDING
+
+    def result(self, timeout: float | None = None) -> int:
+        """Waits for the end and returns the number of bytes. Raises TransferError if it ended in another way, the
+        builtin TimeoutError if `timeout` seconds were not enough: then it goes on, and its memory is still in use."""
+        state = self._state()
+        if state <= PENDING:
+            state = self._await_end(timeout)
+        if state == COMPLETED:
+            return self.bytes
+        self._asked = True
+        raise self._error(state)
+
+    def exception(self, timeout: float | None = None) -> TransferError | None:
+        """Waits like result() and returns the error instead of raising it; None if it has COMPLETED."""
+        state = self._state()
+        if state <= PENDING:
+            state = self._await_end(timeout)
+        self._asked = True
+        return None if state == COMPLETED else self._error(state)
+
+    def wait(self, timeout: float | None = None) -> TransferStatusEnum:
+        """Waits for the end and returns the final state, whichever it is. The builtin TimeoutError if time runs out."""
+        state = self._state()
+        if state <= PENDING:
+            state = self._await_end(timeout)
+        return TransferStatusEnum(state)
+
+    def cancel(self) -> bool:
+        """Asks it to end soon; False if it has ended already. The end comes within the fence bound: wait for it."""
+        if self._state() > PENDING:
+            return False
+        try:
+            return bool(_native.call(self._engine._library.pybind_Cancel, self._engine._id, self._batch, -1))
+        except TentError:
+            if self._state() > PENDING:  # it ended, or its engine closed, meanwhile
+                return False
+            raise
+
+    def add_done_callback(self, function: Callable[[Transfer], object]) -> None:
+        """Calls function(self) on tent's Python thread after the end, also if it has come already."""
+        if self._outcome is None:
+            self._engine._hub.watch(self._batch, lambda _: function(self))
+        else:
+            from .loop import run_soon
+
+            run_soon(function, self)
+
+    def __await__(self) -> Generator[Any, None, int]:
+        from . import aio
+
+        return aio.result(self).__await__()
+
+    @property
+    def state(self) -> TransferStatusEnum:
+        """PENDING, or how it ended."""
+        state = self._state()
+        self._asked = self._asked or state > PENDING
+        return TransferStatusEnum(state)
+
+    @property
+    def bytes(self) -> int:
+        """What has been acknowledged so far; it never falls."""
+        if self._outcome is not None:
+            return self._outcome.bytes
+        try:
+            return self._engine._words[self._at // 8 + 1]
+        except ValueError:
+            return self._gone().bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """What was asked for."""
+        if self._total < 0:
+            self._total = int(self._summary()["total"])
+        return self._total
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds from submit to the end, or until now."""
+        return self._elapsed_ns() / 1e9
+
+    @property
+    def transports(self) -> tuple[str, ...]:
+        """Names of the transports that carried some of it."""
+        return tuple(self._summary()["transports"] or ())
+
+    @property
+    def attempts(self) -> int:
+        """Tries of its tasks on their routes, the first ones included."""
+        return int(self._summary()["attempts"])
+
+    @property
+    def failovers(self) -> int:
+        """How often one of its tasks moved on to its next route."""
+        return int(self._summary()["failovers"])
+
+    def __repr__(self) -> str:
+        try:
+            state = self._state()
+            total = self.total_bytes
+            amount = _text.size(total) if state == COMPLETED else f"{_text.size(self.bytes)} of {_text.size(total)}"
+            parts = [TransferStatusEnum(state).name, amount, *self.transports, _text.duration(self._elapsed_ns())]
+            return f"<Transfer {' '.join(parts)}>"
+        except TentError as error:
+            return f"<Transfer of an engine that is gone: {error}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Transfer cannot be pickled; send engine.export() and open it in the other process")
+
+    def __del__(self) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None and self._outcome is None:
+            engine._dropped(self._batch, self._at, self._keep, self._asked)
+
+    def _state(self) -> int:
+        try:
+            return self._states[self._at]
+        except ValueError:
+            self._gone()
+            return self._states[self._at]
+
+    def _gone(self) -> Outcome:
+        """The shared page is gone: either this transfer was settled when its engine closed, or this is a fork."""
+        if self._outcome is None:
+            raise _native.fork_error() if _native.forked() else _native.closed_error()
+        return self._outcome
+
+    def _elapsed_ns(self) -> int:
+        if self._outcome is not None:
+            return self._outcome.elapsed_ns
+        ns = 0
+        if self._state() > PENDING:
+            ns = self._engine._words[self._at // 8 + 2]
+        return ns or int(self._summary()["elapsed_ns"])
+
+    def _summary(self) -> dict[str, Any]:
+        if self._outcome is not None:
+            return self._outcome.summary
+        summary: dict[str, Any] = self._engine._call_json("pybind_Summary", self._batch)
+        return summary
+
+    def _await_end(self, timeout: float | None) -> int:
+        """Waits in Go, in slices such that Ctrl-C works, and returns the final state."""
+        wait, engine, batch = self._engine._library.pybind_Wait, self._engine._id, self._batch
+        try:
+            if timeout is None:
+                while (state := wait(engine, batch, _native.WAIT_SLICE_MS)) <= PENDING:
+                    pass
+                return int(state)
+            over = time.monotonic() + _native.milliseconds(timeout) / 1000
+            while True:
+                left_ms = -int((time.monotonic() - over) * 1000 // 1)
+                state = wait(engine, batch, max(0, min(left_ms, _native.WAIT_SLICE_MS)))
+                if state > PENDING:
+                    return int(state)
+                if left_ms <= 0:
+                    raise TimeoutError(f"the transfer has not ended within {timeout} s; it goes on")
+        except RuntimeError as error:
+            if self._outcome is not None:  # the engine was closed by another thread, which settled this transfer
+                return self._state()
+            raise translate(error) from None
+
+    def _failed_tasks(self) -> list[int]:
+        call, engine = self._engine._library.pybind_FailedInto, self._engine._id
+        capacity = 64
+        while True:
+            indexes = array("Q", bytes(8 * capacity))
+            n = _native.call(call, engine, self._batch, indexes.buffer_info()[0], capacity)
+            if n <= capacity:
+                return indexes[:n].tolist()
+            capacity = n
+
+    def _error(self, state: int) -> TransferError:
+        if self._outcome is not None:
+            return transfer_error(state, self._outcome.failure, self._outcome.failed_tasks)
+        return transfer_error(state, self._engine._call_json("pybind_Failure", self._batch), self._failed_tasks())
+
+    def _settle(self) -> None:
+        """Takes everything that users may ask out of the engine, which is about to close; the transfer has ended."""
+        state = self._state()
+        completed = state == COMPLETED
+        outcome = Outcome(
+            self.bytes,
+            self._elapsed_ns(),
+            self._summary(),
+            {} if completed else self._engine._call_json("pybind_Failure", self._batch),
+            [] if completed else self._failed_tasks(),
+        )
+        self._at, self._states = state, _STATES
+        self._outcome = outcome
+        self._keep = None
+
+
+def _engines(transfers: list[Transfer]) -> set[Engine]:
+    for transfer in transfers:
+        if not isinstance(transfer, Transfer):
+            raise InvalidArgumentError(f"a Transfer is expected, not {type(transfer).__name__!r}")
+    return {transfer._engine for transfer in transfers}
+
+
+def _wait_some(pending: list[Transfer], need: int, over: float | None) -> bool:
+    """Waits until `need` of the pending transfers have ended; False if time ran out first. Transfers of one engine are
+    waited for in its core; several engines take turns."""
+    groups: list[tuple[Engine, list[Transfer], array[int]]] = []
+    for engine in _engines(pending):
+        members = [transfer for transfer in pending if transfer._engine is engine]
+        groups.append((engine, members, array("Q", [transfer._batch for transfer in members])))
+    turn_ms = _native.WAIT_SLICE_MS if len(groups) == 1 else _TURN_MS
+    while True:
+        ended, left_ms = 0, turn_ms
+        for engine, members, ids in groups:
+            if over is not None:
+                left_ms = -int((time.monotonic() - over) * 1000 // 1)
+            ended += _ended_of(engine, members, ids, min(need, len(ids)), max(0, min(left_ms, turn_ms)))
+        if ended >= need:
+            return True
+        if left_ms <= 0:
+            return False
+
+
+def _ended_of(engine: Engine, members: list[Transfer], ids: array[int], need: int, timeout_ms: int) -> int:
+    address, n = ids.buffer_info()
+    try:
+        return int(engine._library.pybind_WaitMany(engine._id, address, n, need, timeout_ms))
+    except RuntimeError as error:
+        if all(transfer._outcome is not None for transfer in members):  # another thread has closed the engine
+            return n
+        raise translate(error) from None
+
+
+def wait(
+    transfers: Iterable[Transfer], timeout: float | None = None, return_when: str = ALL_COMPLETED
+) -> tuple[set[Transfer], set[Transfer]]:
+    """Waits until all (or the first, or the first that failed) have ended, or `timeout` seconds are over; returns the
+    sets (done, pending). Raises nothing for a time-out or a failed transfer."""
+    if return_when not in (ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION):
+        raise InvalidArgumentError(f"return_when is {return_when!r}: it must be one of tent's three constants")
+    everything = list(transfers)
+    _engines(everything)
+    over = None if timeout is None else time.monotonic() + _native.milliseconds(timeout) / 1000
+    while True:
+        pending = [transfer for transfer in everything if not transfer.done()]
+        done = len(everything) - len(pending)
+        if not pending or (done and return_when == FIRST_COMPLETED):
+            break
+        if return_when == FIRST_EXCEPTION and any(t._state() not in (PENDING, COMPLETED) for t in everything):
+            break
+        need = len(pending) if return_when == ALL_COMPLETED else 1
+        if not _wait_some(pending, need, over):
+            pending = [transfer for transfer in everything if transfer._state() <= PENDING]
+            break
+    left = set(pending)
+    return set(everything) - left, left
+
+
+def as_completed(transfers: Iterable[Transfer], timeout: float | None = None) -> Iterator[Transfer]:
+    """Yields the transfers as they end. Raises the builtin TimeoutError when `timeout` seconds, counted from the call,
+    are over; what is still under way goes on."""
+    pending = list(dict.fromkeys(transfers))
+    _engines(pending)
+    over = None if timeout is None else time.monotonic() + _native.milliseconds(timeout) / 1000
+    return _as_completed(pending, over, timeout)
+
+
+def _as_completed(pending: list[Transfer], over: float | None, timeout: float | None) -> Iterator[Transfer]:
+    while pending:
+        ended: list[Transfer] = []
+        going: list[Transfer] = []
+        for transfer in pending:
+            (ended if transfer._state() > PENDING else going).append(transfer)
+        pending = going
+        if not ended and not _wait_some(pending, 1, over):
+            raise TimeoutError(f"{len(pending)} transfers have not ended within {timeout} s; they go on")
+        yield from ended

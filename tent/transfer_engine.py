@@ -1,0 +1,423 @@
+"""TransferEngine: the integer level, with upstream's names. Addresses, ids and records; the Engine behind it is
+`engine.engine`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from . import _native, buffers, moving
+from .engine import Engine
+from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
+from .errors import AddressNotRegisteredError, InvalidArgumentError, NotImplementedError, TentError, transfer_error, translate
+from .records import (
+    BatchGuard,
+    MemoryGuard,
+    MemoryOptions,
+    Notification,
+    Request,
+    SegmentInfo,
+    SegmentInfoBuffer,
+    TransferStatus,
+    request_fields,
+)
+from .request_array import WORDS, RequestArray
+from .transfer import CELL_BYTES, COMPLETED, PENDING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LOOKS_LEFT, _WORD0, _STATUSES = range(3)
+
+
+class _Polled:
+    """What the last polls of a batch have seen: while the batch's first word in the page is the same, nothing is new."""
+
+    __slots__ = ("looks", "seen", "statuses")
+
+    def __init__(self) -> None:
+        self.looks = _native.LOOKS_PER_CRANK
+        self.seen = -1
+        self.statuses: dict[int, TransferStatus] = {}
+
+
+class TransferEngine:
+    """An Engine seen as upstream's module shows it. The config is a path, JSON text or a dict."""
+
+    def __init__(self, config: Mapping[str, Any] | str | None = None, **settings: Any) -> None:
+        self.engine = Engine(config, **settings)
+        self._polled: dict[int, _Polled] = {}
+        self._regions: dict[tuple[int, int], tuple[int, bool]] = {}  # (address, size) -> region id, whether ours
+        self._words = self.engine._words
+
+    # Identity
+
+    def available(self) -> bool:
+        """Whether the engine is open."""
+        return not self.engine.closed
+
+    def get_segment_name(self) -> str:
+        """The name under which peers open this engine."""
+        return str(self.engine._info["segment_name"])
+
+    def get_rpc_server_address(self) -> str:
+        """The host of the control plane."""
+        return self.engine.address.rpartition(":")[0].strip("[]")
+
+    def get_rpc_server_port(self) -> int:
+        """The port of the control plane."""
+        return int(self.engine._info["port"])
+
+    def get_local_topology(self) -> str:
+        """What this machine has, as JSON."""
+        return str(self.engine._call("pybind_Topology"))
+
+    def export_local_segment(self) -> bytes:
+        """A blob for a handshake of your own; see Engine.export()."""
+        return self.engine.export()
+
+    # Segments
+
+    def import_remote_segment(self, blob: bytes) -> int:
+        """Opens a blob of export_local_segment() without contacting the peer."""
+        found = buffers.describe(bytes(blob))
+        return int(self.engine._call("pybind_OpenBlob", found.address, found.size))
+
+    def open_segment(self, name: str) -> int:
+        """The handle of "host:port" (offsets are addresses) or "host:port/region" (offsets count from 0); "" is this
+        engine, LOCAL_SEGMENT_ID."""
+        if name.startswith("file:"):
+            raise NotImplementedError(f"{name!r}: files are not in this version")
+        return int(self.engine._call_long("pybind_OpenSegment", name, 10_000))
+
+    def close_segment(self, handle: int) -> None:
+        """Forgets a segment."""
+        self.engine._call("pybind_CloseSegment", _u64(handle, "handle"))
+
+    def get_segment_info(self, handle: int) -> SegmentInfo:
+        """Asks the peer what it offers."""
+        fields = self.engine._call_json("pybind_Segment", _u64(handle, "handle"), True)
+        found = [SegmentInfoBuffer(r["address"], r["size"], r["location"]) for r in fields["regions"] or ()]
+        return SegmentInfo(SegmentInfoType.Memory, found)
+
+    def probe_peer_alive(self, handle: int, timeout: float = 5) -> bool:
+        """Asks the peer; False if it does not answer in time or is another incarnation."""
+        return bool(self.engine._call_long("pybind_Alive", _u64(handle, "handle"), _native.milliseconds(timeout)))
+
+    # Memory
+
+    def allocate_local_memory(self, size: int, location: str = kWildcardLocation) -> int:
+        """New, zeroed memory that peers can reach by address; returns its address."""
+        return self.allocate_local_memory_ex(size, MemoryOptions(location))
+
+    def allocate_local_memory_ex(self, size: int, options: MemoryOptions) -> int:
+        """The same with options."""
+        made = self.engine._call_json(
+            "pybind_Allocate", _u64(size, "size"), "", options.location, int(Permission(options.perm))
+        )
+        address = int(made["address"])
+        self._regions[address, int(made["size"])] = (int(made["id"]), True)
+        return address
+
+    def free_local_memory(self, address: int) -> None:
+        """Ends the access of peers and unmaps memory of allocate_local_memory, at once."""
+        key = self._find(address, 0, ours=True)
+        id, _ = self._regions[key]
+        self.engine._call_long("pybind_CloseRegion", id, 30_000)
+        self.engine._call("pybind_FreeMemory", id)
+        del self._regions[key]
+
+    def allocate_memory_guard(self, size: int, location: str = kWildcardLocation) -> MemoryGuard:
+        """allocate_local_memory for a `with` block."""
+        return MemoryGuard(self, self.allocate_local_memory(size, location), size)
+
+    def allocate_memory_guard_ex(self, size: int, options: MemoryOptions) -> MemoryGuard:
+        """The same with options."""
+        return MemoryGuard(self, self.allocate_local_memory_ex(size, options), size)
+
+    def register_local_memory(
+        self, address: int, size: int, permission: Permission = Permission.GlobalReadWrite
+    ) -> None:
+        """Makes memory known and reachable by address. The same range again is taken as it is. The caller keeps it
+        mapped until unregister_local_memory."""
+        self.register_local_memory_ex(address, size, MemoryOptions(perm=permission))
+
+    def register_local_memory_ex(self, address: int, size: int, options: MemoryOptions) -> None:
+        """The same with options."""
+        if (address, size) in self._regions:
+            return
+        id = self.engine._call(
+            "pybind_Register",
+            _u64(address, "address"),
+            _u64(size, "size"),
+            False,
+            "",
+            options.location,
+            int(Permission(options.perm)),
+        )
+        self._regions[address, size] = (int(id), False)
+
+    def register_local_memory_batch(
+        self, addresses: Sequence[int], sizes: Sequence[int], permission: Permission = Permission.GlobalReadWrite
+    ) -> None:
+        """Several ranges, all or none."""
+        self.register_local_memory_batch_ex(addresses, sizes, MemoryOptions(perm=permission))
+
+    def register_local_memory_batch_ex(
+        self, addresses: Sequence[int], sizes: Sequence[int], options: MemoryOptions
+    ) -> None:
+        """The same with options."""
+        if len(addresses) != len(sizes):
+            raise InvalidArgumentError(f"{len(addresses)} addresses and {len(sizes)} sizes")
+        done: list[tuple[int, int]] = []
+        try:
+            for address, size in zip(addresses, sizes):
+                if (address, size) not in self._regions:
+                    self.register_local_memory_ex(address, size, options)
+                    done.append((address, size))
+        except BaseException:
+            for address, size in done:
+                self.unregister_local_memory(address, size)
+            raise
+
+    def unregister_local_memory(self, address: int, size: int = 0) -> None:
+        """Ends the access of peers; returns when they cannot touch it any more. Size 0 goes by address alone."""
+        key = self._find(address, size, ours=False)
+        id, _ = self._regions[key]
+        self.engine._call_long("pybind_CloseRegion", id, 30_000)
+        del self._regions[key]
+
+    def unregister_local_memory_batch(self, addresses: Sequence[int], sizes: Sequence[int] = ()) -> None:
+        """Several ranges."""
+        for address, size in zip(addresses, sizes or repeat(0)):
+            self.unregister_local_memory(address, size)
+
+    def _find(self, address: int, size: int, ours: bool) -> tuple[int, int]:
+        for key, (_, allocated) in self._regions.items():
+            if key[0] == address and (size == 0 or key[1] == size) and allocated == ours:
+                return key
+        how = "allocate_local_memory" if ours else "register_local_memory"
+        raise AddressNotRegisteredError(f"{address:#x} is not an address of {how}")
+
+    # Batches
+
+    def allocate_transfer_batch(self, capacity: int) -> int:
+        """The id of a new batch for up to `capacity` requests."""
+        if not isinstance(capacity, int) or not 0 < capacity < 1 << 31:
+            raise InvalidArgumentError(f"capacity is {capacity!r}: it must be at least 1")
+        batch = int(self.engine._call("pybind_NewBatch", capacity))
+        self._polled[batch] = _Polled()
+        return batch
+
+    def free_transfer_batch(self, batch_id: int) -> None:
+        """Gives the id up; it is invalid from now on. What is under way goes on."""
+        self.engine._call("pybind_FreeBatch", _u64(batch_id, "batch_id"))
+        self._polled.pop(batch_id, None)
+
+    def allocate_batch_guard(self, capacity: int) -> BatchGuard:
+        """allocate_transfer_batch for a `with` block."""
+        return BatchGuard(self, self.allocate_transfer_batch(capacity))
+
+    def submit_transfer(
+        self,
+        batch_id: int,
+        requests: Sequence[Request] | RequestArray,
+        notification: Notification | None = None,
+        *,
+        count: int | None = None,
+    ) -> None:
+        """Appends requests (of a RequestArray the first `count`) to a batch and starts them: all or none.
+
+        The notification goes to the target after the last byte of this call's requests.
+        """
+        if isinstance(requests, RequestArray):
+            n = requests._n if count is None else count
+            address = requests._address
+            if not 0 < n <= requests._n:
+                raise InvalidArgumentError(f"count is {n}: the array has {requests._n} requests")
+        else:
+            if count is not None:
+                raise InvalidArgumentError("count= belongs to a RequestArray")
+            packed, n = _packed(requests)
+            address = packed.buffer_info()[0]
+        engine = self.engine
+        try:
+            if notification is None:
+                engine._library.pybind_Submit(engine._id, batch_id, address, n, 0, 0, 0, 0, False)
+            else:
+                note = moving.Packed((notification.name, notification.data))
+                engine._library.pybind_Submit(engine._id, batch_id, address, n, *note.addresses, True)
+        except RuntimeError as error:
+            raise translate(error) from None
+
+    def submit_transfer_notif(
+        self, batch_id: int, requests: Sequence[Request] | RequestArray, name: str, message: str | bytes
+    ) -> None:
+        """submit_transfer with a notification."""
+        self.submit_transfer(batch_id, requests, Notification(name, message))
+
+    def cancel_transfer(self, batch_id: int, task_id: int) -> None:
+        """Asks one task to end soon. A task that has ended stays as it is."""
+        self.engine._call("pybind_Cancel", _u64(batch_id, "batch_id"), _task(task_id))
+
+    def get_transfer_status(self, batch_id: int, task_id: int) -> TransferStatus:
+        """The state of one task; never INITIAL after submit. Cheap to repeat: while nothing is new it costs no call, and
+        every 64th look lets the engine work."""
+        polled = self._polled.get(batch_id)
+        if polled is not None:
+            try:
+                if self._words[(batch_id & 0xFFFFFFFF) * (CELL_BYTES // 8)] == polled.seen:
+                    status = polled.statuses.get(task_id)
+                    if status is not None:
+                        polled.looks = looks = polled.looks - 1
+                        if looks or status.state > PENDING:
+                            return status
+                        polled.looks = _native.LOOKS_PER_CRANK
+                        self.engine._call("pybind_Progress")
+            except ValueError:
+                self.engine._check_open()
+        return self._fetch(batch_id, task_id, polled)
+
+    def _fetch(self, batch_id: int, task_id: int, polled: _Polled | None) -> TransferStatus:
+        at = (_u64(batch_id, "batch_id") & 0xFFFFFFFF) * (CELL_BYTES // 8)
+        # The word is read first: what changes after that makes it differ, and the next look asks again.
+        word = self._words[at] if at < len(self._words) else -1
+        status = self._statuses(batch_id, _task(task_id), 1)[0]
+        if polled is not None:
+            if polled.seen != word:
+                polled.statuses.clear()
+                polled.seen = word
+            polled.statuses[task_id] = status
+        return status
+
+    def get_transfer_status_list(self, batch_id: int) -> list[TransferStatus]:
+        """The states of all tasks."""
+        n = int(self.engine._call_json("pybind_Summary", _u64(batch_id, "batch_id"))["tasks"])
+        return self._statuses(batch_id, 0, n) if n else []
+
+    def get_transfer_status_overall(self, batch_id: int) -> TransferStatus:
+        """The state of the batch: COMPLETED if all tasks are, else PENDING if any is, else the worst."""
+        self.engine._call("pybind_Progress")
+        summary = self.engine._call_json("pybind_Summary", _u64(batch_id, "batch_id"))
+        return TransferStatus(_state(summary["state"]), int(summary["bytes"]))
+
+    def progress_batch(self, batch_id: int) -> None:
+        """Lets the engine work, without blocking."""
+        self.engine._call("pybind_Progress")
+
+    def wait(self, batch_id: int, timeout: float | None = None) -> TransferStatus:
+        """Waits for the end of every task. The builtin TimeoutError if `timeout` seconds were not enough: the batch goes
+        on."""
+        over = None if timeout is None else time.monotonic() + _native.milliseconds(timeout) / 1000
+        _u64(batch_id, "batch_id")
+        while True:
+            left_ms = _native.WAIT_SLICE_MS if over is None else -int((time.monotonic() - over) * 1000 // 1)
+            state = self.engine._call("pybind_Wait", batch_id, max(0, min(left_ms, _native.WAIT_SLICE_MS)))
+            if state > PENDING:
+                return self.get_transfer_status_overall(batch_id)
+            if left_ms <= 0:
+                raise TimeoutError(f"the batch has not ended within {timeout} s; it goes on")
+
+    def transfer_sync(self, requests: Sequence[Request] | RequestArray, timeout: float | None = None) -> TransferStatus:
+        """Submits requests and waits for their end. Raises TransferError unless all have COMPLETED. When `timeout` seconds
+        were not enough they are cancelled, and the error comes after their end."""
+        batch = self.allocate_transfer_batch(len(requests))
+        try:
+            self.submit_transfer(batch, requests)
+            try:
+                status = self.wait(batch, timeout)
+            except BaseException:
+                self.engine._call("pybind_Cancel", batch, -1)
+                status = self.wait(batch)
+                if status.state == TransferStatusEnum.CANCELED:
+                    failure = {"message": f"the requests had not ended within {timeout} s and were canceled", "code": "TIMEOUT"}
+                    raise transfer_error(TransferStatusEnum.TIMEOUT, failure, []) from None
+                raise
+            if status.state != COMPLETED:
+                raise transfer_error(status.state, self.engine._call_json("pybind_Failure", batch), [])
+            return status
+        finally:
+            self.free_transfer_batch(batch)
+
+    def _statuses(self, batch_id: int, first: int, n: int) -> list[TransferStatus]:
+        words = array("Q", bytes(16 * n))
+        self.engine._call("pybind_StatusInto", batch_id, first, n, words.buffer_info()[0])
+        return [TransferStatus(_STATES[words[2 * i] & 0xFF], words[2 * i + 1]) for i in range(n)]
+
+    # Notifications
+
+    def send_notifi(self, target_id: int, notification: Notification) -> None:
+        """Sends a notification without data, and returns when the peer has it."""
+        packed = moving.Packed((notification.name, notification.data))
+        batch = self.engine._call("pybind_Notify", _u64(target_id, "target_id"), *packed.addresses, 0)
+        try:
+            status = self.wait(batch)
+            if status.state != COMPLETED:
+                raise transfer_error(status.state, self.engine._call_json("pybind_Failure", batch), [])
+        finally:
+            self.engine._call("pybind_FreeBatch", batch)
+
+    def recv_notifi(self) -> list[Notification]:
+        """All notifications that have come."""
+        return self.engine.notifications.drain()
+
+    # Ending
+
+    def close(self, timeout: float | None = 30) -> None:
+        """See Engine.close()."""
+        self.engine.close(timeout)
+
+    def __enter__(self) -> TransferEngine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.engine.__exit__(kind, error, trace)
+
+    def __repr__(self) -> str:
+        return f"<TransferEngine over {self.engine!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a TransferEngine cannot be pickled; send engine.export() and open it in the other process")
+
+
+_STATES = tuple(TransferStatusEnum)
+
+
+def _state(value: Any) -> TransferStatusEnum:
+    return TransferStatusEnum[value] if isinstance(value, str) else TransferStatusEnum(value)
+
+
+def _u64(value: int, what: str) -> int:
+    """The border to Go does not check the range of 64-bit integers; this does."""
+    if not isinstance(value, int) or not 0 <= value < 1 << 64:
+        raise InvalidArgumentError(f"{what} is {value!r}: it must be an integer of 64 bits, not negative")
+    return value
+
+
+def _task(value: int) -> int:
+    if not isinstance(value, int) or not 0 <= value < 1 << 31:
+        raise InvalidArgumentError(f"task_id is {value!r}: it must be the index of a request")
+    return value
+
+
+def _packed(requests: Iterable[Request]) -> tuple[array[int], int]:
+    """Requests as the engine's records; array checks that each value fits in 64 bits, unsigned."""
+    try:
+        rows = [(*request_fields(request), 0) for request in requests]
+        packed = array("Q", chain.from_iterable(rows))
+    except AttributeError as error:
+        raise InvalidArgumentError(f"requests must be tent.Request objects or a RequestArray: {error}") from None
+    except (OverflowError, TypeError) as error:
+        raise InvalidArgumentError(f"a field of a request is not an integer of 64 bits, not negative: {error}") from None
+    if not rows:
+        raise InvalidArgumentError("there are no requests to submit")
+    return packed, len(packed) // WORDS
+
+
+__all__ = ["TentError", "TransferEngine"]
