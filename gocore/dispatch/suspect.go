@@ -21,7 +21,10 @@ func (c *Core) watchRail(r *railState, now clock.Time) {
 	if !r.usable() || (r.slices == 0 && !r.suspected) {
 		return
 	}
-	limit := max(c.options.SuspectAfter, 3*r.meter.Finish(r.bytes))
+	limit := c.options.CondemnAfter // a rail that has never delivered may be slow
+	if expected := r.meter.Expect(r.bytes); expected > 0 {
+		limit = max(c.options.SuspectAfter, 3*expected)
+	}
 	switch {
 	case c.slept:
 		r.progress = max(r.progress, now.Add(-limit/2))

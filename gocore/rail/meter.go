@@ -18,9 +18,11 @@ const startRate = 1e9
 type Meter struct {
 	rate  float64 // bytes/s
 	delay time.Duration
-	since clock.Time // start of the sample; 0 while idle
-	bytes uint64     // delivered in the sample
-	full  bool       // the rail had no room at some time during the sample, and work was waiting
+	usual time.Duration // time of a slice, smoothed
+	vary  time.Duration // how far slices are from it, smoothed
+	since clock.Time    // start of the sample; 0 while idle
+	bytes uint64        // delivered in the sample
+	full  bool          // the rail had no room at some time during the sample, and work was waiting
 }
 
 // Reset starts anew with a configured rate in bytes/s, 0 if it is not known.
@@ -44,6 +46,12 @@ func (m *Meter) Delivered(n uint64, took time.Duration, idle bool, now clock.Tim
 	} else {
 		m.delay += (took - m.delay) / 1024 // so that a path that became longer is believed in the end
 	}
+	if m.usual == 0 {
+		m.usual, m.vary = took, took/2
+	} else {
+		m.vary += ((took - m.usual).Abs() - m.vary) / 4
+		m.usual += (took - m.usual) / 8
+	}
 	m.bytes += n
 	if now-m.since >= sampleTime {
 		sample := float64(m.bytes) / float64(now-m.since) * 1e9
@@ -63,5 +71,11 @@ func (m *Meter) Rate() float64 { return m.rate }
 // Delay is the shortest time that a slice took lately, 0 before the first.
 func (m *Meter) Delay() time.Duration { return m.delay }
 
-// Finish predicts how long n bytes take.
-func (m *Meter) Finish(n uint64) time.Duration { return time.Duration(float64(n) / m.rate * 1e9) }
+// Expect predicts how long a slice takes at most when n bytes are in flight: by the rate, and by how long slices took
+// lately. It is 0 before the first completion, when nothing can be said.
+func (m *Meter) Expect(n uint64) time.Duration {
+	if m.usual == 0 {
+		return 0
+	}
+	return max(time.Duration(float64(n)/m.rate*1e9), m.usual+4*m.vary)
+}

@@ -1,0 +1,305 @@
+package dispatch
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// world plays the engine and the transports around one core, from one random source: rails with rates, delays and losses,
+// that flap, fall silent, refuse, and give withdrawn slices back late. Time is a number.
+type world struct {
+	*rand.Rand
+	core   *Core
+	now    clock.Time
+	events eventQueue
+	seq    int
+	rails  map[railKey]*wire
+	order  []railKey // of rails, so that nothing hangs on the order of a map
+	out    map[*transport.Slice]*posted
+	check  *checker
+	calm   bool // the world is healed: no faults any more
+}
+
+type railKey struct {
+	link  plan.LinkID
+	index uint16
+}
+
+// wire is the world's side of a rail.
+type wire struct {
+	key    railKey
+	id     transport.Rail
+	info   transport.RailInfo
+	rate   float64
+	delay  time.Duration
+	busy   clock.Time
+	up     bool
+	silent bool
+	fenced bool
+	lost   float64
+	failed float64
+	bytes  uint64
+	slices int
+}
+
+// posted is the world's note of a slice that is out.
+type posted struct {
+	slice     transport.Slice // as it was handed out
+	origin    *transport.Slice
+	first     uintptr // the task bytes that it stands for
+	wire      *wire
+	withdrawn bool
+	due       clock.Time // of its completion, clock.Never if it has none
+}
+
+type happening struct {
+	at  clock.Time
+	seq int
+	do  func()
+}
+
+type eventQueue []happening
+
+func (q eventQueue) Len() int { return len(q) }
+func (q eventQueue) Less(i, j int) bool {
+	return q[i].at < q[j].at || (q[i].at == q[j].at && q[i].seq < q[j].seq)
+}
+func (q eventQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *eventQueue) Push(x any)   { *q = append(*q, x.(happening)) }
+func (q *eventQueue) Pop() any {
+	old := *q
+	x := old[len(old)-1]
+	*q = old[:len(old)-1]
+	return x
+}
+
+func newWorld(seed uint64, options Options) *world {
+	return &world{Rand: rand.New(rand.NewPCG(seed, 7)), core: New(options), now: clock.Time(time.Second),
+		rails: map[railKey]*wire{}, out: map[*transport.Slice]*posted{}}
+}
+
+func (w *world) after(d time.Duration, do func()) {
+	w.seq++
+	heap.Push(&w.events, happening{w.now.Add(d), w.seq, do})
+}
+
+func (w *world) between(low, high time.Duration) time.Duration {
+	return low + time.Duration(w.Int64N(int64(high-low)+1))
+}
+
+// addRail brings a rail up for the first time.
+func (w *world) addRail(link plan.LinkID, index uint16, rate float64, delay time.Duration, window uint64, slices int) *wire {
+	key := railKey{link, index}
+	r := &wire{key: key, rate: rate, delay: delay}
+	r.id = transport.Rail{Link: transport.Link(link), Index: index}
+	r.info = transport.RailInfo{Local: fmt.Sprint("here", index), Remote: fmt.Sprint("there", link), BytesMax: window, SlicesMax: slices}
+	w.rails[key] = r
+	w.order = append(w.order, key)
+	w.raise(r)
+	return r
+}
+
+func (w *world) raise(r *wire) {
+	if r.up {
+		return
+	}
+	r.id.Generation++
+	r.info.Rail = r.id
+	r.up, r.silent, r.fenced, r.busy = true, false, false, w.now
+	r.bytes, r.slices = 0, 0
+	w.core.RailUp(r.key.link, r.info, w.now)
+}
+
+// fall takes a rail down; what is out on it comes back later, delivered or not.
+func (w *world) fall(r *wire, cause *errs.Error) {
+	if !r.up {
+		return
+	}
+	r.up = false
+	w.core.RailDown(r.key.link, r.id, cause, w.now)
+	for _, p := range w.outOn(r) {
+		if w.IntN(4) == 0 {
+			w.complete(p, nil, w.between(0, 3*time.Millisecond))
+		} else {
+			w.complete(p, errs.New(errs.Lost, "sim", "rail fell").WithScope(errs.ScopeRail, errs.SidePath), w.between(0, 30*time.Millisecond))
+		}
+	}
+}
+
+// outOn lists what is out on a rail's current generation, in order of hand-out.
+func (w *world) outOn(r *wire) (list []*posted) {
+	for _, p := range w.out {
+		if p.wire == r && p.slice.Rail.Generation == r.id.Generation {
+			list = append(list, p)
+		}
+	}
+	sortByID(list)
+	return list
+}
+
+// complete schedules the completion of a slice, or makes it come sooner and otherwise.
+func (w *world) complete(p *posted, err *errs.Error, in time.Duration) {
+	due := w.now.Add(in)
+	if p.due <= due {
+		return // it comes sooner by itself
+	}
+	p.due = due
+	s := p.origin
+	w.after(in, func() {
+		if p.due != due || w.out[s] != p {
+			return // something made it come sooner
+		}
+		delete(w.out, s)
+		if p.slice.Rail.Generation == p.wire.id.Generation {
+			p.wire.bytes -= p.slice.Length
+			p.wire.slices--
+		}
+		bytes := p.slice.Length
+		if err != nil {
+			bytes = 0
+		}
+		w.check.completed(p, err == nil)
+		w.core.Complete([]transport.Completion{{Slice: s, Bytes: bytes, Err: err}}, w.now)
+	})
+}
+
+// step runs the core and carries out what it wants.
+func (w *world) step() {
+	effects := w.core.Step(w.now)
+	for i := range effects.Submit {
+		w.submit(&effects.Submit[i])
+	}
+	for i := range effects.Withdraw {
+		for _, s := range effects.Withdraw[i].Slices {
+			w.withdraw(s)
+		}
+	}
+	for i := range effects.Fence {
+		w.fence(&effects.Fence[i])
+	}
+	w.check.effects(effects)
+}
+
+func (w *world) submit(p *Posting) {
+	r := w.rails[railKey{p.Link, p.Rail.Index}]
+	slices := append([]*transport.Slice(nil), p.Slices...)
+	accept := len(slices)
+	if !w.calm && w.IntN(20) == 0 {
+		accept = w.IntN(accept + 1)
+	}
+	if !r.up || r.id != p.Rail || r.fenced {
+		accept = 0
+	}
+	for _, s := range slices[:accept] {
+		q := &posted{slice: *s, origin: s, wire: r, due: clock.Never}
+		w.check.posted(q)
+		w.out[s] = q
+		r.bytes += s.Length
+		r.slices++
+		w.check.window(r, s)
+		w.carry(r, q)
+	}
+	if rest := slices[accept:]; len(rest) > 0 {
+		w.core.Refuse(rest, w.now)
+		generation := r.id
+		w.after(w.between(0, 2*time.Millisecond), func() { w.core.Ready(r.key.link, generation) })
+	}
+}
+
+// carry decides the fate of an accepted slice.
+func (w *world) carry(r *wire, q *posted) {
+	if r.silent {
+		return
+	}
+	r.busy = max(r.busy, w.now).Add(time.Duration(float64(q.slice.Length) / r.rate * 1e9))
+	took := r.busy.Sub(w.now) + r.delay
+	if w.calm {
+		w.complete(q, nil, took)
+		return
+	}
+	switch x := w.Float64(); {
+	case x < r.failed:
+		w.complete(q, w.failure(), took)
+	case x < r.failed+r.lost: // comes back by withdrawal or by the rail's end only
+	default:
+		w.complete(q, nil, took)
+	}
+}
+
+func (w *world) failure() *errs.Error {
+	e := errs.New(errs.Lost, "sim", "injected")
+	switch w.IntN(12) {
+	case 0:
+		return e.WithScope(errs.ScopeLink, errs.SidePath)
+	case 1, 2, 3:
+		return e.WithScope(errs.ScopeRail, errs.SideLocal)
+	case 4:
+		e.Collateral = true
+		return e.WithScope(errs.ScopeRail, errs.SidePath)
+	case 5:
+		if w.IntN(4) == 0 {
+			return errs.New(errs.PermissionDenied, "sim", "injected")
+		}
+	}
+	return e.WithScope(errs.ScopeSlice, errs.SideUnknown)
+}
+
+func (w *world) withdraw(s *transport.Slice) {
+	q := w.out[s]
+	if q == nil {
+		return // completed meanwhile
+	}
+	w.check.withdrawn(q)
+	q.withdrawn = true
+	late := w.between(0, 3*time.Millisecond)
+	if !w.calm && w.IntN(15) == 0 {
+		late = w.between(20*time.Millisecond, 400*time.Millisecond) // beyond the fence bound
+	}
+	w.complete(q, errs.New(errs.Withdrawn, "sim", "withdrawn"), late)
+}
+
+func (w *world) fence(p *Posting) {
+	r := w.rails[railKey{p.Link, p.Rail.Index}]
+	if r.id != p.Rail {
+		return
+	}
+	r.fenced = true
+	for _, q := range w.outOn(r) {
+		w.complete(q, errs.New(errs.Withdrawn, "sim", "fenced"), w.between(0, 5*time.Millisecond))
+	}
+	w.after(w.between(1, 20*time.Millisecond), func() { w.fall(r, nil) })
+	w.after(w.between(30*time.Millisecond, 100*time.Millisecond), func() { w.raise(r) })
+}
+
+// run goes on until the given time, or until stop says so.
+func (w *world) run(until clock.Time, stop func() bool) {
+	w.step()
+	for same := 0; !stop(); {
+		next := min(until, w.core.Deadline())
+		if len(w.events) > 0 {
+			next = min(next, w.events[0].at)
+		}
+		if next >= until {
+			w.now = until
+			w.step()
+			return
+		}
+		same++
+		if next > w.now {
+			same = 0
+		}
+		w.check.progress(same)
+		w.now = max(w.now, next)
+		for len(w.events) > 0 && w.events[0].at <= w.now {
+			heap.Pop(&w.events).(happening).do()
+		}
+		w.step()
+	}
+}
