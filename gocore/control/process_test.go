@@ -82,6 +82,10 @@ func TestStoppedProcessIsToldFromAStranger(t *testing.T) {
 	peer, err := a.client.Open(within(t), address)
 	require.NoError(t, err)
 	require.NoError(t, process.Process.Signal(syscall.SIGSTOP))
+	var status syscall.WaitStatus
+	_, err = syscall.Wait4(process.Process.Pid, &status, syscall.WUNTRACED, nil) // until it has stopped
+	require.NoError(t, err)
+	require.True(t, status.Stopped())
 	begin := time.Now()
 	_, err = a.client.Open(within(t), address)
 	require.Equal(t, errs.PeerUnreachable, errs.CodeOf(err))
