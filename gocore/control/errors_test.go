@@ -182,6 +182,19 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 	require.Equal(t, errs.Canceled, errs.CodeOf(err), "a caller leaves a dial under way")
 }
 
+func TestCallersMustSayWhoTheyAre(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	peer := open(t, a, b)
+	for want, self := range map[string]transport.Peer{"no incarnation": {}, "more than 255": {Incarnation: 1, Name: strings.Repeat("n", 256)}} {
+		a.self = self
+		_, err := a.client.Call(within(t), peer, "tcp", nil)
+		require.Equal(t, errs.Protocol, errs.CodeOf(err))
+		require.ErrorContains(t, err, want)
+		require.Equal(t, errs.SideLocal, errs.From("", err).Side, "the peer's remote side is us")
+	}
+}
+
 func TestMessagesAreBounded(t *testing.T) {
 	checkLeaks(t)
 	a, b := start(t, "127.0.0.1:0", func(o *Options) { o.MessageMax = 100_000 }), start(t, "127.0.0.1:0", func(o *Options) { o.MessageMax = 1000 })

@@ -215,6 +215,10 @@ func TestUnusedConnectionsAreClosed(t *testing.T) {
 		open(t, a, b)
 		require.Eventually(t, func() bool { return b.server.guests.count() == 0 }, patience, time.Millisecond)
 	}
+	c := start(t, "127.0.0.1:0")
+	open(t, a, c) // unused a little longer than the other: the sweep comes again for it
+	open(t, a, b)
+	require.Eventually(t, func() bool { return b.server.guests.count()+c.server.guests.count() == 0 }, patience, time.Millisecond)
 	open(t, a, b)
 	a.client.Forget(b.self.Address)
 	require.Eventually(t, func() bool { return b.server.guests.count() == 0 }, patience, time.Millisecond)
