@@ -1,0 +1,251 @@
+package tests
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/sim"
+)
+
+// simEngine is gocore/engine's shell without goroutines, clock and control plane: it hands events to a real core in the
+// order in which they came, and the core's wishes to real (simulated) transports.
+type simEngine struct {
+	address    string
+	identity   transport.Peer
+	core       *dispatch.Core
+	transports []transport.Transport
+	infos      []transport.Info
+	keys       [2][]transport.LocalKey // of the areas, by transport
+	offered    []transport.Descriptor  // of the remote area, by transport
+	areas      [2][]byte               // for local operands, for peers
+	used       [2][simSlots]bool
+	peers      map[*simEngine]*simPeer
+	links      map[simLink]simTarget
+	news       []func(now clock.Time) // for the core, in order
+	moves      map[dispatch.BatchID]*simMove
+	asked      bool // the user has said something since the last step
+	dead       bool
+}
+
+type simPeer struct {
+	number  uint32
+	links   []plan.LinkID
+	remotes []transport.RemoteKey
+}
+
+func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
+	e := &simEngine{address: string(rune('A' + i)), core: dispatch.New(dispatch.Options{Merge: true, Transports: []string{"fast", "slow"},
+		Batches: 1024}), peers: map[*simEngine]*simPeer{}, moves: map[dispatch.BatchID]*simMove{}, links: map[simLink]simTarget{}}
+	e.identity = transport.Peer{Address: e.address, MachineID: "m", Incarnation: uint64(i + 1)}
+	e.areas[0], e.areas[1] = arena[:simSlots*simSlot], arena[simSlots*simSlot:]
+	for k, name := range []string{"fast", "slow"} {
+		s := sim.Settings{Network: r.network, Name: name, Rails: 3 - 2*k, SliceMax: 4 << 10}
+		tr, err := sim.Factory{Settings: s}.Open(context.Background(), nil, simHost{e}, &simSink{e, uint8(k)})
+		require.NoError(t, err)
+		e.transports = append(e.transports, tr)
+		e.infos = append(e.infos, tr.Info())
+		for area := range e.areas {
+			region := mem.Region{ID: mem.RegionID(area + 1), Addr: address(e.areas[area]), Size: uint64(len(e.areas[area])), Fd: -1}
+			if area == 1 {
+				region.Permission = mem.GlobalReadWrite
+			}
+			key, descriptor, err := tr.Register(context.Background(), region)
+			require.NoError(t, err)
+			e.keys[area] = append(e.keys[area], key)
+			if area == 1 {
+				e.offered = append(e.offered, descriptor)
+			}
+		}
+	}
+	return e
+}
+
+func (e *simEngine) attach(p *simEngine) {
+	known := &simPeer{number: uint32(len(e.peers) + 1)}
+	for k, tr := range e.transports {
+		link, err := tr.Attach(p.identity)
+		if err != nil {
+			panic(err)
+		}
+		id := e.core.AddLink(dispatch.LinkSpec{Peer: known.number, PeerName: p.address, Transport: uint8(k), Link: link, Info: &e.infos[k], SameHost: true})
+		e.links[simLink{uint8(k), link}] = simTarget{id, known.number}
+		known.links = append(known.links, id)
+		remote, err := tr.Import(link, p.offered[k])
+		if err != nil {
+			panic(err)
+		}
+		known.remotes = append(known.remotes, remote)
+	}
+	e.peers[p] = known
+}
+
+// simLink is a link as its transport calls it, simTarget as the core does.
+type simLink struct {
+	transport uint8
+	link      transport.Link
+}
+
+type simTarget struct {
+	id   plan.LinkID
+	peer uint32
+}
+
+func (e *simEngine) plan(t *testing.T, p *simEngine, op transport.Op) *plan.Plan {
+	known := e.peers[p]
+	var list []plan.Candidate
+	for k := range e.transports {
+		list = append(list, plan.Candidate{Transport: uint8(k), Info: &e.infos[k], Link: known.links[k], LocalKey: e.keys[0][k],
+			RemoteKey: known.remotes[k], SameHost: true})
+	}
+	made, err := plan.Build(op, plan.End{}, plan.End{}, list, "")
+	require.Nil(t, err)
+	return made
+}
+
+// take finds a place that nobody has used yet, -1 if there is none. Places are used once, so that late writes show.
+func (e *simEngine) take(local bool) int {
+	area := area(local)
+	for i, used := range e.used[area] {
+		if !used {
+			e.used[area][i] = true
+			return i
+		}
+	}
+	return -1
+}
+
+func (e *simEngine) giveBack(local bool, i int) {
+	if i >= 0 {
+		e.used[area(local)][i] = false
+	}
+}
+
+func area(local bool) int {
+	if local {
+		return 0
+	}
+	return 1
+}
+
+func (e *simEngine) slot(local bool, i int) []byte {
+	return e.areas[area(local)][i*simSlot : (i+1)*simSlot]
+}
+
+// crank hands over the news, runs one step and carries out what the core wants. It reports whether there was anything.
+func (e *simEngine) crank(r *simRun) bool {
+	now := r.network.Now()
+	if len(e.news) == 0 && !e.asked && e.core.Deadline() > now {
+		return false
+	}
+	e.asked = false
+	news := e.news
+	e.news = nil
+	for _, tell := range news {
+		tell(now)
+	}
+	effects := e.core.Step(now)
+	for _, b := range effects.Changed {
+		e.look(r, b)
+	}
+	for _, b := range effects.Ended {
+		e.look(r, b)
+	}
+	for i := range effects.Submit {
+		p := &effects.Submit[i]
+		list := append([]*transport.Slice(nil), p.Slices...)
+		if n := e.transports[p.Transport].Submit(list); n < len(list) {
+			rest := list[n:]
+			e.news = append([]func(clock.Time){func(now clock.Time) { e.core.Refuse(rest, now) }}, e.news...)
+		}
+	}
+	for i := range effects.Withdraw {
+		p := &effects.Withdraw[i]
+		e.transports[p.Transport].Withdraw(append([]*transport.Slice(nil), p.Slices...))
+	}
+	for i := range effects.Fence {
+		e.transports[effects.Fence[i].Transport].Fence(effects.Fence[i].Rail)
+	}
+	return true
+}
+
+// look compares what the core says of a batch with what it may say.
+func (e *simEngine) look(r *simRun, b dispatch.BatchID) {
+	m := e.moves[b]
+	s, err := e.core.Status(b, 0)
+	require.Nil(r.t, err)
+	require.GreaterOrEqual(r.t, s.Bytes, m.bytes, "bytes fell")
+	require.LessOrEqual(r.t, s.Bytes, m.spec.Length)
+	m.bytes = s.Bytes
+	if s.State.Terminal() && !m.ended {
+		r.end(m, s)
+	}
+}
+
+// simSink writes down what the transport says.
+type simSink struct {
+	engine *simEngine
+	index  uint8
+}
+
+func (s *simSink) tell(link transport.Link, what func(to simTarget, now clock.Time)) {
+	e := s.engine
+	e.news = append(e.news, func(now clock.Time) {
+		if to, ok := e.links[simLink{s.index, link}]; ok {
+			what(to, now)
+		}
+	})
+}
+
+func (s *simSink) Complete(list []transport.Completion) {
+	list = append([]transport.Completion(nil), list...)
+	s.engine.news = append(s.engine.news, func(now clock.Time) { s.engine.core.Complete(list, now) })
+}
+
+func (s *simSink) Ready(rail transport.Rail) {
+	s.tell(rail.Link, func(to simTarget, _ clock.Time) { s.engine.core.Ready(to.id, rail) })
+}
+
+func (s *simSink) Progress(rail transport.Rail) {
+	s.tell(rail.Link, func(to simTarget, now clock.Time) { s.engine.core.Progress(to.id, rail, now) })
+}
+
+func (s *simSink) RailUp(info transport.RailInfo) {
+	s.tell(info.Rail.Link, func(to simTarget, now clock.Time) { s.engine.core.RailUp(to.id, info, now) })
+}
+
+func (s *simSink) RailDown(rail transport.Rail, cause *errs.Error) {
+	s.tell(rail.Link, func(to simTarget, now clock.Time) { s.engine.core.RailDown(to.id, rail, cause, now) })
+}
+
+func (s *simSink) LinkDown(link transport.Link, cause *errs.Error) {
+	s.tell(link, func(to simTarget, now clock.Time) {
+		s.engine.core.DropLink(to.id, cause, now)
+		if cause != nil && (cause.Code == errs.PeerRestarted || cause.Side == errs.SideRemote) {
+			s.engine.core.PeerGone(to.peer, cause, now)
+		}
+	})
+}
+
+func (s *simSink) Notified(transport.Peer, []byte) bool { return true }
+
+// simHost is the little of the engine that a simulated transport asks for.
+type simHost struct{ engine *simEngine }
+
+func (h simHost) Self() transport.Peer { return h.engine.identity }
+
+func (h simHost) Call(context.Context, transport.Peer, []byte) ([]byte, error) {
+	return nil, errs.New(errs.NotImplemented, "call", "the simulated network needs no handshake")
+}
+
+func (h simHost) DescriptorsChanged() {}
+
+func (h simHost) Log() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -1,0 +1,333 @@
+package tests
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/sim"
+)
+
+// The simulation of whole engines: several cores, each with two transports of one simulated network, in one thread and in
+// virtual time. A seed decides everything: who moves what when, and what breaks. The byte oracle looks at each destination
+// when its task ends and again at the end of the run; sources are overwritten as soon as their task has ended.
+//
+// After the random phase the world is healed and progress is demanded of everybody who is left.
+
+// simSeeds is how many runs a test makes: make sim SEEDS=n asks for more.
+func simSeeds(standard int) (first, n int) {
+	first = 1
+	if s, err := strconv.Atoi(os.Getenv("TENT_SIM_FIRST")); err == nil {
+		first = s
+	}
+	if s, err := strconv.Atoi(os.Getenv("TENT_SIM_SEEDS")); err == nil {
+		return first, s
+	}
+	return first, standard
+}
+
+func TestSimulationOfWholeEnginesKeepsEveryPromise(t *testing.T) {
+	first, n := simSeeds(1500)
+	arena := memory(t, simArena)
+	for seed := first; seed < first+n; seed++ {
+		if !runSeed(t, uint64(seed), arena) {
+			t.Fatalf("seed %d failed: run it alone with TENT_SIM_FIRST=%d TENT_SIM_SEEDS=1", seed, seed)
+		}
+	}
+	t.Logf("%d runs from seed %d", n, first)
+}
+
+const (
+	simEngines = 3
+	simSlots   = 24       // places of transfers in one engine's memory
+	simSlot    = 24 << 10 // bytes
+	simArena   = simEngines * 2 * simSlots * simSlot
+	simActions = 60
+)
+
+// runSeed makes one run and reports whether every promise held.
+func runSeed(t *testing.T, seed uint64, arena []byte) bool {
+	return t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+		r := newSimRun(t, seed, arena)
+		for range simActions {
+			r.act()
+			r.advance(clock.Time(r.random.IntN(int(3 * time.Millisecond))))
+		}
+		r.heal()
+		r.settle("after the world was healed")
+		r.demandProgress()
+		r.secondLook()
+	})
+}
+
+// simRun is one run.
+type simRun struct {
+	t       *testing.T
+	random  *rand.Rand
+	network *sim.Network
+	engines []*simEngine
+	moves   []*simMove
+	stopped map[*simEngine]bool
+}
+
+// simMove is one transfer with its places.
+type simMove struct {
+	engine, peer *simEngine
+	spec         dispatch.TaskSpec
+	batch        dispatch.BatchID
+	source       []byte
+	destination  []byte
+	kind         int    // of the pattern
+	bytes        uint64 // as reported last
+	ended        bool
+	state        dispatch.State
+	dirty        bool
+	after        []byte // the destination when the task ended
+	deadline     clock.Time
+}
+
+func newSimRun(t *testing.T, seed uint64, arena []byte) *simRun {
+	r := &simRun{t: t, random: rand.New(rand.NewPCG(seed, 1)), network: sim.New(seed), stopped: map[*simEngine]bool{}}
+	for i := range simEngines {
+		r.engines = append(r.engines, newSimEngine(t, r, i, arena[i*simArena/simEngines:][:simArena/simEngines]))
+	}
+	for _, e := range r.engines {
+		for _, p := range r.engines {
+			if p != e {
+				e.attach(p)
+			}
+		}
+	}
+	return r
+}
+
+// act does one random thing: mostly a transfer, sometimes a fault, a repair or a cancel.
+func (r *simRun) act() {
+	e := r.engines[r.random.IntN(len(r.engines))]
+	p := r.engines[r.random.IntN(len(r.engines))]
+	where := sim.Between(e.address, p.address).On(r.random.IntN(4) - 1)
+	where.Transport = []string{"fast", "slow", ""}[r.random.IntN(3)]
+	switch dice := r.random.IntN(100); {
+	case dice < 60:
+		if e != p && !e.dead {
+			r.move(e, p)
+		}
+	case dice < 66:
+		r.network.Shape(where, r.shape())
+	case dice < 72:
+		r.network.Cut(where)
+	case dice < 78:
+		r.network.Heal(where)
+	case dice < 82:
+		r.network.Down(where)
+	case dice < 86:
+		r.network.Up(where)
+	case dice < 94:
+		if n := len(r.moves); n > 0 {
+			r.cancel(r.moves[r.random.IntN(n)])
+		}
+	case dice < 96:
+		r.network.Stop(e.address)
+		r.stopped[e] = true
+	case dice < 99:
+		r.network.Continue(e.address)
+		delete(r.stopped, e)
+	default:
+		r.kill(e)
+	}
+	r.crank()
+}
+
+func (r *simRun) shape() sim.Shape {
+	often := func(p float64) float64 {
+		if r.random.IntN(2) == 0 {
+			return 0
+		}
+		return p * r.random.Float64()
+	}
+	return sim.Shape{Rate: 1e6 * float64(1+r.random.IntN(1000)), Delay: time.Duration(r.random.IntN(int(time.Millisecond))),
+		Jitter: time.Duration(r.random.IntN(int(time.Millisecond))), Loss: often(0.2), LostAck: often(0.2),
+		Duplicate: often(0.2), Late: often(0.2), LateBy: 5 * time.Millisecond, Refuse: often(0.5)}
+}
+
+// move submits one transfer between two places that nobody else uses.
+func (r *simRun) move(e, p *simEngine) {
+	mine, theirs := e.take(true), p.take(false)
+	if mine < 0 || theirs < 0 {
+		e.giveBack(true, mine)
+		p.giveBack(false, theirs)
+		return
+	}
+	length := 1 + r.random.IntN(simSlot)
+	if r.random.IntN(3) == 0 {
+		length = 1 + r.random.IntN(256)
+	}
+	m := &simMove{engine: e, peer: p, kind: len(r.moves) + 1, deadline: clock.Never}
+	local, remote := e.slot(true, mine)[:length], p.slot(false, theirs)[:length]
+	op := transport.Op(r.random.IntN(2))
+	m.source, m.destination = local, remote
+	if op == transport.Read {
+		m.source, m.destination = remote, local
+	}
+	fill(m.source, m.kind)
+	clear(m.destination)
+	if r.random.IntN(4) == 0 {
+		m.deadline = r.network.Now() + clock.Time(r.random.IntN(int(20*time.Millisecond)))
+	}
+	m.spec = dispatch.TaskSpec{Op: op, Class: uint8(r.random.IntN(3)), Plan: e.plan(r.t, p, op), Local: address(local),
+		Remote: uint64(theirs * simSlot), Length: uint64(length), Deadline: m.deadline}
+	batch, err := e.core.NewBatch(1)
+	require.Nil(r.t, err)
+	_, err = e.core.Submit(batch, []dispatch.TaskSpec{m.spec}, r.network.Now())
+	require.Nil(r.t, err)
+	m.batch, e.asked = batch, true
+	e.moves[batch] = m
+	r.moves = append(r.moves, m)
+}
+
+func (r *simRun) cancel(m *simMove) {
+	if m.ended || m.engine.dead {
+		return
+	}
+	_, err := m.engine.core.Cancel(m.batch, 0, 1, r.network.Now())
+	require.Nil(r.t, err)
+	m.engine.asked = true
+}
+
+// kill ends an engine; what it had under way is nobody's any more.
+func (r *simRun) kill(e *simEngine) {
+	alive := 0
+	for _, other := range r.engines {
+		if !other.dead {
+			alive++
+		}
+	}
+	if e.dead || alive < 3 {
+		return
+	}
+	r.network.Kill(e.address)
+	e.dead = true
+	delete(r.stopped, e)
+}
+
+// crank runs every engine that is not stopped until nobody has anything to do at this moment.
+func (r *simRun) crank() {
+	for busy := true; busy; {
+		busy = false
+		for _, e := range r.engines {
+			if !e.dead && !r.stopped[e] && e.crank(r) {
+				busy = true
+			}
+		}
+	}
+}
+
+// advance lets virtual time pass, with a step of each engine whenever something is due.
+func (r *simRun) advance(by clock.Time) {
+	until := r.network.Now() + by
+	for {
+		r.crank()
+		next := min(r.network.NextEvent(), until)
+		for _, e := range r.engines {
+			if !e.dead && !r.stopped[e] {
+				next = min(next, e.core.Deadline())
+			}
+		}
+		r.network.Advance(max(next, r.network.Now()+1))
+		if r.network.Now() >= until {
+			r.crank()
+			return
+		}
+	}
+}
+
+func (r *simRun) heal() {
+	for _, e := range r.engines {
+		r.network.Continue(e.address)
+		delete(r.stopped, e)
+	}
+	r.network.Shape(sim.Anywhere, sim.Shape{Rate: 1e9, Delay: 20 * time.Microsecond})
+	r.network.Heal(sim.Anywhere)
+	r.network.Up(sim.Anywhere)
+}
+
+// settle demands that everything ends: whatever waits has a bound.
+func (r *simRun) settle(when string) {
+	for range 400 {
+		if r.pending() == 0 {
+			return
+		}
+		r.advance(clock.Time(time.Second))
+	}
+	for _, m := range r.moves {
+		if !m.ended && !m.engine.dead {
+			s, _ := m.engine.core.Status(m.batch, 0)
+			r.t.Errorf("batch %d: %v of %d bytes from %s to %s never ended %s: %+v", m.batch, m.spec.Op, m.spec.Length,
+				m.engine.address, m.peer.address, when, s)
+			for _, to := range m.engine.links {
+				r.t.Log(m.engine.core.Explain(to.id))
+			}
+		}
+	}
+	r.t.FailNow()
+}
+
+func (r *simRun) pending() (n int) {
+	for _, m := range r.moves {
+		if !m.ended && !m.engine.dead {
+			n++
+		}
+	}
+	return n
+}
+
+// demandProgress submits a transfer of each class between all that live; every one must be COMPLETED.
+func (r *simRun) demandProgress() {
+	r.advance(clock.Time(400 * time.Second)) // longer than the longest pause of a rail
+	from := len(r.moves)
+	for _, e := range r.engines {
+		for _, p := range r.engines {
+			if e != p && !e.dead && !p.dead {
+				r.move(e, p)
+			}
+		}
+	}
+	r.settle("in a healthy world")
+	for _, m := range r.moves[from:] {
+		if m.deadline == clock.Never {
+			s, _ := m.engine.core.Status(m.batch, 0)
+			require.Equal(r.t, dispatch.Completed, m.state, "in a healthy world: %+v", s)
+		}
+	}
+}
+
+// secondLook checks that nothing was written after the ends.
+func (r *simRun) secondLook() {
+	for i, m := range r.moves {
+		if m.ended && !m.dirty && m.after != nil && !m.engine.dead && !m.peer.dead {
+			require.Equal(r.t, m.after, m.destination, "transfer %d (%s, %s) was written to after its end", i, m.spec.Op, m.state)
+		}
+	}
+}
+
+// end takes note of a task's end: the oracle's first look.
+func (r *simRun) end(m *simMove, s dispatch.Status) {
+	require.False(r.t, m.ended, "a task ended twice")
+	m.ended, m.state, m.dirty = true, s.State, s.Dirty
+	if s.State == dispatch.Completed {
+		require.Equal(r.t, m.spec.Length, s.Bytes)
+		same(r.t, m.destination, m.kind, 0)
+	} else {
+		require.NotNil(r.t, s.Err, "a task that is %s must say why", s.State)
+	}
+	m.after = append([]byte(nil), m.destination...)
+	fill(m.source, -m.kind) // bytes of a source that was used again must never travel
+}
