@@ -37,10 +37,15 @@ ACK = struct.Struct("<Q")
 PAGES_FOLLOW, VERIFY_TENT, VERIFY_PLAIN = b"p", b"t", b"s"
 
 
+# Every 8 bytes hold a number that says where they belong. Large integers add them all at once.
+WORDS = PAGE_BYTES // 8
+COUNT = int.from_bytes(array("Q", range(WORDS)).tobytes(), "little")
+ONES = int.from_bytes((array("Q", [1]) * WORDS).tobytes(), "little")
+
+
 def page_of(seed: int, index: int) -> bytes:
-    """What page `index` holds in round `seed`: every 8 bytes say where they belong."""
-    first = seed << 40 | index * (PAGE_BYTES // 8)
-    return array("Q", range(first, first + PAGE_BYTES // 8)).tobytes()
+    """What page `index` holds in round `seed`."""
+    return (COUNT + ONES * (seed << 40 | index * WORDS)).to_bytes(PAGE_BYTES, "little")
 
 
 def order_of(seed: int) -> list[int]:

@@ -16,7 +16,7 @@ import time
 from pattern import first_wrong, pattern
 
 WRITE, READ, FILL, CHECK = 1, 2, 3, 4
-HEADER = struct.Struct("<QQQ")  # operation, size of one piece (FILL, CHECK: seed), number of pieces (length)
+HEADER = struct.Struct("<QQQ")  # operation, size of a piece, number of pieces; or FILL and CHECK, seed, length
 OFFSET = struct.Struct("<Q")
 ACK = struct.Struct("<q")
 POSITIONS = 16
@@ -65,7 +65,7 @@ def serve(sock: socket.socket, arena: memoryview) -> None:
             for piece in pieces:
                 receive(sock, piece)
         elif op == FILL:
-            arena[:] = pattern(a, len(arena))
+            arena[:b] = pattern(a, b)
         elif op == CHECK:
             answer = first_wrong(arena, a, b)
         sock.sendall(ACK.pack(answer))
@@ -81,7 +81,7 @@ class Initiator:
         receive(self.sock, memoryview(self.ack))
         return int(ACK.unpack(self.ack)[0])
 
-    def ask(self, op: int, seed: int, length: int = 0) -> int:
+    def ask(self, op: int, seed: int, length: int) -> int:
         self.sock.sendall(HEADER.pack(op, seed, length))
         return self.answer()
 
@@ -117,16 +117,16 @@ class Initiator:
     def check(self, op: int, size: int, count: int, seed: int) -> str:
         """Moves one batch of fresh data and looks at every byte of it on the receiving side."""
         head, pieces = self.batch(op, size, count, 0)
+        length = size * count
+        mine, theirs = (seed, seed + 1) if op == WRITE else (seed + 1, seed)
+        self.arena[:length] = pattern(mine, length)
+        self.ask(FILL, theirs, length)
         if op == WRITE:
-            self.ask(FILL, seed + 1)
-            self.arena[:] = pattern(seed, len(self.arena))
             self.write(head, pieces)
-            wrong = self.ask(CHECK, seed, size * count)
+            wrong = self.ask(CHECK, seed, length)
         else:
-            self.ask(FILL, seed)
-            self.arena[:] = pattern(seed + 1, len(self.arena))
             self.read(head, pieces)
-            wrong = first_wrong(self.arena, seed, size * count)
+            wrong = first_wrong(self.arena, seed, length)
         return "ok" if wrong < 0 else f"bad {wrong}"
 
 

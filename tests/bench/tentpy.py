@@ -35,11 +35,12 @@ def peer(length: int) -> None:
         print(engine.address, flush=True)
         for line in sys.stdin:
             verb, *numbers = line.split()
+            seed, size = map(int, numbers)
             if verb == "fill":
-                view[:] = pattern(int(numbers[0]), length)
+                view[:size] = pattern(seed, size)
                 print(-1, flush=True)
             else:
-                print(first_wrong(view, int(numbers[1]), int(numbers[0])), flush=True)
+                print(first_wrong(view, seed, size), flush=True)
 
 
 class Bench:
@@ -101,12 +102,12 @@ class Bench:
 
     def check(self, verb: str, size: int, count: int, seed: int) -> str:
         """Moves one batch of fresh data and looks at every byte of it where it arrived."""
-        mine, theirs = (seed, seed + 1) if verb == "write" else (seed + 1, seed)
-        self.view[:] = pattern(mine, len(self.view))
-        self.ask("fill", theirs)
-        self.moves(verb, size, count)[0]()
         length = size * count
-        wrong = self.ask("check", length, seed) if verb == "write" else first_wrong(self.view, seed, length)
+        mine, theirs = (seed, seed + 1) if verb == "write" else (seed + 1, seed)
+        self.view[:length] = pattern(mine, length)
+        self.ask("fill", theirs, length)
+        self.moves(verb, size, count)[0]()
+        wrong = self.ask("check", seed, length) if verb == "write" else first_wrong(self.view, seed, length)
         return "ok" if wrong < 0 else f"bad {wrong}"
 
     def submit(self, size: int, count: int, iterations: int) -> list[int]:
