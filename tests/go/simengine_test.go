@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -44,7 +45,7 @@ type simPeer struct {
 
 func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
 	e := &simEngine{address: string(rune('A' + i)), core: dispatch.New(dispatch.Options{Merge: true, Transports: []string{"fast", "slow"},
-		Batches: 1024}), peers: map[*simEngine]*simPeer{}, moves: map[dispatch.BatchID]*simMove{}, links: map[simLink]simTarget{}}
+		Batches: 1024, FenceHost: 5 * time.Millisecond, Stall: 300 * time.Millisecond, LinkWait: 50 * time.Millisecond}), peers: map[*simEngine]*simPeer{}, moves: map[dispatch.BatchID]*simMove{}, links: map[simLink]simTarget{}}
 	e.identity = transport.Peer{Address: e.address, MachineID: "m", Incarnation: uint64(i + 1)}
 	e.areas[0], e.areas[1] = arena[:simSlots*simSlot], arena[simSlots*simSlot:]
 	for k, name := range []string{"fast", "slow"} {

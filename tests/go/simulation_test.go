@@ -37,13 +37,22 @@ func simSeeds(standard int) (first, n int) {
 func TestSimulationOfWholeEnginesKeepsEveryPromise(t *testing.T) {
 	first, n := simSeeds(1500)
 	arena := memory(t, simArena)
+	seen = map[string]int{}
 	for seed := first; seed < first+n; seed++ {
 		if !runSeed(t, uint64(seed), arena) {
 			t.Fatalf("seed %d failed: run it alone with TENT_SIM_FIRST=%d TENT_SIM_SEEDS=1", seed, seed)
 		}
 	}
-	t.Logf("%d runs from seed %d", n, first)
+	t.Logf("%d runs from seed %d: %v", n, first, seen)
+	for _, what := range []string{"COMPLETED", "CANCELED", "TIMEOUT", "FAILED", "dirty", "rerouted", "failover"} {
+		if n >= 1000 {
+			require.NotZero(t, seen[what], "no run has seen it, so nothing was proved about it: %s", what)
+		}
+	}
 }
+
+// seen counts what the runs went through: a simulation that never meets a case proves nothing about it.
+var seen map[string]int
 
 const (
 	simEngines = 3
@@ -322,6 +331,12 @@ func (r *simRun) secondLook() {
 func (r *simRun) end(m *simMove, s dispatch.Status) {
 	require.False(r.t, m.ended, "a task ended twice")
 	m.ended, m.state, m.dirty = true, s.State, s.Dirty
+	seen[s.State.String()]++
+	for what, happened := range map[string]bool{"dirty": s.Dirty, "rerouted": int(s.Attempts) > 1+int((m.spec.Length-1)/(4<<10)), "failover": s.Failovers > 0} {
+		if happened {
+			seen[what]++
+		}
+	}
 	if s.State == dispatch.Completed {
 		require.Equal(r.t, m.spec.Length, s.Bytes)
 		same(r.t, m.destination, m.kind, 0)
