@@ -26,6 +26,7 @@ import interpreters
 
 ROOT = build_gotent.ROOT
 TEST_TOOLS = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100")  # the quick suites run without NumPy
+SIMULATIONS = "(?i)simul|model"  # tests whose number of runs is TENT_SIM_SEEDS
 START = time.monotonic()
 
 
@@ -181,14 +182,13 @@ def stage_conformance(ctx: Context) -> Tally:
 
 def stage_crossing(ctx: Context) -> Tally:
     """architecture and what crosses packages"""
-    return go_test(ctx, ["./tests/go/..."], timeout=240)
+    return go_test(ctx, ["./tests/go/..."], f"-skip={SIMULATIONS}", timeout=240)
 
 
 def stage_simulation(ctx: Context) -> Tally:
     """seeded simulation, --seeds runs"""
-    pattern = "-run=(?i)simul|model"
     packages = ["./gocore/dispatch/...", "./tests/go/...", "./transports/sim/..."]
-    return go_test(ctx, packages, pattern, timeout=max(120, ctx.seeds // 20), TENT_SIM_SEEDS=str(ctx.seeds))
+    return go_test(ctx, packages, f"-run={SIMULATIONS}", timeout=max(120, ctx.seeds // 20), TENT_SIM_SEEDS=str(ctx.seeds))
 
 
 def stage_race(ctx: Context) -> Tally:

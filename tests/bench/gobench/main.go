@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -51,11 +52,15 @@ func open(size string) (*engine.Engine, mem.Region, error) {
 	if err != nil {
 		return nil, mem.Region{}, err
 	}
-	var plugs []engine.Plug
-	for _, f := range all.Factories() {
-		plugs = append(plugs, engine.Plug{Factory: f})
+	settings, err := config.Load(config.Options{Env: os.Getenv, Built: all.Names()})
+	if err != nil {
+		return nil, mem.Region{}, err
 	}
-	e, err := engine.Open(context.Background(), engine.Options{Transports: plugs})
+	var plugs []engine.Plug
+	for _, entry := range all.Entries() {
+		plugs = append(plugs, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(settings)})
+	}
+	e, err := engine.Open(context.Background(), engine.Options{Config: settings, Transports: plugs})
 	if err != nil {
 		return nil, mem.Region{}, err
 	}
