@@ -54,11 +54,13 @@ func Info(id int64) (text string, err error) {
 		Value  any    `json:"value"`
 		Origin string `json:"origin"`
 		Active bool   `json:"active"`
+		Why    string `json:"why"`
+		Takes  string `json:"takes"`
 		Help   string `json:"help"`
 	}
 	var settings []setting
 	for _, s := range e.Config().Dump() {
-		settings = append(settings, setting{s.Key, s.Value, s.Origin, s.Active, s.Help})
+		settings = append(settings, setting{s.Key, s.Value, s.Origin, s.Active, s.Why, s.Takes, s.Help})
 	}
 	self := e.Self()
 	address, size := e.Page()

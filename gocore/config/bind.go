@@ -22,7 +22,6 @@ func (c *Config) bind() {
 		"log_level":                      &e.LogLevel,
 		"merge_requests":                 &e.MergeRequests,
 		"max_failover_attempts":          &e.MaxFailoverAttempts,
-		"enable_auto_failover_on_poll":   &e.AutoFailoverOnPoll,
 		"transfer_stall_timeout":         &e.TransferStallTimeout,
 		"fence_timeout_host_ms":          &e.FenceTimeoutHost,
 		"fence_timeout_network_ms":       &e.FenceTimeoutNetwork,

@@ -47,8 +47,7 @@ type Engine struct {
 	MetadataType         string
 	LogLevel             string // "debug", "info", "warning" or "error"
 	MergeRequests        bool
-	MaxFailoverAttempts  int  // 0 means no failover at all
-	AutoFailoverOnPoll   bool // false: a failed attempt ends its task unless something else than a status poll drives it
+	MaxFailoverAttempts  int // 0 means no failover at all
 	TransferStallTimeout time.Duration
 	FenceTimeoutHost     time.Duration
 	FenceTimeoutNetwork  time.Duration

@@ -70,6 +70,13 @@ type Options struct {
 	SuspectAfter time.Duration // least silence of a rail while others of its peer go on, before it is suspected [20ms]
 	CondemnAfter time.Duration // silence of a suspected rail before it is fenced [1s]
 	Rail         rail.Settings // thresholds of the rail monitor
+	Rails        []RailOptions // by transport, instead of Ageing and Rail; a zero one changes nothing
+}
+
+// RailOptions are what each transport with rails has under its own branch of the settings.
+type RailOptions struct {
+	Ageing time.Duration
+	rail.Settings
 }
 
 // withDefaults fills what is zero.

@@ -142,7 +142,7 @@ func (c *Core) record(a *attempt, delivered uint64, err *errs.Error, now clock.T
 			return
 		}
 		c.totalsOf(r).errors++
-		if r.monitor.Fail(&c.options.Rail, now) {
+		if r.monitor.Fail(&c.railOptions(r.link).Settings, now) {
 			c.railEvent(event.RailCondemned, r, err, now)
 			c.tend(r.link, now)
 		}

@@ -23,9 +23,11 @@ const retryRungs = 8
 // neither a slice nor a step dearer. A slice costs some 200 to 300 ns from cut to completion, hence one core of a machine
 // carries 3 million slices a second, or 190 GB/s of 64 KiB each, through here; BenchmarkSlice checks it.
 type Core struct {
-	options Options
-	last    clock.Time // of the last step
-	slept   bool       // this step came much later than it was due: silence proves nothing
+	options  Options
+	railed   []RailOptions // by transport
+	standard RailOptions   // of transports beyond
+	last     clock.Time    // of the last step
+	slept    bool          // this step came much later than it was due: silence proves nothing
 
 	links  []*link // by LinkID; 0 is none, removed ones are nil
 	peers  map[uint32]*peer
@@ -77,7 +79,23 @@ func New(options Options) *Core {
 	for i := range c.failovers {
 		c.failovers[i] = make([]uint64, len(c.failovers))
 	}
+	for _, o := range c.options.Rails {
+		if o.Ageing <= 0 {
+			o.Ageing = c.options.Ageing
+		}
+		o.Settings = o.Settings.WithDefaults()
+		c.railed = append(c.railed, o)
+	}
+	c.standard = RailOptions{c.options.Ageing, c.options.Rail.WithDefaults()}
 	return c
+}
+
+// railOptions are those of a link's transport.
+func (c *Core) railOptions(l *link) *RailOptions {
+	if int(l.spec.Transport) < len(c.railed) {
+		return &c.railed[l.spec.Transport]
+	}
+	return &c.standard
 }
 
 // Step does what is due at now, cuts slices for the rails that have room, and returns everything that the engine must

@@ -53,7 +53,7 @@ func (c *Core) choose(l *link, now clock.Time) (best *railState, class int) {
 // Order is strict: when the head of the class that is next has no room, nothing behind it is taken instead. That also
 // gives a turn granted to LOW its room while HIGH keeps the window full.
 func (c *Core) offer(l *link, r *railState, now clock.Time) (class int, want uint64) {
-	class, aged := r.turns.Pick(&l.waiting, c.options.Ageing, now)
+	class, aged := r.turns.Pick(&l.waiting, c.railOptions(l).Ageing, now)
 	if class < 0 {
 		return -1, 0
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/meta"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/rail"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -107,7 +108,11 @@ type Engine struct {
 // Open starts an engine. What it cannot start it takes back before it returns the error.
 func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	if o.Config == nil {
-		if o.Config, err = config.Load(config.Options{}); err != nil {
+		var built []string
+		for _, plug := range o.Transports {
+			built = append(built, plug.Factory.Name())
+		}
+		if o.Config, err = config.Load(config.Options{Built: built}); err != nil {
 			return nil, err
 		}
 	}
@@ -150,6 +155,7 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	if err = e.plugIn(ctx, o.Transports, undo); err != nil {
 		return nil, err
 	}
+	e.sayInactive()
 	e.openSelf()
 	e.server.Start((*answers)(e))
 	running, stop := context.WithCancel(context.Background())
@@ -257,9 +263,23 @@ func (e *Engine) coreOptions(o Options) dispatch.Options {
 	if failovers == 0 {
 		failovers = -1 // the core takes 0 for its default
 	}
-	return dispatch.Options{Batches: c.MaxBatches, Pending: c.MaxPendingRequests, Failovers: failovers,
+	options := dispatch.Options{Batches: c.MaxBatches, Pending: c.MaxPendingRequests, Failovers: failovers,
 		Stall: c.TransferStallTimeout, FenceHost: c.FenceTimeoutHost, FenceNetwork: c.FenceTimeoutNetwork,
-		Merge: c.MergeRequests, Transports: names}
+		Merge: c.MergeRequests, Transports: names, Rails: make([]dispatch.RailOptions, len(names))}
+	for i, name := range names {
+		if r := o.Config.Rails[name]; r != nil {
+			options.Rails[i] = dispatch.RailOptions{Ageing: r.PromotionTimeout, Settings: rail.Settings{Threshold: r.ErrorThreshold,
+				Window: r.ErrorWindow, Cooldown: r.Cooldown, CooldownMax: r.CooldownMax}}
+		}
+	}
+	return options
+}
+
+// sayInactive logs once which settings have no effect, since somebody set them for a reason.
+func (e *Engine) sayInactive() {
+	for _, s := range e.config.Inactive() {
+		e.log.Warn("a setting has no effect", "key", s.Key, "why", s.Why)
+	}
 }
 
 // openSelf makes our own memory segment 0. Its links are attached at its first use.

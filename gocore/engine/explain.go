@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"encoding/json"
 	"runtime"
 
 	"github.com/tent-engine/tent/gocore/metrics"
+	"github.com/tent-engine/tent/gocore/topology"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -58,6 +60,12 @@ func (e *Engine) Explain(op transport.Op, source uintptr, at Remote) (*Explanati
 		out.Rejected = append(out.Rejected, ExplainedRejected{r.Transport, r.Reason})
 	}
 	return out, nil
+}
+
+// Topology is what this machine has, as JSON in upstream's shape.
+func (e *Engine) Topology() (string, error) {
+	text, err := json.Marshal(topology.Local())
+	return string(text), err
 }
 
 // snapshot copies the counters; it holds the engine's mutex only for the copy.
