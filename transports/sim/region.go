@@ -1,0 +1,146 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// region is registered memory of a node.
+type region struct {
+	mem.Region
+	key   uint64
+	all   access
+	peers map[uint64]access // by incarnation; nil unless one peer alone was revoked
+}
+
+// access is how far peers got with a region: what began in an earlier epoch is cut off, and nothing new begins once it
+// is closed.
+type access struct {
+	epoch  uint64
+	closed bool
+}
+
+func (r *region) access(incarnation uint64) access {
+	one := r.peers[incarnation]
+	return access{r.all.epoch + one.epoch, r.all.closed || one.closed}
+}
+
+func (t *Transport) region(key uint64) *region {
+	if i := uint32(key) - 1; int(i) < len(t.regions) && t.regions[i] != nil && t.regions[i].key == key {
+		return t.regions[i]
+	}
+	return nil
+}
+
+// imported is a peer's region as a link knows it.
+type imported struct {
+	link transport.Link
+	key  uint64
+}
+
+const descriptorMagic = "sim1"
+
+// encode makes a descriptor: magic, incarnation, key, kind, and the name of the transport.
+func (t *Transport) encode(r *region) transport.Descriptor {
+	d := append([]byte(nil), descriptorMagic...)
+	d = binary.LittleEndian.AppendUint64(d, t.self.Incarnation)
+	d = binary.LittleEndian.AppendUint64(d, r.key)
+	return append(append(d, byte(r.Kind)), t.name...)
+}
+
+// decode checks a descriptor of a peer and returns its key.
+func (l *link) decode(d transport.Descriptor) (uint64, *errs.Error) {
+	const head = len(descriptorMagic) + 17
+	if len(d) < head || !bytes.HasPrefix(d, []byte(descriptorMagic)) || d[head-1] >= byte(mem.KindCount) || string(d[head:]) != l.owner.name {
+		return 0, errs.New(errs.InvalidArgument, "sim.import", "not a descriptor of transport %q: %d bytes", l.owner.name, len(d))
+	}
+	if made := binary.LittleEndian.Uint64(d[4:]); made != l.peer.Incarnation {
+		return 0, errs.New(errs.PeerRestarted, "sim.import", "the descriptor is of incarnation %d, the link of %d", made, l.peer.Incarnation).
+			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, l.owner.name, "")
+	}
+	return binary.LittleEndian.Uint64(d[12:]), nil
+}
+
+// ends finds the two regions of a slice: where Slice.Local lies and where Slice.Remote counts from. In an executor both
+// are the peer's.
+func (a *attempt) ends() (local, remote *region, err *errs.Error) {
+	t, l := a.rail.link.owner, a.rail.link
+	target := l.target()
+	if target == nil {
+		return nil, nil, l.gone()
+	}
+	if t.settings.Executor {
+		if i := t.imported(transport.RemoteKey(a.slice.LocalKey), l.id); i != nil {
+			local = target.region(i.key)
+		}
+	} else {
+		local = t.region(uint64(a.slice.LocalKey))
+	}
+	if i := t.imported(a.slice.RemoteKey, l.id); i != nil {
+		remote = target.region(i.key)
+	}
+	switch {
+	case local == nil:
+		return nil, nil, a.refusal(errs.AddressNotRegistered, errs.SideLocal, "the local key is not registered")
+	case remote == nil:
+		return nil, nil, a.refusal(errs.AddressNotRegistered, errs.SideRemote, "the remote key is not registered")
+	}
+	return local, remote, nil
+}
+
+func (t *Transport) imported(key transport.RemoteKey, link transport.Link) *imported {
+	if i := uint64(key) - 1; i < uint64(len(t.imports)) && t.imports[i].link == link {
+		return &t.imports[i]
+	}
+	return nil
+}
+
+// check says why a slice may not be carried out now, or nil.
+func (a *attempt) check(local, remote *region) *errs.Error {
+	s, t := a.slice, a.rail.link.owner
+	reach := remote.access(t.self.Incarnation)
+	from := uint64(s.Local) - uint64(local.Addr)
+	switch {
+	case s.Local < local.Addr || !mem.Contains(local.Size, from, s.Length):
+		return a.refusal(errs.InvalidArgument, errs.SideLocal, "the local range leaves its region")
+	case !mem.Contains(remote.Size, s.Remote, s.Length):
+		return a.refusal(errs.InvalidArgument, errs.SideRemote, "the remote range leaves its region")
+	case !t.settings.Pairs[local.Kind][remote.Kind]:
+		return a.refusal(errs.InvalidArgument, errs.SideLocal, "this transport does not move between "+local.Kind.String()+" and "+remote.Kind.String())
+	case s.Op == transport.Read && local.ReadOnly || s.Op == transport.Write && remote.ReadOnly:
+		return a.refusal(errs.PermissionDenied, errs.SideUnknown, "the destination is read-only")
+	case reach.closed || reach.epoch != a.epoch || !remote.Permission.Allows(s.Op == transport.Write):
+		return a.refusal(errs.PermissionDenied, errs.SideRemote, "the owner does not allow it")
+	}
+	return nil
+}
+
+func (a *attempt) refusal(code errs.Code, side errs.Side, cause string) *errs.Error {
+	l := a.rail.link
+	return errs.New(code, "sim."+a.slice.Op.String(), "%s", cause).WithScope(errs.ScopeSlice, side).
+		WithPeer(l.peer.Address, l.owner.name, railName(l.owner.self.Address, a.rail.path.index))
+}
+
+// land moves the bytes, at this virtual moment.
+func (a *attempt) land() {
+	local, remote, err := a.ends()
+	if err == nil {
+		err = a.check(local, remote)
+	}
+	switch {
+	case err == nil:
+		here, there := mem.Bytes(a.slice.Local, int(a.slice.Length)), mem.Bytes(remote.Addr+uintptr(a.slice.Remote), int(a.slice.Length))
+		if a.slice.Op == transport.Write {
+			copy(there, here)
+		} else {
+			copy(here, there)
+		}
+		a.landed, a.verdict = true, nil
+	case !a.landed: // a second landing that is refused changes nothing about the first
+		a.verdict = err
+	}
+}

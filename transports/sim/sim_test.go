@@ -1,0 +1,80 @@
+package sim
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/transporttest"
+)
+
+// harness runs the suite on a fresh network a test.
+func harness(make func(t *testing.T) *Network) transporttest.Harness {
+	setup := func(t *testing.T) transporttest.Harness {
+		n := make(t)
+		return transporttest.Harness{
+			Open: func(t *testing.T, c transporttest.Config) transport.Transport {
+				tr, err := Factory{}.Open(t.Context(), Settings{Network: n, Rails: c.Rails}, c.Host, c.Sink)
+				require.NoError(t, err)
+				return tr
+			},
+			Hold: func(_ *testing.T, node *transporttest.Node) func() {
+				n.Stop(node.Peer.Address)
+				return func() { n.Continue(node.Peer.Address) }
+			},
+			CutRail: func(_ *testing.T, node *transporttest.Node, rail transport.Rail) {
+				where := Where{A: node.Peer.Address, Rail: int(rail.Index)}
+				n.Down(where)
+				n.Up(where)
+			},
+			Blackhole: func(_ *testing.T, node *transporttest.Node, rail transport.Rail) func() {
+				where := Where{A: node.Peer.Address, Rail: int(rail.Index)}
+				n.Cut(where)
+				return func() { n.Heal(where) }
+			},
+		}
+	}
+	return transporttest.Harness{Setup: setup}
+}
+
+func TestConformanceInline(t *testing.T) {
+	transporttest.Run(t, harness(func(*testing.T) *Network { return NewInline(1) }))
+}
+
+// TestConformanceDriven has a goroutine advance the network, over paths that delay, reorder and duplicate.
+func TestConformanceDriven(t *testing.T) {
+	transporttest.Run(t, harness(func(t *testing.T) *Network {
+		n := New(2)
+		n.Shape(Anywhere, Shape{Rate: 1e9, Delay: 20_000, Jitter: 10_000, Duplicate: 0.2, Late: 0.1, LateBy: 50_000})
+		drive(t, n)
+		return n
+	}))
+}
+
+// drive advances a network as fast as it goes until the test has ended.
+func drive(t *testing.T, n *Network) {
+	stop := make(chan struct{})
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		for {
+			if next := n.NextEvent(); next != clock.Never {
+				n.Advance(next)
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				continue
+			}
+			select {
+			case <-stop:
+				return
+			case <-n.Changed():
+			}
+		}
+	})
+	t.Cleanup(func() { close(stop); wait.Wait() })
+}

@@ -1,0 +1,408 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Settings of one engine's transport. Zero values mean the default in brackets.
+type Settings struct {
+	Network   *Network // required
+	Name      string   // of the transport; only equal names reach each other ["sim"]
+	Rails     int      // of each link [1]
+	Pairs     [mem.KindCount][mem.KindCount]bool
+	SameHost  bool
+	SliceMax  uint64        // [1 MiB]
+	SliceBest uint64        // [SliceMax]
+	SlicesMax int           // outstanding on one rail [256]
+	Alignment uint64        // [1]
+	Fence     time.Duration // Info.FenceWithin [100ms]
+	// WithdrawOnRail sends a withdrawal over the slice's own rail alone, so a silent rail keeps its slices until it is
+	// healed. Otherwise any rail of the link carries it.
+	WithdrawOnRail bool
+	// Executor makes slices requests to the peer: Slice.Local is an address in the *peer's* memory, Slice.LocalKey the
+	// RemoteKey under which its region was imported, and the peer copies between its own two regions. That is the remote
+	// hop of a plan, for example from a stage buffer into the memory of a GPU.
+	Executor bool
+}
+
+func (s Settings) withDefaults() Settings {
+	if s.Name == "" {
+		s.Name = "sim"
+	}
+	if s.Pairs == ([mem.KindCount][mem.KindCount]bool{}) {
+		s.Pairs[mem.Host][mem.Host] = true
+	}
+	s.Rails = max(s.Rails, 1)
+	if s.SliceMax == 0 {
+		s.SliceMax = 1 << 20
+	}
+	if s.SliceBest == 0 {
+		s.SliceBest = s.SliceMax
+	}
+	if s.SlicesMax == 0 {
+		s.SlicesMax = 256
+	}
+	s.Alignment = max(s.Alignment, 1)
+	if s.Fence == 0 {
+		s.Fence = 100 * time.Millisecond
+	}
+	return s
+}
+
+// Factory opens transports of one network.
+type Factory struct{ Settings Settings }
+
+// Name is the name in the settings.
+func (f Factory) Name() string { return f.Settings.withDefaults().Name }
+
+// Check wants a network.
+func (f Factory) Check() error {
+	if f.Settings.Network == nil {
+		return errs.New(errs.InvalidArgument, "sim", "no network").WithHint("set sim.Settings.Network")
+	}
+	return nil
+}
+
+// Open opens a transport for the engine that host describes. config is a Settings value, or nil for the factory's own.
+func (f Factory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+	if own, ok := config.(Settings); ok {
+		f.Settings = own
+	} else if config != nil {
+		return nil, errs.New(errs.InvalidArgument, "sim.open", "the settings are a %T, not a sim.Settings", config)
+	}
+	if err := f.Check(); err != nil {
+		return nil, err
+	}
+	s := f.Settings.withDefaults()
+	n := s.Network
+	n.mu.Lock()
+	defer n.leave()
+	t := &Transport{network: n, name: s.Name, settings: s, self: host.Self(), sink: sink, open: true, links: map[transport.Link]*link{}}
+	if n.find(t.name, t.self.Address, 0) != nil {
+		return nil, errs.New(errs.InvalidArgument, "sim.open", "%s is in use by another %s of this network", t.self.Address, t.name)
+	}
+	n.nodes = append(n.nodes, t)
+	return t, nil
+}
+
+// Transport is one engine's end of the network. See Network for who guards its fields.
+type Transport struct {
+	network  *Network
+	name     string
+	settings Settings
+	self     transport.Peer
+	sink     transport.Sink
+	mute     mute
+
+	open     bool
+	stopped  bool
+	held     []event    // while stopped
+	heldNews []delivery // while stopped
+	pending  int        // deliveries not made yet
+	links    map[transport.Link]*link
+	order    []*link // links, in the order of Attach
+	nextLink transport.Link
+	regions  []*region
+	keys     uint64
+	imports  []imported
+	attempts []*attempt
+	free     []*attempt
+}
+
+var (
+	_ transport.Transport = (*Transport)(nil)
+	_ transport.Notifier  = (*Transport)(nil)
+	_ transport.Prober    = (*Transport)(nil)
+	_ transport.Explainer = (*Transport)(nil)
+)
+
+// find returns the open transport of a name at an address; of any incarnation for 0.
+func (n *Network) find(name, address string, incarnation uint64) *Transport {
+	for _, t := range n.nodes {
+		if t.name == name && t.self.Address == address && (incarnation == 0 || t.self.Incarnation == incarnation) {
+			return t
+		}
+	}
+	return nil
+}
+
+// Info follows from the settings.
+func (t *Transport) Info() transport.Info {
+	s := &t.settings
+	return transport.Info{Name: t.name, Pairs: s.Pairs, SameHost: s.SameHost, SliceMax: s.SliceMax, SliceBest: s.SliceBest,
+		Alignment: s.Alignment, SlicesMax: s.SlicesMax, FenceWithin: int64(s.Fence)}
+}
+
+func (t *Transport) closed(op string) *errs.Error {
+	return errs.New(errs.EngineClosed, op, "the transport has been closed").WithScope(errs.ScopeTransport, errs.SideLocal)
+}
+
+// Register never fails while the transport is open.
+func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
+	t.network.mu.Lock()
+	defer t.network.leave()
+	if !t.open {
+		return 0, nil, t.closed("sim.register")
+	}
+	slot := 0
+	for slot < len(t.regions) && t.regions[slot] != nil {
+		slot++
+	}
+	if slot == len(t.regions) {
+		t.regions = append(t.regions, nil)
+	}
+	t.keys++
+	r := &region{Region: m, key: t.keys<<32 | uint64(slot+1)}
+	t.regions[slot] = r
+	return transport.LocalKey(r.key), t.encode(r), nil
+}
+
+// Revoke is immediate: nothing lands without the network's mutex.
+func (t *Transport) Revoke(_ context.Context, key transport.LocalKey, peer *transport.Peer, keep bool) error {
+	t.network.mu.Lock()
+	defer t.network.leave()
+	r := t.region(uint64(key))
+	if r == nil {
+		return errs.New(errs.AddressNotRegistered, "sim.revoke", "key %d is not registered", key)
+	}
+	if peer == nil {
+		r.all.epoch++
+		r.all.closed = r.all.closed || !keep
+		return nil
+	}
+	if r.peers == nil {
+		r.peers = map[uint64]access{}
+	}
+	one := r.peers[peer.Incarnation]
+	r.peers[peer.Incarnation] = access{one.epoch + 1, one.closed || !keep}
+	return nil
+}
+
+// Deregister ends a region; slices that still come for it are refused.
+func (t *Transport) Deregister(_ context.Context, key transport.LocalKey) error {
+	t.network.mu.Lock()
+	defer t.network.leave()
+	r := t.region(uint64(key))
+	if r == nil {
+		return errs.New(errs.AddressNotRegistered, "sim.deregister", "key %d is not registered", key)
+	}
+	t.regions[uint32(key)-1] = nil
+	return nil
+}
+
+// Attach dials in virtual time.
+func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
+	n := t.network
+	n.mu.Lock()
+	defer n.leave()
+	if !t.open {
+		return 0, t.closed("sim.attach")
+	}
+	t.nextLink++
+	l := &link{owner: t, id: t.nextLink, peer: peer}
+	for i := range t.settings.Rails {
+		r := &rail{link: l, path: n.path(t.name, t.self.Address, peer.Address, i)}
+		r.path.rails = append(r.path.rails, r)
+		l.rails = append(l.rails, r)
+	}
+	t.links[l.id] = l
+	t.order = append(t.order, l)
+	n.schedule(event{link: l, do: l.dial}, l.delay())
+	n.schedule(event{do: l.late}, max(dialLimit, 4*l.delay()))
+	return l.id, nil
+}
+
+// Import gives the same key for the same descriptor.
+func (t *Transport) Import(id transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
+	t.network.mu.Lock()
+	defer t.network.leave()
+	l := t.links[id]
+	if l == nil {
+		return 0, errs.New(errs.Stale, "sim.import", "link %d does not exist", id)
+	}
+	key, err := l.decode(d)
+	if err != nil {
+		return 0, err
+	}
+	for i, known := range t.imports {
+		if known.link == id && known.key == key {
+			return transport.RemoteKey(i + 1), nil
+		}
+	}
+	t.imports = append(t.imports, imported{id, key})
+	return transport.RemoteKey(len(t.imports)), nil
+}
+
+// Detach completes what is outstanding at once, where the peer can be told; the rest when it can.
+func (t *Transport) Detach(id transport.Link) {
+	t.network.mu.Lock()
+	defer t.network.leave()
+	if l := t.links[id]; l != nil {
+		t.detach(l)
+	}
+}
+
+func (t *Transport) detach(l *link) {
+	l.detached = true
+	delete(t.links, l.id)
+	for i, other := range t.order {
+		if other == l {
+			t.order = append(t.order[:i], t.order[i+1:]...)
+			break
+		}
+	}
+	l.finishCalls(errs.New(errs.Canceled, "sim", "the link was detached").WithScope(errs.ScopeLink, errs.SideLocal))
+	to, left := l.target(), false
+	told := to == nil || (!to.stopped && l.reachable())
+	for _, r := range l.rails {
+		r.up = false
+	}
+	for _, a := range t.attempts {
+		switch {
+		case a.slice == nil || a.rail.link != l:
+		case told:
+			a.complete(a.withdrawn())
+		default:
+			a.withdraw()
+			left = left || a.slice != nil
+		}
+	}
+	if !left {
+		l.unhook()
+	}
+}
+
+// Submit accepts up to SlicesMax outstanding slices of a rail.
+func (t *Transport) Submit(list []*transport.Slice) int {
+	if len(list) == 0 {
+		return 0
+	}
+	n := t.network
+	n.mu.Lock()
+	defer n.leave()
+	r := t.rail(list[0].Rail)
+	if r == nil {
+		return 0
+	}
+	take := min(len(list), t.settings.SlicesMax-r.outstanding)
+	if n.chance(r.path.shape.Refuse) {
+		take = n.random.IntN(take + 1)
+		if generation := r.generation; take < len(list) && r.outstanding+take == 0 { // no completion will bring Ready
+			n.schedule(event{do: func() {
+				if r.up && r.generation == generation && r.owesReady {
+					r.owesReady = false
+					t.emit(delivery{news: ready, rail: r.name()})
+				}
+			}}, clock.Time(r.path.shape.Delay)+1)
+		}
+	}
+	for _, s := range list[:take] {
+		t.accept(r, s)
+	}
+	r.owesReady = r.owesReady || take < len(list)
+	r.pump()
+	return take
+}
+
+// rail finds a rail that is up in exactly this generation.
+func (t *Transport) rail(name transport.Rail) *rail {
+	l := t.links[name.Link]
+	if l == nil || int(name.Index) >= len(l.rails) {
+		return nil
+	}
+	if r := l.rails[name.Index]; r.up && r.generation == name.Generation {
+		return r
+	}
+	return nil
+}
+
+// Withdraw asks the peer, over any rail unless Settings.WithdrawOnRail.
+func (t *Transport) Withdraw(list []*transport.Slice) {
+	t.network.mu.Lock()
+	defer t.network.leave()
+	for _, s := range list {
+		if a := t.attempt(s); a != nil {
+			a.withdraw()
+		}
+	}
+}
+
+// Fence takes the rail down and asks for all of its slices. It comes up again when all have ended.
+func (t *Transport) Fence(name transport.Rail) {
+	t.network.mu.Lock()
+	defer t.network.leave()
+	r := t.rail(name)
+	if r == nil {
+		return
+	}
+	r.goDown(nil)
+	for _, a := range t.attempts {
+		if a.slice != nil && a.rail == r {
+			a.withdraw()
+		}
+	}
+	r.comeUp()
+}
+
+// Serve answers nothing: a simulated peer is reached over the network alone.
+func (t *Transport) Serve(context.Context, transport.Peer, []byte) ([]byte, error) {
+	return nil, errs.New(errs.NotImplemented, "sim.serve", "a simulated transport takes no calls")
+}
+
+// Close completes what can be completed, tells the peers, and returns when the sink has heard everything. No sink may
+// call it.
+func (t *Transport) Close(context.Context) error {
+	n := t.network
+	n.mu.Lock()
+	if t.open {
+		t.end(errs.New(errs.PeerUnreachable, "sim", "the peer has closed").WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(t.self.Address, t.name, ""))
+	}
+	n.leave()
+	n.mu.Lock()
+	for t.pending > 0 {
+		n.quiet.Wait()
+	}
+	n.mu.Unlock()
+	return nil
+}
+
+// end takes the transport off the network; peers learn the cause after the delay of their paths.
+func (t *Transport) end(cause *errs.Error) {
+	n := t.network
+	for len(t.order) > 0 {
+		t.detach(t.order[0])
+	}
+	t.open, t.regions, t.held, t.heldNews = false, nil, nil, nil
+	for _, a := range t.attempts {
+		a.life, a.slice = 0, nil // what could not be proved: nothing of it moves any more
+	}
+	for i, other := range n.nodes {
+		if other == t {
+			n.nodes = append(n.nodes[:i], n.nodes[i+1:]...)
+			break
+		}
+	}
+	for _, other := range n.nodes {
+		for _, l := range other.order {
+			if l.peer.Address == t.self.Address && l.peer.Incarnation == t.self.Incarnation && other.name == t.name {
+				n.schedule(event{node: other, link: l, do: func() { l.fail(cause) }}, l.delay())
+			}
+		}
+	}
+}
+
+// Explain lists the rails of a link.
+func (t *Transport) Explain(id transport.Link) string {
+	t.network.mu.Lock()
+	defer t.network.mu.Unlock()
+	if l := t.links[id]; l != nil {
+		return l.explain()
+	}
+	return ""
+}
