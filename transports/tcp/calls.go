@@ -1,0 +1,258 @@
+package tcp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// callTimeout bounds one call over the control plane. Two of them and a refused dial fit well into the second within
+// which everybody must know that a peer was killed.
+const callTimeout = 400 * time.Millisecond
+
+// call asks to be let in, or, while no rail is up, whether the peer is still there. It returns when it is due again.
+func (l *link) call(now clock.Time) clock.Time {
+	switch {
+	case l.calling || (l.known && l.anyUp()):
+		return clock.Never
+	case now < l.callDue:
+		return l.callDue
+	}
+	if !l.known {
+		l.ask([]byte{version, callHello}, l.offered)
+	} else {
+		l.ask(l.question(), l.answered)
+	}
+	return clock.Never
+}
+
+// ask makes a call on a goroutine of its own and hands its answer to then on the link's.
+func (l *link) ask(message []byte, then func(r *reader, incarnation uint64, now clock.Time) error) {
+	l.calling = l.t.spawn(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+		defer cancel()
+		answer, err := l.t.host.Call(ctx, l.peer, message)
+		l.do(func(now clock.Time) { l.called(answer, err, then, now) })
+	})
+}
+
+func (l *link) called(answer []byte, err error, then func(*reader, uint64, clock.Time) error, now clock.Time) {
+	l.calling = false
+	l.callDue = now.Add(pause(l.callTries))
+	l.callTries++
+	r := &reader{b: answer}
+	if err == nil {
+		v, incarnation := r.u8(), r.u64()
+		switch {
+		case r.bad || v != version:
+			err = errs.New(errs.Protocol, "tcp.attach", "peer speaks version %d of the tcp transport, this is %d", v, version)
+		case l.peer.Incarnation != 0 && incarnation != l.peer.Incarnation:
+			err = errs.New(errs.PeerRestarted, "tcp.attach", "another incarnation answers")
+		default:
+			err = then(r, incarnation, now)
+		}
+	}
+	if l.callErr = err; err == nil || l.dead != nil {
+		return
+	}
+	cause := *errs.From("tcp.attach", err)
+	cause.Scope = errs.ScopeLink
+	if cause.Peer == "" {
+		cause.Peer, cause.Transport = l.peer.Address, Name
+	}
+	if cause.Code == errs.PeerRestarted || (cause.Code == errs.PeerUnreachable && cause.Side == errs.SideRemote && l.known) {
+		cause.Side = errs.SideRemote
+		l.die(&cause, now)
+		return
+	}
+	l.checkGone(now)
+	if !l.known {
+		l.tellDown(&cause)
+	}
+}
+
+// offered takes the answer to a hello: rails are made of the addresses, or get new ports.
+func (l *link) offered(r *reader, incarnation uint64, now clock.Time) error {
+	o, err := readOffer(r, incarnation)
+	if err != nil {
+		return errs.Wrap(errs.Protocol, "tcp.attach", err)
+	}
+	locals, err := l.t.settings.addresses()
+	if err != nil {
+		return err
+	}
+	sameHost := o.machine == l.t.self.MachineID
+	pairs := pairUp(locals, o.addresses, ownSubnets(), l.t.settings.RailPairs == "all", sameHost)
+	if len(pairs) == 0 {
+		return errs.New(errs.NoRoute, "tcp.attach", "no local address fits one of the peer's: %v and %v", locals, o.addresses).
+			WithHint("transports/tcp/addresses must name addresses that reach the peer; loopback does only on one host")
+	}
+	rails := append([]*rail(nil), *l.rails.Load()...)
+	for i, p := range pairs[:min(len(pairs), 1<<10)] {
+		if i == len(rails) {
+			rails = append(rails, &rail{link: l, index: uint16(i)})
+		}
+		if r := rails[i]; r.set == nil && !r.dialling {
+			r.local, r.remote, r.due = p.local, p.remote, now
+		}
+	}
+	l.rails.Store(&rails)
+	l.offer, l.known, l.callTries = o, true, 0
+	l.mu.Lock()
+	l.key = o.token
+	l.mu.Unlock()
+	return nil
+}
+
+// question is an ask of everything that is open; with nothing open it asks only whether the peer is there.
+func (l *link) question() []byte {
+	b := append([]byte{version, callAsk}, l.offer.token[:]...)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.openFrames() {
+		if len(b) < answerMax/4 {
+			b = appendFrame(b, f.header, f.records...)
+		}
+	}
+	return b
+}
+
+func (l *link) answered(r *reader, _ uint64, now clock.Time) error {
+	w := l.t.borrow()
+	defer l.t.give(w)
+	if r.u8() == 0 {
+		if r.bad {
+			return errShort
+		}
+		for _, lane := range l.openFences() { // the peer has no lane of ours, so nothing can land any more
+			l.fenced(lane.id, []record{{}}, w)
+		}
+		l.known, l.callDue = false, now
+		return nil
+	}
+	return r.frames(func(h header, table []record) error {
+		switch {
+		case h.kind == kindConfirm:
+			if lane := l.laneById(h.seq); lane != nil {
+				for _, r := range table {
+					lane.verdict(w, r.id, r.length)
+				}
+			}
+		case h.kind == kindFenced && h.count > 0:
+			l.fenced(h.seq, table, w)
+		default:
+			return errors.New("unexpected " + h.kind.String())
+		}
+		return nil
+	})
+}
+
+func (l *link) anyUp() bool {
+	for _, r := range *l.rails.Load() {
+		if r.set != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// checkGone decides that the peer's process has ended: it lets no lane in, and the control plane gets no answer either.
+// Listeners are closed after the last lane (see Close), so a refused dial says that nobody reads our lanes any more.
+func (l *link) checkGone(now clock.Time) {
+	if !l.known || l.dead != nil || l.callErr == nil || l.anyUp() {
+		return
+	}
+	for _, r := range *l.rails.Load() {
+		if errors.Is(r.lastErr, unix.ECONNREFUSED) {
+			l.die(errs.New(errs.PeerUnreachable, "tcp.link", "peer's process has ended: data port refuses, control says %v", l.callErr).
+				WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, Name, ""), now)
+			return
+		}
+	}
+}
+
+// die ends a link whose peer has ended: nothing of it can land any more, so everything completes.
+func (l *link) die(cause *errs.Error, now clock.Time) {
+	l.dead = cause
+	for _, r := range *l.rails.Load() {
+		if r.set != nil {
+			l.railDown(r, cause, now)
+		}
+	}
+	l.giveUp(cause)
+	if !l.left.Load() {
+		l.t.sink.LinkDown(l.number, cause)
+	}
+}
+
+// tellDown reports, once until a rail comes up, that no rail can be had.
+func (l *link) tellDown(cause *errs.Error) {
+	if l.down || l.dead != nil || l.left.Load() || l.anyUp() {
+		return
+	}
+	for _, r := range *l.rails.Load() {
+		if r.tries == 0 {
+			return // another rail is still being tried
+		}
+	}
+	l.down = true
+	l.t.sink.LinkDown(l.number, cause)
+}
+
+// stale reports that the lane must not be read now: this process slept for longer than the lease, and what the socket
+// holds has been waiting since. Its sender is asked whether it still wants that written. Holds readMu.
+func (l *lane) stale() bool {
+	x := &l.rx
+	now := clock.Now()
+	quiet := now.Sub(x.last)
+	x.last = now
+	if quiet <= l.t.settings.Lease || !x.greeted {
+		return false
+	}
+	age, waiting := arrivalAge(l.fd)
+	if !waiting || age <= l.t.settings.Lease {
+		return false
+	}
+	a := l.attachment.Load()
+	x.asking = l.t.spawn(func() { l.askWanted(a) })
+	return x.asking
+}
+
+// askWanted asks the sender and lets the lane go on, without what is void, or ends it.
+func (l *lane) askWanted(a *attachment) {
+	ctx, cancel := context.WithTimeout(l.t.quit, 5*time.Second)
+	defer cancel()
+	message := append([]byte{version, callWanted}, a.token[:]...)
+	message = binary.LittleEndian.AppendUint64(message, l.id)
+	answer, err := l.t.host.Call(ctx, a.peer, message)
+	r := &reader{b: answer}
+	var void []record
+	if err == nil {
+		if v, _, known := r.u8(), r.u64(), r.u8(); v != version || known == 0 || r.bad {
+			err = errors.New("not wanted any more")
+		} else {
+			err = r.frames(func(_ header, table []record) error {
+				void = append(void, table...)
+				return nil
+			})
+		}
+	}
+	if err == nil {
+		l.judge(void)
+	}
+	l.readMu.Lock()
+	l.rx.asking = false
+	l.rx.last = clock.Now()
+	l.readMu.Unlock()
+	if err != nil {
+		l.broke(errs.Wrap(errs.StaleGeneration, "tcp.lease", err).WithScope(errs.ScopeRail, errs.SideLocal).WithPeer(a.peer.Address, Name, ""))
+		return
+	}
+	l.arm()
+}

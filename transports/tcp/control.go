@@ -1,0 +1,215 @@
+package tcp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Calls over the control plane. A request is version, what, and: for hello nothing, for ask a token and frames, for
+// wanted the token that the called one was given and a lane's number. An answer begins with version and incarnation.
+const (
+	callHello  = 1 // initiator: let me in. Answer: offer
+	callAsk    = 2 // initiator: WITHDRAW and FENCE frames, when no lane carries them. Answer: known, frames
+	callWanted = 3 // responder: is what this lane holds still wanted? Answer: known, CONFIRM frame of void numbers
+)
+
+const answerMax = 1 << 20
+
+// offer is the answer to a hello.
+type offer struct {
+	incarnation uint64
+	token       token
+	requests    uint32
+	bytes       uint64
+	machine     string
+	addresses   []netip.AddrPort
+}
+
+var errShort = errors.New("message is cut off")
+
+func beginAnswer(incarnation uint64) []byte {
+	return binary.LittleEndian.AppendUint64([]byte{version}, incarnation)
+}
+
+func (o offer) append(b []byte) []byte {
+	b = append(b, o.token[:]...)
+	b = binary.LittleEndian.AppendUint32(b, o.requests)
+	b = binary.LittleEndian.AppendUint64(b, o.bytes)
+	b = appendText(b, o.machine)
+	b = append(b, byte(len(o.addresses)))
+	for _, a := range o.addresses {
+		b = appendText(b, a.String())
+	}
+	return b
+}
+
+func appendText(b []byte, s string) []byte {
+	s = s[:min(len(s), 255)]
+	return append(append(b, byte(len(s))), s...)
+}
+
+// reader takes fields out of a message; after a short one all are zero and bad is set.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *reader) take(n int) []byte {
+	if len(r.b) < n {
+		r.bad, r.b = true, nil
+		return make([]byte, n)
+	}
+	head := r.b[:n]
+	r.b = r.b[n:]
+	return head
+}
+
+func (r *reader) u8() byte     { return r.take(1)[0] }
+func (r *reader) u32() uint32  { return binary.LittleEndian.Uint32(r.take(4)) }
+func (r *reader) u64() uint64  { return binary.LittleEndian.Uint64(r.take(8)) }
+func (r *reader) text() string { return string(r.take(int(r.u8()))) }
+func (r *reader) token() (t token) {
+	copy(t[:], r.take(len(t)))
+	return t
+}
+
+func readOffer(r *reader, incarnation uint64) (o offer, err error) {
+	o = offer{incarnation: incarnation, token: r.token(), requests: r.u32(), bytes: r.u64(), machine: r.text()}
+	for range int(r.u8()) {
+		a, err := netip.ParseAddrPort(r.text())
+		if err != nil {
+			return o, err
+		}
+		o.addresses = append(o.addresses, a)
+	}
+	switch {
+	case r.bad:
+		return o, errShort
+	case o.requests < requestsMin || o.bytes == 0 || len(o.addresses) == 0:
+		return o, errors.New("peer offers nothing")
+	}
+	return o, nil
+}
+
+// frames calls f for each frame of a message; payload is not possible here.
+func (r *reader) frames(f func(header, []record) error) error {
+	for len(r.b) > 0 && !r.bad {
+		h := getHeader(r.take(headerBytes))
+		if r.bad || h.count > recordsMax || h.length != 0 || len(r.b) < int(h.count)*recordBytes {
+			return errShort
+		}
+		table := make([]record, h.count)
+		for i := range table {
+			table[i] = getRecord(r.take(recordBytes))
+		}
+		if err := f(h, table); err != nil {
+			return err
+		}
+	}
+	if r.bad {
+		return errShort
+	}
+	return nil
+}
+
+// Serve answers a peer's transport.
+func (t *Transport) Serve(_ context.Context, from transport.Peer, message []byte) ([]byte, error) {
+	if t.closed.Load() {
+		return nil, closedError("tcp.serve")
+	}
+	r := &reader{b: message}
+	if v := r.u8(); r.bad || v != version {
+		return nil, errs.New(errs.Protocol, "tcp.serve", "peer speaks version %d of the tcp transport, this is %d", v, version).
+			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(from.Address, Name, "")
+	}
+	answer := beginAnswer(t.self.Incarnation)
+	var err error
+	switch what := r.u8(); what {
+	case callHello:
+		return t.serveHello(from, answer)
+	case callAsk:
+		answer, err = t.serveAsk(r, answer)
+	case callWanted:
+		answer, err = t.serveWanted(r, answer)
+	default:
+		err = errs.New(errs.Protocol, "tcp.serve", "unknown call %d", what)
+	}
+	if err != nil {
+		return nil, errs.Wrap(errs.Protocol, "tcp.serve", err).WithPeer(from.Address, Name, "")
+	}
+	return answer, nil
+}
+
+func (t *Transport) serveHello(from transport.Peer, answer []byte) ([]byte, error) {
+	a, err := t.attachments.make(from)
+	if err != nil {
+		return nil, err
+	}
+	o := offer{token: a.token, requests: uint32(t.settings.CreditRequests), bytes: t.settings.CreditBytes, machine: t.self.MachineID}
+	for _, l := range t.listeners {
+		o.addresses = append(o.addresses, l.addr)
+	}
+	return o.append(answer), nil
+}
+
+func (t *Transport) serveAsk(r *reader, answer []byte) ([]byte, error) {
+	a := t.attachments.find(r.token())
+	if r.bad {
+		return nil, errShort
+	}
+	if a == nil { // forgotten, so none of its lanes is open and nothing can land
+		return append(answer, 0), nil
+	}
+	answer = append(answer, 1)
+	reply := func(h header, list []record) { answer = appendFrame(answer, h, list...) }
+	err := r.frames(func(h header, table []record) error {
+		switch {
+		case len(answer) > answerMax:
+			return errors.New("too many questions")
+		case h.kind == kindWithdraw && h.count > 0:
+			a.withdraw(h.seq, table, reply)
+		case h.kind == kindFence && h.count == 0:
+			a.fence(h.seq, reply)
+		default:
+			return errors.New("unexpected " + h.kind.String())
+		}
+		return nil
+	})
+	return answer, err
+}
+
+// serveWanted answers a responder that has slept: our lane is known, but for these numbers.
+func (t *Transport) serveWanted(r *reader, answer []byte) ([]byte, error) {
+	key, id := r.token(), r.u64()
+	if r.bad {
+		return nil, errShort
+	}
+	for _, l := range *t.dialled.Load() {
+		if l.id != id || l.link.token() != key {
+			continue
+		}
+		l.mu.Lock()
+		if l.closed {
+			l.mu.Unlock()
+			break
+		}
+		var void []record
+		for seq := l.out.head; seq < l.out.next; seq++ {
+			if e := l.out.at(seq); e.asked && len(void) < recordsMax {
+				void = append(void, record{id: seq, length: verdictVoid})
+			}
+		}
+		l.mu.Unlock()
+		answer = append(answer, 1)
+		if len(void) > 0 {
+			answer = appendFrame(answer, header{kind: kindConfirm, seq: id}, void...)
+		}
+		return answer, nil
+	}
+	return append(answer, 0), nil
+}

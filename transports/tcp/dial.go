@@ -1,0 +1,230 @@
+package tcp
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Pauses between tries that failed.
+const (
+	pauseMin = 20 * time.Millisecond
+	pauseMax = 2 * time.Second
+)
+
+func pause(tries int) time.Duration { return min(pauseMin<<min(tries, 10), pauseMax) }
+
+// dialDue starts what is due and returns when the next dial is.
+func (l *link) dialDue(now clock.Time) clock.Time {
+	due := clock.Never
+	if !l.known {
+		return due
+	}
+	for _, r := range *l.rails.Load() {
+		switch {
+		case r.set != nil || r.dialling:
+		case now < r.due:
+			due = min(due, r.due)
+		default:
+			d := l.dialOf(r)
+			if r.dialling = l.t.spawn(func() {
+				err := d.run()
+				l.do(func(now clock.Time) { l.dialled(r, d, err, now) })
+			}); !r.dialling {
+				r.due = clock.Never
+			}
+		}
+	}
+	return due
+}
+
+// dial is one try to bring a rail up: all its lanes side by side, within one limit.
+type dial struct {
+	t        *Transport
+	link     *link
+	local    netip.Addr
+	remote   netip.AddrPort
+	greeting greeting
+	peer     uint64 // incarnation that must answer, 0 for any
+	sameHost bool
+	fds      []int
+	ids      []uint64
+}
+
+func (l *link) dialOf(r *rail) *dial {
+	return &dial{t: l.t, link: l, local: r.local, remote: r.remote, peer: l.peer.Incarnation,
+		sameHost: l.offer.machine == l.t.self.MachineID,
+		greeting: greeting{magic: magic, version: version, generation: r.generation + 1,
+			incarnation: l.t.self.Incarnation, token: l.offer.token, rail: r.index}}
+}
+
+// run leaves connected and welcomed sockets in fds, or closes them all.
+func (d *dial) run() (err error) {
+	end := time.Now().Add(d.t.settings.DialTimeout)
+	defer func() {
+		if err != nil {
+			for _, fd := range d.fds {
+				_ = unix.Close(fd)
+			}
+			d.fds = nil
+		}
+	}()
+	for range groupCount * d.t.settings.Lanes {
+		if err := d.connect(); err != nil {
+			return err
+		}
+	}
+	for i, fd := range d.fds {
+		if err := d.greet(i, fd, end); err != nil {
+			return err
+		}
+	}
+	for _, fd := range d.fds {
+		if err := d.welcomed(fd, end); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *dial) connect() error {
+	fd, err := newSocket(d.local)
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	d.fds = append(d.fds, fd)
+	// The port is chosen at connect, where two rails with one local address may share it.
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+	if err := tune(fd, &d.t.settings, d.sameHost); err != nil {
+		return fmt.Errorf("no-delay: %w", err)
+	}
+	if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(d.local, 0))); err != nil {
+		return fmt.Errorf("bind %v: %w", d.local, err)
+	}
+	if err := unix.Connect(fd, sockaddr(d.remote)); err != nil && err != unix.EINPROGRESS {
+		return fmt.Errorf("connect %v: %w", d.remote, err)
+	}
+	return nil
+}
+
+func (d *dial) stopped() bool { return d.link.left.Load() }
+
+func (d *dial) greet(i, fd int, end time.Time) error {
+	if err := waitFd(fd, unix.POLLOUT, d.stopped, end); err != nil {
+		return fmt.Errorf("connect %v: %w", d.remote, err)
+	}
+	if errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || errno != 0 {
+		return fmt.Errorf("connect %v: %w", d.remote, cmp.Or(err, error(unix.Errno(errno))))
+	}
+	g := d.greeting
+	g.group, g.lane = uint8(i/d.t.settings.Lanes), uint8(i%d.t.settings.Lanes)
+	id := d.t.nextLane.Add(1)
+	d.ids = append(d.ids, id)
+	b := appendFrame(nil, header{kind: kindHello, length: greetingSize, seq: id})
+	b = g.append(b)
+	if _, err := unix.SendmsgN(fd, b, nil, nil, unix.MSG_NOSIGNAL); err != nil { // 64 bytes fit into an empty buffer
+		return fmt.Errorf("greet %v: %w", d.remote, err)
+	}
+	return nil
+}
+
+func (d *dial) welcomed(fd int, end time.Time) error {
+	b := make([]byte, headerBytes)
+	for got := 0; got < len(b); {
+		if err := waitFd(fd, unix.POLLIN, d.stopped, end); err != nil {
+			return fmt.Errorf("welcome from %v: %w", d.remote, err)
+		}
+		n, errno := receive(fd, b[got:])
+		switch {
+		case errno == unix.EAGAIN || errno == unix.EINTR:
+		case errno != 0:
+			return fmt.Errorf("welcome from %v: %w", d.remote, errno)
+		case n == 0:
+			return fmt.Errorf("%v turned the lane away", d.remote)
+		}
+		got += n
+	}
+	if h := getHeader(b); h.kind != kindWelcome || (d.peer != 0 && h.seq != d.peer) {
+		return fmt.Errorf("%v at %v is not the peer's data port", h.kind, d.remote)
+	}
+	return nil
+}
+
+// dialled takes a dial's result on the link's goroutine.
+func (l *link) dialled(r *rail, d *dial, err error, now clock.Time) {
+	r.dialling = false
+	if err == nil && (l.left.Load() || l.dead != nil || l.offer.token != d.greeting.token) {
+		for _, fd := range d.fds {
+			_ = unix.Close(fd)
+		}
+		return
+	}
+	if err == nil {
+		err = l.railUp(r, d, now)
+	}
+	r.lastErr = err
+	if err == nil {
+		r.tries = 0
+		return
+	}
+	r.due = now.Add(pause(r.tries))
+	r.tries++
+	l.checkGone(now)
+	l.tellDown(errs.Wrap(errs.PeerUnreachable, "tcp.dial", err).WithScope(errs.ScopeLink, errs.SidePath).WithPeer(l.peer.Address, Name, r.name()))
+}
+
+// railUp makes lanes of a dial's sockets and tells the core.
+func (l *link) railUp(r *rail, d *dial, now clock.Time) error {
+	r.generation++
+	set := &laneSet{rail: r, generation: r.generation, since: now}
+	requests := l.requests()
+	for i, fd := range d.fds {
+		lane := l.t.newLane(fd, false)
+		lane.id, lane.link, lane.set, lane.group = d.ids[i], l, set, uint8(i/l.t.settings.Lanes)
+		lane.out.init(requests, l.t.settings.WindowBytes, min(l.offer.bytes, l.t.settings.CreditBytes))
+		set.groups[lane.group] = append(set.groups[lane.group], lane)
+	}
+	var failed error
+	l.mu.Lock()
+	open := l.openFrames()
+	set.each(func(lane *lane) {
+		l.lanes[lane.id] = lane
+		for _, f := range open { // ahead of any slice that may depend on them
+			lane.post(f.header, f.records...)
+		}
+	})
+	l.mu.Unlock()
+	set.each(func(lane *lane) { failed = errors.Join(failed, lane.register()) })
+	r.set = set
+	if failed != nil {
+		l.railDown(r, errs.Wrap(errs.Internal, "tcp.dial", failed), now)
+		return failed
+	}
+	set.each(func(lane *lane) {
+		l.t.offer(lane)
+		lane.arm()
+		lane.pump(submitBudget)
+	})
+	r.live.Store(set)
+	l.down, l.callTries, l.callErr = false, 0, nil
+	l.t.sink.RailUp(transport.RailInfo{Rail: set.id(), Local: r.local.String(), Remote: r.remote.String(), Node: -1,
+		BytesMax: l.t.settings.WindowBytes, SlicesMax: requests})
+	return nil
+}
+
+// requests is the credit of a lane: the smaller of ours and the peer's, as a power of two.
+func (l *link) requests() int {
+	n := requestsMin
+	for n*2 <= min(int(l.offer.requests), l.t.settings.CreditRequests) {
+		n *= 2
+	}
+	return n
+}

@@ -1,0 +1,201 @@
+package tcp
+
+import (
+	"errors"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// listener is one local end that accepts lanes.
+type listener struct {
+	fd   int
+	addr netip.AddrPort
+
+	mu      sync.Mutex
+	reserve int // a descriptor kept back, so that connections can be turned away when there is none left
+}
+
+// strangers bounds connections that have not shown a token yet.
+const strangersMax = 64
+
+func (t *Transport) listen(index int, a netip.Addr) error {
+	fd, err := newSocket(a)
+	if err != nil {
+		return listenError(a, t.settings.Port, err)
+	}
+	l := &listener{fd: fd, reserve: -1}
+	t.listeners = append(t.listeners, l) // closeSockets closes it from here on
+	// A process that restarts gets its old port although connections of its predecessor linger in TIME_WAIT.
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if a.Is6() {
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
+	}
+	err = errors.Join(tune(fd, &t.settings, false), stampArrivals(fd))
+	if err == nil {
+		err = unix.Bind(fd, sockaddr(netip.AddrPortFrom(a, uint16(t.settings.Port))))
+	}
+	if err == nil {
+		err = unix.Listen(fd, 256)
+	}
+	if err != nil {
+		return listenError(a, t.settings.Port, err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		return listenError(a, t.settings.Port, err)
+	}
+	l.addr = addrPort(name)
+	l.reserve, _ = unix.Eventfd(0, unix.EFD_CLOEXEC)
+	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLEXCLUSIVE, Fd: int32(index), Pad: tagListener}
+	if err := unix.EpollCtl(t.epfd, unix.EPOLL_CTL_ADD, fd, &event); err != nil {
+		return listenError(a, t.settings.Port, err)
+	}
+	return nil
+}
+
+func listenError(a netip.Addr, port int, err error) error {
+	e := errs.Wrap(errs.DeviceNotFound, "tcp.listen", err).WithScope(errs.ScopeTransport, errs.SideLocal).WithPeer("", Name, a.String())
+	if port != 0 {
+		return e.WithHint("transports/tcp/port is %d", port)
+	}
+	return e.WithHint("set transports/tcp/addresses to addresses of this host")
+}
+
+// accept takes the connections that wait. Each becomes a lane that has to greet within a time.
+func (t *Transport) accept(index int) {
+	l := t.listeners[index]
+	for {
+		fd, _, err := unix.Accept4(l.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		switch {
+		case err == unix.EINTR || err == unix.ECONNABORTED:
+			continue
+		case err == unix.EMFILE || err == unix.ENFILE:
+			if !l.turnAway() {
+				return
+			}
+			continue
+		case err != nil:
+			return
+		}
+		if t.strangers.Add(1) > strangersMax || t.closed.Load() {
+			t.strangers.Add(-1)
+			_ = unix.Close(fd)
+			continue
+		}
+		t.welcomeStranger(fd)
+	}
+}
+
+func (t *Transport) welcomeStranger(fd int) {
+	lane := t.newLane(fd, true)
+	lane.stranger.Store(true)
+	if err := lane.register(); err != nil {
+		lane.broke(errs.Wrap(errs.Internal, "tcp.accept", err))
+		return
+	}
+	lane.patience.Store(time.AfterFunc(t.settings.Greeting, func() {
+		if lane.stranger.Load() {
+			lane.broke(errs.New(errs.Protocol, "tcp.accept", "no greeting within %v", t.settings.Greeting))
+		}
+	}))
+	lane.arm()
+}
+
+// turnAway accepts and closes one connection with the descriptor kept back. Without it, a full table would leave the
+// listener readable for ever and its worker spinning.
+func (l *listener) turnAway() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reserve < 0 {
+		return false
+	}
+	_ = unix.Close(l.reserve)
+	fd, _, err := unix.Accept4(l.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	l.reserve, _ = unix.Eventfd(0, unix.EFD_CLOEXEC)
+	return err == nil
+}
+
+// acquainted ends a lane's time as a stranger, once.
+func (l *lane) acquainted() {
+	if l.stranger.CompareAndSwap(true, false) {
+		l.t.strangers.Add(-1)
+		if timer := l.patience.Swap(nil); timer != nil {
+			timer.Stop()
+		}
+	}
+}
+
+// greetingCame checks the first frame of a lane: the token is what the control plane gave to that incarnation.
+func (l *lane) greetingCame() *errs.Error {
+	g := getGreeting(l.rx.body)
+	if g.magic != magic || g.version != version {
+		return l.protocolError("not a tent lane of version %d", version)
+	}
+	a := l.t.attachments.find(g.token)
+	if a == nil || a.peer.Incarnation != g.incarnation {
+		return l.protocolError("greeting with a wrong token")
+	}
+	if err := a.add(l, l.rx.head.seq); err != nil {
+		return err
+	}
+	l.rx.greeted = true
+	l.acquainted()
+	l.armMu.Lock()
+	if !l.gone {
+		setCongestion(l.fd, l.t.settings.Congestion, a.peer.MachineID == l.t.self.MachineID)
+	}
+	l.armMu.Unlock()
+	l.answerOrEnd(header{kind: kindWelcome, seq: l.t.self.Incarnation})
+	return nil
+}
+
+// messageCame handles a frame with a message that was kept in memory.
+func (l *lane) messageCame() *errs.Error {
+	x := &l.rx
+	if x.head.kind == kindHello {
+		return l.greetingCame()
+	}
+	message := append([]byte(nil), x.body...) // the engine may keep it
+	taken := uint8(0)
+	if l.t.sink.Notified(l.attachment.Load().peer, message) {
+		taken = 1
+	}
+	l.answerOrEnd(header{kind: kindNotified, flag: taken, seq: x.head.seq})
+	return nil
+}
+
+// laneExtras of a responder's lane before it was greeted.
+type laneExtras struct {
+	stranger atomic.Bool
+	patience atomic.Pointer[time.Timer]
+}
+
+// retire closes a responder's lane that has ended, as soon as nobody uses its socket.
+func (t *Transport) retire(l *lane) {
+	t.spawn(l.finish) // a transport that closes does it itself
+}
+
+func (l *lane) finish() {
+	l.acquainted()
+	l.readMu.Lock()
+	l.writeMu.Lock()
+	l.closeSocket()
+	l.writeMu.Unlock()
+	l.readMu.Unlock()
+	l.mu.Lock()
+	l.reads = readQueue{}
+	l.ctl = nil
+	l.mu.Unlock()
+	if a := l.attachment.Load(); a != nil {
+		a.ended(l)
+	}
+}

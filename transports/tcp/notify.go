@@ -1,0 +1,230 @@
+package tcp
+
+import (
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+const (
+	notesMax      = 256              // of one link
+	noteLimit     = 30 * time.Second // after which a peer whose queue stays full is given up
+	probeTimeout  = time.Second
+	notePauseMin  = time.Millisecond
+	notePauseMost = 100 * time.Millisecond
+)
+
+// note is a message on its way. Guarded by link.mu.
+type note struct {
+	message []byte
+	done    func(*errs.Error)
+	lane    *lane
+	due     clock.Time // of sending it again, Never while the peer has it
+	tries   int
+	limit   clock.Time
+}
+
+type ping struct {
+	done   func(clock.Time, *errs.Error)
+	lane   *lane
+	begin  clock.Time
+	expire clock.Time
+}
+
+// Notify sends a small message. It reports false, and done is not called, when the message is too large, no rail is up
+// or too many are under way.
+func (t *Transport) Notify(n transport.Link, message []byte, done func(*errs.Error)) bool {
+	l := t.linkAt(n)
+	if l == nil || len(message) > notifyMax {
+		return false
+	}
+	lane := l.firstLane()
+	if lane == nil {
+		return false
+	}
+	l.mu.Lock()
+	if len(l.notes) >= notesMax {
+		l.mu.Unlock()
+		return false
+	}
+	l.nextNum++
+	number := l.nextNum
+	now := clock.Now()
+	l.notes[number] = &note{message: append([]byte(nil), message...), done: done, lane: lane, due: clock.Never, limit: now.Add(noteLimit)}
+	l.mu.Unlock()
+	if !lane.postMessage(number, message) {
+		l.mu.Lock()
+		delete(l.notes, number)
+		l.mu.Unlock()
+		return false
+	}
+	lane.pump(submitBudget)
+	if lane.isClosed() {
+		l.kick() // it may have been taken down before it knew of the note
+	}
+	return true
+}
+
+func (l *link) firstLane() (first *lane) {
+	l.eachLane(func(lane *lane) {
+		if first == nil {
+			first = lane
+		}
+	})
+	return first
+}
+
+func (l *lane) postMessage(number uint64, message []byte) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || len(l.ctl)+headerBytes+len(message) > ctlMax {
+		return false
+	}
+	l.ctl = appendFrame(l.ctl, header{kind: kindNotify, length: uint32(len(message)), seq: number})
+	l.ctl = append(l.ctl, message...)
+	l.expectLocked()
+	return true
+}
+
+// expectLocked notes that an answer is due on this lane, so that Poll looks here. Holds mu.
+func (l *lane) expectLocked() {
+	l.waits++
+	l.busy.Store(true)
+	l.dirty.Store(true)
+}
+
+func (l *lane) answeredOne() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waits--
+}
+
+// notified takes the peer's answer: it has the message, or its queue is full and the message goes again in a while.
+func (l *link) notified(number uint64, taken bool) {
+	l.mu.Lock()
+	n := l.notes[number]
+	switch {
+	case n == nil || n.due != clock.Never:
+		l.mu.Unlock()
+		return
+	case taken:
+		delete(l.notes, number)
+	default:
+		n.due = clock.Now().Add(min(notePauseMin<<min(n.tries, 10), notePauseMost))
+		n.tries++
+	}
+	l.mu.Unlock()
+	n.lane.answeredOne()
+	if taken {
+		n.done(nil)
+	} else {
+		l.kick()
+	}
+}
+
+// answerNotes sends again what a full queue refused, and ends what nobody answers. It returns when it is due again.
+func (l *link) answerNotes(now clock.Time) clock.Time {
+	due := clock.Never
+	var failed []func()
+	l.mu.Lock()
+	for number, n := range l.notes {
+		switch {
+		case n.lane.isClosed() && n.due == clock.Never:
+			delete(l.notes, number)
+			failed = append(failed, func() { n.done(l.lost("tcp.notify")) })
+			continue
+		case now >= n.limit:
+			delete(l.notes, number)
+			failed = append(failed, func() {
+				n.done(errs.New(errs.Timeout, "tcp.notify", "peer's notification queue stays full").WithScope(errs.ScopeSlice, errs.SideRemote))
+			})
+			continue
+		case now >= n.due:
+			if n.lane.isClosed() {
+				n.due = clock.Never
+				due = now // ends in the next round
+			} else if n.lane.postMessage(number, n.message) {
+				n.due = clock.Never
+				n.lane.pump(submitBudget)
+			} else {
+				n.due = now.Add(notePauseMost)
+			}
+		}
+		due = min(due, n.due, n.limit)
+	}
+	for cookie, p := range l.pings {
+		if now >= p.expire || p.lane.isClosed() {
+			delete(l.pings, cookie)
+			failed = append(failed, func() { p.done(0, l.lost("tcp.probe")) })
+			continue
+		}
+		due = min(due, p.expire)
+	}
+	l.mu.Unlock()
+	for _, f := range failed {
+		f()
+	}
+	return due
+}
+
+func (l *link) lost(op string) *errs.Error {
+	return errs.New(errs.Lost, op, "no answer").WithScope(errs.ScopeRail, errs.SidePath).WithPeer(l.peer.Address, Name, "")
+}
+
+// failNotes ends the messages and probes of a rail's lanes, of every lane for nil.
+func (l *link) failNotes(set *laneSet) {
+	var failed []func()
+	l.mu.Lock()
+	for number, n := range l.notes {
+		if set == nil || n.lane.set == set {
+			delete(l.notes, number)
+			failed = append(failed, func() { n.done(l.lost("tcp.notify")) })
+		}
+	}
+	for cookie, p := range l.pings {
+		if set == nil || p.lane.set == set {
+			delete(l.pings, cookie)
+			failed = append(failed, func() { p.done(0, l.lost("tcp.probe")) })
+		}
+	}
+	l.mu.Unlock()
+	for _, f := range failed {
+		f()
+	}
+}
+
+// Probe measures a round trip on a rail's last lane, the one of the lowest class. done is called once, within a second.
+func (t *Transport) Probe(r transport.Rail, done func(clock.Time, *errs.Error)) {
+	set := t.setOf(r)
+	if set == nil {
+		done(0, errs.New(errs.StaleGeneration, "tcp.probe", "rail is not up").WithScope(errs.ScopeRail, errs.SidePath))
+		return
+	}
+	l, lane := set.rail.link, set.groups[groupCount-1][0]
+	now := clock.Now()
+	l.mu.Lock()
+	l.nextNum++
+	cookie := l.nextNum
+	l.pings[cookie] = &ping{done: done, lane: lane, begin: now, expire: now.Add(probeTimeout)}
+	l.mu.Unlock()
+	lane.mu.Lock()
+	if lane.postLocked(header{kind: kindPing, seq: cookie}) {
+		lane.expectLocked()
+	}
+	lane.mu.Unlock()
+	lane.pump(submitBudget)
+	l.kick()
+}
+
+func (l *link) ponged(cookie uint64) {
+	l.mu.Lock()
+	p := l.pings[cookie]
+	delete(l.pings, cookie)
+	l.mu.Unlock()
+	if p != nil {
+		p.lane.answeredOne()
+		p.done(clock.Time(clock.Now().Sub(p.begin)), nil)
+	}
+}

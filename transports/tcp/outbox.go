@@ -1,0 +1,192 @@
+package tcp
+
+import (
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// entry is one slice on an initiator's lane, from acceptance until the peer has no more business with its number.
+type entry struct {
+	slice  *transport.Slice // nil once it was completed
+	length uint64
+	got    uint64 // READ: bytes received
+	op     transport.Op
+	done   bool // the number can go
+	asked  bool // WRITE: a withdrawal is open
+}
+
+// outbox is the initiator's side of a lane, guarded by lane.mu. Numbers below head are forgotten, [head, next) are on
+// the wire or partly so, [next, tail) wait.
+type outbox struct {
+	ring       []entry // a power of two, the peer's credit
+	head       uint64
+	next       uint64
+	tail       uint64
+	acked      uint64
+	bytes      uint64 // accepted and not completed
+	bytesMax   uint64
+	readBytes  uint64 // asked for and not received
+	readMax    uint64
+	asked      int // open withdrawals
+	barrier    uint64
+	barrierEnd uint64 // the barrier is passed when next has come here
+}
+
+func (o *outbox) init(requests int, window, credit uint64) {
+	*o = outbox{ring: make([]entry, requests), head: 1, next: 1, tail: 1, bytesMax: window, readMax: credit}
+}
+
+func (o *outbox) at(seq uint64) *entry { return &o.ring[seq&uint64(len(o.ring)-1)] }
+func (o *outbox) idle() bool           { return o.head == o.tail }
+
+// accept takes a slice or reports that there is no room; where there is none, something is outstanding, so that
+// somebody will tell when there is room again.
+func (o *outbox) accept(s *transport.Slice) (seq uint64, ok bool) {
+	if o.tail-o.head == uint64(len(o.ring)) || (o.bytes > 0 && o.bytes+s.Length > o.bytesMax) {
+		return 0, false
+	}
+	if s.Op == transport.Read {
+		if o.readBytes+s.Length > o.readMax {
+			return 0, false
+		}
+		o.readBytes += s.Length
+	}
+	seq = o.tail
+	o.tail++
+	o.bytes += s.Length
+	*o.at(seq) = entry{slice: s, length: s.Length, op: s.Op}
+	return seq, true
+}
+
+// ended notes that the peer has no more business with a number.
+func (o *outbox) ended(e *entry) {
+	e.done = true
+	if e.asked {
+		e.asked = false
+		o.asked--
+	}
+	for o.head < o.next && o.at(o.head).done {
+		o.head++
+	}
+}
+
+// finish takes the slice out of an entry for its completion; nil if it had been completed before.
+func (o *outbox) finish(e *entry) *transport.Slice {
+	s := e.slice
+	if s != nil {
+		e.slice = nil
+		o.bytes -= e.length
+	}
+	return s
+}
+
+// sent returns the entry of a number that is on the wire and not ended, else nil.
+func (o *outbox) sent(seq uint64) *entry {
+	if seq < o.head || seq >= o.next {
+		return nil
+	}
+	if e := o.at(seq); !e.done {
+		return e
+	}
+	return nil
+}
+
+// drop takes a waiting slice out of the queue; as nothing of it is on the wire it can be completed at once.
+func (o *outbox) drop(seq uint64) *transport.Slice {
+	e := o.at(seq)
+	s := o.finish(e)
+	if e.op == transport.Read {
+		o.readBytes -= e.length
+	}
+	e.done = true
+	for o.next < o.tail && o.at(o.next).done {
+		o.next++
+	}
+	for o.head < o.next && o.at(o.head).done {
+		o.head++
+	}
+	return s
+}
+
+// acked completes WRITE slices up to seq.
+func (l *lane) acked(w *worker, seq uint64) *errs.Error {
+	o := &l.out
+	l.mu.Lock()
+	if seq >= o.next {
+		l.mu.Unlock()
+		return l.protocolError("acknowledgement of %d, sent up to %d", seq, o.next-1)
+	}
+	for s := max(o.acked+1, o.head); s <= seq; s++ {
+		e := o.at(s)
+		if e.op != transport.Write || e.done {
+			continue
+		}
+		if slice := o.finish(e); slice != nil {
+			w.add(l, slice, slice.Length, nil)
+		}
+		e.done = true
+		if e.asked {
+			e.asked = false
+			o.asked--
+		}
+	}
+	o.acked = max(o.acked, seq)
+	for o.head < o.next && o.at(o.head).done {
+		o.head++
+	}
+	l.mu.Unlock()
+	l.room(w)
+	return nil
+}
+
+// verdict ends one slice that the peer refused or that a withdrawal asked about. Unknown numbers are old news.
+func (l *lane) verdict(w *worker, seq uint64, verdict uint32) {
+	o := &l.out
+	l.mu.Lock()
+	e := o.sent(seq)
+	if e == nil {
+		l.mu.Unlock()
+		return
+	}
+	if e.op == transport.Read {
+		o.readBytes -= e.length - e.got
+		if verdict == verdictApplied { // only its bytes can say so
+			verdict = uint32(errs.Protocol)
+		}
+	}
+	slice := o.finish(e)
+	o.ended(e)
+	l.mu.Unlock()
+	if slice != nil {
+		switch err := l.verdictError(verdict); {
+		case err == nil:
+			w.add(l, slice, slice.Length, nil)
+		default:
+			w.add(l, slice, 0, err)
+		}
+	}
+	l.room(w)
+}
+
+func (l *lane) verdictError(verdict uint32) *errs.Error {
+	switch verdict {
+	case verdictApplied:
+		return nil
+	case verdictVoid:
+		return l.withdrawn()
+	}
+	return errs.New(errs.Code(verdict), "tcp.remote", "peer refused the slice: %s", errs.Code(verdict)).
+		WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(l.peerName(), Name, l.railName())
+}
+
+func (l *lane) withdrawn() *errs.Error {
+	return errs.New(errs.Withdrawn, "tcp.withdraw", "withdrawn before it was delivered").
+		WithScope(errs.ScopeSlice, errs.SideLocal).WithPeer(l.peerName(), Name, l.railName())
+}
+
+// room tells the core, after a completion, that a rail takes slices again if a Submit was cut short.
+func (l *lane) room(w *worker) {
+	if l.set.owes.Load() && l.set.owes.CompareAndSwap(true, false) {
+		w.ready(l.set)
+	}
+}

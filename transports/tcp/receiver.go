@@ -1,0 +1,321 @@
+package tcp
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+const (
+	stagingBytes = 32 << 10  // most that is copied twice; the rest goes straight to its place
+	tailBytes    = 4 << 10   // of staging offered behind a large piece, for the head of the next frame
+	pieceBytes   = 512 << 10 // most that one call receives: what a fence waits for
+)
+
+// stage is what the receiver expects next.
+type stage uint8
+
+const (
+	wantHeader  stage = iota
+	wantTable         // records
+	wantPayload       // bytes of the slices of the table
+	wantMessage       // bytes of a message that is kept
+)
+
+// receiver takes frames out of a lane's stream. Guarded by readMu.
+type receiver struct {
+	message msghdr
+	iov     []iovec
+	staging []byte // staging[r:w] was received and not used
+	r, w    int
+
+	stage   stage
+	head    header
+	table   []record   // of the frame under way
+	place   []uintptr  // of its slices' next byte; 0: discard
+	i       int        // slice under way
+	at      uint32     // bytes of it received
+	worker  *worker    // who drains now: takes the completions
+	body    []byte     // of a message
+	last    clock.Time // when the socket was last looked at
+	asking  bool       // the sender is being asked whether the stream is still wanted
+	unacked uint64     // bytes that came since the last acknowledgement
+	greeted bool
+	luck    luck // of spinning here
+}
+
+func (x *receiver) init() {
+	x.iov = make([]iovec, recordsMax+1)
+	x.staging = make([]byte, stagingBytes)
+	x.table = make([]record, 0, recordsMax)
+	x.place = make([]uintptr, recordsMax)
+	x.last = clock.Now()
+}
+
+// free lets go of the buffers when the lane has ended; its numbers are still asked for.
+func (x *receiver) free() { x.iov, x.staging, x.table, x.place, x.body = nil, nil, nil, nil, nil }
+
+// drain receives and handles what the socket holds, up to budget bytes. It returns how many bytes there were, and false
+// when the lane cannot go on. The caller holds readMu.
+func (l *lane) drain(w *worker, budget int) (int, bool) {
+	x := &l.rx
+	x.worker = w
+	total := 0
+	for total < budget && !x.asking {
+		if l.serving && l.stale() {
+			return total, true
+		}
+		n, full, errno := l.receiveSome()
+		switch {
+		case errno == unix.EAGAIN:
+			return total, true
+		case errno == unix.EINTR:
+			continue
+		case errno != 0 || n == 0:
+			l.broke(l.socketError("tcp.receive", errno))
+			return total, false
+		}
+		total += n
+		if err := l.parse(w); err != nil {
+			l.broke(err)
+			return total, false
+		}
+		l.answer(!full)
+		if !full { // the socket is as good as empty; asking again costs more than an event
+			return total, true
+		}
+	}
+	return total, true
+}
+
+// receiveSome makes one call, into places if payload is due and into staging else; full says that the call filled all
+// that it was given. Data is used by parse.
+func (l *lane) receiveSome() (n int, full bool, errno unix.Errno) {
+	x := &l.rx
+	if x.stage == wantPayload && x.r == x.w {
+		return l.receivePayload()
+	}
+	if x.r == x.w {
+		x.r, x.w = 0, 0
+	} else if x.r > 0 {
+		x.w = copy(x.staging, x.staging[x.r:x.w])
+		x.r = 0
+	}
+	room := x.staging[x.w:]
+	n, errno = receive(l.fd, room)
+	if errno == 0 {
+		x.w += n
+	}
+	return n, n == len(room), errno
+}
+
+// receivePayload receives straight into memory. copyMu makes revocations and withdrawals wait for this piece, and the
+// piece see those that came before.
+func (l *lane) receivePayload() (n int, full bool, errno unix.Errno) {
+	x := &l.rx
+	l.copyMu.Lock()
+	defer l.copyMu.Unlock()
+	if !l.refresh() {
+		return 0, false, 0
+	}
+	if x.place[x.i] == 0 {
+		left := min(int(x.table[x.i].length-x.at), pieceBytes)
+		n, errno = discard(l.fd, left)
+		if errno == 0 && n > 0 {
+			l.received(uint32(n))
+		}
+		return n, n == left, errno
+	}
+	k, total := 0, 0
+	at := x.at
+	for i := x.i; i < len(x.table) && x.place[i] != 0 && total < pieceBytes; i++ {
+		size := min(int(x.table[i].length-at), pieceBytes-total)
+		x.iov[k] = iovec{x.place[i], uint64(size)}
+		total += size
+		k++
+		at = 0
+	}
+	asked := total
+	x.r, x.w = 0, 0
+	tail := tailBytes
+	if total < stagingBytes {
+		tail = stagingBytes
+	}
+	x.iov[k] = iovec{addressOf(x.staging), uint64(tail)}
+	if l.ends(k, total) {
+		k++
+		asked += tail
+	}
+	n, errno = receiveVector(l.fd, &x.message, x.iov[:k], asked)
+	if errno != 0 || n == 0 {
+		return n, false, errno
+	}
+	for left := min(n, total); left > 0; {
+		step := min(uint32(left), x.table[x.i].length-x.at)
+		left -= int(step)
+		l.received(step)
+	}
+	x.w = max(0, n-total)
+	return n, n == asked, 0
+}
+
+// ends reports whether a vector of k slices with total bytes reaches the end of the frame's payload.
+func (l *lane) ends(k, total int) bool {
+	x := &l.rx
+	return x.i+k == len(x.table) && total < pieceBytes
+}
+
+// received notes that n more bytes of the slice under way have come, and ends it when it is whole. Holds copyMu.
+func (l *lane) received(n uint32) {
+	x := &l.rx
+	if x.place[x.i] != 0 {
+		x.place[x.i] += uintptr(n)
+	}
+	x.unacked += uint64(n)
+	x.at += n
+	if x.at == x.table[x.i].length {
+		l.landed(x.i)
+		x.i++
+		x.at = 0
+	}
+}
+
+// refresh looks the places of the frame under way up again if a revocation or a withdrawal has come between. Holds
+// copyMu. It reports false when the lane was fenced: nothing is received any more.
+func (l *lane) refresh() bool {
+	if l.in.fenced {
+		return false
+	}
+	if l.changed {
+		l.changed = false
+		l.look(l.rx.i)
+	}
+	return true
+}
+
+// parse uses what staging holds.
+func (l *lane) parse(w *worker) *errs.Error {
+	x := &l.rx
+	for {
+		switch x.stage {
+		case wantHeader:
+			if x.w-x.r < headerBytes {
+				return nil
+			}
+			x.head = getHeader(x.staging[x.r:])
+			x.r += headerBytes
+			if err := x.head.check(l.serving, x.greeted); err != nil {
+				return l.protocolError("%v", err)
+			}
+			x.stage = wantTable
+		case wantTable:
+			if x.w-x.r < int(x.head.count)*recordBytes {
+				return nil
+			}
+			if err := l.tableCame(w); err != nil {
+				return err
+			}
+		case wantPayload:
+			if !l.copyStaged() {
+				return nil
+			}
+			x.stage = wantHeader
+		case wantMessage:
+			k := min(int(x.head.length)-len(x.body), x.w-x.r)
+			x.body = append(x.body, x.staging[x.r:x.r+k]...)
+			x.r += k
+			if len(x.body) < int(x.head.length) {
+				return nil
+			}
+			x.stage = wantHeader
+			if err := l.messageCame(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// tableCame reads the records and handles the frame, or begins its payload.
+func (l *lane) tableCame(w *worker) *errs.Error {
+	x := &l.rx
+	x.table = x.table[:x.head.count]
+	for i := range x.table {
+		x.table[i] = getRecord(x.staging[x.r:])
+		x.r += recordBytes
+	}
+	switch x.head.kind {
+	case kindHello, kindNotify:
+		x.body = x.body[:0]
+		x.stage = wantMessage
+		return nil
+	case kindWrite, kindData:
+		sum, ok := sumLengths(x.table, sliceMax)
+		if !ok || sum != uint64(x.head.length) {
+			return l.protocolError("%v of %d bytes announces %d", x.head.kind, sum, x.head.length)
+		}
+		x.i, x.at = 0, 0
+		x.stage = wantPayload
+		return l.begin()
+	}
+	x.stage = wantHeader
+	if l.serving {
+		return l.handleAsResponder()
+	}
+	return l.handleAsInitiator(w)
+}
+
+// copyStaged moves what staging holds of the payload to its place, and reports whether the payload is complete.
+func (l *lane) copyStaged() bool {
+	x := &l.rx
+	l.copyMu.Lock()
+	defer l.copyMu.Unlock()
+	if !l.refresh() {
+		x.r = x.w
+		return false
+	}
+	for x.r < x.w && x.i < len(x.table) {
+		k := min(uint32(x.w-x.r), x.table[x.i].length-x.at)
+		if p := x.place[x.i]; p != 0 {
+			copy(mem.Bytes(p, int(k)), x.staging[x.r:])
+		}
+		x.r += int(k)
+		l.received(k)
+	}
+	return x.i == len(x.table)
+}
+
+// begin checks the payload frame that starts and looks its places up.
+func (l *lane) begin() *errs.Error {
+	l.copyMu.Lock()
+	defer l.copyMu.Unlock()
+	if l.serving {
+		if err := l.beginWrite(); err != nil {
+			return err
+		}
+	} else if err := l.beginData(); err != nil {
+		return err
+	}
+	l.changed = false
+	l.look(0)
+	return nil
+}
+
+// look finds the places of the slices from i on; the one under way keeps its position. Holds copyMu.
+func (l *lane) look(i int) {
+	if l.serving {
+		l.lookWrite(i)
+	} else {
+		l.lookData(i)
+	}
+}
+
+// landed ends the i-th slice of the payload frame. Holds copyMu.
+func (l *lane) landed(i int) {
+	if l.serving {
+		l.landedWrite(i)
+	} else {
+		l.landedData(i)
+	}
+}

@@ -1,0 +1,133 @@
+package tcp
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// region is immutable but for revoked; the table replaces slots, never changes them.
+type region struct {
+	key     uint64
+	addr    uintptr
+	size    uint64
+	allows  mem.Permission
+	fixed   bool        // the buffer must not be written, not even by our own READs
+	revoked atomic.Bool // for every peer and for good
+}
+
+// regions maps keys to regions: generation<<32 | index+1. Readers load one pointer and index it; the owner's calls copy
+// the table under mu. Generations start at random, so a key of another incarnation hits nothing.
+type regions struct {
+	slots atomic.Pointer[[]*region]
+	mu    sync.Mutex
+	free  []uint32
+	next  uint32
+}
+
+func newRegions() *regions {
+	r := &regions{next: rand.Uint32() | 1}
+	r.slots.Store(new([]*region))
+	return r
+}
+
+func (t *regions) add(m mem.Region) *region {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	slots := append([]*region(nil), *t.slots.Load()...)
+	var index uint32
+	if n := len(t.free); n > 0 {
+		index, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		index, slots = uint32(len(slots)), append(slots, nil)
+	}
+	t.next++
+	r := &region{key: uint64(t.next)<<32 | uint64(index+1), addr: m.Addr, size: m.Size, allows: m.Permission, fixed: m.ReadOnly}
+	slots[index] = r
+	t.slots.Store(&slots)
+	return r
+}
+
+func (t *regions) remove(key uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.find(key) == nil {
+		return false
+	}
+	slots := append([]*region(nil), *t.slots.Load()...)
+	index := uint32(key) - 1
+	slots[index] = nil
+	t.free = append(t.free, index)
+	t.slots.Store(&slots)
+	return true
+}
+
+// find returns the region of a key, nil if there is none. Hot: no lock, no map.
+func (t *regions) find(key uint64) *region {
+	slots := *t.slots.Load()
+	if i := uint64(uint32(key)) - 1; i < uint64(len(slots)) {
+		if r := slots[i]; r != nil && r.key == key {
+			return r
+		}
+	}
+	return nil
+}
+
+// locate checks what a peer asks for and returns the address, or the code of the refusal.
+func (t *regions) locate(key, offset uint64, length uint32, write bool) (uintptr, errs.Code) {
+	r := t.find(key)
+	switch {
+	case r == nil || r.revoked.Load():
+		return 0, errs.AddressNotRegistered
+	case !r.allows.Allows(write) || (write && r.fixed):
+		return 0, errs.PermissionDenied
+	case !mem.Contains(r.size, offset, uint64(length)):
+		return 0, errs.InvalidArgument
+	}
+	return r.addr + uintptr(offset), errs.OK
+}
+
+// local checks a slice's own end.
+func (t *regions) local(s *transport.Slice) errs.Code {
+	r := t.find(uint64(s.LocalKey))
+	switch {
+	case r == nil || s.Local < r.addr:
+		return errs.AddressNotRegistered
+	case !mem.Contains(r.size, uint64(s.Local-r.addr), s.Length):
+		return errs.AddressNotRegistered
+	case s.Op == transport.Read && r.fixed:
+		return errs.PermissionDenied
+	}
+	return errs.OK
+}
+
+const descriptorBytes = 32
+
+// describe makes the descriptor: version, permission, key, size, incarnation of the owner.
+func (r *region) describe(incarnation uint64) transport.Descriptor {
+	b := make([]byte, 8, descriptorBytes)
+	b[0], b[1] = version, byte(r.allows)
+	b = binary.LittleEndian.AppendUint64(b, r.key)
+	b = binary.LittleEndian.AppendUint64(b, r.size)
+	return binary.LittleEndian.AppendUint64(b, incarnation)
+}
+
+func readDescriptor(b transport.Descriptor, incarnation uint64) (transport.RemoteKey, *errs.Error) {
+	if len(b) < descriptorBytes || b[0] != version {
+		return 0, errs.New(errs.InvalidArgument, "tcp.import", "not a tcp descriptor of version %d", version)
+	}
+	key, owner := binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[24:])
+	switch {
+	case uint32(key) == 0:
+		return 0, errs.New(errs.InvalidArgument, "tcp.import", "descriptor without a key")
+	case incarnation != 0 && owner != incarnation:
+		return 0, errs.New(errs.PeerRestarted, "tcp.import", "region belongs to another incarnation of the peer").
+			WithScope(errs.ScopeLink, errs.SideRemote)
+	}
+	return transport.RemoteKey(key), nil
+}

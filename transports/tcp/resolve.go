@@ -1,0 +1,171 @@
+package tcp
+
+import (
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Intervals between questions that got no answer.
+const (
+	askMin = 20 * time.Millisecond
+	askMax = 500 * time.Millisecond
+)
+
+// frame is one that waits for an answer.
+type frame struct {
+	header  header
+	records []record
+}
+
+// openFrames lists the fences and withdrawals without an answer. Holds link.mu.
+func (l *link) openFrames() []frame {
+	var list []frame
+	for id := range l.fences {
+		list = append(list, frame{header: header{kind: kindFence, seq: id}})
+	}
+	for id, lane := range l.lanes {
+		if l.fences[id] != nil {
+			continue
+		}
+		lane.mu.Lock()
+		var asked []record
+		for seq := lane.out.head; lane.out.asked > 0 && seq < lane.out.next; seq++ {
+			if lane.out.at(seq).asked {
+				asked = append(asked, record{id: seq})
+			}
+		}
+		lane.mu.Unlock()
+		for len(asked) > 0 {
+			k := min(len(asked), recordsMax)
+			list = append(list, frame{header{kind: kindWithdraw, seq: id}, asked[:k]})
+			asked = asked[k:]
+		}
+	}
+	return list
+}
+
+func (l *link) openFences() []*lane {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := make([]*lane, 0, len(l.fences))
+	for _, lane := range l.fences {
+		list = append(list, lane)
+	}
+	return list
+}
+
+// resolve asks again what has no answer yet: on every lane, and over the control plane where lanes are missing or
+// silent. It returns when it will ask next.
+func (l *link) resolve(now clock.Time) clock.Time {
+	l.mu.Lock()
+	open := l.openFrames()
+	l.mu.Unlock()
+	switch {
+	case len(open) == 0:
+		l.askDue, l.askTries = clock.Never, 0
+		return clock.Never
+	case l.askDue == clock.Never: // what is new was asked when it came
+		l.askDue = now.Add(askMin)
+	}
+	if now < l.askDue {
+		return l.askDue
+	}
+	sent := 0
+	for _, f := range open {
+		sent += l.broadcast(f.header, f.records...)
+	}
+	if l.known && !l.calling && (sent == 0 || l.askTries >= 2) {
+		l.ask(l.question(), l.answered)
+	}
+	l.askDue = now.Add(min(askMin<<min(l.askTries, 10), askMax))
+	l.askTries++
+	return l.askDue
+}
+
+// fenced takes the peer's word that it has ended a lane: what had landed until then is complete, the rest is lost.
+func (l *link) fenced(id uint64, table []record, w *worker) {
+	l.mu.Lock()
+	lane := l.fences[id]
+	delete(l.fences, id)
+	if lane != nil {
+		delete(l.lanes, id)
+	}
+	l.mu.Unlock()
+	if lane == nil {
+		return
+	}
+	verdicts := map[uint64]uint32{}
+	for _, r := range table[1:] {
+		verdicts[r.id] = r.length
+	}
+	lane.mu.Lock()
+	defer lane.mu.Unlock()
+	o := &lane.out
+	for seq := o.head; seq < o.next; seq++ {
+		e := o.at(seq)
+		if e.slice == nil || e.op != transport.Write {
+			continue
+		}
+		s := o.finish(e)
+		verdict, refused := verdicts[seq]
+		switch {
+		case seq > table[0].id && e.asked:
+			w.add(lane, s, 0, lane.withdrawn())
+		case seq > table[0].id:
+			w.add(lane, s, 0, lane.cause)
+		case refused:
+			w.add(lane, s, 0, lane.verdictError(verdict))
+		default: // delivered but reported lost: it is not
+			w.add(lane, s, s.Length, nil)
+		}
+	}
+}
+
+// giveUp completes everything that is open with one cause.
+func (l *link) giveUp(cause *errs.Error) {
+	w := l.t.borrow()
+	defer l.t.give(w)
+	for _, lane := range l.openFences() {
+		lane.mu.Lock()
+		lane.cause = cause
+		lane.mu.Unlock()
+		l.fenced(lane.id, []record{{}}, w)
+	}
+	l.failNotes(nil)
+}
+
+// leave ends a detached link: sockets first, then questions about what may have landed, for a bounded time.
+func (l *link) leave(now clock.Time) (clock.Time, bool) {
+	if l.leaveBy == 0 {
+		l.leaveBy = now.Add(time.Second)
+		cause := errs.New(errs.Withdrawn, "tcp.detach", "link was detached").WithScope(errs.ScopeLink, errs.SideLocal).
+			WithPeer(l.peer.Address, Name, "")
+		for _, r := range *l.rails.Load() {
+			if r.set != nil {
+				l.railDown(r, cause, now)
+			}
+		}
+		l.failNotes(nil)
+	}
+	due := clock.Never
+	if l.dead == nil && now < l.leaveBy {
+		due = l.resolve(now)
+	}
+	if due != clock.Never {
+		return min(due, l.leaveBy), false
+	}
+	l.giveUp(errs.New(errs.PeerUnreachable, "tcp.detach", "peer could not be asked what has landed").
+		WithScope(errs.ScopeLink, errs.SidePath).WithPeer(l.peer.Address, Name, ""))
+	if l.calling {
+		return clock.Never, false // its answer kicks us
+	}
+	for _, r := range *l.rails.Load() {
+		if r.dialling {
+			return clock.Never, false
+		}
+	}
+	return clock.Never, true
+}

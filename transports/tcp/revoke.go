@@ -1,0 +1,64 @@
+package tcp
+
+import (
+	"context"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Revoke is the owner's fence. On every lane by which the peer (or any) reaches us it refuses the region's slices from
+// now on, waits for a piece under way into the region, and copies what is being sent out of it, so that at its return
+// nothing that began before reads or writes the bytes. It waits for no peer.
+//
+// With keep, slices that the peer accepts later work again: the lane gets a barrier, which the initiator passes back
+// behind everything that it had accepted before.
+func (t *Transport) Revoke(_ context.Context, key transport.LocalKey, peer *transport.Peer, keep bool) error {
+	r := t.regions.find(uint64(key))
+	if r == nil {
+		return errs.New(errs.AddressNotRegistered, "tcp.revoke", "no region with key %#x", uint64(key))
+	}
+	if !keep && peer == nil {
+		r.revoked.Store(true)
+	}
+	barrier := uint64(forever)
+	if keep {
+		barrier = t.barriers.Add(1)
+	}
+	for _, a := range t.attachments.of(peer) {
+		if !keep && peer != nil {
+			a.deny(r.key)
+		}
+		for _, l := range a.openLanes() {
+			l.revoke(r.key, barrier)
+		}
+	}
+	return nil
+}
+
+// deny closes a region for a peer's future lanes.
+func (a *attachment) deny(key uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.denied == nil {
+		a.denied = map[uint64]bool{}
+	}
+	a.denied[key] = true
+}
+
+func (l *lane) revoke(key, barrier uint64) {
+	l.copyMu.Lock() // waits for the piece under way
+	l.in.bar(key, barrier)
+	l.changed = true
+	l.mu.Lock()
+	l.reads.refuse(key)
+	if barrier != forever {
+		l.postLocked(header{kind: kindBarrier, seq: barrier})
+	}
+	l.mu.Unlock()
+	l.copyMu.Unlock()
+	l.writeMu.Lock() // waits for the call under way
+	l.tx.quietenRegion(key)
+	l.writeMu.Unlock()
+	l.pump(submitBudget)
+}

@@ -1,0 +1,146 @@
+package tcp
+
+import (
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// dataBytes is the payload of one DATA frame: what a more urgent READ, an acknowledgement or a revocation waits for.
+const dataBytes = 256 << 10
+
+// readJob is a READ slice that a peer has asked for.
+type readJob struct {
+	seq, key, offset uint64
+	length, sent     uint32
+	refused          errs.Code // a revocation came between
+}
+
+// readQueue holds the READs of a lane by class. Guarded by lane.mu. Its size is bounded by the peer's credit.
+type readQueue struct {
+	byClass [3]fifo
+	count   int
+	bytes   uint64
+}
+
+// fifo is a queue in a slice that is used again.
+type fifo struct {
+	jobs []readJob
+	head int
+}
+
+func (f *fifo) push(j readJob) {
+	if f.head > 0 && f.head == len(f.jobs) {
+		f.jobs, f.head = f.jobs[:0], 0
+	} else if f.head > 64 && f.head > len(f.jobs)/2 {
+		f.jobs, f.head = f.jobs[:copy(f.jobs, f.jobs[f.head:])], 0
+	}
+	f.jobs = append(f.jobs, j)
+}
+
+func (f *fifo) front() *readJob {
+	if f.head == len(f.jobs) {
+		return nil
+	}
+	return &f.jobs[f.head]
+}
+
+// readsCame queues what the peer asks for, within its credit.
+func (l *lane) readsCame() *errs.Error {
+	x := &l.rx
+	sum, ok := sumLengths(x.table, sliceMax)
+	if !ok {
+		return l.protocolError("READ of an impossible length")
+	}
+	l.copyMu.Lock()
+	defer l.copyMu.Unlock()
+	if err := l.advance(x.head.seq, len(x.table)); err != nil {
+		return err
+	}
+	l.in.applied = l.in.began
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := &l.reads
+	if q.count+len(x.table) > l.t.settings.CreditRequests || q.bytes+sum > l.t.settings.CreditBytes {
+		return l.protocolError("READs beyond the credit of %d slices and %d bytes", l.t.settings.CreditRequests, l.t.settings.CreditBytes)
+	}
+	for i, r := range x.table {
+		job := readJob{seq: x.head.seq + uint64(i), key: r.id, offset: r.offset, length: r.length}
+		if len(l.in.bars) > 0 && l.in.bars[r.id] != 0 {
+			job.refused = errs.AddressNotRegistered
+		}
+		q.byClass[min(r.extra, 2)].push(job)
+	}
+	q.count += len(x.table)
+	q.bytes += sum
+	l.dirty.Store(true)
+	return nil
+}
+
+// refuse makes the queued READs of a region fail, those in their middle too.
+func (q *readQueue) refuse(key uint64) {
+	for c := range q.byClass {
+		f := &q.byClass[c]
+		for i := f.head; i < len(f.jobs); i++ {
+			if f.jobs[i].key == key {
+				f.jobs[i].refused = errs.AddressNotRegistered
+			}
+		}
+	}
+}
+
+// formData makes one frame of READ payload, of the most urgent class that waits. Holds writeMu and mu.
+func (l *lane) formData(x *transmitter) {
+	q := &l.reads
+	if q.count == 0 {
+		return
+	}
+	head, bytes := x.head[:headerBytes], 0
+	for c := range q.byClass {
+		for f := &q.byClass[c]; bytes < dataBytes && x.slices < recordsMax; {
+			j := f.front()
+			if j == nil {
+				break
+			}
+			addr, code := l.t.regions.locate(j.key, j.offset, j.length, false)
+			if j.refused != errs.OK {
+				code = j.refused
+			}
+			if code != errs.OK {
+				x.ctl = appendFrame(x.ctl, header{kind: kindNack}, record{id: j.seq, length: uint32(code)})
+				q.pop(f, j)
+				continue
+			}
+			size := min(int(j.length-j.sent), dataBytes-bytes)
+			n := len(head)
+			head = head[:n+recordBytes]
+			record{id: j.seq, offset: uint64(j.sent), length: uint32(size)}.put(head[n:])
+			x.keys[x.slices] = j.key
+			x.slices++
+			x.add(addr+uintptr(j.sent), size)
+			bytes += size
+			if j.sent += uint32(size); j.sent == j.length {
+				q.pop(f, j)
+			}
+		}
+		if bytes > 0 { // classes do not share a frame, so that an urgent one is not longer than it must be
+			break
+		}
+	}
+	if bytes > 0 {
+		x.setHead(header{kind: kindData, count: uint16(x.slices), length: uint32(bytes)}, head)
+	}
+}
+
+func (q *readQueue) pop(f *fifo, j *readJob) {
+	q.count--
+	q.bytes -= uint64(j.length)
+	f.head++
+}
+
+// quietenRegion copies what has not left of the region's bytes in the frame under way. Holds writeMu.
+func (x *transmitter) quietenRegion(key uint64) {
+	for k := range x.slices {
+		if x.keys[k] == key {
+			x.quieten(k)
+		}
+	}
+}

@@ -1,0 +1,272 @@
+package tcp
+
+import (
+	"sync/atomic"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+const (
+	stripeBytes = 64 << 10  // slices from here on go to the lane that has least to do; smaller ones share system calls
+	crowdBytes  = 256 << 10 // with more than this on it, the first lane is avoided by small slices too
+)
+
+// Scratch[0] of an accepted slice names its lane's slot and its number there.
+const (
+	seqBits = 44
+	seqMask = 1<<seqBits - 1
+)
+
+// Submit takes a prefix of slices, which all are of one rail, and writes what fits into a budget at once. It never
+// waits. A stale generation takes nothing and owes no Ready: its RailDown has been or is about to be told.
+func (t *Transport) Submit(list []*transport.Slice) int {
+	if len(list) == 0 || t.closed.Load() {
+		return 0
+	}
+	set := t.setOf(list[0].Rail)
+	if set == nil {
+		return 0
+	}
+	var w *worker
+	n := 0
+	for more := true; more && n < len(list); {
+		var k int
+		l := set.choose(list[n])
+		k, more = l.accept(list[n:], &w)
+		n += k
+	}
+	for _, group := range &set.groups {
+		for _, l := range group {
+			if l.dirty.Load() && !l.wantOut.Load() {
+				l.pump(submitBudget)
+			}
+		}
+	}
+	if w != nil {
+		t.give(w)
+	}
+	return n
+}
+
+func (t *Transport) setOf(r transport.Rail) *laneSet {
+	l := t.linkAt(r.Link)
+	if l == nil {
+		return nil
+	}
+	rails := *l.rails.Load()
+	if int(r.Index) >= len(rails) {
+		return nil
+	}
+	if set := rails[r.Index].live.Load(); set != nil && set.generation == r.Generation {
+		return set
+	}
+	return nil
+}
+
+func (s *laneSet) choose(first *transport.Slice) *lane {
+	lanes := s.groups[groupOf(first.Class)]
+	best := lanes[0]
+	if len(lanes) == 1 {
+		return best
+	}
+	least := best.load()
+	if first.Length < stripeBytes && least <= crowdBytes {
+		return best
+	}
+	for _, l := range lanes[1:] {
+		if n := l.load(); n < least {
+			best, least = l, n
+		}
+	}
+	return best
+}
+
+func (l *lane) load() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.out.bytes
+}
+
+// accept takes slices while they belong on this lane and there is room. more says that the rest may fit on another.
+func (l *lane) accept(list []*transport.Slice, w **worker) (n int, more bool) {
+	group := groupOf(list[0].Class)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return 0, false
+	}
+	for n < len(list) {
+		s := list[n]
+		if n > 0 && (groupOf(s.Class) != group || s.Length >= stripeBytes || l.out.bytes > crowdBytes) {
+			return n, true
+		}
+		if code := l.t.regions.local(s); code != errs.OK || s.Length == 0 || s.Length > l.t.settings.SliceBytes {
+			if *w == nil {
+				*w = l.t.borrow()
+			}
+			(*w).add(l, s, 0, l.localError(s, code))
+			n++
+			continue
+		}
+		seq, ok := l.out.accept(s)
+		if !ok {
+			l.set.owes.Store(true) // something is outstanding here, so somebody will look
+			return n, false
+		}
+		atomic.StoreUint64(&s.Scratch[0], uint64(l.slot)<<seqBits|seq)
+		l.busy.Store(true)
+		l.dirty.Store(true)
+		n++
+	}
+	return n, false
+}
+
+func (l *lane) localError(s *transport.Slice, code errs.Code) *errs.Error {
+	e := errs.New(errs.InvalidArgument, "tcp.submit", "slice of %d bytes, 1 to %d are possible", s.Length, l.t.settings.SliceBytes)
+	if code != errs.OK {
+		e = errs.New(code, "tcp.submit", "local end %#x+%d is not inside its registered region or must not be written", s.Local, s.Length)
+	}
+	return e.WithScope(errs.ScopeSlice, errs.SideLocal).WithPeer(l.peerName(), Name, l.railName())
+}
+
+// Withdraw asks for the completions of accepted slices. What has not left completes at once, a READ does as soon as no
+// piece is under way into its destination, a WRITE that has left does when the peer has told.
+func (t *Transport) Withdraw(list []*transport.Slice) {
+	w := t.borrow()
+	var last *lane
+	var asked []record
+	for _, s := range list {
+		word := atomic.LoadUint64(&s.Scratch[0])
+		l := t.laneAt(uint32(word >> seqBits))
+		if l == nil || l.serving {
+			continue // completed, or its lane is broken and a fence asks already
+		}
+		if l != last {
+			last.ask(asked)
+			last, asked = l, asked[:0]
+		}
+		if seq := word & seqMask; l.withdraw(w, s, seq) {
+			asked = append(asked, record{id: seq})
+		}
+	}
+	last.ask(asked)
+	t.give(w)
+}
+
+// withdraw deals with one slice and reports whether the peer must be asked.
+func (l *lane) withdraw(w *worker, s *transport.Slice, seq uint64) bool {
+	l.copyMu.Lock() // a READ's piece under way ends first
+	l.mu.Lock()
+	o := &l.out
+	if seq < o.head || seq >= o.tail || o.at(seq).slice != s {
+		l.mu.Unlock()
+		l.copyMu.Unlock()
+		return false
+	}
+	e := o.at(seq)
+	switch {
+	case seq >= o.next:
+		o.drop(seq)
+	case e.op == transport.Read:
+		o.finish(e) // its number goes when its payload has gone by
+		l.changed = true
+	case !e.asked:
+		e.asked = true
+		o.asked++
+	}
+	left := e.slice == nil
+	l.mu.Unlock()
+	l.copyMu.Unlock()
+	if left {
+		w.add(l, s, 0, l.withdrawn())
+		l.room(w)
+		return false
+	}
+	l.writeMu.Lock() // the source becomes quiet now; a frame that was begun still ends with the right bytes
+	if k := seq - l.tx.first; k < uint64(l.tx.slices) {
+		l.tx.quieten(int(k))
+	}
+	l.writeMu.Unlock()
+	return true
+}
+
+// ask sends withdrawals of this lane's slices on every lane of the link. A nil lane asks nothing.
+func (l *lane) ask(asked []record) {
+	for len(asked) > 0 {
+		k := min(len(asked), recordsMax)
+		l.link.broadcast(header{kind: kindWithdraw, seq: l.id}, asked[:k]...)
+		asked = asked[k:]
+		l.link.kick()
+	}
+}
+
+// Fence ends a rail's generation: its lanes take nothing more, and what they carry completes when the peer has told
+// what landed.
+func (t *Transport) Fence(r transport.Rail) {
+	set := t.setOf(r)
+	if set == nil {
+		return
+	}
+	set.each(func(l *lane) {
+		l.broke(errs.New(errs.Withdrawn, "tcp.fence", "rail was given up").WithScope(errs.ScopeRail, errs.SideLocal).
+			WithPeer(l.peerName(), Name, l.railName()))
+	})
+}
+
+// Poll reads and writes the initiator's lanes that have something outstanding, without blocking, and keeps the workers
+// asleep about them until Arm. It returns how many lanes had something.
+func (t *Transport) Poll(budget int) int {
+	if !t.polling.Load() {
+		t.polling.Store(true)
+	}
+	var w *worker
+	found := 0
+	for _, l := range *t.dialled.Load() {
+		if !l.busy.Load() && !l.deaf.Load() {
+			continue
+		}
+		if w == nil {
+			w = t.borrow()
+		}
+		if l.poll(w) {
+			found++
+		}
+		if found >= budget {
+			break
+		}
+	}
+	if w != nil {
+		t.give(w)
+	}
+	return found
+}
+
+func (l *lane) poll(w *worker) bool {
+	l.mu.Lock()
+	if l.out.idle() && l.waits == 0 {
+		l.busy.Store(false)
+	}
+	l.mu.Unlock()
+	l.disarm()
+	if l.wantOut.Load() {
+		l.dirty.Store(true)
+		l.pump(submitBudget)
+	}
+	if !l.readMu.TryLock() {
+		return false
+	}
+	n, _ := l.drain(w, workerBudget)
+	l.readMu.Unlock()
+	return n > 0
+}
+
+// Arm gives the lanes back to the workers.
+func (t *Transport) Arm() {
+	t.polling.Store(false)
+	for _, l := range *t.dialled.Load() {
+		if !l.isArmed() {
+			l.arm()
+		}
+	}
+}

@@ -1,0 +1,261 @@
+package tcp
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Name of this transport in settings, metrics and errors.
+const Name = "tcp"
+
+// Factory makes tcp transports; see transport.Factory.
+type Factory struct{}
+
+var (
+	_ transport.Factory   = Factory{}
+	_ transport.Transport = (*Transport)(nil)
+	_ transport.Poller    = (*Transport)(nil)
+	_ transport.Notifier  = (*Transport)(nil)
+	_ transport.Prober    = (*Transport)(nil)
+	_ transport.Explainer = (*Transport)(nil)
+)
+
+// Name returns "tcp".
+func (Factory) Name() string { return Name }
+
+// Check reports why TCP sockets cannot work here: never, on a Linux that lets us make one.
+func (Factory) Check() error {
+	fd, err := newSocket(netip.IPv4Unspecified())
+	if err != nil {
+		return errs.Wrap(errs.DeviceNotFound, "tcp.check", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
+	return unix.Close(fd)
+}
+
+// Open listens on the configured addresses and starts the workers. config is Settings, *Settings or nil.
+func (Factory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+	var s Settings
+	switch c := config.(type) {
+	case nil:
+	case Settings:
+		s = c
+	case *Settings:
+		if c != nil {
+			s = *c
+		}
+	default:
+		return nil, errs.New(errs.InvalidArgument, "tcp.open", "settings are a %T, not tcp.Settings", config)
+	}
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	return open(s.withDefaults(), host, sink)
+}
+
+// Transport moves slices over TCP. All methods may be called from any goroutine.
+type Transport struct {
+	settings Settings
+	host     transport.Host
+	sink     transport.Sink
+	self     transport.Peer
+	regions  *regions
+
+	epfd, stopFd int
+	listeners    []*listener
+	workers      sync.WaitGroup
+	running      sync.WaitGroup // links; Attach adds under linkMu
+	tasks        sync.WaitGroup // goroutines of single calls, see spawn
+	quit         context.Context
+	cancel       context.CancelFunc
+
+	polling  atomic.Bool // waiters look at the initiator's lanes themselves
+	spinning atomic.Int32
+	spinners int32
+
+	spareMu sync.Mutex
+	spare   []*worker
+	ending  bool // no new tasks
+
+	laneMu    sync.Mutex
+	lanes     atomic.Pointer[[]*lane] // by slot, copied on change
+	freeSlots []uint32
+	dialled   atomic.Pointer[[]*lane] // the initiator's, for Poll
+	nextLane  atomic.Uint64
+
+	linkMu sync.Mutex
+	links  atomic.Pointer[[]*link] // by number-1, copied on change; nil once detached
+
+	attachments attachments
+	strangers   atomic.Int32  // accepted and not greeted
+	barriers    atomic.Uint64 // the last one of Revoke
+	ended       chan struct{} // closed when Close is done
+	closed      atomic.Bool
+	closeOnce   sync.Once
+}
+
+func open(s Settings, host transport.Host, sink transport.Sink) (_ *Transport, err error) {
+	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), regions: newRegions(), epfd: -1, stopFd: -1,
+		spinners: int32(runtime.GOMAXPROCS(0) / 2), spare: make([]*worker, 0, 8)}
+	t.quit, t.cancel = context.WithCancel(context.Background())
+	t.lanes.Store(new([]*lane))
+	t.dialled.Store(new([]*lane))
+	t.links.Store(new([]*link))
+	t.attachments.init(t)
+	defer func() {
+		if err != nil {
+			t.closeSockets()
+			t.cancel()
+		}
+	}()
+	if t.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, openError(err)
+	}
+	if t.stopFd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return nil, openError(err)
+	}
+	event := unix.EpollEvent{Events: unix.EPOLLIN, Pad: tagStop}
+	if err = unix.EpollCtl(t.epfd, unix.EPOLL_CTL_ADD, t.stopFd, &event); err != nil {
+		return nil, openError(err)
+	}
+	addresses, err := s.addresses()
+	if err != nil {
+		return nil, err
+	}
+	for i, a := range addresses {
+		if err = t.listen(i, a); err != nil {
+			return nil, err
+		}
+	}
+	for range s.Workers {
+		t.workers.Add(1)
+		go t.work()
+	}
+	return t, nil
+}
+
+func openError(err error) error {
+	return errs.Wrap(errs.Internal, "tcp.open", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+}
+
+// Info describes the transport: host memory to host memory, any alignment.
+func (t *Transport) Info() transport.Info {
+	info := transport.Info{Name: Name, SliceMax: t.settings.SliceBytes, SliceBest: min(t.settings.SliceBytes, 512<<10),
+		Alignment: 1, SlicesMax: t.settings.CreditRequests, FenceWithin: int64(time.Second)}
+	info.Pairs[mem.Host][mem.Host] = true
+	return info
+}
+
+// Register makes a region of host memory usable; the descriptor is 32 bytes and holds no address.
+func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
+	switch {
+	case t.closed.Load():
+		return 0, nil, closedError("tcp.register")
+	case m.Kind != mem.Host:
+		return 0, nil, errs.New(errs.InvalidArgument, "tcp.register", "%v memory cannot be reached by sockets", m.Kind)
+	case m.Addr == 0 || m.Size == 0 || uint64(m.Addr)+m.Size < m.Size:
+		return 0, nil, errs.New(errs.InvalidArgument, "tcp.register", "no memory at %#x with %d bytes", m.Addr, m.Size)
+	}
+	r := t.regions.add(m)
+	return transport.LocalKey(r.key), r.describe(t.self.Incarnation), nil
+}
+
+// Deregister forgets a region. Peers that still name it are refused.
+func (t *Transport) Deregister(_ context.Context, key transport.LocalKey) error {
+	if !t.regions.remove(uint64(key)) {
+		return errs.New(errs.AddressNotRegistered, "tcp.deregister", "no region with key %#x", uint64(key))
+	}
+	return nil
+}
+
+// Import reads a peer's descriptor.
+func (t *Transport) Import(link transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
+	l := t.linkAt(link)
+	if l == nil {
+		return 0, errs.New(errs.Stale, "tcp.import", "link %d has ended", link)
+	}
+	key, err := readDescriptor(d, l.peer.Incarnation)
+	if err != nil {
+		return 0, err.WithPeer(l.peer.Address, Name, "")
+	}
+	return key, nil
+}
+
+func closedError(op string) *errs.Error {
+	return errs.New(errs.EngineClosed, op, "transport is closed").WithScope(errs.ScopeTransport, errs.SideLocal)
+}
+
+// Explain tells the rails of a link and their state, a line each.
+func (t *Transport) Explain(link transport.Link) string {
+	if l := t.linkAt(link); l != nil {
+		return l.explain()
+	}
+	return fmt.Sprintf("tcp: link %d has ended", link)
+}
+
+// addLane puts a lane into the table that epoll's numbers point into.
+func (t *Transport) addLane(l *lane) {
+	t.laneMu.Lock()
+	defer t.laneMu.Unlock()
+	lanes := append([]*lane(nil), *t.lanes.Load()...)
+	if n := len(t.freeSlots); n > 0 {
+		l.slot, t.freeSlots = t.freeSlots[n-1], t.freeSlots[:n-1]
+	} else {
+		l.slot, lanes = uint32(len(lanes)), append(lanes, nil)
+	}
+	lanes[l.slot] = l
+	t.lanes.Store(&lanes)
+}
+
+// offer makes an open lane of ours visible to Poll.
+func (t *Transport) offer(l *lane) {
+	t.laneMu.Lock()
+	defer t.laneMu.Unlock()
+	dialled := append(append([]*lane(nil), *t.dialled.Load()...), l)
+	t.dialled.Store(&dialled)
+}
+
+func (t *Transport) dropLane(l *lane) {
+	t.laneMu.Lock()
+	defer t.laneMu.Unlock()
+	lanes := append([]*lane(nil), *t.lanes.Load()...)
+	if lanes[l.slot] != l {
+		return
+	}
+	lanes[l.slot] = nil
+	t.freeSlots = append(t.freeSlots, l.slot)
+	t.lanes.Store(&lanes)
+	dialled := make([]*lane, 0, len(*t.dialled.Load()))
+	for _, other := range *t.dialled.Load() {
+		if other != l {
+			dialled = append(dialled, other)
+		}
+	}
+	t.dialled.Store(&dialled)
+}
+
+func (t *Transport) laneAt(slot uint32) *lane {
+	lanes := *t.lanes.Load()
+	if uint64(slot) < uint64(len(lanes)) {
+		return lanes[slot]
+	}
+	return nil
+}
+
+func (t *Transport) linkAt(n transport.Link) *link {
+	links := *t.links.Load()
+	if i := uint64(n) - 1; i < uint64(len(links)) {
+		return links[i]
+	}
+	return nil
+}

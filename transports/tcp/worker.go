@@ -1,0 +1,213 @@
+package tcp
+
+import (
+	"runtime"
+	"runtime/debug"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// worker collects completions while locks are held and hands them to the core when they are not. Each goroutine of the
+// transport has one; callers of Poll and Submit borrow one.
+type worker struct {
+	t     *Transport
+	ended []transport.Completion
+	rails []transport.Rail
+	event [4]unix.EpollEvent
+}
+
+func (t *Transport) newWorker() *worker {
+	return &worker{t: t, ended: make([]transport.Completion, 0, 256), rails: make([]transport.Rail, 0, 4)}
+}
+
+// add notes a completion. Any lock may be held.
+func (w *worker) add(l *lane, s *transport.Slice, bytes uint64, err *errs.Error) {
+	w.ended = append(w.ended, transport.Completion{Slice: s, Bytes: bytes, Err: err})
+}
+
+// ready notes that a rail takes slices again.
+func (w *worker) ready(set *laneSet) { w.rails = append(w.rails, set.id()) }
+
+// flush tells the core. No lock that Submit, Withdraw, Fence or Poll needs may be held: the core may call them.
+func (w *worker) flush() {
+	if len(w.ended) > 0 {
+		w.t.sink.Complete(w.ended)
+		clear(w.ended)
+		w.ended = w.ended[:0]
+	}
+	for _, r := range w.rails {
+		w.t.sink.Ready(r)
+	}
+	w.rails = w.rails[:0]
+}
+
+// borrow gives a worker to a caller; give takes it back.
+func (t *Transport) borrow() *worker {
+	t.spareMu.Lock()
+	defer t.spareMu.Unlock()
+	if n := len(t.spare); n > 0 {
+		w := t.spare[n-1]
+		t.spare = t.spare[:n-1]
+		return w
+	}
+	return t.newWorker()
+}
+
+func (t *Transport) give(w *worker) {
+	w.flush()
+	t.spareMu.Lock()
+	defer t.spareMu.Unlock()
+	if len(t.spare) < cap(t.spare) {
+		t.spare = append(t.spare, w)
+	}
+}
+
+// spawn runs f on a goroutine that Close waits for. It reports false, and runs nothing, once Close has begun to wait.
+func (t *Transport) spawn(f func()) bool {
+	t.spareMu.Lock()
+	defer t.spareMu.Unlock()
+	if t.ending {
+		return false
+	}
+	t.tasks.Add(1)
+	go func() {
+		defer t.tasks.Done()
+		defer t.guard()
+		f()
+	}()
+	return true
+}
+
+// guard ends a goroutine that panicked instead of the process it is a guest of.
+func (t *Transport) guard() {
+	if p := recover(); p != nil {
+		t.host.Log().Error("tcp: internal error", "panic", p, "stack", string(debug.Stack()))
+	}
+}
+
+// Tags of epoll events: what the number beside it names.
+const (
+	tagLane = iota
+	tagListener
+	tagStop
+)
+
+func epollModify(epfd, fd int, event *unix.EpollEvent) {
+	_, _, _ = unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(epfd), unix.EPOLL_CTL_MOD, uintptr(fd), uintptr(unsafe.Pointer(event)), 0, 0)
+}
+
+// work is the life of one of the transport's goroutines: wait for lanes, serve each until it is dry. It ends when the
+// stop descriptor becomes readable.
+func (t *Transport) work() {
+	defer t.workers.Done()
+	defer t.guard()
+	w := t.newWorker()
+	for {
+		n, err := unix.EpollWait(t.epfd, w.event[:], -1)
+		if err == unix.EINTR {
+			continue
+		} else if err != nil {
+			t.host.Log().Error("tcp: epoll_wait", "error", err)
+			return
+		}
+		for i := range n {
+			e := &w.event[i]
+			switch e.Pad {
+			case tagStop:
+				return
+			case tagListener:
+				t.accept(int(e.Fd))
+			default:
+				if l := t.laneAt(uint32(e.Fd)); l != nil {
+					t.serve(w, l, e.Events, n == 1)
+				}
+			}
+		}
+	}
+}
+
+// serve handles an event of a lane. Whoever reads the lane meanwhile arms it afterwards.
+func (t *Transport) serve(w *worker, l *lane, events uint32, alone bool) {
+	l.take(false)
+	if events&unix.EPOLLOUT != 0 || l.wantOut.Load() {
+		l.dirty.Store(true)
+		l.pump(workerBudget)
+	}
+	if !l.readMu.TryLock() {
+		if l.wantOut.Load() {
+			l.arm()
+		}
+		return
+	}
+	l.take(true)
+	open := true
+	for turns := 0; open && turns < 64; turns++ {
+		var n int
+		if n, open = l.drain(w, workerBudget); n == 0 && open && alone {
+			n, open = t.spin(w, l)
+		}
+		w.flush()
+		if n == 0 {
+			break
+		}
+	}
+	suspended := l.rx.asking
+	l.release()
+	l.readMu.Unlock()
+	if open && !suspended {
+		l.arm()
+	}
+}
+
+// spin waits a little for more bytes on a lane that is dry: for an answer that comes within the time that going to sleep
+// and being woken takes (40 to 100 µs where the core has to leave its idle state). It returns what drain does. At most
+// every other core spins, and after failures in a row most turns do without.
+func (t *Transport) spin(w *worker, l *lane) (n int, open bool) {
+	if t.settings.Spin <= 0 || l.rx.asking || l.wantOut.Load() || l.rx.luck.skip() {
+		return 0, true
+	}
+	if t.spinning.Add(1) > t.spinners {
+		t.spinning.Add(-1)
+		return 0, true
+	}
+	defer t.spinning.Add(-1)
+	end := clock.Now().Add(t.settings.Spin)
+	for i := 1; ; i++ {
+		if n, open = l.drain(w, workerBudget); n > 0 || !open {
+			l.rx.luck.hit()
+			return n, open
+		}
+		if i%8 == 0 {
+			if clock.Now() >= end {
+				l.rx.luck.miss()
+				return 0, true
+			}
+			runtime.Gosched()
+		}
+	}
+}
+
+// luck remembers whether spinning on a lane has paid.
+type luck struct{ misses, skips uint32 }
+
+func (k *luck) hit() { k.misses, k.skips = 0, 0 }
+
+func (k *luck) miss() {
+	k.misses++
+	if k.misses > 2 {
+		k.skips = 1 << min(k.misses-2, 8)
+	}
+}
+
+func (k *luck) skip() bool {
+	if k.skips > 0 {
+		k.skips--
+		return true
+	}
+	return false
+}
