@@ -1,0 +1,98 @@
+"""What the Python tests share: engines in pairs, memory that is checked twice, and peers in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+from oracle import Memory
+from peers import Peer
+
+import tent
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """A new seed for each run; printed when the test fails. TENT_SEED repeats one."""
+    value = int(os.environ.get("TENT_SEED") or random.SystemRandom().randrange(1 << 32))
+    request.node.add_report_section("call", "seed", f"TENT_SEED={value}")
+    return value
+
+
+@pytest.fixture
+def keep() -> Iterator[Callable[[T], T]]:
+    """Holds what must live until the engines have closed: a Region that is dropped unclosed is a ResourceWarning."""
+    held: list[object] = []
+
+    def hold(thing: T) -> T:
+        held.append(thing)
+        return thing
+
+    yield hold
+    held.clear()
+
+
+@pytest.fixture
+def engines(keep: object) -> Iterator[Callable[..., tent.Engine]]:
+    """Makes engines; they are closed, and their memory is released, at the end."""
+    made: list[tent.Engine] = []
+
+    def make(**settings: Any) -> tent.Engine:
+        made.append(tent.Engine(**settings))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close(timeout=0)
+
+
+class Pair:
+    """Two engines of this process: `near` moves, `far` offers `theirs` as region "kv"."""
+
+    def __init__(self, make: Callable[..., tent.Engine], size: int, seed: int, alignment: int = 0) -> None:
+        self.near, self.far = make(name="near"), make(name="far")
+        self.mine, self.theirs = Memory(size, seed, alignment), Memory(size, seed + 1, alignment)
+        self.local = self.near.register(self.mine.view)
+        self.offered = self.far.register(self.theirs.view, name="kv")
+        self.peer = self.near.open(self.far.address)
+        self.remote = self.peer["kv"]
+
+    def check(self) -> None:
+        """Both sides, every byte."""
+        self.mine.check()
+        self.theirs.check()
+
+
+@pytest.fixture
+def pair(engines: Callable[..., tent.Engine], seed: int) -> Iterator[Callable[..., Pair]]:
+    """Makes pairs. Their memory is looked at once more after the engines have closed: nothing may land later."""
+    made: list[Pair] = []
+
+    def make(size: int = 1 << 20, alignment: int = 0) -> Pair:
+        made.append(Pair(engines, size, seed % 1000, alignment))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.near.close(timeout=0)
+        one.far.close(timeout=0)
+        one.check()
+
+
+@pytest.fixture
+def peers() -> Iterator[Callable[..., Peer]]:
+    """Starts peers in processes of their own; they are killed at the end."""
+    started: list[Peer] = []
+
+    def start(**arguments: Any) -> Peer:
+        started.append(Peer(**arguments))
+        return started[-1]
+
+    yield start
+    for peer in started:
+        peer.end()

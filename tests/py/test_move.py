@@ -1,0 +1,269 @@
+"""Bytes arrive: every size, alignment, form and direction, every byte right and nothing outside touched."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conftest import Pair
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from oracle import Memory
+
+import tent
+
+SIZES = [1, 2, 7, 8, 63, 64, 511, 4095, 4096, 4097, 65_535, 65_536, 1 << 20, (1 << 20) + 1, 5_000_011]
+LARGE = [16 << 20, (64 << 20) - 3]
+
+
+@pytest.mark.parametrize("size", SIZES + LARGE)
+@pytest.mark.parametrize("alignment", [0, 1, 61])
+def test_write_and_read_bring_every_byte(pair: Callable[..., Pair], size: int, alignment: int) -> None:
+    if size in LARGE and alignment == 61:
+        pytest.skip("one odd alignment is enough at this size")
+    both = pair(size + 300, alignment)
+    assert both.near.write(both.local[100 : 100 + size], both.remote[37 : 37 + size]).result(60) == size
+    both.theirs.put(37, both.mine.model[100 : 100 + size])
+    both.check()
+    # Back, to another place, so that a READ that did nothing would show.
+    assert both.near.read(both.local[7 : 7 + size], both.remote[37 : 37 + size]).result(60) == size
+    both.mine.put(7, both.theirs.model[37 : 37 + size])
+    both.check()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_one_gibibyte(engines: Callable[..., tent.Engine], keep: Any) -> None:
+    size = 1 << 30
+    near, far = engines(), engines()
+    mine, theirs = Memory(size, 3), Memory(size, 4)
+    local, _ = keep(near.register(mine.view)), keep(far.register(theirs.view, name="kv"))
+    peer = near.open(far.address)
+    assert near.write(local, peer["kv"]).result(120) == size
+    theirs.model = mine.model
+    theirs.check()
+    mine.check()
+
+
+def test_a_loose_buffer_inside_a_region_is_a_local_operand(pair: Callable[..., Pair]) -> None:
+    both = pair(4096)
+    inside = both.mine.view[1000:3000]
+    assert both.near.write(inside, both.remote[0:2000]).result(10) == 2000
+    both.theirs.put(0, both.mine.model[1000:3000])
+    both.check()
+
+
+def test_whole_regions_and_addresses(pair: Callable[..., Pair]) -> None:
+    both = pair(8192)
+    both.near.write(both.local, both.remote).result(10)
+    both.theirs.put(0, both.mine.model)
+    both.check()
+    by_address = both.peer.memory(both.remote.address + 5, 100)
+    both.near.read(both.local[0:100], by_address).result(10)
+    both.mine.put(0, both.theirs.model[5:105])
+    both.check()
+
+
+def test_a_segment_of_one_region_is_sliced_directly(pair: Callable[..., Pair]) -> None:
+    both = pair(4096)
+    with both.near.open(both.far.address + "/kv") as kv:
+        both.near.write(both.local[0:16], kv[4080:4096]).result(10)
+        both.theirs.put(4080, both.mine.model[0:16])
+    both.check()
+
+
+def test_own_memory_is_a_peer_too(engines: Callable[..., tent.Engine], keep: Any, seed: int) -> None:
+    engine = engines()
+    here, there = Memory(10_000, seed), Memory(10_000, seed + 1)
+    source, target = keep(engine.register(here.view)), keep(engine.register(there.view, name="target"))
+    engine.write(source[10:5010], target[20:5020]).result(10)
+    there.put(20, here.model[10:5010])
+    with engine.open("") as self_segment:
+        engine.read(source[0:10], self_segment["target"][20:30]).result(10)
+    here.put(0, there.model[20:30])
+    engine.write_pages(source, [3], target, [9], page_bytes=1000).result(10)
+    there.put(9000, here.model[3000:4000])
+    here.check()
+    there.check()
+
+
+def test_allocated_memory_moves(engines: Callable[..., tent.Engine]) -> None:
+    near, far = engines(), engines()
+    with near.allocate(1 << 20) as local, far.allocate(1 << 20, name="kv") as offered:
+        local.view[:] = os.urandom(1 << 20)
+        with near.open(far.address) as peer:
+            near.write(local, peer["kv"]).result(10)
+            assert offered.view == local.view
+            assert local.view[:4096] != bytes(4096)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_ranges_in_any_order(pair: Callable[..., Pair], data: st.DataObject) -> None:
+    size = 1 << 16
+    both = pair(size)
+    n = data.draw(st.integers(1, 60))
+    # Destinations must not overlap, or the order would matter: cut the target into n pieces.
+    cuts = sorted({0, *(data.draw(st.integers(1, size - 1)) for _ in range(n))})
+    there = [(a, data.draw(st.integers(1, b - a))) for a, b in zip(cuts, [*cuts[1:], size])]
+    here = [data.draw(st.integers(0, size - length)) for _, length in there]
+    lengths = [length for _, length in there]
+    transfer = both.near.write_ranges(both.local, here, both.remote, array("I", [a for a, _ in there]), lengths)
+    assert transfer.result(30) == sum(lengths)
+    for (at, length), source in zip(there, here):
+        both.theirs.put(at, both.mine.model[source : source + length])
+    both.check()
+    back = both.near.read_ranges(both.local, [a for a, _ in there], both.remote, [a for a, _ in there], lengths)
+    assert back.result(30) == sum(lengths)
+    for at, length in there:
+        both.mine.put(at, both.theirs.model[at : at + length])
+    both.check()
+    both.near.close()
+    both.far.close()
+
+
+@pytest.mark.parametrize("n", [1, 16, 1024])
+def test_pages_land_where_the_table_says(pair: Callable[..., Pair], n: int, seed: int) -> None:
+    page = 640
+    both = pair(n * page)
+    source, target = list(range(n)), list(range(n))
+    random.Random(seed).shuffle(target)
+    assert both.near.write_pages(both.local, source, both.remote, target, page_bytes=page).result(30) == n * page
+    for a, b in zip(source, target):
+        both.theirs.put(b * page, both.mine.model[a * page : (a + 1) * page])
+    both.check()
+    random.Random(seed + 1).shuffle(source)
+    both.near.read_pages(both.local, source, both.remote, target, page_bytes=page).result(30)
+    for a, b in zip(source, target):
+        both.mine.put(a * page, both.theirs.model[b * page : (b + 1) * page])
+    both.check()
+
+
+def test_a_grid_moves_the_same_page_of_every_layer(engines: Callable[..., tent.Engine], keep: Any, seed: int) -> None:
+    layers, pages, page = 6, 32, 512
+    near, far = engines(), engines()
+    mine = [Memory(pages * page, seed + i) for i in range(layers)]
+    theirs = [Memory(pages * page, seed + 100 + i) for i in range(layers)]
+    local = near.pages([keep(near.register(m.view)) for m in mine], page)
+    for i, m in enumerate(theirs):
+        keep(far.register(m.view, name=f"layer{i}"))
+    with near.open(far.address) as peer:
+        remote = peer.pages([peer[f"layer{i}"] for i in range(layers)], page)
+        assert (len(local), len(remote)) == (pages, pages)
+        transfer = near.write_pages(local, [1, 2, 3], remote, [30, 0, 7], notify=("layers", "all"))
+        assert transfer.result(30) == 3 * layers * page == transfer.total_bytes
+        for m, t in zip(mine, theirs):
+            for a, b in ((1, 30), (2, 0), (3, 7)):
+                t.put(b * page, m.model[a * page : (a + 1) * page])
+            t.check()
+            m.check()
+    assert far.notifications.get(10).name == "layers"
+    assert far.notifications.drain() == []
+
+
+def test_a_strided_grid_takes_rows_out_of_wider_ones(pair: Callable[..., Pair]) -> None:
+    both = pair(64 * 64)
+    grid = both.near.pages(both.local, 8, stride=8, rows=4, row_stride=64, offset=512)
+    remote = both.peer.pages(both.remote, 8, stride=32, rows=4, row_stride=8)
+    both.near.write_pages(grid, [2], remote, [5]).result(10)
+    for row in range(4):
+        at = 512 + 2 * 8 + row * 64
+        both.theirs.put(5 * 32 + row * 8, both.mine.model[at : at + 8])
+    both.check()
+
+
+@pytest.mark.timeout(240)
+def test_a_hundred_thousand_pages_in_one_call(pair: Callable[..., Pair], seed: int) -> None:
+    n, page = 100_000, 64
+    both = pair(n * page)
+    target = list(range(n))
+    random.Random(seed).shuffle(target)
+    transfer = both.near.write_pages(both.local, range(n), both.remote, target, page_bytes=page)
+    assert transfer.result(120) == n * page
+    for a, b in enumerate(target):
+        both.theirs.model[b * page : (b + 1) * page] = both.mine.model[a * page : (a + 1) * page]
+    both.check()
+
+
+@pytest.mark.parametrize("n", [1, 2, 100, 4096])
+def test_a_batch_moves_all_of_its_requests(pair: Callable[..., Pair], n: int) -> None:
+    both = pair(n * 32)
+    with both.near.batch(notify=("batch", str(n))) as batch:
+        for i in range(n):
+            j = n - 1 - i
+            batch.write(both.local[i * 32 : i * 32 + 31], both.remote[j * 32 : j * 32 + 31])
+            both.theirs.put(j * 32, both.mine.model[i * 32 : i * 32 + 31])
+        assert len(batch) == n
+        assert batch.submit().result(60) == n * 31
+    assert both.far.notifications.get(10).message == str(n)
+    both.check()
+
+
+def test_a_batch_reaches_several_peers_or_nobody(engines: Callable[..., tent.Engine], keep: Any, seed: int) -> None:
+    near, others = engines(), [engines() for _ in range(3)]
+    mine = Memory(4096, seed)
+    local = keep(near.register(mine.view))
+    theirs = [Memory(4096, seed + 1 + i) for i in range(3)]
+    for engine, memory in zip(others, theirs):
+        keep(engine.register(memory.view, name="kv"))
+    segments = [near.open(engine.address) for engine in others]
+    with near.batch() as batch:
+        for i, segment in enumerate(segments):
+            batch.write(local[i : i + 1000], segment["kv"][2000:3000])
+        assert batch.submit().result(30) == 3000
+    for i, memory in enumerate(theirs):
+        memory.put(2000, mine.model[i : i + 1000])
+        memory.check()
+    with near.batch() as batch:  # left without submit: nothing moves
+        batch.write(local[0:10], segments[0]["kv"][0:10])
+    theirs[0].check()
+    with pytest.raises(tent.InvalidArgumentError):
+        batch.submit()
+
+
+def test_many_threads_many_transfers_both_directions(pair: Callable[..., Pair]) -> None:
+    threads, rounds, size = 4, 25, 3000
+    both = pair(2 * threads * rounds * size)
+    back = both.far.open(both.near.address)
+    mine_named = both.near.register(both.mine.view, name="mine")
+    failures: list[BaseException] = []
+
+    def work(thread: int) -> None:
+        try:
+            for i in range(rounds):
+                at = (thread * rounds + i) * size
+                forth = both.near.write(both.local[at : at + size], both.remote[at : at + size])
+                other = both.mine.size // 2 + at
+                over = both.far.write(both.offered[other : other + size], back["mine"][other : other + size])
+                assert forth.result(60) == over.result(60) == size
+        except BaseException as error:
+            failures.append(error)
+
+    running = [threading.Thread(target=work, args=(i,)) for i in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert failures == []
+    half = both.mine.size // 2
+    both.theirs.put(0, both.mine.model[:half])
+    both.mine.put(half, both.theirs.model[half:])
+    both.check()
+    mine_named.close()
+
+
+def test_every_class_and_hint_moves_bytes(pair: Callable[..., Pair]) -> None:
+    both = pair(4096)
+    name = both.near.write(both.local, both.remote).transports or ("",)
+    for i, priority in enumerate((tent.PRIO_HIGH, tent.PRIO_MEDIUM, tent.PRIO_LOW)):
+        both.near.write(both.local[i : i + 1], both.remote[i : i + 1], priority=priority, timeout=10).result(10)
+    both.theirs.put(0, both.mine.model)
+    if name[0] == "tcp":
+        for hint in ("tcp", tent.TransportType.TCP, 7):
+            both.near.write(both.local, both.remote, hint=hint).result(10)
+    both.check()
