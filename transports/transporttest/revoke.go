@@ -145,6 +145,7 @@ func testRevokeOthers(t *testing.T, h Harness) {
 	local.Fill(tagMoved, 0, local.Size)
 	rail := p.c.Rail(t)
 	s := p.besiege(transport.Write, rail, local, safe, size)
+	s.await(t, 10)
 	for range 10 {
 		victim := p.c.Import(t, p.b.Register(t, 4*size, mem.GlobalReadWrite))
 		list := p.volley(transport.Write, rail, local, victim, 4, size)

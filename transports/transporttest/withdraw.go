@@ -35,8 +35,11 @@ func withdrawAll(t *testing.T, h Harness, op transport.Op) {
 		from, to = to, from
 	}
 	from.Fill(tagMoved, 0, from.Size)
-	withdrawn := 0
-	for range 10 {
+	withdrawn, rounds := 0, 10
+	if raceEnabled {
+		rounds = 3
+	}
+	for range rounds {
 		to.Fill(tagBefore, 0, to.Size)
 		list := p.volley(op, p.c.Rail(t), local, remote, n, size)
 		list = list[:p.c.Submit(list...)]
@@ -46,7 +49,7 @@ func withdrawAll(t *testing.T, h Harness, op transport.Op) {
 		withdrawn += len(failed)
 		p.stillQuiet(t, to, failed, size)
 	}
-	t.Logf("%d of %d slices were withdrawn before they were done", withdrawn, 10*n)
+	t.Logf("%d of %d slices were withdrawn before they were done", withdrawn, rounds*n)
 }
 
 func testWithdrawCompleted(t *testing.T, h Harness) {
