@@ -29,10 +29,17 @@ type batch struct {
 	uses    []*region // each with one use taken
 }
 
-// waiter parks one thread. wake has room for one token, so waking never blocks.
-type waiter struct{ wake chan struct{} }
+// waiter parks one thread. wake has room for one token, so waking never blocks. The timer is stopped between waits.
+type waiter struct {
+	wake  chan struct{}
+	timer *time.Timer
+}
 
-var waiters = sync.Pool{New: func() any { return &waiter{make(chan struct{}, 1)} }}
+var waiters = sync.Pool{New: func() any {
+	w := &waiter{make(chan struct{}, 1), time.NewTimer(time.Hour)}
+	w.timer.Stop()
+	return w
+}}
 
 // NewBatch makes a batch for up to capacity tasks. Free it with FreeBatch, at any time.
 func (e *Engine) NewBatch(capacity int) (dispatch.BatchID, error) {
@@ -65,6 +72,7 @@ func (e *Engine) newBatch(capacity int) (dispatch.BatchID, *errs.Error) {
 	}
 	b := e.batches[slot]
 	*b = batch{id: id, waiters: b.waiters[:0], uses: b.uses[:0]}
+	e.totals[slot].Store(0)
 	e.page.publish(id, dispatch.Completed, 0, 0, 0)
 	return id, nil
 }
@@ -124,6 +132,11 @@ func (e *Engine) enqueue(id dispatch.BatchID, c *call) (int, *errs.Error) {
 	if b.started == 0 {
 		b.started = now
 	}
+	total := uint64(0)
+	for i := range c.specs {
+		total += c.specs[i].Length
+	}
+	e.totals[id.Slot()].Add(total)
 	if b.ended || !b.counted {
 		b.ended, b.counted = false, true
 		e.active++

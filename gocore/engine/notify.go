@@ -190,9 +190,11 @@ func (n *notifier) send(o *outgoing) {
 		if port.notifier == nil || o.tries > 0 {
 			continue
 		}
-		o.peer.mu.Lock()
-		link := o.peer.links[i]
-		o.peer.mu.Unlock()
+		links := *o.peer.links.Load()
+		if i >= len(links) {
+			continue
+		}
+		link := links[i]
 		if link.id != 0 && port.notifier.Notify(link.link, o.message, func(err *errs.Error) { n.done(o, err) }) {
 			return
 		}

@@ -26,10 +26,12 @@ type peer struct {
 	ready   atomic.Bool                // joined: links attached, regions known
 	gone    atomic.Pointer[errs.Error] // why no transfer to it is possible any more
 
-	mu      sync.Mutex // guards what follows; never held while the engine's mutex is wanted by its holder
-	handles int
-	links   []attachment // by transport; link 0: not attached
-	fetch   sync.Mutex   // one description at a time
+	links atomic.Pointer[[]attachment] // by transport; link 0: not attached. Replaced as a whole under mu
+
+	// mu guards attaching and the keys of remote regions. It comes before the engine's mutex; transports are called under it.
+	mu      sync.Mutex
+	fetch   sync.Mutex // one description at a time
+	handles int        // guarded by segmentTable.mu
 }
 
 type attachment struct {
@@ -74,45 +76,55 @@ func (p *peer) join(ctx context.Context) error {
 		}
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	var gone []func()
 	if !p.ready.Load() {
-		p.attach()
+		gone = p.attach()
 		p.ready.Store(true)
+	}
+	p.mu.Unlock()
+	for _, tell := range gone {
+		tell()
 	}
 	return nil
 }
 
-// attach starts a link on every transport that could reach the peer. The caller holds p.mu.
-func (p *peer) attach() {
+// attach starts a link on every transport that could reach the peer. The caller holds p.mu and runs what is returned
+// afterwards: news that the peer is gone.
+func (p *peer) attach() (gone []func()) {
 	e := p.engine
 	sameHost := p.identity.MachineID == e.machine
+	links := make([]attachment, len(e.ports))
 	for i, port := range e.ports {
 		if port.transport == nil {
-			p.links[i].why = port.reason
+			links[i].why = port.reason
 			continue
 		}
-		info := port.transport.Info()
+		info := &e.infos[i]
 		if info.SameHost && !sameHost {
-			p.links[i].why = "the peer is on another machine"
+			links[i].why = "the peer is on another machine"
 			continue
 		}
 		link, err := port.transport.Attach(p.identity)
 		if err != nil {
-			p.links[i].why = err.Error()
+			links[i].why = err.Error()
 			continue
 		}
 		e.mu.Lock()
 		id := e.core.AddLink(dispatch.LinkSpec{Peer: p.number, PeerName: p.identity.Address, Transport: port.index,
-			Link: link, Info: &e.infos[i], SameHost: sameHost})
+			Link: link, Info: info, SameHost: sameHost})
 		for int(id) >= len(e.linkPorts) {
 			e.linkPorts = append(e.linkPorts, nil)
 		}
 		e.linkPorts[id] = port
 		e.mu.Unlock()
-		p.links[i] = attachment{link: link, id: id}
-		port.attached(link, id, p)
+		links[i] = attachment{link: link, id: id}
+		if cause := port.attached(link, id, p); cause != nil {
+			gone = append(gone, func() { e.peerGone(p, cause) })
+		}
 	}
+	p.links.Store(&links)
 	e.planEpoch.Add(1)
+	return append(gone, e.turn)
 }
 
 // refresh asks the peer what it offers now.
@@ -242,15 +254,16 @@ func (p *peer) planFor(local *region, remote *remoteRegion, op transport.Op, hin
 func (p *peer) candidates(local *region, remote *remoteRegion) []plan.Candidate {
 	e := p.engine
 	sameHost := p.identity.MachineID == e.machine
+	links := *p.links.Load()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	list := make([]plan.Candidate, 0, len(e.ports))
 	for i, port := range e.ports {
-		c := plan.Candidate{Transport: uint8(i), Info: &e.infos[i], Link: p.links[i].id, Disabled: p.links[i].why,
+		c := plan.Candidate{Transport: uint8(i), Info: &e.infos[i], Link: links[i].id, Disabled: links[i].why,
 			LocalKey: local.keys[i], SameHost: sameHost, Self: p.identity.Self}
 		if descriptor := remote.Descriptors[port.name]; c.Link != 0 && len(descriptor) > 0 {
 			if remote.keys[i] == 0 {
-				key, err := port.transport.Import(p.links[i].link, descriptor)
+				key, err := port.transport.Import(links[i].link, descriptor)
 				if err != nil {
 					c.Disabled = err.Error()
 				}
@@ -277,11 +290,12 @@ func (e *Engine) peerGone(p *peer, cause *errs.Error) {
 // nothing of it is left.
 func (p *peer) detach() {
 	p.mu.Lock()
-	links := p.links
-	p.links = make([]attachment, len(links))
-	for i := range p.links {
-		p.links[i].why = "the segment was closed"
+	links := *p.links.Load()
+	none := make([]attachment, len(links))
+	for i := range none {
+		none[i].why = "the segment was closed"
 	}
+	p.links.Store(&none)
 	p.mu.Unlock()
 	e := p.engine
 	cause := errs.New(errs.InvalidEntry, "segment", "the segment was closed").WithScope(errs.ScopeLink, errs.SideLocal).

@@ -91,12 +91,11 @@ func (p *port) notice(n notice) {
 	p.engine.turn()
 }
 
-// attached makes a link known and delivers what came before it was.
-func (p *port) attached(link transport.Link, id plan.LinkID, to *peer) {
+// attached makes a link known and delivers what came before it was. It returns why the peer is gone if that was among it.
+func (p *port) attached(link transport.Link, id plan.LinkID, to *peer) (gone *errs.Error) {
 	p.mu.Lock()
 	p.links[link], p.peers[link] = id, to
 	rest := p.early[:0]
-	var gone *errs.Error
 	for _, n := range p.early {
 		if n.rail.Link != link {
 			rest = append(rest, n)
@@ -110,9 +109,7 @@ func (p *port) attached(link transport.Link, id plan.LinkID, to *peer) {
 	}
 	p.early = rest
 	p.mu.Unlock()
-	if gone != nil {
-		p.engine.peerGone(to, gone)
-	}
+	return gone
 }
 
 func (p *port) detached(link transport.Link) {

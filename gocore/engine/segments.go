@@ -179,7 +179,8 @@ func (e *Engine) peer(identity transport.Peer) *peer {
 	p := t.peers[key]
 	if p == nil || p.gone.Load() != nil {
 		t.numbers++
-		p = &peer{engine: e, number: t.numbers, identity: identity, links: make([]attachment, len(e.ports))}
+		p = &peer{engine: e, number: t.numbers, identity: identity}
+		p.links.Store(&[]attachment{})
 		t.peers[key] = p
 	}
 	p.handles++

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -10,12 +9,14 @@ import (
 )
 
 // A waiter first looks for its completions itself: waking a sleeping thread costs 10 to 80 µs, a small transfer less than
-// that. It spins only while that pays: for little outstanding, on more than one core, and less and less when it did not
-// help the last times.
+// that. It spins only while that pays: for little outstanding, on more than one core, and only about as long as such waits
+// have lasted lately. Where they last longer, because the cores are busy or the network is far, it parks at once, and one
+// wait in spinTry tries again.
 const (
-	spinFor   = 50 * time.Microsecond
-	spinBytes = 1 << 20 // more outstanding than this takes long enough to park
-	pollWork  = 64      // pieces of work in one look
+	spinMost  = 100 * time.Microsecond
+	spinBytes = 256 << 10 // more than this takes long enough to park
+	spinTry   = 32
+	pollWork  = 64 // pieces of work in one look
 )
 
 // Wait returns the state of a batch once it has ended, or after timeout. It never fails by time: the state says whether
@@ -31,10 +32,11 @@ func (e *Engine) Wait(id dispatch.BatchID, timeout time.Duration) dispatch.State
 	}
 	start := clock.Now()
 	state = e.spin(id, start.Add(min(timeout, e.spinLimit(id))))
-	if state.Terminal() {
-		return state
+	if !state.Terminal() {
+		state = e.park(id, start.Add(timeout))
 	}
-	return e.park(id, start.Add(timeout))
+	e.learn(id, start, state)
+	return state
 }
 
 // Progress looks once for completions and runs the core, for callers that poll. It returns how much it found.
@@ -50,12 +52,16 @@ func (e *Engine) Progress() int {
 	return n
 }
 
+// spinLimit is how long a wait for the batch may spin.
 func (e *Engine) spinLimit(id dispatch.BatchID) time.Duration {
-	c := e.page.cell(id.Slot())
-	if e.cores < 2 || e.spinMisses.Load() > 8 || atomic.LoadUint64(&c.pending) > 1024 {
+	if e.cores < 2 || e.totals[id.Slot()].Load() > spinBytes {
 		return 0
 	}
-	return spinFor
+	usual := time.Duration(e.usualWait.Load())
+	if usual > spinMost && e.waits.Add(1)%spinTry != 0 {
+		return 0
+	}
+	return spinMost
 }
 
 // spin polls the transports until the batch has ended or until passes, which moves on while work is found.
@@ -63,7 +69,6 @@ func (e *Engine) spin(id dispatch.BatchID, until clock.Time) dispatch.State {
 	if len(e.pollers) == 0 {
 		return e.page.state(id)
 	}
-	found := false
 	state := e.page.state(id)
 	for looks := 0; !state.Terminal(); looks++ {
 		n := 0
@@ -72,8 +77,7 @@ func (e *Engine) spin(id dispatch.BatchID, until clock.Time) dispatch.State {
 		}
 		if n > 0 {
 			e.turn()
-			found = true
-		} else if looks&15 == 15 && clock.Now() >= until {
+		} else if clock.Now() >= until {
 			break // no Gosched in here: a caller from Python is locked to its thread, which makes yielding cost 70 µs
 		}
 		state = e.page.state(id)
@@ -81,13 +85,15 @@ func (e *Engine) spin(id dispatch.BatchID, until clock.Time) dispatch.State {
 	for _, p := range e.pollers {
 		p.Arm()
 	}
-	switch misses := e.spinMisses.Load(); {
-	case state.Terminal() && found && misses > 0:
-		e.spinMisses.Store(misses / 2)
-	case !state.Terminal() && misses < 16:
-		e.spinMisses.Add(1)
-	}
 	return state
+}
+
+// learn keeps the usual length of waits for little, as a moving average over some eight of them.
+func (e *Engine) learn(id dispatch.BatchID, start clock.Time, state dispatch.State) {
+	if state.Terminal() && e.totals[id.Slot()].Load() <= spinBytes {
+		usual := e.usualWait.Load()
+		e.usualWait.Store(usual + (min(int64(clock.Now()-start), int64(8*spinMost))-usual)/8)
+	}
 }
 
 // park sleeps until the batch's end wakes it.
@@ -102,13 +108,13 @@ func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
 	b.waiters = append(b.waiters, w)
 	e.mu.Unlock()
 
-	timer := time.NewTimer(max(0, until.Sub(clock.Now())))
+	w.timer.Reset(max(0, until.Sub(clock.Now())))
 	select {
 	case <-w.wake:
-	case <-timer.C:
+	case <-w.timer.C:
 		e.leave(id, w)
 	}
-	timer.Stop()
+	w.timer.Stop()
 	waiters.Put(w)
 	return e.page.state(id)
 }
@@ -176,12 +182,12 @@ func (e *Engine) parkAny(ids []dispatch.BatchID, need int, timeout time.Duration
 	}
 	e.mu.Unlock()
 	if ended < need {
-		timer := time.NewTimer(timeout)
+		w.timer.Reset(timeout)
 		select {
 		case <-w.wake:
-		case <-timer.C:
+		case <-w.timer.C:
 		}
-		timer.Stop()
+		w.timer.Stop()
 	}
 	for _, id := range ids {
 		e.leave(id, w)

@@ -22,7 +22,7 @@ const patience = 20 * time.Second
 // world opens engines over one kind of transport; a test that passes over both says nothing about either.
 type world struct {
 	name string
-	open func(t *testing.T, settings map[string]any) *engine.Engine
+	open func(t testing.TB, settings map[string]any) *engine.Engine
 }
 
 // worlds are a simulated network that drives itself, and real sockets on loopback.
@@ -30,9 +30,9 @@ func worlds() []world {
 	return []world{{"sim", openSim()}, {"tcp", openTCP}}
 }
 
-func openSim() func(*testing.T, map[string]any) *engine.Engine {
+func openSim() func(testing.TB, map[string]any) *engine.Engine {
 	networks := map[string]*sim.Network{}
-	return func(t *testing.T, settings map[string]any) *engine.Engine {
+	return func(t testing.TB, settings map[string]any) *engine.Engine {
 		n := networks[t.Name()]
 		if n == nil {
 			n = sim.NewInline(1)
@@ -44,7 +44,7 @@ func openSim() func(*testing.T, map[string]any) *engine.Engine {
 	}
 }
 
-func openTCP(t *testing.T, settings map[string]any) *engine.Engine {
+func openTCP(t testing.TB, settings map[string]any) *engine.Engine {
 	return open(t, settings, all.Names(), func(c *config.Config) (plugs []engine.Plug) {
 		for _, entry := range all.Entries() {
 			plugs = append(plugs, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(c)})
@@ -54,7 +54,7 @@ func openTCP(t *testing.T, settings map[string]any) *engine.Engine {
 }
 
 // open starts an engine that is closed, and checked for what it could not take back, at the end of the test.
-func open(t *testing.T, settings map[string]any, built []string, plugs func(*config.Config) []engine.Plug) *engine.Engine {
+func open(t testing.TB, settings map[string]any, built []string, plugs func(*config.Config) []engine.Plug) *engine.Engine {
 	t.Helper()
 	if settings == nil {
 		settings = map[string]any{}
@@ -71,7 +71,7 @@ func open(t *testing.T, settings map[string]any, built []string, plugs func(*con
 }
 
 // memory maps zeroed bytes outside of Go's heap.
-func memory(t *testing.T, size int) []byte {
+func memory(t testing.TB, size int) []byte {
 	t.Helper()
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func memory(t *testing.T, size int) []byte {
 }
 
 // offer registers bytes under a name that peers may read and write, or under none for local use.
-func offer(t *testing.T, e *engine.Engine, b []byte, name string) mem.RegionID {
+func offer(t testing.TB, e *engine.Engine, b []byte, name string) mem.RegionID {
 	t.Helper()
 	m := engine.Memory{Addr: address(b), Size: uint64(len(b)), Name: name, Location: mem.Wildcard}
 	if name != "" {
@@ -92,7 +92,7 @@ func offer(t *testing.T, e *engine.Engine, b []byte, name string) mem.RegionID {
 }
 
 // segment opens a peer's region by name.
-func segment(t *testing.T, e, peer *engine.Engine, region string) engine.SegmentID {
+func segment(t testing.TB, e, peer *engine.Engine, region string) engine.SegmentID {
 	t.Helper()
 	name := peer.Address()
 	if region != "" {
@@ -104,7 +104,7 @@ func segment(t *testing.T, e, peer *engine.Engine, region string) engine.Segment
 }
 
 // ended waits for a batch and frees it.
-func ended(t *testing.T, e *engine.Engine, id dispatch.BatchID) dispatch.Summary {
+func ended(t testing.TB, e *engine.Engine, id dispatch.BatchID) dispatch.Summary {
 	t.Helper()
 	require.True(t, e.Wait(id, patience).Terminal(), "the batch did not end in %v", patience)
 	sum, err := e.Summary(id)
