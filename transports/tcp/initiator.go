@@ -70,7 +70,7 @@ func (l *lane) lookData(i int) {
 	for ; i < len(x.table); i++ {
 		r := &x.table[i]
 		x.place[i] = 0
-		if e := l.out.sent(r.id); e != nil && e.slice != nil && !l.closed {
+		if e := l.out.sent(r.id); e != nil && e.slice != nil {
 			x.place[i] = e.slice.Local + uintptr(r.offset)
 			if i == x.i {
 				x.place[i] += uintptr(x.at)

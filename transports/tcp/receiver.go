@@ -70,6 +70,7 @@ func (l *lane) drain(w *worker, budget int) (int, bool) {
 		n, full, errno := l.receiveSome()
 		switch {
 		case errno == unix.EAGAIN:
+			l.answer(true)
 			return total, true
 		case errno == unix.EINTR:
 			continue
