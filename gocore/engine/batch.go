@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -277,15 +276,20 @@ func (e *Engine) release(b *batch) {
 // Cancel asks that tasks end without moving more bytes; task -1 means all. It returns how many had not ended yet. The
 // end comes within the fence bound.
 func (e *Engine) Cancel(id dispatch.BatchID, task int) (int, error) {
-	first, n := task, 1
-	if task < 0 {
-		first, n = 0, math.MaxInt
-	}
 	e.mu.Lock()
 	b, err := e.lookup(id)
 	if err != nil {
 		e.mu.Unlock()
 		return 0, err
+	}
+	first, n := task, 1
+	if task < 0 {
+		all, err := e.core.Summary(id)
+		if err != nil {
+			e.mu.Unlock()
+			return 0, err
+		}
+		first, n = 0, all.Tasks
 	}
 	asked, err := e.core.Cancel(id, first, n, clock.Now())
 	if err != nil {
