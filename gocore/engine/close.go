@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
@@ -97,13 +98,21 @@ func (e *Engine) cancelAll() {
 		}
 	}
 	for _, b := range pending {
-		if _, err := e.core.Cancel(b.id, 0, 1<<62, clock.Now()); err != nil {
+		if err := e.cancelBatch(b.id); err != nil {
 			e.log.Error("cancel at close", "err", err)
 		}
 	}
 	e.step()
 	e.unlock()
 	e.turn()
+}
+
+func (e *Engine) cancelBatch(id dispatch.BatchID) *errs.Error {
+	all, err := e.core.Summary(id)
+	if err == nil {
+		_, err = e.core.Cancel(id, 0, all.Tasks, clock.Now())
+	}
+	return err
 }
 
 func (e *Engine) closeRegions(ctx context.Context) (held []string) {
