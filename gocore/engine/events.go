@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 )
 
@@ -81,6 +82,9 @@ func (l *logs) event(ev *event.Event) bool {
 		}
 	case event.RailDown, event.RailCondemned, event.LinkDown, event.PeerGone, event.Dirty, event.Stalled:
 		level, text = slog.LevelWarn, ev.Kind.String()
+		if ev.Kind == event.LinkDown && ev.Err != nil && ev.Err.Code == errs.InvalidEntry && ev.Err.Side == errs.SideLocal {
+			level = slog.LevelDebug // the user closed the segment: nothing is wrong
+		}
 	default:
 		level, text = slog.LevelDebug, ev.Kind.String()
 	}
