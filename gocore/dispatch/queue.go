@@ -188,6 +188,9 @@ func (c *Core) tend(l *link, now clock.Time) {
 		if !t.live() {
 			continue
 		}
+		if l.up > 0 && !leave && t.watch.list != nil {
+			continue // it is being served, which the stall limit watches
+		}
 		due := max(t.queued, since).Add(limit)
 		switch {
 		case (leave || due <= now) && c.escape(t, l, cause, now):

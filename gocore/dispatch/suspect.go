@@ -26,8 +26,9 @@ func (c *Core) watchRail(r *railState, now clock.Time) {
 		limit = max(c.options.SuspectAfter, 3*expected)
 	}
 	switch {
-	case c.slept:
-		r.progress = max(r.progress, now.Add(-limit/2))
+	case c.slept: // whatever has come meanwhile is told to the core in this moment
+		c.timers.set(&r.timer, now.Add(limit/2))
+		return
 	case r.suspected:
 		if now.Sub(r.suspectedAt) >= c.options.CondemnAfter {
 			c.fenceRail(r, now)
@@ -46,7 +47,8 @@ func (c *Core) watchRail(r *railState, now clock.Time) {
 	next := r.progress.Add(limit)
 	if r.suspected {
 		next = r.suspectedAt.Add(c.options.CondemnAfter)
-	} else if next <= now {
+	}
+	if next <= now {
 		next = now.Add(limit)
 	}
 	c.timers.set(&r.timer, next)

@@ -1,0 +1,256 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+)
+
+var withdrawn = errs.New(errs.Withdrawn, "test", "withdrawn")
+
+func TestTheDeadlineDropsWhatWasNotSentAndCallsBackTheRest(t *testing.T) {
+	r := newRig(t, Options{})
+	b := r.submit(to(r.core, r.link(1, 0, 1, 128*kib)), High, 1<<20, r.now.Add(10*ms))
+	require.Equal(t, r.now.Add(10*ms), r.core.Deadline())
+	r.finish(0, nil)
+	require.Empty(t, r.wait(10*ms))
+	require.Len(t, r.asked, 2)
+	require.Equal(t, Pending, r.status(b).State)
+	r.step()
+	require.Empty(t, r.asked, "asked once")
+	r.finish(0, nil)
+	require.Empty(t, r.ended)
+	r.finish(0, withdrawn)
+	require.Equal(t, Status{State: TimedOut, Attempts: 1, Bytes: 128 * kib, Err: errDeadline}, r.status(b))
+	require.Equal(t, []BatchID{b}, r.ended)
+	for i := 0; r.core.Deadline() != clock.Never; i++ {
+		require.Less(t, i, 2, "a rail and a link look once more whether something is left to do")
+		r.wait(r.core.Deadline().Sub(r.now))
+	}
+}
+
+func TestATaskWhoseBytesAllArriveIsCompletedAllTheSame(t *testing.T) {
+	r := newRig(t, Options{})
+	b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20)), High, kib, clock.Never)
+	n, err := r.core.Cancel(b, 0, 1, r.now)
+	require.Nil(t, err)
+	require.Equal(t, 1, n)
+	r.finish(0, nil)
+	require.Equal(t, Status{State: Completed, Attempts: 1, Bytes: kib}, r.status(b))
+	n, err = r.core.Cancel(b, 0, 1, r.now)
+	require.Nil(t, err)
+	require.Zero(t, n, "it had ended")
+}
+
+func TestWaitingTasksAreCanceledAtOnce(t *testing.T) {
+	r := newRig(t, Options{})
+	b := r.submit(to(r.core, r.link(1, 0, 0, 0)), High, kib, clock.Never)
+	_, err := r.core.Cancel(b, 0, 1, r.now)
+	require.Nil(t, err)
+	require.Equal(t, Canceled, r.status(b).State)
+}
+
+func TestTheFenceBoundEndsDirtyAndHoldsThePeer(t *testing.T) {
+	r := newRig(t, Options{FenceNetwork: time.Second})
+	rdma, tcp, other := r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20), r.link(2, 1, 1, 1<<20)
+	b := r.submit(to(r.core, rdma), High, kib, r.now.Add(10*ms))
+	r.wait(10 * ms)
+	require.Len(t, r.asked, 1)
+	r.wait(time.Second - 1)
+	require.Equal(t, Pending, r.status(b).State)
+	r.wait(1)
+	s := r.status(b)
+	require.Equal(t, TimedOut, s.State)
+	require.True(t, s.Dirty)
+	require.Equal(t, railOf(rdma, 0, 1), r.fenced[0])
+
+	held := r.submit(to(r.core, tcp), High, kib, clock.Never)
+	require.Len(t, r.out, 1, "nothing goes to the peer on any transport")
+	r.submit(to(r.core, other), High, kib, clock.Never)
+	require.Len(t, r.out, 2, "other peers do not notice")
+	require.Len(t, r.finish(0, nil), 1, "the withdrawal is confirmed, its peer goes on")
+	require.Equal(t, []event.Kind{event.RailCondemned, event.Dirty, event.Withdrawn}, r.kinds())
+	require.Zero(t, r.status(b).Bytes, "an ended task does not change")
+	r.drain()
+	require.Equal(t, Completed, r.status(held).State)
+}
+
+func TestAHeldPeerIsWaitedForWithALimit(t *testing.T) {
+	r := newRig(t, Options{Stall: 10 * time.Second})
+	p := to(r.core, r.link(1, 0, 2, 1<<20))
+	r.submit(p, High, kib, r.now.Add(ms))
+	r.wait(ms)
+	r.wait(2 * time.Second)
+	late := r.submit(p, High, kib, clock.Never)
+	for range 100 {
+		if r.status(late).State != Pending {
+			break
+		}
+		require.NotEqual(t, clock.Never, r.core.Deadline())
+		r.wait(max(0, r.core.Deadline().Sub(r.now)))
+	}
+	require.Equal(t, Failed, r.status(late).State)
+	require.ErrorContains(t, r.status(late).Err, "not confirmed the withdrawal of 1 earlier slices")
+}
+
+func TestTheHostBoundIsShorter(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.core.AddLink(LinkSpec{Peer: 1, SameHost: true})
+	r.railUp(id, 0, 1, 1<<20)
+	b := r.submit(to(r.core, id), High, kib, r.now.Add(ms))
+	r.wait(ms)
+	r.wait(100 * ms)
+	require.True(t, r.status(b).Dirty)
+}
+
+func TestStallLimitCountsFromTheLastProgress(t *testing.T) {
+	r := newRig(t, Options{Stall: 10 * time.Second})
+	id := r.link(1, 0, 1, 128*kib)
+	b := r.submit(to(r.core, id), High, 1<<20, clock.Never)
+	r.now = r.now.Add(9 * time.Second)
+	r.finish(0, nil)
+	r.wait(9 * time.Second)
+	r.core.Progress(id, railOf(id, 0, 1), r.now) // a long slice moves on
+	r.wait(9 * time.Second)
+	require.Equal(t, Pending, r.status(b).State)
+	require.Empty(t, r.asked)
+	r.wait(time.Second)
+	require.Len(t, r.asked, 2)
+	r.finish(0, withdrawn)
+	r.finish(0, withdrawn)
+	s := r.status(b)
+	require.Equal(t, Failed, s.State)
+	require.Equal(t, errs.Timeout, s.Err.Code)
+	require.ErrorContains(t, s.Err, "no progress for 10s")
+	require.Equal(t, []event.Kind{event.Stalled}, r.kinds())
+}
+
+func TestATaskThatWaitsForItsClassDoesNotStall(t *testing.T) {
+	r := newRig(t, Options{Stall: time.Second, Ageing: time.Hour})
+	p := to(r.core, r.link(1, 0, 1, 256*kib))
+	low := r.submit(p, Low, 16<<20, clock.Never)
+	r.submit(p, High, 64<<20, clock.Never)
+	for range 50 { // 5 s of HIGH
+		r.now = r.now.Add(100 * ms)
+		r.finish(0, nil)
+	}
+	require.Equal(t, Pending, r.status(low).State)
+}
+
+func TestPeerGoneFailsEverythingOfThePeer(t *testing.T) {
+	r := newRig(t, Options{})
+	id, other := r.link(1, 0, 1, 64*kib), r.link(2, 0, 1, 64*kib)
+	p := to(r.core, id)
+	under, waiting, elsewhere := r.submit(p, High, 128*kib, clock.Never), r.submit(p, High, kib, clock.Never),
+		r.submit(to(r.core, other), High, kib, clock.Never)
+	cause := errs.New(errs.PeerRestarted, "hello", "another incarnation")
+	r.core.PeerGone(1, cause, r.now)
+	r.step()
+	require.Equal(t, Status{State: Failed, Err: cause}, r.status(waiting))
+	require.Equal(t, Pending, r.status(under).State, "its slices are out")
+	require.Equal(t, Pending, r.status(elsewhere).State)
+	require.Same(t, cause, func() *errs.Error { s := r.status(r.submit(p, High, kib, clock.Never)); return s.Err }())
+	for r.core.LinkBusy(id) {
+		r.finish(0, withdrawn)
+	}
+	require.Equal(t, Failed, r.status(under).State)
+	require.Same(t, cause, r.status(under).Err)
+	r.core.RemoveLink(id)
+	r.drain()
+	require.Equal(t, Completed, r.status(elsewhere).State)
+}
+
+func TestRemovedLinksAreNeverUsed(t *testing.T) {
+	r := newRig(t, Options{})
+	rdma, tcp := r.link(1, 0, 0, 0), r.link(1, 1, 0, 0)
+	moved := r.submit(to(r.core, rdma, tcp), High, kib, clock.Never)
+	r.railUp(tcp, 0, 1, 1<<20)
+	only := to(r.core, rdma)
+	stuck := r.submit(only, High, kib, clock.Never)
+	require.Empty(t, r.out)
+	r.core.RemoveLink(rdma)
+	require.Len(t, r.step(), 1)
+	require.Equal(t, Failed, r.status(stuck).State)
+	r.drain()
+	require.Equal(t, Completed, r.status(moved).State)
+	late := r.submit(only, High, kib, clock.Never)
+	require.Equal(t, Failed, r.status(late).State)
+	require.Equal(t, "closed", r.core.Explain(rdma))
+}
+
+func TestASilentRailIsSuspectedWhileOthersGoOn(t *testing.T) {
+	r := newRig(t, Options{SuspectAfter: 20 * ms, CondemnAfter: time.Second})
+	id := r.link(1, 0, 2, 1<<20)
+	p := to(r.core, id)
+	warm := func() { // both rails have delivered before
+		r.submit(p, High, 1<<20, clock.Never)
+		r.now = r.now.Add(ms)
+		r.drain()
+	}
+	warm()
+	b := r.submit(p, High, 128*kib, clock.Never)
+	require.Len(t, r.out, 2)
+	silent := r.out[0]
+	for i := range 200 { // the other rail goes on
+		r.now = r.now.Add(ms)
+		r.core.Progress(id, railOf(id, 1-int(silent.Rail.Index), 1), r.now)
+		if fresh := r.step(); len(fresh) > 0 {
+			require.Equal(t, silent.Remote, fresh[0].Remote)
+			require.NotEqual(t, silent.Rail, fresh[0].Rail)
+			require.GreaterOrEqual(t, i, 18)
+			break
+		}
+	}
+	require.Equal(t, []event.Kind{event.RailSuspected}, r.kinds())
+	require.Equal(t, silent, r.asked[0])
+	r.finish(1, nil)
+	r.finish(1, nil)
+	require.Equal(t, Pending, r.status(b).State)
+	r.finish(0, withdrawn)
+	require.Equal(t, Completed, r.status(b).State)
+	for i := 0; len(r.fenced) == 0; i++ {
+		require.Less(t, i, 1100)
+		r.wait(ms)
+	}
+	require.Equal(t, silent.Rail, r.fenced[0])
+	r.submit(p, High, 256*kib, clock.Never)
+	for _, s := range r.out {
+		require.NotEqual(t, silent.Rail, s.Rail)
+	}
+	r.core.RailDown(id, silent.Rail, nil, r.now)
+	r.railUp(id, int(silent.Rail.Index), 2, 1<<20)
+	before := len(r.out)
+	r.submit(p, High, 256*kib, clock.Never)
+	require.Equal(t, railOf(id, int(silent.Rail.Index), 2), r.out[before].Rail, "the new generation is fresh")
+}
+
+func TestASilentPeerIsNotReroutedWithin(t *testing.T) {
+	r := newRig(t, Options{})
+	p := to(r.core, r.link(1, 0, 2, 1<<20))
+	r.submit(p, High, 1<<20, clock.Never)
+	r.drain()
+	r.submit(p, High, 1<<20, clock.Never)
+	for range 500 {
+		require.Empty(t, r.wait(10*ms))
+	}
+	require.Empty(t, r.kinds(), "when all are silent it is the peer")
+}
+
+func TestWhoSleptDoesNotSuspect(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 2, 1<<20)
+	p := to(r.core, id)
+	r.submit(p, High, 1<<20, clock.Never)
+	r.now = r.now.Add(ms)
+	r.drain()
+	r.submit(p, High, 128*kib, clock.Never)
+	r.now = r.now.Add(10 * time.Second) // stopped, or the machine slept
+	r.core.Progress(id, r.out[1].Rail, r.now)
+	r.step()
+	require.Empty(t, r.kinds())
+}

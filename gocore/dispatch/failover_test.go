@@ -1,0 +1,251 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/rail"
+)
+
+func TestCollateralGoesAgainAtOnceAndCountsNothing(t *testing.T) {
+	r := newRig(t, Options{Retries: 1, Rail: rail.Settings{Threshold: 1}})
+	b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20)), High, kib, clock.Never)
+	e := broken(errs.ScopeRail)
+	e.Collateral = true
+	for range 10 {
+		require.Len(t, r.finish(0, e), 1)
+	}
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+	require.Empty(t, r.kinds())
+}
+
+func TestCollateralForEverEndsAllTheSame(t *testing.T) {
+	r := newRig(t, Options{})
+	b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20)), High, kib, clock.Never)
+	e := broken(errs.ScopeSlice)
+	e.Collateral = true
+	for i := 0; r.status(b).State == Pending; i++ {
+		require.Less(t, i, 100)
+		if len(r.out) == 0 {
+			r.wait(time.Second)
+			continue
+		}
+		r.finish(0, e)
+	}
+	require.Equal(t, Failed, r.status(b).State)
+}
+
+func TestPermanentErrorFailsAtOnceAndCallsTheRestBack(t *testing.T) {
+	r := newRig(t, Options{})
+	tcp := r.link(1, 1, 1, 1<<20)
+	b := r.submit(to(r.core, r.link(1, 0, 1, 192*kib), tcp), High, 1<<20, clock.Never)
+	require.Len(t, r.out, 3)
+	require.Empty(t, r.finish(1, errs.New(errs.PermissionDenied, "test", "read only")))
+	require.Len(t, r.asked, 2)
+	require.Equal(t, Pending, r.status(b).State, "what is out may still land")
+	r.finish(0, nil)
+	r.finish(0, errs.New(errs.Withdrawn, "test", "withdrawn"))
+	s := r.status(b)
+	require.Equal(t, Failed, s.State)
+	require.Equal(t, errs.PermissionDenied, s.Err.Code)
+	require.Equal(t, "rdma", s.Err.Transport)
+	require.Equal(t, "a -> b", s.Err.Rail)
+	require.EqualValues(t, 64*kib, s.Bytes)
+}
+
+func TestASliceIsRetriedWithGrowingPauses(t *testing.T) {
+	r := newRig(t, Options{Retries: 4, RetryAfter: ms})
+	b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20)), High, kib, clock.Never)
+	for i := range 4 {
+		require.Empty(t, r.finish(0, broken(errs.ScopeSlice)), "attempt %d", i)
+		pause := r.core.Deadline().Sub(r.now)
+		require.Equal(t, ms<<i, pause)
+		require.Empty(t, r.wait(pause-1))
+		require.Len(t, r.wait(1), 1)
+	}
+	r.finish(0, broken(errs.ScopeSlice))
+	s := r.status(b)
+	require.Equal(t, Failed, s.State)
+	require.EqualValues(t, 5, s.Attempts)
+	require.Equal(t, []event.Kind{event.FailoverNoRoute}, r.kinds())
+}
+
+func TestARailErrorGoesToAnotherRailAtOnce(t *testing.T) {
+	r := newRig(t, Options{})
+	b := r.submit(to(r.core, r.link(1, 0, 2, 1<<20)), High, kib, clock.Never)
+	from := r.out[0].Rail.Index
+	again := r.finish(0, broken(errs.ScopeRail))
+	require.Len(t, again, 1)
+	require.NotEqual(t, from, again[0].Rail.Index)
+	r.drain()
+	require.Equal(t, Status{State: Completed, Attempts: 2, Bytes: kib}, r.status(b))
+	require.EqualValues(t, 1, r.core.Counters(0, High).Reroutes)
+}
+
+func TestARailThatKeepsFailingIsPaused(t *testing.T) {
+	r := newRig(t, Options{})
+	p := to(r.core, r.link(1, 0, 2, 1<<20))
+	for failures := 0; failures < 3; {
+		r.submit(p, High, kib, clock.Never)
+		for len(r.out) > 0 {
+			if r.out[0].Rail.Index == 0 {
+				failures++
+				r.finish(0, broken(errs.ScopeRail))
+			} else {
+				r.finish(0, nil)
+			}
+		}
+	}
+	require.Equal(t, []event.Kind{event.RailCondemned}, r.kinds())
+	r.submit(p, High, 1<<20, clock.Never)
+	for _, s := range r.out {
+		require.EqualValues(t, 1, s.Rail.Index)
+	}
+	r.drain()
+	r.now = r.now.Add(30 * time.Second)
+	r.submit(p, High, 1<<20, clock.Never)
+	require.EqualValues(t, 0, r.out[0].Rail.Index, "the cooldown is over")
+}
+
+func TestFailoverSendsOnlyWhatIsMissing(t *testing.T) {
+	r := newRig(t, Options{})
+	rdma, tcp := r.link(1, 0, 1, 128*kib), r.link(1, 1, 1, 4<<20)
+	b := r.submit(to(r.core, rdma, tcp), High, 640*kib, clock.Never)
+	r.finish(0, nil)
+	r.finish(0, nil)
+	late := r.out[0]
+	fresh := r.finish(1, broken(errs.ScopeLink))
+	require.EqualValues(t, 640*kib-3*64*kib, sum(fresh), "two slices are there, one is on its way over rdma")
+	for _, s := range fresh {
+		require.EqualValues(t, tcp, s.Rail.Link)
+	}
+	require.EqualValues(t, 128*kib, r.status(b).Bytes)
+	require.Same(t, late, r.out[0])
+	r.drain()
+	require.Equal(t, Status{State: Completed, Transport: 1, Attempts: 2, Failovers: 1, Bytes: 640 * kib}, r.status(b))
+	require.Equal(t, []event.Kind{event.Failover}, r.kinds())
+	e := r.events[len(r.events)-1]
+	require.Equal(t, []any{"rdma", "tcp", 1, 3}, []any{e.From, e.To, e.N, e.M})
+	require.EqualValues(t, 1, r.core.Failovers(0, 1))
+}
+
+func TestFailoverBudget(t *testing.T) {
+	for budget, want := range map[int]event.Kind{-1: event.FailoverExhausted, 1: event.FailoverExhausted, 3: event.FailoverExhausted} {
+		r := newRig(t, Options{Failovers: budget})
+		b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20)), High, kib, clock.Never)
+		for i := 0; len(r.out) > 0; i++ {
+			require.Equal(t, uint16(i), r.status(b).Failovers)
+			r.finish(0, broken(errs.ScopeLink))
+		}
+		s := r.status(b)
+		require.Equal(t, Failed, s.State)
+		require.EqualValues(t, max(budget, 0), s.Failovers)
+		kinds := r.kinds()
+		require.Equal(t, want, kinds[len(kinds)-1])
+		require.Len(t, kinds, max(budget, 0)+1)
+	}
+}
+
+func TestBudgetsAreByTask(t *testing.T) {
+	r := newRig(t, Options{Failovers: 1})
+	p := to(r.core, r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20))
+	for range 5 {
+		b := r.submit(p, High, kib, clock.Never)
+		r.finish(0, broken(errs.ScopeTransport))
+		r.drain()
+		require.Equal(t, Completed, r.status(b).State)
+	}
+}
+
+func TestALinkWithoutRailsIsWaitedForThenFailsWithItsCause(t *testing.T) {
+	r := newRig(t, Options{LinkWait: 500 * ms})
+	id := r.link(1, 0, 1, 1<<20)
+	cause := errs.New(errs.PeerUnreachable, "dial", "connection refused").WithScope(errs.ScopeLink, errs.SideRemote)
+	r.core.DropLink(id, cause, r.now)
+	b := r.submit(to(r.core, id), High, kib, clock.Never)
+	r.wait(499 * ms)
+	require.Equal(t, Pending, r.status(b).State)
+	r.wait(2 * ms)
+	require.Equal(t, Failed, r.status(b).State)
+	require.Same(t, cause, r.status(b).Err)
+	late := r.submit(to(r.core, id), High, kib, clock.Never)
+	r.wait(100 * ms)
+	r.railUp(id, 0, 2, 1<<20)
+	require.Len(t, r.step(), 1)
+	r.drain()
+	require.Equal(t, Completed, r.status(late).State)
+}
+
+func TestWaitingTasksLeaveALinkThatDrops(t *testing.T) {
+	r := newRig(t, Options{})
+	rdma, tcp := r.link(1, 0, 1, 64*kib), r.link(1, 1, 1, 1<<20)
+	p := to(r.core, rdma, tcp)
+	r.submit(p, High, 64*kib, clock.Never)
+	b := r.submit(p, High, 64*kib, clock.Never)
+	require.EqualValues(t, 64*kib, sum(r.out))
+	r.core.DropLink(rdma, broken(errs.ScopeLink), r.now)
+	fresh := r.step()
+	require.EqualValues(t, 128*kib, sum(fresh), "what waited and what was out")
+	for _, s := range fresh {
+		require.EqualValues(t, tcp, s.Rail.Link)
+	}
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+	require.Len(t, r.ended, 2)
+}
+
+func TestNewTasksBeginWhereARailIsUp(t *testing.T) {
+	r := newRig(t, Options{})
+	rdma, tcp := r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20)
+	r.core.RailDown(rdma, railOf(rdma, 0, 1), broken(errs.ScopeRail), r.now)
+	b := r.submit(to(r.core, rdma, tcp), High, kib, clock.Never)
+	require.Len(t, r.out, 1)
+	r.drain()
+	require.Equal(t, Status{State: Completed, Transport: 1, Attempts: 1, Bytes: kib}, r.status(b))
+}
+
+func TestALinkThatDialsIsPreferredUntilItsTimeIsUp(t *testing.T) {
+	r := newRig(t, Options{})
+	rdma, tcp := r.link(1, 0, 0, 0), r.link(1, 1, 0, 0)
+	b := r.submit(to(r.core, rdma, tcp), High, kib, clock.Never)
+	r.railUp(tcp, 0, 1, 1<<20)
+	require.Empty(t, r.step(), "tcp was there first, but rdma is better")
+	require.Len(t, r.wait(500*ms), 1)
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+}
+
+func TestAllRailsDownAbandonsAndWaitsForTheOldSlices(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 2, 1<<20)
+	b := r.submit(to(r.core, id), High, 64*kib, clock.Never)
+	old := r.out[0]
+	r.core.RailDown(id, old.Rail, broken(errs.ScopeRail), r.now)
+	again := r.step()
+	require.Len(t, again, 1, "sent again at once on the other rail")
+	require.NotEqual(t, old.Rail.Index, again[0].Rail.Index)
+	r.finish(1, nil)
+	require.Equal(t, Pending, r.status(b).State, "the first copy may still land")
+	require.EqualValues(t, 64*kib, r.status(b).Bytes)
+	require.Len(t, r.asked, 1)
+	r.finish(0, broken(errs.ScopeRail))
+	require.Equal(t, Status{State: Completed, Attempts: 2, Bytes: 64 * kib}, r.status(b))
+}
+
+func TestAnAbandonedSliceThatArrivesIsNotSentAgain(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 1, 1<<20)
+	b := r.submit(to(r.core, id), High, 64*kib, clock.Never)
+	r.core.RailDown(id, r.out[0].Rail, broken(errs.ScopeRail), r.now)
+	r.step()
+	r.finish(0, nil)
+	require.Equal(t, Completed, r.status(b).State)
+	r.railUp(id, 0, 2, 1<<20)
+	require.Empty(t, r.step())
+}
