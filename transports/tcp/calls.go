@@ -58,7 +58,13 @@ func (l *link) called(answer []byte, err error, then func(*reader, uint64, clock
 			err = then(r, incarnation, now)
 		}
 	}
-	if l.callErr = err; err == nil || l.dead != nil {
+	if l.callErr = err; l.dead != nil {
+		return
+	}
+	if err == nil {
+		if cause := l.dialError(); cause != nil && l.known {
+			l.tellDown(cause)
+		}
 		return
 	}
 	cause := *errs.From("tcp.attach", err)
@@ -71,8 +77,7 @@ func (l *link) called(answer []byte, err error, then func(*reader, uint64, clock
 		l.die(&cause, now)
 		return
 	}
-	l.checkGone(now)
-	if !l.known {
+	if l.checkGone(now); l.dead == nil {
 		l.tellDown(&cause)
 	}
 }

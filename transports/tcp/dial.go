@@ -178,7 +178,20 @@ func (l *link) dialled(r *rail, d *dial, err error, now clock.Time) {
 	r.due = now.Add(pause(r.tries))
 	r.tries++
 	l.checkGone(now)
-	l.tellDown(errs.Wrap(errs.PeerUnreachable, "tcp.dial", err).WithScope(errs.ScopeLink, errs.SidePath).WithPeer(l.peer.Address, Name, r.name()))
+	if !l.calling && l.callTries > 0 { // else the control plane's answer tells which end it is
+		l.tellDown(l.dialError())
+	}
+}
+
+// dialError is the last dial's error as the cause of a link that is down; nil if no dial has failed.
+func (l *link) dialError() *errs.Error {
+	for _, r := range *l.rails.Load() {
+		if r.lastErr != nil {
+			return errs.Wrap(errs.PeerUnreachable, "tcp.dial", r.lastErr).WithScope(errs.ScopeLink, errs.SidePath).
+				WithPeer(l.peer.Address, Name, r.name())
+		}
+	}
+	return nil
 }
 
 // railUp makes lanes of a dial's sockets and tells the core.

@@ -1,0 +1,327 @@
+package tcp
+
+import (
+	"bufio"
+	"context"
+	"encoding/gob"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Tests across processes: the test binary runs itself as a peer with a region, and answers its control calls over a
+// socket, so that the peer can be stopped and killed like a real one.
+
+const childEnv = "TENT_TCP_TEST_PEER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		childMain()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// endpoint is a Host and a recording Sink with a control plane of its own.
+type endpoint struct {
+	self     transport.Peer
+	listener net.Listener
+	tr       transport.Transport
+	calls    sync.WaitGroup
+
+	mu    sync.Mutex
+	cond  *sync.Cond
+	ends  map[*transport.Slice]transport.Completion
+	rails map[uint16]transport.RailInfo
+	downs int
+	dead  *errs.Error
+}
+
+type controlCall struct {
+	From    transport.Peer
+	Message []byte
+}
+
+type controlAnswer struct {
+	Message []byte
+	Code    errs.Code
+	Text    string
+}
+
+func newEndpoint(s Settings) (*endpoint, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	e := &endpoint{listener: l, ends: map[*transport.Slice]transport.Completion{}, rails: map[uint16]transport.RailInfo{}}
+	e.cond = sync.NewCond(&e.mu)
+	e.self = transport.Peer{Address: l.Addr().String(), Name: "test", MachineID: "here", Incarnation: uint64(os.Getpid())<<20 | uint64(time.Now().UnixNano()&0xfffff)}
+	e.tr, err = Factory{}.Open(context.Background(), s, e, e)
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	e.calls.Add(1)
+	go e.answer()
+	return e, nil
+}
+
+func (e *endpoint) answer() {
+	defer e.calls.Done()
+	for {
+		c, err := e.listener.Accept()
+		if err != nil {
+			return
+		}
+		e.calls.Add(1)
+		go func() {
+			defer e.calls.Done()
+			defer func() { _ = c.Close() }()
+			var call controlCall
+			if gob.NewDecoder(c).Decode(&call) != nil {
+				return
+			}
+			var a controlAnswer
+			answer, err := e.tr.Serve(context.Background(), call.From, call.Message)
+			if a.Message = answer; err != nil {
+				a.Code, a.Text = errs.CodeOf(err), err.Error()
+			}
+			_ = gob.NewEncoder(c).Encode(a)
+		}()
+	}
+}
+
+func (e *endpoint) Call(ctx context.Context, peer transport.Peer, message []byte) ([]byte, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", peer.Address)
+	if err != nil {
+		return nil, errs.Wrap(errs.PeerUnreachable, "call", err)
+	}
+	defer func() { _ = c.Close() }()
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = c.SetDeadline(deadline)
+	}
+	var a controlAnswer
+	if err := errors.Join(gob.NewEncoder(c).Encode(controlCall{e.self, message}), gob.NewDecoder(c).Decode(&a)); err != nil {
+		return nil, errs.Wrap(errs.PeerUnreachable, "call", err)
+	}
+	if a.Code != errs.OK {
+		return nil, errs.New(a.Code, "call", "%s", a.Text)
+	}
+	return a.Message, nil
+}
+
+func (e *endpoint) Self() transport.Peer { return e.self }
+func (e *endpoint) DescriptorsChanged()  {}
+func (e *endpoint) Log() *slog.Logger    { return slog.New(slog.NewTextHandler(os.Stderr, nil)) }
+
+func (e *endpoint) change(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f()
+	e.cond.Broadcast()
+}
+
+func (e *endpoint) Complete(list []transport.Completion) {
+	e.change(func() {
+		for _, c := range list {
+			e.ends[c.Slice] = c
+		}
+	})
+}
+func (e *endpoint) Ready(transport.Rail)    { e.change(func() {}) }
+func (e *endpoint) Progress(transport.Rail) {}
+func (e *endpoint) RailUp(i transport.RailInfo) {
+	e.change(func() { e.rails[i.Rail.Index] = i })
+}
+func (e *endpoint) RailDown(r transport.Rail, _ *errs.Error) {
+	e.change(func() { delete(e.rails, r.Index); e.downs++ })
+}
+func (e *endpoint) LinkDown(_ transport.Link, cause *errs.Error) { e.change(func() { e.dead = cause }) }
+func (e *endpoint) Notified(transport.Peer, []byte) bool         { return true }
+
+// await waits until cond, called locked, holds.
+func (e *endpoint) await(t testing.TB, what string, within time.Duration, cond func() bool) {
+	t.Helper()
+	expired := false
+	timer := time.AfterFunc(within, func() { e.change(func() { expired = true }) })
+	defer timer.Stop()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for !cond() {
+		require.False(t, expired, "waited in vain for %s", what)
+		e.cond.Wait()
+	}
+}
+
+func (e *endpoint) close(t testing.TB) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	require.NoError(t, e.tr.Close(ctx))
+	require.NoError(t, e.listener.Close())
+	e.calls.Wait()
+}
+
+// mapping is memory outside Go's heap that ends with the test.
+func mapping(t testing.TB, size int) []byte {
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Munmap(b) })
+	for i := range b {
+		b[i] = byte(i*31 + i>>12)
+	}
+	return b
+}
+
+func regionOf(b []byte) mem.Region {
+	return mem.Region{Addr: addressOf(b), Size: uint64(len(b)), Permission: mem.GlobalReadWrite, Fd: -1}
+}
+
+// offerLine is what a peer prints when it is ready.
+type offerLine struct {
+	Peer       transport.Peer
+	Descriptor transport.Descriptor
+}
+
+const childBytes = 64 << 20
+
+// childMain is the peer: one region, ends when its standard input does. "sum OFFSET LENGTH" prints a checksum.
+func childMain() {
+	var s Settings
+	if json.Unmarshal([]byte(os.Getenv(childEnv)), &s) != nil {
+		os.Exit(3)
+	}
+	e, err := newEndpoint(s)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(3)
+	}
+	b, err := unix.Mmap(-1, 0, childBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
+	if err != nil {
+		os.Exit(3)
+	}
+	_, d, err := e.tr.Register(context.Background(), regionOf(b))
+	if err != nil {
+		os.Exit(3)
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(offerLine{e.self, d})
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		var from, n int
+		if k, _ := fmt.Sscanf(in.Text(), "sum %d %d", &from, &n); k == 2 {
+			fmt.Println(sum(b[from : from+n]))
+		}
+	}
+}
+
+func sum(b []byte) uint64 {
+	h := uint64(14695981039346656037)
+	for _, c := range b {
+		h = (h ^ uint64(c)) * 1099511628211
+	}
+	return h
+}
+
+// child is a peer in a process of its own.
+type child struct {
+	offerLine
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	out   *bufio.Scanner
+	ended sync.Once
+}
+
+func startChild(t testing.TB, s Settings) *child {
+	settings, err := json.Marshal(s)
+	require.NoError(t, err)
+	c := &child{cmd: exec.Command(os.Args[0])}
+	c.cmd.Env = append(os.Environ(), childEnv+"="+string(settings))
+	c.cmd.Stderr = os.Stderr
+	c.in, err = c.cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := c.cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.cmd.Start())
+	t.Cleanup(c.kill)
+	c.out = bufio.NewScanner(out)
+	require.True(t, c.out.Scan(), "peer did not start")
+	require.NoError(t, json.Unmarshal(c.out.Bytes(), &c.offerLine))
+	return c
+}
+
+func (c *child) signal(t testing.TB, s unix.Signal) { require.NoError(t, c.cmd.Process.Signal(s)) }
+
+func (c *child) kill() {
+	c.ended.Do(func() {
+		_ = c.cmd.Process.Kill()
+		_ = c.cmd.Wait()
+	})
+}
+
+func (c *child) sum(t testing.TB, from, n int) uint64 {
+	_, err := fmt.Fprintf(c.in, "sum %d %d\n", from, n)
+	require.NoError(t, err)
+	require.True(t, c.out.Scan())
+	v, err := strconv.ParseUint(c.out.Text(), 10, 64)
+	require.NoError(t, err)
+	return v
+}
+
+// couple is an endpoint here, attached to a peer process.
+type couple struct {
+	*endpoint
+	child  *child
+	memory []byte
+	key    transport.LocalKey
+	link   transport.Link
+	remote transport.RemoteKey
+}
+
+func newCouple(t testing.TB, s Settings, size int) *couple {
+	c := &couple{child: startChild(t, s)}
+	var err error
+	c.endpoint, err = newEndpoint(s)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.close(t) })
+	c.memory = mapping(t, size)
+	c.key, _, err = c.tr.Register(context.Background(), regionOf(c.memory))
+	require.NoError(t, err)
+	c.link, err = c.tr.Attach(c.child.Peer)
+	require.NoError(t, err)
+	c.remote, err = c.tr.Import(c.link, c.child.Descriptor)
+	require.NoError(t, err)
+	c.await(t, "rails", 5*time.Second, func() bool { return len(c.rails) == len(s.withDefaults().Addresses) })
+	return c
+}
+
+func (c *couple) slice(op transport.Op, rail, at, n int) *transport.Slice {
+	return &transport.Slice{Op: op, Rail: c.rails[uint16(rail)].Rail, LocalKey: c.key, RemoteKey: c.remote,
+		Local: addressOf(c.memory) + uintptr(at), Remote: uint64(at), Length: uint64(n)}
+}
+
+func (c *couple) awaitEnds(t testing.TB, within time.Duration, list ...*transport.Slice) {
+	t.Helper()
+	c.await(t, "completions", within, func() bool {
+		for _, s := range list {
+			if _, ok := c.ends[s]; !ok {
+				return false
+			}
+		}
+		return true
+	})
+}
