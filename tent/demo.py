@@ -215,7 +215,11 @@ def prefill(address: str, port: int) -> None:
 
 def summary(whole: list[float], pages: list[float]) -> dict[str, float]:
     cuts = statistics.quantiles(pages, n=100)
-    return {"rate": TOTAL / statistics.median(whole) / 1e9, "p50": statistics.median(pages) * 1e6, "p99": cuts[98] * 1e6}
+    return {
+        "rate": TOTAL / statistics.median(whole) / 1e9,
+        "p50": statistics.median(pages) * 1e6,
+        "p99": cuts[98] * 1e6,
+    }
 
 
 # -- the two processes, and what the user sees
@@ -268,7 +272,8 @@ def main() -> int:
 
 def orchestrate() -> int:
     """Starts both processes, shows what they say, and ends them whatever happens."""
-    print(f"tent {tent.__version__}: {PAGES} pages of {PAGE_BYTES >> 10} KiB from a prefill to a decode process, {ROUNDS} rounds")
+    pages = f"{PAGES} pages of {PAGE_BYTES >> 10} KiB"
+    print(f"tent {tent.__version__}: {pages} from a prefill to a decode process, {ROUNDS} rounds")
     receiver = start("decode")
     sender = None
     try:

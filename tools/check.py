@@ -1,8 +1,8 @@
 """make test: every check of the project, one stage after the other, with its time; ends with one line of totals.
 
-    check.py                 everything
-    check.py --only unit ... the stages named
-    check.py --list          their names
+check.py                 everything
+check.py --only unit ... the stages named
+check.py --list          their names
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Context:
         return cls(go, seeds, env, interpreters.interpreters())
 
     def main_version(self) -> str:
-        return "%d.%d" % sys.version_info[:2]
+        return f"{sys.version_info.major}.{sys.version_info.minor}"
 
     def run(self, *command: object, timeout: float, **env: str) -> int:
         """Runs a command to its end with its output shown; 124 when its time is over. Nothing of it is left running."""
@@ -90,12 +90,13 @@ class Context:
             end_group(process)
 
     def get_wheel(self) -> Path:
-        """One wheel, built in isolation as pip does it for users, for all interpreters."""
+        """One wheel for all interpreters, made from an sdist and in isolation, as pip makes it for users."""
         if self.wheel is None:
             folder = ROOT / "build" / "wheel"
             shutil.rmtree(folder, ignore_errors=True)
-            python = interpreters.environment(sys.executable, f".venv-{self.main_version()}")
-            if self.run(python, "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-deps", "-w", folder, ".", timeout=400):
+            python = interpreters.environment(sys.executable, ".venv-build")
+            interpreters.pip_install(python, "build>=1.2")
+            if self.run(python, "-m", "build", "--outdir", folder, ".", timeout=400, PYTHONUNBUFFERED="1"):
                 raise RuntimeError("the wheel could not be built")
             (self.wheel,) = folder.glob("*.whl")
         return self.wheel
@@ -113,22 +114,31 @@ def end_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
 def go_test(ctx: Context, patterns: Iterable[str], *flags: str, timeout: int, **env: str) -> Tally:
     """go test over packages: a line a package, the output of what failed, and the number of tests."""
     command = [ctx.go, "test", "-json", "-count=1", f"-timeout={timeout}s", *flags, *patterns]
-    process = subprocess.Popen(command, cwd=ROOT, env={**ctx.env, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**ctx.env, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     tally = Tally()
     output: dict[str, list[str]] = {}
     counted: dict[str, int] = {}
     assert process.stdout is not None
-    for line in process.stdout:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            print(line, end="", flush=True)  # the go command itself has something to say
-            continue
-        on_go_event(event, tally, output, counted)
-    if process.wait() != 0 and tally.failed == 0:
-        tally.failed += 1
-    end_group(process)
+    try:
+        for line in process.stdout:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                print(line, end="", flush=True)  # the go command itself has something to say
+                continue
+            on_go_event(event, tally, output, counted)
+        if process.wait() != 0 and tally.failed == 0:
+            tally.failed += 1
+    finally:
+        end_group(process)
     return tally
 
 
@@ -153,7 +163,8 @@ def on_go_event(event: dict[str, str], tally: Tally, output: dict[str, list[str]
             tally.failed += 1  # it did not build, or ended before its first test
         short = package.removeprefix(build_gotent.MODULE + "/")
         if action != "skip":
-            say(f"  {'ok  ' if action == 'pass' else 'FAIL'} {short} ({counted.get(package, 0)} tests, {event.get('Elapsed', 0):.1f} s)")
+            word = "ok  " if action == "pass" else "FAIL"
+            say(f"  {word} {short} ({counted.get(package, 0)} tests, {event.get('Elapsed', 0):.1f} s)")
 
 
 def stage_format(ctx: Context) -> Tally:
@@ -188,7 +199,9 @@ def stage_crossing(ctx: Context) -> Tally:
 def stage_simulation(ctx: Context) -> Tally:
     """seeded simulation, --seeds runs"""
     packages = ["./gocore/dispatch/...", "./tests/go/...", "./transports/sim/..."]
-    return go_test(ctx, packages, f"-run={SIMULATIONS}", timeout=max(120, ctx.seeds // 20), TENT_SIM_SEEDS=str(ctx.seeds))
+    return go_test(
+        ctx, packages, f"-run={SIMULATIONS}", timeout=max(120, ctx.seeds // 20), TENT_SIM_SEEDS=str(ctx.seeds)
+    )
 
 
 def stage_race(ctx: Context) -> Tally:
@@ -201,7 +214,9 @@ def pytest(ctx: Context, python: Path, *flags: str, timeout: float) -> Tally:
     with tempfile.TemporaryDirectory(prefix="tent-test-") as folder:
         report = Path(folder) / "report.xml"
         script = python.with_name("pytest")  # unlike `python -m pytest`, it does not put the source tree on sys.path
-        code = ctx.run(script, "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *flags, "tests/py", timeout=timeout)
+        code = ctx.run(
+            script, "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *flags, "tests/py", timeout=timeout
+        )
         if not report.exists():
             return Tally(failed=1)
         suite = next(xml.parse(report).getroot().iter("testsuite"))
@@ -239,7 +254,9 @@ def stage_typing(ctx: Context) -> Tally:
     """mypy --strict over the package, the tools and the benchmark"""
     python = interpreters.environment(sys.executable, f".venv-{ctx.main_version()}")
     interpreters.pip_install(python, f"tent[test] @ {ctx.get_wheel().as_uri()}")
-    programs = [p.relative_to(ROOT) for folder in ("tools", "tests/bench") for p in sorted((ROOT / folder).glob("*.py"))]
+    programs = [
+        p.relative_to(ROOT) for folder in ("tools", "tests/bench") for p in sorted((ROOT / folder).glob("*.py"))
+    ]
     code = ctx.run(python, "-m", "mypy", "--strict", "tent", *programs, timeout=240)
     return single(code == 0)
 

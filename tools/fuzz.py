@@ -1,4 +1,4 @@
-"""make fuzz: runs every fuzz target of the tree for a while, one after the other; the corpus they find stays in testdata."""
+"""make fuzz: runs every fuzz target of the tree for a while, one after the other."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import interpreters
 
 def targets(go: str, env: dict[str, str]) -> list[tuple[str, str]]:
     """(package, fuzz function) of the whole module."""
-    form = '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}'
+    form = "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}"
     listed = subprocess.check_output([go, "list", "-f", form, "./..."], cwd=build_gotent.ROOT, env=env, text=True)
     found = []
     for package in listed.split():
-        names = subprocess.check_output([go, "test", "-list", "^Fuzz", package], cwd=build_gotent.ROOT, env=env, text=True)
+        names = subprocess.check_output(
+            [go, "test", "-list", "^Fuzz", package], cwd=build_gotent.ROOT, env=env, text=True
+        )
         found += [(package, name) for name in names.split() if name.startswith("Fuzz")]
     return found
 

@@ -21,7 +21,7 @@ print('%d.%d' % sys.version_info[:2] if fits and not sysconfig.get_config_var('P
 
 
 def version_of(python: str) -> str:
-    """"3.12", or "" for what cannot be used."""
+    """Its version as "3.12", or "" for what cannot be used."""
     try:
         done = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError):

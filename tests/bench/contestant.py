@@ -44,7 +44,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 class Contestant:
-    """Owns the process that it starts, and through it the peer. Use with `with`; not for several threads."""
+    """Owns the process that it starts, and through it the peer. Not for several threads; close() ends it."""
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
         self.name = name
@@ -54,10 +54,8 @@ class Contestant:
             raise RuntimeError(f"{name} did not start: {word}")
         self.pids = [self.process.pid, *map(int, pids)]
 
-    def __enter__(self) -> Contestant:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Ends both processes."""
         assert self.process.stdin is not None
         self.process.stdin.close()  # all of them end with their input
         try:

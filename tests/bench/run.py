@@ -84,7 +84,9 @@ def measure(rows: list[Row], contestants: dict[str, Contestant], rounds: int, co
         for work, names in wanted.items():
             order = names if number % 2 else names[::-1]  # nobody always comes second
             for name in order:
-                one = contestants[name].measure(work.verb, work.size, work.count, work.iterations, lanes(work, connections))
+                one = contestants[name].measure(
+                    work.verb, work.size, work.count, work.iterations, lanes(work, connections)
+                )
                 if number > 0:
                     figures.setdefault((name, work), []).append(one)
         print(f"round {number} of {rounds}", file=sys.stderr, flush=True)
@@ -109,7 +111,17 @@ def show(rows: list[Row], figures: Figures, markdown: bool) -> int:
         missed += not reached
         beside = f"{statistics.median(theirs):.3g}" if theirs else ""
         compared = f"{value:.2f}" if theirs else ""
-        table.append((row.name, f"{statistics.median(ours):.3g}", beside, row.unit, compared, row.target(), "yes" if reached else "no"))
+        table.append(
+            (
+                row.name,
+                f"{statistics.median(ours):.3g}",
+                beside,
+                row.unit,
+                compared,
+                row.target(),
+                "yes" if reached else "no",
+            )
+        )
     if markdown:
         table.insert(1, tuple("---" for _ in head))
         for line in table:
@@ -117,7 +129,12 @@ def show(rows: list[Row], figures: Figures, markdown: bool) -> int:
     else:
         widths = [max(len(line[i]) for line in table) for i in range(len(head))]
         for line in table:
-            print("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))))
+            print(
+                "  ".join(
+                    cell.ljust(width) if i == 0 else cell.rjust(width)
+                    for i, (cell, width) in enumerate(zip(line, widths))
+                )
+            )
     return missed
 
 
@@ -125,17 +142,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measures tent beside plain programs.")
     parser.add_argument("--rounds", type=int, default=7, help="rounds that count, at least 5")
     parser.add_argument("--only", choices=("go", "python"), default="", help="half of the table")
-    parser.add_argument("--connections", type=int, default=min(2, os.cpu_count() or 1), help="of the C program, as tent's lanes")
+    parser.add_argument(
+        "--connections", type=int, default=min(2, os.cpu_count() or 1), help="of the C program, as tent's lanes"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     args = parser.parse_args()
     rows = [r for r in ROWS if not args.only or r.name.lower().startswith(args.only)]
     commands = build(args.only)
     with contextlib.ExitStack() as stack:
         needed = {side.contestant for row in rows for side in (row.ours, row.theirs) if side is not None}
-        contestants = {name: stack.enter_context(Contestant(name, commands[name])) for name in commands if name in needed}
+        contestants = {
+            name: stack.enter_context(contextlib.closing(Contestant(name, command)))
+            for name, command in commands.items()
+            if name in needed
+        }
         figures = measure(rows, contestants, max(5, args.rounds), args.connections)
-    print(f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, {congestion()}, "
-          f"{args.connections} connections, {max(5, args.rounds)} rounds, loopback\n")
+    print(
+        f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, {congestion()}, "
+        f"{args.connections} connections, {max(5, args.rounds)} rounds, loopback\n"
+    )
     missed = show(rows, figures, args.markdown)
     print(f"\n{len(rows) - missed} of {len(rows)} rows reached")
     return 0

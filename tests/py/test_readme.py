@@ -21,7 +21,9 @@ def test_readme_has_a_program() -> None:
 def test_readme_program_runs(program: str, tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(program, encoding="utf-8")
-    done = subprocess.run([sys.executable, "-W", "error", path], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", path], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
 
 
