@@ -1,0 +1,3 @@
+async def prefill(engine, peer, kv):
+    await engine.write(kv[0:65536], peer["kv"][0:65536])              # no thread, no polling: an eventfd in the loop
+    async for note in engine.notifications: ...
