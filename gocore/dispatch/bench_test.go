@@ -1,0 +1,119 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// loop is a core over rails that complete everything at once.
+type loop struct {
+	core        *Core
+	now         clock.Time
+	specs       []TaskSpec
+	completions []transport.Completion
+}
+
+func newLoop(tb testing.TB, rails, tasks int, length uint64, merge bool) *loop {
+	l := &loop{core: New(Options{Transports: []string{"tcp"}, Merge: merge}), now: clock.Time(time.Second)}
+	id := l.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer"})
+	for i := range rails {
+		l.core.RailUp(id, transport.RailInfo{Rail: railOf(id, i, 1), BytesMax: 4 << 20}, l.now)
+	}
+	p := &plan.Plan{Routes: []plan.Route{{SliceMax: 1 << 20, SliceBest: 64 * kib, Alignment: 1,
+		Hops: []plan.Hop{{Link: id, Op: transport.Write}}}}}
+	for i := range tasks {
+		l.specs = append(l.specs, TaskSpec{Op: transport.Write, Plan: p, Local: uintptr(i+1) << 24, Remote: uint64(i) << 25,
+			Length: length, Deadline: l.now.Add(time.Hour)})
+	}
+	l.turn(tb) // warm up
+	return l
+}
+
+// turn carries one batch from submit to end.
+func (l *loop) turn(tb testing.TB) {
+	b, err := l.core.NewBatch(len(l.specs))
+	if err == nil {
+		_, err = l.core.Submit(b, l.specs, l.now)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for l.core.Outstanding() > 0 || l.core.Pending() > 0 {
+		l.pass()
+	}
+	if err := l.core.FreeBatch(b, l.now); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func (l *loop) pass() {
+	l.now += 1000
+	e := l.core.Step(l.now)
+	l.completions = l.completions[:0]
+	for i := range e.Submit {
+		for _, s := range e.Submit[i].Slices {
+			l.completions = append(l.completions, transport.Completion{Slice: s, Bytes: s.Length})
+		}
+	}
+	l.core.Complete(l.completions, l.now)
+}
+
+func TestNothingIsAllocatedBetweenSubmitAndEnd(t *testing.T) {
+	for name, l := range map[string]*loop{
+		"small": newLoop(t, 2, 256, 4*kib, false), "large": newLoop(t, 2, 4, 16<<20, false), "merged": newLoop(t, 2, 256, 4*kib, true),
+	} {
+		require.Zero(t, testing.AllocsPerRun(100, func() { l.turn(t) }), name)
+	}
+}
+
+// A step costs what it does, not what waits: with 256 times as many tasks waiting it may not even take 16 times as long.
+func TestPendingTasksDoNotSlowAStep(t *testing.T) {
+	cost := func(waiting int) time.Duration {
+		l := newLoop(t, 1, 64, 4*kib, false)
+		b, err := l.core.NewBatch(waiting)
+		require.Nil(t, err)
+		specs := make([]TaskSpec, waiting)
+		for i := range specs {
+			specs[i] = l.specs[0]
+			specs[i].Class, specs[i].Length = Low, 1<<40
+		}
+		_, err = l.core.Submit(b, specs, l.now)
+		require.Nil(t, err)
+		best := time.Hour
+		for range 50 {
+			start := clock.Now()
+			for range 20 {
+				l.pass()
+			}
+			best = min(best, clock.Now().Sub(start))
+		}
+		return best
+	}
+	few, many := cost(1<<10), cost(1<<18)
+	require.Less(t, many, 16*few)
+}
+
+func benchmark(b *testing.B, l *loop, slices int) {
+	b.ReportAllocs()
+	b.SetBytes(int64(l.specs[0].Length) * int64(len(l.specs)))
+	for b.Loop() {
+		l.turn(b)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(slices), "ns/slice")
+}
+
+// BenchmarkSlice is the cost of a slice of a long task from cut to completion, BenchmarkTask that of a task of one slice
+// from submit to end.
+func BenchmarkSlice(b *testing.B) { benchmark(b, newLoop(b, 1, 1, 64<<20, false), 1024) }
+
+func BenchmarkSlice4Rails(b *testing.B) { benchmark(b, newLoop(b, 4, 1, 64<<20, false), 1024) }
+
+func BenchmarkTask(b *testing.B) { benchmark(b, newLoop(b, 1, 256, 4*kib, false), 256) }
+
+func BenchmarkOneTask(b *testing.B) { benchmark(b, newLoop(b, 1, 1, 64, false), 1) }

@@ -1,0 +1,90 @@
+package dispatch
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// staged is a plan of a local hop into a stage, a crossing hop to the peer's stage and a hop that the peer carries out.
+func staged(r *rig, slots int) (*plan.Plan, [3]plan.LinkID) {
+	var links [3]plan.LinkID
+	for i := range links {
+		links[i] = r.link(uint32(i), 0, 1, 1<<20)
+	}
+	here, err := r.core.AddStage(StageSpec{Slots: slots, SlotBytes: 16 * kib, Local: 0x1000000, Remote: 0x2000000})
+	require.Nil(r, err)
+	there, err := r.core.AddStage(StageSpec{Slots: slots, SlotBytes: 32 * kib, Local: 0x3000000, Remote: 0x4000000})
+	require.Nil(r, err)
+	return &plan.Plan{Routes: []plan.Route{{Alignment: 1, SliceBest: 64 * kib, Hops: []plan.Hop{
+		{Link: links[0], Op: transport.Write, Remote: here}, {Link: links[1], Op: transport.Write, Local: here, Remote: there},
+		{Link: links[2], Op: transport.Write, Local: there}}}}}, links
+}
+
+func TestAPieceGoesThroughItsStages(t *testing.T) {
+	r := newRig(t, Options{})
+	p, links := staged(r, 4)
+	b := r.submit(p, High, 24*kib, clock.Never)
+	require.Len(t, r.out, 2, "cut by the smaller slot")
+	one := *r.out[0]
+	require.EqualValues(t, links[0], one.Rail.Link)
+	require.EqualValues(t, []uint64{1 << 20, 0x2000000, 16 * kib}, []uint64{uint64(one.Local), one.Remote, one.Length})
+	two := *r.finish(0, nil)[0]
+	require.EqualValues(t, []uint64{uint64(links[1]), 0x1000000, 0x4000000}, []uint64{uint64(two.Rail.Link), uint64(two.Local), two.Remote})
+	require.Zero(t, r.status(b).Bytes, "nothing is there before the last hop")
+	three := *r.finish(1, nil)[0]
+	require.EqualValues(t, []uint64{uint64(links[2]), 0x3000000, 1 << 30}, []uint64{uint64(three.Rail.Link), uint64(three.Local), three.Remote})
+	r.finish(1, nil)
+	require.EqualValues(t, 16*kib, r.status(b).Bytes)
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+}
+
+func TestAFullStageIsBackpressureForItsTasksOnly(t *testing.T) {
+	r := newRig(t, Options{})
+	p, links := staged(r, 2)
+	b := r.submit(p, High, 160*kib, clock.Never)
+	require.Len(t, r.out, 2)
+	direct := r.submit(to(r.core, links[0]), High, kib, clock.Never)
+	require.Len(t, r.out, 3, "who needs no stage passes")
+	for range 10 {
+		r.finish(0, nil)
+		require.LessOrEqual(t, len(r.out), 3)
+	}
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+	require.Equal(t, Completed, r.status(direct).State)
+	for _, s := range r.core.stages[1:] {
+		require.Len(t, s.free, 2)
+	}
+}
+
+func TestSlotsOfADirtyPieceAreNotUsedAgain(t *testing.T) {
+	r := newRig(t, Options{FenceNetwork: 10 * ms})
+	p, _ := staged(r, 1)
+	b := r.submit(p, High, kib, r.now.Add(ms))
+	r.wait(ms)
+	r.wait(10 * ms)
+	require.True(t, r.status(b).Dirty)
+	require.Empty(t, r.core.stages[1].free, "somebody may still write there")
+	r.finish(0, withdrawn)
+	require.Len(t, r.core.stages[1].free, 1)
+}
+
+func TestAFailedHopIsRepeatedNotTheWholeWay(t *testing.T) {
+	r := newRig(t, Options{})
+	p, links := staged(r, 1)
+	b := r.submit(p, High, kib, clock.Never)
+	r.finish(0, nil)
+	r.finish(0, broken(errs.ScopeSlice))
+	again := r.wait(ms)
+	require.Len(t, again, 1)
+	require.EqualValues(t, links[1], again[0].Rail.Link)
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+}
