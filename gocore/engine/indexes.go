@@ -11,6 +11,8 @@ type Indexes struct {
 	Width    uint8 // bytes of an item: 1, 2, 4 or 8
 	Unsigned bool
 	Stride   int64 // bytes from item to item, may be negative
+
+	owner []int64 // keeps a Go slice alive; nil for foreign memory
 }
 
 func (x *Indexes) check(what string, n int) *errs.Error {
@@ -53,10 +55,10 @@ func (x *Indexes) at(i int) (value uint64, ok bool) {
 
 func signed(v int64) (uint64, bool) { return uint64(v), v >= 0 }
 
-// IndexesOf views a Go slice; the slice must stay alive while the view is used.
+// IndexesOf views a Go slice and keeps it alive.
 func IndexesOf(values []int64) Indexes {
 	if len(values) == 0 {
 		return Indexes{Width: 8, Stride: 8}
 	}
-	return Indexes{Addr: addressOf(values), Width: 8, Stride: 8}
+	return Indexes{Addr: addressOf(values), Width: 8, Stride: 8, owner: values}
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math/bits"
+	"runtime"
 	"strconv"
 	"sync"
 	"unsafe"
@@ -144,7 +145,9 @@ func (e *Engine) Pages(r *PagesRequest) (dispatch.BatchID, error) {
 	}
 	c := newCall()
 	defer c.free()
-	if err := c.pages(e, r); err != nil {
+	err := c.pages(e, r)
+	runtime.KeepAlive(r) // and with it the index slices, which are read by address
+	if err != nil {
 		return 0, err
 	}
 	if err := c.notify(e, r.Note); err != nil {
@@ -260,7 +263,9 @@ func (e *Engine) Ranges(r *RangesRequest) (dispatch.BatchID, error) {
 	}
 	c := newCall()
 	defer c.free()
-	if err := c.ranges(e, r); err != nil {
+	err := c.ranges(e, r)
+	runtime.KeepAlive(r)
+	if err != nil {
 		return 0, err
 	}
 	if err := c.notify(e, r.Note); err != nil {
