@@ -26,7 +26,7 @@ import interpreters
 
 ROOT = build_gotent.ROOT
 TEST_TOOLS = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100")  # the quick suites run without NumPy
-SIMULATIONS = "(?i)simul|model"  # tests whose number of runs is TENT_SIM_SEEDS
+SIMULATIONS = "(?i:simul|model)"  # tests whose number of runs is TENT_SIM_SEEDS
 START = time.monotonic()
 
 
