@@ -24,7 +24,8 @@ type batch struct {
 	failovers  uint32
 	transports uint32
 	version    uint32
-	failure    *errs.Error
+	worst      State       // of those that have ended, COMPLETED apart
+	failure    *errs.Error // of the first in that state
 }
 
 // keepTasks bounds the table of tasks that a free slot keeps for its next batch.
@@ -32,7 +33,6 @@ const keepTasks = 4096
 
 var (
 	errStale    = errs.New(errs.Stale, "batch", "no such batch: it was freed, or it is somebody else's")
-	errDeadline = errs.New(errs.Timeout, "transfer", "the deadline has passed")
 	errCanceled = errs.New(errs.Canceled, "transfer", "canceled by the user")
 )
 

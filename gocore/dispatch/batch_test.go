@@ -101,7 +101,7 @@ func TestSummaryIsTheWorstOfItsTasks(t *testing.T) {
 	r.finish(0, failed)
 	sum, err := r.core.Summary(b)
 	require.Nil(t, err)
-	require.Equal(t, errs.Canceled, sum.Err.Code, "of the first that did not complete")
+	require.Equal(t, errs.PermissionDenied, sum.Err.Code, "of the worst")
 	sum.Err, sum.Version = nil, 0
 	require.Equal(t, Summary{State: Failed, Tasks: 4, Bytes: kib, Total: 4 * kib, Attempts: 4, Transports: 1 << 1}, sum)
 	k := r.core.Counters(1, High)

@@ -31,10 +31,13 @@ func (c *Core) pump(l *link, now clock.Time) {
 
 // choose returns the rail that would finish the next slice first, and the class that it serves, or nil.
 func (c *Core) choose(l *link, now clock.Time) (best *railState, class int) {
-	healthy := len(l.rails) > 1 && l.healthy(now)
+	rank := rankPaused
+	for _, r := range l.rails {
+		rank = min(rank, r.rank(now))
+	}
 	var cost float64
 	for _, r := range l.rails {
-		if r == nil || !r.usable() || r.full || r.suspected || (healthy && !r.healthy(now)) {
+		if r.rank(now) != rank || r.full {
 			continue
 		}
 		k, want := c.offer(l, r, now)
@@ -59,7 +62,7 @@ func (c *Core) offer(l *link, r *railState, now clock.Time) (class int, want uin
 	}
 	q := &l.queues[class]
 	if p := q.pieces.first(); p != nil {
-		if p.avoid == int32(r.id.Index)+1 && l.healthyBeside(r, now) {
+		if p.avoid == int32(r.id.Index)+1 && l.anotherLike(r, now) {
 			return -1, 0
 		}
 		want = p.length
@@ -115,8 +118,10 @@ func (c *Core) limit(r *railState, class int, route *plan.Route) uint64 {
 			n = min(n, c.stages[id].spec.SlotBytes)
 		}
 	}
-	a := max(route.Alignment, 1)
-	return max(n-n%a, a)
+	if a := route.Alignment; a > 1 {
+		return max(n-n%a, a)
+	}
+	return max(n, 1)
 }
 
 // cut takes one slice from the head of a class and hands it to the rail. A head that cannot be cut because a stage of its

@@ -179,3 +179,18 @@ func TestAlignmentOfCuts(t *testing.T) {
 	_, err = r.core.Submit(id, []TaskSpec{{Plan: p, Local: 1, Length: 4 * kib, Deadline: clock.Never}}, r.now)
 	require.ErrorContains(t, err, "alignment")
 }
+
+func TestAlternatesAreForWhenTheOthersAreOut(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 1, 1<<20)
+	r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, 1, 1), Alternates: true, BytesMax: 1 << 20}, r.now)
+	p := to(r.core, id)
+	r.submit(p, High, 4<<20, clock.Never)
+	for _, s := range r.out {
+		require.Zero(t, s.Rail.Index, "not even when the main rail is full")
+	}
+	r.core.RailDown(id, railOf(id, 0, 1), broken(1), r.now)
+	fresh := r.step()
+	require.NotEmpty(t, fresh)
+	require.EqualValues(t, 1, fresh[0].Rail.Index)
+}

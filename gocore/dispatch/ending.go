@@ -26,7 +26,8 @@ func (c *Core) end(t *task, verdict State, err *errs.Error, now clock.Time) {
 		if p.attempt == nil {
 			c.dropPiece(p)
 		} else {
-			host = host && p.attempt.rail.link.spec.SameHost
+			l := p.attempt.rail.link
+			host = host && (l.spec.SameHost || l.peer.gone != nil) // nobody is left to be asked over the network
 			c.withdraw(p.attempt)
 		}
 		p = next
@@ -107,8 +108,8 @@ func (c *Core) finish(t *task, now clock.Time) {
 	b.pending--
 	b.ends[t.state]++
 	b.dirty = b.dirty || t.dirty
-	if t.state != Completed && b.failure == nil {
-		b.failure = t.failure
+	if t.state != Completed && t.state > b.worst { // the numbers are in order of badness
+		b.worst, b.failure = t.state, t.failure
 	}
 	c.note(b)
 	if b.pending == 0 {

@@ -26,7 +26,8 @@ func TestTheDeadlineDropsWhatWasNotSentAndCallsBackTheRest(t *testing.T) {
 	r.finish(0, nil)
 	require.Empty(t, r.ended)
 	r.finish(0, withdrawn)
-	require.Equal(t, Status{State: TimedOut, Attempts: 1, Bytes: 128 * kib, Err: errDeadline}, r.status(b))
+	require.Equal(t, Status{State: TimedOut, Attempts: 1, Bytes: 128 * kib, Err: r.core.peers[1].late}, r.status(b))
+	require.ErrorContains(t, r.status(b).Err, "peer 10.0.0.1:7000")
 	require.Equal(t, []BatchID{b}, r.ended)
 	for i := 0; r.core.Deadline() != clock.Never; i++ {
 		require.Less(t, i, 2, "a rail and a link look once more whether something is left to do")

@@ -44,7 +44,7 @@ func (c *Core) again(p *piece, r *railState, err *errs.Error, now clock.Time) {
 	counters := c.countersOf(t)
 	if err.Scope == errs.ScopeRail {
 		p.avoid = int32(r.id.Index) + 1
-		if r.link.healthyBeside(r, now) {
+		if r.link.anotherLike(r, now) {
 			counters.Reroutes++
 			c.queuePiece(p, true, now)
 			return
@@ -57,9 +57,10 @@ func (c *Core) again(p *piece, r *railState, err *errs.Error, now clock.Time) {
 	c.park(p, now)
 }
 
-func (l *link) healthyBeside(r *railState, now clock.Time) bool {
+// anotherLike reports whether the link has a healthy rail beside r that is used when r is.
+func (l *link) anotherLike(r *railState, now clock.Time) bool {
 	for _, other := range l.rails {
-		if other != nil && other != r && other.id.Index != r.id.Index && other.healthy(now) {
+		if other != nil && other.id.Index != r.id.Index && other.rank(now) <= min(r.rank(now), rankAlternate) {
 			return true
 		}
 	}

@@ -19,6 +19,7 @@ type peer struct {
 	open     int         // slices that outlived their task: nothing goes to the peer before they have completed
 	gone     *errs.Error // its incarnation has ended
 	progress clock.Time  // last sign of life on any rail
+	late     *errs.Error // what its tasks get whose deadline has passed
 }
 
 // link is one transport's connection to a peer, with the queues of what waits for it.
@@ -80,6 +81,26 @@ func (r *railState) usable() bool { return r.up && !r.fenced }
 func (r *railState) healthy(now clock.Time) bool {
 	return r.usable() && !r.suspected && !r.monitor.Paused(now)
 }
+
+// rank orders rails by how much one would like to use them; only those of the best rank that the link has are used.
+func (r *railState) rank(now clock.Time) int {
+	switch {
+	case r == nil || !r.usable() || r.suspected:
+		return rankNever
+	case r.monitor.Paused(now):
+		return rankPaused // rather than nothing at all
+	case r.info.Alternates:
+		return rankAlternate
+	}
+	return rankMain
+}
+
+const (
+	rankMain = iota
+	rankAlternate
+	rankPaused
+	rankNever
+)
 
 func (r *railState) name() string { return r.info.Local + " -> " + r.info.Remote }
 

@@ -110,6 +110,20 @@ func (c *Core) dropPiece(p *piece) {
 	c.pieces.put(p)
 }
 
+// lateFor is the error of a task whose deadline has passed; all of a peer share one.
+func (c *Core) lateFor(t *task) *errs.Error {
+	l := c.link(t.path().Hops[0].Link)
+	if l == nil {
+		return errDeadline
+	}
+	if l.peer.late == nil {
+		l.peer.late = errs.New(errs.Timeout, "transfer", "the deadline has passed").WithPeer(l.peer.name, "", "")
+	}
+	return l.peer.late
+}
+
+var errDeadline = errs.New(errs.Timeout, "transfer", "the deadline has passed")
+
 // expireRun ends tasks whose deadline has passed; false means that the budget of the step is used up.
 func (c *Core) expireRun(r *run, budget *int, now clock.Time) bool {
 	for r.n > 0 {
@@ -120,7 +134,7 @@ func (c *Core) expireRun(r *run, budget *int, now clock.Time) bool {
 		t := r.batch.tasks[r.first]
 		r.first, r.n = r.first+1, r.n-1
 		last := r.alive == 1 && t.state == Pending
-		c.end(t, TimedOut, errDeadline, now)
+		c.end(t, TimedOut, c.lateFor(t), now)
 		if last && t.state != Pending {
 			return true // with its last task the run itself has ended
 		}
