@@ -1,0 +1,87 @@
+// Package tcp moves slices over TCP connections: the transport that works everywhere.
+//
+// # The way of a slice
+//
+//	initiator (who attached)                                  responder (who owns the region)
+//	Submit    choose a lane, number the slice, queue it
+//	          pump: one sendmsg for up to 256 slices  ──────▶ drain: recvmsg straight into the region
+//	                                                          answer: one cumulative ACK a burst
+//	Poll or   drain: ACK completes every WRITE up to it ◀────
+//	a worker
+//	          READ: records only                      ──────▶ queued by class, within the credit
+//	          recvmsg straight into the destination   ◀────── pump: DATA, 256 KiB at most a frame
+//
+// Whoever has work does it: Submit writes on the caller's thread up to a budget, a waiter reads by Poll, and workers
+// (goroutines in epoll_wait) do what nobody else does. Handing 4 KiB to a sleeping thread would cost more (40 to 100 µs)
+// than sending it and getting the answer (10 to 15 µs).
+//
+// # Rails and lanes
+//
+// A rail is a pair of addresses (pairs.go). Each has two class groups, class 0 and the rest, of Settings.Lanes
+// connections, so neither a byte nor an acknowledgement of class 0 waits behind others' payload. Slices below 64 KiB share
+// a lane and its system calls, larger ones go to the lane with least to do. A rail is up when all its lanes are, and goes
+// down with the first that breaks; it is dialled again, with growing pauses, under the next generation.
+//
+// # Wire format
+//
+// Little endian. A frame is a header of 16 bytes (kind, flag, count, length, seq), count records of 24 bytes (id, offset,
+// length, extra) and length bytes of payload; wire.go lists the kinds. A lane begins with HELLO, which shows the token
+// that the control plane (control.go) gave to this initiator and incarnation; anything else closes the connection.
+// Numbers (seq) of slices grow along a lane and may skip. ACK n says that every WRITE up to n has landed or was refused;
+// a refusal is told by NACK, behind the payload, which the reader discards, so the lane lives on.
+//
+// # What ends a slice, and why nothing lands later
+//
+//   - Not sent: dropped from the queue.
+//   - READ: our reader discards the rest; copyMu makes Withdraw wait for the piece under way.
+//   - WRITE, sent: WITHDRAW on every lane of the link, repeated and at last over the control plane. The responder marks the
+//     number void under the lane's copyMu, so it waits for the piece under way and for nothing else, and tells which had
+//     landed (CONFIRM). The source is quiet before that: what has not left of a frame that was begun is copied.
+//   - A broken lane: no reset and no shutdown is a fence, since Linux still hands out what a socket has received. FENCE
+//     names the lane over another one, a new one, or the control plane; its reader never copies again, and the answer says
+//     how far it had come: delivered but reported lost is complete.
+//   - A peer that has ended (data port and control plane refuse, or another incarnation answers) writes no more.
+//   - A responder that slept for longer than its lease looks how long the bytes in its sockets have waited (SO_TIMESTAMPNS)
+//     and asks their sender before it writes them (calls.go, stale).
+//   - Revoke, the owner's fence (revoke.go), needs no peer. With keep, each lane gets a barrier, which its initiator
+//     passes back behind everything accepted before: until then slices of the region are refused there.
+//
+// # Who owns what
+//
+//	readMu    the right to read a lane: TryLock by workers and pollers, Lock only to close it
+//	writeMu   the right to write it: TryLock by pump, Lock to copy unsent bytes (bounded by one system call) and to close
+//	copyMu    held around each piece of payload on its way into memory; what revokes or withdraws takes it
+//	mu        queues and numbers; never held across a system call
+//	armMu     what epoll was asked for, and whether the descriptor is still open
+//
+// In this order; link.mu and attachment.mu come before a lane's copyMu and mu, and after its readMu. No lock is held
+// while the Sink is called but readMu, which nothing that the core calls waits for. The state of rails belongs to their
+// link's goroutine (link.go). A worker that finds readMu taken leaves; its holder arms epoll again, a poller by Arm.
+//
+// # Shutdown
+//
+// Close: nothing new is accepted; every link is left (lanes closed, what may have landed asked about for at most a second,
+// everything completed); goroutines of calls end; workers end; lanes of peers are closed; then listeners. Listeners come
+// last because peers take a refused dial for the proof that nobody reads their lanes any more.
+//
+// # Hostile peers
+//
+// At most 64 connections that have not shown a token, for 2 s each. Every length is checked before it is used, every
+// slice against the region and its permission. What a peer can make us remember is bounded by its credit (1024 slices a
+// lane), by ctlMax for answers it does not read, and by openLanesMax connections.
+//
+// # Numbers
+//
+// One system call costs 0.2 to 0.3 µs, a loopback send some 4 µs, a copy by the kernel 0.1 µs/KiB on each side. A slice
+// costs some 50 ns on each side besides: a ring entry, a record of 24 bytes, a region lookup, an iovec. So 64 slices of
+// 4 KiB are one send of 256 KiB (about 40 µs), bulk is bound by the two copies (about 0.25 CPU-seconds a GB for both ends
+// together), and a small slice by two sends and two receives. BenchmarkMove measures them; testdata/cpeer.c is its
+// measure.
+//
+// # Choices
+//
+//   - 2026-11: epoll_wait in a plain system call rather than Go's netpoller: one goroutine switch less in a round trip
+//     (5 of 19 µs measured). Workers therefore hold a thread each while idle.
+//   - 2026-11: no zero-copy send and no io_uring: both lose on loopback. No busy sockets: Poll and a bounded, adaptive spin
+//     of one worker do the same where it pays and stop where it does not.
+package tcp

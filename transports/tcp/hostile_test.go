@@ -1,0 +1,225 @@
+package tcp
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// stranger opens a connection to an endpoint's data port.
+func (e *endpoint) stranger(t testing.TB) net.Conn {
+	c, err := net.Dial("tcp", e.tr.(*Transport).listeners[0].addr.String())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(5*time.Second)))
+	return c
+}
+
+func requireClosed(t testing.TB, c net.Conn) {
+	t.Helper()
+	_, err := c.Read(make([]byte, 1))
+	require.Error(t, err)
+	var late net.Error
+	require.False(t, errorsAs(err, &late) && late.Timeout(), "connection is still open")
+}
+
+func errorsAs(err error, target *net.Error) bool {
+	e, ok := err.(net.Error)
+	*target = e
+	return ok
+}
+
+func newTestEndpoint(t testing.TB, s Settings) *endpoint {
+	e, err := newEndpoint(s)
+	require.NoError(t, err)
+	t.Cleanup(func() { e.close(t) })
+	return e
+}
+
+func TestStrangersAreTurnedAway(t *testing.T) {
+	e := newTestEndpoint(t, Settings{Greeting: 100 * time.Millisecond})
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	hello := appendFrame(nil, header{kind: kindHello, length: greetingSize, seq: 1})
+	for name, message := range map[string][]byte{
+		"nothing":         nil,
+		"http":            []byte("GET / HTTP/1.1\r\n\r\n"),
+		"cut off":         hello,
+		"wrong magic":     greeting{version: version}.append(bytes.Clone(hello)),
+		"wrong token":     greeting{magic: magic, version: version, token: token{1}}.append(bytes.Clone(hello)),
+		"write at once":   appendFrame(nil, header{kind: kindWrite, length: 1 << 20, seq: 1}, record{length: 1 << 20}),
+		"a length of 4 G": appendFrame(nil, header{kind: kindHello, length: 1<<32 - 1}),
+	} {
+		c := e.stranger(t)
+		_, _ = c.Write(message)
+		requireClosed(t, c)
+		t.Log(name)
+	}
+	for range 50 {
+		noise := make([]byte, 1+r.IntN(4096))
+		for i := range noise {
+			noise[i] = byte(r.Uint32())
+		}
+		c := e.stranger(t)
+		_, _ = c.Write(noise)
+		requireClosed(t, c)
+	}
+}
+
+func TestStrangersAreBounded(t *testing.T) {
+	e := newTestEndpoint(t, Settings{Greeting: time.Minute})
+	for range strangersMax {
+		e.stranger(t)
+	}
+	requireClosed(t, e.stranger(t))
+}
+
+// guest is a hand-made initiator: a greeted connection to an endpoint.
+func (e *endpoint) guest(t testing.TB) net.Conn {
+	from := transport.Peer{Address: "guest", Incarnation: 77}
+	answer, err := e.tr.Serve(context.Background(), from, []byte{version, callHello})
+	require.NoError(t, err)
+	r := &reader{b: answer}
+	r.u8()
+	o, err := readOffer(r, r.u64())
+	require.NoError(t, err)
+	c := e.stranger(t)
+	g := greeting{magic: magic, version: version, incarnation: 77, token: o.token}
+	_, err = c.Write(g.append(appendFrame(nil, header{kind: kindHello, length: greetingSize, seq: 1})))
+	require.NoError(t, err)
+	b := make([]byte, headerBytes)
+	_, err = c.Read(b)
+	require.NoError(t, err)
+	require.Equal(t, kindWelcome, getHeader(b).kind)
+	return c
+}
+
+func TestPeersBeyondTheirCreditAreCutOff(t *testing.T) {
+	s := Settings{CreditRequests: 64, CreditBytes: 4 << 20, SliceBytes: 1 << 20}
+	for name, frame := range map[string]func() []byte{
+		"requests": func() []byte { return readFrame(65, 1) },
+		"bytes":    func() []byte { return readFrame(5, 1<<20) },
+		"a slice larger than any": func() []byte {
+			return readFrame(1, sliceMax+1)
+		},
+		"numbers that go back": func() []byte { return append(readFrame(1, 1), readFrame(1, 1)...) },
+		"payload that does not add up": func() []byte {
+			return appendFrame(nil, header{kind: kindWrite, length: 5, seq: 1}, record{length: 4})
+		},
+	} {
+		e := newTestEndpoint(t, s)
+		c := e.guest(t)
+		_, err := c.Write(frame())
+		require.NoError(t, err)
+		for { // answers to what came before may be there
+			if _, err := c.Read(make([]byte, 4096)); err != nil {
+				var late net.Error
+				require.False(t, errorsAs(err, &late) && late.Timeout(), name)
+				break
+			}
+		}
+	}
+}
+
+func readFrame(n int, length uint32) []byte {
+	records := make([]record, n)
+	for i := range records {
+		records[i] = record{id: 1, length: length}
+	}
+	return appendFrame(nil, header{kind: kindRead, seq: 1}, records...)
+}
+
+// FuzzLane feeds a responder's lane any bytes behind a good greeting: it may end, and must touch nothing but its region.
+func FuzzLane(f *testing.F) {
+	f.Add(appendFrame(nil, header{kind: kindWrite, length: 4, seq: 1}, record{length: 4}))
+	f.Add(append(readFrame(3, 100), appendFrame(nil, header{kind: kindWithdraw, seq: 1}, record{id: 9})...))
+	f.Add(append(appendFrame(nil, header{kind: kindNotify, length: 3, seq: 1}), "abc"...))
+	f.Add(appendFrame(nil, header{kind: kindFence, seq: 1}))
+	f.Add(append(appendFrame(nil, header{kind: kindPing, seq: 1}), appendFrame(nil, header{kind: kindPassed, seq: 1})...))
+	e := newTestEndpoint(f, Settings{Workers: 1})
+	t := e.tr.(*Transport)
+	memory := mapping(f, 3<<12)
+	_, _, err := e.tr.Register(context.Background(), regionOf(memory[1<<12:2<<12]))
+	require.NoError(f, err)
+	region := (*t.regions.slots.Load())[0]
+	before := bytes.Clone(memory)
+	var one sync.Mutex
+	f.Fuzz(func(tt *testing.T, stream []byte) {
+		one.Lock()
+		defer one.Unlock()
+		if len(stream) > 60<<10 {
+			return
+		}
+		l := strangerLane(tt, t)
+		a, err := t.attachments.make(transport.Peer{Address: "fuzz"})
+		require.Nil(tt, err)
+		require.Nil(tt, a.add(l.lane, 1))
+		l.rx.greeted = true
+		for at := 0; at+recordBytes <= len(stream); at++ { // let some slices name a region that exists
+			if stream[at] == 0xEE {
+				record{region.key, uint64(stream[at+8]) * 17, uint32(stream[at+16]) * 17, 0}.put(stream[at:])
+				at += recordBytes
+			}
+		}
+		_, sendErr := unix.Write(l.other, stream)
+		require.NoError(tt, sendErr)
+		w := t.newWorker()
+		l.readMu.Lock()
+		for n, open := 1, true; n > 0 && open; {
+			n, open = l.drain(w, 1<<20)
+		}
+		l.readMu.Unlock()
+		require.Equal(tt, before[:1<<12], memory[:1<<12])
+		require.Equal(tt, before[2<<12:], memory[2<<12:])
+		l.broke(closedError("test"))
+		l.finish()
+		_ = unix.Close(l.other)
+		t.attachments.mu.Lock()
+		delete(t.attachments.byToken, a.token)
+		t.attachments.mu.Unlock()
+	})
+}
+
+// pairLane is a lane whose other end is a plain socket of the test.
+type pairLane struct {
+	*lane
+	other int
+}
+
+func strangerLane(t testing.TB, tr *Transport) pairLane {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	return pairLane{tr.newLane(fds[0], true), fds[1]}
+}
+
+// FuzzServe feeds the control plane's side, and the readers of its answers.
+func FuzzServe(f *testing.F) {
+	f.Add([]byte{version, callHello})
+	f.Add(appendFrame(append([]byte{version, callAsk}, make([]byte, 16)...), header{kind: kindFence, seq: 1}))
+	f.Add(append([]byte{version, callWanted}, make([]byte, 24)...))
+	f.Add(offer{requests: 64, bytes: 1, machine: "m"}.append(nil))
+	e := newTestEndpoint(f, Settings{Workers: 1})
+	f.Fuzz(func(t *testing.T, message []byte) {
+		_, _ = e.tr.Serve(context.Background(), transport.Peer{Address: "fuzz"}, message)
+		_, _ = readOffer(&reader{b: message}, 1)
+		_ = (&reader{b: message}).frames(func(h header, table []record) error {
+			require.Len(t, table, int(h.count))
+			return nil
+		})
+		_, _ = readDescriptor(message, 1)
+		as := &e.tr.(*Transport).attachments
+		as.mu.Lock()
+		clear(as.byToken)
+		as.mu.Unlock()
+	})
+}

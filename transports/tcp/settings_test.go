@@ -1,0 +1,76 @@
+package tcp
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+func testOffer(t *testing.T) offer {
+	return offer{incarnation: 5, token: token{9}, requests: 128, bytes: 1 << 20, machine: "m",
+		addresses: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("[fe80::1%lo]:81")}}
+}
+
+func TestSettingsAreCheckedByName(t *testing.T) {
+	require.NoError(t, Settings{}.Validate())
+	require.NoError(t, DefaultSettings().Validate())
+	for key, s := range map[string]Settings{
+		"addresses":       {Addresses: []string{"localhost"}},
+		"port":            {Port: 1 << 16},
+		"rail_pairs":      {RailPairs: "some"},
+		"lanes":           {Lanes: 17},
+		"workers":         {Workers: -1},
+		"lease":           {Lease: -time.Second},
+		"slice_bytes":     {SliceBytes: 1},
+		"window_bytes":    {WindowBytes: 1},
+		"credit_bytes":    {CreditBytes: 1},
+		"credit_requests": {CreditRequests: 100},
+	} {
+		err := s.Validate()
+		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), key)
+		require.ErrorContains(t, err, key)
+	}
+	require.ErrorContains(t, Settings{Addresses: []string{"0.0.0.0"}}.Validate(), "addresses")
+}
+
+func TestRailsPairLocalAndRemoteEnds(t *testing.T) {
+	subnets := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("10.2.0.0/16"),
+		netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("fd00::/64")}
+	for _, c := range []struct {
+		name          string
+		local, remote []string
+		all, sameHost bool
+		want          string
+	}{
+		{"one subnet each", []string{"10.1.0.1", "10.2.0.1"}, []string{"10.1.0.2", "10.2.0.2"}, false, false, "10.1.0.1-10.1.0.2 10.2.0.1-10.2.0.2"},
+		{"order does not matter", []string{"10.1.0.1", "10.2.0.1"}, []string{"10.2.0.2", "10.1.0.2"}, false, false, "10.1.0.1-10.1.0.2 10.2.0.1-10.2.0.2"},
+		{"no subnet is shared", []string{"10.1.0.1", "10.2.0.1"}, []string{"10.8.0.2", "10.9.0.2"}, false, false, "10.1.0.1-10.8.0.2 10.2.0.1-10.9.0.2"},
+		{"one of two is shared", []string{"10.1.0.1", "10.2.0.1"}, []string{"10.8.0.2", "10.2.0.2"}, false, false, "10.2.0.1-10.2.0.2"},
+		{"same subnet twice: same index", []string{"127.0.0.1", "127.0.0.2"}, []string{"127.0.0.1", "127.0.0.2"}, false, true, "127.0.0.1-127.0.0.1 127.0.0.2-127.0.0.2"},
+		{"all", []string{"10.1.0.1", "10.2.0.1"}, []string{"10.1.0.2", "10.9.0.2"}, true, false,
+			"10.1.0.1-10.1.0.2 10.1.0.1-10.9.0.2 10.2.0.1-10.1.0.2 10.2.0.1-10.9.0.2"},
+		{"loopback of another machine", []string{"127.0.0.1"}, []string{"127.0.0.1"}, false, false, ""},
+		{"families do not mix", []string{"10.1.0.1", "fd00::1"}, []string{"fd00::2"}, true, false, "fd00::1-fd00::2"},
+	} {
+		var local []netip.Addr
+		for _, a := range c.local {
+			local = append(local, netip.MustParseAddr(a))
+		}
+		var remote []netip.AddrPort
+		for _, a := range c.remote {
+			remote = append(remote, netip.AddrPortFrom(netip.MustParseAddr(a), 80))
+		}
+		got := ""
+		for i, p := range pairUp(local, remote, subnets, c.all, c.sameHost) {
+			if i > 0 {
+				got += " "
+			}
+			got += p.local.String() + "-" + p.remote.Addr().String()
+		}
+		require.Equal(t, c.want, got, c.name)
+	}
+}

@@ -1,0 +1,65 @@
+package tcp
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestFramesAndGreetingsReadBackAsWritten(t *testing.T) {
+	h := header{kind: kindWrite, flag: 3, count: 2, length: 1 << 20, seq: 1 << 50}
+	b := appendFrame(nil, h, record{1 << 60, 5, 6, 7}, record{8, 1 << 62, 10, 11})
+	require.Len(t, b, headerBytes+2*recordBytes)
+	require.Equal(t, h, getHeader(b))
+	require.Equal(t, record{1 << 60, 5, 6, 7}, getRecord(b[headerBytes:]))
+	require.Equal(t, record{8, 1 << 62, 10, 11}, getRecord(b[headerBytes+recordBytes:]))
+	g := greeting{magic, version, 7, 1 << 63, token{1, 15: 2}, 9, 1, 3}
+	require.Len(t, g.append(nil), greetingSize)
+	require.Equal(t, g, getGreeting(g.append(nil)))
+}
+
+func TestHeadersAreBoundedBeforeUse(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		h                header
+		serving, greeted bool
+		good             bool
+	}{
+		{"hello first", header{kind: kindHello, length: greetingSize}, true, false, true},
+		{"hello twice", header{kind: kindHello, length: greetingSize}, true, true, false},
+		{"hello of another size", header{kind: kindHello, length: greetingSize + 1}, true, false, false},
+		{"write before hello", header{kind: kindWrite, count: 1, length: 1}, true, false, false},
+		{"write", header{kind: kindWrite, count: recordsMax, length: framePayloadMax}, true, true, true},
+		{"write without slices", header{kind: kindWrite}, true, true, false},
+		{"write with too many slices", header{kind: kindWrite, count: recordsMax + 1}, true, true, false},
+		{"write with too many bytes", header{kind: kindWrite, count: 1, length: framePayloadMax + 1}, true, true, false},
+		{"read with payload", header{kind: kindRead, count: 1, length: 1}, true, true, false},
+		{"notification too long", header{kind: kindNotify, length: notifyMax + 1}, true, true, false},
+		{"ack with records", header{kind: kindAck, count: 1}, false, true, false},
+		{"ack to a responder", header{kind: kindAck}, true, true, false},
+		{"write to an initiator", header{kind: kindWrite, count: 1, length: 1}, false, true, false},
+		{"fenced without its number", header{kind: kindFenced}, false, true, false},
+		{"no kind", header{}, true, true, false},
+		{"unknown kind", header{kind: kindEnd}, false, true, false},
+	} {
+		require.Equal(t, c.good, c.h.check(c.serving, c.greeted) == nil, c.name)
+	}
+	_, ok := sumLengths([]record{{length: 1}, {length: 0}}, 10)
+	require.False(t, ok, "a slice of no bytes")
+	_, ok = sumLengths([]record{{length: 11}}, 10)
+	require.False(t, ok, "a slice beyond the limit")
+}
+
+func TestOffersReadBackAsWritten(t *testing.T) {
+	e := testOffer(t)
+	r := &reader{b: e.append(beginAnswer(5))}
+	require.EqualValues(t, version, r.u8())
+	got, err := readOffer(r, r.u64())
+	require.NoError(t, err)
+	require.Equal(t, e, got)
+	full := e.append(nil)
+	for n := range full {
+		_, err := readOffer(&reader{b: full[:n]}, 5)
+		require.Error(t, err, "cut off at %d", n)
+	}
+}
