@@ -142,6 +142,16 @@ func (c *Conn) Wait(t *testing.T, list ...*transport.Slice) []transport.Completi
 	return c.ends(list)
 }
 
+// Ended counts the slices that have completed by now.
+func (w *World) Ended(list ...*transport.Slice) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range list {
+		n += min(w.ledger[s.Id].ends, 1)
+	}
+	return n
+}
+
 func (c *Conn) endedLocked(list []*transport.Slice) bool {
 	for _, s := range list {
 		if c.Node.w.ledger[s.Id].ends == 0 {

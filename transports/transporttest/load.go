@@ -14,7 +14,10 @@ import (
 )
 
 func loadRules() []rule {
-	quick := func(Harness, transport.Transport) string {
+	quick := func(h Harness, _ transport.Transport) string {
+		if h.Allocates != "" {
+			return h.Allocates
+		}
 		return unless(!raceEnabled, "the race detector allocates on its own")
 	}
 	return []rule{
