@@ -165,8 +165,8 @@ func (k *checker) withdrawn(p *posted) {
 	}
 }
 
-// completed notes that a slice has come back; with ok, its bytes have arrived.
-func (k *checker) completed(p *posted, ok bool) {
+// completed notes that a slice has come back and that its first bytes have arrived.
+func (k *checker) completed(p *posted, bytes uint64) {
 	s := &p.slice
 	target := k.target(s)
 	first := p.first
@@ -174,20 +174,20 @@ func (k *checker) completed(p *posted, ok bool) {
 	for _, t := range k.at(first, s.Length) {
 		t.out--
 		open = open || (t.ended && t.dirty)
-		if !ok || target >= stageBase {
+		if bytes == 0 || target >= stageBase {
 			continue
 		}
 		if t.ended && !t.dirty {
 			k.fail("bytes of task %d arrive after its end %v", t.index, t.state)
 		}
-		for a := max(first, t.local); a < min(first+uintptr(s.Length), t.local+uintptr(t.length)); a += unit {
+		for a := max(first, t.local); a < min(first+uintptr(bytes), t.local+uintptr(t.length)); a += unit {
 			t.arrived[(a-t.local)/unit] = true
 		}
 	}
 	if open {
 		k.open[k.links[p.wire.key.link].peer]--
 	}
-	if ok && target >= stageBase {
+	if bytes == s.Length && target >= stageBase {
 		stage, slot := k.slot(target)
 		stage.content[slot] = first
 	}
@@ -276,7 +276,7 @@ func (k *checker) deadlines() {
 }
 
 func modelOptions(r *rand.Rand) Options {
-	return Options{Failovers: r.IntN(4), Retries: 4 + r.IntN(5), Stall: 2 * time.Second, FenceHost: 10 * time.Millisecond,
+	return Options{Failovers: r.IntN(4), Retries: 4 + r.IntN(5), Stall: []time.Duration{150 * time.Millisecond, 2 * time.Second}[r.IntN(2)], FenceHost: 10 * time.Millisecond,
 		FenceNetwork: 50 * time.Millisecond, Merge: r.IntN(2) == 0, LinkWait: 60 * time.Millisecond,
 		SuspectAfter: 5 * time.Millisecond, CondemnAfter: 40 * time.Millisecond, Transports: []string{"a", "b", "c"}}
 }
@@ -285,7 +285,7 @@ func modelOptions(r *rand.Rand) Options {
 type model struct {
 	*world
 	peers   int
-	plans   [][]*plan.Plan // by peer
+	plans   [][2][]*plan.Plan // by peer and operation
 	links   [][]plan.LinkID
 	batches []BatchID
 	next    uintptr
@@ -317,7 +317,7 @@ func newModel(t require.TestingT, seed uint64) *model {
 			}
 		}
 		m.links = append(m.links, links)
-		m.plans = append(m.plans, m.makePlans(r, links))
+		m.plans = append(m.plans, [2][]*plan.Plan{m.makePlans(r, links, transport.Read), m.makePlans(r, links, transport.Write)})
 	}
 	m.after(0, m.traffic)
 	m.after(m.between(0, 20*time.Millisecond), m.trouble)
@@ -325,9 +325,9 @@ func newModel(t require.TestingT, seed uint64) *model {
 }
 
 // makePlans: every order of direct routes, and one through stages.
-func (m *model) makePlans(r *rand.Rand, links []plan.LinkID) (plans []*plan.Plan) {
+func (m *model) makePlans(r *rand.Rand, links []plan.LinkID, op transport.Op) (plans []*plan.Plan) {
 	route := func(id plan.LinkID) plan.Route {
-		return plan.Route{Transport: m.check.links[id].transport, Hops: []plan.Hop{{Link: id, Op: transport.Write}},
+		return plan.Route{Transport: m.check.links[id].transport, Hops: []plan.Hop{{Link: id, Op: op}},
 			SliceMax: 64 << 10, SliceBest: uint64(4+r.IntN(28)) << 10 / unit * unit, Alignment: unit}
 	}
 	for i := range links {
@@ -349,9 +349,14 @@ func (m *model) makePlans(r *rand.Rand, links []plan.LinkID) (plans []*plan.Plan
 	}
 	staged := route(links[0])
 	last := links[len(links)-1]
-	staged.Hops = []plan.Hop{{Link: links[0], Op: transport.Write, Remote: stages[0]},
-		{Link: last, Op: transport.Write, Local: stages[0], Remote: stages[1]},
-		{Link: links[0], Op: transport.Write, Local: stages[1]}}
+	staged.Hops = []plan.Hop{{Link: links[0], Op: op, Remote: stages[0]}, {Link: last, Op: op, Local: stages[0], Remote: stages[1]},
+		{Link: links[0], Op: op, Local: stages[1]}}
+	if op == transport.Read {
+		for i := range staged.Hops {
+			h := &staged.Hops[i]
+			h.Local, h.Remote = h.Remote, h.Local
+		}
+	}
 	return append(plans, &plan.Plan{Routes: []plan.Route{staged, route(last)}})
 }
 
@@ -365,7 +370,8 @@ func (m *model) traffic() {
 	id, err := m.core.NewBatch(n)
 	require.Nil(m.check.t, err)
 	peer := m.IntN(m.peers)
-	p := m.plans[peer][m.IntN(len(m.plans[peer]))]
+	op := transport.Op(m.IntN(2))
+	p := m.plans[peer][op][m.IntN(len(m.plans[peer][op]))]
 	deadline := clock.Never
 	if m.IntN(3) == 0 {
 		deadline = m.now.Add(m.between(0, 100*time.Millisecond))
@@ -377,7 +383,7 @@ func (m *model) traffic() {
 		if m.IntN(3) > 0 {
 			m.next += unit // a gap, so that neighbours do not merge
 		}
-		specs = append(specs, TaskSpec{Op: transport.Write, Class: class, Plan: p, Local: m.next, Remote: uint64(m.next),
+		specs = append(specs, TaskSpec{Op: op, Class: class, Plan: p, Local: m.next, Remote: uint64(m.next),
 			Length: length, Deadline: deadline})
 		m.check.tasks = append(m.check.tasks, &known{batch: id, index: i, local: m.next, length: length, deadline: deadline,
 			class: class, arrived: make([]bool, length/unit)})
@@ -400,7 +406,7 @@ func (m *model) trouble() {
 	}
 	r := m.rails[m.order[m.IntN(len(m.order))]]
 	cause := errs.New(errs.Lost, "sim", "trouble").WithScope(errs.ScopeRail, errs.SidePath)
-	switch m.IntN(6) {
+	switch m.IntN(7) {
 	case 0, 1:
 		m.fall(r, cause)
 		m.after(m.between(0, 200*time.Millisecond), func() { m.raise(r) })
@@ -410,6 +416,7 @@ func (m *model) trouble() {
 	case 3, 4:
 		r.silent = true
 	case 5:
+		m.core.DropLink(r.key.link, cause, m.now)
 		for _, key := range m.order {
 			if key.link != r.key.link {
 				continue
@@ -418,10 +425,38 @@ func (m *model) trouble() {
 			m.fall(other, cause)
 			m.after(m.between(0, 200*time.Millisecond), func() { m.raise(other) })
 		}
-		m.core.DropLink(r.key.link, cause, m.now)
+	case 6:
+		if m.peers == 2 && m.IntN(4) == 0 {
+			m.endPeer()
+		} else if r.up {
+			m.core.Progress(r.key.link, r.id, m.now)
+		}
 	}
 	m.check.deadlines()
 	m.after(m.between(0, 30*time.Millisecond), m.trouble)
+}
+
+// endPeer ends the incarnation of the second peer and closes its links once they are quiet.
+func (m *model) endPeer() {
+	m.peers = 1
+	m.core.PeerGone(1, errs.New(errs.PeerRestarted, "sim", "the peer has ended"), m.now)
+	for _, key := range m.order {
+		r := m.rails[key]
+		if m.check.links[key.link].peer != 1 {
+			continue
+		}
+		m.fall(r, nil)
+		r.dead = true
+		m.removeWhenQuiet(key.link)
+	}
+}
+
+func (m *model) removeWhenQuiet(id plan.LinkID) {
+	if m.core.LinkBusy(id) {
+		m.after(time.Millisecond, func() { m.removeWhenQuiet(id) })
+		return
+	}
+	m.core.RemoveLink(id)
 }
 
 // heal mends the world: rails are up and carry everything; what silent rails have swallowed comes back.
@@ -498,6 +533,9 @@ func (m *model) leaks() {
 			len(c.tasks.free), c.tasks.total, len(c.runs.free), c.runs.total)
 	}
 	for _, l := range c.links[1:] {
+		if l == nil {
+			continue
+		}
 		if c.LinkBusy(l.id) || l.peer.open != 0 || len(l.retired) != 0 {
 			k.fail("link %d is not idle: %s", l.id, c.Explain(l.id))
 		}
@@ -511,7 +549,7 @@ func (m *model) leaks() {
 
 // TestModel runs random worlds; TENT_SIM_SEEDS says how many, TENT_SIM_SEED which one alone.
 func TestModel(t *testing.T) {
-	first, n := uint64(1), uint64(3000)
+	first, n := uint64(1), uint64(2000)
 	if s := os.Getenv("TENT_SIM_SEEDS"); s != "" {
 		v, err := strconv.ParseUint(s, 10, 64)
 		require.NoError(t, err)

@@ -43,6 +43,7 @@ type wire struct {
 	up     bool
 	silent bool
 	fenced bool
+	dead   bool // its peer has ended
 	lost   float64
 	failed float64
 	bytes  uint64
@@ -107,7 +108,7 @@ func (w *world) addRail(link plan.LinkID, index uint16, rate float64, delay time
 }
 
 func (w *world) raise(r *wire) {
-	if r.up {
+	if r.up || r.dead {
 		return
 	}
 	r.id.Generation++
@@ -164,8 +165,11 @@ func (w *world) complete(p *posted, err *errs.Error, in time.Duration) {
 		bytes := p.slice.Length
 		if err != nil {
 			bytes = 0
+			if !w.calm && w.IntN(3) == 0 { // a prefix that the transport can prove
+				bytes = w.Uint64N(p.slice.Length/unit) * unit
+			}
 		}
-		w.check.completed(p, err == nil)
+		w.check.completed(p, bytes)
 		w.core.Complete([]transport.Completion{{Slice: s, Bytes: bytes, Err: err}}, w.now)
 	})
 }
@@ -206,10 +210,12 @@ func (w *world) submit(p *Posting) {
 		w.check.window(r, s)
 		w.carry(r, q)
 	}
-	if rest := slices[accept:]; len(rest) > 0 {
-		w.core.Refuse(rest, w.now)
-		generation := r.id
-		w.after(w.between(0, 2*time.Millisecond), func() { w.core.Ready(r.key.link, generation) })
+	id := p.Rail
+	if rest := slices[accept:]; len(rest) > 0 { // the refusal reaches the core by way of the inbox, before Ready
+		w.after(w.between(0, time.Millisecond), func() {
+			w.core.Refuse(rest, w.now)
+			w.after(w.between(0, 2*time.Millisecond), func() { w.core.Ready(r.key.link, id) })
+		})
 	}
 }
 
