@@ -27,6 +27,7 @@ def test_readme_program_runs(program: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_demo_verifies_every_byte() -> None:
     done = subprocess.run([sys.executable, "-m", "tent.demo"], capture_output=True, text=True, timeout=90, cwd="/")
     assert done.returncode == 0, done.stdout + done.stderr
