@@ -43,7 +43,8 @@ func noteOf(has bool, nameAt, nameBytes, messageAt, messageBytes uint64) (*engin
 	return n, nil
 }
 
-// Move starts a transfer of one request, or appends it to a builder. word is op | class<<8 | hint<<16 | intent<<24.
+// Move starts a transfer of one request, or appends it to a builder. word is op | class<<8 | hint<<16 | intent<<24 |
+// checked<<32.
 func Move(id int64, word, local, length uint64, segment int64, region, offset, deadline uint64, builder int64) (batch uint64, err error) {
 	defer guard(&err)
 	e, err := get(id)
@@ -54,6 +55,7 @@ func Move(id int64, word, local, length uint64, segment int64, region, offset, d
 	if err != nil {
 		return 0, err
 	}
+	t.Checked = word>>32&1 != 0
 	r := engine.Request{Terms: t, Source: uintptr(local), Length: length,
 		Remote: engine.Remote{Segment: engine.SegmentID(segment), Region: mem.RegionID(region), Offset: offset}}
 	if builder != 0 {
@@ -70,7 +72,7 @@ func indexes(w []uint64) engine.Indexes {
 
 // Pages starts a transfer of pages from a block of 20 numbers: 0 op 1 class 2 deadline 3 hint 4 intent 5 builder 6 local
 // grid 7 remote grid 8 n 9-11 source indexes (address, item bytes | 16 if unsigned, stride) 12-14 destination indexes
-// 15-18 notification (name address and bytes, message address and bytes) 19 flags (1: there is a notification).
+// 15-18 notification (name address and bytes, message address and bytes) 19 flags (1: there is a notification, 2: checksums).
 func Pages(id int64, address uint64) (batch uint64, err error) {
 	defer guard(&err)
 	e, err := get(id)
@@ -83,6 +85,7 @@ func Pages(id int64, address uint64) (batch uint64, err error) {
 	if r.Terms, err = terms(w[0], w[1], w[2], w[3]); err != nil {
 		return 0, err
 	}
+	r.Checked = w[19]&2 != 0
 	if r.Note, err = noteOf(w[19]&1 != 0, w[15], w[16], w[17], w[18]); err != nil {
 		return 0, err
 	}
@@ -110,6 +113,7 @@ func Ranges(id int64, address uint64) (batch uint64, err error) {
 	if r.Terms, err = terms(w[0], w[1], w[2], w[3]); err != nil {
 		return 0, err
 	}
+	r.Checked = w[26]&2 != 0
 	if r.Note, err = noteOf(w[26]&1 != 0, w[22], w[23], w[24], w[25]); err != nil {
 		return 0, err
 	}

@@ -125,6 +125,7 @@ type LinkSpec struct {
 type TaskSpec struct {
 	Op       transport.Op
 	Class    uint8
+	Checked  bool // slices carry a checksum; every route of the plan must be able to
 	Plan     *plan.Plan
 	Local    uintptr
 	Remote   uint64 // offset in the remote region

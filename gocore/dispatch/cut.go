@@ -208,7 +208,7 @@ func (c *Core) merge(p *piece, q *classQueue, r *railState, class int, now clock
 // continues reports whether b begins where a ends, here and there, and may share its fate.
 func continues(a, b *TaskSpec) bool {
 	return a.Local+uintptr(a.Length) == b.Local && a.Remote+a.Length == b.Remote && a.Op == b.Op && a.Plan == b.Plan &&
-		a.Deadline == b.Deadline
+		a.Deadline == b.Deadline && a.Checked == b.Checked
 }
 
 // post fills a slice for a piece and its siblings and puts it into the effects of this step.
@@ -217,7 +217,7 @@ func (c *Core) post(p *piece, length uint64, r *railState, now clock.Time) {
 	hop := &p.route.Hops[p.hop]
 	a := c.attempts.get()
 	c.ids++
-	a.Slice = transport.Slice{Op: hop.Op, Class: t.spec.Class, Rail: r.id, LocalKey: hop.LocalKey, RemoteKey: hop.RemoteKey,
+	a.Slice = transport.Slice{Op: hop.Op, Checked: t.spec.Checked, Class: t.spec.Class, Rail: r.id, LocalKey: hop.LocalKey, RemoteKey: hop.RemoteKey,
 		Local: c.localAddress(p, hop), Remote: c.remoteOffset(p, hop), Length: length, Id: c.ids}
 	a.rail, a.pieces, a.started, a.out = r, p, now, true
 	for ; p != nil; p = p.sibling {

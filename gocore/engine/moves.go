@@ -17,6 +17,7 @@ type Terms struct {
 	Op       transport.Op
 	Class    uint8
 	Hint     uint8      // upstream's TransportType, 0 for none
+	Checked  bool       // a checksum for each slice, verified where it arrives
 	Deadline clock.Time // 0 for none
 }
 
@@ -48,8 +49,7 @@ type call struct {
 	// The last pair of regions and its plan: neighbours usually share it.
 	local  *region
 	remote *remoteRegion
-	op     transport.Op
-	hint   uint8
+	want   wanted
 	plan   *plan.Plan
 	peer   *peer
 	peers  int // how often the peer changed
@@ -100,7 +100,7 @@ func (c *call) add(e *Engine, t *Terms, source uintptr, at Remote, length uint64
 	if err := c.bind(t, p, local, remote); err != nil {
 		return err
 	}
-	c.specs = append(c.specs, dispatch.TaskSpec{Op: t.Op, Class: t.Class, Plan: c.plan, Local: source, Remote: offset,
+	c.specs = append(c.specs, dispatch.TaskSpec{Op: t.Op, Class: t.Class, Checked: t.Checked, Plan: c.plan, Local: source, Remote: offset,
 		Length: length, Deadline: t.Deadline})
 	return nil
 }
@@ -160,7 +160,8 @@ func (c *call) resolve(e *Engine, at Remote, length uint64) (*peer, *remoteRegio
 
 // bind makes c.plan the plan between the two regions, and checks what both of them allow.
 func (c *call) bind(t *Terms, p *peer, local *region, remote *remoteRegion) *errs.Error {
-	if c.plan != nil && c.local == local && c.remote == remote && c.op == t.Op && c.hint == t.Hint {
+	want := wanted{t.Op, t.Hint, t.Checked}
+	if c.plan != nil && c.local == local && c.remote == remote && c.want == want {
 		return nil
 	}
 	if t.Op == transport.Read && local.ReadOnly {
@@ -170,14 +171,14 @@ func (c *call) bind(t *Terms, p *peer, local *region, remote *remoteRegion) *err
 		return errs.New(errs.PermissionDenied, "submit", "%s of the remote region %q is not allowed: its permission is %s",
 			t.Op, remote.Name, remote.Permission).WithPeer(p.identity.Address, "", "")
 	}
-	made, err := p.planFor(local, remote, t.Op, t.Hint)
+	made, err := p.planFor(local, remote, want)
 	if err != nil {
 		return err
 	}
 	if p != c.peer {
 		c.peers++
 	}
-	c.local, c.remote, c.op, c.hint, c.plan, c.peer = local, remote, t.Op, t.Hint, made, p
+	c.local, c.remote, c.want, c.plan, c.peer = local, remote, want, made, p
 	for _, r := range c.uses {
 		if r == local {
 			return nil

@@ -228,7 +228,7 @@ func (c *call) pagesOf(e *Engine, r *PagesRequest, local, remote *grid, region i
 	if err := c.bind(&r.Terms, p, own, there); err != nil {
 		return err
 	}
-	spec := dispatch.TaskSpec{Op: r.Op, Class: r.Class, Plan: c.plan, Length: local.layout.PageBytes, Deadline: r.Deadline}
+	spec := dispatch.TaskSpec{Op: r.Op, Class: r.Class, Checked: r.Checked, Plan: c.plan, Length: local.layout.PageBytes, Deadline: r.Deadline}
 	near, far := &local.layout, &remote.layout
 	for i := range r.N {
 		src, _ := r.Src.at(i)
@@ -313,7 +313,7 @@ func (c *call) ranges(e *Engine, r *RangesRequest) *errs.Error {
 		case !mem.Contains(r.RemoteSize, to, n):
 			return errs.New(errs.InvalidArgument, "ranges", "range [%d]: %d bytes at offset %d leave the remote range of %d bytes", i, n, to, r.RemoteSize)
 		}
-		c.specs = append(c.specs, dispatch.TaskSpec{Op: r.Op, Class: r.Class, Plan: c.plan, Local: r.Local + uintptr(from),
+		c.specs = append(c.specs, dispatch.TaskSpec{Op: r.Op, Class: r.Class, Checked: r.Checked, Plan: c.plan, Local: r.Local + uintptr(from),
 			Remote: base + to, Length: n, Deadline: r.Deadline})
 	}
 	return nil

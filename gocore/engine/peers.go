@@ -57,10 +57,16 @@ type remoteRegion struct {
 // plannedFrom is a plan from one of our regions; epoch says under which links and keys it was made.
 type plannedFrom struct {
 	local *region
-	op    transport.Op
-	hint  uint8
+	want  wanted
 	epoch uint64
 	plan  *plan.Plan
+}
+
+// wanted is what a request asks of its plan, besides the two regions.
+type wanted struct {
+	op      transport.Op
+	hint    uint8
+	checked bool
 }
 
 const describeTimeout = 5 * time.Second
@@ -222,19 +228,19 @@ func (p *peer) at(addr, length uint64) (*remoteRegion, *errs.Error) {
 }
 
 // planFor returns the plan between two regions, made at first use and again when links or keys have changed.
-func (p *peer) planFor(local *region, remote *remoteRegion, op transport.Op, hint uint8) (*plan.Plan, *errs.Error) {
+func (p *peer) planFor(local *region, remote *remoteRegion, want wanted) (*plan.Plan, *errs.Error) {
 	epoch := p.engine.planEpoch.Load()
 	cached := remote.plans.Load()
 	if cached != nil {
 		for i := range *cached {
 			c := &(*cached)[i]
-			if c.local == local && c.op == op && c.hint == hint && c.epoch == epoch {
+			if c.local == local && c.want == want && c.epoch == epoch {
 				return c.plan, nil
 			}
 		}
 	}
-	made, err := plan.Build(op, plan.End{Kind: local.Kind, Location: local.Location},
-		plan.End{Kind: remote.Kind, Location: remote.Location}, p.candidates(local, remote), hintName(hint))
+	made, err := plan.Build(want.op, plan.End{Kind: local.Kind, Location: local.Location},
+		plan.End{Kind: remote.Kind, Location: remote.Location}, p.candidates(local, remote, want), hintName(want.hint))
 	if err != nil {
 		return nil, err.WithPeer(p.identity.Address, err.Transport, err.Rail)
 	}
@@ -246,12 +252,12 @@ func (p *peer) planFor(local *region, remote *remoteRegion, op transport.Op, hin
 			}
 		}
 	}
-	next = append(next, plannedFrom{local, op, hint, epoch, made})
+	next = append(next, plannedFrom{local, want, epoch, made})
 	remote.plans.Store(&next) // a lost race costs one more plan
 	return made, nil
 }
 
-func (p *peer) candidates(local *region, remote *remoteRegion) []plan.Candidate {
+func (p *peer) candidates(local *region, remote *remoteRegion, want wanted) []plan.Candidate {
 	e := p.engine
 	sameHost := p.identity.MachineID == e.machine
 	links := *p.links.Load()
@@ -270,6 +276,9 @@ func (p *peer) candidates(local *region, remote *remoteRegion) []plan.Candidate 
 				remote.keys[i] = key
 			}
 			c.RemoteKey = remote.keys[i]
+		}
+		if want.checked && c.Disabled == "" && !e.infos[i].Checksums {
+			c.Disabled = "it carries no checksums, and integrity was asked for"
 		}
 		list = append(list, c)
 	}

@@ -39,6 +39,7 @@ const (
 	OutOfMemory          Code = 310
 	Protocol             Code = 311 // the other side broke the wire protocol
 	Stale                Code = 312 // an id or handle of something that has ended
+	Corrupted            Code = 313 // the bytes that arrived are not those that were sent
 )
 
 var codeNames = map[Code]string{
@@ -49,7 +50,7 @@ var codeNames = map[Code]string{
 	PermissionDenied: "PERMISSION_DENIED", PeerUnreachable: "PEER_UNREACHABLE", PeerRestarted: "PEER_RESTARTED",
 	EngineClosed: "ENGINE_CLOSED", Canceled: "CANCELED", Timeout: "TIMEOUT", Lost: "LOST", Withdrawn: "WITHDRAWN",
 	StaleGeneration: "STALE_GENERATION", NoRoute: "NO_ROUTE", OutOfMemory: "OUT_OF_MEMORY", Protocol: "PROTOCOL",
-	Stale: "STALE_ID",
+	Stale: "STALE_ID", Corrupted: "CORRUPTED",
 }
 
 // String returns the code's name as it crosses into Python, for example "PEER_UNREACHABLE".

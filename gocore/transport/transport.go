@@ -85,6 +85,7 @@ type Peer struct {
 // slab: their addresses are stable, and a transport keeps plain pointers to them.
 type Slice struct {
 	Op        Op
+	Checked   bool  // carry a CRC-32C of the bytes and verify it where they arrive; only where Info.Checksums
 	Class     uint8 // smaller is served first wherever slices of several classes wait, also at the peer
 	Rail      Rail
 	LocalKey  LocalKey
@@ -156,6 +157,7 @@ type Host interface {
 type Info struct {
 	Name        string
 	Pairs       [mem.KindCount][mem.KindCount]bool // [local kind][remote kind]
+	Checksums   bool                               // Slice.Checked is honoured: a mismatch fails the slice as Corrupted
 	SameHost    bool                               // only towards peers with our own machine id
 	SliceMax    uint64                             // bytes in one slice
 	SliceBest   uint64                             // bytes in one slice beyond which nothing is gained
