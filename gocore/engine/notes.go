@@ -60,7 +60,8 @@ func (q *notes) take(from transport.Peer, message []byte) error {
 	if len(list) == 0 {
 		return nil // all of it was taken before; the acknowledgement was lost
 	}
-	if q.waits()+len(list) > q.limit {
+	// An empty queue takes any message: one that is larger than the queue would never find room.
+	if q.waits() > 0 && q.waits()+len(list) > q.limit {
 		q.refused++
 		return errs.New(errs.TooManyRequests, "notify", "the notification queue of %d is full", q.limit).
 			WithHint("read engine.notifications, or raise notification_queue")
