@@ -43,7 +43,7 @@ class Batch:
         self._hint = hint
         self._deadline = moving.deadline(timeout)
         self._notify = None if notify is None else moving.Packed(notify)
-        self._keep: list[object] = []
+        self._keep: list[object] = []  # the operands of every move
         self._requests = 0
         moving.word(WRITE, priority, hint, stream, integrity)
         self._builder = int(engine._call("pybind_Builder"))
@@ -122,19 +122,19 @@ class Batch:
         head = self._word(op, priority, hint)
         deadline = self._deadline if timeout is None else moving.deadline(timeout)
         _, _, keep = moving.move(self._engine, self._builder, op, local, remote, head, deadline)
-        self._keep.append(keep)
+        self._keep.extend(keep)
         self._requests += 1
 
     def _ranges(self, op: int, operands: tuple[Any, Any, Any, Any, Any]) -> None:
         head = self._word(op)
         first, _, keep = moving.ranges(self._engine, self._builder, head, self._deadline, operands, None)
-        self._keep.append(keep)
+        self._keep.extend(keep)
         self._requests += len(operands[4])
 
     def _pages(self, op: int, operands: tuple[Any, Any, Any, Any, int | None]) -> None:
         head = self._word(op)
         _, _, keep = moving.pages(self._engine, self._builder, head, self._deadline, operands, None)
-        self._keep.append(keep)
+        self._keep.extend(keep)
         self._requests += len(operands[1]) * int(getattr(operands[0], "n_regions", 1))
 
     def _discard(self) -> None:

@@ -105,7 +105,7 @@ def _from_tensor(tensor: Any) -> Buffer:
 
 def _from_interface(obj: Any, interface: dict[str, Any], location: str) -> Buffer:
     shape, strides = interface["shape"], interface.get("strides")
-    item = int(interface["typestr"][2:])
+    item = int(interface["typestr"][2:].partition("[")[0])  # "<f4", "|u1", "<M8[s]"
     if not packed(shape, strides, item):
         raise _not_contiguous(obj, shape, strides, "bytes")
     address, read_only = interface["data"]

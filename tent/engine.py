@@ -22,7 +22,7 @@ from .grid import Grid, shape
 from .moving import READ, WRITE, Hint, Local, Notify, Remote
 from .notifications import Notifications
 from .region import Memory, Region
-from .segment import RemoteRegion, Segment
+from .segment import RemoteRegion, RemoteSlice, Segment
 from .transfer import COMPLETED, Transfer
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ class Engine:
         peer._check_open()
         packed = moving.Packed((name, message))
         batch = self._call("pybind_Notify", peer._handle, *packed.addresses, 0)
-        return Transfer(self, batch, 0, peer)
+        return Transfer(self, batch, 0, (RemoteSlice(peer, 0, 0, 0),))
 
     def _move(
         self,

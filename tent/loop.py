@@ -146,10 +146,14 @@ class Hub:
 
 
 class _Worker:
-    """The thread. Its life is bound to the hubs that are attached."""
+    """The thread. Its life is bound to the hubs that are attached.
+
+    `_guard` guards its life: who holds it may write to `_wake` of the current worker. It is reentrant for the reason of
+    Hub's. The two descriptors are closed by whoever has seen the thread end, or nobody could wake it safely.
+    """
 
     _current: _Worker | None = None
-    _guard = threading.Lock()  # attach and detach, and with them the life of the thread
+    _guard = threading.RLock()
 
     def __init__(self) -> None:
         self.jobs: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
@@ -158,6 +162,7 @@ class _Worker:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
         self._stopping = False
+        self._by_itself = False  # the last hub left in a callback: nobody can wait for the thread's end
         self.thread = threading.Thread(target=self._run, name="tent", daemon=True)
         self.thread.start()
 
@@ -180,10 +185,12 @@ class _Worker:
             if self._hubs:
                 return
             _Worker._current = None
+            self._by_itself = threading.current_thread() is self.thread
             self._stopping = True
             self.wake()
         if threading.current_thread() is not self.thread:
             self.thread.join()
+            self._release()
 
     def listen(self, hub: Hub, wanted: bool) -> None:
         try:
@@ -195,9 +202,19 @@ class _Worker:
             pass  # it is as wanted
 
     def wake(self) -> None:
+        """Makes the thread look at its jobs. Under _guard, for the current worker."""
         os.eventfd_write(self._wake, 1)
 
+    def _release(self) -> None:
+        self._epoll.close()
+        os.close(self._wake)
+
     def _run(self) -> None:
+        self._serve()
+        if self._by_itself:
+            self._release()
+
+    def _serve(self) -> None:
         while True:
             for fd, _ in self._epoll.poll():
                 if fd == self._wake:
@@ -209,19 +226,18 @@ class _Worker:
                 _guarded(function, *arguments)
                 del function, arguments  # or the last job would keep its transfer until the next one
             if self._stopping:
-                self._epoll.close()
-                os.close(self._wake)
                 return
 
 
 def run_soon(function: Callable[..., object], *arguments: Any) -> None:
     """Runs function on tent's thread, in order. Without a thread (no engine is open any more), on this one, at once."""
-    worker = _Worker._current
-    if worker is None or worker.thread is threading.current_thread() or sys.is_finalizing():
-        _guarded(function, *arguments)
-        return
-    worker.jobs.append((function, arguments))
-    worker.wake()
+    with _Worker._guard:
+        worker = _Worker._current
+        if worker is not None and worker.thread is not threading.current_thread() and not sys.is_finalizing():
+            worker.jobs.append((function, arguments))
+            worker.wake()
+            return
+    _guarded(function, *arguments)
 
 
 def on_thread() -> bool:
@@ -233,7 +249,7 @@ def on_thread() -> bool:
 def forget() -> None:
     """In a forked child: the thread is not there."""
     _Worker._current = None
-    _Worker._guard = threading.Lock()
+    _Worker._guard = threading.RLock()
 
 
 def _guarded(function: Callable[..., object], *arguments: Any) -> None:

@@ -147,7 +147,7 @@ def remote_slice(engine: Engine, operand: Any) -> tuple[int, int, int, int]:
 
 def move(
     engine: Engine, builder: int, op: int, local: Any, remote: Any, head: int, deadline_ns: int
-) -> tuple[int, int, object]:
+) -> tuple[int, int, tuple[object, ...]]:
     """One READ or WRITE: returns the engine's answer, the size and what keeps the operands."""
     if type(local) is not RegionSlice or op == READ or local.region._engine is not engine or local.region._closed:
         local = local_slice(engine, local, op)
@@ -170,7 +170,7 @@ def pages(
     deadline_ns: int,
     operands: tuple[Any, Any, Any, Any, int | None],
     notify: Packed | None,
-) -> tuple[int, int, object]:
+) -> tuple[int, int, tuple[object, ...]]:
     """write_pages and read_pages: operands are (pages, src, remote pages, dst, page_bytes), as in the call."""
     local, src, remote, dst, page_bytes = operands
     op = head & 0xFF
@@ -216,7 +216,7 @@ def ranges(
     deadline_ns: int,
     operands: tuple[Any, Any, Any, Any, Any],
     notify: Packed | None,
-) -> tuple[int, int, object]:
+) -> tuple[int, int, tuple[object, ...]]:
     """write_ranges and read_ranges: operands are (local, local offsets, remote, remote offsets, lengths)."""
     local, local_offsets, remote, remote_offsets, lengths = operands
     own = local_slice(engine, local, head & 0xFF)
@@ -283,7 +283,7 @@ def commit(engine: Engine, builder: int, notify: Packed | None) -> int:
     return int(engine._call("pybind_Commit", builder, *addresses, notify is not None))
 
 
-def with_notify(engine: Engine, notify: Packed, add: Callable[[int], tuple[int, int, object]]) -> tuple[int, int, object]:
+def with_notify(engine: Engine, notify: Packed, add: Callable[[int], tuple[int, int, tuple[object, ...]]]) -> tuple[int, int, tuple[object, ...]]:
     """A single move with a notification: a builder of one."""
     builder = int(engine._call("pybind_Builder"))
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from . import _native, _text
@@ -59,15 +59,15 @@ class Transfer:
         "_total",
     )
 
-    def __init__(self, engine: Engine, batch: int, total: int, keep: object) -> None:
-        """For tent only. `keep` holds the local memory; total -1 asks the engine when somebody wants to know."""
+    def __init__(self, engine: Engine, batch: int, total: int, keep: Sequence[object]) -> None:
+        """For tent only. `keep` holds the operands, and with them the memory; total -1 asks the engine when somebody wants to know."""
         self._engine = engine
         self._batch = batch
         self._states: memoryview | bytes = engine._states
         self._at = (batch & 0xFFFFFFFF) * CELL_BYTES
         self._looks = _native.LOOKS_PER_CRANK
         self._total = total
-        self._keep = keep
+        self._keep: Sequence[object] | None = keep
         self._asked = False
         self._outcome: Outcome | None = None
         engine._live[batch] = weakref.ref(self)
@@ -261,7 +261,15 @@ class Transfer:
     def _error(self, state: int) -> TransferError:
         if self._outcome is not None:
             return transfer_error(state, self._outcome.failure, self._outcome.failed_tasks)
-        return transfer_error(state, self._engine._call_json("pybind_Failure", self._batch), self._failed_tasks())
+        return transfer_error(state, self._failure(), self._failed_tasks())
+
+    def _failure(self) -> dict[str, Any]:
+        """The engine's account of why it did not complete. A deadline blames nobody: then the peer is who was asked."""
+        failure: dict[str, Any] = self._engine._call_json("pybind_Failure", self._batch)
+        if not failure.get("peer"):
+            segments = (getattr(operand, "segment", None) for operand in self._keep or ())
+            failure["peer"] = next((segment.address for segment in segments if segment is not None), "")
+        return failure
 
     def _settle(self) -> None:
         """Takes everything that users may ask out of the engine, which is about to close; the transfer has ended."""
@@ -271,7 +279,7 @@ class Transfer:
             self.bytes,
             self._elapsed_ns(),
             self._summary(),
-            {} if completed else self._engine._call_json("pybind_Failure", self._batch),
+            {} if completed else self._failure(),
             [] if completed else self._failed_tasks(),
         )
         self._at, self._states = state, _STATES

@@ -1,0 +1,191 @@
+"""Whatever has bytes can be registered and moved; what is not contiguous is refused with its strides and the cure."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conftest import Pair
+from oracle import Memory, pattern
+
+import tent
+from tent import buffers, indexes
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: bytearray(pattern(1, 0, 4096)),
+        lambda: array("d", pattern(1, 0, 4096)),
+        lambda: (ctypes.c_uint32 * 1024).from_buffer(bytearray(pattern(1, 0, 4096))),
+        lambda: memoryview(bytearray(pattern(1, 0, 4096))).cast("B", (8, 16, 32)),
+        lambda: pattern(1, 0, 4096),
+        lambda: mapped(pattern(1, 0, 4096)),
+    ],
+    ids=["bytearray", "array", "ctypes", "three dimensions", "bytes", "mmap"],
+)
+def test_the_buffer_protocol(pair: Callable[..., Pair], keep: Any, make: Callable[[], Any]) -> None:
+    both = pair(4096)
+    region = keep(both.near.register(make()))
+    assert region.size == 4096
+    assert bytes(region.view) == pattern(1, 0, 4096)
+    both.near.write(region, both.remote).result(10)
+    both.theirs.put(0, pattern(1, 0, 4096))
+    both.check()
+
+
+def mapped(data: bytes) -> mmap.mmap:
+    memory = mmap.mmap(-1, len(data))
+    memory[:] = data
+    return memory
+
+
+def test_address_and_size(pair: Callable[..., Pair], keep: Any) -> None:
+    both = pair(4096)
+    memory = Memory(4096, 5)
+    region = keep(both.near.register((buffers.address_of(memory.view), 4096)))
+    both.near.read(region[1:11], both.remote[0:10]).result(10)
+    memory.put(1, both.theirs.model[0:10])
+    memory.check()
+    both.check()
+
+
+class Interface:
+    """An object with one of the interfaces, over a bytearray."""
+
+    def __init__(self, name: str, data: bytearray, **changes: Any) -> None:
+        self.data = data
+        address = ctypes.addressof(ctypes.c_char.from_buffer(data))
+        value = {"shape": (len(data) // 4,), "typestr": "<f4", "data": (address, False), "version": 3} | changes
+        setattr(self, name, value)
+
+
+def test_array_interfaces() -> None:
+    data = bytearray(64)
+    found = buffers.describe(Interface("__array_interface__", data))
+    assert (found.size, found.read_only, found.location) == (64, False, "*")
+    found = buffers.describe(Interface("__cuda_array_interface__", data, strides=None))
+    assert (found.size, found.location) == (64, "cuda:0")
+    with pytest.raises(tent.InvalidArgumentError, match=r"strides \(8,\)") as caught:
+        buffers.describe(Interface("__array_interface__", data, strides=(8,)))
+    assert "ascontiguousarray" in str(caught.value)
+    fortran = Interface("__array_interface__", data, shape=(4, 4), strides=(4, 16))
+    assert buffers.describe(fortran).size == 64  # its bytes have no gap
+
+
+def test_data_ptr_and_nbytes() -> None:
+    class Foreign:
+        nbytes = 32
+
+        def data_ptr(self) -> int:
+            return 4096
+
+    assert buffers.describe(Foreign())[:2] == (4096, 32)
+
+
+def test_strides_that_leave_gaps_are_found() -> None:
+    assert buffers.packed((2, 3), (3, 1), 1)
+    assert buffers.packed((2, 3), (1, 2), 1)
+    assert buffers.packed((1, 3), (99, 1), 1)  # a dimension of one has no stride
+    assert buffers.packed((0, 3), (7, 7), 1)
+    assert not buffers.packed((2, 3), (4, 1), 1)
+    assert not buffers.packed((3,), (-1,), 1)
+    for view in (memoryview(bytearray(8))[::-1], memoryview(bytearray(64)).cast("B", (8, 8))[::2]):
+        with pytest.raises(tent.InvalidArgumentError, match="not contiguous"):
+            buffers.describe(view)
+
+
+def test_numpy_arrays(pair: Callable[..., Pair], keep: Any) -> None:
+    numpy = pytest.importorskip("numpy")
+    both = pair(1 << 16)
+    kv = numpy.frombuffer(pattern(9, 0, 1 << 16), numpy.uint8).reshape(16, 4096).copy()
+    keep(both.near.register(kv))
+    both.near.write(kv[3], both.remote[0:4096]).result(10)  # a row lies inside the region
+    both.theirs.put(0, kv[3].tobytes())
+    both.near.write_pages(keep(both.near.register(kv)), numpy.array([1, 2]), both.remote,
+                          numpy.array([5, 4], numpy.int32), page_bytes=4096).result(10)  # fmt: skip
+    both.theirs.put(5 * 4096, kv[1].tobytes())
+    both.theirs.put(4 * 4096, kv[2].tobytes())
+    both.check()
+    for wrong in (kv[:, 1:3], kv[::2], kv.T[::2]):
+        with pytest.raises(tent.InvalidArgumentError, match="not contiguous"):
+            both.near.register(wrong)
+    assert numpy.asarray(both.local).nbytes == 1 << 16
+    frozen = kv.copy()
+    frozen.flags.writeable = False
+    assert buffers.describe(frozen).read_only
+    assert buffers.describe(numpy.asfortranarray(kv)).size == kv.nbytes
+    assert buffers.describe(numpy.zeros(3, "M8[s]")).size == 24  # has no buffer protocol
+
+
+def test_numpy_dlpack() -> None:
+    numpy = pytest.importorskip("numpy")
+
+    class OnlyDLPack:
+        def __init__(self, array: Any) -> None:
+            self.array = array
+
+        def __dlpack__(self, **keywords: Any) -> Any:
+            return self.array.__dlpack__(**keywords)
+
+    values = numpy.arange(12, dtype=numpy.int16).reshape(3, 4)
+    found = buffers.describe(OnlyDLPack(values))
+    assert (found.address, found.size, found.location) == (values.ctypes.data, 24, "*")
+    with pytest.raises(tent.InvalidArgumentError, match="not contiguous"):
+        buffers.describe(OnlyDLPack(values[:, ::2]))
+
+
+def test_torch_tensors(pair: Callable[..., Pair], keep: Any) -> None:
+    torch = pytest.importorskip("torch")
+    both = pair(4096)
+    tensor = torch.arange(1024, dtype=torch.int32)
+    region = keep(both.near.register(tensor))
+    both.near.write(region, both.remote).result(10)
+    both.theirs.put(0, tensor.numpy().tobytes())
+    both.near.write_pages(region, torch.tensor([1]), both.remote, torch.tensor([0]), page_bytes=64).result(10)
+    both.theirs.put(0, tensor.numpy().tobytes()[64:128])
+    both.check()
+    with pytest.raises(tent.InvalidArgumentError, match="contiguous"):
+        both.near.register(tensor.reshape(32, 32).t()[:, ::2])
+
+
+def test_views_and_arrays_keep_allocated_memory(engines: Callable[..., tent.Engine]) -> None:
+    engine = engines()
+    region = engine.allocate(1 << 20)
+    region.view[:5] = b"alive"
+    view = region.view
+    region.close()
+    engine.close()
+    del region
+    assert bytes(view[:5]) == b"alive"  # mapped for as long as somebody looks
+    view[-1] = 1
+    assert view.nbytes == 1 << 20
+
+
+@pytest.mark.parametrize("code", "bBhHiIlLqQ")
+def test_every_integer_buffer_is_an_index(code: str) -> None:
+    values = array(code, [3, 1, 2])
+    for index in (indexes.describe(values, "src"), indexes.describe(memoryview(values), "src")):
+        assert index.n == 3 and index.code & 15 == values.itemsize == index.stride
+        assert bool(index.code & indexes.UNSIGNED) == code.isupper()
+    strided = indexes.describe(memoryview(array(code, range(6)))[::-2], "src")
+    assert (strided.n, strided.stride) == (3, -2 * values.itemsize)
+
+
+def test_strided_indexes_move_the_right_pages(pair: Callable[..., Pair]) -> None:
+    both = pair(4096)
+    table = memoryview(array("i", [9, 0, 8, 0, 7, 0]))[::-2]  # 0, 0, 0
+    rows = memoryview(array("q", [9, 1, 8, 2, 7, 3]))[1::2]  # 1, 2, 3
+    both.near.write_pages(both.local, table, both.remote, rows, page_bytes=64).result(10)
+    for row in (1, 2, 3):
+        both.theirs.put(64 * row, both.mine.model[0:64])
+    both.check()
+
+
+def test_nothing_heavy_was_imported_for_it() -> None:
+    assert "jax" not in sys.modules  # tent looks in sys.modules; it imports none of them

@@ -1,0 +1,291 @@
+"""A Transfer as a future: waiting, time-outs, cancelling, callbacks, dropping. Peers that do not move are stopped ones."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from conftest import Pair
+from oracle import Memory
+from peers import Peer
+
+import tent
+
+State = tent.TransferStatusEnum
+
+
+class Stuck:
+    """An engine, a region and a peer that is stopped: what is submitted stays under way."""
+
+    def __init__(self, engine: tent.Engine, peer: Peer, memory: Memory) -> None:
+        self.engine, self.process, self.memory = engine, peer, memory
+        self.local = engine.register(memory.view)
+        self.peer = engine.open(peer.address)
+        self.remote = self.peer["kv"]
+        engine.write(self.local[0:10], self.remote[0:10]).result(10)  # the link is up
+        peer.stop()
+
+    def write(self, **keywords: Any) -> tent.Transfer:
+        return self.engine.write(self.local, self.remote, **keywords)
+
+
+@pytest.fixture
+def stuck(engines: Callable[..., tent.Engine], peers: Callable[..., Peer]) -> Iterator[Stuck]:
+    size = 16 << 20  # more than sockets hold
+    world = Stuck(engines(), peers(size=size), Memory(size, 3))
+    yield world
+    world.process.resume()
+    world.engine.close(timeout=0)
+    world.memory.check()  # a WRITE never changes its source
+
+
+def test_result_done_and_all_that_it_tells(pair: Callable[..., Pair]) -> None:
+    both = pair(1 << 20)
+    transfer = both.near.write(both.local, both.remote)
+    assert transfer.total_bytes == 1 << 20
+    assert transfer.result() == transfer.result(0) == 1 << 20
+    assert transfer.done() and transfer.exception() is None and transfer.wait() == State.COMPLETED
+    assert transfer.state == State.COMPLETED
+    assert transfer.bytes == 1 << 20
+    assert len(transfer.transports) == 1 and transfer.attempts >= 1 and transfer.failovers == 0
+    assert 0 < transfer.elapsed < 30
+    assert transfer.elapsed == transfer.elapsed
+    assert repr(transfer).startswith("<Transfer COMPLETED 1.0 MiB ")
+    assert transfer.cancel() is False
+    both.theirs.put(0, both.mine.model)
+    both.check()
+
+
+def test_a_wait_that_runs_out_is_the_builtin_and_the_transfer_goes_on(stuck: Stuck) -> None:
+    transfer = stuck.write()
+    for call in (transfer.result, transfer.exception, transfer.wait):
+        began = time.monotonic()
+        with pytest.raises(TimeoutError) as caught:
+            call(0.1)
+        assert 0.09 < time.monotonic() - began < 1
+        assert not isinstance(caught.value, tent.TentError)
+    assert not transfer.done() and transfer.state == State.PENDING
+    assert "PENDING" in repr(transfer)
+    with pytest.raises(tent.InvalidArgumentError):
+        transfer.result(-1)
+    stuck.process.resume()
+    assert transfer.result(30) == stuck.memory.size
+    assert stuck.process.ask("check", written=[[0, stuck.memory.size, 3, 0]]) == ""
+
+
+def test_bytes_never_fall_and_polling_makes_progress(pair: Callable[..., Pair]) -> None:
+    both = pair(32 << 20)
+    transfer = both.near.write(both.local, both.remote)
+    seen = [0]
+    while not transfer.done():
+        seen.append(transfer.bytes)
+    seen.append(transfer.bytes)
+    assert seen == sorted(seen) and seen[-1] == 32 << 20
+    both.theirs.put(0, both.mine.model)
+    both.check()
+
+
+def test_a_deadline_ends_the_transfer_itself(stuck: Stuck) -> None:
+    began = time.monotonic()
+    transfer = stuck.write(timeout=0.2)
+    with pytest.raises(tent.TransferTimeoutError) as caught:
+        transfer.result()
+    assert 0.15 < time.monotonic() - began < 3
+    error = caught.value
+    assert isinstance(error, TimeoutError)
+    assert (error.state, error.code, error.peer) == (State.TIMEOUT, "TIMEOUT", stuck.process.address)
+    assert error.failed_tasks == [0]
+    assert transfer.done() and transfer.state == State.TIMEOUT
+    assert type(transfer.exception()) is tent.TransferTimeoutError
+
+
+def test_cancel_ends_it_and_nothing_lands_later(stuck: Stuck) -> None:
+    transfer = stuck.write()
+    assert transfer.cancel() is True
+    with pytest.raises(tent.TransferCanceledError) as caught:
+        transfer.result(10)
+    assert caught.value.code == "CANCELED" and transfer.state == State.CANCELED
+    assert transfer.cancel() is False
+    # The source is ours again: bytes that are written there now must never travel.
+    stuck.memory.view[:] = bytes(stuck.memory.size)
+    stuck.memory.put(0, bytes(stuck.memory.size))
+    stuck.process.resume()
+    with stuck.engine.open(stuck.process.address) as peer:
+        got = stuck.engine.allocate(stuck.memory.size)
+        stuck.engine.read(got, peer["kv"]).result(30)
+        theirs, mine = Memory(stuck.memory.size, stuck.process.seed), Memory(stuck.memory.size, 3)
+        for at in range(0, stuck.memory.size, 4096):  # each byte is the old one, or the one that was sent
+            arrived = bytes(got.view[at : at + 4096])
+            if arrived not in (bytes(theirs.view[at : at + 4096]), bytes(mine.view[at : at + 4096])):
+                pairs = zip(arrived, theirs.view[at : at + 4096], mine.view[at : at + 4096])
+                assert all(a in (b, c) for a, b, c in pairs), at
+        got.close()
+
+
+def test_callbacks_run_once_on_tents_thread(pair: Callable[..., Pair]) -> None:
+    both = pair(4 << 20)
+    got: list[tuple[object, str]] = []
+    both_came = threading.Semaphore(0)
+
+    def note(transfer: tent.Transfer) -> None:
+        got.append((transfer, threading.current_thread().name))
+        both_came.release()
+
+    transfer = both.near.write(both.local, both.remote)
+    transfer.add_done_callback(note)
+    transfer.result(10)
+    transfer.add_done_callback(note)  # it has ended: all the same
+    for _ in range(2):
+        assert both_came.acquire(timeout=10)
+    assert got == [(transfer, "tent")] * 2
+    both.theirs.put(0, both.mine.model)
+
+
+def test_a_callback_that_fails_is_logged_and_hurts_nobody(
+    pair: Callable[..., Pair], caplog: pytest.LogCaptureFixture
+) -> None:
+    both = pair(4096)
+    came = threading.Event()
+    transfer = both.near.write(both.local, both.remote)
+    transfer.add_done_callback(lambda _: 1 / 0)
+    transfer.add_done_callback(lambda _: came.set())
+    assert came.wait(10)
+    assert "ZeroDivisionError" in caplog.text
+    both.theirs.put(0, both.mine.model)
+
+
+def test_a_callback_may_close_the_engine(pair: Callable[..., Pair]) -> None:
+    both = pair(4096)
+    came = threading.Event()
+
+    def close(transfer: tent.Transfer) -> None:
+        both.near.close()
+        came.set()
+
+    both.near.write(both.local, both.remote).add_done_callback(close)
+    assert came.wait(20)
+    assert both.near.closed
+    both.theirs.put(0, both.mine.model)
+
+
+def test_as_completed_yields_each_once_and_wait_divides(pair: Callable[..., Pair]) -> None:
+    both = pair(1 << 20)
+    transfers = [both.near.write(both.local[i : i + 64], both.remote[i : i + 64]) for i in range(0, 64_000, 64)]
+    both.theirs.put(0, both.mine.model[:64_000])
+    seen = list(tent.as_completed(transfers, timeout=30))
+    assert sorted(map(id, seen)) == sorted(map(id, transfers))
+    assert tent.wait(transfers) == (set(transfers), set())
+    assert tent.wait([]) == (set(), set())
+    assert list(tent.as_completed([])) == []
+    with pytest.raises(tent.InvalidArgumentError):
+        tent.wait([transfers[0], 3])  # type: ignore[list-item]
+    with pytest.raises(tent.InvalidArgumentError):
+        tent.wait(transfers, return_when="SOON")
+
+
+def test_waiting_for_some_of_those_that_do_not_end(stuck: Stuck, pair: Callable[..., Pair]) -> None:
+    both = pair(4096)
+    slow, quick = stuck.write(), both.near.write(both.local, both.remote)  # of two engines
+    both.theirs.put(0, both.mine.model)
+    assert tent.wait([slow, quick], timeout=0.2) == ({quick}, {slow})
+    assert tent.wait([slow, quick], return_when=tent.FIRST_COMPLETED) == ({quick}, {slow})
+    others = tent.as_completed([slow, quick], timeout=0.3)
+    assert next(others) is quick
+    with pytest.raises(TimeoutError):
+        next(others)
+    third = stuck.write(timeout=0.1)
+    assert tent.wait([slow, third], timeout=10, return_when=tent.FIRST_EXCEPTION) == ({third}, {slow})
+    slow.cancel()
+    assert tent.wait([slow, quick, third], timeout=10)[1] == set()
+
+
+def test_a_dropped_transfer_goes_on_and_keeps_its_memory(stuck: Stuck) -> None:
+    size = stuck.memory.size
+    buffer = bytearray(stuck.memory.view)
+    region = stuck.engine.register(buffer)
+    transfer = stuck.engine.write(region, stuck.remote)
+    del transfer
+    gc.collect()
+    with pytest.raises(BufferError):
+        buffer.append(1)  # still exported: it cannot be resized
+    stuck.process.resume()
+    stuck.engine.write(stuck.local[0:10], stuck.remote[0:10]).result(30)
+    stuck.engine.close()  # waits for what is under way, dropped or not
+    assert stuck.process.ask("check", written=[[0, size, 3, 0]]) == ""
+    del region
+    buffer.append(1)
+
+
+def test_a_failure_that_nobody_asked_for_is_logged(stuck: Stuck, caplog: pytest.LogCaptureFixture) -> None:
+    logged = threading.Event()
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "dropped" in record.getMessage():
+                logged.set()
+
+    listener = Listener()
+    logging.getLogger("tent").addHandler(listener)
+    try:
+        stuck.write(timeout=0.05)
+        assert logged.wait(10)
+    finally:
+        logging.getLogger("tent").removeHandler(listener)
+    assert "TIMEOUT" in caplog.text
+
+
+def test_leaving_the_block_waits_or_cancels(peers: Callable[..., Peer]) -> None:
+    peer = peers(size=16 << 20)
+    with tent.Engine() as engine:
+        local = engine.allocate(16 << 20)
+        transfer = engine.write(local, engine.open(peer.address)["kv"])
+    assert transfer.result() == 16 << 20  # a normal end waits for what is under way
+    assert peer.ask("check", written=[]) != ""  # zeros have arrived
+    with pytest.raises(KeyError), tent.Engine() as engine:
+        other = engine.allocate(16 << 20)
+        segment = engine.open(peer.address)
+        peer.stop()
+        transfer = engine.write(other, segment["kv"])
+        raise KeyError  # an exception cancels
+    assert transfer.done() and transfer.state == State.CANCELED
+    with pytest.raises(tent.TransferCanceledError):
+        transfer.result()
+    assert "CANCELED" in repr(transfer)
+
+
+def test_close_cancels_what_is_left_after_its_time(stuck: Stuck) -> None:
+    transfer = stuck.write()
+    began = time.monotonic()
+    stuck.engine.close(timeout=0.3)
+    assert 0.25 < time.monotonic() - began < 10
+    assert transfer.state == State.CANCELED
+    assert transfer.exception().peer == stuck.process.address  # type: ignore[union-attr]
+
+
+def test_a_waiter_in_another_thread_survives_the_close(stuck: Stuck) -> None:
+    transfer = stuck.write()
+    got: list[object] = []
+    waiting = threading.Thread(target=lambda: got.append(transfer.exception()))
+    waiting.start()
+    stuck.engine.close(timeout=0.2)
+    waiting.join(10)
+    assert [type(error) for error in got] == [tent.TransferCanceledError]
+
+
+def test_too_many_requests_take_nothing(engines: Callable[..., tent.Engine], peers: Callable[..., Peer]) -> None:
+    engine, peer = engines(max_pending_requests=100), peers(size=1 << 20)
+    with engine.allocate(1 << 20) as local, engine.open(peer.address) as segment:
+        remote = segment["kv"]
+        engine.write(local[0:1], remote[0:1]).result(10)
+        peer.stop()
+        going = engine.write_pages(local, range(90), remote, range(90), page_bytes=8192)
+        with pytest.raises(tent.TooManyRequestsError):
+            engine.write_pages(local, range(20), remote, range(20), page_bytes=64)
+        engine.write_pages(local, range(5), remote, range(5), page_bytes=64).cancel()
+        peer.resume()
+        assert going.result(30) == 90 * 8192
