@@ -7,6 +7,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/faulty"
 	"github.com/tent-engine/tent/transports/tcp"
 )
 
@@ -18,9 +19,13 @@ type Entry struct {
 
 // Entries returns every transport of this build.
 func Entries() []Entry {
-	return []Entry{
+	entries := []Entry{
 		{tcp.Factory{}, tcpSettings},
 	}
+	for i := range entries {
+		entries[i].Factory = faulty.WrapLate(entries[i].Factory, faults.current)
+	}
+	return entries
 }
 
 // Names are those of Entries.

@@ -1,6 +1,7 @@
 package faulty
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"sync"
@@ -35,7 +36,7 @@ func FromEnvironment() (*Plan, error) {
 	}
 	p, err := New(text)
 	if err != nil {
-		return nil, errs.From("faults", err).WithHint("see %s: %s", Environment, text)
+		return nil, fmt.Errorf("%s: %w", Environment, err)
 	}
 	return p, nil
 }

@@ -16,30 +16,45 @@ func Wrap(factory transport.Factory, plan *Plan) transport.Factory {
 	if plan == nil {
 		return factory
 	}
+	return WrapLate(factory, func() (*Plan, error) { return plan, nil })
+}
+
+// WrapLate is Wrap with a plan that is asked for at each Open: nil means no faults for that transport.
+func WrapLate(factory transport.Factory, plan func() (*Plan, error)) transport.Factory {
 	return wrapped{factory, plan}
 }
 
 type wrapped struct {
 	transport.Factory
-	plan *Plan
+	plan func() (*Plan, error)
 }
 
 // Open opens the inner transport, unless the plan says fail_install.
 func (w wrapped) Open(ctx context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
-	for _, r := range w.plan.current() {
+	plan, err := w.plan()
+	if err != nil {
+		return nil, err
+	}
+	if plan == nil {
+		return w.Factory.Open(ctx, config, host, sink)
+	}
+	for _, r := range plan.current() {
 		if r.verb == failInstall && (r.transport == "" || r.transport == w.Name()) {
 			return nil, errs.New(errs.DeviceNotFound, "faulty", "injected by %q", r.text).WithScope(errs.ScopeTransport, errs.SideLocal)
 		}
 	}
-	t := &Transport{plan: w.plan, name: w.Name(), sink: sink, peers: map[transport.Link]string{}, rails: map[path]*rail{},
+	t := &Transport{plan: plan, name: w.Name(), sink: sink, peers: map[transport.Link]string{}, rails: map[path]*rail{},
 		held: map[*transport.Slice]hold{}, asked: map[*transport.Slice]uint64{}, spent: map[*rule]*spent{}}
 	inner, err := w.Factory.Open(ctx, config, host, t.listener())
 	if err != nil {
 		return nil, err
 	}
 	t.Transport = inner
+	if faults := plan.String(); faults != "" {
+		host.Log().Warn("faults are injected", "transport", t.name, "faults", faults)
+	}
 	t.later.start(t)
-	w.plan.join(t)
+	plan.join(t)
 	return t.dress(), nil
 }
 
