@@ -26,8 +26,8 @@ type known struct {
 	local    uintptr
 	length   uint64
 	deadline clock.Time
-	class    uint8
 	arrived  []bool // by unit
+	there    uint64 // bytes that have arrived
 	out      int    // slices outstanding that cover it
 	bytes    uint64 // last seen
 	ended    bool
@@ -37,15 +37,16 @@ type known struct {
 
 // checker holds the promises against what the core does.
 type checker struct {
-	t      require.TestingT
-	seed   uint64
-	w      *world
-	tasks  []*known // by local address, which only grows
-	links  map[plan.LinkID]*linkFacts
-	stages map[plan.StageID]*stageFacts
-	open   map[uint32]int // by peer: slices that outlived a dirty task
-	ids    map[uint64]bool
-	ends   map[BatchID]int
+	t       require.TestingT
+	seed    uint64
+	w       *world
+	tasks   []*known // by local address, which only grows
+	batches map[BatchID][]*known
+	links   map[plan.LinkID]*linkFacts
+	stages  map[plan.StageID]*stageFacts
+	open    map[uint32]int // by peer: slices that outlived a dirty task
+	ids     map[uint64]bool
+	ends    map[BatchID]int
 }
 
 type linkFacts struct {
@@ -150,7 +151,7 @@ func (k *checker) target(s *transport.Slice) uint64 {
 	return s.Remote
 }
 
-func (k *checker) window(r *wire, s *transport.Slice) {
+func (k *checker) window(r *wire) {
 	if r.slices > 1 && r.bytes > r.info.BytesMax {
 		k.fail("%d bytes in flight on a rail with a window of %d", r.bytes, r.info.BytesMax)
 	}
@@ -181,7 +182,10 @@ func (k *checker) completed(p *posted, bytes uint64) {
 			k.fail("bytes of task %d arrive after its end %v", t.index, t.state)
 		}
 		for a := max(first, t.local); a < min(first+uintptr(bytes), t.local+uintptr(t.length)); a += unit {
-			t.arrived[(a-t.local)/unit] = true
+			if i := (a - t.local) / unit; !t.arrived[i] {
+				t.arrived[i] = true
+				t.there += unit
+			}
 		}
 	}
 	if open {
@@ -202,10 +206,8 @@ func (k *checker) effects(e *Effects) {
 		if slices.Contains(e.Changed[:i], id) {
 			k.fail("batch %#x is listed twice", id)
 		}
-		for _, t := range k.tasks {
-			if t.batch == id && !t.ended {
-				k.look(t)
-			}
+		for _, t := range k.batches[id] {
+			k.look(t)
 		}
 	}
 }
@@ -215,12 +217,13 @@ func (k *checker) look(t *known) {
 	if err != nil {
 		return // freed by the user
 	}
-	arrived := uint64(0)
-	for _, a := range t.arrived {
-		if a {
-			arrived += unit
+	if t.ended {
+		if s.State != t.state || s.Dirty != t.dirty || s.Bytes != t.bytes {
+			k.fail("task %d has changed after its end from %v to %v", t.index, t.state, s.State)
 		}
+		return
 	}
+	arrived := t.there
 	if s.Bytes < t.bytes || s.Bytes > arrived {
 		k.fail("task %d says %d bytes after %d, and %d have arrived", t.index, s.Bytes, t.bytes, arrived)
 	}
@@ -234,6 +237,8 @@ func (k *checker) look(t *known) {
 		k.fail("task %d is COMPLETED with %d of %d bytes", t.index, arrived, t.length)
 	case !s.Dirty && t.out > 0:
 		k.fail("task %d has ended %v with %d slices out", t.index, s.State, t.out)
+	case s.Dirty && t.out == 0:
+		k.fail("task %d has ended dirty although nothing is out", t.index)
 	case s.State != Completed && s.Err == nil:
 		k.fail("task %d ended %v without an error", t.index, s.State)
 	case s.State == TimedOut && k.w.now < t.deadline:
@@ -296,7 +301,7 @@ func newModel(t require.TestingT, seed uint64) *model {
 	r := rand.New(rand.NewPCG(seed, 1))
 	m := &model{world: newWorld(seed, modelOptions(r)), next: 1 << 30, left: 5 + r.IntN(25)}
 	m.check = &checker{t: t, seed: seed, w: m.world, links: map[plan.LinkID]*linkFacts{}, stages: map[plan.StageID]*stageFacts{},
-		ids: map[uint64]bool{}, open: map[uint32]int{}, ends: map[BatchID]int{}}
+		ids: map[uint64]bool{}, batches: map[BatchID][]*known{}, open: map[uint32]int{}, ends: map[BatchID]int{}}
 	m.peers = 1 + r.IntN(2)
 	for p := range m.peers {
 		var links []plan.LinkID
@@ -385,8 +390,9 @@ func (m *model) traffic() {
 		}
 		specs = append(specs, TaskSpec{Op: op, Class: class, Plan: p, Local: m.next, Remote: uint64(m.next),
 			Length: length, Deadline: deadline})
-		m.check.tasks = append(m.check.tasks, &known{batch: id, index: i, local: m.next, length: length, deadline: deadline,
-			class: class, arrived: make([]bool, length/unit)})
+		task := &known{batch: id, index: i, local: m.next, length: length, deadline: deadline, arrived: make([]bool, length/unit)}
+		m.check.tasks = append(m.check.tasks, task)
+		m.check.batches[id] = append(m.check.batches[id], task)
 		m.next += uintptr(length)
 	}
 	_, err = m.core.Submit(id, specs, m.now)

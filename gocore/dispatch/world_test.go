@@ -57,6 +57,7 @@ type posted struct {
 	first     uintptr // the task bytes that it stands for
 	wire      *wire
 	withdrawn bool
+	refused   bool       // the transport did not take it; the core does not know yet
 	due       clock.Time // of its completion, clock.Never if it has none
 }
 
@@ -137,7 +138,7 @@ func (w *world) fall(r *wire, cause *errs.Error) {
 // outOn lists what is out on a rail's current generation, in order of hand-out.
 func (w *world) outOn(r *wire) (list []*posted) {
 	for _, p := range w.out {
-		if p.wire == r && p.slice.Rail.Generation == r.id.Generation {
+		if p.wire == r && !p.refused && p.slice.Rail.Generation == r.id.Generation {
 			list = append(list, p)
 		}
 	}
@@ -157,11 +158,6 @@ func (w *world) complete(p *posted, err *errs.Error, in time.Duration) {
 		if p.due != due || w.out[s] != p {
 			return // something made it come sooner
 		}
-		delete(w.out, s)
-		if p.slice.Rail.Generation == p.wire.id.Generation {
-			p.wire.bytes -= p.slice.Length
-			p.wire.slices--
-		}
 		bytes := p.slice.Length
 		if err != nil {
 			bytes = 0
@@ -169,7 +165,7 @@ func (w *world) complete(p *posted, err *errs.Error, in time.Duration) {
 				bytes = w.Uint64N(p.slice.Length/unit) * unit
 			}
 		}
-		w.check.completed(p, bytes)
+		w.takeBack(p, bytes)
 		w.core.Complete([]transport.Completion{{Slice: s, Bytes: bytes, Err: err}}, w.now)
 	})
 }
@@ -201,22 +197,39 @@ func (w *world) submit(p *Posting) {
 	if !r.up || r.id != p.Rail || r.fenced {
 		accept = 0
 	}
-	for _, s := range slices[:accept] {
-		q := &posted{slice: *s, origin: s, wire: r, due: clock.Never}
+	for i, s := range slices {
+		q := &posted{slice: *s, origin: s, wire: r, due: clock.Never, refused: i >= accept}
 		w.check.posted(q)
 		w.out[s] = q
-		r.bytes += s.Length
-		r.slices++
-		w.check.window(r, s)
-		w.carry(r, q)
+		if r.id == p.Rail {
+			r.bytes += s.Length
+			r.slices++
+			w.check.window(r)
+		}
+		if !q.refused {
+			w.carry(r, q)
+		}
 	}
 	id := p.Rail
 	if rest := slices[accept:]; len(rest) > 0 { // the refusal reaches the core by way of the inbox, before Ready
 		w.after(w.between(0, time.Millisecond), func() {
+			for _, s := range rest {
+				w.takeBack(w.out[s], 0)
+			}
 			w.core.Refuse(rest, w.now)
 			w.after(w.between(0, 2*time.Millisecond), func() { w.core.Ready(r.key.link, id) })
 		})
 	}
+}
+
+// takeBack ends the world's note of a slice.
+func (w *world) takeBack(p *posted, bytes uint64) {
+	delete(w.out, p.origin)
+	if p.slice.Rail.Generation == p.wire.id.Generation {
+		p.wire.bytes -= p.slice.Length
+		p.wire.slices--
+	}
+	w.check.completed(p, bytes)
 }
 
 // carry decides the fate of an accepted slice.
@@ -264,6 +277,9 @@ func (w *world) withdraw(s *transport.Slice) {
 	}
 	w.check.withdrawn(q)
 	q.withdrawn = true
+	if q.refused {
+		return // never taken, the refusal is on its way
+	}
 	late := w.between(0, 3*time.Millisecond)
 	if !w.calm && w.IntN(15) == 0 {
 		late = w.between(20*time.Millisecond, 400*time.Millisecond) // beyond the fence bound
