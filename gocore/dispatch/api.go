@@ -67,7 +67,7 @@ type Options struct {
 
 	LinkWait     time.Duration // a task waits at most this long for a link that has no rail [500ms]
 	RetryAfter   time.Duration // pause before the first retry of a slice; doubles with each, up to 128 times [1ms]
-	SuspectAfter time.Duration // least silence of a rail while others of its peer go on, before it is suspected [20ms]
+	SuspectAfter time.Duration // least silence of a rail while others of its peer go on, before it is suspected [50ms]
 	CondemnAfter time.Duration // silence of a suspected rail before it is fenced [1s]
 	Rail         rail.Settings // thresholds of the rail monitor
 	Rails        []RailOptions // by transport, instead of Ageing and Rail; a zero one changes nothing
@@ -102,7 +102,7 @@ func (o Options) withDefaults() Options {
 	period(&o.Ageing, 10*time.Millisecond)
 	period(&o.LinkWait, 500*time.Millisecond)
 	period(&o.RetryAfter, time.Millisecond)
-	period(&o.SuspectAfter, 20*time.Millisecond)
+	period(&o.SuspectAfter, 50*time.Millisecond)
 	period(&o.CondemnAfter, time.Second)
 	if o.WindowBytes == 0 {
 		o.WindowBytes = 4 << 20

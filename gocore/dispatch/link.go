@@ -180,19 +180,7 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	if old != nil && old.id.Generation >= info.Rail.Generation {
 		return // late news
 	}
-	r := &railState{link: l, info: info, id: info.Rail, up: true, bytesMax: info.BytesMax, slicesMax: info.SlicesMax}
-	if r.bytesMax == 0 {
-		r.bytesMax = c.options.WindowBytes
-	}
-	if r.slicesMax == 0 {
-		r.slicesMax = c.options.WindowSlices
-	}
-	if l.spec.Info != nil && l.spec.Info.SlicesMax > 0 {
-		r.slicesMax = min(r.slicesMax, l.spec.Info.SlicesMax)
-	}
-	r.meter.Reset(info.Bandwidth)
-	r.timer.rail = r
-	r.progress = now
+	r := c.newRail(l, info, now)
 	if old != nil {
 		if old.up {
 			c.lower(old, now)
@@ -218,6 +206,23 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 		}
 	}
 	c.activate(l)
+}
+
+func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railState {
+	r := &railState{link: l, info: info, id: info.Rail, up: true, bytesMax: info.BytesMax, slicesMax: info.SlicesMax}
+	if r.bytesMax == 0 {
+		r.bytesMax = c.options.WindowBytes
+	}
+	if r.slicesMax == 0 {
+		r.slicesMax = c.options.WindowSlices
+	}
+	if l.spec.Info != nil && l.spec.Info.SlicesMax > 0 {
+		r.slicesMax = min(r.slicesMax, l.spec.Info.SlicesMax)
+	}
+	r.meter.Reset(info.Bandwidth)
+	r.timer.rail = r
+	r.progress = now
+	return r
 }
 
 // RailDown ends a generation of a rail. Slices outstanding on it complete later; unless the cause is nil, an orderly end,

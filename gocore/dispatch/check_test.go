@@ -1,0 +1,276 @@
+package dispatch
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+const unit = 512 // every length and address of the model is a multiple
+
+// known is what the checker knows about one task.
+type known struct {
+	batch    BatchID
+	index    int
+	local    uintptr
+	length   uint64
+	deadline clock.Time
+	arrived  []bool // by unit
+	there    uint64 // bytes that have arrived
+	out      int    // slices outstanding that cover it
+	bytes    uint64 // last seen
+	ended    bool
+	dirty    bool
+	state    State
+}
+
+// checker holds the promises against what the core does.
+type checker struct {
+	t       require.TestingT
+	seed    uint64
+	w       *world
+	tasks   []*known // by local address, which only grows
+	batches map[BatchID][]*known
+	links   map[plan.LinkID]*linkFacts
+	stages  map[plan.StageID]*stageFacts
+	open    map[uint32]int // by peer: slices that outlived a dirty task
+	ids     map[uint64]bool
+	ends    map[BatchID]int
+}
+
+type linkFacts struct {
+	peer      uint32
+	transport uint8
+}
+
+type stageFacts struct {
+	spec    StageSpec
+	content map[uint64]uintptr // slot to the task bytes that are in it
+}
+
+func sortByID(list []*posted) {
+	slices.SortFunc(list, func(a, b *posted) int { return int(int64(a.slice.Id) - int64(b.slice.Id)) })
+}
+
+func (k *checker) fail(format string, args ...any) {
+	require.FailNow(k.t, fmt.Sprintf(format, args...), "seed %d, at %v", k.seed, k.w.now)
+}
+
+// at finds the tasks that a range of task bytes covers.
+func (k *checker) at(first uintptr, length uint64) []*known {
+	i, found := slices.BinarySearchFunc(k.tasks, first, func(t *known, a uintptr) int {
+		if t.local > a {
+			return 1
+		}
+		if t.local+uintptr(t.length) <= a {
+			return -1
+		}
+		return 0
+	})
+	if !found {
+		k.fail("slice of bytes %#x that no task has", first)
+	}
+	j := i
+	for end := first + uintptr(length); j < len(k.tasks) && k.tasks[j].local < end; j++ {
+	}
+	if last := k.tasks[j-1]; last.local+uintptr(last.length) < first+uintptr(length) {
+		k.fail("slice beyond the end of its task")
+	}
+	return k.tasks[i:j]
+}
+
+// stageBase is where the stages' addresses begin; a task's are below.
+const stageBase = 1 << 50
+
+// subject says which task bytes a slice stands for, and checks that each hop finds in its stage what it was meant for.
+func (k *checker) subject(s *transport.Slice) (first uintptr, lastHop bool) {
+	local, remote := uint64(s.Local), s.Remote
+	source, target := local, remote
+	if s.Op == transport.Read {
+		source, target = remote, local
+	}
+	first = uintptr(source)
+	if source >= stageBase {
+		stage, slot := k.slot(source)
+		at, filled := stage.content[slot]
+		if !filled {
+			k.fail("a hop reads slot %d that nobody has filled", slot)
+		}
+		first = at
+	}
+	if target < stageBase && uintptr(target) != first {
+		k.fail("bytes of %#x go to %#x", first, target)
+	}
+	return first, target < stageBase
+}
+
+func (k *checker) slot(address uint64) (*stageFacts, uint64) {
+	id := plan.StageID(address / stageBase)
+	st := k.stages[id]
+	return st, (address - uint64(id)*stageBase) / st.spec.SlotBytes
+}
+
+func (k *checker) posted(p *posted) {
+	s := &p.slice
+	if k.ids[s.Id] {
+		k.fail("slice id %d is used twice", s.Id)
+	}
+	k.ids[s.Id] = true
+	facts := k.links[p.wire.key.link]
+	if k.open[facts.peer] > 0 {
+		k.fail("a slice goes to a peer with %d open withdrawals", k.open[facts.peer])
+	}
+	p.first, _ = k.subject(s)
+	for _, t := range k.at(p.first, s.Length) {
+		if t.ended {
+			k.fail("a slice for task %d of %#x, which has ended %v", t.index, t.batch, t.state)
+		}
+		t.out++
+	}
+	if target := k.target(s); target >= stageBase { // from now on the slot's content is undefined
+		stage, slot := k.slot(target)
+		delete(stage.content, slot)
+	}
+}
+
+func (k *checker) target(s *transport.Slice) uint64 {
+	if s.Op == transport.Read {
+		return uint64(s.Local)
+	}
+	return s.Remote
+}
+
+func (k *checker) window(r *wire) {
+	if r.slices > 1 && r.bytes > r.info.BytesMax {
+		k.fail("%d bytes in flight on a rail with a window of %d", r.bytes, r.info.BytesMax)
+	}
+	if r.slices > r.info.SlicesMax {
+		k.fail("%d slices in flight on a rail that takes %d", r.slices, r.info.SlicesMax)
+	}
+}
+
+func (k *checker) withdrawn(p *posted) {
+	if p.withdrawn {
+		k.fail("slice %d is withdrawn twice", p.slice.Id)
+	}
+}
+
+// completed notes that a slice has come back and that its first bytes have arrived.
+func (k *checker) completed(p *posted, bytes uint64) {
+	s := &p.slice
+	target := k.target(s)
+	first := p.first
+	open := false
+	for _, t := range k.at(first, s.Length) {
+		t.out--
+		open = open || (t.ended && t.dirty)
+		if bytes == 0 || target >= stageBase {
+			continue
+		}
+		if t.ended && !t.dirty {
+			k.fail("bytes of task %d arrive after its end %v", t.index, t.state)
+		}
+		for a := max(first, t.local); a < min(first+uintptr(bytes), t.local+uintptr(t.length)); a += unit {
+			if i := (a - t.local) / unit; !t.arrived[i] {
+				t.arrived[i] = true
+				t.there += unit
+			}
+		}
+	}
+	if open {
+		k.open[k.links[p.wire.key.link].peer]--
+	}
+	if bytes == s.Length && target >= stageBase {
+		stage, slot := k.slot(target)
+		stage.content[slot] = first
+	}
+}
+
+// effects looks at every task of the batches that changed.
+func (k *checker) effects(e *Effects) {
+	for _, id := range e.Ended {
+		k.ends[id]++
+	}
+	for i, id := range e.Changed {
+		if slices.Contains(e.Changed[:i], id) {
+			k.fail("batch %#x is listed twice", id)
+		}
+		for _, t := range k.batches[id] {
+			k.look(t)
+		}
+	}
+}
+
+func (k *checker) look(t *known) {
+	s, err := k.w.core.Status(t.batch, t.index)
+	if err != nil {
+		return // freed by the user
+	}
+	if t.ended {
+		if s.State != t.state || s.Dirty != t.dirty || s.Bytes != t.bytes {
+			k.fail("task %d has changed after its end from %v to %v", t.index, t.state, s.State)
+		}
+		return
+	}
+	arrived := t.there
+	if s.Bytes < t.bytes || s.Bytes > arrived {
+		k.fail("task %d says %d bytes after %d, and %d have arrived", t.index, s.Bytes, t.bytes, arrived)
+	}
+	t.bytes = s.Bytes
+	if !s.State.Terminal() {
+		return
+	}
+	t.ended, t.dirty, t.state = true, s.Dirty, s.State
+	switch {
+	case s.State == Completed && (arrived != t.length || s.Bytes != t.length || s.Dirty):
+		k.fail("task %d is COMPLETED with %d of %d bytes", t.index, arrived, t.length)
+	case !s.Dirty && t.out > 0:
+		k.fail("task %d has ended %v with %d slices out", t.index, s.State, t.out)
+	case s.Dirty && t.out == 0:
+		k.fail("task %d has ended dirty although nothing is out", t.index)
+	case s.State != Completed && s.Err == nil:
+		k.fail("task %d ended %v without an error", t.index, s.State)
+	case s.State == TimedOut && k.w.now < t.deadline:
+		k.fail("task %d ended before its deadline", t.index)
+	}
+	if s.Dirty {
+		k.opened(t)
+	}
+}
+
+// opened counts the slices of a task that has just ended dirty as open withdrawals of their peers.
+func (k *checker) opened(t *known) {
+	for _, p := range k.w.out {
+		covers, already := false, false
+		for _, u := range k.at(p.first, p.slice.Length) {
+			covers = covers || u == t
+			already = already || (u != t && u.ended && u.dirty)
+		}
+		if covers && !already {
+			k.open[k.links[p.wire.key.link].peer]++
+		}
+	}
+}
+
+func (k *checker) progress(same int) {
+	if same > 10000 {
+		k.fail("the core spins")
+	}
+}
+
+// deadlines checks that nobody outlives a deadline by more than the fence bound.
+func (k *checker) deadlines() {
+	for _, t := range k.tasks {
+		if !t.ended && t.deadline != clock.Never && k.w.now > t.deadline.Add(k.w.core.options.FenceNetwork+time.Millisecond) {
+			if s, err := k.w.core.Status(t.batch, t.index); err == nil && s.State == Pending {
+				k.fail("task %d is pending %v after its deadline", t.index, k.w.now.Sub(t.deadline))
+			}
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package plan
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+var (
+	host = End{Kind: mem.Host, Location: "cpu:0"}
+	gpu  = End{Kind: mem.Cuda, Location: "cuda:1"}
+)
+
+// candidate can carry host memory and is fine.
+func candidate(index uint8, name string, change func(*Candidate)) Candidate {
+	info := &transport.Info{Name: name, SliceMax: 1 << 20, SliceBest: 64 << 10, Alignment: 1}
+	info.Pairs[mem.Host][mem.Host] = true
+	c := Candidate{Transport: index, Info: info, Link: LinkID(index + 1), LocalKey: 10, RemoteKey: 20}
+	if change != nil {
+		change(&c)
+	}
+	return c
+}
+
+func order(p *Plan) (list []int) {
+	for _, r := range p.Routes {
+		list = append(list, int(r.Transport))
+	}
+	return list
+}
+
+func TestRoutesAreInTheOrderOfThePolicy(t *testing.T) {
+	down := errs.New(errs.PeerUnreachable, "dial", "refused")
+	candidates := []Candidate{candidate(0, "rdma", func(c *Candidate) { c.Down = down }), candidate(1, "shm", nil), candidate(2, "tcp", nil)}
+	p, err := Build(transport.Write, host, host, candidates, "")
+	require.Nil(t, err)
+	require.Equal(t, []int{1, 2, 0}, order(p), "what is down comes last")
+	require.Empty(t, p.Rejected)
+	require.Equal(t, Route{Transport: 1, Hops: []Hop{{Link: 2, Op: transport.Write, LocalKey: 10, RemoteKey: 20}},
+		SliceMax: 1 << 20, SliceBest: 64 << 10, Alignment: 1}, p.Routes[0])
+
+	p, err = Build(transport.Read, host, host, candidates, "tcp")
+	require.Nil(t, err)
+	require.Equal(t, []int{2, 1, 0}, order(p))
+	require.Equal(t, transport.Read, p.Routes[0].Hops[0].Op)
+	p, err = Build(transport.Write, host, host, candidates, "rdma")
+	require.Nil(t, err)
+	require.Equal(t, []int{0, 1, 2}, order(p), "who asks for it waits for it")
+}
+
+func TestEachWayThatIsNotTakenSaysWhy(t *testing.T) {
+	for reason, change := range map[string]func(*Candidate){
+		"it was disabled":                         func(c *Candidate) { c.Disabled = "it was disabled" },
+		"does not move bytes between cpu and cpu": func(c *Candidate) { c.Info.Pairs[mem.Host][mem.Host] = false },
+		"the peer is on another host":             func(c *Candidate) { c.Info.SameHost = true },
+		"is not registered with it":               func(c *Candidate) { c.LocalKey = 0 },
+		"does not offer the region":               func(c *Candidate) { c.RemoteKey = 0 },
+		"no link to the peer":                     func(c *Candidate) { c.Link = 0 },
+		"refused":                                 func(c *Candidate) { c.Link, c.Down = 0, errs.New(errs.PeerUnreachable, "dial", "refused") },
+	} {
+		bad := candidate(0, "rdma", change)
+		p, err := Build(transport.Write, host, host, []Candidate{bad, candidate(1, "tcp", nil)}, "")
+		require.Nil(t, err)
+		require.Equal(t, []int{1}, order(p))
+		require.Len(t, p.Rejected, 1)
+		require.Equal(t, "rdma", p.Rejected[0].Transport)
+		require.Contains(t, p.Rejected[0].Reason, reason)
+
+		_, err = Build(transport.Write, host, host, []Candidate{bad}, "")
+		require.Equal(t, errs.NoRoute, err.Code)
+		require.ErrorContains(t, err, "rdma: ")
+		require.ErrorContains(t, err, reason)
+
+		_, err = Build(transport.Write, host, host, []Candidate{bad, candidate(1, "tcp", nil)}, "rdma")
+		require.Equal(t, errs.InvalidArgument, err.Code)
+		require.ErrorContains(t, err, reason)
+	}
+}
+
+func TestSameHostTransportsTakeOurselves(t *testing.T) {
+	for _, change := range []func(*Candidate){func(c *Candidate) { c.SameHost = true }, func(c *Candidate) { c.Self = true }} {
+		c := candidate(0, "shm", change)
+		c.Info.SameHost = true
+		_, err := Build(transport.Write, host, host, []Candidate{c}, "")
+		require.Nil(t, err)
+	}
+}
+
+func TestWrongHintsAndEmptyHands(t *testing.T) {
+	_, err := Build(transport.Write, host, host, []Candidate{candidate(0, "rdma", nil), candidate(1, "tcp", nil)}, "udp")
+	require.Equal(t, errs.InvalidArgument, err.Code)
+	require.ErrorContains(t, err, `no transport is called "udp"; known here: rdma, tcp`)
+	_, err = Build(transport.Write, host, host, nil, "")
+	require.Equal(t, errs.NoRoute, err.Code)
+	_, err = Build(transport.Write, host, gpu, []Candidate{candidate(0, "tcp", nil)}, "")
+	require.ErrorContains(t, err, "no transport can carry a WRITE between cpu:0 and cuda:1: tcp: it does not move bytes between cpu and cuda")
+	_, err = Build(7, host, host, nil, "")
+	require.Equal(t, errs.InvalidArgument, err.Code)
+}
+
+func TestTheBestSliceIsNeverBeyondTheLongest(t *testing.T) {
+	p, err := Build(transport.Write, host, host, []Candidate{candidate(0, "tcp", func(c *Candidate) {
+		c.Info.SliceBest, c.Info.Alignment = 2<<20, 0
+	})}, "")
+	require.Nil(t, err)
+	require.EqualValues(t, 1<<20, p.Routes[0].SliceBest)
+	require.EqualValues(t, 1, p.Routes[0].Alignment)
+}
