@@ -1,6 +1,21 @@
 // Package dispatch is the core: a state machine without clock, lock, goroutine or I/O. It takes events and now, and
 // returns submissions, withdrawals and deadlines as Effects. One caller at a time: gocore/engine holds its mutex around
 // every call. Policy packages (plan, rail, qos) are called from here and from nowhere else.
+//
+// Where to read: task.go draws the life of a task; then cut.go (who gets what), complete.go (what comes back), ending.go
+// (quiescence), failover.go (what an error leads to), link.go and suspect.go (rails come, go and fall silent), queue.go (who
+// waits where), stage.go (several hops). What belongs together in time is kept in lists that are ordered by themselves; only
+// deadlines, links and rails have timers.
+//
+// # Choices
+//
+//	2026-11-21  Stuck slices are sent again at once and called back at the same time. Waiting for the withdrawal first
+//	            would be simpler by one pointer (the twin) and would cost a round trip, or the fence bound, each time.
+//	2026-11-21  Routes are tried in a circle within the failover budget. The seed walks down the list once, which fails
+//	            a request although the first link may be back.
+//	2026-11-21  The records of slices that were withdrawn are not used again but left to the garbage collector: the
+//	            withdrawal may still be on its way to the transport, with a plain pointer. Counting acknowledgements
+//	            of withdrawals would need one more call in the contract.
 package dispatch
 
 import (
