@@ -18,7 +18,7 @@ func loadRules() []rule {
 		if h.Allocates != "" {
 			return h.Allocates
 		}
-		return unless(!raceEnabled, "the race detector allocates on its own")
+		return unless(!RaceEnabled, "the race detector allocates on its own")
 	}
 	return []rule{
 		{"SubmitToCompletionAllocatesNothing", quick, testAllocations},

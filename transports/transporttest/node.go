@@ -3,6 +3,7 @@ package transporttest
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -54,8 +55,17 @@ func (n *Node) Close(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), n.w.h.Patience)
 	defer cancel()
-	if err := n.Transport.Close(ctx); err != nil {
-		t.Errorf("%s: Close: %v", n.name, err)
+	ended := make(chan error, 1)
+	go func() { ended <- n.Transport.Close(ctx) }()
+	late := time.NewTimer(2 * n.w.h.Patience)
+	defer late.Stop()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("%s: Close: %v", n.name, err)
+		}
+	case <-late.C:
+		t.Errorf("%s: Close does not return, its context is long over", n.name)
 	}
 	n.w.locked(func() {
 		if n.w.nodes[n.Peer.Address] == n {

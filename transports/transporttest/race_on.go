@@ -2,4 +2,5 @@
 
 package transporttest
 
-const raceEnabled = true
+// RaceEnabled says that the race detector is on: it allocates and takes its time.
+const RaceEnabled = true

@@ -111,7 +111,7 @@ func testCompleteMaySubmit(t *testing.T, h Harness) {
 			}
 		}
 	})
-	require.Equal(t, 1, p.c.Submit(links[0]))
+	go p.c.Submit(links[0]) // not here: whoever holds a lock in Complete never comes back
 	for _, end := range p.c.Wait(t, links...) {
 		require.Nil(t, end.Err)
 	}

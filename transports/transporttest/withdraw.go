@@ -36,7 +36,7 @@ func withdrawAll(t *testing.T, h Harness, op transport.Op) {
 	}
 	from.Fill(tagMoved, 0, from.Size)
 	withdrawn, rounds := 0, 10
-	if raceEnabled {
+	if RaceEnabled {
 		rounds = 3
 	}
 	for range rounds {

@@ -1,0 +1,290 @@
+package transporttest_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/sim"
+	"github.com/tent-engine/tent/transports/transporttest"
+)
+
+// mutants are transports that break one rule each, and the test of the suite that has to find it.
+var mutants = map[string]string{
+	"completes twice":                 "EveryAcceptedSliceCompletesExactlyOnce",
+	"never completes the third slice": "EveryAcceptedSliceCompletesExactlyOnce",
+	"completes before it writes":      "NothingIsWrittenAfterCompletion",
+	"reads the source late":           "SourcesAreNotReadAfterCompletion",
+	"touches what it did not accept":  "SubmitTakesAPrefixAndLeavesTheRest",
+	"owes Ready":                      "SubmitTakesAPrefixAndLeavesTheRest",
+	"accepts stale rails":             "StaleGenerationIsRefused",
+	"holds a lock in Complete":        "CompleteMaySubmit",
+	"forgets permissions":             "PermissionsOfRegionsAreKept",
+	"forgets Revoke":                  "AfterRevokeNothingTouchesTheRegion",
+	"keeps after Revoke":              "RevokeKeepLetsNewOnesPass",
+	"writes a byte too many":          "AnySizeAndAlignment",
+	"withdraws by word alone":         "WithdrawnSlicesNeverLand",
+	"withdraws the completed":         "WithdrawOfCompletedIsIgnored",
+	"leaks a goroutine":               "CloseLeavesNothing",
+	"leaks a descriptor":              "CloseLeavesNothing",
+	"blames the rail":                 "AccessOutsideARegionIsRefusedAndTheRailLivesOn",
+	"acknowledges before the peer":    "NotificationsWaitForRoom",
+	"allocates":                       "SubmitToCompletionAllocatesNothing",
+	"waits in Attach":                 "AttachReturnsAtOnceAndSaysThatNobodyIsThere",
+}
+
+const mutantVariable = "TENT_TEST_MUTANT"
+
+// TestTheSuiteFindsBrokenTransports runs each mutant in a process of its own, where the suite has to fail.
+func TestTheSuiteFindsBrokenTransports(t *testing.T) {
+	for name, rule := range mutants {
+		t.Run(name, func(t *testing.T) {
+			if name == "allocates" && transporttest.RaceEnabled {
+				t.Skip("allocations are not counted under the race detector")
+			}
+			for _, sound := range []bool{true, false} {
+				suite := exec.Command(os.Args[0], "-test.run", "^TestMutant$/^"+rule+"$", "-test.timeout", "60s")
+				suite.Env = append(os.Environ(), mutantVariable+"="+name)
+				if sound {
+					suite.Env = append(os.Environ(), mutantVariable+"=sound")
+				}
+				out, err := suite.CombinedOutput()
+				if sound {
+					require.NoError(t, err, "without the mutation the test passes:\n%s", out)
+				} else {
+					require.Error(t, err, "the suite did not notice")
+					require.Contains(t, string(out), rule)
+					require.NotContains(t, string(out), "test timed out")
+				}
+			}
+		})
+	}
+}
+
+// TestMutant is the suite over the mutant that the variable names.
+func TestMutant(t *testing.T) {
+	name := os.Getenv(mutantVariable)
+	if name == "" {
+		t.Skip("only for TestTheSuiteFindsBrokenTransports")
+	}
+	transporttest.Run(t, transporttest.Harness{Setup: func(t *testing.T) transporttest.Harness {
+		n := sim.NewInline(1)
+		return transporttest.Harness{Patience: time.Second, Open: func(t *testing.T, c transporttest.Config) transport.Transport {
+			m := &mutant{name: name, sink: c.Sink, seen: map[uint64]bool{}}
+			s := sim.Settings{Network: n, Rails: c.Rails, SlicesMax: 256}
+			inner, err := sim.Factory{Settings: s}.Open(t.Context(), nil, c.Host, mutantSink{c.Sink, m})
+			require.NoError(t, err)
+			m.Transport, m.sim = inner, inner.(*sim.Transport)
+			return m
+		}}
+	}})
+}
+
+// mutant is a simulated transport with one fault in it. Faults that need time keep work for the next call.
+type mutant struct {
+	transport.Transport
+	sim  *sim.Transport
+	sink transport.Sink
+	name string
+
+	mu    sync.Mutex
+	later []func()
+	seen  map[uint64]bool
+	ends  int
+	lock  sync.Mutex
+	junk  [][]byte
+	fake  []*transport.Slice
+}
+
+// catchUp does what was put off.
+func (m *mutant) catchUp() {
+	m.mu.Lock()
+	todo := m.later
+	m.later = nil
+	m.mu.Unlock()
+	for _, f := range todo {
+		f()
+	}
+}
+
+func (m *mutant) putOff(f func()) {
+	m.mu.Lock()
+	m.later = append(m.later, f)
+	m.mu.Unlock()
+}
+
+func (m *mutant) Submit(list []*transport.Slice) int {
+	m.catchUp()
+	switch m.name {
+	case "holds a lock in Complete":
+		m.lock.Lock()
+		defer m.lock.Unlock()
+	case "allocates":
+		m.junk = append(m.junk[:0], make([]byte, 64+len(list)))
+	case "accepts stale rails":
+		if len(list) == 1 && m.Transport.Submit(list) == 0 {
+			m.sink.Complete([]transport.Completion{{Slice: list[0], Err: errs.New(errs.Lost, "mutant", "stale")}})
+			return 1
+		}
+	case "withdraws by word alone":
+		for _, s := range list { // nothing is sent before the next call
+			c := *s
+			m.putOff(func() { copyOver(m, &c) })
+		}
+		m.mu.Lock()
+		m.fake = append(m.fake, list...)
+		m.mu.Unlock()
+		if len(list) < 40 { // the second look
+			m.finishFakes(nil)
+		}
+		return len(list)
+	}
+	n := m.Transport.Submit(list)
+	if m.name == "touches what it did not accept" {
+		for _, s := range list[n:] {
+			s.Scratch[3] = 1
+		}
+	}
+	return n
+}
+
+func (m *mutant) finishFakes(err *errs.Error) {
+	m.mu.Lock()
+	list := m.fake
+	m.fake = nil
+	m.mu.Unlock()
+	for _, s := range list {
+		c := transport.Completion{Slice: s, Err: err}
+		if err == nil {
+			c.Bytes = s.Length
+		}
+		m.sink.Complete([]transport.Completion{c})
+	}
+}
+
+// copyOver carries out a slice behind everybody's back.
+func copyOver(m *mutant, s *transport.Slice) {
+	s.Scratch = [4]uint64{}
+	m.mu.Lock()
+	m.seen[s.Id] = true
+	m.mu.Unlock()
+	m.sim.Submit([]*transport.Slice{s})
+}
+
+func (m *mutant) Withdraw(list []*transport.Slice) {
+	switch m.name {
+	case "withdraws the completed":
+		for _, s := range list {
+			m.sink.Complete([]transport.Completion{{Slice: s, Err: errs.New(errs.Withdrawn, "mutant", "as you wish")}})
+		}
+	case "withdraws by word alone":
+		m.finishFakes(errs.New(errs.Withdrawn, "mutant", "my word on it"))
+	}
+	m.Transport.Withdraw(list)
+}
+
+func (m *mutant) Register(ctx context.Context, r mem.Region) (transport.LocalKey, transport.Descriptor, error) {
+	if m.name == "forgets permissions" {
+		r.Permission = mem.GlobalReadWrite
+	}
+	return m.Transport.Register(ctx, r)
+}
+
+func (m *mutant) Revoke(ctx context.Context, key transport.LocalKey, peer *transport.Peer, keep bool) error {
+	if m.name == "forgets Revoke" {
+		return nil
+	}
+	return m.Transport.Revoke(ctx, key, peer, keep && m.name != "keeps after Revoke")
+}
+
+func (m *mutant) Attach(p transport.Peer) (transport.Link, error) {
+	if m.name == "waits in Attach" {
+		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+		defer cancel()
+		<-ctx.Done()
+	}
+	return m.Transport.Attach(p)
+}
+
+func (m *mutant) Close(ctx context.Context) error {
+	switch m.name {
+	case "leaks a goroutine":
+		go func() { select {} }()
+	case "leaks a descriptor":
+		_, _, _ = os.Pipe()
+	}
+	return m.Transport.Close(ctx)
+}
+
+func (m *mutant) Notify(l transport.Link, message []byte, done func(*errs.Error)) bool {
+	if m.name == "acknowledges before the peer" {
+		done(nil)
+		done = func(*errs.Error) {}
+	}
+	return m.sim.Notify(l, message, done)
+}
+
+// mutantSink spoils what the transport says.
+type mutantSink struct {
+	transport.Sink
+	m *mutant
+}
+
+func (s mutantSink) Ready(r transport.Rail) {
+	if s.m.name != "owes Ready" {
+		s.Sink.Ready(r)
+	}
+}
+
+func (s mutantSink) Complete(list []transport.Completion) {
+	m := s.m
+	if m.name == "sound" || m.name == "allocates" {
+		s.Sink.Complete(list)
+		return
+	}
+	for _, c := range list {
+		if m.hidden(c) {
+			continue
+		}
+		switch m.name {
+		case "completes before it writes": // the bytes of now are written once more, later
+			if c.Err == nil && c.Slice.Op == transport.Read {
+				at, bytes := c.Slice.Local, append([]byte(nil), mem.Bytes(c.Slice.Local, int(c.Slice.Length))...)
+				m.putOff(func() { copy(mem.Bytes(at, len(bytes)), bytes) })
+			}
+		case "reads the source late":
+			if again := *c.Slice; c.Err == nil && again.Op == transport.Write && again.Length > 1000 {
+				m.putOff(func() { copyOver(m, &again) })
+			}
+		case "writes a byte too many":
+			if c.Slice.Op == transport.Read {
+				mem.Bytes(c.Slice.Local, int(c.Slice.Length)+1)[c.Slice.Length] ^= 1
+			}
+		case "blames the rail":
+			if c.Err != nil {
+				wrong := *c.Err
+				c.Err = wrong.WithScope(errs.ScopeRail, errs.SidePath)
+			}
+		}
+		s.Sink.Complete([]transport.Completion{c})
+		if m.name == "completes twice" {
+			s.Sink.Complete([]transport.Completion{c})
+		}
+	}
+}
+
+// hidden reports completions that the mutant keeps to itself.
+func (m *mutant) hidden(c transport.Completion) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ends++
+	return m.name == "never completes the third slice" && m.ends == 3 || m.seen[c.Slice.Id]
+}
