@@ -69,7 +69,7 @@ func (e *engine) Notified(from transport.Peer, message []byte) bool {
 
 var births uint64
 
-func open(t *testing.T, n *Network, address string, s Settings) *engine {
+func open(t testing.TB, n *Network, address string, s Settings) *engine {
 	t.Helper()
 	births++
 	e := &engine{n: n, self: transport.Peer{Address: address, Incarnation: births}, ends: map[uint64]transport.Completion{},
@@ -88,7 +88,7 @@ type operand struct {
 	remote transport.RemoteKey
 }
 
-func (e *engine) register(t *testing.T, size int, kind mem.Kind) *operand {
+func (e *engine) register(t testing.TB, size int, kind mem.Kind) *operand {
 	t.Helper()
 	m := transporttest.NewMemory(t, size, 1)
 	t.Cleanup(m.Free)
@@ -98,7 +98,7 @@ func (e *engine) register(t *testing.T, size int, kind mem.Kind) *operand {
 }
 
 // expose imports an operand of another engine.
-func (e *engine) expose(t *testing.T, l transport.Link, owner *engine, o *operand) *operand {
+func (e *engine) expose(t testing.TB, l transport.Link, owner *engine, o *operand) *operand {
 	t.Helper()
 	var err error
 	o.remote, err = e.t.Import(l, owner.t.encode(owner.t.region(uint64(o.key))))
@@ -119,7 +119,7 @@ type duet struct {
 	local, remote *operand
 }
 
-func newDuet(t *testing.T, seed uint64, rails int, shape Shape) *duet {
+func newDuet(t testing.TB, seed uint64, rails int, shape Shape) *duet {
 	t.Helper()
 	n := New(seed)
 	n.Shape(Anywhere, shape)

@@ -42,6 +42,8 @@
 // does not offer (Hold, CutRail, Blackhole, which need a hand inside the transport or the system below it). Run logs
 // the list of what was skipped and why. A random test prints TENT_TEST_SEED when it fails; setting it repeats the run.
 //
+// The suite is tested itself: TestTheSuiteFindsBrokenTransports runs it over transports that break one rule each.
+//
 // # What it takes for granted beyond the letter of the contract
 //
 //   - A rail that was fenced, or broke, and whose ends are healthy comes back by itself with a higher generation.

@@ -31,7 +31,7 @@ type Memory struct {
 
 // NewMemory maps a region of the given size at an address that is a multiple of alignment and, where that is 1, odd.
 // Free unmaps it.
-func NewMemory(t *testing.T, size int, alignment uint64) *Memory {
+func NewMemory(t testing.TB, size int, alignment uint64) *Memory {
 	page := unix.Getpagesize()
 	inner := (size + 2*band + page) / page * page
 	raw, err := unix.Mmap(-1, 0, inner+2*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
