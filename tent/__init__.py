@@ -16,10 +16,9 @@ first Engine.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from ._version import __version__
 
+TYPE_CHECKING = False  # typing's costs more than all of this; type checkers know the name
 if TYPE_CHECKING:
     from .batch import Batch
     from .engine import Engine
@@ -157,16 +156,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Fetch a public name from its module at its first use (PEP 562)."""
-    module = _MODULE_OF.get(name)
-    if module is None:
-        raise AttributeError(f"module 'tent' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # or a type checker would take every name for one of ours
 
-    value = getattr(import_module("." + module, __name__), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> object:
+        """Fetch a public name from its module at its first use (PEP 562)."""
+        module = _MODULE_OF.get(name)
+        if module is None:
+            raise AttributeError(f"module 'tent' has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module("." + module, __name__), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import json
 import sys
+import threading
 import time
 import weakref
 from array import array
@@ -36,15 +37,25 @@ _held: list[Any] = []  # memory that could not be had back; it must never be rel
 
 
 class Tail:
-    """What is left of an engine after its close: its number in Go, by which memory of allocate() is unmapped. The engine
-    holds it, and each such memory; the last one to go lets Go forget the number and unmap the shared page."""
+    """What is left of an engine after its close: its number in Go, by which memory of allocate() is unmapped when nobody
+    looks at it any more. After that Go forgets the number and unmaps the shared page.
 
-    __slots__ = ("_id", "_library", "closed")
+    It counts instead of relying on references: the garbage collector ends the members of a cycle in any order.
+    """
+
+    __slots__ = ("_closed", "_id", "_library", "_lock", "_memories")
 
     def __init__(self, library: Any, id: int) -> None:
-        self.closed = False
+        self._closed = False
         self._library = library
         self._id = id
+        self._lock = threading.RLock()  # a finalizer may run inside the guarded lines
+        self._memories = 0
+
+    def allocated(self) -> None:
+        """One more memory to be freed."""
+        with self._lock:
+            self._memories += 1
 
     def free_memory(self, region: int) -> None:
         """Unmaps memory whose region is closed. For Memory's finalizer: raises nothing."""
@@ -52,13 +63,25 @@ class Tail:
             self._library.pybind_FreeMemory(self._id, region)
         except RuntimeError as error:
             loop.logger.error("memory could not be unmapped: %s", translate(error))
+        with self._lock:
+            self._memories -= 1
+            last = self._closed and self._memories == 0
+        if last:
+            self._forget()
 
-    def __del__(self) -> None:
-        if self.closed and not _native.forked() and not sys.is_finalizing():
-            try:
-                self._library.pybind_Forget(self._id)
-            except RuntimeError as error:
-                loop.logger.error("the engine could not be forgotten: %s", translate(error))
+    def close(self) -> None:
+        """The engine has closed, and the views of its page are released."""
+        with self._lock:
+            self._closed = True
+            last = self._memories == 0
+        if last:
+            self._forget()
+
+    def _forget(self) -> None:
+        try:
+            self._library.pybind_Forget(self._id)
+        except RuntimeError as error:
+            loop.logger.error("the engine could not be forgotten: %s", translate(error))
 
 
 def close_engine(engine: Engine, timeout: float | None, *, exiting: bool = False) -> None:
@@ -101,7 +124,7 @@ def _finish(engine: Engine, library: Any, limit_ms: int, exiting: bool) -> None:
         _held.append(list(engine._memories.values()))
         loop.logger.error("engine %s is closed, but not everything came back: %s", engine.name, "; ".join(map(str, held)))
     engine._memories.clear()
-    engine._tail.closed = True
+    engine._tail.close()
 
 
 def _pending(engine: Engine) -> list[int]:
@@ -211,7 +234,7 @@ def close_in_background(engine: Engine) -> None:
         if held:
             _held.append(list(memories))
         memories.clear()
-        tail.closed = True
+        tail.close()
 
     if not sys.is_finalizing():
         loop.run_soon(close)

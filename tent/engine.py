@@ -99,6 +99,7 @@ class Engine:
         allowed = self._permission(permission, bool(name), False)
         made = self._call_json("pybind_Allocate", size, name or "", location, allowed)
         id = made["id"]
+        self._tail.allocated()
         memory = Memory(made["address"], made["size"], False, None, partial(self._tail.free_memory, id))
         return self._adopt(id, memory, name or "", made.get("location") or location)
 

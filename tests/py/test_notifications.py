@@ -156,8 +156,8 @@ def test_a_full_queue_holds_the_sender_back(engines: Callable[..., tent.Engine])
     near, far = engines(), engines(notification_queue=16)
     with near.open(far.address) as peer:
         transfers = [near.notify(peer, "n", str(i)) for i in range(40)]
-        done, pending = tent.wait(transfers, timeout=0.5)
-        assert len(done) <= 17 + 16 and len(pending) > 0, len(done)
+        _, pending = tent.wait(transfers, timeout=0.3)
+        assert pending  # nobody reads: somebody is held back
         got: list[str] = []
         while len(got) < 40:
             got.append(far.notifications.get(10).message)

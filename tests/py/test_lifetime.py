@@ -1,0 +1,348 @@
+"""Beginnings and ends: import, fork, Ctrl-C, the interpreter's exit, leaks, idleness, what is dropped unclosed."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conftest import Pair
+from peers import Peer
+
+import tent
+
+
+def run(program: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """A program in a process of its own, warnings being errors."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(program), *arguments],
+        capture_output=True, text=True, timeout=timeout,
+    )  # fmt: skip
+
+
+def test_import_is_light_and_starts_nothing() -> None:
+    program = """
+        import sys, threading, time
+        before = set(sys.modules)
+        began = time.perf_counter()
+        import tent
+        took = time.perf_counter() - began
+        new = set(sys.modules) - before
+        heavy = new & {"numpy", "torch", "asyncio", "ctypes", "json", "logging", "threading", "tent._gotent", "tent.engine"}
+        assert not heavy, heavy
+        assert threading.active_count() == 1
+        print(took)
+        tent.Engine, tent.Request, tent.PRIO_LOW
+        assert "tent._gotent" not in sys.modules and "asyncio" not in sys.modules and "numpy" not in sys.modules
+    """
+    took = []
+    for _ in range(5):
+        done = run(program)
+        assert done.returncode == 0, done.stderr
+        took.append(float(done.stdout))
+    assert min(took) < 0.01, took
+
+
+def test_every_public_name_is_there() -> None:
+    names: dict[str, Any] = {}
+    exec("from tent import *", names)
+    assert set(tent.__all__) - {"__version__"} <= set(names)
+    assert set(tent.__all__) == {"__version__", *tent._MODULE_OF} - {"NotImplementedError"}  # type: ignore[attr-defined]
+    assert set(tent.__all__) <= set(dir(tent))
+    with pytest.raises(AttributeError):
+        tent.nothing  # type: ignore[attr-defined]  # noqa: B018
+    assert tent.__version__.count(".") >= 1
+
+
+def test_the_interpreter_ends_with_transfers_under_way(peers: Callable[..., Peer]) -> None:
+    peer = peers(size=64 << 20)
+    program = """
+        import sys, time, tent
+        engine = tent.Engine()
+        local = engine.allocate(64 << 20)
+        peer = engine.open(sys.argv[1])
+        engine.write(local[0:1], peer["kv"][0:1]).result(10)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        transfers = [engine.write(local, peer["kv"]) for _ in range(8)]
+        transfers[1].add_done_callback(print)
+        del transfers[0]
+        print(time.monotonic(), flush=True)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program), peer.address],
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    with process:
+        assert process.stdin and process.stdout and process.stderr
+        assert process.stdout.readline() == "ready\n"
+        peer.stop()  # nothing can end by itself
+        import time
+
+        out, err = process.communicate("\n", timeout=30)
+        took = time.monotonic() - float(out.split()[0])
+        assert process.returncode == 0, err
+        assert "Traceback" not in err and "Exception ignored" not in err, err
+        assert took < 5, took
+
+
+def test_ctrl_c_ends_every_wait(peers: Callable[..., Peer]) -> None:
+    peer = peers(size=64 << 20)
+    program = """
+        import os, signal, sys, threading, time, tent
+
+        def interrupted(call):
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            began = time.monotonic()
+            try:
+                call()
+            except KeyboardInterrupt:
+                took = time.monotonic() - began
+                assert 0.2 < took < 2, took
+                return
+            raise AssertionError("no KeyboardInterrupt")
+
+        engine = tent.Engine()
+        local = engine.allocate(64 << 20)
+        peer = engine.open(sys.argv[1])
+        engine.write(local[0:1], peer["kv"][0:1]).result(10)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        going = engine.write(local, peer["kv"])
+        interrupted(going.result)
+        interrupted(lambda: going.wait(30))
+        interrupted(lambda: tent.wait([going]))
+        interrupted(lambda: list(tent.as_completed([going])))
+        interrupted(engine.notifications.get)
+        interrupted(lambda: peer.alive(timeout=30))
+        interrupted(lambda: engine.close())
+        assert engine.closed and going.state == tent.TransferStatusEnum.CANCELED
+        print("fine")
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program), peer.address],
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    with process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        peer.stop()
+        out, err = process.communicate("\n", timeout=40)
+        assert out == "fine\n", err
+
+
+def test_a_forked_child_gets_an_error_never_a_hang(pair: Callable[..., Pair]) -> None:
+    both = pair(1 << 20)
+    transfer = both.near.write(both.local, both.remote)
+    transfer.result(10)
+    both.theirs.put(0, both.mine.model)
+    calls: list[Callable[[], object]] = [
+        lambda: tent.Engine(),
+        lambda: both.near.write(both.local, both.remote),
+        lambda: both.near.register(bytearray(8)),
+        lambda: both.near.metrics(),
+        lambda: both.near.close(),
+        lambda: both.near.notifications.get(1),
+        lambda: both.near.batch(),
+        lambda: both.local.close(),
+        lambda: both.local.fence(),
+        lambda: both.local.view,
+        lambda: both.peer.alive(),
+        lambda: both.peer["other"],
+        lambda: transfer.done(),
+        lambda: transfer.result(1),
+        lambda: transfer.state,
+        lambda: transfer.bytes,
+        lambda: tent.wait([transfer]),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: fork of a process with threads
+        pid = os.fork()
+    if pid == 0:  # the child: nothing but os._exit may leave this block
+        wrong = len(calls)
+        try:
+            for call in calls:
+                try:
+                    call()
+                except tent.ForkError as error:
+                    wrong -= "spawn" in str(error)
+            repr(both.near), repr(transfer), repr(both.local)
+            del transfer
+            gc.collect()
+        finally:
+            os._exit(wrong)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    both.near.read(both.local, both.remote).result(10)  # the parent is as before
+    both.check()
+
+
+def test_a_child_that_exits_normally_is_silent() -> None:
+    done = run("""
+        import os, sys, warnings, tent
+        warnings.simplefilter("ignore")
+        engine = tent.Engine()
+        region = engine.allocate(4096, name="own")
+        transfer = engine.write(region[0:8], region[8:16])
+        transfer.result(10)
+        pid = os.fork()
+        if pid == 0:
+            sys.exit(7)  # runs atexit and finalizers
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        region.close()
+        engine.close()
+    """)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def _in_pool(_: int) -> bool:
+    with tent.Engine() as engine, engine.allocate(64, name="own") as region:
+        return engine.write(region[0:8], region[8:16]).result(10) == 8
+
+
+def test_importing_then_forking_works_and_spawn_always_does() -> None:
+    done = run("""
+        import multiprocessing, tent
+        def work(_):
+            with tent.Engine() as engine, engine.allocate(64, name="own") as region:
+                return engine.write(region[0:8], region[8:16]).result(10)
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            assert pool.map(work, range(4)) == [8] * 4
+            pool.close()
+            pool.join()
+    """)
+    assert done.returncode == 0, done.stderr
+    tent.Engine().close()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(_in_pool, [0]) == [True]
+        pool.close()
+        pool.join()
+
+
+def test_what_is_dropped_unclosed_is_said_and_ends_later(pair: Callable[..., Pair]) -> None:
+    both = pair(4096)
+    region = both.far.register(bytearray(64), name="dropped")
+    with pytest.warns(ResourceWarning, match="dropped without close"):
+        del region
+        gc.collect()
+    both.near.write(both.local[0:64], both.peer["dropped"]).result(10)  # peers reach it until its engine closes
+    engine = tent.Engine(name="lost")
+    with pytest.warns(ResourceWarning, match="'lost'"):
+        del engine
+        gc.collect()
+
+
+def census() -> dict[str, int]:
+    """What a process must not gather."""
+    gc.collect()
+    with open("/proc/self/maps") as maps:
+        mappings = sum(1 for _ in maps)
+    with open("/proc/self/statm") as statm:
+        resident = int(statm.read().split()[1]) * resource.getpagesize()
+    tasks = len(os.listdir("/proc/self/task"))
+    return {"fds": len(os.listdir("/proc/self/fd")), "threads": tasks, "mappings": mappings, "resident": resident}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_thousand_cycles_leave_nothing_behind(pair: Callable[..., Pair]) -> None:
+    both = pair(1 << 16)
+
+    def cycle() -> None:
+        with tent.Engine() as engine, engine.allocate(1 << 16, name="a") as region:
+            with engine.open(both.far.address) as peer, engine.batch() as batch:
+                batch.write(region[0:100], peer["kv"][0:100])
+                batch.write(region[200:300], peer["kv"][200:300])
+                batch.submit().result(10)
+
+    both.theirs.put(0, bytes(100))
+    both.theirs.put(200, bytes(100))
+    for _ in range(50):
+        cycle()
+    before = census()
+    for _ in range(1000):
+        cycle()
+    after = census()
+    assert after["fds"] <= before["fds"] + 4, (before, after)
+    assert after["threads"] <= before["threads"] + 8, (before, after)
+    assert after["mappings"] <= before["mappings"] + 40, (before, after)
+    assert after["resident"] <= before["resident"] + (48 << 20), (before, after)
+    both.check()
+
+
+def test_transfers_regions_and_segments_do_not_gather(pair: Callable[..., Pair]) -> None:
+    both = pair(1 << 16)
+    both.theirs.put(0, both.mine.model)
+
+    def cycle() -> None:
+        with both.near.open(both.far.address) as peer, both.near.register(bytearray(4096)) as region:
+            both.near.write(region[0:64], peer["kv"][0:64])  # dropped at once
+            both.near.write(both.local, peer["kv"]).result(10)
+            both.near.write_pages(both.local, [1], peer["kv"], [1], page_bytes=64).result(10)
+
+    for _ in range(30):
+        cycle()
+    before = census()
+    for _ in range(300):
+        cycle()
+    after = census()
+    assert after["fds"] <= before["fds"] + 2 and after["threads"] <= before["threads"] + 4, (before, after)
+    assert after["mappings"] <= before["mappings"] + 20, (before, after)
+    assert len(both.near._live) == 0 and len(both.near._memories) == 1
+    both.near.write(both.local, both.remote).result(10)
+
+
+def test_an_idle_engine_uses_no_cpu(pair: Callable[..., Pair]) -> None:
+    both = pair(4096)
+    both.near.write(both.local, both.remote).result(10)
+    both.theirs.put(0, both.mine.model)
+    began = resource.getrusage(resource.RUSAGE_SELF)
+    with pytest.raises(TimeoutError):
+        both.near.notifications.get(timeout=2)  # a wait, and nothing happens
+    ended = resource.getrusage(resource.RUSAGE_SELF)
+    used = ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime
+    assert used < 0.1, used
+
+
+def test_the_thread_lives_as_long_as_the_engines() -> None:
+    def running() -> bool:
+        return any(thread.name == "tent" for thread in threading.enumerate())
+
+    assert not running()
+    first, second = tent.Engine(), tent.Engine()
+    assert running()
+    first.close()
+    assert running()
+    second.close()
+    assert not running()
+
+
+def test_logs_reach_logging_and_no_handler_is_installed(peers: Callable[..., Peer], caplog: Any) -> None:
+    import logging
+
+    assert logging.getLogger("tent").handlers == []
+    peer = peers()
+    with tent.Engine() as engine, engine.allocate(1 << 20) as local:
+        segment = engine.open(peer.address)
+        engine.write(local, segment["kv"]).result(10)
+        peer.kill()
+        with pytest.raises(tent.TentError, match=peer.address):
+            engine.write(local, segment["kv"]).result(10)
+        assert engine.events() != []
+    assert any(record.name == "tent" and peer.address in record.getMessage() for record in caplog.records)
+
+
+def test_a_signal_handler_of_the_program_stays(engines: Callable[..., tent.Engine]) -> None:
+    old = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        mine = signal.getsignal(signal.SIGTERM)
+        engines()
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, old)

@@ -1,0 +1,43 @@
+"""Types: mypy --strict passes on tent and on a user's program, and finds a user's mistakes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tent
+
+PACKAGE = Path(tent.__file__).parent
+PROGRAM = Path(__file__).parent / "programs" / "typed.py"
+
+pytest.importorskip("mypy")
+
+
+def check(path: Path, cache: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10", "--config-file", "", "--cache-dir", cache, path],
+        capture_output=True, text=True, cwd=cache, timeout=110,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_package_and_its_users_are_typed(tmp_path: Path) -> None:
+    assert (PACKAGE / "py.typed").exists()
+    for path in (PACKAGE, PROGRAM):
+        done = check(path, tmp_path)
+        assert done.returncode == 0, done.stdout
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(
+        "import tent\n"
+        "engine = tent.Engine(name=3)\n"
+        "engine.write(None, None, prio=1)\n"
+        "transfer: int = engine.notify(engine.open('x'), 'n')\n"
+        "tent.no_such_name\n"
+    )
+    done = check(wrong, tmp_path)
+    for line in (2, 3, 4, 5):
+        assert f"wrong.py:{line}: error" in done.stdout, done.stdout
