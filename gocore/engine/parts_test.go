@@ -1,0 +1,217 @@
+package engine
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+func TestTheSmallestRegionThatHoldsARangeIsFound(t *testing.T) {
+	random := rand.New(rand.NewPCG(11, 0))
+	for _, overlapping := range []bool{false, true} {
+		table := &regionTable{}
+		var all []*region
+		for i := range 60 {
+			r := &region{Region: mem.Region{ID: mem.RegionID(i + 1), Addr: uintptr(1000 * (i + 1)), Size: uint64(1 + random.IntN(1000))}}
+			if overlapping {
+				r.Addr, r.Size = uintptr(1+random.IntN(60_000)), uint64(1+random.IntN(20_000))
+			}
+			require.Nil(t, table.add(r))
+			all = append(all, r)
+		}
+		for range 5000 {
+			addr, length := uintptr(random.IntN(70_000)), uint64(1+random.IntN(3000))
+			var want *region
+			for _, r := range all {
+				if addr >= r.Addr && mem.Contains(r.Size, uint64(addr-r.Addr), length) && (want == nil || r.Size < want.Size) {
+					want = r
+				}
+			}
+			got := table.find(addr, length)
+			if want == nil {
+				require.Nil(t, got, "seed 11, %d bytes at %d", length, addr)
+				continue
+			}
+			require.NotNil(t, got, "seed 11, %d bytes at %d", length, addr)
+			require.Equal(t, want.Size, got.Size, "seed 11, %d bytes at %d", length, addr)
+		}
+		for _, r := range all {
+			require.True(t, table.remove(r))
+			require.False(t, table.remove(r))
+		}
+		require.Nil(t, table.find(1000, 1))
+	}
+}
+
+func TestRegionIdsAreNeverUsedTwice(t *testing.T) {
+	table, seen := &regionTable{}, map[mem.RegionID]bool{}
+	for range 1000 {
+		id := table.reserve()
+		require.NotZero(t, id)
+		require.False(t, seen[id])
+		seen[id] = true
+		table.giveBack(id)
+	}
+}
+
+func TestThePageTellsAFreedBatchFromItsSuccessor(t *testing.T) {
+	p, err := newPage(16)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.close()) }()
+	first, second := dispatch.BatchID(1<<32|3), dispatch.BatchID(2<<32|3)
+	p.publish(first, dispatch.Pending, 10, 2, 0)
+	word := p.cell(3).word
+	p.publish(first, dispatch.Pending, 10, 2, 0)
+	require.NotEqual(t, word, p.cell(3).word, "every change shows in the word")
+	require.Equal(t, dispatch.Pending, p.state(first))
+	require.Equal(t, dispatch.Invalid, p.state(second))
+	p.publish(second, dispatch.Completed, 20, 0, 5)
+	require.Equal(t, dispatch.Invalid, p.state(first))
+	p.retire(first) // late: its slot belongs to another one
+	require.Equal(t, dispatch.Completed, p.state(second))
+	p.retire(second)
+	require.Equal(t, dispatch.Invalid, p.state(second))
+}
+
+// recorder is a transport that writes down what it is told. Only what an outbox calls is there.
+type recorder struct {
+	transport.Transport
+	told []string
+	take int
+}
+
+func (r *recorder) Submit(list []*transport.Slice) int {
+	for _, s := range list {
+		r.told = append(r.told, fmt.Sprint("submit ", s.Id))
+	}
+	return min(len(list), r.take)
+}
+
+func (r *recorder) Withdraw(list []*transport.Slice) {
+	for _, s := range list {
+		r.told = append(r.told, fmt.Sprint("withdraw ", s.Id))
+	}
+}
+
+func (r *recorder) Fence(transport.Rail) { r.told = append(r.told, "fence") }
+
+func TestAnOutboxKeepsTheOrderOfDecisionsAndGivesBackWhatWasNotTaken(t *testing.T) {
+	slices := make([]*transport.Slice, 6)
+	for i := range slices {
+		slices[i] = &transport.Slice{Id: uint64(i)}
+	}
+	told := &recorder{take: 2}
+	e := &Engine{}
+	o := &outbox{engine: e, port: &port{transport: told}}
+	o.add(orderSubmit, transport.Rail{}, slices[:2])
+	o.add(orderSubmit, transport.Rail{}, slices[2:3])
+	o.add(orderWithdraw, transport.Rail{}, slices[1:2])
+	o.add(orderFence, transport.Rail{}, nil)
+	o.add(orderSubmit, transport.Rail{Generation: 1}, slices[3:])
+	o.drain()
+	require.Equal(t, []string{"submit 0", "submit 1", "submit 2", "withdraw 1", "fence", "submit 3", "submit 4", "submit 5"}, told.told)
+	require.Equal(t, []*transport.Slice{slices[2], slices[5]}, e.inbox.refused)
+	require.True(t, o.empty())
+}
+
+func TestReadyThatOvertakesItsRefusalIsToldAgain(t *testing.T) {
+	e := &Engine{}
+	p := &port{}
+	p.transport = &eager{port: p}
+	o := &outbox{engine: e, port: p}
+	o.add(orderSubmit, transport.Rail{Index: 4}, []*transport.Slice{{}})
+	o.drain()
+	require.Len(t, e.inbox.refused, 1)
+	require.Len(t, e.inbox.notices, 1)
+	require.Equal(t, noticeReady, e.inbox.notices[0].kind)
+	require.EqualValues(t, 4, e.inbox.notices[0].rail.Index)
+}
+
+// eager says Ready before the outbox has written down that it took nothing.
+type eager struct {
+	transport.Transport
+	port *port
+}
+
+func (x *eager) Submit([]*transport.Slice) int { x.port.readies.Add(1); return 0 }
+
+func TestAGridKnowsItsPagesAndRefusesWhatDoesNotFit(t *testing.T) {
+	region := []GridRegion{{Addr: 4096, Size: 1000}}
+	for _, c := range []struct {
+		layout Layout
+		pages  uint64
+		says   string
+	}{
+		{Layout{PageBytes: 100}, 10, ""},
+		{Layout{PageBytes: 100, Offset: 50}, 9, ""},
+		{Layout{PageBytes: 100, Stride: 300}, 4, ""},
+		{Layout{PageBytes: 100, Rows: 2, RowStride: 500}, 5, ""},
+		{Layout{PageBytes: 1000}, 1, ""},
+		{Layout{}, 0, "page_bytes is 0"},
+		{Layout{PageBytes: 1001}, 0, "does not fit"},
+		{Layout{PageBytes: 100, Rows: 2}, 0, "row_stride"},
+		{Layout{PageBytes: 100, Rows: 1 << 40, RowStride: 1 << 40}, 0, "does not fit"},
+		{Layout{PageBytes: 100, Offset: 1<<64 - 50}, 0, "does not fit"},
+	} {
+		g, err := newGrid(OwnMemory, region, c.layout)
+		if c.says != "" {
+			require.NotNil(t, err, "%+v", c.layout)
+			require.Contains(t, err.Error(), c.says)
+			continue
+		}
+		require.Nil(t, err, "%+v", c.layout)
+		require.Equal(t, c.pages, g.pages, "%+v", c.layout)
+		l := g.layout
+		last := l.Offset + (g.pages-1)*l.Stride + (l.Rows-1)*l.RowStride + l.PageBytes
+		require.LessOrEqual(t, last, uint64(1000), "the last page must be inside")
+	}
+	_, err := newGrid(OwnMemory, []GridRegion{{Size: 10}, {Size: 11}}, Layout{PageBytes: 1})
+	require.Equal(t, errs.InvalidArgument, err.Code)
+}
+
+func TestIndexesOfEveryWidthAndDirection(t *testing.T) {
+	bytes := []byte{1, 0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80}
+	addr := uintptr(unsafe.Pointer(unsafe.SliceData(bytes)))
+	for _, c := range []struct {
+		x    Indexes
+		i    int
+		want uint64
+		ok   bool
+	}{
+		{Indexes{Addr: addr, Width: 1, Unsigned: true, Stride: 1}, 1, 255, true},
+		{Indexes{Addr: addr, Width: 1, Stride: 1}, 1, 1<<64 - 1, false},
+		{Indexes{Addr: addr, Width: 2, Unsigned: true, Stride: 2}, 0, 0xff01, true},
+		{Indexes{Addr: addr, Width: 4, Stride: 4}, 0, 0x2ff01, true},
+		{Indexes{Addr: addr, Width: 8, Stride: 8}, 1, 1 << 63, false},
+		{Indexes{Addr: addr, Width: 8, Unsigned: true, Stride: 8}, 1, 1 << 63, true},
+		{Indexes{Addr: addr + 2, Width: 1, Unsigned: true, Stride: -1}, 2, 1, true},
+	} {
+		got, ok := c.x.at(c.i)
+		require.Equal(t, c.ok, ok, "%+v [%d]", c.x, c.i)
+		require.Equal(t, c.want, got, "%+v [%d]", c.x, c.i)
+	}
+	require.NotNil(t, (&Indexes{Addr: 1, Width: 3}).check("x", 1))
+	require.NotNil(t, (&Indexes{Width: 8}).check("x", 1))
+}
+
+func TestWhoDoesNotReadEventsLosesTheOldest(t *testing.T) {
+	b := bounded[int]{limit: 10}
+	for i := range 25 {
+		b.push(i)
+	}
+	got := b.drain(100)
+	require.LessOrEqual(t, len(got), 10)
+	require.Equal(t, 24, got[len(got)-1])
+	for i := 1; i < len(got); i++ {
+		require.Equal(t, got[i-1]+1, got[i])
+	}
+	require.EqualValues(t, 25-len(got), b.dropped)
+}
