@@ -202,8 +202,8 @@ func (l *link) tellDown(cause *errs.Error) {
 		return
 	}
 	for _, r := range *l.rails.Load() {
-		if r.tries == 0 {
-			return // another rail is still being tried
+		if r.tries < 2 {
+			return // still being tried; the first failure may be that of a peer that is just ending
 		}
 	}
 	l.down = true

@@ -78,10 +78,26 @@ func TestStrangersAreTurnedAway(t *testing.T) {
 
 func TestStrangersAreBounded(t *testing.T) {
 	e := newTestEndpoint(t, Settings{Greeting: time.Minute})
-	for range strangersMax {
-		e.stranger(t)
+	const extra = 8
+	closed := make(chan net.Conn, strangersMax+extra)
+	for range strangersMax + extra {
+		c := e.stranger(t)
+		go func() { // ends with the connection, at the latest when the test does
+			_, err := c.Read(make([]byte, 1))
+			var late net.Error
+			if err != nil && !(errorsAs(err, &late) && late.Timeout()) {
+				closed <- c
+			}
+		}()
 	}
-	requireClosed(t, e.stranger(t))
+	for range extra {
+		select {
+		case <-closed:
+		case <-time.After(5 * time.Second):
+			t.Fatal("too many strangers were let in")
+		}
+	}
+	require.EqualValues(t, strangersMax, e.tr.(*Transport).strangers.Load())
 }
 
 // guest is a hand-made initiator: a greeted connection to an endpoint.

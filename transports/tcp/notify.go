@@ -128,6 +128,7 @@ func (l *link) notified(number uint64, taken bool) {
 func (l *link) answerNotes(now clock.Time) clock.Time {
 	due := clock.Never
 	var failed []func()
+	var again []*lane
 	l.mu.Lock()
 	for number, n := range l.notes {
 		switch {
@@ -147,7 +148,7 @@ func (l *link) answerNotes(now clock.Time) clock.Time {
 				due = now // ends in the next round
 			} else if n.lane.postMessage(number, n.message) {
 				n.due = clock.Never
-				n.lane.pump(submitBudget)
+				again = append(again, n.lane)
 			} else {
 				n.due = now.Add(notePauseMost)
 			}
@@ -163,6 +164,9 @@ func (l *link) answerNotes(now clock.Time) clock.Time {
 		due = min(due, p.expire)
 	}
 	l.mu.Unlock()
+	for _, lane := range again {
+		lane.pump(submitBudget)
+	}
 	for _, f := range failed {
 		f()
 	}

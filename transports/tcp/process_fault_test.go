@@ -32,7 +32,7 @@ func TestBytesArriveInAnotherProcess(t *testing.T) {
 func TestKilledPeerEndsEverythingWithinASecond(t *testing.T) {
 	c := newCouple(t, Settings{}, 16<<20)
 	other := newCouple(t, Settings{}, 1<<20)
-	c.child.signal(t, unix.SIGSTOP) // so that much is outstanding when it dies
+	c.child.stop(t) // so that much is outstanding when it dies
 	var list []*transport.Slice
 	for i := range 16 {
 		s := c.slice(transport.Op(i%2), 0, i<<20, 1<<20)
@@ -70,7 +70,7 @@ func TestStoppedPeerWritesNothingThatWasWithdrawn(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := newCouple(t, Settings{Lease: c.lease, UserTimeout: time.Minute}, 4<<20)
 			before := p.child.sum(t, 0, len(p.memory))
-			p.child.signal(t, unix.SIGSTOP)
+			p.child.stop(t)
 			var list []*transport.Slice
 			for i := range 4 {
 				list = append(list, p.slice(transport.Write, 0, i<<20, 256<<10))
@@ -108,7 +108,7 @@ func TestStoppedPeerWritesNothingThatWasWithdrawn(t *testing.T) {
 // TestDetachFromAStoppedPeerIsBounded: the peer cannot be asked, so its WRITEs end with what is known.
 func TestDetachFromAStoppedPeerIsBounded(t *testing.T) {
 	c := newCouple(t, Settings{}, 4<<20)
-	c.child.signal(t, unix.SIGSTOP)
+	c.child.stop(t)
 	list := []*transport.Slice{c.slice(transport.Write, 0, 0, 1<<20), c.slice(transport.Read, 0, 1<<20, 1<<20)}
 	require.Equal(t, 2, c.tr.Submit(list))
 	begin := time.Now()

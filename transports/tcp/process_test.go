@@ -44,6 +44,7 @@ type endpoint struct {
 	listener net.Listener
 	tr       transport.Transport
 	calls    sync.WaitGroup
+	errors   errorLog
 
 	mu    sync.Mutex
 	cond  *sync.Cond
@@ -129,7 +130,20 @@ func (e *endpoint) Call(ctx context.Context, peer transport.Peer, message []byte
 
 func (e *endpoint) Self() transport.Peer { return e.self }
 func (e *endpoint) DescriptorsChanged()  {}
-func (e *endpoint) Log() *slog.Logger    { return slog.New(slog.NewTextHandler(os.Stderr, nil)) }
+func (e *endpoint) Log() *slog.Logger    { return slog.New(slog.NewTextHandler(&e.errors, nil)) }
+
+// errorLog keeps what the transport logs: it logs nothing but errors of its own.
+type errorLog struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (l *errorLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text = append(l.text, b...)
+	return len(b), nil
+}
 
 func (e *endpoint) change(f func()) {
 	e.mu.Lock()
@@ -176,6 +190,7 @@ func (e *endpoint) close(t testing.TB) {
 	require.NoError(t, e.tr.Close(ctx))
 	require.NoError(t, e.listener.Close())
 	e.calls.Wait()
+	require.Empty(t, string(e.errors.text))
 }
 
 // mapping is memory outside Go's heap that ends with the test.
@@ -201,7 +216,8 @@ type offerLine struct {
 
 const childBytes = 64 << 20
 
-// childMain is the peer: one region, ends when its standard input does. "sum OFFSET LENGTH" prints a checksum.
+// childMain is the peer: one region, ends when its standard input does. "sum OFFSET LENGTH" prints a checksum, "cpu" the
+// processor time that it has used, in ns.
 func childMain() {
 	var s Settings
 	if json.Unmarshal([]byte(os.Getenv(childEnv)), &s) != nil {
@@ -222,6 +238,11 @@ func childMain() {
 	}
 	_ = json.NewEncoder(os.Stdout).Encode(offerLine{e.self, d})
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		if in.Text() == "cpu" {
+			var u unix.Rusage
+			_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
+			fmt.Println(u.Utime.Nano() + u.Stime.Nano())
+		}
 		var from, n int
 		if k, _ := fmt.Sscanf(in.Text(), "sum %d %d", &from, &n); k == 2 {
 			fmt.Println(sum(b[from : from+n]))
@@ -266,6 +287,12 @@ func startChild(t testing.TB, s Settings) *child {
 
 func (c *child) signal(t testing.TB, s unix.Signal) { require.NoError(t, c.cmd.Process.Signal(s)) }
 
+// stop returns when the peer has stopped.
+func (c *child) stop(t testing.TB) {
+	c.signal(t, unix.SIGSTOP)
+	require.NoError(t, unix.Waitid(unix.P_PID, c.cmd.Process.Pid, nil, unix.WSTOPPED, nil))
+}
+
 func (c *child) kill() {
 	c.ended.Do(func() {
 		_ = c.cmd.Process.Kill()
@@ -274,7 +301,11 @@ func (c *child) kill() {
 }
 
 func (c *child) sum(t testing.TB, from, n int) uint64 {
-	_, err := fmt.Fprintf(c.in, "sum %d %d\n", from, n)
+	return c.ask(t, fmt.Sprintf("sum %d %d", from, n))
+}
+
+func (c *child) ask(t testing.TB, question string) uint64 {
+	_, err := fmt.Fprintln(c.in, question)
 	require.NoError(t, err)
 	require.True(t, c.out.Scan())
 	v, err := strconv.ParseUint(c.out.Text(), 10, 64)

@@ -61,6 +61,9 @@ func (x *receiver) free() { x.iov, x.staging, x.table, x.place, x.body = nil, ni
 // when the lane cannot go on. The caller holds readMu.
 func (l *lane) drain(w *worker, budget int) (int, bool) {
 	x := &l.rx
+	if l.fd < 0 { // an event that was on its way when the lane was closed
+		return 0, false
+	}
 	x.worker = w
 	total := 0
 	for total < budget && !x.asking {

@@ -36,9 +36,13 @@ func (t *Transport) Submit(list []*transport.Slice) int {
 		k, more = l.accept(list[n:], &w)
 		n += k
 	}
+	polled := t.polling.Load() // then the answer must not wake a worker
 	for _, group := range &set.groups {
 		for _, l := range group {
 			if l.dirty.Load() && !l.wantOut.Load() {
+				if polled {
+					l.disarm()
+				}
 				l.pump(submitBudget)
 			}
 		}
@@ -237,7 +241,11 @@ func (t *Transport) Poll(budget int) int {
 		}
 	}
 	if w != nil {
+		rest := found == 0 && w.fruitless()
 		t.give(w)
+		if rest {
+			yield()
+		}
 	}
 	return found
 }

@@ -100,7 +100,7 @@ func (l *lane) pump(budget int) {
 // write returns blocked when there is more to write that an EPOLLOUT or a Poll must go on with. Holds writeMu.
 func (l *lane) write(budget int) (blocked bool, errno unix.Errno) {
 	x := &l.tx
-	for {
+	for l.fd >= 0 {
 		l.dirty.Store(false) // before looking, so that what is added from now on is seen by pump
 		if x.left == 0 && !l.form() {
 			l.wantOut.Store(false)
@@ -125,6 +125,8 @@ func (l *lane) write(budget int) (blocked bool, errno unix.Errno) {
 			return l.unfinished(), 0
 		}
 	}
+	l.dirty.Store(false)
+	return false, 0
 }
 
 func (l *lane) unfinished() bool {
