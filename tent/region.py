@@ -95,6 +95,10 @@ class Region:
         self.location = location
 
     def __getitem__(self, key: slice) -> RegionSlice:
+        if type(key) is slice:
+            start, stop = key.start, key.stop
+            if type(start) is int is type(stop) and 0 <= start < stop <= self.size and key.step is None:
+                return RegionSlice(self, start, stop - start)
         start, size = byte_range(key, self.size, self.name or "region")
         return RegionSlice(self, start, size)
 

@@ -49,6 +49,10 @@ class RemoteRegion:
         self.location = str(fields["location"])
 
     def __getitem__(self, key: slice) -> RemoteSlice:
+        if type(key) is slice:
+            start, stop = key.start, key.stop
+            if type(start) is int is type(stop) and 0 <= start < stop <= self.size and key.step is None:
+                return RemoteSlice(self.segment, self._id, start, stop - start)
         start, size = byte_range(key, self.size, self.name or "region")
         return RemoteSlice(self.segment, self._id, start, size)
 

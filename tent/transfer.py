@@ -73,7 +73,7 @@ class Transfer:
         engine._live[batch] = weakref.ref(self)
 
     def done(self) -> bool:
-        """Whether it has ended and its memory is the caller's again. Costs no call; every 64th look lets the engine
+        """Whether it has ended and its memory is the caller's again. Costs no call; every 128th look lets the engine
         work, so that a loop of looks makes progress by itself."""
         try:
             if self._states[self._at] > 1:

@@ -7,15 +7,15 @@ import base64
 import json
 import time
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, repeat
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from . import _native, buffers, moving
 from .engine import Engine
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
-from .errors import AddressNotRegisteredError, InvalidArgumentError, NotImplementedError, TentError, transfer_error, translate
+from .errors import AddressNotRegisteredError, InvalidArgumentError, NotImplementedError, transfer_error, translate
 from .records import (
     BatchGuard,
     MemoryGuard,
@@ -30,20 +30,16 @@ from .records import (
 from .request_array import WORDS, RequestArray
 from .transfer import CELL_BYTES, COMPLETED, PENDING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_LOOKS_LEFT, _WORD0, _STATUSES = range(3)
-
-
 class _Polled:
-    """What the last polls of a batch have seen: while the batch's first word in the page is the same, nothing is new."""
+    """What the last polls of a batch have seen. While the batch's first word in the page is the same, nothing is new."""
 
-    __slots__ = ("looks", "seen", "statuses")
+    __slots__ = ("at", "batch", "looks", "seen", "statuses")
 
-    def __init__(self) -> None:
+    def __init__(self, batch: int, at: int, seen: int) -> None:
+        self.batch = batch
+        self.at = at
+        self.seen = seen
         self.looks = _native.LOOKS_PER_CRANK
-        self.seen = -1
         self.statuses: dict[int, TransferStatus] = {}
 
 
@@ -52,7 +48,7 @@ class TransferEngine:
 
     def __init__(self, config: Mapping[str, Any] | str | None = None, **settings: Any) -> None:
         self.engine = Engine(config, **settings)
-        self._polled: dict[int, _Polled] = {}
+        self._polled = _Polled(-1, 0, -1)  # of the batch that was polled last; replaced as a whole
         self._regions: dict[tuple[int, int], tuple[int, bool]] = {}  # (address, size) -> region id, whether ours
         self._words = self.engine._words
 
@@ -211,14 +207,11 @@ class TransferEngine:
         """The id of a new batch for up to `capacity` requests."""
         if not isinstance(capacity, int) or not 0 < capacity < 1 << 31:
             raise InvalidArgumentError(f"capacity is {capacity!r}: it must be at least 1")
-        batch = int(self.engine._call("pybind_NewBatch", capacity))
-        self._polled[batch] = _Polled()
-        return batch
+        return int(self.engine._call("pybind_NewBatch", capacity))
 
     def free_transfer_batch(self, batch_id: int) -> None:
         """Gives the id up; it is invalid from now on. What is under way goes on."""
         self.engine._call("pybind_FreeBatch", _u64(batch_id, "batch_id"))
-        self._polled.pop(batch_id, None)
 
     def allocate_batch_guard(self, capacity: int) -> BatchGuard:
         """allocate_transfer_batch for a `with` block."""
@@ -268,32 +261,34 @@ class TransferEngine:
 
     def get_transfer_status(self, batch_id: int, task_id: int) -> TransferStatus:
         """The state of one task; never INITIAL after submit. Cheap to repeat: while nothing is new it costs no call, and
-        every 64th look lets the engine work."""
-        polled = self._polled.get(batch_id)
-        if polled is not None:
-            try:
-                if self._words[(batch_id & 0xFFFFFFFF) * (CELL_BYTES // 8)] == polled.seen:
-                    status = polled.statuses.get(task_id)
-                    if status is not None:
-                        polled.looks = looks = polled.looks - 1
-                        if looks or status.state > PENDING:
-                            return status
-                        polled.looks = _native.LOOKS_PER_CRANK
-                        self.engine._call("pybind_Progress")
-            except ValueError:
-                self.engine._check_open()
-        return self._fetch(batch_id, task_id, polled)
+        every 128th look lets the engine work."""
+        polled = self._polled
+        try:
+            if batch_id == polled.batch and self._words[polled.at] == polled.seen:
+                status = polled.statuses.get(task_id)
+                if status is not None:
+                    polled.looks = looks = polled.looks - 1
+                    if looks > 0 or status.state > PENDING:
+                        return status
+                    polled.looks = _native.LOOKS_PER_CRANK
+                    self.engine._call("pybind_Progress")
+        except ValueError:
+            self.engine._check_open()
+        return self._fetch(batch_id, _task(task_id))
 
-    def _fetch(self, batch_id: int, task_id: int, polled: _Polled | None) -> TransferStatus:
+    def _fetch(self, batch_id: int, task_id: int) -> TransferStatus:
         at = (_u64(batch_id, "batch_id") & 0xFFFFFFFF) * (CELL_BYTES // 8)
         # The word is read first: what changes after that makes it differ, and the next look asks again.
-        word = self._words[at] if at < len(self._words) else -1
-        status = self._statuses(batch_id, _task(task_id), 1)[0]
-        if polled is not None:
-            if polled.seen != word:
-                polled.statuses.clear()
-                polled.seen = word
-            polled.statuses[task_id] = status
+        try:
+            word = self._words[at] if at < len(self._words) else 0
+        except ValueError:
+            self.engine._check_open()
+            raise
+        status = self._statuses(batch_id, task_id, 1)[0]
+        polled = self._polled
+        if polled.batch != batch_id or polled.seen != word:
+            polled = self._polled = _Polled(batch_id, at, word)
+        polled.statuses[task_id] = status
         return status
 
     def get_transfer_status_list(self, batch_id: int) -> list[TransferStatus]:
@@ -418,6 +413,3 @@ def _packed(requests: Iterable[Request]) -> tuple[array[int], int]:
     if not rows:
         raise InvalidArgumentError("there are no requests to submit")
     return packed, len(packed) // WORDS
-
-
-__all__ = ["TentError", "TransferEngine"]
