@@ -1,0 +1,78 @@
+package tcp
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// FuzzInitiator feeds an initiator's lane, which has four slices outstanding, any bytes: no slice ends twice, a READ ends
+// well only with all its bytes, and nothing is written but destinations of READs.
+func FuzzInitiator(f *testing.F) {
+	f.Add(appendFrame(nil, header{kind: kindAck, seq: 2}))
+	f.Add(appendFrame(nil, header{kind: kindNack}, record{id: 3, length: 300}))
+	f.Add(append(appendFrame(nil, header{kind: kindData, length: 64}, record{id: 3, length: 64}), make([]byte, 64)...))
+	f.Add(append(appendFrame(nil, header{kind: kindData, length: 8}, record{id: 4, length: 8}), "abcdefgh"...))
+	f.Add(appendFrame(nil, header{kind: kindConfirm, seq: 1}, record{id: 1}, record{id: 2, length: verdictVoid}))
+	f.Add(appendFrame(appendFrame(nil, header{kind: kindFenced, seq: 1}, record{id: 2}), header{kind: kindBarrier, seq: 3}))
+	f.Add(appendFrame(appendFrame(nil, header{kind: kindNotified, seq: 1}), header{kind: kindPong, seq: 1}))
+	e := newTestEndpoint(f, Settings{Workers: 1})
+	t := e.tr.(*Transport)
+	memory := mapping(f, 3<<12)
+	key, _, err := e.tr.Register(context.Background(), regionOf(memory))
+	require.NoError(f, err)
+	before := bytes.Clone(memory)
+	var one sync.Mutex
+	f.Fuzz(func(tt *testing.T, stream []byte) {
+		one.Lock()
+		defer one.Unlock()
+		if len(stream) > 60<<10 {
+			return
+		}
+		copy(memory, before)
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		require.NoError(tt, err)
+		l := &link{t: t, wake: make(chan struct{}, 1), lanes: map[uint64]*lane{}, fences: map[uint64]*lane{},
+			notes: map[uint64]*note{}, pings: map[uint64]*ping{}, askDue: clock.Never}
+		l.rails.Store(new([]*rail))
+		lane := t.newLane(fds[0], false)
+		lane.id, lane.link, lane.set = 1, l, &laneSet{rail: &rail{link: l}}
+		lane.out.init(requestsMin, 1<<20, 1<<20)
+		l.lanes[1] = lane
+		slices := make([]*transport.Slice, 4)
+		for i := range slices {
+			slices[i] = &transport.Slice{Op: transport.Op(1 - i/2), LocalKey: key, RemoteKey: 1, Local: addressOf(memory) + 1<<12 + uintptr(i)*64, Length: 64}
+		}
+		var w *worker
+		n, _ := lane.accept(slices, &w)
+		require.Equal(tt, 4, n)
+		lane.pump(submitBudget)
+		_, err = unix.Write(fds[1], stream)
+		require.NoError(tt, err)
+		w = t.newWorker()
+		lane.readMu.Lock()
+		for n, open := 1, true; n > 0 && open; {
+			n, open = lane.drain(w, 1<<20)
+		}
+		lane.readMu.Unlock()
+		l.settle(lane, w)
+		l.fenced(1, []record{{}}, w)
+		ends := map[*transport.Slice]int{}
+		for _, c := range w.ended {
+			ends[c.Slice]++
+		}
+		for _, s := range slices {
+			require.Equal(tt, 1, ends[s])
+		}
+		require.Equal(tt, before[:1<<12+128], memory[:1<<12+128], "the sources of WRITEs and what lies before")
+		require.Equal(tt, before[1<<12+256:], memory[1<<12+256:], "what lies behind")
+		_ = unix.Close(fds[1])
+	})
+}
