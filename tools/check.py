@@ -205,8 +205,9 @@ def stage_simulation(ctx: Context) -> Tally:
 
 
 def stage_race(ctx: Context) -> Tally:
-    """the race detector over core and transports, short"""
-    return go_test(ctx, ["./gocore/...", "./transports/..."], "-race", "-short", timeout=300)
+    """the race detector over core, transports and whole engines, short"""
+    packages = ["./gocore/...", "./transports/...", "./tests/go"]
+    return go_test(ctx, packages, "-race", "-short", f"-skip={SIMULATIONS}", timeout=300)
 
 
 def pytest(ctx: Context, python: Path, *flags: str, timeout: float) -> Tally:
