@@ -53,6 +53,7 @@ type lane struct {
 	dirty   atomic.Bool // there may be something to write
 	wantOut atomic.Bool // there is, and the next to write is a worker's EPOLLOUT or a Poll
 	busy    atomic.Bool // initiator: an answer is expected, Poll looks here
+	bulk    atomic.Bool // so much is outstanding that workers help the waiter
 	deaf    atomic.Bool // disarmed for a waiter, Poll looks here
 
 	armMu sync.Mutex
@@ -87,7 +88,7 @@ func (l *lane) register() error {
 func (l *lane) arm() {
 	l.armMu.Lock()
 	defer l.armMu.Unlock()
-	polled := !l.serving && l.t.polling.Load()
+	polled := !l.serving && l.t.polling.Load() && !l.bulk.Load()
 	events := uint32(0)
 	if !l.held && !polled {
 		events |= unix.EPOLLIN | unix.EPOLLRDHUP

@@ -12,6 +12,9 @@ const (
 	crowdBytes  = 256 << 10 // with more than this on it, the first lane is avoided by small slices too
 )
 
+// bulkBytes of READ payload due on a lane are worth waking a worker: it reads this lane while the waiter reads another.
+const bulkBytes = 2 << 20
+
 // Scratch[0] of an accepted slice names its lane's slot and its number there.
 const (
 	seqBits = 44
@@ -40,7 +43,7 @@ func (t *Transport) Submit(list []*transport.Slice) int {
 	for _, group := range &set.groups {
 		for _, l := range group {
 			if l.dirty.Load() && !l.wantOut.Load() {
-				if polled {
+				if polled && !l.bulk.Load() {
 					l.disarm()
 				}
 				l.pump(submitBudget)
@@ -255,8 +258,13 @@ func (l *lane) poll(w *worker) bool {
 	if l.out.idle() && l.waits == 0 {
 		l.busy.Store(false)
 	}
+	bulk := l.out.readBytes >= bulkBytes
 	l.mu.Unlock()
-	l.disarm()
+	if l.bulk.Store(bulk); !bulk {
+		l.disarm()
+	} else if l.deaf.Load() {
+		l.arm()
+	}
 	if l.wantOut.Load() {
 		l.dirty.Store(true)
 		l.pump(submitBudget)
