@@ -17,7 +17,7 @@ from . import _native, buffers, loop, moving, settings
 from .batch import Batch
 from .closing import Orphan, Tail, close_at_exit, close_engine, close_in_background
 from .enums import PRIO_HIGH, Permission
-from .errors import EngineClosedError, InvalidArgumentError, NotImplementedError, PermissionDeniedError, TentError, translate
+from .errors import InvalidArgumentError, NotImplementedError, PermissionDeniedError, TentError, translate
 from .grid import Grid, shape
 from .moving import READ, WRITE, Hint, Local, Notify, Remote
 from .notifications import Notifications
@@ -460,7 +460,7 @@ class Engine:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise _native.fork_error() if _native.forked() else EngineClosedError("the engine is closed")
+            raise _native.fork_error() if _native.forked() else _native.closed_error()
 
     def _closed_meanwhile(self) -> bool:
         """Whether the engine is closed; waits for a close that another thread has begun."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 from . import buffers
 from .errors import InvalidArgumentError
 
 UNSIGNED = 16  # beside the item size: the items are unsigned
 
-Integers = Union[Sequence[int], "memoryview", Any]
+Integers = Sequence[int] | memoryview | Any
 
 _SIGNED_FORMATS = frozenset("bhilqn")
 _UNSIGNED_FORMATS = frozenset("BHILQN")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 from . import buffers, grid, indexes
 from .enums import TransportType
@@ -20,10 +20,13 @@ from .segment import RemoteRegion, RemoteSlice, Segment
 if TYPE_CHECKING:
     from .engine import Engine
 
-Local = Union[RegionSlice, Region, "memoryview", bytearray, bytes, Any]
-Remote = Union[RemoteSlice, RemoteRegion, Segment, RegionSlice, Region]
-Notify = tuple[Union[str, bytes], Union[str, bytes]]
-Hint = Union[TransportType, str, int, None]
+Local = RegionSlice | Region | memoryview | bytearray | bytes | Any
+Remote = RemoteSlice | RemoteRegion | Segment | RegionSlice | Region
+Notify = tuple[str | bytes, str | bytes]
+Hint = TransportType | str | int | None
+
+# The engine's answer (a batch, or an index in a builder), the bytes in all or -1, and what keeps the operands.
+Begun = tuple[int, int, tuple[object, ...]]
 
 READ, WRITE = 0, 1
 
@@ -147,7 +150,7 @@ def remote_slice(engine: Engine, operand: Any) -> tuple[int, int, int, int]:
 
 def move(
     engine: Engine, builder: int, op: int, local: Any, remote: Any, head: int, deadline_ns: int
-) -> tuple[int, int, tuple[object, ...]]:
+) -> Begun:
     """One READ or WRITE: returns the engine's answer, the size and what keeps the operands."""
     if type(local) is not RegionSlice or op == READ or local.region._engine is not engine or local.region._closed:
         local = local_slice(engine, local, op)
@@ -170,7 +173,7 @@ def pages(
     deadline_ns: int,
     operands: tuple[Any, Any, Any, Any, int | None],
     notify: Packed | None,
-) -> tuple[int, int, tuple[object, ...]]:
+) -> Begun:
     """write_pages and read_pages: operands are (pages, src, remote pages, dst, page_bytes), as in the call."""
     local, src, remote, dst, page_bytes = operands
     op = head & 0xFF
@@ -216,7 +219,7 @@ def ranges(
     deadline_ns: int,
     operands: tuple[Any, Any, Any, Any, Any],
     notify: Packed | None,
-) -> tuple[int, int, tuple[object, ...]]:
+) -> Begun:
     """write_ranges and read_ranges: operands are (local, local offsets, remote, remote offsets, lengths)."""
     local, local_offsets, remote, remote_offsets, lengths = operands
     own = local_slice(engine, local, head & 0xFF)
@@ -283,7 +286,7 @@ def commit(engine: Engine, builder: int, notify: Packed | None) -> int:
     return int(engine._call("pybind_Commit", builder, *addresses, notify is not None))
 
 
-def with_notify(engine: Engine, notify: Packed, add: Callable[[int], tuple[int, int, tuple[object, ...]]]) -> tuple[int, int, tuple[object, ...]]:
+def with_notify(engine: Engine, notify: Packed, add: Callable[[int], Begun]) -> Begun:
     """A single move with a notification: a builder of one."""
     builder = int(engine._call("pybind_Builder"))
     try:

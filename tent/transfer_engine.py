@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import time
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +27,7 @@ from .records import (
 )
 from .request_array import WORDS, RequestArray
 from .transfer import CELL_BYTES, COMPLETED, PENDING
+
 
 class _Polled:
     """What the last polls of a batch have seen. While the batch's first word in the page is the same, nothing is new."""
@@ -191,6 +190,8 @@ class TransferEngine:
 
     def unregister_local_memory_batch(self, addresses: Sequence[int], sizes: Sequence[int] = ()) -> None:
         """Several ranges."""
+        if sizes and len(addresses) != len(sizes):
+            raise InvalidArgumentError(f"{len(addresses)} addresses and {len(sizes)} sizes")
         for address, size in zip(addresses, sizes or repeat(0)):
             self.unregister_local_memory(address, size)
 
@@ -227,7 +228,7 @@ class TransferEngine:
     ) -> None:
         """Appends requests (of a RequestArray the first `count`) to a batch and starts them: all or none.
 
-        The notification goes to the target after the last byte of this call's requests.
+        The notification goes to the target after the last byte of the batch; a batch has at most one.
         """
         if isinstance(requests, RequestArray):
             n = requests._n if count is None else count
@@ -331,7 +332,8 @@ class TransferEngine:
                 self.engine._call("pybind_Cancel", batch, -1)
                 status = self.wait(batch)
                 if status.state == TransferStatusEnum.CANCELED:
-                    failure = {"message": f"the requests had not ended within {timeout} s and were canceled", "code": "TIMEOUT"}
+                    message = f"the requests had not ended within {timeout} s and were canceled"
+                    failure = {"message": message, "code": "TIMEOUT"}
                     raise transfer_error(TransferStatusEnum.TIMEOUT, failure, []) from None
                 raise
             if status.state != COMPLETED:
