@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -85,6 +86,9 @@ func (l *logs) event(ev *event.Event) bool {
 		if ev.Kind == event.LinkDown && ev.Err != nil && ev.Err.Code == errs.InvalidEntry && ev.Err.Side == errs.SideLocal {
 			level = slog.LevelDebug // the user closed the segment: nothing is wrong
 		}
+		if orderly(ev) {
+			level = slog.LevelDebug
+		}
 	default:
 		level, text = slog.LevelDebug, ev.Kind.String()
 	}
@@ -102,6 +106,17 @@ func (l *logs) event(ev *event.Event) bool {
 	}
 	l.records.push(LogRecord{time.Now(), level, text, attrs})
 	return true
+}
+
+// orderly reports an end that is no failure: of a rail, without a cause, or because the peer has closed its engine.
+func orderly(ev *event.Event) bool {
+	switch ev.Kind {
+	case event.RailDown:
+		return ev.Err == nil
+	case event.LinkDown, event.PeerGone:
+		return ev.Err != nil && errors.Is(ev.Err, &errs.Error{Code: errs.EngineClosed})
+	}
+	return false
 }
 
 // handler adapts logs to slog; attrs and group come from With.

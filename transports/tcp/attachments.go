@@ -37,6 +37,7 @@ type attachment struct {
 	mu     sync.Mutex
 	lanes  map[uint64]*lane // by the initiator's number: open, or closed and still asked about
 	open   int
+	left   bool     // its initiator has left
 	old    []uint64 // closed ones, the oldest first
 	since  clock.Time
 	denied map[uint64]bool // regions revoked for this peer
@@ -93,8 +94,8 @@ func (a *attachment) forgettable() bool {
 func (a *attachment) add(l *lane, id uint64) *errs.Error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.lanes[id] != nil || a.open >= openLanesMax {
-		return l.protocolError("lane %d of %d exists already, or there are too many", id, a.open)
+	if a.left || a.lanes[id] != nil || a.open >= openLanesMax {
+		return l.protocolError("lane %d of %d exists already, there are too many, or the link has ended", id, a.open)
 	}
 	l.id = id
 	l.copyMu.Lock()

@@ -115,15 +115,20 @@ func (l *link) offered(r *reader, incarnation uint64, now clock.Time) error {
 	return nil
 }
 
-// question is an ask of everything that is open; with nothing open it asks only whether the peer is there.
+// question is an ask of everything that is open; with nothing open it asks only whether the peer is there. The last
+// question of a link that was detached tells the peer to forget it after the answer.
 func (l *link) question() []byte {
 	b := append([]byte{version, callAsk}, l.offer.token[:]...)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, f := range l.openFrames() {
-		if len(b) < answerMax/4 {
-			b = appendFrame(b, f.header, f.records...)
+		if len(b) >= answerMax/4 {
+			return b
 		}
+		b = appendFrame(b, f.header, f.records...)
+	}
+	if l.leaveBy != 0 {
+		b = appendFrame(b, header{kind: kindLeave})
 	}
 	return b
 }

@@ -14,7 +14,7 @@ import (
 // wanted the token that the called one was given and a lane's number. An answer begins with version and incarnation.
 const (
 	callHello  = 1 // initiator: let me in. Answer: offer
-	callAsk    = 2 // initiator: WITHDRAW and FENCE frames, when no lane carries them. Answer: known, frames
+	callAsk    = 2 // initiator: WITHDRAW, FENCE and LEAVE frames, when no lane carries them. Answer: known, frames
 	callWanted = 3 // responder: is what this lane holds still wanted? Answer: known, CONFIRM frame of void numbers
 )
 
@@ -175,6 +175,8 @@ func (t *Transport) serveAsk(r *reader, answer []byte) ([]byte, error) {
 			a.withdraw(h.seq, table, reply)
 		case h.kind == kindFence && h.count == 0:
 			a.fence(h.seq, reply)
+		case h.kind == kindLeave && h.count == 0:
+			t.attachments.forget(a)
 		default:
 			return errors.New("unexpected " + h.kind.String())
 		}

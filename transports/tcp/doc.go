@@ -61,8 +61,9 @@
 // # Shutdown
 //
 // Close: nothing new is accepted; every link is left (lanes closed, what may have landed asked about for at most a second,
-// everything completed); goroutines of calls end; workers end; lanes of peers are closed; then listeners. Listeners come
-// last because peers take a refused dial for the proof that nobody reads their lanes any more.
+// everything completed); goroutines of calls end; workers end; lanes of peers say goodbye and are closed; then listeners.
+// Listeners come last because peers take a refused dial for the proof that nobody reads their lanes any more. An end in
+// order is told (goodbye.go): the peer forgets a link that was detached, and takes a transport that closes for no failure.
 //
 // # Hostile peers
 //

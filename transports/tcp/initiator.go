@@ -36,6 +36,9 @@ func (l *lane) handleAsInitiator(w *worker) *errs.Error {
 		l.dirty.Store(true)
 		l.mu.Unlock()
 		l.pump(submitBudget)
+	case kindBye:
+		l.link.bye.Store(true)
+		l.link.kick()
 	case kindWelcome:
 		return l.protocolError("second welcome")
 	}

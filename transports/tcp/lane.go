@@ -35,6 +35,7 @@ type lane struct {
 
 	writeMu sync.Mutex // who may write the socket
 	tx      transmitter
+	parting bool // goodbye was written: the socket is closed without a reset
 
 	copyMu  sync.Mutex // held while a piece of payload is under way into memory
 	changed bool       // places of the frame under way must be looked up again
@@ -56,10 +57,12 @@ type lane struct {
 	bulk    atomic.Bool // so much is outstanding that workers help the waiter
 	deaf    atomic.Bool // disarmed for a waiter, Poll looks here
 
-	armMu sync.Mutex
-	armed bool // epoll will tell a worker
-	held  bool // a worker reads and will arm when it is done
-	gone  bool // fd is closed or about to be
+	armMu   sync.Mutex
+	armed   bool // epoll will tell a worker
+	listens bool // of bytes that came, too
+	kept    int  // waiters that sleep on the lane and read it themselves
+	held    bool // a worker reads and will arm when it is done
+	gone    bool // fd is closed or about to be
 }
 
 // ctlMax bounds what waits to be written besides payload. A peer whose answers exceed it does not read them: cut off.
@@ -89,8 +92,9 @@ func (l *lane) arm() {
 	l.armMu.Lock()
 	defer l.armMu.Unlock()
 	polled := !l.serving && l.t.polling.Load() && !l.bulk.Load()
+	kept := l.kept > 0 // a waiter sleeps on it
 	events := uint32(0)
-	if !l.held && !polled {
+	if !l.held && !polled && !kept {
 		events |= unix.EPOLLIN | unix.EPOLLRDHUP
 	}
 	if l.wantOut.Load() && !polled {
@@ -99,7 +103,7 @@ func (l *lane) arm() {
 	if events == 0 || l.gone {
 		return
 	}
-	l.armed = true
+	l.armed, l.listens = true, events&unix.EPOLLIN != 0
 	l.deaf.Store(false)
 	l.control(events | unix.EPOLLONESHOT)
 }
@@ -109,7 +113,7 @@ func (l *lane) disarm() {
 	l.armMu.Lock()
 	defer l.armMu.Unlock()
 	if l.armed && !l.gone {
-		l.armed = false
+		l.armed, l.listens = false, false
 		l.deaf.Store(true)
 		l.control(unix.EPOLLONESHOT)
 	}
@@ -123,7 +127,7 @@ func (l *lane) control(events uint32) {
 // take notes that epoll has told a worker, which now tries to read.
 func (l *lane) take(held bool) {
 	l.armMu.Lock()
-	l.armed = false
+	l.armed, l.listens = false, false
 	l.held = held
 	l.armMu.Unlock()
 }
@@ -137,7 +141,7 @@ func (l *lane) release() {
 func (l *lane) isArmed() bool {
 	l.armMu.Lock()
 	defer l.armMu.Unlock()
-	return l.armed || l.held
+	return l.listens || l.held
 }
 
 // shutdown makes both directions end at once, whoever uses the socket now. It is no fence: what the kernel has received
@@ -150,8 +154,8 @@ func (l *lane) shutdown() {
 	}
 }
 
-// closeSocket ends the socket with a reset, so that bytes nobody has read die with it. The caller holds readMu and
-// writeMu, which makes sure that nobody else uses the number.
+// closeSocket ends the socket with a reset, so that bytes nobody has read die with it, but for a goodbye, which must
+// arrive. The caller holds readMu and writeMu, which makes sure that nobody else uses the number.
 func (l *lane) closeSocket() {
 	l.armMu.Lock()
 	fd, done := l.fd, l.gone
@@ -160,7 +164,9 @@ func (l *lane) closeSocket() {
 	if done {
 		return
 	}
-	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	if !l.parting {
+		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	}
 	_ = unix.Close(fd)
 	l.t.dropLane(l)
 	l.rx.free()

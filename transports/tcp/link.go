@@ -40,7 +40,7 @@ func (s *laneSet) id() transport.Rail {
 // link is an attached peer. Its goroutine, run, owns everything below "run's own"; others reach it by do and kick.
 //
 //	greeting ──offer──▶ dialling ──▶ up (some rail is) ──▶ down (none is: LinkDown told, it goes on trying)
-//	any ──refused by data and control, or another incarnation──▶ dead ;  any ──Detach──▶ detached
+//	any ──goodbye, refused by data and control, or another incarnation──▶ dead ;  any ──Detach──▶ detached
 type link struct {
 	t      *Transport
 	number transport.Link
@@ -48,6 +48,7 @@ type link struct {
 	rails  atomic.Pointer[[]*rail]
 	wake   chan struct{}
 	left   atomic.Bool // Detach was called
+	bye    atomic.Bool // the peer has said that its transport closes
 
 	mu      sync.Mutex
 	todo    []func(now clock.Time)
@@ -175,8 +176,11 @@ func (l *link) step(now clock.Time) (due clock.Time, ended bool) {
 	return min(due, l.dialDue(now)), false
 }
 
-// checkRails takes down the rails of which a lane has broken.
+// checkRails takes down the rails of which a lane has broken, or all when the peer has said goodbye.
 func (l *link) checkRails(now clock.Time) {
+	if l.bye.Load() {
+		l.part(now)
+	}
 	for _, r := range *l.rails.Load() {
 		if r.set == nil {
 			continue
@@ -189,7 +193,12 @@ func (l *link) checkRails(now clock.Time) {
 			}
 			lane.mu.Unlock()
 		})
-		if cause != nil {
+		switch {
+		case cause == nil:
+		case cause.Code == errs.Lost && l.hearsGoodbye():
+			l.part(now)
+			return
+		default:
 			l.railDown(r, cause, now)
 		}
 	}
@@ -205,8 +214,8 @@ func (l *link) railDown(r *rail, cause *errs.Error, now clock.Time) {
 	set.each(func(lane *lane) { lane.broke(&neighbour) })
 	if !l.left.Load() && l.dead == nil {
 		told := cause
-		if cause.Code == errs.Withdrawn {
-			told = nil // asked for, not an error
+		if cause.Code == errs.Withdrawn || l.bye.Load() {
+			told = nil // asked for, or in order: not an error
 		}
 		l.t.sink.RailDown(set.id(), told)
 	}

@@ -51,6 +51,7 @@ type endpoint struct {
 	ends  map[*transport.Slice]transport.Completion
 	rails map[uint16]transport.RailInfo
 	downs int
+	cause *errs.Error // of the last rail that went down
 	dead  *errs.Error
 }
 
@@ -164,8 +165,8 @@ func (e *endpoint) Progress(transport.Rail) {}
 func (e *endpoint) RailUp(i transport.RailInfo) {
 	e.change(func() { e.rails[i.Rail.Index] = i })
 }
-func (e *endpoint) RailDown(r transport.Rail, _ *errs.Error) {
-	e.change(func() { delete(e.rails, r.Index); e.downs++ })
+func (e *endpoint) RailDown(r transport.Rail, cause *errs.Error) {
+	e.change(func() { delete(e.rails, r.Index); e.downs++; e.cause = cause })
 }
 func (e *endpoint) LinkDown(_ transport.Link, cause *errs.Error) { e.change(func() { e.dead = cause }) }
 func (e *endpoint) Notified(transport.Peer, []byte) bool         { return true }

@@ -143,6 +143,7 @@ func (l *link) leave(now clock.Time) (clock.Time, bool) {
 		l.leaveBy = now.Add(time.Second)
 		cause := errs.New(errs.Withdrawn, "tcp.detach", "link was detached").WithScope(errs.ScopeLink, errs.SideLocal).
 			WithPeer(l.peer.Address, Name, "")
+		l.sayLeave()
 		for _, r := range *l.rails.Load() {
 			if r.set != nil {
 				l.railDown(r, cause, now)
@@ -151,7 +152,7 @@ func (l *link) leave(now clock.Time) (clock.Time, bool) {
 		l.failNotes(nil)
 	}
 	due := clock.Never
-	if l.dead == nil && now < l.leaveBy {
+	if l.dead == nil && !l.bye.Load() && now < l.leaveBy {
 		due = l.resolve(now)
 	}
 	if due != clock.Never {

@@ -140,6 +140,8 @@ func (l *lane) handleAsResponder() *errs.Error {
 		l.attachment.Load().fence(x.head.seq, func(h header, r []record) { l.answerOrEnd(h, r...) })
 	case kindPing:
 		l.answerOrEnd(header{kind: kindPong, seq: x.head.seq})
+	case kindLeave:
+		l.t.attachments.forget(l.attachment.Load())
 	case kindPassed:
 		l.copyMu.Lock()
 		for key, barrier := range l.in.bars {

@@ -30,6 +30,7 @@ const (
 	kindNotify                   // seq; payload message
 	kindPing                     // seq cookie
 	kindPassed                   // seq barrier: what was accepted before the barrier is in front of this frame
+	kindLeave                    // the link has ended: forget all that belongs to its token
 	kindWelcome                  // seq incarnation of the responder; flag 1 welcome, 0 not
 	kindAck                      // seq: every WRITE slice up to it has landed or was refused
 	kindNack                     // records seq, -, code
@@ -39,13 +40,15 @@ const (
 	kindNotified                 // seq; flag 1 taken, 0 full
 	kindPong                     // seq cookie
 	kindBarrier                  // seq barrier
+	kindBye                      // the transport closes: nothing lands any more
 	kindEnd
 )
 
 var kindNames = [...]string{kindHello: "hello", kindWrite: "write", kindRead: "read", kindWithdraw: "withdraw",
 	kindFence: "fence", kindNotify: "notify", kindPing: "ping", kindPassed: "passed", kindWelcome: "welcome",
 	kindAck: "ack", kindNack: "nack", kindData: "data", kindConfirm: "confirm", kindFenced: "fenced",
-	kindNotified: "notified", kindPong: "pong", kindBarrier: "barrier"}
+	kindNotified: "notified", kindPong: "pong", kindBarrier: "barrier", kindLeave: "leave",
+	kindBye: "bye"}
 
 func (k kind) String() string {
 	if k == 0 || k >= kindEnd {

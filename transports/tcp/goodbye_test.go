@@ -1,0 +1,103 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// neighbours are two endpoints in this process, the first attached to the second.
+func neighbours(t *testing.T, size int) (near *couple, far *endpoint) {
+	far = newTestEndpoint(t, Settings{})
+	_, d, err := far.tr.Register(context.Background(), regionOf(mapping(t, size)))
+	require.NoError(t, err)
+	near = &couple{endpoint: newTestEndpoint(t, Settings{}), memory: mapping(t, size)}
+	near.key, _, err = near.tr.Register(context.Background(), regionOf(near.memory))
+	require.NoError(t, err)
+	near.link, err = near.tr.Attach(far.self)
+	require.NoError(t, err)
+	near.remote, err = near.tr.Import(near.link, d)
+	require.NoError(t, err)
+	near.await(t, "a rail", 5*time.Second, func() bool { return len(near.rails) == 1 })
+	return near, far
+}
+
+func TestAPeerThatClosesIsNoFailure(t *testing.T) {
+	for name, n := range map[string]int{"idle": 1, "busy": 40} {
+		t.Run(name, func(t *testing.T) {
+			near, far := neighbours(t, 64<<20)
+			var list []*transport.Slice
+			for i := range n {
+				list = append(list, near.slice(transport.Op(i%2), 0, i<<20, 1<<20))
+			}
+			list = list[:near.tr.Submit(list[:1])]
+			near.awaitEnds(t, 5*time.Second, list...)
+			for i := 1; i < n; i++ {
+				s := near.slice(transport.Op(i%2), 0, i<<20, 1<<20)
+				if near.tr.Submit([]*transport.Slice{s}) == 1 {
+					list = append(list, s)
+				}
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			require.NoError(t, far.tr.Close(ctx))
+			near.await(t, "LinkDown", 5*time.Second, func() bool { return near.dead != nil })
+			near.awaitEnds(t, 5*time.Second, list...)
+			requireGoodbye(t, near.dead)
+			require.Equal(t, 1, near.downs)
+			require.Nil(t, near.cause, "a rail went down in order")
+			for _, s := range list {
+				if err := near.ends[s].Err; err != nil {
+					requireGoodbye(t, err)
+				}
+			}
+		})
+	}
+}
+
+func requireGoodbye(t *testing.T, err *errs.Error) {
+	t.Helper()
+	require.Equal(t, errs.PeerUnreachable, err.Code, "%v", err)
+	require.Equal(t, errs.ScopeLink, err.Scope)
+	require.Equal(t, errs.SideRemote, err.Side)
+	require.True(t, errors.Is(err, &errs.Error{Code: errs.EngineClosed}), "%v", err)
+}
+
+// TestAKilledPeerSaysNoGoodbye is the other half: what the process did not say must not be believed.
+func TestAKilledPeerSaysNoGoodbye(t *testing.T) {
+	c := newCouple(t, Settings{}, 1<<20)
+	c.child.kill()
+	c.await(t, "LinkDown", 5*time.Second, func() bool { return c.dead != nil })
+	require.NotNil(t, c.cause)
+	require.False(t, errors.Is(c.dead, &errs.Error{Code: errs.EngineClosed}), "%v", c.dead)
+}
+
+func TestADetachedLinkIsForgottenAtOnce(t *testing.T) {
+	attached := func(e *endpoint) int { return len(e.tr.(*Transport).attachments.of(nil)) }
+	t.Run("idle", func(t *testing.T) {
+		near, far := neighbours(t, 1<<20)
+		s := near.slice(transport.Write, 0, 0, 1<<20)
+		require.Equal(t, 1, near.tr.Submit([]*transport.Slice{s}))
+		near.awaitEnds(t, 5*time.Second, s)
+		require.Equal(t, 1, attached(far))
+		near.tr.Detach(near.link)
+		require.Eventually(t, func() bool { return attached(far) == 0 }, 5*time.Second, time.Millisecond)
+	})
+	t.Run("slices outstanding", func(t *testing.T) {
+		near, far := neighbours(t, 1<<20)
+		thaw := freeze(*far.tr.(*Transport).lanes.Load(), func(l *lane) bool { return l.serving })
+		s := near.slice(transport.Write, 0, 0, 1<<20)
+		require.Equal(t, 1, near.tr.Submit([]*transport.Slice{s}))
+		near.tr.Detach(near.link)
+		near.awaitEnds(t, 5*time.Second, s)
+		require.NotNil(t, near.ends[s].Err)
+		require.Eventually(t, func() bool { return attached(far) == 0 }, 5*time.Second, time.Millisecond)
+		thaw()
+	})
+}
