@@ -2,6 +2,8 @@ package tcp
 
 import (
 	"crypto/rand"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,17 +37,17 @@ type attachment struct {
 	peer  transport.Peer
 
 	mu     sync.Mutex
-	lanes  map[uint64]*lane // by the initiator's number: open, or closed and still asked about
-	open   int
-	left   bool     // its initiator has left
-	old    []uint64 // closed ones, the oldest first
-	since  clock.Time
-	denied map[uint64]bool // regions revoked for this peer
+	lanes  map[uint64]*lane    // the open ones, by the initiator's number
+	ended  map[uint64]verdicts // of closed ones, about which the initiator is going to ask
+	old    []uint64            // keys of ended, the oldest first
+	left   bool                // the initiator has left
+	since  clock.Time          // when the last lane was closed
+	denied map[uint64]bool     // regions revoked for this peer
 }
 
 // make gives a peer a token. Peers without a lane are forgotten when there are many.
 func (as *attachments) make(peer transport.Peer) (*attachment, *errs.Error) {
-	a := &attachment{t: as.t, peer: peer, lanes: map[uint64]*lane{}, since: clock.Now()}
+	a := &attachment{t: as.t, peer: peer, lanes: map[uint64]*lane{}, ended: map[uint64]verdicts{}, since: clock.Now()}
 	if _, err := rand.Read(a.token[:]); err != nil {
 		return nil, errs.Wrap(errs.Internal, "tcp.attach", err)
 	}
@@ -87,15 +89,15 @@ func (as *attachments) of(peer *transport.Peer) []*attachment {
 func (a *attachment) forgettable() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.open == 0 && clock.Now().Sub(a.since) > forgetAfter
+	return len(a.lanes) == 0 && clock.Now().Sub(a.since) > forgetAfter
 }
 
 // add makes a greeted lane part of the attachment.
 func (a *attachment) add(l *lane, id uint64) *errs.Error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.left || a.lanes[id] != nil || a.open >= openLanesMax {
-		return l.protocolError("lane %d of %d exists already, there are too many, or the link has ended", id, a.open)
+	if _, was := a.ended[id]; was || a.left || a.lanes[id] != nil || len(a.lanes) >= openLanesMax {
+		return l.protocolError("lane %d of %d exists already, there are too many, or the link has ended", id, len(a.lanes))
 	}
 	l.id = id
 	l.copyMu.Lock()
@@ -104,60 +106,64 @@ func (a *attachment) add(l *lane, id uint64) *errs.Error {
 	}
 	l.copyMu.Unlock()
 	a.lanes[id] = l
-	a.open++
 	l.attachment.Store(a)
 	return nil
 }
 
-// ended keeps a closed lane's verdicts for a while: its initiator is going to ask.
-func (a *attachment) ended(l *lane) {
+// close keeps no more of a closed lane than its verdicts, and those for a while.
+func (a *attachment) close(l *lane) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.open--
+	if a.lanes[l.id] != l {
+		return
+	}
+	delete(a.lanes, l.id)
+	l.copyMu.Lock()
+	l.in.fenced = true
+	a.ended[l.id] = l.in.verdicts
+	l.copyMu.Unlock()
 	a.since = clock.Now()
-	a.old = append(a.old, l.id)
-	if len(a.old) > endedLanesMax {
-		delete(a.lanes, a.old[0])
+	if a.old = append(a.old, l.id); len(a.old) > endedLanesMax {
+		delete(a.ended, a.old[0])
 		a.old = a.old[1:]
 	}
 }
 
-func (a *attachment) lane(id uint64) *lane {
+// lane finds an open lane, or what a closed one has left behind.
+func (a *attachment) lane(id uint64) (*lane, verdicts) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.lanes[id]
+	return a.lanes[id], a.ended[id]
 }
 
 func (a *attachment) openLanes() []*lane {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	list := make([]*lane, 0, len(a.lanes))
-	for _, l := range a.lanes {
-		list = append(list, l)
-	}
-	return list
+	return slices.Collect(maps.Values(a.lanes))
 }
 
-// withdraw answers which of a lane's slices have landed; the others never will. A lane that we do not know has ended,
-// so nothing of it lands any more.
+// withdraw answers which of a lane's slices have landed; the others never will. Nothing lands on a lane that has ended,
+// nor had anything landed on one that we do not know.
 func (a *attachment) withdraw(id uint64, asked []record, answer func(header, []record)) {
-	if l := a.lane(id); l != nil {
-		if list := l.judge(asked); len(list) > 0 {
-			answer(header{kind: kindConfirm, seq: id}, list)
+	l, old := a.lane(id)
+	var list []record
+	if l != nil {
+		list = l.judge(asked)
+	} else {
+		for _, r := range asked {
+			list = append(list, record{id: r.id, length: old.of(r.id)})
 		}
-		return
 	}
-	list := make([]record, len(asked))
-	for i := range asked {
-		list[i] = record{id: asked[i].id, length: verdictVoid}
+	if len(list) > 0 {
+		answer(header{kind: kindConfirm, seq: id}, list)
 	}
-	answer(header{kind: kindConfirm, seq: id}, list)
 }
 
 // fence ends a lane and answers what landed on it.
 func (a *attachment) fence(id uint64, answer func(header, []record)) {
-	list := []record{{}}
-	if l := a.lane(id); l != nil {
+	l, old := a.lane(id)
+	list := old.list()
+	if l != nil {
 		list = l.fence()
 	}
 	answer(header{kind: kindFenced, seq: id}, list)

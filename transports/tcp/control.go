@@ -176,7 +176,7 @@ func (t *Transport) serveAsk(r *reader, answer []byte) ([]byte, error) {
 		case h.kind == kindFence && h.count == 0:
 			a.fence(h.seq, reply)
 		case h.kind == kindLeave && h.count == 0:
-			t.attachments.forget(a)
+			a.leave()
 		default:
 			return errors.New("unexpected " + h.kind.String())
 		}

@@ -1,6 +1,8 @@
 package tcp
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,18 +35,27 @@ func (l *link) sayLeave() {
 	}
 }
 
-// forget ends all that belongs to an attachment: its lanes copy nothing any more, and nobody is going to ask about them.
-func (as *attachments) forget(a *attachment) {
-	as.mu.Lock()
-	delete(as.byToken, a.token)
-	as.mu.Unlock()
-	lanes := a.openLanes()
+// leave ends all that belongs to the attachment: its lanes copy nothing any more, and nobody is going to ask about them.
+// It is forgotten with its last lane, not before: until then a Revoke has to find what is being sent.
+func (a *attachment) leave() {
 	a.mu.Lock()
 	a.left = true
-	clear(a.lanes)
+	lanes := slices.Collect(maps.Values(a.lanes))
 	a.mu.Unlock()
 	for _, l := range lanes {
 		l.fence()
+	}
+	a.t.attachments.forget(a)
+}
+
+// forget drops an attachment whose initiator has left when it has no lane any more.
+func (as *attachments) forget(a *attachment) {
+	as.mu.Lock()
+	defer as.mu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.left && len(a.lanes) == 0 {
+		delete(as.byToken, a.token)
 	}
 }
 

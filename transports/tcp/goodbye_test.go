@@ -78,6 +78,12 @@ func TestAKilledPeerSaysNoGoodbye(t *testing.T) {
 	require.False(t, errors.Is(c.dead, &errs.Error{Code: errs.EngineClosed}), "%v", c.dead)
 }
 
+func (a *attachment) hasLeft() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.left
+}
+
 func TestADetachedLinkIsForgottenAtOnce(t *testing.T) {
 	attached := func(e *endpoint) int { return len(e.tr.(*Transport).attachments.of(nil)) }
 	t.Run("idle", func(t *testing.T) {
@@ -97,7 +103,8 @@ func TestADetachedLinkIsForgottenAtOnce(t *testing.T) {
 		near.tr.Detach(near.link)
 		near.awaitEnds(t, 5*time.Second, s)
 		require.NotNil(t, near.ends[s].Err)
-		require.Eventually(t, func() bool { return attached(far) == 0 }, 5*time.Second, time.Millisecond)
+		require.True(t, far.tr.(*Transport).attachments.of(nil)[0].hasLeft())
 		thaw()
+		require.Eventually(t, func() bool { return attached(far) == 0 }, 5*time.Second, time.Millisecond)
 	})
 }

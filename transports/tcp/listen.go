@@ -196,6 +196,7 @@ func (l *lane) finish() {
 	l.ctl = nil
 	l.mu.Unlock()
 	if a := l.attachment.Load(); a != nil {
-		a.ended(l)
+		a.close(l)
+		l.t.attachments.forget(a)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// region is immutable but for revoked; the table replaces slots, never changes them.
+// region is immutable but for revoked and barred; the table replaces slots, never changes them.
 type region struct {
 	key     uint64
 	addr    uintptr
@@ -19,6 +19,7 @@ type region struct {
 	allows  mem.Permission
 	fixed   bool        // the buffer must not be written, not even by our own READs
 	revoked atomic.Bool // for every peer and for good
+	barred  atomic.Bool // lanes or attachments may keep a bar of it
 }
 
 // regions maps keys to regions: generation<<32 | index+1. Readers load one pointer and index it; the owner's calls copy
@@ -53,18 +54,19 @@ func (t *regions) add(m mem.Region) *region {
 	return r
 }
 
-func (t *regions) remove(key uint64) bool {
+func (t *regions) remove(key uint64) *region {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.find(key) == nil {
-		return false
+	r := t.find(key)
+	if r == nil {
+		return nil
 	}
 	slots := append([]*region(nil), *t.slots.Load()...)
 	index := uint32(key) - 1
 	slots[index] = nil
 	t.free = append(t.free, index)
 	t.slots.Store(&slots)
-	return true
+	return r
 }
 
 // find returns the region of a key, nil if there is none. Hot: no lock, no map.

@@ -8,16 +8,21 @@ import (
 
 // inbox is what a responder knows of a lane's stream. Guarded by copyMu.
 type inbox struct {
-	window  uint64 // numbers a peer may have outstanding
-	began   uint64 // highest number seen
-	applied uint64 // every number up to it has landed, was refused, or was a READ
-	voids   []uint64
-	bars    map[uint64]uint64 // regions closed to what was sent before a barrier: key to barrier
-	refused []record          // numbers within the window that did not land, and why
-	codes   [recordsMax]uint32
-	fenced  bool
+	verdicts
+	window uint64 // numbers a peer may have outstanding
+	began  uint64 // highest number seen
+	voids  []uint64
+	bars   map[uint64]uint64 // regions closed to what was sent before a barrier: key to barrier
+	codes  [recordsMax]uint32
+	fenced bool
 
 	overflow bool // a refusal found no room: nothing may be acknowledged any more
+}
+
+// verdicts is what late questions about a lane need.
+type verdicts struct {
+	applied uint64   // every number up to it has landed, was refused, or was a READ
+	refused []record // numbers within the window that did not land, and why
 }
 
 // forever is a barrier that is never passed.
@@ -40,13 +45,27 @@ func (b *inbox) refuse(seq uint64, verdict uint32) {
 	b.refused = append(slices.Delete(b.refused, 0, old), record{id: seq, length: verdict})
 }
 
-func (b *inbox) verdictOf(seq uint64) uint32 {
-	for i := range b.refused {
-		if b.refused[i].id == seq {
-			return b.refused[i].length
+// of says what became of a number of a lane that takes nothing more.
+func (v *verdicts) of(seq uint64) uint32 {
+	if seq > v.applied {
+		return verdictVoid
+	}
+	for i := range v.refused {
+		if v.refused[i].id == seq {
+			return v.refused[i].length
 		}
 	}
 	return verdictApplied
+}
+
+// list is the answer to a fence: the highest number that landed, then the exceptions below it.
+func (v *verdicts) list() []record {
+	applied, exceptions := v.applied, v.refused
+	if len(exceptions) > recordsMax-1 { // say less than we know rather than something wrong
+		exceptions = exceptions[:recordsMax-1]
+		applied = exceptions[len(exceptions)-1].id
+	}
+	return append([]record{{id: applied}}, exceptions...)
 }
 
 // advance checks the numbers of a frame that begins.
@@ -141,7 +160,7 @@ func (l *lane) handleAsResponder() *errs.Error {
 	case kindPing:
 		l.answerOrEnd(header{kind: kindPong, seq: x.head.seq})
 	case kindLeave:
-		l.t.attachments.forget(l.attachment.Load())
+		l.attachment.Load().leave()
 	case kindPassed:
 		l.copyMu.Lock()
 		for key, barrier := range l.in.bars {
@@ -170,7 +189,7 @@ func (l *lane) judge(asked []record) []record {
 	for _, r := range asked {
 		verdict := uint32(verdictVoid)
 		if r.id <= l.in.applied {
-			verdict = l.in.verdictOf(r.id)
+			verdict = l.in.of(r.id)
 		} else if !slices.Contains(l.in.voids, r.id) && uint64(len(l.in.voids)) < l.in.window {
 			l.in.voids = append(l.in.voids, r.id)
 			l.changed = true
@@ -182,16 +201,11 @@ func (l *lane) judge(asked []record) []record {
 	return answer
 }
 
-// fence ends a lane's copying for good and tells what landed: the highest number, then the exceptions below it.
+// fence ends a lane's copying for good and tells what landed.
 func (l *lane) fence() []record {
 	l.copyMu.Lock()
 	l.in.fenced = true
-	applied, exceptions := l.in.applied, l.in.refused
-	if len(exceptions) > recordsMax-1 { // say less than we know rather than something wrong
-		exceptions = exceptions[:recordsMax-1]
-		applied = exceptions[len(exceptions)-1].id
-	}
-	answer := append([]record{{id: applied}}, exceptions...)
+	answer := l.in.list()
 	l.copyMu.Unlock()
 	l.broke(errs.New(errs.StaleGeneration, "tcp.fence", "peer has given this lane up").WithScope(errs.ScopeRail, errs.SideRemote))
 	return answer

@@ -18,15 +18,20 @@ func (t *Transport) Revoke(_ context.Context, key transport.LocalKey, peer *tran
 	if r == nil {
 		return errs.New(errs.AddressNotRegistered, "tcp.revoke", "no region with key %#x", uint64(key))
 	}
-	if !keep && peer == nil {
+	barrier := uint64(0) // a region that is closed to everybody needs none: it is not found any more
+	switch {
+	case keep:
+		barrier = t.barriers.Add(1)
+	case peer != nil:
+		barrier = forever
+	default:
 		r.revoked.Store(true)
 	}
-	barrier := uint64(forever)
-	if keep {
-		barrier = t.barriers.Add(1)
+	if barrier != 0 {
+		r.barred.Store(true)
 	}
 	for _, a := range t.attachments.of(peer) {
-		if !keep && peer != nil {
+		if barrier == forever {
 			a.deny(r.key)
 		}
 		for _, l := range a.openLanes() {
@@ -46,13 +51,27 @@ func (a *attachment) deny(key uint64) {
 	a.denied[key] = true
 }
 
+// unbar forgets what Revoke left about a region that is not registered any more. Its key is not used again.
+func (a *attachment) unbar(key uint64) {
+	a.mu.Lock()
+	delete(a.denied, key)
+	a.mu.Unlock()
+	for _, l := range a.openLanes() {
+		l.copyMu.Lock()
+		delete(l.in.bars, key)
+		l.copyMu.Unlock()
+	}
+}
+
 func (l *lane) revoke(key, barrier uint64) {
 	l.copyMu.Lock() // waits for the piece under way
-	l.in.bar(key, barrier)
+	if barrier != 0 {
+		l.in.bar(key, barrier)
+	}
 	l.changed = true
 	l.mu.Lock()
 	l.reads.refuse(key)
-	if barrier != forever {
+	if barrier != 0 && barrier != forever {
 		l.postLocked(header{kind: kindBarrier, seq: barrier})
 	}
 	l.mu.Unlock()

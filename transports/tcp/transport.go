@@ -172,8 +172,14 @@ func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKe
 
 // Deregister forgets a region. Peers that still name it are refused.
 func (t *Transport) Deregister(_ context.Context, key transport.LocalKey) error {
-	if !t.regions.remove(uint64(key)) {
+	r := t.regions.remove(uint64(key))
+	if r == nil {
 		return errs.New(errs.AddressNotRegistered, "tcp.deregister", "no region with key %#x", uint64(key))
+	}
+	if r.barred.Load() {
+		for _, a := range t.attachments.of(nil) {
+			a.unbar(r.key)
+		}
 	}
 	return nil
 }

@@ -1,0 +1,149 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/tent-engine/tent/gocore/config"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/all"
+)
+
+// census counts what a process can leak.
+type census struct{ files, threads, mappings, goroutines, heap int }
+
+func count(t *testing.T) census {
+	t.Helper()
+	for range 3 {
+		runtime.GC()
+	}
+	files, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	threads, err := os.ReadDir("/proc/self/task")
+	require.NoError(t, err)
+	maps, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return census{len(files), len(threads), bytes.Count(maps, []byte("\n")), runtime.NumGoroutine(), int(m.HeapAlloc)}
+}
+
+// cycle opens two engines, moves some bytes and closes everything.
+func cycle(t *testing.T, own, theirs []byte) {
+	start := func() *engine.Engine {
+		c, err := config.Load(config.Options{Built: all.Names()}, map[string]any{"max_batches": 64})
+		require.NoError(t, err)
+		var plugs []engine.Plug
+		for _, entry := range all.Entries() {
+			plugs = append(plugs, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(c)})
+		}
+		e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs})
+		require.NoError(t, err)
+		return e
+	}
+	here, there := start(), start()
+	offer(t, here, own, "")
+	_, memory, err := here.Allocate(engine.Memory{Size: 65536, Location: "cpu:0"})
+	require.NoError(t, err)
+	region := offer(t, there, theirs, "kv")
+	at := segment(t, here, there, "kv")
+	for _, source := range []uintptr{address(own), memory.Addr} {
+		id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: source, Length: 4096, Remote: engine.Remote{Segment: at}})
+		require.NoError(t, err)
+		require.Equal(t, dispatch.Completed, ended(t, here, id).State)
+	}
+	require.NoError(t, here.CloseSegment(at))
+	require.NoError(t, there.CloseRegion(context.Background(), region))
+	for _, e := range []*engine.Engine{here, there} {
+		require.Empty(t, e.Close(time.Second, true))
+	}
+	require.NoError(t, here.FreeMemory(memory.ID))
+	for _, e := range []*engine.Engine{here, there} {
+		require.NoError(t, e.Forget())
+	}
+}
+
+func TestAThousandCyclesLeaveNothingBehind(t *testing.T) {
+	cycles := 500 // of two engines each
+	if raceDetector {
+		cycles = 50
+	}
+	own, theirs := memory(t, 65536), memory(t, 65536)
+	for range 20 { // pools, caches and the runtime's own threads
+		cycle(t, own, theirs)
+	}
+	before := count(t)
+	for range cycles {
+		cycle(t, own, theirs)
+	}
+	var after census
+	for range 50 { // what ends a moment after Close returned: threads of the runtime
+		if after = count(t); after.goroutines <= before.goroutines && after.files <= before.files {
+			break
+		}
+		runtime.Gosched()
+	}
+	t.Logf("before %+v, after %d cycles %+v", before, cycles, after)
+	require.LessOrEqual(t, after.files, before.files)
+	require.LessOrEqual(t, after.goroutines, before.goroutines)
+	require.LessOrEqual(t, after.threads, before.threads+4)
+	require.LessOrEqual(t, after.mappings, before.mappings+8)
+	require.LessOrEqual(t, after.heap, before.heap+2<<20)
+}
+
+func TestRegionsSegmentsAndBatchesOfOneEngineLeaveNothingBehind(t *testing.T) {
+	here, there := openTCP(t, nil), openTCP(t, nil)
+	own := memory(t, 65536)
+	offer(t, here, own, "")
+	round := func(k int) {
+		name := fmt.Sprintf("kv%d", k)
+		id, m, err := there.Allocate(engine.Memory{Size: 65536, Name: name, Permission: mem.GlobalReadWrite, Location: "cpu:0"})
+		require.NoError(t, err)
+		at := segment(t, here, there, name)
+		b, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own), Length: uint64(m.Size),
+			Remote: engine.Remote{Segment: at}})
+		require.NoError(t, err)
+		require.Equal(t, dispatch.Completed, ended(t, here, b).State)
+		require.NoError(t, here.CloseSegment(at))
+		require.NoError(t, there.CloseRegion(context.Background(), id))
+		require.NoError(t, there.FreeMemory(id))
+	}
+	for k := range 50 {
+		round(k)
+	}
+	before := count(t)
+	for k := range 1000 {
+		round(k)
+	}
+	after := count(t)
+	t.Logf("before %+v, after %+v", before, after)
+	require.LessOrEqual(t, after.files, before.files+2) // connections of the control plane, kept for a minute
+	require.LessOrEqual(t, after.goroutines, before.goroutines+8)
+	require.LessOrEqual(t, after.mappings, before.mappings+8)
+	require.LessOrEqual(t, after.heap, before.heap+2<<20)
+}
+
+func TestAnIdleEngineUsesNoProcessor(t *testing.T) {
+	here, there := openTCP(t, nil), openTCP(t, nil)
+	own, theirs := memory(t, 4096), memory(t, 4096)
+	offer(t, here, own, "")
+	offer(t, there, theirs, "kv")
+	exchange(t, here, segment(t, here, there, "kv"), own, transport.Write)
+	before := processorTime(t)
+	there.NotesWait(500 * time.Millisecond) // nobody sends any: an idle half second
+	used := processorTime(t) - before
+	require.Less(t, used, 25*time.Millisecond, "two idle engines used the processor")
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -1,0 +1,75 @@
+package tcp
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+func TestRegionsThatAreGoneLeaveNoBars(t *testing.T) {
+	near, far := neighbours(t, 1<<20)
+	tr, ctx := far.tr.(*Transport), context.Background()
+	a := tr.attachments.of(nil)[0]
+	memory := mapping(t, 4096)
+	remembered := func() (bars int) {
+		for _, l := range a.openLanes() {
+			l.copyMu.Lock()
+			bars += len(l.in.bars)
+			l.copyMu.Unlock()
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return bars + len(a.denied)
+	}
+	for range 10 {
+		key, _, err := tr.Register(ctx, regionOf(memory))
+		require.NoError(t, err)
+		require.NoError(t, tr.Revoke(ctx, key, nil, true))
+		require.NoError(t, tr.Revoke(ctx, key, &near.self, false))
+		require.NotZero(t, remembered(), "a peer was denied the region")
+		require.NoError(t, tr.Revoke(ctx, key, nil, false))
+		require.NoError(t, tr.Deregister(ctx, key))
+		require.Zero(t, remembered())
+	}
+}
+
+// TestClosedLanesLeaveTheirVerdicts: late questions get the same answers, from no more than these.
+func TestClosedLanesLeaveTheirVerdicts(t *testing.T) {
+	near, far := neighbours(t, 1<<20)
+	a := far.tr.(*Transport).attachments.of(nil)[0]
+	bad := near.slice(transport.Write, 0, 0, 4096)
+	bad.Remote = 1 << 40 // outside its region: refused
+	list := []*transport.Slice{near.slice(transport.Write, 0, 0, 4096), bad, near.slice(transport.Write, 0, 0, 4096)}
+	require.Equal(t, 3, near.tr.Submit(list))
+	near.awaitEnds(t, 5*time.Second, list...)
+	id := near.tr.(*Transport).setOf(list[0].Rail).groups[0][0].id
+	ask := func() (answers [][]record) {
+		take := func(_ header, r []record) { answers = append(answers, r) }
+		a.withdraw(id, []record{{id: 1}, {id: 2}, {id: 3}, {id: 4}}, take)
+		a.fence(id, take)
+		return answers
+	}
+	for _, l := range a.openLanes() {
+		l.broke(closedError("test"))
+	}
+	require.Eventually(t, func() bool { l, _ := a.lane(id); return l == nil }, 5*time.Second, time.Millisecond)
+	got := ask()
+	require.Equal(t, verdictApplied, int(got[0][0].length))
+	require.NotEqual(t, verdictApplied, int(got[0][1].length))
+	require.Equal(t, verdictApplied, int(got[0][2].length))
+	require.Equal(t, verdictVoid, int(got[0][3].length), "it was never sent, and cannot land any more")
+	require.Equal(t, []record{{id: 3}, {id: 2, length: got[0][1].length}}, got[1])
+	for range 2 * endedLanesMax {
+		l := &lane{t: far.tr.(*Transport)}
+		require.Nil(t, a.add(l, l.t.nextLane.Add(1)+1000))
+		a.close(l)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	require.LessOrEqual(t, len(a.ended), endedLanesMax)
+	require.LessOrEqual(t, len(a.old), endedLanesMax)
+}
