@@ -11,6 +11,7 @@ import (
 const (
 	expireMost = 4096 // tasks ended by their deadline
 	eventsMost = 256  // events; what is beyond is dropped, the counters have them all
+	cutsMost   = 64   // slices: the first of many are on their way while the next are cut
 )
 
 // retryRungs is the number of different pauses before a retry; each has a list of its own, in order of time by itself.
@@ -50,6 +51,7 @@ type Core struct {
 	active []*link                 // may have something to cut
 
 	outstanding int
+	cuts        int // slices cut in this step
 	out, spare  *Effects
 	step        uint64
 	scratch     []*task
@@ -108,7 +110,8 @@ func (c *Core) Step(now clock.Time) *Effects {
 	c.wakeStages(now)
 	c.stalls(now)
 	c.fenceBounds(now)
-	for len(c.active) > 0 { // cutting may fail a task over, which makes another link active
+	c.cuts = 0
+	for len(c.active) > 0 && c.cuts < cutsMost { // cutting may fail a task over, which makes another link active
 		l := c.active[len(c.active)-1]
 		c.active = c.active[:len(c.active)-1]
 		l.active = false
@@ -150,6 +153,9 @@ func (c *Core) expire(now clock.Time) {
 
 // Deadline is when Step must be called again at the latest, clock.Never if nothing but events can change anything.
 func (c *Core) Deadline() clock.Time {
+	if len(c.active) > 0 {
+		return c.last
+	}
 	next := c.timers.next()
 	if t := c.served.first(); t != nil {
 		next = min(next, t.progress.Add(c.options.Stall))

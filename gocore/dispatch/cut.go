@@ -25,6 +25,10 @@ func (c *Core) pump(l *link, now clock.Time) {
 		if r == nil {
 			return
 		}
+		if c.cuts++; c.cuts > cutsMost {
+			c.activate(l) // the rest in the next step, which is due at once
+			return
+		}
 		c.cut(l, r, class, now)
 	}
 }

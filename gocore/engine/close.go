@@ -53,6 +53,11 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	e.mu.Lock()
 	e.step()
 	left := e.core.Outstanding()
+	e.gone = true
+	for _, w := range e.waiters {
+		w.close()
+	}
+	e.waiters = nil
 	e.mu.Unlock()
 	if left > 0 {
 		held = append(held, fmt.Sprintf("%d slices whose completion never came", left))

@@ -20,7 +20,7 @@ import (
 // Nothing is stranded: a push happens before the TryLock that fails, the holder's second look after its unlock.
 
 // turns bounds how long a caller carries on for others before the progress goroutine takes over.
-const turns = 3
+const turns = 8
 
 // afterwards is what a step leaves to be done once the mutex is released.
 type afterwards struct {
@@ -36,16 +36,19 @@ type afterwards struct {
 // turn runs steps while the inbox has something and nobody else is at it. The caller holds no lock.
 func (e *Engine) turn() {
 	for range turns {
-		if !e.inbox.filled.Load() || !e.mu.TryLock() {
+		if !e.due() || !e.mu.TryLock() {
 			return
 		}
 		e.step()
 		e.unlock()
 	}
-	if e.inbox.filled.Load() {
+	if e.due() {
 		e.poke()
 	}
 }
+
+// due reports whether a step would have something to do at once.
+func (e *Engine) due() bool { return e.inbox.filled.Load() || e.again.Load() }
 
 // step feeds the inbox to the core and takes over what the core wants done. The caller holds e.mu.
 func (e *Engine) step() {
@@ -83,7 +86,11 @@ func (e *Engine) step() {
 	if len(e.leaving) > 0 {
 		e.forgetLinks()
 	}
-	if next := e.core.Deadline(); next < e.armed {
+	next := e.core.Deadline()
+	if again := next <= now; again != e.again.Load() {
+		e.again.Store(again) // the core has more to cut; whoever runs this step goes on after it has sent what there is
+	}
+	if next < e.armed && next > now {
 		e.armed = next
 		e.after.rearm = true
 	}

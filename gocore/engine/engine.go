@@ -63,7 +63,9 @@ type Engine struct {
 	active    int      // batches that have not ended
 	idle      chan struct{}
 	closing   bool
-	taken     inbox // the emptied other half of inbox
+	gone      bool      // Close has ended
+	waiters   []*waiter // that nobody uses
+	taken     inbox     // the emptied other half of inbox
 	outboxes  [][]*outbox
 	linkPorts []*port       // by core link
 	leaving   []plan.LinkID // detached, not forgotten yet
@@ -71,6 +73,7 @@ type Engine struct {
 	after     afterwards
 
 	inbox     inbox
+	again     atomic.Bool // the core wants another step at once
 	page      *page
 	poked     chan struct{}
 	totals    []atomic.Uint64 // bytes of a batch's tasks, by slot

@@ -35,6 +35,7 @@ func (e *Engine) Wait(id dispatch.BatchID, timeout time.Duration) dispatch.State
 	if !state.Terminal() {
 		state = e.park(id, start.Add(timeout))
 	}
+	e.armAll()
 	e.learn(id, start, state)
 	return state
 }
@@ -46,9 +47,7 @@ func (e *Engine) Progress() int {
 		n += p.Poll(pollWork)
 	}
 	e.turn()
-	for _, p := range e.pollers {
-		p.Arm()
-	}
+	e.armAll()
 	return n
 }
 
@@ -82,9 +81,6 @@ func (e *Engine) spin(id dispatch.BatchID, until clock.Time) dispatch.State {
 		}
 		state = e.page.state(id)
 	}
-	for _, p := range e.pollers {
-		p.Arm()
-	}
 	return state
 }
 
@@ -96,7 +92,8 @@ func (e *Engine) learn(id dispatch.BatchID, start clock.Time, state dispatch.Sta
 	}
 }
 
-// park sleeps until the batch's end wakes it.
+// park sleeps until the batch has ended or until has come: in the kernel on the transport's sockets while answers are
+// expected there, else until the batch's end wakes it.
 func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
 	e.mu.Lock()
 	b, err := e.lookup(id)
@@ -104,38 +101,75 @@ func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
 		e.mu.Unlock()
 		return e.page.state(id)
 	}
-	w := waiters.Get().(*waiter)
+	w := e.newWaiter()
 	b.waiters = append(b.waiters, w)
 	e.mu.Unlock()
 
-	w.timer.Reset(max(0, until.Sub(clock.Now())))
-	select {
-	case <-w.wake:
-	case <-w.timer.C:
-		e.leave(id, w)
+	if e.parkInKernel(id, w, until) {
+		e.armAll()
+		w.timer.Reset(max(0, until.Sub(clock.Now())))
+		select {
+		case <-w.wake:
+		case <-w.timer.C:
+		}
+		w.timer.Stop()
 	}
-	w.timer.Stop()
-	waiters.Put(w)
+	e.leave(id, w)
 	return e.page.state(id)
 }
 
-// leave takes a waiter out of its batch's list, and the token that came meanwhile out of the waiter.
-func (e *Engine) leave(id dispatch.BatchID, w *waiter) {
-	e.mu.Lock()
-	if b, err := e.lookup(id); err == nil {
-		for i := range b.waiters {
-			if b.waiters[i] == w {
-				last := len(b.waiters) - 1
-				b.waiters[i], b.waiters[last] = b.waiters[last], nil
-				b.waiters = b.waiters[:last]
-				break
-			}
+// parkInKernel returns true when nothing is expected on any socket although the batch is pending and there is time left.
+func (e *Engine) parkInKernel(id dispatch.BatchID, w *waiter, until clock.Time) (more bool) {
+	if len(e.pollers) != 1 || w.signal == nil {
+		return true
+	}
+	for {
+		w.parked.Store(true) // before the look: who ends the batch from now on writes the signal
+		left := until.Sub(clock.Now())
+		if left <= 0 || e.page.state(id).Terminal() {
+			w.parked.Store(false)
+			return false
+		}
+		expected := e.pollers[0].Park(w.signal.fd, left)
+		w.parked.Store(false)
+		e.turn()
+		if !expected {
+			return !e.page.state(id).Terminal()
 		}
 	}
-	e.mu.Unlock()
+}
+
+func (e *Engine) armAll() {
+	for _, p := range e.pollers {
+		p.Arm()
+	}
+}
+
+// leave takes a waiter out of its batch's list, and the token that came meanwhile out of the waiter, and gives it back.
+func (e *Engine) leave(id dispatch.BatchID, w *waiter) {
+	e.mu.Lock()
+	e.part(id, w)
 	select {
 	case <-w.wake:
 	default:
+	}
+	e.putWaiter(w)
+	e.mu.Unlock()
+}
+
+// part takes a waiter out of a batch's list. The caller holds e.mu.
+func (e *Engine) part(id dispatch.BatchID, w *waiter) {
+	b, err := e.lookup(id)
+	if err != nil {
+		return
+	}
+	for i := range b.waiters {
+		if b.waiters[i] == w {
+			last := len(b.waiters) - 1
+			b.waiters[i], b.waiters[last] = b.waiters[last], nil
+			b.waiters = b.waiters[:last]
+			return
+		}
 	}
 }
 
@@ -170,9 +204,9 @@ func (e *Engine) parkAny(ids []dispatch.BatchID, need int, timeout time.Duration
 	if e.Progress() > 0 {
 		return
 	}
-	w := waiters.Get().(*waiter)
 	ended := 0
 	e.mu.Lock()
+	w := e.newWaiter()
 	for _, id := range ids {
 		if b, err := e.lookup(id); err == nil && !b.ended {
 			b.waiters = append(b.waiters, w)
@@ -189,10 +223,12 @@ func (e *Engine) parkAny(ids []dispatch.BatchID, need int, timeout time.Duration
 		}
 		w.timer.Stop()
 	}
+	e.mu.Lock()
 	for _, id := range ids {
-		e.leave(id, w)
+		e.part(id, w)
 	}
-	waiters.Put(w)
+	e.mu.Unlock()
+	e.leave(0, w)
 }
 
 // closedError is what every call gets after Close began.

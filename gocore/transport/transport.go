@@ -33,6 +33,7 @@ package transport
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -215,6 +216,10 @@ type (
 		// Poll looks at the transport's sockets or queues without blocking, does up to budget pieces of work and returns
 		// how many it did. Between a Poll and the next Arm the transport's own goroutines may stay asleep.
 		Poll(budget int) int
+		// Park sleeps until something to Poll may be there, has it looked at, and returns; also when the descriptor wake
+		// becomes readable, which it then reads, and after timeout. The transport's own goroutines have what the caller
+		// does not sleep on. It returns false at once when nothing is expected. Arm is owed as after Poll.
+		Park(wake int, timeout time.Duration) bool
 		// Arm hands the work back to the transport's own goroutines. Each waiter that called Poll calls Arm exactly once,
 		// before it parks or leaves.
 		Arm()

@@ -1,6 +1,8 @@
 package faulty
 
 import (
+	"time"
+
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -10,6 +12,14 @@ func (t *Transport) Poll(budget int) int {
 		return p.Poll(budget)
 	}
 	return 0
+}
+
+// Park sleeps in the inner transport; without a Poller it does not.
+func (t *Transport) Park(wake int, timeout time.Duration) bool {
+	if p, is := t.Transport.(transport.Poller); is {
+		return p.Park(wake, timeout)
+	}
+	return false
 }
 
 // Arm hands the work back to the inner transport.

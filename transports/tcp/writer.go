@@ -106,6 +106,9 @@ func (l *lane) write(budget int) (blocked bool, errno unix.Errno) {
 			l.wantOut.Store(false)
 			return false, 0
 		}
+		if budget <= 0 { // asked only when there is more: an EPOLLOUT for nothing wakes a worker for nothing
+			return l.unfinished(), 0
+		}
 		for x.left > 0 {
 			n, errno := sendVector(l.fd, &x.message, x.iov[x.i:x.n], x.left)
 			switch {
@@ -120,9 +123,6 @@ func (l *lane) write(budget int) (blocked bool, errno unix.Errno) {
 			if budget -= n; budget <= 0 && x.left > 0 {
 				return l.unfinished(), 0
 			}
-		}
-		if budget <= 0 {
-			return l.unfinished(), 0
 		}
 	}
 	l.dirty.Store(false)

@@ -1,0 +1,77 @@
+package tcp
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// parkMost bounds the lanes that one parked waiter listens to; workers keep the others.
+const parkMost = 16
+
+// Park sleeps in the kernel on the lanes that owe an answer, so that the answer wakes the waiter itself: handing it on from
+// a worker would cost two more wake-ups. It returns when there was something to read, which it has read, when wake became
+// readable, or after timeout. Meanwhile workers keep away from these lanes' read side and have all others. It returns
+// false, at once, when no lane owes anything.
+//
+// Of lanes with much READ payload on its way it takes one; receiving is work that the other cores should have a part in.
+func (t *Transport) Park(wake int, timeout time.Duration) bool {
+	var own [parkMost]*lane
+	var set [parkMost + 1]unix.PollFd
+	n, bulk := 0, false
+	for _, l := range *t.dialled.Load() {
+		if n == parkMost || !l.busy.Load() || (bulk && l.bulk.Load()) {
+			continue
+		}
+		if fd := l.keep(); fd >= 0 {
+			bulk = bulk || l.bulk.Load()
+			own[n], set[n] = l, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}
+			n++
+		}
+	}
+	t.Arm() // the others
+	if n == 0 {
+		return false
+	}
+	set[n] = unix.PollFd{Fd: int32(wake), Events: unix.POLLIN}
+	limit := unix.NsecToTimespec(int64(max(timeout, 0)))
+	if _, err := unix.Ppoll(set[:n+1], &limit, nil); err != nil {
+		set = [parkMost + 1]unix.PollFd{} // EINTR: the caller looks at its clock and comes back
+	}
+	w := t.borrow()
+	for i, l := range own[:n] {
+		l.unkeep()
+		if set[i].Revents != 0 && l.readMu.TryLock() {
+			l.drain(w, workerBudget)
+			l.readMu.Unlock()
+		}
+	}
+	t.give(w)
+	if set[n].Revents != 0 {
+		var count [8]byte
+		_, _ = unix.Read(wake, count[:]) // non-blocking; what it said is seen by the caller
+	}
+	return true
+}
+
+// keep makes workers leave the read side of the lane to a parked waiter and returns the socket, -1 if it has gone.
+func (l *lane) keep() int {
+	l.armMu.Lock()
+	defer l.armMu.Unlock()
+	if l.gone {
+		return -1
+	}
+	l.kept++
+	if l.armed {
+		l.armed, l.listens = false, false
+		l.control(unix.EPOLLONESHOT)
+	}
+	l.deaf.Store(true)
+	return l.fd
+}
+
+func (l *lane) unkeep() {
+	l.armMu.Lock()
+	l.kept--
+	l.armMu.Unlock()
+}
