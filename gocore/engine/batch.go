@@ -123,16 +123,43 @@ func (e *Engine) lookup(id dispatch.BatchID) (*batch, *errs.Error) {
 
 // submit adds tasks to a batch: all of them or none. specs and uses are copied.
 func (e *Engine) submit(id dispatch.BatchID, c *call) (first int, err error) {
+	quiet := e.quieten(c)
 	e.mu.Lock()
 	first, failure := e.enqueue(id, c)
+	e.launch(quiet)
 	if failure != nil {
-		e.mu.Unlock()
 		return 0, failure
 	}
+	return first, nil
+}
+
+// launchBytes is what a submit may send while workers may be woken by the first answers. With more on its way they would
+// compete with the sender for the cores; the answers wait in their sockets until it has sent what it may.
+const launchBytes = 128 << 10
+
+// quieten keeps workers asleep about the answers to a large call until launch has sent what it may.
+func (e *Engine) quieten(c *call) bool {
+	c.total = 0
+	for i := range c.specs {
+		c.total += c.specs[i].Length
+	}
+	if c.total < launchBytes {
+		return false
+	}
+	for _, p := range e.pollers {
+		p.Poll(0)
+	}
+	return true
+}
+
+// launch sends what was just enqueued, as far as the rails take it. The caller holds e.mu, which is released.
+func (e *Engine) launch(quiet bool) {
 	e.step()
 	e.unlock()
 	e.turn()
-	return first, nil
+	if quiet {
+		e.armAll()
+	}
 }
 
 // enqueue hands tasks to the core. The caller holds e.mu.
@@ -166,11 +193,7 @@ func (e *Engine) enqueue(id dispatch.BatchID, c *call) (int, *errs.Error) {
 	if b.started == 0 {
 		b.started = now
 	}
-	total := uint64(0)
-	for i := range c.specs {
-		total += c.specs[i].Length
-	}
-	e.totals[id.Slot()].Add(total)
+	e.totals[id.Slot()].Add(c.total)
 	if b.ended || !b.counted {
 		b.ended, b.counted = false, true
 		e.active++

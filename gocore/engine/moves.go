@@ -43,6 +43,7 @@ type Note struct{ Name, Message []byte }
 // call collects what one submit needs, in arrays that are used again: nothing is allocated on the way to the core.
 type call struct {
 	specs []dispatch.TaskSpec
+	total uint64    // bytes of specs
 	uses  []*region // each once
 	note  *note
 
@@ -246,6 +247,7 @@ func (e *Engine) start(c *call) (dispatch.BatchID, error) {
 	if most := e.config.Engine.MaxPendingRequests; len(c.specs) > most {
 		return 0, errs.New(errs.TooManyRequests, "submit", "%d requests in one call are more than max_pending_requests %d", len(c.specs), most)
 	}
+	quiet := e.quieten(c)
 	e.mu.Lock()
 	id, err := e.newBatch(max(1, len(c.specs)))
 	if err == nil {
@@ -254,12 +256,9 @@ func (e *Engine) start(c *call) (dispatch.BatchID, error) {
 			e.release(b)
 		}
 	}
+	e.launch(quiet)
 	if err != nil {
-		e.mu.Unlock()
 		return 0, err
 	}
-	e.step()
-	e.unlock()
-	e.turn()
 	return id, nil
 }
