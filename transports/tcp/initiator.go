@@ -102,4 +102,5 @@ func (l *lane) landedData(i int) {
 		x.worker.add(l, s, s.Length, nil)
 	}
 	o.ended(e)
+	l.room(x.worker)
 }

@@ -29,11 +29,21 @@ func testSubmitNothing(t *testing.T, h Harness) {
 
 func testPrefix(t *testing.T, h Harness) {
 	p := newPair(t, h)
+	for _, op := range []transport.Op{transport.Write, transport.Read} { // what ends them may be different code
+		t.Run(op.String(), func(t *testing.T) { p.testPrefix(t, op) })
+	}
+}
+
+func (p *pair) testPrefix(t *testing.T, op transport.Op) {
 	length := fit(p.c, 512)
 	n := min(4*p.a.Info.SlicesMax+7, 20_000)
 	local, remote := p.operands(t, uint64(n)*length)
-	local.Fill(tagMoved, 0, local.Size)
-	list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, length)
+	from, to := local.Memory, remote.Memory
+	if op == transport.Read {
+		from, to = to, from
+	}
+	from.Fill(tagMoved, 0, from.Size)
+	list := p.volley(op, p.c.Rail(t), local, remote, n, length)
 	for rest, short := list, 0; len(rest) > 0; short++ {
 		before := make([]transport.Slice, len(rest))
 		for i, s := range rest {
@@ -54,7 +64,7 @@ func testPrefix(t *testing.T, h Harness) {
 	for _, end := range p.c.Wait(t, list...) {
 		require.Nil(t, end.Err)
 	}
-	require.NoError(t, remote.Check(tagMoved, 0, 0, uint64(n)*length))
+	require.NoError(t, to.Check(tagMoved, 0, 0, uint64(n)*length))
 }
 
 func testExactlyOnce(t *testing.T, h Harness) {
