@@ -30,6 +30,9 @@
 // Numbers (seq) of slices grow along a lane and may skip. ACK n says that every WRITE up to n has landed or was refused;
 // a refusal is told by NACK, behind the payload, which the reader discards, so the lane lives on.
 //
+// A slice that asked for it is checked where it lands: each record then carries the CRC-32C of its bytes, and what differs
+// is refused like what is not allowed, as Corrupted (checksum.go).
+//
 // # What ends a slice, and why nothing lands later
 //
 //   - Not sent: dropped from the queue.
@@ -77,7 +80,7 @@
 // costs some 50 ns on each side besides: a ring entry, a record of 24 bytes, a region lookup, an iovec. So 64 slices of
 // 4 KiB are one send of 256 KiB (about 40 µs), bulk is bound by the two copies (about 0.25 CPU-seconds a GB for both ends
 // together), and a small slice by two sends and two receives. BenchmarkMove measures them; testdata/cpeer.c is its
-// measure.
+// measure. A checked slice is read once more on each side, at 20 GB/s (BenchmarkChecksum).
 //
 // # Choices
 //

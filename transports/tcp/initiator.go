@@ -56,6 +56,9 @@ func (l *lane) beginData() *errs.Error {
 		if e == nil || e.op != transport.Read || r.offset != e.got || uint64(r.length) > e.length-e.got {
 			return l.protocolError("payload of slice %d, bytes %d+%d, was not asked for", r.id, r.offset, r.length)
 		}
+		if e.slice != nil && e.slice.Checked && !x.checked() {
+			return l.protocolError("payload of slice %d without its checksum", r.id)
+		}
 		for j := range i { // a frame names each slice once, so that places do not depend on each other
 			if x.table[j].id == r.id {
 				return l.protocolError("payload of slice %d twice in a frame", r.id)
@@ -82,16 +85,23 @@ func (l *lane) lookData(i int) {
 	}
 }
 
-// landedData credits the bytes of the i-th record, and completes its slice with the last of them.
+// landedData credits the bytes of the i-th record, and completes its slice with the last of them, or with the first that
+// are not what was sent; the rest is discarded then.
 func (l *lane) landedData(i int) {
 	x := &l.rx
 	r := &x.table[i]
 	o := &l.out
+	differs := x.place[i] != 0 && x.checked() && !x.intact(i)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := o.sent(r.id)
 	if e == nil {
 		return
+	}
+	if differs {
+		if s := o.finish(e); s != nil {
+			x.worker.add(l, s, 0, l.corrupted())
+		}
 	}
 	e.got += uint64(r.length)
 	o.readBytes -= uint64(r.length)

@@ -174,6 +174,8 @@ func (l *lane) verdictError(verdict uint32) *errs.Error {
 		return nil
 	case verdictVoid:
 		return l.withdrawn()
+	case uint32(errs.Corrupted):
+		return l.corrupted()
 	}
 	return errs.New(errs.Code(verdict), "tcp.remote", "peer refused the slice: %s", errs.Code(verdict)).
 		WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(l.peerName(), Name, l.railName())

@@ -110,6 +110,9 @@ func (l *lane) landedWrite(i int) {
 	seq := l.rx.head.seq + uint64(i)
 	l.in.applied = seq
 	verdict := l.in.codes[i]
+	if verdict == 0 && l.rx.checked() && !l.rx.intact(i) {
+		verdict = uint32(errs.Corrupted)
+	}
 	if verdict == 0 {
 		return
 	}

@@ -11,6 +11,7 @@ const dataBytes = 256 << 10
 type readJob struct {
 	seq, key, offset uint64
 	length, sent     uint32
+	checked          bool
 	refused          errs.Code // a revocation came between
 }
 
@@ -63,7 +64,7 @@ func (l *lane) readsCame() *errs.Error {
 		return l.protocolError("READs beyond the credit of %d slices and %d bytes", l.t.settings.CreditRequests, l.t.settings.CreditBytes)
 	}
 	for i, r := range x.table {
-		job := readJob{seq: x.head.seq + uint64(i), key: r.id, offset: r.offset, length: r.length}
+		job := readJob{seq: x.head.seq + uint64(i), key: r.id, offset: r.offset, length: r.length, checked: x.checked()}
 		if len(l.in.bars) > 0 && l.in.bars[r.id] != 0 {
 			job.refused = errs.AddressNotRegistered
 		}
@@ -97,7 +98,7 @@ func (l *lane) formData(x *transmitter) {
 	for c := range q.byClass {
 		for f := &q.byClass[c]; bytes < dataBytes && x.slices < recordsMax; {
 			j := f.front()
-			if j == nil {
+			if j == nil || (bytes > 0 && j.checked != x.checked) {
 				break
 			}
 			addr, code := l.t.regions.locate(j.key, j.offset, j.length, false)
@@ -113,6 +114,7 @@ func (l *lane) formData(x *transmitter) {
 			n := len(head)
 			head = head[:n+recordBytes]
 			record{id: j.seq, offset: uint64(j.sent), length: uint32(size)}.put(head[n:])
+			x.checked = j.checked
 			x.keys[x.slices] = j.key
 			x.slices++
 			x.add(addr+uintptr(j.sent), size)
@@ -126,7 +128,11 @@ func (l *lane) formData(x *transmitter) {
 		}
 	}
 	if bytes > 0 {
-		x.setHead(header{kind: kindData, count: uint16(x.slices), length: uint32(bytes)}, head)
+		h := header{kind: kindData, count: uint16(x.slices), length: uint32(bytes)}
+		if x.checked {
+			h.flag = flagChecked
+		}
+		x.setHead(h, head)
 	}
 }
 

@@ -23,8 +23,8 @@ type kind uint8
 
 const (
 	kindHello    kind = iota + 1 // seq lane id; payload greeting: always first
-	kindWrite                    // seq of the first slice; records key, offset, length; payload: the slices' bytes
-	kindRead                     // seq of the first slice; records key, offset, length, class
+	kindWrite                    // flag; seq of the first slice; records key, offset, length, checksum; payload: the slices' bytes
+	kindRead                     // flag; seq of the first slice; records key, offset, length, class
 	kindWithdraw                 // seq lane id; records seq
 	kindFence                    // seq lane id: close it for good, tell what landed
 	kindNotify                   // seq; payload message
@@ -34,7 +34,7 @@ const (
 	kindWelcome                  // seq incarnation of the responder; flag 1 welcome, 0 not
 	kindAck                      // seq: every WRITE slice up to it has landed or was refused
 	kindNack                     // records seq, -, code
-	kindData                     // records seq, offset in the slice, length; payload: the slices' bytes
+	kindData                     // flag; records seq, offset in the slice, length, checksum; payload: the slices' bytes
 	kindConfirm                  // seq lane id; records seq, -, verdict
 	kindFenced                   // seq lane id; first record: seq applied; others: seq, -, verdict of exceptions
 	kindNotified                 // seq; flag 1 taken, 0 full
@@ -76,7 +76,7 @@ type record struct {
 	id     uint64 // region key, or slice seq
 	offset uint64
 	length uint32 // or code, or verdict
-	extra  uint32 // class of a READ
+	extra  uint32 // class of a READ, checksum of payload
 }
 
 func (h header) put(b []byte) {

@@ -23,10 +23,11 @@ type transmitter struct {
 	head    []byte // header and records of the payload frame
 
 	// iov[0] is ctl, iov[1] head, iov[payload+k] the frame's k-th slice: number first+k (WRITE), region keys[k] (DATA).
-	slices int
-	first  uint64
-	keys   [recordsMax]uint64
-	copies [][]byte // payload that was copied because its memory had to become quiet
+	slices  int
+	checked bool // its records need checksums
+	first   uint64
+	keys    [recordsMax]uint64
+	copies  [][]byte // payload that was copied because its memory had to become quiet
 }
 
 const payload = 2
@@ -38,7 +39,7 @@ func (x *transmitter) init() {
 }
 
 func (x *transmitter) reset() {
-	x.i, x.n, x.left, x.slices = 0, payload, 0, 0
+	x.i, x.n, x.left, x.slices, x.checked = 0, payload, 0, 0, false
 	x.iov[0], x.iov[1] = iovec{}, iovec{}
 	x.copies = nil
 }
@@ -139,10 +140,19 @@ func (l *lane) unfinished() bool {
 func (l *lane) form() bool {
 	x := &l.tx
 	x.reset()
+	l.fill(x)
+	if x.checked {
+		x.seal()
+	}
+	return x.left > 0
+}
+
+// fill takes what is due out of the lane's queues. Holds writeMu.
+func (l *lane) fill(x *transmitter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return false
+		return
 	}
 	if !l.serving && l.out.barrier != 0 && l.out.next >= l.out.barrierEnd {
 		l.ctl = appendFrame(l.ctl, header{kind: kindPassed, seq: l.out.barrier})
@@ -161,10 +171,9 @@ func (l *lane) form() bool {
 	if len(x.ctl) > 0 {
 		x.put(0, x.ctl)
 	}
-	return x.left > 0
 }
 
-// formSlices takes a run of waiting slices of one operation.
+// formSlices takes a run of waiting slices of one operation, all with a checksum or all without.
 func (l *lane) formSlices(x *transmitter) {
 	o := &l.out
 	if o.next == o.tail {
@@ -175,11 +184,12 @@ func (l *lane) formSlices(x *transmitter) {
 		end = min(end, o.barrierEnd)
 	}
 	op, first, bytes := o.at(o.next).op, o.next, uint64(0)
+	checked := o.at(first).slice.Checked
 	head := x.head[:headerBytes]
 	x.first = first
 	for o.next < end && int(o.next-first) < recordsMax {
 		e := o.at(o.next)
-		if e.done || e.op != op || (bytes > 0 && bytes+e.length > frameBytes && op == transport.Write) {
+		if e.done || e.op != op || e.slice.Checked != checked || (bytes > 0 && bytes+e.length > frameBytes && op == transport.Write) {
 			break
 		}
 		s := e.slice
@@ -196,6 +206,10 @@ func (l *lane) formSlices(x *transmitter) {
 	h := header{kind: kindRead, count: uint16(x.slices), seq: first}
 	if op == transport.Write {
 		h.kind, h.length = kindWrite, uint32(bytes)
+		x.checked = checked
+	}
+	if checked {
+		h.flag = flagChecked
 	}
 	for o.next < o.tail && o.at(o.next).done {
 		o.next++

@@ -23,10 +23,40 @@ func dataRules() []rule {
 		{"EveryClassCarries", nil, testEveryClass},
 		{"LinksToOneself", needsSelf, testSelf},
 		{"SameRegionTwice", nil, testOverlap},
+		{"CheckedSlicesArrive", needsChecksums, testChecked},
 	}
 }
 
 func needsSelf(h Harness, _ transport.Transport) string { return h.NoSelf }
+
+func needsChecksums(_ Harness, tr transport.Transport) string {
+	return unless(tr.Info().Checksums, "carries no checksums")
+}
+
+// testChecked mixes slices with and without a checksum, so that neither takes the other's way: of sizes that share a call
+// and of sizes that come in pieces.
+func testChecked(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	for _, op := range []transport.Op{transport.Write, transport.Read} {
+		for _, size := range []uint64{1, 100, 4096, 70_001, 700_001} {
+			const n = 24
+			size = fit(p.c, size)
+			local, remote := p.operands(t, n*size)
+			from, to := local.Memory, remote.Memory
+			if op == transport.Read {
+				from, to = to, from
+			}
+			from.Fill(tagMoved, 0, from.Size)
+			to.Fill(tagBefore, 0, to.Size)
+			list := p.volley(op, p.c.Rail(t), local, remote, n, size)
+			for i, s := range list {
+				s.Checked = i%5 != 2
+			}
+			p.c.Must(t, list...)
+			require.NoError(t, to.Check(tagMoved, 0, 0, to.Size), "%s of %d bytes", op, size)
+		}
+	}
+}
 
 func testSizes(t *testing.T, h Harness) {
 	p := newPair(t, h)

@@ -1,0 +1,40 @@
+package tcp
+
+import (
+	"hash/crc32"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+// flagChecked of a WRITE or DATA frame says that each record's extra is the CRC-32C of its bytes, of a READ frame that
+// the answer must have them. TCP's own sum of 16 bits, and the path between memory and network, miss more than one likes
+// in the weights of a model; only who asks pays for more.
+const flagChecked = 1
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// seal puts the checksums of a frame's payload into its records. It reads all of the bytes, so it is called without mu;
+// writeMu keeps the memory from being given back, as while it is sent.
+func (x *transmitter) seal() {
+	for k := range x.slices {
+		v, b := &x.iov[payload+k], x.head[headerBytes+k*recordBytes:]
+		r := getRecord(b)
+		r.extra = crc32.Checksum(mem.Bytes(v.base, int(v.size)), castagnoli)
+		r.put(b)
+	}
+}
+
+func (x *receiver) checked() bool { return x.head.flag&flagChecked != 0 }
+
+// intact compares the i-th record's bytes, which are all in their place, with its checksum. Holds copyMu, so that they
+// are still ours to read.
+func (x *receiver) intact(i int) bool {
+	r := &x.table[i]
+	return crc32.Checksum(mem.Bytes(x.place[i]-uintptr(r.length), int(r.length)), castagnoli) == r.extra
+}
+
+func (l *lane) corrupted() *errs.Error {
+	return errs.New(errs.Corrupted, "tcp.checksum", "bytes that arrived are not those that were sent: their CRC-32C differs").
+		WithScope(errs.ScopeSlice, errs.SidePath).WithPeer(l.peerName(), Name, l.railName())
+}
