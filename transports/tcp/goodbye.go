@@ -17,7 +17,7 @@ import (
 // end is found out as that of a process that was killed.
 
 // goodbyeLimit bounds how long Close waits for peers to take what stands in front of the last frame on their lanes.
-const goodbyeLimit = 100 * time.Millisecond
+const goodbyeLimit = 200 * time.Millisecond
 
 // sayLeave tells the responder to forget this link, where nothing is outstanding that would have to be asked about
 // first; else the question does it. Only the link's goroutine calls it.

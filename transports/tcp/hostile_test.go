@@ -162,6 +162,8 @@ func FuzzLane(f *testing.F) {
 	f.Add(append(appendFrame(nil, header{kind: kindNotify, length: 3, seq: 1}), "abc"...))
 	f.Add(appendFrame(nil, header{kind: kindFence, seq: 1}))
 	f.Add(append(appendFrame(nil, header{kind: kindPing, seq: 1}), appendFrame(nil, header{kind: kindPassed, seq: 1})...))
+	f.Add(append(appendFrame(nil, header{kind: kindWrite, flag: flagChecked, length: 4, seq: 1}, record{length: 4, extra: 7}), "abcd"...))
+	f.Add(appendFrame(readFrame(2, 10), header{kind: kindLeave}))
 	e := newTestEndpoint(f, Settings{Workers: 1})
 	t := e.tr.(*Transport)
 	memory := mapping(f, 3<<12)
