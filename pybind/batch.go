@@ -53,13 +53,17 @@ func Submit(id int64, batch, records uint64, n int64, nameAt, nameBytes, message
 		return 0, err
 	}
 	words := block(records, int(n)*recordWords)
+	var last [4]uint64 // what neighbours have in common is looked at once
 	i, err := e.SubmitEach(dispatch.BatchID(batch), int(n), func(i int, r *engine.Request) error {
 		w := words[i*recordWords : i*recordWords+recordWords]
-		t, err := terms(w[0], w[5], w[6], w[7])
-		if err != nil {
-			return err
+		if now := [4]uint64{w[0], w[5], w[6], w[7]}; i == 0 || now != last {
+			t, err := terms(w[0], w[5], w[6], w[7])
+			if err != nil {
+				return err
+			}
+			r.Terms, last = t, now
 		}
-		r.Terms, r.Source, r.Length = t, uintptr(w[1]), w[4]
+		r.Source, r.Length = uintptr(w[1]), w[4]
 		r.Remote = engine.Remote{Segment: engine.SegmentID(w[2]), Region: mem.RegionID(w[9]), Offset: w[3]}
 		return nil
 	}, note)

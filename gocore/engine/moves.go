@@ -202,12 +202,16 @@ func (e *Engine) SubmitEach(id dispatch.BatchID, count int, fill func(i int, r *
 	c := newCall()
 	defer c.free()
 	var r Request
+	var checked Terms
 	for i := range count {
 		if err := fill(i, &r); err != nil {
 			return 0, at(i, errs.From("submit", err))
 		}
-		if err := r.Terms.check(); err != nil {
-			return 0, at(i, err)
+		if i == 0 || r.Terms != checked {
+			if err := r.Terms.check(); err != nil {
+				return 0, at(i, err)
+			}
+			checked = r.Terms
 		}
 		if err := c.add(e, &r.Terms, r.Source, r.Remote, r.Length); err != nil {
 			return 0, at(i, err)

@@ -150,7 +150,7 @@ func openError(err error) error {
 
 // Info describes the transport: host memory to host memory, any alignment.
 func (t *Transport) Info() transport.Info {
-	info := transport.Info{Name: Name, Checksums: true, SliceMax: t.settings.SliceBytes, SliceBest: min(t.settings.SliceBytes, 512<<10),
+	info := transport.Info{Name: Name, Checksums: true, SliceMax: t.settings.SliceBytes, SliceBest: min(t.settings.SliceBytes, 1<<20),
 		Alignment: 1, SlicesMax: t.settings.CreditRequests, FenceWithin: int64(time.Second)}
 	info.Pairs[mem.Host][mem.Host] = true
 	return info

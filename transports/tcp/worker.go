@@ -139,6 +139,10 @@ func (t *Transport) work() {
 	}
 }
 
+// spinBytes is the longest burst after which looking for the next one pays. Between the pieces of much payload a sleep
+// costs less than looks: the sender is busy filling the socket, and wants the core.
+const spinBytes = 64 << 10
+
 // serve handles an event of a lane. Whoever reads the lane meanwhile arms it afterwards.
 func (t *Transport) serve(w *worker, l *lane, events uint32, alone bool) {
 	l.take(false)
@@ -153,10 +157,12 @@ func (t *Transport) serve(w *worker, l *lane, events uint32, alone bool) {
 		return
 	}
 	l.take(true)
-	open := true
+	open, bulk := true, false
 	for turns := 0; open && turns < 64; turns++ {
 		var n int
-		if n, open = l.drain(w, workerBudget); n == 0 && open && alone && l.serving {
+		n, open = l.drain(w, workerBudget)
+		bulk = bulk || n > spinBytes || l.rx.stage == wantPayload
+		if n == 0 && open && alone && l.serving && !bulk {
 			n, open = t.spin(w, l)
 		}
 		w.flush()
