@@ -45,6 +45,7 @@ class Batch:
         self._notify = None if notify is None else moving.Packed(notify)
         self._keep: list[object] = []  # the operands of every move
         self._requests = 0
+        self._integrity = integrity
         moving.word(WRITE, priority, hint, stream, integrity)
         self._builder = int(engine._call("pybind_Builder"))
 
@@ -116,7 +117,7 @@ class Batch:
     def _word(self, op: int, priority: int | None = None, hint: Hint = None) -> int:
         self._check_open()
         chosen = self._priority if priority is None else priority
-        return moving.word(op, chosen, self._hint if hint is None else hint, None, None)
+        return moving.word(op, chosen, self._hint if hint is None else hint, None, self._integrity)
 
     def _move(self, op: int, local: Any, remote: Any, priority: int | None, timeout: float | None, hint: Hint) -> None:
         head = self._word(op, priority, hint)

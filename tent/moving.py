@@ -29,6 +29,7 @@ Hint = TransportType | str | int | None
 Begun = tuple[int, int, tuple[object, ...]]
 
 READ, WRITE = 0, 1
+CHECKED = 1 << 32  # slices carry a checksum
 
 NAME_MAX = 255
 MESSAGE_MAX = 64 << 10
@@ -59,18 +60,17 @@ def transport_number(hint: Any) -> int:
 
 
 def word(op: int, priority: int, hint: Any, stream: Any, integrity: Any) -> int:
-    """The first word of a request: op | class << 8 | hint << 16."""
+    """The first word of a request: op | class << 8 | hint << 16 | checked << 32."""
     if stream is not None:
         raise NotImplementedError("stream= is not in this version", hint="submit when the source is ready")
-    if integrity is not None:
-        if integrity != "crc32c":
-            raise InvalidArgumentError(f'integrity is {integrity!r}: it must be "crc32c" or None')
-        raise NotImplementedError('integrity="crc32c" is not in this version', hint="leave it out")
+    if integrity not in (None, "crc32c"):
+        raise InvalidArgumentError(f'integrity is {integrity!r}: it must be "crc32c" or None')
     if priority not in (0, 1, 2):
         raise InvalidArgumentError(
             f"priority is {priority!r}: it must be PRIO_HIGH (0), PRIO_MEDIUM (1) or PRIO_LOW (2)"
         )
-    return op | int(priority) << 8 | transport_number(hint) << 16
+    checked = 0 if integrity is None else CHECKED
+    return op | int(priority) << 8 | transport_number(hint) << 16 | checked
 
 
 def deadline(timeout: float | None) -> int:
@@ -186,7 +186,7 @@ def pages(
     arguments = array("Q", _head(head, deadline_ns))
     arguments.extend((builder, local_grid._id, remote_grid._id, here.n))
     _extend(arguments, here, there)
-    _finish(arguments, notify)
+    _finish(arguments, notify, head)
     answer = engine._call("pybind_Pages", arguments.buffer_info()[0])
     return answer, -1, (local, local_grid, remote, remote_grid)
 
@@ -235,7 +235,7 @@ def ranges(
     arguments = array("Q", _head(head, deadline_ns))
     arguments.extend((builder, own.address, own.size, segment, region, offset, size, columns[0].n))
     _extend(arguments, *columns)
-    _finish(arguments, notify)
+    _finish(arguments, notify, head)
     answer = engine._call("pybind_Ranges", arguments.buffer_info()[0])
     return answer, -1, (own, remote)
 
@@ -250,8 +250,9 @@ def _extend(arguments: array[int], *columns: indexes.Index) -> None:
         arguments.extend((column.address, column.code, column.stride & 0xFFFFFFFFFFFFFFFF))
 
 
-def _finish(arguments: array[int], notify: Packed | None) -> None:
-    arguments.extend((*notify.addresses, 1) if notify is not None else (0, 0, 0, 0, 0))
+def _finish(arguments: array[int], notify: Packed | None, head: int) -> None:
+    flags = 2 if head & CHECKED else 0
+    arguments.extend((*notify.addresses, flags | 1) if notify is not None else (0, 0, 0, 0, flags))
 
 
 class Packed:

@@ -24,6 +24,7 @@ type batch struct {
 	watched bool
 	freeing bool
 	waiters []*waiter
+	rows    uint64    // tasks that are one page of a grid together
 	uses    []*region // each with one use taken
 }
 
@@ -194,6 +195,7 @@ func (e *Engine) enqueue(id dispatch.BatchID, c *call) (int, *errs.Error) {
 		b.started = now
 	}
 	e.totals[id.Slot()].Add(c.total)
+	b.rows = max(1, c.rows)
 	if b.ended || !b.counted {
 		b.ended, b.counted = false, true
 		e.active++
@@ -397,21 +399,30 @@ func (e *Engine) Summary(id dispatch.BatchID) (dispatch.Summary, error) {
 	return sum, nil
 }
 
-// Failed writes the indexes of tasks that did not complete into out, as far as they fit, and returns how many there are.
+// Failed writes the indexes of tasks (of pages, for a transfer of pages with rows) that did not complete into out, as far
+// as they fit, and returns how many there are.
 func (e *Engine) Failed(id dispatch.BatchID, out []uint64) (n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	b, err := e.lookup(id)
+	if err != nil {
+		return 0
+	}
 	sum, err := e.core.Summary(id)
 	if err != nil {
 		return 0
 	}
+	last := uint64(1<<64 - 1)
 	for i := range sum.Tasks {
-		if s, err := e.core.Status(id, i); err == nil && s.State.Terminal() && s.State != dispatch.Completed {
-			if n < len(out) {
-				out[n] = uint64(i)
-			}
-			n++
+		s, err := e.core.Status(id, i)
+		page := uint64(i) / max(1, b.rows)
+		if err != nil || !s.State.Terminal() || s.State == dispatch.Completed || page == last {
+			continue
 		}
+		if last = page; n < len(out) {
+			out[n] = page
+		}
+		n++
 	}
 	return n
 }

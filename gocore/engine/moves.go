@@ -44,6 +44,7 @@ type Note struct{ Name, Message []byte }
 type call struct {
 	specs []dispatch.TaskSpec
 	total uint64    // bytes of specs
+	rows  uint64    // tasks that are one page together; 0 is 1
 	uses  []*region // each once
 	note  *note
 

@@ -146,6 +146,9 @@ func (e *Engine) Pages(r *PagesRequest) (dispatch.BatchID, error) {
 	c := newCall()
 	defer c.free()
 	err := c.pages(e, r)
+	if g, missing := e.grids.get(r.Local); missing == nil {
+		c.rows = g.layout.Rows
+	}
 	runtime.KeepAlive(r) // and with it the index slices, which are read by address
 	if err != nil {
 		return 0, err

@@ -267,3 +267,36 @@ def test_every_class_and_hint_moves_bytes(pair: Callable[..., Pair]) -> None:
         for hint in ("tcp", tent.TransportType.TCP, 7):
             both.near.write(both.local, both.remote, hint=hint).result(10)
     both.check()
+
+
+def test_checksums_go_with_every_form(pair: Callable[..., Pair]) -> None:
+    both = pair(1 << 20)
+    page = 4096
+    assert both.near.write(both.local[0:70_001], both.remote[0:70_001], integrity="crc32c").result(10) == 70_001
+    both.theirs.put(0, both.mine.model[0:70_001])
+    src, dst = [3, 200, 17], [40, 41, 99]
+    both.near.write_pages(both.local, src, both.remote, dst, page_bytes=page, integrity="crc32c").result(10)
+    for s, d in zip(src, dst):
+        both.theirs.put(d * page, both.mine.model[s * page : (s + 1) * page])
+    both.near.write_ranges(both.local, [5], both.remote, [900_000], [1234], integrity="crc32c").result(10)
+    both.theirs.put(900_000, both.mine.model[5:1239])
+    with both.near.batch(integrity="crc32c") as batch:
+        batch.write(both.local[0:10], both.remote[800_000:800_010])
+        batch.submit().result(10)
+    both.theirs.put(800_000, both.mine.model[0:10])
+    both.check()
+    assert both.near.read(both.local[:], both.remote[:], integrity="crc32c").result(10) == 1 << 20
+    both.mine.put(0, both.theirs.model)
+    both.check()
+
+
+def test_an_own_region_that_peers_may_not_touch_is_a_remote_operand_here(
+    engines: Callable[..., tent.Engine], keep: Any
+) -> None:
+    near = engines()
+    mine, theirs = Memory(10_000, 1), Memory(10_000, 2)
+    here, there = keep(near.register(mine.view)), keep(near.register(theirs.view))
+    assert near.write(here[0:9000], there[1000:10_000]).result(10) == 9000
+    theirs.put(1000, mine.model[0:9000])
+    theirs.check()
+    mine.check()

@@ -36,7 +36,6 @@ MOVES: list[tuple[str, type[Exception], str, Callable[[Pair], object]]] = [
     ("transport number", INVALID, "names no transport", lambda p: p.near.write(p.local, p.remote, hint=99)),
     ("hint not built", tent.TentError, "", lambda p: p.near.write(p.local, p.remote, hint="rdma")),
     ("integrity", INVALID, "integrity", lambda p: p.near.write(p.local, p.remote, integrity="md5")),
-    ("integrity later", NotImplementedError, "crc32c", lambda p: p.near.write(p.local, p.remote, integrity="crc32c")),
     ("stream later", NotImplementedError, "stream", lambda p: p.near.write(p.local, p.remote, stream=1)),
     ("notify", INVALID, "notify", lambda p: p.near.write(p.local, p.remote, notify="done")),  # type: ignore[arg-type]
     ("name too long", INVALID, "255", lambda p: p.near.write(p.local, p.remote, notify=("n" * 256, ""))),

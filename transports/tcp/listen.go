@@ -148,6 +148,7 @@ func (l *lane) greetingCame() *errs.Error {
 		return err
 	}
 	l.rx.greeted = true
+	l.own = a.peer.Incarnation == l.t.self.Incarnation
 	l.acquainted()
 	l.armMu.Lock()
 	if !l.gone {

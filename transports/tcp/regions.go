@@ -80,13 +80,14 @@ func (t *regions) find(key uint64) *region {
 	return nil
 }
 
-// locate checks what a peer asks for and returns the address, or the code of the refusal.
-func (t *regions) locate(key, offset uint64, length uint32, write bool) (uintptr, errs.Code) {
+// locate checks what a peer asks for and returns the address, or the code of the refusal. Permissions are for others: our
+// own engine (own) may reach all that it has registered.
+func (t *regions) locate(key, offset uint64, length uint32, write, own bool) (uintptr, errs.Code) {
 	r := t.find(key)
 	switch {
 	case r == nil || r.revoked.Load():
 		return 0, errs.AddressNotRegistered
-	case !r.allows.Allows(write) || (write && r.fixed):
+	case !own && !r.allows.Allows(write) || write && r.fixed:
 		return 0, errs.PermissionDenied
 	case !mem.Contains(r.size, offset, uint64(length)):
 		return 0, errs.InvalidArgument

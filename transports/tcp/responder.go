@@ -88,7 +88,7 @@ func (l *lane) lookWrite(i int) {
 		if i == x.i && x.at > 0 && x.place[i] == 0 {
 			continue // it was refused in its middle, and stays so
 		}
-		addr, code := l.t.regions.locate(r.id, r.offset, r.length, true)
+		addr, code := l.t.regions.locate(r.id, r.offset, r.length, true, l.own)
 		verdict := uint32(code)
 		if len(l.in.bars) > 0 && l.in.bars[r.id] != 0 {
 			verdict = uint32(errs.AddressNotRegistered)

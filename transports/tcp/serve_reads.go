@@ -101,7 +101,7 @@ func (l *lane) formData(x *transmitter) {
 			if j == nil || (bytes > 0 && j.checked != x.checked) {
 				break
 			}
-			addr, code := l.t.regions.locate(j.key, j.offset, j.length, false)
+			addr, code := l.t.regions.locate(j.key, j.offset, j.length, false, l.own)
 			if j.refused != errs.OK {
 				code = j.refused
 			}
