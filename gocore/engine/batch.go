@@ -85,7 +85,7 @@ func (e *Engine) NewBatch(capacity int) (dispatch.BatchID, error) {
 		return 0, errs.New(errs.InvalidArgument, "batch", "capacity %d is not at least 1", capacity)
 	}
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	defer e.let()
 	id, err := e.newBatch(capacity)
 	if err != nil {
 		return 0, err
@@ -156,8 +156,7 @@ func (e *Engine) quieten(c *call) bool {
 // launch sends what was just enqueued, as far as the rails take it. The caller holds e.mu, which is released.
 func (e *Engine) launch(quiet bool) {
 	e.step()
-	e.unlock()
-	e.turn()
+	e.let()
 	if quiet {
 		e.armAll()
 	}
@@ -307,7 +306,7 @@ func (e *Engine) notified(id dispatch.BatchID, cause *errs.Error, now clock.Time
 // FreeBatch gives a batch back; while tasks are pending it goes when the last has ended. Its id is stale at once.
 func (e *Engine) FreeBatch(id dispatch.BatchID) error {
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	defer e.let()
 	b, err := e.lookup(id)
 	if err != nil {
 		return err
@@ -336,21 +335,21 @@ func (e *Engine) Cancel(id dispatch.BatchID, task int) (int, error) {
 	e.mu.Lock()
 	b, err := e.lookup(id)
 	if err != nil {
-		e.mu.Unlock()
+		e.let()
 		return 0, err
 	}
 	first, n := task, 1
 	if task < 0 {
 		all, err := e.core.Summary(id)
 		if err != nil {
-			e.mu.Unlock()
+			e.let()
 			return 0, err
 		}
 		first, n = 0, all.Tasks
 	}
 	asked, err := e.core.Cancel(id, first, n, clock.Now())
 	if err != nil {
-		e.mu.Unlock()
+		e.let()
 		return 0, err
 	}
 	if task < 0 && b.note != nil && b.note.queued && !b.note.taken && b.failure == nil {
@@ -361,15 +360,14 @@ func (e *Engine) Cancel(id dispatch.BatchID, task int) (int, error) {
 		}
 	}
 	e.step()
-	e.unlock()
-	e.turn()
+	e.let()
 	return asked, nil
 }
 
 // Status of one task.
 func (e *Engine) Status(id dispatch.BatchID, task int) (dispatch.Status, error) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	defer e.let()
 	if _, err := e.lookup(id); err != nil {
 		return dispatch.Status{}, err
 	}
@@ -383,7 +381,7 @@ func (e *Engine) Status(id dispatch.BatchID, task int) (dispatch.Status, error) 
 // Summary of a batch; State is Pending until a notification that belongs to it was taken.
 func (e *Engine) Summary(id dispatch.BatchID) (dispatch.Summary, error) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	defer e.let()
 	b, err := e.lookup(id)
 	if err != nil {
 		return dispatch.Summary{}, err
@@ -403,7 +401,7 @@ func (e *Engine) Summary(id dispatch.BatchID) (dispatch.Summary, error) {
 // as they fit, and returns how many there are.
 func (e *Engine) Failed(id dispatch.BatchID, out []uint64) (n int) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	defer e.let()
 	b, err := e.lookup(id)
 	if err != nil {
 		return 0
@@ -430,7 +428,7 @@ func (e *Engine) Failed(id dispatch.BatchID, out []uint64) (n int) {
 // Elapsed is the time from the first submit to the end, or to now.
 func (e *Engine) Elapsed(id dispatch.BatchID) time.Duration {
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	defer e.let()
 	b, err := e.lookup(id)
 	if err != nil || b.started == 0 {
 		return 0
@@ -446,7 +444,7 @@ func (e *Engine) Watch(id dispatch.BatchID) error {
 	e.mu.Lock()
 	b, err := e.lookup(id)
 	if err != nil {
-		e.mu.Unlock()
+		e.let()
 		return err
 	}
 	if b.ended {
@@ -455,6 +453,6 @@ func (e *Engine) Watch(id dispatch.BatchID) error {
 	} else {
 		b.watched = true
 	}
-	e.unlock()
+	e.let()
 	return nil
 }

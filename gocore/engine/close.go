@@ -32,7 +32,7 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	until := clock.Now().Add(timeout)
 	e.mu.Lock()
 	e.closing = true
-	e.mu.Unlock()
+	e.let()
 	if !cancel {
 		e.drained(timeout)
 	}
@@ -58,7 +58,7 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 		w.close()
 	}
 	e.waiters = nil
-	e.mu.Unlock()
+	e.let()
 	if left > 0 {
 		held = append(held, fmt.Sprintf("%d slices whose completion never came", left))
 	}
@@ -82,7 +82,7 @@ func (e *Engine) drained(timeout time.Duration) {
 	for {
 		e.mu.Lock()
 		n := e.active
-		e.mu.Unlock()
+		e.let()
 		if n == 0 {
 			return
 		}
@@ -108,8 +108,7 @@ func (e *Engine) cancelAll() {
 		}
 	}
 	e.step()
-	e.unlock()
-	e.turn()
+	e.let()
 }
 
 func (e *Engine) cancelBatch(id dispatch.BatchID) *errs.Error {

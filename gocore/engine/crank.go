@@ -160,6 +160,13 @@ func (e *Engine) unlock() {
 	}
 }
 
+// let releases e.mu for whoever is not turning the crank anyway. Every holder owes the second look: who failed to get the
+// mutex meanwhile relies on it.
+func (e *Engine) let() {
+	e.unlock()
+	e.turn()
+}
+
 func (e *Engine) everyOutbox() (all []*outbox) {
 	for _, rails := range e.outboxes {
 		for _, o := range rails {

@@ -45,7 +45,7 @@ func (e *Engine) Explain(op transport.Op, source uintptr, at Remote) (*Explanati
 	}
 	out := &Explanation{Routes: []ExplainedRoute{}, Rejected: []ExplainedRejected{}}
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	defer e.let()
 	for i := range c.plan.Routes {
 		r := &c.plan.Routes[i]
 		route := ExplainedRoute{Transport: e.ports[r.Transport].name, Hops: len(r.Hops), Rails: []string{}}
@@ -95,7 +95,7 @@ func (e *Engine) snapshot() *metrics.Snapshot {
 	e.notes.mu.Unlock()
 
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	defer e.let()
 	s.Batches, s.PendingRequests = e.core.Batches(), e.core.Pending()
 	for i, p := range e.ports {
 		t := &s.Transports[i]

@@ -122,7 +122,7 @@ func (p *peer) attach() (gone []func()) {
 			e.linkPorts = append(e.linkPorts, nil)
 		}
 		e.linkPorts[id] = port
-		e.mu.Unlock()
+		e.let()
 		links[i] = attachment{link: link, id: id}
 		if cause := port.attached(link, id, p); cause != nil {
 			gone = append(gone, func() { e.peerGone(p, cause) })
@@ -319,7 +319,7 @@ func (p *peer) detach() {
 		e.core.DropLink(a.id, cause, clock.Now())
 		e.leaving = append(e.leaving, a.id)
 		e.step()
-		e.unlock()
+		e.let()
 	}
 	e.planEpoch.Add(1)
 	e.turn()

@@ -307,7 +307,7 @@ func (e *Engine) CloseRegion(ctx context.Context, id mem.RegionID) error {
 	err := e.revoke(ctx, r, nil, false)
 	e.mu.Lock()
 	e.record(&event.Event{Kind: event.RegionClosed, Rail: r.Name, Err: errs.From("close region", err)})
-	e.unlock()
+	e.let()
 	r.unuse()
 	return err
 }

@@ -151,7 +151,7 @@ func (e *Engine) opened(h *handle) SegmentID {
 	e.segments.mu.Unlock()
 	e.mu.Lock()
 	e.record(&event.Event{Kind: event.SegmentOpened, Peer: h.peer.identity.Address})
-	e.unlock()
+	e.let()
 	return h.id
 }
 
@@ -215,7 +215,7 @@ func (e *Engine) CloseSegment(id SegmentID) error {
 	e.leavePeer(h.peer)
 	e.mu.Lock()
 	e.record(&event.Event{Kind: event.SegmentClosed, Peer: h.peer.identity.Address})
-	e.unlock()
+	e.let()
 	return nil
 }
 

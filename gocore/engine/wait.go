@@ -98,12 +98,12 @@ func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
 	e.mu.Lock()
 	b, err := e.lookup(id)
 	if err != nil || b.ended {
-		e.mu.Unlock()
+		e.let()
 		return e.page.state(id)
 	}
 	w := e.newWaiter()
 	b.waiters = append(b.waiters, w)
-	e.mu.Unlock()
+	e.let()
 
 	if e.parkInKernel(id, w, until) {
 		e.armAll()
@@ -154,7 +154,7 @@ func (e *Engine) leave(id dispatch.BatchID, w *waiter) {
 	default:
 	}
 	e.putWaiter(w)
-	e.mu.Unlock()
+	e.let()
 }
 
 // part takes a waiter out of a batch's list. The caller holds e.mu.
@@ -214,7 +214,7 @@ func (e *Engine) parkAny(ids []dispatch.BatchID, need int, timeout time.Duration
 			ended++
 		}
 	}
-	e.mu.Unlock()
+	e.let()
 	if ended < need {
 		w.timer.Reset(timeout)
 		select {
@@ -227,7 +227,7 @@ func (e *Engine) parkAny(ids []dispatch.BatchID, need int, timeout time.Duration
 	for _, id := range ids {
 		e.part(id, w)
 	}
-	e.mu.Unlock()
+	e.let()
 	e.leave(0, w)
 }
 

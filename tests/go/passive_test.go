@@ -50,7 +50,23 @@ func TestWhoOnlyWatchesHearsOfEveryEnd(t *testing.T) {
 		offer(t, here, own, "")
 		offer(t, there, theirs, "kv")
 		at := segment(t, here, there, "kv")
-		for i := range 4000 {
+		// Somebody looks all the time: an end that comes while the engine's mutex is held must not be left behind.
+		looked, err := here.NewBatch(1)
+		require.NoError(t, err)
+		stop, done := make(chan struct{}), make(chan struct{})
+		defer func() { close(stop); <-done }()
+		go func() {
+			defer close(done)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					here.Elapsed(looked)
+				}
+			}
+		}()
+		for i := range 2000 {
 			length := uint64(4096)
 			if i%50 == 0 {
 				length = 1 << 20
