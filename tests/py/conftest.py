@@ -16,6 +16,13 @@ import tent
 T = TypeVar("T")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The tests run in a folder of their own: in the checkout, programs that they start would import the sources there
+    instead of the installed package."""
+    os.chdir(tmp_path_factory.mktemp("elsewhere"))
+
+
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """A new seed for each run; printed when the test fails. TENT_SEED repeats one."""
