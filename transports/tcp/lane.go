@@ -22,6 +22,7 @@ type lane struct {
 	id      uint64 // the initiator's number of it, never used twice
 	fd      int    // for who holds readMu, writeMu or armMu; -1 once gone
 	serving bool
+	near    bool // responder: the initiator is on our own host; set before any payload
 	own     bool // responder: the initiator is our own engine; set before any payload
 
 	link  *link    // initiator

@@ -148,11 +148,11 @@ func (l *lane) greetingCame() *errs.Error {
 		return err
 	}
 	l.rx.greeted = true
-	l.own = a.peer.Incarnation == l.t.self.Incarnation
+	l.own, l.near = a.peer.Incarnation == l.t.self.Incarnation, a.peer.MachineID == l.t.self.MachineID
 	l.acquainted()
 	l.armMu.Lock()
 	if !l.gone {
-		setCongestion(l.fd, l.t.settings.Congestion, a.peer.MachineID == l.t.self.MachineID)
+		setCongestion(l.fd, l.t.settings.Congestion, l.near)
 	}
 	l.armMu.Unlock()
 	l.answerOrEnd(header{kind: kindWelcome, seq: l.t.self.Incarnation})

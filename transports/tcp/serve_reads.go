@@ -4,8 +4,19 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// dataBytes is the payload of one DATA frame: what a more urgent READ, an acknowledgement or a revocation waits for.
-const dataBytes = 256 << 10
+// The payload of one DATA frame is what a more urgent READ, an acknowledgement or a revocation waits for: a fraction of a
+// millisecond on a network of 10 Gbit/s, and of a copy on our own host, where fewer frames cost less.
+const (
+	dataBytes     = 256 << 10
+	dataBytesNear = 1 << 20
+)
+
+func (l *lane) dataMost() int {
+	if l.near {
+		return dataBytesNear
+	}
+	return dataBytes
+}
 
 // readJob is a READ slice that a peer has asked for.
 type readJob struct {
@@ -94,9 +105,9 @@ func (l *lane) formData(x *transmitter) {
 	if q.count == 0 {
 		return
 	}
-	head, bytes := x.head[:headerBytes], 0
+	head, bytes, most := x.head[:headerBytes], 0, l.dataMost()
 	for c := range q.byClass {
-		for f := &q.byClass[c]; bytes < dataBytes && x.slices < recordsMax; {
+		for f := &q.byClass[c]; bytes < most && x.slices < recordsMax; {
 			j := f.front()
 			if j == nil || (bytes > 0 && j.checked != x.checked) {
 				break
@@ -110,7 +121,7 @@ func (l *lane) formData(x *transmitter) {
 				q.pop(f, j)
 				continue
 			}
-			size := min(int(j.length-j.sent), dataBytes-bytes)
+			size := min(int(j.length-j.sent), most-bytes)
 			n := len(head)
 			head = head[:n+recordBytes]
 			record{id: j.seq, offset: uint64(j.sent), length: uint32(size)}.put(head[n:])
