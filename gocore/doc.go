@@ -30,7 +30,7 @@
 // Engine.mu guards the core and what mirrors it. It is never held while a transport, the control plane or a callback is
 // called. Whoever has work takes it by TryLock and turns the crank (engine/crank.go); who fails leaves the work in the inbox
 // for the holder. The engine's own goroutines are: progress (deadlines, and what callers left), one a region that is being
-// given back, one a peer whose notification must be repeated. Transports own theirs; the control plane has gRPC's.
+// given back, one a peer whose notification goes over the control plane. Transports own theirs; the control plane has gRPC's.
 //
 // # The end of things
 //
@@ -42,8 +42,13 @@
 //
 //   - A withdrawal goes through the rail's outbox like a submission (engine/outbox.go), so it cannot overtake the slice
 //     that it withdraws on the way to the transport. 2026-11-21
-//   - Poller has no Fd: a waiter that finds nothing parks on its batch, and the transport's own readers, armed again by
-//     Arm, are the ones who sleep in the kernel. One descriptor a transport would have to be merged by another epoll. 2026-11-21
+//   - Poller has Park instead of Fd: the transport knows which of its sockets owe an answer, sleeps on those together with a
+//     descriptor by which the engine wakes it, and leaves the others to its own readers. A descriptor for everything would
+//     wake the waiter for everybody's bytes, and the readers beside it. 2026-11-21
+//   - Whoever held the engine's mutex, even only to look, looks at the inbox afterwards (Engine.let): a completion that found
+//     the mutex taken by a look was left behind otherwise. 2026-11-21
+//   - A step cuts at most 64 slices and is due again at once, so that the first of many are on their way while the next
+//     are cut. 2026-11-21
 //   - Queues are per link and class, not per peer and class: a task's current route names its link, and links of several
 //     transports to one peer share what must be shared, the open withdrawals. 2026-11-21
 //   - Merging happens when a slice is cut, not when requests are submitted: a slice may span neighbouring tasks, and each
