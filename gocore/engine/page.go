@@ -41,8 +41,12 @@ func (p *page) cell(slot uint32) *cell {
 	return (*cell)(mem.Pointer(p.addr + uintptr(slot)*cellBytes))
 }
 
-// state returns the batch's state as the page has it; a batch that has been freed since is INVALID.
+// state returns the batch's state as the page has it; a batch that has been freed since, and an id that never was one, is
+// INVALID.
 func (p *page) state(b dispatch.BatchID) dispatch.State {
+	if uintptr(b.Slot()) >= p.size/cellBytes {
+		return dispatch.Invalid
+	}
 	word := atomic.LoadUint64(&p.cell(b.Slot()).word)
 	if uint32(word>>32) != uint32(b>>32) {
 		return dispatch.Invalid

@@ -119,6 +119,8 @@ func TestStaleIdsAreErrorsNeverSomebodyElse(t *testing.T) {
 		require.Error(t, call(), name)
 	}
 	require.Equal(t, dispatch.Invalid, e.Wait(a, time.Second), "waiting for a freed batch returns at once")
+	require.Equal(t, dispatch.Invalid, e.Wait(1<<64-1, time.Second), "an id that never was one")
+	require.Equal(t, 2, e.WaitMany([]dispatch.BatchID{a, 1<<64 - 1}, 2, time.Second))
 	require.NoError(t, e.FreeBatch(b))
 	s, err := e.OpenSegment(context.Background(), "")
 	require.NoError(t, err)
