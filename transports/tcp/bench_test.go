@@ -120,7 +120,7 @@ var shapes = []struct {
 	{transport.Write, 64 << 20, 1}, {transport.Read, 64 << 20, 1},
 }
 
-// BenchmarkMove gives p50 and p99 of rounds between two processes over loopback; compare with testdata/cpeer.c.
+// BenchmarkMove gives p50 and p99 of rounds between two processes over loopback; make bench compares with plain programs.
 func BenchmarkMove(b *testing.B) {
 	for _, s := range shapes {
 		b.Run(fmt.Sprintf("%v/%dx%d", s.op, s.count, s.size), func(b *testing.B) {

@@ -79,7 +79,7 @@
 // One system call costs 0.2 to 0.3 µs, a loopback send some 4 µs, a copy by the kernel 0.1 µs/KiB on each side. A slice
 // costs some 50 ns on each side besides: a ring entry, a record of 24 bytes, a region lookup, an iovec. So 64 slices of
 // 4 KiB are one send of 256 KiB (about 40 µs), bulk is bound by the two copies (about 0.25 CPU-seconds a GB for both ends
-// together), and a small slice by two sends and two receives. BenchmarkMove measures them; testdata/cpeer.c is its
+// together), and a small slice by two sends and two receives. BenchmarkMove measures them; tests/bench/cpeer.c is its
 // measure. A checked slice is read once more on each side, at 20 GB/s (BenchmarkChecksum).
 //
 // # Choices
