@@ -7,6 +7,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // The rule of quiescence: a task ends when its bytes are acknowledged or given up and no slice of any of its attempts is
@@ -124,9 +125,33 @@ func (c *Core) finish(t *task, now clock.Time) {
 func (c *Core) fenceBounds(now clock.Time) {
 	for i := range c.ending {
 		for t := c.ending[i].first(); t != nil && t.progress.Add(c.fenceBound(i)) <= now; t = c.ending[i].first() {
+			if unasked(t) {
+				t.watch.leave()
+				t.progress = now
+				c.ending[i].pushBack(&t.watch, t)
+				continue
+			}
 			c.endDirty(t, now)
 		}
 	}
+}
+
+// Asked says that Transport.Withdraw has returned for these slices. From then on a transport does not read their local
+// end any more, so a task that must end dirty may: not before, however long the thread that was to withdraw has slept.
+func (c *Core) Asked(slices []*transport.Slice) {
+	for _, s := range slices {
+		attemptOf(s).asked = true
+	}
+}
+
+// unasked reports whether a withdrawal of the task is still on its way to its transport.
+func unasked(t *task) bool {
+	for p := t.pieces.first(); p != nil; p = p.mine.after() {
+		if a := p.attempt; a != nil && a.withdrawn && !a.asked {
+			return true
+		}
+	}
+	return false
 }
 
 // endDirty ends a task although slices of it are out. They stay with their attempts as open withdrawals: nothing goes to

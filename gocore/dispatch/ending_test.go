@@ -81,6 +81,23 @@ func TestTheFenceBoundEndsDirtyAndHoldsThePeer(t *testing.T) {
 	require.Equal(t, Completed, r.status(held).State)
 }
 
+func TestNoTaskEndsBeforeItsWithdrawalHasReachedTheTransport(t *testing.T) {
+	r := newRig(t, Options{FenceNetwork: 100 * ms})
+	r.asleep = true // the thread that was to call Withdraw; until it has, the source may be read
+	b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20)), High, kib, r.now.Add(10*ms))
+	r.wait(10 * ms)
+	asked := r.asked
+	require.Len(t, asked, 1)
+	for range 5 {
+		r.wait(100 * ms)
+		require.Equal(t, Pending, r.status(b).State, "the source is not quiet yet")
+	}
+	r.core.Asked(asked)
+	r.wait(100 * ms)
+	require.Equal(t, TimedOut, r.status(b).State)
+	require.True(t, r.status(b).Dirty)
+}
+
 func TestAHeldPeerIsWaitedForWithALimit(t *testing.T) {
 	r := newRig(t, Options{Stall: 10 * time.Second})
 	p := to(r.core, r.link(1, 0, 2, 1<<20))

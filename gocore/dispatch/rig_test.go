@@ -25,6 +25,7 @@ type rig struct {
 	now    clock.Time
 	out    []*transport.Slice // handed out and not completed, in order
 	asked  []*transport.Slice // of the last step: withdrawals
+	asleep bool               // who should hand the withdrawals to the transport
 	fenced []transport.Rail   // of the last step
 	events []event.Event      // of all steps
 	ended  []BatchID          // of all steps
@@ -88,6 +89,9 @@ func (r *rig) step() []*transport.Slice {
 	}
 	for _, p := range e.Withdraw {
 		r.asked = append(r.asked, p.Slices...)
+		if !r.asleep {
+			r.core.Asked(p.Slices)
+		}
 	}
 	for _, p := range e.Fence {
 		r.fenced = append(r.fenced, p.Rail)

@@ -84,6 +84,7 @@ type attempt struct {
 	started         clock.Time
 	out             bool // handed out, not completed
 	withdrawn       bool
+	asked           bool // and the transport has been told: the local end is quiet
 	abandoned       bool
 	open            bool // outlived its task: an open withdrawal of the peer
 }

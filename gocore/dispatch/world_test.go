@@ -180,6 +180,7 @@ func (w *world) step() {
 		for _, s := range effects.Withdraw[i].Slices {
 			w.withdraw(s)
 		}
+		w.core.Asked(effects.Withdraw[i].Slices)
 	}
 	for i := range effects.Fence {
 		w.fence(&effects.Fence[i])

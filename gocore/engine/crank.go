@@ -56,12 +56,14 @@ func (e *Engine) step() {
 	if e.inbox.filled.Load() {
 		e.inbox.swap(&e.taken)
 		e.core.Refuse(e.taken.refused, now)
+		e.core.Asked(e.taken.asked)
 		e.core.Complete(e.taken.completions, now)
 		for i := range e.taken.notices {
 			e.hear(&e.taken.notices[i], now)
 		}
 		clear(e.taken.completions)
 		clear(e.taken.refused)
+		clear(e.taken.asked)
 		clear(e.taken.notices)
 	}
 	effects := e.core.Step(now)

@@ -21,6 +21,7 @@ type inbox struct {
 	mu          sync.Mutex
 	completions []transport.Completion
 	refused     []*transport.Slice
+	asked       []*transport.Slice // whose withdrawal the transport has been told
 	notices     []notice
 }
 
@@ -61,6 +62,13 @@ func (b *inbox) refuse(list []*transport.Slice) {
 	b.mu.Unlock()
 }
 
+func (b *inbox) withdrew(list []*transport.Slice) {
+	b.mu.Lock()
+	b.asked = append(b.asked, list...)
+	b.filled.Store(true)
+	b.mu.Unlock()
+}
+
 func (b *inbox) notice(n notice) {
 	b.mu.Lock()
 	b.notices = append(b.notices, n)
@@ -73,6 +81,7 @@ func (b *inbox) swap(spare *inbox) {
 	b.mu.Lock()
 	b.completions, spare.completions = spare.completions[:0], b.completions
 	b.refused, spare.refused = spare.refused[:0], b.refused
+	b.asked, spare.asked = spare.asked[:0], b.asked
 	b.notices, spare.notices = spare.notices[:0], b.notices
 	b.filled.Store(false)
 	b.mu.Unlock()

@@ -80,6 +80,7 @@ func (o *outbox) carryOut(d *order, slices []*transport.Slice) {
 		}
 	case orderWithdraw:
 		o.port.transport.Withdraw(slices)
+		o.engine.inbox.withdrew(slices)
 	case orderFence:
 		o.port.transport.Fence(d.rail)
 	}

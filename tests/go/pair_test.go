@@ -38,6 +38,11 @@ func openSim() func(testing.TB, map[string]any) *engine.Engine {
 			n = sim.NewInline(1)
 			networks[t.Name()] = n
 		}
+		if settings == nil {
+			settings = map[string]any{}
+		}
+		// Here Submit carries out all that follows from it, so a withdrawal behind it may wait long under load.
+		settings["fence_timeout_host_ms"] = 20_000
 		return open(t, settings, []string{"sim"}, func(*config.Config) []engine.Plug {
 			return []engine.Plug{{Factory: sim.Factory{Settings: sim.Settings{Network: n, Rails: 2}}}}
 		})

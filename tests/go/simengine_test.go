@@ -170,7 +170,9 @@ func (e *simEngine) crank(r *simRun) bool {
 	}
 	for i := range effects.Withdraw {
 		p := &effects.Withdraw[i]
-		e.transports[p.Transport].Withdraw(append([]*transport.Slice(nil), p.Slices...))
+		list := append([]*transport.Slice(nil), p.Slices...)
+		e.transports[p.Transport].Withdraw(list)
+		e.core.Asked(list)
 	}
 	for i := range effects.Fence {
 		e.transports[effects.Fence[i].Transport].Fence(effects.Fence[i].Rail)
