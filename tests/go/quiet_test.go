@@ -111,10 +111,12 @@ func TestARegionThatWasClosedIsNotTouchedAnyMore(t *testing.T) {
 				}
 			}
 			destination.check(t)
-			_, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(source), Length: size,
+			id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(source), Length: size,
 				Remote: engine.Remote{Segment: kv}})
-			if err == nil {
-				continue // planned before the owner's news; the transport refuses it
+			if err == nil { // planned before the owner's news: its transport refuses
+				sum := ended(t, here, id)
+				require.Equal(t, dispatch.Failed, sum.State)
+				err = sum.Err
 			}
 			require.Equal(t, errs.AddressNotRegistered, errs.CodeOf(err), "%v", err)
 		}
