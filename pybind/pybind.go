@@ -100,7 +100,8 @@ func toJSON(v any) string {
 }
 
 func init() {
-	// Threads that come from Python hold a P while they are away in Python, and readers hold one in a system call. With
-	// only as many Ps as cores a call can find none free and wait for the runtime's monitor, up to 10 ms.
+	// Threads that come from Python hold a P while they are away in Python, and readers hold one in a system call, until
+	// the runtime's monitor takes it. With only as many Ps as cores a call can find none free: 4 KiB from Python took
+	// 29 µs on two cores with two Ps, 22 with four.
 	runtime.GOMAXPROCS(max(4, runtime.NumCPU()+2))
 }
