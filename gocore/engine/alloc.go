@@ -43,7 +43,10 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 // mapFor finds the memory for a region.
 func (e *Engine) mapFor(m Memory, kind mem.Kind) (*region, error) {
 	for _, p := range e.ports {
-		if a, ok := p.transport.(transport.Allocator); ok && p.transport != nil {
+		if p.transport == nil {
+			continue
+		}
+		if a, ok := transport.Find[transport.Allocator](p.transport); ok {
 			if got, err := a.Allocate(m.Size, m.Location); err == nil {
 				return &region{Region: got, owner: a}, nil
 			} else if kind != mem.Host {

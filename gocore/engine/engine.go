@@ -85,6 +85,7 @@ type Engine struct {
 	ports   []*port // one a plug, also for those that are not open
 	infos   []transport.Info
 	pollers []transport.Poller
+	parkers []transport.Parker
 
 	regions     regionTable
 	allocations struct {
@@ -250,9 +251,12 @@ func (e *Engine) plugIn(ctx context.Context, plugs []Plug, undo *steps) error {
 		undo.add(func() { _ = opened.Close(ctx) })
 		p.transport = opened
 		e.infos[i] = opened.Info()
-		p.notifier, _ = opened.(transport.Notifier)
-		if poller, ok := opened.(transport.Poller); ok {
+		p.notifier, _ = transport.Find[transport.Notifier](opened)
+		if poller, ok := transport.Find[transport.Poller](opened); ok {
 			e.pollers = append(e.pollers, poller)
+		}
+		if parker, ok := transport.Find[transport.Parker](opened); ok {
+			e.parkers = append(e.parkers, parker)
 		}
 	}
 	return nil

@@ -120,7 +120,7 @@ func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
 
 // parkInKernel returns true when nothing is expected on any socket although the batch is pending and there is time left.
 func (e *Engine) parkInKernel(id dispatch.BatchID, w *waiter, until clock.Time) (more bool) {
-	if len(e.pollers) != 1 || w.signal == nil {
+	if len(e.parkers) != 1 || w.signal == nil {
 		return true
 	}
 	for {
@@ -130,7 +130,7 @@ func (e *Engine) parkInKernel(id dispatch.BatchID, w *waiter, until clock.Time) 
 			w.parked.Store(false)
 			return false
 		}
-		expected := e.pollers[0].Park(w.signal.fd, left)
+		expected := e.parkers[0].Park(w.signal.fd, left)
 		w.parked.Store(false)
 		e.turn()
 		if !expected {

@@ -95,8 +95,18 @@ type Slice struct {
 	Remote    uint64  // offset of the first byte in the remote region
 	Length    uint64  // bytes, never 0, at most Info.SliceMax
 	Id        uint64  // the core's name of this attempt; unique while the engine lives
+	Pieces    *Pieces // many equal pieces instead of one range; nil for one, and always where Info.Vectors is false
+	First     uint32  // index in Pieces of the slice's first piece; it has Length/Pieces.Bytes of them
 
 	Scratch [4]uint64 // the transport's, from acceptance to completion
+}
+
+// Pieces are equal parts of a task that has many, the pages of a grid: part i lies at Slice.Local + LocalAt[i] here and at
+// Slice.Remote + RemoteAt[i] in the remote region. The core checked them against both regions; an owner who does not trust
+// the peer checks them again. Immutable until the last slice that points here has completed.
+type Pieces struct {
+	LocalAt, RemoteAt []uint64 // bytes; of equal length
+	Bytes             uint64   // of each part, never 0
 }
 
 // Completion is the end of a slice. Err is nil when every byte was acknowledged by the peer (WRITE) or is in the local
@@ -158,6 +168,8 @@ type Host interface {
 type Info struct {
 	Name        string
 	Pairs       [mem.KindCount][mem.KindCount]bool // [local kind][remote kind]
+	Vectors     bool                               // Slice.Pieces is understood
+	Files       bool                               // the remote side is a file of this machine: see Filer
 	Checksums   bool                               // Slice.Checked is honoured: a mismatch fails the slice as Corrupted
 	SameHost    bool                               // only towards peers with our own machine id
 	SliceMax    uint64                             // bytes in one slice
@@ -209,20 +221,88 @@ type Transport interface {
 	Close(ctx context.Context) error
 }
 
+// Decorator is a transport around another one, for faults or measurements.
+type Decorator interface {
+	Transport
+	Inner() Transport
+}
+
+// Find returns an optional interface of a transport. A decorator has those of its inner transport and no others: its own
+// implementation of one comes before the inner one's.
+func Find[T any](t Transport) (found T, is bool) {
+	outermost := true
+	for {
+		if v, has := t.(T); has && outermost {
+			found, outermost = v, false
+		}
+		d, decorated := t.(Decorator)
+		if !decorated {
+			_, is = t.(T)
+			if !is {
+				var none T
+				return none, false
+			}
+			return found, true
+		}
+		t = d.Inner()
+	}
+}
+
+// FileSpec says how a file is to be opened. A file is never truncated but by Truncate.
+type FileSpec struct {
+	Path     string // absolute
+	Create   bool   // make it if it is absent, mode 0600, and grow it to Size
+	Truncate bool
+	ReadOnly bool
+	Size     uint64 // 0: as it is
+}
+
+// File is an open file as peers of its transports see it.
+type File struct {
+	Path       string // resolved
+	Size       uint64
+	ReadOnly   bool
+	Descriptor Descriptor
+}
+
 // Optional interfaces, looked up once at Open.
 type (
-	// Poller is a transport whose completions can be found by whoever waits for them.
+	// Poller is a transport whose work can be done, or whose completions can be found, by whoever waits for them.
 	Poller interface {
-		// Poll looks at the transport's sockets or queues without blocking, does up to budget pieces of work and returns
-		// how many it did. Between a Poll and the next Arm the transport's own goroutines may stay asleep.
+		// Poll does up to budget pieces of work without blocking (looks at sockets or queues, copies a queued piece) and
+		// returns how many it did. Between a Poll and the next Arm the transport's own goroutines may stay asleep.
 		Poll(budget int) int
+		// Arm hands the work back to the transport's own goroutines. Each waiter that called Poll calls Arm exactly once,
+		// before it parks or leaves.
+		Arm()
+	}
+
+	// Parker is a Poller in whose system calls a waiter can sleep.
+	Parker interface {
+		Poller
 		// Park sleeps until something to Poll may be there, has it looked at, and returns; also when the descriptor wake
 		// becomes readable, which it then reads, and after timeout. The transport's own goroutines have what the caller
 		// does not sleep on. It returns false at once when nothing is expected. Arm is owed as after Poll.
 		Park(wake int, timeout time.Duration) bool
-		// Arm hands the work back to the transport's own goroutines. Each waiter that called Poll calls Arm exactly once,
-		// before it parks or leaves.
-		Arm()
+	}
+
+	// Inliner is a transport that can carry out a little on the caller's thread faster than the core can think about it.
+	Inliner interface {
+		// Inline carries out all of the slices, of one rail, before it returns, and keeps no pointer to them. False means
+		// that some may not have been carried out: the rail's generation is stale, a region was revoked, a higher class is
+		// waiting. The caller then submits all of them the usual way, and errors come from there.
+		Inline([]*Slice) bool
+	}
+
+	// Filer is a transport between memory and files of this machine (Info.Files). Its links are files: Attach takes the
+	// Peer that the engine made for one, Import the descriptor that OpenFile returned; RemoteKey is the open file.
+	Filer interface {
+		// OpenFile checks the path against the allowed roots, makes, grows or truncates the file as asked, and describes it
+		// for Import of every transport of the same family. It leaves nothing open.
+		OpenFile(ctx context.Context, spec FileSpec) (File, error)
+		// Sync calls done, once and from any goroutine, when everything that was completed on the file before is on stable
+		// storage (fdatasync), or with the reason why it is not.
+		Sync(link Link, key RemoteKey, done func(*errs.Error))
 	}
 
 	// Allocator is a transport that brings memory of its own.

@@ -275,8 +275,8 @@ func TestExplainNamesTheFaults(t *testing.T) {
 
 func TestOptionalInterfacesAreThoseOfTheInnerTransport(t *testing.T) {
 	b := newBench(t, "")
-	_, notifies := b.a.Transport.(transport.Notifier)
-	_, probes := b.a.Transport.(transport.Prober)
-	_, allocates := b.a.Transport.(transport.Allocator)
+	_, notifies := transport.Find[transport.Notifier](b.a.Transport)
+	_, probes := transport.Find[transport.Prober](b.a.Transport)
+	_, allocates := transport.Find[transport.Allocator](b.a.Transport)
 	require.Equal(t, []bool{true, true, false}, []bool{notifies, probes, allocates})
 }

@@ -6,6 +6,9 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
+// Inner implements transport.Decorator: whatever is not here is looked for there.
+func (t *Transport) Inner() transport.Transport { return t.Transport }
+
 // Poll looks into the inner transport; without a Poller there is nothing to find.
 func (t *Transport) Poll(budget int) int {
 	if p, is := t.Transport.(transport.Poller); is {
@@ -16,7 +19,7 @@ func (t *Transport) Poll(budget int) int {
 
 // Park sleeps in the inner transport; without a Poller it does not.
 func (t *Transport) Park(wake int, timeout time.Duration) bool {
-	if p, is := t.Transport.(transport.Poller); is {
+	if p, is := t.Transport.(transport.Parker); is {
 		return p.Park(wake, timeout)
 	}
 	return false
@@ -39,55 +42,4 @@ func (t *Transport) Explain(link transport.Link) string {
 		return e.Explain(link) + " (" + text + ")"
 	}
 	return text
-}
-
-// dress gives the transport those optional interfaces that its inner one has: a waiter or an Explain that finds nothing
-// does no harm, the others would promise what is not there.
-func (t *Transport) dress() transport.Transport {
-	n, notifies := t.Transport.(transport.Notifier)
-	p, probes := t.Transport.(transport.Prober)
-	a, allocates := t.Transport.(transport.Allocator)
-	switch {
-	case notifies && probes && allocates:
-		return struct {
-			*Transport
-			transport.Notifier
-			transport.Prober
-			transport.Allocator
-		}{t, n, p, a}
-	case notifies && probes:
-		return struct {
-			*Transport
-			transport.Notifier
-			transport.Prober
-		}{t, n, p}
-	case notifies && allocates:
-		return struct {
-			*Transport
-			transport.Notifier
-			transport.Allocator
-		}{t, n, a}
-	case probes && allocates:
-		return struct {
-			*Transport
-			transport.Prober
-			transport.Allocator
-		}{t, p, a}
-	case notifies:
-		return struct {
-			*Transport
-			transport.Notifier
-		}{t, n}
-	case probes:
-		return struct {
-			*Transport
-			transport.Prober
-		}{t, p}
-	case allocates:
-		return struct {
-			*Transport
-			transport.Allocator
-		}{t, a}
-	}
-	return t
 }

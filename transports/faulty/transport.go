@@ -55,7 +55,7 @@ func (w wrapped) Open(ctx context.Context, config any, host transport.Host, sink
 	}
 	t.later.start(t)
 	plan.join(t)
-	return t.dress(), nil
+	return t, nil
 }
 
 // Transport is a transport with faults. Its mutex is never held while the inner transport or the sink is called.

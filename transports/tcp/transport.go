@@ -25,7 +25,7 @@ type Factory struct{}
 var (
 	_ transport.Factory   = Factory{}
 	_ transport.Transport = (*Transport)(nil)
-	_ transport.Poller    = (*Transport)(nil)
+	_ transport.Parker    = (*Transport)(nil)
 	_ transport.Notifier  = (*Transport)(nil)
 	_ transport.Prober    = (*Transport)(nil)
 	_ transport.Explainer = (*Transport)(nil)

@@ -15,25 +15,31 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
+// must returns an optional interface that the rule was selected by.
+func must[T any](tr transport.Transport) T {
+	v, _ := transport.Find[T](tr)
+	return v
+}
+
 func optionalRules() []rule {
 	polls := func(_ Harness, tr transport.Transport) string {
-		_, is := tr.(transport.Poller)
+		_, is := transport.Find[transport.Poller](tr)
 		return unless(is, "not a Poller")
 	}
 	notifies := func(_ Harness, tr transport.Transport) string {
-		_, is := tr.(transport.Notifier)
+		_, is := transport.Find[transport.Notifier](tr)
 		return unless(is, "not a Notifier")
 	}
 	probes := func(_ Harness, tr transport.Transport) string {
-		_, is := tr.(transport.Prober)
+		_, is := transport.Find[transport.Prober](tr)
 		return unless(is, "not a Prober")
 	}
 	explains := func(_ Harness, tr transport.Transport) string {
-		_, is := tr.(transport.Explainer)
+		_, is := transport.Find[transport.Explainer](tr)
 		return unless(is, "not an Explainer")
 	}
 	allocates := func(_ Harness, tr transport.Transport) string {
-		_, is := tr.(transport.Allocator)
+		_, is := transport.Find[transport.Allocator](tr)
 		return unless(is, "not an Allocator")
 	}
 	return []rule{
@@ -49,7 +55,7 @@ func optionalRules() []rule {
 
 // pollUntil plays a waiter of the engine: it looks itself until the slices have ended.
 func (p *pair) pollUntil(t *testing.T, list []*transport.Slice) {
-	poller := p.a.Transport.(transport.Poller)
+	poller := must[transport.Poller](p.a.Transport)
 	defer poller.Arm()
 	late := clock.Now().Add(p.w.h.Patience)
 	for {
@@ -76,8 +82,8 @@ func testPoller(t *testing.T, h Harness) {
 		list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, size)
 		list = list[:p.c.Submit(list...)]
 		if round%3 == 2 { // the waiter leaves early: the transport's own goroutines must go on
-			p.a.Transport.(transport.Poller).Poll(1)
-			p.a.Transport.(transport.Poller).Arm()
+			must[transport.Poller](p.a.Transport).Poll(1)
+			must[transport.Poller](p.a.Transport).Arm()
 		} else {
 			p.pollUntil(t, list)
 		}
@@ -98,7 +104,7 @@ func testPollers(t *testing.T, h Harness) {
 	var wait sync.WaitGroup
 	for range 3 {
 		wait.Go(func() {
-			poller := p.a.Transport.(transport.Poller)
+			poller := must[transport.Poller](p.a.Transport)
 			for {
 				for range 10 {
 					poller.Poll(4)
@@ -121,7 +127,7 @@ func testPollers(t *testing.T, h Harness) {
 // notifyAll sends messages, again where the transport gives one back, until each is acknowledged.
 func (p *pair) notifyAll(t *testing.T, messages []string) {
 	t.Helper()
-	notifier := p.a.Transport.(transport.Notifier)
+	notifier := must[transport.Notifier](p.a.Transport)
 	calls, acked := make([]int, len(messages)), make([]bool, len(messages))
 	sent := make([]int, len(messages))
 	for {
@@ -185,7 +191,7 @@ func testNotifyRoom(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	p.w.locked(func() { p.b.refuseNotes = true })
 	acked := false
-	notifier := p.a.Transport.(transport.Notifier)
+	notifier := must[transport.Notifier](p.a.Transport)
 	ends := 0
 	require.True(t, notifier.Notify(p.c.Link, []byte("no room"), func(err *errs.Error) {
 		p.w.locked(func() { acked = err == nil; ends++ })
@@ -206,7 +212,7 @@ func testNotifyRoom(t *testing.T, h Harness) {
 
 func testProbe(t *testing.T, h Harness) {
 	p := newPair(t, h)
-	prober := p.a.Transport.(transport.Prober)
+	prober := must[transport.Prober](p.a.Transport)
 	const n = 20
 	answers := 0
 	for _, rail := range p.c.Rails() {
@@ -233,14 +239,14 @@ func testProbe(t *testing.T, h Harness) {
 
 func testExplain(t *testing.T, h Harness) {
 	p := newPair(t, h)
-	explainer := p.a.Transport.(transport.Explainer)
+	explainer := must[transport.Explainer](p.a.Transport)
 	require.NotEmpty(t, explainer.Explain(p.c.Link))
 	_ = explainer.Explain(p.c.Link + 1000) // no crash
 }
 
 func testAllocator(t *testing.T, h Harness) {
 	p := newPair(t, h)
-	allocator := p.b.Transport.(transport.Allocator)
+	allocator := must[transport.Allocator](p.b.Transport)
 	region, err := allocator.Allocate(1<<20, "cpu:0")
 	require.NoError(t, err)
 	own := &Operand{Memory: &Memory{Addr: region.Addr, Size: region.Size, device: hostDevice}, Node: p.b}
