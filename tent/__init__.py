@@ -45,11 +45,14 @@ if TYPE_CHECKING:
         InvalidArgumentError,
         InvalidEntryError,
         MetadataError,
+        NoSpaceError,
+        NotFoundError,
         PeerRestartedError,
         PeerUnreachableError,
         PermissionDeniedError,
         RdmaError,
         RpcServiceError,
+        StorageError,
         TentError,
         TentException,
         TooManyRequestsError,
@@ -82,9 +85,9 @@ _HOME = {
     "enums": "LOCAL_SEGMENT_ID PRIO_HIGH PRIO_LOW PRIO_MEDIUM IntentType OpCode Permission SegmentInfoType "
     "TransferStatusEnum TransportType kWildcardLocation",
     "errors": "AddressNotRegisteredError CudaError DeviceNotFoundError EngineClosedError ForkError InternalError "
-    "InvalidArgumentError InvalidEntryError MetadataError NotImplementedError PeerRestartedError "
-    "PeerUnreachableError PermissionDeniedError RdmaError RpcServiceError TentError TentException "
-    "TooManyRequestsError TransferCanceledError TransferError TransferTimeoutError",
+    "InvalidArgumentError InvalidEntryError MetadataError NoSpaceError NotFoundError NotImplementedError "
+    "PeerRestartedError PeerUnreachableError PermissionDeniedError RdmaError RpcServiceError StorageError TentError "
+    "TentException TooManyRequestsError TransferCanceledError TransferError TransferTimeoutError",
     "grid": "Grid",
     "notifications": "Notifications",
     "records": "BatchGuard MemoryGuard MemoryOptions Notification Request SegmentInfo SegmentInfoBuffer TransferStatus",
@@ -119,6 +122,8 @@ __all__ = [
     "MemoryGuard",
     "MemoryOptions",
     "MetadataError",
+    "NoSpaceError",
+    "NotFoundError",
     "Notification",
     "Notifications",
     "OpCode",
@@ -139,6 +144,7 @@ __all__ = [
     "SegmentInfo",
     "SegmentInfoBuffer",
     "SegmentInfoType",
+    "StorageError",
     "TentError",
     "TentException",
     "TooManyRequestsError",

@@ -7,6 +7,7 @@ Nobody outside tent raises these classes.
 from __future__ import annotations
 
 import builtins
+import errno
 import json
 from typing import Any
 
@@ -22,11 +23,14 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidEntryError",
     "MetadataError",
+    "NoSpaceError",
+    "NotFoundError",
     "PeerRestartedError",
     "PeerUnreachableError",
     "PermissionDeniedError",
     "RdmaError",
     "RpcServiceError",
+    "StorageError",
     "TentError",
     "TentException",
     "TooManyRequestsError",
@@ -117,6 +121,27 @@ class PermissionDeniedError(TentError, PermissionError):
     code = "PERMISSION_DENIED"
 
 
+class NotFoundError(TentError, FileNotFoundError):
+    """No file has that name."""
+
+    code = "NOT_FOUND"
+    errno = errno.ENOENT
+
+
+class NoSpaceError(TentError, OSError):
+    """The file system is full, or a quota or the largest file size is reached."""
+
+    code = "NO_SPACE"
+    errno = errno.ENOSPC
+
+
+class StorageError(TentError, OSError):
+    """The device or the file system under a file has failed."""
+
+    code = "STORAGE_ERROR"
+    errno = errno.EIO
+
+
 class PeerUnreachableError(TentError, ConnectionError):
     """Nobody answers at the peer's address, or the connection broke and could not be made again."""
 
@@ -203,6 +228,9 @@ _BY_CODE: dict[str, type[TentError]] = {
         MetadataError,
         RpcServiceError,
         PermissionDeniedError,
+        NotFoundError,
+        NoSpaceError,
+        StorageError,
         PeerUnreachableError,
         PeerRestartedError,
         EngineClosedError,

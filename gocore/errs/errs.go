@@ -40,6 +40,9 @@ const (
 	Protocol             Code = 311 // the other side broke the wire protocol
 	Stale                Code = 312 // an id or handle of something that has ended
 	Corrupted            Code = 313 // the bytes that arrived are not those that were sent
+	NotFound             Code = 314 // no file has that name, or it is gone
+	NoSpace              Code = 315 // the file system is full, a quota or the largest file size is reached
+	StorageError         Code = 316 // the device or file system under a file has failed
 )
 
 var codeNames = map[Code]string{
@@ -50,7 +53,7 @@ var codeNames = map[Code]string{
 	PermissionDenied: "PERMISSION_DENIED", PeerUnreachable: "PEER_UNREACHABLE", PeerRestarted: "PEER_RESTARTED",
 	EngineClosed: "ENGINE_CLOSED", Canceled: "CANCELED", Timeout: "TIMEOUT", Lost: "LOST", Withdrawn: "WITHDRAWN",
 	StaleGeneration: "STALE_GENERATION", NoRoute: "NO_ROUTE", OutOfMemory: "OUT_OF_MEMORY", Protocol: "PROTOCOL",
-	Stale: "STALE_ID", Corrupted: "CORRUPTED",
+	Stale: "STALE_ID", Corrupted: "CORRUPTED", NotFound: "NOT_FOUND", NoSpace: "NO_SPACE", StorageError: "STORAGE_ERROR",
 }
 
 // String returns the code's name as it crosses into Python, for example "PEER_UNREACHABLE".
@@ -164,7 +167,7 @@ func (e *Error) Is(target error) bool {
 func (e *Error) Permanent() bool {
 	switch e.Code {
 	case InvalidArgument, TooManyRequests, AddressNotRegistered, InvalidEntry, PermissionDenied, OutOfMemory,
-		NotImplemented, Stale, EngineClosed, Canceled, Timeout, PeerRestarted:
+		NotImplemented, Stale, EngineClosed, Canceled, Timeout, PeerRestarted, NotFound, NoSpace:
 		return true
 	}
 	return false

@@ -298,10 +298,13 @@ type (
 	// Peer that the engine made for one, Import the descriptor that OpenFile returned; RemoteKey is the open file.
 	Filer interface {
 		// OpenFile checks the path against the allowed roots, makes, grows or truncates the file as asked, and describes it
-		// for Import of every transport of the same family. It leaves nothing open.
+		// for Import of every transport of the same family. It leaves nothing open. Errors: NotFound, PermissionDenied (also
+		// a read-only file system and a path outside of the roots), InvalidArgument (not a regular file, a wrong spec),
+		// NoSpace, StorageError.
 		OpenFile(ctx context.Context, spec FileSpec) (File, error)
-		// Sync calls done, once and from any goroutine, when everything that was completed on the file before is on stable
-		// storage (fdatasync), or with the reason why it is not.
+		// Sync does not block. It calls done, exactly once and from any goroutine, when everything that was
+		// completed on the file before is on stable storage (fdatasync), or with the reason why it is not; also when the
+		// link is detached or the transport closed meanwhile. After a failure the fate of those bytes is unknown.
 		Sync(link Link, key RemoteKey, done func(*errs.Error))
 	}
 
