@@ -1,0 +1,59 @@
+package hazard
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// BenchmarkSlot takes a slot and gives it back, as each piece of a copy does. The target is at most 20 ns.
+func BenchmarkSlot(b *testing.B) {
+	_, _, v, r := pair(b)
+	p := v.Permit(r)
+	b.ReportAllocs()
+	for b.Loop() {
+		s := v.Enter(r, p, 3)
+		if s < 0 {
+			b.Fatal(s)
+		}
+		v.Leave(s)
+	}
+}
+
+// BenchmarkSlotHint adds what a caller without a number pays, and the look for the permit.
+func BenchmarkSlotHint(b *testing.B) {
+	_, _, v, r := pair(b)
+	for b.Loop() {
+		s := v.Enter(r, v.Permit(r), Hint())
+		if s < 0 {
+			b.Fatal(s)
+		}
+		v.Leave(s)
+	}
+}
+
+// BenchmarkSlotParallel has a goroutine on each processor.
+func BenchmarkSlotParallel(b *testing.B) {
+	_, _, v, r := pair(b)
+	p := v.Permit(r)
+	var next atomic.Uint32
+	b.RunParallel(func(pb *testing.PB) {
+		hint := next.Add(1)
+		for pb.Next() {
+			s := v.Enter(r, p, hint)
+			if s < 0 {
+				b.Error(s)
+				return
+			}
+			v.Leave(s)
+		}
+	})
+}
+
+func BenchmarkRevoke(b *testing.B) {
+	table, _, _, r := pair(b)
+	for b.Loop() {
+		require.NoError(b, table.Revoke(b.Context(), r, nil, true))
+	}
+}

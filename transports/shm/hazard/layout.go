@@ -1,0 +1,153 @@
+package hazard
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+// Slots is how many copiers of one peer can touch an owner's memory at the same time. More than there are cores is of no
+// use; those that find no slot go to the copy workers' queue.
+const Slots = 64
+
+// RegionsMax bounds the regions of an owner. Pages are sparse: what is not used costs no memory.
+const RegionsMax = 1 << 20
+
+const (
+	magic       = 0x7a61_685f_746e_6574 // "tent_haz", little endian
+	version     = 1
+	headerBytes = 4096
+	slotBytes   = 128 // two cache lines: the prefetcher of some processors fetches pairs
+	slotsEnd    = headerBytes + Slots*slotBytes
+	permitBytes = 8
+)
+
+// header begins a page. It is written before the page is handed over and not changed any more.
+type header struct {
+	magic   uint64
+	version uint32
+	slots   uint32
+	regions uint64
+}
+
+// Region names a region of an owner to its peers; it travels in descriptors.
+type Region struct {
+	Index      uint32
+	Generation uint32 // never 0
+}
+
+// name is what a slot says while the region is touched, never 0.
+func (r Region) name() uint64 { return uint64(r.Index+1)<<32 | uint64(r.Generation) }
+
+// Permit is what the owner lets a peer do with a region now; 0 is nothing. Keep it with the slice that was accepted under
+// it: Enter refuses when it is not the region's permit any more.
+type Permit uint64
+
+func permit(generation, epoch uint32) Permit { return Permit(generation)<<32 | Permit(epoch) }
+
+func (p Permit) generation() uint32 { return uint32(p >> 32) }
+
+// shared is a mapped page.
+type shared struct {
+	addr    uintptr
+	size    uintptr
+	regions uint32
+}
+
+func sizeOf(regions uint32) uintptr {
+	return (slotsEnd + uintptr(regions)*permitBytes + 4095) &^ 4095
+}
+
+// slot is the word of a slot; i must be below Slots.
+func (s *shared) slot(i uint32) *atomic.Uint64 {
+	return (*atomic.Uint64)(mem.Pointer(s.addr + headerBytes + uintptr(i)*slotBytes))
+}
+
+// permit is the word of a region; i must be below regions.
+func (s *shared) permit(i uint32) *atomic.Uint64 {
+	return (*atomic.Uint64)(mem.Pointer(s.addr + slotsEnd + uintptr(i)*permitBytes))
+}
+
+func (s *shared) header() *header { return (*header)(mem.Pointer(s.addr)) }
+
+func (s *shared) unmap() {
+	if s.addr != 0 {
+		_, _, _ = unix.Syscall(unix.SYS_MUNMAP, s.addr, s.size, 0)
+		s.addr = 0
+	}
+}
+
+// create makes a page for a number of regions, sealed so that no process can make it shorter under another's hands.
+func create(regions uint32) (fd int, s shared, err error) {
+	fd, err = unix.MemfdCreate("tent-hazard", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return -1, s, fmt.Errorf("memfd_create: %w", err)
+	}
+	size := sizeOf(regions)
+	if err = unix.Ftruncate(fd, int64(size)); err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sealed)
+	}
+	if err == nil {
+		s, err = mapped(fd, size)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, s, fmt.Errorf("a page of %d bytes: %w", size, err)
+	}
+	s.regions = regions
+	*s.header() = header{magic, version, Slots, uint64(regions)}
+	return fd, s, nil
+}
+
+const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// open maps a page that somebody else made, after checking that it is one.
+func open(fd int) (s shared, err error) {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
+		return s, fmt.Errorf("the page is not a sealed memfd (seals %#x, %v)", seals, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return s, fmt.Errorf("fstat of the page: %w", err)
+	}
+	if st.Size < slotsEnd || st.Size > int64(sizeOf(RegionsMax)) {
+		return s, fmt.Errorf("the page has %d bytes", st.Size)
+	}
+	if s, err = mapped(fd, uintptr(st.Size)); err != nil {
+		return s, err
+	}
+	h := *s.header()
+	if h.magic != magic || h.version != version || h.slots != Slots || h.regions > RegionsMax || sizeOf(uint32(h.regions)) != s.size {
+		s.unmap()
+		return s, fmt.Errorf("the page has the header %+v, expected version %d with %d slots", h, version, Slots)
+	}
+	s.regions = uint32(h.regions)
+	return s, nil
+}
+
+// mapped maps a page, not to be inherited by a forked child: that is another process, for which no slot speaks.
+func mapped(fd int, size uintptr) (shared, error) {
+	addr, _, errno := unix.Syscall6(unix.SYS_MMAP, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, uintptr(fd), 0)
+	if errno != 0 {
+		return shared{}, fmt.Errorf("mmap of the page: %w", errno)
+	}
+	s := shared{addr: addr, size: size}
+	if _, _, errno := unix.Syscall(unix.SYS_MADVISE, addr, size, unix.MADV_DONTFORK); errno != 0 {
+		s.unmap()
+		return shared{}, fmt.Errorf("madvise(MADV_DONTFORK) of the page: %w", errno)
+	}
+	// The first use of a slot should not be a page fault. An older kernel that cannot populate gives the faults.
+	_, _, _ = unix.Syscall(unix.SYS_MADVISE, addr, slotsEnd, unix.MADV_POPULATE_WRITE)
+	return s, nil
+}
+
+// Hint spreads callers that have no number of their own over the slots: goroutines have stacks of their own.
+func Hint() uint32 {
+	var here byte
+	return uint32(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9e37_79b9_7f4a_7c15 >> 48)
+}

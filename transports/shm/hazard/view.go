@@ -1,0 +1,97 @@
+package hazard
+
+import (
+	"runtime"
+)
+
+// View is a peer's side of an owner's page: what its copiers take slots from. Any goroutine may use it. Its mapping goes
+// when nobody has the View any more, or by Unmap: a copier that comes late finds a page that refuses it, never a hole.
+type View struct {
+	shared
+	cleanup runtime.Cleanup
+}
+
+// Slot is a taken slot, or why there is none.
+type Slot int32
+
+// What Enter says instead of a slot.
+const (
+	Revoked Slot = -1 // the permit is not valid any more
+	Busy    Slot = -2 // all slots are taken
+)
+
+// NewView maps the page behind a descriptor that the owner handed over. The descriptor stays the caller's and is not needed
+// any more. The error says what is wrong with the page; nothing in it is believed without a check.
+func NewView(fd int) (*View, error) {
+	s, err := open(fd)
+	if err != nil {
+		return nil, err
+	}
+	v := &View{shared: s}
+	v.cleanup = runtime.AddCleanup(v, func(s shared) { s.unmap() }, s)
+	return v, nil
+}
+
+// Unmap takes the mapping down at once. No method of v may be running or be called afterwards.
+func (v *View) Unmap() {
+	v.cleanup.Stop()
+	v.unmap()
+}
+
+// Permit returns what the owner lets us do with a region now, 0 for nothing: it was revoked, or never was.
+func (v *View) Permit(r Region) Permit {
+	if r.Index >= v.regions {
+		return 0
+	}
+	p := Permit(v.permit(r.Index).Load())
+	runtime.KeepAlive(v)
+	if p.generation() != r.Generation {
+		return 0
+	}
+	return p
+}
+
+// Enter takes a slot for touching a region under a permit, which is not 0. From a slot on until Leave the owner waits for
+// us; be short: one piece of a copy. hint is where to look first: a worker's number, or Hint. The cost is one locked
+// instruction where the hint's slot is free.
+func (v *View) Enter(r Region, p Permit, hint uint32) Slot {
+	if r.Index >= v.regions {
+		return Revoked
+	}
+	now := v.permit(r.Index)
+	if Permit(now.Load()) != p || p == 0 {
+		return Revoked // without a slot: nobody keeps a slot busy by trying again and again
+	}
+	name := r.name()
+	for i := range uint32(Slots) {
+		at := (hint + i) % Slots
+		if !v.slot(at).CompareAndSwap(0, name) {
+			continue
+		}
+		if Permit(now.Load()) != p {
+			v.Leave(Slot(at))
+			return Revoked
+		}
+		return Slot(at)
+	}
+	return Busy
+}
+
+// Leave gives a slot back that Enter returned, when nothing of the region will be touched under it any more.
+func (v *View) Leave(s Slot) {
+	clear64(v.slot(uint32(s) % Slots))
+	runtime.KeepAlive(v)
+}
+
+// Inside reports whether a copier of this process touches a region now. Whoever wants to unmap the region's mapping here
+// first makes sure that nobody enters any more and then waits for this.
+func (v *View) Inside(r Region) bool {
+	name := r.name()
+	for i := range uint32(Slots) {
+		if v.slot(i).Load() == name {
+			return true
+		}
+	}
+	runtime.KeepAlive(v)
+	return false
+}
