@@ -322,9 +322,19 @@ type (
 		Notify(link Link, message []byte, done func(*errs.Error)) bool
 	}
 
-	// Prober asks whether a rail works, for rails that carry nothing now.
+	// Prober asks whether a rail works, for rails that carry nothing now. The question goes the way of the highest class
+	// and has no payload. done is called once, from any goroutine, within a second.
 	Prober interface {
 		Probe(rail Rail, done func(rtt clock.Time, err *errs.Error))
+	}
+
+	// Witness is a transport that knows more of a rail than its completions say. A core that doubts a rail asks before it
+	// acts: a slice of a megabyte says nothing for 20 ms on 50 MB/s, its acknowledged packets do.
+	Witness interface {
+		// Heard tells when anything last came from the rail's other end (an acknowledgement, bytes), as exactly as the
+		// system accounts for it, and whether the peer holds the rail up itself: bytes wait because it does not take them.
+		// Zero for a stale rail. It costs a microsecond a lane, and does not block; not for every slice.
+		Heard(rail Rail) (at clock.Time, held bool)
 	}
 
 	// Explainer adds to engine.explain and tent doctor.

@@ -99,12 +99,12 @@ func (l *link) offered(r *reader, incarnation uint64, now clock.Time) error {
 			WithHint("transports/tcp/addresses must name addresses that reach the peer; loopback does only on one host")
 	}
 	rails := append([]*rail(nil), *l.rails.Load()...)
-	for i, p := range pairs[:min(len(pairs), 1<<10)] {
+	for i, p := range pairs {
 		if i == len(rails) {
-			rails = append(rails, &rail{link: l, index: uint16(i)})
+			rails = append(rails, &rail{link: l, index: uint16(i), since: now})
 		}
-		if r := rails[i]; r.set == nil && !r.dialling {
-			r.local, r.remote, r.due = p.local, p.remote, now
+		if r := rails[i]; r.set == nil && r.dial == nil {
+			r.local, r.remote, r.alternate, r.due = p.local, p.remote, p.alternate, now
 		}
 	}
 	l.rails.Store(&rails)
@@ -207,7 +207,7 @@ func (l *link) tellDown(cause *errs.Error) {
 		return
 	}
 	for _, r := range *l.rails.Load() {
-		if r.tries < 2 {
+		if r.tries < 2 && !r.alternate {
 			return // still being tried; the first failure may be that of a peer that is just ending
 		}
 	}

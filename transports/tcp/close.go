@@ -42,6 +42,7 @@ func (t *Transport) end() {
 	t.tasks.Wait()
 	_, _ = unix.Write(t.stopFd, binary.NativeEndian.AppendUint64(nil, 1))
 	t.workers.Wait()
+	t.watch.close()
 	t.sayGoodbye()
 	for _, l := range *t.lanes.Load() {
 		if l != nil {

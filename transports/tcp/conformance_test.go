@@ -43,15 +43,15 @@ func suite(t *testing.T) transporttest.Harness {
 		CutRail: cutRail,
 		Blackhole: func(_ *testing.T, n *transporttest.Node, rail transport.Rail) func() {
 			set := n.Transport.(*Transport).setOf(rail)
-			ids := map[uint64]bool{}
-			set.each(func(l *lane) { ids[l.id] = true })
+			ids, mine := map[uint64]bool{}, map[*lane]bool{}
+			set.each(func(l *lane) { ids[l.id], mine[l] = true, true })
 			mu.Lock()
 			defer mu.Unlock()
 			heal := []func(){}
 			for _, other := range all {
 				heal = append(heal, freeze(*other.lanes.Load(), func(l *lane) bool {
 					a := l.attachment.Load()
-					return l.set == set || (a != nil && a.peer.Address == n.Peer.Address && ids[l.id])
+					return mine[l] || (a != nil && a.peer.Address == n.Peer.Address && ids[l.id])
 				}))
 			}
 			return func() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,14 +15,6 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Pauses between tries that failed.
-const (
-	pauseMin = 20 * time.Millisecond
-	pauseMax = 2 * time.Second
-)
-
-func pause(tries int) time.Duration { return min(pauseMin<<min(tries, 10), pauseMax) }
-
 // dialDue starts what is due and returns when the next dial is.
 func (l *link) dialDue(now clock.Time) clock.Time {
 	due := clock.Never
@@ -29,18 +22,21 @@ func (l *link) dialDue(now clock.Time) clock.Time {
 		return due
 	}
 	for _, r := range *l.rails.Load() {
+		wanted := l.wantedFrom(r)
 		switch {
-		case r.set != nil || r.dialling:
-		case now < r.due:
-			due = min(due, r.due)
+		case r.set != nil || r.dial != nil || wanted == clock.Never:
+		case now < max(r.due, wanted):
+			due = min(due, max(r.due, wanted))
 		default:
-			d := l.dialOf(r)
-			if r.dialling = l.t.spawn(func() {
+			d := l.dialOf(r, now)
+			if !l.t.spawn(func() {
 				err := d.run()
 				l.do(func(now clock.Time) { l.dialled(r, d, err, now) })
-			}); !r.dialling {
+			}) {
 				r.due = clock.Never
+				continue
 			}
+			r.dial = d
 		}
 	}
 	return due
@@ -55,12 +51,18 @@ type dial struct {
 	greeting greeting
 	peer     uint64 // incarnation that must answer, 0 for any
 	sameHost bool
+	began    clock.Time
+	limit    time.Duration
+	scout    bool        // the way may still be gone: one lane looks first
+	obsolete atomic.Bool // something has changed, so that a new try is better than this one
+	trip     time.Duration
 	fds      []int
 	ids      []uint64
 }
 
-func (l *link) dialOf(r *rail) *dial {
-	return &dial{t: l.t, link: l, local: r.local, remote: r.remote, peer: l.peer.Incarnation,
+func (l *link) dialOf(r *rail, now clock.Time) *dial {
+	limit, scout := r.patience(l.t.settings.DialTimeout)
+	return &dial{t: l.t, link: l, local: r.local, remote: r.remote, peer: l.peer.Incarnation, began: now, limit: limit, scout: scout,
 		sameHost: l.offer.machine == l.t.self.MachineID,
 		greeting: greeting{magic: magic, version: version, generation: r.generation + 1,
 			incarnation: l.t.self.Incarnation, token: l.offer.token, rail: r.index}}
@@ -68,7 +70,8 @@ func (l *link) dialOf(r *rail) *dial {
 
 // run leaves connected and welcomed sockets in fds, or closes them all.
 func (d *dial) run() (err error) {
-	end := time.Now().Add(d.t.settings.DialTimeout)
+	begin := time.Now()
+	end := begin.Add(d.limit)
 	defer func() {
 		if err != nil {
 			for _, fd := range d.fds {
@@ -81,11 +84,18 @@ func (d *dial) run() (err error) {
 		if err := d.connect(); err != nil {
 			return err
 		}
+		if d.scout && len(d.fds) == 1 {
+			if err := d.connected(d.fds[0], end); err != nil {
+				return err
+			}
+			d.trip = time.Since(begin)
+		}
 	}
 	for i, fd := range d.fds {
 		if err := d.greet(i, fd, end); err != nil {
 			return err
 		}
+		d.trip = cmp.Or(d.trip, time.Since(begin))
 	}
 	for _, fd := range d.fds {
 		if err := d.welcomed(fd, end); err != nil {
@@ -115,14 +125,21 @@ func (d *dial) connect() error {
 	return nil
 }
 
-func (d *dial) stopped() bool { return d.link.left.Load() }
+func (d *dial) stopped() bool { return d.link.left.Load() || d.obsolete.Load() }
 
-func (d *dial) greet(i, fd int, end time.Time) error {
+func (d *dial) connected(fd int, end time.Time) error {
 	if err := waitFd(fd, unix.POLLOUT, d.stopped, end); err != nil {
 		return fmt.Errorf("connect %v: %w", d.remote, err)
 	}
 	if errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || errno != 0 {
 		return fmt.Errorf("connect %v: %w", d.remote, cmp.Or(err, error(unix.Errno(errno))))
+	}
+	return nil
+}
+
+func (d *dial) greet(i, fd int, end time.Time) error {
+	if err := d.connected(fd, end); err != nil {
+		return err
 	}
 	g := d.greeting
 	g.group, g.lane = uint8(i/d.t.settings.Lanes), uint8(i%d.t.settings.Lanes)
@@ -160,7 +177,7 @@ func (d *dial) welcomed(fd int, end time.Time) error {
 
 // dialled takes a dial's result on the link's goroutine.
 func (l *link) dialled(r *rail, d *dial, err error, now clock.Time) {
-	r.dialling = false
+	r.dial = nil
 	if err == nil && (l.left.Load() || l.dead != nil || l.offer.token != d.greeting.token) {
 		for _, fd := range d.fds {
 			_ = unix.Close(fd)
@@ -172,11 +189,13 @@ func (l *link) dialled(r *rail, d *dial, err error, now clock.Time) {
 	}
 	r.lastErr = err
 	if err == nil {
-		r.tries = 0
 		return
 	}
-	r.due = now.Add(pause(r.tries))
-	r.tries++
+	if d.obsolete.Load() {
+		r.due = now // this try was cut off by news
+		return
+	}
+	r.failed(d.began, now)
 	l.checkGone(now)
 	if !l.calling && l.callTries > 0 { // else the control plane's answer tells which end it is
 		l.tellDown(l.dialError())
@@ -197,6 +216,7 @@ func (l *link) dialError() *errs.Error {
 // railUp makes lanes of a dial's sockets and tells the core.
 func (l *link) railUp(r *rail, d *dial, now clock.Time) error {
 	r.generation++
+	r.since, r.trip = now, d.trip
 	set := &laneSet{rail: r, generation: r.generation, since: now}
 	requests := l.requests()
 	for i, fd := range d.fds {
@@ -228,7 +248,7 @@ func (l *link) railUp(r *rail, d *dial, now clock.Time) error {
 	})
 	r.live.Store(set)
 	l.down, l.callTries, l.callErr = false, 0, nil
-	l.t.sink.RailUp(transport.RailInfo{Rail: set.id(), Local: r.local.String(), Remote: r.remote.String(), Node: -1,
+	l.t.sink.RailUp(transport.RailInfo{Rail: set.id(), Local: r.local.String(), Remote: r.remote.String(), Node: -1, Alternates: r.alternate,
 		BytesMax: l.t.settings.WindowBytes, SlicesMax: requests})
 	return nil
 }

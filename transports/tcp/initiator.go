@@ -36,6 +36,10 @@ func (l *lane) handleAsInitiator(w *worker) *errs.Error {
 		l.dirty.Store(true)
 		l.mu.Unlock()
 		l.pump(submitBudget)
+	case kindGone:
+		for _, r := range x.table {
+			l.link.farEndGone(r.id)
+		}
 	case kindBye:
 		l.link.bye.Store(true)
 		l.link.kick()

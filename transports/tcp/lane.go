@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -22,8 +23,9 @@ type lane struct {
 	id      uint64 // the initiator's number of it, never used twice
 	fd      int    // for who holds readMu, writeMu or armMu; -1 once gone
 	serving bool
-	near    bool // responder: the initiator is on our own host; set before any payload
-	own     bool // responder: the initiator is our own engine; set before any payload
+	near    bool       // responder: the initiator is on our own host; set before any payload
+	own     bool       // responder: the initiator is our own engine; set before any payload
+	end     netip.Addr // responder: ours; set before the lane is part of its attachment
 
 	link  *link    // initiator
 	set   *laneSet // initiator

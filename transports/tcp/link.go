@@ -15,20 +15,24 @@ import (
 
 // rail is one (local address, remote address) path of a link. Its fields belong to the link's goroutine, but for live.
 //
-//	down ──dial──▶ dialling ──all lanes welcomed──▶ up ──a lane broke, Fence, Detach──▶ down (redial, growing pause)
+//	down ──dial──▶ dialling ──all lanes welcomed──▶ up ──a lane broke, Fence, Detach──▶ down (redial, see redial.go)
+//	                                                 up ──our own end lost its link, the peer says that of its──▶ down
 type rail struct {
 	link       *link
 	index      uint16
 	local      netip.Addr
 	remote     netip.AddrPort
+	alternate  bool                    // no part of the matching
 	live       atomic.Pointer[laneSet] // what Submit sees
 	set        *laneSet
 	generation uint32
-	dialling   bool
-	due        clock.Time // of the next dial
-	tries      int        // in a row
+	dial       *dial         // the one under way
+	due        clock.Time    // of the next dial
+	tries      int           // in a row, without success
+	flaps      int           // generations in a row that were short
+	trip       time.Duration // of the last dial that succeeded, 0 before
+	since      clock.Time    // of the last change between up and down
 	lastErr    error
-	upBefore   bool
 }
 
 func (r *rail) name() string { return fmt.Sprintf("%v-%v", r.local, r.remote) }
@@ -173,7 +177,7 @@ func (l *link) step(now clock.Time) (due clock.Time, ended bool) {
 	if due = min(due, l.call(now)); l.dead != nil {
 		return due, false
 	}
-	return min(due, l.dialDue(now)), false
+	return min(due, l.dialDue(now), l.retireAlternates(now)), false
 }
 
 // checkRails takes down the rails of which a lane has broken, or all when the peer has said goodbye.
@@ -208,7 +212,8 @@ func (l *link) checkRails(now clock.Time) {
 func (l *link) railDown(r *rail, cause *errs.Error, now clock.Time) {
 	set := r.set
 	r.live.Store(nil)
-	r.set, r.due = nil, now
+	r.set = nil
+	r.wentDown(now)
 	neighbour := *cause
 	neighbour.Collateral = true
 	set.each(func(lane *lane) { lane.broke(&neighbour) })
@@ -299,6 +304,8 @@ func (l *link) explain() string {
 			switch {
 			case r.set != nil:
 				fmt.Fprintf(&b, "\n  rail %d %s: up, %v", r.index, r.name(), r.set)
+			case r.alternate && r.tries == 0:
+				fmt.Fprintf(&b, "\n  rail %d %s: alternate, not needed now", r.index, r.name())
 			default:
 				fmt.Fprintf(&b, "\n  rail %d %s: down, %d tries (%v)", r.index, r.name(), r.tries, r.lastErr)
 			}

@@ -144,6 +144,7 @@ func (l *lane) greetingCame() *errs.Error {
 	if a == nil || a.peer.Incarnation != g.incarnation {
 		return l.protocolError("greeting with a wrong token")
 	}
+	l.findEnd()
 	if err := a.add(l, l.rx.head.seq); err != nil {
 		return err
 	}

@@ -199,14 +199,15 @@ func (l *link) failNotes(set *laneSet) {
 	}
 }
 
-// Probe measures a round trip on a rail's last lane, the one of the lowest class. done is called once, within a second.
+// Probe measures a round trip on a rail's first lane, that of class 0: no payload is in front of the question there. done
+// is called once, within a second.
 func (t *Transport) Probe(r transport.Rail, done func(clock.Time, *errs.Error)) {
 	set := t.setOf(r)
 	if set == nil {
 		done(0, errs.New(errs.StaleGeneration, "tcp.probe", "rail is not up").WithScope(errs.ScopeRail, errs.SidePath))
 		return
 	}
-	l, lane := set.rail.link, set.groups[groupCount-1][0]
+	l, lane := set.rail.link, set.groups[0][0]
 	now := clock.Now()
 	l.mu.Lock()
 	l.nextNum++

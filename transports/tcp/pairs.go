@@ -7,47 +7,61 @@ import (
 
 // pair is a rail's two ends: ours, and where the peer listens.
 type pair struct {
-	local  netip.Addr
-	remote netip.AddrPort
+	local     netip.Addr
+	remote    netip.AddrPort
+	alternate bool
 }
 
+// pairsMax bounds the rails of a link, alternates included.
+const pairsMax = 256
+
 // pairUp matches local to remote ends: those in one subnet, the same index first, each end once; where no two share a
-// subnet, the i-th with the i-th. With all, every pair of one family is a rail. Loopback ends only meet on one host.
+// subnet, the i-th with the i-th. The other pairs follow as alternates, those in one subnet first. With all, every pair of
+// one family is a rail. Loopback ends only meet on one host.
 func pairUp(local []netip.Addr, remote []netip.AddrPort, subnets []netip.Prefix, all, sameHost bool) []pair {
-	possible := func(a netip.Addr, b netip.Addr) bool {
+	possible := func(i, j int) bool {
+		a, b := local[i], remote[j].Addr()
 		return a.Is4() == b.Is4() && a.IsLoopback() == b.IsLoopback() && (sameHost || !b.IsLoopback())
 	}
+	near := func(i, j int) bool { return possible(i, j) && together(local[i], remote[j].Addr(), subnets) }
 	var pairs []pair
-	if all {
-		for _, a := range local {
-			for _, b := range remote {
-				if possible(a, b.Addr()) {
-					pairs = append(pairs, pair{a, b})
+	taken := map[[2]int]bool{}
+	take := func(i, j int, alternate bool) {
+		if !taken[[2]int{i, j}] && len(pairs) < pairsMax {
+			taken[[2]int{i, j}] = true
+			pairs = append(pairs, pair{local[i], remote[j], alternate})
+		}
+	}
+	if !all {
+		match(len(local), len(remote), near, take)
+		if len(pairs) == 0 {
+			match(len(local), len(remote), func(i, j int) bool { return i == j && possible(i, j) }, take)
+		}
+	}
+	for _, wanted := range []func(i, j int) bool{near, possible} {
+		for i := range local {
+			for j := range remote {
+				if wanted(i, j) {
+					take(i, j, !all && len(pairs) > 0)
 				}
 			}
 		}
-		return pairs
 	}
-	used := make([]bool, len(remote))
-	for i, a := range local {
-		for k := range remote {
-			j := (i + k) % len(remote)
-			if b := remote[j]; !used[j] && possible(a, b.Addr()) && together(a, b.Addr(), subnets) {
+	return pairs
+}
+
+// match takes pairs that fit, the same index first, each end once.
+func match(n, m int, fits func(i, j int) bool, take func(i, j int, alternate bool)) {
+	used := make([]bool, m)
+	for i := range n {
+		for k := range m {
+			if j := (i + k) % m; !used[j] && fits(i, j) {
 				used[j] = true
-				pairs = append(pairs, pair{a, b})
+				take(i, j, false)
 				break
 			}
 		}
 	}
-	if len(pairs) > 0 {
-		return pairs
-	}
-	for i := range min(len(local), len(remote)) {
-		if possible(local[i], remote[i].Addr()) {
-			pairs = append(pairs, pair{local[i], remote[i]})
-		}
-	}
-	return pairs
 }
 
 func together(a, b netip.Addr, subnets []netip.Prefix) bool {

@@ -164,7 +164,7 @@ func (l *link) leave(now clock.Time) (clock.Time, bool) {
 		return clock.Never, false // its answer kicks us
 	}
 	for _, r := range *l.rails.Load() {
-		if r.dialling {
+		if r.dial != nil {
 			return clock.Never, false
 		}
 	}

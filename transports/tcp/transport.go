@@ -28,6 +28,7 @@ var (
 	_ transport.Parker    = (*Transport)(nil)
 	_ transport.Notifier  = (*Transport)(nil)
 	_ transport.Prober    = (*Transport)(nil)
+	_ transport.Witness   = (*Transport)(nil)
 	_ transport.Explainer = (*Transport)(nil)
 )
 
@@ -97,6 +98,7 @@ type Transport struct {
 	links  atomic.Pointer[[]*link] // by number-1, copied on change; nil once detached
 
 	attachments attachments
+	watch       *watch        // of our own ends; nil where they are all loopback
 	strangers   atomic.Int32  // accepted and not greeted
 	barriers    atomic.Uint64 // the last one of Revoke
 	ended       chan struct{} // closed when Close is done
@@ -136,6 +138,9 @@ func open(s Settings, host transport.Host, sink transport.Sink) (_ *Transport, e
 		if err = t.listen(i, a); err != nil {
 			return nil, err
 		}
+	}
+	if t.watch, err = t.watchEnds(addresses); err != nil {
+		return nil, openError(err)
 	}
 	for range s.Workers {
 		t.workers.Add(1)

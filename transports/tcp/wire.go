@@ -40,6 +40,7 @@ const (
 	kindNotified                 // seq; flag 1 taken, 0 full
 	kindPong                     // seq cookie
 	kindBarrier                  // seq barrier
+	kindGone                     // records lane id: the responder's end of these has lost its interface or its address
 	kindBye                      // the transport closes: nothing lands any more
 	kindEnd
 )
@@ -48,7 +49,7 @@ var kindNames = [...]string{kindHello: "hello", kindWrite: "write", kindRead: "r
 	kindFence: "fence", kindNotify: "notify", kindPing: "ping", kindPassed: "passed", kindWelcome: "welcome",
 	kindAck: "ack", kindNack: "nack", kindData: "data", kindConfirm: "confirm", kindFenced: "fenced",
 	kindNotified: "notified", kindPong: "pong", kindBarrier: "barrier", kindLeave: "leave",
-	kindBye: "bye"}
+	kindGone: "gone", kindBye: "bye"}
 
 func (k kind) String() string {
 	if k == 0 || k >= kindEnd {
@@ -134,7 +135,7 @@ func (h header) check(serving, greeted bool) error {
 		payload = greetingSize
 	case kindWrite, kindData:
 		least, most, payload = 1, recordsMax, framePayloadMax
-	case kindRead, kindWithdraw, kindNack, kindConfirm, kindFenced:
+	case kindRead, kindWithdraw, kindNack, kindConfirm, kindFenced, kindGone:
 		least, most = 1, recordsMax
 	case kindNotify:
 		payload = notifyMax
