@@ -1,0 +1,31 @@
+// Package vm moves bytes between this process and the memory of another one of the same host, by process_vm_readv and
+// process_vm_writev, and says which process that is. It is how shm reaches memory that a user owns and tent did not
+// allocate: nothing has to be prepared by the owner, and nobody there wakes up. It allocates nothing per call.
+//
+// # Which process
+//
+// A pid alone names nobody: numbers are used again. Open takes a pidfd and then checks the start time, so a Process is the
+// one that told us both. Only the pidfd says that it has ended. The two system calls that move bytes take a pid all the
+// same; between a peer's end and the moment when its watcher is heard, the number could be another's. The kernel hands
+// numbers out in a circle, so that takes tens of thousands of new processes in between; whoever comes from a longer pause
+// (stopped, suspended) asks Ended first. A READ can be made certain by asking Ended after it.
+//
+// # What may stand between
+//
+//	other user             the owner's real, effective and saved uid and gid must be ours (or CAP_SYS_PTRACE here)
+//	not dumpable           a process that changed its user, or asked for it: prctl(PR_SET_DUMPABLE)
+//	other user or pid
+//	namespace              a container's boundary: pids mean other processes there, and uids other users
+//	Yama, scope 1          only a descendant, or the one process that the owner named by AllowTracer, or any if it said so
+//	Yama, scope 2 and 3    CAP_SYS_PTRACE, or nobody
+//
+// Yama restricts what "attaches": moving bytes, and TakeFile (pidfd_getfd). It does not restrict what "reads": opening
+// /proc/PID/fd/N, by which ReopenFile gets a file of the same user under every scope. So memory that tent allocated can be
+// mapped where memory that the user owns cannot be reached.
+//
+// # Numbers
+//
+// A call costs some 1.6 µs before the first byte and 0.2 to 0.3 µs per page that is not next to the one before; so pieces
+// are joined: up to 1,024 in a call. The kernel does not let itself be interrupted inside a call, hence the bound on its
+// bytes, some 100 µs.
+package vm
