@@ -146,6 +146,10 @@ type TaskSpec struct {
 	Remote   uint64 // offset in the remote region
 	Length   uint64
 	Deadline clock.Time // clock.Never if none
+
+	// Parts makes the task one of many equal parts, which lie at offsets from Local and Remote; Length is the bytes of all.
+	// They must stay as they are until the batch is freed, and for ever if it ended dirty; tasks may share them.
+	Parts *transport.Pieces
 }
 
 // Status of one task.

@@ -129,6 +129,8 @@ func check(s *TaskSpec) *errs.Error {
 		return errs.New(errs.InvalidArgument, "submit", "a request of no bytes")
 	case s.Class >= ClassCount:
 		return errs.New(errs.InvalidArgument, "submit", "priority %d is not 0, 1 or 2", s.Class)
+	case s.Parts != nil && !s.whole():
+		return errs.New(errs.InvalidArgument, "submit", "%d bytes are not those of the request's parts", s.Length)
 	}
 	for i := range s.Plan.Routes {
 		if fits(s, i) {
@@ -142,7 +144,7 @@ func check(s *TaskSpec) *errs.Error {
 // fits reports whether a request meets the alignment of a route.
 func fits(s *TaskSpec, route int) bool {
 	a := s.Plan.Routes[route].Alignment
-	return a <= 1 || (uint64(s.Local)%a == 0 && s.Remote%a == 0 && s.Length%a == 0)
+	return a <= 1 || (uint64(s.Local)%a == 0 && s.Remote%a == 0 && s.Length%a == 0 && s.partsFit(a))
 }
 
 // joinRun puts a task under the timer of its neighbour if they share a deadline, else under one of its own.

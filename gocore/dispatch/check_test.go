@@ -20,8 +20,11 @@ type known struct {
 	index    int
 	local    uintptr
 	length   uint64
+	window   uint64 // addresses that it spans, more than length where parts have gaps between them
+	parts    *transport.Pieces
 	deadline clock.Time
-	arrived  []bool // by unit
+	mine     []bool // by unit of the window: belongs to the task
+	arrived  []bool // by unit of the window
 	there    uint64 // bytes that have arrived
 	out      int    // slices outstanding that cover it
 	bytes    uint64 // last seen
@@ -68,7 +71,7 @@ func (k *checker) at(first uintptr, length uint64) []*known {
 		if t.local > a {
 			return 1
 		}
-		if t.local+uintptr(t.length) <= a {
+		if t.local+uintptr(t.window) <= a {
 			return -1
 		}
 		return 0
@@ -79,10 +82,49 @@ func (k *checker) at(first uintptr, length uint64) []*known {
 	j := i
 	for end := first + uintptr(length); j < len(k.tasks) && k.tasks[j].local < end; j++ {
 	}
-	if last := k.tasks[j-1]; last.local+uintptr(last.length) < first+uintptr(length) {
+	if last := k.tasks[j-1]; last.local+uintptr(last.window) < first+uintptr(length) {
 		k.fail("slice beyond the end of its task")
 	}
 	return k.tasks[i:j]
+}
+
+// each calls f with the units of task bytes that the first bytes of a slice stand for, in order.
+func (k *checker) each(p *posted, bytes uint64, f func(t *known, i uintptr)) {
+	s := &p.slice
+	if s.Pieces == nil {
+		k.eachUnit(p.first, bytes, f)
+		return
+	}
+	n := s.Length / s.Pieces.Bytes
+	if n*s.Pieces.Bytes != s.Length {
+		k.fail("slice %d has %d bytes, its pieces have %d", s.Id, s.Length, s.Pieces.Bytes)
+	}
+	for i := uint64(s.First); i < uint64(s.First)+n && bytes > 0; i++ {
+		k.eachUnit(p.first+uintptr(s.Pieces.LocalAt[i]), min(bytes, s.Pieces.Bytes), f)
+		bytes -= min(bytes, s.Pieces.Bytes)
+	}
+}
+
+func (k *checker) eachUnit(first uintptr, bytes uint64, f func(t *known, i uintptr)) {
+	for _, t := range k.at(first, bytes) {
+		for a := max(first, t.local); a < min(first+uintptr(bytes), t.local+uintptr(t.window)); a += unit {
+			if i := (a - t.local) / unit; !t.mine[i] {
+				k.fail("a slice covers %#x, between the parts of task %d", a, t.index)
+			} else {
+				f(t, i)
+			}
+		}
+	}
+}
+
+// of lists the tasks that a slice stands for.
+func (k *checker) of(p *posted) (list []*known) {
+	k.each(p, p.slice.Length, func(t *known, _ uintptr) {
+		if len(list) == 0 || list[len(list)-1] != t {
+			list = append(list, t)
+		}
+	})
+	return list
 }
 
 // stageBase is where the stages' addresses begin; a task's are below.
@@ -127,7 +169,7 @@ func (k *checker) posted(p *posted) {
 		k.fail("a slice goes to a peer with %d open withdrawals", k.open[facts.peer])
 	}
 	p.first, _ = k.subject(s)
-	for _, t := range k.at(p.first, s.Length) {
+	for _, t := range k.of(p) {
 		if t.ended {
 			k.fail("a slice for task %d of %#x, which has ended %v", t.index, t.batch, t.state)
 		}
@@ -165,30 +207,28 @@ func (k *checker) withdrawn(p *posted) {
 func (k *checker) completed(p *posted, bytes uint64) {
 	s := &p.slice
 	target := k.target(s)
-	first := p.first
 	open := false
-	for _, t := range k.at(first, s.Length) {
+	for _, t := range k.of(p) {
 		t.out--
 		open = open || (t.ended && t.dirty)
-		if bytes == 0 || target >= stageBase {
-			continue
-		}
-		if t.ended && !t.dirty {
-			k.fail("bytes of task %d arrive after its end %v", t.index, t.state)
-		}
-		for a := max(first, t.local); a < min(first+uintptr(bytes), t.local+uintptr(t.length)); a += unit {
-			if i := (a - t.local) / unit; !t.arrived[i] {
+	}
+	if bytes > 0 && target < stageBase {
+		k.each(p, bytes, func(t *known, i uintptr) {
+			if t.ended && !t.dirty {
+				k.fail("bytes of task %d arrive after its end %v", t.index, t.state)
+			}
+			if !t.arrived[i] {
 				t.arrived[i] = true
 				t.there += unit
 			}
-		}
+		})
 	}
 	if open {
 		k.open[k.links[p.wire.key.link].peer]--
 	}
 	if bytes == s.Length && target >= stageBase {
 		stage, slot := k.slot(target)
-		stage.content[slot] = first
+		stage.content[slot] = p.first
 	}
 }
 
@@ -242,13 +282,54 @@ func (k *checker) look(t *known) {
 	if s.Dirty {
 		k.opened(t)
 	}
+	if t.parts != nil {
+		k.missing(t)
+	}
+}
+
+// missing checks what the core says of the parts of a task that has just ended.
+func (k *checker) missing(t *known) {
+	listed := map[int]bool{}
+	last := -1
+	_, err := k.w.core.Missing(t.batch, t.index, func(part int) {
+		if part <= last || part >= len(t.parts.LocalAt) {
+			k.fail("part %d of %d comes after %d", part, len(t.parts.LocalAt), last)
+		}
+		last, listed[part] = part, true
+	})
+	if err != nil || (len(listed) == 0) != (t.state == Completed) {
+		k.fail("task %d is %v with %d missing parts: %v", t.index, t.state, len(listed), err)
+	}
+	for part, at := range t.parts.LocalAt {
+		for i := at / unit; i < (at+t.parts.Bytes)/unit; i++ {
+			if !listed[part] && !t.arrived[i] {
+				k.fail("part %d of task %d is not listed and not there", part, t.index)
+			}
+		}
+	}
+	for _, p := range k.w.out { // of a dirty task: they may still land
+		k.each(p, p.slice.Length, func(u *known, i uintptr) {
+			for part, at := range t.parts.LocalAt {
+				if u == t && uint64(i)*unit >= at && uint64(i)*unit < at+t.parts.Bytes && !listed[part] {
+					k.fail("part %d of task %d is not listed and may still change", part, t.index)
+				}
+			}
+		})
+	}
+	lost := uint64(0)
+	for _, s := range k.w.core.batches[t.batch.Slot()].tasks[t.index].missing {
+		lost += s.length
+	}
+	if !t.dirty && lost+t.bytes != t.length {
+		k.fail("task %d has %d bytes, misses %d, and has %d in all", t.index, t.bytes, lost, t.length)
+	}
 }
 
 // opened counts the slices of a task that has just ended dirty as open withdrawals of their peers.
 func (k *checker) opened(t *known) {
 	for _, p := range k.w.out {
 		covers, already := false, false
-		for _, u := range k.at(p.first, p.slice.Length) {
+		for _, u := range k.of(p) {
 			covers = covers || u == t
 			already = already || (u != t && u.ended && u.dirty)
 		}

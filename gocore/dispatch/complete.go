@@ -67,7 +67,7 @@ func (c *Core) pieceRefused(p *piece, now clock.Time) {
 	p.sent--
 	switch {
 	case p.void || !t.live():
-		c.dropPiece(p)
+		c.giveUp(p)
 		c.settle(t, now)
 	case p.index != t.route:
 		c.restart(p)
@@ -174,7 +174,7 @@ func (c *Core) pieceBack(p *piece, a *attempt, delivered *uint64, err *errs.Erro
 		c.credit(t, got, now)
 		c.dropPiece(p)
 	case !t.live():
-		c.dropPiece(p)
+		c.giveUp(p)
 	case got == p.length:
 		c.nextHop(p, now)
 		return

@@ -9,9 +9,11 @@ import (
 )
 
 // add counts a value.
-func (h *Histogram) add(v uint64) {
-	h.Buckets[bits.Len64(v)&63]++
-	h.Sum += v
+func (h *Histogram) add(v uint64) { h.addMany(v, 1) }
+
+func (h *Histogram) addMany(v, n uint64) {
+	h.Buckets[bits.Len64(v)&63] += n
+	h.Sum += v * n
 }
 
 // Counters returns what was counted for a transport and a class; nil if there is no such transport or class. The caller
@@ -49,24 +51,32 @@ func (c *Core) countersFor(a *attempt) *Counters {
 	return &c.counters[a.rail.link.spec.Transport][a.Class]
 }
 
-// count counts the end of a task.
+// count counts the end of a task; each part is a request.
 func (c *Core) count(t *task, now clock.Time) {
 	k := c.countersOf(t)
 	op := t.spec.Op & transport.Write
-	k.Requests[op]++
-	k.Sizes.add(t.spec.Length)
-	k.ByOp[op].Sizes.add(t.spec.Length)
-	switch t.state {
-	case Completed:
+	n, size := uint64(1), t.spec.Length
+	if p := t.spec.Parts; p != nil {
+		n, size = uint64(len(p.LocalAt)), p.Bytes
+	}
+	k.Requests[op] += n
+	k.Sizes.addMany(size, n)
+	k.ByOp[op].Sizes.addMany(size, n)
+	if t.state == Completed {
 		us := micros(now.Sub(t.submitted))
-		k.Latency.add(us)
-		k.ByOp[op].Latency.add(us)
+		k.Latency.addMany(us, n)
+		k.ByOp[op].Latency.addMany(us, n)
+		return
+	}
+	lost := uint64(0)
+	t.eachMissing(func(int) { lost++ })
+	switch t.state {
 	case Canceled:
-		k.Canceled++
+		k.Canceled += lost
 	case TimedOut:
-		k.TimedOut++
+		k.TimedOut += lost
 	default:
-		k.Failures[op]++
+		k.Failures[op] += lost
 	}
 	if t.dirty {
 		k.Dirty++

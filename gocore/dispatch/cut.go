@@ -71,11 +71,10 @@ func (c *Core) offer(l *link, r *railState, now clock.Time) (class int, want uin
 		}
 		want = p.length
 		if !p.staged {
-			want = min(want, c.limit(r, class, p.route))
+			want = c.stretch(p.task, p.route, r, class, p.offset, p.length)
 		}
 	} else {
-		t := q.tasks.first()
-		want = min(t.spec.Length-t.cursor, c.limit(r, class, t.path()))
+		want = c.fresh(q.tasks.first(), r, class)
 	}
 	if !r.room(class, want, aged) {
 		r.meter.Full()
@@ -135,12 +134,12 @@ func (c *Core) cut(l *link, r *railState, class int, now clock.Time) {
 	p := q.pieces.first()
 	if p == nil {
 		t := q.tasks.first()
-		if p = c.carve(t, c.limit(r, class, t.path()), now); p == nil {
+		if p = c.carve(t, c.fresh(t, r, class), now); p == nil {
 			return
 		}
 	} else {
-		if limit := c.limit(r, class, p.route); !p.staged && p.length > limit {
-			c.split(p, limit)
+		if n := c.stretch(p.task, p.route, r, class, p.offset, p.length); !p.staged && p.length > n {
+			c.split(p, n)
 		}
 		if full := c.takeSlots(p); full != nil {
 			c.waitForSlot(full, p, nil, now)
@@ -168,8 +167,8 @@ func (c *Core) split(p *piece, limit uint64) {
 }
 
 // carve makes a piece from the fresh bytes of a task; nil if a stage is full.
-func (c *Core) carve(t *task, limit uint64, now clock.Time) *piece {
-	p := c.newPiece(t, t.cursor, min(limit, t.spec.Length-t.cursor))
+func (c *Core) carve(t *task, length uint64, now clock.Time) *piece {
+	p := c.newPiece(t, t.cursor, length)
 	if full := c.takeSlots(p); full != nil {
 		c.dropPiece(p)
 		c.waitForSlot(full, nil, t, now)
@@ -212,7 +211,7 @@ func (c *Core) merge(p *piece, q *classQueue, r *railState, class int, now clock
 // continues reports whether b begins where a ends, here and there, and may share its fate.
 func continues(a, b *TaskSpec) bool {
 	return a.Local+uintptr(a.Length) == b.Local && a.Remote+a.Length == b.Remote && a.Op == b.Op && a.Plan == b.Plan &&
-		a.Deadline == b.Deadline && a.Checked == b.Checked
+		a.Deadline == b.Deadline && a.Checked == b.Checked && a.Parts == nil && b.Parts == nil
 }
 
 // post fills a slice for a piece and its siblings and puts it into the effects of this step.
@@ -223,6 +222,10 @@ func (c *Core) post(p *piece, length uint64, r *railState, now clock.Time) {
 	c.ids++
 	a.Slice = transport.Slice{Op: hop.Op, Checked: t.spec.Checked, Class: t.spec.Class, Rail: r.id, LocalKey: hop.LocalKey, RemoteKey: hop.RemoteKey,
 		Local: c.localAddress(p, hop), Remote: c.remoteOffset(p, hop), Length: length, Id: c.ids}
+	if parts := t.spec.Parts; parts != nil && length > parts.Bytes && r.vectors {
+		a.Pieces, a.First = parts, uint32(p.offset/parts.Bytes)
+		a.Local, a.Remote = t.spec.Local, t.spec.Remote
+	}
 	a.rail, a.pieces, a.started, a.out = r, p, now, true
 	for ; p != nil; p = p.sibling {
 		c.send(p, a, now)

@@ -25,7 +25,7 @@ func (c *Core) end(t *task, verdict State, err *errs.Error, now clock.Time) {
 	for p := t.pieces.first(); p != nil; {
 		next := p.mine.after()
 		if p.attempt == nil {
-			c.dropPiece(p)
+			c.giveUp(p)
 		} else {
 			l := p.attempt.rail.link
 			host = host && (l.spec.SameHost || l.peer.gone != nil) // nobody is left to be asked over the network
@@ -93,6 +93,9 @@ func (c *Core) finish(t *task, now clock.Time) {
 		t.state = Completed
 	} else if t.state == Completed {
 		t.state = Failed // every byte arrived, yet something may still be written
+	}
+	if t.state != Completed {
+		t.sumUpMissing()
 	}
 	t.queue.leave()
 	t.watch.leave()
@@ -163,6 +166,7 @@ func (c *Core) endDirty(t *task, now clock.Time) {
 		next := p.mine.after()
 		a := p.attempt
 		name = a.rail.link.peer.name
+		t.miss(p.offset, p.length) // whether its bytes have arrived or not: they may still change
 		p.mine.leave()
 		p.task = nil
 		if p.twin != nil {

@@ -58,6 +58,7 @@ type railState struct {
 	full        bool // took less than it was given; ends with Ready
 	suspected   bool
 	fenced      bool // no use any more, only a new generation is
+	vectors     bool // takes slices of many pieces
 	bytesMax    uint64
 	slicesMax   int
 	bytes       uint64
@@ -216,8 +217,11 @@ func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railSt
 	if r.slicesMax == 0 {
 		r.slicesMax = c.options.WindowSlices
 	}
-	if l.spec.Info != nil && l.spec.Info.SlicesMax > 0 {
-		r.slicesMax = min(r.slicesMax, l.spec.Info.SlicesMax)
+	if info := l.spec.Info; info != nil {
+		r.vectors = info.Vectors
+		if info.SlicesMax > 0 {
+			r.slicesMax = min(r.slicesMax, info.SlicesMax)
+		}
 	}
 	r.meter.Reset(info.Bandwidth)
 	r.timer.rail = r

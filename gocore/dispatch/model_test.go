@@ -43,7 +43,7 @@ func newModel(t require.TestingT, seed uint64) *model {
 		var links []plan.LinkID
 		for k := range 1 + r.IntN(3) {
 			id := m.core.AddLink(LinkSpec{Peer: uint32(p), PeerName: fmt.Sprint("peer", p), Transport: uint8(k),
-				Info: &transport.Info{}, SameHost: k == 0 && r.IntN(2) == 0})
+				Info: &transport.Info{Vectors: r.IntN(2) == 0}, SameHost: k == 0 && r.IntN(2) == 0})
 			m.check.links[id] = &linkFacts{uint32(p), uint8(k)}
 			links = append(links, id)
 			for i := range 1 + r.IntN(3) {
@@ -124,12 +124,16 @@ func (m *model) traffic() {
 		if m.IntN(3) > 0 {
 			m.next += unit // a gap, so that neighbours do not merge
 		}
+		task := &known{batch: id, index: i, local: m.next, length: length, window: length, deadline: deadline}
+		if m.IntN(3) == 0 {
+			m.divide(task)
+		}
+		task.learn()
 		specs = append(specs, TaskSpec{Op: op, Class: class, Plan: p, Local: m.next, Remote: uint64(m.next),
-			Length: length, Deadline: deadline})
-		task := &known{batch: id, index: i, local: m.next, length: length, deadline: deadline, arrived: make([]bool, length/unit)}
+			Length: task.length, Deadline: deadline, Parts: task.parts})
 		m.check.tasks = append(m.check.tasks, task)
 		m.check.batches[id] = append(m.check.batches[id], task)
-		m.next += uintptr(length)
+		m.next += uintptr(task.window)
 	}
 	_, err = m.core.Submit(id, specs, m.now)
 	require.Nil(m.check.t, err)
@@ -139,6 +143,41 @@ func (m *model) traffic() {
 		m.after(m.between(0, 30*time.Millisecond), func() { _, _ = m.core.Cancel(id, first, m.IntN(n-first+1), m.now) })
 	}
 	m.after(m.between(0, 8*time.Millisecond), m.traffic)
+}
+
+// divide gives a task parts in some order, some of them with gaps between them.
+func (m *model) divide(t *known) {
+	n := 1 + m.IntN(1<<m.IntN(7))
+	t.parts = &transport.Pieces{Bytes: uint64(1+m.IntN(1<<m.IntN(6))) * unit}
+	places := make([]uint64, n)
+	for i := range places {
+		places[i] = uint64(i)
+	}
+	if m.IntN(3) > 0 {
+		places = append(places, uint64(n), uint64(n+1)) // two will not be used
+		m.Shuffle(n+2, func(i, j int) { places[i], places[j] = places[j], places[i] })
+	}
+	t.window = uint64(len(places)) * t.parts.Bytes
+	for _, at := range places[:n] {
+		t.parts.LocalAt = append(t.parts.LocalAt, at*t.parts.Bytes)
+	}
+	t.parts.RemoteAt, t.length = t.parts.LocalAt, uint64(n)*t.parts.Bytes
+}
+
+// learn prepares the books of a task.
+func (t *known) learn() {
+	t.mine, t.arrived = make([]bool, t.window/unit), make([]bool, t.window/unit)
+	if t.parts == nil {
+		for i := range t.mine {
+			t.mine[i] = true
+		}
+		return
+	}
+	for _, at := range t.parts.LocalAt {
+		for i := at / unit; i < (at+t.parts.Bytes)/unit; i++ {
+			t.mine[i] = true
+		}
+	}
 }
 
 // trouble makes rails and links fall, fall silent and come back.

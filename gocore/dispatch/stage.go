@@ -119,7 +119,7 @@ func (c *Core) waitForSlot(s *stage, p *piece, t *task, now clock.Time) {
 // localAddress and remoteOffset say where a hop has a piece's first byte.
 func (c *Core) localAddress(p *piece, hop *plan.Hop) uintptr {
 	if hop.Local == 0 {
-		return p.task.spec.Local + uintptr(p.offset)
+		return p.task.spec.localAt(p.offset)
 	}
 	s, slot := c.slot(p, hop.Local)
 	return s.spec.Local + uintptr(uint64(slot)*s.spec.SlotBytes)
@@ -127,7 +127,7 @@ func (c *Core) localAddress(p *piece, hop *plan.Hop) uintptr {
 
 func (c *Core) remoteOffset(p *piece, hop *plan.Hop) uint64 {
 	if hop.Remote == 0 {
-		return p.task.spec.Remote + p.offset
+		return p.task.spec.remoteAt(p.offset)
 	}
 	s, slot := c.slot(p, hop.Remote)
 	return s.spec.Remote + uint64(slot)*s.spec.SlotBytes

@@ -9,7 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// task is one request under way. Its bytes are fresh (from cursor on, never cut), in pieces, or acknowledged.
+// task is one request under way, or one for each of its parts. Its bytes are fresh (from cursor on, never cut), in pieces, or acknowledged.
 //
 //	Submit -> waiting --first cut--> served --all acknowledged, nothing out--> COMPLETED
 //	             |                     |
@@ -28,6 +28,7 @@ type task struct {
 	watch       node[task] // served or ending
 	pieces      list[piece]
 	failure     *errs.Error
+	missing     []span // of a task with parts: what was given up, see parts.go
 	cursor      uint64 // bytes below were cut once
 	acked       uint64
 	submitted   clock.Time

@@ -1,0 +1,144 @@
+package dispatch
+
+import (
+	"slices"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
+)
+
+// A task with parts moves many equal ranges, the pages of a grid in one pair of regions, for the price of one task. Its
+// bytes are counted as if the parts followed one another, so cursor, pieces and acknowledgements know nothing of parts; only
+// who cuts a slice, and who fills it, looks where they lie. Which parts have not arrived is found out when a task fails: what
+// was given up is noted then, and nothing while all goes well.
+
+// span is a range of a task's bytes.
+type span struct{ offset, length uint64 }
+
+// whole reports whether the length of a request with parts is theirs.
+func (s *TaskSpec) whole() bool {
+	n := uint64(len(s.Parts.LocalAt))
+	return n > 0 && n <= 1<<31 && n == uint64(len(s.Parts.RemoteAt)) && s.Parts.Bytes > 0 && s.Length/n == s.Parts.Bytes &&
+		s.Length%n == 0
+}
+
+// partsFit reports whether all parts meet an alignment that the request as a whole meets.
+func (s *TaskSpec) partsFit(a uint64) bool {
+	if s.Parts == nil {
+		return true
+	}
+	for i, local := range s.Parts.LocalAt {
+		if local%a != 0 || s.Parts.RemoteAt[i]%a != 0 {
+			return false
+		}
+	}
+	return s.Parts.Bytes%a == 0
+}
+
+// localAt and remoteAt say where a byte of the task lies.
+func (s *TaskSpec) localAt(offset uint64) uintptr {
+	if p := s.Parts; p != nil {
+		i := offset / p.Bytes
+		return s.Local + uintptr(p.LocalAt[i]+offset-i*p.Bytes)
+	}
+	return s.Local + uintptr(offset)
+}
+
+func (s *TaskSpec) remoteAt(offset uint64) uint64 {
+	if p := s.Parts; p != nil {
+		i := offset / p.Bytes
+		return s.Remote + p.RemoteAt[i] + offset - i*p.Bytes
+	}
+	return s.Remote + offset
+}
+
+// fresh is how many of a task's fresh bytes the next slice on a rail may have.
+func (c *Core) fresh(t *task, r *railState, class int) uint64 {
+	return c.stretch(t, t.path(), r, class, t.cursor, t.spec.Length-t.cursor)
+}
+
+// stretch is how many of the left bytes at an offset of a task one slice on a rail may have: within one part or, over a
+// transport that takes pieces, whole parts; over others, parts that follow one another on both sides.
+func (c *Core) stretch(t *task, route *plan.Route, r *railState, class int, offset, left uint64) uint64 {
+	most := min(left, c.limit(r, class, route))
+	parts := t.spec.Parts
+	if parts == nil {
+		return most
+	}
+	first := offset / parts.Bytes
+	begun := offset - first*parts.Bytes
+	if begun > 0 || most <= parts.Bytes || len(route.Hops) > 1 { // stage buffers are moved as a whole
+		return min(most, parts.Bytes-begun)
+	}
+	n := most / parts.Bytes
+	if !r.vectors {
+		n = t.spec.run(first, n, c.options.Merge)
+	}
+	return n * parts.Bytes
+}
+
+// run is how many parts from the first on, at most so many, are one range of memory here and there.
+func (s *TaskSpec) run(first, most uint64, merge bool) uint64 {
+	local, remote, size := s.Parts.LocalAt[first:first+most], s.Parts.RemoteAt[first:first+most], s.Parts.Bytes
+	n := 1
+	for merge && n < len(local) && local[n] == local[n-1]+size && remote[n] == remote[n-1]+size {
+		n++
+	}
+	return uint64(n)
+}
+
+// giveUp drops a piece of a task that has its verdict. The bytes of an abandoned one are its twin's to account for.
+func (c *Core) giveUp(p *piece) {
+	if !p.void {
+		p.task.miss(p.offset, p.length)
+	}
+	c.dropPiece(p)
+}
+
+// miss notes bytes that will not have arrived when the task ends.
+func (t *task) miss(offset, length uint64) {
+	if t.spec.Parts != nil {
+		t.missing = append(t.missing, span{offset, length})
+	}
+}
+
+// sumUpMissing adds what was never cut to what was given up, and puts it in order.
+func (t *task) sumUpMissing() {
+	if t.cursor < t.spec.Length {
+		t.miss(t.cursor, t.spec.Length-t.cursor)
+	}
+	slices.SortFunc(t.missing, func(a, b span) int { return int(int64(a.offset) - int64(b.offset)) })
+}
+
+// eachMissing calls each with the parts of a task that has ended which are not complete at the destination, or may still
+// change there, in ascending order; a task without parts is one.
+func (t *task) eachMissing(each func(part int)) {
+	if t.state == Completed {
+		return
+	}
+	if t.spec.Parts == nil {
+		each(0)
+		return
+	}
+	next := 0
+	for _, s := range t.missing {
+		last := int((s.offset + s.length - 1) / t.spec.Parts.Bytes)
+		for next = max(next, int(s.offset/t.spec.Parts.Bytes)); next <= last; next++ {
+			each(next)
+		}
+	}
+}
+
+// Missing calls each with those parts of a task that has ended which are not complete at the destination, in ascending
+// order, and returns the task as it was submitted. The parts of a task that has not ended are not looked at. Errors: Stale,
+// InvalidEntry.
+func (c *Core) Missing(id BatchID, i int, each func(part int)) (TaskSpec, *errs.Error) {
+	t, err := c.findTask(id, i)
+	if err != nil {
+		return TaskSpec{}, err
+	}
+	if t.state.Terminal() {
+		t.eachMissing(each)
+	}
+	return t.spec, nil
+}
