@@ -21,7 +21,7 @@ type loop struct {
 
 func newLoop(tb testing.TB, rails, tasks int, length uint64, merge bool) *loop {
 	l := &loop{core: New(Options{Transports: []string{"tcp"}, Merge: merge}), now: clock.Time(time.Second)}
-	id := l.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer"})
+	id := l.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Info: &transport.Info{Vectors: true}})
 	for i := range rails {
 		l.core.RailUp(id, transport.RailInfo{Rail: railOf(id, i, 1), BytesMax: 4 << 20}, l.now)
 	}
@@ -32,6 +32,16 @@ func newLoop(tb testing.TB, rails, tasks int, length uint64, merge bool) *loop {
 			Length: length, Deadline: l.now.Add(time.Hour)})
 	}
 	l.turn(tb) // warm up
+	return l
+}
+
+// divide gives each task n parts that are not contiguous.
+func (l *loop) divide(n int) *loop {
+	size := l.specs[0].Length / uint64(n)
+	parts := &transport.Pieces{LocalAt: places(0, uint64(n), 2*size), RemoteAt: places(0, uint64(n), 2*size), Bytes: size}
+	for i := range l.specs {
+		l.specs[i].Parts = parts
+	}
 	return l
 }
 
@@ -67,6 +77,7 @@ func (l *loop) pass() {
 func TestNothingIsAllocatedBetweenSubmitAndEnd(t *testing.T) {
 	for name, l := range map[string]*loop{
 		"small": newLoop(t, 2, 256, 4*kib, false), "large": newLoop(t, 2, 4, 16<<20, false), "merged": newLoop(t, 2, 256, 4*kib, true),
+		"parts": newLoop(t, 2, 4, 1<<20, false).divide(256),
 	} {
 		require.Zero(t, testing.AllocsPerRun(100, func() { l.turn(t) }), name)
 	}
@@ -115,5 +126,8 @@ func BenchmarkSlice(b *testing.B) { benchmark(b, newLoop(b, 1, 1, 64<<20, false)
 func BenchmarkSlice4Rails(b *testing.B) { benchmark(b, newLoop(b, 4, 1, 64<<20, false), 1024) }
 
 func BenchmarkTask(b *testing.B) { benchmark(b, newLoop(b, 1, 256, 4*kib, false), 256) }
+
+// BenchmarkPart is the cost of a page of a grid: 80 pairs of regions with 256 pages of 4 KiB each.
+func BenchmarkPart(b *testing.B) { benchmark(b, newLoop(b, 1, 80, 1<<20, false).divide(256), 80*256) }
 
 func BenchmarkOneTask(b *testing.B) { benchmark(b, newLoop(b, 1, 1, 64, false), 1) }

@@ -69,10 +69,7 @@ func (c *Core) offer(l *link, r *railState, now clock.Time) (class int, want uin
 		if p.avoid == int32(r.id.Index)+1 && l.anotherLike(r, now) {
 			return -1, 0
 		}
-		want = p.length
-		if !p.staged {
-			want = c.stretch(p.task, p.route, r, class, p.offset, p.length)
-		}
+		want = c.refit(p, r, class)
 	} else {
 		want = c.fresh(q.tasks.first(), r, class)
 	}
@@ -138,7 +135,7 @@ func (c *Core) cut(l *link, r *railState, class int, now clock.Time) {
 			return
 		}
 	} else {
-		if n := c.stretch(p.task, p.route, r, class, p.offset, p.length); !p.staged && p.length > n {
+		if n := c.refit(p, r, class); p.length > n {
 			c.split(p, n)
 		}
 		if full := c.takeSlots(p); full != nil {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // A task with parts moves many equal ranges, the pages of a grid in one pair of regions, for the price of one task. Its
@@ -37,34 +38,50 @@ func (s *TaskSpec) partsFit(a uint64) bool {
 
 // localAt and remoteAt say where a byte of the task lies.
 func (s *TaskSpec) localAt(offset uint64) uintptr {
-	if p := s.Parts; p != nil {
-		i := offset / p.Bytes
-		return s.Local + uintptr(p.LocalAt[i]+offset-i*p.Bytes)
+	if s.Parts == nil {
+		return s.Local + uintptr(offset)
 	}
-	return s.Local + uintptr(offset)
+	return s.Local + uintptr(at(s.Parts, s.Parts.LocalAt, offset))
 }
 
 func (s *TaskSpec) remoteAt(offset uint64) uint64 {
-	if p := s.Parts; p != nil {
-		i := offset / p.Bytes
-		return s.Remote + p.RemoteAt[i] + offset - i*p.Bytes
+	if s.Parts == nil {
+		return s.Remote + offset
 	}
-	return s.Remote + offset
+	return s.Remote + at(s.Parts, s.Parts.RemoteAt, offset)
 }
 
-// fresh is how many of a task's fresh bytes the next slice on a rail may have.
+// at is where a byte of the parts lies, given where they begin.
+func at(p *transport.Pieces, places []uint64, offset uint64) uint64 {
+	i := offset / p.Bytes
+	return places[i] + offset - i*p.Bytes
+}
+
+// fresh is how many of a task's fresh bytes the next slice on a rail has.
 func (c *Core) fresh(t *task, r *railState, class int) uint64 {
-	return c.stretch(t, t.path(), r, class, t.cursor, t.spec.Length-t.cursor)
-}
-
-// stretch is how many of the left bytes at an offset of a task one slice on a rail may have: within one part or, over a
-// transport that takes pieces, whole parts; over others, parts that follow one another on both sides.
-func (c *Core) stretch(t *task, route *plan.Route, r *railState, class int, offset, left uint64) uint64 {
-	most := min(left, c.limit(r, class, route))
-	parts := t.spec.Parts
-	if parts == nil {
+	most := min(t.spec.Length-t.cursor, c.limit(r, class, t.path()))
+	if t.spec.Parts == nil {
 		return most
 	}
+	return c.stretch(t, t.path(), r, t.cursor, most)
+}
+
+// refit is how many bytes of a piece that was cut before the next slice on a rail has.
+func (c *Core) refit(p *piece, r *railState, class int) uint64 {
+	if p.staged {
+		return p.length
+	}
+	most := min(p.length, c.limit(r, class, p.route))
+	if p.task.spec.Parts == nil {
+		return most
+	}
+	return c.stretch(p.task, p.route, r, p.offset, most)
+}
+
+// stretch is how many bytes at an offset of a task with parts one slice on a rail may have, at most so many: within one
+// part or, over a transport that takes pieces, whole parts; over others, parts that follow one another on both sides.
+func (c *Core) stretch(t *task, route *plan.Route, r *railState, offset, most uint64) uint64 {
+	parts := t.spec.Parts
 	first := offset / parts.Bytes
 	begun := offset - first*parts.Bytes
 	if begun > 0 || most <= parts.Bytes || len(route.Hops) > 1 { // stage buffers are moved as a whole
