@@ -144,7 +144,13 @@ func check(s *TaskSpec) *errs.Error {
 // fits reports whether a request meets the alignment of a route.
 func fits(s *TaskSpec, route int) bool {
 	a := s.Plan.Routes[route].Alignment
-	return a <= 1 || (uint64(s.Local)%a == 0 && s.Remote%a == 0 && s.Length%a == 0 && s.partsFit(a))
+	switch {
+	case a <= 1:
+		return true
+	case s.Parts != nil:
+		return s.partsFit(a)
+	}
+	return uint64(s.Local)%a == 0 && s.Remote%a == 0 && s.Length%a == 0
 }
 
 // joinRun puts a task under the timer of its neighbour if they share a deadline, else under one of its own.

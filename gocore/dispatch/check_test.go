@@ -291,7 +291,7 @@ func (k *checker) look(t *known) {
 func (k *checker) missing(t *known) {
 	listed := map[int]bool{}
 	last := -1
-	_, err := k.w.core.Missing(t.batch, t.index, func(part int) {
+	err := k.w.core.Missing(t.batch, t.index, func(part int) {
 		if part <= last || part >= len(t.parts.LocalAt) {
 			k.fail("part %d of %d comes after %d", part, len(t.parts.LocalAt), last)
 		}

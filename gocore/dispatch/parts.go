@@ -23,13 +23,10 @@ func (s *TaskSpec) whole() bool {
 		s.Length%n == 0
 }
 
-// partsFit reports whether all parts meet an alignment that the request as a whole meets.
+// partsFit reports whether all parts meet an alignment.
 func (s *TaskSpec) partsFit(a uint64) bool {
-	if s.Parts == nil {
-		return true
-	}
 	for i, local := range s.Parts.LocalAt {
-		if local%a != 0 || s.Parts.RemoteAt[i]%a != 0 {
+		if (uint64(s.Local)+local)%a != 0 || (s.Remote+s.Parts.RemoteAt[i])%a != 0 {
 			return false
 		}
 	}
@@ -147,15 +144,11 @@ func (t *task) eachMissing(each func(part int)) {
 }
 
 // Missing calls each with those parts of a task that has ended which are not complete at the destination, in ascending
-// order, and returns the task as it was submitted. The parts of a task that has not ended are not looked at. Errors: Stale,
-// InvalidEntry.
-func (c *Core) Missing(id BatchID, i int, each func(part int)) (TaskSpec, *errs.Error) {
+// order. The parts of a task that has not ended are not looked at. Errors: Stale, InvalidEntry.
+func (c *Core) Missing(id BatchID, i int, each func(part int)) *errs.Error {
 	t, err := c.findTask(id, i)
-	if err != nil {
-		return TaskSpec{}, err
-	}
-	if t.state.Terminal() {
+	if err == nil && t.state.Terminal() {
 		t.eachMissing(each)
 	}
-	return t.spec, nil
+	return err
 }

@@ -49,7 +49,7 @@ func shapes(list []*transport.Slice) (out []shape) {
 
 func (r *rig) missing(b BatchID) (list []int) {
 	r.Helper()
-	_, err := r.core.Missing(b, 0, func(part int) { list = append(list, part) })
+	err := r.core.Missing(b, 0, func(part int) { list = append(list, part) })
 	require.Nil(r, err)
 	return list
 }

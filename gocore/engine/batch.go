@@ -24,8 +24,8 @@ type batch struct {
 	watched bool
 	freeing bool
 	waiters []*waiter
-	rows    uint64    // tasks that are one page of a grid together
 	uses    []*region // each with one use taken
+	lists   []*places // where the pages of its tasks lie
 }
 
 // waiter parks one thread: on the channel, which has room for one token, so that waking never blocks, or in the kernel on a
@@ -106,7 +106,7 @@ func (e *Engine) newBatch(capacity int) (dispatch.BatchID, *errs.Error) {
 		e.batches[slot] = &batch{}
 	}
 	b := e.batches[slot]
-	*b = batch{id: id, waiters: b.waiters[:0], uses: b.uses[:0]}
+	*b = batch{id: id, waiters: b.waiters[:0], uses: b.uses[:0], lists: b.lists[:0]}
 	e.totals[slot].Store(0)
 	e.page.publish(id, dispatch.Completed, 0, 0, 0)
 	return id, nil
@@ -194,12 +194,13 @@ func (e *Engine) enqueue(id dispatch.BatchID, c *call) (int, *errs.Error) {
 		b.started = now
 	}
 	e.totals[id.Slot()].Add(c.total)
-	b.rows = max(1, c.rows)
 	if b.ended || !b.counted {
 		b.ended, b.counted = false, true
 		e.active++
 	}
 	b.uses = append(b.uses, c.uses...)
+	b.lists = append(b.lists, c.lists...)
+	c.lists = c.lists[:0]
 	if c.note != nil {
 		c.note.batch = id
 		b.note = c.note
@@ -323,6 +324,13 @@ func (e *Engine) FreeBatch(id dispatch.BatchID) error {
 
 func (e *Engine) release(b *batch) {
 	e.page.retire(b.id)
+	if len(b.lists) > 0 {
+		if sum, err := e.core.Summary(b.id); err == nil && sum.State == dispatch.Completed {
+			freePlaces(b.lists) // else a transport may be looking at them still: they are left to the garbage collector
+		}
+		clear(b.lists)
+		b.lists = b.lists[:0]
+	}
 	if err := e.core.FreeBatch(b.id, clock.Now()); err != nil {
 		e.log.Error("free batch", "batch", uint64(b.id), "err", err)
 	}
@@ -397,8 +405,8 @@ func (e *Engine) Summary(id dispatch.BatchID) (dispatch.Summary, error) {
 	return sum, nil
 }
 
-// Failed writes the indexes of tasks (of pages, for a transfer of pages with rows) that did not complete into out, as far
-// as they fit, and returns how many there are.
+// Failed writes the indexes of what did not complete into out, as far as they fit, and returns how many there are. Indexes
+// count requests, ranges and pages in the order of the calls; a page of several rows is one.
 func (e *Engine) Failed(id dispatch.BatchID, out []uint64) (n int) {
 	e.mu.Lock()
 	defer e.let()
@@ -410,17 +418,28 @@ func (e *Engine) Failed(id dispatch.BatchID, out []uint64) (n int) {
 	if err != nil {
 		return 0
 	}
-	last := uint64(1<<64 - 1)
+	begin := uint64(0) // of the task
 	for i := range sum.Tasks {
-		s, err := e.core.Status(id, i)
-		page := uint64(i) / max(1, b.rows)
-		if err != nil || !s.State.Terminal() || s.State == dispatch.Completed || page == last {
-			continue
+		next, rows, pages := uint64(0), 1, 1 // next is the first page that was not named yet
+		spec, err := e.core.Task(id, i)
+		if err != nil {
+			return n
 		}
-		if last = page; n < len(out) {
-			out[n] = page
+		if parts := spec.Parts; parts != nil {
+			rows = rowsOf(b.lists, parts)
+			pages = len(parts.LocalAt) / rows
 		}
-		n++
+		_ = e.core.Missing(id, i, func(part int) { // the task is there, as was just seen
+			page := uint64(part / rows)
+			if page < next {
+				return
+			}
+			if next = page + 1; n < len(out) {
+				out[n] = begin + page
+			}
+			n++
+		})
+		begin += uint64(pages)
 	}
 	return n
 }

@@ -51,7 +51,7 @@ func (e *Engine) extend(id BuilderID, add func(*call) *errs.Error) (int, error) 
 	}
 	first := len(c.specs)
 	if err := add(c); err != nil {
-		c.specs = c.specs[:first]
+		c.specs = c.specs[:first] // what it used is given back with the builder
 		return 0, err
 	}
 	return first, nil

@@ -44,8 +44,8 @@ type Note struct{ Name, Message []byte }
 type call struct {
 	specs []dispatch.TaskSpec
 	total uint64    // bytes of specs
-	rows  uint64    // tasks that are one page together; 0 is 1
 	uses  []*region // each once
+	lists []*places // of pages; given to the batch when it takes the specs
 	note  *note
 
 	// The last pair of regions and its plan: neighbours usually share it.
@@ -64,7 +64,8 @@ func newCall() *call { return calls.Get().(*call) }
 func (c *call) free() {
 	clear(c.specs)
 	clear(c.uses)
-	*c = call{specs: c.specs[:0], uses: c.uses[:0]}
+	freePlaces(c.lists)
+	*c = call{specs: c.specs[:0], uses: c.uses[:0], lists: c.lists[:0]}
 	calls.Put(c)
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // Layout says where page i of a region is: it has Rows rows of PageBytes bytes each; row r of page i begins at
@@ -138,7 +139,32 @@ type PagesRequest struct {
 	Note          *Note
 }
 
-// Pages starts a transfer of pages, one task a region, page and row, in that order. It returns its batch.
+// places are where the pages of one call lie in each pair of its regions: transport.Pieces that are used again.
+type places struct {
+	transport.Pieces
+	rows int // pieces that are one page
+}
+
+var placesPool = sync.Pool{New: func() any { return new(places) }}
+
+func freePlaces(lists []*places) {
+	for i, l := range lists {
+		lists[i] = nil
+		placesPool.Put(l)
+	}
+}
+
+// rowsOf returns how many pieces are one page.
+func rowsOf(lists []*places, of *transport.Pieces) int {
+	for _, l := range lists {
+		if &l.Pieces == of {
+			return l.rows
+		}
+	}
+	return 1
+}
+
+// Pages starts a transfer of pages, one task a region with all of its pages. It returns its batch.
 func (e *Engine) Pages(r *PagesRequest) (dispatch.BatchID, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
@@ -146,9 +172,6 @@ func (e *Engine) Pages(r *PagesRequest) (dispatch.BatchID, error) {
 	c := newCall()
 	defer c.free()
 	err := c.pages(e, r)
-	if g, missing := e.grids.get(r.Local); missing == nil {
-		c.rows = g.layout.Rows
-	}
 	runtime.KeepAlive(r) // and with it the index slices, which are read by address
 	if err != nil {
 		return 0, err
@@ -175,8 +198,13 @@ func (c *call) pages(e *Engine, r *PagesRequest) *errs.Error {
 	if err := r.check(local, remote); err != nil {
 		return err
 	}
+	list := placesPool.Get().(*places)
+	c.lists = append(c.lists, list)
+	if err := r.locate(local, remote, list); err != nil {
+		return err
+	}
 	for i := range local.regions {
-		if err := c.pagesOf(e, r, local, remote, i); err != nil {
+		if err := c.pagesOf(e, r, local, remote, i, list); err != nil {
 			return err
 		}
 	}
@@ -199,17 +227,30 @@ func (r *PagesRequest) check(local, remote *grid) *errs.Error {
 	if err := r.Src.check("source pages", r.N); err != nil {
 		return err
 	}
-	if err := r.Dst.check("destination pages", r.N); err != nil {
-		return err
-	}
+	return r.Dst.check("destination pages", r.N)
+}
+
+// locate turns the indexes of pages, which must be inside the grids, into places of their rows.
+func (r *PagesRequest) locate(local, remote *grid, list *places) *errs.Error {
+	near, far := &local.layout, &remote.layout
+	list.rows, list.Bytes = int(near.Rows), near.PageBytes
+	from, to := list.LocalAt[:0], list.RemoteAt[:0]
 	for i := range r.N {
-		if v, ok := r.Src.at(i); !ok || v >= local.pages {
-			return outside("source", i, int64(v), local.pages)
+		src, ok := r.Src.at(i)
+		if !ok || src >= local.pages {
+			return outside("source", i, int64(src), local.pages)
 		}
-		if v, ok := r.Dst.at(i); !ok || v >= remote.pages {
-			return outside("destination", i, int64(v), remote.pages)
+		dst, ok := r.Dst.at(i)
+		if !ok || dst >= remote.pages {
+			return outside("destination", i, int64(dst), remote.pages)
+		}
+		a, b := near.Offset+src*near.Stride, far.Offset+dst*far.Stride
+		for range near.Rows {
+			from, to = append(from, a), append(to, b)
+			a, b = a+near.RowStride, b+far.RowStride
 		}
 	}
+	list.LocalAt, list.RemoteAt = from, to
 	return nil
 }
 
@@ -217,8 +258,8 @@ func outside(which string, i int, page int64, pages uint64) *errs.Error {
 	return errs.New(errs.InvalidArgument, "pages", "%s index [%d] is %d, the grid has pages 0 to %d", which, i, page, pages-1)
 }
 
-// pagesOf appends the tasks of one pair of regions. Bounds were checked page by page; the whole ranges are bound once.
-func (c *call) pagesOf(e *Engine, r *PagesRequest, local, remote *grid, region int) *errs.Error {
+// pagesOf appends the task of one pair of regions. Bounds were checked page by page; the whole ranges are bound once.
+func (c *call) pagesOf(e *Engine, r *PagesRequest, local, remote *grid, region int, list *places) *errs.Error {
 	from, to := &local.regions[region], &remote.regions[region]
 	own := e.regions.find(from.Addr, from.Size)
 	if own == nil {
@@ -231,19 +272,12 @@ func (c *call) pagesOf(e *Engine, r *PagesRequest, local, remote *grid, region i
 	if err := c.bind(&r.Terms, p, own, there); err != nil {
 		return err
 	}
-	spec := dispatch.TaskSpec{Op: r.Op, Class: r.Class, Checked: r.Checked, Plan: c.plan, Length: local.layout.PageBytes, Deadline: r.Deadline}
-	near, far := &local.layout, &remote.layout
-	for i := range r.N {
-		src, _ := r.Src.at(i)
-		dst, _ := r.Dst.at(i)
-		spec.Local = from.Addr + uintptr(near.Offset+src*near.Stride)
-		spec.Remote = base + far.Offset + dst*far.Stride
-		for range near.Rows {
-			c.specs = append(c.specs, spec)
-			spec.Local += uintptr(near.RowStride)
-			spec.Remote += far.RowStride
-		}
+	spec := dispatch.TaskSpec{Op: r.Op, Class: r.Class, Checked: r.Checked, Plan: c.plan, Local: from.Addr, Remote: base,
+		Length: uint64(len(list.LocalAt)) * list.Bytes, Deadline: r.Deadline, Parts: &list.Pieces}
+	if len(list.LocalAt) == 1 { // no more than a range
+		spec.Local, spec.Remote, spec.Parts = spec.Local+uintptr(list.LocalAt[0]), spec.Remote+list.RemoteAt[0], nil
 	}
+	c.specs = append(c.specs, spec)
 	return nil
 }
 

@@ -49,7 +49,7 @@ func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
 	e.identity = transport.Peer{Address: e.address, MachineID: "m", Incarnation: uint64(i + 1)}
 	e.areas[0], e.areas[1] = arena[:simSlots*simSlot], arena[simSlots*simSlot:]
 	for k, name := range []string{"fast", "slow"} {
-		s := sim.Settings{Network: r.network, Name: name, Rails: 3 - 2*k, SliceMax: 4 << 10}
+		s := sim.Settings{Network: r.network, Name: name, Rails: 3 - 2*k, SliceMax: 4 << 10, Vectors: k == 0}
 		tr, err := sim.Factory{Settings: s}.Open(context.Background(), nil, simHost{e}, &simSink{e, uint8(k)})
 		require.NoError(t, err)
 		e.transports = append(e.transports, tr)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -44,7 +45,7 @@ func TestSimulationOfWholeEnginesKeepsEveryPromise(t *testing.T) {
 		}
 	}
 	t.Logf("%d runs from seed %d: %v", n, first, seen)
-	for _, what := range []string{"COMPLETED", "CANCELED", "TIMEOUT", "FAILED", "dirty", "rerouted", "failover"} {
+	for _, what := range []string{"COMPLETED", "CANCELED", "TIMEOUT", "FAILED", "dirty", "rerouted", "failover", "pages of a failed transfer"} {
 		if n >= 1000 {
 			require.NotZero(t, seen[what], "no run has seen it, so nothing was proved about it: %s", what)
 		}
@@ -95,6 +96,7 @@ type simMove struct {
 	source       []byte
 	destination  []byte
 	kind         int    // of the pattern
+	want         []byte // the destination of a transfer of pages when all have arrived
 	bytes        uint64 // as reported last
 	ended        bool
 	state        dispatch.State
@@ -188,11 +190,15 @@ func (r *simRun) move(e, p *simEngine) {
 	}
 	fill(m.source, m.kind)
 	clear(m.destination)
+	parts := r.pages(m, op)
+	if parts != nil {
+		length = len(parts.LocalAt) * int(parts.Bytes)
+	}
 	if r.random.IntN(4) == 0 {
 		m.deadline = r.network.Now() + clock.Time(r.random.IntN(int(20*time.Millisecond)))
 	}
 	m.spec = dispatch.TaskSpec{Op: op, Class: uint8(r.random.IntN(3)), Plan: e.plan(r.t, p, op), Local: address(local),
-		Remote: uint64(theirs * simSlot), Length: uint64(length), Deadline: m.deadline}
+		Remote: uint64(theirs * simSlot), Length: uint64(length), Deadline: m.deadline, Parts: parts}
 	batch, err := e.core.NewBatch(1)
 	require.Nil(r.t, err)
 	_, err = e.core.Submit(batch, []dispatch.TaskSpec{m.spec}, r.network.Now())
@@ -200,6 +206,56 @@ func (r *simRun) move(e, p *simEngine) {
 	m.batch, e.asked = batch, true
 	e.moves[batch] = m
 	r.moves = append(r.moves, m)
+}
+
+// pages makes every third transfer one of pages in two different orders, with gaps.
+func (r *simRun) pages(m *simMove, op transport.Op) *transport.Pieces {
+	size := 1 << r.random.IntN(13)
+	places := len(m.source) / size
+	if places < 2 || r.random.IntN(3) > 0 {
+		return nil
+	}
+	n := 1 + r.random.IntN(min(places, 200))
+	p := &transport.Pieces{Bytes: uint64(size)}
+	here, there := r.random.Perm(places)[:n], r.random.Perm(places)[:n]
+	if r.random.IntN(3) == 0 { // runs of neighbours, which share slices where pieces are not known
+		slices.Sort(here)
+		slices.Sort(there)
+	}
+	m.want = make([]byte, len(m.destination))
+	for i := range n {
+		from, to := here[i]*size, there[i]*size
+		if op == transport.Read {
+			from, to = to, from
+		}
+		copy(m.want[to:to+size], m.source[from:])
+		p.LocalAt, p.RemoteAt = append(p.LocalAt, uint64(here[i]*size)), append(p.RemoteAt, uint64(there[i]*size))
+	}
+	return p
+}
+
+// missing checks that pages which are not named are complete, and that nothing lies between pages.
+func (r *simRun) missing(m *simMove) {
+	p := m.spec.Parts
+	if p == nil {
+		return
+	}
+	at := p.RemoteAt
+	if m.spec.Op == transport.Read {
+		at = p.LocalAt
+	}
+	rest := append([]byte(nil), m.destination...)
+	lost := map[int]bool{}
+	require.Nil(r.t, m.engine.core.Missing(m.batch, 0, func(part int) { lost[part] = true }))
+	require.NotEmpty(r.t, lost)
+	for i, begin := range at {
+		if !lost[i] {
+			require.Equal(r.t, m.want[begin:begin+p.Bytes], m.destination[begin:begin+p.Bytes], "page %d is not named and not there", i)
+			seen["pages of a failed transfer"]++
+		}
+		clear(rest[begin : begin+p.Bytes])
+	}
+	require.Equal(r.t, make([]byte, len(rest)), rest, "bytes between pages")
 }
 
 func (r *simRun) cancel(m *simMove) {
@@ -339,8 +395,13 @@ func (r *simRun) end(m *simMove, s dispatch.Status) {
 	}
 	if s.State == dispatch.Completed {
 		require.Equal(r.t, m.spec.Length, s.Bytes)
-		same(r.t, m.destination, m.kind, 0)
+		if m.want != nil {
+			require.Equal(r.t, m.want, m.destination)
+		} else {
+			same(r.t, m.destination, m.kind, 0)
+		}
 	} else {
+		r.missing(m)
 		require.NotNil(r.t, s.Err, "a task that is %s must say why", s.State)
 	}
 	m.after = append([]byte(nil), m.destination...)

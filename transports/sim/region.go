@@ -103,11 +103,17 @@ func (t *Transport) imported(key transport.RemoteKey, link transport.Link) *impo
 func (a *attempt) check(local, remote *region) *errs.Error {
 	s, t := a.slice, a.rail.link.owner
 	reach := remote.access(t.self.Incarnation)
-	from := uint64(s.Local) - uint64(local.Addr)
+	here, there := true, true
+	eachPiece(s, func(from uintptr, to, n uint64) {
+		here = here && from >= local.Addr && mem.Contains(local.Size, uint64(from)-uint64(local.Addr), n)
+		there = there && mem.Contains(remote.Size, to, n)
+	})
 	switch {
-	case s.Local < local.Addr || !mem.Contains(local.Size, from, s.Length):
+	case s.Pieces != nil && !t.settings.Vectors:
+		return a.refusal(errs.InvalidArgument, errs.SideLocal, "the slice has pieces, which this transport does not know")
+	case !here:
 		return a.refusal(errs.InvalidArgument, errs.SideLocal, "the local range leaves its region")
-	case !mem.Contains(remote.Size, s.Remote, s.Length):
+	case !there:
 		return a.refusal(errs.InvalidArgument, errs.SideRemote, "the remote range leaves its region")
 	case !t.settings.Pairs[local.Kind][remote.Kind]:
 		return a.refusal(errs.InvalidArgument, errs.SideLocal, "this transport does not move between "+local.Kind.String()+" and "+remote.Kind.String())
@@ -125,6 +131,30 @@ func (a *attempt) refusal(code errs.Code, side errs.Side, cause string) *errs.Er
 		WithPeer(l.peer.Address, l.owner.name, railName(l.owner.self.Address, a.rail.path.index))
 }
 
+// eachPiece calls f with the ranges of a slice: local address, remote offset, bytes.
+func eachPiece(s *transport.Slice, f func(local uintptr, remote, n uint64)) {
+	if s.Pieces == nil {
+		f(s.Local, s.Remote, s.Length)
+		return
+	}
+	p := s.Pieces
+	for i := uint64(s.First); i < uint64(s.First)+s.Length/p.Bytes; i++ {
+		f(s.Local+uintptr(p.LocalAt[i]), s.Remote+p.RemoteAt[i], p.Bytes)
+	}
+}
+
+// move copies the bytes of a slice that was checked.
+func move(s *transport.Slice, remote *region) {
+	eachPiece(s, func(local uintptr, offset, n uint64) {
+		here, there := mem.Bytes(local, int(n)), mem.Bytes(remote.Addr+uintptr(offset), int(n))
+		if s.Op == transport.Write {
+			copy(there, here)
+		} else {
+			copy(here, there)
+		}
+	})
+}
+
 // land moves the bytes, at this virtual moment.
 func (a *attempt) land() {
 	local, remote, err := a.ends()
@@ -133,12 +163,7 @@ func (a *attempt) land() {
 	}
 	switch {
 	case err == nil:
-		here, there := mem.Bytes(a.slice.Local, int(a.slice.Length)), mem.Bytes(remote.Addr+uintptr(a.slice.Remote), int(a.slice.Length))
-		if a.slice.Op == transport.Write {
-			copy(there, here)
-		} else {
-			copy(here, there)
-		}
+		move(a.slice, remote)
 		a.landed, a.verdict = true, nil
 	case !a.landed: // a second landing that is refused changes nothing about the first
 		a.verdict = err

@@ -29,6 +29,10 @@ type Settings struct {
 	// RemoteKey under which its region was imported, and the peer copies between its own two regions. That is the remote
 	// hop of a plan, for example from a stage buffer into the memory of a GPU.
 	Executor bool
+	// Vectors makes the transport understand Slice.Pieces.
+	Vectors bool
+	// Inline makes it a transport.Inliner, where the network drives itself (NewInline) and nothing is wrong with it.
+	Inline bool
 }
 
 func (s Settings) withDefaults() Settings {
@@ -88,6 +92,9 @@ func (f Factory) Open(_ context.Context, config any, host transport.Host, sink t
 		return nil, errs.New(errs.InvalidArgument, "sim.open", "%s is in use by another %s of this network", t.self.Address, t.name)
 	}
 	n.nodes = append(n.nodes, t)
+	if s.Inline {
+		return &inliner{t}, nil
+	}
 	return t, nil
 }
 
@@ -136,7 +143,7 @@ func (n *Network) find(name, address string, incarnation uint64) *Transport {
 // could change, so none are computed.
 func (t *Transport) Info() transport.Info {
 	s := &t.settings
-	return transport.Info{Name: t.name, Pairs: s.Pairs, Checksums: true, SameHost: s.SameHost, SliceMax: s.SliceMax, SliceBest: s.SliceBest,
+	return transport.Info{Name: t.name, Pairs: s.Pairs, Vectors: s.Vectors, Checksums: true, SameHost: s.SameHost, SliceMax: s.SliceMax, SliceBest: s.SliceBest,
 		Alignment: s.Alignment, SlicesMax: s.SlicesMax, FenceWithin: int64(s.Fence)}
 }
 
