@@ -68,7 +68,7 @@ func (b BatchID) Slot() uint32 { return uint32(b) }
 // Options are fixed for the life of a core. Zero values mean the default in brackets.
 type Options struct {
 	Batches      int           // most batches alive at once [65536]
-	Pending      int           // most tasks that have not ended [1<<20]
+	Pending      int           // most requests that have not ended, parts of tasks each count [1<<20]
 	Failovers    int           // max_failover_attempts: switches of route a task; negative: none [3]
 	Retries      int           // most attempts of one piece on one route [8]
 	Stall        time.Duration // without progress while being served [30s]

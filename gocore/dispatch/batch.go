@@ -94,7 +94,7 @@ func (c *Core) Submit(id BatchID, specs []TaskSpec, now clock.Time) (int, *errs.
 		return 0, errs.New(errs.TooManyRequests, "submit", "%d tasks do not fit: the batch holds %d of %d",
 			len(specs), len(b.tasks), b.capacity).WithHint("allocate a larger batch")
 	}
-	if c.pending+len(specs) > c.options.Pending {
+	if c.pending+requests(specs) > c.options.Pending {
 		return 0, errs.New(errs.TooManyRequests, "submit", "%d requests are pending", c.pending).
 			WithHint("wait for some to end, or raise max_pending_requests")
 	}
@@ -113,7 +113,7 @@ func (c *Core) Submit(id BatchID, specs []TaskSpec, now clock.Time) (int, *errs.
 		b.tasks = append(b.tasks, t)
 		b.total += t.spec.Length
 		b.pending++
-		c.pending++
+		c.pending += t.spec.requests()
 		c.start(t, now)
 	}
 	c.note(b)

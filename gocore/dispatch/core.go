@@ -36,7 +36,7 @@ type Core struct {
 
 	batches []*batch
 	vacant  []uint32 // slots of batches that are free
-	pending int      // tasks that have not ended
+	pending int      // requests that have not ended, see TaskSpec.requests
 
 	tasks    slab[task]
 	pieces   slab[piece]
@@ -176,7 +176,7 @@ func (c *Core) Deadline() clock.Time {
 // Outstanding is the number of slices that were handed out and have neither completed nor been refused.
 func (c *Core) Outstanding() int { return c.outstanding }
 
-// Pending is the number of tasks that have not ended.
+// Pending is the number of requests that have not ended; each part of a task is one.
 func (c *Core) Pending() int { return c.pending }
 
 // mark finds a rail's posting among those of the current step.

@@ -55,10 +55,8 @@ func (c *Core) countersFor(a *attempt) *Counters {
 func (c *Core) count(t *task, now clock.Time) {
 	k := c.countersOf(t)
 	op := t.spec.Op & transport.Write
-	n, size := uint64(1), t.spec.Length
-	if p := t.spec.Parts; p != nil {
-		n, size = uint64(len(p.LocalAt)), p.Bytes
-	}
+	n := uint64(t.spec.requests())
+	size := t.spec.Length / n
 	k.Requests[op] += n
 	k.Sizes.addMany(size, n)
 	k.ByOp[op].Sizes.addMany(size, n)

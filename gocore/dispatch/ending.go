@@ -108,7 +108,7 @@ func (c *Core) finish(t *task, now clock.Time) {
 		}
 	}
 	c.count(t, now)
-	c.pending--
+	c.pending -= t.spec.requests()
 	b.pending--
 	b.ends[t.state]++
 	b.dirty = b.dirty || t.dirty

@@ -23,6 +23,21 @@ func (s *TaskSpec) whole() bool {
 		s.Length%n == 0
 }
 
+// requests is how many the user asked for: each part is one.
+func (s *TaskSpec) requests() int {
+	if s.Parts == nil {
+		return 1
+	}
+	return len(s.Parts.LocalAt)
+}
+
+func requests(specs []TaskSpec) (n int) {
+	for i := range specs {
+		n += specs[i].requests()
+	}
+	return n
+}
+
 // partsFit reports whether all parts meet an alignment.
 func (s *TaskSpec) partsFit(a uint64) bool {
 	for i, local := range s.Parts.LocalAt {

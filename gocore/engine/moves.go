@@ -250,7 +250,7 @@ func (e *Engine) Move(r *Request) (dispatch.BatchID, error) {
 
 // start makes a batch of exactly the call's tasks and submits them.
 func (e *Engine) start(c *call) (dispatch.BatchID, error) {
-	if most := e.config.Engine.MaxPendingRequests; len(c.specs) > most {
+	if most := e.config.Engine.MaxPendingRequests; len(c.specs) > most { // the largest batch; the core counts pages
 		return 0, errs.New(errs.TooManyRequests, "submit", "%d requests in one call are more than max_pending_requests %d", len(c.specs), most)
 	}
 	quiet := e.quieten(c)
