@@ -202,7 +202,7 @@ func Commit(id, builder int64, nameAt, nameBytes, messageAt, messageBytes uint64
 	if err != nil {
 		return 0, err
 	}
-	b, err := e.Commit(engine.BuilderID(builder), n)
+	b, err := e.Commit(engine.BuilderID(builder), n, false)
 	return uint64(b), err
 }
 

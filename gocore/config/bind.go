@@ -24,6 +24,8 @@ func (c *Config) bind() {
 		"max_failover_attempts":          &e.MaxFailoverAttempts,
 		"transfer_stall_timeout":         &e.TransferStallTimeout,
 		"fence_timeout_host_ms":          &e.FenceTimeoutHost,
+		"fence_timeout_file_ms":          &e.FenceTimeoutFile,
+		"transfer_sync_timeout":          &e.TransferSyncTimeout,
 		"fence_timeout_network_ms":       &e.FenceTimeoutNetwork,
 		"max_pending_requests":           &e.MaxPendingRequests,
 		"max_batches":                    &e.MaxBatches,

@@ -51,6 +51,8 @@ type Engine struct {
 	TransferStallTimeout time.Duration
 	FenceTimeoutHost     time.Duration
 	FenceTimeoutNetwork  time.Duration
+	FenceTimeoutFile     time.Duration
+	TransferSyncTimeout  time.Duration
 	MaxPendingRequests   int
 	MaxBatches           int
 	NotificationQueue    int

@@ -42,7 +42,7 @@ func TestDefaultsFillEveryTypedField(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Engine{RPCServerPort: 0, MetadataType: "p2p", LogLevel: "info", MergeRequests: true, MaxFailoverAttempts: 3,
 		TransferStallTimeout: 30 * time.Second, FenceTimeoutHost: 100 * time.Millisecond,
-		FenceTimeoutNetwork: time.Second, MaxPendingRequests: 1 << 20, MaxBatches: 65536, NotificationQueue: 65536}, c.Engine)
+		FenceTimeoutNetwork: time.Second, FenceTimeoutFile: 5 * time.Second, TransferSyncTimeout: 10 * time.Minute, MaxPendingRequests: 1 << 20, MaxBatches: 65536, NotificationQueue: 65536}, c.Engine)
 	require.Equal(t, TCP{Enable: true, Addresses: []string{"127.0.0.1"}, RailPairs: "matched", Congestion: "auto"}, c.TCP)
 	seed := Rail{ErrorThreshold: 3, ErrorWindow: 10 * time.Second, Cooldown: 30 * time.Second, CooldownMax: 300 * time.Second,
 		PromotionTimeout: 10 * time.Millisecond}

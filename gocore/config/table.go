@@ -47,6 +47,8 @@ var engineTable = []Setting{
 	{"transfer_stall_timeout", integer(0.01, day).real().in("s"), 30.0, tent, "A transfer without a deadline ends after this long without progress while it is being served."},
 	{"fence_timeout_host_ms", integer(1, 60000).in("ms"), int64(100), tent, "After a deadline or cancel, how long a peer on this host may take to confirm before a transfer ends dirty."},
 	{"fence_timeout_network_ms", integer(1, 60000).in("ms"), int64(1000), tent, "The same for a peer on another host."},
+	{"fence_timeout_file_ms", integer(1, 600000).in("ms"), int64(5000), tent, "The same for the kernel and a file: a device that does not answer keeps the memory in use beyond it."},
+	{"transfer_sync_timeout", integer(0.01, day).real().in("s"), 600.0, tent, "A transfer with durability ends as TIMEOUT when its files were not on stable storage so long after its last byte."},
 	{"max_pending_requests", integer(1, 1<<24), int64(1 << 20), tent, "Requests that have not ended; a submit beyond it is refused whole."},
 	{"max_batches", integer(1, 1<<20), int64(65536), tent, "Batches alive at once."},
 	{"notification_queue", integer(1, 1<<20), int64(65536), tent, "Notifications waiting to be read; a full queue holds the senders' completions back."},

@@ -73,7 +73,8 @@ type Options struct {
 	Retries      int           // most attempts of one piece on one route [8]
 	Stall        time.Duration // without progress while being served [30s]
 	FenceHost    time.Duration // fence bound towards our own host [100ms]
-	FenceNetwork time.Duration // fence bound otherwise [1s]
+	FenceNetwork time.Duration // fence bound towards other hosts [1s]
+	FenceFile    time.Duration // fence bound of transfers with files [5s]
 	WindowBytes  uint64        // in flight on one rail where the transport names none [4 MiB]
 	WindowSlices int           // [256]
 	Ageing       time.Duration // priority_promotion_timeout_us [10ms]
@@ -114,6 +115,7 @@ func (o Options) withDefaults() Options {
 	period(&o.Stall, 30*time.Second)
 	period(&o.FenceHost, 100*time.Millisecond)
 	period(&o.FenceNetwork, time.Second)
+	period(&o.FenceFile, 5*time.Second)
 	period(&o.Ageing, 10*time.Millisecond)
 	period(&o.LinkWait, 500*time.Millisecond)
 	period(&o.RetryAfter, time.Millisecond)

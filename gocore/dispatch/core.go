@@ -46,7 +46,7 @@ type Core struct {
 
 	timers timers
 	served list[task]              // have been cut and not ended, by last progress: the stall limit
-	ending [2]list[task]           // wait for completions, by when that began: the fence bounds of host and network
+	ending [bounds]list[task]      // wait for completions, by when that began: a list each fence bound
 	parked [retryRungs]list[piece] // wait for their retry
 	active []*link                 // may have something to cut
 

@@ -21,14 +21,13 @@ func (c *Core) end(t *task, verdict State, err *errs.Error, now clock.Time) {
 	}
 	t.verdict, t.failure = verdict, err
 	t.queue.leave()
-	host := true
+	bound := boundHost
 	for p := t.pieces.first(); p != nil; {
 		next := p.mine.after()
 		if p.attempt == nil {
 			c.giveUp(p)
 		} else {
-			l := p.attempt.rail.link
-			host = host && (l.spec.SameHost || l.peer.gone != nil) // nobody is left to be asked over the network
+			bound = max(bound, boundOf(p.attempt.rail.link))
 			c.withdraw(p.attempt)
 		}
 		p = next
@@ -39,27 +38,29 @@ func (c *Core) end(t *task, verdict State, err *errs.Error, now clock.Time) {
 	}
 	t.watch.leave()
 	t.progress = now
-	c.ending[boundIndex(host)].pushBack(&t.watch, t)
+	c.ending[bound].pushBack(&t.watch, t)
 }
 
-// Fence bounds have a list each.
+// Fence bounds have a list each; the one with more patience counts for a task on several links.
 const (
 	boundHost = iota
 	boundNetwork
+	boundFile // a kernel gives back what a device has when the device is done, not when it is asked
+	bounds
 )
 
-func boundIndex(host bool) int {
-	if host {
+func boundOf(l *link) int {
+	switch {
+	case l.spec.Info != nil && l.spec.Info.Files:
+		return boundFile
+	case l.spec.SameHost || l.peer.gone != nil: // nobody is left to be asked over the network
 		return boundHost
 	}
 	return boundNetwork
 }
 
 func (c *Core) fenceBound(i int) time.Duration {
-	if i == boundHost {
-		return c.options.FenceHost
-	}
-	return c.options.FenceNetwork
+	return [bounds]time.Duration{c.options.FenceHost, c.options.FenceNetwork, c.options.FenceFile}[i]
 }
 
 // withdraw asks for the completion of a slice, once.

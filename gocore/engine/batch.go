@@ -7,25 +7,27 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // batch is what the engine keeps beside the core's record of a batch: who waits for it, which regions it uses, and the
 // notification that is part of its end. One a slot, used again by the next generation. Guarded by the engine's mutex.
 //
-//	PENDING --last task ended--> [COMPLETED and has a note: note sent and taken] --> final: cell, waiters, ring
+//	PENDING --last task ended--> [COMPLETED: its files synced, its note taken] --> final: cell, waiters, ring; see Engine.tail
 type batch struct {
 	id      dispatch.BatchID
 	started clock.Time
 	counted bool // in Engine.active until it has ended
 	ended   bool // final: what the page shows does not change any more until tasks are added
 	note    *note
-	failure *errs.Error // of the notification, if that is what failed
-	timeout bool        // failure is a time-out
+	failure *errs.Error // of what comes behind the last byte, if that is what failed
+	unsure  bool        // failure is of a sync: what was written may not be there after a crash
 	watched bool
 	freeing bool
 	waiters []*waiter
 	uses    []*region // each with one use taken
 	lists   []*places // where the pages of its tasks lie
+	files   []fileUse // each with one handle taken
 }
 
 // waiter parks one thread: on the channel, which has room for one token, so that waking never blocks, or in the kernel on a
@@ -106,7 +108,7 @@ func (e *Engine) newBatch(capacity int) (dispatch.BatchID, *errs.Error) {
 		e.batches[slot] = &batch{}
 	}
 	b := e.batches[slot]
-	*b = batch{id: id, waiters: b.waiters[:0], uses: b.uses[:0], lists: b.lists[:0]}
+	*b = batch{id: id, waiters: b.waiters[:0], uses: b.uses[:0], lists: b.lists[:0], files: b.files[:0]}
 	e.totals[slot].Store(0)
 	e.page.publish(id, dispatch.Completed, 0, 0, 0)
 	return id, nil
@@ -185,9 +187,14 @@ func (e *Engine) enqueue(id dispatch.BatchID, c *call) (int, *errs.Error) {
 			return 0, err
 		}
 	}
+	if err := e.holdFiles(c.files); err != nil {
+		e.unuse(c.uses, nil)
+		return 0, err
+	}
 	first, err := e.core.Submit(id, c.specs, now)
 	if err != nil {
 		e.unuse(c.uses, nil)
+		e.dropFiles(c.files)
 		return 0, err
 	}
 	if b.started == 0 {
@@ -201,6 +208,7 @@ func (e *Engine) enqueue(id dispatch.BatchID, c *call) (int, *errs.Error) {
 	b.uses = append(b.uses, c.uses...)
 	b.lists = append(b.lists, c.lists...)
 	c.lists = c.lists[:0]
+	b.files = append(b.files, c.files...)
 	if c.note != nil {
 		c.note.batch = id
 		b.note = c.note
@@ -233,22 +241,8 @@ func (e *Engine) mirror(id dispatch.BatchID, now clock.Time) {
 		return
 	}
 	state := sum.State
-	if state.Terminal() && b.note != nil {
-		switch {
-		case b.failure != nil:
-			state = dispatch.Failed
-			if b.timeout {
-				state = dispatch.TimedOut
-			}
-		case b.note.taken:
-		case state == dispatch.Completed:
-			if !b.note.queued {
-				b.note.queued = true
-				e.notifier.queue(b.note)
-				e.after.notes = true
-			}
-			state = dispatch.Pending
-		}
+	if state.Terminal() {
+		state = e.tail(b, &sum, now)
 	}
 	if !state.Terminal() {
 		e.page.publish(id, state, sum.Bytes, sum.Pending, 0)
@@ -256,12 +250,12 @@ func (e *Engine) mirror(id dispatch.BatchID, now clock.Time) {
 	}
 	e.page.publish(id, state, sum.Bytes, sum.Pending, int64(max(1, now-b.started)))
 	if !b.ended {
-		e.finish(b)
+		e.finish(b, sum.Dirty)
 	}
 }
 
-// finish wakes whoever waits for the batch. The caller holds e.mu.
-func (e *Engine) finish(b *batch) {
+// finish wakes whoever waits for the batch and lets go what it used. The caller holds e.mu.
+func (e *Engine) finish(b *batch, dirty bool) {
 	b.ended = true
 	if b.counted {
 		b.counted = false
@@ -277,11 +271,16 @@ func (e *Engine) finish(b *batch) {
 		w.tell()
 	}
 	b.waiters = b.waiters[:0]
+	if dirty && len(b.files) > 0 {
+		e.linger(b)
+	}
 	for i, r := range b.uses {
 		b.uses[i] = nil
 		r.unuse()
 	}
 	b.uses = b.uses[:0]
+	e.dropFiles(b.files)
+	b.files = b.files[:0]
 	if b.watched {
 		b.watched = false
 		e.ring.push(uint64(b.id))
@@ -300,7 +299,6 @@ func (e *Engine) notified(id dispatch.BatchID, cause *errs.Error, now clock.Time
 	}
 	b.note.taken = cause == nil
 	b.failure = cause
-	b.timeout = cause != nil && cause.Code == errs.Timeout
 	e.mirror(id, now)
 }
 
@@ -367,6 +365,9 @@ func (e *Engine) Cancel(id dispatch.BatchID, task int) (int, error) {
 			e.mirror(id, clock.Now())
 		}
 	}
+	if task < 0 && e.cancelSyncs(b) {
+		asked++
+	}
 	e.step()
 	e.let()
 	return asked, nil
@@ -406,7 +407,8 @@ func (e *Engine) Summary(id dispatch.BatchID) (dispatch.Summary, error) {
 }
 
 // Failed writes the indexes of what did not complete into out, as far as they fit, and returns how many there are. Indexes
-// count requests, ranges and pages in the order of the calls; a page of several rows is one.
+// count requests, ranges and pages in the order of the calls; a page of several rows is one. When a sync has failed, every
+// WRITE counts.
 func (e *Engine) Failed(id dispatch.BatchID, out []uint64) (n int) {
 	e.mu.Lock()
 	defer e.let()
@@ -428,6 +430,16 @@ func (e *Engine) Failed(id dispatch.BatchID, out []uint64) (n int) {
 		if parts := spec.Parts; parts != nil {
 			rows = rowsOf(b.lists, parts)
 			pages = len(parts.LocalAt) / rows
+		}
+		if b.unsure && spec.Op == transport.Write { // there, but perhaps not after a crash
+			for page := range pages {
+				if n < len(out) {
+					out[n] = begin + uint64(page)
+				}
+				n++
+			}
+			begin += uint64(pages)
+			continue
 		}
 		_ = e.core.Missing(id, i, func(part int) { // the task is there, as was just seen
 			page := uint64(part / rows)

@@ -57,7 +57,7 @@ func (e *Engine) extend(id BuilderID, add func(*call) *errs.Error) (int, error) 
 	return first, nil
 }
 
-// AddMove appends one request to a builder.
+// AddMove appends one request to a builder; Durable is ignored.
 func (e *Engine) AddMove(id BuilderID, r *Request) (int, error) {
 	return e.extend(id, func(c *call) *errs.Error {
 		if err := r.Terms.check(); err != nil {
@@ -67,18 +67,19 @@ func (e *Engine) AddMove(id BuilderID, r *Request) (int, error) {
 	})
 }
 
-// AddPages appends page moves to a builder; Note is ignored.
+// AddPages appends page moves to a builder; Note and Durable are ignored.
 func (e *Engine) AddPages(id BuilderID, r *PagesRequest) (int, error) {
 	return e.extend(id, func(c *call) *errs.Error { return c.pages(e, r) })
 }
 
-// AddRanges appends ranges to a builder; Note is ignored.
+// AddRanges appends ranges to a builder; Note and Durable are ignored.
 func (e *Engine) AddRanges(id BuilderID, r *RangesRequest) (int, error) {
 	return e.extend(id, func(c *call) *errs.Error { return c.ranges(e, r) })
 }
 
-// Commit submits what was put together, all or nothing, and returns its batch. n may be nil.
-func (e *Engine) Commit(id BuilderID, n *Note) (dispatch.BatchID, error) {
+// Commit submits what was put together, all or nothing, and returns its batch. n may be nil. With durable it ends when all
+// files that it writes are on stable storage.
+func (e *Engine) Commit(id BuilderID, n *Note, durable bool) (dispatch.BatchID, error) {
 	c, err := e.builder(id, true)
 	if err != nil {
 		return 0, err
@@ -88,6 +89,9 @@ func (e *Engine) Commit(id BuilderID, n *Note) (dispatch.BatchID, error) {
 		return 0, errs.New(errs.InvalidArgument, "batch", "it is empty")
 	}
 	if err := c.notify(e, n); err != nil {
+		return 0, err
+	}
+	if err := c.settle(durable); err != nil {
 		return 0, err
 	}
 	return e.start(c)

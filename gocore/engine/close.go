@@ -106,6 +106,7 @@ func (e *Engine) cancelAll() {
 		if err := e.cancelBatch(b.id); err != nil {
 			e.log.Error("cancel at close", "err", err)
 		}
+		e.cancelSyncs(b)
 	}
 	e.step()
 	e.let()

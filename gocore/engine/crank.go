@@ -29,6 +29,7 @@ type afterwards struct {
 	all    bool
 	ring   bool // the completion ring has grown: write the eventfd
 	notes  bool // a notification can be sent
+	syncs  []syncOrder
 	rearm  bool // the progress goroutine must look at a nearer deadline
 	logged bool
 }
@@ -88,10 +89,17 @@ func (e *Engine) step() {
 	if len(e.leaving) > 0 {
 		e.forgetLinks()
 	}
+	if len(e.lingering) > 0 {
+		e.letGo()
+	}
+	if e.syncing.limit <= now {
+		e.lateSyncs(now)
+	}
 	next := e.core.Deadline()
 	if again := next <= now; again != e.again.Load() {
 		e.again.Store(again) // the core has more to cut; whoever runs this step goes on after it has sent what there is
 	}
+	next = min(next, e.syncing.limit)
 	if next < e.armed && next > now {
 		e.armed = next
 		e.after.rearm = true
@@ -115,6 +123,8 @@ func (e *Engine) hear(n *notice, now clock.Time) {
 		e.core.PeerGone(n.peer, n.cause, now)
 	case noticeNotified:
 		e.notified(n.batch, n.cause, now)
+	case noticeSynced:
+		e.synced(n.batch, n.ticket, n.cause, now)
 	}
 }
 
@@ -153,6 +163,9 @@ func (e *Engine) unlock() {
 	}
 	if after.ring || after.logged {
 		e.signal.raise()
+	}
+	for _, order := range after.syncs {
+		order.carryOut(e, 0, false)
 	}
 	if after.notes {
 		e.notifier.pump()
@@ -210,7 +223,7 @@ func (e *Engine) progress(ctx context.Context) {
 	for {
 		e.mu.Lock()
 		e.step()
-		e.armed = e.core.Deadline()
+		e.armed = min(e.core.Deadline(), e.syncing.limit)
 		wait := time.Hour
 		if e.armed != clock.Never {
 			wait = max(0, e.armed.Sub(clock.Now()))

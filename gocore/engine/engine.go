@@ -71,6 +71,8 @@ type Engine struct {
 	leaving   []plan.LinkID // detached, not forgotten yet
 	armed     clock.Time
 	after     afterwards
+	syncing   syncing
+	lingering []lingering
 
 	inbox     inbox
 	again     atomic.Bool // the core wants another step at once
@@ -124,7 +126,7 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	}
 	c := &o.Config.Engine
 	e := &Engine{config: o.Config, name: c.Name, machine: meta.MachineID(), cores: runtime.NumCPU(),
-		incarnation: newIncarnation(), stall: c.TransferStallTimeout, armed: clock.Never, poked: make(chan struct{}, 1),
+		incarnation: newIncarnation(), stall: c.TransferStallTimeout, armed: clock.Never, syncing: syncing{limit: clock.Never}, poked: make(chan struct{}, 1),
 		batches: make([]*batch, c.MaxBatches), totals: make([]atomic.Uint64, c.MaxBatches), store: meta.PeerToPeer{}, idle: make(chan struct{}, 1)}
 	e.logs = logs{engine: e, level: logLevel(c.LogLevel), records: bounded[LogRecord]{limit: logsMax}}
 	e.log = slog.New(&handler{logs: &e.logs})
@@ -252,6 +254,9 @@ func (e *Engine) plugIn(ctx context.Context, plugs []Plug, undo *steps) error {
 		p.transport = opened
 		e.infos[i] = opened.Info()
 		p.notifier, _ = transport.Find[transport.Notifier](opened)
+		if e.infos[i].Files {
+			p.filer, _ = transport.Find[transport.Filer](opened)
+		}
 		if poller, ok := transport.Find[transport.Poller](opened); ok {
 			e.pollers = append(e.pollers, poller)
 		}
@@ -273,7 +278,7 @@ func (e *Engine) coreOptions(o Options) dispatch.Options {
 		failovers = -1 // the core takes 0 for its default
 	}
 	options := dispatch.Options{Batches: c.MaxBatches, Pending: c.MaxPendingRequests, Failovers: failovers,
-		Stall: c.TransferStallTimeout, FenceHost: c.FenceTimeoutHost, FenceNetwork: c.FenceTimeoutNetwork,
+		Stall: c.TransferStallTimeout, FenceHost: c.FenceTimeoutHost, FenceNetwork: c.FenceTimeoutNetwork, FenceFile: c.FenceTimeoutFile,
 		Merge: c.MergeRequests, Transports: names, Rails: make([]dispatch.RailOptions, len(names))}
 	for i, name := range names {
 		if r := o.Config.Rails[name]; r != nil {

@@ -21,6 +21,7 @@ type ExplainedRoute struct {
 	Hops      int      `json:"hops"`
 	Rails     []string `json:"rails"`
 	State     string   `json:"state"`
+	Detail    string   `json:"detail,omitempty"` // in the transport's own words
 }
 
 // ExplainedRejected is a way that is not taken.
@@ -43,6 +44,18 @@ func (e *Engine) Explain(op transport.Op, source uintptr, at Remote) (*Explanati
 	if err := c.add(e, &t, source, at, 1); err != nil {
 		return nil, err
 	}
+	out := e.explainPlan(c)
+	links := *c.peer.links.Load()
+	for i := range c.plan.Routes {
+		t := c.plan.Routes[i].Transport
+		if x, is := transport.Find[transport.Explainer](e.ports[t].transport); is {
+			out.Routes[i].Detail = x.Explain(links[t].link)
+		}
+	}
+	return out, nil
+}
+
+func (e *Engine) explainPlan(c *call) *Explanation {
 	out := &Explanation{Routes: []ExplainedRoute{}, Rejected: []ExplainedRejected{}}
 	e.mu.Lock()
 	defer e.let()
@@ -59,7 +72,7 @@ func (e *Engine) Explain(op transport.Op, source uintptr, at Remote) (*Explanati
 	for _, r := range c.plan.Rejected {
 		out.Rejected = append(out.Rejected, ExplainedRejected{r.Transport, r.Reason})
 	}
-	return out, nil
+	return out
 }
 
 // Topology is what this machine has, as JSON in upstream's shape.
@@ -84,7 +97,7 @@ func (e *Engine) snapshot() *metrics.Snapshot {
 	}
 	e.segments.mu.Lock()
 	for _, p := range e.segments.peers {
-		if p.ready.Load() && p.gone.Load() == nil {
+		if p.file == nil && p.ready.Load() && p.gone.Load() == nil {
 			s.Peers++
 		}
 	}

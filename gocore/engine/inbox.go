@@ -34,6 +34,8 @@ type notice struct {
 	info  transport.RailInfo
 	cause *errs.Error
 	batch dispatch.BatchID
+
+	ticket uint64 // of a sync
 }
 
 type noticeKind uint8
@@ -46,6 +48,7 @@ const (
 	noticeLinkDown
 	noticePeerGone
 	noticeNotified // the notification of a batch was taken, or cause says why not
+	noticeSynced   // a file of a batch is on stable storage, or cause says why not
 )
 
 func (b *inbox) complete(list []transport.Completion) {

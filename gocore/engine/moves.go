@@ -35,6 +35,8 @@ type Request struct {
 	Source uintptr
 	Remote Remote
 	Length uint64
+
+	Durable bool // Move: the transfer ends when the file that it writes is on stable storage
 }
 
 // Note is a notification that is sent after the last byte of its batch has arrived.
@@ -46,6 +48,7 @@ type call struct {
 	total uint64    // bytes of specs
 	uses  []*region // each once
 	lists []*places // of pages; given to the batch when it takes the specs
+	files []fileUse // each once
 	note  *note
 
 	// The last pair of regions and its plan: neighbours usually share it.
@@ -54,7 +57,8 @@ type call struct {
 	want   wanted
 	plan   *plan.Plan
 	peer   *peer
-	peers  int // how often the peer changed
+	told   *peer // the last one that is an engine: who hears the notification
+	peers  int   // how often that changed
 }
 
 var calls = sync.Pool{New: func() any { return new(call) }}
@@ -64,8 +68,9 @@ func newCall() *call { return calls.Get().(*call) }
 func (c *call) free() {
 	clear(c.specs)
 	clear(c.uses)
+	clear(c.files)
 	freePlaces(c.lists)
-	*c = call{specs: c.specs[:0], uses: c.uses[:0], lists: c.lists[:0]}
+	*c = call{specs: c.specs[:0], uses: c.uses[:0], lists: c.lists[:0], files: c.files[:0]}
 	calls.Put(c)
 }
 
@@ -167,6 +172,11 @@ func (c *call) bind(t *Terms, p *peer, local *region, remote *remoteRegion) *err
 	if c.plan != nil && c.local == local && c.remote == remote && c.want == want {
 		return nil
 	}
+	if p.file != nil {
+		if err := c.touch(p, t.Op); err != nil {
+			return err
+		}
+	}
 	if t.Op == transport.Read && local.ReadOnly {
 		return errs.New(errs.PermissionDenied, "submit", "a READ would write to the read-only buffer of region %s", local.label())
 	}
@@ -178,7 +188,8 @@ func (c *call) bind(t *Terms, p *peer, local *region, remote *remoteRegion) *err
 	if err != nil {
 		return err
 	}
-	if p != c.peer {
+	if p.file == nil && p != c.told {
+		c.told = p
 		c.peers++
 	}
 	c.local, c.remote, c.want, c.plan, c.peer = local, remote, want, made, p
@@ -222,6 +233,9 @@ func (e *Engine) SubmitEach(id dispatch.BatchID, count int, fill func(i int, r *
 	if err := c.notify(e, n); err != nil {
 		return 0, err
 	}
+	if err := c.settle(false); err != nil {
+		return 0, err
+	}
 	return e.submit(id, c)
 }
 
@@ -243,6 +257,9 @@ func (e *Engine) Move(r *Request) (dispatch.BatchID, error) {
 		return 0, err
 	}
 	if err := c.add(e, &r.Terms, r.Source, r.Remote, r.Length); err != nil {
+		return 0, err
+	}
+	if err := c.settle(r.Durable); err != nil {
 		return 0, err
 	}
 	return e.start(c)

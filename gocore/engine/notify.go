@@ -44,7 +44,9 @@ func (c *call) notify(e *Engine, n *Note) *errs.Error {
 		return errs.New(errs.InvalidArgument, "notify", "the name has %d bytes, at most %d are allowed", len(n.Name), NoteNameMax)
 	case len(n.Message) > NoteMessageMax:
 		return errs.New(errs.InvalidArgument, "notify", "the message has %d bytes, at most %d are allowed", len(n.Message), NoteMessageMax)
-	case c.peer == nil:
+	case c.told == nil && len(c.files) > 0:
+		return errs.New(errs.InvalidArgument, "notify", "a file takes no notification").WithHint("engine.notify tells a peer after the transfer")
+	case c.told == nil:
 		return errs.New(errs.InvalidArgument, "notify", "there is no peer to notify")
 	case c.peers > 1:
 		return errs.New(errs.InvalidArgument, "notify", "the batch goes to several peers").
@@ -54,7 +56,7 @@ func (c *call) notify(e *Engine, n *Note) *errs.Error {
 	for i := range c.specs {
 		limit = min(limit, c.specs[i].Deadline)
 	}
-	c.note = &note{peer: c.peer, name: append([]byte(nil), n.Name...), message: append([]byte(nil), n.Message...), limit: limit}
+	c.note = &note{peer: c.told, name: append([]byte(nil), n.Name...), message: append([]byte(nil), n.Message...), limit: limit}
 	return nil
 }
 
@@ -70,12 +72,15 @@ func (e *Engine) Notify(to SegmentID, n Note, deadline clock.Time) (dispatch.Bat
 	if cause := h.peer.gone.Load(); cause != nil {
 		return 0, cause
 	}
+	if h.peer.file != nil {
+		return 0, errs.New(errs.InvalidArgument, "notify", "a file takes no notification")
+	}
 	if err := h.peer.join(context.Background()); err != nil {
 		return 0, err
 	}
 	c := newCall()
 	defer c.free()
-	c.peer = h.peer
+	c.told = h.peer
 	if err := c.notify(e, &n); err != nil {
 		return 0, err
 	}

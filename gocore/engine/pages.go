@@ -137,6 +137,7 @@ type PagesRequest struct {
 	N             int
 	Src, Dst      Indexes
 	Note          *Note
+	Durable       bool // the transfer ends when the files that it writes are on stable storage
 }
 
 // places are where the pages of one call lie in each pair of its regions: transport.Pieces that are used again.
@@ -177,6 +178,9 @@ func (e *Engine) Pages(r *PagesRequest) (dispatch.BatchID, error) {
 		return 0, err
 	}
 	if err := c.notify(e, r.Note); err != nil {
+		return 0, err
+	}
+	if err := c.settle(r.Durable); err != nil {
 		return 0, err
 	}
 	return e.start(c)
@@ -291,6 +295,7 @@ type RangesRequest struct {
 	N                                  int
 	LocalOffsets, RemoteOffsets, Bytes Indexes
 	Note                               *Note
+	Durable                            bool // as in PagesRequest
 }
 
 // Ranges starts a transfer of ranges, one task each, and returns its batch.
@@ -306,6 +311,9 @@ func (e *Engine) Ranges(r *RangesRequest) (dispatch.BatchID, error) {
 		return 0, err
 	}
 	if err := c.notify(e, r.Note); err != nil {
+		return 0, err
+	}
+	if err := c.settle(r.Durable); err != nil {
 		return 0, err
 	}
 	return e.start(c)

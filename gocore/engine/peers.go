@@ -21,6 +21,7 @@ type peer struct {
 	engine   *Engine
 	number   uint32 // the core's name of it
 	identity transport.Peer
+	file     *file // nil: an engine
 
 	regions atomic.Pointer[remoteTable]
 	ready   atomic.Bool                // joined: links attached, regions known
@@ -106,6 +107,9 @@ func (p *peer) attach() (gone []func()) {
 			continue
 		}
 		info := &e.infos[i]
+		if links[i].why = p.misfit(info); links[i].why != "" {
+			continue
+		}
 		if info.SameHost && !sameHost {
 			links[i].why = "the peer is on another machine"
 			continue
@@ -140,6 +144,9 @@ func (p *peer) refresh(ctx context.Context) error {
 	if p.identity.Self {
 		p.learn(p.engine.description(true))
 		return nil
+	}
+	if p.file != nil {
+		return nil // it is what it was when it was opened
 	}
 	known := uint64(0)
 	if t := p.regions.Load(); t != nil && t.known {

@@ -18,6 +18,7 @@ type port struct {
 	name      string
 	transport transport.Transport // nil: not open, reason says why
 	notifier  transport.Notifier  // nil if it carries none
+	filer     transport.Filer     // nil if it moves no bytes of files
 	reason    string
 	readies   atomic.Uint32 // Ready calls so far; see outbox.carryOut
 

@@ -85,7 +85,8 @@ func (t *segmentTable) drop(h *handle) bool {
 	return true
 }
 
-// OpenSegment connects to a peer by "host:port" or "host:port/region" and fails at once if nobody is there. "" is Local.
+// OpenSegment connects to a peer by "host:port" or "host:port/region" and fails at once if nobody is there. "" is Local. It
+// opens "file:///path" for reading and writing, for reading alone where writing is not permitted; see OpenFile.
 func (e *Engine) OpenSegment(ctx context.Context, name string) (SegmentID, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
@@ -95,7 +96,7 @@ func (e *Engine) OpenSegment(ctx context.Context, name string) (SegmentID, error
 		return 0, err
 	}
 	if target.File != "" {
-		return 0, errs.New(errs.NotImplemented, "open", "this build has no file transport, so %q cannot be opened", name)
+		return e.openFileNamed(ctx, target.File)
 	}
 	if (target.Local() || target.Address == e.address) && target.Region == "" {
 		return Local, nil
@@ -189,21 +190,31 @@ func (e *Engine) peer(identity transport.Peer) *peer {
 
 // leavePeer gives a handle back; the last one detaches the links.
 func (e *Engine) leavePeer(p *peer) {
-	t := &e.segments
-	t.mu.Lock()
-	p.handles--
-	last := p.handles == 0
-	if key := (peerKey{p.identity.Address, p.identity.Incarnation}); last && t.peers[key] == p {
-		delete(t.peers, key)
-	}
-	t.mu.Unlock()
-	if last {
-		p.detach()
-		e.notifier.forget(p)
+	if e.unhandle(p) {
+		e.left(p)
 	}
 }
 
-// CloseSegment closes a handle. Transfers under way to it end with an error.
+// unhandle gives a handle back and reports whether it was the last.
+func (e *Engine) unhandle(p *peer) (last bool) {
+	t := &e.segments
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p.handles--
+	last = p.handles == 0
+	if key := (peerKey{p.identity.Address, p.identity.Incarnation}); last && !e.closed.Load() && t.peers[key] == p {
+		delete(t.peers, key) // an engine that closes detaches all that it finds there
+	}
+	return last
+}
+
+// left ends a peer that nobody has open any more. The caller holds no lock.
+func (e *Engine) left(p *peer) {
+	p.detach()
+	e.notifier.forget(p)
+}
+
+// CloseSegment closes a handle. Transfers under way to a peer end with an error, those of a file go on.
 func (e *Engine) CloseSegment(id SegmentID) error {
 	h, err := e.segments.get(id)
 	if err != nil {
@@ -224,6 +235,7 @@ type SegmentInfo struct {
 	Peer    transport.Peer
 	Base    string // the region it was opened on
 	Regions []segment.Region
+	File    bool // a file of this machine: Base is its path
 }
 
 // Segment describes an open segment.
@@ -240,7 +252,7 @@ func (e *Engine) Segment(ctx context.Context, id SegmentID, refresh bool) (Segme
 			return SegmentInfo{}, err
 		}
 	}
-	return SegmentInfo{h.peer.identity, h.name, h.peer.regions.Load().description.Regions}, nil
+	return SegmentInfo{h.peer.identity, h.name, h.peer.regions.Load().description.Regions, h.peer.file != nil}, nil
 }
 
 // Alive asks whether the peer of a segment answers in its incarnation.
@@ -249,7 +261,7 @@ func (e *Engine) Alive(ctx context.Context, id SegmentID) (bool, error) {
 	if failure != nil {
 		return false, failure
 	}
-	if h.peer.identity.Self {
+	if h.peer.identity.Self || h.peer.file != nil {
 		return true, nil
 	}
 	if h.peer.gone.Load() != nil {

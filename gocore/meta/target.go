@@ -40,8 +40,8 @@ const (
 )
 
 // ParseTarget reads the name of a segment: "" is the own process, "host:port" a peer's whole address space,
-// "host:port/region" one of its regions (the region's name may itself contain slashes), "file:///path" a file. It does
-// no I/O; what is wrong comes back as InvalidArgument that says so and shows an example.
+// "host:port/region" one of its regions (the region's name may itself contain slashes), "file:///path" a file, whose path is
+// taken as it stands, without percent-decoding. It does no I/O; what is wrong comes back as InvalidArgument that says so and shows an example.
 func ParseTarget(text string) (Target, error) {
 	switch {
 	case text == "":
@@ -50,6 +50,8 @@ func ParseTarget(text string) (Target, error) {
 		return Target{}, invalid("the name has %d bytes, more than %d", len(text), nameMax)
 	case strings.HasPrefix(text, fileScheme):
 		return parseFile(text)
+	case strings.HasPrefix(text, "file:"):
+		return Target{}, noPath(text)
 	}
 	if scheme, _, found := strings.Cut(text, "://"); found {
 		return Target{}, invalid("%q begins with %q, which is not a scheme tent knows", text, scheme+"://")
@@ -71,13 +73,17 @@ func parseFile(text string) (Target, error) {
 	name := strings.TrimPrefix(text, fileScheme)
 	switch {
 	case !strings.HasPrefix(name, "/"):
-		return Target{}, invalid("%q has no absolute path: three slashes follow \"file:\"", text)
+		return Target{}, noPath(text)
 	case strings.IndexByte(name, 0) >= 0:
 		return Target{}, invalid("%q holds a zero byte", text)
 	case path.Clean(name) == "/":
 		return Target{}, invalid("%q is a directory", text)
 	}
 	return Target{File: name}, nil
+}
+
+func noPath(text string) error {
+	return invalid("%q has no absolute path: three slashes follow \"file:\"", text)
 }
 
 // CheckAddress checks "host:port" of a peer without resolving it: a host name, an IPv4 address or an IPv6 address in

@@ -53,6 +53,7 @@ func TestMalformedTargetsSayWhatIsWrong(t *testing.T) {
 		"/kv":                             "is empty",
 		"http://host:80":                  `begins with "http://"`,
 		"file://relative":                 "no absolute path",
+		"file:/relative":                  "no absolute path",
 		"file:///":                        "is a directory",
 		"file:///a\x00b":                  "zero byte",
 		"h:1/" + strings.Repeat("x", 256): "more than 255",

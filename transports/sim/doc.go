@@ -24,6 +24,9 @@
 // holds: a slice completes exactly once and nothing of it lands afterwards. The second landing of a duplicate comes
 // before the completion; what a cut rail holds may land when it is healed, unless a withdrawal was first.
 //
+// Transports with Settings.Files move bytes to and from the network's Disk: a file's links and rails are wires like others,
+// Disk.Hold keeps syncs waiting, Disk.Crash takes back what was not synced.
+//
 // The owner's side is checked where the bytes land: key, range, permission, Revoke's epoch. Memory of devices is memory
 // of the host with another kind; Settings.Pairs says what a transport may touch, and a planner that gets it wrong is
 // refused. Settings.Executor makes the remote hop of a route with several.

@@ -107,6 +107,9 @@ func (l *link) delay() clock.Time {
 
 // target is the peer's transport if it is there, in the incarnation that the link was attached to.
 func (l *link) target() *Transport {
+	if l.owner.settings.Files { // our own machine
+		return l.owner
+	}
 	if l.to == nil || !l.to.open {
 		l.to = l.owner.network.find(l.owner.name, l.peer.Address, l.peer.Incarnation)
 	}

@@ -25,6 +25,7 @@ type Network struct {
 	nodes     []*Transport // that are open, in the order of their opening
 	paths     []*path
 	wishes    []wish
+	disk      *Disk // nil until it is asked for
 	out       []delivery
 	spare     []delivery
 	batch     completions

@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -15,6 +16,7 @@ type region struct {
 	key   uint64
 	all   access
 	peers map[uint64]access // by incarnation; nil unless one peer alone was revoked
+	file  *file             // whose bytes these are; nil for memory
 }
 
 // access is how far peers got with a region: what began in an earlier epoch is cut off, and nothing new begins once it
@@ -54,6 +56,9 @@ func (t *Transport) encode(r *region) transport.Descriptor {
 
 // decode checks a descriptor of a peer and returns its key.
 func (l *link) decode(d transport.Descriptor) (uint64, *errs.Error) {
+	if l.owner.settings.Files {
+		return l.openFile(d)
+	}
 	const head = len(descriptorMagic) + 17
 	if len(d) < head || !bytes.HasPrefix(d, []byte(descriptorMagic)) || d[head-1] >= byte(mem.KindCount) || string(d[head:]) != l.owner.name {
 		return 0, errs.New(errs.InvalidArgument, "sim.import", "not a descriptor of transport %q: %d bytes", l.owner.name, len(d))
@@ -89,6 +94,9 @@ func (a *attempt) ends() (local, remote *region, err *errs.Error) {
 	case remote == nil:
 		return nil, nil, a.refusal(errs.AddressNotRegistered, errs.SideRemote, "the remote key is not registered")
 	}
+	if remote.file != nil { // it may have grown or shrunk
+		remote.Addr, remote.Size = remote.file.place()
+	}
 	return local, remote, nil
 }
 
@@ -113,6 +121,9 @@ func (a *attempt) check(local, remote *region) *errs.Error {
 		return a.refusal(errs.InvalidArgument, errs.SideLocal, "the slice has pieces, which this transport does not know")
 	case !here:
 		return a.refusal(errs.InvalidArgument, errs.SideLocal, "the local range leaves its region")
+	case !there && remote.file != nil:
+		return a.refusal(errs.InvalidArgument, errs.SideRemote, fmt.Sprintf("%d bytes at offset %d go past the end of the file of %d bytes",
+			s.Length, s.Remote, remote.Size))
 	case !there:
 		return a.refusal(errs.InvalidArgument, errs.SideRemote, "the remote range leaves its region")
 	case !t.settings.Pairs[local.Kind][remote.Kind]:

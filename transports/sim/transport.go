@@ -33,6 +33,8 @@ type Settings struct {
 	Vectors bool
 	// Inline makes it a transport.Inliner, where the network drives itself (NewInline) and nothing is wrong with it.
 	Inline bool
+	// Files makes it a transport.Filer between memory and the network's Disk; its peers are files.
+	Files bool
 }
 
 func (s Settings) withDefaults() Settings {
@@ -40,8 +42,10 @@ func (s Settings) withDefaults() Settings {
 		s.Name = "sim"
 	}
 	if s.Pairs == ([mem.KindCount][mem.KindCount]bool{}) {
-		s.Pairs[mem.Host][mem.Host] = true
+		s.Pairs[mem.Host][mem.Host] = !s.Files
+		s.Pairs[mem.Host][mem.File] = s.Files
 	}
+	s.SameHost = s.SameHost || s.Files
 	s.Rails = max(s.Rails, 1)
 	if s.SliceMax == 0 {
 		s.SliceMax = 1 << 20
@@ -127,6 +131,7 @@ var (
 	_ transport.Notifier  = (*Transport)(nil)
 	_ transport.Prober    = (*Transport)(nil)
 	_ transport.Explainer = (*Transport)(nil)
+	_ transport.Filer     = (*Transport)(nil) // where Info.Files
 )
 
 // find returns the open transport of a name at an address; of any incarnation for 0.
@@ -143,7 +148,7 @@ func (n *Network) find(name, address string, incarnation uint64) *Transport {
 // could change, so none are computed.
 func (t *Transport) Info() transport.Info {
 	s := &t.settings
-	return transport.Info{Name: t.name, Pairs: s.Pairs, Vectors: s.Vectors, Checksums: true, SameHost: s.SameHost, SliceMax: s.SliceMax, SliceBest: s.SliceBest,
+	return transport.Info{Name: t.name, Pairs: s.Pairs, Vectors: s.Vectors, Files: s.Files, Checksums: true, SameHost: s.SameHost, SliceMax: s.SliceMax, SliceBest: s.SliceBest,
 		Alignment: s.Alignment, SlicesMax: s.SlicesMax, FenceWithin: int64(s.Fence)}
 }
 
@@ -158,6 +163,12 @@ func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKe
 	if !t.open {
 		return 0, nil, t.closed("sim.register")
 	}
+	r := t.keep(&region{Region: m})
+	return transport.LocalKey(r.key), t.encode(r), nil
+}
+
+// keep gives a region its key.
+func (t *Transport) keep(r *region) *region {
 	slot := 0
 	for slot < len(t.regions) && t.regions[slot] != nil {
 		slot++
@@ -166,9 +177,9 @@ func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKe
 		t.regions = append(t.regions, nil)
 	}
 	t.keys++
-	r := &region{Region: m, key: t.keys<<32 | uint64(slot+1)}
+	r.key = t.keys<<32 | uint64(slot+1)
 	t.regions[slot] = r
-	return transport.LocalKey(r.key), t.encode(r), nil
+	return r
 }
 
 // Revoke is immediate: nothing lands without the network's mutex.
@@ -211,6 +222,9 @@ func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 	defer n.leave()
 	if !t.open {
 		return 0, t.closed("sim.attach")
+	}
+	if isFile(peer) != t.settings.Files {
+		return 0, errs.New(errs.InvalidArgument, "sim.attach", "%s is not a peer of this transport", peer.Address)
 	}
 	t.nextLink++
 	l := &link{owner: t, id: t.nextLink, peer: peer}
@@ -386,6 +400,7 @@ func (t *Transport) end(cause *errs.Error) {
 	for len(t.order) > 0 {
 		t.detach(t.order[0])
 	}
+	n.theDisk().abandon(t)
 	t.open, t.regions, t.held, t.heldNews = false, nil, nil, nil
 	for _, a := range t.attempts {
 		a.life, a.slice = 0, nil // what could not be proved: nothing of it moves any more

@@ -1,0 +1,237 @@
+package engine
+
+import (
+	"slices"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// What belongs to the end of a batch after its last byte, in this order:
+//
+//	PENDING --last task COMPLETED--> files synced --> notification taken --> final
+//	             |                      '--failed, deadline, cancel: FAILED, TIMEOUT, CANCELED
+//	             '--task not COMPLETED: final at once, nothing is promised of the disk
+//
+// A sync that was asked for cannot be taken back: the batch ends without waiting for it. It touches no memory of anybody.
+
+// syncing are the batches that wait for their files, few at a time. Guarded by the engine's mutex.
+type syncing struct {
+	batches []dispatch.BatchID
+	limit   clock.Time // the earliest of them ends as TIMEOUT
+	tickets uint64
+}
+
+// syncOrder is a sync that a batch waits for. transports says which have moved its bytes, bit by index: each of them syncs
+// its own descriptor, because the kernel tells of a failed write-back once a descriptor.
+type syncOrder struct {
+	batch      dispatch.BatchID
+	ticket     uint64
+	peer       *peer
+	transports uint32
+}
+
+// tail is the state of a batch whose tasks sum up to sum, with what comes after the last byte. The caller holds e.mu.
+func (e *Engine) tail(b *batch, sum *dispatch.Summary, now clock.Time) dispatch.State {
+	switch {
+	case b.failure != nil:
+		return endOf(b.failure)
+	case sum.State != dispatch.Completed:
+		return sum.State
+	case !e.durable(b, sum.Transports, now):
+		return dispatch.Pending
+	case b.note != nil && !b.note.taken:
+		if !b.note.queued {
+			b.note.queued = true
+			e.notifier.queue(b.note)
+			e.after.notes = true
+		}
+		return dispatch.Pending
+	}
+	return dispatch.Completed
+}
+
+// endOf is the state of a batch that failed behind its last byte.
+func endOf(cause *errs.Error) dispatch.State {
+	switch cause.Code {
+	case errs.Timeout:
+		return dispatch.TimedOut
+	case errs.Canceled:
+		return dispatch.Canceled
+	}
+	return dispatch.Failed
+}
+
+// durable reports whether nothing is left to be synced, and asks for what was not asked for yet. The caller holds e.mu.
+func (e *Engine) durable(b *batch, transports uint32, now clock.Time) bool {
+	done := true
+	for i := range b.files {
+		u := &b.files[i]
+		if !u.sync || u.synced {
+			continue
+		}
+		done = false
+		if u.ticket != 0 {
+			continue
+		}
+		s := &e.syncing
+		s.tickets++
+		u.ticket, u.limit = s.tickets, min(u.limit, now.Add(e.config.Engine.TransferSyncTimeout))
+		s.limit = min(s.limit, u.limit)
+		if !slices.Contains(s.batches, b.id) {
+			s.batches = append(s.batches, b.id)
+		}
+		e.after.syncs = append(e.after.syncs, syncOrder{b.id, u.ticket, u.peer, transports})
+	}
+	return done
+}
+
+// carryOut has the transports of an order sync one after the other, beginning at an index, and reports the outcome; asked
+// says that one has. The caller holds no lock.
+func (o syncOrder) carryOut(e *Engine, from int, asked bool) {
+	for i := from; i < len(e.ports); i++ {
+		link, key, open := o.peer.openIn(i)
+		if !open || o.transports>>i&1 == 0 {
+			continue
+		}
+		e.ports[i].filer.Sync(link, key, func(err *errs.Error) {
+			if err != nil {
+				e.answer(o, err)
+				return
+			}
+			o.carryOut(e, i+1, true)
+		})
+		return
+	}
+	if !asked {
+		e.answer(o, errs.New(errs.Stale, "sync", "the transport that wrote to it has left the file").WithPeer(o.peer.identity.Address, "", ""))
+		return
+	}
+	e.answer(o, nil)
+}
+
+func (e *Engine) answer(o syncOrder, cause *errs.Error) {
+	e.inbox.notice(notice{kind: noticeSynced, batch: o.batch, ticket: o.ticket, cause: cause})
+	e.turn()
+}
+
+// openIn returns the link and the key by which a transport has the file open.
+func (p *peer) openIn(i int) (transport.Link, transport.RemoteKey, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	links := *p.links.Load()
+	r := p.regions.Load().byID[fileRegion]
+	if p.engine.ports[i].filer == nil || i >= len(links) || links[i].id == 0 || r.keys[i] == 0 {
+		return 0, 0, false
+	}
+	return links[i].link, r.keys[i], true
+}
+
+// synced takes the answer to a sync. One that nobody waits for any more is ignored. The caller holds e.mu.
+func (e *Engine) synced(id dispatch.BatchID, ticket uint64, cause *errs.Error, now clock.Time) {
+	b, err := e.lookup(id)
+	if err != nil {
+		return
+	}
+	i := slices.IndexFunc(b.files, func(u fileUse) bool { return u.ticket == ticket && !u.synced })
+	if i < 0 {
+		return
+	}
+	if cause != nil {
+		e.forgo(b, cause, now)
+		return
+	}
+	b.files[i].synced = true
+	if !b.syncs() {
+		e.unwait(id)
+	}
+	e.mirror(id, now)
+}
+
+// syncs reports whether a sync of the batch was asked for and not answered.
+func (b *batch) syncs() bool {
+	return slices.ContainsFunc(b.files, func(u fileUse) bool { return u.ticket != 0 && !u.synced })
+}
+
+// forgo ends a batch whose files are not synced. The caller holds e.mu.
+func (e *Engine) forgo(b *batch, cause *errs.Error, now clock.Time) {
+	e.unwait(b.id)
+	b.failure, b.unsure = cause, true
+	e.mirror(b.id, now)
+}
+
+// cancelSyncs ends a batch that waits for its files alone, and reports whether it did. The caller holds e.mu.
+func (e *Engine) cancelSyncs(b *batch) bool {
+	if b.ended || b.failure != nil || !b.syncs() {
+		return false
+	}
+	e.forgo(b, errs.New(errs.Canceled, "sync", "canceled by the user: the bytes are in the file, but perhaps not on stable storage"), clock.Now())
+	return true
+}
+
+// unwait takes a batch out of those that wait for their files.
+func (e *Engine) unwait(id dispatch.BatchID) {
+	s := &e.syncing
+	s.batches = slices.DeleteFunc(s.batches, func(other dispatch.BatchID) bool { return other == id })
+	if len(s.batches) == 0 {
+		s.limit = clock.Never
+	}
+}
+
+// lateSyncs ends the batches that have waited for their files for too long. The caller holds e.mu.
+func (e *Engine) lateSyncs(now clock.Time) {
+	next := clock.Never
+	for _, id := range slices.Clone(e.syncing.batches) {
+		b, err := e.lookup(id)
+		if err != nil {
+			e.unwait(id)
+			continue
+		}
+		limit := clock.Never
+		for _, u := range b.files {
+			if u.ticket != 0 && !u.synced {
+				limit = min(limit, u.limit)
+			}
+		}
+		if limit <= now {
+			e.forgo(b, errs.New(errs.Timeout, "sync", "the bytes are in the file, but were not on stable storage in time").
+				WithHint("transfer_sync_timeout is the limit of a transfer without a deadline"), now)
+			continue
+		}
+		next = min(next, limit)
+	}
+	e.syncing.limit = next
+}
+
+// lingering are the regions and files of a batch that ended dirty: a kernel that has not given an operation back may still
+// use them. They are let go when it has.
+type lingering struct {
+	regions []*region
+	files   []fileUse
+}
+
+// linger keeps what a dirty batch used. The caller holds e.mu.
+func (e *Engine) linger(b *batch) {
+	e.lingering = append(e.lingering, lingering{slices.Clone(b.uses), slices.Clone(b.files)})
+	clear(b.uses)
+	clear(b.files)
+	b.uses, b.files = b.uses[:0], b.files[:0]
+}
+
+// letGo releases what the kernel has given back. The caller holds e.mu.
+func (e *Engine) letGo() {
+	e.lingering = slices.DeleteFunc(e.lingering, func(l lingering) bool {
+		for i := range l.files {
+			if e.core.Open(l.files[i].peer.number) > 0 {
+				return false
+			}
+		}
+		for _, r := range l.regions {
+			r.unuse()
+		}
+		e.dropFiles(l.files)
+		return true
+	})
+}

@@ -1,0 +1,228 @@
+package engine
+
+import (
+	"context"
+	"path"
+	"strings"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// A file is a segment like any other: a peer that only transports with Info.Files attach, with one region of kind File
+// whose offsets are those of the file. So plans, failover, classes, deadlines, cancellation and metrics know nothing of it.
+// Each open is a peer of its own, with its own size, permission and durability. Peers of other processes never get at it.
+//
+// Batches hold the files that they use: closing the segment lets them end first, and its links are detached after the last.
+
+// FileOptions say how OpenFile opens a file. The zero value opens one that is there, for reading and writing.
+type FileOptions struct {
+	Create   bool   // make it if it is absent, with mode 0600, and grow it to Size; never truncate it
+	Truncate bool   // empty it first
+	ReadOnly bool   // refuse to write, and need no permission for it
+	Durable  bool   // every transfer that writes to it ends only when that is on stable storage
+	Size     uint64 // bytes; 0 leaves it as it is; needs Create
+}
+
+// file is what makes a peer a file.
+type file struct {
+	path     string
+	readOnly bool
+	durable  bool
+}
+
+const (
+	fileScheme              = "file://"
+	fileRegion mem.RegionID = 1
+)
+
+// OpenFile opens a file of this machine by its absolute path and fails at once if that cannot be done. Errors: NotFound,
+// PermissionDenied, InvalidArgument (a wrong option, not a regular file), NoSpace, StorageError.
+func (e *Engine) OpenFile(ctx context.Context, name string, o FileOptions) (SegmentID, error) {
+	if err := e.usable(); err != nil {
+		return 0, err
+	}
+	if err := o.check(); err != nil {
+		return 0, err
+	}
+	if !strings.HasPrefix(name, "/") {
+		return 0, errs.New(errs.InvalidArgument, "open", "%q is not an absolute path", name)
+	}
+	filer, err := e.filer()
+	if err != nil {
+		return 0, err
+	}
+	made, failure := filer.OpenFile(ctx, transport.FileSpec{Path: name, Create: o.Create, Truncate: o.Truncate, ReadOnly: o.ReadOnly, Size: o.Size})
+	if failure != nil {
+		return 0, failure
+	}
+	p := e.filePeer(&made, o.Durable)
+	if err := p.join(ctx); err != nil {
+		e.leavePeer(p)
+		return 0, err
+	}
+	return e.opened(&handle{peer: p, base: fileRegion, name: made.Path}), nil
+}
+
+func (o *FileOptions) check() *errs.Error {
+	switch {
+	case o.Size > 1<<62:
+		return errs.New(errs.InvalidArgument, "open", "the size %d is beyond 2^62", o.Size)
+	case o.Size > 0 && !o.Create:
+		return errs.New(errs.InvalidArgument, "open", "size is %d, but a file that is only opened keeps its size", o.Size).
+			WithHint("create=True makes the file if it is absent and grows it to size")
+	case o.ReadOnly && (o.Create || o.Truncate):
+		return errs.New(errs.InvalidArgument, "open", "a file that is opened for reading only is neither created nor truncated")
+	case o.ReadOnly && o.Durable:
+		return errs.New(errs.InvalidArgument, "open", "durability is about writing, and the file is opened for reading only")
+	}
+	return nil
+}
+
+// openFileNamed is OpenFile for a name alone: a file that must not be written is opened for reading.
+func (e *Engine) openFileNamed(ctx context.Context, name string) (SegmentID, error) {
+	id, err := e.OpenFile(ctx, name, FileOptions{})
+	if errs.CodeOf(err) != errs.PermissionDenied {
+		return id, err
+	}
+	if id, failure := e.OpenFile(ctx, name, FileOptions{ReadOnly: true}); failure == nil {
+		return id, nil
+	}
+	return 0, err
+}
+
+// filer is the preferred transport for files that is open.
+func (e *Engine) filer() (transport.Filer, *errs.Error) {
+	why := ""
+	for _, p := range e.ports {
+		if p.filer != nil {
+			return p.filer, nil
+		}
+		if p.transport == nil {
+			why += "; " + p.name + ": " + p.reason
+		}
+	}
+	return nil, errs.New(errs.NotImplemented, "open", "no transport for files is open%s", why)
+}
+
+// filePeer makes the peer that is a file, with one handle, and its region. Nobody else knows it yet.
+func (e *Engine) filePeer(made *transport.File, durable bool) *peer {
+	identity := transport.Peer{Address: fileScheme + made.Path, Name: path.Base(made.Path), MachineID: e.machine, Incarnation: newIncarnation()}
+	p := &peer{engine: e, identity: identity, handles: 1, file: &file{made.Path, made.ReadOnly, durable}}
+	p.links.Store(&[]attachment{})
+	region := segment.Region{ID: fileRegion, Name: made.Path, Size: made.Size, Location: "file", Kind: mem.File,
+		Permission: mem.GlobalReadWrite, ReadOnly: made.ReadOnly, Descriptors: map[string]transport.Descriptor{}}
+	if made.ReadOnly {
+		region.Permission = mem.GlobalReadOnly
+	}
+	for _, port := range e.ports {
+		if port.filer != nil {
+			region.Descriptors[port.name] = made.Descriptor
+		}
+	}
+	p.learn(&segment.Description{Address: identity.Address, Name: identity.Name, MachineID: e.machine,
+		Incarnation: identity.Incarnation, Regions: []segment.Region{region}})
+	t := &e.segments
+	t.mu.Lock()
+	t.numbers++
+	p.number = t.numbers
+	t.peers[peerKey{identity.Address, identity.Incarnation}] = p
+	t.mu.Unlock()
+	return p
+}
+
+// misfit says why a transport has no link to the peer by its nature, or "".
+func (p *peer) misfit(info *transport.Info) string {
+	switch {
+	case p.file != nil && !info.Files:
+		return "the segment is a file"
+	case p.file == nil && info.Files:
+		return "it moves bytes between memory and files"
+	}
+	return ""
+}
+
+// fileUse is a file that a call or a batch moves bytes of.
+type fileUse struct {
+	peer    *peer
+	written bool
+	sync    bool       // its bytes must be on stable storage before the batch ends
+	limit   clock.Time // of that
+	ticket  uint64     // of the sync that was asked for, 0 before
+	synced  bool
+}
+
+// touch notes that a task of the call moves bytes of a file.
+func (c *call) touch(p *peer, op transport.Op) *errs.Error {
+	if op == transport.Write && p.file.readOnly {
+		return errs.New(errs.PermissionDenied, "submit", "%s was opened for reading only", p.file.path).WithPeer(p.identity.Address, "", "")
+	}
+	for i := range c.files {
+		if u := &c.files[i]; u.peer == p {
+			u.written = u.written || op == transport.Write
+			return nil
+		}
+	}
+	c.files = append(c.files, fileUse{peer: p, written: op == transport.Write})
+	return nil
+}
+
+// settle decides which files are made durable at the call's end: those opened so, and with all every one that is written.
+func (c *call) settle(all bool) *errs.Error {
+	written, durable := false, false
+	for i := range c.files {
+		u := &c.files[i]
+		written = written || u.written
+		u.sync = u.written && (all || u.peer.file.durable)
+		durable = durable || u.sync
+	}
+	if all && !written {
+		return errs.New(errs.InvalidArgument, "submit", "durability is asked for, but no file is written").
+			WithHint("it is for transfers to segments of open(\"file:///...\")")
+	}
+	if !durable {
+		return nil
+	}
+	limit := clock.Never
+	for i := range c.specs {
+		limit = min(limit, c.specs[i].Deadline)
+	}
+	for i := range c.files {
+		c.files[i].limit = limit
+	}
+	return nil
+}
+
+// holdFiles takes a handle of each file for a batch, all or none.
+func (e *Engine) holdFiles(uses []fileUse) *errs.Error {
+	if len(uses) == 0 {
+		return nil
+	}
+	t := &e.segments
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range uses {
+		if p := uses[i].peer; p.handles == 0 {
+			for _, held := range uses[:i] {
+				held.peer.handles--
+			}
+			return errs.New(errs.InvalidEntry, "submit", "the segment of %s was closed", p.file.path)
+		}
+		uses[i].peer.handles++
+	}
+	return nil
+}
+
+// dropFiles gives the handles of a batch back. A file whose last one it was is left elsewhere, since transports must not be
+// called under the engine's mutex, which the caller holds; an engine that closes leaves all of them anyway.
+func (e *Engine) dropFiles(uses []fileUse) {
+	for i := range uses {
+		if p := uses[i].peer; e.unhandle(p) && !e.closing {
+			e.routines.Go(func() { e.left(p) })
+		}
+		uses[i] = fileUse{}
+	}
+}
