@@ -28,15 +28,19 @@ func Open(arguments string, name string) (id int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs(c)})
+	faults, err := all.FaultsOf(c)
 	if err != nil {
 		return 0, err
 	}
-	return add(e), nil
+	e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs(c, faults), Dial: faults.Dial()})
+	if err != nil {
+		return 0, err
+	}
+	return add(e, faults), nil
 }
 
-func plugs(c *config.Config) (list []engine.Plug) {
-	for _, entry := range all.Entries() {
+func plugs(c *config.Config, faults *all.Faults) (list []engine.Plug) {
+	for _, entry := range faults.Into(all.Entries()) {
 		list = append(list, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(c)})
 	}
 	return list

@@ -17,41 +17,53 @@ import (
 
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/transports/all"
 )
 
 // Version of the wire protocol of this build.
 func Version() string { return engine.Version }
 
+// opened is an engine and what may be injected into it.
+type opened struct {
+	engine *engine.Engine
+	faults *all.Faults // nil: nothing
+}
+
 // engines is read on every call, so it is replaced as a whole: number -> engine, nil where it was forgotten.
 var (
-	engines   atomic.Pointer[[]*engine.Engine]
+	engines   atomic.Pointer[[]opened]
 	enginesMu sync.Mutex
 )
 
-func add(e *engine.Engine) int64 {
+func add(e *engine.Engine, faults *all.Faults) int64 {
 	enginesMu.Lock()
 	defer enginesMu.Unlock()
-	var list []*engine.Engine
+	var list []opened
 	if p := engines.Load(); p != nil {
 		list = append(list, *p...)
 	}
-	list = append(list, e)
+	list = append(list, opened{e, faults})
 	engines.Store(&list)
 	return int64(len(list) - 1)
 }
 
-func get(id int64) (*engine.Engine, error) {
-	if p := engines.Load(); p != nil && id >= 0 && id < int64(len(*p)) && (*p)[id] != nil {
+func find(id int64) (opened, error) {
+	if p := engines.Load(); p != nil && id >= 0 && id < int64(len(*p)) && (*p)[id].engine != nil {
 		return (*p)[id], nil
 	}
-	return nil, errs.New(errs.EngineClosed, "engine", "engine %d is closed", id)
+	return opened{}, errs.New(errs.EngineClosed, "engine", "engine %d is closed", id)
+}
+
+func get(id int64) (*engine.Engine, error) {
+	o, err := find(id)
+	return o.engine, err
 }
 
 func remove(id int64) {
 	enginesMu.Lock()
 	defer enginesMu.Unlock()
-	list := append([]*engine.Engine(nil), *engines.Load()...)
-	list[id] = nil
+	list := append([]opened(nil), *engines.Load()...)
+	list[id] = opened{}
 	engines.Store(&list)
 }
 

@@ -30,6 +30,8 @@ func (c *Config) bind() {
 		"max_pending_requests":           &e.MaxPendingRequests,
 		"max_batches":                    &e.MaxBatches,
 		"notification_queue":             &e.NotificationQueue,
+		"allow_faults":                   &e.AllowFaults,
+		"faults":                         &e.Faults,
 		"transports/tcp/addresses":       &t.Addresses,
 		"transports/tcp/rail_pairs":      &t.RailPairs,
 		"transports/tcp/port":            &t.Port,
@@ -108,10 +110,22 @@ func (c *Config) check() error {
 		return errs.New(errs.NotImplemented, "config", "metadata_type is %q (%s), but this build knows peers only by their address",
 			kind, c.origins[c.index["metadata_type"]]).WithHint(`leave it at "p2p"`)
 	}
+	if err := c.checkFaults(); err != nil {
+		return err
+	}
 	if err := c.checkCooldowns(); err != nil {
 		return err
 	}
 	return c.checkLanes()
+}
+
+// checkFaults wants faults to be allowed by whoever sets them: a text that was left in a file must not break a service.
+func (c *Config) checkFaults() error {
+	if c.Value("faults") == "" || c.Value("allow_faults") == true {
+		return nil
+	}
+	return errs.New(errs.PermissionDenied, "config", "faults is set (%s), but allow_faults is false (%s)",
+		c.origins[c.index["faults"]], c.origins[c.index["allow_faults"]]).WithHint("set allow_faults to true, or leave faults out")
 }
 
 // checkCooldowns wants the first pause of a rail to be at most the longest.

@@ -3,8 +3,9 @@
 // One table (table.go, table_transports.go, table_rdma.go) lists every key with its type, range, default, source and
 // help. Load fills it from the environment and from arguments, key by key:
 //
-//	default  <-  MC_TENT_CONF  <-  TENT_CONF  <-  first argument  <-  ...  <-  last argument
+//	default  <-  TENT_FAULTS  <-  MC_TENT_CONF  <-  TENT_CONF  <-  first argument  <-  ...  <-  last argument
 //
+// TENT_FAULTS is the text of "faults", and setting it allows them.
 // Each source is JSON text, a path of a JSON file, or a map; keys are nested objects, paths ("transports/tcp/lanes"),
 // or both mixed. A key that is unknown, of the wrong type or out of range is an error that names the key, what it takes
 // and the nearest known key: a setting that is silently ignored costs its user a day.
@@ -56,6 +57,8 @@ type Engine struct {
 	MaxPendingRequests   int
 	MaxBatches           int
 	NotificationQueue    int
+	AllowFaults          bool
+	Faults               string // in the language of transports/faulty; "" unless AllowFaults
 }
 
 // TCP holds the settings of transports/tcp. A zero number or an empty text leaves the choice to the transport.

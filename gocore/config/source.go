@@ -23,6 +23,9 @@ const (
 // variables are looked up from the weakest to the strongest.
 var variables = [...]string{"MC_TENT_CONF", "TENT_CONF"}
 
+// faultsVariable holds no settings but the text of one.
+const faultsVariable = "TENT_FAULTS"
+
 // fileBytesMax bounds what is read from a settings file: a path that names a device by mistake must not fill memory.
 const fileBytesMax = 4 << 20
 
@@ -38,6 +41,10 @@ type layer struct {
 // readLayers reads all sources, the weakest first.
 func readLayers(env func(string) string, arguments []any) ([]layer, error) {
 	var layers []layer
+	if env != nil && strings.TrimSpace(env(faultsVariable)) != "" {
+		layers = append(layers, layer{"environment " + faultsVariable,
+			map[string]any{"allow_faults": true, "faults": env(faultsVariable)}})
+	}
 	for _, name := range variables {
 		if env == nil || env(name) == "" {
 			continue

@@ -52,6 +52,8 @@ var engineTable = []Setting{
 	{"max_pending_requests", integer(1, 1<<24), int64(1 << 20), tent, "Requests that have not ended; a submit beyond it is refused whole."},
 	{"max_batches", integer(1, 1<<20), int64(65536), tent, "Batches alive at once."},
 	{"notification_queue", integer(1, 1<<20), int64(65536), tent, "Notifications waiting to be read; a full queue holds the senders' completions back."},
+	{"allow_faults", boolean, false, tent, "Faults may be injected into this engine's transports and control plane: for tests. TENT_FAULTS sets it too."},
+	{"faults", text, "", tent, "Faults from the start, in the language of transports/faulty, as in TENT_FAULTS; needs allow_faults."},
 	{"enable_runtime_queue", boolean, false, upstream, "Upstream's queue in front of the transports; here every request is queued by class and released by window."},
 	{"runtime_queue/max_outstanding_owners", integer(1, 1<<24), int64(1024), upstream, "Requests in the runtime queue."},
 	{"runtime_queue/max_outstanding_bytes", integer(1, tebibyte).in("B"), int64(gibibyte), upstream, "Bytes in the runtime queue."},

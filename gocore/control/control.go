@@ -30,6 +30,7 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"net"
 	"strings"
 	"time"
 
@@ -64,7 +65,9 @@ type Options struct {
 	Capabilities []string // shown to peers in Greeting
 	// TLS of both directions: certificates and RootCAs; with ClientCAs and ClientAuth it is mutual. Nil is plain TCP.
 	TLS *tls.Config
-	Log *slog.Logger // of panics in handlers (slog.Default)
+	// Dial makes a client's connections; nil is net.Dialer's. For proxies, and for faults that are injected.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	Log  *slog.Logger // of panics in handlers (slog.Default)
 
 	ConnectTimeout   time.Duration // until TCP is connected (1.5 s: one retransmission of the first packet)
 	HandshakeTimeout time.Duration // from there until the peer has answered (1.8 s)
@@ -93,6 +96,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
+	}
+	if o.Dial == nil {
+		o.Dial = new(net.Dialer).DialContext
 	}
 	for _, each := range []struct {
 		value    *time.Duration

@@ -40,8 +40,9 @@ func (c *Client) dial(ctx context.Context, address string) (*grpc.ClientConn, er
 }
 
 func (c *Client) connectTCP(ctx context.Context, address string) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: c.options.ConnectTimeout}
-	raw, err := dialer.DialContext(ctx, "tcp", address)
+	ctx, cancel := context.WithTimeout(ctx, c.options.ConnectTimeout)
+	defer cancel()
+	raw, err := c.options.Dial(ctx, "tcp", address)
 	if err == nil {
 		return raw, nil
 	}

@@ -42,6 +42,8 @@ type Plug struct {
 type Options struct {
 	Config     *config.Config // nil: defaults
 	Transports []Plug
+	// Dial makes the control plane's connections; nil is net.Dialer's.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Engine is one process's instance. Two engines in one process share nothing.
@@ -197,7 +199,7 @@ func (e *Engine) listen(o Options, undo *steps) error {
 			wanted = append(wanted, net.JoinHostPort(address, port))
 		}
 	}
-	options := control.Options{Self: e.self, Log: e.log}
+	options := control.Options{Self: e.self, Log: e.log, Dial: o.Dial}
 	server, err := control.Listen(wanted, options)
 	if err != nil {
 		return err

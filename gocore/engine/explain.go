@@ -107,6 +107,15 @@ func (e *Engine) snapshot() *metrics.Snapshot {
 		Waiting: e.notes.waits()}
 	e.notes.mu.Unlock()
 
+	for i, p := range e.ports {
+		if p.transport == nil {
+			continue
+		}
+		if injector, is := transport.Outermost[transport.Injector](p.transport); is {
+			s.Transports[i].Faults, s.Transports[i].Struck = injector.Injected()
+		}
+	}
+
 	e.mu.Lock()
 	defer e.let()
 	s.Batches, s.PendingRequests = e.core.Batches(), e.core.Pending()

@@ -69,6 +69,7 @@ var families = []family{
 	perOperation("tent_transport_attempt_failures_total", "Attempts that failed.", func(c *dispatch.Counters, op int) uint64 { return c.AttemptFailures[op] }),
 	perTransport("tent_rail_errors_total", "Errors that counted against a rail.", counter, func(t *Transport) float64 { return float64(t.RailErrors) }),
 	perTransport("tent_rails_condemned_total", "Rails given up for a while.", counter, func(t *Transport) float64 { return float64(t.Condemned) }),
+	perTransport("tent_faults_injected_total", "Times that an injected fault has struck; 0 where none is allowed.", counter, func(t *Transport) float64 { return float64(t.Struck) }),
 
 	latencies("tent_read_latency_us", "Microseconds from submit to end of READ requests that completed.", transport.Read),
 	latencies("tent_write_latency_us", "Microseconds from submit to end of WRITE requests that completed.", transport.Write),
@@ -81,6 +82,7 @@ var families = []family{
 	{name: "tent_rails", help: "Rails by state.", kind: gauge, labels: []string{"transport", "state"}, samples: rails},
 	{name: "tent_queue_depth", help: "Requests that wait for a rail.", kind: gauge, labels: byClass, samples: depths},
 	perTransport("tent_in_flight_bytes", "Bytes handed to a transport and not completed.", gauge, func(t *Transport) float64 { return float64(t.InFlight) }),
+	perTransport("tent_faults", "Injected faults in force.", gauge, func(t *Transport) float64 { return float64(t.Faults) }),
 	single("tent_batches", "Batches alive.", gauge, func(s *Snapshot) float64 { return float64(s.Batches) }),
 	single("tent_pending_requests", "Requests that have not ended.", gauge, func(s *Snapshot) float64 { return float64(s.PendingRequests) }),
 	single("tent_regions", "Registered regions.", gauge, func(s *Snapshot) float64 { return float64(s.Regions) }),

@@ -44,6 +44,8 @@ type Transport struct {
 	RailErrors uint64 // errors that counted against a rail
 	Condemned  uint64 // rails given up for a while, ever
 	InFlight   uint64 // bytes handed to the transport and not completed, now
+	Faults     int    // injected, in force now
+	Struck     uint64 // times an injected fault has happened
 }
 
 // Failover counts the switches of tasks between two transports.

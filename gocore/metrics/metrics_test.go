@@ -26,7 +26,7 @@ func example() *Snapshot {
 	s := &Snapshot{Version: "0.1.0", GoVersion: "go1.26", Batches: 2, PendingRequests: 7, Regions: 3, RegisteredBytes: 1 << 30,
 		Segments: 1, Peers: 1, Notifications: Notifications{Sent: 5, Received: 6, Refused: 1, Waiting: 4},
 		Failovers:  []Failover{{"rdma", "tcp", 2}, {"shm", "tcp", 1}},
-		Transports: []Transport{{Name: "tcp", RailsUp: 2, RailsDown: 1, RailErrors: 3, Condemned: 1, InFlight: 4096}, {Name: "shm", RailErrors: 1}}}
+		Transports: []Transport{{Name: "tcp", RailsUp: 2, RailsDown: 1, RailErrors: 3, Condemned: 1, InFlight: 4096, Faults: 2, Struck: 5}, {Name: "shm", RailErrors: 1}}}
 	high, low := &s.Transports[0].Classes[dispatch.High], &s.Transports[0].Classes[dispatch.Low]
 	high.Requests[transport.Write], high.Bytes[transport.Write] = 4, 4<<20
 	low.Requests[transport.Write], low.Bytes[transport.Write], low.Failures[transport.Write] = 2, 1<<20, 1
@@ -52,6 +52,8 @@ func TestTextIsWhatPrometheusReads(t *testing.T) {
 		`tent_transport_failover_total{from="rdma",to="tcp"} 2`,
 		`tent_transport_attempt_failures_total{class="low",operation="read",transport="tcp"} 9`,
 		`tent_rails{state="down",transport="tcp"} 1`,
+		`tent_faults{transport="tcp"} 2`,
+		`tent_faults_injected_total{transport="tcp"} 5`,
 		`tent_queue_depth{class="low",transport="tcp"} 12`,
 		`tent_build_info{go_version="go1.26",version="0.1.0"} 1`,
 		`# TYPE tent_read_latency_us histogram`,

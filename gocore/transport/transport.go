@@ -248,6 +248,20 @@ func Find[T any](t Transport) (found T, is bool) {
 	}
 }
 
+// Outermost returns an interface that a transport, or one of its decorators, has of its own.
+func Outermost[T any](t Transport) (found T, is bool) {
+	for {
+		if found, is = t.(T); is {
+			return found, true
+		}
+		d, decorated := t.(Decorator)
+		if !decorated {
+			return found, false
+		}
+		t = d.Inner()
+	}
+}
+
 // FileSpec says how a file is to be opened. A file is never truncated but by Truncate.
 type FileSpec struct {
 	Path     string // absolute
@@ -335,6 +349,12 @@ type (
 		// system accounts for it, and whether the peer holds the rail up itself: bytes wait because it does not take them.
 		// Zero for a stale rail. It costs a microsecond a lane, and does not block; not for every slice.
 		Heard(rail Rail) (at clock.Time, held bool)
+	}
+
+	// Injector is a decorator that makes its transport fail on purpose; the metrics tell. See Outermost.
+	Injector interface {
+		// Injected returns how many faults are in force and how often one has struck.
+		Injected() (rules int, struck uint64)
 	}
 
 	// Explainer adds to engine.explain and tent doctor.

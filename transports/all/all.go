@@ -7,7 +7,6 @@ import (
 
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/transport"
-	"github.com/tent-engine/tent/transports/faulty"
 	"github.com/tent-engine/tent/transports/tcp"
 )
 
@@ -19,13 +18,9 @@ type Entry struct {
 
 // Entries returns every transport of this build.
 func Entries() []Entry {
-	entries := []Entry{
+	return []Entry{
 		{tcp.Factory{}, tcpSettings},
 	}
-	for i := range entries {
-		entries[i].Factory = faulty.WrapLate(entries[i].Factory, faults.current)
-	}
-	return entries
 }
 
 // Names are those of Entries.

@@ -1,48 +1,64 @@
 package all
 
 import (
-	"sync"
+	"context"
+	"net"
 
+	"github.com/tent-engine/tent/gocore/config"
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/transports/faulty"
 )
 
-// faults is the process's plan of injected faults. There is none unless TENT_FAULTS is set or Faults was called, and then
-// transports are exactly what their factories open.
-var faults process
+// Faults are what is injected into one engine's transports and control plane, in the language of transports/faulty. Nil
+// is none, and none can come: the transports are then exactly what their factories open.
+type Faults struct{ plan *faulty.Plan }
 
-type process struct {
-	mu   sync.Mutex
-	read bool // the environment was read
-	plan *faulty.Plan
-	err  error
+// FaultsOf makes the faults of an engine from its settings: nil unless allow_faults says that there may be some.
+func FaultsOf(c *config.Config) (*Faults, error) {
+	if !c.Engine.AllowFaults {
+		return nil, nil
+	}
+	plan, err := faulty.New(c.Engine.Faults)
+	if err != nil {
+		return nil, err
+	}
+	return &Faults{plan}, nil
 }
 
-// current is the plan of now, nil without faults. A mistake in TENT_FAULTS is an error of every Open.
-func (p *process) current() (*faulty.Plan, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.read {
-		p.read = true
-		p.plan, p.err = faulty.FromEnvironment()
+// Into wraps transports so that the faults reach them.
+func (f *Faults) Into(entries []Entry) []Entry {
+	if f == nil {
+		return entries
 	}
-	return p.plan, p.err
+	wrapped := append([]Entry(nil), entries...)
+	for i := range wrapped {
+		wrapped[i].Factory = faulty.Wrap(wrapped[i].Factory, f.plan)
+	}
+	return wrapped
 }
 
-// Faults applies a text in the language of transports/faulty to the transports of this process: those opened from now
-// on, and those opened since its first call or under TENT_FAULTS. Call it with "" before the engine opens to be able to
-// inject faults later. Any goroutine may call it.
-func Faults(text string) error {
-	if _, err := faults.current(); err != nil {
-		return err
+// Dial is the way by which the engine's control plane connects; nil stands for the usual one.
+func (f *Faults) Dial() func(ctx context.Context, network, address string) (net.Conn, error) {
+	if f == nil {
+		return nil
 	}
-	faults.mu.Lock()
-	defer faults.mu.Unlock()
-	if faults.plan == nil {
-		plan, err := faulty.New("")
-		if err != nil {
-			return err
-		}
-		faults.plan = plan
+	return f.plan.Dial
+}
+
+// Apply adds the faults of a text while the engine runs, or heals. Any goroutine may call it. It is refused where faults
+// were not allowed when the engine was opened.
+func (f *Faults) Apply(text string) error {
+	if f == nil {
+		return errs.New(errs.PermissionDenied, "faults", "faults are not allowed in this engine").
+			WithHint("open it with allow_faults=True, or set TENT_FAULTS")
 	}
-	return faults.plan.Apply(text)
+	return f.plan.Apply(text)
+}
+
+// String is what is in force, in the language.
+func (f *Faults) String() string {
+	if f == nil {
+		return ""
+	}
+	return f.plan.String()
 }

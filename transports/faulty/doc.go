@@ -1,5 +1,5 @@
-// Package faulty puts faults into any transport, by one small language that is the same from Go, from Python and in the
-// environment variable TENT_FAULTS.
+// Package faulty puts faults into any transport and into the control plane, by one small language that is the same from
+// Go, from Python and in the environment variable TENT_FAULTS.
 //
 //	plan, err := faulty.New("rail=1 blackhole after_bytes=8MiB; seed=7")
 //	factory := faulty.Wrap(tcp.Factory{}, plan)   // give this to the engine
@@ -13,30 +13,51 @@
 // slices are meant (all, if there is none), one or more faults say what happens to them, parameters say how.
 //
 //	selectors   transport=tcp  peer=10.0.0.5:41233  rail=1  op=READ|WRITE  class=0        (each also =*)
+//	            nth=5                       only the fifth of those slices
+//	            every=10                    every tenth of them
 //	seed's      submit_fail_rate=0.3        a slice is refused at submission
 //	faults      status_corrupt_rate=0.1     a slice is delivered, and reported as failed
 //	            fail_after_n_submits=5      the first five slices pass, all others are refused
 //	            fail_install                the transport does not open
-//	rails'      reject                      the slice fails at once and nothing is sent
+//	slices'     reject                      the slice fails at once and nothing is sent
 //	faults      lose                        the slice is delivered, and reported as failed
-//	            blackhole                   from here on nothing is sent and nothing comes back
+//	            drop                        the slice is lost on its way: nothing arrives, nothing comes back
 //	            drop_completion             delivered, and nothing comes back
-//	            delay=2ms                   the completion comes so much later
+//	            delay=2ms                   delivered, and the completion comes so much later
+//	            duplicate                   delivered twice; the completion comes after both
+//	            reorder=3                   its completion comes behind those of the next three of its rail, or after 10 ms
+//	            truncate                    half of it is delivered, and it is reported as failed
+//	            corrupt                     a byte of it changes on its way, without a word
 //	            short                       Submit stops before this slice; Ready follows
+//	rails'      blackhole                   from here on nothing is sent and nothing comes back
+//	faults      slow=10MiB                  the rail carries so many bytes a second
 //	            down                        the rail goes down and stays down
+//	            reset                       the rail goes down, once, and comes back as fast as it can
+//	others'     fail_register  fail_attach  Register, Attach fail
+//	faults      control_down                calls to the peer over the control plane fail, open connections break
 //	parameters  rate=0.1  after_bytes=8MiB  after_slices=100  count=3
 //	            code=LOST  scope=slice|rail|link|transport  side=local|remote|path  collateral
-//	            silent                      blackhole, drop_completion: not even a withdrawal is answered
+//	            silent                      blackhole, drop, drop_completion: not even a withdrawal is answered;
+//	                                        truncate: reported as delivered; control_down: calls hang
 //	others      seed=7   heal
 //
 // The first four are those of the failover seed's FaultProxyTransport, whose submits are slices here; they fail with the
 // scope of the link, so the engine goes to the next route, the others with that of the rail. heal ends the faults whose
-// selectors it names, all without selectors: what was swallowed is sent after all, what was held back is delivered.
+// selectors it names, all without selectors: what was held back is delivered, what was swallowed is reported as lost. For
+// fail_register, fail_attach and control_down the parameters count calls, and peer= is the address that is called.
+//
+// A slice meets one fault on its way out (of several that fit, the first in: reject, short, blackhole, drop, truncate,
+// duplicate) and, if it was sent as it is, one on its way back (blackhole, drop_completion, lose, corrupt, delay, reorder, slow).
 //
 // # What it keeps
 //
-// A faulty transport keeps the contract: each accepted slice completes exactly once, and after its completion it is
-// quiet. So a completion is flipped only when the real one has arrived, and what was swallowed was never sent. A slice
-// that waits in a black hole is given back as errs.Withdrawn when the engine asks for it. Without a fault nothing is
-// looked at: the cost is one atomic load a call.
+// A faulty transport keeps the contract, but for truncate silent and corrupt: each accepted slice completes exactly once,
+// and after its completion it is quiet. So a completion is flipped only when the real one has arrived, what was swallowed was
+// never sent and never is, and what is sent twice completes after both. A slice that waits in a black hole or for its turn on a
+// slowed rail is given back as errs.Withdrawn when the engine asks for it. Probes of a rail fare as its slices would, and nothing is carried out inline while a fault
+// may meet it. Without a fault nothing is looked at: the cost is one or two atomic loads a call.
+//
+// A checked slice that is corrupted completes with errs.Corrupted and nothing else happens to it: that checksums find
+// what changed is tested where they are made (tests/go, transports/tcp), here it is what follows from it. Bytes of
+// devices cannot be changed from here, so corrupt passes over them.
 package faulty

@@ -1,57 +1,45 @@
 package faulty
 
 import (
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
-	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// later delivers what was delayed. Its goroutine starts with the transport and ends in stop, which delivers the rest at
-// once; it sleeps while nothing is delayed. What it holds is bounded by the slices outstanding.
+// later does what was put off. Its goroutine starts with the transport and ends in stop, which does the rest at once; it
+// sleeps while there is nothing. What it holds is bounded by the slices and probes outstanding.
 type later struct {
-	t    *Transport
 	wake chan struct{}
 	quit chan struct{}
+	once sync.Once
 	done sync.WaitGroup
 
 	mu   sync.Mutex
-	list []delayed
+	list []task
 }
 
-type delayed struct {
-	at  clock.Time
-	end transport.Completion // Slice nil: Ready of rail
-	of  transport.Rail
+type task struct {
+	at clock.Time
+	do func()
 }
 
-func (l *later) start(t *Transport) {
-	l.t, l.wake, l.quit = t, make(chan struct{}, 1), make(chan struct{})
+func (l *later) start() {
+	l.wake, l.quit = make(chan struct{}, 1), make(chan struct{})
 	l.done.Go(l.run)
 }
 
 func (l *later) stop() {
-	l.mu.Lock()
-	select {
-	case <-l.quit:
-	default:
-		close(l.quit)
-	}
-	l.mu.Unlock()
+	l.once.Do(func() { close(l.quit) })
 	l.done.Wait()
+	l.carryOut(clock.Never) // what came between
 }
 
-func (l *later) complete(c transport.Completion, by time.Duration) {
-	l.add(delayed{at: clock.Now().Add(by), end: c})
-}
-
-func (l *later) ready(rail transport.Rail) { l.add(delayed{at: clock.Now(), of: rail}) }
-
-func (l *later) add(d delayed) {
-	l.t.engaged.Add(1)
+// at has do called at a time, on the goroutine of later.
+func (l *later) at(when clock.Time, do func()) {
 	l.mu.Lock()
-	l.list = append(l.list, d)
+	l.list = append(l.list, task{when, do})
 	l.mu.Unlock()
 	select {
 	case l.wake <- struct{}{}:
@@ -65,39 +53,36 @@ func (l *later) run() {
 	for {
 		select {
 		case <-l.quit:
-			l.deliver(clock.Never)
+			l.carryOut(clock.Never)
 			return
 		case <-l.wake:
 		case <-timer.C:
 		}
-		if next := l.deliver(clock.Now()); next != clock.Never {
+		if next := l.carryOut(clock.Now()); next != clock.Never {
 			timer.Reset(next.Sub(clock.Now()))
 		}
 	}
 }
 
-// deliver hands over what is due and says when the next is.
-func (l *later) deliver(now clock.Time) clock.Time {
-	var due []delayed
+// carryOut does what is due, in the order of time, and says when the next is.
+func (l *later) carryOut(until clock.Time) clock.Time {
+	var due []task
 	next := clock.Never
 	l.mu.Lock()
 	left := l.list[:0]
 	for _, d := range l.list {
-		if d.at <= now {
+		if d.at <= until {
 			due = append(due, d)
 		} else {
 			left, next = append(left, d), min(next, d.at)
 		}
 	}
+	clear(l.list[len(left):])
 	l.list = left
 	l.mu.Unlock()
+	slices.SortStableFunc(due, func(a, b task) int { return int(a.at - b.at) })
 	for _, d := range due {
-		l.t.engaged.Add(-1)
-		if d.end.Slice != nil {
-			l.t.sink.Complete([]transport.Completion{d.end})
-		} else {
-			l.t.sink.Ready(d.of)
-		}
+		d.do()
 	}
 	return next
 }

@@ -11,7 +11,7 @@ type listener struct {
 	t *Transport
 }
 
-func (t *Transport) listener() transport.Sink { return listener{t.sink, t} }
+func (t *Transport) listen() listener { return listener{t.sink, t} }
 
 // Complete passes what no fault hits. A completion has arrived, so its slice is quiet, whatever becomes of it here.
 func (l listener) Complete(list []transport.Completion) {
@@ -21,24 +21,57 @@ func (l listener) Complete(list []transport.Completion) {
 		return
 	}
 	pass := make([]transport.Completion, 0, len(list))
+	var spoilers []*errand
 	t.mu.Lock()
 	for _, c := range list {
-		r := t.atCompletion(c)
-		if r != nil && r.verb == lose {
-			c = transport.Completion{Slice: c.Slice, Err: r.error(t, t.peers[c.Slice.Rail.Link])}
-			r = nil
+		if e := t.errands[c.Slice]; e != nil {
+			pass = t.settle(e, c.Err, pass)
+			continue
 		}
-		switch {
-		case r == nil:
-			pass = append(pass, c)
-		case r.verb == delay:
-			t.later.complete(c, r.delay)
-		default:
-			t.hold(c.Slice, hold{rule: r, end: &c})
+		if e := t.errandOf[c.Slice]; e != nil { // its copy is still under way
+			e.end = &c
+			continue
+		}
+		if e, arrived := t.arrive(&c); e != nil {
+			spoilers = append(spoilers, e)
+		} else if arrived {
+			pass = t.overtake(c, append(pass, c))
 		}
 	}
 	t.mu.Unlock()
 	t.complete(pass)
+	for _, e := range spoilers {
+		if t.Transport.Submit([]*transport.Slice{&e.own}) == 0 {
+			t.over(e) // no room: this one stays as it is
+		}
+	}
+}
+
+// arrive does to a completion what the rules say. It reports whether c, changed perhaps, goes on to the core now, or
+// returns an errand that has to be carried out first. Called with the mutex.
+func (t *Transport) arrive(c *transport.Completion) (*errand, bool) {
+	r := t.atCompletion(*c)
+	if r == nil {
+		return nil, true
+	}
+	end, s := *c, c.Slice
+	switch r.verb {
+	case lose:
+		*c = transport.Completion{Slice: s, Err: r.error(t.peers[s.Rail.Link], t.name)}
+		return nil, true
+	case corrupt:
+		e := t.spoil(r, c)
+		return e, e == nil
+	case delay:
+		t.holdFor(r.delay, s, &hold{rule: r, end: &end})
+	case reorder:
+		t.holdFor(reorderWithin, s, &hold{rule: r, end: &end, behind: r.behind})
+	case slow:
+		t.holdFor(t.pace(r, s), s, &hold{rule: r, end: &end})
+	default:
+		t.hold(s, &hold{rule: r, end: &end})
+	}
+	return nil, false
 }
 
 // atCompletion says which rule hits a completion. What was asked for, or belongs to a generation that has ended, comes
@@ -48,24 +81,43 @@ func (t *Transport) atCompletion(c transport.Completion) *rule {
 	asked = asked && id == c.Slice.Id
 	delete(t.asked, c.Slice)
 	asked = asked || !t.upNow(c.Slice.Rail)
-	for _, r := range t.plan.current() {
-		if !t.matches(r, c.Slice) {
-			continue
+	rules := t.plan.current()
+	for _, r := range rules {
+		if r.verb.ofSlices() && t.matches(r, c.Slice) {
+			back := &t.ledger.of(r).back
+			back.slices++
+			back.bytes += c.Slice.Length
 		}
-		back := &t.spending(r).back
-		back.slices++
-		back.bytes += c.Slice.Length
-		hits := r.verb == delay || r.verb == lose && c.Err == nil || (r.verb == dropCompletion || r.verb == blackhole) && (!asked || r.silent)
-		if hits && t.strikes(r, back.slices, back.bytes) {
-			return r
+	}
+	for _, v := range onTheWayBack {
+		for _, r := range rules {
+			if r.verb != v || !t.matches(r, c.Slice) || !r.applies(c.Err == nil, asked, t.devices[c.Slice.LocalKey]) {
+				continue
+			}
+			if back := t.ledger.of(r).back; t.ledger.strikes(r, back.slices, back.bytes) {
+				return r
+			}
 		}
 	}
 	return nil
 }
 
+// applies reports whether a fault of the way back can be put on such a completion.
+func (r *rule) applies(fine, asked, device bool) bool {
+	switch r.verb {
+	case blackhole, dropCompletion:
+		return !asked || r.silent
+	case lose:
+		return fine
+	case corrupt:
+		return fine && !asked && !device
+	}
+	return !asked
+}
+
 // RailUp is kept back while a rule wants the rail down.
 func (l listener) RailUp(info transport.RailInfo) {
-	t, p := l.t, path{info.Rail.Link, info.Rail.Index}
+	t, p := l.t, pathOf(info.Rail)
 	t.mu.Lock()
 	r := t.rails[p]
 	if r == nil {
@@ -97,11 +149,12 @@ func (t *Transport) wantedDown(p path) bool {
 	return false
 }
 
-// RailDown passes unless the sink has heard of it already, or never knew the generation.
+// RailDown passes unless the sink has heard of it already, or never knew the generation. What waits here for the rail is
+// given back.
 func (l listener) RailDown(name transport.Rail, cause *errs.Error) {
 	t := l.t
 	t.mu.Lock()
-	r, pass := t.rails[path{name.Link, name.Index}], true
+	r, pass := t.rails[pathOf(name)], true
 	if r != nil {
 		if r.hidden != nil && r.hidden.Rail == name {
 			r.hidden, pass = nil, false
@@ -111,10 +164,12 @@ func (l listener) RailDown(name transport.Rail, cause *errs.Error) {
 			r.up, r.told = false, false
 		}
 	}
+	mine := t.takeAll(errs.Lost, errs.ScopeRail, func(s *transport.Slice, h *hold) bool { return s.Rail == name && !h.rule.silent })
 	t.mu.Unlock()
 	if pass {
 		t.sink.RailDown(name, cause)
 	}
+	t.complete(mine)
 }
 
 // LinkDown also ends what is held of the link: the peer is gone, so what was swallowed cannot be sent any more.
@@ -126,45 +181,47 @@ func (l listener) LinkDown(link transport.Link, cause *errs.Error) {
 			r.up = false
 		}
 	}
-	mine := t.takeAll(func(s *transport.Slice, _ hold) bool { return s.Rail.Link == link })
+	mine := t.takeAll(errs.Lost, errs.ScopeLink, func(s *transport.Slice, _ *hold) bool { return s.Rail.Link == link })
 	t.mu.Unlock()
 	t.complete(mine)
 	t.sink.LinkDown(link, cause)
 }
 
-// changed makes the plan's new rules true: what no rule holds any more goes on, rails go down or come up.
+// changed makes the plan's new rules true: what no rule holds any more completes, rails go down or come up.
 func (t *Transport) changed() {
 	t.mu.Lock()
 	now := map[*rule]bool{}
+	touching := false
 	for _, r := range t.plan.current() {
 		now[r] = true
+		touching = touching || r.verb.ofSlices() && t.mine(r)
 	}
-	for r := range t.spent {
-		if !now[r] {
-			delete(t.spent, r)
+	t.touching.Store(touching)
+	t.ledger.keep(now)
+	for lane := range t.paces {
+		if !now[lane.rule] {
+			delete(t.paces, lane)
 		}
 	}
-	if len(now) == 0 {
+	if !touching {
 		clear(t.asked)
 	}
-	var again []*transport.Slice
-	freed := t.takeAll(func(s *transport.Slice, h hold) bool { return !now[h.rule] && h.end != nil })
-	for _, c := range t.takeAll(func(_ *transport.Slice, h hold) bool { return !now[h.rule] }) {
-		again = append(again, c.Slice)
-	}
+	freed := t.takeAll(errs.Lost, errs.ScopeRail, func(_ *transport.Slice, h *hold) bool { return !now[h.rule] })
 	fallen, risen := t.judgeRails()
 	t.mu.Unlock()
 	t.complete(freed)
-	for _, s := range again {
-		t.resend(s)
-	}
 	for _, name := range fallen {
-		t.sink.RailDown(name, errs.New(errs.Lost, "faulty", "injected by %q", t.plan.String()).WithScope(errs.ScopeRail, errs.SidePath))
-		t.Fence(name)
+		t.fell(name, t.plan.String())
 	}
 	for _, info := range risen {
 		t.sink.RailUp(info)
 	}
+}
+
+// fell tells the sink that a rail has gone down, and ends it inside.
+func (t *Transport) fell(name transport.Rail, why string) {
+	t.sink.RailDown(name, errs.New(errs.Lost, "faulty", "injected by %q", why).WithScope(errs.ScopeRail, errs.SidePath))
+	t.Fence(name)
 }
 
 // judgeRails finds the rails that go down and those that come up by the rules of now. Called with the mutex.
@@ -172,8 +229,7 @@ func (t *Transport) judgeRails() (fallen []transport.Rail, risen []transport.Rai
 	for p, r := range t.rails {
 		switch want := t.wantedDown(p); {
 		case want && r.up:
-			r.up, r.told = false, true
-			fallen = append(fallen, transport.Rail{Link: p.link, Index: p.index, Generation: r.generation})
+			fallen = append(fallen, t.drop(p, r))
 		case !want && r.hidden != nil:
 			risen = append(risen, *r.hidden)
 			r.generation, r.up, r.told, r.hidden = r.hidden.Rail.Generation, true, false, nil
@@ -183,10 +239,24 @@ func (t *Transport) judgeRails() (fallen []transport.Rail, risen []transport.Rai
 	return fallen, risen
 }
 
-// resend sends what a black hole had swallowed: late, as a healed network does.
-func (t *Transport) resend(s *transport.Slice) {
-	if t.Transport.Submit([]*transport.Slice{s}) == 0 {
-		t.complete([]transport.Completion{{Slice: s, Err: errs.New(errs.Lost, "faulty", "the rail moved on meanwhile").
-			WithScope(errs.ScopeRail, errs.SidePath)}})
+// drop notes that a rail ends by our will. Called with the mutex.
+func (t *Transport) drop(p path, r *rail) transport.Rail {
+	r.up, r.told = false, true
+	t.ledger.struck++
+	return transport.Rail{Link: p.link, Index: p.index, Generation: r.generation}
+}
+
+// reset breaks the rails that a rule means, once.
+func (t *Transport) reset(why *rule) {
+	var fallen []transport.Rail
+	t.mu.Lock()
+	for p, r := range t.rails {
+		if r.up && t.meansRail(why, p) {
+			fallen = append(fallen, t.drop(p, r))
+		}
+	}
+	t.mu.Unlock()
+	for _, name := range fallen {
+		t.fell(name, why.text)
 	}
 }

@@ -3,33 +3,80 @@ package faulty
 import (
 	"time"
 
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Inner implements transport.Decorator: whatever is not here is looked for there.
+var (
+	_ transport.Decorator = (*Transport)(nil)
+	_ transport.Injector  = (*Transport)(nil)
+)
+
+// Inner implements transport.Decorator: what is not here is looked for there.
 func (t *Transport) Inner() transport.Transport { return t.Transport }
 
-// Poll looks into the inner transport; without a Poller there is nothing to find.
-func (t *Transport) Poll(budget int) int {
-	if p, is := t.Transport.(transport.Poller); is {
-		return p.Poll(budget)
+// Injected implements transport.Injector.
+func (t *Transport) Injected() (rules int, struck uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range t.plan.current() {
+		if r.transport == "" || r.transport == t.name {
+			rules++
+		}
 	}
-	return 0
+	return rules, t.ledger.struck
 }
 
-// Park sleeps in the inner transport; without a Poller it does not.
-func (t *Transport) Park(wake int, timeout time.Duration) bool {
-	if p, is := t.Transport.(transport.Parker); is {
-		return p.Park(wake, timeout)
+// Inline leaves slices to Submit while a fault may meet them, or one of earlier slices is not over.
+func (t *Transport) Inline(list []*transport.Slice) bool { return t.idle() && t.inliner.Inline(list) }
+
+// probeSilence is after how long a probe that gets no answer counts as failed.
+const probeSilence = 100 * time.Millisecond
+
+// Probe fares as a slice on the rail would.
+func (t *Transport) Probe(rail transport.Rail, done func(rtt clock.Time, err *errs.Error)) {
+	if !t.touching.Load() {
+		t.prober.Probe(rail, done)
+		return
 	}
-	return false
+	t.mu.Lock()
+	hit, late := t.atProbe(rail)
+	peer := t.peers[rail.Link]
+	t.mu.Unlock()
+	switch {
+	case hit == nil && late == 0:
+		t.prober.Probe(rail, done)
+	case hit == nil:
+		t.prober.Probe(rail, func(rtt clock.Time, err *errs.Error) {
+			t.later.at(now().Add(late), func() { done(rtt+clock.Time(late), err) })
+		})
+	case hit.verb == reject:
+		t.later.at(now(), func() { done(0, hit.error(peer, t.name)) })
+	default:
+		t.later.at(now().Add(probeSilence), func() { done(0, hit.error(peer, t.name)) })
+	}
 }
 
-// Arm hands the work back to the inner transport.
-func (t *Transport) Arm() {
-	if p, is := t.Transport.(transport.Poller); is {
-		p.Arm()
+// atProbe says which rule swallows or refuses a probe, else how much later its answer comes. Rules of one operation, of one
+// class or of chosen slices are not about probes. Called with the mutex.
+func (t *Transport) atProbe(rail transport.Rail) (hit *rule, late time.Duration) {
+	for _, r := range t.plan.current() {
+		if r.op >= 0 || r.class >= 0 || r.nth > 0 || r.every > 0 || !t.meansRail(r, pathOf(rail)) {
+			continue
+		}
+		switch r.verb {
+		case reject, blackhole, drop, dropCompletion:
+			if t.ledger.wouldHit(r) {
+				return r, 0
+			}
+		case delay:
+			late += r.delay
+		case slow:
+			late += max(0, t.paces[lane{r, pathOf(rail)}].Sub(now()))
+		}
 	}
+	return nil, late
 }
 
 // Explain adds the faults to what the inner transport says.
@@ -38,7 +85,7 @@ func (t *Transport) Explain(link transport.Link) string {
 	if faults := t.plan.String(); faults != "" {
 		text = "with faults: " + faults
 	}
-	if e, is := t.Transport.(transport.Explainer); is {
+	if e, is := transport.Find[transport.Explainer](t.Transport); is {
 		return e.Explain(link) + " (" + text + ")"
 	}
 	return text

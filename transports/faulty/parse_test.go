@@ -37,6 +37,10 @@ func TestLanguage(t *testing.T) {
 		})},
 		"peer=h:1 transport=tcp down; heal": {
 			plain(down, "peer=h:1 transport=tcp down", func(r *rule) { r.peer, r.transport = "h:1", "tcp" }), plain(heal, "heal", nil)},
+		"slow=10MiB/s; slow=10MiB": {plain(slow, "slow=10MiB/s", func(r *rule) { r.bytesPerSecond = 10 << 20 }),
+			plain(slow, "slow=10MiB", func(r *rule) { r.bytesPerSecond = 10 << 20 })},
+		"nth=5 drop silent; every=10 truncate; reorder=3": {plain(drop, "nth=5 drop silent", func(r *rule) { r.nth, r.silent = 5, true }),
+			plain(truncate, "every=10 truncate", func(r *rule) { r.every = 10 }), plain(reorder, "reorder=3", func(r *rule) { r.behind = 3 })},
 		"seed=7\nshort rate=0": {plain(seed, "seed=7", func(r *rule) { r.seed = 7 }), plain(short, "short rate=0", func(r *rule) { r.rate = 0 })},
 	} {
 		got, err := parse(text)
@@ -89,7 +93,12 @@ func TestMistakesAreNamedWithTheirPlace(t *testing.T) {
 		"blackhole=1":                          `blackhole takes no value`,
 		"rail= reject":                         `rail needs a value`,
 		"delay":                                `delay needs a value`,
-		"rail=1 after_bytes=5":                 `line 1, column 1: nothing happens in "rail=1 after_bytes=5"; add one of reject`,
+		"nth=0 drop":                           `nth takes a number of at least 1, not "0"`,
+		"slow=fast":                            `slow takes bytes a second such as 64KiB or 10MiB, not "fast"`,
+		"slow=0":                               `slow takes bytes a second`,
+		"reorder":                              `reorder needs a value`,
+		"corrupt silent":                       `line 1, column 1: corrupt cannot be silent`,
+		"rail=1 after_bytes=5":                 `line 1, column 1: nothing happens in "rail=1 after_bytes=5"; add a fault, such as reject`,
 	} {
 		_, err := parse(text)
 		require.ErrorContains(t, err, want, text)
@@ -117,20 +126,6 @@ func TestHealEndsWhatItsSelectorsName(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, p.String(), text)
 	}
-}
-
-func TestEnvironment(t *testing.T) {
-	t.Setenv(Environment, "")
-	p, err := FromEnvironment()
-	require.NoError(t, err)
-	require.Nil(t, p)
-	t.Setenv(Environment, "rail=1 reject")
-	p, err = FromEnvironment()
-	require.NoError(t, err)
-	require.Equal(t, "rail=1 reject", p.String())
-	t.Setenv(Environment, "rejct")
-	_, err = FromEnvironment()
-	require.ErrorContains(t, err, `TENT_FAULTS: faults: line 1, column 1: unknown word "rejct"`)
 }
 
 // FuzzParse: no crash, and what was accepted means the same when it is written again.

@@ -1,55 +1,69 @@
 package faulty
 
 import (
-	"fmt"
-	"os"
+	"context"
 	"strings"
 	"sync"
 	"sync/atomic"
-
-	"github.com/tent-engine/tent/gocore/errs"
+	"time"
 )
-
-// Environment is the variable that FromEnvironment reads.
-const Environment = "TENT_FAULTS"
 
 // Plan is a set of faults that can change while transports run. Any goroutine may use it.
 type Plan struct {
 	rules atomic.Pointer[[]*rule] // copied on each change; nil: no fault
+	wires wires
 
-	mu         sync.Mutex // of changes
+	applying sync.Mutex // one change at a time
+
+	mu         sync.Mutex
 	seed       uint64
 	transports []*Transport
 }
 
+// prepareWithin bounds what a transport may take to get ready for a fault.
+const prepareWithin = 5 * time.Second
+
 // New makes a plan from a text; an empty one has no fault.
 func New(text string) (*Plan, error) {
 	p := &Plan{}
+	p.wires.init()
 	return p, p.Apply(text)
 }
 
-// FromEnvironment makes a plan from TENT_FAULTS; nil when the variable is not set or empty.
-func FromEnvironment() (*Plan, error) {
-	text := os.Getenv(Environment)
-	if strings.TrimSpace(text) == "" {
-		return nil, nil
-	}
-	p, err := New(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", Environment, err)
-	}
-	return p, nil
-}
-
-// Apply adds the faults of a text to those there are, in order; heal and down take effect before it returns. A text
-// with a mistake changes nothing.
+// Apply adds the faults of a text to those there are, in order; heal, down, reset and control_down take effect before it
+// returns. A text with a mistake changes nothing.
 func (p *Plan) Apply(text string) error {
 	made, err := parse(text)
 	if err != nil {
 		return err
 	}
+	p.applying.Lock()
+	defer p.applying.Unlock()
 	p.mu.Lock()
 	transports := append([]*Transport(nil), p.transports...)
+	p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), prepareWithin)
+	defer cancel()
+	for _, t := range transports {
+		if err := t.prepare(ctx, made); err != nil {
+			return err
+		}
+	}
+	resets := p.change(made)
+	for _, t := range transports {
+		for _, r := range resets {
+			t.reset(r)
+		}
+		t.changed()
+	}
+	p.wires.changed(p.current())
+	return nil
+}
+
+// change takes over the rules of a text, and returns those that happen once.
+func (p *Plan) change(made []*rule) (resets []*rule) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	now := append([]*rule(nil), p.current()...)
 	for _, r := range made {
 		switch r.verb {
@@ -57,9 +71,12 @@ func (p *Plan) Apply(text string) error {
 			now = without(now, r)
 		case seed:
 			p.seed = r.seed
-			for _, t := range transports {
+			p.wires.reseed(p.seed)
+			for _, t := range p.transports {
 				t.reseed(p.seed)
 			}
+		case reset:
+			resets = append(resets, r)
 		default:
 			now = append(now, r)
 		}
@@ -69,11 +86,7 @@ func (p *Plan) Apply(text string) error {
 	} else {
 		p.rules.Store(&now)
 	}
-	p.mu.Unlock()
-	for _, t := range transports {
-		t.changed()
-	}
-	return nil
+	return resets
 }
 
 // String is the plan in its language.
@@ -106,11 +119,25 @@ func without(rules []*rule, h *rule) (left []*rule) {
 	return left
 }
 
-func (p *Plan) join(t *Transport) {
+// join adds a transport that is being opened.
+func (p *Plan) join(ctx context.Context, t *Transport) error {
+	p.applying.Lock()
+	defer p.applying.Unlock()
+	if err := t.prepare(ctx, p.current()); err != nil {
+		return err
+	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.transports = append(p.transports, t)
 	t.reseed(p.seed)
+	p.mu.Unlock()
+	t.changed()
+	return nil
+}
+
+func (t *Transport) reseed(seed uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ledger.reseed(seed)
 }
 
 func (p *Plan) leave(t *Transport) {
@@ -122,11 +149,4 @@ func (p *Plan) leave(t *Transport) {
 			return
 		}
 	}
-}
-
-// error is what a slice gets from the rule.
-func (r *rule) error(t *Transport, peer string) *errs.Error {
-	e := errs.New(r.code, "faulty", "injected by %q", r.text).WithScope(r.scope, r.side).WithPeer(peer, t.name, "")
-	e.Collateral = r.collateral
-	return e
 }

@@ -1,0 +1,86 @@
+package faulty
+
+import "math/rand/v2"
+
+// ledger is how far somebody got with each rule. Its owner's mutex guards it.
+type ledger struct {
+	random *rand.Rand
+	spent  map[*rule]*spent
+	struck uint64 // faults that have happened
+}
+
+// spent is how far it is with one rule: after_slices, nth and the like count what passes on the way out and what passes on the
+// way back each for itself.
+type spent struct {
+	out, back struct{ slices, bytes uint64 }
+	times     uint64
+}
+
+func newLedger() ledger { return ledger{spent: map[*rule]*spent{}} }
+
+func (l *ledger) reseed(seed uint64) { l.random = rand.New(rand.NewPCG(seed, 0x6661756c74)) }
+
+func (l *ledger) of(r *rule) *spent {
+	s := l.spent[r]
+	if s == nil {
+		s = &spent{}
+		l.spent[r] = s
+	}
+	return s
+}
+
+// keep forgets rules that are no longer in force.
+func (l *ledger) keep(now map[*rule]bool) {
+	for r := range l.spent {
+		if !now[r] {
+			delete(l.spent, r)
+		}
+	}
+}
+
+// strikes reports whether a rule hits what it means now, after so many slices and bytes with it, and counts.
+func (l *ledger) strikes(r *rule, slices, bytes uint64) bool {
+	s := l.of(r)
+	if !r.reaches(slices, bytes) || r.count > 0 && s.times >= r.count || r.rate < 1 && l.random.Float64() >= r.rate {
+		return false
+	}
+	s.times++
+	l.struck++
+	return true
+}
+
+// reaches reports whether the rule is in force for the last of so many slices and bytes.
+func (r *rule) reaches(slices, bytes uint64) bool {
+	return !(r.nth > 0 && slices != r.nth || r.every > 0 && slices%r.every != 0 ||
+		r.afterSlices > 0 && slices <= r.afterSlices || r.afterBytes > 0 && bytes <= r.afterBytes)
+}
+
+// call counts a call and reports whether a rule hits it.
+func (l *ledger) call(r *rule) bool {
+	s := l.of(r)
+	s.out.slices++
+	return l.strikes(r, s.out.slices, 0)
+}
+
+// wouldHit reports whether the next slice, of one byte, would be hit on its way out, without counting anything. A rule
+// that leaves it to chance says yes at its rate.
+func (l *ledger) wouldHit(r *rule) bool {
+	s := l.of(r)
+	return r.reaches(s.out.slices+1, s.out.bytes+1) && (r.count == 0 || s.times < r.count) && (r.rate >= 1 || l.random.Float64() < r.rate)
+}
+
+// takeBack undoes what a slice that was not accepted has counted.
+func (l *ledger) takeBack(r *rule, bytes uint64) {
+	if s := l.spent[r]; s != nil && s.out.slices > 0 {
+		s.out.slices--
+		s.out.bytes -= min(s.out.bytes, bytes)
+	}
+}
+
+// unstrike undoes a hit.
+func (l *ledger) unstrike(r *rule) {
+	if s := l.spent[r]; s != nil && s.times > 0 {
+		s.times--
+		l.struck--
+	}
+}

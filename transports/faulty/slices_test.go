@@ -1,0 +1,300 @@
+package faulty
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+func TestDropLosesTheNthSlice(t *testing.T) {
+	b := newBench(t, "nth=3 drop")
+	list := b.slices(b.c.Rail(t), 8)
+	require.Equal(t, 8, b.c.Send(list...))
+	require.Equal(t, 7, b.ended(list))
+	require.False(t, b.arrived(2))
+	b.a.Transport.Withdraw(list)
+	require.Equal(t, errs.Withdrawn, b.c.Wait(t, list...)[2].Err.Code)
+	b.c.Must(t, b.slices(b.c.Rail(t), 8)...) // the third came once
+}
+
+func TestEveryTakesOneInSoMany(t *testing.T) {
+	b := newBench(t, "every=4 reject")
+	list := b.slices(b.c.Rail(t), 12)
+	require.Equal(t, 12, b.c.Send(list...))
+	for i, end := range b.c.Wait(t, list...) {
+		require.Equal(t, i%4 == 3, end.Err != nil, "slice %d", i)
+	}
+}
+
+func TestTruncatedSlicesHaveHalfTheirBytes(t *testing.T) {
+	for _, text := range []string{"truncate", "truncate silent"} {
+		b := newBench(t, text)
+		list := b.slices(b.c.Rail(t), 3)
+		require.Equal(t, 3, b.c.Send(list...))
+		for i, end := range b.c.Wait(t, list...) {
+			at := uint64(i) * length
+			require.Equal(t, text == "truncate", end.Err != nil)
+			require.NoError(t, b.remote.Check(moved, at, at, length/2))
+			require.Error(t, b.remote.Check(moved, at+length/2, at+length/2, length/2))
+		}
+	}
+}
+
+// TestTruncatedPiecesAreWholeOnes: half of a slice of many pieces is half of the pieces.
+func TestTruncatedPiecesAreWholeOnes(t *testing.T) {
+	plan, err := New("")
+	require.NoError(t, err)
+	tr := &Transport{plan: plan, alignment: 1}
+	pieces := &transport.Pieces{LocalAt: []uint64{0, 10, 20, 30}, RemoteAt: []uint64{5, 15, 25, 35}, Bytes: 10}
+	s := transport.Slice{Length: 30, Pieces: pieces, First: 1}
+	tr.halve(&s)
+	require.Equal(t, transport.Slice{Length: 10, Pieces: pieces, First: 1}, s)
+	tr.halve(&s)
+	require.Equal(t, transport.Slice{Length: 5, Local: 10, Remote: 15}, s, "a part of one piece is a plain range")
+	local, remote := tr.middle(&transport.Slice{Length: 30, Pieces: pieces, First: 1, Local: 1000, Remote: 100})
+	require.Equal(t, uintptr(1000+20+5), local, "the 16th byte is in the second of three pieces")
+	require.Equal(t, uint64(100+25+5), remote)
+}
+
+func TestCorruptionChangesOneByteWithoutAWord(t *testing.T) {
+	for _, op := range []transport.Op{transport.Write, transport.Read} {
+		b := newBench(t, "corrupt count=2")
+		at := b.remote.Memory
+		list := b.slices(b.c.Rail(t), 4)
+		if op == transport.Read {
+			at = b.local.Memory
+			b.remote.Fill(moved, 0, b.remote.Size)
+			b.local.Fill(moved+1, 0, b.local.Size)
+		}
+		for _, s := range list {
+			s.Op = op
+		}
+		b.c.Must(t, list...)
+		for i := range uint64(4) {
+			middle := i*length + length/2
+			require.Equal(t, i < 2, at.Check(moved, middle, middle, 1) != nil, "%v slice %d", op, i)
+			require.NoError(t, at.Check(moved, i*length, i*length, length/2))
+			require.NoError(t, at.Check(moved, middle+1, middle+1, length/2-1))
+		}
+		if op == transport.Write {
+			require.NoError(t, b.local.Check(moved, 0, 0, b.local.Size), "the source is the user's")
+		}
+	}
+}
+
+func TestCorruptionOfCheckedSlicesIsReported(t *testing.T) {
+	b := newBench(t, "corrupt nth=2")
+	list := b.slices(b.c.Rail(t), 3)
+	for _, s := range list {
+		s.Checked = true
+	}
+	require.Equal(t, 3, b.c.Send(list...))
+	for i, end := range b.c.Wait(t, list...) {
+		require.Equal(t, i == 1, end.Err != nil && end.Err.Code == errs.Corrupted, "%v", end.Err)
+	}
+}
+
+// counter counts what reaches the transport below.
+type counter struct {
+	transport.Transport
+	slices int
+}
+
+func (c *counter) Submit(list []*transport.Slice) int {
+	n := c.Transport.Submit(list)
+	c.slices += n
+	return n
+}
+
+func TestDuplicatesAreSentTwiceAndCompleteOnce(t *testing.T) {
+	b := newBench(t, "duplicate count=3")
+	below := &counter{Transport: b.a.Transport.(*Transport).Transport}
+	b.a.Transport.(*Transport).Transport = below
+	b.c.Must(t, b.slices(b.c.Rail(t), 5)...) // the world complains about a second completion
+	require.Equal(t, 8, below.slices)
+}
+
+func TestReorderedCompletionsComeBehindOthers(t *testing.T) {
+	b := newBench(t, "reorder=2 nth=1")
+	list := b.slices(b.c.Rail(t), 4)
+	for i, want := range []int{0, 1, 3, 4} {
+		require.Equal(t, 1, b.c.Send(list[i]))
+		require.Equal(t, want, b.ended(list), "after slice %d", i)
+	}
+	last := b.slices(b.c.Rail(t), 1)
+	b.apply(t, "reorder=5")
+	b.c.Must(t, last...) // nobody passes it: its time comes
+}
+
+// TestSlowRailsCarryWhatTheyAreToldTo: 40 kB at 400 kB/s last a tenth of a second, and other rails are not slowed.
+func TestSlowRailsCarryWhatTheyAreToldTo(t *testing.T) {
+	b := newBench(t, "rail=1 slow=400000")
+	rails := b.c.Rails()
+	begin := clock.Now()
+	list := b.slices(rails[1], 40)
+	require.Equal(t, 40, b.c.Send(list...))
+	b.c.Must(t, b.slices(rails[0], 40)...)
+	require.Less(t, b.ended(list), 40)
+	b.c.Wait(t, list...)
+	require.GreaterOrEqual(t, clock.Now().Sub(begin), 95*time.Millisecond)
+}
+
+func TestWhatASlowRailStillCarriesComesBackWhenAskedFor(t *testing.T) {
+	b := newBench(t, "slow=1")
+	list := b.slices(b.c.Rail(t), 3)
+	require.Equal(t, 3, b.c.Send(list...))
+	require.Zero(t, b.ended(list))
+	b.a.Transport.Withdraw(list)
+	for _, end := range b.c.Wait(t, list...) {
+		require.Equal(t, errs.Withdrawn, end.Err.Code)
+	}
+}
+
+func TestASlowRailCanAlsoBreak(t *testing.T) {
+	b := newBench(t, "slow=1GiB; rail=0 lose count=1; rail=0 blackhole after_slices=2")
+	list := b.slices(b.c.Rail(t), 3)
+	require.Equal(t, 3, b.c.Send(list...))
+	ends := b.c.Wait(t, list[:2]...)
+	require.Equal(t, errs.Lost, ends[0].Err.Code)
+	require.Nil(t, ends[1].Err)
+	require.Equal(t, 2, b.ended(list))
+	b.a.Transport.Withdraw(list)
+	b.c.Wait(t, list...)
+}
+
+func TestResetIsOnce(t *testing.T) {
+	b := newBench(t, "")
+	before := b.c.Rails()
+	b.apply(t, "rail=1 reset")
+	require.Empty(t, b.plan.String(), "nothing stays in force")
+	require.Eventually(t, func() bool { return len(b.c.Rails()) == 2 }, 10*time.Second, time.Millisecond, "the rail comes back")
+	after := b.c.Rails()
+	require.Greater(t, after[1].Generation, before[1].Generation)
+	require.Equal(t, before[0], after[0])
+	b.c.Must(t, b.slices(after[1], 4)...)
+}
+
+func TestRegisterAndAttachFail(t *testing.T) {
+	b := newBench(t, "")
+	b.apply(t, "fail_register count=1 code=RDMA_ERROR; fail_attach nth=2")
+	_, _, err := b.a.Transport.Register(t.Context(), mem.Region{ID: 99, Addr: b.local.Addr, Size: 100, Fd: -1})
+	require.Equal(t, errs.RdmaError, errs.CodeOf(err))
+	_, err = b.a.Transport.Attach(transport.Peer{Address: "b:1", Incarnation: 5})
+	require.NoError(t, err)
+	_, err = b.a.Transport.Attach(transport.Peer{Address: "b:1", Incarnation: 6})
+	require.ErrorContains(t, err, "fail_attach")
+	require.Equal(t, errs.ScopeLink, errs.From("", err).Scope)
+}
+
+func TestProbesFareAsSlicesWould(t *testing.T) {
+	b := newBench(t, "")
+	prober, is := transport.Find[transport.Prober](b.a.Transport)
+	require.True(t, is)
+	probe := func() *errs.Error {
+		var wait sync.WaitGroup
+		var got *errs.Error
+		wait.Add(1)
+		prober.Probe(b.c.Rail(t), func(_ clock.Time, err *errs.Error) { got = err; wait.Done() })
+		wait.Wait()
+		return got
+	}
+	require.Nil(t, probe())
+	for _, text := range []string{"blackhole", "drop", "reject", "drop_completion"} {
+		b.apply(t, "heal; "+text)
+		require.NotNil(t, probe(), text)
+	}
+	for _, text := range []string{"heal", "delay=1ms", "slow=1MiB", "rail=1 blackhole", "op=READ blackhole", "blackhole after_slices=9"} {
+		b.apply(t, "heal; "+text)
+		require.Nil(t, probe(), text)
+	}
+}
+
+// inlining is an inner transport that carries out anything at once.
+type inlining struct{ transport.Transport }
+
+func (inlining) Inline([]*transport.Slice) bool { return true }
+
+func TestNothingIsInlineWhileAFaultMayMeetIt(t *testing.T) {
+	b := newBench(t, "")
+	tr := b.a.Transport.(*Transport)
+	tr.inliner = inlining{}
+	list := b.slices(b.c.Rail(t), 1)
+	for text, want := range map[string]bool{"": true, "blackhole": false, "transport=rdma blackhole": true} {
+		b.apply(t, "heal; "+text)
+		require.Equal(t, want, tr.Inline(list), text)
+	}
+}
+
+func TestInjectedCountsWhatHasHappened(t *testing.T) {
+	b := newBench(t, "transport=rdma reject; lose count=2; every=3 delay=1us")
+	b.c.Send(b.slices(b.c.Rail(t), 6)...)
+	rules, struck := b.a.Transport.(*Transport).Injected()
+	require.Equal(t, 2, rules, "those of another transport are not counted")
+	require.Equal(t, uint64(2+2), struck)
+	_, is := transport.Outermost[transport.Injector](b.a.Transport)
+	require.True(t, is)
+}
+
+// TestTheControlPlaneGoesDown: what is open breaks, what is dialled is refused, other addresses work, heal heals.
+func TestTheControlPlaneGoesDown(t *testing.T) {
+	plan, err := New("")
+	require.NoError(t, err)
+	var listener net.ListenConfig
+	server, err := listener.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer server.Close()
+	go func() {
+		for {
+			c, err := server.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			_, _ = c.Write([]byte("x"))
+		}
+	}()
+	dial := func() (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		return plan.Dial(ctx, "tcp", server.Addr().String())
+	}
+	c, err := dial()
+	require.NoError(t, err)
+	_, err = c.Read(make([]byte, 1))
+	require.NoError(t, err)
+
+	require.NoError(t, plan.Apply("control_down peer="+server.Addr().String()))
+	_, err = c.Read(make([]byte, 1))
+	require.Error(t, err, "the open connection is broken")
+	_, err = dial()
+	require.ErrorContains(t, err, "refused")
+
+	require.NoError(t, plan.Apply("heal; control_down silent"))
+	_, err = dial()
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+
+	require.NoError(t, plan.Apply("heal; control_down peer=127.0.0.9:1"))
+	c, err = dial()
+	require.NoError(t, err)
+	require.NoError(t, plan.Apply("control_down silent"))
+	heard := make(chan error, 1)
+	go func() { _, err := c.Read(make([]byte, 1)); heard <- err }()
+	select {
+	case err := <-heard:
+		t.Fatalf("heard something on a silent connection: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	require.NoError(t, plan.Apply("heal"))
+	require.NoError(t, <-heard, "what had come is heard now")
+	require.NoError(t, c.Close())
+}
+
