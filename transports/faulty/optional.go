@@ -11,6 +11,7 @@ import (
 var (
 	_ transport.Decorator = (*Transport)(nil)
 	_ transport.Injector  = (*Transport)(nil)
+	_ transport.Witness   = (*Transport)(nil)
 )
 
 // Inner implements transport.Decorator: what is not here is looked for there.
@@ -77,6 +78,28 @@ func (t *Transport) atProbe(rail transport.Rail) (hit *rule, late time.Duration)
 		}
 	}
 	return nil, late
+}
+
+// Heard tells what the inner transport would know if the rail were as the rules say: out of a black hole comes nothing.
+func (t *Transport) Heard(name transport.Rail) (at clock.Time, held bool) {
+	if t.touching.Load() {
+		t.mu.Lock()
+		hit, _ := t.atProbe(name)
+		r := t.rails[pathOf(name)]
+		if hit != nil && r != nil {
+			at = r.heard
+			t.mu.Unlock()
+			return at, false
+		}
+		t.mu.Unlock()
+	}
+	at, held = t.witness.Heard(name)
+	t.mu.Lock()
+	if r := t.rails[pathOf(name)]; r != nil && t.touching.Load() {
+		r.heard = at
+	}
+	t.mu.Unlock()
+	return at, held
 }
 
 // Explain adds the faults to what the inner transport says.

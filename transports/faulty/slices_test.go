@@ -298,3 +298,24 @@ func TestTheControlPlaneGoesDown(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
+// witnessing is an inner transport that hears of its rails all the time.
+type witnessing struct{ transport.Transport }
+
+func (witnessing) Heard(transport.Rail) (clock.Time, bool) { return clock.Now(), true }
+
+func TestNothingIsHeardOutOfABlackhole(t *testing.T) {
+	b := newBench(t, "delay=0s")
+	tr, rail := b.a.Transport.(*Transport), b.c.Rail(t)
+	tr.witness = witnessing{}
+	first, _ := tr.Heard(rail)
+	second, held := tr.Heard(rail)
+	require.True(t, held)
+	require.Greater(t, second, first)
+	b.apply(t, "blackhole")
+	third, held := tr.Heard(rail)
+	require.False(t, held, "a hole is no peer that holds the rail up")
+	require.Equal(t, second, third)
+	b.apply(t, "heal")
+	fourth, _ := tr.Heard(rail)
+	require.Greater(t, fourth, third)
+}

@@ -25,6 +25,7 @@ type Transport struct {
 	sink                transport.Sink
 	inliner             transport.Inliner // nil if the inner transport is none
 	prober              transport.Prober
+	witness             transport.Witness
 	alignment           uint64 // of the inner transport, at least 1
 	later               later
 	touching            atomic.Bool  // a rule may meet slices of this transport
@@ -58,6 +59,7 @@ type rail struct {
 	up         bool   // as the sink knows it
 	told       bool   // the sink heard of its end from us; the inner transport's RailDown is still to come
 	hidden     *transport.RailInfo
+	heard      clock.Time // when the inner transport last heard of it, as told before a fault
 }
 
 // idle reports that there is nothing to look at.

@@ -39,6 +39,7 @@ func (w wrapped) Open(ctx context.Context, config any, host transport.Host, sink
 	t.Transport, t.alignment = inner, max(1, inner.Info().Alignment)
 	t.inliner, _ = transport.Find[transport.Inliner](inner)
 	t.prober, _ = transport.Find[transport.Prober](inner)
+	t.witness, _ = transport.Find[transport.Witness](inner)
 	if faults := w.plan.String(); faults != "" {
 		host.Log().Warn("faults are injected", "transport", t.name, "faults", faults)
 	}
