@@ -6,23 +6,35 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// A sample of the rate needs this much time, or the noise of a single completion would be taken for bandwidth.
-const sampleTime = clock.Time(time.Millisecond)
+const (
+	// A sample of the rate needs this much time, or the noise of a single completion would be taken for bandwidth.
+	sampleTime = clock.Time(time.Millisecond)
+	// A sample that took so long counts as much as all before it: a rail that has become slow is believed within a few of
+	// its completions, however slow they are.
+	sampleHalf = float64(4 * time.Millisecond)
+	// forget is the time of traffic in which the longest silence counts less and less.
+	forget = float64(time.Second)
+	// stale is the time after which an idle rail may be quite different: it is tried with one slice.
+	stale = time.Second
+)
 
 // startRate is assumed of a rail that says nothing about itself, in bytes/s.
 const startRate = 1e9
 
-// Meter estimates a rail's rate and its shortest delay from completions. Small transfers that leave the rail idle in
-// between say how long a byte takes to get there, not how many fit, so a sample that is below the estimate counts only if
-// the rail was kept full while it was taken.
+// Meter estimates a rail's rate, its shortest delay, how long a slice will take and how long the rail may be silent, from
+// completions. Small transfers that leave the rail idle in between say how long a byte takes to get there, not how many
+// fit, so a sample of the rate that is below the estimate counts only if the rail was kept full while it was taken.
 type Meter struct {
-	rate  float64 // bytes/s
-	delay time.Duration
-	usual time.Duration // time of a slice, smoothed
-	vary  time.Duration // how far slices are from it, smoothed
-	since clock.Time    // start of the sample; 0 while idle
-	bytes uint64        // delivered in the sample
-	full  bool          // the rail had no room at some time during the sample, and work was waiting
+	rate     float64 // bytes/s
+	measured bool    // rate is not only what was configured or assumed
+	full     bool    // the rail had no room at some time during the sample, and work was waiting
+	delay    time.Duration
+	usual    time.Duration // time of a slice, smoothed
+	ahead    float64       // bytes in flight when it was posted, itself among them, smoothed
+	silence  float64       // ns; the longest between two signs of life while busy, fading
+	heard    clock.Time    // last sign of life
+	since    clock.Time    // start of the sample; 0 while idle
+	bytes    uint64        // delivered in the sample
 }
 
 // Reset starts anew with a configured rate in bytes/s, 0 if it is not known.
@@ -34,35 +46,50 @@ func (m *Meter) Reset(rate float64) {
 }
 
 // Begin is called when the idle rail gets its first slice.
-func (m *Meter) Begin(now clock.Time) { m.since, m.bytes, m.full = now, 0, false }
+func (m *Meter) Begin(now clock.Time) { m.since, m.heard, m.bytes, m.full = now, now, 0, false }
 
 // Full notes that work waits for room on the rail.
 func (m *Meter) Full() { m.full = true }
 
-// Delivered notes n bytes of a slice that took the given time; idle says that nothing is left on the rail.
-func (m *Meter) Delivered(n uint64, took time.Duration, idle bool, now clock.Time) {
+// Delivered notes n bytes of a slice that took the given time; ahead is what was in flight when it was posted, itself
+// among it, and idle says that nothing is left on the rail.
+func (m *Meter) Delivered(n, ahead uint64, took time.Duration, idle bool, now clock.Time) {
 	if m.delay == 0 || took < m.delay {
 		m.delay = took
 	} else {
 		m.delay += (took - m.delay) / 1024 // so that a path that became longer is believed in the end
 	}
 	if m.usual == 0 {
-		m.usual, m.vary = took, took/2
+		m.usual, m.ahead = took, float64(ahead)
 	} else {
-		m.vary += ((took - m.usual).Abs() - m.vary) / 4
 		m.usual += (took - m.usual) / 8
+		m.ahead += (float64(ahead) - m.ahead) / 8
 	}
+	m.Heard(now)
 	m.bytes += n
 	if now-m.since >= sampleTime {
-		sample := float64(m.bytes) / float64(now-m.since) * 1e9
-		if sample > m.rate || m.full {
-			m.rate += (sample - m.rate) / 4
-		}
-		m.since, m.bytes, m.full = now, 0, false
+		m.sample(now)
 	}
 	if idle {
 		m.since = 0
 	}
+}
+
+// Heard notes a sign of life while something is in flight.
+func (m *Meter) Heard(now clock.Time) {
+	if gap := float64(now - m.heard); gap > 0 {
+		m.silence = max(gap, m.silence*(1-min(gap/forget, 1)))
+		m.heard = now
+	}
+}
+
+func (m *Meter) sample(now clock.Time) {
+	took := float64(now - m.since)
+	if sample := float64(m.bytes) / took * 1e9; sample > m.rate || m.full {
+		m.rate += (sample - m.rate) * took / (took + sampleHalf)
+		m.measured = true
+	}
+	m.since, m.bytes, m.full = now, 0, false
 }
 
 // Rate is the estimate in bytes/s, never 0.
@@ -71,11 +98,25 @@ func (m *Meter) Rate() float64 { return m.rate }
 // Delay is the shortest time that a slice took lately, 0 before the first.
 func (m *Meter) Delay() time.Duration { return m.delay }
 
-// Expect predicts how long a slice takes at most when n bytes are in flight: by the rate, and by how long slices took
-// lately. It is 0 before the first completion, when nothing can be said.
-func (m *Meter) Expect(n uint64) time.Duration {
-	if m.usual == 0 {
-		return 0
+// Finish predicts in ns how long it takes until n bytes in flight are there: by the rate, and by how long slices took
+// lately with what was ahead of them. A rail that has been idle for long may be different by now: it is said to be quick, so
+// that it is tried with one slice.
+func (m *Meter) Finish(n uint64, idle bool, now clock.Time) float64 {
+	byRate := float64(n) / m.rate * 1e9
+	if idle && now.Sub(m.heard) > stale {
+		return min(byRate, float64(n)/startRate*1e9)
 	}
-	return max(time.Duration(float64(n)/m.rate*1e9), m.usual+4*m.vary)
+	return max(byRate, float64(m.usual)+(float64(n)-m.ahead)/m.rate*1e9)
+}
+
+// Silence is how long the rail is expected to say nothing at most while a slice of so many bytes is next to complete. It is
+// 0 before the first completion, when nothing can be said.
+func (m *Meter) Silence(slice uint64) time.Duration {
+	switch {
+	case m.usual == 0:
+		return 0
+	case m.measured:
+		return time.Duration(max(m.silence, float64(slice)/m.rate*1e9))
+	}
+	return time.Duration(max(m.silence, float64(m.usual)*max(1, float64(slice)/max(m.ahead, 1))))
 }

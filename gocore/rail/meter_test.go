@@ -18,7 +18,7 @@ func deliver(m *Meter, rate float64, slice uint64, n int, full bool, now clock.T
 			m.Full()
 		}
 		now = now.Add(each)
-		m.Delivered(slice, each, false, now)
+		m.Delivered(slice, slice, each, false, now)
 	}
 	return now
 }
@@ -38,7 +38,7 @@ func TestAnIdleRailSaysNothingAboutItsRate(t *testing.T) {
 	now := clock.Time(time.Second)
 	for range 1000 { // 4 KiB each 10 ms
 		m.Begin(now)
-		m.Delivered(4096, 2*time.Millisecond, true, now.Add(2*time.Millisecond))
+		m.Delivered(4096, 4096, 2*time.Millisecond, true, now.Add(2*time.Millisecond))
 		now = now.Add(10 * time.Millisecond)
 	}
 	require.EqualValues(t, 1e9, m.Rate())
@@ -49,24 +49,75 @@ func TestDelayIsTheShortestAndForgetsSlowly(t *testing.T) {
 	var m Meter
 	m.Reset(0)
 	m.Begin(1)
-	m.Delivered(1, 5*time.Millisecond, false, 1)
-	m.Delivered(1, time.Millisecond, false, 1)
-	m.Delivered(1, 9*time.Millisecond, false, 1)
+	m.Delivered(1, 1, 5*time.Millisecond, false, 1)
+	m.Delivered(1, 1, time.Millisecond, false, 1)
+	m.Delivered(1, 1, 9*time.Millisecond, false, 1)
 	require.Less(t, m.Delay(), 1100*time.Microsecond)
 	for range 10000 {
-		m.Delivered(1, 9*time.Millisecond, false, 1)
+		m.Delivered(1, 1, 9*time.Millisecond, false, 1)
 	}
 	require.Greater(t, m.Delay(), 8*time.Millisecond)
 }
 
-func TestExpectIsUnknownBeforeTheFirstSliceAndCoversTheUsual(t *testing.T) {
+func TestASlowRailIsBelievedWithinAFewCompletions(t *testing.T) {
+	var m Meter
+	m.Reset(0)
+	now := deliver(&m, 1e9, 64<<10, 1000, true, clock.Time(time.Second))
+	deliver(&m, 5e6, 64<<10, 4, true, now)
+	require.Less(t, m.Rate(), 1e7, "four slices of 13 ms")
+}
+
+func TestFinishKnowsASlowRailThatIsNeverFull(t *testing.T) {
+	var slow, fast Meter
+	for m, took := range map[*Meter]time.Duration{&slow: 13 * time.Millisecond, &fast: 1300 * time.Microsecond} {
+		m.Reset(0)
+		now := clock.Time(time.Second)
+		for range 20 { // one request at a time
+			m.Begin(now)
+			now = now.Add(took)
+			m.Delivered(64<<10, 64<<10, took, true, now)
+		}
+		require.InEpsilon(t, float64(took), m.Finish(64<<10, true, now), 0.01)
+		require.InDelta(t, float64(took)+65536, m.Finish(128<<10, true, now), 1000, "the next one comes behind it")
+	}
+	later := slow.heard.Add(2 * time.Second)
+	require.Less(t, slow.Finish(64<<10, true, later), float64(time.Millisecond), "after a while it is tried")
+	require.Greater(t, slow.Finish(64<<10, false, later), float64(time.Millisecond), "by one slice")
+}
+
+func TestSilenceIsUnknownBeforeTheFirstSlice(t *testing.T) {
 	var m Meter
 	m.Reset(1e9)
-	require.Zero(t, m.Expect(1<<20))
-	m.Begin(1)
-	for range 100 {
-		m.Delivered(1000, 10*time.Millisecond, false, 1)
+	require.Zero(t, m.Silence(1<<20))
+}
+
+func TestSilenceCoversWhatWasSeenAndFades(t *testing.T) {
+	var m Meter
+	m.Reset(0)
+	now := deliver(&m, 50e6, 64<<10, 1000, true, clock.Time(time.Second))
+	each := time.Duration(64 << 10 * 1e9 / 50e6)
+	require.InEpsilon(t, float64(each), float64(m.Silence(64<<10)), 0.1)
+	require.InEpsilon(t, float64(16*each), float64(m.Silence(1<<20)), 0.1, "a larger slice takes longer")
+	m.Heard(now.Add(30 * time.Millisecond))
+	require.Equal(t, 30*time.Millisecond, m.Silence(64<<10), "it was that long once")
+	goOn(&m, now.Add(30*time.Millisecond), each, 300)
+	require.Less(t, m.Silence(64<<10), 25*time.Millisecond)
+	require.Greater(t, m.Silence(64<<10), 15*time.Millisecond, "and may be again")
+}
+
+func TestSilenceGrowsWithTheSliceWhileTheRateIsUnknown(t *testing.T) {
+	var m Meter
+	m.Reset(0)
+	now := clock.Time(time.Second)
+	m.Begin(now)
+	m.Delivered(4096, 4096, 100*time.Microsecond, true, now.Add(100*time.Microsecond))
+	require.Equal(t, 25600*time.Microsecond, m.Silence(1<<20), "nobody knows that it is quicker")
+}
+
+// goOn goes on with a slice each so often.
+func goOn(m *Meter, now clock.Time, each time.Duration, n int) {
+	for range n {
+		now = now.Add(each)
+		m.Delivered(64<<10, 64<<10, each, false, now)
 	}
-	require.GreaterOrEqual(t, m.Expect(1000), 10*time.Millisecond, "slices take long whatever the rate says")
-	require.Equal(t, time.Second, m.Expect(1e9))
 }

@@ -69,5 +69,29 @@ func TestTheMemoryDecays(t *testing.T) {
 
 func TestSettingsKeepTheirOrder(t *testing.T) {
 	s := Settings{Cooldown: time.Hour}.WithDefaults()
-	require.Equal(t, Settings{3, 10 * time.Second, time.Hour, time.Hour}, s)
+	require.Equal(t, time.Hour, s.CooldownMax)
+	require.Equal(t, []int{3, 100, 10}, []int{s.Threshold, s.Sensitivity, s.Recovery})
+}
+
+func TestAPauseExpires(t *testing.T) {
+	var m Monitor
+	now := clock.Time(time.Hour)
+	require.False(t, m.Expire(now))
+	pause(t, &m, now)
+	require.False(t, m.Expire(m.Until()-1))
+	require.True(t, m.Expire(m.Until()))
+	require.False(t, m.Expire(now.Add(time.Hour)))
+	require.Zero(t, m.Failures())
+}
+
+func TestARailThatFlapsMustProveMore(t *testing.T) {
+	var m Monitor
+	now := clock.Time(time.Hour)
+	for _, want := range []int{1, 2, 4, 8, 16, 16} {
+		pause(t, &m, now)
+		require.Equal(t, want, m.Trust(&defaults, now))
+		now = now.Add(time.Second)
+		m.Succeed(now)
+	}
+	require.Equal(t, 1, m.Trust(&defaults, now.Add(time.Hour)), "long ago")
 }
