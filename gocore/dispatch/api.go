@@ -70,7 +70,7 @@ type Options struct {
 	Batches      int           // most batches alive at once [65536]
 	Pending      int           // most requests that have not ended, parts of tasks each count [1<<20]
 	Failovers    int           // max_failover_attempts: switches of route a task; negative: none [3]
-	Retries      int           // most attempts of one piece on one route [8]
+	Retries      int           // most rounds of one piece over the rails of one route [8]
 	Stall        time.Duration // without progress while being served [30s]
 	FenceHost    time.Duration // fence bound towards our own host [100ms]
 	FenceNetwork time.Duration // fence bound towards other hosts [1s]
@@ -82,9 +82,10 @@ type Options struct {
 	Transports   []string      // names by index, for events and errors
 
 	LinkWait     time.Duration // a task waits at most this long for a link that has no rail [500ms]
-	RetryAfter   time.Duration // pause before the first retry of a slice; doubles with each, up to 128 times [1ms]
-	SuspectAfter time.Duration // least silence of a rail while others of its peer go on, before it is suspected [50ms]
+	RetryAfter   time.Duration // pause behind the first round; doubles with each, up to 128 times [1ms]
+	SuspectAfter time.Duration // least silence of a rail while others of its peer go on, before it is suspected [5ms]
 	CondemnAfter time.Duration // silence of a suspected rail before it is fenced [1s]
+	AttemptLimit time.Duration // silence of a rail after which its slices try another route, whoever else is silent [10s]
 	Rail         rail.Settings // thresholds of the rail monitor
 	Rails        []RailOptions // by transport, instead of Ageing and Rail; a zero one changes nothing
 }
@@ -119,8 +120,9 @@ func (o Options) withDefaults() Options {
 	period(&o.Ageing, 10*time.Millisecond)
 	period(&o.LinkWait, 500*time.Millisecond)
 	period(&o.RetryAfter, time.Millisecond)
-	period(&o.SuspectAfter, 50*time.Millisecond)
+	period(&o.SuspectAfter, 5*time.Millisecond)
 	period(&o.CondemnAfter, time.Second)
+	period(&o.AttemptLimit, 10*time.Second)
 	if o.WindowBytes == 0 {
 		o.WindowBytes = 4 << 20
 	}
@@ -136,6 +138,7 @@ type LinkSpec struct {
 	Link      transport.Link
 	Info      *transport.Info
 	SameHost  bool
+	Probes    bool // the transport is a Prober
 }
 
 // TaskSpec is one request, validated and planned. It is copied.
@@ -194,10 +197,19 @@ type Posting struct {
 type Effects struct {
 	Submit   []Posting
 	Withdraw []Posting
-	Fence    []Posting // Slices empty
-	Changed  []BatchID // something visible changed; without repeats
-	Ended    []BatchID // the last task ended in this step; a batch may take more tasks and end again
+	Fence    []Posting  // Slices empty
+	Doubt    []Question // look for signs of life that have not been told yet; Core.Heard takes the answer
+	Probe    []Question // ask over the rail itself; Core.Probed takes the answer
+	Changed  []BatchID  // something visible changed; without repeats
+	Ended    []BatchID  // the last task ended in this step; a batch may take more tasks and end again
 	Events   []event.Event
+}
+
+// Question is about a rail.
+type Question struct {
+	Transport uint8
+	Link      plan.LinkID
+	Rail      transport.Rail
 }
 
 // StageSpec describes a pool of equal buffers between two hops of a route. The same bytes have an address here and an

@@ -124,33 +124,35 @@ func (c *Core) record(a *attempt, delivered uint64, err *errs.Error, now clock.T
 	counters.AttemptNs.add(micros(took))
 	counters.ByOp[a.Op].Attempt.add(micros(took))
 	if delivered > 0 {
-		r.meter.Delivered(delivered, took, r.slices == 0, now)
 		r.link.delivered = now
-		c.alive(r, now)
+		r.carried += delivered
+		if !a.withdrawn { // else it was asked for, and its answer may have come another way
+			r.meter.Delivered(delivered, a.ahead, took, r.slices == 0, now)
+			r.lastGood = now
+			c.alive(r, now)
+		}
 	}
 	switch {
 	case err == nil:
-		if r.monitor.Succeed(now) {
-			c.railEvent(event.RailRecovered, r, nil, now)
+		if !a.withdrawn {
+			c.merit(r, delivered, now)
 		}
 	case err.Code == errs.Withdrawn:
 		counters.Withdrawn++
 	case err.Collateral:
 	default:
 		counters.AttemptFailures[a.Op]++
-		if err.Scope != errs.ScopeRail || err.Permanent() {
-			return
-		}
-		c.totalsOf(r).errors++
-		if r.monitor.Fail(&c.railOptions(r.link).Settings, now) {
-			c.railEvent(event.RailCondemned, r, err, now)
-			c.tend(r.link, now)
+		if err.Scope == errs.ScopeRail && !final(err) {
+			c.fault(r, err, now)
 		}
 	}
 }
 
-func (c *Core) railEvent(kind event.Kind, r *railState, err *errs.Error, now clock.Time) {
-	c.emit(event.Event{Kind: kind, Time: now, Peer: r.link.peer.name, Transport: c.name(r.link.spec.Transport), Rail: r.name(), Err: err})
+// railEvent emits an event with what is to be said of a rail.
+func (c *Core) railEvent(e event.Event, r *railState, now clock.Time) {
+	e.Time, e.Peer, e.Transport = now, r.link.peer.name, c.name(r.link.spec.Transport)
+	e.Rail, e.Local, e.Remote, e.Health = r.name(), r.info.Local, r.info.Remote, r.health.Value()
+	c.emit(e)
 }
 
 // pieceBack decides what becomes of a piece whose slice has completed. delivered is what the slice has brought and is not
@@ -213,7 +215,7 @@ func (c *Core) nextHop(p *piece, now clock.Time) {
 		c.restart(p)
 	} else {
 		p.hop++
-		p.tries, p.spared, p.avoid = 0, 0, 0
+		p.tries, p.spared, p.tried = 0, 0, 0
 	}
 	c.queuePiece(p, false, now)
 }
@@ -238,11 +240,18 @@ func (c *Core) advance(t *task, now clock.Time) {
 
 // alive notes a sign of life of a rail.
 func (c *Core) alive(r *railState, now clock.Time) {
-	r.progress = now
-	r.link.peer.progress = now
-	if r.suspected && r.usable() {
-		r.suspected = false
-		c.railEvent(event.RailRecovered, r, nil, now)
-		c.activate(r.link)
+	r.heard = c.awake(now)
+	r.link.peer.heard = r.heard
+	r.doubted, r.timedOut = false, false
+	if !r.suspected || !r.usable() {
+		return
+	}
+	r.suspected = false
+	if now.Sub(r.suspectedAt) < tooSoon {
+		r.meter.Heard(now) // it is silent for so long at times
+	}
+	c.recover(r, noteProgress, now)
+	if r.slices > 0 {
+		c.timers.set(&r.timer, now.Add(c.options.SuspectAfter))
 	}
 }

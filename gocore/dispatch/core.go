@@ -4,6 +4,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/rail"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -13,6 +14,9 @@ const (
 	eventsMost = 256  // events; what is beyond is dropped, the counters have them all
 	cutsMost   = 64   // slices: the first of many are on their way while the next are cut
 )
+
+// lateness is how much later than due a step may come, in ns, before the difference is taken out of rails' silence.
+const lateness = 1e6
 
 // retryRungs is the number of different pauses before a retry; each has a list of its own, in order of time by itself.
 const retryRungs = 8
@@ -28,7 +32,7 @@ type Core struct {
 	railed   []RailOptions // by transport
 	standard RailOptions   // of transports beyond
 	last     clock.Time    // of the last step
-	slept    bool          // this step came much later than it was due: silence proves nothing
+	lost     clock.Time    // time in which a step was due and did not come: silence then proves nothing
 
 	links  []*link // by LinkID; 0 is none, removed ones are nil
 	peers  map[uint32]*peer
@@ -51,7 +55,8 @@ type Core struct {
 	active []*link                 // may have something to cut
 
 	outstanding int
-	cuts        int // slices cut in this step
+	cuts        int    // slices cut in this step
+	takenOver   uint64 // slices taken over from rails that would have ended last
 	out, spare  *Effects
 	step        uint64
 	scratch     []*task
@@ -59,6 +64,9 @@ type Core struct {
 	counters  [][ClassCount]Counters // by transport
 	failovers [][]uint64             // by transport, from and to
 	totals    []railTotals           // by transport
+
+	sightings []rail.Sighting // of blameEnds
+	ends      map[string]int  // numbers of rails' ends
 }
 
 // New makes a core without links.
@@ -68,6 +76,7 @@ func New(options Options) *Core {
 		links:     make([]*link, 1),
 		stages:    make([]*stage, 1),
 		peers:     map[uint32]*peer{},
+		ends:      map[string]int{},
 		tasks:     slab[task]{chunk: 64},
 		pieces:    slab[piece]{chunk: 64},
 		attempts:  slab[attempt]{chunk: 1}, // one by one, see attempt
@@ -103,7 +112,11 @@ func (c *Core) railOptions(l *link) *RailOptions {
 // Step does what is due at now, cuts slices for the rails that have room, and returns everything that the engine must
 // carry out, also what calls since the last step have decided. The result is valid until the next call of any method.
 func (c *Core) Step(now clock.Time) *Effects {
-	c.slept = c.last != 0 && now.Sub(c.last) > c.options.SuspectAfter && c.Deadline() < now-clock.Time(c.options.SuspectAfter/2)
+	if c.last != 0 && now-c.last > lateness { // stopped, or not let run: the detector's clock stands still
+		if late := now - max(c.Deadline(), c.last); late > lateness {
+			c.lost += late
+		}
+	}
 	c.last = now
 	c.expire(now)
 	c.wakeParked(now)
@@ -130,6 +143,7 @@ func (c *Core) flip() *Effects {
 	}
 	c.out, c.spare = c.spare, done
 	c.out.Submit, c.out.Withdraw, c.out.Fence = c.out.Submit[:0], c.out.Withdraw[:0], c.out.Fence[:0]
+	c.out.Doubt, c.out.Probe = c.out.Doubt[:0], c.out.Probe[:0]
 	c.out.Changed, c.out.Ended, c.out.Events = c.out.Changed[:0], c.out.Ended[:0], c.out.Events[:0]
 	c.step++
 	return done

@@ -16,13 +16,12 @@ func (c *Core) pump(l *link, now clock.Time) {
 		return
 	}
 	for {
-		for class := range l.queues {
-			if l.queues[class].empty() {
-				l.waiting[class] = clock.Never
-			}
-		}
+		l.restWaiting()
 		r, class := c.choose(l, now)
 		if r == nil {
+			if l.outstanding > 0 && l.several && l.idle() {
+				c.takeOver(l, now)
+			}
 			return
 		}
 		if c.cuts++; c.cuts > cutsMost {
@@ -33,26 +32,13 @@ func (c *Core) pump(l *link, now clock.Time) {
 	}
 }
 
-// choose returns the rail that would finish the next slice first, and the class that it serves, or nil.
-func (c *Core) choose(l *link, now clock.Time) (best *railState, class int) {
-	rank := rankPaused
-	for _, r := range l.rails {
-		rank = min(rank, r.rank(now))
-	}
-	var cost float64
-	for _, r := range l.rails {
-		if r.rank(now) != rank || r.full {
-			continue
-		}
-		k, want := c.offer(l, r, now)
-		if k < 0 {
-			continue
-		}
-		if finish := float64(r.bytes+want) / r.meter.Rate(); best == nil || finish < cost {
-			best, class, cost = r, k, finish
+// restWaiting notes which classes have nothing to wait for.
+func (l *link) restWaiting() {
+	for class := range l.queues {
+		if l.queues[class].empty() {
+			l.waiting[class] = clock.Never
 		}
 	}
-	return best, class
 }
 
 // offer returns the class whose head the rail would serve now and the bytes that it would take of it; -1 if none.
@@ -66,7 +52,7 @@ func (c *Core) offer(l *link, r *railState, now clock.Time) (class int, want uin
 	}
 	q := &l.queues[class]
 	if p := q.pieces.first(); p != nil {
-		if p.avoid == int32(r.id.Index)+1 && l.anotherLike(r, now) {
+		if p.tried != 0 && p.wasOn(r) && l.untried(p.tried) {
 			return -1, 0
 		}
 		want = c.refit(p, r, class)
@@ -105,7 +91,7 @@ func (r *railState) room(class int, want uint64, aged bool) bool {
 // is on its way while the first is acknowledged.
 func (c *Core) limit(r *railState, class int, route *plan.Route) uint64 {
 	bytes, _ := r.window(class)
-	n := bytes / 2
+	n := min(bytes/2, r.meter.Quantum())
 	if route.SliceMax > 0 {
 		n = min(n, route.SliceMax)
 	}
@@ -155,7 +141,7 @@ func (c *Core) cut(l *link, r *railState, class int, now clock.Time) {
 // split cuts a piece that is longer than the rail takes; the rest stays behind it in the queue.
 func (c *Core) split(p *piece, limit uint64) {
 	rest := c.newPiece(p.task, p.offset+limit, p.length-limit)
-	rest.sent, rest.tries, rest.spared, rest.avoid = p.sent, p.tries, p.spared, p.avoid
+	rest.sent, rest.tries, rest.spared, rest.tried = p.sent, p.tries, p.spared, p.tried
 	p.length = limit
 	if p.twin != nil { // the abandoned slice has the bytes of two pieces now; only the pieces count
 		p.twin.twin, p.twin = nil, nil
@@ -229,7 +215,7 @@ func (c *Core) post(p *piece, length uint64, r *railState, now clock.Time) {
 	}
 	if r.slices == 0 {
 		r.meter.Begin(now)
-		r.progress = now
+		r.heard = c.awake(now)
 		if r.timer.slot == 0 {
 			c.timers.set(&r.timer, now.Add(c.options.SuspectAfter))
 		}
@@ -237,6 +223,8 @@ func (c *Core) post(p *piece, length uint64, r *railState, now clock.Time) {
 	r.flight.pushBack(&a.flight, a)
 	r.bytes += length
 	r.slices++
+	a.ahead = r.bytes
+	r.posted = c.ids
 	l.outstanding++
 	c.outstanding++
 	c.counters[l.spec.Transport][t.spec.Class].Attempts[a.Op]++

@@ -200,7 +200,9 @@ func (c *Core) fenceRail(r *railState, now clock.Time) {
 	}
 	r.fenced = true
 	c.totalsOf(r).condemned++
-	c.railEvent(event.RailCondemned, r, nil, now)
+	c.railEvent(event.Event{Kind: event.RailCondemned, Bytes: r.bytes}, r, now)
+	c.timers.stop(&r.timer)
+	c.rerank(r.link, now)
 	c.posting(&c.out.Fence, &r.fence, r)
 	c.abandon(r, now)
 	c.tend(r.link, now)

@@ -14,7 +14,7 @@ import (
 var withdrawn = errs.New(errs.Withdrawn, "test", "withdrawn")
 
 func TestTheDeadlineDropsWhatWasNotSentAndCallsBackTheRest(t *testing.T) {
-	r := newRig(t, Options{})
+	r := newRig(t, Options{SuspectAfter: 20 * ms})
 	b := r.submit(to(r.core, r.link(1, 0, 1, 128*kib)), High, 1<<20, r.now.Add(10*ms))
 	require.Equal(t, r.now.Add(10*ms), r.core.Deadline())
 	r.finish(0, nil)
@@ -242,9 +242,14 @@ func TestASilentRailIsSuspectedWhileOthersGoOn(t *testing.T) {
 	}
 	r.core.RailDown(id, silent.Rail, nil, r.now)
 	r.railUp(id, int(silent.Rail.Index), 2, 1<<20)
-	before := len(r.out)
-	r.submit(p, High, 256*kib, clock.Never)
-	require.Equal(t, railOf(id, int(silent.Rail.Index), 2), r.out[before].Rail, "the new generation is fresh")
+	r.submit(p, High, 2<<20, clock.Never)
+	fresh := uint64(0)
+	for _, s := range r.out {
+		if s.Rail == railOf(id, int(silent.Rail.Index), 2) {
+			fresh += s.Length
+		}
+	}
+	require.EqualValues(t, 128*kib, fresh, "the new generation is trusted little by little")
 }
 
 func TestASilentPeerIsNotReroutedWithin(t *testing.T) {

@@ -10,8 +10,9 @@ import (
 //
 //	collateral, withdrawn   again at once, counts against nothing
 //	permanent               the task fails
-//	slice                   again after a pause, at most Options.Retries times on a route
-//	rail                    another rail at once, else as for slice; the rail's monitor hears of it
+//	slice                   again after a pause that doubles, at most Options.Retries times on a route
+//	rail                    a rail that has not failed it in this round at once; when all have, as for slice. The rail's
+//	                        monitor and health hear of it
 //	link, transport         the next route, at most Options.Failovers times a task
 //
 // Routes are tried in a circle, because a link that failed may be back when the others have failed; the budget ends it.
@@ -32,40 +33,37 @@ func (c *Core) again(p *piece, r *railState, err *errs.Error, now clock.Time) {
 		c.queuePiece(p, true, now)
 		return
 	}
-	if err.Permanent() {
+	if final(err) {
 		c.end(t, Failed, c.blame(err, r), now)
 		return
 	}
-	p.tries++
-	if err.Scope >= errs.ScopeLink || int(p.tries) > c.options.Retries {
+	if err.Scope >= errs.ScopeLink {
 		c.failover(t, c.blame(err, r), now)
 		return
 	}
 	counters := c.countersOf(t)
 	if err.Scope == errs.ScopeRail {
-		p.avoid = int32(r.id.Index) + 1
-		if r.link.anotherLike(r, now) {
+		p.tried |= r.bit()
+		if r.link.untried(p.tried) {
 			counters.Reroutes++
 			c.queuePiece(p, true, now)
 			return
 		}
-		if !r.healthy(now) && c.escape(t, r.link, c.blame(err, r), now) {
+		if r.link.good == 0 && c.escape(t, r.link, c.blame(err, r), now) {
 			return
 		}
+	}
+	p.tried = 0 // the round is over: every rail had its chance
+	if p.tries++; int(p.tries) > c.options.Retries {
+		c.failover(t, c.blame(err, r), now)
+		return
 	}
 	counters.Retries++
 	c.park(p, now)
 }
 
-// anotherLike reports whether the link has a healthy rail beside r that is used when r is.
-func (l *link) anotherLike(r *railState, now clock.Time) bool {
-	for _, other := range l.rails {
-		if other != nil && other.id.Index != r.id.Index && other.rank(now) <= min(r.rank(now), rankAlternate) {
-			return true
-		}
-	}
-	return false
-}
+// final reports an error of an attempt that no other attempt can mend. TIMEOUT is one for a task, not for an attempt.
+func final(err *errs.Error) bool { return err.Permanent() && err.Code != errs.Timeout }
 
 // park lets a piece wait before its next try, the longer the more often it has failed.
 func (c *Core) park(p *piece, now clock.Time) {
@@ -159,7 +157,7 @@ func (c *Core) move(t *task, next int, err *errs.Error, now clock.Time) {
 func (c *Core) restart(p *piece) {
 	p.queue.leave()
 	c.releaseSlots(p)
-	p.hop, p.tries, p.spared, p.avoid = 0, 0, 0, 0
+	p.hop, p.tries, p.spared, p.tried = 0, 0, 0, 0
 	p.index, p.route = p.task.route, p.task.path()
 }
 

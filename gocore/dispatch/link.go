@@ -14,12 +14,14 @@ import (
 
 // peer is what the links to one engine share.
 type peer struct {
-	name     string
-	links    []*link
-	open     int         // slices that outlived their task: nothing goes to the peer before they have completed
-	gone     *errs.Error // its incarnation has ended
-	progress clock.Time  // last sign of life on any rail
-	late     *errs.Error // what its tasks get whose deadline has passed
+	name    string
+	links   []*link
+	open    int         // slices that outlived their task: nothing goes to the peer before they have completed
+	gone    *errs.Error // its incarnation has ended
+	heard   clock.Time  // last sign of life on any rail, by the detector's clock
+	wanted  clock.Time  // when something was last queued for it
+	resting bool        // rails that are out are not probed because nobody wants the peer
+	late    *errs.Error // what its tasks get whose deadline has passed
 }
 
 // link is one transport's connection to a peer, with the queues of what waits for it.
@@ -30,6 +32,11 @@ type link struct {
 	rails       []*railState // by index, of the newest generation; nil where there was none
 	retired     []*railState // of older generations, while slices are outstanding on them
 	up          int          // rails that can be used at all
+	good        int          // of these, healthy ones
+	out         int          // of these, those that are not
+	rank        int          // the best of its rails
+	several     bool         // more than one rail is up
+	numa        bool         // a rail knows its NUMA node
 	dialing     bool         // has not had a rail yet, and nobody said that there will be none
 	active      bool         // in Core.active
 	cause       *errs.Error  // why there is no rail
@@ -57,9 +64,16 @@ type railState struct {
 	up          bool
 	full        bool // took less than it was given; ends with Ready
 	suspected   bool
+	doubted     bool // silent for so long that signs of life are looked for
+	mute        bool // its last probe was not answered
+	proven      bool // an alternate that has shown that it works
+	timedOut    bool // its silence has reached the limit of an attempt
 	fenced      bool // no use any more, only a new generation is
 	vectors     bool // takes slices of many pieces
-	bytesMax    uint64
+	rank        int
+	band        int    // of health
+	bytesMax    uint64 // what may be in flight now
+	bytesWhole  uint64 // and when it does not ramp
 	slicesMax   int
 	bytes       uint64
 	slices      int
@@ -67,8 +81,15 @@ type railState struct {
 	turns       qos.Turns
 	meter       rail.Meter
 	monitor     rail.Monitor
-	progress    clock.Time // last completion with bytes, or sign of life; begin of the flight
+	health      rail.Health
+	back        rail.Return
+	pair        rail.Pair
+	posted      uint64     // id of the last slice that it was given
+	heard       clock.Time // last sign of life, or begin of the flight, by the detector's clock
 	noted       clock.Time // last sign of life without a completion
+	lastGood    clock.Time // last completion with bytes
+	errors      uint64
+	carried     uint64 // bytes
 	suspectedAt clock.Time
 	timer       timer
 	submit      mark
@@ -82,26 +103,6 @@ func (r *railState) usable() bool { return r.up && !r.fenced }
 func (r *railState) healthy(now clock.Time) bool {
 	return r.usable() && !r.suspected && !r.monitor.Paused(now)
 }
-
-// rank orders rails by how much one would like to use them; only those of the best rank that the link has are used.
-func (r *railState) rank(now clock.Time) int {
-	switch {
-	case r == nil || !r.usable() || r.suspected:
-		return rankNever
-	case r.monitor.Paused(now):
-		return rankPaused // rather than nothing at all
-	case r.info.Alternates:
-		return rankAlternate
-	}
-	return rankMain
-}
-
-const (
-	rankMain = iota
-	rankAlternate
-	rankPaused
-	rankNever
-)
 
 func (r *railState) name() string { return r.info.Local + " -> " + r.info.Remote }
 
@@ -190,8 +191,7 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 		if old.slices > 0 {
 			l.retired = append(l.retired, old)
 		}
-		r.monitor, r.meter = old.monitor, old.meter
-		r.monitor.Resume(now) // a rail that comes up has just been proved to work
+		c.inherit(r, old, now)
 	}
 	l.rails[info.Rail.Index] = r
 	first := l.up == 0
@@ -206,7 +206,20 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 			}
 		}
 	}
-	c.activate(l)
+	c.rerank(l, now)
+	c.timers.set(&r.timer, now)
+	if info.Alternates { // proved before it is needed
+		c.prove(r, now)
+	}
+}
+
+// inherit hands over what was learned of a rail to its next generation, which is trusted little by little.
+func (c *Core) inherit(r, old *railState, now clock.Time) {
+	r.monitor, r.meter, r.health, r.back = old.monitor, old.meter, old.health, old.back
+	r.errors, r.carried, r.lastGood = old.errors, old.carried, old.lastGood
+	r.monitor.Resume(now) // a rail that comes up has just been proved to work
+	r.back.Begin()
+	r.resize()
 }
 
 func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railState {
@@ -223,10 +236,23 @@ func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railSt
 			r.slicesMax = min(r.slicesMax, info.SlicesMax)
 		}
 	}
+	r.bytesWhole = r.bytesMax
 	r.meter.Reset(info.Bandwidth)
 	r.timer.rail = r
-	r.progress = now
+	r.heard = c.awake(now)
+	r.pair = rail.Pair{Local: c.endNumber(info.Local), Remote: c.endNumber(info.Remote), Peer: int(l.spec.Peer)}
+	l.numa = l.numa || info.Node > 0
 	return r
+}
+
+// endNumber numbers the name of a rail's end.
+func (c *Core) endNumber(name string) int {
+	n, known := c.ends[name]
+	if !known {
+		n = len(c.ends) + 1
+		c.ends[name] = n
+	}
+	return n
 }
 
 // RailDown ends a generation of a rail. Slices outstanding on it complete later; unless the cause is nil, an orderly end,
@@ -258,6 +284,7 @@ func (c *Core) lower(r *railState, now clock.Time) {
 	}
 	r.up = false
 	c.timers.stop(&r.timer)
+	c.rerank(r.link, now)
 }
 
 // DropLink says that the peer cannot be reached over this transport at all. Waiting tasks take their next route; those
@@ -322,6 +349,7 @@ func (c *Core) Ready(id plan.LinkID, which transport.Rail) {
 func (c *Core) Progress(id plan.LinkID, which transport.Rail, now clock.Time) {
 	if r := c.rail(id, which); r != nil {
 		r.noted, r.link.delivered = now, now
+		r.meter.Heard(now)
 		c.alive(r, now)
 	}
 }

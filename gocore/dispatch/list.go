@@ -20,6 +20,21 @@ func (l *list[T]) first() *T {
 	return l.head.item
 }
 
+func (l *list[T]) last() *T {
+	if l.tail == nil {
+		return nil
+	}
+	return l.tail.item
+}
+
+// before returns the record in front of n in its list, nil at the head.
+func (n *node[T]) before() *T {
+	if n.prev == nil {
+		return nil
+	}
+	return n.prev.item
+}
+
 // after returns the record behind n in its list, nil at the end.
 func (n *node[T]) after() *T {
 	if n.next == nil {

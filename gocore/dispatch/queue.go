@@ -124,6 +124,10 @@ var errClosed = errs.New(errs.NoRoute, "transfer", "the link was closed").WithSc
 // queued keeps the link's books when work of a task arrives.
 func (c *Core) queued(l *link, t *task, now clock.Time) {
 	t.queued = now
+	l.peer.wanted = now
+	if l.peer.resting {
+		c.rouse(l.peer, now)
+	}
 	if class := t.spec.Class; l.queues[class].empty() {
 		l.waiting[class] = now
 	}

@@ -1,57 +1,194 @@
 package dispatch
 
 import (
+	"time"
+
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/rail"
 )
 
 // Soft failure: a rail that is silent while bytes are outstanding on it.
 //
-//	fine --silent for 3 times the expected finish, others of its peer are not--> suspected: nothing new, what is stuck is
-//	  ^                                                                           withdrawn and goes over another rail too
-//	  +--any sign of life----------------------------------------------------------+
-//	                                                 silent for CondemnAfter more: fenced, until a new generation
+//	fine --silent for 3 times what is expected--> doubted: signs of life are looked for that have not been told yet, and
+//	  ^                                             |      another rail of the peer is asked if none has said anything
+//	  |                                             v  nothing was found, the peer itself is there
+//	  +--any sign of life------------------------ suspected: nothing new, what is stuck is withdrawn and goes another way too
+//	                                                |  silent for CondemnAfter more
+//	                                                v
+//	                                              fenced, until a new generation
 //
-// When every rail of a peer is silent it is the peer that is slow or gone, and nothing is rerouted. When this process was
-// not running itself, silence proves nothing.
+// When every rail of a peer is silent it is the peer that is slow or gone, and nothing is rerouted: only after AttemptLimit
+// its tasks try their next route, if they have one. Silence is measured by a clock that stands still while this process
+// was not let run (Core.lost). Suspecting is cheap, a wrong one costs some duplicates; condemning is late.
+//
+// What is expected is the longest silence of the rail while it was busy lately, or its next slice at its rate, whichever is
+// longer (rail.Meter.Silence): on a machine that gives us the processor late, rails are silent for longer, and doubt learns.
+
+// tooSoon is how soon after its suspicion a rail must speak for its silence to count as usual.
+const tooSoon = 50 * time.Millisecond
+
+// awake is the detector's clock.
+func (c *Core) awake(now clock.Time) clock.Time { return now - c.lost }
 
 // watchRail is the rail's timer.
 func (c *Core) watchRail(r *railState, now clock.Time) {
-	if !r.usable() || (r.slices == 0 && !r.suspected) {
-		return
-	}
-	limit := c.options.CondemnAfter // a rail that has never delivered may be slow
-	if expected := r.meter.Expect(r.bytes); expected > 0 {
-		limit = max(c.options.SuspectAfter, 3*expected)
-	}
 	switch {
-	case c.slept: // whatever has come meanwhile is told to the core in this moment
-		c.timers.set(&r.timer, now.Add(limit/2))
+	case !r.usable():
 		return
-	case r.suspected:
-		if now.Sub(r.suspectedAt) >= c.options.CondemnAfter {
-			c.fenceRail(r, now)
+	case r.suspected || r.monitor.Until() != 0:
+		c.tendRail(r, now)
+		if r.monitor.Until() == 0 || r.suspected {
 			return
 		}
-	case now.Sub(r.progress) >= limit && r.link.peer.progress >= r.progress.Add(limit/2) && c.elsewhere(r, now):
-		r.suspected, r.suspectedAt = true, now
-		c.railEvent(event.RailSuspected, r, errs.New(errs.Timeout, "rail", "silent for %v with %d bytes outstanding",
-			now.Sub(r.progress), r.bytes).WithScope(errs.ScopeRail, errs.SidePath), now)
+	}
+	if r.slices == 0 {
+		c.mend(r, now)
+		return
+	}
+	limit := c.silenceOf(r)
+	silent := c.awake(now).Sub(r.heard)
+	switch {
+	case silent < limit:
+		r.doubted = false
+		c.timers.sooner(&r.timer, now.Add(limit-silent))
+	case !r.doubted:
+		c.doubt(r, now)
+		c.timers.sooner(&r.timer, now.Add(max(limit/4, time.Millisecond)))
+	default:
+		c.judge(r, silent, now)
+	}
+}
+
+// silenceOf is how long a rail may be silent before it is doubted.
+func (c *Core) silenceOf(r *railState) time.Duration {
+	head := r.flight.first()
+	if head == nil {
+		return c.options.CondemnAfter
+	}
+	expected := r.meter.Silence(head.Length)
+	if expected == 0 { // a rail that has never delivered may be slow
+		return c.options.CondemnAfter
+	}
+	return min(max(c.options.SuspectAfter, 3*expected), max(c.options.CondemnAfter, c.options.SuspectAfter))
+}
+
+// doubt looks for signs of life: of the rail, and of its peer if that has been silent, too.
+func (c *Core) doubt(r *railState, now clock.Time) {
+	r.doubted = true
+	c.out.Doubt = append(c.out.Doubt, Question{r.link.spec.Transport, r.link.id, r.id})
+	if r.link.peer.heard > r.heard {
+		return
+	}
+	for _, l := range r.link.peer.links {
+		for _, other := range l.rails {
+			if other != nil && other != r && l.spec.Probes && other.healthy(now) {
+				c.probe(other, now)
+				return
+			}
+		}
+	}
+}
+
+// Heard is the answer to Effects.Doubt: when something last came from the rail's other end, 0 if that is not known, and
+// whether the peer holds the rail up because it does not take what was sent.
+func (c *Core) Heard(q Question, at clock.Time, held bool, now clock.Time) {
+	r := c.rail(q.Link, q.Rail)
+	if r == nil || !r.usable() || r.suspected {
+		return
+	}
+	if held {
+		at = now
+	}
+	if sign := at - c.lost; at != 0 && sign > r.heard {
+		r.heard, r.doubted = sign, false
+		r.noted = max(r.noted, at)
+		r.link.peer.heard = max(r.link.peer.heard, sign)
+	}
+	if r.slices > 0 && r.monitor.Until() == 0 {
+		c.watchRail(r, now)
+	}
+}
+
+// judge decides about a rail in which doubt was not removed.
+func (c *Core) judge(r *railState, silent time.Duration, now clock.Time) {
+	p := r.link.peer
+	switch out, total := softOut(p, now); {
+	case p.heard <= r.heard || !c.elsewhere(r, now):
+		r.doubted = false // it may be the peer: look again, and ask again
+	case rail.MayLeave(out, total, c.railOptions(r.link).SoftOut), silent >= c.options.CondemnAfter:
+		c.suspect(r, silent, now)
+		return
+	}
+	if silent >= c.options.AttemptLimit && !r.timedOut {
+		c.timeOut(r, silent, now)
+	}
+	c.timers.set(&r.timer, now.Add(c.silenceOf(r)))
+}
+
+// softOut counts the rails of a peer that are up, and those of them that are out on soft signals.
+func softOut(p *peer, now clock.Time) (out, total int) {
+	for _, l := range p.links {
+		for _, r := range l.rails {
+			if r == nil || !r.usable() {
+				continue
+			}
+			total++
+			if !r.healthy(now) {
+				out++
+			}
+		}
+	}
+	return out, total
+}
+
+func (c *Core) suspect(r *railState, silent time.Duration, now clock.Time) {
+	r.suspected, r.suspectedAt, r.doubted = true, now, false
+	err := errs.New(errs.Lost, "rail", "silent for %v with %d bytes outstanding", silent, r.bytes).
+		WithScope(errs.ScopeRail, errs.SideUnknown)
+	c.demerit(r, err, now)
+	c.railEvent(event.Event{Kind: event.RailSuspected, Took: silent, Bytes: r.bytes, Err: err}, r, now)
+	c.rerank(r.link, now)
+	c.abandon(r, now)
+	for a := r.flight.first(); a != nil; a = a.flight.after() {
+		c.withdraw(a)
+	}
+	c.tend(r.link, now)
+	c.tendRail(r, now)
+}
+
+// timeOut has the tasks of a silent rail try their next route, if they have one: an attempt that takes so long has failed,
+// whoever is to blame. What is out stays out, and holds up the end of its task as ever.
+func (c *Core) timeOut(r *railState, silent time.Duration, now clock.Time) {
+	r.timedOut = true
+	err := c.blame(errs.New(errs.Timeout, "rail", "no sign of life for %v", silent).WithScope(errs.ScopeLink, errs.SideUnknown), r)
+	c.gatherAll(r.link)
+	moved := false
+	for _, t := range c.scratch {
+		if !t.live() || t.path().Hops[0].Link != r.link.id {
+			continue
+		}
+		if next := c.nextRoute(t, false, now); next >= 0 && int(t.failovers) < c.options.Failovers {
+			c.move(t, next, err, now)
+			moved = true
+		}
+	}
+	if moved {
 		c.abandon(r, now)
 		for a := r.flight.first(); a != nil; a = a.flight.after() {
 			c.withdraw(a)
 		}
-		c.tend(r.link, now)
 	}
-	next := r.progress.Add(limit)
-	if r.suspected {
-		next = r.suspectedAt.Add(c.options.CondemnAfter)
+}
+
+// prove asks an alternate whether it works, before it is needed.
+func (c *Core) prove(r *railState, now clock.Time) {
+	if r.link.spec.Probes {
+		c.probe(r, now)
+	} else {
+		r.proven = true
 	}
-	if next <= now {
-		next = now.Add(limit)
-	}
-	c.timers.set(&r.timer, next)
 }
 
 // elsewhere reports whether the peer has another healthy rail.
@@ -67,24 +204,30 @@ func (c *Core) elsewhere(r *railState, now clock.Time) bool {
 }
 
 // abandon has what is outstanding on a rail sent again by another way. The slices stay out and hold up the end of their
-// tasks until they complete, since until then they may still land; both copies carry the same bytes. Pieces of several
-// hops are not abandoned: their stage buffers cannot be written by two slices that mean different things.
+// tasks until they complete, since until then they may still land; both copies carry the same bytes.
 func (c *Core) abandon(r *railState, now clock.Time) {
 	for a := r.flight.first(); a != nil; a = a.flight.after() {
-		if a.abandoned {
+		c.abandonSlice(a, now)
+	}
+}
+
+// abandonSlice does so for one slice, once. Pieces of several hops are not abandoned: their stage buffers cannot be written
+// by two slices that mean different things.
+func (c *Core) abandonSlice(a *attempt, now clock.Time) {
+	if a.abandoned {
+		return
+	}
+	a.abandoned = true
+	for p := a.pieces; p != nil; p = p.sibling {
+		t := p.task
+		if t == nil || p.void || !t.live() || len(p.route.Hops) > 1 {
 			continue
 		}
-		a.abandoned = true
-		for p := a.pieces; p != nil; p = p.sibling {
-			t := p.task
-			if t == nil || p.void || !t.live() || len(p.route.Hops) > 1 {
-				continue
-			}
-			p.void = true
-			again := c.newPiece(t, p.offset, p.length)
-			again.sent, again.twin, p.twin = p.sent, p, again
-			c.countersOf(t).Reroutes++
-			c.queuePiece(again, false, now)
-		}
+		p.void = true
+		again := c.newPiece(t, p.offset, p.length)
+		again.sent, again.twin, p.twin = p.sent, p, again
+		again.tried = a.rail.bit()
+		c.countersOf(t).Reroutes++
+		c.queuePiece(again, false, now)
 	}
 }

@@ -63,9 +63,9 @@ type piece struct {
 	length  uint64
 	due     clock.Time // end of the pause before a retry
 	slots   [stagesMost]int32
-	avoid   int32  // index plus one of the rail that failed it last
+	tried   uint64 // rails that failed it in this round, a bit each by index
 	sent    uint16 // times in an attempt, over all routes
-	tries   uint8  // failures on this route
+	tries   uint8  // rounds over the rails of this route that failed
 	spared  uint8  // failures that were not its own
 	index   uint8  // of route
 	hop     uint8
@@ -83,7 +83,8 @@ type attempt struct {
 	flight          node[attempt]
 	pieces          *piece
 	started         clock.Time
-	out             bool // handed out, not completed
+	ahead           uint64 // bytes in flight on the rail when it was posted, its own among them
+	out             bool   // handed out, not completed
 	withdrawn       bool
 	asked           bool // and the transport has been told: the local end is quiet
 	abandoned       bool

@@ -45,6 +45,7 @@ type Rejected struct {
 type Plan struct {
 	Routes   []Route
 	Rejected []Rejected
+	Node     int // NUMA node of the local memory plus one, 0 if it is not known
 }
 
 // End is one side of a request as far as planning goes.

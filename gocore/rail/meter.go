@@ -18,6 +18,12 @@ const (
 	stale = time.Second
 )
 
+// Bounds of a slice by the rate.
+const (
+	quantumTime  = 0.002    // s
+	quantumLeast = 64 << 10 // bytes
+)
+
 // startRate is assumed of a rail that says nothing about itself, in bytes/s.
 const startRate = 1e9
 
@@ -26,6 +32,7 @@ const startRate = 1e9
 // fit, so a sample of the rate that is below the estimate counts only if the rail was kept full while it was taken.
 type Meter struct {
 	rate     float64 // bytes/s
+	quantum  uint64  // follows from rate
 	measured bool    // rate is not only what was configured or assumed
 	full     bool    // the rail had no room at some time during the sample, and work was waiting
 	delay    time.Duration
@@ -39,10 +46,11 @@ type Meter struct {
 
 // Reset starts anew with a configured rate in bytes/s, 0 if it is not known.
 func (m *Meter) Reset(rate float64) {
-	*m = Meter{rate: rate}
+	*m = Meter{}
 	if rate <= 0 {
-		m.rate = startRate
+		rate = startRate
 	}
+	m.setRate(rate)
 }
 
 // Begin is called when the idle rail gets its first slice.
@@ -86,10 +94,19 @@ func (m *Meter) Heard(now clock.Time) {
 func (m *Meter) sample(now clock.Time) {
 	took := float64(now - m.since)
 	if sample := float64(m.bytes) / took * 1e9; sample > m.rate || m.full {
-		m.rate += (sample - m.rate) * took / (took + sampleHalf)
+		m.setRate(m.rate + (sample-m.rate)*took/(took+sampleHalf))
 		m.measured = true
 	}
 	m.since, m.bytes, m.full = now, 0, false
+}
+
+// Quantum is the most bytes that make sense in one slice here: what the rail carries in quantumTime, so that a rail that
+// fails or becomes slow holds no more than that at once, and silence tells early. At most as many as need no bound are.
+func (m *Meter) Quantum() uint64 { return m.quantum }
+
+func (m *Meter) setRate(rate float64) {
+	m.rate = rate
+	m.quantum = max(uint64(rate*quantumTime), quantumLeast) / quantumLeast * quantumLeast
 }
 
 // Rate is the estimate in bytes/s, never 0.

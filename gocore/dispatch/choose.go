@@ -1,0 +1,183 @@
+package dispatch
+
+import (
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/rail"
+)
+
+// Which rail takes the next slice: the best rank that the link has; among those with room the one of the best health, then
+// the nearest to the memory, then the one that finishes it first, then the one that was asked least lately. Ranks and
+// health are kept where they change, so a choice compares numbers.
+
+// Ranks order rails by how much one would like to use them; only those of the best rank that the link has are used.
+const (
+	rankMain      = iota // also an alternate that stands in for an end that was left over
+	rankAlternate        // when no rail of the matching is healthy
+	rankPaused           // rather than nothing at all
+	rankNever
+)
+
+// choose returns the rail that takes the next slice, and the class that it serves, or nil.
+func (c *Core) choose(l *link, now clock.Time) (best *railState, class int) {
+	var cost float64
+	for _, r := range l.rails {
+		if r == nil || r.rank != l.rank || r.full || l.rank == rankNever {
+			continue
+		}
+		k, want := c.offer(l, r, now)
+		if k < 0 {
+			continue
+		}
+		if best == nil && !l.several {
+			return r, k
+		}
+		finish := r.meter.Finish(r.bytes+want, r.slices == 0, now)
+		if best == nil || c.prefer(l, r, best, k, finish, cost) {
+			best, class, cost = r, k, finish
+		}
+	}
+	return best, class
+}
+
+// prefer compares a rail with the best one so far.
+func (c *Core) prefer(l *link, r, best *railState, class int, finish, cost float64) bool {
+	switch {
+	case r.band != best.band:
+		return r.band < best.band
+	case l.numa && r.info.Node != best.info.Node:
+		if node := l.headNode(class); node > 0 && (r.info.Node == node-1) != (best.info.Node == node-1) {
+			return r.info.Node == node-1
+		}
+	}
+	if finish != cost {
+		return finish < cost
+	}
+	return r.posted < best.posted
+}
+
+// headNode is the NUMA node plus one of the local memory of what is next in a class, 0 if it is not known.
+func (l *link) headNode(class int) int {
+	q := &l.queues[class]
+	if p := q.pieces.first(); p != nil {
+		return p.task.spec.Plan.Node
+	}
+	if t := q.tasks.first(); t != nil {
+		return t.spec.Plan.Node
+	}
+	return 0
+}
+
+// wasOn reports whether a rail has failed the piece in this round.
+func (p *piece) wasOn(r *railState) bool { return p.tried&r.bit() != 0 }
+
+// bit is the rail's in piece.tried. Rails beyond the 63rd share one.
+func (r *railState) bit() uint64 { return 1 << min(r.id.Index, 63) }
+
+// untried reports whether the link has a rail to use that is not among those.
+func (l *link) untried(tried uint64) bool {
+	for _, r := range l.rails {
+		if r != nil && r.rank == l.rank && l.rank < rankPaused && tried&r.bit() == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// rerank brings the ranks of a link up to date, after anything that healthy depends on.
+func (c *Core) rerank(l *link, now clock.Time) {
+	l.rank, l.good, l.out = rankNever, 0, 0
+	n := 0
+	for _, r := range l.rails {
+		if r == nil {
+			continue
+		}
+		r.rank = c.rankOf(l, r, now)
+		r.band = r.health.Band(c.railOptions(l).Sensitivity)
+		l.rank = min(l.rank, r.rank)
+		if r.usable() {
+			n++
+		}
+		if r.healthy(now) {
+			l.good++
+		} else if r.usable() {
+			l.out++
+		}
+	}
+	l.several = n > 1
+	c.activate(l)
+}
+
+func (c *Core) rankOf(l *link, r *railState, now clock.Time) int {
+	switch {
+	case !r.usable() || r.suspected:
+		return rankNever
+	case r.monitor.Paused(now):
+		return rankPaused
+	case r.info.Alternates && !(r.proven && l.leftOver(r, now)):
+		return rankAlternate
+	}
+	return rankMain
+}
+
+// leftOver reports whether an end of an alternate has no healthy rail of the matching.
+func (l *link) leftOver(alternate *railState, now clock.Time) bool {
+	local, remote := true, true
+	for _, r := range l.rails {
+		if r != nil && !r.info.Alternates && r.healthy(now) {
+			local = local && r.info.Local != alternate.info.Local
+			remote = remote && r.info.Remote != alternate.info.Remote
+		}
+	}
+	return local || remote
+}
+
+// culprits says which ends are to blame for a failure of a rail: what the error says, else what other rails let one see.
+func (c *Core) culprits(r *railState, err *errs.Error, now clock.Time) (local, remote bool) {
+	if err.Code == errs.Timeout {
+		stuck := rail.NotTransmitted
+		switch err.Side {
+		case errs.SideLocal:
+			stuck = rail.NotPosted
+		case errs.SideRemote:
+			stuck = rail.NotAcknowledged
+		}
+		return stuck.Demerits()
+	}
+	switch err.Side {
+	case errs.SideLocal:
+		return true, false
+	case errs.SideRemote:
+		return false, true
+	}
+	switch c.blameEnds(r, now) {
+	case rail.LocalEnd:
+		return true, false
+	case rail.RemoteEnd:
+		return false, true
+	}
+	return false, false
+}
+
+// lately is how long what a rail has shown counts for others.
+const lately = 1e9
+
+// blameEnds asks the policy, with what the other rails of the transport have shown lately.
+func (c *Core) blameEnds(r *railState, now clock.Time) rail.Culprit {
+	c.sightings = c.sightings[:0]
+	for _, l := range c.links {
+		if l == nil || l.spec.Transport != r.link.spec.Transport {
+			continue
+		}
+		for _, other := range l.rails {
+			switch {
+			case other == nil || other == r:
+			case !other.healthy(now):
+				c.sightings = append(c.sightings, rail.Sighting{Pair: other.pair, Works: false})
+			case other.lastGood != 0 && now-other.lastGood < lately:
+				c.sightings = append(c.sightings, rail.Sighting{Pair: other.pair, Works: true})
+			}
+		}
+	}
+	return rail.Blame(r.pair, c.sightings)
+}

@@ -1,0 +1,77 @@
+package dispatch
+
+import "github.com/tent-engine/tent/gocore/clock"
+
+// The tail: when nothing fresh waits, what a slow rail still carries is not waited for. Slices that another rail would redo
+// in less than half the time are withdrawn and sent there too; the lane lives on. The youngest go first, since they would
+// come last, and each is taken over once, so a transfer sends at most what was in flight a second time.
+
+// takeOverLeast is how much later than elsewhere a slice must be expected for it to be worth a duplicate, in ns.
+const takeOverLeast = 1e6
+
+// takeOver relieves the rail that would end last. Nothing waits on the link.
+func (c *Core) takeOver(l *link, now clock.Time) {
+	slow, last := l.slowest(now)
+	if slow == nil {
+		return
+	}
+	for a := slow.flight.last(); a != nil && last > takeOverLeast; {
+		before := a.flight.before()
+		if !a.abandoned && a.tries() < takeOversMost {
+			other, redo := l.quickest(slow, a.Length, now)
+			if other == nil || last < 2*redo+takeOverLeast {
+				return
+			}
+			c.withdraw(a)
+			c.abandonSlice(a, now)
+			c.takenOver++
+			for !l.idle() {
+				l.restWaiting()
+				r, class := c.choose(l, now)
+				if r == nil {
+					return
+				}
+				c.cut(l, r, class, now)
+			}
+		}
+		last -= float64(a.Length) / slow.meter.Rate() * 1e9
+		a = before
+	}
+}
+
+// takeOversMost bounds how often the bytes of a slice change rails at the end of a transfer.
+const takeOversMost = 3
+
+// tries is how often the first bytes of a slice were sent.
+func (a *attempt) tries() int {
+	if a.pieces == nil {
+		return takeOversMost
+	}
+	return int(a.pieces.sent)
+}
+
+// slowest is the rail that would end last, and when by its rate, in ns from now.
+func (l *link) slowest(now clock.Time) (slow *railState, last float64) {
+	for _, r := range l.rails {
+		if r == nil || r.slices == 0 || !r.usable() {
+			continue
+		}
+		if finish := float64(r.bytes) / r.meter.Rate() * 1e9; finish > last {
+			slow, last = r, finish
+		}
+	}
+	return slow, last
+}
+
+// quickest is the other rail that would carry n more bytes first, and when.
+func (l *link) quickest(slow *railState, n uint64, now clock.Time) (best *railState, redo float64) {
+	for _, r := range l.rails {
+		if r == nil || r == slow || r.rank != l.rank || r.full || l.rank >= rankPaused || r.bytes+n > r.bytesMax {
+			continue
+		}
+		if finish := r.meter.Finish(r.bytes+n, r.slices == 0, now); best == nil || finish < redo {
+			best, redo = r, finish
+		}
+	}
+	return best, redo
+}
