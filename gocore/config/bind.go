@@ -32,6 +32,11 @@ func (c *Config) bind() {
 		"notification_queue":             &e.NotificationQueue,
 		"allow_faults":                   &e.AllowFaults,
 		"faults":                         &e.Faults,
+		"attempt_timeout_ms":             &e.AttemptTimeout,
+		"resend_rounds":                  &e.ResendRounds,
+		"resend_interval_ms":             &e.ResendInterval,
+		"rail_suspect_ms":                &e.RailSuspectAfter,
+		"rail_condemn_ms":                &e.RailCondemnAfter,
 		"transports/tcp/addresses":       &t.Addresses,
 		"transports/tcp/rail_pairs":      &t.RailPairs,
 		"transports/tcp/port":            &t.Port,
@@ -64,6 +69,10 @@ func (c *Config) bindRail(branch string) {
 	c.bound[branch+"/rail_cooldown_secs"] = &r.Cooldown
 	c.bound[branch+"/rail_cooldown_max_secs"] = &r.CooldownMax
 	c.bound[branch+"/priority_promotion_timeout_us"] = &r.PromotionTimeout
+	c.bound[branch+"/rail_health_sensitivity"] = &r.HealthSensitivity
+	c.bound[branch+"/rail_health_recovery"] = &r.HealthRecovery
+	c.bound[branch+"/rail_probe_interval_ms"] = &r.ProbeInterval
+	c.bound[branch+"/rail_soft_out_max"] = &r.SoftOutMax
 }
 
 // units of keys whose field is a time.Duration.
@@ -80,6 +89,8 @@ func assign(target any, takes Takes, v any) {
 		*t = int(v.(int64))
 	case *uint64:
 		*t = uint64(v.(int64))
+	case *float64:
+		*t = v.(float64)
 	case *string:
 		*t = v.(string)
 	case *[]string:
@@ -111,6 +122,9 @@ func (c *Config) check() error {
 			kind, c.origins[c.index["metadata_type"]]).WithHint(`leave it at "p2p"`)
 	}
 	if err := c.checkFaults(); err != nil {
+		return err
+	}
+	if err := c.checkTimeouts(); err != nil {
 		return err
 	}
 	if err := c.checkCooldowns(); err != nil {

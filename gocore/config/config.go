@@ -58,7 +58,12 @@ type Engine struct {
 	MaxBatches           int
 	NotificationQueue    int
 	AllowFaults          bool
-	Faults               string // in the language of transports/faulty; "" unless AllowFaults
+	Faults               string        // in the language of transports/faulty; "" unless AllowFaults
+	AttemptTimeout       time.Duration // of one attempt, without a sign of life from its rail
+	ResendRounds         int
+	ResendInterval       time.Duration
+	RailSuspectAfter     time.Duration
+	RailCondemnAfter     time.Duration
 }
 
 // TCP holds the settings of transports/tcp. A zero number or an empty text leaves the choice to the transport.
@@ -85,6 +90,11 @@ type Rail struct {
 	Cooldown         time.Duration // of the first pause; each further one doubles it
 	CooldownMax      time.Duration
 	PromotionTimeout time.Duration // since a waiting class was last served; its head then gets one turn
+
+	HealthSensitivity int           // what a failure costs of a health of 1000
+	HealthRecovery    int           // what a success gives back
+	ProbeInterval     time.Duration // of a rail that is out
+	SoftOutMax        float64       // share of a peer's rails that silence alone may take out
 }
 
 // Options say what is around the settings.

@@ -22,6 +22,7 @@ const (
 	tent           = "tent"
 	upstream       = "upstream"
 	failoverSeed   = "failover seed"
+	lnetSeed       = "LNet resiliency seed"
 	qosSeed        = "QoS seed"
 	transportsSeed = "transports seed"
 )

@@ -31,6 +31,7 @@ type afterwards struct {
 	notes  bool // a notification can be sent
 	syncs  []syncOrder
 	rearm  bool // the progress goroutine must look at a nearer deadline
+	asks   []question
 	logged bool
 }
 
@@ -77,6 +78,9 @@ func (e *Engine) step() {
 	for i := range effects.Fence {
 		e.post(orderFence, &effects.Fence[i])
 	}
+	if len(effects.Doubt)+len(effects.Probe) > 0 {
+		e.keepQuestions(effects)
+	}
 	for _, b := range effects.Changed {
 		e.mirror(b, now)
 	}
@@ -119,6 +123,10 @@ func (e *Engine) hear(n *notice, now clock.Time) {
 		e.core.RailDown(n.link, n.rail, n.cause, now)
 	case noticeLinkDown:
 		e.core.DropLink(n.link, n.cause, now)
+	case noticeHeard:
+		e.core.Heard(dispatch.Question{Transport: n.transport, Link: n.link, Rail: n.rail}, n.at, n.held, now)
+	case noticeProbed:
+		e.core.Probed(n.link, n.rail, n.at, n.cause, now)
 	case noticePeerGone:
 		e.core.PeerGone(n.peer, n.cause, now)
 	case noticeNotified:
@@ -160,6 +168,9 @@ func (e *Engine) unlock() {
 	}
 	for _, o := range every {
 		o.drain()
+	}
+	if len(after.asks) > 0 {
+		e.ask(after.asks)
 	}
 	if after.ring || after.logged {
 		e.signal.raise()

@@ -255,6 +255,7 @@ func (e *Engine) plugIn(ctx context.Context, plugs []Plug, undo *steps) error {
 		undo.add(func() { _ = opened.Close(ctx) })
 		p.transport = opened
 		e.infos[i] = opened.Info()
+		p.lookForOptions()
 		p.notifier, _ = transport.Find[transport.Notifier](opened)
 		if e.infos[i].Files {
 			p.filer, _ = transport.Find[transport.Filer](opened)
@@ -281,11 +282,14 @@ func (e *Engine) coreOptions(o Options) dispatch.Options {
 	}
 	options := dispatch.Options{Batches: c.MaxBatches, Pending: c.MaxPendingRequests, Failovers: failovers,
 		Stall: c.TransferStallTimeout, FenceHost: c.FenceTimeoutHost, FenceNetwork: c.FenceTimeoutNetwork, FenceFile: c.FenceTimeoutFile,
+		Retries: c.ResendRounds, RetryAfter: c.ResendInterval, AttemptLimit: c.AttemptTimeout,
+		SuspectAfter: c.RailSuspectAfter, CondemnAfter: c.RailCondemnAfter,
 		Merge: c.MergeRequests, Transports: names, Rails: make([]dispatch.RailOptions, len(names))}
 	for i, name := range names {
 		if r := o.Config.Rails[name]; r != nil {
 			options.Rails[i] = dispatch.RailOptions{Ageing: r.PromotionTimeout, Settings: rail.Settings{Threshold: r.ErrorThreshold,
-				Window: r.ErrorWindow, Cooldown: r.Cooldown, CooldownMax: r.CooldownMax}}
+				Window: r.ErrorWindow, Cooldown: r.Cooldown, CooldownMax: r.CooldownMax, Sensitivity: r.HealthSensitivity,
+				Recovery: r.HealthRecovery, ProbeEvery: r.ProbeInterval, SoftOut: r.SoftOutMax}}
 		}
 	}
 	return options

@@ -77,10 +77,9 @@ func (l *logs) event(ev *event.Event) bool {
 	case event.FailoverNoRoute:
 		level, text = slog.LevelError, fmt.Sprintf("No more transports available after %s failed", ev.From)
 	case event.RailRecovered:
-		text = "Rail recovered: " + ev.Rail
-		if ev.To != "" {
-			text += " (" + ev.To + ")"
-		}
+		text = fmt.Sprintf("Rail recovered: local_nic=%s remote_nic=%s (%s)", ev.Local, ev.Remote, ev.Note)
+	case event.RailPaused:
+		level, text = slog.LevelWarn, fmt.Sprintf("Rail paused: local_nic=%s remote_nic=%s (%d errors, for %v)", ev.Local, ev.Remote, ev.N, ev.Took)
 	case event.RailDown, event.RailCondemned, event.LinkDown, event.PeerGone, event.Dirty, event.Stalled:
 		level, text = slog.LevelWarn, ev.Kind.String()
 		if ev.Kind == event.LinkDown && ev.Err != nil && ev.Err.Code == errs.InvalidEntry && ev.Err.Side == errs.SideLocal {

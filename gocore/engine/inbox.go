@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
@@ -35,7 +36,10 @@ type notice struct {
 	cause *errs.Error
 	batch dispatch.BatchID
 
-	ticket uint64 // of a sync
+	ticket    uint64     // of a sync
+	transport uint8      // of noticeHeard
+	at        clock.Time // when something was heard; of noticeProbed, the round trip
+	held      bool
 }
 
 type noticeKind uint8
@@ -47,6 +51,8 @@ const (
 	noticeRailDown
 	noticeLinkDown
 	noticePeerGone
+	noticeHeard    // the answer to a doubt
+	noticeProbed   // and to a probe: cause is nil when the rail answered
 	noticeNotified // the notification of a batch was taken, or cause says why not
 	noticeSynced   // a file of a batch is on stable storage, or cause says why not
 )

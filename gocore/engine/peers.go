@@ -121,7 +121,7 @@ func (p *peer) attach() (gone []func()) {
 		}
 		e.mu.Lock()
 		id := e.core.AddLink(dispatch.LinkSpec{Peer: p.number, PeerName: p.identity.Address, Transport: port.index,
-			Link: link, Info: info, SameHost: sameHost})
+			Link: link, Info: info, SameHost: sameHost, Probes: port.prober != nil})
 		for int(id) >= len(e.linkPorts) {
 			e.linkPorts = append(e.linkPorts, nil)
 		}

@@ -19,6 +19,8 @@ type port struct {
 	transport transport.Transport // nil: not open, reason says why
 	notifier  transport.Notifier  // nil if it carries none
 	filer     transport.Filer     // nil if it moves no bytes of files
+	prober    transport.Prober    // nil if it has no probes
+	witness   transport.Witness   // nil if it knows no more than its completions
 	reason    string
 	readies   atomic.Uint32 // Ready calls so far; see outbox.carryOut
 

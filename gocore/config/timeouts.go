@@ -1,0 +1,49 @@
+package config
+
+import (
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// ladder are the time limits that only make sense in this order, from the shortest to the longest: a rail is suspected
+// before it is given up, that before its attempts have failed on their transport, and that before the task ends. What the
+// caller waits is his own matter. It is the relation that the LNet seed asks for.
+var ladder = []string{"rail_suspect_ms", "rail_condemn_ms", "attempt_timeout_ms", "transfer_stall_timeout"}
+
+// checkTimeouts wants the ladder to rise, and the pauses between rounds to fit into a task. Limits that nobody has set give
+// way to those that somebody has: each is at most a third of the next one.
+func (c *Config) checkTimeouts() error {
+	for i := len(ladder) - 2; i >= 0; i-- {
+		low, high := c.index[ladder[i]], c.index[ladder[i+1]]
+		most := c.duration(high)
+		switch {
+		case c.duration(low) < most:
+		case c.origins[low] == OriginDefault:
+			c.values[low] = max(int64(most/3/time.Millisecond), 1)
+		default:
+			return errs.New(errs.InvalidArgument, "config", "%s is %v (%s), which is not less than %s, %v (%s)", ladder[i],
+				c.duration(low), c.origins[low], ladder[i+1], most, c.origins[high]).WithHint("a limit inside another one must be the shorter")
+		}
+	}
+	rounds, interval := c.index["resend_rounds"], c.index["resend_interval_ms"]
+	task := c.duration(c.index["transfer_stall_timeout"])
+	pauses := time.Duration(0)
+	for i := range c.values[rounds].(int64) {
+		pauses += c.duration(interval) << min(i, 7)
+	}
+	if pauses > task && (c.origins[rounds] != OriginDefault || c.origins[interval] != OriginDefault) {
+		return errs.New(errs.InvalidArgument, "config", "resend_rounds %d with resend_interval_ms %v pause for %v, longer than transfer_stall_timeout, %v",
+			c.values[rounds], c.duration(interval), pauses, task).WithHint("a request would end before its rounds do")
+	}
+	return nil
+}
+
+// duration is the value of a key that is a time.
+func (c *Config) duration(i int) time.Duration {
+	unit := units[c.settings[i].Takes.Unit]
+	if f, ok := c.values[i].(float64); ok {
+		return time.Duration(f * float64(unit))
+	}
+	return time.Duration(c.values[i].(int64)) * unit
+}

@@ -1,0 +1,33 @@
+package config
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTimeLimitsRise(t *testing.T) {
+	c, err := Load(tcpOnly)
+	require.NoError(t, err)
+	require.Equal(t, []time.Duration{5 * time.Millisecond, time.Second, 10 * time.Second, 30 * time.Second},
+		[]time.Duration{c.Engine.RailSuspectAfter, c.Engine.RailCondemnAfter, c.Engine.AttemptTimeout, c.Engine.TransferStallTimeout})
+	for text, want := range map[string]string{
+		`{"attempt_timeout_ms": 30000}`:                                "attempt_timeout_ms is 30s (argument), which is not less than transfer_stall_timeout, 30s (default)",
+		`{"rail_condemn_ms": 20, "rail_suspect_ms": 20}`:               "rail_suspect_ms is 20ms (argument), which is not less than rail_condemn_ms, 20ms (argument)",
+		`{"attempt_timeout_ms": 500, "rail_condemn_ms": 600}`:          "rail_condemn_ms is 600ms",
+		`{"resend_rounds": 200, "resend_interval_ms": 1000}`:           "longer than transfer_stall_timeout, 30s",
+		`{"transfer_stall_timeout": 1, "resend_interval_ms": 500}`:     "longer than transfer_stall_timeout, 1s",
+		`{"transfer_stall_timeout": 0.01, "attempt_timeout_ms": 1000}`: "attempt_timeout_ms is 1s",
+	} {
+		_, err := Load(tcpOnly, text)
+		require.ErrorContains(t, err, want, text)
+	}
+}
+
+func TestLimitsThatNobodySetGiveWay(t *testing.T) {
+	c, err := Load(tcpOnly, `{"transfer_stall_timeout": 0.3}`)
+	require.NoError(t, err)
+	require.Equal(t, []time.Duration{5 * time.Millisecond, 33 * time.Millisecond, 100 * time.Millisecond},
+		[]time.Duration{c.Engine.RailSuspectAfter, c.Engine.RailCondemnAfter, c.Engine.AttemptTimeout})
+}
