@@ -28,6 +28,7 @@ from .transfer import CELL_BYTES, COMPLETED, PENDING
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .handle import Handle
 
 EXIT_SECONDS = 1.0  # in which everything is cancelled when the interpreter ends
 _END_SECONDS = 5.0  # for the ends of cancelled transfers; the fence bound is 1 s
@@ -178,7 +179,7 @@ class Orphan:
 
     __slots__ = ("_asked", "_engine", "_keep")
 
-    def __init__(self, engine: Engine, keep: object, asked: bool) -> None:
+    def __init__(self, engine: Handle, keep: object, asked: bool) -> None:
         self._engine = engine
         self._keep = keep
         self._asked = asked

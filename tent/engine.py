@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native, buffers, loop, moving, settings
 from .batch import Batch
-from .closing import Orphan, Tail, close_at_exit, close_engine, close_in_background
+from .closing import Tail, close_at_exit, close_engine, close_in_background
 from .enums import PRIO_HIGH, Permission
-from .errors import InvalidArgumentError, NotImplementedError, PermissionDeniedError, TentError, translate
+from .errors import InvalidArgumentError, NotImplementedError, PermissionDeniedError, translate
 from .grid import Grid, shape
+from .handle import Handle
 from .moving import READ, WRITE, Hint, Local, Notify, Remote
 from .notifications import Notifications
 from .region import Memory, Region, RegionSlice
 from .segment import RemoteRegion, RemoteSlice, Segment
-from .transfer import COMPLETED, Transfer
+from .transfer import Transfer
 
 if TYPE_CHECKING:
     from .indexes import Integers
@@ -33,7 +34,7 @@ OPEN_TIMEOUT = 10.0  # seconds to reach a peer; a refused connection fails at on
 _READABLE = (Permission.GlobalReadOnly, Permission.GlobalReadWrite)
 
 
-class Engine:
+class Engine(Handle):
     """Moves bytes between own memory and that of peers. Use it in a `with` block; any thread may.
 
     `config` is a dict, JSON text or a path; further settings are keywords and win over it. Leaving the block waits for
@@ -60,8 +61,8 @@ class Engine:
         self._states = _native.bytes_at(info["page_address"], info["page_bytes"])
         self._words = _native.words_at(info["page_address"], info["page_bytes"] // 8)
         self._tail = Tail(library, self._id)
-        self._live: dict[int, weakref.ref[Transfer]] = {}
-        self._memories: dict[int, Memory] = {}
+        self._live = {}
+        self._memories = {}
         self._hub = loop.Hub(library, self._id, info["event_fd"])
         self._closed = False
         self.notifications = Notifications(weakref.proxy(self), info["note_fd"])
@@ -446,50 +447,3 @@ class Engine:
             return
         warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, source=self, stacklevel=2)
         close_in_background(self)
-
-    # For the rest of the package
-
-    def _call(self, function: str, *arguments: Any) -> Any:
-        return _native.call(getattr(self._library, function), self._id, *arguments)
-
-    def _call_long(self, function: str, *arguments: Any) -> Any:
-        return _native.call_long(getattr(self._library, function), self._id, *arguments)
-
-    def _call_json(self, function: str, *arguments: Any) -> Any:
-        return json.loads(self._call(function, *arguments))
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise _native.fork_error() if _native.forked() else _native.closed_error()
-
-    def _closed_meanwhile(self) -> bool:
-        """Whether the engine is closed; waits for a close that another thread has begun."""
-        if not self._closed:
-            return False
-        if _native.forked():
-            raise _native.fork_error()
-        if not loop.on_thread():
-            with self._closing:
-                pass
-        return True
-
-    def forked(self) -> None:
-        """Called in a forked child: cuts this engine off from Go and from the shared page."""
-        self._library = _native.FORKED
-        self._closed = True
-        self._states.release()
-        self._words.release()
-        loop.forget()
-
-    def _dropped(self, batch: int, at: int, keep: object, asked: bool) -> None:
-        """A Transfer was garbage collected, perhaps in the middle of anything: if it goes on, so does its memory."""
-        self._live.pop(batch, None)
-        if sys.is_finalizing():
-            return
-        try:
-            if self._states[at] == COMPLETED:
-                self._library.pybind_FreeBatch(self._id, batch)
-            else:
-                self._hub.watch(batch, Orphan(self, keep, asked))
-        except (ValueError, RuntimeError, TentError):
-            pass  # the engine has closed meanwhile, or this is a forked child

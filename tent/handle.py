@@ -1,0 +1,77 @@
+"""Handle: an engine as the native module knows it, by a number."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from . import _native, loop
+from .closing import Orphan
+from .errors import TentError
+from .transfer import COMPLETED
+
+if TYPE_CHECKING:
+    from .region import Memory
+    from .transfer import Transfer
+
+
+class Handle:
+    """What the rest of the package needs of an Engine: calls into Go, the shared page, and what a fork cuts off."""
+
+    _closed: bool
+    _closing: threading.Lock  # held while close() is under way
+    _library: Any
+    _id: int
+    _states: memoryview  # the shared page by bytes
+    _words: memoryview  # and by words
+    _hub: loop.Hub
+    _live: dict[int, weakref.ref[Transfer]]
+    _memories: dict[int, Memory]  # by region, until it is closed
+
+    def _call(self, function: str, *arguments: Any) -> Any:
+        return _native.call(getattr(self._library, function), self._id, *arguments)
+
+    def _call_long(self, function: str, *arguments: Any) -> Any:
+        return _native.call_long(getattr(self._library, function), self._id, *arguments)
+
+    def _call_json(self, function: str, *arguments: Any) -> Any:
+        return json.loads(self._call(function, *arguments))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _native.fork_error() if _native.forked() else _native.closed_error()
+
+    def _closed_meanwhile(self) -> bool:
+        """Whether the engine is closed; waits for a close that another thread has begun."""
+        if not self._closed:
+            return False
+        if _native.forked():
+            raise _native.fork_error()
+        if not loop.on_thread():
+            with self._closing:
+                pass
+        return True
+
+    def forked(self) -> None:
+        """Called in a forked child: cuts this engine off from Go and from the shared page."""
+        self._library = _native.FORKED
+        self._closed = True
+        self._states.release()
+        self._words.release()
+        loop.forget()
+
+    def _dropped(self, batch: int, at: int, keep: object, asked: bool) -> None:
+        """A Transfer was garbage collected, perhaps in the middle of anything: if it goes on, so does its memory."""
+        self._live.pop(batch, None)
+        if sys.is_finalizing():
+            return
+        try:
+            if self._states[at] == COMPLETED:
+                self._library.pybind_FreeBatch(self._id, batch)
+            else:
+                self._hub.watch(batch, Orphan(self, keep, asked))
+        except (ValueError, RuntimeError, TentError):
+            pass  # the engine has closed meanwhile, or this is a forked child
