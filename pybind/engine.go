@@ -142,7 +142,8 @@ func Allocate(id int64, size uint64, name, location string, permission int64) (t
 		"location": memory.Location}), nil
 }
 
-// CloseRegion ends remote access and returns when no peer can touch the bytes any more.
+// CloseRegion ends remote access and returns when no peer can touch the bytes any more. It returns 1 when the kernel still
+// may: its memory must stay where it is.
 func CloseRegion(id int64, region uint64, timeoutMs int64) (n int64, err error) {
 	defer guard(&err)
 	e, err := get(id)
@@ -151,7 +152,11 @@ func CloseRegion(id int64, region uint64, timeoutMs int64) (n int64, err error) 
 	}
 	ctx, cancel := limited(timeoutMs)
 	defer cancel()
-	return 0, e.CloseRegion(ctx, mem.RegionID(region))
+	err = e.CloseRegion(ctx, mem.RegionID(region))
+	if e.Lingers(mem.RegionID(region)) {
+		n = 1
+	}
+	return n, err
 }
 
 // FreeMemory unmaps memory of Allocate; its region is closed, nobody looks at it. It works on a closed engine too.
@@ -176,7 +181,7 @@ func FenceRegion(id int64, region uint64, peer string, timeoutMs int64) (n int64
 	return 0, e.FenceRegion(ctx, mem.RegionID(region), peer)
 }
 
-// OpenSegment opens "host:port" or "host:port/region"; "" is segment 0, our own memory.
+// OpenSegment opens "host:port", "host:port/region" or "file:///path"; "" is segment 0, our own memory.
 func OpenSegment(id int64, target string, timeoutMs int64) (segment int64, err error) {
 	defer guard(&err)
 	e, err := get(id)
@@ -186,6 +191,20 @@ func OpenSegment(id int64, target string, timeoutMs int64) (segment int64, err e
 	ctx, cancel := limited(timeoutMs)
 	defer cancel()
 	s, err := e.OpenSegment(ctx, target)
+	return int64(s), err
+}
+
+// OpenFile opens a file of this machine by its absolute path. flags: 1 create, 2 truncate, 4 read only, 8 durable.
+func OpenFile(id int64, path string, flags int64, size uint64, timeoutMs int64) (segment int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := limited(timeoutMs)
+	defer cancel()
+	s, err := e.OpenFile(ctx, path, engine.FileOptions{Create: flags&1 != 0, Truncate: flags&2 != 0, ReadOnly: flags&4 != 0,
+		Durable: flags&8 != 0, Size: size})
 	return int64(s), err
 }
 
@@ -220,10 +239,11 @@ func Segment(id int64, segment int64, refresh bool) (text string, err error) {
 	for i := range info.Regions {
 		r := &info.Regions[i]
 		regions = append(regions, map[string]any{"id": uint64(r.ID), "name": r.Name, "address": r.Addr, "size": r.Size,
-			"location": r.Location, "permission": int(r.Permission)})
+			"location": r.Location, "permission": int(r.Permission), "read_only": r.ReadOnly})
 	}
 	return toJSON(map[string]any{"address": info.Peer.Address, "name": info.Peer.Name, "machine_id": info.Peer.MachineID,
-		"incarnation": info.Peer.Incarnation, "region": info.Base, "regions": regions}), nil
+		"incarnation": info.Peer.Incarnation, "region": info.Base, "regions": regions,
+		"file": info.File}), nil
 }
 
 // CloseSegment closes a segment; closing 0 does nothing.

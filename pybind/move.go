@@ -44,7 +44,7 @@ func noteOf(has bool, nameAt, nameBytes, messageAt, messageBytes uint64) (*engin
 }
 
 // Move starts a transfer of one request, or appends it to a builder. word is op | class<<8 | hint<<16 | intent<<24 |
-// checked<<32.
+// checked<<32 | durable<<33.
 func Move(id int64, word, local, length uint64, segment int64, region, offset, deadline uint64, builder int64) (batch uint64, err error) {
 	defer guard(&err)
 	e, err := get(id)
@@ -56,7 +56,7 @@ func Move(id int64, word, local, length uint64, segment int64, region, offset, d
 		return 0, err
 	}
 	t.Checked = word>>32&1 != 0
-	r := engine.Request{Terms: t, Source: uintptr(local), Length: length,
+	r := engine.Request{Terms: t, Source: uintptr(local), Length: length, Durable: word>>33&1 != 0,
 		Remote: engine.Remote{Segment: engine.SegmentID(segment), Region: mem.RegionID(region), Offset: offset}}
 	if builder != 0 {
 		i, err := e.AddMove(engine.BuilderID(builder), &r)
@@ -72,7 +72,8 @@ func indexes(w []uint64) engine.Indexes {
 
 // Pages starts a transfer of pages from a block of 20 numbers: 0 op 1 class 2 deadline 3 hint 4 intent 5 builder 6 local
 // grid 7 remote grid 8 n 9-11 source indexes (address, item bytes | 16 if unsigned, stride) 12-14 destination indexes
-// 15-18 notification (name address and bytes, message address and bytes) 19 flags (1: there is a notification, 2: checksums).
+// 15-18 notification (name address and bytes, message address and bytes) 19 flags (1: there is a notification, 2: checksums,
+// 4: durable).
 func Pages(id int64, address uint64) (batch uint64, err error) {
 	defer guard(&err)
 	e, err := get(id)
@@ -85,7 +86,7 @@ func Pages(id int64, address uint64) (batch uint64, err error) {
 	if r.Terms, err = terms(w[0], w[1], w[2], w[3]); err != nil {
 		return 0, err
 	}
-	r.Checked = w[19]&2 != 0
+	r.Checked, r.Durable = w[19]&2 != 0, w[19]&4 != 0
 	if r.Note, err = noteOf(w[19]&1 != 0, w[15], w[16], w[17], w[18]); err != nil {
 		return 0, err
 	}
@@ -113,7 +114,7 @@ func Ranges(id int64, address uint64) (batch uint64, err error) {
 	if r.Terms, err = terms(w[0], w[1], w[2], w[3]); err != nil {
 		return 0, err
 	}
-	r.Checked = w[26]&2 != 0
+	r.Checked, r.Durable = w[26]&2 != 0, w[26]&4 != 0
 	if r.Note, err = noteOf(w[26]&1 != 0, w[22], w[23], w[24], w[25]); err != nil {
 		return 0, err
 	}
@@ -191,8 +192,9 @@ func Builder(id int64) (builder int64, err error) {
 	return int64(b), err
 }
 
-// Commit submits a builder's transfer, all or nothing.
-func Commit(id, builder int64, nameAt, nameBytes, messageAt, messageBytes uint64, hasNote bool) (batch uint64, err error) {
+// Commit submits a builder's transfer, all or nothing. With durable it ends when the files that it writes are on stable
+// storage.
+func Commit(id, builder int64, nameAt, nameBytes, messageAt, messageBytes uint64, hasNote, durable bool) (batch uint64, err error) {
 	defer guard(&err)
 	e, err := get(id)
 	if err != nil {
@@ -202,7 +204,7 @@ func Commit(id, builder int64, nameAt, nameBytes, messageAt, messageBytes uint64
 	if err != nil {
 		return 0, err
 	}
-	b, err := e.Commit(engine.BuilderID(builder), n, false)
+	b, err := e.Commit(engine.BuilderID(builder), n, durable)
 	return uint64(b), err
 }
 

@@ -23,7 +23,8 @@ class Batch:
     """Collects moves, to several peers if need be; `with engine.batch() as b: ...; b.submit()`.
 
     One thread at a time. Leaving the block without submit() discards what was collected. The common arguments hold for
-    every move; `timeout` counts from engine.batch(), or for a move that gives its own, from there.
+    every move; `timeout` counts from engine.batch(), or for a move that gives its own, from there. With durability="data"
+    it ends when every file that it writes is on stable storage, each synced once.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Batch:
         hint: Hint,
         stream: object,
         integrity: str | None,
+        durability: str | None,
     ) -> None:
         """For tent only; users call Engine.batch()."""
         self._builder = 0
@@ -46,7 +48,7 @@ class Batch:
         self._keep: list[object] = []  # the operands of every move
         self._requests = 0
         self._integrity = integrity
-        moving.word(WRITE, priority, hint, stream, integrity)
+        self._durable = bool(moving.word(WRITE, priority, hint, stream, integrity, durability) & moving.DURABLE)
         self._builder = int(engine._call("pybind_Builder"))
 
     def __len__(self) -> int:
@@ -107,7 +109,7 @@ class Batch:
         """Submits everything as one Transfer, or nothing at all. The batch is used up either way."""
         self._check_open()
         builder, self._builder = self._builder, 0
-        batch = moving.commit(self._engine, builder, self._notify)
+        batch = moving.commit(self._engine, builder, self._notify, self._durable)
         return Transfer(self._engine, batch, -1, self._keep)
 
     def _check_open(self) -> None:

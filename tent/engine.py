@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 import threading
 import warnings
@@ -13,11 +14,11 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import _native, buffers, loop, moving, settings
+from . import _native, buffers, files, loop, moving, settings
 from .batch import Batch
 from .closing import Tail, close_at_exit, close_engine, close_in_background
 from .enums import PRIO_HIGH, Permission
-from .errors import InvalidArgumentError, NotImplementedError, PermissionDeniedError, translate
+from .errors import InvalidArgumentError, PermissionDeniedError, translate
 from .grid import Grid, shape
 from .handle import Handle
 from .moving import READ, WRITE, Hint, Local, Notify, Remote
@@ -28,6 +29,8 @@ from .transfer import Transfer
 
 if TYPE_CHECKING:
     from .indexes import Integers
+
+Target = str | bytes | os.PathLike[str]
 
 OPEN_TIMEOUT = 10.0  # seconds to reach a peer; a refused connection fails at once
 
@@ -146,26 +149,42 @@ class Engine(Handle):
 
     # Peers
 
-    def open(self, target: str | bytes, *, timeout: float = OPEN_TIMEOUT) -> Segment:
-        """The segment of a peer: "host:port", "host:port/region", a blob of export(), or "" for this engine itself.
+    def open(
+        self,
+        target: Target,
+        *,
+        timeout: float = OPEN_TIMEOUT,
+        create: bool = False,
+        size: int | None = None,
+        truncate: bool = False,
+        readonly: bool = False,
+        durability: str | None = None,
+    ) -> Segment:
+        """The segment of a peer: "host:port", "host:port/region", a blob of export(), or "" for this engine itself; or a
+        file of this machine: "file:///path" (as it stands, without percent-decoding) or an os.PathLike.
 
-        Talks to the peer and fails at once if nobody is there; a blob is only looked at, its first use talks.
+        Talks to the peer and fails at once if nobody is there; a blob is only looked at, its first use talks. The other
+        keywords are for files: `create` makes one that is absent, with mode 0600, and grows it to `size`; only `truncate`
+        ever makes one smaller; `readonly` refuses to write; durability="data" is that of every transfer that writes there.
         """
         self._check_open()
+        options = files.Options(create, size, truncate, readonly, durability)
+        path = files.path_of(target)
+        if path is not None:
+            return Segment(self, files.open_file(self, path, options, timeout))
+        options.refuse(target)
         if isinstance(target, (bytes, bytearray)):
             blob = buffers.describe(bytes(target))
             return Segment(self, int(self._call("pybind_OpenBlob", blob.address, blob.size)))
         if not isinstance(target, str):
             raise InvalidArgumentError(f"target is {target!r}: an address or a blob of export() is needed")
-        if target.startswith("file:"):
-            raise NotImplementedError(f"{target!r}: files are not in this version")
         return Segment(self, int(self._call_long("pybind_OpenSegment", target, _native.milliseconds(timeout))))
 
-    async def open_async(self, target: str | bytes, *, timeout: float = OPEN_TIMEOUT) -> Segment:
-        """open() without blocking the event loop."""
+    async def open_async(self, target: Target, *, timeout: float = OPEN_TIMEOUT, **options: Any) -> Segment:
+        """open() without blocking the event loop, with the same keywords."""
         from . import aio
 
-        return await aio.in_thread(lambda: self.open(target, timeout=timeout))
+        return await aio.in_thread(lambda: self.open(target, timeout=timeout, **options))
 
     def export(self, regions: Iterable[Region | str] | None = None) -> bytes:
         """A blob for a handshake of your own: addresses, incarnation, regions (all named ones unless chosen), versions.
@@ -186,10 +205,12 @@ class Engine(Handle):
         hint: Hint = None,
         stream: object = None,
         integrity: str | None = None,
+        durability: str | None = None,
     ) -> Transfer:
         """Moves bytes from here to a peer. `timeout` ends the transfer after so many seconds; `notify` is (name, message),
-        delivered after the last byte; `hint` names a transport."""
-        return self._move(WRITE, local, remote, priority, timeout, notify, hint, stream, integrity)
+        delivered after the last byte; `hint` names a transport; durability="data" is for files: the transfer ends when
+        what it has written is on stable storage."""
+        return self._move(WRITE, local, remote, priority, timeout, notify, hint, stream, integrity, durability)
 
     def read(
         self,
@@ -220,9 +241,10 @@ class Engine(Handle):
         hint: Hint = None,
         stream: object = None,
         integrity: str | None = None,
+        durability: str | None = None,
     ) -> Transfer:
         """Moves many ranges as one transfer; offsets count from the operands' first bytes."""
-        head = moving.word(WRITE, priority, hint, stream, integrity)
+        head = moving.word(WRITE, priority, hint, stream, integrity, durability)
         return self._many(moving.ranges, head, timeout, notify, (local, local_offsets, remote, remote_offsets, lengths))
 
     def read_ranges(
@@ -258,10 +280,11 @@ class Engine(Handle):
         hint: Hint = None,
         stream: object = None,
         integrity: str | None = None,
+        durability: str | None = None,
     ) -> Transfer:
         """Moves page src[i] of each local region to page dst[i] of its counterpart, all as one transfer. Indexes are lists
         or any integer buffers, read before the call returns."""
-        head = moving.word(WRITE, priority, hint, stream, integrity)
+        head = moving.word(WRITE, priority, hint, stream, integrity, durability)
         return self._many(moving.pages, head, timeout, notify, (pages, src, remote_pages, dst, page_bytes))
 
     def read_pages(
@@ -293,9 +316,10 @@ class Engine(Handle):
         hint: Hint = None,
         stream: object = None,
         integrity: str | None = None,
+        durability: str | None = None,
     ) -> Batch:
         """Collects moves, to be submitted as one transfer: `with engine.batch() as b: b.write(...); t = b.submit()`."""
-        return Batch(self, priority, timeout, notify, hint, stream, integrity)
+        return Batch(self, priority, timeout, notify, hint, stream, integrity, durability)
 
     def notify(self, peer: Segment, name: str | bytes, message: str | bytes = b"") -> Transfer:
         """Sends a notification without data; result() returns when the peer has it."""
@@ -317,6 +341,7 @@ class Engine(Handle):
         hint: Any,
         stream: Any,
         integrity: Any,
+        durability: Any = None,
     ) -> Transfer:
         if self._closed:
             self._check_open()
@@ -324,19 +349,22 @@ class Engine(Handle):
             type(local) is RegionSlice
             and type(remote) is RemoteSlice
             and priority == 0
-            and timeout is notify is hint is stream is integrity is None
+            and timeout is notify is hint is stream is integrity is durability is None
         ):
             return self._quick(op, local, remote)
-        if priority == 0 and hint is None and stream is None and integrity is None:
+        if priority == 0 and hint is stream is integrity is durability is None:
             head = op
         else:
-            head = moving.word(op, priority, hint, stream, integrity)
+            head = moving.word(op, priority, hint, stream, integrity, durability)
         deadline = 0 if timeout is None else moving.deadline(timeout)
         if notify is None:
             batch, size, keep = moving.move(self, 0, op, local, remote, head, deadline)
         else:
             batch, size, keep = moving.with_notify(
-                self, moving.Packed(notify), lambda builder: moving.move(self, builder, op, local, remote, head, deadline)
+                self,
+                moving.Packed(notify),
+                head,
+                lambda builder: moving.move(self, builder, op, local, remote, head, deadline),
             )
         return Transfer(self, batch, size, keep)
 

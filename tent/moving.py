@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import buffers, grid, indexes
+from . import buffers, files, grid, indexes
 from .enums import TransportType
 from .errors import InvalidArgumentError, InvalidEntryError, NotImplementedError, translate
 from .region import Region, RegionSlice
@@ -30,6 +30,7 @@ Begun = tuple[int, int, tuple[object, ...]]
 
 READ, WRITE = 0, 1
 CHECKED = 1 << 32  # slices carry a checksum
+DURABLE = 1 << 33  # the transfer ends when the files that it writes are on stable storage
 
 NAME_MAX = 255
 MESSAGE_MAX = 64 << 10
@@ -37,6 +38,7 @@ MESSAGE_MAX = 64 << 10
 _TRANSPORTS = {member.name.lower(): int(member) for member in TransportType} | {
     "io_uring": int(TransportType.IOURING),
     "io-uring": int(TransportType.IOURING),
+    "buf-io": 64,  # upstream has no number for it
     "ascend": int(TransportType.AscendDirect),
     "ascend_direct": int(TransportType.AscendDirect),
     "ascenddirect": int(TransportType.AscendDirect),
@@ -59,8 +61,8 @@ def transport_number(hint: Any) -> int:
     raise InvalidArgumentError(f"hint {hint!r} names no transport", hint="known: " + ", ".join(sorted(_TRANSPORTS)))
 
 
-def word(op: int, priority: int, hint: Any, stream: Any, integrity: Any) -> int:
-    """The first word of a request: op | class << 8 | hint << 16 | checked << 32."""
+def word(op: int, priority: int, hint: Any, stream: Any, integrity: Any, durability: Any = None) -> int:
+    """The first word of a request: op | class << 8 | hint << 16 | checked << 32 | durable << 33."""
     if stream is not None:
         raise NotImplementedError("stream= is not in this version", hint="submit when the source is ready")
     if integrity not in (None, "crc32c"):
@@ -69,8 +71,10 @@ def word(op: int, priority: int, hint: Any, stream: Any, integrity: Any) -> int:
         raise InvalidArgumentError(
             f"priority is {priority!r}: it must be PRIO_HIGH (0), PRIO_MEDIUM (1) or PRIO_LOW (2)"
         )
-    checked = 0 if integrity is None else CHECKED
-    return op | int(priority) << 8 | transport_number(hint) << 16 | checked
+    flags = 0 if integrity is None else CHECKED
+    if durability is not None and files.durable(durability):
+        flags |= DURABLE
+    return op | int(priority) << 8 | transport_number(hint) << 16 | flags
 
 
 def deadline(timeout: float | None) -> int:
@@ -251,7 +255,7 @@ def _extend(arguments: array[int], *columns: indexes.Index) -> None:
 
 
 def _finish(arguments: array[int], notify: Packed | None, head: int) -> None:
-    flags = 2 if head & CHECKED else 0
+    flags = (2 if head & CHECKED else 0) | (4 if head & DURABLE else 0)
     arguments.extend((*notify.addresses, flags | 1) if notify is not None else (0, 0, 0, 0, flags))
 
 
@@ -281,13 +285,13 @@ def _encoded(text: Any) -> bytes:
     raise InvalidArgumentError(f"a notification is str or bytes, not {type(text).__name__!r}")
 
 
-def commit(engine: Engine, builder: int, notify: Packed | None) -> int:
+def commit(engine: Engine, builder: int, notify: Packed | None, durable: bool) -> int:
     """Submits what a builder holds, all or nothing."""
     addresses = notify.addresses if notify is not None else (0, 0, 0, 0)
-    return int(engine._call("pybind_Commit", builder, *addresses, notify is not None))
+    return int(engine._call("pybind_Commit", builder, *addresses, notify is not None, durable))
 
 
-def with_notify(engine: Engine, notify: Packed, add: Callable[[int], Begun]) -> Begun:
+def with_notify(engine: Engine, notify: Packed, head: int, add: Callable[[int], Begun]) -> Begun:
     """A single move with a notification: a builder of one."""
     builder = int(engine._call("pybind_Builder"))
     try:
@@ -295,4 +299,4 @@ def with_notify(engine: Engine, notify: Packed, add: Callable[[int], Begun]) -> 
     except BaseException:
         engine._call("pybind_Discard", builder)
         raise
-    return commit(engine, builder, notify), size, keep
+    return commit(engine, builder, notify, bool(head & DURABLE)), size, keep

@@ -160,9 +160,10 @@ class Region:
         for grid in list(self._grids.values()):
             grid.close()
         self._grids.clear()
-        self._engine._call_long("pybind_CloseRegion", self._id, _native.milliseconds(timeout))
+        lingers = self._engine._call_long("pybind_CloseRegion", self._id, _native.milliseconds(timeout))
         self._closed = True
-        self._engine._memories.pop(self._id, None)
+        if not lingers:  # else the kernel still has a transfer of it that ended dirty: the engine's end waits for that
+            self._engine._memories.pop(self._id, None)
 
     async def aclose(self) -> None:
         """close() without blocking the event loop."""

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native, _text
+from .enums import Permission
 from .errors import AddressNotRegisteredError, InvalidArgumentError, InvalidEntryError
 from .grid import Grid, shape
 from .region import byte_range
@@ -37,7 +38,7 @@ class RemoteSlice:
 class RemoteRegion:
     """A region of a peer, from segment["name"]. Slices count bytes."""
 
-    __slots__ = ("_grids", "_id", "address", "location", "name", "segment", "size")
+    __slots__ = ("_grids", "_id", "address", "location", "name", "readonly", "segment", "size")
 
     def __init__(self, segment: Segment, fields: dict[str, Any]) -> None:
         self._grids: dict[int, Grid] = {}
@@ -47,6 +48,7 @@ class RemoteRegion:
         self.address = int(fields["address"])
         self.size = int(fields["size"])
         self.location = str(fields["location"])
+        self.readonly = bool(fields["read_only"]) or fields["permission"] != Permission.GlobalReadWrite
 
     def __getitem__(self, key: slice) -> RemoteSlice:
         if type(key) is slice:
@@ -65,7 +67,7 @@ class RemoteRegion:
 
 class Segment:
     """What a peer offers, from Engine.open(). `segment["kv"]` is one of its regions; a segment that was opened on a
-    single region is sliced directly. Any thread may use it."""
+    single region is sliced directly, and so is a file, whose `path` is set. Any thread may use it."""
 
     def __init__(self, engine: Engine, handle: int) -> None:
         """For tent only."""
@@ -78,6 +80,8 @@ class Segment:
         self.name = ""
         self.machine_id = ""
         self.incarnation = 0
+        self.path: str | None = None
+        self._size = 0  # of a file, for repr after close()
         self._load(refresh=False)
 
     @property
@@ -95,6 +99,8 @@ class Segment:
             return self._single()[key]
         if not isinstance(key, str):
             raise InvalidArgumentError(f"segment[{key!r}]: a region's name is needed, or a slice of bytes")
+        if self.path is not None:
+            raise InvalidArgumentError(f"{self.address} is a file and has no regions", hint="slice it: file[0:4096]")
         region = self._regions.get(key) or self.refresh().get(key)
         if region is None:
             known = ", ".join(map(repr, self._regions)) or "none"
@@ -104,11 +110,23 @@ class Segment:
     def __len__(self) -> int:
         return self._single().size
 
+    @property
+    def size(self) -> int:
+        """Bytes of the single region, or of the file as it was when it was opened."""
+        return self._single().size
+
+    @property
+    def readonly(self) -> bool:
+        """Whether the single region or the file takes no WRITE."""
+        return self._single().readonly
+
     def __bool__(self) -> bool:
         return True
 
     def memory(self, address: int, size: int) -> RemoteSlice:
         """Bytes at an address of the peer; whether they are registered is checked by their owner."""
+        if self.path is not None:
+            raise InvalidArgumentError(f"{self.address} is a file and has no addresses", hint="slice it: file[0:4096]")
         if not (0 < address < 1 << 64 and 0 < size <= (1 << 64) - address):
             raise InvalidArgumentError(f"memory({address:#x}, {size}) is not a range of an address space")
         return RemoteSlice(self, 0, address, size)
@@ -138,7 +156,8 @@ class Segment:
         return bool(self._engine._call_long("pybind_Alive", self._handle, _native.milliseconds(timeout)))
 
     def close(self) -> None:
-        """Forgets the peer. What is under way goes on. Again: no effect."""
+        """Forgets the peer; what is under way to it ends with an error. What is under way to a file goes on, and its
+        descriptors are closed after that. Again: no effect."""
         if self._closed or self._engine.closed:
             return
         self._closed = True
@@ -170,6 +189,7 @@ class Segment:
         self.machine_id = fields["machine_id"]
         self.incarnation = fields["incarnation"]
         self._region = fields.get("region") or ""
+        self.path = self._region if fields["file"] else None
         known = self._regions
         regions = {}
         for region in fields["regions"] or []:
@@ -177,6 +197,8 @@ class Segment:
                 old = known.get(name)
                 regions[name] = old if old is not None and old._id == region["id"] else RemoteRegion(self, region)
         self._regions = regions
+        if self.path is not None:
+            self._size = regions[self.path].size
 
     def _check_open(self) -> None:
         if self._closed:
@@ -198,7 +220,8 @@ class Segment:
 
     def __repr__(self) -> str:
         state = " closed" if self._closed or self._engine.closed else ""
-        return f"<Segment {self.address} {len(self._regions)} regions{state}>"
+        what = f"{len(self._regions)} regions" if self.path is None else _text.size(self._size)
+        return f"<Segment {self.address} {what}{state}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Segment cannot be pickled; send engine.export() and open it in the other process")

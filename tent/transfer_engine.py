@@ -10,10 +10,10 @@ from itertools import chain, repeat
 from types import TracebackType
 from typing import Any, NoReturn
 
-from . import _native, buffers, moving
-from .engine import Engine
+from . import _native, buffers, files, moving
+from .engine import OPEN_TIMEOUT, Engine
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
-from .errors import AddressNotRegisteredError, InvalidArgumentError, NotImplementedError, transfer_error, translate
+from .errors import AddressNotRegisteredError, InvalidArgumentError, transfer_error, translate
 from .records import (
     BatchGuard,
     MemoryGuard,
@@ -84,11 +84,27 @@ class TransferEngine:
         found = buffers.describe(bytes(blob))
         return int(self.engine._call("pybind_OpenBlob", found.address, found.size))
 
-    def open_segment(self, name: str) -> int:
-        """The handle of "host:port" (offsets are addresses) or "host:port/region" (offsets count from 0); "" is this
-        engine, LOCAL_SEGMENT_ID."""
-        if name.startswith("file:"):
-            raise NotImplementedError(f"{name!r}: files are not in this version")
+    def open_segment(
+        self,
+        name: str,
+        *,
+        create: bool = False,
+        size: int | None = None,
+        truncate: bool = False,
+        readonly: bool = False,
+        durability: str | None = None,
+    ) -> int:
+        """The handle of "host:port" (offsets are addresses), "host:port/region" (offsets count from 0) or "file:///path"
+        (offsets are those of the file); "" is this engine, LOCAL_SEGMENT_ID. The keywords are those of Engine.open();
+        without any, a file that may not be written is opened for reading."""
+        options = files.Options(create, size, truncate, readonly, durability)
+        path = files.path_of(name)
+        if path is None:
+            options.refuse(name)
+        elif options.given:
+            return files.open_file(self.engine, path, options, OPEN_TIMEOUT)
+        elif "\0" in path:
+            raise InvalidArgumentError(f"{name!r} holds a zero byte")
         return int(self.engine._call_long("pybind_OpenSegment", name, 10_000))
 
     def close_segment(self, handle: int) -> None:
@@ -99,7 +115,7 @@ class TransferEngine:
         """Asks the peer what it offers."""
         fields = self.engine._call_json("pybind_Segment", _u64(handle, "handle"), True)
         found = [SegmentInfoBuffer(r["address"], r["size"], r["location"]) for r in fields["regions"] or ()]
-        return SegmentInfo(SegmentInfoType.Memory, found)
+        return SegmentInfo(SegmentInfoType.File if fields["file"] else SegmentInfoType.Memory, found)
 
     def probe_peer_alive(self, handle: int, timeout: float = 5) -> bool:
         """Asks the peer; False if it does not answer in time or is another incarnation."""

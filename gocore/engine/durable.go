@@ -6,6 +6,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -234,4 +235,19 @@ func (e *Engine) letGo() {
 		e.dropFiles(l.files)
 		return true
 	})
+}
+
+// Lingers reports whether the kernel may still use the memory of a region, although the transfers that gave it have ended,
+// dirty. Whoever owns memory that is not tent's asks before giving it up.
+func (e *Engine) Lingers(id mem.RegionID) bool {
+	e.mu.Lock()
+	defer e.let()
+	for _, l := range e.lingering {
+		for _, r := range l.regions {
+			if r.ID == id {
+				return true
+			}
+		}
+	}
+	return false
 }

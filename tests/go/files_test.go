@@ -258,6 +258,7 @@ func TestMemoryThatTheKernelKeepsStaysUsed(t *testing.T) {
 	require.Equal(t, dispatch.Canceled, sum.State)
 	require.True(t, sum.Dirty)
 	require.NoError(t, e.CloseRegion(context.Background(), id))
+	require.True(t, e.Lingers(id))
 	require.NoError(t, e.FreeMemory(id))
 	require.True(t, mapped(own), "what the kernel may still read is mapped")
 	s.network.Heal(where)

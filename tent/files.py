@@ -1,0 +1,80 @@
+"""Files as segments: what Engine.open() takes for them, and durability."""
+
+from __future__ import annotations
+
+import operator
+import os
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+from .errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from .handle import Handle
+
+SCHEME = "file://"
+
+_CREATE, _TRUNCATE, _READONLY, _DURABLE = 1, 2, 4, 8  # flags of pybind_OpenFile
+
+
+def path_of(target: Any) -> str | None:
+    """The absolute path that a target names, "file:///path" or an os.PathLike; None if it is no file."""
+    if isinstance(target, os.PathLike):
+        path = os.fspath(target)
+        if not isinstance(path, str):
+            raise InvalidArgumentError(f"{target!r}: a path of text is needed", hint="os.fsdecode() makes one of bytes")
+        return os.path.abspath(path)
+    if not isinstance(target, str) or not target.startswith("file:"):
+        return None
+    if not target.startswith(SCHEME + "/"):
+        raise InvalidArgumentError(f"{target!r} has no absolute path", hint='three slashes follow "file:"')
+    return target[len(SCHEME) :]
+
+
+def durable(durability: Any) -> bool:
+    """Whether a transfer ends only when what it writes is on stable storage."""
+    if durability not in (None, "data"):
+        raise InvalidArgumentError(
+            f"durability is {durability!r}: it must be None or \"data\"",
+            hint='None: the bytes were handed to the kernel; "data": fdatasync has returned',
+        )
+    return durability is not None
+
+
+class Options:
+    """The keywords of open() that only files take."""
+
+    __slots__ = ("flags", "given", "size")
+
+    def __init__(self, create: Any, size: Any, truncate: Any, readonly: Any, durability: Any) -> None:
+        flags = {"create": create, "truncate": truncate, "readonly": readonly}
+        for name, value in flags.items():
+            if not isinstance(value, bool):
+                raise InvalidArgumentError(f"{name} is {value!r}: it must be True or False")
+        try:
+            self.size = 0 if size is None else operator.index(size)
+        except TypeError:
+            raise InvalidArgumentError(f"size is {size!r}: it must be a number of bytes or None") from None
+        if not 0 <= self.size < 1 << 62:
+            raise InvalidArgumentError(f"size is {size}: it must be a number of bytes, at least 0")
+        synced = durable(durability)
+        self.flags = create * _CREATE | truncate * _TRUNCATE | readonly * _READONLY | synced * _DURABLE
+        named = flags | {"size": self.size, "durability": durability}
+        self.given = [name for name, value in named.items() if value]
+
+    def refuse(self, target: object) -> None:
+        """For a target that is no file."""
+        if self.given:
+            raise InvalidArgumentError(f"{self.given[0]}= is for files, and {target!r} is none", hint='"file:///path" is one')
+
+
+def open_file(engine: Handle, path: str, options: Options, timeout: float) -> int:
+    """The handle of an open file."""
+    if "\0" in path:
+        raise InvalidArgumentError(f"{path!r} holds a zero byte")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(f"{path!r} is not UTF-8") from None
+    limit = _native.milliseconds(timeout)
+    return int(engine._call_long("pybind_OpenFile", path, options.flags, options.size, limit))
