@@ -53,7 +53,7 @@ var edges = []edge{
 	{"transports/all", []string{"+vocabulary", "gocore/transport", "transports/*"}, "the registry names every transport and does nothing else"},
 	{"pybind", []string{"gocore/*", "transports/all"}, "pybind wraps the engine; a single transport is none of its business"},
 	{"pybind/*", []string{"gocore/*", "transports/all", "pybind"}, "pybind wraps the engine; a single transport is none of its business"},
-	{"tests/*", []string{"gocore/*", "transports/*"}, "tests and measurements may use everything but the binding"},
+	{"tests/*", []string{"gocore/*", "transports/*", "tests/netbed"}, "tests and measurements may use everything but the binding"},
 }
 
 // fakes are packages that tests may import wherever they are: fakes are shared, never private copies.
@@ -130,6 +130,8 @@ var thirds = []third{
 	{"github.com/go-python/gopy", []string{"pybind"}, false, "only the binding knows Python"},
 	{"github.com/stretchr/testify", nil, true, "assertions belong to tests"},
 	{"go.uber.org/goleak", nil, true, "leak checks belong to tests"},
+	{"github.com/vishvananda", nil, true, "only tests make network namespaces and cables"},
+	{"github.com/google/nftables", nil, true, "only tests lose packets on purpose"},
 }
 
 // testFolders hold code for tests that is in no _test.go file.

@@ -1,0 +1,74 @@
+package netns
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/netbed"
+)
+
+// fault is one way in which a rail breaks, and how it is mended.
+type fault struct {
+	name string
+	make func(*netbed.Rail) error
+	mend func(*netbed.Rail) error
+	side string // whom the RailDown event must blame at once; "" for faults that nobody is told of
+}
+
+func (w *world) faults() []fault {
+	return []fault{
+		{"own device down", func(r *netbed.Rail) error { return r.Down(w.A) }, func(r *netbed.Rail) error { return r.Up(w.A) }, "local"},
+		{"own cable pulled", func(r *netbed.Rail) error { return r.Unplug(w.A) }, func(r *netbed.Rail) error { return r.Plug(w.A) }, "local"},
+		{"own address removed", func(r *netbed.Rail) error { return r.Unassign(w.A) }, func(r *netbed.Rail) error { return r.Assign(w.A) }, "local"},
+		{"peer's device down", func(r *netbed.Rail) error { return r.Down(w.B) }, func(r *netbed.Rail) error { return r.Up(w.B) }, "remote"},
+		{"peer's cable pulled", func(r *netbed.Rail) error { return r.Unplug(w.B) }, func(r *netbed.Rail) error { return r.Plug(w.B) }, "remote"},
+		{"silent both ways", func(r *netbed.Rail) error { return r.Drop(netbed.Both) }, (*netbed.Rail).Heal, ""},
+		{"silent forth", func(r *netbed.Rail) error { return r.Drop(netbed.Forth) }, (*netbed.Rail).Heal, ""},
+		{"silent back", func(r *netbed.Rail) error { return r.Drop(netbed.Back) }, (*netbed.Rail).Heal, ""},
+		{"reset by the network", (*netbed.Rail).Reset, (*netbed.Rail).Heal, "path"},
+		{"connections aborted", func(r *netbed.Rail) error {
+			n, err := r.Abort(w.A)
+			if err == nil && n == 0 {
+				err = errors.New("there were none")
+			}
+			return err
+		}, (*netbed.Rail).Heal, "path"},
+	}
+}
+
+// TestARailThatBreaksUnderATransferIsNoticedByNobody breaks one rail in every way there is, in the middle of a transfer;
+// each next transfer then has the rail back.
+func TestARailThatBreaksUnderATransferIsNoticedByNobody(t *testing.T) {
+	both(t, func(t *testing.T, op transport.Op) {
+		w := newWorld(t, nil)
+		for i, f := range w.faults() {
+			t.Run(f.name, func(t *testing.T) {
+				n := i % rails
+				rail := w.Rails[n]
+				down := "rail_down " + w.railName(n)
+				before, up := len(w.events(t, down)), len(w.events(t, "rail_up "+w.railName(n)))
+				t.Cleanup(func() {
+					if t.Failed() { // the next fault is to find all rails well
+						_ = f.mend(rail)
+					}
+				})
+				out := w.moves(t, op, func() error { return f.make(rail) })
+				t.Logf("%d MiB in %v, %d attempts", out.Bytes>>20, out.Took.Round(time.Millisecond), out.Attempts)
+				if f.side != "" {
+					told := w.events(t, down)
+					require.Greater(t, len(told), before, "the rail went down before its last byte could be waited for")
+					require.Contains(t, told[before], " "+f.side+": ", "the cause names the side")
+				}
+				require.NoError(t, f.mend(rail))
+				if len(w.events(t, down)) > before {
+					await(t, "the rail is back", func() bool { return len(w.events(t, "rail_up "+w.railName(n))) > up })
+				}
+				w.awaitRails(t, rails)
+			})
+		}
+	})
+}

@@ -1,0 +1,99 @@
+package netns
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/netbed"
+)
+
+func (w *world) all(t *testing.T, f func(*netbed.Rail) error) {
+	t.Helper()
+	for _, r := range w.Rails {
+		require.NoError(t, f(r))
+	}
+}
+
+// TestAllRailsGoAndComeBack: nothing can move meanwhile, and what was under way goes on.
+func TestAllRailsGoAndComeBack(t *testing.T) {
+	both(t, func(t *testing.T, op transport.Op) {
+		w := newWorld(t, nil)
+		for _, f := range w.faults() {
+			if f.name != "silent both ways" && f.name != "own device down" && f.name != "connections aborted" {
+				continue
+			}
+			t.Run(f.name, func(t *testing.T) {
+				mend := func() { w.all(t, f.mend) }
+				t.Cleanup(func() {
+					if t.Failed() {
+						mend() // the next fault is to find all rails well
+					}
+				})
+				out := w.moves(t, op, func() error {
+					w.all(t, f.make)
+					if f.name != "connections aborted" { // these are back before one can look
+						w.stands(t)
+					}
+					mend()
+					return nil
+				})
+				t.Logf("%v", out.Took)
+				w.awaitRails(t, rails)
+			})
+		}
+	})
+}
+
+// stands waits until two looks, 20 ms apart, see the same number of bytes, so that the outage was one.
+func (w *world) stands(t *testing.T) {
+	t.Helper()
+	var last, same uint64
+	await(t, "nothing moves", func() bool {
+		var bytes uint64
+		require.NoError(t, w.near.Call("Actor.Acknowledged", netbed.Nothing{}, &bytes))
+		if bytes == last {
+			same++
+		} else {
+			last, same = bytes, 0
+		}
+		return same >= 20 // a look each millisecond
+	})
+}
+
+// TestAPartitionThatOutlastsEverythingEndsFailedAndDirty: the peer cannot be asked what has landed, so the end says so;
+// the question stays open, and while it does nothing goes to the peer. Then the network is healed, the question is
+// answered, and the same memory takes the next transfer, in which no byte of the first one turns up.
+func TestAPartitionThatOutlastsEverythingEndsFailedAndDirty(t *testing.T) {
+	w := newWorld(t, map[string]string{
+		"transports/tcp/user_timeout_ms": "400", // so that "all time-outs" is a second and not ten
+		"transfer_stall_timeout":         "1.5",
+	})
+	var before uint64
+	require.NoError(t, w.near.Call("Actor.Acknowledged", netbed.Nothing{}, &before))
+	call := w.begin(t, transport.Write)
+	w.underWay(t, call, before)
+	w.all(t, func(r *netbed.Rail) error { return r.Drop(netbed.Both) })
+	out := w.end(t, call)
+	t.Logf("%+v", out)
+	require.Equal(t, "FAILED", out.State)
+	require.True(t, out.Dirty, "nobody could ask the peer")
+	require.NotEmpty(t, w.events(t, "dirty"))
+	require.Empty(t, w.events(t, "withdrawn"))
+
+	// The second transfer, to the same memory, is submitted before the first one's question is answered.
+	second := w.begin(t, transport.Write)
+	w.all(t, (*netbed.Rail).Heal)
+	next := w.end(t, second)
+	if next.State != "COMPLETED" { // it may run out of patience while the rails come back; it must not be half there
+		require.Equal(t, "FAILED", next.State)
+		w.awaitRails(t, rails)
+		next = w.end(t, w.begin(t, transport.Write))
+	}
+	require.Equal(t, "COMPLETED", next.State, next.Error)
+	require.NotEmpty(t, w.events(t, "withdrawn"), "the question of the first transfer was answered")
+	w.check(t, transport.Write)
+	w.awaitRails(t, rails)
+	w.moves(t, transport.Write, func() error { return nil })
+}

@@ -1,0 +1,239 @@
+package netbed
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/config"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/all"
+)
+
+// Nothing is net/rpc's empty argument or result.
+type Nothing struct{}
+
+// Actor is an engine with one region in a child process; its exported methods are called by the parent (Child.Call). The
+// region lies between two guard bands. Calls run side by side; Open comes first and Close last.
+type Actor struct {
+	Engine  *engine.Engine
+	Segment engine.SegmentID // of the peer's region, after Connect
+	Memory  []byte           // the region's bytes
+
+	whole  []byte // with the guard bands
+	mu     sync.Mutex
+	events []string
+	moves  map[dispatch.BatchID]bool
+	ended  uint64 // bytes of moves that have ended
+}
+
+const (
+	guardBytes = 64 << 10
+	guardByte  = 0xa5
+	regionName = "kv"
+)
+
+// OpenArgs describe an engine and its region.
+type OpenArgs struct {
+	Settings map[string]string // JSON of each value, by key
+	Bytes    int
+}
+
+// Settings that put an engine of the bed on a host's rails. Only tcp takes part: the hosts share a machine, and what goes
+// through shared memory crosses no rail.
+func (h *Host) Settings() map[string]string {
+	list, _ := json.Marshal(h.Addresses) // strings cannot fail
+	address, _ := json.Marshal(h.Addresses[0])
+	return map[string]string{"transports/tcp/addresses": string(list), "rpc_server_hostname": string(address),
+		"transports/shm/enable": "false"}
+}
+
+// Open starts the engine and returns its address.
+func (a *Actor) Open(args OpenArgs, address *string) error {
+	settings := map[string]any{}
+	for key, text := range args.Settings {
+		var value any
+		if err := json.Unmarshal([]byte(text), &value); err != nil {
+			return fmt.Errorf("setting %s: %w", key, err)
+		}
+		settings[key] = value
+	}
+	c, err := config.Load(config.Options{Built: all.Names()}, settings)
+	if err != nil {
+		return err
+	}
+	var plugs []engine.Plug
+	for _, entry := range all.Entries() {
+		plugs = append(plugs, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(c)})
+	}
+	if a.Engine, err = engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs}); err != nil {
+		return err
+	}
+	if a.whole, err = unix.Mmap(-1, 0, args.Bytes+2*guardBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
+		return err
+	}
+	for i := range a.whole {
+		a.whole[i] = guardByte
+	}
+	a.Memory = a.whole[guardBytes : guardBytes+args.Bytes]
+	a.moves = map[dispatch.BatchID]bool{}
+	_, err = a.Engine.Register(engine.Memory{Addr: addressOf(a.Memory), Size: uint64(args.Bytes), Name: regionName,
+		Location: mem.Wildcard, Permission: mem.GlobalReadWrite})
+	*address = a.Engine.Address()
+	return err
+}
+
+// Connect opens the region of another actor's engine.
+func (a *Actor) Connect(address string, _ *Nothing) (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	a.Segment, err = a.Engine.OpenSegment(ctx, address+"/"+regionName)
+	return err
+}
+
+// The byte oracle: the 8 bytes at 8*i depend on i and the seed, so what is shifted, lost, repeated or taken from another
+// transfer shows.
+func word(i, seed uint64) uint64 {
+	x := (i+1)*0x9e3779b97f4a7c15 ^ seed*0xbf58476d1ce4e5b9
+	return x ^ x>>31
+}
+
+// Fill writes the pattern of a seed into the region.
+func (a *Actor) Fill(seed uint64, _ *Nothing) error {
+	for i := 0; i+8 <= len(a.Memory); i += 8 {
+		binary.LittleEndian.PutUint64(a.Memory[i:], word(uint64(i)/8, seed))
+	}
+	return nil
+}
+
+// Check reports the first byte of the region that is not the seed's pattern, or of the guard bands that was touched.
+func (a *Actor) Check(seed uint64, _ *Nothing) error {
+	for i, b := range a.whole {
+		if inside := i - guardBytes; (inside < 0 || inside >= len(a.Memory)) && b != guardByte {
+			return fmt.Errorf("guard band touched at offset %d of %d", inside, len(a.Memory))
+		}
+	}
+	for i := 0; i+8 <= len(a.Memory); i += 8 {
+		if have, want := binary.LittleEndian.Uint64(a.Memory[i:]), word(uint64(i)/8, seed); have != want {
+			return fmt.Errorf("wrong bytes at offset %d: %#x instead of %#x", i, have, want)
+		}
+	}
+	return nil
+}
+
+// MoveArgs is one request between the same place of both regions; no Bytes means the whole region.
+type MoveArgs struct {
+	Op       transport.Op
+	Class    uint8
+	Offset   uint64
+	Bytes    uint64
+	Deadline time.Duration // from now, 0 for none
+}
+
+// Outcome is the end of a move.
+type Outcome struct {
+	State    string
+	Dirty    bool
+	Bytes    uint64
+	Attempts uint32
+	Error    string
+	Took     time.Duration
+}
+
+// Move carries out a request and returns its end.
+func (a *Actor) Move(args MoveArgs, out *Outcome) error {
+	if args.Bytes == 0 {
+		args.Bytes = uint64(len(a.Memory))
+	}
+	r := engine.Request{Source: addressOf(a.Memory[args.Offset:]), Length: args.Bytes,
+		Remote: engine.Remote{Segment: a.Segment, Offset: args.Offset}}
+	r.Op, r.Class = args.Op, args.Class
+	begin := clock.Now()
+	if args.Deadline > 0 {
+		r.Deadline = begin.Add(args.Deadline)
+	}
+	id, err := a.Engine.Move(&r)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.moves[id] = true
+	a.mu.Unlock()
+	if !a.Engine.Wait(id, Patience).Terminal() {
+		return errors.New("the move has no end")
+	}
+	sum, err := a.Engine.Summary(id)
+	if err != nil {
+		return err
+	}
+	*out = Outcome{State: sum.State.String(), Dirty: sum.Dirty, Bytes: sum.Bytes, Attempts: sum.Attempts, Took: clock.Now().Sub(begin)}
+	if sum.Err != nil {
+		out.Error = sum.Err.Error()
+	}
+	a.mu.Lock()
+	delete(a.moves, id)
+	a.ended += sum.Bytes
+	a.mu.Unlock()
+	return a.Engine.FreeBatch(id)
+}
+
+// Acknowledged counts the bytes of all moves until now.
+func (a *Actor) Acknowledged(_ Nothing, bytes *uint64) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	*bytes = a.ended
+	for id := range a.moves {
+		if sum, err := a.Engine.Summary(id); err == nil {
+			*bytes += sum.Bytes
+		}
+	}
+	return nil
+}
+
+// Events returns everything that has happened, one line an event.
+func (a *Actor) Events(_ Nothing, lines *[]string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, e := range a.Engine.Events(1 << 16) {
+		line := fmt.Sprintf("%v %s", e.Kind, e.Rail)
+		if e.Err != nil {
+			line += " " + e.Err.Side.String() + ": " + e.Err.Error()
+		}
+		a.events = append(a.events, line)
+	}
+	*lines = a.events
+	return nil
+}
+
+// Metrics returns the engine's.
+func (a *Actor) Metrics(_ Nothing, m *map[string]float64) error {
+	*m = a.Engine.Metrics()
+	return nil
+}
+
+// Close ends the engine and says what it could not take back.
+func (a *Actor) Close(_ Nothing, held *[]string) error {
+	*held = a.Engine.Close(Patience, true)
+	return a.Engine.Forget()
+}
+
+// Alive asks the peer over the control plane whether it is there.
+func (a *Actor) Alive(_ Nothing, _ *Nothing) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	alive, err := a.Engine.Alive(ctx, a.Segment)
+	if err == nil && !alive {
+		err = errors.New("the peer does not answer")
+	}
+	return err
+}

@@ -1,0 +1,122 @@
+package netbed
+
+import (
+	"fmt"
+	"net"
+	"net/rpc"
+	"os"
+	"os/exec"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// childEnv makes a program that uses the bed a child; its main function calls RunChild first.
+const childEnv = "TENT_NETBED_CHILD"
+
+// childSocket is the descriptor over which a child is driven.
+const childSocket = 3
+
+// Patience bounds every call to a child; what takes longer hangs.
+const Patience = 30 * time.Second
+
+// RunChild reports false in an ordinary process. In a child it serves the methods of the receivers (net/rpc's rules, the
+// type's name is the service) until the parent goes away, and returns true.
+func RunChild(receivers ...any) bool {
+	if os.Getenv(childEnv) == "" {
+		return false
+	}
+	file := os.NewFile(childSocket, "parent")
+	parent, err := net.FileConn(file)
+	if err == nil {
+		err = file.Close()
+	}
+	server := rpc.NewServer()
+	for _, r := range receivers {
+		if err == nil {
+			err = server.Register(r)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "netbed: child:", err)
+		os.Exit(1)
+	}
+	server.ServeConn(parent)
+	return true
+}
+
+// Child is another process of this program, in one of the hosts. Any goroutine may call it.
+type Child struct {
+	command *exec.Cmd
+	client  *rpc.Client
+}
+
+// Start runs this program again as a child in the host.
+func (h *Host) Start() (*Child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "child"), os.NewFile(uintptr(pair[1]), "parent")
+	defer func() { _, _ = ours.Close(), theirs.Close() }()
+	c := &Child{command: exec.Command(self)}
+	c.command.Env = append(os.Environ(), childEnv+"=1")
+	c.command.ExtraFiles = []*os.File{theirs}
+	c.command.Stdout, c.command.Stderr = os.Stderr, os.Stderr
+	if err := h.net.within(c.command.Start); err != nil { // a child is born into the namespace of its parent's thread
+		return nil, err
+	}
+	connection, err := net.FileConn(ours)
+	if err != nil {
+		_ = c.command.Process.Kill()
+		_ = c.command.Wait()
+		return nil, err
+	}
+	c.client = rpc.NewClient(connection)
+	return c, nil
+}
+
+// Call calls a method of the child ("Actor.Fill") and waits.
+func (c *Child) Call(method string, arg, result any) error {
+	return c.await(c.Begin(method, arg, result), Patience)
+}
+
+// Begin calls a method and does not wait; End does.
+func (c *Child) Begin(method string, arg, result any) *rpc.Call {
+	return c.client.Go(method, arg, result, make(chan *rpc.Call, 1))
+}
+
+// End waits for a call that was begun.
+func (c *Child) End(call *rpc.Call) error { return c.await(call, Patience) }
+
+func (c *Child) await(call *rpc.Call, limit time.Duration) error {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-call.Done:
+		if call.Error != nil {
+			return fmt.Errorf("%s: %w", call.ServiceMethod, call.Error)
+		}
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("%s: no answer within %v", call.ServiceMethod, limit)
+	}
+}
+
+// Pid of the child.
+func (c *Child) Pid() int { return c.command.Process.Pid }
+
+// Close ends the child and says when it did not end by itself, in order.
+func (c *Child) Close() error {
+	_ = c.client.Close() // the child sees the end of its input
+	late := time.AfterFunc(Patience, func() { _ = c.command.Process.Kill() })
+	err := c.command.Wait()
+	if !late.Stop() {
+		return fmt.Errorf("child did not end within %v", Patience)
+	}
+	return err
+}

@@ -1,0 +1,128 @@
+package netbed
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Rail is the way between one address of A and one of B. Its faults are there when the call returns.
+type Rail struct {
+	bed   *Bed
+	index int
+}
+
+// Direction in which packets are lost.
+type Direction uint8
+
+// Directions: from A to B, from B to A, or either.
+const (
+	Forth Direction = 1 << iota
+	Back
+	Both = Forth | Back
+)
+
+// port is the switch's end of a host's cable.
+func (r *Rail) port(h *Host) string { return fmt.Sprintf("p%d%s", r.index, h.side) }
+
+func (r *Rail) device() string { return fmt.Sprintf("e%d", r.index) }
+
+// ports are those where packets of a direction come in.
+func (r *Rail) ports(d Direction) (list []string) {
+	if d&Forth != 0 {
+		list = append(list, r.port(r.bed.A))
+	}
+	if d&Back != 0 {
+		list = append(list, r.port(r.bed.B))
+	}
+	return list
+}
+
+// Drop loses all packets of a direction. Nobody is told.
+func (r *Rail) Drop(d Direction) error { return r.filter(d, dropAll) }
+
+// Lose loses that share of the packets in both directions, at random.
+func (r *Rail) Lose(share float64) error { return r.filter(Both, dropShare(share)) }
+
+// Reset answers every TCP packet by a reset, until Heal.
+func (r *Rail) Reset() error { return r.filter(Both, resetTCP) }
+
+// Heal ends Drop, Lose and Reset.
+func (r *Rail) Heal() error { return r.bed.net.unfilter(r.ports(Both)) }
+
+func (r *Rail) filter(d Direction, rule rule) error {
+	return errors.Join(r.Heal(), r.bed.net.filter(r.ports(d), rule))
+}
+
+// depth is how long packets wait in the switch's queue at most when a rail is limited.
+const depth = 5 * time.Millisecond
+
+// Limit bounds the rate of both directions, in bytes/s; 0 takes the bound away.
+func (r *Rail) Limit(rate uint64) error {
+	for _, port := range r.ports(Both) {
+		link, err := r.bed.net.LinkByName(port)
+		if err != nil {
+			return err
+		}
+		attrs := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
+		if rate == 0 {
+			err = r.bed.net.QdiscDel(&netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: "tbf"})
+		} else {
+			const burst = 128 << 10 // two of the kernel's large packets
+			limit := max(uint32(float64(rate)*depth.Seconds()), burst) + burst
+			err = r.bed.net.QdiscReplace(&netlink.Tbf{QdiscAttrs: attrs, Rate: rate, Limit: limit, Buffer: netlink.Xmittime(rate, burst)})
+		}
+		if err != nil {
+			return fmt.Errorf("limit of %s: %w", port, err)
+		}
+	}
+	return nil
+}
+
+// Unplug pulls a host's cable: its interface loses the carrier, the other host sees nothing.
+func (r *Rail) Unplug(h *Host) error { return r.bed.net.down(r.port(h)) }
+
+// Plug ends Unplug.
+func (r *Rail) Plug(h *Host) error { return r.bed.net.up(r.port(h)) }
+
+// Down sets a host's own interface down.
+func (r *Rail) Down(h *Host) error { return h.net.down(r.device()) }
+
+// Up ends Down.
+func (r *Rail) Up(h *Host) error { return h.net.up(r.device()) }
+
+// Unassign takes a host's address of the rail away.
+func (r *Rail) Unassign(h *Host) error { return h.net.address(r.device(), h.Addresses[r.index], false) }
+
+// Assign ends Unassign.
+func (r *Rail) Assign(h *Host) error { return h.net.address(r.device(), h.Addresses[r.index], true) }
+
+// Abort ends all established TCP connections of the rail at one host, as an administrator can: it gets ECONNABORTED, its
+// peer a reset. It returns how many there were.
+func (r *Rail) Abort(h *Host) (n int, err error) {
+	own := net.ParseIP(h.Addresses[r.index])
+	err = h.net.within(func() error {
+		sockets, err := netlink.SocketDiagTCP(unix.AF_INET)
+		if err != nil {
+			return err
+		}
+		for _, s := range sockets {
+			const established = 1
+			if s.State != established || !s.ID.Source.Equal(own) {
+				continue
+			}
+			local := &net.TCPAddr{IP: s.ID.Source, Port: int(s.ID.SourcePort)}
+			remote := &net.TCPAddr{IP: s.ID.Destination, Port: int(s.ID.DestinationPort)}
+			if err := netlink.SocketDestroy(local, remote); err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
+			n++
+		}
+		return nil
+	})
+	return n, err
+}
