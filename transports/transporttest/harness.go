@@ -25,6 +25,8 @@ type Harness struct {
 	Patience time.Duration
 	// Local and Remote are the memories of the operands. [memory of the host]
 	Local, Remote *Device
+	// Pool is where operands in memory of the host come from. [anonymous memory]
+	Pool Pool
 
 	// Hold makes a node's process stand still, as SIGSTOP does, until release is called: nothing arrives there, nothing
 	// leaves. nil: cannot be done here.

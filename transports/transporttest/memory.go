@@ -26,23 +26,45 @@ type Memory struct {
 	Size   uint64
 	device *Device
 	around []byte // of host memory: band, region, band
+	fd     int    // of the file behind host memory, -1 if there is none
+	at     uint64 // of the region in that file
 	undo   func()
+}
+
+// Pool gives host memory for operands: whole zeroed pages of a mapped file, which nobody gets again in the same test.
+type Pool func(t testing.TB, size int) (pages []byte, fd int, offset uint64)
+
+// anonymous is the pool of memory that no file is behind.
+func anonymous(t testing.TB, size int) []byte {
+	raw, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	require.NoError(t, err)
+	return raw
 }
 
 // NewMemory maps a region of the given size at an address that is a multiple of alignment and, where that is 1, odd.
 // Free unmaps it.
 func NewMemory(t testing.TB, size int, alignment uint64) *Memory {
+	return newMemory(t, size, alignment, nil)
+}
+
+func newMemory(t testing.TB, size int, alignment uint64, pool Pool) *Memory {
 	page := unix.Getpagesize()
 	inner := (size + 2*band + page) / page * page
-	raw, err := unix.Mmap(-1, 0, inner+2*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	require.NoError(t, err)
+	var raw []byte
+	fd, offset, undo := -1, uint64(0), func() {}
+	if pool != nil {
+		raw, fd, offset = pool(t, inner+2*page)
+	} else {
+		raw = anonymous(t, inner+2*page)
+		undo = func() { _ = unix.Munmap(raw) }
+	}
 	require.NoError(t, unix.Mprotect(raw[:page], unix.PROT_NONE))
 	require.NoError(t, unix.Mprotect(raw[page+inner:], unix.PROT_NONE))
 	start := page
 	if alignment == 1 {
 		start++
 	}
-	m := &Memory{Size: uint64(size), around: raw[start : start+size+2*band], undo: func() { _ = unix.Munmap(raw) }}
+	m := &Memory{Size: uint64(size), around: raw[start : start+size+2*band], fd: fd, at: offset + uint64(start+band), undo: undo}
 	m.Addr = address(raw) + uintptr(start+band)
 	Pattern(m.around[:band], bandTag, 0)
 	Pattern(m.around[band+size:], bandTag, band)
@@ -51,7 +73,7 @@ func NewMemory(t testing.TB, size int, alignment uint64) *Memory {
 
 // newDeviceMemory is a region of a device; it has no guard bands.
 func newDeviceMemory(t *testing.T, size int, d *Device) *Memory {
-	return &Memory{Addr: d.Allocate(t, size), Size: uint64(size), device: d, undo: func() {}}
+	return &Memory{Addr: d.Allocate(t, size), Size: uint64(size), device: d, fd: -1, undo: func() {}}
 }
 
 // Free gives the memory back; only after every transport that knows it has closed.

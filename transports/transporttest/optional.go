@@ -249,7 +249,7 @@ func testAllocator(t *testing.T, h Harness) {
 	allocator := must[transport.Allocator](p.b.Transport)
 	region, err := allocator.Allocate(1<<20, "cpu:0")
 	require.NoError(t, err)
-	own := &Operand{Memory: &Memory{Addr: region.Addr, Size: region.Size, device: hostDevice}, Node: p.b}
+	own := &Operand{Memory: &Memory{Addr: region.Addr, Size: region.Size, device: hostDevice, fd: -1}, Node: p.b}
 	whole := make([]byte, region.Size)
 	own.Load(whole, 0)
 	require.Equal(t, make([]byte, region.Size), whole)

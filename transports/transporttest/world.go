@@ -235,7 +235,7 @@ func (w *World) memory(size int, alignment uint64, d *Device) *Memory {
 	if d != nil {
 		m = newDeviceMemory(w.t, size, d)
 	} else {
-		m = NewMemory(w.t, size, alignment)
+		m = newMemory(w.t, size, alignment, w.h.Pool)
 	}
 	w.mu.Lock()
 	w.memories = append(w.memories, m)
@@ -249,5 +249,5 @@ func (m *Memory) region(id uint64, permission mem.Permission) mem.Region {
 	if m.device != nil {
 		location = m.device.Location
 	}
-	return mem.Region{ID: mem.RegionID(id), Addr: m.Addr, Size: m.Size, Kind: m.Kind(), Location: location, Permission: permission, Fd: -1}
+	return mem.Region{ID: mem.RegionID(id), Addr: m.Addr, Size: m.Size, Kind: m.Kind(), Location: location, Permission: permission, Fd: m.fd, FdOffset: m.at}
 }

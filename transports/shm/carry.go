@@ -1,0 +1,235 @@
+package shm
+
+import (
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/shm/hazard"
+	"github.com/tent-engine/tent/transports/shm/vm"
+)
+
+// carryOut copies a bite. All of its slices are of one link, region and direction and were accepted under one permit.
+func (t *Transport) carryOut(c *copier) {
+	b := &c.bite
+	first := &t.queue.entries[b.entries[0]]
+	l, from, able := first.link, first.from, false
+	for k, i := range b.entries[:b.n] {
+		c.failed[k] = t.check(t.queue.entries[i].slice, from)
+		able = able || c.failed[k] == nil
+	}
+	if !able {
+		return
+	}
+	slot := l.view.Enter(from.name, first.permit, c.hint)
+	for slot == hazard.Busy { // callers have all of them, for a piece at most
+		runtime.Gosched()
+		slot = l.view.Enter(from.name, first.permit, c.hint)
+	}
+	if slot == hazard.Revoked {
+		for k := range b.n {
+			if c.failed[k] == nil {
+				c.failed[k] = revoked(l)
+			}
+		}
+		return
+	}
+	if from.base != 0 {
+		t.near(c, from)
+	} else {
+		t.far(c, l, from)
+	}
+	l.view.Leave(slot)
+}
+
+// check tells why a slice must not be carried out, nil if it may.
+func (t *Transport) check(s *transport.Slice, from *imported) *errs.Error {
+	switch code := t.regions.local(s); {
+	case code != errs.OK:
+		return errs.New(code, "shm", "the local range is not in the region with key %#x, or may not be written", uint64(s.LocalKey)).WithScope(errs.ScopeSlice, errs.SideLocal)
+	case from == nil:
+		return errs.New(errs.AddressNotRegistered, "shm", "no region was imported with key %#x", uint64(s.RemoteKey)).WithScope(errs.ScopeSlice, errs.SideRemote)
+	case !from.allows(s.Op):
+		return errs.New(errs.PermissionDenied, "shm", "the region may not be the remote end of a %s", s.Op).WithScope(errs.ScopeSlice, errs.SideRemote)
+	case !from.holds(s):
+		return errs.New(errs.InvalidArgument, "shm", "%d bytes at %d are outside the region of %d", s.Length, s.Remote, from.size).WithScope(errs.ScopeSlice, errs.SideRemote)
+	case from.base == 0 && from.remote == 0:
+		return from.why
+	}
+	return nil
+}
+
+func (r *imported) allows(op transport.Op) bool {
+	if op == transport.Write {
+		return r.writes
+	}
+	return r.reads
+}
+
+// holds reports whether the remote range, or each piece of it, is inside the region.
+func (r *imported) holds(s *transport.Slice) bool {
+	p := s.Pieces
+	if p == nil {
+		return mem.Contains(r.size, s.Remote, s.Length)
+	}
+	for i := range s.Length / p.Bytes {
+		if at := s.Remote + p.RemoteAt[uint64(s.First)+i]; at < s.Remote || !mem.Contains(r.size, at, p.Bytes) {
+			return false
+		}
+	}
+	return true
+}
+
+// ranges walks over the parts of a slice, or of a piece of it.
+type ranges struct {
+	s      *transport.Slice
+	left   uint64
+	index  uint64 // of the part, where there are many
+	within uint64 // its bytes before
+}
+
+func rangesOf(s *transport.Slice, from, bytes uint64) ranges {
+	r := ranges{s: s, left: bytes, within: from}
+	if p := s.Pieces; p != nil {
+		r.index, r.within = uint64(s.First)+from/p.Bytes, from%p.Bytes
+	}
+	return r
+}
+
+// next returns the next range, with 0 bytes after the last.
+func (r *ranges) next() (local uintptr, remote, bytes uint64) {
+	p := r.s.Pieces
+	if p == nil {
+		bytes, r.left = r.left, 0
+		return r.s.Local + uintptr(r.within), r.s.Remote + r.within, bytes
+	}
+	bytes = min(p.Bytes-r.within, r.left)
+	if bytes == 0 {
+		return 0, 0, 0
+	}
+	local, remote = r.s.Local+uintptr(p.LocalAt[r.index]+r.within), r.s.Remote+p.RemoteAt[r.index]+r.within
+	r.left -= bytes
+	r.index, r.within = r.index+1, 0
+	return local, remote, bytes
+}
+
+// part returns the bytes of slice k of a bite and where they begin in it.
+func (b *bite) part(k int, s *transport.Slice) (from, bytes uint64) {
+	if k == 0 {
+		return b.from, min(b.bytes, s.Length-b.from)
+	}
+	return 0, s.Length
+}
+
+// near copies between two ranges of our own address space.
+func (t *Transport) near(c *copier, from *imported) {
+	total := uint64(t.queue.queued.Load()) + c.bite.bytes
+	for k, i := range c.bite.entries[:c.bite.n] {
+		if c.failed[k] != nil {
+			continue
+		}
+		s := t.queue.entries[i].slice
+		begin, bytes := c.bite.part(k, s)
+		if side, ok := copyRanges(rangesOf(s, begin, bytes), from.base, s.Op == transport.Write, total); !ok {
+			c.failed[k] = vm.Error("shm", unix.EFAULT, side)
+		}
+	}
+}
+
+// far lets the kernel copy between our address space and the peer's: a bite is one call. When memory that a call names is
+// not there, each slice is tried by itself, so that only the guilty one fails.
+func (t *Transport) far(c *copier, l *link, from *imported) {
+	errno := t.farSlices(c, l, from, 0, c.bite.n)
+	if errno == 0 {
+		return
+	}
+	for k := range c.bite.n {
+		if c.failed[k] != nil {
+			continue
+		}
+		if errno == unix.EFAULT {
+			t.farSlices(c, l, from, k, k+1)
+		} else {
+			c.failed[k] = l.kernelSays(errno)
+		}
+	}
+}
+
+// farSlices moves some slices of a bite. A single one that fails by its memory is told so.
+func (t *Transport) farSlices(c *copier, l *link, from *imported, first, end int) unix.Errno {
+	write := false
+	for k := first; k < end; k++ {
+		if c.failed[k] != nil {
+			continue
+		}
+		s := t.queue.entries[c.bite.entries[k]].slice
+		write = s.Op == transport.Write
+		begin, bytes := c.bite.part(k, s)
+		r := rangesOf(s, begin, bytes)
+		for local, remote, n := r.next(); n > 0; local, remote, n = r.next() {
+			c.vector.Add(local, from.remote+uintptr(remote), n) // all of it: a bite has no more ranges and bytes than a call
+		}
+	}
+	done, errno := c.move(l.process.PID(), write)
+	if errno == unix.EFAULT && end == first+1 {
+		s := t.queue.entries[c.bite.entries[first]].slice
+		begin, _ := c.bite.part(first, s)
+		c.failed[first] = blame(l.process.PID(), s, begin+done, from)
+	}
+	return errno
+}
+
+func (c *copier) move(pid int, write bool) (uint64, unix.Errno) {
+	if write {
+		return c.vector.Write(pid)
+	}
+	return c.vector.Read(pid)
+}
+
+// blame makes the error of a slice whose byte at could not be moved.
+func blame(pid int, s *transport.Slice, at uint64, from *imported) *errs.Error {
+	r := rangesOf(s, at, 1)
+	local, remote, _ := r.next()
+	return vm.Error("shm", unix.EFAULT, vm.Blame(pid, s.Op == transport.Write, local, from.remote+uintptr(remote)))
+}
+
+// kernelSays makes the error of a call that failed for a reason other than memory. What the kernel refuses here, another
+// transport may carry: the code is not a permanent one.
+func (l *link) kernelSays(errno unix.Errno) *errs.Error {
+	switch errno {
+	case unix.ESRCH:
+		e := peerEnded(l)
+		l.die(e)
+		return e
+	case unix.EPERM, unix.EACCES:
+		return errs.New(errs.PeerUnreachable, "shm", "the kernel does not let us touch the peer's own memory any more").
+			WithScope(errs.ScopeLink, errs.SidePath).WithPeer(l.peer.Address, Name, "")
+	}
+	return vm.Error("shm", errno, errs.SideUnknown)
+}
+
+// revoked is what a slice gets that its region's owner has cut off.
+func revoked(l *link) *errs.Error {
+	if cause := l.gone.Load(); cause != nil {
+		return cause
+	}
+	return errs.New(errs.AddressNotRegistered, "shm", "the region was closed or fenced by its owner").
+		WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(l.peer.Address, Name, "")
+}
+
+// copyRanges copies ranges between our memory and memory of a peer that begins at base here. When memory is not there, it
+// says whose.
+func copyRanges(r ranges, base uintptr, write bool, total uint64) (side errs.Side, ok bool) {
+	for local, remote, n := r.next(); n > 0; local, remote, n = r.next() {
+		near, far := mem.Bytes(local, int(n)), mem.Bytes(base+uintptr(remote), int(n))
+		if write {
+			copy(far, near)
+		} else {
+			copy(near, far)
+		}
+	}
+	return errs.SideUnknown, true
+}

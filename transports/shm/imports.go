@@ -1,0 +1,254 @@
+package shm
+
+import (
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/shm/hazard"
+)
+
+// imported is a peer's region on a link. It is immutable but for idle; what changes is replaced in the link's table.
+type imported struct {
+	name   hazard.Region
+	size   uint64
+	reads  bool    // we may
+	writes bool    // we may
+	base   uintptr // of its first byte in our own address space, 0 if it is not there
+	remote uintptr // of its first byte in the peer's, if base is 0 and the kernel moves bytes between the two
+	on     *mapping
+	told   described
+	why    *errs.Error // neither base nor remote: why not
+	idle   bool        // the last sweep found it revoked; the link's goroutine's
+}
+
+// mapped names a mapping: a file of the peer, as far as we may touch it.
+type mapped struct {
+	dev, ino uint64
+	writable bool
+}
+
+// mapping is a file of the peer in our address space, whole, for all regions in it.
+type mapping struct {
+	key   mapped
+	addr  uintptr
+	size  uintptr
+	users int // imports; under link.mu
+}
+
+// span is a range of a mapping.
+type span struct{ addr, size uintptr }
+
+// find returns the import of a key, nil if there is none. Hot: no lock, no map.
+func (l *link) find(key transport.RemoteKey) *imported {
+	table := *l.imports.Load()
+	if i := uint64(key) - 1; i < uint64(len(table)) {
+		return table[i]
+	}
+	return nil
+}
+
+// Import makes a peer's region usable: mapped where it can be, without touching its pages (the link's goroutine does that
+// later), else reached through the kernel. It waits for the greeting to end, at most its limit, so that the error can say
+// why a region cannot be reached, and the region's plan goes elsewhere.
+func (t *Transport) Import(number transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
+	l := t.linkAt(number)
+	if l == nil {
+		return 0, errs.New(errs.Stale, "shm.import", "link %d has ended", number)
+	}
+	told, err := readDescriptor(d, l.peer.Incarnation)
+	if err == nil && told.allows == mem.LocalReadWrite && !l.peer.Self {
+		err = errs.New(errs.PermissionDenied, "shm.import", "its owner offers the region to nobody")
+	}
+	if err != nil {
+		return 0, err.WithPeer(l.peer.Address, Name, "")
+	}
+	limit := time.NewTimer(greetLimit)
+	defer limit.Stop()
+	select {
+	case <-l.greeted:
+	case <-limit.C:
+	}
+	if cause := l.gone.Load(); cause != nil {
+		return 0, cause
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if key, known := l.byName[told.name]; known {
+		return key, nil
+	}
+	r := l.resolveLocked(told)
+	if r.why != nil && l.met {
+		return 0, r.why
+	}
+	table := append(*l.imports.Load(), r) // room beyond the length is seen by nobody who holds the old slice
+	l.imports.Store(&table)
+	key := transport.RemoteKey(len(table))
+	l.byName[told.name] = key
+	return key, nil
+}
+
+// resolveLocked finds the way to a region.
+func (l *link) resolveLocked(d described) *imported {
+	r := &imported{name: d.name, size: d.size, told: d}
+	r.reads = l.peer.Self || d.allows.Allows(false)
+	r.writes = (l.peer.Self || d.allows.Allows(true)) && !d.fixed
+	same := l.met && l.who.nonce == l.t.me.nonce
+	switch reach := l.t.settings.reach; {
+	case !l.met:
+		r.why = errs.New(errs.PeerUnreachable, "shm.import", "the peer has not answered our greeting yet").WithScope(errs.ScopeLink, errs.SidePath)
+	case same && reach == reachAll:
+		r.base = uintptr(d.addr)
+	case d.shared && reach != reachForeign && l.mapLocked(r) == nil:
+	case l.foreign == nil:
+		r.remote = uintptr(d.addr)
+	default:
+		r.why = l.foreign
+	}
+	return r
+}
+
+// mapLocked maps the file that holds the region and sets its base.
+func (l *link) mapLocked(r *imported) error {
+	d := &r.told
+	key := mapped{d.file.dev, d.file.ino, r.writes}
+	m := l.mappings[key]
+	if m == nil {
+		fd, err := l.fetch(d.file, r.writes)
+		if err != nil {
+			return err
+		}
+		m, err = mapFile(fd, key)
+		_ = unix.Close(fd)
+		if err != nil {
+			return err
+		}
+		l.mappings[key] = m
+	}
+	if !mem.Contains(uint64(m.size), d.at, d.size) {
+		if m.users == 0 {
+			delete(l.mappings, key)
+			l.unmap(m)
+		}
+		return errs.New(errs.InvalidArgument, "shm.import", "the file behind the region has %d bytes, the region ends at %d", m.size, d.at+d.size)
+	}
+	m.users++
+	r.on, r.base = m, m.addr+uintptr(d.at)
+	l.fresh = append(l.fresh, span{r.base, uintptr(d.size)})
+	l.kick()
+	return nil
+}
+
+// mapFile maps a whole file. A child that is forked does not get the mapping: no slot would speak for it.
+func mapFile(fd int, key mapped) (*mapping, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	prot := unix.PROT_READ
+	if key.writable {
+		prot |= unix.PROT_WRITE
+	}
+	at, err := unix.MmapPtr(fd, 0, nil, uintptr(st.Size), prot, unix.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	m := &mapping{key: key, addr: uintptr(at), size: uintptr(st.Size)}
+	if err := madvise(m.addr, m.size, unix.MADV_DONTFORK); err != nil {
+		_ = unix.MunmapPtr(at, m.size)
+		return nil, err
+	}
+	return m, nil
+}
+
+func madvise(addr, size uintptr, advice int) error {
+	page := uintptr(unix.Getpagesize())
+	start := addr &^ (page - 1)
+	return unix.Madvise(unsafe.Slice((*byte)(mem.Pointer(start)), (addr+size-start+page-1)&^(page-1)), advice)
+}
+
+// meet resolves what was imported before the greeting had an answer. The rail is down: nobody uses the table yet.
+func (l *link) meet() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.met = true
+	table := append([]*imported(nil), *l.imports.Load()...)
+	for i, r := range table {
+		table[i] = l.resolveLocked(r.told)
+	}
+	l.imports.Store(&table)
+}
+
+// populateChunk bounds one call that makes pages present, so that Detach does not wait for long.
+const populateChunk = 16 << 20
+
+// sweep makes fresh mappings present, so that no copy pays for it, and drops those whose regions were all taken back.
+func (l *link) sweep() {
+	for !l.left.Load() && l.gone.Load() == nil {
+		l.mu.Lock()
+		n := len(l.fresh)
+		if n == 0 {
+			l.dropLocked()
+			l.mu.Unlock()
+			return
+		}
+		s := &l.fresh[n-1]
+		chunk := span{s.addr, min(s.size, populateChunk)}
+		s.addr, s.size = s.addr+chunk.size, s.size-chunk.size
+		if s.size == 0 {
+			l.fresh = l.fresh[:n-1]
+		}
+		l.mu.Unlock()
+		_ = madvise(chunk.addr, chunk.size, unix.MADV_POPULATE_READ) // a kernel that cannot lets the first copies do it
+	}
+}
+
+// dropLocked unmaps what no region is left for. A region counts as taken back when two sweeps in a row find it so: one that
+// is being fenced comes back, and if it does so later still, the kernel moves its bytes.
+func (l *link) dropLocked() {
+	var next []*imported
+	for i, r := range *l.imports.Load() {
+		if r.on == nil {
+			continue
+		}
+		revoked := l.view.Permit(r.name) == 0
+		if !revoked || !r.idle {
+			r.idle = revoked
+			continue
+		}
+		if next == nil {
+			next = append([]*imported(nil), *l.imports.Load()...)
+		}
+		without := *r
+		without.on, without.base = nil, 0
+		if without.why = l.foreign; l.foreign == nil {
+			without.remote = uintptr(r.told.addr)
+		}
+		next[i] = &without
+		r.on.users--
+	}
+	if next == nil {
+		return
+	}
+	l.imports.Store(&next)
+	for key, m := range l.mappings {
+		if m.users == 0 {
+			delete(l.mappings, key)
+			l.unmap(m)
+		}
+	}
+}
+
+// unmap takes a mapping down. No copier can enter its regions any more; those that are inside end within a piece.
+func (l *link) unmap(m *mapping) {
+	for _, r := range *l.imports.Load() {
+		for r.told.shared && r.told.file.ino == m.key.ino && l.view.Inside(r.name) {
+			time.Sleep(10 * time.Microsecond)
+		}
+	}
+	_ = unix.MunmapPtr(mem.Pointer(m.addr), m.size)
+}

@@ -1,0 +1,245 @@
+package shm
+
+import (
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/shm/hazard"
+	"github.com/tent-engine/tent/transports/shm/vm"
+)
+
+// Limits of a link.
+const (
+	greetLimit = 500 * time.Millisecond // of one greeting
+	retryMin   = time.Second            // after a greeting that got no answer
+	retryMax   = 30 * time.Second
+	sweepEvery = 5 * time.Second  // how often mappings of revoked regions are looked for
+	callLimit  = 200 * time.Millisecond
+	leaveLimit = 2 * time.Second // copiers end within a piece; this is for those that page faults hold up
+)
+
+// link is an attached peer: we are the initiator. Its goroutine, run, brings the rail up and ends everything; it owns what
+// is not said to be shared.
+//
+//	greeting ──welcome──▶ up ──Fence──▶ down ──at once──▶ up (next generation)
+//	greeting ──no answer──▶ waiting (LinkDown told) ──pause──▶ greeting
+//	any ──refused, goodbye, peer ended──▶ dead (LinkDown told) ;  any ──Detach──▶ left
+type link struct {
+	t       *Transport
+	number  transport.Link
+	peer    transport.Peer
+	secret  uint64        // what the peer calls this link
+	live    atomic.Uint32 // generation that is up, 0 for none; changed to 0 under queue.mu
+	owing   atomic.Int64  // slices accepted whose completion was not delivered yet
+	imports atomic.Pointer[[]*imported]
+	wake    chan struct{}
+	left    atomic.Bool                // Detach was called
+	gone    atomic.Pointer[errs.Error] // why the link is dead
+	greeted chan struct{}              // closed when the first greeting has an end
+	done    chan struct{}              // closed when run has ended
+
+	slices int  // accepted and not ended; under queue.mu
+	hungry bool // under queue.mu
+
+	// Set before the rail first comes up, constant afterwards.
+	view  *hazard.View
+	who   identity
+
+	mu       sync.Mutex // of imports
+	byName   map[hazard.Region]transport.RemoteKey
+	mappings map[mapped]*mapping
+	met      bool // a greeting was successful: view, who and foreign are valid
+	foreign  *errs.Error // why the peer's own memory cannot be reached, nil if it can
+	fresh    []span      // mapped and not populated
+
+	generation uint32
+	token      uint64
+	process    *vm.Process // nil: our own
+	told       bool // LinkDown was told
+}
+
+func (l *link) rail(generation uint32) transport.Rail {
+	return transport.Rail{Link: l.number, Generation: generation}
+}
+
+// Attach starts a link. The greeting goes over the control plane, by a goroutine of the link.
+func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
+	if t.settings.Trust == TrustNone {
+		return 0, refusal("transports/shm/trust is none here")
+	}
+	l := &link{t: t, peer: peer, secret: rand.Uint64(), wake: make(chan struct{}, 1), greeted: make(chan struct{}), done: make(chan struct{}),
+		byName: map[hazard.Region]transport.RemoteKey{}, mappings: map[mapped]*mapping{}}
+	l.imports.Store(new([]*imported))
+	t.linkMu.Lock()
+	defer t.linkMu.Unlock()
+	if t.closed.Load() {
+		return 0, closedError("shm.attach")
+	}
+	links := append([]*link(nil), *t.links.Load()...)
+	links = append(links, l)
+	l.number = transport.Link(len(links))
+	t.links.Store(&links)
+	t.running.Add(1)
+	go l.run()
+	return l.number, nil
+}
+
+// Detach ends a link. What waits is completed at once, what is being copied within a piece, and then nothing of the
+// peer's memory is mapped here any more.
+func (t *Transport) Detach(number transport.Link) {
+	t.linkMu.Lock()
+	l := t.linkAt(number)
+	if l != nil {
+		links := append([]*link(nil), *t.links.Load()...)
+		links[number-1] = nil
+		t.links.Store(&links)
+	}
+	t.linkMu.Unlock()
+	if l != nil {
+		l.leave()
+	}
+}
+
+func (l *link) leave() {
+	l.lower()
+	l.t.abandon(l, errs.New(errs.Lost, "shm.detach", "the link was detached").WithScope(errs.ScopeLink, errs.SideLocal))
+	l.left.Store(true)
+	l.kick()
+	l.settle()
+}
+
+// lower takes the rail down: nothing is accepted from now on. It returns the generation that ended, 0 for none.
+func (l *link) lower() uint32 {
+	l.t.queue.mu.Lock()
+	defer l.t.queue.mu.Unlock()
+	return l.live.Swap(0)
+}
+
+// settle waits until every completion was delivered. Copiers need a piece's time for that; whoever serves them may be the
+// goroutine that waits, if the core detaches inside a completion, so the wait has a bound.
+func (l *link) settle() {
+	end := time.Now().Add(leaveLimit)
+	for pause := time.Microsecond; l.owing.Load() > 0 && time.Now().Before(end); pause = min(2*pause, time.Millisecond) {
+		if pause < 32*time.Microsecond {
+			runtime.Gosched()
+		} else {
+			time.Sleep(pause)
+		}
+	}
+}
+
+func (l *link) kick() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run is the life of a link.
+func (l *link) run() {
+	defer l.t.running.Done()
+	defer close(l.done)
+	greeted := sync.OnceFunc(func() { close(l.greeted) })
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for pause := retryMin; !l.left.Load(); {
+		due := sweepEvery
+		switch {
+		case l.gone.Load() != nil:
+			l.tell()
+			due = retryMax
+		case !l.met:
+			cause := l.greet()
+			greeted()
+			if due = 0; cause != nil {
+				due, pause = pause, min(2*pause, retryMax)
+				l.fail(cause)
+			}
+		case l.live.Load() == 0:
+			l.raise()
+		default:
+			l.sweep()
+		}
+		timer.Reset(due)
+		select {
+		case <-l.wake:
+		case <-timer.C:
+		}
+	}
+	greeted()
+	l.end()
+}
+
+// raise brings the rail up in its next generation.
+func (l *link) raise() {
+	l.generation++
+	l.t.queue.mu.Lock()
+	up := !l.left.Load() && l.gone.Load() == nil
+	if up {
+		l.live.Store(l.generation)
+	}
+	l.t.queue.mu.Unlock()
+	if !up {
+		return
+	}
+	l.told = false
+	l.t.sink.RailUp(transport.RailInfo{Rail: l.rail(l.generation), Local: pidName(l.t.me.PID), Remote: pidName(l.who.PID),
+		Node: -1, BytesMax: 64 << 20, SlicesMax: slicesMax})
+}
+
+// fail tells the core that the peer cannot be reached this way. A refusal is for good, silence is not.
+func (l *link) fail(cause *errs.Error) {
+	if cause.Permanent() && cause.Code != errs.Timeout {
+		l.gone.CompareAndSwap(nil, cause)
+	}
+	if !l.told {
+		l.told = true
+		l.t.sink.LinkDown(l.number, cause)
+	}
+}
+
+// die ends a link whose peer has ended or said goodbye. Any goroutine may call it.
+func (l *link) die(cause *errs.Error) {
+	if l.gone.CompareAndSwap(nil, cause) {
+		l.lower()
+		l.kick()
+	}
+}
+
+// tell completes what is left of a dead link and tells the core, once.
+func (l *link) tell() {
+	cause := l.gone.Load()
+	l.t.abandon(l, cause)
+	if !l.told {
+		l.told = true
+		l.t.sink.LinkDown(l.number, cause)
+	}
+}
+
+// end gives back what the link has, after the last copier.
+func (l *link) end() {
+	l.settle()
+	l.mu.Lock()
+	for key, m := range l.mappings {
+		if l.owing.Load() == 0 { // else some page fault has held a copier up for seconds: its mapping is kept
+			l.unmap(m)
+		}
+		delete(l.mappings, key)
+	}
+	l.mu.Unlock()
+	if l.process != nil {
+		l.t.watcher.remove(l.process.Fd())
+		l.process.Close()
+	}
+	if l.met && l.gone.Load() == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), callLimit)
+		_, _ = l.t.host.Call(ctx, l.peer, tokenCall(callLeave, l.token)) // a courtesy: it learns of our end by itself
+		cancel()
+	}
+}

@@ -1,0 +1,287 @@
+package shm
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/shm/hazard"
+)
+
+const (
+	classes      = 3
+	slicesMax    = 1024 // of one rail
+	entriesMax   = 4096 // of all rails: what Submit cannot enter waits in the core
+	biteSlices   = 64   // in one bite
+	biteParts    = 1024 // ranges in one bite: as many as one system call takes
+	bytesEach    = 16 << 20 // queued bytes from which one more copier pays; below 1 MiB two are 0.3 to 0.8 times as fast as one
+)
+
+// entry is an accepted slice. Entries are a slab; a slice's Scratch[0] names its entry, and the entry confirms it, so
+// that a question about a slice that has completed finds nothing.
+//
+//	free ──Submit──▶ waiting ──all of it taken──▶ taken ──last copier is done──▶ free
+//	waiting, taken ──Withdraw, Fence, error──▶ its copiers finish their piece ──▶ free
+type entry struct {
+	slice      *transport.Slice
+	link       *link
+	from       *imported     // the remote operand; nil when its key is unknown
+	permit     hazard.Permit // under which it was accepted
+	taken      uint64        // bytes that copiers have taken
+	copiers    int
+	waiting    bool // in its class's list
+	err        *errs.Error
+	prev, next int32 // in its class's list, or of free entries; -1: none
+}
+
+// list is the entries of one class in the order of their acceptance.
+type list struct{ head, tail int32 }
+
+// queue holds accepted slices until copiers take them, class by class. All of it is guarded by mu, but for the words that
+// say so; nothing is called under it.
+type queue struct {
+	classes atomic.Uint32 // bit c: somebody of class c waits
+	queued  atomic.Int64  // bytes that wait
+
+	mu      sync.Mutex
+	entries []entry
+	lists   [classes]list
+	free    int32
+	left    int     // free entries
+	hungry  []*link // rails that were refused room since there was some
+}
+
+func (q *queue) init() {
+	q.entries = make([]entry, entriesMax)
+	for i := range q.entries {
+		q.entries[i].next = int32(i) + 1
+	}
+	q.entries[entriesMax-1].next = -1
+	q.left = entriesMax
+	for c := range q.lists {
+		q.lists[c] = list{-1, -1}
+	}
+}
+
+// enterLocked takes a slice in. False: there is no room.
+func (q *queue) enterLocked(s *transport.Slice, l *link, from *imported, permit hazard.Permit) bool {
+	i := q.free
+	if i < 0 || l.slices >= slicesMax {
+		return false
+	}
+	e := &q.entries[i]
+	q.free = e.next
+	q.left--
+	class := min(s.Class, classes-1)
+	at := &q.lists[class]
+	*e = entry{slice: s, link: l, from: from, permit: permit, waiting: true, prev: at.tail, next: -1}
+	if at.tail >= 0 {
+		q.entries[at.tail].next = i
+	} else {
+		at.head = i
+	}
+	at.tail = i
+	s.Scratch[0] = uint64(i) + 1
+	l.slices++
+	l.owing.Add(1)
+	q.classes.Store(q.classes.Load() | 1<<class)
+	q.queued.Add(int64(s.Length))
+	return true
+}
+
+// findLocked returns the entry of a slice that has not completed, nil else.
+func (q *queue) findLocked(s *transport.Slice) (int32, *entry) {
+	i := s.Scratch[0] - 1
+	if i >= uint64(len(q.entries)) || q.entries[i].slice != s {
+		return -1, nil
+	}
+	return int32(i), &q.entries[i]
+}
+
+// leaveLocked takes an entry out of its class's list.
+func (q *queue) leaveLocked(e *entry) {
+	if !e.waiting {
+		return
+	}
+	e.waiting = false
+	class := min(e.slice.Class, classes-1)
+	at := &q.lists[class]
+	if e.prev >= 0 {
+		q.entries[e.prev].next = e.next
+	} else {
+		at.head = e.next
+	}
+	if e.next >= 0 {
+		q.entries[e.next].prev = e.prev
+	} else {
+		at.tail = e.prev
+	}
+	if at.head < 0 {
+		q.classes.Store(q.classes.Load() &^ (1 << class))
+	}
+	q.queued.Add(-int64(e.slice.Length - e.taken))
+}
+
+// endLocked gives an entry back and returns the completion that its slice is owed.
+func (q *queue) endLocked(i int32) transport.Completion {
+	e := &q.entries[i]
+	c := transport.Completion{Slice: e.slice, Err: e.err}
+	if e.err == nil {
+		c.Bytes = e.slice.Length
+	}
+	e.link.slices--
+	*e = entry{next: q.free}
+	q.free = i
+	q.left++
+	return c
+}
+
+// abandonLocked ends an entry early: at once if no copier is at it, else with its last copier. It reports which.
+func (q *queue) abandonLocked(i int32, cause *errs.Error) (c transport.Completion, ended bool) {
+	e := &q.entries[i]
+	if !e.waiting { // all of it was taken: it ends as it ends, within a piece
+		return c, false
+	}
+	q.leaveLocked(e)
+	e.err = cause
+	if e.copiers > 0 {
+		return c, false
+	}
+	return q.endLocked(i), true
+}
+
+// bite is what a copier does between two looks at the queue: a piece of one slice, or some small slices of one region.
+type bite struct {
+	n       int // entries
+	entries [biteSlices]int32
+	from    uint64 // of the first slice: the piece begins here
+	bytes   uint64 // in all
+	parts   int    // ranges that they are, at most
+}
+
+// takeLocked fills b with the next piece of the most urgent class. False: nothing waits.
+func (q *queue) takeLocked(b *bite) bool {
+	b.n = 0
+	waiting := q.classes.Load()
+	if waiting == 0 {
+		return false
+	}
+	class := 0
+	for waiting&(1<<class) == 0 {
+		class++
+	}
+	i := q.lists[class].head
+	first := &q.entries[i]
+	length, parts := first.piece()
+	b.n, b.entries[0], b.from, b.bytes, b.parts = 1, i, first.taken, length, parts
+	next := first.next
+	q.takenLocked(first, length)
+	for first.taken == first.slice.Length && b.n < biteSlices && next >= 0 {
+		e := &q.entries[next]
+		if e.taken > 0 || e.from != first.from || e.permit != first.permit || e.slice.Op != first.slice.Op || e.link != first.link {
+			break
+		}
+		length, parts = e.piece()
+		if length != e.slice.Length || b.bytes+length > pieceBytes || b.parts+parts > biteParts {
+			break
+		}
+		b.entries[b.n] = next
+		b.n++
+		b.bytes += length
+		b.parts += parts
+		next = e.next
+		q.takenLocked(e, length)
+	}
+	return true
+}
+
+func (q *queue) takenLocked(e *entry, length uint64) {
+	e.taken += length
+	e.copiers++
+	q.queued.Add(-int64(length))
+	if e.taken == e.slice.Length {
+		q.leaveLocked(e)
+	}
+}
+
+// piece returns the length of what a copier takes next, and how many ranges it is: at most pieceBytes and biteParts.
+func (e *entry) piece() (length uint64, parts int) {
+	s := e.slice
+	length = min(s.Length-e.taken, pieceBytes)
+	if s.Pieces == nil {
+		return length, 1
+	}
+	each := s.Pieces.Bytes
+	if most := each*biteParts - e.taken%each; length > most && each < pieceBytes {
+		length = most
+	}
+	return length, int((e.taken%each + length + each - 1) / each)
+}
+
+// finishLocked accounts for a bite, of which failed says how each slice fared, and collects the completions that are due.
+func (q *queue) finishLocked(b *bite, failed []*errs.Error, out *ends) {
+	for k, i := range b.entries[:b.n] {
+		e := &q.entries[i]
+		e.copiers--
+		if failed[k] != nil && e.err == nil {
+			q.leaveLocked(e)
+			e.err = failed[k]
+		}
+		if e.copiers == 0 && !e.waiting {
+			l := e.link
+			out.add(l, q.endLocked(i))
+		}
+	}
+	q.roomLocked(out)
+}
+
+// roomLocked collects the rails that are owed a Ready now.
+func (q *queue) roomLocked(out *ends) {
+	if len(q.hungry) == 0 || q.left < entriesMax/4 {
+		return
+	}
+	rest := q.hungry[:0]
+	for _, l := range q.hungry {
+		if l.slices > slicesMax/2 {
+			rest = append(rest, l)
+			continue
+		}
+		l.hungry = false
+		if g := l.live.Load(); g != 0 {
+			out.ready = append(out.ready, l.rail(g))
+		}
+	}
+	q.hungry = rest
+}
+
+// ends are completions on their way to the core, each with its link, which counts what it still owes.
+type ends struct {
+	n     int
+	list  [biteSlices]transport.Completion
+	links [biteSlices]*link
+	ready []transport.Rail
+}
+
+func (o *ends) add(l *link, c transport.Completion) {
+	o.list[o.n], o.links[o.n] = c, l
+	o.n++
+}
+
+func (o *ends) full() bool { return o.n == len(o.list) }
+
+// deliver hands over what was collected. No lock is held: the core may step inside.
+func (o *ends) deliver(sink transport.Sink) {
+	if n := o.n; n > 0 {
+		o.n = 0
+		sink.Complete(o.list[:n])
+		for i, l := range o.links[:n] {
+			l.owing.Add(-1)
+			o.list[i], o.links[i] = transport.Completion{}, nil
+		}
+	}
+	for _, rail := range o.ready {
+		sink.Ready(rail)
+	}
+	o.ready = o.ready[:0]
+}

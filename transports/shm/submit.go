@@ -1,0 +1,126 @@
+package shm
+
+import (
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/shm/hazard"
+)
+
+// Submit enters slices into the queue of their class. Where they are little and nothing as urgent waits, their caller
+// copies them before it returns; else copy workers do, or whoever waits for them (Poll).
+func (t *Transport) Submit(slices []*transport.Slice) (accepted int) {
+	if len(slices) == 0 {
+		return 0
+	}
+	rail := slices[0].Rail
+	l := t.linkAt(rail.Link)
+	if l == nil || rail.Index != 0 || rail.Generation == 0 {
+		return 0
+	}
+	q := &t.queue
+	bytes := uint64(0)
+	q.mu.Lock()
+	if l.live.Load() != rail.Generation {
+		q.mu.Unlock()
+		return 0
+	}
+	urgent := q.classes.Load()&(2<<min(slices[0].Class, classes-1)-1) != 0
+	for _, s := range slices {
+		from := l.find(s.RemoteKey)
+		permit := hazard.Permit(0)
+		if from != nil {
+			permit = l.view.Permit(from.name)
+		}
+		if !q.enterLocked(s, l, from, permit) {
+			break
+		}
+		accepted++
+		bytes += s.Length
+	}
+	if accepted < len(slices) && !l.hungry {
+		l.hungry = true
+		q.hungry = append(q.hungry, l)
+	}
+	q.mu.Unlock()
+	if accepted > 0 && !urgent && bytes <= t.settings.InlineBytes && t.inlining.CompareAndSwap(false, true) {
+		c := t.borrow()
+		t.serve(c, biteParts, t.settings.InlineBytes)
+		t.give(c)
+		t.inlining.Store(false) // one at a time: what completions bring about in here is entered, not copied inside
+	}
+	t.rouse()
+	return accepted
+}
+
+// Withdraw completes what waits; what a copier is at completes by itself, within a piece.
+func (t *Transport) Withdraw(slices []*transport.Slice) {
+	q := &t.queue
+	c := t.borrow()
+	defer t.give(c)
+	for len(slices) > 0 {
+		q.mu.Lock()
+		for len(slices) > 0 && !c.ends.full() {
+			if i, e := q.findLocked(slices[0]); e != nil {
+				l := e.link
+				if end, ended := q.abandonLocked(i, errWithdrawn); ended {
+					c.ends.add(l, end)
+				}
+			}
+			slices = slices[1:]
+		}
+		q.roomLocked(&c.ends)
+		q.mu.Unlock()
+		c.ends.deliver(t.sink)
+	}
+}
+
+var errWithdrawn = errs.New(errs.Withdrawn, "shm.withdraw", "withdrawn before it was copied").WithScope(errs.ScopeSlice, errs.SideLocal)
+
+// Fence ends the rail's generation and completes what waits there. The link goes up again in the next generation.
+func (t *Transport) Fence(rail transport.Rail) {
+	l := t.linkAt(rail.Link)
+	if l == nil || rail.Index != 0 || rail.Generation == 0 {
+		return
+	}
+	t.queue.mu.Lock()
+	fenced := l.live.CompareAndSwap(rail.Generation, 0)
+	t.queue.mu.Unlock()
+	if fenced {
+		t.abandon(l, errWithdrawn)
+		l.kick()
+	}
+}
+
+// abandon completes everything of a link that waits. Nothing new is accepted there: its rail is down.
+func (t *Transport) abandon(l *link, cause *errs.Error) {
+	q := &t.queue
+	c := t.borrow()
+	defer t.give(c)
+	for more := true; more; {
+		q.mu.Lock()
+		more = q.abandonLinkLocked(l, cause, &c.ends)
+		q.roomLocked(&c.ends)
+		q.mu.Unlock()
+		c.ends.deliver(t.sink)
+	}
+}
+
+// abandonLinkLocked ends the waiting entries of a link; true when out was full first.
+func (q *queue) abandonLinkLocked(l *link, cause *errs.Error, out *ends) (more bool) {
+	for class := range q.lists {
+		for i := q.lists[class].head; i >= 0; {
+			e := &q.entries[i]
+			next := e.next
+			if e.link == l {
+				if out.full() {
+					return true
+				}
+				if end, ended := q.abandonLocked(i, cause); ended {
+					out.add(l, end)
+				}
+			}
+			i = next
+		}
+	}
+	return false
+}

@@ -1,0 +1,235 @@
+package shm
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/shm/hazard"
+	"github.com/tent-engine/tent/transports/shm/vm"
+)
+
+// Name of this transport in settings, metrics and errors.
+const Name = "shm"
+
+// regionsMax bounds the regions of one engine. A page of a peer has a word for each; words that are not used cost nothing.
+const regionsMax = 1 << 18
+
+// revokeLimit bounds a wait for copiers whose caller gave no limit.
+const revokeLimit = 5 * time.Second
+
+// Factory makes shm transports; see transport.Factory.
+type Factory struct{}
+
+var (
+	_ transport.Factory   = Factory{}
+	_ transport.Transport = (*Transport)(nil)
+	_ transport.Poller    = (*Transport)(nil)
+	_ transport.Inliner   = (*Transport)(nil)
+	_ transport.Allocator = (*Transport)(nil)
+	_ transport.Explainer = (*Transport)(nil)
+)
+
+// Name returns "shm".
+func (Factory) Name() string { return Name }
+
+// Check reports why memory cannot be shared here: no /proc, or a kernel before 5.10 (memfd_create, pidfd_open).
+func (Factory) Check() error {
+	me, err := vm.Self()
+	if err != nil {
+		return errs.Wrap(errs.DeviceNotFound, "shm.check", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
+	p, err := vm.Open(me.PID, me.Started)
+	if err != nil {
+		return errs.Wrap(errs.DeviceNotFound, "shm.check", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
+	p.Close()
+	fd, err := unix.MemfdCreate("tent-check", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return errs.New(errs.DeviceNotFound, "shm.check", "memfd_create: %v", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
+	return unix.Close(fd)
+}
+
+// Open starts the copy workers. config is Settings, *Settings or nil.
+func (Factory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+	var s Settings
+	switch c := config.(type) {
+	case nil:
+	case Settings:
+		s = c
+	case *Settings:
+		if c != nil {
+			s = *c
+		}
+	default:
+		return nil, errs.New(errs.InvalidArgument, "shm.open", "settings are a %T, not shm.Settings", config)
+	}
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	return open(s.withDefaults(), host, sink)
+}
+
+// Transport copies slices between memories of this host. All methods may be called from any goroutine.
+type Transport struct {
+	settings Settings
+	host     transport.Host
+	sink     transport.Sink
+	self     transport.Peer
+	me       identity
+
+	table       *hazard.Table
+	regions     regions
+	attachments attachments
+	memory      memory
+	watcher     watcher
+
+	queue    queue
+	crew     crew
+	polling  atomic.Bool // a waiter copies what is queued
+	inlining atomic.Bool // a submitter does
+
+	linkMu  sync.Mutex
+	links   atomic.Pointer[[]*link] // by number-1, copied on change; nil once detached
+	running sync.WaitGroup          // links; Attach adds under linkMu
+
+	closed    atomic.Bool
+	closeOnce sync.Once
+	ended     chan struct{} // closed when Close is done
+	closeErr  error
+}
+
+// ourNonce tells our process from every other one, and is what peers read first. It must not move, so it is a variable of
+// the package.
+var (
+	ourNonce  nonce
+	drawNonce = sync.OnceValue(func() error { _, err := rand.Read(ourNonce[:]); return err })
+)
+
+func open(s Settings, host transport.Host, sink transport.Sink) (*Transport, error) {
+	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), table: hazard.NewTable(regionsMax), ended: make(chan struct{})}
+	if err := drawNonce(); err != nil {
+		return nil, errs.Wrap(errs.Internal, "shm.open", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
+	me, err := vm.Self()
+	if err != nil {
+		return nil, errs.Wrap(errs.DeviceNotFound, "shm.open", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
+	t.me = identity{me, ourNonce, uint64(uintptr(unsafe.Pointer(&ourNonce)))}
+	t.regions.slots.Store(new([]*region))
+	t.links.Store(new([]*link))
+	t.attachments = attachments{t: t, byToken: map[uint64]*attachment{}}
+	t.queue.init()
+	t.crew.start(t, s.Workers)
+	return t, nil
+}
+
+// Info describes the transport: host memory to host memory of this machine, any alignment.
+func (t *Transport) Info() transport.Info {
+	info := transport.Info{Name: Name, Vectors: true, SameHost: true, SliceMax: 16 << 20, SliceBest: 4 << 20, Alignment: 1,
+		SlicesMax: slicesMax, FenceWithin: int64(10 * time.Millisecond)}
+	info.Pairs[mem.Host][mem.Host] = true
+	return info
+}
+
+func closedError(op string) *errs.Error {
+	return errs.New(errs.EngineClosed, op, "transport is closed").WithScope(errs.ScopeTransport, errs.SideLocal)
+}
+
+func (t *Transport) linkAt(n transport.Link) *link {
+	links := *t.links.Load()
+	if i := uint64(n) - 1; i < uint64(len(links)) {
+		return links[i]
+	}
+	return nil
+}
+
+// Explain tells how the peer's memory is reached, or why not.
+func (t *Transport) Explain(number transport.Link) string {
+	l := t.linkAt(number)
+	if l == nil {
+		return fmt.Sprintf("shm: link %d has ended", number)
+	}
+	return l.explain()
+}
+
+func (l *link) explain() string {
+	if cause := l.gone.Load(); cause != nil {
+		return "shm: down: " + cause.Error()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case !l.met:
+		return "shm: the peer has not answered our greeting yet"
+	case l.who.nonce == l.t.me.nonce:
+		return "shm: in our own process"
+	case l.foreign != nil:
+		return fmt.Sprintf("shm: memory that tent allocated is mapped from process %d; other memory is out of reach: %v", l.who.PID, l.foreign)
+	}
+	return fmt.Sprintf("shm: memory that tent allocated is mapped from process %d, other memory is read and written by process_vm_readv and "+
+		"process_vm_writev; %d files are mapped", l.who.PID, len(l.mappings))
+}
+
+// Close ends everything: slices are completed, peers told, and the memory of this process is left alone by all of them, or
+// the error names those that cannot be waited for. Memory from Allocate stays until it is freed.
+func (t *Transport) Close(ctx context.Context) error {
+	t.closeOnce.Do(func() {
+		ctx, cancel := bounded(ctx, revokeLimit)
+		defer cancel()
+		t.linkMu.Lock()
+		t.closed.Store(true)
+		links := *t.links.Load()
+		t.links.Store(&[]*link{})
+		t.linkMu.Unlock()
+		for _, l := range links {
+			if l != nil {
+				l.leave()
+			}
+		}
+		t.running.Wait() // each link's end is bounded
+		t.crew.stop()
+		t.closeErr = t.dismiss(ctx)
+		t.watcher.close()
+		t.memory.closeFiles()
+		close(t.ended)
+	})
+	<-t.ended
+	return t.closeErr
+}
+
+// dismiss tells all peers that have attached to us that we close, and takes our memory back from them.
+func (t *Transport) dismiss(ctx context.Context) error {
+	list := t.attachments.close()
+	var calls sync.WaitGroup
+	for _, a := range list {
+		calls.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, callLimit)
+			defer cancel()
+			_, _ = t.host.Call(ctx, a.peer, tokenCall(callGoodbye, a.link)) // a courtesy: it is refused from now on anyhow
+		})
+	}
+	calls.Wait()
+	err := t.table.Close(ctx)
+	for _, a := range list {
+		if a.process != nil {
+			t.watcher.remove(a.process.Fd())
+		}
+		a.release()
+	}
+	if err != nil {
+		t.memory.keepAll()
+		return errs.Wrap(errs.Timeout, "shm.close", err).WithScope(errs.ScopeTransport, errs.SideRemote)
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+package shm
+
+import (
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// watcher tells when processes end: one goroutine sleeps on the pidfds of all peers. It starts with the first of them.
+type watcher struct {
+	mu      sync.Mutex
+	epfd    int
+	stopFd  int
+	ended   map[int]func() // by pidfd
+	running sync.WaitGroup
+}
+
+// add calls ended, once, from the watcher's goroutine when the process has ended, unless remove comes before.
+func (w *watcher) add(pidfd int, ended func()) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended == nil {
+		if err := w.startLocked(); err != nil {
+			return errs.Wrap(errs.Internal, "shm.watch", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+		}
+	}
+	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(pidfd)}
+	if err := unix.EpollCtl(w.epfd, unix.EPOLL_CTL_ADD, pidfd, &event); err != nil {
+		return errs.Wrap(errs.Internal, "shm.watch", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
+	w.ended[pidfd] = ended
+	return nil
+}
+
+func (w *watcher) startLocked() (err error) {
+	if w.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return err
+	}
+	if w.stopFd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err == nil {
+		err = unix.EpollCtl(w.epfd, unix.EPOLL_CTL_ADD, w.stopFd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: -1})
+	}
+	if err != nil {
+		_ = unix.Close(w.epfd)
+		return err
+	}
+	w.ended = map[int]func(){}
+	w.running.Go(w.run)
+	return nil
+}
+
+func (w *watcher) run() {
+	var events [16]unix.EpollEvent
+	for {
+		n, err := unix.EpollWait(w.epfd, events[:], -1)
+		if err == unix.EINTR {
+			continue
+		}
+		for _, e := range events[:max(n, 0)] {
+			if e.Fd < 0 {
+				return
+			}
+			w.mu.Lock()
+			ended := w.ended[int(e.Fd)]
+			delete(w.ended, int(e.Fd))
+			w.mu.Unlock()
+			if ended != nil {
+				ended()
+			}
+		}
+	}
+}
+
+// remove forgets a process. Its pidfd may be closed afterwards.
+func (w *watcher) remove(pidfd int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended == nil {
+		return
+	}
+	delete(w.ended, pidfd)
+	_ = unix.EpollCtl(w.epfd, unix.EPOLL_CTL_DEL, pidfd, nil) // gone already if it has told
+}
+
+// close stops the goroutine. Nobody adds any more.
+func (w *watcher) close() {
+	w.mu.Lock()
+	started := w.ended != nil
+	w.mu.Unlock()
+	if !started {
+		return
+	}
+	one := [8]byte{1}
+	_, _ = unix.Write(w.stopFd, one[:])
+	w.running.Wait()
+	_ = unix.Close(w.epfd)
+	_ = unix.Close(w.stopFd)
+}
