@@ -50,6 +50,7 @@ func (c *Config) bind() {
 		"transports/tcp/credit_bytes":    &t.CreditBytes,
 		"transports/tcp/credit_requests": &t.CreditRequests,
 	}
+	c.bindSHM()
 	for _, s := range c.settings {
 		if name, found := strings.CutSuffix(s.Key, "/rail_error_threshold"); found {
 			c.bindRail(name)
@@ -59,6 +60,16 @@ func (c *Config) bind() {
 		}
 	}
 	c.bound[enableKey("tcp")] = &t.Enable
+}
+
+func (c *Config) bindSHM() {
+	maps.Copy(c.bound, map[string]any{
+		"transports/shm/cxl_mount_path":         &c.SHM.CXLMountPath,
+		"transports/shm/async_memcpy_threshold": &c.SHM.AsyncMemcpyThreshold,
+		"transports/shm/trust":                  &c.SHM.Trust,
+		"transports/shm/allow_any_tracer":       &c.SHM.AllowAnyTracer,
+		"transports/shm/copy_workers":           &c.SHM.CopyWorkers,
+	})
 }
 
 func (c *Config) bindRail(branch string) {

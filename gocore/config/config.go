@@ -29,6 +29,7 @@ import (
 type Config struct {
 	Engine Engine
 	TCP    TCP
+	SHM    SHM
 	Rails  map[string]*Rail // by transport; every transport that has rails has an entry
 
 	settings    []Setting
@@ -81,6 +82,15 @@ type TCP struct {
 	WindowBytes    uint64
 	CreditBytes    uint64
 	CreditRequests int
+}
+
+// SHM holds the settings of transports/shm. A zero number leaves the choice to the transport.
+type SHM struct {
+	CXLMountPath         string
+	AsyncMemcpyThreshold int    // KiB
+	Trust                string // "same-uid" or "none"
+	AllowAnyTracer       bool
+	CopyWorkers          int
 }
 
 // Rail holds the keys that every transport with rails takes under its own branch.

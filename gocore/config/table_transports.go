@@ -28,9 +28,11 @@ var transportTable = []Setting{
 	{"transports/tcp/max_concurrent_tasks", integer(1, 1<<20), int64(16), upstream, "Kept for upstream's files: windows bound what is under way, not threads."},
 
 	{"transports/shm/enable", boolean, false, transportsSeed, "Use shm."},
-	{"transports/shm/cxl_mount_path", text, "", transportsSeed, "Mount of CXL or DAX memory to allocate from instead of a memfd."},
-	{"transports/shm/async_memcpy_threshold", integer(0, 1<<30).in("KiB"), int64(0), transportsSeed, "Size from which a copy is asynchronous."},
-	{"transports/shm/trust", oneOf("uid", "none"), "uid", tent, "Peers that may touch memory directly: those of the same user, or nobody (all then goes by tcp)."},
+	{"transports/shm/cxl_mount_path", text, "", transportsSeed, "Mounted folder of CXL or DAX memory whose files back allocated memory; empty allocates anonymous memory."},
+	{"transports/shm/async_memcpy_threshold", integer(0, 1<<20).in("KiB"), int64(0), transportsSeed, "Most that a call copies itself; what is more is queued for copiers. 0: the transport decides."},
+	{"transports/shm/trust", oneOf("same-uid", "none"), "same-uid", tent, "Peers that may touch memory directly: those of the same user, or nobody (all then goes by tcp)."},
+	{"transports/shm/allow_any_tracer", boolean, false, tent, "Where Yama allows one process to touch memory that tent did not allocate, allow all of the same user."},
+	{"transports/shm/copy_workers", integer(0, 64), int64(0), tent, "Threads that copy what no caller copies; 0: one less than there are cores."},
 
 	{"transports/io_uring/enable", boolean, true, transportsSeed, "Use io_uring for files."},
 	{"transports/buf-io/enable", boolean, true, transportsSeed, "Use buffered reads and writes for files."},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/shm"
 	"github.com/tent-engine/tent/transports/tcp"
 )
 
@@ -19,6 +20,7 @@ type Entry struct {
 // Entries returns every transport of this build.
 func Entries() []Entry {
 	return []Entry{
+		{shm.Factory{}, shmSettings},
 		{tcp.Factory{}, tcpSettings},
 	}
 }
@@ -30,6 +32,12 @@ func Names() []string {
 		names = append(names, e.Factory.Name())
 	}
 	return names
+}
+
+// shmSettings translates the branch transports/shm.
+func shmSettings(c *config.Config) any {
+	return shm.Settings{Trust: c.SHM.Trust, CXLMountPath: c.SHM.CXLMountPath, AnyTracer: c.SHM.AllowAnyTracer,
+		Workers: c.SHM.CopyWorkers, InlineBytes: uint64(c.SHM.AsyncMemcpyThreshold) << 10}
 }
 
 // tcpSettings translates the branch transports/tcp. Who says under which address peers reach the engine means the bytes

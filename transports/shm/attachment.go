@@ -17,11 +17,11 @@ const attachmentsMax = 4096
 
 // attachment is the owner's side of a peer's link: the page through which its copiers enter our memory.
 type attachment struct {
-	peer  transport.Peer
-	link  uint64 // the peer's number of it
-	token uint64
-	who   identity
-	page  *hazard.Page
+	peer    transport.Peer
+	link    uint64 // the peer's number of it
+	token   uint64
+	who     identity
+	page    *hazard.Page
 	process *vm.Process // nil: our own
 }
 

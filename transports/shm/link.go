@@ -19,7 +19,7 @@ const (
 	greetLimit = 500 * time.Millisecond // of one greeting
 	retryMin   = time.Second            // after a greeting that got no answer
 	retryMax   = 30 * time.Second
-	sweepEvery = 5 * time.Second  // how often mappings of revoked regions are looked for
+	sweepEvery = 5 * time.Second // how often mappings of revoked regions are looked for
 	callLimit  = 200 * time.Millisecond
 	leaveLimit = 2 * time.Second // copiers end within a piece; this is for those that page faults hold up
 )
@@ -48,20 +48,20 @@ type link struct {
 	hungry bool // under queue.mu
 
 	// Set before the rail first comes up, constant afterwards.
-	view  *hazard.View
-	who   identity
+	view *hazard.View
+	who  identity
 
 	mu       sync.Mutex // of imports
 	byName   map[hazard.Region]transport.RemoteKey
 	mappings map[mapped]*mapping
-	met      bool // a greeting was successful: view, who and foreign are valid
+	met      bool        // a greeting was successful: view, who and foreign are valid
 	foreign  *errs.Error // why the peer's own memory cannot be reached, nil if it can
 	fresh    []span      // mapped and not populated
 
 	generation uint32
 	token      uint64
 	process    *vm.Process // nil: our own
-	told       bool // LinkDown was told
+	told       bool        // LinkDown was told
 }
 
 func (l *link) rail(generation uint32) transport.Rail {

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	classes      = 3
-	slicesMax    = 1024 // of one rail
-	entriesMax   = 4096 // of all rails: what Submit cannot enter waits in the core
-	biteSlices   = 64   // in one bite
-	biteParts    = 1024 // ranges in one bite: as many as one system call takes
-	bytesEach    = 16 << 20 // queued bytes from which one more copier pays; below 1 MiB two are 0.3 to 0.8 times as fast as one
+	classes    = 3
+	slicesMax  = 1024     // of one rail
+	entriesMax = 4096     // of all rails: what Submit cannot enter waits in the core
+	biteSlices = 64       // in one bite
+	biteParts  = 1024     // ranges in one bite: as many as one system call takes
+	bytesEach  = 16 << 20 // queued bytes from which one more copier pays; below 1 MiB two are 0.3 to 0.8 times as fast as one
 )
 
 // entry is an accepted slice. Entries are a slab; a slice's Scratch[0] names its entry, and the entry confirms it, so
