@@ -237,6 +237,7 @@ func (e *Engine) plugIn(ctx context.Context, plugs []Plug, undo *steps) error {
 		p := &port{engine: e, index: uint8(i), name: plug.Factory.Name(), links: map[transport.Link]plan.LinkID{},
 			peers: map[transport.Link]*peer{}}
 		e.ports = append(e.ports, p)
+		e.infos[i].Name = p.name // explanations and hints name a transport that is not open, too
 		if reason := plug.Factory.Check(); reason != nil {
 			if err := e.config.Unavailable(p.name, reason); err != nil {
 				return err
