@@ -125,7 +125,7 @@ class Engine(Handle):
 
     def pages(
         self,
-        regions: Region | Iterable[Region],
+        regions: Region | RegionSlice | Iterable[Region | RegionSlice],
         page_bytes: int,
         *,
         stride: int | None = None,
@@ -133,19 +133,22 @@ class Engine(Handle):
         rows: int = 1,
         row_stride: int | None = None,
     ) -> Grid:
-        """A reusable grid of pages over one or many equal regions (layers, K and V).
+        """A reusable grid of pages over one or many equal regions, or slices of regions (layers, K and V).
 
         Page i has `rows` rows of `page_bytes` bytes; row r begins at offset + i * stride + r * row_stride of each region.
         `stride` is page_bytes unless given.
         """
-        chosen = [regions] if isinstance(regions, Region) else list(regions)
-        for region in chosen:
+        chosen = [regions] if isinstance(regions, (Region, RegionSlice)) else list(regions)
+        described, memories = [], []
+        for part in chosen:
+            region, start = (part.region, part.offset) if isinstance(part, RegionSlice) else (part, 0)
             if not isinstance(region, Region) or region._engine is not self:
-                raise InvalidArgumentError(f"{region!r} is not a region of this engine")
+                raise InvalidArgumentError(f"{part!r} is not a region of this engine")
             region._check_open()
-        described = [{"address": r.address, "id": r._id, "offset": 0, "size": r.size} for r in chosen]
+            described.append({"address": part.address, "id": region._id, "offset": start, "size": part.size})
+            memories.append(region._memory)
         numbers = shape(page_bytes, stride, offset, rows, row_stride)
-        return Grid(self, -1, described, [r._memory for r in chosen], **numbers)
+        return Grid(self, -1, described, memories, **numbers)
 
     # Peers
 

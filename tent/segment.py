@@ -133,7 +133,7 @@ class Segment:
 
     def pages(
         self,
-        regions: RemoteRegion | Sequence[RemoteRegion],
+        regions: RemoteRegion | RemoteSlice | Sequence[RemoteRegion | RemoteSlice],
         page_bytes: int,
         *,
         stride: int | None = None,
@@ -141,13 +141,16 @@ class Segment:
         rows: int = 1,
         row_stride: int | None = None,
     ) -> Grid:
-        """A grid over regions of this peer; see Engine.pages()."""
-        chosen = [regions] if isinstance(regions, (RemoteRegion, Segment)) else list(regions)
-        chosen = [r._single() if isinstance(r, Segment) else r for r in chosen]
-        for region in chosen:
-            if not isinstance(region, RemoteRegion) or region.segment is not self:
-                raise InvalidArgumentError(f"{region!r} is not a region of {self.address}")
-        described = [{"id": r._id, "offset": 0, "size": r.size} for r in chosen]
+        """A grid over regions of this peer or slices of them; see Engine.pages()."""
+        chosen = [regions] if isinstance(regions, (RemoteRegion, RemoteSlice, Segment)) else list(regions)
+        described = []
+        for region in (r._single() if isinstance(r, Segment) else r for r in chosen):
+            if isinstance(region, RemoteSlice) and region.segment is self and region.region_id:
+                described.append({"id": region.region_id, "offset": region.offset, "size": region.size})
+            elif isinstance(region, RemoteRegion) and region.segment is self:
+                described.append({"id": region._id, "offset": 0, "size": region.size})
+            else:
+                raise InvalidArgumentError(f"{region!r} is not a region of {self.address}, nor a slice of one")
         numbers = shape(page_bytes, stride, offset, rows, row_stride)
         return Grid(self._engine, self._handle, described, self, **numbers)
 

@@ -166,6 +166,22 @@ def test_a_grid_moves_the_same_page_of_every_layer(engines: Callable[..., tent.E
     assert far.notifications.drain() == []
 
 
+def test_slices_of_one_region_are_parts_of_a_grid(pair: Callable[..., Pair]) -> None:
+    """Layers are often slices of one allocation: each is a region of the grid, and its neighbours are not touched."""
+    layer, page = 4096, 512
+    both = pair(4 * layer)
+    sources, targets = (3, 0, 1), (1, 2, 0)
+    here = both.near.pages([both.local[i * layer : (i + 1) * layer] for i in sources], page)
+    there = both.peer.pages([both.remote[i * layer : (i + 1) * layer] for i in targets], page)
+    assert len(both.peer.pages(both.remote[layer : 2 * layer], page)) == len(here) == len(there) == layer // page
+    both.near.write_pages(here, [0, 7], there, [5, 2]).result(10)
+    for source, target in zip(sources, targets):
+        for a, b in ((0, 5), (7, 2)):
+            at = source * layer + a * page
+            both.theirs.put(target * layer + b * page, both.mine.model[at : at + page])
+    both.check()
+
+
 def test_a_strided_grid_takes_rows_out_of_wider_ones(pair: Callable[..., Pair]) -> None:
     both = pair(64 * 64)
     grid = both.near.pages(both.local, 8, stride=8, rows=4, row_stride=64, offset=512)

@@ -51,6 +51,7 @@ MOVES: list[tuple[str, type[Exception], str, Callable[[Pair], object]]] = [
     ("foreign segment", tent.InvalidEntryError, "another engine", lambda p: p.far.write(p.offered, p.remote)),
     ("no such region", tent.AddressNotRegisteredError, "'vk'", lambda p: p.peer["vk"]),
     ("region's name", INVALID, "name", lambda p: p.peer[3]),  # type: ignore[index]
+    ("slice of an address", INVALID, "nor a slice", lambda p: p.peer.pages(p.peer.memory(4096, 64), 64)),
     ("memory of size 0", INVALID, "range", lambda p: p.peer.memory(4096, 0)),
     ("memory beyond 2^64", INVALID, "range", lambda p: p.peer.memory(1 << 63, 1 << 63 | 1)),
     ("memory negative", INVALID, "range", lambda p: p.peer.memory(-1, 1)),
