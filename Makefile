@@ -6,11 +6,11 @@ SEEDS ?= 100000
 FUZZTIME ?= 20s
 SOURCES := $(shell find gocore transports pybind internal -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo test check sim bench fuzz wheel sdist develop clean
+.PHONY: help demo test check sim bench bench-peers fuzz wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: develop ## two processes move a KV cache; every byte is verified (makes .venv)
 	@$(VENV)/bin/python -m tent.demo
@@ -29,6 +29,9 @@ fuzz: ## fuzz every decoder: make fuzz FUZZTIME=20s
 
 bench: develop ## the speed table, beside plain C and Python programs: make bench ARGS="--markdown"
 	@$(VENV)/bin/python tests/bench/run.py $(ARGS)
+
+bench-peers: develop ## tent beside NIXL and Mooncake, from their wheels: make bench-peers ARGS="--markdown"
+	@$(VENV)/bin/python tests/bench/peers.py $(ARGS)
 
 develop: $(VENV)/.built ## an editable install in .venv, rebuilt when a Go source changed
 

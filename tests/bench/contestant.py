@@ -65,11 +65,12 @@ class Contestant:
             self.process.wait()
 
     def read_line(self) -> str:
+        """The next line of the protocol; some libraries print lines of their own."""
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self.name} ended with {self.process.wait()}")
-        return line
+        for line in self.process.stdout:
+            if line.startswith(("ready", "ns ", "ok", "bad ", "what?")):
+                return line
+        raise RuntimeError(f"{self.name} ended with {self.process.wait()}")
 
     def ask(self, *words: object) -> str:
         assert self.process.stdin is not None

@@ -19,6 +19,7 @@ class Work:
     size: int
     count: int = 1
     iterations: int = 1
+    regions: int = 1  # of verb `pages`
 
     def __str__(self) -> str:
         size = (
@@ -64,6 +65,16 @@ class Row:
     limit: float
     at_least: bool = False
     difference: bool = False  # ours - theirs instead of ours / theirs
+    or_else: Side | None = None  # another way to do the same: each round is compared with the better of the two
+
+    def sides(self) -> list[Side]:
+        return [side for side in (self.ours, self.theirs, self.or_else) if side is not None]
+
+    def rivals(self, figures: dict[tuple[str, Work], list[Measured]]) -> list[float]:
+        """What ours is compared with, by round; empty if with nothing."""
+        best = max if self.at_least else min
+        each = [[s.figure(m) for m in figures[s.contestant, s.work]] for s in self.sides()[1:]]
+        return [best(of_round) for of_round in zip(*each, strict=True)]
 
     def value(self, ours: list[float], theirs: list[float]) -> float:
         """The median over the rounds of what is compared; each round is a pair, so drift of the machine falls out."""
@@ -137,4 +148,76 @@ def python_rows() -> list[Row]:
     return rows
 
 
-ROWS = go_rows() + python_rows()
+MEMCPY, NT, KERNEL = "memcpy", "nt", "vm"  # what a plain C program does on one host
+
+
+def requests_per_second(m: Measured) -> float:
+    return len(m.batches) / (sum(m.batches) / 1e9) / 1e6
+
+
+def host_go_rows() -> list[Row]:
+    """Shared memory and memory of the user on one host, beside plain copies."""
+    small, many, bulk = (
+        Work("write", 4 * KIB, 1, 20000),
+        Work("write", 64 * KIB, 64, 100),
+        Work("write", 64 * MIB, 1, 12),
+    )
+    rows = [
+        Row(
+            f"shm, Go: {small}, beyond the copy",
+            "ns",
+            Side("goshm", small, p50_ns),
+            Side(MEMCPY, small, p50_ns),
+            300,
+            difference=True,
+        ),
+        Row(
+            f"shm, Go: {small}, million a second",
+            "M/s",
+            Side("goshm", small, requests_per_second),
+            None,
+            1.0,
+            at_least=True,
+        ),
+    ]
+    for work in (many, bulk):
+        ours, plain, streaming = (Side(who, work, rate) for who in ("goshm", MEMCPY, NT))
+        rows.append(Row(f"shm, Go: {work}, rate", "GB/s", ours, plain, 0.9, at_least=True, or_else=streaming))
+    for size, count, iterations in ((4 * KIB, 1, 5000), (4 * KIB, 64, 500), (64 * MIB, 1, 8)):
+        for verb in ("write", "read"):
+            work = Work(verb, size, count, iterations)
+            ours, plain = Side("goown", work, rate), Side(KERNEL, work, rate)
+            rows.append(Row(f"own memory, Go: {work}, rate", "GB/s", ours, plain, 0.9, at_least=True))
+    return rows
+
+
+def host_python_rows() -> list[Row]:
+    small, many = Work("write", 4 * KIB, 1, 5000), Work("write", 4 * KIB, 64, 1000)
+    pages, grid = Work("pages", 4 * KIB, 4096, 30, 1), Work("pages", 4 * KIB, 80 * 256, 10, 80)
+    beyond = 10 + 80 * 256 * 0.01
+    return [
+        Row(f"shm, Python: {small}, p50", "us", Side("pyshm", small, p50_us), None, 4.0),
+        Row(f"shm, Python: {many}, p50", "us", Side("pyshm", many, p50_us), Side("memmove", many, p50_us), 0.7),
+        Row(
+            "shm, Python: write_pages 4096 x 4 KiB, rate",
+            "GB/s",
+            Side("pyshm", pages, rate),
+            Side(MEMCPY, pages, rate),
+            0.5,
+            at_least=True,
+            or_else=Side(NT, pages, rate),
+        ),
+        Row(
+            "shm, Python: write_pages 80 x 256 x 4 KiB, beyond the copies",
+            "us",
+            Side("pyshm", grid, p50_us),
+            Side(MEMCPY, grid, p50_us),
+            beyond,
+            difference=True,
+        ),
+        Row("hazard slot, taken and given back", "ns", Side("goshm", Work("slot", 1, 1, 200), p50_ns), None, 20.0),
+    ]
+
+
+TCP_ROWS = go_rows() + python_rows()
+HOST_ROWS = host_go_rows() + host_python_rows()

@@ -1,6 +1,6 @@
 """make bench: tent beside a plain C and a plain Python program, in one run, round by round in turn.
 
-    run.py [--rounds 7] [--only go|python] [--connections 2] [--markdown]
+    run.py [--rounds 7] [--only tcp|host] [--rows TEXT] [--connections 2] [--markdown]
 
 Every contestant is a pair of processes that is idle when it is not its turn; before it counts, one batch of every
 kind of work is verified byte by byte, and one round is thrown away. Ratios are medians of pairs of neighbours.
@@ -25,10 +25,10 @@ sys.path.insert(0, str(ROOT / "tools"))
 import build_gotent  # noqa: E402
 import interpreters  # noqa: E402
 from contestant import Contestant, Measured  # noqa: E402
-from rows import MIB, ROWS, Row, Work  # noqa: E402
+from rows import HOST_ROWS, KERNEL, MEMCPY, MIB, NT, TCP_ROWS, Row, Work  # noqa: E402
 
 # Contestants' memories must not lie a power of two apart, and must hold the largest batch.
-ARENA_BYTES = 64 * MIB + 12288
+ARENA_BYTES = 80 * MIB + 12288
 
 
 def congestion() -> str:
@@ -41,23 +41,29 @@ def congestion() -> str:
     return "cubic"
 
 
-def build(only: str) -> dict[str, list[str]]:
-    """Compiles what has to be compiled, and returns the commands of the contestants."""
+def build(needed: set[str]) -> dict[str, list[str]]:
+    """Compiles what has to be compiled, and returns the commands of the contestants that are needed."""
     folder = ROOT / "build" / "bench"
     folder.mkdir(parents=True, exist_ok=True)
-    commands: dict[str, list[str]] = {}
     kind, arena = congestion(), str(ARENA_BYTES)
     compiler = os.environ.get("CC", "gcc")
-    subprocess.run([compiler, "-O2", "-o", folder / "cpeer", HERE / "cpeer.c", "-lpthread"], check=True)
-    commands["c"] = [str(folder / "cpeer"), kind, "8", arena]
+    for name in ("cpeer", "cshm"):
+        subprocess.run([compiler, "-O2", "-o", folder / name, HERE / f"{name}.c", "-lpthread"], check=True)
     go = interpreters.go_command()
     env = build_gotent.go_env(go)
     subprocess.run([go, "build", "-o", folder / "gobench", "./tests/bench/gobench"], cwd=ROOT, env=env, check=True)
-    commands["go"] = [str(folder / "gobench"), arena]
-    if only != "go":
-        commands["plain"] = [sys.executable, str(HERE / "plain.py"), kind, arena]
-        commands["tent"] = [sys.executable, str(HERE / "tentpy.py"), arena]
-    return commands
+    python, tent = [sys.executable], str(HERE / "tentpy.py")
+    commands = {
+        "c": [str(folder / "cpeer"), kind, "8", arena],
+        "plain": [*python, str(HERE / "plain.py"), kind, arena],
+        "memmove": [*python, str(HERE / "memmove.py"), arena],
+        **{mode: [str(folder / "cshm"), mode, arena] for mode in (MEMCPY, NT, KERNEL)},
+        "go": [str(folder / "gobench"), "tcp", arena],
+        **{"go" + way: [str(folder / "gobench"), way, arena] for way in ("shm", "own")},
+        **{"py" + way: [*python, tent, way, arena] for way in ("shm", "own")},
+        "tent": [*python, tent, "tcp", arena],
+    }
+    return {name: command for name, command in commands.items() if name in needed}
 
 
 Figures = dict[tuple[str, Work], list[Measured]]
@@ -67,8 +73,8 @@ def plan(rows: list[Row]) -> dict[Work, list[str]]:
     """Which contestants do which work, each once a round, those that are compared next to each other."""
     wanted: dict[Work, list[str]] = {}
     for row in rows:
-        for side in (row.ours, row.theirs):
-            if side is not None and side.contestant not in wanted.setdefault(side.work, []):
+        for side in row.sides():
+            if side.contestant not in wanted.setdefault(side.work, []):
                 wanted[side.work].append(side.contestant)
     return wanted
 
@@ -76,7 +82,7 @@ def plan(rows: list[Row]) -> dict[Work, list[str]]:
 def measure(rows: list[Row], contestants: dict[str, Contestant], rounds: int, connections: int) -> Figures:
     wanted = plan(rows)
     for work, names in wanted.items():
-        if work.verb in ("write", "read"):
+        if work.verb in ("write", "read", "pages"):
             for name in names:
                 contestants[name].check(work.verb, work.size, work.count, lanes(work, connections))
     figures: Figures = {}
@@ -94,7 +100,9 @@ def measure(rows: list[Row], contestants: dict[str, Contestant], rounds: int, co
 
 
 def lanes(work: Work, connections: int) -> int:
-    """C's connections for a batch; small ones go over one."""
+    """The last word of a command: regions of pages, or C's connections, one for a small batch."""
+    if work.verb == "pages":
+        return work.regions
     return connections if work.size * work.count >= MIB else 1
 
 
@@ -105,7 +113,7 @@ def show(rows: list[Row], figures: Figures, markdown: bool) -> int:
     missed = 0
     for row in rows:
         ours = [row.ours.figure(m) for m in figures[row.ours.contestant, row.ours.work]]
-        theirs = [row.theirs.figure(m) for m in figures[row.theirs.contestant, row.theirs.work]] if row.theirs else []
+        theirs = row.rivals(figures)
         value = row.value(ours, theirs)
         reached = row.reached(value)
         missed += not reached
@@ -141,20 +149,20 @@ def show(rows: list[Row], figures: Figures, markdown: bool) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measures tent beside plain programs.")
     parser.add_argument("--rounds", type=int, default=7, help="rounds that count, at least 5")
-    parser.add_argument("--only", choices=("go", "python"), default="", help="half of the table")
+    parser.add_argument("--only", choices=("tcp", "host"), default="", help="one of the two tables")
+    parser.add_argument("--rows", default="", help="only rows whose name contains this")
     parser.add_argument(
         "--connections", type=int, default=min(2, os.cpu_count() or 1), help="of the C program, as tent's lanes"
     )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     args = parser.parse_args()
-    rows = [r for r in ROWS if not args.only or r.name.lower().startswith(args.only)]
-    commands = build(args.only)
+    tables = {"tcp": TCP_ROWS, "host": HOST_ROWS}
+    chosen = [table for name, table in tables.items() if args.only in ("", name)]
+    rows = [row for table in chosen for row in table if args.rows in row.name]
     with contextlib.ExitStack() as stack:
-        needed = {side.contestant for row in rows for side in (row.ours, row.theirs) if side is not None}
         contestants = {
             name: stack.enter_context(contextlib.closing(Contestant(name, command)))
-            for name, command in commands.items()
-            if name in needed
+            for name, command in build({side.contestant for row in rows for side in row.sides()}).items()
         }
         figures = measure(rows, contestants, max(5, args.rounds), args.connections)
     print(

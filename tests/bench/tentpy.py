@@ -1,13 +1,16 @@
 """tent from Python as a contestant of the benchmark (see contestant.py): an engine here, one in a process of its own.
 
-    tentpy.py ARENA_BYTES
+    tentpy.py tcp|shm|own ARENA_BYTES
 
+tcp leaves shared memory out, shm uses memory that tent allocated, own memory that the program mapped itself.
 Beyond the common verbs: `submit SIZE COUNT ITERATIONS _` times submit_transfer of a packed RequestArray alone, and
-`poll SIZE LOOKS ITERATIONS _` times looks at a transfer that cannot make progress, because its peer is stopped.
+`poll SIZE LOOKS ITERATIONS _` times looks at a transfer that cannot make progress, because its peer is stopped, and
+`pages SIZE COUNT ITERATIONS REGIONS` moves COUNT pages in another order between grids of REGIONS equal regions.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
@@ -27,9 +30,20 @@ LIMIT_S = 60.0
 POSITIONS = 16
 
 
-def peer(length: int) -> None:
+def settings(kind: str) -> dict[str, object]:
+    return {"transports": {"shm": {"enable": kind != "tcp"}}}
+
+
+def memory(engine: tent.Engine, kind: str, length: int) -> tent.Region:
+    """What the bytes move between: tent's memory, or for `own` a mapping that the program made."""
+    if kind == "own":
+        return engine.register(mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), name="kv")
+    return engine.allocate(length, name="kv")
+
+
+def peer(kind: str, length: int) -> None:
     """Offers memory, fills it and looks at it when told to."""
-    with tent.Engine() as engine, engine.allocate(length, name="kv") as region:
+    with tent.Engine(settings(kind)) as engine, memory(engine, kind, length) as region:
         view = region.view
         view[:] = pattern(1, length)
         print(engine.address, flush=True)
@@ -46,16 +60,16 @@ def peer(length: int) -> None:
 class Bench:
     """The initiator's side."""
 
-    def __init__(self, length: int) -> None:
-        command = [sys.executable, __file__, "--peer", str(length)]
+    def __init__(self, kind: str, length: int) -> None:
+        command = [sys.executable, __file__, "--peer", kind, str(length)]
         self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.child.stdout is not None
         address = self.child.stdout.readline().strip()
-        self.upstream = tent.TransferEngine()
+        self.upstream = tent.TransferEngine(settings(kind))
         self.engine = self.upstream.engine
         self.segment_id = self.upstream.open_segment(address + "/kv")
         self.remote = self.engine.open(address)
-        self.kv = self.engine.allocate(length, name="kv")
+        self.kv = memory(self.engine, kind, length)
         self.view = self.kv.view
         self.view[:] = pattern(2, length)
 
@@ -70,8 +84,10 @@ class Bench:
         print(*words, file=self.child.stdin, flush=True)
         return int(self.child.stdout.readline())
 
-    def moves(self, verb: str, size: int, count: int) -> list[Callable[[], object]]:
+    def moves(self, verb: str, size: int, count: int, regions: int = 1) -> list[Callable[[], object]]:
         """One call a position; what a program makes once (slices, grids, index arrays) is made beforehand."""
+        if verb == "pages":
+            return self.shuffled(size, count, regions)
         room = max(1, len(self.view) // (size * count))
         bases = [position % room * count for position in range(POSITIONS)]
         kv, remote = self.kv, self.remote["kv"]
@@ -82,6 +98,23 @@ class Bench:
         indexes = [array("q", range(b, b + count)) for b in bases]
         return [partial(self.many, verb, here, there, i, size) for i in indexes]
 
+    def shuffled(self, size: int, count: int, regions: int) -> list[Callable[[], object]]:
+        """The same for pages that go elsewhere: page 77 * i of each region becomes page 181 * i of its counterpart."""
+        each = count // regions
+        room = max(1, len(self.view) // (size * count))
+        src, dst = (array("q", [k * i % each for i in range(each)]) for k in (77, 181))
+        calls: list[Callable[[], object]] = []
+        for position in range(min(room, POSITIONS)):
+            base = position * size * count
+            starts = range(base, base + size * count, size * each)
+            here = self.engine.pages([self.kv[s : s + size * each] for s in starts], size)
+            there = self.remote.pages([self.remote["kv"][s : s + size * each] for s in starts], size)
+            calls.append(partial(self.permute, here, src, there, dst, size))
+        return [calls[position % len(calls)] for position in range(POSITIONS)]
+
+    def permute(self, here: tent.Grid, src: array[int], there: tent.Grid, dst: array[int], size: int) -> None:
+        self.engine.write_pages(here, src, there, dst, page_bytes=size).result(LIMIT_S)
+
     def one(self, verb: str, here: RegionSlice, there: RemoteSlice) -> None:
         move = self.engine.write if verb == "write" else self.engine.read
         move(here, there).result(LIMIT_S)
@@ -90,8 +123,8 @@ class Bench:
         move = self.engine.write_pages if verb == "write" else self.engine.read_pages
         move(here, pages, there, pages, page_bytes=size).result(LIMIT_S)
 
-    def measure(self, verb: str, size: int, count: int, iterations: int) -> list[int]:
-        moves = self.moves(verb, size, count)
+    def measure(self, verb: str, size: int, count: int, iterations: int, regions: int) -> list[int]:
+        moves = self.moves(verb, size, count, regions)
         took = []
         for i in range(iterations):
             move = moves[i % POSITIONS]
@@ -100,8 +133,10 @@ class Bench:
             took.append(time.perf_counter_ns() - begin)
         return took
 
-    def check(self, verb: str, size: int, count: int, seed: int) -> str:
+    def check(self, verb: str, size: int, count: int, regions: int, seed: int) -> str:
         """Moves one batch of fresh data and looks at every byte of it where it arrived."""
+        if verb == "pages":
+            return self.check_shuffled(size, count, regions, seed)
         length = size * count
         mine, theirs = (seed, seed + 1) if verb == "write" else (seed + 1, seed)
         self.view[:length] = pattern(mine, length)
@@ -109,6 +144,21 @@ class Bench:
         self.moves(verb, size, count)[0]()
         wrong = self.ask("check", seed, length) if verb == "write" else first_wrong(self.view, seed, length)
         return "ok" if wrong < 0 else f"bad {wrong}"
+
+    def check_shuffled(self, size: int, count: int, regions: int, seed: int) -> str:
+        """The pages are fetched back in their places and compared with those that were sent."""
+        length, each = size * count, count // regions
+        sent = pattern(seed, length)
+        self.view[:length] = sent
+        self.ask("fill", seed + 1, length)
+        self.moves("pages", size, count, regions)[0]()
+        self.engine.read(self.kv[0:length], self.remote["kv"][0:length]).result(LIMIT_S)
+        for index in range(count):
+            first, i = index - index % each, index % each
+            source, target = (first + 77 * i % each) * size, (first + 181 * i % each) * size
+            if self.view[target : target + size] != sent[source : source + size]:
+                return f"bad {target}"
+        return "ok"
 
     def submit(self, size: int, count: int, iterations: int) -> list[int]:
         """Nanoseconds of submit_transfer alone."""
@@ -143,21 +193,21 @@ class Bench:
 
     def command(self, seed: int, verb: str, *words: str) -> str:
         if verb == "check":
-            return self.check(words[0], int(words[1]), int(words[2]), 2 * seed)
-        size, count, iterations = (int(w) for w in words[:3])
+            return self.check(words[0], int(words[1]), int(words[2]), int(words[3]), 2 * seed)
+        size, count, iterations, regions = (int(w) for w in words)
         if verb == "submit":
             took = self.submit(size, count, iterations)
         elif verb == "poll":
             took = self.poll(count, iterations)
         else:
-            took = self.measure(verb, size, count, iterations)
+            took = self.measure(verb, size, count, iterations, regions)
         return " ".join(map(str, ["ns", *took]))
 
 
 def main() -> None:
     if sys.argv[1] == "--peer":
-        return peer(int(sys.argv[2]))
-    bench = Bench(int(sys.argv[1]))
+        return peer(sys.argv[2], int(sys.argv[3]))
+    bench = Bench(sys.argv[1], int(sys.argv[2]))
     print("ready", bench.child.pid, flush=True)
     for seed, line in enumerate(sys.stdin, start=10):
         print(bench.command(seed, *line.split()), flush=True)

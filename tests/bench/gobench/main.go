@@ -5,7 +5,8 @@
 //	submit SIZE COUNT ITERATIONS CONNECTIONS        ->  ns N N N ...     the call of Submit alone
 //	check write|read SIZE COUNT CONNECTIONS         ->  ok | bad OFFSET
 //
-// The number of connections is a setting of the transport and is not looked at. Usage: gobench ARENA_BYTES
+// The number of connections is a setting of the transport and is not looked at. Usage: gobench tcp|shm|own ARENA_BYTES,
+// where tcp leaves shared memory out, shm uses memory that tent allocated, and own memory that the program mapped itself.
 package main
 
 import (
@@ -17,6 +18,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/dispatch"
@@ -33,12 +36,12 @@ const (
 
 func main() {
 	var err error
-	if len(os.Args) == 3 && os.Args[1] == "--peer" {
-		err = servePeer(os.Args[2])
-	} else if len(os.Args) == 2 {
-		err = initiate(os.Args[1])
+	if len(os.Args) == 4 && os.Args[1] == "--peer" {
+		err = servePeer(os.Args[2], os.Args[3])
+	} else if len(os.Args) == 3 {
+		err = initiate(os.Args[1], os.Args[2])
 	} else {
-		err = fmt.Errorf("usage: gobench ARENA_BYTES")
+		err = fmt.Errorf("usage: gobench tcp|shm|own ARENA_BYTES")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "gobench:", err)
@@ -47,12 +50,13 @@ func main() {
 }
 
 // open starts an engine that offers size bytes under the name "kv".
-func open(size string) (*engine.Engine, mem.Region, error) {
+func open(kind, size string) (*engine.Engine, mem.Region, error) {
 	n, err := strconv.ParseUint(size, 10, 64)
 	if err != nil {
 		return nil, mem.Region{}, err
 	}
-	settings, err := config.Load(config.Options{Env: os.Getenv, Built: all.Names()})
+	settings, err := config.Load(config.Options{Env: os.Getenv, Built: all.Names()},
+		map[string]any{"transports": map[string]any{"shm": map[string]any{"enable": kind != "tcp"}}})
 	if err != nil {
 		return nil, mem.Region{}, err
 	}
@@ -64,16 +68,32 @@ func open(size string) (*engine.Engine, mem.Region, error) {
 	if err != nil {
 		return nil, mem.Region{}, err
 	}
-	_, region, err := e.Allocate(engine.Memory{Size: n, Name: "kv", Location: "cpu:0", Permission: mem.GlobalReadWrite})
+	region, err := memory(e, kind, n)
 	if err != nil {
 		e.Close(limit, true)
 	}
 	return e, region, err
 }
 
+// memory is what the bytes move between: tent's, or for "own" a mapping that is there until the program ends.
+func memory(e *engine.Engine, kind string, size uint64) (mem.Region, error) {
+	m := engine.Memory{Size: size, Name: "kv", Location: "cpu:0", Permission: mem.GlobalReadWrite}
+	if kind != "own" {
+		_, region, err := e.Allocate(m)
+		return region, err
+	}
+	start, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
+	if err != nil {
+		return mem.Region{}, err
+	}
+	m.Addr = uintptr(start)
+	_, err = e.Register(m)
+	return mem.Region{Addr: m.Addr, Size: size}, err
+}
+
 // servePeer offers memory and does what its standard input says: "fill SEED", "check LENGTH SEED".
-func servePeer(size string) error {
-	e, region, err := open(size)
+func servePeer(kind, size string) error {
+	e, region, err := open(kind, size)
 	if err != nil {
 		return err
 	}
@@ -103,12 +123,12 @@ type peer struct {
 	out     *bufio.Scanner
 }
 
-func startPeer(size string) (*peer, error) {
+func startPeer(kind, size string) (*peer, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	p := &peer{command: exec.Command(self, "--peer", size)}
+	p := &peer{command: exec.Command(self, "--peer", kind, size)}
 	p.command.Stderr = os.Stderr
 	in, err := p.command.StdinPipe()
 	if err != nil {
@@ -141,8 +161,8 @@ func (p *peer) ask(format string, args ...any) (int64, error) {
 	return strconv.ParseInt(answer, 10, 64)
 }
 
-func initiate(size string) error {
-	p, err := startPeer(size)
+func initiate(kind, size string) error {
+	p, err := startPeer(kind, size)
 	if err != nil {
 		return err
 	}
@@ -154,7 +174,7 @@ func initiate(size string) error {
 	if err != nil {
 		return err
 	}
-	e, region, err := open(size)
+	e, region, err := open(kind, size)
 	if err != nil {
 		return err
 	}
