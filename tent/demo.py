@@ -1,14 +1,15 @@
 """`python -m tent.demo`: a prefill process writes a KV cache into a decode process, beside a plain socket.
 
 The decode process offers 1024 pages of 64 KiB. The prefill process writes them in another order, several times with
-fresh data; the receiver looks at every byte. The same pages also go over one blocking socket (header and payload by
-sendmsg, recv_into the destination), turn by turn in the same run, because only ratios mean something on a machine
-that does other things as well.
+fresh data; the receiver looks at every byte. Three ways take turns in the same run, because only ratios mean something
+on a machine that does other things as well: tent as it comes (shared memory on one host), tent over TCP alone, and one
+blocking socket without tent (header and payload by sendmsg, recv_into the destination).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import mmap
 import random
@@ -35,6 +36,13 @@ LIMIT_S = 60.0
 HEADER = struct.Struct("<cQQ")
 ACK = struct.Struct("<Q")
 PAGES_FOLLOW, VERIFY_TENT, VERIFY_PLAIN = b"p", b"t", b"s"
+
+# The ways, as the table names them, with the settings of the engine that moves the pages; the last is the plain socket.
+WAYS: dict[str, dict[str, Any] | None] = {
+    "tent": {},
+    "tent, TCP only": {"transports": {"shm": {"enable": False}}},
+    "plain socket": None,
+}
 
 
 # Every 8 bytes hold a number that says where they belong. Large integers add them all at once.
@@ -130,48 +138,52 @@ def serve(sock: socket.socket, engine: tent.Engine, kv: memoryview, plain: memor
 # -- prefill: the sender
 
 
-class Prefill:
-    """Writes pages by tent and over the plain socket, and asks the receiver to look at them."""
+class ByTent:
+    """An engine that writes into the peer's region; close() ends it."""
 
-    def __init__(self, engine: tent.Engine, peer: tent.Segment, sock: socket.socket) -> None:
-        self.engine = engine
-        self.kv = engine.allocate(TOTAL, name="prefill")
-        self.remote = peer["kv"]
-        self.sock = sock
+    verify = VERIFY_TENT
+    transports: tuple[str, ...] = ()
+
+    def __init__(self, settings: dict[str, Any], address: str) -> None:
+        self.engine = tent.Engine(settings)
+        self.peer = self.engine.open(address)
+        self.remote = self.peer["kv"]
+        self.kv = self.engine.allocate(TOTAL, name="prefill")
         self.view = memoryview(self.kv.view)
-        self.transports: tuple[str, ...] = ()
 
-    def fill(self, seed: int) -> None:
-        for index in range(PAGES):
-            page_at(self.view, index)[:] = page_of(seed, index)
-
-    def ask(self, what: bytes, number: int) -> int:
-        self.sock.sendall(HEADER.pack(what, number, 0))
-        return int(receive_struct(self.sock, ACK)[0])
-
-    def verify(self, what: bytes, seed: int) -> int:
-        wrong = self.ask(what, seed)
-        if wrong:
-            raise SystemExit(f"{wrong} of {PAGES} pages are wrong")
-        return TOTAL
-
-    def all_by_tent(self, seed: int) -> None:
+    def all_pages(self, seed: int) -> None:
         transfer = self.engine.write_pages(
             self.kv, range(PAGES), self.remote, order_of(seed), page_bytes=PAGE_BYTES, notify=("round", str(seed))
         )
         transfer.result(LIMIT_S)
         self.transports = tuple(transfer.transports)
 
-    def page_by_tent(self, index: int) -> None:
+    def page(self, index: int) -> None:
         part = slice(index * PAGE_BYTES, (index + 1) * PAGE_BYTES)
         self.engine.write(self.kv[part], self.remote[part]).result(LIMIT_S)
 
-    def all_by_socket(self, seed: int) -> None:
-        order = order_of(seed)
-        head = HEADER.pack(PAGES_FOLLOW, 0, PAGES) + array("Q", order).tobytes()
+    def close(self) -> None:
+        self.engine.close()
+
+
+class BySocket:
+    """The same without tent. The socket stays open: the receiver is asked over it."""
+
+    verify = VERIFY_PLAIN
+    transports = ("tcp",)
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.view = memoryview(mmap.mmap(-1, TOTAL))
+
+    def all_pages(self, seed: int) -> None:
+        head = HEADER.pack(PAGES_FOLLOW, 0, PAGES) + array("Q", order_of(seed)).tobytes()
         self.send([head], [page_at(self.view, i) for i in range(PAGES)])
 
-    def page_by_socket(self, index: int) -> None:
+    def close(self) -> None:
+        self.view.release()
+
+    def page(self, index: int) -> None:
         self.send([HEADER.pack(PAGES_FOLLOW, 0, 1), ACK.pack(index)], [page_at(self.view, index)])
 
     def send(self, head: list[bytes], pages: list[memoryview]) -> None:
@@ -191,26 +203,45 @@ def seconds(work: Callable[[int], None], argument: int) -> float:
     return time.perf_counter() - begin
 
 
+def verified(sock: socket.socket, what: bytes, seed: int) -> int:
+    """Asks the receiver to look at every byte; the number of bytes that it looked at."""
+    sock.sendall(HEADER.pack(what, seed, 0))
+    wrong = int(receive_struct(sock, ACK)[0])
+    if wrong:
+        raise SystemExit(f"{wrong} of {PAGES} pages are wrong")
+    return TOTAL
+
+
 def prefill(address: str, port: int) -> None:
     """Runs the rounds; says what it does in JSON lines, the last of which is the result."""
-    pages: dict[str, list[float]] = {"tent": [], "plain": []}
-    whole: dict[str, list[float]] = {"tent": [], "plain": []}
-    verified = 0
-    with tent.Engine() as engine, engine.open(address) as peer, socket.create_connection(("127.0.0.1", port)) as sock:
+    pages: dict[str, list[float]] = {name: [] for name in WAYS}
+    whole: dict[str, list[float]] = {name: [] for name in WAYS}
+    looked_at = step = 0
+    with contextlib.ExitStack() as stack:
+        sock = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         set_options(sock)
-        run = Prefill(engine, peer, sock)
+        ways: dict[str, ByTent | BySocket] = {}
+        for name, settings in WAYS.items():
+            ways[name] = BySocket(sock) if settings is None else ByTent(settings, address)
+            stack.enter_context(contextlib.closing(ways[name]))
         for seed in range(1, ROUNDS + 1):
-            run.fill(seed)
-            for step, (kind, work) in enumerate((("tent", run.all_by_tent), ("plain", run.all_by_socket))):
-                whole[kind].append(seconds(work, seed))
-                verified += run.verify(VERIFY_TENT if kind == "tent" else VERIFY_PLAIN, seed)
-                print(json.dumps({"round": seed, "done": 3 * (seed - 1) + step + 1}), flush=True)
+            for name, way in ways.items():
+                fill(way.view, seed)
+                whole[name].append(seconds(way.all_pages, seed))
+                looked_at += verified(sock, way.verify, seed)
+                step += 1
+                print(json.dumps({"done": step}), flush=True)
             for i in range(SINGLE_PAGES):
-                pages["tent"].append(seconds(run.page_by_tent, i))
-                pages["plain"].append(seconds(run.page_by_socket, i))
-            print(json.dumps({"round": seed, "done": 3 * seed}), flush=True)
-        result = {kind: summary(whole[kind], pages[kind]) for kind in whole}
-        print(json.dumps({"result": result, "transports": run.transports, "verified": verified}), flush=True)
+                for name, way in ways.items():
+                    pages[name].append(seconds(way.page, i))
+        result = {name: summary(whole[name], pages[name]) for name in WAYS}
+        transports = {name: ways[name].transports for name in WAYS}
+        print(json.dumps({"result": result, "transports": transports, "verified": looked_at}), flush=True)
+
+
+def fill(view: memoryview, seed: int) -> None:
+    for index in range(PAGES):
+        page_at(view, index)[:] = page_of(seed, index)
 
 
 def summary(whole: list[float], pages: list[float]) -> dict[str, float]:
@@ -246,14 +277,14 @@ def show_progress(done: int, total: int) -> None:
 
 
 def show_table(last: dict[str, Any]) -> None:
-    ours, plain = last["result"]["tent"], last["result"]["plain"]
-    rows = [("GB/s, all pages", "rate", 2), ("p50 of one page, us", "p50", 1), ("p99 of one page, us", "p99", 1)]
-    print(f"\n  {'':22}{'tent':>10}{'plain socket':>15}{'ratio':>8}")
-    print(f"  {'transport':22}{', '.join(last['transports']):>10}{'tcp':>15}")
-    print(f"  {'MiB a round':22}{TOTAL >> 20:>10}{TOTAL >> 20:>15}")
-    for title, key, digits in rows:
-        print(f"  {title:22}{ours[key]:>10.{digits}f}{plain[key]:>15.{digits}f}{ours[key] / plain[key]:>8.2f}")
-    print(f"\n  {last['verified'] >> 20} MiB verified by the receiver, every byte right.")
+    result, names = last["result"], list(WAYS)
+    titles = [("GB/s, all pages", "rate", 2), ("p50 of one page, us", "p50", 1), ("p99 of one page, us", "p99", 1)]
+    print(f"\n  {'':22}" + "".join(f"{name:>16}" for name in names) + f"{'ratio':>10}")
+    print(f"  {'transport':22}" + "".join(f"{', '.join(last['transports'][name]):>16}" for name in names))
+    for title, key, digits in titles:
+        values = [result[name][key] for name in names]
+        print(f"  {title:22}" + "".join(f"{v:>16.{digits}f}" for v in values) + f"{values[0] / values[-1]:>10.2f}")
+    print(f"\n  {last['verified'] >> 20} MiB verified by the receiver, every byte right. Ratio: first to last column.")
 
 
 def main() -> int:
@@ -285,7 +316,7 @@ def orchestrate() -> int:
         last: dict[str, Any] = {}
         for last in lines_of(sender):
             if "done" in last:
-                show_progress(last["done"], 3 * ROUNDS)
+                show_progress(last["done"], len(WAYS) * ROUNDS)
         if sender.wait() or "result" not in last:
             return sender.returncode or 1
         show_table(last)
