@@ -31,4 +31,4 @@ def test_readme_program_runs(program: str, tmp_path: Path) -> None:
 def test_demo_verifies_every_byte() -> None:
     done = subprocess.run([sys.executable, "-m", "tent.demo"], capture_output=True, text=True, timeout=90, cwd="/")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "640 MiB verified by the receiver, every byte right" in done.stdout
+    assert "960 MiB verified by the receiver, every byte right" in done.stdout
