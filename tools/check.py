@@ -264,6 +264,11 @@ def stage_typing(ctx: Context) -> Tally:
     return single(code == 0)
 
 
+def stage_capi(ctx: Context) -> Tally:
+    """the C library: its examples in C and C++, plainly and under sanitizers"""
+    return single(ctx.run(sys.executable, "tools/build_capi.py", "--check", timeout=400) == 0)
+
+
 STAGES: dict[str, Callable[[Context], Tally]] = {
     "format": stage_format,
     "vet": stage_vet,
@@ -274,6 +279,7 @@ STAGES: dict[str, Callable[[Context], Tally]] = {
     "python": stage_python,
     "pythons": stage_pythons,
     "typing": stage_typing,
+    "capi": stage_capi,
     "race": stage_race,
 }
 

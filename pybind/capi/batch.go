@@ -1,0 +1,201 @@
+package main
+
+/*
+#include "tent/transfer_engine.h"
+#include "last_error.h"
+*/
+import "C"
+
+import (
+	"encoding/json"
+	"math"
+	"runtime"
+	"unsafe"
+
+	"github.com/tent-engine/tent/pybind"
+)
+
+// recordWords is the size of a request as pybind.Submit takes it: opcode, source, target_id, target_offset, length,
+// priority, deadline_ns, transport_hint, intent_type, target_region.
+const recordWords = 10
+
+const requestsMost = 1 << 30
+
+//export tent_allocate_batch
+func tent_allocate_batch(engine C.tent_engine_t, size C.size_t) C.tent_batch_id_t {
+	batch, err := pybind.NewBatch(number(engine), int64(min(size, math.MaxInt64)))
+	if err != nil {
+		failed(err)
+		return 0
+	}
+	return C.tent_batch_id_t(batch)
+}
+
+//export tent_free_batch
+func tent_free_batch(engine C.tent_engine_t, batch C.tent_batch_id_t) C.int {
+	_, err := pybind.FreeBatch(number(engine), uint64(batch))
+	return done(err)
+}
+
+// note is a notification in C's memory.
+type note struct {
+	name, message           unsafe.Pointer
+	nameBytes, messageBytes uint64
+	has                     bool
+}
+
+func noteOf(name, message *C.char) note {
+	return note{unsafe.Pointer(name), unsafe.Pointer(message), uint64(len(read(name))), uint64(len(read(message))), true}
+}
+
+// submit packs C's requests as pybind takes them.
+func submit(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t, deadline, intent uint64, n note) C.int {
+	if count == 0 || entries == nil || count > requestsMost {
+		return wrong("%d requests at %p", uint64(count), entries)
+	}
+	words := make([]uint64, int(count)*recordWords)
+	for i, r := range unsafe.Slice(entries, int(count)) {
+		copy(words[i*recordWords:], []uint64{uint64(r.opcode), address(r.source), uint64(r.target_id), uint64(r.target_offset),
+			uint64(r.length), uint64(r.priority), deadline, uint64(r.transport_hint), intent, 0})
+	}
+	_, err := pybind.Submit(number(engine), uint64(batch), address(unsafe.Pointer(&words[0])), int64(count),
+		address(n.name), n.nameBytes, address(n.message), n.messageBytes, n.has)
+	runtime.KeepAlive(words)
+	return done(err)
+}
+
+//export tent_submit
+func tent_submit(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t) C.int {
+	return submit(engine, batch, entries, count, 0, 0, note{})
+}
+
+//export tent_submit_notif
+func tent_submit_notif(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t, name, message *C.char) C.int {
+	return submit(engine, batch, entries, count, 0, 0, noteOf(name, message))
+}
+
+//export tent_submit_ex
+func tent_submit_ex(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t, o *C.tent_submit_options_t) C.int {
+	if o == nil {
+		return submit(engine, batch, entries, count, 0, 0, note{})
+	}
+	n := note{}
+	if o.notify != 0 {
+		n = note{unsafe.Pointer(o.name), o.message, uint64(len(read(o.name))), uint64(o.message_bytes), true}
+	}
+	return submit(engine, batch, entries, count, uint64(o.deadline_ns), uint64(o.intent_type), n)
+}
+
+//export tent_cancel_task
+func tent_cancel_task(engine C.tent_engine_t, batch C.tent_batch_id_t, task C.size_t) C.int {
+	if task > requestsMost {
+		return wrong("task %d does not exist", uint64(task))
+	}
+	_, err := pybind.Cancel(number(engine), uint64(batch), int64(task))
+	return done(err)
+}
+
+// summary of a batch.
+type summary struct {
+	State int    `json:"state"`
+	Bytes uint64 `json:"bytes"`
+	Tasks int64  `json:"tasks"`
+}
+
+func summed(id int64, batch C.tent_batch_id_t) (s summary, err error) {
+	text, err := pybind.Summary(id, uint64(batch))
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &s)
+	}
+	return s, err
+}
+
+// statuses reads n tasks from first. A status that is pending lets the engine work, so that who polls makes progress.
+func statuses(engine C.tent_engine_t, batch C.tent_batch_id_t, first, n int64, out *C.tent_status_t) C.int {
+	if n == 0 {
+		return 0
+	}
+	id := number(engine)
+	words := make([]uint64, 2*n)
+	defer runtime.KeepAlive(words)
+	for try := range 2 {
+		if _, err := pybind.StatusInto(id, uint64(batch), first, n, address(unsafe.Pointer(&words[0]))); err != nil {
+			return failed(err)
+		}
+		pending := false
+		for i, status := range unsafe.Slice(out, int(n)) {
+			status.status, status.transferred_bytes = C.int(words[2*i]&0xff), C.uint64_t(words[2*i+1])
+			pending = pending || status.status <= C.STATUS_PENDING
+			unsafe.Slice(out, int(n))[i] = status
+		}
+		if try > 0 || !pending {
+			break
+		}
+		if found, err := pybind.Progress(id); err != nil || found == 0 {
+			return done(err)
+		}
+	}
+	return 0
+}
+
+//export tent_task_status
+func tent_task_status(engine C.tent_engine_t, batch C.tent_batch_id_t, task C.size_t, status *C.tent_status_t) C.int {
+	if status == nil || task > requestsMost {
+		return wrong("task %d, status %p", uint64(task), status)
+	}
+	return statuses(engine, batch, int64(task), 1, status)
+}
+
+//export tent_task_status_list
+func tent_task_status_list(engine C.tent_engine_t, batch C.tent_batch_id_t, list *C.tent_status_t, count *C.size_t) C.int {
+	if count == nil || list == nil && *count > 0 {
+		return wrong("statuses %p, count %p", list, count)
+	}
+	s, err := summed(number(engine), batch)
+	if err != nil {
+		return failed(err)
+	}
+	room := min(int64(*count), s.Tasks)
+	*count = C.size_t(s.Tasks)
+	return statuses(engine, batch, 0, room, list)
+}
+
+//export tent_overall_status
+func tent_overall_status(engine C.tent_engine_t, batch C.tent_batch_id_t, status *C.tent_status_t) C.int {
+	if status == nil {
+		return wrong("status is NULL")
+	}
+	if _, err := pybind.Progress(number(engine)); err != nil {
+		return failed(err)
+	}
+	s, err := summed(number(engine), batch)
+	if err != nil {
+		return failed(err)
+	}
+	status.status, status.transferred_bytes = C.int(s.State), C.uint64_t(s.Bytes)
+	return 0
+}
+
+//export tent_wait
+func tent_wait(engine C.tent_engine_t, batch C.tent_batch_id_t, timeoutMs C.int64_t, status *C.tent_status_t) C.int {
+	state, err := pybind.Wait(number(engine), uint64(batch), max(0, int64(timeoutMs)))
+	if err != nil {
+		return failed(err)
+	}
+	if status != nil && tent_overall_status(engine, batch, status) < 0 {
+		return -1
+	}
+	if state <= int64(C.STATUS_PENDING) {
+		return 1
+	}
+	return 0
+}
+
+//export tent_batch_failure
+func tent_batch_failure(engine C.tent_engine_t, batch C.tent_batch_id_t, buf *C.char, length C.size_t) C.int {
+	text, err := pybind.Failure(number(engine), uint64(batch))
+	if err != nil {
+		return failed(err)
+	}
+	return put(text, buf, length)
+}

@@ -1,0 +1,235 @@
+package main
+
+/*
+#include <stdlib.h>
+#include "tent/transfer_engine.h"
+#include "last_error.h"
+*/
+import "C"
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/pybind"
+)
+
+const (
+	openMs  = 10_000
+	closeMs = 30_000
+)
+
+// pending are settings for the next engine of a thread, by thread; an engine takes them. Threads that set something and
+// never make an engine leave a few words behind.
+var pending struct {
+	sync.Mutex
+	byThread map[int]*draft
+}
+
+// draft is what a thread has set so far: a tree, and why a part of it could not be read.
+type draft struct {
+	tree map[string]any
+	err  error
+}
+
+func change(use func(*draft)) {
+	pending.Lock()
+	defer pending.Unlock()
+	if pending.byThread == nil {
+		pending.byThread = map[int]*draft{}
+	}
+	d := pending.byThread[unix.Gettid()]
+	if d == nil {
+		d = &draft{tree: map[string]any{}}
+		pending.byThread[unix.Gettid()] = d
+	}
+	use(d)
+}
+
+// set puts a value at a key with slashes.
+func set(tree map[string]any, key string, value any) {
+	for {
+		head, rest, deeper := strings.Cut(key, "/")
+		if !deeper {
+			tree[head] = value
+			return
+		}
+		next, is := tree[head].(map[string]any)
+		if !is {
+			next = map[string]any{}
+			tree[head] = next
+		}
+		tree, key = next, rest
+	}
+}
+
+// merge lays a tree over another.
+func merge(into, from map[string]any) {
+	for key, value := range from {
+		branch, is := value.(map[string]any)
+		old, was := into[key].(map[string]any)
+		if is && was {
+			merge(old, branch)
+		} else {
+			into[key] = value
+		}
+	}
+}
+
+//export tent_load_config_from_file
+func tent_load_config_from_file(path *C.char) {
+	name := read(path)
+	change(func(d *draft) {
+		text, err := os.ReadFile(name)
+		var tree map[string]any
+		if err == nil {
+			err = json.Unmarshal(text, &tree)
+		}
+		if err != nil {
+			d.err = err
+			return
+		}
+		merge(d.tree, tree)
+	})
+}
+
+//export tent_set_config
+func tent_set_config(key, value *C.char) {
+	k, v := read(key), read(value)
+	change(func(d *draft) {
+		var parsed any
+		if json.Unmarshal([]byte(v), &parsed) != nil {
+			parsed = v
+		}
+		set(d.tree, k, parsed)
+	})
+}
+
+//export tent_create_engine
+func tent_create_engine() C.tent_engine_t {
+	var d *draft
+	change(func(now *draft) {
+		d = now
+		delete(pending.byThread, unix.Gettid())
+	})
+	if d.err != nil {
+		wrong("tent_load_config_from_file: %v", d.err)
+		return nil
+	}
+	arguments := ""
+	if len(d.tree) > 0 {
+		text, err := json.Marshal(d.tree)
+		if err != nil {
+			failed(err)
+			return nil
+		}
+		arguments = string(text)
+	}
+	id, err := pybind.Open(arguments, "")
+	if err != nil {
+		failed(err)
+		return nil
+	}
+	return C.tent_engine_t(C.tent_handle(C.uintptr_t(id + 1)))
+}
+
+//export tent_destroy_engine
+func tent_destroy_engine(engine C.tent_engine_t) {
+	id := number(engine)
+	if _, err := pybind.Close(id, closeMs, true); err != nil {
+		failed(err)
+		return
+	}
+	forget(id)
+	if _, err := pybind.Forget(id); err != nil {
+		failed(err)
+	}
+}
+
+// told is what an engine says of itself.
+type told struct {
+	Address     string          `json:"address"`
+	SegmentName string          `json:"segment_name"`
+	Port        int             `json:"port"`
+	Config      json.RawMessage `json:"config"`
+}
+
+func info(id int64) (t told, err error) {
+	text, err := pybind.Info(id)
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &t)
+	}
+	return t, err
+}
+
+//export tent_available
+func tent_available(engine C.tent_engine_t) C.int {
+	if _, err := pybind.Info(number(engine)); err != nil {
+		return 0
+	}
+	return 1
+}
+
+//export tent_segment_name
+func tent_segment_name(engine C.tent_engine_t, buf *C.char, length C.size_t) C.int {
+	t, err := info(number(engine))
+	if err != nil {
+		return failed(err)
+	}
+	return put(t.SegmentName, buf, length)
+}
+
+//export tent_rpc_server_addr_port
+func tent_rpc_server_addr_port(engine C.tent_engine_t, buf *C.char, length C.size_t, port *C.uint16_t) C.int {
+	t, err := info(number(engine))
+	if err != nil {
+		return failed(err)
+	}
+	host, text, err := net.SplitHostPort(t.Address)
+	if err != nil {
+		return failed(err)
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return failed(err)
+	}
+	if port != nil {
+		*port = C.uint16_t(n)
+	}
+	return put(host, buf, length)
+}
+
+//export tent_describe
+func tent_describe(engine C.tent_engine_t, what *C.char) *C.char {
+	id := number(engine)
+	var text string
+	var err error
+	switch kind := read(what); kind {
+	case "metrics":
+		text, err = pybind.MetricsText(id)
+	case "topology":
+		text, err = pybind.Topology(id)
+	case "config":
+		var t told
+		t, err = info(id)
+		text = string(t.Config)
+	default:
+		wrong("%q is not \"metrics\", \"topology\" or \"config\"", kind)
+		return nil
+	}
+	if err != nil {
+		failed(err)
+		return nil
+	}
+	return C.CString(text)
+}
+
+//export tent_free_text
+func tent_free_text(text *C.char) { C.free(unsafe.Pointer(text)) }

@@ -1,0 +1,391 @@
+/* tent for C and C++: libtent.so, built by `make capi`.
+ *
+ * The calls, constants and structs are those that programs for Mooncake's TENT know; what goes beyond stands at the end of
+ * the C part. C++ programs find the class mooncake::tent::TransferEngine below it, a thin layer over the C calls.
+ *
+ * Conventions. A call returns 0, or -1 and then tent_last_error() of the same thread says why in one sentence. Any thread
+ * may call with any engine. Addresses are plain pointers; the caller keeps registered memory mapped until it is
+ * unregistered, and the bytes of a transfer as they are until its status is final: then nobody reads or writes them any
+ * more. Sizes and offsets count bytes.
+ */
+#ifndef TENT_TRANSFER_ENGINE_H
+#define TENT_TRANSFER_ENGINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef void *tent_engine_t;
+typedef uint64_t tent_segment_id_t;
+typedef uint64_t tent_batch_id_t; /* 0 is none */
+
+#define TENT_LOCAL_SEGMENT_ID 0ull /* the engine's own memory, always open */
+
+enum { OPCODE_READ = 0, OPCODE_WRITE = 1 };
+
+enum {
+	STATUS_WAITING = 0, /* never seen after a submit */
+	STATUS_PENDING = 1,
+	STATUS_INVALID = 2, /* from here on final */
+	STATUS_CANCELED = 3,
+	STATUS_COMPLETED = 4,
+	STATUS_TIMEOUT = 5,
+	STATUS_FAILED = 6
+};
+
+enum { TYPE_MEMORY = 0, TYPE_FILE = 1 };
+
+enum { PERM_LOCAL_READ_WRITE = 0, PERM_GLOBAL_READ_ONLY = 1, PERM_GLOBAL_READ_WRITE = 2 }; /* what peers may do */
+
+enum {
+	TRANSPORT_UNSPEC = 0, /* tent chooses */
+	TRANSPORT_RDMA = 1,
+	TRANSPORT_MNNVL = 2,
+	TRANSPORT_SHM = 3,
+	TRANSPORT_NVLINK = 4,
+	TRANSPORT_GDS = 5,
+	TRANSPORT_IOURING = 6,
+	TRANSPORT_TCP = 7,
+	TRANSPORT_ASCEND_DIRECT = 8,
+	TRANSPORT_SUNRISE_LINK = 9
+};
+
+/* One READ (remote to local) or WRITE (local to remote). Zero it before filling it in. */
+struct tent_request {
+	int opcode;
+	void *source; /* local memory, registered or allocated */
+	tent_segment_id_t target_id;
+	uint64_t target_offset; /* an address of the peer; counts from 0 in a segment opened on one region or a file */
+	uint64_t length;
+	int priority;       /* 0 high, 1 medium, 2 low */
+	int transport_hint; /* TRANSPORT_*, tried first */
+};
+typedef struct tent_request tent_request_t;
+
+struct tent_status {
+	int status;
+	uint64_t transferred_bytes; /* acknowledged so far; never falls */
+};
+typedef struct tent_status tent_status_t;
+
+struct tent_buffer_info {
+	uint64_t base, length;
+	char location[64];
+};
+
+struct tent_segment_info {
+	int type;
+	int num_buffers;
+	struct tent_buffer_info *buffers; /* given back by tent_free_segment_info */
+};
+typedef struct tent_segment_info tent_segment_info_t;
+
+struct tent_notifi_record {
+	tent_segment_id_t handle; /* 0: a sender is not one of the open segments */
+	char name[256];
+	char msg[4096]; /* ends with a 0; a longer message is cut: tent_recv_notif takes any */
+};
+typedef struct tent_notifi_record tent_notifi_record_t;
+
+struct tent_notifi_info {
+	int num_records;
+	struct tent_notifi_record *records; /* given back by tent_free_notifs */
+};
+typedef struct tent_notifi_info tent_notifi_info;
+
+struct tent_memory_options {
+	char location[64];  /* "cpu:0", or "*" or "" for any */
+	int permission;     /* PERM_* */
+	int transport_type; /* not looked at: every transport that fits has the memory */
+	char shm_path[256]; /* not looked at */
+	size_t shm_offset;  /* not looked at */
+	int internal;       /* not looked at */
+};
+typedef struct tent_memory_options tent_memory_options_t;
+
+/* A notification of any length, given back by tent_free_notif. */
+struct tent_notif {
+	char *name, *message, *peer; /* each with a 0 behind its bytes */
+	size_t name_bytes, message_bytes;
+};
+typedef struct tent_notif tent_notif_t;
+
+/* What tent_submit_ex takes beyond requests. Zero it before filling it in. */
+struct tent_submit_options {
+	uint64_t deadline_ns;     /* on CLOCK_MONOTONIC; 0 for none */
+	int intent_type;          /* as upstream's; 0 */
+	int notify;               /* not 0: send name and message after the last byte */
+	const char *name;
+	const void *message;
+	size_t message_bytes;
+};
+typedef struct tent_submit_options tent_submit_options_t;
+
+#ifndef TENT_TYPES_ONLY
+
+/* Settings for the next tent_create_engine of this thread: a file of JSON, or one key such as
+ * "transports/tcp/addresses". A value that is JSON is taken as such, anything else as a string. What is wrong with them is
+ * said by tent_create_engine. */
+void tent_load_config_from_file(const char *path);
+void tent_set_config(const char *key, const char *value);
+
+/* NULL if it cannot be made. */
+tent_engine_t tent_create_engine(void);
+/* Cancels what is under way, and returns when nothing of it can be touched any more, at most 30 s later. */
+void tent_destroy_engine(tent_engine_t engine);
+/* 1 while the engine is open, else 0. */
+int tent_available(tent_engine_t engine);
+
+/* The name by which peers open this engine, "host:port". -1 if buf is too short. */
+int tent_segment_name(tent_engine_t engine, char *buf, size_t buf_len);
+int tent_rpc_server_addr_port(tent_engine_t engine, char *addr_buf, size_t buf_len, uint16_t *port);
+
+/* "host:port", "host:port/region", "file:///path", or "" for the engine's own memory. Fails at once if nobody is there. */
+int tent_open_segment(tent_engine_t engine, tent_segment_id_t *handle, const char *segment_name);
+int tent_close_segment(tent_engine_t engine, tent_segment_id_t handle);
+int tent_get_segment_info(tent_engine_t engine, tent_segment_id_t handle, tent_segment_info_t *info);
+void tent_free_segment_info(tent_segment_info_t *info);
+
+/* Memory that tent allocates, zeroed and reachable by peers as its permission says (default: read and write). */
+int tent_allocate_memory(tent_engine_t engine, void **addr, size_t size, const char *location);
+int tent_allocate_memory_ex(tent_engine_t engine, void **addr, size_t size, tent_memory_options_t *opts);
+int tent_free_memory(tent_engine_t engine, void *addr);
+
+/* Memory of the program. Registering the same range again changes nothing; batches are all or nothing. */
+int tent_register_memory(tent_engine_t engine, void *addr, size_t size);
+int tent_register_memory_with_perm(tent_engine_t engine, void *addr, size_t size, int permission);
+int tent_register_memory_ex(tent_engine_t engine, void *addr, size_t size, tent_memory_options_t *opts);
+int tent_register_memory_batch(tent_engine_t engine, void **addrs, size_t *sizes, size_t count, int permission);
+int tent_register_memory_batch_ex(tent_engine_t engine, void **addrs, size_t *sizes, size_t count,
+                                  tent_memory_options_t *opts);
+/* Size 0 goes by the address alone. Returns when no peer can touch the bytes any more. */
+int tent_unregister_memory(tent_engine_t engine, void *addr, size_t size);
+int tent_unregister_memory_batch(tent_engine_t engine, void **addrs, size_t *sizes, size_t count);
+
+/* A batch takes up to batch_size requests, in one submit or several. 0 if it cannot be made. */
+tent_batch_id_t tent_allocate_batch(tent_engine_t engine, size_t batch_size);
+int tent_free_batch(tent_engine_t engine, tent_batch_id_t batch_id);
+/* All requests or none. */
+int tent_submit(tent_engine_t engine, tent_batch_id_t batch_id, tent_request_t *entries, size_t count);
+/* The notification goes to the target after the last byte of the batch. */
+int tent_submit_notif(tent_engine_t engine, tent_batch_id_t batch_id, tent_request_t *entries, size_t count,
+                      const char *name, const char *message);
+int tent_cancel_task(tent_engine_t engine, tent_batch_id_t batch_id, size_t task_id);
+int tent_task_status(tent_engine_t engine, tent_batch_id_t batch_id, size_t task_id, tent_status_t *status);
+/* *count: in, how many fit; out, how many tasks the batch has. */
+int tent_task_status_list(tent_engine_t engine, tent_batch_id_t batch_id, tent_status_t *statuses, size_t *count);
+int tent_overall_status(tent_engine_t engine, tent_batch_id_t batch_id, tent_status_t *status);
+
+int tent_send_notifs(tent_engine_t engine, tent_segment_id_t handle, const char *name, const char *message);
+/* Everything that has arrived, without waiting. */
+int tent_recv_notifs(tent_engine_t engine, tent_notifi_info *info);
+void tent_free_notifs(tent_notifi_info *info);
+
+/* Beyond the calls above. */
+
+/* Why the last call of this thread returned -1, NULL or batch 0; "" if none has. Valid until this thread's next call. */
+const char *tent_last_error(void);
+/* Waits for the end of every task; 1 if timeout_ms were not enough: the batch goes on. status may be NULL. */
+int tent_wait(tent_engine_t engine, tent_batch_id_t batch_id, int64_t timeout_ms, tent_status_t *status);
+/* options may be NULL. */
+int tent_submit_ex(tent_engine_t engine, tent_batch_id_t batch_id, tent_request_t *entries, size_t count,
+                   const tent_submit_options_t *options);
+/* Why a batch did not complete, as JSON; -1 if buf is too short. */
+int tent_batch_failure(tent_engine_t engine, tent_batch_id_t batch_id, char *buf, size_t buf_len);
+/* 1 if the peer answers in its incarnation, 0 if not. */
+int tent_probe_peer(tent_engine_t engine, tent_segment_id_t handle, int64_t timeout_ms);
+/* One notification of any length: 1 if there was one within timeout_ms, else 0. */
+int tent_recv_notif(tent_engine_t engine, int64_t timeout_ms, tent_notif_t *notif);
+void tent_free_notif(tent_notif_t *notif);
+/* "metrics" (Prometheus text), "topology" or "config" as a string that tent_free_text gives back; NULL if it cannot. */
+char *tent_describe(tent_engine_t engine, const char *what);
+void tent_free_text(char *text);
+
+#endif /* TENT_TYPES_ONLY */
+
+#ifdef __cplusplus
+} /* extern "C" */
+
+#ifndef TENT_TYPES_ONLY
+#include <string>
+#include <vector>
+
+namespace mooncake {
+namespace tent {
+
+using SegmentID = uint64_t;
+using BatchID = uint64_t;
+
+constexpr SegmentID LOCAL_SEGMENT_ID = TENT_LOCAL_SEGMENT_ID;
+constexpr int PRIO_HIGH = 0, PRIO_MEDIUM = 1, PRIO_LOW = 2;
+
+enum Permission { kLocalReadWrite = 0, kGlobalReadOnly = 1, kGlobalReadWrite = 2 };
+enum class TransferStatusEnum { INITIAL, PENDING, INVALID, CANCELED, COMPLETED, TIMEOUT, FAILED };
+
+struct Request {
+	enum class OpCode { READ = 0, WRITE = 1 };
+	OpCode opcode = OpCode::READ;
+	void *source = nullptr;
+	SegmentID target_id = LOCAL_SEGMENT_ID;
+	uint64_t target_offset = 0;
+	size_t length = 0;
+	int priority = PRIO_HIGH;
+	int transport_hint = TRANSPORT_UNSPEC;
+};
+
+struct TransferStatus {
+	TransferStatusEnum s = TransferStatusEnum::INITIAL;
+	size_t transferred_bytes = 0;
+};
+
+struct Notification {
+	std::string name, msg;
+};
+
+/* The outcome of a call: ok(), or a sentence. */
+class Status {
+   public:
+	static Status of(int result) { return result < 0 ? Status(tent_last_error()) : Status(); }
+	bool ok() const { return ok_; }
+	const std::string &message() const { return message_; }
+	std::string ToString() const { return ok_ ? "OK" : message_; }
+
+   private:
+	Status() = default;
+	explicit Status(const char *message) : ok_(false), message_(message) {}
+	bool ok_ = true;
+	std::string message_;
+};
+
+/* An engine; it ends with the object. The constructors do not throw: see available(), and tent_last_error() for the reason. */
+class TransferEngine {
+   public:
+	TransferEngine() : engine_(tent_create_engine()) {}
+	explicit TransferEngine(const std::string &config_path) {
+		tent_load_config_from_file(config_path.c_str());
+		engine_ = tent_create_engine();
+	}
+	~TransferEngine() {
+		if (engine_) tent_destroy_engine(engine_);
+	}
+	TransferEngine(const TransferEngine &) = delete;
+	TransferEngine &operator=(const TransferEngine &) = delete;
+
+	bool available() const { return engine_ && tent_available(engine_); }
+	tent_engine_t handle() const { return engine_; }
+
+	std::string getSegmentName() const {
+		char name[512] = "";
+		tent_segment_name(engine_, name, sizeof name);
+		return name;
+	}
+	std::string getRpcServerAddress() const {
+		char address[512] = "";
+		tent_rpc_server_addr_port(engine_, address, sizeof address, nullptr);
+		return address;
+	}
+	uint16_t getRpcServerPort() const {
+		uint16_t port = 0;
+		char address[512];
+		tent_rpc_server_addr_port(engine_, address, sizeof address, &port);
+		return port;
+	}
+
+	Status openSegment(SegmentID &handle, const std::string &name) {
+		return Status::of(tent_open_segment(engine_, &handle, name.c_str()));
+	}
+	Status closeSegment(SegmentID handle) { return Status::of(tent_close_segment(engine_, handle)); }
+
+	Status allocateLocalMemory(void **addr, size_t size, const std::string &location = "*") {
+		return Status::of(tent_allocate_memory(engine_, addr, size, location.c_str()));
+	}
+	Status freeLocalMemory(void *addr) { return Status::of(tent_free_memory(engine_, addr)); }
+	Status registerLocalMemory(void *addr, size_t size, Permission permission = kGlobalReadWrite) {
+		return Status::of(tent_register_memory_with_perm(engine_, addr, size, permission));
+	}
+	Status unregisterLocalMemory(void *addr, size_t size = 0) {
+		return Status::of(tent_unregister_memory(engine_, addr, size));
+	}
+
+	BatchID allocateBatch(size_t batch_size) { return tent_allocate_batch(engine_, batch_size); }
+	Status freeBatch(BatchID batch_id) { return Status::of(tent_free_batch(engine_, batch_id)); }
+
+	Status submitTransfer(BatchID batch_id, const std::vector<Request> &requests) {
+		std::vector<tent_request_t> list = converted(requests);
+		return Status::of(tent_submit(engine_, batch_id, list.data(), list.size()));
+	}
+	Status submitTransfer(BatchID batch_id, const std::vector<Request> &requests, const Notification &notification) {
+		std::vector<tent_request_t> list = converted(requests);
+		tent_submit_options_t options = {};
+		options.notify = 1;
+		options.name = notification.name.c_str();
+		options.message = notification.msg.data();
+		options.message_bytes = notification.msg.size();
+		return Status::of(tent_submit_ex(engine_, batch_id, list.data(), list.size(), &options));
+	}
+	Status cancelTransfer(BatchID batch_id, size_t task_id) {
+		return Status::of(tent_cancel_task(engine_, batch_id, task_id));
+	}
+
+	Status getTransferStatus(BatchID batch_id, size_t task_id, TransferStatus &status) {
+		tent_status_t raw;
+		Status result = Status::of(tent_task_status(engine_, batch_id, task_id, &raw));
+		if (result.ok()) status = converted(raw);
+		return result;
+	}
+	Status getTransferStatus(BatchID batch_id, std::vector<TransferStatus> &list) {
+		size_t count = 0;
+		if (tent_task_status_list(engine_, batch_id, nullptr, &count) < 0) return Status::of(-1);
+		std::vector<tent_status_t> raw(count);
+		Status result = Status::of(tent_task_status_list(engine_, batch_id, raw.data(), &count));
+		list.clear();
+		for (const tent_status_t &one : raw) list.push_back(converted(one));
+		return result;
+	}
+	Status getTransferStatus(BatchID batch_id, TransferStatus &overall) {
+		tent_status_t raw;
+		Status result = Status::of(tent_overall_status(engine_, batch_id, &raw));
+		if (result.ok()) overall = converted(raw);
+		return result;
+	}
+	Status progressBatch(BatchID batch_id, TransferStatus &overall) { return getTransferStatus(batch_id, overall); }
+
+	Status sendNotification(SegmentID target, const Notification &n) {
+		return Status::of(tent_send_notifs(engine_, target, n.name.c_str(), n.msg.c_str()));
+	}
+	Status receiveNotification(std::vector<Notification> &list) {
+		tent_notif_t one;
+		int got;
+		list.clear();
+		while ((got = tent_recv_notif(engine_, 0, &one)) == 1) {
+			list.push_back({std::string(one.name, one.name_bytes), std::string(one.message, one.message_bytes)});
+			tent_free_notif(&one);
+		}
+		return Status::of(got);
+	}
+	bool probePeerAliveByID(SegmentID target) { return tent_probe_peer(engine_, target, 5000) == 1; }
+
+   private:
+	static std::vector<tent_request_t> converted(const std::vector<Request> &requests) {
+		std::vector<tent_request_t> list;
+		list.reserve(requests.size());
+		for (const Request &r : requests)
+			list.push_back({static_cast<int>(r.opcode), r.source, r.target_id, r.target_offset, r.length, r.priority,
+			                r.transport_hint});
+		return list;
+	}
+	static TransferStatus converted(const tent_status_t &raw) {
+		return {static_cast<TransferStatusEnum>(raw.status), static_cast<size_t>(raw.transferred_bytes)};
+	}
+	tent_engine_t engine_ = nullptr;
+};
+
+} /* namespace tent */
+} /* namespace mooncake */
+#endif /* TENT_TYPES_ONLY */
+#endif /* __cplusplus */
+
+#endif /* TENT_TRANSFER_ENGINE_H */

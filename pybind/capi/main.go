@@ -1,0 +1,74 @@
+// Command capi is libtent.so: the calls of include/tent/transfer_engine.h over the flat surface of package pybind. It is
+// built by `make capi` with -buildmode=c-shared and has no life of its own.
+//
+// A handle is the number of an engine plus one, so NULL is none, and a handle of a destroyed engine is an error and not
+// another engine. Errors are the sentences of gocore/errs; the text is kept by thread, on the C side, since a call from C
+// runs on its caller's thread to its end. C's memory is read during a call only.
+package main
+
+/*
+#cgo CFLAGS: -I${SRCDIR}/include -DTENT_TYPES_ONLY
+#include <stdlib.h>
+#include "tent/transfer_engine.h"
+#include "last_error.h"
+*/
+import "C"
+
+import (
+	"encoding/json"
+	"fmt"
+	"unsafe"
+)
+
+func main() {}
+
+// failed keeps the error of this thread and returns -1.
+func failed(err error) C.int {
+	var e struct{ Code, Message, Hint string }
+	text := err.Error()
+	if json.Unmarshal([]byte(text), &e) == nil && e.Message != "" {
+		text = e.Code + ": " + e.Message
+		if e.Hint != "" {
+			text += " (" + e.Hint + ")"
+		}
+	}
+	C.tent_set_error((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)))
+	return -1
+}
+
+// done is what a call returns that has nothing to say but whether it worked.
+func done(err error) C.int {
+	if err != nil {
+		return failed(err)
+	}
+	return 0
+}
+
+func wrong(format string, args ...any) C.int {
+	return failed(fmt.Errorf("INVALID_ARGUMENT: "+format, args...))
+}
+
+// number is the engine of a handle; -1, which no engine has, for NULL.
+func number(engine C.tent_engine_t) int64 { return int64(uintptr(engine)) - 1 }
+
+// put writes a string and a 0 into a buffer of C.
+func put(text string, buf *C.char, length C.size_t) C.int {
+	if buf == nil || int(length) < len(text)+1 {
+		return wrong("a buffer of %d bytes is too short for %d and a 0", int(length), len(text))
+	}
+	out := unsafe.Slice((*byte)(unsafe.Pointer(buf)), len(text)+1)
+	copy(out, text)
+	out[len(text)] = 0
+	return 0
+}
+
+// read is a string of C, "" for NULL.
+func read(text *C.char) string {
+	if text == nil {
+		return ""
+	}
+	return C.GoString(text)
+}
+
+// address of memory of C, which Go does not own.
+func address(p unsafe.Pointer) uint64 { return uint64(uintptr(p)) }

@@ -1,0 +1,244 @@
+package main
+
+/*
+#include "tent/transfer_engine.h"
+#include "last_error.h"
+*/
+import "C"
+
+import (
+	"encoding/json"
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"github.com/tent-engine/tent/pybind"
+)
+
+// span is a range of memory of one engine.
+type span struct {
+	engine        int64
+	address, size uint64
+}
+
+type owned struct {
+	region    uint64
+	allocated bool
+}
+
+// regions are known to C by their addresses.
+var regions struct {
+	sync.Mutex
+	bySpan map[span]owned
+}
+
+func remember(s span, o owned) {
+	regions.Lock()
+	if regions.bySpan == nil {
+		regions.bySpan = map[span]owned{}
+	}
+	regions.bySpan[s] = o
+	regions.Unlock()
+}
+
+// forget drops what a destroyed engine had.
+func forget(engine int64) {
+	regions.Lock()
+	for s := range regions.bySpan {
+		if s.engine == engine {
+			delete(regions.bySpan, s)
+		}
+	}
+	regions.Unlock()
+}
+
+// take removes a range and returns its region; size 0 goes by the address alone.
+func take(engine int64, at, size uint64, allocated bool) (span, owned, error) {
+	regions.Lock()
+	defer regions.Unlock()
+	for s, o := range regions.bySpan {
+		if s.engine == engine && s.address == at && (size == 0 || s.size == size) && o.allocated == allocated {
+			delete(regions.bySpan, s)
+			return s, o, nil
+		}
+	}
+	how := "tent_register_memory"
+	if allocated {
+		how = "tent_allocate_memory"
+	}
+	return span{}, owned{}, fmt.Errorf("ADDRESS_NOT_REGISTERED: %#x is not an address of %s", at, how)
+}
+
+func (s span) known() bool {
+	regions.Lock()
+	defer regions.Unlock()
+	_, is := regions.bySpan[s]
+	return is
+}
+
+// options reads C's, or says what stands for NULL.
+func options(o *C.tent_memory_options_t) (location string, permission int64) {
+	if o == nil {
+		return "*", int64(C.PERM_GLOBAL_READ_WRITE)
+	}
+	location = C.GoStringN(&o.location[0], C.int(textLength(o.location[:])))
+	if location == "" {
+		location = "*"
+	}
+	return location, int64(o.permission)
+}
+
+// textLength is where a text of C ends, at the latest where its array does.
+func textLength(text []C.char) int {
+	for i, c := range text {
+		if c == 0 {
+			return i
+		}
+	}
+	return len(text)
+}
+
+func allocate(engine C.tent_engine_t, addr *unsafe.Pointer, size C.size_t, location string, permission int64) C.int {
+	if addr == nil {
+		return wrong("addr is NULL")
+	}
+	text, err := pybind.Allocate(number(engine), uint64(size), "", location, permission)
+	if err != nil {
+		return failed(err)
+	}
+	var made struct {
+		ID      uint64 `json:"id"`
+		Address uint64 `json:"address"`
+		Size    uint64 `json:"size"`
+	}
+	if err := json.Unmarshal([]byte(text), &made); err != nil {
+		return failed(err)
+	}
+	remember(span{number(engine), made.Address, made.Size}, owned{made.ID, true})
+	*addr = C.tent_handle(C.uintptr_t(made.Address))
+	return 0
+}
+
+//export tent_allocate_memory
+func tent_allocate_memory(engine C.tent_engine_t, addr *unsafe.Pointer, size C.size_t, location *C.char) C.int {
+	where := read(location)
+	if where == "" {
+		where = "*"
+	}
+	return allocate(engine, addr, size, where, int64(C.PERM_GLOBAL_READ_WRITE))
+}
+
+//export tent_allocate_memory_ex
+func tent_allocate_memory_ex(engine C.tent_engine_t, addr *unsafe.Pointer, size C.size_t, opts *C.tent_memory_options_t) C.int {
+	location, permission := options(opts)
+	return allocate(engine, addr, size, location, permission)
+}
+
+//export tent_free_memory
+func tent_free_memory(engine C.tent_engine_t, addr unsafe.Pointer) C.int {
+	s, o, err := take(number(engine), address(addr), 0, true)
+	if err != nil {
+		return failed(err)
+	}
+	if _, err := pybind.CloseRegion(s.engine, o.region, closeMs); err != nil {
+		remember(s, o) // a peer is still inside: the memory stays
+		return failed(err)
+	}
+	_, err = pybind.FreeMemory(s.engine, o.region)
+	return done(err)
+}
+
+func register(engine int64, at, size uint64, location string, permission int64) error {
+	s := span{engine, at, size}
+	if s.known() {
+		return nil
+	}
+	region, err := pybind.Register(engine, at, size, false, "", location, permission)
+	if err == nil {
+		remember(s, owned{region, false})
+	}
+	return err
+}
+
+func unregister(engine int64, at, size uint64) error {
+	s, o, err := take(engine, at, size, false)
+	if err != nil {
+		return err
+	}
+	if _, err = pybind.CloseRegion(s.engine, o.region, closeMs); err != nil {
+		remember(s, o)
+	}
+	return err
+}
+
+//export tent_register_memory
+func tent_register_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t) C.int {
+	return done(register(number(engine), address(addr), uint64(size), "*", int64(C.PERM_GLOBAL_READ_WRITE)))
+}
+
+//export tent_register_memory_with_perm
+func tent_register_memory_with_perm(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t, permission C.int) C.int {
+	return done(register(number(engine), address(addr), uint64(size), "*", int64(permission)))
+}
+
+//export tent_register_memory_ex
+func tent_register_memory_ex(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t, opts *C.tent_memory_options_t) C.int {
+	location, permission := options(opts)
+	return done(register(number(engine), address(addr), uint64(size), location, permission))
+}
+
+//export tent_unregister_memory
+func tent_unregister_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t) C.int {
+	return done(unregister(number(engine), address(addr), uint64(size)))
+}
+
+// registerAll registers several ranges, all or none.
+func registerAll(engine int64, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t, location string, permission int64) error {
+	if count == 0 || addrs == nil || sizes == nil {
+		return fmt.Errorf("INVALID_ARGUMENT: %d ranges at %p and %p", int(count), addrs, sizes)
+	}
+	at, length := unsafe.Slice(addrs, int(count)), unsafe.Slice(sizes, int(count))
+	var fresh []span
+	for i := range at {
+		s := span{engine, address(at[i]), uint64(length[i])}
+		known := s.known()
+		if err := register(engine, s.address, s.size, location, permission); err != nil {
+			for _, made := range fresh {
+				_ = unregister(engine, made.address, made.size)
+			}
+			return err
+		}
+		if !known {
+			fresh = append(fresh, s)
+		}
+	}
+	return nil
+}
+
+//export tent_register_memory_batch
+func tent_register_memory_batch(engine C.tent_engine_t, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t, permission C.int) C.int {
+	return done(registerAll(number(engine), addrs, sizes, count, "*", int64(permission)))
+}
+
+//export tent_register_memory_batch_ex
+func tent_register_memory_batch_ex(engine C.tent_engine_t, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t, opts *C.tent_memory_options_t) C.int {
+	location, permission := options(opts)
+	return done(registerAll(number(engine), addrs, sizes, count, location, permission))
+}
+
+//export tent_unregister_memory_batch
+func tent_unregister_memory_batch(engine C.tent_engine_t, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t) C.int {
+	if count > 0 && addrs == nil {
+		return wrong("addrs is NULL")
+	}
+	for i, addr := range unsafe.Slice(addrs, int(count)) {
+		size := uint64(0)
+		if sizes != nil {
+			size = uint64(unsafe.Slice(sizes, int(count))[i])
+		}
+		if err := unregister(number(engine), address(addr), size); err != nil {
+			return failed(err)
+		}
+	}
+	return 0
+}

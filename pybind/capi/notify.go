@@ -1,0 +1,139 @@
+package main
+
+/*
+#include <stdlib.h>
+#include "tent/transfer_engine.h"
+#include "last_error.h"
+*/
+import "C"
+
+import (
+	"encoding/binary"
+	"runtime"
+	"unsafe"
+
+	"github.com/tent-engine/tent/pybind"
+)
+
+// notifyMs is how long tent_send_notifs waits for the peer to take a notification.
+const notifyMs = 10_000
+
+//export tent_send_notifs
+func tent_send_notifs(engine C.tent_engine_t, handle C.tent_segment_id_t, name, message *C.char) C.int {
+	id, n := number(engine), noteOf(name, message)
+	batch, err := pybind.Notify(id, int64(handle), address(n.name), n.nameBytes, address(n.message), n.messageBytes, 0)
+	if err != nil {
+		return failed(err)
+	}
+	defer pybind.FreeBatch(id, batch)
+	state, err := pybind.Wait(id, batch, notifyMs)
+	switch {
+	case err != nil:
+		return failed(err)
+	case state == int64(C.STATUS_COMPLETED):
+		return 0
+	case state <= int64(C.STATUS_PENDING):
+		return wrong("the peer has not taken the notification within %d ms; it goes on", notifyMs)
+	}
+	why, err := pybind.Failure(id, batch)
+	if err != nil {
+		return failed(err)
+	}
+	return wrong("the notification was not taken: %s", why)
+}
+
+// letter is a notification.
+type letter struct{ name, peer, message []byte }
+
+// next takes one notification if there is one.
+func next(id int64) (*letter, error) {
+	buffer := make([]byte, 1024)
+	defer runtime.KeepAlive(buffer)
+	for {
+		n, err := pybind.NoteTake(id, address(unsafe.Pointer(&buffer[0])), int64(len(buffer)), 1)
+		switch {
+		case err != nil || n == 0:
+			return nil, err
+		case n < 0: // it is longer
+			buffer = make([]byte, -n)
+			continue
+		}
+		names, peers, messages := int(binary.LittleEndian.Uint16(buffer[4:])), int(binary.LittleEndian.Uint16(buffer[6:])),
+			int(binary.LittleEndian.Uint32(buffer[8:]))
+		rest := buffer[16:]
+		return &letter{rest[:names], rest[names : names+peers], rest[names+peers : names+peers+messages]}, nil
+	}
+}
+
+//export tent_recv_notifs
+func tent_recv_notifs(engine C.tent_engine_t, info *C.tent_notifi_info) C.int {
+	if info == nil {
+		return wrong("info is NULL")
+	}
+	*info = C.tent_notifi_info{}
+	id := number(engine)
+	waiting, err := pybind.NoteWait(id, 0)
+	if err != nil || waiting == 0 {
+		return done(err)
+	}
+	records := (*C.struct_tent_notifi_record)(C.calloc(C.size_t(waiting), C.sizeof_struct_tent_notifi_record))
+	if records == nil {
+		return wrong("no memory for %d notifications", waiting)
+	}
+	list := unsafe.Slice(records, int(waiting))
+	n := 0
+	for n < len(list) {
+		l, err := next(id)
+		if err != nil {
+			C.free(unsafe.Pointer(records))
+			return failed(err)
+		}
+		if l == nil { // another thread was faster
+			break
+		}
+		fill(list[n].name[:], l.name)
+		fill(list[n].msg[:], l.message)
+		n++
+	}
+	info.records, info.num_records = records, C.int(n)
+	return 0
+}
+
+//export tent_free_notifs
+func tent_free_notifs(info *C.tent_notifi_info) {
+	if info != nil {
+		C.free(unsafe.Pointer(info.records))
+		*info = C.tent_notifi_info{}
+	}
+}
+
+//export tent_recv_notif
+func tent_recv_notif(engine C.tent_engine_t, timeoutMs C.int64_t, into *C.tent_notif_t) C.int {
+	if into == nil {
+		return wrong("notif is NULL")
+	}
+	*into = C.tent_notif_t{}
+	if _, err := pybind.NoteWait(number(engine), max(0, int64(timeoutMs))); err != nil {
+		return failed(err)
+	}
+	l, err := next(number(engine))
+	if err != nil {
+		return failed(err)
+	}
+	if l == nil {
+		return 0
+	}
+	into.name, into.message, into.peer = C.CString(string(l.name)), C.CString(string(l.message)), C.CString(string(l.peer))
+	into.name_bytes, into.message_bytes = C.size_t(len(l.name)), C.size_t(len(l.message))
+	return 1
+}
+
+//export tent_free_notif
+func tent_free_notif(n *C.tent_notif_t) {
+	if n != nil {
+		C.free(unsafe.Pointer(n.name))
+		C.free(unsafe.Pointer(n.message))
+		C.free(unsafe.Pointer(n.peer))
+		*n = C.tent_notif_t{}
+	}
+}

@@ -1,0 +1,102 @@
+package main
+
+/*
+#include <stdlib.h>
+#include "tent/transfer_engine.h"
+#include "last_error.h"
+*/
+import "C"
+
+import (
+	"encoding/json"
+	"strings"
+	"unsafe"
+
+	"github.com/tent-engine/tent/pybind"
+)
+
+//export tent_open_segment
+func tent_open_segment(engine C.tent_engine_t, handle *C.tent_segment_id_t, name *C.char) C.int {
+	if handle == nil {
+		return wrong("handle is NULL")
+	}
+	segment, err := pybind.OpenSegment(number(engine), read(name), openMs)
+	if err != nil {
+		return failed(err)
+	}
+	*handle = C.tent_segment_id_t(segment)
+	return 0
+}
+
+//export tent_close_segment
+func tent_close_segment(engine C.tent_engine_t, handle C.tent_segment_id_t) C.int {
+	_, err := pybind.CloseSegment(number(engine), int64(handle))
+	return done(err)
+}
+
+//export tent_probe_peer
+func tent_probe_peer(engine C.tent_engine_t, handle C.tent_segment_id_t, timeoutMs C.int64_t) C.int {
+	alive, err := pybind.Alive(number(engine), int64(handle), max(0, int64(timeoutMs)))
+	if err != nil {
+		return failed(err)
+	}
+	return C.int(alive)
+}
+
+//export tent_get_segment_info
+func tent_get_segment_info(engine C.tent_engine_t, handle C.tent_segment_id_t, into *C.tent_segment_info_t) C.int {
+	if into == nil {
+		return wrong("info is NULL")
+	}
+	*into = C.tent_segment_info_t{}
+	text, err := pybind.Segment(number(engine), int64(handle), true)
+	if err != nil {
+		return failed(err)
+	}
+	var found struct {
+		Address string `json:"address"`
+		Regions []struct {
+			Address  uint64 `json:"address"`
+			Size     uint64 `json:"size"`
+			Location string `json:"location"`
+		} `json:"regions"`
+	}
+	if err := json.Unmarshal([]byte(text), &found); err != nil {
+		return failed(err)
+	}
+	if strings.HasPrefix(found.Address, "file:") {
+		into._type = C.TYPE_FILE
+	}
+	if len(found.Regions) == 0 {
+		return 0
+	}
+	buffers := (*C.struct_tent_buffer_info)(C.calloc(C.size_t(len(found.Regions)), C.sizeof_struct_tent_buffer_info))
+	if buffers == nil {
+		return wrong("no memory for %d regions", len(found.Regions))
+	}
+	for i, b := range unsafe.Slice(buffers, len(found.Regions)) {
+		r := &found.Regions[i]
+		b.base, b.length = C.uint64_t(r.Address), C.uint64_t(r.Size)
+		fill(b.location[:], []byte(r.Location))
+		unsafe.Slice(buffers, len(found.Regions))[i] = b
+	}
+	into.buffers, into.num_buffers = buffers, C.int(len(found.Regions))
+	return 0
+}
+
+//export tent_free_segment_info
+func tent_free_segment_info(info *C.tent_segment_info_t) {
+	if info != nil {
+		C.free(unsafe.Pointer(info.buffers))
+		*info = C.tent_segment_info_t{}
+	}
+}
+
+// fill copies text into an array of C, cut so that a 0 follows.
+func fill(to []C.char, text []byte) {
+	n := min(len(text), len(to)-1)
+	for i := range n {
+		to[i] = C.char(text[i])
+	}
+	to[n] = 0
+}
