@@ -16,8 +16,6 @@ import (
 	"sync"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tent-engine/tent/pybind"
 )
 
@@ -30,7 +28,7 @@ const (
 // never make an engine leave a few words behind.
 var pending struct {
 	sync.Mutex
-	byThread map[int]*draft
+	byThread map[uintptr]*draft
 }
 
 // draft is what a thread has set so far: a tree, and why a part of it could not be read.
@@ -43,15 +41,18 @@ func change(use func(*draft)) {
 	pending.Lock()
 	defer pending.Unlock()
 	if pending.byThread == nil {
-		pending.byThread = map[int]*draft{}
+		pending.byThread = map[uintptr]*draft{}
 	}
-	d := pending.byThread[unix.Gettid()]
+	d := pending.byThread[thread()]
 	if d == nil {
 		d = &draft{tree: map[string]any{}}
-		pending.byThread[unix.Gettid()] = d
+		pending.byThread[thread()] = d
 	}
 	use(d)
 }
+
+// thread is a number of the calling thread, which a call from C stays on.
+func thread() uintptr { return uintptr(C.tent_thread()) }
 
 // set puts a value at a key with slashes.
 func set(tree map[string]any, key string, value any) {
@@ -117,7 +118,7 @@ func tent_create_engine() C.tent_engine_t {
 	var d *draft
 	change(func(now *draft) {
 		d = now
-		delete(pending.byThread, unix.Gettid())
+		delete(pending.byThread, thread())
 	})
 	if d.err != nil {
 		wrong("tent_load_config_from_file: %v", d.err)

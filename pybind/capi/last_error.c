@@ -15,3 +15,5 @@ void tent_set_error(const char *text, size_t bytes) {
 const char *tent_last_error(void) { return text_of_thread; }
 
 void *tent_handle(uintptr_t number) { return (void *)number; }
+
+uintptr_t tent_thread(void) { return (uintptr_t)text_of_thread; }

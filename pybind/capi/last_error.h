@@ -4,3 +4,5 @@
 
 __attribute__((visibility("hidden"))) void tent_set_error(const char *text, size_t bytes);
 __attribute__((visibility("hidden"))) void *tent_handle(uintptr_t number);
+/* A number that no other living thread has. */
+__attribute__((visibility("hidden"))) uintptr_t tent_thread(void);

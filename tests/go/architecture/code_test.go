@@ -134,6 +134,7 @@ func noGoroutine(s *source) (out []violation) {
 
 // unsafeUsers may import unsafe; each with the reason that was accepted.
 var unsafeUsers = map[string]string{
+	"pybind/capi":     "pointers of C come and go here; Go owns nothing behind them",
 	"gocore/mem":      "turns foreign addresses into bytes at the point of use",
 	"gocore/dispatch": "finds the attempt around a slice that comes back from a transport",
 	"gocore/engine":   "maps the page and the packed arrays that Python shares",
