@@ -3,6 +3,7 @@ package hazard
 import (
 	"context"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -241,3 +242,45 @@ func TestCanceledWaitEnds(t *testing.T) {
 
 // word is any word of a page, for tests that spoil it.
 func word(s *shared, i uintptr) *atomic.Uint64 { return (*atomic.Uint64)(mem.Pointer(s.addr + 8*i)) }
+
+// The race that the second look decides: permits change as fast as they can while copiers come and go. After each fence
+// nobody may be inside under a permit of before it. All slots but the first are taken, so that the copier comes late to the one
+// that the owner looks at first.
+func TestNobodyIsInsideUnderAnOldPermit(t *testing.T) {
+	table, _, view, r := pair(t)
+	other, err := table.Add()
+	require.NoError(t, err)
+	for i := range Slots - 1 {
+		require.Equal(t, Slot(i+1), view.Enter(other, view.Permit(other), 1))
+		defer view.Leave(Slot(i + 1))
+	}
+	var inside atomic.Uint64
+	var stop atomic.Bool
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop.Store(true)
+	all.Go(func() { // one copier: with the owner as many as every machine has cores
+		for !stop.Load() {
+			p := view.Permit(r)
+			if s := view.Enter(r, p, 1); s >= 0 {
+				inside.Store(uint64(p))
+				for range 20 {
+					stop.Load() // touching takes a while
+				}
+				inside.Store(0)
+				view.Leave(s)
+			}
+		}
+	})
+	fences := 0
+	for end := time.Now().Add(testTime() / 3); time.Now().Before(end); fences++ {
+		before := view.Permit(r)
+		if err := table.Revoke(t.Context(), r, nil, true); err != nil {
+			t.Fatal(err)
+		}
+		if p := Permit(inside.Load()); p != 0 && p <= before {
+			t.Fatalf("fence %d: the copier is inside with permit %#x, the fence began at %#x", fences, p, before)
+		}
+	}
+	t.Logf("%d fences", fences)
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package hazard
+
+const raceEnabled = true
