@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/go-python/gopy v0.5.0
 	github.com/google/nftables v0.3.0
+	github.com/pawelgaczynski/giouring v0.0.0-20230826085535-69588b89acb9
 	github.com/prometheus/client_golang v1.23.2
 	github.com/prometheus/common v0.66.1
 	github.com/stretchr/testify v1.11.1

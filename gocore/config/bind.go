@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -13,7 +14,7 @@ import (
 
 // bind ties fields to keys: this list is what has an effect.
 func (c *Config) bind() {
-	e, t := &c.Engine, &c.TCP
+	e, t, f := &c.Engine, &c.TCP, &c.File
 	c.bound = map[string]any{
 		"name":                           &e.Name,
 		"rpc_server_hostname":            &e.RPCServerHostname,
@@ -49,6 +50,16 @@ func (c *Config) bind() {
 		"transports/tcp/window_bytes":    &t.WindowBytes,
 		"transports/tcp/credit_bytes":    &t.CreditBytes,
 		"transports/tcp/credit_requests": &t.CreditRequests,
+
+		"transports/file/roots":            &f.Roots,
+		"transports/file/descriptors":      &f.Descriptors,
+		"transports/io_uring/direct":       &f.Direct,
+		"transports/io_uring/depth":        &f.Depth,
+		"transports/io_uring/slice_bytes":  &f.UringSliceBytes,
+		"transports/io_uring/window_bytes": &f.UringWindowBytes,
+		"transports/buf-io/workers":        &f.Workers,
+		"transports/buf-io/slice_bytes":    &f.BufferedSliceBytes,
+		"transports/buf-io/window_bytes":   &f.BufferedWindowBytes,
 	}
 	c.bindSHM()
 	for _, s := range c.settings {
@@ -178,6 +189,24 @@ func (c *Config) checkLanes() error {
 			return errs.New(errs.InvalidArgument, "config", "%s%s is %v, but %s is %v", branch, name, c.values[i], said, value).
 				WithHint("set only %snum_lanes", branch)
 		}
+	}
+	return nil
+}
+
+// checkFolders takes absolute paths. Whether they exist is seen when a file is opened: a mount may come later.
+func checkFolders(v any) error {
+	for _, text := range v.([]string) {
+		if !path.IsAbs(text) {
+			return fmt.Errorf("%q is not an absolute path", text)
+		}
+	}
+	return nil
+}
+
+// checkFileSlice wants slices to end on a page, so that files are moved in whole ones.
+func checkFileSlice(v any) error {
+	if v.(int64)%4096 != 0 {
+		return fmt.Errorf("%d is not a multiple of 4096", v)
 	}
 	return nil
 }

@@ -30,7 +30,8 @@ type Config struct {
 	Engine Engine
 	TCP    TCP
 	SHM    SHM
-	Rails  map[string]*Rail // by transport; every transport that has rails has an entry
+	File   File
+	Rails  map[string]*Rail // by branch, see RailOf; every transport that has rails has an entry
 
 	settings    []Setting
 	index       map[string]int // of settings, by key
@@ -93,6 +94,22 @@ type SHM struct {
 	CopyWorkers          int
 }
 
+// File holds the settings of transports/file, whose two transports are io_uring and buf-io. A zero number leaves the choice
+// to the transport.
+type File struct {
+	Roots       []string // folders that files are opened from; none: no limit
+	Descriptors int
+
+	Direct           string // of io_uring: "auto" or "off"
+	Depth            int
+	UringSliceBytes  uint64
+	UringWindowBytes uint64
+
+	Workers             int // of buf-io
+	BufferedSliceBytes  uint64
+	BufferedWindowBytes uint64
+}
+
 // Rail holds the keys that every transport with rails takes under its own branch.
 type Rail struct {
 	ErrorThreshold   int           // errors inside ErrorWindow that pause a rail
@@ -146,7 +163,11 @@ func newConfig(o Options) *Config {
 	c := &Config{index: map[string]int{}, built: map[string]bool{}, unavailable: map[string]string{},
 		Rails: map[string]*Rail{}}
 	for _, name := range o.Built {
-		c.built[branchOf(name)] = true
+		branch := branchOf(name)
+		c.built[branch] = true
+		if family, found := families[branch]; found {
+			c.built[family] = true
+		}
 	}
 	c.settings = known(o)
 	c.values = make([]any, len(c.settings))
@@ -169,6 +190,9 @@ func (c *Config) Value(key string) any {
 	}
 	return nil
 }
+
+// RailOf returns the settings of a transport's rails, named as Info.Name or as its branch; nil if it has none.
+func (c *Config) RailOf(transport string) *Rail { return c.Rails[branchOf(transport)] }
 
 // Enabled reports whether a transport, named as Info.Name or as its branch, is built, usable and not switched off.
 func (c *Config) Enabled(transport string) bool {

@@ -49,7 +49,8 @@ func TestDefaultsFillEveryTypedField(t *testing.T) {
 	seed := Rail{ErrorThreshold: 3, ErrorWindow: 10 * time.Second, Cooldown: 30 * time.Second, CooldownMax: 300 * time.Second,
 		PromotionTimeout: 10 * time.Millisecond, HealthSensitivity: 100, HealthRecovery: 10,
 		ProbeInterval: 10 * time.Millisecond, SoftOutMax: 0.75}
-	require.Equal(t, map[string]*Rail{"tcp": &seed, "rdma": &seed}, c.Rails)
+	require.Equal(t, map[string]*Rail{"tcp": &seed, "rdma": &seed, "io_uring": &seed, "buf-io": &seed}, c.Rails)
+	require.Same(t, c.Rails["io_uring"], c.RailOf("io-uring"))
 	for _, e := range c.Dump() {
 		require.Equal(t, OriginDefault, e.Origin, e.Key)
 	}

@@ -107,11 +107,14 @@ var railTable = []Setting{
 }
 
 // railed are the transports of the table that have rails.
-var railed = []string{"tcp", "rdma"}
+var railed = []string{"tcp", "rdma", "io_uring", "buf-io"}
 
 // aliases map other spellings of a transport, the seeds' and upstream's own, to its branch.
 var aliases = map[string]string{"io-uring": "io_uring", "iouring": "io_uring", "buf_io": "buf-io", "bufio": "buf-io",
 	"ascend": "ascend_direct"}
+
+// families are the branches that several transports share, by the branches of those.
+var families = map[string]string{"io_uring": "file", "buf-io": "file"}
 
 // branchOf is the branch of a transport below "transports", from its name.
 func branchOf(transport string) string {

@@ -38,7 +38,7 @@ func TestEveryFieldIsBound(t *testing.T) {
 			pointers[p] = true
 		}
 	}
-	for _, of := range []any{&c.Engine, &c.TCP, c.Rails["tcp"], c.Rails["rdma"]} {
+	for _, of := range []any{&c.Engine, &c.TCP, &c.File, c.Rails["tcp"], c.Rails["rdma"]} {
 		v := reflect.ValueOf(of).Elem()
 		for i := range v.NumField() {
 			require.True(t, pointers[v.Field(i).Addr().Interface()], "%s.%s", v.Type(), v.Type().Field(i).Name)

@@ -4,6 +4,8 @@ package config
 // reason for it.
 var (
 	milliseconds = integer(0, 3600e3).in("ms")
+	folders      = Takes{Kind: Texts, What: "a list of absolute paths of folders", Check: checkFolders}
+	fileSlice    = Takes{Kind: Int, Min: 0, Max: 64 * mebibyte, Unit: "B", What: "0, or a multiple of 4096 up to 67108864", Check: checkFileSlice}
 	addresses    = Takes{Kind: Texts, What: `a list of IP addresses of this machine, as in ["10.0.0.5", "fd00::5"]`, Check: checkAddresses}
 )
 
@@ -34,8 +36,17 @@ var transportTable = []Setting{
 	{"transports/shm/allow_any_tracer", boolean, false, tent, "Where Yama allows one process to touch memory that tent did not allocate, allow all of the same user."},
 	{"transports/shm/copy_workers", integer(0, 64), int64(0), tent, "Threads that copy what no caller copies; 0: one less than there are cores."},
 
+	{"transports/file/roots", folders, []string(nil), tent, "Folders that files are opened from; empty: every file that the process may open. Peers never open files."},
+	{"transports/file/descriptors", integer(0, 1<<20), int64(0), tent, "Files kept open while no transfer uses them; 0: the transport decides."},
 	{"transports/io_uring/enable", boolean, true, transportsSeed, "Use io_uring for files."},
+	{"transports/io_uring/direct", oneOf("auto", "off"), "auto", tent, "auto takes the files that can be read and written past the page cache and leaves others to buf-io; off takes every file, through the page cache."},
+	{"transports/io_uring/depth", integer(0, 4096), int64(0), tent, "Operations in the kernel at once; 0: the transport decides."},
+	{"transports/io_uring/slice_bytes", fileSlice, int64(0), tent, "Most bytes of a slice; 0: the transport decides."},
+	{"transports/io_uring/window_bytes", integer(0, gibibyte).in("B"), int64(0), tent, "Bytes in flight on a file; 0: the transport decides."},
 	{"transports/buf-io/enable", boolean, true, transportsSeed, "Use buffered reads and writes for files."},
+	{"transports/buf-io/workers", integer(0, 256), int64(0), tent, "Threads that read and write; 0: the transport decides."},
+	{"transports/buf-io/slice_bytes", fileSlice, int64(0), tent, "Most bytes of a slice; 0: the transport decides."},
+	{"transports/buf-io/window_bytes", integer(0, gibibyte).in("B"), int64(0), tent, "Bytes in flight on a file; 0: the transport decides."},
 
 	{"transports/nvlink/enable", boolean, true, transportsSeed, "Use NVLink between GPUs of a host."},
 	{"transports/nvlink/async_memcpy_threshold", integer(0, 1<<30).in("KiB"), int64(0), upstream, "Size from which a copy is asynchronous."},

@@ -287,7 +287,7 @@ func (e *Engine) coreOptions(o Options) dispatch.Options {
 		SuspectAfter: c.RailSuspectAfter, CondemnAfter: c.RailCondemnAfter,
 		Merge: c.MergeRequests, Transports: names, Rails: make([]dispatch.RailOptions, len(names))}
 	for i, name := range names {
-		if r := o.Config.Rails[name]; r != nil {
+		if r := o.Config.RailOf(name); r != nil {
 			options.Rails[i] = dispatch.RailOptions{Ageing: r.PromotionTimeout, Settings: rail.Settings{Threshold: r.ErrorThreshold,
 				Window: r.ErrorWindow, Cooldown: r.Cooldown, CooldownMax: r.CooldownMax, Sensitivity: r.HealthSensitivity,
 				Recovery: r.HealthRecovery, ProbeEvery: r.ProbeInterval, SoftOut: r.SoftOutMax}}

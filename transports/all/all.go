@@ -7,6 +7,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/file"
 	"github.com/tent-engine/tent/transports/shm"
 	"github.com/tent-engine/tent/transports/tcp"
 )
@@ -22,6 +23,8 @@ func Entries() []Entry {
 	return []Entry{
 		{shm.Factory{}, shmSettings},
 		{tcp.Factory{}, tcpSettings},
+		{file.UringFactory{}, uringSettings},
+		{file.BufferedFactory{}, bufferedSettings},
 	}
 }
 
@@ -53,4 +56,16 @@ func tcpSettings(c *config.Config) any {
 		}
 	}
 	return s
+}
+
+func uringSettings(c *config.Config) any {
+	f := c.File
+	return file.Settings{Roots: f.Roots, Descriptors: f.Descriptors, Direct: f.Direct, Depth: f.Depth,
+		SliceBytes: f.UringSliceBytes, WindowBytes: f.UringWindowBytes}
+}
+
+func bufferedSettings(c *config.Config) any {
+	f := c.File
+	return file.Settings{Roots: f.Roots, Descriptors: f.Descriptors, Workers: f.Workers,
+		SliceBytes: f.BufferedSliceBytes, WindowBytes: f.BufferedWindowBytes}
 }

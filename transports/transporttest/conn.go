@@ -29,9 +29,7 @@ type Remote struct {
 // Connect attaches to a peer and waits for a rail.
 func (n *Node) Connect(t *testing.T, to *Node) *Conn {
 	t.Helper()
-	peer := to.Peer
-	peer.Self = n == to
-	link, err := n.Transport.Attach(peer)
+	link, err := n.Transport.Attach(to.seenBy(t, n))
 	require.NoError(t, err)
 	require.NotZero(t, link, "a Link is never 0")
 	c := &Conn{Node: n, To: to, Link: link}

@@ -22,7 +22,7 @@ func dataRules() []rule {
 		{"EveryRailCarries", nil, testEveryRail},
 		{"EveryClassCarries", nil, testEveryClass},
 		{"LinksToOneself", needsSelf, testSelf},
-		{"SameRegionTwice", nil, testOverlap},
+		{"SameRegionTwice", needsEngine, testOverlap},
 		{"CheckedSlicesArrive", needsChecksums, testChecked},
 	}
 }

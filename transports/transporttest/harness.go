@@ -28,6 +28,8 @@ type Harness struct {
 	// Pool is where operands in memory of the host come from. [anonymous memory]
 	Pool Pool
 
+	// Folder is where files that stand for peers' memory are made, for transports with Info.Files. [os.TempDir]
+	Folder string
 	// Hold makes a node's process stand still, as SIGSTOP does, until release is called: nothing arrives there, nothing
 	// leaves. nil: cannot be done here.
 	Hold func(t *testing.T, n *Node) (release func())

@@ -52,6 +52,9 @@ func testCloseBusy(t *testing.T, h Harness) {
 	for _, side := range []string{"initiator", "target"} {
 		t.Run(side, func(t *testing.T) {
 			p := newPair(t, h)
+			if side == "target" && p.a.Info.Files {
+				t.Skip("files do not close")
+			}
 			const n = 40
 			size := fit(p.c, 64<<10)
 			local, remote := p.operands(t, n*size)

@@ -106,8 +106,13 @@ func testEverything(t *testing.T, h Harness) {
 		random := rand.New(rand.NewPCG(seeds.Uint64(), 0))
 		submitters.Go(func() { s.submit(random, local, remote) })
 	}
-	target := p.c.Import(t, p.b.Register(t, 8*s.size, mem.GlobalReadWrite))
-	for _, f := range []func(*rand.Rand){s.fence, func(*rand.Rand) { s.revoke(target) }, s.churnRegions, s.churnLinks} {
+	s.spare, s.back = p.a.Register(t, s.size, mem.LocalReadWrite).Memory, p.a.seenBy(t, p.b)
+	disturbers := []func(*rand.Rand){s.fence, s.churnRegions, s.churnLinks}
+	if !p.a.Info.Files {
+		target := p.c.Import(t, p.b.Register(t, 8*s.size, mem.GlobalReadWrite))
+		disturbers = append(disturbers, func(*rand.Rand) { s.revoke(target) })
+	}
+	for _, f := range disturbers {
 		random := rand.New(rand.NewPCG(seeds.Uint64(), 0))
 		others.Go(func() {
 			for {
@@ -150,6 +155,9 @@ type storm struct {
 	list []*transport.Slice // each with a slot of its own
 	of   map[uint64]*Memory // by Slice.Id
 	tick int
+
+	spare *Memory        // that churnRegions registers
+	back  transport.Peer // the first node as the second sees it
 }
 
 func (s *storm) submit(random *rand.Rand, local *Operand, remote *Remote) {
@@ -207,16 +215,7 @@ func (s *storm) revoke(target *Remote) {
 
 func (s *storm) churnRegions(random *rand.Rand) {
 	tr := []transport.Transport{s.p.a.Transport, s.p.b.Transport}[random.IntN(2)]
-	s.mu.Lock()
-	var m *Memory
-	for _, m = range s.of {
-		break
-	}
-	s.mu.Unlock()
-	if m == nil {
-		return
-	}
-	key, _, err := tr.Register(context.Background(), m.region(random.Uint64(), mem.GlobalReadWrite))
+	key, _, err := tr.Register(context.Background(), s.spare.region(random.Uint64(), mem.GlobalReadWrite))
 	if err == nil {
 		err = tr.Deregister(context.Background(), key)
 	}
@@ -226,7 +225,7 @@ func (s *storm) churnRegions(random *rand.Rand) {
 }
 
 func (s *storm) churnLinks(*rand.Rand) {
-	link, err := s.p.b.Transport.Attach(s.p.a.Peer)
+	link, err := s.p.b.Transport.Attach(s.back)
 	if err != nil {
 		s.p.w.locked(func() { s.p.w.complain("Attach: %v", err) })
 		return

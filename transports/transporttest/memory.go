@@ -25,9 +25,10 @@ type Memory struct {
 	Addr   uintptr
 	Size   uint64
 	device *Device
-	around []byte // of host memory: band, region, band
-	fd     int    // of the file behind host memory, -1 if there is none
-	at     uint64 // of the region in that file
+	bands  func() error // of a device that has something like guard bands, or nil
+	around []byte       // of host memory: band, region, band
+	fd     int          // of the file behind host memory, -1 if there is none
+	at     uint64       // of the region in that file
 	undo   func()
 }
 
@@ -122,7 +123,10 @@ func (m *Memory) Check(tag, from, offset, length uint64) error {
 
 // CheckBands returns what is wrong outside the region.
 func (m *Memory) CheckBands() error {
-	if m.device != nil {
+	switch {
+	case m.bands != nil:
+		return m.bands()
+	case m.device != nil:
 		return nil
 	}
 	want := make([]byte, 2*band)

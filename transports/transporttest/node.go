@@ -32,6 +32,7 @@ type Node struct {
 	noteRefused int
 	refuseNotes bool
 	onComplete  func(transport.Completion) // called unlocked, before the completion is recorded
+	files       string                     // its folder, see files.go
 }
 
 type railKey struct {
@@ -183,6 +184,9 @@ type Operand struct {
 // Register maps memory of at least size bytes and registers it.
 func (n *Node) Register(t *testing.T, size uint64, permission mem.Permission) *Operand {
 	t.Helper()
+	if n.Info.Files && permission != mem.LocalReadWrite {
+		return n.registerFile(t, size, permission)
+	}
 	device := n.w.h.Local
 	if permission != mem.LocalReadWrite && n.w.h.Remote != nil {
 		device = n.w.h.Remote

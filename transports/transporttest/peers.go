@@ -17,7 +17,7 @@ const atOnce = 250 * time.Millisecond
 func peerRules() []rule {
 	closing := func(h Harness, _ transport.Transport) string { return h.SilentClose }
 	return []rule{
-		{"AttachReturnsAtOnceAndSaysThatNobodyIsThere", nil, testNobodyThere},
+		{"AttachReturnsAtOnceAndSaysThatNobodyIsThere", needsEngine, testNobodyThere},
 		{"PeersThatCloseAreReported", closing, testPeerCloses},
 		{"AnotherIncarnationIsAnotherPeer", closing, testIncarnation},
 		{"ADeadPeerDoesNotDisturbOthers", closing, testDeadPeer},

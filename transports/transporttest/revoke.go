@@ -13,11 +13,11 @@ import (
 
 func revokeRules() []rule {
 	return []rule{
-		{"AfterRevokeNothingTouchesTheRegion", nil, testRevoke},
-		{"ReadsCutOffByRevokeFail", nil, testRevokeReads},
-		{"RevokeLeavesOtherRegionsAlone", nil, testRevokeOthers},
-		{"RevokeKeepLetsNewOnesPass", nil, testRevokeKeep},
-		{"RevokeOfOnePeerLeavesOthersAlone", nil, testRevokePeer},
+		{"AfterRevokeNothingTouchesTheRegion", needsEngine, testRevoke},
+		{"ReadsCutOffByRevokeFail", needsEngine, testRevokeReads},
+		{"RevokeLeavesOtherRegionsAlone", needsEngine, testRevokeOthers},
+		{"RevokeKeepLetsNewOnesPass", needsEngine, testRevokeKeep},
+		{"RevokeOfOnePeerLeavesOthersAlone", needsEngine, testRevokePeer},
 		{"RevokeOfAnUnknownKeyIsAnError", nil, testRevokeUnknown},
 	}
 }
@@ -204,7 +204,7 @@ func testRevokePeer(t *testing.T, h Harness) {
 
 func testRevokeUnknown(t *testing.T, h Harness) {
 	p := newPair(t, h)
-	own := p.b.Register(t, 4096, mem.GlobalReadWrite)
+	own := p.b.Register(t, 4096, mem.LocalReadWrite)
 	require.Error(t, p.b.Transport.Revoke(t.Context(), own.Key+1000, nil, false))
 	own.Revoke(t, nil, false)
 	own.Revoke(t, nil, false) // twice is the same as once

@@ -45,6 +45,7 @@ type World struct {
 	complaints []string
 	unproved   bool // a slice may be left without its completion: its peer could not be asked up to the end
 	births     uint64
+	folders    []string // of files.go; they go at the end
 }
 
 // entry is the life of one slice.
@@ -178,6 +179,11 @@ func (w *World) finish() {
 		w.t.Error(c)
 	}
 	memories := w.memories
+	for _, folder := range w.folders {
+		if err := os.RemoveAll(folder); err != nil {
+			w.t.Error(err)
+		}
+	}
 	w.mu.Unlock()
 	assert.NoError(w.t, goleak.Find(w.leak))
 	assert.Equal(w.t, w.fds, openFds(w.t), "file descriptors after Close")

@@ -128,6 +128,7 @@ var thirds = []third{
 	{"github.com/prometheus", []string{"gocore/metrics"}, false, "metrics are counted as plain integers and rendered in one place"},
 	{"golang.org/x/sys", []string{"gocore/clock", "gocore/engine", "transports"}, false, "system calls belong to transports and to the shell, not to policy"},
 	{"github.com/go-python/gopy", []string{"pybind"}, false, "only the binding knows Python"},
+	{"github.com/pawelgaczynski/giouring", []string{"transports/file/ring"}, false, "a library that needs a flag of the linker and care in use has one user"},
 	{"github.com/stretchr/testify", nil, true, "assertions belong to tests"},
 	{"go.uber.org/goleak", nil, true, "leak checks belong to tests"},
 	{"github.com/vishvananda", nil, true, "only tests make network namespaces and cables"},

@@ -1,0 +1,286 @@
+package file
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Buffered is the transport buf-io: preadv2 and pwritev2 through the page cache, by threads of its own and by whoever
+// waits. All methods may be called from any goroutine.
+type Buffered struct {
+	*base
+	pool *pool
+}
+
+var (
+	_ transport.Factory   = BufferedFactory{}
+	_ transport.Transport = (*Buffered)(nil)
+	_ transport.Filer     = (*Buffered)(nil)
+	_ transport.Poller    = (*Buffered)(nil)
+	_ transport.Inliner   = (*Buffered)(nil)
+	_ transport.Explainer = (*Buffered)(nil)
+)
+
+// BufferedName is the transport's name in settings, metrics and errors.
+const BufferedName = "buf-io"
+
+// BufferedFactory makes buf-io transports; see transport.Factory.
+type BufferedFactory struct{}
+
+// Name returns "buf-io".
+func (BufferedFactory) Name() string { return BufferedName }
+
+// Check returns nil: every Linux has a page cache.
+func (BufferedFactory) Check() error { return nil }
+
+// Open starts the threads. config is Settings, *Settings or nil.
+func (BufferedFactory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+	s, err := settingsOf(config, BufferedName)
+	if err != nil {
+		return nil, err
+	}
+	t := &Buffered{base: newBase(BufferedName, s, host, sink)}
+	t.pool = newPool(t.base, s.Workers)
+	t.mover = t.pool
+	t.pool.start()
+	return t, nil
+}
+
+func settingsOf(config any, name string) (Settings, error) {
+	var s Settings
+	switch c := config.(type) {
+	case nil:
+	case Settings:
+		s = c
+	case *Settings:
+		if c != nil {
+			s = *c
+		}
+	default:
+		return s, errs.New(errs.InvalidArgument, name+".open", "settings are a %T, not file.Settings", config)
+	}
+	err := s.Validate(name)
+	return s.withDefaults(), err
+}
+
+// pool is the mover of buf-io: workers take slices from the queues, HIGH first.
+type pool struct {
+	t        *base
+	workers  int
+	work     *sync.Cond // of t.mu: there is something to do
+	sleeping int        // workers in work.Wait; guarded by t.mu
+	running  sync.WaitGroup
+}
+
+func newPool(t *base, workers int) *pool {
+	return &pool{t: t, workers: workers, work: sync.NewCond(&t.mu)}
+}
+
+func (p *pool) start() {
+	for range p.workers {
+		p.running.Add(1)
+		go (&worker{pool: p, hand: newHand()}).run()
+	}
+}
+
+func (p *pool) kick() {
+	if p.t.stop {
+		p.work.Broadcast()
+		return
+	}
+	n := 0
+	for _, waiting := range p.t.queued {
+		n += waiting
+	}
+	for range min(n, p.sleeping) {
+		p.work.Signal()
+	}
+}
+
+func (p *pool) recall(*item)            {} // a worker looks at item.withdrawn before each of its system calls
+func (p *pool) straight() bool          { return false }
+func (p *pool) suits(*file) *errs.Error { return nil }
+func (p *pool) describe() string        { return fmt.Sprintf("%d threads through the page cache", p.workers) }
+func (p *pool) wait()                   { p.running.Wait() }
+func (p *pool) bunch(waiting int) int   { return min(handful, max(1, waiting/p.workers)) }
+
+// bunchBytes bounds what a worker takes at once: completions of one bunch are told together, which costs less, but a small
+// slice must not wait for many others.
+const bunchBytes = 128 << 10
+
+// worker is one thread of the pool.
+type worker struct {
+	*pool
+	hand  *hand
+	items [handful]*item
+	carrier
+}
+
+func (w *worker) run() {
+	defer w.running.Done()
+	t := w.t
+	t.mu.Lock()
+	for {
+		n := w.take()
+		if n == 0 {
+			if t.stop {
+				t.mu.Unlock()
+				return
+			}
+			w.sleeping++
+			w.work.Wait()
+			w.sleeping--
+			continue
+		}
+		t.mu.Unlock()
+		for _, it := range w.items[:n] {
+			w.carry(t, it, 0)
+		}
+		t.finish(w.items[:n], w.hand)
+		t.mu.Lock()
+	}
+}
+
+// take takes the head of the highest class that has one, and its neighbours while they are small. The caller holds t.mu.
+func (w *worker) take() (n int) {
+	t := w.t
+	for c := range t.queue {
+		most, bytes := w.bunch(t.queued[c]), uint64(0)
+		for n < most && bytes < bunchBytes {
+			it := t.queue[c].first
+			if it == nil {
+				break
+			}
+			if !t.openable(it) {
+				continue
+			}
+			t.unqueue(it)
+			it.state = running
+			w.items[n] = it
+			bytes += it.slice.Length
+			n++
+		}
+		if n > 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+// Poll implements transport.Poller: the caller carries out READs whose bytes are in the page cache, by calls that cannot
+// wait for a disk. The workers go on meanwhile.
+func (t *Buffered) Poll(budget int) (done int) {
+	var c carrier
+	for done < budget {
+		t.mu.Lock()
+		it := t.helpable()
+		t.mu.Unlock()
+		if it == nil {
+			break
+		}
+		if !c.carry(t.base, it, noWait) && t.putBack(it) {
+			break
+		}
+		t.finish([]*item{it}, nil)
+		done++
+	}
+	return done
+}
+
+// helpable takes the item that is next in turn, if a waiter can carry it out without waiting. The caller holds t.mu.
+func (t *Buffered) helpable() *item {
+	for c := range t.queue {
+		it := t.queue[c].first
+		if it == nil {
+			continue
+		}
+		if it.blocks || it.slice.Op != transport.Read || !it.file.isOpen() || it.file.noWait[transport.Read].Load() {
+			return nil
+		}
+		t.unqueue(it)
+		it.state = running
+		return it
+	}
+	return nil
+}
+
+// putBack leaves an item that would have to wait for a disk to the workers. False means that it was withdrawn meanwhile.
+func (t *Buffered) putBack(it *item) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if it.withdrawn.Load() {
+		return false
+	}
+	it.blocks, it.at, it.state = true, 0, queued
+	t.queue[it.class].pushFront(it)
+	t.queued[it.class]++
+	t.pool.kick()
+	return true
+}
+
+// Arm implements transport.Poller: the workers never slept.
+func (t *Buffered) Arm() {}
+
+// inlineMost bounds what Inline carries out: nobody is captured.
+const inlineMost = 256 << 10
+
+// Inline implements transport.Inliner, for READs of cached bytes of one file. What a page has to be fetched for goes the
+// usual way.
+func (t *Buffered) Inline(slices []*transport.Slice) bool {
+	total := uint64(0)
+	for _, s := range slices {
+		total += s.Length
+		if s.Op != transport.Read || s.RemoteKey != slices[0].RemoteKey {
+			return false
+		}
+	}
+	if len(slices) == 0 || total > inlineMost {
+		return false
+	}
+	it := t.embark(slices)
+	if it == nil {
+		return false
+	}
+	ok := true
+	var c carrier
+	for i := 0; i < len(slices) && ok; i++ {
+		it.slice, it.at, it.done = slices[i], 0, 0
+		ok = c.carry(t.base, it, noWait) && it.done == it.slice.Length
+	}
+	t.dismiss(it)
+	return ok
+}
+
+// embark checks slices for Inline and takes an item that stands for all of them, so that Close, Detach and Fence wait for
+// the caller as they do for a worker.
+func (t *Buffered) embark(slices []*transport.Slice) *item {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rail := slices[0].Rail
+	l := t.linkAt(rail.Link)
+	if l == nil || l.rail() != rail || l.fenced || t.closing.Load() || t.free.first == nil {
+		return nil
+	}
+	f := t.files.get(uint64(slices[0].RemoteKey))
+	if f == nil || !f.isOpen() || f.noWait[transport.Read].Load() {
+		return nil
+	}
+	for _, s := range slices {
+		for c := range min(s.Class, classes-1) + 1 {
+			if t.queue[c].first != nil { // it was here before
+				return nil
+			}
+		}
+		if _, err := t.check(s, l); err != nil {
+			return nil
+		}
+	}
+	it := t.take(slices[0], l)
+	it.file, it.state = f, running
+	t.hold(f)
+	return it
+}

@@ -1,0 +1,357 @@
+package file
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// file is one imported file. Its descriptors come and go with use; what it is stays.
+type file struct {
+	card
+	key  transport.RemoteKey
+	link *link
+
+	// Descriptors, -1 while there is none. They are opened by the one goroutine that base.opening names, and closed only
+	// while users is 0, so whoever has a use reads them without a lock.
+	plain    atomic.Int32           // through the page cache
+	straight atomic.Int32           // O_DIRECT; only where direct
+	direct   atomic.Bool            // aligned ranges may go past the page cache; a file system that refuses after all ends it
+	unit     uint64                 // offsets and lengths that go past the page cache are multiples; at least a page, see doc.go
+	memory   uint64                 // addresses likewise
+	refused  atomic.Pointer[string] // why not direct
+	noWait   [2]atomic.Bool         // by operation: the file system knows no RWF_NOWAIT
+
+	// Guarded by base.mu.
+	users   int    // slices, imports and synchronisations that hold it
+	used    uint64 // base.tick of its last use
+	gone    bool   // its link was detached
+	opening bool
+	waiting list // items that wait for its descriptors
+	sync    struct {
+		busy bool
+		now  []func(*errs.Error) // for those the running fdatasync counts
+		next []func(*errs.Error) // for those the next one
+	}
+}
+
+// tmpfs and ramfs take O_DIRECT and ignore it.
+const (
+	magicTmpfs     = 0x01021994
+	magicRamfs     = 0x858458f6
+	magicHugetlbfs = 0x958458f6
+)
+
+// look finds out how the file can be reached past the page cache. The unit is a page at least, and a block of the file
+// system: a page is then either written past the cache as a whole or only through it, and neighbours in one page, in this
+// process or in another, cannot lose each other's bytes.
+func (f *file) look(fd int) {
+	f.unit, f.memory = uint64(unix.Getpagesize()), uint64(unix.Getpagesize())
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		f.refuse("its file system cannot be asked: " + err.Error())
+		return
+	}
+	if fs.Type == magicTmpfs || fs.Type == magicRamfs || fs.Type == magicHugetlbfs {
+		f.refuse("it is in memory")
+		return
+	}
+	var st unix.Statx_t
+	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st)
+	if err == nil && st.Mask&unix.STATX_DIOALIGN != 0 {
+		if st.Dio_offset_align == 0 {
+			f.refuse("its file system takes no O_DIRECT")
+			return
+		}
+		f.unit = max(f.unit, uint64(st.Dio_offset_align))
+		f.memory = max(1, uint64(st.Dio_mem_align))
+	}
+	if fs.Bsize > 0 && fs.Bsize <= 64<<10 && fs.Bsize&(fs.Bsize-1) == 0 {
+		f.unit = max(f.unit, uint64(fs.Bsize))
+	}
+	f.direct.Store(true)
+}
+
+// open opens the descriptors and makes sure that they are still of the file that was meant.
+func (f *file) open(s *Settings, direct bool) *errs.Error {
+	flags := unix.O_RDWR
+	if f.readOnly {
+		flags = unix.O_RDONLY
+	}
+	fd, err := s.open(f.path, flags, 0)
+	if err != nil {
+		return trouble("file.open", f.path, err)
+	}
+	now := card{path: f.path}
+	if err := now.identify(fd); err != nil || now.device != f.device || now.inode != f.inode {
+		_ = unix.Close(fd)
+		return errs.New(errs.Stale, "file.open", "%s: another file has got this name since it was opened", f.path).
+			WithScope(errs.ScopeSlice, errs.SideRemote)
+	}
+	if direct && f.unit == 0 {
+		if f.look(fd); f.direct.Load() {
+			// Edges of ranges are read singly; what readahead brought along would be dirtied page by page later.
+			_ = unix.Fadvise(fd, 0, 0, unix.FADV_RANDOM)
+		}
+	}
+	if direct && f.direct.Load() {
+		// By descriptor, not by name: it is the same file whatever the name means by now.
+		straight, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), flags|unix.O_DIRECT|unix.O_CLOEXEC, 0)
+		if err != nil {
+			f.refuse("its file system takes no O_DIRECT: " + err.Error())
+			straight = -1
+		}
+		f.straight.Store(int32(straight))
+	}
+	f.plain.Store(int32(fd))
+	return nil
+}
+
+// refuse sends everything through the page cache from now on.
+func (f *file) refuse(reason string) {
+	f.refused.Store(&reason)
+	f.direct.Store(false)
+}
+
+// isOpen is asked by whoever has a use.
+func (f *file) isOpen() bool { return f.plain.Load() >= 0 }
+
+// give takes the descriptors from the file; the caller closes them. Only while nobody has a use, or before anybody had.
+func (f *file) give() [2]int32 { return [2]int32{f.straight.Swap(-1), f.plain.Swap(-1)} }
+
+func closeAll(fds [2]int32) {
+	for _, fd := range fds {
+		if fd >= 0 {
+			_ = unix.Close(int(fd))
+		}
+	}
+}
+
+// Import implements transport.Transport: it opens the file that OpenFile described. The link must be of that file, or of a
+// folder above it.
+func (t *base) Import(number transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
+	c, bad := decode(d)
+	if bad != nil {
+		return 0, bad
+	}
+	f := &file{card: *c}
+	f.plain.Store(-1)
+	f.straight.Store(-1)
+	f.waiting.init()
+	t.mu.Lock()
+	l := t.linkAt(number)
+	if l == nil || !l.covers(c.path) {
+		t.mu.Unlock()
+		return 0, errs.New(errs.Stale, t.name+".import", "link %d has ended or is not one of %s", number, c.path)
+	}
+	known := l.find(c)
+	t.mu.Unlock()
+	if known != nil {
+		return known.key, nil
+	}
+	if err := f.open(&t.settings, t.mover.straight()); err != nil {
+		return 0, err
+	}
+	if err := t.mover.suits(f); err != nil {
+		closeAll(f.give())
+		return 0, err
+	}
+	return t.enter(f, number)
+}
+
+// enter puts an open file into the table.
+func (t *base) enter(f *file, number transport.Link) (transport.RemoteKey, error) {
+	t.mu.Lock()
+	l := t.linkAt(number)
+	if l == nil {
+		t.mu.Unlock()
+		closeAll(f.give())
+		return 0, errs.New(errs.Stale, t.name+".import", "link %d has ended", number)
+	}
+	f.link, f.key = l, transport.RemoteKey(t.files.add(f))
+	if f.key == 0 {
+		t.mu.Unlock()
+		closeAll(f.give())
+		return 0, errs.New(errs.TooManyRequests, t.name+".import", "too many open files")
+	}
+	l.files = append(l.files, f)
+	t.tick++
+	f.used = t.tick
+	t.openFiles++
+	surplus := t.evict()
+	t.mu.Unlock()
+	closeAll(surplus)
+	return f.key, nil
+}
+
+// hold takes a use of a file. The caller holds t.mu.
+func (t *base) hold(f *file) {
+	f.users++
+	t.tick++
+	f.used = t.tick
+}
+
+// release gives a use back and returns descriptors to close, since its link is gone or too many files are open. The
+// caller holds t.mu and closes them after letting go.
+func (t *base) release(f *file) [2]int32 {
+	f.users--
+	switch {
+	case f.users > 0:
+	case f.gone:
+		return t.forget(f)
+	case t.openFiles > t.settings.Descriptors:
+		return t.evict()
+	}
+	return [2]int32{-1, -1}
+}
+
+// forget removes a file that nobody holds and whose link is gone. The caller holds t.mu.
+func (t *base) forget(f *file) [2]int32 {
+	if t.files.remove(uint64(f.key)) == nil {
+		return [2]int32{-1, -1}
+	}
+	if f.isOpen() {
+		t.openFiles--
+	}
+	return f.give()
+}
+
+// evict takes the descriptors of the file that has not been used for longest, if more than Settings.Descriptors are open.
+// Files in use stay: there are never more of those than slices. The caller holds t.mu.
+func (t *base) evict() [2]int32 {
+	if t.openFiles <= t.settings.Descriptors {
+		return [2]int32{-1, -1}
+	}
+	var oldest *file
+	t.files.all(func(f *file) {
+		if f.users == 0 && f.isOpen() && (oldest == nil || f.used < oldest.used) {
+			oldest = f
+		}
+	})
+	if oldest == nil {
+		return [2]int32{-1, -1}
+	}
+	t.openFiles--
+	return oldest.give()
+}
+
+// reopen gets the descriptors of a file that lost them, and puts the items that wait for it back into their queues. It is
+// a goroutine of its own: a name can be slow to look up, and other files go on meanwhile.
+func (t *base) reopen(f *file) {
+	defer t.tasks.Done()
+	err := f.open(&t.settings, t.mover.straight())
+	var failed []*item
+	t.mu.Lock()
+	f.opening = false
+	surplus := [2]int32{-1, -1}
+	if err == nil {
+		t.openFiles++
+		surplus = t.evict()
+	}
+	for it := f.waiting.pop(); it != nil; it = f.waiting.pop() {
+		if err != nil {
+			it.err, it.state = err, running
+			failed = append(failed, it)
+			continue
+		}
+		t.enqueue(it)
+	}
+	t.mover.kick()
+	t.mu.Unlock()
+	closeAll(surplus)
+	t.finish(failed, nil)
+}
+
+// Sync implements transport.Filer. Calls that come while an fdatasync runs share the next one.
+func (t *base) Sync(_ transport.Link, key transport.RemoteKey, done func(*errs.Error)) {
+	t.mu.Lock()
+	f := t.files.get(uint64(key))
+	switch {
+	case t.closing.Load():
+		t.mu.Unlock()
+		done(t.closed("sync"))
+		return
+	case f == nil || f.gone:
+		t.mu.Unlock()
+		done(errUnknown)
+		return
+	}
+	f.sync.next = append(f.sync.next, done)
+	begin := !f.sync.busy
+	if begin {
+		f.sync.busy = true
+		t.hold(f)
+		t.tasks.Add(1)
+	}
+	t.mu.Unlock()
+	if begin {
+		go t.synchronise(f)
+	}
+}
+
+// synchronise runs fdatasync for a file until nobody asks any more. It is a goroutine of its own a file, so that a slow
+// disk holds up nobody else.
+func (t *base) synchronise(f *file) {
+	defer t.tasks.Done()
+	for {
+		t.mu.Lock()
+		f.sync.now, f.sync.next = f.sync.next, f.sync.now[:0]
+		if len(f.sync.now) == 0 {
+			f.sync.busy = false
+			fds := t.release(f)
+			t.mu.Unlock()
+			closeAll(fds)
+			return
+		}
+		t.mu.Unlock()
+		err := t.fdatasync(f)
+		for i, done := range f.sync.now {
+			f.sync.now[i] = nil
+			done(err)
+		}
+	}
+}
+
+func (t *base) fdatasync(f *file) *errs.Error {
+	fd := int(f.plain.Load())
+	if fd < 0 {
+		// Its descriptors were given up meanwhile. What the kernel could not write shows on any descriptor of the file that
+		// is opened afterwards, until somebody has seen it.
+		var err error
+		if fd, err = t.settings.open(f.path, unix.O_RDONLY, 0); err != nil {
+			return trouble(t.name+".sync", f.path, err)
+		}
+		defer unix.Close(fd)
+		now := card{path: f.path}
+		if err := now.identify(fd); err != nil || now.device != f.device || now.inode != f.inode {
+			return errs.New(errs.Stale, t.name+".sync", "%s: another file has got this name since it was opened", f.path)
+		}
+	}
+	if err := retry(func() error { return unix.Fdatasync(fd) }); err != nil {
+		return trouble(t.name+".sync", f.path, err)
+	}
+	return nil
+}
+
+// describe says how the file is reached, for Explain.
+func (f *file) describe() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, %d bytes", f.path, f.size)
+	if f.readOnly {
+		b.WriteString(", read-only")
+	}
+	switch {
+	case f.direct.Load():
+		fmt.Fprintf(&b, ", O_DIRECT in units of %d bytes from memory aligned to %d", f.unit, f.memory)
+	case f.refused.Load() != nil:
+		b.WriteString(", page cache: " + *f.refused.Load())
+	default:
+		b.WriteString(", page cache")
+	}
+	return b.String()
+}

@@ -1,0 +1,149 @@
+package file
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/file/ring"
+)
+
+// item is an accepted slice on its way. Items come from a slab that is made at Open; Slice.Scratch[0] is an item's number.
+//
+//	idle --Submit--> queued --first operation--> running --last operation has ended--> idle
+//	                    \\--Withdraw------------------------------------------------->/
+type item struct {
+	slice  *transport.Slice
+	link   *link
+	file   *file
+	number uint64 // 1 and up
+	class  uint8
+
+	withdrawn atomic.Bool // no new operation begins
+
+	// Guarded by base.mu, but that the one worker of a running item owns at, done and err.
+	state  state
+	blocks bool        // it would wait for the disk, so a waiter cannot carry it out
+	at     uint64      // bytes for which operations have begun
+	done   uint64      // bytes that have been moved
+	flying int         // operations under way
+	err    *errs.Error // the first failure
+	why    *errs.Error // why it was withdrawn
+	queue  *list       // that it is in
+	prev   *item
+	next   *item
+}
+
+type state uint8
+
+const (
+	idle state = iota
+	queued
+	running
+)
+
+// list is a queue of items.
+type list struct{ first, last *item }
+
+func (l *list) init() { *l = list{} }
+
+func (l *list) pushBack(it *item) {
+	it.queue, it.prev, it.next = l, l.last, nil
+	if l.last != nil {
+		l.last.next = it
+	} else {
+		l.first = it
+	}
+	l.last = it
+}
+
+func (l *list) pushFront(it *item) {
+	it.queue, it.prev, it.next = l, nil, l.first
+	if l.first != nil {
+		l.first.prev = it
+	} else {
+		l.last = it
+	}
+	l.first = it
+}
+
+func (l *list) pop() *item {
+	it := l.first
+	if it != nil {
+		it.leave()
+	}
+	return it
+}
+
+// leave takes the item out of its queue, if it is in one.
+func (it *item) leave() {
+	l := it.queue
+	if l == nil {
+		return
+	}
+	if it.prev != nil {
+		it.prev.next = it.next
+	} else {
+		l.first = it.next
+	}
+	if it.next != nil {
+		it.next.prev = it.prev
+	} else {
+		l.last = it.prev
+	}
+	it.queue, it.prev, it.next = nil, nil, nil
+}
+
+// place is where byte at of the slice lies in the file and in memory, and how many bytes from there on lie side by side in
+// both.
+func (it *item) place(at uint64) (offset uint64, addr uintptr, n uint64) {
+	s := it.slice
+	if s.Pieces == nil {
+		return s.Remote + at, s.Local + uintptr(at), s.Length - at
+	}
+	p := s.Pieces
+	i, into := uint64(s.First)+at/p.Bytes, at%p.Bytes
+	return s.Remote + p.RemoteAt[i] + into, s.Local + uintptr(p.LocalAt[i]+into), p.Bytes - into
+}
+
+// run is the longest range of the file, from byte at of the slice on, that one operation can cover.
+func (it *item) run(at, most uint64) (offset, n uint64) {
+	offset, _, n = it.place(at)
+	for n < most && at+n < it.slice.Length {
+		next, _, more := it.place(at + n)
+		if next != offset+n {
+			break
+		}
+		n += more
+	}
+	return offset, min(n, most)
+}
+
+// gather fills vectors with the memory of [at, at+n), which is one run, and returns how many it took and how many bytes
+// they cover: fewer than n when there are too few of them.
+func (it *item) gather(at, n uint64, vectors []ring.Iovec) (count int, bytes uint64) {
+	for bytes < n {
+		_, addr, length := it.place(at + bytes)
+		length = min(length, n-bytes)
+		if last := count - 1; last >= 0 && vectors[last].Addr+uintptr(vectors[last].Length) == addr {
+			vectors[last].Length += length
+		} else if count == len(vectors) {
+			break
+		} else {
+			vectors[count] = ring.Iovec{Addr: addr, Length: length}
+			count++
+		}
+		bytes += length
+	}
+	return count, bytes
+}
+
+// span names the slice in an error: "READ of 4096 bytes at offset 8192 of /path". offset is where it stopped.
+func (it *item) span(offset uint64) string {
+	s := it.slice
+	if s.Pieces == nil {
+		return fmt.Sprintf("%s of %d bytes at offset %d of %s", s.Op, s.Length, s.Remote, it.file.path)
+	}
+	return fmt.Sprintf("%s of a piece of %d bytes around offset %d of %s", s.Op, s.Pieces.Bytes, offset, it.file.path)
+}

@@ -1,0 +1,265 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// OpenFile implements transport.Filer. It leaves nothing open.
+//
+// A file that is made gets mode 0600, and its name is durable when OpenFile returns. Growing reserves the space
+// (fallocate), so a full disk is told here and not in the middle of a transfer; where a file system cannot reserve, the
+// file grows sparse. Nothing shrinks a file but Truncate: two engines that grow the same file at once leave the larger
+// size.
+func (t *base) OpenFile(ctx context.Context, spec transport.FileSpec) (transport.File, error) {
+	if t.closing.Load() {
+		return transport.File{}, t.closed("open")
+	}
+	if err := check(spec); err != nil {
+		return transport.File{}, err
+	}
+	fd, made, err := t.settings.openOrMake(spec)
+	if err != nil {
+		return transport.File{}, err
+	}
+	defer unix.Close(fd)
+	c := &card{readOnly: spec.ReadOnly, path: spec.Path}
+	if c.path, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err != nil {
+		c.path = filepath.Clean(spec.Path)
+	}
+	if spec.Truncate {
+		if err := retry(func() error { return unix.Ftruncate(fd, 0) }); err != nil {
+			return transport.File{}, trouble("file.open", c.path, err)
+		}
+	}
+	if err := c.identify(fd); err != nil {
+		return transport.File{}, err
+	}
+	if err := c.grow(ctx, fd, spec); err != nil {
+		return transport.File{}, err
+	}
+	if made {
+		if err := syncFolder(c.path); err != nil {
+			return transport.File{}, trouble("file.open", filepath.Dir(c.path), err)
+		}
+	}
+	return transport.File{Path: c.path, Size: c.size, ReadOnly: c.readOnly, Descriptor: c.encode()}, nil
+}
+
+// check finds what contradicts itself in a spec.
+func check(s transport.FileSpec) error {
+	wrong := ""
+	switch {
+	case !filepath.IsAbs(s.Path) || strings.ContainsRune(s.Path, 0):
+		wrong = "the path of a file is absolute, without zero bytes"
+	case len(s.Path) >= pathMax:
+		wrong = "the path is longer than 4095 bytes"
+	case s.Size > 1<<63-1:
+		wrong = "no file is that large"
+	case s.ReadOnly && (s.Create || s.Truncate):
+		wrong = "a file that is opened read-only is neither made nor truncated"
+	default:
+		return nil
+	}
+	return errs.New(errs.InvalidArgument, "file.open", "%q: %s", s.Path, wrong).WithScope(errs.ScopeSlice, errs.SideLocal)
+}
+
+// openOrMake opens the file, and says whether this call has made it.
+func (s *Settings) openOrMake(spec transport.FileSpec) (fd int, made bool, err error) {
+	flags := unix.O_RDWR
+	if spec.ReadOnly {
+		flags = unix.O_RDONLY
+	}
+	if spec.Create {
+		fd, err = s.open(spec.Path, flags|unix.O_CREAT|unix.O_EXCL, 0o600)
+		if err == nil {
+			return fd, true, nil
+		}
+		if !errors.Is(err, unix.EEXIST) {
+			return -1, false, trouble("file.open", spec.Path, err)
+		}
+	}
+	if fd, err = s.open(spec.Path, flags, 0); err != nil {
+		e := trouble("file.open", spec.Path, err)
+		if e.Code == errs.NotFound && e.Hint == "" {
+			e.Hint = "create=True makes it"
+		}
+		return -1, false, e
+	}
+	return fd, false, nil
+}
+
+// open opens a path without waiting for the other end of a FIFO. With roots the kernel resolves the path below one of
+// them: a path that leaves it by "..", by a link or by a rename in the same moment gets EXDEV.
+func (s *Settings) open(path string, flags int, mode uint32) (int, error) {
+	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_LARGEFILE), Mode: uint64(mode)}
+	folder, below := unix.AT_FDCWD, path
+	if len(s.Roots) > 0 {
+		root := s.rootOf(path)
+		if root == "" {
+			return -1, errs.New(errs.PermissionDenied, "file.open", "%s is not below transports/file/roots, which is %q", path, s.Roots).
+				WithScope(errs.ScopeSlice, errs.SideLocal)
+		}
+		var err error
+		if folder, err = unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+			return -1, err
+		}
+		defer unix.Close(folder)
+		below = strings.TrimLeft(strings.TrimPrefix(path, root), "/")
+		how.Resolve = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS
+	}
+	fd := -1
+	err := retry(func() (err error) {
+		if len(s.Roots) > 0 {
+			fd, err = unix.Openat2(folder, below, &how)
+		} else {
+			fd, err = unix.Openat(folder, below, int(how.Flags), mode) // older kernels and sandboxes know no openat2
+		}
+		return err
+	})
+	return fd, err
+}
+
+// rootOf returns the longest root that a path begins with, "" if there is none.
+func (s *Settings) rootOf(path string) (best string) {
+	for _, root := range s.Roots {
+		root = filepath.Clean(root)
+		prefix := strings.TrimSuffix(root, "/") + "/"
+		if strings.HasPrefix(path, prefix) && len(root) > len(best) {
+			best = root
+		}
+	}
+	return best
+}
+
+// retryMost bounds how often a call that is only disturbed is made again.
+const retryMost = 64
+
+// retry makes a system call again while it is only disturbed: by a signal, or by a rename while a path was resolved.
+func retry(call func() error) error {
+	err := call()
+	for i := 0; i < retryMost && (err == unix.EINTR || err == unix.EAGAIN); i++ {
+		err = call()
+	}
+	return err
+}
+
+// identify fills in what the file is, and refuses what is neither a regular file nor a block device.
+func (c *card) identify(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return trouble("file.open", c.path, err)
+	}
+	c.device, c.inode, c.size = st.Dev, st.Ino, uint64(st.Size)
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return nil
+	case unix.S_IFBLK:
+		end, err := unix.Seek(fd, 0, unix.SEEK_END)
+		if err != nil {
+			return trouble("file.open", c.path, err)
+		}
+		c.size = uint64(end)
+		return nil
+	}
+	return errs.New(errs.InvalidArgument, "file.open", "%s is %s, not a regular file", c.path, kinds[st.Mode&unix.S_IFMT]).
+		WithScope(errs.ScopeSlice, errs.SideRemote)
+}
+
+var kinds = map[uint32]string{unix.S_IFDIR: "a folder", unix.S_IFIFO: "a FIFO", unix.S_IFSOCK: "a socket",
+	unix.S_IFCHR: "a character device", unix.S_IFLNK: "a symbolic link"}
+
+// grow makes the file as large as the spec wants, or says that it may not.
+func (c *card) grow(ctx context.Context, fd int, spec transport.FileSpec) error {
+	switch {
+	case spec.Size <= c.size:
+		return nil
+	case !spec.Create:
+		return errs.New(errs.InvalidArgument, "file.open", "%s has %d bytes, not %d", c.path, c.size, spec.Size).
+			WithScope(errs.ScopeSlice, errs.SideRemote).WithHint("create=True grows it")
+	}
+	unlock, err := lockSize(ctx, fd)
+	if err != nil {
+		return trouble("file.open", c.path, err)
+	}
+	defer unlock()
+	if err := c.identify(fd); err != nil { // somebody else may have grown it while we waited
+		return err
+	}
+	if spec.Size <= c.size {
+		return nil
+	}
+	at, n := int64(c.size), int64(spec.Size-c.size)
+	err = retry(func() error { return unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, at, n) })
+	switch err {
+	case nil, unix.EOPNOTSUPP, unix.ENOSYS:
+		err = retry(func() error { return unix.Ftruncate(fd, int64(spec.Size)) })
+	default:
+		// What was reserved before the space ran out lies behind the end: setting the size to what it is gives it back.
+		_ = unix.Ftruncate(fd, int64(c.size))
+	}
+	if err != nil {
+		e := trouble("file.open", c.path, err)
+		e.Cause = fmt.Sprintf("%s cannot grow from %d to %d bytes: %v", c.path, c.size, spec.Size, err)
+		return e
+	}
+	c.size = spec.Size
+	return nil
+}
+
+const lockPause = time.Millisecond
+
+// lockSize keeps other engines from changing the size between our look at it and our setting it. The lock belongs to the
+// descriptor (OFD), so threads and processes are alike, and its end is the descriptor's. File systems without locks get
+// none.
+func lockSize(ctx context.Context, fd int) (unlock func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	lock := unix.Flock_t{Type: unix.F_WRLCK}
+	for {
+		err := unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lock)
+		switch err {
+		case nil:
+			return func() {
+				lock.Type = unix.F_UNLCK
+				_ = unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lock)
+			}, nil
+		case unix.EAGAIN, unix.EACCES, unix.EINTR:
+		default:
+			return func() {}, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errs.New(errs.Timeout, "file.open", "somebody else has the file locked and is growing it").
+				WithScope(errs.ScopeSlice, errs.SideRemote)
+		case <-time.After(lockPause):
+		}
+	}
+}
+
+// syncFolder makes the name of a new file durable.
+func syncFolder(path string) error {
+	fd, err := unix.Open(filepath.Dir(path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err == unix.EACCES {
+		return nil // a folder that may be written and not read: the name becomes durable with the file system's next commit
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	err = retry(func() error { return unix.Fsync(fd) })
+	if err == unix.EINVAL || err == unix.EROFS {
+		return nil // a file system whose folders cannot be synchronised
+	}
+	return err
+}

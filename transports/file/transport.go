@@ -1,0 +1,217 @@
+package file
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// base is what both transports are but for the part that moves bytes: regions, links, open files, the queue by class, and
+// the ends of slices.
+//
+// mu guards everything below it, and is held for moments only: never during a system call, a callback or a copy. What
+// comes after a mutex in the order of locks: nothing.
+type base struct {
+	name     string
+	settings Settings
+	host     transport.Host
+	sink     transport.Sink
+	mover    mover
+
+	closing    atomic.Bool
+	completing atomic.Int32   // goroutines inside Sink.Complete
+	tasks      sync.WaitGroup // goroutines of single files: reopen, synchronise
+	ended      chan struct{}  // closed when nothing of the transport is left
+
+	mu        sync.Mutex
+	changed   *sync.Cond // of what Close waits for
+	regions   slots[mem.Region]
+	files     slots[file]
+	openFiles int
+	tick      uint64
+	links     []*link // by number-1; nil once detached
+	queue     [classes]list
+	queued    [classes]int // lengths of queue
+	items     []item
+	free      list
+	freeItems int
+	starving  bool // a link is starved
+	hands     []*hand
+	stop      bool // the mover ends when nothing is under way
+}
+
+const classes = 3
+
+// mover is the part that moves bytes: threads or a ring. All methods but suits, straight and describe are called with
+// base.mu held.
+type mover interface {
+	// kick says that there are new items in the queues, that items are to be recalled, or that base.stop was set.
+	kick()
+	// recall asks for the end of what is under way for an item that was withdrawn.
+	recall(*item)
+	// straight reports whether files are to be opened with O_DIRECT as well.
+	straight() bool
+	// suits says why a file is better left to the other transport.
+	suits(*file) *errs.Error
+	describe() string
+	// wait returns when every goroutine of it has ended; after base.stop.
+	wait()
+}
+
+// hand is what a goroutine needs to end slices, so that this allocates nothing.
+type hand struct {
+	ends  []transport.Completion
+	rails []transport.RailInfo // that come up again
+	ready []transport.Rail     // that Ready is owed to
+	fds   [][2]int32
+}
+
+const handful = 64
+
+func newHand() *hand { return &hand{ends: make([]transport.Completion, 0, handful)} }
+
+func newBase(name string, s Settings, host transport.Host, sink transport.Sink) *base {
+	t := &base{name: name, settings: s, host: host, sink: sink, ended: make(chan struct{}), items: make([]item, s.Slices)}
+	t.changed = sync.NewCond(&t.mu)
+	for i := range t.items {
+		t.items[i].number = uint64(i) + 1
+		t.free.pushBack(&t.items[i])
+	}
+	t.freeItems = len(t.items)
+	for range 4 {
+		t.hands = append(t.hands, newHand())
+	}
+	return t
+}
+
+// Info implements transport.Transport: any alignment, many pieces a slice.
+func (t *base) Info() transport.Info {
+	info := transport.Info{Name: t.name, Vectors: true, Files: true, SameHost: true, SliceMax: t.settings.SliceBytes,
+		SliceBest: min(t.settings.SliceBytes, 1<<20), Alignment: 1, SlicesMax: t.settings.Slices, FenceWithin: int64(time.Second)}
+	info.Pairs[mem.Host][mem.File] = true
+	return info
+}
+
+// Register implements transport.Transport. Regions are local operands only, so there is no descriptor.
+func (t *base) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
+	switch {
+	case t.closing.Load():
+		return 0, nil, t.closed("register")
+	case m.Kind != mem.Host:
+		return 0, nil, errs.New(errs.InvalidArgument, t.name+".register", "%v memory cannot be reached by system calls", m.Kind)
+	case m.Addr == 0 || m.Size == 0 || uint64(m.Addr)+m.Size < m.Size:
+		return 0, nil, errs.New(errs.InvalidArgument, t.name+".register", "no memory at %#x with %d bytes", m.Addr, m.Size)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	key := t.regions.add(&m)
+	if key == 0 {
+		return 0, nil, errs.New(errs.TooManyRequests, t.name+".register", "too many regions")
+	}
+	return transport.LocalKey(key), nil, nil
+}
+
+// Revoke implements transport.Transport. Nobody but this engine reaches a region by a file transport, so there is nothing to
+// wait for.
+func (t *base) Revoke(_ context.Context, key transport.LocalKey, _ *transport.Peer, _ bool) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.regions.get(uint64(key)) == nil {
+		return errs.New(errs.AddressNotRegistered, t.name+".revoke", "no region with key %#x", uint64(key))
+	}
+	return nil
+}
+
+// Deregister implements transport.Transport.
+func (t *base) Deregister(_ context.Context, key transport.LocalKey) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.regions.remove(uint64(key)) == nil {
+		return errs.New(errs.AddressNotRegistered, t.name+".deregister", "no region with key %#x", uint64(key))
+	}
+	return nil
+}
+
+// Serve implements transport.Transport: no peer has anything to ask.
+func (t *base) Serve(context.Context, transport.Peer, []byte) ([]byte, error) {
+	return nil, errs.New(errs.PermissionDenied, t.name+".serve", "peers do not get at files")
+}
+
+// Close implements transport.Transport. What waits ends at once, what is in the kernel when it comes back. When ctx ends
+// before, the error names what the kernel has not given back; its memory must stay, and the transport ends by itself later.
+func (t *base) Close(ctx context.Context) error {
+	if t.closing.CompareAndSwap(false, true) {
+		var ended []*item
+		why := t.closed("close")
+		t.mu.Lock()
+		for i := range t.items {
+			if it := &t.items[i]; it.state != idle && t.withdraw(it, why) {
+				ended = append(ended, it)
+			}
+		}
+		t.mu.Unlock()
+		t.finish(ended, nil)
+		go t.end()
+	}
+	select {
+	case <-t.ended:
+		return nil
+	default:
+	}
+	select {
+	case <-t.ended:
+		return nil
+	case <-ctx.Done():
+		return t.stuck(ctx.Err())
+	}
+}
+
+// end waits for the kernel, then for every goroutine, then gives the descriptors back.
+func (t *base) end() {
+	t.mu.Lock()
+	for t.freeItems < len(t.items) || t.completing.Load() > 0 {
+		t.changed.Wait()
+	}
+	t.stop = true
+	t.mover.kick()
+	t.mu.Unlock()
+	t.mover.wait()
+	t.tasks.Wait()
+	t.mu.Lock()
+	t.files.all(func(f *file) { closeAll(f.give()) })
+	t.links, t.files = nil, slots[file]{}
+	t.mu.Unlock()
+	close(t.ended)
+}
+
+// stuck names what is still in the kernel.
+func (t *base) stuck(cause error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var names []string
+	n := 0
+	for i := range t.items {
+		if it := &t.items[i]; it.state != idle {
+			if n++; n <= 4 {
+				names = append(names, it.span(it.slice.Remote))
+			}
+		}
+	}
+	t.files.all(func(f *file) {
+		if f.sync.busy {
+			names = append(names, "fdatasync of "+f.path)
+		}
+	})
+	if n > 4 {
+		names = append(names, fmt.Sprintf("and %d more", n-4))
+	}
+	return errs.New(errs.Timeout, t.name+".close", "the kernel has not given back: %s (%v)", strings.Join(names, "; "), cause).
+		WithScope(errs.ScopeTransport, errs.SideRemote).WithHint("their memory must stay; look at the disk and the kernel's log")
+}

@@ -1,0 +1,313 @@
+package file
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/file/ring"
+)
+
+// Uring is the transport io-uring: O_DIRECT where file and range allow it, by one ring whose owner is one thread. All
+// methods may be called from any goroutine.
+type Uring struct{ *base }
+
+var (
+	_ transport.Factory   = UringFactory{}
+	_ transport.Transport = (*Uring)(nil)
+	_ transport.Filer     = (*Uring)(nil)
+	_ transport.Explainer = (*Uring)(nil)
+)
+
+// UringName is the transport's name in settings, metrics and errors.
+const UringName = "io-uring"
+
+// UringFactory makes io-uring transports; see transport.Factory.
+type UringFactory struct{}
+
+// Name returns "io-uring".
+func (UringFactory) Name() string { return UringName }
+
+// Check says why the kernel gives this process no ring. Containers often forbid it; buf-io moves files then.
+func (UringFactory) Check() error {
+	if err := ring.Probe(); err != nil {
+		return errs.New(errs.DeviceNotFound, "io-uring.check", "%v", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
+	return nil
+}
+
+// Open makes the ring and starts its owner. config is Settings, *Settings or nil.
+func (UringFactory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+	s, err := settingsOf(config, "io_uring")
+	if err != nil {
+		return nil, err
+	}
+	t := newBase(UringName, s, host, sink)
+	u, err := newOwner(t)
+	if err != nil {
+		return nil, errs.New(errs.DeviceNotFound, "io-uring.open", "%v", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
+	t.mover = u
+	return &Uring{t}, nil
+}
+
+// owner is the mover of io-uring: one goroutine, locked to its thread, that alone touches the ring. Its round is
+//
+//	under base.mu   begin: cut operations from the queues, HIGH first, while the ring has room
+//	without         fill entries; enter the kernel, sleep there until something ends; copy what was bounced
+//	under base.mu   land: what ended belongs to its item; begin again
+//	without         finish the items that are complete
+//
+// What it finishes turns the core's crank, which submits the next slices from this same goroutine: a stream of transfers
+// needs no other thread. Whoever submits while it sleeps writes to the eventfd that the ring reads.
+type owner struct {
+	t    *base
+	ring *ring.Ring
+	hand *hand
+
+	wakeFd  int
+	wakeBuf [8]byte
+	wakeVec ring.Iovec
+	armed   bool    // the eventfd's READ is in the ring
+	asleep  bool    // guarded by t.mu: write to wakeFd to be heard
+	recalls []*item // guarded by t.mu: withdrawn, with operations in the kernel
+
+	operations []operation
+	spare      []uint16 // free operations
+	fresh      []uint16 // to be filled in, or again after a short transfer
+	bounces    *bounces
+	events     []ring.Event
+	complete   []*item
+	running    sync.WaitGroup
+}
+
+// tags of entries that are no operation.
+const (
+	tagWake   = 1 << 32
+	tagCancel = 1 << 33
+)
+
+func newOwner(t *base) (*owner, error) {
+	depth := t.settings.Depth
+	u := &owner{t: t, hand: newHand(), operations: make([]operation, depth), events: make([]ring.Event, 2*depth+2)}
+	u.recalls, u.complete = make([]*item, 0, t.settings.Slices), make([]*item, 0, depth)
+	for i := range u.operations {
+		u.spare = append(u.spare, uint16(depth-1-i))
+	}
+	u.fresh = make([]uint16, 0, depth)
+	var err error
+	if u.wakeFd, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
+		return nil, err
+	}
+	if u.bounces, err = newBounces(); err != nil {
+		_ = unix.Close(u.wakeFd)
+		return nil, err
+	}
+	u.wakeVec = ring.Iovec{Addr: uintptr(unsafe.Pointer(&u.wakeBuf)), Length: uint64(len(u.wakeBuf))}
+	opened := make(chan error)
+	u.running.Add(1)
+	go u.own(opened)
+	if err := <-opened; err != nil {
+		u.running.Wait()
+		return nil, err
+	}
+	return u, nil
+}
+
+// own is the owner's life. The thread ends with it: it stays locked.
+func (u *owner) own(opened chan<- error) {
+	runtime.LockOSThread()
+	defer u.running.Done()
+	defer func() { _ = unix.Close(u.wakeFd) }()
+	defer u.bounces.close()
+	var err error
+	// Twice the depth: each operation may have its cancellation beside it.
+	u.ring, err = ring.Open(uint32(2*len(u.operations) + 2))
+	opened <- err
+	if err != nil {
+		return
+	}
+	defer u.ring.Close()
+	for u.round() {
+	}
+}
+
+// round is one turn; false ends the owner, when nothing is under way and base.stop was set.
+func (u *owner) round() bool {
+	t := u.t
+	t.mu.Lock()
+	u.begin()
+	if t.stop {
+		t.mu.Unlock()
+		return false
+	}
+	u.asleep = true
+	t.mu.Unlock()
+	u.submit()
+	if err := u.ring.Enter(true); err != nil {
+		panic("io-uring: the kernel refuses to enter the ring: " + err.Error()) // a mistake of ours: it has taken it so far
+	}
+	n := u.ring.Reap(u.events)
+	u.copyBack(u.events[:n])
+	t.mu.Lock()
+	u.asleep = false
+	for _, e := range u.events[:n] {
+		u.land(e)
+	}
+	t.mu.Unlock()
+	if len(u.complete) > 0 {
+		t.finish(u.complete, u.hand)
+		clear(u.complete)
+		u.complete = u.complete[:0]
+	}
+	return true
+}
+
+// kick implements mover.
+func (u *owner) kick() {
+	if !u.asleep {
+		return
+	}
+	u.asleep = false
+	one := [8]byte{1}
+	_, _ = unix.Write(u.wakeFd, one[:]) // never full: it is written once for each time it is read
+}
+
+// recall implements mover.
+func (u *owner) recall(it *item) {
+	u.recalls = append(u.recalls, it)
+	u.kick()
+}
+
+func (u *owner) straight() bool { return u.t.settings.Direct == DirectAuto }
+
+// suits leaves files that take no O_DIRECT to buf-io: for bytes in the page cache, threads are faster than a ring.
+func (u *owner) suits(f *file) *errs.Error {
+	if !u.straight() || f.direct.Load() {
+		return nil
+	}
+	return errs.New(errs.NotImplemented, "io-uring.import", "%s goes through the page cache (%s), which threads do faster", f.path,
+		*f.refused.Load()).WithScope(errs.ScopeLink, errs.SideRemote)
+}
+
+func (u *owner) describe() string {
+	return fmt.Sprintf("up to %d operations at once by io_uring", len(u.operations))
+}
+
+func (u *owner) wait() { u.running.Wait() }
+
+// begin cuts operations while there is room. The caller holds t.mu.
+func (u *owner) begin() {
+	for _, it := range u.recalls {
+		u.cancel(it)
+	}
+	clear(u.recalls)
+	u.recalls = u.recalls[:0]
+	for c := range u.t.queue {
+		for it := u.t.queue[c].first; it != nil; it = u.t.queue[c].first {
+			if !u.t.openable(it) {
+				continue
+			}
+			for it.at < it.slice.Length {
+				if len(u.spare) == 0 || !u.cut(it) {
+					return
+				}
+			}
+			u.t.unqueue(it)
+		}
+	}
+}
+
+// cut begins the next operation of an item. False means that it needs a bounce buffer and none is free.
+func (u *owner) cut(it *item) bool {
+	i := u.spare[len(u.spare)-1]
+	o := &u.operations[i]
+	if !o.begin(it, u.bounces) {
+		return false
+	}
+	u.spare = u.spare[:len(u.spare)-1]
+	u.fresh = append(u.fresh, i)
+	it.state = running
+	it.at += o.length
+	it.flying++
+	return true
+}
+
+// cancel asks for the operations of a withdrawn item. What the disk has already it finishes first. The caller holds t.mu;
+// nothing but the entry is made.
+func (u *owner) cancel(it *item) {
+	if it.state == idle || !it.withdrawn.Load() {
+		return // ended meanwhile
+	}
+	for i := range u.operations {
+		if o := &u.operations[i]; o.item == it && u.ring.Room() > len(u.fresh)+1 {
+			u.ring.Cancel(uint64(i), tagCancel)
+		}
+	}
+}
+
+// submit fills in entries for what was cut.
+func (u *owner) submit() {
+	if !u.armed {
+		u.armed = true
+		u.ring.Transfer(false, u.wakeFd, &u.wakeVec, 1, ^uint64(0), tagWake)
+	}
+	for _, i := range u.fresh {
+		o := &u.operations[i]
+		o.prepare(u.bounces)
+		u.ring.Transfer(o.item.slice.Op == transport.Write, o.fd(), &o.vectors[0], o.count, o.offset, uint64(i))
+	}
+	u.fresh = u.fresh[:0]
+}
+
+// copyBack brings bytes that were READ into bounce buffers to where they belong. Their items have not ended, so the memory
+// is theirs.
+func (u *owner) copyBack(events []ring.Event) {
+	for _, e := range events {
+		if e.Tag < tagWake && e.Result > 0 {
+			u.operations[e.Tag].copyBack(u.bounces, uint64(e.Result))
+		}
+	}
+}
+
+// land books the end of an operation. The caller holds t.mu.
+func (u *owner) land(e ring.Event) {
+	switch {
+	case e.Tag == tagWake:
+		u.armed = false
+		return
+	case e.Tag >= tagWake:
+		return // a cancellation; what it was about comes by itself
+	}
+	o := &u.operations[e.Tag]
+	it := o.item
+	switch o.land(u.t, e.Result) {
+	case opAgain:
+		if it.err == nil && !it.withdrawn.Load() {
+			u.fresh = append(u.fresh, uint16(e.Tag))
+			return
+		}
+	case opFailed:
+		if it.err == nil {
+			it.err = o.err
+		}
+	}
+	o.end(u.bounces)
+	u.spare = append(u.spare, uint16(e.Tag))
+	it.flying--
+	if it.flying > 0 || (it.at < it.slice.Length && it.err == nil && !it.withdrawn.Load()) {
+		return
+	}
+	u.t.unqueue(it)
+	u.complete = append(u.complete, it)
+}
+
+// errnoOf is what an event's negative result means.
+func errnoOf(result int32) syscall.Errno { return syscall.Errno(-result) }
