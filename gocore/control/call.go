@@ -33,15 +33,14 @@ func (c *Client) Open(ctx context.Context, address string) (transport.Peer, erro
 func (c *Client) Hello(ctx context.Context, address string) (Greeting, error) {
 	self := c.options.Self()
 	request := &controlpb.HelloRequest{Version: c.options.Version, From: toIdentity(self), Capabilities: c.options.Capabilities}
-	var reply *controlpb.HelloReply
-	err := c.call(ctx, "control.hello", transport.Peer{Address: address}, func(ctx context.Context, stub controlpb.ControlClient) (err error) {
+	reply, err := call(ctx, c, "control.hello", transport.Peer{Address: address}, func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.HelloReply, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, c.options.HandshakeTimeout, errSilent)
 		defer cancel()
-		reply, err = stub.Hello(ctx, request)
+		reply, err := stub.Hello(ctx, request)
 		if err != nil && context.Cause(ctx) == errSilent {
-			return unanswered(address, c.options.HandshakeTimeout)
+			return nil, unanswered(address, c.options.HandshakeTimeout)
 		}
-		return err
+		return reply, err
 	})
 	if err != nil {
 		return Greeting{}, err
@@ -76,10 +75,8 @@ func firstOf(list []string) []string { return slices.Clone(list[:min(len(list), 
 // Describe returns what the peer offers, or nil when that has not changed since the epoch known (0: nothing known).
 func (c *Client) Describe(ctx context.Context, peer transport.Peer, known uint64) (*segment.Description, error) {
 	request := &controlpb.DescribeRequest{Call: c.header(peer), KnownEpoch: known}
-	var reply *controlpb.DescribeReply
-	err := c.call(ctx, "control.describe", peer, func(ctx context.Context, stub controlpb.ControlClient) (err error) {
-		reply, err = stub.Describe(ctx, request)
-		return err
+	reply, err := call(ctx, c, "control.describe", peer, func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.DescribeReply, error) {
+		return stub.Describe(ctx, request)
 	})
 	if err != nil || len(reply.GetDescription()) == 0 {
 		return nil, err
@@ -98,10 +95,8 @@ func (c *Client) Call(ctx context.Context, peer transport.Peer, transportName st
 		return nil, err
 	}
 	request := &controlpb.TransportRequest{Call: c.header(peer), Transport: transportName, Message: message}
-	var reply *controlpb.TransportReply
-	err := c.call(ctx, "control.call", peer, func(ctx context.Context, stub controlpb.ControlClient) (err error) {
-		reply, err = stub.Transport(ctx, request)
-		return err
+	reply, err := call(ctx, c, "control.call", peer, func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.TransportReply, error) {
+		return stub.Transport(ctx, request)
 	})
 	return reply.GetMessage(), err
 }
@@ -113,24 +108,21 @@ func (c *Client) Notify(ctx context.Context, peer transport.Peer, seq uint64, me
 		return err
 	}
 	request := &controlpb.NotifyRequest{Call: c.header(peer), Sequence: seq, Message: message}
-	return c.call(ctx, "control.notify", peer, func(ctx context.Context, stub controlpb.ControlClient) error {
-		_, err := stub.Notify(ctx, request)
-		return err
+	_, err := call(ctx, c, "control.notify", peer, func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.NotifyReply, error) {
+		return stub.Notify(ctx, request)
 	})
+	return err
 }
 
 // Probe returns the time a round trip takes on a connection that is made if there is none. A peer of incarnation 0 is
 // whoever answers at its address.
 func (c *Client) Probe(ctx context.Context, peer transport.Peer) (time.Duration, error) {
 	request := &controlpb.ProbeRequest{Call: c.header(peer)}
-	var took time.Duration
-	err := c.call(ctx, "control.probe", peer, func(ctx context.Context, stub controlpb.ControlClient) error {
+	return call(ctx, c, "control.probe", peer, func(ctx context.Context, stub controlpb.ControlClient) (time.Duration, error) {
 		start := time.Now()
 		_, err := stub.Probe(ctx, request)
-		took = time.Since(start)
-		return err
+		return time.Since(start), err
 	})
-	return took, err
 }
 
 func (c *Client) header(peer transport.Peer) *controlpb.Call {
@@ -145,33 +137,53 @@ func (c *Client) checkSize(peer transport.Peer, message []byte) error {
 		WithScope(errs.ScopeSlice, errs.SideLocal).WithPeer(peer.Address, "", "")
 }
 
-// call runs do on a connection to the peer, and once more on a new one if the first turns out to be broken: the peer
-// may have been restarted since, and then answers at once.
-func (c *Client) call(ctx context.Context, op string, peer transport.Peer, do func(context.Context, controlpb.ControlClient) error) error {
+// call runs do on a connection to the peer, by whichever of its addresses answers; see ways. Do may run several times, side
+// by side.
+func call[R any](ctx context.Context, c *Client, op string, peer transport.Peer, do func(context.Context, controlpb.ControlClient) (R, error)) (R, error) {
+	var none R
 	if err := meta.CheckAddress(peer.Address); err != nil {
-		return err
+		return none, err
 	}
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.options.CallTimeout)
 		defer cancel()
 	}
+	addresses := c.ways.of(peer)
+	if len(addresses) == 1 {
+		return callAt(ctx, c, op, peer, do)
+	}
+	return race(ctx, peer.Address, addresses, func(ctx context.Context, address string) (R, error) {
+		at := peer
+		at.Address = address
+		r, err := callAt(ctx, c, op, at, do)
+		if err == nil {
+			c.ways.prefer(peer, address)
+		}
+		return r, err
+	})
+}
+
+// callAt runs do on a connection to one address, and once more on a new one if the first turns out to be broken: the peer
+// may have been restarted since, and then answers at once.
+func callAt[R any](ctx context.Context, c *Client, op string, peer transport.Peer, do func(context.Context, controlpb.ControlClient) (R, error)) (R, error) {
+	var none R
 	for attempt := 0; ; attempt++ {
 		k, err := c.acquire(ctx, peer.Address)
 		if err != nil {
 			if peer.Incarnation != 0 && errors.Is(err, errSilent) {
-				return unanswered(peer.Address, c.options.HandshakeTimeout)
+				return none, unanswered(peer.Address, c.options.HandshakeTimeout)
 			}
-			return err
+			return none, err
 		}
-		err = do(ctx, k.stub)
+		r, err := do(ctx, k.stub)
 		broken := isBroken(err)
 		c.release(k, broken)
 		if err == nil {
-			return nil
+			return r, nil
 		}
 		if !broken || attempt > 0 || ctx.Err() != nil {
-			return c.explain(ctx, op, peer.Address, err)
+			return none, c.explain(ctx, op, peer.Address, err)
 		}
 	}
 }

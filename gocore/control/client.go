@@ -21,6 +21,7 @@ type Client struct {
 	alive   context.Context // ends with Close; carries every dial
 	end     context.CancelFunc
 	work    sync.WaitGroup // dials under way and the sweep
+	ways    ways
 
 	mu      sync.Mutex
 	conns   map[string]*conn
@@ -49,6 +50,7 @@ type conn struct {
 // NewClient returns a client without connections.
 func NewClient(options Options) *Client {
 	c := &Client{options: options.withDefaults(), conns: map[string]*conn{}, retired: map[*conn]struct{}{}}
+	c.ways.peers = map[wayKey]*way{}
 	c.alive, c.end = context.WithCancel(context.Background())
 	return c
 }

@@ -17,7 +17,7 @@
 // gRPC hides connections: it dials behind the caller's back, waits, backs off, and reports "unavailable". Here the client
 // dials itself and gives gRPC one finished connection after the other (dial.go), so that a refused port, an unknown host and a
 // foreign service are told apart in the time they take. A connection that broke is replaced, and the call is tried once
-// more on the new one.
+// more on the new one. A peer that offers several addresses is called by any that answers (ways.go).
 //
 // # Goroutines and shutdown
 //

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -26,6 +27,7 @@ import (
 	"github.com/tent-engine/tent/gocore/meta"
 	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/rail"
+	"github.com/tent-engine/tent/gocore/segment"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -51,6 +53,7 @@ type Engine struct {
 	config      *config.Config
 	name        string
 	address     string
+	others      []string // of the control plane, beside address
 	port        int
 	machine     string
 	incarnation uint64
@@ -214,6 +217,8 @@ func (e *Engine) listen(o Options, undo *steps) error {
 	if e.port, err = strconv.Atoi(bound); err != nil {
 		return errs.Wrap(errs.Internal, "engine: listen", err)
 	}
+	others := slices.DeleteFunc(server.Addresses(), func(a string) bool { return a == e.address })
+	e.others = others[:min(len(others), segment.AddressesMax)]
 	if e.name == "" {
 		e.name = e.address
 	}

@@ -174,6 +174,9 @@ func (p *peer) blame(err error) {
 
 // learn replaces the table by a description; the caller holds p.fetch, or nobody else knows the peer yet.
 func (p *peer) learn(d *segment.Description) {
+	if !p.identity.Self {
+		p.engine.client.Know(p.identity, d.Others)
+	}
 	old := p.regions.Load()
 	t := &remoteTable{description: d, byID: make(map[mem.RegionID]*remoteRegion, len(d.Regions))}
 	t.known = len(d.Regions) == 0

@@ -279,7 +279,7 @@ func (e *Engine) description(own bool) *segment.Description {
 	self := e.self()
 	epoch := e.regions.epoch.Load() &^ (1 << 63)
 	d := &segment.Description{Address: self.Address, Name: self.Name, MachineID: self.MachineID,
-		Incarnation: self.Incarnation, Version: Version, Epoch: epoch + 1}
+		Incarnation: self.Incarnation, Version: Version, Epoch: epoch + 1, Others: e.others}
 	for _, r := range e.regions.list() {
 		if r.Permission == mem.LocalReadWrite && !own {
 			continue

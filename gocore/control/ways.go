@@ -1,0 +1,156 @@
+package control
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/meta"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// ways knows further addresses of engines, so that a call reaches its peer as long as any of them does. They lead to the
+// same incarnation or to none: every call names the one it means, and whoever else sits at the address refuses it.
+type ways struct {
+	mu    sync.Mutex
+	peers map[wayKey]*way
+}
+
+type wayKey struct {
+	address     string
+	incarnation uint64
+}
+
+// way is what is known of one engine.
+type way struct {
+	addresses []string // the one it is known by, then the others
+	preferred int      // that answered last
+}
+
+const (
+	waysMax = 4096 // engines
+	wayMax  = 16   // addresses of one
+)
+
+// headStart is how long the address that answered last is waited for before the next one is tried beside it: a call takes
+// a hundredth of it where nothing is wrong, and a withdrawal that waits for the control plane has 400 ms.
+const headStart = 60 * time.Millisecond
+
+// Know takes note of the addresses on which a peer's control plane listens, beside the one by which it is known. Wildcards
+// are left out, and loopback addresses of other machines.
+func (c *Client) Know(peer transport.Peer, addresses []string) {
+	list := []string{peer.Address}
+	for _, a := range addresses {
+		if len(list) < wayMax && !slices.Contains(list, a) && meta.CheckAddress(a) == nil && reachable(a, peer.MachineID == c.options.Self().MachineID) {
+			list = append(list, a)
+		}
+	}
+	c.ways.mu.Lock()
+	defer c.ways.mu.Unlock()
+	key := wayKey{peer.Address, peer.Incarnation}
+	old := c.ways.peers[key]
+	if len(list) == 1 || (old != nil && slices.Equal(old.addresses, list)) {
+		return
+	}
+	for any := range c.ways.peers {
+		if old != nil || len(c.ways.peers) < waysMax {
+			break
+		}
+		delete(c.ways.peers, any) // it is known again when it is asked what it offers
+	}
+	c.ways.peers[key] = &way{addresses: list}
+}
+
+func reachable(address string, sameMachine bool) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return err != nil || (!ip.IsUnspecified() && (sameMachine || !ip.IsLoopback()))
+}
+
+// of lists the addresses of a peer in the order in which they are to be tried.
+func (w *ways) of(peer transport.Peer) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known := w.peers[wayKey{peer.Address, peer.Incarnation}]
+	if known == nil {
+		return []string{peer.Address}
+	}
+	return slices.Concat(known.addresses[known.preferred:], known.addresses[:known.preferred])
+}
+
+func (w *ways) prefer(peer transport.Peer, address string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if known := w.peers[wayKey{peer.Address, peer.Incarnation}]; known != nil {
+		known.preferred = max(0, slices.Index(known.addresses, address))
+	}
+}
+
+// race tries addresses one after the other, the next one when the one before has failed or let a head start pass. The
+// first answer wins, also one that says no; the others are cancelled and waited for. If no address leads to the peer, the
+// error of its own is returned.
+func race[R any](ctx context.Context, own string, addresses []string, try func(context.Context, string) (R, error)) (R, error) {
+	type result struct {
+		value R
+		err   error
+		n     int
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	results := make(chan result, len(addresses))
+	started, ended := 0, 0
+	start := func() {
+		n := started
+		started++
+		go func() {
+			value, err := try(ctx, addresses[n])
+			results <- result{value, err, n}
+		}()
+	}
+	defer func() {
+		cancel()
+		for ; ended < started; ended++ {
+			<-results
+		}
+	}()
+	next := time.NewTimer(headStart)
+	defer next.Stop()
+	start()
+	var failed result
+	for ended < started || started < len(addresses) {
+		select {
+		case r := <-results:
+			ended++
+			if r.err == nil || final(r.err, addresses[r.n] == own) {
+				return r.value, r.err
+			}
+			if failed.err == nil || addresses[r.n] == own {
+				failed = r
+			}
+		case <-next.C:
+		}
+		if started < len(addresses) {
+			start()
+			next.Reset(headStart)
+		}
+	}
+	return failed.value, failed.err
+}
+
+// final tells answers of the peer from errors of the way. That another incarnation answers is final at the peer's own address;
+// at another one it may be anybody.
+func final(err error, own bool) bool {
+	switch errs.From("control", err).Code {
+	case errs.PeerUnreachable, errs.Timeout, errs.Protocol:
+		return false
+	case errs.PeerRestarted:
+		return own
+	}
+	return true
+}

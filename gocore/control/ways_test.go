@@ -1,0 +1,74 @@
+package control
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// at is a peer known by an address that is not its own.
+func at(address string, of *node) transport.Peer {
+	peer := of.self
+	peer.Address = address
+	return peer
+}
+
+// refusing is an address where nobody listens any more.
+func refusing(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
+func TestAnyAddressOfThePeerWillDo(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	for name, cut := range map[string]string{"silent": stranger(t, func(net.Conn) {}), "refusing": refusing(t)} {
+		peer := at(cut, b)
+		_, err := a.client.Probe(within(t), peer)
+		require.Error(t, err, name)
+		a.client.Know(peer, []string{"0.0.0.0:1", "not an address", b.self.Address, b.self.Address})
+		require.Equal(t, []string{cut, b.self.Address}, a.client.ways.of(peer))
+		begin := time.Now()
+		_, err = a.client.Probe(within(t), peer)
+		require.NoError(t, err, name)
+		require.Less(t, time.Since(begin), a.client.options.HandshakeTimeout, "%s: the other address is tried beside the first", name)
+		require.Equal(t, []string{b.self.Address, cut}, a.client.ways.of(peer), "the address that answered is asked first from now on")
+		answer, err := a.client.Call(within(t), peer, "tcp", []byte("hello"))
+		require.NoError(t, err)
+		require.Contains(t, string(answer), "tcp hello")
+	}
+}
+
+func TestLoopbackAddressesOfAnotherMachineAreNoWay(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	peer := at("10.1.2.3:4", b)
+	peer.MachineID = "elsewhere"
+	a.client.Know(peer, []string{b.self.Address})
+	require.Equal(t, []string{"10.1.2.3:4"}, a.client.ways.of(peer))
+}
+
+func TestAnotherIncarnationAtThePeersOwnAddressIsFinal(t *testing.T) {
+	checkLeaks(t)
+	a, b, c := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	peer := open(t, a, b)
+	gone := peer
+	gone.Incarnation += 1000
+	a.client.Know(gone, []string{c.self.Address})
+	_, err := a.client.Probe(within(t), gone)
+	require.Equal(t, errs.PeerRestarted, errs.CodeOf(err))
+	require.ErrorContains(t, err, b.self.Address)
+
+	moved := at(refusing(t), b) // whoever sits at another address proves nothing
+	a.client.Know(moved, []string{c.self.Address})
+	_, err = a.client.Probe(within(t), moved)
+	require.Equal(t, errs.PeerUnreachable, errs.CodeOf(err))
+	require.ErrorContains(t, err, moved.Address)
+}

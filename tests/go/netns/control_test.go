@@ -1,0 +1,25 @@
+package netns
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/netbed"
+)
+
+// TestAnotherAddressOfThePeerIsAsGood: the address under which the peer is known is cut off, and with it every connection
+// of the control plane. What is under way goes on, and new calls find the peer by its other addresses.
+func TestAnotherAddressOfThePeerIsAsGood(t *testing.T) {
+	w := newWorld(t, nil)
+	w.moves(t, transport.Write, func() error { return w.Rails[0].Drop(netbed.Both) })
+	require.NoError(t, w.near.Call("Actor.Alive", netbed.Nothing{}, &netbed.Nothing{}), "asked over the control plane")
+	w.moves(t, transport.Read, func() error { return nil })
+	require.NoError(t, w.Rails[0].Heal())
+	w.moves(t, transport.Write, func() error { // kills the connections instead of silencing them
+		_, err := w.Rails[0].Abort(w.A)
+		return err
+	})
+	require.NoError(t, w.near.Call("Actor.Alive", netbed.Nothing{}, &netbed.Nothing{}))
+}
