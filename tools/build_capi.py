@@ -50,7 +50,7 @@ def build(prefix: Path) -> None:
     (prefix / "lib" / "pkgconfig").mkdir(parents=True, exist_ok=True)
     (prefix / "include" / "tent").mkdir(parents=True, exist_ok=True)
     go = interpreters.go_command()
-    linker = "-s -w -extldflags=-Wl,-soname,libtent.so"
+    linker = f"-s -w {build_gotent.LINKNAME} -extldflags=-Wl,-soname,libtent.so"
     command = [go, "build", "-buildmode=c-shared", f"-ldflags={linker}", "-o", str(library), "./pybind/capi"]
     subprocess.run(command, cwd=ROOT, env=build_gotent.go_env(go), check=True)
     library.with_suffix(".h").unlink(missing_ok=True)  # cgo's own header; people read ours
