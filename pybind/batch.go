@@ -311,29 +311,6 @@ func MetricsText(id int64) (text string, err error) {
 	return e.MetricsText()
 }
 
-// Events takes up to most events, oldest first, in JSON.
-func Events(id, most int64) (text string, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return "", err
-	}
-	list := []map[string]any{}
-	for _, ev := range e.Events(int(most)) {
-		m := map[string]any{"kind": ev.Kind.String(), "time_ns": int64(ev.Time)}
-		for k, v := range map[string]string{"peer": ev.Peer, "transport": ev.Transport, "rail": ev.Rail, "from": ev.From, "to": ev.To} {
-			if v != "" {
-				m[k] = v
-			}
-		}
-		if ev.Err != nil {
-			m["error"] = failureOf(ev.Err)
-		}
-		list = append(list, m)
-	}
-	return toJSON(list), nil
-}
-
 // Logs takes up to most log records, oldest first, in JSON.
 func Logs(id, most int64) (text string, err error) {
 	defer guard(&err)

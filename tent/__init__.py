@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         TransferTimeoutError,
     )
     from .errors import NotImplementedError as NotImplementedError
+    from .events import Event, Events
     from .grid import Grid
     from .notifications import Notifications
     from .records import (
@@ -88,6 +89,7 @@ _HOME = {
     "InvalidArgumentError InvalidEntryError MetadataError NoSpaceError NotFoundError NotImplementedError "
     "PeerRestartedError PeerUnreachableError PermissionDeniedError RdmaError RpcServiceError StorageError TentError "
     "TentException TooManyRequestsError TransferCanceledError TransferError TransferTimeoutError",
+    "events": "Event Events",
     "grid": "Grid",
     "notifications": "Notifications",
     "records": "BatchGuard MemoryGuard MemoryOptions Notification Request SegmentInfo SegmentInfoBuffer TransferStatus",
@@ -110,6 +112,8 @@ __all__ = [
     "DeviceNotFoundError",
     "Engine",
     "EngineClosedError",
+    "Event",
+    "Events",
     "FIRST_COMPLETED",
     "FIRST_EXCEPTION",
     "ForkError",

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .loop import Hub
 
 if TYPE_CHECKING:
-    from .notifications import Notifications
-    from .records import Notification
+    from .stream import Stream
     from .transfer import Transfer
 
 T = TypeVar("T")
@@ -90,17 +89,17 @@ def leave_all(hub: Hub) -> None:
             os.close(fd)
 
 
-async def next_note(notifications: Notifications, timeout: float | None = None) -> Notification:
-    """notifications.get() without blocking the loop."""
+async def next_item(stream: Stream[T], timeout: float | None = None) -> T:
+    """stream.get() without blocking the loop."""
     loop = asyncio.get_running_loop()
 
-    async def wait() -> Notification:
+    async def wait() -> T:
         while True:
-            taken = notifications.drain(1)
+            taken = stream.drain(1)
             if taken:
                 return taken[0]
             future: asyncio.Future[None] = loop.create_future()
-            fd = os.dup(notifications.fileno())
+            fd = os.dup(stream.fileno())
 
             def settle(future: asyncio.Future[None] = future) -> None:
                 if not future.done():
@@ -113,11 +112,11 @@ async def next_note(notifications: Notifications, timeout: float | None = None) 
                     pass
 
             loop.add_reader(fd, settle)
-            notifications._sleepers.add(wake)
+            stream._sleepers.add(wake)
             try:
                 await future
             finally:
-                notifications._sleepers.discard(wake)
+                stream._sleepers.discard(wake)
                 loop.remove_reader(fd)
                 os.close(fd)
 
@@ -126,4 +125,4 @@ async def next_note(notifications: Notifications, timeout: float | None = None) 
     try:
         return await asyncio.wait_for(wait(), timeout)
     except asyncio.TimeoutError:
-        raise TimeoutError(f"no notification came within {timeout} s") from None
+        raise TimeoutError(f"no {stream._what} came within {timeout} s") from None

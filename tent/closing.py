@@ -112,6 +112,8 @@ def close_engine(engine: Engine, timeout: float | None, *, exiting: bool = False
         engine._words.release()
         _finish(engine, library, int(1000 * EXIT_SECONDS) if exiting else limit_ms, exiting)
         engine.notifications._wake_all()
+        for stream in list(engine._streams):
+            stream._wake_all()
         if interrupted is not None:
             raise interrupted
 

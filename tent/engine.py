@@ -19,6 +19,7 @@ from .batch import Batch
 from .closing import Tail, close_at_exit, close_engine, close_in_background
 from .enums import PRIO_HIGH, Permission
 from .errors import InvalidArgumentError, PermissionDeniedError, translate
+from .events import Events
 from .grid import Grid, shape
 from .handle import Handle
 from .moving import READ, WRITE, Hint, Local, Notify, Remote
@@ -66,6 +67,7 @@ class Engine(Handle):
         self._tail = Tail(library, self._id)
         self._live = {}
         self._memories = {}
+        self._streams: weakref.WeakSet[Events] = weakref.WeakSet()
         self._hub = loop.Hub(library, self._id, info["event_fd"])
         self._closed = False
         self.notifications = Notifications(weakref.proxy(self), info["note_fd"])
@@ -423,10 +425,11 @@ class Engine(Handle):
         found: dict[str, Any] = self._call_json("pybind_Topology")
         return found
 
-    def events(self, max: int = 1 << 16) -> list[dict[str, Any]]:
-        """What has happened to rails, links and failovers since the last call; takes them."""
-        found: list[dict[str, Any]] | None = self._call_json("pybind_Events", max)
-        return found or []
+    def events(self) -> Events:
+        """What has happened to rails, links and peers, and goes on happening: an iterator, also for `async for`, with
+        drain(), wait_for() and fileno(). Each call gives a reader with a place of its own, at the oldest event kept."""
+        self._check_open()
+        return Events(self)
 
     def metrics(self) -> dict[str, float]:
         """Every counter by name, with and without labels."""

@@ -64,6 +64,7 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	}
 	_ = e.signal.close()
 	_ = e.noted.close()
+	e.history.close()
 	return held
 }
 

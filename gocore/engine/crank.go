@@ -33,6 +33,7 @@ type afterwards struct {
 	rearm  bool // the progress goroutine must look at a nearer deadline
 	asks   []question
 	logged bool
+	events bool // followers are to be woken
 }
 
 // turn runs steps while the inbox has something and nobody else is at it. The caller holds no lock.
@@ -178,6 +179,9 @@ func (e *Engine) unlock() {
 	for _, order := range after.syncs {
 		order.carryOut(e, 0, false)
 	}
+	if after.events {
+		e.history.wake()
+	}
 	if after.notes {
 		e.notifier.pump()
 	}
@@ -254,7 +258,8 @@ func (e *Engine) progress(ctx context.Context) {
 
 // record keeps an event for Engine.Events and turns it into a log line. The caller holds e.mu.
 func (e *Engine) record(ev *event.Event) {
-	e.events.push(*ev)
+	e.history.push(*ev)
+	e.after.events = true
 	if e.logs.event(ev) {
 		e.after.logged = true
 	}

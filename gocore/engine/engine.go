@@ -22,7 +22,6 @@ import (
 	"github.com/tent-engine/tent/gocore/control"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
-	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/meta"
 	"github.com/tent-engine/tent/gocore/plan"
@@ -111,7 +110,7 @@ type Engine struct {
 	signal   *signal // completions of watched batches, log records
 	noted    *signal // notifications wait
 	ring     ring
-	events   bounded[event.Event]
+	history  history
 	logs     logs
 
 	stop     context.CancelFunc
@@ -135,7 +134,6 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 		batches: make([]*batch, c.MaxBatches), totals: make([]atomic.Uint64, c.MaxBatches), store: meta.PeerToPeer{}, idle: make(chan struct{}, 1)}
 	e.logs = logs{engine: e, level: logLevel(c.LogLevel), records: bounded[LogRecord]{limit: logsMax}}
 	e.log = slog.New(&handler{logs: &e.logs})
-	e.events.limit = eventsMax
 	e.allocations.byID = make(map[mem.RegionID]*region)
 	e.grids.byID = make(map[GridID]*grid)
 	e.builders.byID = make(map[BuilderID]*call)

@@ -12,10 +12,7 @@ import (
 	"github.com/tent-engine/tent/gocore/event"
 )
 
-const (
-	eventsMax = 4096
-	logsMax   = 1024
-)
+const logsMax = 1024
 
 // bounded keeps the newest of what is pushed; who does not read in time loses the oldest, and dropped says how many.
 type bounded[T any] struct {
@@ -43,9 +40,6 @@ func (b *bounded[T]) drain(most int) []T {
 	b.items = append(b.items[:0], b.items[n:]...)
 	return out
 }
-
-// Events takes up to most events that happened since the last call, oldest first.
-func (e *Engine) Events(most int) []event.Event { return e.events.drain(most) }
 
 // LogRecord is one log line for whoever shows it.
 type LogRecord struct {

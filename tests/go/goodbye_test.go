@@ -22,6 +22,8 @@ func TestAnOrderlyEndWarnsNobody(t *testing.T) {
 			offer(t, there, theirs, "kv")
 			at := segment(t, here, there, "kv")
 			exchange(t, here, at, own, transport.Write)
+			follower, err := here.Follow()
+			require.NoError(t, err)
 			awaited := event.PeerGone
 			if end == "the peer closes its engine" {
 				require.Empty(t, there.Close(time.Second, true))
@@ -30,7 +32,8 @@ func TestAnOrderlyEndWarnsNobody(t *testing.T) {
 				awaited = event.LinkDown
 			}
 			require.Eventually(t, func() bool {
-				for _, e := range here.Events(1000) {
+				list, _, _ := here.Events(follower, 1000)
+				for _, e := range list {
 					if e.Kind == awaited {
 						return true
 					}

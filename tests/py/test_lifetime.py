@@ -334,7 +334,7 @@ def test_logs_reach_logging_and_no_handler_is_installed(peers: Callable[..., Pee
         peer.kill()
         with pytest.raises(tent.TentError, match=peer.address):
             engine.write(local, segment["kv"]).result(10)
-        assert engine.events() != []
+        assert engine.events().wait_for("peer_gone", timeout=10).peer == peer.address
     assert any(record.name == "tent" and peer.address in record.getMessage() for record in caplog.records)
 
 

@@ -1,0 +1,181 @@
+package engine
+
+import (
+	"sync"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+)
+
+const (
+	eventsMax    = 4096 // kept for whoever follows
+	followersMax = 64
+)
+
+// FollowerID names somebody who follows the engine's events. It is a file descriptor that is readable while events wait
+// for it: for select and epoll, not for reading.
+type FollowerID int
+
+// history is the engine's latest events, numbered from 0. Each follower has a place in it of its own, so that a view, a log
+// and a test see all of them, and who does not read in time loses the oldest and learns how many: the engine waits for
+// nobody. Any goroutine may use it.
+type history struct {
+	mu        sync.Mutex
+	ring      []event.Event // event n is at n % eventsMax
+	next      uint64        // number of the event that comes next
+	followers []*follower
+	turned    chan struct{} // closed at the next event; nil while nobody waits
+}
+
+type follower struct {
+	signal *signal
+	place  uint64 // number of the first event that it has not taken
+}
+
+// push keeps an event. It costs no system call: the engine wakes the followers when it has let go of its mutex.
+func (h *history) push(e event.Event) {
+	h.mu.Lock()
+	if len(h.ring) < eventsMax {
+		h.ring = append(h.ring, e)
+	} else {
+		h.ring[h.next%eventsMax] = e
+	}
+	h.next++
+	if h.turned != nil {
+		close(h.turned)
+		h.turned = nil
+	}
+	h.mu.Unlock()
+}
+
+// wake makes the descriptors of all followers readable.
+func (h *history) wake() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, f := range h.followers {
+		f.signal.raise()
+	}
+}
+
+func (h *history) follow() (FollowerID, error) {
+	s, err := newSignal()
+	if err != nil {
+		return 0, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.followers) >= followersMax {
+		_ = s.close()
+		return 0, errs.New(errs.TooManyRequests, "events", "%d readers follow the events already", followersMax).
+			WithHint("close those that are not used any more")
+	}
+	h.followers = append(h.followers, &follower{signal: s, place: h.oldest()})
+	if h.next > 0 {
+		s.raise()
+	}
+	return FollowerID(s.fd), nil
+}
+
+// oldest is the number of the oldest event that is kept. Called with the mutex.
+func (h *history) oldest() uint64 { return h.next - uint64(len(h.ring)) }
+
+// find returns a follower and its index, nil if there is none. Called with the mutex.
+func (h *history) find(id FollowerID) (int, *follower) {
+	for i, f := range h.followers {
+		if f.signal.fd == int(id) {
+			return i, f
+		}
+	}
+	return 0, nil
+}
+
+func (h *history) take(id FollowerID, most int) (list []event.Event, lost uint64, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, f := h.find(id)
+	if f == nil {
+		return nil, 0, noFollower(id)
+	}
+	if oldest := h.oldest(); f.place < oldest {
+		lost, f.place = oldest-f.place, oldest
+	}
+	for ; f.place < h.next && len(list) < most; f.place++ {
+		list = append(list, h.ring[f.place%eventsMax])
+	}
+	if f.place == h.next {
+		f.signal.clear()
+	}
+	return list, lost, nil
+}
+
+// wait returns whether events wait for a follower, after at most timeout.
+func (h *history) wait(id FollowerID, timeout time.Duration) (bool, error) {
+	h.mu.Lock()
+	_, f := h.find(id)
+	if f == nil {
+		h.mu.Unlock()
+		return false, noFollower(id)
+	}
+	if f.place < h.next {
+		h.mu.Unlock()
+		return true, nil
+	}
+	if h.turned == nil {
+		h.turned = make(chan struct{})
+	}
+	turned := h.turned
+	h.mu.Unlock()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-turned:
+		return true, nil
+	case <-timer.C:
+		return false, nil
+	}
+}
+
+func (h *history) leave(id FollowerID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if i, f := h.find(id); f != nil {
+		_ = f.signal.close()
+		h.followers = append(h.followers[:i], h.followers[i+1:]...)
+	}
+}
+
+func (h *history) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, f := range h.followers {
+		_ = f.signal.close()
+	}
+	h.followers = nil
+}
+
+func noFollower(id FollowerID) error {
+	return errs.New(errs.Stale, "events", "nobody follows the events as %d", int(id))
+}
+
+// Follow begins to follow the engine's events, from the oldest one that is kept.
+func (e *Engine) Follow() (FollowerID, error) {
+	if err := e.usable(); err != nil {
+		return 0, err
+	}
+	return e.history.follow()
+}
+
+// Events takes up to most events that the follower has not taken yet, oldest first, and says how many it has lost since the
+// last call because it came too late.
+func (e *Engine) Events(id FollowerID, most int) (list []event.Event, lost uint64, err error) {
+	return e.history.take(id, most)
+}
+
+// EventsWait returns whether events wait for the follower, after at most timeout.
+func (e *Engine) EventsWait(id FollowerID, timeout time.Duration) (bool, error) {
+	return e.history.wait(id, timeout)
+}
+
+// Unfollow ends it and closes the descriptor. A second time does nothing.
+func (e *Engine) Unfollow(id FollowerID) { e.history.leave(id) }

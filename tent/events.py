@@ -1,0 +1,138 @@
+"""Events: what happens to rails, links and peers while transfers go on, for views, logs and tests."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _native
+from .errors import EngineClosedError, TentError
+from .stream import Stream
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+class Event(NamedTuple):
+    """One thing that happened. Texts that do not apply are empty, numbers 0.
+
+    `kind` says what: a rail is `rail_up`, `rail_down`, `rail_suspected` (silent while others are not), `rail_condemned`
+    (given up for now), `rail_recovered`; a peer is `link_up` or `link_down` over one transport, `peer_gone` on all; a
+    transfer makes a `failover` (to the next transport; attempt `n` of `m`), `failover_exhausted`, `failover_no_route`,
+    ends `dirty` or `stalled`. Newer engines may tell more.
+    """
+
+    kind: str
+    time: float  # seconds on time.monotonic()'s clock
+    peer: str = ""
+    transport: str = ""
+    rail: str = ""  # "local end -> remote end"
+    from_transport: str = ""
+    to_transport: str = ""
+    n: int = 0
+    m: int = 0
+    error: str = ""  # the cause in words; act on what follows
+    code: str = ""
+    scope: str = ""
+    side: str = ""
+
+    def __str__(self) -> str:
+        where = " ".join(text for text in (self.transport, self.rail, self.peer) if text)
+        moved = f" {self.from_transport} -> {self.to_transport}" if self.to_transport else ""
+        return f"{self.time:.6f} {self.kind}{moved} {where}" + (f": {self.error}" if self.error else "")
+
+
+class Events(Stream[Event]):
+    """The events of an engine, from the oldest of the last 4096 on, as engine.events() gives them. Any thread, and event
+    loops; in a `with` block, or close() it.
+
+    Each reader has a place of its own, so all see everything. The engine never waits for a reader: who is too late loses
+    the oldest, and `lost` counts them.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """For engine.events()."""
+        self._closed = True  # until there is something to close
+        super().__init__(engine, int(engine._call("pybind_EventsOpen")), "event")
+        self._closed = False
+        self.lost = 0
+        engine._streams.add(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, or the engine is closed."""
+        return self._closed or self._engine.closed
+
+    def wait_for(self, wanted: str | Callable[[Event], bool], timeout: float | None = None) -> Event:
+        """The next event of a kind, or the next that `wanted` says yes to; others before it are taken too. The builtin
+        TimeoutError if none comes within `timeout` seconds."""
+        fits = wanted if callable(wanted) else lambda event: bool(event.kind == wanted)
+        return self._next(_native.milliseconds(timeout), fits, timeout)
+
+    def fileno(self) -> int:
+        """A file descriptor that is readable while some wait; for select and epoll, not for reading."""
+        self._check_open()
+        return super().fileno()
+
+    def close(self) -> None:
+        """Ends reading. Again: no effect."""
+        if self._closed:
+            return
+        self._closed = True
+        self._engine._streams.discard(self)
+        try:
+            self._engine._call("pybind_EventsClose", self._fd)
+        except TentError:
+            pass  # the engine has closed, and the descriptor with it
+        self._wake_all()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineClosedError("these events are closed", hint="engine.events() gives new ones")
+
+    def _take(self, most: int) -> list[Event]:
+        self._check_open()
+        found = json.loads(self._engine._call("pybind_EventsTake", self._fd, most))
+        self.lost += found["lost"]
+        return [_event(entry) for entry in found["events"]]
+
+    def _wait(self, milliseconds: int) -> None:
+        self._engine._call("pybind_EventsWait", self._fd, milliseconds)
+
+    def __enter__(self) -> Events:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Events of {self._engine!r}{' closed' if self.closed else ''}>"
+
+    def __reduce__(self) -> str:
+        raise TypeError("Events cannot be pickled; they belong to their engine")
+
+    def __del__(self) -> None:
+        if not self._closed and not self._engine.closed and not _native.forked() and not sys.is_finalizing():
+            self.close()
+
+
+def _event(entry: dict[str, Any]) -> Event:
+    error = entry["error"] or {}
+    return Event(
+        entry["kind"],
+        entry["time_ns"] / 1e9,
+        entry["peer"],
+        entry["transport"],
+        entry["rail"],
+        entry["from"],
+        entry["to"],
+        entry["n"],
+        entry["m"],
+        error.get("message", ""),
+        error.get("code", ""),
+        error.get("scope", ""),
+        error.get("side", ""),
+    )

@@ -1,0 +1,101 @@
+"""What comes by and by: notifications, events. Read it from threads, event loops, or a loop of one's own over fileno()."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from . import _native
+from .errors import EngineClosedError
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+T = TypeVar("T")
+
+MANY = 1024  # taken by one call
+
+
+class Stream(Generic[T]):
+    """Items of an engine, in order, behind a file descriptor that is readable while some wait. Any thread, and event loops.
+
+    Several readers share a stream: each item goes to one of them.
+    """
+
+    def __init__(self, engine: Engine, fd: int, what: str) -> None:
+        """For tent only. `engine` is weak where the engine keeps the stream."""
+        self._engine = engine
+        self._fd = fd
+        self._what = what
+        self._sleepers: set[Callable[[], None]] = set()  # event loops to wake when the engine closes
+
+    @abstractmethod
+    def _take(self, most: int) -> list[T]:
+        """Up to `most` items that have come; never blocks. Any thread."""
+
+    @abstractmethod
+    def _wait(self, milliseconds: int) -> None:
+        """Returns when some have come, or after so long."""
+
+    def get(self, timeout: float | None = None) -> T:
+        """The next one; waits for it. The builtin TimeoutError if none comes within `timeout` seconds."""
+        return self._next(_native.milliseconds(timeout), lambda _: True, timeout)
+
+    def _next(self, limit_ms: int, fits: Callable[[T], bool], timeout: float | None) -> T:
+        over = time.monotonic() + limit_ms / 1000
+        while True:
+            for item in self._take(1):
+                if fits(item):
+                    return item
+                break
+            else:
+                left_ms = -int((time.monotonic() - over) * 1000 // 1)
+                if left_ms <= 0:
+                    raise TimeoutError(f"no {self._what} came within {timeout} s")
+                self._wait(min(_native.WAIT_SLICE_MS, left_ms))
+
+    async def get_async(self, timeout: float | None = None) -> T:
+        """get() without blocking the event loop."""
+        from . import aio
+
+        return await aio.next_item(self, timeout)
+
+    def drain(self, max: int | None = None) -> list[T]:
+        """All that have come, or the first `max`; never blocks."""
+        if max is not None:
+            return self._take(max)
+        everything: list[T] = []
+        while taken := self._take(MANY):
+            everything += taken
+        return everything
+
+    def fileno(self) -> int:
+        """A file descriptor that is readable while some wait; for select and epoll, not for reading."""
+        self._engine._check_open()
+        return self._fd
+
+    def __iter__(self) -> Iterator[T]:
+        """One after the other, waiting for each, until the engine is closed."""
+        while True:
+            try:
+                item = self.get()
+            except EngineClosedError:
+                return
+            yield item
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        from . import aio
+
+        while True:
+            try:
+                item = await aio.next_item(self)
+            except EngineClosedError:
+                return
+            yield item
+
+    def _wake_all(self) -> None:
+        """For the engine's close: event loops that wait look again, and find it closed."""
+        for wake in list(self._sleepers):
+            wake()

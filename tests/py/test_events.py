@@ -1,0 +1,133 @@
+"""engine.events(): everybody sees everything, in order, from threads and event loops, and nobody is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tent
+
+Open = Callable[..., tent.Engine]
+
+
+@pytest.fixture
+def connected(engines: Open, keep: Any) -> tuple[tent.Engine, tent.Engine]:
+    """Two engines, the first of which has written to the second: its rail is up."""
+    near, far = engines(), engines()
+    keep(far.register(bytearray(4096), name="kv"))
+    local = keep(near.allocate(4096))
+    near.write(local, keep(near.open(far.address))["kv"]).result(10)
+    return near, far
+
+
+def test_what_has_happened_is_told_with_its_place(connected: tuple[tent.Engine, tent.Engine]) -> None:
+    near, far = connected
+    with near.events() as events:
+        up = events.wait_for("rail_up", timeout=10)
+        assert (up.peer, up.transport) == (far.address, "tcp")
+        assert "127.0.0.1" in up.rail and up.error == "" and up.time > 0
+        assert "rail_up" in str(up)
+        far.close()
+        gone = events.wait_for(lambda event: event.kind == "peer_gone", timeout=10)
+        assert gone.peer == far.address and gone.code and far.address in gone.error
+        assert gone.time >= up.time
+        assert events.lost == 0
+
+
+def test_each_reader_sees_all_events(connected: tuple[tent.Engine, tent.Engine]) -> None:
+    near, far = connected
+    first, second = near.events(), near.events()
+    far.close()
+    for events in (first, second):
+        events.wait_for("peer_gone", timeout=10)
+    assert near.events().drain() == near.events().drain() != []
+
+
+def test_drain_get_and_fileno_agree(connected: tuple[tent.Engine, tent.Engine]) -> None:
+    near, far = connected
+    events = near.events()
+    assert events.drain(1)[0].kind
+    events.drain()
+    assert events.drain() == []
+    with pytest.raises(TimeoutError, match="no event came within 0.01 s"):
+        events.get(timeout=0.01)
+    assert not select.select([events], [], [], 0)[0]
+    far.close()
+    assert select.select([events], [], [], 10)[0], "an event makes the descriptor readable"
+    assert events.get(timeout=10)
+
+
+def test_iteration_ends_with_the_engine(connected: tuple[tent.Engine, tent.Engine]) -> None:
+    near, _ = connected
+    events = near.events()
+    seen: list[tent.Event] = []
+    reader = threading.Thread(target=lambda: seen.extend(events))
+    reader.start()
+    near.close()
+    reader.join(10)
+    assert not reader.is_alive()
+    assert events.closed
+    with pytest.raises(tent.EngineClosedError):
+        near.events()
+
+
+def test_async_iteration(connected: tuple[tent.Engine, tent.Engine]) -> None:
+    near, far = connected
+
+    async def follow() -> list[str]:
+        kinds = []
+        async for event in near.events():
+            kinds.append(event.kind)
+            if event.kind == "rail_up":
+                await asyncio.get_running_loop().run_in_executor(None, far.close)
+            if event.kind == "peer_gone":
+                break
+        with pytest.raises(TimeoutError):
+            while True:
+                await near_events.get_async(timeout=0.01)
+        return kinds
+
+    near_events = near.events()
+    kinds = asyncio.run(asyncio.wait_for(follow(), 20))
+    assert kinds[-1] == "peer_gone"
+
+
+def test_closed_readers_say_so_and_leave_no_descriptor(connected: tuple[tent.Engine, tent.Engine]) -> None:
+    import os
+
+    near, _ = connected
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(100):  # more than there may be at once
+        events = near.events()
+        events.close()
+        events.close()
+    near.events()  # dropped, not closed
+    assert len(os.listdir("/proc/self/fd")) == before
+    for use in (events.drain, events.get, events.fileno):
+        with pytest.raises(tent.EngineClosedError, match="closed"):
+            use()
+    with pytest.raises(tent.TooManyRequestsError):
+        [near.events() for _ in range(100)]
+
+
+def test_engines_end_while_readers_wait_in_a_loop(connected: tuple[tent.Engine, tent.Engine]) -> None:
+    near, _ = connected
+
+    async def wait() -> int:
+        loop = asyncio.get_running_loop()
+        events = near.events()
+        reading = asyncio.ensure_future(_count(events))
+        await asyncio.sleep(0)
+        await loop.run_in_executor(None, near.close)
+        return await asyncio.wait_for(reading, 10)
+
+    assert asyncio.run(wait()) > 0
+
+
+async def _count(events: tent.Events) -> int:
+    return len([event async for event in events])
