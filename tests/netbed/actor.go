@@ -33,6 +33,7 @@ type Actor struct {
 	whole  []byte // with the guard bands
 	mu     sync.Mutex
 	events []string
+	reader engine.FollowerID
 	moves  map[dispatch.BatchID]bool
 	ended  uint64 // bytes of moves that have ended
 }
@@ -77,6 +78,9 @@ func (a *Actor) Open(args OpenArgs, address *string) error {
 		plugs = append(plugs, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(c)})
 	}
 	if a.Engine, err = engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs}); err != nil {
+		return err
+	}
+	if a.reader, err = a.Engine.Follow(); err != nil {
 		return err
 	}
 	if a.whole, err = unix.Mmap(-1, 0, args.Bytes+2*guardBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
@@ -204,7 +208,8 @@ func (a *Actor) Acknowledged(_ Nothing, bytes *uint64) error {
 func (a *Actor) Events(_ Nothing, lines *[]string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, e := range a.Engine.Events(1 << 16) {
+	list, _, err := a.Engine.Events(a.reader, 1<<16)
+	for _, e := range list {
 		line := fmt.Sprintf("%v %s", e.Kind, e.Rail)
 		if e.Err != nil {
 			line += " " + e.Err.Side.String() + ": " + e.Err.Error()
@@ -212,7 +217,7 @@ func (a *Actor) Events(_ Nothing, lines *[]string) error {
 		a.events = append(a.events, line)
 	}
 	*lines = a.events
-	return nil
+	return err
 }
 
 // Metrics returns the engine's.
