@@ -25,6 +25,11 @@
 //
 // No goroutine was woken on this side, no memory was allocated, the mutex was taken twice.
 //
+// Over a transport that copies on the caller's thread (transport.Inliner) a small call is shorter still, engine/inline.go:
+// dispatch.Reserve looks whether anybody would be passed, the transport copies without the mutex, dispatch.Record enters
+// tasks that have COMPLETED. A call of pages makes one task for each pair of regions; its pages are parts of that task
+// (dispatch/parts.go) and travel in slices of many pieces where the transport takes them.
+//
 // # Who owns what
 //
 // Engine.mu guards the core and what mirrors it. It is never held while a transport, the control plane or a callback is

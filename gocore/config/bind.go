@@ -38,6 +38,7 @@ func (c *Config) bind() {
 		"resend_interval_ms":             &e.ResendInterval,
 		"rail_suspect_ms":                &e.RailSuspectAfter,
 		"rail_condemn_ms":                &e.RailCondemnAfter,
+		"inline_bytes":                   &e.InlineBytes,
 		"transports/tcp/addresses":       &t.Addresses,
 		"transports/tcp/rail_pairs":      &t.RailPairs,
 		"transports/tcp/port":            &t.Port,

@@ -66,6 +66,7 @@ type Engine struct {
 	ResendInterval       time.Duration
 	RailSuspectAfter     time.Duration
 	RailCondemnAfter     time.Duration
+	InlineBytes          uint64
 }
 
 // TCP holds the settings of transports/tcp. A zero number or an empty text leaves the choice to the transport.

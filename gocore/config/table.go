@@ -56,6 +56,7 @@ var engineTable = []Setting{
 	{"rail_condemn_ms", integer(1, 600000).in("ms"), int64(1000), tent, "A suspected rail that stays silent for so long is given up and made anew."},
 	{"max_pending_requests", integer(1, 1<<24), int64(1 << 20), tent, "Requests that have not ended; a submit beyond it is refused whole."},
 	{"max_batches", integer(1, 1<<20), int64(65536), tent, "Batches alive at once."},
+	{"inline_bytes", integer(0, gibibyte).in("B"), int64(256 << 10), tent, "Most bytes that a call may move on the caller's own thread before it returns, where the transport can; 0 means never."},
 	{"notification_queue", integer(1, 1<<20), int64(65536), tent, "Notifications waiting to be read; a full queue holds the senders' completions back."},
 	{"allow_faults", boolean, false, tent, "Faults may be injected into this engine's transports and control plane: for tests. TENT_FAULTS sets it too."},
 	{"faults", text, "", tent, "Faults from the start, in the language of transports/faulty, as in TENT_FAULTS; needs allow_faults."},

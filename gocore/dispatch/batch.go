@@ -17,6 +17,7 @@ type batch struct {
 	capacity   int
 	tasks      []*task
 	pending    int
+	reserved   int // tasks that are being carried out by a caller
 	ends       [Failed + 1]int
 	bytes      uint64
 	total      uint64
@@ -90,9 +91,9 @@ func (c *Core) Submit(id BatchID, specs []TaskSpec, now clock.Time) (int, *errs.
 	if err != nil {
 		return 0, err
 	}
-	if len(b.tasks)+len(specs) > b.capacity {
+	if len(b.tasks)+b.reserved+len(specs) > b.capacity {
 		return 0, errs.New(errs.TooManyRequests, "submit", "%d tasks do not fit: the batch holds %d of %d",
-			len(specs), len(b.tasks), b.capacity).WithHint("allocate a larger batch")
+			len(specs), len(b.tasks)+b.reserved, b.capacity).WithHint("allocate a larger batch")
 	}
 	if c.pending+requests(specs) > c.options.Pending {
 		return 0, errs.New(errs.TooManyRequests, "submit", "%d requests are pending", c.pending).
@@ -205,7 +206,7 @@ func (c *Core) FreeBatch(id BatchID, _ clock.Time) *errs.Error {
 		return err
 	}
 	b.freed = true
-	if b.pending == 0 {
+	if b.pending == 0 && b.reserved == 0 {
 		c.recycle(b)
 	}
 	return nil
@@ -257,9 +258,9 @@ func (c *Core) Summary(id BatchID) (Summary, *errs.Error) {
 	if err != nil {
 		return Summary{}, err
 	}
-	s := Summary{State: Completed, Dirty: b.dirty, Tasks: len(b.tasks), Pending: b.pending, Bytes: b.bytes, Total: b.total,
+	s := Summary{State: Completed, Dirty: b.dirty, Tasks: len(b.tasks), Pending: b.pending + b.reserved, Bytes: b.bytes, Total: b.total,
 		Attempts: b.attempts, Failovers: b.failovers, Transports: b.transports, Err: b.failure, Version: b.version}
-	if b.pending > 0 {
+	if s.Pending > 0 {
 		s.State = Pending
 		return s, nil
 	}

@@ -86,6 +86,7 @@ func (c *Core) takeBack(a *attempt, now clock.Time) {
 	r.bytes -= a.Length
 	r.slices--
 	l.outstanding--
+	l.flying[a.Class]--
 	c.outstanding--
 	if r.slices == 0 && len(l.retired) > 0 {
 		l.forgetRetired()

@@ -187,7 +187,8 @@ func (c *Core) Deadline() clock.Time {
 	return next
 }
 
-// Outstanding is the number of slices that were handed out and have neither completed nor been refused.
+// Outstanding is the number of slices that were handed out and have neither completed nor been refused, and of tasks that
+// callers are carrying out.
 func (c *Core) Outstanding() int { return c.outstanding }
 
 // Pending is the number of requests that have not ended; each part of a task is one.

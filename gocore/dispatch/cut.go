@@ -226,6 +226,7 @@ func (c *Core) post(p *piece, length uint64, r *railState, now clock.Time) {
 	a.ahead = r.bytes
 	r.posted = c.ids
 	l.outstanding++
+	l.flying[t.spec.Class]++
 	c.outstanding++
 	c.counters[l.spec.Transport][t.spec.Class].Attempts[a.Op]++
 	post := c.posting(&c.out.Submit, &r.submit, r)

@@ -119,7 +119,7 @@ func (c *Core) finish(t *task, now clock.Time) {
 	c.note(b)
 	if b.pending == 0 {
 		c.out.Ended = append(c.out.Ended, b.id())
-		if b.freed {
+		if b.freed && b.reserved == 0 {
 			c.recycle(b)
 		}
 	}

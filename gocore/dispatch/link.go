@@ -42,9 +42,10 @@ type link struct {
 	cause       *errs.Error  // why there is no rail
 	queues      [ClassCount]classQueue
 	waiting     [ClassCount]clock.Time // since when the class has had work, clock.Never if it has none
-	outstanding int
-	delivered   clock.Time // last completion with bytes, or other sign of life
-	down        clock.Time // since when there has been no rail
+	outstanding int                    // slices, and tasks that callers carry out
+	flying      [ClassCount]int        // slices
+	delivered   clock.Time             // last completion with bytes, or other sign of life
+	down        clock.Time             // since when there has been no rail
 	timer       timer
 }
 

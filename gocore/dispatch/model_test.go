@@ -31,6 +31,7 @@ type model struct {
 	batches []BatchID
 	next    uintptr
 	left    int
+	inlined int // tasks that a caller has carried out
 }
 
 func newModel(t require.TestingT, seed uint64) *model {
@@ -43,7 +44,7 @@ func newModel(t require.TestingT, seed uint64) *model {
 		var links []plan.LinkID
 		for k := range 1 + r.IntN(3) {
 			id := m.core.AddLink(LinkSpec{Peer: uint32(p), PeerName: fmt.Sprint("peer", p), Transport: uint8(k),
-				Info: &transport.Info{Vectors: r.IntN(2) == 0}, SameHost: k == 0 && r.IntN(2) == 0})
+				Info: &transport.Info{Vectors: r.IntN(2) == 0, SliceMax: 64 << 10}, SameHost: k == 0 && r.IntN(2) == 0})
 			m.check.links[id] = &linkFacts{uint32(p), uint8(k)}
 			links = append(links, id)
 			for i := range 1 + r.IntN(3) {
@@ -135,14 +136,41 @@ func (m *model) traffic() {
 		m.check.batches[id] = append(m.check.batches[id], task)
 		m.next += uintptr(task.window)
 	}
-	_, err = m.core.Submit(id, specs, m.now)
-	require.Nil(m.check.t, err)
 	m.batches = append(m.batches, id)
+	if held, ok := m.core.Reserve(id, specs, m.now); ok && m.IntN(2) == 0 {
+		m.carryOut(held, id, specs)
+	} else {
+		if ok {
+			m.core.Unreserve(&held)
+		}
+		_, err = m.core.Submit(id, specs, m.now)
+		require.Nil(m.check.t, err)
+	}
 	if m.IntN(4) == 0 {
 		first := m.IntN(n)
 		m.after(m.between(0, 30*time.Millisecond), func() { _, _ = m.core.Cancel(id, first, m.IntN(n-first+1), m.now) })
 	}
 	m.after(m.between(0, 8*time.Millisecond), m.traffic)
+}
+
+// carryOut plays a caller that copies by itself, and sometimes finds that it cannot.
+func (m *model) carryOut(held Reservation, id BatchID, specs []TaskSpec) {
+	m.after(m.between(0, 5*time.Millisecond), func() {
+		if m.IntN(4) == 0 {
+			m.core.Unreserve(&held)
+			_, err := m.core.Submit(id, specs, m.now)
+			require.Nil(m.check.t, err)
+			return
+		}
+		m.core.Record(&held, specs, m.now)
+		for _, t := range m.check.batches[id] {
+			copy(t.arrived, t.mine)
+			t.there = t.length
+			m.check.look(t)
+			m.inlined++
+		}
+		m.check.ends[id]++
+	})
 }
 
 // divide gives a task parts in some order, some of them with gaps between them.
@@ -344,18 +372,20 @@ func TestModel(t *testing.T) {
 		n = min(n, 300)
 	}
 	var ends [Failed + 1]int
-	dirty := 0
+	dirty, inlined := 0, 0
 	for seed := first; seed < first+n; seed++ {
-		for _, task := range runModel(t, seed).check.tasks {
+		m := runModel(t, seed)
+		inlined += m.inlined
+		for _, task := range m.check.tasks {
 			ends[task.state]++
 			if task.dirty {
 				dirty++
 			}
 		}
 	}
-	t.Logf("%d worlds: %d completed, %d failed, %d timed out, %d canceled, %d dirty", n, ends[Completed], ends[Failed],
-		ends[TimedOut], ends[Canceled], dirty)
+	t.Logf("%d worlds: %d completed, %d failed, %d timed out, %d canceled, %d dirty, %d carried out by callers", n, ends[Completed],
+		ends[Failed], ends[TimedOut], ends[Canceled], dirty, inlined)
 	if n >= 300 { // a model that never comes to these ends proves nothing about them
-		require.NotZero(t, ends[Completed]*ends[Failed]*ends[TimedOut]*ends[Canceled]*dirty)
+		require.NotZero(t, ends[Completed]*ends[Failed]*ends[TimedOut]*ends[Canceled]*dirty*inlined)
 	}
 }

@@ -126,6 +126,14 @@ func (e *Engine) lookup(id dispatch.BatchID) (*batch, *errs.Error) {
 
 // submit adds tasks to a batch: all of them or none. specs and uses are copied.
 func (e *Engine) submit(id dispatch.BatchID, c *call) (first int, err error) {
+	c.sum()
+	if by := e.inliner(c); by != nil {
+		if _, first, done, failure := e.inline(by, id, c); failure != nil {
+			return 0, failure
+		} else if done {
+			return first, nil
+		}
+	}
 	quiet := e.quieten(c)
 	e.mu.Lock()
 	first, failure := e.enqueue(id, c)
@@ -136,16 +144,20 @@ func (e *Engine) submit(id dispatch.BatchID, c *call) (first int, err error) {
 	return first, nil
 }
 
+// sum adds up the bytes of the call.
+func (c *call) sum() {
+	c.total = 0
+	for i := range c.specs {
+		c.total += c.specs[i].Length
+	}
+}
+
 // launchBytes is what a submit may send while workers may be woken by the first answers. With more on its way they would
 // compete with the sender for the cores; the answers wait in their sockets until it has sent what it may.
 const launchBytes = 128 << 10
 
 // quieten keeps workers asleep about the answers to a large call until launch has sent what it may.
 func (e *Engine) quieten(c *call) bool {
-	c.total = 0
-	for i := range c.specs {
-		c.total += c.specs[i].Length
-	}
 	if c.total < launchBytes {
 		return false
 	}
@@ -170,22 +182,12 @@ func (e *Engine) enqueue(id dispatch.BatchID, c *call) (int, *errs.Error) {
 	if err != nil {
 		return 0, err
 	}
-	if e.closing {
-		return 0, closedError()
-	}
-	if b.freeing {
-		return 0, errs.New(errs.InvalidEntry, "submit", "batch %d was freed", uint64(id))
+	if err := e.admit(b, c); err != nil {
+		return 0, err
 	}
 	now := clock.Now()
-	if b.note != nil && c.note != nil {
-		return 0, errs.New(errs.InvalidArgument, "submit", "the batch has a notification already").
-			WithHint("one notification a batch, sent after its last byte")
-	}
-	for _, r := range c.uses {
-		if err := r.use(); err != nil { // closed meanwhile
-			e.unuse(c.uses, r)
-			return 0, err
-		}
+	if err := e.takeUses(c); err != nil {
+		return 0, err
 	}
 	if err := e.holdFiles(c.files); err != nil {
 		e.unuse(c.uses, nil)
@@ -197,10 +199,33 @@ func (e *Engine) enqueue(id dispatch.BatchID, c *call) (int, *errs.Error) {
 		e.dropFiles(c.files)
 		return 0, err
 	}
+	e.begin(b, c, now)
+	if len(c.specs) == 0 { // nothing to move: only the notification
+		e.mirror(id, now)
+	}
+	return first, nil
+}
+
+// admit says why a batch takes no more calls, or not this one. The caller holds e.mu.
+func (e *Engine) admit(b *batch, c *call) *errs.Error {
+	switch {
+	case e.closing:
+		return closedError()
+	case b.freeing:
+		return errs.New(errs.InvalidEntry, "submit", "batch %d was freed", uint64(b.id))
+	case b.note != nil && c.note != nil:
+		return errs.New(errs.InvalidArgument, "submit", "the batch has a notification already").
+			WithHint("one notification a batch, sent after its last byte")
+	}
+	return nil
+}
+
+// begin enters a call into the engine's record of a batch. The caller holds e.mu.
+func (e *Engine) begin(b *batch, c *call, now clock.Time) {
 	if b.started == 0 {
 		b.started = now
 	}
-	e.totals[id.Slot()].Add(c.total)
+	e.totals[b.id.Slot()].Add(c.total)
 	if b.ended || !b.counted {
 		b.ended, b.counted = false, true
 		e.active++
@@ -210,13 +235,20 @@ func (e *Engine) enqueue(id dispatch.BatchID, c *call) (int, *errs.Error) {
 	c.lists = c.lists[:0]
 	b.files = append(b.files, c.files...)
 	if c.note != nil {
-		c.note.batch = id
+		c.note.batch = b.id
 		b.note = c.note
 	}
-	if len(c.specs) == 0 { // nothing to move: only the notification
-		e.mirror(id, now)
+}
+
+// takeUses takes a use of each of the call's regions, or of none. The caller holds e.mu.
+func (e *Engine) takeUses(c *call) *errs.Error {
+	for _, r := range c.uses {
+		if err := r.use(); err != nil { // closed meanwhile
+			e.unuse(c.uses, r)
+			return err
+		}
 	}
-	return first, nil
+	return nil
 }
 
 // unuse gives back the uses taken before the one that failed, or all.
@@ -329,7 +361,7 @@ func (e *Engine) release(b *batch) {
 		clear(b.lists)
 		b.lists = b.lists[:0]
 	}
-	if err := e.core.FreeBatch(b.id, clock.Now()); err != nil {
+	if err := e.core.FreeBatch(b.id, b.started); err != nil {
 		e.log.Error("free batch", "batch", uint64(b.id), "err", err)
 	}
 	b.id, b.note = 0, nil
@@ -464,7 +496,7 @@ func (e *Engine) Elapsed(id dispatch.BatchID) time.Duration {
 	if err != nil || b.started == 0 {
 		return 0
 	}
-	if ns := atomic.LoadUint64(&e.page.cell(id.Slot()).elapsed); ns != 0 {
+	if ns := e.page.cell(id.Slot()).elapsed; ns != 0 {
 		return time.Duration(ns)
 	}
 	return clock.Now().Sub(b.started)

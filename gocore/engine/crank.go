@@ -36,6 +36,11 @@ type afterwards struct {
 	events bool // followers are to be woken
 }
 
+// nothing looks at every field: most holders of the mutex leave nothing behind.
+func (a *afterwards) nothing() bool {
+	return a.n == 0 && !a.all && !a.ring && !a.notes && len(a.syncs) == 0 && !a.rearm && len(a.asks) == 0 && !a.logged
+}
+
 // turn runs steps while the inbox has something and nobody else is at it. The caller holds no lock.
 func (e *Engine) turn() {
 	for range turns {
@@ -156,6 +161,10 @@ func (e *Engine) post(kind orderKind, p *dispatch.Posting) {
 
 // unlock releases e.mu and carries out what steps have left behind.
 func (e *Engine) unlock() {
+	if e.after.nothing() {
+		e.mu.Unlock()
+		return
+	}
 	after := e.after
 	e.after = afterwards{}
 	var every []*outbox

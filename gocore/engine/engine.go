@@ -93,6 +93,9 @@ type Engine struct {
 	pollers []transport.Poller
 	parkers []transport.Parker
 
+	inliners    []transport.Inliner // by transport, nil where it is none
+	inlineBytes uint64              // most bytes that a call carries out itself
+
 	regions     regionTable
 	allocations struct {
 		mu   sync.Mutex
@@ -130,7 +133,7 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	}
 	c := &o.Config.Engine
 	e := &Engine{config: o.Config, name: c.Name, machine: meta.MachineID(), cores: runtime.NumCPU(),
-		incarnation: newIncarnation(), stall: c.TransferStallTimeout, armed: clock.Never, syncing: syncing{limit: clock.Never}, poked: make(chan struct{}, 1),
+		incarnation: newIncarnation(), stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes, armed: clock.Never, syncing: syncing{limit: clock.Never}, poked: make(chan struct{}, 1),
 		batches: make([]*batch, c.MaxBatches), totals: make([]atomic.Uint64, c.MaxBatches), store: meta.PeerToPeer{}, idle: make(chan struct{}, 1)}
 	e.logs = logs{engine: e, level: logLevel(c.LogLevel), records: bounded[LogRecord]{limit: logsMax}}
 	e.log = slog.New(&handler{logs: &e.logs})
@@ -236,6 +239,7 @@ func (e *Engine) closeServer() {
 // plugIn opens the transports that are enabled and can work here.
 func (e *Engine) plugIn(ctx context.Context, plugs []Plug, undo *steps) error {
 	e.infos = make([]transport.Info, len(plugs))
+	e.inliners = make([]transport.Inliner, len(plugs))
 	for i, plug := range plugs {
 		p := &port{engine: e, index: uint8(i), name: plug.Factory.Name(), links: map[transport.Link]plan.LinkID{},
 			peers: map[transport.Link]*peer{}}
@@ -264,6 +268,7 @@ func (e *Engine) plugIn(ctx context.Context, plugs []Plug, undo *steps) error {
 		if e.infos[i].Files {
 			p.filer, _ = transport.Find[transport.Filer](opened)
 		}
+		e.inliners[i], _ = transport.Find[transport.Inliner](opened)
 		if poller, ok := transport.Find[transport.Poller](opened); ok {
 			e.pollers = append(e.pollers, poller)
 		}

@@ -51,6 +51,8 @@ type call struct {
 	files []fileUse // each once
 	note  *note
 
+	slices []*transport.Slice // for transports that carry out the call at once
+
 	// The last pair of regions and its plan: neighbours usually share it.
 	local  *region
 	remote *remoteRegion
@@ -70,7 +72,7 @@ func (c *call) free() {
 	clear(c.uses)
 	clear(c.files)
 	freePlaces(c.lists)
-	*c = call{specs: c.specs[:0], uses: c.uses[:0], lists: c.lists[:0], files: c.files[:0]}
+	*c = call{specs: c.specs[:0], uses: c.uses[:0], lists: c.lists[:0], files: c.files[:0], slices: c.slices}
 	calls.Put(c)
 }
 
@@ -269,6 +271,14 @@ func (e *Engine) Move(r *Request) (dispatch.BatchID, error) {
 func (e *Engine) start(c *call) (dispatch.BatchID, error) {
 	if most := e.config.Engine.MaxPendingRequests; len(c.specs) > most { // the largest batch; the core counts pages
 		return 0, errs.New(errs.TooManyRequests, "submit", "%d requests in one call are more than max_pending_requests %d", len(c.specs), most)
+	}
+	c.sum()
+	if by := e.inliner(c); by != nil {
+		if id, _, done, err := e.inline(by, 0, c); err != nil {
+			return 0, err
+		} else if done {
+			return id, nil
+		}
 	}
 	quiet := e.quieten(c)
 	e.mu.Lock()

@@ -54,13 +54,11 @@ func (p *page) state(b dispatch.BatchID) dispatch.State {
 	return dispatch.State(word & 0xff)
 }
 
-// publish writes a batch's cell; word goes last, so that who sees a new state sees its bytes too.
+// publish writes a batch's cell; word goes last and atomically, so that who sees a new state sees its bytes too.
 func (p *page) publish(b dispatch.BatchID, state dispatch.State, bytes uint64, pending int, elapsed int64) {
 	c := p.cell(b.Slot())
 	version := (c.word >> 8) + 1
-	atomic.StoreUint64(&c.bytes, bytes)
-	atomic.StoreUint64(&c.pending, uint64(pending))
-	atomic.StoreUint64(&c.elapsed, uint64(elapsed))
+	c.bytes, c.pending, c.elapsed = bytes, uint64(pending), uint64(elapsed)
 	atomic.StoreUint64(&c.word, uint64(b)>>32<<32|version&0xffffff<<8|uint64(state))
 }
 

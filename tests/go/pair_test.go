@@ -25,12 +25,13 @@ type world struct {
 	open func(t testing.TB, settings map[string]any) *engine.Engine
 }
 
-// worlds are a simulated network that drives itself, and real sockets on loopback.
+// worlds are a simulated network that drives itself, one that moves little on the caller's thread and knows pieces, and
+// real sockets on loopback.
 func worlds() []world {
-	return []world{{"sim", openSim()}, {"tcp", openTCP}}
+	return []world{{"sim", openSim(false)}, {"inline", openSim(true)}, {"tcp", openTCP}}
 }
 
-func openSim() func(testing.TB, map[string]any) *engine.Engine {
+func openSim(inline bool) func(testing.TB, map[string]any) *engine.Engine {
 	networks := map[string]*sim.Network{}
 	return func(t testing.TB, settings map[string]any) *engine.Engine {
 		n := networks[t.Name()]
@@ -44,7 +45,7 @@ func openSim() func(testing.TB, map[string]any) *engine.Engine {
 		// Here Submit carries out all that follows from it, so a withdrawal behind it may wait long under load.
 		settings["fence_timeout_host_ms"] = 20_000
 		return open(t, settings, []string{"sim"}, func(*config.Config) []engine.Plug {
-			return []engine.Plug{{Factory: sim.Factory{Settings: sim.Settings{Network: n, Rails: 2}}}}
+			return []engine.Plug{{Factory: sim.Factory{Settings: sim.Settings{Network: n, Rails: 2, Inline: inline, Vectors: inline}}}}
 		})
 	}
 }

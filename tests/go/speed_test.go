@@ -33,20 +33,55 @@ func TestNothingIsAllocatedBetweenSubmitAndCompletion(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector allocates by itself")
 	}
-	here, there := openTCP(t, nil), openTCP(t, nil)
-	own, theirs := memory(t, 1<<20), memory(t, 1<<20)
-	offer(t, here, own, "")
-	offer(t, there, theirs, "kv")
-	for _, op := range []transport.Op{transport.Write, transport.Read} {
-		m := mover{here, engine.Request{Terms: engine.Terms{Op: op}, Source: address(own), Length: 4096,
-			Remote: engine.Remote{Segment: segment(t, here, there, "kv")}}}
-		for range 2000 { // pools and slabs reach their size
-			m.move(t)
+	eachWorld(t, func(t *testing.T, w world) {
+		here, there := w.open(t, nil), w.open(t, nil)
+		own, theirs := memory(t, 1<<20), memory(t, 1<<20)
+		offer(t, here, own, "")
+		offer(t, there, theirs, "kv")
+		at := segment(t, here, there, "kv")
+		pages := newPager(t, here, at, own)
+		for _, op := range []transport.Op{transport.Write, transport.Read} {
+			m := mover{here, engine.Request{Terms: engine.Terms{Op: op}, Source: address(own), Length: 4096,
+				Remote: engine.Remote{Segment: at}}}
+			pages.Op = op
+			// Both ends are in this process, so the receiver's side is counted too. Timers of waits that had to park are the
+			// one thing that may allocate now and then.
+			for name, move := range map[string]func(){"move": func() { m.move(t) }, "pages": func() { pages.move(t) }} {
+				for range 2000 { // pools and slabs reach their size
+					move()
+				}
+				require.Less(t, testing.AllocsPerRun(2000, move), 0.5, "%s of %s allocates", op, name)
+			}
 		}
-		// Both ends are in this process, so the receiver's side is counted too. Timers of waits that had to park are the
-		// one thing that may allocate now and then.
-		allocations := testing.AllocsPerRun(5000, func() { m.move(t) })
-		require.Less(t, allocations, 0.5, "%s allocates", op)
+	})
+}
+
+// pager is one prepared transfer of pages.
+type pager struct {
+	engine *engine.Engine
+	engine.PagesRequest
+}
+
+func newPager(t *testing.T, e *engine.Engine, at engine.SegmentID, own []byte) *pager {
+	layout := engine.Layout{PageBytes: 1024}
+	near, _, err := e.NewGrid(engine.OwnMemory, []engine.GridRegion{{Addr: address(own), Size: uint64(len(own))}}, layout)
+	require.NoError(t, err)
+	far, _, err := e.NewGrid(at, []engine.GridRegion{{Size: uint64(len(own))}}, layout)
+	require.NoError(t, err)
+	indexes := engine.IndexesOf([]int64{7, 3, 5, 1, 9, 11, 12, 13})
+	return &pager{e, engine.PagesRequest{Local: near, Remote: far, N: 8, Src: indexes, Dst: indexes}}
+}
+
+func (p *pager) move(tb testing.TB) {
+	id, err := p.engine.Pages(&p.PagesRequest)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if state := p.engine.Wait(id, patience); state != dispatch.Completed {
+		tb.Fatalf("the transfer is %s", state)
+	}
+	if err := p.engine.FreeBatch(id); err != nil {
+		tb.Fatal(err)
 	}
 }
 

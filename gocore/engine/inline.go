@@ -1,0 +1,109 @@
+package engine
+
+import (
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// A call for little, over a transport that copies on the caller's thread (transport.Inliner), is carried out before it
+// returns: the core thinks about it twice for a moment (dispatch.Reserve, Record), and the copy is in between, without the
+// mutex. No queue, no outbox, no completion, nobody is woken. The call carries out its own requests and nobody else's, and
+// at most inline_bytes of them; what is more, or not possible now, goes through the core.
+
+// inliner returns who may carry out the call's tasks at once, nil if they have to go through the core.
+func (e *Engine) inliner(c *call) transport.Inliner {
+	if len(c.specs) == 0 || len(c.specs) > inlineMost || c.total > e.inlineBytes || len(c.files) > 0 {
+		return nil
+	}
+	route := &c.specs[0].Plan.Routes[0]
+	if len(route.Hops) > 1 {
+		return nil
+	}
+	return e.inliners[route.Transport]
+}
+
+// inlineMost bounds the slices of one inline call.
+const inlineMost = 256
+
+// inline carries out a call in a batch, id 0 for one that is made for it. done is false when nothing has been taken: the
+// call then goes through the core. Else it returns the batch and the index of the first task, or why not even that was
+// possible.
+func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *call) (_ dispatch.BatchID, first int, done bool, _ *errs.Error) {
+	now := clock.Now()
+	e.mu.Lock()
+	b, held, ok := e.reserve(id, c, now)
+	e.let()
+	if !ok {
+		return 0, 0, false, nil
+	}
+	carried := by.Inline(c.slicesFor(&held))
+	now = clock.Now()
+	e.mu.Lock()
+	if e.gone { // Close has given up waiting: the page is no longer ours
+		e.mu.Unlock()
+		return 0, 0, true, closedError()
+	}
+	id = b.id
+	if carried {
+		first = e.core.Record(&held, c.specs, now)
+		e.mirror(id, now)
+		e.let()
+		return id, first, true, nil
+	}
+	e.core.Unreserve(&held)
+	first, err := e.core.Submit(b.id, c.specs, now) // cannot fail: it has the room that was reserved
+	if err == nil && e.closing {                    // Close has cancelled what it found before
+		_, err = e.core.Cancel(b.id, first, len(c.specs), now)
+	}
+	e.launch(false)
+	return id, first, true, err
+}
+
+// reserve makes a batch pending with room for the call's tasks; false leaves nothing behind. The caller holds e.mu.
+func (e *Engine) reserve(id dispatch.BatchID, c *call, now clock.Time) (*batch, dispatch.Reservation, bool) {
+	made := id == 0
+	if made {
+		var err *errs.Error
+		if id, err = e.newBatch(len(c.specs)); err != nil {
+			return nil, dispatch.Reservation{}, false
+		}
+	}
+	b, err := e.lookup(id)
+	if err == nil {
+		err = e.admit(b, c)
+	}
+	if err == nil {
+		if held, ok := e.core.Reserve(id, c.specs, now); ok {
+			if e.takeUses(c) == nil {
+				if e.begin(b, c, now); !made {
+					e.mirror(id, now) // others know the batch: it is pending
+				}
+				return b, held, true
+			}
+			e.core.Unreserve(&held)
+		}
+	}
+	if made {
+		e.release(b)
+	}
+	return nil, dispatch.Reservation{}, false
+}
+
+// slicesFor makes the slices of a reservation: one a task.
+func (c *call) slicesFor(held *dispatch.Reservation) []*transport.Slice {
+	n := len(c.specs)
+	for len(c.slices) < n {
+		c.slices = append(c.slices, new(transport.Slice))
+	}
+	for i := range c.specs {
+		spec := &c.specs[i]
+		hop := &spec.Plan.Routes[0].Hops[0]
+		s := c.slices[i]
+		*s = transport.Slice{Op: hop.Op, Checked: spec.Checked, Class: spec.Class, Rail: held.Rail, LocalKey: hop.LocalKey,
+			RemoteKey: hop.RemoteKey, Local: spec.Local, Remote: spec.Remote, Length: spec.Length, Id: held.Id + uint64(i),
+			Pieces: spec.Parts}
+	}
+	return c.slices[:n]
+}
