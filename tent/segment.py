@@ -177,6 +177,7 @@ class Segment:
 
     def _single(self) -> RemoteRegion:
         """The one region that this segment was opened on."""
+        self._check_open()
         region = self._regions.get(self._region) if self._region else None
         if region is None:
             raise InvalidArgumentError(

@@ -163,7 +163,7 @@ func TestAFileThatShrankFailsTheWholeREAD(t *testing.T) {
 	s.network.Disk().Truncate("/kv.bin", 8191)
 	sum := get(t, e, back.bytes, file, 0)
 	require.Equal(t, dispatch.Failed, sum.State)
-	require.Equal(t, errs.InvalidArgument, sum.Err.Code)
+	require.Equal(t, errs.AddressNotRegistered, sum.Err.Code)
 	require.ErrorContains(t, sum.Err, "at offset 0 go past the end of the file of 8191 bytes")
 	back.check(t)
 	s.network.Disk().Remove("/kv.bin") // whoever has it open still reaches it

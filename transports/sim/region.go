@@ -122,7 +122,7 @@ func (a *attempt) check(local, remote *region) *errs.Error {
 	case !here:
 		return a.refusal(errs.InvalidArgument, errs.SideLocal, "the local range leaves its region")
 	case !there && remote.file != nil:
-		return a.refusal(errs.InvalidArgument, errs.SideRemote, fmt.Sprintf("%d bytes at offset %d go past the end of the file of %d bytes",
+		return a.refusal(errs.AddressNotRegistered, errs.SideRemote, fmt.Sprintf("%d bytes at offset %d go past the end of the file of %d bytes",
 			s.Length, s.Remote, remote.Size))
 	case !there:
 		return a.refusal(errs.InvalidArgument, errs.SideRemote, "the remote range leaves its region")
