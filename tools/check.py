@@ -234,7 +234,7 @@ def stage_python(ctx: Context) -> Tally:
     """the wheel and the full Python suite, on this interpreter"""
     python = interpreters.environment(sys.executable, f".venv-{ctx.main_version()}")
     interpreters.pip_install(python, "--force-reinstall", "--no-deps", str(ctx.get_wheel()))
-    interpreters.pip_install(python, f"tent[test] @ {ctx.get_wheel().as_uri()}")
+    interpreters.pip_install(python, f"tent[test,notebook] @ {ctx.get_wheel().as_uri()}")
     return pytest(ctx, python, timeout=420)
 
 
@@ -254,11 +254,11 @@ def stage_pythons(ctx: Context) -> Tally:
 
 
 def stage_typing(ctx: Context) -> Tally:
-    """mypy --strict over the package, the tools and the benchmark"""
+    """mypy --strict over the package, the tools, the examples and the benchmark"""
     python = interpreters.environment(sys.executable, f".venv-{ctx.main_version()}")
     interpreters.pip_install(python, f"tent[test] @ {ctx.get_wheel().as_uri()}")
     programs = [
-        p.relative_to(ROOT) for folder in ("tools", "tests/bench") for p in sorted((ROOT / folder).glob("*.py"))
+        p.relative_to(ROOT) for folder in ("tools", "examples", "tests/bench") for p in sorted((ROOT / folder).glob("*.py"))
     ]
     code = ctx.run(python, "-m", "mypy", "--strict", "tent", *programs, timeout=240)
     return single(code == 0)
