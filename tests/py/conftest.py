@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -56,6 +57,26 @@ def engines(keep: object) -> Iterator[Callable[..., tent.Engine]]:
     yield make
     for engine in made:
         engine.close(timeout=0)
+
+
+@pytest.fixture
+def engine(engines: Callable[..., tent.Engine]) -> tent.Engine:
+    """One engine with the default settings."""
+    return engines()
+
+
+@pytest.fixture(params=["disk", "memory"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A folder on disk, where io_uring with O_DIRECT is the way, and one in memory, where the page cache is."""
+    if request.param == "disk":
+        yield tmp_path
+        return
+    path = Path("/dev/shm") / f"tent-{os.getpid()}-{tmp_path.name}"
+    path.mkdir()
+    yield path
+    for entry in path.iterdir():
+        entry.unlink()
+    path.rmdir()
 
 
 class Pair:
