@@ -8,6 +8,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/shm/copying"
 	"github.com/tent-engine/tent/transports/shm/hazard"
 	"github.com/tent-engine/tent/transports/shm/vm"
 )
@@ -133,7 +134,7 @@ func (t *Transport) near(c *copier, from *imported) {
 		}
 		s := t.queue.entries[i].slice
 		begin, bytes := c.bite.part(k, s)
-		if side, ok := copyRanges(rangesOf(s, begin, bytes), from.base, s.Op == transport.Write, total); !ok {
+		if side, ok := t.copyRanges(rangesOf(s, begin, bytes), from.base, s.Op == transport.Write, total); !ok {
 			c.failed[k] = vm.Error("shm", unix.EFAULT, side)
 		}
 	}
@@ -220,16 +221,50 @@ func revoked(l *link) *errs.Error {
 		WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(l.peer.Address, Name, "")
 }
 
-// copyRanges copies ranges between our memory and memory of a peer that begins at base here. When memory is not there, it
-// says whose.
-func copyRanges(r ranges, base uintptr, write bool, total uint64) (side errs.Side, ok bool) {
-	for local, remote, n := r.next(); n > 0; local, remote, n = r.next() {
-		near, far := mem.Bytes(local, int(n)), mem.Bytes(base+uintptr(remote), int(n))
-		if write {
-			copy(far, near)
+// copyRanges copies a slice, or a piece of it, between our memory and memory of a peer that begins at base here. When memory
+// is not there, it says whose. total is how much is copied in one go, of which this is a part.
+func (t *Transport) copyRanges(r ranges, base uintptr, write bool, total uint64) (side errs.Side, ok bool) {
+	p := r.s.Pieces
+	for r.left > 0 {
+		var fault *copying.Fault
+		if p != nil && r.within == 0 && r.left >= p.Bytes {
+			fault = t.copyParts(&r, base, write, total)
 		} else {
-			copy(near, far)
+			local, remote, n := r.next()
+			near, far := local, base+uintptr(remote)
+			if !write {
+				near, far = far, near
+			}
+			fault = t.copier.Copy(far, near, n, total)
+		}
+		if fault != nil {
+			return t.sideOf(fault, r.s), false
 		}
 	}
 	return errs.SideUnknown, true
+}
+
+// copyParts copies as many whole parts as are left.
+func (t *Transport) copyParts(r *ranges, base uintptr, write bool, total uint64) (fault *copying.Fault) {
+	p, n := r.s.Pieces, r.left/r.s.Pieces.Bytes
+	local, remote := p.LocalAt[r.index:r.index+n], p.RemoteAt[r.index:r.index+n]
+	near, far := r.s.Local, base+uintptr(r.s.Remote)
+	if write {
+		_, fault = t.copier.Pieces(far, near, remote, local, p.Bytes, total)
+	} else {
+		_, fault = t.copier.Pieces(near, far, local, remote, p.Bytes, total)
+	}
+	r.index, r.left = r.index+n, r.left-n*p.Bytes
+	return fault
+}
+
+// sideOf says whose memory a fault was in.
+func (t *Transport) sideOf(fault *copying.Fault, s *transport.Slice) errs.Side {
+	switch r := t.regions.find(s.LocalKey); {
+	case fault.Addr == 0 || r == nil:
+		return errs.SideUnknown
+	case fault.Addr >= r.addr && uint64(fault.Addr-r.addr) < r.size:
+		return errs.SideLocal
+	}
+	return errs.SideRemote
 }

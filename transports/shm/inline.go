@@ -71,7 +71,7 @@ func (t *Transport) inlineNear(slices []*transport.Slice, from *imported) int {
 		if !t.inlinable(s, slices[0], from) {
 			return i
 		}
-		if _, ok := copyRanges(rangesOf(s, 0, s.Length), from.base, s.Op == transport.Write, s.Length); !ok {
+		if _, ok := t.copyRanges(rangesOf(s, 0, s.Length), from.base, s.Op == transport.Write, s.Length); !ok {
 			return i
 		}
 	}

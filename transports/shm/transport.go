@@ -14,6 +14,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/shm/copying"
 	"github.com/tent-engine/tent/transports/shm/hazard"
 	"github.com/tent-engine/tent/transports/shm/vm"
 )
@@ -92,6 +93,7 @@ type Transport struct {
 	regions     regions
 	attachments attachments
 	memory      memory
+	copier      *copying.Copier
 	watcher     watcher
 
 	queue    queue
@@ -117,7 +119,7 @@ var (
 )
 
 func open(s Settings, host transport.Host, sink transport.Sink) (*Transport, error) {
-	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), table: hazard.NewTable(regionsMax), ended: make(chan struct{})}
+	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), table: hazard.NewTable(regionsMax), copier: copying.New(), ended: make(chan struct{})}
 	if err := drawNonce(); err != nil {
 		return nil, errs.Wrap(errs.Internal, "shm.open", err).WithScope(errs.ScopeTransport, errs.SideLocal)
 	}

@@ -73,7 +73,7 @@ type rule struct {
 func rules() []rule {
 	var all []rule
 	for _, topic := range [][]rule{basicRules(), submitRules(), dataRules(), refusalRules(), quietRules(), withdrawRules(),
-		revokeRules(), lifeRules(), peerRules(), faultRules(), optionalRules(), loadRules()} {
+		revokeRules(), pieceRules(), inlineRules(), lifeRules(), peerRules(), faultRules(), optionalRules(), loadRules()} {
 		all = append(all, topic...)
 	}
 	return all

@@ -1,0 +1,201 @@
+package transporttest
+
+import (
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+func inlineRules() []rule {
+	inlines := func(_ Harness, tr transport.Transport) string {
+		_, is := transport.Find[transport.Inliner](tr)
+		return unless(is, "not an Inliner")
+	}
+	quick := func(h Harness, tr transport.Transport) string {
+		if why := inlines(h, tr); why != "" || h.Allocates != "" {
+			return why + h.Allocates
+		}
+		return unless(!RaceEnabled, "the race detector allocates on its own")
+	}
+	return []rule{
+		{"InlineIsDoneWhenItReturns", inlines, testInline},
+		{"InlineRefusesWhatSubmitWould", inlines, testInlineRefuses},
+		{"AfterRevokeInlineTouchesNothing", inlines, testInlineRevoke},
+		{"InlineWhileLinksComeAndGo", inlines, testInlineDetach},
+		{"InlineAllocatesNothing", quick, testInlineAllocations},
+	}
+}
+
+func (p *pair) inline(list ...*transport.Slice) bool {
+	return must[transport.Inliner](p.a.Transport).Inline(list)
+}
+
+// testInline wants little slices on an idle rail to be carried out on the caller's thread, at least now and then, without a
+// completion (that would be a complaint), and what was not carried out to go the usual way.
+func testInline(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	done := 0
+	for _, op := range []transport.Op{transport.Write, transport.Read} {
+		for _, size := range []uint64{1, 100, 4096, 5000, 60_000} {
+			const n = 4
+			size = fit(p.c, size)
+			local, remote := p.operands(t, n*size)
+			from, to := local.Memory, remote.Memory
+			if op == transport.Read {
+				from, to = to, from
+			}
+			from.Fill(tagMoved, 0, from.Size)
+			to.Fill(tagBefore, 0, to.Size)
+			list := p.volley(op, p.c.Rail(t), local, remote, n, size)
+			if p.inline(list...) {
+				done++
+			} else {
+				p.c.Must(t, list...)
+			}
+			require.NoError(t, to.Check(tagMoved, 0, 0, to.Size), "%s of %d bytes", op, size)
+		}
+	}
+	require.NotZero(t, done, "an idle rail never carried out anything")
+	if p.a.Info.Vectors {
+		g := p.newGrid(t, transport.Write, 8, fit(p.c, 500))
+		if list := g.slices(p.c.Rail(t), 4); !p.inline(list...) {
+			p.c.Must(t, list...)
+		}
+		g.check(t, 0, 8, true)
+	}
+	p.c.Barrier(t)
+}
+
+func testInlineRefuses(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	size := fit(p.c, 4096)
+	local, remote := p.operands(t, size)
+	fixed := p.c.Import(t, p.b.Register(t, size, mem.GlobalReadOnly))
+	fixed.Fill(tagBefore, 0, size)
+	remote.Fill(tagBefore, 0, size)
+	local.Fill(tagMoved, 0, size)
+	rail := p.c.Rail(t)
+	stale := rail
+	stale.Generation++
+	for name, s := range map[string]*transport.Slice{
+		"stale rail":         p.c.Slice(transport.Write, stale, local, 0, remote, 0, size),
+		"unknown rail":       p.c.Slice(transport.Write, transport.Rail{Link: rail.Link + 1000, Generation: 1}, local, 0, remote, 0, size),
+		"unknown remote key": p.c.Slice(transport.Write, rail, local, 0, &Remote{remote.Operand, remote.Key + 1000}, 0, size),
+		"unknown local key":  p.c.Slice(transport.Write, rail, &Operand{Memory: local.Memory, Node: p.a, Key: local.Key + 1000}, 0, remote, 0, size),
+		"outside":            p.c.Slice(transport.Write, rail, local, 0, remote, p.a.Info.Alignment, size),
+		"far outside":        p.c.Slice(transport.Write, rail, local, 0, remote, math.MaxUint64-size+1, size),
+		"no permission":      p.c.Slice(transport.Write, rail, local, 0, fixed, 0, size),
+	} {
+		require.False(t, p.inline(s), name)
+		require.False(t, p.inline(p.c.Slice(transport.Read, s.Rail, local, 0, remote, 0, size), s), "%s, behind a good one", name)
+		local.Fill(tagMoved, 0, size)
+	}
+	require.NoError(t, remote.Check(tagBefore, 0, 0, size))
+	require.NoError(t, fixed.Check(tagBefore, 0, 0, size))
+	p.fence(rail)
+	require.False(t, p.inline(p.c.Slice(transport.Write, rail, local, 0, remote, 0, size)), "fenced")
+	p.comesBack(t, rail)
+}
+
+// storming is threads that inline lists of slices as fast as they can.
+type storming struct {
+	stop           atomic.Bool
+	tried, carried atomic.Int64
+	wait           sync.WaitGroup
+}
+
+func (p *pair) storm(c *Conn, local *Operand, remote *Remote, size uint64) *storming {
+	s := &storming{}
+	inliner := must[transport.Inliner](p.a.Transport)
+	rail := c.Rails()[0]
+	for range 3 {
+		list := (&pair{w: p.w, a: p.a, b: p.b, c: c}).volley(transport.Write, rail, local, remote, 4, size)
+		s.wait.Go(func() {
+			for !s.stop.Load() {
+				if inliner.Inline(list) {
+					s.carried.Add(1)
+				}
+				s.tried.Add(1)
+				runtime.Gosched()
+			}
+		})
+	}
+	return s
+}
+
+// await waits until a count has grown by n.
+func (p *pair) await(t *testing.T, count *atomic.Int64, n int64) {
+	t.Helper()
+	end := count.Load() + n
+	for late := clock.Now().Add(p.w.h.Patience); count.Load() < end; runtime.Gosched() {
+		require.Less(t, clock.Now(), late, "Inline does not get on")
+	}
+}
+
+func (s *storming) end() {
+	s.stop.Store(true)
+	s.wait.Wait()
+}
+
+// testInlineRevoke lets threads write as fast as they can while the owner takes the region back, for good or for a fence.
+func testInlineRevoke(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	size := fit(p.c, 16<<10)
+	for round := range 20 {
+		local, remote := p.operands(t, 4*size)
+		local.Fill(tagMoved, 0, local.Size)
+		rail, keep := p.c.Rail(t), round%2 == 0
+		s := p.storm(p.c, local, remote, size)
+		p.await(t, &s.carried, 50)
+		remote.Revoke(t, nil, keep)
+		if keep {
+			p.await(t, &s.carried, 10) // a fence is not for good
+			s.end()
+			continue
+		}
+		remote.Fill(tagAfter, 0, remote.Size)
+		p.await(t, &s.tried, 50)
+		s.end()
+		require.NoError(t, remote.Check(tagAfter, 0, 0, remote.Size), "written after Revoke had returned")
+		require.False(t, p.inline(p.volley(transport.Write, rail, local, remote, 1, size)...))
+	}
+}
+
+// testInlineDetach detaches and attaches links on which threads write: what was mapped for them must not go too early.
+func testInlineDetach(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	size := fit(p.c, 16<<10)
+	for range 20 {
+		c := p.a.Connect(t, p.b)
+		local, own := p.a.Register(t, 4*size, mem.LocalReadWrite), p.b.Register(t, 4*size, mem.GlobalReadWrite)
+		local.Fill(tagMoved, 0, local.Size)
+		remote, rail := c.Import(t, own), c.Rail(t)
+		s := p.storm(c, local, remote, size)
+		p.await(t, &s.carried, 50)
+		p.a.Transport.Detach(c.Link)
+		require.False(t, p.inline(c.Slice(transport.Write, rail, local, 0, remote, 0, size)), "a detached link carries nothing")
+		p.await(t, &s.tried, 50)
+		s.end()
+		p.c.Barrier(t)
+	}
+}
+
+func testInlineAllocations(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	size := fit(p.c, 4096)
+	local, remote := p.operands(t, 4*size)
+	inliner := must[transport.Inliner](p.a.Transport)
+	for _, op := range []transport.Op{transport.Write, transport.Read} {
+		list := p.volley(op, p.c.Rail(t), local, remote, 4, size)
+		require.True(t, inliner.Inline(list))
+		require.Zero(t, testing.AllocsPerRun(200, func() { inliner.Inline(list) }))
+	}
+}
