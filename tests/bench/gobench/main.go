@@ -3,6 +3,7 @@
 //
 //	write|read SIZE COUNT ITERATIONS CONNECTIONS    ->  ns N N N ...     submit, wait, free: one number a batch
 //	submit SIZE COUNT ITERATIONS CONNECTIONS        ->  ns N N N ...     the call of Submit alone
+//	slot 1 1 ITERATIONS _                           ->  ns N N N ...     a hazard slot, taken and given back
 //	check write|read SIZE COUNT CONNECTIONS         ->  ok | bad OFFSET
 //
 // The number of connections is a setting of the transport and is not looked at. Usage: gobench tcp|shm|own ARENA_BYTES,
@@ -27,6 +28,7 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/all"
+	"github.com/tent-engine/tent/transports/shm/hazard"
 )
 
 const (
@@ -232,6 +234,9 @@ func (b *bench) command(words []string) (string, error) {
 	if checking {
 		return b.check(op, n[0], n[1])
 	}
+	if words[0] == "slot" {
+		return slots(int(n[2]))
+	}
 	took, err := b.measure(op, n[0], n[1], int(n[2]), words[0] == "submit")
 	if err != nil {
 		return "", err
@@ -292,6 +297,36 @@ func (b *bench) measure(op transport.Op, size, count uint64, iterations int, sub
 		}
 	}
 	return took, nil
+}
+
+// slots returns nanoseconds of a hazard slot, taken and given back, as each copy between two processes does.
+func slots(iterations int) (string, error) {
+	const each = 10000 // a clock costs more than a slot
+	table := hazard.NewTable(1)
+	page, err := table.NewPage(os.Getpid(), -1)
+	if err != nil {
+		return "", err
+	}
+	view, err := hazard.NewView(page.Fd())
+	if err != nil {
+		return "", err
+	}
+	region, err := table.Add()
+	if err != nil {
+		return "", err
+	}
+	took := make([]int64, iterations)
+	for i := range took {
+		begin := time.Now()
+		for range each {
+			view.Leave(view.Enter(region, view.Permit(region), 0))
+		}
+		took[i] = int64(time.Since(begin)) / each
+	}
+	view.Unmap()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return "ns " + strings.Trim(fmt.Sprint(took), "[]"), table.Close(ctx)
 }
 
 // check moves one batch of fresh data and has every byte looked at where it arrived.
