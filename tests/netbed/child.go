@@ -52,7 +52,12 @@ type Child struct {
 }
 
 // Start runs this program again as a child in the host.
-func (h *Host) Start() (*Child, error) {
+func (h *Host) Start() (*Child, error) { return start(h.net.within) }
+
+// StartHere runs this program again as a child beside us, in no host.
+func StartHere() (*Child, error) { return start(func(f func() error) error { return f() }) }
+
+func start(within func(func() error) error) (*Child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -67,7 +72,7 @@ func (h *Host) Start() (*Child, error) {
 	c.command.Env = append(os.Environ(), childEnv+"=1")
 	c.command.ExtraFiles = []*os.File{theirs}
 	c.command.Stdout, c.command.Stderr = os.Stderr, os.Stderr
-	if err := h.net.within(c.command.Start); err != nil { // a child is born into the namespace of its parent's thread
+	if err := within(c.command.Start); err != nil { // a child is born into the namespace of its parent's thread
 		return nil, err
 	}
 	connection, err := net.FileConn(ours)

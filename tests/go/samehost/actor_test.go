@@ -1,0 +1,209 @@
+// Package samehost tests whole engines in two processes of one host that share memory, while either side is killed or
+// stopped at random moments, or loses its memory. Only shm takes part, so what it fails at is not done by another transport.
+package samehost
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/config"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/transports/all"
+)
+
+const (
+	patience    = 20 * time.Second // bounds every wait; what takes longer hangs
+	regionBytes = 2 << 20
+	mark        = 0xaa // what a copier writes
+	canary      = 0x55 // what the owner writes when nobody else may any more
+)
+
+// names of an owner's regions: memory that peers map, and memory that they reach through the kernel.
+var names = []string{"pool", "user"}
+
+func TestMain(m *testing.M) {
+	if netbed.RunChild(new(Actor)) {
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func openEngine() (*engine.Engine, error) {
+	c, err := config.Load(config.Options{Built: all.Names()}, map[string]any{"transports/shm/enable": true, "transports/tcp/enable": false})
+	if err != nil {
+		return nil, err
+	}
+	var plugs []engine.Plug
+	for _, entry := range all.Entries() {
+		plugs = append(plugs, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(c)})
+	}
+	return engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs})
+}
+
+func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// mapped is memory outside of Go's heap that nobody gives back: what a peer may still write stays where it is.
+func mapped(size int) ([]byte, error) {
+	return unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+}
+
+func fill(b []byte, value byte) {
+	for i := range b {
+		b[i] = value
+	}
+}
+
+// pattern depends on the position and a seed.
+func pattern(b []byte, seed uint64) {
+	for i := range b {
+		b[i] = byte((uint64(i) + seed) * 0x9e37_79b9_7f4a_7c15 >> 56)
+	}
+}
+
+// owned is a region with its bytes.
+type owned struct {
+	id    mem.RegionID
+	name  string
+	bytes []byte
+}
+
+// own makes a region: "pool" of tent's memory, "user" of the user's.
+func own(e *engine.Engine, name string) (*owned, error) {
+	m := engine.Memory{Size: regionBytes, Name: name, Location: mem.Wildcard, Permission: mem.GlobalReadWrite}
+	if name == "pool" {
+		id, r, err := e.Allocate(m)
+		if err != nil {
+			return nil, err
+		}
+		return &owned{id, name, mem.Bytes(r.Addr, regionBytes)}, nil
+	}
+	b, err := mapped(regionBytes)
+	if err != nil {
+		return nil, err
+	}
+	m.Addr = addressOf(b)
+	id, err := e.Register(m)
+	return &owned{id, name, b}, err
+}
+
+// move carries out one transfer and returns how it ended.
+func move(e *engine.Engine, op transport.Op, class uint8, local []byte, at engine.SegmentID, offset uint64) (dispatch.Summary, error) {
+	id, err := e.Move(&engine.Request{Terms: engine.Terms{Op: op, Class: class}, Source: addressOf(local),
+		Remote: engine.Remote{Segment: at, Offset: offset}, Length: uint64(len(local))})
+	if err != nil {
+		return dispatch.Summary{}, err
+	}
+	if !e.Wait(id, patience).Terminal() {
+		return dispatch.Summary{}, fmt.Errorf("no end within %v", patience)
+	}
+	s, err := e.Summary(id)
+	if err == nil {
+		err = e.FreeBatch(id)
+	}
+	return s, err
+}
+
+// Actor is the child: an engine that owns regions, or one that copies into and out of its parent's without pause.
+type Actor struct {
+	engine  *engine.Engine
+	regions []*owned
+	moved   [copiers]atomic.Uint64
+}
+
+// copiers of a child; each has a class of its own.
+const copiers = 3
+
+// Open starts the engine.
+func (a *Actor) Open(_ netbed.Nothing, address *string) (err error) {
+	if a.engine, err = openEngine(); err == nil {
+		*address = a.engine.Address()
+	}
+	return err
+}
+
+// Own makes the regions, filled with a pattern of the seed.
+func (a *Actor) Own(seed uint64, _ *netbed.Nothing) error {
+	for _, name := range names {
+		r, err := own(a.engine, name)
+		if err != nil {
+			return err
+		}
+		pattern(r.bytes, seed)
+		a.regions = append(a.regions, r)
+	}
+	return nil
+}
+
+// Lose takes the user's memory away without telling the engine.
+func (a *Actor) Lose(netbed.Nothing, *netbed.Nothing) error { return lose(a.regions[1].bytes) }
+
+// lose makes memory as inaccessible as munmap does, but keeps its address from being used for something else meanwhile.
+func lose(b []byte) error { return unix.Mprotect(b, unix.PROT_NONE) }
+
+// Copy begins to copy into and out of the regions of an engine, and returns at once.
+func (a *Actor) Copy(address string, _ *netbed.Nothing) error {
+	for i := range copiers {
+		local, err := mapped(regionBytes)
+		if err != nil {
+			return err
+		}
+		fill(local, mark)
+		if _, err := a.engine.Register(engine.Memory{Addr: addressOf(local), Size: regionBytes, Location: mem.Wildcard}); err != nil {
+			return err
+		}
+		go a.copyForever(i, address, local)
+	}
+	return nil
+}
+
+// copyForever moves pieces of random sizes, most of them small. When a region is taken back, it opens the next one of that
+// name. Only WRITEs bring the mark: what was read may be anything.
+func (a *Actor) copyForever(copier int, address string, local []byte) {
+	ctx := context.Background()
+	segments := map[string]engine.SegmentID{}
+	for i := copier; ; i++ {
+		name := names[i%len(names)]
+		at, open := segments[name]
+		if !open {
+			var err error
+			if at, err = a.engine.OpenSegment(ctx, address+"/"+name); err != nil {
+				runtime.Gosched()
+				continue
+			}
+			segments[name] = at
+		}
+		size := 1 + rand.IntN(1<<(8+rand.IntN(14)))
+		offset := rand.IntN(regionBytes - size + 1)
+		op := transport.Op(rand.IntN(2))
+		if s, err := move(a.engine, op, uint8(copier), local[:size], at, uint64(offset)); err != nil || s.State != dispatch.Completed {
+			_ = a.engine.CloseSegment(at)
+			delete(segments, name)
+			continue
+		}
+		if op == transport.Read {
+			fill(local[:size], mark)
+		}
+		a.moved[copier].Add(1)
+	}
+}
+
+// Moved returns how many transfers each copier has completed.
+func (a *Actor) Moved(_ netbed.Nothing, counts *[copiers]uint64) error {
+	for i := range counts {
+		counts[i] = a.moved[i].Load()
+	}
+	return nil
+}
