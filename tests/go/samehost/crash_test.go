@@ -20,6 +20,7 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/transports/shm"
 )
 
 // testTime is for how long a test of random moments goes on.
@@ -52,6 +53,9 @@ func within(t *testing.T, d time.Duration) context.Context {
 
 // here opens the engine of this process.
 func here(t *testing.T) *engine.Engine {
+	if err := (shm.Factory{}).Check(); err != nil {
+		t.Skip(err)
+	}
 	e, err := openEngine()
 	require.NoError(t, err)
 	t.Cleanup(func() {
