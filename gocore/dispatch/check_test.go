@@ -45,6 +45,14 @@ type checker struct {
 	open    map[uint32]int // by peer: slices that outlived a dirty task
 	ids     map[uint64]bool
 	ends    map[BatchID]int
+	probes  map[plan.LinkID]bool
+	seen    map[string]int // what the world went through
+}
+
+func newChecker(t require.TestingT, seed uint64, w *world) *checker {
+	return &checker{t: t, seed: seed, w: w, links: map[plan.LinkID]*linkFacts{}, stages: map[plan.StageID]*stageFacts{},
+		ids: map[uint64]bool{}, batches: map[BatchID][]*known{}, open: map[uint32]int{}, ends: map[BatchID]int{},
+		probes: map[plan.LinkID]bool{}, seen: map[string]int{}}
 }
 
 type linkFacts struct {
@@ -237,6 +245,9 @@ func (k *checker) effects(e *Effects) {
 	for _, id := range e.Ended {
 		k.ends[id]++
 	}
+	for i := range e.Events {
+		k.seen[e.Events[i].Kind.String()]++
+	}
 	for i, id := range e.Changed {
 		if slices.Contains(e.Changed[:i], id) {
 			k.fail("batch %#x is listed twice", id)
@@ -348,9 +359,9 @@ func (k *checker) progress(same int) {
 // deadlines checks that nobody outlives a deadline by more than the fence bound.
 func (k *checker) deadlines() {
 	for _, t := range k.tasks {
-		if !t.ended && t.deadline != clock.Never && k.w.now > t.deadline.Add(k.w.core.options.FenceNetwork+time.Millisecond) {
+		if !t.ended && t.deadline != clock.Never && k.w.stepped > max(t.deadline, k.w.frozen).Add(k.w.core.options.FenceNetwork+time.Millisecond) {
 			if s, err := k.w.core.Status(t.batch, t.index); err == nil && s.State == Pending {
-				k.fail("task %d is pending %v after its deadline", t.index, k.w.now.Sub(t.deadline))
+				k.fail("task %d is pending %v after its deadline", t.index, k.w.stepped.Sub(t.deadline))
 			}
 		}
 	}

@@ -46,7 +46,7 @@ func (c *Core) prefer(l *link, r, best *railState, class int, finish, cost float
 	case r.band != best.band:
 		return r.band < best.band
 	case l.numa && r.info.Node != best.info.Node:
-		if node := l.headNode(class); node > 0 && (r.info.Node == node-1) != (best.info.Node == node-1) {
+		if node := l.headNode(class, r); node > 0 && (r.info.Node == node-1) != (best.info.Node == node-1) {
 			return r.info.Node == node-1
 		}
 	}
@@ -57,15 +57,15 @@ func (c *Core) prefer(l *link, r, best *railState, class int, finish, cost float
 }
 
 // headNode is the NUMA node plus one of the local memory of what is next in a class, 0 if it is not known.
-func (l *link) headNode(class int) int {
-	q := &l.queues[class]
-	if p := q.pieces.first(); p != nil {
-		return p.task.spec.Plan.Node
+func (l *link) headNode(class int, r *railState) int {
+	p, t := l.head(class, r)
+	if p != nil {
+		t = p.task
 	}
-	if t := q.tasks.first(); t != nil {
-		return t.spec.Plan.Node
+	if t == nil {
+		return 0
 	}
-	return 0
+	return t.spec.Plan.Node
 }
 
 // wasOn reports whether a rail has failed the piece in this round.

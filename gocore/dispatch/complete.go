@@ -143,7 +143,7 @@ func (c *Core) record(a *attempt, delivered uint64, err *errs.Error, now clock.T
 	case err.Collateral:
 	default:
 		counters.AttemptFailures[a.Op]++
-		if err.Scope == errs.ScopeRail && !final(err) {
+		if err.Scope == errs.ScopeRail && !final(err) && a.started >= r.since { // else a straggler of a trouble that is over
 			c.fault(r, err, now)
 		}
 	}
@@ -248,8 +248,10 @@ func (c *Core) alive(r *railState, now clock.Time) {
 		return
 	}
 	r.suspected = false
-	if now.Sub(r.suspectedAt) < tooSoon {
-		r.meter.Heard(now) // it is silent for so long at times
+	r.back.Begin() // a rail that is silent again and again costs a ramp's bytes each time, not a window's
+	r.resize()
+	if now.Sub(r.suspectedAt) < tooSoon { // it is silent for so long at times
+		r.meter.Misjudged(2 * c.options.SuspectAfter)
 	}
 	c.recover(r, noteProgress, now)
 	if r.slices > 0 {

@@ -32,6 +32,7 @@ type Core struct {
 	railed   []RailOptions // by transport
 	standard RailOptions   // of transports beyond
 	last     clock.Time    // of the last step
+	promised clock.Time    // when the next step was due; 0 if nobody asked
 	lost     clock.Time    // time in which a step was due and did not come: silence then proves nothing
 
 	links  []*link // by LinkID; 0 is none, removed ones are nil
@@ -112,12 +113,10 @@ func (c *Core) railOptions(l *link) *RailOptions {
 // Step does what is due at now, cuts slices for the rails that have room, and returns everything that the engine must
 // carry out, also what calls since the last step have decided. The result is valid until the next call of any method.
 func (c *Core) Step(now clock.Time) *Effects {
-	if c.last != 0 && now-c.last > lateness { // stopped, or not let run: the detector's clock stands still
-		if late := now - max(c.Deadline(), c.last); late > lateness {
-			c.lost += late
-		}
+	if late := now - c.promised; late > lateness && c.promised != 0 { // stopped, or not let run: the detector's clock stands still
+		c.lost += late
 	}
-	c.last = now
+	c.last, c.promised = now, 0
 	c.expire(now)
 	c.wakeParked(now)
 	c.wakeStages(now)
@@ -167,6 +166,11 @@ func (c *Core) expire(now clock.Time) {
 
 // Deadline is when Step must be called again at the latest, clock.Never if nothing but events can change anything.
 func (c *Core) Deadline() clock.Time {
+	c.promised = c.deadline()
+	return c.promised
+}
+
+func (c *Core) deadline() clock.Time {
 	if len(c.active) > 0 {
 		return c.last
 	}

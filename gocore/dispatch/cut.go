@@ -50,20 +50,31 @@ func (c *Core) offer(l *link, r *railState, now clock.Time) (class int, want uin
 	if class < 0 {
 		return -1, 0
 	}
-	q := &l.queues[class]
-	if p := q.pieces.first(); p != nil {
-		if p.tried != 0 && p.wasOn(r) && l.untried(p.tried) {
-			return -1, 0
-		}
+	p, t := l.head(class, r)
+	switch {
+	case p != nil:
 		want = c.refit(p, r, class)
-	} else {
-		want = c.fresh(q.tasks.first(), r, class)
+	case t != nil:
+		want = c.fresh(t, r, class)
+	default:
+		return -1, 0
 	}
 	if !r.room(class, want, aged) {
 		r.meter.Full()
 		return -1, 0
 	}
 	return class, want
+}
+
+// head is what the rail would take next of a class: the first piece, or fresh bytes of the first task. A piece that other
+// rails should try first does not hold the rail up that has failed it.
+func (l *link) head(class int, r *railState) (*piece, *task) {
+	q := &l.queues[class]
+	p, t := q.pieces.first(), q.tasks.first()
+	if p == nil || (p.tried != 0 && p.wasOn(r) && l.untried(p.tried)) {
+		return nil, t
+	}
+	return p, nil
 }
 
 // window is the bytes and slices that may be in flight on the rail when a class wants to add to them.
@@ -114,9 +125,8 @@ func (c *Core) limit(r *railState, class int, route *plan.Route) uint64 {
 // route is full waits there, out of the way of the others.
 func (c *Core) cut(l *link, r *railState, class int, now clock.Time) {
 	q := &l.queues[class]
-	p := q.pieces.first()
+	p, t := l.head(class, r)
 	if p == nil {
-		t := q.tasks.first()
 		if p = c.carve(t, c.fresh(t, r, class), now); p == nil {
 			return
 		}

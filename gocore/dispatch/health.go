@@ -100,7 +100,7 @@ func (r *railState) resize() { r.bytesMax = r.back.Window(r.bytesWhole) }
 // recover has a rail carry again.
 func (c *Core) recover(r *railState, note string, now clock.Time) {
 	c.railEvent(event.Event{Kind: event.RailRecovered, Note: note}, r, now)
-	r.proven = true
+	r.proven, r.since = true, now
 	c.rerank(r.link, now)
 }
 
@@ -205,6 +205,7 @@ func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err
 	}
 	switch paused := r.monitor.Paused(now); {
 	case r.suspected:
+		r.meter.Slower()
 		c.alive(r, now)
 	case paused && good >= need:
 		r.monitor.Resume(now)

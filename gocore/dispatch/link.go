@@ -92,6 +92,7 @@ type railState struct {
 	errors      uint64
 	carried     uint64 // bytes
 	suspectedAt clock.Time
+	since       clock.Time // when it was brought back last
 	timer       timer
 	submit      mark
 	withdraw    mark
@@ -216,7 +217,7 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 
 // inherit hands over what was learned of a rail to its next generation, which is trusted little by little.
 func (c *Core) inherit(r, old *railState, now clock.Time) {
-	r.monitor, r.meter, r.health, r.back = old.monitor, old.meter, old.health, old.back
+	r.monitor, r.meter, r.health = old.monitor, old.meter, old.health
 	r.errors, r.carried, r.lastGood = old.errors, old.carried, old.lastGood
 	r.monitor.Resume(now) // a rail that comes up has just been proved to work
 	r.back.Begin()

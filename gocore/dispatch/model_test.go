@@ -37,14 +37,15 @@ type model struct {
 func newModel(t require.TestingT, seed uint64) *model {
 	r := rand.New(rand.NewPCG(seed, 1))
 	m := &model{world: newWorld(seed, modelOptions(r)), next: 1 << 30, left: 5 + r.IntN(25)}
-	m.check = &checker{t: t, seed: seed, w: m.world, links: map[plan.LinkID]*linkFacts{}, stages: map[plan.StageID]*stageFacts{},
-		ids: map[uint64]bool{}, batches: map[BatchID][]*known{}, open: map[uint32]int{}, ends: map[BatchID]int{}}
+	m.check = newChecker(t, seed, m.world)
 	m.peers = 1 + r.IntN(2)
 	for p := range m.peers {
 		var links []plan.LinkID
 		for k := range 1 + r.IntN(3) {
+			probes := r.IntN(3) > 0
 			id := m.core.AddLink(LinkSpec{Peer: uint32(p), PeerName: fmt.Sprint("peer", p), Transport: uint8(k),
-				Info: &transport.Info{Vectors: r.IntN(2) == 0, SliceMax: 64 << 10}, SameHost: k == 0 && r.IntN(2) == 0})
+				Info: &transport.Info{Vectors: r.IntN(2) == 0, SliceMax: 64 << 10}, SameHost: k == 0 && r.IntN(2) == 0, Probes: probes})
+			m.check.probes[id] = probes
 			m.check.links[id] = &linkFacts{uint32(p), uint8(k)}
 			links = append(links, id)
 			for i := range 1 + r.IntN(3) {
@@ -215,7 +216,7 @@ func (m *model) trouble() {
 	}
 	r := m.rails[m.order[m.IntN(len(m.order))]]
 	cause := errs.New(errs.Lost, "sim", "trouble").WithScope(errs.ScopeRail, errs.SidePath)
-	switch m.IntN(7) {
+	switch m.IntN(10) {
 	case 0, 1:
 		m.fall(r, cause)
 		m.after(m.between(0, 200*time.Millisecond), func() { m.raise(r) })
@@ -234,6 +235,11 @@ func (m *model) trouble() {
 			m.fall(other, cause)
 			m.after(m.between(0, 200*time.Millisecond), func() { m.raise(other) })
 		}
+	case 7, 8: // slow for a while
+		r.rate /= 20
+		m.after(m.between(0, 100*time.Millisecond), func() { r.rate *= 20 })
+	case 9: // this process is stopped; what comes meanwhile waits
+		m.frozen = m.now.Add(m.between(0, 60*time.Millisecond))
 	case 6:
 		if m.peers == 2 && m.IntN(4) == 0 {
 			m.endPeer()
@@ -273,7 +279,7 @@ func (m *model) heal() {
 	m.calm = true
 	for _, key := range m.order {
 		r := m.rails[key]
-		r.silent = false
+		r.silent, r.busy = false, m.now
 		for _, p := range m.outOn(r) {
 			m.complete(p, errs.New(errs.Lost, "sim", "healed").WithScope(errs.ScopeRail, errs.SidePath), m.between(0, time.Millisecond))
 		}
@@ -372,20 +378,29 @@ func TestModel(t *testing.T) {
 		n = min(n, 300)
 	}
 	var ends [Failed + 1]int
-	dirty, inlined := 0, 0
+	dirty := 0
+	seen := map[string]int{}
 	for seed := first; seed < first+n; seed++ {
 		m := runModel(t, seed)
-		inlined += m.inlined
+		seen["carried out by callers"] += m.inlined
 		for _, task := range m.check.tasks {
 			ends[task.state]++
 			if task.dirty {
 				dirty++
 			}
 		}
+		for what, times := range m.check.seen {
+			seen[what] += times
+		}
+		seen["taken over"] += int(m.core.takenOver)
 	}
-	t.Logf("%d worlds: %d completed, %d failed, %d timed out, %d canceled, %d dirty, %d carried out by callers", n, ends[Completed],
-		ends[Failed], ends[TimedOut], ends[Canceled], dirty, inlined)
+	t.Logf("%d worlds: %d completed, %d failed, %d timed out, %d canceled, %d dirty; %v", n, ends[Completed], ends[Failed],
+		ends[TimedOut], ends[Canceled], dirty, seen)
 	if n >= 300 { // a model that never comes to these ends proves nothing about them
-		require.NotZero(t, ends[Completed]*ends[Failed]*ends[TimedOut]*ends[Canceled]*dirty*inlined)
+		require.NotZero(t, ends[Completed]*ends[Failed]*ends[TimedOut]*ends[Canceled]*dirty)
+		for _, what := range []string{"doubt", "probe", "carried out by callers", "taken over", "rail_suspected", "rail_paused", "rail_probed", "rail_recovered",
+			"rail_condemned", "failover", "failover_exhausted", "withdrawn", "stalled", "peer_gone"} {
+			require.NotZero(t, seen[what], what)
+		}
 	}
 }

@@ -29,6 +29,9 @@ import (
 // tooSoon is how soon after its suspicion a rail must speak for its silence to count as usual.
 const tooSoon = 50 * time.Millisecond
 
+// lookAgain is after how many times the least silence a rail is looked at again at the latest.
+const lookAgain = 4
+
 // awake is the detector's clock.
 func (c *Core) awake(now clock.Time) clock.Time { return now - c.lost }
 
@@ -52,7 +55,7 @@ func (c *Core) watchRail(r *railState, now clock.Time) {
 	switch {
 	case silent < limit:
 		r.doubted = false
-		c.timers.sooner(&r.timer, now.Add(limit-silent))
+		c.timers.sooner(&r.timer, now.Add(min(limit-silent, lookAgain*c.options.SuspectAfter))) // the limit may fall
 	case !r.doubted:
 		c.doubt(r, now)
 		c.timers.sooner(&r.timer, now.Add(max(limit/4, time.Millisecond)))

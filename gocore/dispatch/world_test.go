@@ -16,15 +16,18 @@ import (
 // that flap, fall silent, refuse, and give withdrawn slices back late. Time is a number.
 type world struct {
 	*rand.Rand
-	core   *Core
-	now    clock.Time
-	events eventQueue
-	seq    int
-	rails  map[railKey]*wire
-	order  []railKey // of rails, so that nothing hangs on the order of a map
-	out    map[*transport.Slice]*posted
-	check  *checker
-	calm   bool // the world is healed: no faults any more
+	core    *Core
+	now     clock.Time
+	events  eventQueue
+	seq     int
+	rails   map[railKey]*wire
+	order   []railKey // of rails, so that nothing hangs on the order of a map
+	out     map[*transport.Slice]*posted
+	check   *checker
+	calm    bool        // the world is healed: no faults any more
+	rigged  *errs.Error // every failure is this one
+	stepped clock.Time  // when the core ran last
+	frozen  clock.Time  // the core's process does not run before
 }
 
 type railKey struct {
@@ -34,20 +37,22 @@ type railKey struct {
 
 // wire is the world's side of a rail.
 type wire struct {
-	key    railKey
-	id     transport.Rail
-	info   transport.RailInfo
-	rate   float64
-	delay  time.Duration
-	busy   clock.Time
-	up     bool
-	silent bool
-	fenced bool
-	dead   bool // its peer has ended
-	lost   float64
-	failed float64
-	bytes  uint64
-	slices int
+	key     railKey
+	id      transport.Rail
+	info    transport.RailInfo
+	rate    float64
+	delay   time.Duration
+	busy    clock.Time
+	up      bool
+	silent  bool
+	probing bool
+	fenced  bool
+	dead    bool // its peer has ended
+	lost    float64
+	failed  float64
+	carried uint64 // bytes, ever
+	bytes   uint64
+	slices  int
 }
 
 // posted is the world's note of a slice that is out.
@@ -113,6 +118,7 @@ func (w *world) raise(r *wire) {
 		return
 	}
 	r.id.Generation++
+	r.probing = false
 	r.info.Rail = r.id
 	r.up, r.silent, r.fenced, r.busy = true, false, false, w.now
 	r.bytes, r.slices = 0, 0
@@ -166,6 +172,7 @@ func (w *world) complete(p *posted, err *errs.Error, in time.Duration) {
 			}
 		}
 		w.takeBack(p, bytes)
+		p.wire.carried += bytes
 		w.core.Complete([]transport.Completion{{Slice: s, Bytes: bytes, Err: err}}, w.now)
 	})
 }
@@ -173,6 +180,7 @@ func (w *world) complete(p *posted, err *errs.Error, in time.Duration) {
 // step runs the core and carries out what it wants.
 func (w *world) step() {
 	effects := w.core.Step(w.now)
+	w.stepped = w.now
 	for i := range effects.Submit {
 		w.submit(&effects.Submit[i])
 	}
@@ -185,7 +193,56 @@ func (w *world) step() {
 	for i := range effects.Fence {
 		w.fence(&effects.Fence[i])
 	}
+	for _, q := range effects.Doubt {
+		w.doubt(q)
+	}
+	for _, q := range effects.Probe {
+		w.probe(q)
+	}
 	w.check.effects(effects)
+}
+
+// doubt tells what was heard of a rail, some time later: that it carries what was withdrawn, nothing that the core does not
+// know, or that the peer is busy.
+func (w *world) doubt(q Question) {
+	w.check.seen["doubt"]++
+	if !w.calm && w.IntN(4) == 0 {
+		return // nobody answers
+	}
+	held := !w.calm && w.IntN(20) == 0
+	at := clock.Time(0)
+	if r := w.rails[railKey{q.Link, q.Rail.Index}]; r.up && !r.silent && r.busy > w.now {
+		at = w.now
+	}
+	w.after(w.between(0, 200*time.Microsecond), func() { w.core.Heard(q, at, held, w.now) })
+}
+
+// probe asks a rail itself: it answers if it carries, else says so within a while.
+func (w *world) probe(q Question) {
+	r := w.rails[railKey{q.Link, q.Rail.Index}]
+	if !w.check.probes[q.Link] {
+		w.check.fail("a probe over a transport that has none")
+	}
+	if r.probing {
+		w.check.fail("two probes at once over one rail")
+	}
+	r.probing = true
+	w.check.seen["probe"]++
+	works := r.up && r.id == q.Rail && !r.silent && !r.fenced
+	took := 2 * r.delay
+	if !works {
+		took = w.between(time.Millisecond, 50*time.Millisecond)
+	}
+	w.after(took, func() {
+		if r.id == q.Rail {
+			r.probing = false
+		}
+		var err *errs.Error
+		if !works {
+			err = errs.New(errs.Timeout, "sim", "no answer").WithScope(errs.ScopeRail, errs.SidePath)
+		}
+		w.core.Probed(q.Link, q.Rail, clock.Time(took), err, w.now)
+	})
 }
 
 func (w *world) submit(p *Posting) {
@@ -254,6 +311,9 @@ func (w *world) carry(r *wire, q *posted) {
 }
 
 func (w *world) failure() *errs.Error {
+	if w.rigged != nil {
+		return w.rigged
+	}
 	e := errs.New(errs.Lost, "sim", "injected")
 	switch w.IntN(12) {
 	case 0:
@@ -304,6 +364,7 @@ func (w *world) fence(p *Posting) {
 // run goes on until the given time, or until stop says so.
 func (w *world) run(until clock.Time, stop func() bool) {
 	w.step()
+	begun, steps := w.now, 0
 	for same := 0; !stop(); {
 		next := min(until, w.core.Deadline())
 		if len(w.events) > 0 {
@@ -318,8 +379,11 @@ func (w *world) run(until clock.Time, stop func() bool) {
 		if next > w.now {
 			same = 0
 		}
-		w.check.progress(same)
-		w.now = max(w.now, next)
+		if steps++; w.now > begun.Add(time.Millisecond) {
+			begun, steps = w.now, 0
+		}
+		w.check.progress(max(same, steps/5))
+		w.now = max(w.now, next, w.frozen)
 		for len(w.events) > 0 && w.events[0].at <= w.now {
 			heap.Pop(&w.events).(happening).do()
 		}

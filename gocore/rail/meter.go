@@ -18,6 +18,9 @@ const (
 	stale = time.Second
 )
 
+// slowest is the least rate that Slower believes in, in bytes/s.
+const slowest = 1e6
+
 // Bounds of a slice by the rate.
 const (
 	quantumTime  = 0.002    // s
@@ -38,7 +41,7 @@ type Meter struct {
 	delay    time.Duration
 	usual    time.Duration // time of a slice, smoothed
 	ahead    float64       // bytes in flight when it was posted, itself among them, smoothed
-	silence  float64       // ns; the longest between two signs of life while busy, fading
+	silence  float64       // ns; the longest between two signs of life while busy that the rate does not explain, fading
 	heard    clock.Time    // last sign of life
 	since    clock.Time    // start of the sample; 0 while idle
 	bytes    uint64        // delivered in the sample
@@ -62,10 +65,10 @@ func (m *Meter) Full() { m.full = true }
 // Delivered notes n bytes of a slice that took the given time; ahead is what was in flight when it was posted, itself
 // among it, and idle says that nothing is left on the rail.
 func (m *Meter) Delivered(n, ahead uint64, took time.Duration, idle bool, now clock.Time) {
-	if m.delay == 0 || took < m.delay {
-		m.delay = took
+	if alone := took - time.Duration(float64(ahead-n)/m.rate*1e9); m.delay == 0 || alone < m.delay {
+		m.delay = max(alone, 1)
 	} else {
-		m.delay += (took - m.delay) / 1024 // so that a path that became longer is believed in the end
+		m.delay += (alone - m.delay) / 1024 // so that a path that became longer is believed in the end
 	}
 	if m.usual == 0 {
 		m.usual, m.ahead = took, float64(ahead)
@@ -73,7 +76,7 @@ func (m *Meter) Delivered(n, ahead uint64, took time.Duration, idle bool, now cl
 		m.usual += (took - m.usual) / 8
 		m.ahead += (float64(ahead) - m.ahead) / 8
 	}
-	m.Heard(now)
+	m.spoke(n, now)
 	m.bytes += n
 	if now-m.since >= sampleTime {
 		m.sample(now)
@@ -84,21 +87,35 @@ func (m *Meter) Delivered(n, ahead uint64, took time.Duration, idle bool, now cl
 }
 
 // Heard notes a sign of life while something is in flight.
-func (m *Meter) Heard(now clock.Time) {
+func (m *Meter) Heard(now clock.Time) { m.spoke(0, now) }
+
+// Misjudged notes that the rail was suspected and alive: it may be silent for so long.
+func (m *Meter) Misjudged(silent time.Duration) { m.silence = max(m.silence, float64(silent)) }
+
+// spoke notes a sign of life that came with n bytes: the time for which these explain the silence before it is not strange.
+func (m *Meter) spoke(n uint64, now clock.Time) {
 	if gap := float64(now - m.heard); gap > 0 {
-		m.silence = max(gap, m.silence*(1-min(gap/forget, 1)))
+		m.silence = max(gap-float64(n)/m.rate*1e9, m.silence*(1-min(gap/forget, 1)))
 		m.heard = now
 	}
 }
 
 func (m *Meter) sample(now clock.Time) {
 	took := float64(now - m.since)
-	if sample := float64(m.bytes) / took * 1e9; sample > m.rate || m.full {
+	sample := float64(m.bytes) / took * 1e9
+	switch {
+	case m.full && !m.measured: // all that was known was said or assumed; silence was judged by that
+		m.setRate(sample)
+		m.measured, m.silence = true, 0
+	case sample > m.rate || m.full:
 		m.setRate(m.rate + (sample-m.rate)*took/(took+sampleHalf))
 		m.measured = true
 	}
 	m.since, m.bytes, m.full = now, 0, false
 }
+
+// Slower notes that the rail works, and that what it holds does not arrive: it is slower than it was.
+func (m *Meter) Slower() { m.setRate(max(m.rate/2, slowest)) }
 
 // Quantum is the most bytes that make sense in one slice here: what the rail carries in quantumTime, so that a rail that
 // fails or becomes slow holds no more than that at once, and silence tells early. At most as many as need no bound are.
@@ -112,7 +129,7 @@ func (m *Meter) setRate(rate float64) {
 // Rate is the estimate in bytes/s, never 0.
 func (m *Meter) Rate() float64 { return m.rate }
 
-// Delay is the shortest time that a slice took lately, 0 before the first.
+// Delay is the shortest time that a slice took lately beyond waiting for others on the rail, 0 before the first.
 func (m *Meter) Delay() time.Duration { return m.delay }
 
 // Finish predicts in ns how long it takes until n bytes in flight are there: by the rate, and by how long slices took
@@ -133,7 +150,7 @@ func (m *Meter) Silence(slice uint64) time.Duration {
 	case m.usual == 0:
 		return 0
 	case m.measured:
-		return time.Duration(max(m.silence, float64(slice)/m.rate*1e9))
+		return time.Duration(m.silence + float64(slice)/m.rate*1e9)
 	}
 	return time.Duration(max(m.silence, float64(m.usual)*max(1, float64(slice)/max(m.ahead, 1))))
 }

@@ -26,8 +26,11 @@ type Return struct {
 
 // Ask reports whether a probe is due, and notes that it is sent; else it says when to look again.
 func (r *Return) Ask(every time.Duration, now clock.Time) (due bool, next clock.Time) {
-	if r.out || (r.asked != 0 && now < r.asked.Add(every)) {
-		return false, max(r.asked.Add(every), now+1)
+	switch {
+	case r.out: // its answer, or that there is none, comes within a second
+		return false, now.Add(every)
+	case r.asked != 0 && now < r.asked.Add(every):
+		return false, r.asked.Add(every)
 	}
 	r.asked, r.out = now, true
 	return true, now.Add(every)
