@@ -30,20 +30,31 @@ func (t *Transport) carryOut(c *copier) {
 		runtime.Gosched()
 		slot = l.view.Enter(from.name, first.permit, c.hint)
 	}
-	if slot == hazard.Revoked {
-		for k := range b.n {
-			if c.failed[k] == nil {
-				c.failed[k] = revoked(l)
-			}
-		}
+	switch {
+	case slot == hazard.Revoked:
+		b.fail(c, revoked(l))
 		return
-	}
-	if from.base != 0 {
+	case l.find(first.slice.RemoteKey) != from: // its mapping may be going: who takes it down looks at the slots afterwards
+		b.fail(c, errReplaced)
+	case from.base != 0:
 		t.near(c, from)
-	} else {
+	default:
 		t.far(c, l, from)
 	}
 	l.view.Leave(slot)
+}
+
+// errReplaced is for a slice that was accepted while the way to its region changed. The core sends it again, the new way.
+var errReplaced = &errs.Error{Code: errs.Lost, Scope: errs.ScopeSlice, Side: errs.SideLocal, Collateral: true, Op: "shm", Transport: Name,
+	Cause: "the mapping of the region was taken down"}
+
+// fail gives an error to all slices of a bite that have none yet.
+func (b *bite) fail(c *copier, cause *errs.Error) {
+	for k := range b.n {
+		if c.failed[k] == nil {
+			c.failed[k] = cause
+		}
+	}
 }
 
 // check tells why a slice must not be carried out, nil if it may.

@@ -27,21 +27,24 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			transporttest.Run(t, transporttest.Harness{
 				Check: Factory{}.Check,
-				Setup: func(t *testing.T) transporttest.Harness {
-					h := transporttest.Harness{Open: func(t *testing.T, tc transporttest.Config) transport.Transport {
-						tr, err := Factory{}.Open(context.Background(), Settings{reach: c.reach}, tc.Host, tc.Sink)
-						require.NoError(t, err)
-						return tr
-					}}
-					if c.pool {
-						h.Pool = sealedPool(t, 1<<30)
-					}
-					return h
-				},
-				Open: func(*testing.T, transporttest.Config) transport.Transport { panic("Setup replaces it") },
+				Setup: func(t *testing.T) transporttest.Harness { return harness(t, c.reach, c.pool) },
+				Open:  func(*testing.T, transporttest.Config) transport.Transport { panic("Setup replaces it") },
 			})
 		})
 	}
+}
+
+// harness opens transports that reach each other's memory by one way.
+func harness(t *testing.T, reach reach, pool bool) transporttest.Harness {
+	h := transporttest.Harness{Open: func(t *testing.T, tc transporttest.Config) transport.Transport {
+		tr, err := Factory{}.Open(context.Background(), Settings{reach: reach}, tc.Host, tc.Sink)
+		require.NoError(t, err)
+		return tr
+	}}
+	if pool {
+		h.Pool = sealedPool(t, 1<<30)
+	}
+	return h
 }
 
 // sealedPool is memory that peers can map, as Allocate's is. It is sparse: what no test touches costs nothing.

@@ -50,7 +50,8 @@ func (t *Transport) inlineRegion(l *link, slices []*transport.Slice, hint uint32
 	if slot < 0 {
 		return 0
 	}
-	if l.live.Load() == first.Rail.Generation { // else the mapping may be going: who takes it down looks at the slots
+	// Else the mapping may be going: who takes it down looks at the slots afterwards.
+	if l.live.Load() == first.Rail.Generation && l.find(first.RemoteKey) == from {
 		if from.base != 0 {
 			copied = t.inlineNear(slices, from)
 		} else {

@@ -1,0 +1,52 @@
+package shm
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/transporttest"
+)
+
+// A slice that was accepted just before the mapping of its region was taken down must not touch the place where that was.
+func TestMappingTakenDownIsNotTouched(t *testing.T) {
+	h := harness(t, reachMapped, true)
+	h.Patience = 20 * time.Second
+	w := transporttest.NewWorld(t, h)
+	near, far := w.Open("near"), w.Open("far")
+	link := near.Connect(t, far)
+	const bytes = 1 << 20
+	local, remote := near.Register(t, bytes, mem.LocalReadWrite), link.Import(t, far.Register(t, bytes, mem.GlobalReadWrite))
+	local.Fill(1, 0, bytes)
+	remote.Fill(2, 0, bytes)
+
+	tr := near.Transport.(*Transport)
+	tr.Poll(0) // nobody copies before Arm
+	s := link.Slice(transport.Write, link.Rail(t), local, 0, remote, 0, bytes)
+	require.Equal(t, 1, link.Submit(s))
+	l := tr.linkAt(link.Link)
+	mapped := l.find(s.RemoteKey)
+	require.NotZero(t, mapped.base)
+	other := *mapped // as dropLocked leaves it
+	other.on, other.base, other.remote = nil, 0, uintptr(mapped.told.addr)
+	l.mu.Lock()
+	table := append([]*imported(nil), *l.imports.Load()...)
+	table[s.RemoteKey-1] = &other
+	l.imports.Store(&table)
+	l.mu.Unlock()
+	tr.Arm()
+	err := link.Wait(t, s)[0].Err
+	require.NotNil(t, err)
+	require.Equal(t, errs.Lost, err.Code)
+	require.True(t, err.Collateral, "nobody's fault: it is sent again")
+	require.NoError(t, remote.Check(2, 0, 0, bytes), "touched")
+
+	again := link.Slice(transport.Write, link.Rail(t), local, 0, remote, 0, bytes)
+	require.Equal(t, 1, link.Submit(again))
+	require.Nil(t, link.Wait(t, again)[0].Err, "by the kernel now")
+	require.NoError(t, remote.Check(1, 0, 0, bytes))
+}
