@@ -40,22 +40,31 @@ func (c *Core) Explain(id plan.LinkID) string {
 
 func (c *Core) explainRail(b *strings.Builder, r *railState) {
 	low, _ := r.window(Low)
-	fmt.Fprintf(b, "\n  rail %d.%d %s: %s; %d of %d bytes and %d of %d slices in flight, LOW at most %d bytes; %.1f MB/s, delay %v",
-		r.id.Index, r.id.Generation, r.name(), c.railState(r), r.bytes, r.bytesMax, r.slices, r.slicesMax, low,
+	fmt.Fprintf(b, "\n  rail %d.%d %s: %s, health %d; %d of %d bytes and %d of %d slices in flight, LOW at most %d bytes; %.1f MB/s, delay %v",
+		r.id.Index, r.id.Generation, r.name(), c.railState(r), r.health.Value(), r.bytes, r.bytesMax, r.slices, r.slicesMax, low,
 		r.meter.Rate()/1e6, r.meter.Delay())
 	if n := r.monitor.Failures(); n > 0 {
 		fmt.Fprintf(b, ", %d recent failures", n)
 	}
 }
 
+// railState is the state with how long it lasts.
 func (c *Core) railState(r *railState) string {
+	state := c.stateOf(r)
+	if state == "paused" {
+		return fmt.Sprintf("paused for %v", r.monitor.Until().Sub(c.last))
+	}
+	return state
+}
+
+func (c *Core) stateOf(r *railState) string {
 	switch {
 	case !r.up:
 		return "down"
 	case r.fenced:
 		return "condemned"
 	case r.monitor.Paused(c.last):
-		return fmt.Sprintf("paused for %v", r.monitor.Until().Sub(c.last))
+		return "paused"
 	case r.suspected:
 		return "suspected"
 	case r.full:

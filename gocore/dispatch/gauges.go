@@ -54,6 +54,35 @@ func (c *Core) totalsOf(r *railState) *railTotals {
 	return &c.totals[r.link.spec.Transport]
 }
 
+// RailView is one rail as metrics and people see it.
+type RailView struct {
+	Transport     uint8
+	Peer          string
+	Local, Remote string  // its ends
+	State         string  // "up", "full", "suspected", "paused", "condemned" or "down"
+	Health        int     // 0 to 1000
+	Rate          float64 // bytes/s, as estimated
+	Carried       uint64  // bytes that it has delivered, over all generations
+	Errors        uint64  // failures that counted against it
+	InFlight      uint64  // bytes handed out and not completed
+}
+
+// Rails lists every rail that there has been on a link that is there.
+func (c *Core) Rails() (list []RailView) {
+	for _, l := range c.links {
+		if l == nil {
+			continue
+		}
+		for _, r := range l.rails {
+			if r != nil {
+				list = append(list, RailView{Transport: l.spec.Transport, Peer: l.peer.name, Local: r.info.Local, Remote: r.info.Remote,
+					State: c.stateOf(r), Health: r.health.Value(), Rate: r.meter.Rate(), Carried: r.carried, Errors: r.errors, InFlight: r.bytes})
+			}
+		}
+	}
+	return list
+}
+
 // LinkView is a link as engine.explain shows it.
 type LinkView struct {
 	State string   // in words, with what holds it up

@@ -27,6 +27,8 @@ type rig struct {
 	asked  []*transport.Slice // of the last step: withdrawals
 	asleep bool               // who should hand the withdrawals to the transport
 	fenced []transport.Rail   // of the last step
+	doubts []transport.Rail   // of the last step
+	probes []transport.Rail   // of the last step
 	events []event.Event      // of all steps
 	ended  []BatchID          // of all steps
 }
@@ -82,7 +84,13 @@ func (r *rig) submitAll(specs ...TaskSpec) BatchID {
 // step runs the core and returns the slices that it handed out.
 func (r *rig) step() []*transport.Slice {
 	e := r.core.Step(r.now)
-	r.asked, r.fenced = nil, nil
+	r.asked, r.fenced, r.doubts, r.probes = nil, nil, nil, nil
+	for _, q := range e.Doubt {
+		r.doubts = append(r.doubts, q.Rail)
+	}
+	for _, q := range e.Probe {
+		r.probes = append(r.probes, q.Rail)
+	}
 	var fresh []*transport.Slice
 	for _, p := range e.Submit {
 		fresh = append(fresh, p.Slices...)

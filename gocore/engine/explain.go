@@ -118,6 +118,10 @@ func (e *Engine) snapshot() *metrics.Snapshot {
 
 	e.mu.Lock()
 	defer e.let()
+	for _, r := range e.core.Rails() {
+		s.Rails = append(s.Rails, metrics.Rail{Transport: e.ports[r.Transport].name, Peer: r.Peer, Local: r.Local, Remote: r.Remote,
+			State: r.State, Health: r.Health, Rate: r.Rate, Bytes: r.Carried, Errors: r.Errors, InFlight: r.InFlight})
+	}
 	s.Batches, s.PendingRequests = e.core.Batches(), e.core.Pending()
 	for i, p := range e.ports {
 		t := &s.Transports[i]

@@ -47,9 +47,10 @@ var (
 	byClass     = []string{"transport", "class"}
 	byOperation = []string{"transport", "operation", "class"}
 	byTransport = []string{"transport"}
+	byRail      = []string{"transport", "peer", "local", "remote"}
 )
 
-// families lists all metrics. The series of a family are there from the start, with zeros: a metric that appears only
+// families lists all metrics; those by rail have a series for each rail that there is. The series of a family are there from the start, with zeros: a metric that appears only
 // with its first event cannot be alerted on.
 var families = []family{
 	perClass("tent_read_bytes_total", "Bytes of READ requests that were delivered.", func(c *dispatch.Counters) uint64 { return c.Bytes[transport.Read] }),
@@ -80,6 +81,16 @@ var families = []family{
 		samples: eachClass(func(c *dispatch.Counters) sample { return sample{histogram: &c.QueueWait} })},
 
 	{name: "tent_rails", help: "Rails by state.", kind: gauge, labels: []string{"transport", "state"}, samples: rails},
+	perRail("tent_rail_health", "Health of a rail, 1000 at best.", gauge, func(r *Rail) float64 { return float64(r.Health) }),
+	perRail("tent_rail_rate_bytes", "Bytes a second that a rail is believed to carry.", gauge, func(r *Rail) float64 { return r.Rate }),
+	perRail("tent_rail_in_flight_bytes", "Bytes handed to a rail and not completed.", gauge, func(r *Rail) float64 { return float64(r.InFlight) }),
+	perRail("tent_rail_bytes_total", "Bytes that a rail has delivered.", counter, func(r *Rail) float64 { return float64(r.Bytes) }),
+	perRail("tent_rail_failures_total", "Errors that counted against a rail.", counter, func(r *Rail) float64 { return float64(r.Errors) }),
+	{name: "tent_rail_state", help: "Always 1; the label tells the state of a rail.", kind: gauge, labels: append(byRail[:len(byRail):len(byRail)], "state"), samples: func(s *Snapshot, out emit) {
+		for i := range s.Rails {
+			out(sample{labels: append(s.Rails[i].labels(), s.Rails[i].State), value: 1})
+		}
+	}},
 	{name: "tent_queue_depth", help: "Requests that wait for a rail.", kind: gauge, labels: byClass, samples: depths},
 	perTransport("tent_in_flight_bytes", "Bytes handed to a transport and not completed.", gauge, func(t *Transport) float64 { return float64(t.InFlight) }),
 	perTransport("tent_faults", "Injected faults in force.", gauge, func(t *Transport) float64 { return float64(t.Faults) }),
@@ -141,6 +152,16 @@ func perTransport(name, help string, k kind, read func(*Transport) float64) fami
 		}
 	}}
 }
+
+func perRail(name, help string, k kind, read func(*Rail) float64) family {
+	return family{name: name, help: help, kind: k, labels: byRail, samples: func(s *Snapshot, out emit) {
+		for i := range s.Rails {
+			out(sample{labels: s.Rails[i].labels(), value: read(&s.Rails[i])})
+		}
+	}}
+}
+
+func (r *Rail) labels() []string { return []string{r.Transport, r.Peer, r.Local, r.Remote} }
 
 func single(name, help string, k kind, read func(*Snapshot) float64) family {
 	return family{name: name, help: help, kind: k, samples: func(s *Snapshot, out emit) { out(sample{value: read(s)}) }}

@@ -23,6 +23,7 @@ type Snapshot struct {
 	GoVersion  string
 	Transports []Transport
 	Failovers  []Failover
+	Rails      []Rail
 
 	Batches         int // alive
 	PendingRequests int // that have not ended
@@ -46,6 +47,15 @@ type Transport struct {
 	InFlight   uint64 // bytes handed to the transport and not completed, now
 	Faults     int    // injected, in force now
 	Struck     uint64 // times an injected fault has happened
+}
+
+// Rail is one rail now, and what it has done over all its generations.
+type Rail struct {
+	Transport, Peer, Local, Remote string
+	State                          string // "up", "full", "suspected", "paused", "condemned" or "down"
+	Health                         int    // 0 to 1000
+	Rate                           float64
+	Bytes, Errors, InFlight        uint64
 }
 
 // Failover counts the switches of tasks between two transports.

@@ -1,0 +1,339 @@
+package dispatch
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/rail"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// ends adds a link over probing transports with rails between the named ends.
+func (r *rig) ends(peer uint32, transports uint8, pairs ...[2]string) plan.LinkID {
+	id := r.core.AddLink(LinkSpec{Peer: peer, PeerName: "peer", Transport: transports, Info: &transport.Info{}, Probes: true})
+	for i, p := range pairs {
+		r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, i, 1), Local: p[0], Remote: p[1], BytesMax: 1 << 20, Bandwidth: 1e9}, r.now)
+	}
+	return id
+}
+
+// warm has every rail of a link deliver something.
+func (r *rig) warm(p *plan.Plan) {
+	r.submit(p, High, 1<<20, clock.Never)
+	r.now = r.now.Add(ms)
+	r.drain()
+}
+
+// questions of the last step.
+func (r *rig) questions() (doubts, probes []transport.Rail) { return r.doubts, r.probes }
+
+func TestSignsOfLifeAreLookedForBeforeARailIsSuspected(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer func(r *rig, q Question)
+		want   []event.Kind
+	}{
+		"nothing was heard":             {func(r *rig, q Question) { r.core.Heard(q, 0, false, r.now) }, []event.Kind{event.RailSuspected}},
+		"nobody answers":                {func(*rig, Question) {}, []event.Kind{event.RailSuspected}},
+		"something came meanwhile":      {func(r *rig, q Question) { r.core.Heard(q, r.now.Add(-ms), false, r.now) }, nil},
+		"the peer does not take it":     {func(r *rig, q Question) { r.core.Heard(q, 0, true, r.now) }, nil},
+		"what came, came before":        {func(r *rig, q Question) { r.core.Heard(q, r.now.Add(-time.Second), false, r.now) }, []event.Kind{event.RailSuspected}},
+		"an answer for another rail":    {func(r *rig, q Question) { q.Rail.Generation++; r.core.Heard(q, r.now, true, r.now) }, []event.Kind{event.RailSuspected}},
+		"an answer for a link that was": {func(r *rig, q Question) { q.Link = 77; r.core.Heard(q, r.now, true, r.now) }, []event.Kind{event.RailSuspected}},
+	} {
+		r := newRig(t, Options{})
+		id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
+		p := to(r.core, id)
+		r.warm(p)
+		r.submit(p, High, 128*kib, clock.Never)
+		require.Len(t, r.out, 2)
+		silent, asked := r.out[0].Rail, false
+		for range 16 {
+			r.now = r.now.Add(ms / 2)
+			r.core.Progress(id, r.out[1].Rail, r.now)
+			r.step()
+			if doubts, _ := r.questions(); len(doubts) > 0 && !asked {
+				asked = true
+				require.Equal(t, silent, doubts[0], name)
+				require.Empty(t, r.kinds(), "%s: asked first", name)
+				c.answer(r, Question{0, id, silent})
+				r.step()
+			}
+		}
+		require.True(t, asked, name)
+		kinds := r.kinds()
+		require.Equal(t, c.want, kinds[:min(len(kinds), 1)], name)
+	}
+}
+
+func TestAnIdleRailIsAskedWhetherThePeerIsThere(t *testing.T) {
+	for _, there := range []bool{true, false} {
+		r := newRig(t, Options{})
+		id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
+		p := to(r.core, id)
+		r.warm(p)
+		r.submit(p, High, kib, clock.Never)
+		require.Len(t, r.out, 1)
+		silent := r.out[0].Rail
+		for range 40 {
+			r.wait(ms)
+			if _, probes := r.questions(); len(probes) > 0 && probes[0] != silent {
+				var err *errs.Error
+				if !there {
+					err = broken(errs.ScopeRail)
+				}
+				r.core.Probed(id, probes[0], 1000, err, r.now)
+			}
+		}
+		suspected := false
+		for _, k := range r.kinds() {
+			suspected = suspected || k == event.RailSuspected
+		}
+		require.Equal(t, there, suspected)
+	}
+}
+
+func TestACallBackThatIsAnsweredElsewhereIsNoSignOfLife(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
+	p := to(r.core, id)
+	r.warm(p)
+	r.submit(p, High, 128*kib, clock.Never)
+	silent := r.out[0].Rail
+	asked := false
+	for range 12 {
+		r.now = r.now.Add(ms)
+		r.core.Progress(id, r.out[1].Rail, r.now)
+		r.step()
+		asked = asked || slices.Contains(r.probes, silent)
+	}
+	require.Equal(t, event.RailSuspected, r.kinds()[0])
+	require.True(t, asked)
+	r.finish(0, nil) // it had landed, says the peer over another lane
+	require.NotContains(t, r.kinds(), event.RailRecovered)
+	r.core.Probed(id, silent, 1000, nil, r.now)
+	r.step()
+	require.Contains(t, r.kinds(), event.RailRecovered)
+}
+
+func TestOnlyAShareOfRailsIsSuspectedAndCondemningIsLate(t *testing.T) {
+	r := newRig(t, Options{Rail: rail.Settings{SoftOut: 0.3}})
+	id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"}, [2]string{"c", "C"}, [2]string{"d", "D"})
+	p := to(r.core, id)
+	r.warm(p)
+	r.submit(p, High, 4*64*kib, clock.Never)
+	require.Len(t, r.out, 4)
+	alive := r.out[3].Rail
+	suspected := func() (n int) {
+		for _, k := range r.kinds() {
+			if k == event.RailSuspected {
+				n++
+			}
+		}
+		return n
+	}
+	for range 500 {
+		r.now = r.now.Add(ms)
+		r.core.Progress(id, alive, r.now)
+		r.step()
+	}
+	require.Equal(t, 1, suspected(), "one of four")
+	for range 1600 {
+		r.now = r.now.Add(ms)
+		r.core.Progress(id, alive, r.now)
+		r.step()
+	}
+	require.Equal(t, 3, suspected(), "those that are silent for as long as a rail may be are given up all the same")
+}
+
+func TestAPausedRailIsProbedWhileItsPeerIsWantedAndComesBackByARamp(t *testing.T) {
+	r := newRig(t, Options{Rail: rail.Settings{Threshold: 1}})
+	id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
+	p := to(r.core, id)
+	r.warm(p)
+	for need := 1; need <= 4; need *= 2 {
+		r.submit(p, High, 1<<20, clock.Never)
+		for i, s := range r.out {
+			if s.Rail.Index == 0 {
+				r.finish(i, broken(errs.ScopeRail))
+				break
+			}
+		}
+		require.Equal(t, event.RailPaused, r.kinds()[len(r.kinds())-1])
+		for i, good := 0, 0; good < need; i++ {
+			require.Less(t, i, 1000)
+			require.NotContains(t, r.kinds()[len(r.kinds())-1:], event.RailRecovered)
+			r.wait(ms)
+			if _, probes := r.questions(); slices.Contains(probes, railOf(id, 0, 1)) {
+				good++
+				r.core.Probed(id, railOf(id, 0, 1), 1000, nil, r.now)
+				r.step()
+			}
+		}
+		require.Equal(t, event.RailRecovered, r.kinds()[len(r.kinds())-1], "after %d good probes", need)
+		require.Equal(t, noteProbes, r.events[len(r.events)-1].Note)
+		require.EqualValues(t, 128*kib, r.core.rail(id, railOf(id, 0, 1)).bytesMax)
+		r.drain()
+		r.warm(p)
+		r.warm(p)
+		require.EqualValues(t, 1<<20, r.core.rail(id, railOf(id, 0, 1)).bytesMax, "trusted again")
+	}
+	r.submit(p, High, 1<<20, clock.Never)
+	for i, s := range r.out {
+		if s.Rail.Index == 0 {
+			r.finish(i, broken(errs.ScopeRail))
+			break
+		}
+	}
+	r.drain()
+	r.wait(2 * time.Second)
+	r.wait(time.Second)
+	for range 100 {
+		r.wait(10 * ms)
+		_, probes := r.questions()
+		require.Empty(t, probes, "nobody wants the peer")
+	}
+	r.submit(p, High, kib, clock.Never)
+	r.wait(ms)
+	_, probes := r.questions()
+	require.Len(t, probes, 1, "now somebody does")
+}
+
+func TestHealthThenNodeThenFinishThenTheLeastLatelyUsed(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.core.AddLink(LinkSpec{Peer: 1, Info: &transport.Info{}})
+	for i, node := range []int{0, 1, 1} {
+		r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, i, 1), Local: string(rune('a' + i)), Remote: string(rune('A' + i)),
+			Node: node, BytesMax: 1 << 20, Bandwidth: 1e9}, r.now)
+	}
+	p := to(r.core, id)
+	p.Node = 2 // node 1
+	var order []uint16
+	send := func(n int) []uint16 {
+		order = nil
+		for range n {
+			r.submit(p, High, kib, clock.Never)
+		}
+		for _, s := range r.out {
+			order = append(order, s.Rail.Index)
+		}
+		r.drain()
+		return order
+	}
+	require.Equal(t, []uint16{1, 2, 1, 2}, send(4), "the near ones in turn")
+	near := r.core.rail(id, railOf(id, 1, 1))
+	near.health.Lower(100)
+	r.core.rerank(near.link, r.now)
+	require.Equal(t, []uint16{2, 2}, send(2), "the healthy one of them, although the other would be quicker")
+	r.core.rail(id, railOf(id, 2, 1)).health.Lower(100)
+	r.core.rerank(near.link, r.now)
+	require.Equal(t, []uint16{0}, send(1), "health comes before nearness")
+}
+
+func TestEndsAreBlamedFromWhatOtherRailsShow(t *testing.T) {
+	r := newRig(t, Options{})
+	one := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
+	two := r.ends(2, 0, [2]string{"a", "C"}, [2]string{"b", "D"})
+	r.warm(to(r.core, one))
+	r.warm(to(r.core, two))
+	health := func(id plan.LinkID, i int) int { return r.core.rail(id, railOf(id, i, 1)).health.Value() }
+	fail := func(id plan.LinkID, i int, side errs.Side) {
+		x := r.core.rail(id, railOf(id, i, 1))
+		r.core.fault(x, errs.New(errs.Lost, "test", "broken").WithScope(errs.ScopeRail, side), r.now)
+	}
+	fail(one, 0, errs.SideUnknown)
+	require.Equal(t, []int{900, 1000, 1000, 1000}, []int{health(one, 0), health(one, 1), health(two, 0), health(two, 1)}, "the path")
+	fail(one, 0, errs.SideLocal)
+	require.Equal(t, []int{800, 1000, 900, 1000}, []int{health(one, 0), health(one, 1), health(two, 0), health(two, 1)}, "our end, said")
+	fail(one, 0, errs.SideRemote)
+	require.Equal(t, []int{700, 1000, 900, 1000}, []int{health(one, 0), health(one, 1), health(two, 0), health(two, 1)}, "their end has no other rail")
+	fail(two, 0, errs.SideUnknown) // rail 0 of the first peer is paused by now, others work: it must be end "a"
+	require.Equal(t, []int{600, 1000, 800, 1000}, []int{health(one, 0), health(one, 1), health(two, 0), health(two, 1)}, "our end, concluded")
+}
+
+func TestAlternatesStandInForAnEndThatIsLeftOverOnceTheyAreProven(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
+	r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, 2, 1), Local: "a", Remote: "B", Alternates: true, BytesMax: 1 << 20, Bandwidth: 1e9}, r.now)
+	r.step()
+	_, probes := r.questions()
+	require.Equal(t, []transport.Rail{railOf(id, 2, 1)}, probes, "asked before it is needed")
+	p := to(r.core, id)
+	used := func() bool {
+		r.submit(p, High, 4<<20, clock.Never)
+		defer r.drain()
+		for _, s := range r.out {
+			if s.Rail.Index == 2 {
+				return true
+			}
+		}
+		return false
+	}
+	require.False(t, used(), "both ends are in use")
+	r.core.RailDown(id, railOf(id, 0, 1), broken(errs.ScopeRail), r.now)
+	require.False(t, used(), "end a is left over, but nobody knows whether this way works")
+	r.core.Probed(id, railOf(id, 2, 1), 1000, nil, r.now)
+	require.True(t, used())
+	r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, 0, 2), Local: "a", Remote: "A", BytesMax: 1 << 20, Bandwidth: 1e9}, r.now)
+	require.False(t, used(), "its end is in use again")
+}
+
+func TestARoundGivesEveryRailItsChanceBeforeThePause(t *testing.T) {
+	r := newRig(t, Options{Retries: 3, RetryAfter: ms, SuspectAfter: time.Second, Rail: rail.Settings{Threshold: 100}})
+	b := r.submit(to(r.core, r.link(1, 0, 3, 1<<20)), High, kib, clock.Never)
+	for round := range 4 {
+		seen := map[uint16]bool{}
+		for range 3 {
+			require.Len(t, r.out, 1)
+			seen[r.out[0].Rail.Index] = true
+			r.finish(0, broken(errs.ScopeRail))
+		}
+		require.Len(t, seen, 3, "round %d", round)
+		require.Empty(t, r.out)
+		if round < 3 {
+			require.Equal(t, ms<<round, r.core.Deadline().Sub(r.now))
+			r.wait(ms << round)
+		}
+	}
+	s := r.status(b)
+	require.Equal(t, Failed, s.State)
+	require.EqualValues(t, 12, s.Attempts)
+}
+
+func TestATimeOutOfAnAttemptTakesPartInFailover(t *testing.T) {
+	r := newRig(t, Options{})
+	b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20)), High, kib, clock.Never)
+	late := errs.New(errs.Timeout, "test", "no completion").WithScope(errs.ScopeLink, errs.SideUnknown)
+	require.Len(t, r.finish(0, late), 1)
+	r.drain()
+	require.Equal(t, Status{State: Completed, Transport: 1, Attempts: 2, Failovers: 1, Bytes: kib}, r.status(b))
+}
+
+func TestASilentPeerIsTriedOverTheNextTransportAfterTheLimitOfAnAttempt(t *testing.T) {
+	r := newRig(t, Options{AttemptLimit: 2 * time.Second, Stall: 10 * time.Second})
+	rdma, tcp := r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20)
+	b := r.submit(to(r.core, rdma, tcp), High, 128*kib, clock.Never)
+	r.finish(0, nil)
+	for range 190 {
+		require.Empty(t, r.wait(10*ms))
+	}
+	var fresh []*transport.Slice
+	for i := 0; len(fresh) == 0; i++ {
+		require.Less(t, i, 100)
+		fresh = r.wait(10 * ms)
+	}
+	require.EqualValues(t, tcp, fresh[0].Rail.Link)
+	require.EqualValues(t, 64*kib, sum(fresh), "what was acknowledged is not sent again")
+	require.Len(t, r.asked, 1)
+	r.finish(1, nil)
+	require.Equal(t, Pending, r.status(b).State, "the first copy may still land")
+	r.finish(0, withdrawn)
+	require.Equal(t, Completed, r.status(b).State)
+	require.EqualValues(t, 1, r.status(b).Failovers)
+}
