@@ -31,6 +31,7 @@ const inlineMost = 256
 // call then goes through the core. Else it returns the batch and the index of the first task, or why not even that was
 // possible.
 func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *call) (_ dispatch.BatchID, first int, done bool, _ *errs.Error) {
+	made := id == 0
 	now := clock.Now()
 	e.mu.Lock()
 	b, held, ok := e.reserve(id, c, now)
@@ -48,7 +49,12 @@ func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *call) (_ d
 	id = b.id
 	if carried {
 		first = e.core.Record(&held, c.specs, now)
-		e.mirror(id, now)
+		if made && b.note == nil { // nothing else can be in the batch, and nothing comes behind its last byte
+			e.page.publish(id, dispatch.Completed, c.total, 0, int64(max(1, now-b.started)))
+			e.finish(b, false)
+		} else {
+			e.mirror(id, now)
+		}
 		e.let()
 		return id, first, true, nil
 	}
