@@ -31,6 +31,9 @@ LINKNAME = "-checklinkname=0"
 GO_FLAGS = ("-buildvcs=false", "-trimpath", "-tags=netgo,osusergo", f"-ldflags={LINKNAME}")
 # Functions that never block and never wait for Python: giving the GIL back and taking it again is half of their cost.
 KEEP_GIL = ("Drain",)
+# How arguments are read that need no format string: by position, with the conversions that PyArg_Parse uses.
+CONVERSIONS = {"L": "PyLong_AsLongLong", "K": "PyLong_AsUnsignedLongLongMask", "O": ""}
+RESULTS = {"L": "PyLong_FromLongLong", "K": "PyLong_FromUnsignedLongLong"}
 # The newest glibc moved these into libc under new versions. The old ones are still there, and every glibc since 2.17
 # has them, so asking for the old ones makes one file run on manylinux_2_28 as well (x86-64 numbers; elsewhere: none).
 OLD_SYMBOLS = {
@@ -109,24 +112,67 @@ def substitute(pattern: str, replacement: str, text: str, count: int | None = 1)
 
 
 def patch_go(text: str) -> str:
-    """gopy's Go for the limited API: no libpython, no type internals, no complex numbers; KEEP_GIL keeps the GIL."""
+    """gopy's Go for the limited API: no libpython, no type internals, no complex numbers. The GIL is the C side's business,
+    where giving it back and taking it again costs no crossing of the border; Go takes it only to set an error."""
     text = substitute(r"^#cgo LDFLAGS:[^\n]*$", "", text, count=None)
     text = substitute(r"static inline int gopy_method_check.*?\n}\n", "", text)
     for name in ("complex64GoToPy", "complex64PyToGo", "complex128GoToPy", "complex128PyToGo"):
         text = substitute(rf"^func {name}\(.*?\n}}\n", "", text)
-    for name in KEEP_GIL:
-        body = re.search(rf"^func {FACADE}_{name}\(.*?\n}}\n", text, flags=re.S | re.M)
-        if body is None:
-            raise BuildError(f"tent: {FACADE}.{name} is to keep the GIL, but gopy did not wrap it.")
-        kept = substitute(r"^\t_saved_thread := C\.PyEval_SaveThread\(\)\n", "", body[0])
-        kept = substitute(r"^\t(defer )?C\.PyEval_RestoreThread\(_saved_thread\)\n", "", kept, count=None)
-        text = text[: body.start()] + kept + text[body.end() :]
-    return text
+    text = substitute(r"^\t_saved_thread := C\.PyEval_SaveThread\(\)\n", "", text, count=None)
+    text = substitute(r"^\t(defer )?C\.PyEval_RestoreThread\(_saved_thread\)\n", "", text, count=None)
+    set_error = "\t\tC.PyErr_SetString(C.PyExc_RuntimeError, estr)\n"
+    locked = f"\t\tgil := C.PyGILState_Ensure()\n{set_error}\t\tC.PyGILState_Release(gil)\n"
+    return substitute(rf"^{re.escape(set_error)}", locked, text, count=None)
 
 
 def patch_c(text: str) -> str:
-    """pybindgen's C for the limited API."""
-    return substitute(r"typedef PyAsyncMethods\* cmpfunc;", "typedef void* cmpfunc;", text)
+    """pybindgen's C for the limited API: no GIL while Go runs (but for KEEP_GIL), and numbers taken by position, because
+    reading them by a format string takes longer than most calls into Go."""
+    text = substitute(r"typedef PyAsyncMethods\* cmpfunc;", "typedef void* cmpfunc;", text)
+    fast, wrapped = [], set()
+
+    def patched(wrapper: re.Match[str]) -> str:
+        name, body = wrapper[1], wrapper[0]
+        wrapped.add(name)
+        if name not in KEEP_GIL:
+            call = re.search(rf"^    (?:retval = )?{FACADE}_{name}\(.*?\);\n", body, flags=re.M)
+            if call is None:
+                raise BuildError(f"tent: the output of pybindgen changed: {name} is not called where it was.")
+            body = body.replace(call[0], f"    Py_BEGIN_ALLOW_THREADS\n{call[0]}    Py_END_ALLOW_THREADS\n")
+        for code, make in RESULTS.items():
+            body = body.replace(f'Py_BuildValue((char *) "{code}", retval)', f"{make}(retval)")
+        numbers = by_position(name, body)
+        if numbers != body:
+            fast.append(name)
+        return numbers
+
+    wrappers = rf"^_wrap__gotent_{FACADE}_(\w+)\(PyObject \* PYBINDGEN_UNUSED\(dummy\).*?\n}}\nPyObject \* [^\n]*;\n"
+    text = re.sub(wrappers, patched, text, flags=re.S | re.M)
+    if missing := set(KEEP_GIL) - wrapped:
+        raise BuildError(f"tent: {', '.join(missing)} is to keep the GIL, but gopy did not wrap it.")
+    for name in fast:
+        entry = rf"\(PyCFunction\) _wrap__gotent_{FACADE}_{name}, METH_KEYWORDS\|METH_VARARGS,"
+        text = substitute(entry, f"(PyCFunction) (void (*)(void)) _wrap__gotent_{FACADE}_{name}, METH_FASTCALL,", text)
+    return text
+
+
+def by_position(name: str, body: str) -> str:
+    """A wrapper whose arguments are all in CONVERSIONS, as METH_FASTCALL; any other one as it was."""
+    parse = re.search(
+        r'^    if \(!PyArg_ParseTupleAndKeywords\(args, kwargs, \(char \*\) "(\w+)", \(char \*\*\) keywords, ([^)]*)\)\) {\n'
+        r"        return NULL;\n    }\n",
+        body,
+        flags=re.M,
+    )
+    if parse is None or not set(parse[1]) <= set(CONVERSIONS):
+        return body
+    codes, targets = parse[1], [target.strip().removeprefix("&") for target in parse[2].split(",")]
+    read = "".join(f"    {t} = {CONVERSIONS[c]}(args[{i}]);\n" for i, (c, t) in enumerate(zip(codes, targets, strict=True)))
+    count = f'PyErr_Format(PyExc_TypeError, "{name} takes {len(codes)} arguments by position, not %zd", given)'
+    check = f"    if (given != {len(codes)}) {{\n        {count};\n        return NULL;\n    }}\n"
+    body = body.replace(parse[0], f"{check}{read}    if (PyErr_Occurred()) {{\n        return NULL;\n    }}\n")
+    body = substitute(r"^    const char \*keywords\[\] = [^\n]*\n", "", body)
+    return substitute(r"PyObject \*args, PyObject \*kwargs", "PyObject *const *args, Py_ssize_t given", body, count=2)
 
 
 class Build:
