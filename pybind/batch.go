@@ -38,6 +38,17 @@ func FreeBatch(id int64, batch uint64) (n int64, err error) {
 	return 0, e.FreeBatch(dispatch.BatchID(batch))
 }
 
+// FreeBatches gives n batches back; those that are stale are left out.
+func FreeBatches(id int64, ids uint64, n int64) (freed int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	e.FreeBatches(block(ids, int(max(n, 0))))
+	return n, nil
+}
+
 // Submit appends n packed requests to a batch, all or none, and returns the index of the first.
 func Submit(id int64, batch, records uint64, n int64, nameAt, nameBytes, messageAt, messageBytes uint64, hasNote bool) (first int64, err error) {
 	defer guard(&err)

@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
 from types import TracebackType
@@ -26,7 +27,7 @@ from .moving import READ, WRITE, Hint, Local, Notify, Remote
 from .notifications import Notifications
 from .region import Memory, Region, RegionSlice
 from .segment import RemoteRegion, RemoteSlice, Segment
-from .transfer import Transfer
+from .transfer import CELL_BYTES, Transfer
 
 if TYPE_CHECKING:
     from .indexes import Integers
@@ -66,6 +67,8 @@ class Engine(Handle):
         self._words = _native.words_at(info["page_address"], info["page_bytes"] // 8)
         self._tail = Tail(library, self._id)
         self._live = {}
+        self._spent = deque()
+        self._spare = min(64, info["page_bytes"] // CELL_BYTES // 8)
         self._memories = {}
         self._streams: weakref.WeakSet[Events] = weakref.WeakSet()
         self._hub = loop.Hub(library, self._id, info["event_fd"])
@@ -215,6 +218,8 @@ class Engine(Handle):
         """Moves bytes from here to a peer. `timeout` ends the transfer after so many seconds; `notify` is (name, message),
         delivered after the last byte; `hint` names a transport; durability="data" is for files: the transfer ends when
         what it has written is on stable storage."""
+        if priority == 0 and timeout is notify is hint is stream is integrity is durability is None:
+            return self._plain(WRITE, local, remote)
         return self._move(WRITE, local, remote, priority, timeout, notify, hint, stream, integrity, durability)
 
     def read(
@@ -230,6 +235,8 @@ class Engine(Handle):
         integrity: str | None = None,
     ) -> Transfer:
         """Moves bytes from a peer to here. With `notify` the owner learns that its memory is free again."""
+        if priority == 0 and timeout is notify is hint is stream is integrity is None:
+            return self._plain(READ, local, remote)
         return self._move(READ, local, remote, priority, timeout, notify, hint, stream, integrity)
 
     def write_ranges(
@@ -350,17 +357,7 @@ class Engine(Handle):
     ) -> Transfer:
         if self._closed:
             self._check_open()
-        if (
-            type(local) is RegionSlice
-            and type(remote) is RemoteSlice
-            and priority == 0
-            and timeout is notify is hint is stream is integrity is durability is None
-        ):
-            return self._quick(op, local, remote)
-        if priority == 0 and hint is stream is integrity is durability is None:
-            head = op
-        else:
-            head = moving.word(op, priority, hint, stream, integrity, durability)
+        head = moving.word(op, priority, hint, stream, integrity, durability)
         deadline = 0 if timeout is None else moving.deadline(timeout)
         if notify is None:
             batch, size, keep = moving.move(self, 0, op, local, remote, head, deadline)
@@ -373,27 +370,29 @@ class Engine(Handle):
             )
         return Transfer(self, batch, size, keep)
 
-    def _quick(self, op: int, local: RegionSlice, remote: RemoteSlice) -> Transfer:
-        """The common move, a slice to a slice without further terms: the checks of moving.move, in one place."""
-        region, segment, size = local.region, remote.segment, local.size
+    def _plain(self, op: int, local: Any, remote: Any) -> Transfer:
+        """The common move, without further terms. From a slice to a slice the checks of moving.move are in one place."""
         if (
-            region._engine is not self
-            or segment._engine is not self
-            or region._closed
-            or segment._closed
-            or size != remote.size
-            or op == READ
-            and region._memory.read_only
+            type(local) is RegionSlice
+            and type(remote) is RemoteSlice
+            and not self._closed
+            and (region := local.region)._engine is self
+            and not region._closed
+            and (segment := remote.segment)._engine is self
+            and not segment._closed
+            and (size := local.size) == remote.size
+            and (op == WRITE or not region._memory.read_only)
         ):
-            batch, size, keep = moving.move(self, 0, op, local, remote, op, 0)  # says what is wrong
-            return Transfer(self, batch, size, keep)
-        try:
-            batch = self._library.pybind_Move(
-                self._id, op, local.address, size, segment._handle, remote.region_id, remote.offset, 0, 0
-            )
-        except RuntimeError as error:
-            raise translate(error) from None
-        return Transfer(self, batch, size, (local, remote))
+            try:
+                batch = self._library.pybind_Move(
+                    self._id, op, local.address, size, segment._handle, remote.region_id, remote.offset, 0, 0
+                )
+            except RuntimeError as error:
+                raise translate(error) from None
+            return Transfer(self, batch, size, (local, remote))
+        self._check_open()
+        batch, size, keep = moving.move(self, 0, op, local, remote, op, 0)
+        return Transfer(self, batch, size, keep)
 
     def _many(self, form: Any, head: int, timeout: float | None, notify: Any, operands: tuple[Any, ...]) -> Transfer:
         self._check_open()

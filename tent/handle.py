@@ -6,6 +6,8 @@ import json
 import sys
 import threading
 import weakref
+from array import array
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from . import _native, loop
@@ -30,6 +32,8 @@ class Handle:
     _hub: loop.Hub
     _live: dict[int, weakref.ref[Transfer]]
     _memories: dict[int, Memory]  # by region, until it is closed
+    _spent: deque[int]  # batches that nobody needs any more
+    _spare: int  # how many of them may wait to be given back
 
     def _call(self, function: str, *arguments: Any) -> Any:
         return _native.call(getattr(self._library, function), self._id, *arguments)
@@ -63,15 +67,29 @@ class Handle:
         self._words.release()
         loop.forget()
 
-    def _dropped(self, batch: int, at: int, keep: object, asked: bool) -> None:
-        """A Transfer was garbage collected, perhaps in the middle of anything: if it goes on, so does its memory."""
+    def _dropped(self, batch: int, at: int, small: bool, keep: object, asked: bool) -> None:
+        """A Transfer was garbage collected, perhaps in the middle of anything: if it goes on, so does its memory. The
+        batches of small ones that have COMPLETED are given back many at a time: that takes a call."""
         self._live.pop(batch, None)
-        if sys.is_finalizing():
-            return
         try:
             if self._states[at] == COMPLETED:
-                self._library.pybind_FreeBatch(self._id, batch)
-            else:
+                self._spent.append(batch)
+                if not small or len(self._spent) >= self._spare:
+                    self._free_spent()
+            elif not sys.is_finalizing():
                 self._hub.watch(batch, Orphan(self, keep, asked))
         except (ValueError, RuntimeError, TentError):
             pass  # the engine has closed meanwhile, or this is a forked child
+
+    def _free_spent(self) -> None:
+        """Gives back the batches that nobody needs any more."""
+        if sys.is_finalizing():
+            return
+        ids = array("Q")
+        try:
+            while True:
+                ids.append(self._spent.popleft())
+        except IndexError:  # empty, or another thread takes the rest
+            pass
+        address, n = ids.buffer_info()
+        self._library.pybind_FreeBatches(self._id, address, n)

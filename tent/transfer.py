@@ -94,7 +94,7 @@ class Transfer:
         if state <= PENDING:
             state = self._await_end(timeout)
         if state == COMPLETED:
-            return self.bytes
+            return self._total if self._total >= 0 else self.bytes
         self._asked = True
         raise self._error(state)
 
@@ -196,9 +196,8 @@ class Transfer:
         raise TypeError("a Transfer cannot be pickled; send engine.export() and open it in the other process")
 
     def __del__(self) -> None:
-        engine = getattr(self, "_engine", None)
-        if engine is not None and self._outcome is None:
-            engine._dropped(self._batch, self._at, self._keep, self._asked)
+        if self._outcome is None:
+            self._engine._dropped(self._batch, self._at, self._total >= 0, self._keep, self._asked)
 
     def _state(self) -> int:
         try:

@@ -289,6 +289,23 @@ func (e *Engine) notified(id dispatch.BatchID, cause *errs.Error, now clock.Time
 func (e *Engine) FreeBatch(id dispatch.BatchID) error {
 	e.mu.Lock()
 	defer e.let()
+	if err := e.free(id); err != nil {
+		return err
+	}
+	return nil
+}
+
+// FreeBatches is FreeBatch for many, under one lock; those that are stale are left out.
+func (e *Engine) FreeBatches(ids []uint64) {
+	e.mu.Lock()
+	defer e.let()
+	for _, id := range ids {
+		_ = e.free(dispatch.BatchID(id)) // the only error is that it is stale
+	}
+}
+
+// free gives a batch back. The caller holds e.mu.
+func (e *Engine) free(id dispatch.BatchID) *errs.Error {
 	b, err := e.lookup(id)
 	if err != nil {
 		return err
