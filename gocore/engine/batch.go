@@ -112,7 +112,7 @@ func (e *Engine) quieten(c *call) bool {
 	if c.total < launchBytes {
 		return false
 	}
-	for _, p := range e.pollers {
+	for _, p := range e.sockets {
 		p.Poll(0)
 	}
 	return true
@@ -123,7 +123,7 @@ func (e *Engine) launch(quiet bool) {
 	e.step()
 	e.let()
 	if quiet {
-		e.armAll()
+		arm(e.sockets)
 	}
 }
 

@@ -90,8 +90,9 @@ type Engine struct {
 
 	ports   []*port // one a plug, also for those that are not open
 	infos   []transport.Info
-	pollers []transport.Poller
-	parkers []transport.Parker
+	sockets []transport.Poller // what waiters poll, and may sleep on
+	copiers []transport.Poller // what has copies for waiters to carry out
+	parkers []transport.Parker // of sockets
 
 	inliners    []transport.Inliner // by transport, nil where it is none
 	inlineBytes uint64              // most bytes that a call carries out itself
@@ -269,11 +270,10 @@ func (e *Engine) plugIn(ctx context.Context, plugs []Plug, undo *steps) error {
 			p.filer, _ = transport.Find[transport.Filer](opened)
 		}
 		e.inliners[i], _ = transport.Find[transport.Inliner](opened)
-		if poller, ok := transport.Find[transport.Poller](opened); ok {
-			e.pollers = append(e.pollers, poller)
-		}
 		if parker, ok := transport.Find[transport.Parker](opened); ok {
-			e.parkers = append(e.parkers, parker)
+			e.sockets, e.parkers = append(e.sockets, parker), append(e.parkers, parker)
+		} else if poller, ok := transport.Find[transport.Poller](opened); ok {
+			e.copiers = append(e.copiers, poller)
 		}
 	}
 	return nil

@@ -38,10 +38,10 @@ func (e *Engine) ask(list []question) {
 		default:
 			if !looked { // a sign of life may lie in a socket whose reader was not let run
 				looked = true
-				for _, p := range e.pollers {
+				for _, p := range e.sockets {
 					p.Poll(pollWork)
 				}
-				e.armAll()
+				arm(e.sockets)
 			}
 			e.inbox.notice(notice{kind: noticeHeard, link: q.Link, rail: q.Rail, transport: q.Transport})
 		}

@@ -6,17 +6,24 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // A waiter first looks for its completions itself: waking a sleeping thread costs 10 to 80 µs, a small transfer less than
 // that. It spins only while that pays: for little outstanding, on more than one core, and only about as long as such waits
 // have lasted lately. Where they last longer, because the cores are busy or the network is far, it parks at once, and one
 // wait in spinTry tries again.
+//
+// Where a transport has queued copies (Poller without Park), a waiter carries them out one by one, whosever they are: they
+// are in the order of their classes, and its own are among them. It leaves as soon as its batch has ended or its time is
+// over, and while others still copy what it waits for it stays for spinLast after the last piece.
 const (
 	spinMost  = 100 * time.Microsecond
+	spinLast  = 50 * time.Microsecond
 	spinBytes = 256 << 10 // more than this takes long enough to park
 	spinTry   = 32
-	pollWork  = 64 // pieces of work in one look
+	pollWork  = 64 // sockets or queues in one look
+	pollCopy  = 1  // queued copies in one look, each of some 10 to 50 µs
 )
 
 // Wait returns the state of a batch once it has ended, or after timeout. It never fails by time: the state says whether
@@ -31,24 +38,35 @@ func (e *Engine) Wait(id dispatch.BatchID, timeout time.Duration) dispatch.State
 		return e.page.state(id)
 	}
 	start := clock.Now()
-	state = e.spin(id, start.Add(min(timeout, e.spinLimit(id))))
-	if !state.Terminal() {
-		state = e.park(id, start.Add(timeout))
+	end := start.Add(timeout)
+	state = e.spin(id, start.Add(min(timeout, e.spinLimit(id))), end)
+	arm(e.copiers) // before it parks: from now on workers copy what is queued
+	if state.Terminal() {
+		arm(e.sockets)
+	} else {
+		state = e.park(id, end)
 	}
-	e.armAll()
 	e.learn(id, start, state)
 	return state
 }
 
 // Progress looks once for completions and runs the core, for callers that poll. It returns how much it found.
 func (e *Engine) Progress() int {
-	n := 0
-	for _, p := range e.pollers {
-		n += p.Poll(pollWork)
-	}
+	found, copied := e.look()
 	e.turn()
 	e.armAll()
-	return n
+	return found + copied
+}
+
+// look finds what has come in and carries out a queued copy. Arm is owed to all pollers afterwards.
+func (e *Engine) look() (found, copied int) {
+	for _, p := range e.sockets {
+		found += p.Poll(pollWork)
+	}
+	for _, p := range e.copiers {
+		copied += p.Poll(pollCopy)
+	}
+	return found, copied
 }
 
 // spinLimit is how long a wait for the batch may spin.
@@ -63,23 +81,22 @@ func (e *Engine) spinLimit(id dispatch.BatchID) time.Duration {
 	return spinMost
 }
 
-// spin polls the transports until the batch has ended or until passes, which moves on while work is found.
-func (e *Engine) spin(id dispatch.BatchID, until clock.Time) dispatch.State {
-	if len(e.pollers) == 0 {
-		return e.page.state(id)
-	}
+// spin polls the transports until the batch has ended, or until passes in which nothing was found, or end has come.
+func (e *Engine) spin(id dispatch.BatchID, until, end clock.Time) dispatch.State {
 	state := e.page.state(id)
-	for looks := 0; !state.Terminal(); looks++ {
-		n := 0
-		for _, p := range e.pollers {
-			n += p.Poll(pollWork)
-		}
-		if n > 0 {
+	for !state.Terminal() && len(e.sockets)+len(e.copiers) > 0 {
+		found, copied := e.look()
+		now := clock.Now()
+		if found+copied > 0 {
 			e.turn()
-		} else if clock.Now() >= until {
-			break // no Gosched in here: a caller from Python is locked to its thread, which makes yielding cost 70 µs
+		}
+		if copied > 0 {
+			until = max(until, now.Add(spinLast))
 		}
 		state = e.page.state(id)
+		if now >= end || (found+copied == 0 && now >= until) {
+			break // no Gosched in here: a caller from Python is locked to its thread, which makes yielding cost 70 µs
+		}
 	}
 	return state
 }
@@ -93,20 +110,22 @@ func (e *Engine) learn(id dispatch.BatchID, start clock.Time, state dispatch.Sta
 }
 
 // park sleeps until the batch has ended or until has come: in the kernel on the transport's sockets while answers are
-// expected there, else until the batch's end wakes it.
+// expected there, else until the batch's end wakes it. The caller has polled the sockets; they are armed on every way out.
 func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
 	e.mu.Lock()
 	b, err := e.lookup(id)
 	if err != nil || b.ended {
 		e.let()
+		arm(e.sockets)
 		return e.page.state(id)
 	}
 	w := e.newWaiter()
 	b.waiters = append(b.waiters, w)
 	e.let()
 
-	if e.parkInKernel(id, w, until) {
-		e.armAll()
+	unexpected := e.parkInKernel(id, w, until)
+	arm(e.sockets)
+	if unexpected {
 		w.timer.Reset(max(0, until.Sub(clock.Now())))
 		select {
 		case <-w.wake:
@@ -140,7 +159,12 @@ func (e *Engine) parkInKernel(id dispatch.BatchID, w *waiter, until clock.Time) 
 }
 
 func (e *Engine) armAll() {
-	for _, p := range e.pollers {
+	arm(e.sockets)
+	arm(e.copiers)
+}
+
+func arm(list []transport.Poller) {
+	for _, p := range list {
 		p.Arm()
 	}
 }
