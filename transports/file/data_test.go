@@ -1,0 +1,138 @@
+package file
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/transporttest"
+)
+
+// TestAnyRangeOfAnyMemory moves random ranges, at every alignment of file, memory and length, and compares file and memory
+// with a shadow of what they should hold. On a disk, io-uring takes all its ways: direct, bounced, edges.
+func TestAnyRangeOfAnyMemory(t *testing.T) {
+	const size = 3<<20 + 777
+	both(t, Settings{}, func(t *testing.T, r *rig) {
+		random := seeded(t)
+		o := r.open(transport.FileSpec{Path: onDisk(t), Create: true, Size: size})
+		shadow := make([]byte, size)
+		for _, aligned := range []bool{true, false} {
+			m := r.memory(1<<20, aligned)
+			for i := range uint64(150) {
+				length := []uint64{1 + random.Uint64N(100), 1 + random.Uint64N(20_000), 1 + random.Uint64N(1<<20), 4096 * (1 + random.Uint64N(256))}[random.IntN(4)]
+				offset := random.Uint64N(size - length + 1)
+				at := random.Uint64N(m.size - length + 1)
+				if random.IntN(2) == 0 {
+					offset, at = offset&^4095, at&^4095
+				}
+				m.fill(i, at, length)
+				r.must(o.slice(transport.Write, m, at, offset, length))
+				transporttest.Pattern(shadow[offset:offset+length], i, at)
+				back := random.Uint64N(m.size - length + 1)
+				m.fill(1000, 0, m.size)
+				r.must(o.slice(transport.Read, m, back, offset, length))
+				require.NoError(t, m.check(1000, 0, 0, back), "before what was read")
+				require.NoError(t, m.check(i, at, back, length))
+				require.NoError(t, m.check(1000, back+length, back+length, m.size-back-length), "behind what was read")
+			}
+		}
+		require.True(t, bytes.Equal(shadow, content(t, o.file.Path)), "the file is not what was written")
+	})
+}
+
+// TestNeighboursInOneBlockLoseNothing lets four engines, two of each transport, write stripes of one file at the same time.
+// The stripes are shorter than a block, or end inside one, so each block has bytes of several engines.
+func TestNeighboursInOneBlockLoseNothing(t *testing.T) {
+	const engines = 4
+	for _, stripe := range []uint64{100, 5000, 70_001} {
+		t.Run(fmt.Sprint(stripe), func(t *testing.T) {
+			random, path, count := seeded(t), onDisk(t), min(600, 6<<20/stripe)
+			var rigs [engines]*rig
+			var lists [engines][]*transport.Slice
+			for e := range rigs {
+				r := newRig(t, factoryFor(e), Settings{})
+				o := r.open(transport.FileSpec{Path: path, Create: true, Size: count * stripe})
+				m := r.memory(int(count*stripe), e < 2)
+				m.fill(7, 0, m.size)
+				for _, i := range random.Perm(int(count)) {
+					if at := uint64(i) * stripe; i%engines == e {
+						lists[e] = append(lists[e], o.slice(transport.Write, m, at, at, stripe))
+					}
+				}
+				rigs[e] = r
+			}
+			var wait sync.WaitGroup
+			for e, r := range rigs {
+				wait.Go(func() { r.send(lists[e]...) })
+			}
+			wait.Wait()
+			for e, r := range rigs {
+				for _, end := range r.wait(lists[e]...) {
+					require.Nil(t, end.Err)
+				}
+			}
+			want := make([]byte, count*stripe)
+			transporttest.Pattern(want, 7, 0)
+			require.True(t, bytes.Equal(want, content(t, path)))
+		})
+	}
+}
+
+// factoryFor gives engines io-uring and buf-io in turn, where there is io_uring.
+func factoryFor(engine int) transport.Factory {
+	if engine%2 == 1 || (UringFactory{}).Check() != nil {
+		return BufferedFactory{}
+	}
+	return UringFactory{}
+}
+
+// TestPiecesGoWhereTheyBelong moves slices of many pieces, in any order on both sides, of sizes that fit blocks and do not.
+func TestPiecesGoWhereTheyBelong(t *testing.T) {
+	both(t, Settings{}, func(t *testing.T, r *rig) {
+		random := seeded(t)
+		for _, size := range []uint64{1, 100, 512, 4096, 5000, 65536} {
+			n := min(200, 1<<20/size)
+			o := r.open(transport.FileSpec{Path: onDisk(t), Create: true, Size: n*size + 10_000})
+			for _, sorted := range []bool{true, false} {
+				m := r.memory(int(n*size), size%512 == 0)
+				p := &transport.Pieces{Bytes: size}
+				local, remote := random.Perm(int(n)), random.Perm(int(n))
+				for i := range n {
+					if sorted {
+						remote[i] = int(i) // neighbours in the file, anywhere in memory
+					}
+					p.LocalAt = append(p.LocalAt, uint64(local[i])*size)
+					p.RemoteAt = append(p.RemoteAt, uint64(remote[i])*size)
+				}
+				base := []uint64{0, 4096, 333}[random.IntN(3)]
+				move := func(op transport.Op) {
+					var list []*transport.Slice
+					for first := uint64(0); first < n; {
+						count := min(n-first, 1+random.Uint64N(n))
+						s := o.slice(op, m, 0, base, count*size)
+						s.Pieces, s.First = p, uint32(first)
+						list = append(list, s)
+						first += count
+					}
+					r.must(list...)
+				}
+				m.fill(5, 0, m.size)
+				move(transport.Write)
+				got := content(t, o.file.Path)
+				want := make([]byte, size)
+				for i := range n {
+					transporttest.Pattern(want, 5, p.LocalAt[i])
+					at := base + p.RemoteAt[i]
+					require.True(t, bytes.Equal(want, got[at:at+size]), "piece %d of %d bytes", i, size)
+				}
+				m.fill(6, 0, m.size)
+				move(transport.Read)
+				require.NoError(t, m.check(5, 0, 0, m.size))
+			}
+		}
+	})
+}
