@@ -66,13 +66,15 @@ func (c *Core) Reserve(id BatchID, specs []TaskSpec, now clock.Time) (Reservatio
 		tasks: n, requests: requests, begun: now}, true
 }
 
-// quiet reports whether the link has nothing that work of a class would pass.
+// quiet reports whether the link has nothing that work of a class would pass. What is under way of its own class does not
+// count: two threads that wait for each other's slices would never again find the link quiet, each because of the other.
+// Where a transport has such slices waiting in a queue of its own, it refuses to carry out anything before them itself.
 func (l *link) quiet(class uint8) bool {
 	if l.peer.open > 0 || l.peer.gone != nil || l.spec.Info == nil {
 		return false
 	}
 	for k := range int(class) + 1 {
-		if l.flying[k] > 0 || !l.queues[k].empty() {
+		if (k < int(class) && l.flying[k] > 0) || !l.queues[k].empty() {
 			return false
 		}
 	}

@@ -137,11 +137,7 @@ func (e *Engine) enqueue(id dispatch.BatchID, c *call) (int, *errs.Error) {
 		return 0, err
 	}
 	now := clock.Now()
-	if err := e.takeUses(c); err != nil {
-		return 0, err
-	}
-	if err := e.holdFiles(c.files); err != nil {
-		e.unuse(c.uses, nil)
+	if err := e.hold(c); err != nil {
 		return 0, err
 	}
 	first, err := e.core.Submit(id, c.specs, now)
@@ -189,6 +185,18 @@ func (e *Engine) begin(b *batch, c *call, now clock.Time) {
 		c.note.batch = b.id
 		b.note = c.note
 	}
+}
+
+// hold takes what a call uses, regions and files, or nothing of it. The caller holds e.mu.
+func (e *Engine) hold(c *call) *errs.Error {
+	if err := e.takeUses(c); err != nil {
+		return err
+	}
+	if err := e.holdFiles(c.files); err != nil {
+		e.unuse(c.uses, nil)
+		return err
+	}
+	return nil
 }
 
 // takeUses takes a use of each of the call's regions, or of none. The caller holds e.mu.

@@ -14,7 +14,7 @@ import (
 
 // inliner returns who may carry out the call's tasks at once, nil if they have to go through the core.
 func (e *Engine) inliner(c *call) transport.Inliner {
-	if len(c.specs) == 0 || len(c.specs) > inlineMost || c.total > e.inlineBytes || len(c.files) > 0 {
+	if len(c.specs) == 0 || len(c.specs) > inlineMost || c.total > e.inlineBytes || c.writesFile() {
 		return nil
 	}
 	route := &c.specs[0].Plan.Routes[0]
@@ -82,7 +82,7 @@ func (e *Engine) reserve(id dispatch.BatchID, c *call, now clock.Time) (*batch, 
 	}
 	if err == nil {
 		if held, ok := e.core.Reserve(id, c.specs, now); ok {
-			if e.takeUses(c) == nil {
+			if e.hold(c) == nil {
 				if e.begin(b, c, now); !made {
 					e.mirror(id, now) // others know the batch: it is pending
 				}
