@@ -170,16 +170,6 @@ func (c *call) touch(p *peer, op transport.Op) *errs.Error {
 	return nil
 }
 
-// writesFile reports whether the call writes to a file: that may wait for a disk, so nobody does it on his way.
-func (c *call) writesFile() bool {
-	for i := range c.files {
-		if c.files[i].written {
-			return true
-		}
-	}
-	return false
-}
-
 // settle decides which files are made durable at the call's end: those opened so, and with all every one that is written.
 func (c *call) settle(all bool) *errs.Error {
 	written, durable := false, false

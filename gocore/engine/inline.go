@@ -14,7 +14,7 @@ import (
 
 // inliner returns who may carry out the call's tasks at once, nil if they have to go through the core.
 func (e *Engine) inliner(c *call) transport.Inliner {
-	if len(c.specs) == 0 || len(c.specs) > inlineMost || c.total > e.inlineBytes || c.writesFile() {
+	if len(c.specs) == 0 || len(c.specs) > inlineMost || c.total > e.inlineBytes {
 		return nil
 	}
 	route := &c.specs[0].Plan.Routes[0]

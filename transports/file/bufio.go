@@ -171,8 +171,8 @@ func (w *worker) take() (n int) {
 	return 0
 }
 
-// Poll implements transport.Poller: the caller carries out READs whose bytes are in the page cache, by calls that cannot
-// wait for a disk. The workers go on meanwhile.
+// Poll implements transport.Poller: the caller carries out what is next in turn, by calls that cannot wait for a disk. The
+// workers go on meanwhile.
 func (t *Buffered) Poll(budget int) (done int) {
 	var c carrier
 	for done < budget {
@@ -198,7 +198,7 @@ func (t *Buffered) helpable() *item {
 		if it == nil {
 			continue
 		}
-		if it.blocks || it.slice.Op != transport.Read || !it.file.isOpen() || it.file.noWait[transport.Read].Load() {
+		if it.blocks || !it.file.isOpen() || !it.file.mayBeQuick(it.slice.Op) {
 			return nil
 		}
 		t.unqueue(it)
@@ -228,13 +228,13 @@ func (t *Buffered) Arm() {}
 // inlineMost bounds what Inline carries out: nobody is captured.
 const inlineMost = 256 << 10
 
-// Inline implements transport.Inliner, for READs of cached bytes of one file. What a page has to be fetched for goes the
-// usual way.
+// Inline implements transport.Inliner, for bytes of one file that are in the page cache, or a file that is in memory. What
+// would wait for a disk goes the usual way; on many file systems that is every WRITE.
 func (t *Buffered) Inline(slices []*transport.Slice) bool {
 	total := uint64(0)
 	for _, s := range slices {
 		total += s.Length
-		if s.Op != transport.Read || s.RemoteKey != slices[0].RemoteKey {
+		if s.RemoteKey != slices[0].RemoteKey {
 			return false
 		}
 	}
@@ -266,10 +266,13 @@ func (t *Buffered) embark(slices []*transport.Slice) *item {
 		return nil
 	}
 	f := t.files.get(uint64(slices[0].RemoteKey))
-	if f == nil || !f.isOpen() || f.noWait[transport.Read].Load() {
+	if f == nil || !f.isOpen() {
 		return nil
 	}
 	for _, s := range slices {
+		if !f.mayBeQuick(s.Op) {
+			return nil
+		}
 		for c := range min(s.Class, classes-1) + 1 {
 			if t.queue[c].first != nil { // it was here before
 				return nil

@@ -28,6 +28,9 @@ type carrier struct {
 // is then as if it had not begun. Otherwise it.done or it.err says how it went.
 func (c *carrier) carry(t *base, it *item, flags int) bool {
 	disturbed := 0
+	if it.file.resident {
+		flags = 0 // tmpfs knows no RWF_NOWAIT, and needs none
+	}
 	for it.at < it.slice.Length {
 		if it.withdrawn.Load() {
 			return true
@@ -40,7 +43,7 @@ func (c *carrier) carry(t *base, it *item, flags int) bool {
 			it.done = 0
 			return false
 		case errno == unix.EOPNOTSUPP && flags&noWait != 0:
-			it.file.noWait[it.slice.Op&1].Store(true)
+			it.file.slow[it.slice.Op&1].Store(true)
 			it.done = 0
 			return false
 		case (errno == unix.EINTR || errno == unix.EAGAIN) && disturbed < retryMost:

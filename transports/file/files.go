@@ -25,7 +25,8 @@ type file struct {
 	unit     uint64                 // offsets and lengths that go past the page cache are multiples; at least a page, see doc.go
 	memory   uint64                 // addresses likewise
 	refused  atomic.Pointer[string] // why not direct
-	noWait   [2]atomic.Bool         // by operation: the file system knows no RWF_NOWAIT
+	resident bool                   // it is in memory: nothing of it waits for a disk
+	slow     [2]atomic.Bool         // by operation: the file system knows no RWF_NOWAIT, so one cannot know
 
 	// Guarded by base.mu.
 	users   int    // slices, imports and synchronisations that hold it
@@ -50,7 +51,7 @@ const (
 // look finds out how the file can be reached past the page cache. The unit is a page at least, and a block of the file
 // system: a page is then either written past the cache as a whole or only through it, and neighbours in one page, in this
 // process or in another, cannot lose each other's bytes.
-func (f *file) look(fd int) {
+func (f *file) look(fd int, direct bool) {
 	f.unit, f.memory = uint64(unix.Getpagesize()), uint64(unix.Getpagesize())
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
@@ -58,7 +59,11 @@ func (f *file) look(fd int) {
 		return
 	}
 	if fs.Type == magicTmpfs || fs.Type == magicRamfs || fs.Type == magicHugetlbfs {
+		f.resident = true
 		f.refuse("it is in memory")
+		return
+	}
+	if !direct {
 		return
 	}
 	var st unix.Statx_t
@@ -93,8 +98,8 @@ func (f *file) open(s *Settings, direct bool) *errs.Error {
 		return errs.New(errs.Stale, "file.open", "%s: another file has got this name since it was opened", f.path).
 			WithScope(errs.ScopeSlice, errs.SideRemote)
 	}
-	if direct && f.unit == 0 {
-		if f.look(fd); f.direct.Load() {
+	if f.unit == 0 {
+		if f.look(fd, direct); f.direct.Load() {
 			// Edges of ranges are read singly; what readahead brought along would be dirtied page by page later.
 			_ = unix.Fadvise(fd, 0, 0, unix.FADV_RANDOM)
 		}
@@ -117,6 +122,9 @@ func (f *file) refuse(reason string) {
 	f.refused.Store(&reason)
 	f.direct.Store(false)
 }
+
+// mayBeQuick reports whether an operation can be tried without waiting for a disk.
+func (f *file) mayBeQuick(op transport.Op) bool { return f.resident || !f.slow[op&1].Load() }
 
 // isOpen is asked by whoever has a use.
 func (f *file) isOpen() bool { return f.plain.Load() >= 0 }
