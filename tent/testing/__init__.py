@@ -1,0 +1,79 @@
+"""Tests of programs that use tent: engines in several processes, faults, and a byte oracle.
+
+The pytest plug-in comes with tent; there is nothing to import in conftest.py. Its fixtures:
+
+| fixture | gives |
+|---|---|
+| `tent_engine(**settings)` | an Engine of this process |
+| `tent_pair(rails=2, **settings)` | a Pair: `.engine` here, `.peer` in a process of its own, `.segment` what it offers |
+| `tent_cluster(3, rails=2, **settings)` | a Cluster: `.engine` here, `.peers`, `.segments` |
+| `tent_faults` | Faults of the engines here; `tent_faults.peer` of those over there |
+| `tent_oracle` | an Oracle: regions whose every byte is known |
+| `tent_seed` | the seed of all that; shown on failure, TENT_SEED repeats it |
+| `tent_leak_check` | override it to return False where a test may leave descriptors or processes behind |
+
+    def test_decode_survives_a_dead_rail(tent_pair, tent_faults, tent_oracle):
+        pair = tent_pair(rails=2)
+        src, dst = tent_oracle.regions(pair, 64 << 20)
+        transfer = pair.engine.write(src, dst)
+        tent_faults.rail(1).blackhole(after_bytes=8 << 20)
+        assert transfer.result(timeout=10) == 64 << 20
+        tent_oracle.check()
+
+    def test_a_checksum_finds_what_changed_on_its_way(tent_pair, tent_faults, tent_oracle):
+        pair = tent_pair()
+        src, dst = tent_oracle.regions(pair, 1 << 20)
+        tent_faults.corrupt(count=1)
+        pair.engine.write(src, dst, integrity="crc32c").result(timeout=10)  # the slice was sent again
+        tent_oracle.check()
+
+    def test_the_peer_is_killed_in_mid_transfer(tent_pair, tent_oracle):
+        pair = tent_pair()
+        src, dst = tent_oracle.regions(pair, 64 << 20)
+        transfer = pair.engine.write(src, dst)
+        pair.peer.kill()
+        assert transfer.exception(timeout=10).peer == pair.peer.address
+
+Each rail of a pair carries 256 MiB a second, so that a transfer lasts long enough to be hit in the middle on any machine;
+`rate=None` takes the limit away. `heal()` ends all other faults.
+
+Without pytest the same things are classes: `with Pair(rails=4) as pair: pair.faults.rail(2).down()`. Faults of any engine
+that was opened with `allow_faults=True` are `Faults(engine)`, or texts: `inject(engine, "rail=1 delay=2ms")`. The texts are those
+of TENT_FAULTS and of Go's `transports/faulty`, whose package documentation describes the language.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # typing's costs more than all of this; type checkers know the name
+if TYPE_CHECKING:
+    from .inject import Faults, inject, injected
+    from .memory import Memory
+    from .oracle import Oracle
+    from .pair import Cluster, Pair
+    from .peer import PeerProcess
+
+_HOME = {
+    "Cluster": "pair",
+    "Faults": "inject",
+    "Memory": "memory",
+    "Oracle": "oracle",
+    "Pair": "pair",
+    "PeerProcess": "peer",
+    "inject": "inject",
+    "injected": "inject",
+}
+
+__all__ = ["Cluster", "Faults", "Memory", "Oracle", "Pair", "PeerProcess", "inject", "injected"]
+
+
+if not TYPE_CHECKING:  # or a type checker would take every name for one of ours
+
+    def __getattr__(name: str) -> object:
+        """Fetch a public name from its module at its first use (PEP 562)."""
+        if name not in _HOME:
+            raise AttributeError(f"module 'tent.testing' has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module("." + _HOME[name], __name__), name)
+        globals()[name] = value
+        return value

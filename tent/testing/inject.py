@@ -1,0 +1,189 @@
+"""Faults by method calls. Each builds a text in the language of `transports/faulty` and applies it: what can be said here can
+be said in TENT_FAULTS and from Go in the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tent import Engine
+
+Apply = Callable[[str], object]
+
+
+def inject(engine: Engine, text: str) -> None:
+    """Adds the faults of a text to those of an engine, or heals. PermissionDeniedError unless the engine was opened with
+    allow_faults=True (or TENT_FAULTS is set), InvalidArgumentError with the place of a mistake."""
+    engine._call("pybind_InjectFaults", text)
+
+
+def injected(engine: Engine) -> str:
+    """What is injected into an engine now, in the same language."""
+    return str(engine._call("pybind_Faults"))
+
+
+class Faults:
+    """Faults of one or more engines: `Faults(engine).rail(1).blackhole(after_bytes=8 << 20)`.
+
+    `rail`, `op`, `to`, `transport`, `priority`, `nth` and `every` narrow what is meant and return new Faults; the others
+    inject at once. Those take, by keyword, `rate` (probability), `count` (times), `after_bytes`, `after_slices`, and for
+    reported errors `code`, `scope`, `side`. `peer` means the engine at the other end.
+    """
+
+    def __init__(
+        self,
+        *engines: Engine | Apply,
+        peer: Iterable[Engine | Apply] = (),
+        base: str = "",
+        selectors: tuple[str, ...] = (),
+    ) -> None:
+        """`engines` are engines that allow faults, or functions that take a text; `peer` those at the other end. `base` is in
+        force even after heal()."""
+        self._targets = engines
+        self._peer = tuple(peer)
+        self._base = base
+        self._selectors = selectors
+
+    @property
+    def peer(self) -> Faults:
+        """The same for what the other end sends: its engines' faults."""
+        return Faults(*self._peer, peer=self._targets, base=self._base, selectors=self._selectors)
+
+    # What is meant
+
+    def _where(self, selector: str) -> Faults:
+        return Faults(*self._targets, peer=self._peer, base=self._base, selectors=(*self._selectors, selector))
+
+    def rail(self, index: int) -> Faults:
+        """Rail `index` of each link: the index-th pair of addresses, from 0."""
+        return self._where(f"rail={index}")
+
+    def op(self, name: str) -> Faults:
+        """Only "READ" or only "WRITE"."""
+        return self._where(f"op={name}")
+
+    def to(self, address: str) -> Faults:
+        """Only towards the peer with this address."""
+        return self._where(f"peer={address}")
+
+    def transport(self, name: str) -> Faults:
+        """Only this transport."""
+        return self._where(f"transport={name}")
+
+    def priority(self, number: int) -> Faults:
+        """Only slices of this priority."""
+        return self._where(f"class={int(number)}")
+
+    def nth(self, n: int) -> Faults:
+        """Only the n-th slice of those, from 1."""
+        return self._where(f"nth={n}")
+
+    def every(self, n: int) -> Faults:
+        """Each n-th slice of those."""
+        return self._where(f"every={n}")
+
+    # What happens to slices
+
+    def reject(self, **how: Any) -> None:
+        """They fail at once, and nothing is sent."""
+        self._inject("reject", how)
+
+    def lose(self, **how: Any) -> None:
+        """They are delivered, and reported as failed."""
+        self._inject("lose", how)
+
+    def drop(self, **how: Any) -> None:
+        """They are lost on their way: nothing arrives, nothing comes back. `silent`: not even when they are withdrawn."""
+        self._inject("drop", how)
+
+    def drop_completion(self, **how: Any) -> None:
+        """They are delivered, and nothing comes back."""
+        self._inject("drop_completion", how)
+
+    def delay(self, seconds: float, **how: Any) -> None:
+        """They are delivered, and reported so much later."""
+        self._inject(f"delay={round(seconds * 1e6)}us", how)
+
+    def duplicate(self, **how: Any) -> None:
+        """They are delivered twice."""
+        self._inject("duplicate", how)
+
+    def reorder(self, behind: int = 3, **how: Any) -> None:
+        """They are reported behind the next ones of their rail."""
+        self._inject(f"reorder={behind}", how)
+
+    def truncate(self, **how: Any) -> None:
+        """Half of each is delivered, and reported as failed; with `silent`, as delivered."""
+        self._inject("truncate", how)
+
+    def corrupt(self, **how: Any) -> None:
+        """A byte of each changes on its way, without a word; integrity="crc32c" notices."""
+        self._inject("corrupt", how)
+
+    # What happens to rails
+
+    def blackhole(self, **how: Any) -> None:
+        """From here on nothing is sent and nothing comes back. `silent`: withdrawals are not answered either."""
+        self._inject("blackhole", how)
+
+    def slow(self, bytes_per_second: float, **how: Any) -> None:
+        """Each rail carries so much."""
+        self._inject(f"slow={max(1, round(bytes_per_second))}", how)
+
+    def down(self) -> None:
+        """They go down, and stay down."""
+        self._inject("down", {})
+
+    def reset(self) -> None:
+        """They break, once, and come back as fast as they can."""
+        self._inject("reset", {})
+
+    # What happens to calls
+
+    def fail_register(self, **how: Any) -> None:
+        """Registering memory fails."""
+        self._inject("fail_register", how)
+
+    def fail_attach(self, **how: Any) -> None:
+        """Attaching to a peer fails."""
+        self._inject("fail_attach", how)
+
+    def control_down(self, **how: Any) -> None:
+        """The control plane breaks and refuses; `silent`: it hangs. `to` selects by the address that is called."""
+        self._inject("control_down", how)
+
+    # The rest
+
+    def heal(self) -> None:
+        """Ends the faults that were injected with the same selectors; all of them without selectors."""
+        self._apply(" ".join((*self._selectors, "heal")))
+        if self._base and not self._selectors:
+            self._apply(self._base)
+
+    def seed(self, number: int) -> None:
+        """Chance follows this seed from now on."""
+        self._apply(f"seed={number}")
+
+    def inject(self, text: str) -> None:
+        """A text as it is; the selectors of this object do not count."""
+        self._apply(text)
+
+    def _inject(self, fault: str, how: dict[str, Any]) -> None:
+        words = [*self._selectors, fault]
+        for name, value in how.items():
+            if value is True:
+                words.append(name)
+            elif value is not None and value is not False:
+                words.append(f"{name}={value}")
+        self._apply(" ".join(words))
+
+    def _apply(self, text: str) -> None:
+        for target in self._targets:
+            if callable(target):
+                target(text)
+            else:
+                inject(target, text)
+
+    def __repr__(self) -> str:
+        return f"<Faults of {len(self._targets)} engines{': ' if self._selectors else ''}{' '.join(self._selectors)}>"

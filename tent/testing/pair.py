@@ -1,0 +1,89 @@
+"""Engines in several processes, with rails between them on loopback addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+import tent
+
+from .inject import Faults
+from .peer import PeerProcess
+
+RATE = 256 << 20  # bytes a second of each rail, so that a transfer lasts long enough to be disturbed on any machine
+
+
+class Cluster:
+    """One engine of this process and `n` peers in processes of their own. End it by close(), or use it in a `with` block.
+
+    `rails` TCP rails to each peer: 127.0.0.1 to 127.0.0.1, 127.0.0.2 to 127.0.0.2 and so on, each of which carries `rate`
+    bytes a second (None: what it can). Chance in faults follows `seed`. `transports` names those that are used; None leaves the engines' own choice. Other
+    settings are keywords, as for tent.Engine, and count on both sides; `peer_settings` only over there.
+    """
+
+    def __init__(
+        self,
+        n: int = 1,
+        *,
+        rails: int = 1,
+        rate: float | None = RATE,
+        transports: Iterable[str] | None = ("tcp",),
+        seed: int = 0,
+        peer_settings: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.base = "" if rate is None else f"slow={max(1, round(rate))}"
+        self.peers: list[PeerProcess] = []
+        self.segments: list[tent.Segment] = []
+        chosen: dict[str, Any] = {"allow_faults": True, "faults": f"seed={seed}; {self.base}"}
+        chosen["transports/tcp/addresses"] = [f"127.0.0.{1 + i}" for i in range(rails)]
+        if transports is not None:
+            wanted = set(transports)
+            chosen |= {f"transports/{name}/enable": name in wanted for name in {"tcp", "shm"} | wanted}
+        chosen |= settings
+        self.engine = tent.Engine(chosen, name="near")
+        try:
+            for i in range(n):
+                self.peers.append(PeerProcess({**chosen, **(peer_settings or {})}, f"peer-{i}"))
+            self.segments += [self.engine.open(peer.address) for peer in self.peers]
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def faults(self) -> Faults:
+        """Faults of this engine; `.peer` of all peers."""
+        return Faults(self.engine, peer=[peer.inject for peer in self.peers], base=self.base)
+
+    def close(self) -> None:
+        """Ends the engine and the peers. Again: no effect."""
+        self.engine.close(timeout=0)
+        for peer in self.peers:
+            peer.end()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.engine!r} and {len(self.peers)} peers>"
+
+
+class Pair(Cluster):
+    """A Cluster with one peer."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(1, **settings)
+
+    @property
+    def peer(self) -> PeerProcess:
+        """The process at the other end."""
+        return self.peers[0]
+
+    @property
+    def segment(self) -> tent.Segment:
+        """What it offers."""
+        return self.segments[0]
