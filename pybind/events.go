@@ -37,10 +37,16 @@ type occurrence struct {
 	Peer      string   `json:"peer"`
 	Transport string   `json:"transport"`
 	Rail      string   `json:"rail"`
+	Local     string   `json:"local"`
+	Remote    string   `json:"remote"`
 	From      string   `json:"from"`
 	To        string   `json:"to"`
 	N         int      `json:"n"`
 	M         int      `json:"m"`
+	Note      string   `json:"note"`
+	Took      int64    `json:"took_ns"`
+	Bytes     uint64   `json:"bytes"`
+	Health    int      `json:"health"`
 	Error     *failure `json:"error"`
 }
 
@@ -59,7 +65,8 @@ func EventsTake(id, fd, most int64) (text string, err error) {
 	for i := range list {
 		ev := &list[i]
 		out[i] = occurrence{Kind: ev.Kind.String(), Time: int64(ev.Time), Peer: ev.Peer, Transport: ev.Transport,
-			Rail: ev.Rail, From: ev.From, To: ev.To, N: ev.N, M: ev.M}
+			Rail: ev.Rail, Local: ev.Local, Remote: ev.Remote, From: ev.From, To: ev.To, N: ev.N, M: ev.M,
+			Note: ev.Note, Took: int64(ev.Took), Bytes: ev.Bytes, Health: ev.Health}
 		if ev.Err != nil {
 			f := failureOf(ev.Err)
 			out[i].Error = &f

@@ -19,21 +19,29 @@ if TYPE_CHECKING:
 class Event(NamedTuple):
     """One thing that happened. Texts that do not apply are empty, numbers 0.
 
-    `kind` says what: a rail is `rail_up`, `rail_down`, `rail_suspected` (silent while others are not), `rail_condemned`
-    (given up for now), `rail_recovered`; a peer is `link_up` or `link_down` over one transport, `peer_gone` on all; a
-    transfer makes a `failover` (to the next transport; attempt `n` of `m`), `failover_exhausted`, `failover_no_route`,
-    ends `dirty` or `stalled`. Newer engines may tell more.
+    `kind` says what. A rail is `rail_up` or `rail_down`; `rail_suspected` when it says nothing for `took` seconds while
+    `bytes` are outstanding; `rail_paused` for `took` seconds after `n` errors; `rail_probed` (`n` good ones of `m`, or an
+    error); `rail_recovered`, `note` says by what; `rail_condemned` when all of it was fenced. A peer is `link_up` or
+    `link_down` over one transport, `peer_gone` on all. A transfer makes a `failover` (attempt `n` of `m`), or ends after
+    `failover_exhausted`, `failover_no_route`, `stalled`, `dirty`; a withdrawal that stayed open is `withdrawn` at last.
+    `segment_opened`, `segment_closed` and `region_closed` are what the user does.
     """
 
     kind: str
     time: float  # seconds on time.monotonic()'s clock
     peer: str = ""
     transport: str = ""
-    rail: str = ""  # "local end -> remote end"
+    rail: str = ""  # "local -> remote", and both ends apart:
+    local: str = ""
+    remote: str = ""
     from_transport: str = ""
     to_transport: str = ""
     n: int = 0
     m: int = 0
+    note: str = ""
+    took: float = 0.0  # seconds
+    bytes: int = 0
+    health: int = 0  # of the rail, 0 to 1000
     error: str = ""  # the cause in words; act on what follows
     code: str = ""
     scope: str = ""
@@ -42,7 +50,8 @@ class Event(NamedTuple):
     def __str__(self) -> str:
         where = " ".join(text for text in (self.transport, self.rail, self.peer) if text)
         moved = f" {self.from_transport} -> {self.to_transport}" if self.to_transport else ""
-        return f"{self.time:.6f} {self.kind}{moved} {where}" + (f": {self.error}" if self.error else "")
+        why = f": {self.error}" if self.error else f" ({self.note})" if self.note else ""
+        return f"{self.time:.6f} {self.kind}{moved} {where}{why}"
 
 
 class Events(Stream[Event]):
@@ -127,10 +136,16 @@ def _event(entry: dict[str, Any]) -> Event:
         entry["peer"],
         entry["transport"],
         entry["rail"],
+        entry["local"],
+        entry["remote"],
         entry["from"],
         entry["to"],
         entry["n"],
         entry["m"],
+        entry["note"],
+        entry["took_ns"] / 1e9,
+        entry["bytes"],
+        entry["health"],
         error.get("message", ""),
         error.get("code", ""),
         error.get("scope", ""),

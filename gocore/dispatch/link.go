@@ -199,7 +199,7 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	first := l.up == 0
 	l.up++
 	l.dialing, l.cause = false, nil
-	c.emit(event.Event{Kind: event.RailUp, Time: now, Peer: l.peer.name, Transport: c.name(l.spec.Transport), Rail: r.name()})
+	c.railEvent(event.Event{Kind: event.RailUp}, r, now)
 	if first {
 		c.emit(event.Event{Kind: event.LinkUp, Time: now, Peer: l.peer.name, Transport: c.name(l.spec.Transport)})
 		for _, other := range l.peer.links { // what waits elsewhere for a rail may come here
@@ -266,7 +266,7 @@ func (c *Core) RailDown(id plan.LinkID, which transport.Rail, cause *errs.Error,
 	}
 	l := r.link
 	c.lower(r, now)
-	c.emit(event.Event{Kind: event.RailDown, Time: now, Peer: l.peer.name, Transport: c.name(l.spec.Transport), Rail: r.name(), Err: cause})
+	c.railEvent(event.Event{Kind: event.RailDown, Err: cause}, r, now)
 	if cause != nil {
 		if l.up == 0 {
 			l.cause = cause

@@ -150,6 +150,8 @@ func (c *Core) suspect(r *railState, silent time.Duration, now clock.Time) {
 	r.suspected, r.suspectedAt, r.doubted = true, now, false
 	err := errs.New(errs.Lost, "rail", "silent for %v with %d bytes outstanding", silent, r.bytes).
 		WithScope(errs.ScopeRail, errs.SideUnknown)
+	c.totalsOf(r).errors++
+	r.errors++
 	c.demerit(r, err, now)
 	c.railEvent(event.Event{Kind: event.RailSuspected, Took: silent, Bytes: r.bytes, Err: err}, r, now)
 	c.rerank(r.link, now)

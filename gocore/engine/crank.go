@@ -38,7 +38,8 @@ type afterwards struct {
 
 // nothing looks at every field: most holders of the mutex leave nothing behind.
 func (a *afterwards) nothing() bool {
-	return a.n == 0 && !a.all && !a.ring && !a.notes && len(a.syncs) == 0 && !a.rearm && len(a.asks) == 0 && !a.logged
+	return a.n == 0 && !a.all && !a.ring && !a.notes && len(a.syncs) == 0 && !a.rearm && len(a.asks) == 0 && !a.logged &&
+		!a.events
 }
 
 // turn runs steps while the inbox has something and nobody else is at it. The caller holds no lock.
@@ -267,6 +268,9 @@ func (e *Engine) progress(ctx context.Context) {
 
 // record keeps an event for Engine.Events and turns it into a log line. The caller holds e.mu.
 func (e *Engine) record(ev *event.Event) {
+	if ev.Time == 0 {
+		ev.Time = clock.Now()
+	}
 	e.history.push(*ev)
 	e.after.events = true
 	if e.logs.event(ev) {

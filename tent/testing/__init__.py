@@ -13,12 +13,13 @@ The pytest plug-in comes with tent; there is nothing to import in conftest.py. I
 | `tent_leak_check` | override it to return False where a test may leave descriptors or processes behind |
 
     def test_decode_survives_a_dead_rail(tent_pair, tent_faults, tent_oracle):
-        pair = tent_pair(rails=2)
-        src, dst = tent_oracle.regions(pair, 64 << 20)
+        pair = tent_pair(rails=2)                       # two engines in two processes, two rails on loopback addresses
+        src, dst = tent_oracle.regions(pair, 64 << 20)  # position-dependent pattern, guard bands
         transfer = pair.engine.write(src, dst)
         tent_faults.rail(1).blackhole(after_bytes=8 << 20)
         assert transfer.result(timeout=10) == 64 << 20
-        tent_oracle.check()
+        assert pair.engine.metrics()["tent_rail_errors_total"] > 0
+        tent_oracle.check()                             # every byte right, nothing outside touched, nothing lands later
 
     def test_a_checksum_finds_what_changed_on_its_way(tent_pair, tent_faults, tent_oracle):
         pair = tent_pair()

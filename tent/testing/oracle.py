@@ -25,7 +25,8 @@ class _Move:
     source_seed: int
     target_seed: int
     scribble_seed: int
-    checked: bool = False
+    checked: bool = False  # the destination has the scribble
+    wrong: bool = False  # told already
 
     def wrong_near(self, seed: int | None, or_seed: int | None = None) -> str:
         found = self.near.wrong(seed, or_seed)
@@ -76,12 +77,13 @@ class Oracle:
         nothing lands later: the destination is overwritten, fenced, and looked at again, here and when the test ends.
 
         Call it when everything that was moved has ended. Afterwards the bytes of a destination mean nothing."""
+        __tracebackhide__ = True
         for move in self._moves:
-            if move.checked:
+            if move.checked or move.wrong:
                 continue
-            move.checked = True
             expected = move.source_seed, None if complete else move.target_seed
             self._assert(move, move.wrong_target(*expected) or move.wrong_source(), "")
+            move.checked = True
             if move.read:
                 move.near.fill(move.scribble_seed)
                 move.region.fence()
@@ -93,7 +95,7 @@ class Oracle:
     def look_again(self) -> None:
         """The last look, once the engines are closed: nothing but what check() left may be there."""
         for move in self._moves:
-            if not move.peer.alive:
+            if move.wrong or not move.peer.alive:
                 continue
             left = move.scribble_seed if move.checked else None
             self._assert(move, move.wrong_target(left) or move.wrong_source(), "after the engines were closed")
@@ -101,4 +103,5 @@ class Oracle:
     def _assert(self, move: _Move, wrong: str, when: str) -> None:
         __tracebackhide__ = True
         if wrong:
+            move.wrong = True
             raise AssertionError(f"{wrong}{', ' if when else ''}{when} (region {move.name!r}, TENT_SEED={self.seed})")

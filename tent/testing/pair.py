@@ -33,7 +33,7 @@ class Cluster:
         peer_settings: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        self.base = "" if rate is None else f"slow={max(1, round(rate))}"
+        self.base = "" if rate is None else f"transport=tcp slow={max(1, round(rate))}"
         self.peers: list[PeerProcess] = []
         self.segments: list[tent.Segment] = []
         chosen: dict[str, Any] = {"allow_faults": True, "faults": f"seed={seed}; {self.base}"}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import select
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +32,9 @@ def test_what_has_happened_is_told_with_its_place(connected: tuple[tent.Engine, 
     with near.events() as events:
         up = events.wait_for("rail_up", timeout=10)
         assert (up.peer, up.transport) == (far.address, "tcp")
-        assert "127.0.0.1" in up.rail and up.error == "" and up.time > 0
+        assert up.local == "127.0.0.1" and up.remote.startswith("127.0.0.1:")
+        assert up.rail == f"{up.local} -> {up.remote}"
+        assert up.error == "" and up.time > 0
         assert "rail_up" in str(up)
         far.close()
         gone = events.wait_for(lambda event: event.kind == "peer_gone", timeout=10)
@@ -131,3 +135,11 @@ def test_engines_end_while_readers_wait_in_a_loop(connected: tuple[tent.Engine, 
 
 async def _count(events: tent.Events) -> int:
     return len([event async for event in events])
+
+
+def test_the_documentation_names_every_kind() -> None:
+    """Kinds are texts that Go makes: what it can say and what the Event's documentation says are the same."""
+    source = (Path(__file__).resolve().parents[2] / "gocore" / "event" / "event.go").read_text(encoding="utf-8")
+    made = set(re.findall(r'"([a-z_]+)"', source[source.index("var names") :]))
+    told = set(re.findall(r"`([a-z]+_[a-z_]+|stalled|dirty|withdrawn|failover)`", tent.Event.__doc__ or ""))
+    assert made == told

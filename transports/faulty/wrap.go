@@ -40,8 +40,8 @@ func (w wrapped) Open(ctx context.Context, config any, host transport.Host, sink
 	t.inliner, _ = transport.Find[transport.Inliner](inner)
 	t.prober, _ = transport.Find[transport.Prober](inner)
 	t.witness, _ = transport.Find[transport.Witness](inner)
-	if faults := w.plan.String(); faults != "" {
-		host.Log().Warn("faults are injected", "transport", t.name, "faults", faults)
+	if rules, _ := t.Injected(); rules > 0 {
+		host.Log().Warn("faults are injected", "faults", w.plan.String())
 	}
 	t.later.start()
 	if err := w.plan.join(ctx, t); err != nil {

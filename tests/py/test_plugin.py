@@ -1,0 +1,215 @@
+"""The pytest plug-in, in pytest runs of its own: what it finds, what it shows, and that it costs other people nothing."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import tent.testing
+
+EXAMPLES = re.findall(r"^    (def test_.*?)(?=^    def |^Each rail)", tent.testing.__doc__ or "", flags=re.S | re.M)
+
+
+def run(pytester: pytest.Pytester, body: str, *flags: str) -> pytest.RunResult:
+    """A test file in a run of its own, in a process of its own. Warnings are errors."""
+    pytester.makepyfile(inspect.cleandoc(body))
+    return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *flags)
+
+
+def test_loading_it_imports_neither_the_engine_nor_numpy(tmp_path: Path) -> None:
+    (tmp_path / "test_nothing.py").write_text(
+        "import sys\n"
+        "def test_what_is_there():\n"
+        "    ours = sorted(name for name in sys.modules if name.split('.')[0] in ('tent', 'numpy'))\n"
+        "    assert ours == ['tent', 'tent._version', 'tent.testing', 'tent.testing.plugin']\n"
+        "    assert not {'asyncio', 'ctypes', 'mmap'} & (set(sys.modules) - set(sys.argv[1:])) - {*BEFORE}\n"
+        "BEFORE = set(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:hypothesispytest", "-p", "no:cacheprovider", tmp_path],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_it_has_fixtures_and_no_hook() -> None:
+    from tent.testing import plugin
+
+    assert [name for name in dir(plugin) if name.startswith("pytest_")] == []
+    for name in ("tent_engine", "tent_pair", "tent_cluster", "tent_faults", "tent_oracle"):
+        assert f"`{name}" in (tent.testing.__doc__ or "")
+        assert hasattr(plugin, name)
+
+
+def test_the_programs_of_the_documentation_run(pytester: pytest.Pytester) -> None:
+    assert len(EXAMPLES) == 3
+    run(pytester, "\n\n".join(textwrap.dedent("    " + text) for text in EXAMPLES)).assert_outcomes(passed=3)
+
+
+def test_a_failure_shows_seed_and_faults(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        def test_fails(tent_engine, tent_faults):
+            tent_engine()
+            tent_faults.rail(3).delay(0.002)
+            assert False
+        """,
+    )
+    result.assert_outcomes(failed=1)
+    text = result.stdout.str()
+    assert re.search(r"TENT_SEED=\d+", text)
+    assert "rail=3 delay=2000us" in text
+
+
+def test_the_seed_can_be_repeated(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENT_SEED", "77")
+    run(pytester, "def test_it(tent_seed): assert tent_seed == 77").assert_outcomes(passed=1)
+
+
+def test_bytes_that_are_wrong_or_late_fail_the_test(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        from tent.testing import Memory
+
+        def test_corrupted(tent_pair, tent_faults, tent_oracle):
+            pair = tent_pair()
+            src, dst = tent_oracle.regions(pair, 100_000)
+            tent_faults.corrupt(count=1)
+            pair.engine.write(src, dst).result(10)
+            tent_oracle.check()
+
+        def test_incomplete(tent_pair, tent_oracle):
+            pair = tent_pair()
+            src, dst = tent_oracle.regions(pair, 100_000, "read")
+            pair.engine.read(src[0:99_999], dst[0:99_999]).result(10)
+            tent_oracle.check()
+
+        def test_overwritten_source(tent_pair, tent_oracle):
+            pair = tent_pair()
+            src, dst = tent_oracle.regions(pair, 1000)
+            pair.engine.write(src, dst).result(10)
+            src.view[7] ^= 1
+            pair.engine.write(src, dst).result(10)
+            tent_oracle.check()
+
+        def test_late(tent_pair, tent_oracle):
+            pair = tent_pair()
+            src, dst = tent_oracle.regions(pair, 1000)
+            pair.engine.write(src, dst).result(10)
+            tent_oracle.check()
+            pair.engine.write(src[3:4], dst[3:4]).result(10)
+
+        def test_guard_bands():
+            memory = Memory(1000, 3)
+            assert memory.wrong(3) == ""
+            memory._all[memory._start - 1] ^= 1
+            assert "in front" in memory.wrong(3)
+            memory = Memory(1000, 3, alignment=5)
+            memory._all[memory._start + 1000] ^= 1
+            assert "behind" in memory.wrong(3)
+        """,
+    )
+    result.assert_outcomes(passed=2, failed=3, errors=1)  # "late" is found when the test ends: an error
+    text = result.stdout.str()
+    assert "byte 50000 of 100000 is" in text
+    assert "here: byte 99999 of 100000 is" in text
+    assert "in peer-0: byte 7 of 1000 is" in text
+    assert "in peer-0: byte 3 of 1000 is" in text and "after the engines were closed" in text
+
+
+def test_what_is_left_behind_fails_the_test(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest, socket, subprocess, sys, tent
+
+        kept = []
+
+        def test_a_socket(tent_pair):
+            tent_pair()
+            kept.append(socket.socket())
+
+        def test_an_engine(tent_engine):
+            tent_engine()
+            kept.append(tent.Engine())
+
+        def test_a_process(tent_engine):
+            kept.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+
+        class TestAllowed:
+            @pytest.fixture
+            def tent_leak_check(self):
+                return False
+
+            def test_a_socket(self, tent_engine):
+                kept.append(socket.socket())
+
+        def test_the_end():
+            kept[0].close(); kept[1].close(); kept[3].close()
+            kept[2].communicate()
+        """,
+    )
+    result.assert_outcomes(passed=5, errors=3)
+    text = result.stdout.str()
+    assert "left behind: descriptor" in text and "socket:" in text
+    assert "thread tent" in text
+    assert "child process" in text
+
+
+def test_peers_may_be_killed_stopped_and_restarted(pytester: pytest.Pytester) -> None:
+    run(
+        pytester,
+        """
+        import pytest, tent
+
+        def test_it(tent_cluster, tent_oracle):
+            cluster = tent_cluster(2, rails=2)
+            first, second = cluster.peers
+            src, dst = tent_oracle.regions(cluster, 1 << 20, peer=1)
+            address = first.address
+            first.stop()
+            cluster.engine.write(src, dst).result(10)  # the other one does not notice
+            first.resume()
+            first.restart()
+            assert first.address == address and first.alive
+            with cluster.engine.open(address) as segment:
+                assert segment.alive()
+            first.kill()
+            assert not first.alive and second.alive and "ended" in repr(first)
+            with pytest.raises(RuntimeError):
+                first.metrics()
+            assert second.metrics()["tent_regions"] == 1
+            tent_oracle.check()
+            assert "2 peers" in repr(cluster)
+        """,
+    ).assert_outcomes(passed=1)
+
+
+@pytest.mark.slow
+def test_under_xdist(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    run(
+        pytester,
+        """
+        import pytest
+
+        @pytest.mark.parametrize("i", range(2))
+        def test_it(tent_pair, tent_oracle, i):
+            pair = tent_pair(rails=2)
+            src, dst = tent_oracle.regions(pair, 1 << 20)
+            pair.engine.write(src, dst).result(10)
+            tent_oracle.check()
+        """,
+        "-n2",
+    ).assert_outcomes(passed=2)
