@@ -126,3 +126,15 @@ func (r *Rail) Abort(h *Host) (n int, err error) {
 	})
 	return n, err
 }
+
+// Sent counts the bytes that a host has sent on the rail, as its interface counts them.
+func (r *Rail) Sent(h *Host) (bytes uint64, err error) {
+	link, err := h.net.LinkByName(r.device())
+	if err != nil {
+		return 0, err
+	}
+	if s := link.Attrs().Statistics; s != nil {
+		bytes = s.TxBytes
+	}
+	return bytes, nil
+}

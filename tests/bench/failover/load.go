@@ -1,0 +1,174 @@
+package main
+
+import (
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/netbed"
+)
+
+// Load is an actor that keeps its engine busy and writes down when what happened. Times are of the monotonic clock, which
+// all processes of a machine share.
+type Load struct{ netbed.Actor }
+
+// LoadArgs describe the work: bulk of the lowest class without a pause, and small requests of the highest at an interval.
+type LoadArgs struct {
+	For        time.Duration
+	Bulk       uint64        // bytes of one bulk request; four are always under way. 0: none
+	Small      uint64        // bytes of one small request
+	SmallEvery time.Duration // 0: none
+}
+
+// Trace is what was seen.
+type Trace struct {
+	Begin, End clock.Time
+	Samples    []Sample
+	Small      []Span
+	Events     []Happened
+	News       []clock.Time // when the kernel said that an interface went down
+	Failed     []string
+}
+
+// Sample is the number of bytes acknowledged at a time.
+type Sample struct {
+	At    clock.Time
+	Bytes uint64
+}
+
+// Span is the life of one request.
+type Span struct{ Begin, End clock.Time }
+
+// Happened is an event of the engine.
+type Happened struct {
+	At   clock.Time
+	Kind string
+	Rail string
+}
+
+const (
+	bulkCount   = 4
+	sampleEvery = 500 * time.Microsecond
+)
+
+// Run works for the given time and returns the trace.
+func (l *Load) Run(args LoadArgs, trace *Trace) error {
+	l.Engine.Events(1 << 16) // old ones
+	stop := make(chan struct{})
+	var work sync.WaitGroup
+	var mu sync.Mutex
+	end := func(out netbed.Outcome, err error) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err != nil:
+			trace.Failed = append(trace.Failed, err.Error())
+		case out.State != dispatch.Completed.String():
+			trace.Failed = append(trace.Failed, out.State+": "+out.Error)
+		default:
+			return true
+		}
+		return false
+	}
+	if args.Bulk > 0 {
+		for i := range bulkCount {
+			work.Go(func() { l.bulk(args.Bulk, uint64(i), stop, end) })
+		}
+	}
+	if args.SmallEvery > 0 {
+		work.Go(func() {
+			l.smalls(args, stop, end, func(s Span) { mu.Lock(); trace.Small = append(trace.Small, s); mu.Unlock() })
+		})
+	}
+	work.Go(func() {
+		l.listen(stop, func(at clock.Time) { mu.Lock(); trace.News = append(trace.News, at); mu.Unlock() })
+	})
+	trace.Begin = clock.Now()
+	trace.Samples = l.sample(args.For)
+	close(stop)
+	trace.End = clock.Now()
+	work.Wait()
+	for _, e := range l.Engine.Events(1 << 16) {
+		trace.Events = append(trace.Events, Happened{e.Time, e.Kind.String(), e.Rail})
+	}
+	return nil
+}
+
+// bulk moves one place of the region again and again.
+func (l *Load) bulk(size, place uint64, stop chan struct{}, end func(netbed.Outcome, error) bool) {
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		var out netbed.Outcome
+		err := l.Move(netbed.MoveArgs{Op: transport.Write, Class: dispatch.Low, Offset: place * size, Bytes: size}, &out)
+		if !end(out, err) {
+			return
+		}
+	}
+}
+
+// smalls starts a request at each tick, whatever became of those before it.
+func (l *Load) smalls(args LoadArgs, stop chan struct{}, end func(netbed.Outcome, error) bool, seen func(Span)) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	tick := time.NewTicker(args.SmallEvery)
+	defer tick.Stop()
+	places := (uint64(len(l.Memory)) - bulkCount*args.Bulk) / args.Small
+	for n := uint64(0); ; n++ {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		running.Go(func() {
+			var out netbed.Outcome
+			begin := clock.Now()
+			err := l.Move(netbed.MoveArgs{Op: transport.Write, Class: dispatch.High, Offset: bulkCount*args.Bulk + n%places*args.Small,
+				Bytes: args.Small}, &out)
+			if end(out, err) {
+				seen(Span{begin, clock.Now()})
+			}
+		})
+	}
+}
+
+func (l *Load) sample(long time.Duration) (list []Sample) {
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	for until := clock.Now().Add(long); clock.Now() < until; <-tick.C {
+		s := Sample{At: clock.Now()}
+		_ = l.Acknowledged(netbed.Nothing{}, &s.Bytes) // cannot fail
+		list = append(list, s)
+	}
+	return list
+}
+
+// listen writes down when the kernel tells that an interface does not run any more.
+func (l *Load) listen(stop chan struct{}, down func(clock.Time)) {
+	news := make(chan netlink.LinkUpdate, 64)
+	done := make(chan struct{})
+	if netlink.LinkSubscribe(news, done) != nil {
+		return // then the row says that it has no such times
+	}
+	for {
+		select {
+		case <-stop:
+			close(done)
+			for range news { // until the subscription has ended
+			}
+			return
+		case u := <-news:
+			if u.IfInfomsg.Flags&unix.IFF_RUNNING == 0 {
+				down(clock.Now())
+			}
+		}
+	}
+}

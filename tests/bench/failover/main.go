@@ -1,0 +1,101 @@
+// Command failover measures what a broken rail costs: two engines on two hosts of a test bed, four rails of one rate that
+// the machine can carry together, and faults in the middle of the traffic. `make bench-failover ARGS="-runs 20"`.
+//
+// Everything is measured from outside of the engines but for their events: bytes acknowledged to the user each half
+// millisecond, the life of small requests, interface counters. Faults are dated from the moment at which they were asked
+// for, so what the kernel needs to install them (some milliseconds) counts against tent.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/tests/netbed"
+)
+
+// options of a run of the benchmark.
+type options struct {
+	runs     int
+	rate     uint64 // bytes/s of one rail
+	only     string
+	markdown bool
+}
+
+// line is a row of the table.
+type line struct {
+	name, figure, target string
+	reached              string // yes, no, or why it cannot be said
+}
+
+func main() {
+	if netbed.RunChild(new(Load)) {
+		return
+	}
+	var o options
+	flag.IntVar(&o.runs, "runs", 200, "runs of each kind of fault")
+	megabytes := flag.Float64("rate", 50, "MB/s of one rail")
+	flag.StringVar(&o.only, "only", "", "parts: faults, slow, rates, hogs, mptcp; all without")
+	flag.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
+	flag.Parse()
+	o.rate = uint64(*megabytes * 1e6)
+	if err := measure(o); err != nil {
+		fmt.Fprintln(os.Stderr, "failover:", err)
+		os.Exit(1)
+	}
+}
+
+func measure(o options) error {
+	var table []line
+	for _, part := range []struct {
+		name string
+		rows func(options) ([]line, error)
+	}{{"faults", faults}, {"slow", slow}, {"rates", rates}, {"hogs", hogs}, {"mptcp", mptcp}} {
+		if o.only != "" && !strings.Contains(o.only, part.name) {
+			continue
+		}
+		rows, err := part.rows(o)
+		if err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+		table = append(table, rows...)
+	}
+	var kernel unix.Utsname
+	_ = unix.Uname(&kernel) // cannot fail with a good pointer
+	fmt.Printf("%d cores, Linux %s, %s, %d runs a fault, 4 rails of %.0f MB/s\n\n", runtime.NumCPU(),
+		unix.ByteSliceToString(kernel.Release[:]), runtime.Version(), o.runs, float64(o.rate)/1e6)
+	show(table, o.markdown)
+	return nil
+}
+
+func show(table []line, markdown bool) {
+	format := "%-66s  %-44s  %-32s  %s\n"
+	if markdown {
+		format = "| %s | %s | %s | %s |\n"
+	}
+	fmt.Printf(format, "row", "measured", "target", "reached")
+	if markdown {
+		fmt.Print("| --- | --- | --- | --- |\n")
+	}
+	for _, l := range table {
+		fmt.Printf(format, l.name, l.figure, l.target, l.reached)
+	}
+}
+
+// judge makes a row whose figure is reached or not.
+func judge(name, figure, target string, reached bool) line {
+	l := line{name, figure, target, "no"}
+	if reached {
+		l.reached = "yes"
+	}
+	return l
+}
+
+func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+func milli(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d)/1e6) }

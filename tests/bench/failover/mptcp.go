@@ -1,0 +1,3 @@
+package main
+
+func mptcp(options) ([]line, error) { return nil, nil }
