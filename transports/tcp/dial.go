@@ -28,18 +28,23 @@ func (l *link) dialDue(now clock.Time) clock.Time {
 		case now < max(r.due, wanted):
 			due = min(due, max(r.due, wanted))
 		default:
-			d := l.dialOf(r, now)
-			if !l.t.spawn(func() {
-				err := d.run()
-				l.do(func(now clock.Time) { l.dialled(r, d, err, now) })
-			}) {
-				r.due = clock.Never
-				continue
-			}
-			r.dial = d
+			l.dial(r, now)
 		}
 	}
 	return due
+}
+
+// dial begins a try.
+func (l *link) dial(r *rail, now clock.Time) {
+	d := l.dialOf(r, now)
+	if !l.t.spawn(func() {
+		err := d.run()
+		l.do(func(now clock.Time) { l.dialled(r, d, err, now) })
+	}) {
+		r.due = clock.Never
+		return
+	}
+	r.dial = d
 }
 
 // dial is one try to bring a rail up: all its lanes side by side, within one limit.
@@ -52,17 +57,15 @@ type dial struct {
 	peer     uint64 // incarnation that must answer, 0 for any
 	sameHost bool
 	began    clock.Time
-	limit    time.Duration
-	scout    bool        // the way may still be gone: one lane looks first
-	obsolete atomic.Bool // something has changed, so that a new try is better than this one
+	every    time.Duration // between packets that look whether the way is there, before the lanes follow; 0: all at once
+	obsolete atomic.Bool   // something has changed, so that a new try is better than this one
 	trip     time.Duration
 	fds      []int
 	ids      []uint64
 }
 
 func (l *link) dialOf(r *rail, now clock.Time) *dial {
-	limit, scout := r.patience(l.t.settings.DialTimeout)
-	return &dial{t: l.t, link: l, local: r.local, remote: r.remote, peer: l.peer.Incarnation, began: now, limit: limit, scout: scout,
+	return &dial{t: l.t, link: l, local: r.local, remote: r.remote, peer: l.peer.Incarnation, began: now, every: r.scouting(now),
 		sameHost: l.offer.machine == l.t.self.MachineID,
 		greeting: greeting{magic: magic, version: version, generation: r.generation + 1,
 			incarnation: l.t.self.Incarnation, token: l.offer.token, rail: r.index}}
@@ -71,7 +74,7 @@ func (l *link) dialOf(r *rail, now clock.Time) *dial {
 // run leaves connected and welcomed sockets in fds, or closes them all.
 func (d *dial) run() (err error) {
 	begin := time.Now()
-	end := begin.Add(d.limit)
+	end := begin.Add(d.t.settings.DialTimeout)
 	defer func() {
 		if err != nil {
 			for _, fd := range d.fds {
@@ -80,15 +83,14 @@ func (d *dial) run() (err error) {
 			d.fds = nil
 		}
 	}()
-	for range groupCount * d.t.settings.Lanes {
-		if err := d.connect(); err != nil {
+	if d.every > 0 {
+		if err := d.scout(end); err != nil {
 			return err
 		}
-		if d.scout && len(d.fds) == 1 {
-			if err := d.connected(d.fds[0], end); err != nil {
-				return err
-			}
-			d.trip = time.Since(begin)
+	}
+	for len(d.fds) < groupCount*d.t.settings.Lanes {
+		if err := d.connect(); err != nil {
+			return err
 		}
 	}
 	for i, fd := range d.fds {
@@ -178,11 +180,19 @@ func (d *dial) welcomed(fd int, end time.Time) error {
 // dialled takes a dial's result on the link's goroutine.
 func (l *link) dialled(r *rail, d *dial, err error, now clock.Time) {
 	r.dial = nil
+	defer l.answerProbes(r)
 	if err == nil && (l.left.Load() || l.dead != nil || l.offer.token != d.greeting.token) {
 		for _, fd := range d.fds {
 			_ = unix.Close(fd)
 		}
 		return
+	}
+	if r.set != nil {
+		if err != nil {
+			return // the old lanes may yet recover
+		}
+		l.railDown(r, errs.New(errs.Withdrawn, "tcp.dial", "new connections take over").WithScope(errs.ScopeRail, errs.SideLocal).
+			WithPeer(l.peer.Address, Name, r.name()), now)
 	}
 	if err == nil {
 		err = l.railUp(r, d, now)
@@ -217,7 +227,7 @@ func (l *link) dialError() *errs.Error {
 func (l *link) railUp(r *rail, d *dial, now clock.Time) error {
 	r.generation++
 	r.since, r.trip = now, d.trip
-	set := &laneSet{rail: r, generation: r.generation, since: now}
+	set := &laneSet{rail: r, generation: r.generation, since: now, trip: d.trip}
 	requests := l.requests()
 	for i, fd := range d.fds {
 		lane := l.t.newLane(fd, false)

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -260,6 +261,7 @@ type laneSet struct {
 	groups     [groupCount][]*lane
 	owes       atomic.Bool // a Submit took less than it was given: Ready is due
 	since      clock.Time
+	trip       time.Duration // one way and back when it was dialled
 }
 
 // Class groups: class 0 has connections of its own, so neither its bytes nor its acknowledgements wait behind others'.

@@ -33,6 +33,7 @@ type rail struct {
 	trip       time.Duration // of the last dial that succeeded, 0 before
 	since      clock.Time    // of the last change between up and down
 	lastErr    error
+	probes     []probe // that wait for dial
 }
 
 func (r *rail) name() string { return fmt.Sprintf("%v-%v", r.local, r.remote) }
@@ -56,6 +57,7 @@ type link struct {
 
 	mu      sync.Mutex
 	todo    []func(now clock.Time)
+	over    bool // nobody will do it
 	key     token
 	lanes   map[uint64]*lane // open, or broken and unresolved
 	fences  map[uint64]*lane // broken with WRITE slices that may have landed
@@ -118,12 +120,24 @@ func (l *link) kick() {
 	}
 }
 
-// do runs f on the link's goroutine.
-func (l *link) do(f func(now clock.Time)) {
+// do runs f on the link's goroutine. It returns false, and f does not run, when that has ended.
+func (l *link) do(f func(now clock.Time)) bool {
 	l.mu.Lock()
-	l.todo = append(l.todo, f)
+	over := l.over
+	if !over {
+		l.todo = append(l.todo, f)
+	}
 	l.mu.Unlock()
 	l.kick()
+	return !over
+}
+
+// end makes do refuse, unless there is something to do.
+func (l *link) end() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over = len(l.todo) == 0
+	return l.over
 }
 
 func (l *link) token() token {
@@ -141,7 +155,7 @@ func (l *link) run() {
 	for {
 		now := clock.Now()
 		due, ended := l.step(now)
-		if ended {
+		if ended && l.end() {
 			return
 		}
 		if due == clock.Never {

@@ -11,7 +11,6 @@ import (
 const (
 	notesMax      = 256              // of one link
 	noteLimit     = 30 * time.Second // after which a peer whose queue stays full is given up
-	probeTimeout  = time.Second
 	notePauseMin  = time.Millisecond
 	notePauseMost = 100 * time.Millisecond
 )
@@ -24,13 +23,6 @@ type note struct {
 	due     clock.Time // of sending it again, Never while the peer has it
 	tries   int
 	limit   clock.Time
-}
-
-type ping struct {
-	done   func(clock.Time, *errs.Error)
-	lane   *lane
-	begin  clock.Time
-	expire clock.Time
 }
 
 // Notify sends a small message. It reports false, and done is not called, when the message is too large, no rail is up
@@ -196,40 +188,5 @@ func (l *link) failNotes(set *laneSet) {
 	l.mu.Unlock()
 	for _, f := range failed {
 		f()
-	}
-}
-
-// Probe measures a round trip on a rail's first lane, that of class 0: no payload is in front of the question there. done
-// is called once, within a second.
-func (t *Transport) Probe(r transport.Rail, done func(clock.Time, *errs.Error)) {
-	set := t.setOf(r)
-	if set == nil {
-		done(0, errs.New(errs.StaleGeneration, "tcp.probe", "rail is not up").WithScope(errs.ScopeRail, errs.SidePath))
-		return
-	}
-	l, lane := set.rail.link, set.groups[0][0]
-	now := clock.Now()
-	l.mu.Lock()
-	l.nextNum++
-	cookie := l.nextNum
-	l.pings[cookie] = &ping{done: done, lane: lane, begin: now, expire: now.Add(probeTimeout)}
-	l.mu.Unlock()
-	lane.mu.Lock()
-	if lane.postLocked(header{kind: kindPing, seq: cookie}) {
-		lane.expectLocked()
-	}
-	lane.mu.Unlock()
-	lane.pump(submitBudget)
-	l.kick()
-}
-
-func (l *link) ponged(cookie uint64) {
-	l.mu.Lock()
-	p := l.pings[cookie]
-	delete(l.pings, cookie)
-	l.mu.Unlock()
-	if p != nil {
-		p.lane.answeredOne()
-		p.done(clock.Time(clock.Now().Sub(p.begin)), nil)
 	}
 }

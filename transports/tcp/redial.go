@@ -1,8 +1,12 @@
 package tcp
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -10,21 +14,16 @@ import (
 
 // How a rail comes back. Its old connections are of no use for that: what they retransmit comes about as late as the
 // outage was long. So new ones are dialled, from the moment on that the rail went down, and the first that is welcomed is
-// the rail's next generation. A packet that is lost on a path which is still gone would be repeated by the kernel after a
-// second, so a try is given up soon and the next one begins; between them lie growing pauses, so that no path that stays
-// away costs more than some packets a second.
-//
-//	tries 0 1 2  3  4   5   ...      up to tryMost apart while the outage is young, pauseMax afterwards
-//	ms    0 20 60 140 300 550
-
+// the rail's next generation. The kernel repeats a first packet that was lost after a second only, so a try sends several,
+// of a socket each, and goes on with the one that is answered: each 20 ms in the beginning, a sixteenth of the outage
+// apart later, 250 ms at most. A rail whose connections are up but stuck is dialled in the same way when it is probed.
 const (
 	pauseMin  = 20 * time.Millisecond
 	pauseMax  = 2 * time.Second
-	tryMost   = 250 * time.Millisecond // between the begins of two tries
-	tryLate   = 500 * time.Millisecond // the same once the rail has been away for lateAfter
-	lateAfter = 30 * time.Second
-	tryLeast  = 100 * time.Millisecond // that a try is given on a path that was good; four round trips if these are longer
-	steady    = time.Second            // a generation that lived this long was no part of the trouble before it
+	tryMost   = 250 * time.Millisecond // between the begins of tries that were turned away
+	scoutMin  = 20 * time.Millisecond
+	scoutMost = 250 * time.Millisecond
+	steady    = time.Second // a generation that lived this long was no part of the trouble before it
 
 	alternateAfter = 100 * time.Millisecond // a rail is down for this long before its alternates are dialled
 	alternateUntil = 5 * time.Second        // all of them are up for this long before the alternates go
@@ -36,22 +35,20 @@ func pause(tries int) time.Duration { return min(pauseMin<<min(tries, 10), pause
 // jitter keeps many links that lost the same switch from coming back in step.
 func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2+1) }
 
-// patience is the limit of the next try. A path that was good is known to be quick; every fourth try is given all the
-// time nevertheless, because a path may have become longer. Scout says that one connection is to look first.
-func (r *rail) patience(most time.Duration) (limit time.Duration, scout bool) {
-	if r.trip == 0 || r.tries%4 == 3 {
-		return most, r.trip != 0
+// scouting is the interval of first packets in a try: 0 for a rail that has never been up, where all lanes dial at once.
+func (r *rail) scouting(now clock.Time) time.Duration {
+	switch {
+	case r.trip == 0:
+		return 0
+	case r.set != nil:
+		return scoutMin
 	}
-	return min(max(tryLeast, 4*r.trip), most), r.tries > 0
+	return min(max(now.Sub(r.since)/16, scoutMin), scoutMost)
 }
 
 // failed plans the next try after one that began and failed.
 func (r *rail) failed(began, now clock.Time) {
-	most := tryMost
-	if now.Sub(r.since) > lateAfter {
-		most = tryLate
-	}
-	r.due = max(now, began.Add(jitter(min(pauseMin<<min(r.tries, 10), most))))
+	r.due = max(now, began.Add(jitter(min(pauseMin<<min(r.tries, 10), tryMost))))
 	r.tries++
 }
 
@@ -130,4 +127,57 @@ func (s *laneSet) idle() bool {
 		l.mu.Unlock()
 	})
 	return idle
+}
+
+// scout leaves one connected socket in fds.
+func (d *dial) scout(end time.Time) error {
+	var next time.Time
+	var begins []time.Time
+	for {
+		now := time.Now()
+		switch {
+		case d.stopped():
+			return unix.ECANCELED
+		case now.After(end):
+			return fmt.Errorf("connect %v: %w", d.remote, unix.ETIMEDOUT)
+		case !now.Before(next):
+			if err := d.connect(); err != nil {
+				return err
+			}
+			begins = append(begins, now)
+			next = now.Add(jitter(d.every))
+		}
+		ready, err := d.answered(min(time.Until(next), scoutMin/4))
+		if err != nil {
+			return err
+		}
+		if ready >= 0 {
+			d.trip = time.Since(begins[ready])
+			d.keep(ready)
+			return d.connected(d.fds[0], end)
+		}
+	}
+}
+
+// answered waits for one of the sockets and returns its place in fds, -1 for none.
+func (d *dial) answered(wait time.Duration) (int, error) {
+	set := make([]unix.PollFd, len(d.fds))
+	for i, fd := range d.fds {
+		set[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT}
+	}
+	limit := unix.NsecToTimespec(int64(max(wait, 0)))
+	if _, err := unix.Ppoll(set, &limit, nil); err != nil && err != unix.EINTR {
+		return -1, err
+	}
+	return slices.IndexFunc(set, func(p unix.PollFd) bool { return p.Revents != 0 }), nil
+}
+
+// keep closes all sockets but one.
+func (d *dial) keep(i int) {
+	for n, fd := range d.fds {
+		if n != i {
+			_ = unix.Close(fd)
+		}
+	}
+	d.fds = d.fds[i : i+1]
 }

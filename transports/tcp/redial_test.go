@@ -10,41 +10,27 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// tries lets a rail that went down fail until the time is over, each try as long as its limit, and returns when tries began.
-func tries(r *rail, now clock.Time, long time.Duration) (begins []time.Duration) {
-	for start := now; now.Sub(start) < long; now = max(now, r.due) {
-		begins = append(begins, now.Sub(start))
-		limit, _ := r.patience(500 * time.Millisecond)
-		began := now
-		now = now.Add(limit)
-		r.failed(began, now)
-	}
-	return begins
-}
-
-func TestARailThatCameBackIsTriedWithinASecond(t *testing.T) {
+func TestARailThatCameBackIsFoundSoon(t *testing.T) {
 	const start = clock.Time(time.Hour)
 	r := &rail{trip: time.Millisecond, since: start.Add(-time.Minute)}
 	r.wentDown(start)
 	require.Equal(t, start, r.due, "the first try is made at once")
-	begins := tries(r, start, 5*time.Minute)
-	for i, at := range begins[1:] {
-		gap := at - begins[i]
-		require.Less(t, gap, time.Second, "try %d", i)
-		require.GreaterOrEqual(t, gap, tryLeast)
+	require.Equal(t, scoutMin, r.scouting(start))
+	last := scoutMin
+	for age := time.Millisecond; age < time.Hour; age *= 2 {
+		every := r.scouting(start.Add(age))
+		require.GreaterOrEqual(t, every, last)
+		require.LessOrEqual(t, every, max(scoutMin, age/16), "a sixteenth of the outage is the most that the search adds")
+		require.LessOrEqual(t, every, scoutMost)
+		last = every
 	}
-	require.Less(t, len(begins), 5*60*4, "four tries a second are the most")
-}
-
-func TestAPathThatIsLongGetsFourRoundTrips(t *testing.T) {
-	r := &rail{trip: 80 * time.Millisecond}
-	limit, scout := r.patience(500 * time.Millisecond)
-	require.Equal(t, 320*time.Millisecond, limit)
-	require.False(t, scout, "the path was good a moment ago")
-	r.tries = 3
-	limit, scout = r.patience(500 * time.Millisecond)
-	require.Equal(t, 500*time.Millisecond, limit, "now and then all the time there is")
-	require.True(t, scout)
+	for i, now := 0, start; i < 1000; i++ { // turned away at once each time
+		r.failed(now, now)
+		require.LessOrEqual(t, r.due.Sub(now), tryMost*5/4)
+		require.GreaterOrEqual(t, r.due.Sub(now), pauseMin*3/4, "no try follows the one before without a pause")
+		now = r.due
+	}
+	require.Zero(t, (&rail{}).scouting(start), "a rail that has never been up dials all its lanes at once")
 }
 
 func TestARailThatFlapsDoesNotSpin(t *testing.T) {
