@@ -122,13 +122,21 @@ func (a *Actor) Fill(seed uint64, _ *Nothing) error {
 
 // Check reports the first byte of the region that is not the seed's pattern, or of the guard bands that was touched.
 func (a *Actor) Check(seed uint64, _ *Nothing) error {
+	return a.CheckPart(PartArgs{Seed: seed, Bytes: uint64(len(a.Memory))}, nil)
+}
+
+// PartArgs name a part of the region.
+type PartArgs struct{ Seed, Offset, Bytes uint64 }
+
+// CheckPart does the same for a part of the region, which begins and ends at multiples of 8, and the guard bands.
+func (a *Actor) CheckPart(args PartArgs, _ *Nothing) error {
 	for i, b := range a.whole {
 		if inside := i - guardBytes; (inside < 0 || inside >= len(a.Memory)) && b != guardByte {
 			return fmt.Errorf("guard band touched at offset %d of %d", inside, len(a.Memory))
 		}
 	}
-	for i := 0; i+8 <= len(a.Memory); i += 8 {
-		if have, want := binary.LittleEndian.Uint64(a.Memory[i:]), word(uint64(i)/8, seed); have != want {
+	for i := args.Offset; i+8 <= args.Offset+args.Bytes; i += 8 {
+		if have, want := binary.LittleEndian.Uint64(a.Memory[i:]), word(i/8, args.Seed); have != want {
 			return fmt.Errorf("wrong bytes at offset %d: %#x instead of %#x", i, have, want)
 		}
 	}
@@ -228,6 +236,9 @@ func (a *Actor) Metrics(_ Nothing, m *map[string]float64) error {
 
 // Close ends the engine and says what it could not take back.
 func (a *Actor) Close(_ Nothing, held *[]string) error {
+	if a.Engine == nil {
+		return nil // Open failed
+	}
 	*held = a.Engine.Close(Patience, true)
 	return a.Engine.Forget()
 }

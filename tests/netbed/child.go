@@ -1,11 +1,13 @@
 package netbed
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"net/rpc"
 	"os"
 	"os/exec"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -124,4 +126,15 @@ func (c *Child) Close() error {
 		return fmt.Errorf("child did not end within %v", Patience)
 	}
 	return err
+}
+
+// Run runs another program in the host to its end; its words are in the error.
+func (h *Host) Run(name string, args ...string) error {
+	return h.net.within(func() error {
+		out, err := exec.Command(name, args...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(out))
+		}
+		return nil
+	})
 }

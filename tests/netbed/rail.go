@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/clock"
 )
 
 // Rail is the way between one address of A and one of B. Its faults are there when the call returns.
@@ -102,8 +104,8 @@ func (r *Rail) Unassign(h *Host) error { return h.net.address(r.device(), h.Addr
 func (r *Rail) Assign(h *Host) error { return h.net.address(r.device(), h.Addresses[r.index], true) }
 
 // Abort ends all established TCP connections of the rail at one host, as an administrator can: it gets ECONNABORTED, its
-// peer a reset. It returns how many there were.
-func (r *Rail) Abort(h *Host) (n int, err error) {
+// peer a reset. It returns how many there were, and when the first of them ended.
+func (r *Rail) Abort(h *Host) (n int, first clock.Time, err error) {
 	own := net.ParseIP(h.Addresses[r.index])
 	err = h.net.within(func() error {
 		sockets, err := netlink.SocketDiagTCP(unix.AF_INET)
@@ -117,6 +119,9 @@ func (r *Rail) Abort(h *Host) (n int, err error) {
 			}
 			local := &net.TCPAddr{IP: s.ID.Source, Port: int(s.ID.SourcePort)}
 			remote := &net.TCPAddr{IP: s.ID.Destination, Port: int(s.ID.DestinationPort)}
+			if n == 0 {
+				first = clock.Now()
+			}
 			if err := netlink.SocketDestroy(local, remote); err != nil && !errors.Is(err, unix.ENOENT) {
 				return err
 			}
@@ -124,7 +129,7 @@ func (r *Rail) Abort(h *Host) (n int, err error) {
 		}
 		return nil
 	})
-	return n, err
+	return n, first, err
 }
 
 // Sent counts the bytes that a host has sent on the rail, as its interface counts them.

@@ -23,6 +23,7 @@ type LoadArgs struct {
 	Bulk       uint64        // bytes of one bulk request; four are always under way. 0: none
 	Small      uint64        // bytes of one small request
 	SmallEvery time.Duration // 0: none
+	SmallBurst int           // as many at once, so that every rail has some
 }
 
 // Trace is what was seen.
@@ -58,7 +59,11 @@ const (
 
 // Run works for the given time and returns the trace.
 func (l *Load) Run(args LoadArgs, trace *Trace) error {
-	l.Engine.Events(1 << 16) // old ones
+	follower, err := l.Engine.Follow()
+	if err != nil {
+		return err
+	}
+	defer l.Engine.Unfollow(follower)
 	stop := make(chan struct{})
 	var work sync.WaitGroup
 	var mu sync.Mutex
@@ -93,8 +98,28 @@ func (l *Load) Run(args LoadArgs, trace *Trace) error {
 	close(stop)
 	trace.End = clock.Now()
 	work.Wait()
-	for _, e := range l.Engine.Events(1 << 16) {
+	events, _, err := l.Engine.Events(follower, 1<<16)
+	for _, e := range events {
 		trace.Events = append(trace.Events, Happened{e.Time, e.Kind.String(), e.Rail})
+	}
+	return err
+}
+
+// PingArgs ask for requests one after the other.
+type PingArgs struct {
+	Bytes uint64
+	Count int
+}
+
+// Ping returns how long each request took.
+func (l *Load) Ping(args PingArgs, took *[]time.Duration) error {
+	for range args.Count {
+		var out netbed.Outcome
+		begin := clock.Now()
+		if err := l.Move(netbed.MoveArgs{Op: transport.Write, Bytes: args.Bytes}, &out); err != nil {
+			return err
+		}
+		*took = append(*took, clock.Now().Sub(begin))
 	}
 	return nil
 }
@@ -121,22 +146,24 @@ func (l *Load) smalls(args LoadArgs, stop chan struct{}, end func(netbed.Outcome
 	defer running.Wait()
 	tick := time.NewTicker(args.SmallEvery)
 	defer tick.Stop()
-	places := (uint64(len(l.Memory)) - bulkCount*args.Bulk) / args.Small
+	places, first := smallsBytes/args.Small, uint64(len(l.Memory))-smallsBytes
 	for n := uint64(0); ; n++ {
 		select {
 		case <-stop:
 			return
 		case <-tick.C:
 		}
-		running.Go(func() {
-			var out netbed.Outcome
-			begin := clock.Now()
-			err := l.Move(netbed.MoveArgs{Op: transport.Write, Class: dispatch.High, Offset: bulkCount*args.Bulk + n%places*args.Small,
-				Bytes: args.Small}, &out)
-			if end(out, err) {
-				seen(Span{begin, clock.Now()})
-			}
-		})
+		for i := range uint64(args.SmallBurst) {
+			running.Go(func() {
+				var out netbed.Outcome
+				begin := clock.Now()
+				place := first + (n*uint64(args.SmallBurst)+i)%places*args.Small
+				err := l.Move(netbed.MoveArgs{Op: transport.Write, Class: dispatch.High, Offset: place, Bytes: args.Small}, &out)
+				if end(out, err) {
+					seen(Span{begin, clock.Now()})
+				}
+			})
+		}
 	}
 }
 

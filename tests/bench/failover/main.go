@@ -25,6 +25,7 @@ type options struct {
 	rate     uint64 // bytes/s of one rail
 	only     string
 	markdown bool
+	verbose  bool
 }
 
 // line is a row of the table.
@@ -34,14 +35,15 @@ type line struct {
 }
 
 func main() {
-	if netbed.RunChild(new(Load)) {
+	if netbed.RunChild(new(Load), new(Plain)) {
 		return
 	}
 	var o options
 	flag.IntVar(&o.runs, "runs", 200, "runs of each kind of fault")
-	megabytes := flag.Float64("rate", 50, "MB/s of one rail")
-	flag.StringVar(&o.only, "only", "", "parts: faults, slow, rates, hogs, mptcp; all without")
+	megabytes := flag.Float64("rate", 100, "MB/s of one rail")
+	flag.StringVar(&o.only, "only", "", "parts: faults, slow, rates, hogs, cost, mptcp; all without")
 	flag.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
+	flag.BoolVar(&o.verbose, "verbose", false, "print what the engine said in each run, in ms from the fault on")
 	flag.Parse()
 	o.rate = uint64(*megabytes * 1e6)
 	if err := measure(o); err != nil {
@@ -55,7 +57,7 @@ func measure(o options) error {
 	for _, part := range []struct {
 		name string
 		rows func(options) ([]line, error)
-	}{{"faults", faults}, {"slow", slow}, {"rates", rates}, {"hogs", hogs}, {"mptcp", mptcp}} {
+	}{{"faults", faults}, {"slow", slow}, {"rates", rates}, {"hogs", hogs}, {"cost", cost}, {"mptcp", mptcp}} {
 		if o.only != "" && !strings.Contains(o.only, part.name) {
 			continue
 		}

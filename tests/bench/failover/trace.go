@@ -35,10 +35,14 @@ func (t *Trace) at(when clock.Time) (bytes uint64) {
 	return bytes
 }
 
-// slowest is the longest that a small request took to its end, from its begin or from when on, whichever is later.
+// hit is how long after a fault small requests are still sent over the rail that it broke.
+const hit = 30 * time.Millisecond
+
+// slowest is the longest that a small request took to its end, of those that were under way at a time or began soon after
+// it; from their begin or that time on, whichever is later.
 func (t *Trace) slowest(when clock.Time) (longest time.Duration) {
 	for _, s := range t.Small {
-		if s.End > when {
+		if s.End > when && s.Begin < when.Add(hit) {
 			longest = max(longest, s.End.Sub(max(s.Begin, when)))
 		}
 	}
@@ -52,6 +56,28 @@ func (t *Trace) latencies() []time.Duration {
 		list[i] = s.End.Sub(s.Begin)
 	}
 	return list
+}
+
+// tell prints the events of a run.
+func (t *Trace) tell(name string, at faultTimes) {
+	since := func(when clock.Time) float64 { return float64(when.Sub(at.began)) / 1e6 }
+	progress("%s: there %.1f, mended %.1f, end %.1f", name, since(at.there), since(at.mended), since(t.End))
+	for _, e := range t.Events {
+		if e.At < t.Begin {
+			continue
+		}
+		progress("  %8.1f %s %s", since(e.At), e.Kind, e.Rail)
+	}
+}
+
+// first is when the first event of one of the kinds happened from a time on; 0: none did.
+func (t *Trace) first(from clock.Time, kinds ...string) clock.Time {
+	for _, e := range t.Events {
+		if e.At >= from && slices.Contains(kinds, e.Kind) {
+			return e.At
+		}
+	}
+	return 0
 }
 
 func (t *Trace) count(kind string) (n int) {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -13,20 +14,30 @@ import (
 type world struct {
 	*netbed.Bed
 	near, far *netbed.Child
+	settings  map[string]string // of both engines, beside their addresses
+	load      LoadArgs          // what a run does but for its length
 	seed      uint64
 }
 
 const (
 	bulkBytes   = 8 << 20
 	smallBytes  = 64 << 10
-	regionBytes = bulkCount*bulkBytes + 4<<20
+	smallsBytes = 1 << 20 // where small requests go, at the end of the region
+	regionBytes = bulkCount*bulkBytes + smallsBytes
 )
 
-// load is what a run does but for its length.
-var load = LoadArgs{Bulk: bulkBytes, Small: smallBytes, SmallEvery: 2 * time.Millisecond}
-
-func newWorld(rates ...uint64) (w *world, err error) {
-	w = &world{}
+// newWorld makes a world with a rail for each rate, 0 for as fast as the machine is. A fifth of the rates goes to small
+// requests.
+func newWorld(settings map[string]string, rates ...uint64) (_ *world, err error) {
+	const burst = 8 // some for each rail
+	w := &world{settings: settings, load: LoadArgs{Bulk: bulkBytes, Small: smallBytes, SmallBurst: burst, SmallEvery: 5 * time.Millisecond}}
+	sum := uint64(0)
+	for _, rate := range rates {
+		sum += rate
+	}
+	if sum > 0 {
+		w.load.SmallEvery = time.Duration(burst * smallBytes * 5 * float64(time.Second) / float64(sum))
+	}
 	if w.Bed, err = netbed.New(len(rates)); err != nil {
 		return nil, err
 	}
@@ -36,6 +47,9 @@ func newWorld(rates ...uint64) (w *world, err error) {
 		}
 	}()
 	for i, rate := range rates {
+		if rate == 0 {
+			continue
+		}
 		if err := w.Rails[i].Limit(rate); err != nil {
 			return nil, err
 		}
@@ -57,7 +71,10 @@ func (w *world) start(h *netbed.Host) (c *netbed.Child, address string, err erro
 	if c, err = h.Start(); err != nil {
 		return nil, "", err
 	}
-	return c, address, c.Call("Load.Open", netbed.OpenArgs{Settings: h.Settings(), Bytes: regionBytes}, &address)
+	args := netbed.OpenArgs{Settings: h.Settings(), Bytes: regionBytes}
+	maps.Copy(args.Settings, w.settings)
+	err = c.Call("Load.Open", args, &address)
+	return c, address, err
 }
 
 func (w *world) close() {
@@ -88,13 +105,14 @@ func (w *world) awaitRails() error {
 
 // fault is what happens in the middle of a run.
 type fault struct {
-	make, mend func() error
-	after      time.Duration // of the begin
-	lasts      time.Duration
+	make  func() (clock.Time, error) // returns when it began
+	mend  func() error
+	after time.Duration // of the begin of the run
+	lasts time.Duration
 }
 
-// faultTimes are when a fault was asked for and there, and the same of its end.
-type faultTimes struct{ asked, there, mended, well clock.Time }
+// faultTimes are when a fault began, was there for certain, and was mended.
+type faultTimes struct{ began, there, mended clock.Time }
 
 // run keeps both engines busy while a fault comes and goes, and verifies every byte afterwards. Along runs from the mending
 // until it is satisfied or the work is over.
@@ -104,20 +122,18 @@ func (w *world) run(long time.Duration, f *fault, along func(at faultTimes, over
 	if err := errors.Join(w.near.Call("Load.Fill", w.seed, &netbed.Nothing{}), w.far.Call("Load.Fill", w.seed+1, &netbed.Nothing{})); err != nil {
 		return nil, at, err
 	}
-	args := load
+	args := w.load
 	args.For = long
 	trace := &Trace{}
 	call := w.near.Begin("Load.Run", args, trace)
 	var failed error
 	if f != nil {
 		<-time.After(f.after)
-		at.asked = clock.Now()
-		failed = f.make()
+		at.began, failed = f.make()
 		at.there = clock.Now()
 		<-time.After(f.lasts)
 		at.mended = clock.Now()
 		failed = errors.Join(failed, f.mend())
-		at.well = clock.Now()
 		if along != nil {
 			failed = errors.Join(failed, along(at, func() bool { return len(call.Done) > 0 }))
 		}
@@ -134,8 +150,13 @@ func (w *world) run(long time.Duration, f *fault, along func(at faultTimes, over
 // verify looks at every byte, then overwrites the destination and looks again when all rails are well: what came late
 // would show.
 func (w *world) verify() error {
-	err := errors.Join(w.near.Call("Load.Check", w.seed, &netbed.Nothing{}), w.far.Call("Load.Check", w.seed, &netbed.Nothing{}))
-	if err != nil {
+	moved, rest := netbed.PartArgs{Seed: w.seed, Bytes: regionBytes}, netbed.PartArgs{}
+	if w.load.Bulk == 0 { // only the place of the small requests
+		rest = netbed.PartArgs{Seed: w.seed + 1, Bytes: regionBytes - smallsBytes}
+		moved.Offset, moved.Bytes = rest.Bytes, smallsBytes
+	}
+	if err := errors.Join(w.near.Call("Load.Check", w.seed, &netbed.Nothing{}), w.far.Call("Load.CheckPart", moved, &netbed.Nothing{}),
+		w.far.Call("Load.CheckPart", rest, &netbed.Nothing{})); err != nil {
 		return wrong{err}
 	}
 	if err := errors.Join(w.far.Call("Load.Fill", w.seed+1, &netbed.Nothing{}), w.awaitRails()); err != nil {
@@ -150,8 +171,8 @@ func (w *world) verify() error {
 // wrong are bytes that are not what they should be.
 type wrong struct{ error }
 
-// share watches a rail from now on and returns when its host sends at least half of the rate on it, within any 10 ms.
-func (w *world) share(rail int, rate uint64, over func() bool) (clock.Time, error) {
+// share watches a rail from now on and returns when its host sends at least half of a rate on it, over any 10 ms.
+func (w *world) share(rail int, rate float64, over func() bool) (clock.Time, error) {
 	const window = 10
 	var sent [window]uint64
 	tick := time.NewTicker(time.Millisecond)
@@ -161,7 +182,7 @@ func (w *world) share(rail int, rate uint64, over func() bool) (clock.Time, erro
 		if err != nil {
 			return 0, err
 		}
-		if n >= window && float64(now-sent[n%window]) >= float64(rate)/2*window/1000 {
+		if n >= window && float64(now-sent[n%window]) >= rate/2*window/1000 {
 			return clock.Now(), nil
 		}
 		sent[n%window] = now

@@ -18,7 +18,7 @@ func TestAnotherAddressOfThePeerIsAsGood(t *testing.T) {
 	w.moves(t, transport.Read, func() error { return nil })
 	require.NoError(t, w.Rails[0].Heal())
 	w.moves(t, transport.Write, func() error { // kills the connections instead of silencing them
-		_, err := w.Rails[0].Abort(w.A)
+		_, _, err := w.Rails[0].Abort(w.A)
 		return err
 	})
 	require.NoError(t, w.near.Call("Actor.Alive", netbed.Nothing{}, &netbed.Nothing{}))

@@ -31,7 +31,7 @@ func (w *world) faults() []fault {
 		{"silent back", func(r *netbed.Rail) error { return r.Drop(netbed.Back) }, (*netbed.Rail).Heal, ""},
 		{"reset by the network", (*netbed.Rail).Reset, (*netbed.Rail).Heal, "path"},
 		{"connections aborted", func(r *netbed.Rail) error {
-			n, err := r.Abort(w.A)
+			n, _, err := r.Abort(w.A)
 			if err == nil && n == 0 {
 				err = errors.New("there were none")
 			}
