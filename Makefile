@@ -6,7 +6,7 @@ SEEDS ?= 100000
 FUZZTIME ?= 20s
 SOURCES := $(shell find gocore transports pybind internal -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo test check sim bench bench-peers capi fuzz wheel sdist develop clean
+.PHONY: help demo test check sim bench bench-peers bench-failover capi fuzz wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -32,6 +32,9 @@ bench: develop ## the speed table, beside plain C and Python programs: make benc
 
 bench-peers: develop ## tent beside NIXL and Mooncake, from their wheels: make bench-peers ARGS="--markdown"
 	@$(VENV)/bin/python tests/bench/peers.py $(ARGS)
+
+bench-failover: ## what a broken rail costs, in network namespaces (root): make bench-failover ARGS="-runs 20 -markdown"
+	@$(PYTHON) tests/bench/failover.py $(ARGS)
 
 capi: ## build/capi: libtent.so, its header, its pkg-config file; make capi ARGS=--check runs the examples
 	@$(PYTHON) tools/build_capi.py $(ARGS)
