@@ -138,6 +138,21 @@ func TestAFailedSyncFailsTheTransfer(t *testing.T) {
 	require.Empty(t, r.disk().Durable("/kv.bin"))
 }
 
+func TestAFaultOfTheDiskIsOneOfTheLanguage(t *testing.T) {
+	r := newDurableRig(t, nil, engine.FileOptions{Durable: true})
+	r.disk().Release(nil)
+	require.NoError(t, r.faults.Apply("fail_sync peer=file:///kv.bin nth=2"))
+	for round := range 3 {
+		sum := ended(t, r.engine, put(t, r.engine, r.own, r.file, 0, false))
+		if round != 1 {
+			require.Equal(t, dispatch.Completed, sum.State)
+			continue
+		}
+		require.Equal(t, dispatch.Failed, sum.State)
+		require.Equal(t, errs.StorageError, sum.Err.Code)
+	}
+}
+
 func TestWhoeverWaitsForADiskCanStop(t *testing.T) {
 	r := newDurableRig(t, nil, engine.FileOptions{})
 	id := put(t, r.engine, r.own, r.file, 0, true)

@@ -34,6 +34,7 @@
 //	            down                        the rail goes down and stays down
 //	            reset                       the rail goes down, once, and comes back as fast as it can
 //	others'     fail_register  fail_attach  Register, Attach fail
+//	            fail_sync                   a file's bytes are there, but not on stable storage
 //	faults      control_down                calls to the peer over the control plane fail, open connections break
 //	parameters  rate=0.1  after_bytes=8MiB  after_slices=100  count=3
 //	            code=LOST  scope=slice|rail|link|transport  side=local|remote|path  collateral
@@ -44,7 +45,7 @@
 // The first four are those of the failover seed's FaultProxyTransport, whose submits are slices here; they fail with the
 // scope of the link, so the engine goes to the next route, the others with that of the rail. heal ends the faults whose
 // selectors it names, all without selectors: what was held back is delivered, what was swallowed is reported as lost. For
-// fail_register, fail_attach and control_down the parameters count calls, and peer= is the address that is called.
+// fail_register, fail_attach, fail_sync and control_down the parameters count calls, and peer= is the address that is called.
 //
 // A slice meets one fault on its way out (of several that fit, the first in: reject, short, blackhole, drop, truncate,
 // duplicate) and, if it was sent as it is, one on its way back (blackhole, drop_completion, lose, corrupt, delay, reorder, slow).

@@ -1,6 +1,7 @@
 package faulty
 
 import (
+	"context"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -100,6 +101,28 @@ func (t *Transport) Heard(name transport.Rail) (at clock.Time, held bool) {
 	}
 	t.mu.Unlock()
 	return at, held
+}
+
+// OpenFile is the inner transport's.
+func (t *Transport) OpenFile(ctx context.Context, spec transport.FileSpec) (transport.File, error) {
+	return t.filer.OpenFile(ctx, spec)
+}
+
+// Sync fails where a rule says so, as errs.StorageError unless the rule names a code: what the kernel could not write is lost.
+func (t *Transport) Sync(link transport.Link, key transport.RemoteKey, done func(*errs.Error)) {
+	t.mu.Lock()
+	peer := t.peers[link]
+	t.mu.Unlock()
+	r := t.atCall(failSync, peer)
+	if r == nil {
+		t.filer.Sync(link, key, done)
+		return
+	}
+	e := r.error(peer, t.name).WithScope(errs.ScopeSlice, errs.SideRemote)
+	if e.Code == errs.Lost {
+		e.Code = errs.StorageError
+	}
+	done(e)
 }
 
 // Explain adds the faults to what the inner transport says.

@@ -24,6 +24,7 @@ type Transport struct {
 	name                string
 	sink                transport.Sink
 	inliner             transport.Inliner // nil if the inner transport is none
+	filer               transport.Filer   // nil if the inner transport is none
 	prober              transport.Prober
 	witness             transport.Witness
 	alignment           uint64 // of the inner transport, at least 1

@@ -30,6 +30,7 @@ const (
 	failInstall
 	failRegister
 	failAttach
+	failSync
 	controlDown
 	heal
 	seed
@@ -95,8 +96,9 @@ var words = map[string]word{
 	"reject": flagged(reject), "lose": flagged(lose), "blackhole": flagged(blackhole), "drop": flagged(drop),
 	"drop_completion": flagged(dropCompletion), "duplicate": flagged(duplicate), "truncate": flagged(truncate),
 	"corrupt": flagged(corrupt), "short": flagged(short), "down": flagged(down), "reset": flagged(reset),
-	"fail_register": flagged(failRegister), "fail_attach": flagged(failAttach), "control_down": flagged(controlDown),
-	"heal": flagged(heal),
+	"fail_register": flagged(failRegister), "fail_attach": flagged(failAttach), "fail_sync": flagged(failSync),
+	"control_down": flagged(controlDown),
+	"heal":         flagged(heal),
 	"delay": {verb: delay, set: func(r *rule, v string) (err error) {
 		if r.delay, err = time.ParseDuration(v); err != nil || r.delay < 0 || r.delay > time.Hour {
 			return fmt.Errorf("takes a duration up to 1h such as 2ms, not %q", v)

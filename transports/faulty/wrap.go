@@ -38,6 +38,7 @@ func (w wrapped) Open(ctx context.Context, config any, host transport.Host, sink
 	}
 	t.Transport, t.alignment = inner, max(1, inner.Info().Alignment)
 	t.inliner, _ = transport.Find[transport.Inliner](inner)
+	t.filer, _ = transport.Find[transport.Filer](inner)
 	t.prober, _ = transport.Find[transport.Prober](inner)
 	t.witness, _ = transport.Find[transport.Witness](inner)
 	if rules, _ := t.Injected(); rules > 0 {
