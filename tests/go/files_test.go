@@ -34,7 +34,7 @@ var storageNames = []string{"io-uring", "buf-io", "sim"}
 
 func (s *storage) plugs(*config.Config) (list []engine.Plug) {
 	for _, name := range storageNames {
-		settings := sim.Settings{Network: s.network, Name: name, Files: name != "sim", Vectors: name == "io-uring"}
+		settings := sim.Settings{Network: s.network, Name: name, Files: name != "sim", Vectors: name == "io-uring", Inline: name == "io-uring"}
 		list = append(list, engine.Plug{Factory: faulty.Wrap(sim.Factory{Settings: settings}, s.faults)})
 	}
 	return list
