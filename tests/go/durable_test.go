@@ -181,6 +181,11 @@ func TestADiskThatDoesNotAnswerHasALimit(t *testing.T) {
 		require.Equal(t, dispatch.TimedOut, sum.State)
 		require.ErrorContains(t, sum.Err, "transfer_sync_timeout")
 	}
+	one, two := put(t, r.engine, r.own, r.file, 0, true), put(t, r.engine, r.own, r.file, 0, true)
+	_, err := r.engine.Cancel(one, -1)
+	require.NoError(t, err)
+	require.Equal(t, dispatch.Canceled, ended(t, r.engine, one).State)
+	require.Equal(t, dispatch.TimedOut, ended(t, r.engine, two).State, "the limit of the other one is kept")
 }
 
 func TestCloseDoesNotWaitForADisk(t *testing.T) {
