@@ -43,6 +43,14 @@
 // after that, nobody writes its destination or reads its source. A region's end is Transport.Revoke on every transport.
 // The order in which an engine shuts down stands at Engine.Close, with what each step would break if it came elsewhere.
 //
+// # Files
+//
+// A file is a peer that only transports with Info.Files attach (engine/files.go), with one region of kind File: from there
+// on nothing knows that it is one. Two things are said of files alone. What belongs to a batch's end behind its last byte
+// comes in the order data, sync, notification (engine/durable.go). And a kernel gives an operation back when the device is
+// done, not when it is asked: such a transfer ends dirty after fence_timeout_file_ms, and its memory and file stay in use
+// until the kernel has let go.
+//
 // # Where this differs from the design page
 //
 //   - A withdrawal goes through the rail's outbox like a submission (engine/outbox.go), so it cannot overtake the slice
@@ -58,5 +66,9 @@
 //     transports to one peer share what must be shared, the open withdrawals. 2026-11-21
 //   - Merging happens when a slice is cut, not when requests are submitted: a slice may span neighbouring tasks, and each
 //     task keeps its own account. So nothing has to be taken apart again when a part of it fails. 2026-11-21
+//   - Cancelling what waits behind the last byte of a batch (a sync, a notification) ends it as CANCELED, although all tasks
+//     are COMPLETED: nobody was told that it is done, and somebody was told that it is not. 2026-11-21
+//   - Each open of a file is a peer of its own, even of the same file: size, permission and durability are those of the open.
+//     What is shared, descriptors and the page cache, the kernel and the transport share. 2026-11-21
 //   - Revoke takes keep: fence and close of a region are the same operation of a transport but for what follows. 2026-11-21
 package gocore

@@ -126,6 +126,23 @@ func TestTheHostBoundIsShorter(t *testing.T) {
 	require.True(t, r.status(b).Dirty)
 }
 
+func TestADeviceHasMoreTimeToGiveBack(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.core.AddLink(LinkSpec{Peer: 1, SameHost: true, Info: &transport.Info{Files: true}})
+	r.railUp(id, 0, 1, 1<<20)
+	b := r.submit(to(r.core, id), High, kib, r.now.Add(ms))
+	r.wait(ms)
+	r.wait(4999 * ms)
+	require.Equal(t, Pending, r.status(b).State)
+	r.wait(ms)
+	require.Equal(t, TimedOut, r.status(b).State)
+	require.True(t, r.status(b).Dirty)
+	require.Equal(t, 1, r.core.Open(1))
+	r.finish(0, nil)
+	require.Zero(t, r.core.Open(1))
+	require.Zero(t, r.core.Open(7), "nobody has that number")
+}
+
 func TestStallLimitCountsFromTheLastProgress(t *testing.T) {
 	r := newRig(t, Options{Stall: 10 * time.Second})
 	id := r.link(1, 0, 1, 128*kib)
