@@ -9,6 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 var withdrawn = errs.New(errs.Withdrawn, "test", "withdrawn")
