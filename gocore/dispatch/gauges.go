@@ -1,6 +1,9 @@
 package dispatch
 
-import "github.com/tent-engine/tent/gocore/plan"
+import (
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
+)
 
 // railTotals are counted for the life of the core, by transport.
 type railTotals struct {
@@ -85,14 +88,18 @@ func (c *Core) Rails() (list []RailView) {
 
 // LinkView is a link as engine.explain shows it.
 type LinkView struct {
-	State string   // in words, with what holds it up
-	Rails []string // "local -> remote: state"
+	State string      // in words, with what holds it up
+	Rails []string    // "local -> remote: state"
+	Down  *errs.Error // why there is no rail; nil if there is one, or one may be coming up
 }
 
 // Link describes a link; a removed one is "closed".
 func (c *Core) Link(id plan.LinkID) LinkView {
 	view := LinkView{State: c.Explain(id)}
 	if l := c.link(id); l != nil {
+		if l.up == 0 && !l.dialing {
+			view.Down = l.cause
+		}
 		for _, r := range l.rails {
 			if r != nil {
 				view.Rails = append(view.Rails, r.name()+": "+c.railState(r))

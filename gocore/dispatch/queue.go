@@ -30,6 +30,11 @@ func (c *Core) firstRoute(t *task, now clock.Time) int {
 	return best
 }
 
+// FirstRoute is the index of the route with which a request would begin now.
+func (c *Core) FirstRoute(s *TaskSpec, now clock.Time) int {
+	return max(0, c.firstRoute(&task{spec: *s}, now))
+}
+
 // fitness of a route, the better the smaller.
 type fitness int
 

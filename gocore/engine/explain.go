@@ -3,15 +3,19 @@ package engine
 import (
 	"encoding/json"
 	"runtime"
+	"slices"
 
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/metrics"
 	"github.com/tent-engine/tent/gocore/topology"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Explanation says which routes a request would take now, in order, and why not the others.
+// Explanation says which route a request would take now, which are behind it, and why not the others.
 type Explanation struct {
-	Routes   []ExplainedRoute    `json:"routes"`
+	Taken    string              `json:"taken"`  // the transport of the route that a request begins with now, "" for none
+	Routes   []ExplainedRoute    `json:"routes"` // in order of preference
 	Rejected []ExplainedRejected `json:"rejected"`
 }
 
@@ -21,6 +25,7 @@ type ExplainedRoute struct {
 	Hops      int      `json:"hops"`
 	Rails     []string `json:"rails"`
 	State     string   `json:"state"`
+	Why       string   `json:"why,omitempty"`    // why a request does not begin here
 	Detail    string   `json:"detail,omitempty"` // in the transport's own words
 }
 
@@ -46,26 +51,50 @@ func (e *Engine) Explain(op transport.Op, source uintptr, at Remote) (*Explanati
 	}
 	out := e.explainPlan(c)
 	links := *c.peer.links.Load()
-	for i := range c.plan.Routes {
-		t := c.plan.Routes[i].Transport
-		if x, is := transport.Find[transport.Explainer](e.ports[t].transport); is {
-			out.Routes[i].Detail = x.Explain(links[t].link)
+	for i := range out.Routes {
+		port := e.portOf(out.Routes[i].Transport)
+		if x, is := transport.Find[transport.Explainer](port.transport); is {
+			out.Routes[i].Detail = x.Explain(links[port.index].link)
 		}
 	}
 	return out, nil
 }
 
+func (e *Engine) portOf(name string) *port {
+	return e.ports[slices.IndexFunc(e.ports, func(p *port) bool { return p.name == name })]
+}
+
+// explainPlan describes the plan of a call as the core would use it now. A link that will not come up by itself, because of
+// a setting, a permission or another kind of peer, is a reason rather than a route.
 func (e *Engine) explainPlan(c *call) *Explanation {
 	out := &Explanation{Routes: []ExplainedRoute{}, Rejected: []ExplainedRejected{}}
 	e.mu.Lock()
 	defer e.let()
+	taken := e.core.FirstRoute(&c.specs[0], clock.Now())
 	for i := range c.plan.Routes {
 		r := &c.plan.Routes[i]
 		route := ExplainedRoute{Transport: e.ports[r.Transport].name, Hops: len(r.Hops), Rails: []string{}}
+		var down *errs.Error
 		for _, h := range r.Hops {
 			link := e.core.Link(h.Link)
 			route.Rails = append(route.Rails, link.Rails...)
 			route.State = link.State
+			if link.Down != nil {
+				down = link.Down
+			}
+		}
+		switch {
+		case down != nil && down.Permanent():
+			out.Rejected = append(out.Rejected, ExplainedRejected{route.Transport, "no link to the peer: " + down.Error()})
+			continue
+		case i == taken:
+			out.Taken = route.Transport
+		case i > taken:
+			route.Why = e.ports[c.plan.Routes[taken].Transport].name + " is preferred and can be used"
+		case down != nil:
+			route.Why = "its link is down: " + down.Error()
+		default:
+			route.Why = "it has no healthy rail now"
 		}
 		out.Routes = append(out.Routes, route)
 	}
