@@ -45,8 +45,10 @@ type simPeer struct {
 
 func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
 	e := &simEngine{address: string(rune('A' + i)), core: dispatch.New(dispatch.Options{Merge: true, Transports: []string{"fast", "slow"},
-		Batches: 1024, FenceHost: 5 * time.Millisecond, Stall: 300 * time.Millisecond, LinkWait: 50 * time.Millisecond}), peers: map[*simEngine]*simPeer{}, moves: map[dispatch.BatchID]*simMove{}, links: map[simLink]simTarget{}}
-	e.identity = transport.Peer{Address: e.address, MachineID: "m", Incarnation: uint64(i + 1)}
+		Batches: 1024, FenceHost: 5 * time.Millisecond, Stall: 300 * time.Millisecond, LinkWait: 50 * time.Millisecond,
+		CondemnAfter: 40 * time.Millisecond, AttemptLimit: 100 * time.Millisecond, SuspectAfter: time.Duration(1+r.random.IntN(5)) * time.Millisecond}), peers: map[*simEngine]*simPeer{}, moves: map[dispatch.BatchID]*simMove{}, links: map[simLink]simTarget{}}
+	e.identity = transport.Peer{Address: e.address, MachineID: "m", Incarnation: uint64(i) + 1 + simEngines*r.incarnations[i]}
+	r.incarnations[i]++
 	e.areas[0], e.areas[1] = arena[:simSlots*simSlot], arena[simSlots*simSlot:]
 	for k, name := range []string{"fast", "slow"} {
 		s := sim.Settings{Network: r.network, Name: name, Rails: 3 - 2*k, SliceMax: 4 << 10, Vectors: k == 0}
@@ -77,7 +79,7 @@ func (e *simEngine) attach(p *simEngine) {
 		if err != nil {
 			panic(err)
 		}
-		id := e.core.AddLink(dispatch.LinkSpec{Peer: known.number, PeerName: p.address, Transport: uint8(k), Link: link, Info: &e.infos[k], SameHost: true})
+		id := e.core.AddLink(dispatch.LinkSpec{Peer: known.number, PeerName: p.address, Transport: uint8(k), Link: link, Info: &e.infos[k], SameHost: true, Probes: true})
 		e.links[simLink{uint8(k), link}] = simTarget{id, known.number}
 		known.links = append(known.links, id)
 		remote, err := tr.Import(link, p.offered[k])
@@ -141,6 +143,19 @@ func (e *simEngine) slot(local bool, i int) []byte {
 	return e.areas[area(local)][i*simSlot : (i+1)*simSlot]
 }
 
+// answer carries out what the core wants to know of rails: doubts have no answer here, probes go over the rail.
+func (e *simEngine) answer(effects *dispatch.Effects) {
+	for _, q := range effects.Doubt {
+		e.news = append(e.news, func(now clock.Time) { e.core.Heard(q, 0, false, now) })
+	}
+	for _, q := range effects.Probe {
+		prober, _ := transport.Find[transport.Prober](e.transports[q.Transport])
+		prober.Probe(q.Rail, func(took clock.Time, err *errs.Error) {
+			e.news = append(e.news, func(now clock.Time) { e.core.Probed(q.Link, q.Rail, took, err, now) })
+		})
+	}
+}
+
 // crank hands over the news, runs one step and carries out what the core wants. It reports whether there was anything.
 func (e *simEngine) crank(r *simRun) bool {
 	now := r.network.Now()
@@ -177,6 +192,10 @@ func (e *simEngine) crank(r *simRun) bool {
 	for i := range effects.Fence {
 		e.transports[effects.Fence[i].Transport].Fence(effects.Fence[i].Rail)
 	}
+	for _, ev := range effects.Events {
+		seen[ev.Kind.String()]++
+	}
+	e.answer(effects)
 	return true
 }
 

@@ -45,7 +45,8 @@ func TestSimulationOfWholeEnginesKeepsEveryPromise(t *testing.T) {
 		}
 	}
 	t.Logf("%d runs from seed %d: %v", n, first, seen)
-	for _, what := range []string{"COMPLETED", "CANCELED", "TIMEOUT", "FAILED", "dirty", "rerouted", "failover", "pages of a failed transfer"} {
+	for _, what := range []string{"COMPLETED", "CANCELED", "TIMEOUT", "FAILED", "dirty", "rerouted", "failover", "restart",
+		"rail_suspected", "rail_paused", "rail_probed", "rail_recovered", "rail_condemned", "withdrawn", "peer_gone", "pages of a failed transfer"} {
 		if n >= 1000 {
 			require.NotZero(t, seen[what], "no run has seen it, so nothing was proved about it: %s", what)
 		}
@@ -86,6 +87,9 @@ type simRun struct {
 	engines []*simEngine
 	moves   []*simMove
 	stopped map[*simEngine]bool
+
+	arena        []byte
+	incarnations [simEngines]uint64 // how often an engine was opened at each place
 }
 
 // simMove is one transfer with its places.
@@ -106,7 +110,7 @@ type simMove struct {
 }
 
 func newSimRun(t *testing.T, seed uint64, arena []byte) *simRun {
-	r := &simRun{t: t, random: rand.New(rand.NewPCG(seed, 1)), network: sim.New(seed), stopped: map[*simEngine]bool{}}
+	r := &simRun{t: t, random: rand.New(rand.NewPCG(seed, 1)), network: sim.New(seed), arena: arena, stopped: map[*simEngine]bool{}}
 	for i := range simEngines {
 		r.engines = append(r.engines, newSimEngine(t, r, i, arena[i*simArena/simEngines:][:simArena/simEngines]))
 	}
@@ -131,16 +135,8 @@ func (r *simRun) act() {
 		if e != p && !e.dead {
 			r.move(e, p)
 		}
-	case dice < 66:
-		r.network.Shape(where, r.shape())
-	case dice < 72:
-		r.network.Cut(where)
-	case dice < 78:
-		r.network.Heal(where)
-	case dice < 82:
-		r.network.Down(where)
 	case dice < 86:
-		r.network.Up(where)
+		r.disturb(dice-60, where)
 	case dice < 94:
 		if n := len(r.moves); n > 0 {
 			r.cancel(r.moves[r.random.IntN(n)])
@@ -152,21 +148,14 @@ func (r *simRun) act() {
 		r.network.Continue(e.address)
 		delete(r.stopped, e)
 	default:
-		r.kill(e)
+		if e.dead {
+			r.restart(e)
+		} else {
+			r.kill(e)
+		}
 	}
 	r.crank()
-}
-
-func (r *simRun) shape() sim.Shape {
-	often := func(p float64) float64 {
-		if r.random.IntN(2) == 0 {
-			return 0
-		}
-		return p * r.random.Float64()
-	}
-	return sim.Shape{Rate: 1e6 * float64(1+r.random.IntN(1000)), Delay: time.Duration(r.random.IntN(int(time.Millisecond))),
-		Jitter: time.Duration(r.random.IntN(int(time.Millisecond))), Loss: often(0.2), LostAck: often(0.2),
-		Duplicate: often(0.2), Late: often(0.2), LateBy: 5 * time.Millisecond, Refuse: often(0.5)}
+	r.look()
 }
 
 // move submits one transfer between two places that nobody else uses.
@@ -267,22 +256,6 @@ func (r *simRun) cancel(m *simMove) {
 	m.engine.asked = true
 }
 
-// kill ends an engine; what it had under way is nobody's any more.
-func (r *simRun) kill(e *simEngine) {
-	alive := 0
-	for _, other := range r.engines {
-		if !other.dead {
-			alive++
-		}
-	}
-	if e.dead || alive < 3 {
-		return
-	}
-	r.network.Kill(e.address)
-	e.dead = true
-	delete(r.stopped, e)
-}
-
 // crank runs every engine that is not stopped until nobody has anything to do at this moment.
 func (r *simRun) crank() {
 	for busy := true; busy; {
@@ -370,15 +343,6 @@ func (r *simRun) demandProgress() {
 		if m.deadline == clock.Never {
 			s, _ := m.engine.core.Status(m.batch, 0)
 			require.Equal(r.t, dispatch.Completed, m.state, "in a healthy world: %+v", s)
-		}
-	}
-}
-
-// secondLook checks that nothing was written after the ends.
-func (r *simRun) secondLook() {
-	for i, m := range r.moves {
-		if m.ended && !m.dirty && m.after != nil && !m.engine.dead && !m.peer.dead {
-			require.Equal(r.t, m.after, m.destination, "transfer %d (%s, %s) was written to after its end", i, m.spec.Op, m.state)
 		}
 	}
 }

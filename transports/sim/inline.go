@@ -17,7 +17,7 @@ func (t *inliner) Inline(list []*transport.Slice) bool {
 		return false
 	}
 	r := t.rail(list[0].Rail)
-	if r == nil || r.path.cut || r.path.shape.faulty() || t.stopped {
+	if r == nil || r.path.cut || r.path.deaf != "" || r.path.shape.faulty() || t.stopped {
 		return false
 	}
 	if to := r.link.target(); to == nil || to.stopped {

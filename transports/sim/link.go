@@ -81,10 +81,10 @@ func (r *rail) name() transport.Rail {
 	return transport.Rail{Link: r.link.id, Index: uint16(r.path.index), Generation: r.generation}
 }
 
-// reachable reports whether a control message can travel.
-func (l *link) reachable() bool {
+// reachable reports whether a control message can travel to an end of the link.
+func (l *link) reachable(to *Transport) bool {
 	for _, r := range l.rails {
-		if !r.path.cut && !r.path.down {
+		if !r.path.holds(to) && !r.path.down {
 			return true
 		}
 	}
@@ -174,7 +174,7 @@ func (l *link) fail(err *errs.Error) {
 // comeUp brings a rail up as soon as both ends are ready and nothing of its last generation is outstanding.
 func (r *rail) comeUp() {
 	ready := func() bool {
-		return r.link.connected && !r.link.detached && !r.up && !r.path.cut && !r.path.down && r.outstanding == 0
+		return r.link.connected && !r.link.detached && !r.up && !r.path.cut && r.path.deaf == "" && !r.path.down && r.outstanding == 0
 	}
 	if r.rising || !ready() {
 		return

@@ -87,9 +87,9 @@ func (n *Network) step() {
 	case e.void():
 	case e.node != nil && e.node.stopped:
 		e.node.held = append(e.node.held, e)
-	case e.rail != nil && e.rail.path.cut:
+	case e.rail != nil && e.rail.path.holds(e.node):
 		e.rail.held = append(e.rail.held, e)
-	case e.link != nil && !e.link.reachable():
+	case e.link != nil && !e.link.reachable(e.node):
 		e.link.held = append(e.link.held, e)
 	default:
 		e.run(n)

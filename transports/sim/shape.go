@@ -54,6 +54,7 @@ type path struct {
 	index           int
 	shape           Shape
 	cut, down       bool
+	deaf            string // the engine that nothing reaches over the path, although what it sends arrives
 	rails           []*rail
 }
 
@@ -105,14 +106,24 @@ func (n *Network) Shape(where Where, s Shape) {
 	n.wish(where, "shape", func(p *path) { p.shape = s })
 }
 
+// CutTo silences one direction of paths: what is on its way to that engine is held back, what it sends arrives. Heal ends it.
+func (n *Network) CutTo(where Where, address string) {
+	n.wish(where, "cut", func(p *path) { p.deaf = address })
+}
+
+// holds reports whether the path keeps back what is on its way to an engine.
+func (p *path) holds(to *Transport) bool {
+	return p.cut || (p.deaf != "" && to != nil && to.self.Address == p.deaf)
+}
+
 // Cut silences paths: nothing arrives and nobody is told. What is under way is held back.
 func (n *Network) Cut(where Where) { n.wish(where, "cut", func(p *path) { p.cut = true }) }
 
-// Heal ends Cut. Of what was held back, each slice arrives late or is lost for good; answers arrive late. Rails that
+// Heal ends Cut and CutTo. Of what was held back, each slice arrives late or is lost for good; answers arrive late. Rails that
 // were fenced meanwhile come up.
 func (n *Network) Heal(where Where) {
 	n.wish(where, "cut", func(p *path) {
-		p.cut = false
+		p.cut, p.deaf = false, ""
 		for _, r := range p.rails {
 			n.heal(r)
 		}

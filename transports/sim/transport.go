@@ -281,7 +281,7 @@ func (t *Transport) detach(l *link) {
 	}
 	l.finishCalls(errs.New(errs.Canceled, "sim", "the link was detached").WithScope(errs.ScopeLink, errs.SideLocal))
 	to, left := l.target(), false
-	told := to == nil || (!to.stopped && l.reachable())
+	told := to == nil || (!to.stopped && l.reachable(to))
 	for _, r := range l.rails {
 		r.up = false
 	}
