@@ -34,6 +34,19 @@ type syncOrder struct {
 	transports uint32
 }
 
+// hasTail reports whether something comes behind the last byte of a batch.
+func (b *batch) hasTail() bool {
+	if b.note != nil {
+		return true
+	}
+	for i := range b.files {
+		if b.files[i].sync {
+			return true
+		}
+	}
+	return false
+}
+
 // tail is the state of a batch whose tasks sum up to sum, with what comes after the last byte. The caller holds e.mu.
 func (e *Engine) tail(b *batch, sum *dispatch.Summary, now clock.Time) dispatch.State {
 	switch {

@@ -49,7 +49,7 @@ func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *call) (_ d
 	id = b.id
 	if carried {
 		first = e.core.Record(&held, c.specs, now)
-		if made && b.note == nil { // nothing else can be in the batch, and nothing comes behind its last byte
+		if made && !b.hasTail() { // nothing else can be in the batch, and nothing comes behind its last byte
 			e.page.publish(id, dispatch.Completed, c.total, 0, int64(max(1, now-b.started)))
 			e.finish(b, false)
 		} else {
