@@ -47,7 +47,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing's costs more than all of this; type checkers know the name
 if TYPE_CHECKING:
-    from .inject import Faults, inject, injected
+    from .faults import Faults, inject, injected
     from .memory import Memory
     from .oracle import Oracle
     from .pair import Cluster, Pair
@@ -55,13 +55,13 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Cluster": "pair",
-    "Faults": "inject",
+    "Faults": "faults",
     "Memory": "memory",
     "Oracle": "oracle",
     "Pair": "pair",
     "PeerProcess": "peer",
-    "inject": "inject",
-    "injected": "inject",
+    "inject": "faults",
+    "injected": "faults",
 }
 
 __all__ = ["Cluster", "Faults", "Memory", "Oracle", "Pair", "PeerProcess", "inject", "injected"]

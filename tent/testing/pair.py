@@ -8,7 +8,7 @@ from typing import Any
 
 import tent
 
-from .inject import Faults
+from .faults import Faults
 from .peer import PeerProcess
 
 RATE = 256 << 20  # bytes a second of each rail, so that a transfer lasts long enough to be disturbed on any machine

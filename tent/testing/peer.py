@@ -115,7 +115,7 @@ def main() -> None:
     """The peer: answers commands until its input ends."""
     import tent
 
-    from .inject import inject
+    from .faults import inject
     from .memory import Memory
 
     given = json.loads(sys.argv[1])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import tent
 
-    from .inject import Faults
+    from .faults import Faults
     from .oracle import Oracle
     from .pair import Cluster, Pair
     from .world import World

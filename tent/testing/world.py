@@ -9,7 +9,7 @@ from typing import Any
 import tent
 
 from . import leaks
-from .inject import Faults, inject
+from .faults import Faults, inject
 from .oracle import Oracle
 from .pair import Cluster, Pair
 
