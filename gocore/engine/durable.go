@@ -94,6 +94,9 @@ func (e *Engine) durable(b *batch, transports uint32, now clock.Time) bool {
 		s.tickets++
 		u.ticket, u.limit = s.tickets, min(u.limit, now.Add(e.config.Engine.TransferSyncTimeout))
 		s.limit = min(s.limit, u.limit)
+		if s.limit < e.armed { // not every call comes from a step, which looks at this by itself
+			e.armed, e.after.rearm = s.limit, true
+		}
 		if !slices.Contains(s.batches, b.id) {
 			s.batches = append(s.batches, b.id)
 		}
