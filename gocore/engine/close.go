@@ -122,7 +122,7 @@ func (e *Engine) cancelBatch(id dispatch.BatchID) *errs.Error {
 }
 
 func (e *Engine) closeRegions(ctx context.Context) (held []string) {
-	for _, r := range e.regions.list() {
+	for _, r := range e.regions.all() {
 		if err := e.CloseRegion(ctx, r.ID); err != nil {
 			held = append(held, fmt.Sprintf("region %s: %v", r.label(), err))
 		}

@@ -44,8 +44,11 @@ func TestTheSmallestRegionThatHoldsARangeIsFound(t *testing.T) {
 			require.Equal(t, want.Size, got.Size, "seed 11, %d bytes at %d", length, addr)
 		}
 		for _, r := range all {
-			require.True(t, table.remove(r))
-			require.False(t, table.remove(r))
+			require.Same(t, r, table.leave(r.ID))
+			require.Same(t, r, table.leave(r.ID), "until it is out of every peer's reach")
+			require.True(t, table.left(r))
+			require.False(t, table.left(r))
+			require.Nil(t, table.leave(r.ID))
 		}
 		require.Nil(t, table.find(1000, 1))
 	}

@@ -65,6 +65,7 @@ type regionTable struct {
 	open   atomic.Pointer[[]*region] // sorted by address, then size
 	slots  []uint32                  // generation by slot of RegionID; guarded by mu
 	free   []uint32
+	going  []*region     // closed, and not yet known to be out of every peer's reach; guarded by mu
 	epoch  atomic.Uint64 // grows with every change that peers can see
 	retire sync.WaitGroup
 }
@@ -162,17 +163,42 @@ func (t *regionTable) giveBack(id mem.RegionID) {
 	t.mu.Unlock()
 }
 
-// remove takes the region out; false if it was not there.
-func (t *regionTable) remove(r *region) bool {
+// leave takes a region out of the open ones and returns it, also one that has left before and is not out of every peer's
+// reach; nil if there is nothing to do for it any more.
+func (t *regionTable) leave(id mem.RegionID) *region {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.byID(r.ID) == nil {
+	if r := t.byID(id); r != nil {
+		t.replace(func(list []*region) []*region {
+			return slices.DeleteFunc(list, func(o *region) bool { return o == r })
+		})
+		t.going = append(t.going, r)
+	}
+	for _, r := range t.going {
+		if r.ID == id {
+			return r
+		}
+	}
+	return nil
+}
+
+// left notes that no peer can reach the region any more; false if somebody else has.
+func (t *regionTable) left(r *region) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := slices.Index(t.going, r)
+	if i < 0 {
 		return false
 	}
-	t.replace(func(list []*region) []*region {
-		return slices.DeleteFunc(list, func(o *region) bool { return o == r })
-	})
+	t.going = slices.Delete(t.going, i, i+1)
 	return true
+}
+
+// all are the open regions and those that are on their way out.
+func (t *regionTable) all() []*region {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Concat(t.list(), t.going)
 }
 
 // touch makes peers ask again: a transport has changed descriptors.
@@ -297,18 +323,24 @@ func usesKind(info transport.Info, kind mem.Kind) bool {
 }
 
 // CloseRegion ends remote access and returns when no peer can touch the bytes any more. Local transfers that use the
-// region go on; their memory must stay until they end.
+// region go on; their memory must stay until they end. Closing twice is no mistake. After an error, which names who may
+// still touch the bytes, the region is closed and the memory is not the caller's yet: the next call asks again.
 func (e *Engine) CloseRegion(ctx context.Context, id mem.RegionID) error {
-	r := e.regions.byID(id)
-	if r == nil || !e.regions.remove(r) {
-		return nil // closing twice is no mistake
+	r := e.regions.leave(id)
+	if r == nil {
+		return nil
 	}
 	r.open.Store(false)
 	err := e.revoke(ctx, r, nil, false)
+	if err == nil && !e.regions.left(r) {
+		return nil
+	}
 	e.mu.Lock()
 	e.record(&event.Event{Kind: event.RegionClosed, Rail: r.Name, Err: errs.From("close region", err)})
 	e.let()
-	r.unuse()
+	if err == nil {
+		r.unuse()
+	}
 	return err
 }
 
