@@ -144,6 +144,18 @@ def go_test(ctx: Context, patterns: Iterable[str], *flags: str, timeout: int, **
     return tally
 
 
+SKIPPED = ""  # under which on_go_event's output keeps the reasons that were told
+
+
+def tell_skip(text: list[str], told: list[str]) -> None:
+    """Says why a test was skipped, each reason once: "netns_test.go:44: no network test bed here: it needs root"."""
+    for line in text:
+        reason = line.strip()
+        if line.startswith(" ") and ".go:" in reason and reason not in told:
+            told.append(reason)
+            say(f"  skipped: {reason}")
+
+
 def on_go_event(event: dict[str, str], tally: Tally, output: dict[str, list[str]], counted: dict[str, int]) -> None:
     """One event of `go test -json`. Output is kept per test and shown only when it failed."""
     action, test = event["Action"], event.get("Test", "")
@@ -157,6 +169,8 @@ def on_go_event(event: dict[str, str], tally: Tally, output: dict[str, list[str]
         text = output.pop(key, [])
         if action == "fail":
             print("".join(text), end="", flush=True)
+        if test and action == "skip":
+            tell_skip(text, output.setdefault(SKIPPED, []))
         if test:
             tally.add(Tally(passed=int(action == "pass"), failed=int(action == "fail"), skipped=int(action == "skip")))
             counted[package] = counted.get(package, 0) + 1

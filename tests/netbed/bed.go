@@ -49,12 +49,13 @@ func New(rails int) (_ *Bed, err error) {
 	defer func() {
 		if err != nil {
 			b.Close()
+			err = unavailable(err)
 		}
 	}()
 	spaces := [3]*namespace{}
 	for i := range spaces {
 		if spaces[i], err = newNamespace(); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return nil, err
 		}
 		b.spaces = append(b.spaces, spaces[i])
 	}
@@ -71,7 +72,27 @@ func New(rails int) (_ *Bed, err error) {
 		}
 		b.Rails = append(b.Rails, r)
 	}
-	return b, nil
+	return b, b.try()
+}
+
+// try makes one fault of each kind, so that a kernel which lacks something is known before a test depends on it.
+func (b *Bed) try() error {
+	if len(b.Rails) == 0 {
+		return nil
+	}
+	r := b.Rails[0]
+	return errors.Join(r.Lose(0.5), r.Reset(), r.Drop(Both), r.Heal(), r.Limit(1e9), r.Limit(0))
+}
+
+// unavailable marks errors that say what the kernel or a container does not have or does not let us do.
+func unavailable(err error) error {
+	for _, lack := range []error{unix.EOPNOTSUPP, unix.EPERM, unix.EACCES, unix.EROFS, unix.ENOENT, unix.ENOSYS, unix.EAFNOSUPPORT,
+		unix.EPROTONOSUPPORT, unix.ENODEV, unix.ENOSPC} {
+		if errors.Is(err, lack) {
+			return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+	}
+	return err
 }
 
 // Close lets go of the namespaces. Children must have ended.

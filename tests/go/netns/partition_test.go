@@ -70,10 +70,7 @@ func TestAPartitionThatOutlastsEverythingEndsFailedAndDirty(t *testing.T) {
 		"transports/tcp/user_timeout_ms": "400", // so that "all time-outs" is a second and not ten
 		"transfer_stall_timeout":         "1.5",
 	})
-	var before uint64
-	require.NoError(t, w.near.Call("Actor.Acknowledged", netbed.Nothing{}, &before))
-	call := w.begin(t, transport.Write)
-	w.underWay(t, call, before)
+	call := w.half(t, transport.Write)
 	w.all(t, func(r *netbed.Rail) error { return r.Drop(netbed.Both) })
 	out := w.end(t, call)
 	t.Logf("%+v", out)
