@@ -156,7 +156,11 @@ type fileUse struct {
 }
 
 // touch notes that a task of the call moves bytes of a file.
-func (c *call) touch(p *peer, op transport.Op) *errs.Error {
+func (c *call) touch(p *peer, t *Terms) *errs.Error {
+	op := t.Op
+	if t.Checked {
+		return errs.New(errs.InvalidArgument, "submit", "transfers of files carry no checksums, and integrity was asked for")
+	}
 	if op == transport.Write && p.file.readOnly {
 		return errs.New(errs.PermissionDenied, "submit", "%s was opened for reading only", p.file.path).WithPeer(p.identity.Address, "", "")
 	}

@@ -175,7 +175,7 @@ func (c *call) bind(t *Terms, p *peer, local *region, remote *remoteRegion) *err
 		return nil
 	}
 	if p.file != nil {
-		if err := c.touch(p, t.Op); err != nil {
+		if err := c.touch(p, t); err != nil {
 			return err
 		}
 	}

@@ -104,6 +104,8 @@ def test_slices_stay_inside_and_a_file_has_neither_regions_nor_addresses(engine:
             engine.write(local[:10], local[20:30], durability="data")
         with pytest.raises(tent.InvalidArgumentError, match="durability"):
             engine.write(local, file, durability="yes")
+        with pytest.raises(tent.InvalidArgumentError, match="no checksums"):
+            engine.write(local, file, integrity="crc32c")
         assert file.alive()
         assert repr(file) == f"<Segment file://{tmp_path}/f 100 B>"
         assert "f 0x" in repr(file[5:10])
@@ -192,3 +194,16 @@ def test_roots_limit_what_open_takes(engines: Callable[..., tent.Engine], tmp_pa
             engine.open(f"file://{path}", create=True, size=10)
     assert (outside / "secret").read_bytes() == b"secret"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["inside", "outside"]
+
+
+def test_without_a_transport_of_files(engines: Callable[..., tent.Engine], tmp_path: Path) -> None:
+    off = {"io_uring": {"enable": False}, "buf-io": {"enable": False}}
+    with pytest.raises(NotImplementedError, match=r"io-uring: .*enable is false.*buf-io: .*enable is false"):
+        engines(transports=off).open(tmp_path / "f", create=True, size=1)
+    assert not (tmp_path / "f").exists()
+    only = engines(transports={"io_uring": {"enable": False}})
+    with only.open(tmp_path / "f", create=True, size=4096) as file, only.register(bytearray(4096)) as local:
+        said = only.explain(local, file)
+        assert [route["transport"] for route in said["routes"]] == ["buf-io"]
+        assert {"transport": "io-uring", "reason": "transports/io-uring/enable is false"} in said["rejected"]
+        assert only.write(local, file).result(30) == 4096

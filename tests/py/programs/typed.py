@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import tent
 
 
@@ -19,6 +21,13 @@ def move(target: str) -> int:
             batch.read(memoryview(region.view), peer.memory(0x1000, 1 << 16))
             moved += batch.submit().result()
         return moved + len(note.data) + region.view.nbytes
+
+
+def save(engine: tent.Engine, region: tent.Region, path: Path) -> int:
+    with engine.open(path, create=True, size=region.size, durability="data") as file, engine.batch(durability="data") as batch:
+        batch.write(region, file[0 : file.size])
+        name: str | None = file.path
+        return batch.submit().result() + len(name or "") + engine.write(region, file, durability=None).result()
 
 
 async def wait(transfer: tent.Transfer, engine: tent.Engine) -> int:
