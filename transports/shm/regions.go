@@ -20,7 +20,6 @@ type region struct {
 	allows   mem.Permission
 	fixed    bool        // the buffer must not be written, not even by our own READs
 	of       *allocation // whose memory it is, nil for the user's
-	revoked  atomic.Bool // for every peer and for good
 	deniedMu sync.Mutex
 	denied   []string // addresses of peers for which it was revoked for good
 }
@@ -136,7 +135,7 @@ func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *tr
 	ctx, cancel := bounded(ctx, revokeLimit)
 	defer cancel()
 	if peer == nil {
-		return t.revokeAll(ctx, r, keep)
+		return t.table.Revoke(ctx, r.name, nil, keep) // again: waits again for who is inside, and opens nothing
 	}
 	var first error
 	for _, a := range t.attachments.of(peer, r, keep) {
@@ -145,18 +144,6 @@ func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *tr
 		}
 	}
 	return first
-}
-
-// revokeAll takes the region back from everybody. A second call asks only whether the first one's wait would be over now.
-func (t *Transport) revokeAll(ctx context.Context, r *region, keep bool) error {
-	if r.revoked.Load() || !keep && r.revoked.Swap(true) {
-		if h, held := t.table.Held(r.name); held {
-			return errs.New(errs.Timeout, "shm.revoke", "process %d is inside a copy with the region (slot %d)", h.PID, h.Slot).
-				WithScope(errs.ScopeSlice, errs.SideRemote)
-		}
-		return nil
-	}
-	return t.table.Revoke(ctx, r.name, nil, keep)
 }
 
 // deny closes the region for a peer's future attachments.
