@@ -105,6 +105,7 @@ func (c *Core) Submit(id BatchID, specs []TaskSpec, now clock.Time) (int, *errs.
 		}
 	}
 	first := len(b.tasks)
+	b.pending += len(specs) // at first: a task may end at once, and the batch does not with each
 	var r *run
 	for i := range specs {
 		t := c.tasks.get()
@@ -113,7 +114,6 @@ func (c *Core) Submit(id BatchID, specs []TaskSpec, now clock.Time) (int, *errs.
 		r = c.joinRun(t, r)
 		b.tasks = append(b.tasks, t)
 		b.total += t.spec.Length
-		b.pending++
 		c.pending += t.spec.requests()
 		c.start(t, now)
 	}

@@ -33,7 +33,7 @@ func (c *Core) choose(l *link, now clock.Time) (best *railState, class int) {
 			return r, k
 		}
 		finish := r.meter.Finish(r.bytes+want, r.slices == 0, now)
-		if best == nil || c.prefer(l, r, best, k, finish, cost) {
+		if best == nil || prefer(l, r, best, k, finish, cost, now) {
 			best, class, cost = r, k, finish
 		}
 	}
@@ -41,12 +41,12 @@ func (c *Core) choose(l *link, now clock.Time) (best *railState, class int) {
 }
 
 // prefer compares a rail with the best one so far.
-func (c *Core) prefer(l *link, r, best *railState, class int, finish, cost float64) bool {
+func prefer(l *link, r, best *railState, class int, finish, cost float64, now clock.Time) bool {
 	switch {
 	case r.band != best.band:
 		return r.band < best.band
 	case l.numa && r.info.Node != best.info.Node:
-		if node := l.headNode(class, r); node > 0 && (r.info.Node == node-1) != (best.info.Node == node-1) {
+		if node := l.headNode(class, r, now); node > 0 && (r.info.Node == node-1) != (best.info.Node == node-1) {
 			return r.info.Node == node-1
 		}
 	}
@@ -57,8 +57,8 @@ func (c *Core) prefer(l *link, r, best *railState, class int, finish, cost float
 }
 
 // headNode is the NUMA node plus one of the local memory of what is next in a class, 0 if it is not known.
-func (l *link) headNode(class int, r *railState) int {
-	p, t := l.head(class, r)
+func (l *link) headNode(class int, r *railState, now clock.Time) int {
+	p, t := l.head(class, r, now)
 	if p != nil {
 		t = p.task
 	}
@@ -78,6 +78,19 @@ func (r *railState) bit() uint64 { return 1 << min(r.id.Index, 63) }
 func (l *link) untried(tried uint64) bool {
 	for _, r := range l.rails {
 		if r != nil && r.rank == l.rank && l.rank < rankPaused && tried&r.bit() == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// better reports whether a piece should wait for a rail that has not had it in this round, instead of going to one again
+// that has: as long as that takes at most twice as long.
+func (l *link) better(p *piece, r *railState, now clock.Time) bool {
+	limit := 2 * r.meter.Finish(r.bytes+p.length, r.slices == 0, now)
+	for _, other := range l.rails {
+		if other != nil && other.rank == l.rank && l.rank < rankPaused && !other.full && !p.wasOn(other) &&
+			other.meter.Finish(other.bytes+p.length, other.slices == 0, now) <= limit {
 			return true
 		}
 	}

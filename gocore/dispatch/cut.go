@@ -50,7 +50,15 @@ func (c *Core) offer(l *link, r *railState, now clock.Time) (class int, want uin
 	if class < 0 {
 		return -1, 0
 	}
-	p, t := l.head(class, r)
+	p, t := l.head(class, r, now)
+	if p == nil && t == nil { // what is there waits for other rails
+		others := l.waiting
+		others[class] = clock.Never
+		if class, aged = r.turns.Pick(&others, c.railOptions(l).Ageing, now); class < 0 {
+			return -1, 0
+		}
+		p, t = l.head(class, r, now)
+	}
 	switch {
 	case p != nil:
 		want = c.refit(p, r, class)
@@ -68,10 +76,10 @@ func (c *Core) offer(l *link, r *railState, now clock.Time) (class int, want uin
 
 // head is what the rail would take next of a class: the first piece, or fresh bytes of the first task. A piece that other
 // rails should try first does not hold the rail up that has failed it.
-func (l *link) head(class int, r *railState) (*piece, *task) {
+func (l *link) head(class int, r *railState, now clock.Time) (*piece, *task) {
 	q := &l.queues[class]
 	p, t := q.pieces.first(), q.tasks.first()
-	if p == nil || (p.tried != 0 && p.wasOn(r) && l.untried(p.tried)) {
+	if p == nil || (p.tried != 0 && p.wasOn(r) && l.better(p, r, now)) {
 		return nil, t
 	}
 	return p, nil
@@ -125,7 +133,7 @@ func (c *Core) limit(r *railState, class int, route *plan.Route) uint64 {
 // route is full waits there, out of the way of the others.
 func (c *Core) cut(l *link, r *railState, class int, now clock.Time) {
 	q := &l.queues[class]
-	p, t := l.head(class, r)
+	p, t := l.head(class, r, now)
 	if p == nil {
 		if p = c.carve(t, c.fresh(t, r, class), now); p == nil {
 			return

@@ -43,8 +43,9 @@ func (c *Core) again(p *piece, r *railState, err *errs.Error, now clock.Time) {
 	}
 	counters := c.countersOf(t)
 	if err.Scope == errs.ScopeRail {
+		again := p.wasOn(r) // others were busy for long
 		p.tried |= r.bit()
-		if r.link.untried(p.tried) {
+		if !again && r.link.untried(p.tried) {
 			counters.Reroutes++
 			c.queuePiece(p, true, now)
 			return

@@ -236,8 +236,8 @@ func (m *model) trouble() {
 			m.after(m.between(0, 200*time.Millisecond), func() { m.raise(other) })
 		}
 	case 7, 8: // slow for a while
-		r.rate /= 20
-		m.after(m.between(0, 100*time.Millisecond), func() { r.rate *= 20 })
+		r.rate = r.usual / 20
+		m.after(m.between(0, 100*time.Millisecond), func() { r.rate = r.usual })
 	case 9: // this process is stopped; what comes meanwhile waits
 		m.frozen = m.now.Add(m.between(0, 60*time.Millisecond))
 	case 6:
@@ -279,7 +279,7 @@ func (m *model) heal() {
 	m.calm = true
 	for _, key := range m.order {
 		r := m.rails[key]
-		r.silent, r.busy = false, m.now
+		r.silent, r.busy, r.rate = false, m.now, r.usual
 		for _, p := range m.outOn(r) {
 			m.complete(p, errs.New(errs.Lost, "sim", "healed").WithScope(errs.ScopeRail, errs.SidePath), m.between(0, time.Millisecond))
 		}

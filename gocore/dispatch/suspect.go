@@ -229,6 +229,9 @@ func (c *Core) abandonSlice(a *attempt, now clock.Time) {
 			continue
 		}
 		p.void = true
+		if p.twin != nil { // it replaced one that is still out; that one is on its own now
+			p.twin.twin = nil
+		}
 		again := c.newPiece(t, p.offset, p.length)
 		again.sent, again.twin, p.twin = p.sent, p, again
 		again.tried = a.rail.bit()

@@ -50,7 +50,8 @@ type wire struct {
 	dead    bool // its peer has ended
 	lost    float64
 	failed  float64
-	carried uint64 // bytes, ever
+	usual   float64 // rate of when nothing is wrong
+	carried uint64  // bytes, ever
 	bytes   uint64
 	slices  int
 }
@@ -104,7 +105,7 @@ func (w *world) between(low, high time.Duration) time.Duration {
 // addRail brings a rail up for the first time.
 func (w *world) addRail(link plan.LinkID, index uint16, rate float64, delay time.Duration, window uint64, slices int) *wire {
 	key := railKey{link, index}
-	r := &wire{key: key, rate: rate, delay: delay}
+	r := &wire{key: key, rate: rate, usual: rate, delay: delay}
 	r.id = transport.Rail{Link: transport.Link(link), Index: index}
 	r.info = transport.RailInfo{Local: fmt.Sprint("here", index), Remote: fmt.Sprint("there", link), BytesMax: window, SlicesMax: slices}
 	w.rails[key] = r

@@ -1,0 +1,174 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// The holes through which a late slice could slip past its task's end.
+
+func TestASubmitterThatSleptAcrossAFenceBringsNothingPastIt(t *testing.T) {
+	r := newRig(t, Options{FenceNetwork: 50 * ms})
+	id := r.link(1, 0, 2, 1<<20)
+	b := r.submit(to(r.core, id), High, 128*kib, r.now.Add(ms))
+	require.Len(t, r.out, 2)
+	asleep := r.out[0] // its thread is about to call Submit; the other one is under way
+	r.finish(1, nil)
+	r.wait(ms)
+	require.Equal(t, []*transport.Slice{asleep}, r.asked, "the withdrawal goes the same way, behind it")
+	r.core.RailDown(id, asleep.Rail, broken(errs.ScopeRail), r.now)
+	r.railUp(id, int(asleep.Rail.Index), 2, 1<<20)
+	require.Equal(t, Pending, r.status(b).State)
+	r.core.Refuse([]*transport.Slice{asleep}, r.now) // the generation that it names has ended
+	r.step()
+	s := r.status(b)
+	require.Equal(t, TimedOut, s.State)
+	require.False(t, s.Dirty, "it was never sent")
+	require.Zero(t, r.core.Outstanding())
+	fresh := r.submit(to(r.core, id), High, 4<<20, clock.Never)
+	r.out = r.out[1:]
+	r.drain()
+	require.Equal(t, Completed, r.status(fresh).State, "the new generation takes slices")
+}
+
+// silence has two of three rails fall silent at once and returns what was sent again.
+func (r *rig) silence(silent ...transport.Rail) (again []*transport.Slice) {
+	for range 40 {
+		r.now = r.now.Add(ms)
+		for _, l := range r.core.links[1:] {
+			for _, x := range l.rails {
+				alive := true
+				for _, s := range silent {
+					alive = alive && x.id != s
+				}
+				if alive {
+					r.core.Progress(l.id, x.id, r.now)
+				}
+			}
+		}
+		again = append(again, r.step()...)
+	}
+	return again
+}
+
+func TestTwoRailsThatAreSilentAtOnceHoldNothingUpButTheEnd(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"}, [2]string{"c", "C"})
+	p := to(r.core, id)
+	r.warm(p)
+	b := r.submit(p, High, 3*64*kib, clock.Never)
+	first := append([]*transport.Slice(nil), r.out...)
+	require.Len(t, first, 3)
+	again := r.silence(first[0].Rail, first[1].Rail)
+	require.EqualValues(t, 128*kib, sum(again))
+	for _, s := range again {
+		require.Equal(t, first[2].Rail, s.Rail)
+	}
+	for len(r.out) > 2 {
+		r.finish(2, nil)
+	}
+	require.EqualValues(t, 3*64*kib, r.status(b).Bytes)
+	require.Equal(t, Pending, r.status(b).State, "the first copies may still land")
+	r.finish(0, withdrawn)
+	require.Equal(t, Pending, r.status(b).State)
+	r.finish(0, withdrawn)
+	require.Equal(t, Completed, r.status(b).State)
+}
+
+func TestAWithdrawalOutlivesTheLaneThatCarriesIt(t *testing.T) {
+	r := newRig(t, Options{FenceNetwork: 200 * ms})
+	id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
+	p := to(r.core, id)
+	r.warm(p)
+	b := r.submit(p, High, 128*kib, clock.Never)
+	silent, carrier := r.out[0], r.out[1]
+	r.silence(silent.Rail)
+	require.Len(t, r.out, 3)
+	r.core.RailDown(id, carrier.Rail, broken(errs.ScopeRail), r.now) // and with it the withdrawal
+	r.step()
+	r.finish(2, withdrawn)
+	r.finish(1, withdrawn)
+	require.Equal(t, Pending, r.status(b).State)
+	r.railUp(id, int(carrier.Rail.Index), 2, 1<<20)
+	for range 3 {
+		r.step()
+		for len(r.out) > 1 {
+			r.finish(1, nil)
+		}
+	}
+	require.EqualValues(t, 128*kib, r.status(b).Bytes, "all is there")
+	require.Equal(t, Pending, r.status(b).State, "and the silent rail has not answered")
+	r.wait(200 * ms)
+	r.wait(200 * ms)
+	s := r.status(b)
+	require.Equal(t, Failed, s.State, "never COMPLETED while something may still be written")
+	require.True(t, s.Dirty)
+	require.Equal(t, errs.Lost, s.Err.Code)
+	late := r.submit(p, High, kib, clock.Never)
+	require.Len(t, r.out, 1, "nothing goes to a peer that may still write for a transfer that has ended")
+	for range 4 {
+		r.wait(time.Second)
+		require.Len(t, r.out, 1, "seconds later, too")
+	}
+	require.Len(t, r.finish(0, withdrawn), 1, "confirmed at last")
+	r.drain()
+	require.Equal(t, Completed, r.status(late).State)
+}
+
+func TestCancelsOfSmallRequestsAreNotNoticedByABulkTransfer(t *testing.T) {
+	r := newRig(t, Options{})
+	p := to(r.core, r.link(1, 0, 2, 1<<20))
+	bulk := r.submit(p, Low, 64<<20, clock.Never)
+	for range 100 {
+		inFlight := len(r.out)
+		small := r.submit(p, High, 4*kib, clock.Never)
+		mine := r.out[len(r.out)-1]
+		_, err := r.core.Cancel(small, 0, 1, r.now)
+		require.Nil(t, err)
+		r.step()
+		require.Equal(t, []*transport.Slice{mine}, r.asked, "this slice and no other")
+		require.Empty(t, r.fenced)
+		r.finish(len(r.out)-1, withdrawn)
+		require.Equal(t, Canceled, r.status(small).State)
+		require.Equal(t, inFlight, len(r.out), "the bulk's slices stay out")
+		r.now = r.now.Add(ms / 10)
+		r.finish(0, nil)
+	}
+	require.Empty(t, r.kinds())
+	r.drain()
+	s := r.status(bulk)
+	require.Equal(t, Status{State: Completed, Attempts: 1, Bytes: 64 << 20}, s)
+}
+
+// A piece that changes rails twice: whatever the first two copies come to, only the last one counts, once.
+func TestAPieceThatChangedRailsTwiceIsCountedOnce(t *testing.T) {
+	for name, order := range map[string][]int{"oldest first": {0, 0, 0}, "newest first": {2, 1, 0}, "middle first": {1, 0, 0}} {
+		r := newRig(t, Options{})
+		id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"}, [2]string{"c", "C"})
+		p := to(r.core, id)
+		r.warm(p)
+		b := r.submit(p, High, kib, clock.Never)
+		r.core.RailDown(id, r.out[0].Rail, broken(errs.ScopeRail), r.now)
+		r.step()
+		require.Len(t, r.out, 2)
+		r.core.RailDown(id, r.out[1].Rail, broken(errs.ScopeRail), r.now)
+		r.step()
+		require.Len(t, r.out, 3)
+		other := r.submit(p, High, 2*kib, clock.Never) // takes records that are free
+		for _, i := range order {
+			r.finish(i, nil)
+		}
+		s := r.status(b)
+		require.Equal(t, Completed, s.State, name)
+		require.EqualValues(t, kib, s.Bytes, name)
+		require.Zero(t, r.status(other).Bytes, name)
+		r.drain()
+		require.Equal(t, Completed, r.status(other).State, name)
+	}
+}
