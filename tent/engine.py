@@ -218,7 +218,15 @@ class Engine(Handle):
         """Moves bytes from here to a peer. `timeout` ends the transfer after so many seconds; `notify` is (name, message),
         delivered after the last byte; `hint` names a transport; durability="data" is for files: the transfer ends when
         what it has written is on stable storage."""
-        if priority == 0 and timeout is notify is hint is stream is integrity is durability is None:
+        if (
+            priority == 0
+            and timeout is None
+            and notify is None
+            and hint is None
+            and stream is None
+            and integrity is None
+            and durability is None
+        ):
             return self._plain(WRITE, local, remote)
         return self._move(WRITE, local, remote, priority, timeout, notify, hint, stream, integrity, durability)
 
@@ -235,7 +243,14 @@ class Engine(Handle):
         integrity: str | None = None,
     ) -> Transfer:
         """Moves bytes from a peer to here. With `notify` the owner learns that its memory is free again."""
-        if priority == 0 and timeout is notify is hint is stream is integrity is None:
+        if (
+            priority == 0
+            and timeout is None
+            and notify is None
+            and hint is None
+            and stream is None
+            and integrity is None
+        ):
             return self._plain(READ, local, remote)
         return self._move(READ, local, remote, priority, timeout, notify, hint, stream, integrity)
 
