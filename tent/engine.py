@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
+from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -67,6 +68,7 @@ class Engine(Handle):
         self._words = _native.words_at(info["page_address"], info["page_bytes"] // 8)
         self._tail = Tail(library, self._id)
         self._live = {}
+        self._looks = repeat(None, _native.LOOKS_PER_CRANK - 1)
         self._spent = deque()
         self._spare = min(64, info["page_bytes"] // CELL_BYTES // 8)
         self._memories = {}

@@ -8,6 +8,7 @@ import threading
 import weakref
 from array import array
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import _native, loop
@@ -30,6 +31,7 @@ class Handle:
     _states: memoryview  # the shared page by bytes
     _words: memoryview  # and by words
     _hub: loop.Hub
+    _looks: Iterator[None]  # at transfers, until the engine is let work again
     _live: dict[int, weakref.ref[Transfer]]
     _memories: dict[int, Memory]  # by region, until it is closed
     _spent: deque[int]  # batches that nobody needs any more

@@ -6,6 +6,7 @@ import time
 import weakref
 from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from . import _native, _text
@@ -53,7 +54,6 @@ class Transfer:
         "_batch",
         "_engine",
         "_keep",
-        "_looks",
         "_outcome",
         "_states",
         "_total",
@@ -65,7 +65,6 @@ class Transfer:
         self._batch = batch
         self._states: memoryview | bytes = engine._states
         self._at = (batch & 0xFFFFFFFF) * CELL_BYTES
-        self._looks = _native.LOOKS_PER_CRANK
         self._total = total
         self._keep: Sequence[object] | None = keep
         self._asked = False
@@ -73,17 +72,16 @@ class Transfer:
         engine._live[batch] = weakref.ref(self)
 
     def done(self) -> bool:
-        """Whether it has ended and its memory is the caller's again. Costs no call; every 128th look lets the engine
-        work, so that a loop of looks makes progress by itself."""
+        """Whether it has ended and its memory is the caller's again. Costs no call; every 128th look at an engine's
+        transfers lets it work, so that a loop of looks makes progress by itself."""
         try:
             if self._states[self._at] > 1:
                 return True
         except ValueError:
             self._gone()
-        self._looks = looks = self._looks - 1
-        if looks:
+        for _ in self._engine._looks:  # counts down without arithmetic
             return False
-        self._looks = _native.LOOKS_PER_CRANK
+        self._engine._looks = repeat(None, _native.LOOKS_PER_CRANK - 1)
         _native.call(self._engine._library.pybind_Progress, self._engine._id)
         return self._state() > PENDING
 
