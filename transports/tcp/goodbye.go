@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -108,6 +109,13 @@ func (l *lane) saidGoodbye() bool {
 	l.mu.Unlock()
 	l.parting = !closed && waiting == 0 && l.tx.left == 0
 	return l.parting || closed
+}
+
+// mayBeGoodbye reports whether a lane broke in a way in which the end of the peer's transport can show: its connection was
+// closed, or reset because bytes came after that. What our own kernel ended was no goodbye.
+func mayBeGoodbye(cause *errs.Error) bool {
+	var errno unix.Errno
+	return cause.Code == errs.Lost && (!errors.As(cause, &errno) || errno == unix.ECONNRESET || errno == unix.EPIPE)
 }
 
 // hearsGoodbye looks into the sockets of the link once more: where one has just broken, the reason may lie unread in it

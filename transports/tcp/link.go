@@ -32,6 +32,7 @@ type rail struct {
 	flaps      int           // generations in a row that were short
 	trip       time.Duration // of the last dial that succeeded, 0 before
 	since      clock.Time    // of the last change between up and down
+	away       bool          // our end has lost its interface or its address
 	lastErr    error
 	probes     []probe // that wait for dial
 }
@@ -213,7 +214,7 @@ func (l *link) checkRails(now clock.Time) {
 		})
 		switch {
 		case cause == nil:
-		case cause.Code == errs.Lost && l.hearsGoodbye():
+		case mayBeGoodbye(cause) && l.hearsGoodbye():
 			l.part(now)
 			return
 		default:

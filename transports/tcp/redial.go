@@ -15,15 +15,17 @@ import (
 // How a rail comes back. Its old connections are of no use for that: what they retransmit comes about as late as the
 // outage was long. So new ones are dialled, from the moment on that the rail went down, and the first that is welcomed is
 // the rail's next generation. The kernel repeats a first packet that was lost after a second only, so a try sends several,
-// of a socket each, and goes on with the one that is answered: each 20 ms in the beginning, a sixteenth of the outage
+// of a socket each, and goes on with the one that is answered: each 10 ms in the beginning, a sixteenth of the outage
 // apart later, 250 ms at most. A rail whose connections are up but stuck is dialled in the same way when it is probed.
 const (
 	pauseMin  = 20 * time.Millisecond
 	pauseMax  = 2 * time.Second
-	tryMost   = 250 * time.Millisecond // between the begins of tries that were turned away
-	scoutMin  = 20 * time.Millisecond
+	tryMost   = 100 * time.Millisecond // between the begins of tries that were turned away; longer when the outage is
+	scoutMin  = 10 * time.Millisecond
 	scoutMost = 250 * time.Millisecond
-	steady    = time.Second // a generation that lived this long was no part of the trouble before it
+	awayEvery = time.Second // the same while the kernel says that our end is gone: it is going to say when it is back, and a
+	// packet that is sent a moment too soon costs a second, which is what the kernel waits for an answer to its ARP request
+	steady = time.Second // a generation that lived this long was no part of the trouble before it
 
 	alternateAfter = 100 * time.Millisecond // a rail is down for this long before its alternates are dialled
 	alternateUntil = 5 * time.Second        // all of them are up for this long before the alternates go
@@ -48,7 +50,11 @@ func (r *rail) scouting(now clock.Time) time.Duration {
 
 // failed plans the next try after one that began and failed.
 func (r *rail) failed(began, now clock.Time) {
-	r.due = max(now, began.Add(jitter(min(pauseMin<<min(r.tries, 10), tryMost))))
+	most := min(max(now.Sub(r.since)/16, tryMost), scoutMost)
+	r.due = max(now, began.Add(jitter(min(pauseMin<<min(r.tries, 10), most))))
+	if r.away {
+		r.due = now.Add(awayEvery)
+	}
 	r.tries++
 }
 

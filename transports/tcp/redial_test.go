@@ -26,7 +26,7 @@ func TestARailThatCameBackIsFoundSoon(t *testing.T) {
 	}
 	for i, now := 0, start; i < 1000; i++ { // turned away at once each time
 		r.failed(now, now)
-		require.LessOrEqual(t, r.due.Sub(now), tryMost*5/4)
+		require.LessOrEqual(t, r.due.Sub(now), scoutMost*5/4)
 		require.GreaterOrEqual(t, r.due.Sub(now), pauseMin*3/4, "no try follows the one before without a pause")
 		now = r.due
 	}

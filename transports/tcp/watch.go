@@ -203,14 +203,18 @@ func (t *Transport) endChanged(a netip.Addr, cause *errs.Error) {
 
 func (l *link) endChanged(a netip.Addr, cause *errs.Error, now clock.Time) {
 	for _, r := range *l.rails.Load() {
-		switch {
-		case r.local.WithZone("") != a:
-		case cause == nil:
+		if r.local.WithZone("") != a {
+			continue
+		}
+		if r.away = cause != nil; !r.away {
 			r.hurry(now)
-		case r.set != nil:
+			continue
+		}
+		if r.set != nil {
 			own := *cause
 			l.railDown(r, own.WithScope(errs.ScopeRail, errs.SideLocal).WithPeer(l.peer.Address, Name, r.name()), now)
 		}
+		r.due = now.Add(awayEvery)
 	}
 }
 

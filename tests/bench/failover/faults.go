@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -134,8 +135,8 @@ func (s *series) add(w *world, o options, k kind, rail int, control *Trace) erro
 		trace.tell(k.name, at)
 	}
 	from := at.began
-	if k.name == linkDown && len(trace.News) > 0 {
-		from = trace.News[0]
+	if i, _ := slices.BinarySearch(trace.News, at.began); k.name == linkDown && i < len(trace.News) {
+		from = trace.News[i]
 	}
 	window := behind - 20*time.Millisecond
 	calm := control.Begin.Add(before)
@@ -146,6 +147,9 @@ func (s *series) add(w *world, o options, k kind, rail int, control *Trace) erro
 	}
 	if back == 0 {
 		back = trace.End // it has not
+		if o.verbose {
+			progress("%s, rail %d: not back", k.name, rail)
+		}
 	}
 	s.back = append(s.back, back.Sub(at.mended))
 	s.goodput = append(s.goodput, goodput(control, trace, at, k.lasts > 0))
