@@ -29,7 +29,7 @@ var transportTable = []Setting{
 	{"transports/tcp/retry_max_delay_ms", integer(0, 3600e3).in("ms"), int64(2000), upstream, "Kept for upstream's files: the core retries for every transport."},
 	{"transports/tcp/max_concurrent_tasks", integer(1, 1<<20), int64(16), upstream, "Kept for upstream's files: windows bound what is under way, not threads."},
 
-	{"transports/shm/enable", boolean, false, transportsSeed, "Use shm."},
+	{"transports/shm/enable", boolean, true, tent, "Use shm. Upstream has it off, because its copies are not NUMA-aware; here it is the fastest way by far."},
 	{"transports/shm/cxl_mount_path", text, "", transportsSeed, "Mounted folder of CXL or DAX memory whose files back allocated memory; empty allocates anonymous memory."},
 	{"transports/shm/async_memcpy_threshold", integer(0, 1<<20).in("KiB"), int64(0), transportsSeed, "Most that a call copies itself; what is more is queued for copiers. 0: the transport decides."},
 	{"transports/shm/trust", oneOf("same-uid", "none"), "same-uid", tent, "Peers that may touch memory directly: those of the same user, or nobody (all then goes by tcp)."},

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"maps"
 	"testing"
 	"time"
 
@@ -51,6 +52,15 @@ func openSim(inline bool) func(testing.TB, map[string]any) *engine.Engine {
 }
 
 func openTCP(t testing.TB, settings map[string]any) *engine.Engine {
+	settings = maps.Clone(settings)
+	if settings == nil {
+		settings = map[string]any{}
+	}
+	settings["transports/shm/enable"] = false
+	return openAll(t, settings)
+}
+
+func openAll(t testing.TB, settings map[string]any) *engine.Engine {
 	return open(t, settings, all.Names(), func(c *config.Config) (plugs []engine.Plug) {
 		for _, entry := range all.Entries() {
 			plugs = append(plugs, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(c)})

@@ -197,7 +197,8 @@ func (t *Transport) serveHello(from transport.Peer, link uint64, who identity) (
 func (t *Transport) goodbye(secret uint64) {
 	for _, l := range *t.links.Load() {
 		if l != nil && l.secret == secret {
-			l.die(peerEnded(l))
+			why := errs.New(errs.EngineClosed, "", "the peer has closed its engine") // tells this end from a failure
+			l.die(errs.Wrap(errs.PeerUnreachable, "shm", why).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, Name, ""))
 		}
 	}
 }
@@ -214,7 +215,7 @@ func tokenCall(what byte, number uint64) []byte {
 }
 
 func peerEnded(l *link) *errs.Error {
-	return errs.New(errs.PeerUnreachable, "shm", "the peer has ended").WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, Name, "")
+	return errs.New(errs.PeerUnreachable, "shm", "the peer's process has ended").WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, Name, "")
 }
 
 // refusal is why two processes do not share memory. The side is the path: the peer lives, and another transport may serve.
