@@ -2,6 +2,7 @@ package shm
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -146,16 +147,20 @@ func (as *attachments) find(token uint64) *attachment {
 	return as.byToken[token]
 }
 
-// close takes the attachments out and lets no new one come.
+// close takes the attachments out and lets no new one come. Their ends are the caller's.
 func (as *attachments) close() []*attachment {
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	as.closed = true
-	list := make([]*attachment, 0, len(as.byToken))
-	for _, a := range as.byToken {
-		list = append(list, a)
-	}
-	clear(as.byToken) // their ends are the caller's from now on
-	slices.SortFunc(list, func(a, b *attachment) int { return int(a.who.PID) - int(b.who.PID) })
+	list := as.listLocked()
+	clear(as.byToken)
 	return list
 }
+
+func (as *attachments) list() []*attachment {
+	as.mu.Lock()
+	defer as.mu.Unlock()
+	return as.listLocked()
+}
+
+func (as *attachments) listLocked() []*attachment { return slices.Collect(maps.Values(as.byToken)) }

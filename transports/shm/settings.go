@@ -64,9 +64,9 @@ func (s Settings) Validate() error {
 	case s.CXLMountPath != "" && !filepath.IsAbs(s.CXLMountPath):
 		return invalid("cxl_mount_path", s.CXLMountPath, "the absolute path of a folder")
 	case s.Workers < 1 || s.Workers > workersMax:
-		return invalid("workers", s.Workers, "1 to 64")
+		return invalid("copy_workers", s.Workers, "1 to 64")
 	case s.InlineBytes > 1<<30:
-		return invalid("inline_bytes", s.InlineBytes, "at most 1 GiB")
+		return invalid("async_memcpy_threshold", s.InlineBytes, "at most 1 GiB")
 	}
 	return nil
 }
