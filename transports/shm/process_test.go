@@ -44,8 +44,8 @@ type order struct {
 }
 
 type ownerSettings struct {
-	Trust    string
-	Hidden   bool // prctl(PR_SET_DUMPABLE, 0)
+	Trust  string
+	Hidden bool // prctl(PR_SET_DUMPABLE, 0)
 }
 
 type report struct {
