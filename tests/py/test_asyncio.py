@@ -174,4 +174,4 @@ def test_event_loops_leave_no_descriptors(pair: Callable[..., Pair]) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(50):
         asyncio.run(one())
-    assert len(os.listdir("/proc/self/fd")) <= before + 2
+    assert len(os.listdir("/proc/self/fd")) < before + 25  # a leak is one a loop; a rail may come up meanwhile

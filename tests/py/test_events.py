@@ -20,7 +20,8 @@ Open = Callable[..., tent.Engine]
 @pytest.fixture
 def connected(engines: Open, keep: Any) -> tuple[tent.Engine, tent.Engine]:
     """Two engines, the first of which has written to the second: its rail is up."""
-    near, far = engines(), engines()
+    over_tcp = {"transports/shm/enable": False}
+    near, far = engines(**over_tcp), engines(**over_tcp)
     keep(far.register(bytearray(4096), name="kv"))
     local = keep(near.allocate(4096))
     near.write(local, keep(near.open(far.address))["kv"]).result(10)
