@@ -106,7 +106,7 @@ func (m *memory) createFile(a *allocation, folder string) (err error) {
 	for range 1 << 16 {
 		m.mu.Lock()
 		m.serial++
-		path := filepath.Join(folder, fmt.Sprintf("tent-%d-%d", os.Getpid(), m.serial))
+		path := cxlPath(folder, m.serial)
 		m.mu.Unlock()
 		a.fd, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 		if err == unix.EEXIST {
@@ -125,6 +125,10 @@ func (m *memory) createFile(a *allocation, folder string) (err error) {
 		return nil
 	}
 	return fmt.Errorf("transports/shm/cxl_mount_path: every name in %s is taken", folder)
+}
+
+func cxlPath(folder string, serial int) string {
+	return filepath.Join(folder, fmt.Sprintf("tent-%d-%d", os.Getpid(), serial))
 }
 
 // prefer asks for pages of a NUMA node. It is a wish: a node that is not there, or is full, gives pages of another one.

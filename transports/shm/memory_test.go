@@ -1,0 +1,181 @@
+package shm
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// newAlone is a transport with a link to itself that is up.
+func newAlone(t testing.TB, s Settings) (*alone, transport.Link, transport.Rail) {
+	a := &alone{up: make(chan transport.RailInfo, 8)}
+	tr, err := Factory{}.Open(context.Background(), s, a, a)
+	require.NoError(t, err)
+	a.tr = tr.(*Transport)
+	t.Cleanup(func() { require.NoError(t, tr.Close(context.Background())) })
+	link, err := tr.Attach(a.Self())
+	require.NoError(t, err)
+	return a, link, (<-a.up).Rail
+}
+
+func TestAllocatedMemoryCannotBecomeShorter(t *testing.T) {
+	a, _, _ := newAlone(t, Settings{})
+	r, err := a.tr.Allocate(10_000, "cpu:0")
+	require.NoError(t, err)
+	require.Error(t, unix.Ftruncate(r.Fd, 0))
+	require.Error(t, unix.Ftruncate(r.Fd, 1<<20))
+	require.Equal(t, uint64(10_000), r.Size)
+	require.NoError(t, a.tr.Free(r))
+	require.Equal(t, errs.InvalidArgument, errs.CodeOf(a.tr.Free(r)), "twice")
+	for _, location := range []mem.Location{"cuda:0", "cpu:x"} {
+		_, err = a.tr.Allocate(1, location)
+		require.Error(t, err, location)
+	}
+	for _, size := range []uint64{0, 1<<46 + 1} {
+		_, err = a.tr.Allocate(size, "cpu:0")
+		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err))
+	}
+	r, err = a.tr.Allocate(1, "cpu:63") // a wish
+	require.NoError(t, err)
+	require.NoError(t, a.tr.Free(r))
+}
+
+func TestMemoryOutlivesItsTransportUntilItIsFreed(t *testing.T) {
+	a, _, _ := newAlone(t, Settings{})
+	r, err := a.tr.Allocate(4096, "cpu:0")
+	require.NoError(t, err)
+	require.NoError(t, a.tr.Close(context.Background()))
+	mem.Bytes(r.Addr, 4096)[4095] = 7
+	_, err = a.tr.Allocate(4096, "cpu:0")
+	require.Equal(t, errs.EngineClosed, errs.CodeOf(err))
+	require.NoError(t, a.tr.Free(r))
+}
+
+func TestCXLFilesAreNewAndGoWithTheirMemory(t *testing.T) {
+	folder := filepath.Join(shmFolder(t), "cxl")
+	require.NoError(t, os.Mkdir(folder, 0o700))
+	theirs := filepath.Join(folder, filepath.Base(cxlPath(folder, 1)))
+	require.NoError(t, os.WriteFile(theirs, []byte("somebody's data"), 0o600))
+	a, _, _ := newAlone(t, Settings{CXLMountPath: folder})
+	r, err := a.tr.Allocate(10_000, "cpu:0")
+	require.NoError(t, err)
+	data, err := os.ReadFile(theirs)
+	require.NoError(t, err)
+	require.Equal(t, "somebody's data", string(data), "a file that was there is not ours")
+	found, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	require.Len(t, found, 2)
+	mem.Bytes(r.Addr, 10_000)[9_999] = 7
+	require.NoError(t, a.tr.Free(r))
+	found, err = os.ReadDir(folder)
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+
+	b, _, _ := newAlone(t, Settings{CXLMountPath: folder + "/missing"})
+	_, err = b.tr.Allocate(1, "cpu:0")
+	require.ErrorContains(t, err, "cxl_mount_path")
+}
+
+// shmFolder is a folder on a tmpfs where there is one, as CXL's is.
+func shmFolder(t *testing.T) string {
+	if path, err := os.MkdirTemp("/dev/shm", "tent-test"); err == nil {
+		t.Cleanup(func() { require.NoError(t, os.RemoveAll(path)) })
+		return path
+	}
+	return t.TempDir()
+}
+
+// A peer maps the file of a region only if all of the region is in it; else the kernel moves the bytes.
+func TestAFileThatIsShorterThanItsRegionIsNotMapped(t *testing.T) {
+	a, number, rail := newAlone(t, Settings{CXLMountPath: shmFolder(t), reach: reachMapped})
+	l := a.tr.linkAt(number)
+	r, err := a.tr.Allocate(3*4096, "cpu:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, a.tr.Free(r)) }()
+	r.Permission = mem.GlobalReadWrite
+	_, good, err := a.tr.Register(context.Background(), r)
+	require.NoError(t, err)
+	_, bad, err := a.tr.Register(context.Background(), r)
+	require.NoError(t, err)
+	require.NoError(t, unix.Ftruncate(r.Fd, 4096)) // by whoever cleans up that file system
+	remote, err := a.tr.Import(number, good)
+	require.NoError(t, err)
+	require.Zero(t, l.find(remote).base)
+	require.NoError(t, unix.Ftruncate(r.Fd, 3*4096))
+	remote, err = a.tr.Import(number, bad)
+	require.NoError(t, err)
+	require.NotZero(t, l.find(remote).base)
+
+	// One that becomes shorter later is a fault of the request, and of nobody else.
+	require.NoError(t, unix.Ftruncate(r.Fd, 4096))
+	b := area(t, 3*4096)
+	key, _, err := a.tr.Register(context.Background(), mem.Region{Addr: addressOf(b), Size: 3 * 4096, Fd: -1})
+	require.NoError(t, err)
+	s := &transport.Slice{Op: transport.Write, Rail: rail, LocalKey: key, RemoteKey: remote, Local: addressOf(b), Length: 3 * 4096}
+	require.False(t, a.tr.Inline([]*transport.Slice{s}))
+	s.Length = 4096
+	require.True(t, a.tr.Inline([]*transport.Slice{s}))
+	require.NoError(t, unix.Ftruncate(r.Fd, 3*4096))
+}
+
+// What a peer was stopped with in its hands is not given back: neither by Revoke's word nor by Free.
+func TestHeldMemoryStays(t *testing.T) {
+	a, number, _ := newAlone(t, Settings{})
+	l := a.tr.linkAt(number)
+	r, err := a.tr.Allocate(4096, "cpu:0")
+	require.NoError(t, err)
+	r.Permission = mem.GlobalReadWrite
+	key, d, err := a.tr.Register(context.Background(), r)
+	require.NoError(t, err)
+	remote, err := a.tr.Import(number, d)
+	require.NoError(t, err)
+	name := l.find(remote).name
+	slot := l.view.Enter(name, l.view.Permit(name), 0) // a copier that does not get on
+	require.GreaterOrEqual(t, slot, int32(0), "a slot")
+	short, cancel := context.WithTimeout(context.Background(), 1)
+	defer cancel()
+	require.ErrorContains(t, a.tr.Revoke(short, key, nil, false), "inside a copy")
+	require.ErrorContains(t, a.tr.Revoke(short, key, nil, false), "inside a copy", "also when it is asked again")
+	require.NoError(t, a.tr.Deregister(context.Background(), key))
+	require.ErrorContains(t, a.tr.Free(r), "inside a copy")
+	mem.Bytes(r.Addr, 1)[0] = 7 // it is there
+	l.view.Leave(slot)
+	require.NoError(t, a.tr.Free(r))
+}
+
+// Mappings of memory that its owner took back go, although nobody detaches.
+func TestMappingsOfClosedRegionsGo(t *testing.T) {
+	a, number, _ := newAlone(t, Settings{reach: reachMapped})
+	l := a.tr.linkAt(number)
+	var keys []transport.LocalKey
+	for range 3 {
+		r, err := a.tr.Allocate(4096, "cpu:0")
+		require.NoError(t, err)
+		defer func() { require.NoError(t, a.tr.Free(r)) }()
+		r.Permission = mem.GlobalReadWrite
+		key, d, err := a.tr.Register(context.Background(), r)
+		require.NoError(t, err)
+		_, err = a.tr.Import(number, d)
+		require.NoError(t, err)
+		keys = append(keys, key)
+	}
+	drop := func() int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.dropLocked()
+		return len(l.mappings)
+	}
+	require.Equal(t, 3, drop())
+	require.NoError(t, a.tr.Revoke(context.Background(), keys[0], nil, true))
+	require.NoError(t, a.tr.Revoke(context.Background(), keys[1], nil, false))
+	drop()
+	require.Equal(t, 2, drop(), "one was closed, one only fenced")
+}
