@@ -31,9 +31,9 @@ func TestMappingTakenDownIsNotTouched(t *testing.T) {
 	l := tr.linkAt(link.Link)
 	mapped := l.find(s.RemoteKey)
 	require.NotZero(t, mapped.base)
+	l.mu.Lock()
 	other := *mapped // as dropLocked leaves it
 	other.on, other.base, other.remote = nil, 0, uintptr(mapped.told.addr)
-	l.mu.Lock()
 	table := append([]*imported(nil), *l.imports.Load()...)
 	table[s.RemoteKey-1] = &other
 	l.imports.Store(&table)

@@ -52,7 +52,7 @@ type report struct {
 	Peer       transport.Peer
 	Answer     []byte
 	Descriptor transport.Descriptor
-	Bytes      []byte // of the memory that was offered last
+	Bytes      []byte // of the memory that was offered last, for an empty order
 	Code       errs.Code
 	Text       string
 }
@@ -111,9 +111,9 @@ func (o *owner) carryOut(todo *order) (r report, err error) {
 		_, r.Descriptor, err = o.tr.Register(ctx, region)
 	case todo.Lose:
 		err = unix.Mprotect(o.memory, unix.PROT_NONE)
-		return r, err
+	default:
+		r.Bytes = o.memory
 	}
-	r.Bytes = o.memory
 	return r, err
 }
 

@@ -1,0 +1,53 @@
+"""Two processes of one host: their memory is moved without a socket, whoever owns it, and explain says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from oracle import Memory
+from peers import Peer
+
+import tent
+
+Start = Callable[..., Peer]
+SIZE = 1 << 20
+
+
+@pytest.mark.parametrize("kind", ["allocated", "the user's"])
+def test_processes_move_bytes_without_a_socket(
+    engines: Callable[..., tent.Engine], peers: Start, keep: Any, kind: str
+) -> None:
+    engine = engines(**{"transports/tcp/enable": False})
+    peer = peers(size=SIZE, seed=7, settings={"transports/shm/trust": "same-uid"})
+    memory = Memory(SIZE, 3)
+    if kind == "allocated":
+        local = keep(engine.allocate(SIZE))
+        local.view[:] = memory.view
+    else:
+        local = keep(engine.register(memory.view))
+    with engine.open(peer.address) as segment:
+        transfer = engine.write(local, segment["kv"])
+        assert transfer.result(20) == SIZE
+        assert transfer.transports == ("shm",)
+        assert peer.ask("check", written=[[0, SIZE, 3, 0]]) == ""
+        peer.ask("fill", seed=9)
+        peer.stop()  # nobody has to wake up there
+        engine.read(local, segment["kv"]).result(20)
+        peer.resume()
+        assert bytes(local.view) == bytes(Memory(SIZE, 9).view)
+        assert [route["transport"] for route in engine.explain(local, segment["kv"])["routes"]] == ["shm"]
+
+
+def test_explain_says_why_memory_is_not_shared(engines: Callable[..., tent.Engine], peers: Start, keep: Any) -> None:
+    peer = peers(size=SIZE, seed=7)  # trusts nobody
+    for settings, why in (({}, "trust is none at"), ({"transports/shm/trust": "none"}, "trust is none here")):
+        engine = engines(**settings)
+        local = keep(engine.allocate(SIZE))
+        with engine.open(peer.address) as segment:
+            assert engine.write(local, segment["kv"]).result(20) == SIZE
+            found = engine.explain(local, segment["kv"])
+            assert [route["transport"] for route in found["routes"]] == ["tcp"]
+            (reason,) = [other["reason"] for other in found["rejected"] if other["transport"] == "shm"]
+            assert why in reason
