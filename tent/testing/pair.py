@@ -87,3 +87,6 @@ class Pair(Cluster):
     def segment(self) -> tent.Segment:
         """What it offers."""
         return self.segments[0]
+
+    def __enter__(self) -> Pair:
+        return self

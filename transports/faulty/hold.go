@@ -19,6 +19,7 @@ type hold struct {
 	rule   *rule
 	end    *transport.Completion // the real one, kept back; nil: the slice was swallowed and never sent
 	behind uint64                // reorder: so many others go first
+	paced  bool                  // end waits for its turn on a slowed rail: not delivered yet, as far as anybody can know
 }
 
 // hold keeps a slice. Called with the mutex.
@@ -27,12 +28,16 @@ func (t *Transport) hold(s *transport.Slice, h *hold) {
 	t.engaged.Add(1)
 }
 
-// holdFor keeps a completion back for a while. Called with the mutex.
+// holdFor keeps a completion back for a while; in a black hole that was made meanwhile it stays. Called with the mutex.
 func (t *Transport) holdFor(after time.Duration, s *transport.Slice, h *hold) {
 	t.hold(s, h)
+	passed := t.plan.current() // these rules have seen it
 	t.later.at(now().Add(after), func() {
 		t.mu.Lock()
 		mine := t.held[s] == h
+		if hole := t.swallows(s, passed); mine && hole != nil {
+			h.rule, h.behind, mine = hole, 0, false
+		}
 		if mine {
 			t.release(s)
 		}
@@ -41,6 +46,16 @@ func (t *Transport) holdFor(after time.Duration, s *transport.Slice, h *hold) {
 			t.complete([]transport.Completion{*h.end})
 		}
 	})
+}
+
+// swallows returns the black hole that a completion ends in now, other than those that it has passed. Called with the mutex.
+func (t *Transport) swallows(s *transport.Slice, passed []*rule) *rule {
+	for _, r := range t.plan.current() {
+		if r.verb == blackhole && t.matches(r, s) && !slices.Contains(passed, r) && t.ledger.wouldHit(r) {
+			return r
+		}
+	}
+	return nil
 }
 
 // release ends the hold of a slice. Called with the mutex.
@@ -53,7 +68,7 @@ func (t *Transport) release(s *transport.Slice) {
 // Called with the mutex.
 func (t *Transport) take(s *transport.Slice, h *hold, code errs.Code, scope errs.Scope) transport.Completion {
 	t.release(s)
-	if h.end != nil && h.rule.verb != slow {
+	if h.end != nil && !h.paced {
 		return *h.end
 	}
 	e := errs.New(code, "faulty", "held by %q", h.rule.text).WithScope(scope, errs.SidePath).WithPeer(t.peers[s.Rail.Link], t.name, "")

@@ -67,7 +67,7 @@ func (t *Transport) arrive(c *transport.Completion) (*errand, bool) {
 	case reorder:
 		t.holdFor(reorderWithin, s, &hold{rule: r, end: &end, behind: r.behind})
 	case slow:
-		t.holdFor(t.pace(r, s), s, &hold{rule: r, end: &end})
+		t.holdFor(t.pace(r, s), s, &hold{rule: r, end: &end, paced: true})
 	default:
 		t.hold(s, &hold{rule: r, end: &end})
 	}

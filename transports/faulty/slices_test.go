@@ -319,3 +319,23 @@ func TestNothingIsHeardOutOfABlackhole(t *testing.T) {
 	fourth, _ := tr.Heard(rail)
 	require.Greater(t, fourth, third)
 }
+
+// TestABlackholeKeepsWhatASlowRailStillCarries: what waits for its turn when the hole opens does not come out any more.
+func TestABlackholeKeepsWhatASlowRailStillCarries(t *testing.T) {
+	b := newBench(t, "slow=100000") // a slice lasts 10 ms
+	list := b.slices(b.c.Rail(t), 4)
+	require.Equal(t, 4, b.c.Send(list...))
+	b.c.Wait(t, list[0])
+	b.apply(t, "blackhole")
+	b.apply(t, "delay=1us rail=9") // no more than a change
+	out := b.ended(list)
+	probe, _ := transport.Find[transport.Prober](b.a.Transport)
+	silent := make(chan struct{})
+	probe.Probe(b.c.Rail(t), func(clock.Time, *errs.Error) { close(silent) }) // comes 100 ms later: all turns are over
+	<-silent
+	require.Equal(t, out, b.ended(list))
+	b.a.Transport.Withdraw(list)
+	for _, end := range b.c.Wait(t, list...)[out:] {
+		require.Equal(t, errs.Withdrawn, end.Err.Code, "as far as anybody can know, it was not delivered")
+	}
+}
