@@ -119,7 +119,7 @@ def test_method_calls_make_texts(engines: Any) -> None:
 def test_a_bad_rail_costs_time_and_nothing_else(
     tent_pair: Any, tent_faults: Faults, tent_oracle: Oracle, text: str, direction: str
 ) -> None:
-    pair = tent_pair(rails=2, rate=None if "slow" in text else 256 << 20)
+    pair = tent_pair(rails=2)
     local, remote = tent_oracle.regions(pair, BIG // 2, direction)
     tent_faults.inject(text)
     transfer = getattr(pair.engine, direction)(local, remote)

@@ -32,3 +32,15 @@ def test_demo_verifies_every_byte() -> None:
     done = subprocess.run([sys.executable, "-m", "tent.demo"], capture_output=True, text=True, timeout=90, cwd="/")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "960 MiB verified by the receiver, every byte right" in done.stdout
+
+
+@pytest.mark.slow
+def test_failover_demo_shows_no_error_and_verifies_every_byte(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tent.demo_failover"], capture_output=True, text=True, timeout=110, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "256 MiB verified by the receiver, every byte right" in done.stdout
+    assert "no error" in done.stdout
+    chart = re.findall(r"^  127\.0\.0\.\d  ([0-9x]+)$", done.stdout, flags=re.M)
+    assert len(chart) == 4 and all("x" in line and line.rstrip("0123456789")[-1] == "x" for line in chart), done.stdout

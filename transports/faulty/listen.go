@@ -95,11 +95,21 @@ func (t *Transport) atCompletion(c transport.Completion) *rule {
 				continue
 			}
 			if back := t.ledger.of(r).back; t.ledger.strikes(r, back.slices, back.bytes) {
-				return r
+				return t.slowest(r, c.Slice)
 			}
 		}
 	}
 	return nil
+}
+
+// slowest returns r, or a rule that slows the same slice down more than r does. Called with the mutex.
+func (t *Transport) slowest(r *rule, s *transport.Slice) *rule {
+	for _, other := range t.plan.current() {
+		if r.verb == slow && other.verb == slow && other.bytesPerSecond < r.bytesPerSecond && t.matches(other, s) {
+			r = other
+		}
+	}
+	return r
 }
 
 // applies reports whether a fault of the way back can be put on such a completion.

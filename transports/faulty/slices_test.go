@@ -137,7 +137,7 @@ func TestReorderedCompletionsComeBehindOthers(t *testing.T) {
 
 // TestSlowRailsCarryWhatTheyAreToldTo: 40 kB at 400 kB/s last a tenth of a second, and other rails are not slowed.
 func TestSlowRailsCarryWhatTheyAreToldTo(t *testing.T) {
-	b := newBench(t, "rail=1 slow=400000")
+	b := newBench(t, "slow=1GiB; rail=1 slow=400000") // the slower one counts
 	rails := b.c.Rails()
 	begin := clock.Now()
 	list := b.slices(rails[1], 40)
