@@ -3,11 +3,11 @@ package dispatch
 import "github.com/tent-engine/tent/gocore/clock"
 
 // The tail: when nothing fresh waits, what a slow rail still carries is not waited for. Slices that another rail would redo
-// in less than half the time are withdrawn and sent there too; the lane lives on. The youngest go first, since they would
+// in less than a third of the time are withdrawn and sent there too; the lane lives on. The youngest go first, since they would
 // come last, and each is taken over once, so a transfer sends at most what was in flight a second time.
 
 // takeOverLeast is how much later than elsewhere a slice must be expected for it to be worth a duplicate, in ns.
-const takeOverLeast = 1e6
+const takeOverLeast = 2e6
 
 // takeOver relieves the rail that would end last. Nothing waits on the link.
 func (c *Core) takeOver(l *link, now clock.Time) {
@@ -19,7 +19,7 @@ func (c *Core) takeOver(l *link, now clock.Time) {
 		before := a.flight.before()
 		if !a.abandoned && a.tries() < takeOversMost {
 			other, redo := l.quickest(slow, a.Length, now)
-			if other == nil || last < 2*redo+takeOverLeast {
+			if other == nil || last < 3*redo+takeOverLeast {
 				return
 			}
 			c.withdraw(a)

@@ -14,6 +14,8 @@ const (
 	sampleHalf = float64(4 * time.Millisecond)
 	// forget is the time of traffic in which the longest silence counts less and less.
 	forget = float64(time.Second)
+	// silencePrior is assumed of a rail whose rate has just become known, in ns: it has had no time to be silent yet.
+	silencePrior = 2e6
 	// stale is the time after which an idle rail may be quite different: it is tried with one slice.
 	stale = time.Second
 )
@@ -106,7 +108,7 @@ func (m *Meter) sample(now clock.Time) {
 	switch {
 	case m.full && !m.measured: // all that was known was said or assumed; silence was judged by that
 		m.setRate(sample)
-		m.measured, m.silence = true, 0
+		m.measured, m.silence = true, silencePrior
 	case sample > m.rate || m.full:
 		m.setRate(m.rate + (sample-m.rate)*took/(took+sampleHalf))
 		m.measured = true
