@@ -71,4 +71,10 @@
 //   - Each open of a file is a peer of its own, even of the same file: size, permission and durability are those of the open.
 //     What is shared, descriptors and the page cache, the kernel and the transport share. 2026-11-21
 //   - Revoke takes keep: fence and close of a region are the same operation of a transport but for what follows. 2026-11-21
+//   - The choice of a rail compares health in steps of one failure, not to the last point, and an alternate joins only when
+//     it has answered a probe and an end of it has no healthy rail of the matching. 2026-11-21
+//   - Clocks of silence: a transport that is a Witness is asked before a rail is suspected, because a slice of a megabyte on
+//     50 MB/s says nothing for 20 ms while its packets are acknowledged. 2026-11-21
+//   - What an attempt's TIMEOUT means: an error with this code from a transport is retried like any other; only a task's own
+//     deadline ends the task. 2026-11-21
 package gocore

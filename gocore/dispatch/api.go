@@ -2,9 +2,10 @@
 // returns submissions, withdrawals and deadlines as Effects. One caller at a time: gocore/engine holds its mutex around
 // every call. Policy packages (plan, rail, qos) are called from here and from nowhere else.
 //
-// Where to read: task.go draws the life of a task; then cut.go (who gets what), complete.go (what comes back), ending.go
-// (quiescence), failover.go (what an error leads to), link.go and suspect.go (rails come, go and fall silent), queue.go (who
-// waits where), stage.go (several hops). What belongs together in time is kept in lists that are ordered by themselves; only
+// Where to read: task.go draws the life of a task; then cut.go and choose.go (who gets what), complete.go (what comes back),
+// ending.go (quiescence), failover.go (what an error leads to), link.go (rails come and go), suspect.go (they fall silent),
+// health.go (they are paused, probed, and come back), takeover.go (the tail of a transfer), queue.go (who waits where),
+// stage.go (several hops). What belongs together in time is kept in lists that are ordered by themselves; only
 // deadlines, links and rails have timers.
 //
 // # Choices
@@ -16,6 +17,13 @@
 //	2026-11-21  The records of slices that were withdrawn are not used again but left to the garbage collector: the
 //	            withdrawal may still be on its way to the transport, with a plain pointer. Counting acknowledgements
 //	            of withdrawals would need one more call in the contract.
+//	2026-11-21  Silence of a rail is measured against what was usual there, and nothing but silence makes it suspected: a rail
+//	            that has become slow answers and loses its share. Ages of slices would need one clock each and would say
+//	            the same later.
+//	2026-11-21  A rail that comes back may have in flight what it has delivered since: by time instead, the ramp would be too
+//	            long for a good rail on a short path and too short for a bad one.
+//	2026-11-21  Pieces remember the rails that failed them in this round, a bit each. One rail to avoid, as it was, sent a
+//	            piece to and fro between two bad rails while a third was good.
 package dispatch
 
 import (
