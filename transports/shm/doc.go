@@ -17,9 +17,9 @@
 //	  copy                into the mapping, or by one system call
 //	  hazard.View.Leave
 //
-// No lock, no clock, no allocation, no other goroutine; some 30 ns beside the copy (BenchmarkInline). What does not fit
+// No lock, no clock, no allocation, no other goroutine; some 65 ns beside the copy (BenchmarkInline, processor time). What does not fit
 // there (more than 256 KiB, or a more urgent class waits) goes through Submit into a queue per class, which everybody
-// empties who has time: the submitter for a little (SubmitInline), whoever waits (Poll), and copy workers, one less than
+// empties who has time: the submitter for a little, whoever waits (Poll), and copy workers, one less than
 // there are cores, who sleep otherwise: waking one costs more than copying 256 KiB.
 //
 // # The queue

@@ -39,6 +39,9 @@ var mutants = map[string]string{
 	"acknowledges before the peer":    "NotificationsWaitForRoom",
 	"allocates":                       "SubmitToCompletionAllocatesNothing",
 	"waits in Attach":                 "AttachReturnsAtOnceAndSaysThatNobodyIsThere",
+	"begins with the first piece":     "PiecesArriveWhereTheyBelong",
+	"believes what it is told inline": "InlineRefusesWhatSubmitWould",
+	"completes what it did inline":    "InlineIsDoneWhenItReturns",
 }
 
 const mutantVariable = "TENT_TEST_MUTANT"
@@ -79,10 +82,10 @@ func TestMutant(t *testing.T) {
 		n := sim.NewInline(1)
 		return transporttest.Harness{Patience: time.Second, Open: func(t *testing.T, c transporttest.Config) transport.Transport {
 			m := &mutant{name: name, sink: c.Sink, seen: map[uint64]bool{}}
-			s := sim.Settings{Network: n, Rails: c.Rails, SlicesMax: 256}
+			s := sim.Settings{Network: n, Rails: c.Rails, SlicesMax: 256, Vectors: true, Inline: true}
 			inner, err := sim.Factory{Settings: s}.Open(t.Context(), nil, c.Host, mutantSink{c.Sink, m})
 			require.NoError(t, err)
-			m.Transport, m.sim = inner, inner.(*sim.Transport)
+			m.Transport, m.Inliner, m.Notifier = inner, inner.(transport.Inliner), inner.(transport.Notifier)
 			return m
 		}}
 	}})
@@ -91,7 +94,8 @@ func TestMutant(t *testing.T) {
 // mutant is a simulated transport with one fault in it. Faults that need time keep work for the next call.
 type mutant struct {
 	transport.Transport
-	sim  *sim.Transport
+	transport.Inliner
+	transport.Notifier
 	sink transport.Sink
 	name string
 
@@ -147,6 +151,11 @@ func (m *mutant) Submit(list []*transport.Slice) int {
 		}
 		return len(list)
 	}
+	if m.name == "begins with the first piece" {
+		for _, s := range list {
+			s.First = 0
+		}
+	}
 	n := m.Transport.Submit(list)
 	if m.name == "touches what it did not accept" {
 		for _, s := range list[n:] {
@@ -154,6 +163,18 @@ func (m *mutant) Submit(list []*transport.Slice) int {
 		}
 	}
 	return n
+}
+
+// Inline is the inner transport's where the mutation is elsewhere.
+func (m *mutant) Inline(list []*transport.Slice) bool {
+	done := m.Inliner.Inline(list)
+	switch {
+	case m.name == "believes what it is told inline":
+		return true
+	case m.name == "completes what it did inline" && done:
+		m.sink.Complete([]transport.Completion{{Slice: list[0], Bytes: list[0].Length}})
+	}
+	return done
 }
 
 func (m *mutant) finishFakes(err *errs.Error) {
@@ -176,7 +197,7 @@ func copyOver(m *mutant, s *transport.Slice) {
 	m.mu.Lock()
 	m.seen[s.Id] = true
 	m.mu.Unlock()
-	m.sim.Submit([]*transport.Slice{s})
+	m.Transport.Submit([]*transport.Slice{s})
 }
 
 func (m *mutant) Withdraw(list []*transport.Slice) {
@@ -229,7 +250,7 @@ func (m *mutant) Notify(l transport.Link, message []byte, done func(*errs.Error)
 		done(nil)
 		done = func(*errs.Error) {}
 	}
-	return m.sim.Notify(l, message, done)
+	return m.Notifier.Notify(l, message, done)
 }
 
 // mutantSink spoils what the transport says.
