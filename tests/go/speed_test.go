@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -54,6 +55,26 @@ func TestNothingIsAllocatedBetweenSubmitAndCompletion(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestNothingIsAllocatedForAFile(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates by itself")
+	}
+	e, own := openTCP(t, nil), memory(t, 1<<20)
+	offer(t, e, own, "")
+	at := openFile(t, e, filepath.Join(t.TempDir(), "kv.bin"), engine.FileOptions{Create: true, Size: uint64(len(own))})
+	pages := newPager(t, e, at, own)
+	for _, op := range []transport.Op{transport.Write, transport.Read} {
+		m := mover{e, engine.Request{Terms: engine.Terms{Op: op}, Source: address(own), Length: 4096, Remote: engine.Remote{Segment: at}}}
+		pages.Op = op
+		for name, move := range map[string]func(){"move": func() { m.move(t) }, "pages": func() { pages.move(t) }} {
+			for range 200 {
+				move()
+			}
+			require.Less(t, testing.AllocsPerRun(200, move), 0.5, "%s of %s allocates", op, name)
+		}
+	}
 }
 
 // pager is one prepared transfer of pages.
