@@ -1,5 +1,15 @@
 package pybind
 
+import (
+	"context"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/engine"
+)
+
+// swapWithin bounds the closing of one transport and the opening of another.
+const swapWithin = 5 * time.Second
+
 // InjectFaults adds the faults of a text in the language of transports/faulty to those of an engine, or heals. It is refused
 // unless the engine was opened with allow_faults.
 func InjectFaults(id int64, text string) (n int64, err error) {
@@ -19,4 +29,21 @@ func Faults(id int64) (text string, err error) {
 		return "", err
 	}
 	return o.faults.String(), nil
+}
+
+// SwapTransportForTest puts another transport of this build into a slot of a fresh engine, under the slot's name; see
+// engine.SwapTransportForTest. It is refused unless the engine was opened with allow_faults.
+func SwapTransportForTest(id int64, slot, name string) (n int64, err error) {
+	defer guard(&err)
+	o, err := find(id)
+	if err != nil {
+		return 0, err
+	}
+	entry, err := o.faults.Stand(slot, name)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), swapWithin)
+	defer cancel()
+	return 0, o.engine.SwapTransportForTest(ctx, slot, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(o.engine.Config())})
 }

@@ -262,20 +262,9 @@ func (e *Engine) plugIn(ctx context.Context, plugs []Plug, undo *steps) error {
 			return err
 		}
 		undo.add(func() { _ = opened.Close(ctx) })
-		p.transport = opened
-		e.infos[i] = opened.Info()
-		p.lookForOptions()
-		p.notifier, _ = transport.Find[transport.Notifier](opened)
-		if e.infos[i].Files {
-			p.filer, _ = transport.Find[transport.Filer](opened)
-		}
-		e.inliners[i], _ = transport.Find[transport.Inliner](opened)
-		if parker, ok := transport.Find[transport.Parker](opened); ok {
-			e.sockets, e.parkers = append(e.sockets, parker), append(e.parkers, parker)
-		} else if poller, ok := transport.Find[transport.Poller](opened); ok {
-			e.copiers = append(e.copiers, poller)
-		}
+		p.adopt(opened)
 	}
+	e.gatherPollers()
 	return nil
 }
 

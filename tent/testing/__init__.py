@@ -47,7 +47,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing's costs more than all of this; type checkers know the name
 if TYPE_CHECKING:
-    from .faults import Faults, inject, injected
+    from .faults import Faults, inject, injected, swap_transport_for_test
     from .memory import Memory
     from .oracle import Oracle
     from .pair import Cluster, Pair
@@ -62,9 +62,20 @@ _HOME = {
     "PeerProcess": "peer",
     "inject": "faults",
     "injected": "faults",
+    "swap_transport_for_test": "faults",
 }
 
-__all__ = ["Cluster", "Faults", "Memory", "Oracle", "Pair", "PeerProcess", "inject", "injected"]
+__all__ = [
+    "Cluster",
+    "Faults",
+    "Memory",
+    "Oracle",
+    "Pair",
+    "PeerProcess",
+    "inject",
+    "injected",
+    "swap_transport_for_test",
+]
 
 
 if not TYPE_CHECKING:  # or a type checker would take every name for one of ours

@@ -23,6 +23,13 @@ def injected(engine: Engine) -> str:
     return str(engine._call("pybind_Faults"))
 
 
+def swap_transport_for_test(engine: Engine, slot: str, transport: str) -> None:
+    """Puts a new instance of one transport into the slot of another, under the slot's name, so that a failover between two
+    can be driven where only one works. Only in an engine that allows faults and that nothing was done with yet; the peer
+    needs the same (see Cluster's `swap`)."""
+    engine._call_long("pybind_SwapTransportForTest", slot, transport)
+
+
 class Faults:
     """Faults of one or more engines: `Faults(engine).rail(1).blackhole(after_bytes=8 << 20)`.
 

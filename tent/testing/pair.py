@@ -8,7 +8,7 @@ from typing import Any
 
 import tent
 
-from .faults import Faults
+from .faults import Faults, swap_transport_for_test
 from .peer import PeerProcess
 
 RATE = 256 << 20  # bytes a second of each rail, so that a transfer lasts long enough to be disturbed on any machine
@@ -19,7 +19,8 @@ class Cluster:
 
     `rails` TCP rails to each peer: 127.0.0.1 to 127.0.0.1, 127.0.0.2 to 127.0.0.2 and so on, each of which carries `rate`
     bytes a second (None: what it can). Chance in faults follows `seed`. `transports` names those that are used; None leaves the engines' own choice. Other
-    settings are keywords, as for tent.Engine, and count on both sides; `peer_settings` only over there.
+    settings are keywords, as for tent.Engine, and count on both sides; `peer_settings` only over there. `swap` maps slots to
+    the transports that stand in for them (swap_transport_for_test), on both sides.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Cluster:
         rate: float | None = RATE,
         transports: Iterable[str] | None = ("tcp",),
         seed: int = 0,
+        swap: Mapping[str, str] | None = None,
         peer_settings: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
@@ -44,8 +46,10 @@ class Cluster:
         chosen |= settings
         self.engine = tent.Engine(chosen, name="near")
         try:
+            for slot, transport in (swap or {}).items():
+                swap_transport_for_test(self.engine, slot, transport)
             for i in range(n):
-                self.peers.append(PeerProcess({**chosen, **(peer_settings or {})}, f"peer-{i}"))
+                self.peers.append(PeerProcess({**chosen, **(peer_settings or {})}, f"peer-{i}", swap or {}))
             self.segments += [self.engine.open(peer.address) for peer in self.peers]
         except BaseException:
             self.close()

@@ -20,14 +20,16 @@ ANSWER_SECONDS = 60.0
 class PeerProcess:
     """An engine in another process, with regions that it watches over. Killing and stopping it is fine."""
 
-    def __init__(self, settings: Mapping[str, Any], name: str = "peer") -> None:
+    def __init__(self, settings: Mapping[str, Any], name: str = "peer", swap: Mapping[str, str] | None = None) -> None:
         self.name = name
+        self._swap = dict(swap or {})
         self._settings = dict(settings)
         self.process = self._start(self._settings)
         self.address: str = self._answer()
 
     def _start(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tent.testing.peer", json.dumps({"name": self.name, "settings": settings})]
+        given = json.dumps({"name": self.name, "settings": settings, "swap": self._swap})
+        command = [sys.executable, "-m", "tent.testing.peer", given]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     @property
@@ -115,13 +117,15 @@ def main() -> None:
     """The peer: answers commands until its input ends."""
     import tent
 
-    from .faults import inject
+    from .faults import inject, swap_transport_for_test
     from .memory import Memory
 
     given = json.loads(sys.argv[1])
     memories: dict[str, Memory] = {}
     regions: dict[str, tent.Region] = {}
     engine = tent.Engine(given["settings"], name=given["name"])
+    for slot, transport in given["swap"].items():
+        swap_transport_for_test(engine, slot, transport)
 
     def region(name: str, size: int, seed: int, alignment: int) -> None:
         memories[name] = Memory(size, seed, alignment)

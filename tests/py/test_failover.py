@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tent
-from tent.testing import Faults, Memory, Oracle, Pair
+from tent.testing import Faults, Memory, Oracle, Pair, swap_transport_for_test
 
 SIZE = 64 << 10
 MANY = 10
@@ -199,3 +199,21 @@ def test_a_submission_that_fails_goes_to_the_secondary(world: Make) -> None:
     assert [w.move(i).result(10) for i in range(MANY)] == [SIZE] * MANY
     assert w.failovers == MANY - 3
     w.check()
+
+
+def test_a_swapped_transport_where_only_one_works(tent_pair: Any, tent_oracle: Oracle, tent_engine: Any) -> None:
+    """The seed's injection hook: a second instance of tcp stands in for shm."""
+    pair = tent_pair(transports=("shm", "tcp"), swap={"shm": "tcp"}, rate=None)
+    w = BetweenProcesses(pair, tent_oracle)
+    w.faults.inject("transport=shm status_corrupt_rate=1")
+    for i in range(MANY):
+        transfer = w.move(i)
+        assert transfer.result(10) == SIZE
+        assert (transfer.failovers, transfer.transports) == (1, ("shm", "tcp"))
+    w.check()
+    with pytest.raises(tent.InvalidArgumentError, match="in use already"):
+        swap_transport_for_test(pair.engine, "shm", "tcp")
+    with pytest.raises(tent.InvalidArgumentError, match="no transport 'nowhere'|no transport \"nowhere\""):
+        swap_transport_for_test(tent_engine(), "shm", "nowhere")
+    with tent.Engine() as engine, pytest.raises(tent.PermissionDeniedError):
+        swap_transport_for_test(engine, "shm", "tcp")

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/faulty"
 )
 
@@ -44,6 +45,28 @@ func (f *Faults) Dial() func(ctx context.Context, network, address string) (net.
 	}
 	return f.plan.Dial
 }
+
+// Stand is a transport of this build that goes by the name of a slot, with the faults for that name: what
+// engine.SwapTransportForTest takes.
+func (f *Faults) Stand(slot, name string) (Entry, error) {
+	if f == nil {
+		return Entry{}, f.Apply("")
+	}
+	for _, e := range Entries() {
+		if e.Factory.Name() == name {
+			e.Factory = standIn{e.Factory, slot}
+			return f.Into([]Entry{e})[0], nil
+		}
+	}
+	return Entry{}, errs.New(errs.InvalidArgument, "swap", "there is no transport %q", name)
+}
+
+type standIn struct {
+	transport.Factory
+	name string
+}
+
+func (s standIn) Name() string { return s.name }
 
 // Apply adds the faults of a text while the engine runs, or heals. Any goroutine may call it. It is refused where faults
 // were not allowed when the engine was opened.

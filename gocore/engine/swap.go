@@ -1,0 +1,89 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// adopt makes an opened transport the port's, with the optional interfaces that it has.
+func (p *port) adopt(opened transport.Transport) {
+	e := p.engine
+	p.transport, p.reason = opened, ""
+	e.infos[p.index] = opened.Info()
+	p.lookForOptions()
+	p.notifier, _ = transport.Find[transport.Notifier](opened)
+	p.filer = nil
+	if e.infos[p.index].Files {
+		p.filer, _ = transport.Find[transport.Filer](opened)
+	}
+	e.inliners[p.index], _ = transport.Find[transport.Inliner](opened)
+}
+
+// gatherPollers lists what waiters look at: those in whose system calls they can sleep, and those whose work they help with.
+func (e *Engine) gatherPollers() {
+	e.sockets, e.parkers, e.copiers = nil, nil, nil
+	for _, p := range e.ports {
+		if p.transport == nil {
+			continue
+		}
+		if parker, ok := transport.Find[transport.Parker](p.transport); ok {
+			e.sockets, e.parkers = append(e.sockets, parker), append(e.parkers, parker)
+		} else if poller, ok := transport.Find[transport.Poller](p.transport); ok {
+			e.copiers = append(e.copiers, poller)
+		}
+	}
+}
+
+// SwapTransportForTest closes the transport of a slot and opens another one in its place, under the slot's name: plans, peers,
+// settings of rails and metrics go on to know it by that. It is the hook of the failover seed, for tests alone: a failover
+// between two transports can be driven where only one works, without passing over the choice of routes. Both engines of a
+// pair need the same swap.
+//
+// The engine must be as Open returned it, nothing registered and nobody attached, and nobody else may use it meanwhile;
+// otherwise InvalidArgument. Where the new one does not open, the slot stays empty and explanations say why.
+func (e *Engine) SwapTransportForTest(ctx context.Context, slot string, plug Plug) error {
+	if err := e.usable(); err != nil {
+		return err
+	}
+	p := e.portNamed(slot)
+	switch {
+	case p == nil:
+		return errs.New(errs.InvalidArgument, "swap", "there is no transport %q", slot)
+	case len(e.regions.list()) > 0 || p.attachedAny():
+		return errs.New(errs.InvalidArgument, "swap", "the engine is in use already").WithHint("swap before anything is registered or opened")
+	}
+	if p.transport != nil {
+		if err := p.transport.Close(ctx); err != nil {
+			return err
+		}
+	}
+	p.transport = nil
+	opened, err := plug.Factory.Open(ctx, plug.Settings, p, p)
+	if err != nil {
+		p.reason = "swapped for a test, and not opened: " + err.Error()
+		e.infos[p.index] = transport.Info{Name: p.name}
+		e.inliners[p.index] = nil
+	} else {
+		p.adopt(opened)
+	}
+	e.gatherPollers()
+	return err
+}
+
+func (e *Engine) portNamed(name string) *port {
+	for _, p := range e.ports {
+		if p.name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// attachedAny reports whether the port has a link.
+func (p *port) attachedAny() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.links) > 0
+}
