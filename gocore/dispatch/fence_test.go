@@ -172,3 +172,32 @@ func TestAPieceThatChangedRailsTwiceIsCountedOnce(t *testing.T) {
 		require.Equal(t, Completed, r.status(other).State, name)
 	}
 }
+
+// The second copy's record is free and somebody else's by the time at which the first copy comes back: it must not be taken
+// for the piece that replaced the first.
+func TestTheFirstCopyForgetsAReplacementThatWasReplaced(t *testing.T) {
+	r := newRig(t, Options{LinkWait: time.Second})
+	one, two := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"}), r.ends(2, 0, [2]string{"a", "C"})
+	b := r.submit(to(r.core, one), High, kib, clock.Never)
+	for i := range 2 {
+		r.core.RailDown(one, r.out[i].Rail, broken(errs.ScopeRail), r.now)
+		r.step()
+	}
+	require.Len(t, r.out, 2, "the third copy has no rail")
+	r.finish(1, withdrawn)
+	other := r.submit(to(r.core, two), High, kib, clock.Never)
+	require.Len(t, r.out, 2)
+	r.core.Refuse(r.out[1:], r.now)
+	r.out = r.out[:1]
+	r.finish(0, nil)
+	r.core.Ready(two, railOf(two, 0, 1))
+	r.railUp(one, 0, 2, 1<<20)
+	r.step()
+	require.Len(t, r.out, 2, "both have something to send")
+	r.drain()
+	for _, id := range []BatchID{b, other} {
+		s := r.status(id)
+		require.Equal(t, Completed, s.State)
+		require.EqualValues(t, kib, s.Bytes)
+	}
+}
