@@ -33,9 +33,16 @@ func (c *Core) choose(l *link, now clock.Time) (best *railState, class int) {
 			return r, k
 		}
 		finish := r.meter.Finish(r.bytes+want, r.slices == 0, now)
-		if best == nil || prefer(l, r, best, k, finish, cost, now) {
-			best, class, cost = r, k, finish
+		switch {
+		case best == nil:
+		case r.band == best.band && !l.numa: // the common case
+			if finish > cost || (finish == cost && r.posted >= best.posted) {
+				continue
+			}
+		case !prefer(l, r, best, k, finish, cost, now):
+			continue
 		}
+		best, class, cost = r, k, finish
 	}
 	return best, class
 }

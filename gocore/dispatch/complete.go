@@ -4,6 +4,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/rail"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -135,7 +136,7 @@ func (c *Core) record(a *attempt, delivered uint64, err *errs.Error, now clock.T
 	}
 	switch {
 	case err == nil:
-		if !a.withdrawn {
+		if !a.withdrawn && (r.back.Ramping() || r.health.Value() < rail.HealthMax || r.monitor.Failures() > 0) {
 			c.merit(r, delivered, now)
 		}
 	case err.Code == errs.Withdrawn:

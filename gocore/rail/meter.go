@@ -13,7 +13,7 @@ const (
 	// its completions, however slow they are.
 	sampleHalf = float64(4 * time.Millisecond)
 	// forget is the time of traffic in which the longest silence counts less and less.
-	forget = float64(time.Second)
+	forget = 1e9
 	// silencePrior is assumed of a rail whose rate has just become known, in ns: it has had no time to be silent yet.
 	silencePrior = 2e6
 	// stale is the time after which an idle rail may be quite different: it is tried with one slice.
@@ -36,10 +36,11 @@ const startRate = 1e9
 // completions. Small transfers that leave the rail idle in between say how long a byte takes to get there, not how many
 // fit, so a sample of the rate that is below the estimate counts only if the rail was kept full while it was taken.
 type Meter struct {
-	rate     float64 // bytes/s
-	quantum  uint64  // follows from rate
-	measured bool    // rate is not only what was configured or assumed
-	full     bool    // the rail had no room at some time during the sample, and work was waiting
+	rate     float64 // bytes/s; from it follow
+	perByte  float64 // ns
+	quantum  uint64
+	measured bool // rate is not only what was configured or assumed
+	full     bool // the rail had no room at some time during the sample, and work was waiting
 	delay    time.Duration
 	usual    time.Duration // time of a slice, smoothed
 	ahead    float64       // bytes in flight when it was posted, itself among them, smoothed
@@ -67,7 +68,11 @@ func (m *Meter) Full() { m.full = true }
 // Delivered notes n bytes of a slice that took the given time; ahead is what was in flight when it was posted, itself
 // among it, and idle says that nothing is left on the rail.
 func (m *Meter) Delivered(n, ahead uint64, took time.Duration, idle bool, now clock.Time) {
-	if alone := took - time.Duration(float64(ahead-n)/m.rate*1e9); m.delay == 0 || alone < m.delay {
+	alone := took
+	if ahead > n {
+		alone -= time.Duration(float64(ahead-n) * m.perByte)
+	}
+	if m.delay == 0 || alone < m.delay {
 		m.delay = max(alone, 1)
 	} else {
 		m.delay += (alone - m.delay) / 1024 // so that a path that became longer is believed in the end
@@ -96,9 +101,18 @@ func (m *Meter) Misjudged(silent time.Duration) { m.silence = max(m.silence, flo
 
 // spoke notes a sign of life that came with n bytes: the time for which these explain the silence before it is not strange.
 func (m *Meter) spoke(n uint64, now clock.Time) {
-	if gap := float64(now - m.heard); gap > 0 {
-		m.silence = max(gap-float64(n)/m.rate*1e9, m.silence*(1-min(gap/forget, 1)))
-		m.heard = now
+	if now <= m.heard {
+		return
+	}
+	gap := float64(now - m.heard)
+	m.heard = now
+	if gap < forget {
+		m.silence -= m.silence * gap / forget
+	} else {
+		m.silence = 0
+	}
+	if strange := gap - float64(n)*m.perByte; strange > m.silence {
+		m.silence = strange
 	}
 }
 
@@ -124,7 +138,7 @@ func (m *Meter) Slower() { m.setRate(max(m.rate/2, slowest)) }
 func (m *Meter) Quantum() uint64 { return m.quantum }
 
 func (m *Meter) setRate(rate float64) {
-	m.rate = rate
+	m.rate, m.perByte = rate, 1e9/rate
 	m.quantum = max(uint64(rate*quantumTime), quantumLeast) / quantumLeast * quantumLeast
 }
 
@@ -138,11 +152,14 @@ func (m *Meter) Delay() time.Duration { return m.delay }
 // lately with what was ahead of them. A rail that has been idle for long may be different by now: it is said to be quick, so
 // that it is tried with one slice.
 func (m *Meter) Finish(n uint64, idle bool, now clock.Time) float64 {
-	byRate := float64(n) / m.rate * 1e9
+	byRate := float64(n) * m.perByte
 	if idle && now.Sub(m.heard) > stale {
-		return min(byRate, float64(n)/startRate*1e9)
+		return min(byRate, float64(n)*(1e9/startRate))
 	}
-	return max(byRate, float64(m.usual)+(float64(n)-m.ahead)/m.rate*1e9)
+	if lately := float64(m.usual) + (float64(n)-m.ahead)*m.perByte; lately > byRate {
+		return lately
+	}
+	return byRate
 }
 
 // Silence is how long the rail is expected to say nothing at most while a slice of so many bytes is next to complete. It is
@@ -152,7 +169,7 @@ func (m *Meter) Silence(slice uint64) time.Duration {
 	case m.usual == 0:
 		return 0
 	case m.measured:
-		return time.Duration(m.silence + float64(slice)/m.rate*1e9)
+		return time.Duration(m.silence + float64(slice)*m.perByte)
 	}
 	return time.Duration(max(m.silence, float64(m.usual)*max(1, float64(slice)/max(m.ahead, 1))))
 }
