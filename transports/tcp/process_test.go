@@ -337,7 +337,15 @@ func newCouple(t testing.TB, s Settings, size int) *couple {
 	require.NoError(t, err)
 	c.remote, err = c.tr.Import(c.link, c.child.Descriptor)
 	require.NoError(t, err)
-	c.await(t, "rails", 5*time.Second, func() bool { return len(c.rails) == len(s.withDefaults().Addresses) })
+	c.await(t, "rails", 5*time.Second, func() bool {
+		n := 0
+		for _, r := range c.rails {
+			if !r.Alternates {
+				n++
+			}
+		}
+		return n == len(s.withDefaults().Addresses)
+	})
 	return c
 }
 

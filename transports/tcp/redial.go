@@ -91,7 +91,11 @@ func (l *link) wantedFrom(r *rail) clock.Time {
 		}
 		near, far = near || other.local == r.local, far || other.remote == r.remote
 		if other.set == nil {
-			from = min(from, other.since.Add(alternateAfter))
+			after := alternateAfter
+			if other.trip == 0 { // its first try has all the time that a try has
+				after += l.t.settings.DialTimeout
+			}
+			from = min(from, other.since.Add(after))
 		}
 	}
 	if !near || !far { // an end is left over

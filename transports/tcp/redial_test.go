@@ -51,11 +51,11 @@ func TestARailThatFlapsDoesNotSpin(t *testing.T) {
 
 func TestAlternatesAreDialledWhileARailOfTheirEndsIsDown(t *testing.T) {
 	now := clock.Time(time.Hour)
-	l := &link{}
+	l := &link{t: &Transport{settings: DefaultSettings()}}
 	var rails []*rail
 	ends := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")}
 	add := func(i, j int, alternate bool) *rail {
-		r := &rail{link: l, index: uint16(len(rails)), local: ends[i], remote: netip.AddrPortFrom(ends[j], 1), alternate: alternate, since: now}
+		r := &rail{link: l, index: uint16(len(rails)), local: ends[i], remote: netip.AddrPortFrom(ends[j], 1), alternate: alternate, since: now, trip: 1}
 		r.set = &laneSet{rail: r}
 		rails = append(rails, r)
 		return r

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -34,6 +35,10 @@ func optionalRules() []rule {
 		_, is := transport.Find[transport.Prober](tr)
 		return unless(is, "not a Prober")
 	}
+	witnesses := func(_ Harness, tr transport.Transport) string {
+		_, is := transport.Find[transport.Witness](tr)
+		return unless(is, "not a Witness")
+	}
 	explains := func(_ Harness, tr transport.Transport) string {
 		_, is := transport.Find[transport.Explainer](tr)
 		return unless(is, "not an Explainer")
@@ -48,6 +53,7 @@ func optionalRules() []rule {
 		{"NotificationsArriveOnceAndAreAcknowledged", notifies, testNotify},
 		{"NotificationsWaitForRoom", notifies, testNotifyRoom},
 		{"ProbesAreAnsweredOnce", probes, testProbe},
+		{"WitnessesHaveHeardOfWhoAnswers", witnesses, testWitness},
 		{"ExplainSaysSomething", explains, testExplain},
 		{"AllocatedMemoryIsZeroedAndWorks", allocates, testAllocator},
 	}
@@ -235,6 +241,29 @@ func testProbe(t *testing.T, h Harness) {
 	prober.Probe(stale, func(_ clock.Time, err *errs.Error) { p.w.locked(func() { answers++; failed = err }) })
 	p.w.Await(t, "the answer to a stale probe", func() bool { return answers > healthy })
 	require.NotNil(t, failed)
+}
+
+// heardGrain is how early a system's account of the last sign of life may be.
+const heardGrain = 20 * time.Millisecond
+
+func testWitness(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	witness := must[transport.Witness](p.a.Transport)
+	rail := p.c.Rail(t)
+	size := fit(p.c, 64<<10)
+	for _, op := range []transport.Op{transport.Write, transport.Read} {
+		local, remote := p.operands(t, size)
+		begin := clock.Now()
+		require.Nil(t, p.c.One(t, p.c.Slice(op, rail, local, 0, remote, 0, size)))
+		at, held := witness.Heard(rail)
+		require.GreaterOrEqual(t, at, begin.Add(-heardGrain), "%v has completed, so the peer was heard of", op)
+		require.LessOrEqual(t, at, clock.Now())
+		require.False(t, held, "nothing waits")
+	}
+	rail.Generation += 1000
+	at, held := witness.Heard(rail)
+	require.Zero(t, at, "a stale rail was not heard of")
+	require.False(t, held)
 }
 
 func testExplain(t *testing.T, h Harness) {

@@ -78,7 +78,7 @@ func slow(o options) ([]line, error) {
 	}
 	defer w.close()
 	w.load.Bulk, w.load.SmallBurst = 0, 4
-	w.load.SmallEvery = time.Duration(4 * smallBytes * float64(time.Second) / (0.8 * 4 * float64(o.rate) / 10)) // in turn, the slow one is busy for four fifths
+	w.load.SmallEvery = time.Duration(4 * smallBytes * float64(time.Second) / (0.2 * 3.1 * float64(o.rate))) // a fifth of what all can carry
 	var ours, theirs []time.Duration
 	for range few(o) {
 		_, smalls, err := w.rates(1, 3*runFor)
