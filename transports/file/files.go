@@ -25,6 +25,7 @@ type file struct {
 	unit     uint64                 // offsets and lengths that go past the page cache are multiples; at least a page, see doc.go
 	memory   uint64                 // addresses likewise
 	refused  atomic.Pointer[string] // why not direct
+	fuse     bool                   // it is of a FUSE file system
 	resident bool                   // it is in memory: nothing of it waits for a disk
 	slow     [2]atomic.Bool         // by operation: the file system knows no RWF_NOWAIT, so one cannot know
 
@@ -46,6 +47,9 @@ const (
 	magicTmpfs     = 0x01021994
 	magicRamfs     = 0x858458f6
 	magicHugetlbfs = 0x958458f6
+	magicFuse      = 0x65735546
+	magicExt4      = 0xef53
+	magicXfs       = 0x58465342
 )
 
 // look finds out how the file can be reached past the page cache. The unit is a page at least, and a block of the file
@@ -63,18 +67,22 @@ func (f *file) look(fd int, direct bool) {
 		f.refuse("it is in memory")
 		return
 	}
-	if !direct {
+	if f.fuse = fs.Type == magicFuse; !direct {
 		return
 	}
 	var st unix.Statx_t
 	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st)
-	if err == nil && st.Mask&unix.STATX_DIOALIGN != 0 {
+	switch {
+	case err == nil && st.Mask&unix.STATX_DIOALIGN != 0:
 		if st.Dio_offset_align == 0 {
 			f.refuse("its file system takes no O_DIRECT")
 			return
 		}
 		f.unit = max(f.unit, uint64(st.Dio_offset_align))
 		f.memory = max(1, uint64(st.Dio_mem_align))
+	case fs.Type != magicExt4 && fs.Type != magicXfs: // these took it long before they could say so (Linux 6.1)
+		f.refuse("its file system does not say what O_DIRECT wants")
+		return
 	}
 	if fs.Bsize > 0 && fs.Bsize <= 64<<10 && fs.Bsize&(fs.Bsize-1) == 0 {
 		f.unit = max(f.unit, uint64(fs.Bsize))

@@ -19,6 +19,7 @@ type Settings struct {
 
 	Workers int    // buf-io: threads that read and write [twice the processors, 4 to 16]
 	Depth   int    // io-uring: operations in the kernel at once [128]
+	anyFile bool   // of tests: io-uring takes files of FUSE as well
 	Direct  string // io-uring: "auto": files that take O_DIRECT, the others are left to buf-io; "off": every file, by the page cache
 }
 

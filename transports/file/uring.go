@@ -188,9 +188,15 @@ func (u *owner) recall(it *item) {
 
 func (u *owner) straight() bool { return u.t.settings.Direct == DirectAuto }
 
-// suits leaves files that take no O_DIRECT to buf-io: for bytes in the page cache, threads are faster than a ring.
+// suits leaves files that take no O_DIRECT to buf-io: for bytes in the page cache, threads are faster than a ring. And all
+// of FUSE: when its server answers short, io_uring itself goes on, and counts on the file system having moved the position,
+// which FUSE's direct ways do not: the rest lands where the operation began (seen on Linux 6.18).
 func (u *owner) suits(f *file) *errs.Error {
-	if !u.straight() || f.direct.Load() {
+	switch {
+	case f.fuse && !u.t.settings.anyFile:
+		return errs.New(errs.NotImplemented, "io-uring.import", "%s is of a FUSE file system: the kernel goes on in the wrong place "+
+			"after short operations there", f.path).WithScope(errs.ScopeLink, errs.SideRemote)
+	case !u.straight() || f.direct.Load():
 		return nil
 	}
 	return errs.New(errs.NotImplemented, "io-uring.import", "%s goes through the page cache (%s), which threads do faster", f.path,

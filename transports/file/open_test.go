@@ -1,0 +1,210 @@
+package file
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+func TestFilesAreMadeAndGrownAndNeverCut(t *testing.T) {
+	r := newRig(t, BufferedFactory{}, Settings{})
+	path := onDisk(t)
+	open := func(s transport.FileSpec) (transport.File, error) {
+		s.Path = path
+		return r.filer().OpenFile(t.Context(), s)
+	}
+	_, err := open(transport.FileSpec{})
+	require.Equal(t, errs.NotFound, errs.CodeOf(err))
+	require.ErrorContains(t, err, "create=True")
+	f, err := open(transport.FileSpec{Create: true, Size: 100_000})
+	require.NoError(t, err)
+	require.EqualValues(t, 100_000, f.Size)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o600), info.Mode())
+	require.EqualValues(t, 100_000, info.Size())
+	blocks := info.Sys().(*syscall.Stat_t).Blocks
+	require.GreaterOrEqual(t, blocks*512, int64(100_000), "the space is reserved")
+	require.NoError(t, os.WriteFile(path, []byte("kept"), 0o600))
+	for _, size := range []uint64{0, 3, 4} {
+		f, err = open(transport.FileSpec{Create: true, Size: size})
+		require.NoError(t, err)
+		require.EqualValues(t, 4, f.Size)
+	}
+	_, err = open(transport.FileSpec{Size: 5})
+	require.Equal(t, errs.InvalidArgument, errs.CodeOf(err))
+	f, err = open(transport.FileSpec{Create: true, Size: 8})
+	require.NoError(t, err)
+	require.Equal(t, "kept\x00\x00\x00\x00", string(content(t, path)))
+	require.EqualValues(t, 8, f.Size)
+	f, err = open(transport.FileSpec{Truncate: true, Create: true, Size: 3})
+	require.NoError(t, err)
+	require.Equal(t, "\x00\x00\x00", string(content(t, path)))
+	require.EqualValues(t, 3, f.Size)
+	for _, wrong := range []transport.FileSpec{{ReadOnly: true, Create: true}, {ReadOnly: true, Truncate: true}} {
+		_, err = open(wrong)
+		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err))
+	}
+}
+
+func TestTwoWhoGrowAFileLeaveTheLargerSize(t *testing.T) {
+	r := newRig(t, BufferedFactory{}, Settings{})
+	path := onDisk(t)
+	var wait sync.WaitGroup
+	for size := range uint64(24) {
+		wait.Go(func() {
+			_, err := r.filer().OpenFile(t.Context(), transport.FileSpec{Path: path, Create: true, Size: (size + 1) * 10_000})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	require.Len(t, content(t, path), 240_000)
+}
+
+func TestWhatIsNoFileIsRefusedByName(t *testing.T) {
+	r := newRig(t, BufferedFactory{}, Settings{})
+	folder := t.TempDir()
+	fifo := filepath.Join(folder, "fifo")
+	require.NoError(t, unix.Mkfifo(fifo, 0o600))
+	for path, want := range map[string]string{
+		folder: "directory", fifo: "a FIFO", "/dev/null": "a character device",
+		filepath.Join(fifo, "below"): "not a directory", "relative": "absolute", "/zero\x00byte": "zero bytes",
+	} {
+		_, err := r.filer().OpenFile(t.Context(), transport.FileSpec{Path: path}) // returns: a FIFO is not waited for
+		require.ErrorContains(t, err, want, path)
+	}
+	_, err := r.tr.Attach(transport.Peer{Address: "host:1234"})
+	require.Error(t, err)
+}
+
+func TestRootsCannotBeLeft(t *testing.T) {
+	outside, root := t.TempDir(), t.TempDir()
+	secret := filepath.Join(outside, "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("secret"), 0o600))
+	require.NoError(t, os.Mkdir(filepath.Join(root, "in"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "in", "fine"), []byte("fine"), 0o600))
+	require.NoError(t, os.Symlink(secret, filepath.Join(root, "absolute")))
+	require.NoError(t, os.Symlink("../"+filepath.Base(outside)+"/secret", filepath.Join(root, "relative")))
+	require.NoError(t, os.Symlink(outside, filepath.Join(root, "folder")))
+	require.NoError(t, os.Symlink("in/fine", filepath.Join(root, "inner")))
+	r := newRig(t, BufferedFactory{}, Settings{Roots: []string{root}})
+	open := func(path string) error {
+		_, err := r.filer().OpenFile(t.Context(), transport.FileSpec{Path: path, Create: true, Size: 4})
+		return err
+	}
+	for _, path := range []string{root + "/in/fine", root + "/inner", root + "/in/../in/fine", root + "/new"} {
+		require.NoError(t, open(path), path)
+	}
+	for _, path := range []string{secret, root + "/absolute", root + "/relative", root + "/folder/secret", root + "/folder/new",
+		root + "/../" + filepath.Base(outside) + "/secret", root + "x", root + "/in/../../" + filepath.Base(outside) + "/secret", "/proc/self/root" + secret} {
+		err := open(path)
+		require.Equal(t, errs.PermissionDenied, errs.CodeOf(err), "%s: %v", path, err)
+		require.ErrorContains(t, err, "transports/file/roots", path)
+	}
+	_, err := os.Stat(filepath.Join(outside, "new"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+
+	// While a name is swapped between a file inside and a link that leads out, only what is inside is ever opened.
+	swap, tmp := filepath.Join(root, "swap"), filepath.Join(root, "tmp")
+	stop := make(chan struct{})
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if i%2 == 0 {
+				_ = os.Symlink(secret, tmp)
+			} else {
+				_ = os.WriteFile(tmp, []byte("fine"), 0o600)
+			}
+			_ = os.Rename(tmp, swap)
+		}
+	})
+	for range 500 {
+		f, err := r.filer().OpenFile(t.Context(), transport.FileSpec{Path: swap})
+		if err == nil {
+			require.NotEqual(t, secret, f.Path)
+			require.EqualValues(t, 4, f.Size)
+		}
+	}
+	close(stop)
+	wait.Wait()
+}
+
+func TestAFileThatWasReplacedIsNotWritten(t *testing.T) {
+	both(t, Settings{Descriptors: 1}, func(t *testing.T, r *rig) {
+		path := onDisk(t)
+		o := r.open(transport.FileSpec{Path: path, Create: true, Size: 4096})
+		m := r.memory(4096, true)
+		m.fill(1, 0, 4096)
+		r.must(o.slice(transport.Write, m, 0, 0, 4096))
+		require.NoError(t, os.Rename(path, path+".old"))
+		require.NoError(t, os.WriteFile(path, make([]byte, 4096), 0o600))
+		r.open(transport.FileSpec{Path: onDisk(t), Create: true, Size: 4096}) // takes the descriptor of the first
+		err := r.fails(o.slice(transport.Write, m, 0, 0, 4096))
+		require.Equal(t, errs.Stale, err.Code)
+		require.ErrorContains(t, err, "another file has got this name")
+		require.Equal(t, make([]byte, 4096), content(t, path))
+		require.NoError(t, os.Rename(path+".old", path))
+		r.must(o.slice(transport.Write, m, 0, 0, 4096))
+	})
+}
+
+func TestDescriptorsAreBounded(t *testing.T) {
+	const files, most = 40, 3
+	both(t, Settings{Descriptors: most}, func(t *testing.T, r *rig) {
+		before := descriptors(t)
+		m := r.memory(files*4096, true)
+		var list []*opened
+		folder := t.TempDir()
+		for i := range uint64(files) {
+			o := r.open(transport.FileSpec{Path: filepath.Join(folder, fmt.Sprint(i)), Create: true, Size: 4096})
+			m.fill(i, i*4096, 4096)
+			r.must(o.slice(transport.Write, m, i*4096, 0, 4096))
+			list = append(list, o)
+			require.LessOrEqual(t, descriptors(t)-before, 2*most)
+		}
+		var all []*transport.Slice
+		for i, o := range list {
+			all = append(all, o.slice(transport.Read, m, uint64(files-1-i)*4096, 0, 4096))
+			r.send(all[i])
+		}
+		for _, end := range r.wait(all...) {
+			require.Nil(t, end.Err)
+		}
+		for i := range uint64(files) {
+			require.NoError(t, m.check(i, i*4096, (files-1-i)*4096, 4096))
+		}
+		require.LessOrEqual(t, descriptors(t)-before, 2*most)
+		for _, o := range list {
+			r.tr.Detach(o.link)
+		}
+		require.Equal(t, before, descriptors(t), "a detached link keeps nothing open")
+	})
+}
+
+func TestReadOnlyFilesAreNotWritten(t *testing.T) {
+	both(t, Settings{}, func(t *testing.T, r *rig) {
+		path := onDisk(t)
+		require.NoError(t, os.WriteFile(path, make([]byte, 4096), 0o400))
+		o := r.open(transport.FileSpec{Path: path, ReadOnly: true})
+		m := r.memory(4096, true)
+		require.Equal(t, errs.PermissionDenied, r.fails(o.slice(transport.Write, m, 0, 0, 4096)).Code)
+		r.must(o.slice(transport.Read, m, 0, 0, 4096))
+	})
+}
