@@ -70,6 +70,8 @@
 //     are COMPLETED: nobody was told that it is done, and somebody was told that it is not. 2026-11-21
 //   - Each open of a file is a peer of its own, even of the same file: size, permission and durability are those of the open.
 //     What is shared, descriptors and the page cache, the kernel and the transport share. 2026-11-21
+//   - The contract has Witness: when a rail's peer was last heard of, by the system's account. Progress, which a transport
+//     tells on its own, would cost every transport a clock; a core that doubts a rail asks instead. 2026-11-21
 //   - Revoke takes keep: fence and close of a region are the same operation of a transport but for what follows. 2026-11-21
 //   - The choice of a rail compares health in steps of one failure, not to the last point, and an alternate joins only when
 //     it has answered a probe and an end of it has no healthy rail of the matching. 2026-11-21
