@@ -143,13 +143,23 @@ func (c *Core) probe(r *railState, now clock.Time) clock.Time {
 	return next
 }
 
-// mend has an idle rail of reduced health asked now and then, or it would only be used again when the others are full.
+// mend has an idle rail of reduced health asked now and then, or it would only be used again when the others are full; and
+// an alternate that has not shown yet that it works.
 func (c *Core) mend(r *railState, now clock.Time) {
-	if r.health.Value() == rail.HealthMax || !r.link.spec.Probes || !r.healthy(now) || !c.wanted(r.link.peer, now) {
+	if !r.wanting() || !r.link.spec.Probes || !r.healthy(now) {
+		return
+	}
+	if !c.wanted(r.link.peer, now) {
+		r.link.peer.resting = true
 		return
 	}
 	c.probe(r, now)
 	c.timers.set(&r.timer, now.Add(mendEvery))
+}
+
+// wanting reports whether the rail has something to show before it is as good as any.
+func (r *railState) wanting() bool {
+	return r.health.Value() < rail.HealthMax || (r.info.Alternates && !r.proven)
 }
 
 // mendEvery is the pause between those.
@@ -173,7 +183,7 @@ func (c *Core) rouse(p *peer, now clock.Time) {
 	p.resting = false
 	for _, l := range p.links {
 		for _, r := range l.rails {
-			if r != nil && r.usable() && !r.healthy(now) {
+			if r != nil && r.usable() && (!r.healthy(now) || r.wanting()) {
 				c.timers.sooner(&r.timer, now)
 			}
 		}
@@ -192,6 +202,9 @@ func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err
 		if !r.mute { // the first of a row; a rail that stays silent is not worth an event each time
 			r.mute = true
 			c.railEvent(event.Event{Kind: event.RailProbed, Err: err}, r, now)
+		}
+		if r.wanting() {
+			c.timers.sooner(&r.timer, now.Add(mendEvery))
 		}
 		return
 	}

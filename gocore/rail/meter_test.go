@@ -121,3 +121,35 @@ func goOn(m *Meter, now clock.Time, each time.Duration, n int) {
 		m.Delivered(64<<10, 64<<10, each, false, now)
 	}
 }
+
+func TestASliceIsAtMostWhatTheRailCarriesInTwoMilliseconds(t *testing.T) {
+	var m Meter
+	for rate, want := range map[float64]uint64{1e6: 64 << 10, 50e6: 64 << 10, 100e6: 192 << 10, 1e9: 1984896 / (64 << 10) * (64 << 10), 1e10: 19988480} {
+		m.Reset(rate)
+		require.LessOrEqual(t, m.Quantum(), max(uint64(rate*0.002), 64<<10))
+		require.Zero(t, m.Quantum()%(64<<10))
+		require.InDelta(t, want, m.Quantum(), 64<<10, "at %v", rate)
+	}
+}
+
+func TestARailThatAnswersAndCarriesNothingIsBelievedToBeSlower(t *testing.T) {
+	var m Meter
+	m.Reset(1e9)
+	m.Slower()
+	require.EqualValues(t, 5e8, m.Rate())
+	for range 100 {
+		m.Slower()
+	}
+	require.EqualValues(t, slowest, m.Rate())
+	require.EqualValues(t, 64<<10, m.Quantum())
+}
+
+func TestAWrongSuspicionIsRemembered(t *testing.T) {
+	var m Meter
+	m.Reset(1e9)
+	now := deliver(&m, 1e9, 64<<10, 100, true, clock.Time(time.Second))
+	m.Misjudged(10 * time.Millisecond)
+	require.GreaterOrEqual(t, m.Silence(64<<10), 10*time.Millisecond)
+	goOn(&m, now, time.Millisecond, 5000)
+	require.Less(t, m.Silence(64<<10), 2*time.Millisecond, "not for ever")
+}
