@@ -163,7 +163,7 @@ def draw(story: Story, path: str) -> str:
         axis.set_ylabel(f"127.0.0.{rail + 1}\nMiB/s")
     axes[RAILS].plot(story.times, [sum(look) / 2**20 for look in rates], color="black")
     axes[RAILS].set_ylabel("all\nMiB/s")
-    axes[RAILS].set_xlabel("seconds")
+    axes[RAILS].set_xlabel("seconds; rates over 0.4 s")
     for rail, begin, end in story.cuts:
         axes[rail].axvspan(begin, end, alpha=0.2, color="red")
     for axis in axes:
