@@ -6,7 +6,7 @@ SEEDS ?= 100000
 FUZZTIME ?= 20s
 SOURCES := $(shell find gocore transports pybind internal -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover test check sim bench bench-peers bench-failover capi fuzz wheel sdist develop clean
+.PHONY: help demo demo-failover test check sim bench bench-peers bench-failover bench-file capi fuzz wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -39,6 +39,9 @@ bench-peers: develop ## tent beside NIXL and Mooncake, from their wheels: make b
 
 bench-failover: ## what a broken rail costs, in network namespaces (root): make bench-failover ARGS="-runs 20 -markdown"
 	@$(PYTHON) tests/bench/failover.py $(ARGS)
+
+bench-file: develop ## tent on files beside fio: make bench-file ARGS="--folder /mnt/nvme --markdown"
+	@$(VENV)/bin/python tests/bench/files.py $(ARGS)
 
 capi: ## build/capi: libtent.so, its header, its pkg-config file; make capi ARGS=--check runs the examples
 	@$(PYTHON) tools/build_capi.py $(ARGS)

@@ -1,0 +1,278 @@
+"""make bench-file: tent on files beside fio, with the same sizes, depths and flags, round by round in turn.
+
+    files.py [--rounds 5] [--folder DIR] [--megabytes 1024] [--rows TEXT] [--markdown]
+
+The file lies in --folder, a disk; the rows about cached bytes are also run on /dev/shm. Ratios are medians of pairs of
+neighbours. A pool of threads in Go that calls pread and pwrite stands beside them, for information.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+import build_gotent
+import interpreters
+from contestant import Contestant, Measured
+from rows import KIB, MIB
+
+Settings = Mapping[str, object]
+# Settings of tent's engines: fio's depth, and nothing but the page cache.
+DEPTH_8: Settings = {"transports": {"io_uring": {"window_bytes": 8 * MIB}}}
+DEPTH_32: Settings = {"transports": {"io_uring": {"depth": 32}}}
+CACHED: Settings = {"transports": {"io_uring": {"enable": False}}}
+CACHE_ENGINES = ("psync", "pvsync2", "io_uring", "mmap")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One row: what tent does, what fio does, and the least ratio of the rates (None: reported only)."""
+
+    name: str
+    contestant: str  # "go" or "python"
+    settings: Settings
+    verb: str
+    size: int
+    count: int
+    iterations: int
+    threads: int
+    fio: tuple[str, ...]  # flags; the engines are tried in turn and the best of a round counts
+    engines: tuple[str, ...] = ("io_uring",)
+    least: float | None = 0.98
+    cpu_most: float | None = None
+
+    @property
+    def total(self) -> int:
+        alone = self.threads if self.verb in ("each", "pread", "pwrite") else 1
+        return self.size * self.count * self.iterations * alone
+
+
+def shapes() -> list[Shape]:
+    rows = []
+    for verb in ("read", "write"):
+        flags = (f"--rw={verb}", "--bs=1M", "--direct=1", "--iodepth=8")
+        rows.append(
+            Shape(
+                f"sequential {verb.upper()} 1 MiB, O_DIRECT, depth 8",
+                "go",
+                DEPTH_8,
+                verb,
+                MIB,
+                32,
+                32,
+                1,
+                flags,
+                cpu_most=1.1,
+            )
+        )
+    for verb, paged in (("read", "gather"), ("write", "scatter")):
+        flags = (f"--rw=rand{verb}", "--bs=4k", "--direct=1", "--iodepth=32")
+        rows.append(
+            Shape(f"random {verb.upper()} 4 KiB, O_DIRECT, depth 32", "go", DEPTH_32, paged, 4 * KIB, 4096, 8, 1, flags)
+        )
+    cached = (
+        "--rw=read",
+        "--bs=64k",
+        "--direct=0",
+        "--iodepth=8",
+        "--numjobs=2",
+        "--invalidate=0",
+        "--group_reporting",
+    )
+    rows.append(
+        Shape(
+            "cached READ 64 KiB, two threads", "go", CACHED, "each", 64 * KIB, 4096, 4, 2, cached, CACHE_ENGINES, 0.95
+        )
+    )
+    pages = ("--rw=randwrite", "--bs=64k", "--direct=1", "--iodepth=32")
+    rows.append(
+        Shape(
+            "4096 pages of 64 KiB by write_pages, from Python",
+            "python",
+            {},
+            "pages",
+            64 * KIB,
+            4096,
+            1,
+            1,
+            pages,
+            least=0.95,
+        )
+    )
+    plain = ("--rw=read", "--bs=64k", "--direct=0", "--numjobs=2", "--invalidate=0", "--group_reporting")
+    rows.append(
+        Shape(
+            "pool of 2 threads with pread 64 KiB, cached, without tent",
+            "go",
+            CACHED,
+            "pread",
+            64 * KIB,
+            4096,
+            4,
+            2,
+            plain,
+            ("psync",),
+            None,
+        )
+    )
+    direct = ("--rw=write", "--bs=1M", "--direct=1", "--numjobs=1", "--iodepth=8")
+    rows.append(
+        Shape(
+            "pool of 8 threads with pwrite 1 MiB, O_DIRECT, without tent",
+            "go",
+            CACHED,
+            "pwrite",
+            MIB,
+            64,
+            1,
+            8,
+            direct,
+            least=None,
+        )
+    )
+    return rows
+
+
+def fio(path: Path, shape: Shape, engine: str) -> Measured:
+    """One run of fio that moves as many bytes; its own account of time and processor."""
+    jobs = shape.threads if any(f.startswith("--numjobs=2") for f in shape.fio) else 1
+    command = [
+        "fio",
+        "--name=bench",
+        f"--filename={path}",
+        f"--size={path.stat().st_size}",
+        f"--io_size={shape.total // jobs}",
+        f"--ioengine={engine}",
+        "--output-format=json",
+        *shape.fio,
+    ]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    job = json.loads(text[text.index("{") :])["jobs"][0]
+    side = job["read"] if job["read"]["io_bytes"] else job["write"]
+    nanoseconds = int(side["io_bytes"] / side["bw_bytes"] * 1e9)
+    cpu = (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1e3
+    return Measured((nanoseconds,), side["io_bytes"], cpu)
+
+
+def ours(contestant: Contestant, shape: Shape) -> Measured:
+    got = contestant.measure(shape.verb, shape.size, shape.count, shape.iterations, shape.threads)
+    return Measured(got.batches, shape.total, got.cpu_seconds)
+
+
+def build() -> Path:
+    target = ROOT / "build" / "bench" / "filebench"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    go = interpreters.go_command()
+    subprocess.run(
+        [go, "build", "-o", target, "./tests/bench/filebench"], cwd=ROOT, env=build_gotent.go_env(go), check=True
+    )
+    return target
+
+
+def start(stack: contextlib.ExitStack, program: Path, shape: Shape, path: Path) -> Contestant:
+    command = [str(program)] if shape.contestant == "go" else [sys.executable, str(HERE / "filepy.py")]
+    return stack.enter_context(
+        contextlib.closing(Contestant(shape.name, [*command, json.dumps(shape.settings), str(path)]))
+    )
+
+
+def make(folder: Path, megabytes: int) -> Path:
+    """A file of random bytes: zeroes are moved faster than anything else."""
+    path = folder / "tent-bench.bin"
+    with path.open("wb") as out:
+        for _ in range(megabytes):
+            out.write(os.urandom(MIB))
+        out.flush()
+        os.fsync(out.fileno())
+    return path
+
+
+def compare(shape: Shape, program: Path, path: Path, rounds: int) -> tuple[str, ...]:
+    rates, cpus, figures, theirs = [], [], [], []
+    with contextlib.ExitStack() as stack:
+        contestant = start(stack, program, shape, path)
+        for number in range(rounds + 1):
+            best = max((fio(path, shape, engine) for engine in shape.engines), key=lambda m: m.bytes_per_second)
+            mine = ours(contestant, shape)
+            if number == 0:
+                continue  # warms the caches of both
+            figures.append(mine.bytes_per_second / 1e9)
+            theirs.append(best.bytes_per_second / 1e9)
+            rates.append(mine.bytes_per_second / best.bytes_per_second)
+            cpus.append(mine.cpu_seconds_per_gb / max(best.cpu_seconds_per_gb, 1e-9))
+    ratio, cpu = statistics.median(rates), statistics.median(cpus)
+    reached = (shape.least is None or ratio >= shape.least) and (shape.cpu_most is None or cpu <= shape.cpu_most)
+    wanted = (
+        "reported"
+        if shape.least is None
+        else f">= {shape.least:g}" + (f", CPU <= {shape.cpu_most:g}" if shape.cpu_most else "")
+    )
+    return (
+        shape.name,
+        f"{statistics.median(figures):.3g}",
+        f"{statistics.median(theirs):.3g}",
+        f"{ratio:.2f}",
+        f"{cpu:.2f}",
+        wanted,
+        "yes" if reached else "no",
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measures tent on files beside fio.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=ROOT / "build", help="on the disk that is measured")
+    parser.add_argument("--megabytes", type=int, default=1024, help="size of the file")
+    parser.add_argument("--rows", default="", help="only rows whose name contains this")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    args = parser.parse_args()
+    if shutil.which("fio") is None:
+        print(
+            "bench-file: fio is missing: install your distribution's fio (Debian: apt-get install fio).",
+            file=sys.stderr,
+        )
+        return 2
+    program = build()
+    chosen = [s for s in shapes() if args.rows in s.name]
+    for folder, rows in (
+        (args.folder, chosen),
+        (Path("/dev/shm"), [s for s in chosen if s.settings is CACHED and s.verb != "pwrite"]),
+    ):
+        if not rows or not folder.is_dir():
+            continue
+        path = make(folder, args.megabytes)
+        try:
+            table: list[tuple[str, ...]] = [("row", "tent GB/s", "fio GB/s", "ratio", "CPU ratio", "target", "reached")]
+            for shape in rows:
+                table.append(compare(shape, program, path, max(1, args.rounds)))
+                print(shape.name, "done", file=sys.stderr, flush=True)
+            print(f"\n{folder}, {os.cpu_count()} cores, Linux {platform.release()}, {args.rounds} rounds\n")
+            if args.markdown:
+                table.insert(1, ("---",) * len(table[0]))
+            for line in table:
+                print(
+                    "| " + " | ".join(line) + " |"
+                    if args.markdown
+                    else "  ".join(f"{c:>11}" if i else f"{c:58}" for i, c in enumerate(line))
+                )
+        finally:
+            path.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

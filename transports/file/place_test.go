@@ -1,0 +1,213 @@
+package file
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/transporttest"
+)
+
+// Tests that need another process or a file system of their own. The test binary plays the other process: childRole names
+// what it does instead of testing.
+const childRole = "TENT_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(childRole) {
+	case "forbidden":
+		forbidRings()
+	case "writer":
+		writeForEver()
+	}
+	os.Exit(m.Run())
+}
+
+// child starts the test binary in a role, with only one test to run where it tests.
+func child(t *testing.T, role, only string, environment ...string) *exec.Cmd {
+	c := exec.Command(os.Args[0], "-test.run=^"+only+"$", "-test.v")
+	c.Env = append(append(os.Environ(), childRole+"="+role), environment...)
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return c
+}
+
+// forbidRings makes io_uring_setup fail with EPERM in this process, as containers do.
+func forbidRings() {
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number of the system call
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_IO_URING_SETUP, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		panic(err)
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program))); errno != 0 {
+		panic(errno)
+	}
+}
+
+func TestAForbiddenRingIsAReason(t *testing.T) {
+	if os.Getenv(childRole) == "" {
+		if (UringFactory{}).Check() != nil {
+			t.Skip("there is no io_uring here anyway")
+		}
+		out, err := child(t, "forbidden", t.Name()).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Contains(t, string(out), "--- PASS: "+t.Name())
+		return
+	}
+	err := UringFactory{}.Check()
+	require.Equal(t, errs.DeviceNotFound, errs.CodeOf(err))
+	require.ErrorContains(t, err, "forbidden here, by seccomp or kernel.io_uring_disabled")
+	_, err = UringFactory{}.Open(t.Context(), nil, nil, nil)
+	require.Equal(t, errs.DeviceNotFound, errs.CodeOf(err))
+	r := newRig(t, BufferedFactory{}, Settings{})
+	m := r.memory(4096, true)
+	r.must(r.open(transport.FileSpec{Path: onDisk(t), Create: true, Size: 4096}).slice(transport.Write, m, 0, 0, 4096))
+}
+
+// writeForEver writes the even pages of a file until it is killed.
+func writeForEver() {
+	t := &testing.T{}
+	r := newRig(t, factoryFor(0), Settings{})
+	o := r.open(transport.FileSpec{Path: os.Getenv("TENT_TEST_FILE")})
+	m := r.memory(1<<20, false)
+	for tag := uint64(1); ; tag++ {
+		m.fill(tag, 0, m.size)
+		for at := uint64(0); at < m.size; at += 10_000 {
+			r.must(o.slice(transport.Write, m, at, at, 5000))
+		}
+		if tag == 1 {
+			_, _ = os.Stdout.WriteString("writing\n")
+		}
+	}
+}
+
+// TestAKilledWriterTouchesNothingElse: whatever it was doing, bytes that it was not told to write are whole, in its file and
+// in the one beside it.
+func TestAKilledWriterTouchesNothingElse(t *testing.T) {
+	folder := t.TempDir()
+	mine, other := filepath.Join(folder, "mine"), filepath.Join(folder, "other")
+	want := make([]byte, 1<<20)
+	transporttest.Pattern(want, 77, 0)
+	require.NoError(t, os.WriteFile(other, want, 0o600))
+	for range 3 {
+		require.NoError(t, os.WriteFile(mine, want, 0o600))
+		c := child(t, "writer", "none", "TENT_TEST_FILE="+mine)
+		out, err := c.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, c.Start())
+		_, err = out.Read(make([]byte, 8))
+		require.NoError(t, err)
+		require.NoError(t, c.Process.Kill())
+		_ = c.Wait()
+		got := content(t, mine)
+		require.Len(t, got, len(want))
+		for at := 5000; at+5000 <= len(want); at += 10_000 {
+			require.Equal(t, string(want[at:at+5000]), string(got[at:at+5000]), "stripe at %d", at)
+		}
+		require.Equal(t, string(want), string(content(t, other)))
+	}
+}
+
+// smallDisk mounts an ext4 of 16 MiB, or skips the test.
+func smallDisk(t *testing.T) (folder string) {
+	if os.Getuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	image, folder := filepath.Join(t.TempDir(), "image"), t.TempDir()
+	require.NoError(t, os.WriteFile(image, nil, 0o600))
+	require.NoError(t, os.Truncate(image, 16<<20))
+	for _, command := range []string{"mkfs.ext4 -q -b 4096 -m 0 -O ^has_journal " + image, "mount -o loop " + image + " " + folder} {
+		words := strings.Fields(command)
+		if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+			t.Skipf("%s: %v %s", command, err, out)
+		}
+	}
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(folder, 0)) })
+	return folder
+}
+
+func TestAFullDiskIsToldAtOpenOrByTheWrite(t *testing.T) {
+	for _, f := range []transport.Factory{UringFactory{}, BufferedFactory{}} {
+		t.Run(f.Name(), func(t *testing.T) {
+			folder := smallDisk(t)
+			r := newRig(t, f, Settings{})
+			path := filepath.Join(folder, "kv.bin")
+			free := func() uint64 {
+				var st unix.Statfs_t
+				require.NoError(t, unix.Statfs(folder, &st))
+				return st.Bfree
+			}
+			_, err := r.filer().OpenFile(t.Context(), transport.FileSpec{Path: path, Create: true, Size: 4096})
+			require.NoError(t, err)
+			before := free()
+			_, err = r.filer().OpenFile(t.Context(), transport.FileSpec{Path: path, Create: true, Size: 64 << 20})
+			require.Equal(t, errs.NoSpace, errs.CodeOf(err), "%v", err)
+			require.ErrorContains(t, err, "cannot grow from 4096 to 67108864 bytes")
+			require.Len(t, content(t, path), 4096)
+			require.Equal(t, before, free(), "what was reserved is given back")
+
+			require.NoError(t, os.Truncate(path, 64<<20)) // sparse: there is no space behind its bytes
+			o := r.open(transport.FileSpec{Path: path})
+			m := r.memory(1<<20, true)
+			var full *errs.Error
+			for at := uint64(0); at < 64<<20 && full == nil; at += 1 << 20 {
+				s := o.slice(transport.Write, m, 0, at, 1<<20)
+				r.send(s)
+				full = r.wait(s)[0].Err
+			}
+			require.NotNil(t, full)
+			require.Equal(t, errs.NoSpace, full.Code)
+			require.True(t, full.Permanent())
+			require.ErrorContains(t, full, path)
+			r.must(o.slice(transport.Write, m, 0, 0, 1<<20)) // what has its space can be written
+		})
+	}
+}
+
+func TestAReadOnlyFileSystemIsTold(t *testing.T) {
+	folder := smallDisk(t)
+	path := filepath.Join(folder, "kv.bin")
+	require.NoError(t, os.WriteFile(path, make([]byte, 8192), 0o600))
+	require.NoError(t, unix.Mount("", folder, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	both(t, Settings{}, func(t *testing.T, r *rig) {
+		for _, spec := range []transport.FileSpec{{Path: path}, {Path: path, Create: true, Size: 1 << 20}, {Path: path + "2", Create: true}} {
+			_, err := r.filer().OpenFile(t.Context(), spec)
+			require.Equal(t, errs.PermissionDenied, errs.CodeOf(err), "%v", err)
+			require.ErrorContains(t, err, "readonly=True")
+		}
+		o := r.open(transport.FileSpec{Path: path, ReadOnly: true})
+		r.must(o.slice(transport.Read, r.memory(8192, true), 0, 0, 8192))
+	})
+}
+
+// TestNoPermissionIsTold opens as another user, on a thread that ends with it.
+func TestNoPermissionIsTold(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("root's files are needed")
+	}
+	r := newRig(t, BufferedFactory{}, Settings{})
+	path := onDisk(t)
+	require.NoError(t, os.WriteFile(path, []byte("root's"), 0o600))
+	got := make(chan error)
+	go func() {
+		lockAsNobody()
+		_, err := r.filer().OpenFile(t.Context(), transport.FileSpec{Path: path})
+		got <- err
+	}()
+	err := <-got
+	require.Equal(t, errs.PermissionDenied, errs.CodeOf(err), "%v", err)
+	require.True(t, errors.Is(err, unix.EACCES))
+}
