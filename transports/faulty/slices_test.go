@@ -251,8 +251,10 @@ func TestTheControlPlaneGoesDown(t *testing.T) {
 	var listener net.ListenConfig
 	server, err := listener.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+	var serving sync.WaitGroup
+	defer serving.Wait() // its descriptors are closed when the next test counts its own
 	defer server.Close()
-	go func() {
+	serving.Go(func() {
 		for {
 			c, err := server.Accept()
 			if err != nil {
@@ -261,7 +263,7 @@ func TestTheControlPlaneGoesDown(t *testing.T) {
 			defer c.Close()
 			_, _ = c.Write([]byte("x"))
 		}
-	}()
+	})
 	dial := func() (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
