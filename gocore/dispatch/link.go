@@ -290,7 +290,7 @@ func (c *Core) lower(r *railState, now clock.Time) {
 }
 
 // DropLink says that the peer cannot be reached over this transport at all. Waiting tasks take their next route; those
-// that have none wait for a rail, at most Options.LinkWait, and fail with the cause. RailUp brings the link back.
+// that have none wait for a rail, at most Options.LinkWait or outageWaits times that, and fail with the cause. RailUp brings the link back.
 func (c *Core) DropLink(id plan.LinkID, cause *errs.Error, now clock.Time) {
 	l := c.link(id)
 	if l == nil {
@@ -363,6 +363,11 @@ func (c *Core) patience(l *link) (limit time.Duration, since clock.Time) {
 		return c.options.Stall, l.delivered
 	case l.cause != nil && l.cause.Permanent():
 		return 0, l.down
+	case l.delivered > 0: // it has worked: a cable that was pulled, or a switch that restarts its ports, is often back soon
+		return outageWaits * c.options.LinkWait, l.down
 	}
 	return c.options.LinkWait, l.down
 }
+
+// outageWaits is how many times as long a task without another route waits for a link that has worked before.
+const outageWaits = 4

@@ -221,11 +221,16 @@ func (c *Core) whyWaiting(l *link) *errs.Error {
 	case l.up == 0 && l.cause != nil:
 		return l.cause
 	case l.up == 0:
-		return errs.New(errs.PeerUnreachable, "transfer", "no rail came up within %v", c.options.LinkWait).
+		limit, _ := c.patience(l)
+		return errs.New(errs.PeerUnreachable, "transfer", "no rail came up within %v", limit).
 			WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(l.peer.name, name, "")
 	case l.peer.open > 0:
 		return errs.New(errs.Timeout, "transfer", "the peer has not confirmed the withdrawal of %d earlier slices within %v",
 			l.peer.open, c.options.Stall).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.name, name, "")
+	}
+	if !l.healthy(c.last) {
+		return errs.New(errs.Timeout, "transfer", "all rails are suspected or paused").
+			WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(l.peer.name, name, "")
 	}
 	return errs.New(errs.Timeout, "transfer", "no rail has taken anything within %v", c.options.Stall).
 		WithScope(errs.ScopeLink, errs.SideUnknown).WithHint("transfer_stall_timeout is the limit").WithPeer(l.peer.name, name, "")

@@ -348,3 +348,44 @@ func TestASilentPeerIsTriedOverTheNextTransportAfterTheLimitOfAnAttempt(t *testi
 	require.Equal(t, Completed, r.status(b).State)
 	require.EqualValues(t, 1, r.status(b).Failovers)
 }
+
+func TestARailInsideThisHostIsNotSuspectedForItsSilence(t *testing.T) {
+	for _, inside := range []bool{false, true} {
+		r := newRig(t, Options{})
+		near := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Transport: 2, Info: &transport.Info{SameHost: inside}})
+		r.railUp(near, 0, 1, 1<<20)
+		far := r.link(1, 1, 1, 1<<20)
+		p, other := to(r.core, near, far), to(r.core, far)
+		r.warm(p)
+		b := r.submit(p, High, 64*kib, clock.Never)
+		for range 600 { // nobody lets our copier run, while the network goes on
+			r.submit(other, High, kib, clock.Never)
+			r.now = r.now.Add(ms)
+			r.finish(len(r.out)-1, nil)
+		}
+		require.Equal(t, inside, len(r.kinds()) == 0, "inside %v: %v", inside, r.kinds())
+		require.Equal(t, inside, r.status(b).Attempts == 1, "inside %v", inside)
+		r.drain()
+		require.Equal(t, Completed, r.status(b).State)
+	}
+}
+
+func TestALinkThatHasWorkedIsWaitedForLonger(t *testing.T) {
+	r := newRig(t, Options{LinkWait: 500 * ms})
+	id := r.link(1, 1, 1, 1<<20)
+	p := to(r.core, id)
+	r.warm(p)
+	r.core.DropLink(id, broken(errs.ScopeLink), r.now)
+	b := r.submit(p, High, kib, clock.Never)
+	r.wait(outageWaits*500*ms - ms)
+	require.Equal(t, Pending, r.status(b).State)
+	r.railUp(id, 0, 2, 1<<20)
+	r.step()
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+
+	r.core.DropLink(id, broken(errs.ScopeLink), r.now)
+	b = r.submit(p, High, kib, clock.Never)
+	r.wait(outageWaits*500*ms + ms)
+	require.Equal(t, Failed, r.status(b).State)
+}
