@@ -8,6 +8,7 @@ carries; at the end the receiver looks at every byte, and a picture is drawn.
 from __future__ import annotations
 
 import argparse
+import importlib
 import re
 import sys
 import time
@@ -109,6 +110,14 @@ def act(pair: Pair, story: Story, at: float, rail: int, cut: bool) -> None:
 # -- what people see
 
 
+def optional(module: str) -> Any:
+    """A module of tent[demo], None where that is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None
+
+
 def bars(story: Story) -> list[str]:
     """A line a rail: its rate, as a bar and a number."""
     rates, now = story.rates()[-1], story.times[-1]
@@ -123,20 +132,17 @@ def bars(story: Story) -> list[str]:
 @contextmanager
 def view() -> Iterator[Callable[[Story], None]]:
     """How a look is shown: redrawn with rich on a terminal, else a line a second."""
-    try:
-        from rich.live import Live
-        from rich.text import Text
-    except ImportError:
-        live: Any = nullcontext()
-    else:
-        live = Live(refresh_per_second=10) if sys.stdout.isatty() else nullcontext()
+    live: Any = nullcontext()
+    rich, text = optional("rich.live"), optional("rich.text")
+    if rich and text and sys.stdout.isatty():
+        live = rich.Live(refresh_per_second=10)
     shown = [-1]
 
     def show(story: Story) -> None:
         now = story.times[-1]
         if screen is not None:
             head = f"{now:5.1f} s   {story.moved >> 20} of {SIZE >> 20} MiB"
-            screen.update(Text("\n".join([head, *bars(story)])))
+            screen.update(text.Text("\n".join([head, *bars(story)])))
         elif int(now) > shown[0]:
             shown[0] = int(now)
             rates = "  ".join(f"{rate / 2**20:5.1f}" for rate in story.rates()[-1])
@@ -149,13 +155,11 @@ def view() -> Iterator[Callable[[Story], None]]:
 
 def draw(story: Story, path: str) -> str:
     """The picture: each rail's rate over time, its cuts shaded. Returns where it is, "" without matplotlib."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError:
+    matplotlib = optional("matplotlib")
+    if matplotlib is None:
         return ""
+    matplotlib.use("Agg")
+    plt: Any = importlib.import_module("matplotlib.pyplot")
     rates = story.rates()
     figure, axes = plt.subplots(RAILS + 1, 1, sharex=True, figsize=(9, 7), layout="constrained")
     for rail, axis in enumerate(axes[:RAILS]):
