@@ -154,7 +154,8 @@ def fio(path: Path, shape: Shape, engine: str) -> Measured:
         "fio",
         "--name=bench",
         f"--filename={path}",
-        f"--size={path.stat().st_size}",
+        f"--size={path.stat().st_size // jobs}",
+        f"--offset_increment={path.stat().st_size // jobs}",  # each job has a part of the file to itself, as tent's threads
         f"--io_size={shape.total // jobs}",
         f"--ioengine={engine}",
         "--output-format=json",

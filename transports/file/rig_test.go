@@ -27,7 +27,7 @@ const patience = 20 * time.Second
 
 // rig is one transport with a sink that records, for what the conformance suite cannot ask: real files and their troubles.
 type rig struct {
-	t    *testing.T
+	t    testing.TB
 	tr   transport.Transport
 	name string
 
@@ -48,7 +48,7 @@ func both(t *testing.T, s Settings, test func(t *testing.T, r *rig)) {
 var netpoller sync.Once
 
 // newRig opens a transport. When its test ends it closes it, and looks whether anything was left.
-func newRig(t *testing.T, f transport.Factory, s Settings) *rig {
+func newRig(t testing.TB, f transport.Factory, s Settings) *rig {
 	if err := f.Check(); err != nil {
 		t.Skipf("%s cannot work here: %v", f.Name(), err)
 	}
@@ -73,7 +73,7 @@ func newRig(t *testing.T, f transport.Factory, s Settings) *rig {
 	return r
 }
 
-func descriptors(t *testing.T) int {
+func descriptors(t testing.TB) int {
 	list, err := os.ReadDir("/proc/self/fd")
 	require.NoError(t, err)
 	return len(list)
@@ -273,7 +273,7 @@ func seeded(t *testing.T) *rand.Rand {
 }
 
 // onDisk is the path of a file that does not exist yet.
-func onDisk(t *testing.T) string { return filepath.Join(t.TempDir(), "kv.bin") }
+func onDisk(t testing.TB) string { return filepath.Join(t.TempDir(), "kv.bin") }
 
 // content reads a file past everything of ours.
 func content(t *testing.T, path string) []byte {

@@ -127,9 +127,9 @@ func (b *bench) command(verb string, size, count uint64, iterations, threads int
 	case "scatter", "gather":
 		return b.pages(op, size, count, iterations)
 	case "each":
-		return parallel(threads, func(thread int) error { return b.each(op, thread, size, count, iterations) })
+		return parallel(threads, func(thread int) error { return b.each(op, thread, threads, size, count, iterations) })
 	case "pread", "pwrite":
-		return parallel(threads, func(thread int) error { return b.plain(op, thread, size, count, iterations) })
+		return parallel(threads, func(thread int) error { return b.plain(op, thread, threads, size, count, iterations) })
 	}
 	return fmt.Errorf("what is %q?", verb)
 }
@@ -187,11 +187,11 @@ func (b *bench) pages(op transport.Op, size, count uint64, iterations int) error
 }
 
 // each is one thread that waits for each transfer.
-func (b *bench) each(op transport.Op, thread int, size, count uint64, iterations int) error {
+func (b *bench) each(op transport.Op, thread, threads int, size, count uint64, iterations int) error {
 	r := engine.Request{Terms: engine.Terms{Op: op}, Source: b.region.Addr + uintptr(thread)*(1<<20), Remote: engine.Remote{Segment: b.segment}, Length: size}
-	room := b.size / size
+	room := b.size / size / uint64(threads) // each thread has a part of the file to itself
 	for i := range count * uint64(iterations) {
-		r.Remote.Offset = (uint64(thread)*room/2 + i) % room * size
+		r.Remote.Offset = (uint64(thread)*room + i%room) * size
 		id, err := b.engine.Move(&r)
 		if err != nil {
 			return err
@@ -204,7 +204,7 @@ func (b *bench) each(op transport.Op, thread int, size, count uint64, iterations
 }
 
 // plain is one thread of the pool without tent.
-func (b *bench) plain(op transport.Op, thread int, size, count uint64, iterations int) error {
+func (b *bench) plain(op transport.Op, thread, threads int, size, count uint64, iterations int) error {
 	flags := unix.O_RDWR
 	if op == transport.Write {
 		flags |= unix.O_DIRECT
@@ -215,13 +215,13 @@ func (b *bench) plain(op transport.Op, thread int, size, count uint64, iteration
 	}
 	defer unix.Close(fd)
 	buffer := mem.Bytes(b.region.Addr+uintptr(thread)*(1<<20), int(size))
-	room := b.size / size
+	room := b.size / size / uint64(threads)
 	call := unix.Pread
 	if op == transport.Write {
 		call = unix.Pwrite
 	}
 	for i := range count * uint64(iterations) {
-		if n, err := call(fd, buffer, int64((uint64(thread)*room/2+i)%room*size)); err != nil || n != int(size) {
+		if n, err := call(fd, buffer, int64((uint64(thread)*room+i%room)*size)); err != nil || n != int(size) {
 			return fmt.Errorf("%d of %d bytes: %v", n, size, err)
 		}
 	}
