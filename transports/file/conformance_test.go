@@ -27,6 +27,9 @@ func harness(f transport.Factory, s Settings, folder string) transporttest.Harne
 
 // inMemory is a folder on tmpfs.
 func inMemory(t *testing.T) string {
+	if testing.Short() {
+		t.Skip("the same suite on a disk is enough for a short run")
+	}
 	if _, err := os.Stat("/dev/shm"); err != nil {
 		t.Skipf("no tmpfs: %v", err)
 	}

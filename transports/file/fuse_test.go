@@ -1,6 +1,7 @@
 package file
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -123,6 +124,13 @@ func (d *disk) count(op uint32) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.seen[op]
+}
+
+// content is what the file holds now.
+func (d *disk) content() []byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return bytes.Clone(d.data)
 }
 
 // serve answers the kernel until the mount is gone.

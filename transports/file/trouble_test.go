@@ -49,7 +49,7 @@ func TestShortTransfersGoOnWhereTheyStopped(t *testing.T) {
 			r.must(o.slice(transport.Write, m, 0, 0, size))
 			want := make([]byte, size)
 			transporttest.Pattern(want, 3, 0)
-			require.True(t, bytes.Equal(want, d.data))
+			require.True(t, bytes.Equal(want, d.content()))
 			m.fill(4, 0, size)
 			r.must(o.slice(transport.Read, m, 0, 0, size))
 			require.NoError(t, m.check(3, 0, 0, size))
