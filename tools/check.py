@@ -199,17 +199,17 @@ def stage_vet(ctx: Context) -> Tally:
 
 def stage_unit(ctx: Context) -> Tally:
     """Go unit tests of the core"""
-    return go_test(ctx, ["./gocore/...", "./pybind/..."], timeout=180)
+    return go_test(ctx, ["./gocore/...", "./pybind/..."], timeout=300)
 
 
 def stage_conformance(ctx: Context) -> Tally:
     """transports: conformance suite and their own tests"""
-    return go_test(ctx, ["./transports/..."], timeout=240)
+    return go_test(ctx, ["./transports/..."], timeout=480)
 
 
 def stage_crossing(ctx: Context) -> Tally:
     """architecture and what crosses packages"""
-    return go_test(ctx, ["./tests/go/..."], f"-skip={SIMULATIONS}", timeout=240)
+    return go_test(ctx, ["./tests/go/..."], f"-skip={SIMULATIONS}", timeout=480)
 
 
 def stage_simulation(ctx: Context) -> Tally:
@@ -223,7 +223,7 @@ def stage_simulation(ctx: Context) -> Tally:
 def stage_race(ctx: Context) -> Tally:
     """the race detector over core, transports and whole engines, short"""
     packages = ["./gocore/...", "./transports/...", "./tests/go"]
-    return go_test(ctx, packages, "-race", "-short", f"-skip={NOT_UNDER_RACE}", timeout=300)
+    return go_test(ctx, packages, "-race", "-short", f"-skip={NOT_UNDER_RACE}", timeout=600)
 
 
 def pytest(ctx: Context, python: Path, *flags: str, timeout: float) -> Tally:
@@ -249,7 +249,7 @@ def stage_python(ctx: Context) -> Tally:
     python = interpreters.environment(sys.executable, f".venv-{ctx.main_version()}")
     interpreters.pip_install(python, "--force-reinstall", "--no-deps", str(ctx.get_wheel()))
     interpreters.pip_install(python, f"tent[test,notebook] @ {ctx.get_wheel().as_uri()}")
-    return pytest(ctx, python, timeout=420)
+    return pytest(ctx, python, timeout=900)
 
 
 def stage_pythons(ctx: Context) -> Tally:
@@ -261,7 +261,7 @@ def stage_pythons(ctx: Context) -> Tally:
         python = interpreters.environment(command, f".venv-{version}")
         interpreters.pip_install(python, "--force-reinstall", "--no-deps", str(ctx.get_wheel()))
         interpreters.pip_install(python, *TEST_TOOLS)
-        result = pytest(ctx, python, "-m", "not slow", timeout=180)
+        result = pytest(ctx, python, "-m", "not slow", timeout=600)
         say(f"  Python {version}: {result}")
         tally.add(result)
     return tally
