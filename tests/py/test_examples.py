@@ -1,4 +1,4 @@
-"""Every program in examples/ runs as it stands, in a folder of its own."""
+"""Every program in notebooks/ runs as it stands, in a folder of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import tent
 
-FOLDER = Path(__file__).resolve().parents[2] / "examples"
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 PROGRAMS = sorted(FOLDER.glob("*.py"))
 
 
