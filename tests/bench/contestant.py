@@ -10,6 +10,8 @@ They say `ready PID` first, PID being the peer process. Some know further verbs 
 
 from __future__ import annotations
 
+import os
+import signal
 import statistics
 import subprocess
 import time
@@ -44,18 +46,30 @@ def cpu_seconds(pid: int) -> float:
 
 
 class Contestant:
-    """Owns the process that it starts, and through it the peer. Not for several threads; close() ends it."""
+    """Owns the process that it starts, and through it the peer. Not for several threads; close() ends it.
 
-    def __init__(self, name: str, command: Sequence[str]) -> None:
+    Some libraries have threads that spin while there is nothing to do. With `freeze` both processes are stopped while it is
+    not their turn, so that they do not take the processor from the others.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], freeze: bool = False) -> None:
         self.name = name
+        self.freeze = freeze
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         word, *pids = self.read_line().split()
         if word != "ready":
             raise RuntimeError(f"{name} did not start: {word}")
         self.pids = [self.process.pid, *map(int, pids)]
+        self.rest(True)
+
+    def rest(self, still: bool) -> None:
+        """Stops both processes, or lets them go on."""
+        for pid in self.pids if self.freeze else ():
+            os.kill(pid, signal.SIGSTOP if still else signal.SIGCONT)
 
     def close(self) -> None:
         """Ends both processes."""
+        self.rest(False)
         assert self.process.stdin is not None
         self.process.stdin.close()  # all of them end with their input
         try:
@@ -79,14 +93,18 @@ class Contestant:
 
     def check(self, op: str, size: int, count: int, connections: int) -> None:
         """Raises unless every byte arrived where it belongs."""
+        self.rest(False)
         answer = self.ask("check", op, size, count, connections)
+        self.rest(True)
         if answer != "ok":
             raise RuntimeError(f"{self.name}: {op} of {count} x {size} bytes is wrong: {answer}")
 
     def measure(self, verb: str, size: int, count: int, iterations: int, connections: int) -> Measured:
+        self.rest(False)
         before = sum(map(cpu_seconds, self.pids))
         word, *numbers = self.ask(verb, size, count, iterations, connections).split()
         used = sum(map(cpu_seconds, self.pids)) - before
+        self.rest(True)
         if word != "ns":
             raise RuntimeError(f"{self.name}: {verb} {size} {count}: {word} {' '.join(numbers)}")
         return Measured(tuple(map(int, numbers)), size * count * iterations, used)

@@ -102,7 +102,7 @@ def main() -> int:
             if name not in needed:
                 continue
             try:
-                contestants[name] = stack.enter_context(contextlib.closing(Contestant(name, command)))
+                contestants[name] = stack.enter_context(contextlib.closing(Contestant(name, command, freeze=True)))
             except RuntimeError as error:
                 print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
         present = [row for row in wanted if all(side.contestant in contestants for side in row.sides())]
