@@ -51,3 +51,23 @@ def test_explain_says_why_memory_is_not_shared(engines: Callable[..., tent.Engin
             assert [route["transport"] for route in found["routes"]] == ["tcp"]
             (reason,) = [other["reason"] for other in found["rejected"] if other["transport"] == "shm"]
             assert why in reason
+
+
+def test_high_does_not_wait_for_a_long_low_copy(engines: Callable[..., tent.Engine], keep: Any) -> None:
+    """If it did, HIGH would end after LOW in every round; a round in which this thread slept proves nothing."""
+    near, far = engines(**{"transports/tcp/enable": False}), engines(**{"transports/tcp/enable": False})
+    size, rounds = 256 << 20, 8
+    target, source = keep(far.allocate(size, name="kv")), keep(near.allocate(size))
+    urgent = Memory(4096, 5)
+    small = keep(near.allocate(4096))
+    small.view[:] = urgent.view
+    remote = keep(near.open(far.address))["kv"]
+    overtook = 0
+    for _ in range(rounds):
+        low = near.write(source[4096:size], remote[4096:size], priority=tent.PRIO_LOW)
+        near.write(small, remote[0:4096], priority=tent.PRIO_HIGH).result(30)
+        overtook += not low.done()
+        assert low.result(30) == size - 4096
+    assert overtook > 0
+    assert target.view[:4096].tobytes() == urgent.view.tobytes()
+    assert not any(target.view[4096:8192])  # LOW moved zeros, and HIGH nothing beyond its range
