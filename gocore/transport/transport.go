@@ -123,6 +123,7 @@ type RailInfo struct {
 	Rail       Rail
 	Local      string // name of the local end: an address, a NIC
 	Remote     string
+	Device     string  // local NIC by its system's name; rails of one NIC share its wire. Empty: the local end is one
 	Node       int     // NUMA node of the local end, -1 if unknown
 	Bandwidth  float64 // bytes/s as configured or negotiated, 0 if unknown
 	BytesMax   uint64  // bytes in flight that make sense here, 0 for the core's default

@@ -1,0 +1,53 @@
+package qos
+
+import (
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+)
+
+// Neighbours is what the processes of one host tell each other about one local NIC. The core calls it under the engine's
+// mutex, once a slice at most, so nothing in it waits, locks or enters the kernel. Times are CLOCK_MONOTONIC, the same for all.
+type Neighbours interface {
+	// Wants says that this process has work of a class for the NIC, waiting or in flight.
+	Wants(class int, now clock.Time)
+	// Wanted is when any process, this one too, last had work of a class; 0 if none ever had.
+	Wanted(class int) clock.Time
+	// Carries says how many bytes this process has in flight there.
+	Carries(bytes uint64, now clock.Time)
+	// Others is the number of bytes that the other processes that are alive have in flight there.
+	Others(now clock.Time) uint64
+}
+
+// Slots divide time between the processes of a host, without a word between them: slot 0 is for HIGH, slot 1 for HIGH and
+// MEDIUM, slot 2 for all, and so on in a circle. The zero value is off.
+type Slots struct {
+	Interval time.Duration // of one slot
+	Borrow   bool          // a slot that no more urgent class has wanted for one interval may be used by the others
+}
+
+// Current is the slot of a moment: 0, 1 or 2.
+func (s Slots) Current(now clock.Time) int { return int(now / clock.Time(s.Interval) % Classes) }
+
+// May reports whether a class may begin a slice now, else when to ask again.
+func (s Slots) May(class int, n Neighbours, now clock.Time) (ok bool, again clock.Time) {
+	if s.Interval <= 0 || n == nil {
+		return true, 0
+	}
+	slot := s.Current(now)
+	if class <= slot {
+		return true, 0
+	}
+	interval := clock.Time(s.Interval)
+	again = (now/interval + clock.Time(class-slot)) * interval
+	if !s.Borrow {
+		return false, again
+	}
+	quiet := clock.Time(0)
+	for urgent := range class {
+		if last := n.Wanted(urgent); last != 0 {
+			quiet = max(quiet, last+interval)
+		}
+	}
+	return now >= quiet, min(again, quiet)
+}

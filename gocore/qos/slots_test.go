@@ -1,0 +1,64 @@
+package qos
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+)
+
+// host is what processes have told each other.
+type host [Classes]clock.Time
+
+func (h *host) Wants(class int, now clock.Time)  { h[class] = max(h[class], now) }
+func (h *host) Wanted(class int) clock.Time      { return h[class] }
+func (h *host) Carries(uint64, clock.Time)       {}
+func (h *host) Others(clock.Time) (bytes uint64) { return 0 }
+
+const ms = clock.Time(time.Millisecond)
+
+func TestSlotsGoRoundAndAdmitAsTheSeedSays(t *testing.T) {
+	s := Slots{Interval: 2 * time.Millisecond}
+	for slot, classes := range [Classes]int{1, 2, 3} {
+		for _, now := range []clock.Time{600*ms + clock.Time(slot)*2*ms, 600*ms + clock.Time(slot)*2*ms + 2*ms - 1} {
+			require.Equal(t, slot, s.Current(now))
+			for class := range Classes {
+				ok, again := s.May(class, &host{}, now)
+				require.Equal(t, class < classes, ok, "class %d in slot %d", class, slot)
+				if !ok {
+					require.Equal(t, 600*ms+clock.Time(class)*2*ms, again)
+				}
+			}
+		}
+	}
+}
+
+func TestASlotIsBorrowedAfterOneQuietInterval(t *testing.T) {
+	s := Slots{Interval: 2 * time.Millisecond, Borrow: true}
+	h := &host{}
+	ok, _ := s.May(Low, h, 600*ms)
+	require.True(t, ok, "nobody ever wanted it")
+	h.Wants(High, 600*ms)
+	ok, again := s.May(Low, h, 600*ms+1)
+	require.False(t, ok)
+	require.Equal(t, 602*ms, again)
+	ok, _ = s.May(Low, h, again)
+	require.True(t, ok)
+	h.Wants(Medium, 605*ms)
+	ok, _ = s.May(Low, h, 606*ms)
+	require.False(t, ok, "MEDIUM has it, too")
+	ok, _ = s.May(Medium, h, 606*ms)
+	require.True(t, ok, "MEDIUM is not in its own way")
+	h.Wants(Low, 606*ms)
+	ok, _ = s.May(Low, h, 607*ms)
+	require.True(t, ok, "nor is LOW")
+}
+
+func TestNoSlotsWithoutNeighbours(t *testing.T) {
+	for _, s := range []Slots{{}, {Interval: time.Millisecond}} {
+		ok, _ := s.May(Low, nil, 600*ms)
+		require.True(t, ok)
+	}
+}
