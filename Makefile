@@ -6,11 +6,11 @@ SEEDS ?= 100000
 FUZZTIME ?= 20s
 SOURCES := $(shell find gocore transports pybind internal -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover test check sim bench bench-peers bench-failover bench-file capi fuzz wheel sdist develop clean
+.PHONY: help demo demo-failover test check sim bench bench-peers bench-failover bench-qos bench-file capi fuzz wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s .PHONY: help demo demo-failover test check sim bench bench-peers bench-failover bench-qos bench-file\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: develop ## two processes move a KV cache; every byte is verified (makes .venv)
 	@$(VENV)/bin/python -m tent.demo
@@ -38,7 +38,10 @@ bench-peers: develop ## tent beside NIXL and Mooncake, from their wheels: make b
 	@$(VENV)/bin/python tests/bench/peers.py $(ARGS)
 
 bench-failover: ## what a broken rail costs, in network namespaces (root): make bench-failover ARGS="-runs 20 -markdown"
-	@$(PYTHON) tests/bench/failover.py $(ARGS)
+	@$(PYTHON) tests/bench/gorun.py failover $(ARGS)
+
+bench-qos: ## what classes are worth beside floods, in network namespaces (root) and on loopback: make bench-qos ARGS="-only loopback"
+	@$(PYTHON) tests/bench/gorun.py qos $(ARGS)
 
 bench-file: develop ## tent on files beside fio: make bench-file ARGS="--folder /mnt/nvme --markdown"
 	@$(VENV)/bin/python tests/bench/files.py $(ARGS)

@@ -65,6 +65,12 @@ const depth = 5 * time.Millisecond
 
 // Limit bounds the rate of both directions, in bytes/s; 0 takes the bound away.
 func (r *Rail) Limit(rate uint64) error {
+	return r.LimitBurst(rate, 128<<10) // two of the kernel's large packets
+}
+
+// LimitBurst is Limit with the number of bytes that a rail which was idle lets pass at once. Packets that are longer are cut
+// to the size of the cable's, which costs time.
+func (r *Rail) LimitBurst(rate uint64, burst uint32) error {
 	for _, port := range r.ports(Both) {
 		link, err := r.bed.net.LinkByName(port)
 		if err != nil {
@@ -74,7 +80,6 @@ func (r *Rail) Limit(rate uint64) error {
 		if rate == 0 {
 			err = r.bed.net.QdiscDel(&netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: "tbf"})
 		} else {
-			const burst = 128 << 10 // two of the kernel's large packets
 			limit := max(uint32(float64(rate)*depth.Seconds()), burst) + burst
 			err = r.bed.net.QdiscReplace(&netlink.Tbf{QdiscAttrs: attrs, Rate: rate, Limit: limit, Buffer: netlink.Xmittime(rate, burst)})
 		}

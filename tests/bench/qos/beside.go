@@ -1,0 +1,137 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/bench/report"
+)
+
+// figures are those of several rounds of one kind of run.
+type figures struct {
+	p50, p99, late []time.Duration // of small requests
+	flood, small   []float64       // bytes/s
+}
+
+// add takes what was seen in one run. It is not the last one to look at the lists, so it sorts copies.
+func (f *figures) add(s *Seen, long time.Duration) {
+	took := append([]time.Duration(nil), s.Took...)
+	f.p50 = append(f.p50, report.Median(took))
+	f.p99 = append(f.p99, report.Quantile(took, 0.99))
+	f.late = append(f.late, report.Quantile(append([]time.Duration(nil), s.Late...), 0.99))
+	bytes := uint64(0)
+	for _, n := range s.Flooded {
+		bytes += n
+	}
+	f.flood = append(f.flood, float64(bytes)/long.Seconds())
+	f.small = append(f.small, float64(len(s.Took))*smallBytes/long.Seconds())
+}
+
+// against is the median over rounds of a ratio within each round.
+func against(a, b []float64) float64 {
+	ratios := make([]float64, len(a))
+	for i := range a {
+		ratios[i] = a[i] / b[i]
+	}
+	return report.Median(ratios)
+}
+
+func plus(a, b []float64) []float64 {
+	sum := make([]float64, len(a))
+	for i := range a {
+		sum[i] = a[i] + b[i]
+	}
+	return sum
+}
+
+// arm is a kind of run: small requests, a flood, or both.
+type arm struct {
+	name   string
+	flood  int // class, -1 for none
+	smalls bool
+}
+
+// The arms of a round. What the link carries is what a flood carries that no class holds back.
+var (
+	alone    = arm{"HIGH alone", -1, true}
+	lowAlone = arm{"LOW alone", dispatch.Low, false}
+	both     = arm{"HIGH beside LOW", dispatch.Low, true}
+	link     = arm{"the link", dispatch.High, false}
+	oneClass = arm{"all HIGH", dispatch.High, true}
+)
+
+func (a arm) work(p place, op transport.Op, seed uint64) Work {
+	w := Work{Op: op, SmallClass: dispatch.High, Seed: seed}
+	if a.flood >= 0 {
+		w.Floods = []Flood{{uint8(a.flood), floodBytes, floodDepth}}
+	}
+	if a.smalls {
+		w.SmallEvery = p.every()
+	}
+	return w
+}
+
+// beside measures small requests of HIGH beside a flood of LOW in the same process.
+func beside(o options, p place, op transport.Op) ([]report.Row, error) {
+	w, err := newWorld(p, 1, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	arms := []arm{alone, lowAlone, both, link, oneClass}
+	found := map[string]*figures{}
+	for round := range o.rounds {
+		if err := w.pairs[0].fill(); err != nil {
+			return nil, err
+		}
+		done := make([][]Place, 1)
+		for i := range arms {
+			a := arms[(i+round)%len(arms)] // nobody always follows the same
+			seen, err := w.together(o.long, done, a.work(p, op, o.seed+uint64(round)))
+			if err != nil {
+				return nil, fmt.Errorf("%s, round %d: %w", a.name, round, err)
+			}
+			if found[a.name] == nil {
+				found[a.name] = &figures{}
+			}
+			f := found[a.name]
+			f.add(seen[0], o.long)
+			report.Progress("%s %s round %d, %-15s: flood %7.1f MB/s, HIGH p50 %s p99 %s, begun late p99 %s", p.name, label(op), round, a.name,
+				f.flood[round]/1e6, report.Short(f.p50[round]), report.Short(f.p99[round]), report.Short(f.late[round]))
+		}
+		if err := w.pairs[0].verify(op, done[0]); err != nil {
+			return nil, err
+		}
+	}
+	return besideRows(fmt.Sprintf("%s, %s: ", p.name, label(op)), found), nil
+}
+
+func besideRows(prefix string, found map[string]*figures) []report.Row {
+	quiet, busy, same := found[alone.name], found[both.name], found[oneClass.name]
+	p99, beside := report.Median(quiet.p99), report.Median(busy.p99)
+	total := against(plus(busy.flood, busy.small), found[link.name].flood)
+	low := against(busy.flood, found[lowAlone.name].flood)
+	rate := report.Median(append([]float64(nil), found[link.name].flood...))
+	return []report.Row{
+		report.Judge(prefix+"p99 of HIGH beside LOW against alone", times(beside, p99), "2 times", beside <= 2*p99),
+		report.Judge(prefix+"LOW and HIGH together against the link", fmt.Sprintf("%.1f %% of %.0f MB/s", 100*total, rate/1e6), "at least 95 %", total >= 0.95),
+		report.Judge(prefix+"LOW against LOW alone", fmt.Sprintf("%.1f %%", 100*low), "at least 90 %", low >= 0.9),
+		report.Beside(prefix+"the same p99 without classes, all HIGH", times(report.Median(same.p99), p99)),
+		report.Beside(prefix+"p50 of HIGH beside LOW against alone", times(report.Median(busy.p50), report.Median(quiet.p50))),
+		report.Beside(prefix+"of the p99s, until the call was made", fmt.Sprintf("%s beside, %s alone",
+			report.Short(report.Median(busy.late)), report.Short(report.Median(quiet.late)))),
+	}
+}
+
+func times(a, b time.Duration) string {
+	return fmt.Sprintf("%s against %s: %.2f times", report.Short(a), report.Short(b), float64(a)/float64(b))
+}
+
+func label(op transport.Op) string {
+	if op == transport.Read {
+		return "READ"
+	}
+	return "WRITE"
+}

@@ -1,0 +1,101 @@
+// Command qos measures what classes of priority are worth: small requests of HIGH beside floods of LOW, from one process and
+// from several, over one rail of a limited rate in network namespaces (root) and over loopback. `make bench-qos
+// ARGS="-rounds 5 -only beside,limited"`.
+//
+// Each figure is the median over rounds in which the kinds of run that are compared follow one another. Small requests
+// offer a twentieth of the rail; how long they take counts from the time at which they should have begun. Every byte is
+// verified at the end of each round, then overwritten and looked at again.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/bench/report"
+	"github.com/tent-engine/tent/tests/netbed"
+)
+
+// options of a run of the benchmark.
+type options struct {
+	rounds   int
+	long     time.Duration // of one kind of run in one round
+	only     string
+	seed     uint64
+	markdown bool
+}
+
+// part is a group of rows that can be measured alone.
+type part struct {
+	name string // words by which -only chooses
+	rows func(options) ([]report.Row, error)
+}
+
+func main() {
+	if netbed.RunChild(new(Load)) {
+		return
+	}
+	var o options
+	flag.IntVar(&o.rounds, "rounds", 5, "rounds of each comparison")
+	flag.DurationVar(&o.long, "for", 3*time.Second, "length of each run of a round")
+	flag.StringVar(&o.only, "only", "", "parts whose names hold all of these words, as in beside,limited,WRITE; an unknown word lists them")
+	flag.Uint64Var(&o.seed, "seed", 1, "of the times of small requests")
+	flag.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
+	mbits := flag.Float64("rate", 400, "Mbit/s of the limited rail")
+	flag.Parse()
+	if err := measure(o, parts(uint64(*mbits*1e6/8))); err != nil {
+		fmt.Fprintln(os.Stderr, "qos:", err)
+		os.Exit(1)
+	}
+}
+
+// parts are what can be measured, in the order of the table.
+func parts(rate uint64) (list []part) {
+	places := []place{
+		{name: fmt.Sprintf("limited to %d Mbit/s", rate*8/1e6), rate: rate, bed: true},
+		{name: "ten gigabit", rate: 1_250_000_000, bed: true},
+		{name: "loopback", high: 100_000_000},
+	}
+	for _, p := range places {
+		for _, op := range []transport.Op{transport.Write, transport.Read} {
+			list = append(list, part{"beside " + p.name + " " + label(op), func(o options) ([]report.Row, error) { return beside(o, p, op) }})
+		}
+	}
+	return list
+}
+
+// chosen reports whether the name of a part holds all the words.
+func (o options) chosen(name string) bool {
+	for word := range strings.SplitSeq(o.only, ",") {
+		if !strings.Contains(name, word) {
+			return false
+		}
+	}
+	return true
+}
+
+func measure(o options, list []part) error {
+	var table []report.Row
+	known := ""
+	for _, p := range list {
+		known += "\n  " + p.name
+		if !o.chosen(p.name) {
+			continue
+		}
+		report.Progress("%s", p.name)
+		rows, err := p.rows(o)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		table = append(table, rows...)
+	}
+	if len(table) == 0 {
+		return fmt.Errorf("-only %s chooses none of%s", o.only, known)
+	}
+	fmt.Printf("%s, %d rounds of %v\n\n", report.Machine(), o.rounds, o.long)
+	report.Show(os.Stdout, table, o.markdown)
+	return nil
+}
