@@ -167,17 +167,16 @@ type Host interface {
 
 // Info is fixed after Open.
 type Info struct {
-	Name        string
-	Pairs       [mem.KindCount][mem.KindCount]bool // [local kind][remote kind]
-	Vectors     bool                               // Slice.Pieces is understood
-	Files       bool                               // the remote side is a file of this machine: see Filer
-	Checksums   bool                               // Slice.Checked is honoured: a mismatch fails the slice as Corrupted
-	SameHost    bool                               // only towards peers with our own machine id
-	SliceMax    uint64                             // bytes in one slice
-	SliceBest   uint64                             // bytes in one slice beyond which nothing is gained
-	Alignment   uint64                             // of addresses, offsets and lengths; 1 if any
-	SlicesMax   int                                // slices outstanding on one rail
-	FenceWithin int64                              // ns in which a withdrawal is normally confirmed: the fence bound
+	Name      string
+	Pairs     [mem.KindCount][mem.KindCount]bool // [local kind][remote kind]
+	Vectors   bool                               // Slice.Pieces is understood
+	Files     bool                               // the remote side is a file of this machine: see Filer
+	Checksums bool                               // Slice.Checked is honoured: a mismatch fails the slice as Corrupted
+	SameHost  bool                               // only towards peers with our own machine id
+	SliceMax  uint64                             // bytes in one slice
+	SliceBest uint64                             // bytes in one slice beyond which nothing is gained
+	Alignment uint64                             // of addresses, offsets and lengths; 1 if any
+	SlicesMax int                                // slices outstanding on one rail
 }
 
 // Factory makes transports of one kind. transports/all lists them; there are no side effects at import.

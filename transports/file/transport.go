@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -94,7 +93,7 @@ func newBase(name string, s Settings, host transport.Host, sink transport.Sink) 
 // Info implements transport.Transport: any alignment, many pieces a slice.
 func (t *base) Info() transport.Info {
 	info := transport.Info{Name: t.name, Vectors: true, Files: true, SameHost: true, SliceMax: t.settings.SliceBytes,
-		SliceBest: min(t.settings.SliceBytes, 1<<20), Alignment: 1, SlicesMax: t.settings.Slices, FenceWithin: int64(time.Second)}
+		SliceBest: min(t.settings.SliceBytes, 1<<20), Alignment: 1, SlicesMax: t.settings.Slices}
 	info.Pairs[mem.Host][mem.File] = true
 	return info
 }

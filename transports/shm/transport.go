@@ -139,7 +139,7 @@ func open(s Settings, host transport.Host, sink transport.Sink) (*Transport, err
 // Info describes the transport: host memory to host memory of this machine, any alignment.
 func (t *Transport) Info() transport.Info {
 	info := transport.Info{Name: Name, Vectors: true, SameHost: true, SliceMax: 16 << 20, SliceBest: 4 << 20, Alignment: 1,
-		SlicesMax: slicesMax, FenceWithin: int64(10 * time.Millisecond)}
+		SlicesMax: slicesMax}
 	info.Pairs[mem.Host][mem.Host] = true
 	return info
 }

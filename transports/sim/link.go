@@ -187,7 +187,7 @@ func (r *rail) comeUp() {
 		r.up = true
 		r.generation++
 		t := r.link.owner
-		t.emit(delivery{news: railUp, info: transport.RailInfo{Rail: r.name(), Node: -1, Bandwidth: r.path.shape.Rate,
+		t.emit(delivery{news: railUp, info: transport.RailInfo{Rail: r.name(), Node: t.settings.node(r.path.index), Bandwidth: r.path.shape.Rate,
 			Local: railName(t.self.Address, r.path.index), Remote: railName(r.link.peer.Address, r.path.index), SlicesMax: t.settings.SlicesMax}})
 	}}, 2*clock.Time(r.path.shape.Delay))
 }

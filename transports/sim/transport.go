@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -17,11 +16,11 @@ type Settings struct {
 	Rails     int      // of each link [1]
 	Pairs     [mem.KindCount][mem.KindCount]bool
 	SameHost  bool
-	SliceMax  uint64        // [1 MiB]
-	SliceBest uint64        // [SliceMax]
-	SlicesMax int           // outstanding on one rail [256]
-	Alignment uint64        // [1]
-	Fence     time.Duration // Info.FenceWithin [100ms]
+	SliceMax  uint64 // [1 MiB]
+	SliceBest uint64 // [SliceMax]
+	SlicesMax int    // outstanding on one rail [256]
+	Alignment uint64 // [1]
+	Nodes     []int  // NUMA node of each rail's local end, by index; not known (-1) beyond
 	// WithdrawOnRail sends a withdrawal over the slice's own rail alone, so a silent rail keeps its slices until it is
 	// healed. Otherwise any rail of the link carries it.
 	WithdrawOnRail bool
@@ -35,6 +34,14 @@ type Settings struct {
 	Inline bool
 	// Files makes it a transport.Filer between memory and the network's Disk; its peers are files.
 	Files bool
+}
+
+// node is the NUMA node of a rail's local end.
+func (s *Settings) node(rail int) int {
+	if rail < len(s.Nodes) {
+		return s.Nodes[rail]
+	}
+	return -1
 }
 
 func (s Settings) withDefaults() Settings {
@@ -57,9 +64,6 @@ func (s Settings) withDefaults() Settings {
 		s.SlicesMax = 256
 	}
 	s.Alignment = max(s.Alignment, 1)
-	if s.Fence == 0 {
-		s.Fence = 100 * time.Millisecond
-	}
 	return s
 }
 
@@ -149,7 +153,7 @@ func (n *Network) find(name, address string, incarnation uint64) *Transport {
 func (t *Transport) Info() transport.Info {
 	s := &t.settings
 	return transport.Info{Name: t.name, Pairs: s.Pairs, Vectors: s.Vectors, Files: s.Files, Checksums: true, SameHost: s.SameHost, SliceMax: s.SliceMax, SliceBest: s.SliceBest,
-		Alignment: s.Alignment, SlicesMax: s.SlicesMax, FenceWithin: int64(s.Fence)}
+		Alignment: s.Alignment, SlicesMax: s.SlicesMax}
 }
 
 func (t *Transport) closed(op string) *errs.Error {

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -156,7 +155,7 @@ func openError(err error) error {
 // Info describes the transport: host memory to host memory, any alignment.
 func (t *Transport) Info() transport.Info {
 	info := transport.Info{Name: Name, Checksums: true, SliceMax: t.settings.SliceBytes, SliceBest: min(t.settings.SliceBytes, 1<<20),
-		Alignment: 1, SlicesMax: t.settings.CreditRequests, FenceWithin: int64(time.Second)}
+		Alignment: 1, SlicesMax: t.settings.CreditRequests}
 	info.Pairs[mem.Host][mem.Host] = true
 	return info
 }

@@ -87,7 +87,6 @@ func testInfo(t *testing.T, h Harness) {
 	require.Zero(t, info.Alignment&(info.Alignment-1), "a power of two")
 	require.Zero(t, info.SliceMax%info.Alignment)
 	require.Positive(t, info.SlicesMax)
-	require.Positive(t, info.FenceWithin)
 	require.NotEqual(t, [mem.KindCount][mem.KindCount]bool{}, info.Pairs, "it moves nothing")
 	require.Equal(t, info, n.Transport.Info(), "Info is fixed after Open")
 }
