@@ -39,6 +39,8 @@ func (c *Config) bind() {
 		"rail_suspect_ms":                &e.RailSuspectAfter,
 		"rail_condemn_ms":                &e.RailCondemnAfter,
 		"inline_bytes":                   &e.InlineBytes,
+		"link_wait_ms":                   &e.LinkWait,
+		"outage_wait_ms":                 &e.OutageWait,
 		"transports/tcp/addresses":       &t.Addresses,
 		"transports/tcp/rail_pairs":      &t.RailPairs,
 		"transports/tcp/port":            &t.Port,
@@ -92,6 +94,7 @@ func (c *Config) bindRail(branch string) {
 	c.bound[branch+"/rail_cooldown_secs"] = &r.Cooldown
 	c.bound[branch+"/rail_cooldown_max_secs"] = &r.CooldownMax
 	c.bound[branch+"/priority_promotion_timeout_us"] = &r.PromotionTimeout
+	c.bound[branch+"/allow_cross_numa"] = &r.AllowCrossNUMA
 	c.bound[branch+"/rail_health_sensitivity"] = &r.HealthSensitivity
 	c.bound[branch+"/rail_health_recovery"] = &r.HealthRecovery
 	c.bound[branch+"/rail_probe_interval_ms"] = &r.ProbeInterval

@@ -67,6 +67,8 @@ type Engine struct {
 	RailSuspectAfter     time.Duration
 	RailCondemnAfter     time.Duration
 	InlineBytes          uint64
+	LinkWait             time.Duration // for a link that has had no rail yet
+	OutageWait           time.Duration // for a link that has worked before
 }
 
 // TCP holds the settings of transports/tcp. A zero number or an empty text leaves the choice to the transport.
@@ -118,6 +120,8 @@ type Rail struct {
 	Cooldown         time.Duration // of the first pause; each further one doubles it
 	CooldownMax      time.Duration
 	PromotionTimeout time.Duration // since a waiting class was last served; its head then gets one turn
+
+	AllowCrossNUMA bool // rails of other NUMA nodes than the memory's help
 
 	HealthSensitivity int           // what a failure costs of a health of 1000
 	HealthRecovery    int           // what a success gives back

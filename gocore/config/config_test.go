@@ -44,10 +44,11 @@ func TestDefaultsFillEveryTypedField(t *testing.T) {
 		TransferStallTimeout: 30 * time.Second, FenceTimeoutHost: 100 * time.Millisecond,
 		FenceTimeoutNetwork: time.Second, FenceTimeoutFile: 5 * time.Second, TransferSyncTimeout: 10 * time.Minute, MaxPendingRequests: 1 << 20, MaxBatches: 65536, NotificationQueue: 65536,
 		AttemptTimeout: 10 * time.Second, ResendRounds: 8, ResendInterval: time.Millisecond,
-		RailSuspectAfter: 5 * time.Millisecond, RailCondemnAfter: time.Second, InlineBytes: 256 << 10}, c.Engine)
+		RailSuspectAfter: 5 * time.Millisecond, RailCondemnAfter: time.Second, InlineBytes: 256 << 10,
+		LinkWait: 500 * time.Millisecond, OutageWait: 2 * time.Second}, c.Engine)
 	require.Equal(t, TCP{Enable: true, Addresses: []string{"127.0.0.1"}, RailPairs: "matched", Congestion: "auto"}, c.TCP)
 	seed := Rail{ErrorThreshold: 3, ErrorWindow: 10 * time.Second, Cooldown: 30 * time.Second, CooldownMax: 300 * time.Second,
-		PromotionTimeout: 10 * time.Millisecond, HealthSensitivity: 100, HealthRecovery: 10,
+		PromotionTimeout: 10 * time.Millisecond, AllowCrossNUMA: true, HealthSensitivity: 100, HealthRecovery: 10,
 		ProbeInterval: 10 * time.Millisecond, SoftOutMax: 0.75}
 	require.Equal(t, map[string]*Rail{"tcp": &seed, "rdma": &seed, "io_uring": &seed, "buf-io": &seed}, c.Rails)
 	require.Same(t, c.Rails["io_uring"], c.RailOf("io-uring"))

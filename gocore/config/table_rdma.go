@@ -14,7 +14,6 @@ var rdmaTable = below("rdma", []Setting{
 	{"max_timeout_ns", integer(1, 1e15).in("ns"), int64(10e9), upstream, "Limit of a posted slice."},
 	{"enable_smart_scheduling", boolean, true, upstream, "Choose NICs by load and measured rate."},
 	{"numa_penalties", Takes{Kind: Floats, Min: 0, Max: 1e6}, []float64{1, 5, 10}, upstream, "Factors of predicted time by rank of a NIC."},
-	{"allow_cross_numa", boolean, true, transportsSeed, "NICs of another NUMA node may help."},
 	{"bandwidth_learning_rate", integer(0, 1).real(), 0.01, upstream, "Weight of the old rate against a new sample."},
 	{"ewma_min_bandwidth_multiplier", integer(0, 1000).real(), 0.1, upstream, "Least learned rate, of the nominal one."},
 	{"ewma_max_bandwidth_multiplier", integer(0, 1000).real(), 10.0, upstream, "Greatest learned rate, of the nominal one."},

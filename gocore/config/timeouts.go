@@ -6,14 +6,28 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// ladder are the time limits that only make sense in this order, from the shortest to the longest: a rail is suspected
+// ladders are the time limits that only make sense in this order, from the shortest to the longest: a rail is suspected
 // before it is given up, that before its attempts have failed on their transport, and that before the task ends. What the
-// caller waits is his own matter. It is the relation that the LNet seed asks for.
-var ladder = []string{"rail_suspect_ms", "rail_condemn_ms", "attempt_timeout_ms", "transfer_stall_timeout"}
+// caller waits is his own matter. It is the relation that the LNet seed asks for. A way that has worked is waited for longer
+// than one that nobody has seen; who waits for either is not being served, so the stall limit has no part in it.
+var ladders = [...][]string{
+	{"rail_suspect_ms", "rail_condemn_ms", "attempt_timeout_ms", "transfer_stall_timeout"},
+	{"link_wait_ms", "outage_wait_ms"},
+}
 
-// checkTimeouts wants the ladder to rise, and the pauses between rounds to fit into a task. Limits that nobody has set give
-// way to those that somebody has: each is at most a third of the next one.
+// checkTimeouts wants the ladders to rise, and the pauses between rounds to fit into a task.
 func (c *Config) checkTimeouts() error {
+	for _, ladder := range ladders {
+		if err := c.climb(ladder); err != nil {
+			return err
+		}
+	}
+	return c.checkRounds()
+}
+
+// climb checks one ladder. Limits that nobody has set give way to those that somebody has: each is at most a third of the
+// next one.
+func (c *Config) climb(ladder []string) error {
 	for i := len(ladder) - 2; i >= 0; i-- {
 		low, high := c.index[ladder[i]], c.index[ladder[i+1]]
 		most := c.duration(high)
@@ -26,6 +40,10 @@ func (c *Config) checkTimeouts() error {
 				c.duration(low), c.origins[low], ladder[i+1], most, c.origins[high]).WithHint("a limit inside another one must be the shorter")
 		}
 	}
+	return nil
+}
+
+func (c *Config) checkRounds() error {
 	rounds, interval := c.index["resend_rounds"], c.index["resend_interval_ms"]
 	task := c.duration(c.index["transfer_stall_timeout"])
 	pauses := time.Duration(0)

@@ -19,6 +19,7 @@ func TestTimeLimitsRise(t *testing.T) {
 		`{"resend_rounds": 200, "resend_interval_ms": 1000}`:           "longer than transfer_stall_timeout, 30s",
 		`{"transfer_stall_timeout": 1, "resend_interval_ms": 500}`:     "longer than transfer_stall_timeout, 1s",
 		`{"transfer_stall_timeout": 0.01, "attempt_timeout_ms": 1000}`: "attempt_timeout_ms is 1s",
+		`{"link_wait_ms": 3000}`:                                       "link_wait_ms is 3s (argument), which is not less than outage_wait_ms, 2s (default)",
 	} {
 		_, err := Load(tcpOnly, text)
 		require.ErrorContains(t, err, want, text)
@@ -30,4 +31,9 @@ func TestLimitsThatNobodySetGiveWay(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []time.Duration{5 * time.Millisecond, 33 * time.Millisecond, 100 * time.Millisecond},
 		[]time.Duration{c.Engine.RailSuspectAfter, c.Engine.RailCondemnAfter, c.Engine.AttemptTimeout})
+	require.Equal(t, []time.Duration{500 * time.Millisecond, 2 * time.Second},
+		[]time.Duration{c.Engine.LinkWait, c.Engine.OutageWait}, "who waits for a link is not being served")
+	c, err = Load(tcpOnly, `{"outage_wait_ms": 300}`)
+	require.NoError(t, err)
+	require.Equal(t, 100*time.Millisecond, c.Engine.LinkWait)
 }

@@ -89,7 +89,8 @@ type Options struct {
 	Merge        bool          // merge_requests: neighbours that agree in everything share slices
 	Transports   []string      // names by index, for events and errors
 
-	LinkWait     time.Duration // a task waits at most this long for a link that has no rail [500ms]
+	LinkWait     time.Duration // a task waits at most this long for a link that has had no rail yet [500ms]
+	OutageWait   time.Duration // and for one that has worked before [four times LinkWait]
 	RetryAfter   time.Duration // pause behind the first round; doubles with each, up to 128 times [1ms]
 	SuspectAfter time.Duration // least silence of a rail while others of its peer go on, before it is suspected [5ms]
 	CondemnAfter time.Duration // silence of a suspected rail before it is fenced [1s]
@@ -100,7 +101,8 @@ type Options struct {
 
 // RailOptions are what each transport with rails has under its own branch of the settings.
 type RailOptions struct {
-	Ageing time.Duration
+	Ageing  time.Duration
+	OwnNode bool // not allow_cross_numa, see numa.go
 	rail.Settings
 }
 
@@ -127,6 +129,7 @@ func (o Options) withDefaults() Options {
 	period(&o.FenceFile, 5*time.Second)
 	period(&o.Ageing, 10*time.Millisecond)
 	period(&o.LinkWait, 500*time.Millisecond)
+	period(&o.OutageWait, 4*o.LinkWait)
 	period(&o.RetryAfter, time.Millisecond)
 	period(&o.SuspectAfter, 5*time.Millisecond)
 	period(&o.CondemnAfter, time.Second)

@@ -52,9 +52,9 @@ func prefer(l *link, r, best *railState, class int, finish, cost float64, now cl
 	switch {
 	case r.band != best.band:
 		return r.band < best.band
-	case l.numa && r.info.Node != best.info.Node:
-		if node := l.headNode(class, r, now); node > 0 && (r.info.Node == node-1) != (best.info.Node == node-1) {
-			return r.info.Node == node-1
+	case l.numa:
+		if side := l.nearer(r, best, l.next(class, r, now)); side != 0 {
+			return side > 0
 		}
 	}
 	if finish != cost {
@@ -63,28 +63,16 @@ func prefer(l *link, r, best *railState, class int, finish, cost float64, now cl
 	return r.posted < best.posted
 }
 
-// headNode is the NUMA node plus one of the local memory of what is next in a class, 0 if it is not known.
-func (l *link) headNode(class int, r *railState, now clock.Time) int {
-	p, t := l.head(class, r, now)
-	if p != nil {
-		t = p.task
-	}
-	if t == nil {
-		return 0
-	}
-	return t.spec.Plan.Node
-}
-
 // wasOn reports whether a rail has failed the piece in this round.
 func (p *piece) wasOn(r *railState) bool { return p.tried&r.bit() != 0 }
 
 // bit is the rail's in piece.tried. Rails beyond the 63rd share one.
 func (r *railState) bit() uint64 { return 1 << min(r.id.Index, 63) }
 
-// untried reports whether the link has a rail to use that is not among those.
-func (l *link) untried(tried uint64) bool {
+// untried reports whether the link has a rail to use that has not failed the piece in this round.
+func (l *link) untried(p *piece) bool {
 	for _, r := range l.rails {
-		if r != nil && r.rank == l.rank && l.rank < rankPaused && tried&r.bit() == 0 {
+		if r != nil && r.rank == l.rank && l.rank < rankPaused && !p.wasOn(r) && !l.apart(r, p.task) {
 			return true
 		}
 	}
@@ -96,7 +84,7 @@ func (l *link) untried(tried uint64) bool {
 func (l *link) better(p *piece, r *railState, now clock.Time) bool {
 	limit := 2 * r.meter.Finish(r.bytes+p.length, r.slices == 0, now)
 	for _, other := range l.rails {
-		if other != nil && other.rank == l.rank && l.rank < rankPaused && !other.full && !p.wasOn(other) &&
+		if other != nil && other.rank == l.rank && l.rank < rankPaused && !other.full && !p.wasOn(other) && !l.apart(other, p.task) &&
 			other.meter.Finish(other.bytes+p.length, other.slices == 0, now) <= limit {
 			return true
 		}
@@ -125,6 +113,7 @@ func (c *Core) rerank(l *link, now clock.Time) {
 		}
 	}
 	l.several = n > 1
+	l.weighNodes()
 	c.activate(l)
 }
 

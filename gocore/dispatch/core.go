@@ -98,7 +98,7 @@ func New(options Options) *Core {
 		o.Settings = o.Settings.WithDefaults()
 		c.railed = append(c.railed, o)
 	}
-	c.standard = RailOptions{c.options.Ageing, c.options.Rail.WithDefaults()}
+	c.standard = RailOptions{Ageing: c.options.Ageing, Settings: c.options.Rail.WithDefaults()}
 	return c
 }
 

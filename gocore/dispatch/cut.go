@@ -79,6 +79,9 @@ func (c *Core) offer(l *link, r *railState, now clock.Time) (class int, want uin
 func (l *link) head(class int, r *railState, now clock.Time) (*piece, *task) {
 	q := &l.queues[class]
 	p, t := q.pieces.first(), q.tasks.first()
+	if l.ownNode && l.numa {
+		p, t = l.own(q, r)
+	}
 	if p == nil || (p.tried != 0 && p.wasOn(r) && l.better(p, r, now)) {
 		return nil, t
 	}

@@ -45,7 +45,7 @@ func (c *Core) again(p *piece, r *railState, err *errs.Error, now clock.Time) {
 	if err.Scope == errs.ScopeRail {
 		again := p.wasOn(r) // others were busy for long
 		p.tried |= r.bit()
-		if !again && r.link.untried(p.tried) {
+		if !again && r.link.untried(p) {
 			counters.Reroutes++
 			c.queuePiece(p, true, now)
 			return

@@ -36,7 +36,9 @@ type link struct {
 	out         int          // of these, those that are not
 	rank        int          // the best of its rails
 	several     bool         // more than one rail is up
-	numa        bool         // a rail knows its NUMA node
+	numa        bool         // its rails are on different NUMA nodes
+	ownNode     bool         // RailOptions.OwnNode
+	nodes       uint64       // bits: NUMA nodes that have a rail of the best rank
 	dialing     bool         // has not had a rail yet, and nobody said that there will be none
 	active      bool         // in Core.active
 	cause       *errs.Error  // why there is no rail
@@ -120,6 +122,7 @@ func (c *Core) AddLink(spec LinkSpec) plan.LinkID {
 	}
 	l := &link{spec: spec, id: plan.LinkID(len(c.links)), peer: p, dialing: true}
 	l.timer.link = l
+	l.ownNode = c.railOptions(l).OwnNode
 	l.waiting = [ClassCount]clock.Time{clock.Never, clock.Never, clock.Never}
 	p.links = append(p.links, l)
 	c.links = append(c.links, l)
@@ -243,7 +246,6 @@ func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railSt
 	r.timer.rail = r
 	r.heard = c.awake(now)
 	r.pair = rail.Pair{Local: c.endNumber(info.Local), Remote: c.endNumber(info.Remote), Peer: int(l.spec.Peer)}
-	l.numa = l.numa || info.Node > 0
 	return r
 }
 
@@ -290,7 +292,7 @@ func (c *Core) lower(r *railState, now clock.Time) {
 }
 
 // DropLink says that the peer cannot be reached over this transport at all. Waiting tasks take their next route; those
-// that have none wait for a rail, at most Options.LinkWait or outageWaits times that, and fail with the cause. RailUp brings the link back.
+// that have none wait for a rail, at most Options.LinkWait or OutageWait, and fail with the cause. RailUp brings the link back.
 func (c *Core) DropLink(id plan.LinkID, cause *errs.Error, now clock.Time) {
 	l := c.link(id)
 	if l == nil {
@@ -364,10 +366,7 @@ func (c *Core) patience(l *link) (limit time.Duration, since clock.Time) {
 	case l.cause != nil && l.cause.Permanent():
 		return 0, l.down
 	case l.delivered > 0: // it has worked: a cable that was pulled, or a switch that restarts its ports, is often back soon
-		return outageWaits * c.options.LinkWait, l.down
+		return c.options.OutageWait, l.down
 	}
 	return c.options.LinkWait, l.down
 }
-
-// outageWaits is how many times as long a task without another route waits for a link that has worked before.
-const outageWaits = 4

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -19,7 +20,8 @@ import (
 func modelOptions(r *rand.Rand) Options {
 	return Options{Failovers: r.IntN(4), Retries: 4 + r.IntN(5), Stall: []time.Duration{150 * time.Millisecond, 2 * time.Second}[r.IntN(2)], FenceHost: 10 * time.Millisecond,
 		FenceNetwork: 50 * time.Millisecond, Merge: r.IntN(2) == 0, LinkWait: 60 * time.Millisecond,
-		SuspectAfter: 5 * time.Millisecond, CondemnAfter: 40 * time.Millisecond, Transports: []string{"a", "b", "c"}}
+		SuspectAfter: 5 * time.Millisecond, CondemnAfter: 40 * time.Millisecond, Transports: []string{"a", "b", "c"},
+		Rails: slices.Repeat([]RailOptions{{OwnNode: r.IntN(2) == 0}}, 3)}
 }
 
 // model is one random world with its traffic.
@@ -74,7 +76,7 @@ func (m *model) makePlans(r *rand.Rand, links []plan.LinkID, op transport.Op) (p
 			SliceMax: 64 << 10, SliceBest: uint64(4+r.IntN(28)) << 10 / unit * unit, Alignment: unit}
 	}
 	for i := range links {
-		p := &plan.Plan{}
+		p := &plan.Plan{Node: r.IntN(3)}
 		for k := range links {
 			p.Routes = append(p.Routes, route(links[(i+k)%len(links)]))
 		}

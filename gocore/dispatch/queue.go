@@ -223,7 +223,7 @@ func (c *Core) whyWaiting(l *link) *errs.Error {
 	case l.up == 0:
 		limit, _ := c.patience(l)
 		return errs.New(errs.PeerUnreachable, "transfer", "no rail came up within %v", limit).
-			WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(l.peer.name, name, "")
+			WithScope(errs.ScopeLink, errs.SideUnknown).WithHint("link_wait_ms and outage_wait_ms are the limits").WithPeer(l.peer.name, name, "")
 	case l.peer.open > 0:
 		return errs.New(errs.Timeout, "transfer", "the peer has not confirmed the withdrawal of %d earlier slices within %v",
 			l.peer.open, c.options.Stall).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.name, name, "")

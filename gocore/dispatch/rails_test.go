@@ -377,7 +377,7 @@ func TestALinkThatHasWorkedIsWaitedForLonger(t *testing.T) {
 	r.warm(p)
 	r.core.DropLink(id, broken(errs.ScopeLink), r.now)
 	b := r.submit(p, High, kib, clock.Never)
-	r.wait(outageWaits*500*ms - ms)
+	r.wait(4*500*ms - ms)
 	require.Equal(t, Pending, r.status(b).State)
 	r.railUp(id, 0, 2, 1<<20)
 	r.step()
@@ -386,6 +386,56 @@ func TestALinkThatHasWorkedIsWaitedForLonger(t *testing.T) {
 
 	r.core.DropLink(id, broken(errs.ScopeLink), r.now)
 	b = r.submit(p, High, kib, clock.Never)
-	r.wait(outageWaits*500*ms + ms)
+	r.wait(4*500*ms + ms)
 	require.Equal(t, Failed, r.status(b).State)
+}
+
+// Whether its old connections broke, or new ones took over from them because they were stuck.
+func TestARailThatWasDialledAnewComesBackByARamp(t *testing.T) {
+	for _, cause := range []*errs.Error{nil, broken(errs.ScopeRail)} {
+		r := newRig(t, Options{})
+		id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
+		p := to(r.core, id)
+		r.warm(p)
+		for generation := 2; generation < 4; generation++ {
+			r.core.RailDown(id, railOf(id, 0, generation-1), cause, r.now)
+			r.railUp(id, 0, generation, 1<<20)
+			again := r.core.rail(id, railOf(id, 0, generation))
+			require.EqualValues(t, 128*kib, again.bytesMax)
+			for want := uint64(128 * kib); ; want *= 2 { // what it has delivered, it may have in flight beyond
+				r.submit(p, High, 4<<20, clock.Never)
+				require.Equal(t, min(want, 1<<20), again.bytes)
+				if want > 1<<20 {
+					break
+				}
+				for i := 0; i < len(r.out); {
+					if r.out[i].Rail == again.id {
+						r.core.Complete([]transport.Completion{{Slice: r.out[i], Bytes: r.out[i].Length}}, r.now)
+						r.out = append(r.out[:i], r.out[i+1:]...)
+					} else {
+						i++
+					}
+				}
+			}
+			r.drain()
+		}
+		require.NotContains(t, r.kinds(), event.RailSuspected)
+	}
+}
+
+func TestAFailureInTheRampBeginsItAnew(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
+	p := to(r.core, id)
+	r.core.RailDown(id, railOf(id, 0, 1), nil, r.now)
+	r.railUp(id, 0, 2, 1<<20)
+	again := r.core.rail(id, railOf(id, 0, 2))
+	r.submit(p, High, 128*kib, clock.Never)
+	r.drain()
+	require.Greater(t, again.bytesMax, uint64(128*kib))
+	r.submit(p, High, 1<<20, clock.Never)
+	i := slices.IndexFunc(r.out, func(s *transport.Slice) bool { return s.Rail == again.id })
+	r.finish(i, broken(errs.ScopeRail))
+	require.EqualValues(t, 128*kib, again.bytesMax)
+	r.drain()
 }

@@ -18,7 +18,7 @@ func (c *Core) takeOver(l *link, now clock.Time) {
 	for a := slow.flight.last(); a != nil && last > takeOverLeast; {
 		before := a.flight.before()
 		if !a.abandoned && a.tries() < takeOversMost {
-			other, redo := l.quickest(slow, a.Length, now)
+			other, redo := l.quickest(slow, a, now)
 			if other == nil || last < 3*redo+takeOverLeast {
 				return
 			}
@@ -63,10 +63,11 @@ func (l *link) slowest(now clock.Time) (slow *railState, last float64) {
 	return slow, last
 }
 
-// quickest is the other rail that would carry n more bytes first, and when.
-func (l *link) quickest(slow *railState, n uint64, now clock.Time) (best *railState, redo float64) {
+// quickest is the other rail that would carry the bytes of a slice first, and when.
+func (l *link) quickest(slow *railState, a *attempt, now clock.Time) (best *railState, redo float64) {
+	n := a.Length
 	for _, r := range l.rails {
-		if r == nil || r == slow || r.rank != l.rank || r.full || l.rank >= rankPaused || r.bytes+n > r.bytesMax {
+		if r == nil || r == slow || r.rank != l.rank || r.full || l.rank >= rankPaused || r.bytes+n > r.bytesMax || l.apart(r, a.pieces.task) {
 			continue
 		}
 		if finish := r.meter.Finish(r.bytes+n, r.slices == 0, now); best == nil || finish < redo {

@@ -107,7 +107,7 @@ func (w *world) addRail(link plan.LinkID, index uint16, rate float64, delay time
 	key := railKey{link, index}
 	r := &wire{key: key, rate: rate, usual: rate, delay: delay}
 	r.id = transport.Rail{Link: transport.Link(link), Index: index}
-	r.info = transport.RailInfo{Local: fmt.Sprint("here", index), Remote: fmt.Sprint("there", link), BytesMax: window, SlicesMax: slices}
+	r.info = transport.RailInfo{Local: fmt.Sprint("here", index), Remote: fmt.Sprint("there", link), BytesMax: window, SlicesMax: slices, Node: w.IntN(3) - 1}
 	w.rails[key] = r
 	w.order = append(w.order, key)
 	w.raise(r)

@@ -281,11 +281,11 @@ func (e *Engine) coreOptions(o Options) dispatch.Options {
 	options := dispatch.Options{Batches: c.MaxBatches, Pending: c.MaxPendingRequests, Failovers: failovers,
 		Stall: c.TransferStallTimeout, FenceHost: c.FenceTimeoutHost, FenceNetwork: c.FenceTimeoutNetwork, FenceFile: c.FenceTimeoutFile,
 		Retries: c.ResendRounds, RetryAfter: c.ResendInterval, AttemptLimit: c.AttemptTimeout,
-		SuspectAfter: c.RailSuspectAfter, CondemnAfter: c.RailCondemnAfter,
+		SuspectAfter: c.RailSuspectAfter, CondemnAfter: c.RailCondemnAfter, LinkWait: c.LinkWait, OutageWait: c.OutageWait,
 		Merge: c.MergeRequests, Transports: names, Rails: make([]dispatch.RailOptions, len(names))}
 	for i, name := range names {
 		if r := o.Config.RailOf(name); r != nil {
-			options.Rails[i] = dispatch.RailOptions{Ageing: r.PromotionTimeout, Settings: rail.Settings{Threshold: r.ErrorThreshold,
+			options.Rails[i] = dispatch.RailOptions{Ageing: r.PromotionTimeout, OwnNode: !r.AllowCrossNUMA, Settings: rail.Settings{Threshold: r.ErrorThreshold,
 				Window: r.ErrorWindow, Cooldown: r.Cooldown, CooldownMax: r.CooldownMax, Sensitivity: r.HealthSensitivity,
 				Recovery: r.HealthRecovery, ProbeEvery: r.ProbeInterval, SoftOut: r.SoftOutMax}}
 		}

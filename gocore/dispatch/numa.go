@@ -1,0 +1,92 @@
+package dispatch
+
+import "github.com/tent-engine/tent/gocore/clock"
+
+// Where memory and rails are: a rail on the NUMA node of the memory comes before others of the same health, and helpers
+// from another node take what it has no room for, since bytes that cross the socket still go faster than those that wait.
+//
+// With RailOptions.OwnNode (allow_cross_numa is false) they do not help: as long as the link has a usable rail on the
+// memory's node, rails of other nodes leave its tasks alone, and take others that wait behind them. When it has none, by
+// failure or because no NIC is there, every rail may, since nobody is to see FAILED while a path is left. What is not
+// known keeps nobody away: memory without a node goes everywhere, a rail without one takes everything.
+
+// numaNodesMax is how many NUMA nodes are told apart; a rail beyond is one whose node is not known.
+const numaNodesMax = 64
+
+// lookBehindMost bounds how many tasks that belong to other nodes a rail passes over to find one that it may take.
+const lookBehindMost = 64
+
+// numaNode is the NUMA node plus one of the rail's local end, 0 if it is not known.
+func (r *railState) numaNode() int {
+	if n := r.info.Node; n >= 0 && n < numaNodesMax {
+		return n + 1
+	}
+	return 0
+}
+
+// weighNodes brings up to date what the choice knows of nodes; after ranks have changed.
+func (l *link) weighNodes() {
+	l.numa, l.nodes = false, 0
+	first := -1
+	for _, r := range l.rails {
+		if r == nil || r.rank != l.rank || l.rank == rankNever {
+			continue
+		}
+		node := r.numaNode()
+		l.numa = l.numa || (first >= 0 && node != first)
+		first = node
+		if node > 0 {
+			l.nodes |= 1 << (node - 1)
+		}
+	}
+}
+
+// apart reports whether the rail must leave a task to rails on the node of its memory.
+func (l *link) apart(r *railState, t *task) bool {
+	if !l.ownNode || !l.numa || t == nil {
+		return false
+	}
+	memory, own := t.spec.Plan.Node, r.numaNode()
+	return memory > 0 && own > 0 && memory != own && memory <= numaNodesMax && l.nodes>>(memory-1)&1 != 0
+}
+
+// own is what the rail would take next of a class if it passes over what it must leave alone.
+func (l *link) own(q *classQueue, r *railState) (*piece, *task) {
+	p, t := q.pieces.first(), q.tasks.first()
+	for n := 0; p != nil && l.apart(r, p.task); n++ {
+		if p = p.queue.after(); n == lookBehindMost {
+			p = nil
+		}
+	}
+	for n := 0; t != nil && l.apart(r, t); n++ {
+		if t = t.queue.after(); n == lookBehindMost {
+			t = nil
+		}
+	}
+	return p, t
+}
+
+// next is the task whose bytes the rail would take next of a class; nil if there are none.
+func (l *link) next(class int, r *railState, now clock.Time) *task {
+	p, t := l.head(class, r, now)
+	if p != nil {
+		return p.task
+	}
+	return t
+}
+
+// nearer compares by distance to the memory of what is next: 1 if the rail is on its node and the other one is not, -1 the
+// other way round, else 0.
+func (l *link) nearer(r, other *railState, next *task) int {
+	if next == nil {
+		return 0
+	}
+	memory := next.spec.Plan.Node
+	switch a, b := r.numaNode(), other.numaNode(); {
+	case memory == 0 || (a == memory) == (b == memory):
+		return 0
+	case a == memory:
+		return 1
+	}
+	return -1
+}
