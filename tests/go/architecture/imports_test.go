@@ -18,7 +18,7 @@ var groups = map[string][]string{
 	"vocabulary": {"gocore/errs", "gocore/mem", "gocore/clock", "gocore/event", "gocore/config"},
 	"contract":   {"gocore/transport", "gocore/topology"},
 	"policy":     {"gocore/plan", "gocore/rail", "gocore/qos"},
-	"control":    {"gocore/meta", "gocore/segment", "gocore/control", "gocore/metrics"},
+	"control":    {"gocore/meta", "gocore/segment", "gocore/control", "gocore/metrics", "gocore/share"},
 }
 
 const (
@@ -47,6 +47,7 @@ var edges = []edge{
 	{"gocore/segment", []string{"+vocabulary", "gocore/transport"}, down},
 	{"gocore/control", []string{"+vocabulary", "gocore/transport", "gocore/meta", "gocore/segment", "gocore/control/controlpb"}, down},
 	{"gocore/metrics", []string{"+vocabulary", "gocore/transport", "gocore/dispatch"}, down},
+	{"gocore/share", []string{"+vocabulary", "gocore/qos"}, down},
 	{"gocore/engine", []string{"+vocabulary", "+contract", "+policy", "+control", "gocore/dispatch"},
 		"the engine is the only shell around the core; transports come to it from outside, by transports/all"},
 	{"transports/*", []string{"+vocabulary", "gocore/transport"}, apart},
@@ -126,7 +127,7 @@ var thirds = []third{
 	{"google.golang.org/grpc", []string{"gocore/control"}, false, "the control plane alone speaks RPC"},
 	{"google.golang.org/protobuf", []string{"gocore/control"}, false, "the control plane alone has messages in protobuf"},
 	{"github.com/prometheus", []string{"gocore/metrics"}, false, "metrics are counted as plain integers and rendered in one place"},
-	{"golang.org/x/sys", []string{"gocore/clock", "gocore/engine", "transports"}, false, "system calls belong to transports and to the shell, not to policy"},
+	{"golang.org/x/sys", []string{"gocore/clock", "gocore/engine", "gocore/share", "transports"}, false, "system calls belong to transports and to the shell, not to policy"},
 	{"github.com/go-python/gopy", []string{"pybind"}, false, "only the binding knows Python"},
 	{"github.com/pawelgaczynski/giouring", []string{"transports/file/ring"}, false, "a library that needs a flag of the linker and care in use has one user"},
 	{"github.com/stretchr/testify", nil, true, "assertions belong to tests"},

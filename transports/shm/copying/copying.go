@@ -44,18 +44,16 @@ func lastCache() (bytes uint64) {
 }
 
 // Fault says that memory was not there, or not for this use.
-type Fault struct {
-	Addr uintptr // that was touched; 0 if the processor does not tell
-}
+type Fault = mem.Fault
 
 // Copy moves bytes from one address to another. total is the size of the transfer that this is a part of. The ranges do not
 // overlap: within one buffer, the bytes of a longer overlapping move come out in an order of our choice. It allocates
 // nothing unless it returns a Fault: then any part of the destination may have been written.
 func (c *Copier) Copy(dst, src uintptr, bytes, total uint64) (fault *Fault) {
 	if min(dst, src) < firstPage {
-		return &Fault{min(dst, src)}
+		return &Fault{Addr: min(dst, src)}
 	}
-	defer guard(&fault, debug.SetPanicOnFault(true))
+	defer mem.Guard(&fault, debug.SetPanicOnFault(true))
 	if total >= c.largeFrom && bytes >= streamBytes {
 		c.large(dst, src, bytes)
 	} else {
@@ -68,9 +66,9 @@ func (c *Copier) Copy(dst, src uintptr, bytes, total uint64) (fault *Fault) {
 // pieces moved as a whole; all of them without a Fault.
 func (c *Copier) Pieces(dst, src uintptr, dstAt, srcAt []uint64, bytes, total uint64) (done int, fault *Fault) {
 	if min(dst, src) < firstPage {
-		return 0, &Fault{min(dst, src)}
+		return 0, &Fault{Addr: min(dst, src)}
 	}
-	defer guard(&fault, debug.SetPanicOnFault(true))
+	defer mem.Guard(&fault, debug.SetPanicOnFault(true))
 	srcAt = srcAt[:len(dstAt)]
 	large := total >= c.largeFrom && bytes >= streamBytes
 	for i, at := range dstAt {
@@ -82,18 +80,6 @@ func (c *Copier) Pieces(dst, src uintptr, dstAt, srcAt []uint64, bytes, total ui
 		done = i + 1
 	}
 	return done, nil
-}
-
-// guard ends a call that may fault. Panics that are no faults go on: they are mistakes of ours.
-func guard(fault **Fault, before bool) {
-	debug.SetPanicOnFault(before)
-	switch r := recover().(type) {
-	case nil:
-	case interface{ Addr() uintptr }:
-		*fault = &Fault{r.Addr()}
-	default:
-		panic(r)
-	}
 }
 
 // chunks copies by memmove. Not inlined: with a constant size the compiler (Go 1.26) tries to expand the memmove between two

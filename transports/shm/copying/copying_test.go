@@ -126,7 +126,7 @@ func TestFaultIsAnAnswer(t *testing.T) {
 func TestOtherPanicsGoOn(t *testing.T) {
 	require.Panics(t, func() { _, _ = never().Pieces(page, page, []uint64{1}, nil, 1, 1) })
 	require.False(t, debug.SetPanicOnFault(false), "as before the call")
-	require.Equal(t, &Fault{8}, never().Copy(8, page, 1, 1), "near zero")
+	require.Equal(t, &Fault{Addr: 8}, never().Copy(8, page, 1, 1), "near zero")
 	require.NotNil(t, never().Copy(page, 2*page, 1, 1))
 	require.False(t, debug.SetPanicOnFault(false))
 }

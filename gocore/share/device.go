@@ -1,0 +1,140 @@
+package share
+
+import (
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/qos"
+)
+
+// Device is one local NIC as this process and the others use it. It implements qos.Neighbours: its methods are for one
+// goroutine at a time (the core is under the engine's mutex), and neither wait nor lock nor enter the kernel. Most calls
+// touch only what is here; the file is written and read at most once a grain.
+type Device struct {
+	memory    *Memory
+	name      string // in the file
+	transport string
+	nic       string
+	at        atomic.Pointer[place] // nil while nothing is shared: then we are alone
+
+	// The caller's.
+	latest clock.Time // newest now that was passed
+	wanted [qos.Classes]clock.Time
+	told   [qos.Classes]clock.Time // when wanted was published
+	bytes  uint64                  // as published
+	said   clock.Time              // when bytes were
+	slot   int                     // as published
+	seen   look                    // what the others have said
+	looked clock.Time              // when seen was read
+}
+
+var _ qos.Neighbours = (*Device)(nil)
+
+// place is where a device is in a mapped file.
+type place struct {
+	base        uintptr
+	row, device int
+}
+
+// grain is how often a process writes and reads what changes all the time: news are at most two grains old, and a class
+// may seem to have been wanted one grain earlier than it was.
+func grain(interval time.Duration) clock.Time {
+	return clock.Time(min(interval/16, 100*time.Microsecond))
+}
+
+// Wants implements qos.Neighbours.
+func (d *Device) Wants(class int, now clock.Time) {
+	d.latest, d.wanted[class] = now, now
+	if now-d.told[class] < d.memory.grain {
+		return
+	}
+	d.told[class] = now
+	d.memory.stir()
+	if p := d.at.Load(); p != nil && p.want(class, now) != nil {
+		d.lost(p)
+	} else if slot := d.memory.slots.Current(now); p != nil && slot != d.slot {
+		d.slot = slot
+		if p.turn(slot) != nil {
+			d.lost(p)
+		}
+	}
+}
+
+// Wanted implements qos.Neighbours, as of the newest time that any method was told.
+func (d *Device) Wanted(class int) clock.Time {
+	d.look()
+	return max(d.wanted[class], d.seen.wanted[class])
+}
+
+// Carries implements qos.Neighbours. That there is something in flight, or nothing any more, is published at once.
+func (d *Device) Carries(bytes uint64, now clock.Time) {
+	d.latest = now
+	if now-d.said < d.memory.grain && (bytes == 0) == (d.bytes == 0) {
+		return
+	}
+	d.bytes, d.said = bytes, now
+	d.memory.stir()
+	if p := d.at.Load(); p != nil && p.carry(bytes, now) != nil {
+		d.lost(p)
+	}
+}
+
+// Others implements qos.Neighbours.
+func (d *Device) Others(now clock.Time) uint64 {
+	d.latest = now
+	d.look()
+	return d.seen.others
+}
+
+func (d *Device) look() {
+	if d.latest-d.looked < d.memory.grain {
+		return
+	}
+	d.looked = d.latest
+	p := d.at.Load()
+	if p == nil {
+		d.seen = look{}
+	} else if p.read(&d.seen, d.latest) != nil {
+		d.lost(p)
+	}
+}
+
+// lost is called when the file was not there: it was cut short, or has just been left. The keeper finds out what it is.
+func (d *Device) lost(p *place) {
+	d.seen = look{}
+	d.at.CompareAndSwap(p, nil)
+	d.memory.poke()
+}
+
+func (p *place) want(class int, now clock.Time) (fault *mem.Fault) {
+	defer mem.Guard(&fault, debug.SetPanicOnFault(true))
+	store(p.base, deviceAt(p.device)+atWanted+class*8, uint64(now))
+	return nil
+}
+
+// turn writes the slot for people and tools that look at the file. Nobody depends on it.
+func (p *place) turn(slot int) (fault *mem.Fault) {
+	defer mem.Guard(&fault, debug.SetPanicOnFault(true))
+	at := word(p.base, atVersion)
+	if old := atomic.LoadUint64(at); uint32(old) == version { // else it is not ours any more
+		atomic.CompareAndSwapUint64(at, old, versionWord(slot))
+	}
+	return nil
+}
+
+func (p *place) carry(bytes uint64, now clock.Time) (fault *mem.Fault) {
+	defer mem.Guard(&fault, debug.SetPanicOnFault(true))
+	at := cellAt(p.row, p.device)
+	store(p.base, at, bytes)
+	store(p.base, at+8, uint64(now))
+	return nil
+}
+
+func (p *place) read(l *look, now clock.Time) (fault *mem.Fault) {
+	defer mem.Guard(&fault, debug.SetPanicOnFault(true))
+	l.read(p.base, p.device, p.row, now)
+	return nil
+}

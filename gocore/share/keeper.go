@@ -1,0 +1,128 @@
+package share
+
+import (
+	"context"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// The keeper is the goroutine that does what needs the kernel, so that the data path never does: it finds entries for
+// devices, and looks ten times a second whether the file is still the one behind the name, whole and valid. It sleeps while
+// nothing is said, so an idle engine costs nothing.
+//
+//	         joined, devices attached
+//	sharing ------------------------------> sharing
+//	   |  removed or replaced: part, join the next one at once
+//	   |  cut short, overwritten, or no place in the next one: part, tell why
+//	   v
+//	alone: transfers go on as if there were no other process; tries to join in every round
+
+func (m *Memory) keep(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.woken:
+		case <-timer.C:
+		}
+		m.tend(ctx)
+		if m.stirred.Swap(false) {
+			timer.Reset(round)
+			continue
+		}
+		m.asleep.Store(true)
+		if m.stirred.Load() { // it was said while we went to sleep
+			m.asleep.Store(false)
+			timer.Reset(round)
+		}
+	}
+}
+
+// tend is one round.
+func (m *Memory) tend(ctx context.Context) {
+	change, cause := m.settle(ctx)
+	switch {
+	case !change:
+	case cause != nil:
+		m.log.Warn("slots and load are not shared with other processes any more; transfers go on", "cause", cause.Error())
+		m.told(cause)
+	default:
+		m.log.Info("slots and load are shared with other processes again", "path", m.name.path)
+		m.told(nil)
+	}
+}
+
+// settle brings file and devices to where they should be. It reports whether sharing has begun or ended, and why.
+func (m *Memory) settle(ctx context.Context) (change bool, cause *errs.Error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before := m.why
+	if m.file != nil {
+		if replaced, wrong := m.file.replaced(); wrong != nil {
+			m.part(false) // what somebody else has made of it is not ours to write to
+		} else if replaced {
+			m.part(true)
+		}
+	}
+	if m.file == nil {
+		m.why = m.join(ctx, keeperWait)
+	}
+	if m.file != nil {
+		m.attach(ctx)
+	}
+	return (before == nil) != (m.why == nil), m.why
+}
+
+// join opens the file and takes a row. The caller has m.mu, or is the only one.
+func (m *Memory) join(ctx context.Context, most time.Duration) *errs.Error {
+	f, err := openFile(&m.name)
+	if err != nil {
+		return err
+	}
+	if err = f.underTable(ctx, most, f.join); err != nil {
+		f.release()
+		unreserve(f.base)
+		return err
+	}
+	m.file = f
+	return nil
+}
+
+// attach finds entries for the devices that have none. What finds no room stays alone and tries again in the next round.
+func (m *Memory) attach(ctx context.Context) {
+	for _, d := range m.all() {
+		if d.at.Load() != nil {
+			continue
+		}
+		err := m.file.underTable(ctx, keeperWait, func() *errs.Error {
+			index, err := m.file.device(d.name)
+			if err == nil {
+				d.at.Store(&place{base: m.file.base, row: m.file.row, device: index})
+			}
+			return err
+		})
+		if err != nil {
+			m.log.Debug("a device is not shared", "device", d.name, "cause", err.Error())
+		}
+	}
+}
+
+// part leaves the file, if there is one; politely gives the row back at once, else it is given back by its lock. The caller
+// has m.mu.
+func (m *Memory) part(politely bool) {
+	if m.file == nil {
+		return
+	}
+	for _, d := range m.all() {
+		d.at.Store(nil)
+	}
+	if politely {
+		_ = m.file.underTable(context.Background(), keeperWait, m.file.leave) // a stopped process may have the table
+	}
+	m.file.release()
+	m.reserved = append(m.reserved, m.file.base)
+	m.file = nil
+}

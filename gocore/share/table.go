@@ -1,0 +1,200 @@
+package share
+
+import (
+	"context"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// Who has which row, and which device has which entry, is decided under locks of the kernel: F_OFD_SETLK on the byte where
+// the thing begins. A lock ends with its holder, however that one ends, so nothing has to be cleaned up for the next to go
+// on, and neither numbers of processes that are used again nor namespaces of them matter.
+//
+//	lock of a row     held by its process for as long as it shares: whose lock is free is dead
+//	lock of the table held for microseconds, to take or give back a row, and to find or make a device; never by the data path
+
+// lock takes the lock of a byte, without waiting.
+func (f *file) lock(at int) bool { return f.flock(unix.F_WRLCK, at) == nil }
+
+func (f *file) unlock(at int) { _ = f.flock(unix.F_UNLCK, at) }
+
+func (f *file) flock(kind int16, at int) error {
+	return unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: int64(at), Len: 1})
+}
+
+func (n *naming) lockless(err error) *errs.Error {
+	return errs.Wrap(errs.NotImplemented, op, err).
+		WithHint("%s needs a kernel that locks open file descriptions; leave it empty to go without", n.key())
+}
+
+// alive reports whether another process holds a row.
+func (f *file) alive(row int) bool {
+	l := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(rowAt(row)), Len: 1}
+	return unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_GETLK, &l) == nil && l.Type != unix.F_UNLCK
+}
+
+// underTable runs do with the table's lock. It waits for another process at most so long.
+func (f *file) underTable(ctx context.Context, most time.Duration, do func() *errs.Error) *errs.Error {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		switch err := f.flock(unix.F_WRLCK, devicesAt); err {
+		case nil:
+			defer f.unlock(devicesAt)
+			return do()
+		case unix.EAGAIN, unix.EACCES:
+		default:
+			return f.lockless(err)
+		}
+		select {
+		case <-pause.C:
+			pause.Reset(200 * time.Microsecond)
+		case <-ctx.Done():
+			return errs.New(errs.Timeout, op, "another process has held the table of %s for more than %v", f.path, most).
+				WithHint("it may be stopped; or set %s to another name", f.key())
+		}
+	}
+}
+
+// join takes a row. The caller has the table's lock.
+func (f *file) join() *errs.Error {
+	taken := f.sweep()
+	inUse := f.words(atInterval, 1)[0]
+	switch {
+	case inUse == uint64(f.interval):
+	case !slices.ContainsFunc(taken, func(w uint64) bool { return w != 0 }): // whoever it was for has ended
+		f.put(atInterval, uint64(f.interval))
+	default:
+		return errs.New(errs.InvalidArgument, op, "%s/slot_rotation_interval_ms is %v, but the processes that share %s have %v",
+			f.branch, f.interval, f.path, time.Duration(inUse)).WithHint("give all the same, or set %s to another name", f.key())
+	}
+	for row := range rowsMax {
+		if taken[row/64]>>(row%64)&1 != 0 || !f.lock(rowAt(row)) {
+			continue
+		}
+		if err := unix.Fallocate(f.fd, 0, int64(rowAt(row)), rowBytes); err != nil {
+			f.unlock(rowAt(row))
+			return errs.Wrap(codeOf(err), op, err).WithHint("%s is full", folder)
+		}
+		f.row = row
+		f.clear(row)
+		f.put(rowAt(row)+atPid, uint64(unix.Getpid()))
+		taken[row/64] |= 1 << (row % 64)
+		f.put(atTaken, taken...)
+		return nil
+	}
+	return errs.New(errs.TooManyRequests, op, "%d engines share %s, and there is room for no more", rowsMax, f.path).
+		WithHint("set %s to another name for some of them", f.key())
+}
+
+// sweep gives the rows of the dead back, and returns those of the living. The caller has the table's lock.
+func (f *file) sweep() []uint64 {
+	taken := f.words(atTaken, takenWords)
+	for row := range rowsMax {
+		if row == f.row || taken[row/64]>>(row%64)&1 == 0 || !f.lock(rowAt(row)) {
+			continue
+		}
+		f.clear(row)
+		taken[row/64] &^= 1 << (row % 64)
+		f.unlock(rowAt(row))
+	}
+	f.put(atTaken, taken...)
+	return taken
+}
+
+// leave gives our row back. The caller has the table's lock.
+func (f *file) leave() *errs.Error {
+	taken := f.words(atTaken, takenWords)
+	taken[f.row/64] &^= 1 << (f.row % 64)
+	f.clear(f.row)
+	f.put(atTaken, taken...)
+	return nil
+}
+
+func (f *file) clear(row int) { f.put(rowAt(row), make([]uint64, rowBytes/8)...) }
+
+// device finds the entry of a name, or makes it in place of one that is free or that no living process uses. The caller has
+// the table's lock.
+func (f *file) device(name string) (index int, problem *errs.Error) {
+	index = -1
+	used := f.used()
+	for i := range devicesMax {
+		entry := f.words(deviceAt(i), nameBytes/8)
+		switch {
+		case nameOf(entry) == name:
+			f.use(i)
+			return i, nil
+		case index < 0 && (entry[0] == 0 || used>>i&1 == 0):
+			index = i
+		}
+	}
+	if index < 0 {
+		return -1, errs.New(errs.TooManyRequests, op, "%s has %d devices in use, and there is no room for %s", f.path, devicesMax, name)
+	}
+	// The first word last: an entry without it is free, so there is never half a name.
+	words := wordsOf(name)
+	f.put(deviceAt(index), make([]uint64, deviceBytes/8)...)
+	f.put(deviceAt(index)+8, words[1:]...)
+	f.put(deviceAt(index), words[0])
+	f.use(index)
+	return index, nil
+}
+
+// used has a bit for each device that a living process uses.
+func (f *file) used() (bits uint64) {
+	taken := f.sweep()
+	for row := range rowsMax {
+		if taken[row/64]>>(row%64)&1 != 0 {
+			bits |= f.words(rowAt(row)+atUses, 1)[0]
+		}
+	}
+	return bits
+}
+
+// use notes that we use a device.
+func (f *file) use(device int) {
+	at := rowAt(f.row) + atUses
+	f.put(at, f.words(at, 1)[0]|1<<device)
+}
+
+// processes is the number of engines that share the file, this one among them.
+func (f *file) processes() int {
+	n := 1
+	taken := f.words(atTaken, takenWords)
+	for row := range rowsMax {
+		if row != f.row && taken[row/64]>>(row%64)&1 != 0 && f.alive(row) {
+			n++
+		}
+	}
+	return n
+}
+
+func wordsOf(name string) []uint64 {
+	b := make([]byte, nameBytes)
+	copy(b[:nameBytes-1], name)
+	words := make([]uint64, nameBytes/8)
+	for i := range words {
+		words[i] = binary.NativeEndian.Uint64(b[i*8:])
+	}
+	return words
+}
+
+func nameOf(words []uint64) string {
+	var b []byte
+	for _, w := range words {
+		b = binary.NativeEndian.AppendUint64(b, w)
+	}
+	for i, c := range b {
+		if c == 0 {
+			return string(b[:i])
+		}
+	}
+	return string(b)
+}
