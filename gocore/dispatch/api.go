@@ -5,7 +5,7 @@
 // Where to read: task.go draws the life of a task; then cut.go and choose.go (who gets what), complete.go (what comes back),
 // ending.go (quiescence), failover.go (what an error leads to), link.go (rails come and go), suspect.go (they fall silent),
 // health.go (they are paused, probed, and come back), takeover.go (the tail of a transfer), queue.go (who waits where),
-// stage.go (several hops). What belongs together in time is kept in lists that are ordered by themselves; only
+// stage.go (several hops), deadline.go (who would be late). What belongs together in time is kept in lists that are ordered by themselves; only
 // deadlines, links and rails have timers.
 //
 // # Choices
@@ -101,8 +101,9 @@ type Options struct {
 
 // RailOptions are what each transport with rails has under its own branch of the settings.
 type RailOptions struct {
-	Ageing  time.Duration
-	OwnNode bool // not allow_cross_numa, see numa.go
+	Ageing     time.Duration
+	OwnNode    bool // not allow_cross_numa, see numa.go
+	ByDeadline bool // deadline_bw_arbitration: order inside a class by slack, and what cannot meet its deadline is not sent
 	rail.Settings
 }
 
@@ -238,8 +239,10 @@ type Counters struct {
 	Canceled, TimedOut, Dirty     uint64
 	Attempts, AttemptFailures     [2]uint64
 	Retries, Reroutes, Withdrawn  uint64
-	Latency, QueueWait, AttemptNs Histogram // microseconds: request, submit to first slice, slice
-	Sizes                         Histogram // bytes of requests
+	Misses                        [MissedStages]uint64 // requests that a deadline has ended
+	Infeasible                    uint64               // of these, those that were not sent to the end because they could not have made it
+	Latency, QueueWait, AttemptNs Histogram            // microseconds: request, submit to first slice, slice
+	Sizes                         Histogram            // bytes of requests
 
 	ByOp [2]OpHistograms // by transport.Op: what upstream's metrics split by operation
 }

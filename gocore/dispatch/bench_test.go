@@ -85,14 +85,16 @@ func TestNothingIsAllocatedBetweenSubmitAndEnd(t *testing.T) {
 
 // A step costs what it does, not what waits: with 256 times as many tasks waiting it may not even take 16 times as long.
 func TestPendingTasksDoNotSlowAStep(t *testing.T) {
-	cost := func(waiting int) time.Duration {
+	cost := func(waiting int, byDeadline bool) time.Duration {
 		l := newLoop(t, 1, 64, 4*kib, false)
+		l.core.links[1].byDeadline = byDeadline
 		b, err := l.core.NewBatch(waiting)
 		require.Nil(t, err)
 		specs := make([]TaskSpec, waiting)
 		for i := range specs {
 			specs[i] = l.specs[0]
 			specs[i].Class, specs[i].Length = Low, 1<<40
+			specs[i].Deadline += clock.Time(i * 7919 % waiting)
 		}
 		_, err = l.core.Submit(b, specs, l.now)
 		require.Nil(t, err)
@@ -106,8 +108,10 @@ func TestPendingTasksDoNotSlowAStep(t *testing.T) {
 		}
 		return best
 	}
-	few, many := cost(1<<10), cost(1<<18)
-	require.Less(t, many, 16*few)
+	for _, byDeadline := range []bool{false, true} {
+		few, many := cost(1<<10, byDeadline), cost(1<<18, byDeadline)
+		require.Less(t, many, 16*few, "by deadline: %v", byDeadline)
+	}
 }
 
 func benchmark(b *testing.B, l *loop, slices int) {

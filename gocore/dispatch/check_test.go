@@ -287,14 +287,56 @@ func (k *checker) look(t *known) {
 		k.fail("task %d has ended dirty although nothing is out", t.index)
 	case s.State != Completed && s.Err == nil:
 		k.fail("task %d ended %v without an error", t.index, s.State)
-	case s.State == TimedOut && k.w.now < t.deadline:
+	case s.State == TimedOut && k.w.now < t.deadline && s.Err.Hint == "":
 		k.fail("task %d ended before its deadline", t.index)
+	case s.State == TimedOut && k.w.now < t.deadline:
+		k.hopeless(t, s.Err)
 	}
 	if s.Dirty {
 		k.opened(t)
 	}
 	if t.parts != nil {
 		k.missing(t)
+	}
+}
+
+// hopeless checks that a task which ended early could not have made it over any link of its routes that is there, with rails
+// as they are when nothing is wrong, by their rates or by a window a delay. Rails that were never seen but in trouble,
+// slow by a factor of 20 and losing slices, may be thought so slow: the table in deadline_test.go is exact.
+func (k *checker) hopeless(t *known, why error) {
+	spec, err := k.w.core.Task(t.batch, t.index)
+	require.Nil(k.t, err)
+	on, best := false, 1.0
+	for i := range spec.Plan.Routes {
+		for _, hop := range spec.Plan.Routes[i].Hops {
+			if l := k.w.core.link(hop.Link); l != nil && k.w.core.linkFitness(hop.Link, k.w.now) < fitUnusable {
+				on, best = on || l.byDeadline, max(best, k.w.capacity(hop.Link))
+			}
+		}
+	}
+	if needed := time.Duration(float64(t.length-t.bytes) / best * 200 * 1e9); !on || needed < t.deadline.Sub(k.w.now) {
+		k.fail("task %d needs %v at worst and has %v: %v", t.index, needed, t.deadline.Sub(k.w.now), why)
+	}
+}
+
+// waiting checks the bytes that queues count against the tasks in them.
+func (k *checker) waiting() {
+	for _, l := range k.w.core.links[1:] {
+		if l == nil {
+			continue
+		}
+		for class := range l.queues {
+			q, bytes := &l.queues[class], uint64(0)
+			for t := q.tasks.first(); t != nil; t = t.queue.after() {
+				bytes += t.spec.Length - t.cursor
+			}
+			for _, t := range q.urgent {
+				bytes += t.spec.Length - t.cursor
+			}
+			if bytes != q.bytes {
+				k.fail("link %d counts %d bytes of class %d that wait, there are %d", l.id, q.bytes, class, bytes)
+			}
+		}
 	}
 }
 

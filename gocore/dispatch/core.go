@@ -61,6 +61,8 @@ type Core struct {
 	out, spare  *Effects
 	step        uint64
 	scratch     []*task
+	tellers     []*peer // have an event about missed deadlines to come
+	arrivals    uint64  // tasks that were ever ordered by deadline
 
 	counters  [][ClassCount]Counters // by transport
 	failovers [][]uint64             // by transport, from and to
@@ -134,6 +136,7 @@ func (c *Core) Step(now clock.Time) *Effects {
 
 // flip hands out the effects that were gathered and begins to gather anew in the other half.
 func (c *Core) flip() *Effects {
+	c.tellMisses()
 	done := c.out
 	for _, b := range done.Changed {
 		if slot := c.batches[b.Slot()]; slot.id() == b {

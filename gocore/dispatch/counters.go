@@ -73,6 +73,7 @@ func (c *Core) count(t *task, now clock.Time) {
 		k.Canceled += lost
 	case TimedOut:
 		k.TimedOut += lost
+		c.missed(t, lost, now)
 	default:
 		k.Failures[op] += lost
 	}

@@ -16,6 +16,10 @@ func (c *Core) pump(l *link, now clock.Time) {
 		return
 	}
 	for {
+		if l.byDeadline && !c.dropHopeless(l, now) {
+			c.activate(l)
+			return
+		}
 		l.restWaiting()
 		r, class := c.choose(l, now)
 		if r == nil {
@@ -78,7 +82,7 @@ func (c *Core) offer(l *link, r *railState, now clock.Time) (class int, want uin
 // rails should try first does not hold the rail up that has failed it.
 func (l *link) head(class int, r *railState, now clock.Time) (*piece, *task) {
 	q := &l.queues[class]
-	p, t := q.pieces.first(), q.tasks.first()
+	p, t := q.pieces.first(), q.next()
 	if l.ownNode && l.numa {
 		p, t = l.own(q, r)
 	}
@@ -137,6 +141,9 @@ func (c *Core) limit(r *railState, class int, route *plan.Route) uint64 {
 func (c *Core) cut(l *link, r *railState, class int, now clock.Time) {
 	q := &l.queues[class]
 	p, t := l.head(class, r, now)
+	if c.late(p, t, now) {
+		return
+	}
 	if p == nil {
 		if p = c.carve(t, c.fresh(t, r, class), now); p == nil {
 			return
@@ -179,8 +186,9 @@ func (c *Core) carve(t *task, length uint64, now clock.Time) *piece {
 		return nil
 	}
 	t.cursor += p.length
+	t.queue.in.bytes -= p.length
 	if t.cursor == t.spec.Length {
-		t.queue.leave()
+		t.leave()
 	}
 	return p
 }
@@ -202,7 +210,7 @@ func (c *Core) merge(p *piece, q *classQueue, r *railState, class int, now clock
 	}
 	limit := c.limit(r, class, p.route)
 	for last := p; ; last = last.sibling {
-		t, before := q.tasks.first(), last.task
+		t, before := q.next(), last.task
 		if t == nil || t.cursor != 0 || t.batch != before.batch || t.route != before.route ||
 			!continues(&before.spec, &t.spec) || total+t.spec.Length > limit || !r.room(class, total+t.spec.Length, false) {
 			return total

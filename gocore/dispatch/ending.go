@@ -20,7 +20,7 @@ func (c *Core) end(t *task, verdict State, err *errs.Error, now clock.Time) {
 		return
 	}
 	t.verdict, t.failure = verdict, err
-	t.queue.leave()
+	t.leave()
 	bound := boundHost
 	for p := t.pieces.first(); p != nil; {
 		next := p.mine.after()
@@ -98,7 +98,7 @@ func (c *Core) finish(t *task, now clock.Time) {
 	if t.state != Completed {
 		t.sumUpMissing()
 	}
-	t.queue.leave()
+	t.leave()
 	t.watch.leave()
 	if r := t.run; r != nil {
 		t.run = nil

@@ -76,7 +76,7 @@ func TestTheFenceBoundEndsDirtyAndHoldsThePeer(t *testing.T) {
 	r.submit(to(r.core, other), High, kib, clock.Never)
 	require.Len(t, r.out, 2, "other peers do not notice")
 	require.Len(t, r.finish(0, nil), 1, "the withdrawal is confirmed, its peer goes on")
-	require.Equal(t, []event.Kind{event.RailCondemned, event.Dirty, event.Withdrawn}, r.kinds())
+	require.Equal(t, []event.Kind{event.RailCondemned, event.Dirty, event.DeadlineMissed, event.Withdrawn}, r.kinds())
 	require.Zero(t, r.status(b).Bytes, "an ended task does not change")
 	r.drain()
 	require.Equal(t, Completed, r.status(held).State)

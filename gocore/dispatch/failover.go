@@ -149,7 +149,7 @@ func (c *Core) move(t *task, next int, err *errs.Error, now clock.Time) {
 		}
 	}
 	if t.live() && t.cursor < t.spec.Length {
-		t.queue.leave()
+		t.leave()
 		c.queueTask(t, false, now)
 	}
 }

@@ -13,12 +13,13 @@ type railTotals struct {
 
 // Gauges is how a transport stands now, and what its rails have gone through.
 type Gauges struct {
-	Queued     [ClassCount]int // tasks that wait for a rail
-	RailsUp    int
-	RailsDown  int
-	RailErrors uint64
-	Condemned  uint64
-	InFlight   uint64 // bytes handed out and not completed
+	Queued      [ClassCount]int    // tasks that wait for a rail
+	QueuedBytes [ClassCount]uint64 // bytes that do
+	RailsUp     int
+	RailsDown   int
+	RailErrors  uint64
+	Condemned   uint64
+	InFlight    uint64 // bytes handed out and not completed
 }
 
 // Gauges sums a transport's links. Its cost is that of the links, so it is for people and scrapes.
@@ -28,7 +29,12 @@ func (c *Core) Gauges(transport uint8) (g Gauges) {
 			continue
 		}
 		for class := range g.Queued {
-			g.Queued[class] += l.queues[class].tasks.n
+			q := &l.queues[class]
+			g.Queued[class] += q.depth()
+			g.QueuedBytes[class] += q.bytes
+			for p := q.pieces.first(); p != nil; p = p.queue.after() { // no more than windows and stages hold
+				g.QueuedBytes[class] += p.length
+			}
 		}
 		for _, r := range l.rails {
 			switch {

@@ -16,12 +16,16 @@ import (
 type peer struct {
 	name    string
 	links   []*link
-	open    int         // slices that outlived their task: nothing goes to the peer before they have completed
-	gone    *errs.Error // its incarnation has ended
-	heard   clock.Time  // last sign of life on any rail, by the detector's clock
-	wanted  clock.Time  // when something was last queued for it
-	resting bool        // rails that are out are not probed because nobody wants the peer
-	late    *errs.Error // what its tasks get whose deadline has passed
+	open    int               // slices that outlived their task: nothing goes to the peer before they have completed
+	gone    *errs.Error       // its incarnation has ended
+	heard   clock.Time        // last sign of life on any rail, by the detector's clock
+	wanted  clock.Time        // when something was last queued for it
+	resting bool              // rails that are out are not probed because nobody wants the peer
+	late    *errs.Error       // what its tasks get whose deadline has passed
+	misses  [MissedStages]int // since the last event about them
+	missed  event.Event       // about the latest
+	told    clock.Time        // when the last such event was emitted
+	telling bool              // in Core.tellers
 }
 
 // link is one transport's connection to a peer, with the queues of what waits for it.
@@ -39,6 +43,7 @@ type link struct {
 	numa        bool         // its rails are on different NUMA nodes
 	ownNode     bool         // RailOptions.OwnNode
 	nodes       uint64       // bits: NUMA nodes that have a rail of the best rank
+	byDeadline  bool         // order inside a class is by slack
 	dialing     bool         // has not had a rail yet, and nobody said that there will be none
 	active      bool         // in Core.active
 	cause       *errs.Error  // why there is no rail
@@ -55,9 +60,33 @@ type link struct {
 type classQueue struct {
 	pieces list[piece]
 	tasks  list[task]
+	urgent bySlack // tasks with a deadline, where it decides; before the others
+	bytes  uint64  // fresh ones, of all tasks
 }
 
-func (q *classQueue) empty() bool { return q.pieces.n+q.tasks.n == 0 }
+func (q *classQueue) empty() bool { return q.pieces.n+q.tasks.n+len(q.urgent) == 0 }
+
+// next is the task whose fresh bytes are next.
+func (q *classQueue) next() *task {
+	if len(q.urgent) > 0 {
+		return q.urgent[0]
+	}
+	return q.tasks.first()
+}
+
+// after is a task behind another one. In a heap it is some other, roughly in order: who looks there cannot take what is next.
+func (q *classQueue) after(t *task) *task {
+	switch slot := t.queue.slot; {
+	case slot == 0:
+		return t.queue.after()
+	case slot < len(q.urgent):
+		return q.urgent[slot]
+	}
+	return q.tasks.first()
+}
+
+// depth is the number of tasks that have fresh bytes.
+func (q *classQueue) depth() int { return q.tasks.n + len(q.urgent) }
 
 // railState is one rail in one generation. Attempts keep it alive when it has been replaced.
 type railState struct {
@@ -123,6 +152,7 @@ func (c *Core) AddLink(spec LinkSpec) plan.LinkID {
 	l := &link{spec: spec, id: plan.LinkID(len(c.links)), peer: p, dialing: true}
 	l.timer.link = l
 	l.ownNode = c.railOptions(l).OwnNode
+	l.byDeadline = c.railOptions(l).ByDeadline
 	l.waiting = [ClassCount]clock.Time{clock.Never, clock.Never, clock.Never}
 	p.links = append(p.links, l)
 	c.links = append(c.links, l)

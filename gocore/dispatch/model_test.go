@@ -17,11 +17,15 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-func modelOptions(r *rand.Rand) Options {
-	return Options{Failovers: r.IntN(4), Retries: 4 + r.IntN(5), Stall: []time.Duration{150 * time.Millisecond, 2 * time.Second}[r.IntN(2)], FenceHost: 10 * time.Millisecond,
+func modelOptions(r *rand.Rand, seed uint64) Options {
+	o := Options{Failovers: r.IntN(4), Retries: 4 + r.IntN(5), Stall: []time.Duration{150 * time.Millisecond, 2 * time.Second}[r.IntN(2)], FenceHost: 10 * time.Millisecond,
 		FenceNetwork: 50 * time.Millisecond, Merge: r.IntN(2) == 0, LinkWait: 60 * time.Millisecond,
 		SuspectAfter: 5 * time.Millisecond, CondemnAfter: 40 * time.Millisecond, Transports: []string{"a", "b", "c"},
 		Rails: slices.Repeat([]RailOptions{{OwnNode: r.IntN(2) == 0}}, 3)}
+	for k := range o.Rails { // every third seed on all transports, others on some
+		o.Rails[k].ByDeadline = seed%3 == 0 || seed>>k&3 == 3
+	}
+	return o
 }
 
 // model is one random world with its traffic.
@@ -38,7 +42,7 @@ type model struct {
 
 func newModel(t require.TestingT, seed uint64) *model {
 	r := rand.New(rand.NewPCG(seed, 1))
-	m := &model{world: newWorld(seed, modelOptions(r)), next: 1 << 30, left: 5 + r.IntN(25)}
+	m := &model{world: newWorld(seed, modelOptions(r, seed)), next: 1 << 30, left: 5 + r.IntN(25)}
 	m.check = newChecker(t, seed, m.world)
 	m.peers = 1 + r.IntN(2)
 	for p := range m.peers {
@@ -353,6 +357,11 @@ func (m *model) leaks() {
 		if l == nil {
 			continue
 		}
+		for class := range l.queues {
+			if l.queues[class].bytes != 0 {
+				k.fail("link %d counts %d bytes that wait in an empty queue", l.id, l.queues[class].bytes)
+			}
+		}
 		if c.LinkBusy(l.id) || l.peer.open != 0 || len(l.retired) != 0 {
 			k.fail("link %d is not idle: %s", l.id, c.Explain(l.id))
 		}
@@ -395,12 +404,21 @@ func TestModel(t *testing.T) {
 			seen[what] += times
 		}
 		seen["taken over"] += int(m.core.takenOver)
+		seen["ordered by deadline"] += int(m.core.arrivals)
+		for _, k := range m.core.counters {
+			for class := range k {
+				seen["not sent, hopeless"] += int(k[class].Infeasible)
+				seen["missed waiting"] += int(k[class].Misses[MissedQueued])
+				seen["missed on the way"] += int(k[class].Misses[MissedSent])
+			}
+		}
 	}
 	t.Logf("%d worlds: %d completed, %d failed, %d timed out, %d canceled, %d dirty; %v", n, ends[Completed], ends[Failed],
 		ends[TimedOut], ends[Canceled], dirty, seen)
 	if n >= 300 { // a model that never comes to these ends proves nothing about them
 		require.NotZero(t, ends[Completed]*ends[Failed]*ends[TimedOut]*ends[Canceled]*dirty)
 		for _, what := range []string{"doubt", "probe", "carried out by callers", "taken over", "rail_suspected", "rail_paused", "rail_probed", "rail_recovered",
+			"ordered by deadline", "not sent, hopeless", "missed waiting", "missed on the way", "deadline_missed",
 			"rail_condemned", "failover", "failover_exhausted", "withdrawn", "stalled", "peer_gone"} {
 			require.NotZero(t, seen[what], what)
 		}

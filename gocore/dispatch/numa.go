@@ -52,14 +52,14 @@ func (l *link) apart(r *railState, t *task) bool {
 
 // own is what the rail would take next of a class if it passes over what it must leave alone.
 func (l *link) own(q *classQueue, r *railState) (*piece, *task) {
-	p, t := q.pieces.first(), q.tasks.first()
+	p, t := q.pieces.first(), q.next()
 	for n := 0; p != nil && l.apart(r, p.task); n++ {
 		if p = p.queue.after(); n == lookBehindMost {
 			p = nil
 		}
 	}
 	for n := 0; t != nil && l.apart(r, t); n++ {
-		if t = t.queue.after(); n == lookBehindMost {
+		if t = q.after(t); n == lookBehindMost {
 			t = nil
 		}
 	}

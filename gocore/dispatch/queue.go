@@ -78,18 +78,24 @@ func (l *link) healthy(now clock.Time) bool {
 	return false
 }
 
-// queueTask puts a task with fresh bytes behind (front: before) the others of its class on the first link of its route.
+// queueTask puts a task with fresh bytes behind (front: before) the others of its class on the first link of its route, or
+// where its deadline belongs.
 func (c *Core) queueTask(t *task, front bool, now clock.Time) {
 	l := c.linkFor(t, t.path().Hops[0].Link, now)
 	if l == nil {
 		return
 	}
 	c.queued(l, t, now)
-	q := &l.queues[t.spec.Class].tasks
-	if front {
-		q.pushFront(&t.queue, t)
-	} else {
-		q.pushBack(&t.queue, t)
+	q := &l.queues[t.spec.Class]
+	t.queue.in = q
+	q.bytes += t.spec.Length - t.cursor
+	switch {
+	case l.byDeadline && t.spec.Deadline != clock.Never:
+		c.hurry(l, q, t)
+	case front:
+		q.tasks.pushFront(&t.queue.node, t)
+	default:
+		q.tasks.pushBack(&t.queue.node, t)
 	}
 }
 
@@ -154,6 +160,7 @@ func (c *Core) gather(l *link) {
 		for t := q.tasks.first(); t != nil; t = t.queue.after() {
 			c.scratch = append(c.scratch, t)
 		}
+		c.scratch = append(c.scratch, q.urgent...)
 	}
 }
 

@@ -93,7 +93,7 @@ func (c *Core) wakeStages(now clock.Time) {
 				continue
 			}
 			t := s.tasks.first()
-			t.queue.leave()
+			t.leave()
 			c.queueTask(t, true, now)
 		}
 	}
@@ -107,8 +107,8 @@ func (c *Core) waitForSlot(s *stage, p *piece, t *task, now clock.Time) {
 		s.pieces.pushBack(&p.queue, p)
 		t = p.task
 	} else {
-		t.queue.leave()
-		s.tasks.pushBack(&t.queue, t)
+		t.leave()
+		s.tasks.pushBack(&t.queue.node, t)
 	}
 	if t.watch.list == nil {
 		t.progress = now

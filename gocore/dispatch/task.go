@@ -24,7 +24,7 @@ type task struct {
 	spec        TaskSpec
 	batch       *batch
 	run         *run
-	queue       node[task] // of its link and class while it has fresh bytes, or of the stage that it waits for
+	queue       place      // of its link and class while it has fresh bytes, or of the stage that it waits for
 	watch       node[task] // served or ending
 	pieces      list[piece]
 	failure     *errs.Error

@@ -201,6 +201,7 @@ func (w *world) step() {
 		w.probe(q)
 	}
 	w.check.effects(effects)
+	w.check.waiting()
 }
 
 // doubt tells what was heard of a rail, some time later: that it carries what was withdrawn, nothing that the core does not
@@ -390,4 +391,15 @@ func (w *world) run(until clock.Time, stop func() bool) {
 		}
 		w.step()
 	}
+}
+
+// capacity of a link when nothing is wrong, in bytes/s.
+func (w *world) capacity(link plan.LinkID) (rate float64) {
+	for _, key := range w.order {
+		if r := w.rails[key]; key.link == link {
+			window := min(r.info.BytesMax, uint64(r.info.SlicesMax)*4<<10) // slices are of at least 4 KiB
+			rate += min(r.usual, float64(window)/r.delay.Seconds())
+		}
+	}
+	return rate
 }

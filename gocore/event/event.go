@@ -34,8 +34,9 @@ const (
 	RegionClosed
 	SegmentOpened
 	SegmentClosed
-	RailPaused // N errors within the window: out for Took
-	RailProbed // a rail that is out was asked: Err is nil and Took the round trip if it answered; N good ones of M
+	RailPaused     // N errors within the window: out for Took
+	RailProbed     // a rail that is out was asked: Err is nil and Took the round trip if it answered; N good ones of M
+	DeadlineMissed // N requests to a peer since the last such event, M of which were never sent; Err is the latest one's
 )
 
 var names = [...]string{RailUp: "rail_up", RailDown: "rail_down", RailSuspected: "rail_suspected",
@@ -43,7 +44,8 @@ var names = [...]string{RailUp: "rail_up", RailDown: "rail_down", RailSuspected:
 	PeerGone: "peer_gone", Failover: "failover", FailoverExhausted: "failover_exhausted",
 	FailoverNoRoute: "failover_no_route", Dirty: "dirty", Withdrawn: "withdrawn", Stalled: "stalled",
 	RegionClosed: "region_closed", SegmentOpened: "segment_opened", SegmentClosed: "segment_closed",
-	RailPaused: "rail_paused", RailProbed: "rail_probed"}
+	RailPaused: "rail_paused", RailProbed: "rail_probed",
+	DeadlineMissed: "deadline_missed"}
 
 func (k Kind) String() string { return names[k] }
 

@@ -14,6 +14,10 @@ const (
 	sampleHalf = float64(4 * time.Millisecond)
 	// forget is the time of traffic in which the longest silence counts less and less.
 	forget = 1e9
+	// bestMemory is the time of traffic in which the highest rate counts less and less.
+	bestMemory = 10e9
+	bestLeast  = 20e6    // ns of a full rail before the highest rate is told
+	wholeSlice = 8 << 10 // bytes; a sample of shorter slices is one of their number
 	// silencePrior is assumed of a rail whose rate has just become known, in ns: it has had no time to be silent yet.
 	silencePrior = 2e6
 	// stale is the time after which an idle rail may be quite different: it is tried with one slice.
@@ -39,8 +43,10 @@ type Meter struct {
 	rate     float64 // bytes/s; from it follow
 	perByte  float64 // ns
 	quantum  uint64
-	measured bool // rate is not only what was configured or assumed
-	full     bool // the rail had no room at some time during the sample, and work was waiting
+	best     float64 // the highest rate of a rail that was full, bytes/s, fading
+	shown    float64 // ns for which it was full
+	measured bool    // rate is not only what was configured or assumed
+	full     bool    // the rail had no room at some time during the sample, and work was waiting
 	delay    time.Duration
 	usual    time.Duration // time of a slice, smoothed
 	ahead    float64       // bytes in flight when it was posted, itself among them, smoothed
@@ -48,6 +54,7 @@ type Meter struct {
 	heard    clock.Time    // last sign of life
 	since    clock.Time    // start of the sample; 0 while idle
 	bytes    uint64        // delivered in the sample
+	slices   uint64        // that brought them
 }
 
 // Reset starts anew with a configured rate in bytes/s, 0 if it is not known.
@@ -60,7 +67,9 @@ func (m *Meter) Reset(rate float64) {
 }
 
 // Begin is called when the idle rail gets its first slice.
-func (m *Meter) Begin(now clock.Time) { m.since, m.heard, m.bytes, m.full = now, now, 0, false }
+func (m *Meter) Begin(now clock.Time) {
+	m.since, m.heard, m.bytes, m.slices, m.full = now, now, 0, 0, false
+}
 
 // Full notes that work waits for room on the rail.
 func (m *Meter) Full() { m.full = true }
@@ -85,6 +94,7 @@ func (m *Meter) Delivered(n, ahead uint64, took time.Duration, idle bool, now cl
 	}
 	m.spoke(n, now)
 	m.bytes += n
+	m.slices++
 	if now-m.since >= sampleTime {
 		m.sample(now)
 	}
@@ -127,7 +137,11 @@ func (m *Meter) sample(now clock.Time) {
 		m.setRate(m.rate + (sample-m.rate)*took/(took+sampleHalf))
 		m.measured = true
 	}
-	m.since, m.bytes, m.full = now, 0, false
+	if m.full && m.bytes >= m.slices*wholeSlice {
+		m.shown += took
+		m.best = max(m.rate, m.best-(m.best-m.rate)*min(1, took/bestMemory))
+	}
+	m.since, m.bytes, m.slices, m.full = now, 0, 0, false
 }
 
 // Slower notes that the rail works, and that what it holds does not arrive: it is slower than it was.
@@ -144,6 +158,15 @@ func (m *Meter) setRate(rate float64) {
 
 // Rate is the estimate in bytes/s, never 0.
 func (m *Meter) Rate() float64 { return m.rate }
+
+// Best is what the rail has shown that it can carry in the last seconds of traffic, in bytes/s; 0 until it has been full for
+// some time, of slices that are not small: small ones say what slices cost, and a short sample says little.
+func (m *Meter) Best() float64 {
+	if m.shown < bestLeast {
+		return 0
+	}
+	return m.best
+}
 
 // Delay is the shortest time that a slice took lately beyond waiting for others on the rail, 0 before the first.
 func (m *Meter) Delay() time.Duration { return m.delay }

@@ -153,3 +153,35 @@ func TestAWrongSuspicionIsRemembered(t *testing.T) {
 	goOn(&m, now, time.Millisecond, 5000)
 	require.Less(t, m.Silence(64<<10), 2*time.Millisecond, "not for ever")
 }
+
+func TestTheBestRateIsThatOfAFullRailWithLongSlices(t *testing.T) {
+	feed := func(m *Meter, now clock.Time, slices int, bytes uint64, every time.Duration, full bool) clock.Time {
+		for range slices {
+			if full {
+				m.Full()
+			}
+			now = now.Add(every)
+			m.Delivered(bytes, bytes, every, false, now)
+		}
+		return now
+	}
+	var m Meter
+	m.Reset(1e9)
+	m.Begin(1e9)
+	now := feed(&m, 1e9, 1000, 64<<10, time.Millisecond, false)
+	require.Zero(t, m.Best(), "it had nothing to do")
+	now = feed(&m, now, 1000, 512, time.Millisecond, true)
+	require.Zero(t, m.Best(), "small slices say nothing about bytes")
+	now = feed(&m, now, 19, 64<<10, time.Millisecond, true)
+	require.Zero(t, m.Best(), "too short")
+	now = feed(&m, now, 100, 64<<10, time.Millisecond, true)
+	rate := m.Best()
+	require.InEpsilon(t, 64<<10*1e3, rate, 0.01)
+	now = feed(&m, now, 1000, 512, time.Millisecond, true)
+	require.Equal(t, rate, m.Best(), "small slices do not count against it")
+	now = feed(&m, now, 500, 64<<10, 2*time.Millisecond, true)
+	require.InDelta(t, 0.95*rate, m.Best(), 0.03*rate, "a second of half the rate is not believed at once")
+	now = feed(&m, now, 30000, 64<<10, 2*time.Millisecond, true)
+	require.InEpsilon(t, rate/2, m.Best(), 0.01, "a minute is")
+	require.Positive(t, now)
+}

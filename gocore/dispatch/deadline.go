@@ -1,0 +1,229 @@
+package dispatch
+
+import (
+	"container/heap"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/plan"
+)
+
+// A deadline is kept by a timer, wherever its task waits: for a rail, room, a stage, the end of a pause. Beyond that a
+// transport may be told (RailOptions.ByDeadline) to serve a class by slack instead of by arrival:
+//
+//	slack = deadline - now - bytes that were never sent / rate
+//
+// Now is the same for all, so what is compared is the latest moment at which a task could begin, fixed when it is queued: a
+// slack that is followed while a task is served would have two tasks of equal slack take turns, and both would be late.
+// Least slack first also brings to the head what cannot make it any more, so looking at the head finds all of it. Tasks
+// without a deadline follow in their order, for as long as there are any with one; classes stay apart.
+
+// place is where the fresh bytes of a task wait: in a list, of a class or of a stage, or in the heap of a class.
+type place struct {
+	node[task]
+	in    *classQueue // nil: in none
+	start clock.Time  // latest begin, in a heap
+	order uint64      // of arrival, among equals in a heap
+	slot  int         // in the heap plus one; 0: not there
+}
+
+// leave takes the fresh bytes of a task out of wherever they wait.
+func (t *task) leave() {
+	p := &t.queue
+	if p.in != nil {
+		p.in.bytes -= t.spec.Length - t.cursor
+		if p.slot > 0 {
+			heap.Remove(&p.in.urgent, p.slot-1)
+		}
+		p.in = nil
+	}
+	p.node.leave()
+}
+
+// bySlack is a heap of tasks, least slack on top.
+type bySlack []*task
+
+func (h bySlack) Len() int { return len(h) }
+
+func (h bySlack) Less(i, j int) bool {
+	a, b := &h[i].queue, &h[j].queue
+	return a.start < b.start || (a.start == b.start && a.order < b.order)
+}
+
+func (h bySlack) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].queue.slot, h[j].queue.slot = i+1, j+1
+}
+
+func (h *bySlack) Push(t any) {
+	*h = append(*h, t.(*task))
+	t.(*task).queue.slot = len(*h)
+}
+
+func (h *bySlack) Pop() any {
+	last := len(*h) - 1
+	t := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	t.queue.slot = 0
+	return t
+}
+
+// hurry puts a task where its slack belongs.
+func (c *Core) hurry(l *link, q *classQueue, t *task) {
+	if t.queue.order == 0 {
+		c.arrivals++
+		t.queue.order = c.arrivals
+	}
+	t.queue.start = t.spec.Deadline - clock.Time(t.needs(l.bestRate()))
+	heap.Push(&q.urgent, t)
+}
+
+// needs is the time for which a task keeps rails busy with what was never sent; 0 if their rate is not known.
+func (t *task) needs(rate float64) time.Duration {
+	if rate == 0 {
+		return 0
+	}
+	return time.Duration(float64(t.spec.Length-t.cursor) / rate * 1e9)
+}
+
+// bestRate is what the rails of a link that can be used have shown together at best, in bytes/s; 0 if that is not known of
+// all of them. An alternate that has carried nothing counts for nothing: it shares its ends with others.
+func (l *link) bestRate() (rate float64) {
+	for _, r := range l.rails {
+		if r == nil || !r.usable() {
+			continue
+		}
+		best := r.meter.Best()
+		if best == 0 && !r.info.Alternates {
+			return 0
+		}
+		rate += best
+	}
+	return rate
+}
+
+// benefit is the factor by which rails may turn out faster than they have ever been: a request that would be too late even
+// then is not sent. An estimate that is wrong on the other side costs a request that could have made it.
+const benefit = 2
+
+// dropHopeless ends the tasks at the heads of a link's classes that cannot meet their deadline any more, before they use the
+// link for nothing. It reports false when the step has done enough.
+func (c *Core) dropHopeless(l *link, now clock.Time) bool {
+	for class := range l.queues {
+		for q := &l.queues[class]; len(q.urgent) > 0; {
+			t := q.urgent[0]
+			err := c.hopeless(t, now)
+			if err == nil {
+				break
+			}
+			if c.cuts++; c.cuts > cutsMost {
+				return false
+			}
+			c.countersOf(t).Infeasible += uint64(t.spec.requests())
+			c.end(t, TimedOut, err, now)
+		}
+	}
+	return true
+}
+
+// hopeless is the error of a task that would miss its deadline on whichever of its routes that is there, nil if it may make
+// it or nobody knows.
+func (c *Core) hopeless(t *task, now clock.Time) *errs.Error {
+	left := t.spec.Deadline.Sub(now)
+	needed := time.Duration(0)
+	for i := range t.spec.Plan.Routes {
+		route := &t.spec.Plan.Routes[i]
+		if !fits(&t.spec, i) || c.fitness(route, now) >= fitUnusable {
+			continue
+		}
+		least := t.needs(c.routeRate(route)) / benefit
+		if least <= left {
+			return nil
+		}
+		if needed == 0 || least < needed {
+			needed = least
+		}
+	}
+	if needed == 0 {
+		return nil
+	}
+	name, peer := c.name(t.path().Transport), ""
+	if l := c.link(t.path().Hops[0].Link); l != nil {
+		peer = l.peer.name
+	}
+	return errs.New(errs.Timeout, "transfer", "the deadline cannot be met: %d bytes take at least %v, and %v are left",
+		t.spec.Length-t.cursor, needed.Round(time.Microsecond), max(left, 0).Round(time.Microsecond)).
+		WithHint("deadline_bw_arbitration of the transport is on; off, such a request is sent until its deadline").WithPeer(peer, name, "")
+}
+
+// routeRate is the best rate of the slowest hop of a route; 0 if one is not known.
+func (c *Core) routeRate(route *plan.Route) (rate float64) {
+	for i := range route.Hops {
+		l := c.link(route.Hops[i].Link)
+		if l == nil {
+			return 0
+		}
+		if best := l.bestRate(); i == 0 || best < rate {
+			rate = best
+		}
+	}
+	return rate
+}
+
+// late ends what is next on a rail if its deadline has passed. The timer ends so many tasks a step, so some may be found here
+// first; none of them is sent.
+func (c *Core) late(p *piece, t *task, now clock.Time) bool {
+	if p != nil {
+		t = p.task
+	}
+	if t.spec.Deadline > now {
+		return false
+	}
+	c.end(t, TimedOut, c.lateFor(t), now)
+	return true
+}
+
+// Stages at which a deadline is missed.
+const (
+	MissedQueued = iota // nothing of the request was ever sent
+	MissedSent
+	MissedStages
+)
+
+// missesEvery is the least time between two events about one peer. There may be a million misses a second.
+const missesEvery = 100 * time.Millisecond
+
+// miss counts requests of a task that a deadline has ended, and sees to an event about them and those that follow closely.
+func (c *Core) missed(t *task, n uint64, now clock.Time) {
+	stage := MissedSent
+	if t.attempts == 0 {
+		stage = MissedQueued
+	}
+	c.countersOf(t).Misses[stage] += n
+	l := c.link(t.path().Hops[0].Link)
+	if l == nil {
+		return
+	}
+	p := l.peer
+	p.misses[stage] += int(n)
+	p.missed = event.Event{Kind: event.DeadlineMissed, Time: now, Peer: p.name, Transport: c.name(t.path().Transport), Err: t.failure}
+	if !p.telling && (p.told == 0 || now.Sub(p.told) >= missesEvery) {
+		p.telling = true
+		c.tellers = append(c.tellers, p)
+	}
+}
+
+// tellMisses emits what was missed since the last event of each peer that has one due.
+func (c *Core) tellMisses() {
+	for i, p := range c.tellers {
+		e := p.missed
+		e.N, e.M = p.misses[MissedQueued]+p.misses[MissedSent], p.misses[MissedQueued]
+		c.emit(e)
+		p.told, p.telling, p.misses, p.missed = e.Time, false, [MissedStages]int{}, event.Event{}
+		c.tellers[i] = nil
+	}
+	c.tellers = c.tellers[:0]
+}
