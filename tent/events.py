@@ -24,6 +24,8 @@ class Event(NamedTuple):
     error); `rail_recovered`, `note` says by what; `rail_condemned` when all of it was fenced. A peer is `link_up` or
     `link_down` over one transport, `peer_gone` on all. A transfer makes a `failover` (attempt `n` of `m`), or ends after
     `failover_exhausted`, `failover_no_route`, `stalled`, `dirty`; a withdrawal that stayed open is `withdrawn` at last.
+    `deadline_missed` tells of `n` requests to a peer since the last such event, at most ten times a second; nothing of `m`
+    of them was ever sent.
     `segment_opened`, `segment_closed` and `region_closed` are what the user does.
     """
 

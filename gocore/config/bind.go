@@ -94,6 +94,7 @@ func (c *Config) bindRail(branch string) {
 	c.bound[branch+"/rail_cooldown_secs"] = &r.Cooldown
 	c.bound[branch+"/rail_cooldown_max_secs"] = &r.CooldownMax
 	c.bound[branch+"/priority_promotion_timeout_us"] = &r.PromotionTimeout
+	c.bound[branch+"/deadline_bw_arbitration"] = &r.ByDeadline
 	c.bound[branch+"/allow_cross_numa"] = &r.AllowCrossNUMA
 	c.bound[branch+"/rail_health_sensitivity"] = &r.HealthSensitivity
 	c.bound[branch+"/rail_health_recovery"] = &r.HealthRecovery

@@ -121,6 +121,7 @@ type Rail struct {
 	CooldownMax      time.Duration
 	PromotionTimeout time.Duration // since a waiting class was last served; its head then gets one turn
 
+	ByDeadline     bool // order inside a class by slack to the deadline
 	AllowCrossNUMA bool // rails of other NUMA nodes than the memory's help
 
 	HealthSensitivity int           // what a failure costs of a health of 1000

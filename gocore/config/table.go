@@ -105,7 +105,7 @@ var railTable = []Setting{
 	{"local_rotation_interval_us", integer(1, 1e9).in("us"), int64(200), qosSeed, "Interval of those turns."},
 	{"priority_promotion_timeout_us", integer(0, 1e9).in("us"), int64(10000), qosSeed, "Time since a waiting class was last served on a rail after which its head gets one turn."},
 	{"priority_promotion_per_entry", boolean, false, upstream, "Upstream's promotion of every waiting slice instead of the head."},
-	{"deadline_bw_arbitration", boolean, false, upstream, "Order inside a class by slack to the deadline."},
+	{"deadline_bw_arbitration", boolean, false, upstream, "Order inside a class by slack: deadline - now - bytes / rate; requests without a deadline come last, and one that would be late at twice the best measured rate ends as TIMEOUT unsent."},
 	{"slot_rotation_interval_ms", integer(1, 60000).in("ms"), int64(2), qosSeed, "Length of a time slot shared by the processes of a host."},
 	{"shared_quota_shm_path", text, "", qosSeed, "Name of the shared memory by which processes coordinate slots; empty is off."},
 }

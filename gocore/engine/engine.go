@@ -285,7 +285,7 @@ func (e *Engine) coreOptions(o Options) dispatch.Options {
 		Merge: c.MergeRequests, Transports: names, Rails: make([]dispatch.RailOptions, len(names))}
 	for i, name := range names {
 		if r := o.Config.RailOf(name); r != nil {
-			options.Rails[i] = dispatch.RailOptions{Ageing: r.PromotionTimeout, OwnNode: !r.AllowCrossNUMA, Settings: rail.Settings{Threshold: r.ErrorThreshold,
+			options.Rails[i] = dispatch.RailOptions{Ageing: r.PromotionTimeout, OwnNode: !r.AllowCrossNUMA, ByDeadline: r.ByDeadline, Settings: rail.Settings{Threshold: r.ErrorThreshold,
 				Window: r.ErrorWindow, Cooldown: r.Cooldown, CooldownMax: r.CooldownMax, Sensitivity: r.HealthSensitivity,
 				Recovery: r.HealthRecovery, ProbeEvery: r.ProbeInterval, SoftOut: r.SoftOutMax}}
 		}

@@ -159,6 +159,7 @@ func (e *Engine) snapshot() *metrics.Snapshot {
 			t.Classes[class] = *e.core.Counters(uint8(i), class)
 		}
 		g := e.core.Gauges(uint8(i))
+		t.QueuedBytes = g.QueuedBytes
 		t.Queued, t.RailsUp, t.RailsDown, t.RailErrors, t.Condemned, t.InFlight =
 			g.Queued, g.RailsUp, g.RailsDown, g.RailErrors, g.Condemned, g.InFlight
 		for j, q := range e.ports {

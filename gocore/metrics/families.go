@@ -42,11 +42,13 @@ var (
 
 var (
 	classNames     = [dispatch.ClassCount]string{dispatch.High: "high", dispatch.Medium: "medium", dispatch.Low: "low"}
+	stageNames     = [dispatch.MissedStages]string{dispatch.MissedQueued: "queued", dispatch.MissedSent: "sent"}
 	operationNames = [2]string{transport.Read: "read", transport.Write: "write"}
 
 	byClass     = []string{"transport", "class"}
 	byOperation = []string{"transport", "operation", "class"}
 	byTransport = []string{"transport"}
+	byStage     = []string{"transport", "class", "stage"}
 	byRail      = []string{"transport", "peer", "local", "remote"}
 )
 
@@ -61,6 +63,9 @@ var families = []family{
 	perClass("tent_write_failures_total", "WRITE requests that ended FAILED.", func(c *dispatch.Counters) uint64 { return c.Failures[transport.Write] }),
 	perClass("tent_canceled_total", "Requests that ended CANCELED.", func(c *dispatch.Counters) uint64 { return c.Canceled }),
 	perClass("tent_timeout_total", "Requests that ended TIMEOUT.", func(c *dispatch.Counters) uint64 { return c.TimedOut }),
+	{name: "tent_deadline_misses_total", help: "Requests that a deadline has ended: queued, nothing of them was ever sent, or sent.", kind: counter,
+		labels: byStage, samples: misses},
+	perClass("tent_deadline_infeasible_total", "Requests that were ended before their deadline, because they could not have met it.", func(c *dispatch.Counters) uint64 { return c.Infeasible }),
 	perClass("tent_dirty_total", "Requests that ended although the peer could not confirm that nothing lands any more.", func(c *dispatch.Counters) uint64 { return c.Dirty }),
 	perClass("tent_retries_total", "Slices sent again on the same route.", func(c *dispatch.Counters) uint64 { return c.Retries }),
 	perClass("tent_reroutes_total", "Slices sent again on another rail.", func(c *dispatch.Counters) uint64 { return c.Reroutes }),
@@ -91,7 +96,8 @@ var families = []family{
 			out(sample{labels: append(s.Rails[i].labels(), s.Rails[i].State), value: 1})
 		}
 	}},
-	{name: "tent_queue_depth", help: "Requests that wait for a rail.", kind: gauge, labels: byClass, samples: depths},
+	{name: "tent_queue_depth", help: "Requests that wait for a rail.", kind: gauge, labels: byClass, samples: depths(func(t *Transport, class int) float64 { return float64(t.Queued[class]) })},
+	{name: "tent_queue_bytes", help: "Bytes that wait for a rail.", kind: gauge, labels: byClass, samples: depths(func(t *Transport, class int) float64 { return float64(t.QueuedBytes[class]) })},
 	perTransport("tent_in_flight_bytes", "Bytes handed to a transport and not completed.", gauge, func(t *Transport) float64 { return float64(t.InFlight) }),
 	perTransport("tent_faults", "Injected faults in force.", gauge, func(t *Transport) float64 { return float64(t.Faults) }),
 	single("tent_batches", "Batches alive.", gauge, func(s *Snapshot) float64 { return float64(s.Batches) }),
@@ -194,10 +200,21 @@ func rails(s *Snapshot, out emit) {
 	}
 }
 
-func depths(s *Snapshot, out emit) {
-	for _, t := range s.Transports {
-		for class, n := range t.Queued {
-			out(sample{labels: []string{t.Name, classNames[class]}, value: float64(n)})
+func depths(read func(*Transport, int) float64) func(*Snapshot, emit) {
+	return func(s *Snapshot, out emit) {
+		for i := range s.Transports {
+			for class, name := range classNames {
+				out(sample{labels: []string{s.Transports[i].Name, name}, value: read(&s.Transports[i], class)})
+			}
 		}
+	}
+}
+
+func misses(s *Snapshot, out emit) {
+	for stage, name := range stageNames {
+		eachClass(func(c *dispatch.Counters) sample { return sample{value: float64(c.Misses[stage])} })(s, func(v sample) {
+			v.labels = append(v.labels, name)
+			out(v)
+		})
 	}
 }

@@ -6,8 +6,9 @@
 //
 // Names, types and label values are upstream's wherever upstream has the metric, so that its dashboards work; the label
 // "class" is added to them, and a sum over it is upstream's series. Two of upstream's families are missing on purpose:
-// tent_deadline_* predict a link's load, which tent does not, and tent_stage_dispatch_us and tent_stage_transport_us
-// measure hand-overs between threads that do not exist here (tent_transport_attempt_latency_us is what a slice takes).
+// tent_deadline_mlu_permille predicts the load of a link from all that waits, which tent does not, and tent_stage_dispatch_us
+// and tent_stage_transport_us measure hand-overs between threads that do not exist here (tent_transport_attempt_latency_us is
+// what a slice takes).
 //
 // Buckets are powers of two, as the core counts them: from 1 us to 134 s, and from 63 bytes to 64 GiB. An upper bound
 // is 2^i-1 because the core counts integers: values up to and including it are below the bound, exactly.
@@ -37,16 +38,17 @@ type Snapshot struct {
 
 // Transport is what is counted for one transport.
 type Transport struct {
-	Name       string
-	Classes    [dispatch.ClassCount]dispatch.Counters
-	Queued     [dispatch.ClassCount]int // requests that wait for a rail, now
-	RailsUp    int
-	RailsDown  int    // paused, condemned or not dialled
-	RailErrors uint64 // errors that counted against a rail
-	Condemned  uint64 // rails given up for a while, ever
-	InFlight   uint64 // bytes handed to the transport and not completed, now
-	Faults     int    // injected, in force now
-	Struck     uint64 // times an injected fault has happened
+	Name        string
+	Classes     [dispatch.ClassCount]dispatch.Counters
+	Queued      [dispatch.ClassCount]int    // requests that wait for a rail, now
+	QueuedBytes [dispatch.ClassCount]uint64 // and their bytes
+	RailsUp     int
+	RailsDown   int    // paused, condemned or not dialled
+	RailErrors  uint64 // errors that counted against a rail
+	Condemned   uint64 // rails given up for a while, ever
+	InFlight    uint64 // bytes handed to the transport and not completed, now
+	Faults      int    // injected, in force now
+	Struck      uint64 // times an injected fault has happened
 }
 
 // Rail is one rail now, and what it has done over all its generations.

@@ -33,7 +33,8 @@ func example() *Snapshot {
 	low.Requests[transport.Write], low.Bytes[transport.Write], low.Failures[transport.Write] = 2, 1<<20, 1
 	low.Canceled, low.TimedOut, low.Dirty = 1, 2, 3
 	low.AttemptFailures[transport.Read] = 9
-	s.Transports[0].Queued[dispatch.Low] = 12
+	low.Misses, low.Infeasible = [dispatch.MissedStages]uint64{dispatch.MissedQueued: 1, dispatch.MissedSent: 4}, 1
+	s.Transports[0].Queued[dispatch.Low], s.Transports[0].QueuedBytes[dispatch.Low] = 12, 12<<20
 	s.Transports[1].Classes[dispatch.High].Bytes[transport.Write] = 8
 	observe(&high.ByOp[transport.Write].Latency, 0, 1, 2, 100, 127, 128, 1<<40)
 	observe(&high.ByOp[transport.Write].Sizes, 1, 4096)
@@ -59,6 +60,11 @@ func TestTextIsWhatPrometheusReads(t *testing.T) {
 		`tent_faults{transport="tcp"} 2`,
 		`tent_faults_injected_total{transport="tcp"} 5`,
 		`tent_queue_depth{class="low",transport="tcp"} 12`,
+		`tent_queue_bytes{class="low",transport="tcp"} 1.2582912e+07`,
+		`tent_queue_bytes{class="high",transport="tcp"} 0`,
+		`tent_deadline_misses_total{class="low",stage="queued",transport="tcp"} 1`,
+		`tent_deadline_misses_total{class="low",stage="sent",transport="tcp"} 4`,
+		`tent_deadline_infeasible_total{class="low",transport="tcp"} 1`,
 		`tent_build_info{go_version="go1.26",version="0.1.0"} 1`,
 		`# TYPE tent_read_latency_us histogram`,
 		`tent_read_latency_us_count{class="high",transport="tcp"} 0`,
@@ -93,6 +99,7 @@ func TestFlatSumsAreTheSumsOfTheirSeries(t *testing.T) {
 		`tent_write_size_bytes_sum{transport="tcp"}`:                4097,
 		`tent_stage_queue_wait_us_sum{transport="tcp",class="low"}`: 50,
 		"tent_dirty_total":                                          3,
+		"tent_deadline_misses_total":                                5,
 		"tent_notifications_waiting":                                4,
 		"tent_read_bytes_total":                                     0,
 	} {
@@ -128,6 +135,7 @@ func TestUpstreamNamesTypesAndLabels(t *testing.T) {
 	upstream["tent_transport_attempts_total"] = family{kind: counter, labels: []string{"transport", "operation"}}
 	upstream["tent_transport_attempt_failures_total"] = family{kind: counter, labels: []string{"transport", "operation"}}
 	upstream["tent_transport_attempt_latency_us"] = family{kind: histogram, labels: []string{"transport", "operation"}}
+	upstream["tent_deadline_infeasible_total"] = family{kind: counter, labels: []string{"transport"}}
 	upstream["tent_stage_queue_wait_us"] = family{kind: histogram, labels: []string{"transport"}}
 	for _, f := range families {
 		if want, found := upstream[f.name]; found {
