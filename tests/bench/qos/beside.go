@@ -29,6 +29,13 @@ func (f *figures) add(s *Seen, long time.Duration) {
 	f.small = append(f.small, float64(len(s.Took))*smallBytes/long.Seconds())
 }
 
+// tell prints the last run.
+func (f *figures) tell(name string) {
+	n := len(f.p99) - 1
+	report.Progress("  %-15s  flood %7.1f MB/s, HIGH p50 %s p99 %s, begun late p99 %s", name, f.flood[n]/1e6,
+		report.Short(f.p50[n]), report.Short(f.p99[n]), report.Short(f.late[n]))
+}
+
 // against is the median over rounds of a ratio within each round.
 func against(a, b []float64) float64 {
 	ratios := make([]float64, len(a))
@@ -83,6 +90,7 @@ func beside(o options, p place, op transport.Op) ([]report.Row, error) {
 	arms := []arm{alone, lowAlone, both, link, oneClass}
 	found := map[string]*figures{}
 	for round := range o.rounds {
+		report.Progress("%s %s round %d", p.name, label(op), round)
 		if err := w.pairs[0].fill(); err != nil {
 			return nil, err
 		}
@@ -96,10 +104,8 @@ func beside(o options, p place, op transport.Op) ([]report.Row, error) {
 			if found[a.name] == nil {
 				found[a.name] = &figures{}
 			}
-			f := found[a.name]
-			f.add(seen[0], o.long)
-			report.Progress("%s %s round %d, %-15s: flood %7.1f MB/s, HIGH p50 %s p99 %s, begun late p99 %s", p.name, label(op), round, a.name,
-				f.flood[round]/1e6, report.Short(f.p50[round]), report.Short(f.p99[round]), report.Short(f.late[round]))
+			found[a.name].add(seen[0], o.long)
+			found[a.name].tell(a.name)
 		}
 		if err := w.pairs[0].verify(op, done[0]); err != nil {
 			return nil, err

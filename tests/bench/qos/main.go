@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"time"
 
@@ -35,6 +36,7 @@ type part struct {
 }
 
 func main() {
+	runtime.GOMAXPROCS(max(4, runtime.NumCPU()+2)) // as the Python package has it, where the reason stands (pybind)
 	if netbed.RunChild(new(Load)) {
 		return
 	}
@@ -59,12 +61,22 @@ func parts(rate uint64) (list []part) {
 		{name: "ten gigabit", rate: 1_250_000_000, bed: true},
 		{name: "loopback", high: 100_000_000},
 	}
+	both := []transport.Op{transport.Write, transport.Read}
 	for _, p := range places {
-		for _, op := range []transport.Op{transport.Write, transport.Read} {
+		for _, op := range both {
 			list = append(list, part{"beside " + p.name + " " + label(op), func(o options) ([]report.Row, error) { return beside(o, p, op) }})
 		}
 	}
-	return list
+	limited, loopback := places[0], places[2]
+	for _, p := range []place{limited, loopback} {
+		for _, op := range both {
+			list = append(list, part{"process " + p.name + " " + label(op), func(o options) ([]report.Row, error) { return process(o, p, op) }})
+		}
+	}
+	for _, p := range []place{limited, loopback} {
+		list = append(list, part{"fair " + p.name, func(o options) ([]report.Row, error) { return fair(o, p) }})
+	}
+	return append(list, part{"cost " + loopback.name, func(o options) ([]report.Row, error) { return cost(o, loopback) }})
 }
 
 // chosen reports whether the name of a part holds all the words.

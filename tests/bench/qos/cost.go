@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/bench/report"
+	"github.com/tent-engine/tent/tests/netbed"
+)
+
+// PingArgs ask for WRITEs one after the other, of the class that is the default.
+type PingArgs struct {
+	Bytes uint64
+	Count int
+}
+
+// Ping returns how long each took.
+func (l *Load) Ping(args PingArgs, took *[]time.Duration) error {
+	for range args.Count {
+		var out netbed.Outcome
+		begin := clock.Now()
+		if err := l.Move(netbed.MoveArgs{Op: transport.Write, Bytes: args.Bytes}, &out); err != nil {
+			return err
+		}
+		*took = append(*took, clock.Now().Sub(begin))
+	}
+	return nil
+}
+
+// cost measures what classes cost who uses only one: an engine that takes part in everything, one without slots and without
+// the filter of NICs, and another like that one, for what such a comparison is worth.
+func cost(o options, p place) (rows []report.Row, err error) {
+	path := fmt.Sprintf("/tent_bench_%d", os.Getpid())
+	defer func() { _ = os.Remove("/dev/shm" + path) }() // is not there if nobody got as far
+	off := map[string]string{"transports/tcp/enable_priority_filtering": "false"}
+	var worlds [3]*world
+	for i, settings := range []map[string]string{{"transports/tcp/shared_quota_shm_path": fmt.Sprintf("%q", path)}, off, off} {
+		if worlds[i], err = newWorld(p, 1, settings); err != nil {
+			return nil, err
+		}
+		defer worlds[i].close()
+	}
+	for _, work := range []struct {
+		name string
+		args PingArgs
+	}{{"4 KiB", PingArgs{4096, 2000}}, {"64 MiB", PingArgs{floodBytes, 8}}} {
+		var with, same []float64
+		for round := range 4*o.rounds + 1 {
+			var p50 [len(worlds)]float64
+			for n := range worlds {
+				i := (n + round) % len(worlds) // nobody always follows the same
+				var took []time.Duration
+				if err := worlds[i].pairs[0].near.Call("Load.Ping", work.args, &took); err != nil {
+					return nil, err
+				}
+				p50[i] = float64(report.Median(took))
+			}
+			if round > 0 { // the first one warms up
+				with, same = append(with, p50[0]/p50[1]), append(same, p50[2]/p50[1])
+			}
+		}
+		more := report.Median(with) - 1
+		rows = append(rows, report.Judge(fmt.Sprintf("one class, %s, %s: with slots and filter against without", p.name, work.name),
+			fmt.Sprintf("%+.1f %% (two alike: %+.1f %%)", 100*more, 100*(report.Median(same)-1)), "at most 1 %", more <= 0.01))
+	}
+	return rows, nil
+}
