@@ -13,6 +13,7 @@ import (
 type figures struct {
 	p50, p99, late []time.Duration // of small requests
 	flood, small   []float64       // bytes/s
+	stolen         []float64       // share of the time that the host of this machine gave to others
 }
 
 // add takes what was seen in one run. It is not the last one to look at the lists, so it sorts copies.
@@ -27,13 +28,14 @@ func (f *figures) add(s *Seen, long time.Duration) {
 	}
 	f.flood = append(f.flood, float64(bytes)/long.Seconds())
 	f.small = append(f.small, float64(len(s.Took))*smallBytes/long.Seconds())
+	f.stolen = append(f.stolen, s.Stolen)
 }
 
 // tell prints the last run.
 func (f *figures) tell(name string) {
 	n := len(f.p99) - 1
-	report.Progress("  %-15s  flood %7.1f MB/s, HIGH p50 %s p99 %s, begun late p99 %s", name, f.flood[n]/1e6,
-		report.Short(f.p50[n]), report.Short(f.p99[n]), report.Short(f.late[n]))
+	report.Progress("  %-15s  flood %7.1f MB/s, HIGH p50 %s p99 %s, begun late p99 %s, stolen %.0f %%", name, f.flood[n]/1e6,
+		report.Short(f.p50[n]), report.Short(f.p99[n]), report.Short(f.late[n]), 100*f.stolen[n])
 }
 
 // against is the median over rounds of a ratio within each round.

@@ -14,6 +14,7 @@ import (
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/bench/report"
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
@@ -45,6 +46,7 @@ type Seen struct {
 	Late    []time.Duration // of that, until the call was made: what the operating system and this program take
 	Flooded []uint64        // bytes acknowledged, by flood
 	Done    []Place         // what was moved whole at least once, in order and without overlap
+	Stolen  float64         // share of the machine's time that its host gave to others
 }
 
 // Place is a part of the region.
@@ -86,6 +88,8 @@ func (l *Load) Run(w Work, seen *Seen) error {
 		l.smalls(w, smalls, seen, &running)
 	}
 	sleepUntil(w.From)
+	steal := report.Steal{}
+	steal.Share()
 	for _, t := range tallies[:len(w.Floods)] {
 		seen.Flooded = append(seen.Flooded, l.bytes(t))
 	}
@@ -93,6 +97,7 @@ func (l *Load) Run(w Work, seen *Seen) error {
 	for i, t := range tallies[:len(w.Floods)] {
 		seen.Flooded[i] = l.bytes(t) - seen.Flooded[i]
 	}
+	seen.Stolen = steal.Share()
 	for _, t := range tallies[:len(w.Floods)] {
 		l.stop(t)
 	}

@@ -92,6 +92,8 @@ func (o options) chosen(name string) bool {
 func measure(o options, list []part) error {
 	var table []report.Row
 	known := ""
+	steal := &report.Steal{}
+	steal.Share()
 	for _, p := range list {
 		known += "\n  " + p.name
 		if !o.chosen(p.name) {
@@ -107,7 +109,7 @@ func measure(o options, list []part) error {
 	if len(table) == 0 {
 		return fmt.Errorf("-only %s chooses none of%s", o.only, known)
 	}
-	fmt.Printf("%s, %d rounds of %v\n\n", report.Machine(), o.rounds, o.long)
+	fmt.Printf("%s, %d rounds of %v, %v\n\n", report.Machine(), o.rounds, o.long, steal)
 	report.Show(os.Stdout, table, o.markdown)
 	return nil
 }
