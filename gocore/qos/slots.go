@@ -11,8 +11,8 @@ import (
 type Neighbours interface {
 	// Wants says that this process has work of a class for the NIC, waiting or in flight.
 	Wants(class int, now clock.Time)
-	// Wanted is when any process, this one too, last had work of a class; 0 if none ever had.
-	Wanted(class int) clock.Time
+	// Wanted is when any process, this one too, last had work of a class; 0 if none ever had, and never later than now.
+	Wanted(class int, now clock.Time) clock.Time
 	// Carries says how many bytes this process has in flight there.
 	Carries(bytes uint64, now clock.Time)
 	// Others is the number of bytes that the other processes that are alive have in flight there.
@@ -31,23 +31,25 @@ func (s Slots) Current(now clock.Time) int { return int(now / clock.Time(s.Inter
 
 // May reports whether a class may begin a slice now, else when to ask again.
 func (s Slots) May(class int, n Neighbours, now clock.Time) (ok bool, again clock.Time) {
-	if s.Interval <= 0 || n == nil {
+	if s.Interval <= 0 || n == nil || class == High {
 		return true, 0
 	}
-	slot := s.Current(now)
-	if class <= slot {
-		return true, 0
-	}
-	interval := clock.Time(s.Interval)
-	again = (now/interval + clock.Time(class-slot)) * interval
-	if !s.Borrow {
-		return false, again
-	}
-	quiet := clock.Time(0)
-	for urgent := range class {
-		if last := n.Wanted(urgent); last != 0 {
-			quiet = max(quiet, last+interval)
+	interval, quiet := clock.Time(s.Interval), clock.Never
+	if s.Borrow { // asked first: it is the usual answer, and dividing by the interval costs more than all the rest
+		quiet = 0
+		for urgent := range class {
+			if last := n.Wanted(urgent, now); last != 0 {
+				quiet = max(quiet, last+interval)
+			}
+		}
+		if now >= quiet {
+			return true, 0
 		}
 	}
-	return now >= quiet, min(again, quiet)
+	turn := now / interval
+	slot := turn % Classes
+	if clock.Time(class) <= slot {
+		return true, 0
+	}
+	return false, min((turn+clock.Time(class)-slot)*interval, quiet)
 }

@@ -12,10 +12,10 @@ import (
 // host is what processes have told each other.
 type host [Classes]clock.Time
 
-func (h *host) Wants(class int, now clock.Time)  { h[class] = max(h[class], now) }
-func (h *host) Wanted(class int) clock.Time      { return h[class] }
-func (h *host) Carries(uint64, clock.Time)       {}
-func (h *host) Others(clock.Time) (bytes uint64) { return 0 }
+func (h *host) Wants(class int, now clock.Time)           { h[class] = max(h[class], now) }
+func (h *host) Wanted(class int, _ clock.Time) clock.Time { return h[class] }
+func (h *host) Carries(uint64, clock.Time)                {}
+func (h *host) Others(clock.Time) (bytes uint64)          { return 0 }
 
 const ms = clock.Time(time.Millisecond)
 

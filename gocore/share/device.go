@@ -21,7 +21,6 @@ type Device struct {
 	at        atomic.Pointer[place] // nil while nothing is shared: then we are alone
 
 	// The caller's.
-	latest clock.Time // newest now that was passed
 	wanted [qos.Classes]clock.Time
 	told   [qos.Classes]clock.Time // when wanted was published
 	bytes  uint64                  // as published
@@ -47,9 +46,9 @@ func grain(interval time.Duration) clock.Time {
 
 // Wants implements qos.Neighbours.
 func (d *Device) Wants(class int, now clock.Time) {
-	d.latest, d.wanted[class] = now, now
-	if now-d.told[class] < d.memory.grain {
-		return
+	d.wanted[class] = now
+	if now-max(d.told[class], d.seen.wanted[class]) < d.memory.grain {
+		return // we have said it, or another process has, and the line is one for all
 	}
 	d.told[class] = now
 	d.memory.stir()
@@ -63,15 +62,14 @@ func (d *Device) Wants(class int, now clock.Time) {
 	}
 }
 
-// Wanted implements qos.Neighbours, as of the newest time that any method was told.
-func (d *Device) Wanted(class int) clock.Time {
-	d.look()
+// Wanted implements qos.Neighbours.
+func (d *Device) Wanted(class int, now clock.Time) clock.Time {
+	d.look(now)
 	return max(d.wanted[class], d.seen.wanted[class])
 }
 
 // Carries implements qos.Neighbours. That there is something in flight, or nothing any more, is published at once.
 func (d *Device) Carries(bytes uint64, now clock.Time) {
-	d.latest = now
 	if now-d.said < d.memory.grain && (bytes == 0) == (d.bytes == 0) {
 		return
 	}
@@ -84,20 +82,19 @@ func (d *Device) Carries(bytes uint64, now clock.Time) {
 
 // Others implements qos.Neighbours.
 func (d *Device) Others(now clock.Time) uint64 {
-	d.latest = now
-	d.look()
+	d.look(now)
 	return d.seen.others
 }
 
-func (d *Device) look() {
-	if d.latest-d.looked < d.memory.grain {
+func (d *Device) look(now clock.Time) {
+	if now-d.looked < d.memory.grain {
 		return
 	}
-	d.looked = d.latest
+	d.looked = now
 	p := d.at.Load()
 	if p == nil {
 		d.seen = look{}
-	} else if p.read(&d.seen, d.latest) != nil {
+	} else if p.read(&d.seen, now) != nil {
 		d.lost(p)
 	}
 }

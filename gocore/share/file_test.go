@@ -163,7 +163,7 @@ func TestASpoiledFileEndsSharingAndNothingElse(t *testing.T) {
 			a.Wants(qos.High, now+i*ms)
 			a.Carries(uint64(i), now+i*ms)
 			a.Others(now + i*ms)
-			require.Equal(t, now+i*ms, a.Wanted(qos.High), "its own are as ever")
+			require.Equal(t, now+i*ms, a.Wanted(qos.High, now+i*ms), "its own are as ever")
 		}
 		for range 2 { // a and b
 			b.Wants(qos.High, clock.Now())
@@ -210,7 +210,7 @@ func FuzzAnyFileIsSafe(f *testing.F) {
 		now := clock.Now()
 		d.Wants(qos.Low, now)
 		d.Carries(7, now)
-		require.LessOrEqual(t, d.Wanted(qos.High), now)
+		require.LessOrEqual(t, d.Wanted(qos.High, now), now)
 		require.LessOrEqual(t, d.Others(now), uint64(rowsMax*bytesMost))
 	})
 }

@@ -64,21 +64,19 @@ func TestAWishIsHeardByAll(t *testing.T) {
 	r := newRig(t)
 	a, b := r.device(r.open(), "eth0"), r.device(r.open(), "eth0")
 	now := clock.Now()
-	require.Zero(t, b.Wanted(qos.High))
+	require.Zero(t, b.Wanted(qos.High, now))
 	a.Wants(qos.High, now)
-	require.Equal(t, now, a.Wanted(qos.High))
-	b.Others(now + ms)
-	require.Equal(t, now, b.Wanted(qos.High))
-	require.Zero(t, b.Wanted(qos.Medium))
+	require.Equal(t, now, a.Wanted(qos.High, now))
+	require.Equal(t, now, b.Wanted(qos.High, now+ms))
+	require.Zero(t, b.Wanted(qos.Medium, now+ms))
 	a.Wants(qos.High, now+1)
-	require.Equal(t, now+1, a.Wanted(qos.High), "of its own each is exact")
+	require.Equal(t, now+1, a.Wanted(qos.High, now+1), "of its own each is exact")
 	now += ms
 	for range 200 {
 		now += ms / 3
 		a.Wants(qos.High, now)
-		b.Others(now)
-		require.GreaterOrEqual(t, b.Wanted(qos.High), now-2*grain(interval)-ms/3, "a held wish stays young")
-		require.LessOrEqual(t, b.Wanted(qos.High), now)
+		require.GreaterOrEqual(t, b.Wanted(qos.High, now), now-2*grain(interval)-ms/3, "a held wish stays young")
+		require.LessOrEqual(t, b.Wanted(qos.High, now), now)
 	}
 }
 
@@ -111,13 +109,13 @@ func TestTimesThatMakeNoSenseAreNotBelieved(t *testing.T) {
 		require.Nil(t, p.carry(1000, bad))
 		b.looked = 0
 		require.Zero(t, b.Others(now), "bytes of %d", bad)
-		require.Zero(t, b.Wanted(qos.High), "a wish of %d", bad)
+		require.Zero(t, b.Wanted(qos.High, now), "a wish of %d", bad)
 	}
 	require.Nil(t, p.want(qos.High, now+ms))
 	require.Nil(t, p.carry(1<<63, now+ms))
 	b.looked = 0
 	require.EqualValues(t, bytesMost, b.Others(now), "his clock was read later than ours")
-	require.Equal(t, now, b.Wanted(qos.High))
+	require.Equal(t, now, b.Wanted(qos.High, now))
 }
 
 func TestTheHeaderIsAsTheSeedShowsIt(t *testing.T) {
