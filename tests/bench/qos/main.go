@@ -76,7 +76,8 @@ func parts(rate uint64) (list []part) {
 	for _, p := range []place{limited, loopback} {
 		list = append(list, part{"fair " + p.name, func(o options) ([]report.Row, error) { return fair(o, p) }})
 	}
-	return append(list, part{"cost " + loopback.name, func(o options) ([]report.Row, error) { return cost(o, loopback) }})
+	return append(list, part{"cost " + loopback.name, func(o options) ([]report.Row, error) { return cost(o, loopback) }},
+		part{"share", takePart})
 }
 
 // chosen reports whether the name of a part holds all the words.
