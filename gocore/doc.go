@@ -2,7 +2,7 @@
 //
 // # Who is who
 //
-//	errs mem clock event config        words: failures, memory, time, what happened, what was set
+//	errs mem clock event config nic    words: failures, memory, time, what happened, what was set, network interfaces
 //	transport                          the contract: how bytes are moved, and what is promised of it
 //	plan rail qos dispatch             the core: pure policy and one state machine, without clock, lock or I/O
 //	segment meta control               the control plane: who is there, what do they offer
@@ -77,6 +77,8 @@
 //     it has answered a probe and an end of it has no healthy rail of the matching. 2026-11-21
 //   - Clocks of silence: a transport that is a Witness is asked before a rail is suspected, because a slice of a megabyte on
 //     50 MB/s says nothing for 20 ms while its packets are acknowledged. 2026-11-21
+//   - NUMA is one node a region (engine/node.go), and what nobody knows keeps nobody away: no transfer fails for it, also not
+//     with allow_cross_numa false and no near rail left. 2026-11-21
 //   - What an attempt's TIMEOUT means: an error with this code from a transport is retried like any other; only a task's own
 //     deadline ends the task. 2026-11-21
 package gocore

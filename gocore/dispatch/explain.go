@@ -43,6 +43,12 @@ func (c *Core) explainRail(b *strings.Builder, r *railState) {
 	fmt.Fprintf(b, "\n  rail %d.%d %s: %s, health %d; %d of %d bytes and %d of %d slices in flight, LOW at most %d bytes; %.1f MB/s, delay %v",
 		r.id.Index, r.id.Generation, r.name(), c.railState(r), r.health.Value(), r.bytes, r.bytesMax, r.slices, r.slicesMax, low,
 		r.meter.Rate()/1e6, r.meter.Delay())
+	if r.info.Device != "" {
+		fmt.Fprintf(b, "; on %s", r.info.Device)
+	}
+	if node := r.numaNode(); node > 0 {
+		fmt.Fprintf(b, "; NUMA node %d", node-1)
+	}
 	if n := r.monitor.Failures(); n > 0 {
 		fmt.Fprintf(b, ", %d recent failures", n)
 	}

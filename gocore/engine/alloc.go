@@ -16,14 +16,14 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 	if err := e.usable(); err != nil {
 		return 0, mem.Region{}, err
 	}
-	kind, _, err := m.Location.Parse()
+	kind, node, err := m.Location.Parse()
 	if err != nil {
 		return 0, mem.Region{}, errs.Wrap(errs.InvalidArgument, "allocate", err)
 	}
 	if m.Size == 0 || m.Size > 1<<46 {
 		return 0, mem.Region{}, errs.New(errs.InvalidArgument, "allocate", "the size %d is not between 1 and 2^46", m.Size)
 	}
-	r, err := e.mapFor(m, kind)
+	r, err := e.mapFor(m, kind, node)
 	if err != nil {
 		return 0, mem.Region{}, err
 	}
@@ -41,7 +41,7 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 }
 
 // mapFor finds the memory for a region.
-func (e *Engine) mapFor(m Memory, kind mem.Kind) (*region, error) {
+func (e *Engine) mapFor(m Memory, kind mem.Kind, node int) (*region, error) {
 	for _, p := range e.ports {
 		if p.transport == nil {
 			continue
@@ -65,6 +65,7 @@ func (e *Engine) mapFor(m Memory, kind mem.Kind) (*region, error) {
 	}
 	addr := uintptr(start)
 	bytes := mem.Bytes(addr, int(size))
+	prefer(addr, size, node)
 	unix.Madvise(bytes, unix.MADV_HUGEPAGE) // fewer faults and TLB misses where the system has them; a hint
 	if err := unix.Madvise(bytes, unix.MADV_POPULATE_WRITE); err == unix.ENOMEM {
 		unix.MunmapPtr(start, uintptr(size))

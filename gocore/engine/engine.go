@@ -97,6 +97,7 @@ type Engine struct {
 	inliners    []transport.Inliner // by transport, nil where it is none
 	inlineBytes uint64              // most bytes that a call carries out itself
 
+	numa        numa
 	regions     regionTable
 	allocations struct {
 		mu   sync.Mutex
@@ -138,6 +139,7 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 		batches: make([]*batch, c.MaxBatches), totals: make([]atomic.Uint64, c.MaxBatches), store: meta.PeerToPeer{}, idle: make(chan struct{}, 1)}
 	e.logs = logs{engine: e, level: logLevel(c.LogLevel), records: bounded[LogRecord]{limit: logsMax}}
 	e.log = slog.New(&handler{logs: &e.logs})
+	e.numa = readNUMA()
 	e.allocations.byID = make(map[mem.RegionID]*region)
 	e.grids.byID = make(map[GridID]*grid)
 	e.builders.byID = make(map[BuilderID]*call)

@@ -249,7 +249,7 @@ func (p *peer) planFor(local *region, remote *remoteRegion, want wanted) (*plan.
 			}
 		}
 	}
-	made, err := plan.Build(want.op, plan.End{Kind: local.Kind, Location: local.Location},
+	made, err := plan.Build(want.op, plan.End{Kind: local.Kind, Location: local.Location, Node: p.engine.numa.nodeOfPlan(local)},
 		plan.End{Kind: remote.Kind, Location: remote.Location}, p.candidates(local, remote, want), hintName(want.hint))
 	if err != nil {
 		return nil, err.WithPeer(p.identity.Address, err.Transport, err.Rail)

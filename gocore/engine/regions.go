@@ -22,6 +22,7 @@ type region struct {
 	descriptors []transport.Descriptor // by transport
 	allocated   bool                   // from Allocate: FreeMemory gives it back
 	owner       transport.Allocator    // of allocated memory; nil: the engine's own mapping
+	node        atomic.Int32           // NUMA node plus one, see node.go
 
 	// uses counts local transfers, +1 while the region is open; whoever takes it to 0 deregisters.
 	uses   atomic.Int64
@@ -260,6 +261,7 @@ func (e *Engine) register(r *region) (mem.RegionID, error) {
 		return 0, err
 	}
 	r.engine = e
+	e.numa.place(r)
 	r.ID = e.regions.reserve()
 	r.uses.Store(1)
 	r.open.Store(true)
@@ -307,9 +309,6 @@ func check(r *mem.Region) *errs.Error {
 		return errs.New(errs.InvalidArgument, "register", "the name has %d bytes, at most %d are allowed", len(r.Name), segment.NameMax)
 	}
 	r.Kind = kind
-	if r.Location == mem.Wildcard || r.Location == "" {
-		r.Location = "cpu:0"
-	}
 	return nil
 }
 

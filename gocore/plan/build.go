@@ -17,7 +17,7 @@ import (
 // Errors: InvalidArgument when the hint names no candidate, or one that cannot carry this request; NoRoute when nothing can,
 // with the reason of each.
 func Build(op transport.Op, local, remote End, candidates []Candidate, hint string) (*Plan, *errs.Error) {
-	made := &Plan{}
+	made := &Plan{Node: local.Node}
 	if op > transport.Write {
 		return nil, errs.New(errs.InvalidArgument, "plan", "operation %d is neither READ nor WRITE", op)
 	}

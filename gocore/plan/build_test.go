@@ -36,8 +36,11 @@ func order(p *Plan) (list []int) {
 func TestRoutesAreInTheOrderOfThePolicy(t *testing.T) {
 	down := errs.New(errs.PeerUnreachable, "dial", "refused")
 	candidates := []Candidate{candidate(0, "rdma", func(c *Candidate) { c.Down = down }), candidate(1, "shm", nil), candidate(2, "tcp", nil)}
-	p, err := Build(transport.Write, host, host, candidates, "")
+	here := host
+	here.Node = 2
+	p, err := Build(transport.Write, here, host, candidates, "")
 	require.Nil(t, err)
+	require.Equal(t, 2, p.Node, "of the local end")
 	require.Equal(t, []int{1, 2, 0}, order(p), "what is down comes last")
 	require.Empty(t, p.Rejected)
 	require.Equal(t, Route{Transport: 1, Hops: []Hop{{Link: 2, Op: transport.Write, LocalKey: 10, RemoteKey: 20}},

@@ -52,6 +52,7 @@ type Plan struct {
 type End struct {
 	Kind     mem.Kind
 	Location mem.Location
+	Node     int // NUMA node plus one, 0 if it is not known; read of the local end
 }
 
 // Candidate is a transport that could carry a request between two ends, with what is known about it here and there.

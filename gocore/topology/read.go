@@ -7,12 +7,12 @@ import (
 	"net/netip"
 	"os"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/nic"
 )
 
 // Addresses returns the addresses of an interface with the length of their subnet; nil if it has none. The kernel does
@@ -38,10 +38,10 @@ func Read(root fs.FS, addresses Addresses) *Topology {
 	return t
 }
 
-const (
-	nodeFolder = "sys/devices/system/node"
-	nicFolder  = "sys/class/net"
-)
+// Nodes lists the NUMA nodes of a machine that are online; nil where the kernel knows none.
+func Nodes(root fs.FS) []int { return parseList(read(root, nodeFolder+"/online")) }
+
+const nodeFolder = "sys/devices/system/node"
 
 // readNodes returns the NUMA nodes, or the whole machine as node 0 where the kernel knows none.
 func readNodes(root fs.FS) []Memory {
@@ -91,54 +91,16 @@ func renumber(distances map[int]int, nodes []Memory) map[int]int {
 
 // readNICs returns the interfaces in order of their names.
 func readNICs(root fs.FS) []NIC {
-	entries, _ := fs.ReadDir(root, nicFolder) // none: no network
+	entries, _ := fs.ReadDir(root, nic.Folder) // none: no network
 	var nics []NIC
 	for _, e := range entries {
-		folder := path.Join(nicFolder, e.Name())
-		n := NIC{Name: e.Name(), Type: TCP, Node: -1}
-		if flags, err := strconv.ParseUint(read(root, folder+"/flags"), 0, 32); err == nil {
-			n.Up = flags&interfaceUp != 0
-		} else {
-			continue // a file like bonding_masters, no interface
+		n, there := nic.Read(root, e.Name())
+		if !there {
+			continue // a file like bonding_masters
 		}
-		n.Up = n.Up && read(root, folder+"/operstate") != "down"
-		n.SpeedMbps = parseSpeed(read(root, folder+"/speed"))
-		n.MTU, _ = strconv.Atoi(read(root, folder+"/mtu")) // 0: unknown
-		n.PCIBusID, n.Node, n.Virtual = locate(root, folder)
-		nics = append(nics, n)
+		nics = append(nics, NIC{Name: e.Name(), Type: TCP, NIC: n})
 	}
 	return nics
-}
-
-// interfaceUp is IFF_UP.
-const interfaceUp = 1
-
-var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
-
-// locate follows the link of an interface to its device and climbs until somebody tells a NUMA node: a virtio device
-// does not, its PCI function above does.
-func locate(root fs.FS, folder string) (pci string, node int, virtual bool) {
-	target, err := fs.ReadLink(root, folder)
-	if err != nil {
-		return "", -1, true // a fixture or a container without links
-	}
-	device := path.Join(path.Dir(folder), target)
-	if strings.HasPrefix(device, "sys/devices/virtual/") {
-		return "", -1, true
-	}
-	node = -1
-	for told := false; strings.HasPrefix(device, "sys/devices/"); device = path.Dir(device) {
-		if pci == "" && pciAddress.MatchString(path.Base(device)) {
-			pci = path.Base(device)
-		}
-		if text := read(root, device+"/numa_node"); text != "" && !told {
-			told = true
-			if n, err := strconv.Atoi(text); err == nil {
-				node = n
-			}
-		}
-	}
-	return pci, node, false
 }
 
 // read returns a small file without the space around it, "" if it cannot be read.
@@ -148,15 +110,6 @@ func read(root fs.FS, name string) string {
 		return ""
 	}
 	return strings.TrimSpace(string(data))
-}
-
-// parseSpeed takes Mbit/s; drivers that do not know say -1.
-func parseSpeed(text string) uint64 {
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 0 {
-		return 0
-	}
-	return uint64(n)
 }
 
 // parseMemTotal takes the total of /proc/meminfo or of a node's meminfo, in bytes.

@@ -15,6 +15,7 @@ import (
 	"slices"
 
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/nic"
 )
 
 // NICType has upstream's numbers.
@@ -46,14 +47,9 @@ type Topology struct {
 
 // NIC is one network interface.
 type NIC struct {
-	Name      string
-	PCIBusID  string // "0000:00:03.0", "" if it is not on PCI
-	Type      NICType
-	Node      int // NUMA node, -1 if it is on none or the machine does not tell
-	Up        bool
-	Virtual   bool   // no device behind it: loopback, bridge, veth
-	SpeedMbps uint64 // Mbit/s as negotiated, 0 if unknown
-	MTU       int
+	Name string
+	Type NICType
+	nic.NIC
 	Addresses []netip.Prefix
 }
 

@@ -11,6 +11,8 @@ import (
 	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/nic"
 )
 
 // tree reads a fixture; testdata/README.md has the format.
@@ -42,8 +44,8 @@ func TestOneNodeOwnsEveryDevice(t *testing.T) {
 	})
 	require.Equal(t, &Topology{
 		NICs: []NIC{
-			{Name: "eth0", PCIBusID: "0000:00:03.0", Type: TCP, Node: 0, Up: true, MTU: 1400, Addresses: []netip.Prefix{eth0}},
-			{Name: "lo", Type: TCP, Node: -1, Up: true, Virtual: true, MTU: 65536},
+			{Name: "eth0", Type: TCP, NIC: nic.NIC{PCIBusID: "0000:00:03.0", Node: 0, Up: true, MTU: 1400}, Addresses: []netip.Prefix{eth0}},
+			{Name: "lo", Type: TCP, NIC: nic.NIC{Node: -1, Up: true, Virtual: true, MTU: 65536}},
 		},
 		Memories: []Memory{{Location: "cpu:0", Bytes: 24 << 30, CPUs: []int{0, 1}, Distance: map[int]int{0: 10}, Ranked: [Ranks][]int{{0}, nil, {1}}}},
 	}, top)
@@ -55,9 +57,9 @@ func TestOneNodeOwnsEveryDevice(t *testing.T) {
 func TestDevicesHangOnTheNodeOfTheirPCIFunction(t *testing.T) {
 	top := Read(tree(t, "two-sockets"), nil)
 	require.Equal(t, []NIC{
-		{Name: "ens1", PCIBusID: "0000:01:00.0", Type: TCP, Node: 0, Up: true, SpeedMbps: 200000, MTU: 9000},
-		{Name: "ens2", PCIBusID: "0000:84:00.0", Type: TCP, Node: 2, MTU: 1500},
-		{Name: "veth0", Type: TCP, Node: -1, Virtual: true},
+		{Name: "ens1", Type: TCP, NIC: nic.NIC{PCIBusID: "0000:01:00.0", Node: 0, Up: true, SpeedMbps: 200000, MTU: 9000}},
+		{Name: "ens2", Type: TCP, NIC: nic.NIC{PCIBusID: "0000:84:00.0", Node: 2, MTU: 1500}},
+		{Name: "veth0", Type: TCP, NIC: nic.NIC{Node: -1, Virtual: true}},
 	}, top.NICs)
 	require.Equal(t, []Memory{
 		{Location: "cpu:0", Node: 0, Bytes: 1 << 30, CPUs: []int{0, 1, 2, 3, 8, 9, 10, 11}, Distance: map[int]int{0: 10, 2: 21}, Ranked: [Ranks][]int{{0}, nil, {1, 2}}},

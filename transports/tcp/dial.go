@@ -258,8 +258,9 @@ func (l *link) railUp(r *rail, d *dial, now clock.Time) error {
 	})
 	r.live.Store(set)
 	l.down, l.callTries, l.callErr = false, 0, nil
-	l.t.sink.RailUp(transport.RailInfo{Rail: set.id(), Local: r.local.String(), Remote: r.remote.String(), Node: -1, Alternates: r.alternate,
-		BytesMax: l.t.settings.WindowBytes, SlicesMax: requests})
+	at := l.t.places.of(r.local)
+	l.t.sink.RailUp(transport.RailInfo{Rail: set.id(), Local: r.local.String(), Remote: r.remote.String(), Alternates: r.alternate,
+		Device: at.device, Node: at.node, Bandwidth: at.bandwidth, BytesMax: l.t.settings.WindowBytes, SlicesMax: requests})
 	return nil
 }
 

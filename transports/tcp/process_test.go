@@ -66,7 +66,9 @@ type controlAnswer struct {
 	Text    string
 }
 
-func newEndpoint(s Settings) (*endpoint, error) {
+func newEndpoint(s Settings) (*endpoint, error) { return newEndpointOf(Factory{}, s) }
+
+func newEndpointOf(f Factory, s Settings) (*endpoint, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -74,7 +76,7 @@ func newEndpoint(s Settings) (*endpoint, error) {
 	e := &endpoint{listener: l, ends: map[*transport.Slice]transport.Completion{}, rails: map[uint16]transport.RailInfo{}}
 	e.cond = sync.NewCond(&e.mu)
 	e.self = transport.Peer{Address: l.Addr().String(), Name: "test", MachineID: "here", Incarnation: uint64(os.Getpid())<<20 | uint64(time.Now().UnixNano()&0xfffff)}
-	e.tr, err = Factory{}.Open(context.Background(), s, e, e)
+	e.tr, err = f.Open(context.Background(), s, e, e)
 	if err != nil {
 		_ = l.Close()
 		return nil, err
@@ -324,10 +326,12 @@ type couple struct {
 	remote transport.RemoteKey
 }
 
-func newCouple(t testing.TB, s Settings, size int) *couple {
+func newCouple(t testing.TB, s Settings, size int) *couple { return newCoupleOf(t, Factory{}, s, size) }
+
+func newCoupleOf(t testing.TB, f Factory, s Settings, size int) *couple {
 	c := &couple{child: startChild(t, s)}
 	var err error
-	c.endpoint, err = newEndpoint(s)
+	c.endpoint, err = newEndpointOf(f, s)
 	require.NoError(t, err)
 	t.Cleanup(func() { c.close(t) })
 	c.memory = mapping(t, size)

@@ -3,6 +3,7 @@ package tcp
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -18,8 +19,11 @@ import (
 // Name of this transport in settings, metrics and errors.
 const Name = "tcp"
 
-// Factory makes tcp transports; see transport.Factory.
-type Factory struct{}
+// Factory makes tcp transports; see transport.Factory. The zero value is for this machine.
+type Factory struct {
+	Root      fs.FS                     // a file system with sys below it, for where NICs are; nil: this machine's
+	Interface func(a netip.Addr) string // the name of the interface that has an address, "" for none; nil: asks the kernel
+}
 
 var (
 	_ transport.Factory   = Factory{}
@@ -44,7 +48,7 @@ func (Factory) Check() error {
 }
 
 // Open listens on the configured addresses and starts the workers. config is Settings, *Settings or nil.
-func (Factory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+func (f Factory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
 	var s Settings
 	switch c := config.(type) {
 	case nil:
@@ -60,7 +64,7 @@ func (Factory) Open(_ context.Context, config any, host transport.Host, sink tra
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	return open(s.withDefaults(), host, sink)
+	return open(s.withDefaults(), newPlaces(f), host, sink)
 }
 
 // Transport moves slices over TCP. All methods may be called from any goroutine.
@@ -97,6 +101,7 @@ type Transport struct {
 	links  atomic.Pointer[[]*link] // by number-1, copied on change; nil once detached
 
 	attachments attachments
+	places      *places
 	watch       *watch        // of our own ends; nil where they are all loopback
 	strangers   atomic.Int32  // accepted and not greeted
 	barriers    atomic.Uint64 // the last one of Revoke
@@ -105,8 +110,8 @@ type Transport struct {
 	closeOnce   sync.Once
 }
 
-func open(s Settings, host transport.Host, sink transport.Sink) (_ *Transport, err error) {
-	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), regions: newRegions(), epfd: -1, stopFd: -1,
+func open(s Settings, where *places, host transport.Host, sink transport.Sink) (_ *Transport, err error) {
+	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), regions: newRegions(), places: where, epfd: -1, stopFd: -1,
 		spinners: int32(runtime.GOMAXPROCS(0) / 2), spare: make([]*worker, 0, 8)}
 	t.quit, t.cancel = context.WithCancel(context.Background())
 	t.lanes.Store(new([]*lane))

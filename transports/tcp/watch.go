@@ -86,6 +86,7 @@ func (w *watch) run() {
 		default:
 			w.heard(b[:n])
 		}
+		w.t.places.forget() // before rails are dialled again because of the news
 		w.judge()
 	}
 }

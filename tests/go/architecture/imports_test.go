@@ -15,7 +15,7 @@ type edge struct {
 
 // Groups of packages; they are used with a "+" in front.
 var groups = map[string][]string{
-	"vocabulary": {"gocore/errs", "gocore/mem", "gocore/clock", "gocore/event", "gocore/config"},
+	"vocabulary": {"gocore/errs", "gocore/mem", "gocore/clock", "gocore/event", "gocore/config", "gocore/nic"},
 	"contract":   {"gocore/transport", "gocore/topology"},
 	"policy":     {"gocore/plan", "gocore/rail", "gocore/qos"},
 	"control":    {"gocore/meta", "gocore/segment", "gocore/control", "gocore/metrics", "gocore/share"},
@@ -35,6 +35,7 @@ var edges = []edge{
 	{"gocore/errs", nil, leaf},
 	{"gocore/clock", nil, leaf},
 	{"gocore/mem", nil, leaf},
+	{"gocore/nic", nil, leaf},
 	{"gocore/event", []string{"gocore/errs", "gocore/clock"}, leaf},
 	{"gocore/config", []string{"gocore/errs", "gocore/mem"}, leaf},
 	{"gocore/transport", []string{"+vocabulary"}, contractOf},
