@@ -48,84 +48,86 @@ const (
 	linkDown = "own link down"
 )
 
-// series are the figures of all runs of one kind of fault.
-type series struct {
-	stall   []time.Duration // beyond the control run beside it
-	reroute []time.Duration // slowest small request of those that the fault may have hit, from the fault on
-	noticed []time.Duration // from the fault until the engine said so
-	back    []time.Duration // from the mending until the rail carries half of its share
-	goodput []float64       // against the rails that were up
-}
+// Names of figures of one kind of fault, behind its own name; calmSmall and those of runs stand alone.
+const (
+	stall     = ": stall"    // longest time without a new byte, beyond the control run beside it
+	moved     = ": moved"    // slowest of the small requests that were on the rail, in runs that have any
+	all       = ": small"    // slowest of all small requests of that time
+	noticed   = ": noticed"  // from the fault until the engine said so
+	back      = ": back"     // from the mending until the rail carries half of its share
+	goodputOf = ": goodput"  // against the rails that were up
+	calmSmall = "calm small" // slowest small request of as long a time without fault
+	badRuns   = "wrong bytes"
+)
 
 // faults measures the rows about rails that break.
-func faults(o options) (table []line, err error) {
+func faults(o options, f figures) error {
 	w, err := newWorld(nil, o.rate, o.rate, o.rate, o.rate)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer w.close()
-	done, bad := 0, 0
-	var calm []time.Duration
-	all := map[string]*series{}
 	for i := range o.runs {
 		control, _, err := w.run(before+behind, nil, nil)
 		if err != nil {
-			return nil, fmt.Errorf("control run %d: %w", i, err)
+			return fmt.Errorf("control run %d: %w", i, err)
 		}
-		calm = append(calm, control.slowest(control.Begin.Add(before)))
+		f.addTime(calmSmall, control.slowest(control.Begin.Add(before), false))
 		for _, k := range kinds {
-			if all[k.name] == nil {
-				all[k.name] = &series{}
-			}
-			err := all[k.name].add(w, o, k, i%len(w.Rails), control)
-			done++
+			err := k.run(w, o, f, i%len(w.Rails), control)
+			bad := 0.0
 			var bytes wrong
 			if errors.As(err, &bytes) {
 				progress("%s, run %d: %v", k.name, i, err)
-				bad++
+				bad = 1
 			} else if err != nil {
-				return nil, fmt.Errorf("%s, run %d: %w", k.name, i, err)
+				return fmt.Errorf("%s, run %d: %w", k.name, i, err)
 			}
+			f.add(badRuns, bad)
 		}
 		if (i+1)%10 == 0 {
 			progress("%d of %d runs", i+1, o.runs)
 		}
 	}
-	return append(summary(all, calm), judge("runs with wrong, lost or late bytes", fmt.Sprintf("%d of %d", bad, done), "0", bad == 0)), nil
+	return nil
 }
 
-func summary(all map[string]*series, calm []time.Duration) []line {
-	s := all[silent]
+func faultRows(_ options, f figures) []line {
+	until := func(k string, median, p99 float64) line {
+		return f.two(fmt.Sprintf("%s: until a 64 KiB request that was on the rail has ended (%d runs have one)", k, len(f[k+moved])),
+			k+moved, median, p99)
+	}
 	table := []line{
-		two("silent loss: longest time without a new acknowledged byte, beyond control", s.stall, 5, 20),
-		two("silent loss: until a 64 KiB request has ended over another rail", s.reroute, 20, 50),
-		two("reset: the same", all[reset].reroute, 2, 10),
-		two("own link down, from the kernel's news on: the same", all[linkDown].reroute, 2, 10),
-		{"for comparison: the same at a moment without fault", spread(calm), "", ""},
+		f.two("silent loss: longest time without a new acknowledged byte, beyond control", silent+stall, 5, 20),
+		until(silent, 20, 50), until(reset, 2, 10), until(linkDown, 2, 10),
 	}
 	for _, k := range kinds {
-		table = append(table, line{k.name + ": until the engine says so", spread(all[k.name].noticed), "", ""})
+		table = append(table, line{k.name + ": slowest of all 64 KiB requests of these 30 ms", f.spread(k.name + all), "", ""})
+	}
+	table = append(table, line{"for comparison: the same at a moment without fault", f.spread(calmSmall), "", ""})
+	for _, k := range kinds {
+		table = append(table, line{k.name + ": until the engine says so", f.spread(k.name + noticed), "", ""})
 	}
 	for _, name := range []string{silent, linkDown} {
-		back := all[name].back
+		most := f.quantile(name+back, 1)
 		table = append(table, judge(name+": rail good again until it carries half of its share",
-			fmt.Sprintf("%s, most %s", spread(back), milli(quantile(back, 1))), "30 ms median, never above 1 s",
-			quantile(back, 0.5) <= 30*time.Millisecond && quantile(back, 1) <= time.Second))
+			fmt.Sprintf("%s, most %s", f.spread(name+back), milli(most)), "30 ms median, never above 1 s", f.median(name+back) <= 30e6 && most <= 1e9))
 	}
 	for _, k := range kinds {
-		g := quantile(all[k.name].goodput, 0.5)
+		g := f.median(k.name + goodputOf)
 		table = append(table, judge(k.name+": goodput against the rails that were up", fmt.Sprintf("%.1f %% median", 100*g), "at least 95 %", g >= 0.95))
 	}
-	return table
+	bad := f.sum(badRuns)
+	return append(table, judge("runs with wrong, lost or late bytes", fmt.Sprintf("%.0f of %d", bad, len(f[badRuns])), "0", bad == 0))
 }
 
-// add makes a run with the fault and compares it with a control run.
-func (s *series) add(w *world, o options, k kind, rail int, control *Trace) error {
-	var back clock.Time
-	f := &fault{after: before, lasts: k.lasts, make: func() (clock.Time, error) { return k.make(w, w.Rails[rail]) },
+// run makes a run with the fault and compares it with a control run.
+func (k kind) run(w *world, o options, f figures, rail int, control *Trace) error {
+	var again clock.Time
+	trouble := &fault{after: before, lasts: k.lasts, make: func() (clock.Time, error) { return k.make(w, w.Rails[rail]) },
 		mend: func() error { return k.mend(w, w.Rails[rail]) }}
-	trace, at, err := w.run(before+k.lasts+behind, f, func(_ faultTimes, over func() bool) (err error) {
-		back, err = w.share(rail, rateOf(control)/float64(len(w.Rails)), over)
+	trace, at, err := w.run(before+k.lasts+behind, trouble, func(_ faultTimes, over func() bool) (err error) {
+		again, err = w.share(rail, rateOf(control)/float64(len(w.Rails)), over)
 		return err
 	})
 	if err != nil {
@@ -140,19 +142,22 @@ func (s *series) add(w *world, o options, k kind, rail int, control *Trace) erro
 	}
 	window := behind - 20*time.Millisecond
 	calm := control.Begin.Add(before)
-	s.stall = append(s.stall, trace.stall(from, from.Add(window))-control.stall(calm, calm.Add(window)))
-	s.reroute = append(s.reroute, trace.slowest(from))
-	if noticed := trace.first(from, "rail_suspected", "rail_down"); noticed != 0 {
-		s.noticed = append(s.noticed, noticed.Sub(from))
+	f.addTime(k.name+stall, trace.stall(from, from.Add(window))-control.stall(calm, calm.Add(window)))
+	f.addTime(k.name+all, trace.slowest(from, false))
+	if took := trace.slowest(from, true); took > 0 {
+		f.addTime(k.name+moved, took)
 	}
-	if back == 0 {
-		back = trace.End // it has not
+	if first := trace.first(from, "rail_suspected", "rail_down"); first != 0 {
+		f.addTime(k.name+noticed, first.Sub(from))
+	}
+	if again == 0 {
+		again = trace.End // it has not
 		if o.verbose {
 			progress("%s, rail %d: not back", k.name, rail)
 		}
 	}
-	s.back = append(s.back, back.Sub(at.mended))
-	s.goodput = append(s.goodput, goodput(control, trace, at, k.lasts > 0))
+	f.addTime(k.name+back, again.Sub(at.mended))
+	f.add(k.name+goodputOf, goodput(control, trace, at, k.lasts > 0))
 	return nil
 }
 
@@ -164,15 +169,4 @@ func goodput(control, trace *Trace, at faultTimes, out bool) float64 {
 		could -= rateOf(control) / 4 * at.mended.Sub(at.there).Seconds()
 	}
 	return rateOf(trace) * up / could
-}
-
-// two is a row with a median and a 99th percentile, in ms.
-func two(name string, list []time.Duration, median, p99 float64) line {
-	ms := func(v float64) time.Duration { return time.Duration(v * 1e6) }
-	return judge(name, spread(list), fmt.Sprintf("%g ms median, %g ms p99", median, p99),
-		quantile(list, 0.5) <= ms(median) && quantile(list, 0.99) <= ms(p99))
-}
-
-func spread(list []time.Duration) string {
-	return fmt.Sprintf("%s median, %s p99", milli(quantile(list, 0.5)), milli(quantile(list, 0.99)))
 }

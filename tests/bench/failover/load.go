@@ -43,7 +43,10 @@ type Sample struct {
 }
 
 // Span is the life of one request.
-type Span struct{ Begin, End clock.Time }
+type Span struct {
+	Begin, End clock.Time
+	Moved      bool // some of it was sent more than once
+}
 
 // Happened is an event of the engine.
 type Happened struct {
@@ -160,7 +163,7 @@ func (l *Load) smalls(args LoadArgs, stop chan struct{}, end func(netbed.Outcome
 				place := first + (n*uint64(args.SmallBurst)+i)%places*args.Small
 				err := l.Move(netbed.MoveArgs{Op: transport.Write, Class: dispatch.High, Offset: place, Bytes: args.Small}, &out)
 				if end(out, err) {
-					seen(Span{begin, clock.Now()})
+					seen(Span{begin, clock.Now(), out.Attempts > 1})
 				}
 			})
 		}

@@ -12,7 +12,6 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +25,7 @@ type options struct {
 	only     string
 	markdown bool
 	verbose  bool
+	figures  string // file that sums up several calls
 }
 
 // line is a row of the table.
@@ -44,6 +44,7 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "parts: faults, slow, rates, hogs, cost, mptcp; all without")
 	flag.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
 	flag.BoolVar(&o.verbose, "verbose", false, "print what the engine said in each run, in ms from the fault on")
+	flag.StringVar(&o.figures, "figures", "", "file of figures: those of earlier calls count too, and this call adds its own")
 	flag.Parse()
 	o.rate = uint64(*megabytes * 1e6)
 	if err := measure(o); err != nil {
@@ -52,25 +53,42 @@ func main() {
 	}
 }
 
+// part is some rows of the table: measure adds to their figures, rows judges all that there are.
+type part struct {
+	name    string
+	measure func(options, figures) error
+	rows    func(options, figures) []line
+}
+
+var parts = []part{
+	{"faults", faults, faultRows}, {"slow", slow, slowRows}, {"rates", rates, rateRows}, {"hogs", hogs, hogRows},
+	{"cost", cost, costRows}, {"mptcp", mptcp, mptcpRows},
+}
+
 func measure(o options) error {
+	f, err := loadFigures(o.figures)
+	if err != nil {
+		return err
+	}
 	var table []line
-	for _, part := range []struct {
-		name string
-		rows func(options) ([]line, error)
-	}{{"faults", faults}, {"slow", slow}, {"rates", rates}, {"hogs", hogs}, {"cost", cost}, {"mptcp", mptcp}} {
-		if o.only != "" && !strings.Contains(o.only, part.name) {
-			continue
+	for _, p := range parts {
+		if o.only == "" || strings.Contains(o.only, p.name) {
+			if err := p.measure(o, f); err != nil {
+				return fmt.Errorf("%s: %w", p.name, err)
+			}
+			f.add(p.name, 1)
 		}
-		rows, err := part.rows(o)
-		if err != nil {
-			return fmt.Errorf("%s: %w", part.name, err)
+		if len(f[p.name]) > 0 {
+			table = append(table, p.rows(o, f)...)
 		}
-		table = append(table, rows...)
+	}
+	if err := f.save(o.figures); err != nil {
+		return err
 	}
 	var kernel unix.Utsname
 	_ = unix.Uname(&kernel) // cannot fail with a good pointer
 	fmt.Printf("%d cores, Linux %s, %s, %d runs a fault, 4 rails of %.0f MB/s\n\n", runtime.NumCPU(),
-		unix.ByteSliceToString(kernel.Release[:]), runtime.Version(), o.runs, float64(o.rate)/1e6)
+		unix.ByteSliceToString(kernel.Release[:]), runtime.Version(), len(f[calmSmall]), float64(o.rate)/1e6)
 	show(table, o.markdown)
 	return nil
 }
@@ -99,5 +117,3 @@ func judge(name, figure, target string, reached bool) line {
 }
 
 func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
-
-func milli(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d)/1e6) }

@@ -11,52 +11,63 @@ import (
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
+const mptcpStall = "mptcp: stall"
+
 // mptcp measures one connection of the kernel's multipath TCP over four rails, for comparison: the row about the longest
 // time without a new byte at a silent loss.
-func mptcp(o options) ([]line, error) {
-	const name = "for comparison, silent loss, multipath TCP: longest time without a new byte, beyond control"
+func mptcp(o options, f figures) error {
 	if _, err := exec.LookPath("ip"); err != nil {
-		return []line{{name, "", "", "not measured: ip (iproute2) tells the kernel of the paths"}}, nil
+		progress("mptcp: ip (iproute2) tells the kernel of the paths: %v", err)
+		return nil
 	}
 	bed, err := netbed.New(4)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer bed.Close()
 	for _, r := range bed.Rails {
 		if err := r.Limit(o.rate); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if err := multipath(bed); err != nil {
-		return []line{{name, "", "", "not measured: " + err.Error()}}, nil
+		progress("mptcp: %v", err)
+		return nil
 	}
 	far, err := bed.B.Start()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { _ = far.Close() }()
 	near, err := bed.A.Start()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { _ = near.Close() }()
 	var address string
 	if err := far.Call("Plain.Listen", bed.B.Addresses[0], &address); err != nil {
-		return nil, err
+		return err
 	}
 	send := SendArgs{From: bed.A.Addresses[:1], To: []string{address}, For: 2 * runFor}
-	var stalls []time.Duration
 	for i := range few(o) {
 		longest, err := mptcpRun(bed, near, far, send, i%4)
 		if errors.Is(err, errOnePath) {
-			return []line{{name, "", "", "not measured: " + err.Error()}}, nil
+			progress("mptcp: %v", err)
+			return nil
 		} else if err != nil {
-			return nil, err
+			return err
 		}
-		stalls = append(stalls, longest)
+		f.addTime(mptcpStall, longest)
 	}
-	return []line{{name, spread(stalls), "", ""}}, nil
+	return nil
+}
+
+func mptcpRows(_ options, f figures) []line {
+	const name = "for comparison, silent loss, multipath TCP: longest time without a new byte, beyond control"
+	if len(f[mptcpStall]) == 0 {
+		return []line{{name, "", "", "not measured"}}
+	}
+	return []line{{name, f.spread(mptcpStall), "", ""}}
 }
 
 var errOnePath = errors.New("the kernel made an ordinary connection")

@@ -39,10 +39,11 @@ func (t *Trace) at(when clock.Time) (bytes uint64) {
 const hit = 30 * time.Millisecond
 
 // slowest is the longest that a small request took to its end, of those that were under way at a time or began soon after
-// it; from their begin or that time on, whichever is later.
-func (t *Trace) slowest(when clock.Time) (longest time.Duration) {
+// it; from their begin or that time on, whichever is later. moved counts only those that were sent a second time, over
+// another rail; 0 if there are none.
+func (t *Trace) slowest(when clock.Time, moved bool) (longest time.Duration) {
 	for _, s := range t.Small {
-		if s.End > when && s.Begin < when.Add(hit) {
+		if s.End > when && s.Begin < when.Add(hit) && (s.Moved || !moved) {
 			longest = max(longest, s.End.Sub(max(s.Begin, when)))
 		}
 	}
@@ -87,13 +88,4 @@ func (t *Trace) count(kind string) (n int) {
 		}
 	}
 	return n
-}
-
-// quantile of a list, which it sorts; 0 of an empty one.
-func quantile[T ~int64 | ~float64](list []T, q float64) (v T) {
-	if len(list) == 0 {
-		return v
-	}
-	slices.Sort(list)
-	return list[min(len(list)-1, int(q*float64(len(list))))]
 }

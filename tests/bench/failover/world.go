@@ -28,7 +28,12 @@ const (
 
 // newWorld makes a world with a rail for each rate, 0 for as fast as the machine is. A fifth of the rates goes to small
 // requests.
-func newWorld(settings map[string]string, rates ...uint64) (_ *world, err error) {
+func newWorld(settings map[string]string, rates ...uint64) (*world, error) {
+	return newWorldOf(regionBytes, settings, rates...)
+}
+
+// newWorldOf does so with regions of a size; runs need regionBytes.
+func newWorldOf(bytes int, settings map[string]string, rates ...uint64) (_ *world, err error) {
 	const burst = 8 // some for each rail
 	w := &world{settings: settings, load: LoadArgs{Bulk: bulkBytes, Small: smallBytes, SmallBurst: burst, SmallEvery: 5 * time.Millisecond}}
 	sum := uint64(0)
@@ -55,10 +60,10 @@ func newWorld(settings map[string]string, rates ...uint64) (_ *world, err error)
 		}
 	}
 	var address string
-	if w.far, address, err = w.start(w.B); err != nil {
+	if w.far, address, err = w.start(w.B, bytes); err != nil {
 		return nil, err
 	}
-	if w.near, _, err = w.start(w.A); err != nil {
+	if w.near, _, err = w.start(w.A, bytes); err != nil {
 		return nil, err
 	}
 	if err := w.near.Call("Load.Connect", address, &netbed.Nothing{}); err != nil {
@@ -67,11 +72,11 @@ func newWorld(settings map[string]string, rates ...uint64) (_ *world, err error)
 	return w, w.awaitRails()
 }
 
-func (w *world) start(h *netbed.Host) (c *netbed.Child, address string, err error) {
+func (w *world) start(h *netbed.Host, bytes int) (c *netbed.Child, address string, err error) {
 	if c, err = h.Start(); err != nil {
 		return nil, "", err
 	}
-	args := netbed.OpenArgs{Settings: h.Settings(), Bytes: regionBytes}
+	args := netbed.OpenArgs{Settings: h.Settings(), Bytes: bytes}
 	maps.Copy(args.Settings, w.settings)
 	err = c.Call("Load.Open", args, &address)
 	return c, address, err

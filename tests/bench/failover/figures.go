@@ -1,0 +1,80 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+)
+
+// figures are what was measured, one list for each name. A file keeps them from one call of the program to the next, so
+// that a long series can be measured in parts and is judged as a whole.
+type figures map[string][]float64
+
+// addTime adds a duration, in ns.
+func (f figures) addTime(name string, d time.Duration) { f.add(name, float64(d)) }
+
+func (f figures) add(name string, v float64) { f[name] = append(f[name], v) }
+
+// quantile of a list; 0 of one that is empty.
+func (f figures) quantile(name string, q float64) float64 { return quantile(slices.Clone(f[name]), q) }
+
+func (f figures) median(name string) float64 { return f.quantile(name, 0.5) }
+
+func (f figures) sum(name string) (sum float64) {
+	for _, v := range f[name] {
+		sum += v
+	}
+	return sum
+}
+
+// spread is a list of times as a cell of the table.
+func (f figures) spread(name string) string {
+	return fmt.Sprintf("%s median, %s p99", milli(f.median(name)), milli(f.quantile(name, 0.99)))
+}
+
+// two is a row with a median and a 99th percentile, in ms.
+func (f figures) two(row, name string, median, p99 float64) line {
+	return judge(row, f.spread(name), fmt.Sprintf("%g ms median, %g ms p99", median, p99),
+		f.median(name) <= median*1e6 && f.quantile(name, 0.99) <= p99*1e6)
+}
+
+// loadFigures reads a file that save has written; there are none yet if it does not exist.
+func loadFigures(file string) (figures, error) {
+	f := figures{}
+	if file == "" {
+		return f, nil
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return f, nil
+	} else if err != nil {
+		return nil, err
+	}
+	return f, json.Unmarshal(text, &f)
+}
+
+func (f figures) save(file string) error {
+	if file == "" {
+		return nil
+	}
+	text, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, text, 0o644)
+}
+
+// quantile of a list, which it sorts; 0 of an empty one.
+func quantile[T ~int64 | ~float64](list []T, q float64) (v T) {
+	if len(list) == 0 {
+		return v
+	}
+	slices.Sort(list)
+	return list[min(len(list)-1, int(q*float64(len(list))))]
+}
+
+func milli[T ~int64 | ~float64](ns T) string { return fmt.Sprintf("%.1f ms", float64(ns)/1e6) }
