@@ -68,25 +68,42 @@ func faults(o options, f figures) error {
 	}
 	defer w.close()
 	for i := range o.runs {
-		control, _, err := w.run(before+behind, nil, nil)
-		if err != nil {
-			return fmt.Errorf("control run %d: %w", i, err)
-		}
-		f.addTime(calmSmall, control.slowest(control.Begin.Add(before), false))
-		for _, k := range kinds {
-			err := k.run(w, o, f, i%len(w.Rails), control)
-			bad := 0.0
-			var bytes wrong
-			if errors.As(err, &bytes) {
-				progress("%s, run %d: %v", k.name, i, err)
-				bad = 1
-			} else if err != nil {
-				return fmt.Errorf("%s, run %d: %w", k.name, i, err)
-			}
-			f.add(badRuns, bad)
+		if err := roundOf(w, o, f, i); err != nil {
+			return fmt.Errorf("run %d: %w", i, err)
 		}
 		if (i+1)%10 == 0 {
 			progress("%d of %d runs", i+1, o.runs)
+		}
+	}
+	return nil
+}
+
+// roundOf makes a run without fault and one with each.
+func roundOf(w *world, o options, f figures, i int) error {
+	var control *Trace
+	if err := undisturbed(o, f, func() (err error) {
+		control, _, err = w.run(before+behind, nil, nil)
+		return err
+	}); err != nil {
+		return err
+	}
+	f.addTime(calmSmall, control.slowest(control.Begin.Add(before), false))
+	for _, k := range kinds {
+		var seen sight
+		bad := 0.0
+		err := undisturbed(o, f, func() (err error) {
+			seen, err = k.run(w, i%len(w.Rails), control)
+			return err
+		})
+		var bytes wrong
+		if errors.As(err, &bytes) {
+			progress("%s, run %d: %v", k.name, i, err)
+			bad = 1
+		} else if err != nil {
+			return fmt.Errorf("%s: %w", k.name, err)
+		}
+		if f.add(badRuns, bad); bad == 0 {
+			k.enter(o, f, &seen, control)
 		}
 	}
 	return nil
@@ -121,18 +138,29 @@ func faultRows(_ options, f figures) []line {
 	return append(table, judge("runs with wrong, lost or late bytes", fmt.Sprintf("%.0f of %d", bad, len(f[badRuns])), "0", bad == 0))
 }
 
-// run makes a run with the fault and compares it with a control run.
-func (k kind) run(w *world, o options, f figures, rail int, control *Trace) error {
-	var again clock.Time
+// sight is what a run with a fault has shown.
+type sight struct {
+	trace *Trace
+	at    faultTimes
+	rail  int
+	again clock.Time // when the rail had half of its share again, 0 if it had not
+}
+
+// run makes a run with the fault.
+func (k kind) run(w *world, rail int, control *Trace) (s sight, err error) {
+	s.rail = rail
 	trouble := &fault{after: before, lasts: k.lasts, make: func() (clock.Time, error) { return k.make(w, w.Rails[rail]) },
 		mend: func() error { return k.mend(w, w.Rails[rail]) }}
-	trace, at, err := w.run(before+k.lasts+behind, trouble, func(_ faultTimes, over func() bool) (err error) {
-		again, err = w.share(rail, rateOf(control)/float64(len(w.Rails)), over)
+	s.trace, s.at, err = w.run(before+k.lasts+behind, trouble, func(_ faultTimes, over func() bool) (err error) {
+		s.again, err = w.share(rail, rateOf(control)/float64(len(w.Rails)), over)
 		return err
 	})
-	if err != nil {
-		return err
-	}
+	return s, err
+}
+
+// enter adds what was seen to the figures, beside what the control run showed.
+func (k kind) enter(o options, f figures, s *sight, control *Trace) {
+	trace, at := s.trace, s.at
 	if o.verbose {
 		trace.tell(k.name, at)
 	}
@@ -150,15 +178,14 @@ func (k kind) run(w *world, o options, f figures, rail int, control *Trace) erro
 	if first := trace.first(from, "rail_suspected", "rail_down"); first != 0 {
 		f.addTime(k.name+noticed, first.Sub(from))
 	}
-	if again == 0 {
-		again = trace.End // it has not
+	if s.again == 0 {
+		s.again = trace.End // it is not back
 		if o.verbose {
-			progress("%s, rail %d: not back", k.name, rail)
+			progress("%s, rail %d: not back", k.name, s.rail)
 		}
 	}
-	f.addTime(k.name+back, again.Sub(at.mended))
+	f.addTime(k.name+back, s.again.Sub(at.mended))
 	f.add(k.name+goodputOf, goodput(control, trace, at, k.lasts > 0))
-	return nil
 }
 
 // goodput compares the bytes of a run with what the control run says that the rails which were up could carry.

@@ -69,6 +69,11 @@ func (t *Trace) tell(name string, at faultTimes) {
 		}
 		progress("  %8.1f %s %s", since(e.At), e.Kind, e.Rail)
 	}
+	for _, s := range t.Small {
+		if s.Moved {
+			progress("  %8.1f to %.1f a small request that was sent again", since(s.Begin), since(s.End))
+		}
+	}
 }
 
 // first is when the first event of one of the kinds happened from a time on; 0: none did.
@@ -81,9 +86,10 @@ func (t *Trace) first(from clock.Time, kinds ...string) clock.Time {
 	return 0
 }
 
+// count is the number of events of a kind in the run; a follower also gets those that were before it.
 func (t *Trace) count(kind string) (n int) {
 	for _, e := range t.Events {
-		if e.Kind == kind {
+		if e.Kind == kind && e.At >= t.Begin {
 			n++
 		}
 	}

@@ -34,14 +34,14 @@ func newWorld(settings map[string]string, rates ...uint64) (*world, error) {
 
 // newWorldOf does so with regions of a size; runs need regionBytes.
 func newWorldOf(bytes int, settings map[string]string, rates ...uint64) (_ *world, err error) {
-	const burst = 8 // some for each rail
+	burst := max(4, len(rates)) // one for each rail
 	w := &world{settings: settings, load: LoadArgs{Bulk: bulkBytes, Small: smallBytes, SmallBurst: burst, SmallEvery: 5 * time.Millisecond}}
 	sum := uint64(0)
 	for _, rate := range rates {
 		sum += rate
 	}
 	if sum > 0 {
-		w.load.SmallEvery = time.Duration(burst * smallBytes * 5 * float64(time.Second) / float64(sum))
+		w.load.SmallEvery = time.Duration(float64(burst) * smallBytes * 5 * float64(time.Second) / float64(sum))
 	}
 	if w.Bed, err = netbed.New(len(rates)); err != nil {
 		return nil, err
