@@ -61,6 +61,7 @@ type lane struct {
 	busy    atomic.Bool // initiator: an answer is expected, Poll looks here
 	bulk    atomic.Bool // so much is outstanding that workers help the waiter
 	deaf    atomic.Bool // disarmed for a waiter, Poll looks here
+	broken  atomic.Bool // initiator: the link's goroutine sees to it, nobody else needs to look
 
 	armMu   sync.Mutex
 	armed   bool // epoll will tell a worker
@@ -105,7 +106,7 @@ func (l *lane) arm() {
 	if l.wantOut.Load() && !polled {
 		events |= unix.EPOLLOUT
 	}
-	if events == 0 || l.gone {
+	if events == 0 || l.gone || l.broken.Load() {
 		return
 	}
 	l.armed, l.listens = true, events&unix.EPOLLIN != 0
@@ -206,6 +207,7 @@ func (l *lane) broke(cause *errs.Error) {
 	if !first {
 		return
 	}
+	l.broken.Store(!l.serving)
 	l.shutdown()
 	if l.serving {
 		l.t.retire(l) // its owner closes it

@@ -54,11 +54,13 @@ func (t *Transport) Park(wake int, timeout time.Duration) bool {
 	return true
 }
 
-// keep makes workers leave the read side of the lane to a parked waiter and returns the socket, -1 if it has gone.
+// keep makes workers leave the read side of the lane to a parked waiter and returns the socket, -1 if there is nothing to
+// wait for any more. A broken socket is readable for ever: waiters that came back to it until it is closed would keep all
+// cores from the goroutine that closes it, and a rail that was reset would be noticed 20 ms late.
 func (l *lane) keep() int {
 	l.armMu.Lock()
 	defer l.armMu.Unlock()
-	if l.gone {
+	if l.gone || l.broken.Load() {
 		return -1
 	}
 	l.kept++

@@ -230,7 +230,7 @@ func (t *Transport) Poll(budget int) int {
 	var w *worker
 	found := 0
 	for _, l := range *t.dialled.Load() {
-		if !l.busy.Load() && !l.deaf.Load() {
+		if l.broken.Load() || (!l.busy.Load() && !l.deaf.Load()) {
 			continue
 		}
 		if w == nil {

@@ -7,6 +7,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -77,7 +78,7 @@ func measure(o options) error {
 	for _, p := range parts {
 		if o.only == "" || strings.Contains(o.only, p.name) {
 			if err := p.measure(o, f); err != nil {
-				return fmt.Errorf("%s: %w", p.name, err)
+				return errors.Join(fmt.Errorf("%s: %w", p.name, err), f.save(o.figures)) // what is there is whole runs
 			}
 			f.add(p.name, 1)
 		}

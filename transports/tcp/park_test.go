@@ -1,0 +1,38 @@
+package tcp
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/clock"
+)
+
+// TestWaitersDoNotComeBackToABrokenLane keeps the link's goroutine from closing a lane that has broken with answers
+// expected on it: its socket stays readable, and waiters that were woken by it again and again would take the processor that
+// the goroutine needs.
+func TestWaitersDoNotComeBackToABrokenLane(t *testing.T) {
+	c := newCouple(t, Settings{Addresses: []string{"127.0.0.1"}}, 1<<20)
+	tr := c.tr.(*Transport)
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Close(wake)) }()
+	held, free := make(chan struct{}), make(chan struct{})
+	require.True(t, tr.linkAt(c.link).do(func(clock.Time) { close(held); <-free }))
+	<-held
+	lane := tr.setOf(c.rails[0].Rail).groups[1][0]
+	lane.busy.Store(true)
+	lane.shutdown()
+	c.await(t, "the end of the lane", 5*time.Second, func() bool {
+		tr.Park(wake, time.Millisecond)
+		return lane.isClosed()
+	})
+	require.False(t, tr.Park(wake, 5*time.Second), "nothing comes on it any more")
+	tr.Poll(1)
+	tr.Arm()
+	require.False(t, lane.isArmed(), "nor need a worker look")
+	close(free)
+	c.await(t, "the rail", 5*time.Second, func() bool { return c.rails[0].Rail.Generation == 2 })
+}
