@@ -100,6 +100,11 @@ func (c *Config) bindRail(branch string) {
 	c.bound[branch+"/rail_health_recovery"] = &r.HealthRecovery
 	c.bound[branch+"/rail_probe_interval_ms"] = &r.ProbeInterval
 	c.bound[branch+"/rail_soft_out_max"] = &r.SoftOutMax
+	c.bound[branch+"/priority_promotion_per_entry"] = &r.PromotionPerEntry
+	c.bound[branch+"/enable_priority_filtering"] = &r.Filtering
+	c.bound[branch+"/local_rotation_interval_us"] = &r.FilterInterval
+	c.bound[branch+"/slot_rotation_interval_ms"] = &r.SlotInterval
+	c.bound[branch+"/slot_borrow"] = &r.SlotBorrow
 }
 
 // units of keys whose field is a time.Duration.

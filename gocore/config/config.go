@@ -128,6 +128,12 @@ type Rail struct {
 	HealthRecovery    int           // what a success gives back
 	ProbeInterval     time.Duration // of a rail that is out
 	SoftOutMax        float64       // share of a peer's rails that silence alone may take out
+
+	PromotionPerEntry bool          // as many turns in PromotionTimeout as requests of the class wait
+	Filtering         bool          // NICs take turns in refusing lower classes
+	FilterInterval    time.Duration // of those turns
+	SlotInterval      time.Duration // of the slots that the processes of a host share
+	SlotBorrow        bool          // lower classes may use slots that nobody else wants
 }
 
 // Options say what is around the settings.

@@ -49,7 +49,8 @@ func TestDefaultsFillEveryTypedField(t *testing.T) {
 	require.Equal(t, TCP{Enable: true, Addresses: []string{"127.0.0.1"}, RailPairs: "matched", Congestion: "auto"}, c.TCP)
 	seed := Rail{ErrorThreshold: 3, ErrorWindow: 10 * time.Second, Cooldown: 30 * time.Second, CooldownMax: 300 * time.Second,
 		PromotionTimeout: 10 * time.Millisecond, AllowCrossNUMA: true, HealthSensitivity: 100, HealthRecovery: 10,
-		ProbeInterval: 10 * time.Millisecond, SoftOutMax: 0.75}
+		ProbeInterval: 10 * time.Millisecond, SoftOutMax: 0.75,
+		Filtering: true, FilterInterval: 200 * time.Microsecond, SlotInterval: 2 * time.Millisecond, SlotBorrow: true}
 	require.Equal(t, map[string]*Rail{"tcp": &seed, "rdma": &seed, "io_uring": &seed, "buf-io": &seed}, c.Rails)
 	require.Same(t, c.Rails["io_uring"], c.RailOf("io-uring"))
 	for _, e := range c.Dump() {

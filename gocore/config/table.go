@@ -101,12 +101,13 @@ var railTable = []Setting{
 	{"rail_probe_interval_ms", integer(1, 60000).in("ms"), int64(10), tent, "A rail that is out is asked so often whether it works, as long as something is to be sent to its peer."},
 	{"rail_soft_out_max", integer(0.01, 1).real(), 0.75, tent, "Share of the rails of a peer that silence alone may take out at once; one of two always may, the last never."},
 	{"allow_cross_numa", boolean, true, transportsSeed, "NICs of another NUMA node than the memory's help when the near ones have no room. If false they do so only when no near one is left."},
-	{"enable_priority_filtering", boolean, true, qosSeed, "NICs take turns in refusing lower classes."},
+	{"enable_priority_filtering", boolean, true, qosSeed, "NICs take turns in refusing lower classes while a higher one has work; of several rails to a peer, one always takes each class."},
 	{"local_rotation_interval_us", integer(1, 1e9).in("us"), int64(200), qosSeed, "Interval of those turns."},
 	{"priority_promotion_timeout_us", integer(0, 1e9).in("us"), int64(10000), qosSeed, "Time since a waiting class was last served on a rail after which its head gets one turn."},
-	{"priority_promotion_per_entry", boolean, false, upstream, "Upstream's promotion of every waiting slice instead of the head."},
+	{"priority_promotion_per_entry", boolean, false, upstream, "As many turns in the time-out as requests of the class wait, instead of one."},
 	{"deadline_bw_arbitration", boolean, false, upstream, "Order inside a class by slack: deadline - now - bytes / rate; requests without a deadline come last, and one that would be late at twice the best measured rate ends as TIMEOUT unsent."},
 	{"slot_rotation_interval_ms", integer(1, 60000).in("ms"), int64(2), qosSeed, "Length of a time slot shared by the processes of a host."},
+	{"slot_borrow", boolean, true, tent, "A slot that no process has wanted for a higher class for one interval may be used by the lower ones. Without it LOW has a third of the time also on an idle host; with it the first HIGH request after a pause finds at most one window of LOW in front of it."},
 	{"shared_quota_shm_path", text, "", qosSeed, "Name of the shared memory by which processes coordinate slots; empty is off."},
 }
 

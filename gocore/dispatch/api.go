@@ -2,7 +2,8 @@
 // returns submissions, withdrawals and deadlines as Effects. One caller at a time: gocore/engine holds its mutex around
 // every call. Policy packages (plan, rail, qos) are called from here and from nowhere else.
 //
-// Where to read: task.go draws the life of a task; then cut.go and choose.go (who gets what), complete.go (what comes back),
+// Where to read: task.go draws the life of a task; then cut.go and choose.go (who gets what), device.go,
+// admit.go and publish.go (what holds a class back on a NIC), complete.go (what comes back),
 // ending.go (quiescence), failover.go (what an error leads to), link.go (rails come and go), suspect.go (they fall silent),
 // health.go (they are paused, probed, and come back), takeover.go (the tail of a transfer), queue.go (who waits where),
 // stage.go (several hops), deadline.go (who would be late). What belongs together in time is kept in lists that are ordered by themselves; only
@@ -97,13 +98,20 @@ type Options struct {
 	AttemptLimit time.Duration // silence of a rail after which its slices try another route, whoever else is silent [10s]
 	Rail         rail.Settings // thresholds of the rail monitor
 	Rails        []RailOptions // by transport, instead of Ageing and Rail; a zero one changes nothing
+
+	// Neighbours finds what the processes of this host tell each other about a local NIC of a transport; nil if they do not.
+	// It is asked once a NIC, when its first rail comes up, under the caller's lock.
+	Neighbours func(transport uint8, device string) qos.Neighbours
 }
 
 // RailOptions are what each transport with rails has under its own branch of the settings.
 type RailOptions struct {
-	Ageing     time.Duration
-	OwnNode    bool // not allow_cross_numa, see numa.go
-	ByDeadline bool // deadline_bw_arbitration: order inside a class by slack, and what cannot meet its deadline is not sent
+	Ageing     time.Duration // priority_promotion_timeout_us
+	OwnNode    bool          // not allow_cross_numa, see numa.go
+	ByDeadline bool          // deadline_bw_arbitration: order inside a class by slack, and what cannot meet its deadline is not sent
+	PerEntry   bool          // priority_promotion_per_entry: as many turns in a time-out as requests of the class wait
+	Filter     qos.Filter    // zero: off
+	Slots      qos.Slots     // zero: off; they need Options.Neighbours too
 	rail.Settings
 }
 
@@ -241,8 +249,11 @@ type Counters struct {
 	Retries, Reroutes, Withdrawn  uint64
 	Misses                        [MissedStages]uint64 // requests that a deadline has ended
 	Infeasible                    uint64               // of these, those that were not sent to the end because they could not have made it
+	Promotions                    uint64               // turns granted by ageing
+	SlotWaits                     uint64               // times that the class had to wait for a slot of time of the host's processes
 	Latency, QueueWait, AttemptNs Histogram            // microseconds: request, submit to first slice, slice
 	Sizes                         Histogram            // bytes of requests
+	SlotWait                      Histogram            // microseconds of each of SlotWaits
 
 	ByOp [2]OpHistograms // by transport.Op: what upstream's metrics split by operation
 }

@@ -32,7 +32,7 @@ func (c *Core) choose(l *link, now clock.Time) (best *railState, class int) {
 		if best == nil && !l.several {
 			return r, k
 		}
-		finish := r.meter.Finish(r.bytes+want, r.slices == 0, now)
+		finish := r.meter.Finish(r.bytes+want+r.device.others(now), r.slices == 0, now)
 		switch {
 		case best == nil:
 		case r.band == best.band && !l.numa: // the common case
@@ -101,7 +101,7 @@ func (c *Core) rerank(l *link, now clock.Time) {
 			continue
 		}
 		r.rank = c.rankOf(l, r, now)
-		r.band = r.health.Band(c.railOptions(l).Sensitivity)
+		r.band = r.health.Band(l.options.Sensitivity)
 		l.rank = min(l.rank, r.rank)
 		if r.usable() {
 			n++

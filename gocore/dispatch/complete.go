@@ -89,6 +89,7 @@ func (c *Core) takeBack(a *attempt, now clock.Time) {
 	l.outstanding--
 	l.flying[a.Class]--
 	c.outstanding--
+	c.landed(r, a, now)
 	if r.slices == 0 && len(l.retired) > 0 {
 		l.forgetRetired()
 	}
@@ -130,6 +131,7 @@ func (c *Core) record(a *attempt, delivered uint64, err *errs.Error, now clock.T
 		r.carried += delivered
 		if !a.withdrawn { // else it was asked for, and its answer may have come another way
 			r.meter.Delivered(delivered, a.ahead, took, r.slices == 0, now)
+			r.device.delivered(r, a, delivered, took, now)
 			r.lastGood = now
 			c.alive(r, now)
 		}

@@ -55,6 +55,9 @@ type Core struct {
 	parked [retryRungs]list[piece] // wait for their retry
 	active []*link                 // may have something to cut
 
+	devices map[deviceKey]*device
+	entries [ClassCount]int // of entriesOf
+
 	outstanding int
 	cuts        int    // slices cut in this step
 	takenOver   uint64 // slices taken over from rails that would have ended last
@@ -79,6 +82,7 @@ func New(options Options) *Core {
 		links:     make([]*link, 1),
 		stages:    make([]*stage, 1),
 		peers:     map[uint32]*peer{},
+		devices:   map[deviceKey]*device{},
 		ends:      map[string]int{},
 		tasks:     slab[task]{chunk: 64},
 		pieces:    slab[piece]{chunk: 64},
@@ -104,10 +108,10 @@ func New(options Options) *Core {
 	return c
 }
 
-// railOptions are those of a link's transport.
-func (c *Core) railOptions(l *link) *RailOptions {
-	if int(l.spec.Transport) < len(c.railed) {
-		return &c.railed[l.spec.Transport]
+// optionsOf are the options of a transport with rails. They stay where they are.
+func (c *Core) optionsOf(transport uint8) *RailOptions {
+	if int(transport) < len(c.railed) {
+		return &c.railed[transport]
 	}
 	return &c.standard
 }
@@ -160,6 +164,10 @@ func (c *Core) expire(now clock.Time) {
 			c.tend(t.link, now)
 		case t.rail != nil:
 			c.watchRail(t.rail, now)
+		case t.held != nil:
+			c.activate(t.held)
+		case t.device != nil:
+			c.publish(t.device, now)
 		case !c.expireRun(t.run, &budget, now):
 			c.timers.set(t, now)
 			return

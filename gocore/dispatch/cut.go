@@ -13,6 +13,7 @@ import (
 // pump cuts slices until no rail of the link has room or nothing waits.
 func (c *Core) pump(l *link, now clock.Time) {
 	if l.peer.open > 0 || l.up == 0 {
+		c.pass(l, now)
 		return
 	}
 	for {
@@ -20,12 +21,13 @@ func (c *Core) pump(l *link, now clock.Time) {
 			c.activate(l)
 			return
 		}
-		l.restWaiting()
+		c.restWaiting(l, now)
 		r, class := c.choose(l, now)
 		if r == nil {
 			if l.outstanding > 0 && l.several && l.idle() {
 				c.takeOver(l, now)
 			}
+			c.pass(l, now)
 			return
 		}
 		if c.cuts++; c.cuts > cutsMost {
@@ -36,11 +38,19 @@ func (c *Core) pump(l *link, now clock.Time) {
 	}
 }
 
-// restWaiting notes which classes have nothing to wait for.
-func (l *link) restWaiting() {
-	for class := range l.queues {
-		if l.queues[class].empty() {
-			l.waiting[class] = clock.Never
+// pass has the devices of a link that was served look after the others: one that was released and took nothing
+// passes that on.
+func (c *Core) pass(l *link, now clock.Time) {
+	for _, d := range l.devices {
+		if d.woken == l {
+			if d.holds(l) {
+				d.woken = nil
+			} else {
+				c.release(d)
+			}
+		}
+		if d.neighbours != nil {
+			c.publish(d, now)
 		}
 	}
 }
@@ -48,34 +58,74 @@ func (l *link) restWaiting() {
 // offer returns the class whose head the rail would serve now and the bytes that it would take of it; -1 if none.
 //
 // Order is strict: when the head of the class that is next has no room, nothing behind it is taken instead. That also
-// gives a turn granted to LOW its room while HIGH keeps the window full.
+// gives a turn granted to LOW its room while HIGH keeps the window full. A class of which everything waits for other rails,
+// or that is not admitted, is passed over.
 func (c *Core) offer(l *link, r *railState, now clock.Time) (class int, want uint64) {
-	class, aged := r.turns.Pick(&l.waiting, c.railOptions(l).Ageing, now)
-	if class < 0 {
-		return -1, 0
-	}
-	p, t := l.head(class, r, now)
-	if p == nil && t == nil { // what is there waits for other rails
-		others := l.waiting
-		others[class] = clock.Never
-		if class, aged = r.turns.Pick(&others, c.railOptions(l).Ageing, now); class < 0 {
+	waiting := &l.waiting
+	var rest [ClassCount]clock.Time
+	for {
+		class, aged := r.turns.Pick(waiting, c.entriesOf(l), l.options.Ageing, now)
+		if class < 0 {
 			return -1, 0
 		}
-		p, t = l.head(class, r, now)
+		p, t := l.head(class, r, now)
+		ok := p != nil || t != nil
+		if ok && class > High {
+			ok, aged = c.admits(l, r, class, aged, now)
+		}
+		if !ok {
+			rest = *waiting
+			rest[class] = clock.Never
+			waiting = &rest
+			continue
+		}
+		if p != nil {
+			want = c.refit(p, r, class)
+		} else {
+			want = c.fresh(t, r, class)
+		}
+		if !c.fitsIn(r, class, want, aged, now) {
+			return -1, 0
+		}
+		r.aged = aged
+		return class, want
 	}
-	switch {
-	case p != nil:
-		want = c.refit(p, r, class)
-	case t != nil:
-		want = c.fresh(t, r, class)
-	default:
-		return -1, 0
+}
+
+// entriesOf are the requests of each class that wait, where turns are granted to each of them.
+func (c *Core) entriesOf(l *link) *[ClassCount]int {
+	if !l.options.PerEntry {
+		return nil
 	}
-	if !r.room(class, want, aged) {
-		r.meter.Full()
-		return -1, 0
+	for class := range c.entries {
+		c.entries[class] = l.entries(class)
 	}
-	return class, want
+	return &c.entries
+}
+
+// fitsIn reports whether there is room on the rail and, for LOW, on its NIC.
+func (c *Core) fitsIn(r *railState, class int, want uint64, aged bool, now clock.Time) bool {
+	if class == Low && !aged && r.device.drains(r, now) {
+		return false
+	}
+	if r.room(class, want, aged) {
+		return true
+	}
+	d := r.device
+	if d.shared {
+		d.meter.Full()
+	}
+	if class != Low || aged || d.lowRoom(r, want) {
+		if len(d.held) == 0 { // else it is the NIC that is full, and what the rail carries is its share
+			r.meter.Full()
+		}
+		return false
+	}
+	if c.findStuck(d, now) && r.room(class, want, aged) {
+		return true
+	}
+	c.hold(r, now.Add(c.options.SuspectAfter))
+	return false
 }
 
 // head is what the rail would take next of a class: the first piece, or fresh bytes of the first task. A piece that other
@@ -97,12 +147,19 @@ func (r *railState) window(class int) (bytes uint64, slices int) {
 	if class != Low {
 		return r.bytesMax, r.slicesMax
 	}
-	return qos.LowWindow(r.meter.Rate(), r.meter.Delay(), r.bytesMax), r.slicesMax - r.slicesMax/4
+	bytes = qos.LowWindow(r.meter.Rate(), r.meter.Delay(), r.bytesMax)
+	if d := r.device; d.shared {
+		bytes = min(bytes, d.lowWindow(r))
+	}
+	return bytes, r.slicesMax - r.slicesMax/4
 }
 
 // room reports whether want more bytes fit. An idle rail always takes one slice; a turn granted by ageing may use the
 // whole window, or steady HIGH traffic would keep LOW out for ever.
 func (r *railState) room(class int, want uint64, aged bool) bool {
+	if class == Low && !aged && !r.device.lowRoom(r, want) {
+		return false
+	}
 	if r.slices == 0 {
 		return true
 	}
@@ -114,10 +171,14 @@ func (r *railState) room(class int, want uint64, aged bool) bool {
 }
 
 // limit is the longest slice that may be cut here: what the route allows, and at most half a window, so that the next one
-// is on its way while the first is acknowledged.
+// is on its way while the first is acknowledged; of LOW less.
 func (c *Core) limit(r *railState, class int, route *plan.Route) uint64 {
 	bytes, _ := r.window(class)
-	n := min(bytes/2, r.meter.Quantum())
+	n := bytes / 2
+	if class == Low {
+		n = qos.LowSlice(bytes)
+	}
+	n = min(n, r.meter.Quantum())
 	if route.SliceMax > 0 {
 		n = min(n, route.SliceMax)
 	}
@@ -163,6 +224,10 @@ func (c *Core) cut(l *link, r *railState, class int, now clock.Time) {
 		length = c.merge(p, q, r, class, now)
 	}
 	r.turns.Served(class, now)
+	if r.aged {
+		c.counters[l.spec.Transport][class].Promotions++
+		r.aged = false
+	}
 	c.post(p, length, r, now)
 }
 
@@ -249,6 +314,7 @@ func (c *Core) post(p *piece, length uint64, r *railState, now clock.Time) {
 			c.timers.set(&r.timer, now.Add(c.options.SuspectAfter))
 		}
 	}
+	c.launched(r, a, now)
 	r.flight.pushBack(&a.flight, a)
 	r.bytes += length
 	r.slices++

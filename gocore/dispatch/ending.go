@@ -20,6 +20,7 @@ func (c *Core) end(t *task, verdict State, err *errs.Error, now clock.Time) {
 		return
 	}
 	t.verdict, t.failure = verdict, err
+	c.leaveLinks(t)
 	t.leave()
 	bound := boundHost
 	for p := t.pieces.first(); p != nil; {

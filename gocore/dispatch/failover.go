@@ -134,6 +134,7 @@ func (c *Core) nextRoute(t *task, elsewhere bool, now clock.Time) int {
 // again if it arrives.
 func (c *Core) move(t *task, next int, err *errs.Error, now clock.Time) {
 	from := t.path().Transport
+	c.leaveLinks(t)
 	t.route = uint8(next)
 	to := t.path().Transport
 	t.failovers++

@@ -74,6 +74,8 @@ type RailView struct {
 	Carried       uint64  // bytes that it has delivered, over all generations
 	Errors        uint64  // failures that counted against it
 	InFlight      uint64  // bytes handed out and not completed
+	LowWindow     uint64  // bytes of LOW that may be in flight, by the rail's rate and that of its NIC
+	Device        string  // its NIC here
 }
 
 // Rails lists every rail that there has been on a link that is there.
@@ -84,7 +86,8 @@ func (c *Core) Rails() (list []RailView) {
 		}
 		for _, r := range l.rails {
 			if r != nil {
-				list = append(list, RailView{Transport: l.spec.Transport, Peer: l.peer.name, Local: r.info.Local, Remote: r.info.Remote,
+				low, _ := r.window(Low)
+				list = append(list, RailView{LowWindow: low, Device: r.device.key.name, Transport: l.spec.Transport, Peer: l.peer.name, Local: r.info.Local, Remote: r.info.Remote,
 					State: c.stateOf(r), Health: r.health.Value(), Rate: r.meter.Rate(), Carried: r.carried, Errors: r.errors, InFlight: r.bytes})
 			}
 		}

@@ -32,7 +32,7 @@ const wantedFor = 1e9
 
 // fault notes a failure that is the rail's own, and that of the ends that are to blame.
 func (c *Core) fault(r *railState, err *errs.Error, now clock.Time) {
-	settings := &c.railOptions(r.link).Settings
+	settings := &r.link.options.Settings
 	c.totalsOf(r).errors++
 	r.errors++
 	c.demerit(r, err, now)
@@ -53,7 +53,7 @@ func (c *Core) fault(r *railState, err *errs.Error, now clock.Time) {
 
 // demerit lowers the health of a rail, and of those that share an end which is to blame.
 func (c *Core) demerit(r *railState, err *errs.Error, now clock.Time) {
-	settings := &c.railOptions(r.link).Settings
+	settings := &r.link.options.Settings
 	r.health.Lower(settings.Sensitivity)
 	local, remote := c.culprits(r, err, now)
 	if !local && !remote {
@@ -81,7 +81,7 @@ func (c *Core) demerit(r *railState, err *errs.Error, now clock.Time) {
 
 // merit notes that a rail has delivered.
 func (c *Core) merit(r *railState, bytes uint64, now clock.Time) {
-	settings := &c.railOptions(r.link).Settings
+	settings := &r.link.options.Settings
 	if r.health.Raise(settings.Recovery, settings.Sensitivity) {
 		c.rerank(r.link, now)
 	}
@@ -136,7 +136,7 @@ func (c *Core) tendRail(r *railState, now clock.Time) {
 
 // probe asks a rail whether it works if that is due, and returns when to look again.
 func (c *Core) probe(r *railState, now clock.Time) clock.Time {
-	due, next := r.back.Ask(c.railOptions(r.link).ProbeEvery, now)
+	due, next := r.back.Ask(r.link.options.ProbeEvery, now)
 	if due {
 		c.out.Probe = append(c.out.Probe, Question{r.link.spec.Transport, r.link.id, r.id})
 	}
@@ -196,7 +196,7 @@ func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err
 	if r == nil || !r.usable() {
 		return
 	}
-	settings := &c.railOptions(r.link).Settings
+	settings := &r.link.options.Settings
 	good := r.back.Answered(err == nil)
 	if err != nil {
 		if !r.mute { // the first of a row; a rail that stays silent is not worth an event each time

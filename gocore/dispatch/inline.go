@@ -57,6 +57,14 @@ func (c *Core) Reserve(id BatchID, specs []TaskSpec, now clock.Time) (Reservatio
 	if r == nil || c.pending+requests > c.options.Pending {
 		return Reservation{}, false
 	}
+	if class := int(first.Class); class > High {
+		if r.device.outranked(l, class) {
+			return Reservation{}, false
+		}
+		if ok, _ := c.admits(l, r, class, true, now); !ok {
+			return Reservation{}, false
+		}
+	}
 	b.reserved += n
 	c.pending += requests
 	c.outstanding += n

@@ -47,13 +47,17 @@ type link struct {
 	dialing     bool         // has not had a rail yet, and nobody said that there will be none
 	active      bool         // in Core.active
 	cause       *errs.Error  // why there is no rail
+	options     *RailOptions // of its transport
 	queues      [ClassCount]classQueue
 	waiting     [ClassCount]clock.Time // since when the class has had work, clock.Never if it has none
+	devices     []*device              // of its rails that are up
+	refused     [ClassCount]clock.Time // since when the class has waited for a slot of time; 0 if it does not
 	outstanding int                    // slices, and tasks that callers carry out
 	flying      [ClassCount]int        // slices
 	delivered   clock.Time             // last completion with bytes, or other sign of life
 	down        clock.Time             // since when there has been no rail
 	timer       timer
+	again       timer // something that was held back may be admitted then
 }
 
 // classQueue is the work of one class: pieces are there to be sent again or on, tasks have fresh bytes.
@@ -111,6 +115,10 @@ type railState struct {
 	slices      int
 	flight      list[attempt] // oldest first
 	turns       qos.Turns
+	aged        bool // the last offer was a turn granted by ageing
+	device      *device
+	held        bool   // in device.held
+	low         uint64 // bytes of LOW in flight
 	meter       rail.Meter
 	monitor     rail.Monitor
 	health      rail.Health
@@ -150,9 +158,8 @@ func (c *Core) AddLink(spec LinkSpec) plan.LinkID {
 		c.growCounters()
 	}
 	l := &link{spec: spec, id: plan.LinkID(len(c.links)), peer: p, dialing: true}
-	l.timer.link = l
-	l.ownNode = c.railOptions(l).OwnNode
-	l.byDeadline = c.railOptions(l).ByDeadline
+	l.timer.link, l.again.held, l.options = l, l, c.optionsOf(spec.Transport)
+	l.ownNode, l.byDeadline = l.options.OwnNode, l.options.ByDeadline
 	l.waiting = [ClassCount]clock.Time{clock.Never, clock.Never, clock.Never}
 	p.links = append(p.links, l)
 	c.links = append(c.links, l)
@@ -171,8 +178,10 @@ func (c *Core) RemoveLink(id plan.LinkID) {
 		if r != nil {
 			r.up = false
 			c.timers.stop(&r.timer)
+			c.unplug(r, now)
 		}
 	}
+	c.timers.stop(&l.again)
 	l.up, l.dialing = 0, false
 	c.links[id] = nil
 	c.gather(l)
@@ -229,6 +238,7 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 		c.inherit(r, old, now)
 	}
 	l.rails[info.Rail.Index] = r
+	c.plug(r, now)
 	first := l.up == 0
 	l.up++
 	l.dialing, l.cause = false, nil
@@ -318,6 +328,7 @@ func (c *Core) lower(r *railState, now clock.Time) {
 	}
 	r.up = false
 	c.timers.stop(&r.timer)
+	c.unplug(r, now)
 	c.rerank(r.link, now)
 }
 

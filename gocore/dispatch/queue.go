@@ -140,12 +140,23 @@ func (c *Core) queued(l *link, t *task, now clock.Time) {
 		c.rouse(l.peer, now)
 	}
 	if class := t.spec.Class; l.queues[class].empty() {
-		l.waiting[class] = now
+		c.beginWaiting(l, int(class), now)
 	}
 	c.activate(l)
 	if l.timer.slot == 0 || l.up == 0 {
 		limit, _ := c.patience(l)
 		c.timers.sooner(&l.timer, now.Add(limit))
+	}
+}
+
+// leaveLinks has the next step see that a task may not wait any more for the links of its route, which others may have
+// waited for.
+func (c *Core) leaveLinks(t *task) {
+	hops := t.path().Hops
+	for i := range hops {
+		if l := c.link(hops[i].Link); l != nil {
+			c.activate(l)
+		}
 	}
 }
 

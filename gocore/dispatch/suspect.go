@@ -124,7 +124,7 @@ func (c *Core) judge(r *railState, silent time.Duration, now clock.Time) {
 	switch out, total := softOut(p, now); {
 	case r.link.inside() || p.heard <= r.heard || !c.elsewhere(r, now):
 		r.doubted = false // it may be the peer: look again, and ask again
-	case rail.MayLeave(out, total, c.railOptions(r.link).SoftOut), silent >= c.options.CondemnAfter:
+	case rail.MayLeave(out, total, r.link.options.SoftOut), silent >= c.options.CondemnAfter:
 		c.suspect(r, silent, now)
 		return
 	}

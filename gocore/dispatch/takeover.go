@@ -26,7 +26,7 @@ func (c *Core) takeOver(l *link, now clock.Time) {
 			c.abandonSlice(a, now)
 			c.takenOver++
 			for !l.idle() {
-				l.restWaiting()
+				c.restWaiting(l, now)
 				r, class := c.choose(l, now)
 				if r == nil {
 					return

@@ -4,15 +4,19 @@ import "github.com/tent-engine/tent/gocore/clock"
 
 // timer is a moment at which the core looks at one of its records. It lives inside the record.
 //
-// Timers are few: one for each run of tasks that share a deadline, one for each link and rail. What is measured from the
+// Timers are few: one for each run of tasks that share a deadline, one or two for each link, rail and NIC. What is measured from the
 // last progress of a task (stall limit, fence bound, retry intervals) is kept in lists instead, which are in order of time
 // by themselves because all their members wait equally long.
 type timer struct {
 	at   clock.Time
 	slot int // place in the heap plus one; 0: not set
-	run  *run
-	link *link
-	rail *railState
+
+	// One of these says whose it is.
+	run    *run
+	link   *link
+	rail   *railState
+	held   *link   // something of it may be admitted then
+	device *device // is to be published
 }
 
 // timers is a binary heap by time.

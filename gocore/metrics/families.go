@@ -70,6 +70,8 @@ var families = []family{
 	perClass("tent_retries_total", "Slices sent again on the same route.", func(c *dispatch.Counters) uint64 { return c.Retries }),
 	perClass("tent_reroutes_total", "Slices sent again on another rail.", func(c *dispatch.Counters) uint64 { return c.Reroutes }),
 	perClass("tent_withdrawn_total", "Slices asked back by the core.", func(c *dispatch.Counters) uint64 { return c.Withdrawn }),
+	perClass("tent_promotions_total", "Slices of a class that were sent before more urgent work, because it had not been served for as long as priority_promotion_timeout_us.", func(c *dispatch.Counters) uint64 { return c.Promotions }),
+	perClass("tent_slot_waits_total", "Times that a class had to wait for a slot of time of the host's processes.", func(c *dispatch.Counters) uint64 { return c.SlotWaits }),
 	{name: "tent_transport_failover_total", help: "Switches of a task from one transport to the next.", kind: counter, labels: []string{"from", "to"}, samples: failovers},
 	perOperation("tent_transport_attempts_total", "Attempts of requests on a transport.", func(c *dispatch.Counters, op int) uint64 { return c.Attempts[op] }),
 	perOperation("tent_transport_attempt_failures_total", "Attempts that failed.", func(c *dispatch.Counters, op int) uint64 { return c.AttemptFailures[op] }),
@@ -84,6 +86,8 @@ var families = []family{
 	sizesOf("tent_write_size_bytes", "Bytes of a WRITE request.", transport.Write),
 	{name: "tent_stage_queue_wait_us", help: "Microseconds from submit to a request's first slice.", kind: histogram, labels: byClass, buckets: microseconds,
 		samples: eachClass(func(c *dispatch.Counters) sample { return sample{histogram: &c.QueueWait} })},
+	{name: "tent_slot_wait_us", help: "Microseconds of each wait for a slot of time of the host's processes.", kind: histogram, labels: byClass, buckets: microseconds,
+		samples: eachClass(func(c *dispatch.Counters) sample { return sample{histogram: &c.SlotWait} })},
 
 	{name: "tent_rails", help: "Rails by state.", kind: gauge, labels: []string{"transport", "state"}, samples: rails},
 	perRail("tent_rail_health", "Health of a rail, 1000 at best.", gauge, func(r *Rail) float64 { return float64(r.Health) }),

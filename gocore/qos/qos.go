@@ -1,5 +1,20 @@
-// Package qos is the policy between classes: strict order, turns against starvation, and how much of LOW may be in flight
-// where HIGH must not wait. It is pure; gocore/dispatch is its only caller.
+// Package qos is the policy between classes: strict order, turns against starvation (Turns), how much of LOW may be in flight
+// where HIGH must not wait (LowWindow), which classes may use which NIC (Filter), and which class may begin when in the
+// processes of a host (Slots). It is pure; gocore/dispatch is its only caller.
+//
+// # Bounds
+//
+// A HIGH slice waits for at most one LowWindow of LOW bytes of its NIC, and for one LOW slice more (a quarter of that) for
+// each rail of the NIC on which LOW gets its turn meanwhile.
+//
+// A class that waits is served on each rail that it may use at least once in a time-out (Turns), however much of more urgent
+// classes there is, also on other links of the NIC, as soon as the rail has room for the slice. With slots the turn must
+// fall into a slot that admits the class, so it is once in a time-out plus two slots for MEDIUM and three for LOW: with
+// the standard settings LOW moves at least one slice in 10 + 3*2 ms. With the filter it may have to wait until it is its
+// turn on the NIC, at most n-1 rotations of n NICs, and other NICs of the link admit it meanwhile.
+//
+// Turns are for the head of a class, so the order inside a class is never changed, and a LOW request beside HIGH does not
+// become HIGH because it is large: it gets one slice in a time-out, whatever its length.
 package qos
 
 import (
@@ -25,7 +40,10 @@ type Turns struct{ served [Classes]clock.Time }
 
 // Pick returns the class whose head is next and whether this is a turn granted by ageing. waiting is the time since when
 // each class has had work, clock.Never where it has none. It returns -1 when nothing waits.
-func (t *Turns) Pick(waiting *[Classes]clock.Time, ageing time.Duration, now clock.Time) (class int, aged bool) {
+//
+// entries is by how much the turns of each class come sooner, nil where they do not: as many as requests of it wait gives
+// each of them a turn in a time-out, which is what priority_promotion_per_entry means here.
+func (t *Turns) Pick(waiting *[Classes]clock.Time, entries *[Classes]int, ageing time.Duration, now clock.Time) (class int, aged bool) {
 	first := -1
 	for c := range Classes {
 		if waiting[c] == clock.Never {
@@ -35,27 +53,22 @@ func (t *Turns) Pick(waiting *[Classes]clock.Time, ageing time.Duration, now clo
 			first = c
 			continue
 		}
-		if now.Sub(max(t.served[c], waiting[c])) >= ageing {
+		sooner := 1
+		if entries != nil {
+			sooner = entries[c]
+		}
+		if now >= t.Due(c, waiting[c], ageing, sooner) {
 			return c, true
 		}
 	}
 	return first, false
 }
 
+// Due is when a class that has had work since waiting gets its turn, whatever else there is: after the time-out, and from
+// then on every so many'th part of it.
+func (t *Turns) Due(class int, waiting clock.Time, ageing time.Duration, entries int) clock.Time {
+	return max(waiting.Add(ageing), t.served[class].Add(ageing/time.Duration(entries)))
+}
+
 // Served notes that the class got a slice on the rail.
 func (t *Turns) Served(class int, now clock.Time) { t.served[class] = now }
-
-// Bounds of LOW bytes in flight on one rail.
-const (
-	lowTime  = 500 * time.Microsecond // of the rail's rate
-	lowLeast = 64 << 10               // bytes; less would cost more in headers and wake-ups than it saves in waiting
-)
-
-// LowWindow is the number of LOW bytes that may be in flight on a rail: what the rail carries in half a millisecond, or in
-// twice its delay where that is more, since a window below one round trip would leave the rail idle; the factor lets the
-// window grow while the rate that was measured is still the window's own. most is the rail's window; a quarter of it
-// stays free of LOW.
-func LowWindow(rate float64, delay time.Duration, most uint64) uint64 {
-	n := uint64(rate * max(lowTime, 2*delay).Seconds())
-	return min(max(n, lowLeast), most-most/4)
-}

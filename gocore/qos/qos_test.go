@@ -18,7 +18,7 @@ func TestOrderIsStrict(t *testing.T) {
 		class   int
 	}{{[Classes]clock.Time{5, 5, 5}, High}, {[Classes]clock.Time{never, 5, 5}, Medium}, {[Classes]clock.Time{never, never, 5}, Low},
 		{[Classes]clock.Time{never, never, never}, -1}} {
-		class, aged := turns.Pick(&c.waiting, time.Second, 6)
+		class, aged := turns.Pick(&c.waiting, nil, time.Second, 6)
 		require.Equal(t, c.class, class)
 		require.False(t, aged)
 	}
@@ -34,7 +34,7 @@ func TestTurnsAreGrantedByTheTimeSinceTheLastService(t *testing.T) {
 	var last [Classes]clock.Time
 	for range 10000 {
 		now = now.Add(100 * time.Microsecond)
-		class, aged := turns.Pick(&waiting, ageing, now)
+		class, aged := turns.Pick(&waiting, nil, ageing, now)
 		require.Equal(t, class != High, aged)
 		if class != High && served[class] > 0 {
 			require.GreaterOrEqual(t, now.Sub(last[class]), ageing)
@@ -51,7 +51,7 @@ func TestTurnsAreGrantedByTheTimeSinceTheLastService(t *testing.T) {
 func TestAClassThatJustBeganToWaitHasNoTurnYet(t *testing.T) {
 	var turns Turns
 	now := clock.Time(time.Hour)
-	class, _ := turns.Pick(&[Classes]clock.Time{now, never, now}, time.Millisecond, now)
+	class, _ := turns.Pick(&[Classes]clock.Time{now, never, now}, nil, time.Millisecond, now)
 	require.Equal(t, High, class)
 }
 
@@ -64,10 +64,33 @@ func TestLowWindowFollowsTheRail(t *testing.T) {
 	}{
 		{1e9, 0, 4 << 20, 500000},                   // half a millisecond of it
 		{1e9, time.Millisecond, 4 << 20, 2000000},   // two delays, where that is more
-		{5e7, 0, 4 << 20, 64 << 10},                 // 400 Mbit/s: the least that makes sense
+		{5e7, 0, 4 << 20, 25000},                    // 400 Mbit/s
+		{1e7, 0, 4 << 20, 16 << 10},                 // the least that makes sense
 		{5e10, time.Millisecond, 4 << 20, 3 << 20},  // a quarter stays free of LOW
 		{1e9, time.Millisecond, 64 << 10, 48 << 10}, // also of a small window
 	} {
-		require.Equal(t, c.want, LowWindow(c.rate, c.delay, c.most))
+		got := LowWindow(c.rate, c.delay, c.most)
+		require.Equal(t, c.want, got)
+		require.Equal(t, got/4, LowSlice(got))
 	}
+}
+
+// With a turn for each request that waits, ten of them get ten turns in a time-out, and none before its end.
+func TestTurnsForEachEntry(t *testing.T) {
+	var turns Turns
+	const ageing = 10 * time.Millisecond
+	begun := clock.Time(time.Second)
+	waiting := [Classes]clock.Time{begun, never, begun}
+	entries := [Classes]int{1, 1, 10}
+	served := 0
+	for now := begun; now < begun.Add(time.Second); now = now.Add(100 * time.Microsecond) {
+		class, aged := turns.Pick(&waiting, &entries, ageing, now)
+		if aged {
+			require.Equal(t, Low, class)
+			require.GreaterOrEqual(t, now.Sub(begun), ageing)
+			turns.Served(class, now)
+			served++
+		}
+	}
+	require.InDelta(t, 990, served, 10)
 }

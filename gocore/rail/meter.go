@@ -20,6 +20,10 @@ const (
 	wholeSlice = 8 << 10 // bytes; a sample of shorter slices is one of their number
 	// silencePrior is assumed of a rail whose rate has just become known, in ns: it has had no time to be silent yet.
 	silencePrior = 2e6
+	// drainEvery is how often a rail that is never empty is let run empty, or less often where the delay is long; drainLimit
+	// is how long that may take.
+	drainEvery = clock.Time(250 * time.Millisecond)
+	drainLimit = clock.Time(10 * time.Millisecond)
 	// stale is the time after which an idle rail may be quite different: it is tried with one slice.
 	stale = time.Second
 )
@@ -36,18 +40,19 @@ const (
 // startRate is assumed of a rail that says nothing about itself, in bytes/s.
 const startRate = 1e9
 
-// Meter estimates a rail's rate, its shortest delay, how long a slice will take and how long the rail may be silent, from
+// Meter estimates a rail's rate, its delay, how long a slice will take and how long the rail may be silent, from
 // completions. Small transfers that leave the rail idle in between say how long a byte takes to get there, not how many
 // fit, so a sample of the rate that is below the estimate counts only if the rail was kept full while it was taken.
 type Meter struct {
 	rate     float64 // bytes/s; from it follow
 	perByte  float64 // ns
 	quantum  uint64
-	best     float64 // the highest rate of a rail that was full, bytes/s, fading
-	shown    float64 // ns for which it was full
-	measured bool    // rate is not only what was configured or assumed
-	full     bool    // the rail had no room at some time during the sample, and work was waiting
-	delay    time.Duration
+	best     float64       // the highest rate of a rail that was full, bytes/s, fading
+	shown    float64       // ns for which it was full
+	measured bool          // rate is not only what was configured or assumed
+	full     bool          // the rail had no room at some time during the sample, and work was waiting
+	delay    time.Duration // of an empty rail, smoothed
+	drained  clock.Time    // when a slice was last alone on the rail
 	usual    time.Duration // time of a slice, smoothed
 	ahead    float64       // bytes in flight when it was posted, itself among them, smoothed
 	silence  float64       // ns; the longest between two signs of life while busy that the rate does not explain, fading
@@ -77,15 +82,6 @@ func (m *Meter) Full() { m.full = true }
 // Delivered notes n bytes of a slice that took the given time; ahead is what was in flight when it was posted, itself
 // among it, and idle says that nothing is left on the rail.
 func (m *Meter) Delivered(n, ahead uint64, took time.Duration, idle bool, now clock.Time) {
-	alone := took
-	if ahead > n {
-		alone -= time.Duration(float64(ahead-n) * m.perByte)
-	}
-	if m.delay == 0 || alone < m.delay {
-		m.delay = max(alone, 1)
-	} else {
-		m.delay += (alone - m.delay) / 1024 // so that a path that became longer is believed in the end
-	}
 	if m.usual == 0 {
 		m.usual, m.ahead = took, float64(ahead)
 	} else {
@@ -93,6 +89,11 @@ func (m *Meter) Delivered(n, ahead uint64, took time.Duration, idle bool, now cl
 		m.ahead += (float64(ahead) - m.ahead) / 8
 	}
 	m.spoke(n, now)
+	m.Carried(n, idle, now)
+}
+
+// Carried notes bytes that were delivered, where only the rate is of interest: Begin, Full and Carried are enough for that.
+func (m *Meter) Carried(n uint64, idle bool, now clock.Time) {
 	m.bytes += n
 	m.slices++
 	if now-m.since >= sampleTime {
@@ -101,6 +102,38 @@ func (m *Meter) Delivered(n, ahead uint64, took time.Duration, idle bool, now cl
 	if idle {
 		m.since = 0
 	}
+}
+
+// Alone notes how long a slice took that had the wire for itself when it was sent: only such a one tells the delay without
+// what waits there, which is as much as we put there. One that took very long was hardly held up by the path, so it counts
+// as twice the usual.
+func (m *Meter) Alone(n uint64, took time.Duration, now clock.Time) {
+	m.drained = now
+	delay := max(took-time.Duration(float64(n)*m.perByte), took/8, 1) // the rate may be wrong
+	switch {
+	case m.delay == 0:
+		m.delay = delay
+	case delay < m.delay:
+		m.delay -= (m.delay - delay) / 2
+	default:
+		m.delay += min(delay-m.delay, m.delay) / 8
+	}
+}
+
+// Drain reports whether it is time to let the rail run empty, so that the next slice is alone there and tells the delay. The
+// caller gives no slices that can wait until then; it costs one delay in drainEvery. Where the rail does not run empty
+// within drainLimit, it goes on.
+func (m *Meter) Drain(now clock.Time) bool {
+	since := now - m.drained
+	every := max(drainEvery, 256*clock.Time(m.delay))
+	if since < every {
+		return false
+	}
+	if since > every+max(drainLimit, 16*clock.Time(m.delay)) {
+		m.drained = now
+		return false
+	}
+	return true
 }
 
 // Heard notes a sign of life while something is in flight.
@@ -168,7 +201,8 @@ func (m *Meter) Best() float64 {
 	return m.best
 }
 
-// Delay is the shortest time that a slice took lately beyond waiting for others on the rail, 0 before the first.
+// Delay is what a slice took lately on the empty rail beyond its bytes at the rail's rate, 0 before the first. It does not
+// grow with what is in flight.
 func (m *Meter) Delay() time.Duration { return m.delay }
 
 // Finish predicts in ns how long it takes until n bytes in flight are there: by the rate, and by how long slices took

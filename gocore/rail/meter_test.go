@@ -38,25 +38,52 @@ func TestAnIdleRailSaysNothingAboutItsRate(t *testing.T) {
 	now := clock.Time(time.Second)
 	for range 1000 { // 4 KiB each 10 ms
 		m.Begin(now)
+		m.Alone(4096, 2*time.Millisecond, now)
 		m.Delivered(4096, 4096, 2*time.Millisecond, true, now.Add(2*time.Millisecond))
 		now = now.Add(10 * time.Millisecond)
 	}
 	require.EqualValues(t, 1e9, m.Rate())
-	require.Equal(t, 2*time.Millisecond, m.Delay())
+	require.InEpsilon(t, 2*time.Millisecond, m.Delay(), 0.01)
 }
 
-func TestDelayIsTheShortestAndForgetsSlowly(t *testing.T) {
+func TestDelayIsThatOfAnEmptyRail(t *testing.T) {
 	var m Meter
-	m.Reset(0)
+	m.Reset(1e9)
 	m.Begin(1)
-	m.Delivered(1, 1, 5*time.Millisecond, false, 1)
-	m.Delivered(1, 1, time.Millisecond, false, 1)
-	m.Delivered(1, 1, 9*time.Millisecond, false, 1)
-	require.Less(t, m.Delay(), 1100*time.Microsecond)
-	for range 10000 {
-		m.Delivered(1, 1, 9*time.Millisecond, false, 1)
+	m.Alone(1000, 5*time.Millisecond, 1)
+	require.InDelta(t, 5e6, float64(m.Delay()), 1e4)
+	for range 20 {
+		m.Alone(1000, time.Millisecond, 1)
 	}
-	require.Greater(t, m.Delay(), 8*time.Millisecond)
+	require.InDelta(t, 1e6, float64(m.Delay()), 1e4, "shorter is believed soon")
+	for range 1000 {
+		m.Delivered(1000, 64000, 9*time.Millisecond, false, 1)
+	}
+	require.InDelta(t, 1e6, float64(m.Delay()), 1e4, "what waits behind others says nothing")
+	m.Alone(1000, time.Second, 1)
+	require.Less(t, m.Delay(), 1200*time.Microsecond, "nor does a slice that the machine forgot")
+	for range 100 {
+		m.Alone(1000, 9*time.Millisecond, 1)
+	}
+	require.InDelta(t, 9e6, float64(m.Delay()), 1e5, "a path that became longer is believed in the end")
+}
+
+// A rail that is never empty is let run empty now and then, and given up on if it does not.
+func TestABusyRailIsLetRunEmpty(t *testing.T) {
+	var m Meter
+	m.Reset(1e9)
+	now := clock.Time(time.Second)
+	m.Begin(now)
+	m.Alone(1000, time.Millisecond, now)
+	step := func(d time.Duration) bool { now = now.Add(d); return m.Drain(now) }
+	require.False(t, step(200*time.Millisecond))
+	require.True(t, step(60*time.Millisecond))
+	m.Alone(1000, time.Millisecond, now)
+	require.False(t, step(0), "it was empty")
+	require.True(t, step(256*time.Millisecond))
+	require.False(t, step(20*time.Millisecond), "it does not run empty")
+	require.False(t, step(200*time.Millisecond))
+	require.True(t, step(60*time.Millisecond), "another try")
 }
 
 func TestASlowRailIsBelievedWithinAFewCompletions(t *testing.T) {

@@ -1,0 +1,296 @@
+package dispatch
+
+import (
+	"math"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/qos"
+	"github.com/tent-engine/tent/gocore/rail"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// device is a local NIC: the rails of one transport, of whatever link, that share a wire at our end. What one peer's LOW puts
+// on the wire is ahead of what another peer's HIGH puts there, so order and the window of LOW are kept by NIC as well as
+// by rail.
+//
+// Of a link with one rail and a NIC with one link nothing here costs anything but a few additions a slice.
+type device struct {
+	key     deviceKey
+	rails   []*railState           // that are up, of all links
+	shared  bool                   // by several rails, which is when its own rate is measured
+	waiting [ClassCount]int        // links with a rail here that have work of a class waiting
+	flying  [ClassCount]int        // slices
+	lately  [ClassCount]clock.Time // when a class last began to wait, or had its last slice in flight come back
+	low     uint64                 // LOW bytes in flight
+	stuck   uint64                 // of these, on rails that are silent or out: they are not on the wire
+	meter   rail.Meter             // of the rate of all rails together
+	held    []*railState           // have been refused; the first is to be asked again first
+	woken   *link                  // the last one that was released, until it has been asked
+
+	neighbours qos.Neighbours // nil: off
+	wanted     [ClassCount]clock.Time
+	told       uint64     // bytes in flight that were published
+	toldAt     clock.Time // and when
+	timer      timer      // of the next publication
+}
+
+// deviceKey names a device. Transports do not share NICs as far as we can see: shm and tcp may have equal names for their ends.
+type deviceKey struct {
+	transport uint8
+	name      string
+}
+
+// plug puts a rail that has come up on its device.
+func (c *Core) plug(r *railState, now clock.Time) {
+	key := deviceKey{r.link.spec.Transport, deviceName(&r.info)}
+	d := c.devices[key]
+	if d == nil {
+		d = &device{key: key}
+		d.timer.device = d
+		d.meter.Reset(r.info.Bandwidth)
+		if c.options.Neighbours != nil {
+			d.neighbours = c.options.Neighbours(key.transport, key.name)
+		}
+		c.devices[key] = d
+	}
+	r.device = d
+	d.rails = append(d.rails, r)
+	d.resize()
+	c.countWaiting(r.link, -1)
+	r.link.findDevices()
+	c.countWaiting(r.link, 1)
+	c.publish(d, now)
+}
+
+// deviceName is the NIC of a rail, or its local end where the transport does not know more.
+func deviceName(info *transport.RailInfo) string {
+	if info.Device != "" {
+		return info.Device
+	}
+	return info.Local
+}
+
+// unplug takes a rail that is not used any more off its device. What is in flight on it is counted until it comes back.
+func (c *Core) unplug(r *railState, now clock.Time) {
+	d := r.device
+	for i, other := range d.rails {
+		if other != r {
+			continue
+		}
+		d.rails = append(d.rails[:i], d.rails[i+1:]...)
+		d.resize()
+		c.countWaiting(r.link, -1)
+		r.link.findDevices()
+		c.countWaiting(r.link, 1)
+		c.release(d) // also when it was its turn
+		c.publish(d, now)
+		return
+	}
+}
+
+// resize follows the number of rails.
+func (d *device) resize() {
+	d.shared = len(d.rails) > 1
+	if cap(d.held) < 2*len(d.rails) { // so that holding allocates nothing
+		d.held = append(make([]*railState, 0, 4*len(d.rails)), d.held...)
+	}
+}
+
+// findDevices lists the devices of a link's rails that are up.
+func (l *link) findDevices() {
+	l.devices = l.devices[:0]
+	for _, r := range l.rails {
+		if r == nil || !r.up {
+			continue
+		}
+		known := false
+		for _, d := range l.devices {
+			known = known || d == r.device
+		}
+		if !known {
+			l.devices = append(l.devices, r.device)
+		}
+	}
+}
+
+// countWaiting adds what a link has waiting to its devices, or takes it off.
+func (c *Core) countWaiting(l *link, n int) {
+	for class, since := range l.waiting {
+		if since == clock.Never {
+			continue
+		}
+		for _, d := range l.devices {
+			d.waiting[class] += n
+		}
+	}
+}
+
+// beginWaiting notes that a class, which had nothing to wait for, has something now.
+func (c *Core) beginWaiting(l *link, class int, now clock.Time) {
+	fresh := l.waiting[class] == clock.Never
+	l.waiting[class] = now
+	for _, d := range l.devices {
+		if fresh {
+			d.waiting[class]++
+		}
+		d.lately[class] = now
+		if d.neighbours != nil {
+			c.publish(d, now)
+		}
+	}
+}
+
+// restWaiting notes which classes of a link have nothing to wait for any more, and lets those go on that they held back.
+func (c *Core) restWaiting(l *link, now clock.Time) {
+	for class := range l.queues {
+		if l.waiting[class] == clock.Never || !l.queues[class].empty() {
+			continue
+		}
+		l.waiting[class] = clock.Never
+		c.slotCame(l, class, now)
+		for _, d := range l.devices {
+			if d.waiting[class]--; d.waiting[class] == 0 {
+				c.release(d)
+			}
+		}
+	}
+}
+
+// launched and landed keep a device's books when a slice is handed out and when it comes back.
+func (c *Core) launched(r *railState, a *attempt, now clock.Time) {
+	d := r.device
+	if a.Class == Low {
+		r.low += a.Length
+		d.low += a.Length
+	}
+	a.alone = r.slices == 0
+	if d.shared {
+		a.alone = d.idle()
+		if d.idle() {
+			d.meter.Begin(now)
+		}
+		if d.woken == r.link { // it had its turn, and is the last one when it wants more
+			d.woken = nil
+			c.release(d)
+		}
+	}
+	d.flying[a.Class]++
+}
+
+func (c *Core) landed(r *railState, a *attempt, now clock.Time) {
+	d := r.device
+	if d.flying[a.Class]--; d.flying[a.Class] == 0 {
+		d.lately[a.Class] = now
+	}
+	if a.Class == Low {
+		r.low -= a.Length
+		d.low -= a.Length
+		d.stuck = 0 // to be looked at again when it matters
+		c.release(d)
+	}
+}
+
+// delivered tells the meters of a rail and of its NIC what a slice has shown.
+func (d *device) delivered(r *railState, a *attempt, n uint64, took time.Duration, now clock.Time) {
+	if a.alone {
+		r.meter.Alone(n, took, now)
+		if d.shared {
+			d.meter.Alone(n, took, now)
+		}
+	}
+	if d.shared {
+		d.meter.Carried(n, d.idle(), now)
+	}
+}
+
+// drains reports whether LOW is to wait until the wire is empty, so that the delay can be told again.
+func (d *device) drains(r *railState, now clock.Time) bool {
+	switch {
+	case !d.shared:
+		return r.slices > 0 && r.bytes == r.low && r.meter.Drain(now)
+	case d.flying[High]+d.flying[Medium] > 0 || d.idle():
+		return false
+	}
+	return d.meter.Drain(now)
+}
+
+func (d *device) idle() bool { return d.flying[High]+d.flying[Medium]+d.flying[Low] == 0 }
+
+// hold notes that a rail was refused something that others of its device may make possible, and looks again at a time in any
+// case. One that has just been released and is refused again keeps its place.
+func (c *Core) hold(r *railState, until clock.Time) {
+	if d := r.device; !r.held {
+		r.held = true
+		d.held = append(d.held, r)
+		if d.woken == r.link {
+			copy(d.held[1:], d.held)
+			d.held[0] = r
+		}
+	}
+	c.timers.sooner(&r.link.again, until)
+}
+
+// release has the link that has been held back for longest tried again. One at a time: when it was served (launched), or
+// wants nothing (pass), the next one follows, so a slice that comes back does not wake links that find nothing. In turn, so
+// every peer has its share.
+func (c *Core) release(d *device) {
+	d.woken = nil
+	if len(d.held) == 0 {
+		return
+	}
+	r := d.held[0]
+	r.held = false
+	n := copy(d.held, d.held[1:])
+	d.held[n] = nil
+	d.held = d.held[:n]
+	d.woken = r.link
+	c.activate(r.link)
+}
+
+// holds reports whether a rail of the link is held back.
+func (d *device) holds(l *link) bool {
+	for _, r := range d.held {
+		if r.link == l {
+			return true
+		}
+	}
+	return false
+}
+
+// lowWindow is what may be in flight of LOW on the NIC, seen from one of its rails. A path that is long needs more.
+func (d *device) lowWindow(r *railState) uint64 {
+	delay := r.meter.Delay()
+	if delay == 0 {
+		delay = d.meter.Delay()
+	}
+	return qos.LowWindow(d.meter.Rate(), delay, math.MaxUint64)
+}
+
+// lowRoom reports whether LOW bytes fit into the NIC's window, and nobody has waited longer for that: else a rail with small
+// slices would take what one with larger ones waits for. An idle NIC always takes one slice.
+func (d *device) lowRoom(r *railState, want uint64) bool {
+	low := d.low - d.stuck
+	if !d.shared || low == 0 {
+		return true
+	}
+	switch {
+	case d.woken != nil && d.woken != r.link, d.woken == nil && len(d.held) > 0 && d.held[0].link != r.link:
+		return false
+	}
+	return low+want <= d.lowWindow(r)
+}
+
+// findStuck finds the LOW bytes in flight that are not on the wire, but with a peer that does not answer or on a rail that is
+// out, and reports whether there are more than were known. One peer that stands still must not stop LOW to all the others.
+func (c *Core) findStuck(d *device, now clock.Time) bool {
+	moving := uint64(0)
+	for _, r := range d.rails {
+		if r.low > 0 && r.healthy(now) && c.awake(now).Sub(r.heard) <= c.silenceOf(r) {
+			moving += r.low
+		}
+	}
+	before := d.stuck
+	d.stuck = d.low - moving
+	return d.stuck > before
+}

@@ -1,0 +1,319 @@
+package dispatch
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/qos"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// nic brings up a rail of a NIC: 1 GB/s, the given window.
+func (r *rig) nic(id plan.LinkID, index int, device string, window uint64) {
+	r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, index, 1), Local: "a", Remote: "b", Device: device, BytesMax: window, Bandwidth: 1e9}, r.now)
+}
+
+// peers makes a link with one rail to each of n peers, all of one NIC, and a plan for each.
+func (r *rig) peers(n int, device string, window uint64) (plans []*plan.Plan) {
+	for peer := range n {
+		id := r.core.AddLink(LinkSpec{Peer: uint32(peer + 1), PeerName: fmt.Sprint("peer", peer), Info: &transport.Info{}})
+		r.nic(id, 0, device, window)
+		plans = append(plans, to(r.core, id))
+	}
+	return plans
+}
+
+// classes sums the bytes of slices by class.
+func classes(slices []*transport.Slice) (n [ClassCount]uint64) {
+	for _, s := range slices {
+		n[s.Class] += s.Length
+	}
+	return n
+}
+
+// finishOf completes the first slice of a class that is out, and returns what was handed out then.
+func (r *rig) finishOf(class uint8) []*transport.Slice {
+	r.Helper()
+	for i, s := range r.out {
+		if s.Class == class {
+			return r.finish(i, nil)
+		}
+	}
+	require.Fail(r, "nothing of the class is out")
+	return nil
+}
+
+func TestTheWindowOfLowIsTheNICs(t *testing.T) {
+	const window = 500_000 // half a millisecond at 1 GB/s
+	alone := newRig(t, Options{})
+	alone.submit(alone.peers(1, "eth0", 4<<20)[0], Low, 64<<20, clock.Never)
+	require.InDelta(t, window, sum(alone.out), window/4)
+
+	r := newRig(t, Options{})
+	for _, p := range r.peers(8, "eth0", 4<<20) {
+		r.submit(p, Low, 64<<20, clock.Never)
+	}
+	require.LessOrEqual(t, sum(r.out), uint64(window), "eight peers have one window, not eight")
+
+	apart := newRig(t, Options{})
+	for i := range 8 {
+		apart.submit(apart.peers(1, fmt.Sprint("eth", i), 4<<20)[0], Low, 64<<20, clock.Never)
+	}
+	require.Greater(t, sum(apart.out), uint64(6*window), "eight NICs have eight")
+}
+
+// The peers of a NIC get the window in turn.
+func TestPeersShareTheWindowOfLow(t *testing.T) {
+	r := newRig(t, Options{})
+	plans := r.peers(5, "eth0", 4<<20)
+	for _, p := range plans {
+		r.submit(p, Low, 64<<20, clock.Never)
+	}
+	bytes := map[transport.Link]uint64{}
+	for range 1000 {
+		r.now = r.now.Add(100 * time.Microsecond)
+		for _, s := range r.finish(0, nil) {
+			bytes[s.Rail.Link] += s.Length
+		}
+	}
+	total := uint64(0)
+	for _, n := range bytes {
+		total += n
+	}
+	require.Len(t, bytes, 5)
+	for link, n := range bytes {
+		require.InEpsilon(t, total/5, n, 0.1, "link %d", link)
+	}
+}
+
+// A peer that stands still holds what it was given, and must not hold up LOW to the others of the NIC.
+func TestAPeerThatStandsStillKeepsNoWindow(t *testing.T) {
+	r := newRig(t, Options{})
+	plans := r.peers(2, "eth0", 4<<20)
+	r.submit(plans[0], High, 4*kib, clock.Never) // both have delivered before
+	r.submit(plans[1], High, 4*kib, clock.Never)
+	r.now = r.now.Add(ms / 10)
+	r.drain()
+	r.submit(plans[0], Low, 64<<20, clock.Never)
+	b := r.submit(plans[1], Low, 1<<20, clock.Never)
+	require.Zero(t, classesTo(r.out, 2), "the first one has the window")
+	for deadline := r.now.Add(100 * ms); !r.status(b).State.Terminal(); {
+		require.Less(t, r.now, deadline)
+		r.wait(ms / 2)
+		for i := 0; i < len(r.out); {
+			if r.out[i].Rail.Link == 2 {
+				r.finish(i, nil)
+			} else {
+				i++
+			}
+		}
+	}
+	require.Equal(t, Completed, r.status(b).State)
+}
+
+func classesTo(slices []*transport.Slice, link transport.Link) (n uint64) {
+	for _, s := range slices {
+		if s.Rail.Link == link {
+			n += s.Length
+		}
+	}
+	return n
+}
+
+// While HIGH to one peer waits for room, nothing less urgent to another begins on the NIC but the turns of ageing.
+func TestOrderIsStrictAcrossThePeersOfANIC(t *testing.T) {
+	for _, class := range []uint8{Medium, Low} {
+		r := newRig(t, Options{})
+		plans := r.peers(2, "eth0", 128*kib)
+		high := r.submit(plans[0], High, 1<<20, clock.Never)
+		r.submit(plans[1], class, 64<<20, clock.Never)
+		require.Zero(t, classes(r.out)[class], "class %d", class)
+		for r.core.Counters(0, High).Bytes[transport.Write] < 1<<20-192*kib { // the last of it goes with the next one
+			require.Zero(t, classes(r.finishOf(High))[class])
+		}
+		require.NotZero(t, classes(r.finishOf(High))[class], "it begins with the event that lets it")
+		r.drain()
+		require.Equal(t, Completed, r.status(high).State)
+	}
+	other := newRig(t, Options{})
+	other.submit(other.peers(1, "eth0", 128*kib)[0], High, 64<<20, clock.Never)
+	other.submit(other.peers(1, "eth1", 128*kib)[0], Low, 64<<20, clock.Never)
+	require.NotZero(t, classes(other.out)[Low], "another NIC is another matter")
+}
+
+func TestHighThatCannotBeSentHoldsNobodyUp(t *testing.T) {
+	r := newRig(t, Options{})
+	plans := r.peers(2, "eth0", 128*kib)
+	b := r.submit(plans[0], High, 64<<20, clock.Never)
+	r.submit(plans[1], Low, 64<<20, clock.Never)
+	require.Zero(t, classes(r.out)[Low])
+	_, err := r.core.Cancel(b, 0, 1, r.now)
+	require.Nil(t, err)
+	require.NotZero(t, classes(r.step())[Low], "it was canceled")
+
+	r = newRig(t, Options{})
+	plans = r.peers(2, "eth0", 128*kib)
+	r.submit(plans[0], High, 64<<20, clock.Never)
+	r.submit(plans[1], Low, 64<<20, clock.Never)
+	r.core.RailDown(1, railOf(1, 0, 1), broken(1), r.now)
+	require.NotZero(t, classes(r.step())[Low], "its rail is down")
+}
+
+// Under endless HIGH to one peer, LOW to another gets a slice in each time-out, and the counter says so.
+func TestAgeingGrantsTurnsAcrossPeers(t *testing.T) {
+	r := newRig(t, Options{})
+	plans := r.peers(2, "eth0", 128*kib)
+	r.submit(plans[0], High, 1<<30, clock.Never)
+	r.submit(plans[1], Low, 1<<30, clock.Never)
+	turns := 0
+	for range 1000 { // 100 ms
+		r.now = r.now.Add(ms / 10)
+		for _, s := range r.finish(0, nil) {
+			if s.Class == Low {
+				turns++
+			}
+		}
+	}
+	require.InDelta(t, 10, turns, 2)
+	require.EqualValues(t, turns, r.core.Counters(0, Low).Promotions)
+	require.Zero(t, r.core.Counters(0, High).Promotions)
+}
+
+// The timer alone brings a turn: nothing completes, nothing is submitted.
+func TestAHeldClassIsLookedAtAgainByItself(t *testing.T) {
+	r := newRig(t, Options{SuspectAfter: time.Second})
+	plans := r.peers(2, "eth0", 128*kib)
+	r.submit(plans[0], High, 1<<30, clock.Never)
+	r.submit(plans[1], Low, 1<<30, clock.Never)
+	require.LessOrEqual(t, r.core.Deadline(), r.now.Add(10*ms))
+	r.now = r.core.Deadline()
+	for classes(r.step())[Low] == 0 {
+		require.LessOrEqual(t, r.now, clock.Time(time.Second).Add(10*ms))
+		r.now = r.core.Deadline()
+	}
+	require.Equal(t, clock.Time(time.Second).Add(10*ms), r.now)
+}
+
+func TestATurnForEachEntry(t *testing.T) {
+	r := newRig(t, Options{Rails: []RailOptions{{PerEntry: true}}})
+	p := to(r.core, r.link(1, 0, 1, 64*kib))
+	r.submit(p, High, 1<<30, clock.Never)
+	for range 5 {
+		r.submit(p, Low, 1<<30, clock.Never)
+	}
+	turns := 0
+	for range 1000 { // 100 ms
+		r.now = r.now.Add(ms / 10)
+		for _, s := range r.finish(0, nil) {
+			if s.Class == Low {
+				turns++
+			}
+		}
+	}
+	require.InDelta(t, 45, turns, 5, "none in the first 10 ms, then five in each")
+}
+
+// With four NICs and HIGH about, LOW has two of them at any moment, in turn, and goes on; without HIGH it has all.
+func TestNICsTakeTurnsInRefusingLow(t *testing.T) {
+	r := newRig(t, Options{Rails: []RailOptions{{Filter: qos.Filter{Interval: 200 * time.Microsecond}}}})
+	id := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Info: &transport.Info{}})
+	for i := range 4 {
+		r.nic(id, i, fmt.Sprint("eth", i), 4<<20)
+	}
+	p := to(r.core, id)
+	used := func(slices []*transport.Slice) map[uint16]bool {
+		m := map[uint16]bool{}
+		for _, s := range slices {
+			if s.Class == Low {
+				m[s.Rail.Index] = true
+			}
+		}
+		return m
+	}
+	r.submit(p, Low, 1<<30, clock.Never)
+	require.Len(t, used(r.out), 4, "nobody else wants them")
+	r.submit(p, High, 4*kib, clock.Never)
+	all := map[uint16]bool{}
+	for range 8 {
+		r.now = (r.now/200000 + 1) * 200000
+		var fresh []*transport.Slice
+		for range len(r.out) {
+			fresh = append(fresh, r.finish(0, nil)...)
+		}
+		now := used(fresh)
+		require.Len(t, now, 2)
+		for i := range now {
+			all[i] = true
+		}
+	}
+	require.Len(t, all, 4)
+	r.now = r.now.Add(20 * ms)
+	var fresh []*transport.Slice
+	for range len(r.out) {
+		fresh = append(fresh, r.finish(0, nil)...)
+	}
+	require.Len(t, used(fresh), 4, "HIGH has gone")
+}
+
+func TestTheFilterLeavesNoClassWithoutARail(t *testing.T) {
+	r := newRig(t, Options{Rails: []RailOptions{{Filter: qos.Filter{Interval: 200 * time.Microsecond}}}})
+	id := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Info: &transport.Info{}})
+	for i := range 3 {
+		r.nic(id, i, fmt.Sprint("eth", i), 4<<20)
+	}
+	p := to(r.core, id)
+	for down := range 2 { // with three, two and one rail
+		for turn := range 6 {
+			r.now = (r.now/200000 + 1) * 200000
+			r.submit(p, High, 4*kib, clock.Never)
+			before := len(r.out)
+			r.submit(p, Low, 4*kib, clock.Never)
+			require.Len(t, r.out, before+1, "%d rails down, turn %d", down, turn)
+			r.drain()
+		}
+		r.core.RailDown(id, railOf(id, down, 1), broken(1), r.now)
+	}
+}
+
+// A rail that is idle but refuses is tried again when the NICs rotate, without any other event.
+func TestRotationWakesByItself(t *testing.T) {
+	r := newRig(t, Options{SuspectAfter: time.Second, Rails: []RailOptions{{Filter: qos.Filter{Interval: 200 * time.Microsecond}}}})
+	id := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Info: &transport.Info{}})
+	for i := range 3 {
+		r.nic(id, i, fmt.Sprint("eth", i), 4<<20)
+	}
+	p := to(r.core, id)
+	r.submit(p, High, 4*kib, clock.Never)
+	r.submit(p, Low, 1<<30, clock.Never)
+	r.now = r.core.Deadline()
+	require.Zero(t, r.now%200000)
+	require.NotZero(t, classes(r.step())[Low], "the next NIC is open now")
+}
+
+// What a class has in flight counts until it has come back, also on a rail that is replaced.
+func TestBooksOfANICAreEven(t *testing.T) {
+	r := newRig(t, Options{RetryAfter: ms})
+	plans := r.peers(3, "eth0", 1<<20)
+	for i, p := range plans {
+		r.submit(p, uint8(i), 2<<20, clock.Never)
+	}
+	r.core.RailDown(3, railOf(3, 0, 1), broken(1), r.now)
+	r.step()
+	r.core.RailUp(3, transport.RailInfo{Rail: railOf(3, 0, 2), Device: "eth0", BytesMax: 1 << 20}, r.now)
+	r.step()
+	r.drain()
+	for len(r.ended) < 3 {
+		r.wait(ms)
+		r.drain()
+	}
+	d := r.core.devices[deviceKey{0, "eth0"}]
+	require.Len(t, d.rails, 3)
+	require.True(t, d.idle())
+	require.Zero(t, d.low)
+	require.Equal(t, [ClassCount]int{}, d.waiting)
+}

@@ -1,0 +1,64 @@
+package dispatch
+
+import (
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+)
+
+// What this process tells the others of the host about a NIC (qos.Neighbours): when it last had work of a class, so that they
+// leave it its slots, and how many bytes it has in flight. LOW is not told: nobody has to leave it anything.
+
+const (
+	// heartbeat is how often what is in flight is told again although it has not changed.
+	heartbeat = 50 * time.Millisecond
+	// sharing is the interval where there are no slots, only bytes.
+	sharing = 2 * time.Millisecond
+)
+
+// publish brings up to date what the others see, as far as it is not younger than an eighth of a slot, and arms the timer
+// for the next time: work that lasts keeps its claim, whether or not anything happens.
+func (c *Core) publish(d *device, now clock.Time) {
+	n := d.neighbours
+	if n == nil {
+		return
+	}
+	interval := c.optionsOf(d.key.transport).Slots.Interval
+	if interval <= 0 {
+		interval = sharing
+	}
+	fresh := interval / 8
+	next := heartbeat
+	for class := range Low {
+		if d.waiting[class]+d.flying[class] == 0 {
+			continue
+		}
+		next = interval / 2
+		if d.wanted[class] == 0 || now.Sub(d.wanted[class]) >= fresh {
+			d.wanted[class] = now
+			n.Wants(class, now)
+		}
+	}
+	bytes := uint64(0)
+	for _, r := range d.rails {
+		bytes += r.bytes
+	}
+	switch {
+	case (bytes == 0) != (d.told == 0), bytes > 0 && now.Sub(d.toldAt) >= fresh:
+		d.told, d.toldAt = bytes, now
+		n.Carries(bytes, now)
+	case bytes != d.told:
+		next = min(next, interval/2)
+	}
+	if bytes > 0 || next < heartbeat {
+		c.timers.sooner(&d.timer, now.Add(next))
+	}
+}
+
+// others is what the other processes have in flight on the NIC.
+func (d *device) others(now clock.Time) uint64 {
+	if d.neighbours == nil {
+		return 0
+	}
+	return d.neighbours.Others(now)
+}

@@ -1,0 +1,28 @@
+package qos
+
+import "time"
+
+// Bounds of LOW bytes in flight.
+const (
+	lowTime  = 500 * time.Microsecond // of the rate
+	lowLeast = 16 << 10               // bytes; less would cost more in headers and wake-ups than it saves in waiting
+	lowParts = 4                      // slices in a window
+)
+
+// LowWindow is the number of LOW bytes that may be in flight on a rail or a NIC of a rate: what it carries in half a
+// millisecond, or in twice its delay where that is more, since a window below one round trip would leave it idle; the factor
+// lets the window grow while the rate that was measured is still the window's own. most is the rail's window; a quarter of
+// it stays free of LOW.
+//
+// delay must be that of an empty rail. One that grows with what is in flight would make the window grow, and that the delay.
+//
+// The window is the same whether HIGH was there lately or not. Where HIGH is a few percent of the load, nearly each of its
+// requests is the first after a pause, and what was put in flight during the pause is what it waits for.
+func LowWindow(rate float64, delay time.Duration, most uint64) uint64 {
+	n := uint64(rate * max(lowTime, 2*delay).Seconds())
+	return min(max(n, lowLeast), most-most/4)
+}
+
+// LowSlice is the most bytes of a LOW slice where that window is kept. Four to a window, so that three are on their way
+// while the acknowledgement of one is: with two, a rail whose delay is half the window's time would idle between them.
+func LowSlice(window uint64) uint64 { return max(window/lowParts, 1) }
