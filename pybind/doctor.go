@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/tent-engine/tent/gocore/share"
 	"github.com/tent-engine/tent/transports/all"
 )
 
@@ -33,6 +34,11 @@ func doctor() (list []check) {
 		check{"RDMA devices", exists("/sys/class/infiniband"), "/sys/class/infiniband does not exist", "RDMA moves bytes without the processor"},
 		check{"NVIDIA driver", exists("/proc/driver/nvidia/version"), "/proc/driver/nvidia/version does not exist", "memory of GPUs can be moved only with it"},
 		check{"io_uring", read("/proc/sys/kernel/io_uring_disabled") == "0", "kernel.io_uring_disabled is not 0", "files are read and written with less processor time"})
+	if err := share.Check(); err != nil {
+		list = append(list, check{"shared memory", false, err.Error(), "processes of a host share time slots and the load of NICs in it (shared_quota_shm_path)"})
+	} else {
+		list = append(list, check{Name: "shared memory", OK: true})
+	}
 	for i := range list {
 		if list[i].OK {
 			list[i].Reason = ""

@@ -26,6 +26,8 @@ class Event(NamedTuple):
     `failover_exhausted`, `failover_no_route`, `stalled`, `dirty`; a withdrawal that stayed open is `withdrawn` at last.
     `deadline_missed` tells of `n` requests to a peer since the last such event, at most ten times a second; nothing of `m`
     of them was ever sent.
+    `sharing_off` says that slots and load are
+    not known across processes any more (`error` has the cause), `sharing_on` that they are again.
     `segment_opened`, `segment_closed` and `region_closed` are what the user does.
     """
 

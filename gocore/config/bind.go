@@ -105,6 +105,7 @@ func (c *Config) bindRail(branch string) {
 	c.bound[branch+"/local_rotation_interval_us"] = &r.FilterInterval
 	c.bound[branch+"/slot_rotation_interval_ms"] = &r.SlotInterval
 	c.bound[branch+"/slot_borrow"] = &r.SlotBorrow
+	c.bound[branch+"/shared_quota_shm_path"] = &r.SharedPath
 }
 
 // units of keys whose field is a time.Duration.
@@ -209,6 +210,18 @@ func checkFolders(v any) error {
 		if !path.IsAbs(text) {
 			return fmt.Errorf("%q is not an absolute path", text)
 		}
+	}
+	return nil
+}
+
+// checkSharedName takes what shm_open takes: a name without a slash but the first one.
+func checkSharedName(v any) error {
+	name := strings.TrimPrefix(v.(string), "/")
+	switch {
+	case v == "":
+		return nil
+	case name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > 255:
+		return fmt.Errorf("%q is no name of shared memory", v)
 	}
 	return nil
 }

@@ -134,6 +134,7 @@ type Rail struct {
 	FilterInterval    time.Duration // of those turns
 	SlotInterval      time.Duration // of the slots that the processes of a host share
 	SlotBorrow        bool          // lower classes may use slots that nobody else wants
+	SharedPath        string        // name of the memory that processes share; "" is off
 }
 
 // Options say what is around the settings.
@@ -202,6 +203,9 @@ func (c *Config) Value(key string) any {
 	}
 	return nil
 }
+
+// Branch is the path of a transport's settings, "transports/tcp", from its name.
+func Branch(transport string) string { return "transports/" + branchOf(transport) }
 
 // RailOf returns the settings of a transport's rails, named as Info.Name or as its branch; nil if it has none.
 func (c *Config) RailOf(transport string) *Rail { return c.Rails[branchOf(transport)] }

@@ -108,7 +108,7 @@ var railTable = []Setting{
 	{"deadline_bw_arbitration", boolean, false, upstream, "Order inside a class by slack: deadline - now - bytes / rate; requests without a deadline come last, and one that would be late at twice the best measured rate ends as TIMEOUT unsent."},
 	{"slot_rotation_interval_ms", integer(1, 60000).in("ms"), int64(2), qosSeed, "Length of a time slot shared by the processes of a host."},
 	{"slot_borrow", boolean, true, tent, "A slot that no process has wanted for a higher class for one interval may be used by the lower ones. Without it LOW has a third of the time also on an idle host; with it the first HIGH request after a pause finds at most one window of LOW in front of it."},
-	{"shared_quota_shm_path", text, "", qosSeed, "Name of the shared memory by which processes coordinate slots; empty is off."},
+	{"shared_quota_shm_path", sharedName, "", qosSeed, "Name of the shared memory by which the processes of a host share slots and the load of NICs; all of one user, and with one slot_rotation_interval_ms. Empty is off."},
 }
 
 // railed are the transports of the table that have rails.

@@ -88,3 +88,16 @@ func FuzzLoadNeverPanics(f *testing.F) {
 		}
 	})
 }
+
+func TestNamesOfSharedMemory(t *testing.T) {
+	for _, name := range []string{"", "/mooncake_rdma_slots", "mooncake_rdma_slots", "/a"} {
+		c, err := Load(tcpOnly, map[string]any{"transports/tcp/shared_quota_shm_path": name})
+		require.NoError(t, err, name)
+		require.Equal(t, name, c.RailOf("tcp").SharedPath)
+	}
+	for _, name := range []any{"/", "/dev/shm/slots", "//x", "..", "/a/../b", "a\x00b", strings.Repeat("x", 300), 5} {
+		_, err := Load(tcpOnly, map[string]any{"transports/tcp/shared_quota_shm_path": name})
+		require.ErrorContains(t, err, `transports/tcp/shared_quota_shm_path`, name)
+		require.ErrorContains(t, err, `as in "/mooncake_rdma_slots"`, name)
+	}
+}

@@ -4,6 +4,7 @@ package config
 // reason for it.
 var (
 	milliseconds = integer(0, 3600e3).in("ms")
+	sharedName   = Takes{Kind: Text, What: `"" or a name of shared memory, as in "/mooncake_rdma_slots"`, Check: checkSharedName}
 	folders      = Takes{Kind: Texts, What: "a list of absolute paths of folders", Check: checkFolders}
 	fileSlice    = Takes{Kind: Int, Min: 0, Max: 64 * mebibyte, Unit: "B", What: "0, or a multiple of 4096 up to 67108864", Check: checkFileSlice}
 	addresses    = Takes{Kind: Texts, What: `a list of IP addresses of this machine, as in ["10.0.0.5", "fd00::5"]`, Check: checkAddresses}

@@ -24,7 +24,7 @@ const closeGrace = 3 * time.Second
 //  4. Regions are revoked while our readers still serve, so that peers are refused instead of cut off.
 //  5. Links are detached, transports closed: no thread of theirs touches memory any more.
 //  6. The control plane ends: until here peers can ask for withdrawals.
-//  7. The progress goroutine ends; the page stays mapped until Forget, since Python still looks at it.
+//  7. The progress goroutine ends, then what is shared with other processes, which steps of the core had used; the page stays mapped until Forget, since Python still looks at it.
 func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	if e.closed.Swap(true) {
 		return nil
@@ -59,6 +59,7 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	}
 	e.waiters = nil
 	e.let()
+	e.shared.close()
 	if left > 0 {
 		held = append(held, fmt.Sprintf("%d slices whose completion never came", left))
 	}

@@ -113,6 +113,7 @@ type Engine struct {
 	client   *control.Client
 	notifier *notifier
 	notes    *notes
+	shared   sharing
 	signal   *signal // completions of watched batches, log records
 	noted    *signal // notifications wait
 	ring     ring
@@ -171,6 +172,9 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	}
 	e.core = dispatch.New(e.coreOptions(o))
 	if err = e.plugIn(ctx, o.Transports, undo); err != nil {
+		return nil, err
+	}
+	if err = e.openSharing(ctx, undo); err != nil {
 		return nil, err
 	}
 	e.sayInactive()

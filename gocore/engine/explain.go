@@ -25,8 +25,9 @@ type ExplainedRoute struct {
 	Hops      int      `json:"hops"`
 	Rails     []string `json:"rails"`
 	State     string   `json:"state"`
-	Why       string   `json:"why,omitempty"`    // why a request does not begin here
-	Detail    string   `json:"detail,omitempty"` // in the transport's own words
+	Why       string   `json:"why,omitempty"`     // why a request does not begin here
+	Detail    string   `json:"detail,omitempty"`  // in the transport's own words
+	Sharing   string   `json:"sharing,omitempty"` // with other processes: slot, who, load
 }
 
 // ExplainedRejected is a way that is not taken.
@@ -56,6 +57,7 @@ func (e *Engine) Explain(op transport.Op, source uintptr, at Remote) (*Explanati
 		if x, is := transport.Find[transport.Explainer](port.transport); is {
 			out.Routes[i].Detail = x.Explain(links[port.index].link)
 		}
+		out.Routes[i].Sharing = e.shared.explain(port.name, int(port.index), clock.Now())
 	}
 	return out, nil
 }
@@ -137,6 +139,7 @@ func (e *Engine) snapshot() *metrics.Snapshot {
 	e.notes.mu.Unlock()
 
 	for i, p := range e.ports {
+		s.Transports[i].Sharing = e.shared.view(p.name, i, clock.Now())
 		if p.transport == nil {
 			continue
 		}

@@ -37,6 +37,8 @@ const (
 	RailPaused     // N errors within the window: out for Took
 	RailProbed     // a rail that is out was asked: Err is nil and Took the round trip if it answered; N good ones of M
 	DeadlineMissed // N requests to a peer since the last such event, M of which were never sent; Err is the latest one's
+	SharingOff     // slots and load of NICs are not known across processes any more, for the reason in Err
+	SharingOn      // they are again
 )
 
 var names = [...]string{RailUp: "rail_up", RailDown: "rail_down", RailSuspected: "rail_suspected",
@@ -45,7 +47,7 @@ var names = [...]string{RailUp: "rail_up", RailDown: "rail_down", RailSuspected:
 	FailoverNoRoute: "failover_no_route", Dirty: "dirty", Withdrawn: "withdrawn", Stalled: "stalled",
 	RegionClosed: "region_closed", SegmentOpened: "segment_opened", SegmentClosed: "segment_closed",
 	RailPaused: "rail_paused", RailProbed: "rail_probed",
-	DeadlineMissed: "deadline_missed"}
+	DeadlineMissed: "deadline_missed", SharingOff: "sharing_off", SharingOn: "sharing_on"}
 
 func (k Kind) String() string { return names[k] }
 

@@ -103,6 +103,8 @@ var families = []family{
 	{name: "tent_queue_depth", help: "Requests that wait for a rail.", kind: gauge, labels: byClass, samples: depths(func(t *Transport, class int) float64 { return float64(t.Queued[class]) })},
 	{name: "tent_queue_bytes", help: "Bytes that wait for a rail.", kind: gauge, labels: byClass, samples: depths(func(t *Transport, class int) float64 { return float64(t.QueuedBytes[class]) })},
 	perTransport("tent_in_flight_bytes", "Bytes handed to a transport and not completed.", gauge, func(t *Transport) float64 { return float64(t.InFlight) }),
+	perTransport("tent_shared_processes", "Engines that share slots and load of NICs, this one among them; 0 where nothing is shared.", gauge, func(t *Transport) float64 { return float64(t.Sharing.Processes) }),
+	{name: "tent_shared_others_bytes", help: "Bytes that other processes have in flight on a local NIC.", kind: gauge, labels: []string{"transport", "device"}, samples: sharedDevices},
 	perTransport("tent_faults", "Injected faults in force.", gauge, func(t *Transport) float64 { return float64(t.Faults) }),
 	single("tent_batches", "Batches alive.", gauge, func(s *Snapshot) float64 { return float64(s.Batches) }),
 	single("tent_pending_requests", "Requests that have not ended.", gauge, func(s *Snapshot) float64 { return float64(s.PendingRequests) }),
@@ -194,6 +196,14 @@ func attempts(s *Snapshot, out emit) {
 func failovers(s *Snapshot, out emit) {
 	for _, f := range s.Failovers {
 		out(sample{labels: []string{f.From, f.To}, value: float64(f.Count)})
+	}
+}
+
+func sharedDevices(s *Snapshot, out emit) {
+	for i := range s.Transports {
+		for _, d := range s.Transports[i].Sharing.Devices {
+			out(sample{labels: []string{s.Transports[i].Name, d.Device}, value: float64(d.Others)})
+		}
 	}
 }
 

@@ -49,6 +49,19 @@ type Transport struct {
 	InFlight    uint64 // bytes handed to the transport and not completed, now
 	Faults      int    // injected, in force now
 	Struck      uint64 // times an injected fault has happened
+	Sharing     Sharing
+}
+
+// Sharing is what a transport shares with other processes of the host, now; zero where that is nothing.
+type Sharing struct {
+	Processes int // that share, this one among them
+	Devices   []SharedDevice
+}
+
+// SharedDevice is a local NIC that processes share.
+type SharedDevice struct {
+	Device string
+	Others uint64 // bytes that the others have in flight there
 }
 
 // Rail is one rail now, and what it has done over all its generations.

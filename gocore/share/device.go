@@ -19,6 +19,7 @@ type Device struct {
 	transport string
 	nic       string
 	at        atomic.Pointer[place] // nil while nothing is shared: then we are alone
+	refused   bool                  // the keeper's: it was said that there is no room
 
 	// The caller's.
 	wanted [qos.Classes]clock.Time

@@ -43,15 +43,8 @@ func (m *Memory) keep(ctx context.Context) {
 
 // tend is one round.
 func (m *Memory) tend(ctx context.Context) {
-	change, cause := m.settle(ctx)
-	switch {
-	case !change:
-	case cause != nil:
-		m.log.Warn("slots and load are not shared with other processes any more; transfers go on", "cause", cause.Error())
+	if change, cause := m.settle(ctx); change {
 		m.told(cause)
-	default:
-		m.log.Info("slots and load are shared with other processes again", "path", m.name.path)
-		m.told(nil)
 	}
 }
 
@@ -104,8 +97,9 @@ func (m *Memory) attach(ctx context.Context) {
 			}
 			return err
 		})
-		if err != nil {
-			m.log.Debug("a device is not shared", "device", d.name, "cause", err.Error())
+		if err != nil && !d.refused {
+			d.refused = true
+			m.log.Warn("a device takes no part in shared slots", "device", d.nic, "cause", err.Error())
 		}
 	}
 }
