@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from typing import Any
 
 ANSWER_SECONDS = 60.0
@@ -91,6 +92,39 @@ def main() -> None:
             memory.view[:] = pattern(seed, 0, size)
             memory.model[:] = memory.view
 
+        def flood(target: str, priority: int) -> None:
+            """Writes the whole region to a target's, again and again, until the ebb."""
+
+            def run() -> None:
+                with engine.open(target) as peer:
+                    while not ebbs.is_set():
+                        engine.write(region[:], peer["kv"][:size], priority=priority).result(60)
+                        rounds.append(1)
+
+            floods.append(threading.Thread(target=run))
+            floods[0].start()
+
+        def ebb() -> int:
+            ebbs.set()
+            floods[0].join()
+            return len(rounds)
+
+        def forget(offset: int, n: int, theirs: int) -> str:
+            """Takes either what was expected or the writer's pattern, byte by byte, and expects that from now on."""
+            for at in range(offset, offset + n, 4096):
+                piece = bytes(memory.view[at : at + 4096])
+                new = pattern(theirs, at - offset, 4096)
+                if piece not in (bytes(memory.model[at : at + 4096]), new) and any(
+                    b not in both for b, *both in zip(piece, memory.model[at : at + 4096], new, strict=True)
+                ):
+                    return f"bytes at {at} are neither the old nor the new ones"
+                memory.put(at, piece)
+            return ""
+
+        floods: list[threading.Thread] = []
+        rounds: list[int] = []
+        ebbs = threading.Event()
+
         def drain(n: int, timeout: float = 30) -> list[list[str]]:
             notes = [engine.notifications.get(timeout) for _ in range(n)]
             return [[note.name, note.message, note.peer] for note in notes] + [
@@ -104,6 +138,10 @@ def main() -> None:
         commands: dict[str, Any] = {
             "check": check,
             "fill": fill,
+            "flood": flood,
+            "flooded": lambda: len(rounds),
+            "ebb": ebb,
+            "forget": forget,
             "drain": drain,
             "write": write,
             "fence": lambda: region.fence(),
