@@ -7,6 +7,7 @@
 //	plan rail qos dispatch             the core: pure policy and one state machine, without clock, lock or I/O
 //	segment meta control               the control plane: who is there, what do they offer
 //	metrics topology                   what people and machines look at
+//	share                              what the processes of a host tell each other
 //	engine                             the shell: owns mutex and goroutines, the Go API
 //
 // Imports go down this list only; tests/go keeps the table. Transports live in ../transports: each imports the words and
@@ -81,4 +82,7 @@
 //     with allow_cross_numa false and no near rail left. 2026-11-21
 //   - What an attempt's TIMEOUT means: an error with this code from a transport is retried like any other; only a task's own
 //     deadline ends the task. 2026-11-21
+//   - The header of shared slots keeps magic, version and current_slot, with a version number of our own: upstream's processes
+//     and ours refuse each other's files. An engine that cannot share at start fails; one that cannot later goes on alone,
+//     with an event (package share). 2026-11-21
 package gocore
