@@ -289,7 +289,7 @@ func (e *Engine) coreOptions(o Options) dispatch.Options {
 		Stall: c.TransferStallTimeout, FenceHost: c.FenceTimeoutHost, FenceNetwork: c.FenceTimeoutNetwork, FenceFile: c.FenceTimeoutFile,
 		Retries: c.ResendRounds, RetryAfter: c.ResendInterval, AttemptLimit: c.AttemptTimeout,
 		SuspectAfter: c.RailSuspectAfter, CondemnAfter: c.RailCondemnAfter, LinkWait: c.LinkWait, OutageWait: c.OutageWait,
-		Merge: c.MergeRequests, Transports: names, Rails: make([]dispatch.RailOptions, len(names))}
+		Merge: c.MergeRequests, Transports: names, Neighbours: e.neighbours, Rails: make([]dispatch.RailOptions, len(names))}
 	for i, name := range names {
 		if r := o.Config.RailOf(name); r != nil {
 			options.Rails[i] = dispatch.RailOptions{Ageing: r.PromotionTimeout, OwnNode: !r.AllowCrossNUMA, ByDeadline: r.ByDeadline,

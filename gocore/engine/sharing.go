@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/config"
@@ -28,12 +27,12 @@ func (e *Engine) openSharing(ctx context.Context, undo *steps) error {
 		if p.transport == nil || r == nil || r.SharedPath == "" {
 			continue
 		}
-		interval := e.slotInterval(p.name)
+		interval := r.SlotInterval
 		same := slices.IndexFunc(e.ports[:i], func(q *port) bool {
 			return e.shared[q.index] != nil && e.config.RailOf(q.name).SharedPath == r.SharedPath
 		})
 		if same >= 0 {
-			if other := e.slotInterval(e.ports[same].name); other != interval {
+			if other := e.config.RailOf(e.ports[same].name).SlotInterval; other != interval {
 				return errs.New(errs.InvalidArgument, "shared slots", "%s/slot_rotation_interval_ms is %v and %s/slot_rotation_interval_ms is %v, but both share %s",
 					config.Branch(p.name), interval, config.Branch(e.ports[same].name), other, r.SharedPath)
 			}
@@ -110,10 +109,4 @@ func (s sharing) explain(transport string, i int, now clock.Time) string {
 		}
 	}
 	return text
-}
-
-// slotInterval is the length of a transport's slots.
-func (e *Engine) slotInterval(transport string) time.Duration {
-	ms, _ := e.config.Value(config.Branch(transport) + "/slot_rotation_interval_ms").(int64)
-	return time.Duration(ms) * time.Millisecond
 }
