@@ -113,7 +113,12 @@ def test_high_of_one_process_and_low_of_another_both_end(scene: Scene) -> None:
     assert processes(scene.near) == 3
     before = scene.flood.rounds()
     until(lambda: scene.flood.rounds() > before)  # LOW goes on
-    scene.write()
+
+    def waited() -> bool:
+        scene.write(5)
+        return bool(scene.other.ask("metric", name='tent_slot_waits_total{transport="tcp",class="low"}') > 0)
+
+    until(waited)  # and leaves the slots to HIGH, of which it knows by the shared memory alone
     assert scene.flood.end() > 0
     scene.check()
 
@@ -140,6 +145,19 @@ def test_who_is_stopped_holds_nobody_up_and_goes_on_later(scene: Scene) -> None:
     until(lambda: scene.flood.rounds() > before)
     scene.flood.end()
     scene.check()
+
+
+def test_a_forked_child_keeps_the_place_of_the_dead_and_nothing_else(scene: Scene) -> None:
+    scene.write()
+    scene.other.ask("fork")
+    scene.other.kill()
+    scene.write()
+    until(lambda: scene.near.metrics()['tent_shared_others_bytes{transport="tcp",device="lo"}'] == 0)
+    assert processes(scene.near) == 3
+    assert scene.other.process.stdin
+    scene.other.process.stdin.close()
+    until(lambda: processes(scene.near) == 2)
+    scene.check(flood=False)
 
 
 def test_a_removed_file_is_followed_by_a_new_one(scene: Scene, path: Path) -> None:
@@ -195,10 +213,16 @@ def test_explain_and_metrics_say_how_it_stands(scene: Scene, path: Path) -> None
 
 
 def test_without_a_name_nothing_is_shared(engines: Callable[..., tent.Engine]) -> None:
+    before = mapped()
     for given in ({}, {KEY: ""}):
         engine = engines(**given)
         assert processes(engine) == 0
-        assert str(FOLDER) + "/" not in Path("/proc/self/maps").read_text()
+        assert mapped() <= before
+
+
+def mapped() -> set[str]:
+    """Files in shared memory that this process maps."""
+    return {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if f"{FOLDER}/" in line}
 
 
 def test_two_engines_of_a_process_are_two_and_leave_when_they_close(path: Path) -> None:
@@ -238,9 +262,9 @@ def test_another_users_file_is_refused(path: Path) -> None:
 
 def test_another_interval_is_refused_while_somebody_is_there(path: Path) -> None:
     other = settings(path, **{"transports/tcp/slot_rotation_interval_ms": 5})
-    with tent.Engine(**settings(path)):
-        with pytest.raises(ValueError, match=r"slot_rotation_interval_ms is 5ms, but the processes .* have 2ms"):
-            tent.Engine(**other)
+    refused = pytest.raises(ValueError, match=r"slot_rotation_interval_ms is 5ms, but the processes .* have 2ms")
+    with tent.Engine(**settings(path)), refused:
+        tent.Engine(**other)
     with tent.Engine(**other) as engine:
         assert processes(engine) == 1
 
