@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"time"
+
+	"github.com/tent-engine/tent/tests/bench/report"
 )
 
 // What detection costs while nothing fails: an engine that has it beside one that suspects nobody for as long as anything
@@ -104,19 +106,19 @@ func hogRun(o options, f figures) error {
 		ratio = append(ratio, rate[detects]/rate[suspectsNobody])
 		same = append(same, rate[detects]/rate[detectsToo])
 	}
-	f.add(hogGoodput, quantile(ratio, 0.5))
-	f.add(hogGoodput+control, quantile(same, 0.5))
+	f.add(hogGoodput, report.Quantile(ratio, 0.5))
+	f.add(hogGoodput+control, report.Quantile(same, 0.5))
 	return nil
 }
 
-func hogRows(_ options, f figures) []line {
+func hogRows(_ options, f figures) []report.Row {
 	each, share := f.sum(hogSuspected)/f.sum(hogSeconds), f.median(hogGoodput)
-	return []line{
-		judge("two hogs beside healthy rails: suspicions", fmt.Sprintf("%.2f a second", each), "at most 1 a second", each <= 1),
-		judge("the same: goodput against that without detection", fmt.Sprintf("%.1f %%, half within %s", 100*share, f.half(hogGoodput)),
+	return []report.Row{
+		report.Judge("two hogs beside healthy rails: suspicions", fmt.Sprintf("%.2f a second", each), "at most 1 a second", each <= 1),
+		report.Judge("the same: goodput against that without detection", fmt.Sprintf("%.1f %%, half within %s", 100*share, f.half(hogGoodput)),
 			"at least 97 %", share >= 0.97),
-		{"the same: one engine with detection against another one", fmt.Sprintf("%.1f %%, half within %s", 100*f.median(hogGoodput+control),
-			f.half(hogGoodput+control)), "", ""},
+		report.Beside("the same: one engine with detection against another one", fmt.Sprintf("%.1f %%, half within %s", 100*f.median(hogGoodput+control),
+			f.half(hogGoodput+control))),
 	}
 }
 
@@ -158,7 +160,7 @@ func costRun(f figures) error {
 			if err := inTurns(worlds, round, func(i int, w *world) error {
 				var took []time.Duration
 				err := w.near.Call("Load.Ping", work.args, &took)
-				p50[i] = quantile(took, 0.5)
+				p50[i] = report.Quantile(took, 0.5)
 				return err
 			}); err != nil {
 				return err
@@ -168,21 +170,21 @@ func costRun(f figures) error {
 				same = append(same, float64(p50[detects])/float64(p50[detectsToo]))
 			}
 		}
-		f.add(costOf+work.name, quantile(ratio, 0.5))
-		f.add(costOf+work.name+control, quantile(same, 0.5))
+		f.add(costOf+work.name, report.Quantile(ratio, 0.5))
+		f.add(costOf+work.name+control, report.Quantile(same, 0.5))
 	}
 	return nil
 }
 
-func costRows(_ options, f figures) (table []line) {
+func costRows(_ options, f figures) (table []report.Row) {
 	for _, work := range works {
 		name := costOf + work.name
 		more := f.median(name) - 1
 		table = append(table,
-			judge("nothing fails, one rail, "+work.name+": against an engine without detection",
+			report.Judge("nothing fails, one rail, "+work.name+": against an engine without detection",
 				fmt.Sprintf("%+.1f %%, half within %s", 100*more, f.half(name)), "at most 2 %", more <= 0.02),
-			line{"the same: one engine with detection against another one",
-				fmt.Sprintf("%+.1f %%, half within %s", 100*(f.median(name+control)-1), f.half(name+control)), "", ""})
+			report.Beside("the same: one engine with detection against another one",
+				fmt.Sprintf("%+.1f %%, half within %s", 100*(f.median(name+control)-1), f.half(name+control))))
 	}
 	return table
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/tests/bench/report"
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
@@ -72,7 +73,7 @@ func faults(o options, f figures) error {
 			return fmt.Errorf("run %d: %w", i, err)
 		}
 		if (i+1)%10 == 0 {
-			progress("%d of %d runs", i+1, o.runs)
+			report.Progress("%d of %d runs", i+1, o.runs)
 		}
 	}
 	return nil
@@ -97,7 +98,7 @@ func roundOf(w *world, o options, f figures, i int) error {
 		})
 		var bytes wrong
 		if errors.As(err, &bytes) {
-			progress("%s, run %d: %v", k.name, i, err)
+			report.Progress("%s, run %d: %v", k.name, i, err)
 			bad = 1
 		} else if err != nil {
 			return fmt.Errorf("%s: %w", k.name, err)
@@ -109,33 +110,36 @@ func roundOf(w *world, o options, f figures, i int) error {
 	return nil
 }
 
-func faultRows(_ options, f figures) []line {
-	until := func(k string, median, p99 float64) line {
+func faultRows(_ options, f figures) []report.Row {
+	if len(f[badRuns]) == 0 {
+		return nil
+	}
+	until := func(k string, median, p99 float64) report.Row {
 		return f.two(fmt.Sprintf("%s: until a 64 KiB request that was on the rail has ended (%d runs have one)", k, len(f[k+moved])),
 			k+moved, median, p99)
 	}
-	table := []line{
+	table := []report.Row{
 		f.two("silent loss: longest time without a new acknowledged byte, beyond control", silent+stall, 5, 20),
 		until(silent, 20, 50), until(reset, 2, 10), until(linkDown, 2, 10),
 	}
 	for _, k := range kinds {
-		table = append(table, line{k.name + ": slowest of all 64 KiB requests of these 30 ms", f.spread(k.name + all), "", ""})
+		table = append(table, report.Beside(k.name+": slowest of all 64 KiB requests of these 30 ms", f.spread(k.name+all)))
 	}
-	table = append(table, line{"for comparison: the same at a moment without fault", f.spread(calmSmall), "", ""})
+	table = append(table, report.Beside("for comparison: the same at a moment without fault", f.spread(calmSmall)))
 	for _, k := range kinds {
-		table = append(table, line{k.name + ": until the engine says so", f.spread(k.name + noticed), "", ""})
+		table = append(table, report.Beside(k.name+": until the engine says so", f.spread(k.name+noticed)))
 	}
 	for _, name := range []string{silent, linkDown} {
 		most := f.quantile(name+back, 1)
-		table = append(table, judge(name+": rail good again until it carries half of its share",
+		table = append(table, report.Judge(name+": rail good again until it carries half of its share",
 			fmt.Sprintf("%s, most %s", f.spread(name+back), milli(most)), "30 ms median, never above 1 s", f.median(name+back) <= 30e6 && most <= 1e9))
 	}
 	for _, k := range kinds {
 		g := f.median(k.name + goodputOf)
-		table = append(table, judge(k.name+": goodput against the rails that were up", fmt.Sprintf("%.1f %% median", 100*g), "at least 95 %", g >= 0.95))
+		table = append(table, report.Judge(k.name+": goodput against the rails that were up", fmt.Sprintf("%.1f %% median", 100*g), "at least 95 %", g >= 0.95))
 	}
 	bad := f.sum(badRuns)
-	return append(table, judge("runs with wrong, lost or late bytes", fmt.Sprintf("%.0f of %d", bad, len(f[badRuns])), "0", bad == 0))
+	return append(table, report.Judge("runs with wrong, lost or late bytes", fmt.Sprintf("%.0f of %d", bad, len(f[badRuns])), "0", bad == 0))
 }
 
 // sight is what a run with a fault has shown.
@@ -181,7 +185,7 @@ func (k kind) enter(o options, f figures, s *sight, control *Trace) {
 	if s.again == 0 {
 		s.again = trace.End // it is not back
 		if o.verbose {
-			progress("%s, rail %d: not back", k.name, s.rail)
+			report.Progress("%s, rail %d: not back", k.name, s.rail)
 		}
 	}
 	f.addTime(k.name+back, s.again.Sub(at.mended))

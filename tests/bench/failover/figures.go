@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/tent-engine/tent/tests/bench/report"
 )
 
 // figures are what was measured, one list for each name. A file keeps them from one call of the program to the next, so
@@ -20,7 +22,9 @@ func (f figures) addTime(name string, d time.Duration) { f.add(name, float64(d))
 func (f figures) add(name string, v float64) { f[name] = append(f[name], v) }
 
 // quantile of a list; 0 of one that is empty.
-func (f figures) quantile(name string, q float64) float64 { return quantile(slices.Clone(f[name]), q) }
+func (f figures) quantile(name string, q float64) float64 {
+	return report.Quantile(slices.Clone(f[name]), q)
+}
 
 func (f figures) median(name string) float64 { return f.quantile(name, 0.5) }
 
@@ -37,9 +41,9 @@ func (f figures) spread(name string) string {
 }
 
 // two is a row with a median and a 99th percentile, in ms.
-func (f figures) two(row, name string, median, p99 float64) line {
-	return judge(row, f.spread(name), fmt.Sprintf("%g ms median, %g ms p99", median, p99),
-		f.median(name) <= median*1e6 && f.quantile(name, 0.99) <= p99*1e6)
+func (f figures) two(row, name string, median, p99 float64) report.Row {
+	return report.Judge(row, f.spread(name), fmt.Sprintf("%g ms median, %g ms p99", median, p99),
+		len(f[name]) > 0 && f.median(name) <= median*1e6 && f.quantile(name, 0.99) <= p99*1e6)
 }
 
 // loadFigures reads a file that save has written; there are none yet if it does not exist.
@@ -68,13 +72,4 @@ func (f figures) save(file string) error {
 	return os.WriteFile(file, text, 0o644)
 }
 
-// quantile of a list, which it sorts; 0 of an empty one.
-func quantile[T ~int64 | ~float64](list []T, q float64) (v T) {
-	if len(list) == 0 {
-		return v
-	}
-	slices.Sort(list)
-	return list[min(len(list)-1, int(q*float64(len(list))))]
-}
-
-func milli[T ~int64 | ~float64](ns T) string { return fmt.Sprintf("%.1f ms", float64(ns)/1e6) }
+func milli(ns float64) string { return report.Milli(time.Duration(ns)) }

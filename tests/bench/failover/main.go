@@ -11,12 +11,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
-	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/tent-engine/tent/tests/bench/report"
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
@@ -27,14 +24,8 @@ type options struct {
 	only     string
 	markdown bool
 	verbose  bool
-	figures  string        // file that sums up several calls
-	steal    time.Duration // what other guests may take of a run about faults
-}
-
-// line is a row of the table.
-type line struct {
-	name, figure, target string
-	reached              string // yes, no, or why it cannot be said
+	figures  string  // file that sums up several calls
+	steal    float64 // share of the time that the host of a virtual machine may take of a run about faults
 }
 
 func main() {
@@ -48,7 +39,7 @@ func main() {
 	flag.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
 	flag.BoolVar(&o.verbose, "verbose", false, "print what the engine said in each run, in ms from the fault on")
 	flag.StringVar(&o.figures, "figures", "", "file of figures: those of earlier calls count too, and this call adds its own")
-	flag.DurationVar(&o.steal, "steal", 10*time.Millisecond, "runs about faults are made again when the hypervisor took more than this from them")
+	flag.Float64Var(&o.steal, "steal", 0.01, "runs about faults are made again when the host of the virtual machine took more than this share of their time")
 	flag.Parse()
 	o.rate = uint64(*megabytes * 1e6)
 	if err := measure(o); err != nil {
@@ -61,7 +52,7 @@ func main() {
 type part struct {
 	name    string
 	measure func(options, figures) error
-	rows    func(options, figures) []line
+	rows    func(options, figures) []report.Row
 }
 
 var parts = []part{
@@ -74,13 +65,15 @@ func measure(o options) error {
 	if err != nil {
 		return err
 	}
-	var table []line
+	var table []report.Row
 	for _, p := range parts {
 		if o.only == "" || strings.Contains(o.only, p.name) {
-			if err := p.measure(o, f); err != nil {
-				return errors.Join(fmt.Errorf("%s: %w", p.name, err), f.save(o.figures)) // what is there is whole runs
+			err := p.measure(o, f)
+			if f.add(p.name, 1); errors.Is(err, errDisturbed) {
+				report.Progress("%s: %v: what there is must do", p.name, err)
+			} else if err != nil {
+				return errors.Join(fmt.Errorf("%s: %w", p.name, err), f.save(o.figures)) // it holds whole runs only
 			}
-			f.add(p.name, 1)
 		}
 		if len(f[p.name]) > 0 {
 			table = append(table, p.rows(o, f)...)
@@ -89,36 +82,41 @@ func measure(o options) error {
 	if err := f.save(o.figures); err != nil {
 		return err
 	}
-	var kernel unix.Utsname
-	_ = unix.Uname(&kernel) // cannot fail with a good pointer
-	fmt.Printf("%d cores, Linux %s, %s, %d runs a fault, 4 rails of %.0f MB/s; %.0f of %.0f runs were made again, since the hypervisor took more than %v from them\n\n",
-		runtime.NumCPU(), unix.ByteSliceToString(kernel.Release[:]), runtime.Version(), len(f[calmSmall]), float64(o.rate)/1e6,
-		f.sum(disturbed), f.sum(disturbed)+f.sum(kept), o.steal)
-	show(table, o.markdown)
+	fmt.Printf("%s, %d runs a fault, 4 rails of %.0f MB/s; %.0f of %.0f runs were made again, since the host took more than %.1f %% of their time\n\n",
+		report.Machine(), len(f[calmSmall]), float64(o.rate)/1e6, f.sum(disturbed), f.sum(disturbed)+f.sum(kept), 100*o.steal)
+	report.Show(os.Stdout, table, o.markdown)
 	return nil
 }
 
-func show(table []line, markdown bool) {
-	format := "%-66s  %-44s  %-32s  %s\n"
-	if markdown {
-		format = "| %s | %s | %s | %s |\n"
+// Names of figures.
+const (
+	kept      = "runs that count"
+	disturbed = "runs made again"
+)
+
+// patience bounds how many runs are made for one that counts.
+const patience = 10
+
+// undisturbed repeats measure until the host of this virtual machine has taken little of the time meanwhile: a machine that
+// is stopped for 50 ms sees rails that are silent for 50 ms, which says nothing about tent.
+func undisturbed(o options, f figures, measure func() error) error {
+	var steal report.Steal
+	for range patience {
+		steal.Share()
+		if err := measure(); err != nil {
+			return err
+		}
+		lost := steal.Share()
+		if lost <= o.steal {
+			f.add(kept, 1)
+			return nil
+		}
+		f.add(disturbed, 1)
+		if o.verbose {
+			report.Progress("the host took %.1f %% of the time: again", 100*lost)
+		}
 	}
-	fmt.Printf(format, "row", "measured", "target", "reached")
-	if markdown {
-		fmt.Print("| --- | --- | --- | --- |\n")
-	}
-	for _, l := range table {
-		fmt.Printf(format, l.name, l.figure, l.target, l.reached)
-	}
+	return errDisturbed
 }
 
-// judge makes a row whose figure is reached or not.
-func judge(name, figure, target string, reached bool) line {
-	l := line{name, figure, target, "no"}
-	if reached {
-		l.reached = "yes"
-	}
-	return l
-}
-
-func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+var errDisturbed = fmt.Errorf("the host took too much of the time in %d runs in a row", patience)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/tests/bench/report"
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
@@ -17,7 +18,7 @@ const mptcpStall = "mptcp: stall"
 // time without a new byte at a silent loss.
 func mptcp(o options, f figures) error {
 	if _, err := exec.LookPath("ip"); err != nil {
-		progress("mptcp: ip (iproute2) tells the kernel of the paths: %v", err)
+		report.Progress("mptcp: ip (iproute2) tells the kernel of the paths: %v", err)
 		return nil
 	}
 	bed, err := netbed.New(4)
@@ -31,7 +32,7 @@ func mptcp(o options, f figures) error {
 		}
 	}
 	if err := multipath(bed); err != nil {
-		progress("mptcp: %v", err)
+		report.Progress("mptcp: %v", err)
 		return nil
 	}
 	far, err := bed.B.Start()
@@ -52,7 +53,7 @@ func mptcp(o options, f figures) error {
 	for i := range few(o) {
 		longest, err := mptcpRun(bed, near, far, send, i%4)
 		if errors.Is(err, errOnePath) {
-			progress("mptcp: %v", err)
+			report.Progress("mptcp: %v", err)
 			return nil
 		} else if err != nil {
 			return err
@@ -62,12 +63,12 @@ func mptcp(o options, f figures) error {
 	return nil
 }
 
-func mptcpRows(_ options, f figures) []line {
+func mptcpRows(_ options, f figures) []report.Row {
 	const name = "for comparison, silent loss, multipath TCP: longest time without a new byte, beyond control"
 	if len(f[mptcpStall]) == 0 {
-		return []line{{name, "", "", "not measured"}}
+		return []report.Row{{Name: name, Reached: "not measured"}}
 	}
-	return []line{{name, f.spread(mptcpStall), "", ""}}
+	return []report.Row{report.Beside(name, f.spread(mptcpStall))}
 }
 
 var errOnePath = errors.New("the kernel made an ordinary connection")

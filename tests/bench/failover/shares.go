@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"time"
+
+	"github.com/tent-engine/tent/tests/bench/report"
 )
 
 // few is how often rows are measured that have no tail worth looking at.
@@ -25,7 +27,7 @@ func (w *world) rates(n int, long time.Duration) (rate float64, smalls []time.Du
 		list = append(list, rateOf(trace))
 		smalls = append(smalls, trace.latencies()...)
 	}
-	return quantile(list, 0.5), smalls, nil
+	return report.Quantile(list, 0.5), smalls, nil
 }
 
 // alone measures what one rail carries that has no other beside it, in bytes/s.
@@ -66,9 +68,9 @@ func together(o options, f figures, name string, rates ...uint64) error {
 	return err
 }
 
-func togetherRow(f figures, name string, least float64) line {
+func togetherRow(f figures, name string, least float64) report.Row {
 	share := f.median(name+have) / f.median(name+ideal)
-	return judge(name+": against the sum of the rails", fmt.Sprintf("%.1f %%", 100*share), fmt.Sprintf("at least %g %%", 100*least), share >= least)
+	return report.Judge(name+": against the sum of the rails", fmt.Sprintf("%.1f %%", 100*share), fmt.Sprintf("at least %g %%", 100*least), share >= least)
 }
 
 const (
@@ -81,7 +83,9 @@ const (
 // rates measures rails of rates 1:2:4.
 func rates(o options, f figures) error { return together(o, f, oneTwoFour, o.rate/2, o.rate, o.rate*2) }
 
-func rateRows(_ options, f figures) []line { return []line{togetherRow(f, oneTwoFour, 0.98)} }
+func rateRows(_ options, f figures) []report.Row {
+	return []report.Row{togetherRow(f, oneTwoFour, 0.98)}
+}
 
 // slow measures four rails of which one has a tenth of the rate of the others: all the bytes, and small requests alone,
 // beside a program that sends them to its four connections in turn.
@@ -114,8 +118,8 @@ func slow(o options, f figures) error {
 	return nil
 }
 
-func slowRows(_ options, f figures) []line {
+func slowRows(_ options, f figures) []report.Row {
 	a, b := f.quantile(oursSmall, 0.99), f.quantile(inTurn, 0.99)
-	return []line{togetherRow(f, aTenth, 0.95), judge("the same: p99 of 64 KiB requests, beside connections that are used in turn",
+	return []report.Row{togetherRow(f, aTenth, 0.95), report.Judge("the same: p99 of 64 KiB requests, beside connections that are used in turn",
 		fmt.Sprintf("%s beside %s: %.1f times", milli(a), milli(b), b/a), "5 times better", b >= 5*a)}
 }

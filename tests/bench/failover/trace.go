@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
+
+	"github.com/tent-engine/tent/tests/bench/report"
 )
 
 // stall is the longest time within [from, to] in which no byte was acknowledged.
@@ -62,16 +64,16 @@ func (t *Trace) latencies() []time.Duration {
 // tell prints the events of a run.
 func (t *Trace) tell(name string, at faultTimes) {
 	since := func(when clock.Time) float64 { return float64(when.Sub(at.began)) / 1e6 }
-	progress("%s: there %.1f, mended %.1f, end %.1f", name, since(at.there), since(at.mended), since(t.End))
+	report.Progress("%s: there %.1f, mended %.1f, end %.1f", name, since(at.there), since(at.mended), since(t.End))
 	for _, e := range t.Events {
 		if e.At < t.Begin {
 			continue
 		}
-		progress("  %8.1f %s %s", since(e.At), e.Kind, e.Rail)
+		report.Progress("  %8.1f %s %s", since(e.At), e.Kind, e.Rail)
 	}
 	for _, s := range t.Small {
 		if s.Moved {
-			progress("  %8.1f to %.1f a small request that was sent again", since(s.Begin), since(s.End))
+			report.Progress("  %8.1f to %.1f a small request that was sent again", since(s.Begin), since(s.End))
 		}
 	}
 }
