@@ -330,8 +330,8 @@ func (k *checker) waiting() {
 			for t := q.tasks.first(); t != nil; t = t.queue.after() {
 				bytes += t.spec.Length - t.cursor
 			}
-			for _, t := range q.urgent {
-				bytes += t.spec.Length - t.cursor
+			for _, e := range q.urgent {
+				bytes += e.task.spec.Length - e.task.cursor
 			}
 			if bytes != q.bytes {
 				k.fail("link %d counts %d bytes of class %d that wait, there are %d", l.id, q.bytes, class, bytes)

@@ -64,8 +64,9 @@ type Core struct {
 	out, spare  *Effects
 	step        uint64
 	scratch     []*task
+	overdue     bool    // tasks whose deadline has passed are left for the next step
 	tellers     []*peer // have an event about missed deadlines to come
-	arrivals    uint64  // tasks that were ever ordered by deadline
+	arrivals    int64   // of tasks in queues by deadline, ever
 
 	counters  [][ClassCount]Counters // by transport
 	failovers [][]uint64             // by transport, from and to
@@ -158,6 +159,7 @@ func (c *Core) flip() *Effects {
 // expire runs the timers that are due.
 func (c *Core) expire(now clock.Time) {
 	budget := expireMost
+	c.overdue = false
 	for t := c.timers.due(now); t != nil; t = c.timers.due(now) {
 		switch {
 		case t.link != nil:
@@ -170,6 +172,7 @@ func (c *Core) expire(now clock.Time) {
 			c.publish(t.device, now)
 		case !c.expireRun(t.run, &budget, now):
 			c.timers.set(t, now)
+			c.overdue = true
 			return
 		}
 	}

@@ -202,7 +202,7 @@ func (c *Core) limit(r *railState, class int, route *plan.Route) uint64 {
 func (c *Core) cut(l *link, r *railState, class int, now clock.Time) {
 	q := &l.queues[class]
 	p, t := l.head(class, r, now)
-	if c.late(p, t, now) {
+	if c.overdue && c.late(p, t, now) {
 		return
 	}
 	if p == nil {

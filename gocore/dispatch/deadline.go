@@ -23,16 +23,15 @@ import (
 // place is where the fresh bytes of a task wait: in a list, of a class or of a stage, or in the heap of a class.
 type place struct {
 	node[task]
-	in    *classQueue // nil: in none
-	start clock.Time  // latest begin, in a heap
-	order uint64      // of arrival, among equals in a heap
-	slot  int         // in the heap plus one; 0: not there
+	in   *classQueue // nil: in none
+	slot int         // in its heap plus one; 0: not there
 }
 
 // leave takes the fresh bytes of a task out of wherever they wait.
 func (t *task) leave() {
 	p := &t.queue
 	if p.in != nil {
+		p.in.depth--
 		p.in.bytes -= t.spec.Length - t.cursor
 		if p.slot > 0 {
 			heap.Remove(&p.in.urgent, p.slot-1)
@@ -42,43 +41,50 @@ func (t *task) leave() {
 	p.node.leave()
 }
 
+// hurried is a task in a heap.
+type hurried struct {
+	start clock.Time // latest begin
+	order int64      // among equals
+	task  *task
+}
+
 // bySlack is a heap of tasks, least slack on top.
-type bySlack []*task
+type bySlack []hurried
 
 func (h bySlack) Len() int { return len(h) }
 
 func (h bySlack) Less(i, j int) bool {
-	a, b := &h[i].queue, &h[j].queue
-	return a.start < b.start || (a.start == b.start && a.order < b.order)
+	return h[i].start < h[j].start || (h[i].start == h[j].start && h[i].order < h[j].order)
 }
 
 func (h bySlack) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].queue.slot, h[j].queue.slot = i+1, j+1
+	h[i].task.queue.slot, h[j].task.queue.slot = i+1, j+1
 }
 
-func (h *bySlack) Push(t any) {
-	*h = append(*h, t.(*task))
-	t.(*task).queue.slot = len(*h)
+// Push takes the entry that hurry has put behind the end: an interface around one would be an allocation.
+func (h *bySlack) Push(any) {
+	*h = (*h)[:len(*h)+1]
+	(*h)[len(*h)-1].task.queue.slot = len(*h)
 }
 
 func (h *bySlack) Pop() any {
 	last := len(*h) - 1
-	t := (*h)[last]
-	(*h)[last] = nil
+	(*h)[last].task.queue.slot = 0
+	(*h)[last] = hurried{}
 	*h = (*h)[:last]
-	t.queue.slot = 0
-	return t
+	return nil
 }
 
-// hurry puts a task where its slack belongs.
-func (c *Core) hurry(l *link, q *classQueue, t *task) {
-	if t.queue.order == 0 {
-		c.arrivals++
-		t.queue.order = c.arrivals
+// hurry puts a task where its slack belongs, behind (front: before) others of the same.
+func (c *Core) hurry(l *link, q *classQueue, t *task, front bool) {
+	c.arrivals++
+	e := hurried{start: t.spec.Deadline - clock.Time(t.needs(l.bestRate())), order: c.arrivals, task: t}
+	if front {
+		e.order = -e.order
 	}
-	t.queue.start = t.spec.Deadline - clock.Time(t.needs(l.bestRate()))
-	heap.Push(&q.urgent, t)
+	q.urgent = append(q.urgent, e)[:len(q.urgent)]
+	heap.Push(&q.urgent, nil)
 }
 
 // needs is the time for which a task keeps rails busy with what was never sent; 0 if their rate is not known.
@@ -114,7 +120,7 @@ const benefit = 2
 func (c *Core) dropHopeless(l *link, now clock.Time) bool {
 	for class := range l.queues {
 		for q := &l.queues[class]; len(q.urgent) > 0; {
-			t := q.urgent[0]
+			t := q.urgent[0].task
 			err := c.hopeless(t, now)
 			if err == nil {
 				break
@@ -173,8 +179,8 @@ func (c *Core) routeRate(route *plan.Route) (rate float64) {
 	return rate
 }
 
-// late ends what is next on a rail if its deadline has passed. The timer ends so many tasks a step, so some may be found here
-// first; none of them is sent.
+// late ends what is next on a rail if its deadline has passed, in a step in which more tasks have reached theirs than a step
+// ends: none of them is sent.
 func (c *Core) late(p *piece, t *task, now clock.Time) bool {
 	if p != nil {
 		t = p.task

@@ -29,7 +29,7 @@ func (c *Core) Explain(id plan.LinkID) string {
 	default:
 		b.WriteString("down")
 	}
-	fmt.Fprintf(&b, "; tasks waiting: %d high, %d medium, %d low", l.queues[High].depth(), l.queues[Medium].depth(), l.queues[Low].depth())
+	fmt.Fprintf(&b, "; tasks waiting: %d high, %d medium, %d low", l.queues[High].depth, l.queues[Medium].depth, l.queues[Low].depth)
 	for _, r := range l.rails {
 		if r != nil {
 			c.explainRail(&b, r)

@@ -30,7 +30,7 @@ func (c *Core) Gauges(transport uint8) (g Gauges) {
 		}
 		for class := range g.Queued {
 			q := &l.queues[class]
-			g.Queued[class] += q.depth()
+			g.Queued[class] += q.depth
 			g.QueuedBytes[class] += q.bytes
 			for p := q.pieces.first(); p != nil; p = p.queue.after() { // no more than windows and stages hold
 				g.QueuedBytes[class] += p.length

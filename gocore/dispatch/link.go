@@ -65,15 +65,16 @@ type classQueue struct {
 	pieces list[piece]
 	tasks  list[task]
 	urgent bySlack // tasks with a deadline, where it decides; before the others
+	depth  int     // tasks, of both kinds
 	bytes  uint64  // fresh ones, of all tasks
 }
 
-func (q *classQueue) empty() bool { return q.pieces.n+q.tasks.n+len(q.urgent) == 0 }
+func (q *classQueue) empty() bool { return q.pieces.n+q.depth == 0 }
 
 // next is the task whose fresh bytes are next.
 func (q *classQueue) next() *task {
 	if len(q.urgent) > 0 {
-		return q.urgent[0]
+		return q.urgent[0].task
 	}
 	return q.tasks.first()
 }
@@ -84,13 +85,10 @@ func (q *classQueue) after(t *task) *task {
 	case slot == 0:
 		return t.queue.after()
 	case slot < len(q.urgent):
-		return q.urgent[slot]
+		return q.urgent[slot].task
 	}
 	return q.tasks.first()
 }
-
-// depth is the number of tasks that have fresh bytes.
-func (q *classQueue) depth() int { return q.tasks.n + len(q.urgent) }
 
 // railState is one rail in one generation. Attempts keep it alive when it has been replaced.
 type railState struct {

@@ -88,10 +88,11 @@ func (c *Core) queueTask(t *task, front bool, now clock.Time) {
 	c.queued(l, t, now)
 	q := &l.queues[t.spec.Class]
 	t.queue.in = q
+	q.depth++
 	q.bytes += t.spec.Length - t.cursor
 	switch {
 	case l.byDeadline && t.spec.Deadline != clock.Never:
-		c.hurry(l, q, t)
+		c.hurry(l, q, t, front)
 	case front:
 		q.tasks.pushFront(&t.queue.node, t)
 	default:
@@ -171,7 +172,9 @@ func (c *Core) gather(l *link) {
 		for t := q.tasks.first(); t != nil; t = t.queue.after() {
 			c.scratch = append(c.scratch, t)
 		}
-		c.scratch = append(c.scratch, q.urgent...)
+		for i := range q.urgent {
+			c.scratch = append(c.scratch, q.urgent[i].task)
+		}
 	}
 }
 
