@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from .region import Region
     from .request_array import RequestArray
     from .segment import RemoteRegion, Segment
+    from .traffic import RailTraffic, Traffic
     from .transfer import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, Transfer, as_completed, wait
     from .transfer_engine import TransferEngine
 
@@ -96,6 +97,7 @@ _HOME = {
     "region": "Region",
     "request_array": "RequestArray",
     "segment": "RemoteRegion Segment",
+    "traffic": "RailTraffic Traffic",
     "transfer": "ALL_COMPLETED FIRST_COMPLETED FIRST_EXCEPTION Transfer as_completed wait",
     "transfer_engine": "TransferEngine",
 }
@@ -138,6 +140,7 @@ __all__ = [
     "PeerUnreachableError",
     "Permission",
     "PermissionDeniedError",
+    "RailTraffic",
     "RdmaError",
     "Region",
     "RemoteRegion",
@@ -152,6 +155,7 @@ __all__ = [
     "TentError",
     "TentException",
     "TooManyRequestsError",
+    "Traffic",
     "Transfer",
     "TransferCanceledError",
     "TransferEngine",

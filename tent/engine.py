@@ -28,6 +28,7 @@ from .moving import READ, WRITE, Hint, Local, Notify, Remote
 from .notifications import Notifications
 from .region import Memory, Region, RegionSlice
 from .segment import RemoteRegion, RemoteSlice, Segment
+from .traffic import Traffic
 from .transfer import CELL_BYTES, Transfer
 
 if TYPE_CHECKING:
@@ -433,13 +434,11 @@ class Engine(Handle):
         """Which routes a move between these operands would take, in order, and why not the others."""
         own = moving.local_slice(self, local, op)
         segment, region, offset, _ = moving.remote_slice(self, remote)
-        found: dict[str, Any] = self._call_json("pybind_Explain", int(op), own.address, segment, region, offset)
-        return found
+        return dict(self._call_json("pybind_Explain", int(op), own.address, segment, region, offset))
 
     def topology(self) -> dict[str, Any]:
         """What this machine has: network interfaces, memories, how they are near to each other."""
-        found: dict[str, Any] = self._call_json("pybind_Topology")
-        return found
+        return dict(self._call_json("pybind_Topology"))
 
     def events(self) -> Events:
         """What has happened to rails, links and peers, and goes on happening: an iterator, also for `async for`, with
@@ -449,14 +448,15 @@ class Engine(Handle):
 
     def metrics(self) -> dict[str, float]:
         """Every counter by name, with and without labels."""
-        found: dict[str, float] = self._call_json("pybind_Metrics")
-        return found
+        return dict(self._call_json("pybind_Metrics"))
 
     def metrics_text(self) -> str:
         """The same in Prometheus' text format."""
         return str(self._call("pybind_MetricsText"))
 
-    # Ending
+    def traffic(self) -> Traffic:
+        """What each rail has carried, its rate, and what is on its way; print it for a table."""
+        return Traffic.of(self.metrics())
 
     def close(self, timeout: float | None = 30) -> None:
         """Waits up to `timeout` seconds for what is under way (None: to its own limits), cancels what is left, and

@@ -75,7 +75,7 @@ class Request:
 
 
 # A request's fields as the engine's record has them; the tenth word, the region, is 0.
-request_fields = attrgetter(
+REQUEST_FIELDS = (
     "opcode",
     "source",
     "target_id",
@@ -86,6 +86,7 @@ request_fields = attrgetter(
     "transport_hint",
     "intent_type",
 )
+request_fields = attrgetter(*REQUEST_FIELDS)
 
 
 class TransferStatus(NamedTuple):

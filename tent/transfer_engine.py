@@ -15,6 +15,7 @@ from .engine import OPEN_TIMEOUT, Engine
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
 from .errors import AddressNotRegisteredError, InvalidArgumentError, transfer_error, translate
 from .records import (
+    REQUEST_FIELDS,
     BatchGuard,
     MemoryGuard,
     MemoryOptions,
@@ -419,14 +420,25 @@ def _task(value: int) -> int:
     return value
 
 
+def _name_wrong_field(rows: list[tuple[Any, ...]]) -> None:
+    """Raises for the first field of a request that does not fit; packing itself says only that one does not."""
+    for i, row in enumerate(rows):
+        for name, value in zip(REQUEST_FIELDS, row, strict=False):
+            if not hasattr(value, "__index__") or not 0 <= value < 1 << 64:
+                kind = "PRIO_HIGH (0), PRIO_MEDIUM (1) or PRIO_LOW (2)" if name == "priority" else "not negative"
+                raise InvalidArgumentError(f"{name} of request {i} is {value!r}: it must be an integer of 64 bits, {kind}")
+
+
 def _packed(requests: Iterable[Request]) -> tuple[array[int], int]:
     """Requests as the engine's records; array checks that each value fits in 64 bits, unsigned."""
+    rows: list[tuple[Any, ...]] = []
     try:
         rows = [(*request_fields(request), 0) for request in requests]
         packed = array("Q", chain.from_iterable(rows))
     except AttributeError as error:
         raise InvalidArgumentError(f"requests must be tent.Request objects or a RequestArray: {error}") from None
     except (OverflowError, TypeError) as error:
+        _name_wrong_field(rows)
         raise InvalidArgumentError(f"a field of a request is not an integer of 64 bits, not negative: {error}") from None
     if not rows:
         raise InvalidArgumentError("there are no requests to submit")

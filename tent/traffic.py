@@ -1,0 +1,69 @@
+"""What each rail has carried, for people: Engine.traffic()."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+_SERIES = re.compile(r'(tent_rail_(?:bytes_total|rate_bytes|in_flight_bytes))\{(.*)\}')
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class RailTraffic(NamedTuple):
+    """One rail: bytes that it has delivered since it first came up, its measured rate in bytes a second, and bytes that were
+    handed to it and are not acknowledged."""
+
+    transport: str
+    peer: str
+    local: str
+    remote: str
+    total: int
+    rate: float
+    in_flight: int
+
+
+class Traffic(tuple[RailTraffic, ...]):
+    """The rails of an engine at one moment; as text the table that the upstream engine prints."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, float]) -> Traffic:
+        """From the numbers of Engine.metrics()."""
+        rails: dict[tuple[str, ...], dict[str, float]] = {}
+        for name, value in metrics.items():
+            if (found := _SERIES.fullmatch(name)) is None:
+                continue
+            labels = dict(_LABEL.findall(found[2]))
+            if "local" in labels:  # else a sum over rails
+                key = tuple(labels[label] for label in ("transport", "peer", "local", "remote"))
+                rails.setdefault(key, {})[found[1]] = value
+        return cls(
+            RailTraffic(
+                *key,
+                total=int(of["tent_rail_bytes_total"]),
+                rate=of["tent_rail_rate_bytes"],
+                in_flight=int(of["tent_rail_in_flight_bytes"]),
+            )
+            for key, of in sorted(rails.items())
+        )
+
+    def __str__(self) -> str:
+        lines = ["=== Device Traffic Statistics ==="]
+        for i, rail in enumerate(self):
+            lines.append(
+                f"Dev {i}: Total={_amount(rail.total)}, EWMA BW={rail.rate * 8 / 1e9:.2f} Gbps, "
+                f"Inflight={rail.in_flight} bytes ({rail.transport} {rail.local} -> {rail.remote}, {rail.peer})"
+            )
+        return "\n".join(lines)
+
+
+def _amount(n: float) -> str:
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if n < 1000:
+            break
+        n /= 1000
+    else:
+        unit = "TB"
+    return f"{n:.0f} {unit}" if unit == "bytes" else f"{n:.1f} {unit}"
