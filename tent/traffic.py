@@ -31,20 +31,20 @@ class Traffic(tuple[RailTraffic, ...]):
     @classmethod
     def of(cls, metrics: Mapping[str, float]) -> Traffic:
         """From the numbers of Engine.metrics()."""
-        rails: dict[tuple[str, ...], dict[str, float]] = {}
+        rails: dict[tuple[str, str, str, str], dict[str, float]] = {}
         for name, value in metrics.items():
             if (found := _SERIES.fullmatch(name)) is None:
                 continue
-            labels = dict(_LABEL.findall(found[2]))
-            if "local" in labels:  # else a sum over rails
-                key = tuple(labels[label] for label in ("transport", "peer", "local", "remote"))
+            label = dict(_LABEL.findall(found[2]))
+            if "local" in label:  # else a sum over rails
+                key = (label["transport"], label["peer"], label["local"], label["remote"])
                 rails.setdefault(key, {})[found[1]] = value
         return cls(
             RailTraffic(
                 *key,
-                total=int(of["tent_rail_bytes_total"]),
-                rate=of["tent_rail_rate_bytes"],
-                in_flight=int(of["tent_rail_in_flight_bytes"]),
+                int(of["tent_rail_bytes_total"]),
+                of["tent_rail_rate_bytes"],
+                int(of["tent_rail_in_flight_bytes"]),
             )
             for key, of in sorted(rails.items())
         )
