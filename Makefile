@@ -6,11 +6,11 @@ SEEDS ?= 100000
 FUZZTIME ?= 20s
 SOURCES := $(shell find gocore transports pybind internal -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover test check sim bench bench-peers bench-failover bench-qos bench-file capi fuzz wheel sdist develop clean
+.PHONY: help demo demo-failover demo-qos test check sim bench bench-peers bench-failover bench-qos bench-file capi fuzz wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s .PHONY: help demo demo-failover test check sim bench bench-peers bench-failover bench-qos bench-file\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s .PHONY: help demo demo-failover demo-qos test check sim bench bench-peers bench-failover bench-qos bench-file\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: develop ## two processes move a KV cache; every byte is verified (makes .venv)
 	@$(VENV)/bin/python -m tent.demo
@@ -18,6 +18,10 @@ demo: develop ## two processes move a KV cache; every byte is verified (makes .v
 demo-failover: develop ## rails are cut under a transfer and brought back; every byte is verified, a picture is drawn
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check "rich>=13" "matplotlib>=3.7" || echo "without rich and matplotlib: text only"
 	@$(VENV)/bin/python -m tent.demo_failover $(ARGS)
+
+demo-qos: develop ## small urgent requests beside floods, with classes and without; every byte is verified, a picture is drawn
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check "rich>=13" "matplotlib>=3.7" || echo "without rich and matplotlib: text only"
+	@$(VENV)/bin/python -m tent.demo_qos $(ARGS)
 
 test: ## everything: format, vet, unit, race, conformance, simulation, architecture, Python on every interpreter, typing
 	@$(PYTHON) tools/check.py

@@ -44,3 +44,13 @@ def test_failover_demo_shows_no_error_and_verifies_every_byte(tmp_path: Path) ->
     assert "no error" in done.stdout
     chart = re.findall(r"^  127\.0\.0\.\d  ([0-9x]+)$", done.stdout, flags=re.M)
     assert len(chart) == 4 and all("x" in line and line.rstrip("0123456789")[-1] == "x" for line in chart), done.stdout
+
+
+@pytest.mark.slow
+def test_qos_demo_verifies_every_byte_and_shows_what_classes_are_worth(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tent.demo_qos", "--seconds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "150 small requests and both floods verified by their receivers, every byte right" in done.stdout
+    p50 = [float(ms) for ms in re.findall(r"p50 +([0-9.]+) ms", done.stdout)]
+    assert len(p50) == 6 and 3 * p50[1] < p50[2], done.stdout  # beside LOW against beside HIGH, some 60 times on a quiet machine
