@@ -60,7 +60,7 @@ func (t *Transport) closeSockets() {
 			_ = unix.Close(l.reserve)
 		}
 	}
-	for _, fd := range [...]int{t.epfd, t.stopFd} {
+	for _, fd := range [...]int{t.epfd, t.bulkFd, t.stopFd} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}

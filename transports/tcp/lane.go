@@ -30,7 +30,7 @@ type lane struct {
 
 	link  *link    // initiator
 	set   *laneSet // initiator
-	group uint8
+	group uint8    // of classes, see groupOf; set before any payload
 
 	attachment atomic.Pointer[attachment] // responder
 	laneExtras
@@ -64,6 +64,7 @@ type lane struct {
 	broken  atomic.Bool // initiator: the link's goroutine sees to it, nobody else needs to look
 
 	armMu   sync.Mutex
+	epfd    int  // the epoll that it is in
 	armed   bool // epoll will tell a worker
 	listens bool // of bytes that came, too
 	kept    int  // waiters that sleep on the lane and read it themselves
@@ -86,10 +87,14 @@ func (t *Transport) newLane(fd int, serving bool) *lane {
 	return l
 }
 
-// register hands the lane to epoll, disarmed.
+// register hands the lane to the epoll of its group, disarmed.
 func (l *lane) register() error {
+	l.epfd = l.t.epfd
+	if l.group > 0 {
+		l.epfd = l.t.bulkFd
+	}
 	event := unix.EpollEvent{Events: unix.EPOLLONESHOT, Fd: int32(l.slot), Pad: int32(tagLane)}
-	return unix.EpollCtl(l.t.epfd, unix.EPOLL_CTL_ADD, l.fd, &event)
+	return unix.EpollCtl(l.epfd, unix.EPOLL_CTL_ADD, l.fd, &event)
 }
 
 // arm asks epoll for what the lane waits for. Reading stays off while a worker is at it (it arms afterwards) and while
@@ -127,7 +132,7 @@ func (l *lane) disarm() {
 
 func (l *lane) control(events uint32) {
 	event := unix.EpollEvent{Events: events, Fd: int32(l.slot), Pad: int32(tagLane)}
-	epollModify(l.t.epfd, l.fd, &event)
+	epollModify(l.epfd, l.fd, &event)
 }
 
 // take notes that epoll has told a worker, which now tries to read.

@@ -149,6 +149,9 @@ func (l *lane) greetingCame() *errs.Error {
 		return err
 	}
 	l.rx.greeted = true
+	if err := l.join(g.group); err != nil {
+		return err
+	}
 	l.own, l.near = a.peer.Incarnation == l.t.self.Incarnation, a.peer.MachineID == l.t.self.MachineID
 	l.acquainted()
 	l.armMu.Lock()

@@ -146,7 +146,7 @@ func (l *lane) answer(drained bool) {
 		x.unacked = 0
 	}
 	if l.dirty.Load() && !l.wantOut.Load() {
-		l.pump(workerBudget)
+		l.pump(l.turn())
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -76,6 +77,7 @@ type Transport struct {
 	regions  *regions
 
 	epfd, stopFd int
+	bulkFd       int // epoll of the lanes that are not class 0's, itself in epfd; see turns.go
 	listeners    []*listener
 	workers      sync.WaitGroup
 	running      sync.WaitGroup // links; Attach adds under linkMu
@@ -111,7 +113,7 @@ type Transport struct {
 }
 
 func open(s Settings, where *places, host transport.Host, sink transport.Sink) (_ *Transport, err error) {
-	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), regions: newRegions(), places: where, epfd: -1, stopFd: -1,
+	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), regions: newRegions(), places: where, epfd: -1, stopFd: -1, bulkFd: -1,
 		spinners: int32(runtime.GOMAXPROCS(0) / 2), spare: make([]*worker, 0, 8)}
 	t.quit, t.cancel = context.WithCancel(context.Background())
 	t.lanes.Store(new([]*lane))
@@ -127,11 +129,17 @@ func open(s Settings, where *places, host transport.Host, sink transport.Sink) (
 	if t.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, openError(err)
 	}
+	if t.bulkFd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, openError(err)
+	}
 	if t.stopFd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, openError(err)
 	}
 	event := unix.EpollEvent{Events: unix.EPOLLIN, Pad: tagStop}
 	if err = unix.EpollCtl(t.epfd, unix.EPOLL_CTL_ADD, t.stopFd, &event); err != nil {
+		return nil, openError(err)
+	}
+	if err = t.watchBulk(unix.EPOLL_CTL_ADD); err != nil {
 		return nil, openError(err)
 	}
 	addresses, err := s.addresses()
@@ -236,7 +244,12 @@ func (t *Transport) addLane(l *lane) {
 func (t *Transport) offer(l *lane) {
 	t.laneMu.Lock()
 	defer t.laneMu.Unlock()
-	dialled := append(append([]*lane(nil), *t.dialled.Load()...), l)
+	dialled := append([]*lane(nil), *t.dialled.Load()...)
+	at := len(dialled)
+	if l.group == 0 { // looked at first
+		at = slices.IndexFunc(append(dialled, nil), func(o *lane) bool { return o == nil || o.group > 0 })
+	}
+	dialled = slices.Insert(dialled, at, l)
 	t.dialled.Store(&dialled)
 }
 

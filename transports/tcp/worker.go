@@ -18,8 +18,10 @@ type worker struct {
 	t     *Transport
 	ended []transport.Completion
 	rails []transport.Rail
-	event [4]unix.EpollEvent
-	looks uint32 // without success
+	event [4]unix.EpollEvent // of work
+	high  [4]unix.EpollEvent // of urgent
+	low   [2]unix.EpollEvent // of bulkTurn
+	looks uint32             // without success
 }
 
 func (t *Transport) newWorker() *worker {
@@ -103,40 +105,11 @@ const (
 	tagLane = iota
 	tagListener
 	tagStop
+	tagBulk
 )
 
 func epollModify(epfd, fd int, event *unix.EpollEvent) {
 	_, _, _ = unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(epfd), unix.EPOLL_CTL_MOD, uintptr(fd), uintptr(unsafe.Pointer(event)), 0, 0)
-}
-
-// work is the life of one of the transport's goroutines: wait for lanes, serve each until it is dry. It ends when the
-// stop descriptor becomes readable.
-func (t *Transport) work() {
-	defer t.workers.Done()
-	defer t.guard()
-	w := t.newWorker()
-	for {
-		n, err := unix.EpollWait(t.epfd, w.event[:], -1)
-		if err == unix.EINTR {
-			continue
-		} else if err != nil {
-			t.host.Log().Error("tcp: epoll_wait", "error", err)
-			return
-		}
-		for i := range n {
-			e := &w.event[i]
-			switch e.Pad {
-			case tagStop:
-				return
-			case tagListener:
-				t.accept(int(e.Fd))
-			default:
-				if l := t.laneAt(uint32(e.Fd)); l != nil {
-					t.serve(w, l, e.Events, n == 1)
-				}
-			}
-		}
-	}
 }
 
 // spinBytes is the longest burst after which looking for the next one pays. Between the pieces of much payload a sleep
@@ -148,7 +121,7 @@ func (t *Transport) serve(w *worker, l *lane, events uint32, alone bool) {
 	l.take(false)
 	if events&unix.EPOLLOUT != 0 || l.wantOut.Load() {
 		l.dirty.Store(true)
-		l.pump(workerBudget)
+		l.pump(l.turn())
 	}
 	if !l.readMu.TryLock() {
 		if l.wantOut.Load() {
@@ -160,7 +133,7 @@ func (t *Transport) serve(w *worker, l *lane, events uint32, alone bool) {
 	open, bulk := true, false
 	for turns := 0; open && turns < 64; turns++ {
 		var n int
-		n, open = l.drain(w, workerBudget)
+		n, open = l.drain(w, l.turn())
 		bulk = bulk || n > spinBytes || l.rx.stage == wantPayload
 		if n == 0 && open && alone && l.serving && !bulk {
 			n, open = t.spin(w, l)
@@ -168,6 +141,9 @@ func (t *Transport) serve(w *worker, l *lane, events uint32, alone bool) {
 		w.flush()
 		if n == 0 {
 			break
+		}
+		if l.group > 0 {
+			t.urgent(w)
 		}
 	}
 	suspended := l.rx.asking
