@@ -143,8 +143,10 @@ func TestSmallSlicesOfHighHaveALaneOfTheirOwnInBothDirections(t *testing.T) {
 		high, epolls := 0, map[int]int{}
 		for _, l := range *tr.lanes.Load() {
 			if l != nil {
+				l.armMu.Lock()
 				epolls[l.epfd]++
 				high += int(1 - l.group)
+				l.armMu.Unlock()
 			}
 		}
 		require.Equal(t, 1, high)
