@@ -19,7 +19,10 @@
 //
 // A rail is a pair of addresses (pairs.go). Each has two class groups, class 0 and the rest, of Settings.Lanes
 // connections, so neither a byte nor an acknowledgement of class 0 waits behind others' payload. Slices below 64 KiB share
-// a lane and its system calls, larger ones go to the lane with least to do. A rail is up when all its lanes are, and goes
+// a lane and its system calls, larger ones go to the lane with least to do. Workers serve class 0 first, whoever the peer is
+// (turns.go); a responder's lane sends DATA of the most urgent class that waits (serve_reads.go). What LOW has in sockets and
+// queues below is bounded by the core's window, which is one of time, at the end that asked; a responder does not weigh the
+// windows of several peers against each other. A rail is up when all its lanes are, and goes
 // down with the first that breaks; it is dialled again under the next generation (redial.go). The kernel tells when one of our
 // ends loses its interface or its address (watch.go), and we tell the peer of it over other lanes (GONE). Pairs beyond the
 // matching are alternates, which are dialled while a rail of one of their ends is down.
