@@ -2,6 +2,7 @@ package share
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -123,8 +124,24 @@ func TestARemovedFileIsFollowedByTheNextOne(t *testing.T) {
 		})
 		require.Empty(t, r.told, "sharing has never ended")
 		require.NotNil(t, old.want(qos.High, 1), "the old file is not touched any more")
+		require.True(t, mapped(t, old.base), "but nobody else's memory may come there")
+		a.memory.Close()
+		require.False(t, mapped(t, old.base))
 		_ = os.Remove(r.path() + "-away")
 	}
+}
+
+// mapped reports whether an address is taken.
+func mapped(t *testing.T, addr uintptr) bool {
+	maps, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	for line := range strings.Lines(string(maps)) {
+		var from, to uintptr
+		if _, err := fmt.Sscanf(line, "%x-%x", &from, &to); err == nil && from <= addr && addr < to {
+			return true
+		}
+	}
+	return false
 }
 
 // The file of a running engine is spoiled in every way that somebody could think of. It goes on alone, says so once, and is
@@ -159,6 +176,11 @@ func TestASpoiledFileEndsSharingAndNothingElse(t *testing.T) {
 		a.Wants(qos.High, now)
 		a.Carries(1, now)
 		require.NoError(t, c.spoil(r.path()), name)
+		if strings.HasPrefix(name, "cut to") {
+			a.Carries(0, now+ms)
+			b.Carries(1, now+ms)
+			require.Nil(t, b.at.Load(), "who has met a fault looks for no more of them")
+		}
 		for i := range clock.Time(1000) { // on the data path, at once
 			a.Wants(qos.High, now+i*ms)
 			a.Carries(uint64(i), now+i*ms)

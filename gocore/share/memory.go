@@ -158,8 +158,10 @@ type DeviceView struct {
 	Others         uint64 // bytes that other processes have in flight there
 }
 
-// View looks at the file. It costs some system calls, and is for people and scrapes.
+// View looks at the file. It costs some system calls, and is for people and scrapes. It also makes the keeper look after the
+// file, so that who asks again sees it as it is.
 func (m *Memory) View(now clock.Time) View {
+	m.stir()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v := View{Path: m.name.path, Cause: m.why, Interval: m.name.interval, Slot: m.slots.Current(now), Processes: 1}

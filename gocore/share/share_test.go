@@ -1,6 +1,7 @@
 package share
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -171,6 +172,27 @@ func TestEntriesOfDevicesAreUsedAgain(t *testing.T) {
 	x.Carries(3, now)
 	require.Zero(t, y.Others(now), "long names are not one")
 	require.EqualValues(t, 3, r.device(third, long+"1").Others(now))
+}
+
+// A process that dies leaves its row as it was. Who gets the row next begins with an empty one.
+func TestTheRowOfTheDeadIsFoundEmpty(t *testing.T) {
+	r := newRig(t)
+	watcher := r.device(r.open(), "eth0")
+	n := naming{path: r.path(), branch: "transports/tcp", interval: interval}
+	dead, err := openFile(&n)
+	require.Nil(t, err)
+	require.Nil(t, dead.underTable(context.Background(), patience, dead.join))
+	p := &place{base: dead.base, row: dead.row, device: watcher.at.Load().device}
+	now := clock.Now()
+	require.Nil(t, p.carry(77, now))
+	dead.use(11)
+	require.EqualValues(t, 77, watcher.Others(now))
+	dead.release() // as the kernel does at its death
+	unreserve(dead.base)
+	heir := r.open()
+	require.Equal(t, dead.row, heir.file.row)
+	require.Zero(t, watcher.Others(now+ms), "although that was said just now")
+	require.Zero(t, heir.file.words(rowAt(heir.file.row)+atUses, 1)[0]>>11&1)
 }
 
 func TestThereIsRoomForSoManyAndOneMoreIsTold(t *testing.T) {

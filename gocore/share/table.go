@@ -84,7 +84,7 @@ func (f *file) join() *errs.Error {
 			return errs.Wrap(codeOf(err), op, err).WithHint("%s is full", folder)
 		}
 		f.row = row
-		f.clear(row)
+		f.put(rowAt(row), make([]uint64, rowBytes/8)...) // what the one before has left
 		f.put(rowAt(row)+atPid, uint64(unix.Getpid()))
 		taken[row/64] |= 1 << (row % 64)
 		f.put(atTaken, taken...)
@@ -94,14 +94,14 @@ func (f *file) join() *errs.Error {
 		WithHint("set %s to another name for some of them", f.key())
 }
 
-// sweep gives the rows of the dead back, and returns those of the living. The caller has the table's lock.
+// sweep gives the rows of the dead back, and returns those of the living. What is in a row that nobody has counts for nothing.
+// The caller has the table's lock.
 func (f *file) sweep() []uint64 {
 	taken := f.words(atTaken, takenWords)
 	for row := range rowsMax {
 		if row == f.row || taken[row/64]>>(row%64)&1 == 0 || !f.lock(rowAt(row)) {
 			continue
 		}
-		f.clear(row)
 		taken[row/64] &^= 1 << (row % 64)
 		f.unlock(rowAt(row))
 	}
@@ -113,12 +113,9 @@ func (f *file) sweep() []uint64 {
 func (f *file) leave() *errs.Error {
 	taken := f.words(atTaken, takenWords)
 	taken[f.row/64] &^= 1 << (f.row % 64)
-	f.clear(f.row)
 	f.put(atTaken, taken...)
 	return nil
 }
-
-func (f *file) clear(row int) { f.put(rowAt(row), make([]uint64, rowBytes/8)...) }
 
 // device finds the entry of a name, or makes it in place of one that is free or that no living process uses. The caller has
 // the table's lock.
