@@ -2,7 +2,7 @@
 
     build_capi.py [--prefix build/capi] [--check]
 
-With --check it also compiles the examples, plainly and with the address and undefined-behaviour sanitizers, and runs them.
+With --check it also compiles the examples and the checks, plainly and with the address and undefined-behaviour sanitizers, and runs them.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def build(prefix: Path) -> None:
 
 
 def check(prefix: Path) -> None:
-    """Compiles the examples as the header's readers would, and runs them."""
+    """Compiles the examples, and the programs that look for what must be refused, as the header's readers would; runs them."""
     flags = ["-Wall", "-Wextra", "-Werror", f"-I{prefix}/include"]
-    link = [f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib", "-ltent"]
+    link = ["-pthread", f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib", "-ltent"]
     compilers = {".c": [os.environ.get("CC", "gcc"), "-std=c11"], ".cc": [os.environ.get("CXX", "g++"), "-std=c++17"]}
-    for source in sorted((SOURCE / "examples").iterdir()):
+    for source in sorted([*(SOURCE / "examples").iterdir(), *(SOURCE / "checks").iterdir()]):
         for name, extra in (("plain", ("-O2",)), ("sanitized", SANITIZERS)):
-            program = prefix / f"{source.stem}-{name}"
+            program = prefix / f"{source.name}-{name}"
             subprocess.run([*compilers[source.suffix], *flags, *extra, source, "-o", program, *link], check=True)
             done = subprocess.run([program], capture_output=True, text=True, timeout=LIMIT_S)
             if done.returncode != 0:

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"math"
 	"runtime"
+	"sync"
 	"unsafe"
 
 	"github.com/tent-engine/tent/pybind"
@@ -19,7 +20,26 @@ import (
 // priority, deadline_ns, transport_hint, intent_type, target_region.
 const recordWords = 10
 
-const requestsMost = 1 << 30
+// requestsMost is the longest batch that any setting of max_pending_requests allows.
+const requestsMost = 1 << 24
+
+// rooms is how many requests each batch takes: a count beyond it must not be believed before C's array is read.
+var rooms struct {
+	sync.Mutex
+	of map[batchOf]C.size_t
+}
+
+type batchOf struct {
+	engine int64
+	batch  C.tent_batch_id_t
+}
+
+func (b batchOf) room() (size C.size_t, known bool) {
+	rooms.Lock()
+	defer rooms.Unlock()
+	size, known = rooms.of[b]
+	return size, known
+}
 
 //export tent_allocate_batch
 func tent_allocate_batch(engine C.tent_engine_t, size C.size_t) C.tent_batch_id_t {
@@ -28,12 +48,23 @@ func tent_allocate_batch(engine C.tent_engine_t, size C.size_t) C.tent_batch_id_
 		failed(err)
 		return 0
 	}
+	rooms.Lock()
+	if rooms.of == nil {
+		rooms.of = map[batchOf]C.size_t{}
+	}
+	rooms.of[batchOf{number(engine), C.tent_batch_id_t(batch)}] = size
+	rooms.Unlock()
 	return C.tent_batch_id_t(batch)
 }
 
 //export tent_free_batch
 func tent_free_batch(engine C.tent_engine_t, batch C.tent_batch_id_t) C.int {
 	_, err := pybind.FreeBatch(number(engine), uint64(batch))
+	if err == nil {
+		rooms.Lock()
+		delete(rooms.of, batchOf{number(engine), batch})
+		rooms.Unlock()
+	}
 	return done(err)
 }
 
@@ -50,8 +81,15 @@ func noteOf(name, message *C.char) note {
 
 // submit packs C's requests as pybind takes them.
 func submit(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t, deadline, intent uint64, n note) C.int {
-	if count == 0 || entries == nil || count > requestsMost {
-		return wrong("%d requests at %p", uint64(count), entries)
+	if count == 0 || entries == nil {
+		return wrong("%d requests at %p: at least one is needed", uint64(count), entries)
+	}
+	if room, known := (batchOf{number(engine), batch}).room(); !known {
+		if _, err := pybind.Summary(number(engine), uint64(batch)); err != nil {
+			return failed(err)
+		}
+	} else if count > room {
+		return wrong("%d requests do not fit: the batch takes %d; allocate a larger one", uint64(count), uint64(room))
 	}
 	words := make([]uint64, int(count)*recordWords)
 	for i, r := range unsafe.Slice(entries, int(count)) {

@@ -50,6 +50,13 @@ func forget(engine int64) {
 		}
 	}
 	regions.Unlock()
+	rooms.Lock()
+	for b := range rooms.of {
+		if b.engine == engine {
+			delete(rooms.of, b)
+		}
+	}
+	rooms.Unlock()
 }
 
 // take removes a range and returns its region; size 0 goes by the address alone.
@@ -194,8 +201,8 @@ func tent_unregister_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.
 
 // registerAll registers several ranges, all or none.
 func registerAll(engine int64, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t, location string, permission int64) error {
-	if count == 0 || addrs == nil || sizes == nil {
-		return fmt.Errorf("INVALID_ARGUMENT: %d ranges at %p and %p", int(count), addrs, sizes)
+	if count == 0 || count > requestsMost || addrs == nil || sizes == nil {
+		return fmt.Errorf("INVALID_ARGUMENT: %d ranges at %p and %p: from 1 to %d are taken", uint64(count), addrs, sizes, requestsMost)
 	}
 	at, length := unsafe.Slice(addrs, int(count)), unsafe.Slice(sizes, int(count))
 	var fresh []span
@@ -228,8 +235,8 @@ func tent_register_memory_batch_ex(engine C.tent_engine_t, addrs *unsafe.Pointer
 
 //export tent_unregister_memory_batch
 func tent_unregister_memory_batch(engine C.tent_engine_t, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t) C.int {
-	if count > 0 && addrs == nil {
-		return wrong("addrs is NULL")
+	if count == 0 || count > requestsMost || addrs == nil {
+		return wrong("%d ranges at %p: from 1 to %d are taken", uint64(count), addrs, requestsMost)
 	}
 	for i, addr := range unsafe.Slice(addrs, int(count)) {
 		size := uint64(0)
