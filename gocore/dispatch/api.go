@@ -25,6 +25,10 @@
 //	            long for a good rail on a short path and too short for a bad one.
 //	2026-11-21  Pieces remember the rails that failed them in this round, a bit each. One rail to avoid, as it was, sent a
 //	            piece to and fro between two bad rails while a third was good.
+//	2026-11-21  HIGH that waits for one peer holds back less urgent classes of the whole NIC, also when it is that peer and
+//	            not the NIC which is slow: nothing here can tell the two apart before both were tried. Ageing bounds what that costs.
+//	2026-11-21  The window of LOW is the same whether HIGH was there lately or not: where HIGH is rare, most of its requests
+//	            are the first after a pause. LOW runs dry for a moment now and then, so that the delay of an empty wire is known.
 package dispatch
 
 import (

@@ -47,6 +47,9 @@ type checker struct {
 	ends    map[BatchID]int
 	probes  map[plan.LinkID]bool
 	seen    map[string]int // what the world went through
+
+	promoted uint64 // turns that the core has granted
+	steps    int
 }
 
 func newChecker(t require.TestingT, seed uint64, w *world) *checker {

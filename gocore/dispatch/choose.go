@@ -32,7 +32,7 @@ func (c *Core) choose(l *link, now clock.Time) (best *railState, class int) {
 		if best == nil && !l.several {
 			return r, k
 		}
-		finish := r.meter.Finish(r.bytes+want+r.device.others(now), r.slices == 0, now)
+		finish := r.finish(want, now)
 		switch {
 		case best == nil:
 		case r.band == best.band && !l.numa: // the common case

@@ -115,6 +115,12 @@ func (c *Core) fitsIn(r *railState, class int, want uint64, aged bool, now clock
 	if d.shared {
 		d.meter.Full()
 	}
+	if class == Low {
+		r.meter.Reach(now)
+		if d.shared {
+			d.meter.Reach(now)
+		}
+	}
 	if class != Low || aged || d.lowRoom(r, want) {
 		if len(d.held) == 0 { // else it is the NIC that is full, and what the rail carries is its share
 			r.meter.Full()
@@ -147,7 +153,7 @@ func (r *railState) window(class int) (bytes uint64, slices int) {
 	if class != Low {
 		return r.bytesMax, r.slicesMax
 	}
-	bytes = qos.LowWindow(r.meter.Rate(), r.meter.Delay(), r.bytesMax)
+	bytes = qos.LowWindow(r.meter.Holds(), r.meter.Delay(), r.bytesMax)
 	if d := r.device; d.shared {
 		bytes = min(bytes, d.lowWindow(r))
 	}

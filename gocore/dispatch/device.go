@@ -29,6 +29,7 @@ type device struct {
 	woken   *link                  // the last one that was released, until it has been asked
 
 	neighbours qos.Neighbours // nil: off
+	quota      qos.Quota      // how long the NIC takes for what all processes have there
 	wanted     [ClassCount]clock.Time
 	told       uint64     // bytes in flight that were published
 	toldAt     clock.Time // and when
@@ -175,6 +176,9 @@ func (c *Core) launched(r *railState, a *attempt, now clock.Time) {
 			c.release(d)
 		}
 	}
+	if d.neighbours != nil {
+		a.active = d.bytes() + a.Length + d.neighbours.Others(now)
+	}
 	d.flying[a.Class]++
 }
 
@@ -202,6 +206,25 @@ func (d *device) delivered(r *railState, a *attempt, n uint64, took time.Duratio
 	if d.shared {
 		d.meter.Carried(n, d.idle(), now)
 	}
+	if d.neighbours != nil {
+		d.quota.Learn(a.active, d.rate(r), float64(took))
+	}
+}
+
+// rate is that of the NIC, which one rail alone has for itself.
+func (d *device) rate(r *railState) float64 {
+	if d.shared {
+		return d.meter.Rate()
+	}
+	return r.meter.Rate()
+}
+
+// bytes is what we have in flight on rails that are up.
+func (d *device) bytes() (n uint64) {
+	for _, r := range d.rails {
+		n += r.bytes
+	}
+	return n
 }
 
 // drains reports whether LOW is to wait until the wire is empty, so that the delay can be told again.
@@ -264,7 +287,7 @@ func (d *device) lowWindow(r *railState) uint64 {
 	if delay == 0 {
 		delay = d.meter.Delay()
 	}
-	return qos.LowWindow(d.meter.Rate(), delay, math.MaxUint64)
+	return qos.LowWindow(d.meter.Holds(), delay, math.MaxUint64)
 }
 
 // lowRoom reports whether LOW bytes fit into the NIC's window, and nobody has waited longer for that: else a rail with small

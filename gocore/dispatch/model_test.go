@@ -42,7 +42,13 @@ type model struct {
 
 func newModel(t require.TestingT, seed uint64) *model {
 	r := rand.New(rand.NewPCG(seed, 1))
-	m := &model{world: newWorld(seed, modelOptions(r, seed)), next: 1 << 30, left: 5 + r.IntN(25)}
+	nics := rand.New(rand.NewPCG(seed, 2))
+	options := modelOptions(r, seed)
+	nicOptions(nics, &options)
+	w := &world{}
+	options.Neighbours = w.neighbours(nics.IntN(2) == 0)
+	*w = *newWorld(seed, options)
+	m := &model{world: w, next: 1 << 30, left: 5 + r.IntN(25)}
 	m.check = newChecker(t, seed, m.world)
 	m.peers = 1 + r.IntN(2)
 	for p := range m.peers {
@@ -366,6 +372,9 @@ func (m *model) leaks() {
 			k.fail("link %d is not idle: %s", l.id, c.Explain(l.id))
 		}
 		for _, r := range l.rails {
+			if r.low != 0 || !r.device.idle() {
+				k.fail("NIC %v is not idle", r.device.key)
+			}
 			if r.bytes != 0 || r.slices != 0 {
 				k.fail("rail %s has %d bytes in flight for ever", r.name(), r.bytes)
 			}
@@ -404,6 +413,11 @@ func TestModel(t *testing.T) {
 			seen[what] += times
 		}
 		seen["taken over"] += int(m.core.takenOver)
+		for k := range m.core.counters {
+			for class := range ClassCount {
+				seen["slot waits"] += int(m.core.counters[k][class].SlotWaits)
+			}
+		}
 		seen["ordered by deadline"] += int(m.core.arrivals)
 		for _, k := range m.core.counters {
 			for class := range k {
@@ -417,7 +431,7 @@ func TestModel(t *testing.T) {
 		ends[TimedOut], ends[Canceled], dirty, seen)
 	if n >= 300 { // a model that never comes to these ends proves nothing about them
 		require.NotZero(t, ends[Completed]*ends[Failed]*ends[TimedOut]*ends[Canceled]*dirty)
-		for _, what := range []string{"doubt", "probe", "carried out by callers", "taken over", "rail_suspected", "rail_paused", "rail_probed", "rail_recovered",
+		for _, what := range []string{"promoted", "slot waits", "NIC windows", "doubt", "probe", "carried out by callers", "taken over", "rail_suspected", "rail_paused", "rail_probed", "rail_recovered",
 			"ordered by deadline", "not sent, hopeless", "missed waiting", "missed on the way", "deadline_missed",
 			"rail_condemned", "failover", "failover_exhausted", "withdrawn", "stalled", "peer_gone"} {
 			require.NotZero(t, seen[what], what)

@@ -39,10 +39,7 @@ func (c *Core) publish(d *device, now clock.Time) {
 			n.Wants(class, now)
 		}
 	}
-	bytes := uint64(0)
-	for _, r := range d.rails {
-		bytes += r.bytes
-	}
+	bytes := d.bytes()
 	switch {
 	case (bytes == 0) != (d.told == 0), bytes > 0 && now.Sub(d.toldAt) >= fresh:
 		d.told, d.toldAt = bytes, now
@@ -55,10 +52,13 @@ func (c *Core) publish(d *device, now clock.Time) {
 	}
 }
 
-// others is what the other processes have in flight on the NIC.
-func (d *device) others(now clock.Time) uint64 {
+// finish predicts in ns when want more bytes would be there over a rail. Where the others of the host are known, the NIC may
+// take longer than the rail: what they have in flight is ahead of us, too.
+func (r *railState) finish(want uint64, now clock.Time) float64 {
+	byRail := r.meter.Finish(r.bytes+want, r.slices == 0, now)
+	d := r.device
 	if d.neighbours == nil {
-		return 0
+		return byRail
 	}
-	return d.neighbours.Others(now)
+	return max(byRail, d.quota.Predict(d.bytes()+want+d.neighbours.Others(now), d.rate(r)))
 }

@@ -182,6 +182,7 @@ func (w *world) complete(p *posted, err *errs.Error, in time.Duration) {
 func (w *world) step() {
 	effects := w.core.Step(w.now)
 	w.stepped = w.now
+	w.check.admitted(effects)
 	for i := range effects.Submit {
 		w.submit(&effects.Submit[i])
 	}

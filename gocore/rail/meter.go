@@ -24,6 +24,12 @@ const (
 	// is how long that may take.
 	drainEvery = clock.Time(250 * time.Millisecond)
 	drainLimit = clock.Time(10 * time.Millisecond)
+	// reachFor is how long Reach lasts or eight delays, reachLeast and reachMost are the bounds of the pause before the next
+	// one, and reachGain is by how much the rate must be higher for it to have been worth it.
+	reachFor   = clock.Time(8 * time.Millisecond)
+	reachLeast = clock.Time(20 * time.Millisecond)
+	reachMost  = clock.Time(4 * time.Second)
+	reachGain  = 1.25
 	// stale is the time after which an idle rail may be quite different: it is tried with one slice.
 	stale = time.Second
 )
@@ -53,13 +59,19 @@ type Meter struct {
 	full     bool          // the rail had no room at some time during the sample, and work was waiting
 	delay    time.Duration // of an empty rail, smoothed
 	drained  clock.Time    // when a slice was last alone on the rail
-	usual    time.Duration // time of a slice, smoothed
-	ahead    float64       // bytes in flight when it was posted, itself among them, smoothed
-	silence  float64       // ns; the longest between two signs of life while busy that the rate does not explain, fading
-	heard    clock.Time    // last sign of life
-	since    clock.Time    // start of the sample; 0 while idle
-	bytes    uint64        // delivered in the sample
-	slices   uint64        // that brought them
+
+	reaching   bool       // Holds says twice as much
+	reachAt    clock.Time // when that ends, or begins next
+	reachEvery clock.Time
+	before     float64 // rate when it began
+
+	usual   time.Duration // time of a slice, smoothed
+	ahead   float64       // bytes in flight when it was posted, itself among them, smoothed
+	silence float64       // ns; the longest between two signs of life while busy that the rate does not explain, fading
+	heard   clock.Time    // last sign of life
+	since   clock.Time    // start of the sample; 0 while idle
+	bytes   uint64        // delivered in the sample
+	slices  uint64        // that brought them
 }
 
 // Reset starts anew with a configured rate in bytes/s, 0 if it is not known.
@@ -69,6 +81,7 @@ func (m *Meter) Reset(rate float64) {
 		rate = startRate
 	}
 	m.setRate(rate)
+	m.reachEvery = reachLeast
 }
 
 // Begin is called when the idle rail gets its first slice.
@@ -109,7 +122,14 @@ func (m *Meter) Carried(n uint64, idle bool, now clock.Time) {
 // as twice the usual.
 func (m *Meter) Alone(n uint64, took time.Duration, now clock.Time) {
 	m.drained = now
-	delay := max(took-time.Duration(float64(n)*m.perByte), took/8, 1) // the rate may be wrong
+	if !m.measured { // a rate that is only assumed makes nonsense of the delay
+		return
+	}
+	wire := time.Duration(float64(n) * m.perByte)
+	delay := max(took-wire, 1)
+	if wire > took/2 && delay > m.delay { // the difference of two large numbers that are not exact tells little
+		return
+	}
 	switch {
 	case m.delay == 0:
 		m.delay = delay
@@ -199,6 +219,42 @@ func (m *Meter) Best() float64 {
 		return 0
 	}
 	return m.best
+}
+
+// Holds is the rate by which a window of time is kept, in bytes/s: what the rail carries now, and at least half of the best
+// that it has shown lately. A window that is too small makes the rail slow, and a slow rail the window small; without the
+// second term a machine that gave us no processor for some time would leave us there.
+func (m *Meter) Holds() float64 {
+	holds := max(m.rate, m.Best()/2)
+	if m.reaching {
+		return 2 * holds
+	}
+	return holds
+}
+
+// Reach has Holds say twice as much for a moment now and then, while something waits for room in a window of time. What is
+// measured in a window that is too small is the window's rate, not the rail's; only a larger one can show that there is
+// more. When it does, the next try comes soon, else later and later. The extra bytes wait no longer than reachFor, a share of
+// the time that is too small to be seen among the delays of others.
+func (m *Meter) Reach(now clock.Time) {
+	switch {
+	case m.reachAt == 0:
+		m.reachAt = now + m.reachEvery
+	case m.reaching && now >= m.reachAt:
+		m.reaching = false
+		if m.rate > m.before*reachGain {
+			m.reachEvery = reachLeast
+		} else {
+			m.reachEvery = min(2*m.reachEvery, reachMost)
+		}
+		m.before, m.reachAt = m.rate, now+m.reachEvery
+	case m.reaching:
+	case now >= m.reachAt:
+		m.reaching, m.before = true, m.rate
+		m.reachAt = now + max(reachFor, 8*clock.Time(m.delay))
+	case m.rate < m.before/reachGain && m.reachAt > now+reachLeast: // it fell: was that the rail, or us?
+		m.reachEvery, m.reachAt, m.before = reachLeast, now+reachLeast, m.rate
+	}
 }
 
 // Delay is what a slice took lately on the empty rail beyond its bytes at the rail's rate, 0 before the first. It does not

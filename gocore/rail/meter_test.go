@@ -43,12 +43,15 @@ func TestAnIdleRailSaysNothingAboutItsRate(t *testing.T) {
 		now = now.Add(10 * time.Millisecond)
 	}
 	require.EqualValues(t, 1e9, m.Rate())
-	require.InEpsilon(t, 2*time.Millisecond, m.Delay(), 0.01)
+	require.Zero(t, m.Delay(), "which needs the rate")
 }
 
 func TestDelayIsThatOfAnEmptyRail(t *testing.T) {
 	var m Meter
-	m.Reset(1e9)
+	m.Reset(0)
+	m.Alone(1000, 5*time.Millisecond, 1)
+	require.Zero(t, m.Delay(), "the rate is not known")
+	deliver(&m, 1e9, 1<<20, 100, true, 1)
 	m.Begin(1)
 	m.Alone(1000, 5*time.Millisecond, 1)
 	require.InDelta(t, 5e6, float64(m.Delay()), 1e4)
@@ -71,8 +74,8 @@ func TestDelayIsThatOfAnEmptyRail(t *testing.T) {
 // A rail that is never empty is let run empty now and then, and given up on if it does not.
 func TestABusyRailIsLetRunEmpty(t *testing.T) {
 	var m Meter
-	m.Reset(1e9)
-	now := clock.Time(time.Second)
+	m.Reset(0)
+	now := deliver(&m, 1e9, 1<<20, 100, true, clock.Time(time.Second))
 	m.Begin(now)
 	m.Alone(1000, time.Millisecond, now)
 	step := func(d time.Duration) bool { now = now.Add(d); return m.Drain(now) }
@@ -211,4 +214,56 @@ func TestTheBestRateIsThatOfAFullRailWithLongSlices(t *testing.T) {
 	now = feed(&m, now, 30000, 64<<10, 2*time.Millisecond, true)
 	require.InEpsilon(t, rate/2, m.Best(), 0.01, "a minute is")
 	require.Positive(t, now)
+}
+
+// A rail that has become slow keeps half the window that it has shown to need, for seconds and not for ever.
+func TestHoldsFallsSlowerThanTheRate(t *testing.T) {
+	var m Meter
+	m.Reset(0)
+	now := deliver(&m, 4e9, 1<<20, 1000, true, clock.Time(time.Second))
+	require.InEpsilon(t, 4e9, m.Holds(), 0.05)
+	now = deliver(&m, 4e8, 1<<20, 50, true, now)
+	require.InEpsilon(t, 4e8, m.Rate(), 0.05)
+	require.InEpsilon(t, 2e9, m.Holds(), 0.1)
+	deliver(&m, 4e8, 1<<20, 30000, true, now)
+	require.InEpsilon(t, 4e8, m.Holds(), 0.1)
+}
+
+// pipe has a window of half a millisecond follow a rail that takes a time for each window, whatever its size, beside that for
+// its bytes; it returns the share of windows that were larger than the rate alone would have had them.
+func pipe(m *Meter, rate float64, each time.Duration, long time.Duration) (reached float64) {
+	now := clock.Time(time.Second)
+	m.Begin(now)
+	n := 0
+	for end := now.Add(long); now < end; n++ {
+		m.Full()
+		m.Reach(now)
+		window := uint64(m.Holds() * 0.0005)
+		if m.Holds() > m.Rate()*1.5 {
+			reached++
+		}
+		now = now.Add(each + time.Duration(float64(window)/rate*1e9))
+		m.Delivered(window, window, 0, false, now)
+	}
+	return reached / float64(n)
+}
+
+// A pipeline of wake-ups that takes as long as the window lasts is filled all the same.
+func TestAWindowThatIsTooSmallGrows(t *testing.T) {
+	var m Meter
+	m.Reset(2e8)
+	pipe(&m, 5e9, 450*time.Microsecond, time.Second)
+	require.Greater(t, m.Rate(), 5e8)
+	m.Reset(2e8)
+	pipe(&m, 5e9, 300*time.Microsecond, time.Second)
+	require.Greater(t, m.Rate(), 1.9e9)
+}
+
+// A rail that has no more to give is hardly disturbed.
+func TestReachingBecomesRare(t *testing.T) {
+	var m Meter
+	m.Reset(5e7)
+	pipe(&m, 5e7, 0, time.Second)
+	require.Less(t, pipe(&m, 5e7, 0, 20*time.Second), 0.005)
+	require.InEpsilon(t, 5e7, m.Rate(), 0.05)
 }

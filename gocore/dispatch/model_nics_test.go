@@ -1,0 +1,171 @@
+package dispatch
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/qos"
+)
+
+// What the model has around NICs: the rails with one index share one over all peers of a transport, and in every second world
+// other processes of the host want slots and carry bytes there, some of them without end.
+
+func nicOptions(r *rand.Rand, o *Options) {
+	for i := range o.Rails {
+		if r.IntN(2) == 0 {
+			o.Rails[i].Filter.Interval = 200 * time.Microsecond
+		}
+		if r.IntN(2) == 0 {
+			o.Rails[i].Slots = qos.Slots{Interval: time.Duration(1+r.IntN(3)) * time.Millisecond, Borrow: r.IntN(2) == 0}
+		}
+		o.Rails[i].PerEntry = r.IntN(4) == 0
+	}
+}
+
+// host is what the processes of a host have told each other about a NIC.
+type host struct {
+	world  *world
+	wanted [ClassCount]clock.Time // by all
+	theirs [ClassCount]clock.Time // by the other processes
+	others uint64
+	ours   uint64
+	told   clock.Time
+}
+
+func (h *host) Wants(class int, now clock.Time) {
+	h.wanted[class] = max(h.wanted[class], now)
+	if class == Low {
+		h.world.check.fail("LOW claims a slot")
+	}
+}
+
+func (h *host) Wanted(class int, _ clock.Time) clock.Time { return h.wanted[class] }
+func (h *host) Others(clock.Time) uint64                  { return h.others }
+
+func (h *host) Carries(bytes uint64, now clock.Time) {
+	if bytes == 0 && h.ours == 0 {
+		h.world.check.fail("nothing is told twice")
+	}
+	h.ours, h.told = bytes, now
+}
+
+// crowd is the other processes of a NIC: they want HIGH or MEDIUM now and then, some worlds' for ever.
+func (w *world) crowd(h *host) {
+	if w.calm && w.Uint64()%2 == 0 { // they leave, as one that is killed does: without a word
+		return
+	}
+	class := w.IntN(Low)
+	h.wanted[class], h.theirs[class] = w.now, w.now
+	h.others = w.Uint64N(1 << 20)
+	w.after(w.between(100*time.Microsecond, 3*time.Millisecond), func() { w.crowd(h) })
+}
+
+// neighbours are asked for when a NIC comes up first.
+func (w *world) neighbours(crowded bool) func(uint8, string) qos.Neighbours {
+	if !crowded {
+		return nil
+	}
+	return func(uint8, string) qos.Neighbours {
+		h := &host{world: w}
+		w.after(w.between(0, 5*time.Millisecond), func() { w.crowd(h) })
+		return h
+	}
+}
+
+// admitted holds what a step hands out against slots of time and the windows of NICs.
+func (k *checker) admitted(e *Effects) {
+	c := k.w.core
+	promoted := uint64(0)
+	for transport := range c.counters {
+		for class := range ClassCount {
+			promoted += c.counters[transport][class].Promotions
+		}
+	}
+	turns := promoted - k.promoted
+	k.promoted = promoted
+	k.seen["promoted"] += int(turns)
+	for i := range e.Submit {
+		p := &e.Submit[i]
+		r := c.rail(p.Link, p.Rail)
+		if r == nil {
+			continue // it has gone in the same step
+		}
+		d, low := r.device, false
+		for _, s := range p.Slices {
+			if s.Class > High && d.neighbours != nil {
+				theirs := &host{wanted: d.neighbours.(*host).theirs} // our own claim may be newer than the slice
+				if ok, _ := r.link.options.Slots.May(int(s.Class), theirs, k.w.now); !ok {
+					k.fail("a slice of class %d in slot %d", s.Class, r.link.options.Slots.Current(k.w.now))
+				}
+			}
+			low = low || s.Class == Low
+		}
+		if low && d.shared && turns == 0 && d.stuck == 0 {
+			k.nicWindow(d)
+		}
+	}
+}
+
+// nicWindow checks the window of LOW right after something was added to it; it may have reached for twice as much then.
+func (k *checker) nicWindow(d *device) {
+	window, slices := uint64(0), 0
+	for _, r := range d.rails {
+		window = max(window, d.lowWindow(r))
+		for a := r.flight.first(); a != nil; a = a.flight.after() {
+			if a.Class == Low {
+				slices++
+			}
+		}
+	}
+	if slices > 1 && d.low > 2*window {
+		k.fail("%d bytes of LOW in flight on NIC %v, whose window is %d", d.low, d.key, window)
+	}
+	k.seen["NIC windows"]++
+}
+
+// nics holds the books of every NIC against what is out.
+func (k *checker) nics() {
+	low, flying := map[*device]uint64{}, map[*device][ClassCount]int{}
+	for _, p := range k.w.out {
+		a := attemptOf(p.origin)
+		if !a.out {
+			continue
+		}
+		d := a.rail.device
+		n := flying[d]
+		n[a.Class]++
+		flying[d] = n
+		if a.Class == Low {
+			low[d] += a.Length
+		}
+	}
+	for _, d := range k.w.core.devices {
+		var waiting [ClassCount]int
+		for _, l := range k.w.core.links[1:] {
+			if l == nil {
+				continue
+			}
+			for _, has := range l.devices {
+				for class := range waiting {
+					if has == d && l.waiting[class] != clock.Never {
+						waiting[class]++
+					}
+				}
+			}
+		}
+		switch {
+		case d.low != low[d] || d.flying != flying[d]:
+			k.fail("NIC %v: %d bytes of LOW and %v slices in its books, %d and %v are out", d.key, d.low, d.flying, low[d], flying[d])
+		case d.waiting != waiting:
+			k.fail("NIC %v: %v classes wait in its books, %v do", d.key, d.waiting, waiting)
+		case len(d.held) > 0 && k.w.core.Deadline() == clock.Never:
+			k.fail("NIC %v holds %d rails back, and nothing will look at them again", d.key, len(d.held))
+		}
+		for _, r := range d.held {
+			if !r.held || r.device != d {
+				k.fail("NIC %v lists a rail that is not held back", d.key)
+			}
+		}
+	}
+}
