@@ -58,6 +58,7 @@ const (
 	back      = ": back"     // from the mending until the rail carries half of its share
 	goodputOf = ": goodput"  // against the rails that were up
 	calmSmall = "calm small" // slowest small request of as long a time without fault
+	calmRate  = "calm rate"  // of all rails together, in bytes/s
 	badRuns   = "wrong bytes"
 )
 
@@ -89,6 +90,7 @@ func roundOf(w *world, o options, f figures, i int) error {
 	}); err != nil {
 		return err
 	}
+	f.add(calmRate, rateOf(control))
 	f.addTime(calmSmall, control.slowest(control.Begin.Add(before), false))
 	for _, k := range kinds {
 		var seen sight
@@ -126,7 +128,8 @@ func faultRows(_ options, f figures) []report.Row {
 	for _, k := range kinds {
 		table = append(table, report.Beside(k.name+": slowest of all 64 KiB requests of these 30 ms", f.spread(k.name+all)))
 	}
-	table = append(table, report.Beside("for comparison: the same at a moment without fault", f.spread(calmSmall)))
+	table = append(table, report.Beside("for comparison: the same at a moment without fault", f.spread(calmSmall)),
+		report.Beside("for comparison: bytes of requests, all rails together, without fault", fmt.Sprintf("%.0f MB/s median", f.median(calmRate)/1e6)))
 	for _, k := range kinds {
 		table = append(table, report.Beside(k.name+": until the engine says so", f.spread(k.name+noticed)))
 	}
