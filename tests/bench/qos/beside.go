@@ -31,6 +31,48 @@ func (f *figures) add(s *Seen, long time.Duration) {
 	f.stolen = append(f.stolen, s.Stolen)
 }
 
+// onlyCalm leaves the rounds in which the machine had its time in every run, and reports whether there are any; if not, all
+// stay.
+func onlyCalm(found map[string]*figures) bool {
+	disturbed := map[int]bool{}
+	var rounds []int
+	for _, f := range found {
+		for round, stolen := range f.stolen {
+			disturbed[round] = disturbed[round] || stolen > calm
+		}
+	}
+	for round := range len(disturbed) {
+		if !disturbed[round] {
+			rounds = append(rounds, round)
+		}
+	}
+	if len(rounds) == 0 {
+		return false
+	}
+	for _, f := range found {
+		f.p50, f.p99, f.late = pick(f.p50, rounds), pick(f.p99, rounds), pick(f.late, rounds)
+		f.flood, f.small, f.stolen = pick(f.flood, rounds), pick(f.small, rounds), pick(f.stolen, rounds)
+	}
+	return true
+}
+
+func pick[T any](list []T, at []int) (some []T) {
+	for _, i := range at {
+		some = append(some, list[i])
+	}
+	return some
+}
+
+// doubted are rows of which no round was calm: nothing can be said.
+func doubted(rows []report.Row, isCalm bool) []report.Row {
+	for i := range rows {
+		if !isCalm && rows[i].Reached != "" {
+			rows[i].Reached = "not said: no round was calm"
+		}
+	}
+	return rows
+}
+
 // tell prints the last run.
 func (f *figures) tell(name string) {
 	n := len(f.p99) - 1
@@ -113,7 +155,8 @@ func beside(o options, p place, op transport.Op) ([]report.Row, error) {
 			return nil, err
 		}
 	}
-	return besideRows(fmt.Sprintf("%s, %s: ", p.name, label(op)), found), nil
+	isCalm := onlyCalm(found)
+	return doubted(besideRows(fmt.Sprintf("%s, %s: ", p.name, label(op)), found), isCalm), nil
 }
 
 func besideRows(prefix string, found map[string]*figures) []report.Row {

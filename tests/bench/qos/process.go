@@ -35,7 +35,9 @@ func process(o options, p place, op transport.Op) ([]report.Row, error) {
 			}
 		}
 	}
-	return processRows(fmt.Sprintf("flood in another process, %s, %s: ", p.name, label(op)), found), nil
+	isCalm := onlyCalm(found[0])
+	isCalm = onlyCalm(found[1]) && isCalm
+	return doubted(processRows(fmt.Sprintf("flood in another process, %s, %s: ", p.name, label(op)), found), isCalm), nil
 }
 
 // apart is one round: HIGH alone in the first process, LOW alone in the second, and both.

@@ -139,12 +139,14 @@ func (p *pair) begin(work Work) job {
 const calm = 0.03
 
 // together has pairs work at the same time and returns what each has seen; done collects what was moved whole. A run in
-// which the machine did not get its time is made again, a few times.
+// which the machine did not get its time is made again, a few times, behind a rest: a host that gives only so much on
+// average gives more then.
 func (w *world) together(long time.Duration, done [][]Place, works ...Work) (all []*Seen, err error) {
-	for range 4 {
+	for rest := time.Second; rest <= 4*time.Second; rest *= 2 {
 		if all, err = w.once(long, done, works...); err != nil || all[0].Stolen <= calm {
 			break
 		}
+		<-time.After(rest)
 	}
 	return all, err
 }
