@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"sync"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -103,7 +102,7 @@ func (c *call) add(e *Engine, t *Terms, source uintptr, at Remote, length uint64
 			return e.notRegistered(source, length)
 		}
 	}
-	p, remote, offset, err := c.resolve(e, at, length)
+	p, remote, offset, err := c.resolve(e, t.Deadline, at, length)
 	if err != nil {
 		return err
 	}
@@ -127,8 +126,9 @@ func (e *Engine) notRegistered(source uintptr, length uint64) *errs.Error {
 		WithHint("register the buffer first")
 }
 
-// resolve finds the remote region and the offset in it.
-func (c *call) resolve(e *Engine, at Remote, length uint64) (*peer, *remoteRegion, uint64, *errs.Error) {
+// resolve finds the remote region and the offset in it. A peer that was never spoken to is asked, until the deadline of the
+// request at most.
+func (c *call) resolve(e *Engine, deadline clock.Time, at Remote, length uint64) (*peer, *remoteRegion, uint64, *errs.Error) {
 	h, err := e.segments.get(at.Segment)
 	if err != nil {
 		return nil, nil, 0, err
@@ -138,7 +138,7 @@ func (c *call) resolve(e *Engine, at Remote, length uint64) (*peer, *remoteRegio
 		return nil, nil, 0, cause
 	}
 	if !p.ready.Load() {
-		if err := p.join(context.Background()); err != nil {
+		if err := p.joinBy(deadline); err != nil {
 			return nil, nil, 0, errs.From("submit", err)
 		}
 	}

@@ -269,7 +269,7 @@ func (c *call) pagesOf(e *Engine, r *PagesRequest, local, remote *grid, region i
 	if own == nil {
 		return e.notRegistered(from.Addr, from.Size)
 	}
-	p, there, base, err := c.resolve(e, Remote{remote.segment, to.Region, to.Offset}, to.Size)
+	p, there, base, err := c.resolve(e, r.Deadline, Remote{remote.segment, to.Region, to.Offset}, to.Size)
 	if err != nil {
 		return err
 	}
@@ -338,7 +338,7 @@ func (c *call) ranges(e *Engine, r *RangesRequest) *errs.Error {
 	if own == nil {
 		return e.notRegistered(r.Local, r.LocalSize)
 	}
-	p, there, base, err := c.resolve(e, r.Remote, r.RemoteSize)
+	p, there, base, err := c.resolve(e, r.Deadline, r.Remote, r.RemoteSize)
 	if err != nil {
 		return err
 	}

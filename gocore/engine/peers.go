@@ -95,6 +95,16 @@ func (p *peer) join(ctx context.Context) error {
 	return nil
 }
 
+// joinBy is join for a request with a deadline, or clock.Never: what would be late is not waited for.
+func (p *peer) joinBy(deadline clock.Time) error {
+	if deadline == clock.Never {
+		return p.join(context.Background())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), deadline.Sub(clock.Now()))
+	defer cancel()
+	return p.join(ctx)
+}
+
 // attach starts a link on every transport that could reach the peer. The caller holds p.mu and runs what is returned
 // afterwards: news that the peer is gone.
 func (p *peer) attach() (gone []func()) {

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from oracle import Memory
+from peers import Peer
 
 import tent
 from tent import buffers
@@ -275,6 +276,19 @@ def test_deadline_ns_of_a_request_that_has_passed(pair: Any) -> None:
         assert engine.wait(batch, 10) == (tent.TransferStatusEnum.TIMEOUT, 0)
         engine.free_transfer_batch(batch)
     both.check()
+
+
+def test_a_deadline_bounds_the_first_question_to_a_peer(engine: tent.Engine, keep: Any, peers: Callable[..., Peer]) -> None:
+    peer = peers()
+    blob = bytes.fromhex(peer.ask("export"))
+    local = keep(engine.allocate(4096))
+    peer.stop()
+    with engine.open(blob) as far:  # does not contact it
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError):  # nothing has begun, so no transfer has ended
+            engine.write(local, far["kv"][0:4096], timeout=0.1)
+        assert time.monotonic() - begun < 1.5, "a peer that is silent is waited for longer than the request has"
+    peer.resume()
 
 
 def test_the_earliest_deadline_is_first_where_the_setting_is_on(slow: Callable[..., Slow]) -> None:
