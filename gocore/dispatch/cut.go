@@ -112,8 +112,9 @@ func (c *Core) fitsIn(r *railState, class int, want uint64, aged bool, now clock
 		return true
 	}
 	d := r.device
+	capped := r.bytesMax < r.bytesWhole || (class == Low && !aged)
 	if d.shared {
-		d.meter.Full()
+		d.meter.Full(capped)
 	}
 	if class == Low {
 		r.meter.Reach(now)
@@ -123,7 +124,7 @@ func (c *Core) fitsIn(r *railState, class int, want uint64, aged bool, now clock
 	}
 	if class != Low || aged || d.lowRoom(r, want) {
 		if len(d.held) == 0 { // else it is the NIC that is full, and what the rail carries is its share
-			r.meter.Full()
+			r.meter.Full(capped)
 		}
 		return false
 	}

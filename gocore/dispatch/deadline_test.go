@@ -27,7 +27,7 @@ func (r *rig) measure(id plan.LinkID, rate float64) {
 		m := &rail.meter
 		m.Reset(rate)
 		m.Begin(r.now)
-		m.Full()
+		m.Full(false)
 		n := uint64(rate * (30 * ms).Seconds())
 		m.Delivered(n, n, 30*ms, true, r.now.Add(30*ms))
 		require.InEpsilon(r, rate, m.Best(), 1e-9)

@@ -53,10 +53,11 @@ type Meter struct {
 	rate     float64 // bytes/s; from it follow
 	perByte  float64 // ns
 	quantum  uint64
-	best     float64       // the highest rate of a rail that was full, bytes/s, fading
-	shown    float64       // ns for which it was full
+	lately   peak          // of a rail that was full
+	whole    peak          // of one whose window was whole when it was full
 	measured bool          // rate is not only what was configured or assumed
 	full     bool          // the rail had no room at some time during the sample, and work was waiting
+	capped   bool          // and that was because less may be in flight than the rail can hold
 	delay    time.Duration // of an empty rail, smoothed
 	drained  clock.Time    // when a slice was last alone on the rail
 
@@ -86,11 +87,12 @@ func (m *Meter) Reset(rate float64) {
 
 // Begin is called when the idle rail gets its first slice.
 func (m *Meter) Begin(now clock.Time) {
-	m.since, m.heard, m.bytes, m.slices, m.full = now, now, 0, 0, false
+	m.since, m.heard, m.bytes, m.slices, m.full, m.capped = now, now, 0, 0, false, false
 }
 
-// Full notes that work waits for room on the rail.
-func (m *Meter) Full() { m.full = true }
+// Full notes that work waits for room on the rail; capped says that more would be in flight but for a smaller window, of LOW
+// or of a rail that comes back. What such a rail carries may be the window's rate.
+func (m *Meter) Full(capped bool) { m.full, m.capped = true, m.capped || capped }
 
 // Delivered notes n bytes of a slice that took the given time; ahead is what was in flight when it was posted, itself
 // among it, and idle says that nothing is left on the rail.
@@ -191,10 +193,12 @@ func (m *Meter) sample(now clock.Time) {
 		m.measured = true
 	}
 	if m.full && m.bytes >= m.slices*wholeSlice {
-		m.shown += took
-		m.best = max(m.rate, m.best-(m.best-m.rate)*min(1, took/bestMemory))
+		m.lately.see(m.rate, took)
+		if !m.capped {
+			m.whole.see(m.rate, took)
+		}
 	}
-	m.since, m.bytes, m.slices, m.full = now, 0, 0, false
+	m.since, m.bytes, m.slices, m.full, m.capped = now, 0, 0, false, false
 }
 
 // Slower notes that the rail works, and that what it holds does not arrive: it is slower than it was.
@@ -212,20 +216,34 @@ func (m *Meter) setRate(rate float64) {
 // Rate is the estimate in bytes/s, never 0.
 func (m *Meter) Rate() float64 { return m.rate }
 
-// Best is what the rail has shown that it can carry in the last seconds of traffic, in bytes/s; 0 until it has been full for
-// some time, of slices that are not small: small ones say what slices cost, and a short sample says little.
-func (m *Meter) Best() float64 {
-	if m.shown < bestLeast {
+// peak is the highest rate of some samples, which counts less and less.
+type peak struct {
+	rate float64 // bytes/s
+	time float64 // ns of samples
+}
+
+func (p *peak) see(rate, took float64) {
+	p.time += took
+	p.rate = max(rate, p.rate-(p.rate-rate)*min(1, took/bestMemory))
+}
+
+// value is 0 until there were samples for long enough: a short one says little.
+func (p *peak) value() float64 {
+	if p.time < bestLeast {
 		return 0
 	}
-	return m.best
+	return p.rate
 }
+
+// Best is what the rail has shown that it can carry in the last seconds of traffic, in bytes/s; 0 until it has been full for
+// some time with its whole window in flight, of slices that are not small: small ones say what slices cost.
+func (m *Meter) Best() float64 { return m.whole.value() }
 
 // Holds is the rate by which a window of time is kept, in bytes/s: what the rail carries now, and at least half of the best
 // that it has shown lately. A window that is too small makes the rail slow, and a slow rail the window small; without the
 // second term a machine that gave us no processor for some time would leave us there.
 func (m *Meter) Holds() float64 {
-	holds := max(m.rate, m.Best()/2)
+	holds := max(m.rate, m.lately.value()/2)
 	if m.reaching {
 		return 2 * holds
 	}

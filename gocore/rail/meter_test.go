@@ -15,7 +15,7 @@ func deliver(m *Meter, rate float64, slice uint64, n int, full bool, now clock.T
 	m.Begin(now)
 	for range n {
 		if full {
-			m.Full()
+			m.Full(false)
 		}
 		now = now.Add(each)
 		m.Delivered(slice, slice, each, false, now)
@@ -188,7 +188,7 @@ func TestTheBestRateIsThatOfAFullRailWithLongSlices(t *testing.T) {
 	feed := func(m *Meter, now clock.Time, slices int, bytes uint64, every time.Duration, full bool) clock.Time {
 		for range slices {
 			if full {
-				m.Full()
+				m.Full(false)
 			}
 			now = now.Add(every)
 			m.Delivered(bytes, bytes, every, false, now)
@@ -236,7 +236,7 @@ func pipe(m *Meter, rate float64, each time.Duration, long time.Duration) (reach
 	m.Begin(now)
 	n := 0
 	for end := now.Add(long); now < end; n++ {
-		m.Full()
+		m.Full(false)
 		m.Reach(now)
 		window := uint64(m.Holds() * 0.0005)
 		if m.Holds() > m.Rate()*1.5 {
