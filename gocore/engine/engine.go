@@ -1,7 +1,9 @@
 // Package engine is the shell around the core: it owns the core's mutex and goroutines, plugs the transports in, keeps
 // regions, segments and batches, and is the Go API of tent. gocore/doc.go tells the flow and the shutdown order.
 //
-// Every method may be called from any goroutine.
+// Every method may be called from any goroutine. A goroutine that waits in the kernel, as waiters do, keeps its share of
+// GOMAXPROCS for up to 10 ms: a program whose goroutines wait for as many transfers as there are processors should set it to
+// two more than these, as the Python package does, or the next caller begins late.
 package engine
 
 import (

@@ -24,9 +24,9 @@
 // # Cost
 //
 // A call of a Device is some comparisons; once a grain (a sixteenth of a slot, 100 us at most) it is one store, or one
-// load for each living process, to a line that few write to. Taking part costs a slice some 25 ns alone and 30
-// to 40 ns beside a process that does nothing else (BenchmarkSlice, on cores of 2.5 GHz that share one core's units); a
-// third of it is the policy's own comparisons. Nothing on that way locks, waits or enters the kernel.
+// load for each living process, to a line that few write to. BenchmarkSlice measures what
+// taking part costs a slice, alone and beside a process that does nothing else. Nothing on that way locks, waits or enters
+// the kernel.
 //
 // # Choices
 //

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,15 @@ EXAMPLES = {
 }
 """,
 }
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_in_shm() -> Iterator[None]:
+    """The seed's configurations name a file of the whole machine."""
+    before = SHM.exists()
+    yield
+    if not before:
+        SHM.unlink(missing_ok=True)
 
 
 class Slow:
