@@ -16,6 +16,9 @@ func (c *Core) pump(l *link, now clock.Time) {
 		c.pass(l, now)
 		return
 	}
+	for _, d := range l.devices {
+		d.settle(l.options.Slots, now)
+	}
 	for {
 		if l.byDeadline && !c.dropHopeless(l, now) {
 			c.activate(l)
@@ -154,7 +157,7 @@ func (r *railState) window(class int) (bytes uint64, slices int) {
 	if class != Low {
 		return r.bytesMax, r.slicesMax
 	}
-	bytes = qos.LowWindow(r.meter.Holds(), r.meter.Delay(), r.bytesMax)
+	bytes = qos.LowWindow(r.meter.Holds(), r.meter.Delay(), r.device.calm, r.bytesMax)
 	if d := r.device; d.shared {
 		bytes = min(bytes, d.lowWindow(r))
 	}

@@ -54,6 +54,7 @@ func TestASlowRailTakesLess(t *testing.T) {
 func TestLowLeavesRoomForHigh(t *testing.T) {
 	r := newRig(t, Options{})
 	p := to(r.core, r.link(1, 0, 1, 4<<20))
+	r.ruffle(p)
 	r.submit(p, Low, 64<<20, clock.Never)
 	inFlight := sum(r.out)
 	require.LessOrEqual(t, inFlight, uint64(512*kib), "half a millisecond at 1 GB/s")
@@ -62,6 +63,21 @@ func TestLowLeavesRoomForHigh(t *testing.T) {
 	require.Len(t, r.out, before+1, "HIGH goes at once")
 	require.EqualValues(t, High, r.out[before].Class)
 	require.Empty(t, r.finish(before, nil), "and its room is not for LOW, whose window is full")
+}
+
+// A NIC on which nothing urgent was wanted for a second is LOW's, until something is.
+func TestACalmRailIsLows(t *testing.T) {
+	r := newRig(t, Options{})
+	p := to(r.core, r.link(1, 0, 1, 8<<20))
+	r.submit(p, Low, 64<<20, clock.Never)
+	require.InDelta(t, 4_000_000, sum(r.out), 1_000_000, "4 ms at 1 GB/s")
+	r.submit(p, Medium, 4*kib, clock.Never)
+	r.finishOf(Medium)
+	for sum(r.out) > 512*kib {
+		before := len(r.out)
+		require.Empty(t, r.finishOf(Low), "LOW gets nothing before half a millisecond is left of it")
+		require.Len(t, r.out, before-1)
+	}
 }
 
 func TestClassesAreServedInOrder(t *testing.T) {

@@ -22,6 +22,7 @@ type device struct {
 	waiting [ClassCount]int        // links with a rail here that have work of a class waiting
 	flying  [ClassCount]int        // slices
 	lately  [ClassCount]clock.Time // when a class last began to wait, or had its last slice in flight come back
+	calm    bool                   // nobody has wanted anything more urgent than LOW for a while
 	low     uint64                 // LOW bytes in flight
 	stuck   uint64                 // of these, on rails that are silent or out: they are not on the wire
 	meter   rail.Meter             // of the rate of all rails together
@@ -227,6 +228,20 @@ func (d *device) bytes() (n uint64) {
 	return n
 }
 
+// settle notes whether the NIC is calm. Slots that are not borrowed are never calm: what is in flight when one ends would use
+// the next.
+func (d *device) settle(slots qos.Slots, now clock.Time) {
+	d.calm = !d.urgentLately(Low, qos.CalmAfter, now)
+	if d.neighbours == nil {
+		return
+	}
+	d.calm = d.calm && (slots.Borrow || slots.Interval <= 0)
+	for class := High; d.calm && class < Low; class++ {
+		last := d.neighbours.Wanted(class, now)
+		d.calm = last == 0 || now.Sub(last) >= qos.CalmAfter
+	}
+}
+
 // drains reports whether LOW is to wait until the wire is empty, so that the delay can be told again.
 func (d *device) drains(r *railState, now clock.Time) bool {
 	switch {
@@ -287,7 +302,7 @@ func (d *device) lowWindow(r *railState) uint64 {
 	if delay == 0 {
 		delay = d.meter.Delay()
 	}
-	return qos.LowWindow(d.meter.Holds(), delay, math.MaxUint64)
+	return qos.LowWindow(d.meter.Holds(), delay, d.calm, math.MaxUint64)
 }
 
 // lowRoom reports whether LOW bytes fit into the NIC's window, and nobody has waited longer for that: else a rail with small

@@ -59,17 +59,20 @@ func TestLowWindowFollowsTheRail(t *testing.T) {
 	for _, c := range []struct {
 		rate  float64
 		delay time.Duration
+		calm  bool
 		most  uint64
 		want  uint64
 	}{
-		{1e9, 0, 4 << 20, 500000},                   // half a millisecond of it
-		{1e9, time.Millisecond, 4 << 20, 2000000},   // two delays, where that is more
-		{5e7, 0, 4 << 20, 25000},                    // 400 Mbit/s
-		{1e7, 0, 4 << 20, 16 << 10},                 // the least that makes sense
-		{5e10, time.Millisecond, 4 << 20, 3 << 20},  // a quarter stays free of LOW
-		{1e9, time.Millisecond, 64 << 10, 48 << 10}, // also of a small window
+		{1e9, 0, false, 4 << 20, 500000},                   // half a millisecond of it
+		{1e9, time.Millisecond, false, 4 << 20, 2000000},   // two delays, where that is more
+		{5e7, 0, false, 4 << 20, 25000},                    // 400 Mbit/s
+		{5e7, 0, true, 4 << 20, 200000},                    // where nobody wants anything else
+		{1e9, 3 * time.Millisecond, true, 8 << 20, 6e6},    // two delays, there too
+		{1e7, 0, false, 4 << 20, 16 << 10},                 // the least that makes sense
+		{5e10, time.Millisecond, false, 4 << 20, 3 << 20},  // a quarter stays free of LOW
+		{1e9, time.Millisecond, false, 64 << 10, 48 << 10}, // also of a small window
 	} {
-		got := LowWindow(c.rate, c.delay, c.most)
+		got := LowWindow(c.rate, c.delay, c.calm, c.most)
 		require.Equal(t, c.want, got)
 		require.Equal(t, got/4, LowSlice(got))
 	}

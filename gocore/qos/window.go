@@ -4,10 +4,14 @@ import "time"
 
 // Bounds of LOW bytes in flight.
 const (
-	lowTime  = 500 * time.Microsecond // of the rate
+	lowTime  = 500 * time.Microsecond // of the rate, where something more urgent may come
+	calmTime = 4 * time.Millisecond   // and where nothing has for a while
 	lowLeast = 16 << 10               // bytes; less would cost more in headers and wake-ups than it saves in waiting
 	lowParts = 4                      // slices in a window
 )
+
+// CalmAfter is how long nothing more urgent than LOW was wanted on a NIC before it is calm.
+const CalmAfter = time.Second
 
 // LowWindow is the number of LOW bytes that may be in flight on a rail or a NIC of a rate: what it carries in half a
 // millisecond, or in twice its delay where that is more, since a window below one round trip would leave it idle; the factor
@@ -16,10 +20,16 @@ const (
 //
 // delay must be that of an empty rail. One that grows with what is in flight would make the window grow, and that the delay.
 //
-// The window is the same whether HIGH was there lately or not. Where HIGH is a few percent of the load, nearly each of its
-// requests is the first after a pause, and what was put in flight during the pause is what it waits for.
-func LowWindow(rate float64, delay time.Duration, most uint64) uint64 {
-	n := uint64(rate * max(lowTime, 2*delay).Seconds())
+// The window is kept through pauses of HIGH. Where HIGH is a few percent of the load, nearly each of its requests is the first
+// after a pause, and what was put in flight during the pause is what it waits for. Only a NIC on which nobody has wanted
+// anything more urgent for CalmAfter is calm: LOW has it for itself, and half a millisecond would be less than a busy machine
+// takes to answer. The one request that ends the calm waits for up to calmTime.
+func LowWindow(rate float64, delay time.Duration, calm bool, most uint64) uint64 {
+	kept := lowTime
+	if calm {
+		kept = calmTime
+	}
+	n := uint64(rate * max(kept, 2*delay).Seconds())
 	return min(max(n, lowLeast), most-most/4)
 }
 
