@@ -157,7 +157,7 @@ func (r *railState) window(class int) (bytes uint64, slices int) {
 	if class != Low {
 		return r.bytesMax, r.slicesMax
 	}
-	bytes = qos.LowWindow(r.meter.Holds(), r.meter.Delay(), r.device.calm, r.bytesMax)
+	bytes = qos.LowWindow(r.meter.Holds(), r.meter.Delay(), r.device.calm && r.meter.Measured(), r.bytesMax)
 	if d := r.device; d.shared {
 		bytes = min(bytes, d.lowWindow(r))
 	}

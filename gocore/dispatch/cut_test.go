@@ -68,7 +68,9 @@ func TestLowLeavesRoomForHigh(t *testing.T) {
 // A NIC on which nothing urgent was wanted for a second is LOW's, until something is.
 func TestACalmRailIsLows(t *testing.T) {
 	r := newRig(t, Options{})
-	p := to(r.core, r.link(1, 0, 1, 8<<20))
+	id := r.link(1, 0, 1, 8<<20)
+	r.measure(id, 1e9)
+	p := to(r.core, id)
 	r.submit(p, Low, 64<<20, clock.Never)
 	require.InDelta(t, 4_000_000, sum(r.out), 1_000_000, "4 ms at 1 GB/s")
 	r.submit(p, Medium, 4*kib, clock.Never)

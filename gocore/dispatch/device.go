@@ -302,7 +302,7 @@ func (d *device) lowWindow(r *railState) uint64 {
 	if delay == 0 {
 		delay = d.meter.Delay()
 	}
-	return qos.LowWindow(d.meter.Holds(), delay, d.calm, math.MaxUint64)
+	return qos.LowWindow(d.meter.Holds(), delay, d.calm && d.meter.Measured(), math.MaxUint64)
 }
 
 // lowRoom reports whether LOW bytes fit into the NIC's window, and nobody has waited longer for that: else a rail with small

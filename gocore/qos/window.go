@@ -23,7 +23,8 @@ const CalmAfter = time.Second
 // The window is kept through pauses of HIGH. Where HIGH is a few percent of the load, nearly each of its requests is the first
 // after a pause, and what was put in flight during the pause is what it waits for. Only a NIC on which nobody has wanted
 // anything more urgent for CalmAfter is calm: LOW has it for itself, and half a millisecond would be less than a busy machine
-// takes to answer. The one request that ends the calm waits for up to calmTime.
+// takes to answer. The one request that ends the calm waits for up to calmTime. A rate that is only assumed makes no NIC calm:
+// on a slow one that would be a long time.
 func LowWindow(rate float64, delay time.Duration, calm bool, most uint64) uint64 {
 	kept := lowTime
 	if calm {

@@ -235,6 +235,9 @@ func (p *peak) value() float64 {
 	return p.rate
 }
 
+// Measured reports whether Rate comes from traffic, not only from what was configured or assumed.
+func (m *Meter) Measured() bool { return m.measured }
+
 // Best is what the rail has shown that it can carry in the last seconds of traffic, in bytes/s; 0 until it has been full for
 // some time with its whole window in flight, of slices that are not small: small ones say what slices cost.
 func (m *Meter) Best() float64 { return m.whole.value() }
