@@ -21,7 +21,7 @@ import (
 // is called "cpu:0", and its node is not known. Memory that was untouched when it was registered is looked at again when its
 // plans are made. On a machine with one node nothing is asked: every rail is as near as any other.
 
-// pagesAsked is how many pages of a region are looked at; some 10 µs.
+// pagesAsked is how many pages of a region are looked at, evenly spread.
 const pagesAsked = 64
 
 // node of a region: what is known of its NUMA node.

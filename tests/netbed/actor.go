@@ -214,6 +214,27 @@ func (a *Actor) Move(args MoveArgs, out *Outcome) error {
 	return a.Engine.FreeBatch(id)
 }
 
+// PingArgs ask for WRITEs one after the other, of the class that is the default.
+type PingArgs struct {
+	Bytes uint64
+	Count int
+}
+
+// Ping returns how long each took.
+func (a *Actor) Ping(args PingArgs, took *[]time.Duration) error {
+	for range args.Count {
+		var out Outcome
+		if err := a.Move(MoveArgs{Op: transport.Write, Bytes: args.Bytes}, &out); err != nil {
+			return err
+		}
+		if out.State != dispatch.Completed.String() {
+			return fmt.Errorf("a WRITE of %d bytes ended %s", args.Bytes, out.State)
+		}
+		*took = append(*took, out.Took)
+	}
+	return nil
+}
+
 // Acknowledged counts the bytes of all moves until now.
 func (a *Actor) Acknowledged(_ Nothing, bytes *uint64) error {
 	a.mu.Lock()

@@ -38,7 +38,7 @@ func newPlaces(f Factory) *places {
 	return p
 }
 
-// of says where an address is. It asks the kernel at the first time, which costs a fraction of a millisecond.
+// of says where an address is. It asks the kernel at the first time.
 func (p *places) of(a netip.Addr) place {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/tests/bench/report"
+	"github.com/tent-engine/tent/tests/netbed"
 )
 
 // What detection costs while nothing fails: an engine that has it beside one that suspects nobody for as long as anything
@@ -133,9 +134,9 @@ const costBytes = 64 << 20
 // works are the requests of these rows: the round trips of each turn, and the turns.
 var works = []struct {
 	name  string
-	args  PingArgs
+	args  netbed.PingArgs
 	turns int
-}{{"4 KiB", PingArgs{4096, 250}, 40}, {"64 MiB", PingArgs{costBytes, 4}, 12}}
+}{{"4 KiB", netbed.PingArgs{Bytes: 4096, Count: 250}, 40}, {"64 MiB", netbed.PingArgs{Bytes: costBytes, Count: 4}, 12}}
 
 // cost measures one rail, as fast as the machine is.
 func cost(o options, f figures) error {

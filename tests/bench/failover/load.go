@@ -108,25 +108,6 @@ func (l *Load) Run(args LoadArgs, trace *Trace) error {
 	return err
 }
 
-// PingArgs ask for requests one after the other.
-type PingArgs struct {
-	Bytes uint64
-	Count int
-}
-
-// Ping returns how long each request took.
-func (l *Load) Ping(args PingArgs, took *[]time.Duration) error {
-	for range args.Count {
-		var out netbed.Outcome
-		begin := clock.Now()
-		if err := l.Move(netbed.MoveArgs{Op: transport.Write, Bytes: args.Bytes}, &out); err != nil {
-			return err
-		}
-		*took = append(*took, clock.Now().Sub(begin))
-	}
-	return nil
-}
-
 // bulk moves one place of the region again and again.
 func (l *Load) bulk(size, place uint64, stop chan struct{}, end func(netbed.Outcome, error) bool) {
 	for {

@@ -5,30 +5,9 @@ import (
 	"os"
 	"time"
 
-	"github.com/tent-engine/tent/gocore/clock"
-	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/bench/report"
 	"github.com/tent-engine/tent/tests/netbed"
 )
-
-// PingArgs ask for WRITEs one after the other, of the class that is the default.
-type PingArgs struct {
-	Bytes uint64
-	Count int
-}
-
-// Ping returns how long each took.
-func (l *Load) Ping(args PingArgs, took *[]time.Duration) error {
-	for range args.Count {
-		var out netbed.Outcome
-		begin := clock.Now()
-		if err := l.Move(netbed.MoveArgs{Op: transport.Write, Bytes: args.Bytes}, &out); err != nil {
-			return err
-		}
-		*took = append(*took, clock.Now().Sub(begin))
-	}
-	return nil
-}
 
 // cost measures what classes cost who uses only one: an engine that takes part in everything, one without slots and without
 // the filter of NICs, and another like that one, for what such a comparison is worth.
@@ -45,8 +24,8 @@ func cost(o options, p place) (rows []report.Row, err error) {
 	}
 	for _, work := range []struct {
 		name string
-		args PingArgs
-	}{{"4 KiB", PingArgs{4096, 2000}}, {"64 MiB", PingArgs{floodBytes, 8}}} {
+		args netbed.PingArgs
+	}{{"4 KiB", netbed.PingArgs{Bytes: 4096, Count: 2000}}, {"64 MiB", netbed.PingArgs{Bytes: floodBytes, Count: 8}}} {
 		var with, same []float64
 		for round := range 4*o.rounds + 1 {
 			var p50 [len(worlds)]float64
