@@ -10,7 +10,7 @@ SOURCES := $(shell find gocore transports pybind internal -name '*.go' ! -name '
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s .PHONY: help demo demo-failover demo-qos test check sim bench bench-peers bench-failover bench-qos bench-file\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: develop ## two processes move a KV cache; every byte is verified (makes .venv)
 	@$(VENV)/bin/python -m tent.demo

@@ -226,13 +226,13 @@ def stage_race(ctx: Context) -> Tally:
     return go_test(ctx, packages, "-race", "-short", f"-skip={NOT_UNDER_RACE}", timeout=600)
 
 
-def pytest(ctx: Context, python: Path, *flags: str, timeout: float) -> Tally:
-    """One run of tests/py against the installed wheel; the numbers come from its report."""
+def pytest(ctx: Context, python: Path, *flags: str, timeout: float, suite: str = "tests/py") -> Tally:
+    """One run of a suite, tests/py against the installed wheel; the numbers come from its report."""
     with tempfile.TemporaryDirectory(prefix="tent-test-") as folder:
         report = Path(folder) / "report.xml"
         script = python.with_name("pytest")  # unlike `python -m pytest`, it does not put the source tree on sys.path
         code = ctx.run(
-            script, "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *flags, "tests/py", timeout=timeout
+            script, "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *flags, suite, timeout=timeout
         )
         if not report.exists():
             return Tally(failed=1)
@@ -278,6 +278,13 @@ def stage_typing(ctx: Context) -> Tally:
     return single(code == 0)
 
 
+def stage_tools(ctx: Context) -> Tally:
+    """the tools and the Makefile"""
+    python = interpreters.environment(sys.executable, ".venv-tools")
+    interpreters.pip_install(python, *TEST_TOOLS)
+    return pytest(ctx, python, timeout=120, suite="tests/tools")
+
+
 def stage_capi(ctx: Context) -> Tally:
     """the C library: its examples in C and C++, plainly and under sanitizers"""
     return single(ctx.run(sys.executable, "tools/build_capi.py", "--check", timeout=400) == 0)
@@ -286,6 +293,7 @@ def stage_capi(ctx: Context) -> Tally:
 STAGES: dict[str, Callable[[Context], Tally]] = {
     "format": stage_format,
     "vet": stage_vet,
+    "tools": stage_tools,
     "unit": stage_unit,
     "conformance": stage_conformance,
     "crossing": stage_crossing,
