@@ -252,10 +252,12 @@ func (c *Core) name(i uint8) string {
 
 // link returns a link by its number, nil if it was removed.
 func (c *Core) link(id plan.LinkID) *link {
-	if int(id) >= len(c.links) {
-		return nil
+	if slot := int(id.Slot()); slot < len(c.links) {
+		if l := c.links[slot]; l != nil && l.id == id {
+			return l
+		}
 	}
-	return c.links[id]
+	return nil
 }
 
 // rail returns the rail of exactly this generation, nil if it has moved on.

@@ -181,7 +181,7 @@ func (c *Core) RemoveLink(id plan.LinkID) {
 	}
 	c.timers.stop(&l.again)
 	l.up, l.dialing = 0, false
-	c.links[id] = nil
+	c.links[id.Slot()] = nil
 	c.gather(l)
 	for _, t := range c.scratch {
 		if t.live() {

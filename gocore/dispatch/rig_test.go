@@ -59,7 +59,7 @@ func (r *rig) railUp(id plan.LinkID, index, generation int, window uint64) {
 func to(c *Core, links ...plan.LinkID) *plan.Plan {
 	p := &plan.Plan{}
 	for _, id := range links {
-		p.Routes = append(p.Routes, plan.Route{Transport: c.links[id].spec.Transport, SliceMax: 1 << 20, SliceBest: 64 * kib,
+		p.Routes = append(p.Routes, plan.Route{Transport: c.link(id).spec.Transport, SliceMax: 1 << 20, SliceBest: 64 * kib,
 			Alignment: 1, Hops: []plan.Hop{{Link: id, Op: transport.Write, LocalKey: 1, RemoteKey: 1}}})
 	}
 	return p

@@ -208,8 +208,8 @@ func (e *Engine) let() {
 }
 
 func (e *Engine) everyOutbox() (all []*outbox) {
-	for _, rails := range e.outboxes {
-		for _, o := range rails {
+	for i := range e.links {
+		for _, o := range e.links[i].outboxes {
 			if o != nil {
 				all = append(all, o)
 			}
@@ -220,16 +220,14 @@ func (e *Engine) everyOutbox() (all []*outbox) {
 
 // outbox returns the outbox of a rail, made at first use. The caller holds e.mu.
 func (e *Engine) outbox(link plan.LinkID, rail uint16) *outbox {
-	for int(link) >= len(e.outboxes) {
-		e.outboxes = append(e.outboxes, nil)
+	m := &e.links[link.Slot()]
+	for int(rail) >= len(m.outboxes) {
+		m.outboxes = append(m.outboxes, nil)
 	}
-	for int(rail) >= len(e.outboxes[link]) {
-		e.outboxes[link] = append(e.outboxes[link], nil)
+	if m.outboxes[rail] == nil {
+		m.outboxes[rail] = &outbox{engine: e, link: link, port: m.port}
 	}
-	if e.outboxes[link][rail] == nil {
-		e.outboxes[link][rail] = &outbox{engine: e, link: link, port: e.linkPorts[link]}
-	}
-	return e.outboxes[link][rail]
+	return m.outboxes[rail]
 }
 
 // poke wakes the progress goroutine.

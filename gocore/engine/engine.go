@@ -70,11 +70,10 @@ type Engine struct {
 	active    int      // batches that have not ended
 	idle      chan struct{}
 	closing   bool
-	gone      bool      // Close has ended
-	waiters   []*waiter // that nobody uses
-	taken     inbox     // the emptied other half of inbox
-	outboxes  [][]*outbox
-	linkPorts []*port       // by core link
+	gone      bool          // Close has ended
+	waiters   []*waiter     // that nobody uses
+	taken     inbox         // the emptied other half of inbox
+	links     []linkMirror  // by slot of the core's link
 	leaving   []plan.LinkID // detached, not forgotten yet
 	armed     clock.Time
 	after     afterwards

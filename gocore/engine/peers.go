@@ -132,10 +132,7 @@ func (p *peer) attach() (gone []func()) {
 		e.mu.Lock()
 		id := e.core.AddLink(dispatch.LinkSpec{Peer: p.number, PeerName: p.identity.Address, Transport: port.index,
 			Link: link, Info: info, SameHost: sameHost, Probes: port.prober != nil})
-		for int(id) >= len(e.linkPorts) {
-			e.linkPorts = append(e.linkPorts, nil)
-		}
-		e.linkPorts[id] = port
+		e.mirrorLink(id, port)
 		e.let()
 		links[i] = attachment{link: link, id: id}
 		if cause := port.attached(link, id, p); cause != nil {
@@ -345,6 +342,20 @@ func (p *peer) detach() {
 	e.turn()
 }
 
+// linkMirror is the engine's side of a core link: the transport that it belongs to, and the outboxes of its rails.
+type linkMirror struct {
+	port     *port
+	outboxes []*outbox // by rail index, nil before the rail's first order
+}
+
+// mirrorLink enters a new core link in the table. The caller holds e.mu.
+func (e *Engine) mirrorLink(id plan.LinkID, port *port) {
+	for int(id.Slot()) >= len(e.links) {
+		e.links = append(e.links, linkMirror{})
+	}
+	e.links[id.Slot()] = linkMirror{port: port}
+}
+
 // forgetLinks drops the records of links that were left and have nothing outstanding. The caller holds e.mu.
 func (e *Engine) forgetLinks() {
 	rest := e.leaving[:0]
@@ -354,10 +365,7 @@ func (e *Engine) forgetLinks() {
 			continue
 		}
 		e.core.RemoveLink(id)
-		e.linkPorts[id] = nil
-		if int(id) < len(e.outboxes) {
-			e.outboxes[id] = nil
-		}
+		e.links[id.Slot()] = linkMirror{}
 	}
 	e.leaving = rest
 }

@@ -8,8 +8,12 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// LinkID is the core's number of a link: one transport to one peer. 0 is none.
-type LinkID uint32
+// LinkID names a link of the core, one transport to one peer: generation<<32 | slot, 0 is none. Slots are reused, so
+// tables that mirror the core's links are indexed by Slot; a stale id names no link.
+type LinkID uint64
+
+// Slot is the index of the link in the core's table and in tables that mirror it.
+func (id LinkID) Slot() uint32 { return uint32(id) }
 
 // StageID is the core's number of a pool of stage buffers. 0 means the request's own memory.
 type StageID uint32
