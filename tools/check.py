@@ -272,7 +272,7 @@ def stage_typing(ctx: Context) -> Tally:
     python = interpreters.environment(sys.executable, f".venv-{ctx.main_version()}")
     interpreters.pip_install(python, f"tent[test] @ {ctx.get_wheel().as_uri()}")
     programs = [
-        p.relative_to(ROOT) for folder in ("tools", "notebooks", "tests/bench") for p in sorted((ROOT / folder).glob("*.py"))
+        p.relative_to(ROOT) for folder in ("tools", "docs/examples", "tests/bench") for p in sorted((ROOT / folder).glob("*.py"))
     ]
     code = ctx.run(python, "-m", "mypy", "--strict", "tent", *programs, timeout=240)
     return single(code == 0)

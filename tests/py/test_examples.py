@@ -1,4 +1,4 @@
-"""Every program in notebooks/ runs as it stands, in a folder of its own."""
+"""Every program in docs/examples/ runs as it stands, in a folder of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import tent
 
-FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "examples"
 PROGRAMS = sorted(FOLDER.glob("*.py"))
 
 
