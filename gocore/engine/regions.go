@@ -60,10 +60,16 @@ func (r *region) label() string {
 	return "at its address"
 }
 
+// openRegions is one state of the set of open regions. It never changes once it is published.
+type openRegions struct {
+	sorted      []*region // by address, then size
+	overlapping bool      // some share bytes; without any, find needs one look
+}
+
 // regionTable is the set of open regions: read without a lock, replaced as a whole.
 type regionTable struct {
 	mu     sync.Mutex
-	open   atomic.Pointer[[]*region] // sorted by address, then size
+	open   atomic.Pointer[openRegions]
 	slots  []uint32                  // generation by slot of RegionID; guarded by mu
 	free   []uint32
 	going  []*region     // closed, and not yet known to be out of every peer's reach; guarded by mu
@@ -72,15 +78,19 @@ type regionTable struct {
 }
 
 func (t *regionTable) list() []*region {
-	if p := t.open.Load(); p != nil {
-		return *p
+	if open := t.open.Load(); open != nil {
+		return open.sorted
 	}
 	return nil
 }
 
 // find returns the smallest open region that holds [addr, addr+length), or nil.
 func (t *regionTable) find(addr uintptr, length uint64) *region {
-	list := t.list()
+	open := t.open.Load()
+	if open == nil {
+		return nil
+	}
+	list := open.sorted
 	lo, hi := 0, len(list)
 	for lo < hi {
 		if mid := int(uint(lo+hi) >> 1); list[mid].Addr <= addr {
@@ -92,7 +102,7 @@ func (t *regionTable) find(addr uintptr, length uint64) *region {
 	if lo == 0 {
 		return nil
 	}
-	if !t.overlapping() {
+	if !open.overlapping {
 		if r := list[lo-1]; mem.Contains(r.Size, uint64(addr-r.Addr), length) {
 			return r
 		}
@@ -106,9 +116,6 @@ func (t *regionTable) find(addr uintptr, length uint64) *region {
 	}
 	return best
 }
-
-// overlapping regions are rare; without any, find needs one look.
-func (t *regionTable) overlapping() bool { return t.epoch.Load()&(1<<63) != 0 }
 
 func (t *regionTable) byID(id mem.RegionID) *region {
 	for _, r := range t.list() {
@@ -217,16 +224,14 @@ func (t *regionTable) replace(change func([]*region) []*region) {
 		}
 		return int(min(1, max(-1, int64(a.Size)-int64(b.Size))))
 	})
-	epoch := t.epoch.Load()&^(1<<63) + 1
+	next := &openRegions{sorted: list}
 	end := uintptr(0)
 	for _, r := range list {
-		if r.Addr < end {
-			epoch |= 1 << 63
-		}
+		next.overlapping = next.overlapping || r.Addr < end
 		end = max(end, r.Addr+uintptr(r.Size))
 	}
-	t.open.Store(&list)
-	t.epoch.Store(epoch)
+	t.open.Store(next)
+	t.epoch.Add(1)
 }
 
 // Memory describes a range to register.

@@ -277,7 +277,7 @@ func (e *Engine) Alive(ctx context.Context, id SegmentID) (bool, error) {
 // description is what we offer: the open regions that peers may touch, or all of them for ourselves.
 func (e *Engine) description(own bool) *segment.Description {
 	self := e.self()
-	epoch := e.regions.epoch.Load() &^ (1 << 63)
+	epoch := e.regions.epoch.Load()
 	d := &segment.Description{Address: self.Address, Name: self.Name, MachineID: self.MachineID,
 		Incarnation: self.Incarnation, Version: Version, Epoch: epoch + 1, Others: e.others}
 	for _, r := range e.regions.list() {
