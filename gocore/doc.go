@@ -21,7 +21,7 @@
 //	  outbox.drain         outside the mutex, in order: tcp.Submit sends header and page by one system call
 //	peer: tcp reader       checks key, offset and permission, receives into the page, acknowledges
 //	engine.Wait            the waiter polls the socket itself: tcp.Poll reads the acknowledgement,
-//	  port.Complete        leaves it in the inbox and turns the crank:
+//	  port.Complete        leaves it in the inbox and runs the step:
 //	  dispatch.Step        slice -> task -> batch; the page that Python reads says COMPLETED
 //
 // No goroutine was woken on this side, no memory was allocated, the mutex was taken twice.
@@ -34,7 +34,7 @@
 // # Who owns what
 //
 // Engine.mu guards the core and what mirrors it. It is never held while a transport, the control plane or a callback is
-// called. Whoever has work takes it by TryLock and turns the crank (engine/crank.go); who fails leaves the work in the inbox
+// called. A goroutine that has work takes it by TryLock and runs the step (engine/step.go); if it fails, its work is in the inbox
 // for the holder. The engine's own goroutines are: progress (deadlines, and what callers left), one a region that is being
 // given back, one a peer whose notification goes over the control plane. Transports own theirs; the control plane has gRPC's.
 //
@@ -59,7 +59,7 @@
 //   - Poller has Park instead of Fd: the transport knows which of its sockets owe an answer, sleeps on those together with a
 //     descriptor by which the engine wakes it, and leaves the others to its own readers. A descriptor for everything would
 //     wake the waiter for everybody's bytes, and the readers beside it. 2026-11-21
-//   - Whoever held the engine's mutex, even only to look, looks at the inbox afterwards (Engine.let): a completion that found
+//   - Whoever held the engine's mutex, even only to look, looks at the inbox afterwards (Engine.unlockAndDrain): a completion that found
 //     the mutex taken by a look was left behind otherwise. 2026-11-21
 //   - A step cuts at most 64 slices and is due again at once, so that the first of many are on their way while the next
 //     are cut. 2026-11-21

@@ -77,7 +77,7 @@ func (e *Engine) mapFor(m Memory, kind mem.Kind, node int) (*region, error) {
 func roundUp(n, to uint64) uint64 { return (n + to - 1) / to * to }
 
 // FreeMemory gives memory of Allocate back. The region must be closed; the mapping goes when no transfer uses it any more.
-// The caller guarantees that nobody looks at the bytes afterwards.
+// The caller guarantees that no view of the bytes is used afterwards.
 func (e *Engine) FreeMemory(id mem.RegionID) error {
 	e.allocations.mu.Lock()
 	r := e.allocations.byID[id]

@@ -38,7 +38,7 @@ func (e *Engine) NewBatch(capacity int) (dispatch.BatchID, error) {
 		return 0, errs.New(errs.InvalidArgument, "batch", "capacity %d is not at least 1", capacity)
 	}
 	e.mu.Lock()
-	defer e.let()
+	defer e.unlockAndDrain()
 	id, err := e.newBatch(capacity)
 	if err != nil {
 		return 0, err
@@ -121,7 +121,7 @@ func (e *Engine) quieten(c *call) bool {
 // launch sends what was just enqueued, as far as the rails take it. The caller holds e.mu, which is released.
 func (e *Engine) launch(quiet bool) {
 	e.step()
-	e.let()
+	e.unlockAndDrain()
 	if quiet {
 		arm(e.sockets)
 	}
@@ -259,7 +259,7 @@ func (e *Engine) finish(b *batch, dirty bool) {
 	}
 	for i, w := range b.waiters {
 		b.waiters[i] = nil
-		w.tell()
+		w.wakeUp()
 	}
 	b.waiters = b.waiters[:0]
 	if dirty && len(b.files) > 0 {
@@ -275,7 +275,7 @@ func (e *Engine) finish(b *batch, dirty bool) {
 	if b.watched {
 		b.watched = false
 		e.ring.push(uint64(b.id))
-		e.after.ring = true
+		e.deferred.ring = true
 	}
 	if b.freeing {
 		e.release(b)
@@ -296,7 +296,7 @@ func (e *Engine) notified(id dispatch.BatchID, cause *errs.Error, now clock.Time
 // FreeBatch gives a batch back; while tasks are pending it goes when the last has ended. Its id is stale at once.
 func (e *Engine) FreeBatch(id dispatch.BatchID) error {
 	e.mu.Lock()
-	defer e.let()
+	defer e.unlockAndDrain()
 	if err := e.free(id); err != nil {
 		return err
 	}
@@ -306,7 +306,7 @@ func (e *Engine) FreeBatch(id dispatch.BatchID) error {
 // FreeBatches is FreeBatch for many, under one lock; those that are stale are left out.
 func (e *Engine) FreeBatches(ids []uint64) {
 	e.mu.Lock()
-	defer e.let()
+	defer e.unlockAndDrain()
 	for _, id := range ids {
 		_ = e.free(dispatch.BatchID(id)) // the only error is that it is stale
 	}
@@ -349,21 +349,21 @@ func (e *Engine) Cancel(id dispatch.BatchID, task int) (int, error) {
 	e.mu.Lock()
 	b, err := e.lookup(id)
 	if err != nil {
-		e.let()
+		e.unlockAndDrain()
 		return 0, err
 	}
 	first, n := task, 1
 	if task < 0 {
 		all, err := e.core.Summary(id)
 		if err != nil {
-			e.let()
+			e.unlockAndDrain()
 			return 0, err
 		}
 		first, n = 0, all.Tasks
 	}
 	asked, err := e.core.Cancel(id, first, n, clock.Now())
 	if err != nil {
-		e.let()
+		e.unlockAndDrain()
 		return 0, err
 	}
 	if task < 0 && b.note != nil && b.note.queued && !b.note.taken && b.failure == nil {
@@ -377,14 +377,14 @@ func (e *Engine) Cancel(id dispatch.BatchID, task int) (int, error) {
 		asked++
 	}
 	e.step()
-	e.let()
+	e.unlockAndDrain()
 	return asked, nil
 }
 
 // Status of one task.
 func (e *Engine) Status(id dispatch.BatchID, task int) (dispatch.Status, error) {
 	e.mu.Lock()
-	defer e.let()
+	defer e.unlockAndDrain()
 	if _, err := e.lookup(id); err != nil {
 		return dispatch.Status{}, err
 	}
@@ -398,7 +398,7 @@ func (e *Engine) Status(id dispatch.BatchID, task int) (dispatch.Status, error) 
 // Summary of a batch; State is Pending until a notification that belongs to it was taken.
 func (e *Engine) Summary(id dispatch.BatchID) (dispatch.Summary, error) {
 	e.mu.Lock()
-	defer e.let()
+	defer e.unlockAndDrain()
 	b, err := e.lookup(id)
 	if err != nil {
 		return dispatch.Summary{}, err
@@ -419,7 +419,7 @@ func (e *Engine) Summary(id dispatch.BatchID) (dispatch.Summary, error) {
 // WRITE counts.
 func (e *Engine) Failed(id dispatch.BatchID, out []uint64) (n int) {
 	e.mu.Lock()
-	defer e.let()
+	defer e.unlockAndDrain()
 	b, err := e.lookup(id)
 	if err != nil {
 		return 0
@@ -467,7 +467,7 @@ func (e *Engine) Failed(id dispatch.BatchID, out []uint64) (n int) {
 // Elapsed is the time from the first submit to the end, or to now.
 func (e *Engine) Elapsed(id dispatch.BatchID) time.Duration {
 	e.mu.Lock()
-	defer e.let()
+	defer e.unlockAndDrain()
 	b, err := e.lookup(id)
 	if err != nil || b.started == 0 {
 		return 0
@@ -483,15 +483,15 @@ func (e *Engine) Watch(id dispatch.BatchID) error {
 	e.mu.Lock()
 	b, err := e.lookup(id)
 	if err != nil {
-		e.let()
+		e.unlockAndDrain()
 		return err
 	}
 	if b.ended {
 		e.ring.push(uint64(id))
-		e.after.ring = true
+		e.deferred.ring = true
 	} else {
 		b.watched = true
 	}
-	e.let()
+	e.unlockAndDrain()
 	return nil
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// closeGrace is what the end may take beyond the caller's time: the fence bounds, and what transports need to hang up.
+// closeGrace is the time that Close may take beyond the caller's: the fence bounds, and the goodbyes of the transports.
 const closeGrace = 3 * time.Second
 
-// Close ends the engine and returns when it is quiescent, or says what is not: held names what a kernel, a driver or a
-// peer would not give back. With cancel, transfers under way are cancelled at once; without, they have until timeout.
+// Close ends the engine and returns when it is quiescent. Otherwise held names the memory that a kernel, a driver or a peer
+// did not give back. With cancel, transfers under way are cancelled at once; without, they have until timeout.
 //
-// The order, and what would happen in another one:
+// Each step below would break something if it came elsewhere:
 //
 //  1. Nothing new is taken, or the end would never come.
 //  2. Transfers end or are cancelled; their tasks' ends need live links.
@@ -24,7 +24,8 @@ const closeGrace = 3 * time.Second
 //  4. Regions are revoked while our readers still serve, so that peers are refused instead of cut off.
 //  5. Links are detached, transports closed: no thread of theirs touches memory any more.
 //  6. The control plane ends: until here peers can ask for withdrawals.
-//  7. The progress goroutine ends, then what is shared with other processes, which steps of the core had used; the page stays mapped until Forget, since Python still looks at it.
+//  7. The progress goroutine ends, then the memory shared with other processes, which steps of the core used. The page
+//     stays mapped until Forget, since Python still reads it.
 func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	if e.closed.Swap(true) {
 		return nil
@@ -32,7 +33,7 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	until := clock.Now().Add(timeout)
 	e.mu.Lock()
 	e.closing = true
-	e.let()
+	e.unlockAndDrain()
 	if !cancel {
 		e.drained(timeout)
 	}
@@ -48,7 +49,7 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	e.closeServer()
 	e.client.Close()
 	e.stop()
-	e.poke()
+	e.wakeProgress()
 	e.routines.Wait()
 	e.mu.Lock()
 	e.step()
@@ -58,7 +59,7 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 		w.close()
 	}
 	e.waiters = nil
-	e.let()
+	e.unlockAndDrain()
 	e.shared.close()
 	if left > 0 {
 		held = append(held, fmt.Sprintf("%d slices whose completion never came", left))
@@ -69,7 +70,7 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	return held
 }
 
-// Forget unmaps the shared page. The engine is closed and nobody looks at the page any more.
+// Forget unmaps the shared page. The engine must be closed, and no reader may look at the page any more.
 func (e *Engine) Forget() error {
 	if !e.closed.Load() {
 		return errs.New(errs.InvalidArgument, "forget", "the engine is not closed")
@@ -84,7 +85,7 @@ func (e *Engine) drained(timeout time.Duration) {
 	for {
 		e.mu.Lock()
 		n := e.active
-		e.let()
+		e.unlockAndDrain()
 		if n == 0 {
 			return
 		}
@@ -111,7 +112,7 @@ func (e *Engine) cancelAll() {
 		e.cancelSyncs(b)
 	}
 	e.step()
-	e.let()
+	e.unlockAndDrain()
 }
 
 func (e *Engine) cancelBatch(id dispatch.BatchID) *errs.Error {

@@ -60,7 +60,7 @@ func (e *Engine) tail(b *batch, sum *dispatch.Summary, now clock.Time) dispatch.
 		if !b.note.queued {
 			b.note.queued = true
 			e.notifier.queue(b.note)
-			e.after.notes = true
+			e.deferred.notes = true
 		}
 		return dispatch.Pending
 	}
@@ -95,12 +95,12 @@ func (e *Engine) durable(b *batch, transports uint32, now clock.Time) bool {
 		u.ticket, u.limit = s.tickets, min(u.limit, now.Add(e.config.Engine.TransferSyncTimeout))
 		s.limit = min(s.limit, u.limit)
 		if s.limit < e.armed { // not every call comes from a step, which looks at this by itself
-			e.armed, e.after.rearm = s.limit, true
+			e.armed, e.deferred.rearm = s.limit, true
 		}
 		if !slices.Contains(s.batches, b.id) {
 			s.batches = append(s.batches, b.id)
 		}
-		e.after.syncs = append(e.after.syncs, syncOrder{b.id, u.ticket, u.peer, transports})
+		e.deferred.syncs = append(e.deferred.syncs, syncOrder{b.id, u.ticket, u.peer, transports})
 	}
 	return done
 }
@@ -131,7 +131,7 @@ func (o syncOrder) carryOut(e *Engine, from int, asked bool) {
 
 func (e *Engine) answer(o syncOrder, cause *errs.Error) {
 	e.inbox.notice(notice{kind: noticeSynced, batch: o.batch, ticket: o.ticket, cause: cause})
-	e.turn()
+	e.runSteps()
 }
 
 // openIn returns the link and the key by which a transport has the file open.
@@ -257,7 +257,7 @@ func (e *Engine) letGo() {
 // dirty. Whoever owns memory that is not tent's asks before giving it up.
 func (e *Engine) Lingers(id mem.RegionID) bool {
 	e.mu.Lock()
-	defer e.let()
+	defer e.unlockAndDrain()
 	for _, l := range e.lingering {
 		for _, r := range l.regions {
 			if r.ID == id {

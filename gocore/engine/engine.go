@@ -76,19 +76,19 @@ type Engine struct {
 	links     []linkMirror  // by slot of the core's link
 	leaving   []plan.LinkID // detached, not forgotten yet
 	armed     clock.Time
-	after     afterwards
+	deferred  deferredWork
 	syncing   syncing
 	lingering []lingering
 
-	inbox     inbox
-	again     atomic.Bool // the core wants another step at once
-	page      *page
-	poked     chan struct{}
-	totals    []atomic.Uint64 // bytes of a batch's tasks, by slot
-	usualWait atomic.Int64    // ns; see spinLimit
-	waits     atomic.Uint32
-	closed    atomic.Bool
-	planEpoch atomic.Uint64
+	inbox        inbox
+	again        atomic.Bool // the core wants another step at once
+	page         *page
+	progressWake chan struct{}
+	totals       []atomic.Uint64 // bytes of a batch's tasks, by slot
+	usualWait    atomic.Int64    // ns; see spinLimit
+	waits        atomic.Uint32
+	closed       atomic.Bool
+	planEpoch    atomic.Uint64
 
 	ports   []*port // one a plug, also for those that are not open
 	infos   []transport.Info
@@ -138,7 +138,7 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	}
 	c := &o.Config.Engine
 	e := &Engine{config: o.Config, name: c.Name, machine: meta.MachineID(), cores: runtime.NumCPU(),
-		incarnation: newIncarnation(), stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes, armed: clock.Never, syncing: syncing{limit: clock.Never}, poked: make(chan struct{}, 1),
+		incarnation: newIncarnation(), stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes, armed: clock.Never, syncing: syncing{limit: clock.Never}, progressWake: make(chan struct{}, 1),
 		batches: make([]*batch, c.MaxBatches), totals: make([]atomic.Uint64, c.MaxBatches), store: meta.PeerToPeer{}, idle: make(chan struct{}, 1)}
 	e.logs = logs{engine: e, level: logLevel(c.LogLevel), records: bounded[LogRecord]{limit: logsMax}}
 	e.log = slog.New(&handler{logs: &e.logs})

@@ -14,7 +14,7 @@ import (
 
 const logsMax = 1024
 
-// bounded keeps the newest of what is pushed; who does not read in time loses the oldest, and dropped says how many.
+// bounded keeps the newest items. A reader that is late loses the oldest ones, and dropped counts them.
 type bounded[T any] struct {
 	mu      sync.Mutex
 	items   []T
@@ -41,7 +41,7 @@ func (b *bounded[T]) drain(most int) []T {
 	return out
 }
 
-// LogRecord is one log line for whoever shows it.
+// LogRecord is one log line, for the program to show.
 type LogRecord struct {
 	Time    time.Time
 	Level   slog.Level

@@ -71,7 +71,7 @@ func (e *Engine) portOf(name string) *port {
 func (e *Engine) explainPlan(c *call) *Explanation {
 	out := &Explanation{Routes: []ExplainedRoute{}, Rejected: []ExplainedRejected{}}
 	e.mu.Lock()
-	defer e.let()
+	defer e.unlockAndDrain()
 	taken := e.core.FirstRoute(&c.specs[0], clock.Now())
 	for i := range c.plan.Routes {
 		r := &c.plan.Routes[i]
@@ -149,7 +149,7 @@ func (e *Engine) snapshot() *metrics.Snapshot {
 	}
 
 	e.mu.Lock()
-	defer e.let()
+	defer e.unlockAndDrain()
 	for _, r := range e.core.Rails() {
 		s.Rails = append(s.Rails, metrics.Rail{Transport: e.ports[r.Transport].name, Peer: r.Peer, Local: r.Local, Remote: r.Remote,
 			State: r.State, Health: r.Health, Rate: r.Rate, Bytes: r.Carried, Errors: r.Errors, InFlight: r.InFlight})

@@ -12,9 +12,9 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// A file is a segment like any other: a peer that only transports with Info.Files attach, with one region of kind File
-// whose offsets are those of the file. So plans, failover, classes, deadlines, cancellation and metrics know nothing of it.
-// Each open is a peer of its own, with its own size, permission and durability. Peers of other processes never get at it.
+// A file is a segment like any other: a peer that only transports with Info.Files attach. Its one region of kind File has the
+// offsets of the file, so plans, failover, classes, deadlines, cancellation and metrics know nothing of files. Each open is a
+// peer of its own, with its own size, permission and durability. Other processes never reach it.
 //
 // Batches hold the files that they use: closing the segment lets them end first, and its links are detached after the last.
 
@@ -27,7 +27,7 @@ type FileOptions struct {
 	Size     uint64 // bytes; 0 leaves it as it is; needs Create
 }
 
-// file is what makes a peer a file.
+// file holds the properties of a peer that is a file.
 type file struct {
 	path     string
 	readOnly bool
@@ -108,7 +108,7 @@ func (e *Engine) filer() (transport.Filer, *errs.Error) {
 	return nil, errs.New(errs.NotImplemented, "open", "no transport for files is open%s", why)
 }
 
-// filePeer makes the peer that is a file, with one handle, and its region. Nobody else knows it yet.
+// filePeer makes the peer that is a file, with one handle, and its region. It is not shared yet.
 func (e *Engine) filePeer(made *transport.File, durable bool) *peer {
 	identity := transport.Peer{Address: fileScheme + made.Path, Name: path.Base(made.Path), MachineID: e.machine, Incarnation: newIncarnation()}
 	p := &peer{engine: e, identity: identity, handles: 1, file: &file{made.Path, made.ReadOnly, durable}}
@@ -220,8 +220,8 @@ func (e *Engine) holdFiles(uses []fileUse) *errs.Error {
 	return nil
 }
 
-// dropFiles gives the handles of a batch back. A file whose last one it was is left elsewhere, since transports must not be
-// called under the engine's mutex, which the caller holds; an engine that closes leaves all of them anyway.
+// dropFiles gives the handles of a batch back. A file without handles is left by another goroutine, since transports must
+// not be called under the engine's mutex, which the caller holds; an engine that closes leaves all files anyway.
 func (e *Engine) dropFiles(uses []fileUse) {
 	for i := range uses {
 		if p := uses[i].peer; e.unhandle(p) && !e.closing {

@@ -9,23 +9,23 @@ import (
 )
 
 const (
-	eventsMax    = 4096 // kept for whoever follows
+	eventsMax    = 4096 // kept for followers
 	followersMax = 64
 )
 
-// FollowerID names somebody who follows the engine's events. It is a file descriptor that is readable while events wait
-// for it: for select and epoll, not for reading.
+// FollowerID names one follower of the engine's events. It is a file descriptor that is readable while events wait for the
+// follower: for select and epoll, not for reading.
 type FollowerID int
 
-// history is the engine's latest events, numbered from 0. Each follower has a place in it of its own, so that a view, a log
-// and a test see all of them, and who does not read in time loses the oldest and learns how many: the engine waits for
-// nobody. Any goroutine may use it.
+// history keeps the engine's latest events, numbered from 0. Each follower has its own place in it, so that a view, a log
+// and a test see all events. A follower that is late loses the oldest and learns their number: the engine never waits for
+// one. Any goroutine may use it.
 type history struct {
 	mu        sync.Mutex
 	ring      []event.Event // event n is at n % eventsMax
 	next      uint64        // number of the event that comes next
 	followers []*follower
-	turned    chan struct{} // closed at the next event; nil while nobody waits
+	turned    chan struct{} // closed at the next event; nil while no follower waits
 }
 
 type follower struct {
@@ -33,7 +33,7 @@ type follower struct {
 	place  uint64 // number of the first event that it has not taken
 }
 
-// push keeps an event. It costs no system call: the engine wakes the followers when it has let go of its mutex.
+// push keeps an event. It costs no system call: the engine wakes the followers after it has released its mutex.
 func (h *history) push(e event.Event) {
 	h.mu.Lock()
 	if len(h.ring) < eventsMax {
@@ -155,7 +155,7 @@ func (h *history) close() {
 }
 
 func noFollower(id FollowerID) error {
-	return errs.New(errs.Stale, "events", "nobody follows the events as %d", int(id))
+	return errs.New(errs.Stale, "events", "no follower has the number %d", int(id))
 }
 
 // Follow begins to follow the engine's events, from the oldest one that is kept.
@@ -166,8 +166,8 @@ func (e *Engine) Follow() (FollowerID, error) {
 	return e.history.follow()
 }
 
-// Events takes up to most events that the follower has not taken yet, oldest first, and says how many it has lost since the
-// last call because it came too late.
+// Events takes up to most events that the follower has not taken yet, oldest first. lost counts those that were overwritten
+// since the last call because it came too late.
 func (e *Engine) Events(id FollowerID, most int) (list []event.Event, lost uint64, err error) {
 	return e.history.take(id, most)
 }

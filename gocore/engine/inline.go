@@ -35,7 +35,7 @@ func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *call) (_ d
 	now := clock.Now()
 	e.mu.Lock()
 	b, held, ok := e.reserve(id, c, now)
-	e.let()
+	e.unlockAndDrain()
 	if !ok {
 		return 0, 0, false, nil
 	}
@@ -55,7 +55,7 @@ func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *call) (_ d
 		} else {
 			e.mirror(id, now)
 		}
-		e.let()
+		e.unlockAndDrain()
 		return id, first, true, nil
 	}
 	e.core.Unreserve(&held)

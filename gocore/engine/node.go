@@ -12,26 +12,26 @@ import (
 	"github.com/tent-engine/tent/gocore/topology"
 )
 
-// On which NUMA node memory is, for the choice of rails (plan.Plan.Node).
+// This file finds the NUMA node of memory, for the choice of rails (plan.Plan.Node).
 //
-// What the user says ("cpu:1") counts. For "*" the kernel is asked where some pages of the region are; pages that nobody has
-// touched are not made by asking, and count as what the policy of their mapping says, if it names one node. A region of which
-// at least three quarters are on one node is there; one that is spread is called after the node that has most of it, and is
-// near to no rail. Where the kernel does not answer (in a container without CAP_SYS_NICE its filter says EPERM) the region
-// is called "cpu:0", and its node is not known. Memory that was untouched when it was registered is looked at again when its
-// plans are made. On a machine with one node nothing is asked: every rail is as near as any other.
+// A location of the user ("cpu:1") decides. For "*" the kernel is asked for the nodes of some pages of the region. Asking does
+// not make untouched pages; they count for the node that the policy of their mapping names, if it names one. A region with at
+// least three quarters of its pages on one node belongs to that node; one that is spread is named after the node with most of
+// it, and is near to no rail. Where the kernel does not answer (the filter of a container without CAP_SYS_NICE returns EPERM)
+// the region is called "cpu:0", and its node is unknown. Memory that was untouched at registration is looked at again when its
+// plans are made. On a machine with one node the kernel is not asked: every rail is as near as any other.
 
-// pagesAsked is how many pages of a region are looked at, evenly spread.
+// pagesAsked is the number of pages of a region that are looked at, evenly spread.
 const pagesAsked = 64
 
-// node of a region: what is known of its NUMA node.
+// Values of region.node, the NUMA node as far as it is known.
 const (
 	nodeUnasked = -1 // may be known later
 	nodeUnknown = 0
 	// above: the number of the node plus one
 )
 
-// numa is what the machine's memory is made of.
+// numa describes the memory nodes of the machine.
 type numa struct {
 	nodes []int                                                     // that are online
 	ask   func(addr uintptr, size uint64) (node int, share float64) // nodeOf
@@ -72,8 +72,8 @@ func (n *numa) look(r *region) int {
 	return node
 }
 
-// matter is the number of a node as plans have it. The only node of a machine does not matter, or a NIC without a number
-// would be thought to be far.
+// matter returns the number of a node as plans have it. The only node of a machine does not matter: a NIC without a number
+// would count as far otherwise.
 func (n *numa) matter(node int) int32 {
 	if len(n.nodes) == 1 && n.nodes[0] == node {
 		return nodeUnknown
@@ -81,7 +81,7 @@ func (n *numa) matter(node int) int32 {
 	return int32(node) + 1
 }
 
-// nodeOfPlan is what plans need of a region's node.
+// nodeOfPlan returns a region's node as plans have it: its number plus one, or 0.
 func (n *numa) nodeOfPlan(r *region) int {
 	if r.node.Load() == nodeUnasked {
 		if node, share := n.ask(r.Addr, r.Size); node >= 0 && share >= 0.75 {
@@ -94,8 +94,8 @@ func (n *numa) nodeOfPlan(r *region) int {
 // Share of nodeOf when the kernel does not tell.
 const refused = -1
 
-// nodeOf returns the NUMA node that has most of a range of this process's memory, and the share that it has of what could be
-// found out. It is -1 with a share of 0 if none of the range was ever touched, and with refused if the kernel says nothing.
+// nodeOf returns the NUMA node that has most of a range of this process's memory, and its share of the pages whose node is
+// known. The node is -1 with a share of 0 if the range was never touched, and with refused if the kernel does not answer.
 func nodeOf(addr uintptr, size uint64) (node int, share float64) {
 	page := uintptr(os.Getpagesize())
 	first, last := addr&^(page-1), (addr+uintptr(size)-1)&^(page-1)
@@ -134,7 +134,7 @@ func nodeOf(addr uintptr, size uint64) (node int, share float64) {
 	return node, float64(counts[node]) / float64(found)
 }
 
-// Memory policies of set_mempolicy(2), and what asks for that of an address.
+// Memory policies of set_mempolicy(2), and the flag that asks for that of an address.
 const (
 	policyPreferred = 1
 	policyBind      = 2
@@ -143,7 +143,7 @@ const (
 	nodesMax        = 1024
 )
 
-// policyOf is the only node that the policy of an address allows or prefers, -1 if there is none.
+// policyOf returns the only node that the policy of an address allows or prefers, -1 if there is none.
 func policyOf(addr uintptr) int {
 	var mode int32
 	var mask [nodesMax / 64]uint64
@@ -167,8 +167,8 @@ func policyOf(addr uintptr) int {
 	return node
 }
 
-// prefer asks for pages of a node for memory that nobody has touched. It is a wish: a node that is not there, or is full,
-// gives pages of another one.
+// prefer asks for pages of a node for untouched memory. It is a wish: where the node is absent or full, pages of another one
+// come.
 func prefer(addr uintptr, size uint64, node int) {
 	if node < 0 || node >= 64 {
 		return

@@ -50,7 +50,7 @@ func (c *call) notify(e *Engine, n *Note) *errs.Error {
 		return errs.New(errs.InvalidArgument, "notify", "there is no peer to notify")
 	case c.peers > 1:
 		return errs.New(errs.InvalidArgument, "notify", "the batch goes to several peers").
-			WithHint("send one batch a peer, or engine.notify afterwards")
+			WithHint("send one batch a peer, or engine.notify deferredWork")
 	}
 	limit := clock.Never
 	for i := range c.specs {
@@ -282,7 +282,7 @@ func (n *notifier) finish(o *outgoing, err *errs.Error) {
 	for _, w := range list {
 		n.engine.inbox.notice(notice{kind: noticeNotified, batch: w.batch, cause: err})
 	}
-	n.engine.turn()
+	n.engine.runSteps()
 	n.pump()
 }
 
@@ -298,7 +298,7 @@ func (n *notifier) gone(p *peer, cause *errs.Error) {
 	for _, w := range list {
 		n.engine.inbox.notice(notice{kind: noticeNotified, batch: w.batch, cause: cause})
 	}
-	n.engine.turn()
+	n.engine.runSteps()
 }
 
 // forget drops the record of a peer nobody has open.
@@ -325,7 +325,7 @@ func (n *notifier) close() {
 	for _, w := range list {
 		n.engine.inbox.notice(notice{kind: noticeNotified, batch: w.batch, cause: closedError()})
 	}
-	n.engine.turn()
+	n.engine.runSteps()
 }
 
 // encodeNotes packs notes: count u16, then number u64, name u16, message u32, name, message of each.

@@ -7,12 +7,12 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// outbox keeps what the core decided for one rail in the order in which it decided, until whoever holds it has handed it
-// to the transport. Without it, two threads that left the core one after the other could reach Submit in the other order:
-// LOW would pass HIGH, and a withdrawal could overtake the slice that it withdraws.
+// outbox keeps the core's decisions for one rail in their order until its holder has handed them to the transport. Without
+// it, two threads that left the core one after the other could reach Submit in the other order: LOW would pass HIGH, and a
+// withdrawal could overtake the slice that it withdraws.
 //
-// Lock order: engine mutex, then order. holder is taken without the engine mutex and never waited for: who fails to get
-// it knows that the holder looks again after letting go.
+// Lock order: engine mutex, then order. holder is taken without the engine mutex and never waited for: a goroutine that
+// fails to get it relies on the holder, which looks again after releasing it.
 type outbox struct {
 	engine *Engine
 	port   *port
@@ -55,7 +55,7 @@ func (o *outbox) add(kind orderKind, rail transport.Rail, slices []*transport.Sl
 	o.order.Unlock()
 }
 
-// drain carries out what is there unless somebody else is at it. The caller holds no lock.
+// drain carries out the queued orders unless another goroutine holds the outbox. The caller holds no lock.
 func (o *outbox) drain() {
 	for !o.empty() && o.holder.TryLock() {
 		orders, slices := o.take()

@@ -84,7 +84,7 @@ func TestThePageTellsAFreedBatchFromItsSuccessor(t *testing.T) {
 	require.Equal(t, dispatch.Invalid, p.state(second))
 }
 
-// recorder is a transport that writes down what it is told. Only what an outbox calls is there.
+// recorder is a transport that writes down each call. It has only the methods that an outbox uses.
 type recorder struct {
 	transport.Transport
 	told []string

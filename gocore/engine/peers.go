@@ -41,7 +41,7 @@ type attachment struct {
 	why  string // why there is none
 }
 
-// remoteTable is what a peer offers, replaced as a whole; remoteRegion objects live on across refreshes.
+// remoteTable holds the regions that a peer offers. It is replaced as a whole; remoteRegion objects outlive a refresh.
 type remoteTable struct {
 	description *segment.Description
 	known       bool // descriptors are there; false for a blob that was not used yet
@@ -63,7 +63,7 @@ type plannedFrom struct {
 	plan  *plan.Plan
 }
 
-// wanted is what a request asks of its plan, besides the two regions.
+// wanted is the part of a request that its plan depends on, besides the two regions.
 type wanted struct {
 	op      transport.Op
 	hint    uint8
@@ -95,7 +95,7 @@ func (p *peer) join(ctx context.Context) error {
 	return nil
 }
 
-// joinBy is join for a request with a deadline, or clock.Never: what would be late is not waited for.
+// joinBy is join for a request with a deadline (clock.Never for none): it does not wait longer than that.
 func (p *peer) joinBy(deadline clock.Time) error {
 	if deadline == clock.Never {
 		return p.join(context.Background())
@@ -105,8 +105,8 @@ func (p *peer) joinBy(deadline clock.Time) error {
 	return p.join(ctx)
 }
 
-// attach starts a link on every transport that could reach the peer. The caller holds p.mu and runs what is returned
-// afterwards: news that the peer is gone.
+// attach starts a link on every transport that could reach the peer. The caller holds p.mu, and runs the returned functions
+// after releasing it: they report that the peer is gone.
 func (p *peer) attach() (gone []func()) {
 	e := p.engine
 	sameHost := p.identity.MachineID == e.machine
@@ -133,7 +133,7 @@ func (p *peer) attach() (gone []func()) {
 		id := e.core.AddLink(dispatch.LinkSpec{Peer: p.number, PeerName: p.identity.Address, Transport: port.index,
 			Link: link, Info: info, SameHost: sameHost, Probes: port.prober != nil})
 		e.mirrorLink(id, port)
-		e.let()
+		e.unlockAndDrain()
 		links[i] = attachment{link: link, id: id}
 		if cause := port.attached(link, id, p); cause != nil {
 			gone = append(gone, func() { e.peerGone(p, cause) })
@@ -141,10 +141,10 @@ func (p *peer) attach() (gone []func()) {
 	}
 	p.links.Store(&links)
 	e.planEpoch.Add(1)
-	return append(gone, e.turn)
+	return append(gone, e.runSteps)
 }
 
-// refresh asks the peer what it offers now.
+// refresh fetches the description of the regions that the peer offers now.
 func (p *peer) refresh(ctx context.Context) error {
 	p.fetch.Lock()
 	defer p.fetch.Unlock()
@@ -153,7 +153,7 @@ func (p *peer) refresh(ctx context.Context) error {
 		return nil
 	}
 	if p.file != nil {
-		return nil // it is what it was when it was opened
+		return nil // a file keeps the description of its opening
 	}
 	known := uint64(0)
 	if t := p.regions.Load(); t != nil && t.known {
@@ -172,14 +172,14 @@ func (p *peer) refresh(ctx context.Context) error {
 	return nil
 }
 
-// blame takes note when an answer says that this incarnation is over.
+// blame ends the peer when an answer shows that its incarnation is over.
 func (p *peer) blame(err error) {
 	if e := errs.From("peer", err); e.Code == errs.PeerRestarted {
 		p.engine.peerGone(p, e)
 	}
 }
 
-// learn replaces the table by a description; the caller holds p.fetch, or nobody else knows the peer yet.
+// learn replaces the table by a description. The caller holds p.fetch, or has not shared the peer yet.
 func (p *peer) learn(d *segment.Description) {
 	if !p.identity.Self {
 		p.engine.client.Know(p.identity, d.Others)
@@ -308,7 +308,7 @@ func (e *Engine) peerGone(p *peer, cause *errs.Error) {
 		return
 	}
 	e.inbox.notice(notice{kind: noticePeerGone, peer: p.number, cause: cause})
-	e.turn()
+	e.runSteps()
 	e.notifier.gone(p, cause)
 }
 
@@ -336,10 +336,10 @@ func (p *peer) detach() {
 		e.core.DropLink(a.id, cause, clock.Now())
 		e.leaving = append(e.leaving, a.id)
 		e.step()
-		e.let()
+		e.unlockAndDrain()
 	}
 	e.planEpoch.Add(1)
-	e.turn()
+	e.runSteps()
 }
 
 // linkMirror is the engine's side of a core link: the transport that it belongs to, and the outboxes of its rails.

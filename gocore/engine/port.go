@@ -11,7 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// port is where one transport is plugged in: its Sink and its Host. Everything it hears goes into the inbox.
+// port connects one transport to the engine: its Sink and its Host. Every report of the transport goes into the inbox.
 type port struct {
 	engine    *Engine
 	index     uint8
@@ -27,7 +27,7 @@ type port struct {
 	mu    sync.Mutex
 	links map[transport.Link]plan.LinkID
 	peers map[transport.Link]*peer
-	early []notice // of links whose Attach has not returned yet
+	early []notice // about links that Attach has not returned yet
 }
 
 var (
@@ -35,10 +35,10 @@ var (
 	_ transport.Host = (*port)(nil)
 )
 
-// Complete implements transport.Sink: the goroutine that found the completions turns the crank itself.
+// Complete implements transport.Sink: the goroutine that found the completions runs the step itself.
 func (p *port) Complete(list []transport.Completion) {
 	p.engine.inbox.complete(list)
-	p.engine.turn()
+	p.engine.runSteps()
 }
 
 // Ready implements transport.Sink.
@@ -60,7 +60,7 @@ func (p *port) RailDown(rail transport.Rail, cause *errs.Error) {
 	p.notice(notice{kind: noticeRailDown, rail: rail, cause: cause})
 }
 
-// LinkDown implements transport.Sink. A peer whose process or incarnation has ended is gone on every transport.
+// LinkDown implements transport.Sink. The end of a peer's process or incarnation ends it on every transport.
 func (p *port) LinkDown(link transport.Link, cause *errs.Error) {
 	p.notice(notice{kind: noticeLinkDown, rail: transport.Rail{Link: link}, cause: cause})
 	if cause == nil || (cause.Code != errs.PeerRestarted && cause.Side != errs.SideRemote) {
@@ -79,7 +79,7 @@ func (p *port) Notified(from transport.Peer, message []byte) bool {
 	return p.engine.notes.take(from, message) == nil
 }
 
-// notice translates the transport's link into the core's and turns the crank.
+// notice translates the transport's link into the core's, queues the notice and runs a step.
 func (p *port) notice(n notice) {
 	p.mu.Lock()
 	id, known := p.links[n.rail.Link]
@@ -91,10 +91,10 @@ func (p *port) notice(n notice) {
 	n.link = id
 	p.engine.inbox.notice(n) // under p.mu, so that notices of a link stay in order
 	p.mu.Unlock()
-	p.engine.turn()
+	p.engine.runSteps()
 }
 
-// attached makes a link known and delivers what came before it was. It returns why the peer is gone if that was among it.
+// attached makes a link known and delivers its early notices. It returns the cause if one of them says that the peer is gone.
 func (p *port) attached(link transport.Link, id plan.LinkID, to *peer) (gone *errs.Error) {
 	p.mu.Lock()
 	p.links[link], p.peers[link] = id, to

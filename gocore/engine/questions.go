@@ -7,23 +7,23 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// question is what the core wants to know of a rail: by a probe over it, or from what its transport has heard.
+// question asks for a sign of life of a rail: by a probe over it, or from its transport's account.
 type question struct {
 	dispatch.Question
 	probe bool
 }
 
-// keepQuestions copies what a step asks into what is done once the mutex is released. The caller holds e.mu.
+// keepQuestions copies the questions of a step into the deferred work. The caller holds e.mu.
 func (e *Engine) keepQuestions(effects *dispatch.Effects) {
 	for _, q := range effects.Doubt {
-		e.after.asks = append(e.after.asks, question{q, false})
+		e.deferred.asks = append(e.deferred.asks, question{q, false})
 	}
 	for _, q := range effects.Probe {
-		e.after.asks = append(e.after.asks, question{q, true})
+		e.deferred.asks = append(e.deferred.asks, question{q, true})
 	}
 }
 
-// ask carries out questions. Their answers come by the inbox. The caller holds no lock.
+// ask carries out questions; the answers come through the inbox. The caller holds no lock.
 func (e *Engine) ask(list []question) {
 	looked := false
 	for i := range list {
@@ -36,7 +36,7 @@ func (e *Engine) ask(list []question) {
 			at, held := port.witness.Heard(q.Rail)
 			e.inbox.notice(notice{kind: noticeHeard, link: q.Link, rail: q.Rail, transport: q.Transport, at: at, held: held})
 		default:
-			if !looked { // a sign of life may lie in a socket whose reader was not let run
+			if !looked { // a sign of life may lie unread in a socket: its reader may not have run
 				looked = true
 				for _, p := range e.sockets {
 					p.Poll(pollWork)
@@ -52,7 +52,7 @@ func (e *Engine) ask(list []question) {
 func (p *port) probe(q dispatch.Question) {
 	answer := func(took clock.Time, err *errs.Error) {
 		p.engine.inbox.notice(notice{kind: noticeProbed, link: q.Link, rail: q.Rail, at: took, cause: err})
-		p.engine.turn()
+		p.engine.runSteps()
 	}
 	if p.prober == nil {
 		answer(0, errs.New(errs.NotImplemented, "probe", "transport %s has no probes", p.name))
@@ -61,7 +61,7 @@ func (p *port) probe(q dispatch.Question) {
 	p.prober.Probe(q.Rail, answer)
 }
 
-// lookForOptions notes what a transport can do beyond the contract. It is called once, when the transport was opened.
+// lookForOptions finds the optional interfaces about rails. It is called once, when the transport was opened.
 func (p *port) lookForOptions() {
 	p.prober, _ = transport.Find[transport.Prober](p.transport)
 	p.witness, _ = transport.Find[transport.Witness](p.transport)

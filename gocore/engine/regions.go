@@ -14,7 +14,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// region is a registered range of this process. Its memory is the caller's, who keeps it mapped until CloseRegion has
+// region is a registered range of this process. The caller owns its memory, and keeps it mapped until CloseRegion has
 // returned and every transfer that uses it locally has ended; uses counts those.
 type region struct {
 	mem.Region
@@ -24,7 +24,7 @@ type region struct {
 	owner       transport.Allocator    // of allocated memory; nil: the engine's own mapping
 	node        atomic.Int32           // NUMA node plus one, see node.go
 
-	// uses counts local transfers, +1 while the region is open; whoever takes it to 0 deregisters.
+	// uses counts local transfers, +1 while the region is open; the call that takes it to 0 deregisters.
 	uses   atomic.Int64
 	engine *Engine
 	open   atomic.Bool // not closed
@@ -70,7 +70,7 @@ type openRegions struct {
 type regionTable struct {
 	mu     sync.Mutex
 	open   atomic.Pointer[openRegions]
-	slots  []uint32                  // generation by slot of RegionID; guarded by mu
+	slots  []uint32 // generation by slot of RegionID; guarded by mu
 	free   []uint32
 	going  []*region     // closed, and not yet known to be out of every peer's reach; guarded by mu
 	epoch  atomic.Uint64 // grows with every change that peers can see
@@ -190,7 +190,7 @@ func (t *regionTable) leave(id mem.RegionID) *region {
 	return nil
 }
 
-// left notes that no peer can reach the region any more; false if somebody else has.
+// left notes that no peer can reach the region any more. It returns false if another call has noted it.
 func (t *regionTable) left(r *region) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -327,8 +327,8 @@ func usesKind(info transport.Info, kind mem.Kind) bool {
 }
 
 // CloseRegion ends remote access and returns when no peer can touch the bytes any more. Local transfers that use the
-// region go on; their memory must stay until they end. Closing twice is no mistake. After an error, which names who may
-// still touch the bytes, the region is closed and the memory is not the caller's yet: the next call asks again.
+// region go on; their memory must stay until they end. Closing twice is no mistake. After an error, which names the peer
+// that may still touch the bytes, the region is closed and the memory is not the caller's yet: the next call asks again.
 func (e *Engine) CloseRegion(ctx context.Context, id mem.RegionID) error {
 	r := e.regions.leave(id)
 	if r == nil {
@@ -341,7 +341,7 @@ func (e *Engine) CloseRegion(ctx context.Context, id mem.RegionID) error {
 	}
 	e.mu.Lock()
 	e.record(&event.Event{Kind: event.RegionClosed, Rail: r.Name, Err: errs.From("close region", err)})
-	e.let()
+	e.unlockAndDrain()
 	if err == nil {
 		r.unuse()
 	}
@@ -375,8 +375,8 @@ func (e *Engine) revoke(ctx context.Context, r *region, from *transport.Peer, ke
 	return first
 }
 
-// retire ends a region for good: nobody uses it. It may be called with the engine's mutex held, so the transports, which
-// may take their time, are told elsewhere; Close waits for that.
+// retire ends a region for good: it has no users. It may be called with the engine's mutex held, so another goroutine
+// deregisters it, which may take time; Close waits for that.
 func (e *Engine) retire(r *region) {
 	e.regions.retire.Add(1)
 	go func() {

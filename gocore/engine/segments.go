@@ -124,7 +124,7 @@ func (e *Engine) OpenSegment(ctx context.Context, name string) (SegmentID, error
 	return e.opened(h), nil
 }
 
-// OpenBlob opens what a peer's Export made. It does not contact the peer; the first use does, and refuses another
+// OpenBlob opens a blob that a peer's Export made. It does not contact the peer; the first use does, and refuses another
 // incarnation.
 func (e *Engine) OpenBlob(blob []byte) (SegmentID, error) {
 	if err := e.usable(); err != nil {
@@ -152,7 +152,7 @@ func (e *Engine) opened(h *handle) SegmentID {
 	e.segments.mu.Unlock()
 	e.mu.Lock()
 	e.record(&event.Event{Kind: event.SegmentOpened, Peer: h.peer.identity.Address})
-	e.let()
+	e.unlockAndDrain()
 	return h.id
 }
 
@@ -203,12 +203,12 @@ func (e *Engine) unhandle(p *peer) (last bool) {
 	p.handles--
 	last = p.handles == 0
 	if key := (peerKey{p.identity.Address, p.identity.Incarnation}); last && !e.closed.Load() && t.peers[key] == p {
-		delete(t.peers, key) // an engine that closes detaches all that it finds there
+		delete(t.peers, key) // an engine that closes detaches all that are left in the map
 	}
 	return last
 }
 
-// left ends a peer that nobody has open any more. The caller holds no lock.
+// left ends a peer without handles. The caller holds no lock.
 func (e *Engine) left(p *peer) {
 	p.detach()
 	e.notifier.forget(p)
@@ -226,7 +226,7 @@ func (e *Engine) CloseSegment(id SegmentID) error {
 	e.leavePeer(h.peer)
 	e.mu.Lock()
 	e.record(&event.Event{Kind: event.SegmentClosed, Peer: h.peer.identity.Address})
-	e.let()
+	e.unlockAndDrain()
 	return nil
 }
 
@@ -274,7 +274,7 @@ func (e *Engine) Alive(ctx context.Context, id SegmentID) (bool, error) {
 	return true, nil
 }
 
-// description is what we offer: the open regions that peers may touch, or all of them for ourselves.
+// description lists the open regions that peers may touch, or with own all open regions.
 func (e *Engine) description(own bool) *segment.Description {
 	self := e.self()
 	epoch := e.regions.epoch.Load()

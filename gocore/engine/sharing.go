@@ -14,7 +14,7 @@ import (
 	"github.com/tent-engine/tent/gocore/share"
 )
 
-// sharing is what this engine shares with the other processes of its host: by transport, nil where that is nothing.
+// sharing is the memory that this engine shares with the other processes of its host: by transport, nil where there is none.
 // Transports with one shared_quota_shm_path share one memory. It is fixed by Open.
 type sharing []*share.Memory
 
@@ -58,10 +58,10 @@ func (e *Engine) sharingChanged(transport string, cause *errs.Error) {
 	}
 	e.mu.Lock()
 	e.record(&event.Event{Kind: kind, Transport: transport, Err: cause})
-	e.let()
+	e.unlockAndDrain()
 }
 
-// neighbours is what the core asks about the other processes; nil where nothing is shared.
+// neighbours returns the core's view of the other processes on one NIC; nil where nothing is shared.
 func (e *Engine) neighbours(transport uint8, device string) qos.Neighbours {
 	if m := e.shared[transport]; m != nil {
 		return m.Device(e.ports[transport].name, device)
@@ -69,7 +69,7 @@ func (e *Engine) neighbours(transport uint8, device string) qos.Neighbours {
 	return nil
 }
 
-// close gives up everything that is shared. The core runs no more steps.
+// close gives up all shared memory. The core runs no more steps.
 func (s sharing) close() {
 	for i, m := range s {
 		if m != nil && !slices.Contains(s[:i], m) {
@@ -78,7 +78,7 @@ func (s sharing) close() {
 	}
 }
 
-// view is how sharing of a transport stands, for metrics.
+// view returns the state of sharing of a transport, for metrics.
 func (s sharing) view(transport string, i int, now clock.Time) (view metrics.Sharing) {
 	if s[i] == nil {
 		return view
@@ -93,7 +93,7 @@ func (s sharing) view(transport string, i int, now clock.Time) (view metrics.Sha
 	return view
 }
 
-// explain tells it in words, "" where nothing is shared.
+// explain describes it in words, "" where nothing is shared.
 func (s sharing) explain(transport string, i int, now clock.Time) string {
 	if s[i] == nil {
 		return ""

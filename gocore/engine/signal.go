@@ -9,7 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// signal is an eventfd: what an event loop watches. Raising it twice is raising it once.
+// signal is an eventfd for event loops. Raising it twice is raising it once.
 type signal struct {
 	mu sync.Mutex // against a close between a look at fd and its use
 	fd int

@@ -21,7 +21,7 @@ func (p *port) adopt(opened transport.Transport) {
 	e.inliners[p.index], _ = transport.Find[transport.Inliner](opened)
 }
 
-// gatherPollers lists what waiters look at: those in whose system calls they can sleep, and those whose work they help with.
+// gatherPollers lists the transports that waiters poll: those with a system call to sleep in, and those with queued copies.
 func (e *Engine) gatherPollers() {
 	e.sockets, e.parkers, e.copiers = nil, nil, nil
 	for _, p := range e.ports {
@@ -37,12 +37,12 @@ func (e *Engine) gatherPollers() {
 }
 
 // SwapTransportForTest closes the transport of a slot and opens another one in its place, under the slot's name: plans, peers,
-// settings of rails and metrics go on to know it by that. It is the hook of the failover seed, for tests alone: a failover
-// between two transports can be driven where only one works, without passing over the choice of routes. Both engines of a
-// pair need the same swap.
+// settings of rails and metrics keep that name. It is the hook of the failover seed, for tests alone: it drives a failover
+// between two transports where only one works, without passing over the choice of routes. Both engines of a pair need the
+// same swap.
 //
-// The engine must be as Open returned it, nothing registered and nobody attached, and nobody else may use it meanwhile;
-// otherwise InvalidArgument. Where the new one does not open, the slot stays empty and explanations say why.
+// The engine must be as Open returned it, without regions or attached peers, and no other call may run meanwhile; otherwise
+// the error is InvalidArgument. Where the new one does not open, the slot stays empty and explanations give the reason.
 func (e *Engine) SwapTransportForTest(ctx context.Context, slot string, plug Plug) error {
 	if err := e.usable(); err != nil {
 		return err

@@ -9,14 +9,14 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// A waiter first looks for its completions itself: waking a sleeping thread costs 10 to 80 µs, a small transfer less than
+// A waiter first polls for its completions itself: waking a sleeping thread costs 10 to 80 µs, a small transfer less than
 // that. It spins only while that pays: for little outstanding, on more than one core, and only about as long as such waits
 // have lasted lately. Where they last longer, because the cores are busy or the network is far, it parks at once, and one
 // wait in spinTry tries again.
 //
-// Where a transport has queued copies (Poller without Park), a waiter carries them out one by one, whosever they are: they
-// are in the order of their classes, and its own are among them. It leaves as soon as its batch has ended or its time is
-// over, and while others still copy what it waits for it stays for spinLast after the last piece.
+// Where a transport has queued copies (Poller without Park), a waiter carries them out one by one, those of other batches
+// too: they are in the order of their classes, and its own are among them. It returns as soon as its batch has ended or its
+// time is over. While other threads still copy for its batch it stays for spinLast after its last piece.
 const (
 	spinMost  = 100 * time.Microsecond
 	spinLast  = 50 * time.Microsecond
@@ -40,7 +40,7 @@ func (e *Engine) Wait(id dispatch.BatchID, timeout time.Duration) dispatch.State
 	start := clock.Now()
 	end := start.Add(timeout)
 	state = e.spin(id, start.Add(min(timeout, e.spinLimit(id))), end)
-	arm(e.copiers) // before it parks: from now on workers copy what is queued
+	arm(e.copiers) // before it parks: from now on workers carry out the queued copies
 	if state.Terminal() {
 		arm(e.sockets)
 	} else {
@@ -53,12 +53,12 @@ func (e *Engine) Wait(id dispatch.BatchID, timeout time.Duration) dispatch.State
 // Progress looks once for completions and runs the core, for callers that poll. It returns how much it found.
 func (e *Engine) Progress() int {
 	found, copied := e.look()
-	e.turn()
+	e.runSteps()
 	e.armAll()
 	return found + copied
 }
 
-// look finds what has come in and carries out a queued copy. Arm is owed to all pollers afterwards.
+// look polls every socket and carries out a queued copy. The caller owes Arm to all pollers afterwards.
 func (e *Engine) look() (found, copied int) {
 	for _, p := range e.sockets {
 		found += p.Poll(pollWork)
@@ -69,7 +69,7 @@ func (e *Engine) look() (found, copied int) {
 	return found, copied
 }
 
-// spinLimit is how long a wait for the batch may spin.
+// spinLimit returns the time that a wait for the batch may spin.
 func (e *Engine) spinLimit(id dispatch.BatchID) time.Duration {
 	if e.cores < 2 || e.totals[id.Slot()].Load() > spinBytes {
 		return 0
@@ -88,7 +88,7 @@ func (e *Engine) spin(id dispatch.BatchID, until, end clock.Time) dispatch.State
 		found, copied := e.look()
 		now := clock.Now()
 		if found+copied > 0 {
-			e.turn()
+			e.runSteps()
 		}
 		if copied > 0 {
 			until = max(until, now.Add(spinLast))
@@ -101,7 +101,7 @@ func (e *Engine) spin(id dispatch.BatchID, until, end clock.Time) dispatch.State
 	return state
 }
 
-// learn keeps the usual length of waits for little, as a moving average over some eight of them.
+// learn keeps the usual length of short waits, as an EWMA (exponentially weighted moving average) with weight 1/8.
 func (e *Engine) learn(id dispatch.BatchID, start clock.Time, state dispatch.State) {
 	if state.Terminal() && e.totals[id.Slot()].Load() <= spinBytes {
 		usual := e.usualWait.Load()
@@ -115,13 +115,13 @@ func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
 	e.mu.Lock()
 	b, err := e.lookup(id)
 	if err != nil || b.ended {
-		e.let()
+		e.unlockAndDrain()
 		arm(e.sockets)
 		return e.page.state(id)
 	}
 	w := e.newWaiter()
 	b.waiters = append(b.waiters, w)
-	e.let()
+	e.unlockAndDrain()
 
 	unexpected := e.parkInKernel(id, w, until)
 	arm(e.sockets)
@@ -133,7 +133,7 @@ func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
 		}
 		w.timer.Stop()
 	}
-	e.leave(id, w)
+	e.releaseWaiter(id, w)
 	return e.page.state(id)
 }
 
@@ -143,7 +143,7 @@ func (e *Engine) parkInKernel(id dispatch.BatchID, w *waiter, until clock.Time) 
 		return true
 	}
 	for {
-		w.parked.Store(true) // before the look: who ends the batch from now on writes the signal
+		w.parked.Store(true) // before the look: from now on the end of the batch writes the signal
 		left := until.Sub(clock.Now())
 		if left <= 0 || e.page.state(id).Terminal() {
 			w.parked.Store(false)
@@ -151,7 +151,7 @@ func (e *Engine) parkInKernel(id dispatch.BatchID, w *waiter, until clock.Time) 
 		}
 		expected := e.parkers[0].Park(w.signal.fd, left)
 		w.parked.Store(false)
-		e.turn()
+		e.runSteps()
 		if !expected {
 			return !e.page.state(id).Terminal()
 		}
@@ -169,20 +169,20 @@ func arm(list []transport.Poller) {
 	}
 }
 
-// leave takes a waiter out of its batch's list, and the token that came meanwhile out of the waiter, and gives it back.
-func (e *Engine) leave(id dispatch.BatchID, w *waiter) {
+// releaseWaiter takes a waiter out of its batch's list, drains the token that came meanwhile, and gives it back.
+func (e *Engine) releaseWaiter(id dispatch.BatchID, w *waiter) {
 	e.mu.Lock()
-	e.part(id, w)
+	e.removeWaiter(id, w)
 	select {
 	case <-w.wake:
 	default:
 	}
 	e.putWaiter(w)
-	e.let()
+	e.unlockAndDrain()
 }
 
-// part takes a waiter out of a batch's list. The caller holds e.mu.
-func (e *Engine) part(id dispatch.BatchID, w *waiter) {
+// removeWaiter takes a waiter out of a batch's list. The caller holds e.mu.
+func (e *Engine) removeWaiter(id dispatch.BatchID, w *waiter) {
 	b, err := e.lookup(id)
 	if err != nil {
 		return
@@ -238,7 +238,7 @@ func (e *Engine) parkAny(ids []dispatch.BatchID, need int, timeout time.Duration
 			ended++
 		}
 	}
-	e.let()
+	e.unlockAndDrain()
 	if ended < need {
 		w.timer.Reset(timeout)
 		select {
@@ -249,13 +249,13 @@ func (e *Engine) parkAny(ids []dispatch.BatchID, need int, timeout time.Duration
 	}
 	e.mu.Lock()
 	for _, id := range ids {
-		e.part(id, w)
+		e.removeWaiter(id, w)
 	}
-	e.let()
-	e.leave(0, w)
+	e.unlockAndDrain()
+	e.releaseWaiter(0, w)
 }
 
-// closedError is what every call gets after Close began.
+// closedError is the error of every call after Close began.
 func closedError() *errs.Error {
 	return errs.New(errs.EngineClosed, "engine", "the engine is closed")
 }

@@ -14,7 +14,7 @@ type waiter struct {
 	parked atomic.Bool // in the kernel, or about to be
 }
 
-// newWaiter returns a waiter that nobody uses. The caller holds e.mu.
+// newWaiter returns an unused waiter. The caller holds e.mu.
 func (e *Engine) newWaiter() *waiter {
 	if n := len(e.waiters); n > 0 {
 		w := e.waiters[n-1]
@@ -42,8 +42,8 @@ func (w *waiter) close() {
 	}
 }
 
-// tell wakes the waiter.
-func (w *waiter) tell() {
+// wakeUp wakes the waiter's thread wherever it is parked. It never blocks.
+func (w *waiter) wakeUp() {
 	select {
 	case w.wake <- struct{}{}:
 	default:

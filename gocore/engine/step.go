@@ -10,41 +10,41 @@ import (
 	"github.com/tent-engine/tent/gocore/plan"
 )
 
-// This file is the crank: whoever has work turns it.
+// The goroutine that has work for the core runs the step itself.
 //
 //	push to inbox -> TryLock(engine.mu) -> step -> unlock -> drain outboxes, write eventfd, start notifications
 //	                  |                              |
-//	                  held: its holder looks         look at the inbox again, at most turns times,
-//	                  again after unlocking          then wake the progress goroutine
+//	                  held: the holder reads the     read the inbox again, at most stepsMax times,
+//	                  inbox again after unlocking    then wake the progress goroutine
 //
 // Nothing is stranded: a push happens before the TryLock that fails, the holder's second look after its unlock.
 
-// turns bounds how long a caller carries on for others before the progress goroutine takes over.
-const turns = 8
+// stepsMax bounds the steps that one caller runs for others before the progress goroutine takes over.
+const stepsMax = 8
 
-// afterwards is what a step leaves to be done once the mutex is released.
-type afterwards struct {
-	boxes  [16]*outbox // that have new orders; all says that there were more
+// deferredWork collects the work of a step that must wait until the mutex is released.
+type deferredWork struct {
+	boxes  [16]*outbox // with new orders; all is set when there were more
 	n      int
 	all    bool
 	ring   bool // the completion ring has grown: write the eventfd
 	notes  bool // a notification can be sent
 	syncs  []syncOrder
-	rearm  bool // the progress goroutine must look at a nearer deadline
+	rearm  bool // the progress goroutine must adopt a nearer deadline
 	asks   []question
 	logged bool
-	events bool // followers are to be woken
+	events bool // followers must be woken
 }
 
-// nothing looks at every field: most holders of the mutex leave nothing behind.
-func (a *afterwards) nothing() bool {
-	return a.n == 0 && !a.all && !a.ring && !a.notes && len(a.syncs) == 0 && !a.rearm && len(a.asks) == 0 && !a.logged &&
-		!a.events
+// empty looks at every field: most holders of the mutex leave no work behind.
+func (d *deferredWork) empty() bool {
+	return d.n == 0 && !d.all && !d.ring && !d.notes && len(d.syncs) == 0 && !d.rearm && len(d.asks) == 0 && !d.logged &&
+		!d.events
 }
 
-// turn runs steps while the inbox has something and nobody else is at it. The caller holds no lock.
-func (e *Engine) turn() {
-	for range turns {
+// runSteps runs steps while the inbox has something and the mutex is free. The caller holds no lock.
+func (e *Engine) runSteps() {
+	for range stepsMax {
 		if !e.due() || !e.mu.TryLock() {
 			return
 		}
@@ -52,14 +52,14 @@ func (e *Engine) turn() {
 		e.unlock()
 	}
 	if e.due() {
-		e.poke()
+		e.wakeProgress()
 	}
 }
 
-// due reports whether a step would have something to do at once.
+// due reports whether a step would find work at once.
 func (e *Engine) due() bool { return e.inbox.filled.Load() || e.again.Load() }
 
-// step feeds the inbox to the core and takes over what the core wants done. The caller holds e.mu.
+// step feeds the inbox to the core and queues the effects that the core returns. The caller holds e.mu.
 func (e *Engine) step() {
 	now := clock.Now()
 	if e.inbox.filled.Load() {
@@ -68,7 +68,7 @@ func (e *Engine) step() {
 		e.core.Asked(e.taken.asked)
 		e.core.Complete(e.taken.completions, now)
 		for i := range e.taken.notices {
-			e.hear(&e.taken.notices[i], now)
+			e.deliver(&e.taken.notices[i], now)
 		}
 		clear(e.taken.completions)
 		clear(e.taken.refused)
@@ -108,17 +108,17 @@ func (e *Engine) step() {
 	}
 	next := e.core.Deadline()
 	if again := next <= now; again != e.again.Load() {
-		e.again.Store(again) // the core has more to cut; whoever runs this step goes on after it has sent what there is
+		e.again.Store(again) // the core has more to cut: the caller sends these slices first, then runs another step
 	}
 	next = min(next, e.syncing.limit)
 	if next < e.armed && next > now {
 		e.armed = next
-		e.after.rearm = true
+		e.deferred.rearm = true
 	}
 }
 
-// hear tells the core of a rare event. The caller holds e.mu.
-func (e *Engine) hear(n *notice, now clock.Time) {
+// deliver hands a notice to the core. The caller holds e.mu.
+func (e *Engine) deliver(n *notice, now clock.Time) {
 	switch n.kind {
 	case noticeReady:
 		e.core.Ready(n.link, n.rail)
@@ -147,64 +147,64 @@ func (e *Engine) hear(n *notice, now clock.Time) {
 func (e *Engine) post(kind orderKind, p *dispatch.Posting) {
 	o := e.outbox(p.Link, p.Rail.Index)
 	o.add(kind, p.Rail, p.Slices)
-	for i := 0; i < e.after.n; i++ {
-		if e.after.boxes[i] == o {
+	for i := 0; i < e.deferred.n; i++ {
+		if e.deferred.boxes[i] == o {
 			return
 		}
 	}
-	if e.after.n == len(e.after.boxes) {
-		e.after.all = true
+	if e.deferred.n == len(e.deferred.boxes) {
+		e.deferred.all = true
 		return
 	}
-	e.after.boxes[e.after.n] = o
-	e.after.n++
+	e.deferred.boxes[e.deferred.n] = o
+	e.deferred.n++
 }
 
-// unlock releases e.mu and carries out what steps have left behind.
+// unlock releases e.mu and carries out the deferred work of the steps that ran under it.
 func (e *Engine) unlock() {
-	if e.after.nothing() {
+	if e.deferred.empty() {
 		e.mu.Unlock()
 		return
 	}
-	after := e.after
-	e.after = afterwards{}
+	work := e.deferred
+	e.deferred = deferredWork{}
 	var every []*outbox
-	if after.all {
+	if work.all {
 		every = e.everyOutbox()
 	}
 	e.mu.Unlock()
 
-	for i := 0; i < after.n; i++ {
-		after.boxes[i].drain()
+	for i := 0; i < work.n; i++ {
+		work.boxes[i].drain()
 	}
 	for _, o := range every {
 		o.drain()
 	}
-	if len(after.asks) > 0 {
-		e.ask(after.asks)
+	if len(work.asks) > 0 {
+		e.ask(work.asks)
 	}
-	if after.ring || after.logged {
+	if work.ring || work.logged {
 		e.signal.raise()
 	}
-	for _, order := range after.syncs {
+	for _, order := range work.syncs {
 		order.carryOut(e, 0, false)
 	}
-	if after.events {
+	if work.events {
 		e.history.wake()
 	}
-	if after.notes {
+	if work.notes {
 		e.notifier.pump()
 	}
-	if after.rearm {
-		e.poke()
+	if work.rearm {
+		e.wakeProgress()
 	}
 }
 
-// let releases e.mu for whoever is not turning the crank anyway. Every holder owes the second look: who failed to get the
-// mutex meanwhile relies on it.
-func (e *Engine) let() {
+// unlockAndDrain releases e.mu, then processes the inbox. Holders other than runSteps release the mutex by this call only:
+// a goroutine whose TryLock failed meanwhile relies on the second look.
+func (e *Engine) unlockAndDrain() {
 	e.unlock()
-	e.turn()
+	e.runSteps()
 }
 
 func (e *Engine) everyOutbox() (all []*outbox) {
@@ -230,16 +230,16 @@ func (e *Engine) outbox(link plan.LinkID, rail uint16) *outbox {
 	return m.outboxes[rail]
 }
 
-// poke wakes the progress goroutine.
-func (e *Engine) poke() {
+// wakeProgress wakes the progress goroutine.
+func (e *Engine) wakeProgress() {
 	select {
-	case e.poked <- struct{}{}:
+	case e.progressWake <- struct{}{}:
 	default:
 	}
 }
 
-// progress is the fallback that keeps deadlines and picks up what callers left. It sleeps while there is nothing: an idle
-// engine uses no CPU.
+// progress is the fallback: it keeps deadlines and takes over steps that callers left. It sleeps while there is no work,
+// so an idle engine uses no CPU.
 func (e *Engine) progress(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -251,14 +251,14 @@ func (e *Engine) progress(ctx context.Context) {
 		if e.armed != clock.Never {
 			wait = max(0, e.armed.Sub(clock.Now()))
 		}
-		e.after.rearm = false
+		e.deferred.rearm = false
 		e.unlock()
-		e.turn()
+		e.runSteps()
 		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
 			return
-		case <-e.poked:
+		case <-e.progressWake:
 		case <-timer.C:
 		}
 	}
@@ -270,8 +270,8 @@ func (e *Engine) record(ev *event.Event) {
 		ev.Time = clock.Now()
 	}
 	e.history.push(*ev)
-	e.after.events = true
+	e.deferred.events = true
 	if e.logs.event(ev) {
-		e.after.logged = true
+		e.deferred.logged = true
 	}
 }
