@@ -130,7 +130,9 @@ func (a *attempt) check(local, remote *region) *errs.Error {
 		return a.refusal(errs.InvalidArgument, errs.SideLocal, "this transport does not move between "+local.Kind.String()+" and "+remote.Kind.String())
 	case s.Op == transport.Read && local.ReadOnly || s.Op == transport.Write && remote.ReadOnly:
 		return a.refusal(errs.PermissionDenied, errs.SideUnknown, "the destination is read-only")
-	case reach.closed || reach.epoch != a.epoch || !remote.Permission.Allows(s.Op == transport.Write):
+	case reach.closed:
+		return a.refusal(errs.AddressNotRegistered, errs.SideRemote, "the region was closed")
+	case reach.epoch != a.epoch || !remote.Permission.Allows(s.Op == transport.Write):
 		return a.refusal(errs.PermissionDenied, errs.SideRemote, "the owner does not allow it")
 	}
 	return nil
