@@ -50,7 +50,7 @@ func (c *call) notify(e *Engine, n *Note) *errs.Error {
 		return errs.New(errs.InvalidArgument, "notify", "there is no peer to notify")
 	case c.peers > 1:
 		return errs.New(errs.InvalidArgument, "notify", "the batch goes to several peers").
-			WithHint("send one batch a peer, or engine.notify deferredWork")
+			WithHint("send one batch a peer, or engine.notify afterwards")
 	}
 	limit := clock.Never
 	for i := range c.specs {
