@@ -7,7 +7,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
-import build_gotent  # noqa: E402  (in the source tree and in the sdist, not installed)
+import build_gotent
 
 build_gotent.check_python()
 

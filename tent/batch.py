@@ -23,8 +23,8 @@ class Batch:
     """Collects moves, to several peers if need be; `with engine.batch() as b: ...; b.submit()`.
 
     One thread at a time. Leaving the block without submit() discards what was collected. The common arguments hold for
-    every move; `timeout` counts from engine.batch(), or for a move that gives its own, from there. With durability="data"
-    it ends when every file that it writes is on stable storage, each synced once.
+    every move; `timeout` counts from engine.batch(), or for a move that gives its own, from there. With
+    durability="data" it ends when every file that it writes is on stable storage, each synced once.
     """
 
     def __init__(
@@ -58,13 +58,25 @@ class Batch:
         return True
 
     def write(
-        self, local: Local, remote: Remote, *, priority: int | None = None, timeout: float | None = None, hint: Hint = None
+        self,
+        local: Local,
+        remote: Remote,
+        *,
+        priority: int | None = None,
+        timeout: float | None = None,
+        hint: Hint = None,
     ) -> None:
         """Adds a WRITE; see Engine.write()."""
         self._move(WRITE, local, remote, priority, timeout, hint)
 
     def read(
-        self, local: Local, remote: Remote, *, priority: int | None = None, timeout: float | None = None, hint: Hint = None
+        self,
+        local: Local,
+        remote: Remote,
+        *,
+        priority: int | None = None,
+        timeout: float | None = None,
+        hint: Hint = None,
     ) -> None:
         """Adds a READ; see Engine.read()."""
         self._move(READ, local, remote, priority, timeout, hint)
@@ -130,7 +142,7 @@ class Batch:
 
     def _ranges(self, op: int, operands: tuple[Any, Any, Any, Any, Any]) -> None:
         head = self._word(op)
-        first, _, keep = moving.ranges(self._engine, self._builder, head, self._deadline, operands, None)
+        _, _, keep = moving.ranges(self._engine, self._builder, head, self._deadline, operands, None)
         self._keep.extend(keep)
         self._requests += len(operands[4])
 
@@ -149,7 +161,9 @@ class Batch:
     def __enter__(self) -> Batch:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._discard()
 
     async def __aenter__(self) -> Batch:

@@ -38,8 +38,8 @@ _held: list[Any] = []  # memory that could not be had back; it must never be rel
 
 
 class Tail:
-    """What is left of an engine after its close: its number in Go, by which memory of allocate() is unmapped when nobody
-    looks at it any more. After that Go forgets the number and unmaps the shared page.
+    """What is left of an engine after its close: its number in Go, by which memory of allocate() is unmapped when
+    nobody looks at it any more. After that Go forgets the number and unmaps the shared page.
 
     It counts instead of relying on references: the garbage collector ends the members of a cycle in any order.
     """
@@ -125,7 +125,9 @@ def _finish(engine: Engine, library: Any, limit_ms: int, exiting: bool) -> None:
     held = json.loads(call(library.pybind_Close, engine._id, bound_ms, True)).get("held") or []
     if held:
         _held.append(list(engine._memories.values()))
-        loop.logger.error("engine %s is closed, but not everything came back: %s", engine.name, "; ".join(map(str, held)))
+        loop.logger.error(
+            "engine %s is closed, but not everything came back: %s", engine.name, "; ".join(map(str, held))
+        )
     engine._memories.clear()
     engine._tail.close()
 
@@ -176,8 +178,8 @@ def _settle_all(engine: Engine) -> None:
 
 
 class Orphan:
-    """Watches a transfer that nobody holds any more: keeps its memory until the end, frees its batch, and logs a failure
-    that nobody asked for. Runs on tent's thread."""
+    """Watches a transfer that nobody holds any more: keeps its memory until the end, frees its batch, and logs a
+    failure that nobody asked for. Runs on tent's thread."""
 
     __slots__ = ("_asked", "_engine", "_keep")
 

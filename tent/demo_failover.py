@@ -1,8 +1,8 @@
 """`python -m tent.demo_failover`: rails are cut under a transfer and brought back, and nobody notices.
 
-Two processes, four rails on loopback addresses, each of which carries 10 MiB a second. While one transfer runs, one rail after
-the other is cut (into a black hole: nothing comes back and nobody says so) and healed. A live view shows what each rail
-carries; at the end the receiver looks at every byte, and a picture is drawn.
+Two processes, four rails on loopback addresses, each of which carries 10 MiB a second. While one transfer runs, one
+rail after the other is cut (into a black hole: nothing comes back and nobody says so) and healed. A live view shows
+what each rail carries; at the end the receiver looks at every byte, and a picture is drawn.
 """
 
 from __future__ import annotations
@@ -178,7 +178,8 @@ def draw(story: Story, path: str) -> str:
 
 
 def chart(story: Story) -> str:
-    """The same in text: a column a look, a digit for each tenth of the rail's rate, x where the rail is cut and silent."""
+    """The same in text: a column a look, a digit for each tenth of the rail's rate, x where the rail is cut and
+    silent."""
     lines = []
     for rail in range(RAILS):
         marks = []
@@ -193,7 +194,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tent.demo_failover", description="Rails are cut under a transfer.")
     parser.add_argument("--picture", default="failover.svg", help="where the picture goes (needs matplotlib)")
     path = parser.parse_args().picture
-    print(f"tent {tent.__version__}: {SIZE >> 20} MiB over {RAILS} rails of {RATE >> 20} MiB/s; one after the other is cut")
+    rails = f"{RAILS} rails of {RATE >> 20} MiB/s"
+    print(f"tent {tent.__version__}: {SIZE >> 20} MiB over {rails}; one after the other is cut")
     oracle = Oracle(seed=1)
     with Pair(rails=RAILS, rate=RATE, log_level="error") as pair:
         src, dst = oracle.regions(pair, SIZE)
@@ -207,7 +209,8 @@ def main() -> int:
     if picture := draw(story, path):
         print(f"  the picture is {picture}")
     print(
-        f"  {transfer.elapsed:.1f} s, no error; {metrics['tent_rail_errors_total']:.0f} errors of rails, seen by the metrics alone\n"
+        f"  {transfer.elapsed:.1f} s, no error; {metrics['tent_rail_errors_total']:.0f} errors of rails, "
+        "seen by the metrics alone\n"
         f"  longest dip (no rail acknowledges anything): {1000 * story.longest_dip:.0f} ms; "
         f"before the first cut it was {1000 * story.usual_dip:.0f} ms\n"
         f"  {SIZE >> 20} MiB verified by the receiver, every byte right"

@@ -1,9 +1,10 @@
 """`python -m tent.demo_qos`: small urgent requests beside floods, with classes of priority and without.
 
-Two processes and one rail of 16 MiB a second on loopback (the rate is the fault kit's, since a laptop has no link that is
-slow enough to be full). Every 40 ms one process writes 64 KiB to the other and sees how long that takes: alone, beside
-a flood of its own of class LOW, and beside the same flood of class HIGH, as if there were no classes. Then a third
-process floods a fourth one over loopback as fast as the machine is, without slots and with slots. Every byte is verified.
+Two processes and one rail of 16 MiB a second on loopback (the rate is the fault kit's, since a laptop has no link that
+is slow enough to be full). Every 40 ms one process writes 64 KiB to the other and sees how long that takes: alone,
+beside a flood of its own of class LOW, and beside the same flood of class HIGH, as if there were no classes. Then a
+third process floods a fourth one over loopback as fast as the machine is, without slots and with slots. Every byte is
+verified.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ LIMIT_S = 60.0
 
 @dataclass
 class Act:
-    """What was seen in one part of the demo: when small requests began, counted from its start, and how long they took."""
+    """What was seen in one part of the demo: when small requests began, counted from its start, and how long they
+    took."""
 
     name: str
     begun: list[float] = field(default_factory=list)
@@ -252,7 +254,8 @@ def main() -> int:
         f"{high:.0f} ms when all are HIGH\n"
         f"  on loopback: {free:.1f} ms alone; beside a flood of LOW in another process {off:.1f} ms without slots, "
         f"{on:.1f} ms with slots\n"
-        f"  {sum(len(act.took) for act in acts)} small requests and both floods verified by their receivers, every byte right"
+        f"  {sum(len(act.took) for act in acts)} small requests and both floods verified by their receivers, "
+        "every byte right"
     )
     return 0
 

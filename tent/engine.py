@@ -87,24 +87,22 @@ class Engine(Handle):
     ) -> Region:
         """Makes a buffer known, so that it can be moved and, if it is named, reached by peers.
 
-        Anything with DLPack, `__cuda_array_interface__`, the buffer protocol, `data_ptr()` and `nbytes`, or
-        (address, size); contiguous. It is kept alive until the region is closed. Named regions can be read and written by
-        peers, unnamed ones by nobody, read-only buffers only be read; `permission` says otherwise.
+        Anything with DLPack, `__cuda_array_interface__`, the buffer protocol, `data_ptr()` and `nbytes`, or (address,
+        size); contiguous. It is kept alive until the region is closed. Named regions can be read and written by peers,
+        unnamed ones by nobody, read-only buffers only be read; `permission` says otherwise.
         """
         found = buffers.describe(buffer)
         if location == "*":
             location = found.location
         allowed = self._permission(permission, bool(name), found.read_only)
-        id = self._call(
-            "pybind_Register", found.address, found.size, found.read_only, name or "", location, allowed
-        )
+        id = self._call("pybind_Register", found.address, found.size, found.read_only, name or "", location, allowed)
         memory = Memory(found.address, found.size, found.read_only, found.owner)
         return self._adopt(id, memory, name or "", location)
 
     def allocate(
         self, size: int, *, name: str | None = None, location: str = "cpu:0", permission: Permission | None = None
     ) -> Region:
-        """A region of new, zeroed memory, which peers of the same host can share. It is unmapped when the region is closed
+        """A region of new, zeroed memory, which peers of this host can share. It is unmapped when the region is closed
         and every view of it is gone."""
         if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 1 << 63:
             raise InvalidArgumentError(f"size is {size!r}: it must be a number of bytes, at least 1")
@@ -143,8 +141,8 @@ class Engine(Handle):
     ) -> Grid:
         """A reusable grid of pages over one or many equal regions, or slices of regions (layers, K and V).
 
-        Page i has `rows` rows of `page_bytes` bytes; row r begins at offset + i * stride + r * row_stride of each region.
-        `stride` is page_bytes unless given.
+        Page i has `rows` rows of `page_bytes` bytes; row r begins at offset + i * stride + r * row_stride of each
+        region. `stride` is page_bytes unless given.
         """
         chosen = [regions] if isinstance(regions, (Region, RegionSlice)) else list(regions)
         described, memories = [], []
@@ -171,12 +169,13 @@ class Engine(Handle):
         readonly: bool = False,
         durability: str | None = None,
     ) -> Segment:
-        """The segment of a peer: "host:port", "host:port/region", a blob of export(), or "" for this engine itself; or a
-        file of this machine: "file:///path" (as it stands, without percent-decoding) or an os.PathLike.
+        """The segment of a peer: "host:port", "host:port/region", a blob of export(), or "" for this engine itself; or
+        a file of this machine: "file:///path" (as it stands, without percent-decoding) or an os.PathLike.
 
         Talks to the peer and fails at once if nobody is there; a blob is only looked at, its first use talks. The other
-        keywords are for files: `create` makes one that is absent, with mode 0600, and grows it to `size`; only `truncate`
-        ever makes one smaller; `readonly` refuses to write; durability="data" is that of every transfer that writes there.
+        keywords are for files: `create` makes one that is absent, with mode 0600, and grows it to `size`; only
+        `truncate` ever makes one smaller; `readonly` refuses to write; durability="data" is that of every transfer that
+        writes there.
         """
         self._check_open()
         options = files.Options(create, size, truncate, readonly, durability)
@@ -218,9 +217,9 @@ class Engine(Handle):
         integrity: str | None = None,
         durability: str | None = None,
     ) -> Transfer:
-        """Moves bytes from here to a peer. `timeout` ends the transfer after so many seconds; `notify` is (name, message),
-        delivered after the last byte; `hint` names a transport; durability="data" is for files: the transfer ends when
-        what it has written is on stable storage."""
+        """Moves bytes from here to a peer. `timeout` ends the transfer after so many seconds; `notify` is (name,
+        message), delivered after the last byte; `hint` names a transport; durability="data" is for files: the transfer
+        ends when what it has written is on stable storage."""
         if (
             priority == 0
             and timeout is None
@@ -312,8 +311,8 @@ class Engine(Handle):
         integrity: str | None = None,
         durability: str | None = None,
     ) -> Transfer:
-        """Moves page src[i] of each local region to page dst[i] of its counterpart, all as one transfer. Indexes are lists
-        or any integer buffers, read before the call returns."""
+        """Moves page src[i] of each local region to page dst[i] of its counterpart, all as one transfer. Indexes are
+        lists or any integer buffers, read before the call returns."""
         head = moving.word(WRITE, priority, hint, stream, integrity, durability)
         return self._many(moving.pages, head, timeout, notify, (pages, src, remote_pages, dst, page_bytes))
 
@@ -389,7 +388,7 @@ class Engine(Handle):
         return Transfer(self, batch, size, keep)
 
     def _plain(self, op: int, local: Any, remote: Any) -> Transfer:
-        """The common move, without further terms. From a slice to a slice the checks of moving.move are in one place."""
+        """The common move, without further terms; from a slice to a slice moving.move's checks are in one place."""
         if (
             type(local) is RegionSlice
             and type(remote) is RemoteSlice
@@ -473,7 +472,9 @@ class Engine(Handle):
         self._check_open()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         close_engine(self, None if kind is None else 0)
 
     async def __aenter__(self) -> Engine:

@@ -20,15 +20,14 @@ class Event(NamedTuple):
     """One thing that happened. Texts that do not apply are empty, numbers 0.
 
     `kind` says what. A rail is `rail_up` or `rail_down`; `rail_suspected` when it says nothing for `took` seconds while
-    `bytes` are outstanding; `rail_paused` for `took` seconds after `n` errors; `rail_probed` (`n` good ones of `m`, or an
-    error); `rail_recovered`, `note` says by what; `rail_condemned` when all of it was fenced. A peer is `link_up` or
-    `link_down` over one transport, `peer_gone` on all. A transfer makes a `failover` (attempt `n` of `m`), or ends after
-    `failover_exhausted`, `failover_no_route`, `stalled`, `dirty`; a withdrawal that stayed open is `withdrawn` at last.
-    `deadline_missed` tells of `n` requests to a peer since the last such event, at most ten times a second; nothing of `m`
-    of them was ever sent.
-    `sharing_off` says that slots and load are
-    not known across processes any more (`error` has the cause), `sharing_on` that they are again.
-    `segment_opened`, `segment_closed` and `region_closed` are what the user does.
+    `bytes` are outstanding; `rail_paused` for `took` seconds after `n` errors; `rail_probed` (`n` good ones of `m`, or
+    an error); `rail_recovered`, `note` says by what; `rail_condemned` when all of it was fenced. A peer is `link_up` or
+    `link_down` over one transport, `peer_gone` on all. A transfer makes a `failover` (attempt `n` of `m`), or ends
+    after `failover_exhausted`, `failover_no_route`, `stalled`, `dirty`; a withdrawal that stayed open is `withdrawn` at
+    last. `deadline_missed` tells of `n` requests to a peer since the last such event, at most ten times a second;
+    nothing of `m` of them was ever sent. `sharing_off` says that slots and load are not known across processes any more
+    (`error` has the cause), `sharing_on` that they are again. `segment_opened`, `segment_closed` and `region_closed`
+    are what the user does.
     """
 
     kind: str
@@ -59,11 +58,11 @@ class Event(NamedTuple):
 
 
 class Events(Stream[Event]):
-    """The events of an engine, from the oldest of the last 4096 on, as engine.events() gives them. Any thread, and event
-    loops; in a `with` block, or close() it.
+    """The events of an engine, from the oldest of the last 4096 on, as engine.events() gives them. Any thread, and
+    event loops; in a `with` block, or close() it.
 
-    Each reader has a place of its own, so all see everything. The engine never waits for a reader: who is too late loses
-    the oldest, and `lost` counts them.
+    Each reader has a place of its own, so all see everything. The engine never waits for a reader: who is too late
+    loses the oldest, and `lost` counts them.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -118,7 +117,9 @@ class Events(Stream[Event]):
     def __enter__(self) -> Events:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:

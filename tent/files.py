@@ -35,7 +35,7 @@ def durable(durability: Any) -> bool:
     """Whether a transfer ends only when what it writes is on stable storage."""
     if durability not in (None, "data"):
         raise InvalidArgumentError(
-            f"durability is {durability!r}: it must be None or \"data\"",
+            f'durability is {durability!r}: it must be None or "data"',
             hint='None: the bytes were handed to the kernel; "data": fdatasync has returned',
         )
     return durability is not None
@@ -65,7 +65,9 @@ class Options:
     def refuse(self, target: object) -> None:
         """For a target that is no file."""
         if self.given:
-            raise InvalidArgumentError(f"{self.given[0]}= is for files, and {target!r} is none", hint='"file:///path" is one')
+            raise InvalidArgumentError(
+                f"{self.given[0]}= is for files, and {target!r} is none", hint='"file:///path" is one'
+            )
 
 
 def open_file(engine: Handle, path: str, options: Options, timeout: float) -> int:

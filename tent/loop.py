@@ -34,8 +34,8 @@ _LOGS = 256  # log records taken by one call
 class Hub:
     """The ends and log records of one engine. Any thread may use it.
 
-    `_lock` guards the tables; it is reentrant because a garbage collection inside a guarded section may drop a Transfer,
-    which watches its own batch. No watcher is ever called under it.
+    `_lock` guards the tables; it is reentrant because a garbage collection inside a guarded section may drop a
+    Transfer, which watches its own batch. No watcher is ever called under it.
     """
 
     def __init__(self, library: Any, engine: int, event_fd: int) -> None:

@@ -152,9 +152,7 @@ def remote_slice(engine: Engine, operand: Any) -> tuple[int, int, int, int]:
     return segment._handle, region, offset, size
 
 
-def move(
-    engine: Engine, builder: int, op: int, local: Any, remote: Any, head: int, deadline_ns: int
-) -> Begun:
+def move(engine: Engine, builder: int, op: int, local: Any, remote: Any, head: int, deadline_ns: int) -> Begun:
     """One READ or WRITE: returns the engine's answer, the size and what keeps the operands."""
     if type(local) is not RegionSlice or op == READ or local.region._engine is not engine or local.region._closed:
         local = local_slice(engine, local, op)
@@ -271,7 +269,9 @@ class Packed:
         if len(name) > NAME_MAX:
             raise InvalidArgumentError(f"the notification's name has {len(name)} bytes: the limit is {NAME_MAX}")
         if len(message) > MESSAGE_MAX:
-            raise InvalidArgumentError(f"the notification's message has {len(message)} bytes: the limit is {MESSAGE_MAX}")
+            raise InvalidArgumentError(
+                f"the notification's message has {len(message)} bytes: the limit is {MESSAGE_MAX}"
+            )
         self._bytes = array("B", name + message)
         address = self._bytes.buffer_info()[0]
         self.addresses = (address, len(name), address + len(name), len(message))

@@ -143,7 +143,8 @@ class SegmentInfo(NamedTuple):
 
 
 class MemoryOptions:
-    """How memory is allocated or registered. `type`, `shm_path` and `shm_offset` are upstream's and have no effect yet."""
+    """How memory is allocated or registered. `type`, `shm_path` and `shm_offset` are upstream's and have no effect
+    yet."""
 
     __slots__ = ("internal", "location", "perm", "shm_offset", "shm_path", "type")
 

@@ -50,10 +50,12 @@ def byte_range(key: Any, size: int, what: str) -> tuple[int, int]:
         raise InvalidArgumentError(f"{what}[{key.start}:{key.stop}:{key.step}]: bounds are integers") from None
     if step != 1 or start < 0 or stop > size or start >= stop:
         cause = (
-            "the step must be 1" if step != 1
-            else "the slice is empty" if start == stop or (start > stop >= 0)
+            "the step must be 1"
+            if step != 1
+            else "the slice is empty"
+            if start == stop or (start > stop >= 0)
             else f"it is not inside the {size} bytes"
-        )  # fmt: skip
+        )
         raise InvalidArgumentError(f"{what}[{start}:{stop}]: {cause}", hint="slices count bytes and are never clamped")
     return start, stop - start
 
@@ -182,7 +184,9 @@ class Region:
     def __enter__(self) -> Region:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     async def __aenter__(self) -> Region:

@@ -50,7 +50,9 @@ class Column:
             words = array("Q", [value]) * len(target) if isinstance(value, int) else array("Q", list(value))
             target[:] = memoryview(words)
         except (OverflowError, TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"these are not {len(self.view)} integers of 64 bits, unsigned: {error}") from None
+            raise InvalidArgumentError(
+                f"these are not {len(self.view)} integers of 64 bits, unsigned: {error}"
+            ) from None
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.view.tolist())

@@ -181,7 +181,8 @@ class Segment:
         region = self._regions.get(self._region) if self._region else None
         if region is None:
             raise InvalidArgumentError(
-                f"{self.address} was opened as a whole", hint='choose a region, segment["name"], or memory(address, size)'
+                f"{self.address} was opened as a whole",
+                hint='choose a region, segment["name"], or memory(address, size)',
             )
         return region
 
@@ -211,7 +212,9 @@ class Segment:
     def __enter__(self) -> Segment:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     async def __aenter__(self) -> Segment:

@@ -11,8 +11,8 @@ from .errors import InvalidArgumentError
 
 
 class Setting(NamedTuple):
-    """One effective setting. `origin` is "default", "argument" or the environment's variable; an inactive one belongs to
-    a transport that is not built here or has no hardware."""
+    """One effective setting. `origin` is "default", "argument" or the environment's variable; an inactive one belongs
+    to a transport that is not built here or has no hardware."""
 
     value: Any
     origin: str

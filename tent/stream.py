@@ -1,4 +1,5 @@
-"""What comes by and by: notifications, events. Read it from threads, event loops, or a loop of one's own over fileno()."""
+"""What comes by and by: notifications, events. Read it from threads, event loops, or a loop of one's own over
+fileno()."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ MANY = 1024  # taken by one call
 
 
 class Stream(Generic[T]):
-    """Items of an engine, in order, behind a file descriptor that is readable while some wait. Any thread, and event loops.
+    """Items of an engine, in order, behind a file descriptor that is readable while some wait. Any thread, and event
+    loops.
 
     Several readers share a stream: each item goes to one of them.
     """

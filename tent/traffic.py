@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-_SERIES = re.compile(r'(tent_rail_(?:bytes_total|rate_bytes|in_flight_bytes))\{(.*)\}')
+_SERIES = re.compile(r"(tent_rail_(?:bytes_total|rate_bytes|in_flight_bytes))\{(.*)\}")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class RailTraffic(NamedTuple):
-    """One rail: bytes that it has delivered since it first came up, its measured rate in bytes a second, and bytes that were
-    handed to it and are not acknowledged."""
+    """One rail: bytes that it has delivered since it first came up, its measured rate in bytes a second, and bytes that
+    were handed to it and are not acknowledged."""
 
     transport: str
     peer: str
@@ -60,10 +60,10 @@ class Traffic(tuple[RailTraffic, ...]):
 
 
 def _amount(n: float) -> str:
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if n < 1000:
-            break
+    if n < 1000:
+        return f"{n:.0f} bytes"
+    for unit in ("KB", "MB", "GB"):
         n /= 1000
-    else:
-        unit = "TB"
-    return f"{n:.0f} {unit}" if unit == "bytes" else f"{n:.1f} {unit}"
+        if n < 1000:
+            return f"{n:.1f} {unit}"
+    return f"{n / 1000:.1f} TB"

@@ -60,7 +60,8 @@ class Transfer:
     )
 
     def __init__(self, engine: Engine, batch: int, total: int, keep: Sequence[object]) -> None:
-        """For tent only. `keep` holds the operands, and with them the memory; a total of -1 is asked for when it is needed."""
+        """For tent only. `keep` holds the operands, and with them the memory; a total of -1 is asked for when it is
+        needed."""
         self._engine = engine
         self._batch = batch
         self._states: memoryview | bytes = engine._states

@@ -31,7 +31,8 @@ from .transfer import CELL_BYTES, COMPLETED, PENDING
 
 
 class _Polled:
-    """What the last polls of a batch have seen. While the batch's first word in the page is the same, nothing is new."""
+    """What the last polls of a batch have seen. While the batch's first word in the page is the same, nothing is
+    new."""
 
     __slots__ = ("at", "batch", "looks", "seen", "statuses")
 
@@ -278,8 +279,8 @@ class TransferEngine:
         self.engine._call("pybind_Cancel", _u64(batch_id, "batch_id"), _task(task_id))
 
     def get_transfer_status(self, batch_id: int, task_id: int) -> TransferStatus:
-        """The state of one task; never INITIAL after submit. Cheap to repeat: while nothing is new it costs no call, and
-        every 128th look lets the engine work."""
+        """The state of one task; never INITIAL after submit. Cheap to repeat: while nothing is new it costs no call,
+        and every 128th look lets the engine work."""
         polled = self._polled
         try:
             if batch_id == polled.batch and self._words[polled.at] == polled.seen:
@@ -325,8 +326,8 @@ class TransferEngine:
         self.engine._call("pybind_Progress")
 
     def wait(self, batch_id: int, timeout: float | None = None) -> TransferStatus:
-        """Waits for the end of every task. The builtin TimeoutError if `timeout` seconds were not enough: the batch goes
-        on."""
+        """Waits for the end of every task. The builtin TimeoutError if `timeout` seconds were not enough: the batch
+        goes on."""
         over = None if timeout is None else time.monotonic() + _native.milliseconds(timeout) / 1000
         _u64(batch_id, "batch_id")
         while True:
@@ -338,8 +339,8 @@ class TransferEngine:
                 raise TimeoutError(f"the batch has not ended within {timeout} s; it goes on")
 
     def transfer_sync(self, requests: Sequence[Request] | RequestArray, timeout: float | None = None) -> TransferStatus:
-        """Submits requests and waits for their end. Raises TransferError unless all have COMPLETED. When `timeout` seconds
-        were not enough they are cancelled, and the error comes after their end."""
+        """Submits requests and waits for their end. Raises TransferError unless all have COMPLETED. When `timeout`
+        seconds were not enough they are cancelled, and the error comes after their end."""
         batch = self.allocate_transfer_batch(len(requests))
         try:
             self.submit_transfer(batch, requests)
@@ -390,7 +391,9 @@ class TransferEngine:
     def __enter__(self) -> TransferEngine:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.engine.__exit__(kind, error, trace)
 
     def __repr__(self) -> str:
@@ -426,7 +429,9 @@ def _name_wrong_field(rows: list[tuple[Any, ...]]) -> None:
         for name, value in zip(REQUEST_FIELDS, row, strict=False):
             if not hasattr(value, "__index__") or not 0 <= value < 1 << 64:
                 kind = "PRIO_HIGH (0), PRIO_MEDIUM (1) or PRIO_LOW (2)" if name == "priority" else "not negative"
-                raise InvalidArgumentError(f"{name} of request {i} is {value!r}: it must be an integer of 64 bits, {kind}")
+                raise InvalidArgumentError(
+                    f"{name} of request {i} is {value!r}: it must be an integer of 64 bits, {kind}"
+                )
 
 
 def _packed(requests: Iterable[Request]) -> tuple[array[int], int]:
@@ -439,7 +444,9 @@ def _packed(requests: Iterable[Request]) -> tuple[array[int], int]:
         raise InvalidArgumentError(f"requests must be tent.Request objects or a RequestArray: {error}") from None
     except (OverflowError, TypeError) as error:
         _name_wrong_field(rows)
-        raise InvalidArgumentError(f"a field of a request is not an integer of 64 bits, not negative: {error}") from None
+        raise InvalidArgumentError(
+            f"a field of a request is not an integer of 64 bits, not negative: {error}"
+        ) from None
     if not rows:
         raise InvalidArgumentError("there are no requests to submit")
     return packed, len(packed) // WORDS

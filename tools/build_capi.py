@@ -2,7 +2,8 @@
 
     build_capi.py [--prefix build/capi] [--check]
 
-With --check it also compiles the examples and the checks, plainly and with the address and undefined-behaviour sanitizers, and runs them.
+With --check it also compiles the examples and the checks, plainly and with the address and undefined-behaviour
+sanitizers, and runs them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import build_gotent  # noqa: E402
-import interpreters  # noqa: E402
+import build_gotent
+import interpreters
 
 ROOT = build_gotent.ROOT
 SOURCE = ROOT / "pybind" / "capi"
@@ -60,7 +61,8 @@ def build(prefix: Path) -> None:
 
 
 def check(prefix: Path) -> None:
-    """Compiles the examples, and the programs that look for what must be refused, as the header's readers would; runs them."""
+    """Compiles the examples, and the programs that look for what must be refused, as the header's readers would; runs
+    them."""
     flags = ["-Wall", "-Wextra", "-Werror", f"-I{prefix}/include"]
     link = ["-pthread", f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib", "-ltent"]
     compilers = {".c": [os.environ.get("CC", "gcc"), "-std=c11"], ".cc": [os.environ.get("CXX", "g++"), "-std=c++17"]}

@@ -112,8 +112,9 @@ def substitute(pattern: str, replacement: str, text: str, count: int | None = 1)
 
 
 def patch_go(text: str) -> str:
-    """gopy's Go for the limited API: no libpython, no type internals, no complex numbers. The GIL is the C side's business,
-    where giving it back and taking it again costs no crossing of the border; Go takes it only to set an error."""
+    """gopy's Go for the limited API: no libpython, no type internals, no complex numbers. The GIL is the C side's
+    business, where giving it back and taking it again costs no crossing of the border; Go takes it only to set an
+    error."""
     text = substitute(r"^#cgo LDFLAGS:[^\n]*$", "", text, count=None)
     text = substitute(r"static inline int gopy_method_check.*?\n}\n", "", text)
     for name in ("complex64GoToPy", "complex64PyToGo", "complex128GoToPy", "complex128PyToGo"):
@@ -126,8 +127,8 @@ def patch_go(text: str) -> str:
 
 
 def patch_c(text: str) -> str:
-    """pybindgen's C for the limited API: no GIL while Go runs (but for KEEP_GIL), and numbers taken by position, because
-    reading them by a format string takes longer than most calls into Go."""
+    """pybindgen's C for the limited API: no GIL while Go runs (but for KEEP_GIL), and numbers taken by position,
+    because reading them by a format string takes longer than most calls into Go."""
     text = substitute(r"typedef PyAsyncMethods\* cmpfunc;", "typedef void* cmpfunc;", text)
     fast, wrapped = [], set()
 
@@ -159,7 +160,8 @@ def patch_c(text: str) -> str:
 def by_position(name: str, body: str) -> str:
     """A wrapper whose arguments are all in CONVERSIONS, as METH_FASTCALL; any other one as it was."""
     parse = re.search(
-        r'^    if \(!PyArg_ParseTupleAndKeywords\(args, kwargs, \(char \*\) "(\w+)", \(char \*\*\) keywords, ([^)]*)\)\) {\n'
+        r'^    if \(!PyArg_ParseTupleAndKeywords\(args, kwargs, \(char \*\) "(\w+)", '
+        r"\(char \*\*\) keywords, ([^)]*)\)\) {\n"
         r"        return NULL;\n    }\n",
         body,
         flags=re.M,
@@ -167,7 +169,9 @@ def by_position(name: str, body: str) -> str:
     if parse is None or not set(parse[1]) <= set(CONVERSIONS):
         return body
     codes, targets = parse[1], [target.strip().removeprefix("&") for target in parse[2].split(",")]
-    read = "".join(f"    {t} = {CONVERSIONS[c]}(args[{i}]);\n" for i, (c, t) in enumerate(zip(codes, targets, strict=True)))
+    read = "".join(
+        f"    {t} = {CONVERSIONS[c]}(args[{i}]);\n" for i, (c, t) in enumerate(zip(codes, targets, strict=True))
+    )
     count = f'PyErr_Format(PyExc_TypeError, "{name} takes {len(codes)} arguments by position, not %zd", given)'
     check = f"    if (given != {len(codes)}) {{\n        {count};\n        return NULL;\n    }}\n"
     body = body.replace(parse[0], f"{check}{read}    if (PyErr_Occurred()) {{\n        return NULL;\n    }}\n")

@@ -231,14 +231,12 @@ def pytest(ctx: Context, python: Path, *flags: str, timeout: float, suite: str =
     with tempfile.TemporaryDirectory(prefix="tent-test-") as folder:
         report = Path(folder) / "report.xml"
         script = python.with_name("pytest")  # unlike `python -m pytest`, it does not put the source tree on sys.path
-        code = ctx.run(
-            script, "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *flags, suite, timeout=timeout
-        )
+        code = ctx.run(script, "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *flags, suite, timeout=timeout)
         if not report.exists():
             return Tally(failed=1)
-        suite = next(xml.parse(report).getroot().iter("testsuite"))
-        total, skipped = int(suite.get("tests", "0")), int(suite.get("skipped", "0"))
-        failed = int(suite.get("failures", "0")) + int(suite.get("errors", "0"))
+        found = next(xml.parse(report).getroot().iter("testsuite"))
+        total, skipped = int(found.get("tests", "0")), int(found.get("skipped", "0"))
+        failed = int(found.get("failures", "0")) + int(found.get("errors", "0"))
         if code not in (0, 1) and failed == 0:
             failed = 1
         return Tally(max(0, total - failed - skipped), failed, skipped)
@@ -272,7 +270,9 @@ def stage_typing(ctx: Context) -> Tally:
     python = interpreters.environment(sys.executable, f".venv-{ctx.main_version()}")
     interpreters.pip_install(python, f"tent[test] @ {ctx.get_wheel().as_uri()}")
     programs = [
-        p.relative_to(ROOT) for folder in ("tools", "docs/examples", "tests/bench") for p in sorted((ROOT / folder).glob("*.py"))
+        p.relative_to(ROOT)
+        for folder in ("tools", "docs/examples", "tests/bench")
+        for p in sorted((ROOT / folder).glob("*.py"))
     ]
     code = ctx.run(python, "-m", "mypy", "--strict", "tent", *programs, timeout=240)
     return single(code == 0)

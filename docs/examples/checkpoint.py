@@ -4,8 +4,8 @@
     arrays = restore(engine, "model.ckpt")                 # every byte verified
 
 The file begins with 16 bytes (a magic word and the length of the index), then the index in JSON, then the arrays, each
-at a multiple of 4096 so that it can travel past the page cache. Nothing in it is executed: no pickle. PyTorch tensors of
-the host are arrays too: `tensor.numpy()` is the same memory.
+at a multiple of 4096 so that it can travel past the page cache. Nothing in it is executed: no pickle. PyTorch tensors
+of the host are arrays too: `tensor.numpy()` is the same memory.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def layout(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, int], int]:
 
 
 def save(engine: tent.Engine, path: str | Path, arrays: Mapping[str, Array]) -> int:
-    """Writes the arrays and returns how many bytes moved. The file gets its name when all of it is on stable storage, so
-    there is a whole checkpoint at any moment: the old one, or the new one."""
+    """Writes the arrays and returns how many bytes moved. The file gets its name when all of it is on stable storage,
+    so there is a whole checkpoint at any moment: the old one, or the new one."""
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     head, places, size = layout(arrays)

@@ -1,6 +1,6 @@
 """Offloads a KV cache to a file and restores it in another process, in another page order, every byte verified.
 
-    python docs/examples/kv_offload.py [folder]
+python docs/examples/kv_offload.py [folder]
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ The pytest plug-in comes with tent; there is nothing to import in conftest.py. I
 | fixture | gives |
 |---|---|
 | `tent_engine(**settings)` | an Engine of this process |
-| `tent_pair(rails=2, **settings)` | a Pair: `.engine` here, `.peer` in a process of its own, `.segment` what it offers |
+| `tent_pair(rails=2, **settings)` | a Pair: `.engine` here, `.peer` in a process of its own, `.segment` |
 | `tent_cluster(3, rails=2, **settings)` | a Cluster: `.engine` here, `.peers`, `.segments` |
 | `tent_faults` | Faults of the engines here; `tent_faults.peer` of those over there |
 | `tent_oracle` | an Oracle: regions whose every byte is known |
@@ -35,12 +35,12 @@ The pytest plug-in comes with tent; there is nothing to import in conftest.py. I
         pair.peer.kill()
         assert transfer.exception(timeout=10).peer == pair.peer.address
 
-Each rail of a pair carries 256 MiB a second, so that a transfer lasts long enough to be hit in the middle on any machine;
-`rate=None` takes the limit away. `heal()` ends all other faults.
+Each rail of a pair carries 256 MiB a second, so that a transfer lasts long enough to be hit in the middle on any
+machine; `rate=None` takes the limit away. `heal()` ends all other faults.
 
-Without pytest the same things are classes: `with Pair(rails=4) as pair: pair.faults.rail(2).down()`. Faults of any engine
-that was opened with `allow_faults=True` are `Faults(engine)`, or texts: `inject(engine, "rail=1 delay=2ms")`. The texts are those
-of TENT_FAULTS and of Go's `transports/faulty`, whose package documentation describes the language.
+Without pytest the same things are classes: `with Pair(rails=4) as pair: pair.faults.rail(2).down()`. Faults of any
+engine that was opened with `allow_faults=True` are `Faults(engine)`, or texts: `inject(engine, "rail=1 delay=2ms")`.
+The texts are those of TENT_FAULTS and of Go's `transports/faulty`, whose package documentation describes the language.
 """
 
 from __future__ import annotations

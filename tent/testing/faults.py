@@ -1,5 +1,5 @@
-"""Faults by method calls. Each builds a text in the language of `transports/faulty` and applies it: what can be said here can
-be said in TENT_FAULTS and from Go in the same words."""
+"""Faults by method calls. Each builds a text in the language of `transports/faulty` and applies it: what can be said
+here can be said in TENT_FAULTS and from Go in the same words."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Apply = Callable[[str], object]
 
 
 def inject(engine: Engine, text: str) -> None:
-    """Adds the faults of a text to those of an engine, or heals. PermissionDeniedError unless the engine was opened with
-    allow_faults=True (or TENT_FAULTS is set), InvalidArgumentError with the place of a mistake."""
+    """Adds the faults of a text to those of an engine, or heals. PermissionDeniedError unless the engine was opened
+    with allow_faults=True (or TENT_FAULTS is set), InvalidArgumentError with the place of a mistake."""
     engine._call("pybind_InjectFaults", text)
 
 
@@ -24,18 +24,18 @@ def injected(engine: Engine) -> str:
 
 
 def swap_transport_for_test(engine: Engine, slot: str, transport: str) -> None:
-    """Puts a new instance of one transport into the slot of another, under the slot's name, so that a failover between two
-    can be driven where only one works. Only in an engine that allows faults and that nothing was done with yet; the peer
-    needs the same (see Cluster's `swap`)."""
+    """Puts a new instance of one transport into the slot of another, under the slot's name, so that a failover between
+    two can be driven where only one works. Only in an engine that allows faults and that nothing was done with yet; the
+    peer needs the same (see Cluster's `swap`)."""
     engine._call_long("pybind_SwapTransportForTest", slot, transport)
 
 
 class Faults:
     """Faults of one or more engines: `Faults(engine).rail(1).blackhole(after_bytes=8 << 20)`.
 
-    `rail`, `op`, `to`, `transport`, `priority`, `nth` and `every` narrow what is meant and return new Faults; the others
-    inject at once. Those take, by keyword, `rate` (probability), `count` (times), `after_bytes`, `after_slices`, and for
-    reported errors `code`, `scope`, `side`. `peer` means the engine at the other end.
+    `rail`, `op`, `to`, `transport`, `priority`, `nth` and `every` narrow what is meant and return new Faults; the
+    others inject at once. Those take, by keyword, `rate` (probability), `count` (times), `after_bytes`, `after_slices`,
+    and for reported errors `code`, `scope`, `side`. `peer` means the engine at the other end.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class Faults:
         base: str = "",
         selectors: tuple[str, ...] = (),
     ) -> None:
-        """`engines` are engines that allow faults, or functions that take a text; `peer` those at the other end. `base` is in
-        force even after heal()."""
+        """`engines` are engines that allow faults, or functions that take a text; `peer` those at the other end. `base`
+        is in force even after heal()."""
         self._targets = engines
         self._peer = tuple(peer)
         self._base = base
@@ -101,7 +101,8 @@ class Faults:
         self._inject("lose", how)
 
     def drop(self, **how: Any) -> None:
-        """They are lost on their way: nothing arrives, nothing comes back. `silent`: not even when they are withdrawn."""
+        """They are lost on their way: nothing arrives, nothing comes back. `silent`: not even when they are
+        withdrawn."""
         self._inject("drop", how)
 
     def drop_completion(self, **how: Any) -> None:

@@ -22,7 +22,9 @@ class Holdings:
 
     def leaked_since(self, before: Holdings) -> str:
         """What is there now and was not before, "" if nothing is."""
-        found = [f"descriptor {fd} ({what})" for fd, what in sorted(self.descriptors.items() - before.descriptors.items())]
+        found = [
+            f"descriptor {fd} ({what})" for fd, what in sorted(self.descriptors.items() - before.descriptors.items())
+        ]
         found += [f"thread {thread.name}" for thread in self.threads - before.threads]
         found += [f"child process {pid}" for pid in sorted(self.children - before.children)]
         return ", ".join(found)

@@ -1,5 +1,5 @@
-"""Memory whose every byte is known, between guard bands. Both processes of a pair use it; it needs neither NumPy nor the
-engine.
+"""Memory whose every byte is known, between guard bands. Both processes of a pair use it; it needs neither NumPy nor
+the engine.
 
 A pattern is endless and has a prime period, so bytes that land at a wrong place differ, whatever page size or alignment
 went wrong.
@@ -48,8 +48,8 @@ class Memory:
             piece[:] = block[: len(piece)]
 
     def wrong(self, seed: int | None, or_seed: int | None = None) -> str:
-        """"" if every byte is of the pattern (or, byte by byte, of the second one) and the guard bands are untouched, else what
-        the first wrong byte is. Without a seed only the guard bands are looked at."""
+        """ "" if every byte is of the pattern (or, byte by byte, of the second one) and the guard bands are untouched,
+        else what the first wrong byte is. Without a seed only the guard bands are looked at."""
         end = self._start + self.size
         if self._all[: self._start].tobytes() != pattern(self._guards, self._start):
             return "bytes in front of the memory were touched"

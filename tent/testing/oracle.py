@@ -44,8 +44,8 @@ class _Move:
 
 
 class Oracle:
-    """Hands out pairs of regions and checks every byte of them, in both processes. Failures are AssertionErrors that name
-    the byte and the seed."""
+    """Hands out pairs of regions and checks every byte of them, in both processes. Failures are AssertionErrors that
+    name the byte and the seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -55,8 +55,9 @@ class Oracle:
     def regions(
         self, cluster: Cluster, size: int, op: str = "write", *, peer: int = 0, alignment: int = 0
     ) -> tuple[tent.Region, tent.RemoteRegion]:
-        """A region here and one of a peer, each of `size` bytes in a pattern of its own between guard bands, `alignment` bytes
-        behind the begin of a page. `op`, "write" or "read", says which will be the destination of whatever moves."""
+        """A region here and one of a peer, each of `size` bytes in a pattern of its own between guard bands,
+        `alignment` bytes behind the begin of a page. `op`, "write" or "read", says which will be the destination of
+        whatever moves."""
         if op not in ("write", "read"):
             raise tent.InvalidArgumentError(f'op is {op!r}: "write" or "read"')
         seeds = next(self._seeds)

@@ -15,12 +15,14 @@ RATE = 256 << 20  # bytes a second of each rail, so that a transfer lasts long e
 
 
 class Cluster:
-    """One engine of this process and `n` peers in processes of their own. End it by close(), or use it in a `with` block.
+    """One engine of this process and `n` peers in processes of their own. End it by close(), or use it in a `with`
+    block.
 
-    `rails` TCP rails to each peer: 127.0.0.1 to 127.0.0.1, 127.0.0.2 to 127.0.0.2 and so on, each of which carries `rate`
-    bytes a second (None: what it can). Chance in faults follows `seed`. `transports` names those that are used; None leaves the engines' own choice. Other
-    settings are keywords, as for tent.Engine, and count on both sides; `peer_settings` only over there. `swap` maps slots to
-    the transports that stand in for them (swap_transport_for_test), on both sides.
+    `rails` TCP rails to each peer: 127.0.0.1 to 127.0.0.1, 127.0.0.2 to 127.0.0.2 and so on, each of which carries
+    `rate` bytes a second (None: what it can). Chance in faults follows `seed`. `transports` names those that are used;
+    None leaves the engines' own choice. Other settings are keywords, as for tent.Engine, and count on both sides;
+    `peer_settings` only over there. `swap` maps slots to the transports that stand in for them
+    (swap_transport_for_test), on both sides.
     """
 
     def __init__(
@@ -69,7 +71,9 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:

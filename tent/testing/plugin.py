@@ -1,5 +1,5 @@
-"""The pytest plug-in: fixtures alone. It comes with tent and is loaded by every pytest run of its environment, so it imports
-nothing before a fixture is used, and has no hook."""
+"""The pytest plug-in: fixtures alone. It comes with tent and is loaded by every pytest run of its environment, so it
+imports nothing before a fixture is used, and has no hook."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def tent_pair(_tent_world: World) -> Callable[..., Pair]:
 
 @pytest.fixture
 def tent_cluster(_tent_world: World) -> Callable[..., Cluster]:
-    """Makes clusters: tent_cluster(3, rails=2, **settings) is a tent.testing.Cluster of an engine here and three peers."""
+    """Makes clusters: tent_cluster(3, rails=2, **settings) is a tent.testing.Cluster of an engine here and three
+    peers."""
     return _tent_world.cluster
 
 
@@ -70,5 +71,6 @@ def tent_faults(_tent_world: World) -> Faults:
 
 @pytest.fixture
 def tent_oracle(_tent_world: World) -> Oracle:
-    """Regions whose every byte is known: tent_oracle.regions(pair, size), tent_oracle.check(). See tent.testing.Oracle."""
+    """Regions whose every byte is known: tent_oracle.regions(pair, size), tent_oracle.check(). See
+    tent.testing.Oracle."""
     return _tent_world.oracle

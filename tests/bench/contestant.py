@@ -48,8 +48,8 @@ def cpu_seconds(pid: int) -> float:
 class Contestant:
     """Owns the process that it starts, and through it the peer. Not for several threads; close() ends it.
 
-    Some libraries have threads that spin while there is nothing to do. With `freeze` both processes are stopped while it is
-    not their turn, so that they do not take the processor from the others.
+    Some libraries have threads that spin while there is nothing to do. With `freeze` both processes are stopped while
+    it is not their turn, so that they do not take the processor from the others.
     """
 
     def __init__(self, name: str, command: Sequence[str], freeze: bool = False) -> None:

@@ -155,7 +155,7 @@ def fio(path: Path, shape: Shape, engine: str) -> Measured:
         "--name=bench",
         f"--filename={path}",
         f"--size={path.stat().st_size // jobs}",
-        f"--offset_increment={path.stat().st_size // jobs}",  # each job has a part of the file to itself, as tent's threads
+        f"--offset_increment={path.stat().st_size // jobs}",  # each job has its part of the file, as tent's threads
         f"--io_size={shape.total // jobs}",
         f"--ioengine={engine}",
         "--output-format=json",

@@ -9,8 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
-import build_gotent  # noqa: E402
-import interpreters  # noqa: E402
+import build_gotent
+import interpreters
 
 
 def main() -> int:

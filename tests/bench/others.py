@@ -189,7 +189,8 @@ class Bench:
 
 def main() -> None:
     if sys.argv[1] == "--peer":
-        return peer(sys.argv[2], int(sys.argv[3]))
+        peer(sys.argv[2], int(sys.argv[3]))
+        return
     bench = Bench(sys.argv[1], int(sys.argv[2]))
     print("ready", bench.child.pid, flush=True)
     for seed, line in enumerate(sys.stdin, start=10):

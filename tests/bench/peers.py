@@ -16,7 +16,6 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from contestant import Contestant
 from rows import KIB, MIB, Row, Side, Work, p50_us

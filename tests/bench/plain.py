@@ -146,7 +146,8 @@ def peer(port: int, congestion: str, length: int) -> None:
 
 def main() -> None:
     if sys.argv[1] == "--peer":
-        return peer(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+        peer(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+        return
     congestion, length = sys.argv[1], int(sys.argv[2])
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

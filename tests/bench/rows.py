@@ -114,8 +114,9 @@ def go_rows() -> list[Row]:
             Row(f"Go: {work}, rate", "GB/s", Side("go", work, rate), Side("c", work, rate), 0.95, at_least=True)
         )
         rows.append(Row(f"Go: {work}, CPU", "s/GB", Side("go", work, cpu), Side("c", work, cpu), 1.1))
-    for work in (PING, SMALL):
-        rows.append(Row(f"Go: {work}, p50", "us", Side("go", work, p50_us), Side("c", work, p50_us), 1.15))
+    rows += [
+        Row(f"Go: {work}, p50", "us", Side("go", work, p50_us), Side("c", work, p50_us), 1.15) for work in (PING, SMALL)
+    ]
     bulk = Side("go", BULK["write"], rate)
     rows.append(Row(f"Go: {BATCH}, share of the bulk rate", "GB/s", Side("go", BATCH, rate), bulk, 0.8, at_least=True))
     return rows

@@ -22,10 +22,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
-import build_gotent  # noqa: E402
-import interpreters  # noqa: E402
-from contestant import Contestant, Measured  # noqa: E402
-from rows import HOST_ROWS, KERNEL, MEMCPY, MIB, NT, TCP_ROWS, Row, Work  # noqa: E402
+import build_gotent
+import interpreters
+from contestant import Contestant, Measured
+from rows import HOST_ROWS, KERNEL, MEMCPY, MIB, NT, TCP_ROWS, Row, Work
 
 # Contestants' memories must not lie a power of two apart, and must hold the largest batch.
 ARENA_BYTES = 80 * MIB + 12288

@@ -21,8 +21,9 @@ from array import array
 from collections.abc import Callable
 from functools import partial
 
-import tent
 from pattern import first_wrong, pattern
+
+import tent
 from tent.region import RegionSlice
 from tent.segment import RemoteSlice
 
@@ -206,7 +207,8 @@ class Bench:
 
 def main() -> None:
     if sys.argv[1] == "--peer":
-        return peer(sys.argv[2], int(sys.argv[3]))
+        peer(sys.argv[2], int(sys.argv[3]))
+        return
     bench = Bench(sys.argv[1], int(sys.argv[2]))
     print("ready", bench.child.pid, flush=True)
     for seed, line in enumerate(sys.stdin, start=10):

@@ -53,7 +53,7 @@ class Memory:
         self.model[offset : offset + len(data)] = data
 
     def wrong(self) -> str:
-        """"" if every byte is as expected, inside and around; else what the first wrong one is."""
+        """ "" if every byte is as expected, inside and around; else what the first wrong one is."""
         end = self._start + self.size
         if self._all[: self._start].tobytes() != pattern(~self.seed & 0xFFFF, 0, self._start):
             return "the guard band before the memory was touched"

@@ -107,8 +107,13 @@ def test_numpy_arrays(pair: Callable[..., Pair], keep: Any) -> None:
     keep(both.near.register(kv))
     both.near.write(kv[3], both.remote[0:4096]).result(10)  # a row lies inside the region
     both.theirs.put(0, kv[3].tobytes())
-    both.near.write_pages(keep(both.near.register(kv)), numpy.array([1, 2]), both.remote,
-                          numpy.array([5, 4], numpy.int32), page_bytes=4096).result(10)  # fmt: skip
+    both.near.write_pages(
+        keep(both.near.register(kv)),
+        numpy.array([1, 2]),
+        both.remote,
+        numpy.array([5, 4], numpy.int32),
+        page_bytes=4096,
+    ).result(10)
     both.theirs.put(5 * 4096, kv[1].tobytes())
     both.theirs.put(4 * 4096, kv[2].tobytes())
     both.check()

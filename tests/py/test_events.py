@@ -59,7 +59,7 @@ def test_drain_get_and_fileno_agree(connected: tuple[tent.Engine, tent.Engine]) 
     assert events.drain(1)[0].kind
     events.drain()
     assert events.drain() == []
-    with pytest.raises(TimeoutError, match="no event came within 0.01 s"):
+    with pytest.raises(TimeoutError, match=r"no event came within 0\.01 s"):
         events.get(timeout=0.01)
     assert not select.select([events], [], [], 0)[0]
     far.close()

@@ -1,5 +1,6 @@
-"""Failover between transports, end to end: the six cases of the failover seed by their names, over real transports with injected
-faults, once between the memories of two processes (shm, then tcp) and once with a file (io-uring, then buf-io)."""
+"""Failover between transports, end to end: the six cases of the failover seed by their names, over real transports with
+injected faults, once between the memories of two processes (shm, then tcp) and once with a file (io-uring, then
+buf-io)."""
 
 from __future__ import annotations
 
@@ -80,7 +81,12 @@ Make = Callable[..., World]
 
 @pytest.fixture(params=["between processes", "to a file"])
 def world(
-    request: pytest.FixtureRequest, tent_pair: Any, tent_engine: Any, tent_oracle: Oracle, tent_seed: int, tmp_path: Path
+    request: pytest.FixtureRequest,
+    tent_pair: Any,
+    tent_engine: Any,
+    tent_oracle: Oracle,
+    tent_seed: int,
+    tmp_path: Path,
 ) -> Iterator[Make]:
     """Makes the world of a test, with settings."""
     kept: list[World] = []  # regions live until the engines have closed
@@ -213,7 +219,7 @@ def test_a_swapped_transport_where_only_one_works(tent_pair: Any, tent_oracle: O
     w.check()
     with pytest.raises(tent.InvalidArgumentError, match="in use already"):
         swap_transport_for_test(pair.engine, "shm", "tcp")
-    with pytest.raises(tent.InvalidArgumentError, match="no transport 'nowhere'|no transport \"nowhere\""):
+    with pytest.raises(tent.InvalidArgumentError, match=r"no transport ['\"]nowhere['\"]"):
         swap_transport_for_test(tent_engine(), "shm", "nowhere")
     with tent.Engine() as engine, pytest.raises(tent.PermissionDeniedError):
         swap_transport_for_test(engine, "shm", "tcp")

@@ -1,5 +1,5 @@
-"""Faults from Python and the environment, over real rails between two processes: what users see of them, which is nothing
-but the metrics and the events."""
+"""Faults from Python and the environment, over real rails between two processes: what users see of them, which is
+nothing but the metrics and the events."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ BIG = 64 << 20
 
 def test_faults_are_refused_unless_they_were_allowed(engines: Any) -> None:
     engine = engines()
-    with pytest.raises(tent.PermissionDeniedError, match="not allowed.*allow_faults=True"):
+    with pytest.raises(tent.PermissionDeniedError, match=r"not allowed.*allow_faults=True"):
         inject(engine, "heal")
     assert injected(engine) == ""
     assert engine.metrics()["tent_faults"] == engine.metrics()["tent_faults_injected_total"] == 0
-    with pytest.raises(tent.PermissionDeniedError, match="faults is set .argument., but allow_faults is false"):
+    with pytest.raises(tent.PermissionDeniedError, match=r"faults is set .argument., but allow_faults is false"):
         tent.Engine(faults="rail=1 down")
 
 
@@ -55,7 +55,8 @@ def test_the_same_text_from_the_environment(engines: Any) -> None:
         "import tent\n"
         "from tent.testing import Faults, injected\n"
         "with tent.Engine() as engine:\n"
-        "    print(injected(engine), engine.config['faults'].origin, engine.metrics()['tent_faults{transport=\"tcp\"}'], sep='|')\n"
+        "    active = engine.metrics()['tent_faults{transport=\"tcp\"}']\n"
+        "    print(injected(engine), engine.config['faults'].origin, active, sep='|')\n"
         "    Faults(engine).op('READ').heal()\n"
         "    print(injected(engine))\n"
     )
@@ -189,7 +190,9 @@ def test_corruption_is_found_by_the_checksum(tent_pair: Any, tent_faults: Faults
     tent_oracle.check()
 
 
-@pytest.mark.parametrize(("text", "direction"), [("corrupt", "write"), ("corrupt", "read"), ("truncate silent", "write")])
+@pytest.mark.parametrize(
+    ("text", "direction"), [("corrupt", "write"), ("corrupt", "read"), ("truncate silent", "write")]
+)
 def test_without_a_checksum_only_the_oracle_finds_it(
     tent_pair: Any, tent_faults: Faults, tent_oracle: Oracle, text: str, direction: str
 ) -> None:
@@ -244,7 +247,11 @@ def test_pairs_without_pytest() -> None:
         src, dst = oracle.regions(pair, 1 << 20)
         pair.faults.rail(2).down()
         pair.engine.write(src, dst).result(10)
-        carried = {name: n for name, n in pair.engine.metrics().items() if name.startswith("tent_rail_bytes_total{") and "local=" in name}
+        carried = {
+            name: n
+            for name, n in pair.engine.metrics().items()
+            if name.startswith("tent_rail_bytes_total{") and "local=" in name
+        }
         assert sum(n for name, n in carried.items() if 'local="127.0.0.3"' not in name) == 1 << 20, carried
         oracle.check()
     oracle.look_again()  # the peer is gone, and what is here is as it was

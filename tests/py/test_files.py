@@ -210,7 +210,9 @@ def test_threads_and_engines_share_a_file(engines: Callable[..., tent.Engine], f
             try:
                 region, file = regions[who % 2], files[who % 2]
                 moves = [
-                    both[who % 2].write(region[start : min(start + stripe, size)], file[start : min(start + stripe, size)])
+                    both[who % 2].write(
+                        region[start : min(start + stripe, size)], file[start : min(start + stripe, size)]
+                    )
                     for start in range(who * stripe, size, 4 * stripe)
                 ]
                 for move in moves:

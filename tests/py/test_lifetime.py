@@ -26,8 +26,10 @@ def run(program: str, *arguments: str, timeout: float = 60) -> subprocess.Comple
     """A program in a process of its own, warnings being errors."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(program), *arguments],
-        capture_output=True, text=True, timeout=timeout,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
 
 
 def test_import_is_light_and_starts_nothing() -> None:
@@ -38,7 +40,8 @@ def test_import_is_light_and_starts_nothing() -> None:
         import tent
         took = time.perf_counter() - began
         new = set(sys.modules) - before
-        heavy = new & {"numpy", "torch", "asyncio", "ctypes", "json", "logging", "threading", "tent._gotent", "tent.engine"}
+        heavy = {"numpy", "torch", "asyncio", "ctypes", "json", "logging", "threading", "tent._gotent", "tent.engine"}
+        heavy &= new
         assert not heavy, heavy
         assert threading.active_count() == 1
         print(took)
@@ -79,8 +82,13 @@ def test_the_interpreter_ends_with_transfers_under_way(peers: Callable[..., Peer
         del transfers[0]
         print(time.monotonic(), flush=True)
     """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program), peer.address],
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program), peer.address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     with process:
         assert process.stdin and process.stdout and process.stderr
         assert process.stdout.readline() == "ready\n"
@@ -127,8 +135,13 @@ def test_ctrl_c_ends_every_wait(peers: Callable[..., Peer]) -> None:
         assert engine.closed and going.state == tent.TransferStatusEnum.CANCELED
         print("fine")
     """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program), peer.address],
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program), peer.address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     with process:
         assert process.stdout
         assert process.stdout.readline() == "ready\n"

@@ -1,5 +1,5 @@
-"""Memory that a user gave back without unregistering it fails the transfers that need it, in the process and the thread that
-asked; nothing else happens to either."""
+"""Memory that a user gave back without unregistering it fails the transfers that need it, in the process and the thread
+that asked; nothing else happens to either."""
 
 from __future__ import annotations
 
@@ -58,5 +58,7 @@ PROGRAM = """
 @pytest.mark.parametrize("argument", ["plain", "faulthandler"])
 def test_lost_memory_fails_its_transfers_only(argument: str) -> None:
     program = textwrap.dedent(PROGRAM)
-    done = subprocess.run([sys.executable, "-W", "error", "-c", program, argument], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, argument], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr[-3000:]

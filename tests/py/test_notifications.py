@@ -141,7 +141,9 @@ def test_several_readers_share_the_stream(pair: Callable[..., Pair]) -> None:
     assert all(mine == sorted(mine, key=int) for mine in got)
 
 
-def test_many_from_several_processes_each_in_order(engines: Callable[..., tent.Engine], peers: Callable[..., Peer]) -> None:
+def test_many_from_several_processes_each_in_order(
+    engines: Callable[..., tent.Engine], peers: Callable[..., Peer]
+) -> None:
     engine = engines()
     target = peers(size=4096)
     with engine.open(target.address) as peer:

@@ -1,4 +1,5 @@
-"""The pytest plug-in, in pytest runs of its own: what it finds, what it shows, and that it costs other people nothing."""
+"""The pytest plug-in, in pytest runs of its own: what it finds, what it shows, and that it costs other people
+nothing."""
 
 from __future__ import annotations
 

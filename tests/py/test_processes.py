@@ -53,9 +53,7 @@ def test_kill_in_mid_transfer_names_the_peer_within_a_second(engines: Open, peer
 
 
 @pytest.mark.parametrize("direction", ["write", "read"])
-def test_a_stopped_peer_costs_the_time_out_and_no_more(
-    engines: Open, peers: Start, keep: Any, direction: str
-) -> None:
+def test_a_stopped_peer_costs_the_time_out_and_no_more(engines: Open, peers: Start, keep: Any, direction: str) -> None:
     engine, peer = engines(), peers(size=BIG, seed=7)
     memory = Memory(BIG, 3)
     local = keep(engine.register(memory.view))

@@ -1,4 +1,5 @@
-"""Priorities and deadlines: the seed's configurations and calls as printed there, and what they do to transfers over a slow rail.
+"""Priorities and deadlines: the seed's configurations and calls as printed there, and what they do to transfers over a
+slow rail.
 
 Order and bytes are looked at, never times: the rail is slowed by a fault, so that what waits does wait.
 """
@@ -72,8 +73,15 @@ def nothing_left_in_shm() -> Iterator[None]:
 class Slow:
     """A pair of engines whose one rail carries `rate` bytes a second, with `size` bytes at both ends."""
 
-    def __init__(self, make: Open, keep: Any, seed: int, size: int, rate: float, config: Any = None, **settings: Any) -> None:
-        settings = {"transports/shm/enable": False, "transports/tcp/window_bytes": MIB, "allow_faults": True, **settings}
+    def __init__(
+        self, make: Open, keep: Any, seed: int, size: int, rate: float, config: Any = None, **settings: Any
+    ) -> None:
+        settings = {
+            "transports/shm/enable": False,
+            "transports/tcp/window_bytes": MIB,
+            "allow_faults": True,
+            **settings,
+        }
         near = {"config": config, **settings} if config is not None else settings
         self.near, self.far = make(**near), make(**settings)
         self.mine, self.theirs = Memory(size, seed % 1000), Memory(size, seed % 1000 + 1)
@@ -118,10 +126,8 @@ def slow(engines: Open, keep: Any, seed: int) -> Callable[..., Slow]:
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_of_the_seed_loads_from_its_file(example: str, branch: str, engines: Open, tmp_path: Path) -> None:
     tree = json.loads(EXAMPLES[example])
-    if branch == "rdma":
-        text = EXAMPLES[example]
-    else:
-        text = json.dumps({"transports": {branch: tree["transports"]["rdma"]}})
+    other = json.dumps({"transports": {branch: tree["transports"]["rdma"]}})
+    text = EXAMPLES[example] if branch == "rdma" else other
     path = tmp_path / "transfer-engine.json"
     path.write_text(text)
     engine = engines(config=str(path))
@@ -134,7 +140,9 @@ def test_an_example_of_the_seed_loads_from_its_file(example: str, branch: str, e
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_of_the_seed_does_what_its_table_says(example: str, slow: Callable[..., Slow], tmp_path: Path) -> None:
+def test_an_example_of_the_seed_does_what_its_table_says(
+    example: str, slow: Callable[..., Slow], tmp_path: Path
+) -> None:
     settings = json.loads(EXAMPLES[example])["transports"]["rdma"]
     path = tmp_path / "transfer-engine.json"
     path.write_text(json.dumps({"transports": {"tcp": settings}}))
@@ -287,7 +295,9 @@ def test_deadline_ns_of_a_request_that_has_passed(pair: Any) -> None:
     both.check()
 
 
-def test_a_deadline_bounds_the_first_question_to_a_peer(engine: tent.Engine, keep: Any, peers: Callable[..., Peer]) -> None:
+def test_a_deadline_bounds_the_first_question_to_a_peer(
+    engine: tent.Engine, keep: Any, peers: Callable[..., Peer]
+) -> None:
     peer = peers()
     blob = bytes.fromhex(peer.ask("export"))
     local = keep(engine.allocate(4096))
@@ -324,7 +334,9 @@ def test_what_cannot_make_it_is_not_sent_where_the_setting_is_on(slow: Callable[
     assert world.write(0, 8 * MIB).result(30) == 8 * MIB  # now the rate of the rail is known
     world.arrives(0, 8 * MIB)
     hopeless = world.write(8 * MIB, 8 * MIB, timeout=0.1)  # it takes half a second
-    with pytest.raises(tent.TransferTimeoutError, match="the deadline cannot be met: 8388608 bytes take at least") as caught:
+    with pytest.raises(
+        tent.TransferTimeoutError, match="the deadline cannot be met: 8388608 bytes take at least"
+    ) as caught:
         hopeless.result(30)
     assert "deadline_bw_arbitration" in caught.value.hint
     assert (hopeless.bytes, caught.value.attempts) == (0, 0)
@@ -349,7 +361,11 @@ def test_what_waits_is_seen_by_class(slow: Callable[..., Slow]) -> None:
         assert seen["tent_queue_depth" + labels] <= 1
         assert seen["tent_queue_bytes" + labels] <= most
     assert seen["tent_queue_bytes"] + seen["tent_in_flight_bytes"] + low.bytes + medium.bytes >= 9 * MIB
-    assert seen['tent_queue_depth{transport="tcp",class="high"}'] == seen['tent_queue_bytes{transport="tcp",class="high"}'] == 0
+    assert (
+        seen['tent_queue_depth{transport="tcp",class="high"}']
+        == seen['tent_queue_bytes{transport="tcp",class="high"}']
+        == 0
+    )
     assert medium.result(60) == MIB and low.result(60) == 8 * MIB
     seen = world.near.metrics()
     for name, n in (("low", 8 * MIB), ("medium", MIB)):
@@ -373,5 +389,7 @@ def test_traffic_is_the_seeds_table(slow: Callable[..., Slow]) -> None:
     assert rail.total == 2_000_001 and rail.rate > 0 and rail.in_flight == 0
     first, line = str(world.near.traffic()).splitlines()
     assert first == "=== Device Traffic Statistics ==="
-    assert line.startswith(f"Dev 0: Total=2.0 MB, EWMA BW={rail.rate * 8 / 1e9:.2f} Gbps, Inflight=0 bytes (tcp 127.0.0.1 -> ")
+    assert line.startswith(
+        f"Dev 0: Total=2.0 MB, EWMA BW={rail.rate * 8 / 1e9:.2f} Gbps, Inflight=0 bytes (tcp 127.0.0.1 -> "
+    )
     world.check()

@@ -1,5 +1,5 @@
-"""Processes of a host share slots and the load of NICs by a name in shared memory: those that live go on whatever happens to
-the others, to the file, and to its name. Which class may send when is tested in Go."""
+"""Processes of a host share slots and the load of NICs by a name in shared memory: those that live go on whatever
+happens to the others, to the file, and to its name. Which class may send when is tested in Go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A Transfer as a future: waiting, time-outs, cancelling, callbacks, dropping. Peers that do not move are stopped ones."""
+"""A Transfer as a future: waiting, time-outs, cancelling, callbacks, dropping. Peers that do not move are stopped
+ones."""
 
 from __future__ import annotations
 
@@ -249,7 +250,9 @@ def test_leaving_the_block_waits_or_cancels(peers: Callable[..., Peer]) -> None:
     with pytest.raises(KeyError), tent.Engine() as engine:
         other = engine.allocate(16 << 20)
         segment = engine.open(peer.address)
-        engine.write(other[0:64], segment["kv"][0:64]).result(10)  # there is a rail: what follows waits, it does not fail
+        engine.write(other[0:64], segment["kv"][0:64]).result(
+            10
+        )  # there is a rail: what follows waits, it does not fail
         peer.stop()
         transfer = engine.write(other, segment["kv"])
         raise KeyError  # an exception cancels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +18,18 @@ pytest.importorskip("mypy")
 
 
 def check(what: list[str], cache: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10", "--config-file", ""]
+    environment = dict(os.environ)
+    if "site-packages" not in PACKAGE.parts:  # an editable install, which mypy does not follow
+        environment["MYPYPATH"] = str(PACKAGE.parent)
     return subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10", "--config-file", "", "--cache-dir", cache, *what],
-        capture_output=True, text=True, cwd=cache, timeout=110,
-    )  # fmt: skip
+        [*command, "--cache-dir", cache, *what],
+        capture_output=True,
+        text=True,
+        cwd=cache,
+        env=environment,
+        timeout=110,
+    )
 
 
 @pytest.mark.slow

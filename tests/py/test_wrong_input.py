@@ -45,7 +45,12 @@ MOVES: list[tuple[str, type[Exception], str, Callable[[Pair], object]]] = [
     ("remote is a number", INVALID, "remote operand", lambda p: p.near.write(p.local, 7)),  # type: ignore[arg-type]
     ("remote is a whole peer", INVALID, "as a whole", lambda p: p.near.write(p.local, p.peer)),
     ("local is nothing", INVALID, "no bytes", lambda p: p.near.write(None, p.remote)),
-    ("unregistered", tent.AddressNotRegisteredError, "registered", lambda p: p.near.write(bytearray(10), p.remote[0:10])),
+    (
+        "unregistered",
+        tent.AddressNotRegisteredError,
+        "registered",
+        lambda p: p.near.write(bytearray(10), p.remote[0:10]),
+    ),
     ("beyond the region", tent.AddressNotRegisteredError, "leave the region", lambda p: beyond(p)),
     ("foreign region", INVALID, "another engine", lambda p: p.near.write(p.offered, p.remote)),
     ("foreign segment", tent.InvalidEntryError, "another engine", lambda p: p.far.write(p.offered, p.remote)),
@@ -62,18 +67,48 @@ MOVES: list[tuple[str, type[Exception], str, Callable[[Pair], object]]] = [
     ("negative page", INVALID, "-1", lambda p: p.near.write_pages(p.local, [-1], p.remote, [0], page_bytes=64)),
     ("index counts", INVALID, "2 indexes", lambda p: p.near.write_pages(p.local, [0, 1], p.remote, [0], page_bytes=64)),
     ("index kind", INVALID, "integers", lambda p: p.near.write_pages(p.local, [0.5], p.remote, [0], page_bytes=64)),
-    ("index format", INVALID, "format", lambda p: p.near.write_pages(p.local, b"0" * 8, p.remote, float_items(), page_bytes=64)),
-    ("index too big", INVALID, "64 bits", lambda p: p.near.write_pages(p.local, [1 << 64], p.remote, [0], page_bytes=64)),
+    (
+        "index format",
+        INVALID,
+        "format",
+        lambda p: p.near.write_pages(p.local, b"0" * 8, p.remote, float_items(), page_bytes=64),
+    ),
+    (
+        "index too big",
+        INVALID,
+        "64 bits",
+        lambda p: p.near.write_pages(p.local, [1 << 64], p.remote, [0], page_bytes=64),
+    ),
     ("no pages", INVALID, "no pages", lambda p: p.near.write_pages(p.local, [], p.remote, [], page_bytes=64)),
-    ("ranges outside", INVALID, "range [1]", lambda p: p.near.write_ranges(p.local, [0, 4090], p.remote, [0, 0], [1, 7])),
+    (
+        "ranges outside",
+        INVALID,
+        "range [1]",
+        lambda p: p.near.write_ranges(p.local, [0, 4090], p.remote, [0, 0], [1, 7]),
+    ),
     ("negative range", INVALID, "negative", lambda p: p.near.write_ranges(p.local, [-1], p.remote, [0], [1])),
     ("range of length 0", INVALID, "at least 1", lambda p: p.near.write_ranges(p.local, [0], p.remote, [0], [0])),
     ("range counts", INVALID, "differ in number", lambda p: p.near.write_ranges(p.local, [0], p.remote, [0, 1], [1])),
-    ("range overflows", INVALID, "leave", lambda p: p.near.write_ranges(p.local, [2**63 - 1], p.remote, [0], [2**63 - 1])),
+    (
+        "range overflows",
+        INVALID,
+        "leave",
+        lambda p: p.near.write_ranges(p.local, [2**63 - 1], p.remote, [0], [2**63 - 1]),
+    ),
     ("notify whom", INVALID, "segment", lambda p: p.near.notify("127.0.0.1:1", "n", "m")),  # type: ignore[arg-type]
-    ("grids differ", INVALID, "", lambda p: p.near.write_pages(p.near.pages(p.local, 64), [0], p.peer.pages(p.remote, 32), [0])),
-    ("local is a remote grid", INVALID, "", lambda p: p.near.write_pages(p.peer.pages(p.remote, 64), [0], p.remote, [0])),
-]  # fmt: skip
+    (
+        "grids differ",
+        INVALID,
+        "",
+        lambda p: p.near.write_pages(p.near.pages(p.local, 64), [0], p.peer.pages(p.remote, 32), [0]),
+    ),
+    (
+        "local is a remote grid",
+        INVALID,
+        "",
+        lambda p: p.near.write_pages(p.peer.pages(p.remote, 64), [0], p.remote, [0]),
+    ),
+]
 
 
 def float_items() -> memoryview:
@@ -310,8 +345,12 @@ def test_errors_survive_pickling() -> None:
     error = tent.TransferError("gone", code="PEER_UNREACHABLE", hint="look", peer="a:1", failed_tasks=[1, 2])
     back = pickle.loads(pickle.dumps(error))
     assert (type(back), back.code, back.peer, back.failed_tasks, str(back)) == (
-        tent.TransferError, "PEER_UNREACHABLE", "a:1", [1, 2], "gone; look",
-    )  # fmt: skip
+        tent.TransferError,
+        "PEER_UNREACHABLE",
+        "a:1",
+        [1, 2],
+        "gone; look",
+    )
 
 
 def test_each_error_is_the_builtin_that_people_catch() -> None:
