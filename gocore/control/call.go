@@ -19,9 +19,9 @@ import (
 
 // Errors of every call: InvalidArgument for a malformed address, InvalidEntry for an unknown host, PeerUnreachable when
 // nobody listens or the peer does not answer, Protocol when something else does, PeerRestarted for another incarnation,
-// Timeout and Canceled as ctx says, EngineClosed after Close, and what the peer's handler returned.
+// Timeout and Canceled as ctx says, EngineClosed after Close, and the error of the peer's handler.
 
-// Open finds out who is at an address. See Hello for the errors.
+// Open asks the engine at an address for its identity. See Hello for the errors.
 func (c *Client) Open(ctx context.Context, address string) (transport.Peer, error) {
 	greeting, err := c.Hello(ctx, address)
 	return greeting.Peer, err
@@ -72,7 +72,7 @@ func (c *Client) greeting(address string, self transport.Peer, reply *controlpb.
 
 func firstOf(list []string) []string { return slices.Clone(list[:min(len(list), listPeerMax)]) }
 
-// Describe returns what the peer offers, or nil when that has not changed since the epoch known (0: nothing known).
+// Describe returns the peer's description, or nil when it has not changed since the epoch known (0: nothing known).
 func (c *Client) Describe(ctx context.Context, peer transport.Peer, known uint64) (*segment.Description, error) {
 	request := &controlpb.DescribeRequest{Call: c.header(peer), KnownEpoch: known}
 	reply, err := call(ctx, c, "control.describe", peer, func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.DescribeReply, error) {
@@ -114,8 +114,8 @@ func (c *Client) Notify(ctx context.Context, peer transport.Peer, seq uint64, me
 	return err
 }
 
-// Probe returns the time a round trip takes on a connection that is made if there is none. A peer of incarnation 0 is
-// whoever answers at its address.
+// Probe returns the time of a round trip on a connection that is made if there is none. A peer of incarnation 0 is any
+// engine that answers at its address.
 func (c *Client) Probe(ctx context.Context, peer transport.Peer) (time.Duration, error) {
 	request := &controlpb.ProbeRequest{Call: c.header(peer)}
 	return call(ctx, c, "control.probe", peer, func(ctx context.Context, stub controlpb.ControlClient) (time.Duration, error) {
@@ -229,7 +229,7 @@ func unanswered(address string, limit time.Duration) error {
 		WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(address, "", "")
 }
 
-// ended is the error of a caller whose ctx has ended.
+// ended returns the error of a call after the end of its ctx.
 func ended(ctx context.Context, op, address string) error {
 	code, cause := errs.Canceled, "canceled by the caller"
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {

@@ -14,8 +14,8 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// Client calls peers over connections that it keeps by address, dials when it needs one, and closes when nobody has
-// used one for a while. Its methods may be called from any goroutine.
+// Client calls peers over connections that it keeps by address. It dials a connection when it needs one and closes it when
+// it was unused for a while. Its methods may be called from any goroutine.
 type Client struct {
 	options Options
 	alive   context.Context // ends with Close; carries every dial
@@ -100,8 +100,8 @@ func (k *conn) dead() bool {
 	return isClosed(k.ready) && k.err == nil && k.cc.GetState() != connectivity.Ready
 }
 
-// acquire returns a connection that was alive a moment ago. Callers who want the same address share one dial; a caller
-// whose ctx ends leaves it to the others. Whoever gets a connection calls release.
+// acquire returns a connection that was alive a moment ago. Callers of the same address share one dial; a caller that is
+// cancelled leaves it to the others. Every acquired connection is released once.
 func (c *Client) acquire(ctx context.Context, address string) (*conn, error) {
 	k, err := c.enter(address)
 	if err != nil {
@@ -152,7 +152,7 @@ func (c *Client) connect(k *conn) {
 	if k.err == nil {
 		k.stub = controlpb.NewControlClient(k.cc)
 	} else {
-		c.removeLocked(k) // before anybody learns of it: who comes next dials anew
+		c.removeLocked(k) // before any waiter learns of it: the next caller dials anew
 	}
 	close(k.ready)
 	over := c.overLocked(k)
@@ -227,7 +227,7 @@ func (c *Client) scheduleLocked(after time.Duration) {
 	}
 }
 
-// sweep closes connections that nobody has used for IdleTimeout. It runs only while there are unused ones.
+// sweep closes connections that were unused for IdleTimeout. It runs only while there are unused ones.
 func (c *Client) sweep() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

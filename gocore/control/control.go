@@ -1,6 +1,6 @@
-// Package control is how two engines talk before and beside the bytes: who are you, what do you offer, a message from
-// one end of a transport to the other, a notification, are you there. It runs over gRPC; a call takes some 100 µs on one
-// host, so nothing of it is on the data path.
+// Package control carries the calls between two engines before and beside the bytes: hello, description of regions,
+// messages from one end of a transport to the other, notifications, probes. It runs over gRPC; a call takes some 100 µs on
+// one host, so nothing of it is on the data path.
 //
 //	engine A                                   engine B
 //	Client.Open(address)  ---- Hello --------> Server: version, identity, incarnation
@@ -43,17 +43,17 @@ import (
 // Version of the protocol, spoken where Options.Version is empty. Engines with equal majors understand each other.
 const Version = "1.0"
 
-// Handler answers what peers ask. Methods are called from any goroutine, several at once, and should end with ctx. An
-// *errs.Error reaches the caller as it is, its side turned round; a panic reaches it as Internal.
+// Handler answers the calls of peers. Its methods are called from any goroutine, several at once, and should end with ctx.
+// An *errs.Error reaches the caller as it is, its side turned round; a panic reaches it as Internal.
 type Handler interface {
-	// Describe returns what the peer may see, sealed. It is not changed afterwards by either side.
+	// Describe returns the sealed description that the peer may see. Neither side changes it afterwards.
 	Describe(ctx context.Context, from transport.Peer) (*segment.Description, error)
 	// Serve passes a message to the transport of that name. It may see a message twice when a connection broke between
-	// the message and its answer, so what messages ask for must bear repeating.
+	// the message and its answer, so messages must be idempotent.
 	Serve(ctx context.Context, from transport.Peer, transport string, message []byte) ([]byte, error)
-	// Notified takes a notification; nil means that it was taken, now or before: the caller repeats what was not
-	// answered, and (from.Incarnation, seq) tells repetitions, which may run beside the call that was cut off. Message
-	// is the handler's own.
+	// Notified takes a notification; nil means that it was taken, now or before. The caller repeats a notification without
+	// an answer, and (from.Incarnation, seq) marks repetitions, which may run beside the call that was cut off. Message is
+	// the handler's own.
 	Notified(ctx context.Context, from transport.Peer, seq uint64, message []byte) error
 }
 
@@ -71,7 +71,7 @@ type Options struct {
 
 	ConnectTimeout   time.Duration // until TCP is connected (1.5 s: one retransmission of the first packet)
 	HandshakeTimeout time.Duration // from there until the peer has answered (1.8 s)
-	CallTimeout      time.Duration // of calls whose ctx has no deadline (10 s)
+	CallTimeout      time.Duration // of calls without a deadline in ctx (10 s)
 	IdleTimeout      time.Duration // until an unused connection is closed (60 s)
 	ConnectionsMax   int           // connections of a client, and of a server (1024)
 	MessageMax       int           // bytes of a message of Transport or Notify (1 MiB)
@@ -120,7 +120,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Greeting is what a peer says of itself.
+// Greeting is a peer's own description of itself.
 type Greeting struct {
 	Peer         transport.Peer // Address is the one that was dialled: the one that leads there
 	Version      string

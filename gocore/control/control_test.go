@@ -20,7 +20,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// patience is far beyond what anything here takes on a busy machine.
+// patience is far beyond the time of any step here on a busy machine.
 const patience = 20 * time.Second
 
 // node is the control plane of one engine. Handler methods call the functions that a test sets.

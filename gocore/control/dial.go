@@ -19,8 +19,8 @@ import (
 	"github.com/tent-engine/tent/gocore/meta"
 )
 
-// errSilent marks a dial that failed because the other side took the connection and said nothing: something that waits
-// for other words, or an engine that was stopped. Who knows that an engine was there tells them apart; see Client.call.
+// errSilent marks a dial that failed because the other side took the connection and sent nothing. It is another kind of
+// server, or an engine that was stopped; Client.call tells them apart if it has met an engine there before.
 var errSilent = errors.New("the connection was accepted, but nothing was said")
 
 // dial makes one finished connection: TCP, TLS if configured, and the peer's HTTP/2 preface.
@@ -157,7 +157,7 @@ func (c *Client) grpcOptions(once chan net.Conn) []grpc.DialOption {
 	}
 }
 
-// tap is a connection that remembers how the conversation began, to tell afterwards who was there.
+// tap is a connection that records how the conversation began, so that an error can name the kind of server.
 type tap struct {
 	net.Conn
 	secure bool // TLS is configured, in or above this connection
@@ -170,7 +170,7 @@ type tap struct {
 
 const (
 	firstMax  = 48
-	lastWords = 100 * time.Millisecond // for what a peer that hung up has sent before
+	lastWords = 100 * time.Millisecond // to read the last bytes of a peer that hung up
 )
 
 // Read remembers the first bytes and the first error.
@@ -187,8 +187,8 @@ func (t *tap) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write asks what the peer said last when it has hung up: a refused certificate shows as a broken pipe first, and gRPC
-// would close the connection without reading the alert behind it.
+// Write reads the peer's last bytes when it has hung up: a refused certificate shows as a broken pipe first, and gRPC would
+// close the connection without reading the alert behind it.
 func (t *tap) Write(p []byte) (int, error) {
 	n, err := t.Conn.Write(p)
 	if err != nil {
@@ -253,7 +253,7 @@ func isTLSAlert(err error) bool {
 	return errors.As(err, &op) && op.Op == "remote error"
 }
 
-// quoted shows the first line of what a stranger said.
+// quoted returns the first line that a stranger sent, for an error.
 func quoted(first []byte) string {
 	line, _, _ := bytes.Cut(first, []byte("\n"))
 	if bytes.HasPrefix(line, []byte("HTTP/1")) {

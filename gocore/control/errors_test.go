@@ -94,7 +94,7 @@ func TestSomethingElseListens(t *testing.T) {
 		message := refusal(t, stranger(t, func(c net.Conn) { io.WriteString(c, "SSH-2.0-OpenSSH_9.2p1\r\n") }), errs.Protocol)
 		require.Contains(t, message, "SSH-2.0")
 	})
-	t.Run("TLS", func(t *testing.T) { // an alert, as OpenSSL answers what is no handshake
+	t.Run("TLS", func(t *testing.T) { // an alert, as OpenSSL answers bytes that are no handshake
 		message := refusal(t, stranger(t, func(c net.Conn) { c.Write([]byte{0x15, 3, 1, 0, 2, 2, 70}) }), errs.Protocol)
 		require.Contains(t, message, "answers in TLS")
 	})

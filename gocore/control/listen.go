@@ -132,8 +132,8 @@ func listenError(address string, err error) error {
 	return e
 }
 
-// guests are the connections that were accepted. gRPC forgets those whose handshake is not over, and would wait for
-// them at shutdown; here they are known, bounded in number, and can be closed.
+// guests are the accepted connections. gRPC forgets connections before the end of their handshake, and would wait for them
+// at shutdown; here they are known, bounded in number, and can be closed.
 type guests struct {
 	max int
 
@@ -149,7 +149,7 @@ type guest struct {
 	spoke atomic.Bool // sent a byte
 }
 
-// door is a listener whose connections are guests.
+// door is a listener that counts its connections as guests.
 type door struct {
 	net.Listener
 	guests *guests

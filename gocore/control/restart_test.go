@@ -132,7 +132,7 @@ func TestCloseIsBoundedAndCancelsHandlers(t *testing.T) {
 		failed <- err
 	}()
 	<-entered
-	silent, err := net.Dial("tcp", b.self.Address) // a visitor who says nothing holds nobody up
+	silent, err := net.Dial("tcp", b.self.Address) // a silent visitor holds no call up
 	require.NoError(t, err)
 	defer silent.Close()
 	begin := time.Now()

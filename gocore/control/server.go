@@ -35,7 +35,7 @@ type Server struct {
 // Listen binds the addresses ("host:port"; port 0 is any that is free on all of them; none is loopback) without
 // answering yet: peers that connect wait until Start. So an engine knows its address before anybody can ask for it.
 //
-// Errors: InvalidArgument for what is no address of this machine, RpcServiceError for a port in use, PermissionDenied.
+// Errors: InvalidArgument if it is no address of this machine, RpcServiceError for a port in use, PermissionDenied.
 func Listen(addresses []string, options Options) (*Server, error) {
 	options = options.withDefaults()
 	listeners, bound, err := bind(addresses)
@@ -76,7 +76,7 @@ func (s *Server) Start(handler Handler) {
 	controlpb.RegisterControlServer(s.grpc, &service{server: s, handler: handler})
 	for _, listener := range s.listeners {
 		s.serving.Go(func() {
-			// Ends with an error only when the listener was closed from outside; Close is the one who does that.
+			// Ends with an error only when the listener was closed from outside, which Close does.
 			_ = s.grpc.Serve(door{listener, s.guests})
 		})
 	}
@@ -149,7 +149,7 @@ type service struct {
 	handler Handler
 }
 
-// caller checks who calls, and whether it means us.
+// caller checks the caller's identity, and that the call is meant for us.
 func (s *service) caller(call *controlpb.Call) (transport.Peer, error) {
 	self := s.server.options.Self()
 	if to := call.GetTo(); to != 0 && to != self.Incarnation {

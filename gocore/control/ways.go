@@ -13,8 +13,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// ways knows further addresses of engines, so that a call reaches its peer as long as any of them does. They lead to the
-// same incarnation or to none: every call names the one it means, and whoever else sits at the address refuses it.
+// ways keeps further addresses of engines, so that a call reaches its peer as long as one of them does. They lead to the
+// same incarnation or to none: every call names its incarnation, and any other engine at the address refuses it.
 type ways struct {
 	mu    sync.Mutex
 	peers map[wayKey]*way
@@ -25,7 +25,7 @@ type wayKey struct {
 	incarnation uint64
 }
 
-// way is what is known of one engine.
+// way holds the addresses of one engine.
 type way struct {
 	addresses []string // the one it is known by, then the others
 	preferred int      // that answered last
@@ -36,8 +36,8 @@ const (
 	wayMax  = 16   // addresses of one
 )
 
-// headStart is how long the address that answered last is waited for before the next one is tried beside it: a call takes
-// a hundredth of it where nothing is wrong, and a withdrawal that waits for the control plane has 400 ms.
+// headStart is the time that the address that answered last has before the next one is tried beside it (as in RFC 8305,
+// Happy Eyeballs). A call takes a hundredth of it where nothing is wrong; a withdrawal over the control plane has 400 ms.
 const headStart = 60 * time.Millisecond
 
 // Know takes note of the addresses on which a peer's control plane listens, beside the one by which it is known. Wildcards
@@ -60,7 +60,7 @@ func (c *Client) Know(peer transport.Peer, addresses []string) {
 		if old != nil || len(c.ways.peers) < waysMax {
 			break
 		}
-		delete(c.ways.peers, any) // it is known again when it is asked what it offers
+		delete(c.ways.peers, any) // its next description brings it back
 	}
 	c.ways.peers[key] = &way{addresses: list}
 }

@@ -66,7 +66,7 @@ func TestAnotherIncarnationAtThePeersOwnAddressIsFinal(t *testing.T) {
 	require.Equal(t, errs.PeerRestarted, errs.CodeOf(err))
 	require.ErrorContains(t, err, b.self.Address)
 
-	moved := at(refusing(t), b) // whoever sits at another address proves nothing
+	moved := at(refusing(t), b) // another engine at another address proves nothing
 	a.client.Know(moved, []string{c.self.Address})
 	_, err = a.client.Probe(within(t), moved)
 	require.Equal(t, errs.PeerUnreachable, errs.CodeOf(err))

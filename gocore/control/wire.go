@@ -84,7 +84,7 @@ func toIdentity(peer transport.Peer) *controlpb.Identity {
 		MachineId: strings.ToValidUTF8(peer.MachineID, "\uFFFD"), Incarnation: peer.Incarnation}
 }
 
-// fromIdentity checks what a stranger says of itself and compares it with self.
+// fromIdentity checks the identity that a stranger claims and compares it with self.
 func fromIdentity(id *controlpb.Identity, self transport.Peer) (transport.Peer, error) {
 	switch {
 	case id.GetIncarnation() == 0:

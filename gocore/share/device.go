@@ -12,7 +12,7 @@ import (
 
 // Device is one local NIC as this process and the others use it. It implements qos.Neighbours: its methods are for one
 // goroutine at a time (the core is under the engine's mutex), and neither wait nor lock nor enter the kernel. Most calls
-// touch only what is here; the file is written and read at most once a grain.
+// touch only these fields; the file is written and read at most once a grain.
 type Device struct {
 	memory    *Memory
 	name      string // in the file
@@ -27,7 +27,7 @@ type Device struct {
 	bytes  uint64                  // as published
 	said   clock.Time              // when bytes were
 	slot   int                     // as published
-	seen   look                    // what the others have said
+	seen   look                    // the others' rows, as read last
 	looked clock.Time              // when seen was read
 }
 
@@ -39,8 +39,8 @@ type place struct {
 	row, device int
 }
 
-// grain is how often a process writes and reads what changes all the time: news are at most two grains old, and a class
-// may seem to have been wanted one grain earlier than it was.
+// grain is the interval in which a process writes and reads the words that change all the time. News are at most two grains
+// old, and a class may seem to have been wanted one grain earlier than it was.
 func grain(interval time.Duration) clock.Time {
 	return clock.Time(min(interval/16, 100*time.Microsecond))
 }
@@ -100,7 +100,7 @@ func (d *Device) look(now clock.Time) {
 	}
 }
 
-// lost is called when the file was not there: it was cut short, or has just been left. The keeper finds out what it is.
+// lost is called when the file was not there: it was cut short, or has just been left. The keeper finds out which.
 func (d *Device) lost(p *place) {
 	d.seen = look{}
 	d.at.CompareAndSwap(p, nil)

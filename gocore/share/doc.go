@@ -1,17 +1,17 @@
-// Package share is what the processes of a host tell each other about their common NICs: who wants to send what class, and
-// how many bytes each has in flight. From it follow the slots of the QoS seed (qos.Slots) and the load that the choice of
-// rails takes into account (qos.Quota). Each engine opens a Memory under the name in shared_quota_shm_path; a Device of it
-// is what the core asks.
+// Package share keeps the memory by which the processes of a host coordinate on their common NICs: the classes that each
+// process wants to send, and its bytes in flight. From it follow the slots of the QoS seed (qos.Slots) and the load that the
+// choice of rails takes into account (qos.Quota). Each engine opens a Memory under the name in shared_quota_shm_path; the
+// core asks a Device of it.
 //
-// # What survives what
+// # Survival of failures
 //
-//   - Nobody is first, and nobody has to stay: slots follow from the monotonic clock, nobody rotates them. The file is
-//     complete before it has a name, and stays when all have left.
+//   - No process is first, and none has to stay: slots follow from the monotonic clock, and no process rotates them. The file
+//     is complete before it has a name, and stays when all have left.
 //   - kill -9 at any instruction: a process writes single words, and only into its own row, or times that age by themselves.
-//     Its row is its for as long as it holds a lock of the kernel; the next to join gives the rows of the dead back. Its
-//     bytes in flight do not count any more after 200 ms, nor do those of a stopped one, or of one whose forked child has
-//     inherited the lock.
-//   - rm -f, or another file under the name: within a tenth of a second everybody who is active is in the new one.
+//     It owns its row for as long as it holds a lock of the kernel; the next to join gives the rows of the dead back. Its
+//     bytes in flight do not count any more after 200 ms, nor do those of a stopped process, or of a dead one with a forked
+//     child that has inherited the lock.
+//   - rm -f, or another file under the name: within a tenth of a second every active process is in the new one.
 //   - A file that is cut short, overwritten or of another version: it is refused and not written to. An engine that had it
 //     mapped gets a fault, which it is guarded against, goes on alone, and says so (log, event sharing_off); it tries again
 //     ten times a second (sharing_on).
@@ -24,18 +24,17 @@
 // # Cost
 //
 // A call of a Device is some comparisons; once a grain (a sixteenth of a slot, 100 us at most) it is one store, or one
-// load for each living process, to a line that few write to. BenchmarkSlice measures what
-// taking part costs a slice, alone and beside a process that does nothing else. Nothing on that way locks, waits or enters
-// the kernel.
+// load for each living process, to a line that few write to. BenchmarkSlice measures the cost of taking part per slice, alone
+// and beside a process that does nothing else. Nothing on that way locks, waits or enters the kernel.
 //
 // # Choices
 //
 //	2026-11-21  The seed's robust mutex is not used, its room is left free: a lock on the data path would make every process
 //	            wait for one that was stopped. Rows and entries are taken under locks of the kernel (F_OFD_SETLK), off the
 //	            data path: unlike numbers of processes they cannot be used again, and unlike flags they end with their holder.
-//	2026-11-21  The length of a slot is the file's, not a process's: who comes with another one is refused while somebody is
-//	            there, since two lengths have no common slots. When nobody is, the newcomer's counts.
-//	2026-11-21  Our version number is far from upstream's, whose file has another layout behind the header: both refuse each other's.
+//	2026-11-21  The length of a slot belongs to the file, not to a process: a newcomer with another one is refused while a
+//	            process is there, since two lengths have no common slots. In a file without processes the newcomer's counts.
+//	2026-11-21  Our version number is far from upstream's. Its file has another layout behind the header: both refuse each other's.
 //	2026-11-21  A NIC is named by transport, interface and network namespace: eth0 of two containers are two. So a NIC that
 //	            several namespaces see under their own names is several here.
 //	2026-11-21  Wishes older than a grain are written again, not each: two processes that want something at the same time would

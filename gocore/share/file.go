@@ -15,10 +15,10 @@ import (
 const (
 	folder = "/dev/shm" // where POSIX shared memory lives on Linux
 	op     = "shared slots"
-	tries  = 8 // to open what is removed and made again meanwhile
+	tries  = 8 // to open a file that is removed and made again meanwhile
 )
 
-// naming is what the file is called, and what the user said of it.
+// naming holds the name of the file, and the settings about it.
 type naming struct {
 	path     string
 	branch   string // of the settings, for errors: "transports/tcp"
@@ -32,7 +32,7 @@ func (n *naming) hint() string {
 	return "remove it when nobody uses it (rm -f " + n.path + "), or set " + n.key() + " to another name"
 }
 
-// file is an open file with its mapping. It is used by one goroutine at a time; what others touch is the mapping.
+// file is an open file with its mapping. It is used by one goroutine at a time; others touch only the mapping.
 type file struct {
 	*naming
 	fd       int
@@ -87,7 +87,7 @@ func unnamed(interval time.Duration) (fd int, err error) {
 	binary.NativeEndian.PutUint64(header[atInterval:], uint64(interval))
 	binary.NativeEndian.PutUint64(header[atClock:], clockID())
 	for _, step := range [...]func() error{
-		func() error { return unix.Fchmod(fd, 0o600) }, // whatever the umask is
+		func() error { return unix.Fchmod(fd, 0o600) }, // the umask may differ
 		func() error { return unix.Ftruncate(fd, fileBytes) },
 		func() error { return unix.Fallocate(fd, 0, 0, rowsAt) }, // a full file system says so now, not by a fault
 		func() error { _, err := unix.Pwrite(fd, header, 0); return err },
@@ -128,8 +128,8 @@ func checked(n *naming, fd int) (_ *file, problem *errs.Error) {
 	return f, nil
 }
 
-// valid looks whether the file is still what this version writes. Both a file that was there before and one that somebody
-// changed meanwhile end here.
+// valid checks that the file is one that this version writes. It catches a file that was there before, and one that another
+// program has changed meanwhile.
 func (f *file) valid(stat *unix.Stat_t) *errs.Error {
 	head := f.words(0, atTaken/8)
 	switch have := head[atVersion/8] & 0xffffffff; {
@@ -147,10 +147,10 @@ func (f *file) valid(stat *unix.Stat_t) *errs.Error {
 	return nil
 }
 
-// words reads through the descriptor: what is not there is zero, and nothing faults.
+// words reads through the descriptor: absent words are zero, and nothing faults.
 func (f *file) words(at, n int) []uint64 {
 	b := make([]byte, n*8)
-	_, _ = unix.Pread(f.fd, b, int64(at)) // what could not be read stays zero, and zero is refused or means nothing
+	_, _ = unix.Pread(f.fd, b, int64(at)) // unread words stay zero, and zero is refused or means nothing
 	list := make([]uint64, n)
 	for i := range list {
 		list[i] = binary.NativeEndian.Uint64(b[i*8:])
@@ -158,7 +158,7 @@ func (f *file) words(at, n int) []uint64 {
 	return list
 }
 
-// put writes through the descriptor. What cannot be written is found by the next look at the file.
+// put writes through the descriptor. The next look at the file finds a failed write.
 func (f *file) put(at int, words ...uint64) {
 	b := make([]byte, 0, len(words)*8)
 	for _, w := range words {
@@ -167,7 +167,7 @@ func (f *file) put(at int, words ...uint64) {
 	_, _ = unix.Pwrite(f.fd, b, int64(at))
 }
 
-// replaced reports whether the name belongs to another file by now, or to none; wrong is what is wrong with the file.
+// replaced reports whether the name belongs to another file by now, or to none; wrong says why the file is unusable.
 func (f *file) replaced() (yes bool, wrong *errs.Error) {
 	var stat unix.Stat_t
 	if err := unix.Lstat(f.path, &stat); err != nil || stat.Dev != f.dev || stat.Ino != f.ino {

@@ -216,7 +216,7 @@ func TestASpoiledFileEndsSharingAndNothingElse(t *testing.T) {
 	}
 }
 
-// Nothing that is in the file is believed, whatever it is.
+// No content of the file is trusted: any bytes are safe.
 func FuzzAnyFileIsSafe(f *testing.F) {
 	f.Add([]byte(words(magic, versionWord(0), 0, 0, 0, 0, 0, 0, uint64(interval), clockID())))
 	f.Add([]byte(strings.Repeat("\xff", 4096)))

@@ -7,9 +7,9 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// The keeper is the goroutine that does what needs the kernel, so that the data path never does: it finds entries for
-// devices, and looks ten times a second whether the file is still the one behind the name, whole and valid. It sleeps while
-// nothing is said, so an idle engine costs nothing.
+// The keeper is the goroutine for all work that needs the kernel, so that the data path never enters it. It finds entries for
+// devices, and checks ten times a second that the file is still the one behind the name, whole and valid. It sleeps while no
+// device is used, so an idle engine costs nothing.
 //
 //	         joined, devices attached
 //	sharing ------------------------------> sharing
@@ -55,7 +55,7 @@ func (m *Memory) settle(ctx context.Context) (change bool, cause *errs.Error) {
 	before := m.why
 	if m.file != nil {
 		if replaced, wrong := m.file.replaced(); wrong != nil {
-			m.part(false) // what somebody else has made of it is not ours to write to
+			m.part(false) // another program has changed it: we do not write to it any more
 		} else if replaced {
 			m.part(true)
 		}
@@ -84,7 +84,7 @@ func (m *Memory) join(ctx context.Context, most time.Duration) *errs.Error {
 	return nil
 }
 
-// attach finds entries for the devices that have none. What finds no room stays alone and tries again in the next round.
+// attach finds entries for the devices that have none. A device without room stays alone and tries again in the next round.
 func (m *Memory) attach(ctx context.Context) {
 	for _, d := range m.all() {
 		if d.at.Load() != nil {

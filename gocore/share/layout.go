@@ -16,8 +16,8 @@ import (
 //	64       length of a slot in ns; clock of the makers
 //	128      a bit for each row that is taken: a hint where to look, the row's lock is the truth
 //	4096     devices, 128 bytes each: name (empty: free), and on a line of its own when each class was last wanted
-//	16384    rows, a page each: who it is (for people), which devices he uses; for each device bytes in flight and when
-//	         that was said
+//	16384    rows, a page each: the process (for people), the devices that it uses; for each device its bytes in flight and
+//	         the time of that report
 //
 // A row is written by one process and read by the others, so no two write to one cache line but for the times of a device
 // (at most once a grain) and current_slot (once a slot), and a row costs memory only once it is taken.
@@ -64,10 +64,10 @@ func store(base uintptr, at int, v uint64) { atomic.StoreUint64(word(base, at), 
 // versionWord holds version and current slot.
 func versionWord(slot int) uint64 { return version | uint64(slot)<<32 }
 
-// What is read is not believed without a look: another process, or a mistake, may have written anything.
+// Words are checked after each read: another process, or a mistake, may have written anything.
 const (
 	ahead     = clock.Time(1e9)   // how far a time may lie in the future: processes read their clocks before they write
-	staleness = clock.Time(200e6) // bytes that nobody has confirmed for so long are those of a killed or stopped process
+	staleness = clock.Time(200e6) // bytes without confirmation for this time are those of a killed or stopped process
 	bytesMost = 1 << 40           // in flight of one process on one device
 )
 
@@ -87,7 +87,7 @@ func believed(said, now clock.Time) clock.Time {
 	return min(said, now)
 }
 
-// look is what the others say about a device.
+// look is one reading of the others' rows about a device.
 type look struct {
 	wanted [qos.Classes]clock.Time
 	others uint64 // bytes

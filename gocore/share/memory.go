@@ -28,8 +28,8 @@ type Options struct {
 	Told func(cause *errs.Error)
 }
 
-// Memory is one engine's part in what the processes of a host share under a name. Its methods may be called from any
-// goroutine.
+// Memory is one engine's part in the memory that the processes of a host share under a name. Its methods may be called from
+// any goroutine.
 type Memory struct {
 	name  naming
 	log   *slog.Logger
@@ -53,7 +53,7 @@ type Memory struct {
 	devices []*Device
 }
 
-// How often the keeper does what.
+// Intervals and limits of the keeper.
 const (
 	round      = 100 * time.Millisecond // looks whether the file is still there, while something is said
 	openWait   = time.Second            // for the table, at Open
@@ -61,7 +61,7 @@ const (
 )
 
 // Open joins the processes that share a name, or is the first of them. The error names the cause, the path and the setting:
-// PermissionDenied where the file is another user's, InvalidEntry where it is not what this version writes,
+// PermissionDenied where the file is another user's, InvalidEntry where it is not one that this version writes,
 // InvalidArgument where the others have another interval, TooManyRequests where there is no room, OutOfMemory where the
 // file system is full. Close gives everything back.
 func Open(ctx context.Context, o Options) (*Memory, error) {
@@ -92,8 +92,8 @@ func (m *Memory) Close() {
 	m.reserved = nil
 }
 
-// Device returns what the processes tell each other about a local NIC of a transport; the same for the same names. NICs of
-// other network namespaces are others, whatever their names. It does not wait: the device takes part a moment later.
+// Device returns the shared view of a local NIC of a transport; the same one for the same names. A NIC of another network
+// namespace is another one, even with the same name. It does not wait: the device takes part a moment later.
 func (m *Memory) Device(transport, nic string) *Device {
 	m.list.Lock()
 	defer m.list.Unlock()
@@ -158,8 +158,8 @@ type DeviceView struct {
 	Others         uint64 // bytes that other processes have in flight there
 }
 
-// View looks at the file. It costs some system calls, and is for people and scrapes. It also makes the keeper look after the
-// file, so that who asks again sees it as it is.
+// View reads the file. It costs some system calls, and is for people and scrapes. It also makes the keeper check the file, so
+// that the next View is up to date.
 func (m *Memory) View(now clock.Time) View {
 	m.stir()
 	m.mu.Lock()

@@ -23,7 +23,7 @@ const (
 	ms       = clock.Time(time.Millisecond)
 )
 
-// rig is a name of its own in /dev/shm, which is gone at the end, and what the memories under it have told.
+// rig is a name of its own in /dev/shm, which is gone at the end, with the reports of the memories under it.
 type rig struct {
 	t    *testing.T
 	name string
@@ -68,7 +68,7 @@ func (r *rig) open() *Memory {
 	return m
 }
 
-// refused opens what must not open, and returns why.
+// refused opens a memory that must not open, and returns the error.
 func (r *rig) refused(change func(*Options)) *errs.Error {
 	r.t.Helper()
 	o := r.options()
@@ -93,7 +93,7 @@ func (r *rig) until(what string, ok func() bool) {
 	require.Eventually(r.t, ok, patience, time.Millisecond, what)
 }
 
-// next is what is told next.
+// next returns the next report.
 func (r *rig) next() *errs.Error {
 	r.t.Helper()
 	select {

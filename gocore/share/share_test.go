@@ -81,7 +81,7 @@ func TestAWishIsHeardByAll(t *testing.T) {
 	}
 }
 
-// Slots over what processes have told each other: the same decision as in package qos, with a file in between.
+// Slots over the shared file make the same decision as in package qos.
 func TestSlotsOfTwoProcesses(t *testing.T) {
 	r := newRig(t)
 	a, b := r.device(r.open(), "eth0"), r.device(r.open(), "eth0")
@@ -174,7 +174,7 @@ func TestEntriesOfDevicesAreUsedAgain(t *testing.T) {
 	require.EqualValues(t, 3, r.device(third, long+"1").Others(now))
 }
 
-// A process that dies leaves its row as it was. Who gets the row next begins with an empty one.
+// A process that dies leaves its row as it was. The next owner of the row begins with an empty one.
 func TestTheRowOfTheDeadIsFoundEmpty(t *testing.T) {
 	r := newRig(t)
 	watcher := r.device(r.open(), "eth0")

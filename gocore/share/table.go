@@ -11,11 +11,11 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// Who has which row, and which device has which entry, is decided under locks of the kernel: F_OFD_SETLK on the byte where
-// the thing begins. A lock ends with its holder, however that one ends, so nothing has to be cleaned up for the next to go
-// on, and neither numbers of processes that are used again nor namespaces of them matter.
+// Rows and entries are owned under locks of the kernel: F_OFD_SETLK on the byte where the row or entry begins. A lock ends
+// with its holder, however that one ends. So the next process has nothing to clean up, and neither reused process numbers
+// nor their namespaces matter.
 //
-//	lock of a row     held by its process for as long as it shares: whose lock is free is dead
+//	lock of a row     held by its process for as long as it shares: a row with a free lock is of a dead process
 //	lock of the table held for microseconds, to take or give back a row, and to find or make a device; never by the data path
 
 // lock takes the lock of a byte, without waiting.
@@ -69,7 +69,7 @@ func (f *file) join() *errs.Error {
 	inUse := f.words(atInterval, 1)[0]
 	switch {
 	case inUse == uint64(f.interval):
-	case !slices.ContainsFunc(taken, func(w uint64) bool { return w != 0 }): // whoever it was for has ended
+	case !slices.ContainsFunc(taken, func(w uint64) bool { return w != 0 }): // its processes have ended
 		f.put(atInterval, uint64(f.interval))
 	default:
 		return errs.New(errs.InvalidArgument, op, "%s/slot_rotation_interval_ms is %v, but the processes that share %s have %v",
@@ -84,7 +84,7 @@ func (f *file) join() *errs.Error {
 			return errs.Wrap(codeOf(err), op, err).WithHint("%s is full", folder)
 		}
 		f.row = row
-		f.put(rowAt(row), make([]uint64, rowBytes/8)...) // what the one before has left
+		f.put(rowAt(row), make([]uint64, rowBytes/8)...) // the row of the previous owner
 		f.put(rowAt(row)+atPid, uint64(unix.Getpid()))
 		taken[row/64] |= 1 << (row % 64)
 		f.put(atTaken, taken...)
@@ -94,7 +94,7 @@ func (f *file) join() *errs.Error {
 		WithHint("set %s to another name for some of them", f.key())
 }
 
-// sweep gives the rows of the dead back, and returns those of the living. What is in a row that nobody has counts for nothing.
+// sweep gives the rows of the dead back, and returns those of the living. The content of a row without owner does not count.
 // The caller has the table's lock.
 func (f *file) sweep() []uint64 {
 	taken := f.words(atTaken, takenWords)
