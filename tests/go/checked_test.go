@@ -39,7 +39,7 @@ func TestCheckedRequestsArrive(t *testing.T) {
 }
 
 // TestBytesThatChangeOnTheirWayAreFound: the core sends a slice again that did not arrive as it was sealed; when that does
-// not help the request fails, and says why. The source that changes stands for whatever flips bits on the way.
+// not help the request fails, and says why. The source that changes stands for any flipped bit on the way.
 func TestBytesThatChangeOnTheirWayAreFound(t *testing.T) {
 	const size = 1 << 20
 	here, there := openTCP(t, nil), openTCP(t, nil)

@@ -34,7 +34,7 @@ func mapped(r mem.Region) bool {
 	return false
 }
 
-// durableRig is an engine with one file of 64 KiB, whose syncs the test answers.
+// durableRig is an engine with one file of 64 KiB. The test answers its syncs.
 type durableRig struct {
 	*storage
 	engine *engine.Engine

@@ -14,7 +14,7 @@ import (
 	"github.com/tent-engine/tent/transports/sim"
 )
 
-// refusing is a factory whose links never come up, for a reason.
+// refusing is a factory of links that never come up, for a reason.
 type refusing struct {
 	sim.Factory
 	cause *errs.Error

@@ -16,8 +16,8 @@ import (
 	"github.com/tent-engine/tent/transports/sim"
 )
 
-// The failover seed's end-to-end cases by their names, over two simulated transports with injected faults, and what the seed
-// leaves open: merged requests, partial acceptance. Every one looks at the bytes.
+// The failover seed's end-to-end cases by their names, over two simulated transports with injected faults, and the cases that
+// the seed leaves open: merged requests, partial acceptance. Every one looks at the bytes.
 
 // twoWays is two engines with a fast and a slow way between them; faults are those of the first.
 type twoWays struct {
@@ -191,7 +191,7 @@ func TestMergedRequestsThatAreRefusedFailOverEachOnceWithItsOwnBytes(t *testing.
 	require.Equal(t, 8, w.metric(failedOver))
 }
 
-// The second: of what was submitted together some may have begun. The transport takes a prefix and says so.
+// The second: some of the slices that were submitted together may have begun. The transport takes a prefix and says so.
 func TestWhatWasAcceptedBeforeARefusalIsNotSentAgain(t *testing.T) {
 	w := newTwoWays(t, nil, "transport=rdma fail_after_n_submits=5")
 	list, _ := w.write(w.request(0, wayBytes))
@@ -209,7 +209,7 @@ func TestWhatIsLostIsSentAgain(t *testing.T) {
 }
 
 // Its second: delivered, but reported as lost. The copy that is sent again carries the same bytes, and no copy is under way
-// once the request has ended: what the user writes there next stays.
+// once the request has ended: the user's next bytes there stay.
 func TestWhatWasDeliveredButReportedLostDoesNotSpoilTheNextUseOfItsMemory(t *testing.T) {
 	w := newTwoWays(t, nil, "transport=rdma lose rate=0.3; transport=tcp lose rate=0.2; seed=9")
 	for kind := range 20 {

@@ -166,7 +166,7 @@ func TestAFileThatShrankFailsTheWholeREAD(t *testing.T) {
 	require.Equal(t, errs.AddressNotRegistered, sum.Err.Code)
 	require.ErrorContains(t, sum.Err, "at offset 0 go past the end of the file of 8191 bytes")
 	back.check(t)
-	s.network.Disk().Remove("/kv.bin") // whoever has it open still reaches it
+	s.network.Disk().Remove("/kv.bin") // an open handle still reaches it
 	require.Equal(t, dispatch.Completed, get(t, e, back.bytes[:8191], file, 0).State)
 }
 
@@ -240,7 +240,7 @@ func TestClosingAFileLetsItsTransfersEnd(t *testing.T) {
 }
 
 // TestMemoryThatTheKernelKeepsStaysUsed: a transfer ends dirty when the kernel does not give its slices back in time, and
-// then its region is in use until the kernel does, whatever the user closes.
+// then its region is in use until the kernel does, even if the user closes everything.
 func TestMemoryThatTheKernelKeepsStaysUsed(t *testing.T) {
 	s := newStorage(t)
 	e := s.engine(t, map[string]any{"fence_timeout_file_ms": 30})

@@ -16,7 +16,7 @@ import (
 	"github.com/tent-engine/tent/transports/sim"
 )
 
-// gate is a transport whose Inline does what a test says instead of, or around, the inner one's.
+// gate is a transport with an Inline of the test's, instead of or around the inner one's.
 type gate struct {
 	transport.Transport
 	inner  transport.Inliner
@@ -42,7 +42,7 @@ func (f gated) Open(ctx context.Context, config any, host transport.Host, sink t
 	return &gate{t, inner, f.inline}, nil
 }
 
-// openGated opens an engine over a network that drives itself, whose Inline is the test's.
+// openGated opens an engine over a network that drives itself, with the test's Inline.
 func openGated(t testing.TB, n *sim.Network, inline func([]*transport.Slice, transport.Inliner) bool) *engine.Engine {
 	return open(t, nil, []string{"sim"}, func(*config.Config) []engine.Plug {
 		return []engine.Plug{{Factory: gated{sim.Factory{Settings: sim.Settings{Network: n, Inline: true, Vectors: true}}, inline}}}
@@ -256,7 +256,7 @@ func TestInlineBytesCanBeSetToNone(t *testing.T) {
 	exchange(t, here, segment(t, here, there, "kv"), own, transport.Write)
 }
 
-// inlined is a pair of engines whose transport does nothing at all, at once: what is left is the engine.
+// inlined is a pair of engines over a transport that does nothing, at once: only the engine is left.
 func inlined(tb testing.TB) (*engine.Engine, engine.Request) {
 	n := sim.NewInline(1)
 	nothing := func([]*transport.Slice, transport.Inliner) bool { return true }
@@ -268,7 +268,7 @@ func inlined(tb testing.TB) (*engine.Engine, engine.Request) {
 		Remote: engine.Remote{Segment: segment(tb, here, there, "kv")}}
 }
 
-// BenchmarkInline is what the engine adds to the copy of a small request: Move, Wait and FreeBatch.
+// BenchmarkInline measures the engine's own share of a small request: Move, Wait and FreeBatch.
 func BenchmarkInline(b *testing.B) {
 	here, request := inlined(b)
 	m := mover{here, request}

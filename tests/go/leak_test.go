@@ -20,7 +20,7 @@ import (
 	"github.com/tent-engine/tent/transports/all"
 )
 
-// census counts what a process can leak.
+// census counts the resources that a process can leak.
 type census struct{ files, threads, mappings, goroutines, heap int }
 
 func count(t *testing.T) census {
@@ -88,7 +88,7 @@ func TestAThousandCyclesLeaveNothingBehind(t *testing.T) {
 		cycle(t, own, theirs)
 	}
 	var after census
-	for range 50 { // what ends a moment after Close returned: threads of the runtime
+	for range 50 { // threads of the runtime end a moment after Close returned
 		if after = count(t); after.goroutines <= before.goroutines && after.files <= before.files {
 			break
 		}

@@ -46,7 +46,7 @@ func sockets() map[string]func(t *testing.T, settings map[string]any) *engine.En
 	}
 }
 
-// carried is what each of two rails has delivered, in the order of their local ends, once both are up.
+// carried returns the bytes that each of two rails has delivered, in the order of their local ends, once both are up.
 func carried(e *engine.Engine) (bytes [2]float64, both bool) {
 	found := 0
 	for key, value := range e.Metrics() {

@@ -8,7 +8,7 @@ import (
 )
 
 // The byte oracle: the byte at offset i of pattern k is a function of both, so bytes that were swapped, shifted, lost or
-// taken from another transfer show. Guard bands around each destination show what was written outside.
+// taken from another transfer show. Guard bands around each destination show bytes that were written outside.
 
 const guard = 4096
 

@@ -17,7 +17,7 @@ import (
 	"github.com/tent-engine/tent/transports/sim"
 )
 
-// patience bounds every wait of these tests; what takes longer hangs.
+// patience bounds every wait of these tests; a longer one hangs.
 const patience = 20 * time.Second
 
 // world opens engines over one kind of transport; a test that passes over both says nothing about either.
@@ -69,7 +69,7 @@ func openAll(t testing.TB, settings map[string]any) *engine.Engine {
 	})
 }
 
-// open starts an engine that is closed, and checked for what it could not take back, at the end of the test.
+// open starts an engine. At the end of the test it is closed, and must hold nothing back.
 func open(t testing.TB, settings map[string]any, built []string, plugs func(*config.Config) []engine.Plug) *engine.Engine {
 	t.Helper()
 	if settings == nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processorTime is what this process has used so far, in user and kernel mode.
+// processorTime is the time that this process has used so far, in user and kernel mode.
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	var usage unix.Rusage

@@ -16,7 +16,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// barrier makes a transfer of its own to the same peer and waits for it: whatever was on its way before has arrived.
+// barrier makes a transfer of its own to the same peer and waits for it: all earlier messages have arrived then.
 func barrier(t *testing.T, e *engine.Engine, at engine.SegmentID, own []byte) {
 	t.Helper()
 	for range 4 { // several lanes

@@ -143,7 +143,7 @@ func (e *simEngine) slot(local bool, i int) []byte {
 	return e.areas[area(local)][i*simSlot : (i+1)*simSlot]
 }
 
-// answer carries out what the core wants to know of rails: doubts have no answer here, probes go over the rail.
+// answer carries out the core's questions about rails: doubts have no answer here, probes go over the rail.
 func (e *simEngine) answer(effects *dispatch.Effects) {
 	for _, q := range effects.Doubt {
 		e.news = append(e.news, func(now clock.Time) { e.core.Heard(q, 0, false, now) })
@@ -156,8 +156,8 @@ func (e *simEngine) answer(effects *dispatch.Effects) {
 	}
 }
 
-// crank hands over the news, runs one step and carries out what the core wants. It reports whether there was anything.
-func (e *simEngine) crank(r *simRun) bool {
+// step hands over the news, runs one step of the core and carries out its effects. It reports whether there was work.
+func (e *simEngine) step(r *simRun) bool {
 	now := r.network.Now()
 	if len(e.news) == 0 && !e.asked && e.core.Deadline() > now {
 		return false
@@ -199,7 +199,7 @@ func (e *simEngine) crank(r *simRun) bool {
 	return true
 }
 
-// look compares what the core says of a batch with what it may say.
+// look checks that the core's account of a batch is allowed.
 func (e *simEngine) look(r *simRun, b dispatch.BatchID) {
 	m := e.moves[b]
 	s, err := e.core.Status(b, 0)
@@ -212,7 +212,7 @@ func (e *simEngine) look(r *simRun, b dispatch.BatchID) {
 	}
 }
 
-// simSink writes down what the transport says.
+// simSink records the reports of the transport.
 type simSink struct {
 	engine *simEngine
 	index  uint8

@@ -10,7 +10,7 @@ import (
 	"github.com/tent-engine/tent/transports/sim"
 )
 
-// What breaks in the simulation, and the looks that are taken at it meanwhile.
+// The faults of the simulation, and the checks between them.
 
 // disturb does something to paths, one of 26 things by weight.
 func (r *simRun) disturb(dice int, where sim.Where) {
@@ -21,7 +21,7 @@ func (r *simRun) disturb(dice int, where sim.Where) {
 		r.network.Shape(where, sim.Shape{Rate: 1e5 * float64(1+r.random.IntN(50)), Delay: time.Duration(r.random.IntN(int(time.Millisecond)))})
 	case dice < 10:
 		r.network.Cut(where)
-	case dice < 14: // one direction only: what is said is not heard, or what is heard cannot be answered
+	case dice < 14: // one direction only: questions are lost, or answers are
 		r.network.CutTo(where, []string{where.A, where.B}[r.random.IntN(2)])
 	case dice < 18:
 		r.network.Heal(where)
@@ -56,7 +56,7 @@ func (r *simRun) shape() sim.Shape {
 		Duplicate: often(0.2), Late: often(0.2), LateBy: 5 * time.Millisecond, Refuse: often(0.5)}
 }
 
-// kill ends an engine; what it had under way is nobody's any more.
+// kill ends an engine; its transfers under way have no owner any more.
 func (r *simRun) kill(e *simEngine) {
 	alive := 0
 	for _, other := range r.engines {

@@ -18,10 +18,10 @@ import (
 )
 
 // The simulation of whole engines: several cores, each with two transports of one simulated network, in one thread and in
-// virtual time. A seed decides everything: who moves what when, and what breaks. The byte oracle looks at each destination
+// virtual time. A seed decides everything: each move, its time, and each fault. The byte oracle looks at each destination
 // when its task ends and again at the end of the run; sources are overwritten as soon as their task has ended.
 //
-// After the random phase the world is healed and progress is demanded of everybody who is left.
+// After the random phase the world is healed, and every engine that is left must make progress.
 
 // simSeeds is how many runs a test makes: make sim SEEDS=n asks for more.
 func simSeeds(standard int) (first, n int) {
@@ -53,7 +53,7 @@ func TestSimulationOfWholeEnginesKeepsEveryPromise(t *testing.T) {
 	}
 }
 
-// seen counts what the runs went through: a simulation that never meets a case proves nothing about it.
+// seen counts the cases that the runs met: a simulation that never meets a case proves nothing about it.
 var seen map[string]int
 
 const (
@@ -154,7 +154,7 @@ func (r *simRun) act() {
 			r.kill(e)
 		}
 	}
-	r.crank()
+	r.runAll()
 	r.look()
 }
 
@@ -256,12 +256,12 @@ func (r *simRun) cancel(m *simMove) {
 	m.engine.asked = true
 }
 
-// crank runs every engine that is not stopped until nobody has anything to do at this moment.
-func (r *simRun) crank() {
+// runAll runs every engine that is not stopped until none has work at this moment.
+func (r *simRun) runAll() {
 	for busy := true; busy; {
 		busy = false
 		for _, e := range r.engines {
-			if !e.dead && !r.stopped[e] && e.crank(r) {
+			if !e.dead && !r.stopped[e] && e.step(r) {
 				busy = true
 			}
 		}
@@ -272,7 +272,7 @@ func (r *simRun) crank() {
 func (r *simRun) advance(by clock.Time) {
 	until := r.network.Now() + by
 	for {
-		r.crank()
+		r.runAll()
 		next := min(r.network.NextEvent(), until)
 		for _, e := range r.engines {
 			if !e.dead && !r.stopped[e] {
@@ -281,7 +281,7 @@ func (r *simRun) advance(by clock.Time) {
 		}
 		r.network.Advance(max(next, r.network.Now()+1))
 		if r.network.Now() >= until {
-			r.crank()
+			r.runAll()
 			return
 		}
 	}
@@ -297,7 +297,7 @@ func (r *simRun) heal() {
 	r.network.Up(sim.Anywhere)
 }
 
-// settle demands that everything ends: whatever waits has a bound.
+// settle demands that everything ends: every wait has a bound.
 func (r *simRun) settle(when string) {
 	for range 400 {
 		if r.pending() == 0 {

@@ -64,7 +64,7 @@ func TestTransportsAreSwappedInFreshEnginesOnly(t *testing.T) {
 	require.ErrorContains(t, err, "in use already")
 }
 
-// exchangeWithSelf moves bytes inside one engine: whatever slot is empty, the others work.
+// exchangeWithSelf moves bytes inside one engine: if one slot is empty, the others work.
 func exchangeWithSelf(t *testing.T, e *engine.Engine) {
 	t.Helper()
 	own, theirs := memory(t, 4096), memory(t, 4096)

@@ -50,8 +50,8 @@ type OpenArgs struct {
 	Bytes    int
 }
 
-// Settings that put an engine of the bed on a host's rails. Only tcp takes part: the hosts share a machine, and what goes
-// through shared memory crosses no rail.
+// Settings that put an engine of the bed on a host's rails. Only tcp takes part: the hosts share a machine, and bytes in
+// shared memory cross no rail.
 func (h *Host) Settings() map[string]string {
 	list, _ := json.Marshal(h.Addresses) // strings cannot fail
 	address, _ := json.Marshal(h.Addresses[0])
@@ -105,8 +105,8 @@ func (a *Actor) Connect(address string, _ *Nothing) (err error) {
 	return err
 }
 
-// The byte oracle: the 8 bytes at 8*i depend on i and the seed, so what is shifted, lost, repeated or taken from another
-// transfer shows.
+// The byte oracle: the 8 bytes at 8*i depend on i and the seed, so bytes that were shifted, lost, repeated or taken from
+// another transfer show.
 func word(i, seed uint64) uint64 {
 	x := (i+1)*0x9e3779b97f4a7c15 ^ seed*0xbf58476d1ce4e5b9
 	return x ^ x>>31
@@ -125,8 +125,8 @@ func (a *Actor) Check(seed uint64, _ *Nothing) error {
 	return a.CheckPart(PartArgs{Seed: seed, Bytes: uint64(len(a.Memory))}, nil)
 }
 
-// PartArgs name a part of the region. Where Or is not 0, each byte may also be that seed's: of what a cancelled transfer
-// had only begun to overwrite, nobody knows how far it came.
+// PartArgs name a part of the region. Where Or is not 0, each byte may also be that seed's: a cancelled transfer may have
+// overwritten any prefix.
 type PartArgs struct{ Seed, Or, Offset, Bytes uint64 }
 
 // CheckPart does the same for a part of the region, which begins and ends at multiples of 8, and the guard bands.
@@ -270,7 +270,7 @@ func (a *Actor) Metrics(_ Nothing, m *map[string]float64) error {
 	return nil
 }
 
-// Close ends the engine and says what it could not take back.
+// Close ends the engine and returns the names of the memory that it could not take back.
 func (a *Actor) Close(_ Nothing, held *[]string) error {
 	if a.Engine == nil {
 		return nil // Open failed

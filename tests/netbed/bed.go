@@ -1,6 +1,6 @@
 // Package netbed joins two hosts by several rails, all of it on one machine, and breaks the rails one by one. A host is a
 // network namespace; a rail is a cable from each host into a switch, which is a third namespace with a bridge for every
-// rail. Faults are made in the switch, so that the hosts see of them what they would see of real cables.
+// rail. Faults are made in the switch, so that they look to the hosts like faults of real cables.
 //
 //	A:e0 --- S:p0a [bridge sw0] S:p0b --- B:e0       10.88.0.1   10.88.0.2
 //	A:e1 --- S:p1a [bridge sw1] S:p1b --- B:e1       10.88.1.1   10.88.1.2
@@ -84,7 +84,7 @@ func (b *Bed) try() error {
 	return errors.Join(r.Lose(0.5), r.Reset(), r.Drop(Both), r.Heal(), r.Limit(1e9), r.Limit(0))
 }
 
-// unavailable marks errors that say what the kernel or a container does not have or does not let us do.
+// unavailable marks errors about features that the kernel or a container lacks or forbids.
 func unavailable(err error) error {
 	for _, lack := range []error{unix.EOPNOTSUPP, unix.EPERM, unix.EACCES, unix.EROFS, unix.ENOENT, unix.ENOSYS, unix.EAFNOSUPPORT,
 		unix.EPROTONOSUPPORT, unix.ENODEV, unix.ENOSPC} {
@@ -181,7 +181,7 @@ func (n *namespace) within(f func() error) error {
 	})
 }
 
-// onThread runs f on a thread of its own, which ends with it: what f does to the thread must not meet other goroutines.
+// onThread runs f on a thread of its own, which ends with it: no other goroutine may meet the changed thread.
 func onThread(f func() error) error {
 	result := make(chan error)
 	go func() {

@@ -19,7 +19,7 @@ const childEnv = "TENT_NETBED_CHILD"
 // childSocket is the descriptor over which a child is driven.
 const childSocket = 3
 
-// Patience bounds every call to a child; what takes longer hangs.
+// Patience bounds every call to a child; a longer one hangs.
 const Patience = 30 * time.Second
 
 // RunChild reports false in an ordinary process. In a child it serves the methods of the receivers (net/rpc's rules, the

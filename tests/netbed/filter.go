@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rule is what happens to packets that come in at a port.
+// rule is the treatment of packets that come in at a port.
 type rule []expr.Any
 
 var (

@@ -111,7 +111,7 @@ func (r *Rail) Assign(h *Host) error { return h.net.address(r.device(), h.Addres
 
 // Abort ends all established TCP connections of the rail at one host, as an administrator can: it gets ECONNABORTED, its
 // peer a reset. Those to the remote port that has the most come first. It returns how many there were, and when the first of
-// them had ended: the kernel waits for whoever is using the connection, and then nobody keeps this thread from its clock.
+// them had ended: the kernel waits for users of the connection, and then this thread reads its clock at once.
 func (r *Rail) Abort(h *Host) (n int, first clock.Time, err error) {
 	own := net.ParseIP(h.Addresses[r.index])
 	err = h.net.within(func() error {

@@ -8,8 +8,8 @@ import (
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
-// What detection costs while nothing fails: an engine that has it beside one that suspects nobody for as long as anything
-// here takes, in turns; and beside a third one that has it too, which says how far two equal engines differ here.
+// The cost of detection while nothing fails: an engine with it takes turns with one that suspects no rail for the whole run,
+// and with a third one that has it too, which shows how far two equal engines differ here.
 const (
 	detects = iota
 	suspectsNobody
@@ -63,8 +63,8 @@ func inTurns(worlds [engines]*world, round int, measure func(i int, w *world) er
 // hogRounds is how often each world has its turn in a run.
 const hogRounds = 2
 
-// hogs measures healthy rails beside two programs that use all the processor they get. What an engine happens to get, as of
-// memory, makes a difference of its own, in these rows and in those of cost, so every run has new ones and counts once.
+// hogs measures healthy rails beside two programs that use all the processor they get. The memory that an engine happens to
+// get makes a difference of its own, in these rows and in those of cost, so every run has new engines and counts once.
 func hogs(o options, f figures) error {
 	for range max(1, o.runs/4) {
 		if err := hogRun(o, f); err != nil {

@@ -13,7 +13,7 @@ import (
 
 const (
 	before = 250 * time.Millisecond // a fault comes this long after the begin of the traffic
-	behind = 250 * time.Millisecond // what is measured behind a fault takes no longer
+	behind = 250 * time.Millisecond // no measurement behind a fault takes longer
 	runFor = before + 400*time.Millisecond + behind
 	settle = 60 * time.Millisecond // of the begin of a run that does not count
 )
@@ -26,7 +26,7 @@ type kind struct {
 	mend  func(*world, *netbed.Rail) error
 }
 
-// kinds of faults. What nobody can see from outside begins when it was asked for.
+// kinds of faults. One that cannot be seen from outside begins when it was asked for.
 var kinds = []kind{
 	{silent, 400 * time.Millisecond, func(_ *world, r *netbed.Rail) (clock.Time, error) {
 		return clock.Now(), r.Drop(netbed.Both)
@@ -146,7 +146,7 @@ func faultRows(_ options, f figures) []report.Row {
 	return append(table, report.Judge("runs with wrong, lost or late bytes", fmt.Sprintf("%.0f of %d", bad, len(f[badRuns])), "0", bad == 0))
 }
 
-// sight is what a run with a fault has shown.
+// sight is the result of a run with a fault.
 type sight struct {
 	trace *Trace
 	at    faultTimes
@@ -166,7 +166,7 @@ func (k kind) run(w *world, rail int, control *Trace) (s sight, err error) {
 	return s, err
 }
 
-// enter adds what was seen to the figures, beside what the control run showed.
+// enter adds the result to the figures, beside that of the control run.
 func (k kind) enter(o options, f figures, s *sight, control *Trace) {
 	trace, at := s.trace, s.at
 	if o.verbose {
@@ -196,7 +196,7 @@ func (k kind) enter(o options, f figures, s *sight, control *Trace) {
 	f.add(k.name+goodputOf, goodput(control, trace, at, k.lasts > 0))
 }
 
-// goodput compares the bytes of a run with what the control run says that the rails which were up could carry.
+// goodput compares the bytes of a run with the capacity of the rails that were up, by the control run.
 func goodput(control, trace *Trace, at faultTimes, out bool) float64 {
 	up := trace.End.Sub(trace.Begin.Add(settle)).Seconds()
 	could := rateOf(control) * up

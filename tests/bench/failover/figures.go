@@ -12,7 +12,7 @@ import (
 	"github.com/tent-engine/tent/tests/bench/report"
 )
 
-// figures are what was measured, one list for each name. A file keeps them from one call of the program to the next, so
+// figures are the measurements, one list for each name. A file keeps them from one call of the program to the next, so
 // that a long series can be measured in parts and is judged as a whole.
 type figures map[string][]float64
 

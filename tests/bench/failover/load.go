@@ -13,7 +13,7 @@ import (
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
-// Load is an actor that keeps its engine busy and writes down when what happened. Times are of the monotonic clock, which
+// Load is an actor that keeps its engine busy and records the time of each event. Times are of the monotonic clock, which
 // all processes of a machine share.
 type Load struct{ netbed.Actor }
 
@@ -26,7 +26,7 @@ type LoadArgs struct {
 	SmallBurst int           // as many at once, so that every rail has some
 }
 
-// Trace is what was seen.
+// Trace is the record of one run.
 type Trace struct {
 	Begin, End clock.Time
 	Samples    []Sample
@@ -124,7 +124,7 @@ func (l *Load) bulk(size, place uint64, stop chan struct{}, end func(netbed.Outc
 	}
 }
 
-// smalls starts a request at each tick, whatever became of those before it.
+// smalls starts a request at each tick, also while earlier ones are pending.
 func (l *Load) smalls(args LoadArgs, stop chan struct{}, end func(netbed.Outcome, error) bool, seen func(Span)) {
 	var running sync.WaitGroup
 	defer running.Wait()

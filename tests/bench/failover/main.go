@@ -1,9 +1,9 @@
-// Command failover measures what a broken rail costs: two engines on two hosts of a test bed, four rails of one rate that
+// Command failover measures the cost of a broken rail: two engines on two hosts of a test bed, four rails of one rate that
 // the machine can carry together, and faults in the middle of the traffic. `make bench-failover ARGS="-runs 20"`.
 //
 // Everything is measured from outside of the engines but for their events: bytes acknowledged to the user each half
 // millisecond, the life of small requests, interface counters. Faults are dated from the moment at which they were asked
-// for, so what the kernel needs to install them (some milliseconds) counts against tent.
+// for, so the kernel's time to install them (some milliseconds) counts against tent.
 package main
 
 import (

@@ -13,14 +13,14 @@ import (
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
-// Plain is what programs do without tent, in a child: a stream over one connection, which the kernel may spread over
-// several paths, and requests over several connections in turn.
+// Plain does the same without tent, in a child: a stream over one connection, which the kernel may spread over several
+// paths, and requests over several connections in turn.
 type Plain struct {
 	listener net.Listener
 	received atomic.Uint64
 }
 
-// First byte of a connection: what it is for.
+// The first byte of a connection names its purpose.
 const (
 	forStream  = 's'
 	forRequest = 'r'

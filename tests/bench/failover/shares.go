@@ -30,7 +30,7 @@ func (w *world) rates(n int, long time.Duration) (rate float64, smalls []time.Du
 	return report.Quantile(list, 0.5), smalls, nil
 }
 
-// alone measures what one rail carries that has no other beside it, in bytes/s.
+// alone measures the rate of one rail without another beside it, in bytes/s.
 func alone(o options) (float64, error) {
 	w, err := newWorld(nil, o.rate)
 	if err != nil {
@@ -41,7 +41,7 @@ func alone(o options) (float64, error) {
 	return rate, err
 }
 
-// ideal and have are names of rates: what the rails carry alone, summed up, and what they carry together.
+// ideal and have are names of rates: the sum of the rails alone, and the rate of all together.
 const (
 	ideal = ": ideal"
 	have  = ": have"
@@ -99,7 +99,7 @@ func slow(o options, f figures) error {
 	}
 	defer w.close()
 	w.load.Bulk, w.load.SmallBurst = 0, 4
-	w.load.SmallEvery = time.Duration(4 * smallBytes * float64(time.Second) / (0.2 * 3.1 * float64(o.rate))) // a fifth of what all can carry
+	w.load.SmallEvery = time.Duration(4 * smallBytes * float64(time.Second) / (0.2 * 3.1 * float64(o.rate))) // a fifth of the capacity of all
 	for range few(o) {
 		_, smalls, err := w.rates(1, 3*runFor)
 		if err != nil {

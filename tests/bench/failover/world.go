@@ -15,7 +15,7 @@ type world struct {
 	*netbed.Bed
 	near, far *netbed.Child
 	settings  map[string]string // of both engines, beside their addresses
-	load      LoadArgs          // what a run does but for its length
+	load      LoadArgs          // the load of a run but for its length
 	seed      uint64
 }
 
@@ -108,7 +108,7 @@ func (w *world) awaitRails() error {
 	return errors.New("rails do not come up")
 }
 
-// fault is what happens in the middle of a run.
+// fault is a fault in the middle of a run.
 type fault struct {
 	make  func() (clock.Time, error) // returns when it began
 	mend  func() error
@@ -152,8 +152,8 @@ func (w *world) run(long time.Duration, f *fault, along func(at faultTimes, over
 	return trace, at, w.verify()
 }
 
-// verify looks at every byte, then overwrites the destination and looks again when all rails are well: what came late
-// would show.
+// verify looks at every byte, then overwrites the destination and looks again when all rails are well: late bytes would
+// show.
 func (w *world) verify() error {
 	moved, rest := netbed.PartArgs{Seed: w.seed, Bytes: regionBytes}, netbed.PartArgs{}
 	if w.load.Bulk == 0 { // only the place of the small requests
@@ -173,7 +173,7 @@ func (w *world) verify() error {
 	return nil
 }
 
-// wrong are bytes that are not what they should be.
+// wrong is the error of bytes that differ from the pattern.
 type wrong struct{ error }
 
 // share watches a rail from now on and returns when its host sends at least half of a rate on it, over any 10 ms.

@@ -77,7 +77,7 @@ func open(kind, size string) (*engine.Engine, mem.Region, error) {
 	return e, region, err
 }
 
-// memory is what the bytes move between: tent's, or for "own" a mapping that is there until the program ends.
+// memory returns the memory of one side: tent's, or for "own" a mapping that is there until the program ends.
 func memory(e *engine.Engine, kind string, size uint64) (mem.Region, error) {
 	m := engine.Memory{Size: size, Name: "kv", Location: "cpu:0", Permission: mem.GlobalReadWrite}
 	if kind != "own" {
@@ -93,7 +93,7 @@ func memory(e *engine.Engine, kind string, size uint64) (mem.Region, error) {
 	return mem.Region{Addr: m.Addr, Size: size}, err
 }
 
-// servePeer offers memory and does what its standard input says: "fill SEED", "check LENGTH SEED".
+// servePeer offers memory and carries out the commands of its standard input: "fill SEED", "check LENGTH SEED".
 func servePeer(kind, size string) error {
 	e, region, err := open(kind, size)
 	if err != nil {

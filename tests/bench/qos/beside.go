@@ -16,7 +16,7 @@ type figures struct {
 	stolen         []float64       // share of the time that the host of this machine gave to others
 }
 
-// add takes what was seen in one run. It is not the last one to look at the lists, so it sorts copies.
+// add takes the record of one run. It is not the last one to look at the lists, so it sorts copies.
 func (f *figures) add(s *Seen, long time.Duration) {
 	took := append([]time.Duration(nil), s.Took...)
 	f.p50 = append(f.p50, report.Median(took))
@@ -104,7 +104,7 @@ type arm struct {
 	smalls bool
 }
 
-// The arms of a round. What the link carries is what a flood carries that no class holds back.
+// The arms of a round. The rate of the link is that of a flood that no class holds back.
 var (
 	alone    = arm{"HIGH alone", -1, true}
 	lowAlone = arm{"LOW alone", dispatch.Low, false}

@@ -22,8 +22,8 @@ import (
 // counts from the time at which they should have begun, so nothing that delays them hides itself.
 type Load struct{ netbed.Actor }
 
-// Work is what an actor does. Floods begin at once and end at To; what counts is what happens from From to To, on the
-// monotonic clock, which all processes of a machine share.
+// Work is the task of an actor. Floods begin at once and end at To; the time from From to To counts, on the monotonic clock,
+// which all processes of a machine share.
 type Work struct {
 	Op         transport.Op
 	From, To   clock.Time
@@ -40,12 +40,12 @@ type Flood struct {
 	Depth int
 }
 
-// Seen is what happened between From and To.
+// Seen is the record of the time between From and To.
 type Seen struct {
 	Took    []time.Duration // small requests, from the time at which they should have begun to their end
-	Late    []time.Duration // of that, until the call was made: what the operating system and this program take
+	Late    []time.Duration // of that, until the call was made: the share of the operating system and of this program
 	Flooded []uint64        // bytes acknowledged, by flood
-	Done    []Place         // what was moved whole at least once, in order and without overlap
+	Done    []Place         // places that were moved whole at least once, in order and without overlap
 	Stolen  float64         // share of the machine's time that its host gave to others
 }
 
@@ -58,7 +58,7 @@ const (
 	smallWorkers = 16 // requests that can be under way; more arrivals wait, and their time counts
 )
 
-// tally counts what a flood moves.
+// tally counts the bytes of a flood.
 type tally struct {
 	mu      sync.Mutex
 	live    map[dispatch.BatchID]bool
@@ -68,7 +68,7 @@ type tally struct {
 	failed  error
 }
 
-// Run does the work and returns what was seen. A request that fails is an error, but for those that were cancelled at To.
+// Run does the work and returns its record. A request that fails is an error, but for those that were cancelled at To.
 func (l *Load) Run(w Work, seen *Seen) error {
 	var running sync.WaitGroup
 	tallies := make([]*tally, len(w.Floods)+1)
@@ -134,7 +134,7 @@ func (l *Load) move(op transport.Op, class uint8, at Place, t *tally) bool {
 	stopped := t.stopped
 	t.mu.Unlock()
 	if stopped {
-		_, _ = l.Engine.Cancel(id, -1) // what has ended meanwhile needs none
+		_, _ = l.Engine.Cancel(id, -1) // a batch that has ended meanwhile needs none
 	}
 	state := l.Engine.Wait(id, netbed.Patience)
 	sum, err := l.Engine.Summary(id)
@@ -182,7 +182,7 @@ func (l *Load) bytes(t *tally) uint64 {
 	return n
 }
 
-// stop cancels what is under way; nothing new begins.
+// stop cancels the transfers under way; nothing new begins.
 func (l *Load) stop(t *tally) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -193,7 +193,7 @@ func (l *Load) stop(t *tally) {
 }
 
 // arrivals are the times of small requests: one in each interval, at a random moment of its first half, so that alone no
-// two of them meet, and none keeps step with whatever else has a period.
+// two of them meet, and none keeps step with another periodic event.
 func arrivals(w Work) (list []clock.Time) {
 	rng := rand.New(rand.NewPCG(w.Seed, 0))
 	for at := w.From; at.Add(w.SmallEvery) <= w.To; at = at.Add(w.SmallEvery) {
@@ -202,7 +202,7 @@ func arrivals(w Work) (list []clock.Time) {
 	return list
 }
 
-// smalls begins each small request at its time. Whoever begins one waits for it.
+// smalls begins each small request at its time. The goroutine that begins one waits for it.
 func (l *Load) smalls(w Work, t *tally, seen *Seen, running *sync.WaitGroup) {
 	times := arrivals(w)
 	seen.Took, seen.Late = make([]time.Duration, len(times)), make([]time.Duration, len(times))

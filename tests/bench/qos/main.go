@@ -1,4 +1,4 @@
-// Command qos measures what classes of priority are worth: small requests of HIGH beside floods of LOW, from one process and
+// Command qos measures the effect of classes of priority: small requests of HIGH beside floods of LOW, from one process and
 // from several, over one rail of a limited rate in network namespaces (root) and over loopback. `make bench-qos
 // ARGS="-rounds 5 -only beside,limited"`.
 //
@@ -54,7 +54,7 @@ func main() {
 	}
 }
 
-// parts are what can be measured, in the order of the table.
+// parts returns the measurements, in the order of the table.
 func parts(rate uint64) (list []part) {
 	places := []place{
 		{name: fmt.Sprintf("limited to %d Mbit/s", rate*8/1e6), rate: rate, bed: true},

@@ -22,7 +22,7 @@ type PartArgs struct {
 	For  time.Duration
 }
 
-// TakePart does for slice after slice what the core does to take part in slots and shared quota, and returns ns a slice.
+// TakePart repeats the core's work for slots and shared quota for slice after slice, and returns ns a slice.
 // The clock is read once for 16 of them, as for those of one step.
 func (l *Load) TakePart(args PartArgs, ns *float64) error {
 	m, err := share.Open(context.Background(), share.Options{Name: args.Name, Branch: "transports/tcp", Interval: slot,

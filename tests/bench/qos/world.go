@@ -25,7 +25,7 @@ type place struct {
 	name string
 	rate uint64 // bytes/s, 0 for as fast as the machine is
 	bed  bool
-	high uint64 // what 5 % of the rail is assumed to be where its rate is not limited, in bytes/s
+	high uint64 // 5 % of the rail's assumed rate where it is not limited, in bytes/s
 }
 
 // every is the interval at which small requests take at most a twentieth of the rail.
@@ -138,9 +138,9 @@ func (p *pair) begin(work Work) job {
 // calm is the share of its time that a virtual machine may lose to its host while something counts.
 const calm = 0.03
 
-// together has pairs work at the same time and returns what each has seen; done collects what was moved whole. A run in
-// which the machine did not get its time is made again, a few times, behind a rest: a host that gives only so much on
-// average gives more then.
+// together makes pairs work at the same time and returns their records; done collects the places that were moved whole. A
+// run in which the machine did not get its time is repeated, a few times, behind a rest: a host that limits the average
+// gives more then.
 func (w *world) together(long time.Duration, done [][]Place, works ...Work) (all []*Seen, err error) {
 	for rest := time.Second; rest <= 4*time.Second; rest *= 2 {
 		if all, err = w.once(long, done, works...); err != nil || all[0].Stolen <= calm {
@@ -168,7 +168,7 @@ func (w *world) once(long time.Duration, done [][]Place, works ...Work) ([]*Seen
 	return all, failed
 }
 
-// settle is what a run needs until the rates of rails are known and buffers are as full as they become.
+// settle is the time until the rates of rails are known and buffers are as full as they become.
 const settle = 300 * time.Millisecond
 
 // fill gives both regions fresh patterns, which differ.
@@ -177,8 +177,8 @@ func (p *pair) fill() error {
 	return errors.Join(p.near.Call("Load.Fill", p.seed, &netbed.Nothing{}), p.far.Call("Load.Fill", p.seed+1, &netbed.Nothing{}))
 }
 
-// verify looks at every byte: what was moved whole is the source's, the rest the source's or what was there before. Then it
-// overwrites the destination and looks again: what came late would show.
+// verify looks at every byte: places that were moved whole hold the source's bytes, the rest the source's or the old ones.
+// Then it overwrites the destination and looks again: late bytes would show.
 func (p *pair) verify(op transport.Op, done []Place) error {
 	source, target, mine, before := p.near, p.far, p.seed, p.seed+1
 	if op == transport.Read {

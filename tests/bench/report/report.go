@@ -1,4 +1,4 @@
-// Package report prints what the benchmarks of this folder find: rows with a figure, its target, and whether it is reached.
+// Package report prints the results of the benchmarks of this folder: rows with a figure, its target, and a verdict.
 package report
 
 import (
@@ -18,7 +18,7 @@ type Row struct {
 	Reached              string // yes, no, or why it cannot be said
 }
 
-// Judge makes a row whose figure is reached or not.
+// Judge makes a row with a verdict.
 func Judge(name, figure, target string, reached bool) Row {
 	r := Row{name, figure, target, "no"}
 	if reached {
@@ -45,14 +45,14 @@ func Show(w io.Writer, rows []Row, markdown bool) {
 	}
 }
 
-// Machine says in a few words on what it was measured.
+// Machine describes the measuring machine in a few words.
 func Machine() string {
 	var kernel unix.Utsname
 	_ = unix.Uname(&kernel) // cannot fail with a good pointer
 	return fmt.Sprintf("%d cores, Linux %s, %s", runtime.NumCPU(), unix.ByteSliceToString(kernel.Release[:]), runtime.Version())
 }
 
-// Progress prints a line for whoever waits; it is no part of the table.
+// Progress prints a line for a waiting reader; it is no part of the table.
 func Progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
 // Milli prints a duration in ms.

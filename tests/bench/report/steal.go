@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Steal tells how much of its time a virtual machine did not get. What is measured while that is more than a few percent
+// Steal measures the share of its time that a virtual machine did not get. A measurement with more than a few percent of it
 // says little about the program. The zero value counts from the start of the machine.
 type Steal struct{ stolen, all uint64 }
 

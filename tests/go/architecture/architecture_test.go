@@ -1,5 +1,5 @@
-// Package architecture checks the rules by which this repository is built: who imports whom, how long a file or a
-// function may be, and what is never called where. imports_test.go holds the table of imports, code_test.go the rules
+// Package architecture checks the rules by which this repository is built: the table of imports, the length of files and
+// functions, and banned calls. imports_test.go holds the table of imports, code_test.go the rules
 // about code; each has its reason, which a failure prints. self_test.go breaks every rule once, on purpose.
 package architecture
 

@@ -17,7 +17,7 @@ const (
 // pureFolders hold the core: a state machine that is told the time and starts nothing.
 var pureFolders = []string{"gocore/dispatch", "gocore/plan", "gocore/rail", "gocore/qos"}
 
-// codeRule is a rule about what stands in a file.
+// codeRule is a rule about the content of a file.
 type codeRule struct {
 	name  string
 	check func(*source) []violation
@@ -187,7 +187,7 @@ func glossary(s *source) (out []violation) {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
 			check(n.Name)
-			return false // what is declared inside is nobody else's
+			return false // names declared inside are local
 		case *ast.TypeSpec:
 			check(n.Name)
 		case *ast.ValueSpec:

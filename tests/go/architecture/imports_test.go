@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// edge is a rule of the table of imports: what a package of this repository may import of it.
+// edge is a rule of the table of imports: the packages of this repository that a package may import.
 type edge struct {
 	from string   // package, or a folder with "/*" for each package below it
 	may  []string // packages, folders with "/*", or one of the groups below
-	why  string   // what the restriction protects
+	why  string   // the property that the restriction protects
 }
 
 // Groups of packages; they are used with a "+" in front.
@@ -61,7 +61,7 @@ var edges = []edge{
 // fakes are packages that tests may import wherever they are: fakes are shared, never private copies.
 var fakes = []string{"transports/transporttest", "transports/sim", "transports/faulty"}
 
-// testEdges are what the tests of a package may import beyond the package's own edges.
+// testEdges lists the imports of a package's tests beyond the package's own edges.
 var testEdges = []edge{
 	{"gocore/control", []string{"gocore/mem"}, down},
 	{"gocore/engine", []string{"transports/*", "gocore/qos"}, "tests of the engine run it over real transports"},
@@ -119,7 +119,7 @@ func checkEdges(s *source, table []edge) (out []violation) {
 type third struct {
 	prefix string
 	users  []string // folders
-	tests  bool     // only in tests and in what is made for tests
+	tests  bool     // only in tests and in packages made for tests
 	why    string
 }
 

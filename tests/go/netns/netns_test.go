@@ -105,7 +105,7 @@ func (w *world) awaitRails(t *testing.T, n float64) {
 	await(t, fmt.Sprintf("%v rails up", n), func() bool { return w.metric(t, `tent_rails{transport="tcp",state="up"}`) >= n })
 }
 
-// events lists what near has seen with that beginning.
+// events lists the events of near that begin so.
 func (w *world) events(t *testing.T, beginning string) (found []string) {
 	t.Helper()
 	var all []string

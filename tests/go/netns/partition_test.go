@@ -16,7 +16,7 @@ func (w *world) all(t *testing.T, f func(*netbed.Rail) error) {
 	}
 }
 
-// TestAllRailsGoAndComeBack: nothing can move meanwhile, and what was under way goes on.
+// TestAllRailsGoAndComeBack: nothing can move meanwhile, and transfers under way go on.
 func TestAllRailsGoAndComeBack(t *testing.T) {
 	both(t, func(t *testing.T, op transport.Op) {
 		w := newWorld(t, nil)
@@ -62,7 +62,7 @@ func (w *world) stands(t *testing.T) {
 	})
 }
 
-// TestAPartitionThatOutlastsEverythingEndsFailedAndDirty: the peer cannot be asked what has landed, so the end says so;
+// TestAPartitionThatOutlastsEverythingEndsFailedAndDirty: the peer cannot be asked which bytes have landed, so the end says so;
 // the question stays open, and while it does nothing goes to the peer. Then the network is healed, the question is
 // answered, and the same memory takes the next transfer, in which no byte of the first one turns up.
 func TestAPartitionThatOutlastsEverythingEndsFailedAndDirty(t *testing.T) {

@@ -1,5 +1,5 @@
 // Package samehost tests whole engines in two processes of one host that share memory, while either side is killed or
-// stopped at random moments, or loses its memory. Only shm takes part, so what it fails at is not done by another transport.
+// stopped at random moments, or loses its memory. Only shm takes part, so no other transport hides its failures.
 package samehost
 
 import (
@@ -25,10 +25,10 @@ import (
 )
 
 const (
-	patience    = 20 * time.Second // bounds every wait; what takes longer hangs
+	patience    = 20 * time.Second // bounds every wait; a longer one hangs
 	regionBytes = 2 << 20
-	mark        = 0xaa // what a copier writes
-	canary      = 0x55 // what the owner writes when nobody else may any more
+	mark        = 0xaa // the byte of copiers
+	canary      = 0x55 // the owner's byte, when no other process may write any more
 )
 
 // names of an owner's regions: memory that peers map, and memory that they reach through the kernel.
@@ -55,7 +55,7 @@ func openEngine() (*engine.Engine, error) {
 
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// mapped is memory outside of Go's heap that nobody gives back: what a peer may still write stays where it is.
+// mapped is memory outside of Go's heap that is never given back: a peer's late bytes hit nothing else.
 func mapped(size int) ([]byte, error) {
 	return unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 }
@@ -170,7 +170,7 @@ func (a *Actor) Copy(address string, _ *netbed.Nothing) error {
 }
 
 // copyForever moves pieces of random sizes, most of them small. When a region is taken back, it opens the next one of that
-// name. Only WRITEs bring the mark: what was read may be anything.
+// name. Only WRITEs bring the mark: a READ may return any bytes.
 func (a *Actor) copyForever(copier int, address string, local []byte) {
 	ctx := context.Background()
 	segments := map[string]engine.SegmentID{}

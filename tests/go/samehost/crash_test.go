@@ -167,7 +167,7 @@ func TestMemoryTakenBackFromKilledPeersStays(t *testing.T) {
 }
 
 // A peer is stopped at random moments, thousands of times on an idle machine. Either it was in no copy with the region: then
-// the bytes are the owner's at once. Or close says who holds them, and they are not given back.
+// the bytes are the owner's at once. Or close names the peer that holds them, and they are not given back.
 func TestMemoryTakenBackFromStoppedPeersStays(t *testing.T) {
 	random, e := seeded(t), here(t)
 	regions := make([]*owned, len(names))
@@ -256,8 +256,8 @@ func (p *presses) moves(e *engine.Engine, class uint8, local []byte, at engine.S
 	}
 }
 
-// Nobody has to wake up at the owner's side: while it is stopped, its memory is read and written as ever. When it is killed, every
-// transfer ends, the caller lives, and what READs had for a destination is quiet.
+// The owner's side need not wake up: while it is stopped, its memory is read and written as ever. When it is killed, every
+// transfer ends, the caller lives, and the destinations of READs are quiet.
 func TestOwnerMayBeStoppedOrKilledAtAnyMoment(t *testing.T) {
 	random, e := seeded(t), here(t)
 	kills, stops := 0, 0

@@ -1,4 +1,4 @@
-// Package shareproc kills, stops and forks processes that share slots and load, at random moments, and looks what is left.
+// Package shareproc kills, stops and forks processes that share slots and load, at random moments, and checks the remains.
 package shareproc
 
 import (
@@ -24,12 +24,12 @@ import (
 )
 
 const (
-	killsEnv  = "TENT_SHARE_KILLS" // how many; the usual run takes what fits into its time
+	killsEnv  = "TENT_SHARE_KILLS" // how many; the usual run makes as many as fit into its time
 	hammerEnv = "TENT_SHARE_HAMMER"
 	interval  = 2 * time.Millisecond
 	devices   = 4
 	patience  = 20 * time.Second
-	vanishes  = 250 * time.Millisecond // what the dead have in flight: the bound of package share, and a round of the scheduler
+	vanishes  = 250 * time.Millisecond // the bytes of the dead: the bound of package share, and a round of the scheduler
 )
 
 // TestMain is also the program that is killed: it attaches, hammers, detaches, and begins anew, for ever.
@@ -75,7 +75,7 @@ func open(name string) (*share.Memory, error) {
 	return share.Open(context.Background(), share.Options{Name: name, Branch: "transports/tcp", Interval: interval, Log: slog.New(slog.DiscardHandler)})
 }
 
-// scene is a name of its own, and the test's own part in what is shared under it.
+// scene is a name of its own, and the test's own part in the memory shared under it.
 type scene struct {
 	t      *testing.T
 	random *rand.Rand
@@ -158,7 +158,7 @@ func (s *scene) spin() {
 	}
 }
 
-// wanted is how many kills there are to be: those of the environment, else what fits into the time.
+// wanted returns the number of kills, from the environment, else the time for them.
 func wanted() (kills int, until time.Time) {
 	if n, err := strconv.Atoi(os.Getenv(killsEnv)); err == nil {
 		return n, time.Now().Add(24 * time.Hour)
@@ -169,8 +169,8 @@ func wanted() (kills int, until time.Time) {
 	return 1 << 30, time.Now().Add(6 * time.Second)
 }
 
-// Two processes hammer all the time; one of them is killed and replaced, again and again. Those who live go on, the table of
-// rows and of devices never fills, and what the dead had in flight is gone in time.
+// Two processes hammer all the time; one of them is killed and replaced, again and again. The living go on, the tables of
+// rows and of devices never fill, and the bytes in flight of the dead are gone in time.
 func TestKilledProcessesLeaveNothingBehind(t *testing.T) {
 	s := newScene(t)
 	kills, until := wanted()
@@ -226,8 +226,8 @@ func TestKilledProcessesLeaveNothingBehind(t *testing.T) {
 	}, patience, time.Millisecond, "every entry of the dead is used again")
 }
 
-// What a process that was killed or stopped has in flight does not count any more within the bound; a stopped one that goes on counts
-// again.
+// The bytes in flight of a process that was killed or stopped do not count any more after the bound; those of a stopped one
+// that goes on count again.
 func TestBytesOfTheDeadVanishWithinTheBound(t *testing.T) {
 	s := newScene(t)
 	for range 5 {
@@ -246,8 +246,8 @@ func TestBytesOfTheDeadVanishWithinTheBound(t *testing.T) {
 	}
 }
 
-// A stopped process may hold the lock of the table. Who is there goes on; who comes meanwhile is told, or waits until it
-// goes on: nobody hangs.
+// A stopped process may hold the lock of the table. The processes that are there go on; a newcomer is told, or waits until it
+// goes on: none hangs.
 func TestStoppedProcessesHoldNobodyUp(t *testing.T) {
 	s := newScene(t)
 	c := s.victim()
