@@ -1,6 +1,6 @@
 """make bench-file: tent on files beside fio, with the same sizes, depths and flags, round by round in turn.
 
-    files.py [--rounds 5] [--folder DIR] [--megabytes 1024] [--rows TEXT] [--markdown]
+    files.py [--rounds 5] [--folder DIR] [--megabytes 1024] [--rows TEXT] [--json FILE]
 
 The file lies in --folder, a disk; the rows about cached bytes are also run on /dev/shm. Ratios are medians of pairs of
 neighbours. A pool of threads in Go that calls pread and pwrite stands beside them, for information.
@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -29,6 +29,8 @@ import build_gotent
 import interpreters
 from contestant import Contestant, Measured
 from rows import KIB, MIB
+from run import rounded, show
+from table import Entry, today
 
 Settings = Mapping[str, object]
 # Settings of tent's engines: fio's depth, and nothing but the page cache.
@@ -202,7 +204,7 @@ def make(folder: Path, megabytes: int) -> Path:
     return path
 
 
-def compare(shape: Shape, program: Path, path: Path, rounds: int) -> tuple[str, ...]:
+def compare(shape: Shape, program: Path, path: Path, rounds: int) -> Entry:
     rates, cpus, figures, theirs = [], [], [], []
     with contextlib.ExitStack() as stack:
         contestant = start(stack, program, shape, path)
@@ -220,16 +222,18 @@ def compare(shape: Shape, program: Path, path: Path, rounds: int) -> tuple[str, 
     wanted = (
         "reported"
         if shape.least is None
-        else f">= {shape.least:g}" + (f", CPU <= {shape.cpu_most:g}" if shape.cpu_most else "")
+        else f"≥ {shape.least:g}" + (f", CPU ≤ {shape.cpu_most:g}" if shape.cpu_most else "")
     )
-    return (
+    return Entry(
         shape.name,
-        f"{statistics.median(figures):.3g}",
-        f"{statistics.median(theirs):.3g}",
-        f"{ratio:.2f}",
-        f"{cpu:.2f}",
-        wanted,
-        "yes" if reached else "no",
+        "GB/s",
+        ours=rounded(statistics.median(figures)),
+        theirs=rounded(statistics.median(theirs)),
+        ratio=rounded(ratio),
+        difference=None,
+        cpu_ratio=rounded(cpu),
+        target=wanted,
+        reached="yes" if reached else "no",
     )
 
 
@@ -239,7 +243,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=ROOT / "build", help="on the disk that is measured")
     parser.add_argument("--megabytes", type=int, default=1024, help="size of the file")
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
-    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    parser.add_argument("--json", type=Path, help="file for the table, as docs/performance has it")
     args = parser.parse_args()
     if shutil.which("fio") is None:
         print(
@@ -249,6 +253,7 @@ def main() -> int:
         return 2
     program = build()
     chosen = [s for s in shapes() if args.rows in s.name]
+    measured: list[Entry] = []
     for folder, rows in (
         (args.folder, chosen),
         (Path("/dev/shm"), [s for s in chosen if s.settings is CACHED and s.verb != "pwrite"]),
@@ -257,21 +262,14 @@ def main() -> int:
             continue
         path = make(folder, args.megabytes)
         try:
-            table: list[tuple[str, ...]] = [("row", "tent GB/s", "fio GB/s", "ratio", "CPU ratio", "target", "reached")]
             for shape in rows:
-                table.append(compare(shape, program, path, max(1, args.rounds)))
+                entry = compare(shape, program, path, max(1, args.rounds))
+                measured.append(entry if folder == args.folder else replace(entry, name=f"{entry.name}, {folder}"))
                 print(shape.name, "done", file=sys.stderr, flush=True)
-            print(f"\n{folder}, {os.cpu_count()} cores, Linux {platform.release()}, {args.rounds} rounds\n")
-            if args.markdown:
-                table.insert(1, ("---",) * len(table[0]))
-            for line in table:
-                print(
-                    "| " + " | ".join(line) + " |"
-                    if args.markdown
-                    else "  ".join(f"{c:>11}" if i else f"{c:58}" for i, c in enumerate(line))
-                )
         finally:
             path.unlink()
+    machine = f"{args.folder}, {os.cpu_count()} cores, Linux {platform.release()}, {args.rounds} rounds"
+    show(today("bench-file", sys.argv[1:], machine, measured), args.json)
     return 0
 
 

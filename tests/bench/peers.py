@@ -1,6 +1,6 @@
 """make bench-peers: tent beside today's published alternatives, in one run, round by round in turn.
 
-    peers.py [--rounds 7] [--rows TEXT] [--markdown]
+    peers.py [--rounds 7] [--rows TEXT] [--json FILE]
 
 NIXL (by its default, and with UCX_TLS=tcp) and Mooncake's transfer engine (over TCP) come from their wheels, each in an
 environment of its own under build/peers. Mooncake's wants libibverbs.so.1 (Debian: libibverbs1). All use memory that
@@ -16,10 +16,12 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from contestant import Contestant
 from rows import KIB, MIB, Row, Side, Work, p50_us
-from run import ARENA_BYTES, HERE, ROOT, congestion, measure, show
+from run import ARENA_BYTES, HERE, ROOT, congestion, entries, measure, show
+from table import today
 
 # Pinned, so that a table says what it compared with.
 WHEELS = {"nixl": ("nixl-cu12==1.5.1", "numpy"), "mooncake": ("mooncake-transfer-engine-non-cuda==0.3.13.post1",)}
@@ -91,7 +93,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measures tent beside published alternatives.")
     parser.add_argument("--rounds", type=int, default=7, help="rounds that count, at least 5")
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--json", type=Path, help="file for the table, as docs/performance has it")
     args = parser.parse_args()
     wanted = [row for row in rows() if args.rows in row.name]
     needed = {side.contestant for row in wanted for side in row.sides()}
@@ -107,14 +109,12 @@ def main() -> int:
         present = [row for row in wanted if all(side.contestant in contestants for side in row.sides())]
         figures = measure(present, contestants, max(5, args.rounds), 1)
     wheels = ", ".join(wheel for wheel, *_ in WHEELS.values())
-    print(
+    machine = (
         f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, {wheels}, "
-        f"tent over {congestion()}, the others as they come, {max(5, args.rounds)} rounds, one host\n"
+        f"tent over {congestion()}, the others as they come, {max(5, args.rounds)} rounds, one host"
     )
-    missed = show(present, figures, args.markdown)
-    print(
-        f"\n{len(present) - missed} of {len(present)} rows reached, {len(wanted) - len(present)} could not be measured"
-    )
+    show(today("bench-peers", sys.argv[1:], machine, entries(present, figures)), args.json)
+    print(f"{len(wanted) - len(present)} rows could not be measured")
     return 0
 
 

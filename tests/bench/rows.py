@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from contestant import Measured
+from table import digits, quantity
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -87,8 +88,9 @@ class Row:
         return value >= self.limit if self.at_least else value <= self.limit
 
     def target(self) -> str:
-        sign = ">=" if self.at_least else "<="
-        return f"{sign} {self.limit:g}" + (f" {self.unit}" if self.theirs is None or self.difference else "")
+        sign = "≥" if self.at_least else "≤"
+        absolute = self.theirs is None or self.difference
+        return f"{sign} {quantity(self.limit, self.unit) if absolute else digits(self.limit, signed=False)}"
 
 
 def rate(m: Measured) -> float:

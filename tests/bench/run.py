@@ -1,6 +1,6 @@
 """make bench: tent beside a plain C and a plain Python program, in one run, round by round in turn.
 
-    run.py [--rounds 7] [--only tcp|host] [--rows TEXT] [--connections 2] [--markdown]
+    run.py [--rounds 7] [--only tcp|host] [--rows TEXT] [--connections 2] [--json FILE]
 
 Every contestant is a pair of processes that is idle when it is not its turn; before it counts, one batch of every
 kind of work is verified byte by byte, and one round is thrown away. Ratios are medians of pairs of neighbours.
@@ -26,6 +26,7 @@ import build_gotent
 import interpreters
 from contestant import Contestant, Measured
 from rows import HOST_ROWS, KERNEL, MEMCPY, MIB, NT, TCP_ROWS, Row, Work
+from table import Entry, Table, today
 
 # Contestants' memories must not lie a power of two apart, and must hold the largest batch.
 ARENA_BYTES = 80 * MIB + 12288
@@ -106,44 +107,39 @@ def lanes(work: Work, connections: int) -> int:
     return connections if work.size * work.count >= MIB else 1
 
 
-def show(rows: list[Row], figures: Figures, markdown: bool) -> int:
-    """Prints the table; returns the number of rows that were not reached."""
-    head = ("row", "tent", "beside", "", "ratio", "target", "reached")
-    table: list[tuple[str, ...]] = [head]
-    missed = 0
+def entries(rows: list[Row], figures: Figures) -> list[Entry]:
+    """What was measured of each row, and whether it reached its target."""
+    measured = []
     for row in rows:
         ours = [row.ours.figure(m) for m in figures[row.ours.contestant, row.ours.work]]
         theirs = row.rivals(figures)
         value = row.value(ours, theirs)
-        reached = row.reached(value)
-        missed += not reached
-        beside = f"{statistics.median(theirs):.3g}" if theirs else ""
-        compared = f"{value:.2f}" if theirs else ""
-        table.append(
-            (
+        measured.append(
+            Entry(
                 row.name,
-                f"{statistics.median(ours):.3g}",
-                beside,
                 row.unit,
-                compared,
-                row.target(),
-                "yes" if reached else "no",
+                ours=rounded(statistics.median(ours)),
+                theirs=rounded(statistics.median(theirs)) if theirs else None,
+                ratio=rounded(value) if theirs and not row.difference else None,
+                difference=rounded(value) if theirs and row.difference else None,
+                target=row.target(),
+                reached="yes" if row.reached(value) else "no",
             )
         )
-    if markdown:
-        table.insert(1, tuple("---" for _ in head))
-        for line in table:
-            print("| " + " | ".join(line).replace("<=", "≤").replace(">=", "≥") + " |")
-    else:
-        widths = [max(len(line[i]) for line in table) for i in range(len(head))]
-        for line in table:
-            print(
-                "  ".join(
-                    cell.ljust(width) if i == 0 else cell.rjust(width)
-                    for i, (cell, width) in enumerate(zip(line, widths))
-                )
-            )
-    return missed
+    return measured
+
+
+def rounded(value: float) -> float:
+    """Three significant digits: more are noise."""
+    return float(f"{value:.3g}")
+
+
+def show(table: Table, path: Path | None) -> None:
+    """Prints the table, and writes its JSON form where one was asked for."""
+    print(table.machine + "\n\n" + table.text())
+    print(f"\n{sum(row.reached == 'yes' for row in table.rows)} of {len(table.rows)} rows reached")
+    if path is not None:
+        table.write(path)
 
 
 def main() -> int:
@@ -154,7 +150,7 @@ def main() -> int:
     parser.add_argument(
         "--connections", type=int, default=min(2, os.cpu_count() or 1), help="of the C program, as tent's lanes"
     )
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--json", type=Path, help="file for the table, as docs/performance has it")
     args = parser.parse_args()
     tables = {"tcp": TCP_ROWS, "host": HOST_ROWS}
     chosen = [table for name, table in tables.items() if args.only in ("", name)]
@@ -165,12 +161,11 @@ def main() -> int:
             for name, command in build({side.contestant for row in rows for side in row.sides()}).items()
         }
         figures = measure(rows, contestants, max(5, args.rounds), args.connections)
-    print(
+    machine = (
         f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, {congestion()}, "
-        f"{args.connections} connections, {max(5, args.rounds)} rounds, loopback\n"
+        f"{args.connections} connections, {max(5, args.rounds)} rounds, loopback"
     )
-    missed = show(rows, figures, args.markdown)
-    print(f"\n{len(rows) - missed} of {len(rows)} rows reached")
+    show(today("bench", sys.argv[1:], machine, entries(rows, figures)), args.json)
     return 0
 
 

@@ -19,13 +19,13 @@ import (
 
 // options of a run of the benchmark.
 type options struct {
-	runs     int
-	rate     uint64 // bytes/s of one rail
-	only     string
-	markdown bool
-	verbose  bool
-	figures  string  // file that sums up several calls
-	steal    float64 // share of the time that the host of a virtual machine may take of a run about faults
+	runs    int
+	rate    uint64 // bytes/s of one rail
+	only    string
+	json    string // file for the table, "" for none
+	verbose bool
+	figures string  // file that sums up several calls
+	steal   float64 // share of the time that the host of a virtual machine may take of a run about faults
 }
 
 func main() {
@@ -36,7 +36,7 @@ func main() {
 	flag.IntVar(&o.runs, "runs", 200, "runs of each kind of fault")
 	megabytes := flag.Float64("rate", 100, "MB/s of one rail")
 	flag.StringVar(&o.only, "only", "", "parts: faults, slow, rates, hogs, cost, mptcp; all without")
-	flag.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
+	flag.StringVar(&o.json, "json", "", "file for the table, as docs/performance has it")
 	flag.BoolVar(&o.verbose, "verbose", false, "print what the engine said in each run, in ms from the fault on")
 	flag.StringVar(&o.figures, "figures", "", "file of figures: those of earlier calls count too, and this call adds its own")
 	flag.Float64Var(&o.steal, "steal", 0.01, "runs about faults are made again when the host of the virtual machine took more than this share of their time")
@@ -82,10 +82,9 @@ func measure(o options) error {
 	if err := f.save(o.figures); err != nil {
 		return err
 	}
-	fmt.Printf("%s, %d runs a fault, 4 rails of %.0f MB/s; %.0f of %.0f runs were made again, since the host took more than %.1f %% of their time\n\n",
+	machine := fmt.Sprintf("%s, %d runs a fault, 4 rails of %.0f MB/s; %.0f of %.0f runs were made again, since the host took more than %.1f %% of their time",
 		report.Machine(), len(f[calmSmall]), float64(o.rate)/1e6, f.sum(disturbed), f.sum(disturbed)+f.sum(kept), 100*o.steal)
-	report.Show(os.Stdout, table, o.markdown)
-	return nil
+	return report.Show(os.Stdout, "bench-failover", machine, o.json, table)
 }
 
 // Names of figures.

@@ -22,11 +22,11 @@ import (
 
 // options of a run of the benchmark.
 type options struct {
-	rounds   int
-	long     time.Duration // of one kind of run in one round
-	only     string
-	seed     uint64
-	markdown bool
+	rounds int
+	long   time.Duration // of one kind of run in one round
+	only   string
+	seed   uint64
+	json   string // file for the table, "" for none
 }
 
 // part is a group of rows that can be measured alone.
@@ -45,7 +45,7 @@ func main() {
 	flag.DurationVar(&o.long, "for", 3*time.Second, "length of each run of a round")
 	flag.StringVar(&o.only, "only", "", "parts whose names hold all of these words, as in beside,limited,WRITE; an unknown word lists them")
 	flag.Uint64Var(&o.seed, "seed", 1, "of the times of small requests")
-	flag.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
+	flag.StringVar(&o.json, "json", "", "file for the table, as docs/performance has it")
 	mbits := flag.Float64("rate", 400, "Mbit/s of the limited rail")
 	flag.Parse()
 	if err := measure(o, parts(uint64(*mbits*1e6/8))); err != nil {
@@ -110,7 +110,6 @@ func measure(o options, list []part) error {
 	if len(table) == 0 {
 		return fmt.Errorf("-only %s chooses none of%s", o.only, known)
 	}
-	fmt.Printf("%s, %d rounds of %v, %v\n\n", report.Machine(), o.rounds, o.long, steal)
-	report.Show(os.Stdout, table, o.markdown)
-	return nil
+	machine := fmt.Sprintf("%s, %d rounds of %v, %v", report.Machine(), o.rounds, o.long, steal)
+	return report.Show(os.Stdout, "bench-qos", machine, o.json, table)
 }

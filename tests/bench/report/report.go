@@ -2,20 +2,24 @@
 package report
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Row of a table.
+// Row of a table. Its JSON form is what the documentation is generated from.
 type Row struct {
-	Name, Figure, Target string
-	Reached              string // yes, no, or why it cannot be said
+	Name    string `json:"name"`
+	Figure  string `json:"measured"`
+	Target  string `json:"target"`
+	Reached string `json:"reached"` // yes, no, or why it cannot be said
 }
 
 // Judge makes a row with a verdict.
@@ -30,19 +34,31 @@ func Judge(name, figure, target string, reached bool) Row {
 // Beside makes a row without a target, for comparison.
 func Beside(name, figure string) Row { return Row{Name: name, Figure: figure} }
 
-// Show prints the rows as columns, or as a table of Markdown.
-func Show(w io.Writer, rows []Row, markdown bool) {
-	format := "%-66s  %-44s  %-32s  %s\n"
-	if markdown {
-		format = "| %s | %s | %s | %s |\n"
-	}
-	fmt.Fprintf(w, format, "row", "measured", "target", "reached")
-	if markdown {
-		fmt.Fprint(w, "| --- | --- | --- | --- |\n")
-	}
+// Table is what one run of a benchmark has measured.
+type Table struct {
+	Command string `json:"command"` // that repeats it
+	Date    string `json:"date"`
+	Machine string `json:"machine"` // and how often it was measured
+	Rows    []Row  `json:"rows"`
+}
+
+// Show prints the rows of a run of `make target` as columns, and writes the table as JSON to path if that is not "".
+func Show(w io.Writer, target, machine, path string, rows []Row) error {
+	const format = "%-66s  %-44s  %-32s  %s\n"
+	fmt.Fprintf(w, "%s\n\n"+format, machine, "row", "measured", "target", "reached")
 	for _, r := range rows {
 		fmt.Fprintf(w, format, r.Name, r.Figure, r.Target, r.Reached)
 	}
+	if path == "" {
+		return nil
+	}
+	command := fmt.Sprintf("make %s ARGS=%q", target, strings.Join(os.Args[1:], " "))
+	table := Table{command, time.Now().UTC().Format(time.DateOnly), machine, rows}
+	text, err := json.MarshalIndent(table, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
 // Machine describes the measuring machine in a few words.
@@ -55,11 +71,19 @@ func Machine() string {
 // Progress prints a line for a waiting reader; it is no part of the table.
 func Progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
-// Milli prints a duration in ms.
-func Milli(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d)/1e6) }
+// Milli prints a duration in ms, or in s where that is easier to read.
+func Milli(d time.Duration) string {
+	if d >= time.Second {
+		return Short(d)
+	}
+	return fmt.Sprintf("%.1f ms", float64(d)/1e6)
+}
 
-// Short prints a duration in µs or ms, whichever is easier to read.
+// Short prints a duration in µs, ms or s, whichever is easier to read.
 func Short(d time.Duration) string {
+	if d >= time.Second {
+		return fmt.Sprintf("%.2f s", d.Seconds())
+	}
 	if d < time.Millisecond {
 		return fmt.Sprintf("%.0f µs", float64(d)/1e3)
 	}

@@ -1,0 +1,131 @@
+"""A table of measured rows: its JSON form, the source of the performance page, and its columns for a terminal."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+STEPS = {"ns": ("ns", 1.0), "us": ("ns", 1e3)}  # units that are shown in whichever of ns, µs, ms and s is readable
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row as it was measured. A row that was compared has either a `ratio` or a `difference`."""
+
+    name: str
+    unit: str
+    ours: float
+    theirs: float | None
+    ratio: float | None
+    difference: float | None
+    target: str
+    reached: str  # "yes", "no", or "" for a row without a target
+    cpu_ratio: float | None = None
+
+    def cells(self) -> dict[str, str]:
+        """The row's columns by their titles, in human units."""
+        return {
+            "row": self.name,
+            "tent": quantity(self.ours, self.unit),
+            "beside": quantity(self.theirs, self.unit),
+            "ratio": "" if self.ratio is None else f"{self.ratio:.2f}",
+            "CPU ratio": "" if self.cpu_ratio is None else f"{self.cpu_ratio:.2f}",
+            "difference": quantity(self.difference, self.unit, signed=True),
+            "target": self.target,
+            "reached": self.reached,
+        }
+
+
+@dataclass(frozen=True)
+class Reported:
+    """One row of a Go benchmark, whose figure is a text in human units already."""
+
+    name: str
+    measured: str
+    target: str
+    reached: str
+
+    def cells(self) -> dict[str, str]:
+        return {"row": self.name, "measured": self.measured, "target": self.target, "reached": self.reached}
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of one command on one day."""
+
+    command: str
+    date: str
+    machine: str
+    rows: list[Entry] | list[Reported]
+
+    def columns(self) -> list[list[str]]:
+        """The titles and then the rows. A column that is empty in every row is left out."""
+        rows = [row.cells() for row in self.rows]
+        titles = [title for title in rows[0] if any(row[title] for row in rows)]
+        return [titles, *([row[title] for title in titles] for row in rows)]
+
+    def text(self) -> str:
+        """The table for a terminal."""
+        table = self.columns()
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = (zip(line, widths, strict=True) for line in table)
+        return "\n".join("  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in lines)
+
+    def markdown(self) -> str:
+        """The table for a page, under a line that says how and where it was measured."""
+        head, *rows = self.columns()
+        lines = ["| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rows]]
+        return f"`{self.command}`, {self.date}: {self.machine}.\n\n" + "\n".join(lines)
+
+    def write(self, path: Path) -> None:
+        """Writes the JSON form, one row a line, so that a diff shows which rows have changed."""
+        head = json.dumps({"command": self.command, "date": self.date, "machine": self.machine}, ensure_ascii=False)
+        rows = ",\n".join("  " + json.dumps(asdict(row), ensure_ascii=False) for row in self.rows)
+        path.write_text(f'{head[:-1]}, "rows": [\n{rows}\n]}}\n', encoding="utf-8")
+
+
+def read(path: Path) -> Table:
+    """Reads what `Table.write` or a Go benchmark wrote."""
+    fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    rows = fields.pop("rows")
+    if "measured" in rows[0]:
+        return Table(**fields, rows=[Reported(**row) for row in rows])
+    return Table(**fields, rows=[Entry(**row) for row in rows])
+
+
+def today(target: str, arguments: list[str], machine: str, rows: list[Entry]) -> Table:
+    """The table of a run that ends now: `target` is the make target and `arguments` are what it was given."""
+    command = f"make {target}" + (f' ARGS="{shlex.join(arguments)}"' if arguments else "")
+    return Table(command, datetime.now(timezone.utc).date().isoformat(), machine, rows)
+
+
+def quantity(value: float | None, unit: str, signed: bool = False) -> str:
+    """A figure with three digits and a unit that keeps it between 1 and 1000: "1.81 ms" for 1810 us; "" for None."""
+    if value is None:
+        return ""
+    if unit not in STEPS:
+        return f"{digits(value, signed)} {unit}".rstrip()
+    nanoseconds = value * STEPS[unit][1]
+    for name, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(nanoseconds) >= scale:
+            return f"{digits(nanoseconds / scale, signed)} {name}"
+    return f"{digits(nanoseconds, signed)} ns"
+
+
+def digits(value: float, signed: bool) -> str:
+    """Three significant digits without an exponent; two after the point at most."""
+    size = abs(value)
+    text = (
+        f"{value:.0f}"
+        if size >= 100
+        else f"{value:.1f}"
+        if size >= 10
+        else f"{value:.3g}"
+        if size < 1
+        else f"{value:.2f}"
+    )
+    return f"+{text}" if signed and value > 0 else text
