@@ -35,19 +35,19 @@ sim: ## simulate from seeds: make sim SEEDS=100000
 fuzz: ## fuzz every decoder: make fuzz FUZZTIME=20s
 	@$(PYTHON) tools/fuzz.py --time $(FUZZTIME)
 
-bench: develop ## the speed table, beside plain C and Python programs: make bench ARGS="--markdown"
+bench: develop ## the speed table, beside plain C and Python programs: make bench ARGS="--json FILE"
 	@$(VENV)/bin/python tests/bench/run.py $(ARGS)
 
-bench-peers: develop ## tent beside NIXL and Mooncake, from their wheels: make bench-peers ARGS="--markdown"
+bench-peers: develop ## tent beside NIXL and Mooncake, from their wheels: make bench-peers ARGS="--json FILE"
 	@$(VENV)/bin/python tests/bench/peers.py $(ARGS)
 
-bench-failover: ## what a broken rail costs, in network namespaces (root): make bench-failover ARGS="-runs 20 -markdown"
+bench-failover: ## what a broken rail costs, in network namespaces (root): make bench-failover ARGS="-runs 20 -json FILE"
 	@$(PYTHON) tests/bench/gorun.py failover $(ARGS)
 
 bench-qos: ## what classes are worth beside floods, in network namespaces (root) and on loopback: make bench-qos ARGS="-only loopback"
 	@$(PYTHON) tests/bench/gorun.py qos $(ARGS)
 
-bench-file: develop ## tent on files beside fio: make bench-file ARGS="--folder /mnt/nvme --markdown"
+bench-file: develop ## tent on files beside fio: make bench-file ARGS="--folder /mnt/nvme"
 	@$(VENV)/bin/python tests/bench/files.py $(ARGS)
 
 capi: ## build/capi: libtent.so, its header, its pkg-config file; make capi ARGS=--check runs the examples
