@@ -8,6 +8,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -55,7 +56,7 @@ func Move(id int64, word, local, length uint64, segment int64, region, offset, d
 	if err != nil {
 		return 0, err
 	}
-	t.Checked = word>>32&1 != 0
+	t.Integrity = request.Integrity(word >> 32 & 1)
 	r := engine.Request{Terms: t, Source: uintptr(local), Length: length, Durable: word>>33&1 != 0,
 		Remote: engine.Remote{Segment: engine.SegmentID(segment), Region: mem.RegionID(region), Offset: offset}}
 	if builder != 0 {
@@ -86,7 +87,7 @@ func Pages(id int64, address uint64) (batch uint64, err error) {
 	if r.Terms, err = terms(w[0], w[1], w[2], w[3]); err != nil {
 		return 0, err
 	}
-	r.Checked, r.Durable = w[19]&2 != 0, w[19]&4 != 0
+	r.Integrity, r.Durable = request.Integrity(w[19]>>1&1), w[19]&4 != 0
 	if r.Note, err = noteOf(w[19]&1 != 0, w[15], w[16], w[17], w[18]); err != nil {
 		return 0, err
 	}
@@ -114,7 +115,7 @@ func Ranges(id int64, address uint64) (batch uint64, err error) {
 	if r.Terms, err = terms(w[0], w[1], w[2], w[3]); err != nil {
 		return 0, err
 	}
-	r.Checked, r.Durable = w[26]&2 != 0, w[26]&4 != 0
+	r.Integrity, r.Durable = request.Integrity(w[26]>>1&1), w[26]&4 != 0
 	if r.Note, err = noteOf(w[26]&1 != 0, w[22], w[23], w[24], w[25]); err != nil {
 		return 0, err
 	}

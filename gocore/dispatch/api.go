@@ -34,12 +34,12 @@ package dispatch
 import (
 	"time"
 
-	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/qos"
 	"github.com/tent-engine/tent/gocore/rail"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -167,18 +167,22 @@ type LinkSpec struct {
 
 // TaskSpec is one request, validated and planned. It is copied.
 type TaskSpec struct {
-	Op       transport.Op
-	Class    uint8
-	Checked  bool // slices carry a checksum; every route of the plan must be able to
-	Plan     *plan.Plan
-	Local    uintptr
-	Remote   uint64 // offset in the remote region
-	Length   uint64
-	Deadline clock.Time // clock.Never if none
+	request.Terms // within their ranges; every route of the plan must be able to meet them
+	Plan          *plan.Plan
+	Local         uintptr
+	Remote        uint64 // offset in the remote region
+	Length        uint64
 
 	// Parts makes the task one of many equal parts, which lie at offsets from Local and Remote; Length is the bytes of all.
 	// They must stay as they are until the batch is freed, and for ever if it ended dirty; tasks may share them.
 	Parts *transport.Pieces
+}
+
+// SliceOver returns a slice of the task over a hop: what travels of the terms, and the keys. The rail, the range and the
+// id are the caller's to fill in.
+func (s *TaskSpec) SliceOver(hop *plan.Hop) transport.Slice {
+	return transport.Slice{Op: hop.Op, Checked: s.Integrity != request.IntegrityNone, Class: s.Class,
+		LocalKey: hop.LocalKey, RemoteKey: hop.RemoteKey}
 }
 
 // Status of one task.

@@ -128,8 +128,6 @@ func check(s *TaskSpec) *errs.Error {
 		return errs.New(errs.InvalidArgument, "submit", "a request without a route")
 	case s.Length == 0:
 		return errs.New(errs.InvalidArgument, "submit", "a request of no bytes")
-	case s.Class >= ClassCount:
-		return errs.New(errs.InvalidArgument, "submit", "priority %d is not 0, 1 or 2", s.Class)
 	case s.Parts != nil && !s.whole():
 		return errs.New(errs.InvalidArgument, "submit", "%d bytes are not those of the request's parts", s.Length)
 	}
@@ -156,13 +154,14 @@ func fits(s *TaskSpec, route int) bool {
 
 // joinRun puts a task under the timer of its neighbour if they share a deadline, else under one of its own.
 func (c *Core) joinRun(t *task, r *run) *run {
-	if t.spec.Deadline == clock.Never {
+	due := t.spec.Due()
+	if due == clock.Never {
 		return nil
 	}
-	if r == nil || r.alive == 0 || r.timer.at != t.spec.Deadline {
+	if r == nil || r.alive == 0 || r.timer.at != due {
 		r = c.runs.get()
 		r.batch, r.first, r.timer.run = t.batch, int(t.index), r
-		c.timers.set(&r.timer, t.spec.Deadline)
+		c.timers.set(&r.timer, due)
 	}
 	r.n++
 	r.alive++

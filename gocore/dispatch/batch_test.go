@@ -7,6 +7,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -38,12 +39,12 @@ func second[T any](_ T, err *errs.Error) *errs.Error { return err }
 
 func TestSubmitTakesAllOrNothing(t *testing.T) {
 	r := newRig(t, Options{Pending: 4})
-	good := TaskSpec{Op: transport.Write, Plan: to(r.core, r.link(1, 0, 1, 1<<20)), Local: 1, Remote: 1, Length: 1, Deadline: clock.Never}
+	good := TaskSpec{Terms: request.Terms{Op: transport.Write}, Plan: to(r.core, r.link(1, 0, 1, 1<<20)), Local: 1,
+		Remote: 1, Length: 1}
 	b, err := r.core.NewBatch(4)
 	require.Nil(t, err)
 	for name, break_ := range map[string]func(*TaskSpec){
-		"length": func(s *TaskSpec) { s.Length = 0 }, "class": func(s *TaskSpec) { s.Class = 3 },
-		"plan": func(s *TaskSpec) { s.Plan = nil },
+		"plan": func(s *TaskSpec) { s.Plan = nil }, "length": func(s *TaskSpec) { s.Length = 0 },
 	} {
 		bad := good
 		break_(&bad)
@@ -75,7 +76,7 @@ func TestSummaryIsTheWorstOfItsTasks(t *testing.T) {
 	require.Nil(t, err)
 	require.Equal(t, Completed, s.State)
 
-	spec := TaskSpec{Op: transport.Write, Plan: p, Local: 1, Remote: 1, Length: kib, Deadline: clock.Never}
+	spec := TaskSpec{Terms: request.Terms{Op: transport.Write}, Plan: p, Local: 1, Remote: 1, Length: kib}
 	soon := spec
 	soon.Deadline = r.now.Add(ms)
 	b := r.submitAll(spec, spec, soon, spec)
@@ -119,7 +120,8 @@ func TestABatchMayTakeMoreTasksAndEndAgain(t *testing.T) {
 	r := newRig(t, Options{})
 	b, err := r.core.NewBatch(2)
 	require.Nil(t, err)
-	spec := TaskSpec{Op: transport.Write, Plan: to(r.core, r.link(1, 0, 1, 1<<20)), Local: 1, Remote: 1, Length: kib, Deadline: clock.Never}
+	spec := TaskSpec{Terms: request.Terms{Op: transport.Write}, Plan: to(r.core, r.link(1, 0, 1, 1<<20)), Local: 1,
+		Remote: 1, Length: kib}
 	for range 2 {
 		_, err := r.core.Submit(b, []TaskSpec{spec}, r.now)
 		require.Nil(t, err)
@@ -141,7 +143,8 @@ func TestAMillionDeadlinesAreOneTimer(t *testing.T) {
 	specs := make([]TaskSpec, 20000)
 	p := to(r.core, id)
 	for i := range specs {
-		specs[i] = TaskSpec{Op: transport.Write, Plan: p, Local: 1, Remote: 1, Length: 1, Deadline: r.now.Add(ms)}
+		specs[i] = TaskSpec{Terms: request.Terms{Op: transport.Write, Deadline: r.now.Add(ms)}, Plan: p, Local: 1,
+			Remote: 1, Length: 1}
 	}
 	b := r.submitAll(specs...)
 	require.Len(t, r.core.timers.heap, 2, "one for the tasks, one for the link")

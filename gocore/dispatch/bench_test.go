@@ -8,6 +8,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -28,8 +29,9 @@ func newLoop(tb testing.TB, rails, tasks int, length uint64, merge bool) *loop {
 	p := &plan.Plan{Routes: []plan.Route{{SliceMax: 1 << 20, SliceBest: 64 * kib, Alignment: 1,
 		Hops: []plan.Hop{{Link: id, Op: transport.Write}}}}}
 	for i := range tasks {
-		l.specs = append(l.specs, TaskSpec{Op: transport.Write, Plan: p, Local: uintptr(i+1) << 24, Remote: uint64(i) << 25,
-			Length: length, Deadline: l.now.Add(time.Hour)})
+		l.specs = append(l.specs, TaskSpec{Terms: request.Terms{Op: transport.Write, Deadline: l.now.Add(time.Hour)},
+			Plan: p, Local: uintptr(i+1) << 24, Remote: uint64(i) << 25,
+			Length: length})
 	}
 	l.turn(tb) // warm up
 	return l

@@ -4,7 +4,6 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/qos"
-	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // Late binding: nothing is divided in advance. A rail that has room pulls, and only then a slice is cut from the head of
@@ -297,8 +296,8 @@ func (c *Core) merge(p *piece, q *classQueue, r *railState, class int, now clock
 
 // continues reports whether b begins where a ends, here and there, and may share its fate.
 func continues(a, b *TaskSpec) bool {
-	return a.Local+uintptr(a.Length) == b.Local && a.Remote+a.Length == b.Remote && a.Op == b.Op && a.Plan == b.Plan &&
-		a.Deadline == b.Deadline && a.Checked == b.Checked && a.Parts == nil && b.Parts == nil
+	return a.Local+uintptr(a.Length) == b.Local && a.Remote+a.Length == b.Remote && a.Plan == b.Plan &&
+		a.Terms == b.Terms && a.Parts == nil && b.Parts == nil
 }
 
 // post fills a slice for a piece and its siblings and puts it into the effects of this step.
@@ -307,8 +306,8 @@ func (c *Core) post(p *piece, length uint64, r *railState, now clock.Time) {
 	hop := &p.route.Hops[p.hop]
 	a := c.attempts.get()
 	c.ids++
-	a.Slice = transport.Slice{Op: hop.Op, Checked: t.spec.Checked, Class: t.spec.Class, Rail: r.id, LocalKey: hop.LocalKey, RemoteKey: hop.RemoteKey,
-		Local: c.localAddress(p, hop), Remote: c.remoteOffset(p, hop), Length: length, Id: c.ids}
+	a.Slice = t.spec.SliceOver(hop)
+	a.Rail, a.Local, a.Remote, a.Length, a.Id = r.id, c.localAddress(p, hop), c.remoteOffset(p, hop), length, c.ids
 	if parts := t.spec.Parts; parts != nil && length > parts.Bytes && r.vectors {
 		a.Pieces, a.First = parts, uint32(p.offset/parts.Bytes)
 		a.Local, a.Remote = t.spec.Local, t.spec.Remote

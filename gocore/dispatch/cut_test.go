@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -124,8 +125,9 @@ func TestMergedTasksReportApart(t *testing.T) {
 		if i == 3 {
 			offset += 1 // does not continue
 		}
-		specs = append(specs, TaskSpec{Op: transport.Write, Plan: p, Local: 1<<20 + uintptr(offset), Remote: 1<<30 + offset,
-			Length: 4 * kib, Deadline: clock.Never})
+		specs = append(specs, TaskSpec{Terms: request.Terms{Op: transport.Write}, Plan: p,
+			Local: 1<<20 + uintptr(offset), Remote: 1<<30 + offset,
+			Length: 4 * kib})
 	}
 	b := r.submitAll(specs...)
 	require.Len(t, r.out, 2)
@@ -152,7 +154,7 @@ func TestTasksThatDifferAreNotMerged(t *testing.T) {
 	} {
 		r := newRig(t, Options{Merge: true})
 		p := to(r.core, r.link(1, 0, 1, 1<<20))
-		a := TaskSpec{Op: transport.Write, Plan: p, Local: 1 << 20, Remote: 1 << 30, Length: kib, Deadline: clock.Never}
+		a := TaskSpec{Terms: request.Terms{Op: transport.Write}, Plan: p, Local: 1 << 20, Remote: 1 << 30, Length: kib}
 		b := a
 		b.Local, b.Remote = a.Local+kib, a.Remote+kib
 		change(&b)
@@ -194,7 +196,7 @@ func TestAlignmentOfCuts(t *testing.T) {
 	}
 	id, err := r.core.NewBatch(1)
 	require.Nil(t, err)
-	_, err = r.core.Submit(id, []TaskSpec{{Plan: p, Local: 1, Length: 4 * kib, Deadline: clock.Never}}, r.now)
+	_, err = r.core.Submit(id, []TaskSpec{{Plan: p, Local: 1, Length: 4 * kib}}, r.now)
 	require.ErrorContains(t, err, "alignment")
 }
 

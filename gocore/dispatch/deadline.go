@@ -138,7 +138,7 @@ func (c *Core) dropHopeless(l *link, now clock.Time) bool {
 // hopeless is the error of a task that would miss its deadline on whichever of its routes that is there, nil if it may make
 // it or nobody knows.
 func (c *Core) hopeless(t *task, now clock.Time) *errs.Error {
-	left := t.spec.Deadline.Sub(now)
+	left := t.spec.Due().Sub(now)
 	needed := time.Duration(0)
 	for i := range t.spec.Plan.Routes {
 		route := &t.spec.Plan.Routes[i]
@@ -185,7 +185,7 @@ func (c *Core) late(p *piece, t *task, now clock.Time) bool {
 	if p != nil {
 		t = p.task
 	}
-	if t.spec.Deadline > now {
+	if t.spec.Due() > now {
 		return false
 	}
 	c.end(t, TimedOut, c.lateFor(t), now)

@@ -12,6 +12,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -44,20 +45,21 @@ func (r *rig) narrow() plan.LinkID {
 
 // occupy fills the only slice of a rail, so that what is submitted next waits.
 func (r *rig) occupy(p *plan.Plan) {
-	r.submitAll(TaskSpec{Op: transport.Write, Plan: p, Local: 1, Remote: 1, Length: 64 * kib, Deadline: clock.Never})
+	r.submitAll(TaskSpec{Terms: request.Terms{Op: transport.Write}, Plan: p, Local: 1, Remote: 1, Length: 64 * kib})
 	require.Len(r, r.out, 1)
 }
 
 // order submits the wanted requests one by one behind an occupied rail and returns in which order they were served.
-func (r *rig) order(p *plan.Plan, class uint8, requests []request) (served []int) {
+func (r *rig) order(p *plan.Plan, class uint8, requests []timed) (served []int) {
 	r.occupy(p)
 	for i, q := range requests {
 		deadline := clock.Never
 		if q.in != 0 {
 			deadline = r.now.Add(q.in)
 		}
-		r.submitAll(TaskSpec{Op: transport.Write, Class: class, Plan: p, Local: uintptr(i+1) << 30, Remote: uint64(i) << 31,
-			Length: q.bytes, Deadline: deadline})
+		r.submitAll(TaskSpec{Terms: request.Terms{Op: transport.Write, Class: class, Deadline: deadline}, Plan: p,
+			Local: uintptr(i+1) << 30, Remote: uint64(i) << 31,
+			Length: q.bytes})
 	}
 	r.finish(0, nil)
 	for len(r.out) > 0 {
@@ -69,7 +71,7 @@ func (r *rig) order(p *plan.Plan, class uint8, requests []request) (served []int
 	return served
 }
 
-type request struct {
+type timed struct {
 	in    time.Duration // of its deadline from now; 0: none
 	bytes uint64
 }
@@ -77,17 +79,21 @@ type request struct {
 func TestAClassIsServedBySlack(t *testing.T) {
 	for name, test := range map[string]struct {
 		rate     float64 // 0: not measured
-		requests []request
+		requests []timed
 		served   []int
 	}{
-		"a tighter deadline first":           {0, []request{{3 * time.Second, kib}, {time.Second, kib}, {2 * time.Second, kib}}, []int{1, 2, 0}},
-		"equals in their order":              {0, []request{{time.Second, kib}, {time.Second, kib}, {time.Second, kib}}, []int{0, 1, 2}},
-		"without a deadline last":            {0, []request{{0, kib}, {time.Hour, kib}, {0, kib}, {time.Second, kib}}, []int{3, 1, 0, 2}},
-		"none has one":                       {0, []request{{0, 3 * kib}, {0, kib}, {0, 2 * kib}}, []int{0, 1, 2}},
-		"the longer of two is more urgent":   {1e6, []request{{time.Second, kib}, {time.Second, 64 * kib}}, []int{1, 0}},
-		"longer, not urgent enough":          {1e6, []request{{time.Second, kib}, {1100 * ms, 64 * kib}}, []int{0, 1}},
-		"length says nothing without a rate": {0, []request{{time.Second, kib}, {time.Second, 64 * kib}}, []int{0, 1}},
-		"what is served keeps its place":     {1e6, []request{{time.Second, 128 * kib}, {time.Second, 96 * kib}}, []int{0, 1}},
+		"a tighter deadline first": {0, []timed{{3 * time.Second, kib}, {time.Second, kib},
+			{2 * time.Second, kib}}, []int{1, 2, 0}},
+		"equals in their order": {0, []timed{{time.Second, kib}, {time.Second, kib}, {time.Second, kib}},
+			[]int{0, 1, 2}},
+		"without a deadline last": {0, []timed{{0, kib}, {time.Hour, kib}, {0, kib}, {time.Second, kib}},
+			[]int{3, 1, 0, 2}},
+		"none has one":                       {0, []timed{{0, 3 * kib}, {0, kib}, {0, 2 * kib}}, []int{0, 1, 2}},
+		"the longer of two is more urgent":   {1e6, []timed{{time.Second, kib}, {time.Second, 64 * kib}}, []int{1, 0}},
+		"longer, not urgent enough":          {1e6, []timed{{time.Second, kib}, {1100 * ms, 64 * kib}}, []int{0, 1}},
+		"length says nothing without a rate": {0, []timed{{time.Second, kib}, {time.Second, 64 * kib}}, []int{0, 1}},
+		"what is served keeps its place": {1e6, []timed{{time.Second, 128 * kib}, {time.Second, 96 * kib}},
+			[]int{0, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := urgentRig(t)
@@ -118,7 +124,7 @@ func TestClassesComeBeforeDeadlines(t *testing.T) {
 func TestArrivalDecidesWhereTheSettingIsOff(t *testing.T) {
 	r := newRig(t, Options{})
 	id := r.narrow()
-	require.Equal(t, []int{0, 1, 2}, r.order(to(r.core, id), High, []request{{0, kib}, {time.Second, kib}, {ms, kib}}))
+	require.Equal(t, []int{0, 1, 2}, r.order(to(r.core, id), High, []timed{{0, kib}, {time.Second, kib}, {ms, kib}}))
 }
 
 func TestAMoreUrgentTaskGetsTheNextSlice(t *testing.T) {
@@ -224,7 +230,8 @@ func TestNothingIsSentBehindItsDeadlineHoweverManyWait(t *testing.T) {
 		deadline := r.now.Add(10 * ms)
 		specs := make([]TaskSpec, 3*expireMost)
 		for i := range specs {
-			specs[i] = TaskSpec{Op: transport.Write, Plan: p, Local: uintptr(i+1) << 20, Remote: 1, Length: 64 * kib, Deadline: deadline}
+			specs[i] = TaskSpec{Terms: request.Terms{Op: transport.Write, Deadline: deadline}, Plan: p,
+				Local: uintptr(i+1) << 20, Remote: 1, Length: 64 * kib}
 		}
 		b := r.submitAll(specs...)
 		require.Len(t, r.out, 1)
@@ -296,7 +303,8 @@ func TestADeadlineIsKeptWhereverItsTaskWaits(t *testing.T) {
 				r := newRig(t, Options{LinkWait: time.Second, SuspectAfter: time.Second, Rails: []RailOptions{{ByDeadline: byDeadline}}})
 				p, release := w.prepare(r)
 				local := uintptr(7) << 30
-				b := r.submitAll(TaskSpec{Op: transport.Write, Plan: p, Local: local, Remote: 1, Length: kib, Deadline: r.now.Add(10 * ms)})
+				b := r.submitAll(TaskSpec{Terms: request.Terms{Op: transport.Write, Deadline: r.now.Add(10 * ms)},
+					Plan: p, Local: local, Remote: 1, Length: kib})
 				require.Len(t, r.out, w.sent)
 				require.LessOrEqual(t, r.core.Deadline(), r.now.Add(10*ms))
 				r.wait(10*ms - 1)
@@ -332,7 +340,8 @@ func TestMissesAreToldAtABoundedRate(t *testing.T) {
 	miss := func(n int) {
 		specs := make([]TaskSpec, n)
 		for i := range specs {
-			specs[i] = TaskSpec{Op: transport.Write, Plan: p, Local: uintptr(i + 1), Remote: 1, Length: 1, Deadline: r.now}
+			specs[i] = TaskSpec{Terms: request.Terms{Op: transport.Write, Deadline: r.now}, Plan: p,
+				Local: uintptr(i + 1), Remote: 1, Length: 1}
 		}
 		r.submitAll(specs...)
 	}
@@ -370,8 +379,10 @@ func TestAQueueBySlackIsSortedAndCountsItsBytes(t *testing.T) {
 	p := to(r.core, id)
 	specs := make([]TaskSpec, 500)
 	for i := range specs {
-		specs[i] = TaskSpec{Op: transport.Write, Class: uint8(random.IntN(ClassCount)), Plan: p, Local: uintptr(i + 1), Remote: 1,
-			Length: 1 + random.Uint64N(kib), Deadline: r.now.Add(time.Duration(1+random.IntN(50)) * time.Hour)}
+		specs[i] = TaskSpec{Terms: request.Terms{Op: transport.Write, Class: uint8(random.IntN(ClassCount)),
+			Deadline: r.now.Add(time.Duration(1+random.IntN(50)) * time.Hour)}, Plan: p, Local: uintptr(i + 1),
+			Remote: 1,
+			Length: 1 + random.Uint64N(kib)}
 		if random.IntN(4) == 0 {
 			specs[i].Deadline = clock.Never
 		}
@@ -412,7 +423,8 @@ func TestNeighboursMergeInAQueueBySlack(t *testing.T) {
 	p := to(r.core, r.link(1, 0, 1, 1<<20))
 	specs := make([]TaskSpec, 16)
 	for i := range specs {
-		specs[i] = TaskSpec{Op: transport.Write, Plan: p, Local: uintptr(1<<20 + i*kib), Remote: uint64(i * kib), Length: kib, Deadline: r.now.Add(time.Second)}
+		specs[i] = TaskSpec{Terms: request.Terms{Op: transport.Write, Deadline: r.now.Add(time.Second)}, Plan: p,
+			Local: uintptr(1<<20 + i*kib), Remote: uint64(i * kib), Length: kib}
 	}
 	b := r.submitAll(specs...)
 	require.Len(t, r.out, 1)

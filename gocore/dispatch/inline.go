@@ -48,7 +48,7 @@ func (c *Core) Reserve(id BatchID, specs []TaskSpec, now clock.Time) (Reservatio
 	requests := 0
 	for i := range specs {
 		s := &specs[i]
-		if (i > 0 && check(s) != nil) || s.Class != first.Class || s.Deadline <= now || !l.takes(s) {
+		if (i > 0 && check(s) != nil) || s.Class != first.Class || s.Due() <= now || !l.takes(s) {
 			return Reservation{}, false
 		}
 		requests += s.requests()

@@ -8,6 +8,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -19,7 +20,8 @@ func (r *rig) direct(window uint64) plan.LinkID {
 }
 
 func small(p *plan.Plan, class uint8, length uint64) TaskSpec {
-	return TaskSpec{Op: transport.Write, Class: class, Plan: p, Local: 1 << 20, Remote: 1 << 30, Length: length, Deadline: clock.Never}
+	return TaskSpec{Terms: request.Terms{Op: transport.Write, Class: class}, Plan: p, Local: 1 << 20, Remote: 1 << 30,
+		Length: length}
 }
 
 // reserve asks for one task in a new batch.

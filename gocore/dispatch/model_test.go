@@ -14,6 +14,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -143,8 +144,9 @@ func (m *model) traffic() {
 			m.divide(task)
 		}
 		task.learn()
-		specs = append(specs, TaskSpec{Op: op, Class: class, Plan: p, Local: m.next, Remote: uint64(m.next),
-			Length: task.length, Deadline: deadline, Parts: task.parts})
+		specs = append(specs, TaskSpec{Terms: request.Terms{Op: op, Class: class, Deadline: deadline}, Plan: p,
+			Local: m.next, Remote: uint64(m.next),
+			Length: task.length, Parts: task.parts})
 		m.check.tasks = append(m.check.tasks, task)
 		m.check.batches[id] = append(m.check.batches[id], task)
 		m.next += uintptr(task.window)

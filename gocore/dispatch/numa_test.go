@@ -8,6 +8,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -96,8 +97,9 @@ func TestARailPassesOverWhatBelongsToAnotherNode(t *testing.T) {
 	link := r.onNodes(0, 1)
 	const here, there = 1 << 20, 1 << 30
 	submit := func(node int, local uintptr, length uint64) BatchID {
-		return r.submitAll(TaskSpec{Op: transport.Write, Class: High, Plan: from(r.core, node, link), Local: local, Remote: uint64(local),
-			Length: length, Deadline: clock.Never})
+		return r.submitAll(TaskSpec{Terms: request.Terms{Op: transport.Write, Class: High}, Plan: from(r.core, node,
+			link), Local: local, Remote: uint64(local),
+			Length: length})
 	}
 	first := submit(1, there, 1<<20)
 	require.Equal(t, []int{1, 1}, r.taken())

@@ -5,9 +5,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -19,8 +19,8 @@ func (r *rig) paged(vectors bool, window uint64) plan.LinkID {
 }
 
 func withParts(p *plan.Plan, bytes uint64, local, remote []uint64) TaskSpec {
-	return TaskSpec{Op: transport.Write, Plan: p, Local: 1 << 20, Remote: 1 << 30, Length: bytes * uint64(len(local)),
-		Deadline: clock.Never, Parts: &transport.Pieces{LocalAt: local, RemoteAt: remote, Bytes: bytes}}
+	return TaskSpec{Terms: request.Terms{Op: transport.Write}, Plan: p, Local: 1 << 20, Remote: 1 << 30,
+		Length: bytes * uint64(len(local)), Parts: &transport.Pieces{LocalAt: local, RemoteAt: remote, Bytes: bytes}}
 }
 
 // places is n offsets that follow one another from first on, size apart.

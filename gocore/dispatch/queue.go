@@ -91,7 +91,7 @@ func (c *Core) queueTask(t *task, front bool, now clock.Time) {
 	q.depth++
 	q.bytes += t.spec.Length - t.cursor
 	switch {
-	case l.byDeadline && t.spec.Deadline != clock.Never:
+	case l.byDeadline && t.spec.Deadline != 0:
 		c.hurry(l, q, t, front)
 	case front:
 		q.tasks.pushFront(&t.queue.node, t)

@@ -10,6 +10,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -41,8 +42,9 @@ func (r *race) start(length uint64, class uint8) *known {
 	k.learn()
 	r.check.tasks = append(r.check.tasks, k)
 	r.check.batches[id] = []*known{k}
-	_, err = r.core.Submit(id, []TaskSpec{{Op: transport.Write, Class: class, Plan: r.plan, Local: r.next, Remote: uint64(r.next),
-		Length: length, Deadline: clock.Never}}, r.now)
+	_, err = r.core.Submit(id, []TaskSpec{{Terms: request.Terms{Op: transport.Write, Class: class}, Plan: r.plan,
+		Local: r.next, Remote: uint64(r.next),
+		Length: length}}, r.now)
 	require.Nil(r.check.t, err)
 	r.next += uintptr(length)
 	return k

@@ -10,6 +10,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -68,7 +69,8 @@ func to(c *Core, links ...plan.LinkID) *plan.Plan {
 // submit sends one request and steps.
 func (r *rig) submit(p *plan.Plan, class uint8, length uint64, deadline clock.Time) BatchID {
 	r.Helper()
-	return r.submitAll(TaskSpec{Op: transport.Write, Class: class, Plan: p, Local: 1 << 20, Remote: 1 << 30, Length: length, Deadline: deadline})
+	return r.submitAll(TaskSpec{Terms: request.Terms{Op: transport.Write, Class: class, Deadline: deadline}, Plan: p,
+		Local: 1 << 20, Remote: 1 << 30, Length: length})
 }
 
 func (r *rig) submitAll(specs ...TaskSpec) BatchID {

@@ -60,7 +60,7 @@ func (e *Engine) extend(id BuilderID, add func(*call) *errs.Error) (int, error) 
 // AddMove appends one request to a builder; Durable is ignored.
 func (e *Engine) AddMove(id BuilderID, r *Request) (int, error) {
 	return e.extend(id, func(c *call) *errs.Error {
-		if err := r.Terms.check(); err != nil {
+		if err := r.Terms.Check(); err != nil {
 			return err
 		}
 		return c.add(e, &r.Terms, r.Source, r.Remote, r.Length)

@@ -44,7 +44,7 @@ func (e *Engine) Explain(op transport.Op, source uintptr, at Remote) (*Explanati
 	c := newCall()
 	defer c.free()
 	t := Terms{Op: op}
-	if err := t.check(); err != nil {
+	if err := t.Check(); err != nil {
 		return nil, err
 	}
 	if err := c.add(e, &t, source, at, 1); err != nil {

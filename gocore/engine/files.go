@@ -8,6 +8,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/segment"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -158,7 +159,7 @@ type fileUse struct {
 // touch notes that a task of the call moves bytes of a file.
 func (c *call) touch(p *peer, t *Terms) *errs.Error {
 	op := t.Op
-	if t.Checked {
+	if t.Integrity != request.IntegrityNone {
 		return errs.New(errs.InvalidArgument, "submit", "transfers of files carry no checksums, and integrity was asked for")
 	}
 	if op == transport.Write && p.file.readOnly {
@@ -192,7 +193,7 @@ func (c *call) settle(all bool) *errs.Error {
 	}
 	limit := clock.Never
 	for i := range c.specs {
-		limit = min(limit, c.specs[i].Deadline)
+		limit = min(limit, c.specs[i].Due())
 	}
 	for i := range c.files {
 		c.files[i].limit = limit

@@ -107,9 +107,9 @@ func (c *call) slicesFor(held *dispatch.Reservation) []*transport.Slice {
 		spec := &c.specs[i]
 		hop := &spec.Plan.Routes[0].Hops[0]
 		s := c.slices[i]
-		*s = transport.Slice{Op: hop.Op, Checked: spec.Checked, Class: spec.Class, Rail: held.Rail, LocalKey: hop.LocalKey,
-			RemoteKey: hop.RemoteKey, Local: spec.Local, Remote: spec.Remote, Length: spec.Length, Id: held.Id + uint64(i),
-			Pieces: spec.Parts}
+		*s = spec.SliceOver(hop)
+		s.Rail, s.Id, s.Pieces = held.Rail, held.Id+uint64(i), spec.Parts
+		s.Local, s.Remote, s.Length = spec.Local, spec.Remote, spec.Length
 	}
 	return c.slices[:n]
 }

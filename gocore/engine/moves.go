@@ -8,17 +8,12 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Terms are what all tasks of one call have in common.
-type Terms struct {
-	Op       transport.Op
-	Class    uint8
-	Hint     uint8      // upstream's TransportType, 0 for none
-	Checked  bool       // a checksum for each slice, verified where it arrives
-	Deadline clock.Time // 0 for none
-}
+// Terms are what a caller asks of a request besides the bytes and where they lie; see package request.
+type Terms = request.Terms
 
 // Remote is a place in a segment: an offset in a region, or, with Region 0, an address (an offset if the segment was
 // opened on a region).
@@ -55,7 +50,7 @@ type call struct {
 	// The last pair of regions and its plan: neighbours usually share it.
 	local  *region
 	remote *remoteRegion
-	want   wanted
+	want   request.Choice
 	plan   *plan.Plan
 	peer   *peer
 	told   *peer // the last one that is an engine: who hears the notification
@@ -75,22 +70,6 @@ func (c *call) free() {
 	calls.Put(c)
 }
 
-// terms checks what a whole call has in common.
-func (t *Terms) check() *errs.Error {
-	switch {
-	case t.Op > transport.Write:
-		return errs.New(errs.InvalidArgument, "submit", "opcode %d is neither READ (0) nor WRITE (1)", t.Op)
-	case t.Class >= dispatch.ClassCount:
-		return errs.New(errs.InvalidArgument, "submit", "priority %d is not PRIO_HIGH (0), PRIO_MEDIUM (1) or PRIO_LOW (2)", t.Class)
-	case t.Hint != 0 && hintName(t.Hint) == "":
-		return errs.New(errs.InvalidArgument, "submit", "transport_hint %d is not a TransportType", t.Hint)
-	}
-	if t.Deadline == 0 {
-		t.Deadline = clock.Never
-	}
-	return nil
-}
-
 // add validates one piece and appends its task. The terms were checked.
 func (c *call) add(e *Engine, t *Terms, source uintptr, at Remote, length uint64) *errs.Error {
 	if length == 0 {
@@ -102,15 +81,15 @@ func (c *call) add(e *Engine, t *Terms, source uintptr, at Remote, length uint64
 			return e.notRegistered(source, length)
 		}
 	}
-	p, remote, offset, err := c.resolve(e, t.Deadline, at, length)
+	p, remote, offset, err := c.resolve(e, t.Due(), at, length)
 	if err != nil {
 		return err
 	}
 	if err := c.bind(t, p, local, remote); err != nil {
 		return err
 	}
-	c.specs = append(c.specs, dispatch.TaskSpec{Op: t.Op, Class: t.Class, Checked: t.Checked, Plan: c.plan, Local: source, Remote: offset,
-		Length: length, Deadline: t.Deadline})
+	c.specs = append(c.specs, dispatch.TaskSpec{Terms: *t, Plan: c.plan, Local: source, Remote: offset,
+		Length: length})
 	return nil
 }
 
@@ -170,7 +149,7 @@ func (c *call) resolve(e *Engine, deadline clock.Time, at Remote, length uint64)
 
 // bind makes c.plan the plan between the two regions, and checks what both of them allow.
 func (c *call) bind(t *Terms, p *peer, local *region, remote *remoteRegion) *errs.Error {
-	want := wanted{t.Op, t.Hint, t.Checked}
+	want := t.Choice()
 	if c.plan != nil && c.local == local && c.remote == remote && c.want == want {
 		return nil
 	}
@@ -223,7 +202,7 @@ func (e *Engine) SubmitEach(id dispatch.BatchID, count int, fill func(i int, r *
 			return 0, at(i, errs.From("submit", err))
 		}
 		if i == 0 || r.Terms != checked {
-			if err := r.Terms.check(); err != nil {
+			if err := r.Terms.Check(); err != nil {
 				return 0, at(i, err)
 			}
 			checked = r.Terms
@@ -255,7 +234,7 @@ func (e *Engine) Move(r *Request) (dispatch.BatchID, error) {
 	}
 	c := newCall()
 	defer c.free()
-	if err := r.Terms.check(); err != nil {
+	if err := r.Terms.Check(); err != nil {
 		return 0, err
 	}
 	if err := c.add(e, &r.Terms, r.Source, r.Remote, r.Length); err != nil {

@@ -54,7 +54,7 @@ func (c *call) notify(e *Engine, n *Note) *errs.Error {
 	}
 	limit := clock.Never
 	for i := range c.specs {
-		limit = min(limit, c.specs[i].Deadline)
+		limit = min(limit, c.specs[i].Due())
 	}
 	c.note = &note{peer: c.told, name: append([]byte(nil), n.Name...), message: append([]byte(nil), n.Message...), limit: limit}
 	return nil

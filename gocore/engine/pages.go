@@ -188,7 +188,7 @@ func (e *Engine) Pages(r *PagesRequest) (dispatch.BatchID, error) {
 
 // pages appends the tasks of a page request.
 func (c *call) pages(e *Engine, r *PagesRequest) *errs.Error {
-	if err := r.Terms.check(); err != nil {
+	if err := r.Terms.Check(); err != nil {
 		return err
 	}
 	local, err := e.grids.get(r.Local)
@@ -269,15 +269,15 @@ func (c *call) pagesOf(e *Engine, r *PagesRequest, local, remote *grid, region i
 	if own == nil {
 		return e.notRegistered(from.Addr, from.Size)
 	}
-	p, there, base, err := c.resolve(e, r.Deadline, Remote{remote.segment, to.Region, to.Offset}, to.Size)
+	p, there, base, err := c.resolve(e, r.Due(), Remote{remote.segment, to.Region, to.Offset}, to.Size)
 	if err != nil {
 		return err
 	}
 	if err := c.bind(&r.Terms, p, own, there); err != nil {
 		return err
 	}
-	spec := dispatch.TaskSpec{Op: r.Op, Class: r.Class, Checked: r.Checked, Plan: c.plan, Local: from.Addr, Remote: base,
-		Length: uint64(len(list.LocalAt)) * list.Bytes, Deadline: r.Deadline, Parts: &list.Pieces}
+	spec := dispatch.TaskSpec{Terms: r.Terms, Plan: c.plan, Local: from.Addr, Remote: base,
+		Length: uint64(len(list.LocalAt)) * list.Bytes, Parts: &list.Pieces}
 	if len(list.LocalAt) == 1 { // no more than a range
 		spec.Local, spec.Remote, spec.Parts = spec.Local+uintptr(list.LocalAt[0]), spec.Remote+list.RemoteAt[0], nil
 	}
@@ -320,7 +320,7 @@ func (e *Engine) Ranges(r *RangesRequest) (dispatch.BatchID, error) {
 }
 
 func (c *call) ranges(e *Engine, r *RangesRequest) *errs.Error {
-	if err := r.Terms.check(); err != nil {
+	if err := r.Terms.Check(); err != nil {
 		return err
 	}
 	if r.N < 1 {
@@ -338,7 +338,7 @@ func (c *call) ranges(e *Engine, r *RangesRequest) *errs.Error {
 	if own == nil {
 		return e.notRegistered(r.Local, r.LocalSize)
 	}
-	p, there, base, err := c.resolve(e, r.Deadline, r.Remote, r.RemoteSize)
+	p, there, base, err := c.resolve(e, r.Due(), r.Remote, r.RemoteSize)
 	if err != nil {
 		return err
 	}
@@ -358,8 +358,8 @@ func (c *call) ranges(e *Engine, r *RangesRequest) *errs.Error {
 		case !mem.Contains(r.RemoteSize, to, n):
 			return errs.New(errs.InvalidArgument, "ranges", "range [%d]: %d bytes at offset %d leave the remote range of %d bytes", i, n, to, r.RemoteSize)
 		}
-		c.specs = append(c.specs, dispatch.TaskSpec{Op: r.Op, Class: r.Class, Checked: r.Checked, Plan: c.plan, Local: r.Local + uintptr(from),
-			Remote: base + to, Length: n, Deadline: r.Deadline})
+		c.specs = append(c.specs, dispatch.TaskSpec{Terms: r.Terms, Plan: c.plan, Local: r.Local + uintptr(from),
+			Remote: base + to, Length: n})
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/segment"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -58,16 +59,9 @@ type remoteRegion struct {
 // plannedFrom is a plan from one of our regions; epoch says under which links and keys it was made.
 type plannedFrom struct {
 	local *region
-	want  wanted
+	want  request.Choice
 	epoch uint64
 	plan  *plan.Plan
-}
-
-// wanted is the part of a request that its plan depends on, besides the two regions.
-type wanted struct {
-	op      transport.Op
-	hint    uint8
-	checked bool
 }
 
 const describeTimeout = 5 * time.Second
@@ -245,7 +239,7 @@ func (p *peer) at(addr, length uint64) (*remoteRegion, *errs.Error) {
 }
 
 // planFor returns the plan between two regions, made at first use and again when links or keys have changed.
-func (p *peer) planFor(local *region, remote *remoteRegion, want wanted) (*plan.Plan, *errs.Error) {
+func (p *peer) planFor(local *region, remote *remoteRegion, want request.Choice) (*plan.Plan, *errs.Error) {
 	epoch := p.engine.planEpoch.Load()
 	cached := remote.plans.Load()
 	if cached != nil {
@@ -256,8 +250,14 @@ func (p *peer) planFor(local *region, remote *remoteRegion, want wanted) (*plan.
 			}
 		}
 	}
-	made, err := plan.Build(want.op, plan.End{Kind: local.Kind, Location: local.Location, Node: p.engine.numa.nodeOfPlan(local)},
-		plan.End{Kind: remote.Kind, Location: remote.Location}, p.candidates(local, remote, want), hintName(want.hint))
+	hint := hintName(want.Hint)
+	if hint == "" && want.Hint != 0 {
+		return nil, errs.New(errs.InvalidArgument, "submit",
+			"transport_hint is %d: it must be the number of a TransportType", want.Hint)
+	}
+	made, err := plan.Build(want.Op, plan.End{Kind: local.Kind, Location: local.Location,
+		Node: p.engine.numa.nodeOfPlan(local)},
+		plan.End{Kind: remote.Kind, Location: remote.Location}, p.candidates(local, remote, want), hint)
 	if err != nil {
 		return nil, err.WithPeer(p.identity.Address, err.Transport, err.Rail)
 	}
@@ -274,7 +274,7 @@ func (p *peer) planFor(local *region, remote *remoteRegion, want wanted) (*plan.
 	return made, nil
 }
 
-func (p *peer) candidates(local *region, remote *remoteRegion, want wanted) []plan.Candidate {
+func (p *peer) candidates(local *region, remote *remoteRegion, want request.Choice) []plan.Candidate {
 	e := p.engine
 	sameHost := p.identity.MachineID == e.machine
 	links := *p.links.Load()
@@ -294,7 +294,7 @@ func (p *peer) candidates(local *region, remote *remoteRegion, want wanted) []pl
 			}
 			c.RemoteKey = remote.keys[i]
 		}
-		if want.checked && c.Disabled == "" && !e.infos[i].Checksums {
+		if want.Integrity != request.IntegrityNone && c.Disabled == "" && !e.infos[i].Checksums {
 			c.Disabled = "it carries no checksums, and integrity was asked for"
 		}
 		list = append(list, c)

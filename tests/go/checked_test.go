@@ -11,6 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -28,7 +29,8 @@ func TestCheckedRequestsArrive(t *testing.T) {
 				from, to = to, from
 			}
 			fill(from, tag+1)
-			id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: op, Checked: true}, Source: address(own), Length: size,
+			id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: op, Integrity: request.IntegrityCRC32C},
+				Source: address(own), Length: size,
 				Remote: engine.Remote{Segment: at}})
 			require.NoError(t, err)
 			sum := ended(t, here, id)
@@ -48,7 +50,8 @@ func TestBytesThatChangeOnTheirWayAreFound(t *testing.T) {
 	offer(t, there, theirs, "kv")
 	at := segment(t, here, there, "kv")
 	move := func() dispatch.Summary {
-		id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write, Checked: true}, Source: address(own), Length: size,
+		id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write,
+			Integrity: request.IntegrityCRC32C}, Source: address(own), Length: size,
 			Remote: engine.Remote{Segment: at}})
 		require.NoError(t, err)
 		return ended(t, here, id)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/sim"
 )
@@ -186,8 +187,9 @@ func (r *simRun) move(e, p *simEngine) {
 	if r.random.IntN(4) == 0 {
 		m.deadline = r.network.Now() + clock.Time(r.random.IntN(int(20*time.Millisecond)))
 	}
-	m.spec = dispatch.TaskSpec{Op: op, Class: uint8(r.random.IntN(3)), Plan: e.plan(r.t, p, op), Local: address(local),
-		Remote: uint64(theirs * simSlot), Length: uint64(length), Deadline: m.deadline, Parts: parts}
+	m.spec = dispatch.TaskSpec{Terms: request.Terms{Op: op, Class: uint8(r.random.IntN(3)), Deadline: m.deadline},
+		Plan: e.plan(r.t, p, op), Local: address(local),
+		Remote: uint64(theirs * simSlot), Length: uint64(length), Parts: parts}
 	batch, err := e.core.NewBatch(1)
 	require.Nil(r.t, err)
 	_, err = e.core.Submit(batch, []dispatch.TaskSpec{m.spec}, r.network.Now())

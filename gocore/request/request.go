@@ -1,0 +1,47 @@
+// Package request holds the terms of a request: what a caller asks besides the bytes and where they lie. They are declared
+// in the table of package schema, and terms.go is made from it.
+//
+// The same terms, under the same names, go from every face (objects, Request, RequestArray, C, C++) to the core: packed as
+// words across the border, then as Terms, which dispatch.TaskSpec embeds. 0 is "none" for each of them on every face and in
+// the core. Ranges are checked once, by Terms.Check, which the engine calls for each new set of terms.
+package request
+
+import (
+	"math"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+//go:generate go run ./schema/generate
+
+// Due returns the deadline as an instant that can be compared: clock.Never if there is none.
+func (t *Terms) Due() clock.Time {
+	if t.Deadline == 0 {
+		return clock.Never
+	}
+	return t.Deadline
+}
+
+// Choice is what the routes of a request depend on besides its two regions. It is the key under which a plan is kept.
+type Choice struct {
+	Op        transport.Op
+	Hint      uint8
+	Intent    Intent
+	Integrity Integrity
+}
+
+// Choice returns the part of the terms by which routes are chosen.
+func (t *Terms) Choice() Choice { return Choice{t.Op, t.Hint, t.Intent, t.Integrity} }
+
+// narrow returns a word as a byte; a word that does not fit becomes 255, which is no value of any term.
+func narrow(w uint64) uint8 { return uint8(min(w, math.MaxUint8)) }
+
+func outOfRange(name string, value uint64, takes string) *errs.Error {
+	orMore := ""
+	if value == math.MaxUint8 { // narrow may have made it of a larger one
+		orMore = " or more"
+	}
+	return errs.New(errs.InvalidArgument, "submit", "%s is %d%s: it must be %s", name, value, orMore, takes)
+}

@@ -1,0 +1,130 @@
+package schema
+
+import "strings"
+
+// renderTerms makes the Go struct of the terms, its check and the packed form.
+func renderTerms() ([]byte, error) {
+	p := &page{}
+	p.line("// %s\n\npackage request\n", origin)
+	p.line("import (\n%q\n%q\n%q\n)\n", modulePath+"gocore/clock", modulePath+"gocore/errs", modulePath+"gocore/transport")
+	p.line("// Terms are what a caller asks of a request besides the bytes and where they lie. The zero value is a READ of the")
+	p.line("// highest class, without a deadline, that promises nothing special.")
+	p.line("type Terms struct {")
+	for _, wide := range []bool{true, false} { // the wide ones first: no padding
+		for _, t := range carried() {
+			if (t.Kind == Instant) == wide {
+				p.line("%s %s // %s", t.Field, t.Go, t.Help)
+			}
+		}
+	}
+	p.line("}\n")
+	for _, t := range carried() {
+		renderEnumeration(p, &t)
+	}
+	renderCheck(p)
+	renderPacked(p)
+	return p.gofmt()
+}
+
+// modulePath begins every import path of this repository.
+const modulePath = "github.com/tent-engine/tent/"
+
+// renderEnumeration makes the type of a term that has one of its own, and its values.
+func renderEnumeration(p *page, t *Term) {
+	if t.Go != t.Field || len(t.Values) == 0 {
+		return
+	}
+	p.line("// %s is the %s of a request.\ntype %s uint8\n", t.Go, t.Name, t.Go)
+	p.line("// Values of %s.\nconst (", t.Go)
+	for i, v := range t.Values {
+		p.line("%s %s = %d", goValue(t.Go, v), t.Go, i)
+	}
+	p.line(")\n")
+	p.line("var names%s = [...]string{%s}\n", t.Go, quoted(t.Values))
+	p.line("func (v %s) String() string {", t.Go)
+	p.line("if int(v) < len(names%s) {\nreturn names%s[v]\n}\nreturn \"?\"\n}\n", t.Go, t.Go)
+}
+
+func quoted(values []string) string {
+	var list []string
+	for _, v := range values {
+		list = append(list, `"`+strings.ToLower(v)+`"`)
+	}
+	return strings.Join(list, ", ")
+}
+
+// renderCheck makes the one place where the range of each term is checked.
+func renderCheck(p *page) {
+	p.line("// Check returns an InvalidArgument error that names the first term out of its range, or nil. It is the only check of")
+	p.line("// ranges between a face and the wire.")
+	p.line("func (t *Terms) Check() *errs.Error {\nswitch {")
+	for _, t := range carried() {
+		switch {
+		case t.Kind == Instant:
+			p.line("case t.%s < 0:", t.Field)
+		case len(t.Values) > 0:
+			p.line("case t.%s > %d:", t.Field, len(t.Values)-1)
+		default:
+			continue
+		}
+		p.line("return outOfRange(%q, uint64(t.%s), %q)", t.Name, t.Field, t.Takes)
+	}
+	p.line("}\nreturn nil\n}\n")
+}
+
+// renderPacked makes the form in which requests cross the border: a word of 64 bits for each operand and term.
+func renderPacked(p *page) {
+	p.line("// Packed are the terms of a request as they cross the border from Python and C: a word each, 0 for the default.")
+	p.line("type Packed struct {")
+	for _, t := range carried() {
+		p.line("%s uint64 // %s", camel(t.Name), strings.ReplaceAll(t.Unit, "\n", " "))
+	}
+	p.line("}\n")
+	p.line("// Terms returns the terms in the core's form. A word that does not fit becomes a value that Check refuses.")
+	p.line("func (p *Packed) Terms() Terms {\nreturn Terms{")
+	for _, t := range carried() {
+		word := "p." + camel(t.Name)
+		if t.Kind != Instant {
+			word = "narrow(" + word + ")"
+		}
+		if t.Go != "uint8" {
+			word = t.Go + "(" + word + ")"
+		}
+		p.line("%s: %s,", t.Field, word)
+	}
+	p.line("}\n}\n")
+	p.line("// Record is one packed request.\ntype Record struct {")
+	for _, o := range Operands {
+		p.line("%s uint64 // %s", o.Field, o.Help)
+	}
+	p.line("Packed\n}\n")
+	p.line("// RecordWords is the size of a Record in words of 64 bits.\nconst RecordWords = %d", len(Operands)+len(carried()))
+}
+
+// renderBlocks makes the argument blocks that package pybind lays over Python's memory.
+func renderBlocks() ([]byte, error) {
+	p := &page{}
+	p.line("// %s\n\npackage pybind\n", origin)
+	p.line("import (\n%q\n%q\n)\n", modulePath+"gocore/mem", modulePath+"gocore/request")
+	for _, g := range []string{"strided", "note"} {
+		p.line("// %s are words of a block.\ntype %sWords struct {", g+"Words", g)
+		for _, w := range groups[g] {
+			p.line("%s uint64", camel(w))
+		}
+		p.line("}\n")
+	}
+	for _, b := range Blocks {
+		p.line("// %sBlock is the argument block of %s.\ntype %sBlock struct {\nrequest.Packed", b.Name, camel(b.Name), b.Name)
+		for _, w := range b.Words {
+			kind := "uint64"
+			if w.Type != "" {
+				kind = w.Type + "Words"
+			}
+			p.line("%s %s", camel(w.Name), kind)
+		}
+		p.line("}\n")
+		p.line("// %sBlockAt views the block at an address of Python's memory.", b.Name)
+		p.line("func %sBlockAt(address uint64) *%sBlock {\nreturn (*%sBlock)(mem.Pointer(uintptr(address)))\n}\n", b.Name, b.Name, b.Name)
+	}
+	return p.gofmt()
+}

@@ -1,0 +1,139 @@
+// Package schema declares the terms of a request, once: Terms is the table. Each face of tent reads a file that is made
+// from it by `go generate ./gocore/request`, and a test fails while one of these files differs from the table:
+//
+//	gocore/request/terms.go                the Go struct, its check, and the packed form that crosses the border to Python
+//	pybind/abi.go                          the argument blocks of calls that move pages and ranges
+//	pybind/capi/abi.go                     from C's structs to the packed form
+//	pybind/capi/include/tent/request.h     C's structs and constants, and the C++ class Request
+//	tent/_abi.py                           columns, numbers, limits and packers, typed; the constructor of Request
+//	docs/reference/requests.md             the page for people
+//
+// A new term is one entry here, its keyword in the public signatures of tent.Engine, and its meaning in the core.
+package schema
+
+// Term is one term of a request.
+type Term struct {
+	Field   string   // of request.Terms; empty for a term that is refused unless it has its default
+	Go      string   // type of Field
+	Name    string   // in Request, RequestArray and C: upstream's name where upstream has the term
+	Keyword string   // of the calls on objects; empty where the call's own name says it
+	Kind    Kind     // how it is written
+	Values  []string // of an enumeration, from 0 on; C's constants are CPrefix + value
+	CPrefix string
+	InC     bool   // a field of upstream's tent_request, whose layout must not change
+	Python  string // type of the constructor's argument
+	Default string // of that argument, in Python
+	Unit    string
+	Takes   string // what an error says that it must be
+	Help    string // one sentence, without the full stop
+}
+
+// Kind is how a term is written where it is not a plain number.
+type Kind uint8
+
+// Kinds. On the packed faces every term is an unsigned number of 64 bits, and 0 is its default.
+const (
+	Number  Kind = iota // one of Values, or any number of a byte where there are none
+	Word                // of objects: Python says it as a word or None, the packed faces as a number
+	Instant             // nanoseconds on CLOCK_MONOTONIC, 64 bits; 0 is none
+	Refused             // not carried yet: anything but the default is an error
+)
+
+// Terms are declared in the order of the constructor of tent.Request; opcode goes before the operands.
+var Terms = []Term{
+	{Field: "Op", Go: "transport.Op", Name: "opcode", Values: []string{"READ", "WRITE"}, CPrefix: "OPCODE_", InC: true,
+		Python: "OpCode", Default: "OpCode.READ", Takes: "READ (0) or WRITE (1)",
+		Help: "the direction: READ fetches from the peer, WRITE sends to it"},
+	{Field: "Class", Go: "uint8", Name: "priority", Keyword: "priority", Values: []string{"HIGH", "MEDIUM", "LOW"}, InC: true,
+		Python: "int", Default: "PRIO_HIGH", Takes: "PRIO_HIGH (0), PRIO_MEDIUM (1) or PRIO_LOW (2)",
+		Help: "the class: a smaller number is served first wherever requests of several classes wait"},
+	{Field: "Hint", Go: "uint8", Name: "transport_hint", Keyword: "hint", InC: true,
+		Python: "TransportType", Default: "TransportType.UNSPEC", Takes: "the number of a transport",
+		Help: "the transport that is tried first; 0 leaves the choice to the policy"},
+	{Name: "policy_name", Kind: Refused, Python: "str", Default: `""`, Takes: "empty in this version",
+		Help: "upstream's choice of a policy by its name"},
+	{Field: "Deadline", Go: "clock.Time", Name: "deadline_ns", Keyword: "timeout", Kind: Instant,
+		Python: "int", Default: "0", Unit: "ns on CLOCK_MONOTONIC", Takes: "below 2^63",
+		Help: "the request ends as TIMEOUT when this instant passes; 0 is none. Calls on objects take seconds from now"},
+	{Field: "Intent", Go: "Intent", Name: "intent_type", Keyword: "intent", CPrefix: "INTENT_",
+		Values: []string{"UNSPEC", "FOREGROUND_GET", "BACKGROUND_PREFETCH", "MIGRATION", "CHECKPOINT", "WEIGHT_LOADING", "STAGING_INTERNAL"},
+		Python: "IntentType", Default: "IntentType.UNSPEC", Takes: "the number of an IntentType",
+		Help: "why the bytes move; a policy may choose routes by it"},
+	{Field: "Integrity", Go: "Integrity", Name: "integrity", Keyword: "integrity", Kind: Word, CPrefix: "INTEGRITY_",
+		Values: []string{"NONE", "CRC32C"}, Python: "str | None", Default: "None", Takes: `"crc32c" (1) or None (0)`,
+		Help: "a checksum of each slice, verified where it arrives; a slice that does not match is sent again"},
+	{Field: "Durability", Go: "Durability", Name: "durability", Keyword: "durability", Kind: Word, CPrefix: "DURABILITY_",
+		Values: []string{"NONE", "DATA"}, Python: "str | None", Default: "None", Takes: `"data" (1) or None (0)`,
+		Help: "for files: the batch ends when what the request has written is on stable storage"},
+}
+
+// Operand is a column of a packed request that is no term: where the bytes lie.
+type Operand struct {
+	Field, Name string
+	C           string // type in tent_request; empty where C has no such field
+	Python      string // default in the constructor of Request; empty where it has no such argument
+	Help        string
+}
+
+// Operands stand before the terms in a packed request.
+var Operands = []Operand{
+	{"Source", "source", "void *", "0", "local address, registered or allocated, in either direction"},
+	{"TargetID", "target_id", "tent_segment_id_t ", "0", "handle of the segment; 0 is the engine's own memory"},
+	{"TargetOffset", "target_offset", "uint64_t ", "0",
+		"an address of the peer; counts from 0 in a segment opened on one region or a file"},
+	{"Length", "length", "uint64_t ", "0", "bytes"},
+	{"TargetRegion", "target_region", "", "", "number of the region in which the offset counts; 0: as the segment was opened"},
+}
+
+// Block is the argument block of one call: the terms, then these words.
+type Block struct {
+	Name  string // of the call, in lower case
+	Words []Words
+}
+
+// Words are one or several 64-bit words of a block.
+type Words struct {
+	Name string // in Python; Go's is the same in its own spelling
+	Type string // "" for one word, "strided" for a sequence of integers, "note" for a notification
+}
+
+// Blocks of the calls that take more than integers can say.
+var Blocks = []Block{
+	{"pages", []Words{{"builder", ""}, {"local_grid", ""}, {"remote_grid", ""}, {"n", ""}, {"src", "strided"},
+		{"dst", "strided"}, {"note", "note"}}},
+	{"ranges", []Words{{"builder", ""}, {"local", ""}, {"local_bytes", ""}, {"target_id", ""}, {"target_region", ""},
+		{"target_offset", ""}, {"remote_bytes", ""}, {"n", ""}, {"local_offsets", "strided"}, {"remote_offsets", "strided"},
+		{"lengths", "strided"}, {"note", "note"}}},
+}
+
+// groups are the words of a type, in order.
+var groups = map[string][]string{
+	"strided": {"address", "code", "stride"},
+	"note":    {"name_address", "name_bytes", "message_address", "message_bytes", "present"},
+}
+
+// carried are the terms that have a word in a packed request.
+func carried() (list []Term) {
+	for _, t := range Terms {
+		if t.Kind != Refused {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// Files returns the text of every file that is made from the table, by its path from the root of the repository.
+func Files() (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for path, render := range map[string]func() ([]byte, error){
+		"gocore/request/terms.go":    renderTerms,
+		"docs/reference/requests.md": renderPage,
+	} {
+		text, err := render()
+		if err != nil {
+			return nil, err
+		}
+		files[path] = text
+	}
+	return files, nil
+}

@@ -1,0 +1,49 @@
+package schema
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const root = "../../.."
+
+// TestGeneratedFilesAreThoseOfTheTable compares every generated file with what the table makes now.
+func TestGeneratedFilesAreThoseOfTheTable(t *testing.T) {
+	files, err := Files()
+	require.NoError(t, err)
+	for name, want := range files {
+		found, err := os.ReadFile(filepath.Join(root, name))
+		require.NoError(t, err, "run `go generate ./gocore/request`")
+		require.Equal(t, string(want), string(found), "%s is not what the table makes: run `go generate ./gocore/request`", name)
+	}
+}
+
+// TestTheGeneratorIsDeterministic renders twice: an unstable order would make the comparison above fail now and then.
+func TestTheGeneratorIsDeterministic(t *testing.T) {
+	first, err := Files()
+	require.NoError(t, err)
+	second, err := Files()
+	require.NoError(t, err)
+	require.Equal(t, first, second)
+}
+
+// TestEveryTermIsComplete asks of each entry of the table what the generated files need of it.
+func TestEveryTermIsComplete(t *testing.T) {
+	names := map[string]bool{}
+	for _, term := range Terms {
+		require.NotEmpty(t, term.Name)
+		require.False(t, names[term.Name], "%s is declared twice", term.Name)
+		names[term.Name] = true
+		require.NotEmpty(t, term.Help, term.Name)
+		require.NotEmpty(t, term.Takes, term.Name)
+		require.NotEmpty(t, term.Default, term.Name)
+		require.Equal(t, term.Kind == Refused, term.Field == "", "%s: a term that is carried has a field, and no other", term.Name)
+		require.Equal(t, term.Field == "", term.Go == "", "%s: a field has a type", term.Name)
+		if term.Kind == Word {
+			require.Equal(t, "NONE", term.Values[0], "%s: 0 is said as None", term.Name)
+		}
+	}
+}
