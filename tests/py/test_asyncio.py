@@ -13,6 +13,8 @@ from peers import Peer
 
 import tent
 
+pytestmark = pytest.mark.interpreter
+
 
 def test_await_gives_the_bytes_any_number_of_times(pair: Callable[..., Pair]) -> None:
     both = pair(8 << 20)

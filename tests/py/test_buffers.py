@@ -16,6 +16,8 @@ from oracle import Memory, pattern
 import tent
 from tent import buffers, indexes
 
+pytestmark = pytest.mark.interpreter
+
 
 @pytest.mark.parametrize(
     "make",

@@ -81,6 +81,7 @@ def test_iteration_ends_with_the_engine(connected: tuple[tent.Engine, tent.Engin
         near.events()
 
 
+@pytest.mark.interpreter
 def test_async_iteration(connected: tuple[tent.Engine, tent.Engine]) -> None:
     near, far = connected
 
@@ -120,6 +121,7 @@ def test_closed_readers_say_so_and_leave_no_descriptor(connected: tuple[tent.Eng
         [near.events() for _ in range(100)]
 
 
+@pytest.mark.interpreter
 def test_engines_end_while_readers_wait_in_a_loop(connected: tuple[tent.Engine, tent.Engine]) -> None:
     near, _ = connected
 

@@ -51,6 +51,7 @@ def finish(engine: tent.TransferEngine, batch: int, n: int) -> list[tent.Transfe
     return engine.get_transfer_status_list(batch)
 
 
+@pytest.mark.interpreter
 def test_read_and_write_by_request_objects(world: World) -> None:
     engine = world.engine
     batch = engine.allocate_transfer_batch(16)
@@ -117,6 +118,7 @@ def test_request_arrays(world: World) -> None:
     engine.free_transfer_batch(batch)
 
 
+@pytest.mark.interpreter
 def test_columns_without_numpy_take_any_integers() -> None:
     words = array("Q", bytes(8 * 12))
     column = Column(memoryview(words)[1::3])
@@ -280,6 +282,7 @@ def test_cancel_timeouts_and_sync(peers: Callable[..., Peer], pair: Callable[...
         engine.free_local_memory(address)
 
 
+@pytest.mark.interpreter
 def test_numbers_and_orders_are_upstreams() -> None:
     assert [int(p) for p in (tent.PRIO_HIGH, tent.PRIO_MEDIUM, tent.PRIO_LOW)] == [0, 1, 2]
     assert [s.name for s in State] == ["INITIAL", "PENDING", "INVALID", "CANCELED", "COMPLETED", "TIMEOUT", "FAILED"]

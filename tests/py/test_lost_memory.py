@@ -55,6 +55,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize("argument", ["plain", "faulthandler"])
 def test_lost_memory_fails_its_transfers_only(argument: str) -> None:
     program = textwrap.dedent(PROGRAM)

@@ -92,6 +92,7 @@ def test_own_memory_is_a_peer_too(engines: Callable[..., tent.Engine], keep: Any
     there.check()
 
 
+@pytest.mark.interpreter
 def test_allocated_memory_moves(engines: Callable[..., tent.Engine]) -> None:
     near, far = engines(), engines()
     with near.allocate(1 << 20) as local, far.allocate(1 << 20, name="kv") as offered:
@@ -206,6 +207,7 @@ def test_a_hundred_thousand_pages_in_one_call(pair: Callable[..., Pair], seed: i
     both.check()
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize("n", [1, 2, 100, 4096])
 def test_a_batch_moves_all_of_its_requests(pair: Callable[..., Pair], n: int) -> None:
     both = pair(n * 32)
@@ -242,6 +244,7 @@ def test_a_batch_reaches_several_peers_or_nobody(engines: Callable[..., tent.Eng
         batch.submit()
 
 
+@pytest.mark.interpreter
 def test_many_threads_many_transfers_both_directions(pair: Callable[..., Pair]) -> None:
     threads, rounds, size = 4, 25, 3000
     both = pair(2 * threads * rounds * size)

@@ -12,6 +12,8 @@ from peers import Peer
 
 import tent
 
+pytestmark = pytest.mark.interpreter
+
 
 def test_arguments_are_taken_by_position_and_checked(engine: tent.Engine) -> None:
     library = engine._library

@@ -37,6 +37,7 @@ def test_it_comes_after_its_data(pair: Callable[..., Pair]) -> None:
     both.theirs.put(0, data)
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -100,6 +101,7 @@ def test_the_descriptor_is_readable_while_some_wait(pair: Callable[..., Pair]) -
     assert select.select([fd], [], [], 0)[0] == []
 
 
+@pytest.mark.interpreter
 def test_iterating_ends_with_the_engine(pair: Callable[..., Pair]) -> None:
     both = pair(64)
     got: list[str] = []

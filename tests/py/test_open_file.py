@@ -75,6 +75,7 @@ def test_open_says_what_is_wrong(engine: tent.Engine, tmp_path: Path) -> None:
     assert file.read_bytes() == b"12345678"
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize("name", ["a b", "ü", "%41", "a:b", "#?&", "'\""])
 def test_a_path_is_taken_as_it_stands(engine: tent.Engine, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"1234")

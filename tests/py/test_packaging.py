@@ -35,10 +35,12 @@ def tool(*command: str) -> str:
     return subprocess.run([*command, str(EXTENSION)], check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.interpreter
 def test_version_is_the_same_everywhere() -> None:
     assert metadata.version("tent") == tent.__version__
 
 
+@pytest.mark.interpreter
 def test_extension_needs_nothing_but_libc() -> None:
     dynamic = tool("readelf", "-d")
     assert re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic) == ["libc.so.6"]

@@ -23,6 +23,7 @@ def run(pytester: pytest.Pytester, body: str, *flags: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *flags)
 
 
+@pytest.mark.interpreter
 def test_loading_it_imports_neither_the_engine_nor_numpy(tmp_path: Path) -> None:
     (tmp_path / "test_nothing.py").write_text(
         "import sys\n"

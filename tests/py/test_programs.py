@@ -29,6 +29,7 @@ def test_the_programs_are_those_of_the_page(block: int) -> None:
     assert (PROGRAMS / BLOCKS[block]).read_text() == found
 
 
+@pytest.mark.interpreter
 def test_prefill_writes_into_decode() -> None:
     pytest.importorskip("numpy")
     command = [sys.executable, "-W", "error"]
@@ -51,6 +52,7 @@ def test_prefill_writes_into_decode() -> None:
             decode.stdout.close()
 
 
+@pytest.mark.interpreter
 def test_the_integer_program(pair: Callable[..., Pair]) -> None:
     both = pair(65536)
     text = (PROGRAMS / "integers.py").read_text().replace("127.0.0.1:41233", both.far.address)
@@ -66,6 +68,7 @@ def test_the_integer_program(pair: Callable[..., Pair]) -> None:
         engine.close()
 
 
+@pytest.mark.interpreter
 def test_the_program_in_an_event_loop(pair: Callable[..., Pair]) -> None:
     both = pair(1 << 20)
     names: dict[str, Any] = {}

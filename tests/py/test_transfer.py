@@ -80,6 +80,7 @@ def test_a_wait_that_runs_out_is_the_builtin_and_the_transfer_goes_on(stuck: Stu
     assert stuck.process.ask("check", written=[[0, stuck.memory.size, 3, 0]]) == ""
 
 
+@pytest.mark.interpreter
 def test_bytes_never_fall_and_polling_makes_progress(pair: Callable[..., Pair]) -> None:
     both = pair(32 << 20)
     transfer = both.near.write(both.local, both.remote)
@@ -129,6 +130,7 @@ def test_cancel_ends_it_and_nothing_lands_later(stuck: Stuck) -> None:
         got.close()
 
 
+@pytest.mark.interpreter
 def test_callbacks_run_once_on_tents_thread(pair: Callable[..., Pair]) -> None:
     both = pair(4 << 20)
     got: list[tuple[object, str]] = []
@@ -148,6 +150,7 @@ def test_callbacks_run_once_on_tents_thread(pair: Callable[..., Pair]) -> None:
     both.theirs.put(0, both.mine.model)
 
 
+@pytest.mark.interpreter
 def test_a_callback_that_fails_is_logged_and_hurts_nobody(
     pair: Callable[..., Pair], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -206,6 +209,7 @@ def test_waiting_for_some_of_those_that_do_not_end(stuck: Stuck, pair: Callable[
     assert tent.wait([slow, quick, third], timeout=10)[1] == set()
 
 
+@pytest.mark.interpreter
 def test_a_dropped_transfer_goes_on_and_keeps_its_memory(stuck: Stuck) -> None:
     size = stuck.memory.size
     buffer = bytearray(stuck.memory.view)

@@ -267,6 +267,7 @@ def test_wrong_settings_name_the_key(settings: dict[str, Any], words: str) -> No
     assert words in str(caught.value)
 
 
+@pytest.mark.interpreter
 def test_everything_of_a_closed_engine_says_so(pair: Callable[..., Pair]) -> None:
     both = pair(4096)
     transfer = both.near.write(both.local, both.remote)
@@ -328,6 +329,7 @@ def test_a_region_closed_by_its_owner_refuses(pair: Callable[..., Pair]) -> None
     both.check()
 
 
+@pytest.mark.interpreter
 def test_handles_cannot_be_pickled_or_copied(pair: Callable[..., Pair]) -> None:
     both = pair(4096)
     transfer = both.near.write(both.local, both.remote)
@@ -341,6 +343,7 @@ def test_handles_cannot_be_pickled_or_copied(pair: Callable[..., Pair]) -> None:
         pickle.dumps(both.near.notifications)
 
 
+@pytest.mark.interpreter
 def test_errors_survive_pickling() -> None:
     error = tent.TransferError("gone", code="PEER_UNREACHABLE", hint="look", peer="a:1", failed_tasks=[1, 2])
     back = pickle.loads(pickle.dumps(error))
@@ -353,6 +356,7 @@ def test_errors_survive_pickling() -> None:
     )
 
 
+@pytest.mark.interpreter
 def test_each_error_is_the_builtin_that_people_catch() -> None:
     for error, builtin in [
         (tent.InvalidArgumentError, ValueError),
@@ -372,6 +376,7 @@ def test_each_error_is_the_builtin_that_people_catch() -> None:
     assert "NotImplementedError" not in tent.__all__
 
 
+@pytest.mark.interpreter
 def test_a_file_mapping_is_a_buffer_too(pair: Callable[..., Pair], keep: Any, tmp_path: Any) -> None:
     both = pair(8192)
     path = tmp_path / "weights"
