@@ -19,6 +19,8 @@
 //	h  Attach returns at once; rails come and go by Sink. A dial has a limit.
 //	i  A reader never waits for a write, a writer never waits for a reader; what a peer asks of a responder is credited
 //	   and bounded, and nothing a peer sends makes memory grow beyond its credit.
+//	j  Numbers are reused: a transport's tables grow to what is there at once, not to what ever was. A call that names a
+//	   link that has ended is refused and counted, also when another link has its index by now.
 //
 // # One slice, from left to right
 //
@@ -32,6 +34,7 @@ package transport
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -61,8 +64,24 @@ type (
 // Descriptor is versioned opaque bytes by which a peer's same transport can use a region. It holds no secret.
 type Descriptor []byte
 
-// Link is a transport's handle of one attached peer; 0 is none. A detached link's number is not used again.
-type Link uint32
+// Link is a transport's handle of one attached peer: generation<<32 | index+1 of a slot in the transport's table; 0 is none.
+// An index is used again once its link is detached, a generation is not: a call that names a link that has ended is refused,
+// and counted (Transport.Stale).
+type Link uint64
+
+// Index is the link's slot. Tables that mirror a transport's links by it stay as small as the transport's own.
+func (l Link) Index() uint32 { return uint32(l) - 1 }
+
+// Generation tells the links of one slot apart. It is never 0.
+func (l Link) Generation() uint32 { return uint32(l >> 32) }
+
+// String returns index.generation, "none" for 0.
+func (l Link) String() string {
+	if l == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%d.%d", l.Index(), l.Generation())
+}
 
 // Rail names one (local end, remote end) path of a link and the generation in which it is up. A rail that went down and
 // came back has the same Index and a higher Generation.
@@ -204,8 +223,12 @@ type Transport interface {
 	Attach(Peer) (Link, error)
 	// Import makes a peer's region usable on a link.
 	Import(Link, Descriptor) (RemoteKey, error)
-	// Detach ends a link; outstanding slices complete first, with an error where they must.
+	// Detach ends a link; outstanding slices complete first, with an error where they must. Its index is free for another
+	// link at once.
 	Detach(Link)
+	// Stale returns how many calls named a link that had ended: Import, Detach, Submit, Fence, and Inline, Sync, Notify,
+	// Probe, Heard and Explain where they are implemented. Each of them was refused.
+	Stale() uint64
 
 	// Submit never blocks. It accepts a prefix of slices, which all are of one rail.
 	Submit([]*Slice) (accepted int)

@@ -31,14 +31,16 @@ func (t *Transport) Injected() (rules int, struck uint64) {
 }
 
 // Inline leaves slices to Submit while a fault may meet them, or one of earlier slices is not over.
-func (t *Transport) Inline(list []*transport.Slice) bool { return t.idle() && t.inliner.Inline(list) }
+func (t *Transport) Inline(list []*transport.Slice) bool {
+	return (t.idle() || len(list) > 0 && t.ended(list[0].Rail.Link)) && t.inliner.Inline(list)
+}
 
 // probeSilence is after how long a probe that gets no answer counts as failed.
 const probeSilence = 100 * time.Millisecond
 
 // Probe fares as a slice on the rail would.
 func (t *Transport) Probe(rail transport.Rail, done func(rtt clock.Time, err *errs.Error)) {
-	if !t.touching.Load() {
+	if !t.touching.Load() || t.ended(rail.Link) {
 		t.prober.Probe(rail, done)
 		return
 	}
@@ -83,7 +85,7 @@ func (t *Transport) atProbe(rail transport.Rail) (hit *rule, late time.Duration)
 
 // Heard tells what the inner transport would know if the rail were as the rules say: out of a black hole comes nothing.
 func (t *Transport) Heard(name transport.Rail) (at clock.Time, held bool) {
-	if t.touching.Load() {
+	if t.touching.Load() && !t.ended(name.Link) {
 		t.mu.Lock()
 		hit, _ := t.atProbe(name)
 		r := t.rails[pathOf(name)]
@@ -111,9 +113,12 @@ func (t *Transport) OpenFile(ctx context.Context, spec transport.FileSpec) (tran
 // Sync fails where a rule says so, as errs.StorageError unless the rule names a code: what the kernel could not write is lost.
 func (t *Transport) Sync(link transport.Link, key transport.RemoteKey, done func(*errs.Error)) {
 	t.mu.Lock()
-	peer := t.peers[link]
+	peer, attached := t.peers[link]
 	t.mu.Unlock()
-	r := t.atCall(failSync, peer)
+	var r *rule
+	if attached {
+		r = t.atCall(failSync, peer)
+	}
 	if r == nil {
 		t.filer.Sync(link, key, done)
 		return

@@ -80,9 +80,18 @@ func (t *Transport) meansRail(r *rule, p path) bool {
 	return t.mine(r) && (r.rail < 0 || r.rail == int(p.index)) && (r.peer == "" || r.peer == t.peers[p.link])
 }
 
+// ended reports whether a link is not attached, or no more. No fault meets a call that names one: the inner transport
+// refuses and counts it.
+func (t *Transport) ended(link transport.Link) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, attached := t.peers[link]
+	return !attached
+}
+
 // Submit hands over what no fault hits, in order.
 func (t *Transport) Submit(list []*transport.Slice) int {
-	if !t.touching.Load() {
+	if !t.touching.Load() || len(list) == 0 || t.ended(list[0].Rail.Link) {
 		return t.Transport.Submit(list)
 	}
 	for done := 0; ; done++ {

@@ -261,7 +261,7 @@ func (t *Buffered) embark(slices []*transport.Slice) *item {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	rail := slices[0].Rail
-	l := t.linkAt(rail.Link)
+	l := t.links.Lookup(rail.Link)
 	if l == nil || l.rail() != rail || l.fenced || t.closing.Load() || t.free.first == nil {
 		return nil
 	}

@@ -160,10 +160,10 @@ func (t *base) Import(number transport.Link, d transport.Descriptor) (transport.
 	f.straight.Store(-1)
 	f.waiting.init()
 	t.mu.Lock()
-	l := t.linkAt(number)
+	l := t.links.Lookup(number)
 	if l == nil || !l.covers(c.path) {
 		t.mu.Unlock()
-		return 0, errs.New(errs.Stale, t.name+".import", "link %d has ended or is not one of %s", number, c.path)
+		return 0, errs.New(errs.Stale, t.name+".import", "link %v has ended or is not one of %s", number, c.path)
 	}
 	known := l.find(c)
 	t.mu.Unlock()
@@ -183,11 +183,11 @@ func (t *base) Import(number transport.Link, d transport.Descriptor) (transport.
 // enter puts an open file into the table.
 func (t *base) enter(f *file, number transport.Link) (transport.RemoteKey, error) {
 	t.mu.Lock()
-	l := t.linkAt(number)
+	l := t.links.Lookup(number)
 	if l == nil {
 		t.mu.Unlock()
 		closeAll(f.give())
-		return 0, errs.New(errs.Stale, t.name+".import", "link %d has ended", number)
+		return 0, errs.New(errs.Stale, t.name+".import", "link %v has ended", number)
 	}
 	f.link, f.key = l, transport.RemoteKey(t.files.add(f))
 	if f.key == 0 {
@@ -284,15 +284,15 @@ func (t *base) reopen(f *file) {
 }
 
 // Sync implements transport.Filer. Calls that come while an fdatasync runs share the next one.
-func (t *base) Sync(_ transport.Link, key transport.RemoteKey, done func(*errs.Error)) {
+func (t *base) Sync(number transport.Link, key transport.RemoteKey, done func(*errs.Error)) {
 	t.mu.Lock()
-	f := t.files.get(uint64(key))
+	l, f := t.links.Lookup(number), t.files.get(uint64(key))
 	switch {
 	case t.closing.Load():
 		t.mu.Unlock()
 		done(t.closed("sync"))
 		return
-	case f == nil || f.gone:
+	case l == nil || f == nil || f.link != l:
 		t.mu.Unlock()
 		done(errUnknown)
 		return

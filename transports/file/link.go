@@ -38,10 +38,13 @@ func (t *base) Attach(peer transport.Peer) (transport.Link, error) {
 		t.mu.Unlock()
 		return 0, t.closed("attach")
 	}
-	l := &link{number: transport.Link(len(t.links) + 1), path: strings.TrimSuffix(path, "/"), generation: 1}
-	t.links = append(t.links, l)
+	l := &link{path: strings.TrimSuffix(path, "/"), generation: 1}
+	_, err := t.links.Attach(t.name+".attach", func(number transport.Link) *link { l.number = number; return l })
 	info := t.railOf(l)
 	t.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
 	t.sink.RailUp(info)
 	return l.number, nil
 }
@@ -68,25 +71,19 @@ func (l *link) find(c *card) *file {
 	return nil
 }
 
-// linkAt returns a link that is attached, or nil. The caller holds t.mu.
-func (t *base) linkAt(number transport.Link) *link {
-	if number == 0 || int(number) > len(t.links) || t.links[number-1] == nil {
-		return nil
-	}
-	return t.links[number-1]
-}
+// Stale implements transport.Transport.
+func (t *base) Stale() uint64 { return t.links.Stale() }
 
 // Detach implements transport.Transport. What waits ends here, what is in the kernel when it comes back.
 func (t *base) Detach(number transport.Link) {
 	var ended []*item
 	t.mu.Lock()
-	l := t.linkAt(number)
+	l := t.links.Detach(number)
 	if l == nil {
 		t.mu.Unlock()
 		return
 	}
 	l.gone = true
-	t.links[number-1] = nil
 	ended = t.cutOff(l, errDetached, ended)
 	var surplus [][2]int32
 	for _, f := range l.files {
@@ -105,7 +102,7 @@ func (t *base) Detach(number transport.Link) {
 // Fence implements transport.Transport.
 func (t *base) Fence(rail transport.Rail) {
 	t.mu.Lock()
-	l := t.linkAt(rail.Link)
+	l := t.links.Lookup(rail.Link)
 	if l == nil || l.rail() != rail || l.fenced {
 		t.mu.Unlock()
 		return
@@ -148,9 +145,9 @@ func (t *base) cutOff(l *link, why *errs.Error, ended []*item) []*item {
 func (t *base) Explain(number transport.Link) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	l := t.linkAt(number)
+	l := t.links.Lookup(number)
 	if l == nil {
-		return fmt.Sprintf("%s: link %d has ended", t.name, number)
+		return fmt.Sprintf("%s: link %v has ended", t.name, number)
 	}
 	lines := []string{fmt.Sprintf("%s: %s, %s", t.name, l.path, t.mover.describe())}
 	for _, f := range l.files {

@@ -14,7 +14,7 @@ func (t *base) Submit(slices []*transport.Slice) int {
 	rail := slices[0].Rail
 	var refused []*item
 	t.mu.Lock()
-	l := t.linkAt(rail.Link)
+	l := t.links.Lookup(rail.Link)
 	if l == nil || l.rail() != rail || l.fenced || t.closing.Load() {
 		t.mu.Unlock()
 		return 0
@@ -279,8 +279,8 @@ func (t *base) owedReady(h *hand) {
 		return
 	}
 	t.starving = false
-	for _, l := range t.links {
-		if l != nil && l.starved {
+	for _, l := range t.links.All() {
+		if l.starved {
 			l.starved = false
 			h.ready = append(h.ready, l.rail())
 		}

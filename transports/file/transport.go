@@ -10,6 +10,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // base is what both transports are but for the part that moves bytes: regions, links, open files, the queue by class, and
@@ -35,7 +36,7 @@ type base struct {
 	files     slots[file]
 	openFiles int
 	tick      uint64
-	links     []*link // by number-1; nil once detached
+	links     kit.Links[link]
 	queue     [classes]list
 	queued    [classes]int // lengths of queue
 	items     []item
@@ -185,7 +186,10 @@ func (t *base) end() {
 	t.tasks.Wait()
 	t.mu.Lock()
 	t.files.all(func(f *file) { closeAll(f.give()) })
-	t.links, t.files = nil, slots[file]{}
+	t.files = slots[file]{}
+	for number := range t.links.All() {
+		t.links.Detach(number)
+	}
 	t.mu.Unlock()
 	close(t.ended)
 }

@@ -195,8 +195,8 @@ func (t *Transport) serveHello(from transport.Peer, link uint64, who identity) (
 
 // goodbye ends the link whose peer said it: its owner of memory closes.
 func (t *Transport) goodbye(secret uint64) {
-	for _, l := range *t.links.Load() {
-		if l != nil && l.secret == secret {
+	for _, l := range t.links.All() {
+		if l.secret == secret {
 			why := errs.New(errs.EngineClosed, "", "the peer has closed its engine") // tells this end from a failure
 			l.die(errs.Wrap(errs.PeerUnreachable, "shm", why).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, Name, ""))
 		}

@@ -56,9 +56,9 @@ func (l *link) find(key transport.RemoteKey) *imported {
 // later), else reached through the kernel. It waits for the greeting to end, at most its limit, so that the error can say
 // why a region cannot be reached, and the region's plan goes elsewhere.
 func (t *Transport) Import(number transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
-	l := t.linkAt(number)
+	l := t.links.Lookup(number)
 	if l == nil {
-		return 0, errs.New(errs.Stale, "shm.import", "link %d has ended", number)
+		return 0, errs.New(errs.Stale, "shm.import", "link %v has ended", number)
 	}
 	told, err := readDescriptor(d, l.peer.Incarnation)
 	if err == nil && told.allows == mem.LocalReadWrite && !l.peer.Self {

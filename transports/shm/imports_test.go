@@ -28,7 +28,7 @@ func TestMappingTakenDownIsNotTouched(t *testing.T) {
 	tr.Poll(0) // nobody copies before Arm
 	s := link.Slice(transport.Write, link.Rail(t), local, 0, remote, 0, bytes)
 	require.Equal(t, 1, link.Submit(s))
-	l := tr.linkAt(link.Link)
+	l := tr.links.Lookup(link.Link)
 	mapped := l.find(s.RemoteKey)
 	require.NotZero(t, mapped.base)
 	l.mu.Lock()

@@ -13,7 +13,7 @@ func (t *Transport) Inline(slices []*transport.Slice) bool {
 		return true
 	}
 	first := slices[0]
-	l := t.linkAt(first.Rail.Link)
+	l := t.links.Lookup(first.Rail.Link)
 	if l == nil || first.Rail.Index != 0 || first.Rail.Generation == 0 || l.live.Load() != first.Rail.Generation {
 		return false
 	}

@@ -81,27 +81,18 @@ func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 	if t.closed.Load() {
 		return 0, closedError("shm.attach")
 	}
-	links := append([]*link(nil), *t.links.Load()...)
-	links = append(links, l)
-	l.number = transport.Link(len(links))
-	t.links.Store(&links)
-	t.running.Add(1)
-	go l.run()
-	return l.number, nil
+	return t.links.Attach("shm.attach", func(number transport.Link) *link {
+		l.number = number
+		t.running.Add(1)
+		go l.run()
+		return l
+	})
 }
 
 // Detach ends a link. What waits is completed at once, what is being copied within a piece, and then nothing of the
 // peer's memory is mapped here any more.
 func (t *Transport) Detach(number transport.Link) {
-	t.linkMu.Lock()
-	l := t.linkAt(number)
-	if l != nil {
-		links := append([]*link(nil), *t.links.Load()...)
-		links[number-1] = nil
-		t.links.Store(&links)
-	}
-	t.linkMu.Unlock()
-	if l != nil {
+	if l := t.links.Detach(number); l != nil {
 		l.leave()
 	}
 }

@@ -96,7 +96,7 @@ func shmFolder(t *testing.T) string {
 // A peer maps the file of a region only if all of the region is in it; else the kernel moves the bytes.
 func TestAFileThatIsShorterThanItsRegionIsNotMapped(t *testing.T) {
 	a, number, rail := newAlone(t, Settings{CXLMountPath: shmFolder(t), reach: reachMapped})
-	l := a.tr.linkAt(number)
+	l := a.tr.links.Lookup(number)
 	r, err := a.tr.Allocate(3*4096, "cpu:0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, a.tr.Free(r)) }()
@@ -129,7 +129,7 @@ func TestAFileThatIsShorterThanItsRegionIsNotMapped(t *testing.T) {
 // What a peer was stopped with in its hands is not given back: neither by Revoke's word nor by Free.
 func TestHeldMemoryStays(t *testing.T) {
 	a, number, _ := newAlone(t, Settings{})
-	l := a.tr.linkAt(number)
+	l := a.tr.links.Lookup(number)
 	r, err := a.tr.Allocate(4096, "cpu:0")
 	require.NoError(t, err)
 	r.Permission = mem.GlobalReadWrite
@@ -154,7 +154,7 @@ func TestHeldMemoryStays(t *testing.T) {
 // Mappings of memory that its owner took back go, although nobody detaches.
 func TestMappingsOfClosedRegionsGo(t *testing.T) {
 	a, number, _ := newAlone(t, Settings{reach: reachMapped})
-	l := a.tr.linkAt(number)
+	l := a.tr.links.Lookup(number)
 	var keys []transport.LocalKey
 	for range 3 {
 		r, err := a.tr.Allocate(4096, "cpu:0")

@@ -273,7 +273,7 @@ func TestBothKindsOfMemoryOfAnotherProcess(t *testing.T) {
 	for _, allocated := range []bool{true, false} {
 		remote, err := p.tr.Import(p.link, p.offer(allocated, mem.GlobalReadWrite))
 		require.NoError(t, err)
-		require.Equal(t, allocated, p.tr.linkAt(p.link).find(remote).base != 0, "mapped")
+		require.Equal(t, allocated, p.tr.links.Lookup(p.link).find(remote).base != 0, "mapped")
 		write, read := p.exchange(rail, remote)
 		require.Nil(t, write)
 		require.Nil(t, read)
@@ -290,7 +290,7 @@ func TestReadOnlyMemoryIsMappedForReadingOnly(t *testing.T) {
 	write, read := p.exchange(rail, remote)
 	require.Equal(t, errs.PermissionDenied, write.Code)
 	require.Nil(t, read)
-	from := p.tr.linkAt(p.link).find(remote)
+	from := p.tr.links.Lookup(p.link).find(remote)
 	require.NotZero(t, from.base)
 	fault := p.tr.copier.Copy(from.base, addressOf(area(t, 8)), 8, 8)
 	require.NotNil(t, fault, "the mapping itself can be written")
@@ -345,7 +345,7 @@ func TestForkedChildrenHaveNothing(t *testing.T) {
 	own, err := p.tr.Allocate(testBytes, "cpu:0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.tr.Free(own)) }()
-	for _, addr := range []uintptr{own.Addr, p.tr.linkAt(p.link).find(remote).base} {
+	for _, addr := range []uintptr{own.Addr, p.tr.links.Lookup(p.link).find(remote).base} {
 		require.Contains(t, flagsOf(t, addr), " dc", "MADV_DONTFORK at %#x", addr)
 	}
 }

@@ -13,7 +13,7 @@ func (t *Transport) Submit(slices []*transport.Slice) (accepted int) {
 		return 0
 	}
 	rail := slices[0].Rail
-	l := t.linkAt(rail.Link)
+	l := t.links.Lookup(rail.Link)
 	if l == nil || rail.Index != 0 || rail.Generation == 0 {
 		return 0
 	}
@@ -78,7 +78,7 @@ var errWithdrawn = errs.New(errs.Withdrawn, "shm.withdraw", "withdrawn before it
 
 // Fence ends the rail's generation and completes what waits there. The link goes up again in the next generation.
 func (t *Transport) Fence(rail transport.Rail) {
-	l := t.linkAt(rail.Link)
+	l := t.links.Lookup(rail.Link)
 	if l == nil || rail.Index != 0 || rail.Generation == 0 {
 		return
 	}

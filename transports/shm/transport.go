@@ -14,6 +14,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/shm/copying"
 	"github.com/tent-engine/tent/transports/shm/hazard"
 	"github.com/tent-engine/tent/transports/shm/vm"
@@ -102,8 +103,8 @@ type Transport struct {
 	inlining atomic.Bool // a submitter does
 
 	linkMu  sync.Mutex
-	links   atomic.Pointer[[]*link] // by number-1, copied on change; nil once detached
-	running sync.WaitGroup          // links; Attach adds under linkMu
+	links   kit.Links[link]
+	running sync.WaitGroup // links; Attach adds under linkMu
 
 	closed    atomic.Bool
 	closeOnce sync.Once
@@ -129,7 +130,6 @@ func open(s Settings, host transport.Host, sink transport.Sink) (*Transport, err
 	}
 	t.me = identity{me, ourNonce, uint64(uintptr(unsafe.Pointer(&ourNonce)))}
 	t.regions.slots.Store(new([]*region))
-	t.links.Store(new([]*link))
 	t.attachments = attachments{t: t, byToken: map[uint64]*attachment{}}
 	t.queue.init()
 	t.crew.start(t, s.Workers)
@@ -148,19 +148,14 @@ func closedError(op string) *errs.Error {
 	return errs.New(errs.EngineClosed, op, "transport is closed").WithScope(errs.ScopeTransport, errs.SideLocal)
 }
 
-func (t *Transport) linkAt(n transport.Link) *link {
-	links := *t.links.Load()
-	if i := uint64(n) - 1; i < uint64(len(links)) {
-		return links[i]
-	}
-	return nil
-}
+// Stale implements transport.Transport.
+func (t *Transport) Stale() uint64 { return t.links.Stale() }
 
 // Explain tells how the peer's memory is reached, or why not.
 func (t *Transport) Explain(number transport.Link) string {
-	l := t.linkAt(number)
+	l := t.links.Lookup(number)
 	if l == nil {
-		return fmt.Sprintf("shm: link %d has ended", number)
+		return fmt.Sprintf("shm: link %v has ended", number)
 	}
 	return l.explain()
 }
@@ -191,13 +186,9 @@ func (t *Transport) Close(ctx context.Context) error {
 		defer cancel()
 		t.linkMu.Lock()
 		t.closed.Store(true)
-		links := *t.links.Load()
-		t.links.Store(&[]*link{})
 		t.linkMu.Unlock()
-		for _, l := range links {
-			if l != nil {
-				l.leave()
-			}
+		for number := range t.links.All() {
+			t.Detach(number)
 		}
 		t.running.Wait() // each link's end is bounded
 		t.crew.stop()

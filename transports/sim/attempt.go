@@ -41,10 +41,8 @@ func (t *Transport) accept(r *rail, s *transport.Slice) {
 	*a = attempt{index: a.index, life: t.network.life, slice: s, rail: r}
 	s.Scratch[0], s.Scratch[1] = a.index+1, a.life
 	if to := r.link.target(); to != nil {
-		if i := t.imported(s.RemoteKey, r.link.id); i != nil {
-			if g := to.region(i.key); g != nil {
-				a.epoch = g.access(t.self.Incarnation).epoch
-			}
+		if g := to.region(r.link.imported(s.RemoteKey)); g != nil {
+			a.epoch = g.access(t.self.Incarnation).epoch
 		}
 	}
 	r.outstanding++

@@ -48,7 +48,7 @@ func (t *Transport) Notify(id transport.Link, message []byte, done func(*errs.Er
 	n := t.network
 	n.mu.Lock()
 	defer n.leave()
-	l := t.links[id]
+	l := t.links.Lookup(id)
 	if l == nil || !l.connected {
 		return false
 	}

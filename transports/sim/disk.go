@@ -201,13 +201,13 @@ func (t *Transport) Sync(id transport.Link, key transport.RemoteKey, done func(*
 	t.network.mu.Lock()
 	defer t.network.leave()
 	var f *file
-	if i := t.imported(key, id); i != nil && t.open {
-		if r := t.region(i.key); r != nil {
+	if l := t.links.Lookup(id); l != nil {
+		if r := t.region(l.imported(key)); r != nil {
 			f = r.file
 		}
 	}
 	if f == nil {
-		err := errs.New(errs.Stale, "sim.sync", "key %d of link %d is not an open file", key, id)
+		err := errs.New(errs.Stale, "sim.sync", "key %d of link %v is not an open file", key, id)
 		t.emit(delivery{news: called, do: func() { done(err) }})
 		return
 	}

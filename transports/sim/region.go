@@ -38,12 +38,6 @@ func (t *Transport) region(key uint64) *region {
 	return nil
 }
 
-// imported is a peer's region as a link knows it.
-type imported struct {
-	link transport.Link
-	key  uint64
-}
-
 const descriptorMagic = "sim1"
 
 // encode makes a descriptor: magic, incarnation, key, kind, and the name of the transport.
@@ -79,15 +73,11 @@ func (a *attempt) ends() (local, remote *region, err *errs.Error) {
 		return nil, nil, l.gone()
 	}
 	if t.settings.Executor {
-		if i := t.imported(transport.RemoteKey(a.slice.LocalKey), l.id); i != nil {
-			local = target.region(i.key)
-		}
+		local = target.region(l.imported(transport.RemoteKey(a.slice.LocalKey)))
 	} else {
 		local = t.region(uint64(a.slice.LocalKey))
 	}
-	if i := t.imported(a.slice.RemoteKey, l.id); i != nil {
-		remote = target.region(i.key)
-	}
+	remote = target.region(l.imported(a.slice.RemoteKey))
 	switch {
 	case local == nil:
 		return nil, nil, a.refusal(errs.AddressNotRegistered, errs.SideLocal, "the local key is not registered")
@@ -100,11 +90,12 @@ func (a *attempt) ends() (local, remote *region, err *errs.Error) {
 	return local, remote, nil
 }
 
-func (t *Transport) imported(key transport.RemoteKey, link transport.Link) *imported {
-	if i := uint64(key) - 1; i < uint64(len(t.imports)) && t.imports[i].link == link {
-		return &t.imports[i]
+// imported returns the peer's key of a region that was imported, 0 for one that was not.
+func (l *link) imported(key transport.RemoteKey) uint64 {
+	if i := uint64(key) - 1; i < uint64(len(l.imports)) {
+		return l.imports[i]
 	}
-	return nil
+	return 0
 }
 
 // check says why a slice may not be carried out now, or nil.

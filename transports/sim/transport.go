@@ -7,6 +7,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // Settings of one engine's transport. Zero values mean the default in brackets.
@@ -95,7 +96,7 @@ func (f Factory) Open(_ context.Context, config any, host transport.Host, sink t
 	n := s.Network
 	n.mu.Lock()
 	defer n.leave()
-	t := &Transport{network: n, name: s.Name, settings: s, self: host.Self(), sink: sink, open: true, links: map[transport.Link]*link{}}
+	t := &Transport{network: n, name: s.Name, settings: s, self: host.Self(), sink: sink, open: true}
 	if n.find(t.name, t.self.Address, 0) != nil {
 		return nil, errs.New(errs.InvalidArgument, "sim.open", "%s is in use by another %s of this network", t.self.Address, t.name)
 	}
@@ -120,12 +121,10 @@ type Transport struct {
 	held     []event    // while stopped
 	heldNews []delivery // while stopped
 	pending  int        // deliveries not made yet
-	links    map[transport.Link]*link
+	links    kit.Links[link]
 	order    []*link // links, in the order of Attach
-	nextLink transport.Link
 	regions  []*region
 	keys     uint64
-	imports  []imported
 	attempts []*attempt
 	free     []*attempt
 }
@@ -230,14 +229,15 @@ func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 	if isFile(peer) != t.settings.Files {
 		return 0, errs.New(errs.InvalidArgument, "sim.attach", "%s is not a peer of this transport", peer.Address)
 	}
-	t.nextLink++
-	l := &link{owner: t, id: t.nextLink, peer: peer}
+	l := &link{owner: t, peer: peer}
+	if _, err := t.links.Attach("sim.attach", func(id transport.Link) *link { l.id = id; return l }); err != nil {
+		return 0, err
+	}
 	for i := range t.settings.Rails {
 		r := &rail{link: l, path: n.path(t.name, t.self.Address, peer.Address, i)}
 		r.path.rails = append(r.path.rails, r)
 		l.rails = append(l.rails, r)
 	}
-	t.links[l.id] = l
 	t.order = append(t.order, l)
 	n.schedule(event{link: l, do: l.dial}, l.delay())
 	n.schedule(event{do: l.late}, max(dialLimit, 4*l.delay()))
@@ -248,35 +248,34 @@ func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 func (t *Transport) Import(id transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
 	t.network.mu.Lock()
 	defer t.network.leave()
-	l := t.links[id]
+	l := t.links.Lookup(id)
 	if l == nil {
-		return 0, errs.New(errs.Stale, "sim.import", "link %d does not exist", id)
+		return 0, errs.New(errs.Stale, "sim.import", "link %v has ended", id)
 	}
 	key, err := l.decode(d)
 	if err != nil {
 		return 0, err
 	}
-	for i, known := range t.imports {
-		if known.link == id && known.key == key {
+	for i, known := range l.imports {
+		if known == key {
 			return transport.RemoteKey(i + 1), nil
 		}
 	}
-	t.imports = append(t.imports, imported{id, key})
-	return transport.RemoteKey(len(t.imports)), nil
+	l.imports = append(l.imports, key)
+	return transport.RemoteKey(len(l.imports)), nil
 }
 
 // Detach completes what is outstanding at once, where the peer can be told; the rest when it can.
 func (t *Transport) Detach(id transport.Link) {
 	t.network.mu.Lock()
 	defer t.network.leave()
-	if l := t.links[id]; l != nil {
+	if l := t.links.Detach(id); l != nil {
 		t.detach(l)
 	}
 }
 
 func (t *Transport) detach(l *link) {
 	l.detached = true
-	delete(t.links, l.id)
 	for i, other := range t.order {
 		if other == l {
 			t.order = append(t.order[:i], t.order[i+1:]...)
@@ -338,7 +337,7 @@ func (t *Transport) Submit(list []*transport.Slice) int {
 
 // rail finds a rail that is up in exactly this generation.
 func (t *Transport) rail(name transport.Rail) *rail {
-	l := t.links[name.Link]
+	l := t.links.Lookup(name.Link)
 	if l == nil || int(name.Index) >= len(l.rails) {
 		return nil
 	}
@@ -402,7 +401,9 @@ func (t *Transport) Close(context.Context) error {
 func (t *Transport) end(cause *errs.Error) {
 	n := t.network
 	for len(t.order) > 0 {
-		t.detach(t.order[0])
+		l := t.order[0]
+		t.links.Detach(l.id)
+		t.detach(l)
 	}
 	n.theDisk().abandon(t)
 	t.open, t.regions, t.held, t.heldNews = false, nil, nil, nil
@@ -424,11 +425,14 @@ func (t *Transport) end(cause *errs.Error) {
 	}
 }
 
+// Stale implements transport.Transport.
+func (t *Transport) Stale() uint64 { return t.links.Stale() }
+
 // Explain lists the rails of a link.
 func (t *Transport) Explain(id transport.Link) string {
 	t.network.mu.Lock()
 	defer t.network.mu.Unlock()
-	if l := t.links[id]; l != nil {
+	if l := t.links.Lookup(id); l != nil {
 		return l.explain()
 	}
 	return ""

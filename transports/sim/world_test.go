@@ -58,7 +58,7 @@ func (e *engine) RailDown(r transport.Rail, err *errs.Error) {
 	delete(e.rails, r.Index)
 }
 func (e *engine) LinkDown(l transport.Link, err *errs.Error) {
-	e.note("link %d: %v", l, err)
+	e.note("link %v: %v", l, err)
 	e.down = err
 	clear(e.rails)
 }

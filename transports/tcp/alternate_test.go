@@ -16,7 +16,7 @@ import (
 func TestAlternatesCarryWhileARailIsDown(t *testing.T) {
 	c := newCouple(t, Settings{Addresses: []string{"127.0.0.1", "127.0.0.2"}}, 1<<20)
 	tr := c.tr.(*Transport)
-	l := tr.linkAt(c.link)
+	l := tr.links.Lookup(c.link)
 	onLink := func(f func(now clock.Time)) {
 		done := make(chan struct{})
 		require.True(t, l.do(func(now clock.Time) { f(now); close(done) }))

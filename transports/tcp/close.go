@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // Close ends the transport; see the package doc for its order. It returns early only when ctx ends, with its error; the
@@ -16,8 +14,8 @@ func (t *Transport) Close(ctx context.Context) error {
 		t.linkMu.Lock()
 		t.closed.Store(true)
 		t.linkMu.Unlock()
-		for i := range *t.links.Load() {
-			t.Detach(transport.Link(i + 1))
+		for number := range t.links.All() {
+			t.Detach(number)
 		}
 		t.ended = make(chan struct{})
 		go t.end()

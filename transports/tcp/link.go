@@ -90,27 +90,20 @@ func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 	if t.closed.Load() {
 		return 0, closedError("tcp.attach")
 	}
-	links := append(append([]*link(nil), *t.links.Load()...), l)
-	l.number = transport.Link(len(links))
-	t.running.Add(1)
-	go l.run()
-	t.links.Store(&links)
-	return l.number, nil
+	return t.links.Attach("tcp.attach", func(number transport.Link) *link {
+		l.number = number
+		t.running.Add(1)
+		go l.run()
+		return l
+	})
 }
 
 // Detach ends a link: from now on nothing is accepted; what is outstanding completes soon, asked for where it must be.
 func (t *Transport) Detach(n transport.Link) {
-	t.linkMu.Lock()
-	defer t.linkMu.Unlock()
-	l := t.linkAt(n)
-	if l == nil {
-		return
+	if l := t.links.Detach(n); l != nil {
+		l.left.Store(true)
+		l.kick()
 	}
-	links := append([]*link(nil), *t.links.Load()...)
-	links[n-1] = nil
-	t.links.Store(&links)
-	l.left.Store(true)
-	l.kick()
 }
 
 // kick makes the link's goroutine look around.

@@ -28,7 +28,7 @@ type note struct {
 // Notify sends a small message. It reports false, and done is not called, when the message is too large, no rail is up
 // or too many are under way.
 func (t *Transport) Notify(n transport.Link, message []byte, done func(*errs.Error)) bool {
-	l := t.linkAt(n)
+	l := t.links.Lookup(n)
 	if l == nil || len(message) > notifyMax {
 		return false
 	}

@@ -49,7 +49,7 @@ func TestRailsSayWhereTheirLocalEndIs(t *testing.T) {
 		if step.forget {
 			tr.places.forget()
 		}
-		l := tr.linkAt(c.link)
+		l := tr.links.Lookup(c.link)
 		require.True(t, l.do(func(now clock.Time) {
 			l.railDown((*l.rails.Load())[0], errs.New(errs.Lost, "test", "cut"), now)
 		}))

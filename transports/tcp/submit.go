@@ -57,7 +57,7 @@ func (t *Transport) Submit(list []*transport.Slice) int {
 }
 
 func (t *Transport) setOf(r transport.Rail) *laneSet {
-	l := t.linkAt(r.Link)
+	l := t.links.Lookup(r.Link)
 	if l == nil {
 		return nil
 	}

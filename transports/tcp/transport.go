@@ -15,6 +15,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // Name of this transport in settings, metrics and errors.
@@ -100,7 +101,7 @@ type Transport struct {
 	nextLane  atomic.Uint64
 
 	linkMu sync.Mutex
-	links  atomic.Pointer[[]*link] // by number-1, copied on change; nil once detached
+	links  kit.Links[link]
 
 	attachments attachments
 	places      *places
@@ -118,7 +119,6 @@ func open(s Settings, where *places, host transport.Host, sink transport.Sink) (
 	t.quit, t.cancel = context.WithCancel(context.Background())
 	t.lanes.Store(new([]*lane))
 	t.dialled.Store(new([]*lane))
-	t.links.Store(new([]*link))
 	t.attachments.init(t)
 	defer func() {
 		if err != nil {
@@ -203,9 +203,9 @@ func (t *Transport) Deregister(_ context.Context, key transport.LocalKey) error 
 
 // Import reads a peer's descriptor.
 func (t *Transport) Import(link transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
-	l := t.linkAt(link)
+	l := t.links.Lookup(link)
 	if l == nil {
-		return 0, errs.New(errs.Stale, "tcp.import", "link %d has ended", link)
+		return 0, errs.New(errs.Stale, "tcp.import", "link %v has ended", link)
 	}
 	key, err := readDescriptor(d, l.peer.Incarnation)
 	if err != nil {
@@ -220,10 +220,10 @@ func closedError(op string) *errs.Error {
 
 // Explain tells the rails of a link and their state, a line each.
 func (t *Transport) Explain(link transport.Link) string {
-	if l := t.linkAt(link); l != nil {
+	if l := t.links.Lookup(link); l != nil {
 		return l.explain()
 	}
-	return fmt.Sprintf("tcp: link %d has ended", link)
+	return fmt.Sprintf("tcp: link %v has ended", link)
 }
 
 // addLane puts a lane into the table that epoll's numbers point into.
@@ -280,10 +280,5 @@ func (t *Transport) laneAt(slot uint32) *lane {
 	return nil
 }
 
-func (t *Transport) linkAt(n transport.Link) *link {
-	links := *t.links.Load()
-	if i := uint64(n) - 1; i < uint64(len(links)) {
-		return links[i]
-	}
-	return nil
-}
+// Stale implements transport.Transport.
+func (t *Transport) Stale() uint64 { return t.links.Stale() }

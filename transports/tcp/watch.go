@@ -192,10 +192,8 @@ func (w *watch) judge() {
 // endChanged takes the rails of one of our ends down, or has them dialled now. Their peers hear of it, so that what they
 // send us goes another way too.
 func (t *Transport) endChanged(a netip.Addr, cause *errs.Error) {
-	for _, l := range *t.links.Load() {
-		if l != nil {
-			l.do(func(now clock.Time) { l.endChanged(a, cause, now) })
-		}
+	for _, l := range t.links.All() {
+		l.do(func(now clock.Time) { l.endChanged(a, cause, now) })
 	}
 	if cause != nil {
 		t.attachments.lostEnd(a)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -19,6 +20,7 @@ func lifeRules() []rule {
 		{"CloseLeavesNothing", nil, testCloseLeavesNothing},
 		{"AfterCloseEverythingIsRefused", nil, testAfterClose},
 		{"AttachAndDetachManyTimes", nil, testAttachCycles},
+		{"StaleLinksAreRefusedAndCounted", nil, testStaleLink},
 	}
 }
 
@@ -41,7 +43,7 @@ func testDetach(t *testing.T, h Harness) {
 		remote.Fill(tagAfter, 0, remote.Size)
 		used = append(used, p.c.Link)
 		p.c = p.a.Connect(t, p.b)
-		require.NotContains(t, used, p.c.Link, "the number of a detached link is not used again")
+		require.NotContains(t, used, p.c.Link, "a detached link never means another one")
 		p.c.Barrier(t)
 		require.NoError(t, remote.Check(tagAfter, 0, 0, remote.Size), "written after Detach had completed it")
 		remote = p.c.Import(t, remote.Operand)
@@ -118,6 +120,9 @@ func testAfterClose(t *testing.T, h Harness) {
 	require.NoError(t, tr.Close(context.Background()), "twice is the same as once")
 }
 
+// indexMax bounds the indexes of links in a test that has two at once: a transport's table grows to what is there at once.
+const indexMax = 8
+
 func testAttachCycles(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	local, own := p.a.Register(t, 4096, mem.LocalReadWrite), p.b.Register(t, 4096, mem.GlobalReadWrite)
@@ -126,7 +131,94 @@ func testAttachCycles(t *testing.T, h Harness) {
 		remote := c.Import(t, own)
 		c.Must(t, c.Slice(transport.Write, c.Rail(t), local, 0, remote, 0, fit(c, 4096)))
 		p.a.Transport.Detach(c.Link)
+		require.Less(t, c.Link.Index(), uint32(indexMax), "indexes of detached links are used again")
+	}
+	for range 200 { // without waiting for a rail
+		link, err := p.a.Transport.Attach(p.b.seenBy(t, p.a))
+		require.NoError(t, err)
+		require.Less(t, link.Index(), uint32(indexMax), "indexes of detached links are used again")
+		p.a.Transport.Detach(link)
 	}
 	remote := p.c.Import(t, own)
 	p.c.Must(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, remote, 0, fit(p.c, 4096)))
+}
+
+// testStaleLink names a link that has ended in every call, while another link has its index.
+func testStaleLink(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	local, remote := p.operands(t, 4096)
+	stale := p.c.Link
+	p.a.Transport.Detach(stale)
+	for range indexMax { // indexes may be given out in any order
+		if p.c = p.a.Connect(t, p.b); p.c.Link.Index() == stale.Index() {
+			break
+		}
+	}
+	require.Equal(t, stale.Index(), p.c.Link.Index(), "an index is used again")
+	require.NotEqual(t, stale.Generation(), p.c.Link.Generation())
+	remote = p.c.Import(t, remote.Operand)
+	size := fit(p.c, 4096)
+	for name, call := range p.staleCalls(t, stale, local, remote) {
+		before := p.a.Transport.Stale()
+		call()
+		require.Greater(t, p.a.Transport.Stale(), before, "%s of a stale link is counted", name)
+	}
+	p.c.Must(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, remote, 0, size))
+}
+
+// staleCalls are the calls of the contract that name a link. Each checks that it is refused. The rail that they name is up
+// on the link that has the index now.
+func (p *pair) staleCalls(t *testing.T, stale transport.Link, local *Operand, remote *Remote) map[string]func() {
+	tr, rail := p.a.Transport, p.c.Rail(t)
+	rail.Link = stale
+	slice := func() *transport.Slice {
+		return p.c.Slice(transport.Write, rail, local, 0, remote, 0, fit(p.c, 4096))
+	}
+	calls := map[string]func(){
+		"Import": func() {
+			_, err := tr.Import(stale, remote.Descriptor)
+			require.Error(t, err)
+		},
+		"Submit": func() { require.Zero(t, p.c.Submit(slice())) },
+		"Fence":  func() { tr.Fence(rail) },
+		"Detach": func() { tr.Detach(stale) },
+	}
+	if inliner, is := transport.Find[transport.Inliner](tr); is {
+		calls["Inline"] = func() { require.False(t, inliner.Inline([]*transport.Slice{slice()})) }
+	}
+	if witness, is := transport.Find[transport.Witness](tr); is {
+		calls["Heard"] = func() {
+			at, _ := witness.Heard(rail)
+			require.Zero(t, at)
+		}
+	}
+	if explainer, is := transport.Find[transport.Explainer](tr); is {
+		calls["Explain"] = func() { _ = explainer.Explain(stale) }
+	}
+	if notifier, is := transport.Find[transport.Notifier](tr); is {
+		calls["Notify"] = func() {
+			require.False(t, notifier.Notify(stale, []byte("to nobody"), func(*errs.Error) {
+				p.w.locked(func() { p.w.complain("done of a notification that was refused") })
+			}))
+		}
+	}
+	if prober, is := transport.Find[transport.Prober](tr); is {
+		calls["Probe"] = p.refusedLater(t, "Probe", func(done func(*errs.Error)) {
+			prober.Probe(rail, func(_ clock.Time, err *errs.Error) { done(err) })
+		})
+	}
+	if filer, is := transport.Find[transport.Filer](tr); is && p.a.Info.Files {
+		calls["Sync"] = p.refusedLater(t, "Sync", func(done func(*errs.Error)) { filer.Sync(stale, remote.Key, done) })
+	}
+	return calls
+}
+
+// refusedLater makes a call that ends by done and requires an error there.
+func (p *pair) refusedLater(t *testing.T, name string, call func(done func(*errs.Error))) func() {
+	return func() {
+		ended, err := false, (*errs.Error)(nil)
+		call(func(e *errs.Error) { p.w.locked(func() { ended, err = true, e }) })
+		p.w.Await(t, "the end of "+name+" on a stale link", func() bool { return ended })
+		require.NotNil(t, err, name)
+	}
 }

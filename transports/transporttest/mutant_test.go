@@ -42,6 +42,10 @@ var mutants = map[string]string{
 	"begins with the first piece":     "PiecesArriveWhereTheyBelong",
 	"believes what it is told inline": "InlineRefusesWhatSubmitWould",
 	"completes what it did inline":    "InlineIsDoneWhenItReturns",
+	"takes a link by its index":       "StaleLinksAreRefusedAndCounted",
+	"detaches by index":               "StaleLinksAreRefusedAndCounted",
+	"does not count stale links":      "StaleLinksAreRefusedAndCounted",
+	"keeps the slots of the detached": "AttachAndDetachManyTimes",
 }
 
 const mutantVariable = "TENT_TEST_MUTANT"
@@ -81,7 +85,7 @@ func TestMutant(t *testing.T) {
 	transporttest.Run(t, transporttest.Harness{Setup: func(t *testing.T) transporttest.Harness {
 		n := sim.NewInline(1)
 		return transporttest.Harness{Patience: time.Second, Open: func(t *testing.T, c transporttest.Config) transport.Transport {
-			m := &mutant{name: name, sink: c.Sink, seen: map[uint64]bool{}}
+			m := &mutant{name: name, sink: c.Sink, seen: map[uint64]bool{}, links: map[uint32]transport.Link{}}
 			s := sim.Settings{Network: n, Rails: c.Rails, SlicesMax: 256, Vectors: true, Inline: true}
 			inner, err := sim.Factory{Settings: s}.Open(t.Context(), nil, c.Host, mutantSink{c.Sink, m})
 			require.NoError(t, err)
@@ -106,6 +110,7 @@ type mutant struct {
 	lock  sync.Mutex
 	junk  [][]byte
 	fake  []*transport.Slice
+	links map[uint32]transport.Link // by index, the newest
 }
 
 // catchUp does what was put off.
@@ -232,7 +237,44 @@ func (m *mutant) Attach(p transport.Peer) (transport.Link, error) {
 		defer cancel()
 		<-ctx.Done()
 	}
-	return m.Transport.Attach(p)
+	link, err := m.Transport.Attach(p)
+	m.mu.Lock()
+	m.links[link.Index()] = link
+	m.mu.Unlock()
+	return link, err
+}
+
+// newest is the link that has the index of another one now.
+func (m *mutant) newest(l transport.Link) transport.Link {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.links[l.Index()]
+}
+
+func (m *mutant) Import(l transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
+	if m.name == "takes a link by its index" {
+		l = m.newest(l)
+	}
+	return m.Transport.Import(l, d)
+}
+
+func (m *mutant) Detach(l transport.Link) {
+	switch m.name {
+	case "detaches by index":
+		m.Transport.Detach(l) // a stale one is counted
+		m.Transport.Detach(m.newest(l))
+		return
+	case "keeps the slots of the detached":
+		return
+	}
+	m.Transport.Detach(l)
+}
+
+func (m *mutant) Stale() uint64 {
+	if m.name == "does not count stale links" {
+		return 0
+	}
+	return m.Transport.Stale()
 }
 
 func (m *mutant) Close(ctx context.Context) error {
