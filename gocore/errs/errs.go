@@ -5,13 +5,15 @@ package errs
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
 // Code says what went wrong. Values up to 200 are upstream's status codes; those from 300 on are tent's own.
 type Code uint16
 
-// Codes. The first group is the user's fault or a fact that no retry changes; see Error.Permanent.
+// Codes. Every one has a line in the table below.
 const (
 	OK                   Code = 0
 	InvalidArgument      Code = 1
@@ -27,42 +29,79 @@ const (
 	Internal             Code = 199
 	NotImplemented       Code = 200
 	PermissionDenied     Code = 300
-	PeerUnreachable      Code = 301 // nobody answers, or the connection broke and could not be made again
-	PeerRestarted        Code = 302 // somebody answers, but it is another incarnation
+	PeerUnreachable      Code = 301
+	PeerRestarted        Code = 302
 	EngineClosed         Code = 303
 	Canceled             Code = 304
-	Timeout              Code = 305 // a deadline or the stall limit
-	Lost                 Code = 306 // a lane or a rail broke under the slice; another one may carry it
-	Withdrawn            Code = 307 // the core asked for this completion; the bytes were not delivered
-	StaleGeneration      Code = 308 // the rail, lane or region has moved on
-	NoRoute              Code = 309 // nothing is left that could carry the bytes
+	Timeout              Code = 305
+	Lost                 Code = 306
+	Withdrawn            Code = 307
+	StaleGeneration      Code = 308
+	NoRoute              Code = 309
 	OutOfMemory          Code = 310
-	Protocol             Code = 311 // the other side broke the wire protocol
-	Stale                Code = 312 // an id or handle of something that has ended
-	Corrupted            Code = 313 // the bytes that arrived are not those that were sent
-	NotFound             Code = 314 // no file has that name, or it is gone
-	NoSpace              Code = 315 // the file system is full, a quota or the largest file size is reached
-	StorageError         Code = 316 // the device or file system under a file has failed
+	Protocol             Code = 311
+	Stale                Code = 312
+	Corrupted            Code = 313
+	NotFound             Code = 314
+	NoSpace              Code = 315
+	StorageError         Code = 316
 )
 
-var codeNames = map[Code]string{
-	OK: "OK", InvalidArgument: "INVALID_ARGUMENT", TooManyRequests: "TOO_MANY_REQUESTS",
-	AddressNotRegistered: "ADDRESS_NOT_REGISTERED", DeviceNotFound: "DEVICE_NOT_FOUND", InvalidEntry: "INVALID_ENTRY",
-	RdmaError: "RDMA_ERROR", CudaError: "CUDA_ERROR", MetadataError: "METADATA_ERROR", RpcServiceError: "RPC_SERVICE_ERROR",
-	MalformedJSON: "MALFORMED_JSON", Internal: "INTERNAL_ERROR", NotImplemented: "NOT_IMPLEMENTED",
-	PermissionDenied: "PERMISSION_DENIED", PeerUnreachable: "PEER_UNREACHABLE", PeerRestarted: "PEER_RESTARTED",
-	EngineClosed: "ENGINE_CLOSED", Canceled: "CANCELED", Timeout: "TIMEOUT", Lost: "LOST", Withdrawn: "WITHDRAWN",
-	StaleGeneration: "STALE_GENERATION", NoRoute: "NO_ROUTE", OutOfMemory: "OUT_OF_MEMORY", Protocol: "PROTOCOL",
-	Stale: "STALE_ID", Corrupted: "CORRUPTED", NotFound: "NOT_FOUND", NoSpace: "NO_SPACE", StorageError: "STORAGE_ERROR",
+// about says what a code is called and what it means; docs/reference/codes.md is generated from it.
+type about struct {
+	name, help string
+	permanent  bool // no retry can help: the user's mistake, or a fact about the peer's memory
+}
+
+var codes = map[Code]about{
+	OK:                   {"OK", "Nothing went wrong.", false},
+	InvalidArgument:      {"INVALID_ARGUMENT", "An argument or a setting is wrong.", true},
+	TooManyRequests:      {"TOO_MANY_REQUESTS", "A bound would be exceeded: a batch's capacity or max_pending_requests.", true},
+	AddressNotRegistered: {"ADDRESS_NOT_REGISTERED", "The bytes are not inside a registered region of their owner, or no region has that name.", true},
+	DeviceNotFound:       {"DEVICE_NOT_FOUND", "The named device is not there.", false},
+	InvalidEntry:         {"INVALID_ENTRY", "An id is unknown, or belongs to another engine.", true},
+	RdmaError:            {"RDMA_ERROR", "The RDMA stack refused.", false},
+	CudaError:            {"CUDA_ERROR", "The CUDA driver or runtime refused.", false},
+	MetadataError:        {"METADATA_ERROR", "The description of a segment cannot be had or used.", false},
+	RpcServiceError:      {"RPC_SERVICE_ERROR", "The control plane failed, or the other side does not speak a version that this engine speaks.", false},
+	MalformedJSON:        {"MALFORMED_JSON", "A text is not JSON.", false},
+	Internal:             {"INTERNAL_ERROR", "A defect of tent.", false},
+	NotImplemented:       {"NOT_IMPLEMENTED", "The call is known and not in this version.", true},
+	PermissionDenied:     {"PERMISSION_DENIED", "The owner of the memory does not allow it.", true},
+	PeerUnreachable:      {"PEER_UNREACHABLE", "Nobody answers, or the connection broke and could not be made again.", false},
+	PeerRestarted:        {"PEER_RESTARTED", "Another incarnation answers at the peer's address.", true},
+	EngineClosed:         {"ENGINE_CLOSED", "The engine has been closed.", true},
+	Canceled:             {"CANCELED", "The user canceled the request.", true},
+	Timeout:              {"TIMEOUT", "A deadline or the stall limit was reached.", true},
+	Lost:                 {"LOST", "A lane or a rail broke under the slice; another one may carry it.", false},
+	Withdrawn:            {"WITHDRAWN", "The core asked for this completion; the bytes were not delivered.", false},
+	StaleGeneration:      {"STALE_GENERATION", "The rail, lane or region has a new generation.", false},
+	NoRoute:              {"NO_ROUTE", "No route is left that can carry the bytes.", false},
+	OutOfMemory:          {"OUT_OF_MEMORY", "The system has no memory for this.", true},
+	Protocol:             {"PROTOCOL", "The other side broke the wire protocol.", false},
+	Stale:                {"STALE_ID", "An id or a handle names something that has ended.", true},
+	Corrupted:            {"CORRUPTED", "The bytes that arrived are not those that were sent.", false},
+	NotFound:             {"NOT_FOUND", "No file has that name, or it is gone.", true},
+	NoSpace:              {"NO_SPACE", "The file system is full, or a quota or the largest file size is reached.", true},
+	StorageError:         {"STORAGE_ERROR", "The device or the file system under a file has failed.", false},
 }
 
 // String returns the code's name as it crosses into Python, for example "PEER_UNREACHABLE".
 func (c Code) String() string {
-	if s, ok := codeNames[c]; ok {
-		return s
+	if a, ok := codes[c]; ok {
+		return a.name
 	}
 	return fmt.Sprintf("CODE_%d", uint16(c))
 }
+
+// Help returns the meaning of a code in a sentence.
+func (c Code) Help() string { return codes[c].help }
+
+// Permanent reports whether no retry of an error with this code can help.
+func (c Code) Permanent() bool { return codes[c].permanent }
+
+// Codes returns every code in the order of its number.
+func Codes() []Code { return slices.Sorted(maps.Keys(codes)) }
 
 // Scope says how much the failure takes with it; failover reads nothing else.
 type Scope uint8
@@ -164,14 +203,7 @@ func (e *Error) Is(target error) bool {
 }
 
 // Permanent reports whether no retry can help: the user's mistake, or a fact about the peer's memory.
-func (e *Error) Permanent() bool {
-	switch e.Code {
-	case InvalidArgument, TooManyRequests, AddressNotRegistered, InvalidEntry, PermissionDenied, OutOfMemory,
-		NotImplemented, Stale, EngineClosed, Canceled, Timeout, PeerRestarted, NotFound, NoSpace:
-		return true
-	}
-	return false
-}
+func (e *Error) Permanent() bool { return e.Code.Permanent() }
 
 // CodeOf returns the code of err: OK for nil, Internal for an error that is not ours.
 func CodeOf(err error) Code {

@@ -19,37 +19,69 @@ type Kind uint8
 const (
 	RailUp Kind = iota + 1
 	RailDown
-	RailSuspected // Bytes were outstanding, nothing was heard for Took
-	RailCondemned // the fence: completions of the whole rail were asked for
-	RailRecovered // carries again; Note says by what
+	RailSuspected
+	RailCondemned
+	RailRecovered
 	LinkUp
 	LinkDown
-	PeerGone          // the peer has ended, nothing of it can land any more
-	Failover          // a task moved to its next route: From, To, N of M
-	FailoverExhausted // the budget is used up: From, M
-	FailoverNoRoute   // nothing is left after From
-	Dirty             // a task ended although the peer could not confirm
-	Withdrawn         // an open withdrawal was confirmed at last
-	Stalled           // a task reached the stall limit
+	PeerGone
+	Failover
+	FailoverExhausted
+	FailoverNoRoute
+	Dirty
+	Withdrawn
+	Stalled
 	RegionClosed
 	SegmentOpened
 	SegmentClosed
-	RailPaused     // N errors within the window: out for Took
-	RailProbed     // a rail that is out was asked: Err is nil and Took the round trip if it answered; N good ones of M
-	DeadlineMissed // N requests to a peer since the last such event, M of which were never sent; Err is the latest one's
-	SharingOff     // slots and load of NICs are not known across processes any more, for the reason in Err
-	SharingOn      // they are again
+	RailPaused
+	RailProbed
+	DeadlineMissed
+	SharingOff
+	SharingOn
 )
 
-var names = [...]string{RailUp: "rail_up", RailDown: "rail_down", RailSuspected: "rail_suspected",
-	RailCondemned: "rail_condemned", RailRecovered: "rail_recovered", LinkUp: "link_up", LinkDown: "link_down",
-	PeerGone: "peer_gone", Failover: "failover", FailoverExhausted: "failover_exhausted",
-	FailoverNoRoute: "failover_no_route", Dirty: "dirty", Withdrawn: "withdrawn", Stalled: "stalled",
-	RegionClosed: "region_closed", SegmentOpened: "segment_opened", SegmentClosed: "segment_closed",
-	RailPaused: "rail_paused", RailProbed: "rail_probed",
-	DeadlineMissed: "deadline_missed", SharingOff: "sharing_off", SharingOn: "sharing_on"}
+// kinds holds the name and the meaning of each kind; docs/reference/events.md is generated from it.
+var kinds = [...]struct{ name, help string }{
+	RailUp:            {"rail_up", "A rail is connected and carries bytes."},
+	RailDown:          {"rail_down", "The transport lost a rail; `error` has the cause."},
+	RailSuspected:     {"rail_suspected", "Bytes were outstanding on a rail, and nothing was heard of it for `took`."},
+	RailCondemned:     {"rail_condemned", "A rail was fenced: the completions of all of its slices were asked for."},
+	RailRecovered:     {"rail_recovered", "A rail carries bytes again; `note` says what brought it back."},
+	LinkUp:            {"link_up", "A transport has a connection to a peer."},
+	LinkDown:          {"link_down", "A transport lost its connection to a peer; `error` has the cause."},
+	PeerGone:          {"peer_gone", "A peer has ended, and nothing of it can land any more."},
+	Failover:          {"failover", "A request moved from the transport `from` to `to`: switch `n` of at most `m`."},
+	FailoverExhausted: {"failover_exhausted", "A request used up its `m` switches and failed on the transport `from`."},
+	FailoverNoRoute:   {"failover_no_route", "A request failed on the transport `from`, and no other one can carry it."},
+	Dirty:             {"dirty", "A request ended although the peer could not confirm that nothing lands any more."},
+	Withdrawn:         {"withdrawn", "A peer confirmed a withdrawal that was open: its link carries bytes again."},
+	Stalled:           {"stalled", "A request reached the stall limit: it was served this long without progress."},
+	RegionClosed:      {"region_closed", "The region named in `rail` was closed: no peer can touch its bytes any more."},
+	SegmentOpened:     {"segment_opened", "A segment was opened."},
+	SegmentClosed:     {"segment_closed", "A segment was closed."},
+	RailPaused:        {"rail_paused", "A rail had `n` errors within the window, and is out for `took`."},
+	RailProbed:        {"rail_probed", "A rail that is out was probed. Without `error` it answered after `took`: `n` good probes of `m`."},
+	DeadlineMissed: {"deadline_missed", "`n` requests to a peer missed their deadline since the last such event; `m` of them were never sent. " +
+		"`error` is that of the latest one."},
+	SharingOff: {"sharing_off", "Slots and load of NICs are not shared with other processes any more, for the reason in `error`."},
+	SharingOn:  {"sharing_on", "Slots and load of NICs are shared with other processes again."},
+}
 
-func (k Kind) String() string { return names[k] }
+// String returns the name of a kind, as events carry it to Python and into the log.
+func (k Kind) String() string { return kinds[k].name }
+
+// Help returns the meaning of a kind in a sentence or two.
+func (k Kind) Help() string { return kinds[k].help }
+
+// Kinds returns every kind in the order of its number.
+func Kinds() []Kind {
+	list := make([]Kind, 0, len(kinds)-1)
+	for k := RailUp; int(k) < len(kinds); k++ {
+		list = append(list, k)
+	}
+	return list
+}
 
 // Event is a value; fields that do not apply are zero.
 type Event struct {
