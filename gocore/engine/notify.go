@@ -99,7 +99,8 @@ type notifier struct {
 	engine *Engine
 
 	mu      sync.Mutex
-	peers   map[*peer]*outgoing
+	peers   map[peerKey]*outgoing
+	number  uint64 // of the last note to any peer: it only grows, so a receiver never takes a new note for a repetition
 	closed  bool
 	senders sync.WaitGroup
 	sent    atomic.Uint64
@@ -109,31 +110,32 @@ type notifier struct {
 
 // outgoing is what waits for one peer. flying is the message under way, kept unchanged until it is taken or given up.
 type outgoing struct {
-	peer    *peer
-	waiting []*note
-	flying  []*note
-	message []byte
-	number  uint64
-	tries   int
+	peer      *peer
+	waiting   []*note
+	flying    []*note
+	message   []byte
+	tries     int
+	forgotten bool // the peer has no handles: the record goes with its last note
 }
 
 func newNotifier(e *Engine) *notifier {
 	ctx, stop := context.WithCancel(context.Background())
-	return &notifier{engine: e, peers: make(map[*peer]*outgoing), ctx: ctx, stop: stop}
+	return &notifier{engine: e, peers: make(map[peerKey]*outgoing), ctx: ctx, stop: stop}
 }
 
 // queue adds a note whose batch has all its bytes. The caller holds the engine's mutex and pumps after releasing it.
 func (n *notifier) queue(t *note) {
 	stall := clock.Now().Add(n.engine.stall)
 	n.mu.Lock()
-	o := n.peers[t.peer]
+	o := n.peers[t.peer.key()]
 	if o == nil {
-		o = &outgoing{peer: t.peer, number: 1}
-		n.peers[t.peer] = o
+		o = &outgoing{peer: t.peer}
+		n.peers[t.peer.key()] = o
 	}
+	o.forgotten = false // a peer that was opened again goes on with the record of its older notes
 	t.limit = min(t.limit, stall)
-	t.number = o.number
-	o.number++
+	n.number++
+	t.number = n.number
 	o.waiting = append(o.waiting, t)
 	n.mu.Unlock()
 }
@@ -142,7 +144,7 @@ func (n *notifier) queue(t *note) {
 func (n *notifier) drop(t *note) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if o := n.peers[t.peer]; o != nil {
+	if o := n.peers[t.peer.key()]; o != nil {
 		for i, w := range o.waiting {
 			if w == t {
 				o.waiting = append(o.waiting[:i], o.waiting[i+1:]...)
@@ -175,6 +177,7 @@ func (n *notifier) next() *outgoing {
 		if len(o.flying) > 0 || len(o.waiting) == 0 {
 			continue
 		}
+		o.peer = o.waiting[0].peer
 		size, k := 0, 0
 		for k < len(o.waiting) && k < 256 && (k == 0 || size+len(o.waiting[k].message) <= noteBatchBytes) {
 			size += len(o.waiting[k].message)
@@ -275,6 +278,7 @@ func (n *notifier) finish(o *outgoing, err *errs.Error) {
 	n.mu.Lock()
 	list := o.flying
 	o.flying = nil
+	n.dropIdle(o)
 	n.mu.Unlock()
 	if err == nil {
 		n.sent.Add(uint64(len(list)))
@@ -289,7 +293,7 @@ func (n *notifier) finish(o *outgoing, err *errs.Error) {
 // gone fails what waits for a peer that has ended.
 func (n *notifier) gone(p *peer, cause *errs.Error) {
 	n.mu.Lock()
-	o := n.peers[p]
+	o := n.peers[p.key()]
 	var list []*note
 	if o != nil {
 		list, o.waiting = o.waiting, nil
@@ -304,10 +308,18 @@ func (n *notifier) gone(p *peer, cause *errs.Error) {
 // forget drops the record of a peer nobody has open.
 func (n *notifier) forget(p *peer) {
 	n.mu.Lock()
-	if o := n.peers[p]; o != nil && len(o.flying) == 0 && len(o.waiting) == 0 {
-		delete(n.peers, p)
+	if o := n.peers[p.key()]; o != nil {
+		o.forgotten = true
+		n.dropIdle(o)
 	}
 	n.mu.Unlock()
+}
+
+// dropIdle deletes the record of a forgotten peer once it has no notes left. The caller holds mu.
+func (n *notifier) dropIdle(o *outgoing) {
+	if o.forgotten && len(o.flying)+len(o.waiting) == 0 {
+		delete(n.peers, o.peer.key())
+	}
 }
 
 // close fails everything that waits and returns when no sender is left.

@@ -41,6 +41,8 @@ type peerKey struct {
 	incarnation uint64
 }
 
+func (p *peer) key() peerKey { return peerKey{p.identity.Address, p.identity.Incarnation} }
+
 func (t *segmentTable) get(id SegmentID) (*handle, *errs.Error) {
 	if list := t.open.Load(); list != nil && id >= 0 {
 		if slot := int(uint32(id)); slot < len(*list) {
@@ -202,8 +204,8 @@ func (e *Engine) unhandle(p *peer) (last bool) {
 	defer t.mu.Unlock()
 	p.handles--
 	last = p.handles == 0
-	if key := (peerKey{p.identity.Address, p.identity.Incarnation}); last && !e.closed.Load() && t.peers[key] == p {
-		delete(t.peers, key) // an engine that closes detaches all that are left in the map
+	if last && !e.closed.Load() && t.peers[p.key()] == p {
+		delete(t.peers, p.key()) // an engine that closes detaches all that are left in the map
 	}
 	return last
 }
