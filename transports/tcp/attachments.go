@@ -12,7 +12,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Bounds of what peers make us remember.
+// Bounds of the memory that peers make us use.
 const (
 	attachmentsMax  = 4096
 	attachmentsIdle = 64               // more than this many: those without a lane are forgotten
@@ -37,17 +37,18 @@ type attachment struct {
 	peer  transport.Peer
 
 	mu     sync.Mutex
-	lanes  map[uint64]*lane    // the open ones, by the initiator's number
-	ended  map[uint64]verdicts // of closed ones, about which the initiator is going to ask
-	old    []uint64            // keys of ended, the oldest first
-	left   bool                // the initiator has left
-	since  clock.Time          // when the last lane was closed
-	denied map[uint64]bool     // regions revoked for this peer
+	lanes  map[uint64]*responderLane // the open ones, by the initiator's number
+	ended  map[uint64]verdicts       // of closed ones, about which the initiator is going to ask
+	old    []uint64                  // keys of ended, the oldest first
+	left   bool                      // the initiator has left
+	since  clock.Time                // when the last lane was closed
+	denied map[uint64]bool           // regions revoked for this peer
 }
 
-// make gives a peer a token. Peers without a lane are forgotten when there are many.
-func (as *attachments) make(peer transport.Peer) (*attachment, *errs.Error) {
-	a := &attachment{t: as.t, peer: peer, lanes: map[uint64]*lane{}, ended: map[uint64]verdicts{}, since: clock.Now()}
+// issue gives a peer a token. Peers without a lane are forgotten when there are many.
+func (as *attachments) issue(peer transport.Peer) (*attachment, *errs.Error) {
+	a := &attachment{t: as.t, peer: peer, lanes: map[uint64]*responderLane{}, ended: map[uint64]verdicts{},
+		since: clock.Now()}
 	if _, err := rand.Read(a.token[:]); err != nil {
 		return nil, errs.Wrap(errs.Internal, "tcp.attach", err)
 	}
@@ -67,7 +68,7 @@ func (as *attachments) make(peer transport.Peer) (*attachment, *errs.Error) {
 	return a, nil
 }
 
-func (as *attachments) find(key token) *attachment {
+func (as *attachments) lookUp(key token) *attachment {
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	return as.byToken[key]
@@ -79,7 +80,8 @@ func (as *attachments) of(peer *transport.Peer) []*attachment {
 	defer as.mu.Unlock()
 	var list []*attachment
 	for _, a := range as.byToken {
-		if peer == nil || (a.peer.Address == peer.Address && (peer.Incarnation == 0 || a.peer.Incarnation == peer.Incarnation)) {
+		if peer == nil || (a.peer.Address == peer.Address &&
+			(peer.Incarnation == 0 || a.peer.Incarnation == peer.Incarnation)) {
 			list = append(list, a)
 		}
 	}
@@ -92,8 +94,8 @@ func (a *attachment) forgettable() bool {
 	return len(a.lanes) == 0 && clock.Now().Sub(a.since) > forgetAfter
 }
 
-// add makes a greeted lane part of the attachment.
-func (a *attachment) add(l *lane, id uint64) *errs.Error {
+// admit makes a lane whose greeting was right part of the attachment.
+func (a *attachment) admit(l *responderLane, id uint64) *errs.Error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if _, was := a.ended[id]; was || a.left || a.lanes[id] != nil || len(a.lanes) >= openLanesMax {
@@ -105,13 +107,16 @@ func (a *attachment) add(l *lane, id uint64) *errs.Error {
 		l.in.bar(key, forever)
 	}
 	l.copyMu.Unlock()
+	if from, to := l.life.advance(eventOpened); from == to {
+		return l.protocolError("the greeting came too late")
+	}
 	a.lanes[id] = l
 	l.attachment.Store(a)
 	return nil
 }
 
-// close keeps no more of a closed lane than its verdicts, and those for a while.
-func (a *attachment) close(l *lane) {
+// remove keeps the verdicts of a closed lane, for a while, and nothing else of it.
+func (a *attachment) remove(l *responderLane) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.lanes[l.id] != l {
@@ -119,7 +124,6 @@ func (a *attachment) close(l *lane) {
 	}
 	delete(a.lanes, l.id)
 	l.copyMu.Lock()
-	l.in.fenced = true
 	a.ended[l.id] = l.in.verdicts
 	l.copyMu.Unlock()
 	a.since = clock.Now()
@@ -129,14 +133,14 @@ func (a *attachment) close(l *lane) {
 	}
 }
 
-// lane finds an open lane, or what a closed one has left behind.
-func (a *attachment) lane(id uint64) (*lane, verdicts) {
+// lane returns an open lane, or the verdicts that a closed one has left behind.
+func (a *attachment) lane(id uint64) (*responderLane, verdicts) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.lanes[id], a.ended[id]
 }
 
-func (a *attachment) openLanes() []*lane {
+func (a *attachment) openLanes() []*responderLane {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Collect(maps.Values(a.lanes))
@@ -148,10 +152,10 @@ func (a *attachment) withdraw(id uint64, asked []record, answer func(header, []r
 	l, old := a.lane(id)
 	var list []record
 	if l != nil {
-		list = l.judge(asked)
+		list = l.voidUnlanded(asked)
 	} else {
 		for _, r := range asked {
-			list = append(list, record{id: r.id, length: old.of(r.id)})
+			list = append(list, record{id: r.id, length: old.verdictOf(r.id)})
 		}
 	}
 	if len(list) > 0 {
@@ -159,10 +163,10 @@ func (a *attachment) withdraw(id uint64, asked []record, answer func(header, []r
 	}
 }
 
-// fence ends a lane and answers what landed on it.
+// fence ends a lane and answers which of its slices landed.
 func (a *attachment) fence(id uint64, answer func(header, []record)) {
 	l, old := a.lane(id)
-	list := old.list()
+	list := old.fenceAnswer()
 	if l != nil {
 		list = l.fence()
 	}

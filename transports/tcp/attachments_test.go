@@ -64,9 +64,11 @@ func TestClosedLanesLeaveTheirVerdicts(t *testing.T) {
 	require.Equal(t, verdictVoid, int(got[0][3].length), "it was never sent, and cannot land any more")
 	require.Equal(t, []record{{id: 3}, {id: 2, length: got[0][1].length}}, got[1])
 	for range 2 * endedLanesMax {
-		l := &lane{t: far.tr.(*Transport)}
-		require.Nil(t, a.add(l, l.t.nextLane.Add(1)+1000))
-		a.close(l)
+		l := &responderLane{}
+		l.t = far.tr.(*Transport)
+		l.life.init(stateGreeting, &responderMoves)
+		require.Nil(t, a.admit(l, l.t.nextLane.Add(1)+1000))
+		a.remove(l)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

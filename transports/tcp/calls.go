@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"time"
 
@@ -13,7 +12,7 @@ import (
 )
 
 // callTimeout bounds one call over the control plane. Two of them and a refused dial fit well into the second within
-// which everybody must know that a peer was killed.
+// which all peers must know that a process was killed.
 const callTimeout = 400 * time.Millisecond
 
 // call asks to be let in, or, while no rail is up, whether the peer is still there. It returns when it is due again.
@@ -115,8 +114,8 @@ func (l *link) offered(r *reader, incarnation uint64, now clock.Time) error {
 	return nil
 }
 
-// question is an ask of everything that is open; with nothing open it asks only whether the peer is there. The last
-// question of a link that was detached tells the peer to forget it after the answer.
+// question asks about everything that is open; with nothing open it asks only whether the peer is there. The last question
+// of a link that was detached ends with LEAVE: the peer forgets the link after its answer.
 func (l *link) question() []byte {
 	b := append([]byte{version, callAsk}, l.offer.token[:]...)
 	l.mu.Lock()
@@ -140,7 +139,7 @@ func (l *link) answered(r *reader, _ uint64, now clock.Time) error {
 		if r.bad {
 			return errShort
 		}
-		for _, lane := range l.openFences() { // the peer has no lane of ours, so nothing can land any more
+		for _, lane := range l.inDoubt() { // the peer has no lane of ours, so nothing can land any more
 			l.fenced(lane.id, []record{{}}, w)
 		}
 		l.known, l.callDue = false, now
@@ -173,15 +172,15 @@ func (l *link) anyUp() bool {
 }
 
 // checkGone decides that the peer's process has ended: it lets no lane in, and the control plane gets no answer either.
-// Listeners are closed after the last lane (see Close), so a refused dial says that nobody reads our lanes any more.
+// Listeners are closed after the last lane (see Close), so a refused dial proves that nobody reads our lanes any more.
 func (l *link) checkGone(now clock.Time) {
 	if !l.known || l.dead != nil || l.callErr == nil || l.anyUp() {
 		return
 	}
 	for _, r := range *l.rails.Load() {
 		if errors.Is(r.lastErr, unix.ECONNREFUSED) {
-			l.die(errs.New(errs.PeerUnreachable, "tcp.link", "peer's process has ended: data port refuses, control says %v", l.callErr).
-				WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, Name, ""), now)
+			l.die(errs.New(errs.PeerUnreachable, "tcp.link",
+				"peer's process has ended: data port refuses, control says %v", l.callErr).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, Name, ""), now)
 			return
 		}
 	}
@@ -213,56 +212,4 @@ func (l *link) tellDown(cause *errs.Error) {
 	}
 	l.down = true
 	l.t.sink.LinkDown(l.number, cause)
-}
-
-// stale reports that the lane must not be read now: this process slept for longer than the lease, and what the socket
-// holds has been waiting since. Its sender is asked whether it still wants that written. Holds readMu.
-func (l *lane) stale() bool {
-	x := &l.rx
-	now := clock.Now()
-	quiet := now.Sub(x.last)
-	x.last = now
-	if quiet <= l.t.settings.Lease || !x.greeted {
-		return false
-	}
-	age, waiting := arrivalAge(l.fd)
-	if !waiting || age <= l.t.settings.Lease {
-		return false
-	}
-	a := l.attachment.Load()
-	x.asking = l.t.spawn(func() { l.askWanted(a) })
-	return x.asking
-}
-
-// askWanted asks the sender and lets the lane go on, without what is void, or ends it.
-func (l *lane) askWanted(a *attachment) {
-	ctx, cancel := context.WithTimeout(l.t.quit, 5*time.Second)
-	defer cancel()
-	message := append([]byte{version, callWanted}, a.token[:]...)
-	message = binary.LittleEndian.AppendUint64(message, l.id)
-	answer, err := l.t.host.Call(ctx, a.peer, message)
-	r := &reader{b: answer}
-	var void []record
-	if err == nil {
-		if v, _, known := r.u8(), r.u64(), r.u8(); v != version || known == 0 || r.bad {
-			err = errors.New("not wanted any more")
-		} else {
-			err = r.frames(func(_ header, table []record) error {
-				void = append(void, table...)
-				return nil
-			})
-		}
-	}
-	if err == nil {
-		l.judge(void)
-	}
-	l.readMu.Lock()
-	l.rx.asking = false
-	l.rx.last = clock.Now()
-	l.readMu.Unlock()
-	if err != nil {
-		l.broke(errs.Wrap(errs.StaleGeneration, "tcp.lease", err).WithScope(errs.ScopeRail, errs.SideLocal).WithPeer(a.peer.Address, Name, ""))
-		return
-	}
-	l.arm()
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
-// flagChecked of a WRITE or DATA frame says that each record's extra is the CRC-32C of its bytes, of a READ frame that
-// the answer must have them. TCP's own sum of 16 bits, and the path between memory and network, miss more than one likes
-// in the weights of a model; only who asks pays for more.
+// flagChecked of a WRITE or DATA frame says that each record's extra is the CRC-32C (Castagnoli, RFC 3720) of its bytes,
+// of a READ frame that the answer must have them. TCP's own sum of 16 bits misses errors on the path between memory and
+// network that nobody wants in the weights of a model. Only slices that ask for it pay for more.
 const flagChecked = 1
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -34,7 +34,7 @@ func (x *receiver) intact(i int) bool {
 	return crc32.Checksum(mem.Bytes(x.place[i]-uintptr(r.length), int(r.length)), castagnoli) == r.extra
 }
 
-func (l *lane) corrupted() *errs.Error {
+func (l *initiatorLane) corrupted() *errs.Error {
 	return errs.New(errs.Corrupted, "tcp.checksum", "bytes that arrived are not those that were sent: their CRC-32C differs").
 		WithScope(errs.ScopeSlice, errs.SidePath).WithPeer(l.peerName(), Name, l.railName())
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -150,15 +149,13 @@ func TestReadsAreCheckedWhereTheyLand(t *testing.T) {
 }
 
 // handLane is an initiator's lane whose responder is the test, at the returned socket.
-func handLane(t *testing.T, tr *Transport) (*lane, int) {
+func handLane(t testing.TB, tr *Transport) (*initiatorLane, int) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = unix.Close(fds[1]) })
-	l := &link{t: tr, wake: make(chan struct{}, 1), lanes: map[uint64]*lane{}, fences: map[uint64]*lane{}, askDue: clock.Never}
-	l.rails.Store(new([]*rail))
-	lane := tr.newLane(fds[0], false)
-	lane.id, lane.link, lane.set = 1, l, &laneSet{rail: &rail{link: l}}
-	lane.out.init(requestsMin, 1<<20, 1<<20)
+	l := tr.newLink(transport.Peer{})
+	l.offer = offer{requests: requestsMin, bytes: 1 << 20}
+	lane := (&laneSet{rail: &rail{link: l}}).newInitiatorLane(fds[0], 1, 0)
 	l.lanes[1] = lane
 	return lane, fds[1]
 }

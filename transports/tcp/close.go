@@ -42,10 +42,10 @@ func (t *Transport) end() {
 	t.workers.Wait()
 	t.watch.close()
 	t.sayGoodbye()
-	for _, l := range *t.lanes.Load() {
-		if l != nil {
+	for c := range t.eachConn() {
+		if l, is := c.lane.(*responderLane); is {
 			l.broke(closedError("tcp.close"))
-			l.finish()
+			l.close()
 		}
 	}
 	t.closeSockets()

@@ -38,20 +38,20 @@ func suite(t *testing.T) transporttest.Harness {
 			return tr
 		},
 		Hold: func(_ *testing.T, n *transporttest.Node) func() {
-			return freeze(*n.Transport.(*Transport).lanes.Load(), func(l *lane) bool { return l.serving })
+			return freeze(n.Transport.(*Transport), isResponder)
 		},
 		CutRail: cutRail,
 		Blackhole: func(_ *testing.T, n *transporttest.Node, rail transport.Rail) func() {
 			set := n.Transport.(*Transport).setOf(rail)
-			ids, mine := map[uint64]bool{}, map[*lane]bool{}
-			set.each(func(l *lane) { ids[l.id], mine[l] = true, true })
+			ids, mine := map[uint64]bool{}, map[*conn]bool{}
+			set.each(func(l *initiatorLane) { ids[l.id], mine[&l.conn] = true, true })
 			mu.Lock()
 			defer mu.Unlock()
 			heal := []func(){}
 			for _, other := range all {
-				heal = append(heal, freeze(*other.lanes.Load(), func(l *lane) bool {
-					a := l.attachment.Load()
-					return mine[l] || (a != nil && a.peer.Address == n.Peer.Address && ids[l.id])
+				heal = append(heal, freeze(other, func(c *conn) bool {
+					l, is := c.lane.(*responderLane)
+					return mine[c] || (is && l.peerName() == n.Peer.Address && ids[l.id])
 				}))
 			}
 			return func() {
@@ -65,23 +65,28 @@ func suite(t *testing.T) transporttest.Harness {
 
 func cutRail(_ *testing.T, n *transporttest.Node, rail transport.Rail) {
 	if set := n.Transport.(*Transport).setOf(rail); set != nil {
-		set.each((*lane).shutdown)
+		set.each(func(l *initiatorLane) { l.shutdown() })
 	}
 }
 
 // freeze keeps lanes from being read, as if their process was stopped: what arrives waits in the sockets.
-func freeze(lanes []*lane, which func(*lane) bool) (thaw func()) {
-	var frozen []*lane
-	for _, l := range lanes {
-		if l != nil && which(l) {
-			l.readMu.Lock()
-			frozen = append(frozen, l)
+func freeze(t *Transport, which func(*conn) bool) (thaw func()) {
+	var frozen []*conn
+	for c := range t.eachConn() {
+		if which(c) {
+			c.readMu.Lock()
+			frozen = append(frozen, c)
 		}
 	}
 	return func() {
-		for _, l := range frozen {
-			l.readMu.Unlock()
-			l.arm() // events that came meanwhile found nobody to read
+		for _, c := range frozen {
+			c.readMu.Unlock()
+			c.arm() // events that came meanwhile found nobody to read
 		}
 	}
+}
+
+func isResponder(c *conn) bool {
+	_, is := c.lane.(*responderLane)
+	return is
 }

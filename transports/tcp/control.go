@@ -10,12 +10,13 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Calls over the control plane. A request is version, what, and: for hello nothing, for ask a token and frames, for
-// wanted the token that the called one was given and a lane's number. An answer begins with version and incarnation.
+// Calls over the control plane. A request is version, the kind of call, and: for hello nothing, for ask a token and
+// frames, for wanted the token that the called side was given and a lane's number. An answer begins with version and
+// incarnation.
 const (
 	callHello  = 1 // initiator: let me in. Answer: offer
 	callAsk    = 2 // initiator: WITHDRAW, FENCE and LEAVE frames, when no lane carries them. Answer: known, frames
-	callWanted = 3 // responder: is what this lane holds still wanted? Answer: known, CONFIRM frame of void numbers
+	callWanted = 3 // responder: does the sender still want this lane's bytes? Answer: known, CONFIRM of void numbers
 )
 
 const answerMax = 1 << 20
@@ -124,12 +125,12 @@ func (t *Transport) Serve(_ context.Context, from transport.Peer, message []byte
 	}
 	r := &reader{b: message}
 	if v := r.u8(); r.bad || v != version {
-		return nil, errs.New(errs.Protocol, "tcp.serve", "peer speaks version %d of the tcp transport, this is %d", v, version).
-			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(from.Address, Name, "")
+		return nil, errs.New(errs.Protocol, "tcp.serve", "peer speaks version %d of the tcp transport, this is %d", v,
+			version).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(from.Address, Name, "")
 	}
 	answer := beginAnswer(t.self.Incarnation)
 	var err error
-	switch what := r.u8(); what {
+	switch call := r.u8(); call {
 	case callHello:
 		return t.serveHello(from, answer)
 	case callAsk:
@@ -137,7 +138,7 @@ func (t *Transport) Serve(_ context.Context, from transport.Peer, message []byte
 	case callWanted:
 		answer, err = t.serveWanted(r, answer)
 	default:
-		err = errs.New(errs.Protocol, "tcp.serve", "unknown call %d", what)
+		err = errs.New(errs.Protocol, "tcp.serve", "unknown call %d", call)
 	}
 	if err != nil {
 		return nil, errs.Wrap(errs.Protocol, "tcp.serve", err).WithPeer(from.Address, Name, "")
@@ -146,11 +147,12 @@ func (t *Transport) Serve(_ context.Context, from transport.Peer, message []byte
 }
 
 func (t *Transport) serveHello(from transport.Peer, answer []byte) ([]byte, error) {
-	a, err := t.attachments.make(from)
+	a, err := t.attachments.issue(from)
 	if err != nil {
 		return nil, err
 	}
-	o := offer{token: a.token, requests: uint32(t.settings.CreditRequests), bytes: t.settings.CreditBytes, machine: t.self.MachineID}
+	o := offer{token: a.token, requests: uint32(t.settings.CreditRequests), bytes: t.settings.CreditBytes,
+		machine: t.self.MachineID}
 	for _, l := range t.listeners {
 		o.addresses = append(o.addresses, l.addr)
 	}
@@ -158,7 +160,7 @@ func (t *Transport) serveHello(from transport.Peer, answer []byte) ([]byte, erro
 }
 
 func (t *Transport) serveAsk(r *reader, answer []byte) ([]byte, error) {
-	a := t.attachments.find(r.token())
+	a := t.attachments.lookUp(r.token())
 	if r.bad {
 		return nil, errShort
 	}
@@ -196,7 +198,7 @@ func (t *Transport) serveWanted(r *reader, answer []byte) ([]byte, error) {
 			continue
 		}
 		l.mu.Lock()
-		if l.closed {
+		if l.isDown() {
 			l.mu.Unlock()
 			break
 		}

@@ -57,16 +57,16 @@ type dial struct {
 	peer     uint64 // incarnation that must answer, 0 for any
 	sameHost bool
 	began    clock.Time
-	every    time.Duration // between packets that look whether the way is there, before the lanes follow; 0: all at once
-	obsolete atomic.Bool   // something has changed, so that a new try is better than this one
+	every    time.Duration // between first packets that look for the way, before the lanes follow; 0: all lanes at once
+	obsolete atomic.Bool   // something has changed: a new try is better than this one
 	trip     time.Duration
 	fds      []int
 	ids      []uint64
 }
 
 func (l *link) dialOf(r *rail, now clock.Time) *dial {
-	return &dial{t: l.t, link: l, local: r.local, remote: r.remote, peer: l.peer.Incarnation, began: now, every: r.scouting(now),
-		sameHost: l.offer.machine == l.t.self.MachineID,
+	return &dial{t: l.t, link: l, local: r.local, remote: r.remote, peer: l.peer.Incarnation, began: now,
+		every: r.scouting(now), sameHost: l.offer.machine == l.t.self.MachineID,
 		greeting: greeting{magic: magic, version: version, generation: r.generation + 1,
 			incarnation: l.t.self.Incarnation, token: l.offer.token, rail: r.index}}
 }
@@ -228,30 +228,28 @@ func (l *link) railUp(r *rail, d *dial, now clock.Time) error {
 	r.generation++
 	r.since, r.trip = now, d.trip
 	set := &laneSet{rail: r, generation: r.generation, since: now, trip: d.trip}
-	requests := l.requests()
 	for i, fd := range d.fds {
-		lane := l.t.newLane(fd, false)
-		lane.id, lane.link, lane.set, lane.group = d.ids[i], l, set, uint8(i/l.t.settings.Lanes)
-		lane.out.init(requests, l.t.settings.WindowBytes, min(l.offer.bytes, l.t.settings.CreditBytes))
-		set.groups[lane.group] = append(set.groups[lane.group], lane)
+		group := i / l.t.settings.Lanes
+		set.groups[group] = append(set.groups[group], set.newInitiatorLane(fd, d.ids[i], group))
 	}
 	var failed error
 	l.mu.Lock()
 	open := l.openFrames()
-	set.each(func(lane *lane) {
+	set.each(func(lane *initiatorLane) {
 		l.lanes[lane.id] = lane
 		for _, f := range open { // ahead of any slice that may depend on them
 			lane.post(f.header, f.records...)
 		}
 	})
 	l.mu.Unlock()
-	set.each(func(lane *lane) { failed = errors.Join(failed, lane.register()) })
+	set.each(func(lane *initiatorLane) { failed = errors.Join(failed, lane.register()) })
 	r.set = set
 	if failed != nil {
 		l.railDown(r, errs.Wrap(errs.Internal, "tcp.dial", failed), now)
 		return failed
 	}
-	set.each(func(lane *lane) {
+	set.each(func(lane *initiatorLane) {
+		lane.life.advance(eventOpened)
 		l.t.offer(lane)
 		lane.arm()
 		lane.pump(submitBudget)
@@ -259,8 +257,9 @@ func (l *link) railUp(r *rail, d *dial, now clock.Time) error {
 	r.live.Store(set)
 	l.down, l.callTries, l.callErr = false, 0, nil
 	at := l.t.places.of(r.local)
-	l.t.sink.RailUp(transport.RailInfo{Rail: set.id(), Local: r.local.String(), Remote: r.remote.String(), Alternates: r.alternate,
-		Device: at.device, Node: at.node, Bandwidth: at.bandwidth, BytesMax: l.t.settings.WindowBytes, SlicesMax: requests})
+	l.t.sink.RailUp(transport.RailInfo{Rail: set.id(), Local: r.local.String(), Remote: r.remote.String(),
+		Device: at.device, Node: at.node, Bandwidth: at.bandwidth, BytesMax: l.t.settings.WindowBytes,
+		SlicesMax: l.requests(), Alternates: r.alternate})
 	return nil
 }
 

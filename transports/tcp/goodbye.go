@@ -12,32 +12,32 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// Who leaves in order says so: an initiator that detaches, so that the responder forgets it at once (LEAVE), and a
-// transport that closes, so that its initiators do not take that for a failure (BYE). Both frames are also a fence of
-// every lane between the two, since their sender takes nothing more. A frame that is lost costs no more than that: the
-// end is found out as that of a process that was killed.
+// An orderly end is announced. An initiator that detaches sends LEAVE, and the responder forgets it at once. A transport
+// that closes sends BYE, and its initiators do not take that for a failure. Both frames also fence every lane between the
+// two, since their sender takes nothing more. Losing such a frame costs only time: the end is then found like that of a
+// process that was killed.
 
-// goodbyeLimit bounds how long Close waits for peers to take what stands in front of the last frame on their lanes.
+// goodbyeLimit bounds the time for which Close waits until peers have taken the frames before the last one.
 const goodbyeLimit = 200 * time.Millisecond
 
-// sayLeave tells the responder to forget this link, where nothing is outstanding that would have to be asked about
-// first; else the question does it. Only the link's goroutine calls it.
+// sayLeave asks the responder to forget this link, unless something is outstanding that must be asked about first; the
+// last question carries the LEAVE then. Only the link's goroutine calls it.
 func (l *link) sayLeave() {
 	l.mu.Lock()
-	quiet := len(l.fences) == 0
+	quiet := true
 	for _, lane := range l.lanes {
 		lane.mu.Lock()
-		quiet = quiet && lane.out.idle()
+		quiet = quiet && lane.life.state() != stateInDoubt && lane.out.idle()
 		lane.mu.Unlock()
 	}
 	l.mu.Unlock()
 	if quiet {
-		l.broadcast(header{kind: kindLeave}) // on every lane: the reset that follows may overtake what was not sent
+		l.broadcast(header{kind: kindLeave}) // on every lane: the reset that follows may overtake unsent frames
 	}
 }
 
-// leave ends all that belongs to the attachment: its lanes copy nothing any more, and nobody is going to ask about them.
-// It is forgotten with its last lane, not before: until then a Revoke has to find what is being sent.
+// leave fences all lanes of the attachment; its initiator asks no more about them. It is forgotten with its last lane, not
+// before: until then a Revoke must find the payload that is being sent.
 func (a *attachment) leave() {
 	a.mu.Lock()
 	a.left = true
@@ -60,13 +60,13 @@ func (as *attachments) forget(a *attachment) {
 	}
 }
 
-// sayGoodbye tells all initiators that this transport closes. The workers have ended, so nobody reads the lanes. All
-// lanes say it before the first one is closed, so that none breaks before its peer can know why.
+// sayGoodbye announces to all initiators that this transport closes. The workers have ended, so nobody reads the lanes.
+// All lanes say it before the first one is closed, so that none breaks before its peer can know why.
 func (t *Transport) sayGoodbye() {
 	end := time.Now().Add(goodbyeLimit)
-	var busy []*lane
-	for _, l := range *t.lanes.Load() {
-		if l != nil && l.attachment.Load() != nil && !l.sayGoodbye() {
+	var busy []*responderLane
+	for c := range t.eachConn() {
+		if l, is := c.lane.(*responderLane); is && !l.sayGoodbye() {
 			busy = append(busy, l)
 		}
 	}
@@ -77,13 +77,16 @@ func (t *Transport) sayGoodbye() {
 	}
 }
 
-// sayGoodbye fences the lane, acknowledges what had landed on it and writes the last frame, or as much as the socket
-// takes; it reports whether that was all.
-func (l *lane) sayGoodbye() bool {
+// sayGoodbye fences the lane, acknowledges the WRITEs that had landed on it and writes the last frame, or as much as the
+// socket takes. It reports false if some of that is left to write.
+func (l *responderLane) sayGoodbye() bool {
 	l.copyMu.Lock()
-	l.in.fenced = true
+	_, to := l.life.advance(eventGoodbye)
 	applied, overflow := l.in.applied, l.in.overflow
 	l.copyMu.Unlock()
+	if to != stateParting {
+		return true // a stranger, or broken
+	}
 	l.mu.Lock()
 	l.reads = readQueue{}
 	if applied > l.ackSeq && !overflow {
@@ -94,25 +97,26 @@ func (l *lane) sayGoodbye() bool {
 	said := l.postLocked(header{kind: kindBye})
 	l.mu.Unlock()
 	if !said {
-		return true // it is broken, or its peer does not read
+		return true // its peer does not read
 	}
 	l.pump(submitBudget)
 	return l.saidGoodbye()
 }
 
-// saidGoodbye reports whether all frames of a lane have left, or can never leave.
-func (l *lane) saidGoodbye() bool {
+// saidGoodbye reports whether all frames of a parting lane have left, or can never leave.
+func (l *responderLane) saidGoodbye() bool {
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()
 	l.mu.Lock()
-	waiting, closed := len(l.ctl), l.closed
-	l.mu.Unlock()
-	l.parting = !closed && waiting == 0 && l.tx.left == 0
-	return l.parting || closed
+	defer l.mu.Unlock()
+	if len(l.ctl) == 0 && l.tx.left == 0 {
+		l.life.advance(eventSent)
+	}
+	return l.life.state() != stateParting
 }
 
-// mayBeGoodbye reports whether a lane broke in a way in which the end of the peer's transport can show: its connection was
-// closed, or reset because bytes came after that. What our own kernel ended was no goodbye.
+// mayBeGoodbye reports whether a lane broke as it does when the peer's transport closes: the connection was closed, or
+// reset because bytes came after that. An end by our own kernel is no goodbye.
 func mayBeGoodbye(cause *errs.Error) bool {
 	var errno unix.Errno
 	return cause.Code == errs.Lost && (!errors.As(cause, &errno) || errno == unix.ECONNRESET || errno == unix.EPIPE)
@@ -125,16 +129,16 @@ func (l *link) hearsGoodbye() bool {
 	defer l.t.give(w)
 	for _, r := range *l.rails.Load() {
 		if r.set != nil {
-			r.set.each(func(lane *lane) { lane.lastLook(w) })
+			r.set.each(func(lane *initiatorLane) { lane.lastLook(w) })
 		}
 	}
 	return l.bye.Load()
 }
 
-// lastLook reads what a lane holds. A healthy one that somebody reads is left to its reader.
-func (l *lane) lastLook(w *worker) {
-	closed := l.isClosed()
-	if closed {
+// lastLook reads the bytes that a lane still holds. It leaves a healthy lane that is being read to its reader.
+func (l *initiatorLane) lastLook(w *worker) {
+	down := l.isDown()
+	if down {
 		l.readMu.Lock()
 	} else if !l.readMu.TryLock() {
 		return
@@ -143,13 +147,13 @@ func (l *lane) lastLook(w *worker) {
 		n, _ = l.drain(w, workerBudget)
 	}
 	l.readMu.Unlock()
-	if !closed {
+	if !down {
 		l.arm()
 	}
 }
 
-// part ends a link whose peer has said goodbye: in order, but for what is outstanding. The cause wraps EngineClosed, by
-// which it is told from a failure.
+// part ends a link whose peer has said goodbye: in order, except for outstanding slices. The cause wraps EngineClosed,
+// which distinguishes it from a failure.
 func (l *link) part(now clock.Time) {
 	if l.dead != nil || l.left.Load() {
 		return
@@ -162,9 +166,9 @@ func (l *link) part(now clock.Time) {
 		if r.set == nil {
 			continue
 		}
-		r.set.each(func(lane *lane) {
-			lane.broke(cause)
-			lane.mu.Lock()
+		r.set.each(func(lane *initiatorLane) {
+			lane.endBy(eventGoodbye, cause)
+			lane.mu.Lock() // a lane that broke first broke for this
 			lane.cause = cause
 			lane.mu.Unlock()
 		})

@@ -69,7 +69,7 @@ func requireGoodbye(t *testing.T, err *errs.Error) {
 	require.True(t, errors.Is(err, &errs.Error{Code: errs.EngineClosed}), "%v", err)
 }
 
-// TestAKilledPeerSaysNoGoodbye is the other half: what the process did not say must not be believed.
+// TestAKilledPeerSaysNoGoodbye is the other half: an end that was not announced is a failure.
 func TestAKilledPeerSaysNoGoodbye(t *testing.T) {
 	c := newCouple(t, Settings{}, 1<<20)
 	c.child.kill()
@@ -97,7 +97,7 @@ func TestADetachedLinkIsForgottenAtOnce(t *testing.T) {
 	})
 	t.Run("slices outstanding", func(t *testing.T) {
 		near, far := neighbours(t, 1<<20)
-		thaw := freeze(*far.tr.(*Transport).lanes.Load(), func(l *lane) bool { return l.serving })
+		thaw := freeze(far.tr.(*Transport), isResponder)
 		s := near.slice(transport.Write, 0, 0, 1<<20)
 		require.Equal(t, 1, near.tr.Submit([]*transport.Slice{s}))
 		near.tr.Detach(near.link)

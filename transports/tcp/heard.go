@@ -18,7 +18,7 @@ func (t *Transport) Heard(r transport.Rail) (at clock.Time, held bool) {
 		return 0, false
 	}
 	now := clock.Now()
-	set.each(func(l *lane) {
+	set.each(func(l *initiatorLane) {
 		info := l.account()
 		if info == nil {
 			return
@@ -30,14 +30,14 @@ func (t *Transport) Heard(r transport.Rail) (at clock.Time, held bool) {
 	return at, held
 }
 
-// account is the kernel's of the lane's connection; nil once that is closed.
-func (l *lane) account() *unix.TCPInfo {
-	l.armMu.Lock()
-	defer l.armMu.Unlock()
-	if l.gone {
+// account returns the kernel's figures of the connection (TCP_INFO); nil once that is closed.
+func (c *conn) account() *unix.TCPInfo {
+	c.armMu.Lock()
+	defer c.armMu.Unlock()
+	if c.fd < 0 {
 		return nil
 	}
-	info, err := unix.GetsockoptTCPInfo(l.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	info, err := unix.GetsockoptTCPInfo(c.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
 		return nil
 	}

@@ -179,10 +179,9 @@ func FuzzLane(f *testing.F) {
 			return
 		}
 		l := strangerLane(tt, t)
-		a, err := t.attachments.make(transport.Peer{Address: "fuzz"})
+		a, err := t.attachments.issue(transport.Peer{Address: "fuzz"})
 		require.Nil(tt, err)
-		require.Nil(tt, a.add(l.lane, 1))
-		l.rx.greeted = true
+		require.Nil(tt, a.admit(l.responderLane, 1))
 		for at := 0; at+recordBytes <= len(stream); at++ { // let some slices name a region that exists
 			if stream[at] == 0xEE {
 				record{region.key, uint64(stream[at+8]) * 17, uint32(stream[at+16]) * 17, 0}.put(stream[at:])
@@ -200,7 +199,7 @@ func FuzzLane(f *testing.F) {
 		require.Equal(tt, before[:1<<12], memory[:1<<12])
 		require.Equal(tt, before[2<<12:], memory[2<<12:])
 		l.broke(closedError("test"))
-		l.finish()
+		l.close()
 		_ = unix.Close(l.other)
 		t.attachments.mu.Lock()
 		delete(t.attachments.byToken, a.token)
@@ -210,14 +209,14 @@ func FuzzLane(f *testing.F) {
 
 // pairLane is a lane whose other end is a plain socket of the test.
 type pairLane struct {
-	*lane
+	*responderLane
 	other int
 }
 
 func strangerLane(t testing.TB, tr *Transport) pairLane {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
-	return pairLane{tr.newLane(fds[0], true), fds[1]}
+	return pairLane{tr.newResponderLane(fds[0]), fds[1]}
 }
 
 // FuzzServe feeds the control plane's side, and the readers of its answers.

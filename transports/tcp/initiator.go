@@ -1,13 +1,86 @@
 package tcp
 
 import (
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// handleAsInitiator handles a frame without payload from the responder.
-func (l *lane) handleAsInitiator(w *worker) *errs.Error {
+// initiatorLane is the end of a connection on the side that attached. It numbers slices, sends them, and completes them
+// when the peer has acknowledged them or has sent their bytes.
+type initiatorLane struct {
+	conn
+	link *link
+	set  *laneSet
+
+	// Guarded by mu.
+	out   outbox
+	waits int // answers expected besides the outbox's
+
+	busy atomic.Bool // an answer is expected, Poll looks here
+	bulk atomic.Bool // so much is outstanding that workers help the waiter
+	deaf atomic.Bool // epoll does not look at its read side because a waiter does; Poll looks here
+
+	// Guarded by armMu.
+	sleepers int // waiters that sleep on the socket and read it themselves
+}
+
+// newInitiatorLane makes a lane of a socket that the peer has welcomed.
+func (s *laneSet) newInitiatorLane(fd int, id uint64, group int) *initiatorLane {
+	l := &initiatorLane{link: s.rail.link, set: s}
+	l.id, l.group = id, uint8(group)
+	t := s.rail.link.t
+	l.out.init(s.rail.link.requests(), t.settings.WindowBytes, min(s.rail.link.offer.bytes, t.settings.CreditBytes))
+	l.init(t, fd, l, stateDialled, &initiatorMoves)
+	return l
+}
+
+func (l *initiatorLane) peerName() string { return l.link.peer.Address }
+func (l *initiatorLane) railName() string { return l.set.rail.name() }
+func (l *initiatorLane) overLease() bool  { return false }
+func (l *initiatorLane) acknowledge(bool) {}
+func (l *initiatorLane) wentDown()        { l.link.kick() }
+
+func (l *initiatorLane) checkHeader(h header) error { return h.check(false, true) }
+
+// reduceInterest leaves the lane to a waiter that polls it, and its read side to one that sleeps on it.
+func (l *initiatorLane) reduceInterest(events uint32) uint32 {
+	if l.t.polling.Load() && !l.bulk.Load() {
+		return 0
+	}
+	if l.sleepers > 0 {
+		events &^= unix.EPOLLIN | unix.EPOLLRDHUP
+	}
+	if events != 0 {
+		l.deaf.Store(false)
+	}
+	return events
+}
+
+// disarm keeps workers asleep while a waiter polls the lane.
+func (l *initiatorLane) disarm() {
+	l.armMu.Lock()
+	defer l.armMu.Unlock()
+	if l.interest != 0 && l.fd >= 0 {
+		l.deaf.Store(true)
+		l.setInterest(0)
+	}
+}
+
+// watched reports that a worker reads the lane, or that epoll will wake one.
+func (l *initiatorLane) watched() bool {
+	l.armMu.Lock()
+	defer l.armMu.Unlock()
+	return l.interest&unix.EPOLLIN != 0 || l.held
+}
+
+// handle takes a frame without payload from the responder.
+func (l *initiatorLane) handle() *errs.Error {
 	x := &l.rx
+	w := x.worker
 	switch x.head.kind {
 	case kindAck:
 		return l.acked(w, x.head.seq)
@@ -49,8 +122,8 @@ func (l *lane) handleAsInitiator(w *worker) *errs.Error {
 	return nil
 }
 
-// beginData checks a frame of READ payload: only of slices that were asked for, and in order within each.
-func (l *lane) beginData() *errs.Error {
+// beginPayload checks a frame of READ payload: it names only slices that were asked for, and each in order.
+func (l *initiatorLane) beginPayload() *errs.Error {
 	x := &l.rx
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,8 +145,8 @@ func (l *lane) beginData() *errs.Error {
 	return nil
 }
 
-// lookData finds the destinations of slices from i on. A withdrawn slice has none: its payload is discarded.
-func (l *lane) lookData(i int) {
+// locate finds the destinations of slices from i on. A withdrawn slice has none: its payload is discarded.
+func (l *initiatorLane) locate(i int) {
 	x := &l.rx
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,9 +162,9 @@ func (l *lane) lookData(i int) {
 	}
 }
 
-// landedData credits the bytes of the i-th record, and completes its slice with the last of them, or with the first that
-// are not what was sent; the rest is discarded then.
-func (l *lane) landedData(i int) {
+// landed credits the bytes of the i-th record. The last of them completes their slice, and so do the first that are not
+// those that were sent; the rest is discarded then.
+func (l *initiatorLane) landed(i int) {
 	x := &l.rx
 	r := &x.table[i]
 	o := &l.out
@@ -103,8 +176,8 @@ func (l *lane) landedData(i int) {
 		return
 	}
 	if differs {
-		if s := o.finish(e); s != nil {
-			x.worker.add(l, s, 0, l.corrupted())
+		if s := o.detachSlice(e); s != nil {
+			x.worker.complete(s, 0, l.corrupted())
 		}
 	}
 	e.got += uint64(r.length)
@@ -112,9 +185,65 @@ func (l *lane) landedData(i int) {
 	if e.got < e.length {
 		return
 	}
-	if s := o.finish(e); s != nil {
-		x.worker.add(l, s, s.Length, nil)
+	if s := o.detachSlice(e); s != nil {
+		x.worker.complete(s, s.Length, nil)
 	}
-	o.ended(e)
+	o.retire(e)
 	l.room(x.worker)
+}
+
+// gather passes the barrier that is due, then takes waiting slices.
+func (l *initiatorLane) gather(x *transmitter) {
+	o := &l.out
+	if o.barrier != 0 && o.next >= o.barrierEnd {
+		l.ctl = appendFrame(l.ctl, header{kind: kindPassed, seq: o.barrier})
+		o.barrier = 0
+	}
+	l.ctl, x.ctl = x.ctl[:0], l.ctl
+	l.gatherSlices(x)
+}
+
+// gatherSlices takes a run of waiting slices of one operation, all with a checksum or all without.
+func (l *initiatorLane) gatherSlices(x *transmitter) {
+	o := &l.out
+	if o.next == o.tail {
+		return
+	}
+	end := o.tail
+	if o.barrier != 0 {
+		end = min(end, o.barrierEnd)
+	}
+	op, first, bytes := o.at(o.next).op, o.next, uint64(0)
+	checked := o.at(first).slice.Checked
+	head := x.head[:headerBytes]
+	x.first = first
+	for o.next < end && int(o.next-first) < recordsMax {
+		e := o.at(o.next)
+		full := bytes > 0 && bytes+e.length > frameBytes && op == transport.Write
+		if e.done || e.op != op || e.slice.Checked != checked || full {
+			break
+		}
+		s := e.slice
+		n := len(head)
+		head = head[:n+recordBytes]
+		record{uint64(s.RemoteKey), s.Remote, uint32(s.Length), uint32(s.Class)}.put(head[n:])
+		bytes += e.length
+		if op == transport.Write {
+			x.addPayload(s.Local, int(s.Length))
+		}
+		o.next++
+	}
+	x.slices = int(o.next - first)
+	h := header{kind: kindRead, count: uint16(x.slices), seq: first}
+	if op == transport.Write {
+		h.kind, h.length = kindWrite, uint32(bytes)
+		x.checked = checked
+	}
+	if checked {
+		h.flag = flagChecked
+	}
+	for o.next < o.tail && o.at(o.next).done {
+		o.next++
+	}
+	x.setHead(h, head)
 }

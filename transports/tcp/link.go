@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,39 +12,9 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// rail is one (local address, remote address) path of a link. Its fields belong to the link's goroutine, but for live.
-//
-//	down ──dial──▶ dialling ──all lanes welcomed──▶ up ──a lane broke, Fence, Detach──▶ down (redial, see redial.go)
-//	                                                 up ──our own end lost its link, the peer says that of its──▶ down
-type rail struct {
-	link       *link
-	index      uint16
-	local      netip.Addr
-	remote     netip.AddrPort
-	alternate  bool                    // no part of the matching
-	live       atomic.Pointer[laneSet] // what Submit sees
-	set        *laneSet
-	generation uint32
-	dial       *dial         // the one under way
-	due        clock.Time    // of the next dial
-	tries      int           // in a row, without success
-	flaps      int           // generations in a row that were short
-	trip       time.Duration // of the last dial that succeeded, 0 before
-	since      clock.Time    // of the last change between up and down
-	away       bool          // our end has lost its interface or its address
-	lastErr    error
-	probes     []probe // that wait for dial
-}
-
-func (r *rail) name() string { return fmt.Sprintf("%v-%v", r.local, r.remote) }
-
-func (s *laneSet) id() transport.Rail {
-	return transport.Rail{Link: s.rail.link.number, Index: s.rail.index, Generation: s.generation}
-}
-
 // link is an attached peer. Its goroutine, run, owns everything below "run's own"; others reach it by do and kick.
 //
-//	greeting ──offer──▶ dialling ──▶ up (some rail is) ──▶ down (none is: LinkDown told, it goes on trying)
+//	greeting ──offer──▶ dialling ──▶ up (some rail is) ──▶ down (none is: LinkDown was reported, it goes on trying)
 //	any ──goodbye, refused by data and control, or another incarnation──▶ dead ;  any ──Detach──▶ detached
 type link struct {
 	t      *Transport
@@ -54,14 +23,13 @@ type link struct {
 	rails  atomic.Pointer[[]*rail]
 	wake   chan struct{}
 	left   atomic.Bool // Detach was called
-	bye    atomic.Bool // the peer has said that its transport closes
+	bye    atomic.Bool // the peer's goodbye came: its transport closes
 
 	mu      sync.Mutex
 	todo    []func(now clock.Time)
-	over    bool // nobody will do it
+	over    bool // run has ended, todo takes nothing more
 	key     token
-	lanes   map[uint64]*lane // open, or broken and unresolved
-	fences  map[uint64]*lane // broken with WRITE slices that may have landed
+	lanes   map[uint64]*initiatorLane // until they have ended
 	notes   map[uint64]*note
 	pings   map[uint64]*ping
 	nextNum uint64
@@ -74,17 +42,22 @@ type link struct {
 	callTries int
 	callErr   error
 	dead      *errs.Error
-	down      bool // LinkDown was told
+	down      bool // LinkDown was reported
 	askDue    clock.Time
 	askTries  int
 	leaveBy   clock.Time
 }
 
-// Attach starts a link. Rails come by Sink.RailUp, a peer that does not answer by Sink.LinkDown.
-func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
-	l := &link{t: t, peer: peer, wake: make(chan struct{}, 1), lanes: map[uint64]*lane{}, fences: map[uint64]*lane{},
+func (t *Transport) newLink(peer transport.Peer) *link {
+	l := &link{t: t, peer: peer, wake: make(chan struct{}, 1), lanes: map[uint64]*initiatorLane{},
 		notes: map[uint64]*note{}, pings: map[uint64]*ping{}, askDue: clock.Never}
 	l.rails.Store(new([]*rail))
+	return l
+}
+
+// Attach starts a link. Rails come by Sink.RailUp, a peer that does not answer by Sink.LinkDown.
+func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
+	l := t.newLink(peer)
 	t.linkMu.Lock()
 	defer t.linkMu.Unlock()
 	if t.closed.Load() {
@@ -126,8 +99,8 @@ func (l *link) do(f func(now clock.Time)) bool {
 	return !over
 }
 
-// end makes do refuse, unless there is something to do.
-func (l *link) end() bool {
+// refuseMore makes do refuse, unless there is something to do.
+func (l *link) refuseMore() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.over = len(l.todo) == 0
@@ -149,7 +122,7 @@ func (l *link) run() {
 	for {
 		now := clock.Now()
 		due, ended := l.step(now)
-		if ended && l.end() {
+		if ended && l.refuseMore() {
 			return
 		}
 		if due == clock.Never {
@@ -198,12 +171,10 @@ func (l *link) checkRails(now clock.Time) {
 			continue
 		}
 		var cause *errs.Error
-		r.set.each(func(lane *lane) {
-			lane.mu.Lock()
-			if lane.closed && (cause == nil || cause.Collateral) {
-				cause = lane.cause
+		r.set.each(func(lane *initiatorLane) {
+			if why := lane.endCause(); why != nil && (cause == nil || cause.Collateral) {
+				cause = why
 			}
-			lane.mu.Unlock()
 		})
 		switch {
 		case cause == nil:
@@ -216,7 +187,7 @@ func (l *link) checkRails(now clock.Time) {
 	}
 }
 
-// railDown ends a rail's generation. What had not left ends here, what had left and may have landed is asked about.
+// railDown ends a rail's generation. Slices that had not left end here; the peer is asked about those that had.
 func (l *link) railDown(r *rail, cause *errs.Error, now clock.Time) {
 	set := r.set
 	r.live.Store(nil)
@@ -224,24 +195,24 @@ func (l *link) railDown(r *rail, cause *errs.Error, now clock.Time) {
 	r.wentDown(now)
 	neighbour := *cause
 	neighbour.Collateral = true
-	set.each(func(lane *lane) { lane.broke(&neighbour) })
+	set.each(func(lane *initiatorLane) { lane.broke(&neighbour) })
 	if !l.left.Load() && l.dead == nil {
-		told := cause
+		reported := cause
 		if cause.Code == errs.Withdrawn || l.bye.Load() {
-			told = nil // asked for, or in order: not an error
+			reported = nil // asked for, or in order: not an error
 		}
-		l.t.sink.RailDown(set.id(), told)
+		l.t.sink.RailDown(set.id(), reported)
 	}
 	w := l.t.borrow()
-	set.each(func(lane *lane) { l.settle(lane, w) })
+	set.each(func(lane *initiatorLane) { l.settle(lane, w) })
 	l.t.give(w)
 	l.failNotes(set)
 	l.callDue = now
 }
 
-// settle closes a broken lane once nobody uses it, and completes what can be: slices that never left, and READs, whose
-// payload nobody can receive any more.
-func (l *link) settle(lane *lane, w *worker) {
+// settle closes a broken lane once nobody uses it, and completes its slices but for WRITEs that had left: slices that
+// never left, and READs, whose payload nobody can receive any more.
+func (l *link) settle(lane *initiatorLane, w *worker) {
 	lane.readMu.Lock()
 	lane.writeMu.Lock()
 	lane.closeSocket()
@@ -257,7 +228,7 @@ func (l *link) settle(lane *lane, w *worker) {
 		case seq < o.next && e.op == transport.Write:
 			open++
 		default:
-			w.add(lane, o.finish(e), 0, lane.cause)
+			w.complete(o.detachSlice(e), 0, lane.cause)
 		}
 	}
 	o.asked = 0
@@ -265,21 +236,20 @@ func (l *link) settle(lane *lane, w *worker) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if open > 0 {
-		l.fences[lane.id] = lane
 		l.askDue, l.askTries = 0, 0
-	} else {
+	} else if from, to := lane.life.advance(eventFenced); from != to {
 		delete(l.lanes, lane.id)
 	}
 }
 
-func (l *link) laneById(id uint64) *lane {
+func (l *link) laneById(id uint64) *initiatorLane {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lanes[id]
 }
 
 // eachLane calls f for the lanes that Submit may use.
-func (l *link) eachLane(f func(*lane)) {
+func (l *link) eachLane(f func(*initiatorLane)) {
 	for _, r := range *l.rails.Load() {
 		if set := r.live.Load(); set != nil {
 			set.each(f)
@@ -289,7 +259,7 @@ func (l *link) eachLane(f func(*lane)) {
 
 // broadcast sends a frame on every lane of the link, so that none that is stuck can hold it up.
 func (l *link) broadcast(h header, records ...record) (sent int) {
-	l.eachLane(func(lane *lane) {
+	l.eachLane(func(lane *initiatorLane) {
 		if lane.post(h, records...) {
 			sent++
 			lane.pump(submitBudget)

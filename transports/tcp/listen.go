@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,10 +17,10 @@ type listener struct {
 	addr netip.AddrPort
 
 	mu      sync.Mutex
-	reserve int // a descriptor kept back, so that connections can be turned away when there is none left
+	reserve int // a descriptor kept back, so that connections can be turned away when all others are in use
 }
 
-// strangers bounds connections that have not shown a token yet.
+// strangersMax bounds connections that have not shown a token yet.
 const strangersMax = 64
 
 func (t *Transport) listen(index int, a netip.Addr) error {
@@ -60,7 +59,8 @@ func (t *Transport) listen(index int, a netip.Addr) error {
 }
 
 func listenError(a netip.Addr, port int, err error) error {
-	e := errs.Wrap(errs.DeviceNotFound, "tcp.listen", err).WithScope(errs.ScopeTransport, errs.SideLocal).WithPeer("", Name, a.String())
+	e := errs.Wrap(errs.DeviceNotFound, "tcp.listen", err).WithScope(errs.ScopeTransport, errs.SideLocal).
+		WithPeer("", Name, a.String())
 	if port != 0 {
 		return e.WithHint("transports/tcp/port is %d", port)
 	}
@@ -93,16 +93,13 @@ func (t *Transport) accept(index int) {
 }
 
 func (t *Transport) welcomeStranger(fd int) {
-	lane := t.newLane(fd, true)
-	lane.stranger.Store(true)
+	lane := t.newResponderLane(fd)
 	if err := lane.register(); err != nil {
 		lane.broke(errs.Wrap(errs.Internal, "tcp.accept", err))
 		return
 	}
-	lane.patience.Store(time.AfterFunc(t.settings.Greeting, func() {
-		if lane.stranger.Load() {
-			lane.broke(errs.New(errs.Protocol, "tcp.accept", "no greeting within %v", t.settings.Greeting))
-		}
+	lane.greetBy.Store(time.AfterFunc(t.settings.Greeting, func() {
+		lane.endBy(eventLate, errs.New(errs.Protocol, "tcp.accept", "no greeting within %v", t.settings.Greeting))
 	}))
 	lane.arm()
 }
@@ -124,84 +121,33 @@ func (l *listener) turnAway() bool {
 	return err == nil
 }
 
-// acquainted ends a lane's time as a stranger, once.
-func (l *lane) acquainted() {
-	if l.stranger.CompareAndSwap(true, false) {
-		l.t.strangers.Add(-1)
-		if timer := l.patience.Swap(nil); timer != nil {
-			timer.Stop()
-		}
-	}
-}
-
-// greetingCame checks the first frame of a lane: the token is what the control plane gave to that incarnation.
-func (l *lane) greetingCame() *errs.Error {
+// greetingCame checks the first frame of a lane: the token is the one that the control plane gave to that incarnation.
+func (l *responderLane) greetingCame() *errs.Error {
 	g := getGreeting(l.rx.body)
 	if g.magic != magic || g.version != version {
 		return l.protocolError("not a tent lane of version %d", version)
 	}
-	a := l.t.attachments.find(g.token)
+	a := l.t.attachments.lookUp(g.token)
 	if a == nil || a.peer.Incarnation != g.incarnation {
 		return l.protocolError("greeting with a wrong token")
 	}
 	l.findEnd()
-	if err := a.add(l, l.rx.head.seq); err != nil {
+	if err := a.admit(l, l.rx.head.seq); err != nil {
 		return err
 	}
-	l.rx.greeted = true
-	if err := l.join(g.group); err != nil {
+	l.t.strangers.Add(-1)
+	if timer := l.greetBy.Swap(nil); timer != nil {
+		timer.Stop()
+	}
+	if err := l.joinGroup(g.group); err != nil {
 		return err
 	}
 	l.own, l.near = a.peer.Incarnation == l.t.self.Incarnation, a.peer.MachineID == l.t.self.MachineID
-	l.acquainted()
 	l.armMu.Lock()
-	if !l.gone {
+	if l.fd >= 0 {
 		setCongestion(l.fd, l.t.settings.Congestion, l.near)
 	}
 	l.armMu.Unlock()
 	l.answerOrEnd(header{kind: kindWelcome, seq: l.t.self.Incarnation})
 	return nil
-}
-
-// messageCame handles a frame with a message that was kept in memory.
-func (l *lane) messageCame() *errs.Error {
-	x := &l.rx
-	if x.head.kind == kindHello {
-		return l.greetingCame()
-	}
-	message := append([]byte(nil), x.body...) // the engine may keep it
-	taken := uint8(0)
-	if l.t.sink.Notified(l.attachment.Load().peer, message) {
-		taken = 1
-	}
-	l.answerOrEnd(header{kind: kindNotified, flag: taken, seq: x.head.seq})
-	return nil
-}
-
-// laneExtras of a responder's lane before it was greeted.
-type laneExtras struct {
-	stranger atomic.Bool
-	patience atomic.Pointer[time.Timer]
-}
-
-// retire closes a responder's lane that has ended, as soon as nobody uses its socket.
-func (t *Transport) retire(l *lane) {
-	t.spawn(l.finish) // a transport that closes does it itself
-}
-
-func (l *lane) finish() {
-	l.acquainted()
-	l.readMu.Lock()
-	l.writeMu.Lock()
-	l.closeSocket()
-	l.writeMu.Unlock()
-	l.readMu.Unlock()
-	l.mu.Lock()
-	l.reads = readQueue{}
-	l.ctl = nil
-	l.mu.Unlock()
-	if a := l.attachment.Load(); a != nil {
-		a.close(l)
-		l.t.attachments.forget(a)
-	}
 }

@@ -19,7 +19,7 @@ const (
 type note struct {
 	message []byte
 	done    func(*errs.Error)
-	lane    *lane
+	lane    *initiatorLane
 	due     clock.Time // of sending it again, Never while the peer has it
 	tries   int
 	limit   clock.Time
@@ -44,7 +44,8 @@ func (t *Transport) Notify(n transport.Link, message []byte, done func(*errs.Err
 	l.nextNum++
 	number := l.nextNum
 	now := clock.Now()
-	l.notes[number] = &note{message: append([]byte(nil), message...), done: done, lane: lane, due: clock.Never, limit: now.Add(noteLimit)}
+	l.notes[number] = &note{message: append([]byte(nil), message...), done: done, lane: lane, due: clock.Never,
+		limit: now.Add(noteLimit)}
 	l.mu.Unlock()
 	if !lane.postMessage(number, message) {
 		l.mu.Lock()
@@ -53,14 +54,14 @@ func (t *Transport) Notify(n transport.Link, message []byte, done func(*errs.Err
 		return false
 	}
 	lane.pump(submitBudget)
-	if lane.isClosed() {
+	if lane.isDown() {
 		l.kick() // it may have been taken down before it knew of the note
 	}
 	return true
 }
 
-func (l *link) firstLane() (first *lane) {
-	l.eachLane(func(lane *lane) {
+func (l *link) firstLane() (first *initiatorLane) {
+	l.eachLane(func(lane *initiatorLane) {
 		if first == nil {
 			first = lane
 		}
@@ -68,10 +69,10 @@ func (l *link) firstLane() (first *lane) {
 	return first
 }
 
-func (l *lane) postMessage(number uint64, message []byte) bool {
+func (l *initiatorLane) postMessage(number uint64, message []byte) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || len(l.ctl)+headerBytes+len(message) > ctlMax {
+	if l.isDown() || len(l.ctl)+headerBytes+len(message) > ctlMax {
 		return false
 	}
 	l.ctl = appendFrame(l.ctl, header{kind: kindNotify, length: uint32(len(message)), seq: number})
@@ -81,13 +82,13 @@ func (l *lane) postMessage(number uint64, message []byte) bool {
 }
 
 // expectLocked notes that an answer is due on this lane, so that Poll looks here. Holds mu.
-func (l *lane) expectLocked() {
+func (l *initiatorLane) expectLocked() {
 	l.waits++
 	l.busy.Store(true)
 	l.dirty.Store(true)
 }
 
-func (l *lane) answeredOne() {
+func (l *initiatorLane) answeredOne() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waits--
@@ -116,26 +117,28 @@ func (l *link) notified(number uint64, taken bool) {
 	}
 }
 
-// answerNotes sends again what a full queue refused, and ends what nobody answers. It returns when it is due again.
+// answerNotes sends messages again that a full queue refused, and ends those that nobody answers. It returns when it is
+// due again.
 func (l *link) answerNotes(now clock.Time) clock.Time {
 	due := clock.Never
 	var failed []func()
-	var again []*lane
+	var again []*initiatorLane
 	l.mu.Lock()
 	for number, n := range l.notes {
 		switch {
-		case n.lane.isClosed() && n.due == clock.Never:
+		case n.lane.isDown() && n.due == clock.Never:
 			delete(l.notes, number)
 			failed = append(failed, func() { n.done(l.lost("tcp.notify")) })
 			continue
 		case now >= n.limit:
 			delete(l.notes, number)
 			failed = append(failed, func() {
-				n.done(errs.New(errs.Timeout, "tcp.notify", "peer's notification queue stays full").WithScope(errs.ScopeSlice, errs.SideRemote))
+				n.done(errs.New(errs.Timeout, "tcp.notify", "peer's notification queue stays full").
+					WithScope(errs.ScopeSlice, errs.SideRemote))
 			})
 			continue
 		case now >= n.due:
-			if n.lane.isClosed() {
+			if n.lane.isDown() {
 				n.due = clock.Never
 				due = now // ends in the next round
 			} else if n.lane.postMessage(number, n.message) {
@@ -148,7 +151,7 @@ func (l *link) answerNotes(now clock.Time) clock.Time {
 		due = min(due, n.due, n.limit)
 	}
 	for cookie, p := range l.pings {
-		if now >= p.expire || p.lane.isClosed() {
+		if now >= p.expire || p.lane.isDown() {
 			delete(l.pings, cookie)
 			failed = append(failed, func() { p.done(0, l.lost("tcp.probe")) })
 			continue

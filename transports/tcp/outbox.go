@@ -15,7 +15,7 @@ type entry struct {
 	asked  bool // WRITE: a withdrawal is open
 }
 
-// outbox is the initiator's side of a lane, guarded by lane.mu. Numbers below head are forgotten, [head, next) are on
+// outbox holds the slices of an initiator's lane, guarded by its mu. Numbers below head are forgotten, [head, next) are on
 // the wire or partly so, [next, tail) wait.
 type outbox struct {
 	ring       []entry // a power of two, the peer's credit
@@ -39,8 +39,7 @@ func (o *outbox) init(requests int, window, credit uint64) {
 func (o *outbox) at(seq uint64) *entry { return &o.ring[seq&uint64(len(o.ring)-1)] }
 func (o *outbox) idle() bool           { return o.head == o.tail }
 
-// accept takes a slice or reports that there is no room; where there is none, something is outstanding, so that
-// somebody will tell when there is room again.
+// accept takes a slice or reports that there is no room. Something is outstanding in that case, and its end makes room.
 func (o *outbox) accept(s *transport.Slice) (seq uint64, ok bool) {
 	if o.tail-o.head == uint64(len(o.ring)) || (o.bytes > 0 && o.bytes+s.Length > o.bytesMax) {
 		return 0, false
@@ -58,8 +57,8 @@ func (o *outbox) accept(s *transport.Slice) (seq uint64, ok bool) {
 	return seq, true
 }
 
-// ended notes that the peer has no more business with a number.
-func (o *outbox) ended(e *entry) {
+// retire frees the number of an entry: the peer has no more business with it.
+func (o *outbox) retire(e *entry) {
 	e.done = true
 	if e.asked {
 		e.asked = false
@@ -70,8 +69,8 @@ func (o *outbox) ended(e *entry) {
 	}
 }
 
-// finish takes the slice out of an entry for its completion; nil if it had been completed before.
-func (o *outbox) finish(e *entry) *transport.Slice {
+// detachSlice takes the slice out of an entry for its completion. It returns nil if it had been completed before.
+func (o *outbox) detachSlice(e *entry) *transport.Slice {
 	s := e.slice
 	if s != nil {
 		e.slice = nil
@@ -91,10 +90,10 @@ func (o *outbox) sent(seq uint64) *entry {
 	return nil
 }
 
-// drop takes a waiting slice out of the queue; as nothing of it is on the wire it can be completed at once.
-func (o *outbox) drop(seq uint64) *transport.Slice {
+// dropWaiting takes a waiting slice out of the queue. Nothing of it is on the wire, so it can be completed at once.
+func (o *outbox) dropWaiting(seq uint64) *transport.Slice {
 	e := o.at(seq)
-	s := o.finish(e)
+	s := o.detachSlice(e)
 	if e.op == transport.Read {
 		o.readBytes -= e.length
 	}
@@ -109,7 +108,7 @@ func (o *outbox) drop(seq uint64) *transport.Slice {
 }
 
 // acked completes WRITE slices up to seq.
-func (l *lane) acked(w *worker, seq uint64) *errs.Error {
+func (l *initiatorLane) acked(w *worker, seq uint64) *errs.Error {
 	o := &l.out
 	l.mu.Lock()
 	if seq >= o.next {
@@ -121,8 +120,8 @@ func (l *lane) acked(w *worker, seq uint64) *errs.Error {
 		if e.op != transport.Write || e.done {
 			continue
 		}
-		if slice := o.finish(e); slice != nil {
-			w.add(l, slice, slice.Length, nil)
+		if slice := o.detachSlice(e); slice != nil {
+			w.complete(slice, slice.Length, nil)
 		}
 		e.done = true
 		if e.asked {
@@ -139,8 +138,8 @@ func (l *lane) acked(w *worker, seq uint64) *errs.Error {
 	return nil
 }
 
-// verdict ends one slice that the peer refused or that a withdrawal asked about. Unknown numbers are old news.
-func (l *lane) verdict(w *worker, seq uint64, verdict uint32) {
+// verdict ends one slice that the peer refused or that a withdrawal asked about. It ignores numbers that have ended.
+func (l *initiatorLane) verdict(w *worker, seq uint64, verdict uint32) {
 	o := &l.out
 	l.mu.Lock()
 	e := o.sent(seq)
@@ -150,25 +149,25 @@ func (l *lane) verdict(w *worker, seq uint64, verdict uint32) {
 	}
 	if e.op == transport.Read {
 		o.readBytes -= e.length - e.got
-		if verdict == verdictApplied { // only its bytes can say so
+		if verdict == verdictApplied { // only its bytes can prove that
 			verdict = uint32(errs.Protocol)
 		}
 	}
-	slice := o.finish(e)
-	o.ended(e)
+	slice := o.detachSlice(e)
+	o.retire(e)
 	l.mu.Unlock()
 	if slice != nil {
 		switch err := l.verdictError(verdict); {
 		case err == nil:
-			w.add(l, slice, slice.Length, nil)
+			w.complete(slice, slice.Length, nil)
 		default:
-			w.add(l, slice, 0, err)
+			w.complete(slice, 0, err)
 		}
 	}
 	l.room(w)
 }
 
-func (l *lane) verdictError(verdict uint32) *errs.Error {
+func (l *initiatorLane) verdictError(verdict uint32) *errs.Error {
 	switch verdict {
 	case verdictApplied:
 		return nil
@@ -181,13 +180,13 @@ func (l *lane) verdictError(verdict uint32) *errs.Error {
 		WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(l.peerName(), Name, l.railName())
 }
 
-func (l *lane) withdrawn() *errs.Error {
+func (l *initiatorLane) withdrawn() *errs.Error {
 	return errs.New(errs.Withdrawn, "tcp.withdraw", "withdrawn before it was delivered").
 		WithScope(errs.ScopeSlice, errs.SideLocal).WithPeer(l.peerName(), Name, l.railName())
 }
 
-// room tells the core, after a completion, that a rail takes slices again if a Submit was cut short.
-func (l *lane) room(w *worker) {
+// room reports to the core, after a completion, that the rail takes slices again, if a Submit was cut short.
+func (l *initiatorLane) room(w *worker) {
 	if l.set.owes.Load() && l.set.owes.CompareAndSwap(true, false) {
 		w.ready(l.set)
 	}

@@ -27,12 +27,12 @@ func TestWaitersDoNotComeBackToABrokenLane(t *testing.T) {
 	lane.shutdown()
 	c.await(t, "the end of the lane", 5*time.Second, func() bool {
 		tr.Park(wake, time.Millisecond)
-		return lane.isClosed()
+		return lane.isDown()
 	})
 	require.False(t, tr.Park(wake, 5*time.Second), "nothing comes on it any more")
 	tr.Poll(1)
 	tr.Arm()
-	require.False(t, lane.isArmed(), "nor need a worker look")
+	require.False(t, lane.watched(), "nor need a worker look")
 	close(free)
 	c.await(t, "the rail", 5*time.Second, func() bool { return c.rails[0].Rail.Generation == 2 })
 }

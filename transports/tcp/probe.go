@@ -8,9 +8,9 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// A rail that works answers a ping. One whose connections have sent into the void for a while cannot be asked by them,
-// because the kernel repeats what was lost ever more rarely: such a rail is probed by new connections, and if these are
-// welcomed they take over.
+// A rail that works answers a ping. Connections that have sent into the void for a while are of no use for the question,
+// because the kernel retransmits ever more rarely (exponential back-off, RFC 6298): such a rail is probed by new
+// connections, and if these are welcomed they take over.
 
 const (
 	pingLimit  = 100 * time.Millisecond // for an answer; eight round trips of the rail if these are longer
@@ -20,7 +20,7 @@ const (
 // ping is a question on its way. Guarded by link.mu.
 type ping struct {
 	done   func(clock.Time, *errs.Error)
-	lane   *lane
+	lane   *initiatorLane
 	begin  clock.Time
 	expire clock.Time
 }
@@ -30,7 +30,8 @@ type ping struct {
 func (t *Transport) Probe(r transport.Rail, done func(clock.Time, *errs.Error)) {
 	set := t.setOf(r)
 	if set == nil {
-		done(0, errs.New(errs.StaleGeneration, "tcp.probe", "rail is not up").WithScope(errs.ScopeRail, errs.SidePath))
+		done(0, errs.New(errs.StaleGeneration, "tcp.probe", "rail is not up").
+			WithScope(errs.ScopeRail, errs.SidePath))
 		return
 	}
 	l := set.rail.link
@@ -45,7 +46,8 @@ func (t *Transport) Probe(r transport.Rail, done func(clock.Time, *errs.Error)) 
 	l.mu.Lock()
 	l.nextNum++
 	cookie := l.nextNum
-	l.pings[cookie] = &ping{done: done, lane: lane, begin: now, expire: now.Add(min(max(pingLimit, 8*set.trip), time.Second))}
+	l.pings[cookie] = &ping{done: done, lane: lane, begin: now,
+		expire: now.Add(min(max(pingLimit, 8*set.trip), time.Second))}
 	l.mu.Unlock()
 	lane.mu.Lock()
 	if lane.postLocked(header{kind: kindPing, seq: cookie}) {
@@ -71,7 +73,7 @@ func (l *link) ponged(cookie uint64) {
 // before.
 func (s *laneSet) stuck() bool {
 	sent, heard := false, false
-	s.each(func(l *lane) {
+	s.each(func(l *initiatorLane) {
 		if info := l.account(); info != nil {
 			const limit = uint32(stuckAfter / time.Millisecond)
 			heard = heard || min(info.Last_ack_recv, info.Last_data_recv) < limit
@@ -100,7 +102,7 @@ func (l *link) renew(set *laneSet, done func(clock.Time, *errs.Error), now clock
 	}
 }
 
-// answerProbes tells what became of a dial: the rail has a generation that is newer than the probes' or it has not.
+// answerProbes reports the result of a dial to the probes that wait for it: success if the rail has a newer generation.
 func (l *link) answerProbes(r *rail) {
 	list := r.probes
 	r.probes = nil

@@ -14,7 +14,7 @@ const (
 	pieceBytes   = 512 << 10 // most that one call receives: what a fence waits for
 )
 
-// stage is what the receiver expects next.
+// stage is the part of a frame that the receiver expects next.
 type stage uint8
 
 const (
@@ -31,19 +31,16 @@ type receiver struct {
 	staging []byte // staging[r:w] was received and not used
 	r, w    int
 
-	stage   stage
-	head    header
-	table   []record   // of the frame under way
-	place   []uintptr  // of its slices' next byte; 0: discard
-	i       int        // slice under way
-	at      uint32     // bytes of it received
-	worker  *worker    // who drains now: takes the completions
-	body    []byte     // of a message
-	last    clock.Time // when the socket was last looked at
-	asking  bool       // the sender is being asked whether the stream is still wanted
-	unacked uint64     // bytes that came since the last acknowledgement
-	greeted bool
-	luck    luck // of spinning here
+	stage  stage
+	head   header
+	table  []record   // of the frame under way
+	place  []uintptr  // of its slices' next byte; 0: discard
+	i      int        // slice under way
+	at     uint32     // bytes of it received
+	worker *worker    // of the goroutine that drains now: takes the completions
+	body   []byte     // of a message
+	last   clock.Time // when the socket was last looked at
+	spins  spinRecord
 }
 
 func (x *receiver) init() {
@@ -57,36 +54,36 @@ func (x *receiver) init() {
 // free lets go of the buffers when the lane has ended; its numbers are still asked for.
 func (x *receiver) free() { x.iov, x.staging, x.table, x.place, x.body = nil, nil, nil, nil, nil }
 
-// drain receives and handles what the socket holds, up to budget bytes. It returns how many bytes there were, and false
-// when the lane cannot go on. The caller holds readMu.
-func (l *lane) drain(w *worker, budget int) (int, bool) {
-	x := &l.rx
-	if l.fd < 0 { // an event that was on its way when the lane was closed
+// drain receives and handles the bytes that the socket holds, up to budget. It returns their number, and false when the
+// lane cannot go on. The caller holds readMu.
+func (c *conn) drain(w *worker, budget int) (int, bool) {
+	x := &c.rx
+	if c.fd < 0 { // an event that was on its way when the lane was closed
 		return 0, false
 	}
 	x.worker = w
 	total := 0
-	for total < budget && !x.asking {
-		if l.serving && l.stale() {
+	for total < budget && c.life.state().receives() {
+		if c.lane.overLease() {
 			return total, true
 		}
-		n, full, errno := l.receiveSome()
+		n, full, errno := c.receiveSome()
 		switch {
 		case errno == unix.EAGAIN:
-			l.answer(true)
+			c.answer(true)
 			return total, true
 		case errno == unix.EINTR:
 			continue
 		case errno != 0 || n == 0:
-			l.broke(l.socketError("tcp.receive", errno))
+			c.broke(c.socketError("tcp.receive", errno))
 			return total, false
 		}
 		total += n
-		if err := l.parse(w); err != nil {
-			l.broke(err)
+		if err := c.parse(); err != nil {
+			c.broke(err)
 			return total, false
 		}
-		l.answer(!full)
+		c.answer(!full)
 		if !full { // the socket is as good as empty; asking again costs more than an event
 			return total, true
 		}
@@ -94,12 +91,20 @@ func (l *lane) drain(w *worker, budget int) (int, bool) {
 	return total, true
 }
 
-// receiveSome makes one call, into places if payload is due and into staging else; full says that the call filled all
-// that it was given. Data is used by parse.
-func (l *lane) receiveSome() (n int, full bool, errno unix.Errno) {
-	x := &l.rx
+// answer sends frames that the last bytes call for: an acknowledgement, READ payload, verdicts.
+func (c *conn) answer(drained bool) {
+	c.lane.acknowledge(drained)
+	if c.dirty.Load() && !c.wantOut.Load() {
+		c.pump(c.turn())
+	}
+}
+
+// receiveSome makes one call: into places if payload is due, else into staging, from which parse takes it. full reports
+// that the call filled all that it was given.
+func (c *conn) receiveSome() (n int, full bool, errno unix.Errno) {
+	x := &c.rx
 	if x.stage == wantPayload && x.r == x.w {
-		return l.receivePayload()
+		return c.receivePayload()
 	}
 	if x.r == x.w {
 		x.r, x.w = 0, 0
@@ -108,7 +113,7 @@ func (l *lane) receiveSome() (n int, full bool, errno unix.Errno) {
 		x.r = 0
 	}
 	room := x.staging[x.w:]
-	n, errno = receive(l.fd, room)
+	n, errno = receive(c.fd, room)
 	if errno == 0 {
 		x.w += n
 	}
@@ -117,18 +122,18 @@ func (l *lane) receiveSome() (n int, full bool, errno unix.Errno) {
 
 // receivePayload receives straight into memory. copyMu makes revocations and withdrawals wait for this piece, and the
 // piece see those that came before.
-func (l *lane) receivePayload() (n int, full bool, errno unix.Errno) {
-	x := &l.rx
-	l.copyMu.Lock()
-	defer l.copyMu.Unlock()
-	if !l.refresh() {
+func (c *conn) receivePayload() (n int, full bool, errno unix.Errno) {
+	x := &c.rx
+	c.copyMu.Lock()
+	defer c.copyMu.Unlock()
+	if !c.refresh() {
 		return 0, false, 0
 	}
 	if x.place[x.i] == 0 {
 		left := min(int(x.table[x.i].length-x.at), pieceBytes)
-		n, errno = discard(l.fd, left)
+		n, errno = discard(c.fd, left)
 		if errno == 0 && n > 0 {
-			l.received(uint32(n))
+			c.received(uint32(n))
 		}
 		return n, n == left, errno
 	}
@@ -148,39 +153,32 @@ func (l *lane) receivePayload() (n int, full bool, errno unix.Errno) {
 		tail = stagingBytes
 	}
 	x.iov[k] = iovec{addressOf(x.staging), uint64(tail)}
-	if l.ends(k, total) {
+	if x.i+k == len(x.table) && total < pieceBytes { // the vector reaches the end of the frame's payload
 		k++
 		asked += tail
 	}
-	n, errno = receiveVector(l.fd, &x.message, x.iov[:k], asked)
+	n, errno = receiveVector(c.fd, &x.message, x.iov[:k], asked)
 	if errno != 0 || n == 0 {
 		return n, false, errno
 	}
 	for left := min(n, total); left > 0; {
 		step := min(uint32(left), x.table[x.i].length-x.at)
 		left -= int(step)
-		l.received(step)
+		c.received(step)
 	}
 	x.w = max(0, n-total)
 	return n, n == asked, 0
 }
 
-// ends reports whether a vector of k slices with total bytes reaches the end of the frame's payload.
-func (l *lane) ends(k, total int) bool {
-	x := &l.rx
-	return x.i+k == len(x.table) && total < pieceBytes
-}
-
 // received notes that n more bytes of the slice under way have come, and ends it when it is whole. Holds copyMu.
-func (l *lane) received(n uint32) {
-	x := &l.rx
+func (c *conn) received(n uint32) {
+	x := &c.rx
 	if x.place[x.i] != 0 {
 		x.place[x.i] += uintptr(n)
 	}
-	x.unacked += uint64(n)
 	x.at += n
 	if x.at == x.table[x.i].length {
-		l.landed(x.i)
+		c.lane.landed(x.i)
 		x.i++
 		x.at = 0
 	}
@@ -188,20 +186,20 @@ func (l *lane) received(n uint32) {
 
 // refresh looks the places of the frame under way up again if a revocation or a withdrawal has come between. Holds
 // copyMu. It reports false when the lane was fenced: nothing is received any more.
-func (l *lane) refresh() bool {
-	if l.in.fenced {
+func (c *conn) refresh() bool {
+	if !c.life.state().receives() {
 		return false
 	}
-	if l.changed {
-		l.changed = false
-		l.look(l.rx.i)
+	if c.changed {
+		c.changed = false
+		c.lane.locate(c.rx.i)
 	}
 	return true
 }
 
-// parse uses what staging holds.
-func (l *lane) parse(w *worker) *errs.Error {
-	x := &l.rx
+// parse uses the bytes in staging.
+func (c *conn) parse() *errs.Error {
+	x := &c.rx
 	for {
 		switch x.stage {
 		case wantHeader:
@@ -210,19 +208,19 @@ func (l *lane) parse(w *worker) *errs.Error {
 			}
 			x.head = getHeader(x.staging[x.r:])
 			x.r += headerBytes
-			if err := x.head.check(l.serving, x.greeted); err != nil {
-				return l.protocolError("%v", err)
+			if err := c.lane.checkHeader(x.head); err != nil {
+				return c.protocolError("%v", err)
 			}
 			x.stage = wantTable
 		case wantTable:
 			if x.w-x.r < int(x.head.count)*recordBytes {
 				return nil
 			}
-			if err := l.tableCame(w); err != nil {
+			if err := c.tableCame(); err != nil {
 				return err
 			}
 		case wantPayload:
-			if !l.copyStaged() {
+			if !c.copyStaged() {
 				return nil
 			}
 			x.stage = wantHeader
@@ -234,7 +232,7 @@ func (l *lane) parse(w *worker) *errs.Error {
 				return nil
 			}
 			x.stage = wantHeader
-			if err := l.messageCame(); err != nil {
+			if err := c.lane.handle(); err != nil {
 				return err
 			}
 		}
@@ -242,8 +240,8 @@ func (l *lane) parse(w *worker) *errs.Error {
 }
 
 // tableCame reads the records and handles the frame, or begins its payload.
-func (l *lane) tableCame(w *worker) *errs.Error {
-	x := &l.rx
+func (c *conn) tableCame() *errs.Error {
+	x := &c.rx
 	x.table = x.table[:x.head.count]
 	for i := range x.table {
 		x.table[i] = getRecord(x.staging[x.r:])
@@ -257,25 +255,22 @@ func (l *lane) tableCame(w *worker) *errs.Error {
 	case kindWrite, kindData:
 		sum, ok := sumLengths(x.table, sliceMax)
 		if !ok || sum != uint64(x.head.length) {
-			return l.protocolError("%v of %d bytes announces %d", x.head.kind, sum, x.head.length)
+			return c.protocolError("%v of %d bytes announces %d", x.head.kind, sum, x.head.length)
 		}
 		x.i, x.at = 0, 0
 		x.stage = wantPayload
-		return l.begin()
+		return c.beginPayload()
 	}
 	x.stage = wantHeader
-	if l.serving {
-		return l.handleAsResponder()
-	}
-	return l.handleAsInitiator(w)
+	return c.lane.handle()
 }
 
-// copyStaged moves what staging holds of the payload to its place, and reports whether the payload is complete.
-func (l *lane) copyStaged() bool {
-	x := &l.rx
-	l.copyMu.Lock()
-	defer l.copyMu.Unlock()
-	if !l.refresh() {
+// copyStaged moves payload from staging to its place, and reports whether the payload is complete.
+func (c *conn) copyStaged() bool {
+	x := &c.rx
+	c.copyMu.Lock()
+	defer c.copyMu.Unlock()
+	if !c.refresh() {
 		x.r = x.w
 		return false
 	}
@@ -285,41 +280,19 @@ func (l *lane) copyStaged() bool {
 			copy(mem.Bytes(p, int(k)), x.staging[x.r:])
 		}
 		x.r += int(k)
-		l.received(k)
+		c.received(k)
 	}
 	return x.i == len(x.table)
 }
 
-// begin checks the payload frame that starts and looks its places up.
-func (l *lane) begin() *errs.Error {
-	l.copyMu.Lock()
-	defer l.copyMu.Unlock()
-	if l.serving {
-		if err := l.beginWrite(); err != nil {
-			return err
-		}
-	} else if err := l.beginData(); err != nil {
+// beginPayload checks the payload frame that starts and looks its places up.
+func (c *conn) beginPayload() *errs.Error {
+	c.copyMu.Lock()
+	defer c.copyMu.Unlock()
+	if err := c.lane.beginPayload(); err != nil {
 		return err
 	}
-	l.changed = false
-	l.look(0)
+	c.changed = false
+	c.lane.locate(0)
 	return nil
-}
-
-// look finds the places of the slices from i on; the one under way keeps its position. Holds copyMu.
-func (l *lane) look(i int) {
-	if l.serving {
-		l.lookWrite(i)
-	} else {
-		l.lookData(i)
-	}
-}
-
-// landed ends the i-th slice of the payload frame. Holds copyMu.
-func (l *lane) landed(i int) {
-	if l.serving {
-		l.landedWrite(i)
-	} else {
-		l.landedData(i)
-	}
 }

@@ -131,7 +131,7 @@ func (l *link) retireAlternates(now clock.Time) clock.Time {
 // idle reports that nothing is outstanding on the set's lanes.
 func (s *laneSet) idle() bool {
 	idle := true
-	s.each(func(l *lane) {
+	s.each(func(l *initiatorLane) {
 		l.mu.Lock()
 		idle = idle && l.out.idle() && l.waits == 0
 		l.mu.Unlock()

@@ -14,7 +14,7 @@ const (
 	askMax = 500 * time.Millisecond
 )
 
-// frame is one that waits for an answer.
+// frame is a question that waits for an answer.
 type frame struct {
 	header  header
 	records []record
@@ -23,11 +23,9 @@ type frame struct {
 // openFrames lists the fences and withdrawals without an answer. Holds link.mu.
 func (l *link) openFrames() []frame {
 	var list []frame
-	for id := range l.fences {
-		list = append(list, frame{header: header{kind: kindFence, seq: id}})
-	}
 	for id, lane := range l.lanes {
-		if l.fences[id] != nil {
+		if lane.life.state() == stateInDoubt {
+			list = append(list, frame{header: header{kind: kindFence, seq: id}})
 			continue
 		}
 		lane.mu.Lock()
@@ -47,18 +45,21 @@ func (l *link) openFrames() []frame {
 	return list
 }
 
-func (l *link) openFences() []*lane {
+// inDoubt lists the lanes of which only the peer knows which WRITEs have landed.
+func (l *link) inDoubt() []*initiatorLane {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	list := make([]*lane, 0, len(l.fences))
-	for _, lane := range l.fences {
-		list = append(list, lane)
+	var list []*initiatorLane
+	for _, lane := range l.lanes {
+		if lane.life.state() == stateInDoubt {
+			list = append(list, lane)
+		}
 	}
 	return list
 }
 
-// resolve asks again what has no answer yet: on every lane, and over the control plane where lanes are missing or
-// silent. It returns when it will ask next.
+// resolve repeats the questions that have no answer yet: on every lane, and over the control plane where lanes are
+// missing or silent. It returns the time of the next question.
 func (l *link) resolve(now clock.Time) clock.Time {
 	l.mu.Lock()
 	open := l.openFrames()
@@ -67,7 +68,7 @@ func (l *link) resolve(now clock.Time) clock.Time {
 	case len(open) == 0:
 		l.askDue, l.askTries = clock.Never, 0
 		return clock.Never
-	case l.askDue == clock.Never: // what is new was asked when it came
+	case l.askDue == clock.Never: // a new question was asked when it came
 		l.askDue = now.Add(askMin)
 	}
 	if now < l.askDue {
@@ -85,18 +86,18 @@ func (l *link) resolve(now clock.Time) clock.Time {
 	return l.askDue
 }
 
-// fenced takes the peer's word that it has ended a lane: what had landed until then is complete, the rest is lost.
+// fenced takes the peer's answer that it has ended a lane: WRITEs that had landed until then are complete, the rest is
+// lost.
 func (l *link) fenced(id uint64, table []record, w *worker) {
 	l.mu.Lock()
-	lane := l.fences[id]
-	delete(l.fences, id)
-	if lane != nil {
-		delete(l.lanes, id)
-	}
-	l.mu.Unlock()
-	if lane == nil {
+	lane := l.lanes[id]
+	if lane == nil || lane.life.state() != stateInDoubt {
+		l.mu.Unlock()
 		return
 	}
+	lane.life.advance(eventFenced)
+	delete(l.lanes, id)
+	l.mu.Unlock()
 	verdicts := map[uint64]uint32{}
 	for _, r := range table[1:] {
 		verdicts[r.id] = r.length
@@ -109,17 +110,17 @@ func (l *link) fenced(id uint64, table []record, w *worker) {
 		if e.slice == nil || e.op != transport.Write {
 			continue
 		}
-		s := o.finish(e)
+		s := o.detachSlice(e)
 		verdict, refused := verdicts[seq]
 		switch {
 		case seq > table[0].id && e.asked:
-			w.add(lane, s, 0, lane.withdrawn())
+			w.complete(s, 0, lane.withdrawn())
 		case seq > table[0].id:
-			w.add(lane, s, 0, lane.cause)
+			w.complete(s, 0, lane.cause)
 		case refused:
-			w.add(lane, s, 0, lane.verdictError(verdict))
+			w.complete(s, 0, lane.verdictError(verdict))
 		default: // delivered but reported lost: it is not
-			w.add(lane, s, s.Length, nil)
+			w.complete(s, s.Length, nil)
 		}
 	}
 }
@@ -128,7 +129,7 @@ func (l *link) fenced(id uint64, table []record, w *worker) {
 func (l *link) giveUp(cause *errs.Error) {
 	w := l.t.borrow()
 	defer l.t.give(w)
-	for _, lane := range l.openFences() {
+	for _, lane := range l.inDoubt() {
 		lane.mu.Lock()
 		lane.cause = cause
 		lane.mu.Unlock()
@@ -137,7 +138,7 @@ func (l *link) giveUp(cause *errs.Error) {
 	l.failNotes(nil)
 }
 
-// leave ends a detached link: sockets first, then questions about what may have landed, for a bounded time.
+// leave ends a detached link: sockets first, then questions about WRITEs in doubt, for a bounded time.
 func (l *link) leave(now clock.Time) (clock.Time, bool) {
 	if l.leaveBy == 0 {
 		l.leaveBy = now.Add(time.Second)

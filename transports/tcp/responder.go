@@ -1,25 +1,98 @@
 package tcp
 
 import (
+	"net/netip"
 	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// inbox is what a responder knows of a lane's stream. Guarded by copyMu.
+// responderLane is the end of a connection on the side that owns the regions. It writes payload into them, serves READs,
+// and answers the initiator's questions. It closes itself (close) soon after it has gone down.
+type responderLane struct {
+	conn
+	end        netip.Addr                 // our address; set before the lane is part of its attachment
+	attachment atomic.Pointer[attachment] // nil until the greeting came
+	greetBy    atomic.Pointer[time.Timer] // ends a lane whose greeting does not come
+	own        bool                       // the initiator is our own engine; set before any payload
+	near       bool                       // the initiator is on our own host; set before any payload
+
+	in      inbox  // guarded by copyMu
+	unacked uint64 // bytes that have landed since the last acknowledgement; guarded by readMu
+
+	// Guarded by mu.
+	reads  readQueue
+	ackSeq uint64 // the highest number that was or is to be acknowledged
+	ackDue bool
+}
+
+// newResponderLane makes a lane of an accepted socket.
+func (t *Transport) newResponderLane(fd int) *responderLane {
+	l := &responderLane{}
+	l.in.window = uint64(t.settings.CreditRequests)
+	l.init(t, fd, l, stateGreeting, &responderMoves)
+	return l
+}
+
+func (l *responderLane) peerName() string {
+	if a := l.attachment.Load(); a != nil {
+		return a.peer.Address
+	}
+	return "unknown"
+}
+
+func (l *responderLane) railName() string { return "" }
+
+func (l *responderLane) reduceInterest(events uint32) uint32 { return events }
+
+func (l *responderLane) checkHeader(h header) error { return h.check(true, l.attachment.Load() != nil) }
+
+// wentDown closes the lane on a goroutine of its own, which waits until nobody uses the socket. A transport that closes
+// has no such goroutines any more and closes its lanes itself.
+func (l *responderLane) wentDown() { l.t.spawn(l.close) }
+
+// close closes the socket and leaves the lane's verdicts to its attachment.
+func (l *responderLane) close() {
+	l.readMu.Lock()
+	l.writeMu.Lock()
+	closed := l.closeSocket()
+	l.writeMu.Unlock()
+	l.readMu.Unlock()
+	if !closed {
+		return
+	}
+	if timer := l.greetBy.Swap(nil); timer != nil {
+		timer.Stop()
+	}
+	l.mu.Lock()
+	l.reads = readQueue{}
+	l.ctl = nil
+	l.mu.Unlock()
+	if a := l.attachment.Load(); a != nil {
+		a.remove(l)
+		l.t.attachments.forget(a)
+	} else {
+		l.t.strangers.Add(-1)
+	}
+}
+
+// inbox is the account of the numbers that came on a responder's lane. Guarded by copyMu.
 type inbox struct {
 	verdicts
 	window uint64 // numbers a peer may have outstanding
 	began  uint64 // highest number seen
 	voids  []uint64
-	bars   map[uint64]uint64 // regions closed to what was sent before a barrier: key to barrier
-	codes  [recordsMax]uint32
-	fenced bool
+	bars   map[uint64]uint64  // regions closed to slices sent before a barrier: key to barrier
+	codes  [recordsMax]uint32 // verdicts of the frame under way
 
 	overflow bool // a refusal found no room: nothing may be acknowledged any more
 }
 
-// verdicts is what late questions about a lane need.
+// verdicts answer late questions about a lane.
 type verdicts struct {
 	applied uint64   // every number up to it has landed, was refused, or was a READ
 	refused []record // numbers within the window that did not land, and why
@@ -45,8 +118,8 @@ func (b *inbox) refuse(seq uint64, verdict uint32) {
 	b.refused = append(slices.Delete(b.refused, 0, old), record{id: seq, length: verdict})
 }
 
-// of says what became of a number of a lane that takes nothing more.
-func (v *verdicts) of(seq uint64) uint32 {
+// verdictOf returns the fate of a number on a lane that takes nothing more.
+func (v *verdicts) verdictOf(seq uint64) uint32 {
 	if seq > v.applied {
 		return verdictVoid
 	}
@@ -58,18 +131,18 @@ func (v *verdicts) of(seq uint64) uint32 {
 	return verdictApplied
 }
 
-// list is the answer to a fence: the highest number that landed, then the exceptions below it.
-func (v *verdicts) list() []record {
+// fenceAnswer is the table of a FENCED frame: the highest number that landed, then the exceptions below it.
+func (v *verdicts) fenceAnswer() []record {
 	applied, exceptions := v.applied, v.refused
-	if len(exceptions) > recordsMax-1 { // say less than we know rather than something wrong
+	if len(exceptions) > recordsMax-1 { // less than we know rather than something wrong
 		exceptions = exceptions[:recordsMax-1]
 		applied = exceptions[len(exceptions)-1].id
 	}
 	return append([]record{{id: applied}}, exceptions...)
 }
 
-// advance checks the numbers of a frame that begins.
-func (l *lane) advance(first uint64, count int) *errs.Error {
+// countNumbers checks the numbers of a frame that begins: they grow.
+func (l *responderLane) countNumbers(first uint64, count int) *errs.Error {
 	last := first + uint64(count) - 1
 	if first <= l.in.began || last < first || last-l.in.began > 1<<40 {
 		return l.protocolError("numbers %d to %d after %d", first, last, l.in.began)
@@ -78,10 +151,12 @@ func (l *lane) advance(first uint64, count int) *errs.Error {
 	return nil
 }
 
-func (l *lane) beginWrite() *errs.Error { return l.advance(l.rx.head.seq, len(l.rx.table)) }
+func (l *responderLane) beginPayload() *errs.Error {
+	return l.countNumbers(l.rx.head.seq, len(l.rx.table))
+}
 
-// lookWrite finds the destinations of slices from i on; codes say why one has none.
-func (l *lane) lookWrite(i int) {
+// locate finds the destinations of slices from i on; codes hold the reason why one has none.
+func (l *responderLane) locate(i int) {
 	x := &l.rx
 	for ; i < len(x.table); i++ {
 		r := &x.table[i]
@@ -105,9 +180,10 @@ func (l *lane) lookWrite(i int) {
 	}
 }
 
-// landedWrite ends the i-th slice: it has landed, or its payload has gone by.
-func (l *lane) landedWrite(i int) {
+// landed ends the i-th slice: it is in its place, or its payload was discarded.
+func (l *responderLane) landed(i int) {
 	seq := l.rx.head.seq + uint64(i)
+	l.unacked += uint64(l.rx.table[i].length)
 	l.in.applied = seq
 	verdict := l.in.codes[i]
 	if verdict == 0 && l.rx.checked() && !l.rx.intact(i) {
@@ -126,40 +202,52 @@ func (l *lane) landedWrite(i int) {
 // ackBytes is how much a long burst may bring before it is acknowledged in its middle, so that windows move.
 const ackBytes = 256 << 10
 
-// answer sends what the last bytes call for: an acknowledgement when the burst is over or long, READ payload, verdicts.
-func (l *lane) answer(drained bool) {
-	x := &l.rx
-	if l.serving && x.unacked > 0 && (drained || x.unacked >= ackBytes) {
-		l.copyMu.Lock()
-		applied, overflow := l.in.applied, l.in.overflow
-		l.copyMu.Unlock()
-		if overflow {
-			l.broke(l.protocolError("refusals pile up: peer does not read"))
-			return
-		}
-		l.mu.Lock()
-		if applied > l.ackSeq && !l.closed {
-			l.ackSeq, l.ackDue = applied, true
-			l.dirty.Store(true)
-		}
-		l.mu.Unlock()
-		x.unacked = 0
+// acknowledge queues one cumulative acknowledgement when a burst is over or long.
+func (l *responderLane) acknowledge(drained bool) {
+	if l.unacked == 0 || (!drained && l.unacked < ackBytes) {
+		return
 	}
-	if l.dirty.Load() && !l.wantOut.Load() {
-		l.pump(l.turn())
+	l.copyMu.Lock()
+	applied, overflow := l.in.applied, l.in.overflow
+	l.copyMu.Unlock()
+	if overflow {
+		l.broke(l.protocolError("refusals pile up: peer does not read"))
+		return
 	}
+	l.mu.Lock()
+	if applied > l.ackSeq && l.life.state().live() {
+		l.ackSeq, l.ackDue = applied, true
+		l.dirty.Store(true)
+	}
+	l.mu.Unlock()
+	l.unacked = 0
 }
 
-// handleAsResponder handles a frame without payload from the initiator.
-func (l *lane) handleAsResponder() *errs.Error {
+// gather takes the acknowledgement that is due, waiting answers, and payload of the most urgent READ.
+func (l *responderLane) gather(x *transmitter) {
+	if l.ackDue {
+		l.ctl = appendFrame(l.ctl, header{kind: kindAck, seq: l.ackSeq})
+		l.ackDue = false
+	}
+	l.ctl, x.ctl = x.ctl[:0], l.ctl
+	l.gatherData(x) // may refuse a READ, which adds to x.ctl
+}
+
+// handle takes a frame without payload from the initiator, or one with a message.
+func (l *responderLane) handle() *errs.Error {
 	x := &l.rx
+	answer := func(h header, r []record) { l.answerOrEnd(h, r...) }
 	switch x.head.kind {
+	case kindHello:
+		return l.greetingCame()
 	case kindRead:
 		return l.readsCame()
 	case kindWithdraw:
-		l.attachment.Load().withdraw(x.head.seq, x.table, func(h header, r []record) { l.answerOrEnd(h, r...) })
+		l.attachment.Load().withdraw(x.head.seq, x.table, answer)
 	case kindFence:
-		l.attachment.Load().fence(x.head.seq, func(h header, r []record) { l.answerOrEnd(h, r...) })
+		l.attachment.Load().fence(x.head.seq, answer)
+	case kindNotify:
+		l.notifyCame()
 	case kindPing:
 		l.answerOrEnd(header{kind: kindPong, seq: x.head.seq})
 	case kindLeave:
@@ -176,23 +264,33 @@ func (l *lane) handleAsResponder() *errs.Error {
 	return nil
 }
 
+// notifyCame offers a message to the core, which takes it or whose queue is full.
+func (l *responderLane) notifyCame() {
+	message := append([]byte(nil), l.rx.body...) // the engine may keep it
+	taken := uint8(0)
+	if l.t.sink.Notified(l.attachment.Load().peer, message) {
+		taken = 1
+	}
+	l.answerOrEnd(header{kind: kindNotified, flag: taken, seq: l.rx.head.seq})
+}
+
 // answerOrEnd posts an answer; a peer that lets them pile up is cut off.
-func (l *lane) answerOrEnd(h header, records ...record) {
-	if !l.post(h, records...) && !l.isClosed() {
+func (l *responderLane) answerOrEnd(h header, records ...record) {
+	if !l.post(h, records...) && !l.isDown() {
 		l.broke(l.protocolError("answers pile up: peer does not read"))
 	}
 }
 
-// judge marks numbers void that have not landed and tells which had. It waits for a piece under way, because of copyMu,
-// and for nothing else.
-func (l *lane) judge(asked []record) []record {
+// voidUnlanded marks numbers void that have not landed, and returns the verdict of each. It waits for a piece under way,
+// because of copyMu, and for nothing else.
+func (l *responderLane) voidUnlanded(asked []record) []record {
 	l.copyMu.Lock()
 	defer l.copyMu.Unlock()
 	answer := make([]record, 0, len(asked))
 	for _, r := range asked {
 		verdict := uint32(verdictVoid)
 		if r.id <= l.in.applied {
-			verdict = l.in.of(r.id)
+			verdict = l.in.verdictOf(r.id)
 		} else if !slices.Contains(l.in.voids, r.id) && uint64(len(l.in.voids)) < l.in.window {
 			l.in.voids = append(l.in.voids, r.id)
 			l.changed = true
@@ -204,12 +302,29 @@ func (l *lane) judge(asked []record) []record {
 	return answer
 }
 
-// fence ends a lane's copying for good and tells what landed.
-func (l *lane) fence() []record {
+// fence ends a lane for good and returns the table of the FENCED answer. It waits for a piece under way.
+func (l *responderLane) fence() []record {
+	cause := errs.New(errs.StaleGeneration, "tcp.fence", "peer has given this lane up").
+		WithScope(errs.ScopeRail, errs.SideRemote)
 	l.copyMu.Lock()
-	l.in.fenced = true
-	answer := l.in.list()
+	first := l.markEnd(eventFenced, cause)
+	answer := l.in.fenceAnswer()
 	l.copyMu.Unlock()
-	l.broke(errs.New(errs.StaleGeneration, "tcp.fence", "peer has given this lane up").WithScope(errs.ScopeRail, errs.SideRemote))
+	if first {
+		l.shutdown()
+		l.wentDown()
+	}
 	return answer
+}
+
+// findEnd notes at which of our addresses the lane ends.
+func (l *responderLane) findEnd() {
+	l.armMu.Lock()
+	defer l.armMu.Unlock()
+	if l.fd < 0 {
+		return
+	}
+	if name, err := unix.Getsockname(l.fd); err == nil {
+		l.end = addrPort(name).Addr().Unmap().WithZone("")
+	}
 }

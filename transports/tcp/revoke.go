@@ -8,7 +8,7 @@ import (
 )
 
 // Revoke is the owner's fence. On every lane by which the peer (or any) reaches us it refuses the region's slices from
-// now on, waits for a piece under way into the region, and copies what is being sent out of it, so that at its return
+// now on, waits for a piece under way into the region, and copies its bytes that are being sent, so that at its return
 // nothing that began before reads or writes the bytes. It waits for no peer.
 //
 // With keep, slices that the peer accepts later work again: the lane gets a barrier, which the initiator passes back
@@ -51,7 +51,7 @@ func (a *attachment) deny(key uint64) {
 	a.denied[key] = true
 }
 
-// unbar forgets what Revoke left about a region that is not registered any more. Its key is not used again.
+// unbar forgets the bars of a region that is not registered any more. Its key is not used again.
 func (a *attachment) unbar(key uint64) {
 	a.mu.Lock()
 	delete(a.denied, key)
@@ -63,7 +63,7 @@ func (a *attachment) unbar(key uint64) {
 	}
 }
 
-func (l *lane) revoke(key, barrier uint64) {
+func (l *responderLane) revoke(key, barrier uint64) {
 	l.copyMu.Lock() // waits for the piece under way
 	if barrier != 0 {
 		l.in.bar(key, barrier)

@@ -4,14 +4,15 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// The payload of one DATA frame is what a more urgent READ, an acknowledgement or a revocation waits for: a fraction of a
-// millisecond on a network of 10 Gbit/s, and of a copy on our own host, where fewer frames cost less.
+// A more urgent READ, an acknowledgement or a revocation waits for the payload of one DATA frame at most (head-of-line
+// blocking): a fraction of a millisecond on a network of 10 Gbit/s, and of a copy on our own host, where fewer frames
+// cost less.
 const (
 	dataBytes     = 256 << 10
 	dataBytesNear = 1 << 20
 )
 
-func (l *lane) dataMost() int {
+func (l *responderLane) dataMost() int {
 	if l.near {
 		return dataBytesNear
 	}
@@ -55,8 +56,8 @@ func (f *fifo) front() *readJob {
 	return &f.jobs[f.head]
 }
 
-// readsCame queues what the peer asks for, within its credit.
-func (l *lane) readsCame() *errs.Error {
+// readsCame queues the READs of a frame, within the peer's credit.
+func (l *responderLane) readsCame() *errs.Error {
 	x := &l.rx
 	sum, ok := sumLengths(x.table, sliceMax)
 	if !ok {
@@ -64,7 +65,7 @@ func (l *lane) readsCame() *errs.Error {
 	}
 	l.copyMu.Lock()
 	defer l.copyMu.Unlock()
-	if err := l.advance(x.head.seq, len(x.table)); err != nil {
+	if err := l.countNumbers(x.head.seq, len(x.table)); err != nil {
 		return err
 	}
 	l.in.applied = l.in.began
@@ -72,10 +73,12 @@ func (l *lane) readsCame() *errs.Error {
 	defer l.mu.Unlock()
 	q := &l.reads
 	if q.count+len(x.table) > l.t.settings.CreditRequests || q.bytes+sum > l.t.settings.CreditBytes {
-		return l.protocolError("READs beyond the credit of %d slices and %d bytes", l.t.settings.CreditRequests, l.t.settings.CreditBytes)
+		return l.protocolError("READs beyond the credit of %d slices and %d bytes",
+			l.t.settings.CreditRequests, l.t.settings.CreditBytes)
 	}
 	for i, r := range x.table {
-		job := readJob{seq: x.head.seq + uint64(i), key: r.id, offset: r.offset, length: r.length, checked: x.checked()}
+		job := readJob{seq: x.head.seq + uint64(i), key: r.id, offset: r.offset, length: r.length,
+			checked: x.checked()}
 		if len(l.in.bars) > 0 && l.in.bars[r.id] != 0 {
 			job.refused = errs.AddressNotRegistered
 		}
@@ -99,8 +102,8 @@ func (q *readQueue) refuse(key uint64) {
 	}
 }
 
-// formData makes one frame of READ payload, of the most urgent class that waits. Holds writeMu and mu.
-func (l *lane) formData(x *transmitter) {
+// gatherData makes one frame of READ payload, of the most urgent class that waits. Holds writeMu and mu.
+func (l *responderLane) gatherData(x *transmitter) {
 	q := &l.reads
 	if q.count == 0 {
 		return
@@ -128,7 +131,7 @@ func (l *lane) formData(x *transmitter) {
 			x.checked = j.checked
 			x.keys[x.slices] = j.key
 			x.slices++
-			x.add(addr+uintptr(j.sent), size)
+			x.addPayload(addr+uintptr(j.sent), size)
 			bytes += size
 			if j.sent += uint32(size); j.sent == j.length {
 				q.pop(f, j)
@@ -153,7 +156,7 @@ func (q *readQueue) pop(f *fifo, j *readJob) {
 	f.head++
 }
 
-// quietenRegion copies what has not left of the region's bytes in the frame under way. Holds writeMu.
+// quietenRegion copies the region's bytes that have not left of the frame under way. Holds writeMu.
 func (x *transmitter) quietenRegion(key uint64) {
 	for k := range x.slices {
 		if x.keys[k] == key {

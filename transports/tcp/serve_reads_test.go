@@ -14,7 +14,7 @@ import (
 type asker struct {
 	*testing.T
 	fd   int
-	lane *lane
+	lane *responderLane
 	key  uint64 // of the region that it reads
 	seq  uint64
 	got  []byte
@@ -30,7 +30,7 @@ func newAsker(t *testing.T, memory []byte) *asker {
 	require.NoError(t, err)
 	require.NoError(t, unix.SetsockoptInt(fds[0], unix.SOL_SOCKET, unix.SO_SNDBUF, 4096))
 	t.Cleanup(func() { _ = unix.Close(fds[1]) })
-	l := tr.newLane(fds[0], true)
+	l := tr.newResponderLane(fds[0])
 	require.NoError(t, l.register())
 	return &asker{T: t, fd: fds[1], lane: l, key: uint64(key)}
 }
@@ -141,13 +141,11 @@ func TestSmallSlicesOfHighHaveALaneOfTheirOwnInBothDirections(t *testing.T) {
 	c.served(t, 6)
 	for _, tr := range []*Transport{c.tr.(*Transport), owner.tr.(*Transport)} {
 		high, epolls := 0, map[int]int{}
-		for _, l := range *tr.lanes.Load() {
-			if l != nil {
-				l.armMu.Lock()
-				epolls[l.epfd]++
-				high += int(1 - l.group)
-				l.armMu.Unlock()
-			}
+		for c := range tr.eachConn() {
+			c.armMu.Lock()
+			epolls[c.epfd]++
+			high += int(1 - c.group)
+			c.armMu.Unlock()
 		}
 		require.Equal(t, 1, high)
 		require.Equal(t, map[int]int{tr.epfd: 1, tr.bulkFd: 1}, epolls)

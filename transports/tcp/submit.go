@@ -21,8 +21,8 @@ const (
 	seqMask = 1<<seqBits - 1
 )
 
-// Submit takes a prefix of slices, which all are of one rail, and writes what fits into a budget at once. It never
-// waits. A stale generation takes nothing and owes no Ready: its RailDown has been or is about to be told.
+// Submit accepts a prefix of slices, which all are of one rail, and writes a budget of bytes at once. It never waits. A
+// stale generation takes nothing and owes no Ready: its RailDown has been or is about to be reported.
 func (t *Transport) Submit(list []*transport.Slice) int {
 	if len(list) == 0 || t.closed.Load() {
 		return 0
@@ -71,7 +71,7 @@ func (t *Transport) setOf(r transport.Rail) *laneSet {
 	return nil
 }
 
-func (s *laneSet) choose(first *transport.Slice) *lane {
+func (s *laneSet) choose(first *transport.Slice) *initiatorLane {
 	lanes := s.groups[groupOf(first.Class)]
 	best := lanes[0]
 	if len(lanes) == 1 {
@@ -89,18 +89,18 @@ func (s *laneSet) choose(first *transport.Slice) *lane {
 	return best
 }
 
-func (l *lane) load() uint64 {
+func (l *initiatorLane) load() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.out.bytes
 }
 
-// accept takes slices while they belong on this lane and there is room. more says that the rest may fit on another.
-func (l *lane) accept(list []*transport.Slice, w **worker) (n int, more bool) {
+// accept takes slices while they belong on this lane and there is room. more reports that the rest may fit on another.
+func (l *initiatorLane) accept(list []*transport.Slice, w **worker) (n int, more bool) {
 	group := groupOf(list[0].Class)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
+	if l.isDown() {
 		return 0, false
 	}
 	for n < len(list) {
@@ -112,13 +112,13 @@ func (l *lane) accept(list []*transport.Slice, w **worker) (n int, more bool) {
 			if *w == nil {
 				*w = l.t.borrow()
 			}
-			(*w).add(l, s, 0, l.localError(s, code))
+			(*w).complete(s, 0, l.localError(s, code))
 			n++
 			continue
 		}
 		seq, ok := l.out.accept(s)
 		if !ok {
-			l.set.owes.Store(true) // something is outstanding here, so somebody will look
+			l.set.owes.Store(true) // something is outstanding here, and its end sends the Ready
 			return n, false
 		}
 		atomic.StoreUint64(&s.Scratch[0], uint64(l.slot)<<seqBits|seq)
@@ -129,7 +129,7 @@ func (l *lane) accept(list []*transport.Slice, w **worker) (n int, more bool) {
 	return n, false
 }
 
-func (l *lane) localError(s *transport.Slice, code errs.Code) *errs.Error {
+func (l *initiatorLane) localError(s *transport.Slice, code errs.Code) *errs.Error {
 	e := errs.New(errs.InvalidArgument, "tcp.submit", "slice of %d bytes, 1 to %d are possible", s.Length, l.t.settings.SliceBytes)
 	if code != errs.OK {
 		e = errs.New(code, "tcp.submit", "local end %#x+%d is not inside its registered region or must not be written", s.Local, s.Length)
@@ -137,16 +137,16 @@ func (l *lane) localError(s *transport.Slice, code errs.Code) *errs.Error {
 	return e.WithScope(errs.ScopeSlice, errs.SideLocal).WithPeer(l.peerName(), Name, l.railName())
 }
 
-// Withdraw asks for the completions of accepted slices. What has not left completes at once, a READ does as soon as no
-// piece is under way into its destination, a WRITE that has left does when the peer has told.
+// Withdraw asks for the completions of accepted slices. A slice that has not left completes at once, a READ as soon as no
+// piece is under way into its destination, and a WRITE that has left when the peer has answered.
 func (t *Transport) Withdraw(list []*transport.Slice) {
 	w := t.borrow()
-	var last *lane
+	var last *initiatorLane
 	var asked []record
 	for _, s := range list {
 		word := atomic.LoadUint64(&s.Scratch[0])
-		l := t.laneAt(uint32(word >> seqBits))
-		if l == nil || l.serving {
+		l := t.initiatorAt(uint32(word >> seqBits))
+		if l == nil {
 			continue // completed, or its lane is broken and a fence asks already
 		}
 		if l != last {
@@ -162,7 +162,7 @@ func (t *Transport) Withdraw(list []*transport.Slice) {
 }
 
 // withdraw deals with one slice and reports whether the peer must be asked.
-func (l *lane) withdraw(w *worker, s *transport.Slice, seq uint64) bool {
+func (l *initiatorLane) withdraw(w *worker, s *transport.Slice, seq uint64) bool {
 	l.copyMu.Lock() // a READ's piece under way ends first
 	l.mu.Lock()
 	o := &l.out
@@ -174,9 +174,9 @@ func (l *lane) withdraw(w *worker, s *transport.Slice, seq uint64) bool {
 	e := o.at(seq)
 	switch {
 	case seq >= o.next:
-		o.drop(seq)
+		o.dropWaiting(seq)
 	case e.op == transport.Read:
-		o.finish(e) // its number goes when its payload has gone by
+		o.detachSlice(e) // its number stays until its payload has been discarded
 		l.changed = true
 	case !e.asked:
 		e.asked = true
@@ -186,7 +186,7 @@ func (l *lane) withdraw(w *worker, s *transport.Slice, seq uint64) bool {
 	l.mu.Unlock()
 	l.copyMu.Unlock()
 	if left {
-		w.add(l, s, 0, l.withdrawn())
+		w.complete(s, 0, l.withdrawn())
 		l.room(w)
 		return false
 	}
@@ -199,7 +199,7 @@ func (l *lane) withdraw(w *worker, s *transport.Slice, seq uint64) bool {
 }
 
 // ask sends withdrawals of this lane's slices on every lane of the link. A nil lane asks nothing.
-func (l *lane) ask(asked []record) {
+func (l *initiatorLane) ask(asked []record) {
 	for len(asked) > 0 {
 		k := min(len(asked), recordsMax)
 		l.link.broadcast(header{kind: kindWithdraw, seq: l.id}, asked[:k]...)
@@ -208,14 +208,14 @@ func (l *lane) ask(asked []record) {
 	}
 }
 
-// Fence ends a rail's generation: its lanes take nothing more, and what they carry completes when the peer has told
-// what landed.
+// Fence ends a rail's generation: its lanes take nothing more, and their slices complete when the peer has answered which
+// of them landed.
 func (t *Transport) Fence(r transport.Rail) {
 	set := t.setOf(r)
 	if set == nil {
 		return
 	}
-	set.each(func(l *lane) {
+	set.each(func(l *initiatorLane) {
 		l.broke(errs.New(errs.Withdrawn, "tcp.fence", "rail was given up").WithScope(errs.ScopeRail, errs.SideLocal).
 			WithPeer(l.peerName(), Name, l.railName()))
 	})
@@ -230,7 +230,7 @@ func (t *Transport) Poll(budget int) int {
 	var w *worker
 	found := 0
 	for _, l := range *t.dialled.Load() {
-		if l.broken.Load() || (!l.busy.Load() && !l.deaf.Load()) {
+		if l.isDown() || (!l.busy.Load() && !l.deaf.Load()) {
 			continue
 		}
 		if w == nil {
@@ -253,7 +253,7 @@ func (t *Transport) Poll(budget int) int {
 	return found
 }
 
-func (l *lane) poll(w *worker) bool {
+func (l *initiatorLane) poll(w *worker) bool {
 	l.mu.Lock()
 	if l.out.idle() && l.waits == 0 {
 		l.busy.Store(false)
@@ -281,7 +281,7 @@ func (l *lane) poll(w *worker) bool {
 func (t *Transport) Arm() {
 	t.polling.Store(false)
 	for _, l := range *t.dialled.Load() {
-		if !l.isArmed() {
+		if !l.watched() {
 			l.arm()
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -94,10 +93,10 @@ type Transport struct {
 	spare   []*worker
 	ending  bool // no new tasks
 
-	laneMu    sync.Mutex
-	lanes     atomic.Pointer[[]*lane] // by slot, copied on change
+	connMu    sync.Mutex
+	conns     atomic.Pointer[[]*conn] // by slot, copied on change
 	freeSlots []uint32
-	dialled   atomic.Pointer[[]*lane] // the initiator's, for Poll
+	dialled   atomic.Pointer[[]*initiatorLane] // for Poll
 	nextLane  atomic.Uint64
 
 	linkMu sync.Mutex
@@ -117,8 +116,8 @@ func open(s Settings, where *places, host transport.Host, sink transport.Sink) (
 	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), regions: newRegions(), places: where, epfd: -1, stopFd: -1, bulkFd: -1,
 		spinners: int32(runtime.GOMAXPROCS(0) / 2), spare: make([]*worker, 0, 8)}
 	t.quit, t.cancel = context.WithCancel(context.Background())
-	t.lanes.Store(new([]*lane))
-	t.dialled.Store(new([]*lane))
+	t.conns.Store(new([]*conn))
+	t.dialled.Store(new([]*initiatorLane))
 	t.attachments.init(t)
 	defer func() {
 		if err != nil {
@@ -218,66 +217,12 @@ func closedError(op string) *errs.Error {
 	return errs.New(errs.EngineClosed, op, "transport is closed").WithScope(errs.ScopeTransport, errs.SideLocal)
 }
 
-// Explain tells the rails of a link and their state, a line each.
+// Explain returns the rails of a link and their state, a line each.
 func (t *Transport) Explain(link transport.Link) string {
 	if l := t.links.Lookup(link); l != nil {
 		return l.explain()
 	}
 	return fmt.Sprintf("tcp: link %v has ended", link)
-}
-
-// addLane puts a lane into the table that epoll's numbers point into.
-func (t *Transport) addLane(l *lane) {
-	t.laneMu.Lock()
-	defer t.laneMu.Unlock()
-	lanes := append([]*lane(nil), *t.lanes.Load()...)
-	if n := len(t.freeSlots); n > 0 {
-		l.slot, t.freeSlots = t.freeSlots[n-1], t.freeSlots[:n-1]
-	} else {
-		l.slot, lanes = uint32(len(lanes)), append(lanes, nil)
-	}
-	lanes[l.slot] = l
-	t.lanes.Store(&lanes)
-}
-
-// offer makes an open lane of ours visible to Poll.
-func (t *Transport) offer(l *lane) {
-	t.laneMu.Lock()
-	defer t.laneMu.Unlock()
-	dialled := append([]*lane(nil), *t.dialled.Load()...)
-	at := len(dialled)
-	if l.group == 0 { // looked at first
-		at = slices.IndexFunc(append(dialled, nil), func(o *lane) bool { return o == nil || o.group > 0 })
-	}
-	dialled = slices.Insert(dialled, at, l)
-	t.dialled.Store(&dialled)
-}
-
-func (t *Transport) dropLane(l *lane) {
-	t.laneMu.Lock()
-	defer t.laneMu.Unlock()
-	lanes := append([]*lane(nil), *t.lanes.Load()...)
-	if lanes[l.slot] != l {
-		return
-	}
-	lanes[l.slot] = nil
-	t.freeSlots = append(t.freeSlots, l.slot)
-	t.lanes.Store(&lanes)
-	dialled := make([]*lane, 0, len(*t.dialled.Load()))
-	for _, other := range *t.dialled.Load() {
-		if other != l {
-			dialled = append(dialled, other)
-		}
-	}
-	t.dialled.Store(&dialled)
-}
-
-func (t *Transport) laneAt(slot uint32) *lane {
-	lanes := *t.lanes.Load()
-	if uint64(slot) < uint64(len(lanes)) {
-		return lanes[slot]
-	}
-	return nil
 }
 
 // Stale implements transport.Transport.

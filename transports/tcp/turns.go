@@ -6,27 +6,28 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// Who is served first when lanes of several classes and peers have something. The lanes of class 0 are in one epoll, all
-// others in another one, which is in the first: its readiness is one event there among those of class 0. A worker serves what
-// the first one has, then of the second one lane, for a turn of bounded length, and looks at the first one again. So a READ
-// or WRITE of HIGH waits for at most one turn of others on each worker, however many peers keep their LOW lanes full, and
-// what only uses class 0 pays nothing for it.
+// Workers schedule connections by strict priority, with a turn of bounded length. The lanes of class 0 are in one epoll,
+// all others in a second one, which is in the first: its readiness is one event there among those of class 0. A worker
+// serves the events of the first epoll, then one lane of the second for a turn, and looks at the first again. So a READ or
+// WRITE of HIGH waits for at most one turn of others on each worker, however many peers keep their LOW lanes full. An
+// engine that only uses class 0 pays nothing for it.
 //
-// The second epoll is watched for edges: a worker that comes from there to an empty one sleeps, and each lane that becomes
-// ready wakes one. Who finds two lanes ready gives one back, which is an edge for somebody else.
+// The second epoll is watched for edges (EPOLLET): a worker that finds it empty sleeps, and each lane that becomes ready
+// wakes one. A worker that gets two ready lanes re-arms one; that edge wakes another worker.
 
-// bulkTurnBytes is about how many bytes of a lane that is not class 0's are read or written before class 0 is looked at again.
+// bulkTurnBytes is the length of a turn: about so many bytes of another class pass before class 0 is looked at again.
 const bulkTurnBytes = 512 << 10
 
-// turn is the budget of a worker at the lane.
-func (l *lane) turn() int {
-	if l.group > 0 {
+// turn is the budget of a worker at the connection.
+func (c *conn) turn() int {
+	if c.group > 0 {
 		return bulkTurnBytes
 	}
 	return workerBudget
 }
 
-// watchBulk puts the second epoll into the first one, or has it tell once more if something is ready there.
+// watchBulk puts the second epoll into the first one (EPOLL_CTL_ADD), or makes it report again if something is ready
+// there (EPOLL_CTL_MOD).
 func (t *Transport) watchBulk(op int) error {
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Pad: tagBulk}
 	return unix.EpollCtl(t.epfd, op, t.bulkFd, &event)
@@ -70,59 +71,59 @@ func (t *Transport) handle(w *worker, events []unix.EpollEvent) (stop, bulk bool
 		case tagBulk:
 			bulk = true
 		default:
-			if l := t.laneAt(uint32(e.Fd)); l != nil {
-				t.serve(w, l, e.Events, len(events) == 1)
+			if c := t.connAt(uint32(e.Fd)); c != nil {
+				t.serve(w, c, e.Events, len(events) == 1)
 			}
 		}
 	}
 	return false, bulk
 }
 
-// urgent serves what has come for class 0 meanwhile. It returns true when the worker is to end: the event stays, and is
-// seen again by who waits for it.
+// urgent serves events that have come for class 0 meanwhile. It returns true when the worker is to end; the stop event
+// stays, and every worker sees it.
 func (t *Transport) urgent(w *worker) (stop bool) {
 	n, err := unix.EpollWait(t.epfd, w.high[:], 0)
 	if err != nil || n == 0 {
 		return false
 	}
 	stop, bulk := t.handle(w, w.high[:n])
-	if bulk { // the caller is not done yet: somebody else may help
+	if bulk { // the caller is not done yet: another worker may help
 		_ = t.watchBulk(unix.EPOLL_CTL_MOD)
 	}
 	return stop
 }
 
-// bulkTurn serves one lane of the second epoll, and class 0 afterwards. more says that there was one.
+// bulkTurn serves one lane of the second epoll, and class 0 afterwards. more reports that there was one.
 func (t *Transport) bulkTurn(w *worker, alone bool) (more, stop bool) {
 	n, err := unix.EpollWait(t.bulkFd, w.low[:], 0)
 	if err != nil || n == 0 {
 		return false, false
 	}
 	if n > 1 {
-		if other := t.laneAt(uint32(w.low[1].Fd)); other != nil {
-			other.take(false)
+		if other := t.connAt(uint32(w.low[1].Fd)); other != nil {
+			other.eventTaken()
 			other.arm()
 		}
 	}
-	if l := t.laneAt(uint32(w.low[0].Fd)); l != nil {
-		t.serve(w, l, w.low[0].Events, alone && n == 1)
+	if c := t.connAt(uint32(w.low[0].Fd)); c != nil {
+		t.serve(w, c, w.low[0].Events, alone && n == 1)
 	}
 	return true, t.urgent(w)
 }
 
-// join moves a responder's lane, which has greeted, to the epoll of its group.
-func (l *lane) join(group uint8) *errs.Error {
+// joinGroup moves a responder's lane, which has greeted, to the epoll of its group.
+func (l *responderLane) joinGroup(group uint8) *errs.Error {
 	if l.group = min(group, groupCount-1); l.group == 0 {
 		return nil
 	}
 	l.armMu.Lock()
 	defer l.armMu.Unlock()
-	if l.gone {
+	if l.fd < 0 {
 		return nil
 	}
 	err := unix.EpollCtl(l.t.epfd, unix.EPOLL_CTL_DEL, l.fd, nil)
 	if err == nil {
-		l.armed, l.listens = false, false
+		l.interest = 0
 		err = l.register()
 	}
 	if err != nil {

@@ -136,13 +136,10 @@ func TestHighOfOnePeerWaitsForOneTurnOfAnothers(t *testing.T) {
 }
 
 // waiting lists the responder's lanes with something to read.
-func waiting(tr *Transport) (list []*lane) {
-	for _, l := range *tr.lanes.Load() {
-		if l == nil || !l.serving {
-			continue
-		}
-		if n, err := unix.IoctlGetInt(l.fd, unix.TIOCINQ); err == nil && n > 0 {
-			list = append(list, l)
+func waiting(tr *Transport) (list []*conn) {
+	for c := range tr.eachConn() {
+		if n, err := unix.IoctlGetInt(c.fd, unix.TIOCINQ); isResponder(c) && err == nil && n > 0 {
+			list = append(list, c)
 		}
 	}
 	return list

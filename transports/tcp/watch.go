@@ -221,7 +221,7 @@ func (l *link) endChanged(a netip.Addr, cause *errs.Error, now clock.Time) {
 func (as *attachments) lostEnd(a netip.Addr) {
 	for _, each := range as.of(nil) {
 		var dead []record
-		var others []*lane
+		var others []*responderLane
 		for _, l := range each.openLanes() {
 			if l.end == a {
 				dead = append(dead, record{id: l.id})
@@ -241,22 +241,10 @@ func (as *attachments) lostEnd(a netip.Addr) {
 	}
 }
 
-// findEnd notes at which of our addresses a lane ends.
-func (l *lane) findEnd() {
-	l.armMu.Lock()
-	defer l.armMu.Unlock()
-	if l.gone {
-		return
-	}
-	if name, err := unix.Getsockname(l.fd); err == nil {
-		l.end = addrPort(name).Addr().Unmap().WithZone("")
-	}
-}
-
 // farEndGone breaks a lane of which the peer says, over another one, that its end is gone.
 func (l *link) farEndGone(id uint64) {
 	if lane := l.laneById(id); lane != nil {
-		lane.broke(errs.New(errs.Lost, "tcp.watch", "the peer's end of %s has lost its interface or its address", lane.railName()).
-			WithScope(errs.ScopeRail, errs.SideRemote).WithPeer(lane.peerName(), Name, lane.railName()))
+		lane.broke(errs.New(errs.Lost, "tcp.watch", "the peer's end of %s has lost its interface or its address",
+			lane.railName()).WithScope(errs.ScopeRail, errs.SideRemote).WithPeer(lane.peerName(), Name, lane.railName()))
 	}
 }

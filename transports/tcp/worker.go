@@ -28,15 +28,16 @@ func (t *Transport) newWorker() *worker {
 	return &worker{t: t, ended: make([]transport.Completion, 0, 256), rails: make([]transport.Rail, 0, 4)}
 }
 
-// add notes a completion. Any lock may be held.
-func (w *worker) add(l *lane, s *transport.Slice, bytes uint64, err *errs.Error) {
+// complete notes a completion. Any lock may be held.
+func (w *worker) complete(s *transport.Slice, bytes uint64, err *errs.Error) {
 	w.ended = append(w.ended, transport.Completion{Slice: s, Bytes: bytes, Err: err})
 }
 
 // ready notes that a rail takes slices again.
 func (w *worker) ready(set *laneSet) { w.rails = append(w.rails, set.id()) }
 
-// flush tells the core. No lock that Submit, Withdraw, Fence or Poll needs may be held: the core may call them.
+// flush hands the notes to the core. No lock that Submit, Withdraw, Fence or Poll needs may be held: the core may call
+// them.
 func (w *worker) flush() {
 	if len(w.ended) > 0 {
 		w.t.sink.Complete(w.ended)
@@ -49,8 +50,8 @@ func (w *worker) flush() {
 	w.rails = w.rails[:0]
 }
 
-// fruitless counts looks that found nothing and says when the core should be offered to others: now and then, because
-// where the peer shares it, nothing can come before that, and where nobody wants it the call costs half a microsecond.
+// fruitless counts looks that found nothing. It returns true every few looks, when the processor should be offered to
+// others: where the peer shares it, nothing can come before that, and where nobody wants it the call costs 0.5 µs.
 func (w *worker) fruitless() bool {
 	w.looks++
 	return w.looks%4 == 0
@@ -100,7 +101,7 @@ func (t *Transport) guard() {
 	}
 }
 
-// Tags of epoll events: what the number beside it names.
+// Tags of epoll events: each says which table the number beside it indexes.
 const (
 	tagLane = iota
 	tagListener
@@ -116,49 +117,49 @@ func epollModify(epfd, fd int, event *unix.EpollEvent) {
 // costs less than looks: the sender is busy filling the socket, and wants the core.
 const spinBytes = 64 << 10
 
-// serve handles an event of a lane. Whoever reads the lane meanwhile arms it afterwards.
-func (t *Transport) serve(w *worker, l *lane, events uint32, alone bool) {
-	l.take(false)
-	if events&unix.EPOLLOUT != 0 || l.wantOut.Load() {
-		l.dirty.Store(true)
-		l.pump(l.turn())
+// serve handles an event of a connection. A goroutine that reads it meanwhile arms it afterwards.
+func (t *Transport) serve(w *worker, c *conn, events uint32, alone bool) {
+	c.eventTaken()
+	if events&unix.EPOLLOUT != 0 || c.wantOut.Load() {
+		c.dirty.Store(true)
+		c.pump(c.turn())
 	}
-	if !l.readMu.TryLock() {
-		if l.wantOut.Load() {
-			l.arm()
+	if !c.readMu.TryLock() {
+		if c.wantOut.Load() {
+			c.arm()
 		}
 		return
 	}
-	l.take(true)
+	c.holdReading(true)
+	_, spins := c.lane.(*responderLane)
 	open, bulk := true, false
 	for turns := 0; open && turns < 64; turns++ {
 		var n int
-		n, open = l.drain(w, l.turn())
-		bulk = bulk || n > spinBytes || l.rx.stage == wantPayload
-		if n == 0 && open && alone && l.serving && !bulk {
-			n, open = t.spin(w, l)
+		n, open = c.drain(w, c.turn())
+		bulk = bulk || n > spinBytes || c.rx.stage == wantPayload
+		if n == 0 && open && alone && spins && !bulk {
+			n, open = t.spin(w, c)
 		}
 		w.flush()
 		if n == 0 {
 			break
 		}
-		if l.group > 0 {
+		if c.group > 0 {
 			t.urgent(w)
 		}
 	}
-	suspended := l.rx.asking
-	l.release()
-	l.readMu.Unlock()
-	if open && !suspended {
-		l.arm()
+	c.holdReading(false)
+	c.readMu.Unlock()
+	if open {
+		c.arm()
 	}
 }
 
-// spin waits a little for more bytes on a lane that is dry: for an answer that comes within the time that going to sleep
-// and being woken takes (40 to 100 µs where the core has to leave its idle state). It returns what drain does. At most
-// every other core spins, and after failures in a row most turns do without.
-func (t *Transport) spin(w *worker, l *lane) (n int, open bool) {
-	if t.settings.Spin <= 0 || l.rx.asking || l.wantOut.Load() || l.rx.luck.skip() {
+// spin waits a little for more bytes on a connection that is dry (adaptive spinning): sleeping and being woken takes 40
+// to 100 µs where the processor has to leave its idle state, and many answers come sooner. It returns like drain. At most
+// every other processor spins, and after failures in a row most turns do without.
+func (t *Transport) spin(w *worker, c *conn) (n int, open bool) {
+	if t.settings.Spin <= 0 || !c.life.state().receives() || c.wantOut.Load() || c.rx.spins.skip() {
 		return 0, true
 	}
 	if t.spinning.Add(1) > t.spinners {
@@ -168,8 +169,8 @@ func (t *Transport) spin(w *worker, l *lane) (n int, open bool) {
 	defer t.spinning.Add(-1)
 	end := clock.Now().Add(t.settings.Spin)
 	for i := 1; ; i++ {
-		if n, open = l.drain(w, workerBudget); n > 0 || !open {
-			l.rx.luck.hit()
+		if n, open = c.drain(w, workerBudget); n > 0 || !open {
+			c.rx.spins.hit()
 			return n, open
 		}
 		if w.fruitless() {
@@ -177,7 +178,7 @@ func (t *Transport) spin(w *worker, l *lane) (n int, open bool) {
 		}
 		if i%8 == 0 {
 			if clock.Now() >= end {
-				l.rx.luck.miss()
+				c.rx.spins.miss()
 				return 0, true
 			}
 			runtime.Gosched()
@@ -185,19 +186,19 @@ func (t *Transport) spin(w *worker, l *lane) (n int, open bool) {
 	}
 }
 
-// luck remembers whether spinning on a lane has paid.
-type luck struct{ misses, skips uint32 }
+// spinRecord is the memory of adaptive spinning: whether it has paid on this connection.
+type spinRecord struct{ misses, skips uint32 }
 
-func (k *luck) hit() { k.misses, k.skips = 0, 0 }
+func (k *spinRecord) hit() { k.misses, k.skips = 0, 0 }
 
-func (k *luck) miss() {
+func (k *spinRecord) miss() {
 	k.misses++
 	if k.misses > 2 {
 		k.skips = 1 << min(k.misses-2, 8)
 	}
 }
 
-func (k *luck) skip() bool {
+func (k *spinRecord) skip() bool {
 	if k.skips > 0 {
 		k.skips--
 		return true

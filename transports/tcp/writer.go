@@ -4,7 +4,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/mem"
-	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // Budgets of one turn at a lane's write side, in bytes.
@@ -13,7 +12,7 @@ const (
 	workerBudget = 1 << 20   // then a worker looks at other lanes
 )
 
-// transmitter is what is being written: a vector of ready frames, of which some may have left. Guarded by writeMu.
+// transmitter is a vector of ready frames, of which some may have left. Guarded by writeMu.
 type transmitter struct {
 	message msghdr
 	iov     []iovec
@@ -44,13 +43,13 @@ func (x *transmitter) reset() {
 	x.copies = nil
 }
 
-func (x *transmitter) add(addr uintptr, n int) {
+func (x *transmitter) addPayload(addr uintptr, n int) {
 	x.iov[x.n] = iovec{addr, uint64(n)}
 	x.n++
 	x.left += n
 }
 
-func (x *transmitter) put(i int, b []byte) {
+func (x *transmitter) setVector(i int, b []byte) {
 	x.iov[i] = iovec{addressOf(b), uint64(len(b))}
 	x.left += len(b)
 }
@@ -69,7 +68,7 @@ func (x *transmitter) advance(n int) {
 	}
 }
 
-// quieten copies what has not left of the frame's k-th slice, so that its memory is not read any more.
+// quieten copies the unsent bytes of the frame's k-th slice, so that its memory is not read any more.
 func (x *transmitter) quieten(k int) {
 	i := payload + k
 	if x.left == 0 || i < x.i || i >= x.n {
@@ -81,144 +80,80 @@ func (x *transmitter) quieten(k int) {
 	v.base = addressOf(own)
 }
 
-// pump writes what is due, as far as socket and budget allow. Any goroutine; it never waits: who finds another one
-// writing leaves, because the writer looks again after it has let go.
-func (l *lane) pump(budget int) {
-	for l.dirty.Load() && l.writeMu.TryLock() {
-		blocked, errno := l.write(budget)
-		l.writeMu.Unlock()
+// pump writes frames that are due, as far as socket and budget allow. Any goroutine may call it. It never waits: a caller
+// that finds another one writing leaves, because the writer looks again after it has let go.
+func (c *conn) pump(budget int) {
+	for c.dirty.Load() && c.writeMu.TryLock() {
+		blocked, errno := c.write(budget)
+		c.writeMu.Unlock()
 		if errno != 0 {
-			l.broke(l.socketError("tcp.send", errno))
+			c.broke(c.socketError("tcp.send", errno))
 			return
 		}
 		if blocked {
-			l.arm()
+			c.arm()
 			return
 		}
 	}
 }
 
 // write returns blocked when there is more to write that an EPOLLOUT or a Poll must go on with. Holds writeMu.
-func (l *lane) write(budget int) (blocked bool, errno unix.Errno) {
-	x := &l.tx
-	for l.fd >= 0 {
-		l.dirty.Store(false) // before looking, so that what is added from now on is seen by pump
-		if x.left == 0 && !l.form() {
-			l.wantOut.Store(false)
+func (c *conn) write(budget int) (blocked bool, errno unix.Errno) {
+	x := &c.tx
+	for c.fd >= 0 {
+		c.dirty.Store(false) // before looking, so that pump sees frames that are added from now on
+		if x.left == 0 && !c.nextVector() {
+			c.wantOut.Store(false)
 			return false, 0
 		}
 		if budget <= 0 { // asked only when there is more: an EPOLLOUT for nothing wakes a worker for nothing
-			return l.unfinished(), 0
+			return c.unfinished(), 0
 		}
 		for x.left > 0 {
-			n, errno := sendVector(l.fd, &x.message, x.iov[x.i:x.n], x.left)
+			n, errno := sendVector(c.fd, &x.message, x.iov[x.i:x.n], x.left)
 			switch {
 			case errno == unix.EINTR:
 				continue
 			case errno == unix.EAGAIN:
-				return l.unfinished(), 0
+				return c.unfinished(), 0
 			case errno != 0:
 				return false, errno
 			}
 			x.advance(n)
 			if budget -= n; budget <= 0 && x.left > 0 {
-				return l.unfinished(), 0
+				return c.unfinished(), 0
 			}
 		}
 	}
-	l.dirty.Store(false)
+	c.dirty.Store(false)
 	return false, 0
 }
 
-func (l *lane) unfinished() bool {
-	l.dirty.Store(true)
-	l.wantOut.Store(true)
+func (c *conn) unfinished() bool {
+	c.dirty.Store(true)
+	c.wantOut.Store(true)
 	return true
 }
 
-// form makes the next vector: what goes ahead, then at most one frame of payload. It reports false if nothing is due.
-func (l *lane) form() bool {
-	x := &l.tx
+// nextVector makes the next vector: waiting frames, then at most one frame of payload. It reports false if nothing is due.
+func (c *conn) nextVector() bool {
+	x := &c.tx
 	x.reset()
-	l.fill(x)
+	c.mu.Lock()
+	if c.life.state().live() {
+		if c.lane.gather(x); len(x.ctl) > 0 {
+			x.setVector(0, x.ctl)
+		}
+	}
+	c.mu.Unlock()
 	if x.checked {
 		x.seal()
 	}
 	return x.left > 0
 }
 
-// fill takes what is due out of the lane's queues. Holds writeMu.
-func (l *lane) fill(x *transmitter) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return
-	}
-	if !l.serving && l.out.barrier != 0 && l.out.next >= l.out.barrierEnd {
-		l.ctl = appendFrame(l.ctl, header{kind: kindPassed, seq: l.out.barrier})
-		l.out.barrier = 0
-	}
-	if l.ackDue {
-		l.ctl = appendFrame(l.ctl, header{kind: kindAck, seq: l.ackSeq})
-		l.ackDue = false
-	}
-	l.ctl, x.ctl = x.ctl[:0], l.ctl
-	if l.serving {
-		l.formData(x) // may refuse a READ, which adds to x.ctl
-	} else {
-		l.formSlices(x)
-	}
-	if len(x.ctl) > 0 {
-		x.put(0, x.ctl)
-	}
-}
-
-// formSlices takes a run of waiting slices of one operation, all with a checksum or all without.
-func (l *lane) formSlices(x *transmitter) {
-	o := &l.out
-	if o.next == o.tail {
-		return
-	}
-	end := o.tail
-	if o.barrier != 0 {
-		end = min(end, o.barrierEnd)
-	}
-	op, first, bytes := o.at(o.next).op, o.next, uint64(0)
-	checked := o.at(first).slice.Checked
-	head := x.head[:headerBytes]
-	x.first = first
-	for o.next < end && int(o.next-first) < recordsMax {
-		e := o.at(o.next)
-		if e.done || e.op != op || e.slice.Checked != checked || (bytes > 0 && bytes+e.length > frameBytes && op == transport.Write) {
-			break
-		}
-		s := e.slice
-		n := len(head)
-		head = head[:n+recordBytes]
-		record{uint64(s.RemoteKey), s.Remote, uint32(s.Length), uint32(s.Class)}.put(head[n:])
-		bytes += e.length
-		if op == transport.Write {
-			x.add(s.Local, int(s.Length))
-		}
-		o.next++
-	}
-	x.slices = int(o.next - first)
-	h := header{kind: kindRead, count: uint16(x.slices), seq: first}
-	if op == transport.Write {
-		h.kind, h.length = kindWrite, uint32(bytes)
-		x.checked = checked
-	}
-	if checked {
-		h.flag = flagChecked
-	}
-	for o.next < o.tail && o.at(o.next).done {
-		o.next++
-	}
-	x.setHead(h, head)
-}
-
 func (x *transmitter) setHead(h header, head []byte) {
 	h.put(head)
 	x.head = head
-	x.put(1, head)
+	x.setVector(1, head)
 }

@@ -1,0 +1,76 @@
+package tcp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// A responder holds a lease on the bytes in its sockets: it may write them into its regions for Settings.Lease after they
+// came. A process that slept for longer (SIGSTOP, a paused machine) asks their sender first, which may have given them up.
+
+// askWantedLimit bounds the question to the sender.
+const askWantedLimit = 5 * time.Second
+
+// overLease reports that the lane must not be read now: this process slept for longer than the lease, and bytes have been
+// waiting in the socket since. Their sender is asked whether it still wants them written. Holds readMu.
+func (l *responderLane) overLease() bool {
+	x := &l.rx
+	now := clock.Now()
+	quiet := now.Sub(x.last)
+	x.last = now
+	a := l.attachment.Load()
+	if quiet <= l.t.settings.Lease || a == nil {
+		return false
+	}
+	age, waiting := arrivalAge(l.fd)
+	if !waiting || age <= l.t.settings.Lease {
+		return false
+	}
+	if !l.t.spawn(func() { l.askWanted(a) }) { // it waits for readMu before it lets the lane go on
+		return false
+	}
+	l.life.advance(eventStale)
+	return true
+}
+
+// askWanted asks the sender and lets the lane go on, without the slices that are void, or ends it.
+func (l *responderLane) askWanted(a *attachment) {
+	void, err := l.unwanted(a)
+	if err != nil {
+		l.broke(errs.Wrap(errs.StaleGeneration, "tcp.lease", err).WithScope(errs.ScopeRail, errs.SideLocal).
+			WithPeer(a.peer.Address, Name, ""))
+		return
+	}
+	l.voidUnlanded(void)
+	l.readMu.Lock()
+	l.rx.last = clock.Now()
+	l.life.advance(eventWanted)
+	l.readMu.Unlock()
+	l.arm()
+}
+
+// unwanted returns the numbers that the sender has given up, or an error when the lane is not its any more.
+func (l *responderLane) unwanted(a *attachment) (void []record, err error) {
+	ctx, cancel := context.WithTimeout(l.t.quit, askWantedLimit)
+	defer cancel()
+	message := append([]byte{version, callWanted}, a.token[:]...)
+	message = binary.LittleEndian.AppendUint64(message, l.id)
+	answer, err := l.t.host.Call(ctx, a.peer, message)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{b: answer}
+	if v, _, known := r.u8(), r.u64(), r.u8(); v != version || known == 0 || r.bad {
+		return nil, errors.New("not wanted any more")
+	}
+	err = r.frames(func(_ header, table []record) error {
+		void = append(void, table...)
+		return nil
+	})
+	return void, err
+}

@@ -1,0 +1,69 @@
+package tcp
+
+import (
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// rail is one (local address, remote address) path of a link. Its fields belong to the link's goroutine, except live.
+//
+//	down ──dial──▶ dialling ──all lanes welcomed──▶ up ──a lane broke, Fence, Detach──▶ down (redial, see redial.go)
+//	                                                 up ──our own end lost its link, the peer says that of its──▶ down
+type rail struct {
+	link       *link
+	index      uint16
+	local      netip.Addr
+	remote     netip.AddrPort
+	alternate  bool                    // no part of the matching
+	live       atomic.Pointer[laneSet] // the set that Submit uses
+	set        *laneSet                // nil while the rail is down
+	generation uint32
+	dial       *dial         // the one under way
+	due        clock.Time    // of the next dial
+	tries      int           // in a row, without success
+	flaps      int           // generations in a row that were short
+	trip       time.Duration // of the last dial that succeeded, 0 before
+	since      clock.Time    // of the last change between up and down
+	away       bool          // our end has lost its interface or its address
+	lastErr    error
+	probes     []probe // that wait for dial
+}
+
+func (r *rail) name() string { return fmt.Sprintf("%v-%v", r.local, r.remote) }
+
+func (s *laneSet) id() transport.Rail {
+	return transport.Rail{Link: s.rail.link.number, Index: s.rail.index, Generation: s.generation}
+}
+
+// laneSet is one generation of a rail: immutable but for the lanes' own state.
+type laneSet struct {
+	rail       *rail
+	generation uint32
+	groups     [groupCount][]*initiatorLane
+	owes       atomic.Bool // a Submit took less than it was given: Ready is due
+	since      clock.Time
+	trip       time.Duration // one way and back when it was dialled
+}
+
+// groupCount is the number of class groups: class 0 has connections of its own, so neither its bytes nor its
+// acknowledgements wait behind others'.
+const groupCount = 2
+
+func groupOf(class uint8) int { return min(int(class), groupCount-1) }
+
+func (s *laneSet) each(f func(*initiatorLane)) {
+	for _, group := range s.groups {
+		for _, l := range group {
+			f(l)
+		}
+	}
+}
+
+func (s *laneSet) String() string {
+	return fmt.Sprintf("generation %d, %d lanes", s.generation, len(s.groups[0])*groupCount)
+}
