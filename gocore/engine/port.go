@@ -24,10 +24,16 @@ type port struct {
 	reason    string
 	readies   atomic.Uint32 // Ready calls so far; see outbox.carryOut
 
-	mu    sync.Mutex
-	links map[transport.Link]plan.LinkID
-	peers map[transport.Link]*peer
-	early []notice // about links that Attach has not returned yet
+	mu       sync.Mutex
+	links    map[transport.Link]attachedLink
+	attaches []uint32 // by index of a link: the newest generation that Attach has returned
+	early    []notice // about links that Attach has not returned yet
+}
+
+// attachedLink is the engine's view of a transport's link.
+type attachedLink struct {
+	id   plan.LinkID
+	peer *peer
 }
 
 var (
@@ -67,7 +73,7 @@ func (p *port) LinkDown(link transport.Link, cause *errs.Error) {
 		return
 	}
 	p.mu.Lock()
-	gone := p.peers[link]
+	gone := p.links[link].peer
 	p.mu.Unlock()
 	if gone != nil {
 		p.engine.peerGone(gone, cause)
@@ -79,16 +85,19 @@ func (p *port) Notified(from transport.Peer, message []byte) bool {
 	return p.engine.notes.take(from, message) == nil
 }
 
-// notice translates the transport's link into the core's, queues the notice and runs a step.
+// notice translates the transport's link into the core's, queues the notice and runs a step. A notice about a link that was
+// detached already is dropped.
 func (p *port) notice(n notice) {
 	p.mu.Lock()
-	id, known := p.links[n.rail.Link]
+	attached, known := p.links[n.rail.Link]
 	if !known {
-		p.early = append(p.early, n)
+		if !p.wasAttached(n.rail.Link) {
+			p.early = append(p.early, n)
+		}
 		p.mu.Unlock()
 		return
 	}
-	n.link = id
+	n.link = attached.id
 	p.engine.inbox.notice(n) // under p.mu, so that notices of a link stay in order
 	p.mu.Unlock()
 	p.engine.runSteps()
@@ -97,7 +106,11 @@ func (p *port) notice(n notice) {
 // attached makes a link known and delivers its early notices. It returns the cause if one of them says that the peer is gone.
 func (p *port) attached(link transport.Link, id plan.LinkID, to *peer) (gone *errs.Error) {
 	p.mu.Lock()
-	p.links[link], p.peers[link] = id, to
+	p.links[link] = attachedLink{id, to}
+	for int(link.Index()) >= len(p.attaches) {
+		p.attaches = append(p.attaches, 0)
+	}
+	p.attaches[link.Index()] = link.Generation()
 	rest := p.early[:0]
 	for _, n := range p.early {
 		if n.rail.Link != link {
@@ -110,15 +123,21 @@ func (p *port) attached(link transport.Link, id plan.LinkID, to *peer) (gone *er
 			gone = n.cause
 		}
 	}
+	clear(p.early[len(rest):])
 	p.early = rest
 	p.mu.Unlock()
 	return gone
 }
 
+// wasAttached reports whether Attach has returned the link or a newer one of its index. The caller holds mu.
+func (p *port) wasAttached(link transport.Link) bool {
+	i := int(link.Index())
+	return i < len(p.attaches) && link.Generation() <= p.attaches[i]
+}
+
 func (p *port) detached(link transport.Link) {
 	p.mu.Lock()
 	delete(p.links, link)
-	delete(p.peers, link)
 	p.mu.Unlock()
 }
 
