@@ -1,104 +1,357 @@
-# The flat surface of the native module: integers, addresses and strings. Each function raises RuntimeError with a JSON
-# object; times are milliseconds unless the name says otherwise; `batch` is generation << 32 | slot.
+# Written by tools/stubs.py from pybind/*.go. Integers, addresses and strings; a failure is a RuntimeError
+# with a JSON object as its text. Times are milliseconds unless the name says otherwise.
 
-def pybind_Version() -> str: ...
-def pybind_Doctor() -> str: ...
-def pybind_Open(config_json: str, name: str, /) -> int: ...
-def pybind_Info(engine: int, /) -> str: ...
-def pybind_Close(engine: int, timeout_ms: int, cancel: bool, /) -> str: ...
-def pybind_Forget(engine: int, /) -> int: ...
-def pybind_Register(
-    engine: int, address: int, size: int, read_only: bool, name: str, location: str, permission: int, /
-) -> int: ...
-def pybind_Allocate(engine: int, size: int, name: str, location: str, permission: int, /) -> str: ...
-def pybind_CloseRegion(engine: int, region: int, timeout_ms: int, /) -> int: ...
-def pybind_FreeMemory(engine: int, region: int, /) -> int: ...
-def pybind_FenceRegion(engine: int, region: int, peer: str, timeout_ms: int, /) -> int: ...
-def pybind_OpenSegment(engine: int, target: str, timeout_ms: int, /) -> int: ...
-def pybind_OpenFile(engine: int, path: str, flags: int, size: int, timeout_ms: int, /) -> int: ...
-def pybind_OpenBlob(engine: int, address: int, size: int, /) -> int: ...
-def pybind_Segment(engine: int, segment: int, refresh: bool, /) -> str: ...
-def pybind_CloseSegment(engine: int, segment: int, /) -> int: ...
+from typing import Protocol
+
+class Library(Protocol):
+    """The extension module as a type. Closed engines and forked children hold one that only raises."""
+
+    def pybind_Alive(self, engine: int, segment: int, timeout_ms: int, /) -> int:
+        """Alive is 1 when the peer answers in its incarnation."""
+
+    def pybind_Allocate(self, engine: int, size: int, name: str, location: str, permission: int, /) -> str:
+        """Allocate maps and registers zeroed memory: JSON {"id","address","size","location"}."""
+
+    def pybind_Builder(self, engine: int, /) -> int:
+        """Builder begins a transfer that is put together by Move, Pages and Ranges."""
+
+    def pybind_Cancel(self, engine: int, batch: int, task: int, /) -> int:
+        """Cancel asks that a task (-1: all) end; it returns how many had not ended."""
+
+    def pybind_Close(self, engine: int, timeout_ms: int, cancel: bool, /) -> str:
+        """Close ends an engine: JSON {"held": [...]} names what could not be taken back. The page stays mapped until
+        Forget."""
+
+    def pybind_CloseGrid(self, engine: int, grid: int, /) -> int:
+        """CloseGrid forgets a grid."""
+
+    def pybind_CloseRegion(self, engine: int, region: int, timeout_ms: int, /) -> int:
+        """CloseRegion ends remote access and returns when no peer can touch the bytes any more. It returns 1 when the
+        kernel still may: its memory must stay where it is."""
+
+    def pybind_CloseSegment(self, engine: int, segment: int, /) -> int:
+        """CloseSegment closes a segment; closing 0 does nothing."""
+
+    def pybind_Commit(
+        self,
+        engine: int,
+        builder: int,
+        name_at: int,
+        name_bytes: int,
+        message_at: int,
+        message_bytes: int,
+        has_note: bool,
+        durable: bool,
+        /,
+    ) -> int:
+        """Commit submits a builder's transfer, all or nothing. With durable it ends when the files that it writes are
+        on stable storage."""
+
+    def pybind_Discard(self, engine: int, builder: int, /) -> int:
+        """Discard forgets a builder."""
+
+    def pybind_Doctor(self) -> str:
+        """Doctor says in JSON what this machine offers to each transport, what is missing and why it matters."""
+
+    def pybind_Drain(self, engine: int, address: int, capacity: int, /) -> int:
+        """Drain takes up to capacity ids of watched batches that have ended. It keeps Python's lock: it never waits."""
+
+    def pybind_EventsClose(self, engine: int, fd: int, /) -> int:
+        """EventsClose ends following; the descriptor is closed."""
+
+    def pybind_EventsOpen(self, engine: int, /) -> int:
+        """EventsOpen begins to follow the events of an engine, from the oldest one that is kept, and returns a file
+        descriptor that is readable while some wait. It also names the follower."""
+
+    def pybind_EventsTake(self, engine: int, fd: int, most: int, /) -> str:
+        """EventsTake takes up to most events that a follower has not taken yet, oldest first: JSON {"lost",
+        "events"}."""
+
+    def pybind_EventsWait(self, engine: int, fd: int, timeout_ms: int, /) -> int:
+        """EventsWait is 1 when events wait for a follower, after at most timeout."""
+
+    def pybind_Explain(self, engine: int, op: int, local: int, segment: int, region: int, offset: int, /) -> str:
+        """Explain tells in JSON which routes a request would take, and why not the others."""
+
+    def pybind_Export(self, engine: int, names: str, /) -> str:
+        """Export returns a blob in base64; names is a JSON list or null for all named regions."""
+
+    def pybind_FailedInto(self, engine: int, batch: int, address: int, capacity: int, /) -> int:
+        """FailedInto writes the indexes of tasks that did not complete and returns how many there are, which may be
+        more than fit."""
+
+    def pybind_Failure(self, engine: int, batch: int, /) -> str:
+        """Failure describes in JSON why a batch did not complete; code is "" if it did or has not ended."""
+
+    def pybind_Faults(self, engine: int, /) -> str:
+        """Faults is what is injected into an engine now, in the language."""
+
+    def pybind_FenceRegion(self, engine: int, region: int, peer: str, timeout_ms: int, /) -> int:
+        """FenceRegion returns when nothing that the peer ("" for all) began before can touch the region."""
+
+    def pybind_Forget(self, engine: int, /) -> int:
+        """Forget unmaps the page of a closed engine and drops its number. Nobody may look at the page afterwards."""
+
+    def pybind_FreeBatch(self, engine: int, batch: int, /) -> int:
+        """FreeBatch gives a batch back; it goes when its last task has ended."""
+
+    def pybind_FreeBatches(self, engine: int, ids: int, n: int, /) -> int:
+        """FreeBatches gives n batches back; those that are stale are left out."""
+
+    def pybind_FreeMemory(self, engine: int, region: int, /) -> int:
+        """FreeMemory unmaps memory of Allocate; its region is closed, nobody looks at it. It works on a closed engine
+        too."""
+
+    def pybind_Grid(self, engine: int, text: str, /) -> int:
+        """Grid prepares pages of equal regions from JSON and returns its number."""
+
+    def pybind_GridPages(self, engine: int, grid: int, /) -> int:
+        """GridPages returns the number of pages in each region of a grid."""
+
+    def pybind_Info(self, engine: int, /) -> str:
+        """Info tells what does not change while the engine lives."""
+
+    def pybind_InjectFaults(self, engine: int, text: str, /) -> int:
+        """InjectFaults adds the faults of a text in the language of transports/faulty to those of an engine, or heals.
+        It is refused unless the engine was opened with allow_faults."""
+
+    def pybind_Logs(self, engine: int, most: int, /) -> str:
+        """Logs takes up to most log records, oldest first, in JSON."""
+
+    def pybind_Metrics(self, engine: int, /) -> str:
+        """Metrics returns counters and gauges by name, in JSON."""
+
+    def pybind_MetricsText(self, engine: int, /) -> str:
+        """MetricsText returns them in Prometheus' text format."""
+
+    def pybind_Move(
+        self,
+        engine: int,
+        word: int,
+        local: int,
+        length: int,
+        segment: int,
+        region: int,
+        offset: int,
+        deadline: int,
+        builder: int,
+        /,
+    ) -> int:
+        """Move starts a transfer of one request, or appends it to a builder. word is op | class<<8 | hint<<16 |
+        intent<<24 | checked<<32 | durable<<33."""
+
+    def pybind_NewBatch(self, engine: int, capacity: int, /) -> int:
+        """NewBatch makes a batch for up to capacity tasks."""
+
+    def pybind_NoteTake(self, engine: int, address: int, size: int, most: int, /) -> int:
+        """NoteTake packs up to most notifications into size bytes: u32 bytes of the record, u16 name bytes, u16 peer
+        bytes, u32 message bytes, u32 0, name, peer, message, padding to 8. It returns their number, or minus the bytes
+        needed for the first."""
+
+    def pybind_NoteWait(self, engine: int, timeout_ms: int, /) -> int:
+        """NoteWait returns how many notifications wait, after at most timeout."""
+
+    def pybind_Notify(
+        self,
+        engine: int,
+        segment: int,
+        name_at: int,
+        name_bytes: int,
+        message_at: int,
+        message_bytes: int,
+        deadline: int,
+        /,
+    ) -> int:
+        """Notify sends a notification alone; the batch ends when the peer has taken it."""
+
+    def pybind_Open(self, arguments: str, name: str, /) -> int:
+        """Open starts an engine with the settings of TENT_CONF and of arguments (JSON text, "" for none), and returns
+        its number."""
+
+    def pybind_OpenBlob(self, engine: int, address: int, size: int, /) -> int:
+        """OpenBlob opens what Export of a peer made."""
+
+    def pybind_OpenFile(self, engine: int, path: str, flags: int, size: int, timeout_ms: int, /) -> int:
+        """OpenFile opens a file of this machine by its absolute path. flags: 1 create, 2 truncate, 4 read only, 8
+        durable."""
+
+    def pybind_OpenSegment(self, engine: int, target: str, timeout_ms: int, /) -> int:
+        """OpenSegment opens "host:port", "host:port/region" or "file:///path"; "" is segment 0, our own memory."""
+
+    def pybind_Pages(self, engine: int, address: int, /) -> int:
+        """Pages starts a transfer of pages from a block of 20 numbers: 0 op 1 class 2 deadline 3 hint 4 intent 5
+        builder 6 local grid 7 remote grid 8 n 9-11 source indexes (address, item bytes | 16 if unsigned, stride) 12-14
+        destination indexes 15-18 notification (name address and bytes, message address and bytes) 19 flags (1: there is
+        a notification, 2: checksums, 4: durable)."""
+
+    def pybind_Progress(self, engine: int, /) -> int:
+        """Progress turns the crank once and returns how much was found."""
+
+    def pybind_Ranges(self, engine: int, address: int, /) -> int:
+        """Ranges starts a transfer of ranges from a block of 27 numbers: 0-5 as Pages, 6 local address 7 local bytes 8
+        segment 9 remote region 10 remote offset 11 remote bytes 12 n 13-15 local offsets 16-18 remote offsets 19-21
+        lengths 22-25 notification 26 flags."""
+
+    def pybind_Register(
+        self,
+        engine: int,
+        address: int,
+        size: int,
+        read_only: bool,
+        name: str,
+        location: str,
+        permission: int,
+        /,
+    ) -> int:
+        """Register registers memory and returns its region's id."""
+
+    def pybind_Segment(self, engine: int, segment: int, refresh: bool, /) -> str:
+        """Segment describes an open segment in JSON; refresh asks the peer first."""
+
+    def pybind_StatusInto(self, engine: int, batch: int, first: int, n: int, address: int, /) -> int:
+        """StatusInto writes two words a task for n tasks from first: state | dirty<<8 | transport<<16 | attempts<<32,
+        and bytes."""
+
+    def pybind_Submit(
+        self,
+        engine: int,
+        batch: int,
+        records: int,
+        n: int,
+        name_at: int,
+        name_bytes: int,
+        message_at: int,
+        message_bytes: int,
+        has_note: bool,
+        /,
+    ) -> int:
+        """Submit appends n packed requests to a batch, all or none, and returns the index of the first."""
+
+    def pybind_Summary(self, engine: int, batch: int, /) -> str:
+        """Summary describes a batch in JSON."""
+
+    def pybind_SwapTransportForTest(self, engine: int, slot: str, name: str, /) -> int:
+        """SwapTransportForTest puts another transport of this build into a slot of a fresh engine, under the slot's
+        name; see engine.SwapTransportForTest. It is refused unless the engine was opened with allow_faults."""
+
+    def pybind_Topology(self, engine: int, /) -> str:
+        """Topology returns what the machine has, in JSON."""
+
+    def pybind_Version(self) -> str:
+        """Version of the wire protocol of this build."""
+
+    def pybind_Wait(self, engine: int, batch: int, timeout_ms: int, /) -> int:
+        """Wait returns the state of a batch when it has ended, or after timeout."""
+
+    def pybind_WaitMany(self, engine: int, ids: int, n: int, need: int, timeout_ms: int, /) -> int:
+        """WaitMany returns how many of n batches have ended, once need of them have or after timeout."""
+
+    def pybind_Watch(self, engine: int, batch: int, /) -> int:
+        """Watch asks that the end of a batch be pushed on the completion ring."""
+
 def pybind_Alive(engine: int, segment: int, timeout_ms: int, /) -> int: ...
-def pybind_Export(engine: int, region_names_json: str, /) -> str: ...
-def pybind_Move(
-    engine: int,
-    word: int,
-    local_address: int,
-    length: int,
-    segment: int,
-    remote_region: int,
-    remote_offset: int,
-    deadline_ns: int,
-    builder: int,
-    /,
-) -> int: ...
-def pybind_Pages(engine: int, args_address: int, /) -> int: ...
-def pybind_Ranges(engine: int, args_address: int, /) -> int: ...
-def pybind_Grid(engine: int, description: str, /) -> int: ...
-def pybind_GridPages(engine: int, grid: int, /) -> int: ...
-def pybind_CloseGrid(engine: int, grid: int, /) -> int: ...
+def pybind_Allocate(engine: int, size: int, name: str, location: str, permission: int, /) -> str: ...
 def pybind_Builder(engine: int, /) -> int: ...
+def pybind_Cancel(engine: int, batch: int, task: int, /) -> int: ...
+def pybind_Close(engine: int, timeout_ms: int, cancel: bool, /) -> str: ...
+def pybind_CloseGrid(engine: int, grid: int, /) -> int: ...
+def pybind_CloseRegion(engine: int, region: int, timeout_ms: int, /) -> int: ...
+def pybind_CloseSegment(engine: int, segment: int, /) -> int: ...
 def pybind_Commit(
     engine: int,
     builder: int,
-    name_address: int,
-    name_length: int,
-    message_address: int,
-    message_length: int,
-    has_notify: bool,
+    name_at: int,
+    name_bytes: int,
+    message_at: int,
+    message_bytes: int,
+    has_note: bool,
     durable: bool,
     /,
 ) -> int: ...
 def pybind_Discard(engine: int, builder: int, /) -> int: ...
-def pybind_Notify(
+def pybind_Doctor() -> str: ...
+def pybind_Drain(engine: int, address: int, capacity: int, /) -> int: ...
+def pybind_EventsClose(engine: int, fd: int, /) -> int: ...
+def pybind_EventsOpen(engine: int, /) -> int: ...
+def pybind_EventsTake(engine: int, fd: int, most: int, /) -> str: ...
+def pybind_EventsWait(engine: int, fd: int, timeout_ms: int, /) -> int: ...
+def pybind_Explain(engine: int, op: int, local: int, segment: int, region: int, offset: int, /) -> str: ...
+def pybind_Export(engine: int, names: str, /) -> str: ...
+def pybind_FailedInto(engine: int, batch: int, address: int, capacity: int, /) -> int: ...
+def pybind_Failure(engine: int, batch: int, /) -> str: ...
+def pybind_Faults(engine: int, /) -> str: ...
+def pybind_FenceRegion(engine: int, region: int, peer: str, timeout_ms: int, /) -> int: ...
+def pybind_Forget(engine: int, /) -> int: ...
+def pybind_FreeBatch(engine: int, batch: int, /) -> int: ...
+def pybind_FreeBatches(engine: int, ids: int, n: int, /) -> int: ...
+def pybind_FreeMemory(engine: int, region: int, /) -> int: ...
+def pybind_Grid(engine: int, text: str, /) -> int: ...
+def pybind_GridPages(engine: int, grid: int, /) -> int: ...
+def pybind_Info(engine: int, /) -> str: ...
+def pybind_InjectFaults(engine: int, text: str, /) -> int: ...
+def pybind_Logs(engine: int, most: int, /) -> str: ...
+def pybind_Metrics(engine: int, /) -> str: ...
+def pybind_MetricsText(engine: int, /) -> str: ...
+def pybind_Move(
     engine: int,
+    word: int,
+    local: int,
+    length: int,
     segment: int,
-    name_address: int,
-    name_length: int,
-    message_address: int,
-    message_length: int,
-    deadline_ns: int,
+    region: int,
+    offset: int,
+    deadline: int,
+    builder: int,
     /,
 ) -> int: ...
 def pybind_NewBatch(engine: int, capacity: int, /) -> int: ...
-def pybind_FreeBatch(engine: int, batch: int, /) -> int: ...
-def pybind_FreeBatches(engine: int, ids: int, n: int, /) -> int: ...
+def pybind_NoteTake(engine: int, address: int, size: int, most: int, /) -> int: ...
+def pybind_NoteWait(engine: int, timeout_ms: int, /) -> int: ...
+def pybind_Notify(
+    engine: int,
+    segment: int,
+    name_at: int,
+    name_bytes: int,
+    message_at: int,
+    message_bytes: int,
+    deadline: int,
+    /,
+) -> int: ...
+def pybind_Open(arguments: str, name: str, /) -> int: ...
+def pybind_OpenBlob(engine: int, address: int, size: int, /) -> int: ...
+def pybind_OpenFile(engine: int, path: str, flags: int, size: int, timeout_ms: int, /) -> int: ...
+def pybind_OpenSegment(engine: int, target: str, timeout_ms: int, /) -> int: ...
+def pybind_Pages(engine: int, address: int, /) -> int: ...
+def pybind_Progress(engine: int, /) -> int: ...
+def pybind_Ranges(engine: int, address: int, /) -> int: ...
+def pybind_Register(
+    engine: int,
+    address: int,
+    size: int,
+    read_only: bool,
+    name: str,
+    location: str,
+    permission: int,
+    /,
+) -> int: ...
+def pybind_Segment(engine: int, segment: int, refresh: bool, /) -> str: ...
+def pybind_StatusInto(engine: int, batch: int, first: int, n: int, address: int, /) -> int: ...
 def pybind_Submit(
     engine: int,
     batch: int,
-    records_address: int,
+    records: int,
     n: int,
-    name_address: int,
-    name_length: int,
-    message_address: int,
-    message_length: int,
-    has_notify: bool,
+    name_at: int,
+    name_bytes: int,
+    message_at: int,
+    message_bytes: int,
+    has_note: bool,
     /,
 ) -> int: ...
-def pybind_Cancel(engine: int, batch: int, task: int, /) -> int: ...
-def pybind_StatusInto(engine: int, batch: int, first: int, n: int, address: int, /) -> int: ...
 def pybind_Summary(engine: int, batch: int, /) -> str: ...
-def pybind_Failure(engine: int, batch: int, /) -> str: ...
-def pybind_FailedInto(engine: int, batch: int, address: int, capacity: int, /) -> int: ...
-def pybind_Wait(engine: int, batch: int, timeout_ms: int, /) -> int: ...
-def pybind_WaitMany(engine: int, ids_address: int, n: int, need: int, timeout_ms: int, /) -> int: ...
-def pybind_Watch(engine: int, batch: int, /) -> int: ...
-def pybind_Drain(engine: int, address: int, capacity: int, /) -> int: ...
-def pybind_Progress(engine: int, /) -> int: ...
-def pybind_NoteWait(engine: int, timeout_ms: int, /) -> int: ...
-def pybind_NoteTake(engine: int, address: int, size: int, max: int, /) -> int: ...
-def pybind_Explain(
-    engine: int, op: int, local_address: int, segment: int, remote_region: int, remote_offset: int, /
-) -> str: ...
+def pybind_SwapTransportForTest(engine: int, slot: str, name: str, /) -> int: ...
 def pybind_Topology(engine: int, /) -> str: ...
-def pybind_Metrics(engine: int, /) -> str: ...
-def pybind_MetricsText(engine: int, /) -> str: ...
-def pybind_InjectFaults(engine: int, text: str, /) -> int: ...
-def pybind_Faults(engine: int, /) -> str: ...
-def pybind_SwapTransportForTest(engine: int, slot: str, transport: str, /) -> int: ...
-def pybind_EventsOpen(engine: int, /) -> int: ...
-def pybind_EventsWait(engine: int, fd: int, timeout_ms: int, /) -> int: ...
-def pybind_EventsTake(engine: int, fd: int, max: int, /) -> str: ...
-def pybind_EventsClose(engine: int, fd: int, /) -> int: ...
-def pybind_Logs(engine: int, max: int, /) -> str: ...
+def pybind_Version() -> str: ...
+def pybind_Wait(engine: int, batch: int, timeout_ms: int, /) -> int: ...
+def pybind_WaitMany(engine: int, ids: int, n: int, need: int, timeout_ms: int, /) -> int: ...
+def pybind_Watch(engine: int, batch: int, /) -> int: ...

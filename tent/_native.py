@@ -12,17 +12,32 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
-from .errors import EngineClosedError, ForkError, InternalError, translate
+from .errors import EngineClosedError, ForkError, InternalError, InvalidArgumentError, translate
+
+if TYPE_CHECKING:
+    from ._gotent import Library
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 WAIT_SLICE_MS = 50  # the longest stay in Go while a Ctrl-C may be waiting
 LOOKS_PER_CRANK = 128  # polls of the shared page between two entries into the engine, which cost some 2 us
 
-_library: Any = None
+_library: Library | None = None
 _lock = threading.Lock()
 _forked = False
-_survivors: weakref.WeakSet[Any] = weakref.WeakSet()  # whatever must be cut off in a forked child
+
+
+class Survivor(Protocol):
+    """A thing that must be cut off from Go in a forked child."""
+
+    def forked(self) -> None:
+        """Runs in the child, before anything else does."""
+
+
+_survivors: weakref.WeakSet[Survivor] = weakref.WeakSet()
 
 
 class Gone:
@@ -48,8 +63,8 @@ def closed_error() -> EngineClosedError:
     return EngineClosedError("the engine is closed")
 
 
-FORKED = Gone(fork_error)
-CLOSED = Gone(closed_error)
+FORKED = cast("Library", Gone(fork_error))
+CLOSED = cast("Library", Gone(closed_error))
 
 
 def forked() -> bool:
@@ -57,8 +72,8 @@ def forked() -> bool:
     return _forked
 
 
-def load() -> Any:
-    """The native module; loads it at the first call. Raises ForkError in a forked child."""
+def load() -> Library:
+    """Returns the native module, which the first call loads. Raises ForkError in a forked child."""
     global _library
     if _forked:
         raise fork_error()
@@ -77,7 +92,7 @@ def load() -> Any:
     return _library
 
 
-def cut_off_in_child(thing: Any) -> None:
+def cut_off_in_child(thing: Survivor) -> None:
     """Calls `thing.forked()` in every forked child. `thing` is kept weakly."""
     _survivors.add(thing)
 
@@ -90,37 +105,37 @@ def _after_fork() -> None:
         thing.forked()
 
 
-def call(function: Callable[..., Any], *arguments: Any) -> Any:
+def call(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) -> R:
     """One call into Go that returns soon; raises tent's exceptions."""
     try:
-        return function(*arguments)
+        return function(*arguments, **none)
     except RuntimeError as error:
         raise translate(error) from None
 
 
-def call_long(function: Callable[..., Any], *arguments: Any) -> Any:
+def call_long(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) -> R:
     """A call into Go that may take seconds, such that Ctrl-C works: signals wait until Go returns, so the main thread
     lets another thread make the call and waits for that one. After a KeyboardInterrupt the call goes on by itself."""
     if threading.current_thread() is not threading.main_thread():
-        return call(function, *arguments)
-    outcome: list[Any] = []
+        return call(function, *arguments, **none)
+    values: list[R] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            outcome.append((call(function, *arguments), None))
+            values.append(call(function, *arguments, **none))
         except BaseException as error:
-            outcome.append((None, error))
+            errors.append(error)
 
     worker = threading.Thread(target=run, name="tent-call", daemon=True)
     try:
         worker.start()
     except RuntimeError:  # the interpreter is ending and starts no thread any more
-        return call(function, *arguments)
+        return call(function, *arguments, **none)
     worker.join()
-    value, error = outcome[0]
-    if error is not None:
-        raise error
-    return value
+    if errors:
+        raise errors[0]
+    return values[0]
 
 
 def milliseconds(timeout: float | None, otherwise: int = 1 << 40) -> int:
@@ -128,8 +143,6 @@ def milliseconds(timeout: float | None, otherwise: int = 1 << 40) -> int:
     if timeout is None:
         return otherwise
     if not timeout >= 0:  # NaN too
-        from .errors import InvalidArgumentError
-
         raise InvalidArgumentError(f"timeout is {timeout!r}: it must be a number of seconds, at least 0, or None")
     return min(-int(-timeout * 1000 // 1), otherwise)
 

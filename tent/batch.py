@@ -49,7 +49,7 @@ class Batch:
         self._requests = 0
         self._integrity = integrity
         self._durable = bool(moving.word(WRITE, priority, hint, stream, integrity, durability) & moving.DURABLE)
-        self._builder = int(engine._call("pybind_Builder"))
+        self._builder = engine._call(engine._library.pybind_Builder)
 
     def __len__(self) -> int:
         return self._requests
@@ -155,7 +155,7 @@ class Batch:
     def _discard(self) -> None:
         builder, self._builder = self._builder, 0
         if builder and not self._engine.closed:
-            self._engine._call("pybind_Discard", builder)
+            self._engine._call(self._engine._library.pybind_Discard, builder)
         self._keep = []
 
     def __enter__(self) -> Batch:

@@ -27,6 +27,7 @@ from .errors import TentError, translate
 from .transfer import CELL_BYTES, COMPLETED, PENDING
 
 if TYPE_CHECKING:
+    from ._gotent import Library
     from .engine import Engine
     from .handle import Handle
 
@@ -46,7 +47,7 @@ class Tail:
 
     __slots__ = ("_closed", "_id", "_library", "_lock", "_memories")
 
-    def __init__(self, library: Any, id: int) -> None:
+    def __init__(self, library: Library, id: int) -> None:
         self._closed = False
         self._library = library
         self._id = id
@@ -118,7 +119,7 @@ def close_engine(engine: Engine, timeout: float | None, *, exiting: bool = False
             raise interrupted
 
 
-def _finish(engine: Engine, library: Any, limit_ms: int, exiting: bool) -> None:
+def _finish(engine: Engine, library: Library, limit_ms: int, exiting: bool) -> None:
     """The last call into Go, and the end of the buffers that it gives back."""
     bound_ms = min(limit_ms, int(1000 * _END_SECONDS))
     call = _native.call if exiting else _native.call_long
@@ -193,13 +194,13 @@ class Orphan:
         try:
             state = engine._states[(batch & 0xFFFFFFFF) * CELL_BYTES]
             if state > PENDING and state not in (COMPLETED, TransferStatusEnum.CANCELED) and not self._asked:
-                failure = engine._call_json("pybind_Failure", batch)
+                failure = engine._call_json(engine._library.pybind_Failure, batch)
                 loop.logger.warning(
                     "a transfer that was dropped has ended as %s: %s",
                     TransferStatusEnum(state).name,
                     failure.get("message"),
                 )
-            engine._call("pybind_FreeBatch", batch)
+            engine._call(engine._library.pybind_FreeBatch, batch)
         except (TentError, ValueError):
             pass  # the engine has closed, and the batch with it
 

@@ -95,7 +95,9 @@ class Engine(Handle):
         if location == "*":
             location = found.location
         allowed = self._permission(permission, bool(name), found.read_only)
-        id = self._call("pybind_Register", found.address, found.size, found.read_only, name or "", location, allowed)
+        id = self._call(
+            self._library.pybind_Register, found.address, found.size, found.read_only, name or "", location, allowed
+        )
         memory = Memory(found.address, found.size, found.read_only, found.owner)
         return self._adopt(id, memory, name or "", location)
 
@@ -107,7 +109,7 @@ class Engine(Handle):
         if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 1 << 63:
             raise InvalidArgumentError(f"size is {size!r}: it must be a number of bytes, at least 1")
         allowed = self._permission(permission, bool(name), False)
-        made = self._call_json("pybind_Allocate", size, name or "", location, allowed)
+        made = self._call_json(self._library.pybind_Allocate, size, name or "", location, allowed)
         id = made["id"]
         self._tail.allocated()
         memory = Memory(made["address"], made["size"], False, None, partial(self._tail.free_memory, id))
@@ -185,10 +187,10 @@ class Engine(Handle):
         options.refuse(target)
         if isinstance(target, (bytes, bytearray)):
             blob = buffers.describe(bytes(target))
-            return Segment(self, int(self._call("pybind_OpenBlob", blob.address, blob.size)))
+            return Segment(self, self._call(self._library.pybind_OpenBlob, blob.address, blob.size))
         if not isinstance(target, str):
             raise InvalidArgumentError(f"target is {target!r}: an address or a blob of export() is needed")
-        return Segment(self, int(self._call_long("pybind_OpenSegment", target, _native.milliseconds(timeout))))
+        return Segment(self, self._call_long(self._library.pybind_OpenSegment, target, _native.milliseconds(timeout)))
 
     async def open_async(self, target: Target, *, timeout: float = OPEN_TIMEOUT, **options: Any) -> Segment:
         """open() without blocking the event loop, with the same keywords."""
@@ -200,7 +202,7 @@ class Engine(Handle):
         """A blob for a handshake of your own: addresses, incarnation, regions (all named ones unless chosen), versions.
         No secrets. open() takes it in another process."""
         names = None if regions is None else [r if isinstance(r, str) else r.name for r in regions]
-        return base64.b64decode(self._call("pybind_Export", json.dumps(names)))
+        return base64.b64decode(self._call(self._library.pybind_Export, json.dumps(names)))
 
     # Moving: each returns a Transfer at once, and raises before anything moves when an argument is wrong
 
@@ -356,7 +358,7 @@ class Engine(Handle):
             raise InvalidArgumentError("notify() needs a segment of this engine, from open()")
         peer._check_open()
         packed = moving.Packed((name, message))
-        batch = self._call("pybind_Notify", peer._handle, *packed.addresses, 0)
+        batch = self._call(self._library.pybind_Notify, peer._handle, *packed.addresses, 0)
         return Transfer(self, batch, 0, (RemoteSlice(peer, 0, 0, 0),))
 
     def _move(
@@ -433,11 +435,11 @@ class Engine(Handle):
         """Which routes a move between these operands would take, in order, and why not the others."""
         own = moving.local_slice(self, local, op)
         segment, region, offset, _ = moving.remote_slice(self, remote)
-        return dict(self._call_json("pybind_Explain", int(op), own.address, segment, region, offset))
+        return dict(self._call_json(self._library.pybind_Explain, int(op), own.address, segment, region, offset))
 
     def topology(self) -> dict[str, Any]:
         """What this machine has: network interfaces, memories, how they are near to each other."""
-        return dict(self._call_json("pybind_Topology"))
+        return dict(self._call_json(self._library.pybind_Topology))
 
     def events(self) -> Events:
         """What has happened to rails, links and peers, and goes on happening: an iterator, also for `async for`, with
@@ -447,11 +449,11 @@ class Engine(Handle):
 
     def metrics(self) -> dict[str, float]:
         """Every counter by name, with and without labels."""
-        return dict(self._call_json("pybind_Metrics"))
+        return dict(self._call_json(self._library.pybind_Metrics))
 
     def metrics_text(self) -> str:
         """The same in Prometheus' text format."""
-        return str(self._call("pybind_MetricsText"))
+        return self._call(self._library.pybind_MetricsText)
 
     def traffic(self) -> Traffic:
         """What each rail has carried, its rate, and what is on its way; print it for a table."""

@@ -68,7 +68,7 @@ class Events(Stream[Event]):
     def __init__(self, engine: Engine) -> None:
         """For engine.events()."""
         self._closed = True  # until there is something to close
-        super().__init__(engine, int(engine._call("pybind_EventsOpen")), "event")
+        super().__init__(engine, engine._call(engine._library.pybind_EventsOpen), "event")
         self._closed = False
         self.lost = 0
         engine._streams.add(self)
@@ -96,7 +96,7 @@ class Events(Stream[Event]):
         self._closed = True
         self._engine._streams.discard(self)
         try:
-            self._engine._call("pybind_EventsClose", self._fd)
+            self._engine._call(self._engine._library.pybind_EventsClose, self._fd)
         except TentError:
             pass  # the engine has closed, and the descriptor with it
         self._wake_all()
@@ -107,12 +107,12 @@ class Events(Stream[Event]):
 
     def _take(self, most: int) -> list[Event]:
         self._check_open()
-        found = json.loads(self._engine._call("pybind_EventsTake", self._fd, most))
+        found = json.loads(self._engine._call(self._engine._library.pybind_EventsTake, self._fd, most))
         self.lost += found["lost"]
         return [_event(entry) for entry in found["events"]]
 
     def _wait(self, milliseconds: int) -> None:
-        self._engine._call("pybind_EventsWait", self._fd, milliseconds)
+        self._engine._call(self._engine._library.pybind_EventsWait, self._fd, milliseconds)
 
     def __enter__(self) -> Events:
         return self

@@ -79,4 +79,4 @@ def open_file(engine: Handle, path: str, options: Options, timeout: float) -> in
     except UnicodeEncodeError:
         raise InvalidArgumentError(f"{path!r} is not UTF-8") from None
     limit = _native.milliseconds(timeout)
-    return int(engine._call_long("pybind_OpenFile", path, options.flags, options.size, limit))
+    return engine._call_long(engine._library.pybind_OpenFile, path, options.flags, options.size, limit)

@@ -34,9 +34,11 @@ class Grid:
         self.remote = segment >= 0
         self.n_regions = len(regions)
         self.page_bytes = shape["page_bytes"]
-        self._id = int(engine._call("pybind_Grid", json.dumps({"segment": segment, "regions": regions, **shape})))
+        self._id = int(
+            engine._call(engine._library.pybind_Grid, json.dumps({"segment": segment, "regions": regions, **shape}))
+        )
         self._closed = False
-        self.n_pages = int(engine._call("pybind_GridPages", self._id))
+        self.n_pages = engine._call(engine._library.pybind_GridPages, self._id)
 
     def __len__(self) -> int:
         return self.n_pages
@@ -56,7 +58,7 @@ class Grid:
         self._closed = True
         if self._twin is not None:
             self._twin.close()
-        self._engine._call("pybind_CloseGrid", self._id)
+        self._engine._call(self._engine._library.pybind_CloseGrid, self._id)
 
     def __enter__(self) -> Grid:
         return self

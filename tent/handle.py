@@ -8,8 +8,8 @@ import threading
 import weakref
 from array import array
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from . import _native, loop
 from .closing import Orphan
@@ -17,8 +17,12 @@ from .errors import TentError
 from .transfer import COMPLETED
 
 if TYPE_CHECKING:
+    from ._gotent import Library
     from .region import Memory
     from .transfer import Transfer
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Handle:
@@ -26,7 +30,7 @@ class Handle:
 
     _closed: bool
     _closing: threading.Lock  # held while close() is under way
-    _library: Any
+    _library: Library
     _id: int
     _states: memoryview  # the shared page by bytes
     _words: memoryview  # and by words
@@ -37,14 +41,17 @@ class Handle:
     _spent: deque[int]  # batches that nobody needs any more
     _spare: int  # how many of them may wait to be given back
 
-    def _call(self, function: str, *arguments: Any) -> Any:
-        return _native.call(getattr(self._library, function), self._id, *arguments)
+    def _call(self, function: Callable[Concatenate[int, P], R], /, *arguments: P.args, **none: P.kwargs) -> R:
+        """Calls a function of `_library` for this engine. Raises tent's exceptions."""
+        return _native.call(function, self._id, *arguments, **none)
 
-    def _call_long(self, function: str, *arguments: Any) -> Any:
-        return _native.call_long(getattr(self._library, function), self._id, *arguments)
+    def _call_long(self, function: Callable[Concatenate[int, P], R], /, *arguments: P.args, **none: P.kwargs) -> R:
+        """Calls one that may take seconds, such that Ctrl-C works."""
+        return _native.call_long(function, self._id, *arguments, **none)
 
-    def _call_json(self, function: str, *arguments: Any) -> Any:
-        return json.loads(self._call(function, *arguments))
+    def _call_json(self, function: Callable[Concatenate[int, P], str], /, *arguments: P.args, **none: P.kwargs) -> Any:
+        """Calls one that answers in JSON, and returns what that says."""
+        return json.loads(self._call(function, *arguments, **none))
 
     def _check_open(self) -> None:
         if self._closed:

@@ -18,10 +18,13 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _native
 from .errors import TentError, translate
+
+if TYPE_CHECKING:
+    from ._gotent import Library
 
 Watcher = Callable[[int], object]
 
@@ -38,7 +41,7 @@ class Hub:
     Transfer, which watches its own batch. No watcher is ever called under it.
     """
 
-    def __init__(self, library: Any, engine: int, event_fd: int) -> None:
+    def __init__(self, library: Library, engine: int, event_fd: int) -> None:
         self.fd = event_fd
         self.loops: dict[Any, int] = {}  # event loop -> its duplicate of fd; kept by aio
         self._library = library

@@ -189,7 +189,7 @@ def pages(
     arguments.extend((builder, local_grid._id, remote_grid._id, here.n))
     _extend(arguments, here, there)
     _finish(arguments, notify, head)
-    answer = engine._call("pybind_Pages", arguments.buffer_info()[0])
+    answer = engine._call(engine._library.pybind_Pages, arguments.buffer_info()[0])
     return answer, -1, (local, local_grid, remote, remote_grid)
 
 
@@ -238,7 +238,7 @@ def ranges(
     arguments.extend((builder, own.address, own.size, segment, region, offset, size, columns[0].n))
     _extend(arguments, *columns)
     _finish(arguments, notify, head)
-    answer = engine._call("pybind_Ranges", arguments.buffer_info()[0])
+    answer = engine._call(engine._library.pybind_Ranges, arguments.buffer_info()[0])
     return answer, -1, (own, remote)
 
 
@@ -288,15 +288,15 @@ def _encoded(text: Any) -> bytes:
 def commit(engine: Engine, builder: int, notify: Packed | None, durable: bool) -> int:
     """Submits what a builder holds, all or nothing."""
     addresses = notify.addresses if notify is not None else (0, 0, 0, 0)
-    return int(engine._call("pybind_Commit", builder, *addresses, notify is not None, durable))
+    return engine._call(engine._library.pybind_Commit, builder, *addresses, notify is not None, durable)
 
 
 def with_notify(engine: Engine, notify: Packed, head: int, add: Callable[[int], Begun]) -> Begun:
     """A single move with a notification: a builder of one."""
-    builder = int(engine._call("pybind_Builder"))
+    builder = engine._call(engine._library.pybind_Builder)
     try:
         _, size, keep = add(builder)
     except BaseException:
-        engine._call("pybind_Discard", builder)
+        engine._call(engine._library.pybind_Discard, builder)
         raise
     return commit(engine, builder, notify, bool(head & DURABLE)), size, keep

@@ -30,7 +30,7 @@ class Notifications(Stream[Notification]):
         self._lock = threading.Lock()  # one call at a time fills the buffer and is read out
 
     def _wait(self, milliseconds: int) -> None:
-        self._engine._call("pybind_NoteWait", milliseconds)
+        self._engine._call(self._engine._library.pybind_NoteWait, milliseconds)
 
     def _take(self, most: int) -> list[Notification]:
         taken: list[Notification] = []
@@ -38,7 +38,7 @@ class Notifications(Stream[Notification]):
             while len(taken) < most:
                 address, size = self._buffer.buffer_info()
                 want = min(most - len(taken), MANY)
-                n = self._engine._call("pybind_NoteTake", address, size, want)
+                n = self._engine._call(self._engine._library.pybind_NoteTake, address, size, want)
                 if n < 0:  # the first one does not fit
                     self._buffer = array("B", bytes(-n))
                     continue

@@ -144,7 +144,9 @@ class Region:
         """
         address = "" if peer is None else peer if isinstance(peer, str) else peer.address
         self._check_open()
-        self._engine._call_long("pybind_FenceRegion", self._id, address, _native.milliseconds(timeout))
+        self._engine._call_long(
+            self._engine._library.pybind_FenceRegion, self._id, address, _native.milliseconds(timeout)
+        )
 
     async def fence_async(
         self, peer: Segment | str | None = None, timeout: float | None = 30, pages: Iterable[int] | None = None
@@ -162,7 +164,9 @@ class Region:
         for grid in list(self._grids.values()):
             grid.close()
         self._grids.clear()
-        lingers = self._engine._call_long("pybind_CloseRegion", self._id, _native.milliseconds(timeout))
+        lingers = self._engine._call_long(
+            self._engine._library.pybind_CloseRegion, self._id, _native.milliseconds(timeout)
+        )
         self._closed = True
         if not lingers:  # else the kernel still has a transfer of it that ended dirty: the engine's end waits for that
             self._engine._memories.pop(self._id, None)

@@ -156,7 +156,9 @@ class Segment:
 
     def alive(self, timeout: float = 5) -> bool:
         """Asks the peer; False if it does not answer in time or is another incarnation."""
-        return bool(self._engine._call_long("pybind_Alive", self._handle, _native.milliseconds(timeout)))
+        return bool(
+            self._engine._call_long(self._engine._library.pybind_Alive, self._handle, _native.milliseconds(timeout))
+        )
 
     def close(self) -> None:
         """Forgets the peer; what is under way to it ends with an error. What is under way to a file goes on, and its
@@ -169,7 +171,7 @@ class Segment:
                 grid.close()
         self._regions = {}
         if self._handle:
-            self._engine._call("pybind_CloseSegment", self._handle)
+            self._engine._call(self._engine._library.pybind_CloseSegment, self._handle)
 
     async def aclose(self) -> None:
         """close(), which does not block."""
@@ -188,7 +190,7 @@ class Segment:
 
     def _load(self, refresh: bool) -> None:
         self._check_open()
-        fields = self._engine._call_json("pybind_Segment", self._handle, refresh)
+        fields = self._engine._call_json(self._engine._library.pybind_Segment, self._handle, refresh)
         self.address = fields["address"]
         self.name = fields["name"]
         self.machine_id = fields["machine_id"]

@@ -222,7 +222,7 @@ class Transfer:
     def _summary(self) -> dict[str, Any]:
         if self._outcome is not None:
             return self._outcome.summary
-        summary: dict[str, Any] = self._engine._call_json("pybind_Summary", self._batch)
+        summary: dict[str, Any] = self._engine._call_json(self._engine._library.pybind_Summary, self._batch)
         return summary
 
     def _await_end(self, timeout: float | None) -> int:
@@ -232,13 +232,13 @@ class Transfer:
             if timeout is None:
                 while (state := wait(engine, batch, _native.WAIT_SLICE_MS)) <= PENDING:
                     pass
-                return int(state)
+                return state
             over = time.monotonic() + _native.milliseconds(timeout) / 1000
             while True:
                 left_ms = -int((time.monotonic() - over) * 1000 // 1)
                 state = wait(engine, batch, max(0, min(left_ms, _native.WAIT_SLICE_MS)))
                 if state > PENDING:
-                    return int(state)
+                    return state
                 if left_ms <= 0:
                     raise TimeoutError(f"the transfer has not ended within {timeout} s; it goes on")
         except RuntimeError as error:
@@ -263,7 +263,7 @@ class Transfer:
 
     def _failure(self) -> dict[str, Any]:
         """The engine's account of why it did not complete. A deadline blames nobody: then the peer is who was asked."""
-        failure: dict[str, Any] = self._engine._call_json("pybind_Failure", self._batch)
+        failure: dict[str, Any] = self._engine._call_json(self._engine._library.pybind_Failure, self._batch)
         if not failure.get("peer"):
             segments = (getattr(operand, "segment", None) for operand in self._keep or ())
             failure["peer"] = next((segment.address for segment in segments if segment is not None), "")
@@ -315,7 +315,7 @@ def _wait_some(pending: list[Transfer], need: int, over: float | None) -> bool:
 def _ended_of(engine: Engine, members: list[Transfer], ids: array[int], need: int, timeout_ms: int) -> int:
     address, n = ids.buffer_info()
     try:
-        return int(engine._library.pybind_WaitMany(engine._id, address, n, need, timeout_ms))
+        return engine._library.pybind_WaitMany(engine._id, address, n, need, timeout_ms)
     except RuntimeError as error:
         if all(transfer._outcome is not None for transfer in members):  # another thread has closed the engine
             return n

@@ -73,7 +73,7 @@ class TransferEngine:
 
     def get_local_topology(self) -> str:
         """What this machine has, as JSON."""
-        return str(self.engine._call("pybind_Topology"))
+        return self.engine._call(self.engine._library.pybind_Topology)
 
     def export_local_segment(self) -> bytes:
         """A blob for a handshake of your own; see Engine.export()."""
@@ -84,7 +84,7 @@ class TransferEngine:
     def import_remote_segment(self, blob: bytes) -> int:
         """Opens a blob of export_local_segment() without contacting the peer."""
         found = buffers.describe(bytes(blob))
-        return int(self.engine._call("pybind_OpenBlob", found.address, found.size))
+        return self.engine._call(self.engine._library.pybind_OpenBlob, found.address, found.size)
 
     def open_segment(
         self,
@@ -107,21 +107,25 @@ class TransferEngine:
             return files.open_file(self.engine, path, options, OPEN_TIMEOUT)
         elif "\0" in path:
             raise InvalidArgumentError(f"{name!r} holds a zero byte")
-        return int(self.engine._call_long("pybind_OpenSegment", name, 10_000))
+        return self.engine._call_long(self.engine._library.pybind_OpenSegment, name, 10_000)
 
     def close_segment(self, handle: int) -> None:
         """Forgets a segment."""
-        self.engine._call("pybind_CloseSegment", _u64(handle, "handle"))
+        self.engine._call(self.engine._library.pybind_CloseSegment, _u64(handle, "handle"))
 
     def get_segment_info(self, handle: int) -> SegmentInfo:
         """Asks the peer what it offers."""
-        fields = self.engine._call_json("pybind_Segment", _u64(handle, "handle"), True)
+        fields = self.engine._call_json(self.engine._library.pybind_Segment, _u64(handle, "handle"), True)
         found = [SegmentInfoBuffer(r["address"], r["size"], r["location"]) for r in fields["regions"] or ()]
         return SegmentInfo(SegmentInfoType.File if fields["file"] else SegmentInfoType.Memory, found)
 
     def probe_peer_alive(self, handle: int, timeout: float = 5) -> bool:
         """Asks the peer; False if it does not answer in time or is another incarnation."""
-        return bool(self.engine._call_long("pybind_Alive", _u64(handle, "handle"), _native.milliseconds(timeout)))
+        return bool(
+            self.engine._call_long(
+                self.engine._library.pybind_Alive, _u64(handle, "handle"), _native.milliseconds(timeout)
+            )
+        )
 
     # Memory
 
@@ -132,7 +136,11 @@ class TransferEngine:
     def allocate_local_memory_ex(self, size: int, options: MemoryOptions) -> int:
         """The same with options."""
         made = self.engine._call_json(
-            "pybind_Allocate", _u64(size, "size"), "", options.location, int(Permission(options.perm))
+            self.engine._library.pybind_Allocate,
+            _u64(size, "size"),
+            "",
+            options.location,
+            int(Permission(options.perm)),
         )
         address = int(made["address"])
         self._regions[address, int(made["size"])] = (int(made["id"]), True)
@@ -142,8 +150,8 @@ class TransferEngine:
         """Ends the access of peers and unmaps memory of allocate_local_memory, at once."""
         key = self._find(address, 0, ours=True)
         id, _ = self._regions[key]
-        self.engine._call_long("pybind_CloseRegion", id, 30_000)
-        self.engine._call("pybind_FreeMemory", id)
+        self.engine._call_long(self.engine._library.pybind_CloseRegion, id, 30_000)
+        self.engine._call(self.engine._library.pybind_FreeMemory, id)
         del self._regions[key]
 
     def allocate_memory_guard(self, size: int, location: str = kWildcardLocation) -> MemoryGuard:
@@ -166,7 +174,7 @@ class TransferEngine:
         if (address, size) in self._regions:
             return
         id = self.engine._call(
-            "pybind_Register",
+            self.engine._library.pybind_Register,
             _u64(address, "address"),
             _u64(size, "size"),
             False,
@@ -203,7 +211,7 @@ class TransferEngine:
         """Ends the access of peers; returns when they cannot touch it any more. Size 0 goes by address alone."""
         key = self._find(address, size, ours=False)
         id, _ = self._regions[key]
-        self.engine._call_long("pybind_CloseRegion", id, 30_000)
+        self.engine._call_long(self.engine._library.pybind_CloseRegion, id, 30_000)
         del self._regions[key]
 
     def unregister_local_memory_batch(self, addresses: Sequence[int], sizes: Sequence[int] = ()) -> None:
@@ -226,11 +234,11 @@ class TransferEngine:
         """The id of a new batch for up to `capacity` requests."""
         if not isinstance(capacity, int) or not 0 < capacity < 1 << 31:
             raise InvalidArgumentError(f"capacity is {capacity!r}: it must be at least 1")
-        return int(self.engine._call("pybind_NewBatch", capacity))
+        return self.engine._call(self.engine._library.pybind_NewBatch, capacity)
 
     def free_transfer_batch(self, batch_id: int) -> None:
         """Gives the id up; it is invalid from now on. What is under way goes on."""
-        self.engine._call("pybind_FreeBatch", _u64(batch_id, "batch_id"))
+        self.engine._call(self.engine._library.pybind_FreeBatch, _u64(batch_id, "batch_id"))
 
     def allocate_batch_guard(self, capacity: int) -> BatchGuard:
         """allocate_transfer_batch for a `with` block."""
@@ -276,7 +284,7 @@ class TransferEngine:
 
     def cancel_transfer(self, batch_id: int, task_id: int) -> None:
         """Asks one task to end soon. A task that has ended stays as it is."""
-        self.engine._call("pybind_Cancel", _u64(batch_id, "batch_id"), _task(task_id))
+        self.engine._call(self.engine._library.pybind_Cancel, _u64(batch_id, "batch_id"), _task(task_id))
 
     def get_transfer_status(self, batch_id: int, task_id: int) -> TransferStatus:
         """The state of one task; never INITIAL after submit. Cheap to repeat: while nothing is new it costs no call,
@@ -290,7 +298,7 @@ class TransferEngine:
                     if looks > 0 or status.state > PENDING:
                         return status
                     polled.looks = _native.LOOKS_PER_CRANK
-                    self.engine._call("pybind_Progress")
+                    self.engine._call(self.engine._library.pybind_Progress)
         except ValueError:
             self.engine._check_open()
         return self._fetch(batch_id, _task(task_id))
@@ -312,18 +320,18 @@ class TransferEngine:
 
     def get_transfer_status_list(self, batch_id: int) -> list[TransferStatus]:
         """The states of all tasks."""
-        n = int(self.engine._call_json("pybind_Summary", _u64(batch_id, "batch_id"))["tasks"])
+        n = int(self.engine._call_json(self.engine._library.pybind_Summary, _u64(batch_id, "batch_id"))["tasks"])
         return self._statuses(batch_id, 0, n) if n else []
 
     def get_transfer_status_overall(self, batch_id: int) -> TransferStatus:
         """The state of the batch: COMPLETED if all tasks are, else PENDING if any is, else the worst."""
-        self.engine._call("pybind_Progress")
-        summary = self.engine._call_json("pybind_Summary", _u64(batch_id, "batch_id"))
+        self.engine._call(self.engine._library.pybind_Progress)
+        summary = self.engine._call_json(self.engine._library.pybind_Summary, _u64(batch_id, "batch_id"))
         return TransferStatus(_state(summary["state"]), int(summary["bytes"]))
 
     def progress_batch(self, batch_id: int) -> None:
         """Lets the engine work, without blocking."""
-        self.engine._call("pybind_Progress")
+        self.engine._call(self.engine._library.pybind_Progress)
 
     def wait(self, batch_id: int, timeout: float | None = None) -> TransferStatus:
         """Waits for the end of every task. The builtin TimeoutError if `timeout` seconds were not enough: the batch
@@ -332,7 +340,9 @@ class TransferEngine:
         _u64(batch_id, "batch_id")
         while True:
             left_ms = _native.WAIT_SLICE_MS if over is None else -int((time.monotonic() - over) * 1000 // 1)
-            state = self.engine._call("pybind_Wait", batch_id, max(0, min(left_ms, _native.WAIT_SLICE_MS)))
+            state = self.engine._call(
+                self.engine._library.pybind_Wait, batch_id, max(0, min(left_ms, _native.WAIT_SLICE_MS))
+            )
             if state > PENDING:
                 return self.get_transfer_status_overall(batch_id)
             if left_ms <= 0:
@@ -347,7 +357,7 @@ class TransferEngine:
             try:
                 status = self.wait(batch, timeout)
             except BaseException:
-                self.engine._call("pybind_Cancel", batch, -1)
+                self.engine._call(self.engine._library.pybind_Cancel, batch, -1)
                 status = self.wait(batch)
                 if status.state == TransferStatusEnum.CANCELED:
                     message = f"the requests had not ended within {timeout} s and were canceled"
@@ -355,14 +365,16 @@ class TransferEngine:
                     raise transfer_error(TransferStatusEnum.TIMEOUT, failure, []) from None
                 raise
             if status.state != COMPLETED:
-                raise transfer_error(status.state, self.engine._call_json("pybind_Failure", batch), [])
+                raise transfer_error(
+                    status.state, self.engine._call_json(self.engine._library.pybind_Failure, batch), []
+                )
             return status
         finally:
             self.free_transfer_batch(batch)
 
     def _statuses(self, batch_id: int, first: int, n: int) -> list[TransferStatus]:
         words = array("Q", bytes(16 * n))
-        self.engine._call("pybind_StatusInto", batch_id, first, n, words.buffer_info()[0])
+        self.engine._call(self.engine._library.pybind_StatusInto, batch_id, first, n, words.buffer_info()[0])
         return [TransferStatus(_STATES[words[2 * i] & 0xFF], words[2 * i + 1]) for i in range(n)]
 
     # Notifications
@@ -370,13 +382,17 @@ class TransferEngine:
     def send_notifi(self, target_id: int, notification: Notification) -> None:
         """Sends a notification without data, and returns when the peer has it."""
         packed = moving.Packed((notification.name, notification.data))
-        batch = self.engine._call("pybind_Notify", _u64(target_id, "target_id"), *packed.addresses, 0)
+        batch = self.engine._call(
+            self.engine._library.pybind_Notify, _u64(target_id, "target_id"), *packed.addresses, 0
+        )
         try:
             status = self.wait(batch)
             if status.state != COMPLETED:
-                raise transfer_error(status.state, self.engine._call_json("pybind_Failure", batch), [])
+                raise transfer_error(
+                    status.state, self.engine._call_json(self.engine._library.pybind_Failure, batch), []
+                )
         finally:
-            self.engine._call("pybind_FreeBatch", batch)
+            self.engine._call(self.engine._library.pybind_FreeBatch, batch)
 
     def recv_notifi(self) -> list[Notification]:
         """All notifications that have come."""

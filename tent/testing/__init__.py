@@ -45,47 +45,14 @@ The texts are those of TENT_FAULTS and of Go's `transports/faulty`, whose packag
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # typing's costs more than all of this; type checkers know the name
-if TYPE_CHECKING:
-    from .faults import Faults, inject, injected, swap_transport_for_test
-    from .memory import Memory
-    from .oracle import Oracle
-    from .pair import Cluster, Pair
-    from .peer import PeerProcess
+from .._lazy import attach
 
-_HOME = {
-    "Cluster": "pair",
-    "Faults": "faults",
-    "Memory": "memory",
-    "Oracle": "oracle",
-    "Pair": "pair",
-    "PeerProcess": "peer",
-    "inject": "faults",
-    "injected": "faults",
-    "swap_transport_for_test": "faults",
+# Module to its public names. Type checkers read __init__.pyi, which tools/stubs.py writes from this table.
+_PUBLIC = {
+    "faults": "Faults inject injected swap_transport_for_test",
+    "memory": "Memory",
+    "oracle": "Oracle",
+    "pair": "Cluster Pair",
+    "peer": "PeerProcess",
 }
-
-__all__ = [
-    "Cluster",
-    "Faults",
-    "Memory",
-    "Oracle",
-    "Pair",
-    "PeerProcess",
-    "inject",
-    "injected",
-    "swap_transport_for_test",
-]
-
-
-if not TYPE_CHECKING:  # or a type checker would take every name for one of ours
-
-    def __getattr__(name: str) -> object:
-        """Fetch a public name from its module at its first use (PEP 562)."""
-        if name not in _HOME:
-            raise AttributeError(f"module 'tent.testing' has no attribute {name!r}")
-        from importlib import import_module
-
-        value = getattr(import_module("." + _HOME[name], __name__), name)
-        globals()[name] = value
-        return value
+__all__, __getattr__, __dir__ = attach(__name__, _PUBLIC)

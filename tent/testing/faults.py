@@ -15,19 +15,19 @@ Apply = Callable[[str], object]
 def inject(engine: Engine, text: str) -> None:
     """Adds the faults of a text to those of an engine, or heals. PermissionDeniedError unless the engine was opened
     with allow_faults=True (or TENT_FAULTS is set), InvalidArgumentError with the place of a mistake."""
-    engine._call("pybind_InjectFaults", text)
+    engine._call(engine._library.pybind_InjectFaults, text)
 
 
 def injected(engine: Engine) -> str:
     """What is injected into an engine now, in the same language."""
-    return str(engine._call("pybind_Faults"))
+    return engine._call(engine._library.pybind_Faults)
 
 
 def swap_transport_for_test(engine: Engine, slot: str, transport: str) -> None:
     """Puts a new instance of one transport into the slot of another, under the slot's name, so that a failover between
     two can be driven where only one works. Only in an engine that allows faults and that nothing was done with yet; the
     peer needs the same (see Cluster's `swap`)."""
-    engine._call_long("pybind_SwapTransportForTest", slot, transport)
+    engine._call_long(engine._library.pybind_SwapTransportForTest, slot, transport)
 
 
 class Faults:

@@ -20,6 +20,7 @@ from conftest import Pair
 from peers import Peer
 
 import tent
+import tent.testing
 
 
 def run(program: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -59,11 +60,13 @@ def test_import_is_light_and_starts_nothing() -> None:
 
 @pytest.mark.interpreter
 def test_every_public_name_is_there() -> None:
-    names: dict[str, Any] = {}
-    exec("from tent import *", names)
-    assert set(tent.__all__) - {"__version__"} <= set(names)
-    assert set(tent.__all__) == {"__version__", *tent._MODULE_OF} - {"NotImplementedError"}  # type: ignore[attr-defined]
-    assert set(tent.__all__) <= set(dir(tent))
+    for package in (tent, tent.testing):
+        names: dict[str, Any] = {}
+        exec(f"from {package.__name__} import *", names)
+        assert set(package.__all__) <= set(names)
+        assert set(package.__all__) <= set(dir(package))
+    assert "NotImplementedError" not in tent.__all__, "it would shadow the builtin"
+    assert issubclass(tent.NotImplementedError, NotImplementedError)
     with pytest.raises(AttributeError):
         tent.nothing  # type: ignore[attr-defined]  # noqa: B018
     assert tent.__version__.count(".") >= 1

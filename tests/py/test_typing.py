@@ -46,7 +46,10 @@ def test_the_package_and_its_users_are_typed(tmp_path: Path) -> None:
         "engine.write(None, None, prio=1)\n"
         "transfer: int = engine.notify(engine.open('x'), 'n')\n"
         "tent.no_such_name\n"
+        "engine._call(engine._library.pybind_Wait, 'batch', 1)\n"
+        "state: str = engine._call(engine._library.pybind_Wait, 0, 1)\n"
+        "engine._library.pybind_NoSuchFunction\n"
     )
     done = check([str(wrong)], tmp_path)
-    for line in (2, 3, 4, 5):
+    for line in (2, 3, 4, 5, 6, 7, 8):
         assert f"wrong.py:{line}: error" in done.stdout, done.stdout

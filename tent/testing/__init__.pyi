@@ -1,0 +1,19 @@
+# Written by tools/stubs.py from the table in __init__.py.
+
+from .faults import Faults, inject, injected, swap_transport_for_test
+from .memory import Memory
+from .oracle import Oracle
+from .pair import Cluster, Pair
+from .peer import PeerProcess
+
+__all__ = [
+    "Cluster",
+    "Faults",
+    "Memory",
+    "Oracle",
+    "Pair",
+    "PeerProcess",
+    "inject",
+    "injected",
+    "swap_transport_for_test",
+]
