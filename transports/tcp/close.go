@@ -42,7 +42,7 @@ func (t *Transport) end() {
 	t.workers.Wait()
 	t.watch.close()
 	t.sayGoodbye()
-	for c := range t.eachConn() {
+	for _, c := range t.conns.All() {
 		if l, is := c.lane.(*responderLane); is {
 			l.broke(closedError("tcp.close"))
 			l.close()

@@ -72,7 +72,7 @@ func cutRail(_ *testing.T, n *transporttest.Node, rail transport.Rail) {
 // freeze keeps lanes from being read, as if their process was stopped: what arrives waits in the sockets.
 func freeze(t *Transport, which func(*conn) bool) (thaw func()) {
 	var frozen []*conn
-	for c := range t.eachConn() {
+	for _, c := range t.conns.All() {
 		if which(c) {
 			c.readMu.Lock()
 			frozen = append(frozen, c)

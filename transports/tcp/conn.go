@@ -15,10 +15,10 @@ type conn struct {
 	t     *Transport
 	lane  lane
 	life  life
-	slot  uint32 // in Transport.conns
-	id    uint64 // the initiator's number of the lane, never used twice
-	group uint8  // of classes, see groupOf; set before any payload
-	fd    int    // read under readMu, writeMu or armMu; -1 once the socket is closed
+	key   connKey // in Transport.conns
+	id    uint64  // the initiator's number of the lane, never used twice
+	group uint8   // of classes, see groupOf; set before any payload
+	fd    int     // read under readMu, writeMu or armMu; -1 once the socket is closed
 
 	readMu sync.Mutex // the right to read the socket
 	rx     receiver
@@ -73,13 +73,14 @@ type lane interface {
 // cut off.
 const ctlMax = 256 << 10
 
-// init prepares a connected socket and enters it into the table of connections; register makes epoll look at it.
+// init prepares a connected socket and enters it into the table of connections, which holds more entries than a process
+// can have descriptors. register makes epoll look at it.
 func (c *conn) init(t *Transport, fd int, l lane, first state, m *moves) {
 	c.t, c.fd, c.lane = t, fd, l
 	c.life.init(first, m)
 	c.rx.init()
 	c.tx.init()
-	t.addConn(c)
+	t.conns.Insert(func(k connKey) *conn { c.key = k; return c })
 }
 
 // register hands the socket to the epoll of its group, disarmed.
@@ -88,7 +89,7 @@ func (c *conn) register() error {
 	if c.group > 0 {
 		c.epfd = c.t.bulkFd
 	}
-	event := unix.EpollEvent{Events: unix.EPOLLONESHOT, Fd: int32(c.slot), Pad: int32(tagLane)}
+	event := c.key.event(unix.EPOLLONESHOT)
 	return unix.EpollCtl(c.epfd, unix.EPOLL_CTL_ADD, c.fd, &event)
 }
 
@@ -115,7 +116,7 @@ func (c *conn) arm() {
 // setInterest changes what epoll looks for. Holds armMu; the socket is open.
 func (c *conn) setInterest(events uint32) {
 	c.interest = events
-	event := unix.EpollEvent{Events: events | unix.EPOLLONESHOT, Fd: int32(c.slot), Pad: int32(tagLane)}
+	event := c.key.event(events | unix.EPOLLONESHOT)
 	epollModify(c.epfd, c.fd, &event)
 }
 
@@ -164,7 +165,7 @@ func (c *conn) closeSocket() bool {
 		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	}
 	_ = unix.Close(fd)
-	c.t.dropConn(c)
+	c.t.conns.Delete(c.key)
 	c.rx.free()
 	c.tx = transmitter{}
 	return true

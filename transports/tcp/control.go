@@ -193,7 +193,7 @@ func (t *Transport) serveWanted(r *reader, answer []byte) ([]byte, error) {
 	if r.bad {
 		return nil, errShort
 	}
-	for _, l := range *t.dialled.Load() {
+	for l := range t.dialledLanes {
 		if l.id != id || l.link.token() != key {
 			continue
 		}

@@ -250,7 +250,7 @@ func (l *link) railUp(r *rail, d *dial, now clock.Time) error {
 	}
 	set.each(func(lane *initiatorLane) {
 		lane.life.advance(eventOpened)
-		l.t.offer(lane)
+		lane.place = l.t.dialled[lane.group].insert(lane)
 		lane.arm()
 		lane.pump(submitBudget)
 	})

@@ -65,7 +65,7 @@ func (as *attachments) forget(a *attachment) {
 func (t *Transport) sayGoodbye() {
 	end := time.Now().Add(goodbyeLimit)
 	var busy []*responderLane
-	for c := range t.eachConn() {
+	for _, c := range t.conns.All() {
 		if l, is := c.lane.(*responderLane); is && !l.sayGoodbye() {
 			busy = append(busy, l)
 		}

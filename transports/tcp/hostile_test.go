@@ -167,9 +167,8 @@ func FuzzLane(f *testing.F) {
 	e := newTestEndpoint(f, Settings{Workers: 1})
 	t := e.tr.(*Transport)
 	memory := mapping(f, 3<<12)
-	_, _, err := e.tr.Register(context.Background(), regionOf(memory[1<<12:2<<12]))
+	key, _, err := e.tr.Register(context.Background(), regionOf(memory[1<<12:2<<12]))
 	require.NoError(f, err)
-	region := (*t.regions.slots.Load())[0]
 	before := bytes.Clone(memory)
 	var one sync.Mutex
 	f.Fuzz(func(tt *testing.T, stream []byte) {
@@ -184,7 +183,7 @@ func FuzzLane(f *testing.F) {
 		require.Nil(tt, a.admit(l.responderLane, 1))
 		for at := 0; at+recordBytes <= len(stream); at++ { // let some slices name a region that exists
 			if stream[at] == 0xEE {
-				record{region.key, uint64(stream[at+8]) * 17, uint32(stream[at+16]) * 17, 0}.put(stream[at:])
+				record{uint64(key), uint64(stream[at+8]) * 17, uint32(stream[at+16]) * 17, 0}.put(stream[at:])
 				at += recordBytes
 			}
 		}

@@ -24,13 +24,15 @@ type initiatorLane struct {
 	bulk atomic.Bool // so much is outstanding that workers help the waiter
 	deaf atomic.Bool // epoll does not look at its read side because a waiter does; Poll looks here
 
+	place int // in Transport.dialled, -1 before it is open; of the link's goroutine
+
 	// Guarded by armMu.
 	sleepers int // waiters that sleep on the socket and read it themselves
 }
 
 // newInitiatorLane makes a lane of a socket that the peer has welcomed.
 func (s *laneSet) newInitiatorLane(fd int, id uint64, group int) *initiatorLane {
-	l := &initiatorLane{link: s.rail.link, set: s}
+	l := &initiatorLane{link: s.rail.link, set: s, place: -1}
 	l.id, l.group = id, uint8(group)
 	t := s.rail.link.t
 	l.out.init(s.rail.link.requests(), t.settings.WindowBytes, min(s.rail.link.offer.bytes, t.settings.CreditBytes))

@@ -215,7 +215,9 @@ func (l *link) railDown(r *rail, cause *errs.Error, now clock.Time) {
 func (l *link) settle(lane *initiatorLane, w *worker) {
 	lane.readMu.Lock()
 	lane.writeMu.Lock()
-	lane.closeSocket()
+	if lane.closeSocket() && lane.place >= 0 {
+		l.t.dialled[lane.group].remove(lane.place)
+	}
 	lane.writeMu.Unlock()
 	lane.readMu.Unlock()
 	open := 0

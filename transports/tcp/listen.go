@@ -51,7 +51,7 @@ func (t *Transport) listen(index int, a netip.Addr) error {
 	}
 	l.addr = addrPort(name)
 	l.reserve, _ = unix.Eventfd(0, unix.EFD_CLOEXEC)
-	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLEXCLUSIVE, Fd: int32(index), Pad: tagListener}
+	event := taggedEvent(unix.EPOLLIN|unix.EPOLLEXCLUSIVE, tagListener, index)
 	if err := unix.EpollCtl(t.epfd, unix.EPOLL_CTL_ADD, fd, &event); err != nil {
 		return listenError(a, t.settings.Port, err)
 	}

@@ -19,7 +19,7 @@ func (t *Transport) Park(wake int, timeout time.Duration) bool {
 	var own [parkMost]*initiatorLane
 	var set [parkMost + 1]unix.PollFd
 	n, bulk := 0, false
-	for _, l := range *t.dialled.Load() {
+	for l := range t.dialledLanes {
 		if n == parkMost || !l.busy.Load() || (bulk && l.bulk.Load()) {
 			continue
 		}

@@ -3,15 +3,15 @@ package tcp
 import (
 	"encoding/binary"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
-// region is immutable but for revoked and barred; the table replaces slots, never changes them.
+// region is immutable but for revoked and barred.
 type region struct {
 	key     uint64
 	addr    uintptr
@@ -22,68 +22,30 @@ type region struct {
 	barred  atomic.Bool // lanes or attachments may keep a bar of it
 }
 
-// regions maps keys to regions: generation<<32 | index+1. Readers load one pointer and index it; the owner's calls copy
-// the table under mu. Generations start at random, so a key of another incarnation hits nothing.
+// regions maps keys to regions. Generations start at random, so a key of another incarnation hits nothing.
 type regions struct {
-	slots atomic.Pointer[[]*region]
-	mu    sync.Mutex
-	free  []uint32
-	next  uint32
+	kit.Slots[uint64, region]
 }
 
 func newRegions() *regions {
-	r := &regions{next: rand.Uint32() | 1}
-	r.slots.Store(new([]*region))
+	r := &regions{}
+	r.StartAt(rand.Uint32())
 	return r
 }
 
-func (t *regions) add(m mem.Region) *region {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	slots := append([]*region(nil), *t.slots.Load()...)
-	var index uint32
-	if n := len(t.free); n > 0 {
-		index, t.free = t.free[n-1], t.free[:n-1]
-	} else {
-		index, slots = uint32(len(slots)), append(slots, nil)
-	}
-	t.next++
-	r := &region{key: uint64(t.next)<<32 | uint64(index+1), addr: m.Addr, size: m.Size, allows: m.Permission, fixed: m.ReadOnly}
-	slots[index] = r
-	t.slots.Store(&slots)
+// register enters memory under a new key; nil if there are too many regions.
+func (t *regions) register(m mem.Region) (r *region) {
+	t.Insert(func(key uint64) *region {
+		r = &region{key: key, addr: m.Addr, size: m.Size, allows: m.Permission, fixed: m.ReadOnly}
+		return r
+	})
 	return r
 }
 
-func (t *regions) remove(key uint64) *region {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	r := t.find(key)
-	if r == nil {
-		return nil
-	}
-	slots := append([]*region(nil), *t.slots.Load()...)
-	index := uint32(key) - 1
-	slots[index] = nil
-	t.free = append(t.free, index)
-	t.slots.Store(&slots)
-	return r
-}
-
-// find returns the region of a key, nil if there is none. Hot: no lock, no map.
-func (t *regions) find(key uint64) *region {
-	slots := *t.slots.Load()
-	if i := uint64(uint32(key)) - 1; i < uint64(len(slots)) {
-		if r := slots[i]; r != nil && r.key == key {
-			return r
-		}
-	}
-	return nil
-}
-
-// locate checks what a peer asks for and returns the address, or the code of the refusal. Permissions are for others: our
-// own engine (own) may reach all that it has registered.
+// locate checks the range that a peer asks for and returns its address, or the code of the refusal. Permissions are for
+// others: our own engine (own) may reach all that it has registered.
 func (t *regions) locate(key, offset uint64, length uint32, write, own bool) (uintptr, errs.Code) {
-	r := t.find(key)
+	r := t.Lookup(key)
 	switch {
 	case r == nil || r.revoked.Load():
 		return 0, errs.AddressNotRegistered
@@ -97,7 +59,7 @@ func (t *regions) locate(key, offset uint64, length uint32, write, own bool) (ui
 
 // local checks a slice's own end.
 func (t *regions) local(s *transport.Slice) errs.Code {
-	r := t.find(uint64(s.LocalKey))
+	r := t.Lookup(uint64(s.LocalKey))
 	switch {
 	case r == nil || s.Local < r.addr:
 		return errs.AddressNotRegistered

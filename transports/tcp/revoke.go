@@ -14,7 +14,7 @@ import (
 // With keep, slices that the peer accepts later work again: the lane gets a barrier, which the initiator passes back
 // behind everything that it had accepted before.
 func (t *Transport) Revoke(_ context.Context, key transport.LocalKey, peer *transport.Peer, keep bool) error {
-	r := t.regions.find(uint64(key))
+	r := t.regions.Lookup(uint64(key))
 	if r == nil {
 		return errs.New(errs.AddressNotRegistered, "tcp.revoke", "no region with key %#x", uint64(key))
 	}

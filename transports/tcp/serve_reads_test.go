@@ -141,7 +141,7 @@ func TestSmallSlicesOfHighHaveALaneOfTheirOwnInBothDirections(t *testing.T) {
 	c.served(t, 6)
 	for _, tr := range []*Transport{c.tr.(*Transport), owner.tr.(*Transport)} {
 		high, epolls := 0, map[int]int{}
-		for c := range tr.eachConn() {
+		for _, c := range tr.conns.All() {
 			c.armMu.Lock()
 			epolls[c.epfd]++
 			high += int(1 - c.group)

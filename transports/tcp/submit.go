@@ -15,10 +15,10 @@ const (
 // bulkBytes of READ payload due on a lane are worth waking a worker: it reads this lane while the waiter reads another.
 const bulkBytes = 2 << 20
 
-// Scratch[0] of an accepted slice names its lane's slot and its number there.
+// Scratch of an accepted slice.
 const (
-	seqBits = 44
-	seqMask = 1<<seqBits - 1
+	scratchConn = iota // the connKey of its lane
+	scratchSeq         // its number there
 )
 
 // Submit accepts a prefix of slices, which all are of one rail, and writes a budget of bytes at once. It never waits. A
@@ -121,7 +121,8 @@ func (l *initiatorLane) accept(list []*transport.Slice, w **worker) (n int, more
 			l.set.owes.Store(true) // something is outstanding here, and its end sends the Ready
 			return n, false
 		}
-		atomic.StoreUint64(&s.Scratch[0], uint64(l.slot)<<seqBits|seq)
+		atomic.StoreUint64(&s.Scratch[scratchConn], uint64(l.key))
+		atomic.StoreUint64(&s.Scratch[scratchSeq], seq)
 		l.busy.Store(true)
 		l.dirty.Store(true)
 		n++
@@ -144,8 +145,7 @@ func (t *Transport) Withdraw(list []*transport.Slice) {
 	var last *initiatorLane
 	var asked []record
 	for _, s := range list {
-		word := atomic.LoadUint64(&s.Scratch[0])
-		l := t.initiatorAt(uint32(word >> seqBits))
+		l := t.initiatorOf(connKey(atomic.LoadUint64(&s.Scratch[scratchConn])))
 		if l == nil {
 			continue // completed, or its lane is broken and a fence asks already
 		}
@@ -153,7 +153,7 @@ func (t *Transport) Withdraw(list []*transport.Slice) {
 			last.ask(asked)
 			last, asked = l, asked[:0]
 		}
-		if seq := word & seqMask; l.withdraw(w, s, seq) {
+		if seq := atomic.LoadUint64(&s.Scratch[scratchSeq]); l.withdraw(w, s, seq) {
 			asked = append(asked, record{id: seq})
 		}
 	}
@@ -229,7 +229,7 @@ func (t *Transport) Poll(budget int) int {
 	}
 	var w *worker
 	found := 0
-	for _, l := range *t.dialled.Load() {
+	for l := range t.dialledLanes {
 		if l.isDown() || (!l.busy.Load() && !l.deaf.Load()) {
 			continue
 		}
@@ -280,7 +280,7 @@ func (l *initiatorLane) poll(w *worker) bool {
 // Arm gives the lanes back to the workers.
 func (t *Transport) Arm() {
 	t.polling.Store(false)
-	for _, l := range *t.dialled.Load() {
+	for l := range t.dialledLanes {
 		if !l.watched() {
 			l.arm()
 		}

@@ -93,11 +93,9 @@ type Transport struct {
 	spare   []*worker
 	ending  bool // no new tasks
 
-	connMu    sync.Mutex
-	conns     atomic.Pointer[[]*conn] // by slot, copied on change
-	freeSlots []uint32
-	dialled   atomic.Pointer[[]*initiatorLane] // for Poll
-	nextLane  atomic.Uint64
+	conns    kit.Slots[connKey, conn]
+	dialled  [groupCount]laneList // those of class 0 are looked at first
+	nextLane atomic.Uint64
 
 	linkMu sync.Mutex
 	links  kit.Links[link]
@@ -113,11 +111,9 @@ type Transport struct {
 }
 
 func open(s Settings, where *places, host transport.Host, sink transport.Sink) (_ *Transport, err error) {
-	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), regions: newRegions(), places: where, epfd: -1, stopFd: -1, bulkFd: -1,
-		spinners: int32(runtime.GOMAXPROCS(0) / 2), spare: make([]*worker, 0, 8)}
+	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), regions: newRegions(), places: where,
+		epfd: -1, stopFd: -1, bulkFd: -1, spinners: int32(runtime.GOMAXPROCS(0) / 2), spare: make([]*worker, 0, 8)}
 	t.quit, t.cancel = context.WithCancel(context.Background())
-	t.conns.Store(new([]*conn))
-	t.dialled.Store(new([]*initiatorLane))
 	t.attachments.init(t)
 	defer func() {
 		if err != nil {
@@ -134,7 +130,7 @@ func open(s Settings, where *places, host transport.Host, sink transport.Sink) (
 	if t.stopFd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, openError(err)
 	}
-	event := unix.EpollEvent{Events: unix.EPOLLIN, Pad: tagStop}
+	event := taggedEvent(unix.EPOLLIN, tagStop, 0)
 	if err = unix.EpollCtl(t.epfd, unix.EPOLL_CTL_ADD, t.stopFd, &event); err != nil {
 		return nil, openError(err)
 	}
@@ -182,13 +178,17 @@ func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKe
 	case m.Addr == 0 || m.Size == 0 || uint64(m.Addr)+m.Size < m.Size:
 		return 0, nil, errs.New(errs.InvalidArgument, "tcp.register", "no memory at %#x with %d bytes", m.Addr, m.Size)
 	}
-	r := t.regions.add(m)
+	r := t.regions.register(m)
+	if r == nil {
+		return 0, nil, errs.New(errs.TooManyRequests, "tcp.register", "%d regions are registered, which is the limit",
+			kit.SlotsMax).WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
 	return transport.LocalKey(r.key), r.describe(t.self.Incarnation), nil
 }
 
 // Deregister forgets a region. Peers that still name it are refused.
 func (t *Transport) Deregister(_ context.Context, key transport.LocalKey) error {
-	r := t.regions.remove(uint64(key))
+	r := t.regions.Delete(uint64(key))
 	if r == nil {
 		return errs.New(errs.AddressNotRegistered, "tcp.deregister", "no region with key %#x", uint64(key))
 	}

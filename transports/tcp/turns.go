@@ -29,7 +29,7 @@ func (c *conn) turn() int {
 // watchBulk puts the second epoll into the first one (EPOLL_CTL_ADD), or makes it report again if something is ready
 // there (EPOLL_CTL_MOD).
 func (t *Transport) watchBulk(op int) error {
-	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Pad: tagBulk}
+	event := taggedEvent(unix.EPOLLIN|unix.EPOLLET, tagBulk, 0)
 	return unix.EpollCtl(t.epfd, op, t.bulkFd, &event)
 }
 
@@ -63,17 +63,19 @@ func (t *Transport) round(w *worker, timeout int) (stop bool) {
 func (t *Transport) handle(w *worker, events []unix.EpollEvent) (stop, bulk bool) {
 	for i := range events {
 		e := &events[i]
-		switch e.Pad {
+		if c := t.connOf(e); c != nil {
+			t.serve(w, c, e.Events, len(events) == 1)
+			continue
+		} else if e.Fd != 0 {
+			continue // it was closed meanwhile
+		}
+		switch e.Pad & (1<<tagBits - 1) {
 		case tagStop:
 			return true, bulk
 		case tagListener:
-			t.accept(int(e.Fd))
+			t.accept(int(e.Pad >> tagBits))
 		case tagBulk:
 			bulk = true
-		default:
-			if c := t.connAt(uint32(e.Fd)); c != nil {
-				t.serve(w, c, e.Events, len(events) == 1)
-			}
 		}
 	}
 	return false, bulk
@@ -100,12 +102,12 @@ func (t *Transport) bulkTurn(w *worker, alone bool) (more, stop bool) {
 		return false, false
 	}
 	if n > 1 {
-		if other := t.connAt(uint32(w.low[1].Fd)); other != nil {
+		if other := t.connOf(&w.low[1]); other != nil {
 			other.eventTaken()
 			other.arm()
 		}
 	}
-	if c := t.connAt(uint32(w.low[0].Fd)); c != nil {
+	if c := t.connOf(&w.low[0]); c != nil {
 		t.serve(w, c, w.low[0].Events, alone && n == 1)
 	}
 	return true, t.urgent(w)

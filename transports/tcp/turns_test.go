@@ -137,7 +137,7 @@ func TestHighOfOnePeerWaitsForOneTurnOfAnothers(t *testing.T) {
 
 // waiting lists the responder's lanes with something to read.
 func waiting(tr *Transport) (list []*conn) {
-	for c := range tr.eachConn() {
+	for _, c := range tr.conns.All() {
 		if n, err := unix.IoctlGetInt(c.fd, unix.TIOCINQ); isResponder(c) && err == nil && n > 0 {
 			list = append(list, c)
 		}

@@ -101,14 +101,6 @@ func (t *Transport) guard() {
 	}
 }
 
-// Tags of epoll events: each says which table the number beside it indexes.
-const (
-	tagLane = iota
-	tagListener
-	tagStop
-	tagBulk
-)
-
 func epollModify(epfd, fd int, event *unix.EpollEvent) {
 	_, _, _ = unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(epfd), unix.EPOLL_CTL_MOD, uintptr(fd), uintptr(unsafe.Pointer(event)), 0, 0)
 }

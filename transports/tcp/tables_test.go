@@ -1,0 +1,127 @@
+package tcp
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// lonely is a host whose control plane reaches nobody.
+type lonely struct{ *endpoint }
+
+func (lonely) Call(context.Context, transport.Peer, []byte) ([]byte, error) {
+	return nil, errs.New(errs.PeerUnreachable, "call", "nobody is there")
+}
+
+func heapBytes() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// TestAHundredThousandPeersLeaveTheTablesAsTheyWere attaches peers that nobody answers for, sixteen at a time.
+func TestAHundredThousandPeersLeaveTheTablesAsTheyWere(t *testing.T) {
+	e := newTestEndpoint(t, Settings{})
+	opened, err := Factory{}.Open(context.Background(), Settings{}, lonely{e}, e)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, opened.Close(context.Background())) })
+	tr := opened.(*Transport)
+	const together = 16
+	rounds := func(n int) {
+		for range n {
+			var links [together]transport.Link
+			for i := range links {
+				links[i], err = tr.Attach(transport.Peer{Address: "nobody"})
+				require.NoError(t, err)
+				require.Less(t, links[i].Index(), uint32(together), "numbers are reused")
+			}
+			for _, l := range links {
+				tr.Detach(l)
+			}
+			tr.running.Wait()
+		}
+	}
+	rounds(64)
+	tr.tasks.Wait()
+	before, goroutines := heapBytes(), runtime.NumGoroutine()
+	rounds(100_000 / together)
+	tr.tasks.Wait()
+	require.Zero(t, tr.links.Len())
+	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines)
+	require.Less(t, heapBytes(), before+1<<20)
+}
+
+// TestPeersThatComeAndGoLeaveNoConnections has rails come up and carry a page each time.
+func TestPeersThatComeAndGoLeaveNoConnections(t *testing.T) {
+	near, far := neighbours(t, 4096)
+	tr, other := near.tr.(*Transport), far.tr.(*Transport)
+	lanes := groupCount * tr.settings.Lanes
+	for range 200 {
+		s := near.slice(transport.Write, 0, 0, 4096)
+		require.Equal(t, 1, tr.Submit([]*transport.Slice{s}))
+		near.awaitEnds(t, 5*time.Second, s)
+		require.Nil(t, near.ends[s].Err)
+		for k := range tr.conns.All() {
+			require.Less(t, uint32(k), uint32(4*lanes), "slots are reused")
+		}
+		tr.Detach(near.link)
+		tr.running.Wait()
+		require.Zero(t, tr.conns.Len())
+		near.change(func() { clear(near.rails) })
+		link, err := tr.Attach(far.self)
+		require.NoError(t, err)
+		near.link = link
+		near.await(t, "a rail", 5*time.Second, func() bool { return len(near.rails) == 1 })
+	}
+	for g := range tr.dialled {
+		require.LessOrEqual(t, len(tr.dialled[g].all()), laneListMin)
+	}
+	require.Eventually(t, func() bool { return len(other.attachments.of(nil)) == 1 && other.conns.Len() == lanes },
+		5*time.Second, time.Millisecond)
+}
+
+// TestALaneListReusesItsPlaces also holds while a loop walks it.
+func TestALaneListReusesItsPlaces(t *testing.T) {
+	var tr Transport
+	list := &tr.dialled[1]
+	visible := func() (n int) {
+		for range tr.dialledLanes {
+			n++
+		}
+		return n
+	}
+	lanes := make([]*initiatorLane, 100)
+	for i := range lanes {
+		lanes[i] = &initiatorLane{}
+		lanes[i].place = list.insert(lanes[i])
+		require.Equal(t, i+1, visible())
+	}
+	length := len(list.all())
+	for range 1000 {
+		for _, l := range lanes[:50] {
+			list.remove(l.place)
+		}
+		require.Equal(t, 50, visible())
+		for _, l := range lanes[:50] {
+			l.place = list.insert(l)
+			require.Same(t, l, list.all()[l.place].Load())
+		}
+	}
+	require.Len(t, list.all(), length)
+	for range tr.dialledLanes {
+		for _, l := range lanes {
+			list.remove(l.place)
+		}
+	}
+	require.Empty(t, list.all())
+	require.Zero(t, visible())
+	list.insert(lanes[0])
+	require.Len(t, list.all(), laneListMin)
+}
