@@ -19,9 +19,9 @@ type check struct {
 
 // doctor looks at what the machine offers. It starts nothing and needs no engine.
 func doctor() (list []check) {
-	for _, entry := range all.Entries() {
-		c := check{Name: "transport " + entry.Factory.Name(), OK: true, Matters: "a way to move bytes; more than one lets transfers survive the loss of one"}
-		if reason := entry.Factory.Check(); reason != nil {
+	for _, factory := range all.Factories() {
+		c := check{Name: "transport " + factory.Name(), OK: true, Matters: "a way to move bytes; more than one lets transfers survive the loss of one"}
+		if reason := factory.Check(); reason != nil {
 			c.OK, c.Reason = false, reason.Error()
 		}
 		list = append(list, c)

@@ -24,7 +24,7 @@ func Open(arguments string, name string) (id int64, err error) {
 	if name != "" {
 		given = append(given, map[string]any{"name": name})
 	}
-	c, err := config.Load(config.Options{Env: os.Getenv, Built: all.Names()}, given...)
+	c, err := config.Load(config.Options{Env: os.Getenv, Transports: all.Transports()}, given...)
 	if err != nil {
 		return 0, err
 	}
@@ -32,18 +32,12 @@ func Open(arguments string, name string) (id int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs(c, faults), Dial: faults.Dial()})
+	e, err := engine.Open(context.Background(), engine.Options{Config: c,
+		Transports: engine.Plugs(faults.Into(all.Factories())...), Dial: faults.Dial()})
 	if err != nil {
 		return 0, err
 	}
 	return add(e, faults), nil
-}
-
-func plugs(c *config.Config, faults *all.Faults) (list []engine.Plug) {
-	for _, entry := range faults.Into(all.Entries()) {
-		list = append(list, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(c)})
-	}
-	return list
 }
 
 // Info tells what does not change while the engine lives.

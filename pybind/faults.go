@@ -39,11 +39,12 @@ func SwapTransportForTest(id int64, slot, name string) (n int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	entry, err := o.faults.Stand(slot, name)
+	factory, err := o.faults.Stand(slot, name)
 	if err != nil {
 		return 0, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), swapWithin)
 	defer cancel()
-	return 0, o.engine.SwapTransportForTest(ctx, slot, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(o.engine.Config())})
+	plug := engine.Plug{Factory: factory, Settings: o.engine.Config().SettingsOf(name)}
+	return 0, o.engine.SwapTransportForTest(ctx, slot, plug)
 }

@@ -6,14 +6,20 @@ import (
 	"github.com/tent-engine/tent/gocore/config"
 )
 
-func ExampleLoad() {
-	o := config.Options{Built: []string{"tcp"}}
-	c, err := config.Load(o, `{"transports": {"tcp": {"lanes": 2}}}`, map[string]any{"name": "decode-0"})
-	fmt.Println(c.Engine.Name, c.TCP.Lanes, c.TCP.Addresses, err)
+// Settings is a transport's branch, declared by tags.
+type Settings struct {
+	config.Rail
+	Lanes int `key:"lanes" takes:"1..16" default:"4" help:"Connections of a rail."`
+}
 
-	_, err = config.Load(o, `{"transports": {"tcp": {"lane": 2}}}`)
+func ExampleLoad() {
+	o := config.Options{Transports: []config.Transport{{Name: "pigeons", Settings: Settings{}}}}
+	c, err := config.Load(o, `{"transports": {"pigeons": {"lanes": 2}}}`, map[string]any{"name": "decode-0"})
+	fmt.Println(c.Engine.Name, c.SettingsOf("pigeons").(*Settings).Lanes, c.RailOf("pigeons").ErrorThreshold, err)
+
+	_, err = config.Load(o, `{"transports": {"pigeons": {"lane": 2}}}`)
 	fmt.Println(err)
 	// Output:
-	// decode-0 2 [127.0.0.1] <nil>
-	// config: argument: unknown setting "transports/tcp/lane"; the nearest known setting is "transports/tcp/lanes", which takes an integer from 0 to 64
+	// decode-0 2 3 <nil>
+	// config: argument: unknown setting "transports/pigeons/lane"; the nearest known setting is "transports/pigeons/lanes", which takes an integer from 1 to 16
 }

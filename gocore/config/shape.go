@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,23 +13,43 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
-// Settings whose value is a structure of its own. Unknown keys inside fail as they do in the tree.
-var (
-	anything = Takes{Kind: Structure, What: "anything"}
-	pathMTU  = Takes{Kind: Int, Min: 512, Max: 4096, What: "512, 1024, 2048 or 4096", Check: checkMTU}
+// kinds are the words of tags and of inert.txt for values that a range or choices do not describe. Unknown keys inside a
+// structure fail as they do in the tree.
+var kinds = map[string]Takes{
+	"port":               {Kind: Int, Min: 0, Max: 65535, Numeric: true},
+	"anything":           {Kind: Structure, What: "anything"},
+	"mtu":                {Kind: Int, Min: 512, Max: 4096, What: "512, 1024, 2048 or 4096", Check: checkMTU},
+	"shared memory name": {Kind: Text, What: `"" or a name of shared memory, as in "/mooncake_rdma_slots"`, Check: checkSharedName},
+	"folders":            {Kind: Texts, What: "a list of absolute paths of folders", Check: checkFolders},
+	"folder":             {Kind: Text, What: `"" or the absolute path of a folder`, Check: checkFolder},
+	"name":               {Kind: Text, What: "a name", Check: checkNamed},
+	"addresses": {Kind: Texts, What: `a list of IP addresses of this machine, as in ["10.0.0.5", "fd00::5"]`,
+		Check: checkAddresses},
+	"policies": policyTakes,
+	"pools":    poolsTakes,
+	"qos":      qosTakes,
+	"matrix": {Kind: Structure, What: `NIC names by location, as in {"cpu:0": [["mlx5_0"], ["mlx5_1"]]}`,
+		Check: checkMatrix},
+}
 
-	className  = Takes{Kind: Structure, What: "0, 1, 2, high, medium or low", Check: checkClass}
-	intentName = Takes{Kind: Structure, What: "an intent's name or number from 0 to 6", Check: checkIntent}
+const tebibyte = 1 << 40
+
+// Short forms of what structures take.
+var (
+	boolean = Takes{Kind: Bool}
+	text    = Takes{Kind: Text}
+	texts   = Takes{Kind: Texts}
+
+	className  = Takes{Kind: Structure, What: "0, 1, 2, high, medium or low", Check: checkName(classes[:])}
+	intentName = Takes{Kind: Structure, What: "an intent's name or number from 0 to 6", Check: checkName(intents[:])}
 	byteCount  = Takes{Kind: Structure, What: `a number of bytes, or a text like "64MiB"`, Check: checkBytes}
 	memoryKind = oneOf("cpu", "cuda", "rocm", "npu", "tpu", "*")
-	carriers   = Takes{Kind: Texts, Choices: []string{"rdma", "mnnvl", "shm", "nvlink", "gds", "io_uring", "io-uring",
-		"buf-io", "tcp", "ascend", "ascend_direct", "sunrise_link", "tpu", "ub", "mpcomm"}}
 
 	policyTakes = listOf("a list of policies", map[string]Takes{
 		"name": text, "segment_type": oneOf("memory", "file"), "same_machine": boolean,
 		"local_memory": memoryKind, "remote_memory": memoryKind,
 		"min_size": integer(0, tebibyte), "max_size": integer(0, tebibyte),
-		"priority": className, "intent_type": intentName, "transports": carriers, "devices": texts,
+		"priority": className, "intent_type": intentName, "transports": texts, "devices": texts,
 		"qp_pool": text, "service_level": integer(0, 15), "traffic_class": integer(0, 255),
 	}, "segment_type")
 	poolsTakes = listOf("a list of queue pair pools", map[string]Takes{
@@ -36,7 +58,8 @@ var (
 
 	contract = object("a contract", map[string]Takes{
 		"priority": className, "max_inflight_bytes": byteCount, "max_inflight_requests": integer(1, 1<<24),
-		"allowed_degraded_actions": {Kind: Texts, Choices: []string{"delay", "fallback_transport", "local_recompute", "compress", "reject"}},
+		"allowed_degraded_actions": {Kind: Texts, Choices: []string{"delay", "fallback_transport", "local_recompute",
+			"compress", "reject"}},
 	})
 	qosTakes = object("a QoS contract of version 1", map[string]Takes{
 		"version": integer(1, 1), "defaults": contract,
@@ -45,8 +68,17 @@ var (
 			"intents": {Kind: Structure, What: "contracts by intent", Check: eachValue(intentName, contract)},
 		}, "name"),
 	}, "version")
-	matrixTakes = Takes{Kind: Structure, What: `NIC names by location, as in {"cpu:0": [["mlx5_0"], ["mlx5_1"]]}`, Check: checkMatrix}
 )
+
+// classes and intents are upstream's names; their index is their number.
+var (
+	classes = [...]string{"high", "medium", "low"}
+	intents = [...]string{"unspec", "foreground_get", "background_prefetch", "migration", "checkpoint", "weight_loading",
+		"staging_internal"}
+)
+
+func integer(least, most float64) Takes { return Takes{Kind: Int, Min: least, Max: most} }
+func oneOf(choices ...string) Takes     { return Takes{Kind: Text, Choices: choices} }
 
 // object takes a JSON object with known keys; required ones must be there.
 func object(what string, fields map[string]Takes, required ...string) Takes {
@@ -119,22 +151,22 @@ func checkMTU(v any) error {
 	return nil
 }
 
-func checkClass(v any) error { return checkName(v, "high", "medium", "low") }
-
-// checkIntent knows upstream's intents; their index is their number.
-func checkIntent(v any) error {
-	return checkName(v, "unspec", "foreground_get", "background_prefetch", "migration", "checkpoint", "weight_loading", "staging_internal")
+// checkName takes one of names in any case, or its index.
+func checkName(names []string) func(any) error {
+	return func(v any) error { _, err := numberOf(v, names); return err }
 }
 
-// checkName takes one of names in any case, or its index.
-func checkName(v any, names ...string) error {
-	if s, ok := v.(string); ok && slices.Contains(names, strings.ToLower(s)) {
-		return nil
+// numberOf returns the index of a name in any case, or of its index.
+func numberOf(v any, names []string) (int, error) {
+	if s, ok := v.(string); ok {
+		if i := slices.Index(names, strings.ToLower(s)); i >= 0 {
+			return i, nil
+		}
 	}
 	if n, ok := toInt(v); ok && n >= 0 && n < int64(len(names)) {
-		return nil
+		return int(n), nil
 	}
-	return fmt.Errorf("%s is none of them", show(v))
+	return 0, fmt.Errorf("%s is none of them", show(v))
 }
 
 // checkBytes takes a count, or digits with one of upstream's units.
@@ -145,7 +177,8 @@ func checkBytes(v any) error {
 	s, ok := v.(string)
 	digits := strings.TrimRight(strings.ToLower(s), "bkmgti ")
 	unit := strings.TrimSpace(strings.ToLower(s)[len(digits):])
-	if _, err := strconv.ParseUint(digits, 10, 63); !ok || err != nil || !slices.Contains([]string{"", "b", "kb", "kib", "mib", "gib", "tib"}, unit) {
+	known := []string{"", "b", "kb", "kib", "mib", "gib", "tib"}
+	if _, err := strconv.ParseUint(digits, 10, 63); !ok || err != nil || !slices.Contains(known, unit) {
 		return fmt.Errorf("%s is not a size", show(v))
 	}
 	return nil
@@ -169,6 +202,60 @@ func checkMatrix(v any) error {
 				return errors.Join(fmt.Errorf("%s: a list of NIC names is malformed", location), err)
 			}
 		}
+	}
+	return nil
+}
+
+// checkFolders takes absolute paths. Whether they exist is seen when a file is opened: a mount may come later.
+func checkFolders(v any) error {
+	for _, text := range v.([]string) {
+		if !path.IsAbs(text) {
+			return fmt.Errorf("%q is not an absolute path", text)
+		}
+	}
+	return nil
+}
+
+func checkFolder(v any) error {
+	if text := v.(string); text != "" && !path.IsAbs(text) {
+		return fmt.Errorf("%q is not an absolute path", text)
+	}
+	return nil
+}
+
+func checkNamed(v any) error {
+	if v == "" {
+		return errors.New("the name is empty")
+	}
+	return nil
+}
+
+// checkSharedName takes what shm_open takes: a name without a slash but the first one.
+func checkSharedName(v any) error {
+	name := strings.TrimPrefix(v.(string), "/")
+	switch {
+	case v == "":
+		return nil
+	case name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > 255:
+		return fmt.Errorf("%q is no name of shared memory", v)
+	}
+	return nil
+}
+
+// checkAddresses takes IP addresses, each once; a link-local one with its zone.
+func checkAddresses(v any) error {
+	seen := map[netip.Addr]bool{}
+	for _, text := range v.([]string) {
+		a, err := netip.ParseAddr(text)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%q is not an IP address", text)
+		case a.IsUnspecified() || a.IsMulticast():
+			return fmt.Errorf("%q is not the address of one interface", text)
+		case seen[a]:
+			return fmt.Errorf("%q is listed twice", text)
+		}
+		seen[a] = true
 	}
 	return nil
 }

@@ -23,10 +23,10 @@ const (
 // variables are looked up from the weakest to the strongest.
 var variables = [...]string{"MC_TENT_CONF", "TENT_CONF"}
 
-// faultsVariable holds no settings but the text of one.
+// faultsVariable holds the text of one setting.
 const faultsVariable = "TENT_FAULTS"
 
-// fileBytesMax bounds what is read from a settings file: a path that names a device by mistake must not fill memory.
+// fileBytesMax bounds the size of a settings file: a path that names a device by mistake must not fill memory.
 const fileBytesMax = 4 << 20
 
 // jsonNumber keeps integers of 64 bits exact.
@@ -115,7 +115,7 @@ func reason(err error) error {
 	return err
 }
 
-// parse decodes one JSON object and tells the line of what it cannot read.
+// parse decodes one JSON object; an error names the line that cannot be read.
 func parse(origin string, data []byte) (layer, error) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.UseNumber()
@@ -137,7 +137,7 @@ func parse(origin string, data []byte) (layer, error) {
 	return layer{}, e
 }
 
-// apply takes one layer over what is there.
+// apply takes one layer over the values that are there.
 func (c *Config) apply(l layer) error {
 	given := map[string]any{}
 	if err := c.flatten("", l.document, given); err != nil {
@@ -158,7 +158,7 @@ func (c *Config) apply(l layer) error {
 // mistakes always the same one is reported.
 func (c *Config) flatten(prefix string, document map[string]any, given map[string]any) error {
 	for _, name := range slices.Sorted(maps.Keys(document)) {
-		v, key := document[name], canonical(prefix+name)
+		v, key := document[name], c.canonical(prefix+name)
 		if _, known := c.index[key]; known {
 			if _, twice := given[key]; twice {
 				return fmt.Errorf("%s is given twice, as a path and as an object, or under two names", key)
@@ -175,7 +175,8 @@ func (c *Config) flatten(prefix string, document map[string]any, given map[strin
 				return err
 			}
 		case v != nil && c.isBranch(key):
-			return fmt.Errorf("%s: %s has the wrong type: it takes an object with keys such as %q", key, show(v), c.nearest(key))
+			return fmt.Errorf("%s: %s has the wrong type: it takes an object with keys such as %q", key, show(v),
+				c.nearest(key))
 		case v != nil || !c.isBranch(key):
 			near := c.nearest(key)
 			return fmt.Errorf("unknown setting %q; the nearest known setting is %q, which takes %s",

@@ -2,66 +2,84 @@ package config
 
 import (
 	"encoding/json"
-	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-func TestTableIsSound(t *testing.T) {
-	c := newConfig(tcpOnly)
-	require.Len(t, c.index, len(c.settings), "a key is listed twice")
+func TestSettingsAreSound(t *testing.T) {
+	c := newConfig(birdsOnly)
 	for _, s := range c.settings {
+		require.NotEmpty(t, s.Help, s.Key)
+		require.True(t, strings.HasSuffix(s.Help, "."), s.Key)
+		require.NotEmpty(t, s.Source, s.Key)
+		for _, other := range s.atMost {
+			require.Contains(t, c.index, other, s.Key)
+		}
+		if s.same != "" {
+			require.Contains(t, c.index, s.same, s.Key)
+		}
 		if s.Default == nil {
-			require.Equal(t, Structure, s.Takes.Kind, s.Key)
+			require.True(t, s.Takes.Kind == Structure || s.same != "", s.Key)
 			continue
 		}
 		again, err := s.Takes.convert(s.Default)
 		require.NoError(t, err, s.Key)
 		require.Equal(t, s.Default, again, "%s: its default is not in canonical form", s.Key)
-		require.NotEmpty(t, s.Help, s.Key)
-		require.True(t, strings.HasSuffix(s.Help, "."), s.Key)
-		require.NotEmpty(t, s.Source, s.Key)
 	}
-	for key := range c.bound {
+	for key := range c.targets {
 		require.Contains(t, c.index, key, "a field is bound to a key that does not exist")
 	}
 }
 
-// Every field of the typed structs must be filled by a key, or it would silently stay zero.
-func TestEveryFieldIsBound(t *testing.T) {
-	c := newConfig(tcpOnly)
-	pointers := map[any]bool{}
-	for _, p := range c.bound {
-		if p != nil {
-			pointers[p] = true
-		}
+// A key of upstream's that something reads has a struct, and no line any more.
+func TestNoLineOfInertIsRead(t *testing.T) {
+	c := newConfig(birdsOnly)
+	for _, s := range inert() {
+		require.NotContains(t, c.targets, s.Key)
 	}
-	for _, of := range []any{&c.Engine, &c.TCP, &c.File, c.Rails["tcp"], c.Rails["rdma"]} {
-		v := reflect.ValueOf(of).Elem()
-		for i := range v.NumField() {
-			require.True(t, pointers[v.Field(i).Addr().Interface()], "%s.%s", v.Type(), v.Type().Field(i).Name)
-		}
+}
+
+func TestWrongTagsAreFoundByAnyLoad(t *testing.T) {
+	for want, of := range map[string]any{
+		`"1-16" is no range`: struct {
+			N int `key:"n" takes:"1-16"`
+		}{},
+		`invalid syntax`: struct {
+			N int `key:"n" takes:"1..x"`
+		}{},
+		`"a prime" says nothing`: struct {
+			N int `key:"n" takes:"1..9, a prime"`
+		}{},
+		`"yes" describes no values`: struct {
+			B bool `key:"b" takes:"yes"`
+		}{},
+	} {
+		func() {
+			defer func() { require.Contains(t, recover(), want) }()
+			newConfig(Options{Transports: []Transport{{Name: "x", Settings: of}}})
+		}()
 	}
+	_, err := parseInert([]string{"key", "int", "1..2"})
+	require.ErrorContains(t, err, "3 columns")
 }
 
 func TestDefaultsLoadAsArguments(t *testing.T) {
 	document := map[string]any{}
-	for _, s := range known(tcpOnly) {
+	for _, s := range newConfig(birdsOnly).settings {
 		if s.Default != nil && !strings.HasSuffix(s.Key, "/enable") {
 			document[s.Key] = s.Default
 		}
 	}
 	text, err := json.Marshal(document)
 	require.NoError(t, err)
-	given, err := Load(tcpOnly, text)
+	given, err := Load(birdsOnly, text)
 	require.NoError(t, err)
-	plain, err := Load(tcpOnly)
+	plain, err := Load(birdsOnly)
 	require.NoError(t, err)
 	require.Equal(t, plain.Engine, given.Engine)
-	require.Equal(t, plain.TCP, given.TCP)
-	require.Equal(t, plain.Rails, given.Rails)
+	require.Equal(t, plain.SettingsOf("birds"), given.SettingsOf("birds"))
 }
 
 func TestDistanceCountsEdits(t *testing.T) {
@@ -76,13 +94,13 @@ func TestDistanceCountsEdits(t *testing.T) {
 
 // Whatever comes in by TENT_CONF, the answer is settings or an error that is ours.
 func FuzzLoadNeverPanics(f *testing.F) {
-	f.Add(`{"transports": {"tcp": {"lanes": 2}}}`)
+	f.Add(`{"transports": {"birds": {"lanes": 2}}}`)
 	f.Add(`{"qos": {"version": 1, "defaults": {"max_inflight_bytes": "1 MiB"}}}`)
 	f.Add(`{"policy": [{"segment_type": "file", "priority": "high", "intent_type": 3}]}`)
 	f.Add(`{"topology/priority_matrix": {"cpu:0": [["a"], []]}, "transports": null}`)
 	f.Add(`{"transports/rdma/numa_penalties": [1, 2e3], "": {"": {}}}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		c, err := Load(tcpOnly, []byte(text))
+		c, err := Load(birdsOnly, []byte(text))
 		if err == nil {
 			require.NotEmpty(t, c.Dump())
 		}
@@ -91,13 +109,13 @@ func FuzzLoadNeverPanics(f *testing.F) {
 
 func TestNamesOfSharedMemory(t *testing.T) {
 	for _, name := range []string{"", "/mooncake_rdma_slots", "mooncake_rdma_slots", "/a"} {
-		c, err := Load(tcpOnly, map[string]any{"transports/tcp/shared_quota_shm_path": name})
+		c, err := Load(birdsOnly, map[string]any{"transports/birds/shared_quota_shm_path": name})
 		require.NoError(t, err, name)
-		require.Equal(t, name, c.RailOf("tcp").SharedPath)
+		require.Equal(t, name, c.RailOf("birds").SharedPath)
 	}
 	for _, name := range []any{"/", "/dev/shm/slots", "//x", "..", "/a/../b", "a\x00b", strings.Repeat("x", 300), 5} {
-		_, err := Load(tcpOnly, map[string]any{"transports/tcp/shared_quota_shm_path": name})
-		require.ErrorContains(t, err, `transports/tcp/shared_quota_shm_path`, name)
+		_, err := Load(birdsOnly, map[string]any{"transports/birds/shared_quota_shm_path": name})
+		require.ErrorContains(t, err, `transports/birds/shared_quota_shm_path`, name)
 		require.ErrorContains(t, err, `as in "/mooncake_rdma_slots"`, name)
 	}
 }

@@ -7,9 +7,9 @@ import (
 )
 
 // ladders are the time limits that only make sense in this order, from the shortest to the longest: a rail is suspected
-// before it is given up, that before its attempts have failed on their transport, and that before the task ends. What the
-// caller waits is his own matter. It is the relation that the LNet seed asks for. A way that has worked is waited for longer
-// than one that nobody has seen; who waits for either is not being served, so the stall limit has no part in it.
+// before it is given up, that before its attempts have failed on their transport, and that before the task ends. The
+// LNet seed asks for this relation; the caller's own time-out is no part of it. A way that has worked is waited for longer
+// than one that nobody has seen; a request that waits for either is not being served, so the stall limit has no part in it.
 var ladders = [...][]string{
 	{"rail_suspect_ms", "rail_condemn_ms", "attempt_timeout_ms", "transfer_stall_timeout"},
 	{"link_wait_ms", "outage_wait_ms"},
@@ -33,11 +33,13 @@ func (c *Config) climb(ladder []string) error {
 		most := c.duration(high)
 		switch {
 		case c.duration(low) < most:
-		case c.origins[low] == OriginDefault:
+		case isDefault(c.origins[low]):
 			c.values[low] = max(int64(most/3/time.Millisecond), 1)
+			c.origins[low] = OriginDefault + " (below " + ladder[i+1] + ")"
 		default:
 			return errs.New(errs.InvalidArgument, "config", "%s is %v (%s), which is not less than %s, %v (%s)", ladder[i],
-				c.duration(low), c.origins[low], ladder[i+1], most, c.origins[high]).WithHint("a limit inside another one must be the shorter")
+				c.duration(low), c.origins[low], ladder[i+1], most, c.origins[high]).
+				WithHint("a limit inside another one must be the shorter")
 		}
 	}
 	return nil
@@ -50,8 +52,9 @@ func (c *Config) checkRounds() error {
 	for i := range c.values[rounds].(int64) {
 		pauses += c.duration(interval) << min(i, 7)
 	}
-	if pauses > task && (c.origins[rounds] != OriginDefault || c.origins[interval] != OriginDefault) {
-		return errs.New(errs.InvalidArgument, "config", "resend_rounds %d with resend_interval_ms %v pause for %v, longer than transfer_stall_timeout, %v",
+	if pauses > task && !(isDefault(c.origins[rounds]) && isDefault(c.origins[interval])) {
+		return errs.New(errs.InvalidArgument, "config",
+			"resend_rounds %d with resend_interval_ms %v pause for %v, longer than transfer_stall_timeout, %v",
 			c.values[rounds], c.duration(interval), pauses, task).WithHint("a request would end before its rounds do")
 	}
 	return nil
@@ -59,7 +62,7 @@ func (c *Config) checkRounds() error {
 
 // duration is the value of a key that is a time.
 func (c *Config) duration(i int) time.Duration {
-	unit := units[c.settings[i].Takes.Unit]
+	unit := time.Duration(units[c.settings[i].Takes.Unit])
 	if f, ok := c.values[i].(float64); ok {
 		return time.Duration(f * float64(unit))
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 func TestTimeLimitsRise(t *testing.T) {
-	c, err := Load(tcpOnly)
+	c, err := Load(birdsOnly)
 	require.NoError(t, err)
 	require.Equal(t, []time.Duration{5 * time.Millisecond, time.Second, 10 * time.Second, 30 * time.Second},
 		[]time.Duration{c.Engine.RailSuspectAfter, c.Engine.RailCondemnAfter, c.Engine.AttemptTimeout, c.Engine.TransferStallTimeout})
@@ -21,19 +21,19 @@ func TestTimeLimitsRise(t *testing.T) {
 		`{"transfer_stall_timeout": 0.01, "attempt_timeout_ms": 1000}`: "attempt_timeout_ms is 1s",
 		`{"link_wait_ms": 3000}`:                                       "link_wait_ms is 3s (argument), which is not less than outage_wait_ms, 2s (default)",
 	} {
-		_, err := Load(tcpOnly, text)
+		_, err := Load(birdsOnly, text)
 		require.ErrorContains(t, err, want, text)
 	}
 }
 
 func TestLimitsThatNobodySetGiveWay(t *testing.T) {
-	c, err := Load(tcpOnly, `{"transfer_stall_timeout": 0.3}`)
+	c, err := Load(birdsOnly, `{"transfer_stall_timeout": 0.3}`)
 	require.NoError(t, err)
 	require.Equal(t, []time.Duration{5 * time.Millisecond, 33 * time.Millisecond, 100 * time.Millisecond},
 		[]time.Duration{c.Engine.RailSuspectAfter, c.Engine.RailCondemnAfter, c.Engine.AttemptTimeout})
 	require.Equal(t, []time.Duration{500 * time.Millisecond, 2 * time.Second},
-		[]time.Duration{c.Engine.LinkWait, c.Engine.OutageWait}, "who waits for a link is not being served")
-	c, err = Load(tcpOnly, `{"outage_wait_ms": 300}`)
+		[]time.Duration{c.Engine.LinkWait, c.Engine.OutageWait}, "a request that waits for a link is not being served")
+	c, err = Load(birdsOnly, `{"outage_wait_ms": 300}`)
 	require.NoError(t, err)
 	require.Equal(t, 100*time.Millisecond, c.Engine.LinkWait)
 }

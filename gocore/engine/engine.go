@@ -36,10 +36,10 @@ import (
 // Version of the engine and of what it says on the wire; major versions must agree.
 const Version = control.Version
 
-// Plug is a transport that an engine may use, in order of preference, with its settings.
+// Plug is a transport that an engine may use, in order of preference.
 type Plug struct {
 	Factory  transport.Factory
-	Settings any
+	Settings any // what Open is given; nil: the branch of the transport in the tree of settings
 }
 
 // Options of an engine.
@@ -128,11 +128,7 @@ type Engine struct {
 // Open starts an engine. What it cannot start it takes back before it returns the error.
 func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	if o.Config == nil {
-		var built []string
-		for _, plug := range o.Transports {
-			built = append(built, plug.Factory.Name())
-		}
-		if o.Config, err = config.Load(config.Options{Built: built}); err != nil {
+		if o.Config, err = config.Load(config.Options{Transports: tableOf(o.Transports)}); err != nil {
 			return nil, err
 		}
 	}
@@ -187,6 +183,35 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	return e, nil
 }
 
+// Plugs are transports with the settings of the tree.
+func Plugs(factories ...transport.Factory) []Plug {
+	list := make([]Plug, len(factories))
+	for i := range factories {
+		list[i].Factory = factories[i]
+	}
+	return list
+}
+
+// tableOf makes the table of names of an engine that was given no settings.
+func tableOf(plugs []Plug) []config.Transport {
+	list := make([]config.Transport, len(plugs))
+	for i, plug := range plugs {
+		list[i] = config.Transport{Name: plug.Factory.Name(), Settings: config.Rail{}}
+		if c, is := plug.Factory.(transport.Configured); is {
+			list[i].Settings = c.Settings()
+		}
+	}
+	return list
+}
+
+// settings returns what a transport is opened with.
+func (e *Engine) settings(plug Plug) any {
+	if plug.Settings != nil {
+		return plug.Settings
+	}
+	return e.config.SettingsOf(plug.Factory.Name())
+}
+
 // steps undoes what was done, last first.
 type steps struct{ list []func() }
 
@@ -207,9 +232,15 @@ func (e *Engine) listen(o Options, undo *steps) error {
 	}
 	port := strconv.Itoa(c.RPCServerPort)
 	wanted := []string{net.JoinHostPort(host, port)}
-	for _, address := range o.Config.TCP.Addresses {
-		if address != host && o.Config.Enabled("tcp") {
-			wanted = append(wanted, net.JoinHostPort(address, port))
+	for _, plug := range o.Transports {
+		listener, is := e.settings(plug).(transport.Listener)
+		if !is || !o.Config.Enabled(plug.Factory.Name()) {
+			continue
+		}
+		for _, address := range listener.ListenAddresses() {
+			if address != host {
+				wanted = append(wanted, net.JoinHostPort(address, port))
+			}
 		}
 	}
 	options := control.Options{Self: e.self, Log: e.log, Dial: o.Dial}
@@ -264,7 +295,7 @@ func (e *Engine) plugIn(ctx context.Context, plugs []Plug, undo *steps) error {
 			p.reason = "transports/" + p.name + "/enable is false"
 			continue
 		}
-		opened, err := plug.Factory.Open(ctx, plug.Settings, p, p)
+		opened, err := plug.Factory.Open(ctx, e.settings(plug), p, p)
 		if err != nil {
 			return err
 		}

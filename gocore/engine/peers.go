@@ -250,7 +250,7 @@ func (p *peer) planFor(local *region, remote *remoteRegion, want request.Choice)
 			}
 		}
 	}
-	hint := hintName(want.Hint)
+	hint := p.engine.config.NameOf(want.Hint)
 	if hint == "" && want.Hint != 0 {
 		return nil, errs.New(errs.InvalidArgument, "submit",
 			"transport_hint is %d: it must be the number of a TransportType", want.Hint)

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/tent-engine/tent/gocore/clock"
-	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/metrics"
@@ -34,12 +33,12 @@ func (e *Engine) openSharing(ctx context.Context, undo *steps) error {
 		if same >= 0 {
 			if other := e.config.RailOf(e.ports[same].name).SlotInterval; other != interval {
 				return errs.New(errs.InvalidArgument, "shared slots", "%s/slot_rotation_interval_ms is %v and %s/slot_rotation_interval_ms is %v, but both share %s",
-					config.Branch(p.name), interval, config.Branch(e.ports[same].name), other, r.SharedPath)
+					e.config.BranchOf(p.name), interval, e.config.BranchOf(e.ports[same].name), other, r.SharedPath)
 			}
 			e.shared[i] = e.shared[same]
 			continue
 		}
-		m, err := share.Open(ctx, share.Options{Name: r.SharedPath, Branch: config.Branch(p.name), Interval: interval,
+		m, err := share.Open(ctx, share.Options{Name: r.SharedPath, Branch: e.config.BranchOf(p.name), Interval: interval,
 			Log: e.log.With("transport", p.name), Told: func(cause *errs.Error) { e.sharingChanged(p.name, cause) }})
 		if err != nil {
 			return err

@@ -203,9 +203,19 @@ type Factory interface {
 	Name() string
 	// Check says why this transport cannot work here, or nil. It must be cheap and leave nothing behind.
 	Check() error
-	// Open starts it. config is the branch transports/<name> of the settings as the transport's own Settings value.
+	// Open starts it. config is the transport's own Settings struct, a pointer to one, or nil for defaults.
 	Open(ctx context.Context, config any, host Host, sink Sink) (Transport, error)
 }
+
+// Configured is a Factory with keys of its own in the tree of settings.
+type Configured interface {
+	// Settings returns the zero value of the struct that Open takes. Its tags are the keys, see config.Setting.
+	Settings() any
+}
+
+// Listener is a pointer to settings of a transport that peers reach at addresses of its own: the control plane listens
+// there too.
+type Listener interface{ ListenAddresses() []string }
 
 // Transport is one way to move bytes. All methods may be called from any goroutine.
 type Transport interface {

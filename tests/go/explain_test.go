@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -33,7 +32,7 @@ func (s refused) RailUp(info transport.RailInfo) { s.LinkDown(info.Rail.Link, s.
 
 func explained(t *testing.T, first func(transport.Factory) transport.Factory, after func(*sim.Network)) *engine.Explanation {
 	n := sim.NewInline(1)
-	plug := func(*config.Config) []engine.Plug {
+	plug := func() []engine.Plug {
 		near := sim.Factory{Settings: sim.Settings{Network: n, Name: "near", SameHost: true}}
 		far := sim.Factory{Settings: sim.Settings{Network: n, Name: "far"}}
 		return []engine.Plug{{Factory: first(near)}, {Factory: far}}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -41,7 +40,7 @@ func newTwoWays(t *testing.T, settings map[string]any, faults string) *twoWays {
 			settings = map[string]any{}
 		}
 		settings["fence_timeout_host_ms"] = 20_000 // Submit carries out all that follows, see openSim
-		return open(t, settings, names, func(*config.Config) (list []engine.Plug) {
+		return open(t, settings, names, func() (list []engine.Plug) {
 			for _, name := range names {
 				var f transport.Factory = sim.Factory{Settings: sim.Settings{Network: network, Name: name, Rails: 2, SliceMax: 64 << 10}}
 				if plan != nil {

@@ -32,7 +32,7 @@ func newStorage(t *testing.T) *storage {
 
 var storageNames = []string{"io-uring", "buf-io", "sim"}
 
-func (s *storage) plugs(*config.Config) (list []engine.Plug) {
+func (s *storage) plugs() (list []engine.Plug) {
 	for _, name := range storageNames {
 		settings := sim.Settings{Network: s.network, Name: name, Files: name != "sim", Vectors: name == "io-uring", Inline: name == "io-uring"}
 		list = append(list, engine.Plug{Factory: faulty.Wrap(sim.Factory{Settings: settings}, s.faults)})
@@ -46,9 +46,9 @@ func (s *storage) engine(t *testing.T, settings map[string]any) *engine.Engine {
 
 // unclosed is an engine that the test closes itself.
 func (s *storage) unclosed(t *testing.T) *engine.Engine {
-	c, err := config.Load(config.Options{Built: storageNames})
+	c, err := config.Load(config.Options{Transports: table(storageNames)})
 	require.NoError(t, err)
-	e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: s.plugs(c)})
+	e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: s.plugs()})
 	require.NoError(t, err)
 	return e
 }

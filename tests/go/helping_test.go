@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -56,7 +55,7 @@ func (f busied) Open(ctx context.Context, config any, host transport.Host, sink 
 func TestAWaiterIsNotCapturedByOthersCopies(t *testing.T) {
 	n := sim.NewInline(1)
 	made := make(chan *busy, 2)
-	plug := func(*config.Config) []engine.Plug {
+	plug := func() []engine.Plug {
 		return []engine.Plug{{Factory: busied{sim.Factory{Settings: sim.Settings{Network: n}}, made}}}
 	}
 	here, there := open(t, nil, []string{"sim"}, plug), open(t, nil, []string{"sim"}, plug)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -44,7 +43,7 @@ func (f gated) Open(ctx context.Context, config any, host transport.Host, sink t
 
 // openGated opens an engine over a network that drives itself, with the test's Inline.
 func openGated(t testing.TB, n *sim.Network, inline func([]*transport.Slice, transport.Inliner) bool) *engine.Engine {
-	return open(t, nil, []string{"sim"}, func(*config.Config) []engine.Plug {
+	return open(t, nil, []string{"sim"}, func() []engine.Plug {
 		return []engine.Plug{{Factory: gated{sim.Factory{Settings: sim.Settings{Network: n, Inline: true, Vectors: true}}, inline}}}
 	})
 }
@@ -246,7 +245,7 @@ func TestInlineBytesCanBeSetToNone(t *testing.T) {
 		return false
 	}
 	settings := map[string]any{"inline_bytes": 0}
-	plug := func(*config.Config) []engine.Plug {
+	plug := func() []engine.Plug {
 		return []engine.Plug{{Factory: gated{sim.Factory{Settings: sim.Settings{Network: n, Inline: true}}, never}}}
 	}
 	here, there := open(t, settings, []string{"sim"}, plug), open(t, settings, []string{"sim"}, plug)

@@ -42,13 +42,9 @@ func count(t *testing.T) census {
 // cycle opens two engines, moves some bytes and closes everything.
 func cycle(t *testing.T, own, theirs []byte) {
 	start := func() *engine.Engine {
-		c, err := config.Load(config.Options{Built: all.Names()}, map[string]any{"max_batches": 64})
+		c, err := config.Load(config.Options{Transports: all.Transports()}, map[string]any{"max_batches": 64})
 		require.NoError(t, err)
-		var plugs []engine.Plug
-		for _, entry := range all.Entries() {
-			plugs = append(plugs, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(c)})
-		}
-		e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs})
+		e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: engine.Plugs(all.Factories()...)})
 		require.NoError(t, err)
 		return e
 	}

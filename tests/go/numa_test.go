@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -33,13 +32,13 @@ func sockets() map[string]func(t *testing.T, settings map[string]any) *engine.En
 	return map[string]func(*testing.T, map[string]any) *engine.Engine{
 		"sim": func(t *testing.T, settings map[string]any) *engine.Engine {
 			settings["fence_timeout_host_ms"] = 20_000
-			return open(t, settings, []string{"sim"}, func(*config.Config) []engine.Plug {
+			return open(t, settings, []string{"sim"}, func() []engine.Plug {
 				return []engine.Plug{{Factory: sim.Factory{Settings: sim.Settings{Network: network, Rails: 2, Nodes: []int{1, 2}}}}}
 			})
 		},
 		"tcp": func(t *testing.T, settings map[string]any) *engine.Engine {
 			f := tcp.Factory{Root: root, Interface: func(a netip.Addr) string { return fmt.Sprint("ens", a.As4()[3]-1) }}
-			return open(t, settings, []string{"tcp"}, func(*config.Config) []engine.Plug {
+			return open(t, settings, []string{"tcp"}, func() []engine.Plug {
 				return []engine.Plug{{Factory: f, Settings: tcp.Settings{Addresses: []string{"127.0.0.1", "127.0.0.2"}}}}
 			})
 		},

@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -45,7 +46,7 @@ func openSim(inline bool) func(testing.TB, map[string]any) *engine.Engine {
 		}
 		// Here Submit carries out all that follows from it, so a withdrawal behind it may wait long under load.
 		settings["fence_timeout_host_ms"] = 20_000
-		return open(t, settings, []string{"sim"}, func(*config.Config) []engine.Plug {
+		return open(t, settings, []string{"sim"}, func() []engine.Plug {
 			return []engine.Plug{{Factory: sim.Factory{Settings: sim.Settings{Network: n, Rails: 2, Inline: inline, Vectors: inline}}}}
 		})
 	}
@@ -61,23 +62,40 @@ func openTCP(t testing.TB, settings map[string]any) *engine.Engine {
 }
 
 func openAll(t testing.TB, settings map[string]any) *engine.Engine {
-	return open(t, settings, all.Names(), func(c *config.Config) (plugs []engine.Plug) {
-		for _, entry := range all.Entries() {
-			plugs = append(plugs, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(c)})
-		}
-		return plugs
-	})
+	return openWith(t, settings, all.Transports(), engine.Plugs(all.Factories()...))
 }
 
-// open starts an engine. At the end of the test it is closed, and must hold nothing back.
-func open(t testing.TB, settings map[string]any, built []string, plugs func(*config.Config) []engine.Plug) *engine.Engine {
+// table is the registry's, where the transports of a test stand in for those of their names.
+func table(names []string) []config.Transport {
+	list := all.Transports()
+	for i := range list {
+		list[i].Settings = nil
+	}
+	for _, own := range config.WithRails(names...) {
+		if i := slices.IndexFunc(list, func(t config.Transport) bool { return t.Name == own.Name }); i >= 0 {
+			list[i].Settings = own.Settings
+		} else {
+			list = append(list, own)
+		}
+	}
+	return list
+}
+
+// open starts an engine over transports of the test's own.
+func open(t testing.TB, settings map[string]any, names []string, plugs func() []engine.Plug) *engine.Engine {
+	t.Helper()
+	return openWith(t, settings, table(names), plugs())
+}
+
+// openWith starts an engine. At the end of the test it is closed, and must hold nothing back.
+func openWith(t testing.TB, settings map[string]any, table []config.Transport, plugs []engine.Plug) *engine.Engine {
 	t.Helper()
 	if settings == nil {
 		settings = map[string]any{}
 	}
-	c, err := config.Load(config.Options{Built: built}, settings)
+	c, err := config.Load(config.Options{Transports: table}, settings)
 	require.NoError(t, err)
-	e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs(c)})
+	e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.Empty(t, e.Close(time.Second, true), "an engine could not take everything back")

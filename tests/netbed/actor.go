@@ -69,15 +69,12 @@ func (a *Actor) Open(args OpenArgs, address *string) error {
 		}
 		settings[key] = value
 	}
-	c, err := config.Load(config.Options{Built: all.Names()}, settings)
+	c, err := config.Load(config.Options{Transports: all.Transports()}, settings)
 	if err != nil {
 		return err
 	}
-	var plugs []engine.Plug
-	for _, entry := range all.Entries() {
-		plugs = append(plugs, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(c)})
-	}
-	if a.Engine, err = engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs}); err != nil {
+	options := engine.Options{Config: c, Transports: engine.Plugs(all.Factories()...)}
+	if a.Engine, err = engine.Open(context.Background(), options); err != nil {
 		return err
 	}
 	if a.reader, err = a.Engine.Follow(); err != nil {

@@ -1,10 +1,8 @@
-// Package all lists the transports of this build, in the order in which the engine prefers them. A new transport is one
-// folder beside this one and one line here.
+// Package all is the registry of transports: the table of their names and numbers, in Go, Python and C, and the factories
+// of this build. A new transport is one folder beside this one and one line here.
 package all
 
 import (
-	"net"
-
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/file"
@@ -12,60 +10,57 @@ import (
 	"github.com/tent-engine/tent/transports/tcp"
 )
 
-// Entry is a transport and the way its settings come out of the tree.
-type Entry struct {
-	Factory  transport.Factory
-	Settings func(*config.Config) any
+// entry is a transport that upstream or this build knows.
+type entry struct {
+	name      string // as Factory.Name gives it
+	number    uint8  // upstream's TransportType, which its tests freeze; from 64 on tent's own
+	members   string // of Python's TransportType, upstream's spelling first; "" for numbers of our own
+	branch    string // of its keys, where it is not the name
+	spellings []string
+	factory   transport.Factory // nil: it is not part of this build
 }
 
-// Entries returns every transport of this build.
-func Entries() []Entry {
-	return []Entry{
-		{shm.Factory{}, shmSettings},
-		{tcp.Factory{}, tcpSettings},
-		{file.UringFactory{}, uringSettings},
-		{file.BufferedFactory{}, bufferedSettings},
-	}
+// table lists all transports. Those of this build come first, in the order in which the engine prefers them.
+var table = []entry{
+	{"shm", 3, "SHM", "", nil, shm.Factory{}},
+	{"tcp", 7, "TCP", "", nil, tcp.Factory{}},
+	{file.UringName, 6, "IOURING IO_URING", file.UringBranch, []string{"iouring"}, file.UringFactory{}},
+	{file.BufferedName, 64, "", "", []string{"buf_io", "bufio"}, file.BufferedFactory{}},
+
+	{"rdma", 1, "RDMA", "", nil, nil},
+	{"mnnvl", 2, "MNNVL", "", nil, nil},
+	{"nvlink", 4, "NVLINK", "", nil, nil},
+	{"gds", 5, "GDS", "", nil, nil},
+	{"ascend_direct", 8, "AscendDirect ASCEND_DIRECT", "", []string{"ascend", "ascenddirect"}, nil},
+	{"sunrise_link", 9, "SUNRISE_LINK", "", nil, nil},
+	{"tpu", 10, "TPU", "", nil, nil},
+	{"ub", 11, "UB", "", nil, nil},
+	{"mpcomm", 12, "MPCOMM", "", nil, nil},
 }
 
-// Names are those of Entries.
-func Names() []string {
-	var names []string
-	for _, e := range Entries() {
-		names = append(names, e.Factory.Name())
-	}
-	return names
-}
-
-// shmSettings translates the branch transports/shm.
-func shmSettings(c *config.Config) any {
-	return shm.Settings{Trust: c.SHM.Trust, CXLMountPath: c.SHM.CXLMountPath, AnyTracer: c.SHM.AllowAnyTracer,
-		Workers: c.SHM.CopyWorkers, InlineBytes: uint64(c.SHM.AsyncMemcpyThreshold) << 10}
-}
-
-// tcpSettings translates the branch transports/tcp. Who says under which address peers reach the engine means the bytes
-// too, unless the addresses of the rails are given.
-func tcpSettings(c *config.Config) any {
-	s := tcp.Settings{Addresses: c.TCP.Addresses, RailPairs: c.TCP.RailPairs, Port: c.TCP.Port, Lanes: c.TCP.Lanes,
-		Congestion: c.TCP.Congestion, UserTimeout: c.TCP.UserTimeout, DialTimeout: c.TCP.DialTimeout, Lease: c.TCP.Lease,
-		SliceBytes: c.TCP.SliceBytes, WindowBytes: c.TCP.WindowBytes, CreditBytes: c.TCP.CreditBytes,
-		CreditRequests: c.TCP.CreditRequests}
-	if host := c.Engine.RPCServerHostname; len(s.Addresses) == 0 && host != "" {
-		if addresses, err := net.LookupHost(host); err == nil && len(addresses) > 0 {
-			s.Addresses = addresses[:1]
+// Transports returns the table for config.Options: every name, with the settings of the transports of this build.
+func Transports() []config.Transport {
+	list := make([]config.Transport, len(table))
+	for i := range table {
+		e := &table[i]
+		list[i] = config.Transport{Name: e.name, Number: e.number, Branch: e.branch, Spellings: e.spellings}
+		if e.factory != nil {
+			list[i].Settings = struct{}{}
+		}
+		if c, is := e.factory.(transport.Configured); is {
+			list[i].Settings = c.Settings()
 		}
 	}
-	return s
+	return list
 }
 
-func uringSettings(c *config.Config) any {
-	f := c.File
-	return file.Settings{Roots: f.Roots, Descriptors: f.Descriptors, Direct: f.Direct, Depth: f.Depth,
-		SliceBytes: f.UringSliceBytes, WindowBytes: f.UringWindowBytes}
-}
-
-func bufferedSettings(c *config.Config) any {
-	f := c.File
-	return file.Settings{Roots: f.Roots, Descriptors: f.Descriptors, Workers: f.Workers,
-		SliceBytes: f.BufferedSliceBytes, WindowBytes: f.BufferedWindowBytes}
+// Factories returns those of this build, in the order in which the engine prefers them.
+func Factories() []transport.Factory {
+	var list []transport.Factory
+	for i := range table {
+		if table[i].factory != nil {
+			list = append(list, table[i].factory)
+		}
+	}
+	return list
 }

@@ -10,19 +10,32 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-func TestEntriesHaveNamesOfTheirOwn(t *testing.T) {
-	seen := map[string]bool{}
-	for _, name := range Names() {
-		require.NotEmpty(t, name)
-		require.False(t, seen[name], name)
-		seen[name] = true
+func TestNamesAndNumbersAreOfOneTransport(t *testing.T) {
+	seen := map[any]string{}
+	claim := func(name string, value any) {
+		require.NotContains(t, seen, value)
+		seen[value] = name
+	}
+	for _, e := range table {
+		require.NotZero(t, e.number, e.name)
+		claim(e.name, e.number)
+		claim(e.name, e.name)
+		for _, spelling := range e.spellings {
+			claim(e.name, spelling)
+		}
+		if e.branch != "" {
+			claim(e.name, e.branch)
+		}
+		if e.factory != nil {
+			require.Equal(t, e.name, e.factory.Name())
+		}
 	}
 }
 
 // settings reads what somebody says in TENT_FAULTS and as arguments.
 func settings(t *testing.T, environment string, arguments map[string]any) *config.Config {
 	t.Helper()
-	c, err := config.Load(config.Options{Built: Names(), Env: func(name string) string {
+	c, err := config.Load(config.Options{Transports: Transports(), Env: func(name string) string {
 		return map[string]string{"TENT_FAULTS": environment}[name]
 	}}, arguments)
 	require.NoError(t, err)
@@ -41,9 +54,9 @@ func TestTheSameFaultsFromTheEnvironmentTheSettingsAndACall(t *testing.T) {
 	require.NoError(t, byCall.Apply(text))
 	for _, f := range []*Faults{fromEnvironment, fromSettings, byCall} {
 		require.Equal(t, text, f.String())
-		for _, e := range f.Into(Entries()) {
-			_, err := e.Factory.Open(context.Background(), nil, nil, nil)
-			require.ErrorContains(t, err, "fail_install", e.Factory.Name())
+		for _, factory := range f.Into(Factories()) {
+			_, err := factory.Open(context.Background(), nil, nil, nil)
+			require.ErrorContains(t, err, "fail_install", factory.Name())
 		}
 	}
 }
@@ -52,7 +65,7 @@ func TestFaultsAreRefusedUnlessTheyWereAllowed(t *testing.T) {
 	none, err := FaultsOf(settings(t, "", nil))
 	require.NoError(t, err)
 	require.Nil(t, none)
-	require.Equal(t, Entries()[0].Factory, none.Into(Entries())[0].Factory, "nothing stands between engine and transport")
+	require.Equal(t, Factories(), none.Into(Factories()), "nothing stands between engine and transport")
 	require.Nil(t, none.Dial())
 	err = none.Apply("heal")
 	require.Equal(t, errs.PermissionDenied, errs.CodeOf(err))

@@ -27,13 +27,13 @@ func FaultsOf(c *config.Config) (*Faults, error) {
 }
 
 // Into wraps transports so that the faults reach them.
-func (f *Faults) Into(entries []Entry) []Entry {
+func (f *Faults) Into(factories []transport.Factory) []transport.Factory {
 	if f == nil {
-		return entries
+		return factories
 	}
-	wrapped := append([]Entry(nil), entries...)
-	for i := range wrapped {
-		wrapped[i].Factory = faulty.Wrap(wrapped[i].Factory, f.plan)
+	wrapped := make([]transport.Factory, len(factories))
+	for i := range factories {
+		wrapped[i] = faulty.Wrap(factories[i], f.plan)
 	}
 	return wrapped
 }
@@ -48,17 +48,16 @@ func (f *Faults) Dial() func(ctx context.Context, network, address string) (net.
 
 // Stand is a transport of this build that goes by the name of a slot, with the faults for that name: what
 // engine.SwapTransportForTest takes.
-func (f *Faults) Stand(slot, name string) (Entry, error) {
+func (f *Faults) Stand(slot, name string) (transport.Factory, error) {
 	if f == nil {
-		return Entry{}, f.Apply("")
+		return nil, f.Apply("")
 	}
-	for _, e := range Entries() {
-		if e.Factory.Name() == name {
-			e.Factory = standIn{e.Factory, slot}
-			return f.Into([]Entry{e})[0], nil
+	for _, factory := range Factories() {
+		if factory.Name() == name {
+			return faulty.Wrap(standIn{factory, slot}, f.plan), nil
 		}
 	}
-	return Entry{}, errs.New(errs.InvalidArgument, "swap", "there is no transport %q", name)
+	return nil, errs.New(errs.InvalidArgument, "swap", "there is no transport %q", name)
 }
 
 type standIn struct {

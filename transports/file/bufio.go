@@ -34,12 +34,15 @@ type BufferedFactory struct{}
 // Name returns "buf-io".
 func (BufferedFactory) Name() string { return BufferedName }
 
+// Settings returns the struct whose tags are the keys; see transport.Configured.
+func (BufferedFactory) Settings() any { return Settings{} }
+
 // Check returns nil: every Linux has a page cache.
 func (BufferedFactory) Check() error { return nil }
 
 // Open starts the threads. config is Settings, *Settings or nil.
 func (BufferedFactory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
-	s, err := settingsOf(config, BufferedName)
+	s, err := settled(config, BufferedName)
 	if err != nil {
 		return nil, err
 	}
@@ -48,23 +51,6 @@ func (BufferedFactory) Open(_ context.Context, config any, host transport.Host, 
 	t.mover = t.pool
 	t.pool.start()
 	return t, nil
-}
-
-func settingsOf(config any, name string) (Settings, error) {
-	var s Settings
-	switch c := config.(type) {
-	case nil:
-	case Settings:
-		s = c
-	case *Settings:
-		if c != nil {
-			s = *c
-		}
-	default:
-		return s, errs.New(errs.InvalidArgument, name+".open", "settings are a %T, not file.Settings", config)
-	}
-	err := s.Validate(name)
-	return s.withDefaults(), err
 }
 
 // pool is the mover of buf-io: workers take slices from the queues, HIGH first.

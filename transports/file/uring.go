@@ -26,14 +26,20 @@ var (
 	_ transport.Explainer = (*Uring)(nil)
 )
 
-// UringName is the transport's name in settings, metrics and errors.
+// UringName is the transport's name in metrics and errors.
 const UringName = "io-uring"
+
+// UringBranch is the branch of its keys, as upstream spells it.
+const UringBranch = "io_uring"
 
 // UringFactory makes io-uring transports; see transport.Factory.
 type UringFactory struct{}
 
 // Name returns "io-uring".
 func (UringFactory) Name() string { return UringName }
+
+// Settings returns the struct whose tags are the keys; see transport.Configured.
+func (UringFactory) Settings() any { return Settings{} }
 
 // Check says why the kernel gives this process no ring. Containers often forbid it; buf-io moves files then.
 func (UringFactory) Check() error {
@@ -45,7 +51,7 @@ func (UringFactory) Check() error {
 
 // Open makes the ring and starts its owner. config is Settings, *Settings or nil.
 func (UringFactory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
-	s, err := settingsOf(config, "io_uring")
+	s, err := settled(config, UringBranch)
 	if err != nil {
 		return nil, err
 	}

@@ -1,24 +1,26 @@
 package shm
 
 import (
-	"path/filepath"
 	"runtime"
 
-	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/transports/shm/vm"
 )
 
-// Settings is the branch transports/shm. The zero value of a field means its default; DefaultSettings shows them.
+// Settings is the branch transports/shm: each tagged field is a key. The zero value of a field means its default. Upstream
+// has this transport switched off, because its copies are not NUMA-aware; here it is the fastest way by far, and on.
 type Settings struct {
-	Trust        string // TrustUID: processes of our own user may touch memory that we register; TrustNone: nobody
-	CXLMountPath string // folder whose files back allocated memory, of CXL or DAX memory; "" allocates memfds
-	AnyTracer    bool   // under Yama's scope 1, let every process of our user read and write our memory, not just one peer
-	Workers      int    // goroutines that copy what no caller is copying
-	InlineBytes  uint64 // most bytes that one call copies on its caller's thread
+	Trust        string `key:"trust" takes:"same-uid|none" default:"same-uid" help:"Peers that may touch memory directly: those of the same user, or nobody (all then goes by another transport)."`
+	CXLMountPath string `key:"cxl_mount_path" takes:"folder" from:"transports seed" help:"Mounted folder of CXL or DAX memory whose files back allocated memory; empty allocates anonymous memory."`
+	AnyTracer    bool   `key:"allow_any_tracer" default:"false" help:"Where Yama allows one process to touch memory that tent did not allocate, allow all of the same user."`
+	Workers      int    `key:"copy_workers" takes:"1..64" default:"= one less than there are processors, at least 1" help:"Threads that copy what no caller copies."`
+	InlineBytes  uint64 `key:"async_memcpy_threshold" takes:"1..1048576" unit:"KiB" default:"256" from:"transports seed" help:"Most that a call copies itself; copiers take the rest from a queue."`
 
 	reach reach     // what the tests allow
 	yama  *vm.Scope // the tests' kernel: it has this scope, and refuses us
 }
+
+// Compute fills in the defaults that depend on the machine: the caller's processor copies, too.
+func (s *Settings) Compute() { s.Workers = max(1, runtime.NumCPU()-1) }
 
 // Values of Trust.
 const (
@@ -38,41 +40,3 @@ const (
 // pieceBytes bounds what is copied between two looks at the queues: HIGH waits for no more than this, some 50 µs, and Go's
 // copy changes to non-temporal stores only where it is told to.
 const pieceBytes = 512 << 10
-
-// DefaultSettings returns the settings of an engine that was told nothing.
-func DefaultSettings() Settings { return Settings{}.withDefaults() }
-
-func (s Settings) withDefaults() Settings {
-	if s.Trust == "" {
-		s.Trust = TrustUID
-	}
-	if s.Workers == 0 {
-		s.Workers = max(1, runtime.NumCPU()-1) // the caller's core copies, too
-	}
-	if s.InlineBytes == 0 {
-		s.InlineBytes = 256 << 10
-	}
-	return s
-}
-
-// Validate reports the first setting that cannot be used, as an *errs.Error with the key and what it takes.
-func (s Settings) Validate() error {
-	s = s.withDefaults()
-	switch {
-	case s.Trust != TrustUID && s.Trust != TrustNone:
-		return invalid("trust", s.Trust, `"same-uid" or "none"`)
-	case s.CXLMountPath != "" && !filepath.IsAbs(s.CXLMountPath):
-		return invalid("cxl_mount_path", s.CXLMountPath, "the absolute path of a folder")
-	case s.Workers < 1 || s.Workers > workersMax:
-		return invalid("copy_workers", s.Workers, "1 to 64")
-	case s.InlineBytes > 1<<30:
-		return invalid("async_memcpy_threshold", s.InlineBytes, "at most 1 GiB")
-	}
-	return nil
-}
-
-const workersMax = 64
-
-func invalid(key string, value any, takes string) error {
-	return errs.New(errs.InvalidArgument, "shm.settings", "transports/shm/%s is %v, it takes %s", key, value, takes)
-}

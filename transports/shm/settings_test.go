@@ -9,15 +9,6 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-func TestDefaultsAreComplete(t *testing.T) {
-	s := DefaultSettings()
-	require.NoError(t, s.Validate())
-	require.Equal(t, TrustUID, s.Trust)
-	require.Positive(t, s.Workers)
-	require.NotZero(t, s.InlineBytes)
-	require.Equal(t, s, s.withDefaults())
-}
-
 func TestSettingsThatCannotBeUsedNameTheKey(t *testing.T) {
 	for key, s := range map[string]Settings{
 		"trust": {Trust: "everybody"}, "cxl_mount_path": {CXLMountPath: "relative"}, "copy_workers": {Workers: 65},

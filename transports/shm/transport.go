@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -33,16 +34,20 @@ const revokeLimit = 5 * time.Second
 type Factory struct{}
 
 var (
-	_ transport.Factory   = Factory{}
-	_ transport.Transport = (*Transport)(nil)
-	_ transport.Poller    = (*Transport)(nil)
-	_ transport.Inliner   = (*Transport)(nil)
-	_ transport.Allocator = (*Transport)(nil)
-	_ transport.Explainer = (*Transport)(nil)
+	_ transport.Factory    = Factory{}
+	_ transport.Configured = Factory{}
+	_ transport.Transport  = (*Transport)(nil)
+	_ transport.Poller     = (*Transport)(nil)
+	_ transport.Inliner    = (*Transport)(nil)
+	_ transport.Allocator  = (*Transport)(nil)
+	_ transport.Explainer  = (*Transport)(nil)
 )
 
 // Name returns "shm".
 func (Factory) Name() string { return Name }
+
+// Settings returns the struct whose tags are the keys; see transport.Configured.
+func (Factory) Settings() any { return Settings{} }
 
 // Check reports why memory cannot be shared here: no /proc, or a kernel before 5.10 (memfd_create, pidfd_open).
 func (Factory) Check() error {
@@ -62,24 +67,13 @@ func (Factory) Check() error {
 	return unix.Close(fd)
 }
 
-// Open starts the copy workers. config is Settings, *Settings or nil.
-func (Factory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
-	var s Settings
-	switch c := config.(type) {
-	case nil:
-	case Settings:
-		s = c
-	case *Settings:
-		if c != nil {
-			s = *c
-		}
-	default:
-		return nil, errs.New(errs.InvalidArgument, "shm.open", "settings are a %T, not shm.Settings", config)
-	}
-	if err := s.Validate(); err != nil {
+// Open starts the copy workers. given is Settings, *Settings or nil.
+func (Factory) Open(_ context.Context, given any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+	s, err := config.Settled[Settings](given, Name)
+	if err != nil {
 		return nil, err
 	}
-	return open(s.withDefaults(), host, sink)
+	return open(s, host, sink)
 }
 
 // Transport copies slices between memories of this host. All methods may be called from any goroutine.

@@ -348,7 +348,7 @@ func newCoupleOf(t testing.TB, f Factory, s Settings, size int) *couple {
 				n++
 			}
 		}
-		return n == len(s.withDefaults().Addresses)
+		return n == max(1, len(s.Addresses))
 	})
 	return c
 }

@@ -51,7 +51,9 @@ func TestARailThatFlapsDoesNotSpin(t *testing.T) {
 
 func TestAlternatesAreDialledWhileARailOfTheirEndsIsDown(t *testing.T) {
 	now := clock.Time(time.Hour)
-	l := &link{t: &Transport{settings: DefaultSettings()}}
+	defaults, err := settled(nil)
+	require.NoError(t, err)
+	l := &link{t: &Transport{settings: defaults}}
 	var rails []*rail
 	ends := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")}
 	add := func(i, j int, alternate bool) *rail {

@@ -1,36 +1,40 @@
 package tcp
 
 import (
-	"fmt"
+	"net"
 	"net/netip"
 	"runtime"
 	"time"
 
+	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// Settings is the branch transports/tcp. The zero value of a field means its default; DefaultSettings shows them.
+// Settings is the branch transports/tcp: each tagged field is a key. The zero value of a field means its default. Fields
+// without a key are for tests and for Go programs.
 type Settings struct {
-	Addresses []string // local ends of rails, IPv4 or IPv6 without a port; default 127.0.0.1
-	RailPairs string   // "matched": one rail for each local address; "all": every pair of local and remote address
-	Port      int      // every address listens on it; 0 is any free port
-	Lanes     int      // connections of a rail and class group
-	Workers   int      // goroutines that read and write what no caller is polling
+	config.Rail
 
-	Congestion  string        // "auto": cubic or else reno towards our own host, the system's choice otherwise; "system"; or a name
-	UserTimeout time.Duration // unacknowledged bytes older than this break a lane
-	DialTimeout time.Duration // of one try to bring a rail up
-	Greeting    time.Duration // an accepted connection must have shown its token by then
-	Lease       time.Duration // bytes that waited longer in our sockets are written only after asking their sender again
-	Spin        time.Duration // a worker looks at a drained lane this long before it sleeps; 0 is the default, negative never
+	Addresses   []string      `key:"addresses" takes:"addresses" default:"[\"127.0.0.1\"]" help:"Local ends of rails, and where data is accepted; an empty list is the address of rpc_server_hostname."`
+	RailPairs   string        `key:"rail_pairs" takes:"matched|all" default:"matched" help:"Rails towards a peer: pairs in one subnet, else the i-th with the i-th; or every pair."`
+	Port        int           `key:"port" takes:"port" default:"0" help:"Port that accepts data on every address; 0 takes a free one."`
+	Lanes       int           `key:"lanes" takes:"1..16" default:"= one a processor, at most 2" help:"Connections of a rail for each of its two groups of classes."`
+	Congestion  string        `key:"congestion" takes:"name" default:"auto" help:"Congestion control by the kernel's name; auto chooses cubic or reno for peers on this host and the system's for others, system keeps the system's."`
+	UserTimeout time.Duration `key:"user_timeout_ms" takes:"1..3600000" unit:"ms" default:"2000" help:"TCP_USER_TIMEOUT: sent bytes that stay without acknowledgement for longer end the connection."`
+	DialTimeout time.Duration `key:"dial_timeout_ms" takes:"1..3600000" unit:"ms" default:"500" help:"Limit of one try to bring a rail up."`
+	Lease       time.Duration `key:"lease_ms" takes:"1..3600000" unit:"ms" default:"1000" help:"A receiver that was stopped for longer asks the sender before it writes the bytes that its sockets hold."`
+	SliceBytes  uint64        `key:"slice_bytes" takes:"4KiB..64MiB" unit:"B" default:"1MiB" atmost:"window_bytes credit_bytes" help:"Most bytes of a slice."`
+	WindowBytes uint64        `key:"window_bytes" takes:"4KiB..1GiB" unit:"B" default:"8MiB" help:"Bytes in flight on a lane, and proposed to the core for each rail."`
+	CreditBytes uint64        `key:"credit_bytes" takes:"4KiB..1GiB" unit:"B" default:"64MiB" help:"Bytes of READs that a peer may have asked for on a lane and not received."`
 
-	SliceBytes     uint64 // largest slice
-	WindowBytes    uint64 // accepted and not completed, for each lane; also proposed to the core for each rail
-	CreditBytes    uint64 // READ bytes a peer may have asked for and not got, for each lane
-	CreditRequests int    // slices a peer may have outstanding, for each lane; a power of two
+	CreditRequests int `key:"credit_requests" takes:"64..16384, a power of two" default:"1024" help:"Slices that a peer may have outstanding on a lane."`
+
+	Workers  int           // goroutines that read and write what no caller is polling, 1 to 64; 0: one a processor, 2 to 4
+	Greeting time.Duration // an accepted connection must have shown its token by then; 0: 2 s
+	Spin     time.Duration // a worker looks at a drained lane this long before it sleeps; 0: 50 us, negative: never
 }
 
-// Limits of settings, and of what a peer may announce.
+// Limits of what a peer may announce, as of our own settings.
 const (
 	lanesMax    = 16
 	sliceMax    = 64 << 20
@@ -38,97 +42,58 @@ const (
 	requestsMax = 1 << 14
 )
 
-// DefaultSettings returns the settings of an engine that was told nothing.
-func DefaultSettings() Settings { return Settings{}.withDefaults() }
+// Compute fills in the defaults that depend on the machine. Two streams keep two cores awake; more than that share them
+// and lose (measured: 1, 2, 4, 8 streams on 2 cores).
+func (s *Settings) Compute() { s.Lanes = min(2, runtime.NumCPU()) }
 
-func (s Settings) withDefaults() Settings {
-	if len(s.Addresses) == 0 {
-		s.Addresses = []string{"127.0.0.1"}
-	}
-	if s.RailPairs == "" {
-		s.RailPairs = "matched"
-	}
-	// Two streams keep two cores awake; more than that share them and lose (measured: 1, 2, 4, 8 streams on 2 cores).
-	orInt(&s.Lanes, min(2, runtime.NumCPU()))
-	orInt(&s.Workers, min(4, max(2, runtime.NumCPU())))
-	if s.Congestion == "" {
-		s.Congestion = "auto"
-	}
-	orInt(&s.CreditRequests, 1024)
-	orDuration(&s.UserTimeout, 2*time.Second)
-	orDuration(&s.DialTimeout, 500*time.Millisecond)
-	orDuration(&s.Greeting, 2*time.Second)
-	orDuration(&s.Lease, time.Second)
-	orDuration(&s.Spin, 50*time.Microsecond)
-	orBytes(&s.SliceBytes, 1<<20)
-	orBytes(&s.WindowBytes, 8<<20)
-	orBytes(&s.CreditBytes, 64<<20)
-	return s
-}
+// ListenAddresses are where peers reach this transport, see transport.Listener.
+func (s *Settings) ListenAddresses() []string { return s.Addresses }
 
-func orInt(v *int, other int) {
-	if *v == 0 {
-		*v = other
-	}
-}
-
-func orDuration(v *time.Duration, other time.Duration) {
-	if *v == 0 {
-		*v = other
-	}
-}
-
-func orBytes(v *uint64, other uint64) {
-	if *v == 0 {
-		*v = other
-	}
-}
-
-// Validate reports the first setting that cannot be used, as an *errs.Error with the key and what it takes.
-func (s Settings) Validate() error {
-	s = s.withDefaults()
-	if _, err := s.addresses(); err != nil {
-		return err
+// settled completes and checks the settings that Open was given.
+func settled(given any) (Settings, error) {
+	s, err := config.Settled[Settings](given, Name)
+	if err != nil {
+		return s, err
 	}
 	switch {
-	case s.RailPairs != "matched" && s.RailPairs != "all":
-		return invalid("rail_pairs", s.RailPairs, `"matched" or "all"`)
-	case s.Port < 0 || s.Port > 65535:
-		return invalid("port", s.Port, "0 to 65535")
-	case s.Lanes < 1 || s.Lanes > lanesMax:
-		return invalid("lanes", s.Lanes, "1 to 16")
-	case s.Workers < 1 || s.Workers > 64:
-		return invalid("workers", s.Workers, "1 to 64")
-	case s.UserTimeout < 0 || s.DialTimeout < 0 || s.Greeting < 0 || s.Lease < 0:
-		return invalid("user_timeout, dial_timeout, greeting, lease", "negative", "a positive time")
-	case s.SliceBytes < 4096 || s.SliceBytes > sliceMax:
-		return invalid("slice_bytes", s.SliceBytes, "4 KiB to 64 MiB")
-	case s.WindowBytes < s.SliceBytes:
-		return invalid("window_bytes", s.WindowBytes, "at least slice_bytes")
-	case s.CreditBytes < s.SliceBytes:
-		return invalid("credit_bytes", s.CreditBytes, "at least slice_bytes")
-	case s.CreditRequests < requestsMin || s.CreditRequests > requestsMax || s.CreditRequests&(s.CreditRequests-1) != 0:
-		return invalid("credit_requests", s.CreditRequests, "a power of two from 64 to 16384")
+	case s.Workers < 0 || s.Workers > 64:
+		return s, errs.New(errs.InvalidArgument, "tcp.settings", "Workers is %d, it takes 1 to 64", s.Workers)
+	case s.Greeting < 0:
+		return s, errs.New(errs.InvalidArgument, "tcp.settings", "Greeting is %v, it takes a positive time", s.Greeting)
+	case s.Workers == 0:
+		s.Workers = min(4, max(2, runtime.NumCPU()))
 	}
-	return nil
+	if s.Greeting == 0 {
+		s.Greeting = 2 * time.Second
+	}
+	if s.Spin == 0 {
+		s.Spin = 50 * time.Microsecond
+	}
+	return s, nil
 }
 
-func invalid(key string, value any, takes string) error {
-	return errs.New(errs.InvalidArgument, "tcp.settings", "transports/tcp/%s is %v, it takes %s", key, value, takes)
-}
-
-// addresses parses the local ends. A wildcard cannot be the end of a rail: it names no path.
-func (s Settings) addresses() ([]netip.Addr, error) {
-	list := make([]netip.Addr, 0, len(s.Addresses))
-	for _, text := range s.Addresses {
-		a, err := netip.ParseAddr(text)
-		switch {
-		case err != nil:
-			return nil, invalid("addresses", fmt.Sprintf("%q", text), "IP addresses of this host, without a port")
-		case a.IsUnspecified() || a.IsMulticast():
-			return nil, invalid("addresses", fmt.Sprintf("%q", text), "addresses of interfaces, one for each rail")
+// withAddresses makes an empty list of local ends the address by which peers know the engine.
+func (s *Settings) withAddresses(engine string) {
+	if len(s.Addresses) > 0 {
+		return
+	}
+	s.Addresses = []string{"127.0.0.1"}
+	if host, _, err := net.SplitHostPort(engine); err == nil {
+		if found, err := net.LookupHost(host); err == nil && len(found) > 0 {
+			s.Addresses = found[:1]
 		}
-		list = append(list, a.Unmap())
+	}
+}
+
+// addresses parses the local ends.
+func (s *Settings) addresses() ([]netip.Addr, error) {
+	list := make([]netip.Addr, len(s.Addresses))
+	for i, text := range s.Addresses {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, errs.Wrap(errs.InvalidArgument, "tcp.settings", err)
+		}
+		list[i] = a.Unmap()
 	}
 	return list, nil
 }

@@ -16,25 +16,34 @@ func testOffer(t *testing.T) offer {
 }
 
 func TestSettingsAreCheckedByName(t *testing.T) {
-	require.NoError(t, Settings{}.Validate())
-	require.NoError(t, DefaultSettings().Validate())
 	for key, s := range map[string]Settings{
 		"addresses":       {Addresses: []string{"localhost"}},
 		"port":            {Port: 1 << 16},
 		"rail_pairs":      {RailPairs: "some"},
 		"lanes":           {Lanes: 17},
-		"workers":         {Workers: -1},
-		"lease":           {Lease: -time.Second},
+		"Workers":         {Workers: -1},
+		"Greeting":        {Greeting: -time.Second},
+		"lease_ms":        {Lease: -time.Second},
 		"slice_bytes":     {SliceBytes: 1},
 		"window_bytes":    {WindowBytes: 1},
 		"credit_bytes":    {CreditBytes: 1},
 		"credit_requests": {CreditRequests: 100},
 	} {
-		err := s.Validate()
+		_, err := settled(s)
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), key)
 		require.ErrorContains(t, err, key)
 	}
-	require.ErrorContains(t, Settings{Addresses: []string{"0.0.0.0"}}.Validate(), "addresses")
+	_, err := settled(Settings{Addresses: []string{"0.0.0.0"}})
+	require.ErrorContains(t, err, "transports/tcp/addresses")
+}
+
+func TestNoAddressIsThatOfTheEngine(t *testing.T) {
+	for engine, want := range map[string]string{"127.0.0.7:5": "127.0.0.7", "[::1]:5": "::1", "": "127.0.0.1"} {
+		s, err := settled(Settings{Addresses: []string{}})
+		require.NoError(t, err)
+		s.withAddresses(engine)
+		require.Equal(t, []string{want}, s.Addresses)
+	}
 }
 
 func TestRailsPairLocalAndRemoteEnds(t *testing.T) {

@@ -27,17 +27,22 @@ type Factory struct {
 }
 
 var (
-	_ transport.Factory   = Factory{}
-	_ transport.Transport = (*Transport)(nil)
-	_ transport.Parker    = (*Transport)(nil)
-	_ transport.Notifier  = (*Transport)(nil)
-	_ transport.Prober    = (*Transport)(nil)
-	_ transport.Witness   = (*Transport)(nil)
-	_ transport.Explainer = (*Transport)(nil)
+	_ transport.Factory    = Factory{}
+	_ transport.Configured = Factory{}
+	_ transport.Listener   = (*Settings)(nil)
+	_ transport.Transport  = (*Transport)(nil)
+	_ transport.Parker     = (*Transport)(nil)
+	_ transport.Notifier   = (*Transport)(nil)
+	_ transport.Prober     = (*Transport)(nil)
+	_ transport.Witness    = (*Transport)(nil)
+	_ transport.Explainer  = (*Transport)(nil)
 )
 
 // Name returns "tcp".
 func (Factory) Name() string { return Name }
+
+// Settings returns the struct whose tags are the keys; see transport.Configured.
+func (Factory) Settings() any { return Settings{} }
 
 // Check reports why TCP sockets cannot work here: never, on a Linux that lets us make one.
 func (Factory) Check() error {
@@ -50,22 +55,11 @@ func (Factory) Check() error {
 
 // Open listens on the configured addresses and starts the workers. config is Settings, *Settings or nil.
 func (f Factory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
-	var s Settings
-	switch c := config.(type) {
-	case nil:
-	case Settings:
-		s = c
-	case *Settings:
-		if c != nil {
-			s = *c
-		}
-	default:
-		return nil, errs.New(errs.InvalidArgument, "tcp.open", "settings are a %T, not tcp.Settings", config)
-	}
-	if err := s.Validate(); err != nil {
+	s, err := settled(config)
+	if err != nil {
 		return nil, err
 	}
-	return open(s.withDefaults(), newPlaces(f), host, sink)
+	return open(s, newPlaces(f), host, sink)
 }
 
 // Transport moves slices over TCP. All methods may be called from any goroutine.
@@ -137,7 +131,8 @@ func open(s Settings, where *places, host transport.Host, sink transport.Sink) (
 	if err = t.watchBulk(unix.EPOLL_CTL_ADD); err != nil {
 		return nil, openError(err)
 	}
-	addresses, err := s.addresses()
+	t.settings.withAddresses(t.self.Address)
+	addresses, err := t.settings.addresses()
 	if err != nil {
 		return nil, err
 	}

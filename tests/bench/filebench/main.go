@@ -81,15 +81,11 @@ type bench struct {
 }
 
 func open(settings, path string) (*bench, error) {
-	c, err := config.Load(config.Options{Env: os.Getenv, Built: all.Names()}, settings)
+	c, err := config.Load(config.Options{Env: os.Getenv, Transports: all.Transports()}, settings)
 	if err != nil {
 		return nil, err
 	}
-	var plugs []engine.Plug
-	for _, entry := range all.Entries() {
-		plugs = append(plugs, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(c)})
-	}
-	e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs})
+	e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: engine.Plugs(all.Factories()...)})
 	if err != nil {
 		return nil, err
 	}

@@ -57,16 +57,12 @@ func open(kind, size string) (*engine.Engine, mem.Region, error) {
 	if err != nil {
 		return nil, mem.Region{}, err
 	}
-	settings, err := config.Load(config.Options{Env: os.Getenv, Built: all.Names()},
+	settings, err := config.Load(config.Options{Env: os.Getenv, Transports: all.Transports()},
 		map[string]any{"transports": map[string]any{"shm": map[string]any{"enable": kind != "tcp"}}})
 	if err != nil {
 		return nil, mem.Region{}, err
 	}
-	var plugs []engine.Plug
-	for _, entry := range all.Entries() {
-		plugs = append(plugs, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(settings)})
-	}
-	e, err := engine.Open(context.Background(), engine.Options{Config: settings, Transports: plugs})
+	e, err := engine.Open(context.Background(), engine.Options{Config: settings, Transports: engine.Plugs(all.Factories()...)})
 	if err != nil {
 		return nil, mem.Region{}, err
 	}

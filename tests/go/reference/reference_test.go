@@ -69,7 +69,7 @@ takes and the nearest known key. ` + "`Engine.config`" + ` shows every key with 
 A key whose effect is "kept" is checked and kept for programs that share their settings with upstream's engine, and nothing
 in this version reads it.
 
-` + config.Markdown(config.Options{Built: all.Names()})
+` + config.Markdown(config.Options{Transports: all.Transports()})
 }
 
 func metricFamilies() string {

@@ -42,15 +42,12 @@ func TestMain(m *testing.M) {
 }
 
 func openEngine() (*engine.Engine, error) {
-	c, err := config.Load(config.Options{Built: all.Names()}, map[string]any{"transports/shm/enable": true, "transports/tcp/enable": false})
+	c, err := config.Load(config.Options{Transports: all.Transports()},
+		map[string]any{"transports/shm/enable": true, "transports/tcp/enable": false})
 	if err != nil {
 		return nil, err
 	}
-	var plugs []engine.Plug
-	for _, entry := range all.Entries() {
-		plugs = append(plugs, engine.Plug{Factory: entry.Factory, Settings: entry.Settings(c)})
-	}
-	return engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs})
+	return engine.Open(context.Background(), engine.Options{Config: c, Transports: engine.Plugs(all.Factories()...)})
 }
 
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }

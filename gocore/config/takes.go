@@ -8,25 +8,6 @@ import (
 	"strings"
 )
 
-// Setting is one row of the table.
-type Setting struct {
-	Key     string // path with "/"
-	Takes   Takes
-	Default any    // canonical, see Takes
-	Source  string // who defined the key: a seed, upstream, or tent
-	Help    string // one sentence for people
-}
-
-// Sources of settings.
-const (
-	tent           = "tent"
-	upstream       = "upstream"
-	failoverSeed   = "failover seed"
-	lnetSeed       = "LNet resiliency seed"
-	qosSeed        = "QoS seed"
-	transportsSeed = "transports seed"
-)
-
 // Kind is the type of a setting's values.
 type Kind uint8
 
@@ -41,18 +22,20 @@ const (
 	Structure             // decoded JSON: any
 )
 
-// Takes says what values a setting takes.
+// Takes describes the values that a setting takes.
 type Takes struct {
-	Kind     Kind
-	Min, Max float64         // of Int and Float, and of each of Floats; both included
-	Unit     string          // "s", "ms", "us", "ns", "B", "KiB", "Gbit/s" or ""
-	Choices  []string        // of Text and of each of Texts; nil means any
-	Numeric  bool            // Int: a text of digits is taken too
-	What     string          // Structure and checked texts: in words
-	Check    func(any) error // of a canonical value, beyond the above
+	Kind       Kind
+	Min, Max   float64         // of Int and Float, and of each of Floats; both included
+	Unit       string          // "s", "ms", "us", "ns", "B", "KiB", "Gbit/s" or ""
+	Multiple   int64           // Int: values are multiples of it; 0 and 1 mean any
+	PowerOfTwo bool            // Int
+	Choices    []string        // of Text and of each of Texts; nil means any
+	Numeric    bool            // Int: a text of digits is taken too
+	What       string          // Structure and checked texts: in words
+	Check      func(any) error // of a canonical value, beyond the above
 }
 
-// String says in words what is taken, for errors and documents: "an integer from 1 to 64".
+// String describes in words what is taken, for errors and documents: "an integer from 1 to 64".
 func (t Takes) String() string {
 	switch {
 	case t.What != "":
@@ -80,22 +63,28 @@ func (t Takes) String() string {
 }
 
 func (t Takes) span() string {
-	s := "from " + number(t.Min) + " to " + number(t.Max)
+	s := "from " + t.number(t.Min) + " to " + t.number(t.Max)
 	if t.Unit != "" {
 		s += " " + t.Unit
+	}
+	switch {
+	case t.PowerOfTwo:
+		s += ", a power of two"
+	case t.Multiple > 1:
+		s += ", a multiple of " + strconv.FormatInt(t.Multiple, 10)
 	}
 	return s
 }
 
 // number prints a bound without an exponent where people would write it without one.
-func number(f float64) string {
+func (t Takes) number(f float64) string {
 	if f == math.Trunc(f) && math.Abs(f) < 1e18 {
 		return strconv.FormatInt(int64(f), 10)
 	}
 	return strconv.FormatFloat(f, 'g', -1, 64)
 }
 
-// convert returns v as the canonical value of t. The error says only what is wrong with v; the caller adds the key.
+// convert returns v as the canonical value of t. The error describes only what is wrong with v; the caller adds the key.
 func (t Takes) convert(v any) (any, error) {
 	out, ok := t.coerce(v)
 	if !ok {
@@ -141,7 +130,8 @@ func (t Takes) coerce(v any) (any, bool) {
 func (t Takes) inside(v any) bool {
 	switch v := v.(type) {
 	case int64:
-		return float64(v) >= t.Min && float64(v) <= t.Max
+		return float64(v) >= t.Min && float64(v) <= t.Max && (t.Multiple == 0 || v%t.Multiple == 0) &&
+			(!t.PowerOfTwo || v&(v-1) == 0)
 	case float64:
 		return v >= t.Min && v <= t.Max // false for NaN
 	case []float64:
@@ -154,8 +144,80 @@ func (t Takes) inside(v any) bool {
 	return true
 }
 
-// toInt takes any integer, and a float only when nothing is lost. What does not fit an int64 becomes its nearest, which
-// every range excludes.
+// atMost returns the greatest canonical number that is taken and not more than limit.
+func (t Takes) atMost(limit any) any {
+	if n, ok := limit.(int64); ok {
+		return n - n%max(t.Multiple, 1)
+	}
+	return limit
+}
+
+// parseTakes reads the words of a tag or of a line of inert.txt: a range ("1..16", "4KiB..64MiB", "64..16384, a power of
+// two", "0..64MiB, a multiple of 4096"), choices ("matched|all"), or a name of kinds.
+func parseTakes(kind Kind, words, unit string) (Takes, error) {
+	if t, found := kinds[words]; found {
+		t.Unit = unit
+		return t, nil
+	}
+	t := Takes{Kind: kind, Unit: unit}
+	switch kind {
+	case Int, Float, Floats:
+		return t, t.parseRange(words)
+	case Text, Texts:
+		if words != "" {
+			t.Choices = strings.Split(words, "|")
+		}
+		return t, nil
+	}
+	if words != "" {
+		return t, fmt.Errorf("%q describes no values", words)
+	}
+	return t, nil
+}
+
+func (t *Takes) parseRange(words string) (err error) {
+	span, rest, _ := strings.Cut(words, ", ")
+	low, high, found := strings.Cut(span, "..")
+	if !found {
+		return fmt.Errorf("%q is no range", words)
+	}
+	if t.Min, err = parseNumber(low); err != nil {
+		return err
+	}
+	if t.Max, err = parseNumber(high); err != nil {
+		return err
+	}
+	multiple, found := strings.CutPrefix(rest, "a multiple of ")
+	switch {
+	case found:
+		t.Multiple, err = strconv.ParseInt(multiple, 10, 64)
+	case rest == "a power of two":
+		t.PowerOfTwo = true
+	case rest != "":
+		err = fmt.Errorf("%q says nothing about a number", rest)
+	}
+	return err
+}
+
+// sizes are the units in which tags and inert.txt write bounds and defaults.
+var sizes = [...]struct {
+	suffix string
+	factor float64
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}}
+
+func parseNumber(text string) (float64, error) {
+	factor := 1.0
+	for _, size := range sizes {
+		if digits, found := strings.CutSuffix(text, size.suffix); found {
+			text, factor = digits, size.factor
+		}
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	return f * factor, err
+}
+
+// toInt takes any integer, and a float only when nothing is lost. A number that does not fit an int64 becomes its nearest,
+// which every range excludes.
 func toInt(v any) (int64, bool) {
 	switch v := v.(type) {
 	case int:

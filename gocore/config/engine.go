@@ -1,0 +1,33 @@
+package config
+
+import "time"
+
+// Engine holds the settings of the engine itself and of the core. Defaults and ranges are upstream's where the tag says so.
+type Engine struct {
+	Name                 string        `key:"name" help:"Name of the engine, shown to peers and in logs; empty chooses one."`
+	MetadataType         string        `key:"metadata_type" takes:"p2p|etcd|redis|http" default:"p2p" from:"upstream" help:"Where names of segments are found; p2p needs no service, the others are refused until they exist."`
+	RPCServerHostname    string        `key:"rpc_server_hostname" from:"upstream" help:"Host in Engine.address; the control plane listens there and on every address in transports/*/addresses. Empty is loopback."`
+	RPCServerPort        int           `key:"rpc_server_port" takes:"port" from:"upstream" help:"Port of the control plane; 0 takes a free one."`
+	LogLevel             string        `key:"log_level" takes:"debug|info|warning|error" default:"info" from:"upstream" help:"Least level of log records."`
+	MergeRequests        bool          `key:"merge_requests" default:"true" from:"upstream" help:"Neighbouring requests of one submit that agree in everything share slices."`
+	MaxFailoverAttempts  int           `key:"max_failover_attempts" takes:"0..1000" default:"3" from:"failover seed" help:"Switches of transport a task may make; 0 means never, 1 exactly one."`
+	TransferStallTimeout time.Duration `key:"transfer_stall_timeout" takes:"0.01..86400" unit:"s" default:"30" help:"A transfer without a deadline ends after this long without progress while it is being served."`
+	FenceTimeoutHost     time.Duration `key:"fence_timeout_host_ms" takes:"1..60000" unit:"ms" default:"100" help:"After a deadline or cancel, how long a peer on this host may take to confirm before a transfer ends dirty."`
+	FenceTimeoutNetwork  time.Duration `key:"fence_timeout_network_ms" takes:"1..60000" unit:"ms" default:"1000" help:"The same for a peer on another host."`
+	FenceTimeoutFile     time.Duration `key:"fence_timeout_file_ms" takes:"1..600000" unit:"ms" default:"5000" help:"The same for the kernel and a file: a device that does not answer keeps the memory in use beyond it."`
+	TransferSyncTimeout  time.Duration `key:"transfer_sync_timeout" takes:"0.01..86400" unit:"s" default:"600" help:"A transfer with durability ends as TIMEOUT when its files are not on stable storage this long after its last byte."`
+	AttemptTimeout       time.Duration `key:"attempt_timeout_ms" takes:"1..3600000" unit:"ms" default:"10000" from:"LNet resiliency seed" help:"An attempt fails after this time without a sign of life from its rail, even if all others are silent too: the request tries its next transport."`
+	ResendRounds         int           `key:"resend_rounds" takes:"1..255" default:"8" from:"LNet resiliency seed" help:"Rounds in which a failed slice tries all rails of a transport before its request takes the next one."`
+	ResendInterval       time.Duration `key:"resend_interval_ms" takes:"1..60000" unit:"ms" default:"1" from:"LNet resiliency seed" help:"Pause behind the first round; it doubles with each, up to 128 times."`
+	RailSuspectAfter     time.Duration `key:"rail_suspect_ms" takes:"1..60000" unit:"ms" default:"5" help:"A rail is suspected when it is silent for this long, and three times longer than expected, while others of its peer are not; its slices then go over others too."`
+	RailCondemnAfter     time.Duration `key:"rail_condemn_ms" takes:"1..600000" unit:"ms" default:"1000" help:"A suspected rail that stays silent for this long is given up and made anew."`
+	LinkWait             time.Duration `key:"link_wait_ms" takes:"1..600000" unit:"ms" default:"500" help:"Time that a request without another way waits for a transport that has had no connection to its peer yet."`
+	OutageWait           time.Duration `key:"outage_wait_ms" takes:"1..3600000" unit:"ms" default:"2000" help:"The same for one that has worked before: a cable that was pulled, or a switch that restarts its ports, is often back soon."`
+	MaxPendingRequests   int           `key:"max_pending_requests" takes:"1..16777216" default:"1048576" help:"Requests that have not ended; a submit beyond it is refused whole."`
+	MaxBatches           int           `key:"max_batches" takes:"1..1048576" default:"65536" help:"Batches alive at once."`
+	InlineBytes          uint64        `key:"inline_bytes" takes:"0..1GiB" unit:"B" default:"256KiB" help:"Most bytes that a call may move on the caller's own thread before it returns, where the transport can; 0 means never."`
+	NotificationQueue    int           `key:"notification_queue" takes:"1..1048576" default:"65536" help:"Notifications waiting to be read; a full queue holds the senders' completions back."`
+	AllowFaults          bool          `key:"allow_faults" default:"false" help:"Faults may be injected into this engine's transports and control plane: for tests. TENT_FAULTS sets it too."`
+	Faults               string        `key:"faults" help:"Faults from the start, in the language of transports/faulty, as in TENT_FAULTS; needs allow_faults."`
+	Policies             []Policy      `key:"policy" takes:"policies" from:"upstream" help:"Rules that choose and order transports and NICs by request; the first match counts."`
+}

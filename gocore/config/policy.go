@@ -1,0 +1,130 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// policyKey is the list of policies.
+const policyKey = "policy"
+
+// Policy is a rule that chooses and orders the routes of requests; upstream's TransportSelector has the same fields. Fields
+// that are not given match everything. plan.Match applies them.
+type Policy struct {
+	Name         string
+	File         bool   // it is for file segments, else for memory
+	SameMachine  *bool  // nil: both
+	LocalMemory  string // a kind of memory; "" matches all
+	RemoteMemory string
+	MinSize      uint64 // bytes, included
+	MaxSize      uint64 // bytes, included; 0: no limit
+	Class        int    // -1: all
+	Intent       int    // -1: all
+
+	Transports []string // names of transports, best first; none: all, in the order of the build
+	Devices    []string // names of local NICs, or addresses of local ends; none: all
+	Idle       []string // keys that were given and have no effect yet
+}
+
+// policyText is a policy as people write it.
+type policyText struct {
+	Name         string   `json:"name"`
+	SegmentType  string   `json:"segment_type"`
+	SameMachine  *bool    `json:"same_machine"`
+	LocalMemory  string   `json:"local_memory"`
+	RemoteMemory string   `json:"remote_memory"`
+	MinSize      uint64   `json:"min_size"`
+	MaxSize      uint64   `json:"max_size"`
+	Priority     any      `json:"priority"`
+	IntentType   any      `json:"intent_type"`
+	Transports   []string `json:"transports"`
+	Devices      []string `json:"devices"`
+	QueuePairs   *string  `json:"qp_pool"`
+	ServiceLevel *int     `json:"service_level"`
+	TrafficClass *int     `json:"traffic_class"`
+}
+
+// readPolicies turns the checked value of "policy" into policies.
+func (c *Config) readPolicies() ([]Policy, error) {
+	i := c.index[policyKey]
+	if c.values[i] == nil {
+		return nil, nil
+	}
+	data, err := json.Marshal(c.values[i])
+	var written []policyText
+	if err == nil {
+		err = json.Unmarshal(data, &written)
+	}
+	if err != nil {
+		return nil, errs.Wrap(errs.InvalidArgument, "config", fmt.Errorf("%s: %s: %w", c.origins[i], policyKey, err))
+	}
+	list := make([]Policy, len(written))
+	for n := range written {
+		if list[n], err = c.readPolicy(&written[n]); err != nil {
+			return nil, errs.Wrap(errs.InvalidArgument, "config", fmt.Errorf("%s: %s: entry %d: %w", c.origins[i], policyKey, n, err))
+		}
+	}
+	return list, nil
+}
+
+func (c *Config) readPolicy(w *policyText) (Policy, error) {
+	p := Policy{Name: w.Name, File: w.SegmentType == "file", SameMachine: w.SameMachine, MinSize: w.MinSize, MaxSize: w.MaxSize,
+		LocalMemory: strings.TrimSuffix(w.LocalMemory, "*"), RemoteMemory: strings.TrimSuffix(w.RemoteMemory, "*"),
+		Class: -1, Intent: -1, Devices: w.Devices}
+	if p.MaxSize != 0 && p.MaxSize < p.MinSize {
+		return p, fmt.Errorf("max_size %d is less than min_size %d", p.MaxSize, p.MinSize)
+	}
+	var err error
+	if w.Priority != nil {
+		if p.Class, err = numberOf(w.Priority, classes[:]); err != nil {
+			return p, err
+		}
+	}
+	if w.IntentType != nil {
+		if p.Intent, err = numberOf(w.IntentType, intents[:]); err != nil {
+			return p, err
+		}
+	}
+	for _, name := range w.Transports {
+		t := c.carrierOf(name)
+		if t == nil {
+			return p, fmt.Errorf("no transport is called %q; known are %s", name, strings.Join(c.names(), ", "))
+		}
+		p.Transports = append(p.Transports, t.Name)
+	}
+	for key, given := range map[string]bool{"qp_pool": w.QueuePairs != nil, "service_level": w.ServiceLevel != nil,
+		"traffic_class": w.TrafficClass != nil} {
+		if given {
+			p.Idle = append(p.Idle, key)
+		}
+	}
+	slices.Sort(p.Idle)
+	return p, nil
+}
+
+// names lists the transports of the table.
+func (c *Config) names() []string {
+	list := make([]string, len(c.carriers))
+	for i := range c.carriers {
+		list[i] = c.carriers[i].Name
+	}
+	return list
+}
+
+// idleInPolicies returns which parts of the policies have no effect, "" if all have one.
+func (c *Config) idleInPolicies() string {
+	var parts []string
+	for i := range c.Engine.Policies {
+		if idle := c.Engine.Policies[i].Idle; len(idle) > 0 {
+			parts = append(parts, fmt.Sprintf("entry %d: %s", i, strings.Join(idle, ", ")))
+		}
+	}
+	if parts == nil {
+		return ""
+	}
+	return "parts of it have no effect, no transport of this build has queue pairs: " + strings.Join(parts, "; ")
+}
