@@ -31,6 +31,7 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 	r.engine = e
 	id, err := e.register(r)
 	if err != nil {
+		r.life.advance(eventFreed)
 		e.unmap(r)
 		return 0, mem.Region{}, err
 	}
@@ -85,26 +86,20 @@ func (e *Engine) FreeMemory(id mem.RegionID) error {
 	if r == nil {
 		return errs.New(errs.InvalidEntry, "free", "the region is not one that Allocate made, or was freed")
 	}
-	if r.open.Load() {
+	if r.life.state() == regionOpen {
 		return errs.New(errs.InvalidArgument, "free", "the region %s is open", r.label()).WithHint("close it first")
 	}
 	e.allocations.mu.Lock()
 	delete(e.allocations.byID, id)
 	e.allocations.mu.Unlock()
-	if r.freed.Swap(true) {
-		return nil
-	}
-	if r.retired.Load() { // else retire sees freed
+	if to, moved := r.life.advance(eventFreed); moved && to == regionUnmapped {
 		e.unmap(r)
 	}
 	return nil
 }
 
-// unmap gives the bytes back, once.
+// unmap gives the bytes back. The caller has moved the region to regionUnmapped.
 func (e *Engine) unmap(r *region) {
-	if !r.unmapped.CompareAndSwap(false, true) {
-		return
-	}
 	if r.owner != nil {
 		if err := r.owner.Free(r.Region); err != nil {
 			e.log.Warn("free", "region", r.Name, "err", err)

@@ -264,7 +264,7 @@ func (p *peer) planFor(local *region, remote *remoteRegion, want request.Choice)
 	var next []plannedFrom
 	if cached != nil {
 		for _, c := range *cached {
-			if c.epoch == epoch && c.local.open.Load() && len(next) < 64 {
+			if c.epoch == epoch && c.local.life.state() == regionOpen && len(next) < 64 {
 				next = append(next, c)
 			}
 		}

@@ -27,18 +27,14 @@ type region struct {
 	// uses counts local transfers, +1 while the region is open; the call that takes it to 0 deregisters.
 	uses   atomic.Int64
 	engine *Engine
-	open   atomic.Bool // not closed
-
-	freed    atomic.Bool // FreeMemory was called
-	retired  atomic.Bool // no transport knows the region any more
-	unmapped atomic.Bool
+	life   regionLife
 }
 
 // use takes a use for a batch; an error when the region was closed.
 func (r *region) use() *errs.Error {
 	for {
 		n := r.uses.Load()
-		if n <= 0 || !r.open.Load() {
+		if n <= 0 || r.life.state() != regionOpen {
 			return errs.New(errs.AddressNotRegistered, "submit", "the region %s was closed", r.label())
 		}
 		if r.uses.CompareAndSwap(n, n+1) {
@@ -133,6 +129,7 @@ func (t *regionTable) add(r *region) *errs.Error {
 	if err := t.nameFree(r.Name); err != nil {
 		return err
 	}
+	r.life.advance(eventPublished)
 	t.replace(func(list []*region) []*region { return append(list, r) })
 	return nil
 }
@@ -269,7 +266,6 @@ func (e *Engine) register(r *region) (mem.RegionID, error) {
 	e.numa.place(r)
 	r.ID = e.regions.reserve()
 	r.uses.Store(1)
-	r.open.Store(true)
 	r.keys = make([]transport.LocalKey, len(e.ports))
 	r.descriptors = make([]transport.Descriptor, len(e.ports))
 	ctx, cancel := context.WithTimeout(context.Background(), registerTimeout)
@@ -334,7 +330,7 @@ func (e *Engine) CloseRegion(ctx context.Context, id mem.RegionID) error {
 	if r == nil {
 		return nil
 	}
-	r.open.Store(false)
+	r.life.advance(eventClosed)
 	err := e.revoke(ctx, r, nil, false)
 	if err == nil && !e.regions.left(r) {
 		return nil
@@ -382,8 +378,7 @@ func (e *Engine) retire(r *region) {
 	go func() {
 		defer e.regions.retire.Done()
 		e.deregister(r)
-		r.retired.Store(true)
-		if r.freed.Load() {
+		if to, moved := r.life.advance(eventRetired); moved && to == regionUnmapped {
 			e.unmap(r)
 		}
 	}()
