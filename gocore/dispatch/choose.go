@@ -18,33 +18,33 @@ const (
 	rankNever
 )
 
-// choose returns the rail that takes the next slice, and the class that it serves, or nil.
-func (c *Core) choose(l *link, now clock.Time) (best *railState, class int) {
+// choose returns the rail that takes the next slice, and which one, or nil.
+func (c *Core) choose(l *link, now clock.Time) (best *railState, next offer) {
 	var cost float64
 	for _, r := range l.rails {
 		if r == nil || r.rank != l.rank || r.full || l.rank == rankNever {
 			continue
 		}
-		k, want := c.offer(l, r, now)
-		if k < 0 {
+		one := c.offer(l, r, now)
+		if one.class < 0 {
 			continue
 		}
 		if best == nil && !l.several {
-			return r, k
+			return r, one
 		}
-		finish := r.finish(want, now)
+		finish := r.finish(one.want, now)
 		switch {
 		case best == nil:
 		case r.band == best.band && !l.numa: // the common case
 			if finish > cost || (finish == cost && r.posted >= best.posted) {
 				continue
 			}
-		case !prefer(l, r, best, k, finish, cost, now):
+		case !prefer(l, r, best, one.class, finish, cost, now):
 			continue
 		}
-		best, class, cost = r, k, finish
+		best, next, cost = r, one, finish
 	}
-	return best, class
+	return best, next
 }
 
 // prefer compares a rail with the best one so far.
@@ -100,13 +100,13 @@ func (c *Core) rerank(l *link, now clock.Time) {
 		if r == nil {
 			continue
 		}
-		r.rank = c.rankOf(l, r, now)
+		r.rank = c.rankOf(l, r)
 		r.band = r.health.Band(l.options.Sensitivity)
 		l.rank = min(l.rank, r.rank)
 		if r.usable() {
 			n++
 		}
-		if r.healthy(now) {
+		if r.healthy() {
 			l.good++
 		} else if r.usable() {
 			l.out++
@@ -117,23 +117,23 @@ func (c *Core) rerank(l *link, now clock.Time) {
 	c.activate(l)
 }
 
-func (c *Core) rankOf(l *link, r *railState, now clock.Time) int {
-	switch {
-	case !r.usable() || r.suspected:
+func (c *Core) rankOf(l *link, r *railState) int {
+	switch state := r.life.State(); {
+	case !state.Usable() || state == rail.Suspected:
 		return rankNever
-	case r.monitor.Paused(now):
+	case state == rail.Paused:
 		return rankPaused
-	case r.info.Alternates && !(r.proven && l.leftOver(r, now)):
+	case r.info.Alternates && (state == rail.Probation || !l.leftOver(r)):
 		return rankAlternate
 	}
 	return rankMain
 }
 
 // leftOver reports whether an end of an alternate has no healthy rail of the matching.
-func (l *link) leftOver(alternate *railState, now clock.Time) bool {
+func (l *link) leftOver(alternate *railState) bool {
 	local, remote := true, true
 	for _, r := range l.rails {
-		if r != nil && !r.info.Alternates && r.healthy(now) {
+		if r != nil && !r.info.Alternates && r.healthy() {
 			local = local && r.info.Local != alternate.info.Local
 			remote = remote && r.info.Remote != alternate.info.Remote
 		}
@@ -181,7 +181,7 @@ func (c *Core) blameEnds(r *railState, now clock.Time) rail.Culprit {
 		for _, other := range l.rails {
 			switch {
 			case other == nil || other == r:
-			case !other.healthy(now):
+			case !other.healthy():
 				c.sightings = append(c.sightings, rail.Sighting{Pair: other.pair, Works: false})
 			case other.lastGood != 0 && now-other.lastGood < lately:
 				c.sightings = append(c.sightings, rail.Sighting{Pair: other.pair, Works: true})

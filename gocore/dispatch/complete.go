@@ -138,7 +138,7 @@ func (c *Core) record(a *attempt, delivered uint64, err *errs.Error, now clock.T
 	}
 	switch {
 	case err == nil:
-		if !a.withdrawn && (r.back.Ramping() || r.health.Value() < rail.HealthMax || r.monitor.Failures() > 0) {
+		if !a.withdrawn && (r.life.Troubled() || r.health.Value() < rail.HealthMax) {
 			c.merit(r, delivered, now)
 		}
 	case err.Code == errs.Withdrawn:
@@ -146,7 +146,7 @@ func (c *Core) record(a *attempt, delivered uint64, err *errs.Error, now clock.T
 	case err.Collateral:
 	default:
 		counters.AttemptFailures[a.Op]++
-		if err.Scope == errs.ScopeRail && !final(err) && a.started >= r.since { // else a straggler of a trouble that is over
+		if err.Scope == errs.ScopeRail && !final(err) && a.started >= r.life.Back() { // else a straggler of a trouble that is over
 			c.fault(r, err, now)
 		}
 	}
@@ -246,17 +246,14 @@ func (c *Core) advance(t *task, now clock.Time) {
 func (c *Core) alive(r *railState, now clock.Time) {
 	r.heard = c.awake(now)
 	r.link.peer.heard = r.heard
-	r.doubted, r.timedOut = false, false
-	if !r.suspected || !r.usable() {
+	r.asked, r.judged = false, 0
+	if r.life.State() != rail.Suspected {
 		return
 	}
-	r.suspected = false
-	r.back.Begin() // a rail that is silent again and again costs a ramp's bytes each time, not a window's
-	r.resize()
-	if now.Sub(r.suspectedAt) < tooSoon { // it is silent for so long at times
+	if now.Sub(r.life.Since()) < tooSoon { // it is silent for so long at times
 		r.meter.Misjudged(2 * c.options.SuspectAfter)
 	}
-	c.recover(r, noteProgress, now)
+	c.observe(r, rail.Spoke, now)
 	if r.slices > 0 {
 		c.timers.set(&r.timer, now.Add(c.options.SuspectAfter))
 	}

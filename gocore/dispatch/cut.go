@@ -24,7 +24,7 @@ func (c *Core) pump(l *link, now clock.Time) {
 			return
 		}
 		c.restWaiting(l, now)
-		r, class := c.choose(l, now)
+		r, next := c.choose(l, now)
 		if r == nil {
 			if l.outstanding > 0 && l.several && l.idle() {
 				c.takeOver(l, now)
@@ -36,7 +36,7 @@ func (c *Core) pump(l *link, now clock.Time) {
 			c.activate(l) // the rest in the next step, which is due at once
 			return
 		}
-		c.cut(l, r, class, now)
+		c.cut(l, r, next, now)
 	}
 }
 
@@ -57,18 +57,25 @@ func (c *Core) pass(l *link, now clock.Time) {
 	}
 }
 
-// offer returns the class whose head the rail would serve now and the bytes that it would take of it; -1 if none.
+// offer is what a rail would take next.
+type offer struct {
+	class int    // -1: nothing
+	want  uint64 // bytes
+	aged  bool   // a turn granted by ageing
+}
+
+// offer returns the class whose head the rail would serve now and the bytes that it would take of it.
 //
 // Order is strict: when the head of the class that is next has no room, nothing behind it is taken instead. That also
 // gives a turn granted to LOW its room while HIGH keeps the window full. A class of which everything waits for other rails,
 // or that is not admitted, is passed over.
-func (c *Core) offer(l *link, r *railState, now clock.Time) (class int, want uint64) {
+func (c *Core) offer(l *link, r *railState, now clock.Time) offer {
 	waiting := &l.waiting
 	var rest [ClassCount]clock.Time
 	for {
 		class, aged := r.turns.Pick(waiting, c.entriesOf(l), l.options.Ageing, now)
 		if class < 0 {
-			return -1, 0
+			return offer{class: -1}
 		}
 		p, t := l.head(class, r, now)
 		ok := p != nil || t != nil
@@ -81,16 +88,16 @@ func (c *Core) offer(l *link, r *railState, now clock.Time) (class int, want uin
 			waiting = &rest
 			continue
 		}
+		var want uint64
 		if p != nil {
 			want = c.refit(p, r, class)
 		} else {
 			want = c.fresh(t, r, class)
 		}
 		if !c.fitsIn(r, class, want, aged, now) {
-			return -1, 0
+			return offer{class: -1}
 		}
-		r.aged = aged
-		return class, want
+		return offer{class, want, aged}
 	}
 }
 
@@ -119,13 +126,13 @@ func (c *Core) fitsIn(r *railState, class int, want uint64, aged bool, now clock
 		d.meter.Full(capped)
 	}
 	if class == Low {
-		r.meter.Reach(now)
+		r.meter.ProbeBandwidth(now)
 		if d.shared {
-			d.meter.Reach(now)
+			d.meter.ProbeBandwidth(now)
 		}
 	}
 	if class != Low || aged || d.lowRoom(r, want) {
-		if len(d.held) == 0 { // else it is the NIC that is full, and what the rail carries is its share
+		if d.held.n == 0 { // else it is the NIC that is full, and what the rail carries is its share
 			r.meter.Full(capped)
 		}
 		return false
@@ -156,7 +163,7 @@ func (r *railState) window(class int) (bytes uint64, slices int) {
 	if class != Low {
 		return r.bytesMax, r.slicesMax
 	}
-	bytes = qos.LowWindow(r.meter.Holds(), r.meter.Delay(), r.device.calm && r.meter.Measured(), r.bytesMax)
+	bytes = qos.LowWindow(r.meter.WindowRate(), r.meter.Delay(), r.device.calm && r.meter.Measured(), r.bytesMax)
 	if d := r.device; d.shared {
 		bytes = min(bytes, d.lowWindow(r))
 	}
@@ -208,7 +215,8 @@ func (c *Core) limit(r *railState, class int, route *plan.Route) uint64 {
 
 // cut takes one slice from the head of a class and hands it to the rail. A head that cannot be cut because a stage of its
 // route is full waits there, out of the way of the others.
-func (c *Core) cut(l *link, r *railState, class int, now clock.Time) {
+func (c *Core) cut(l *link, r *railState, next offer, now clock.Time) {
+	class := next.class
 	q := &l.queues[class]
 	p, t := l.head(class, r, now)
 	if c.overdue && c.late(p, t, now) {
@@ -233,9 +241,8 @@ func (c *Core) cut(l *link, r *railState, class int, now clock.Time) {
 		length = c.merge(p, q, r, class, now)
 	}
 	r.turns.Served(class, now)
-	if r.aged {
+	if next.aged {
 		c.counters[l.spec.Transport][class].Promotions++
-		r.aged = false
 	}
 	c.post(p, length, r, now)
 }

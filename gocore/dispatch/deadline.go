@@ -102,7 +102,7 @@ func (l *link) bestRate() (rate float64) {
 		if r == nil || !r.usable() {
 			continue
 		}
-		best := r.meter.Best()
+		best := r.meter.MaxBandwidth()
 		if best == 0 && !r.info.Alternates {
 			return 0
 		}

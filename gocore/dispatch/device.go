@@ -26,7 +26,7 @@ type device struct {
 	low     uint64                 // LOW bytes in flight
 	stuck   uint64                 // of these, on rails that are silent or out: they are not on the wire
 	meter   rail.Meter             // of the rate of all rails together
-	held    []*railState           // have been refused; the first is to be asked again first
+	held    list[railState]        // have been refused; the first is to be asked again first
 	woken   *link                  // the last one that was released, until it has been asked
 
 	neighbours qos.Neighbours // nil: off
@@ -92,18 +92,13 @@ func (c *Core) unplug(r *railState, now clock.Time) {
 }
 
 // resize follows the number of rails.
-func (d *device) resize() {
-	d.shared = len(d.rails) > 1
-	if cap(d.held) < 2*len(d.rails) { // so that holding allocates nothing
-		d.held = append(make([]*railState, 0, 4*len(d.rails)), d.held...)
-	}
-}
+func (d *device) resize() { d.shared = len(d.rails) > 1 }
 
 // findDevices lists the devices of a link's rails that are up.
 func (l *link) findDevices() {
 	l.devices = l.devices[:0]
 	for _, r := range l.rails {
-		if r == nil || !r.up {
+		if r == nil || r.ended() {
 			continue
 		}
 		known := false
@@ -199,9 +194,9 @@ func (c *Core) landed(r *railState, a *attempt, now clock.Time) {
 // delivered tells the meters of a rail and of its NIC what a slice has shown.
 func (d *device) delivered(r *railState, a *attempt, n uint64, took time.Duration, now clock.Time) {
 	if a.alone {
-		r.meter.Alone(n, took, now)
+		r.meter.SampleRTT(n, took, now)
 		if d.shared {
-			d.meter.Alone(n, took, now)
+			d.meter.SampleRTT(n, took, now)
 		}
 	}
 	if d.shared {
@@ -246,11 +241,11 @@ func (d *device) settle(slots qos.Slots, now clock.Time) {
 func (d *device) drains(r *railState, now clock.Time) bool {
 	switch {
 	case !d.shared:
-		return r.slices > 0 && r.bytes == r.low && r.meter.Drain(now)
+		return r.slices > 0 && r.bytes == r.low && r.meter.ProbeRTT(now)
 	case d.flying[High]+d.flying[Medium] > 0 || d.idle():
 		return false
 	}
-	return d.meter.Drain(now)
+	return d.meter.ProbeRTT(now)
 }
 
 func (d *device) idle() bool { return d.flying[High]+d.flying[Medium]+d.flying[Low] == 0 }
@@ -258,12 +253,11 @@ func (d *device) idle() bool { return d.flying[High]+d.flying[Medium]+d.flying[L
 // hold notes that a rail was refused something that others of its device may make possible, and looks again at a time in any
 // case. One that has just been released and is refused again keeps its place.
 func (c *Core) hold(r *railState, until clock.Time) {
-	if d := r.device; !r.held {
-		r.held = true
-		d.held = append(d.held, r)
+	if d := r.device; r.held.list == nil {
 		if d.woken == r.link {
-			copy(d.held[1:], d.held)
-			d.held[0] = r
+			d.held.pushFront(&r.held, r)
+		} else {
+			d.held.pushBack(&r.held, r)
 		}
 	}
 	c.timers.sooner(&r.link.again, until)
@@ -274,21 +268,18 @@ func (c *Core) hold(r *railState, until clock.Time) {
 // every peer has its share.
 func (c *Core) release(d *device) {
 	d.woken = nil
-	if len(d.held) == 0 {
+	r := d.held.first()
+	if r == nil {
 		return
 	}
-	r := d.held[0]
-	r.held = false
-	n := copy(d.held, d.held[1:])
-	d.held[n] = nil
-	d.held = d.held[:n]
+	r.held.leave()
 	d.woken = r.link
 	c.activate(r.link)
 }
 
 // holds reports whether a rail of the link is held back.
 func (d *device) holds(l *link) bool {
-	for _, r := range d.held {
+	for r := d.held.first(); r != nil; r = r.held.after() {
 		if r.link == l {
 			return true
 		}
@@ -302,7 +293,7 @@ func (d *device) lowWindow(r *railState) uint64 {
 	if delay == 0 {
 		delay = d.meter.Delay()
 	}
-	return qos.LowWindow(d.meter.Holds(), delay, d.calm && d.meter.Measured(), math.MaxUint64)
+	return qos.LowWindow(d.meter.WindowRate(), delay, d.calm && d.meter.Measured(), math.MaxUint64)
 }
 
 // lowRoom reports whether LOW bytes fit into the NIC's window, and nobody has waited longer for that: else a rail with small
@@ -313,7 +304,7 @@ func (d *device) lowRoom(r *railState, want uint64) bool {
 		return true
 	}
 	switch {
-	case d.woken != nil && d.woken != r.link, d.woken == nil && len(d.held) > 0 && d.held[0].link != r.link:
+	case d.woken != nil && d.woken != r.link, d.woken == nil && d.held.n > 0 && d.held.first().link != r.link:
 		return false
 	}
 	return low+want <= d.lowWindow(r)
@@ -324,7 +315,7 @@ func (d *device) lowRoom(r *railState, want uint64) bool {
 func (c *Core) findStuck(d *device, now clock.Time) bool {
 	moving := uint64(0)
 	for _, r := range d.rails {
-		if r.low > 0 && r.healthy(now) && c.awake(now).Sub(r.heard) <= c.silenceOf(r) {
+		if r.low > 0 && r.healthy() && c.awake(now).Sub(r.heard) <= c.silenceOf(r) {
 			moving += r.low
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/rail"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -190,20 +191,12 @@ func (c *Core) endDirty(t *task, now clock.Time) {
 
 // fenceRail asks for all completions of a rail and ends its generation, once.
 func (c *Core) fenceRail(r *railState, now clock.Time) {
-	if r.fenced {
+	if r.life.State().Fenced() {
 		return
 	}
-	if r.usable() {
-		r.link.up--
-		if r.link.up == 0 {
-			r.link.down = now
-		}
-	}
-	r.fenced = true
 	c.totalsOf(r).condemned++
 	c.railEvent(event.Event{Kind: event.RailCondemned, Bytes: r.bytes}, r, now)
-	c.timers.stop(&r.timer)
-	c.rerank(r.link, now)
+	c.observe(r, rail.Fenced, now)
 	c.posting(&c.out.Fence, &r.fence, r)
 	c.abandon(r, now)
 	c.tend(r.link, now)

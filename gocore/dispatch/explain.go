@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/rail"
 )
 
 // Explain describes a link in words for people: its rails with windows and rates, its queues, and what holds it up.
@@ -41,7 +42,7 @@ func (c *Core) Explain(id plan.LinkID) string {
 func (c *Core) explainRail(b *strings.Builder, r *railState) {
 	low, _ := r.window(Low)
 	fmt.Fprintf(b, "\n  rail %d.%d %s: %s, health %d; %d of %d bytes and %d of %d slices in flight, LOW at most %d bytes; %.1f MB/s, delay %v",
-		r.id.Index, r.id.Generation, r.name(), c.railState(r), r.health.Value(), r.bytes, r.bytesMax, r.slices, r.slicesMax, low,
+		r.id.Index, r.id.Generation, r.name(), c.railWords(r), r.health.Value(), r.bytes, r.bytesMax, r.slices, r.slicesMax, low,
 		r.meter.Rate()/1e6, r.meter.Delay())
 	if r.info.Device != "" {
 		fmt.Fprintf(b, "; on %s", r.info.Device)
@@ -49,32 +50,29 @@ func (c *Core) explainRail(b *strings.Builder, r *railState) {
 	if node := r.numaNode(); node > 0 {
 		fmt.Fprintf(b, "; NUMA node %d", node-1)
 	}
-	if n := r.monitor.Failures(); n > 0 {
+	if n := r.life.Breaker.Failures(); n > 0 {
 		fmt.Fprintf(b, ", %d recent failures", n)
 	}
 }
 
-// railState is the state with how long it lasts.
-func (c *Core) railState(r *railState) string {
-	state := c.stateOf(r)
-	if state == "paused" {
-		return fmt.Sprintf("paused for %v", r.monitor.Until().Sub(c.last))
+// railWords is the state of a rail for people, with how long a pause still lasts.
+func (c *Core) railWords(r *railState) string {
+	if r.life.State() == rail.Paused {
+		return fmt.Sprintf("paused for %v", r.life.Breaker.Until().Sub(c.last))
 	}
-	return state
+	return r.stateName()
 }
 
-func (c *Core) stateOf(r *railState) string {
+// stateName is the state of a rail as metrics have it.
+func (r *railState) stateName() string {
 	switch {
-	case !r.up:
-		return "down"
-	case r.fenced:
-		return "condemned"
-	case r.monitor.Paused(c.last):
-		return "paused"
-	case r.suspected:
-		return "suspected"
-	case r.full:
+	case r.flooded():
 		return "full"
+	case r.life.State() == rail.Probation:
+		return rail.Up.String()
 	}
-	return "up"
+	return r.life.State().String()
 }
+
+// flooded reports whether nothing but backpressure keeps the rail from carrying.
+func (r *railState) flooded() bool { return r.full && r.healthy() }

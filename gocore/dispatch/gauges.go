@@ -39,7 +39,7 @@ func (c *Core) Gauges(transport uint8) (g Gauges) {
 		for _, r := range l.rails {
 			switch {
 			case r == nil:
-			case r.healthy(c.last):
+			case r.healthy():
 				g.RailsUp++
 			default:
 				g.RailsDown++
@@ -88,7 +88,7 @@ func (c *Core) Rails() (list []RailView) {
 			if r != nil {
 				low, _ := r.window(Low)
 				list = append(list, RailView{LowWindow: low, Device: r.device.key.name, Transport: l.spec.Transport, Peer: l.peer.name, Local: r.info.Local, Remote: r.info.Remote,
-					State: c.stateOf(r), Health: r.health.Value(), Rate: r.meter.Rate(), Carried: r.carried, Errors: r.errors, InFlight: r.bytes})
+					State: r.stateName(), Health: r.health.Value(), Rate: r.meter.Rate(), Carried: r.carried, Errors: r.errors, InFlight: r.bytes})
 			}
 		}
 	}
@@ -111,7 +111,7 @@ func (c *Core) Link(id plan.LinkID) LinkView {
 		}
 		for _, r := range l.rails {
 			if r != nil {
-				view.Rails = append(view.Rails, r.name()+": "+c.railState(r))
+				view.Rails = append(view.Rails, r.name()+": "+c.railWords(r))
 			}
 		}
 	}

@@ -11,21 +11,48 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// What failures and successes do to rails, and how a rail that is out comes back.
+// What failures and successes do to rails, and how a rail that is out comes back. rail.Life draws its states; here are their
+// consequences for links and NICs:
 //
-//	in use --Threshold failures in Window--> paused --cooldown, success, good probes--> in use, by a ramp
-//	       --silence (suspect.go)---------> suspected --sign of life, good probe------> in use
-//	                                                  --CondemnAfter------------------> fenced, until a new generation
+//	paused      used only when the link has nothing better; comes back by its cooldown, a success or good probes
+//	suspected   takes nothing (suspect.go); comes back by a sign of life, or is condemned after CondemnAfter
+//	condemned   is fenced (ending.go), until a new generation
 //
 // Rails that are out are probed, where the transport can, as long as traffic wants their peer.
 
-// Notes of RailRecovered; the first two are the failover seed's.
-const (
-	noteExpired  = "cooldown expired"
-	noteSuccess  = "un-paused by successful transfer"
-	noteProbes   = "probes answered"
-	noteProgress = "sign of life"
-)
+// recoveryNotes are the notes of RailRecovered, by what brought the rail back; the first two are the failover seed's.
+var recoveryNotes = map[rail.Event]string{
+	rail.Rested:    "cooldown expired",
+	rail.Delivered: "un-paused by successful transfer",
+	rail.Proved:    "probes answered",
+	rail.Spoke:     "sign of life",
+}
+
+// observe is the only way in which a rail's life goes on. It carries out what every change of state means to the rail's
+// link, NIC, timer and rank.
+func (c *Core) observe(r *railState, e rail.Event, now clock.Time) rail.Change {
+	l := r.link
+	change := r.life.Observe(e, &l.options.Settings, now)
+	r.resize()
+	if change.From == change.To {
+		return change
+	}
+	if change.From.Usable() && !change.To.Usable() {
+		l.up--
+		if l.up == 0 {
+			l.down = now
+		}
+		c.timers.stop(&r.timer)
+	}
+	if !change.From.Ended() && change.To.Ended() {
+		c.unplug(r, now)
+	}
+	if change.Recovered() {
+		c.railEvent(event.Event{Kind: event.RailRecovered, Note: recoveryNotes[e]}, r, now)
+	}
+	c.rerank(l, now)
+	return change
+}
 
 // wantedFor is how long a peer counts as wanted after something was queued for it, in ns.
 const wantedFor = 1e9
@@ -36,18 +63,14 @@ func (c *Core) fault(r *railState, err *errs.Error, now clock.Time) {
 	c.totalsOf(r).errors++
 	r.errors++
 	c.demerit(r, err, now)
-	if r.back.Ramping() {
-		r.back.Begin()
-		r.resize()
-	}
-	if !r.monitor.Fail(settings, now) {
-		c.rerank(r.link, now)
+	opened := c.observe(r, rail.Failed, now).Opened
+	c.rerank(r.link, now) // its health has changed
+	if !opened {
 		return
 	}
-	c.railEvent(event.Event{Kind: event.RailPaused, N: settings.Threshold, Took: r.monitor.Until().Sub(now), Err: err}, r, now)
+	c.railEvent(event.Event{Kind: event.RailPaused, N: settings.Threshold, Took: r.life.Breaker.Until().Sub(now), Err: err}, r, now)
 	c.totalsOf(r).condemned++
 	c.timers.set(&r.timer, now)
-	c.rerank(r.link, now)
 	c.tend(r.link, now)
 }
 
@@ -85,42 +108,29 @@ func (c *Core) merit(r *railState, bytes uint64, now clock.Time) {
 	if r.health.Raise(settings.Recovery, settings.Sensitivity) {
 		c.rerank(r.link, now)
 	}
-	if r.back.Ramping() {
-		r.back.Delivered(bytes)
-		r.resize()
+	if r.life.Start.Ramping() {
+		r.life.Start.Delivered(bytes)
 	}
-	if r.monitor.Succeed(now) {
-		c.recover(r, noteSuccess, now)
-	}
+	c.observe(r, rail.Delivered, now)
 }
 
-// resize sets what may be in flight on a rail that ramps.
-func (r *railState) resize() { r.bytesMax = r.back.Window(r.bytesWhole) }
-
-// recover has a rail carry again.
-func (c *Core) recover(r *railState, note string, now clock.Time) {
-	c.railEvent(event.Event{Kind: event.RailRecovered, Note: note}, r, now)
-	r.proven, r.since = true, now
-	c.rerank(r.link, now)
-}
+// resize sets the window of a rail by its slow start.
+func (r *railState) resize() { r.bytesMax = r.life.Start.Window(r.bytesWhole) }
 
 // tendRail looks after a rail that is out: the end of its pause, its condemnation, its probes.
 func (c *Core) tendRail(r *railState, now clock.Time) {
 	end := clock.Never
-	if r.suspected {
-		if end = r.suspectedAt.Add(c.options.CondemnAfter); now >= end {
+	if r.life.State() == rail.Suspected {
+		if end = r.life.Since().Add(c.options.CondemnAfter); now >= end {
 			c.fenceRail(r, now)
 			return
 		}
 	} else {
-		if r.monitor.Expire(now) {
-			r.back.Begin()
-			r.resize()
-			c.recover(r, noteExpired, now)
+		if c.observe(r, rail.Rested, now).Recovered() {
 			c.watchRail(r, now)
 			return
 		}
-		end = r.monitor.Until()
+		end = r.life.Breaker.Until()
 	}
 	if !r.link.spec.Probes {
 		c.timers.set(&r.timer, end)
@@ -136,7 +146,7 @@ func (c *Core) tendRail(r *railState, now clock.Time) {
 
 // probe asks a rail whether it works if that is due, and returns when to look again.
 func (c *Core) probe(r *railState, now clock.Time) clock.Time {
-	due, next := r.back.Ask(r.link.options.ProbeEvery, now)
+	due, next := r.life.Start.Ask(r.link.options.ProbeEvery, now)
 	if due {
 		c.out.Probe = append(c.out.Probe, Question{r.link.spec.Transport, r.link.id, r.id})
 	}
@@ -146,7 +156,7 @@ func (c *Core) probe(r *railState, now clock.Time) clock.Time {
 // mend has an idle rail of reduced health asked now and then, or it would only be used again when the others are full; and
 // an alternate that has not shown yet that it works.
 func (c *Core) mend(r *railState, now clock.Time) {
-	if !r.wanting() || !r.link.spec.Probes || !r.healthy(now) {
+	if !r.wanting() || !r.link.spec.Probes || !r.healthy() {
 		return
 	}
 	if !c.wanted(r.link.peer, now) {
@@ -159,7 +169,7 @@ func (c *Core) mend(r *railState, now clock.Time) {
 
 // wanting reports whether the rail has something to show before it is as good as any.
 func (r *railState) wanting() bool {
-	return r.health.Value() < rail.HealthMax || (r.info.Alternates && !r.proven)
+	return r.health.Value() < rail.HealthMax || r.life.State() == rail.Probation
 }
 
 // mendEvery is the pause between those.
@@ -183,7 +193,7 @@ func (c *Core) rouse(p *peer, now clock.Time) {
 	p.resting = false
 	for _, l := range p.links {
 		for _, r := range l.rails {
-			if r != nil && r.usable() && (!r.healthy(now) || r.wanting()) {
+			if r != nil && r.usable() && (!r.healthy() || r.wanting()) {
 				c.timers.sooner(&r.timer, now)
 			}
 		}
@@ -197,10 +207,9 @@ func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err
 		return
 	}
 	settings := &r.link.options.Settings
-	good := r.back.Answered(err == nil)
+	state := r.life.State()
 	if err != nil {
-		if !r.mute { // the first of a row; a rail that stays silent is not worth an event each time
-			r.mute = true
+		if r.life.Start.Unanswered() == 1 { // the first of a row; a rail that stays silent is not worth an event each time
 			c.railEvent(event.Event{Kind: event.RailProbed, Err: err}, r, now)
 		}
 		if r.wanting() {
@@ -208,28 +217,21 @@ func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err
 		}
 		return
 	}
-	r.mute = false
-	need := r.monitor.Trust(settings, now)
-	if !r.healthy(now) || !r.proven {
+	good, need := r.life.Start.Answered(), r.life.Breaker.Trust(settings, now)
+	if state != rail.Up {
 		c.railEvent(event.Event{Kind: event.RailProbed, Took: time.Duration(took), N: good, M: need}, r, now)
 	}
 	if r.health.Raise(settings.Recovery, settings.Sensitivity) {
 		c.rerank(r.link, now)
 	}
-	switch paused := r.monitor.Paused(now); {
-	case r.suspected:
-		r.meter.Slower()
+	switch state {
+	case rail.Suspected:
+		r.meter.HalveRate()
 		c.alive(r, now)
-	case paused && good >= need:
-		r.monitor.Resume(now)
-		r.back.Begin()
-		r.resize()
-		c.recover(r, noteProbes, now)
-	case !paused:
+	case rail.Paused:
+		c.observe(r, rail.Proved, now)
+	default:
 		c.alive(r, now)
-		if !r.proven {
-			r.proven = true
-			c.rerank(r.link, now)
-		}
+		c.observe(r, rail.Proved, now)
 	}
 }

@@ -99,7 +99,7 @@ func (l *link) takes(s *TaskSpec) bool {
 // best is a healthy rail with room, nil if there is none.
 func (l *link) best(now clock.Time) *railState {
 	for _, r := range l.rails {
-		if r != nil && !r.full && r.healthy(now) {
+		if r != nil && !r.full && r.healthy() {
 			return r
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/rail"
 	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -113,7 +114,7 @@ func TestWhatCannotBeCarriedOutAtOnceIsLeftToTheCore(t *testing.T) {
 	for name, change := range map[string]func(r *rig, s *TaskSpec){
 		"no rail":           func(r *rig, _ *TaskSpec) { r.core.RailDown(1, railOf(1, 0, 1), nil, r.now) },
 		"full rail":         func(r *rig, _ *TaskSpec) { r.core.links[1].rails[0].full = true },
-		"suspected rail":    func(r *rig, _ *TaskSpec) { r.core.links[1].rails[0].suspected = true },
+		"suspected rail":    func(r *rig, _ *TaskSpec) { r.core.observe(r.core.links[1].rails[0], rail.Silenced, r.now) },
 		"open withdrawal":   func(r *rig, _ *TaskSpec) { r.core.links[1].peer.open = 1 },
 		"peer gone":         func(r *rig, _ *TaskSpec) { r.core.PeerGone(1, nil, r.now) },
 		"deadline passed":   func(r *rig, s *TaskSpec) { s.Deadline = r.now },

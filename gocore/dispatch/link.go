@@ -92,56 +92,47 @@ func (q *classQueue) after(t *task) *task {
 
 // railState is one rail in one generation. Attempts keep it alive when it has been replaced.
 type railState struct {
-	link        *link
-	info        transport.RailInfo
-	id          transport.Rail
-	up          bool
-	full        bool // took less than it was given; ends with Ready
-	suspected   bool
-	doubted     bool // silent for so long that signs of life are looked for
-	mute        bool // its last probe was not answered
-	proven      bool // an alternate that has shown that it works
-	timedOut    bool // its silence has reached the limit of an attempt
-	fenced      bool // no use any more, only a new generation is
-	vectors     bool // takes slices of many pieces
-	rank        int
-	band        int    // of health
-	bytesMax    uint64 // what may be in flight now
-	bytesWhole  uint64 // and when it does not ramp
-	slicesMax   int
-	bytes       uint64
-	slices      int
-	flight      list[attempt] // oldest first
-	turns       qos.Turns
-	aged        bool // the last offer was a turn granted by ageing
-	device      *device
-	held        bool   // in device.held
-	low         uint64 // bytes of LOW in flight
-	meter       rail.Meter
-	monitor     rail.Monitor
-	health      rail.Health
-	back        rail.Return
-	pair        rail.Pair
-	posted      uint64     // id of the last slice that it was given
-	heard       clock.Time // last sign of life, or begin of the flight, by the detector's clock
-	noted       clock.Time // last sign of life without a completion
-	lastGood    clock.Time // last completion with bytes
-	errors      uint64
-	carried     uint64 // bytes
-	suspectedAt clock.Time
-	since       clock.Time // when it was brought back last
-	timer       timer
-	submit      mark
-	withdraw    mark
-	fence       mark
+	link       *link
+	info       transport.RailInfo
+	id         transport.Rail
+	life       rail.Life     // what it may be used for; Core.observe changes it
+	full       bool          // backpressure: it took less than it was given; ends with Ready
+	asked      bool          // a question for signs of life is under way, see suspect.go
+	judged     time.Duration // the longest silence since the last sign of life that was judged
+	vectors    bool          // takes slices of many pieces
+	rank       int
+	band       int    // of health
+	bytesMax   uint64 // what may be in flight now
+	bytesWhole uint64 // and when it does not ramp
+	slicesMax  int
+	bytes      uint64
+	slices     int
+	flight     list[attempt] // oldest first
+	turns      qos.Turns
+	device     *device
+	held       node[railState] // of device.held
+	low        uint64          // bytes of LOW in flight
+	meter      rail.Meter
+	health     rail.Health
+	pair       rail.Pair
+	posted     uint64     // id of the last slice that it was given
+	heard      clock.Time // last sign of life, or begin of the flight, by the detector's clock
+	noted      clock.Time // last sign of life without a completion
+	lastGood   clock.Time // last completion with bytes
+	errors     uint64
+	carried    uint64 // bytes
+	timer      timer
+	submit     mark
+	withdraw   mark
+	fence      mark
 }
 
-func (r *railState) usable() bool { return r.up && !r.fenced }
+func (r *railState) usable() bool { return r.life.State().Usable() }
 
-// healthy is what a rail should be to be chosen while there are others.
-func (r *railState) healthy(now clock.Time) bool {
-	return r.usable() && !r.suspected && !r.monitor.Paused(now)
-}
+func (r *railState) healthy() bool { return r.life.State().Healthy() }
+
+// ended reports whether the transport has ended the rail's generation.
+func (r *railState) ended() bool { return r.life.State().Ended() }
 
 func (r *railState) name() string { return r.info.Local + " -> " + r.info.Remote }
 
@@ -174,9 +165,7 @@ func (c *Core) RemoveLink(id plan.LinkID) {
 	now := c.last
 	for _, r := range l.rails {
 		if r != nil {
-			r.up = false
-			c.timers.stop(&r.timer)
-			c.unplug(r, now)
+			c.observe(r, rail.Ended, now)
 		}
 	}
 	c.timers.stop(&l.again)
@@ -226,8 +215,8 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	}
 	r := c.newRail(l, info, now)
 	if old != nil {
-		if old.up {
-			c.lower(old, now)
+		if !old.ended() {
+			c.observe(old, rail.Ended, now)
 			c.abandon(old, now)
 		}
 		if old.slices > 0 {
@@ -251,22 +240,22 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	}
 	c.rerank(l, now)
 	c.timers.set(&r.timer, now)
-	if info.Alternates { // proved before it is needed
-		c.prove(r, now)
+	if r.life.State() == rail.Probation && l.spec.Probes { // proved before it is needed
+		c.probe(r, now)
 	}
 }
 
 // inherit hands over what was learned of a rail to its next generation, which is trusted little by little.
 func (c *Core) inherit(r, old *railState, now clock.Time) {
-	r.monitor, r.meter, r.health = old.monitor, old.meter, old.health
+	r.meter, r.health = old.meter, old.health
 	r.errors, r.carried, r.lastGood = old.errors, old.carried, old.lastGood
-	r.monitor.Resume(now) // a rail that comes up has just been proved to work
-	r.back.Begin()
+	r.life.Inherit(&old.life, now)
 	r.resize()
 }
 
 func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railState {
-	r := &railState{link: l, info: info, id: info.Rail, up: true, bytesMax: info.BytesMax, slicesMax: info.SlicesMax}
+	r := &railState{link: l, info: info, id: info.Rail, bytesMax: info.BytesMax, slicesMax: info.SlicesMax}
+	r.life = rail.Born(info.Alternates, now)
 	if r.bytesMax == 0 {
 		r.bytesMax = c.options.WindowBytes
 	}
@@ -301,11 +290,11 @@ func (c *Core) endNumber(name string) int {
 // their bytes are sent again at once by another way.
 func (c *Core) RailDown(id plan.LinkID, which transport.Rail, cause *errs.Error, now clock.Time) {
 	r := c.rail(id, which)
-	if r == nil || !r.up {
+	if r == nil || r.ended() {
 		return
 	}
 	l := r.link
-	c.lower(r, now)
+	c.observe(r, rail.Ended, now)
 	c.railEvent(event.Event{Kind: event.RailDown, Err: cause}, r, now)
 	if cause != nil {
 		if l.up == 0 {
@@ -314,20 +303,6 @@ func (c *Core) RailDown(id plan.LinkID, which transport.Rail, cause *errs.Error,
 		c.abandon(r, now)
 	}
 	c.tend(l, now)
-}
-
-// lower takes a rail out of use.
-func (c *Core) lower(r *railState, now clock.Time) {
-	if r.usable() {
-		r.link.up--
-		if r.link.up == 0 {
-			r.link.down = now
-		}
-	}
-	r.up = false
-	c.timers.stop(&r.timer)
-	c.unplug(r, now)
-	c.rerank(r.link, now)
 }
 
 // DropLink says that the peer cannot be reached over this transport at all. Waiting tasks take their next route; those
@@ -345,8 +320,8 @@ func (c *Core) DropLink(id plan.LinkID, cause *errs.Error, now clock.Time) {
 		l.down = now
 	}
 	for _, r := range l.rails {
-		if r != nil && r.up {
-			c.lower(r, now)
+		if r != nil && !r.ended() {
+			c.observe(r, rail.Ended, now)
 			c.abandon(r, now)
 		}
 	}
@@ -368,8 +343,8 @@ func (c *Core) PeerGone(number uint32, cause *errs.Error, now clock.Time) {
 	c.emit(event.Event{Kind: event.PeerGone, Time: now, Peer: p.name, Err: cause})
 	for _, l := range p.links {
 		for _, r := range l.rails {
-			if r != nil && r.up {
-				c.lower(r, now)
+			if r != nil && !r.ended() {
+				c.observe(r, rail.Ended, now)
 			}
 		}
 		l.dialing, l.cause = false, cause
@@ -392,7 +367,7 @@ func (c *Core) Ready(id plan.LinkID, which transport.Rail) {
 func (c *Core) Progress(id plan.LinkID, which transport.Rail, now clock.Time) {
 	if r := c.rail(id, which); r != nil {
 		r.noted, r.link.delivered = now, now
-		r.meter.Heard(now)
+		r.meter.Spoke(now)
 		c.alive(r, now)
 	}
 }

@@ -159,12 +159,12 @@ func (k *checker) nics() {
 			k.fail("NIC %v: %d bytes of LOW and %v slices in its books, %d and %v are out", d.key, d.low, d.flying, low[d], flying[d])
 		case d.waiting != waiting:
 			k.fail("NIC %v: %v classes wait in its books, %v do", d.key, d.waiting, waiting)
-		case len(d.held) > 0 && k.w.core.Deadline() == clock.Never:
-			k.fail("NIC %v holds %d rails back, and nothing will look at them again", d.key, len(d.held))
+		case d.held.n > 0 && k.w.core.Deadline() == clock.Never:
+			k.fail("NIC %v holds %d rails back, and nothing will look at them again", d.key, d.held.n)
 		}
-		for _, r := range d.held {
-			if !r.held || r.device != d {
-				k.fail("NIC %v lists a rail that is not held back", d.key)
+		for r := d.held.first(); r != nil; r = r.held.after() {
+			if r.device != d {
+				k.fail("NIC %v holds back a rail of another one", d.key)
 			}
 		}
 	}

@@ -59,7 +59,7 @@ func (c *Core) linkFitness(id plan.LinkID, now clock.Time) fitness {
 	switch {
 	case l == nil || l.peer.gone != nil:
 		return fitUnusable
-	case l.healthy(now):
+	case l.healthy():
 		return fitHealthy
 	case l.up > 0:
 		return fitUsable
@@ -69,9 +69,9 @@ func (c *Core) linkFitness(id plan.LinkID, now clock.Time) fitness {
 	return fitUnusable
 }
 
-func (l *link) healthy(now clock.Time) bool {
+func (l *link) healthy() bool {
 	for _, r := range l.rails {
-		if r != nil && r.healthy(now) {
+		if r != nil && r.healthy() {
 			return true
 		}
 	}
@@ -206,11 +206,11 @@ func (c *Core) tend(l *link, now clock.Time) {
 		return
 	}
 	limit, since := c.patience(l)
-	if l.up > 0 && l.healthy(now) && l.peer.open == 0 && now.Sub(since) < limit {
+	if l.up > 0 && l.healthy() && l.peer.open == 0 && now.Sub(since) < limit {
 		c.timers.sooner(&l.timer, since.Add(limit))
 		return
 	}
-	leave := (l.up == 0 && !l.dialing) || (l.up > 0 && !l.healthy(now))
+	leave := (l.up == 0 && !l.dialing) || (l.up > 0 && !l.healthy())
 	cause := c.whyWaiting(l)
 	next := clock.Never
 	c.gather(l)
@@ -249,7 +249,7 @@ func (c *Core) whyWaiting(l *link) *errs.Error {
 		return errs.New(errs.Timeout, "transfer", "the peer has not confirmed the withdrawal of %d earlier slices within %v",
 			l.peer.open, c.options.Stall).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.name, name, "")
 	}
-	if !l.healthy(c.last) {
+	if !l.healthy() {
 		return errs.New(errs.Timeout, "transfer", "all rails are suspected or paused").
 			WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(l.peer.name, name, "")
 	}

@@ -178,7 +178,7 @@ func TestAPausedRailIsProbedWhileItsPeerIsWantedAndComesBackByARamp(t *testing.T
 			}
 		}
 		require.Equal(t, event.RailRecovered, r.kinds()[len(r.kinds())-1], "after %d good probes", need)
-		require.Equal(t, noteProbes, r.events[len(r.events)-1].Note)
+		require.Equal(t, recoveryNotes[rail.Proved], r.events[len(r.events)-1].Note)
 		require.EqualValues(t, 128*kib, r.core.rail(id, railOf(id, 0, 1)).bytesMax)
 		r.drain()
 		for i := 0; r.core.rail(id, railOf(id, 0, 1)).bytesMax < 1<<20; i++ {

@@ -11,13 +11,13 @@ import (
 
 // Soft failure: a rail that is silent while bytes are outstanding on it.
 //
-//	fine --silent for 3 times what is expected--> doubted: signs of life are looked for that have not been told yet, and
-//	  ^                                             |      another rail of the peer is asked if none has said anything
-//	  |                                             v  nothing was found, the peer itself is there
-//	  +--any sign of life------------------------ suspected: nothing new, what is stuck is withdrawn and goes another way too
-//	                                                |  silent for CondemnAfter more
-//	                                                v
-//	                                              fenced, until a new generation
+//	up --silent for 3 times what is expected--> up, asked: the transport is asked for signs of life that it has not reported,
+//	 ^                                           |  and another rail of the peer is probed if none has said anything
+//	 |                                           v  nothing was found, the peer itself is there
+//	 +--any sign of life---------------------- suspected: nothing new, what is stuck is withdrawn and goes another way too
+//	                                             |  silent for CondemnAfter more
+//	                                             v
+//	                                           condemned, until a new generation
 //
 // When every rail of a peer is silent it is the peer that is slow or gone, and nothing is rerouted: only after AttemptLimit
 // its tasks try their next route, if they have one. Silence is measured by a clock that stands still while this process
@@ -37,12 +37,12 @@ func (c *Core) awake(now clock.Time) clock.Time { return now - c.lost }
 
 // watchRail is the rail's timer.
 func (c *Core) watchRail(r *railState, now clock.Time) {
-	switch {
-	case !r.usable():
+	switch state := r.life.State(); {
+	case !state.Usable():
 		return
-	case r.suspected || r.monitor.Until() != 0:
+	case !state.Healthy():
 		c.tendRail(r, now)
-		if r.monitor.Until() == 0 || r.suspected {
+		if r.life.State() != rail.Paused {
 			return
 		}
 	}
@@ -54,9 +54,9 @@ func (c *Core) watchRail(r *railState, now clock.Time) {
 	silent := c.awake(now).Sub(r.heard)
 	switch {
 	case silent < limit:
-		r.doubted = false
+		r.asked = false
 		c.timers.sooner(&r.timer, now.Add(min(limit-silent, lookAgain*c.options.SuspectAfter))) // the limit may fall
-	case !r.doubted:
+	case !r.asked:
 		c.doubt(r, now)
 		c.timers.sooner(&r.timer, now.Add(max(limit/4, time.Millisecond)))
 	default:
@@ -83,14 +83,14 @@ func (l *link) inside() bool { return l.spec.Info != nil && l.spec.Info.SameHost
 
 // doubt looks for signs of life: of the rail, and of its peer if that has been silent, too.
 func (c *Core) doubt(r *railState, now clock.Time) {
-	r.doubted = true
+	r.asked = true
 	c.out.Doubt = append(c.out.Doubt, Question{r.link.spec.Transport, r.link.id, r.id})
 	if r.link.peer.heard > r.heard {
 		return
 	}
 	for _, l := range r.link.peer.links {
 		for _, other := range l.rails {
-			if other != nil && other != r && l.spec.Probes && other.healthy(now) {
+			if other != nil && other != r && l.spec.Probes && other.healthy() {
 				c.probe(other, now)
 				return
 			}
@@ -102,18 +102,18 @@ func (c *Core) doubt(r *railState, now clock.Time) {
 // whether the peer holds the rail up because it does not take what was sent.
 func (c *Core) Heard(q Question, at clock.Time, held bool, now clock.Time) {
 	r := c.rail(q.Link, q.Rail)
-	if r == nil || !r.usable() || r.suspected {
+	if r == nil || !r.usable() || r.life.State() == rail.Suspected {
 		return
 	}
 	if held {
 		at = now
 	}
 	if sign := at - c.lost; at != 0 && sign > r.heard {
-		r.heard, r.doubted = sign, false
+		r.heard, r.asked = sign, false
 		r.noted = max(r.noted, at)
 		r.link.peer.heard = max(r.link.peer.heard, sign)
 	}
-	if r.slices > 0 && r.monitor.Until() == 0 {
+	if r.slices > 0 && r.healthy() {
 		c.watchRail(r, now)
 	}
 }
@@ -123,14 +123,15 @@ func (c *Core) judge(r *railState, silent time.Duration, now clock.Time) {
 	p := r.link.peer
 	switch out, total := softOut(p, now); {
 	case r.link.inside() || p.heard <= r.heard || !c.elsewhere(r, now):
-		r.doubted = false // it may be the peer: look again, and ask again
+		r.asked = false // it may be the peer: look again, and ask again
 	case rail.MayLeave(out, total, r.link.options.SoftOut), silent >= c.options.CondemnAfter:
 		c.suspect(r, silent, now)
 		return
 	}
-	if silent >= c.options.AttemptLimit && !r.timedOut {
+	if limit := c.options.AttemptLimit; r.judged < limit && silent >= limit { // once in a silence
 		c.timeOut(r, silent, now)
 	}
+	r.judged = max(r.judged, silent)
 	c.timers.set(&r.timer, now.Add(c.silenceOf(r)))
 }
 
@@ -142,7 +143,7 @@ func softOut(p *peer, now clock.Time) (out, total int) {
 				continue
 			}
 			total++
-			if !r.healthy(now) {
+			if !r.healthy() {
 				out++
 			}
 		}
@@ -151,14 +152,14 @@ func softOut(p *peer, now clock.Time) (out, total int) {
 }
 
 func (c *Core) suspect(r *railState, silent time.Duration, now clock.Time) {
-	r.suspected, r.suspectedAt, r.doubted = true, now, false
+	r.asked = false
 	err := errs.New(errs.Lost, "rail", "silent for %v with %d bytes outstanding", silent, r.bytes).
 		WithScope(errs.ScopeRail, errs.SideUnknown)
 	c.totalsOf(r).errors++
 	r.errors++
 	c.demerit(r, err, now)
 	c.railEvent(event.Event{Kind: event.RailSuspected, Took: silent, Bytes: r.bytes, Err: err}, r, now)
-	c.rerank(r.link, now)
+	c.observe(r, rail.Silenced, now)
 	c.abandon(r, now)
 	for a := r.flight.first(); a != nil; a = a.flight.after() {
 		c.withdraw(a)
@@ -170,7 +171,6 @@ func (c *Core) suspect(r *railState, silent time.Duration, now clock.Time) {
 // timeOut has the tasks of a silent rail try their next route, if they have one: an attempt that takes so long has failed,
 // whoever is to blame. What is out stays out, and holds up the end of its task as ever.
 func (c *Core) timeOut(r *railState, silent time.Duration, now clock.Time) {
-	r.timedOut = true
 	err := c.blame(errs.New(errs.Timeout, "rail", "no sign of life for %v", silent).WithScope(errs.ScopeLink, errs.SideUnknown), r)
 	c.gatherAll(r.link)
 	moved := false
@@ -191,20 +191,11 @@ func (c *Core) timeOut(r *railState, silent time.Duration, now clock.Time) {
 	}
 }
 
-// prove asks an alternate whether it works, before it is needed.
-func (c *Core) prove(r *railState, now clock.Time) {
-	if r.link.spec.Probes {
-		c.probe(r, now)
-	} else {
-		r.proven = true
-	}
-}
-
 // elsewhere reports whether the peer has another healthy rail.
 func (c *Core) elsewhere(r *railState, now clock.Time) bool {
 	for _, l := range r.link.peer.links {
 		for _, other := range l.rails {
-			if other != nil && other != r && other.healthy(now) {
+			if other != nil && other != r && other.healthy() {
 				return true
 			}
 		}

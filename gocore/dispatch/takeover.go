@@ -27,11 +27,11 @@ func (c *Core) takeOver(l *link, now clock.Time) {
 			c.takenOver++
 			for !l.idle() {
 				c.restWaiting(l, now)
-				r, class := c.choose(l, now)
+				r, next := c.choose(l, now)
 				if r == nil {
 					return
 				}
-				c.cut(l, r, class, now)
+				c.cut(l, r, next, now)
 			}
 		}
 		last -= float64(a.Length) / slow.meter.Rate() * 1e9

@@ -6,7 +6,7 @@
 //
 // A HIGH slice waits for at most one LowWindow of LOW bytes of its NIC, and for one LOW slice more (a quarter of that) for
 // each rail of the NIC on which LOW gets its turn meanwhile. While the meter of a rail reaches for a higher rate
-// (rail.Meter.Reach), for some milliseconds now and then, the window is twice as large.
+// (rail.Meter.ProbeBandwidth), for some milliseconds now and then, the window is twice as large.
 //
 // A class that waits is served on each rail that it may use at least once in a time-out (Turns), however much of more urgent
 // classes there is, also on other links of the NIC, as soon as the rail has room for the slice. With slots the turn must

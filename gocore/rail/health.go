@@ -4,7 +4,7 @@ package rail
 const HealthMax = 1000
 
 // Health is the value of the LNet seed: 0 to HealthMax, lowered by each failure, raised by each success. It orders rails
-// that all work; whether one is used at all is the Monitor's matter. The zero value is full health.
+// that all work; whether one is used at all is the Breaker's matter. The zero value is full health.
 type Health struct{ missing int }
 
 // Value is 0 to HealthMax.

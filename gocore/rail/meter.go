@@ -7,67 +7,73 @@ import (
 )
 
 const (
-	// A sample of the rate needs this much time, or the noise of a single completion would be taken for bandwidth.
+	// A sample of the rate needs this much time: the noise of a single completion would look like bandwidth.
 	sampleTime = clock.Time(time.Millisecond)
-	// A sample that took so long counts as much as all before it: a rail that has become slow is believed within a few of
-	// its completions, however slow they are.
+	// A sample of this length counts as much as all before it. The meter believes within a few completions that a rail has
+	// become slow, however slow they are.
 	sampleHalf = float64(4 * time.Millisecond)
-	// forget is the time of traffic in which the longest silence counts less and less.
-	forget = 1e9
-	// bestMemory is the time of traffic in which the highest rate counts less and less.
-	bestMemory = 10e9
-	bestLeast  = 20e6    // ns of a full rail before the highest rate is told
-	wholeSlice = 8 << 10 // bytes; a sample of shorter slices is one of their number
-	// silencePrior is assumed of a rail whose rate has just become known, in ns: it has had no time to be silent yet.
-	silencePrior = 2e6
-	// drainEvery is how often a rail that is never empty is let run empty, or less often where the delay is long; drainLimit
-	// is how long that may take.
-	drainEvery = clock.Time(250 * time.Millisecond)
-	drainLimit = clock.Time(10 * time.Millisecond)
-	// reachFor is how long Reach lasts or eight delays, reachLeast and reachMost are the bounds of the pause before the next
-	// one, and reachGain is by how much the rate must be higher for it to have been worth it.
-	reachFor   = clock.Time(8 * time.Millisecond)
-	reachLeast = clock.Time(20 * time.Millisecond)
-	reachMost  = clock.Time(4 * time.Second)
-	reachGain  = 1.25
-	// stale is the time after which an idle rail may be quite different: it is tried with one slice.
+	// silenceMemory is the time of traffic over which the longest silence fades.
+	silenceMemory = time.Second
+	// maxMemory is the time of traffic over which the highest rate fades, as BBR's max filter forgets after ten round trips.
+	maxMemory = 10 * time.Second
+	// maxLeast is the time on a full rail before the highest rate is reported.
+	maxLeast = 20 * time.Millisecond
+	// Samples of shorter slices, in bytes, measure the number of slices and not the rate.
+	wholeSlice = 8 << 10
+	// silencePrior is assumed of a rail whose rate has just become known: it has had no time to be silent yet.
+	silencePrior = 2 * time.Millisecond
+	// rttProbeEvery is the pause between two drains of a rail that is never empty; it is longer where the delay is long.
+	// rttProbeLimit bounds a drain.
+	rttProbeEvery = clock.Time(250 * time.Millisecond)
+	rttProbeLimit = clock.Time(10 * time.Millisecond)
+	// A bandwidth probe lasts bandwidthProbeFor or eight delays. The pause before the next one lies between
+	// bandwidthPauseLeast and bandwidthPauseMost. A probe was worth it if the rate has grown by bandwidthGain.
+	bandwidthProbeFor   = clock.Time(8 * time.Millisecond)
+	bandwidthPauseLeast = clock.Time(20 * time.Millisecond)
+	bandwidthPauseMost  = clock.Time(4 * time.Second)
+	bandwidthGain       = 1.25
+	// An idle rail may be quite different after stale: it is tried with one slice.
 	stale = time.Second
 )
 
-// slowest is the least rate that Slower believes in, in bytes/s.
-const slowest = 1e6
+// rateLeast is the least rate that HalveRate believes in, in bytes/s.
+const rateLeast = 1e6
 
 // Bounds of a slice by the rate.
 const (
-	quantumTime  = 0.002    // s
+	quantumTime  = 2 * time.Millisecond
 	quantumLeast = 64 << 10 // bytes
 )
 
-// startRate is assumed of a rail that says nothing about itself, in bytes/s.
+// startRate is assumed of a rail that reports no bandwidth, in bytes/s.
 const startRate = 1e9
 
-// Meter estimates a rail's rate, its delay, how long a slice will take and how long the rail may be silent, from
-// completions. Small transfers that leave the rail idle in between say how long a byte takes to get there, not how many
-// fit, so a sample of the rate that is below the estimate counts only if the rail was kept full while it was taken.
+// Meter estimates a rail's rate, its delay, how long a slice will take and how long the rail may be silent. It learns from
+// completions alone, by the ideas of BBR (Cardwell et al. 2016): the rate comes from deliveries, the delay from an empty path,
+// and windows are their product, the bandwidth-delay product. Both are probed now and then: ProbeBandwidth, ProbeRTT.
+// Averages are EWMAs, exponentially weighted moving averages.
+//
+// Small transfers that leave the rail idle in between measure how long a byte takes to get there, not how many fit. So a
+// sample of the rate that is below the estimate counts only if the rail was kept full while it was taken.
 type Meter struct {
 	rate     float64 // bytes/s; from it follow
 	perByte  float64 // ns
 	quantum  uint64
-	lately   peak          // of a rail that was full
-	whole    peak          // of one whose window was whole when it was full
-	measured bool          // rate is not only what was configured or assumed
+	lately   maxFilter     // of a rail that was full
+	whole    maxFilter     // of a rail whose window was whole when it was full
+	measured bool          // the rate comes from traffic, not only from configuration
 	full     bool          // the rail had no room at some time during the sample, and work was waiting
-	capped   bool          // and that was because less may be in flight than the rail can hold
-	delay    time.Duration // of an empty rail, smoothed
+	capped   bool          // the rail was full because less may be in flight than it can hold
+	delay    time.Duration // of an empty rail, EWMA
 	drained  clock.Time    // when a slice was last alone on the rail
 
-	reaching   bool       // Holds says twice as much
-	reachAt    clock.Time // when that ends, or begins next
-	reachEvery clock.Time
+	probing    bool       // a bandwidth probe is on: WindowRate is doubled
+	probeAt    clock.Time // when it ends, or begins next
+	probePause clock.Time
 	before     float64 // rate when it began
 
-	usual   time.Duration // time of a slice, smoothed
-	ahead   float64       // bytes in flight when it was posted, itself among them, smoothed
+	usual   time.Duration // time of a slice, EWMA
+	ahead   float64       // bytes in flight when it was posted, its own included, EWMA
 	silence float64       // ns; the longest between two signs of life while busy that the rate does not explain, fading
 	heard   clock.Time    // last sign of life
 	since   clock.Time    // start of the sample; 0 while idle
@@ -82,7 +88,7 @@ func (m *Meter) Reset(rate float64) {
 		rate = startRate
 	}
 	m.setRate(rate)
-	m.reachEvery = reachLeast
+	m.probePause = bandwidthPauseLeast
 }
 
 // Begin is called when the idle rail gets its first slice.
@@ -90,12 +96,12 @@ func (m *Meter) Begin(now clock.Time) {
 	m.since, m.heard, m.bytes, m.slices, m.full, m.capped = now, now, 0, 0, false, false
 }
 
-// Full notes that work waits for room on the rail; capped says that more would be in flight but for a smaller window, of LOW
-// or of a rail that comes back. What such a rail carries may be the window's rate.
+// Full notes that work waits for room on the rail. capped means that a smaller window, of LOW or of slow start, keeps more
+// from being in flight: the rate of such a rail may be the window's and not its own.
 func (m *Meter) Full(capped bool) { m.full, m.capped = true, m.capped || capped }
 
-// Delivered notes n bytes of a slice that took the given time; ahead is what was in flight when it was posted, itself
-// among it, and idle says that nothing is left on the rail.
+// Delivered notes n bytes of a slice that took the given time. ahead is the bytes in flight when it was posted, its own
+// included; idle means that nothing is left on the rail.
 func (m *Meter) Delivered(n, ahead uint64, took time.Duration, idle bool, now clock.Time) {
 	if m.usual == 0 {
 		m.usual, m.ahead = took, float64(ahead)
@@ -103,11 +109,11 @@ func (m *Meter) Delivered(n, ahead uint64, took time.Duration, idle bool, now cl
 		m.usual += (took - m.usual) / 8
 		m.ahead += (float64(ahead) - m.ahead) / 8
 	}
-	m.spoke(n, now)
+	m.signOfLife(n, now)
 	m.Carried(n, idle, now)
 }
 
-// Carried notes bytes that were delivered, where only the rate is of interest: Begin, Full and Carried are enough for that.
+// Carried notes bytes that were delivered. A caller that wants the rate alone needs only Begin, Full and Carried.
 func (m *Meter) Carried(n uint64, idle bool, now clock.Time) {
 	m.bytes += n
 	m.slices++
@@ -119,17 +125,16 @@ func (m *Meter) Carried(n uint64, idle bool, now clock.Time) {
 	}
 }
 
-// Alone notes how long a slice took that had the wire for itself when it was sent: only such a one tells the delay without
-// what waits there, which is as much as we put there. One that took very long was hardly held up by the path, so it counts
-// as twice the usual.
-func (m *Meter) Alone(n uint64, took time.Duration, now clock.Time) {
+// SampleRTT notes how long a slice took that had the wire for itself when it was sent. Only such a slice measures the delay
+// without our own queue, as BBR's RTprop. A very long time was hardly the path's fault, so it counts as twice the usual.
+func (m *Meter) SampleRTT(n uint64, took time.Duration, now clock.Time) {
 	m.drained = now
-	if !m.measured { // a rate that is only assumed makes nonsense of the delay
+	if !m.measured { // an assumed rate makes nonsense of the delay
 		return
 	}
 	wire := time.Duration(float64(n) * m.perByte)
 	delay := max(took-wire, 1)
-	if wire > took/2 && delay > m.delay { // the difference of two large numbers that are not exact tells little
+	if wire > took/2 && delay > m.delay { // the difference of two large, inexact numbers means little
 		return
 	}
 	switch {
@@ -142,37 +147,37 @@ func (m *Meter) Alone(n uint64, took time.Duration, now clock.Time) {
 	}
 }
 
-// Drain reports whether it is time to let the rail run empty, so that the next slice is alone there and tells the delay. The
-// caller gives no slices that can wait until then; it costs one delay in drainEvery. Where the rail does not run empty
-// within drainLimit, it goes on.
-func (m *Meter) Drain(now clock.Time) bool {
+// ProbeRTT reports whether it is time to drain the rail, so that the next slice is alone there and samples the delay, as BBR's
+// ProbeRTT. The caller then holds back slices that can wait; that costs one delay in rttProbeEvery. A rail that does not run
+// empty within rttProbeLimit goes on.
+func (m *Meter) ProbeRTT(now clock.Time) bool {
 	since := now - m.drained
-	every := max(drainEvery, 256*clock.Time(m.delay))
+	every := max(rttProbeEvery, 256*clock.Time(m.delay))
 	if since < every {
 		return false
 	}
-	if since > every+max(drainLimit, 16*clock.Time(m.delay)) {
+	if since > every+max(rttProbeLimit, 16*clock.Time(m.delay)) {
 		m.drained = now
 		return false
 	}
 	return true
 }
 
-// Heard notes a sign of life while something is in flight.
-func (m *Meter) Heard(now clock.Time) { m.spoke(0, now) }
+// Spoke notes a sign of life while something is in flight.
+func (m *Meter) Spoke(now clock.Time) { m.signOfLife(0, now) }
 
-// Misjudged notes that the rail was suspected and alive: it may be silent for so long.
+// Misjudged notes that the rail was suspected and alive: silence of this length is usual there.
 func (m *Meter) Misjudged(silent time.Duration) { m.silence = max(m.silence, float64(silent)) }
 
-// spoke notes a sign of life that came with n bytes: the time for which these explain the silence before it is not strange.
-func (m *Meter) spoke(n uint64, now clock.Time) {
+// signOfLife notes one that came with n bytes. The time that these bytes need explains that much of the silence before.
+func (m *Meter) signOfLife(n uint64, now clock.Time) {
 	if now <= m.heard {
 		return
 	}
 	gap := float64(now - m.heard)
 	m.heard = now
-	if gap < forget {
-		m.silence -= m.silence * gap / forget
+	if gap < float64(silenceMemory) {
+		m.silence -= m.silence * gap / float64(silenceMemory)
 	} else {
 		m.silence = 0
 	}
@@ -185,9 +190,9 @@ func (m *Meter) sample(now clock.Time) {
 	took := float64(now - m.since)
 	sample := float64(m.bytes) / took * 1e9
 	switch {
-	case m.full && !m.measured: // all that was known was said or assumed; silence was judged by that
+	case m.full && !m.measured: // until now the rate was assumed, and silence was judged by it
 		m.setRate(sample)
-		m.measured, m.silence = true, silencePrior
+		m.measured, m.silence = true, float64(silencePrior)
 	case sample > m.rate || m.full:
 		m.setRate(m.rate + (sample-m.rate)*took/(took+sampleHalf))
 		m.measured = true
@@ -201,89 +206,89 @@ func (m *Meter) sample(now clock.Time) {
 	m.since, m.bytes, m.slices, m.full, m.capped = now, 0, 0, false, false
 }
 
-// Slower notes that the rail works, and that what it holds does not arrive: it is slower than it was.
-func (m *Meter) Slower() { m.setRate(max(m.rate/2, slowest)) }
+// HalveRate halves the estimate, to 1 MB/s at least: the rail answers probes, but its slices in flight do not arrive.
+func (m *Meter) HalveRate() { m.setRate(max(m.rate/2, rateLeast)) }
 
-// Quantum is the most bytes that make sense in one slice here: what the rail carries in quantumTime, so that a rail that
-// fails or becomes slow holds no more than that at once, and silence tells early. At most as many as need no bound are.
+// Quantum is the most bytes that make sense in one slice here: the bandwidth-delay product for quantumTime. A rail that
+// fails or becomes slow then holds no more than that at once, and silence is noticed early.
 func (m *Meter) Quantum() uint64 { return m.quantum }
 
 func (m *Meter) setRate(rate float64) {
 	m.rate, m.perByte = rate, 1e9/rate
-	m.quantum = max(uint64(rate*quantumTime), quantumLeast) / quantumLeast * quantumLeast
+	m.quantum = max(uint64(rate*quantumTime.Seconds()), quantumLeast) / quantumLeast * quantumLeast
 }
 
 // Rate is the estimate in bytes/s, never 0.
 func (m *Meter) Rate() float64 { return m.rate }
 
-// peak is the highest rate of some samples, which counts less and less.
-type peak struct {
+// maxFilter keeps the highest rate of some samples, which fades as BBR's windowed maximum does.
+type maxFilter struct {
 	rate float64 // bytes/s
 	time float64 // ns of samples
 }
 
-func (p *peak) see(rate, took float64) {
-	p.time += took
-	p.rate = max(rate, p.rate-(p.rate-rate)*min(1, took/bestMemory))
+func (f *maxFilter) see(rate, took float64) {
+	f.time += took
+	f.rate = max(rate, f.rate-(f.rate-rate)*min(1, took/float64(maxMemory)))
 }
 
-// value is 0 until there were samples for long enough: a short one says little.
-func (p *peak) value() float64 {
-	if p.time < bestLeast {
+// value is 0 until the samples are long enough: a short one means little.
+func (f *maxFilter) value() float64 {
+	if f.time < float64(maxLeast) {
 		return 0
 	}
-	return p.rate
+	return f.rate
 }
 
-// Measured reports whether Rate comes from traffic, not only from what was configured or assumed.
+// Measured reports whether Rate comes from traffic, not only from configuration or assumption.
 func (m *Meter) Measured() bool { return m.measured }
 
-// Best is what the rail has shown that it can carry in the last seconds of traffic, in bytes/s; 0 until it has been full for
-// some time with its whole window in flight, of slices that are not small: small ones say what slices cost.
-func (m *Meter) Best() float64 { return m.whole.value() }
+// MaxBandwidth is the highest rate of the last seconds of traffic, in bytes/s, as BBR's BtlBw. It is 0 until the rail has
+// been full for some time with its whole window in flight, of slices that are not small: small ones measure their own cost.
+func (m *Meter) MaxBandwidth() float64 { return m.whole.value() }
 
-// Holds is the rate by which a window of time is kept, in bytes/s: what the rail carries now, and at least half of the best
-// that it has shown lately. A window that is too small makes the rail slow, and a slow rail the window small; without the
-// second term a machine that gave us no processor for some time would leave us there.
-func (m *Meter) Holds() float64 {
-	holds := max(m.rate, m.lately.value()/2)
-	if m.reaching {
-		return 2 * holds
+// WindowRate is the rate for sizing a time window, in bytes/s: max(rate, best/2), doubled during a bandwidth probe. A window
+// that is too small makes the rail slow, and a slow rail makes the window small. Without the second term a machine that
+// withheld the processor for some time would leave us there.
+func (m *Meter) WindowRate() float64 {
+	rate := max(m.rate, m.lately.value()/2)
+	if m.probing {
+		return 2 * rate
 	}
-	return holds
+	return rate
 }
 
-// Reach has Holds say twice as much for a moment now and then, while something waits for room in a window of time. What is
-// measured in a window that is too small is the window's rate, not the rail's; only a larger one can show that there is
-// more. When it does, the next try comes soon, else later and later. The extra bytes wait no longer than reachFor, a share of
-// the time that is too small to be seen among the delays of others.
-func (m *Meter) Reach(now clock.Time) {
+// ProbeBandwidth doubles WindowRate for 8 ms or eight delays now and then, like BBR's ProbeBW. The caller calls it while work
+// waits for room in a time window. A rate that was measured in a window that is too small is the window's, and only a larger
+// window can show that there is more. The next probe comes 20 ms after a gain; each probe without one doubles the pause, up to
+// 4 s. The extra bytes wait for a share of the time that is too small to be seen among the delays of others.
+func (m *Meter) ProbeBandwidth(now clock.Time) {
 	switch {
-	case m.reachAt == 0:
-		m.reachAt = now + m.reachEvery
-	case m.reaching && now >= m.reachAt:
-		m.reaching = false
-		if m.rate > m.before*reachGain {
-			m.reachEvery = reachLeast
+	case m.probeAt == 0:
+		m.probeAt = now + m.probePause
+	case m.probing && now >= m.probeAt:
+		m.probing = false
+		if m.rate > m.before*bandwidthGain {
+			m.probePause = bandwidthPauseLeast
 		} else {
-			m.reachEvery = min(2*m.reachEvery, reachMost)
+			m.probePause = min(2*m.probePause, bandwidthPauseMost)
 		}
-		m.before, m.reachAt = m.rate, now+m.reachEvery
-	case m.reaching:
-	case now >= m.reachAt:
-		m.reaching, m.before = true, m.rate
-		m.reachAt = now + max(reachFor, 8*clock.Time(m.delay))
-	case m.rate < m.before/reachGain && m.reachAt > now+reachLeast: // it fell: was that the rail, or us?
-		m.reachEvery, m.reachAt, m.before = reachLeast, now+reachLeast, m.rate
+		m.before, m.probeAt = m.rate, now+m.probePause
+	case m.probing:
+	case now >= m.probeAt:
+		m.probing, m.before = true, m.rate
+		m.probeAt = now + max(bandwidthProbeFor, 8*clock.Time(m.delay))
+	case m.rate < m.before/bandwidthGain && m.probeAt > now+bandwidthPauseLeast: // it fell: was that the rail, or us?
+		m.probePause, m.probeAt, m.before = bandwidthPauseLeast, now+bandwidthPauseLeast, m.rate
 	}
 }
 
-// Delay is what a slice took lately on the empty rail beyond its bytes at the rail's rate, 0 before the first. It does not
-// grow with what is in flight.
+// Delay is the time of a slice on the empty rail beyond its bytes at the rail's rate, smoothed; 0 before the first. It does
+// not grow with the bytes in flight.
 func (m *Meter) Delay() time.Duration { return m.delay }
 
-// Finish predicts in ns how long it takes until n bytes in flight are there: by the rate, and by how long slices took
-// lately with what was ahead of them. A rail that has been idle for long may be different by now: it is said to be quick, so
+// Finish predicts in ns how long it takes until n bytes in flight have arrived. It uses the rate, and the recent time of slices
+// with the bytes ahead of them. A rail that was idle for long may be different by now: the prediction is a quick one, so
 // that it is tried with one slice.
 func (m *Meter) Finish(n uint64, idle bool, now clock.Time) float64 {
 	byRate := float64(n) * m.perByte
@@ -296,8 +301,8 @@ func (m *Meter) Finish(n uint64, idle bool, now clock.Time) float64 {
 	return byRate
 }
 
-// Silence is how long the rail is expected to say nothing at most while a slice of so many bytes is next to complete. It is
-// 0 before the first completion, when nothing can be said.
+// Silence is the longest silence that is expected of the rail while a slice of that many bytes is next to complete. It is 0
+// before the first completion.
 func (m *Meter) Silence(slice uint64) time.Duration {
 	switch {
 	case m.usual == 0:

@@ -9,7 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// deliver has the meter see slices of a rail of that rate for a while; full says that more waited.
+// deliver shows the meter slices of a rail of that rate for a while; full means that more waited.
 func deliver(m *Meter, rate float64, slice uint64, n int, full bool, now clock.Time) clock.Time {
 	each := time.Duration(float64(slice) / rate * 1e9)
 	m.Begin(now)
@@ -38,7 +38,7 @@ func TestAnIdleRailSaysNothingAboutItsRate(t *testing.T) {
 	now := clock.Time(time.Second)
 	for range 1000 { // 4 KiB each 10 ms
 		m.Begin(now)
-		m.Alone(4096, 2*time.Millisecond, now)
+		m.SampleRTT(4096, 2*time.Millisecond, now)
 		m.Delivered(4096, 4096, 2*time.Millisecond, true, now.Add(2*time.Millisecond))
 		now = now.Add(10 * time.Millisecond)
 	}
@@ -49,24 +49,24 @@ func TestAnIdleRailSaysNothingAboutItsRate(t *testing.T) {
 func TestDelayIsThatOfAnEmptyRail(t *testing.T) {
 	var m Meter
 	m.Reset(0)
-	m.Alone(1000, 5*time.Millisecond, 1)
+	m.SampleRTT(1000, 5*time.Millisecond, 1)
 	require.Zero(t, m.Delay(), "the rate is not known")
 	deliver(&m, 1e9, 1<<20, 100, true, 1)
 	m.Begin(1)
-	m.Alone(1000, 5*time.Millisecond, 1)
+	m.SampleRTT(1000, 5*time.Millisecond, 1)
 	require.InDelta(t, 5e6, float64(m.Delay()), 1e4)
 	for range 20 {
-		m.Alone(1000, time.Millisecond, 1)
+		m.SampleRTT(1000, time.Millisecond, 1)
 	}
 	require.InDelta(t, 1e6, float64(m.Delay()), 1e4, "shorter is believed soon")
 	for range 1000 {
 		m.Delivered(1000, 64000, 9*time.Millisecond, false, 1)
 	}
 	require.InDelta(t, 1e6, float64(m.Delay()), 1e4, "what waits behind others says nothing")
-	m.Alone(1000, time.Second, 1)
+	m.SampleRTT(1000, time.Second, 1)
 	require.Less(t, m.Delay(), 1200*time.Microsecond, "nor does a slice that the machine forgot")
 	for range 100 {
-		m.Alone(1000, 9*time.Millisecond, 1)
+		m.SampleRTT(1000, 9*time.Millisecond, 1)
 	}
 	require.InDelta(t, 9e6, float64(m.Delay()), 1e5, "a path that became longer is believed in the end")
 }
@@ -77,11 +77,11 @@ func TestABusyRailIsLetRunEmpty(t *testing.T) {
 	m.Reset(0)
 	now := deliver(&m, 1e9, 1<<20, 100, true, clock.Time(time.Second))
 	m.Begin(now)
-	m.Alone(1000, time.Millisecond, now)
-	step := func(d time.Duration) bool { now = now.Add(d); return m.Drain(now) }
+	m.SampleRTT(1000, time.Millisecond, now)
+	step := func(d time.Duration) bool { now = now.Add(d); return m.ProbeRTT(now) }
 	require.False(t, step(200*time.Millisecond))
 	require.True(t, step(60*time.Millisecond))
-	m.Alone(1000, time.Millisecond, now)
+	m.SampleRTT(1000, time.Millisecond, now)
 	require.False(t, step(0), "it was empty")
 	require.True(t, step(256*time.Millisecond))
 	require.False(t, step(20*time.Millisecond), "it does not run empty")
@@ -126,9 +126,9 @@ func TestSilenceCoversWhatWasSeenAndFades(t *testing.T) {
 	m.Reset(0)
 	now := deliver(&m, 50e6, 64<<10, 1000, true, clock.Time(time.Second))
 	each := time.Duration(64 << 10 * 1e9 / 50e6)
-	require.InDelta(t, float64(each), float64(m.Silence(64<<10)), silencePrior)
-	require.InDelta(t, float64(16*each), float64(m.Silence(1<<20)), silencePrior, "a larger slice takes longer")
-	m.Heard(now.Add(30 * time.Millisecond))
+	require.InDelta(t, float64(each), float64(m.Silence(64<<10)), float64(silencePrior))
+	require.InDelta(t, float64(16*each), float64(m.Silence(1<<20)), float64(silencePrior), "a larger slice takes longer")
+	m.Spoke(now.Add(30 * time.Millisecond))
 	require.InDelta(t, float64(30*time.Millisecond+each), float64(m.Silence(64<<10)), 1e5, "it was that long once")
 	goOn(&m, now.Add(30*time.Millisecond), each, 300)
 	require.Less(t, m.Silence(64<<10), 25*time.Millisecond)
@@ -165,12 +165,12 @@ func TestASliceIsAtMostWhatTheRailCarriesInTwoMilliseconds(t *testing.T) {
 func TestARailThatAnswersAndCarriesNothingIsBelievedToBeSlower(t *testing.T) {
 	var m Meter
 	m.Reset(1e9)
-	m.Slower()
+	m.HalveRate()
 	require.EqualValues(t, 5e8, m.Rate())
 	for range 100 {
-		m.Slower()
+		m.HalveRate()
 	}
-	require.EqualValues(t, slowest, m.Rate())
+	require.EqualValues(t, rateLeast, m.Rate())
 	require.EqualValues(t, 64<<10, m.Quantum())
 }
 
@@ -199,20 +199,20 @@ func TestTheBestRateIsThatOfAFullRailWithLongSlices(t *testing.T) {
 	m.Reset(1e9)
 	m.Begin(1e9)
 	now := feed(&m, 1e9, 1000, 64<<10, time.Millisecond, false)
-	require.Zero(t, m.Best(), "it had nothing to do")
+	require.Zero(t, m.MaxBandwidth(), "it had nothing to do")
 	now = feed(&m, now, 1000, 512, time.Millisecond, true)
-	require.Zero(t, m.Best(), "small slices say nothing about bytes")
+	require.Zero(t, m.MaxBandwidth(), "small slices say nothing about bytes")
 	now = feed(&m, now, 19, 64<<10, time.Millisecond, true)
-	require.Zero(t, m.Best(), "too short")
+	require.Zero(t, m.MaxBandwidth(), "too short")
 	now = feed(&m, now, 100, 64<<10, time.Millisecond, true)
-	rate := m.Best()
+	rate := m.MaxBandwidth()
 	require.InEpsilon(t, 64<<10*1e3, rate, 0.01)
 	now = feed(&m, now, 1000, 512, time.Millisecond, true)
-	require.Equal(t, rate, m.Best(), "small slices do not count against it")
+	require.Equal(t, rate, m.MaxBandwidth(), "small slices do not count against it")
 	now = feed(&m, now, 500, 64<<10, 2*time.Millisecond, true)
-	require.InDelta(t, 0.95*rate, m.Best(), 0.03*rate, "a second of half the rate is not believed at once")
+	require.InDelta(t, 0.95*rate, m.MaxBandwidth(), 0.03*rate, "a second of half the rate is not believed at once")
 	now = feed(&m, now, 30000, 64<<10, 2*time.Millisecond, true)
-	require.InEpsilon(t, rate/2, m.Best(), 0.01, "a minute is")
+	require.InEpsilon(t, rate/2, m.MaxBandwidth(), 0.01, "a minute is")
 	require.Positive(t, now)
 }
 
@@ -221,12 +221,12 @@ func TestHoldsFallsSlowerThanTheRate(t *testing.T) {
 	var m Meter
 	m.Reset(0)
 	now := deliver(&m, 4e9, 1<<20, 1000, true, clock.Time(time.Second))
-	require.InEpsilon(t, 4e9, m.Holds(), 0.05)
+	require.InEpsilon(t, 4e9, m.WindowRate(), 0.05)
 	now = deliver(&m, 4e8, 1<<20, 50, true, now)
 	require.InEpsilon(t, 4e8, m.Rate(), 0.05)
-	require.InEpsilon(t, 2e9, m.Holds(), 0.1)
+	require.InEpsilon(t, 2e9, m.WindowRate(), 0.1)
 	deliver(&m, 4e8, 1<<20, 30000, true, now)
-	require.InEpsilon(t, 4e8, m.Holds(), 0.1)
+	require.InEpsilon(t, 4e8, m.WindowRate(), 0.1)
 }
 
 // pipe has a window of half a millisecond follow a rail that takes a time for each window, whatever its size, beside that for
@@ -237,9 +237,9 @@ func pipe(m *Meter, rate float64, each time.Duration, long time.Duration) (reach
 	n := 0
 	for end := now.Add(long); now < end; n++ {
 		m.Full(false)
-		m.Reach(now)
-		window := uint64(m.Holds() * 0.0005)
-		if m.Holds() > m.Rate()*1.5 {
+		m.ProbeBandwidth(now)
+		window := uint64(m.WindowRate() * 0.0005)
+		if m.WindowRate() > m.Rate()*1.5 {
 			reached++
 		}
 		now = now.Add(each + time.Duration(float64(window)/rate*1e9))
@@ -260,7 +260,7 @@ func TestAWindowThatIsTooSmallGrows(t *testing.T) {
 }
 
 // A rail that has no more to give is hardly disturbed.
-func TestReachingBecomesRare(t *testing.T) {
+func TestBandwidthProbesBecomeRare(t *testing.T) {
 	var m Meter
 	m.Reset(5e7)
 	pipe(&m, 5e7, 0, time.Second)

@@ -1,0 +1,185 @@
+package rail
+
+import "github.com/tent-engine/tent/gocore/clock"
+
+// State says what a rail in one generation may be used for.
+type State uint8
+
+// States of a rail.
+const (
+	Up         State = iota
+	Probation        // an alternate that has not shown yet that it works: it stands in for no end of the matching
+	Paused           // the breaker is open: used only when the link has nothing better
+	Suspected        // silent while others of its peer speak: takes nothing new
+	Condemned        // fenced: takes nothing more, and its completions are asked for
+	Down             // its generation has ended; slices of it may still be outstanding
+	DownFenced       // it has ended, and its completions are asked for
+)
+
+func (s State) String() string {
+	return [...]string{"up", "probation", "paused", "suspected", "condemned", "down", "down"}[s]
+}
+
+// Healthy reports whether a rail should be chosen before others.
+func (s State) Healthy() bool { return s <= Probation }
+
+// Usable reports whether the generation may carry anything, now or later.
+func (s State) Usable() bool { return s < Condemned }
+
+// Ended reports whether the transport has ended the generation.
+func (s State) Ended() bool { return s >= Down }
+
+// Fenced reports whether the completions of the generation were asked for.
+func (s State) Fenced() bool { return s == Condemned || s == DownFenced }
+
+// Event is something that happens to a rail and may change its state.
+type Event uint8
+
+// Events of a rail.
+const (
+	Failed    Event = iota // a failure of its own: a completion error, a reset, a late answer
+	Delivered              // bytes arrived over it
+	Spoke                  // any sign of life: bytes, progress, an answer
+	Proved                 // an answer to a probe
+	Rested                 // the time of a pause may be over
+	Silenced               // silence that others of its peer do not share
+	Fenced                 // it was given up for good: silent for too long, or something may still land
+	Ended                  // its transport says that the generation is over
+)
+
+func (e Event) String() string {
+	return [...]string{"failed", "delivered", "spoke", "proved", "rested", "silenced", "fenced", "ended"}[e]
+}
+
+// Life is the lifecycle of a rail in one generation. Observe changes its state, and nothing else does.
+//
+//	            proved          Threshold failures
+//	Probation ----------> Up <----------------------> Paused
+//	   |                  ^ |   rested, delivered,       |
+//	   |                  | |   enough proved            |
+//	   |            spoke | | silenced                   |
+//	   |                  | v                            |
+//	   +--------------> Suspected <----------------------+     spoke: back to Paused while the breaker is open
+//	    silenced                      silenced
+//
+//	any of these --fenced--> Condemned --ended---> DownFenced
+//	any of these --ended---> Down      --fenced--> DownFenced
+//
+// Every way back to Up is by slow start, but for delivered: bytes have just proved the rail. A suspected rail keeps its
+// breaker, whose pause goes on meanwhile. Silence before suspicion is no state: the rail is used as before while dispatch
+// asks for signs of life.
+//
+// "Peer silent", for a peer that pauses while nothing proves that it has gone, has its place here between Up and Suspected:
+// a state that is entered when every rail of a peer is silent (dispatch.Core.judge finds that out) and left by spoke. Its
+// slices would stay where they are, and nobody would be suspected.
+type Life struct {
+	state   State
+	since   clock.Time // when the state began
+	back    clock.Time // when the rail last left a pause or a suspicion; 0 if it never was out
+	Breaker Breaker
+	Start   SlowStart
+}
+
+// Change is the effect of an event.
+type Change struct {
+	From, To State
+	Opened   bool // the breaker has opened; a rail that is suspected or worse stays so
+}
+
+// Recovered reports whether the rail is in use again after a pause or suspicion.
+func (c Change) Recovered() bool { return c.To == Up && (c.From == Paused || c.From == Suspected) }
+
+// Born begins the life of a rail that has come up.
+func Born(onProbation bool, now clock.Time) Life {
+	l := Life{since: now}
+	if onProbation {
+		l.state = Probation
+	}
+	return l
+}
+
+// Inherit takes over what was learned in the generation before. The rail was just proved to work, so its breaker closes; it
+// is trusted little by little.
+func (l *Life) Inherit(old *Life, now clock.Time) {
+	l.Breaker = old.Breaker
+	l.Breaker.Close(now)
+	l.Start.Begin()
+}
+
+// State is the current state.
+func (l *Life) State() State { return l.state }
+
+// Since is when the current state began.
+func (l *Life) Since() clock.Time { return l.since }
+
+// Back is when the rail last left a pause or a suspicion: what was sent before may fail by the trouble that is over.
+func (l *Life) Back() clock.Time { return l.back }
+
+// Troubled reports whether a success means anything to the rail beyond itself: it ends a pause, failures or a ramp.
+func (l *Life) Troubled() bool { return l.Breaker.failures > 0 || l.Start.Ramping() }
+
+// Observe notes an event and returns the change that follows.
+func (l *Life) Observe(e Event, s *Settings, now clock.Time) Change {
+	change := Change{From: l.state, Opened: l.note(e, s, now)}
+	change.To = l.next(e, s, now)
+	if change.To == change.From {
+		return change
+	}
+	l.state, l.since = change.To, now
+	if change.Recovered() || e == Spoke { // a suspicion may end in a pause
+		l.back = now
+		if e != Delivered {
+			l.Start.Begin()
+		}
+	}
+	return change
+}
+
+// note keeps the books of breaker and slow start and reports whether the breaker has opened.
+func (l *Life) note(e Event, s *Settings, now clock.Time) (opened bool) {
+	switch e {
+	case Failed:
+		if l.Start.Ramping() {
+			l.Start.Begin()
+		}
+		return l.Breaker.Fail(s, now)
+	case Delivered:
+		if l.Breaker.failures > 0 {
+			l.Breaker.Close(now)
+		}
+	case Rested:
+		if l.state == Paused && now >= l.Breaker.until {
+			l.Breaker.Close(now)
+		}
+	case Proved:
+		if l.state == Paused && l.Start.good >= l.Breaker.Trust(s, now) {
+			l.Breaker.Close(now)
+		}
+	case Spoke:
+		if l.state == Suspected && l.Breaker.open && now >= l.Breaker.until { // the pause ended during the suspicion
+			l.Breaker.Close(now)
+		}
+	}
+	return false
+}
+
+// next is the state after an event that is in the books already.
+func (l *Life) next(e Event, s *Settings, now clock.Time) State {
+	switch {
+	case e == Ended && l.state.Fenced(), e == Fenced && l.state.Ended():
+		return DownFenced
+	case e == Ended:
+		return Down
+	case e == Fenced:
+		return Condemned
+	case !l.state.Usable():
+		return l.state
+	case e == Silenced || (l.state == Suspected && e != Spoke):
+		return Suspected
+	case l.Breaker.open:
+		return Paused
+	case l.state == Probation && e != Proved:
+		return Probation
+	}
+	return Up
+}
