@@ -7,7 +7,7 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
-// flagChecked of a WRITE or DATA frame says that each record's extra is the CRC-32C (Castagnoli, RFC 3720) of its bytes,
+// flagChecked of a WRITE or DATA frame says that each record ends with the CRC-32C (Castagnoli, RFC 3720) of its bytes,
 // of a READ frame that the answer must have them. TCP's own sum of 16 bits misses errors on the path between memory and
 // network that nobody wants in the weights of a model. Only slices that ask for it pay for more.
 const flagChecked = 1
@@ -20,7 +20,7 @@ func (x *transmitter) seal() {
 	for k := range x.slices {
 		v, b := &x.iov[payload+k], x.head[headerBytes+k*recordBytes:]
 		r := getRecord(b)
-		r.extra = crc32.Checksum(mem.Bytes(v.base, int(v.size)), castagnoli)
+		r.classOrSum = crc32.Checksum(mem.Bytes(v.base, int(v.size)), castagnoli)
 		r.put(b)
 	}
 }
@@ -31,7 +31,7 @@ func (x *receiver) checked() bool { return x.head.flag&flagChecked != 0 }
 // are still ours to read.
 func (x *receiver) intact(i int) bool {
 	r := &x.table[i]
-	return crc32.Checksum(mem.Bytes(x.place[i]-uintptr(r.length), int(r.length)), castagnoli) == r.extra
+	return crc32.Checksum(mem.Bytes(x.place[i]-uintptr(r.length), int(r.length)), castagnoli) == r.classOrSum
 }
 
 func (l *initiatorLane) corrupted() *errs.Error {

@@ -28,7 +28,7 @@ func TestWritesAreCheckedWhereTheyLand(t *testing.T) {
 	one, two := []byte("some bytes"), []byte("and others")
 	send := func(seq uint64, flag uint8, sums ...uint32) {
 		f := appendFrame(nil, header{kind: kindWrite, flag: flag, length: 20, seq: seq},
-			record{id: key, offset: 0, length: 10, extra: sums[0]}, record{id: key, offset: 100, length: 10, extra: sums[1]})
+			record{id: key, offset: 0, length: 10, classOrSum: sums[0]}, record{id: key, offset: 100, length: 10, classOrSum: sums[1]})
 		_, err := c.Write(append(append(f, one...), two...))
 		require.NoError(t, err)
 	}
@@ -66,14 +66,14 @@ func TestReadsCarryTheirChecksums(t *testing.T) {
 			b := make([]byte, r.length)
 			_, err := io.ReadFull(c, b)
 			require.NoError(t, err)
-			require.Equal(t, crc32.Checksum(b, castagnoli), r.extra)
+			require.Equal(t, crc32.Checksum(b, castagnoli), r.classOrSum)
 			left -= len(b)
 		}
 	}
 	_, err = c.Write(appendFrame(nil, header{kind: kindRead, seq: 3}, record{id: key, length: 100}))
 	require.NoError(t, err)
 	require.Zero(t, readHeader(t, c).flag)
-	require.Zero(t, readRecord(t, c).extra, "no cost for who does not ask")
+	require.Zero(t, readRecord(t, c).classOrSum, "no cost for who does not ask")
 }
 
 func readHeader(t *testing.T, c net.Conn) header {
@@ -98,7 +98,7 @@ func TestReadsAreCheckedWhereTheyLand(t *testing.T) {
 	half, sum := len(bytes)/2, func(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 	frame := func(flag uint8, at int, b []byte, sum uint32) []byte {
 		f := appendFrame(nil, header{kind: kindData, flag: flag, length: uint32(len(b))},
-			record{id: 1, offset: uint64(at), length: uint32(len(b)), extra: sum})
+			record{id: 1, offset: uint64(at), length: uint32(len(b)), classOrSum: sum})
 		return append(f, b...)
 	}
 	for name, c := range map[string]struct {

@@ -102,6 +102,16 @@ func TestStrangersAreBounded(t *testing.T) {
 
 // guest is a hand-made initiator: a greeted connection to an endpoint.
 func (e *endpoint) guest(t testing.TB) net.Conn {
+	c := e.caller(t, greeting{magic: magic, version: version, incarnation: 77})
+	b := make([]byte, headerBytes)
+	_, err := c.Read(b)
+	require.NoError(t, err)
+	require.Equal(t, kindWelcome, getHeader(b).kind)
+	return c
+}
+
+// caller is a connection that has sent a greeting, with a token that it was given.
+func (e *endpoint) caller(t testing.TB, g greeting) net.Conn {
 	from := transport.Peer{Address: "guest", Incarnation: 77}
 	answer, err := e.tr.Serve(context.Background(), from, []byte{version, callHello})
 	require.NoError(t, err)
@@ -110,14 +120,23 @@ func (e *endpoint) guest(t testing.TB) net.Conn {
 	o, err := readOffer(r, r.u64())
 	require.NoError(t, err)
 	c := e.stranger(t)
-	g := greeting{magic: magic, version: version, incarnation: 77, token: o.token}
+	g.token = o.token
 	_, err = c.Write(g.append(appendFrame(nil, header{kind: kindHello, length: greetingSize, seq: 1})))
 	require.NoError(t, err)
-	b := make([]byte, headerBytes)
-	_, err = c.Read(b)
-	require.NoError(t, err)
-	require.Equal(t, kindWelcome, getHeader(b).kind)
 	return c
+}
+
+func TestGreetingsAreCheckedBesidesTheirToken(t *testing.T) {
+	e := newTestEndpoint(t, Settings{})
+	for name, g := range map[string]greeting{
+		"another incarnation":             {magic: magic, version: version, incarnation: 78},
+		"another version":                 {magic: magic, version: version + 1, incarnation: 77},
+		"a class group that is not there": {magic: magic, version: version, incarnation: 77, group: groupCount},
+	} {
+		t.Log(name)
+		requireClosed(t, e.caller(t, g))
+	}
+	e.guest(t)
 }
 
 func TestPeersBeyondTheirCreditAreCutOff(t *testing.T) {
@@ -127,6 +146,9 @@ func TestPeersBeyondTheirCreditAreCutOff(t *testing.T) {
 		"bytes":    func() []byte { return readFrame(5, 1<<20) },
 		"a slice larger than any": func() []byte {
 			return readFrame(1, sliceMax+1)
+		},
+		"a class that is not there": func() []byte {
+			return appendFrame(nil, header{kind: kindRead, seq: 1}, record{id: 1, length: 1, classOrSum: classCount})
 		},
 		"numbers that go back": func() []byte { return append(readFrame(1, 1), readFrame(1, 1)...) },
 		"payload that does not add up": func() []byte {
@@ -162,7 +184,7 @@ func FuzzLane(f *testing.F) {
 	f.Add(append(appendFrame(nil, header{kind: kindNotify, length: 3, seq: 1}), "abc"...))
 	f.Add(appendFrame(nil, header{kind: kindFence, seq: 1}))
 	f.Add(append(appendFrame(nil, header{kind: kindPing, seq: 1}), appendFrame(nil, header{kind: kindPassed, seq: 1})...))
-	f.Add(append(appendFrame(nil, header{kind: kindWrite, flag: flagChecked, length: 4, seq: 1}, record{length: 4, extra: 7}), "abcd"...))
+	f.Add(append(appendFrame(nil, header{kind: kindWrite, flag: flagChecked, length: 4, seq: 1}, record{length: 4, classOrSum: 7}), "abcd"...))
 	f.Add(appendFrame(readFrame(2, 10), header{kind: kindLeave}))
 	e := newTestEndpoint(f, Settings{Workers: 1})
 	t := e.tr.(*Transport)

@@ -226,13 +226,16 @@ func (l *initiatorLane) gatherSlices(x *transmitter) {
 			break
 		}
 		s := e.slice
-		n := len(head)
-		head = head[:n+recordBytes]
-		record{uint64(s.RemoteKey), s.Remote, uint32(s.Length), uint32(s.Class)}.put(head[n:])
-		bytes += e.length
+		r := record{id: uint64(s.RemoteKey), offset: s.Remote, length: uint32(s.Length)}
 		if op == transport.Write {
 			x.addPayload(s.Local, int(s.Length))
+		} else {
+			r.classOrSum = uint32(min(s.Class, classCount-1))
 		}
+		n := len(head)
+		head = head[:n+recordBytes]
+		r.put(head[n:])
+		bytes += e.length
 		o.next++
 	}
 	x.slices = int(o.next - first)

@@ -127,6 +127,9 @@ func (l *responderLane) greetingCame() *errs.Error {
 	if g.magic != magic || g.version != version {
 		return l.protocolError("not a tent lane of version %d", version)
 	}
+	if g.group >= groupCount {
+		return l.protocolError("greeting of class group %d", g.group)
+	}
 	a := l.t.attachments.lookUp(g.token)
 	if a == nil || a.peer.Incarnation != g.incarnation {
 		return l.protocolError("greeting with a wrong token")

@@ -54,7 +54,13 @@ type laneSet struct {
 // acknowledgements wait behind others'.
 const groupCount = 2
 
-func groupOf(class uint8) int { return min(int(class), groupCount-1) }
+// groupOf returns the group that carries a class.
+func groupOf(class uint8) int {
+	if class == 0 {
+		return 0
+	}
+	return 1
+}
 
 func (s *laneSet) each(f func(*initiatorLane)) {
 	for _, group := range s.groups {

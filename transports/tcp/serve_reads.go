@@ -29,7 +29,7 @@ type readJob struct {
 
 // readQueue holds the READs of a lane by class. Guarded by lane.mu. Its size is bounded by the peer's credit.
 type readQueue struct {
-	byClass [3]fifo
+	byClass [classCount]fifo
 	count   int
 	bytes   uint64
 }
@@ -77,12 +77,15 @@ func (l *responderLane) readsCame() *errs.Error {
 			l.t.settings.CreditRequests, l.t.settings.CreditBytes)
 	}
 	for i, r := range x.table {
+		if r.classOrSum >= classCount {
+			return l.protocolError("READ of class %d", r.classOrSum)
+		}
 		job := readJob{seq: x.head.seq + uint64(i), key: r.id, offset: r.offset, length: r.length,
 			checked: x.checked()}
 		if len(l.in.bars) > 0 && l.in.bars[r.id] != 0 {
 			job.refused = errs.AddressNotRegistered
 		}
-		q.byClass[min(r.extra, 2)].push(job)
+		q.byClass[r.classOrSum].push(job)
 	}
 	q.count += len(x.table)
 	q.bytes += sum

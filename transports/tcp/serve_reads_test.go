@@ -41,7 +41,7 @@ func (a *asker) ask(class uint32, lengths ...uint32) {
 	x.head, x.table = header{kind: kindRead, seq: a.seq + 1}, x.table[:0]
 	for _, n := range lengths {
 		a.seq++
-		x.table = append(x.table, record{id: a.key, offset: a.seq << 20, length: n, extra: class})
+		x.table = append(x.table, record{id: a.key, offset: a.seq << 20, length: n, classOrSum: class})
 	}
 	require.Nil(a, a.lane.readsCame())
 	a.lane.pump(workerBudget)

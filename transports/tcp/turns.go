@@ -115,7 +115,7 @@ func (t *Transport) bulkTurn(w *worker, alone bool) (more, stop bool) {
 
 // joinGroup moves a responder's lane, which has greeted, to the epoll of its group.
 func (l *responderLane) joinGroup(group uint8) *errs.Error {
-	if l.group = min(group, groupCount-1); l.group == 0 {
+	if l.group = group; group == 0 {
 		return nil
 	}
 	l.armMu.Lock()

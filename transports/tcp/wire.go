@@ -5,7 +5,57 @@ import (
 	"fmt"
 )
 
-// Sizes of the wire format. Every frame is a header, count records and length bytes of payload, all little endian.
+// # Wire format, version 1
+//
+// Everything is little endian. A lane is one TCP connection, on which both ends send frames:
+//
+//	header   16 bytes: kind uint8, flag uint8, count uint16, length uint32, seq uint64
+//	records  count times 24 bytes: id uint64, offset uint64, length uint32, last word uint32
+//	payload  length bytes
+//
+// Slices have numbers, which grow along a lane and may skip; slice i of a frame has the number seq+i. A key names a region,
+// a code is an errs.Code, and a verdict is 0 (landed), 65536 (void: it has not landed and never will) or the code of a
+// refusal. Fields that a kind does not name are 0, and are ignored.
+//
+//	  initiator sends   flag     seq            records                                payload
+//	 1 HELLO                     lane id                                               greeting, 48 bytes
+//	 2 WRITE            checked  first slice    key, offset, length, CRC-32C           the slices' bytes
+//	 3 READ             checked  first slice    key, offset, length, class
+//	 4 WITHDRAW                  lane id        slice
+//	 5 FENCE                     lane id
+//	 6 NOTIFY                    message                                               the message
+//	 7 PING                      cookie
+//	 8 PASSED                    barrier
+//	 9 LEAVE
+//	  responder sends
+//	10 WELCOME                   incarnation
+//	11 ACK                       last slice
+//	12 NACK                                     slice, 0, code
+//	13 DATA             checked                 slice, offset in it, length, CRC-32C   the slices' bytes
+//	14 CONFIRM                   lane id        slice, 0, verdict
+//	15 FENCED                   lane id        last slice; then: slice, 0, verdict
+//	16 NOTIFIED         taken    message
+//	17 PONG                      cookie
+//	18 BARRIER                   barrier
+//	19 GONE                                     lane id
+//	20 BYE
+//
+// A lane begins with HELLO. Its greeting is: magic "TENTTCP1", version uint32, generation of the rail uint32, incarnation
+// of the initiator uint64, the token (16 bytes) that the control plane gave to it, index of the rail uint16, class group
+// uint8, index of the lane uint8, 4 bytes of 0. The responder answers WELCOME or closes the connection.
+//
+// ACK is cumulative: every WRITE up to its number has landed or was refused. A refusal is a NACK, sent when the payload
+// has been discarded, so the lane lives on. DATA brings the bytes of one slice in order, and of several slices in any
+// order. With "checked" (bit 0 of flag) each record of WRITE and DATA ends with the CRC-32C of its bytes, and a READ asks
+// for that; without, the word is 0. The class of a READ is 0, 1 or 2, and the responder serves 0 first.
+//
+// WITHDRAW asks for the verdicts of slices, which become void if they have not landed; CONFIRM answers. FENCE asks for the
+// end of another lane; FENCED answers with the highest number that has landed and the exceptions below it. Both may come on
+// any lane of the token, and over the control plane (control.go). BARRIER asks for PASSED behind everything that the
+// initiator has accepted before. GONE names lanes whose responder's end has lost its interface or its address. LEAVE and
+// BYE are goodbyes: the responder forgets the token, the initiator takes the peer's transport for closed.
+
+// Sizes and limits.
 const (
 	headerBytes     = 16
 	recordBytes     = 24
@@ -14,34 +64,35 @@ const (
 	framePayloadMax = frameBytes + sliceMax
 	notifyMax       = 68 << 10
 	greetingSize    = 48
+	classCount      = 3
 	version         = 1
 	magic           = 0x31_50_43_54_54_4e_45_54 // "TENTTCP1"
 )
 
-// kind is the type of a frame. The initiator of a lane (who attached) sends the first group, the responder the second.
+// kind is the type of a frame. The initiator of a lane sends the first group, the responder the second.
 type kind uint8
 
 const (
-	kindHello    kind = iota + 1 // seq lane id; payload greeting: always first
-	kindWrite                    // flag; seq of the first slice; records key, offset, length, checksum; payload: the slices' bytes
-	kindRead                     // flag; seq of the first slice; records key, offset, length, class
-	kindWithdraw                 // seq lane id; records seq
-	kindFence                    // seq lane id: close it for good, tell what landed
-	kindNotify                   // seq; payload message
-	kindPing                     // seq cookie
-	kindPassed                   // seq barrier: what was accepted before the barrier is in front of this frame
-	kindLeave                    // the link has ended: forget all that belongs to its token
-	kindWelcome                  // seq incarnation of the responder; flag 1 welcome, 0 not
-	kindAck                      // seq: every WRITE slice up to it has landed or was refused
-	kindNack                     // records seq, -, code
-	kindData                     // flag; records seq, offset in the slice, length, checksum; payload: the slices' bytes
-	kindConfirm                  // seq lane id; records seq, -, verdict
-	kindFenced                   // seq lane id; first record: seq applied; others: seq, -, verdict of exceptions
-	kindNotified                 // seq; flag 1 taken, 0 full
-	kindPong                     // seq cookie
-	kindBarrier                  // seq barrier
-	kindGone                     // records lane id: the responder's end of these has lost its interface or its address
-	kindBye                      // the transport closes: nothing lands any more
+	kindHello kind = iota + 1
+	kindWrite
+	kindRead
+	kindWithdraw
+	kindFence
+	kindNotify
+	kindPing
+	kindPassed
+	kindLeave
+	kindWelcome
+	kindAck
+	kindNack
+	kindData
+	kindConfirm
+	kindFenced
+	kindNotified
+	kindPong
+	kindBarrier
+	kindGone
+	kindBye
 	kindEnd
 )
 
@@ -58,7 +109,7 @@ func (k kind) String() string {
 	return kindNames[k]
 }
 
-// Verdicts about a slice that its initiator asked for; any other value is the errs.Code of a refusal.
+// Verdicts about a slice; any other value is the errs.Code of a refusal.
 const (
 	verdictApplied = 0       // its bytes have landed
 	verdictVoid    = 1 << 16 // they have not, and never will
@@ -72,12 +123,12 @@ type header struct {
 	seq    uint64
 }
 
-// record is the one shape of everything that a frame lists; the kinds say what its fields mean.
+// record is one entry of a frame's table. The kind of the frame gives its fields their meaning.
 type record struct {
-	id     uint64 // region key, or slice seq
-	offset uint64
-	length uint32 // or code, or verdict
-	extra  uint32 // class of a READ, checksum of payload
+	id         uint64 // region key, slice number or lane id
+	offset     uint64
+	length     uint32 // or code, or verdict
+	classOrSum uint32 // the class of a READ; the CRC-32C of payload in a checked frame; else 0
 }
 
 func (h header) put(b []byte) {
@@ -99,7 +150,7 @@ func (r record) put(b []byte) {
 	binary.LittleEndian.PutUint64(b, r.id)
 	binary.LittleEndian.PutUint64(b[8:], r.offset)
 	binary.LittleEndian.PutUint32(b[16:], r.length)
-	binary.LittleEndian.PutUint32(b[20:], r.extra)
+	binary.LittleEndian.PutUint32(b[20:], r.classOrSum)
 }
 
 func getRecord(b []byte) record {
@@ -120,8 +171,8 @@ func appendFrame(b []byte, h header, records ...record) []byte {
 	return b
 }
 
-// check says what is wrong with a header that arrives at a lane's end, before anything of it is used. Payload of WRITE
-// and DATA must be the sum of their records, which is checked with the table.
+// check returns the reason why a header may not arrive at a lane's end, before anything of it is used. The payload of
+// WRITE and DATA must be the sum of their records, which is checked with the table.
 func (h header) check(serving, greeted bool) error {
 	if h.kind == 0 || h.kind >= kindEnd || serving != (h.kind < kindWelcome) {
 		return fmt.Errorf("%v does not belong here", h.kind)
@@ -161,7 +212,7 @@ func sumLengths(table []record, most uint64) (sum uint64, ok bool) {
 	return sum, true
 }
 
-// token is what the control plane gave to one attachment; a lane without it is closed.
+// token is the control plane's pass for one attachment; a connection without it is closed.
 type token [16]byte
 
 // greeting is the payload of the first frame of a lane.

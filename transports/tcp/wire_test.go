@@ -1,6 +1,10 @@
 package tcp
 
 import (
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,5 +65,19 @@ func TestOffersReadBackAsWritten(t *testing.T) {
 	for n := range full {
 		_, err := readOffer(&reader{b: full[:n]}, 5)
 		require.Error(t, err, "cut off at %d", n)
+	}
+}
+
+// TestTheDocumentedKindsAreTheKinds compares the table above the constants with them.
+func TestTheDocumentedKindsAreTheKinds(t *testing.T) {
+	text, err := os.ReadFile("wire.go")
+	require.NoError(t, err)
+	rows := regexp.MustCompile(`(?m)^//\t *(\d+) ([A-Z]+)\b`).FindAllStringSubmatch(string(text), -1)
+	require.Len(t, rows, int(kindEnd)-1)
+	for i, row := range rows {
+		number, err := strconv.Atoi(row[1])
+		require.NoError(t, err)
+		require.Equal(t, i+1, number)
+		require.Equal(t, kind(number).String(), strings.ToLower(row[2]))
 	}
 }
