@@ -78,11 +78,11 @@ type BatchID uint64
 // Slot is the index of a batch in tables that mirror the core's, for example the shared page that Python reads.
 func (b BatchID) Slot() uint32 { return uint32(b) }
 
-// Options are fixed for the life of a core. Zero values mean the default in brackets.
+// Options are fixed for the life of a core. Zero values mean the default in brackets, where one is named.
 type Options struct {
 	Batches      int           // most batches alive at once [65536]
 	Pending      int           // most requests that have not ended, parts of tasks each count [1<<20]
-	Failovers    int           // max_failover_attempts: switches of route a task; negative: none [3]
+	Failovers    int           // max_failover_attempts: switches of route a task; 0: none
 	Retries      int           // most rounds of one piece over the rails of one route [8]
 	Stall        time.Duration // without progress while being served [30s]
 	FenceHost    time.Duration // fence bound towards our own host [100ms]
@@ -133,7 +133,6 @@ func (o Options) withDefaults() Options {
 	}
 	number(&o.Batches, 65536)
 	number(&o.Pending, 1<<20)
-	number(&o.Failovers, 3)
 	number(&o.Retries, 8)
 	number(&o.WindowSlices, 256)
 	period(&o.Stall, 30*time.Second)

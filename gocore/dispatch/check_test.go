@@ -313,7 +313,7 @@ func (k *checker) hopeless(t *known, why error) {
 	on, best := false, 1.0
 	for i := range spec.Plan.Routes {
 		for _, hop := range spec.Plan.Routes[i].Hops {
-			if k.w.core.linkFitness(hop.Link, k.w.now) == fitUnusable {
+			if k.w.core.linkFitness(hop.Link) == fitUnusable {
 				return
 			}
 			on, best = on || k.w.core.link(hop.Link).byDeadline, max(best, k.w.capacity(hop.Link))

@@ -202,7 +202,7 @@ func TestPeerGoneFailsEverythingOfThePeer(t *testing.T) {
 }
 
 func TestRemovedLinksAreNeverUsed(t *testing.T) {
-	r := newRig(t, Options{})
+	r := newRig(t, Options{Failovers: 3})
 	rdma, tcp := r.link(1, 0, 0, 0), r.link(1, 1, 0, 0)
 	moved := r.submit(to(r.core, rdma, tcp), High, kib, clock.Never)
 	r.railUp(tcp, 0, 1, 1<<20)

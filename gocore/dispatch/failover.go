@@ -85,37 +85,30 @@ func (c *Core) wakeParked(now clock.Time) {
 
 // failover moves a task to its next route, or ends it. A piece of it has just failed and is nowhere.
 func (c *Core) failover(t *task, err *errs.Error, now clock.Time) {
-	next := c.nextRoute(t, err.Scope == errs.ScopeTransport, now)
-	from := event.Event{Time: now, From: c.name(t.path().Transport), Peer: err.Peer, Transport: err.Transport, Rail: err.Rail,
-		N: int(t.failovers), M: max(c.options.Failovers, 0), Err: err}
-	switch {
-	case next < 0:
-		from.Kind = event.FailoverNoRoute
-		c.emit(from)
-		c.end(t, Failed, err, now)
-	case int(t.failovers) >= c.options.Failovers:
-		from.Kind = event.FailoverExhausted
-		c.emit(from)
-		c.end(t, Failed, err, now)
-	default:
+	next, refused := c.nextRoute(t, err.Scope == errs.ScopeTransport)
+	if next >= 0 {
 		c.move(t, next, err, now)
+		return
 	}
+	c.emit(event.Event{Kind: refused, Time: now, From: c.name(t.path().Transport), Peer: err.Peer, Transport: err.Transport,
+		Rail: err.Rail, N: int(t.failovers), M: c.options.Failovers, Err: err})
+	c.end(t, Failed, err, now)
 }
 
 // escape moves a task away from a link that does not serve it, if there is a better route and budget.
 func (c *Core) escape(t *task, l *link, err *errs.Error, now clock.Time) bool {
-	next := c.nextRoute(t, false, now)
-	if next < 0 || int(t.failovers) >= c.options.Failovers ||
-		c.fitness(&t.spec.Plan.Routes[next], now) >= c.linkFitness(l.id, now) {
+	next, _ := c.nextRoute(t, false)
+	if next < 0 || c.fitness(&t.spec.Plan.Routes[next]) >= c.linkFitness(l.id) {
 		return false
 	}
 	c.move(t, next, err, now)
 	return true
 }
 
-// nextRoute is the fittest route behind the current one, in a circle; -1 if none has a chance. elsewhere excludes routes
-// of the same transport.
-func (c *Core) nextRoute(t *task, elsewhere bool, now clock.Time) int {
+// nextRoute returns the fittest route behind the current one, in a circle, or -1 and the event that says why there is none:
+// no route has a chance, or the task's failovers are used up. This is the only test of that budget. elsewhere excludes
+// routes of the same transport.
+func (c *Core) nextRoute(t *task, elsewhere bool) (next int, refused event.Kind) {
 	routes := t.spec.Plan.Routes
 	best, rank := -1, fitUnusable
 	for k := 1; k < len(routes); k++ {
@@ -123,11 +116,17 @@ func (c *Core) nextRoute(t *task, elsewhere bool, now clock.Time) int {
 		if !fits(&t.spec, i) || (elsewhere && routes[i].Transport == t.path().Transport) {
 			continue
 		}
-		if fit := c.fitness(&routes[i], now); fit < rank {
+		if fit := c.fitness(&routes[i]); fit < rank {
 			best, rank = i, fit
 		}
 	}
-	return best
+	switch {
+	case best < 0:
+		return -1, event.FailoverNoRoute
+	case int(t.failovers) >= c.options.Failovers:
+		return -1, event.FailoverExhausted
+	}
+	return best, 0
 }
 
 // move carries out a failover: whatever of the task waits goes to the new route; what is out stays out and is not sent

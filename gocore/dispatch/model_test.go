@@ -19,7 +19,7 @@ import (
 )
 
 func modelOptions(r *rand.Rand, seed uint64) Options {
-	o := Options{Failovers: r.IntN(4), Retries: 4 + r.IntN(5), Stall: []time.Duration{150 * time.Millisecond, 2 * time.Second}[r.IntN(2)], FenceHost: 10 * time.Millisecond,
+	o := Options{Failovers: []int{3, 1, 2, 3}[r.IntN(4)], Retries: 4 + r.IntN(5), Stall: []time.Duration{150 * time.Millisecond, 2 * time.Second}[r.IntN(2)], FenceHost: 10 * time.Millisecond,
 		FenceNetwork: 50 * time.Millisecond, Merge: r.IntN(2) == 0, LinkWait: 60 * time.Millisecond,
 		SuspectAfter: 5 * time.Millisecond, CondemnAfter: 40 * time.Millisecond, Transports: []string{"a", "b", "c"},
 		Rails: slices.Repeat([]RailOptions{{OwnNode: r.IntN(2) == 0}}, 3)}

@@ -8,19 +8,19 @@ import (
 
 // start puts a new task into the queue of its first route that can be used.
 func (c *Core) start(t *task, now clock.Time) {
-	t.route = uint8(c.firstRoute(t, now))
+	t.route = uint8(c.firstRoute(t))
 	c.queueTask(t, false, now)
 }
 
 // firstRoute prefers a route that is healthy, then one that has rails, then one that may still get some; routes are in
 // order of preference among equals. When nothing is left, the task waits for its first route.
-func (c *Core) firstRoute(t *task, now clock.Time) int {
+func (c *Core) firstRoute(t *task) int {
 	best, rank := -1, fitUnusable
 	for i := range t.spec.Plan.Routes {
 		if !fits(&t.spec, i) {
 			continue
 		}
-		if k := c.fitness(&t.spec.Plan.Routes[i], now); best < 0 || k < rank {
+		if k := c.fitness(&t.spec.Plan.Routes[i]); best < 0 || k < rank {
 			best, rank = i, k
 			if k == fitHealthy {
 				break
@@ -31,8 +31,8 @@ func (c *Core) firstRoute(t *task, now clock.Time) int {
 }
 
 // FirstRoute is the index of the route with which a request would begin now.
-func (c *Core) FirstRoute(s *TaskSpec, now clock.Time) int {
-	return max(0, c.firstRoute(&task{spec: *s}, now))
+func (c *Core) FirstRoute(s *TaskSpec) int {
+	return max(0, c.firstRoute(&task{spec: *s}))
 }
 
 // fitness of a route, the better the smaller.
@@ -46,15 +46,15 @@ const (
 )
 
 // fitness of a route is that of its worst hop.
-func (c *Core) fitness(r *plan.Route, now clock.Time) fitness {
+func (c *Core) fitness(r *plan.Route) fitness {
 	worst := fitHealthy
 	for i := range r.Hops {
-		worst = max(worst, c.linkFitness(r.Hops[i].Link, now))
+		worst = max(worst, c.linkFitness(r.Hops[i].Link))
 	}
 	return worst
 }
 
-func (c *Core) linkFitness(id plan.LinkID, now clock.Time) fitness {
+func (c *Core) linkFitness(id plan.LinkID) fitness {
 	l := c.link(id)
 	switch {
 	case l == nil || l.peer.gone != nil:

@@ -318,7 +318,7 @@ func TestARoundGivesEveryRailItsChanceBeforeThePause(t *testing.T) {
 }
 
 func TestATimeOutOfAnAttemptTakesPartInFailover(t *testing.T) {
-	r := newRig(t, Options{})
+	r := newRig(t, Options{Failovers: 3})
 	b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20)), High, kib, clock.Never)
 	late := errs.New(errs.Timeout, "test", "no completion").WithScope(errs.ScopeLink, errs.SideUnknown)
 	require.Len(t, r.finish(0, late), 1)
@@ -327,7 +327,7 @@ func TestATimeOutOfAnAttemptTakesPartInFailover(t *testing.T) {
 }
 
 func TestASilentPeerIsTriedOverTheNextTransportAfterTheLimitOfAnAttempt(t *testing.T) {
-	r := newRig(t, Options{AttemptLimit: 2 * time.Second, Stall: 10 * time.Second})
+	r := newRig(t, Options{Failovers: 3, AttemptLimit: 2 * time.Second, Stall: 10 * time.Second})
 	rdma, tcp := r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20)
 	b := r.submit(to(r.core, rdma, tcp), High, 128*kib, clock.Never)
 	r.finish(0, nil)
@@ -351,7 +351,7 @@ func TestASilentPeerIsTriedOverTheNextTransportAfterTheLimitOfAnAttempt(t *testi
 
 func TestARailInsideThisHostIsNotSuspectedForItsSilence(t *testing.T) {
 	for _, inside := range []bool{false, true} {
-		r := newRig(t, Options{})
+		r := newRig(t, Options{Failovers: 3})
 		near := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Transport: 2, Info: &transport.Info{SameHost: inside}})
 		r.railUp(near, 0, 1, 1<<20)
 		far := r.link(1, 1, 1, 1<<20)

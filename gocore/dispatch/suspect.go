@@ -178,7 +178,7 @@ func (c *Core) timeOut(r *railState, silent time.Duration, now clock.Time) {
 		if !t.live() || t.path().Hops[0].Link != r.link.id {
 			continue
 		}
-		if next := c.nextRoute(t, false, now); next >= 0 && int(t.failovers) < c.options.Failovers {
+		if next, _ := c.nextRoute(t, false); next >= 0 {
 			c.move(t, next, err, now)
 			moved = true
 		}

@@ -312,11 +312,7 @@ func (e *Engine) coreOptions(o Options) dispatch.Options {
 	for i, plug := range o.Transports {
 		names[i] = plug.Factory.Name()
 	}
-	failovers := c.MaxFailoverAttempts
-	if failovers == 0 {
-		failovers = -1 // the core takes 0 for its default
-	}
-	options := dispatch.Options{Batches: c.MaxBatches, Pending: c.MaxPendingRequests, Failovers: failovers,
+	options := dispatch.Options{Batches: c.MaxBatches, Pending: c.MaxPendingRequests, Failovers: c.MaxFailoverAttempts,
 		Stall: c.TransferStallTimeout, FenceHost: c.FenceTimeoutHost, FenceNetwork: c.FenceTimeoutNetwork, FenceFile: c.FenceTimeoutFile,
 		Retries: c.ResendRounds, RetryAfter: c.ResendInterval, AttemptLimit: c.AttemptTimeout,
 		SuspectAfter: c.RailSuspectAfter, CondemnAfter: c.RailCondemnAfter, LinkWait: c.LinkWait, OutageWait: c.OutageWait,

@@ -72,7 +72,7 @@ func (e *Engine) explainPlan(c *call) *Explanation {
 	out := &Explanation{Routes: []ExplainedRoute{}, Rejected: []ExplainedRejected{}}
 	e.mu.Lock()
 	defer e.unlockAndDrain()
-	taken := e.core.FirstRoute(&c.specs[0], clock.Now())
+	taken := e.core.FirstRoute(&c.specs[0])
 	for i := range c.plan.Routes {
 		r := &c.plan.Routes[i]
 		route := ExplainedRoute{Transport: e.ports[r.Transport].name, Hops: len(r.Hops), Rails: []string{}}

@@ -44,7 +44,7 @@ type simPeer struct {
 }
 
 func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
-	e := &simEngine{address: string(rune('A' + i)), core: dispatch.New(dispatch.Options{Merge: true, Transports: []string{"fast", "slow"},
+	e := &simEngine{address: string(rune('A' + i)), core: dispatch.New(dispatch.Options{Merge: true, Failovers: 3, Transports: []string{"fast", "slow"},
 		Batches: 1024, FenceHost: 5 * time.Millisecond, Stall: 300 * time.Millisecond, LinkWait: 50 * time.Millisecond,
 		CondemnAfter: 40 * time.Millisecond, AttemptLimit: 100 * time.Millisecond, SuspectAfter: time.Duration(1+r.random.IntN(5)) * time.Millisecond}), peers: map[*simEngine]*simPeer{}, moves: map[dispatch.BatchID]*simMove{}, links: map[simLink]simTarget{}}
 	e.identity = transport.Peer{Address: e.address, MachineID: "m", Incarnation: uint64(i) + 1 + simEngines*r.incarnations[i]}
