@@ -198,7 +198,7 @@ func (s *guests) close(all bool) {
 	}
 	s.mu.Unlock()
 	for _, g := range ended {
-		g.Close()
+		_ = g.Close()
 	}
 }
 

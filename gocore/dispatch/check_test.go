@@ -49,7 +49,6 @@ type checker struct {
 	seen    map[string]int // what the world went through
 
 	promoted uint64 // turns that the core has granted
-	steps    int
 }
 
 func newChecker(t require.TestingT, seed uint64, w *world) *checker {

@@ -203,6 +203,7 @@ func (w *world) step() {
 	}
 	w.check.effects(effects)
 	w.check.waiting()
+	w.check.nics()
 }
 
 // doubt tells what was heard of a rail, some time later: that it carries what was withdrawn, nothing that the core does not

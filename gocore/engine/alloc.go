@@ -67,9 +67,9 @@ func (e *Engine) mapFor(m Memory, kind mem.Kind, node int) (*region, error) {
 	addr := uintptr(start)
 	bytes := mem.Bytes(addr, int(size))
 	prefer(addr, size, node)
-	unix.Madvise(bytes, unix.MADV_HUGEPAGE) // fewer faults and TLB misses where the system has them; a hint
+	_ = unix.Madvise(bytes, unix.MADV_HUGEPAGE) // fewer faults and TLB misses where the system has them; a hint
 	if err := unix.Madvise(bytes, unix.MADV_POPULATE_WRITE); err == unix.ENOMEM {
-		unix.MunmapPtr(start, uintptr(size))
+		_ = unix.MunmapPtr(start, uintptr(size))
 		return nil, errs.Wrap(errs.OutOfMemory, "allocate", err)
 	}
 	return &region{Region: mem.Region{Addr: addr, Size: m.Size, Location: m.Location, Fd: -1}}, nil

@@ -28,7 +28,7 @@ func (s *signal) raise() {
 	binary.NativeEndian.PutUint64(one[:], 1)
 	s.mu.Lock()
 	if s.fd >= 0 {
-		unix.Write(s.fd, one[:]) // EAGAIN: it is raised already
+		_, _ = unix.Write(s.fd, one[:]) // EAGAIN: it is raised already
 	}
 	s.mu.Unlock()
 }
@@ -37,7 +37,7 @@ func (s *signal) clear() {
 	var count [8]byte
 	s.mu.Lock()
 	if s.fd >= 0 {
-		unix.Read(s.fd, count[:]) // EAGAIN: it was not raised
+		_, _ = unix.Read(s.fd, count[:]) // EAGAIN: it was not raised
 	}
 	s.mu.Unlock()
 }

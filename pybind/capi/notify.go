@@ -25,7 +25,7 @@ func tent_send_notifs(engine C.tent_engine_t, handle C.tent_segment_id_t, name, 
 	if err != nil {
 		return failed(err)
 	}
-	defer pybind.FreeBatch(id, batch)
+	defer func() { _, _ = pybind.FreeBatch(id, batch) }()
 	state, err := pybind.Wait(id, batch, notifyMs)
 	switch {
 	case err != nil:

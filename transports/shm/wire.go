@@ -126,11 +126,6 @@ type described struct {
 	at       uint64 // of the region's first byte in the file
 }
 
-const (
-	descriptorBytes = 40
-	sharedBytes     = descriptorBytes + 36
-)
-
 func (d *described) append(b []byte) transport.Descriptor {
 	b = append(b, version, byte(d.allows), boolByte(d.shared), boolByte(d.fixed), 0, 0, 0, 0)
 	b = binary.LittleEndian.AppendUint32(b, d.name.Index)
