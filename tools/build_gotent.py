@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -31,16 +32,24 @@ LINKNAME = "-checklinkname=0"
 GO_FLAGS = ("-buildvcs=false", "-trimpath", "-tags=netgo,osusergo", f"-ldflags={LINKNAME}")
 # Functions that never block and never wait for Python: giving the GIL back and taking it again is half of their cost.
 KEEP_GIL = ("Drain",)
+# Names the machine that a wheel is for when it is not this one: "aarch64". CROSS_INCLUDE names that machine's folder of
+# Python.h, CC its compiler; tools/arm64.py sets them.
+CROSS, CROSS_INCLUDE = "TENT_CROSS", "TENT_CROSS_INCLUDE"
+GOARCH = {"aarch64": "arm64", "x86_64": "amd64"}
 # How arguments are read that need no format string: by position, with the conversions that PyArg_Parse uses.
 CONVERSIONS = {"L": "PyLong_AsLongLong", "K": "PyLong_AsUnsignedLongLongMask", "O": ""}
 RESULTS = {"L": "PyLong_FromLongLong", "K": "PyLong_FromUnsignedLongLong"}
-# The newest glibc moved these into libc under new versions. The old ones are still there, and every glibc since 2.17
-# has them, so asking for the old ones makes one file run on manylinux_2_28 as well (x86-64 numbers; elsewhere: none).
+# glibc 2.34 moved these into libc under new versions. The old ones are still there, and every glibc since 2.17 has
+# them, so asking for the old ones makes one file run on manylinux_2_28 as well. An architecture's first version counts.
+THREADS = (
+    "pthread_create pthread_key_create pthread_setspecific pthread_getattr_np pthread_attr_getstack "
+    "pthread_attr_getstacksize pthread_sigmask dlopen dlsym dlclose dlerror"
+)
 OLD_SYMBOLS = {
-    "GLIBC_2.2.5": "pthread_create pthread_key_create pthread_setspecific pthread_getattr_np pthread_attr_getstack "
-    "pthread_attr_getstacksize pthread_sigmask dlopen dlsym dlclose dlerror",
-    "GLIBC_2.3.3": "dlinfo",
+    "x86_64": {"GLIBC_2.2.5": THREADS, "GLIBC_2.3.3": "dlinfo"},
+    "aarch64": {"GLIBC_2.17": f"{THREADS} dlinfo"},
 }
+MANYLINUX = (2, 28)  # the oldest glibc that a wheel promises to run with; auditwheel compares (tools/wheels.py)
 
 
 class BuildError(SystemExit):
@@ -53,6 +62,16 @@ def check_python() -> None:
         raise BuildError("tent: a free-threaded build of Python has no stable ABI: use a build with the GIL.")
     if sys.platform != "linux" or sys.implementation.name != "cpython":
         raise BuildError(f"tent: runs on CPython for Linux, not on {sys.implementation.name} for {sys.platform}.")
+
+
+def platform_tag() -> str | None:
+    """The tag of a wheel that is built here, as manylinux_2_28_x86_64. None means setuptools' own tag: no promise can
+    be made with another libc, or with a glibc that is older itself."""
+    machine = os.environ.get(CROSS) or platform.machine()
+    libc, version = platform.libc_ver()
+    if libc != "glibc" or tuple(map(int, version.split(".")[:2])) < MANYLINUX or machine not in OLD_SYMBOLS:
+        return None
+    return f"manylinux_{MANYLINUX[0]}_{MANYLINUX[1]}_{machine}"
 
 
 def go_version(go: str) -> tuple[int, int]:
@@ -97,7 +116,7 @@ def source_files() -> list[str]:
     """What the extension is made from, relative to the root. An Extension's `depends` goes into the sdist."""
     keep = {".go", ".c", ".h", ".S", ".s", ".json"}
     found = [ROOT / "go.mod", ROOT / "go.sum", Path(__file__)]
-    for top in ("gocore", "transports", FACADE, "internal"):
+    for top in ("gocore", "transports", FACADE):
         found += [p for p in (ROOT / top).rglob("*") if p.suffix in keep]
     names = (str(p.relative_to(ROOT)) for p in found)
     return sorted(n for n in names if not n.endswith("_test.go") and "testdata" not in n)
@@ -191,7 +210,9 @@ class Build:
         for path in (self.out, self.bin, self.site):
             path.mkdir(parents=True)
         self.env["PATH"] = f"{self.bin}{os.pathsep}{self.env['PATH']}"  # gopy calls goimports by name
-        self.include = sysconfig.get_path("include")
+        self.include = os.environ.get(CROSS_INCLUDE) or sysconfig.get_path("include")
+        # What the linked file is for, "" for this machine; gopy and goimports run here, so their build must not see it.
+        self.goarch = GOARCH[os.environ[CROSS]] if os.environ.get(CROSS) else ""
         if not os.path.exists(os.path.join(self.include, "Python.h")):
             raise BuildError(f"tent: no Python.h in {self.include}: install your distribution's python3-dev.")
         compiler = shlex.split(self.env.get("CC", "gcc"))[0]
@@ -250,6 +271,7 @@ class Build:
             "--",
             f"-I{self.include}",
             "gotent.go",
+            GOARCH=self.goarch,
         )
 
     def wrap(self) -> None:
@@ -286,14 +308,19 @@ class Build:
             "_gotent.so",
             ".",
             CGO_CFLAGS=" ".join(f"'{f}'" for f in flags),
+            GOARCH=self.goarch,
         )
         return self.out / "_gotent.so"
 
     def old_symbols(self) -> Path:
         """A header that asks for OLD_SYMBOLS. Its path is part of Go's cache key and its content is not: so it lies
         beside the build cache, where its path is the same in every build, with a hash of its content in its name."""
-        lines = "".join(f'__asm__(".symver {f},{f}@{v}");\n' for v, names in OLD_SYMBOLS.items() for f in names.split())
-        text = f"#if defined(__x86_64__) && defined(__linux__) && !defined(__ASSEMBLER__)\n{lines}#endif\n"
+        text = ""
+        for machine, versions in OLD_SYMBOLS.items():
+            lines = "".join(
+                f'__asm__(".symver {f},{f}@{v}");\n' for v, names in versions.items() for f in names.split()
+            )
+            text += f"#if defined(__{machine}__) && defined(__linux__) && !defined(__ASSEMBLER__)\n{lines}#endif\n"
         cache = subprocess.check_output([self.go, "env", "GOCACHE"], env=self.env, cwd="/", text=True).strip()
         path = Path(cache) / "tent" / f"old_symbols_{hashlib.sha256(text.encode()).hexdigest()[:12]}.h"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,101 @@
+"""Wheels: built as pip builds them for users, and looked at before anybody gets them.
+
+wheels.py                 make wheel: builds one from an sdist, audits it, and proves install and import everywhere
+wheels.py audit FILE      whether its tag is the one that its symbols deserve
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import build_gotent
+import interpreters
+
+ROOT = build_gotent.ROOT
+FOLDER = ROOT / "build" / "wheel"
+# What every interpreter must be able to do with an installed wheel: load the extension, and move bytes between engines.
+PROOF = """
+import tent
+with tent.Engine() as near, tent.Engine() as far:
+    with near.allocate(1 << 16) as mine, far.allocate(1 << 16, name="kv") as theirs, near.open(far.address) as peer:
+        assert near.write(mine, peer["kv"]).result(30) == 1 << 16
+print(tent.__version__, "moved 65536 bytes from", tent.__file__)
+"""
+
+
+def build(python: Path, folder: Path = FOLDER, **env: str) -> Path:
+    """An sdist, and from it in isolation the wheel, so that a file that the sdist lacks is found here."""
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [str(python), "-m", "build", "--outdir", str(folder), "."]
+    subprocess.run(command, cwd=ROOT, check=True, env={**interpreters.plain_environment(), **env})
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def audit(wheel: Path) -> str:
+    """One line of praise. Raises ValueError when the tag promises more than the symbols keep."""
+    promised = re.search(r"-(manylinux_\d+_\d+_\w+)\.whl$", wheel.name)
+    if promised is None:
+        raise ValueError(f"{wheel.name} has no manylinux tag")
+    text = " ".join(run_auditwheel(wheel).split())
+    found = re.search(r'is consistent with the following platform tag: "manylinux_(\d+)_(\d+)_(\w+)"', text)
+    if found is None:
+        raise ValueError(f"auditwheel finds no manylinux tag for {wheel.name}: {text}")
+    allowed = f"manylinux_{found[1]}_{found[2]}_{found[3]}"
+    if glibc(allowed) > glibc(promised[1]) or not promised[1].endswith(found[3]):
+        raise ValueError(f"{wheel.name} promises {promised[1]}, but needs {allowed}")
+    return f"{wheel.name}: its symbols are those of {allowed}"
+
+
+def run_auditwheel(wheel: Path) -> str:
+    command = [str(interpreters.tools_python()), "-m", "auditwheel", "show", str(wheel)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def glibc(tag: str) -> tuple[int, int]:
+    """(2, 28) of manylinux_2_28_x86_64."""
+    _, major, minor, *_ = tag.split("_")
+    return int(major), int(minor)
+
+
+def prove(wheel: Path) -> None:
+    """Installs the wheel and moves bytes with it, in a fresh environment of each interpreter."""
+    for version, command in interpreters.interpreters().items():
+        name = f".venv-wheel-{version}"
+        shutil.rmtree(ROOT / name, ignore_errors=True)
+        python = interpreters.environment(command, name)
+        try:
+            interpreters.pip_install(python, "--no-deps", str(wheel))
+            done = subprocess.run([python, "-I", "-c", PROOF], capture_output=True, text=True, cwd="/", timeout=60)
+            if done.returncode != 0:
+                raise ValueError(f"Python {version} cannot use {wheel.name}:\n{done.stderr}")
+            print(f"Python {version}: {done.stdout.strip()}", flush=True)
+        finally:
+            shutil.rmtree(ROOT / name)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Builds and checks wheels.")
+    parser.add_argument("what", nargs="?", choices=("all", "audit", "build"), default="all")
+    parser.add_argument("wheel", nargs="?", type=Path)
+    args = parser.parse_args()
+    wheel = args.wheel or build(interpreters.tools_python())
+    try:
+        if args.what != "build":
+            print(audit(wheel), flush=True)
+        if args.what == "all":
+            prove(wheel)
+    except ValueError as error:
+        print(error)
+        return 1
+    print(wheel)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
