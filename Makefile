@@ -4,9 +4,9 @@ PYTHON := $(shell tools/find_python.sh)
 VENV := .venv
 SEEDS ?= 100000
 FUZZTIME ?= 20s
-SOURCES := $(shell find gocore transports pybind internal -name '*.go' ! -name '*_test.go' 2>/dev/null)
+SOURCES := $(shell find gocore transports pybind -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover demo-qos test check sim bench bench-peers bench-failover bench-qos bench-file capi fuzz wheel sdist develop clean
+.PHONY: help demo demo-failover demo-qos test test-all check lint sim bench bench-peers bench-failover bench-qos bench-file capi fuzz wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -23,11 +23,17 @@ demo-qos: develop ## small urgent requests beside floods, with classes and witho
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check "rich>=13" "matplotlib>=3.7" || echo "without rich and matplotlib: text only"
 	@$(VENV)/bin/python -m tent.demo_qos $(ARGS)
 
-test: ## everything: format, vet, unit, race, conformance, simulation, architecture, Python on every interpreter, typing
+test: ## everything that a landing must pass, with the time and the budget of each stage: at most six minutes, warm
 	@$(PYTHON) tools/check.py
 
-check: ## what is quick: make check ONLY="format vet unit"
-	@$(PYTHON) tools/check.py --only $(or $(ONLY),format vet unit conformance crossing)
+test-all: ## make test and what takes longer: before an issue closes
+	@$(PYTHON) tools/check.py --all
+
+check: ## what is quick, or stages by name: make check ONLY="lint unit"
+	@$(PYTHON) tools/check.py --only $(or $(ONLY),lint unit conformance crossing)
+
+lint: ## what linters find, in Go and in Python: make lint ONLY="ruff gofmt"
+	@$(PYTHON) tools/lint.py $(ONLY)
 
 sim: ## simulate from seeds: make sim SEEDS=100000
 	@$(PYTHON) tools/check.py --only simulation --seeds $(SEEDS)
@@ -62,8 +68,8 @@ $(VENV)/.built: $(SOURCES) go.mod go.sum setup.py pyproject.toml tools/build_got
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-wheel: ## build/wheel/tent-*.whl, one for Python 3.10 and newer
-	@$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir build/wheel . && ls build/wheel
+wheel: ## build/wheel/tent-*.whl, one for Python 3.10 and newer; its tag is audited, every interpreter here must use it
+	@$(PYTHON) tools/wheels.py
 
 sdist: develop ## dist/tent-*.tar.gz
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check build

@@ -1,57 +1,35 @@
-"""make test: every check of the project, one stage after the other, with its time; ends with one line of totals.
+"""make test: every check of the project, with the time of each stage and its budget; ends with one line of totals.
 
-check.py                 everything
+check.py                 everything that a landing must pass: at most six minutes on two quiet processors, warm
+check.py --all           make test-all: also what takes longer
 check.py --only unit ... the stages named
-check.py --list          their names
+check.py --list          their names, lanes and budgets
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import shutil
+import hashlib
 import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
-import xml.etree.ElementTree as xml
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import build_gotent
 import interpreters
+import lint
+import wheels
+from quiet import Stopwatch
+from running import Runner, Tally
+from stages import BACK, FRONT, LONG, STAGES, TEST_TOOLS, Context, Stage
 
-ROOT = build_gotent.ROOT
-TEST_TOOLS = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100")  # the quick suites run without NumPy
-SIMULATIONS = "(?i:simul|model)"  # tests whose number of runs is TENT_SIM_SEEDS
-# What the race detector's own memory, threads and time would falsify.
-NOT_UNDER_RACE = "(?i:simul|model|leavenothingbehind|usesnoprocessor)"
 START = time.monotonic()
-
-
-@dataclass
-class Tally:
-    """What one stage found. A stage without tests of its own counts as one."""
-
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-
-    def add(self, other: Tally) -> None:
-        self.passed += other.passed
-        self.failed += other.failed
-        self.skipped += other.skipped
-
-    def __str__(self) -> str:
-        skipped = f", {self.skipped} skipped" if self.skipped else ""
-        return f"{self.passed} passed, {self.failed} failed{skipped}"
-
-
-def single(ok: bool) -> Tally:
-    return Tally(passed=int(ok), failed=int(not ok))
+TOTAL = 300  # quiet seconds for all stages; 60 more are for preparing with warm caches
+COLD = 480  # what cold caches may add to that
 
 
 def say(text: str) -> None:
@@ -59,284 +37,143 @@ def say(text: str) -> None:
 
 
 @dataclass
-class Context:
-    """What the stages share: commands, and the wheel that every interpreter gets."""
+class Result:
+    """A stage that has run."""
 
-    go: str
-    seeds: int
-    env: dict[str, str] = field(default_factory=dict)
-    pythons: dict[str, str] = field(default_factory=dict)
-    wheel: Path | None = None
+    tally: Tally
+    wall: float
+    quiet: float
+    budget: float
 
-    @classmethod
-    def open(cls, seeds: int) -> Context:
-        go = interpreters.go_command()
-        env = build_gotent.go_env(go)
-        env["PYTHONDONTWRITEBYTECODE"] = "1"
-        env.pop("PYTHONPATH", None)
-        return cls(go, seeds, env, interpreters.interpreters())
-
-    def main_version(self) -> str:
-        return f"{sys.version_info.major}.{sys.version_info.minor}"
-
-    def run(self, *command: object, timeout: float, **env: str) -> int:
-        """Runs a command to its end with its output shown; 124 when its time is over. Nothing of it is left running."""
-        words = [str(c) for c in command]
-        process = subprocess.Popen(words, cwd=ROOT, env={**self.env, **env}, start_new_session=True)
-        try:
-            return process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            say(f"`{' '.join(words[:4])} ...` did not end within {timeout:.0f} s")
-            return 124
-        finally:
-            end_group(process)
-
-    def get_wheel(self) -> Path:
-        """One wheel for all interpreters, made from an sdist and in isolation, as pip makes it for users."""
-        if self.wheel is None:
-            folder = ROOT / "build" / "wheel"
-            shutil.rmtree(folder, ignore_errors=True)
-            python = interpreters.environment(sys.executable, ".venv-build")
-            interpreters.pip_install(python, "build>=1.2")
-            if self.run(python, "-m", "build", "--outdir", folder, ".", timeout=400, PYTHONUNBUFFERED="1"):
-                raise RuntimeError("the wheel could not be built")
-            (self.wheel,) = folder.glob("*.whl")
-        return self.wheel
+    def __str__(self) -> str:
+        return f"{self.tally} ({self.wall:.0f} s, {self.quiet:.0f} on a quiet machine; budget {self.budget:.0f})"
 
 
-def end_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
-    """Ends what a command left behind, and itself if it still runs."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
+def prepare_go(r: Runner, racing: bool) -> None:
+    """Compiles everything that the stages link, so that no stage is charged for a cold cache."""
+    lint.build_programs(r.go, r.env)
+    for flags in ((), ("-race",)) if racing else ((),):
+        if r.run(r.go, "list", *flags, "-export", "-test", "-deps", "./...", timeout=900):
+            raise RuntimeError("the tree does not compile")
 
 
-def go_test(ctx: Context, patterns: Iterable[str], *flags: str, timeout: int, **env: str) -> Tally:
-    """go test over packages: a line a package, the output of what failed, and the number of tests."""
-    command = [ctx.go, "test", "-json", "-count=1", f"-timeout={timeout}s", *flags, *patterns]
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**ctx.env, **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    tally = Tally()
-    output: dict[str, list[str]] = {}
-    counted: dict[str, int] = {}
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                print(line, end="", flush=True)  # the go command itself has something to say
-                continue
-            on_go_event(event, tally, output, counted)
-        if process.wait() != 0 and tally.failed == 0:
-            tally.failed += 1
-    finally:
-        end_group(process)
-    return tally
-
-
-SKIPPED = ""  # under which on_go_event's output keeps the reasons that were told
-
-
-def tell_skip(text: list[str], told: list[str]) -> None:
-    """Says why a test was skipped, each reason once: "netns_test.go:44: no network test bed here: it needs root"."""
-    for line in text:
-        reason = line.strip()
-        if line.startswith(" ") and ".go:" in reason and reason not in told:
-            told.append(reason)
-            say(f"  skipped: {reason}")
-
-
-def on_go_event(event: dict[str, str], tally: Tally, output: dict[str, list[str]], counted: dict[str, int]) -> None:
-    """One event of `go test -json`. Output is kept per test and shown only when it failed."""
-    action, test = event["Action"], event.get("Test", "")
-    package = event.get("Package") or event.get("ImportPath", "")
-    key = f"{package}\0{test}"
-    if action in ("output", "build-output"):
-        output.setdefault(key, []).append(event["Output"])
-    elif action == "build-fail":
-        print("".join(output.pop(key, [])), end="", flush=True)
-    elif action in ("pass", "fail", "skip"):
-        text = output.pop(key, [])
-        if action == "fail":
-            print("".join(text), end="", flush=True)
-        if test and action == "skip":
-            tell_skip(text, output.setdefault(SKIPPED, []))
-        if test:
-            tally.add(Tally(passed=int(action == "pass"), failed=int(action == "fail"), skipped=int(action == "skip")))
-            counted[package] = counted.get(package, 0) + 1
-            return
-        if action == "fail" and not counted.get(package):
-            tally.failed += 1  # it did not build, or ended before its first test
-        short = package.removeprefix(build_gotent.MODULE + "/")
-        if action != "skip":
-            word = "ok  " if action == "pass" else "FAIL"
-            say(f"  {word} {short} ({counted.get(package, 0)} tests, {event.get('Elapsed', 0):.1f} s)")
-
-
-def stage_format(ctx: Context) -> Tally:
-    """gofmt -l"""
-    tops = [t for t in ("gocore", "transports", "pybind", "internal", "tests") if (ROOT / t).exists()]
-    gofmt = Path(subprocess.check_output([ctx.go, "env", "GOROOT"], env=ctx.env, text=True).strip()) / "bin" / "gofmt"
-    wrong = subprocess.check_output([gofmt, "-l", *tops], cwd=ROOT, env=ctx.env, text=True)
-    print(wrong, end="")
-    return single(not wrong)
-
-
-def stage_vet(ctx: Context) -> Tally:
-    """go vet, and go.mod is tidy enough to build"""
-    return single(ctx.run(ctx.go, "vet", "./...", timeout=300) == 0)
-
-
-def stage_unit(ctx: Context) -> Tally:
-    """Go unit tests of the core"""
-    return go_test(ctx, ["./gocore/...", "./pybind/..."], timeout=300)
-
-
-def stage_conformance(ctx: Context) -> Tally:
-    """transports: conformance suite and their own tests"""
-    return go_test(ctx, ["./transports/..."], timeout=480)
-
-
-def stage_crossing(ctx: Context) -> Tally:
-    """architecture and what crosses packages"""
-    return go_test(ctx, ["./tests/go/..."], f"-skip={SIMULATIONS}", timeout=480)
-
-
-def stage_simulation(ctx: Context) -> Tally:
-    """seeded simulation, --seeds runs"""
-    packages = ["./gocore/dispatch/...", "./tests/go/...", "./transports/sim/..."]
-    return go_test(
-        ctx, packages, f"-run={SIMULATIONS}", timeout=max(120, ctx.seeds // 20), TENT_SIM_SEEDS=str(ctx.seeds)
-    )
-
-
-def stage_race(ctx: Context) -> Tally:
-    """the race detector over core, transports and whole engines, short"""
-    packages = ["./gocore/...", "./transports/...", "./tests/go"]
-    return go_test(ctx, packages, "-race", "-short", f"-skip={NOT_UNDER_RACE}", timeout=600)
-
-
-def pytest(ctx: Context, python: Path, *flags: str, timeout: float, suite: str = "tests/py") -> Tally:
-    """One run of a suite, tests/py against the installed wheel; the numbers come from its report."""
-    with tempfile.TemporaryDirectory(prefix="tent-test-") as folder:
-        report = Path(folder) / "report.xml"
-        script = python.with_name("pytest")  # unlike `python -m pytest`, it does not put the source tree on sys.path
-        code = ctx.run(script, "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *flags, suite, timeout=timeout)
-        if not report.exists():
-            return Tally(failed=1)
-        found = next(xml.parse(report).getroot().iter("testsuite"))
-        total, skipped = int(found.get("tests", "0")), int(found.get("skipped", "0"))
-        failed = int(found.get("failures", "0")) + int(found.get("errors", "0"))
-        if code not in (0, 1) and failed == 0:
-            failed = 1
-        return Tally(max(0, total - failed - skipped), failed, skipped)
-
-
-def stage_python(ctx: Context) -> Tally:
-    """the wheel and the full Python suite, on this interpreter"""
-    python = interpreters.environment(sys.executable, f".venv-{ctx.main_version()}")
-    interpreters.pip_install(python, "--force-reinstall", "--no-deps", str(ctx.get_wheel()))
-    interpreters.pip_install(python, f"tent[test,notebook] @ {ctx.get_wheel().as_uri()}")
-    return pytest(ctx, python, timeout=900)
-
-
-def stage_pythons(ctx: Context) -> Tally:
-    """the same wheel on every other interpreter: the tests of the border to it"""
-    tally = Tally()
+def prepare_pythons(r: Runner, ctx: Context) -> None:
+    """The wheel, and an environment of each interpreter with the wheel and with what its tests need."""
+    if r.run(sys.executable, "tools/wheels.py", "build", timeout=600):
+        raise RuntimeError("the wheel could not be built")
+    (ctx.wheel,) = wheels.FOLDER.glob("*.whl")
+    with zipfile.ZipFile(ctx.wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        key = hashlib.sha256(archive.read(metadata)).hexdigest()
     for version, command in ctx.pythons.items():
-        if version == ctx.main_version():
-            continue
         python = interpreters.environment(command, f".venv-{version}")
-        interpreters.pip_install(python, "--force-reinstall", "--no-deps", str(ctx.get_wheel()))
-        interpreters.pip_install(python, *TEST_TOOLS)
-        result = pytest(ctx, python, "-m", "interpreter and not slow", timeout=600)
-        say(f"  Python {version}: {result}")
-        tally.add(result)
-    return tally
+        main = version == ctx.main
+        interpreters.install_once(
+            python, *([f"tent[test,notebook] @ {ctx.wheel.as_uri()}"] if main else TEST_TOOLS), key=key
+        )
+        interpreters.pip_install(python, "--force-reinstall", "--no-deps", str(ctx.wheel))
 
 
-def stage_typing(ctx: Context) -> Tally:
-    """mypy --strict over the package, the tools, the examples and the benchmark"""
-    python = interpreters.environment(sys.executable, f".venv-{ctx.main_version()}")
-    interpreters.pip_install(python, f"tent[test] @ {ctx.get_wheel().as_uri()}")
-    programs = [
-        p.relative_to(ROOT)
-        for folder in ("tools", "docs/examples", "tests/bench")
-        for p in sorted((ROOT / folder).glob("*.py"))
-    ]
-    code = ctx.run(python, "-m", "mypy", "--strict", "tent", *programs, timeout=240)
-    return single(code == 0)
+def prepare(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> bool:
+    """What the stages stand on, printed apart: with warm caches some seconds, with cold ones minutes."""
+    watch = Stopwatch.start()
+    runners = [Runner("prepare-go", go, env), Runner("prepare-pythons", go, env)]
+    with ThreadPoolExecutor() as pool:
+        tasks = [pool.submit(prepare_go, runners[0], "race" in names)]
+        if any(STAGES[name].needs_wheel for name in names):
+            tasks.append(pool.submit(prepare_pythons, runners[1], ctx))
+    failed = False
+    for task, runner in zip(tasks, runners, strict=False):
+        try:
+            task.result()
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+            runner.show()
+            say(f"{runner.name}: {error}")
+            failed = True
+    say(f"prepared in {watch.wall():.0f} s, {watch.quiet():.0f} on a quiet machine (cold caches: up to {COLD} more)")
+    return not failed
 
 
-def stage_tools(ctx: Context) -> Tally:
-    """the tools and the Makefile"""
-    python = interpreters.environment(sys.executable, ".venv-tools")
-    interpreters.pip_install(python, *TEST_TOOLS)
-    return pytest(ctx, python, timeout=120, suite="tests/tools")
-
-
-def stage_capi(ctx: Context) -> Tally:
-    """the C library: its examples in C and C++, plainly and under sanitizers"""
-    return single(ctx.run(sys.executable, "tools/build_capi.py", "--check", timeout=400) == 0)
-
-
-STAGES: dict[str, Callable[[Context], Tally]] = {
-    "format": stage_format,
-    "vet": stage_vet,
-    "tools": stage_tools,
-    "unit": stage_unit,
-    "conformance": stage_conformance,
-    "crossing": stage_crossing,
-    "simulation": stage_simulation,
-    "python": stage_python,
-    "pythons": stage_pythons,
-    "typing": stage_typing,
-    "capi": stage_capi,
-    "race": stage_race,
-}
-
-
-def run_stage(name: str, ctx: Context) -> Tally:
-    """One stage; whatever goes wrong in it is one failure and the next stage runs."""
-    begin = time.monotonic()
-    say(f"{name}: {(STAGES[name].__doc__ or '').strip()}")
+def run_stage(name: str, stage: Stage, ctx: Context, go: str, env: dict[str, str]) -> Result:
+    """One stage; whatever goes wrong in it is one failure, and the next stage runs."""
+    runner = Runner(name, go, env, niceness=10 if stage.lane == BACK else 0)
+    watch = Stopwatch.start()
     try:
-        tally = STAGES[name](ctx)
+        tally = stage.run(runner, ctx)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-        print(f"{name}: {error}", flush=True)
+        say(f"{name}: {error}")
         tally = Tally(failed=1)
-    say(f"{name}: {tally} ({time.monotonic() - begin:.0f} s)")
-    return tally
+    result = Result(tally, watch.wall(), watch.quiet(), stage.budget)
+    if tally.failed:
+        runner.show()
+    say(f"{name}: {result}")
+    return result
+
+
+def run_all(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> dict[str, Result]:
+    """Both lanes, each in its order and beside the other."""
+    results: dict[str, Result] = {}
+
+    def run_lane(lane: str) -> None:
+        for name in names:
+            if STAGES[name].lane == lane:
+                results[name] = run_stage(name, STAGES[name], ctx, go, env)
+
+    back = threading.Thread(target=run_lane, args=(BACK,))
+    back.start()
+    run_lane(FRONT)
+    back.join()
+    return {name: results[name] for name in names if name in results}
+
+
+def report(results: dict[str, Result], watch: Stopwatch) -> Tally:
+    """The table, each reason of a skip once, budgets that were missed, and the total."""
+    total = Tally()
+    print("\n  stage         wall  quiet budget")
+    for name, result in results.items():
+        print(f"  {name:12} {result.wall:5.0f}  {result.quiet:5.0f}  {result.budget:5.0f}  {result.tally}")
+        total.add(result.tally)
+    for reason, n in sorted(total.reasons.items()):
+        print(f"  skipped {n} times: {reason}")
+    late = [name for name, result in results.items() if result.quiet > result.budget]
+    for name in late:
+        print(f"  {name} is over its budget: make it shorter, or argue for another number in tools/stages.py")
+    total.add(Tally(failed=len(late)))
+    quiet = watch.quiet()
+    print(f"  stages: {watch.wall():.0f} s, {quiet:.0f} on a quiet machine")
+    if set(STAGES) - set(LONG) == set(results) and quiet > TOTAL:
+        print(f"  all stages together are over their {TOTAL} s")
+        total.add(Tally(failed=1))
+    return total
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Runs tent's checks.")
-    parser.add_argument("--only", nargs="+", choices=list(STAGES), default=list(STAGES), metavar="STAGE")
-    parser.add_argument("--seeds", type=int, default=3000, help="runs of the simulation")
+    parser.add_argument("--only", nargs="+", choices=list(STAGES), metavar="STAGE", help="stages by name")
+    parser.add_argument("--all", action="store_true", help="also what takes longer")
+    parser.add_argument("--seeds", type=int, help="runs of the simulation")
     parser.add_argument("--list", action="store_true", help="name the stages")
     args = parser.parse_args()
     if args.list:
         for name, stage in STAGES.items():
-            print(f"{name:12} {stage.__doc__}")
+            print(f"{name:12} {stage.lane:5} {stage.budget:4.0f} s  {stage.about}")
         return 0
-    ctx = Context.open(args.seeds)
-    say(f"Go: {ctx.go}; Python: {', '.join(ctx.pythons)}, this one is {ctx.main_version()}")
-    results = {name: run_stage(name, ctx) for name in args.only}
-    total = Tally()
-    for name, tally in results.items():
-        print(f"  {name:12} {tally}")
-        total.add(tally)
-    print(f"{total} in {time.monotonic() - START:.0f} s", flush=True)
+    # A shell that starts us in the background has SIGINT ignored, and tests that interrupt a child would wait for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    names = args.only or [name for name in STAGES if args.all or name not in LONG]
+    go = interpreters.go_command()
+    env = build_gotent.go_env(go)
+    env["PYTHONDONTWRITEBYTECODE"] = "1"
+    env.pop("PYTHONPATH", None)
+    main = f"{sys.version_info.major}.{sys.version_info.minor}"
+    ctx = Context(args.seeds or (10000 if args.all else 3000), interpreters.interpreters(), main, everything=args.all)
+    say(f"Go: {go}; Python: {', '.join(ctx.pythons)}, this one is {ctx.main}")
+    total = Tally(failed=1)
+    if prepare(names, ctx, go, env):
+        watch = Stopwatch.start()
+        total = report(run_all(names, ctx, go, env), watch)
+    print(f"{time.monotonic() - START:.0f} s in all")
+    print(total, flush=True)
     return 1 if total.failed or not total.passed else 0
 
 

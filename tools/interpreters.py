@@ -71,3 +71,29 @@ def go_command() -> str:
         package = subprocess.check_output([str(python), "-c", where], text=True, cwd="/").strip()
         go = os.path.join(package, "bin", "go")
     return go
+
+
+def install_once(python: Path, *what: str, key: str = "") -> bool:
+    """pip install, unless the same was the last thing that this function installed there; returns whether it did.
+    `key` stands for what the words do not say, such as the content of a file that they name."""
+    stamp = python.parent.parent / "tent-installed"
+    wanted = "\n".join((*what, key))
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+        return False
+    stamp.unlink(missing_ok=True)
+    pip_install(python, *what)
+    stamp.write_text(wanted, encoding="utf-8")
+    return True
+
+
+def tools_python() -> Path:
+    """The python of .venv-tools, with what tools/requirements.txt names."""
+    python = environment(sys.executable, ".venv-tools")
+    requirements = ROOT / "tools" / "requirements.txt"
+    install_once(python, "-r", str(requirements), key=requirements.read_text(encoding="utf-8"))
+    return python
+
+
+def plain_environment() -> dict[str, str]:
+    """This process's environment without what would change how Python finds modules."""
+    return {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}

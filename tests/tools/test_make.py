@@ -12,8 +12,9 @@ MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 
 def phony() -> list[str]:
     """The targets that are names and not files."""
-    (line,) = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, flags=re.M)
-    return line.split()
+    line = re.search(r"^\.PHONY: (.*)$", MAKEFILE, flags=re.M)
+    assert line
+    return line[1].split()
 
 
 def test_make_lists_each_target_with_its_description() -> None:

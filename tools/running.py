@@ -1,0 +1,164 @@
+"""Commands of a stage: run to their end, with a limit of time, and counted by the JUnit report that they leave."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as xml
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import build_gotent
+
+ROOT = build_gotent.ROOT
+LOGS = ROOT / "build" / "check"
+SKIPPED = 77  # automake's exit status for a check that cannot be made here
+BIN = ROOT / "build" / "bin"  # the programs of tools/go.mod
+
+
+@dataclass
+class Tally:
+    """Tests that passed, failed and were skipped, with the reasons. A check without tests of its own counts as one."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: Tally) -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+        for reason, n in other.reasons.items():
+            self.reasons[reason] = self.reasons.get(reason, 0) + n
+
+    def __str__(self) -> str:
+        skipped = f", {self.skipped} skipped" if self.skipped else ""
+        return f"{self.passed} passed, {self.failed} failed{skipped}"
+
+
+def single(ok: bool) -> Tally:
+    return Tally(passed=int(ok), failed=int(not ok))
+
+
+def read_report(report: Path, code: int) -> Tally:
+    """The numbers of a JUnit report. A command that failed without a failed test, or left no report, is one failure."""
+    tally = Tally()
+    if report.exists():
+        for case in xml.parse(report).getroot().iter("testcase"):
+            skip = case.find("skipped")
+            if skip is not None:
+                tally.add(Tally(skipped=1, reasons={reason(skip): 1}))
+            else:
+                ok = case.find("failure") is None and case.find("error") is None
+                tally.add(single(ok))
+    if code != 0 and tally.failed == 0:
+        tally.failed = 1
+    return tally
+
+
+def reason(skip: xml.Element) -> str:
+    """Why a test was skipped: pytest's message, or the line of a Go test's output that names its file."""
+    lines = [line.strip() for line in (skip.get("message") or skip.text or "").splitlines()]
+    return next((line for line in lines if ".go:" in line), lines[0] if lines else "no reason given")
+
+
+class Runner:
+    """Runs the commands of one stage; their output goes into build/check/STAGE.log."""
+
+    def __init__(self, name: str, go: str, env: dict[str, str], niceness: int = 0) -> None:
+        self.name = name
+        self.go = go
+        self.env = env
+        self.niceness = niceness
+        LOGS.mkdir(parents=True, exist_ok=True)
+        self.log = LOGS / f"{name}.log"
+        self.log.write_bytes(b"")
+
+    def run(self, *command: object, timeout: float, **env: str) -> int:
+        """Runs a command to its end; 124 when its time is over. Nothing of it is left running."""
+        words = [str(c) for c in command]
+        if self.niceness:
+            words = ["nice", "-n", str(self.niceness), *words]
+        with self.log.open("ab") as log:
+            log.write(f"$ {shlex.join(words)}\n".encode())
+            log.flush()
+            process = subprocess.Popen(
+                words,
+                cwd=ROOT,
+                env={**self.env, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                return process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                log.write(f"it did not end within {timeout:.0f} s\n".encode())
+                return 124
+            finally:
+                end_group(process)
+
+    def ok(self, *command: object, timeout: float, **env: str) -> Tally:
+        """A command that is one check; one that exits with SKIPPED was skipped, by the reason in its last line."""
+        code = self.run(*command, timeout=timeout, **env)
+        if code == SKIPPED:
+            return Tally(skipped=1, reasons={self.log.read_text(encoding="utf-8").rstrip().rsplit("\n", 1)[-1]: 1})
+        return single(code == 0)
+
+    def go_test(self, packages: Iterable[str], *flags: str, timeout: int, **env: str) -> Tally:
+        """go test over packages, by gotestsum."""
+        with report_file() as report:
+            code = self.run(
+                BIN / "gotestsum",
+                "--format=pkgname",
+                "--format-hide-empty-pkg",
+                "--hide-summary=skipped",
+                f"--junitfile={report}",
+                "--",
+                "-count=1",
+                f"-timeout={timeout}s",
+                *flags,
+                *packages,
+                timeout=timeout + 60,
+                **env,
+            )
+            return read_report(report, code)
+
+    def pytest(self, python: Path, *flags: str, timeout: float, suite: str = "tests/py") -> Tally:
+        """One run of a suite. The script, unlike `python -m pytest`, does not put the source tree on sys.path."""
+        with report_file() as report:
+            words = (python.with_name("pytest"), "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *flags, suite)
+            code = self.run(*words, timeout=timeout)
+            return read_report(report, code)
+
+    def show(self) -> None:
+        """Prints the log, as the stage's failure."""
+        print(f"----- {self.name}: {self.log.relative_to(ROOT)}", flush=True)
+        with self.log.open("rb") as log:
+            shutil.copyfileobj(log, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        print(f"----- end of {self.name}", flush=True)
+
+
+@contextmanager
+def report_file() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tent-report-") as folder:
+        yield Path(folder) / "report.xml"
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends what a command left behind, and itself if it still runs."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()

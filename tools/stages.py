@@ -1,0 +1,165 @@
+"""The stages of `make test` and `make test-all`: what each runs, its budget, and beside which others it may run.
+
+A budget is in seconds of a quiet machine with two processors and warm caches (quiet.py). It is some half more than the
+stage took when the budget was set, so that an honest addition fits and a second suite of the same kind does not.
+Stages of the lane FRONT have tests that wait for other processes and threads: they run one after the other. Stages of
+the lane BACK compute and wait for nobody. They run beside the front, one after the other and with a lower priority, and
+fill what the front's waiting leaves free.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import interpreters
+import lint
+import wheels
+from running import ROOT, Runner, Tally
+
+FRONT, BACK = "front", "back"
+TEST_TOOLS = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100")  # the border's suite runs without NumPy
+SIMULATIONS = "(?i:simul|model)"  # tests whose number of runs is TENT_SIM_SEEDS
+# What the race detector's own memory, threads and time would falsify.
+NOT_UNDER_RACE = "(?i:simul|model|leavenothingbehind|usesnoprocessor)"
+
+
+@dataclass
+class Context:
+    """What the stages share: the Pythons, and the wheel that every one of them gets."""
+
+    seeds: int
+    pythons: dict[str, str]  # version to command, oldest first
+    main: str  # the version that runs everything
+    wheel: Path | None = None
+    everything: bool = False  # make test-all
+
+    def python(self, version: str) -> Path:
+        return ROOT / f".venv-{version}" / "bin" / "python"
+
+    def others(self) -> list[str]:
+        return [version for version in self.pythons if version != self.main]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One line of the table."""
+
+    run: Callable[[Runner, Context], Tally]
+    budget: float
+    lane: str = FRONT
+    needs_wheel: bool = False
+
+    @property
+    def about(self) -> str:
+        return (self.run.__doc__ or "").strip()
+
+
+def unit(r: Runner, ctx: Context) -> Tally:
+    """Go unit tests of the core"""
+    return r.go_test(["./gocore/...", "./pybind/..."], timeout=300)
+
+
+def conformance(r: Runner, ctx: Context) -> Tally:
+    """transports: conformance suite and their own tests"""
+    return r.go_test(["./transports/..."], timeout=480)
+
+
+def crossing(r: Runner, ctx: Context) -> Tally:
+    """architecture and what crosses packages"""
+    return r.go_test(["./tests/go/..."], f"-skip={SIMULATIONS}", timeout=480)
+
+
+def simulation(r: Runner, ctx: Context) -> Tally:
+    """seeded simulation, --seeds runs of the model and of whole engines"""
+    packages = ["./gocore/dispatch/...", "./tests/go/...", "./transports/sim/..."]
+    limit = max(120, ctx.seeds // 20)
+    return r.go_test(packages, f"-run={SIMULATIONS}", timeout=limit, TENT_SIM_SEEDS=str(ctx.seeds))
+
+
+def concurrent(tops: tuple[str, ...]) -> Iterator[str]:
+    """The packages below some folders that start goroutines, in their code or in their tests."""
+    starts = re.compile(r"^\s*(?:defer )?go (?:func\b|[\w.\[\]]+\()|\.Go\(|t\.Parallel\(", re.M)
+    for top in tops:
+        for folder in sorted({path.parent for path in (ROOT / top).rglob("*_test.go")}):
+            if any(starts.search(path.read_text(encoding="utf-8")) for path in folder.glob("*.go")):
+                yield f"./{folder.relative_to(ROOT)}"
+
+
+def race(r: Runner, ctx: Context) -> Tally:
+    """the race detector over the packages that start goroutines, short"""
+    tops = ("gocore", "transports", "tests/go")
+    packages = concurrent(tops) if not ctx.everything else (f"./{top}/..." for top in tops)
+    return r.go_test(packages, "-race", "-short", f"-skip={NOT_UNDER_RACE}", timeout=600)
+
+
+def python(r: Runner, ctx: Context) -> Tally:
+    """the wheel and the full Python suite, on this interpreter"""
+    return r.pytest(ctx.python(ctx.main), timeout=900)
+
+
+def pythons(r: Runner, ctx: Context) -> Tally:
+    """the same wheel on every other interpreter: the tests of the border to it"""
+    tally = Tally()
+    marked = "not slow" if ctx.everything else "interpreter and not slow"
+    for version in ctx.others():
+        tally.add(r.pytest(ctx.python(version), "-m", marked, timeout=600))
+    return tally
+
+
+def typing(r: Runner, ctx: Context) -> Tally:
+    """mypy --strict over the package, the tools, the examples and the benchmark"""
+    programs = [
+        p for top in ("tools", "docs/examples", "tests/bench", "tests/tools") for p in sorted((ROOT / top).glob("*.py"))
+    ]
+    return r.ok(ctx.python(ctx.main), "-m", "mypy", "--strict", "tent", *programs, timeout=240)
+
+
+def tools(r: Runner, ctx: Context) -> Tally:
+    """the tools and the Makefile"""
+    return r.pytest(interpreters.tools_python(), timeout=120, suite="tests/tools")
+
+
+def linters(r: Runner, ctx: Context) -> Tally:
+    """gofmt, go vet, staticcheck, errcheck, misspell, govulncheck, ruff"""
+    tally = Tally()
+    for name in lint.LINTERS:
+        tally.add(r.ok(sys.executable, "tools/lint.py", name, timeout=240))
+    return tally
+
+
+def wheel(r: Runner, ctx: Context) -> Tally:
+    """the wheel's tag, by auditwheel; install and import on every interpreter"""
+    assert ctx.wheel is not None
+    tally = r.ok(sys.executable, "tools/wheels.py", "audit", ctx.wheel, timeout=60)
+    for version in ctx.pythons:
+        tally.add(r.ok(ctx.python(version), "-I", "-c", wheels.PROOF, timeout=60))
+    return tally
+
+
+def capi(r: Runner, ctx: Context) -> Tally:
+    """the C library: its examples in C and C++, plainly and under sanitizers"""
+    return r.ok(sys.executable, "tools/build_capi.py", "--check", timeout=400)
+
+
+# Order matters: what finds most mistakes of a day's work comes first.
+STAGES: dict[str, Stage] = {
+    "lint": Stage(linters, 60, BACK),
+    "unit": Stage(unit, 40),
+    "typing": Stage(typing, 40, BACK),
+    "tools": Stage(tools, 30, BACK),
+    "conformance": Stage(conformance, 60),
+    "simulation": Stage(simulation, 60, BACK),
+    "crossing": Stage(crossing, 60),
+    "capi": Stage(capi, 60, BACK),
+    "wheel": Stage(wheel, 20, BACK, needs_wheel=True),
+    "python": Stage(python, 120, needs_wheel=True),
+    "pythons": Stage(pythons, 60, needs_wheel=True),
+    "race": Stage(race, 120),
+}
+# What comes has its budget already: a stage of one of these names is added to the table with this number.
+LONG: tuple[str, ...] = ()
+COMING = {"rdma": 90, "cuda": 45, "security": 30, "adapters": 20, "plugins": 30, "ground": 20}
