@@ -1,0 +1,73 @@
+package kit
+
+import (
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Closed is the error of every call on a transport that is closed.
+func Closed(op string) *errs.Error {
+	return errs.New(errs.EngineClosed, op, "transport is closed").WithScope(errs.ScopeTransport, errs.SideLocal)
+}
+
+// NoRegion is the error for a key of our own that names no region.
+func NoRegion(op string, key transport.LocalKey) *errs.Error {
+	return errs.New(errs.AddressNotRegistered, op, "no region with key %#x", uint64(key))
+}
+
+// StaleLink is the error for a link that has ended.
+func StaleLink(op string, link transport.Link) *errs.Error {
+	return errs.New(errs.Stale, op, "link %v has ended", link)
+}
+
+// CheckHostRegion returns why a region cannot be registered by a transport that moves memory of the host, nil if it can.
+func CheckHostRegion(op string, m *mem.Region) *errs.Error {
+	switch {
+	case m.Kind != mem.Host:
+		return errs.New(errs.InvalidArgument, op, "%v memory cannot be moved by this transport, only memory of the host", m.Kind)
+	case m.Addr == 0 || m.Size == 0 || uint64(m.Addr)+m.Size < m.Size:
+		return errs.New(errs.InvalidArgument, op, "no memory at %#x with %d bytes", m.Addr, m.Size)
+	}
+	return nil
+}
+
+// CheckLocal checks a slice's own end against the region that its LocalKey names. fixed says that not even we may write the
+// region. The core has checked the pieces of a slice that has many.
+func CheckLocal(s *transport.Slice, addr uintptr, size uint64, fixed bool) errs.Code {
+	switch {
+	case s.Local < addr:
+		return errs.AddressNotRegistered
+	case s.Pieces == nil && !mem.Contains(size, uint64(s.Local-addr), s.Length):
+		return errs.AddressNotRegistered
+	case s.Op == transport.Read && fixed:
+		return errs.PermissionDenied
+	}
+	return errs.OK
+}
+
+// InsideRemote reports whether the remote range of a slice, or each of its pieces, is inside a region of size bytes.
+func InsideRemote(s *transport.Slice, size uint64) bool {
+	p := s.Pieces
+	if p == nil {
+		return mem.Contains(size, s.Remote, s.Length)
+	}
+	for i := range s.Length / p.Bytes {
+		if at := s.Remote + p.RemoteAt[uint64(s.First)+i]; at < s.Remote || !mem.Contains(size, at, p.Bytes) {
+			return false
+		}
+	}
+	return true
+}
+
+// EachPart calls f with the ranges of a slice, its pieces or the one that it has: local address, remote offset, bytes.
+func EachPart(s *transport.Slice, f func(local uintptr, remote, bytes uint64)) {
+	p := s.Pieces
+	if p == nil {
+		f(s.Local, s.Remote, s.Length)
+		return
+	}
+	for i := uint64(s.First); i < uint64(s.First)+s.Length/p.Bytes; i++ {
+		f(s.Local+uintptr(p.LocalAt[i]), s.Remote+p.RemoteAt[i], p.Bytes)
+	}
+}
