@@ -48,4 +48,4 @@ func BenchmarkCachedRead(b *testing.B) {
 	}
 }
 
-func (t *base) fileOf(key transport.RemoteKey) *file { return t.files.get(uint64(key)) }
+func (t *base) fileOf(key transport.RemoteKey) *file { return t.files.Lookup(key) }

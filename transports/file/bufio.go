@@ -7,6 +7,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // Buffered is the transport buf-io: preadv2 and pwritev2 through the page cache, by threads of its own and by whoever
@@ -78,11 +79,7 @@ func (p *pool) kick() {
 		p.work.Broadcast()
 		return
 	}
-	n := 0
-	for _, waiting := range p.t.queued {
-		n += waiting
-	}
-	for range min(n, p.sleeping) {
+	for range min(p.t.queue.Len(), p.sleeping) {
 		p.work.Signal()
 	}
 }
@@ -134,10 +131,11 @@ func (w *worker) run() {
 // take takes the head of the highest class that has one, and its neighbours while they are small. The caller holds t.mu.
 func (w *worker) take() (n int) {
 	t := w.t
-	for c := range t.queue {
-		most, bytes := w.bunch(t.queued[c]), uint64(0)
+	for c := range kit.Classes {
+		list := t.queue.List(c)
+		most, bytes := w.bunch(list.Len()), uint64(0)
 		for n < most && bytes < bunchBytes {
-			it := t.queue[c].first
+			it := list.First()
 			if it == nil {
 				break
 			}
@@ -179,8 +177,8 @@ func (t *Buffered) Poll(budget int) (done int) {
 
 // helpable takes the item that is next in turn, if a waiter can carry it out without waiting. The caller holds t.mu.
 func (t *Buffered) helpable() *item {
-	for c := range t.queue {
-		it := t.queue[c].first
+	for c := range kit.Classes {
+		it := t.queue.List(c).First()
 		if it == nil {
 			continue
 		}
@@ -202,8 +200,7 @@ func (t *Buffered) putBack(it *item) bool {
 		return false
 	}
 	it.blocks, it.at, it.state = true, 0, queued
-	t.queue[it.class].pushFront(it)
-	t.queued[it.class]++
+	t.queue.PushFront(it.class, it, &it.place)
 	t.pool.kick()
 	return true
 }
@@ -248,10 +245,10 @@ func (t *Buffered) embark(slices []*transport.Slice) *item {
 	defer t.mu.Unlock()
 	rail := slices[0].Rail
 	l := t.links.Lookup(rail.Link)
-	if l == nil || l.rail() != rail || l.fenced || t.closing.Load() || t.free.first == nil {
+	if l == nil || l.rail() != rail || l.fenced || t.life.Closed() || t.free.Len() == 0 {
 		return nil
 	}
-	f := t.files.get(uint64(slices[0].RemoteKey))
+	f := t.files.Lookup(slices[0].RemoteKey)
 	if f == nil || !f.isOpen() {
 		return nil
 	}
@@ -259,10 +256,8 @@ func (t *Buffered) embark(slices []*transport.Slice) *item {
 		if !f.mayBeQuick(s.Op) {
 			return nil
 		}
-		for c := range min(s.Class, classes-1) + 1 {
-			if t.queue[c].first != nil { // it was here before
-				return nil
-			}
+		if t.queue.Urgent() <= kit.ClassOf(s.Class) { // it was here before
+			return nil
 		}
 		if _, err := t.check(s, l); err != nil {
 			return nil

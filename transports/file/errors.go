@@ -92,7 +92,3 @@ var (
 			WithScope(errs.ScopeSlice, errs.SideLocal)
 	errUnknown = errs.New(errs.Stale, "file.submit", "no open file has this key").WithScope(errs.ScopeSlice, errs.SideRemote)
 )
-
-func (t *base) closed(op string) *errs.Error {
-	return errs.New(errs.EngineClosed, t.name+"."+op, "transport is closed").WithScope(errs.ScopeTransport, errs.SideLocal)
-}

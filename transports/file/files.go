@@ -9,6 +9,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // file is one imported file. Its descriptors come and go with use; what it is stays.
@@ -34,7 +35,7 @@ type file struct {
 	used    uint64 // base.tick of its last use
 	gone    bool   // its link was detached
 	opening bool
-	waiting list // items that wait for its descriptors
+	waiting kit.List[item] // items that wait for its descriptors
 	sync    struct {
 		busy bool
 		now  []func(*errs.Error) // for those the running fdatasync counts
@@ -158,7 +159,6 @@ func (t *base) Import(number transport.Link, d transport.Descriptor) (transport.
 	f := &file{card: *c}
 	f.plain.Store(-1)
 	f.straight.Store(-1)
-	f.waiting.init()
 	t.mu.Lock()
 	l := t.links.Lookup(number)
 	if l == nil || !l.covers(c.path) {
@@ -189,8 +189,8 @@ func (t *base) enter(f *file, number transport.Link) (transport.RemoteKey, error
 		closeAll(f.give())
 		return 0, errs.New(errs.Stale, t.name+".import", "link %v has ended", number)
 	}
-	f.link, f.key = l, transport.RemoteKey(t.files.add(f))
-	if f.key == 0 {
+	f.link = l
+	if t.files.Insert(func(key transport.RemoteKey) *file { f.key = key; return f }) == 0 {
 		t.mu.Unlock()
 		closeAll(f.give())
 		return 0, errs.New(errs.TooManyRequests, t.name+".import", "too many open files")
@@ -228,7 +228,7 @@ func (t *base) release(f *file) [2]int32 {
 
 // forget removes a file that nobody holds and whose link is gone. The caller holds t.mu.
 func (t *base) forget(f *file) [2]int32 {
-	if t.files.remove(uint64(f.key)) == nil {
+	if t.files.Delete(f.key) == nil {
 		return [2]int32{-1, -1}
 	}
 	if f.isOpen() {
@@ -244,11 +244,11 @@ func (t *base) evict() [2]int32 {
 		return [2]int32{-1, -1}
 	}
 	var oldest *file
-	t.files.all(func(f *file) {
+	for _, f := range t.files.All() {
 		if f.users == 0 && f.isOpen() && (oldest == nil || f.used < oldest.used) {
 			oldest = f
 		}
-	})
+	}
 	if oldest == nil {
 		return [2]int32{-1, -1}
 	}
@@ -269,7 +269,7 @@ func (t *base) reopen(f *file) {
 		t.openFiles++
 		surplus = t.evict()
 	}
-	for it := f.waiting.pop(); it != nil; it = f.waiting.pop() {
+	for it := f.waiting.PopFront(); it != nil; it = f.waiting.PopFront() {
 		if err != nil {
 			it.err, it.state = err, running
 			failed = append(failed, it)
@@ -286,11 +286,11 @@ func (t *base) reopen(f *file) {
 // Sync implements transport.Filer. Calls that come while an fdatasync runs share the next one.
 func (t *base) Sync(number transport.Link, key transport.RemoteKey, done func(*errs.Error)) {
 	t.mu.Lock()
-	l, f := t.links.Lookup(number), t.files.get(uint64(key))
+	l, f := t.links.Lookup(number), t.files.Lookup(key)
 	switch {
-	case t.closing.Load():
+	case t.life.Closed():
 		t.mu.Unlock()
-		done(t.closed("sync"))
+		done(kit.Closed(t.name + ".sync"))
 		return
 	case l == nil || f == nil || f.link != l:
 		t.mu.Unlock()

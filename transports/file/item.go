@@ -7,6 +7,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/file/ring"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // item is an accepted slice on its way. Items come from a slab that is made at Open; Slice.Scratch[0] is an item's number.
@@ -18,21 +19,19 @@ type item struct {
 	link   *link
 	file   *file
 	number uint64 // 1 and up
-	class  uint8
+	class  int
 
 	withdrawn atomic.Bool // no new operation begins
 
 	// Guarded by base.mu, but that the one worker of a running item owns at, done and err.
 	state  state
-	blocks bool        // it would wait for the disk, so a waiter cannot carry it out
-	at     uint64      // bytes for which operations have begun
-	done   uint64      // bytes that have been moved
-	flying int         // operations under way
-	err    *errs.Error // the first failure
-	why    *errs.Error // why it was withdrawn
-	queue  *list       // that it is in
-	prev   *item
-	next   *item
+	blocks bool              // it would wait for the disk, so a waiter cannot carry it out
+	at     uint64            // bytes for which operations have begun
+	done   uint64            // bytes that have been moved
+	flying int               // operations under way
+	err    *errs.Error       // the first failure
+	why    *errs.Error       // why it was withdrawn
+	place  kit.Element[item] // in the queue of its class, in its file's, or among the free items
 }
 
 type state uint8
@@ -43,61 +42,9 @@ const (
 	running
 )
 
-// list is a queue of items.
-type list struct{ first, last *item }
-
-func (l *list) init() { *l = list{} }
-
-func (l *list) pushBack(it *item) {
-	it.queue, it.prev, it.next = l, l.last, nil
-	if l.last != nil {
-		l.last.next = it
-	} else {
-		l.first = it
-	}
-	l.last = it
-}
-
-func (l *list) pushFront(it *item) {
-	it.queue, it.prev, it.next = l, nil, l.first
-	if l.first != nil {
-		l.first.prev = it
-	} else {
-		l.last = it
-	}
-	l.first = it
-}
-
-func (l *list) pop() *item {
-	it := l.first
-	if it != nil {
-		it.leave()
-	}
-	return it
-}
-
-// leave takes the item out of its queue, if it is in one.
-func (it *item) leave() {
-	l := it.queue
-	if l == nil {
-		return
-	}
-	if it.prev != nil {
-		it.prev.next = it.next
-	} else {
-		l.first = it.next
-	}
-	if it.next != nil {
-		it.next.prev = it.prev
-	} else {
-		l.last = it.prev
-	}
-	it.queue, it.prev, it.next = nil, nil, nil
-}
-
-// place is where byte at of the slice lies in the file and in memory, and how many bytes from there on lie side by side in
+// locate returns where byte at of the slice lies in the file and in memory, and how many bytes from there on lie side by side in
 // both.
-func (it *item) place(at uint64) (offset uint64, addr uintptr, n uint64) {
+func (it *item) locate(at uint64) (offset uint64, addr uintptr, n uint64) {
 	s := it.slice
 	if s.Pieces == nil {
 		return s.Remote + at, s.Local + uintptr(at), s.Length - at
@@ -109,9 +56,9 @@ func (it *item) place(at uint64) (offset uint64, addr uintptr, n uint64) {
 
 // run is the longest range of the file, from byte at of the slice on, that one operation can cover.
 func (it *item) run(at, most uint64) (offset, n uint64) {
-	offset, _, n = it.place(at)
+	offset, _, n = it.locate(at)
 	for n < most && at+n < it.slice.Length {
-		next, _, more := it.place(at + n)
+		next, _, more := it.locate(at + n)
 		if next != offset+n {
 			break
 		}
@@ -124,7 +71,7 @@ func (it *item) run(at, most uint64) (offset, n uint64) {
 // they cover: fewer than n when there are too few of them.
 func (it *item) gather(at, n uint64, vectors []ring.Iovec) (count int, bytes uint64) {
 	for bytes < n {
-		_, addr, length := it.place(at + bytes)
+		_, addr, length := it.locate(at + bytes)
 		length = min(length, n-bytes)
 		if last := count - 1; last >= 0 && vectors[last].Addr+uintptr(vectors[last].Length) == addr {
 			vectors[last].Length += length

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // link is a peer that is a file, or a folder of files. It has one rail, which is up at once: there is nothing to dial. All
@@ -25,8 +26,8 @@ const scheme = "file://"
 
 // Attach implements transport.Transport. The peer's Address is file:// and an absolute path.
 func (t *base) Attach(peer transport.Peer) (transport.Link, error) {
-	if t.closing.Load() {
-		return 0, t.closed("attach")
+	if t.life.Closed() {
+		return 0, kit.Closed(t.name + ".attach")
 	}
 	path, is := strings.CutPrefix(peer.Address, scheme)
 	if !is || !strings.HasPrefix(path, "/") {
@@ -34,9 +35,9 @@ func (t *base) Attach(peer transport.Peer) (transport.Link, error) {
 			WithScope(errs.ScopeLink, errs.SideLocal)
 	}
 	t.mu.Lock()
-	if t.closing.Load() {
+	if t.life.Closed() {
 		t.mu.Unlock()
-		return 0, t.closed("attach")
+		return 0, kit.Closed(t.name + ".attach")
 	}
 	l := &link{path: strings.TrimSuffix(path, "/"), generation: 1}
 	_, err := t.links.Attach(t.name+".attach", func(number transport.Link) *link { l.number = number; return l })

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // OpenFile implements transport.Filer. It leaves nothing open.
@@ -22,8 +23,8 @@ import (
 // file grows sparse. Nothing shrinks a file but Truncate: two engines that grow the same file at once leave the larger
 // size.
 func (t *base) OpenFile(ctx context.Context, spec transport.FileSpec) (transport.File, error) {
-	if t.closing.Load() {
-		return transport.File{}, t.closed("open")
+	if t.life.Closed() {
+		return transport.File{}, kit.Closed(t.name + ".open")
 	}
 	if err := check(spec); err != nil {
 		return transport.File{}, err

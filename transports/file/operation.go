@@ -101,7 +101,7 @@ func (o *operation) copyBack(b *bounces, n uint64) {
 // each calls f for the memory of [at, at+n) of the slice, part by part.
 func (o *operation) each(at, n uint64, f func(part []byte)) {
 	for end := at + n; at < end; {
-		_, addr, length := o.item.place(at)
+		_, addr, length := o.item.locate(at)
 		length = min(length, end-at)
 		f(mem.Bytes(addr, int(length)))
 		at += length

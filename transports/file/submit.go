@@ -4,6 +4,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // Submit implements transport.Transport.
@@ -15,13 +16,13 @@ func (t *base) Submit(slices []*transport.Slice) int {
 	var refused []*item
 	t.mu.Lock()
 	l := t.links.Lookup(rail.Link)
-	if l == nil || l.rail() != rail || l.fenced || t.closing.Load() {
+	if l == nil || l.rail() != rail || l.fenced || t.life.Closed() {
 		t.mu.Unlock()
 		return 0
 	}
 	n := 0
 	for ; n < len(slices); n++ {
-		if t.free.first == nil {
+		if t.free.Len() == 0 {
 			l.starved, t.starving = true, true
 			break
 		}
@@ -51,23 +52,21 @@ func (t *base) Submit(slices []*transport.Slice) int {
 
 // take takes an item of the slab for a slice. There is one, and the caller holds t.mu.
 func (t *base) take(s *transport.Slice, l *link) *item {
-	it := t.free.pop()
-	t.freeItems--
+	it := t.free.PopFront()
 	l.outstanding++
-	*it = item{slice: s, link: l, number: it.number, class: min(s.Class, classes-1)}
+	*it = item{slice: s, link: l, number: it.number, class: kit.ClassOf(s.Class)}
 	return it
 }
 
 // enqueue puts an item behind those of its class. The caller holds t.mu.
 func (t *base) enqueue(it *item) {
 	it.state = queued
-	t.queue[it.class].pushBack(it)
-	t.queued[it.class]++
+	t.queue.PushBack(it.class, it, &it.place)
 }
 
 // check looks at a slice as a careless core would send it, and returns the file that it names. The caller holds t.mu.
 func (t *base) check(s *transport.Slice, l *link) (*file, *errs.Error) {
-	f := t.files.get(uint64(s.RemoteKey))
+	f := t.files.Lookup(s.RemoteKey)
 	if f == nil || f.link != l {
 		return nil, errUnknown
 	}
@@ -78,7 +77,7 @@ func (t *base) check(s *transport.Slice, l *link) (*file, *errs.Error) {
 		return f, errs.New(errs.PermissionDenied, t.name+".write", "%s was opened read-only", f.path).
 			WithScope(errs.ScopeSlice, errs.SideRemote)
 	}
-	r := t.regions.get(uint64(s.LocalKey))
+	r := t.regions.Lookup(s.LocalKey)
 	if r == nil || s.Local < r.Addr {
 		return f, errLocal
 	}
@@ -142,7 +141,7 @@ func (t *base) withdraw(it *item, why *errs.Error) bool {
 		return false
 	}
 	it.why = why
-	waits := it.queue != nil
+	waits := it.place.Queued()
 	t.unqueue(it)
 	if waits && it.flying == 0 {
 		it.state = running
@@ -154,10 +153,9 @@ func (t *base) withdraw(it *item, why *errs.Error) bool {
 
 // unqueue takes an item out of the queue that it is in. The caller holds t.mu.
 func (t *base) unqueue(it *item) {
-	if it.queue == &t.queue[it.class] {
-		t.queued[it.class]--
+	if !t.queue.Leave(it.class, &it.place) {
+		it.place.Leave()
 	}
-	it.leave()
 }
 
 // openable makes sure that the head of a queue has its descriptors. If not, it waits aside until they are opened, and the
@@ -168,7 +166,7 @@ func (t *base) openable(it *item) bool {
 		return true
 	}
 	t.unqueue(it)
-	f.waiting.pushBack(it)
+	f.waiting.PushBack(it, &it.place)
 	if !f.opening {
 		f.opening = true
 		t.tasks.Add(1)
@@ -230,7 +228,7 @@ func (t *base) tell(h *hand, borrowed bool) {
 	}
 	clear(h.ends)
 	h.ends, h.ready, h.rails, h.fds = h.ends[:0], h.ready[:0], h.rails[:0], h.fds[:0]
-	last := t.completing.Add(-1) == 0 && t.closing.Load()
+	last := t.completing.Add(-1) == 0 && t.life.Closed()
 	if !borrowed && !last {
 		return
 	}
@@ -268,14 +266,13 @@ func (t *base) retire(it *item, h *hand) {
 		h.rails = append(h.rails, t.railOf(l))
 	}
 	it.slice, it.link, it.file, it.err, it.why, it.state = nil, nil, nil, nil, nil, idle
-	t.free.pushFront(it)
-	t.freeItems++
+	t.free.PushFront(it, &it.place)
 }
 
 // owedReady lists the rails that Submit refused something of, once a quarter of the slab is free again: one call instead of
 // many. The caller holds t.mu.
 func (t *base) owedReady(h *hand) {
-	if !t.starving || t.freeItems < len(t.items)/4 {
+	if !t.starving || t.free.Len() < len(t.items)/4 {
 		return
 	}
 	t.starving = false

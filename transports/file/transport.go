@@ -25,29 +25,24 @@ type base struct {
 	sink     transport.Sink
 	mover    mover
 
-	closing    atomic.Bool
+	life       kit.Lifecycle
 	completing atomic.Int32   // goroutines inside Sink.Complete
 	tasks      sync.WaitGroup // goroutines of single files: reopen, synchronise
-	ended      chan struct{}  // closed when nothing of the transport is left
 
 	mu        sync.Mutex
 	changed   *sync.Cond // of what Close waits for
-	regions   slots[mem.Region]
-	files     slots[file]
+	regions   kit.Slots[transport.LocalKey, mem.Region]
+	files     kit.Slots[transport.RemoteKey, file]
 	openFiles int
 	tick      uint64
 	links     kit.Links[link]
-	queue     [classes]list
-	queued    [classes]int // lengths of queue
+	queue     kit.ClassQueue[item]
 	items     []item
-	free      list
-	freeItems int
+	free      kit.List[item]
 	starving  bool // a link is starved
 	hands     []*hand
 	stop      bool // the mover ends when nothing is under way
 }
-
-const classes = 3
 
 // mover is the part that moves bytes: threads or a ring. All methods but suits, straight and describe are called with
 // base.mu held.
@@ -78,13 +73,13 @@ const handful = 64
 func newHand() *hand { return &hand{ends: make([]transport.Completion, 0, handful)} }
 
 func newBase(name string, s Settings, host transport.Host, sink transport.Sink) *base {
-	t := &base{name: name, settings: s, host: host, sink: sink, ended: make(chan struct{}), items: make([]item, s.Slices)}
+	t := &base{name: name, settings: s, host: host, sink: sink, items: make([]item, s.Slices)}
 	t.changed = sync.NewCond(&t.mu)
 	for i := range t.items {
-		t.items[i].number = uint64(i) + 1
-		t.free.pushBack(&t.items[i])
+		it := &t.items[i]
+		it.number = uint64(i) + 1
+		t.free.PushBack(it, &it.place)
 	}
-	t.freeItems = len(t.items)
 	for range 4 {
 		t.hands = append(t.hands, newHand())
 	}
@@ -101,40 +96,32 @@ func (t *base) Info() transport.Info {
 
 // Register implements transport.Transport. Regions are local operands only, so there is no descriptor.
 func (t *base) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
-	switch {
-	case t.closing.Load():
-		return 0, nil, t.closed("register")
-	case m.Kind != mem.Host:
-		return 0, nil, errs.New(errs.InvalidArgument, t.name+".register", "%v memory cannot be reached by system calls", m.Kind)
-	case m.Addr == 0 || m.Size == 0 || uint64(m.Addr)+m.Size < m.Size:
-		return 0, nil, errs.New(errs.InvalidArgument, t.name+".register", "no memory at %#x with %d bytes", m.Addr, m.Size)
+	if t.life.Closed() {
+		return 0, nil, kit.Closed(t.name + ".register")
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	key := t.regions.add(&m)
+	if err := kit.CheckHostRegion(t.name+".register", &m); err != nil {
+		return 0, nil, err
+	}
+	key := t.regions.Insert(func(transport.LocalKey) *mem.Region { return &m })
 	if key == 0 {
 		return 0, nil, errs.New(errs.TooManyRequests, t.name+".register", "too many regions")
 	}
-	return transport.LocalKey(key), nil, nil
+	return key, nil, nil
 }
 
 // Revoke implements transport.Transport. Nobody but this engine reaches a region by a file transport, so there is nothing to
 // wait for.
 func (t *base) Revoke(_ context.Context, key transport.LocalKey, _ *transport.Peer, _ bool) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.regions.get(uint64(key)) == nil {
-		return errs.New(errs.AddressNotRegistered, t.name+".revoke", "no region with key %#x", uint64(key))
+	if t.regions.Lookup(key) == nil {
+		return kit.NoRegion(t.name+".revoke", key)
 	}
 	return nil
 }
 
 // Deregister implements transport.Transport.
 func (t *base) Deregister(_ context.Context, key transport.LocalKey) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.regions.remove(uint64(key)) == nil {
-		return errs.New(errs.AddressNotRegistered, t.name+".deregister", "no region with key %#x", uint64(key))
+	if t.regions.Delete(key) == nil {
+		return kit.NoRegion(t.name+".deregister", key)
 	}
 	return nil
 }
@@ -147,36 +134,27 @@ func (t *base) Serve(context.Context, transport.Peer, []byte) ([]byte, error) {
 // Close implements transport.Transport. What waits ends at once, what is in the kernel when it comes back. When ctx ends
 // before, the error names what the kernel has not given back; its memory must stay, and the transport ends by itself later.
 func (t *base) Close(ctx context.Context) error {
-	if t.closing.CompareAndSwap(false, true) {
-		var ended []*item
-		why := t.closed("close")
-		t.mu.Lock()
-		for i := range t.items {
-			if it := &t.items[i]; it.state != idle && t.withdraw(it, why) {
-				ended = append(ended, it)
-			}
-		}
-		t.mu.Unlock()
-		t.finish(ended, nil)
-		go t.end()
+	err := t.life.Close(ctx, t.end)
+	if err != nil {
+		return t.stuck(err)
 	}
-	select {
-	case <-t.ended:
-		return nil
-	default:
-	}
-	select {
-	case <-t.ended:
-		return nil
-	case <-ctx.Done():
-		return t.stuck(ctx.Err())
-	}
+	return nil
 }
 
-// end waits for the kernel, then for every goroutine, then gives the descriptors back.
-func (t *base) end() {
+// end takes back what waits, waits for the kernel, then for every goroutine, then gives the descriptors back.
+func (t *base) end() error {
+	var ended []*item
+	why := kit.Closed(t.name + ".close")
 	t.mu.Lock()
-	for t.freeItems < len(t.items) || t.completing.Load() > 0 {
+	for i := range t.items {
+		if it := &t.items[i]; it.state != idle && t.withdraw(it, why) {
+			ended = append(ended, it)
+		}
+	}
+	t.mu.Unlock()
+	t.finish(ended, nil)
+	t.mu.Lock()
+	for t.free.Len() < len(t.items) || t.completing.Load() > 0 {
 		t.changed.Wait()
 	}
 	t.stop = true
@@ -185,13 +163,15 @@ func (t *base) end() {
 	t.mover.wait()
 	t.tasks.Wait()
 	t.mu.Lock()
-	t.files.all(func(f *file) { closeAll(f.give()) })
-	t.files = slots[file]{}
+	for key, f := range t.files.All() {
+		closeAll(f.give())
+		t.files.Delete(key)
+	}
 	for number := range t.links.All() {
 		t.links.Detach(number)
 	}
 	t.mu.Unlock()
-	close(t.ended)
+	return nil
 }
 
 // stuck names what is still in the kernel.
@@ -207,11 +187,11 @@ func (t *base) stuck(cause error) error {
 			}
 		}
 	}
-	t.files.all(func(f *file) {
+	for _, f := range t.files.All() {
 		if f.sync.busy {
 			names = append(names, "fdatasync of "+f.path)
 		}
-	})
+	}
 	if n > 4 {
 		names = append(names, fmt.Sprintf("and %d more", n-4))
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/file/ring"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // Uring is the transport io-uring: O_DIRECT where file and range allow it, by one ring whose owner is one thread. All
@@ -222,8 +223,9 @@ func (u *owner) begin() {
 	}
 	clear(u.recalls)
 	u.recalls = u.recalls[:0]
-	for c := range u.t.queue {
-		for it := u.t.queue[c].first; it != nil; it = u.t.queue[c].first {
+	for c := range kit.Classes {
+		list := u.t.queue.List(c)
+		for it := list.First(); it != nil; it = list.First() {
 			if !u.t.openable(it) {
 				continue
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/shm/hazard"
 	"github.com/tent-engine/tent/transports/shm/vm"
 )
@@ -64,7 +65,7 @@ func (as *attachments) keep(a *attachment) *errs.Error {
 	defer as.mu.Unlock()
 	switch {
 	case as.closed:
-		return closedError("shm.attach")
+		return kit.Closed("shm.attach")
 	case len(as.byToken) >= attachmentsMax:
 		return errs.New(errs.TooManyRequests, "shm.attach", "%d peers are attached already", len(as.byToken))
 	}
@@ -75,8 +76,8 @@ func (as *attachments) keep(a *attachment) *errs.Error {
 	a.page = page
 	ctx, cancel := bounded(context.Background(), revokeLimit)
 	defer cancel()
-	for _, r := range *t.regions.slots.Load() {
-		if r != nil && r.denies(a.peer.Address) {
+	for _, r := range t.regions.All() {
+		if r.denies(a.peer.Address) {
 			_ = t.table.Revoke(ctx, r.name, page, false) // nobody is inside a page that nobody has: it cannot last
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
-	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/shm/copying"
 	"github.com/tent-engine/tent/transports/shm/hazard"
 	"github.com/tent-engine/tent/transports/shm/vm"
@@ -16,10 +16,10 @@ import (
 // carryOut copies a bite. All of its slices are of one link, region and direction and were accepted under one permit.
 func (t *Transport) carryOut(c *copier) {
 	b := &c.bite
-	first := &t.queue.entries[b.entries[0]]
+	first := b.entries[0]
 	l, from, able := first.link, first.from, false
-	for k, i := range b.entries[:b.n] {
-		c.failed[k] = t.check(t.queue.entries[i].slice, from)
+	for k, e := range b.entries[:b.n] {
+		c.failed[k] = t.check(e.slice, from)
 		able = able || c.failed[k] == nil
 	}
 	if !able {
@@ -59,14 +59,14 @@ func (b *bite) fail(c *copier, cause *errs.Error) {
 
 // check tells why a slice must not be carried out, nil if it may.
 func (t *Transport) check(s *transport.Slice, from *imported) *errs.Error {
-	switch code := t.regions.local(s); {
+	switch code := t.checkLocal(s); {
 	case code != errs.OK:
 		return errs.New(code, "shm", "the local range is not in the region with key %#x, or may not be written", uint64(s.LocalKey)).WithScope(errs.ScopeSlice, errs.SideLocal)
 	case from == nil:
 		return errs.New(errs.AddressNotRegistered, "shm", "no region was imported with key %#x", uint64(s.RemoteKey)).WithScope(errs.ScopeSlice, errs.SideRemote)
 	case !from.allows(s.Op):
 		return errs.New(errs.PermissionDenied, "shm", "the region may not be the remote end of a %s", s.Op).WithScope(errs.ScopeSlice, errs.SideRemote)
-	case !from.holds(s):
+	case !kit.InsideRemote(s, from.size):
 		return errs.New(errs.InvalidArgument, "shm", "%d bytes at %d are outside the region of %d", s.Length, s.Remote, from.size).WithScope(errs.ScopeSlice, errs.SideRemote)
 	case from.base == 0 && from.remote == 0:
 		return from.why
@@ -79,20 +79,6 @@ func (r *imported) allows(op transport.Op) bool {
 		return r.writes
 	}
 	return r.reads
-}
-
-// holds reports whether the remote range, or each piece of it, is inside the region.
-func (r *imported) holds(s *transport.Slice) bool {
-	p := s.Pieces
-	if p == nil {
-		return mem.Contains(r.size, s.Remote, s.Length)
-	}
-	for i := range s.Length / p.Bytes {
-		if at := s.Remote + p.RemoteAt[uint64(s.First)+i]; at < s.Remote || !mem.Contains(r.size, at, p.Bytes) {
-			return false
-		}
-	}
-	return true
 }
 
 // ranges walks over the parts of a slice, or of a piece of it.
@@ -139,11 +125,11 @@ func (b *bite) part(k int, s *transport.Slice) (from, bytes uint64) {
 // near copies between two ranges of our own address space.
 func (t *Transport) near(c *copier, from *imported) {
 	total := uint64(t.queue.queued.Load()) + c.bite.bytes
-	for k, i := range c.bite.entries[:c.bite.n] {
+	for k, e := range c.bite.entries[:c.bite.n] {
 		if c.failed[k] != nil {
 			continue
 		}
-		s := t.queue.entries[i].slice
+		s := e.slice
 		begin, bytes := c.bite.part(k, s)
 		if side, ok := t.copyRanges(rangesOf(s, begin, bytes), from.base, s.Op == transport.Write, total); !ok {
 			c.failed[k] = vm.Error("shm", unix.EFAULT, side)
@@ -177,7 +163,7 @@ func (t *Transport) farSlices(c *copier, l *link, from *imported, first, end int
 		if c.failed[k] != nil {
 			continue
 		}
-		s := t.queue.entries[c.bite.entries[k]].slice
+		s := c.bite.entries[k].slice
 		write = s.Op == transport.Write
 		begin, bytes := c.bite.part(k, s)
 		r := rangesOf(s, begin, bytes)
@@ -187,7 +173,7 @@ func (t *Transport) farSlices(c *copier, l *link, from *imported, first, end int
 	}
 	done, errno := c.move(l.process.PID(), write)
 	if errno == unix.EFAULT && end == first+1 {
-		s := t.queue.entries[c.bite.entries[first]].slice
+		s := c.bite.entries[first].slice
 		begin, _ := c.bite.part(first, s)
 		c.failed[first] = blame(l.process.PID(), s, begin+done, from)
 	}
@@ -271,7 +257,7 @@ func (t *Transport) copyParts(r *ranges, base uintptr, write bool, total uint64)
 
 // sideOf says whose memory a fault was in.
 func (t *Transport) sideOf(fault *copying.Fault, s *transport.Slice) errs.Side {
-	switch r := t.regions.find(s.LocalKey); {
+	switch r := t.regions.Lookup(s.LocalKey); {
 	case fault.Addr == 0 || r == nil:
 		return errs.SideUnknown
 	case fault.Addr >= r.addr && uint64(fault.Addr-r.addr) < r.size:

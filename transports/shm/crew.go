@@ -78,10 +78,10 @@ func (t *Transport) work(c *copier) {
 		}
 		for {
 			t.serve(c, biteParts, 1<<62)
-			if t.queue.classes.Load() != 0 {
+			if t.queue.classes.Waiting() != 0 {
 				continue
 			}
-			if n := t.crew.awake.Add(-1); t.queue.classes.Load() == 0 || !t.crew.awake.CompareAndSwap(n, n+1) {
+			if n := t.crew.awake.Add(-1); t.queue.classes.Waiting() == 0 || !t.crew.awake.CompareAndSwap(n, n+1) {
 				break // nothing to do, or somebody else was sent for
 			}
 		}
@@ -90,7 +90,7 @@ func (t *Transport) work(c *copier) {
 
 // rouse wakes workers for what is queued: one, and one more for each bytesEach that wait; one less while a waiter copies.
 func (t *Transport) rouse() {
-	if t.queue.classes.Load() == 0 {
+	if t.queue.classes.Waiting() == 0 {
 		return
 	}
 	want := min(t.crew.workers, 1+int32(t.queue.queued.Load()/bytesEach))
@@ -110,7 +110,7 @@ func (t *Transport) Poll(budget int) int {
 	if !t.polling.Load() {
 		t.polling.Store(true)
 	}
-	if t.queue.classes.Load() == 0 {
+	if t.queue.classes.Waiting() == 0 {
 		return 0
 	}
 	c := t.borrow()

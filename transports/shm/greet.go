@@ -11,6 +11,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/shm/hazard"
 	"github.com/tent-engine/tent/transports/shm/vm"
 )
@@ -148,23 +149,23 @@ func (l *link) fetch(p place, writable bool) (int, error) {
 
 // Serve answers a peer's transport: somebody greets us, has left our memory, or closes.
 func (t *Transport) Serve(_ context.Context, from transport.Peer, message []byte) ([]byte, error) {
-	if t.closed.Load() {
-		return nil, closedError("shm.serve")
+	if t.life.Closed() {
+		return nil, kit.Closed("shm.serve")
 	}
-	r := &reader{b: message}
-	if v := r.u8(); r.bad || v != version {
+	r := kit.NewReader(message)
+	if v := r.U8(); r.Short() || v != version {
 		return nil, errs.New(errs.Protocol, "shm.serve", "peer speaks version %d of the shm transport, this is %d", v, version).
 			WithScope(errs.ScopeLink, errs.SidePath).WithPeer(from.Address, Name, "")
 	}
-	what, number := r.u8(), r.u64()
+	what, number := r.U8(), r.U64()
 	if what == callHello {
-		who := r.identity()
-		if r.end() {
+		who := readIdentity(r)
+		if r.Whole() {
 			return t.serveHello(from, number, who)
 		}
 	}
 	switch {
-	case !r.end() || what == callHello || what > callGoodbye:
+	case !r.Whole() || what == callHello || what > callGoodbye:
 		return nil, errs.Wrap(errs.Protocol, "shm.serve", errMessage).WithPeer(from.Address, Name, "")
 	case what == callLeave:
 		if a := t.attachments.find(number); a != nil {

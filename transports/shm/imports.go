@@ -9,6 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/shm/hazard"
 )
 
@@ -58,7 +59,7 @@ func (l *link) find(key transport.RemoteKey) *imported {
 func (t *Transport) Import(number transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
 	l := t.links.Lookup(number)
 	if l == nil {
-		return 0, errs.New(errs.Stale, "shm.import", "link %v has ended", number)
+		return 0, kit.StaleLink("shm.import", number)
 	}
 	told, err := readDescriptor(d, l.peer.Incarnation)
 	if err == nil && told.allows == mem.LocalReadWrite && !l.peer.Self {

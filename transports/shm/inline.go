@@ -2,6 +2,7 @@ package shm
 
 import (
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/shm/hazard"
 )
 
@@ -17,7 +18,7 @@ func (t *Transport) Inline(slices []*transport.Slice) bool {
 	if l == nil || first.Rail.Index != 0 || first.Rail.Generation == 0 || l.live.Load() != first.Rail.Generation {
 		return false
 	}
-	if t.queue.classes.Load()&(1<<min(first.Class, classes-1)-1) != 0 {
+	if t.queue.classes.Waiting()&(1<<kit.ClassOf(first.Class)-1) != 0 {
 		return false
 	}
 	bytes := uint64(0)
@@ -64,7 +65,7 @@ func (t *Transport) inlineRegion(l *link, slices []*transport.Slice, hint uint32
 
 // inlinable reports whether a slice goes on in the slot of the first one, and may be carried out.
 func (t *Transport) inlinable(s, first *transport.Slice, from *imported) bool {
-	return s.RemoteKey == first.RemoteKey && s.Op == first.Op && t.regions.local(s) == 0 && from.allows(s.Op) && from.holds(s)
+	return s.RemoteKey == first.RemoteKey && s.Op == first.Op && t.checkLocal(s) == 0 && from.allows(s.Op) && kit.InsideRemote(s, from.size)
 }
 
 func (t *Transport) inlineNear(slices []*transport.Slice, from *imported) int {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/shm/hazard"
 	"github.com/tent-engine/tent/transports/shm/vm"
 )
@@ -76,17 +77,17 @@ func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 	l := &link{t: t, peer: peer, secret: rand.Uint64(), wake: make(chan struct{}, 1), greeted: make(chan struct{}), done: make(chan struct{}),
 		byName: map[hazard.Region]transport.RemoteKey{}, mappings: map[mapped]*mapping{}}
 	l.imports.Store(new([]*imported))
-	t.linkMu.Lock()
-	defer t.linkMu.Unlock()
-	if t.closed.Load() {
-		return 0, closedError("shm.attach")
-	}
-	return t.links.Attach("shm.attach", func(number transport.Link) *link {
-		l.number = number
-		t.running.Add(1)
-		go l.run()
-		return l
+	var err error
+	open := t.life.Begin(func() {
+		if _, err = t.links.Attach("shm.attach", func(number transport.Link) *link { l.number = number; return l }); err == nil {
+			t.running.Add(1)
+			go l.run()
+		}
 	})
+	if !open {
+		return 0, kit.Closed("shm.attach")
+	}
+	return l.number, err
 }
 
 // Detach ends a link. What waits is completed at once, what is being copied within a piece, and then nothing of the

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/shm/hazard"
 )
 
@@ -46,8 +47,8 @@ func (t *Transport) Allocate(size uint64, location mem.Location) (mem.Region, er
 		return mem.Region{}, errs.New(errs.DeviceNotFound, "shm.allocate", "%s is not memory of the host", location)
 	case size == 0 || size > 1<<46:
 		return mem.Region{}, errs.New(errs.InvalidArgument, "shm.allocate", "the size %d is not between 1 and 2^46", size)
-	case t.closed.Load():
-		return mem.Region{}, closedError("shm.allocate")
+	case t.life.Closed():
+		return mem.Region{}, kit.Closed("shm.allocate")
 	}
 	page := uint64(unix.Getpagesize())
 	a := &allocation{size: (size + page - 1) / page * page, fd: -1, readable: -1}

@@ -6,11 +6,11 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/shm/hazard"
 )
 
 const (
-	classes    = 3
 	slicesMax  = 1024     // of one rail
 	entriesMax = 4096     // of all rails: what Submit cannot enter waits in the core
 	biteSlices = 64       // in one bite
@@ -24,123 +24,87 @@ const (
 //	free ──Submit──▶ waiting ──all of it taken──▶ taken ──last copier is done──▶ free
 //	waiting, taken ──Withdraw, Fence, error──▶ its copiers finish their piece ──▶ free
 type entry struct {
-	slice      *transport.Slice
-	link       *link
-	from       *imported     // the remote operand; nil when its key is unknown
-	permit     hazard.Permit // under which it was accepted
-	taken      uint64        // bytes that copiers have taken
-	copiers    int
-	waiting    bool // in its class's list
-	err        *errs.Error
-	prev, next int32 // in its class's list, or of free entries; -1: none
+	number  uint64 // index in the slab + 1
+	slice   *transport.Slice
+	link    *link
+	from    *imported     // the remote operand; nil when its key is unknown
+	permit  hazard.Permit // under which it was accepted
+	taken   uint64        // bytes that copiers have taken
+	copiers int
+	err     *errs.Error
+	place   kit.Element[entry] // in the list of its class while it waits, or among the free entries
 }
-
-// list is the entries of one class in the order of their acceptance.
-type list struct{ head, tail int32 }
 
 // queue holds accepted slices until copiers take them, class by class. All of it is guarded by mu, but for the words that
 // say so; nothing is called under it.
 type queue struct {
-	classes atomic.Uint32 // bit c: somebody of class c waits
-	queued  atomic.Int64  // bytes that wait
+	classes kit.ClassQueue[entry]
+	queued  atomic.Int64 // bytes that wait
 
 	mu      sync.Mutex
 	entries []entry
-	lists   [classes]list
-	free    int32
-	left    int     // free entries
+	free    kit.List[entry]
 	hungry  []*link // rails that were refused room since there was some
 }
 
 func (q *queue) init() {
 	q.entries = make([]entry, entriesMax)
 	for i := range q.entries {
-		q.entries[i].next = int32(i) + 1
-	}
-	q.entries[entriesMax-1].next = -1
-	q.left = entriesMax
-	for c := range q.lists {
-		q.lists[c] = list{-1, -1}
+		e := &q.entries[i]
+		e.number = uint64(i) + 1
+		q.free.PushBack(e, &e.place)
 	}
 }
 
 // enterLocked takes a slice in. False: there is no room.
 func (q *queue) enterLocked(s *transport.Slice, l *link, from *imported, permit hazard.Permit) bool {
-	i := q.free
-	if i < 0 || l.slices >= slicesMax {
+	if l.slices >= slicesMax {
 		return false
 	}
-	e := &q.entries[i]
-	q.free = e.next
-	q.left--
-	class := min(s.Class, classes-1)
-	at := &q.lists[class]
-	*e = entry{slice: s, link: l, from: from, permit: permit, waiting: true, prev: at.tail, next: -1}
-	if at.tail >= 0 {
-		q.entries[at.tail].next = i
-	} else {
-		at.head = i
+	e := q.free.PopFront()
+	if e == nil {
+		return false
 	}
-	at.tail = i
-	s.Scratch[0] = uint64(i) + 1
+	*e = entry{number: e.number, slice: s, link: l, from: from, permit: permit}
+	q.classes.PushBack(kit.ClassOf(s.Class), e, &e.place)
+	s.Scratch[0] = e.number
 	l.slices++
 	l.owing.Add(1)
-	q.classes.Store(q.classes.Load() | 1<<class)
 	q.queued.Add(int64(s.Length))
 	return true
 }
 
 // findLocked returns the entry of a slice that has not completed, nil else.
-func (q *queue) findLocked(s *transport.Slice) (int32, *entry) {
+func (q *queue) findLocked(s *transport.Slice) *entry {
 	i := s.Scratch[0] - 1
 	if i >= uint64(len(q.entries)) || q.entries[i].slice != s {
-		return -1, nil
+		return nil
 	}
-	return int32(i), &q.entries[i]
+	return &q.entries[i]
 }
 
 // leaveLocked takes an entry out of its class's list.
 func (q *queue) leaveLocked(e *entry) {
-	if !e.waiting {
-		return
+	if q.classes.Leave(kit.ClassOf(e.slice.Class), &e.place) {
+		q.queued.Add(-int64(e.slice.Length - e.taken))
 	}
-	e.waiting = false
-	class := min(e.slice.Class, classes-1)
-	at := &q.lists[class]
-	if e.prev >= 0 {
-		q.entries[e.prev].next = e.next
-	} else {
-		at.head = e.next
-	}
-	if e.next >= 0 {
-		q.entries[e.next].prev = e.prev
-	} else {
-		at.tail = e.prev
-	}
-	if at.head < 0 {
-		q.classes.Store(q.classes.Load() &^ (1 << class))
-	}
-	q.queued.Add(-int64(e.slice.Length - e.taken))
 }
 
 // endLocked gives an entry back and returns the completion that its slice is owed.
-func (q *queue) endLocked(i int32) transport.Completion {
-	e := &q.entries[i]
+func (q *queue) endLocked(e *entry) transport.Completion {
 	c := transport.Completion{Slice: e.slice, Err: e.err}
 	if e.err == nil {
 		c.Bytes = e.slice.Length
 	}
 	e.link.slices--
-	*e = entry{next: q.free}
-	q.free = i
-	q.left++
+	*e = entry{number: e.number}
+	q.free.PushFront(e, &e.place)
 	return c
 }
 
 // abandonLocked ends an entry early: at once if no copier is at it, else with its last copier. It reports which.
-func (q *queue) abandonLocked(i int32, cause *errs.Error) (c transport.Completion, ended bool) {
-	e := &q.entries[i]
-	if !e.waiting { // all of it was taken: it ends as it ends, within a piece
+func (q *queue) abandonLocked(e *entry, cause *errs.Error) (c transport.Completion, ended bool) {
+	if !e.place.Queued() { // all of it was taken: it ends as it ends, within a piece
 		return c, false
 	}
 	q.leaveLocked(e)
@@ -148,13 +112,13 @@ func (q *queue) abandonLocked(i int32, cause *errs.Error) (c transport.Completio
 	if e.copiers > 0 {
 		return c, false
 	}
-	return q.endLocked(i), true
+	return q.endLocked(e), true
 }
 
 // bite is what a copier does between two looks at the queue: a piece of one slice, or some small slices of one region.
 type bite struct {
 	n       int // entries
-	entries [biteSlices]int32
+	entries [biteSlices]*entry
 	from    uint64 // of the first slice: the piece begins here
 	bytes   uint64 // in all
 	parts   int    // ranges that they are, at most
@@ -163,22 +127,17 @@ type bite struct {
 // takeLocked fills b with the next piece of the most urgent class. False: nothing waits.
 func (q *queue) takeLocked(b *bite) bool {
 	b.n = 0
-	waiting := q.classes.Load()
-	if waiting == 0 {
+	class := q.classes.Urgent()
+	if class == kit.Classes {
 		return false
 	}
-	class := 0
-	for waiting&(1<<class) == 0 {
-		class++
-	}
-	i := q.lists[class].head
-	first := &q.entries[i]
+	list := q.classes.List(class)
+	first := list.First()
 	length, parts := first.piece()
-	b.n, b.entries[0], b.from, b.bytes, b.parts = 1, i, first.taken, length, parts
-	next := first.next
+	b.n, b.entries[0], b.from, b.bytes, b.parts = 1, first, first.taken, length, parts
+	e := list.Next(&first.place)
 	q.takenLocked(first, length)
-	for first.taken == first.slice.Length && b.n < biteSlices && next >= 0 {
-		e := &q.entries[next]
+	for first.taken == first.slice.Length && b.n < biteSlices && e != nil {
 		if e.taken > 0 || e.from != first.from || e.permit != first.permit || e.slice.Op != first.slice.Op || e.link != first.link {
 			break
 		}
@@ -186,12 +145,13 @@ func (q *queue) takeLocked(b *bite) bool {
 		if length != e.slice.Length || b.bytes+length > pieceBytes || b.parts+parts > biteParts {
 			break
 		}
-		b.entries[b.n] = next
+		b.entries[b.n] = e
 		b.n++
 		b.bytes += length
 		b.parts += parts
-		next = e.next
+		next := list.Next(&e.place)
 		q.takenLocked(e, length)
+		e = next
 	}
 	return true
 }
@@ -221,16 +181,15 @@ func (e *entry) piece() (length uint64, parts int) {
 
 // finishLocked accounts for a bite, of which failed says how each slice fared, and collects the completions that are due.
 func (q *queue) finishLocked(b *bite, failed []*errs.Error, out *ends) {
-	for k, i := range b.entries[:b.n] {
-		e := &q.entries[i]
+	for k, e := range b.entries[:b.n] {
 		e.copiers--
 		if failed[k] != nil && e.err == nil {
 			q.leaveLocked(e)
 			e.err = failed[k]
 		}
-		if e.copiers == 0 && !e.waiting {
+		if e.copiers == 0 && !e.place.Queued() {
 			l := e.link
-			out.add(l, q.endLocked(i))
+			out.add(l, q.endLocked(e))
 		}
 	}
 	q.roomLocked(out)
@@ -238,7 +197,7 @@ func (q *queue) finishLocked(b *bite, failed []*errs.Error, out *ends) {
 
 // roomLocked collects the rails that are owed a Ready now.
 func (q *queue) roomLocked(out *ends) {
-	if len(q.hungry) == 0 || q.left < entriesMax/4 {
+	if len(q.hungry) == 0 || q.free.Len() < entriesMax/4 {
 		return
 	}
 	rest := q.hungry[:0]

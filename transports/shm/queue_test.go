@@ -27,7 +27,7 @@ func (q *queue) enter(t *testing.T, l *link, class uint8, length uint64, pieces 
 func (q *queue) eat(out *ends) (first []*transport.Slice, bytes []uint64) {
 	var none [biteSlices]*errs.Error
 	for b := (bite{}); q.takeLocked(&b); {
-		first, bytes = append(first, q.entries[b.entries[0]].slice), append(bytes, b.bytes)
+		first, bytes = append(first, b.entries[0].slice), append(bytes, b.bytes)
 		q.finishLocked(&b, none[:], out)
 	}
 	return first, bytes
@@ -42,13 +42,13 @@ func TestHighIsTheNextBiteAfterAnyBiteOfLow(t *testing.T) {
 	var none [biteSlices]*errs.Error
 	for range 3 {
 		require.True(t, q.takeLocked(&b))
-		require.Same(t, low, q.entries[b.entries[0]].slice)
+		require.Same(t, low, b.entries[0].slice)
 		require.LessOrEqual(t, b.bytes, uint64(pieceBytes))
 		high, medium := q.enter(t, l, 0, 100, nil), q.enter(t, l, 1, 100, nil)
 		q.finishLocked(&b, none[:], &out)
 		for _, next := range []*transport.Slice{high, medium} {
 			require.True(t, q.takeLocked(&b))
-			require.Same(t, next, q.entries[b.entries[0]].slice)
+			require.Same(t, next, b.entries[0].slice)
 			q.finishLocked(&b, none[:], &out)
 		}
 	}
@@ -56,8 +56,8 @@ func TestHighIsTheNextBiteAfterAnyBiteOfLow(t *testing.T) {
 	require.Len(t, bytes, 16<<20/pieceBytes-3, "what was taken is not copied again")
 	require.Equal(t, 7, out.n)
 	require.Zero(t, q.queued.Load())
-	require.Zero(t, q.classes.Load())
-	require.Equal(t, entriesMax, q.left)
+	require.Zero(t, q.classes.Waiting())
+	require.Equal(t, entriesMax, q.free.Len())
 }
 
 func TestSmallSlicesAreOneBite(t *testing.T) {
@@ -93,7 +93,7 @@ func TestBitesOfTinyPieces(t *testing.T) {
 		for b := (bite{}); q.takeLocked(&b); {
 			require.Equal(t, at, b.from)
 			require.LessOrEqual(t, b.parts, biteParts)
-			r := rangesOf(q.entries[b.entries[0]].slice, b.from, b.bytes)
+			r := rangesOf(b.entries[0].slice, b.from, b.bytes)
 			parts, moved := 0, uint64(0)
 			for _, _, n := r.next(); n > 0; _, _, n = r.next() {
 				parts, moved = parts+1, moved+n
@@ -117,9 +117,9 @@ func TestSlicesEndWithTheirLastCopier(t *testing.T) {
 	var none [biteSlices]*errs.Error
 	require.True(t, q.takeLocked(&one))
 	require.True(t, q.takeLocked(&two))
-	i, e := q.findLocked(s)
+	e := q.findLocked(s)
 	require.NotNil(t, e)
-	_, ended := q.abandonLocked(i, errWithdrawn)
+	_, ended := q.abandonLocked(e, errWithdrawn)
 	require.False(t, ended)
 	require.False(t, q.takeLocked(new(bite)), "the rest is not copied")
 	q.finishLocked(&two, none[:], &out)
@@ -128,11 +128,9 @@ func TestSlicesEndWithTheirLastCopier(t *testing.T) {
 	require.Equal(t, 1, out.n)
 	require.Same(t, errWithdrawn, out.list[0].Err)
 	require.Zero(t, out.list[0].Bytes)
-	_, e = q.findLocked(s)
-	require.Nil(t, e, "a question about a completed slice finds nothing")
+	require.Nil(t, q.findLocked(s), "a question about a completed slice finds nothing")
 	q.enter(t, l, 0, 1, nil) // also when its entry is another's
-	_, e = q.findLocked(s)
-	require.Nil(t, e)
+	require.Nil(t, q.findLocked(s))
 }
 
 func TestAFullQueueTakesNoMoreAndOwesReady(t *testing.T) {
@@ -149,5 +147,5 @@ func TestAFullQueueTakesNoMoreAndOwesReady(t *testing.T) {
 		q.finishLocked(&b, none[:], &out)
 	}
 	require.Equal(t, []transport.Rail{l.rail(5)}, out.ready, "once")
-	require.Equal(t, entriesMax, q.left)
+	require.Equal(t, entriesMax, q.free.Len())
 }

@@ -3,6 +3,7 @@ package shm
 import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/shm/hazard"
 )
 
@@ -24,7 +25,7 @@ func (t *Transport) Submit(slices []*transport.Slice) (accepted int) {
 		q.mu.Unlock()
 		return 0
 	}
-	urgent := q.classes.Load()&(2<<min(slices[0].Class, classes-1)-1) != 0
+	urgent := q.classes.Waiting()&(2<<kit.ClassOf(slices[0].Class)-1) != 0
 	for _, s := range slices {
 		from := l.find(s.RemoteKey)
 		permit := hazard.Permit(0)
@@ -60,9 +61,9 @@ func (t *Transport) Withdraw(slices []*transport.Slice) {
 	for len(slices) > 0 {
 		q.mu.Lock()
 		for len(slices) > 0 && !c.ends.full() {
-			if i, e := q.findLocked(slices[0]); e != nil {
+			if e := q.findLocked(slices[0]); e != nil {
 				l := e.link
-				if end, ended := q.abandonLocked(i, errWithdrawn); ended {
+				if end, ended := q.abandonLocked(e, errWithdrawn); ended {
 					c.ends.add(l, end)
 				}
 			}
@@ -107,19 +108,19 @@ func (t *Transport) abandon(l *link, cause *errs.Error) {
 
 // abandonLinkLocked ends the waiting entries of a link; true when out was full first.
 func (q *queue) abandonLinkLocked(l *link, cause *errs.Error, out *ends) (more bool) {
-	for class := range q.lists {
-		for i := q.lists[class].head; i >= 0; {
-			e := &q.entries[i]
-			next := e.next
+	for class := range kit.Classes {
+		list := q.classes.List(class)
+		for e := list.First(); e != nil; {
+			next := list.Next(&e.place)
 			if e.link == l {
 				if out.full() {
 					return true
 				}
-				if end, ended := q.abandonLocked(i, cause); ended {
+				if end, ended := q.abandonLocked(e, cause); ended {
 					out.add(l, end)
 				}
 			}
-			i = next
+			e = next
 		}
 	}
 	return false

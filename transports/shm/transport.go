@@ -85,7 +85,7 @@ type Transport struct {
 	me       identity
 
 	table       *hazard.Table
-	regions     regions
+	regions     kit.Slots[transport.LocalKey, region]
 	attachments attachments
 	memory      memory
 	copier      *copying.Copier
@@ -96,14 +96,9 @@ type Transport struct {
 	polling  atomic.Bool // a waiter copies what is queued
 	inlining atomic.Bool // a submitter does
 
-	linkMu  sync.Mutex
+	life    kit.Lifecycle
 	links   kit.Links[link]
-	running sync.WaitGroup // links; Attach adds under linkMu
-
-	closed    atomic.Bool
-	closeOnce sync.Once
-	ended     chan struct{} // closed when Close is done
-	closeErr  error
+	running sync.WaitGroup // goroutines of links; they begin under life
 }
 
 // ourNonce tells our process from every other one, and is what peers read first. It must not move, so it is a variable of
@@ -114,7 +109,7 @@ var (
 )
 
 func open(s Settings, host transport.Host, sink transport.Sink) (*Transport, error) {
-	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), table: hazard.NewTable(regionsMax), copier: copying.New(), ended: make(chan struct{})}
+	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), table: hazard.NewTable(regionsMax), copier: copying.New()}
 	if err := drawNonce(); err != nil {
 		return nil, errs.Wrap(errs.Internal, "shm.open", err).WithScope(errs.ScopeTransport, errs.SideLocal)
 	}
@@ -123,7 +118,6 @@ func open(s Settings, host transport.Host, sink transport.Sink) (*Transport, err
 		return nil, errs.Wrap(errs.DeviceNotFound, "shm.open", err).WithScope(errs.ScopeTransport, errs.SideLocal)
 	}
 	t.me = identity{me, ourNonce, uint64(uintptr(unsafe.Pointer(&ourNonce)))}
-	t.regions.slots.Store(new([]*region))
 	t.attachments = attachments{t: t, byToken: map[uint64]*attachment{}}
 	t.queue.init()
 	t.crew.start(t, s.Workers)
@@ -136,10 +130,6 @@ func (t *Transport) Info() transport.Info {
 		SlicesMax: slicesMax}
 	info.Pairs[mem.Host][mem.Host] = true
 	return info
-}
-
-func closedError(op string) *errs.Error {
-	return errs.New(errs.EngineClosed, op, "transport is closed").WithScope(errs.ScopeTransport, errs.SideLocal)
 }
 
 // Stale implements transport.Transport.
@@ -175,24 +165,19 @@ func (l *link) explain() string {
 // Close ends everything: slices are completed, peers told, and the memory of this process is left alone by all of them, or
 // the error names those that cannot be waited for. Memory from Allocate stays until it is freed.
 func (t *Transport) Close(ctx context.Context) error {
-	t.closeOnce.Do(func() {
+	return t.life.Close(context.Background(), func() error { // what follows is bounded, by ctx or by revokeLimit
 		ctx, cancel := bounded(ctx, revokeLimit)
 		defer cancel()
-		t.linkMu.Lock()
-		t.closed.Store(true)
-		t.linkMu.Unlock()
 		for number := range t.links.All() {
 			t.Detach(number)
 		}
 		t.running.Wait() // each link's end is bounded
 		t.crew.stop()
-		t.closeErr = t.dismiss(ctx)
+		err := t.dismiss(ctx)
 		t.watcher.close()
 		t.memory.closeFiles()
-		close(t.ended)
+		return err
 	})
-	<-t.ended
-	return t.closeErr
 }
 
 // dismiss tells all peers that have attached to us that we close, and takes our memory back from them.

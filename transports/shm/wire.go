@@ -7,6 +7,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/shm/hazard"
 	"github.com/tent-engine/tent/transports/shm/vm"
 )
@@ -70,43 +71,20 @@ func (w welcome) append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, uint32(w.tracer))
 }
 
-// reader takes fields out of a message; after a short one all are zero and bad is set.
-type reader struct {
-	b   []byte
-	bad bool
+func readIdentity(r *kit.Reader) identity {
+	return identity{Identity: vm.Identity{PID: r.U32(), Started: r.U64(), UID: r.U32(), GID: r.U32(), PIDNS: r.U64(), UserNS: r.U64()},
+		nonce: nonce(r.Bytes(16)), nonceAt: r.U64()}
 }
 
-func (r *reader) take(n int) []byte {
-	if len(r.b) < n {
-		r.bad, r.b = true, nil
-		return make([]byte, n)
-	}
-	head := r.b[:n]
-	r.b = r.b[n:]
-	return head
-}
-
-func (r *reader) u8() byte    { return r.take(1)[0] }
-func (r *reader) u32() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
-func (r *reader) u64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
-
-// end reports whether the message was there, whole and with nothing behind it.
-func (r *reader) end() bool { return !r.bad && len(r.b) == 0 }
-
-func (r *reader) identity() identity {
-	return identity{Identity: vm.Identity{PID: r.u32(), Started: r.u64(), UID: r.u32(), GID: r.u32(), PIDNS: r.u64(), UserNS: r.u64()},
-		nonce: nonce(r.take(16)), nonceAt: r.u64()}
-}
-
-func (r *reader) place() place { return place{fd: r.u32(), dev: r.u64(), ino: r.u64()} }
+func readPlace(r *kit.Reader) place { return place{fd: r.U32(), dev: r.U64(), ino: r.U64()} }
 
 func readWelcome(b []byte) (welcome, error) {
-	r := &reader{b: b}
-	if v := r.u8(); r.bad || v != version {
+	r := kit.NewReader(b)
+	if v := r.U8(); r.Short() || v != version {
 		return welcome{}, errMessage
 	}
-	w := welcome{token: r.u64(), owner: r.identity(), page: r.place(), tracer: int32(r.u32())}
-	if !r.end() || w.token == 0 || w.page.fd > 1<<31-1 {
+	w := welcome{token: r.U64(), owner: readIdentity(r), page: readPlace(r), tracer: int32(r.U32())}
+	if !r.Whole() || w.token == 0 || w.page.fd > 1<<31-1 {
 		return welcome{}, errMessage
 	}
 	return w, nil
@@ -127,7 +105,8 @@ type described struct {
 }
 
 func (d *described) append(b []byte) transport.Descriptor {
-	b = append(b, version, byte(d.allows), boolByte(d.shared), boolByte(d.fixed), 0, 0, 0, 0)
+	b = kit.AppendBool(kit.AppendBool(append(b, version, byte(d.allows)), d.shared), d.fixed)
+	b = append(b, 0, 0, 0, 0)
 	b = binary.LittleEndian.AppendUint32(b, d.name.Index)
 	b = binary.LittleEndian.AppendUint32(b, d.name.Generation)
 	b = binary.LittleEndian.AppendUint64(b, d.addr)
@@ -141,26 +120,19 @@ func (d *described) append(b []byte) transport.Descriptor {
 	return b
 }
 
-func boolByte(v bool) byte {
-	if v {
-		return 1
-	}
-	return 0
-}
-
 // readDescriptor checks a descriptor of a peer in one incarnation (0: any).
 func readDescriptor(b transport.Descriptor, incarnation uint64) (described, *errs.Error) {
-	r := &reader{b: b}
+	r := kit.NewReader(b)
 	var d described
-	v, allows, kind, fixed, zero := r.u8(), r.u8(), r.u8(), r.u8(), r.take(4)
-	d.name = hazard.Region{Index: r.u32(), Generation: r.u32()}
+	v, allows, kind, fixed, zero := r.U8(), r.U8(), r.U8(), r.U8(), r.Bytes(4)
+	d.name = hazard.Region{Index: r.U32(), Generation: r.U32()}
 	d.allows, d.shared, d.fixed = mem.Permission(allows), kind == 1, fixed == 1
-	d.addr, d.size, d.owner = r.u64(), r.u64(), r.u64()
-	if d.shared && !r.bad {
-		d.file, d.fileSize, d.at = r.place(), r.u64(), r.u64()
+	d.addr, d.size, d.owner = r.U64(), r.U64(), r.U64()
+	if d.shared && !r.Short() {
+		d.file, d.fileSize, d.at = readPlace(r), r.U64(), r.U64()
 	}
 	switch {
-	case v != version || !r.end() || kind > 1 || fixed > 1 || d.allows > mem.GlobalReadWrite || [4]byte(zero) != [4]byte{}:
+	case v != version || !r.Whole() || kind > 1 || fixed > 1 || d.allows > mem.GlobalReadWrite || [4]byte(zero) != [4]byte{}:
 		return d, errs.New(errs.InvalidArgument, "shm.import", "not a shm descriptor of version %d: %d bytes", version, len(b))
 	case d.name.Generation == 0 || d.name.Index >= hazard.RegionsMax || d.addr == 0 || d.size == 0 || d.addr+d.size < d.addr:
 		return d, errs.New(errs.InvalidArgument, "shm.import", "descriptor of an impossible region")

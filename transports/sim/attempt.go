@@ -41,7 +41,7 @@ func (t *Transport) accept(r *rail, s *transport.Slice) {
 	*a = attempt{index: a.index, life: t.network.life, slice: s, rail: r}
 	s.Scratch[0], s.Scratch[1] = a.index+1, a.life
 	if to := r.link.target(); to != nil {
-		if g := to.region(r.link.imported(s.RemoteKey)); g != nil {
+		if g := to.regions.Lookup(r.link.imported(s.RemoteKey)); g != nil {
 			a.epoch = g.access(t.self.Incarnation).epoch
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // FileScheme begins the address of a peer that is a file.
@@ -143,7 +144,7 @@ func (d *Disk) answer(s *syncing, err *errs.Error) {
 func (d *Disk) abandon(t *Transport) {
 	d.held = slices.DeleteFunc(d.held, func(s *syncing) bool {
 		if s.by == t {
-			d.answer(s, t.closed("sim.sync"))
+			d.answer(s, kit.Closed("sim.sync"))
 		}
 		return s.by == t
 	})
@@ -170,7 +171,7 @@ func (t *Transport) OpenFile(_ context.Context, spec transport.FileSpec) (transp
 	f := d.names[spec.Path]
 	switch {
 	case !t.open:
-		return transport.File{}, t.closed("sim.open")
+		return transport.File{}, kit.Closed("sim.open")
 	case f == nil && !spec.Create:
 		return transport.File{}, errs.New(errs.NotFound, "sim.open", "there is no file %s", spec.Path)
 	case f == nil:
@@ -202,7 +203,7 @@ func (t *Transport) Sync(id transport.Link, key transport.RemoteKey, done func(*
 	defer t.network.leave()
 	var f *file
 	if l := t.links.Lookup(id); l != nil {
-		if r := t.region(l.imported(key)); r != nil {
+		if r := t.regions.Lookup(l.imported(key)); r != nil {
 			f = r.file
 		}
 	}
@@ -230,7 +231,7 @@ func encodeFile(inode uint64, readOnly bool) transport.Descriptor {
 }
 
 // openFile finds the file of a descriptor and makes it a region of this transport, once for each descriptor.
-func (l *link) openFile(d transport.Descriptor) (uint64, *errs.Error) {
+func (l *link) openFile(d transport.Descriptor) (transport.LocalKey, *errs.Error) {
 	t := l.owner
 	if len(d) != len(fileMagic)+9 || !bytes.HasPrefix(d, []byte(fileMagic)) {
 		return 0, errs.New(errs.InvalidArgument, "sim.import", "not a descriptor of a file: %d bytes", len(d))
@@ -241,8 +242,8 @@ func (l *link) openFile(d transport.Descriptor) (uint64, *errs.Error) {
 		return 0, errs.New(errs.NotFound, "sim.import", "there is no file number %d", inode)
 	}
 	f := files[inode-1]
-	for _, r := range t.regions {
-		if r != nil && r.file == f && r.ReadOnly == readOnly {
+	for _, r := range t.regions.All() {
+		if r.file == f && r.ReadOnly == readOnly {
 			return r.key, nil
 		}
 	}

@@ -34,7 +34,7 @@ type link struct {
 	down      *errs.Error
 	held      []event // control messages that no rail can carry now
 	calls     []*pending
-	imports   []uint64 // keys of the peer's regions, by RemoteKey-1
+	imports   []transport.LocalKey // keys of the peer's regions, by RemoteKey-1
 }
 
 // rail is one path of a link.

@@ -8,12 +8,13 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // region is registered memory of a node.
 type region struct {
 	mem.Region
-	key   uint64
+	key   transport.LocalKey
 	all   access
 	peers map[uint64]access // by incarnation; nil unless one peer alone was revoked
 	file  *file             // whose bytes these are; nil for memory
@@ -31,25 +32,18 @@ func (r *region) access(incarnation uint64) access {
 	return access{r.all.epoch + one.epoch, r.all.closed || one.closed}
 }
 
-func (t *Transport) region(key uint64) *region {
-	if i := uint32(key) - 1; int(i) < len(t.regions) && t.regions[i] != nil && t.regions[i].key == key {
-		return t.regions[i]
-	}
-	return nil
-}
-
 const descriptorMagic = "sim1"
 
 // encode makes a descriptor: magic, incarnation, key, kind, and the name of the transport.
 func (t *Transport) encode(r *region) transport.Descriptor {
 	d := append([]byte(nil), descriptorMagic...)
 	d = binary.LittleEndian.AppendUint64(d, t.self.Incarnation)
-	d = binary.LittleEndian.AppendUint64(d, r.key)
+	d = binary.LittleEndian.AppendUint64(d, uint64(r.key))
 	return append(append(d, byte(r.Kind)), t.name...)
 }
 
 // decode checks a descriptor of a peer and returns its key.
-func (l *link) decode(d transport.Descriptor) (uint64, *errs.Error) {
+func (l *link) decode(d transport.Descriptor) (transport.LocalKey, *errs.Error) {
 	if l.owner.settings.Files {
 		return l.openFile(d)
 	}
@@ -61,7 +55,7 @@ func (l *link) decode(d transport.Descriptor) (uint64, *errs.Error) {
 		return 0, errs.New(errs.PeerRestarted, "sim.import", "the descriptor is of incarnation %d, the link of %d", made, l.peer.Incarnation).
 			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, l.owner.name, "")
 	}
-	return binary.LittleEndian.Uint64(d[12:]), nil
+	return transport.LocalKey(binary.LittleEndian.Uint64(d[12:])), nil
 }
 
 // ends finds the two regions of a slice: where Slice.Local lies and where Slice.Remote counts from. In an executor both
@@ -73,11 +67,11 @@ func (a *attempt) ends() (local, remote *region, err *errs.Error) {
 		return nil, nil, l.gone()
 	}
 	if t.settings.Executor {
-		local = target.region(l.imported(transport.RemoteKey(a.slice.LocalKey)))
+		local = target.regions.Lookup(l.imported(transport.RemoteKey(a.slice.LocalKey)))
 	} else {
-		local = t.region(uint64(a.slice.LocalKey))
+		local = t.regions.Lookup(a.slice.LocalKey)
 	}
-	remote = target.region(l.imported(a.slice.RemoteKey))
+	remote = target.regions.Lookup(l.imported(a.slice.RemoteKey))
 	switch {
 	case local == nil:
 		return nil, nil, a.refusal(errs.AddressNotRegistered, errs.SideLocal, "the local key is not registered")
@@ -91,7 +85,7 @@ func (a *attempt) ends() (local, remote *region, err *errs.Error) {
 }
 
 // imported returns the peer's key of a region that was imported, 0 for one that was not.
-func (l *link) imported(key transport.RemoteKey) uint64 {
+func (l *link) imported(key transport.RemoteKey) transport.LocalKey {
 	if i := uint64(key) - 1; i < uint64(len(l.imports)) {
 		return l.imports[i]
 	}
@@ -103,7 +97,7 @@ func (a *attempt) check(local, remote *region) *errs.Error {
 	s, t := a.slice, a.rail.link.owner
 	reach := remote.access(t.self.Incarnation)
 	here, there := true, true
-	eachPiece(s, func(from uintptr, to, n uint64) {
+	kit.EachPart(s, func(from uintptr, to, n uint64) {
 		here = here && from >= local.Addr && mem.Contains(local.Size, uint64(from)-uint64(local.Addr), n)
 		there = there && mem.Contains(remote.Size, to, n)
 	})
@@ -135,21 +129,9 @@ func (a *attempt) refusal(code errs.Code, side errs.Side, cause string) *errs.Er
 		WithPeer(l.peer.Address, l.owner.name, railName(l.owner.self.Address, a.rail.path.index))
 }
 
-// eachPiece calls f with the ranges of a slice: local address, remote offset, bytes.
-func eachPiece(s *transport.Slice, f func(local uintptr, remote, n uint64)) {
-	if s.Pieces == nil {
-		f(s.Local, s.Remote, s.Length)
-		return
-	}
-	p := s.Pieces
-	for i := uint64(s.First); i < uint64(s.First)+s.Length/p.Bytes; i++ {
-		f(s.Local+uintptr(p.LocalAt[i]), s.Remote+p.RemoteAt[i], p.Bytes)
-	}
-}
-
 // move copies the bytes of a slice that was checked.
 func move(s *transport.Slice, remote *region) {
-	eachPiece(s, func(local uintptr, offset, n uint64) {
+	kit.EachPart(s, func(local uintptr, offset, n uint64) {
 		here, there := mem.Bytes(local, int(n)), mem.Bytes(remote.Addr+uintptr(offset), int(n))
 		if s.Op == transport.Write {
 			copy(there, here)

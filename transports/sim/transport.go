@@ -123,8 +123,7 @@ type Transport struct {
 	pending  int        // deliveries not made yet
 	links    kit.Links[link]
 	order    []*link // links, in the order of Attach
-	regions  []*region
-	keys     uint64
+	regions  kit.Slots[transport.LocalKey, region]
 	attempts []*attempt
 	free     []*attempt
 }
@@ -155,33 +154,20 @@ func (t *Transport) Info() transport.Info {
 		Alignment: s.Alignment, SlicesMax: s.SlicesMax}
 }
 
-func (t *Transport) closed(op string) *errs.Error {
-	return errs.New(errs.EngineClosed, op, "the transport has been closed").WithScope(errs.ScopeTransport, errs.SideLocal)
-}
-
 // Register never fails while the transport is open.
 func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
 	t.network.mu.Lock()
 	defer t.network.leave()
 	if !t.open {
-		return 0, nil, t.closed("sim.register")
+		return 0, nil, kit.Closed("sim.register")
 	}
 	r := t.keep(&region{Region: m})
-	return transport.LocalKey(r.key), t.encode(r), nil
+	return r.key, t.encode(r), nil
 }
 
 // keep gives a region its key.
 func (t *Transport) keep(r *region) *region {
-	slot := 0
-	for slot < len(t.regions) && t.regions[slot] != nil {
-		slot++
-	}
-	if slot == len(t.regions) {
-		t.regions = append(t.regions, nil)
-	}
-	t.keys++
-	r.key = t.keys<<32 | uint64(slot+1)
-	t.regions[slot] = r
+	t.regions.Insert(func(key transport.LocalKey) *region { r.key = key; return r })
 	return r
 }
 
@@ -189,7 +175,7 @@ func (t *Transport) keep(r *region) *region {
 func (t *Transport) Revoke(_ context.Context, key transport.LocalKey, peer *transport.Peer, keep bool) error {
 	t.network.mu.Lock()
 	defer t.network.leave()
-	r := t.region(uint64(key))
+	r := t.regions.Lookup(key)
 	if r == nil {
 		return errs.New(errs.AddressNotRegistered, "sim.revoke", "key %d is not registered", key)
 	}
@@ -210,11 +196,11 @@ func (t *Transport) Revoke(_ context.Context, key transport.LocalKey, peer *tran
 func (t *Transport) Deregister(_ context.Context, key transport.LocalKey) error {
 	t.network.mu.Lock()
 	defer t.network.leave()
-	r := t.region(uint64(key))
+	r := t.regions.Lookup(key)
 	if r == nil {
 		return errs.New(errs.AddressNotRegistered, "sim.deregister", "key %d is not registered", key)
 	}
-	t.regions[uint32(key)-1] = nil
+	t.regions.Delete(key)
 	return nil
 }
 
@@ -224,7 +210,7 @@ func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 	n.mu.Lock()
 	defer n.leave()
 	if !t.open {
-		return 0, t.closed("sim.attach")
+		return 0, kit.Closed("sim.attach")
 	}
 	if isFile(peer) != t.settings.Files {
 		return 0, errs.New(errs.InvalidArgument, "sim.attach", "%s is not a peer of this transport", peer.Address)
@@ -406,7 +392,10 @@ func (t *Transport) end(cause *errs.Error) {
 		t.detach(l)
 	}
 	n.theDisk().abandon(t)
-	t.open, t.regions, t.held, t.heldNews = false, nil, nil, nil
+	t.open, t.held, t.heldNews = false, nil, nil
+	for key := range t.regions.All() {
+		t.regions.Delete(key)
+	}
 	for _, a := range t.attempts {
 		a.life, a.slice = 0, nil // what could not be proved: nothing of it moves any more
 	}

@@ -101,7 +101,7 @@ func (e *engine) register(t testing.TB, size int, kind mem.Kind) *operand {
 func (e *engine) expose(t testing.TB, l transport.Link, owner *engine, o *operand) *operand {
 	t.Helper()
 	var err error
-	o.remote, err = e.t.Import(l, owner.t.encode(owner.t.region(uint64(o.key))))
+	o.remote, err = e.t.Import(l, owner.t.encode(owner.t.regions.Lookup(o.key)))
 	require.NoError(t, err)
 	return o
 }
