@@ -57,7 +57,7 @@ func (l *link) called(answer []byte, err error, then func(*reader, uint64, clock
 			err = then(r, incarnation, now)
 		}
 	}
-	if l.callErr = err; l.dead != nil {
+	if l.callErr = err; l.state == linkDead {
 		return
 	}
 	if err == nil {
@@ -76,7 +76,7 @@ func (l *link) called(answer []byte, err error, then func(*reader, uint64, clock
 		l.die(&cause, now)
 		return
 	}
-	if l.checkGone(now); l.dead == nil {
+	if l.checkGone(now); l.state != linkDead {
 		l.tellDown(&cause)
 	}
 }
@@ -126,7 +126,7 @@ func (l *link) question() []byte {
 		}
 		b = appendFrame(b, f.header, f.records...)
 	}
-	if l.leaveBy != 0 {
+	if l.state == linkLeaving {
 		b = appendFrame(b, header{kind: kindLeave})
 	}
 	return b
@@ -174,7 +174,7 @@ func (l *link) anyUp() bool {
 // checkGone decides that the peer's process has ended: it lets no lane in, and the control plane gets no answer either.
 // Listeners are closed after the last lane (see Close), so a refused dial proves that nobody reads our lanes any more.
 func (l *link) checkGone(now clock.Time) {
-	if !l.known || l.dead != nil || l.callErr == nil || l.anyUp() {
+	if !l.known || l.state == linkDead || l.callErr == nil || l.anyUp() {
 		return
 	}
 	for _, r := range *l.rails.Load() {
@@ -188,7 +188,8 @@ func (l *link) checkGone(now clock.Time) {
 
 // die ends a link whose peer has ended: nothing of it can land any more, so everything completes.
 func (l *link) die(cause *errs.Error, now clock.Time) {
-	l.dead = cause
+	l.advance(linkPeerGone)
+	l.deadBy = cause
 	for _, r := range *l.rails.Load() {
 		if r.set != nil {
 			l.railDown(r, cause, now)
@@ -202,7 +203,7 @@ func (l *link) die(cause *errs.Error, now clock.Time) {
 
 // tellDown reports, once until a rail comes up, that no rail can be had.
 func (l *link) tellDown(cause *errs.Error) {
-	if l.down || l.dead != nil || l.left.Load() || l.anyUp() {
+	if l.state == linkDown || !l.serves() || l.anyUp() {
 		return
 	}
 	for _, r := range *l.rails.Load() {
@@ -210,6 +211,6 @@ func (l *link) tellDown(cause *errs.Error) {
 			return // still being tried; the first failure may be that of a peer that is just ending
 		}
 	}
-	l.down = true
+	l.advance(linkNoAnswer)
 	l.t.sink.LinkDown(l.number, cause)
 }

@@ -181,7 +181,7 @@ func (d *dial) welcomed(fd int, end time.Time) error {
 func (l *link) dialled(r *rail, d *dial, err error, now clock.Time) {
 	r.dial = nil
 	defer l.answerProbes(r)
-	if err == nil && (l.left.Load() || l.dead != nil || l.offer.token != d.greeting.token) {
+	if err == nil && (!l.serves() || l.offer.token != d.greeting.token) {
 		for _, fd := range d.fds {
 			_ = unix.Close(fd)
 		}
@@ -255,7 +255,8 @@ func (l *link) railUp(r *rail, d *dial, now clock.Time) error {
 		lane.pump(submitBudget)
 	})
 	r.live.Store(set)
-	l.down, l.callTries, l.callErr = false, 0, nil
+	l.advance(linkRailUp)
+	l.callTries, l.callErr = 0, nil
 	at := l.t.places.of(r.local)
 	l.t.sink.RailUp(transport.RailInfo{Rail: set.id(), Local: r.local.String(), Remote: r.remote.String(),
 		Device: at.device, Node: at.node, Bandwidth: at.bandwidth, BytesMax: l.t.settings.WindowBytes,

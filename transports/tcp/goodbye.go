@@ -155,7 +155,7 @@ func (l *initiatorLane) lastLook(w *worker) {
 // part ends a link whose peer has said goodbye: in order, except for outstanding slices. The cause wraps EngineClosed,
 // which distinguishes it from a failure.
 func (l *link) part(now clock.Time) {
-	if l.dead != nil || l.left.Load() {
+	if !l.serves() {
 		return
 	}
 	l.bye.Store(true)

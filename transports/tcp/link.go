@@ -13,21 +13,18 @@ import (
 )
 
 // link is an attached peer. Its goroutine, run, owns everything below "run's own"; others reach it by do and kick.
-//
-//	greeting ──offer──▶ dialling ──▶ up (some rail is) ──▶ down (none is: LinkDown was reported, it goes on trying)
-//	any ──goodbye, refused by data and control, or another incarnation──▶ dead ;  any ──Detach──▶ detached
 type link struct {
 	t      *Transport
 	number transport.Link
 	peer   transport.Peer
 	rails  atomic.Pointer[[]*rail]
 	wake   chan struct{}
-	left   atomic.Bool // Detach was called
-	bye    atomic.Bool // the peer's goodbye came: its transport closes
+	left   atomic.Bool // for run: Detach was called; nothing is reported to the core from then on
+	bye    atomic.Bool // for run: the peer's goodbye came
 
 	mu      sync.Mutex
 	todo    []func(now clock.Time)
-	over    bool // run has ended, todo takes nothing more
+	state   linkState // changed by run alone, which reads it without mu
 	key     token
 	lanes   map[uint64]*initiatorLane // until they have ended
 	notes   map[uint64]*note
@@ -41,8 +38,7 @@ type link struct {
 	callDue   clock.Time // of the next hello or enquiry
 	callTries int
 	callErr   error
-	dead      *errs.Error
-	down      bool // LinkDown was reported
+	deadBy    *errs.Error // why nothing is tried any more
 	askDue    clock.Time
 	askTries  int
 	leaveBy   clock.Time
@@ -50,7 +46,7 @@ type link struct {
 
 func (t *Transport) newLink(peer transport.Peer) *link {
 	l := &link{t: t, peer: peer, wake: make(chan struct{}, 1), lanes: map[uint64]*initiatorLane{},
-		notes: map[uint64]*note{}, pings: map[uint64]*ping{}, askDue: clock.Never}
+		notes: map[uint64]*note{}, pings: map[uint64]*ping{}, state: linkTrying, askDue: clock.Never}
 	l.rails.Store(new([]*rail))
 	return l
 }
@@ -90,7 +86,7 @@ func (l *link) kick() {
 // do runs f on the link's goroutine. It returns false, and f does not run, when that has ended.
 func (l *link) do(f func(now clock.Time)) bool {
 	l.mu.Lock()
-	over := l.over
+	over := l.state == linkOver
 	if !over {
 		l.todo = append(l.todo, f)
 	}
@@ -99,12 +95,11 @@ func (l *link) do(f func(now clock.Time)) bool {
 	return !over
 }
 
-// refuseMore makes do refuse, unless there is something to do.
-func (l *link) refuseMore() bool {
+// tryOver ends the link, and do refuses from then on, unless there is something to do.
+func (l *link) tryOver() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.over = len(l.todo) == 0
-	return l.over
+	return len(l.todo) == 0 && l.advanceLocked(linkSettled)
 }
 
 func (l *link) token() token {
@@ -122,7 +117,7 @@ func (l *link) run() {
 	for {
 		now := clock.Now()
 		due, ended := l.step(now)
-		if ended && l.refuseMore() {
+		if ended && l.tryOver() {
 			return
 		}
 		if due == clock.Never {
@@ -151,11 +146,11 @@ func (l *link) step(now clock.Time) (due clock.Time, ended bool) {
 		return l.leave(now)
 	}
 	due = l.answerNotes(now)
-	if l.dead != nil {
+	if l.state == linkDead {
 		return due, false
 	}
 	due = min(due, l.resolve(now))
-	if due = min(due, l.call(now)); l.dead != nil {
+	if due = min(due, l.call(now)); l.state == linkDead {
 		return due, false
 	}
 	return min(due, l.dialDue(now), l.retireAlternates(now)), false
@@ -196,7 +191,7 @@ func (l *link) railDown(r *rail, cause *errs.Error, now clock.Time) {
 	neighbour := *cause
 	neighbour.Collateral = true
 	set.each(func(lane *initiatorLane) { lane.broke(&neighbour) })
-	if !l.left.Load() && l.dead == nil {
+	if l.serves() {
 		reported := cause
 		if cause.Code == errs.Withdrawn || l.bye.Load() {
 			reported = nil // asked for, or in order: not an error
@@ -275,8 +270,8 @@ func (l *link) explain() string {
 	l.do(func(clock.Time) {
 		var b strings.Builder
 		fmt.Fprintf(&b, "tcp to %s", l.peer.Address)
-		if l.dead != nil {
-			fmt.Fprintf(&b, ": %v", l.dead)
+		if l.deadBy != nil {
+			fmt.Fprintf(&b, ": %v", l.deadBy)
 		} else if !l.known {
 			fmt.Fprintf(&b, ": no answer yet (%v)", l.callErr)
 		}

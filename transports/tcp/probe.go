@@ -94,7 +94,7 @@ type probe struct {
 func (l *link) renew(set *laneSet, done func(clock.Time, *errs.Error), now clock.Time) {
 	r := set.rail
 	r.probes = append(r.probes, probe{set, done, now})
-	if r.set == set && r.dial == nil && l.dead == nil && !l.left.Load() {
+	if r.set == set && r.dial == nil && l.serves() {
 		l.dial(r, now)
 	}
 	if r.dial == nil {

@@ -140,7 +140,7 @@ func (l *link) giveUp(cause *errs.Error) {
 
 // leave ends a detached link: sockets first, then questions about WRITEs in doubt, for a bounded time.
 func (l *link) leave(now clock.Time) (clock.Time, bool) {
-	if l.leaveBy == 0 {
+	if l.advance(linkDetached) {
 		l.leaveBy = now.Add(time.Second)
 		cause := errs.New(errs.Withdrawn, "tcp.detach", "link was detached").WithScope(errs.ScopeLink, errs.SideLocal).
 			WithPeer(l.peer.Address, Name, "")
@@ -153,7 +153,7 @@ func (l *link) leave(now clock.Time) (clock.Time, bool) {
 		l.failNotes(nil)
 	}
 	due := clock.Never
-	if l.dead == nil && !l.bye.Load() && now < l.leaveBy {
+	if l.deadBy == nil && !l.bye.Load() && now < l.leaveBy {
 		due = l.resolve(now)
 	}
 	if due != clock.Never {

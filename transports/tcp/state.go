@@ -10,19 +10,19 @@ import (
 //	initiator
 //	            opened            broke, goodbye           closed              fenced
 //	 dialled ───────────▶ open ──────────────────▶ broken ────────▶ in doubt ──────────▶ ended
-//	     └───────────────────broke, goodbye──────────▲
+//	     └────────────────────broke──────────────────▲
 //
-//	responder                          wanted
-//	             opened          ┌───────────────────┐
-//	 greeting ───────────▶ open ◀┴──stale──▶ paused  │ (each of the three: goodbye ▶ parting ──sent──▶ parted)
-//	     │                   │                  │
-//	     │broke, late,       │broke             │broke, fenced
-//	     │fenced             ▼                  ▼
-//	     │                 broken ──fenced──▶ fenced ──closed──▶ ended
-//	     └──────────────────────────────────────▲
+//	responder              stale
+//	            opened   ┌──────────▶ paused ─────broke, fenced──────┐
+//	 greeting ────────▶ open ◀──wanted──┘                            │
+//	     │               │ │ └──broke──▶ broken ────stale, fenced────┤
+//	     │               │ └────fenced───────────────────────────────┼──▶ fenced
+//	     └──broke, late──┼───────────────────────────────────────────┘
+//	                     └──goodbye (also from paused)──▶ parting ──sent──▶ parted
+//	 any state ──closed──▶ ended
 //
 // "In doubt" is the term of two-phase commit: WRITEs had left when the connection broke, and only the peer knows which
-// of them have landed. An event that a state does not list leaves the state as it is; "closed" is listed everywhere.
+// of them have landed. An event that a state does not list leaves the state as it is.
 type state uint8
 
 const (
@@ -98,14 +98,14 @@ func (e event) String() string {
 type moves [stateCount][eventCount]state
 
 var initiatorMoves = moves{
-	stateDialled: {eventOpened: stateOpen, eventBroke: stateBroken, eventGoodbye: stateBroken, eventClosed: stateInDoubt},
+	stateDialled: {eventOpened: stateOpen, eventBroke: stateBroken, eventClosed: stateInDoubt},
 	stateOpen:    {eventBroke: stateBroken, eventGoodbye: stateBroken, eventClosed: stateInDoubt},
 	stateBroken:  {eventClosed: stateInDoubt},
 	stateInDoubt: {eventFenced: stateEnded},
 }
 
 var responderMoves = moves{
-	stateGreeting: {eventOpened: stateOpen, eventLate: stateFenced, eventBroke: stateFenced, eventFenced: stateFenced,
+	stateGreeting: {eventOpened: stateOpen, eventLate: stateFenced, eventBroke: stateFenced,
 		eventClosed: stateEnded},
 	stateOpen: {eventStale: statePaused, eventGoodbye: stateParting, eventBroke: stateBroken, eventFenced: stateFenced,
 		eventClosed: stateEnded},

@@ -3,58 +3,45 @@ package tcp
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// TestLanesLiveByTheScript follows testdata/lives.txt event by event.
-func TestLanesLiveByTheScript(t *testing.T) {
-	text, err := os.ReadFile("testdata/lives.txt")
-	require.NoError(t, err)
-	events := map[string]event{}
-	for e, name := range eventNames {
-		events[name] = event(e)
-	}
-	seen := map[string]map[[2]state]bool{"initiator": {}, "responder": {}}
-	for block := range strings.SplitSeq(string(text), "\n\n") {
-		lines := strings.Split(strings.TrimSpace(block), "\n")
-		end, title, _ := strings.Cut(lines[0], ":")
-		if strings.HasPrefix(block, "#") {
-			continue
-		}
-		var l life
-		l.init(startOf(end))
-		for i, line := range lines[1:] {
-			fields := regexp.MustCompile(`\s{2,}`).Split(strings.TrimSpace(line), -1)
-			if i > 0 {
-				e, known := events[fields[0]]
-				require.True(t, known, "%s: %q", title, line)
-				from, to := l.advance(e)
-				require.Equal(t, to, l.state())
-				seen[end][[2]state{from, to}] = true
-				fields = fields[1:]
-			}
-			require.Equal(t, strings.Join(fields, " "), describe(l.state()), "%s:%s, line %q", end, title, line)
-		}
-	}
-	for end, moves := range map[string]moves{"initiator": initiatorMoves, "responder": responderMoves} {
-		for from, row := range moves {
-			for e, to := range row {
-				if to != stateNone && event(e) != eventClosed {
-					require.True(t, seen[end][[2]state{state(from), to}], "no script has the %s's %v -> %v", end, state(from), to)
-				}
-			}
-		}
-	}
+// machine is a state machine by the names of its states and events.
+type machine struct {
+	advance func(event string) (known bool)
+	state   func() string
 }
 
-func startOf(end string) (state, *moves) {
-	if end == "initiator" {
-		return stateDialled, &initiatorMoves
-	}
-	return stateGreeting, &responderMoves
+var machines = map[string]func() machine{
+	"initiator": func() machine { return machineOf(stateDialled, &initiatorMoves) },
+	"responder": func() machine { return machineOf(stateGreeting, &responderMoves) },
+	"link": func() machine {
+		l := &link{state: linkTrying}
+		return machine{func(name string) bool {
+			e := slices.Index(linkEventNames[:], name)
+			if e >= 0 {
+				l.advance(linkEvent(e))
+			}
+			return e >= 0
+		}, func() string { return l.state.String() }}
+	},
+}
+
+func machineOf(first state, m *moves) machine {
+	l := &life{}
+	l.init(first, m)
+	return machine{func(name string) bool {
+		e := slices.Index(eventNames[:], name)
+		if e >= 0 {
+			l.advance(event(e))
+		}
+		return e >= 0
+	}, func() string { return describe(l.state()) }}
 }
 
 func describe(s state) string {
@@ -66,6 +53,58 @@ func describe(s state) string {
 		text += " reads"
 	}
 	return text
+}
+
+// TestLanesAndLinksLiveByTheScript follows testdata/lives.txt event by event. Every move of the tables is in it.
+func TestLanesAndLinksLiveByTheScript(t *testing.T) {
+	text, err := os.ReadFile("testdata/lives.txt")
+	require.NoError(t, err)
+	columns := regexp.MustCompile(`\s{2,}`)
+	seen := map[[3]string]bool{}
+	for block := range strings.SplitSeq(string(text), "\n\n") {
+		lines := strings.Split(strings.TrimSpace(block), "\n")
+		if strings.HasPrefix(block, "#") {
+			continue
+		}
+		kind, title, _ := strings.Cut(lines[0], ":")
+		m := machines[kind]()
+		for i, line := range lines[1:] {
+			fields := columns.Split(strings.TrimSpace(line), -1)
+			if i > 0 {
+				before := m.state()
+				require.True(t, m.advance(fields[0]), "%s: %q", title, line)
+				seen[[3]string{kind, before, fields[0]}] = true
+				fields = fields[1:]
+			}
+			require.Equal(t, strings.Join(fields, " "), m.state(), "%s:%s, line %q", kind, title, line)
+		}
+	}
+	missing := func(kind, before, event string) {
+		assert.True(t, seen[[3]string{kind, before, event}], "no script of %s has %q in state %q", kind, event, before)
+	}
+	for kind, m := range map[string]moves{"initiator": initiatorMoves, "responder": responderMoves} {
+		for from, row := range m {
+			for e, to := range row {
+				if to != stateNone {
+					missing(kind, describe(state(from)), event(e).String())
+				}
+			}
+		}
+	}
+	for from, row := range linkMoves {
+		for e, to := range row {
+			if to != 0 {
+				missing("link", linkState(from).String(), linkEventNames[e])
+			}
+		}
+	}
+}
+
+func startOf(end string) (state, *moves) {
+	if end == "initiator" {
+		return stateDialled, &initiatorMoves
+	}
+	return stateGreeting, &responderMoves
 }
 
 // TestNoLaneComesBackToLife walks every path of both lives.
@@ -81,7 +120,8 @@ func TestNoLaneComesBackToLife(t *testing.T) {
 					continue
 				}
 				require.False(t, !from.live() && to.live(), "%s: %v on %v", end, from, event(e))
-				require.False(t, !from.receives() && to.receives() && from != statePaused, "%s: %v on %v", end, from, event(e))
+				again := !from.receives() && to.receives()
+				require.False(t, again && from != statePaused, "%s: %v on %v", end, from, event(e))
 				require.False(t, event(e) == eventClosed && (to.live() || to.receives()), "%s: %v is closed", end, from)
 				if !reached[to] {
 					reached[to] = true
