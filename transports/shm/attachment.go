@@ -9,9 +9,9 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/host/vm"
 	"github.com/tent-engine/tent/transports/kit"
-	"github.com/tent-engine/tent/transports/shm/hazard"
-	"github.com/tent-engine/tent/transports/shm/vm"
 )
 
 // attachmentsMax bounds what peers make us remember: each costs a page, two descriptors and a mapping.

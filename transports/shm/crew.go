@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/errs"
-	"github.com/tent-engine/tent/transports/shm/hazard"
-	"github.com/tent-engine/tent/transports/shm/vm"
+	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/host/vm"
 )
 
 // copier is what a goroutine needs to copy: workers have one each, callers borrow one.

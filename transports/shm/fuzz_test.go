@@ -8,8 +8,8 @@ import (
 
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
-	"github.com/tent-engine/tent/transports/shm/hazard"
-	"github.com/tent-engine/tent/transports/shm/vm"
+	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/host/vm"
 )
 
 var anIdentity = identity{vm.Identity{PID: 41, Started: 42, UID: 43, GID: 44, PIDNS: 45, UserNS: 46}, nonce{1, 2, 3}, 47}

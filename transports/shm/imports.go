@@ -9,8 +9,8 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/kit"
-	"github.com/tent-engine/tent/transports/shm/hazard"
 )
 
 // imported is a peer's region on a link. It is immutable but for idle; what changes is replaced in the link's table.

@@ -2,8 +2,8 @@ package shm
 
 import (
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/kit"
-	"github.com/tent-engine/tent/transports/shm/hazard"
 )
 
 // Inline copies slices of one rail before it returns. It takes no lock, asks no clock and allocates nothing: a table

@@ -16,7 +16,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
-	"github.com/tent-engine/tent/transports/shm/vm"
+	"github.com/tent-engine/tent/transports/host/vm"
 )
 
 // Tests across processes: the test binary runs itself as an owner of memory, which answers the calls of its peer here over

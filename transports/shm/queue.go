@@ -6,8 +6,8 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/kit"
-	"github.com/tent-engine/tent/transports/shm/hazard"
 )
 
 const (

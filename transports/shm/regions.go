@@ -7,8 +7,8 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/kit"
-	"github.com/tent-engine/tent/transports/shm/hazard"
 )
 
 // region is registered memory of ours. It is immutable but for its last two fields.

@@ -3,7 +3,7 @@ package shm
 import (
 	"runtime"
 
-	"github.com/tent-engine/tent/transports/shm/vm"
+	"github.com/tent-engine/tent/transports/host/vm"
 )
 
 // Settings is the branch transports/shm: each tagged field is a key. The zero value of a field means its default. Upstream

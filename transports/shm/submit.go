@@ -3,8 +3,8 @@ package shm
 import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/kit"
-	"github.com/tent-engine/tent/transports/shm/hazard"
 )
 
 // Submit enters slices into the queue of their class. Where they are little and nothing as urgent waits, their caller

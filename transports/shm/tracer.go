@@ -4,7 +4,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/tent-engine/tent/transports/shm/vm"
+	"github.com/tent-engine/tent/transports/host/vm"
 )
 
 // tracerList keeps for this process to whom it gives itself under Yama's scope 1. Yama knows one tracer a process, whichever

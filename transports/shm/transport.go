@@ -15,10 +15,10 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/host/vm"
 	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/shm/copying"
-	"github.com/tent-engine/tent/transports/shm/hazard"
-	"github.com/tent-engine/tent/transports/shm/vm"
 )
 
 // Name of this transport in settings, metrics and errors.

@@ -7,9 +7,9 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/host/vm"
 	"github.com/tent-engine/tent/transports/kit"
-	"github.com/tent-engine/tent/transports/shm/hazard"
-	"github.com/tent-engine/tent/transports/shm/vm"
 )
 
 // version is that of calls and descriptors. Another one is refused: both processes run on one host, usually one build.

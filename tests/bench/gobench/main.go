@@ -28,7 +28,7 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/all"
-	"github.com/tent-engine/tent/transports/shm/hazard"
+	"github.com/tent-engine/tent/transports/host/hazard"
 )
 
 const (
