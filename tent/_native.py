@@ -7,7 +7,6 @@ ForkError; no call into Go happens there, not even in `__del__` or at exit.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 import weakref
@@ -145,13 +144,3 @@ def milliseconds(timeout: float | None, otherwise: int = 1 << 40) -> int:
     if not timeout >= 0:  # NaN too
         raise InvalidArgumentError(f"timeout is {timeout!r}: it must be a number of seconds, at least 0, or None")
     return min(-int(-timeout * 1000 // 1), otherwise)
-
-
-def words_at(address: int, n: int) -> memoryview:
-    """A view of n 64-bit words at an address that the engine owns; it must be released before they are unmapped."""
-    return bytes_at(address, 8 * n).cast("Q")
-
-
-def bytes_at(address: int, n: int) -> memoryview:
-    """A writable view of n bytes at an address; nothing is kept alive by it."""
-    return memoryview((ctypes.c_char * n).from_address(address)).cast("B")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .loop import Hub
@@ -68,6 +69,7 @@ def _join(hub: Hub, loop: asyncio.AbstractEventLoop) -> None:
         os.close(hub.loops.pop(other))
     fd = os.dup(hub.fd)
     hub.loops[loop] = fd
+    hub.leave_loops = partial(leave_all, hub)
     loop.add_reader(fd, hub.dispatch)
 
 

@@ -12,8 +12,8 @@ from .moving import READ, WRITE, Hint, Local, Notify, Remote
 from .transfer import Transfer
 
 if TYPE_CHECKING:
-    from .engine import Engine
     from .grid import Grid
+    from .handle import Handle
     from .indexes import Integers
     from .region import Region
     from .segment import RemoteRegion, Segment
@@ -29,7 +29,7 @@ class Batch:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Handle,
         priority: int,
         timeout: float | None,
         notify: Notify | None,

@@ -15,78 +15,27 @@ from __future__ import annotations
 import atexit
 import json
 import sys
-import threading
 import time
 import weakref
 from array import array
 from typing import TYPE_CHECKING, Any
 
 from . import _native, loop
-from .enums import TransferStatusEnum
 from .errors import TentError, translate
-from .transfer import CELL_BYTES, COMPLETED, PENDING
+from .page import CELL_BYTES, PENDING
 
 if TYPE_CHECKING:
     from ._gotent import Library
-    from .engine import Engine
     from .handle import Handle
 
 EXIT_SECONDS = 1.0  # in which everything is cancelled when the interpreter ends
 _END_SECONDS = 5.0  # for the ends of cancelled transfers; the fence bound is 1 s
 
-_open: weakref.WeakSet[Engine] = weakref.WeakSet()
+_open: weakref.WeakSet[Handle] = weakref.WeakSet()
 _held: list[Any] = []  # memory that could not be had back; it must never be released
 
 
-class Tail:
-    """What is left of an engine after its close: its number in Go, by which memory of allocate() is unmapped when
-    nobody looks at it any more. After that Go forgets the number and unmaps the shared page.
-
-    It counts instead of relying on references: the garbage collector ends the members of a cycle in any order.
-    """
-
-    __slots__ = ("_closed", "_id", "_library", "_lock", "_memories")
-
-    def __init__(self, library: Library, id: int) -> None:
-        self._closed = False
-        self._library = library
-        self._id = id
-        self._lock = threading.RLock()  # a finalizer may run inside the guarded lines
-        self._memories = 0
-
-    def allocated(self) -> None:
-        """One more memory to be freed."""
-        with self._lock:
-            self._memories += 1
-
-    def free_memory(self, region: int) -> None:
-        """Unmaps memory whose region is closed. For Memory's finalizer: raises nothing."""
-        try:
-            self._library.pybind_FreeMemory(self._id, region)
-        except RuntimeError as error:
-            loop.logger.error("memory could not be unmapped: %s", translate(error))
-        with self._lock:
-            self._memories -= 1
-            last = self._closed and self._memories == 0
-        if last:
-            self._forget()
-
-    def close(self) -> None:
-        """The engine has closed, and the views of its page are released."""
-        with self._lock:
-            self._closed = True
-            last = self._memories == 0
-        if last:
-            self._forget()
-
-    def _forget(self) -> None:
-        try:
-            self._library.pybind_Forget(self._id)
-        except RuntimeError as error:
-            loop.logger.error("the engine could not be forgotten: %s", translate(error))
-
-
-def close_engine(engine: Engine, timeout: float | None, *, exiting: bool = False) -> None:
+def close_engine(engine: Handle, timeout: float | None, *, exiting: bool = False) -> None:
     """Engine.close(); `timeout` None waits for what is under way to its own limits."""
     if _native.forked():
         raise _native.fork_error()
@@ -112,14 +61,13 @@ def close_engine(engine: Engine, timeout: float | None, *, exiting: bool = False
         engine._states.release()
         engine._words.release()
         _finish(engine, library, int(1000 * EXIT_SECONDS) if exiting else limit_ms, exiting)
-        engine.notifications._wake_all()
         for stream in list(engine._streams):
             stream._wake_all()
         if interrupted is not None:
             raise interrupted
 
 
-def _finish(engine: Engine, library: Library, limit_ms: int, exiting: bool) -> None:
+def _finish(engine: Handle, library: Library, limit_ms: int, exiting: bool) -> None:
     """The last call into Go, and the end of the buffers that it gives back."""
     bound_ms = min(limit_ms, int(1000 * _END_SECONDS))
     call = _native.call if exiting else _native.call_long
@@ -133,7 +81,7 @@ def _finish(engine: Engine, library: Library, limit_ms: int, exiting: bool) -> N
     engine._tail.close()
 
 
-def _pending(engine: Engine) -> list[int]:
+def _pending(engine: Handle) -> list[int]:
     """The ids of all batches that are under way, from the shared page: those of dropped transfers and of the integer
     level too."""
     words = engine._words
@@ -145,7 +93,7 @@ def _pending(engine: Engine) -> list[int]:
     return found
 
 
-def _wait_all(engine: Engine, limit_ms: int) -> bool:
+def _wait_all(engine: Handle, limit_ms: int) -> bool:
     """Waits until nothing is under way; False if the time was over first."""
     until = time.monotonic() + limit_ms / 1000
     while ids := array("Q", _pending(engine)):
@@ -162,7 +110,7 @@ def _wait_all(engine: Engine, limit_ms: int) -> bool:
     return True
 
 
-def _cancel_all(engine: Engine) -> None:
+def _cancel_all(engine: Handle) -> None:
     for batch in _pending(engine):
         try:
             _native.call(engine._library.pybind_Cancel, engine._id, batch, -1)
@@ -170,42 +118,15 @@ def _cancel_all(engine: Engine) -> None:
             pass  # it has ended meanwhile
 
 
-def _settle_all(engine: Engine) -> None:
+def _settle_all(engine: Handle) -> None:
     for reference in list(engine._live.values()):
         transfer = reference()
-        if transfer is not None and transfer._outcome is None:
+        if transfer is not None:
             transfer._settle()
     engine._live.clear()
 
 
-class Orphan:
-    """Watches a transfer that nobody holds any more: keeps its memory until the end, frees its batch, and logs a
-    failure that nobody asked for. Runs on tent's thread."""
-
-    __slots__ = ("_asked", "_engine", "_keep")
-
-    def __init__(self, engine: Handle, keep: object, asked: bool) -> None:
-        self._engine = engine
-        self._keep = keep
-        self._asked = asked
-
-    def __call__(self, batch: int) -> None:
-        engine = self._engine
-        try:
-            state = engine._states[(batch & 0xFFFFFFFF) * CELL_BYTES]
-            if state > PENDING and state not in (COMPLETED, TransferStatusEnum.CANCELED) and not self._asked:
-                failure = engine._call_json(engine._library.pybind_Failure, batch)
-                loop.logger.warning(
-                    "a transfer that was dropped has ended as %s: %s",
-                    TransferStatusEnum(state).name,
-                    failure.get("message"),
-                )
-            engine._call(engine._library.pybind_FreeBatch, batch)
-        except (TentError, ValueError):
-            pass  # the engine has closed, and the batch with it
-
-
-def close_at_exit(engine: Engine) -> None:
+def close_at_exit(engine: Handle) -> None:
     """Remembers an open engine, weakly, for the interpreter's end."""
     if not _open:
         atexit.unregister(_close_all)
@@ -223,7 +144,7 @@ def _close_all() -> None:
             loop.logger.error("closing engine %s at exit: %s", engine.name, error)
 
 
-def close_in_background(engine: Engine) -> None:
+def close_in_background(engine: Handle) -> None:
     """For an Engine that is being garbage collected: takes over what it holds and closes it on tent's thread."""
     engine._closed = True
     hub, library, id, tail = engine._hub, engine._library, engine._id, engine._tail

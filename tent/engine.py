@@ -16,23 +16,22 @@ from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import _native, buffers, files, loop, moving, settings
-from .batch import Batch
-from .closing import Tail, close_at_exit, close_engine, close_in_background
-from .enums import PRIO_HIGH, Permission
-from .errors import InvalidArgumentError, PermissionDeniedError, translate
+from . import _native, buffers, files, grid, loop, moving, page, settings
+from .closing import close_at_exit, close_engine, close_in_background
+from .enums import Permission
+from .errors import InvalidArgumentError, PermissionDeniedError
 from .events import Events
-from .grid import Grid, shape
-from .handle import Handle
-from .moving import READ, WRITE, Hint, Local, Notify, Remote
+from .grid import Grid
+from .moves import Moves
+from .moving import WRITE
 from .notifications import Notifications
 from .region import Memory, Region, RegionSlice
-from .segment import RemoteRegion, RemoteSlice, Segment
+from .segment import Segment
+from .tail import Tail
 from .traffic import Traffic
-from .transfer import CELL_BYTES, Transfer
 
 if TYPE_CHECKING:
-    from .indexes import Integers
+    pass
 
 Target = str | bytes | os.PathLike[str]
 
@@ -41,7 +40,7 @@ OPEN_TIMEOUT = 10.0  # seconds to reach a peer; a refused connection fails at on
 _READABLE = (Permission.GlobalReadOnly, Permission.GlobalReadWrite)
 
 
-class Engine(Handle):
+class Engine(Moves):
     """Moves bytes between own memory and that of peers. Use it in a `with` block; any thread may.
 
     `config` is a dict, JSON text or a path; further settings are keywords and win over it. Leaving the block waits for
@@ -65,15 +64,15 @@ class Engine(Handle):
         self.address: str = info["address"]
         self.name: str = info["name"]
         self._info: dict[str, Any] = info
-        self._states = _native.bytes_at(info["page_address"], info["page_bytes"])
-        self._words = _native.words_at(info["page_address"], info["page_bytes"] // 8)
+        self._states = page.bytes_at(info["page_address"], info["page_bytes"])
+        self._words = page.words_at(info["page_address"], info["page_bytes"] // 8)
         self._tail = Tail(library, self._id)
         self._live = {}
         self._looks = repeat(None, _native.LOOKS_PER_CRANK - 1)
         self._spent = deque()
-        self._spare = min(64, info["page_bytes"] // CELL_BYTES // 8)
+        self._spare = min(64, info["page_bytes"] // page.CELL_BYTES // 8)
         self._memories = {}
-        self._streams: weakref.WeakSet[Events] = weakref.WeakSet()
+        self._streams = weakref.WeakSet()
         self._hub = loop.Hub(library, self._id, info["event_fd"])
         self._closed = False
         self.notifications = Notifications(weakref.proxy(self), info["note_fd"])
@@ -146,17 +145,7 @@ class Engine(Handle):
         Page i has `rows` rows of `page_bytes` bytes; row r begins at offset + i * stride + r * row_stride of each
         region. `stride` is page_bytes unless given.
         """
-        chosen = [regions] if isinstance(regions, (Region, RegionSlice)) else list(regions)
-        described, memories = [], []
-        for part in chosen:
-            region, start = (part.region, part.offset) if isinstance(part, RegionSlice) else (part, 0)
-            if not isinstance(region, Region) or region._engine is not self:
-                raise InvalidArgumentError(f"{part!r} is not a region of this engine")
-            region._check_open()
-            described.append({"address": part.address, "id": region._id, "offset": start, "size": part.size})
-            memories.append(region._memory)
-        numbers = shape(page_bytes, stride, offset, rows, row_stride)
-        return Grid(self, -1, described, memories, **numbers)
+        return grid.own(self, regions, page_bytes, stride, offset, rows, row_stride)
 
     # Peers
 
@@ -204,227 +193,7 @@ class Engine(Handle):
         names = None if regions is None else [r if isinstance(r, str) else r.name for r in regions]
         return base64.b64decode(self._call(self._library.pybind_Export, json.dumps(names)))
 
-    # Moving: each returns a Transfer at once, and raises before anything moves when an argument is wrong
-
-    def write(
-        self,
-        local: Local,
-        remote: Remote,
-        *,
-        priority: int = PRIO_HIGH,
-        timeout: float | None = None,
-        notify: Notify | None = None,
-        hint: Hint = None,
-        stream: object = None,
-        integrity: str | None = None,
-        durability: str | None = None,
-    ) -> Transfer:
-        """Moves bytes from here to a peer. `timeout` ends the transfer after so many seconds; `notify` is (name,
-        message), delivered after the last byte; `hint` names a transport; durability="data" is for files: the transfer
-        ends when what it has written is on stable storage."""
-        if (
-            priority == 0
-            and timeout is None
-            and notify is None
-            and hint is None
-            and stream is None
-            and integrity is None
-            and durability is None
-        ):
-            return self._plain(WRITE, local, remote)
-        return self._move(WRITE, local, remote, priority, timeout, notify, hint, stream, integrity, durability)
-
-    def read(
-        self,
-        local: Local,
-        remote: Remote,
-        *,
-        priority: int = PRIO_HIGH,
-        timeout: float | None = None,
-        notify: Notify | None = None,
-        hint: Hint = None,
-        stream: object = None,
-        integrity: str | None = None,
-    ) -> Transfer:
-        """Moves bytes from a peer to here. With `notify` the owner learns that its memory is free again."""
-        if (
-            priority == 0
-            and timeout is None
-            and notify is None
-            and hint is None
-            and stream is None
-            and integrity is None
-        ):
-            return self._plain(READ, local, remote)
-        return self._move(READ, local, remote, priority, timeout, notify, hint, stream, integrity)
-
-    def write_ranges(
-        self,
-        local: Local,
-        local_offsets: Integers,
-        remote: Remote,
-        remote_offsets: Integers,
-        lengths: Integers,
-        *,
-        priority: int = PRIO_HIGH,
-        timeout: float | None = None,
-        notify: Notify | None = None,
-        hint: Hint = None,
-        stream: object = None,
-        integrity: str | None = None,
-        durability: str | None = None,
-    ) -> Transfer:
-        """Moves many ranges as one transfer; offsets count from the operands' first bytes."""
-        head = moving.word(WRITE, priority, hint, stream, integrity, durability)
-        return self._many(moving.ranges, head, timeout, notify, (local, local_offsets, remote, remote_offsets, lengths))
-
-    def read_ranges(
-        self,
-        local: Local,
-        local_offsets: Integers,
-        remote: Remote,
-        remote_offsets: Integers,
-        lengths: Integers,
-        *,
-        priority: int = PRIO_HIGH,
-        timeout: float | None = None,
-        notify: Notify | None = None,
-        hint: Hint = None,
-        stream: object = None,
-        integrity: str | None = None,
-    ) -> Transfer:
-        """The same from a peer to here."""
-        head = moving.word(READ, priority, hint, stream, integrity)
-        return self._many(moving.ranges, head, timeout, notify, (local, local_offsets, remote, remote_offsets, lengths))
-
-    def write_pages(
-        self,
-        pages: Region | Grid,
-        src: Integers,
-        remote_pages: RemoteRegion | Segment | Region | Grid,
-        dst: Integers,
-        *,
-        page_bytes: int | None = None,
-        priority: int = PRIO_HIGH,
-        timeout: float | None = None,
-        notify: Notify | None = None,
-        hint: Hint = None,
-        stream: object = None,
-        integrity: str | None = None,
-        durability: str | None = None,
-    ) -> Transfer:
-        """Moves page src[i] of each local region to page dst[i] of its counterpart, all as one transfer. Indexes are
-        lists or any integer buffers, read before the call returns."""
-        head = moving.word(WRITE, priority, hint, stream, integrity, durability)
-        return self._many(moving.pages, head, timeout, notify, (pages, src, remote_pages, dst, page_bytes))
-
-    def read_pages(
-        self,
-        pages: Region | Grid,
-        src: Integers,
-        remote_pages: RemoteRegion | Segment | Region | Grid,
-        dst: Integers,
-        *,
-        page_bytes: int | None = None,
-        priority: int = PRIO_HIGH,
-        timeout: float | None = None,
-        notify: Notify | None = None,
-        hint: Hint = None,
-        stream: object = None,
-        integrity: str | None = None,
-    ) -> Transfer:
-        """The same in the other direction: page dst[i] of each remote region arrives in page src[i] of its local
-        counterpart. The order of the operands is that of write_pages: local ones first."""
-        head = moving.word(READ, priority, hint, stream, integrity)
-        return self._many(moving.pages, head, timeout, notify, (pages, src, remote_pages, dst, page_bytes))
-
-    def batch(
-        self,
-        *,
-        priority: int = PRIO_HIGH,
-        timeout: float | None = None,
-        notify: Notify | None = None,
-        hint: Hint = None,
-        stream: object = None,
-        integrity: str | None = None,
-        durability: str | None = None,
-    ) -> Batch:
-        """Collects moves, to be submitted as one transfer: `with engine.batch() as b: b.write(...); t = b.submit()`."""
-        return Batch(self, priority, timeout, notify, hint, stream, integrity, durability)
-
-    def notify(self, peer: Segment, name: str | bytes, message: str | bytes = b"") -> Transfer:
-        """Sends a notification without data; result() returns when the peer has it."""
-        if not isinstance(peer, Segment) or peer._engine is not self:
-            raise InvalidArgumentError("notify() needs a segment of this engine, from open()")
-        peer._check_open()
-        packed = moving.Packed((name, message))
-        batch = self._call(self._library.pybind_Notify, peer._handle, *packed.addresses, 0)
-        return Transfer(self, batch, 0, (RemoteSlice(peer, 0, 0, 0),))
-
-    def _move(
-        self,
-        op: int,
-        local: Any,
-        remote: Any,
-        priority: int,
-        timeout: float | None,
-        notify: Any,
-        hint: Any,
-        stream: Any,
-        integrity: Any,
-        durability: Any = None,
-    ) -> Transfer:
-        if self._closed:
-            self._check_open()
-        head = moving.word(op, priority, hint, stream, integrity, durability)
-        deadline = 0 if timeout is None else moving.deadline(timeout)
-        if notify is None:
-            batch, size, keep = moving.move(self, 0, op, local, remote, head, deadline)
-        else:
-            batch, size, keep = moving.with_notify(
-                self,
-                moving.Packed(notify),
-                head,
-                lambda builder: moving.move(self, builder, op, local, remote, head, deadline),
-            )
-        return Transfer(self, batch, size, keep)
-
-    def _plain(self, op: int, local: Any, remote: Any) -> Transfer:
-        """The common move, without further terms; from a slice to a slice moving.move's checks are in one place."""
-        if (
-            type(local) is RegionSlice
-            and type(remote) is RemoteSlice
-            and not self._closed
-            and (region := local.region)._engine is self
-            and not region._closed
-            and (segment := remote.segment)._engine is self
-            and not segment._closed
-            and (size := local.size) == remote.size
-            and (op == WRITE or not region._memory.read_only)
-        ):
-            try:
-                batch = self._library.pybind_Move(
-                    self._id, op, local.address, size, segment._handle, remote.region_id, remote.offset, 0, 0
-                )
-            except RuntimeError as error:
-                raise translate(error) from None
-            return Transfer(self, batch, size, (local, remote))
-        self._check_open()
-        batch, size, keep = moving.move(self, 0, op, local, remote, op, 0)
-        return Transfer(self, batch, size, keep)
-
-    def _many(self, form: Any, head: int, timeout: float | None, notify: Any, operands: tuple[Any, ...]) -> Transfer:
-        self._check_open()
-        packed = None if notify is None else moving.Packed(notify)
-        batch, size, keep = form(self, 0, head, moving.deadline(timeout), operands, packed)
-        return Transfer(self, batch, size, keep)
-
     # Looking
-
-    @property
-    def closed(self) -> bool:
-        """Whether close() has begun."""
-        return self._closed
 
     @property
     def config(self) -> dict[str, settings.Setting]:

@@ -13,7 +13,7 @@ from .errors import EngineClosedError, TentError
 from .stream import Stream
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .handle import Handle
 
 
 class Event(NamedTuple):
@@ -65,7 +65,7 @@ class Events(Stream[Event]):
     loses the oldest, and `lost` counts them.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Handle) -> None:
         """For engine.events()."""
         self._closed = True  # until there is something to close
         super().__init__(engine, engine._call(engine._library.pybind_EventsOpen), "event")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import operator
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import _native
 from .enums import LOCAL_SEGMENT_ID
 from .errors import InvalidArgumentError
+from .region import Region, RegionSlice
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .handle import Handle
 
 _CACHED = 8  # page sizes that a region remembers its grid for
 
@@ -23,7 +25,7 @@ class Grid:
     Reusable from any thread until close(); dropping it closes it.
     """
 
-    def __init__(self, engine: Engine, segment: int, regions: list[dict[str, int]], keep: object, **shape: int) -> None:
+    def __init__(self, engine: Handle, segment: int, regions: list[dict[str, int]], keep: object, **shape: int) -> None:
         """For tent only; segment -1 is own memory, whose regions give both their address and their id."""
         self._closed = True
         self._engine = engine
@@ -93,6 +95,28 @@ def shape(page_bytes: Any, stride: Any, offset: Any, rows: Any, row_stride: Any)
         if not least <= numbers[name] < 1 << 63:
             raise InvalidArgumentError(f"{name} is {value}: it must be at least {least}")
     return numbers
+
+
+def own(
+    engine: Handle,
+    regions: Region | RegionSlice | Iterable[Region | RegionSlice],
+    page_bytes: int,
+    stride: int | None = None,
+    offset: int = 0,
+    rows: int = 1,
+    row_stride: int | None = None,
+) -> Grid:
+    """A grid over own memory; see Engine.pages()."""
+    chosen = [regions] if isinstance(regions, (Region, RegionSlice)) else list(regions)
+    described, memories = [], []
+    for part in chosen:
+        region, start = (part.region, part.offset) if isinstance(part, RegionSlice) else (part, 0)
+        if not isinstance(region, Region) or region._engine is not engine:
+            raise InvalidArgumentError(f"{part!r} is not a region of this engine")
+        region._check_open()
+        described.append({"address": part.address, "id": region._id, "offset": start, "size": part.size})
+        memories.append(region._memory)
+    return Grid(engine, -1, described, memories, **shape(page_bytes, stride, offset, rows, row_stride))
 
 
 def cached(owner: Any, page_bytes: int | None, make: Any) -> Grid:

@@ -9,25 +9,43 @@ import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from . import _native, loop
-from .closing import Orphan
+from .enums import TransferStatusEnum
 from .errors import TentError
-from .transfer import COMPLETED
+from .page import CELL_BYTES, COMPLETED, PENDING
 
 if TYPE_CHECKING:
     from ._gotent import Library
-    from .region import Memory
-    from .transfer import Transfer
+    from .tail import Tail
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Handle:
-    """What the rest of the package needs of an Engine: calls into Go, the shared page, and what a fork cuts off."""
+class Settles(Protocol):
+    """A Transfer, as its engine sees it."""
 
+    def _settle(self) -> None:
+        """Takes its outcome out of the engine, which is about to close."""
+
+
+class Sleeps(Protocol):
+    """A Stream, as its engine sees it."""
+
+    def _wake_all(self) -> None:
+        """Wakes the event loops that wait for an item: the engine has closed."""
+
+
+class Handle:
+    """The part of an Engine that the rest of the package uses: calls into Go, the shared page, and its end.
+
+    Everything that an engine hands out keeps it as a Handle, so that no module needs to know the class Engine.
+    """
+
+    name: str
+    address: str
     _closed: bool
     _closing: threading.Lock  # held while close() is under way
     _library: Library
@@ -36,10 +54,17 @@ class Handle:
     _words: memoryview  # and by words
     _hub: loop.Hub
     _looks: Iterator[None]  # at transfers, until the engine is let work again
-    _live: dict[int, weakref.ref[Transfer]]
-    _memories: dict[int, Memory]  # by region, until it is closed
+    _live: dict[int, weakref.ref[Settles]]
+    _streams: weakref.WeakSet[Sleeps]
+    _memories: dict[int, object]  # by region, until it is closed
+    _tail: Tail
     _spent: deque[int]  # batches that nobody needs any more
     _spare: int  # how many of them may wait to be given back
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() has begun."""
+        return self._closed
 
     def _call(self, function: Callable[Concatenate[int, P], R], /, *arguments: P.args, **none: P.kwargs) -> R:
         """Calls a function of `_library` for this engine. Raises tent's exceptions."""
@@ -102,3 +127,30 @@ class Handle:
             pass
         address, n = ids.buffer_info()
         self._library.pybind_FreeBatches(self._id, address, n)
+
+
+class Orphan:
+    """Watches a transfer that nobody holds any more: keeps its memory until the end, frees its batch, and logs a
+    failure that nobody asked for. Runs on tent's thread."""
+
+    __slots__ = ("_asked", "_engine", "_keep")
+
+    def __init__(self, engine: Handle, keep: object, asked: bool) -> None:
+        self._engine = engine
+        self._keep = keep
+        self._asked = asked
+
+    def __call__(self, batch: int) -> None:
+        engine = self._engine
+        try:
+            state = engine._states[(batch & 0xFFFFFFFF) * CELL_BYTES]
+            if state > PENDING and state not in (COMPLETED, TransferStatusEnum.CANCELED) and not self._asked:
+                failure = engine._call_json(engine._library.pybind_Failure, batch)
+                loop.logger.warning(
+                    "a transfer that was dropped has ended as %s: %s",
+                    TransferStatusEnum(state).name,
+                    failure.get("message"),
+                )
+            engine._call(engine._library.pybind_FreeBatch, batch)
+        except (TentError, ValueError):
+            pass  # the engine has closed, and the batch with it

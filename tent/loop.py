@@ -43,7 +43,8 @@ class Hub:
 
     def __init__(self, library: Library, engine: int, event_fd: int) -> None:
         self.fd = event_fd
-        self.loops: dict[Any, int] = {}  # event loop -> its duplicate of fd; kept by aio
+        self.loops: dict[Any, int] = {}  # event loop -> its duplicate of fd; kept by aio, as is the way out of them:
+        self.leave_loops: Callable[[], None] | None = None
         self._library = library
         self._engine = engine
         self._lock = threading.RLock()
@@ -140,10 +141,8 @@ class Hub:
             worker, self._worker = self._worker, None
         for batch in left:
             self._ended(batch)
-        if self.loops:
-            from . import aio
-
-            aio.leave_all(self)
+        if self.leave_loops is not None:
+            self.leave_loops()
         if worker is not None:
             worker.detach(self)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import buffers, files, grid, indexes
@@ -18,7 +19,7 @@ from .region import Region, RegionSlice
 from .segment import RemoteRegion, RemoteSlice, Segment
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .handle import Handle
 
 Local = RegionSlice | Region | memoryview | bytearray | bytes | Any
 Remote = RemoteSlice | RemoteRegion | Segment | RegionSlice | Region
@@ -86,7 +87,7 @@ def deadline(timeout: float | None) -> int:
     return time.monotonic_ns() + int(timeout * 1e9)
 
 
-def local_slice(engine: Engine, operand: Any, op: int) -> RegionSlice:
+def local_slice(engine: Handle, operand: Any, op: int) -> RegionSlice:
     """The local operand as a slice of own memory: a Region, or any contiguous buffer (which the engine will look for in
     its regions)."""
     if isinstance(operand, Region):
@@ -126,7 +127,7 @@ class _Loose(RegionSlice):
         return f"<buffer at {self.address:#x}, {self.size} bytes>"
 
 
-def remote_slice(engine: Engine, operand: Any) -> tuple[int, int, int, int]:
+def remote_slice(engine: Handle, operand: Any) -> tuple[int, int, int, int]:
     """The remote operand as (segment, region, offset, size). An own region is segment 0."""
     if type(operand) is RemoteSlice:
         segment, size = operand.segment, operand.size
@@ -152,7 +153,7 @@ def remote_slice(engine: Engine, operand: Any) -> tuple[int, int, int, int]:
     return segment._handle, region, offset, size
 
 
-def move(engine: Engine, builder: int, op: int, local: Any, remote: Any, head: int, deadline_ns: int) -> Begun:
+def move(engine: Handle, builder: int, op: int, local: Any, remote: Any, head: int, deadline_ns: int) -> Begun:
     """One READ or WRITE: returns the engine's answer, the size and what keeps the operands."""
     if type(local) is not RegionSlice or op == READ or local.region._engine is not engine or local.region._closed:
         local = local_slice(engine, local, op)
@@ -169,7 +170,7 @@ def move(engine: Engine, builder: int, op: int, local: Any, remote: Any, head: i
 
 
 def pages(
-    engine: Engine,
+    engine: Handle,
     builder: int,
     head: int,
     deadline_ns: int,
@@ -193,7 +194,7 @@ def pages(
     return answer, -1, (local, local_grid, remote, remote_grid)
 
 
-def _grid(engine: Engine, operand: Any, page_bytes: int | None, *, remote: bool, op: int) -> grid.Grid:
+def _grid(engine: Handle, operand: Any, page_bytes: int | None, *, remote: bool, op: int) -> grid.Grid:
     side = "remote" if remote else "local"
     if isinstance(operand, grid.Grid):
         if operand._engine is not engine or operand._closed:
@@ -209,13 +210,13 @@ def _grid(engine: Engine, operand: Any, page_bytes: int | None, *, remote: bool,
         return grid.cached(single, page_bytes, single.segment.pages)
     if isinstance(operand, Region):
         local_slice(engine, operand, WRITE if remote else op)
-        found = grid.cached(operand, page_bytes, engine.pages)
+        found = grid.cached(operand, page_bytes, partial(grid.own, engine))
         return found.as_remote() if remote else found
     raise InvalidArgumentError(f"the {side} operand is {type(operand).__name__!r}: a region or a grid is needed")
 
 
 def ranges(
-    engine: Engine,
+    engine: Handle,
     builder: int,
     head: int,
     deadline_ns: int,
@@ -285,13 +286,13 @@ def _encoded(text: Any) -> bytes:
     raise InvalidArgumentError(f"a notification is str or bytes, not {type(text).__name__!r}")
 
 
-def commit(engine: Engine, builder: int, notify: Packed | None, durable: bool) -> int:
+def commit(engine: Handle, builder: int, notify: Packed | None, durable: bool) -> int:
     """Submits what a builder holds, all or nothing."""
     addresses = notify.addresses if notify is not None else (0, 0, 0, 0)
     return engine._call(engine._library.pybind_Commit, builder, *addresses, notify is not None, durable)
 
 
-def with_notify(engine: Engine, notify: Packed, head: int, add: Callable[[int], Begun]) -> Begun:
+def with_notify(engine: Handle, notify: Packed, head: int, add: Callable[[int], Begun]) -> Begun:
     """A single move with a notification: a builder of one."""
     builder = engine._call(engine._library.pybind_Builder)
     try:

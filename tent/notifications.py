@@ -11,7 +11,7 @@ from .records import Notification
 from .stream import MANY, Stream
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .handle import Handle
 
 _HEADER = struct.Struct("=IHHII")  # record bytes, name bytes, peer bytes, message bytes, 0
 _BUFFER = 128 << 10  # room for the largest single notification
@@ -23,9 +23,10 @@ class Notifications(Stream[Notification]):
     Several readers share the stream: each notification goes to one of them.
     """
 
-    def __init__(self, engine: Engine, fd: int) -> None:
+    def __init__(self, engine: Handle, fd: int) -> None:
         """For tent only."""
         super().__init__(engine, fd, "notification")
+        engine._streams.add(self)
         self._buffer = array("B", bytes(_BUFFER))
         self._lock = threading.Lock()  # one call at a time fills the buffer and is read out
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from .enums import (
     PRIO_HIGH,
@@ -16,9 +17,6 @@ from .enums import (
     kWildcardLocation,
 )
 from .errors import NotImplementedError
-
-if TYPE_CHECKING:
-    from .transfer_engine import TransferEngine
 
 
 class Request:
@@ -171,9 +169,9 @@ class MemoryOptions:
 class MemoryGuard:
     """Allocated memory that is freed at the end of its `with` block."""
 
-    def __init__(self, engine: TransferEngine, address: int, size: int) -> None:
+    def __init__(self, free: Callable[[int], None], address: int, size: int) -> None:
         """For tent only; users call TransferEngine.allocate_memory_guard()."""
-        self._engine = engine
+        self._free = free
         self.address = address
         self.size = size
 
@@ -181,7 +179,7 @@ class MemoryGuard:
         """Frees the memory now. Again: no effect."""
         if self.address:
             address, self.address = self.address, 0
-            self._engine.free_local_memory(address)
+            self._free(address)
 
     def __enter__(self) -> MemoryGuard:
         return self
@@ -193,16 +191,16 @@ class MemoryGuard:
 class BatchGuard:
     """A batch that is freed at the end of its `with` block."""
 
-    def __init__(self, engine: TransferEngine, id: int) -> None:
+    def __init__(self, free: Callable[[int], None], id: int) -> None:
         """For tent only; users call TransferEngine.allocate_batch_guard()."""
-        self._engine = engine
+        self._free = free
         self.id = id
 
     def release(self) -> None:
         """Frees the batch now; its transfers go on. Again: no effect."""
         if self.id:
             id, self.id = self.id, 0
-            self._engine.free_transfer_batch(id)
+            self._free(id)
 
     def __enter__(self) -> BatchGuard:
         return self

@@ -14,7 +14,7 @@ from . import _native, _text
 from .errors import InvalidArgumentError, InvalidEntryError, NotImplementedError
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .handle import Handle
     from .segment import Segment
 
 
@@ -84,7 +84,7 @@ class Region:
     Slices count bytes. Any thread may use it; it keeps the memory alive.
     """
 
-    def __init__(self, engine: Engine, id: int, memory: Memory, name: str, location: str) -> None:
+    def __init__(self, engine: Handle, id: int, memory: Memory, name: str, location: str) -> None:
         """For tent only."""
         self._closed = False
         self._engine = engine

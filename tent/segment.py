@@ -14,7 +14,7 @@ from .grid import Grid, shape
 from .region import byte_range
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .handle import Handle
 
 
 class RemoteSlice:
@@ -69,7 +69,7 @@ class Segment:
     """What a peer offers, from Engine.open(). `segment["kv"]` is one of its regions; a segment that was opened on a
     single region is sliced directly, and so is a file, whose `path` is set. Any thread may use it."""
 
-    def __init__(self, engine: Engine, handle: int) -> None:
+    def __init__(self, engine: Handle, handle: int) -> None:
         """For tent only."""
         self._closed = False
         self._engine = engine

@@ -12,7 +12,7 @@ from . import _native
 from .errors import EngineClosedError
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .handle import Handle
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class Stream(Generic[T]):
     Several readers share a stream: each item goes to one of them.
     """
 
-    def __init__(self, engine: Engine, fd: int, what: str) -> None:
+    def __init__(self, engine: Handle, fd: int, what: str) -> None:
         """For tent only. `engine` is weak where the engine keeps the stream."""
         self._engine = engine
         self._fd = fd

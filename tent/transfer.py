@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import time
-import weakref
 from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from weakref import ref
 
 from . import _native, _text
 from .enums import TransferStatusEnum
 from .errors import InvalidArgumentError, TentError, TransferError, transfer_error, translate
+from .page import CELL_BYTES, COMPLETED, PENDING
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .handle import Handle
 
 FIRST_COMPLETED = "FIRST_COMPLETED"
 FIRST_EXCEPTION = "FIRST_EXCEPTION"
 ALL_COMPLETED = "ALL_COMPLETED"
-
-PENDING = 1  # plain numbers: an enum's attribute costs more than the rest of a poll
-COMPLETED = 4
-
-CELL_BYTES = 32  # of one batch in the shared page
 
 _TURN_MS = 2  # of one engine, while transfers of several are waited for
 
@@ -59,7 +55,7 @@ class Transfer:
         "_total",
     )
 
-    def __init__(self, engine: Engine, batch: int, total: int, keep: Sequence[object]) -> None:
+    def __init__(self, engine: Handle, batch: int, total: int, keep: Sequence[object]) -> None:
         """For tent only. `keep` holds the operands, and with them the memory; a total of -1 is asked for when it is
         needed."""
         self._engine = engine
@@ -70,7 +66,7 @@ class Transfer:
         self._keep: Sequence[object] | None = keep
         self._asked = False
         self._outcome: Outcome | None = None
-        engine._live[batch] = weakref.ref(self)
+        engine._live[batch] = ref(self)
 
     def done(self) -> bool:
         """Whether it has ended and its memory is the caller's again. Costs no call; every 128th look at an engine's
@@ -271,6 +267,8 @@ class Transfer:
 
     def _settle(self) -> None:
         """Takes everything that users may ask out of the engine, which is about to close; the transfer has ended."""
+        if self._outcome is not None:
+            return
         state = self._state()
         completed = state == COMPLETED
         outcome = Outcome(
@@ -285,7 +283,7 @@ class Transfer:
         self._keep = None
 
 
-def _engines(transfers: list[Transfer]) -> set[Engine]:
+def _engines(transfers: list[Transfer]) -> set[Handle]:
     for transfer in transfers:
         if not isinstance(transfer, Transfer):
             raise InvalidArgumentError(f"a Transfer is expected, not {type(transfer).__name__!r}")
@@ -295,7 +293,7 @@ def _engines(transfers: list[Transfer]) -> set[Engine]:
 def _wait_some(pending: list[Transfer], need: int, over: float | None) -> bool:
     """Waits until `need` of the pending transfers have ended; False if time ran out first. Transfers of one engine are
     waited for in its core; several engines take turns."""
-    groups: list[tuple[Engine, list[Transfer], array[int]]] = []
+    groups: list[tuple[Handle, list[Transfer], array[int]]] = []
     for engine in _engines(pending):
         members = [transfer for transfer in pending if transfer._engine is engine]
         groups.append((engine, members, array("Q", [transfer._batch for transfer in members])))
@@ -312,7 +310,7 @@ def _wait_some(pending: list[Transfer], need: int, over: float | None) -> bool:
             return False
 
 
-def _ended_of(engine: Engine, members: list[Transfer], ids: array[int], need: int, timeout_ms: int) -> int:
+def _ended_of(engine: Handle, members: list[Transfer], ids: array[int], need: int, timeout_ms: int) -> int:
     address, n = ids.buffer_info()
     try:
         return engine._library.pybind_WaitMany(engine._id, address, n, need, timeout_ms)

@@ -14,6 +14,7 @@ from . import _native, buffers, files, moving
 from .engine import OPEN_TIMEOUT, Engine
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
 from .errors import AddressNotRegisteredError, InvalidArgumentError, transfer_error, translate
+from .page import CELL_BYTES, COMPLETED, PENDING
 from .records import (
     REQUEST_FIELDS,
     BatchGuard,
@@ -27,7 +28,6 @@ from .records import (
     request_fields,
 )
 from .request_array import WORDS, RequestArray
-from .transfer import CELL_BYTES, COMPLETED, PENDING
 
 
 class _Polled:
@@ -156,11 +156,11 @@ class TransferEngine:
 
     def allocate_memory_guard(self, size: int, location: str = kWildcardLocation) -> MemoryGuard:
         """allocate_local_memory for a `with` block."""
-        return MemoryGuard(self, self.allocate_local_memory(size, location), size)
+        return MemoryGuard(self.free_local_memory, self.allocate_local_memory(size, location), size)
 
     def allocate_memory_guard_ex(self, size: int, options: MemoryOptions) -> MemoryGuard:
         """The same with options."""
-        return MemoryGuard(self, self.allocate_local_memory_ex(size, options), size)
+        return MemoryGuard(self.free_local_memory, self.allocate_local_memory_ex(size, options), size)
 
     def register_local_memory(
         self, address: int, size: int, permission: Permission = Permission.GlobalReadWrite
@@ -242,7 +242,7 @@ class TransferEngine:
 
     def allocate_batch_guard(self, capacity: int) -> BatchGuard:
         """allocate_transfer_batch for a `with` block."""
-        return BatchGuard(self, self.allocate_transfer_batch(capacity))
+        return BatchGuard(self.free_transfer_batch, self.allocate_transfer_batch(capacity))
 
     def submit_transfer(
         self,

@@ -289,7 +289,7 @@ def test_the_integer_level(folder: Path) -> None:
         info = engine.get_segment_info(segment)
         assert info.type is tent.SegmentInfoType.File
         assert info.buffers == [tent.SegmentInfoBuffer(0, 8192, "file")]
-        bytes_of = tent._native.bytes_at(memory.address, 8192)  # type: ignore[attr-defined]
+        bytes_of = tent.page.bytes_at(memory.address, 8192)  # type: ignore[attr-defined]
         bytes_of[:] = pattern(3, 0, 8192)
         write = [tent.Request(tent.OpCode.WRITE, memory.address + 100, segment, 1000, 3000)]
         engine.transfer_sync(write, 30)

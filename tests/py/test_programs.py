@@ -61,7 +61,7 @@ def test_the_integer_program(pair: Callable[..., Pair]) -> None:
     engine: tent.TransferEngine = names["engine"]
     try:
         assert names["status"] == (tent.TransferStatusEnum.COMPLETED, 4096)
-        arrived = (tent._native.bytes_at(names["addr"], 4096)).tobytes()  # type: ignore[attr-defined]
+        arrived = (tent.page.bytes_at(names["addr"], 4096)).tobytes()  # type: ignore[attr-defined]
         assert arrived == bytes(both.theirs.model[:4096])
     finally:
         engine.free_local_memory(names["addr"])

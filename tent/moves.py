@@ -1,0 +1,251 @@
+"""Moves: the calls of an Engine that move bytes. Each returns a Transfer at once, and raises before anything moves when
+an argument is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from . import moving
+from .batch import Batch
+from .enums import PRIO_HIGH
+from .errors import InvalidArgumentError, translate
+from .handle import Handle
+from .moving import READ, WRITE, Begun, Hint, Local, Notify, Remote
+from .region import Region, RegionSlice
+from .segment import RemoteRegion, RemoteSlice, Segment
+from .terms import Terms, documented, terms
+from .transfer import Transfer
+
+if TYPE_CHECKING:
+    from .grid import Grid
+    from .indexes import Integers
+
+Form = Callable[..., Begun]  # moving.ranges or moving.pages
+
+
+class Moves(Handle):
+    """The moving half of Engine."""
+
+    @documented
+    def write(
+        self,
+        local: Local,
+        remote: Remote,
+        *,
+        priority: int = PRIO_HIGH,
+        timeout: float | None = None,
+        notify: Notify | None = None,
+        hint: Hint = None,
+        stream: object = None,
+        integrity: str | None = None,
+        durability: str | None = None,
+    ) -> Transfer:
+        """Moves bytes from here to a peer: `engine.write(region[0:4096], segment["kv"][8192:12288]).result()`.
+
+        `local` is a Region, a slice of one, or a buffer inside one; `remote` a RemoteRegion or a slice of it, memory()
+        of a Segment, or an own Region. Both have the same number of bytes.
+        """
+        return self._move(WRITE, local, remote, priority, timeout, notify, hint, stream, integrity, durability)
+
+    @documented
+    def read(
+        self,
+        local: Local,
+        remote: Remote,
+        *,
+        priority: int = PRIO_HIGH,
+        timeout: float | None = None,
+        notify: Notify | None = None,
+        hint: Hint = None,
+        stream: object = None,
+        integrity: str | None = None,
+    ) -> Transfer:
+        """Moves bytes from a peer to here; operands as in write(). `notify` says that its memory is free."""
+        return self._move(READ, local, remote, priority, timeout, notify, hint, stream, integrity)
+
+    @documented
+    def write_ranges(
+        self,
+        local: Local,
+        local_offsets: Integers,
+        remote: Remote,
+        remote_offsets: Integers,
+        lengths: Integers,
+        *,
+        priority: int = PRIO_HIGH,
+        timeout: float | None = None,
+        notify: Notify | None = None,
+        hint: Hint = None,
+        stream: object = None,
+        integrity: str | None = None,
+        durability: str | None = None,
+    ) -> Transfer:
+        """Moves many ranges from here to a peer as one transfer. Offsets count bytes from the operands' first ones;
+        offsets and lengths are lists or integer buffers of one length, read before the call returns."""
+        given = terms(priority, timeout, notify, hint, stream, integrity, durability)
+        return self._many(moving.ranges, WRITE, given, (local, local_offsets, remote, remote_offsets, lengths))
+
+    @documented
+    def read_ranges(
+        self,
+        local: Local,
+        local_offsets: Integers,
+        remote: Remote,
+        remote_offsets: Integers,
+        lengths: Integers,
+        *,
+        priority: int = PRIO_HIGH,
+        timeout: float | None = None,
+        notify: Notify | None = None,
+        hint: Hint = None,
+        stream: object = None,
+        integrity: str | None = None,
+    ) -> Transfer:
+        """Moves many ranges from a peer to here as one transfer; operands as in write_ranges()."""
+        given = terms(priority, timeout, notify, hint, stream, integrity)
+        return self._many(moving.ranges, READ, given, (local, local_offsets, remote, remote_offsets, lengths))
+
+    @documented
+    def write_pages(
+        self,
+        pages: Region | Grid,
+        src: Integers,
+        remote_pages: RemoteRegion | Segment | Region | Grid,
+        dst: Integers,
+        *,
+        page_bytes: int | None = None,
+        priority: int = PRIO_HIGH,
+        timeout: float | None = None,
+        notify: Notify | None = None,
+        hint: Hint = None,
+        stream: object = None,
+        integrity: str | None = None,
+        durability: str | None = None,
+    ) -> Transfer:
+        """Moves page src[i] of each local region to page dst[i] of its counterpart, all as one transfer.
+
+        Pages are regions together with `page_bytes`, or grids from pages(). `src` and `dst` are lists or integer
+        buffers of one length, read before the call returns.
+        """
+        given = terms(priority, timeout, notify, hint, stream, integrity, durability)
+        return self._many(moving.pages, WRITE, given, (pages, src, remote_pages, dst, page_bytes))
+
+    @documented
+    def read_pages(
+        self,
+        pages: Region | Grid,
+        src: Integers,
+        remote_pages: RemoteRegion | Segment | Region | Grid,
+        dst: Integers,
+        *,
+        page_bytes: int | None = None,
+        priority: int = PRIO_HIGH,
+        timeout: float | None = None,
+        notify: Notify | None = None,
+        hint: Hint = None,
+        stream: object = None,
+        integrity: str | None = None,
+    ) -> Transfer:
+        """Moves page dst[i] of each remote region to page src[i] of its local counterpart, all as one transfer. The
+        order of the operands is that of write_pages(): local ones first."""
+        given = terms(priority, timeout, notify, hint, stream, integrity)
+        return self._many(moving.pages, READ, given, (pages, src, remote_pages, dst, page_bytes))
+
+    @documented
+    def batch(
+        self,
+        *,
+        priority: int = PRIO_HIGH,
+        timeout: float | None = None,
+        notify: Notify | None = None,
+        hint: Hint = None,
+        stream: object = None,
+        integrity: str | None = None,
+        durability: str | None = None,
+    ) -> Batch:
+        """Collects moves, to be submitted as one transfer: `with engine.batch() as b: b.write(...); t = b.submit()`."""
+        return Batch(self, priority, timeout, notify, hint, stream, integrity, durability)
+
+    def notify(self, peer: Segment, name: str | bytes, message: str | bytes = b"") -> Transfer:
+        """Sends a notification without data; result() returns 0 when the peer has it. Limits are those of notify=."""
+        if not isinstance(peer, Segment) or peer._engine is not self:
+            raise InvalidArgumentError("notify() needs a segment of this engine, from open()")
+        peer._check_open()
+        packed = moving.Packed((name, message))
+        batch = self._call(self._library.pybind_Notify, peer._handle, *packed.addresses, 0)
+        return Transfer(self, batch, 0, (RemoteSlice(peer, 0, 0, 0),))
+
+    def _move(
+        self,
+        op: int,
+        local: Any,
+        remote: Any,
+        priority: int,
+        timeout: float | None,
+        notify: Notify | None,
+        hint: Hint,
+        stream: object,
+        integrity: str | None,
+        durability: str | None = None,
+    ) -> Transfer:
+        """One READ or WRITE. From a slice to a slice, the usual case, all checks of moving.move stand here."""
+        head, deadline_ns, note = op, 0, None
+        if not (
+            priority == 0
+            and timeout is None
+            and notify is None
+            and hint is None
+            and stream is None
+            and integrity is None
+            and durability is None
+        ):
+            head, deadline_ns, note = terms(priority, timeout, notify, hint, stream, integrity, durability)
+            head |= op
+        if (
+            type(local) is RegionSlice
+            and type(remote) is RemoteSlice
+            and note is None
+            and not self._closed
+            and (region := local.region)._engine is self
+            and not region._closed
+            and (segment := remote.segment)._engine is self
+            and not segment._closed
+            and (size := local.size) == remote.size
+            and (op == WRITE or not region._memory.read_only)
+        ):
+            try:
+                batch = self._library.pybind_Move(
+                    self._id,
+                    head,
+                    local.address,
+                    size,
+                    segment._handle,
+                    remote.region_id,
+                    remote.offset,
+                    deadline_ns,
+                    0,
+                )
+            except RuntimeError as error:
+                raise translate(error) from None
+            return Transfer(self, batch, size, (local, remote))
+        self._check_open()
+        if note is not None:
+            return self._move_and_notify(op, local, remote, head, deadline_ns, note)
+        return Transfer(self, *moving.move(self, 0, op, local, remote, head, deadline_ns))
+
+    def _move_and_notify(
+        self, op: int, local: Any, remote: Any, head: int, deadline_ns: int, note: moving.Packed
+    ) -> Transfer:
+        """Apart from _move(), whose variables would all become those of a closure."""
+
+        def add(builder: int) -> Begun:
+            return moving.move(self, builder, op, local, remote, head, deadline_ns)
+
+        return Transfer(self, *moving.with_notify(self, note, head, add))
+
+    def _many(self, form: Form, op: int, given: Terms, operands: tuple[Any, ...]) -> Transfer:
+        """Ranges or pages."""
+        self._check_open()
+        head, deadline_ns, note = given
+        return Transfer(self, *form(self, 0, head | op, deadline_ns, operands, note))

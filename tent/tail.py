@@ -1,0 +1,60 @@
+"""Tail: what is left of an engine after its close."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from . import loop
+from .errors import translate
+
+if TYPE_CHECKING:
+    from ._gotent import Library
+
+
+class Tail:
+    """What is left of an engine after its close: its number in Go, by which memory of allocate() is unmapped when
+    nobody looks at it any more. After that Go forgets the number and unmaps the shared page.
+
+    It counts instead of relying on references: the garbage collector ends the members of a cycle in any order.
+    """
+
+    __slots__ = ("_closed", "_id", "_library", "_lock", "_memories")
+
+    def __init__(self, library: Library, id: int) -> None:
+        self._closed = False
+        self._library = library
+        self._id = id
+        self._lock = threading.RLock()  # a finalizer may run inside the guarded lines
+        self._memories = 0
+
+    def allocated(self) -> None:
+        """One more memory to be freed."""
+        with self._lock:
+            self._memories += 1
+
+    def free_memory(self, region: int) -> None:
+        """Unmaps memory whose region is closed. For Memory's finalizer: raises nothing."""
+        try:
+            self._library.pybind_FreeMemory(self._id, region)
+        except RuntimeError as error:
+            loop.logger.error("memory could not be unmapped: %s", translate(error))
+        with self._lock:
+            self._memories -= 1
+            last = self._closed and self._memories == 0
+        if last:
+            self._forget()
+
+    def close(self) -> None:
+        """The engine has closed, and the views of its page are released."""
+        with self._lock:
+            self._closed = True
+            last = self._memories == 0
+        if last:
+            self._forget()
+
+    def _forget(self) -> None:
+        try:
+            self._library.pybind_Forget(self._id)
+        except RuntimeError as error:
+            loop.logger.error("the engine could not be forgotten: %s", translate(error))
