@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 func TestRegionsThatAreGoneLeaveNoBars(t *testing.T) {
@@ -54,7 +55,7 @@ func TestClosedLanesLeaveTheirVerdicts(t *testing.T) {
 		return answers
 	}
 	for _, l := range a.openLanes() {
-		l.broke(closedError("test"))
+		l.broke(kit.Closed("test"))
 	}
 	require.Eventually(t, func() bool { l, _ := a.lane(id); return l == nil }, 5*time.Second, time.Millisecond)
 	got := ask()

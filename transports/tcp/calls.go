@@ -9,6 +9,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // callTimeout bounds one call over the control plane. Two of them and a refused dial fit well into the second within
@@ -32,7 +33,7 @@ func (l *link) call(now clock.Time) clock.Time {
 }
 
 // ask makes a call on a goroutine of its own and hands its answer to then on the link's.
-func (l *link) ask(message []byte, then func(r *reader, incarnation uint64, now clock.Time) error) {
+func (l *link) ask(message []byte, then func(r *kit.Reader, incarnation uint64, now clock.Time) error) {
 	l.calling = l.t.spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
@@ -41,15 +42,15 @@ func (l *link) ask(message []byte, then func(r *reader, incarnation uint64, now 
 	})
 }
 
-func (l *link) called(answer []byte, err error, then func(*reader, uint64, clock.Time) error, now clock.Time) {
+func (l *link) called(answer []byte, err error, then func(*kit.Reader, uint64, clock.Time) error, now clock.Time) {
 	l.calling = false
 	l.callDue = now.Add(pause(l.callTries))
 	l.callTries++
-	r := &reader{b: answer}
+	r := kit.NewReader(answer)
 	if err == nil {
-		v, incarnation := r.u8(), r.u64()
+		v, incarnation := r.U8(), r.U64()
 		switch {
-		case r.bad || v != version:
+		case r.Short() || v != version:
 			err = errs.New(errs.Protocol, "tcp.attach", "peer speaks version %d of the tcp transport, this is %d", v, version)
 		case l.peer.Incarnation != 0 && incarnation != l.peer.Incarnation:
 			err = errs.New(errs.PeerRestarted, "tcp.attach", "another incarnation answers")
@@ -82,7 +83,7 @@ func (l *link) called(answer []byte, err error, then func(*reader, uint64, clock
 }
 
 // offered takes the answer to a hello: rails are made of the addresses, or get new ports.
-func (l *link) offered(r *reader, incarnation uint64, now clock.Time) error {
+func (l *link) offered(r *kit.Reader, incarnation uint64, now clock.Time) error {
 	o, err := readOffer(r, incarnation)
 	if err != nil {
 		return errs.Wrap(errs.Protocol, "tcp.attach", err)
@@ -132,11 +133,11 @@ func (l *link) question() []byte {
 	return b
 }
 
-func (l *link) answered(r *reader, _ uint64, now clock.Time) error {
+func (l *link) answered(r *kit.Reader, _ uint64, now clock.Time) error {
 	w := l.t.borrow()
 	defer l.t.give(w)
-	if r.u8() == 0 {
-		if r.bad {
+	if r.U8() == 0 {
+		if r.Short() {
 			return errShort
 		}
 		for _, lane := range l.inDoubt() { // the peer has no lane of ours, so nothing can land any more
@@ -145,7 +146,7 @@ func (l *link) answered(r *reader, _ uint64, now clock.Time) error {
 		l.known, l.callDue = false, now
 		return nil
 	}
-	return r.frames(func(h header, table []record) error {
+	return readFrames(r, func(h header, table []record) error {
 		switch {
 		case h.kind == kindConfirm:
 			if lane := l.laneById(h.seq); lane != nil {

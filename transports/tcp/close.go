@@ -5,33 +5,22 @@ import (
 	"encoding/binary"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // Close ends the transport; see the package doc for its order. It returns early only when ctx ends, with its error; the
 // rest then goes on in the background.
 func (t *Transport) Close(ctx context.Context) error {
-	t.closeOnce.Do(func() {
-		t.linkMu.Lock()
-		t.closed.Store(true)
-		t.linkMu.Unlock()
-		for number := range t.links.All() {
-			t.Detach(number)
-		}
-		t.ended = make(chan struct{})
-		go t.end()
-	})
-	select {
-	case <-t.ended:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return t.life.Close(ctx, t.end)
 }
 
-// end waits for the links, then stops the workers, then closes what is left. Listeners come last: peers take a refused
-// dial for the proof that nobody reads their lanes any more.
-func (t *Transport) end() {
-	defer close(t.ended)
+// end waits for the links, then stops the workers, then closes the lanes of peers. Listeners come last: peers take a
+// refused dial for the proof that nobody reads their lanes any more.
+func (t *Transport) end() error {
+	for number := range t.links.All() {
+		t.Detach(number)
+	}
 	t.cancel() // questions of responders
 	t.running.Wait()
 	t.spareMu.Lock()
@@ -44,11 +33,12 @@ func (t *Transport) end() {
 	t.sayGoodbye()
 	for _, c := range t.conns.All() {
 		if l, is := c.lane.(*responderLane); is {
-			l.broke(closedError("tcp.close"))
+			l.broke(kit.Closed("tcp.close"))
 			l.close()
 		}
 	}
 	t.closeSockets()
+	return nil
 }
 
 func (t *Transport) closeSockets() {

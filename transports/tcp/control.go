@@ -8,6 +8,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // Calls over the control plane. A request is version, the kind of call, and: for hello nothing, for ask a token and
@@ -41,55 +42,30 @@ func (o offer) append(b []byte) []byte {
 	b = append(b, o.token[:]...)
 	b = binary.LittleEndian.AppendUint32(b, o.requests)
 	b = binary.LittleEndian.AppendUint64(b, o.bytes)
-	b = appendText(b, o.machine)
+	b = kit.AppendText(b, o.machine)
 	b = append(b, byte(len(o.addresses)))
 	for _, a := range o.addresses {
-		b = appendText(b, a.String())
+		b = kit.AppendText(b, a.String())
 	}
 	return b
 }
 
-func appendText(b []byte, s string) []byte {
-	s = s[:min(len(s), 255)]
-	return append(append(b, byte(len(s))), s...)
-}
-
-// reader takes fields out of a message; after a short one all are zero and bad is set.
-type reader struct {
-	b   []byte
-	bad bool
-}
-
-func (r *reader) take(n int) []byte {
-	if len(r.b) < n {
-		r.bad, r.b = true, nil
-		return make([]byte, n)
-	}
-	head := r.b[:n]
-	r.b = r.b[n:]
-	return head
-}
-
-func (r *reader) u8() byte     { return r.take(1)[0] }
-func (r *reader) u32() uint32  { return binary.LittleEndian.Uint32(r.take(4)) }
-func (r *reader) u64() uint64  { return binary.LittleEndian.Uint64(r.take(8)) }
-func (r *reader) text() string { return string(r.take(int(r.u8()))) }
-func (r *reader) token() (t token) {
-	copy(t[:], r.take(len(t)))
+func readToken(r *kit.Reader) (t token) {
+	copy(t[:], r.Bytes(len(t)))
 	return t
 }
 
-func readOffer(r *reader, incarnation uint64) (o offer, err error) {
-	o = offer{incarnation: incarnation, token: r.token(), requests: r.u32(), bytes: r.u64(), machine: r.text()}
-	for range int(r.u8()) {
-		a, err := netip.ParseAddrPort(r.text())
+func readOffer(r *kit.Reader, incarnation uint64) (o offer, err error) {
+	o = offer{incarnation: incarnation, token: readToken(r), requests: r.U32(), bytes: r.U64(), machine: r.Text()}
+	for range int(r.U8()) {
+		a, err := netip.ParseAddrPort(r.Text())
 		if err != nil {
 			return o, err
 		}
 		o.addresses = append(o.addresses, a)
 	}
 	switch {
-	case r.bad:
+	case r.Short():
 		return o, errShort
 	case o.requests < requestsMin || o.bytes == 0 || len(o.addresses) == 0:
 		return o, errors.New("peer offers nothing")
@@ -97,22 +73,22 @@ func readOffer(r *reader, incarnation uint64) (o offer, err error) {
 	return o, nil
 }
 
-// frames calls f for each frame of a message; payload is not possible here.
-func (r *reader) frames(f func(header, []record) error) error {
-	for len(r.b) > 0 && !r.bad {
-		h := getHeader(r.take(headerBytes))
-		if r.bad || h.count > recordsMax || h.length != 0 || len(r.b) < int(h.count)*recordBytes {
+// readFrames calls f for each frame of a message; payload is not possible here.
+func readFrames(r *kit.Reader, f func(header, []record) error) error {
+	for r.Left() > 0 {
+		h := getHeader(r.Bytes(headerBytes))
+		if r.Short() || h.count > recordsMax || h.length != 0 || r.Left() < int(h.count)*recordBytes {
 			return errShort
 		}
 		table := make([]record, h.count)
 		for i := range table {
-			table[i] = getRecord(r.take(recordBytes))
+			table[i] = getRecord(r.Bytes(recordBytes))
 		}
 		if err := f(h, table); err != nil {
 			return err
 		}
 	}
-	if r.bad {
+	if r.Short() {
 		return errShort
 	}
 	return nil
@@ -120,17 +96,17 @@ func (r *reader) frames(f func(header, []record) error) error {
 
 // Serve answers a peer's transport.
 func (t *Transport) Serve(_ context.Context, from transport.Peer, message []byte) ([]byte, error) {
-	if t.closed.Load() {
-		return nil, closedError("tcp.serve")
+	if t.life.Closed() {
+		return nil, kit.Closed("tcp.serve")
 	}
-	r := &reader{b: message}
-	if v := r.u8(); r.bad || v != version {
+	r := kit.NewReader(message)
+	if v := r.U8(); r.Short() || v != version {
 		return nil, errs.New(errs.Protocol, "tcp.serve", "peer speaks version %d of the tcp transport, this is %d", v,
 			version).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(from.Address, Name, "")
 	}
 	answer := beginAnswer(t.self.Incarnation)
 	var err error
-	switch call := r.u8(); call {
+	switch call := r.U8(); call {
 	case callHello:
 		return t.serveHello(from, answer)
 	case callAsk:
@@ -159,9 +135,9 @@ func (t *Transport) serveHello(from transport.Peer, answer []byte) ([]byte, erro
 	return o.append(answer), nil
 }
 
-func (t *Transport) serveAsk(r *reader, answer []byte) ([]byte, error) {
-	a := t.attachments.lookUp(r.token())
-	if r.bad {
+func (t *Transport) serveAsk(r *kit.Reader, answer []byte) ([]byte, error) {
+	a := t.attachments.lookUp(readToken(r))
+	if r.Short() {
 		return nil, errShort
 	}
 	if a == nil { // forgotten, so none of its lanes is open and nothing can land
@@ -169,7 +145,7 @@ func (t *Transport) serveAsk(r *reader, answer []byte) ([]byte, error) {
 	}
 	answer = append(answer, 1)
 	reply := func(h header, list []record) { answer = appendFrame(answer, h, list...) }
-	err := r.frames(func(h header, table []record) error {
+	err := readFrames(r, func(h header, table []record) error {
 		switch {
 		case len(answer) > answerMax:
 			return errors.New("too many questions")
@@ -188,9 +164,9 @@ func (t *Transport) serveAsk(r *reader, answer []byte) ([]byte, error) {
 }
 
 // serveWanted answers a responder that has slept: our lane is known, but for these numbers.
-func (t *Transport) serveWanted(r *reader, answer []byte) ([]byte, error) {
-	key, id := r.token(), r.u64()
-	if r.bad {
+func (t *Transport) serveWanted(r *kit.Reader, answer []byte) ([]byte, error) {
+	key, id := readToken(r), r.U64()
+	if r.Short() {
 		return nil, errShort
 	}
 	for l := range t.dialledLanes {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // stranger opens a connection to an endpoint's data port.
@@ -115,9 +116,9 @@ func (e *endpoint) caller(t testing.TB, g greeting) net.Conn {
 	from := transport.Peer{Address: "guest", Incarnation: 77}
 	answer, err := e.tr.Serve(context.Background(), from, []byte{version, callHello})
 	require.NoError(t, err)
-	r := &reader{b: answer}
-	r.u8()
-	o, err := readOffer(r, r.u64())
+	r := kit.NewReader(answer)
+	r.U8()
+	o, err := readOffer(r, r.U64())
 	require.NoError(t, err)
 	c := e.stranger(t)
 	g.token = o.token
@@ -219,7 +220,7 @@ func FuzzLane(f *testing.F) {
 		l.readMu.Unlock()
 		require.Equal(tt, before[:1<<12], memory[:1<<12])
 		require.Equal(tt, before[2<<12:], memory[2<<12:])
-		l.broke(closedError("test"))
+		l.broke(kit.Closed("test"))
 		l.close()
 		_ = unix.Close(l.other)
 		t.attachments.mu.Lock()
@@ -249,8 +250,8 @@ func FuzzServe(f *testing.F) {
 	e := newTestEndpoint(f, Settings{Workers: 1})
 	f.Fuzz(func(t *testing.T, message []byte) {
 		_, _ = e.tr.Serve(context.Background(), transport.Peer{Address: "fuzz"}, message)
-		_, _ = readOffer(&reader{b: message}, 1)
-		_ = (&reader{b: message}).frames(func(h header, table []record) error {
+		_, _ = readOffer(kit.NewReader(message), 1)
+		_ = readFrames(kit.NewReader(message), func(h header, table []record) error {
 			require.Len(t, table, int(h.count))
 			return nil
 		})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // initiatorLane is the end of a connection on the side that attached. It numbers slices, sends them, and completes them
@@ -230,7 +231,7 @@ func (l *initiatorLane) gatherSlices(x *transmitter) {
 		if op == transport.Write {
 			x.addPayload(s.Local, int(s.Length))
 		} else {
-			r.classOrSum = uint32(min(s.Class, classCount-1))
+			r.classOrSum = uint32(kit.ClassOf(s.Class))
 		}
 		n := len(head)
 		head = head[:n+recordBytes]

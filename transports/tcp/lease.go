@@ -8,6 +8,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // A responder holds a lease on the bytes in its sockets: it may write them into its regions for Settings.Lease after they
@@ -64,11 +65,11 @@ func (l *responderLane) unwanted(a *attachment) (void []record, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{b: answer}
-	if v, _, known := r.u8(), r.u64(), r.u8(); v != version || known == 0 || r.bad {
+	r := kit.NewReader(answer)
+	if v, _, known := r.U8(), r.U64(), r.U8(); v != version || known == 0 || r.Short() {
 		return nil, errors.New("not wanted any more")
 	}
-	err = r.frames(func(_ header, table []record) error {
+	err = readFrames(r, func(_ header, table []record) error {
 		void = append(void, table...)
 		return nil
 	})

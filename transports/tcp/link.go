@@ -10,6 +10,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // link is an attached peer. Its goroutine, run, owns everything below "run's own"; others reach it by do and kick.
@@ -54,17 +55,18 @@ func (t *Transport) newLink(peer transport.Peer) *link {
 // Attach starts a link. Rails come by Sink.RailUp, a peer that does not answer by Sink.LinkDown.
 func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 	l := t.newLink(peer)
-	t.linkMu.Lock()
-	defer t.linkMu.Unlock()
-	if t.closed.Load() {
-		return 0, closedError("tcp.attach")
-	}
-	return t.links.Attach("tcp.attach", func(number transport.Link) *link {
-		l.number = number
-		t.running.Add(1)
-		go l.run()
-		return l
+	var err error
+	open := t.life.Begin(func() {
+		_, err = t.links.Attach("tcp.attach", func(n transport.Link) *link { l.number = n; return l })
+		if err == nil {
+			t.running.Add(1)
+			go l.run()
+		}
 	})
+	if !open {
+		return 0, kit.Closed("tcp.attach")
+	}
+	return l.number, err
 }
 
 // Detach ends a link: from now on nothing is accepted; what is outstanding completes soon, asked for where it must be.

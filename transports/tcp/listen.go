@@ -83,7 +83,7 @@ func (t *Transport) accept(index int) {
 		case err != nil:
 			return
 		}
-		if t.strangers.Add(1) > strangersMax || t.closed.Load() {
+		if t.strangers.Add(1) > strangersMax || t.life.Closed() {
 			t.strangers.Add(-1)
 			_ = unix.Close(fd)
 			continue

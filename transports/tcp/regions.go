@@ -57,18 +57,13 @@ func (t *regions) locate(key, offset uint64, length uint32, write, own bool) (ui
 	return r.addr + uintptr(offset), errs.OK
 }
 
-// local checks a slice's own end.
-func (t *regions) local(s *transport.Slice) errs.Code {
+// checkLocal checks a slice's own end.
+func (t *regions) checkLocal(s *transport.Slice) errs.Code {
 	r := t.Lookup(uint64(s.LocalKey))
-	switch {
-	case r == nil || s.Local < r.addr:
+	if r == nil {
 		return errs.AddressNotRegistered
-	case !mem.Contains(r.size, uint64(s.Local-r.addr), s.Length):
-		return errs.AddressNotRegistered
-	case s.Op == transport.Read && r.fixed:
-		return errs.PermissionDenied
 	}
-	return errs.OK
+	return kit.CheckLocal(s, r.addr, r.size, r.fixed)
 }
 
 const descriptorBytes = 32

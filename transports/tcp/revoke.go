@@ -3,8 +3,8 @@ package tcp
 import (
 	"context"
 
-	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // Revoke is the owner's fence. On every lane by which the peer (or any) reaches us it refuses the region's slices from
@@ -16,7 +16,7 @@ import (
 func (t *Transport) Revoke(_ context.Context, key transport.LocalKey, peer *transport.Peer, keep bool) error {
 	r := t.regions.Lookup(uint64(key))
 	if r == nil {
-		return errs.New(errs.AddressNotRegistered, "tcp.revoke", "no region with key %#x", uint64(key))
+		return kit.NoRegion("tcp.revoke", key)
 	}
 	barrier := uint64(0) // a region that is closed to everybody needs none: it is not found any more
 	switch {

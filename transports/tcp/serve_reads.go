@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // A more urgent READ, an acknowledgement or a revocation waits for the payload of one DATA frame at most (head-of-line
@@ -25,35 +26,30 @@ type readJob struct {
 	length, sent     uint32
 	checked          bool
 	refused          errs.Code // a revocation came between
+	place            kit.Element[readJob]
 }
 
-// readQueue holds the READs of a lane by class. Guarded by lane.mu. Its size is bounded by the peer's credit.
+// readQueue holds the READs of a lane by class. Guarded by the lane's mu. Its size is bounded by the peer's credit.
 type readQueue struct {
-	byClass [classCount]fifo
-	count   int
+	byClass kit.ClassQueue[readJob]
+	free    kit.List[readJob] // jobs to be used again, so that a READ allocates nothing
 	bytes   uint64
 }
 
-// fifo is a queue in a slice that is used again.
-type fifo struct {
-	jobs []readJob
-	head int
+func (q *readQueue) push(class int, j readJob) {
+	job := q.free.PopFront()
+	if job == nil {
+		job = new(readJob)
+	}
+	*job = j
+	q.byClass.PushBack(class, job, &job.place)
+	q.bytes += uint64(j.length)
 }
 
-func (f *fifo) push(j readJob) {
-	if f.head > 0 && f.head == len(f.jobs) {
-		f.jobs, f.head = f.jobs[:0], 0
-	} else if f.head > 64 && f.head > len(f.jobs)/2 {
-		f.jobs, f.head = f.jobs[:copy(f.jobs, f.jobs[f.head:])], 0
-	}
-	f.jobs = append(f.jobs, j)
-}
-
-func (f *fifo) front() *readJob {
-	if f.head == len(f.jobs) {
-		return nil
-	}
-	return &f.jobs[f.head]
+func (q *readQueue) pop(class int, j *readJob) {
+	q.byClass.Leave(class, &j.place)
+	q.bytes -= uint64(j.length)
+	q.free.PushFront(j, &j.place)
 }
 
 // readsCame queues the READs of a frame, within the peer's credit.
@@ -72,7 +68,7 @@ func (l *responderLane) readsCame() *errs.Error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := &l.reads
-	if q.count+len(x.table) > l.t.settings.CreditRequests || q.bytes+sum > l.t.settings.CreditBytes {
+	if q.byClass.Len()+len(x.table) > l.t.settings.CreditRequests || q.bytes+sum > l.t.settings.CreditBytes {
 		return l.protocolError("READs beyond the credit of %d slices and %d bytes",
 			l.t.settings.CreditRequests, l.t.settings.CreditBytes)
 	}
@@ -85,21 +81,19 @@ func (l *responderLane) readsCame() *errs.Error {
 		if len(l.in.bars) > 0 && l.in.bars[r.id] != 0 {
 			job.refused = errs.AddressNotRegistered
 		}
-		q.byClass[r.classOrSum].push(job)
+		q.push(int(r.classOrSum), job)
 	}
-	q.count += len(x.table)
-	q.bytes += sum
 	l.dirty.Store(true)
 	return nil
 }
 
 // refuse makes the queued READs of a region fail, those in their middle too.
 func (q *readQueue) refuse(key uint64) {
-	for c := range q.byClass {
-		f := &q.byClass[c]
-		for i := f.head; i < len(f.jobs); i++ {
-			if f.jobs[i].key == key {
-				f.jobs[i].refused = errs.AddressNotRegistered
+	for c := range classCount {
+		list := q.byClass.List(c)
+		for j := list.First(); j != nil; j = list.Next(&j.place) {
+			if j.key == key {
+				j.refused = errs.AddressNotRegistered
 			}
 		}
 	}
@@ -108,13 +102,10 @@ func (q *readQueue) refuse(key uint64) {
 // gatherData makes one frame of READ payload, of the most urgent class that waits. Holds writeMu and mu.
 func (l *responderLane) gatherData(x *transmitter) {
 	q := &l.reads
-	if q.count == 0 {
-		return
-	}
 	head, bytes, most := x.head[:headerBytes], 0, l.dataMost()
-	for c := range q.byClass {
-		for f := &q.byClass[c]; bytes < most && x.slices < recordsMax; {
-			j := f.front()
+	for c := q.byClass.Urgent(); c < classCount; c++ {
+		for list := q.byClass.List(c); bytes < most && x.slices < recordsMax; {
+			j := list.First()
 			if j == nil || (bytes > 0 && j.checked != x.checked) {
 				break
 			}
@@ -124,7 +115,7 @@ func (l *responderLane) gatherData(x *transmitter) {
 			}
 			if code != errs.OK {
 				x.ctl = appendFrame(x.ctl, header{kind: kindNack}, record{id: j.seq, length: uint32(code)})
-				q.pop(f, j)
+				q.pop(c, j)
 				continue
 			}
 			size := min(int(j.length-j.sent), most-bytes)
@@ -137,7 +128,7 @@ func (l *responderLane) gatherData(x *transmitter) {
 			x.addPayload(addr+uintptr(j.sent), size)
 			bytes += size
 			if j.sent += uint32(size); j.sent == j.length {
-				q.pop(f, j)
+				q.pop(c, j)
 			}
 		}
 		if bytes > 0 { // classes do not share a frame, so that an urgent one is not longer than it must be
@@ -151,12 +142,6 @@ func (l *responderLane) gatherData(x *transmitter) {
 		}
 		x.setHead(h, head)
 	}
-}
-
-func (q *readQueue) pop(f *fifo, j *readJob) {
-	q.count--
-	q.bytes -= uint64(j.length)
-	f.head++
 }
 
 // quietenRegion copies the region's bytes that have not left of the frame under way. Holds writeMu.

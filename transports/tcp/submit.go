@@ -24,7 +24,7 @@ const (
 // Submit accepts a prefix of slices, which all are of one rail, and writes a budget of bytes at once. It never waits. A
 // stale generation takes nothing and owes no Ready: its RailDown has been or is about to be reported.
 func (t *Transport) Submit(list []*transport.Slice) int {
-	if len(list) == 0 || t.closed.Load() {
+	if len(list) == 0 || t.life.Closed() {
 		return 0
 	}
 	set := t.setOf(list[0].Rail)
@@ -108,7 +108,7 @@ func (l *initiatorLane) accept(list []*transport.Slice, w **worker) (n int, more
 		if n > 0 && (groupOf(s.Class) != group || s.Length >= stripeBytes || l.out.bytes > crowdBytes) {
 			return n, true
 		}
-		if code := l.t.regions.local(s); code != errs.OK || s.Length == 0 || s.Length > l.t.settings.SliceBytes {
+		if code := l.t.regions.checkLocal(s); code != errs.OK || s.Length == 0 || s.Length > l.t.settings.SliceBytes {
 			if *w == nil {
 				*w = l.t.borrow()
 			}

@@ -74,7 +74,7 @@ type Transport struct {
 	bulkFd       int // epoll of the lanes that are not class 0's, itself in epfd; see turns.go
 	listeners    []*listener
 	workers      sync.WaitGroup
-	running      sync.WaitGroup // links; Attach adds under linkMu
+	running      sync.WaitGroup // links; Attach adds under life
 	tasks        sync.WaitGroup // goroutines of single calls, see spawn
 	quit         context.Context
 	cancel       context.CancelFunc
@@ -91,17 +91,14 @@ type Transport struct {
 	dialled  [groupCount]laneList // those of class 0 are looked at first
 	nextLane atomic.Uint64
 
-	linkMu sync.Mutex
-	links  kit.Links[link]
+	links kit.Links[link]
 
 	attachments attachments
 	places      *places
 	watch       *watch        // of our own ends; nil where they are all loopback
 	strangers   atomic.Int32  // accepted and not greeted
 	barriers    atomic.Uint64 // the last one of Revoke
-	ended       chan struct{} // closed when Close is done
-	closed      atomic.Bool
-	closeOnce   sync.Once
+	life        kit.Lifecycle
 }
 
 func open(s Settings, where *places, host transport.Host, sink transport.Sink) (_ *Transport, err error) {
@@ -165,13 +162,11 @@ func (t *Transport) Info() transport.Info {
 
 // Register makes a region of host memory usable; the descriptor is 32 bytes and holds no address.
 func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
-	switch {
-	case t.closed.Load():
-		return 0, nil, closedError("tcp.register")
-	case m.Kind != mem.Host:
-		return 0, nil, errs.New(errs.InvalidArgument, "tcp.register", "%v memory cannot be reached by sockets", m.Kind)
-	case m.Addr == 0 || m.Size == 0 || uint64(m.Addr)+m.Size < m.Size:
-		return 0, nil, errs.New(errs.InvalidArgument, "tcp.register", "no memory at %#x with %d bytes", m.Addr, m.Size)
+	if t.life.Closed() {
+		return 0, nil, kit.Closed("tcp.register")
+	}
+	if err := kit.CheckHostRegion("tcp.register", &m); err != nil {
+		return 0, nil, err
 	}
 	r := t.regions.register(m)
 	if r == nil {
@@ -185,7 +180,7 @@ func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKe
 func (t *Transport) Deregister(_ context.Context, key transport.LocalKey) error {
 	r := t.regions.Delete(uint64(key))
 	if r == nil {
-		return errs.New(errs.AddressNotRegistered, "tcp.deregister", "no region with key %#x", uint64(key))
+		return kit.NoRegion("tcp.deregister", key)
 	}
 	if r.barred.Load() {
 		for _, a := range t.attachments.of(nil) {
@@ -199,17 +194,13 @@ func (t *Transport) Deregister(_ context.Context, key transport.LocalKey) error 
 func (t *Transport) Import(link transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
 	l := t.links.Lookup(link)
 	if l == nil {
-		return 0, errs.New(errs.Stale, "tcp.import", "link %v has ended", link)
+		return 0, kit.StaleLink("tcp.import", link)
 	}
 	key, err := readDescriptor(d, l.peer.Incarnation)
 	if err != nil {
 		return 0, err.WithPeer(l.peer.Address, Name, "")
 	}
 	return key, nil
-}
-
-func closedError(op string) *errs.Error {
-	return errs.New(errs.EngineClosed, op, "transport is closed").WithScope(errs.ScopeTransport, errs.SideLocal)
 }
 
 // Explain returns the rails of a link and their state, a line each.

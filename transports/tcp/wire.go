@@ -3,6 +3,8 @@ package tcp
 import (
 	"encoding/binary"
 	"fmt"
+
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // # Wire format, version 1
@@ -64,7 +66,7 @@ const (
 	framePayloadMax = frameBytes + sliceMax
 	notifyMax       = 68 << 10
 	greetingSize    = 48
-	classCount      = 3
+	classCount      = kit.Classes
 	version         = 1
 	magic           = 0x31_50_43_54_54_4e_45_54 // "TENTTCP1"
 )

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 func TestFramesAndGreetingsReadBackAsWritten(t *testing.T) {
@@ -56,14 +58,14 @@ func TestHeadersAreBoundedBeforeUse(t *testing.T) {
 
 func TestOffersReadBackAsWritten(t *testing.T) {
 	e := testOffer(t)
-	r := &reader{b: e.append(beginAnswer(5))}
-	require.EqualValues(t, version, r.u8())
-	got, err := readOffer(r, r.u64())
+	r := kit.NewReader(e.append(beginAnswer(5)))
+	require.EqualValues(t, version, r.U8())
+	got, err := readOffer(r, r.U64())
 	require.NoError(t, err)
 	require.Equal(t, e, got)
 	full := e.append(nil)
 	for n := range full {
-		_, err := readOffer(&reader{b: full[:n]}, 5)
+		_, err := readOffer(kit.NewReader(full[:n]), 5)
 		require.Error(t, err, "cut off at %d", n)
 	}
 }
