@@ -91,23 +91,12 @@ func (c *Core) takeBack(a *attempt, now clock.Time) {
 	c.outstanding--
 	c.landed(r, a, now)
 	if r.slices == 0 && len(l.retired) > 0 {
-		l.forgetRetired()
+		c.forgetRetired(l)
 	}
 	if a.open {
 		c.confirm(l.peer, now)
 	}
 	c.activate(l)
-}
-
-func (l *link) forgetRetired() {
-	kept := l.retired[:0]
-	for _, r := range l.retired {
-		if r.slices > 0 {
-			kept = append(kept, r)
-		}
-	}
-	clear(l.retired[len(kept):])
-	l.retired = kept
 }
 
 // recycleAttempt gives the record of a slice back, unless a withdrawal may still be looking at it.

@@ -3,9 +3,7 @@ package dispatch
 import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/event"
-	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/rail"
-	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // Bounds on what one step does or says; the rest follows in the next one, which is due at once.
@@ -35,7 +33,7 @@ type Core struct {
 	promised clock.Time    // when the next step was due; 0 if nobody asked
 	lost     clock.Time    // time in which a step was due and did not come: silence then proves nothing
 
-	links  []*link // by LinkID; 0 is none, removed ones are nil
+	linkTable
 	peers  map[uint32]*peer
 	stages []*stage // by StageID; 0 is none
 
@@ -73,18 +71,18 @@ type Core struct {
 	totals    []railTotals           // by transport
 
 	sightings []rail.Sighting // of blameEnds
-	ends      map[string]int  // numbers of rails' ends
+	ends      endTable
 }
 
 // New makes a core without links.
 func New(options Options) *Core {
 	c := &Core{
 		options:   options.withDefaults(),
-		links:     make([]*link, 1),
+		linkTable: linkTable{links: make([]*link, 1), generations: make([]uint32, 1)},
 		stages:    make([]*stage, 1),
 		peers:     map[uint32]*peer{},
 		devices:   map[deviceKey]*device{},
-		ends:      map[string]int{},
+		ends:      endTable{byName: map[string]*end{}},
 		tasks:     slab[task]{chunk: 64},
 		pieces:    slab[piece]{chunk: 64},
 		attempts:  slab[attempt]{chunk: 1}, // one by one, see attempt
@@ -248,28 +246,6 @@ func (c *Core) name(i uint8) string {
 		return c.options.Transports[i]
 	}
 	return ""
-}
-
-// link returns a link by its number, nil if it was removed.
-func (c *Core) link(id plan.LinkID) *link {
-	if slot := int(id.Slot()); slot < len(c.links) {
-		if l := c.links[slot]; l != nil && l.id == id {
-			return l
-		}
-	}
-	return nil
-}
-
-// rail returns the rail of exactly this generation, nil if it has moved on.
-func (c *Core) rail(id plan.LinkID, rail transport.Rail) *railState {
-	l := c.link(id)
-	if l == nil || int(rail.Index) >= len(l.rails) {
-		return nil
-	}
-	if r := l.rails[rail.Index]; r != nil && r.id.Generation == rail.Generation {
-		return r
-	}
-	return nil
 }
 
 // activate has the next step look whether the link's rails can take something.

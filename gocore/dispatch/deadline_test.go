@@ -25,7 +25,7 @@ func urgentRig(t *testing.T) *rig {
 
 // measure has the rails of a link believe that they have measured a rate.
 func (r *rig) measure(id plan.LinkID, rate float64) {
-	for _, rail := range r.core.links[id].rails {
+	for _, rail := range r.core.link(id).rails {
 		m := &rail.meter
 		m.Reset(rate)
 		m.Begin(r.now)
@@ -40,7 +40,7 @@ func (r *rig) measure(id plan.LinkID, rate float64) {
 // narrow adds a link with one rail that takes one slice at a time.
 func (r *rig) narrow() plan.LinkID {
 	id := r.link(1, 0, 1, 128*kib)
-	r.core.links[id].rails[0].slicesMax = 1
+	r.core.link(id).rails[0].slicesMax = 1
 	return id
 }
 
@@ -272,13 +272,13 @@ func TestADeadlineIsKeptWhereverItsTaskWaits(t *testing.T) {
 		}},
 		"for a rail that takes nothing": {prepare: func(r *rig) (*plan.Plan, func()) {
 			id := r.link(1, 0, 1, 1<<20)
-			r.core.links[id].rails[0].full = true
+			r.core.link(id).rails[0].full = true
 			return to(r.core, id), func() { r.core.Ready(id, railOf(id, 0, 1)) }
 		}},
 		"for rails that are all suspected": {sent: 1, prepare: func(r *rig) (*plan.Plan, func()) {
 			id := r.narrow()
 			r.occupy(to(r.core, id))
-			r.core.observe(r.core.links[id].rails[0], rail.Silenced, r.now)
+			r.core.observe(r.core.link(id).rails[0], rail.Silenced, r.now)
 			return to(r.core, id), func() { r.finish(0, nil) }
 		}},
 		"for a peer to confirm a withdrawal": {prepare: func(r *rig) (*plan.Plan, func()) {
@@ -409,7 +409,7 @@ func TestAQueueBySlackIsSortedAndCountsItsBytes(t *testing.T) {
 	}
 	require.Equal(t, bytes, r.core.Gauges(0).QueuedBytes)
 	for _, i := range waiting {
-		q := &r.core.links[id].queues[specs[i].Class]
+		q := &r.core.link(id).queues[specs[i].Class]
 		require.Equal(t, uint32(i), q.next().index)
 		_, err := r.core.Cancel(b, i, 1, r.now)
 		require.Nil(t, err)

@@ -17,7 +17,8 @@ import (
 // Of a link with one rail and a NIC with one link nothing here costs anything but a few additions a slice.
 type device struct {
 	key     deviceKey
-	rails   []*railState           // that are up, of all links
+	rails   []*railState           // that have not ended, of all links
+	records int                    // rails that it is kept for, ended ones too
 	shared  bool                   // by several rails, which is when its own rate is measured
 	waiting [ClassCount]int        // links with a rail here that have work of a class waiting
 	flying  [ClassCount]int        // slices
@@ -57,6 +58,7 @@ func (c *Core) plug(r *railState, now clock.Time) {
 		c.devices[key] = d
 	}
 	r.device = d
+	d.records++
 	d.rails = append(d.rails, r)
 	d.resize()
 	c.countWaiting(r.link, -1)

@@ -10,7 +10,7 @@ import (
 
 // Explain describes a link in words for people: its rails with windows and rates, its queues, and what holds it up.
 func (c *Core) Explain(id plan.LinkID) string {
-	l := c.link(id)
+	l := c.lookUp(id)
 	if l == nil {
 		return "closed"
 	}

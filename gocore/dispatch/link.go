@@ -146,19 +146,19 @@ func (c *Core) AddLink(spec LinkSpec) plan.LinkID {
 	for int(spec.Transport) >= len(c.counters) {
 		c.growCounters()
 	}
-	l := &link{spec: spec, id: plan.LinkID(len(c.links)), peer: p, dialing: true}
+	l := &link{spec: spec, peer: p, dialing: true}
 	l.timer.link, l.again.held, l.options = l, l, c.optionsOf(spec.Transport)
 	l.ownNode, l.byDeadline = l.options.OwnNode, l.options.ByDeadline
 	l.waiting = [ClassCount]clock.Time{clock.Never, clock.Never, clock.Never}
 	p.links = append(p.links, l)
-	c.links = append(c.links, l)
+	c.insertLink(l)
 	return l.id
 }
 
 // RemoveLink forgets a link, after Detach and when LinkBusy says no. Tasks that still wait for it take another route or
-// fail. Its number is not used again.
+// fail. Its slot is used again under another generation; the id stays stale for ever.
 func (c *Core) RemoveLink(id plan.LinkID) {
-	l := c.link(id)
+	l := c.lookUp(id)
 	if l == nil {
 		return
 	}
@@ -170,7 +170,7 @@ func (c *Core) RemoveLink(id plan.LinkID) {
 	}
 	c.timers.stop(&l.again)
 	l.up, l.dialing = 0, false
-	c.links[id.Slot()] = nil
+	c.deleteLink(l)
 	c.gather(l)
 	for _, t := range c.scratch {
 		if t.live() {
@@ -178,6 +178,7 @@ func (c *Core) RemoveLink(id plan.LinkID) {
 		}
 	}
 	c.timers.stop(&l.timer)
+	c.forgetRails(l)
 	p := l.peer
 	for i, other := range p.links {
 		if other == l {
@@ -192,7 +193,7 @@ func (c *Core) RemoveLink(id plan.LinkID) {
 
 // LinkBusy reports whether slices are outstanding on the link or tasks wait for it.
 func (c *Core) LinkBusy(id plan.LinkID) bool {
-	l := c.link(id)
+	l := c.lookUp(id)
 	return l != nil && (l.outstanding > 0 || !l.idle())
 }
 
@@ -202,7 +203,7 @@ func (l *link) idle() bool {
 
 // RailUp adds a rail, or a new generation of one that was down.
 func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
-	l := c.link(id)
+	l := c.lookUp(id)
 	if l == nil || l.peer.gone != nil {
 		return
 	}
@@ -219,13 +220,13 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 			c.observe(old, rail.Ended, now)
 			c.abandon(old, now)
 		}
-		if old.slices > 0 {
-			l.retired = append(l.retired, old)
-		}
 		c.inherit(r, old, now)
 	}
 	l.rails[info.Rail.Index] = r
 	c.plug(r, now)
+	if old != nil {
+		c.retire(old)
+	}
 	first := l.up == 0
 	l.up++
 	l.dialing, l.cause = false, nil
@@ -272,18 +273,8 @@ func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railSt
 	r.meter.Reset(info.Bandwidth)
 	r.timer.rail = r
 	r.heard = c.awake(now)
-	r.pair = rail.Pair{Local: c.endNumber(info.Local), Remote: c.endNumber(info.Remote), Peer: int(l.spec.Peer)}
+	r.pair = rail.Pair{Local: c.ends.acquireEnd(info.Local), Remote: c.ends.acquireEnd(info.Remote), Peer: int(l.spec.Peer)}
 	return r
-}
-
-// endNumber numbers the name of a rail's end.
-func (c *Core) endNumber(name string) int {
-	n, known := c.ends[name]
-	if !known {
-		n = len(c.ends) + 1
-		c.ends[name] = n
-	}
-	return n
 }
 
 // RailDown ends a generation of a rail. Slices outstanding on it complete later; unless the cause is nil, an orderly end,
@@ -308,7 +299,7 @@ func (c *Core) RailDown(id plan.LinkID, which transport.Rail, cause *errs.Error,
 // DropLink says that the peer cannot be reached over this transport at all. Waiting tasks take their next route; those
 // that have none wait for a rail, at most Options.LinkWait or OutageWait, and fail with the cause. RailUp brings the link back.
 func (c *Core) DropLink(id plan.LinkID, cause *errs.Error, now clock.Time) {
-	l := c.link(id)
+	l := c.lookUp(id)
 	if l == nil {
 		return
 	}

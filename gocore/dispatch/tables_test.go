@@ -1,0 +1,133 @@
+package dispatch
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// visit opens a peer whose names nobody has had before, fails a slice over one of its two rails, moves bytes over the other
+// one, replaces a rail, and forgets the peer. It returns the id of its link.
+func (r *rig) visit(peer int) plan.LinkID {
+	id := r.core.AddLink(LinkSpec{Peer: uint32(peer), PeerName: fmt.Sprint("peer", peer), Info: &transport.Info{}})
+	up := func(index, generation int) {
+		r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, index, generation), Local: fmt.Sprintf("/file/%d", peer),
+			Remote: fmt.Sprintf("/file/%d/%d", peer, index), BytesMax: 1 << 20, Bandwidth: 1e9}, r.now)
+	}
+	up(0, 1)
+	up(1, 1)
+	b := r.submit(to(r.core, id), High, 128*kib, clock.Never)
+	require.Len(r, r.out, 2)
+	r.finish(0, broken(errs.ScopeRail))
+	up(1, 2)
+	r.drain()
+	require.Equal(r, Completed, r.status(b).State)
+	require.Nil(r, r.core.FreeBatch(b, r.now))
+	for index, generation := range []int{1, 2} {
+		r.core.RailDown(id, railOf(id, index, generation), nil, r.now)
+	}
+	r.core.RemoveLink(id)
+	r.step()
+	r.events, r.ended = r.events[:0], r.ended[:0]
+	r.now = r.now.Add(ms)
+	return id
+}
+
+// tableSizes are the lengths of everything that peers, links and rails come and go in. A step, a failure and a scrape visit no
+// more elements than these.
+func (c *Core) tableSizes() map[string]int {
+	return map[string]int{"links": len(c.links), "vacant links": len(c.linkTable.vacant), "peers": len(c.peers), "ends": len(c.ends.byName),
+		"numbers of ends": c.ends.next, "NICs": len(c.devices), "timers": len(c.timers.heap), "active": len(c.active), "sightings": cap(c.sightings),
+		"pieces": c.pieces.total, "tasks": c.tasks.total, "runs": c.runs.total, "batches": len(c.batches), "counters": len(c.counters)}
+}
+
+func heapInUse() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func TestAHundredThousandPeersLeaveNothingBehind(t *testing.T) {
+	r := newRig(t, Options{SuspectAfter: 100 * ms})
+	other := r.link(0, 0, 1, 1<<20) // stays, and is looked at whenever a rail fails
+	peers := 100_000
+	if testing.Short() {
+		peers = 5_000
+	}
+	for peer := 1; peer <= 1000; peer++ {
+		r.visit(peer)
+	}
+	sizes, heap := r.core.tableSizes(), heapInUse()
+	for peer := 1001; peer <= peers; peer++ {
+		r.visit(peer)
+	}
+	require.Equal(t, sizes, r.core.tableSizes())
+	require.Equal(t, 3, sizes["links"], "none, the one that stays, and one slot for all the others")
+	require.Less(t, heapInUse()-heap, int64(128*kib), "bytes of heap")
+	b := r.submit(to(r.core, other), High, kib, clock.Never)
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+}
+
+func TestAStaleLinkIsRefusedInEveryCallAndCounted(t *testing.T) {
+	r := newRig(t, Options{})
+	old := r.visit(1)
+	stale := r.core.StaleLinks()
+	id := r.link(2, 0, 1, 1<<20)
+	require.Equal(t, old.Slot(), id.Slot())
+	require.NotEqual(t, old, id)
+	was, rails := r.core.Link(id), r.core.Rails()
+	calls := []func(){
+		func() { r.core.RailUp(old, transport.RailInfo{Rail: railOf(old, 0, 9)}, r.now) },
+		func() { r.core.RailDown(old, railOf(old, 0, 1), broken(errs.ScopeRail), r.now) },
+		func() { r.core.DropLink(old, nil, r.now) },
+		func() { r.core.Ready(old, railOf(old, 0, 1)) },
+		func() { r.core.Progress(old, railOf(old, 0, 1), r.now) },
+		func() { r.core.Heard(Question{Link: old, Rail: railOf(old, 0, 1)}, r.now, false, r.now) },
+		func() { r.core.Probed(old, railOf(old, 0, 1), 1, nil, r.now) },
+		func() { require.False(t, r.core.LinkBusy(old)) },
+		func() { require.Equal(t, "closed", r.core.Explain(old)) },
+		func() { require.Equal(t, "closed", r.core.Link(old).State) },
+		func() { r.core.RemoveLink(old) },
+	}
+	for i, call := range calls {
+		call()
+		require.EqualValues(t, i+1, r.core.StaleLinks()-stale, "call %d", i)
+	}
+	r.step()
+	require.Equal(t, was, r.core.Link(id), "nothing has happened to the link that has its slot now")
+	require.Equal(t, rails, r.core.Rails())
+	p := to(r.core, id)
+	p.Routes[0].Hops[0].Link = old
+	b := r.submit(p, High, kib, clock.Never)
+	require.Empty(t, r.out, "a plan that was made before takes nobody else's link")
+	require.Equal(t, Failed, r.status(b).State)
+}
+
+func TestANICIsKeptWhileARailOfItHasSomethingInFlight(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 1, 1<<20)
+	r.submit(to(r.core, id), Low, 16*kib, clock.Never)
+	require.Len(t, r.out, 1)
+	first := r.out[0]
+	r.railUp(id, 0, 2, 1<<20)
+	require.Len(t, r.core.link(id).retired, 1)
+	r.core.RailDown(id, railOf(id, 0, 2), nil, r.now)
+	require.Len(t, r.core.devices, 1)
+	require.Len(t, r.core.ends.byName, 2)
+	r.core.Complete([]transport.Completion{{Slice: first, Bytes: first.Length}}, r.now)
+	require.Empty(t, r.core.link(id).retired)
+	require.Len(t, r.core.devices, 1, "the newest record of the rail keeps it, until its link is removed")
+	r.step()
+	r.core.RemoveLink(id)
+	require.Empty(t, r.core.devices)
+	require.Empty(t, r.core.ends.byName)
+}
