@@ -6,7 +6,7 @@ SEEDS ?= 100000
 FUZZTIME ?= 20s
 SOURCES := $(shell find gocore transports pybind -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover demo-qos test test-all check lint sim bench bench-peers bench-failover bench-qos bench-file capi fuzz wheel sdist develop clean
+.PHONY: help demo demo-failover demo-qos test test-all check lint sim bench bench-peers bench-failover bench-qos bench-file capi fuzz docs docs-reference wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -70,6 +70,12 @@ $(VENV)/.built: $(SOURCES) go.mod go.sum setup.py pyproject.toml tools/build_got
 
 wheel: ## build/wheel/tent-*.whl, one for Python 3.10 and newer; its tag is audited, every interpreter here must use it
 	@$(PYTHON) tools/wheels.py
+
+docs: develop ## build/site: the documentation, with every page's code and every notebook run
+	@$(VENV)/bin/python tools/docs.py
+
+docs-reference: develop ## write the pages of docs/ that come from tables in the code and from measured rows
+	@$(VENV)/bin/python tools/docs.py --reference
 
 sdist: develop ## dist/tent-*.tar.gz
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check build

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 import tent
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "examples"
-PROGRAMS = sorted(FOLDER.glob("*.py"))
+PROGRAMS = [path for path in sorted(FOLDER.glob("*.py")) if path.stem != "two_hosts"]
 
 
 def test_there_are_examples() -> None:
@@ -29,6 +30,24 @@ def test_example_runs(path: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout and not done.stderr
+
+
+def test_two_hosts_move_bytes_over_the_addresses_that_they_name() -> None:
+    """As between hosts: no shared memory, and an address on each side."""
+    env = {**os.environ, "TENT_CONF": '{"transports": {"shm": {"enable": false}}}'}
+    command = [sys.executable, "-W", "error", FOLDER / "two_hosts.py"]
+    with subprocess.Popen([*command, "serve", "127.0.0.2"], env=env, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        address = server.stdout.readline().strip()
+        try:
+            write = [*command, "write", "127.0.0.3", address]
+            done = subprocess.run(write, env=env, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+            assert "COMPLETED" in done.stdout and " tcp " in done.stdout
+            assert "step 7: 1048576 bytes" in server.communicate(timeout=60)[0]
+            assert server.returncode == 0
+        finally:
+            server.kill()
 
 
 @pytest.fixture

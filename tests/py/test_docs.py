@@ -1,0 +1,131 @@
+"""Every page of the documentation runs, names what is there, and reads as plain English."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pages import BY_HAND, DOCS, PAGES, ROOT, blocks, commands, in_code, name, program, prose, sentences
+
+from tent.__main__ import main as command_line
+
+RUNNABLE = [page for page in PAGES if program(page)]
+TESTS = [(page, block) for page in PAGES for block in blocks(page) if block.title.startswith("test_")]
+TARGETS = set(re.findall(r"^([a-z0-9-]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+ELSEWHERE = {"docker", "kubectl", "ip", "ss", "sysctl", "pip", "go", "curl", "gcc", "g++"}  # what pages may name
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=name)
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    """All Python blocks of a page, from top to bottom, are one program."""
+    text = program(page)
+    if "import torch" in text and importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed")
+    path = tmp_path / f"{page.stem.replace('-', '_')}.py"
+    path.write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", path], cwd=tmp_path, capture_output=True, text=True, timeout=90
+    )
+    assert done.returncode == 0 and "Warning" not in done.stderr, f"lines are those of {name(page)}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page, block", TESTS, ids=lambda value: getattr(value, "title", ""))
+def test_the_tests_on_a_page_pass(page: Path, block: object, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(block.text)  # type: ignore[attr-defined]
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=name)
+def test_the_commands_of_a_page_exist(page: Path) -> None:
+    for line in commands(page):
+        words = shlex.split(line)
+        while words and (words[0] in ("sudo", "export") or re.fullmatch(r"[A-Z_]+=.*", words[0])):
+            words.pop(0)
+        if not words:
+            continue
+        program, *rest = words
+        if program == "make":
+            assert TARGETS.issuperset(word for word in rest if "=" not in word), line
+        elif program == "tent":
+            check_tent(rest, line)
+        elif program.startswith("python"):
+            check_python(rest, line)
+        else:
+            assert program in ELSEWHERE or shutil.which(program), line
+
+
+def check_tent(words: list[str], line: str) -> None:
+    with pytest.raises(SystemExit) as end:
+        command_line([*words[:1], "--help"])
+    assert end.value.code == 0, line
+
+
+def check_python(words: list[str], line: str) -> None:
+    if words[0] == "-c":
+        compile(words[1], line, "exec")
+    elif words[0] == "-m":
+        assert importlib.util.find_spec(words[1]) is not None or words[1] == "pip", line
+    else:
+        assert (ROOT / words[0]).exists() or (DOCS / "examples" / words[0]).exists(), line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_names_on_a_page_are_there(page: Path) -> None:
+    """Make targets, settings, metrics and paths between backticks."""
+    settings = set(re.findall(r"^\| `([a-z0-9_/]+)`", (DOCS / "reference/settings.md").read_text(), re.M))
+    metrics = set(re.findall(r"^\| `(tent_\w+)`", (DOCS / "reference/metrics.md").read_text(), re.M))
+    for text in in_code(page):
+        if found := re.match(r"make ([a-z][a-z0-9-]*)", text):
+            assert found[1] in TARGETS, text
+        if re.fullmatch(r"transports/(tcp|shm|io_uring|buf_io)/\w+", text):
+            assert text in settings, text
+        if re.fullmatch(r"tent_\w+_(total|bytes|us|depth|health|state)", text):
+            assert text in metrics, text
+        if re.fullmatch(r"(gocore|transports|tests|docs|tools|pybind|notebooks)/[\w./-]+\.\w+", text):
+            assert (ROOT / text).exists(), text
+
+
+@pytest.mark.parametrize("tool", ["docs_reference.py", "docs_tables.py"])
+def test_generated_pages_are_current(tool: str) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / tool, "--check"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, f"make docs-reference\n{done.stderr}"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = re.findall(r"^ +- (?:[\w ]+: )?([\w/.-]+\.(?:md|ipynb))$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    decisions = [page for page in DOCS.glob("design/decisions/*.md") if page.name != "index.md"]
+    pages = [*(set(DOCS.rglob("*.md")) - set(decisions)), *(ROOT / "notebooks").glob("*.ipynb")]
+    there = {str(page.relative_to(DOCS if page.suffix == ".md" else ROOT)) for page in pages}
+    assert set(listed) == there
+
+
+# -- prose
+
+LONGEST = 40  # words of a sentence, or of a part that ends in a colon or semicolon
+AVOIDED = {"backend": "transport", "plugin": "transport, or plug-in", "session": "link", "node": "host, or NUMA node"}
+CLAUSE = re.compile(r"\b(who|whom|whose|whoever|whatever)\b", re.I)
+
+
+@pytest.mark.parametrize("page", BY_HAND, ids=name)
+def test_the_prose_of_a_page_is_plain(page: Path) -> None:
+    wrong = []
+    for sentence in sentences(page):
+        if len(sentence.split()) > LONGEST:
+            wrong.append(f"{len(sentence.split())} words: {sentence}")
+        if CLAUSE.search(sentence):
+            wrong.append(f"a clause with who or whatever: {sentence}")
+        wrong += [
+            f"{word} (say {better}): {sentence}"
+            for word, better in AVOIDED.items()
+            if re.search(rf"\b{word}s?\b", sentence, re.I) and "NUMA" not in sentence
+        ]
+    wrong += [f"a dash for a comma: {text}" for text in prose(page) if "\u2014" in text or " - " in text]
+    assert not wrong, "\n".join(wrong)
