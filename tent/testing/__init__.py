@@ -50,9 +50,9 @@ from .._lazy import attach
 # Module to its public names. Type checkers read __init__.pyi, which tools/stubs.py writes from this table.
 _PUBLIC = {
     "faults": "Faults inject injected swap_transport_for_test",
-    "memory": "Memory",
+    "memory": "Memory pattern",
     "oracle": "Oracle",
     "pair": "Cluster Pair",
-    "peer": "PeerProcess",
+    "peer": "PeerProcess There",
 }
 __all__, __getattr__, __dir__ = attach(__name__, _PUBLIC)

@@ -1,10 +1,10 @@
 # Written by tools/stubs.py from the table in __init__.py.
 
 from .faults import Faults, inject, injected, swap_transport_for_test
-from .memory import Memory
+from .memory import Memory, pattern
 from .oracle import Oracle
 from .pair import Cluster, Pair
-from .peer import PeerProcess
+from .peer import PeerProcess, There
 
 __all__ = [
     "Cluster",
@@ -13,7 +13,9 @@ __all__ = [
     "Oracle",
     "Pair",
     "PeerProcess",
+    "There",
     "inject",
     "injected",
+    "pattern",
     "swap_transport_for_test",
 ]

@@ -33,7 +33,7 @@ class _Move:
         return f"here: {found}" if found else ""
 
     def wrong_far(self, seed: int | None, or_seed: int | None = None) -> str:
-        found = self.peer.ask("wrong", name=self.name, seed=seed, or_seed=or_seed)
+        found = self.peer.wrong(self.name, seed, or_seed)
         return f"in {self.peer.name}: {found}" if found else ""
 
     def wrong_source(self) -> str:
@@ -63,7 +63,7 @@ class Oracle:
         seeds = next(self._seeds)
         near_seed, far_seed = (seeds, seeds + 1) if op == "write" else (seeds + 1, seeds)
         there, name = cluster.peers[peer], f"oracle-{len(self._moves)}"
-        there.ask("region", name=name, size=size, seed=far_seed, alignment=alignment)
+        there.region(name, size, far_seed, alignment)
         near = Memory(size, near_seed, alignment)
         region = cluster.engine.register(near.view)
         move = _Move(cluster, there, near, region, name, op == "read", seeds, seeds + 1, seeds + 2)
@@ -89,8 +89,8 @@ class Oracle:
                 move.near.fill(move.scribble_seed)
                 move.region.fence()
             else:
-                move.peer.ask("fill", name=move.name, seed=move.scribble_seed)
-                move.peer.ask("fence", name=move.name)
+                move.peer.fill(move.name, move.scribble_seed)
+                move.peer.fence(move.name)
             self._assert(move, move.wrong_target(move.scribble_seed), "something landed after the end")
 
     def look_again(self) -> None:

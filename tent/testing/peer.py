@@ -1,35 +1,54 @@
 """A peer in a process of its own. As a module: the handle that tests hold. As a program: the peer.
 
-They talk in lines of JSON: {"do": name, ...} in, {"ok": value} or {"error": text} out.
+They talk in lines of JSON: {"do": name, ...} in, {"ok": value} or {"error": text} out. Functions of the test run over
+there by `PeerProcess.run`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+
+if TYPE_CHECKING:
+    import tent
+
+    from .memory import Memory
+
+P = ParamSpec("P")
 
 ANSWER_SECONDS = 60.0
 
 
 class PeerProcess:
-    """An engine in another process, with regions that it watches over. Killing and stopping it is fine."""
+    """An engine in another process, with regions that it watches over. Killing and stopping it is fine.
 
-    def __init__(self, settings: Mapping[str, Any], name: str = "peer", swap: Mapping[str, str] | None = None) -> None:
+    `settings` are those of its engine, `swap` is for swap_transport_for_test, `options` are for its interpreter.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        name: str = "peer",
+        swap: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self._swap = dict(swap or {})
         self._settings = dict(settings)
+        self._options = list(options)
         self.process = self._start(self._settings)
         self.address: str = self._answer()
 
     def _start(self, settings: dict[str, Any]) -> subprocess.Popen[bytes]:
         given = json.dumps({"name": self.name, "settings": settings, "swap": self._swap})
-        command = [sys.executable, "-m", "tent.testing.peer", given]
+        command = [sys.executable, *self._options, "-m", "tent.testing.peer", given]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     @property
@@ -65,17 +84,51 @@ class PeerProcess:
         self.process = self._start({**self._settings, "rpc_server_port": int(self.address.rpartition(":")[2])})
         self.address = self._answer()
 
+    def region(self, name: str, size: int, seed: int, alignment: int = 0) -> None:
+        """Registers a Memory(size, seed, alignment) over there under a name."""
+        self.ask("region", name=name, size=size, seed=seed, alignment=alignment)
+
+    def wrong(self, name: str, seed: int | None, or_seed: int | None = None) -> str:
+        """Memory.wrong() of a region over there."""
+        return str(self.ask("wrong", name=name, seed=seed, or_seed=or_seed))
+
+    def fill(self, name: str, seed: int) -> None:
+        """Memory.fill() of a region over there."""
+        self.ask("fill", name=name, seed=seed)
+
+    def fence(self, name: str) -> None:
+        """Region.fence() of a region over there."""
+        self.ask("fence", name=name)
+
+    def close_region(self, name: str) -> None:
+        """Region.close() of a region over there."""
+        self.ask("close_region", name=name)
+
     def inject(self, text: str) -> None:
-        """Faults of its engine, in the language of transports/faulty."""
+        """Injects faults into its engine, in the language of transports/faulty."""
         self.ask("inject", text=text)
 
     def metrics(self) -> dict[str, float]:
-        """Of its engine."""
+        """The metrics of its engine."""
         found: dict[str, float] = self.ask("metrics")
         return found
 
+    def run(self, function: Callable[Concatenate[There, P], Any], *none: P.args, **arguments: P.kwargs) -> Any:
+        """Runs a function of the caller's file over there, and returns its result: function(there, **arguments).
+
+            def largest(there, name):
+                return max(there.memories[name].view)
+
+            assert pair.peer.run(largest, name="kv") == 255
+
+        Arguments and result are JSON. The file is loaded over there as a module of its own, once.
+        """
+        assert not none, "arguments of run() go by name"
+        file = os.path.abspath(function.__code__.co_filename)
+        return self.ask("run", file=file, function=function.__name__, arguments=arguments)
+
     def ask(self, do: str, **arguments: Any) -> Any:
-        """One command and its answer; what goes wrong there is a RuntimeError here."""
+        """Sends one command and returns the answer. An error over there is a RuntimeError here."""
         assert self.process.stdin
         try:
             self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
@@ -113,31 +166,49 @@ class PeerProcess:
         return f"<PeerProcess {self.name!r} {self.pid}{state}>"
 
 
+class There:
+    """The peer's side of things: its engine, and its memories and regions by name."""
+
+    def __init__(self, engine: tent.Engine) -> None:
+        self.engine = engine
+        self.memories: dict[str, Memory] = {}
+        self.regions: dict[str, tent.Region] = {}
+        self._modules: dict[str, dict[str, Any]] = {}
+
+    def region(self, name: str, size: int, seed: int, alignment: int) -> None:
+        """Makes a memory and registers it."""
+        from .memory import Memory
+
+        self.memories[name] = Memory(size, seed, alignment)
+        self.regions[name] = self.engine.register(self.memories[name].view, name=name)
+
+    def run(self, file: str, function: str, arguments: dict[str, Any]) -> Any:
+        """Runs a function of a file; its module lives as long as the process."""
+        if file not in self._modules:
+            self._modules[file] = runpy.run_path(file, run_name="there")
+        return self._modules[file][function](self, **arguments)
+
+
 def main() -> None:
     """The peer: answers commands until its input ends."""
     import tent
 
     from .faults import inject, swap_transport_for_test
-    from .memory import Memory
 
     given = json.loads(sys.argv[1])
-    memories: dict[str, Memory] = {}
-    regions: dict[str, tent.Region] = {}
     engine = tent.Engine(given["settings"], name=given["name"])
     for slot, transport in given["swap"].items():
         swap_transport_for_test(engine, slot, transport)
-
-    def region(name: str, size: int, seed: int, alignment: int) -> None:
-        memories[name] = Memory(size, seed, alignment)
-        regions[name] = engine.register(memories[name].view, name=name)
-
+    there = There(engine)
     commands: dict[str, Any] = {
-        "region": region,
-        "wrong": lambda name, seed, or_seed=None: memories[name].wrong(seed, or_seed),
-        "fill": lambda name, seed: memories[name].fill(seed),
-        "fence": lambda name: regions[name].fence(),
+        "region": there.region,
+        "wrong": lambda name, seed, or_seed=None: there.memories[name].wrong(seed, or_seed),
+        "fill": lambda name, seed: there.memories[name].fill(seed),
+        "fence": lambda name: there.regions[name].fence(),
+        "close_region": lambda name: there.regions[name].close(),
         "inject": lambda text: inject(engine, text),
         "metrics": engine.metrics,
+        "run": there.run,
         "close": lambda: engine.close(timeout=0),
     }
     print(json.dumps({"ok": engine.address}), flush=True)

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from oracle import Memory
-from peers import Peer
 
 import tent
+from tent.testing import Memory, PeerProcess
 
 T = TypeVar("T")
 
@@ -115,13 +114,18 @@ def pair(engines: Callable[..., tent.Engine], seed: int) -> Iterator[Callable[..
 
 
 @pytest.fixture
-def peers() -> Iterator[Callable[..., Peer]]:
-    """Starts peers in processes of their own; they are killed at the end."""
-    started: list[Peer] = []
+def peers() -> Iterator[Callable[..., PeerProcess]]:
+    """Starts peers in processes of their own, with a region "kv"; they are killed at the end.
 
-    def start(**arguments: Any) -> Peer:
-        started.append(Peer(**arguments))
-        return started[-1]
+    They speak TCP unless a test says otherwise: over shared memory a stopped peer serves as well as any.
+    """
+    started: list[PeerProcess] = []
+
+    def start(size: int = 1 << 20, seed: int = 7, settings: dict[str, Any] | None = None) -> PeerProcess:
+        peer = PeerProcess({"transports/shm/trust": "none", **(settings or {})}, options=["-W", "error"])
+        started.append(peer)
+        peer.region("kv", size, seed)
+        return peer
 
     yield start
     for peer in started:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 from conftest import Pair
-from peers import Peer
 
 import tent
+from tent.testing import PeerProcess
 
 pytestmark = pytest.mark.interpreter
 
@@ -29,11 +29,11 @@ def test_await_gives_the_bytes_any_number_of_times(pair: Callable[..., Pair]) ->
         return await transfer
 
     asyncio.run(run())
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
     both.check()
     again = both.near.read(both.local, both.remote)
     assert asyncio.run(one(again)) == asyncio.run(one(again)) == 8 << 20  # another loop each
-    both.mine.put(0, both.theirs.model)
+    both.mine.expect(0, both.theirs.expected)
 
 
 def test_many_awaits_at_once_need_no_threads(pair: Callable[..., Pair]) -> None:
@@ -49,7 +49,7 @@ def test_many_awaits_at_once_need_no_threads(pair: Callable[..., Pair]) -> None:
         assert threading.active_count() == before
 
     asyncio.run(run())
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
     both.check()
 
 
@@ -70,7 +70,7 @@ def test_loops_in_several_threads(pair: Callable[..., Pair]) -> None:
         thread.join()
     assert results == [[100] * 50] * 3
     for first in (0, 10_000, 20_000):
-        both.theirs.put(first, both.mine.model[first : first + 5000])
+        both.theirs.expect(first, both.mine.expected[first : first + 5000])
 
 
 def test_callbacks_and_awaits_share_a_transfer(pair: Callable[..., Pair]) -> None:
@@ -84,10 +84,10 @@ def test_callbacks_and_awaits_share_a_transfer(pair: Callable[..., Pair]) -> Non
 
     asyncio.run(run())
     assert called.wait(10)
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
 
 
-def test_cancelling_an_await_cancels_the_transfer_and_comes_after_its_end(peers: Callable[..., Peer]) -> None:
+def test_cancelling_an_await_cancels_the_transfer_and_comes_after_its_end(peers: Callable[..., PeerProcess]) -> None:
     peer = peers(size=1 << 20)
 
     async def run() -> None:
@@ -113,7 +113,7 @@ def test_cancelling_an_await_cancels_the_transfer_and_comes_after_its_end(peers:
     asyncio.run(run())
 
 
-def test_a_failed_await_raises_the_error(peers: Callable[..., Peer]) -> None:
+def test_a_failed_await_raises_the_error(peers: Callable[..., PeerProcess]) -> None:
     peer = peers(size=1 << 20)
 
     async def run() -> None:
@@ -162,7 +162,7 @@ def test_fence_async(pair: Callable[..., Pair]) -> None:
     both = pair(4096)
     asyncio.run(both.offered.fence_async())
     both.near.write(both.local, both.remote).result(10)
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
 
 
 def test_event_loops_leave_no_descriptors(pair: Callable[..., Pair]) -> None:
@@ -171,7 +171,7 @@ def test_event_loops_leave_no_descriptors(pair: Callable[..., Pair]) -> None:
     async def one() -> None:
         await both.near.write(both.local, both.remote)
 
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
     asyncio.run(one())
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(50):

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from conftest import Pair
-from oracle import Memory, pattern
 
 import tent
 from tent import buffers, indexes
+from tent.testing import Memory, pattern
 
 pytestmark = pytest.mark.interpreter
 
@@ -37,7 +37,7 @@ def test_the_buffer_protocol(pair: Callable[..., Pair], keep: Any, make: Callabl
     assert region.size == 4096
     assert bytes(region.view) == pattern(1, 0, 4096)
     both.near.write(region, both.remote).result(10)
-    both.theirs.put(0, pattern(1, 0, 4096))
+    both.theirs.expect(0, pattern(1, 0, 4096))
     both.check()
 
 
@@ -52,7 +52,7 @@ def test_address_and_size(pair: Callable[..., Pair], keep: Any) -> None:
     memory = Memory(4096, 5)
     region = keep(both.near.register((buffers.address_of(memory.view), 4096)))
     both.near.read(region[1:11], both.remote[0:10]).result(10)
-    memory.put(1, both.theirs.model[0:10])
+    memory.expect(1, both.theirs.expected[0:10])
     memory.check()
     both.check()
 
@@ -108,7 +108,7 @@ def test_numpy_arrays(pair: Callable[..., Pair], keep: Any) -> None:
     kv = numpy.frombuffer(pattern(9, 0, 1 << 16), numpy.uint8).reshape(16, 4096).copy()
     keep(both.near.register(kv))
     both.near.write(kv[3], both.remote[0:4096]).result(10)  # a row lies inside the region
-    both.theirs.put(0, kv[3].tobytes())
+    both.theirs.expect(0, kv[3].tobytes())
     both.near.write_pages(
         keep(both.near.register(kv)),
         numpy.array([1, 2]),
@@ -116,8 +116,8 @@ def test_numpy_arrays(pair: Callable[..., Pair], keep: Any) -> None:
         numpy.array([5, 4], numpy.int32),
         page_bytes=4096,
     ).result(10)
-    both.theirs.put(5 * 4096, kv[1].tobytes())
-    both.theirs.put(4 * 4096, kv[2].tobytes())
+    both.theirs.expect(5 * 4096, kv[1].tobytes())
+    both.theirs.expect(4 * 4096, kv[2].tobytes())
     both.check()
     for wrong in (kv[:, 1:3], kv[::2], kv.T[::2]):
         with pytest.raises(tent.InvalidArgumentError, match="not contiguous"):
@@ -153,9 +153,9 @@ def test_torch_tensors(pair: Callable[..., Pair], keep: Any) -> None:
     tensor = torch.arange(1024, dtype=torch.int32)
     region = keep(both.near.register(tensor))
     both.near.write(region, both.remote).result(10)
-    both.theirs.put(0, tensor.numpy().tobytes())
+    both.theirs.expect(0, tensor.numpy().tobytes())
     both.near.write_pages(region, torch.tensor([1]), both.remote, torch.tensor([0]), page_bytes=64).result(10)
-    both.theirs.put(0, tensor.numpy().tobytes()[64:128])
+    both.theirs.expect(0, tensor.numpy().tobytes()[64:128])
     both.check()
     with pytest.raises(tent.InvalidArgumentError, match="contiguous"):
         both.near.register(tensor.reshape(32, 32).t()[:, ::2])
@@ -190,7 +190,7 @@ def test_strided_indexes_move_the_right_pages(pair: Callable[..., Pair]) -> None
     rows = memoryview(array("q", [9, 1, 8, 2, 7, 3]))[1::2]  # 1, 2, 3
     both.near.write_pages(both.local, table, both.remote, rows, page_bytes=64).result(10)
     for row in (1, 2, 3):
-        both.theirs.put(64 * row, both.mine.model[0:64])
+        both.theirs.expect(64 * row, both.mine.expected[0:64])
     both.check()
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from oracle import Memory, pattern
 
 import tent
+from tent.testing import Memory, pattern
 
 MIB = 1 << 20
 
@@ -32,9 +32,9 @@ def test_the_next_transport_takes_over(engines: Callable[..., tent.Engine], fold
         if first == "io-uring":  # only where the file system takes O_DIRECT
             assert move.failovers == 1 and move.transports == ("io-uring", "buf-io")
             assert engine.metrics()['tent_transport_failover_total{from="io-uring",to="buf-io"}'] == 1
-        assert (folder / "f").read_bytes() == mine.model
+        assert (folder / "f").read_bytes() == mine.expected
         assert engine.read(target, file).result(30) == 8 * MIB
-        back.put(0, mine.model)
+        back.expect(0, mine.expected)
     mine.check()
     back.check()
 
@@ -86,11 +86,10 @@ def test_memory_that_the_kernel_keeps_outlives_its_region(folder: Path) -> None:
 
 WRITER = """
 import sys, tent
-sys.path.insert(0, sys.argv[1])
-from oracle import pattern
+from tent.testing import pattern
 data = bytearray(pattern(11, 0, 8 << 20))
 with tent.Engine() as engine, engine.register(data) as local:
-    file = engine.open("file://" + sys.argv[2], create=True, size=len(data))
+    file = engine.open("file://" + sys.argv[1], create=True, size=len(data))
     engine.write(local[: 1 << 20], file[: 1 << 20], durability="data").result(30)
     print("durable", flush=True)
     while True:
@@ -104,7 +103,7 @@ def test_kill_in_mid_write(folder: Path) -> None:
     other.write_bytes(pattern(12, 0, MIB))
     path = folder / "f"
     writer = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", WRITER, str(Path(__file__).parent), str(path)],
+        [sys.executable, "-W", "error", "-c", WRITER, str(path)],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import Memory, pattern
 
 import tent
+from tent.testing import Memory, pattern
 
 MIB = 1 << 20
 
@@ -52,7 +52,7 @@ def test_any_size_at_any_place(data: st.DataObject, engine: tent.Engine, folder:
             assert moved == sum(lengths)
         assert path.read_bytes() == model
         assert engine.read(target, file).result(30) == size
-        back.put(0, model)
+        back.expect(0, model)
         back.check()
         mine.check()
 
@@ -68,12 +68,12 @@ def test_pages_go_out_and_come_back_in_another_order(engine: tent.Engine, folder
             assert done.result(30) == page * n
             for i in range(n):
                 at = places[i] * page
-                assert (folder / "kv.bin").read_bytes()[at : at + page] == mine.model[i * page : (i + 1) * page]
+                assert (folder / "kv.bin").read_bytes()[at : at + page] == mine.expected[i * page : (i + 1) * page]
         with engine.open(folder / "kv.bin", readonly=True) as file:
             grid = file.pages(file, page)
             assert engine.read_pages(target, order, grid, [places[i] for i in range(n)], page_bytes=page).result(30)
         for i in range(n):
-            back.put(order[i] * page, mine.model[i * page : (i + 1) * page])
+            back.expect(order[i] * page, mine.expected[i * page : (i + 1) * page])
         back.check()
         mine.check()
 
@@ -91,8 +91,8 @@ def test_one_batch_writes_two_files_and_a_peer(pair: Callable[..., Any], tmp_pat
         batch.write(both.local[:100], both.remote[:100])
         assert batch.submit().result(30) == both.mine.size + 100
     assert both.far.notifications.get(timeout=10).name == "saved"
-    assert (tmp_path / "a").read_bytes() + (tmp_path / "b").read_bytes() == both.mine.model
-    both.theirs.put(0, both.mine.model[:100])
+    assert (tmp_path / "a").read_bytes() + (tmp_path / "b").read_bytes() == both.mine.expected
+    both.theirs.expect(0, both.mine.expected[:100])
     both.check()
 
 
@@ -104,7 +104,7 @@ def test_every_priority_and_a_deadline(engine: tent.Engine, folder: Path) -> Non
             for i in range(4)
         ]
         assert [move.result(30) for move in moves] == [MIB] * 4
-        assert (folder / "f").read_bytes() == mine.model
+        assert (folder / "f").read_bytes() == mine.expected
         late = engine.write(local[:MIB], file[:MIB], timeout=0)
         with pytest.raises(tent.TransferTimeoutError):
             late.result(30)
@@ -128,7 +128,7 @@ def test_after_a_cancel_nothing_is_written_any_more(engine: tent.Engine, folder:
             before = path.read_bytes()
             assert engine.write(local[:1], file[:1]).result(30) == 1
             assert path.read_bytes()[1:] == before[1:]
-            mine.model[:] = mine.view
+            mine.expected[:] = mine.view
     assert ends <= {tent.TransferStatusEnum.CANCELED, tent.TransferStatusEnum.COMPLETED}
 
 
@@ -147,8 +147,8 @@ def test_a_read_past_the_end_fails_whole_and_says_where(engine: tent.Engine, fol
         assert caught.value.code == "ADDRESS_NOT_REGISTERED"
         assert caught.value.failed_tasks == [0]
         assert engine.read(local[:60_000], file[:60_000]).result(30) == 60_000
-    back.put(0, pattern(9, 0, 60_000))
-    assert back.view[:60_000] == back.model[:60_000] and back.view[70_000:] == back.model[70_000:]
+    back.expect(0, pattern(9, 0, 60_000))
+    assert back.view[:60_000] == back.expected[:60_000] and back.view[70_000:] == back.expected[70_000:]
 
 
 def test_a_file_without_a_name_is_still_the_open_one(engine: tent.Engine, folder: Path) -> None:
@@ -168,13 +168,12 @@ def test_a_file_without_a_name_is_still_the_open_one(engine: tent.Engine, folder
 
 STRIPES = """
 import sys, tent
-sys.path.insert(0, sys.argv[1])
-from oracle import pattern
-path, who, of, size, stripe = sys.argv[2], *map(int, sys.argv[3:])
+from tent.testing import pattern
+path, index, of, size, stripe = sys.argv[1], *map(int, sys.argv[2:])
 with tent.Engine() as engine, engine.open("file://" + path, durability="data") as file:
     data = bytearray(pattern(7, 0, size))
     with engine.register(data) as local:
-        starts = list(range(who * stripe, size, of * stripe))
+        starts = list(range(index * stripe, size, of * stripe))
         lengths = [min(stripe, size - start) for start in starts]
         engine.write_ranges(local, starts, file, starts, lengths).result(60)
 """
@@ -185,7 +184,7 @@ def test_processes_write_stripes_of_one_file(engine: tent.Engine, folder: Path) 
     path, size, stripe, of = folder / "f", 3 * MIB + 777, 12_345, 3
     with engine.open(path, create=True, size=size):
         pass
-    command = [sys.executable, "-W", "error", "-c", STRIPES, str(Path(__file__).parent), str(path)]
+    command = [sys.executable, "-W", "error", "-c", STRIPES, str(path)]
     writers = [
         subprocess.Popen([*command, *map(str, (i, of, size, stripe))], stderr=subprocess.PIPE, text=True)
         for i in range(of)
@@ -226,7 +225,7 @@ def test_threads_and_engines_share_a_file(engines: Callable[..., tent.Engine], f
         for thread in threads:
             thread.join(60)
         assert not errors
-        assert path.read_bytes() == memories[0].model
+        assert path.read_bytes() == memories[0].expected
         for region, memory in zip(regions, memories):
             region.close()
             memory.check()
@@ -242,7 +241,7 @@ def test_closing_lets_what_is_under_way_end(engine: tent.Engine, folder: Path) -
         with engine.open(path, create=True, size=16 * MIB) as file:
             move = engine.write(local, file, durability="data")
         assert move.result(60) == 16 * MIB
-    assert path.read_bytes() == mine.model
+    assert path.read_bytes() == mine.expected
     assert repr(file).endswith("closed>")
 
 

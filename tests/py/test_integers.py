@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from conftest import Pair
-from oracle import Memory
-from peers import Peer
 
 import tent
 from tent import buffers
 from tent.request_array import Column
+from tent.testing import Memory, PeerProcess
 
 State = tent.TransferStatusEnum
 
@@ -57,10 +56,10 @@ def test_read_and_write_by_request_objects(world: World) -> None:
     batch = engine.allocate_transfer_batch(16)
     engine.submit_transfer(batch, [world.request(tent.OpCode.WRITE, i * 100, i * 64, 64) for i in range(10)])
     for i in range(10):
-        world.both.theirs.put(i * 64, world.memory.model[i * 100 : i * 100 + 64])
+        world.both.theirs.expect(i * 64, world.memory.expected[i * 100 : i * 100 + 64])
     assert finish(engine, batch, 10) == [(State.COMPLETED, 64)] * 10
     engine.submit_transfer(batch, [world.request(tent.OpCode.READ, 40_000, 50_000, 777)])  # a second call, same batch
-    world.memory.put(40_000, world.both.theirs.model[50_000:50_777])
+    world.memory.expect(40_000, world.both.theirs.expected[50_000:50_777])
     assert engine.wait(batch, 10) == (State.COMPLETED, 10 * 64 + 777)
     assert engine.get_transfer_status(batch, 10) == tent.TransferStatus(state=State.COMPLETED, bytes=777)
     assert engine.get_transfer_status_overall(batch).state == State.COMPLETED
@@ -73,7 +72,7 @@ def test_by_address_as_upstream_has_it(world: World) -> None:
     there = world.both.remote.address
     request = tent.Request(tent.OpCode.WRITE, world.address, handle, there + 5, 100, tent.PRIO_LOW)
     assert world.engine.transfer_sync([request], timeout=10) == (State.COMPLETED, 100)
-    world.both.theirs.put(5, world.memory.model[:100])
+    world.both.theirs.expect(5, world.memory.expected[:100])
     info = world.engine.get_segment_info(handle)
     assert info.type == tent.SegmentInfoType.Memory
     assert tent.SegmentInfoBuffer(there, 1 << 16, info.buffers[0].location) in info.buffers
@@ -87,7 +86,7 @@ def test_the_own_process_is_segment_zero(world: World) -> None:
     assert world.engine.open_segment("") == tent.LOCAL_SEGMENT_ID == 0
     request = tent.Request(tent.OpCode.WRITE, world.address, 0, world.address + 1000, 10)
     world.engine.transfer_sync([request], timeout=10)
-    world.memory.put(1000, world.memory.model[:10])
+    world.memory.expect(1000, world.memory.expected[:10])
 
 
 def test_request_arrays(world: World) -> None:
@@ -107,7 +106,7 @@ def test_request_arrays(world: World) -> None:
         assert finish(engine, batch, n) == [(State.COMPLETED, 64)] * n
         engine.free_transfer_batch(batch)
     for i in range(n):
-        world.both.theirs.put(64 * (n - 1 - i), world.memory.model[128 * i : 128 * i + 64])
+        world.both.theirs.expect(64 * (n - 1 - i), world.memory.expected[128 * i : 128 * i + 64])
     batch = engine.allocate_transfer_batch(300)
     with pytest.raises(tent.TentError):  # the rest have length 0: the call takes nothing
         engine.submit_transfer(batch, requests)
@@ -166,7 +165,7 @@ def test_a_wrong_request_takes_the_whole_call_with_it(world: World, change: dict
 
 def test_batch_ids_are_checked(world: World) -> None:
     engine, request = world.engine, world.request(tent.OpCode.READ, 0, 0, 1)
-    world.memory.put(0, world.both.theirs.model[:1])
+    world.memory.expect(0, world.both.theirs.expected[:1])
     with engine.allocate_batch_guard(2) as guard:
         batch = guard.id
         engine.submit_transfer(batch, [request, request])
@@ -230,7 +229,7 @@ def test_notifications_and_identity(world: World) -> None:
     handle = engine.open_segment(far.address)
     engine.send_notifi(handle, tent.Notification("name", "text"))
     assert [(n.name, n.msg) for n in far.notifications.drain()] == [("name", "text")]
-    world.both.theirs.put(0, world.memory.model[:8])
+    world.both.theirs.expect(0, world.memory.expected[:8])
     request = world.request(tent.OpCode.WRITE, 0, 0, 8)
     for name, submit in (
         ("first", lambda b: engine.submit_transfer_notif(b, [request], "first", "1")),
@@ -255,7 +254,7 @@ def test_notifications_and_identity(world: World) -> None:
     assert isinstance(engine.export_local_segment(), bytes)
 
 
-def test_cancel_timeouts_and_sync(peers: Callable[..., Peer], pair: Callable[..., Pair]) -> None:
+def test_cancel_timeouts_and_sync(peers: Callable[..., PeerProcess], pair: Callable[..., Pair]) -> None:
     peer = peers(size=16 << 20)
     with tent.TransferEngine() as engine:
         address = engine.allocate_local_memory(16 << 20)

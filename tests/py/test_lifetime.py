@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 from conftest import Pair
-from peers import Peer
 
 import tent
 import tent.testing
+from tent.testing import PeerProcess
 
 
 def run(program: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -73,7 +73,7 @@ def test_every_public_name_is_there() -> None:
 
 
 @pytest.mark.interpreter
-def test_the_interpreter_ends_with_transfers_under_way(peers: Callable[..., Peer]) -> None:
+def test_the_interpreter_ends_with_transfers_under_way(peers: Callable[..., PeerProcess]) -> None:
     peer = peers(size=64 << 20)
     program = """
         import sys, time, tent
@@ -109,7 +109,7 @@ def test_the_interpreter_ends_with_transfers_under_way(peers: Callable[..., Peer
 
 
 @pytest.mark.interpreter
-def test_ctrl_c_ends_every_wait(peers: Callable[..., Peer]) -> None:
+def test_ctrl_c_ends_every_wait(peers: Callable[..., PeerProcess]) -> None:
     peer = peers(size=64 << 20)
     program = """
         import os, signal, sys, threading, time, tent
@@ -168,7 +168,7 @@ def test_a_forked_child_gets_an_error_never_a_hang(pair: Callable[..., Pair]) ->
     both = pair(1 << 20)
     transfer = both.near.write(both.local, both.remote)
     transfer.result(10)
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
     calls: list[Callable[[], object]] = [
         lambda: tent.Engine(),
         lambda: both.near.write(both.local, both.remote),
@@ -291,8 +291,8 @@ def test_a_thousand_cycles_leave_nothing_behind(pair: Callable[..., Pair]) -> No
                 batch.write(region[200:300], peer["kv"][200:300])
                 batch.submit().result(10)
 
-    both.theirs.put(0, bytes(100))
-    both.theirs.put(200, bytes(100))
+    both.theirs.expect(0, bytes(100))
+    both.theirs.expect(200, bytes(100))
     for _ in range(50):
         cycle()
     before = census()
@@ -309,7 +309,7 @@ def test_a_thousand_cycles_leave_nothing_behind(pair: Callable[..., Pair]) -> No
 @pytest.mark.interpreter
 def test_transfers_regions_and_segments_do_not_gather(pair: Callable[..., Pair]) -> None:
     both = pair(1 << 16)
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
 
     def cycle() -> None:
         with both.near.open(both.far.address) as peer, both.near.register(bytearray(4096)) as region:
@@ -332,7 +332,7 @@ def test_transfers_regions_and_segments_do_not_gather(pair: Callable[..., Pair])
 def test_an_idle_engine_uses_no_cpu(pair: Callable[..., Pair]) -> None:
     both = pair(4096)
     both.near.write(both.local, both.remote).result(10)
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
     began = resource.getrusage(resource.RUSAGE_SELF)
     with pytest.raises(TimeoutError):
         both.near.notifications.get(timeout=2)  # a wait, and nothing happens
@@ -355,7 +355,7 @@ def test_the_thread_lives_as_long_as_the_engines() -> None:
     assert not running()
 
 
-def test_logs_reach_logging_and_no_handler_is_installed(peers: Callable[..., Peer], caplog: Any) -> None:
+def test_logs_reach_logging_and_no_handler_is_installed(peers: Callable[..., PeerProcess], caplog: Any) -> None:
     import logging
 
     assert logging.getLogger("tent").handlers == []

@@ -13,9 +13,9 @@ import pytest
 from conftest import Pair
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import Memory
 
 import tent
+from tent.testing import Memory
 
 SIZES = [1, 2, 7, 8, 63, 64, 511, 4095, 4096, 4097, 65_535, 65_536, 1 << 20, (1 << 20) + 1, 5_000_011]
 LARGE = [16 << 20, (64 << 20) - 3]
@@ -28,11 +28,11 @@ def test_write_and_read_bring_every_byte(pair: Callable[..., Pair], size: int, a
         pytest.skip("one odd alignment is enough at this size")
     both = pair(size + 300, alignment)
     assert both.near.write(both.local[100 : 100 + size], both.remote[37 : 37 + size]).result(60) == size
-    both.theirs.put(37, both.mine.model[100 : 100 + size])
+    both.theirs.expect(37, both.mine.expected[100 : 100 + size])
     both.check()
     # Back, to another place, so that a READ that did nothing would show.
     assert both.near.read(both.local[7 : 7 + size], both.remote[37 : 37 + size]).result(60) == size
-    both.mine.put(7, both.theirs.model[37 : 37 + size])
+    both.mine.expect(7, both.theirs.expected[37 : 37 + size])
     both.check()
 
 
@@ -45,7 +45,7 @@ def test_one_gibibyte(engines: Callable[..., tent.Engine], keep: Any) -> None:
     local, _ = keep(near.register(mine.view)), keep(far.register(theirs.view, name="kv"))
     peer = near.open(far.address)
     assert near.write(local, peer["kv"]).result(120) == size
-    theirs.model = mine.model
+    theirs.expected = mine.expected
     theirs.check()
     mine.check()
 
@@ -54,18 +54,18 @@ def test_a_loose_buffer_inside_a_region_is_a_local_operand(pair: Callable[..., P
     both = pair(4096)
     inside = both.mine.view[1000:3000]
     assert both.near.write(inside, both.remote[0:2000]).result(10) == 2000
-    both.theirs.put(0, both.mine.model[1000:3000])
+    both.theirs.expect(0, both.mine.expected[1000:3000])
     both.check()
 
 
 def test_whole_regions_and_addresses(pair: Callable[..., Pair]) -> None:
     both = pair(8192)
     both.near.write(both.local, both.remote).result(10)
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
     both.check()
     by_address = both.peer.memory(both.remote.address + 5, 100)
     both.near.read(both.local[0:100], by_address).result(10)
-    both.mine.put(0, both.theirs.model[5:105])
+    both.mine.expect(0, both.theirs.expected[5:105])
     both.check()
 
 
@@ -73,7 +73,7 @@ def test_a_segment_of_one_region_is_sliced_directly(pair: Callable[..., Pair]) -
     both = pair(4096)
     with both.near.open(both.far.address + "/kv") as kv:
         both.near.write(both.local[0:16], kv[4080:4096]).result(10)
-        both.theirs.put(4080, both.mine.model[0:16])
+        both.theirs.expect(4080, both.mine.expected[0:16])
     both.check()
 
 
@@ -82,12 +82,12 @@ def test_own_memory_is_a_peer_too(engines: Callable[..., tent.Engine], keep: Any
     here, there = Memory(10_000, seed), Memory(10_000, seed + 1)
     source, target = keep(engine.register(here.view)), keep(engine.register(there.view, name="target"))
     engine.write(source[10:5010], target[20:5020]).result(10)
-    there.put(20, here.model[10:5010])
+    there.expect(20, here.expected[10:5010])
     with engine.open("") as self_segment:
         engine.read(source[0:10], self_segment["target"][20:30]).result(10)
-    here.put(0, there.model[20:30])
+    here.expect(0, there.expected[20:30])
     engine.write_pages(source, [3], target, [9], page_bytes=1000).result(10)
-    there.put(9000, here.model[3000:4000])
+    there.expect(9000, here.expected[3000:4000])
     here.check()
     there.check()
 
@@ -117,12 +117,12 @@ def test_any_ranges_in_any_order(pair: Callable[..., Pair], data: st.DataObject)
     transfer = both.near.write_ranges(both.local, here, both.remote, array("I", [a for a, _ in there]), lengths)
     assert transfer.result(30) == sum(lengths)
     for (at, length), source in zip(there, here):
-        both.theirs.put(at, both.mine.model[source : source + length])
+        both.theirs.expect(at, both.mine.expected[source : source + length])
     both.check()
     back = both.near.read_ranges(both.local, [a for a, _ in there], both.remote, [a for a, _ in there], lengths)
     assert back.result(30) == sum(lengths)
     for at, length in there:
-        both.mine.put(at, both.theirs.model[at : at + length])
+        both.mine.expect(at, both.theirs.expected[at : at + length])
     both.check()
     both.near.close()
     both.far.close()
@@ -136,12 +136,12 @@ def test_pages_land_where_the_table_says(pair: Callable[..., Pair], n: int, seed
     random.Random(seed).shuffle(target)
     assert both.near.write_pages(both.local, source, both.remote, target, page_bytes=page).result(30) == n * page
     for a, b in zip(source, target):
-        both.theirs.put(b * page, both.mine.model[a * page : (a + 1) * page])
+        both.theirs.expect(b * page, both.mine.expected[a * page : (a + 1) * page])
     both.check()
     random.Random(seed + 1).shuffle(source)
     both.near.read_pages(both.local, source, both.remote, target, page_bytes=page).result(30)
     for a, b in zip(source, target):
-        both.mine.put(a * page, both.theirs.model[b * page : (b + 1) * page])
+        both.mine.expect(a * page, both.theirs.expected[b * page : (b + 1) * page])
     both.check()
 
 
@@ -160,7 +160,7 @@ def test_a_grid_moves_the_same_page_of_every_layer(engines: Callable[..., tent.E
         assert transfer.result(30) == 3 * layers * page == transfer.total_bytes
         for m, t in zip(mine, theirs):
             for a, b in ((1, 30), (2, 0), (3, 7)):
-                t.put(b * page, m.model[a * page : (a + 1) * page])
+                t.expect(b * page, m.expected[a * page : (a + 1) * page])
             t.check()
             m.check()
     assert far.notifications.get(10).name == "layers"
@@ -179,7 +179,7 @@ def test_slices_of_one_region_are_parts_of_a_grid(pair: Callable[..., Pair]) -> 
     for source, target in zip(sources, targets):
         for a, b in ((0, 5), (7, 2)):
             at = source * layer + a * page
-            both.theirs.put(target * layer + b * page, both.mine.model[at : at + page])
+            both.theirs.expect(target * layer + b * page, both.mine.expected[at : at + page])
     both.check()
 
 
@@ -190,7 +190,7 @@ def test_a_strided_grid_takes_rows_out_of_wider_ones(pair: Callable[..., Pair]) 
     both.near.write_pages(grid, [2], remote, [5]).result(10)
     for row in range(4):
         at = 512 + 2 * 8 + row * 64
-        both.theirs.put(5 * 32 + row * 8, both.mine.model[at : at + 8])
+        both.theirs.expect(5 * 32 + row * 8, both.mine.expected[at : at + 8])
     both.check()
 
 
@@ -203,7 +203,7 @@ def test_a_hundred_thousand_pages_in_one_call(pair: Callable[..., Pair], seed: i
     transfer = both.near.write_pages(both.local, range(n), both.remote, target, page_bytes=page)
     assert transfer.result(120) == n * page
     for a, b in enumerate(target):
-        both.theirs.model[b * page : (b + 1) * page] = both.mine.model[a * page : (a + 1) * page]
+        both.theirs.expected[b * page : (b + 1) * page] = both.mine.expected[a * page : (a + 1) * page]
     both.check()
 
 
@@ -215,7 +215,7 @@ def test_a_batch_moves_all_of_its_requests(pair: Callable[..., Pair], n: int) ->
         for i in range(n):
             j = n - 1 - i
             batch.write(both.local[i * 32 : i * 32 + 31], both.remote[j * 32 : j * 32 + 31])
-            both.theirs.put(j * 32, both.mine.model[i * 32 : i * 32 + 31])
+            both.theirs.expect(j * 32, both.mine.expected[i * 32 : i * 32 + 31])
         assert len(batch) == n
         assert batch.submit().result(60) == n * 31
     assert both.far.notifications.get(10).message == str(n)
@@ -235,7 +235,7 @@ def test_a_batch_reaches_several_peers_or_nobody(engines: Callable[..., tent.Eng
             batch.write(local[i : i + 1000], segment["kv"][2000:3000])
         assert batch.submit().result(30) == 3000
     for i, memory in enumerate(theirs):
-        memory.put(2000, mine.model[i : i + 1000])
+        memory.expect(2000, mine.expected[i : i + 1000])
         memory.check()
     with near.batch() as batch:  # left without submit: nothing moves
         batch.write(local[0:10], segments[0]["kv"][0:10])
@@ -270,8 +270,8 @@ def test_many_threads_many_transfers_both_directions(pair: Callable[..., Pair]) 
         thread.join()
     assert failures == []
     half = both.mine.size // 2
-    both.theirs.put(0, both.mine.model[:half])
-    both.mine.put(half, both.theirs.model[half:])
+    both.theirs.expect(0, both.mine.expected[:half])
+    both.mine.expect(half, both.theirs.expected[half:])
     both.check()
     mine_named.close()
 
@@ -281,7 +281,7 @@ def test_every_class_and_hint_moves_bytes(pair: Callable[..., Pair]) -> None:
     name = both.near.write(both.local, both.remote).transports or ("",)
     for i, priority in enumerate((tent.PRIO_HIGH, tent.PRIO_MEDIUM, tent.PRIO_LOW)):
         both.near.write(both.local[i : i + 1], both.remote[i : i + 1], priority=priority, timeout=10).result(10)
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
     if name[0] == "tcp":
         for hint in ("tcp", tent.TransportType.TCP, 7):
             both.near.write(both.local, both.remote, hint=hint).result(10)
@@ -292,20 +292,20 @@ def test_checksums_go_with_every_form(pair: Callable[..., Pair]) -> None:
     both = pair(1 << 20)
     page = 4096
     assert both.near.write(both.local[0:70_001], both.remote[0:70_001], integrity="crc32c").result(10) == 70_001
-    both.theirs.put(0, both.mine.model[0:70_001])
+    both.theirs.expect(0, both.mine.expected[0:70_001])
     src, dst = [3, 200, 17], [40, 41, 99]
     both.near.write_pages(both.local, src, both.remote, dst, page_bytes=page, integrity="crc32c").result(10)
     for s, d in zip(src, dst):
-        both.theirs.put(d * page, both.mine.model[s * page : (s + 1) * page])
+        both.theirs.expect(d * page, both.mine.expected[s * page : (s + 1) * page])
     both.near.write_ranges(both.local, [5], both.remote, [900_000], [1234], integrity="crc32c").result(10)
-    both.theirs.put(900_000, both.mine.model[5:1239])
+    both.theirs.expect(900_000, both.mine.expected[5:1239])
     with both.near.batch(integrity="crc32c") as batch:
         batch.write(both.local[0:10], both.remote[800_000:800_010])
         batch.submit().result(10)
-    both.theirs.put(800_000, both.mine.model[0:10])
+    both.theirs.expect(800_000, both.mine.expected[0:10])
     both.check()
     assert both.near.read(both.local[:], both.remote[:], integrity="crc32c").result(10) == 1 << 20
-    both.mine.put(0, both.theirs.model)
+    both.mine.expect(0, both.theirs.expected)
     both.check()
 
 
@@ -316,6 +316,6 @@ def test_an_own_region_that_peers_may_not_touch_is_a_remote_operand_here(
     mine, theirs = Memory(10_000, 1), Memory(10_000, 2)
     here, there = keep(near.register(mine.view)), keep(near.register(theirs.view))
     assert near.write(here[0:9000], there[1000:10_000]).result(10) == 9000
-    theirs.put(1000, mine.model[0:9000])
+    theirs.expect(1000, mine.expected[0:9000])
     theirs.check()
     mine.check()

@@ -8,9 +8,9 @@ from array import array
 from collections.abc import Callable
 
 import pytest
-from peers import Peer
 
 import tent
+from tent.testing import PeerProcess
 
 pytestmark = pytest.mark.interpreter
 
@@ -50,7 +50,7 @@ def test_other_threads_run_while_a_call_waits(engine: tent.Engine) -> None:
 
 
 def test_batches_of_small_transfers_are_given_back(
-    engines: Callable[..., tent.Engine], peers: Callable[..., Peer]
+    engines: Callable[..., tent.Engine], peers: Callable[..., PeerProcess]
 ) -> None:
     engine, peer = engines(max_batches=16), peers(size=1 << 16)
     with engine.allocate(1 << 16) as local, engine.open(peer.address) as segment:
@@ -61,7 +61,9 @@ def test_batches_of_small_transfers_are_given_back(
         assert all(transfer.result(30) == 64 for transfer in held)
 
 
-def test_explain_says_which_route_is_taken(engines: Callable[..., tent.Engine], peers: Callable[..., Peer]) -> None:
+def test_explain_says_which_route_is_taken(
+    engines: Callable[..., tent.Engine], peers: Callable[..., PeerProcess]
+) -> None:
     engine, peer = engines(**{"transports/shm/enable": False}), peers(size=1 << 16)
     with engine.allocate(1 << 16) as local, engine.open(peer.address) as segment:
         engine.write(local[0:64], segment["kv"][0:64]).result(30)

@@ -7,18 +7,19 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import peer_side
 import pytest
 from conftest import Pair
-from peers import Peer
 
 import tent
+from tent.testing import PeerProcess
 
 
 def test_order_and_exactly_once(pair: Callable[..., Pair]) -> None:
     both = pair(1 << 16)
     for i in range(300):
         both.near.write(both.local[i : i + 10], both.remote[i : i + 10], notify=("n", str(i))).result(10)
-    both.theirs.put(0, both.mine.model[:309])
+    both.theirs.expect(0, both.mine.expected[:309])
     got = both.far.notifications.drain()
     assert [note.message for note in got] == [str(i) for i in range(300)]
     assert {note.peer for note in got} == {both.near.address}
@@ -33,8 +34,8 @@ def test_it_comes_after_its_data(pair: Callable[..., Pair]) -> None:
         both.near.write(both.local, both.remote, notify=("round", str(i)))
         assert both.far.notifications.get(10).message == str(i)
         assert bytes(both.theirs.view) == data
-    both.mine.put(0, data)
-    both.theirs.put(0, data)
+    both.mine.expect(0, data)
+    both.theirs.expect(0, data)
 
 
 @pytest.mark.interpreter
@@ -65,7 +66,7 @@ def test_a_read_tells_the_owner_that_its_memory_is_free(pair: Callable[..., Pair
     both = pair(4096)
     both.near.read(both.local, both.remote, notify=("free", "kv")).result(10)
     assert both.far.notifications.get(10).name == "free"
-    both.mine.put(0, both.theirs.model)
+    both.mine.expect(0, both.theirs.expected)
     both.check()
 
 
@@ -144,7 +145,7 @@ def test_several_readers_share_the_stream(pair: Callable[..., Pair]) -> None:
 
 
 def test_many_from_several_processes_each_in_order(
-    engines: Callable[..., tent.Engine], peers: Callable[..., Peer]
+    engines: Callable[..., tent.Engine], peers: Callable[..., PeerProcess]
 ) -> None:
     engine = engines()
     target = peers(size=4096)
@@ -152,7 +153,7 @@ def test_many_from_several_processes_each_in_order(
         transfers = [engine.notify(peer, "many", str(i)) for i in range(2000)]
         tent.wait(transfers, timeout=60)
         assert all(transfer.result() == 0 for transfer in transfers)
-    got = target.ask("drain", n=2000)
+    got = target.run(peer_side.drain, n=2000)
     assert [message for _, message, _ in got] == [str(i) for i in range(2000)]
 
 

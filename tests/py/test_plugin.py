@@ -215,3 +215,47 @@ def test_under_xdist(pytester: pytest.Pytester) -> None:
         """,
         "-n2",
     ).assert_outcomes(passed=2)
+
+
+def test_functions_run_in_the_peer(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
+
+        CALLS = []
+
+        def largest(there, name):
+            CALLS.append(name)
+            return [max(there.memories[name].view), len(CALLS)]
+
+        def broken(there):
+            raise KeyError("nothing")
+
+        def test_results_errors_and_the_module_there(tent_pair):
+            peer = tent_pair().peer
+            peer.region("kv", 5000, seed=3)
+            assert peer.run(largest, name="kv") == [255, 1]
+            assert peer.run(largest, name="kv") == [255, 2]  # the module stays over there
+            assert CALLS == []  # and is not this one
+            with pytest.raises(RuntimeError, match="peer-0: KeyError: 'nothing'"):
+                peer.run(broken)
+            assert peer.wrong("kv", 3) == "" and "byte 0 of 5000" in peer.wrong("kv", 4)
+            peer.fill("kv", 4)
+            assert peer.wrong("kv", 4) == ""
+            peer.close_region("kv")
+    """)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_memory_knows_what_it_expects() -> None:
+    memory = tent.testing.Memory(10_000, seed=3, alignment=5)
+    memory.check()
+    memory.view[7] ^= 1
+    assert memory.unexpected().startswith("byte 7 of 10000 is")
+    memory.expect(7, bytes(memory.view[7:8]))
+    memory.check()
+    memory.expect(9000, b"x" * 1000)
+    with pytest.raises(AssertionError, match=r"byte 9000 of 10000 .* \(seed 3\)"):
+        memory.check()
+    memory.fill(4)
+    memory.check()
+    assert bytes(memory.view[10:20]) == tent.testing.pattern(4, 10, 10)

@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import peer_side
 import pytest
-from oracle import Memory
-from peers import Peer
 
 import tent
+from tent.testing import Memory, PeerProcess
 
 BIG = 64 << 20
 
-Start = Callable[..., Peer]
+Start = Callable[..., PeerProcess]
 Open = Callable[..., tent.Engine]
 
 
@@ -48,7 +48,7 @@ def test_kill_in_mid_transfer_names_the_peer_within_a_second(engines: Open, peer
         assert time.monotonic() - began < 1
     assert there.alive(timeout=1) is False
     assert fine.result(10) == 1 << 20
-    assert other.ask("check", written=[[0, 1 << 20, 3, 0]]) == ""
+    assert other.run(peer_side.check, written=[[0, 1 << 20, 3, 0]]) == ""
     memory.check()
 
 
@@ -61,7 +61,7 @@ def test_a_stopped_peer_costs_the_time_out_and_no_more(engines: Open, peers: Sta
         remote, move = segment["kv"], getattr(engine, direction)
         move(local[0:10], remote[0:10]).result(10)
         if direction == "read":
-            memory.put(0, Memory(10, 7).model)
+            memory.expect(0, Memory(10, 7).expected)
         peer.stop()
         began = time.monotonic()
         transfer = move(local, remote, timeout=0.3)
@@ -71,7 +71,7 @@ def test_a_stopped_peer_costs_the_time_out_and_no_more(engines: Open, peers: Sta
         assert caught.value.failed_tasks == [0]
         # The memory is ours again. What is written there now must not travel, what arrives now must not land.
         memory.view[:] = bytes(BIG)
-        memory.put(0, bytes(BIG))
+        memory.expect(0, bytes(BIG))
         peer.resume()
         assert segment.alive(timeout=10)
         remote = segment["kv"]
@@ -80,11 +80,11 @@ def test_a_stopped_peer_costs_the_time_out_and_no_more(engines: Open, peers: Sta
         arrived = engine.allocate(BIG)
         engine.read(arrived, remote).result(60)
         theirs, mine = Memory(BIG, 7), Memory(BIG, 3)
-        theirs.put(BIG - 10, bytes(10))
+        theirs.expect(BIG - 10, bytes(10))
         view = arrived.view
         for at in range(0, BIG, 1 << 16):
             piece = bytes(view[at : at + (1 << 16)])
-            old, new = bytes(theirs.model[at : at + (1 << 16)]), bytes(mine.model[at : at + (1 << 16)])
+            old, new = bytes(theirs.expected[at : at + (1 << 16)]), bytes(mine.expected[at : at + (1 << 16)])
             if piece not in (old, new):
                 assert all(a in (b, c) for a, b, c in zip(piece, old, new)), f"new bytes travelled, near {at}"
         arrived.close()
@@ -132,11 +132,11 @@ def test_restarted_at_the_same_address(engines: Open, peers: Start, keep: Any) -
     with pytest.raises(tent.TentError) as caught:
         engine.write(local, remote).result(10)
     assert caught.value.code in ("PEER_RESTARTED", "PEER_UNREACHABLE")
-    assert second.ask("check") == ""  # nothing has landed in the new one
+    assert second.run(peer_side.check) == ""  # nothing has landed in the new one
     with engine.open(second.address) as new:
         assert new.incarnation != old.incarnation
         engine.write(local[0:100], new["kv"][5:105]).result(10)
-    assert second.ask("check", written=[[5, 100, 3, 0]]) == ""
+    assert second.run(peer_side.check, written=[[5, 100, 3, 0]]) == ""
     with pytest.raises((tent.PeerRestartedError, tent.PeerUnreachableError), match=first.address):
         old.refresh()  # which of the two, depends on whether the end was noticed before the restart
     assert old.alive(timeout=5) is False
@@ -144,7 +144,7 @@ def test_restarted_at_the_same_address(engines: Open, peers: Start, keep: Any) -
 
 def test_blobs_open_without_a_word_and_refuse_another_incarnation(engines: Open, peers: Start) -> None:
     engine, first = engines(), peers()
-    blob = bytes.fromhex(first.ask("export"))
+    blob = bytes.fromhex(first.run(peer_side.export))
     assert len(blob) < 1024
     with engine.open(blob) as peer, engine.allocate(4096) as local:
         assert list(peer.regions) == ["kv"]
@@ -164,12 +164,12 @@ def test_several_peers_write_to_each_other_at_once(engines: Open, peers: Start, 
     keep(engine.register(memory.view, name="kv"))
     others = [peers(size=1 << 20, seed=20 + i) for i in range(3)]
     for i, peer in enumerate(others):
-        assert peer.ask("write", target=engine.address, offset=0, n=300_000, at=i * 300_000) == 300_000
-        memory.put(i * 300_000, Memory(300_000, 20 + i).model)
+        assert peer.run(peer_side.write, target=engine.address, offset=0, n=300_000, at=i * 300_000) == 300_000
+        memory.expect(i * 300_000, Memory(300_000, 20 + i).expected)
     for i, peer in enumerate(others):
-        assert others[i - 1].ask("write", target=peer.address, offset=5000, n=1000, at=7) == 1000
+        assert others[i - 1].run(peer_side.write, target=peer.address, offset=5000, n=1000, at=7) == 1000
     for i, peer in enumerate(others):
-        assert peer.ask("check", written=[[7, 1000, 20 + (i - 1) % 3, 5000]]) == ""
+        assert peer.run(peer_side.check, written=[[7, 1000, 20 + (i - 1) % 3, 5000]]) == ""
     memory.check()
 
 
@@ -180,17 +180,17 @@ def test_a_region_that_its_owner_fences_or_closes(engines: Open, peers: Start, k
     with engine.open(peer.address) as segment:
         remote = segment["kv"]
         going = [engine.write(local, remote) for _ in range(2)]
-        peer.ask("fence")  # nothing that began before can write there from now on
-        peer.ask("fill", seed=50)
+        peer.fence("kv")  # nothing that began before can write there from now on
+        peer.fill("kv", seed=50)
         later = [transfer.exception(30) for transfer in going]
         written = [] if any(later) else [[0, BIG, 3, 0]]
-        assert peer.ask("check") == "" or written == [[0, BIG, 3, 0]], "a fenced write landed later"
+        assert peer.run(peer_side.check) == "" or written == [[0, BIG, 3, 0]], "a fenced write landed later"
         engine.write(local[0:1000], remote[0:1000]).result(30)  # the region stays open
         going = [engine.write(local, remote) for _ in range(2)]
-        peer.ask("close_region")
-        peer.ask("fill", seed=51)
+        peer.close_region("kv")
+        peer.fill("kv", seed=51)
         tent.wait(going, timeout=30)
-        assert peer.ask("check") == "", "a write landed after close() had returned"
+        assert peer.run(peer_side.check) == "", "a write landed after close() had returned"
         with pytest.raises(tent.TentError):
             engine.write(local[0:10], remote[0:10]).result(10)
     memory.check()

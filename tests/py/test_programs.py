@@ -62,7 +62,7 @@ def test_the_integer_program(pair: Callable[..., Pair]) -> None:
     try:
         assert names["status"] == (tent.TransferStatusEnum.COMPLETED, 4096)
         arrived = (tent.page.bytes_at(names["addr"], 4096)).tobytes()  # type: ignore[attr-defined]
-        assert arrived == bytes(both.theirs.model[:4096])
+        assert arrived == bytes(both.theirs.expected[:4096])
     finally:
         engine.free_local_memory(names["addr"])
         engine.close()
@@ -82,6 +82,6 @@ def test_the_program_in_an_event_loop(pair: Callable[..., Pair]) -> None:
             await asyncio.wait_for(task, timeout=1)
 
     asyncio.run(run())
-    both.theirs.put(0, both.mine.model[0:65536])
+    both.theirs.expect(0, both.mine.expected[0:65536])
     both.check()
     assert both.near.notifications.drain() == []  # the loop took it

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import peer_side
 import pytest
-from oracle import Memory
-from peers import Peer
 
 import tent
 from tent import buffers
+from tent.testing import Memory, PeerProcess
 from tent.testing.faults import Faults
 
 Open = Callable[..., tent.Engine]
@@ -96,7 +96,7 @@ class Slow:
 
     def arrives(self, at: int, n: int) -> None:
         """Expect the bytes of a write, whole."""
-        self.theirs.put(at, self.mine.model[at : at + n])
+        self.theirs.expect(at, self.mine.expected[at : at + n])
 
     def missed(self, stage: str, priority: str = "low") -> float:
         labels = f'transport="tcp",class="{priority}",stage="{stage}"'
@@ -221,7 +221,7 @@ def test_the_python_calls_of_the_seed(pair: Any) -> None:
     engine.submit_transfer(batch_id, [req])
     # fmt: on
     assert engine.wait(batch_id, 10) == (tent.TransferStatusEnum.COMPLETED, size)
-    memory.put(0, both.theirs.model[:size])
+    memory.expect(0, both.theirs.expected[:size])
     served = engine.engine.metrics()
     assert sum(served[f'tent_read_bytes_total{{transport="{name}",class="medium"}}'] for name in ("tcp", "shm")) == size
     engine.close()
@@ -296,10 +296,10 @@ def test_deadline_ns_of_a_request_that_has_passed(pair: Any) -> None:
 
 
 def test_a_deadline_bounds_the_first_question_to_a_peer(
-    engine: tent.Engine, keep: Any, peers: Callable[..., Peer]
+    engine: tent.Engine, keep: Any, peers: Callable[..., PeerProcess]
 ) -> None:
     peer = peers()
-    blob = bytes.fromhex(peer.ask("export"))
+    blob = bytes.fromhex(peer.run(peer_side.export))
     local = keep(engine.allocate(4096))
     peer.stop()
     with engine.open(blob) as far:  # does not contact it

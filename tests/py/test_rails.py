@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from oracle import Memory
 
 import tent
+from tent.testing import Memory
 
 TWO_RAILS = {"transports": {"tcp": {"addresses": ["127.0.0.1", "127.0.0.2"]}}}
 
@@ -41,6 +41,6 @@ def test_a_rail_that_is_broken_again_and_again_costs_no_transfer(
         breaker.join()
     if near.metrics()["tent_rail_errors_total"] == 0:
         pytest.skip("ss may not end connections here (it needs root and a kernel that lets it)")
-    theirs.put(0, mine.model)
+    theirs.expect(0, mine.expected)
     theirs.check()
     mine.check()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import peer_side
 import pytest
-from oracle import Memory
-from peers import Peer
 
 import tent
+from tent.testing import Memory, PeerProcess
 
-Start = Callable[..., Peer]
+Start = Callable[..., PeerProcess]
 SIZE = 1 << 20
 
 
@@ -31,8 +31,8 @@ def test_processes_move_bytes_without_a_socket(
         transfer = engine.write(local, segment["kv"])
         assert transfer.result(20) == SIZE
         assert transfer.transports == ("shm",)
-        assert peer.ask("check", written=[[0, SIZE, 3, 0]]) == ""
-        peer.ask("fill", seed=9)
+        assert peer.run(peer_side.check, written=[[0, SIZE, 3, 0]]) == ""
+        peer.fill("kv", seed=9)
         peer.stop()  # nobody has to wake up there
         engine.read(local, segment["kv"]).result(20)
         peer.resume()

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import peer_side
 import pytest
-from oracle import Memory, pattern
-from peers import Peer
 
 import tent
+from tent.testing import Memory, PeerProcess, pattern
 
 KEY = "transports/tcp/shared_quota_shm_path"
 SIZE = 8 << 20
@@ -53,22 +53,22 @@ def until(what: Callable[[], bool], seconds: float = 20) -> None:
 class Flood:
     """A peer that writes LOW to a target, again and again, until it is told to end."""
 
-    def __init__(self, peer: Peer, target: str) -> None:
+    def __init__(self, peer: PeerProcess, target: str) -> None:
         self.peer = peer
-        peer.ask("flood", target=target, priority=tent.PRIO_LOW)
+        peer.run(peer_side.flood, target=target, priority=tent.PRIO_LOW)
 
     def rounds(self) -> int:
-        return int(self.peer.ask("flooded"))
+        return int(self.peer.run(peer_side.flooded))
 
     def end(self) -> int:
-        return int(self.peer.ask("ebb"))
+        return int(self.peer.run(peer_side.ebb))
 
 
 class Scene:
     """This process writes HIGH to a server, while a process beside it writes LOW there; all three share slots."""
 
     def __init__(
-        self, path: Path, engines: Callable[..., tent.Engine], peers: Callable[..., Peer], keep: Any, seed: int
+        self, path: Path, engines: Callable[..., tent.Engine], peers: Callable[..., PeerProcess], keep: Any, seed: int
     ) -> None:
         self.near = engines(**settings(path))
         self.mine = Memory(1 << 20, seed % 1000)
@@ -84,7 +84,7 @@ class Scene:
         for _ in range(n):
             self.written += 1
             self.mine.view[:] = pattern(self.written, 0, self.mine.size)
-            self.mine.put(0, pattern(self.written, 0, self.mine.size))
+            self.mine.expect(0, pattern(self.written, 0, self.mine.size))
             at = SIZE + self.written % 8 * self.mine.size
             assert self.near.write(self.local[:], self.kv[at : at + self.mine.size], priority=tent.PRIO_HIGH).result(20)
             self.mine.check()
@@ -96,9 +96,9 @@ class Scene:
         if flood:
             expected.append([0, SIZE, 2, 0])
         else:
-            wrong = self.server.ask("forget", offset=0, n=SIZE, theirs=2)
+            wrong = self.server.run(peer_side.forget, offset=0, n=SIZE, theirs=2)
             assert wrong == "", wrong
-        wrong = self.server.ask("check", written=expected)
+        wrong = self.server.run(peer_side.check, written=expected)
         assert wrong == "", wrong
 
 
@@ -116,7 +116,7 @@ def test_high_of_one_process_and_low_of_another_both_end(scene: Scene) -> None:
 
     def waited() -> bool:
         scene.write(5)
-        return bool(scene.other.ask("metric", name='tent_slot_waits_total{transport="tcp",class="low"}') > 0)
+        return bool(scene.other.metrics()['tent_slot_waits_total{transport="tcp",class="low"}'] > 0)
 
     until(waited)  # and leaves the slots to HIGH, of which it knows by the shared memory alone
     assert scene.flood.end() > 0
@@ -149,7 +149,7 @@ def test_who_is_stopped_holds_nobody_up_and_goes_on_later(scene: Scene) -> None:
 
 def test_a_forked_child_keeps_the_place_of_the_dead_and_nothing_else(scene: Scene) -> None:
     scene.write()
-    scene.other.ask("fork")
+    scene.other.run(peer_side.fork)
     scene.other.kill()
     scene.write()
     until(lambda: scene.near.metrics()['tent_shared_others_bytes{transport="tcp",device="lo"}'] == 0)

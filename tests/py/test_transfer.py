@@ -11,20 +11,21 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any
 
+import peer_side
 import pytest
 from conftest import Pair
-from oracle import Memory
-from peers import Peer
 
 import tent
+from tent.testing import Memory, PeerProcess
 
 State = tent.TransferStatusEnum
+PEER_SEED = 7
 
 
 class Stuck:
     """An engine, a region and a peer that is stopped: what is submitted stays under way."""
 
-    def __init__(self, engine: tent.Engine, peer: Peer, memory: Memory) -> None:
+    def __init__(self, engine: tent.Engine, peer: PeerProcess, memory: Memory) -> None:
         self.engine, self.process, self.memory = engine, peer, memory
         self.local = engine.register(memory.view)
         self.peer = engine.open(peer.address)
@@ -37,9 +38,9 @@ class Stuck:
 
 
 @pytest.fixture
-def stuck(engines: Callable[..., tent.Engine], peers: Callable[..., Peer]) -> Iterator[Stuck]:
+def stuck(engines: Callable[..., tent.Engine], peers: Callable[..., PeerProcess]) -> Iterator[Stuck]:
     size = 16 << 20  # more than sockets hold
-    world = Stuck(engines(), peers(size=size), Memory(size, 3))
+    world = Stuck(engines(), peers(size=size, seed=PEER_SEED), Memory(size, 3))
     yield world
     world.process.resume()
     world.engine.close(timeout=0)
@@ -59,7 +60,7 @@ def test_result_done_and_all_that_it_tells(pair: Callable[..., Pair]) -> None:
     assert transfer.elapsed == transfer.elapsed
     assert repr(transfer).startswith("<Transfer COMPLETED 1.0 MiB ")
     assert transfer.cancel() is False
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
     both.check()
 
 
@@ -77,7 +78,7 @@ def test_a_wait_that_runs_out_is_the_builtin_and_the_transfer_goes_on(stuck: Stu
         transfer.result(-1)
     stuck.process.resume()
     assert transfer.result(30) == stuck.memory.size
-    assert stuck.process.ask("check", written=[[0, stuck.memory.size, 3, 0]]) == ""
+    assert stuck.process.run(peer_side.check, written=[[0, stuck.memory.size, 3, 0]]) == ""
 
 
 @pytest.mark.interpreter
@@ -89,7 +90,7 @@ def test_bytes_never_fall_and_polling_makes_progress(pair: Callable[..., Pair]) 
         seen.append(transfer.bytes)
     seen.append(transfer.bytes)
     assert seen == sorted(seen) and seen[-1] == 32 << 20
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
     both.check()
 
 
@@ -116,12 +117,12 @@ def test_cancel_ends_it_and_nothing_lands_later(stuck: Stuck) -> None:
     assert transfer.cancel() is False
     # The source is ours again: bytes that are written there now must never travel.
     stuck.memory.view[:] = bytes(stuck.memory.size)
-    stuck.memory.put(0, bytes(stuck.memory.size))
+    stuck.memory.expect(0, bytes(stuck.memory.size))
     stuck.process.resume()
     with stuck.engine.open(stuck.process.address) as peer:
         got = stuck.engine.allocate(stuck.memory.size)
         stuck.engine.read(got, peer["kv"]).result(30)
-        theirs, mine = Memory(stuck.memory.size, stuck.process.seed), Memory(stuck.memory.size, 3)
+        theirs, mine = Memory(stuck.memory.size, PEER_SEED), Memory(stuck.memory.size, 3)
         for at in range(0, stuck.memory.size, 4096):  # each byte is the old one, or the one that was sent
             arrived = bytes(got.view[at : at + 4096])
             if arrived not in (bytes(theirs.view[at : at + 4096]), bytes(mine.view[at : at + 4096])):
@@ -147,7 +148,7 @@ def test_callbacks_run_once_on_tents_thread(pair: Callable[..., Pair]) -> None:
     for _ in range(2):
         assert both_came.acquire(timeout=10)
     assert got == [(transfer, "tent")] * 2
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
 
 
 @pytest.mark.interpreter
@@ -161,7 +162,7 @@ def test_a_callback_that_fails_is_logged_and_hurts_nobody(
     transfer.add_done_callback(lambda _: came.set())
     assert came.wait(10)
     assert "ZeroDivisionError" in caplog.text
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
 
 
 def test_a_callback_may_close_the_engine(pair: Callable[..., Pair]) -> None:
@@ -175,13 +176,13 @@ def test_a_callback_may_close_the_engine(pair: Callable[..., Pair]) -> None:
     both.near.write(both.local, both.remote).add_done_callback(close)
     assert came.wait(20)
     assert both.near.closed
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
 
 
 def test_as_completed_yields_each_once_and_wait_divides(pair: Callable[..., Pair]) -> None:
     both = pair(1 << 20)
     transfers = [both.near.write(both.local[i : i + 64], both.remote[i : i + 64]) for i in range(0, 64_000, 64)]
-    both.theirs.put(0, both.mine.model[:64_000])
+    both.theirs.expect(0, both.mine.expected[:64_000])
     seen = list(tent.as_completed(transfers, timeout=30))
     assert sorted(map(id, seen)) == sorted(map(id, transfers))
     assert tent.wait(transfers) == (set(transfers), set())
@@ -196,7 +197,7 @@ def test_as_completed_yields_each_once_and_wait_divides(pair: Callable[..., Pair
 def test_waiting_for_some_of_those_that_do_not_end(stuck: Stuck, pair: Callable[..., Pair]) -> None:
     both = pair(4096)
     slow, quick = stuck.write(), both.near.write(both.local, both.remote)  # of two engines
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
     assert tent.wait([slow, quick], timeout=0.2) == ({quick}, {slow})
     assert tent.wait([slow, quick], return_when=tent.FIRST_COMPLETED) == ({quick}, {slow})
     others = tent.as_completed([slow, quick], timeout=0.3)
@@ -222,7 +223,7 @@ def test_a_dropped_transfer_goes_on_and_keeps_its_memory(stuck: Stuck) -> None:
     stuck.process.resume()
     stuck.engine.write(stuck.local[0:10], stuck.remote[0:10]).result(30)
     stuck.engine.close()  # waits for what is under way, dropped or not
-    assert stuck.process.ask("check", written=[[0, size, 3, 0]]) == ""
+    assert stuck.process.run(peer_side.check, written=[[0, size, 3, 0]]) == ""
     del region
     buffer.append(1)
 
@@ -244,13 +245,13 @@ def test_a_failure_that_nobody_asked_for_is_logged(stuck: Stuck) -> None:
         logging.getLogger("tent").removeHandler(listener)
 
 
-def test_leaving_the_block_waits_or_cancels(peers: Callable[..., Peer]) -> None:
+def test_leaving_the_block_waits_or_cancels(peers: Callable[..., PeerProcess]) -> None:
     peer = peers(size=16 << 20)
     with tent.Engine() as engine:
         local = engine.allocate(16 << 20)
         transfer = engine.write(local, engine.open(peer.address)["kv"])
     assert transfer.result() == 16 << 20  # a normal end waits for what is under way
-    assert peer.ask("check", written=[]) != ""  # zeros have arrived
+    assert peer.run(peer_side.check, written=[]) != ""  # zeros have arrived
     with pytest.raises(KeyError), tent.Engine() as engine:
         other = engine.allocate(16 << 20)
         segment = engine.open(peer.address)
@@ -285,7 +286,7 @@ def test_a_waiter_in_another_thread_survives_the_close(stuck: Stuck) -> None:
     assert [type(error) for error in got] == [tent.TransferCanceledError]
 
 
-def test_too_many_requests_take_nothing(engines: Callable[..., tent.Engine], peers: Callable[..., Peer]) -> None:
+def test_too_many_requests_take_nothing(engines: Callable[..., tent.Engine], peers: Callable[..., PeerProcess]) -> None:
     engine, peer = engines(max_pending_requests=100), peers(size=1 << 20)
     with engine.allocate(1 << 20) as local, engine.open(peer.address) as segment:
         remote = segment["kv"]

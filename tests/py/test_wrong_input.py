@@ -154,7 +154,7 @@ def test_permissions_hold(pair: Callable[..., Pair], keep: Any, permission: tent
     else:
         limited = both.peer["limited"]
         both.near.read(both.local, limited).result(10)
-        both.mine.put(0, both.theirs.model)
+        both.mine.expect(0, both.theirs.expected)
     if permission == tent.Permission.GlobalReadOnly:
         with pytest.raises((tent.PermissionDeniedError, tent.TransferError)) as caught:
             both.near.write(both.local[0:7], limited[0:7]).result(10)
@@ -206,13 +206,13 @@ def test_read_only_buffers(pair: Callable[..., Pair], keep: Any) -> None:
     both = pair(4096)
     constant = keep(both.near.register(b"constant" * 100))
     both.near.write(constant[0:800], both.remote[0:800]).result(10)
-    both.theirs.put(0, b"constant" * 100)
+    both.theirs.expect(0, b"constant" * 100)
     for operand in (constant, b"constant"):
         with pytest.raises(INVALID, match="read-only"):
             both.near.read(operand, both.remote[0:800])
     named = keep(both.far.register(b"public!!" * 10, name="public"))
     both.near.read(both.local[0:80], both.peer["public"]).result(10)
-    both.mine.put(0, b"public!!" * 10)
+    both.mine.expect(0, b"public!!" * 10)
     with pytest.raises((tent.PermissionDeniedError, tent.TransferError)):
         both.near.write(both.local[0:80], both.peer["public"]).result(10)
     assert bytes(named.view) == b"public!!" * 10
@@ -271,7 +271,7 @@ def test_wrong_settings_name_the_key(settings: dict[str, Any], words: str) -> No
 def test_everything_of_a_closed_engine_says_so(pair: Callable[..., Pair]) -> None:
     both = pair(4096)
     transfer = both.near.write(both.local, both.remote)
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
     transfer.result(10)
     both.near.close()
     both.near.close()  # again: no effect
@@ -319,10 +319,10 @@ def test_closed_regions_and_segments(pair: Callable[..., Pair]) -> None:
 def test_a_region_closed_by_its_owner_refuses(pair: Callable[..., Pair]) -> None:
     both = pair(4096)
     both.near.write(both.local, both.remote).result(10)
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
     both.offered.close()
     both.theirs.view[:] = bytes(4096)
-    both.theirs.put(0, bytes(4096))
+    both.theirs.expect(0, bytes(4096))
     with pytest.raises(tent.TentError) as caught:
         both.near.write(both.local, both.remote).result(10)
     assert caught.value.code in ("STALE_ID", "INVALID_ENTRY", "ADDRESS_NOT_REGISTERED", "STALE_GENERATION")
@@ -333,7 +333,7 @@ def test_a_region_closed_by_its_owner_refuses(pair: Callable[..., Pair]) -> None
 def test_handles_cannot_be_pickled_or_copied(pair: Callable[..., Pair]) -> None:
     both = pair(4096)
     transfer = both.near.write(both.local, both.remote)
-    both.theirs.put(0, both.mine.model)
+    both.theirs.expect(0, both.mine.expected)
     transfer.result(10)
     for thing in (both.near, both.local, both.peer, transfer):
         for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
@@ -385,5 +385,5 @@ def test_a_file_mapping_is_a_buffer_too(pair: Callable[..., Pair], keep: Any, tm
         weights = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     region = keep(both.near.register(weights))
     both.near.write(region, both.remote).result(10)
-    both.theirs.put(0, b"w" * 8192)
+    both.theirs.expect(0, b"w" * 8192)
     both.check()
