@@ -11,8 +11,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// TestAlternatesCarryWhileARailIsDown keeps one of two rails down: the pairs of its ends with the other rail's come up, marked
-// as alternates, and carry bytes. They are idle once the rail is back, and go.
+// TestAlternatesCarryWhileARailIsDown keeps one of two rails down: the pairs of its ends with the other rail's come
+// up, marked as alternates, and carry bytes. They are idle once the rail is back, and go.
 func TestAlternatesCarryWhileARailIsDown(t *testing.T) {
 	c := newCouple(t, Settings{Addresses: []string{"127.0.0.1", "127.0.0.2"}}, 1<<20)
 	tr := c.tr.(*Transport)
@@ -29,13 +29,14 @@ func TestAlternatesCarryWhileARailIsDown(t *testing.T) {
 	})
 	c.await(t, "alternates", 5*time.Second, func() bool { return c.rails[2].Alternates && c.rails[3].Alternates })
 	for _, i := range []int{2, 3} {
-		require.NotEqual(t, c.rails[uint16(i)].Local, c.rails[uint16(i)].Remote[:len("127.0.0.1")], "a pair of different ends")
+		r := c.rails[uint16(i)]
+		require.NotEqual(t, r.Local, r.Remote[:len("127.0.0.1")], "a pair of different ends")
 		s := c.slice(transport.Write, i, i<<16, 1<<16)
 		require.Equal(t, 1, c.tr.Submit([]*transport.Slice{s}))
 		c.awaitEnds(t, 5*time.Second, s)
 		require.Nil(t, c.ends[s].Err)
 	}
-	onLink(func(now clock.Time) { main.hurry(now) })
+	onLink(func(now clock.Time) { main.redialNow(now) })
 	c.await(t, "the rail", 5*time.Second, func() bool { return c.rails[0].Rail.Generation == 2 })
 	before := c.downs
 	onLink(func(now clock.Time) {

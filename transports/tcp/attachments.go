@@ -74,8 +74,8 @@ func (as *attachments) lookUp(key token) *attachment {
 	return as.byToken[key]
 }
 
-// of lists the attachments of a peer, of every peer for nil.
-func (as *attachments) of(peer *transport.Peer) []*attachment {
+// ofPeer lists the attachments of a peer, of every peer for nil.
+func (as *attachments) ofPeer(peer *transport.Peer) []*attachment {
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	var list []*attachment
@@ -94,12 +94,13 @@ func (a *attachment) forgettable() bool {
 	return len(a.lanes) == 0 && clock.Now().Sub(a.since) > forgetAfter
 }
 
-// admit makes a lane whose greeting was right part of the attachment.
+// admit makes a greeted lane part of the attachment.
 func (a *attachment) admit(l *responderLane, id uint64) *errs.Error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if _, was := a.ended[id]; was || a.left || a.lanes[id] != nil || len(a.lanes) >= openLanesMax {
-		return l.protocolError("lane %d of %d exists already, there are too many, or the link has ended", id, len(a.lanes))
+		return l.protocolError("lane %d of %d exists already, there are too many, or the link has ended",
+			id, len(a.lanes))
 	}
 	l.id = id
 	l.copyMu.Lock()

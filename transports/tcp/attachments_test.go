@@ -14,7 +14,7 @@ import (
 func TestRegionsThatAreGoneLeaveNoBars(t *testing.T) {
 	near, far := neighbours(t, 1<<20)
 	tr, ctx := far.tr.(*Transport), context.Background()
-	a := tr.attachments.of(nil)[0]
+	a := tr.attachments.ofPeer(nil)[0]
 	memory := mapping(t, 4096)
 	remembered := func() (bars int) {
 		for _, l := range a.openLanes() {
@@ -41,7 +41,7 @@ func TestRegionsThatAreGoneLeaveNoBars(t *testing.T) {
 // TestClosedLanesLeaveTheirVerdicts: late questions get the same answers, from no more than these.
 func TestClosedLanesLeaveTheirVerdicts(t *testing.T) {
 	near, far := neighbours(t, 1<<20)
-	a := far.tr.(*Transport).attachments.of(nil)[0]
+	a := far.tr.(*Transport).attachments.ofPeer(nil)[0]
 	bad := near.slice(transport.Write, 0, 0, 4096)
 	bad.Remote = 1 << 40 // outside its region: refused
 	list := []*transport.Slice{near.slice(transport.Write, 0, 0, 4096), bad, near.slice(transport.Write, 0, 0, 4096)}

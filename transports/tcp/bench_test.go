@@ -115,12 +115,14 @@ var shapes = []struct {
 	op          transport.Op
 	size, count int
 }{
-	{transport.Write, 64, 1}, {transport.Write, 4 << 10, 1}, {transport.Read, 4 << 10, 1}, {transport.Write, 64 << 10, 1},
-	{transport.Write, 4 << 10, 64}, {transport.Write, 4 << 10, 256}, {transport.Write, 64 << 10, 64}, {transport.Write, 1 << 20, 1},
-	{transport.Write, 64 << 20, 1}, {transport.Read, 64 << 20, 1},
+	{transport.Write, 64, 1}, {transport.Write, 4 << 10, 1}, {transport.Read, 4 << 10, 1},
+	{transport.Write, 64 << 10, 1}, {transport.Write, 4 << 10, 64}, {transport.Write, 4 << 10, 256},
+	{transport.Write, 64 << 10, 64}, {transport.Write, 1 << 20, 1}, {transport.Write, 64 << 20, 1},
+	{transport.Read, 64 << 20, 1},
 }
 
-// BenchmarkMove gives p50 and p99 of rounds between two processes over loopback; make bench compares with plain programs.
+// BenchmarkMove gives p50 and p99 of rounds between two processes over loopback; make bench compares with plain
+// programs.
 func BenchmarkMove(b *testing.B) {
 	for _, s := range shapes {
 		b.Run(fmt.Sprintf("%v/%dx%d", s.op, s.count, s.size), func(b *testing.B) {

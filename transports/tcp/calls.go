@@ -51,7 +51,8 @@ func (l *link) called(answer []byte, err error, then func(*kit.Reader, uint64, c
 		v, incarnation := r.U8(), r.U64()
 		switch {
 		case r.Short() || v != version:
-			err = errs.New(errs.Protocol, "tcp.attach", "peer speaks version %d of the tcp transport, this is %d", v, version)
+			err = errs.New(errs.Protocol, "tcp.attach", "peer speaks version %d of the tcp transport, this is %d",
+				v, version)
 		case l.peer.Incarnation != 0 && incarnation != l.peer.Incarnation:
 			err = errs.New(errs.PeerRestarted, "tcp.attach", "another incarnation answers")
 		default:
@@ -63,7 +64,7 @@ func (l *link) called(answer []byte, err error, then func(*kit.Reader, uint64, c
 	}
 	if err == nil {
 		if cause := l.dialError(); cause != nil && l.known {
-			l.tellDown(cause)
+			l.reportDown(cause)
 		}
 		return
 	}
@@ -72,13 +73,14 @@ func (l *link) called(answer []byte, err error, then func(*kit.Reader, uint64, c
 	if cause.Peer == "" {
 		cause.Peer, cause.Transport = l.peer.Address, Name
 	}
-	if cause.Code == errs.PeerRestarted || (cause.Code == errs.PeerUnreachable && cause.Side == errs.SideRemote && l.known) {
+	gone := cause.Code == errs.PeerUnreachable && cause.Side == errs.SideRemote && l.known
+	if cause.Code == errs.PeerRestarted || gone {
 		cause.Side = errs.SideRemote
 		l.die(&cause, now)
 		return
 	}
 	if l.checkGone(now); l.state != linkDead {
-		l.tellDown(&cause)
+		l.reportDown(&cause)
 	}
 }
 
@@ -95,7 +97,8 @@ func (l *link) offered(r *kit.Reader, incarnation uint64, now clock.Time) error 
 	sameHost := o.machine == l.t.self.MachineID
 	pairs := pairUp(locals, o.addresses, ownSubnets(), l.t.settings.RailPairs == "all", sameHost)
 	if len(pairs) == 0 {
-		return errs.New(errs.NoRoute, "tcp.attach", "no local address fits one of the peer's: %v and %v", locals, o.addresses).
+		return errs.New(errs.NoRoute, "tcp.attach", "no local address fits one of the peer's: %v and %v",
+			locals, o.addresses).
 			WithHint("transports/tcp/addresses must name addresses that reach the peer; loopback does only on one host")
 	}
 	rails := append([]*rail(nil), *l.rails.Load()...)
@@ -115,8 +118,8 @@ func (l *link) offered(r *kit.Reader, incarnation uint64, now clock.Time) error 
 	return nil
 }
 
-// question asks about everything that is open; with nothing open it asks only whether the peer is there. The last question
-// of a link that was detached ends with LEAVE: the peer forgets the link after its answer.
+// question asks about everything that is open; with nothing open it asks only whether the peer is there. The last
+// question of a link that was detached ends with LEAVE: the peer forgets the link after its answer.
 func (l *link) question() []byte {
 	b := append([]byte{version, callAsk}, l.offer.token[:]...)
 	l.mu.Lock()
@@ -181,13 +184,14 @@ func (l *link) checkGone(now clock.Time) {
 	for _, r := range *l.rails.Load() {
 		if errors.Is(r.lastErr, unix.ECONNREFUSED) {
 			l.die(errs.New(errs.PeerUnreachable, "tcp.link",
-				"peer's process has ended: data port refuses, control says %v", l.callErr).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, Name, ""), now)
+				"peer's process has ended: data port refuses, control says %v", l.callErr).
+				WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, Name, ""), now)
 			return
 		}
 	}
 }
 
-// die ends a link whose peer has ended: nothing of it can land any more, so everything completes.
+// die ends a link after its peer has ended: nothing can land there any more, so everything completes.
 func (l *link) die(cause *errs.Error, now clock.Time) {
 	l.advance(linkPeerGone)
 	l.deadBy = cause
@@ -202,8 +206,8 @@ func (l *link) die(cause *errs.Error, now clock.Time) {
 	}
 }
 
-// tellDown reports, once until a rail comes up, that no rail can be had.
-func (l *link) tellDown(cause *errs.Error) {
+// reportDown reports, once until a rail comes up, that no rail can be had.
+func (l *link) reportDown(cause *errs.Error) {
 	if l.state == linkDown || !l.serves() || l.anyUp() {
 		return
 	}

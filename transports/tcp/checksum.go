@@ -35,6 +35,7 @@ func (x *receiver) intact(i int) bool {
 }
 
 func (l *initiatorLane) corrupted() *errs.Error {
-	return errs.New(errs.Corrupted, "tcp.checksum", "bytes that arrived are not those that were sent: their CRC-32C differs").
+	return errs.New(errs.Corrupted, "tcp.checksum",
+		"bytes that arrived are not those that were sent: their CRC-32C differs").
 		WithScope(errs.ScopeSlice, errs.SidePath).WithPeer(l.peerName(), Name, l.railName())
 }

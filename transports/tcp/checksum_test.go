@@ -17,7 +17,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// TestWritesAreCheckedWhereTheyLand plays an initiator whose bytes change on their way.
+// TestWritesAreCheckedWhereTheyLand plays an initiator, and changes bytes on their way.
 func TestWritesAreCheckedWhereTheyLand(t *testing.T) {
 	e := newTestEndpoint(t, Settings{})
 	memory := mapping(t, 4096)
@@ -28,7 +28,8 @@ func TestWritesAreCheckedWhereTheyLand(t *testing.T) {
 	one, two := []byte("some bytes"), []byte("and others")
 	send := func(seq uint64, flag uint8, sums ...uint32) {
 		f := appendFrame(nil, header{kind: kindWrite, flag: flag, length: 20, seq: seq},
-			record{id: key, offset: 0, length: 10, classOrSum: sums[0]}, record{id: key, offset: 100, length: 10, classOrSum: sums[1]})
+			record{id: key, offset: 0, length: 10, classOrSum: sums[0]},
+			record{id: key, offset: 100, length: 10, classOrSum: sums[1]})
 		_, err := c.Write(append(append(f, one...), two...))
 		require.NoError(t, err)
 	}
@@ -92,7 +93,7 @@ func readRecord(t *testing.T, c net.Conn) record {
 	return getRecord(b)
 }
 
-// TestReadsAreCheckedWhereTheyLand plays a responder whose bytes change on their way.
+// TestReadsAreCheckedWhereTheyLand plays a responder, and changes bytes on their way.
 func TestReadsAreCheckedWhereTheyLand(t *testing.T) {
 	bytes := []byte("the bytes of a slice")
 	half, sum := len(bytes)/2, func(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
@@ -101,16 +102,20 @@ func TestReadsAreCheckedWhereTheyLand(t *testing.T) {
 			record{id: 1, offset: uint64(at), length: uint32(len(b)), classOrSum: sum})
 		return append(f, b...)
 	}
+	halves := func(first, second uint32) []byte {
+		return append(frame(flagChecked, 0, bytes[:half], first), frame(flagChecked, half, bytes[half:], second)...)
+	}
+	first, second := sum(bytes[:half]), sum(bytes[half:])
 	for name, c := range map[string]struct {
 		stream []byte
 		code   errs.Code
 		open   bool
 	}{
 		"sound":          {frame(flagChecked, 0, bytes, sum(bytes)), errs.OK, true},
-		"sound halves":   {append(frame(flagChecked, 0, bytes[:half], sum(bytes[:half])), frame(flagChecked, half, bytes[half:], sum(bytes[half:]))...), errs.OK, true},
+		"sound halves":   {halves(first, second), errs.OK, true},
 		"a flipped bit":  {frame(flagChecked, 0, bytes, sum(bytes)^1), errs.Corrupted, true},
-		"in first half":  {append(frame(flagChecked, 0, bytes[:half], 0), frame(flagChecked, half, bytes[half:], sum(bytes[half:]))...), errs.Corrupted, true},
-		"in second half": {append(frame(flagChecked, 0, bytes[:half], sum(bytes[:half])), frame(flagChecked, half, bytes[half:], 0)...), errs.Corrupted, true},
+		"in first half":  {halves(0, second), errs.Corrupted, true},
+		"in second half": {halves(first, 0), errs.Corrupted, true},
 		"no checksum":    {frame(0, 0, bytes, 0), errs.Protocol, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +124,8 @@ func TestReadsAreCheckedWhereTheyLand(t *testing.T) {
 			key, _, err := e.tr.Register(context.Background(), regionOf(memory))
 			require.NoError(t, err)
 			l, other := handLane(t, e.tr.(*Transport))
-			s := &transport.Slice{Op: transport.Read, Checked: true, LocalKey: key, RemoteKey: 1, Local: addressOf(memory), Length: uint64(len(bytes))}
+			s := &transport.Slice{Op: transport.Read, Checked: true, LocalKey: key, RemoteKey: 1,
+				Local: addressOf(memory), Length: uint64(len(bytes))}
 			var w *worker
 			n, _ := l.accept([]*transport.Slice{s}, &w)
 			require.Equal(t, 1, n)
@@ -148,7 +154,7 @@ func TestReadsAreCheckedWhereTheyLand(t *testing.T) {
 	}
 }
 
-// handLane is an initiator's lane whose responder is the test, at the returned socket.
+// handLane is an initiator's lane; the test is its responder, at the returned socket.
 func handLane(t testing.TB, tr *Transport) (*initiatorLane, int) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -197,7 +203,7 @@ func TestASourceThatChangesWhileItIsSentIsFound(t *testing.T) {
 	require.Zero(t, near.downs)
 }
 
-// BenchmarkChecksum is what a checked slice costs on each side besides.
+// BenchmarkChecksum measures the additional cost of a checked slice on each side.
 func BenchmarkChecksum(b *testing.B) {
 	memory := mapping(b, 1<<20)
 	b.SetBytes(int64(len(memory)))

@@ -69,7 +69,7 @@ func cutRail(_ *testing.T, n *transporttest.Node, rail transport.Rail) {
 	}
 }
 
-// freeze keeps lanes from being read, as if their process was stopped: what arrives waits in the sockets.
+// freeze keeps lanes from being read, as if their process was stopped: bytes that arrive wait in the sockets.
 func freeze(t *Transport, which func(*conn) bool) (thaw func()) {
 	var frozen []*conn
 	for _, c := range t.conns.All() {

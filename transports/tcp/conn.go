@@ -42,7 +42,7 @@ type conn struct {
 	held     bool   // a worker reads and will arm when it is done
 }
 
-// lane is an end of a connection. The conn calls it with what comes and when there is room to write.
+// lane is an end of a connection. The conn calls it when frames come and when there is room to write.
 type lane interface {
 	// checkHeader returns the reason why a frame may not come now.
 	checkHeader(header) error
@@ -69,8 +69,8 @@ type lane interface {
 	railName() string
 }
 
-// ctlMax bounds the bytes of waiting frames without payload. A peer whose answers exceed it does not read them, and is
-// cut off.
+// ctlMax bounds the bytes of waiting frames without payload. A peer that lets its answers exceed it does not
+// read them, and is cut off.
 const ctlMax = 256 << 10
 
 // init prepares a connected socket and enters it into the table of connections, which holds more entries than a process
@@ -113,7 +113,7 @@ func (c *conn) arm() {
 	}
 }
 
-// setInterest changes what epoll looks for. Holds armMu; the socket is open.
+// setInterest changes the events that epoll looks for. Holds armMu; the socket is open.
 func (c *conn) setInterest(events uint32) {
 	c.interest = events
 	event := c.key.event(events | unix.EPOLLONESHOT)
@@ -147,9 +147,9 @@ func (c *conn) shutdown() {
 	}
 }
 
-// closeSocket closes the socket with a reset, so that bytes that nobody has read die with it. After a goodbye, which must
-// arrive, it closes in order. The caller holds readMu and writeMu, so nobody else uses the descriptor. It reports false if
-// the socket was closed before.
+// closeSocket closes the socket with a reset, so that bytes that nobody has read die with it. After a goodbye, which
+// must arrive, it closes in order. The caller holds readMu and writeMu, so nobody else uses the descriptor. It
+// reports false if the socket was closed before.
 func (c *conn) closeSocket() bool {
 	c.armMu.Lock()
 	from, to := c.life.advance(eventClosed)
@@ -171,8 +171,8 @@ func (c *conn) closeSocket() bool {
 	return true
 }
 
-// post adds a frame ahead of payload; the caller calls pump afterwards. It reports false when the lane takes nothing more
-// or too much waits already.
+// post adds a frame ahead of payload; the caller calls pump afterwards. It reports false when the lane takes nothing
+// more or too much waits already.
 func (c *conn) post(h header, records ...record) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connKey is a connection's key in Transport.conns. Epoll returns it with each event, so an event of a connection that has
-// been closed meanwhile finds nothing. Its low half is never 0.
+// connKey is a connection's key in Transport.conns. Epoll returns it with each event, so an event of a connection
+// that has been closed meanwhile finds nothing. Its low half is never 0.
 type connKey uint64
 
 // event describes the connection to epoll.
@@ -54,8 +54,9 @@ func (t *Transport) dialledLanes(yield func(*initiatorLane) bool) {
 	}
 }
 
-// laneList is the open lanes of one class group for waiters to poll: a plain array, because Poll walks it every time. It
-// has holes where lanes were closed, which new lanes fill, so it grows to the most lanes that were ever open at once.
+// laneList is the open lanes of one class group for waiters to poll: a plain array, because Poll walks it every time.
+// It has holes where lanes were closed, which new lanes fill, so it grows to the most lanes that were ever open at
+// once.
 type laneList struct {
 	entries atomic.Pointer[[]atomic.Pointer[initiatorLane]]
 

@@ -15,7 +15,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// dialDue starts what is due and returns when the next dial is.
+// dialDue starts the dials that are due and returns the time of the next one.
 func (l *link) dialDue(now clock.Time) clock.Time {
 	due := clock.Never
 	if !l.known {
@@ -191,8 +191,8 @@ func (l *link) dialled(r *rail, d *dial, err error, now clock.Time) {
 		if err != nil {
 			return // the old lanes may yet recover
 		}
-		l.railDown(r, errs.New(errs.Withdrawn, "tcp.dial", "new connections take over").WithScope(errs.ScopeRail, errs.SideLocal).
-			WithPeer(l.peer.Address, Name, r.name()), now)
+		l.railDown(r, errs.New(errs.Withdrawn, "tcp.dial", "new connections take over").
+			WithScope(errs.ScopeRail, errs.SideLocal).WithPeer(l.peer.Address, Name, r.name()), now)
 	}
 	if err == nil {
 		err = l.railUp(r, d, now)
@@ -205,10 +205,10 @@ func (l *link) dialled(r *rail, d *dial, err error, now clock.Time) {
 		r.due = now // this try was cut off by news
 		return
 	}
-	r.failed(d.began, now)
+	r.scheduleRetry(d.began, now)
 	l.checkGone(now)
-	if !l.calling && l.callTries > 0 { // else the control plane's answer tells which end it is
-		l.tellDown(l.dialError())
+	if !l.calling && l.callTries > 0 { // else the control plane's answer shows which end it is
+		l.reportDown(l.dialError())
 	}
 }
 
@@ -223,7 +223,7 @@ func (l *link) dialError() *errs.Error {
 	return nil
 }
 
-// railUp makes lanes of a dial's sockets and tells the core.
+// railUp makes lanes of a dial's sockets and reports the rail to the core.
 func (l *link) railUp(r *rail, d *dial, now clock.Time) error {
 	r.generation++
 	r.since, r.trip = now, d.trip
@@ -257,7 +257,7 @@ func (l *link) railUp(r *rail, d *dial, now clock.Time) error {
 	r.live.Store(set)
 	l.advance(linkRailUp)
 	l.callTries, l.callErr = 0, nil
-	at := l.t.places.of(r.local)
+	at := l.t.places.placeOf(r.local)
 	l.t.sink.RailUp(transport.RailInfo{Rail: set.id(), Local: r.local.String(), Remote: r.remote.String(),
 		Device: at.device, Node: at.node, Bandwidth: at.bandwidth, BytesMax: l.t.settings.WindowBytes,
 		SlicesMax: l.requests(), Alternates: r.alternate})

@@ -2,7 +2,7 @@
 //
 // # The way of a slice
 //
-//	initiator (who attached)                                  responder (who owns the region)
+//	initiator (it attached)                                   responder (it owns the region)
 //	Submit    choose a lane, number the slice, queue it
 //	          pump: one sendmsg for up to 256 slices  ──────▶ drain: recvmsg straight into the region
 //	                                                          answer: one cumulative ACK a burst
@@ -11,96 +11,100 @@
 //	          READ: records only                      ──────▶ queued by class, within the credit
 //	          recvmsg straight into the destination   ◀────── pump: DATA, 256 KiB at most a frame
 //
-// Whoever has work does it: Submit writes on the caller's thread up to a budget, a waiter reads by Poll, and workers
-// (goroutines in epoll_wait) do what nobody else does. Handing 4 KiB to a sleeping thread would cost more (40 to 100 µs)
+// The thread that has work does it: Submit writes on the caller's thread up to a budget, a waiter reads by Poll, and
+// workers (goroutines in epoll_wait) do the rest. Handing 4 KiB to a sleeping thread would cost more (40 to 100 µs)
 // than sending it and getting the answer (10 to 15 µs).
 //
-// # Rails and lanes
+// # Rails, lanes, connections
 //
 // A rail is a pair of addresses (pairs.go). Each has two class groups, class 0 and the rest, of Settings.Lanes
-// connections, so neither a byte nor an acknowledgement of class 0 waits behind others' payload. Slices below 64 KiB share
-// a lane and its system calls, larger ones go to the lane with least to do. Workers serve class 0 first, whoever the peer is
-// (turns.go); a responder's lane sends DATA of the most urgent class that waits (serve_reads.go). What LOW has in sockets and
-// queues below is bounded by the core's window, which is one of time, at the end that asked; a responder does not weigh the
-// windows of several peers against each other. A rail is up when all its lanes are, and goes
-// down with the first that breaks; it is dialled again under the next generation (redial.go). The kernel tells when one of our
-// ends loses its interface or its address (watch.go), and we tell the peer of it over other lanes (GONE). Pairs beyond the
-// matching are alternates, which are dialled while a rail of one of their ends is down.
+// connections, so neither a byte nor an acknowledgement of class 0 waits behind others' payload. Slices below 64 KiB
+// share a lane and its system calls; larger ones go to the lane that has least to do. A conn (conn.go) is the socket
+// with its reader and writer; the initiatorLane or responderLane on it gives frames their meaning. state.go draws
+// their lives.
 //
-// # Wire format
+// Workers serve class 0 of all peers first (turns.go), and a responder's lane sends DATA of the most urgent class that
+// waits (serve_reads.go). The core at the end that asked bounds the bytes of LOW in sockets and queues by a window of
+// time; a responder does not weigh the windows of several peers against each other.
 //
-// Little endian. A frame is a header of 16 bytes (kind, flag, count, length, seq), count records of 24 bytes (id, offset,
-// length, extra) and length bytes of payload; wire.go lists the kinds. A lane begins with HELLO, which shows the token
-// that the control plane (control.go) gave to this initiator and incarnation; anything else closes the connection.
-// Numbers (seq) of slices grow along a lane and may skip. ACK n says that every WRITE up to n has landed or was refused;
-// a refusal is told by NACK, behind the payload, which the reader discards, so the lane lives on.
+// A rail is up when all its lanes are, and goes down with the first that breaks; the link dials it again under the
+// next generation (redial.go). The kernel reports when one of our ends loses its interface or its address (watch.go),
+// and GONE passes that on to the peer over other lanes. Pairs beyond the matching are alternates, which are dialled
+// while a rail of one of their ends is down.
 //
-// A slice that asked for it is checked where it lands: each record then carries the CRC-32C of its bytes, and what differs
-// is refused like what is not allowed, as Corrupted (checksum.go).
+// The wire format stands at the top of wire.go, the calls over the control plane in control.go.
 //
-// # What ends a slice, and why nothing lands later
+// # How a slice ends, and why nothing lands later
 //
 //   - Not sent: dropped from the queue.
 //   - READ: our reader discards the rest; copyMu makes Withdraw wait for the piece under way.
-//   - WRITE, sent: WITHDRAW on every lane of the link, repeated and at last over the control plane. The responder marks the
-//     number void under the lane's copyMu, so it waits for the piece under way and for nothing else, and tells which had
-//     landed (CONFIRM). The source is quiet before that: what has not left of a frame that was begun is copied.
-//   - A broken lane: no reset and no shutdown is a fence, since Linux still hands out what a socket has received. FENCE
-//     names the lane over another one, a new one, or the control plane; its reader never copies again, and the answer says
-//     how far it had come: delivered but reported lost is complete.
+//   - WRITE, sent: WITHDRAW on every lane of the link, repeated and at last over the control plane. The responder
+//     marks the number void under the lane's copyMu, so it waits for the piece under way and for nothing else;
+//     CONFIRM answers which slices had landed. The source is quiet before that: unsent bytes of a frame that was
+//     begun are copied.
+//   - Checked, and different where it lands: refused as Corrupted, like a slice that is not allowed (checksum.go).
+//   - A broken lane: no reset and no shutdown is a fence, since Linux still hands out bytes that a socket has received.
+//     FENCE names the lane over another one, a new one, or the control plane; its reader never copies again, and the
+//     answer says how far it had come: delivered but reported lost is complete.
 //   - A peer that has ended (data port and control plane refuse, or another incarnation answers) writes no more.
-//   - A responder that slept for longer than its lease looks how long the bytes in its sockets have waited (SO_TIMESTAMPNS)
-//     and asks their sender before it writes them (calls.go, stale).
+//   - A responder that slept for longer than its lease looks how long the bytes in its sockets have waited
+//     (SO_TIMESTAMPNS) and asks their sender before it writes them (lease.go).
 //   - Revoke, the owner's fence (revoke.go), needs no peer. With keep, each lane gets a barrier, which its initiator
 //     passes back behind everything accepted before: until then slices of the region are refused there.
 //
-// # Who owns what
+// # Ownership and locks
 //
-//	readMu    the right to read a lane: TryLock by workers and pollers, Lock only to close it
-//	writeMu   the right to write it: TryLock by pump, Lock to copy unsent bytes (bounded by one system call) and to close
-//	copyMu    held around each piece of payload on its way into memory; what revokes or withdraws takes it
+//	readMu    the right to read a socket: TryLock by workers and pollers, Lock only to close it
+//	writeMu   the right to write it: TryLock by pump, Lock to copy unsent bytes (one system call long) and to close
+//	copyMu    held around each piece of payload on its way into memory; revocations and withdrawals take it
 //	mu        queues and numbers; never held across a system call
-//	armMu     what epoll was asked for, and whether the descriptor is still open
+//	armMu     the events that epoll was asked for, and whether the descriptor is still open
 //
-// In this order; link.mu and attachment.mu come before a lane's copyMu and mu, and after its readMu. No lock is held
-// while the Sink is called but readMu, which nothing that the core calls waits for. The state of rails belongs to their
-// link's goroutine (link.go). A worker that finds readMu taken leaves; its holder arms epoll again, a poller by Arm.
+// They are taken in this order; link.mu and attachment.mu come before a lane's copyMu and mu, and after its readMu. No
+// lock is held while the Sink is called but readMu, which nothing that the core calls waits for. The state of rails
+// belongs to their link's goroutine (link.go). A worker that finds readMu taken leaves; its holder arms epoll again, a
+// poller by Arm.
 //
 // # Shutdown
 //
-// Close: nothing new is accepted; every link is left (lanes closed, what may have landed asked about for at most a second,
-// everything completed); goroutines of calls end; workers end; lanes of peers say goodbye and are closed; then listeners.
-// Listeners come last because peers take a refused dial for the proof that nobody reads their lanes any more. An end in
-// order is told (goodbye.go): the peer forgets a link that was detached, and takes a transport that closes for no failure.
+// Close: nothing new is accepted; every link is left (lanes closed, the peer asked about WRITEs in doubt for at most
+// a second, everything completed); goroutines of calls end; workers end; lanes of peers say goodbye and are closed;
+// then listeners. Listeners come last because peers take a refused dial for the proof that nobody reads their lanes
+// any more. An orderly end is announced (goodbye.go): the peer forgets a link that was detached, and takes a
+// transport that closes for no failure.
 //
 // # Hostile peers
 //
 // At most 64 connections that have not shown a token, for 2 s each. Every length is checked before it is used, every
-// slice against the region and its permission. What a peer can make us remember is bounded by its credit (1024 slices a
-// lane), by ctlMax for answers it does not read, and by openLanesMax connections.
+// slice against the region and its permission. The memory that a peer can make us use is bounded by its credit (1024
+// slices a lane), by ctlMax for answers that it does not read, and by openLanesMax connections.
 //
 // # Numbers
 //
-// One system call costs 0.2 to 0.3 µs, a loopback send some 4 µs, a copy by the kernel 0.1 µs/KiB on each side. A slice
-// costs some 50 ns on each side besides: a ring entry, a record of 24 bytes, a region lookup, an iovec. So 64 slices of
-// 4 KiB are one send of 256 KiB (about 40 µs), bulk is bound by the two copies (about 0.25 CPU-seconds a GB for both ends
-// together), and a small slice by two sends and two receives. BenchmarkMove measures them; tests/bench/cpeer.c is its
-// measure. A checked slice is read once more on each side, at 20 GB/s (BenchmarkChecksum).
+// One system call costs 0.2 to 0.3 µs, a loopback send some 4 µs, a copy by the kernel 0.1 µs/KiB on each side. A
+// slice costs some 50 ns on each side besides: a ring entry, a record of 24 bytes, a region lookup, an iovec. So 64
+// slices of 4 KiB are one send of 256 KiB (about 40 µs), bulk is bound by the two copies (about 0.25 CPU-seconds a GB
+// for both ends together), and a small slice by two sends and two receives. BenchmarkMove measures them;
+// tests/bench/cpeer.c is the plain program beside it. A checked slice is read once more on each side, at 20 GB/s
+// (BenchmarkChecksum).
 //
 // # Choices
 //
 //   - 2026-11: epoll_wait in a plain system call rather than Go's netpoller: one goroutine switch less in a round trip
 //     (5 of 19 µs measured). Workers therefore hold a thread each while idle.
-//   - 2026-11: a waiter keeps workers away from the lanes that it polls (one thread woken for nothing costs more than the
-//     answer), but not from lanes with megabytes of READ payload due: two threads copy faster than one.
-//   - 2026-11: who spins offers its core every few looks (sched_yield). Where the peer shares the core nothing can come
-//     before that; measured at load 6 on 2 cores: half the processor time and a third of the p99, the p50 as before.
-//   - 2026-11-21: a rail that is stuck is not waited for but dialled anew (probe.go). The kernel repeats what a dead path
-//     swallowed after 0.2, 0.6, 1.4 s; TCP_RTO_MAX_MS takes a second at least. New connections carry some 20 ms after the
-//     path is good (measured with four rails of 40 MB/s at load 10; the old ones after 270 ms of an outage of 400).
-//   - 2026-11-21: an end that is gone is not dialled before the kernel says that it is back, but for once a second: a packet
+//   - 2026-11: a waiter keeps workers away from the lanes that it polls (one thread woken for nothing costs more than
+//     the answer), but not from lanes with megabytes of READ payload due: two threads copy faster than one.
+//   - 2026-11: a goroutine that spins offers its processor every few looks (sched_yield). Where the peer shares it,
+//     nothing can come before that; measured at load 6 on 2 cores: half the processor time and a third of the p99.
+//   - 2026-11-21: a rail that is stuck is dialled anew (probe.go). The kernel retransmits into a dead path after 0.2,
+//     0.6, 1.4 s (RFC 6298); TCP_RTO_MAX_MS takes a second at least. New connections carry some 20 ms after the path
+//     is good (measured with four rails of 40 MB/s at load 10; the old ones after 270 ms of an outage of 400).
+//   - 2026-11-21: an end that is gone is dialled only once a second until the kernel says that it is back: a packet
 //     that meets a switch port which does not forward yet makes the kernel wait a second for its ARP answer.
-//   - 2026-11-21: alternates are dialled when they are needed and not kept open: n ends a side would cost n times the lanes.
-//   - 2026-11: no zero-copy send and no io_uring: both lose on loopback. No busy sockets: Poll and a bounded, adaptive spin
-//     of one worker do the same where it pays and stop where it does not.
+//   - 2026-11-21: alternates are dialled when they are needed and not kept open: n ends a side would cost n times the
+//     lanes.
+//   - 2026-11: no zero-copy send and no io_uring: both lose on loopback. No busy sockets: Poll and a bounded, adaptive
+//     spin of one worker do the same where it pays and stop where it does not.
+//   - 2026-11-22: two lane types over one connection type, and one state a lane instead of eight flags. Events do not
+//     build a state by their combination: a fence that meets a pause has one answer, in a table.
 package tcp

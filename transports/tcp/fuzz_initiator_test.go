@@ -12,17 +12,19 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// FuzzInitiator feeds any bytes to an initiator's lane, which has four slices outstanding: no slice ends twice, a READ ends
-// well only with all its bytes, and nothing is written but destinations of READs.
+// FuzzInitiator feeds any bytes to an initiator's lane, which has four slices outstanding: no slice ends twice, a
+// READ ends well only with all its bytes, and nothing is written but destinations of READs.
 func FuzzInitiator(f *testing.F) {
 	f.Add(appendFrame(nil, header{kind: kindAck, seq: 2}))
 	f.Add(appendFrame(nil, header{kind: kindNack}, record{id: 3, length: 300}))
 	f.Add(append(appendFrame(nil, header{kind: kindData, length: 64}, record{id: 3, length: 64}), make([]byte, 64)...))
 	f.Add(append(appendFrame(nil, header{kind: kindData, length: 8}, record{id: 4, length: 8}), "abcdefgh"...))
 	f.Add(appendFrame(nil, header{kind: kindConfirm, seq: 1}, record{id: 1}, record{id: 2, length: verdictVoid}))
-	f.Add(appendFrame(appendFrame(nil, header{kind: kindFenced, seq: 1}, record{id: 2}), header{kind: kindBarrier, seq: 3}))
+	f.Add(appendFrame(appendFrame(nil, header{kind: kindFenced, seq: 1}, record{id: 2}),
+		header{kind: kindBarrier, seq: 3}))
 	f.Add(appendFrame(appendFrame(nil, header{kind: kindNotified, seq: 1}), header{kind: kindPong, seq: 1}))
-	f.Add(append(appendFrame(nil, header{kind: kindData, flag: flagChecked, length: 8}, record{id: 3, length: 8, classOrSum: 7}), "abcdefgh"...))
+	f.Add(append(appendFrame(nil, header{kind: kindData, flag: flagChecked, length: 8},
+		record{id: 3, length: 8, classOrSum: 7}), "abcdefgh"...))
 	f.Add(appendFrame(nil, header{kind: kindBye}))
 	e := newTestEndpoint(f, Settings{Workers: 1})
 	t := e.tr.(*Transport)
@@ -42,7 +44,8 @@ func FuzzInitiator(f *testing.F) {
 		l := lane.link
 		slices := make([]*transport.Slice, 4)
 		for i := range slices {
-			slices[i] = &transport.Slice{Op: transport.Op(1 - i/2), LocalKey: key, RemoteKey: 1, Local: addressOf(memory) + 1<<12 + uintptr(i)*64, Length: 64}
+			slices[i] = &transport.Slice{Op: transport.Op(1 - i/2), LocalKey: key, RemoteKey: 1,
+				Local: addressOf(memory) + 1<<12 + uintptr(i)*64, Length: 64}
 		}
 		var w *worker
 		n, _ := lane.accept(slices, &w)

@@ -12,10 +12,10 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// An orderly end is announced. An initiator that detaches sends LEAVE, and the responder forgets it at once. A transport
-// that closes sends BYE, and its initiators do not take that for a failure. Both frames also fence every lane between the
-// two, since their sender takes nothing more. Losing such a frame costs only time: the end is then found like that of a
-// process that was killed.
+// An orderly end is announced. An initiator that detaches sends LEAVE, and the responder forgets it at once. A
+// transport that closes sends BYE, and its initiators do not take that for a failure. Both frames also fence every
+// lane between the two, since their sender takes nothing more. Losing such a frame costs only time: the end is then
+// found like that of a process that was killed.
 
 // goodbyeLimit bounds the time for which Close waits until peers have taken the frames before the last one.
 const goodbyeLimit = 200 * time.Millisecond
@@ -36,8 +36,8 @@ func (l *link) sayLeave() {
 	}
 }
 
-// leave fences all lanes of the attachment; its initiator asks no more about them. It is forgotten with its last lane, not
-// before: until then a Revoke must find the payload that is being sent.
+// leave fences all lanes of the attachment; its initiator asks no more about them. It is forgotten with its last
+// lane, not before: until then a Revoke must find the payload that is being sent.
 func (a *attachment) leave() {
 	a.mu.Lock()
 	a.left = true
@@ -49,7 +49,7 @@ func (a *attachment) leave() {
 	a.t.attachments.forget(a)
 }
 
-// forget drops an attachment whose initiator has left when it has no lane any more.
+// forget drops an attachment without lanes after its initiator has left.
 func (as *attachments) forget(a *attachment) {
 	as.mu.Lock()
 	defer as.mu.Unlock()
@@ -77,8 +77,8 @@ func (t *Transport) sayGoodbye() {
 	}
 }
 
-// sayGoodbye fences the lane, acknowledges the WRITEs that had landed on it and writes the last frame, or as much as the
-// socket takes. It reports false if some of that is left to write.
+// sayGoodbye fences the lane, acknowledges the WRITEs that had landed on it and writes the last frame, or as much as
+// the socket takes. It reports false if some of that is left to write.
 func (l *responderLane) sayGoodbye() bool {
 	l.copyMu.Lock()
 	_, to := l.life.advance(eventGoodbye)
@@ -152,9 +152,9 @@ func (l *initiatorLane) lastLook(w *worker) {
 	}
 }
 
-// part ends a link whose peer has said goodbye: in order, except for outstanding slices. The cause wraps EngineClosed,
-// which distinguishes it from a failure.
-func (l *link) part(now clock.Time) {
+// goodbyeCame ends a link after its peer has said goodbye: in order, except for outstanding slices. The cause wraps
+// EngineClosed, which distinguishes it from a failure.
+func (l *link) goodbyeCame(now clock.Time) {
 	if !l.serves() {
 		return
 	}

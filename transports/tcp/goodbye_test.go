@@ -85,7 +85,7 @@ func (a *attachment) hasLeft() bool {
 }
 
 func TestADetachedLinkIsForgottenAtOnce(t *testing.T) {
-	attached := func(e *endpoint) int { return len(e.tr.(*Transport).attachments.of(nil)) }
+	attached := func(e *endpoint) int { return len(e.tr.(*Transport).attachments.ofPeer(nil)) }
 	t.Run("idle", func(t *testing.T) {
 		near, far := neighbours(t, 1<<20)
 		s := near.slice(transport.Write, 0, 0, 1<<20)
@@ -103,7 +103,7 @@ func TestADetachedLinkIsForgottenAtOnce(t *testing.T) {
 		near.tr.Detach(near.link)
 		near.awaitEnds(t, 5*time.Second, s)
 		require.NotNil(t, near.ends[s].Err)
-		require.True(t, far.tr.(*Transport).attachments.of(nil)[0].hasLeft())
+		require.True(t, far.tr.(*Transport).attachments.ofPeer(nil)[0].hasLeft())
 		thaw()
 		require.Eventually(t, func() bool { return attached(far) == 0 }, 5*time.Second, time.Millisecond)
 	})

@@ -9,9 +9,9 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Heard asks the kernel when the last packet of a rail's peer came. Its clock for that ticks every few milliseconds, so
-// the answer may be early by a tick. A lane is held up by the peer when bytes wait while none are on their way: its window
-// is closed, because nobody reads there.
+// Heard asks the kernel when the last packet of a rail's peer came. Its clock for that ticks every few milliseconds,
+// so the answer may be early by a tick. A lane is held up by the peer when bytes wait while none are on their way:
+// its window is closed, because nobody reads there.
 func (t *Transport) Heard(r transport.Rail) (at clock.Time, held bool) {
 	set := t.setOf(r)
 	if set == nil {

@@ -160,7 +160,7 @@ func TestPeersBeyondTheirCreditAreCutOff(t *testing.T) {
 		c := e.guest(t)
 		_, err := c.Write(frame())
 		require.NoError(t, err)
-		for { // answers to what came before may be there
+		for { // answers to earlier frames may be there
 			if _, err := c.Read(make([]byte, 4096)); err != nil {
 				var late net.Error
 				require.False(t, errorsAs(err, &late) && late.Timeout(), name)
@@ -178,14 +178,16 @@ func readFrame(n int, length uint32) []byte {
 	return appendFrame(nil, header{kind: kindRead, seq: 1}, records...)
 }
 
-// FuzzLane feeds a responder's lane any bytes behind a good greeting: it may end, and must touch nothing but its region.
+// FuzzLane feeds a responder's lane any bytes behind a good greeting: it may end, and must touch nothing but its
+// region.
 func FuzzLane(f *testing.F) {
 	f.Add(appendFrame(nil, header{kind: kindWrite, length: 4, seq: 1}, record{length: 4}))
 	f.Add(append(readFrame(3, 100), appendFrame(nil, header{kind: kindWithdraw, seq: 1}, record{id: 9})...))
 	f.Add(append(appendFrame(nil, header{kind: kindNotify, length: 3, seq: 1}), "abc"...))
 	f.Add(appendFrame(nil, header{kind: kindFence, seq: 1}))
-	f.Add(append(appendFrame(nil, header{kind: kindPing, seq: 1}), appendFrame(nil, header{kind: kindPassed, seq: 1})...))
-	f.Add(append(appendFrame(nil, header{kind: kindWrite, flag: flagChecked, length: 4, seq: 1}, record{length: 4, classOrSum: 7}), "abcd"...))
+	f.Add(appendFrame(appendFrame(nil, header{kind: kindPing, seq: 1}), header{kind: kindPassed, seq: 1}))
+	f.Add(append(appendFrame(nil, header{kind: kindWrite, flag: flagChecked, length: 4, seq: 1},
+		record{length: 4, classOrSum: 7}), "abcd"...))
 	f.Add(appendFrame(readFrame(2, 10), header{kind: kindLeave}))
 	e := newTestEndpoint(f, Settings{Workers: 1})
 	t := e.tr.(*Transport)
@@ -229,7 +231,7 @@ func FuzzLane(f *testing.F) {
 	})
 }
 
-// pairLane is a lane whose other end is a plain socket of the test.
+// pairLane is a lane; its other end is a plain socket of the test.
 type pairLane struct {
 	*responderLane
 	other int

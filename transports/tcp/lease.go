@@ -11,14 +11,15 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// A responder holds a lease on the bytes in its sockets: it may write them into its regions for Settings.Lease after they
-// came. A process that slept for longer (SIGSTOP, a paused machine) asks their sender first, which may have given them up.
+// A responder holds a lease on the bytes in its sockets: it may write them into its regions for Settings.Lease after
+// they came. A process that slept for longer (SIGSTOP, a paused machine) asks their sender first, which may have
+// given them up.
 
 // askWantedLimit bounds the question to the sender.
 const askWantedLimit = 5 * time.Second
 
-// overLease reports that the lane must not be read now: this process slept for longer than the lease, and bytes have been
-// waiting in the socket since. Their sender is asked whether it still wants them written. Holds readMu.
+// overLease reports that the lane must not be read now: this process slept for longer than the lease, and bytes have
+// been waiting in the socket since. Their sender is asked whether it still wants them written. Holds readMu.
 func (l *responderLane) overLease() bool {
 	x := &l.rx
 	now := clock.Now()

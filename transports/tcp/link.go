@@ -69,7 +69,8 @@ func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 	return l.number, err
 }
 
-// Detach ends a link: from now on nothing is accepted; what is outstanding completes soon, asked for where it must be.
+// Detach ends a link: from now on nothing is accepted. Outstanding slices complete soon, after a question to the peer
+// where one is needed.
 func (t *Transport) Detach(n transport.Link) {
 	if l := t.links.Detach(n); l != nil {
 		l.left.Store(true)
@@ -77,7 +78,7 @@ func (t *Transport) Detach(n transport.Link) {
 	}
 }
 
-// kick makes the link's goroutine look around.
+// kick wakes the link's goroutine.
 func (l *link) kick() {
 	select {
 	case l.wake <- struct{}{}:
@@ -85,7 +86,7 @@ func (l *link) kick() {
 	}
 }
 
-// do runs f on the link's goroutine. It returns false, and f does not run, when that has ended.
+// do runs f on the link's goroutine. It returns false, and f does not run, when the link is over.
 func (l *link) do(f func(now clock.Time)) bool {
 	l.mu.Lock()
 	over := l.state == linkOver
@@ -134,7 +135,7 @@ func (l *link) run() {
 	}
 }
 
-// step does what is due and returns when the next thing will be.
+// step does the work that is due and returns the time of the next.
 func (l *link) step(now clock.Time) (due clock.Time, ended bool) {
 	l.mu.Lock()
 	todo := l.todo
@@ -161,7 +162,7 @@ func (l *link) step(now clock.Time) (due clock.Time, ended bool) {
 // checkRails takes down the rails of which a lane has broken, or all when the peer has said goodbye.
 func (l *link) checkRails(now clock.Time) {
 	if l.bye.Load() {
-		l.part(now)
+		l.goodbyeCame(now)
 	}
 	for _, r := range *l.rails.Load() {
 		if r.set == nil {
@@ -176,7 +177,7 @@ func (l *link) checkRails(now clock.Time) {
 		switch {
 		case cause == nil:
 		case mayBeGoodbye(cause) && l.hearsGoodbye():
-			l.part(now)
+			l.goodbyeCame(now)
 			return
 		default:
 			l.railDown(r, cause, now)
@@ -189,7 +190,7 @@ func (l *link) railDown(r *rail, cause *errs.Error, now clock.Time) {
 	set := r.set
 	r.live.Store(nil)
 	r.set = nil
-	r.wentDown(now)
+	r.scheduleRedial(now)
 	neighbour := *cause
 	neighbour.Collateral = true
 	set.each(func(lane *initiatorLane) { lane.broke(&neighbour) })
@@ -208,7 +209,7 @@ func (l *link) railDown(r *rail, cause *errs.Error, now clock.Time) {
 }
 
 // settle closes a broken lane once nobody uses it, and completes its slices but for WRITEs that had left: slices that
-// never left, and READs, whose payload nobody can receive any more.
+// never left, and READs, as nobody can receive their payload any more.
 func (l *link) settle(lane *initiatorLane, w *worker) {
 	lane.readMu.Lock()
 	lane.writeMu.Lock()

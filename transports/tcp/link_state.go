@@ -44,8 +44,8 @@ var linkMoves = [linkStateCount][linkEventCount]linkState{
 	linkLeaving: {linkSettled: linkOver},
 }
 
-// advance changes the link's state, as nothing else does, and reports whether the event did. Only the link's goroutine calls
-// it.
+// advance changes the link's state, as nothing else does, and reports whether the event did. Only the link's
+// goroutine calls it.
 func (l *link) advance(e linkEvent) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

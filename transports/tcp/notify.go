@@ -10,7 +10,7 @@ import (
 
 const (
 	notesMax      = 256              // of one link
-	noteLimit     = 30 * time.Second // after which a peer whose queue stays full is given up
+	noteLimit     = 30 * time.Second // then a peer with a queue that stays full is given up
 	notePauseMin  = time.Millisecond
 	notePauseMost = 100 * time.Millisecond
 )
@@ -169,7 +169,8 @@ func (l *link) answerNotes(now clock.Time) clock.Time {
 }
 
 func (l *link) lost(op string) *errs.Error {
-	return errs.New(errs.Lost, op, "no answer").WithScope(errs.ScopeRail, errs.SidePath).WithPeer(l.peer.Address, Name, "")
+	return errs.New(errs.Lost, op, "no answer").WithScope(errs.ScopeRail, errs.SidePath).
+		WithPeer(l.peer.Address, Name, "")
 }
 
 // failNotes ends the messages and probes of a rail's lanes, of every lane for nil.

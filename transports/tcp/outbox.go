@@ -15,8 +15,8 @@ type entry struct {
 	asked  bool // WRITE: a withdrawal is open
 }
 
-// outbox holds the slices of an initiator's lane, guarded by its mu. Numbers below head are forgotten, [head, next) are on
-// the wire or partly so, [next, tail) wait.
+// outbox holds the slices of an initiator's lane, guarded by its mu. Numbers below head are forgotten, [head, next)
+// are on the wire or partly so, [next, tail) wait.
 type outbox struct {
 	ring       []entry // a power of two, the peer's credit
 	head       uint64

@@ -16,8 +16,8 @@ type pair struct {
 const pairsMax = 256
 
 // pairUp matches local to remote ends: those in one subnet, the same index first, each end once; where no two share a
-// subnet, the i-th with the i-th. The other pairs follow as alternates, those in one subnet first. With all, every pair of
-// one family is a rail. Loopback ends only meet on one host.
+// subnet, the i-th with the i-th. The other pairs follow as alternates, those in one subnet first. With all, every
+// pair of one family is a rail. Loopback ends only meet on one host.
 func pairUp(local []netip.Addr, remote []netip.AddrPort, subnets []netip.Prefix, all, sameHost bool) []pair {
 	possible := func(i, j int) bool {
 		a, b := local[i], remote[j].Addr()

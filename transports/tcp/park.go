@@ -9,10 +9,10 @@ import (
 // parkMost bounds the lanes that one parked waiter listens to; workers keep the others.
 const parkMost = 16
 
-// Park sleeps in the kernel on the lanes that owe an answer, so that the answer wakes the waiter itself: handing it on from
-// a worker would cost two more wake-ups. It returns when there was something to read, which it has read, when wake became
-// readable, or after timeout. Meanwhile workers keep away from these lanes' read side and serve all others. It returns
-// false, at once, when no lane owes anything.
+// Park sleeps in the kernel on the lanes that owe an answer, so that the answer wakes the waiter itself: handing it
+// on from a worker would cost two more wake-ups. It returns when there was something to read, which it has read, when
+// wake became readable, or after timeout. Meanwhile workers keep away from these lanes' read side and serve all
+// others. It returns false, at once, when no lane owes anything.
 //
 // It sleeps on only one of the lanes with much READ payload on its way: other processors should receive the rest.
 func (t *Transport) Park(wake int, timeout time.Duration) bool {
@@ -55,8 +55,8 @@ func (t *Transport) Park(wake int, timeout time.Duration) bool {
 }
 
 // sleepOn makes workers leave the read side of the lane to a parked waiter. It returns the socket, or -1 if there is
-// nothing to wait for any more. A broken socket is readable for ever: waiters that came back to it until it is closed would
-// keep all processors from the goroutine that closes it, and a rail that was reset would be noticed 20 ms late.
+// nothing to wait for any more. A broken socket is readable for ever: waiters that came back to it until it is closed
+// would keep all processors from the goroutine that closes it, and a rail that was reset would be noticed 20 ms late.
 func (l *initiatorLane) sleepOn() int {
 	l.armMu.Lock()
 	defer l.armMu.Unlock()

@@ -17,8 +17,8 @@ type place struct {
 	bandwidth float64 // bytes/s as negotiated by its devices, 0 if it is not known
 }
 
-// places finds out where our ends are and remembers it until the kernel tells news of interfaces or addresses (watch.go).
-// Where the peer's ends are, nobody here knows.
+// places finds out where our ends are and remembers it until the kernel has news of interfaces or addresses
+// (watch.go). It does not know where the peer's ends are.
 type places struct {
 	root        fs.FS                     // has sys
 	interfaceOf func(a netip.Addr) string // name of the interface that has an address
@@ -38,19 +38,19 @@ func newPlaces(f Factory) *places {
 	return p
 }
 
-// of says where an address is. It asks the kernel at the first time.
-func (p *places) of(a netip.Addr) place {
+// placeOf returns where an address is. It asks the kernel at the first time.
+func (p *places) placeOf(a netip.Addr) place {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	found, known := p.known[a]
 	if !known {
-		found = p.find(a)
+		found = p.ask(a)
 		p.known[a] = found
 	}
 	return found
 }
 
-func (p *places) find(a netip.Addr) place {
+func (p *places) ask(a netip.Addr) place {
 	name := p.interfaceOf(a)
 	if name == "" {
 		return place{node: -1}
@@ -59,7 +59,7 @@ func (p *places) find(a netip.Addr) place {
 	return place{device: name, node: n.Node, bandwidth: float64(n.SpeedMbps) * (1e6 / 8)}
 }
 
-// forget has everything looked up anew.
+// forget makes the next calls look everything up anew.
 func (p *places) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

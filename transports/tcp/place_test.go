@@ -16,8 +16,10 @@ import (
 // sockets is the /sys of a machine with a NIC at each of two sockets and a veth.
 func sockets() fstest.MapFS {
 	root := fstest.MapFS{}
-	for name, device := range map[string]string{"ens1": "pci0/0000:01:00.0", "ens2": "pci1/0000:81:00.0", "veth0": "virtual"} {
-		root["sys/class/net/"+name] = &fstest.MapFile{Data: []byte("../../devices/" + device + "/net/" + name), Mode: fs.ModeSymlink | 0o777}
+	devices := map[string]string{"ens1": "pci0/0000:01:00.0", "ens2": "pci1/0000:81:00.0", "veth0": "virtual"}
+	for name, device := range devices {
+		root["sys/class/net/"+name] = &fstest.MapFile{Data: []byte("../../devices/" + device + "/net/" + name),
+			Mode: fs.ModeSymlink | 0o777}
 		root["sys/devices/"+device+"/net/"+name+"/flags"] = &fstest.MapFile{Data: []byte("0x1003\n")}
 		root["sys/devices/"+device+"/net/"+name+"/speed"] = &fstest.MapFile{Data: []byte("10000\n")}
 	}
@@ -36,7 +38,7 @@ func TestRailsSayWhereTheirLocalEndIs(t *testing.T) {
 		require.Equal(t, at, place{r.Device, r.Node, r.Bandwidth}, r.Local)
 	}
 
-	// The first address moves to the other NIC: the rail's next generation knows it once the kernel has told the news.
+	// The first address moves to the other NIC: the rail's next generation knows it once the kernel has reported it.
 	tr := c.tr.(*Transport)
 	tr.places.mu.Lock()
 	where["127.0.0.1"] = "ens2"
@@ -65,5 +67,5 @@ func TestTheKernelKnowsWhichInterfaceHasAnAddress(t *testing.T) {
 	require.Equal(t, "eth9", interfaceOf(netip.MustParseAddr("fe80::1%eth9")))
 	require.Empty(t, interfaceOf(netip.MustParseAddr("192.0.2.1")), "an address for documents")
 	p := newPlaces(Factory{})
-	require.Equal(t, place{"lo", -1, 0}, p.of(netip.MustParseAddr("127.0.0.1")))
+	require.Equal(t, place{"lo", -1, 0}, p.placeOf(netip.MustParseAddr("127.0.0.1")))
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// A rail that works answers a ping. Connections that have sent into the void for a while are of no use for the question,
-// because the kernel retransmits ever more rarely (exponential back-off, RFC 6298): such a rail is probed by new
-// connections, and if these are welcomed they take over.
+// A rail that works answers a ping. Connections that have sent into the void for a while are of no use for the
+// question, because the kernel retransmits ever more rarely (exponential back-off, RFC 6298): such a rail is probed
+// by new connections, and if these are welcomed they take over.
 
 const (
 	pingLimit  = 100 * time.Millisecond // for an answer; eight round trips of the rail if these are longer
@@ -25,8 +25,8 @@ type ping struct {
 	expire clock.Time
 }
 
-// Probe measures a round trip on a rail's first lane, that of class 0: no payload is in front of the question there. Where
-// the lanes are stuck it dials instead; the rail then has a new generation when done hears of success.
+// Probe measures a round trip on a rail's first lane, that of class 0: no payload is in front of the question there.
+// Where the lanes are stuck it dials instead; the rail then has a new generation when done hears of success.
 func (t *Transport) Probe(r transport.Rail, done func(clock.Time, *errs.Error)) {
 	set := t.setOf(r)
 	if set == nil {

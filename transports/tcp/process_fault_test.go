@@ -59,8 +59,8 @@ func TestKilledPeerEndsEverythingWithinASecond(t *testing.T) {
 	require.Zero(t, other.downs)
 }
 
-// TestStoppedPeerWritesNothingThatWasWithdrawn: what a stopped process holds in its sockets when its sender gives it up
-// does not land when the process goes on, although the withdrawal lies behind the bytes in the stream.
+// TestStoppedPeerWritesNothingThatWasWithdrawn stops a process with bytes in its sockets, which their sender gives
+// up. They do not land when the process goes on, although the withdrawal lies behind them in the stream.
 func TestStoppedPeerWritesNothingThatWasWithdrawn(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -105,7 +105,7 @@ func TestStoppedPeerWritesNothingThatWasWithdrawn(t *testing.T) {
 	}
 }
 
-// TestDetachFromAStoppedPeerIsBounded: the peer cannot be asked, so its WRITEs end with what is known.
+// TestDetachFromAStoppedPeerIsBounded: the peer cannot be asked, so its WRITEs end without an answer.
 func TestDetachFromAStoppedPeerIsBounded(t *testing.T) {
 	c := newCouple(t, Settings{}, 4<<20)
 	c.child.stop(t)

@@ -73,9 +73,11 @@ func newEndpointOf(f Factory, s Settings) (*endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &endpoint{listener: l, ends: map[*transport.Slice]transport.Completion{}, rails: map[uint16]transport.RailInfo{}}
+	e := &endpoint{listener: l, ends: map[*transport.Slice]transport.Completion{},
+		rails: map[uint16]transport.RailInfo{}}
 	e.cond = sync.NewCond(&e.mu)
-	e.self = transport.Peer{Address: l.Addr().String(), Name: "test", MachineID: "here", Incarnation: uint64(os.Getpid())<<20 | uint64(time.Now().UnixNano()&0xfffff)}
+	e.self = transport.Peer{Address: l.Addr().String(), Name: "test", MachineID: "here",
+		Incarnation: uint64(os.Getpid())<<20 | uint64(time.Now().UnixNano()&0xfffff)}
 	e.tr, err = f.Open(context.Background(), s, e, e)
 	if err != nil {
 		_ = l.Close()
@@ -122,7 +124,8 @@ func (e *endpoint) Call(ctx context.Context, peer transport.Peer, message []byte
 		_ = c.SetDeadline(deadline)
 	}
 	var a controlAnswer
-	if err := errors.Join(gob.NewEncoder(c).Encode(controlCall{e.self, message}), gob.NewDecoder(c).Decode(&a)); err != nil {
+	err = errors.Join(gob.NewEncoder(c).Encode(controlCall{e.self, message}), gob.NewDecoder(c).Decode(&a))
+	if err != nil {
 		return nil, errs.Wrap(errs.PeerUnreachable, "call", err)
 	}
 	if a.Code != errs.OK {
@@ -135,7 +138,7 @@ func (e *endpoint) Self() transport.Peer { return e.self }
 func (e *endpoint) DescriptorsChanged()  {}
 func (e *endpoint) Log() *slog.Logger    { return slog.New(slog.NewTextHandler(&e.errors, nil)) }
 
-// errorLog keeps what the transport logs: it logs nothing but errors of its own.
+// errorLog keeps the log of the transport, which logs nothing but errors of its own.
 type errorLog struct {
 	mu   sync.Mutex
 	text []byte
@@ -211,7 +214,7 @@ func regionOf(b []byte) mem.Region {
 	return mem.Region{Addr: addressOf(b), Size: uint64(len(b)), Permission: mem.GlobalReadWrite, Fd: -1}
 }
 
-// offerLine is what a peer prints when it is ready.
+// offerLine is the line that a peer prints when it is ready.
 type offerLine struct {
 	Peer       transport.Peer
 	Descriptor transport.Descriptor
@@ -219,8 +222,8 @@ type offerLine struct {
 
 const childBytes = 64 << 20
 
-// childMain is the peer: one region, ends when its standard input does. "sum OFFSET LENGTH" prints a checksum, "cpu" the
-// processor time that it has used, in ns.
+// childMain is the peer: one region, ends when its standard input does. "sum OFFSET LENGTH" prints a checksum, "cpu"
+// the processor time that it has used, in ns.
 func childMain() {
 	var s Settings
 	if json.Unmarshal([]byte(os.Getenv(childEnv)), &s) != nil {
@@ -231,7 +234,8 @@ func childMain() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(3)
 	}
-	b, err := unix.Mmap(-1, 0, childBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
+	b, err := unix.Mmap(-1, 0, childBytes, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
 	if err != nil {
 		os.Exit(3)
 	}

@@ -11,7 +11,7 @@ import (
 const (
 	stagingBytes = 32 << 10  // most that is copied twice; the rest goes straight to its place
 	tailBytes    = 4 << 10   // of staging offered behind a large piece, for the head of the next frame
-	pieceBytes   = 512 << 10 // most that one call receives: what a fence waits for
+	pieceBytes   = 512 << 10 // most that one call receives: a fence waits for it
 )
 
 // stage is the part of a frame that the receiver expects next.

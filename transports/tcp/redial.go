@@ -12,19 +12,23 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// How a rail comes back. Its old connections are of no use for that: what they retransmit comes about as late as the
-// outage was long. So new ones are dialled, from the moment on that the rail went down, and the first that is welcomed is
-// the rail's next generation. The kernel repeats a first packet that was lost after a second only, so a try sends several,
-// of a socket each, and goes on with the one that is answered: each 10 ms in the beginning, a sixteenth of the outage
-// apart later, 250 ms at most. A rail whose connections are up but stuck is dialled in the same way when it is probed.
+// A rail comes back by new connections. The old ones are of no use: their retransmissions come about as late as the
+// outage was long (exponential back-off, RFC 6298). New ones are dialled from the moment on that the rail went down,
+// and the first set that is welcomed is the rail's next generation. The kernel repeats a lost SYN after a second
+// only, so a try sends several, of a socket each, and goes on with the one that is answered: 10 ms apart in the
+// beginning, a sixteenth of the outage later, 250 ms at most. A rail with connections that are up but stuck is
+// dialled in the same way when it is probed. Tries that fail at once follow each other by exponential back-off with
+// jitter.
 const (
 	pauseMin  = 20 * time.Millisecond
 	pauseMax  = 2 * time.Second
 	tryMost   = 100 * time.Millisecond // between the begins of tries that were turned away; longer when the outage is
 	scoutMin  = 10 * time.Millisecond
 	scoutMost = 250 * time.Millisecond
-	awayEvery = time.Second // the same while the kernel says that our end is gone: it is going to say when it is back, and a
-	// packet that is sent a moment too soon costs a second, which is what the kernel waits for an answer to its ARP request
+	// awayEvery is the same while the kernel says that our end is gone. It is going to report the return, and a packet
+	// that is sent a moment too soon costs a second, for which the kernel waits for an answer to its ARP request.
+	awayEvery = time.Second
+
 	steady = time.Second // a generation that lived this long was no part of the trouble before it
 
 	alternateAfter = 100 * time.Millisecond // a rail is down for this long before its alternates are dialled
@@ -37,7 +41,8 @@ func pause(tries int) time.Duration { return min(pauseMin<<min(tries, 10), pause
 // jitter keeps many links that lost the same switch from coming back in step.
 func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2+1) }
 
-// scouting is the interval of first packets in a try: 0 for a rail that has never been up, where all lanes dial at once.
+// scouting is the interval of first packets in a try: 0 for a rail that has never been up, where all lanes dial at
+// once.
 func (r *rail) scouting(now clock.Time) time.Duration {
 	switch {
 	case r.trip == 0:
@@ -48,8 +53,8 @@ func (r *rail) scouting(now clock.Time) time.Duration {
 	return min(max(now.Sub(r.since)/16, scoutMin), scoutMost)
 }
 
-// failed plans the next try after one that began and failed.
-func (r *rail) failed(began, now clock.Time) {
+// scheduleRetry plans the next try after one that began and failed.
+func (r *rail) scheduleRetry(began, now clock.Time) {
 	most := min(max(now.Sub(r.since)/16, tryMost), scoutMost)
 	r.due = max(now, began.Add(jitter(min(pauseMin<<min(r.tries, 10), most))))
 	if r.away {
@@ -58,8 +63,9 @@ func (r *rail) failed(began, now clock.Time) {
 	r.tries++
 }
 
-// wentDown plans the first try: now, but for a rail that comes up and breaks again and again, which must not spin.
-func (r *rail) wentDown(now clock.Time) {
+// scheduleRedial plans the first try: now, but for a rail that comes up and breaks again and again, which must not
+// spin.
+func (r *rail) scheduleRedial(now clock.Time) {
 	r.tries, r.due = 0, now
 	if now.Sub(r.since) >= steady {
 		r.flaps = 0
@@ -70,8 +76,8 @@ func (r *rail) wentDown(now clock.Time) {
 	r.since = now
 }
 
-// hurry makes the next try now: something has changed for the better.
-func (r *rail) hurry(now clock.Time) {
+// redialNow makes the next try now: something has changed for the better.
+func (r *rail) redialNow(now clock.Time) {
 	r.tries, r.flaps, r.due = 0, 0, now
 	if r.dial != nil {
 		r.dial.obsolete.Store(true)
@@ -163,7 +169,7 @@ func (d *dial) scout(end time.Time) error {
 		}
 		if ready >= 0 {
 			d.trip = time.Since(begins[ready])
-			d.keep(ready)
+			d.keepOnly(ready)
 			return d.connected(d.fds[0], end)
 		}
 	}
@@ -182,8 +188,8 @@ func (d *dial) answered(wait time.Duration) (int, error) {
 	return slices.IndexFunc(set, func(p unix.PollFd) bool { return p.Revents != 0 }), nil
 }
 
-// keep closes all sockets but one.
-func (d *dial) keep(i int) {
+// keepOnly closes all sockets but one.
+func (d *dial) keepOnly(i int) {
 	for n, fd := range d.fds {
 		if n != i {
 			_ = unix.Close(fd)

@@ -13,19 +13,19 @@ import (
 func TestARailThatCameBackIsFoundSoon(t *testing.T) {
 	const start = clock.Time(time.Hour)
 	r := &rail{trip: time.Millisecond, since: start.Add(-time.Minute)}
-	r.wentDown(start)
+	r.scheduleRedial(start)
 	require.Equal(t, start, r.due, "the first try is made at once")
 	require.Equal(t, scoutMin, r.scouting(start))
 	last := scoutMin
 	for age := time.Millisecond; age < time.Hour; age *= 2 {
 		every := r.scouting(start.Add(age))
 		require.GreaterOrEqual(t, every, last)
-		require.LessOrEqual(t, every, max(scoutMin, age/16), "a sixteenth of the outage is the most that the search adds")
+		require.LessOrEqual(t, every, max(scoutMin, age/16), "the search adds a sixteenth of the outage at most")
 		require.LessOrEqual(t, every, scoutMost)
 		last = every
 	}
 	for i, now := 0, start; i < 1000; i++ { // turned away at once each time
-		r.failed(now, now)
+		r.scheduleRetry(now, now)
 		require.LessOrEqual(t, r.due.Sub(now), scoutMost*5/4)
 		require.GreaterOrEqual(t, r.due.Sub(now), pauseMin*3/4, "no try follows the one before without a pause")
 		now = r.due
@@ -37,7 +37,7 @@ func TestARailThatFlapsDoesNotSpin(t *testing.T) {
 	now := clock.Time(time.Hour)
 	r := &rail{since: now.Add(-time.Minute)}
 	for i := range 20 {
-		r.wentDown(now)
+		r.scheduleRedial(now)
 		if i > 6 {
 			require.GreaterOrEqual(t, r.due.Sub(now), tryMost*3/4)
 		}
@@ -45,7 +45,7 @@ func TestARailThatFlapsDoesNotSpin(t *testing.T) {
 		r.since = r.due
 	}
 	now = now.Add(steady)
-	r.wentDown(now)
+	r.scheduleRedial(now)
 	require.Equal(t, now, r.due, "a second of good service is enough to be tried at once again")
 }
 
@@ -55,9 +55,11 @@ func TestAlternatesAreDialledWhileARailOfTheirEndsIsDown(t *testing.T) {
 	require.NoError(t, err)
 	l := &link{t: &Transport{settings: defaults}}
 	var rails []*rail
-	ends := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")}
+	ends := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"),
+		netip.MustParseAddr("10.0.0.3")}
 	add := func(i, j int, alternate bool) *rail {
-		r := &rail{link: l, index: uint16(len(rails)), local: ends[i], remote: netip.AddrPortFrom(ends[j], 1), alternate: alternate, since: now, trip: 1}
+		r := &rail{link: l, index: uint16(len(rails)), local: ends[i], remote: netip.AddrPortFrom(ends[j], 1),
+			alternate: alternate, since: now, trip: 1}
 		r.set = &laneSet{rail: r}
 		rails = append(rails, r)
 		return r

@@ -11,13 +11,13 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// responderLane is the end of a connection on the side that owns the regions. It writes payload into them, serves READs,
-// and answers the initiator's questions. It closes itself (close) soon after it has gone down.
+// responderLane is the end of a connection on the side that owns the regions. It writes payload into them, serves
+// READs, and answers the initiator's questions. It closes itself (close) soon after it has gone down.
 type responderLane struct {
 	conn
 	end        netip.Addr                 // our address; set before the lane is part of its attachment
 	attachment atomic.Pointer[attachment] // nil until the greeting came
-	greetBy    atomic.Pointer[time.Timer] // ends a lane whose greeting does not come
+	greetBy    atomic.Pointer[time.Timer] // ends a lane that does not greet
 	own        bool                       // the initiator is our own engine; set before any payload
 	near       bool                       // the initiator is on our own host; set before any payload
 
@@ -264,7 +264,7 @@ func (l *responderLane) handle() *errs.Error {
 	return nil
 }
 
-// notifyCame offers a message to the core, which takes it or whose queue is full.
+// notifyCame offers a message to the core, which takes it unless its queue is full.
 func (l *responderLane) notifyCame() {
 	message := append([]byte(nil), l.rx.body...) // the engine may keep it
 	taken := uint8(0)
@@ -281,8 +281,8 @@ func (l *responderLane) answerOrEnd(h header, records ...record) {
 	}
 }
 
-// voidUnlanded marks numbers void that have not landed, and returns the verdict of each. It waits for a piece under way,
-// because of copyMu, and for nothing else.
+// voidUnlanded marks numbers void that have not landed, and returns the verdict of each. It waits for a piece under
+// way, because of copyMu, and for nothing else.
 func (l *responderLane) voidUnlanded(asked []record) []record {
 	l.copyMu.Lock()
 	defer l.copyMu.Unlock()

@@ -30,7 +30,7 @@ func (t *Transport) Revoke(_ context.Context, key transport.LocalKey, peer *tran
 	if barrier != 0 {
 		r.barred.Store(true)
 	}
-	for _, a := range t.attachments.of(peer) {
+	for _, a := range t.attachments.ofPeer(peer) {
 		if barrier == forever {
 			a.deny(r.key)
 		}

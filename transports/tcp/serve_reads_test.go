@@ -20,7 +20,7 @@ type asker struct {
 	got  []byte
 }
 
-// newAsker makes a responder with a region and a lane whose socket holds next to nothing.
+// newAsker makes a responder with a region and a lane; its socket holds next to nothing.
 func newAsker(t *testing.T, memory []byte) *asker {
 	tr := newTestEndpoint(t, Settings{}).tr.(*Transport)
 	key, _, err := tr.Register(context.Background(), regionOf(memory))
@@ -47,7 +47,7 @@ func (a *asker) ask(class uint32, lengths ...uint32) {
 	a.lane.pump(workerBudget)
 }
 
-// part is what a frame brings of a READ.
+// part is the share of a READ that a frame brings.
 type part struct {
 	seq    uint64
 	at     uint64
@@ -100,8 +100,8 @@ func (a *asker) frames() (frames [][]part) {
 // patternAt is the byte of mapping at an offset.
 func patternAt(i uint64) byte { return byte(i*31 + i>>12) }
 
-// The peer does not read while LOW is being served: what is more urgent and comes then goes behind the frame under way, in
-// order of classes.
+// The peer does not read while LOW is being served. More urgent READs that come then go behind the frame under way,
+// in order of classes.
 func TestAResponderServesReadsByClass(t *testing.T) {
 	const kib = 1 << 10
 	a := newAsker(t, mapping(t, 9<<20))

@@ -63,15 +63,18 @@ func TestRailsPairLocalAndRemoteEnds(t *testing.T) {
 			"10.1.0.1-10.8.0.2 10.2.0.1-10.9.0.2 ~10.1.0.1-10.9.0.2 ~10.2.0.1-10.8.0.2"},
 		{"one of two is shared", []string{"10.1.0.1", "10.2.0.1"}, []string{"10.8.0.2", "10.2.0.2"}, false, false,
 			"10.2.0.1-10.2.0.2 ~10.1.0.1-10.8.0.2 ~10.1.0.1-10.2.0.2 ~10.2.0.1-10.8.0.2"},
-		{"same subnet twice: same index", []string{"127.0.0.1", "127.0.0.2"}, []string{"127.0.0.1", "127.0.0.2"}, false, true,
+		{"same subnet twice: same index",
+			[]string{"127.0.0.1", "127.0.0.2"}, []string{"127.0.0.1", "127.0.0.2"}, false, true,
 			"127.0.0.1-127.0.0.1 127.0.0.2-127.0.0.2 ~127.0.0.1-127.0.0.2 ~127.0.0.2-127.0.0.1"},
-		{"an end is left over, in the subnet first", []string{"10.1.0.1", "10.2.0.1", "10.2.0.3"}, []string{"10.2.0.2"}, false, false,
+		{"an end is left over, in the subnet first",
+			[]string{"10.1.0.1", "10.2.0.1", "10.2.0.3"}, []string{"10.2.0.2"}, false, false,
 			"10.2.0.1-10.2.0.2 ~10.2.0.3-10.2.0.2 ~10.1.0.1-10.2.0.2"},
 		{"all", []string{"10.1.0.1", "10.2.0.1"}, []string{"10.1.0.2", "10.9.0.2"}, true, false,
 			"10.1.0.1-10.1.0.2 10.1.0.1-10.9.0.2 10.2.0.1-10.1.0.2 10.2.0.1-10.9.0.2"},
 		{"loopback of another machine", []string{"127.0.0.1"}, []string{"127.0.0.1"}, false, false, ""},
 		{"families do not mix", []string{"10.1.0.1", "fd00::1"}, []string{"fd00::2"}, true, false, "fd00::1-fd00::2"},
-		{"families in another order", []string{"10.1.0.1"}, []string{"fd00::2", "10.1.0.2"}, false, false, "10.1.0.1-10.1.0.2"},
+		{"families in another order", []string{"10.1.0.1"}, []string{"fd00::2", "10.1.0.2"}, false, false,
+			"10.1.0.1-10.1.0.2"},
 	} {
 		var local []netip.Addr
 		for _, a := range c.local {

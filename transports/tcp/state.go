@@ -30,10 +30,10 @@ const (
 	stateDialled        // initiator: its socket was welcomed, nobody looks at it yet
 	stateGreeting       // responder: accepted, has not shown a token yet
 	stateOpen           // carries frames in both directions
-	statePaused         // responder: what its socket holds may be out of date, its sender is being asked; nothing is read
+	statePaused         // responder: nothing is read while the sender is asked whether it still wants its bytes
 	stateParting        // responder: nothing lands any more, the last frame is being written
 	stateParted         // responder: all frames have left, so that the socket is closed without a reset
-	stateBroken         // takes nothing more; what the socket holds may still be read
+	stateBroken         // takes nothing more; bytes in the socket may still be read
 	stateFenced         // responder: takes nothing more, and nothing lands any more
 	stateInDoubt        // initiator: its socket is closed, and a FENCE asks which of its WRITEs have landed
 	stateEnded          // its socket is closed, and nobody asks about it
@@ -75,7 +75,7 @@ type event uint8
 const (
 	eventOpened  event = iota // initiator: workers and pollers look at it; responder: its greeting was right
 	eventLate                 // responder: no greeting came in time
-	eventStale                // responder: what its socket holds has waited for longer than the lease
+	eventStale                // responder: bytes in its socket have waited for longer than the lease
 	eventWanted               // responder: the sender still wants that written
 	eventGoodbye              // initiator: the peer's goodbye came; responder: ours is to be written
 	eventSent                 // responder: the goodbye and all before it have left

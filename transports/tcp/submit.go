@@ -131,15 +131,17 @@ func (l *initiatorLane) accept(list []*transport.Slice, w **worker) (n int, more
 }
 
 func (l *initiatorLane) localError(s *transport.Slice, code errs.Code) *errs.Error {
-	e := errs.New(errs.InvalidArgument, "tcp.submit", "slice of %d bytes, 1 to %d are possible", s.Length, l.t.settings.SliceBytes)
+	e := errs.New(errs.InvalidArgument, "tcp.submit", "slice of %d bytes, 1 to %d are possible",
+		s.Length, l.t.settings.SliceBytes)
 	if code != errs.OK {
-		e = errs.New(code, "tcp.submit", "local end %#x+%d is not inside its registered region or must not be written", s.Local, s.Length)
+		e = errs.New(code, "tcp.submit", "local end %#x+%d is not inside its registered region or must not be written",
+			s.Local, s.Length)
 	}
 	return e.WithScope(errs.ScopeSlice, errs.SideLocal).WithPeer(l.peerName(), Name, l.railName())
 }
 
-// Withdraw asks for the completions of accepted slices. A slice that has not left completes at once, a READ as soon as no
-// piece is under way into its destination, and a WRITE that has left when the peer has answered.
+// Withdraw asks for the completions of accepted slices. A slice that has not left completes at once, a READ as soon
+// as no piece is under way into its destination, and a WRITE that has left when the peer has answered.
 func (t *Transport) Withdraw(list []*transport.Slice) {
 	w := t.borrow()
 	var last *initiatorLane
@@ -150,14 +152,14 @@ func (t *Transport) Withdraw(list []*transport.Slice) {
 			continue // completed, or its lane is broken and a fence asks already
 		}
 		if l != last {
-			last.ask(asked)
+			last.sendWithdraw(asked)
 			last, asked = l, asked[:0]
 		}
 		if seq := atomic.LoadUint64(&s.Scratch[scratchSeq]); l.withdraw(w, s, seq) {
 			asked = append(asked, record{id: seq})
 		}
 	}
-	last.ask(asked)
+	last.sendWithdraw(asked)
 	t.give(w)
 }
 
@@ -198,8 +200,8 @@ func (l *initiatorLane) withdraw(w *worker, s *transport.Slice, seq uint64) bool
 	return true
 }
 
-// ask sends withdrawals of this lane's slices on every lane of the link. A nil lane asks nothing.
-func (l *initiatorLane) ask(asked []record) {
+// sendWithdraw sends withdrawals of this lane's slices on every lane of the link. A nil lane asks nothing.
+func (l *initiatorLane) sendWithdraw(asked []record) {
 	for len(asked) > 0 {
 		k := min(len(asked), recordsMax)
 		l.link.broadcast(header{kind: kindWithdraw, seq: l.id}, asked[:k]...)
@@ -208,8 +210,8 @@ func (l *initiatorLane) ask(asked []record) {
 	}
 }
 
-// Fence ends a rail's generation: its lanes take nothing more, and their slices complete when the peer has answered which
-// of them landed.
+// Fence ends a rail's generation: its lanes take nothing more, and their slices complete when the peer has answered
+// which of them landed.
 func (t *Transport) Fence(r transport.Rail) {
 	set := t.setOf(r)
 	if set == nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// iovec and msghdr are the kernel's, with addresses that the garbage collector must not follow: most of what we send
-// and receive is memory that Go does not own.
+// iovec and msghdr are the kernel's, with addresses that the garbage collector must not follow: most of the memory
+// that we send and receive is not Go's.
 type iovec struct {
 	base uintptr
 	size uint64
@@ -49,7 +49,8 @@ func call(trap, fd, b, c, d, bytes uintptr) (int, unix.Errno) {
 
 func sendVector(fd int, m *msghdr, iov []iovec, bytes int) (int, unix.Errno) {
 	m.iov, m.iovCount = &iov[0], uint64(len(iov))
-	return call(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(m)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0, uintptr(bytes))
+	return call(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(m)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0,
+		uintptr(bytes))
 }
 
 func receiveVector(fd int, m *msghdr, iov []iovec, bytes int) (int, unix.Errno) {
@@ -68,7 +69,7 @@ func discard(fd, n int) (int, unix.Errno) {
 	return call(unix.SYS_RECVFROM, uintptr(fd), 0, uintptr(n), unix.MSG_DONTWAIT|unix.MSG_TRUNC, uintptr(n))
 }
 
-// arrivalAge tells for how long the next byte of the stream has been waiting in the socket; false if there is none.
+// arrivalAge returns for how long the next byte of the stream has been waiting in the socket; false if there is none.
 func arrivalAge(fd int) (time.Duration, bool) {
 	var b [1]byte
 	var control [128]byte
@@ -129,23 +130,23 @@ func newSocket(a netip.Addr) (int, error) {
 // option is one socket option with the reason why it is set.
 type option struct{ level, name, value int }
 
-// tune sets what both ends of a lane want. An option that this kernel lacks is not worth a lane: errors are ignored but
-// for no-delay, without which every acknowledgement waits for another.
+// tune sets the options that both ends of a lane want. A lane is worth more than an option that this kernel lacks:
+// errors are ignored but for no-delay, without which every acknowledgement waits for another.
 func tune(fd int, s *Settings, sameHost bool) error {
-	// Frames are complete when they are written; Nagle would hold the tail of each back for a round trip.
+	// Frames are complete when they are written; Nagle (RFC 896) would hold the tail of each back for a round trip.
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return err
 	}
 	for _, o := range [...]option{
-		// A rail that drops packets silently gives no error otherwise for a quarter of an hour.
+		// A rail that drops packets silently gives no error otherwise for a quarter of an hour (RFC 5482).
 		{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(s.UserTimeout.Milliseconds())},
 		// An idle lane has nothing unacknowledged, so only probes find out that its path has gone.
 		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 5},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 1},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3},
-		// What has not left our host yet is what a slice of a higher class waits behind, and what a withdrawal cannot
-		// take back: bounded here, not by the megabytes of the send buffer.
+		// A slice of a higher class waits behind bytes that have not left our host yet, and a withdrawal cannot take
+		// them back: they are bounded here, not by the megabytes of the send buffer.
 		{unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, notSentBytes},
 	} {
 		_ = unix.SetsockoptInt(fd, o.level, o.name, o.value)
@@ -157,8 +158,8 @@ func tune(fd int, s *Settings, sameHost bool) error {
 // notSentBytes keeps a sender busy for some 100 µs on a fast path, which is the time that waking it takes.
 const notSentBytes = 512 << 10
 
-// setCongestion: bbr, the default of some systems, paces even on loopback and costs up to 1.6 times there. Only root may
-// choose freely; reno is allowed to everybody and as good as cubic where nothing is lost.
+// setCongestion: bbr, the default of some systems, paces even on loopback and costs up to 1.6 times there. Only root
+// may choose freely; reno is allowed to everybody and as good as cubic where nothing is lost.
 func setCongestion(fd int, name string, sameHost bool) {
 	switch {
 	case name == "auto" && sameHost:
@@ -195,5 +196,5 @@ func waitFd(fd int, events int16, stopped func() bool, end time.Time) error {
 	}
 }
 
-// yield lets another thread run on this core if one wants to: often it is the very peer whose answer we wait for.
+// yield lets another thread run on this processor if one wants to: often it is the very peer that owes us an answer.
 func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

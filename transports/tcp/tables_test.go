@@ -12,7 +12,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// lonely is a host whose control plane reaches nobody.
+// lonely is a host that reaches nobody by its control plane.
 type lonely struct{ *endpoint }
 
 func (lonely) Call(context.Context, transport.Peer, []byte) ([]byte, error) {
@@ -83,7 +83,7 @@ func TestPeersThatComeAndGoLeaveNoConnections(t *testing.T) {
 	for g := range tr.dialled {
 		require.LessOrEqual(t, len(tr.dialled[g].all()), laneListMin)
 	}
-	require.Eventually(t, func() bool { return len(other.attachments.of(nil)) == 1 && other.conns.Len() == lanes },
+	require.Eventually(t, func() bool { return len(other.attachments.ofPeer(nil)) == 1 && other.conns.Len() == lanes },
 		5*time.Second, time.Millisecond)
 }
 

@@ -23,7 +23,7 @@ const Name = "tcp"
 // Factory makes tcp transports; see transport.Factory. The zero value is for this machine.
 type Factory struct {
 	Root      fs.FS                     // a file system with sys below it, for where NICs are; nil: this machine's
-	Interface func(a netip.Addr) string // the name of the interface that has an address, "" for none; nil: asks the kernel
+	Interface func(a netip.Addr) string // name of the interface that has an address, "" for none; nil: asks the kernel
 }
 
 var (
@@ -41,7 +41,7 @@ var (
 // Name returns "tcp".
 func (Factory) Name() string { return Name }
 
-// Settings returns the struct whose tags are the keys; see transport.Configured.
+// Settings returns the struct with the keys as tags; see transport.Configured.
 func (Factory) Settings() any { return Settings{} }
 
 // Check reports why TCP sockets cannot work here: never, on a Linux that lets us make one.
@@ -54,7 +54,9 @@ func (Factory) Check() error {
 }
 
 // Open listens on the configured addresses and starts the workers. config is Settings, *Settings or nil.
-func (f Factory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+func (f Factory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (
+	transport.Transport, error,
+) {
 	s, err := settled(config)
 	if err != nil {
 		return nil, err
@@ -154,8 +156,8 @@ func openError(err error) error {
 
 // Info describes the transport: host memory to host memory, any alignment.
 func (t *Transport) Info() transport.Info {
-	info := transport.Info{Name: Name, Checksums: true, SliceMax: t.settings.SliceBytes, SliceBest: min(t.settings.SliceBytes, 1<<20),
-		Alignment: 1, SlicesMax: t.settings.CreditRequests}
+	info := transport.Info{Name: Name, Checksums: true, Alignment: 1, SlicesMax: t.settings.CreditRequests,
+		SliceMax: t.settings.SliceBytes, SliceBest: min(t.settings.SliceBytes, 1<<20)}
 	info.Pairs[mem.Host][mem.Host] = true
 	return info
 }
@@ -183,7 +185,7 @@ func (t *Transport) Deregister(_ context.Context, key transport.LocalKey) error 
 		return kit.NoRegion("tcp.deregister", key)
 	}
 	if r.barred.Load() {
-		for _, a := range t.attachments.of(nil) {
+		for _, a := range t.attachments.ofPeer(nil) {
 			a.unbar(r.key)
 		}
 	}

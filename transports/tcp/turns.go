@@ -6,16 +6,16 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// Workers schedule connections by strict priority, with a turn of bounded length. The lanes of class 0 are in one epoll,
-// all others in a second one, which is in the first: its readiness is one event there among those of class 0. A worker
-// serves the events of the first epoll, then one lane of the second for a turn, and looks at the first again. So a READ or
-// WRITE of HIGH waits for at most one turn of others on each worker, however many peers keep their LOW lanes full. An
-// engine that only uses class 0 pays nothing for it.
+// Workers schedule connections by strict priority, with a turn of bounded length. The lanes of class 0 are in one
+// epoll, all others in a second one, which is in the first: its readiness is one event there among those of class 0.
+// A worker serves the events of the first epoll, then one lane of the second for a turn, and looks at the first
+// again. So a READ or WRITE of HIGH waits for at most one turn of others on each worker, however many peers keep
+// their LOW lanes full. An engine that only uses class 0 pays nothing for it.
 //
-// The second epoll is watched for edges (EPOLLET): a worker that finds it empty sleeps, and each lane that becomes ready
-// wakes one. A worker that gets two ready lanes re-arms one; that edge wakes another worker.
+// The second epoll is watched for edges (EPOLLET): a worker that finds it empty sleeps, and each lane that becomes
+// ready wakes one. A worker that gets two ready lanes re-arms one; that edge wakes another worker.
 
-// bulkTurnBytes is the length of a turn: about so many bytes of another class pass before class 0 is looked at again.
+// bulkTurnBytes is the length of a turn: about as many bytes of other classes pass before class 0 is looked at again.
 const bulkTurnBytes = 512 << 10
 
 // turn is the budget of a worker at the connection.

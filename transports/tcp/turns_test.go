@@ -34,7 +34,7 @@ func stopWorkers(t *testing.T, tr *Transport) (restart func()) {
 	}
 }
 
-// newClient attaches an endpoint to a responder whose region is described by d.
+// newClient attaches an endpoint to a responder; d describes its region.
 func newClient(t *testing.T, s Settings, to transport.Peer, d transport.Descriptor) *client {
 	c := &client{couple: &couple{endpoint: newTestEndpoint(t, s)}}
 	c.memory = mapping(t, 64<<10)
@@ -57,7 +57,7 @@ func (c *client) send(t *testing.T, op transport.Op, class uint8, rail, page int
 	c.slices = append(c.slices, s)
 }
 
-// served counts the client's slices whose answer is there. It waits for want, and finds out if there are more.
+// served counts the client's slices that are answered. It waits for want, and finds out if there are more.
 func (c *client) served(t *testing.T, want int) {
 	t.Helper()
 	count := func() (n int) {
@@ -72,7 +72,7 @@ func (c *client) served(t *testing.T, want int) {
 	c.change(func() { require.Equal(t, want, count()) })
 }
 
-// arrived waits until so many of a responder's lanes have something to read.
+// arrived waits until that number of a responder's lanes have something to read.
 func arrived(t *testing.T, tr *Transport, lanes int) {
 	t.Helper()
 	for end := clock.Now().Add(5 * time.Second); len(waiting(tr)) != lanes; runtime.Gosched() {
@@ -80,8 +80,8 @@ func arrived(t *testing.T, tr *Transport, lanes int) {
 	}
 }
 
-// A saturating peer has something on every LOW lane, all the time, and another peer sends HIGH: it is served first, and what
-// comes later is served behind one turn of the others.
+// A saturating peer has something on every LOW lane, all the time, and another peer sends HIGH: it is served first,
+// and its later slices are served behind one turn of the others.
 func TestHighOfOnePeerWaitsForOneTurnOfAnothers(t *testing.T) {
 	for _, op := range []transport.Op{transport.Read, transport.Write} {
 		t.Run(op.String(), func(t *testing.T) {

@@ -15,9 +15,9 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// watch listens to the kernel's news about the interfaces that carry our ends of rails (rtnetlink(7)). A socket does not
-// learn that its own cable was pulled or its address removed: it retransmits into the void until its user time-out. The
-// kernel tells at once who asks here.
+// watch listens to the kernel's news about the interfaces that carry our ends of rails (rtnetlink(7), RFC 3549). A
+// socket does not learn that its own cable was pulled or its address removed: it retransmits into the void until its
+// user time-out. A netlink socket learns it at once.
 //
 // Its goroutine owns everything but the socket, and ends when that is closed.
 type watch struct {
@@ -84,10 +84,10 @@ func (w *watch) run() {
 			}
 			return
 		default:
-			w.heard(b[:n])
+			w.apply(b[:n])
 		}
 		w.t.places.forget() // before rails are dialled again because of the news
-		w.judge()
+		w.reportChanges()
 	}
 }
 
@@ -127,8 +127,8 @@ func (w *watch) place(ip net.IP, link int) {
 	}
 }
 
-// heard notes what one datagram of the kernel says.
-func (w *watch) heard(b []byte) {
+// apply enters the news of one datagram of the kernel.
+func (w *watch) apply(b []byte) {
 	messages, err := syscall.ParseNetlinkMessage(b)
 	if err != nil {
 		w.read()
@@ -139,18 +139,20 @@ func (w *watch) heard(b []byte) {
 		switch m.Header.Type {
 		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 			if len(m.Data) >= unix.SizeofIfInfomsg {
-				index, flags := int(int32(binary.NativeEndian.Uint32(m.Data[4:]))), binary.NativeEndian.Uint32(m.Data[8:])
-				w.links[index] = m.Header.Type == unix.RTM_NEWLINK && flags&unix.IFF_UP != 0 && flags&unix.IFF_RUNNING != 0
+				index := int(int32(binary.NativeEndian.Uint32(m.Data[4:])))
+				flags := binary.NativeEndian.Uint32(m.Data[8:])
+				runs := flags&unix.IFF_UP != 0 && flags&unix.IFF_RUNNING != 0
+				w.links[index] = m.Header.Type == unix.RTM_NEWLINK && runs
 			}
 		case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 			if len(m.Data) >= unix.SizeofIfAddrmsg {
-				w.heardAddress(m, int(binary.NativeEndian.Uint32(m.Data[4:])))
+				w.applyAddress(m, int(binary.NativeEndian.Uint32(m.Data[4:])))
 			}
 		}
 	}
 }
 
-func (w *watch) heardAddress(m *syscall.NetlinkMessage, link int) {
+func (w *watch) applyAddress(m *syscall.NetlinkMessage, link int) {
 	attributes, err := syscall.ParseNetlinkRouteAttr(m)
 	if err != nil {
 		return
@@ -169,8 +171,8 @@ func (w *watch) heardAddress(m *syscall.NetlinkMessage, link int) {
 	}
 }
 
-// judge tells every link about ends that have changed.
-func (w *watch) judge() {
+// reportChanges passes ends that have changed on to every link.
+func (w *watch) reportChanges() {
 	for a, e := range w.ends {
 		good := w.links[e.link]
 		if good == e.good {
@@ -189,8 +191,8 @@ func (w *watch) judge() {
 	}
 }
 
-// endChanged takes the rails of one of our ends down, or has them dialled now. Their peers hear of it, so that what they
-// send us goes another way too.
+// endChanged takes the rails of one of our ends down, or dials them now. Their peers hear of it, so that they send
+// another way too.
 func (t *Transport) endChanged(a netip.Addr, cause *errs.Error) {
 	for _, l := range t.links.All() {
 		l.do(func(now clock.Time) { l.endChanged(a, cause, now) })
@@ -206,7 +208,7 @@ func (l *link) endChanged(a netip.Addr, cause *errs.Error, now clock.Time) {
 			continue
 		}
 		if r.away = cause != nil; !r.away {
-			r.hurry(now)
+			r.redialNow(now)
 			continue
 		}
 		if r.set != nil {
@@ -217,9 +219,9 @@ func (l *link) endChanged(a netip.Addr, cause *errs.Error, now clock.Time) {
 	}
 }
 
-// lostEnd tells initiators whose lanes end at an address of ours that it is gone, over their other lanes.
+// lostEnd reports to initiators that an address of ours at which their lanes end is gone, over their other lanes.
 func (as *attachments) lostEnd(a netip.Addr) {
-	for _, each := range as.of(nil) {
+	for _, each := range as.ofPeer(nil) {
 		var dead []record
 		var others []*responderLane
 		for _, l := range each.openLanes() {
@@ -245,6 +247,7 @@ func (as *attachments) lostEnd(a netip.Addr) {
 func (l *link) farEndGone(id uint64) {
 	if lane := l.laneById(id); lane != nil {
 		lane.broke(errs.New(errs.Lost, "tcp.watch", "the peer's end of %s has lost its interface or its address",
-			lane.railName()).WithScope(errs.ScopeRail, errs.SideRemote).WithPeer(lane.peerName(), Name, lane.railName()))
+			lane.railName()).WithScope(errs.ScopeRail, errs.SideRemote).
+			WithPeer(lane.peerName(), Name, lane.railName()))
 	}
 }

@@ -15,9 +15,9 @@ import (
 //	records  count times 24 bytes: id uint64, offset uint64, length uint32, last word uint32
 //	payload  length bytes
 //
-// Slices have numbers, which grow along a lane and may skip; slice i of a frame has the number seq+i. A key names a region,
-// a code is an errs.Code, and a verdict is 0 (landed), 65536 (void: it has not landed and never will) or the code of a
-// refusal. Fields that a kind does not name are 0, and are ignored.
+// Slices have numbers, which grow along a lane and may skip; slice i of a frame has the number seq+i. A key names a
+// region, a code is an errs.Code, and a verdict is 0 (landed), 65536 (void: it has not landed and never will) or the
+// code of a refusal. Fields that a kind does not name are 0, and are ignored.
 //
 //	  initiator sends   flag     seq            records                                payload
 //	 1 HELLO                     lane id                                               greeting, 48 bytes
@@ -42,20 +42,23 @@ import (
 //	19 GONE                                     lane id
 //	20 BYE
 //
-// A lane begins with HELLO. Its greeting is: magic "TENTTCP1", version uint32, generation of the rail uint32, incarnation
-// of the initiator uint64, the token (16 bytes) that the control plane gave to it, index of the rail uint16, class group
-// uint8, index of the lane uint8, 4 bytes of 0. The responder answers WELCOME or closes the connection.
+// A lane begins with HELLO. Its greeting is: magic "TENTTCP1", version uint32, generation of the rail uint32,
+// incarnation of the initiator uint64, the token (16 bytes) that the control plane gave to it, index of the rail
+// uint16, class group uint8, index of the lane uint8, 4 bytes of 0. The responder answers WELCOME or closes the
+// connection.
 //
-// ACK is cumulative: every WRITE up to its number has landed or was refused. A refusal is a NACK, sent when the payload
-// has been discarded, so the lane lives on. DATA brings the bytes of one slice in order, and of several slices in any
-// order. With "checked" (bit 0 of flag) each record of WRITE and DATA ends with the CRC-32C of its bytes, and a READ asks
-// for that; without, the word is 0. The class of a READ is 0, 1 or 2, and the responder serves 0 first.
+// ACK is cumulative: every WRITE up to its number has landed or was refused. A refusal is a NACK, sent when the
+// payload has been discarded, so the lane lives on. DATA brings the bytes of one slice in order, and of several
+// slices in any order. With "checked" (bit 0 of flag) each record of WRITE and DATA ends with the CRC-32C of its
+// bytes, and a READ asks for that; without, the word is 0. The class of a READ is 0, 1 or 2, and the responder serves
+// 0 first.
 //
-// WITHDRAW asks for the verdicts of slices, which become void if they have not landed; CONFIRM answers. FENCE asks for the
-// end of another lane; FENCED answers with the highest number that has landed and the exceptions below it. Both may come on
-// any lane of the token, and over the control plane (control.go). BARRIER asks for PASSED behind everything that the
-// initiator has accepted before. GONE names lanes whose responder's end has lost its interface or its address. LEAVE and
-// BYE are goodbyes: the responder forgets the token, the initiator takes the peer's transport for closed.
+// WITHDRAW asks for the verdicts of slices, which become void if they have not landed; CONFIRM answers. FENCE asks
+// for the end of another lane; FENCED answers with the highest number that has landed and the exceptions below it.
+// Both may come on any lane of the token, and over the control plane (control.go). BARRIER asks for PASSED behind
+// everything that the initiator has accepted before. GONE names lanes that have lost the interface or address of
+// their responder's end. LEAVE and BYE are goodbyes: the responder forgets the token, the initiator takes the peer's
+// transport for closed.
 
 // Sizes and limits.
 const (

@@ -102,7 +102,8 @@ func (t *Transport) guard() {
 }
 
 func epollModify(epfd, fd int, event *unix.EpollEvent) {
-	_, _, _ = unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(epfd), unix.EPOLL_CTL_MOD, uintptr(fd), uintptr(unsafe.Pointer(event)), 0, 0)
+	_, _, _ = unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(epfd), unix.EPOLL_CTL_MOD, uintptr(fd),
+		uintptr(unsafe.Pointer(event)), 0, 0)
 }
 
 // spinBytes is the longest burst after which looking for the next one pays. Between the pieces of much payload a sleep
@@ -147,9 +148,9 @@ func (t *Transport) serve(w *worker, c *conn, events uint32, alone bool) {
 	}
 }
 
-// spin waits a little for more bytes on a connection that is dry (adaptive spinning): sleeping and being woken takes 40
-// to 100 µs where the processor has to leave its idle state, and many answers come sooner. It returns like drain. At most
-// every other processor spins, and after failures in a row most turns do without.
+// spin waits a little for more bytes on a connection that is dry (adaptive spinning): sleeping and being woken takes
+// 40 to 100 µs where the processor has to leave its idle state, and many answers come sooner. It returns like drain.
+// At most every other processor spins, and after failures in a row most turns do without.
 func (t *Transport) spin(w *worker, c *conn) (n int, open bool) {
 	if t.settings.Spin <= 0 || !c.life.state().receives() || c.wantOut.Load() || c.rx.spins.skip() {
 		return 0, true

@@ -80,8 +80,8 @@ func (x *transmitter) quieten(k int) {
 	v.base = addressOf(own)
 }
 
-// pump writes frames that are due, as far as socket and budget allow. Any goroutine may call it. It never waits: a caller
-// that finds another one writing leaves, because the writer looks again after it has let go.
+// pump writes frames that are due, as far as socket and budget allow. Any goroutine may call it. It never waits: a
+// caller that finds another one writing leaves, because the writer looks again after it has let go.
 func (c *conn) pump(budget int) {
 	for c.dirty.Load() && c.writeMu.TryLock() {
 		blocked, errno := c.write(budget)
@@ -135,7 +135,8 @@ func (c *conn) unfinished() bool {
 	return true
 }
 
-// nextVector makes the next vector: waiting frames, then at most one frame of payload. It reports false if nothing is due.
+// nextVector makes the next vector: waiting frames, then at most one frame of payload. It reports false if nothing is
+// due.
 func (c *conn) nextVector() bool {
 	x := &c.tx
 	x.reset()
