@@ -33,7 +33,7 @@ GO_FLAGS = ("-buildvcs=false", "-trimpath", "-tags=netgo,osusergo", f"-ldflags={
 # Functions that never block and never wait for Python: giving the GIL back and taking it again is half of their cost.
 KEEP_GIL = ("Drain",)
 # Names the machine that a wheel is for when it is not this one: "aarch64". CROSS_INCLUDE names that machine's folder of
-# Python.h, CC its compiler; tools/arm64.py sets them.
+# Python.h, and its compiler is aarch64-linux-gnu-gcc; tools/arm64.py sets both.
 CROSS, CROSS_INCLUDE = "TENT_CROSS", "TENT_CROSS_INCLUDE"
 GOARCH = {"aarch64": "arm64", "x86_64": "amd64"}
 # How arguments are read that need no format string: by position, with the conversions that PyArg_Parse uses.
@@ -114,7 +114,7 @@ def go_env(go: str) -> dict[str, str]:
 
 def source_files() -> list[str]:
     """What the extension is made from, relative to the root. An Extension's `depends` goes into the sdist."""
-    keep = {".go", ".c", ".h", ".S", ".s", ".json"}
+    keep = {".go", ".c", ".h", ".S", ".s", ".json", ".txt"}  # the last two are embedded
     found = [ROOT / "go.mod", ROOT / "go.sum", Path(__file__)]
     for top in ("gocore", "transports", FACADE):
         found += [p for p in (ROOT / top).rglob("*") if p.suffix in keep]
@@ -211,19 +211,22 @@ class Build:
             path.mkdir(parents=True)
         self.env["PATH"] = f"{self.bin}{os.pathsep}{self.env['PATH']}"  # gopy calls goimports by name
         self.include = os.environ.get(CROSS_INCLUDE) or sysconfig.get_path("include")
-        # What the linked file is for, "" for this machine; gopy and goimports run here, so their build must not see it.
-        self.goarch = GOARCH[os.environ[CROSS]] if os.environ.get(CROSS) else ""
+        # What the linked file is for; gopy and goimports run here, so their build must not see it.
+        machine = os.environ.get(CROSS)
+        self.target = {"GOARCH": GOARCH[machine], "CC": f"{machine}-linux-gnu-gcc"} if machine else {}
         if not os.path.exists(os.path.join(self.include, "Python.h")):
             raise BuildError(f"tent: no Python.h in {self.include}: install your distribution's python3-dev.")
-        compiler = shlex.split(self.env.get("CC", "gcc"))[0]
+        compiler = shlex.split({**self.env, **self.target}.get("CC", "gcc"))[0]
         if shutil.which(compiler) is None:
             raise BuildError(f"tent: no C compiler: install gcc, or name one in CC (tried {compiler}).")
 
-    def run(self, *command: object, cwd: Path | None = None, fault: str = "", **env: str) -> None:
+    def run(
+        self, *command: object, cwd: Path | None = None, fault: str = "", env: dict[str, str] | None = None
+    ) -> None:
         """Runs one step; `fault` is the sentence for its failure."""
         words = [str(c) for c in command]
         print("+", shlex.join(words), flush=True)
-        if subprocess.run(words, cwd=cwd or self.out, env={**self.env, **env}).returncode != 0:
+        if subprocess.run(words, cwd=cwd or self.out, env=self.env | (env or {})).returncode != 0:
             raise BuildError(
                 f"tent: {fault or 'the build stopped'} (`{os.path.basename(words[0])} {words[1]}` failed, see above)."
             )
@@ -271,7 +274,7 @@ class Build:
             "--",
             f"-I{self.include}",
             "gotent.go",
-            GOARCH=self.goarch,
+            env=self.target,
         )
 
     def wrap(self) -> None:
@@ -283,7 +286,7 @@ class Build:
                 "tent: the build needs pybindgen: pip install pybindgen==0.22.1, or build with isolation."
             ) from None
         (self.site / "pybindgen").symlink_to(Path(pybindgen.__file__).parent)
-        self.run(sys.executable, "build.py", PYTHONPATH=str(self.site))
+        self.run(sys.executable, "build.py", env={"PYTHONPATH": str(self.site)})
         wrapper = self.out / "gotent.c"
         wrapper.write_text(patch_c(wrapper.read_text()))
 
@@ -307,8 +310,7 @@ class Build:
             "-o",
             "_gotent.so",
             ".",
-            CGO_CFLAGS=" ".join(f"'{f}'" for f in flags),
-            GOARCH=self.goarch,
+            env=self.target | {"CGO_CFLAGS": " ".join(f"'{f}'" for f in flags)},
         )
         return self.out / "_gotent.so"
 
