@@ -8,6 +8,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/request"
 )
 
 // recordWords is the size of a packed request: opcode, source, target_id, target_offset, length, priority, deadline_ns,
@@ -274,18 +275,16 @@ func NoteTake(id int64, address uint64, size, most int64) (n int64, err error) {
 	return n, nil
 }
 
-// Explain tells in JSON which routes a request would take, and why not the others.
-func Explain(id, op int64, local uint64, segment int64, region, offset uint64) (text string, err error) {
+// Explain returns in JSON which routes a request would take, and why not the others.
+func Explain(id, op, priority, intent int64, local, length uint64, segment int64, region, offset uint64) (text string, err error) {
 	defer guard(&err)
 	e, err := get(id)
 	if err != nil {
 		return "", err
 	}
-	t, err := terms(uint64(op), 0, 0, 0)
-	if err != nil {
-		return "", err
-	}
-	x, err := e.Explain(t.Op, uintptr(local), engine.Remote{Segment: engine.SegmentID(segment), Region: mem.RegionID(region), Offset: offset})
+	packed := request.Packed{Opcode: uint64(op), Priority: uint64(priority), IntentType: uint64(intent)}
+	x, err := e.Explain(&engine.Request{Terms: packed.Terms(), Source: uintptr(local), Length: length,
+		Remote: engine.Remote{Segment: engine.SegmentID(segment), Region: mem.RegionID(region), Offset: offset}})
 	if err != nil {
 		return "", err
 	}

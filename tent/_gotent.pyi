@@ -70,8 +70,20 @@ class Library(Protocol):
     def pybind_EventsWait(self, engine: int, fd: int, timeout_ms: int, /) -> int:
         """EventsWait is 1 when events wait for a follower, after at most timeout."""
 
-    def pybind_Explain(self, engine: int, op: int, local: int, segment: int, region: int, offset: int, /) -> str:
-        """Explain tells in JSON which routes a request would take, and why not the others."""
+    def pybind_Explain(
+        self,
+        engine: int,
+        op: int,
+        priority: int,
+        intent: int,
+        local: int,
+        length: int,
+        segment: int,
+        region: int,
+        offset: int,
+        /,
+    ) -> str:
+        """Explain returns in JSON which routes a request would take, and why not the others."""
 
     def pybind_Export(self, engine: int, names: str, /) -> str:
         """Export returns a blob in base64; names is a JSON list or null for all named regions."""
@@ -275,7 +287,18 @@ def pybind_EventsClose(engine: int, fd: int, /) -> int: ...
 def pybind_EventsOpen(engine: int, /) -> int: ...
 def pybind_EventsTake(engine: int, fd: int, most: int, /) -> str: ...
 def pybind_EventsWait(engine: int, fd: int, timeout_ms: int, /) -> int: ...
-def pybind_Explain(engine: int, op: int, local: int, segment: int, region: int, offset: int, /) -> str: ...
+def pybind_Explain(
+    engine: int,
+    op: int,
+    priority: int,
+    intent: int,
+    local: int,
+    length: int,
+    segment: int,
+    region: int,
+    offset: int,
+    /,
+) -> str: ...
 def pybind_Export(engine: int, names: str, /) -> str: ...
 def pybind_FailedInto(engine: int, batch: int, address: int, capacity: int, /) -> int: ...
 def pybind_Failure(engine: int, batch: int, /) -> str: ...

@@ -200,11 +200,18 @@ class Engine(Moves):
         """Every setting with its effective value and where that came from."""
         return {entry["key"]: settings.Setting.of(entry) for entry in self._info["config"] or ()}
 
-    def explain(self, local: Any, remote: Any, *, op: int = WRITE) -> dict[str, Any]:
-        """Which routes a move between these operands would take, in order, and why not the others."""
+    def explain(
+        self, local: Any, remote: Any, *, op: int = WRITE, priority: int = 0, intent: int = 0
+    ) -> dict[str, Any]:
+        """Which routes a move between these operands would take, in order, by which policy, and why not the others."""
         own = moving.local_slice(self, local, op)
-        segment, region, offset, _ = moving.remote_slice(self, remote)
-        return dict(self._call_json(self._library.pybind_Explain, int(op), own.address, segment, region, offset))
+        segment, region, offset, size = moving.remote_slice(self, remote)
+        length = min(own.size, size)
+        return dict(
+            self._call_json(
+                self._library.pybind_Explain, op, priority, intent, own.address, length, segment, region, offset
+            )
+        )
 
     def topology(self) -> dict[str, Any]:
         """What this machine has: network interfaces, memories, how they are near to each other."""

@@ -3,31 +3,66 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 )
 
 // policyKey is the list of policies.
 const policyKey = "policy"
 
 // Policy is a rule that chooses and orders the routes of requests; upstream's TransportSelector has the same fields. Fields
-// that are not given match everything. plan.Match applies them.
+// that are not given match everything. plan.Policies applies them.
 type Policy struct {
-	Name         string
-	File         bool   // it is for file segments, else for memory
-	SameMachine  *bool  // nil: both
-	LocalMemory  string // a kind of memory; "" matches all
-	RemoteMemory string
-	MinSize      uint64 // bytes, included
-	MaxSize      uint64 // bytes, included; 0: no limit
-	Class        int    // -1: all
-	Intent       int    // -1: all
+	Name        string
+	ID          uint64    // PolicyID of Name
+	File        bool      // it is for file segments, else for memory
+	SameMachine *bool     // nil: both
+	Local       *mem.Kind // nil: all
+	Remote      *mem.Kind // nil: all
+	MinSize     uint64    // bytes, included
+	MaxSize     uint64    // bytes, included; 0: no limit
+	Class       int       // -1: all
+	Intent      int       // -1: all
 
 	Transports []string // names of transports, best first; none: all, in the order of the build
 	Devices    []string // names of local NICs, or addresses of local ends; none: all
+	DeviceMask uint64   // bit i is set for the i-th name of Config.Devices
 	Idle       []string // keys that were given and have no effect yet
+
+	label string
+}
+
+// Label names the policy for people.
+func (p *Policy) Label() string { return p.label }
+
+// PolicyID is the number by which a request names a policy across the border: the 64-bit FNV-1a hash of the name; 0 for "".
+func PolicyID(name string) uint64 {
+	if name == "" {
+		return 0
+	}
+	h := fnv.New64a()
+	h.Write([]byte(name)) // does not fail
+	return h.Sum64()
+}
+
+// devicesMax is how many NICs policies can tell apart: a mask has as many bits.
+const devicesMax = 64
+
+// Devices lists the NICs that policies name, by their bit in Policy.DeviceMask.
+func (c *Config) Devices() []string {
+	var list []string
+	for i := range c.Engine.Policies {
+		for _, name := range c.Engine.Policies[i].Devices {
+			if !slices.Contains(list, name) {
+				list = append(list, name)
+			}
+		}
+	}
+	return list
 }
 
 // policyText is a policy as people write it.
@@ -63,38 +98,39 @@ func (c *Config) readPolicies() ([]Policy, error) {
 		return nil, errs.Wrap(errs.InvalidArgument, "config", fmt.Errorf("%s: %s: %w", c.origins[i], policyKey, err))
 	}
 	list := make([]Policy, len(written))
+	var devices []string
 	for n := range written {
-		if list[n], err = c.readPolicy(&written[n]); err != nil {
-			return nil, errs.Wrap(errs.InvalidArgument, "config", fmt.Errorf("%s: %s: entry %d: %w", c.origins[i], policyKey, n, err))
+		if list[n], err = c.readPolicy(&written[n], &devices); err != nil {
+			return nil, errs.Wrap(errs.InvalidArgument, "config",
+				fmt.Errorf("%s: %s: entry %d: %w", c.origins[i], policyKey, n, err))
+		}
+		if list[n].label = fmt.Sprintf("policy %q", list[n].Name); list[n].Name == "" {
+			list[n].label = fmt.Sprintf("policy [%d]", n)
 		}
 	}
 	return list, nil
 }
 
-func (c *Config) readPolicy(w *policyText) (Policy, error) {
-	p := Policy{Name: w.Name, File: w.SegmentType == "file", SameMachine: w.SameMachine, MinSize: w.MinSize, MaxSize: w.MaxSize,
-		LocalMemory: strings.TrimSuffix(w.LocalMemory, "*"), RemoteMemory: strings.TrimSuffix(w.RemoteMemory, "*"),
+func (c *Config) readPolicy(w *policyText, devices *[]string) (Policy, error) {
+	p := Policy{Name: w.Name, ID: PolicyID(w.Name), File: w.SegmentType == "file", SameMachine: w.SameMachine,
+		MinSize: w.MinSize, MaxSize: w.MaxSize, Local: kindOfMemory(w.LocalMemory), Remote: kindOfMemory(w.RemoteMemory),
 		Class: -1, Intent: -1, Devices: w.Devices}
 	if p.MaxSize != 0 && p.MaxSize < p.MinSize {
 		return p, fmt.Errorf("max_size %d is less than min_size %d", p.MaxSize, p.MinSize)
 	}
-	var err error
-	if w.Priority != nil {
-		if p.Class, err = numberOf(w.Priority, classes[:]); err != nil {
-			return p, err
-		}
+	if err := c.readNames(w, &p); err != nil {
+		return p, err
 	}
-	if w.IntentType != nil {
-		if p.Intent, err = numberOf(w.IntentType, intents[:]); err != nil {
-			return p, err
+	for _, name := range w.Devices {
+		bit := slices.Index(*devices, name)
+		if bit < 0 {
+			bit = len(*devices)
+			*devices = append(*devices, name)
 		}
-	}
-	for _, name := range w.Transports {
-		t := c.carrierOf(name)
-		if t == nil {
-			return p, fmt.Errorf("no transport is called %q; known are %s", name, strings.Join(c.names(), ", "))
+		if bit >= devicesMax {
+			return p, fmt.Errorf("devices: all policies together name more than %d", devicesMax)
 		}
-		p.Transports = append(p.Transports, t.Name)
+		p.DeviceMask |= 1 << bit
 	}
 	for key, given := range map[string]bool{"qp_pool": w.QueuePairs != nil, "service_level": w.ServiceLevel != nil,
 		"traffic_class": w.TrafficClass != nil} {
@@ -104,6 +140,37 @@ func (c *Config) readPolicy(w *policyText) (Policy, error) {
 	}
 	slices.Sort(p.Idle)
 	return p, nil
+}
+
+// kindOfMemory returns a kind by its checked name, nil for all kinds.
+func kindOfMemory(name string) *mem.Kind {
+	if name == "" || name == "*" {
+		return nil
+	}
+	kind, _, _ := mem.Location(name).Parse() // the name was checked
+	return &kind
+}
+
+// readNames looks up what a policy names: a class, an intent and transports.
+func (c *Config) readNames(w *policyText, p *Policy) (err error) {
+	if w.Priority != nil {
+		if p.Class, err = numberOf(w.Priority, classes[:]); err != nil {
+			return err
+		}
+	}
+	if w.IntentType != nil {
+		if p.Intent, err = numberOf(w.IntentType, intents[:]); err != nil {
+			return err
+		}
+	}
+	for _, name := range w.Transports {
+		t := c.carrierOf(name)
+		if t == nil {
+			return fmt.Errorf("transports: no transport is called %q; known are %s", name, strings.Join(c.names(), ", "))
+		}
+		p.Transports = append(p.Transports, t.Name)
+	}
+	return nil
 }
 
 // names lists the transports of the table.

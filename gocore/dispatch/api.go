@@ -103,6 +103,8 @@ type Options struct {
 	Rail         rail.Settings // thresholds of the rail monitor
 	Rails        []RailOptions // by transport, instead of Ageing and Rail; a zero one changes nothing
 
+	Devices []string // NICs that policies name, at most 64, by the bits of plan.Plan.Devices
+
 	// Neighbours finds what the processes of this host tell each other about a local NIC of a transport; nil if they do not.
 	// It is asked once a NIC, when its first rail comes up, under the caller's lock.
 	Neighbours func(transport uint8, device string) qos.Neighbours

@@ -149,7 +149,7 @@ func (c *Core) fitsIn(r *railState, class int, want uint64, aged bool, now clock
 func (l *link) head(class int, r *railState, now clock.Time) (*piece, *task) {
 	q := &l.queues[class]
 	p, t := q.pieces.first(), q.next()
-	if l.ownNode && l.numa {
+	if l.selective() {
 		p, t = l.own(q, r)
 	}
 	if p == nil || (p.tried != 0 && p.wasOn(r) && l.better(p, r, now)) {

@@ -93,7 +93,7 @@ func (l *link) quiet(class uint8) bool {
 func (l *link) takes(s *TaskSpec) bool {
 	route := &s.Plan.Routes[0]
 	return len(route.Hops) == 1 && route.Hops[0].Link == l.id && s.Length <= l.spec.Info.SliceMax &&
-		(s.Parts == nil || l.spec.Info.Vectors) && fits(s, 0)
+		(s.Parts == nil || l.spec.Info.Vectors) && fits(s, 0) && !l.named(s.Plan.Devices)
 }
 
 // best is a healthy rail with room, nil if there is none.

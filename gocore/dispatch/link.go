@@ -43,6 +43,7 @@ type link struct {
 	numa        bool         // its rails are on different NUMA nodes
 	ownNode     bool         // RailOptions.OwnNode
 	nodes       uint64       // bits: NUMA nodes that have a rail of the best rank
+	nics        uint64       // bits: NICs named by policies that have a rail of the best rank
 	byDeadline  bool         // order inside a class is by slack
 	dialing     bool         // has not had a rail yet, and nobody said that there will be none
 	active      bool         // in Core.active
@@ -100,6 +101,7 @@ type railState struct {
 	asked      bool          // a question for signs of life is under way, see suspect.go
 	judged     time.Duration // the longest silence since the last sign of life that was judged
 	vectors    bool          // takes slices of many pieces
+	nics       uint64        // bits of Options.Devices that mean its NIC
 	rank       int
 	band       int    // of health
 	bytesMax   uint64 // what may be in flight now
@@ -272,6 +274,7 @@ func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railSt
 	r.bytesWhole = r.bytesMax
 	r.meter.Reset(info.Bandwidth)
 	r.timer.rail = r
+	r.nics = c.nicsOf(&info)
 	r.heard = c.awake(now)
 	r.pair = rail.Pair{Local: c.ends.acquireEnd(info.Local), Remote: c.ends.acquireEnd(info.Remote), Peer: int(l.spec.Peer)}
 	return r

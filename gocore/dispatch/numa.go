@@ -24,9 +24,9 @@ func (r *railState) numaNode() int {
 	return 0
 }
 
-// weighNodes brings up to date what the choice knows of nodes; after ranks have changed.
+// weighNodes updates what the choice knows of nodes and named NICs; after ranks have changed.
 func (l *link) weighNodes() {
-	l.numa, l.nodes = false, 0
+	l.numa, l.nodes, l.nics = false, 0, 0
 	first := -1
 	for _, r := range l.rails {
 		if r == nil || r.rank != l.rank || l.rank == rankNever {
@@ -35,15 +35,25 @@ func (l *link) weighNodes() {
 		node := r.numaNode()
 		l.numa = l.numa || (first >= 0 && node != first)
 		first = node
+		l.nics |= r.nics
 		if node > 0 {
 			l.nodes |= 1 << (node - 1)
 		}
 	}
 }
 
-// apart reports whether the rail must leave a task to rails on the node of its memory.
+// selective reports whether some rails of the link may have to leave tasks to others.
+func (l *link) selective() bool { return l.ownNode && l.numa || l.nics != 0 }
+
+// apart reports whether the rail must leave a task to others: to rails of the NICs that its policy names, or to rails on
+// the node of its memory.
 func (l *link) apart(r *railState, t *task) bool {
-	if !l.ownNode || !l.numa || t == nil {
+	switch {
+	case t == nil:
+		return false
+	case l.named(t.spec.Plan.Devices) && r.nics&t.spec.Plan.Devices == 0:
+		return true
+	case !l.ownNode || !l.numa:
 		return false
 	}
 	memory, own := t.spec.Plan.Node, r.numaNode()

@@ -109,6 +109,7 @@ type Engine struct {
 	grids    gridTable
 	builders builders
 
+	policies plan.Policies
 	store    meta.Store
 	server   *control.Server
 	client   *control.Client
@@ -136,6 +137,9 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	e := &Engine{config: o.Config, name: c.Name, machine: meta.MachineID(), cores: runtime.NumCPU(),
 		incarnation: newIncarnation(), stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes, armed: clock.Never, syncing: syncing{limit: clock.Never}, progressWake: make(chan struct{}, 1),
 		batches: make([]*batch, c.MaxBatches), totals: make([]atomic.Uint64, c.MaxBatches), store: meta.PeerToPeer{}, idle: make(chan struct{}, 1)}
+	if !c.LegacySelection {
+		e.policies = plan.NewPolicies(c.Policies)
+	}
 	e.logs = logs{engine: e, level: logLevel(c.LogLevel), records: bounded[LogRecord]{limit: logsMax}}
 	e.log = slog.New(&handler{logs: &e.logs})
 	e.numa = readNUMA()
@@ -316,7 +320,7 @@ func (e *Engine) coreOptions(o Options) dispatch.Options {
 		Stall: c.TransferStallTimeout, FenceHost: c.FenceTimeoutHost, FenceNetwork: c.FenceTimeoutNetwork, FenceFile: c.FenceTimeoutFile,
 		Retries: c.ResendRounds, RetryAfter: c.ResendInterval, AttemptLimit: c.AttemptTimeout,
 		SuspectAfter: c.RailSuspectAfter, CondemnAfter: c.RailCondemnAfter, LinkWait: c.LinkWait, OutageWait: c.OutageWait,
-		Merge: c.MergeRequests, Transports: names, Neighbours: e.neighbours, Rails: make([]dispatch.RailOptions, len(names))}
+		Devices: o.Config.Devices(), Merge: c.MergeRequests, Transports: names, Neighbours: e.neighbours, Rails: make([]dispatch.RailOptions, len(names))}
 	for i, name := range names {
 		if r := o.Config.RailOf(name); r != nil {
 			options.Rails[i] = dispatch.RailOptions{Ageing: r.PromotionTimeout, OwnNode: !r.AllowCrossNUMA, ByDeadline: r.ByDeadline,

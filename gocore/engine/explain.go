@@ -14,8 +14,10 @@ import (
 
 // Explanation says which route a request would take now, which are behind it, and why not the others.
 type Explanation struct {
-	Taken    string              `json:"taken"`  // the transport of the route that a request begins with now, "" for none
-	Routes   []ExplainedRoute    `json:"routes"` // in order of preference
+	Taken    string              `json:"taken"`             // the transport of the route that a request begins with now, "" for none
+	Policy   string              `json:"policy"`            // the policy that counts for the request, "" for none
+	Devices  []string            `json:"devices,omitempty"` // the local NICs that the policy names
+	Routes   []ExplainedRoute    `json:"routes"`            // in order of preference
 	Rejected []ExplainedRejected `json:"rejected"`
 }
 
@@ -36,18 +38,17 @@ type ExplainedRejected struct {
 	Reason    string `json:"reason"`
 }
 
-// Explain plans a request of one byte without submitting it.
-func (e *Engine) Explain(op transport.Op, source uintptr, at Remote) (*Explanation, error) {
+// Explain plans a request without submitting it.
+func (e *Engine) Explain(r *Request) (*Explanation, error) {
 	if err := e.usable(); err != nil {
 		return nil, err
 	}
 	c := newCall()
 	defer c.free()
-	t := Terms{Op: op}
-	if err := t.Check(); err != nil {
+	if err := r.Terms.Check(); err != nil {
 		return nil, err
 	}
-	if err := c.add(e, &t, source, at, 1); err != nil {
+	if err := c.add(e, &r.Terms, r.Source, r.Remote, r.Length); err != nil {
 		return nil, err
 	}
 	out := e.explainPlan(c)
@@ -69,7 +70,10 @@ func (e *Engine) portOf(name string) *port {
 // explainPlan describes the plan of a call as the core would use it now. A link that will not come up by itself, because of
 // a setting, a permission or another kind of peer, is a reason rather than a route.
 func (e *Engine) explainPlan(c *call) *Explanation {
-	out := &Explanation{Routes: []ExplainedRoute{}, Rejected: []ExplainedRejected{}}
+	out := &Explanation{Policy: c.plan.Policy, Routes: []ExplainedRoute{}, Rejected: []ExplainedRejected{}}
+	if policy := e.policies.Get(c.want.policy); policy != nil {
+		out.Devices = policy.Devices
+	}
 	e.mu.Lock()
 	defer e.unlockAndDrain()
 	taken := e.core.FirstRoute(&c.specs[0])

@@ -50,7 +50,7 @@ type call struct {
 	// The last pair of regions and its plan: neighbours usually share it.
 	local  *region
 	remote *remoteRegion
-	want   request.Choice
+	want   wanted
 	plan   *plan.Plan
 	peer   *peer
 	told   *peer // the last one that is an engine: who hears the notification
@@ -85,7 +85,7 @@ func (c *call) add(e *Engine, t *Terms, source uintptr, at Remote, length uint64
 	if err != nil {
 		return err
 	}
-	if err := c.bind(t, p, local, remote); err != nil {
+	if err := c.bind(t, p, local, remote, length); err != nil {
 		return err
 	}
 	c.specs = append(c.specs, dispatch.TaskSpec{Terms: *t, Plan: c.plan, Local: source, Remote: offset,
@@ -147,9 +147,12 @@ func (c *call) resolve(e *Engine, deadline clock.Time, at Remote, length uint64)
 	return p, remote, at.Offset, nil
 }
 
-// bind makes c.plan the plan between the two regions, and checks what both of them allow.
-func (c *call) bind(t *Terms, p *peer, local *region, remote *remoteRegion) *errs.Error {
-	want := t.Choice()
+// bind makes c.plan the plan for a request of length bytes between the two regions, and checks what both of them allow.
+func (c *call) bind(t *Terms, p *peer, local *region, remote *remoteRegion, length uint64) *errs.Error {
+	want, err := p.wants(t, local, remote, length)
+	if err != nil {
+		return err
+	}
 	if c.plan != nil && c.local == local && c.remote == remote && c.want == want {
 		return nil
 	}

@@ -273,11 +273,12 @@ func (c *call) pagesOf(e *Engine, r *PagesRequest, local, remote *grid, region i
 	if err != nil {
 		return err
 	}
-	if err := c.bind(&r.Terms, p, own, there); err != nil {
+	length := uint64(len(list.LocalAt)) * list.Bytes
+	if err := c.bind(&r.Terms, p, own, there, length); err != nil {
 		return err
 	}
 	spec := dispatch.TaskSpec{Terms: r.Terms, Plan: c.plan, Local: from.Addr, Remote: base,
-		Length: uint64(len(list.LocalAt)) * list.Bytes, Parts: &list.Pieces}
+		Length: length, Parts: &list.Pieces}
 	if len(list.LocalAt) == 1 { // no more than a range
 		spec.Local, spec.Remote, spec.Parts = spec.Local+uintptr(list.LocalAt[0]), spec.Remote+list.RemoteAt[0], nil
 	}
@@ -342,9 +343,6 @@ func (c *call) ranges(e *Engine, r *RangesRequest) *errs.Error {
 	if err != nil {
 		return err
 	}
-	if err := c.bind(&r.Terms, p, own, there); err != nil {
-		return err
-	}
 	for i := range r.N {
 		from, ok1 := r.LocalOffsets.at(i)
 		to, ok2 := r.RemoteOffsets.at(i)
@@ -357,6 +355,11 @@ func (c *call) ranges(e *Engine, r *RangesRequest) *errs.Error {
 			return errs.New(errs.InvalidArgument, "ranges", "range [%d]: %d bytes at offset %d leave the local range of %d bytes", i, n, from, r.LocalSize)
 		case !mem.Contains(r.RemoteSize, to, n):
 			return errs.New(errs.InvalidArgument, "ranges", "range [%d]: %d bytes at offset %d leave the remote range of %d bytes", i, n, to, r.RemoteSize)
+		}
+		if i == 0 || e.policies.Sized() {
+			if err := c.bind(&r.Terms, p, own, there, n); err != nil {
+				return err
+			}
 		}
 		c.specs = append(c.specs, dispatch.TaskSpec{Terms: r.Terms, Plan: c.plan, Local: r.Local + uintptr(from),
 			Remote: base + to, Length: n})

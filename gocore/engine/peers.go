@@ -59,9 +59,15 @@ type remoteRegion struct {
 // plannedFrom is a plan from one of our regions; epoch says under which links and keys it was made.
 type plannedFrom struct {
 	local *region
-	want  request.Choice
+	want  wanted
 	epoch uint64
 	plan  *plan.Plan
+}
+
+// wanted is what a plan depends on besides the two regions.
+type wanted struct {
+	request.Choice
+	policy int // index of the policy that counts, plan.NoPolicy for none
 }
 
 const describeTimeout = 5 * time.Second
@@ -238,8 +244,22 @@ func (p *peer) at(addr, length uint64) (*remoteRegion, *errs.Error) {
 		length, addr, p.identity.Address)
 }
 
+// wants returns what the plan of a request depends on. Without policies it costs a comparison.
+func (p *peer) wants(t *Terms, local *region, remote *remoteRegion, length uint64) (wanted, *errs.Error) {
+	want := wanted{t.Choice(), plan.NoPolicy}
+	policies := &p.engine.policies
+	if policies.None() {
+		return want, nil
+	}
+	same := p.identity.MachineID == p.engine.machine || p.identity.Self || p.file != nil
+	var err *errs.Error
+	want.policy, err = policies.Match(&plan.Ask{Local: local.Kind, Remote: remote.Kind, SameMachine: same, Length: length,
+		Class: t.Class, Intent: uint8(t.Intent)})
+	return want, err
+}
+
 // planFor returns the plan between two regions, made at first use and again when links or keys have changed.
-func (p *peer) planFor(local *region, remote *remoteRegion, want request.Choice) (*plan.Plan, *errs.Error) {
+func (p *peer) planFor(local *region, remote *remoteRegion, want wanted) (*plan.Plan, *errs.Error) {
 	epoch := p.engine.planEpoch.Load()
 	cached := remote.plans.Load()
 	if cached != nil {
@@ -255,9 +275,9 @@ func (p *peer) planFor(local *region, remote *remoteRegion, want request.Choice)
 		return nil, errs.New(errs.InvalidArgument, "submit",
 			"transport_hint is %d: it must be the number of a TransportType", want.Hint)
 	}
-	made, err := plan.Build(want.Op, plan.End{Kind: local.Kind, Location: local.Location,
-		Node: p.engine.numa.nodeOfPlan(local)},
-		plan.End{Kind: remote.Kind, Location: remote.Location}, p.candidates(local, remote, want), hint)
+	made, err := plan.Build(&plan.Request{Op: want.Op, Hint: hint, Policy: p.engine.policies.Get(want.policy),
+		Local:  plan.End{Kind: local.Kind, Location: local.Location, Node: p.engine.numa.nodeOfPlan(local)},
+		Remote: plan.End{Kind: remote.Kind, Location: remote.Location}}, p.candidates(local, remote, want.Choice))
 	if err != nil {
 		return nil, err.WithPeer(p.identity.Address, err.Transport, err.Rail)
 	}

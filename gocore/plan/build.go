@@ -5,55 +5,76 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Build orders the ways in which a request between two ends may travel. candidates are in the order of the policy, best
-// first; a hint names the transport that goes to the front. Transports whose link is down come last instead of being left
-// out, because the link may be back when the others have failed. Build is pure; the result is shared and never changed.
+// Request is what a plan is made for.
+type Request struct {
+	Op            transport.Op
+	Local, Remote End
+	Hint          string         // name of the transport that goes to the front, "" for none
+	Policy        *config.Policy // chooses and orders the transports; nil leaves all of them in their order
+}
+
+// Build orders the ways in which a request between two ends may travel. candidates are in the order of preference; a policy
+// that lists transports leaves only these, in its order, and a hint names the one that goes to the front. Transports whose
+// link is down come last instead of being left out, because the link may be back when the others have failed. Build is
+// pure; the result is shared and never changed.
 //
-// Errors: InvalidArgument when the hint names no candidate, or one that cannot carry this request; NoRoute when nothing can,
-// with the reason of each.
-func Build(op transport.Op, local, remote End, candidates []Candidate, hint string) (*Plan, *errs.Error) {
-	made := &Plan{Node: local.Node}
-	if op > transport.Write {
-		return nil, errs.New(errs.InvalidArgument, "plan", "operation %d is neither READ nor WRITE", op)
+// Errors: InvalidArgument when the hint names no candidate, or one that cannot carry this request or that the policy leaves
+// out; NoRoute when nothing can carry it, with the reason of each.
+func Build(r *Request, candidates []Candidate) (*Plan, *errs.Error) {
+	if r.Op > transport.Write {
+		return nil, errs.New(errs.InvalidArgument, "plan", "operation %d is neither READ nor WRITE", r.Op)
 	}
-	var down []Route
-	var names []string
-	for i := range candidates {
-		c := &candidates[i]
-		names = append(names, c.Info.Name)
-		if reason := c.reject(local, remote); reason != "" {
-			if hint == c.Info.Name {
-				return nil, errs.New(errs.InvalidArgument, "plan", "transport %q was asked for and cannot carry this: %s", hint, reason)
-			}
-			made.Rejected = append(made.Rejected, Rejected{c.Info.Name, reason})
-			continue
-		}
-		switch {
-		case hint == c.Info.Name:
-			made.Routes = append([]Route{c.route(op)}, made.Routes...)
+	made := &Plan{Node: r.Local.Node}
+	usable, rejected := listed(r.Policy, candidates)
+	if r.Policy != nil {
+		made.Policy, made.Devices = r.Policy.Label(), r.Policy.DeviceMask
+	}
+	var hinted, up, down []Route
+	for i := range usable {
+		c := &usable[i]
+		switch reason := c.reject(r.Local, r.Remote); {
+		case reason != "":
+			rejected = append(rejected, Rejected{c.Info.Name, reason})
+		case r.Hint == c.Info.Name:
+			hinted = append(hinted, c.route(r.Op))
 		case c.Down != nil:
-			down = append(down, c.route(op))
+			down = append(down, c.route(r.Op))
 		default:
-			made.Routes = append(made.Routes, c.route(op))
+			up = append(up, c.route(r.Op))
 		}
 	}
-	if hint != "" && !slices.Contains(names, hint) {
-		return nil, errs.New(errs.InvalidArgument, "plan", "no transport is called %q", hint).
-			WithHint("known here: %s", strings.Join(names, ", "))
+	if r.Hint != "" && hinted == nil {
+		return nil, noHint(r.Hint, rejected, candidates)
 	}
-	made.Routes = append(made.Routes, down...)
-	if len(made.Routes) == 0 {
-		return nil, noRoute(op, local, remote, made.Rejected)
+	made.Rejected = rejected
+	if made.Routes = slices.Concat(hinted, up, down); len(made.Routes) == 0 {
+		return nil, noRoute(r, made.Rejected)
 	}
 	return made, nil
 }
 
-// reject says in words why a candidate cannot carry the request, or "". A link that is down is no reason.
+// noHint is the error of a request that asks for a transport which cannot carry it.
+func noHint(hint string, rejected []Rejected, candidates []Candidate) *errs.Error {
+	for _, r := range rejected {
+		if r.Transport == hint {
+			return errs.New(errs.InvalidArgument, "plan", "transport %q was asked for and cannot carry this: %s", hint, r.Reason)
+		}
+	}
+	names := make([]string, len(candidates))
+	for i := range candidates {
+		names[i] = candidates[i].Info.Name
+	}
+	return errs.New(errs.InvalidArgument, "plan", "no transport is called %q", hint).
+		WithHint("known here: %s", strings.Join(names, ", "))
+}
+
+// reject returns in words why a candidate cannot carry the request, or "". A link that is down is no reason.
 func (c *Candidate) reject(local, remote End) string {
 	switch {
 	case c.Disabled != "":
@@ -89,17 +110,17 @@ func (c *Candidate) route(op transport.Op) Route {
 	return r
 }
 
-func noRoute(op transport.Op, local, remote End, rejected []Rejected) *errs.Error {
+func noRoute(r *Request, rejected []Rejected) *errs.Error {
 	if len(rejected) == 0 {
 		return errs.New(errs.NoRoute, "plan", "no transport is open").
 			WithHint("enable one: transports/<name>/enable")
 	}
 	reasons := make([]string, len(rejected))
-	for i, r := range rejected {
-		reasons[i] = r.Transport + ": " + r.Reason
+	for i, way := range rejected {
+		reasons[i] = way.Transport + ": " + way.Reason
 	}
 	return errs.New(errs.NoRoute, "plan", "no transport can carry a %s between %s and %s: %s",
-		op, where(local), where(remote), strings.Join(reasons, "; "))
+		r.Op, where(r.Local), where(r.Remote), strings.Join(reasons, "; "))
 }
 
 func where(e End) string {

@@ -38,7 +38,7 @@ func TestRoutesAreInTheOrderOfThePolicy(t *testing.T) {
 	candidates := []Candidate{candidate(0, "rdma", func(c *Candidate) { c.Down = down }), candidate(1, "shm", nil), candidate(2, "tcp", nil)}
 	here := host
 	here.Node = 2
-	p, err := Build(transport.Write, here, host, candidates, "")
+	p, err := Build(&Request{Op: transport.Write, Local: here, Remote: host}, candidates)
 	require.Nil(t, err)
 	require.Equal(t, 2, p.Node, "of the local end")
 	require.Equal(t, []int{1, 2, 0}, order(p), "what is down comes last")
@@ -46,13 +46,13 @@ func TestRoutesAreInTheOrderOfThePolicy(t *testing.T) {
 	require.Equal(t, Route{Transport: 1, Hops: []Hop{{Link: 2, Op: transport.Write, LocalKey: 10, RemoteKey: 20}},
 		SliceMax: 1 << 20, SliceBest: 64 << 10, Alignment: 1}, p.Routes[0])
 
-	p, err = Build(transport.Read, host, host, candidates, "tcp")
+	p, err = Build(&Request{Op: transport.Read, Local: host, Remote: host, Hint: "tcp"}, candidates)
 	require.Nil(t, err)
 	require.Equal(t, []int{2, 1, 0}, order(p))
 	require.Equal(t, transport.Read, p.Routes[0].Hops[0].Op)
-	p, err = Build(transport.Write, host, host, candidates, "rdma")
+	p, err = Build(&Request{Op: transport.Write, Local: host, Remote: host, Hint: "rdma"}, candidates)
 	require.Nil(t, err)
-	require.Equal(t, []int{0, 1, 2}, order(p), "who asks for it waits for it")
+	require.Equal(t, []int{0, 1, 2}, order(p), "a caller that asks for it waits for it")
 }
 
 func TestEachWayThatIsNotTakenSaysWhy(t *testing.T) {
@@ -66,19 +66,19 @@ func TestEachWayThatIsNotTakenSaysWhy(t *testing.T) {
 		"refused":                                 func(c *Candidate) { c.Link, c.Down = 0, errs.New(errs.PeerUnreachable, "dial", "refused") },
 	} {
 		bad := candidate(0, "rdma", change)
-		p, err := Build(transport.Write, host, host, []Candidate{bad, candidate(1, "tcp", nil)}, "")
+		p, err := Build(&Request{Op: transport.Write, Local: host, Remote: host}, []Candidate{bad, candidate(1, "tcp", nil)})
 		require.Nil(t, err)
 		require.Equal(t, []int{1}, order(p))
 		require.Len(t, p.Rejected, 1)
 		require.Equal(t, "rdma", p.Rejected[0].Transport)
 		require.Contains(t, p.Rejected[0].Reason, reason)
 
-		_, err = Build(transport.Write, host, host, []Candidate{bad}, "")
+		_, err = Build(&Request{Op: transport.Write, Local: host, Remote: host}, []Candidate{bad})
 		require.Equal(t, errs.NoRoute, err.Code)
 		require.ErrorContains(t, err, "rdma: ")
 		require.ErrorContains(t, err, reason)
 
-		_, err = Build(transport.Write, host, host, []Candidate{bad, candidate(1, "tcp", nil)}, "rdma")
+		_, err = Build(&Request{Op: transport.Write, Local: host, Remote: host, Hint: "rdma"}, []Candidate{bad, candidate(1, "tcp", nil)})
 		require.Equal(t, errs.InvalidArgument, err.Code)
 		require.ErrorContains(t, err, reason)
 	}
@@ -88,27 +88,27 @@ func TestSameHostTransportsTakeOurselves(t *testing.T) {
 	for _, change := range []func(*Candidate){func(c *Candidate) { c.SameHost = true }, func(c *Candidate) { c.Self = true }} {
 		c := candidate(0, "shm", change)
 		c.Info.SameHost = true
-		_, err := Build(transport.Write, host, host, []Candidate{c}, "")
+		_, err := Build(&Request{Op: transport.Write, Local: host, Remote: host}, []Candidate{c})
 		require.Nil(t, err)
 	}
 }
 
 func TestWrongHintsAndEmptyHands(t *testing.T) {
-	_, err := Build(transport.Write, host, host, []Candidate{candidate(0, "rdma", nil), candidate(1, "tcp", nil)}, "udp")
+	_, err := Build(&Request{Op: transport.Write, Local: host, Remote: host, Hint: "udp"}, []Candidate{candidate(0, "rdma", nil), candidate(1, "tcp", nil)})
 	require.Equal(t, errs.InvalidArgument, err.Code)
 	require.ErrorContains(t, err, `no transport is called "udp"; known here: rdma, tcp`)
-	_, err = Build(transport.Write, host, host, nil, "")
+	_, err = Build(&Request{Op: transport.Write, Local: host, Remote: host}, nil)
 	require.Equal(t, errs.NoRoute, err.Code)
-	_, err = Build(transport.Write, host, gpu, []Candidate{candidate(0, "tcp", nil)}, "")
+	_, err = Build(&Request{Op: transport.Write, Local: host, Remote: gpu}, []Candidate{candidate(0, "tcp", nil)})
 	require.ErrorContains(t, err, "no transport can carry a WRITE between cpu:0 and cuda:1: tcp: it does not move bytes between cpu and cuda")
-	_, err = Build(7, host, host, nil, "")
+	_, err = Build(&Request{Op: 7, Local: host, Remote: host}, nil)
 	require.Equal(t, errs.InvalidArgument, err.Code)
 }
 
 func TestTheBestSliceIsNeverBeyondTheLongest(t *testing.T) {
-	p, err := Build(transport.Write, host, host, []Candidate{candidate(0, "tcp", func(c *Candidate) {
+	p, err := Build(&Request{Op: transport.Write, Local: host, Remote: host}, []Candidate{candidate(0, "tcp", func(c *Candidate) {
 		c.Info.SliceBest, c.Info.Alignment = 2<<20, 0
-	})}, "")
+	})})
 	require.Nil(t, err)
 	require.EqualValues(t, 1<<20, p.Routes[0].SliceBest)
 	require.EqualValues(t, 1, p.Routes[0].Alignment)

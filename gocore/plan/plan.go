@@ -1,5 +1,5 @@
-// Package plan decides how a request may travel: ordered routes of one or more hops, and why other ways are not taken.
-// It is pure; the engine calls it once per pair of regions and keeps the result.
+// Package plan decides how a request may travel: the policy that counts for it, ordered routes of one or more hops, and why
+// other ways are not taken. It is pure; the engine calls it once per pair of regions and policy, and keeps the result.
 package plan
 
 import (
@@ -39,7 +39,7 @@ type Route struct {
 	Alignment uint64
 }
 
-// Rejected is a way that is not taken, and why, in words for people.
+// Rejected is a way that is not taken, with the reason in words for people.
 type Rejected struct {
 	Transport string
 	Reason    string
@@ -49,7 +49,9 @@ type Rejected struct {
 type Plan struct {
 	Routes   []Route
 	Rejected []Rejected
-	Node     int // NUMA node of the local memory plus one, 0 if it is not known
+	Node     int    // NUMA node of the local memory plus one, 0 if it is not known
+	Policy   string // label of the policy that chose the routes, "" for none
+	Devices  uint64 // local NICs that may carry the request, by bits that config.Policy.DeviceMask explains; 0: all
 }
 
 // End is one side of a request as far as planning goes.

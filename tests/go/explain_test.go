@@ -48,7 +48,7 @@ func explained(t *testing.T, first func(transport.Factory) transport.Factory, af
 	require.NoError(t, err)
 	sum := ended(t, here, id)
 	require.Equal(t, dispatch.Completed, sum.State, "%v", sum.Err)
-	x, err := here.Explain(transport.Write, address(own), at)
+	x, err := here.Explain(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own), Remote: at, Length: 4096})
 	require.NoError(t, err)
 	for i, name := range built {
 		if sum.Transports == 1<<i {

@@ -194,7 +194,8 @@ func TestFilesAreNobodysPeers(t *testing.T) {
 	own := memory(t, 65536)
 	offer(t, e, own, "kv")
 	file := openFile(t, e, "/kv.bin", engine.FileOptions{Create: true, Size: 65536})
-	x, err := e.Explain(transport.Write, address(own), engine.Remote{Segment: file})
+	x, err := e.Explain(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own), Length: 1,
+		Remote: engine.Remote{Segment: file}})
 	require.NoError(t, err)
 	require.Len(t, x.Routes, 2)
 	require.Equal(t, "io-uring", x.Routes[0].Transport)
@@ -205,7 +206,8 @@ func TestFilesAreNobodysPeers(t *testing.T) {
 	at := segment(t, other, e, "kv")
 	theirs := memory(t, 65536)
 	offer(t, other, theirs, "")
-	x, err = other.Explain(transport.Write, address(theirs), engine.Remote{Segment: at})
+	x, err = other.Explain(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(theirs), Length: 1,
+		Remote: engine.Remote{Segment: at}})
 	require.NoError(t, err)
 	require.Len(t, x.Routes, 1)
 	for _, r := range x.Rejected {

@@ -109,7 +109,7 @@ func (e *simEngine) plan(t *testing.T, p *simEngine, op transport.Op) *plan.Plan
 		list = append(list, plan.Candidate{Transport: uint8(k), Info: &e.infos[k], Link: known.links[k], LocalKey: e.keys[0][k],
 			RemoteKey: known.remotes[k], SameHost: true})
 	}
-	made, err := plan.Build(op, plan.End{}, plan.End{}, list, "")
+	made, err := plan.Build(&plan.Request{Op: op}, list)
 	require.Nil(t, err)
 	return made
 }
