@@ -13,15 +13,15 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: develop ## two processes move a KV cache; every byte is verified (makes .venv)
-	@$(VENV)/bin/python -m tent.demo
+	@$(VENV)/bin/python -m tent.demos.kvcache
 
 demo-failover: develop ## rails are cut under a transfer and brought back; every byte is verified, a picture is drawn
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check "rich>=13" "matplotlib>=3.7" || echo "without rich and matplotlib: text only"
-	@$(VENV)/bin/python -m tent.demo_failover $(ARGS)
+	@$(VENV)/bin/python -m tent.demos.failover $(ARGS)
 
 demo-qos: develop ## small urgent requests beside floods, with classes and without; every byte is verified, a picture is drawn
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check "rich>=13" "matplotlib>=3.7" || echo "without rich and matplotlib: text only"
-	@$(VENV)/bin/python -m tent.demo_qos $(ARGS)
+	@$(VENV)/bin/python -m tent.demos.qos $(ARGS)
 
 test: ## everything that a landing must pass, with the time and the budget of each stage: at most six minutes, warm
 	@$(PYTHON) tools/check.py

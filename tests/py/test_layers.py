@@ -54,10 +54,8 @@ def upwards(sources: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def sources() -> dict[str, str]:
-    """The modules of the package proper; commands, demos and tent.testing are users of it."""
-    users = {"__main__"}
-    found = {path.stem: path.read_text() for path in PACKAGE.glob("*.py") if not path.stem.startswith("demo")}
-    return {name: text for name, text in found.items() if name not in users}
+    """The modules of the package proper; the command, tent.demos and tent.testing are users of it."""
+    return {path.stem: path.read_text() for path in PACKAGE.glob("*.py") if path.stem != "__main__"}
 
 
 def test_every_import_goes_down() -> None:

@@ -1,4 +1,4 @@
-"""The programs of the API page run as they stand there, in processes of their own."""
+"""The programs of the API's description run as they stand, in processes of their own: tests/py/programs keeps them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,6 @@ from conftest import Pair
 import tent
 
 PROGRAMS = Path(__file__).parent / "programs"
-PAGE = Path(__file__).parents[3] / "shared" / "API.md"  # there in development; the programs are kept here as well
-
-# Which code block of the page is which program; the fourth one needs tent.testing, of a later version.
-BLOCKS = {0: "decode.py", 1: "prefill.py", 2: "prefill_async.py", 4: "integers.py"}
-
-
-@pytest.mark.skipif(not PAGE.exists(), reason="the API page is not beside this tree")
-@pytest.mark.parametrize("block", BLOCKS)
-def test_the_programs_are_those_of_the_page(block: int) -> None:
-    found = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)[block]
-    assert (PROGRAMS / BLOCKS[block]).read_text() == found
 
 
 @pytest.mark.interpreter

@@ -23,7 +23,9 @@ def test_readme_has_a_program() -> None:
 
 @pytest.mark.slow
 def test_demo_verifies_every_byte() -> None:
-    done = subprocess.run([sys.executable, "-m", "tent.demo"], capture_output=True, text=True, timeout=90, cwd="/")
+    done = subprocess.run(
+        [sys.executable, "-m", "tent.demos.kvcache"], capture_output=True, text=True, timeout=90, cwd="/"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "960 MiB verified by the receiver, every byte right" in done.stdout
 
@@ -31,7 +33,7 @@ def test_demo_verifies_every_byte() -> None:
 @pytest.mark.slow
 def test_failover_demo_shows_no_error_and_verifies_every_byte(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tent.demo_failover"], capture_output=True, text=True, timeout=110, cwd=tmp_path
+        [sys.executable, "-m", "tent.demos.failover"], capture_output=True, text=True, timeout=110, cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "256 MiB verified by the receiver, every byte right" in done.stdout
@@ -42,7 +44,7 @@ def test_failover_demo_shows_no_error_and_verifies_every_byte(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_qos_demo_verifies_every_byte_and_shows_what_classes_are_worth(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tent.demo_qos", "--seconds", "1"]
+    command = [sys.executable, "-m", "tent.demos.qos", "--seconds", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "150 small requests and both floods verified by their receivers, every byte right" in done.stdout

@@ -1,4 +1,4 @@
-"""`python -m tent.demo_qos`: small urgent requests beside floods, with classes of priority and without.
+"""`python -m tent.demos.qos`: small urgent requests beside floods, with classes of priority and without.
 
 Two processes and one rail of 16 MiB a second on loopback (the rate is the fault kit's, since a laptop has no link that
 is slow enough to be full). Every 40 ms one process writes 64 KiB to the other and sees how long that takes: alone,
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tent
-from tent.demo_failover import optional
+from tent.demos import optional
 from tent.testing import Oracle, Pair
 
 RATE = 16 << 20  # bytes a second of the rail in the first three acts
@@ -128,7 +128,7 @@ def act_with(name: str, seconds: float, show: Callable[[Act], None], flood: int 
 @contextmanager
 def neighbour(slots: str) -> Iterator[None]:
     """A process that floods a process of its own, of class LOW, until the block is left; then it verifies its bytes."""
-    command = [sys.executable, "-m", "tent.demo_qos", "--neighbour", slots]
+    command = [sys.executable, "-m", "tent.demos.qos", "--neighbour", slots]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin and process.stdout
         if process.stdout.readline() != "floods\n":
@@ -232,7 +232,9 @@ def perform(seconds: float, show: Callable[[list[Act]], None]) -> list[Act]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tent.demo_qos", description="Small urgent requests beside floods.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tent.demos.qos", description="Small urgent requests beside floods."
+    )
     parser.add_argument("--picture", default="qos.svg", help="where the picture goes (needs matplotlib)")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each act")
     parser.add_argument("--neighbour", metavar="SLOTS", help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""`python -m tent.demo`: a prefill process writes a KV cache into a decode process, beside a plain socket.
+"""`python -m tent.demos.kvcache`: a prefill process writes a KV cache into a decode process, beside a plain socket.
 
 The decode process offers 1024 pages of 64 KiB. The prefill process writes them in another order, several times with
 fresh data; the receiver looks at every byte. Three ways take turns in the same run, because only ratios mean something
@@ -257,7 +257,7 @@ def summary(whole: list[float], pages: list[float]) -> dict[str, float]:
 
 
 def start(role: str, *arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tent.demo", "--role", role, *map(str, arguments)]
+    command = [sys.executable, "-m", "tent.demos.kvcache", "--role", role, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -288,7 +288,7 @@ def show_table(last: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tent.demo", description="Two processes move a KV cache.")
+    parser = argparse.ArgumentParser(prog="python -m tent.demos.kvcache", description="Two processes move a KV cache.")
     parser.add_argument("--role", choices=("decode", "prefill"), help=argparse.SUPPRESS)
     parser.add_argument("where", nargs="*", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""`python -m tent.demo_failover`: rails are cut under a transfer and brought back, and nobody notices.
+"""`python -m tent.demos.failover`: rails are cut under a transfer and brought back, and nobody notices.
 
 Two processes, four rails on loopback addresses, each of which carries 10 MiB a second. While one transfer runs, one
 rail after the other is cut (into a black hole: nothing comes back and nobody says so) and healed. A live view shows
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tent
+from tent.demos import optional
 from tent.testing import Oracle, Pair
 
 RAILS = 4
@@ -110,14 +111,6 @@ def act(pair: Pair, story: Story, at: float, rail: int, cut: bool) -> None:
 # -- what people see
 
 
-def optional(module: str) -> Any:
-    """A module of tent[demo], None where that is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        return None
-
-
 def bars(story: Story) -> list[str]:
     """A line a rail: its rate, as a bar and a number."""
     rates, now = story.rates()[-1], story.times[-1]
@@ -191,7 +184,9 @@ def chart(story: Story) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tent.demo_failover", description="Rails are cut under a transfer.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tent.demos.failover", description="Rails are cut under a transfer."
+    )
     parser.add_argument("--picture", default="failover.svg", help="where the picture goes (needs matplotlib)")
     path = parser.parse_args().picture
     rails = f"{RAILS} rails of {RATE >> 20} MiB/s"
