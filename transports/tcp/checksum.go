@@ -7,8 +7,8 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
-// flagChecked of a WRITE or DATA frame says that each record ends with the CRC-32C (Castagnoli, RFC 3720) of its bytes,
-// of a READ frame that the answer must have them. TCP's own sum of 16 bits misses errors on the path between memory and
+// flagChecked marks a WRITE or DATA frame with the CRC-32C (Castagnoli, RFC 3720) of each slice's bytes in its record.
+// In a READ frame it asks for them. TCP's own sum of 16 bits misses errors on the path between memory and
 // network that nobody wants in the weights of a model. Only slices that ask for it pay for more.
 const flagChecked = 1
 

@@ -166,7 +166,7 @@ func handLane(t testing.TB, tr *Transport) (*initiatorLane, int) {
 	return lane, fds[1]
 }
 
-// TestASourceThatChangesWhileItIsSentIsFound goes the whole way: either the bytes that were sealed arrive, or the slice
+// TestASourceThatChangesWhileItIsSentIsFound goes the whole way. Either the bytes that were sealed arrive, or the slice
 // fails, and the same slice passes when its source is at rest.
 func TestASourceThatChangesWhileItIsSentIsFound(t *testing.T) {
 	near, _ := neighbours(t, 8<<20)

@@ -73,8 +73,8 @@ type lane interface {
 // read them, and is cut off.
 const ctlMax = 256 << 10
 
-// init prepares a connected socket and enters it into the table of connections, which holds more entries than a process
-// can have descriptors. register makes epoll look at it.
+// init prepares a connected socket and enters it into the table of connections. The table holds more entries than a
+// process can have descriptors. register makes epoll look at it.
 func (c *conn) init(t *Transport, fd int, l lane, first state, m *moves) {
 	c.t, c.fd, c.lane = t, fd, l
 	c.life.init(first, m)

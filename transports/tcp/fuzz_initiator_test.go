@@ -12,7 +12,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// FuzzInitiator feeds any bytes to an initiator's lane, which has four slices outstanding: no slice ends twice, a
+// FuzzInitiator feeds any bytes to an initiator's lane, which has four slices outstanding. No slice ends twice, a
 // READ ends well only with all its bytes, and nothing is written but destinations of READs.
 func FuzzInitiator(f *testing.F) {
 	f.Add(appendFrame(nil, header{kind: kindAck, seq: 2}))

@@ -18,7 +18,7 @@ import (
 // askWantedLimit bounds the question to the sender.
 const askWantedLimit = 5 * time.Second
 
-// overLease reports that the lane must not be read now: this process slept for longer than the lease, and bytes have
+// overLease reports that the lane must not be read now. This process slept for longer than the lease, and bytes have
 // been waiting in the socket since. Their sender is asked whether it still wants them written. Holds readMu.
 func (l *responderLane) overLease() bool {
 	x := &l.rx

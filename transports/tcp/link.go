@@ -208,8 +208,8 @@ func (l *link) railDown(r *rail, cause *errs.Error, now clock.Time) {
 	l.callDue = now
 }
 
-// settle closes a broken lane once nobody uses it, and completes its slices but for WRITEs that had left: slices that
-// never left, and READs, as nobody can receive their payload any more.
+// settle closes a broken lane once nobody uses it, and completes its slices except WRITEs that had left. Nobody can
+// receive the payload of its READs any more.
 func (l *link) settle(lane *initiatorLane, w *worker) {
 	lane.readMu.Lock()
 	lane.writeMu.Lock()

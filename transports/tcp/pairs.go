@@ -15,9 +15,9 @@ type pair struct {
 // pairsMax bounds the rails of a link, alternates included.
 const pairsMax = 256
 
-// pairUp matches local to remote ends: those in one subnet, the same index first, each end once; where no two share a
-// subnet, the i-th with the i-th. The other pairs follow as alternates, those in one subnet first. With all, every
-// pair of one family is a rail. Loopback ends only meet on one host.
+// pairUp matches local to remote ends: those in one subnet, the same index first, each end once. Where no two share a
+// subnet, it matches the i-th with the i-th. The other pairs follow as alternates, those in one subnet first. With
+// all, every pair of one family is a rail. Loopback ends only meet on one host.
 func pairUp(local []netip.Addr, remote []netip.AddrPort, subnets []netip.Prefix, all, sameHost bool) []pair {
 	possible := func(i, j int) bool {
 		a, b := local[i], remote[j].Addr()

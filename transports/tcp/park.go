@@ -9,7 +9,7 @@ import (
 // parkMost bounds the lanes that one parked waiter listens to; workers keep the others.
 const parkMost = 16
 
-// Park sleeps in the kernel on the lanes that owe an answer, so that the answer wakes the waiter itself: handing it
+// Park sleeps in the kernel on the lanes that owe an answer, so that the answer wakes the waiter itself. Handing it
 // on from a worker would cost two more wake-ups. It returns when there was something to read, which it has read, when
 // wake became readable, or after timeout. Meanwhile workers keep away from these lanes' read side and serve all
 // others. It returns false, at once, when no lane owes anything.

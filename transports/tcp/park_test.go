@@ -11,7 +11,7 @@ import (
 )
 
 // TestWaitersDoNotComeBackToABrokenLane keeps the link's goroutine from closing a lane that has broken with answers
-// expected on it: its socket stays readable, and waiters that were woken by it again and again would take the
+// expected on it. Its socket stays readable, and waiters that were woken by it again and again would take the
 // processor that the goroutine needs.
 func TestWaitersDoNotComeBackToABrokenLane(t *testing.T) {
 	c := newCouple(t, Settings{Addresses: []string{"127.0.0.1"}}, 1<<20)

@@ -25,8 +25,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Tests across processes: the test binary runs itself as a peer with a region, and answers its control calls over a
-// socket, so that the peer can be stopped and killed like a real one.
+// Tests across processes run the test binary itself as a peer with a region. It answers control calls over a socket, so
+// that it can be stopped and killed like a real peer.
 
 const childEnv = "TENT_TCP_TEST_PEER"
 

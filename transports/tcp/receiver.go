@@ -51,7 +51,7 @@ func (x *receiver) init() {
 	x.last = clock.Now()
 }
 
-// free lets go of the buffers when the lane has ended; its numbers are still asked for.
+// free drops the buffers when the socket is closed. The lane lives on while its peer is asked about its numbers.
 func (x *receiver) free() { x.iov, x.staging, x.table, x.place, x.body = nil, nil, nil, nil, nil }
 
 // drain receives and handles the bytes that the socket holds, up to budget. It returns their number, and false when the
@@ -99,8 +99,8 @@ func (c *conn) answer(drained bool) {
 	}
 }
 
-// receiveSome makes one call: into places if payload is due, else into staging, from which parse takes it. full reports
-// that the call filled all that it was given.
+// receiveSome makes one call: into places if payload is due, else into staging. full reports that the call filled all
+// that it was given.
 func (c *conn) receiveSome() (n int, full bool, errno unix.Errno) {
 	x := &c.rx
 	if x.stage == wantPayload && x.r == x.w {

@@ -84,8 +84,8 @@ func (r *rail) redialNow(now clock.Time) {
 	}
 }
 
-// wantedFrom is from when on a rail is to be up: always, or for an alternate once the rail of one of its ends has been
-// down for a while or does not exist, clock.Never before that.
+// wantedFrom returns the time from which on a rail is to be up. An alternate is wanted once the rail of one of its ends
+// has been down for a while or does not exist, and clock.Never before that; other rails always are.
 func (l *link) wantedFrom(r *rail) clock.Time {
 	if !r.alternate {
 		return 0

@@ -5,9 +5,9 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// A more urgent READ, an acknowledgement or a revocation waits for the payload of one DATA frame at most (head-of-line
-// blocking): a fraction of a millisecond on a network of 10 Gbit/s, and of a copy on our own host, where fewer frames
-// cost less.
+// A more urgent READ, an acknowledgement or a revocation waits for the payload of one DATA frame at most
+// (head-of-line blocking). That is a fraction of a millisecond on a network of 10 Gbit/s, and of a copy on our own
+// host, where fewer frames cost less.
 const (
 	dataBytes     = 256 << 10
 	dataBytesNear = 1 << 20

@@ -29,12 +29,12 @@ type Settings struct {
 
 	CreditRequests int `key:"credit_requests" takes:"64..16384, a power of two" default:"1024" help:"Slices that a peer may have outstanding on a lane."`
 
-	Workers  int           // goroutines that read and write what no caller is polling, 1 to 64; 0: one a processor, 2 to 4
+	Workers  int           // goroutines for the lanes that no caller is polling, 1 to 64; 0: one a processor, 2 to 4
 	Greeting time.Duration // an accepted connection must have shown its token by then; 0: 2 s
 	Spin     time.Duration // a worker looks at a drained lane this long before it sleeps; 0: 50 us, negative: never
 }
 
-// Limits of what a peer may announce, as of our own settings.
+// Limits of a peer's announcements, as of our own settings.
 const (
 	lanesMax    = 16
 	sliceMax    = 64 << 20

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// iovec and msghdr are the kernel's, with addresses that the garbage collector must not follow: most of the memory
+// iovec and msghdr are the kernel's, with addresses that the garbage collector must not follow. Most of the memory
 // that we send and receive is not Go's.
 type iovec struct {
 	base uintptr
@@ -28,7 +28,7 @@ type msghdr struct {
 	_          int32
 }
 
-// inlineBytes is the size up to which a call is made without telling Go's scheduler: it cannot block (the sockets do
+// inlineBytes is the size up to which a call is made without a word to Go's scheduler. It cannot block (the sockets do
 // not) and copies for less than some 10 µs. Longer copies must let the garbage collector stop the world meanwhile.
 const inlineBytes = 64 << 10
 
@@ -146,7 +146,7 @@ func tune(fd int, s *Settings, sameHost bool) error {
 		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 1},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3},
 		// A slice of a higher class waits behind bytes that have not left our host yet, and a withdrawal cannot take
-		// them back: they are bounded here, not by the megabytes of the send buffer.
+		// them back. They are bounded here, not by the megabytes of the send buffer.
 		{unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, notSentBytes},
 	} {
 		_ = unix.SetsockoptInt(fd, o.level, o.name, o.value)

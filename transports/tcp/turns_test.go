@@ -80,7 +80,7 @@ func arrived(t *testing.T, tr *Transport, lanes int) {
 	}
 }
 
-// A saturating peer has something on every LOW lane, all the time, and another peer sends HIGH: it is served first,
+// A saturating peer has something on every LOW lane, all the time, and another peer sends HIGH. It is served first,
 // and its later slices are served behind one turn of the others.
 func TestHighOfOnePeerWaitsForOneTurnOfAnothers(t *testing.T) {
 	for _, op := range []transport.Op{transport.Read, transport.Write} {

@@ -148,8 +148,8 @@ func (t *Transport) serve(w *worker, c *conn, events uint32, alone bool) {
 	}
 }
 
-// spin waits a little for more bytes on a connection that is dry (adaptive spinning): sleeping and being woken takes
-// 40 to 100 µs where the processor has to leave its idle state, and many answers come sooner. It returns like drain.
+// spin waits a little for more bytes on a connection that is dry (adaptive spinning). Sleeping and being woken takes 40
+// to 100 µs where the processor has to leave its idle state, and many answers come sooner. It returns like drain.
 // At most every other processor spins, and after failures in a row most turns do without.
 func (t *Transport) spin(w *worker, c *conn) (n int, open bool) {
 	if t.settings.Spin <= 0 || !c.life.state().receives() || c.wantOut.Load() || c.rx.spins.skip() {
