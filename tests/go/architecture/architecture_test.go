@@ -46,6 +46,29 @@ func TestNoFileIsTooLong(t *testing.T) {
 	walk(t, func(name string, text func() string) { report(t, fileLength(name, text())) })
 }
 
+func TestLanguageIsPlain(t *testing.T) {
+	all := sources(t)
+	for _, r := range []struct {
+		name  string
+		check func(*source) []violation
+		bound int
+	}{
+		{"clauses in who and what", clauses, clausesMax},
+		{"plain words", plainEnglish, wordsMax},
+		{"first sentences", firstSentence, sentencesMax},
+		{"length of lines", lineLength, linesMax},
+	} {
+		var found []violation
+		for _, s := range all {
+			found = append(found, r.check(s)...)
+		}
+		if len(found) > r.bound {
+			report(t, found)
+			t.Errorf("%s: %d places, more than %d", r.name, len(found), r.bound)
+		}
+	}
+}
+
 func TestCodeFollowsItsRules(t *testing.T) {
 	all := sources(t)
 	for _, r := range codeRules {

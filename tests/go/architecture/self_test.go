@@ -65,6 +65,29 @@ func TestEveryCodeRuleCatchesItsViolation(t *testing.T) {
 	}
 }
 
+func TestLanguageIsJudged(t *testing.T) {
+	words := strings.Repeat("word ", sentenceWordsMax)
+	wide := strings.Repeat("x", lineColumnsMax-tabColumns-3)
+	for _, c := range []struct {
+		name      string
+		check     func(*source) []violation
+		bad, good string
+	}{
+		{"who", clauses, "// Whoever calls it waits.\nvar x int", "// The whole of it waits.\nvar x int"},
+		{"what, inside a function", clauses, "func f() {\n\t// what is left\n}", "func f() {\n\t// the rest\n}"},
+		{"a plain word", plainEnglish, "// f tells how long it is.\nfunc f() {}", "// f returns its length.\nfunc f() {}"},
+		{"two of them", plainEnglish, "// f takes so many bytes.\nfunc f() {}", "// f takes that number of bytes.\nfunc f() {}"},
+		{"a word of the glossary", plainEnglish, "var x int // of all sessions", "var x int // of all links"},
+		{"a long sentence", firstSentence, "// f " + words + "\nfunc f() {}", "// f is short. " + words + "\nfunc f() {}"},
+		{"of a field", firstSentence, "type t struct {\n\t// x " + words + "\n\tx int\n}", "type t struct {\n\tx int // " + words + "\n}"},
+		{"before a list", firstSentence, "// f has " + words + "\n//   - one\nfunc f() {}", "// f has:\n//   - " + words + "\nfunc f() {}"},
+		{"a long line", lineLength, "func f() {\n\t// " + wide + "y\n}", "func f() {\n\t// " + wide + "\n}"},
+	} {
+		require.Len(t, c.check(snippet(t, "gocore/x/x.go", body("", c.bad))), 1, c.name)
+		require.Empty(t, c.check(snippet(t, "gocore/x/x.go", body("", c.good))), c.name)
+	}
+}
+
 func TestForbiddenEdgesAreCaught(t *testing.T) {
 	for _, c := range []struct {
 		file, imported string

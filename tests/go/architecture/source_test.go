@@ -27,7 +27,7 @@ type source struct {
 	folder    string // its package: path without the file's name
 	test      bool   // *_test.go
 	generated bool
-	lines     int
+	text      string
 	positions *token.FileSet
 	syntax    *ast.File
 	imports   map[string]string // path of a package by the name that the file has for it
@@ -50,7 +50,7 @@ func (s *source) at(p token.Pos, why, format string, args ...any) violation {
 // parse reads one file's text. The self-tests give snippets, with the path at which they would be.
 func parse(name, text string) (*source, error) {
 	s := &source{path: name, folder: path.Dir(name), test: strings.HasSuffix(name, "_test.go"),
-		lines: strings.Count(text, "\n"), positions: token.NewFileSet(), imports: map[string]string{}}
+		text: text, positions: token.NewFileSet(), imports: map[string]string{}}
 	var err error
 	if s.syntax, err = parser.ParseFile(s.positions, name, text, parser.ParseComments|parser.SkipObjectResolution); err != nil {
 		return nil, err
