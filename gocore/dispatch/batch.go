@@ -41,6 +41,9 @@ func (b *batch) id() BatchID { return BatchID(b.generation)<<32 | BatchID(b.slot
 
 // NewBatch makes an empty batch for at most capacity tasks. Errors: InvalidArgument, TooManyRequests.
 func (c *Core) NewBatch(capacity int) (BatchID, *errs.Error) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	if capacity <= 0 || capacity > c.options.Pending {
 		return 0, errs.New(errs.InvalidArgument, "batch", "capacity %d is not between 1 and %d", capacity, c.options.Pending).
 			WithHint("max_pending_requests is the largest batch")
@@ -87,6 +90,9 @@ func (c *Core) findTask(id BatchID, i int) (*task, *errs.Error) {
 // Submit adds tasks to a batch, all or none, and returns the index of the first. They begin to move in the next step.
 // Errors: Stale, TooManyRequests, InvalidArgument.
 func (c *Core) Submit(id BatchID, specs []TaskSpec, now clock.Time) (int, *errs.Error) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	b, err := c.find(id)
 	if err != nil {
 		return 0, err
@@ -180,6 +186,9 @@ func (c *Core) note(b *batch) {
 
 // Cancel asks the tasks [first, first+n) to end and returns how many had not ended. Errors: Stale, InvalidEntry.
 func (c *Core) Cancel(id BatchID, first, n int, now clock.Time) (int, *errs.Error) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	b, err := c.find(id)
 	if err != nil {
 		return 0, err
@@ -200,6 +209,9 @@ func (c *Core) Cancel(id BatchID, first, n int, now clock.Time) (int, *errs.Erro
 // FreeBatch gives a batch back. Its id is stale from now on; what is pending goes on, and the batch goes when its last task
 // ends. Errors: Stale.
 func (c *Core) FreeBatch(id BatchID, _ clock.Time) *errs.Error {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	b, err := c.find(id)
 	if err != nil {
 		return err

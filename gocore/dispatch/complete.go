@@ -10,6 +10,9 @@ import (
 
 // Complete takes the ends of slices, each exactly once. The slices belong to the core again.
 func (c *Core) Complete(list []transport.Completion, now clock.Time) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	for i := range list {
 		a := attemptOf(list[i].Slice)
 		if !a.out {
@@ -34,6 +37,9 @@ func (c *Core) Complete(list []transport.Completion, now clock.Time) {
 // Refuse takes back slices that Submit did not accept, in their order. Their bytes go to the head of the queue; the rail is
 // full until Ready comes, or a new generation. A refused slice was never outstanding at the transport.
 func (c *Core) Refuse(slices []*transport.Slice, now clock.Time) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	for i := len(slices) - 1; i >= 0; i-- {
 		a := attemptOf(slices[i])
 		if !a.out {

@@ -118,6 +118,9 @@ func (c *Core) optionsOf(transport uint8) *RailOptions {
 // Step does what is due at now, cuts slices for the rails that have room, and returns everything that the engine must
 // carry out, also what calls since the last step have decided. The result is valid until the next call of any method.
 func (c *Core) Step(now clock.Time) *Effects {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	if late := now - c.promised; late > lateness && c.promised != 0 { // stopped, or not let run: the detector's clock stands still
 		c.lost += late
 	}

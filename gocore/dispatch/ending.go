@@ -145,6 +145,9 @@ func (c *Core) fenceBounds(now clock.Time) {
 // Asked says that Transport.Withdraw has returned for these slices. From then on a transport does not read their local
 // end any more, so a task that must end dirty may: not before, however long the thread that was to withdraw has slept.
 func (c *Core) Asked(slices []*transport.Slice) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	for _, s := range slices {
 		attemptOf(s).asked = true
 	}

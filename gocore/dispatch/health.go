@@ -70,7 +70,9 @@ func (c *Core) fault(r *railState, err *errs.Error, now clock.Time) {
 	}
 	c.railEvent(event.Event{Kind: event.RailPaused, N: settings.Threshold, Took: r.life.Breaker.Until().Sub(now), Err: err}, r, now)
 	c.totalsOf(r).condemned++
-	c.timers.set(&r.timer, now)
+	if r.usable() {
+		c.timers.set(&r.timer, now)
+	}
 	c.tend(r.link, now)
 }
 
@@ -202,6 +204,9 @@ func (c *Core) rouse(p *peer, now clock.Time) {
 
 // Probed is the answer to Effects.Probe: the round trip, or why there was none.
 func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err *errs.Error, now clock.Time) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	r := c.rail(id, which)
 	if r == nil || !r.usable() {
 		return

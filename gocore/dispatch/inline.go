@@ -32,6 +32,9 @@ type Reservation struct {
 // them. They must be of one class and one link, each no more than one slice; the link must be healthy, and nothing of their
 // class or a higher one may wait there or be on its way. Record or Unreserve must follow.
 func (c *Core) Reserve(id BatchID, specs []TaskSpec, now clock.Time) (Reservation, bool) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	b, err := c.find(id)
 	n := len(specs)
 	if err != nil || n == 0 || len(b.tasks)+b.reserved+n > b.capacity {
@@ -108,6 +111,9 @@ func (l *link) best(now clock.Time) *railState {
 
 // Unreserve gives the room back.
 func (c *Core) Unreserve(r *Reservation) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	r.batch.reserved -= r.tasks
 	c.pending -= r.requests
 	c.outstanding -= r.tasks
@@ -116,6 +122,9 @@ func (c *Core) Unreserve(r *Reservation) {
 
 // Record enters the tasks of a reservation, which have been carried out, as COMPLETED and returns the index of the first.
 func (c *Core) Record(r *Reservation, specs []TaskSpec, now clock.Time) int {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	c.Unreserve(r)
 	b := r.batch
 	first, took := len(b.tasks), micros(now.Sub(r.begun))

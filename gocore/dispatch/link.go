@@ -140,6 +140,9 @@ func (r *railState) name() string { return r.info.Local + " -> " + r.info.Remote
 
 // AddLink makes a link known. It has no rails yet.
 func (c *Core) AddLink(spec LinkSpec) plan.LinkID {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	p := c.peers[spec.Peer]
 	if p == nil {
 		p = &peer{name: spec.PeerName}
@@ -160,6 +163,9 @@ func (c *Core) AddLink(spec LinkSpec) plan.LinkID {
 // RemoveLink forgets a link, after Detach and when LinkBusy says no. Tasks that still wait for it take another route or
 // fail. Its slot is used again under another generation; the id stays stale for ever.
 func (c *Core) RemoveLink(id plan.LinkID) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	l := c.lookUp(id)
 	if l == nil {
 		return
@@ -205,6 +211,9 @@ func (l *link) idle() bool {
 
 // RailUp adds a rail, or a new generation of one that was down.
 func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	l := c.lookUp(id)
 	if l == nil || l.peer.gone != nil {
 		return
@@ -283,6 +292,9 @@ func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railSt
 // RailDown ends a generation of a rail. Slices outstanding on it complete later; unless the cause is nil, an orderly end,
 // their bytes are sent again at once by another way.
 func (c *Core) RailDown(id plan.LinkID, which transport.Rail, cause *errs.Error, now clock.Time) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	r := c.rail(id, which)
 	if r == nil || r.ended() {
 		return
@@ -302,6 +314,9 @@ func (c *Core) RailDown(id plan.LinkID, which transport.Rail, cause *errs.Error,
 // DropLink says that the peer cannot be reached over this transport at all. Waiting tasks take their next route; those
 // that have none wait for a rail, at most Options.LinkWait or OutageWait, and fail with the cause. RailUp brings the link back.
 func (c *Core) DropLink(id plan.LinkID, cause *errs.Error, now clock.Time) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	l := c.lookUp(id)
 	if l == nil {
 		return
@@ -326,6 +341,9 @@ func (c *Core) DropLink(id plan.LinkID, cause *errs.Error, now clock.Time) {
 // PeerGone says that an incarnation has ended: nothing of it can land any more. All its tasks fail with the cause; those
 // with slices outstanding end with their completions, as ever. The engine drops, detaches and removes its links.
 func (c *Core) PeerGone(number uint32, cause *errs.Error, now clock.Time) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	p := c.peers[number]
 	if p == nil || p.gone != nil {
 		return
@@ -351,6 +369,9 @@ func (c *Core) PeerGone(number uint32, cause *errs.Error, now clock.Time) {
 
 // Ready says that a rail takes slices again.
 func (c *Core) Ready(id plan.LinkID, which transport.Rail) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	if r := c.rail(id, which); r != nil {
 		r.full = false
 		c.activate(r.link)
@@ -359,6 +380,9 @@ func (c *Core) Ready(id plan.LinkID, which transport.Rail) {
 
 // Progress says that the rail is alive although no slice of it has completed.
 func (c *Core) Progress(id plan.LinkID, which transport.Rail, now clock.Time) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	if r := c.rail(id, which); r != nil {
 		r.noted, r.link.delivered = now, now
 		r.meter.Spoke(now)

@@ -23,6 +23,9 @@ type stage struct {
 
 // AddStage makes a pool known. Errors: InvalidArgument.
 func (c *Core) AddStage(spec StageSpec) (plan.StageID, *errs.Error) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	if spec.Slots <= 0 || spec.Slots > 1<<20 || spec.SlotBytes == 0 {
 		return 0, errs.New(errs.InvalidArgument, "stage", "a stage of %d slots of %d bytes", spec.Slots, spec.SlotBytes)
 	}

@@ -101,6 +101,9 @@ func (c *Core) doubt(r *railState, now clock.Time) {
 // Heard is the answer to Effects.Doubt: when something last came from the rail's other end, 0 if that is not known, and
 // whether the peer holds the rail up because it does not take what was sent.
 func (c *Core) Heard(q Question, at clock.Time, held bool, now clock.Time) {
+	if invariants {
+		defer c.checkInvariants()
+	}
 	r := c.rail(q.Link, q.Rail)
 	if r == nil || !r.usable() || r.life.State() == rail.Suspected {
 		return

@@ -1,0 +1,283 @@
+//go:build invariants
+
+package dispatch
+
+import (
+	"fmt"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/rail"
+)
+
+// The build tag invariants makes every public call of a Core end with a check of all of its books against each other. A call
+// that breaks one panics at once, and not a thousand calls later where it hurts. Tests and the simulation use it; the cost is
+// that of looking at every record, so nothing else does.
+
+const invariants = true
+
+// violated panics with what does not agree.
+func violated(format string, args ...any) {
+	panic("dispatch: invariant broken: " + fmt.Sprintf(format, args...))
+}
+
+// checkInvariants looks at everything that the core keeps.
+func (c *Core) checkInvariants() {
+	flying := 0
+	for slot, l := range c.links {
+		if l == nil {
+			continue
+		}
+		if int(l.id.Slot()) != slot || c.link(l.id) != l || c.peers[l.spec.Peer] != l.peer {
+			violated("link %#x stands in slot %d", l.id, slot)
+		}
+		c.checkLink(l)
+		flying += c.checkFlights(l)
+	}
+	if c.outstanding < flying {
+		violated("%d slices are outstanding, %d are in flight", c.outstanding, flying)
+	}
+	for _, p := range c.peers {
+		open := 0
+		p.eachRail(func(r *railState) {
+			for a := r.flight.first(); a != nil; a = a.flight.after() {
+				if a.open {
+					open++
+				}
+			}
+		})
+		if p.gone == nil && p.open != open {
+			violated("peer %s has %d open withdrawals, %d slices outlived their tasks", p.name, p.open, open)
+		}
+	}
+	for _, d := range c.devices {
+		c.checkNIC(d)
+	}
+	c.checkBatches()
+	c.checkTimers()
+}
+
+// checkLink compares a link's counts with its rails and queues.
+func (c *Core) checkLink(l *link) {
+	up, healthy := 0, 0
+	for _, r := range l.rails {
+		if r == nil {
+			continue
+		}
+		c.checkRail(l, r)
+		if r.usable() {
+			up++
+		}
+		if r.healthy() {
+			healthy++
+		}
+	}
+	if l.up != up || l.good != healthy || l.out != up-healthy {
+		violated("link %#x counts %d rails up, %d good and %d out of %d usable and %d healthy", l.id, l.up, l.good, l.out, up, healthy)
+	}
+	for class := range l.queues {
+		q := &l.queues[class]
+		bytes, depth := uint64(0), len(q.urgent)
+		for t := q.tasks.first(); t != nil; t = t.queue.after() {
+			bytes += c.checkFresh(l, q, t, class)
+			depth++
+		}
+		for i := range q.urgent {
+			bytes += c.checkFresh(l, q, q.urgent[i].task, class)
+			if q.urgent[i].task.queue.slot != i+1 || (i > 0 && q.urgent.Less(i, (i-1)/2)) {
+				violated("link %#x: the heap of class %d is out of order at %d", l.id, class, i)
+			}
+		}
+		for p := q.pieces.first(); p != nil; p = p.queue.after() {
+			if p.attempt != nil || p.task == nil || p.route.Hops[p.hop].Link != l.id || int(p.task.spec.Class) != class {
+				violated("link %#x: a piece of %d bytes does not belong into the queue of class %d", l.id, p.length, class)
+			}
+		}
+		if q.bytes != bytes || q.depth != depth {
+			violated("link %#x counts %d bytes of %d tasks of class %d, there are %d of %d", l.id, q.bytes, q.depth, class, bytes, depth)
+		}
+		if l.waiting[class] == clock.Never && !q.empty() {
+			violated("link %#x: class %d has work and does not wait", l.id, class)
+		}
+	}
+}
+
+// checkFresh returns the fresh bytes of a queued task.
+func (c *Core) checkFresh(l *link, q *classQueue, t *task, class int) uint64 {
+	if t.queue.in != q || !t.live() || int(t.spec.Class) != class || t.path().Hops[0].Link != l.id || t.cursor >= t.spec.Length {
+		violated("link %#x: a task of %d bytes with %d cut does not belong into the queue of class %d", l.id, t.spec.Length, t.cursor, class)
+	}
+	return t.spec.Length - t.cursor
+}
+
+// checkRail compares the state of a rail with what follows from it.
+func (c *Core) checkRail(l *link, r *railState) {
+	state, listed := r.life.State(), false
+	for _, other := range r.device.rails {
+		listed = listed || other == r
+	}
+	switch {
+	case r.link != l || l.rails[r.id.Index] != r:
+		violated("rail %s is listed under another link or index", r.name())
+	case state.Healthy() && r.life.Breaker.Open(), state == rail.Paused && !r.life.Breaker.Open():
+		violated("rail %s is %v with its breaker open: %v", r.name(), state, r.life.Breaker.Open())
+	case state.Ended() == listed:
+		violated("rail %s is %v, and its NIC %s lists it: %v", r.name(), state, r.device.key.name, listed)
+	case !state.Usable() && r.timer.slot != 0:
+		violated("rail %s is %v and has a timer", r.name(), state)
+	case !state.Healthy() && state != rail.Paused && r.rank != rankNever, r.rank < l.rank:
+		violated("rail %s is %v with rank %d, the best of its link is %d", r.name(), state, r.rank, l.rank)
+	case r.bytesMax > r.bytesWhole:
+		violated("rail %s has a window of %d of %d bytes", r.name(), r.bytesMax, r.bytesWhole)
+	}
+}
+
+// eachRail calls f with every record of a rail of the link, of those that were replaced too.
+func (l *link) eachRail(f func(r *railState)) {
+	for _, rails := range [...][]*railState{l.rails, l.retired} {
+		for _, r := range rails {
+			if r != nil {
+				f(r)
+			}
+		}
+	}
+}
+
+func (p *peer) eachRail(f func(r *railState)) {
+	for _, l := range p.links {
+		l.eachRail(f)
+	}
+}
+
+// checkFlights compares the books of a link and its rails with the slices in flight, and returns how many there are.
+func (c *Core) checkFlights(l *link) (n int) {
+	var flying [ClassCount]int
+	l.eachRail(func(r *railState) {
+		var bytes, low uint64
+		for a := r.flight.first(); a != nil; a = a.flight.after() {
+			c.checkAttempt(r, a)
+			bytes += a.Length
+			flying[a.Class]++
+			if a.Class == Low {
+				low += a.Length
+			}
+		}
+		n += r.flight.n
+		if r.bytes != bytes || r.slices != r.flight.n || r.low != low || c.devices[r.device.key] != r.device {
+			violated("rail %s counts %d bytes of %d slices, %d of LOW; there are %d of %d, %d of LOW",
+				r.name(), r.bytes, r.slices, r.low, bytes, r.flight.n, low)
+		}
+	})
+	if l.flying != flying || l.outstanding < n {
+		violated("link %#x counts %v slices and %d outstanding, %v are in flight", l.id, l.flying, l.outstanding, flying)
+	}
+	return n
+}
+
+func (c *Core) checkAttempt(r *railState, a *attempt) {
+	length := uint64(0)
+	for p := a.pieces; p != nil; p = p.sibling {
+		length += p.length
+		if p.attempt != a {
+			violated("slice %d has a piece of another one", a.Id)
+		}
+		if p.task == nil && !a.open {
+			violated("slice %d has a piece whose task has ended, and is no open withdrawal", a.Id)
+		}
+	}
+	if !a.out || a.rail != r || a.Rail != r.id || length != a.Length || (a.open && !a.withdrawn) {
+		violated("slice %d of %d bytes on rail %s has pieces of %d bytes", a.Id, a.Length, r.name(), length)
+	}
+}
+
+// checkNIC compares the books of a NIC with the rails that belong to it.
+func (c *Core) checkNIC(d *device) {
+	var waiting, flying [ClassCount]int
+	records, low := 0, uint64(0)
+	for _, l := range c.links {
+		if l == nil {
+			continue
+		}
+		for _, has := range l.devices {
+			for class := range waiting {
+				if has == d && l.waiting[class] != clock.Never {
+					waiting[class]++
+				}
+			}
+		}
+		l.eachRail(func(r *railState) {
+			if r.device != d {
+				return
+			}
+			records++
+			low += r.low
+			for a := r.flight.first(); a != nil; a = a.flight.after() {
+				flying[a.Class]++
+			}
+		})
+	}
+	if d.low != low || d.flying != flying || d.waiting != waiting || d.records != records {
+		violated("NIC %s counts %d bytes of LOW, %v slices, %v waiting and %d rails; there are %d, %v, %v and %d",
+			d.key.name, d.low, d.flying, d.waiting, d.records, low, flying, waiting, records)
+	}
+	for r := d.held.first(); r != nil; r = r.held.after() {
+		if r.device != d {
+			violated("NIC %s holds back rail %s of another one", d.key.name, r.name())
+		}
+	}
+}
+
+// checkBatches compares the counts of batches with their tasks, and accounts for every byte.
+func (c *Core) checkBatches() {
+	requests := 0
+	for _, b := range c.batches {
+		pending := 0
+		for _, t := range b.tasks {
+			c.checkTask(t)
+			if t.state == Pending {
+				pending++
+				requests += t.spec.requests()
+			}
+		}
+		if b.pending != pending {
+			violated("batch %#x counts %d pending tasks, there are %d", b.id(), b.pending, pending)
+		}
+	}
+	if c.pending < requests {
+		violated("%d requests are pending, the core counts %d", requests, c.pending)
+	}
+}
+
+func (c *Core) checkTask(t *task) {
+	out, bytes := 0, t.acked+t.spec.Length-t.cursor
+	for p := t.pieces.first(); p != nil; p = p.mine.after() {
+		if p.task != t {
+			violated("task %d lists a piece of another one", t.index)
+		}
+		if p.attempt != nil {
+			out++
+		}
+		if !p.void {
+			bytes += p.length
+		}
+	}
+	waits := t.queue.in != nil || t.queue.list != nil
+	switch {
+	case t.state.Terminal() && (t.pieces.n > 0 || waits || t.watch.list != nil || t.run != nil):
+		violated("task %d is %v and still has pieces, a place in a queue or a timer", t.index, t.state)
+	case int(t.outstanding) != out:
+		violated("task %d counts %d pieces out, there are %d", t.index, t.outstanding, out)
+	case t.live() && bytes != t.spec.Length:
+		violated("task %d accounts for %d of its %d bytes", t.index, bytes, t.spec.Length)
+	case t.state == Pending && !t.live() && (out == 0 || t.pieces.n != out || waits):
+		violated("task %d has its verdict %v and waits for more than its %d slices", t.index, t.verdict, out)
+	}
+}
+
+// checkTimers looks at the order of the heap.
+func (c *Core) checkTimers() {
+	for i, t := range c.timers.heap {
+		if t.slot != i+1 || (i > 0 && t.at < c.timers.heap[(i-1)/2].at) {
+			violated("timer %d is out of place", i)
+		}
+	}
+}
