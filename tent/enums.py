@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from ._transports import TransportType
+
 __all__ = [
     "LOCAL_SEGMENT_ID",
     "PRIO_HIGH",
@@ -54,26 +56,6 @@ class Permission(IntEnum):
     LOCAL_READ_WRITE = 0
     GLOBAL_READ_ONLY = 1
     GLOBAL_READ_WRITE = 2
-
-
-class TransportType(IntEnum):
-    """Transports; the numbers are those that upstream's tests freeze."""
-
-    UNSPEC = 0
-    RDMA = 1
-    MNNVL = 2
-    SHM = 3
-    NVLINK = 4
-    GDS = 5
-    IOURING = 6
-    TCP = 7
-    AscendDirect = 8
-    SUNRISE_LINK = 9
-    TPU = 10
-    UB = 11
-    MPCOMM = 12
-    ASCEND_DIRECT = 8
-    IO_URING = 6
 
 
 class IntentType(IntEnum):

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import buffers, files, grid, indexes
-from .enums import TransportType
+from ._transports import HINTS, TransportType
 from .errors import InvalidArgumentError, InvalidEntryError, NotImplementedError, translate
 from .region import Region, RegionSlice
 from .segment import RemoteRegion, RemoteSlice, Segment
@@ -36,22 +36,13 @@ DURABLE = 1 << 33  # the transfer ends when the files that it writes are on stab
 NAME_MAX = 255
 MESSAGE_MAX = 64 << 10
 
-_TRANSPORTS = {member.name.lower(): int(member) for member in TransportType} | {
-    "io_uring": int(TransportType.IOURING),
-    "io-uring": int(TransportType.IOURING),
-    "buf-io": 64,  # upstream has no number for it
-    "ascend": int(TransportType.AscendDirect),
-    "ascend_direct": int(TransportType.AscendDirect),
-    "ascenddirect": int(TransportType.AscendDirect),
-}
-
 
 def transport_number(hint: Any) -> int:
     """The number of a transport that is given by name or number; None is 0."""
     if hint is None:
         return 0
     if isinstance(hint, str):
-        number = _TRANSPORTS.get(hint.lower())
+        number = HINTS.get(hint.lower())
         if number is not None:
             return number
     else:
@@ -59,7 +50,7 @@ def transport_number(hint: Any) -> int:
             return int(TransportType(hint))
         except ValueError:
             pass
-    raise InvalidArgumentError(f"hint {hint!r} names no transport", hint="known: " + ", ".join(sorted(_TRANSPORTS)))
+    raise InvalidArgumentError(f"hint {hint!r} names no transport", hint="known: " + ", ".join(sorted(HINTS)))
 
 
 def word(op: int, priority: int, hint: Any, stream: Any, integrity: Any, durability: Any = None) -> int:

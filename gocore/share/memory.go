@@ -180,7 +180,7 @@ func (m *Memory) View(now clock.Time) View {
 
 // Check reports why nothing can be shared on this machine; nil if it can. It leaves nothing behind.
 func Check() error {
-	n := &naming{branch: "transports/tcp"}
+	n := &naming{branch: "transports/*"}
 	fd, err := unnamed(time.Millisecond)
 	if err != nil {
 		return n.impossible(err)

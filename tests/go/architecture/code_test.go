@@ -38,6 +38,7 @@ var codeRules = []codeRule{
 	{"standard output is the user's", banCalls(func(s *source) bool { return !forTests(s) }, "a library logs through what it was given",
 		"fmt.Print", "fmt.Printf", "fmt.Println", "log.Print", "log.Printf", "log.Println", "log.Fatal", "log.Fatalf")},
 	{"words of the glossary", glossary},
+	{"the core names no transport", namesNoTransport},
 }
 
 func isPure(s *source) bool { return !s.test && slices.Contains(pureFolders, s.folder) }

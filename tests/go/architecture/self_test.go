@@ -45,6 +45,9 @@ func TestEveryCodeRuleCatchesItsViolation(t *testing.T) {
 		{"standard output is the user's", "gocore/meta/x.go", body("fmt", "func f() { fmt.Println() }"), body("fmt", "var s = fmt.Sprint(1)")},
 		{"words of the glossary", "gocore/x/x.go", body("", "type TCPBackend int"), body("", "type TCPLink int\ntype channel int")},
 		{"words of the glossary", "gocore/x/x.go", body("", "type T struct { Sessions []int }"), body("", "type T struct { Obsession int }")},
+		{"the core names no transport", "gocore/engine/x.go", body("", `var on = on("transports/tcp/enable")`), body("", "// tcp\nvar on int")},
+		{"the core names no transport", "gocore/config/x.go", body("", "type TCP struct{}"), body("", "type Rail struct{}")},
+		{"the core names no transport", "gocore/control/x.go", body("", `var network = "tcp"`), body("", `var network = "tcp4"`)},
 	} {
 		i := -1
 		for j := range codeRules {

@@ -40,6 +40,7 @@ enum { TYPE_MEMORY = 0, TYPE_FILE = 1 };
 
 enum { PERM_LOCAL_READ_WRITE = 0, PERM_GLOBAL_READ_ONLY = 1, PERM_GLOBAL_READ_WRITE = 2 }; /* what peers may do */
 
+/* Transports: written by go test ./transports/all -rewrite. */
 enum {
 	TRANSPORT_UNSPEC = 0, /* tent chooses */
 	TRANSPORT_RDMA = 1,
@@ -50,8 +51,12 @@ enum {
 	TRANSPORT_IOURING = 6,
 	TRANSPORT_TCP = 7,
 	TRANSPORT_ASCEND_DIRECT = 8,
-	TRANSPORT_SUNRISE_LINK = 9
+	TRANSPORT_SUNRISE_LINK = 9,
+	TRANSPORT_TPU = 10,
+	TRANSPORT_UB = 11,
+	TRANSPORT_MPCOMM = 12
 };
+/* End of transports. */
 
 /* One READ (remote to local) or WRITE (local to remote). Zero it before filling it in. */
 struct tent_request {

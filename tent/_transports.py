@@ -1,0 +1,50 @@
+"""Names and numbers of transports. Written by go test ./transports/all -rewrite, from the table in all.go."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class TransportType(IntEnum):
+    """Transports; the numbers are those that upstream's tests freeze."""
+
+    UNSPEC = 0
+    RDMA = 1
+    MNNVL = 2
+    SHM = 3
+    NVLINK = 4
+    GDS = 5
+    IOURING = 6
+    TCP = 7
+    AscendDirect = 8
+    SUNRISE_LINK = 9
+    TPU = 10
+    UB = 11
+    MPCOMM = 12
+    IO_URING = 6
+    ASCEND_DIRECT = 8
+
+
+# Names that hints take, in lower case.
+HINTS: dict[str, int] = {
+    "ascend": 8,
+    "ascend_direct": 8,
+    "ascenddirect": 8,
+    "buf-io": 64,
+    "buf_io": 64,
+    "bufio": 64,
+    "gds": 5,
+    "io-uring": 6,
+    "io_uring": 6,
+    "iouring": 6,
+    "mnnvl": 2,
+    "mpcomm": 12,
+    "nvlink": 4,
+    "rdma": 1,
+    "shm": 3,
+    "sunrise_link": 9,
+    "tcp": 7,
+    "tpu": 10,
+    "ub": 11,
+    "unspec": 0,
+}
