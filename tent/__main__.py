@@ -14,7 +14,7 @@ from . import _native, _text
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Says what each transport finds on this machine, what is missing and why it matters."""
+    """Prints the findings of each transport on this machine: parts that are missing, and why they matter."""
     checks = json.loads(_native.call(_native.load().pybind_Doctor))["checks"]
     if options.json:
         print(json.dumps(checks, indent=2))
@@ -27,7 +27,7 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def topo(options: argparse.Namespace) -> int:
-    """Prints what this machine has, as JSON."""
+    """Prints the devices and memories of this machine, as JSON."""
     with tent.Engine(options.config) as engine:
         print(json.dumps(engine.topology(), indent=2))
     return 0

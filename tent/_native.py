@@ -1,4 +1,5 @@
-"""The border to the Go engine: when it is loaded, who may call it, and how its failures become exceptions.
+"""The border to the Go engine: when it is loaded, in which processes it may be called, and how its failures become
+exceptions.
 
 The extension is loaded by the first Engine, never by `import tent`: a Go runtime does not survive os.fork(), so a
 process that forks before its first Engine must find nothing loaded. After a fork every entry of the child answers

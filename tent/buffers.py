@@ -1,7 +1,7 @@
-"""Where the bytes of a Python object are: any contiguous buffer, whoever made it.
+"""Finds the bytes of a Python object: any contiguous buffer of any library.
 
 Looked at in this order: (address, size), `__cuda_array_interface__`, torch tensors, the buffer protocol,
-`__array_interface__`, DLPack, `data_ptr()` with `nbytes`. NumPy and torch are never imported: what they make speaks one
+`__array_interface__`, DLPack, `data_ptr()` with `nbytes`. NumPy and torch are never imported: their arrays speak one
 of these.
 """
 

@@ -3,7 +3,7 @@
 A close goes like this, and each step needs the one before:
 
  1. `_closed` is set: nothing new is taken.
- 2. What is under way ends by itself or, when the time is over, is cancelled; we wait for its end.
+ 2. Transfers under way end by themselves or, when the time is over, are cancelled; we wait for their end.
  3. Each live Transfer is settled: its outcome moves into Python, since the shared page and the engine will be gone.
  4. The hub hands out the last ends and the thread lets go of the eventfd.
  5. The page's views are released, so that a thread that still looks gets an answer instead of unmapped memory.
@@ -36,7 +36,7 @@ _held: list[Any] = []  # memory that could not be had back; it must never be rel
 
 
 def close_engine(engine: Handle, timeout: float | None, *, exiting: bool = False) -> None:
-    """Engine.close(); `timeout` None waits for what is under way to its own limits."""
+    """Engine.close(); without a timeout, transfers under way end at limits of their own."""
     if _native.forked():
         raise _native.fork_error()
     limit_ms = _native.milliseconds(timeout)
@@ -130,7 +130,7 @@ def close_at_exit(engine: Handle) -> None:
     """Remembers an open engine, weakly, for the interpreter's end."""
     if not _open:
         atexit.unregister(_close_all)
-        atexit.register(_close_all)  # anew, so that it runs before what was registered earlier
+        atexit.register(_close_all)  # anew, so that it runs before earlier ones
     _open.add(engine)
 
 
@@ -145,7 +145,7 @@ def _close_all() -> None:
 
 
 def close_in_background(engine: Handle) -> None:
-    """For an Engine that is being garbage collected: takes over what it holds and closes it on tent's thread."""
+    """Closes an Engine that is being garbage collected: takes over its parts, and closes them on tent's thread."""
     engine._closed = True
     hub, library, id, tail = engine._hub, engine._library, engine._id, engine._tail
     views, memories = (engine._states, engine._words), list(engine._memories.values())

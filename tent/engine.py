@@ -44,7 +44,7 @@ class Engine(Moves):
     """Moves bytes between own memory and that of peers. Use it in a `with` block; any thread may.
 
     `config` is a dict, JSON text or a path; further settings are keywords and win over it. Leaving the block waits for
-    what is under way, to its own limits; leaving it by an exception cancels it.
+    transfers under way, to their own limits; leaving it by an exception cancels them.
     """
 
     def __init__(
@@ -214,12 +214,12 @@ class Engine(Moves):
         )
 
     def topology(self) -> dict[str, Any]:
-        """What this machine has: network interfaces, memories, how they are near to each other."""
+        """Returns the topology of this machine: network interfaces, memories, and their distances."""
         return dict(self._call_json(self._library.pybind_Topology))
 
     def events(self) -> Events:
-        """What has happened to rails, links and peers, and goes on happening: an iterator, also for `async for`, with
-        drain(), wait_for() and fileno(). Each call gives a reader with a place of its own, at the oldest event kept."""
+        """Returns a new reader of the events of rails, links and peers: an iterator, also for `async for`, with
+        drain(), wait_for() and fileno(). Each reader has a place of its own and begins at the oldest event kept."""
         self._check_open()
         return Events(self)
 
@@ -232,11 +232,11 @@ class Engine(Moves):
         return self._call(self._library.pybind_MetricsText)
 
     def traffic(self) -> Traffic:
-        """What each rail has carried, its rate, and what is on its way; print it for a table."""
+        """Returns the bytes that each rail has carried, its rate, and the bytes in flight; print it for a table."""
         return Traffic.of(self.metrics())
 
     def close(self, timeout: float | None = 30) -> None:
-        """Waits up to `timeout` seconds for what is under way (None: to its own limits), cancels what is left, and
+        """Waits up to `timeout` seconds for transfers under way (None: to their own limits), cancels the rest, and
         returns when no byte will be read or written any more. Again: no effect."""
         close_engine(self, timeout)
 

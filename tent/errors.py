@@ -1,4 +1,4 @@
-"""The exceptions of tent: one tree under TentError, whose leaves are also the builtins that people catch.
+"""The exceptions of tent: one tree under TentError, and its leaves are also the builtins that people catch.
 
 Every failure that comes from the engine crosses the border as one JSON object; `translate` makes the exception of it.
 Nobody outside tent raises these classes.
@@ -86,7 +86,7 @@ class DeviceNotFoundError(TentError, LookupError):
 
 
 class InvalidEntryError(TentError, LookupError):
-    """A stale or unknown id: what it named has been closed or freed, or belongs to another engine."""
+    """A stale or unknown id: its object has been closed or freed, or belongs to another engine."""
 
     code = "INVALID_ENTRY"
 
@@ -104,7 +104,7 @@ class CudaError(TentError):
 
 
 class MetadataError(TentError):
-    """What a peer or a metadata store says about a segment cannot be had or used."""
+    """The description of a segment, from a peer or a metadata store, cannot be had or used."""
 
     code = "METADATA_ERROR"
 
@@ -180,7 +180,7 @@ class TransferError(TentError):
     """A transfer has ended without moving everything.
 
     `failed_tasks` lists the indexes, in the order of the call's requests, ranges or pages (grids: region * n + i), of
-    all that did not complete; what is not listed is complete at the destination. `dirty`: the listed ranges may have
+    all that did not complete; all others are complete at the destination. `dirty`: the listed ranges may have
     changed, and the peer could not be asked to stop.
     """
 
@@ -253,7 +253,7 @@ _BY_STATE: dict[int, type[TransferError]] = {
 
 
 def translate(error: BaseException) -> BaseException:
-    """The exception to raise for what a call of the native module raised; anything but its RuntimeError as it is."""
+    """Returns the exception to raise for an error of the native module; anything but its RuntimeError as it is."""
     if not isinstance(error, RuntimeError) or isinstance(error, TentError):
         return error
     text = str(error)

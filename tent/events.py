@@ -1,4 +1,4 @@
-"""Events: what happens to rails, links and peers while transfers go on, for views, logs and tests."""
+"""Events of rails, links and peers while transfers go on, for views, logs and tests."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 class Event(NamedTuple):
     """One thing that happened. Texts that do not apply are empty, numbers 0.
 
-    `kind` says what. A rail is `rail_up` or `rail_down`; `rail_suspected` when it says nothing for `took` seconds while
-    `bytes` are outstanding; `rail_paused` for `took` seconds after `n` errors; `rail_probed` (`n` good ones of `m`, or
-    an error); `rail_recovered`, `note` says by what; `rail_condemned` when all of it was fenced. A peer is `link_up` or
-    `link_down` over one transport, `peer_gone` on all. A transfer makes a `failover` (attempt `n` of `m`), or ends
-    after `failover_exhausted`, `failover_no_route`, `stalled`, `dirty`; a withdrawal that stayed open is `withdrawn` at
-    last. `deadline_missed` tells of `n` requests to a peer since the last such event, at most ten times a second;
-    nothing of `m` of them was ever sent. `sharing_off` says that slots and load are not known across processes any more
-    (`error` has the cause), `sharing_on` that they are again. `segment_opened`, `segment_closed` and `region_closed`
-    are what the user does.
+    `kind` is one of these. A rail is `rail_up` or `rail_down`; `rail_suspected` when it says nothing for `took` seconds
+    while `bytes` are outstanding; `rail_paused` for `took` seconds after `n` errors; `rail_probed` (`n` good ones of
+    `m`, or an error); `rail_recovered`, `note` has the means; `rail_condemned` when all of it was fenced. A peer is
+    `link_up` or `link_down` over one transport, `peer_gone` on all. A transfer makes a `failover` (attempt `n` of `m`),
+    or ends after `failover_exhausted`, `failover_no_route`, `stalled`, `dirty`; a withdrawal that stayed open is
+    `withdrawn` at last. `deadline_missed` tells of `n` requests to a peer since the last such event, at most ten times
+    a second; nothing of `m` of them was ever sent. `sharing_off` says that slots and load are not known across
+    processes any more (`error` has the cause), `sharing_on` that they are again. `segment_opened`, `segment_closed` and
+    `region_closed` are acts of the user.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Event(NamedTuple):
     took: float = 0.0  # seconds
     bytes: int = 0
     health: int = 0  # of the rail, 0 to 1000
-    error: str = ""  # the cause in words; act on what follows
+    error: str = ""  # the cause in words; programs act on code, scope and side
     code: str = ""
     scope: str = ""
     side: str = ""
@@ -61,7 +61,7 @@ class Events(Stream[Event]):
     """The events of an engine, from the oldest of the last 4096 on, as engine.events() gives them. Any thread, and
     event loops; in a `with` block, or close() it.
 
-    Each reader has a place of its own, so all see everything. The engine never waits for a reader: who is too late
+    Each reader has a place of its own, so all see everything. The engine never waits for a reader: a late one
     loses the oldest, and `lost` counts them.
     """
 

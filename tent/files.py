@@ -1,4 +1,4 @@
-"""Files as segments: what Engine.open() takes for them, and durability."""
+"""Files as segments: the targets and keywords of Engine.open() for them, and durability."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def path_of(target: Any) -> str | None:
 
 
 def durable(durability: Any) -> bool:
-    """Whether a transfer ends only when what it writes is on stable storage."""
+    """Returns whether a transfer ends only when its bytes are on stable storage."""
     if durability not in (None, "data"):
         raise InvalidArgumentError(
             f'durability is {durability!r}: it must be None or "data"',

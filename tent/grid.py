@@ -26,7 +26,7 @@ class Grid:
     """
 
     def __init__(self, engine: Handle, segment: int, regions: list[dict[str, int]], keep: object, **shape: int) -> None:
-        """For tent only; segment -1 is own memory, whose regions give both their address and their id."""
+        """For tent only; segment -1 is own memory, and its regions give both their address and their id."""
         self._closed = True
         self._engine = engine
         self._keep = keep
@@ -54,7 +54,7 @@ class Grid:
         return self._twin
 
     def close(self) -> None:
-        """Forgets it; what moves through it goes on. Again: no effect."""
+        """Forgets it; transfers that it began go on. Again: no effect."""
         if self._closed or self._engine.closed:
             return
         self._closed = True

@@ -75,7 +75,7 @@ class Handle:
         return _native.call_long(function, self._id, *arguments, **none)
 
     def _call_json(self, function: Callable[Concatenate[int, P], str], /, *arguments: P.args, **none: P.kwargs) -> Any:
-        """Calls one that answers in JSON, and returns what that says."""
+        """Calls one that answers in JSON, and returns the parsed answer."""
         return json.loads(self._call(function, *arguments, **none))
 
     def _check_open(self) -> None:

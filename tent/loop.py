@@ -1,7 +1,7 @@
-"""tent's one Python thread, and the hub through which ends of transfers reach those who wait without polling.
+"""tent's one Python thread, and the hub through which ends of transfers reach waiters that do not poll.
 
 The engine pushes the id of each watched batch that ends on a ring and makes an eventfd readable; nothing in Go ever
-calls Python. Whoever reads that eventfd drains the ring and hands the ends out: an event loop that awaits (see aio), or
+calls Python. The reader of that eventfd drains the ring and hands the ends out: an event loop that awaits (see aio), or
 tent's thread, which also runs callbacks and hands log records to `logging`. While only awaits are open the thread does
 not listen, so an await costs no thread switch.
 
@@ -57,7 +57,7 @@ class Hub:
 
     def watch(self, batch: int, watcher: Watcher, *, bound: bool = True) -> None:
         """Calls watcher(batch) once when the batch has ended, also if it has already: on tent's thread if `bound`, else
-        on whatever thread hears of it first."""
+        on the thread that hears of it first."""
         with self._lock:
             watchers = self._watchers.setdefault(batch, [])
             watchers.append((watcher, bound))
@@ -72,14 +72,14 @@ class Hub:
             self._ended(batch)
 
     def dispatch(self) -> None:
-        """Hands out what is on the ring. For whoever found the eventfd readable; never blocks."""
+        """Hands out the ends on the ring. A thread that finds the eventfd readable calls it; it never blocks."""
         try:
             os.eventfd_read(self.fd)
         except (BlockingIOError, OSError):
             pass  # another listener was faster, or the engine has closed
         address = self._ids.buffer_info()[0]
         while True:
-            with self._lock:  # the array is shared by all who dispatch
+            with self._lock:  # the array is shared by all dispatchers
                 try:
                     n = self._library.pybind_Drain(self._engine, address, _DRAIN)
                 except RuntimeError:
@@ -150,8 +150,8 @@ class Hub:
 class _Worker:
     """The thread. Its life is bound to the hubs that are attached.
 
-    `_guard` guards its life: who holds it may write to `_wake` of the current worker. It is reentrant for the reason of
-    Hub's. The two descriptors are closed by whoever has seen the thread end, or nobody could wake it safely.
+    `_guard` guards its life: its holder may write to `_wake` of the current worker. It is reentrant for the reason of
+    Hub's. The two descriptors are closed by the thread that has seen this one end, or nobody could wake it safely.
     """
 
     _current: _Worker | None = None

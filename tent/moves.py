@@ -237,7 +237,7 @@ class Moves(Handle):
     def _move_and_notify(
         self, op: int, local: Any, remote: Any, head: int, deadline_ns: int, note: moving.Packed
     ) -> Transfer:
-        """Apart from _move(), whose variables would all become those of a closure."""
+        """Moves with a notification, apart from _move(): there, this closure would make every variable slower."""
 
         def add(builder: int) -> Begun:
             return moving.move(self, builder, op, local, remote, head, deadline_ns)

@@ -18,7 +18,7 @@ _BUFFER = 128 << 10  # room for the largest single notification
 
 
 class Notifications(Stream[Notification]):
-    """What peers have sent to this engine, each exactly once, in order per sender. Any thread, and event loops.
+    """The notifications that peers have sent, each exactly once, in order per sender. Any thread, and event loops.
 
     Several readers share the stream: each notification goes to one of them.
     """

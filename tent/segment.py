@@ -66,8 +66,8 @@ class RemoteRegion:
 
 
 class Segment:
-    """What a peer offers, from Engine.open(). `segment["kv"]` is one of its regions; a segment that was opened on a
-    single region is sliced directly, and so is a file, whose `path` is set. Any thread may use it."""
+    """The memory that a peer offers, from Engine.open(). `segment["kv"]` is one of its regions; a segment that was
+    opened on a single region is sliced directly, and so is a file; its `path` is set. Any thread may use it."""
 
     def __init__(self, engine: Handle, handle: int) -> None:
         """For tent only."""
@@ -161,7 +161,7 @@ class Segment:
         )
 
     def close(self) -> None:
-        """Forgets the peer; what is under way to it ends with an error. What is under way to a file goes on, and its
+        """Forgets the peer; transfers under way to it end with an error. Those to a file go on, and its
         descriptors are closed after that. Again: no effect."""
         if self._closed or self._engine.closed:
             return

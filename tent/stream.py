@@ -1,5 +1,5 @@
-"""What comes by and by: notifications, events. Read it from threads, event loops, or a loop of one's own over
-fileno()."""
+"""Streams of items that come by and by: notifications, events. Read them from threads, event loops, or a loop of one's
+own over fileno()."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tail: what is left of an engine after its close."""
+"""Tail: the rest of an engine after its close."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Tail:
-    """What is left of an engine after its close: its number in Go, by which memory of allocate() is unmapped when
+    """The rest of an engine after its close: its number in Go, by which memory of allocate() is unmapped when
     nobody looks at it any more. After that Go forgets the number and unmaps the shared page.
 
     It counts instead of relying on references: the garbage collector ends the members of a cycle in any order.
@@ -34,7 +34,7 @@ class Tail:
             self._memories += 1
 
     def free_memory(self, region: int) -> None:
-        """Unmaps memory whose region is closed. For Memory's finalizer: raises nothing."""
+        """Unmaps the memory of a closed region. For Memory's finalizer: raises nothing."""
         try:
             self._library.pybind_FreeMemory(self._id, region)
         except RuntimeError as error:

@@ -23,7 +23,7 @@ MEANING = {
 F = TypeVar("F", bound=Callable[..., object])
 
 
-# What the engine takes: op | class << 8 | ... without the operation, the deadline in ns or 0, and the notification.
+# As the engine takes them: the first word without its operation, the deadline in ns or 0, and the notification.
 Terms = tuple[int, int, moving.Packed | None]
 
 

@@ -1,4 +1,4 @@
-"""What each rail has carried, for people: Engine.traffic()."""
+"""Traffic of each rail, for people: Engine.traffic()."""
 
 from __future__ import annotations
 

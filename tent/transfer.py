@@ -27,7 +27,7 @@ _STATES = bytes(range(len(TransferStatusEnum)))  # takes the page's place once a
 
 
 class Outcome(NamedTuple):
-    """What is kept of a transfer that has ended when its engine closes."""
+    """The account of an ended transfer that outlives its engine."""
 
     bytes: int
     elapsed_ns: int
@@ -37,7 +37,8 @@ class Outcome(NamedTuple):
 
 
 class Transfer:
-    """What a move returns: done() and result() as of a future, awaitable any number of times, from any thread and loop.
+    """The result of a moving call: done() and result() as of a future, awaitable any number of times, from any thread
+    and loop.
 
     It ends once, as COMPLETED, FAILED, CANCELED or TIMEOUT, and from then on no byte of its memory is touched. Dropping
     it neither stops it nor releases its memory before the end.
@@ -142,7 +143,7 @@ class Transfer:
 
     @property
     def bytes(self) -> int:
-        """What has been acknowledged so far; it never falls."""
+        """Bytes acknowledged so far; the number never falls."""
         if self._outcome is not None:
             return self._outcome.bytes
         try:
@@ -152,7 +153,7 @@ class Transfer:
 
     @property
     def total_bytes(self) -> int:
-        """What was asked for."""
+        """Bytes asked for."""
         if self._total < 0:
             self._total = int(self._summary()["total"])
         return self._total
@@ -258,7 +259,8 @@ class Transfer:
         return transfer_error(state, self._failure(), self._failed_tasks())
 
     def _failure(self) -> dict[str, Any]:
-        """The engine's account of why it did not complete. A deadline blames nobody: then the peer is who was asked."""
+        """Returns the engine's account of the failure. A deadline blames nobody: then the peer is that of the
+        request."""
         failure: dict[str, Any] = self._engine._call_json(self._engine._library.pybind_Failure, self._batch)
         if not failure.get("peer"):
             segments = (getattr(operand, "segment", None) for operand in self._keep or ())
@@ -347,7 +349,7 @@ def wait(
 
 def as_completed(transfers: Iterable[Transfer], timeout: float | None = None) -> Iterator[Transfer]:
     """Yields the transfers as they end. Raises the builtin TimeoutError when `timeout` seconds, counted from the call,
-    are over; what is still under way goes on."""
+    are over; the others go on."""
     pending = list(dict.fromkeys(transfers))
     _engines(pending)
     over = None if timeout is None else time.monotonic() + _native.milliseconds(timeout) / 1000

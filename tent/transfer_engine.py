@@ -31,7 +31,7 @@ from .request_array import WORDS, RequestArray
 
 
 class _Polled:
-    """What the last polls of a batch have seen. While the batch's first word in the page is the same, nothing is
+    """The findings of the last polls of a batch. While the batch's first word in the page is the same, nothing is
     new."""
 
     __slots__ = ("at", "batch", "looks", "seen", "statuses")
@@ -72,7 +72,7 @@ class TransferEngine:
         return int(self.engine._info["port"])
 
     def get_local_topology(self) -> str:
-        """What this machine has, as JSON."""
+        """Returns the topology of this machine, as JSON."""
         return self.engine._call(self.engine._library.pybind_Topology)
 
     def export_local_segment(self) -> bytes:
@@ -114,7 +114,7 @@ class TransferEngine:
         self.engine._call(self.engine._library.pybind_CloseSegment, _u64(handle, "handle"))
 
     def get_segment_info(self, handle: int) -> SegmentInfo:
-        """Asks the peer what it offers."""
+        """Asks the peer for its regions."""
         fields = self.engine._call_json(self.engine._library.pybind_Segment, _u64(handle, "handle"), True)
         found = [SegmentInfoBuffer(r["address"], r["size"], r["location"]) for r in fields["regions"] or ()]
         return SegmentInfo(SegmentInfoType.File if fields["file"] else SegmentInfoType.Memory, found)
@@ -237,7 +237,7 @@ class TransferEngine:
         return self.engine._call(self.engine._library.pybind_NewBatch, capacity)
 
     def free_transfer_batch(self, batch_id: int) -> None:
-        """Gives the id up; it is invalid from now on. What is under way goes on."""
+        """Gives the id up; it is invalid from now on. Transfers under way go on."""
         self.engine._call(self.engine._library.pybind_FreeBatch, _u64(batch_id, "batch_id"))
 
     def allocate_batch_guard(self, capacity: int) -> BatchGuard:
@@ -305,7 +305,7 @@ class TransferEngine:
 
     def _fetch(self, batch_id: int, task_id: int) -> TransferStatus:
         at = (_u64(batch_id, "batch_id") & 0xFFFFFFFF) * (CELL_BYTES // 8)
-        # The word is read first: what changes after that makes it differ, and the next look asks again.
+        # The word is read first: a change after that makes it differ, and the next look asks again.
         try:
             word = self._words[at] if at < len(self._words) else 0
         except ValueError:

@@ -2,7 +2,7 @@
 
 Two processes, four rails on loopback addresses, each of which carries 10 MiB a second. While one transfer runs, one
 rail after the other is cut (into a black hole: nothing comes back and nobody says so) and healed. A live view shows
-what each rail carries; at the end the receiver looks at every byte, and a picture is drawn.
+the rates of the rails; at the end the receiver looks at every byte, and a picture is drawn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIMIT_S = 120.0
 
 @dataclass
 class Story:
-    """What was seen: at each look the time and the bytes that each rail has delivered; and when rails were cut."""
+    """The observations: at each look the time and the bytes that each rail has delivered; and when rails were cut."""
 
     times: list[float] = field(default_factory=list)
     delivered: list[list[float]] = field(default_factory=list)
@@ -63,7 +63,7 @@ def rail_bytes(engine: tent.Engine) -> list[float]:
 
 
 def run(pair: Pair, transfer: tent.Transfer, show: Callable[[Story], None]) -> Story:
-    """Cuts and heals rails until the transfer has ended, and writes down what happens."""
+    """Cuts and heals rails until the transfer has ended, and records the bytes of each."""
     story = Story()
     script = script_of_cuts()
     begin = last_progress = time.monotonic()
@@ -108,7 +108,7 @@ def act(pair: Pair, story: Story, at: float, rail: int, cut: bool) -> None:
         faults.heal()
 
 
-# -- what people see
+# -- output
 
 
 def bars(story: Story) -> list[str]:
@@ -197,7 +197,7 @@ def main() -> int:
         with view() as show:
             transfer = pair.engine.write(src, dst)
             story = run(pair, transfer, show)
-        assert transfer.result(0) == SIZE  # raises what went wrong, if anything did
+        assert transfer.result(0) == SIZE  # raises its error, if it has one
         oracle.check()
         metrics = pair.engine.metrics()
     print(chart(story))

@@ -32,7 +32,7 @@ ROUNDS = 5
 SINGLE_PAGES = 200  # of each kind in a round
 LIMIT_S = 60.0
 
-# Over the plain socket: what follows, a number, a count. PAGES_FOLLOW is followed by the page numbers and the pages.
+# Over the plain socket: the kind, a number, a count. PAGES_FOLLOW is followed by the page numbers and the pages.
 HEADER = struct.Struct("<cQQ")
 ACK = struct.Struct("<Q")
 PAGES_FOLLOW, VERIFY_TENT, VERIFY_PLAIN = b"p", b"t", b"s"
@@ -52,7 +52,7 @@ ONES = int.from_bytes((array("Q", [1]) * WORDS).tobytes(), "little")
 
 
 def page_of(seed: int, index: int) -> bytes:
-    """What page `index` holds in round `seed`."""
+    """Returns the bytes of page `index` in round `seed`."""
     return (COUNT + ONES * (seed << 40 | index * WORDS)).to_bytes(PAGE_BYTES, "little")
 
 
@@ -64,7 +64,7 @@ def order_of(seed: int) -> list[int]:
 
 
 def wrong_pages(view: memoryview, seed: int) -> int:
-    """Number of pages of the receiver that are not exactly what the sender has."""
+    """Returns the number of pages that differ from the sender's."""
     places = enumerate(order_of(seed))
     return sum(bytes(page_at(view, place)) != page_of(seed, source) for source, place in places)
 
@@ -213,7 +213,7 @@ def verified(sock: socket.socket, what: bytes, seed: int) -> int:
 
 
 def prefill(address: str, port: int) -> None:
-    """Runs the rounds; says what it does in JSON lines, the last of which is the result."""
+    """Runs the rounds and reports them in JSON lines, the last of which is the result."""
     pages: dict[str, list[float]] = {name: [] for name in WAYS}
     whole: dict[str, list[float]] = {name: [] for name in WAYS}
     looked_at = step = 0
@@ -253,7 +253,7 @@ def summary(whole: list[float], pages: list[float]) -> dict[str, float]:
     }
 
 
-# -- the two processes, and what the user sees
+# -- the two processes and their output
 
 
 def start(role: str, *arguments: object) -> subprocess.Popen[str]:
@@ -302,7 +302,7 @@ def main() -> int:
 
 
 def orchestrate() -> int:
-    """Starts both processes, shows what they say, and ends them whatever happens."""
+    """Starts both processes, shows their output, and ends them in any case."""
     pages = f"{PAGES} pages of {PAGE_BYTES >> 10} KiB"
     print(f"tent {tent.__version__}: {pages} from a prefill to a decode process, {ROUNDS} rounds")
     receiver = start("decode")

@@ -36,7 +36,7 @@ LIMIT_S = 60.0
 
 @dataclass
 class Act:
-    """What was seen in one part of the demo: when small requests began, counted from its start, and how long they
+    """One part of the demo: when small requests began, counted from its start, and how long they
     took."""
 
     name: str
@@ -72,18 +72,18 @@ class Flood:
     def go_on(self) -> None:
         for i, transfer in enumerate(self.transfers):
             if transfer.done():
-                self.ended += transfer.result()  # raises what went wrong, if anything did
+                self.ended += transfer.result()  # raises its error, if it has one
                 self.transfers[i] = self._begin(*self.places[i])
 
     def end(self) -> None:
-        """Lets what is under way end: the oracle wants all of it."""
+        """Waits for the requests under way: the oracle wants all of them."""
         for transfer in self.transfers:
             self.ended += transfer.result(timeout=LIMIT_S)
         self.transfers = []
 
 
 def play(act: Act, pair: Pair, oracle: Oracle, seconds: float, flood: Flood | None, show: Callable[[], None]) -> None:
-    """One small request every 20 ms, whatever became of those before it."""
+    """Begins a small request every 40 ms, whether or not those before it have ended."""
     src, dst = oracle.regions(pair, SMALL)
     begin = time.monotonic() + (SETTLE if flood else 0)
     before, count, waiting = 0, 0, {}
@@ -142,7 +142,7 @@ def neighbour(slots: str) -> Iterator[None]:
 
 
 def be_neighbour(slots: str) -> int:
-    """What neighbour() starts."""
+    """Floods a process of its own: the program that neighbour() starts."""
     oracle = Oracle(seed=2)
     with Pair(rails=1, rate=None, log_level="error", **{SLOTS: slots}) as pair:
         flood = Flood(pair, oracle, tent.PRIO_LOW)
@@ -156,7 +156,7 @@ def be_neighbour(slots: str) -> int:
     return 0
 
 
-# -- what people see
+# -- output
 
 WIDTH = 50
 

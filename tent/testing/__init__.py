@@ -8,7 +8,7 @@ The pytest plug-in comes with tent; there is nothing to import in conftest.py. I
 | `tent_pair(rails=2, **settings)` | a Pair: `.engine` here, `.peer` in a process of its own, `.segment` |
 | `tent_cluster(3, rails=2, **settings)` | a Cluster: `.engine` here, `.peers`, `.segments` |
 | `tent_faults` | Faults of the engines here; `tent_faults.peer` of those over there |
-| `tent_oracle` | an Oracle: regions whose every byte is known |
+| `tent_oracle` | an Oracle: regions with every byte known |
 | `tent_seed` | the seed of all that; shown on failure, TENT_SEED repeats it |
 | `tent_leak_check` | override it to return False where a test may leave descriptors or processes behind |
 
@@ -40,7 +40,8 @@ machine; `rate=None` takes the limit away. `heal()` ends all other faults.
 
 Without pytest the same things are classes: `with Pair(rails=4) as pair: pair.faults.rail(2).down()`. Faults of any
 engine that was opened with `allow_faults=True` are `Faults(engine)`, or texts: `inject(engine, "rail=1 delay=2ms")`.
-The texts are those of TENT_FAULTS and of Go's `transports/faulty`, whose package documentation describes the language.
+The texts are those of TENT_FAULTS and of Go's `transports/faulty`; the documentation of that package describes the
+language.
 """
 
 from __future__ import annotations

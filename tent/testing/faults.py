@@ -1,5 +1,5 @@
-"""Faults by method calls. Each builds a text in the language of `transports/faulty` and applies it: what can be said
-here can be said in TENT_FAULTS and from Go in the same words."""
+"""Faults by method calls. Each builds a text in the language of `transports/faulty` and applies it: all of it can be
+said in TENT_FAULTS and from Go in the same words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def inject(engine: Engine, text: str) -> None:
 
 
 def injected(engine: Engine) -> str:
-    """What is injected into an engine now, in the same language."""
+    """Returns the faults of an engine now, in the same language."""
     return engine._call(engine._library.pybind_Faults)
 
 
@@ -33,7 +33,7 @@ def swap_transport_for_test(engine: Engine, slot: str, transport: str) -> None:
 class Faults:
     """Faults of one or more engines: `Faults(engine).rail(1).blackhole(after_bytes=8 << 20)`.
 
-    `rail`, `op`, `to`, `transport`, `priority`, `nth` and `every` narrow what is meant and return new Faults; the
+    `rail`, `op`, `to`, `transport`, `priority`, `nth` and `every` narrow the selection and return new Faults; the
     others inject at once. Those take, by keyword, `rate` (probability), `count` (times), `after_bytes`, `after_slices`,
     and for reported errors `code`, `scope`, `side`. `peer` means the engine at the other end.
     """
@@ -54,10 +54,10 @@ class Faults:
 
     @property
     def peer(self) -> Faults:
-        """The same for what the other end sends: its engines' faults."""
+        """The same for the other end: faults of its engines."""
         return Faults(*self._peer, peer=self._targets, base=self._base, selectors=self._selectors)
 
-    # What is meant
+    # Selection
 
     def _where(self, selector: str) -> Faults:
         return Faults(*self._targets, peer=self._peer, base=self._base, selectors=(*self._selectors, selector))
@@ -90,7 +90,7 @@ class Faults:
         """Each n-th slice of those."""
         return self._where(f"every={n}")
 
-    # What happens to slices
+    # Faults of slices
 
     def reject(self, **how: Any) -> None:
         """They fail at once, and nothing is sent."""
@@ -129,7 +129,7 @@ class Faults:
         """A byte of each changes on its way, without a word; integrity="crc32c" notices."""
         self._inject("corrupt", how)
 
-    # What happens to rails
+    # Faults of rails
 
     def blackhole(self, **how: Any) -> None:
         """From here on nothing is sent and nothing comes back. `silent`: withdrawals are not answered either."""
@@ -147,7 +147,7 @@ class Faults:
         """They break, once, and come back as fast as they can."""
         self._inject("reset", {})
 
-    # What happens to calls
+    # Faults of calls
 
     def fail_register(self, **how: Any) -> None:
         """Registering memory fails."""

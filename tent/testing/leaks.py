@@ -1,4 +1,4 @@
-"""What a process holds that an engine may have left behind: descriptors, threads, child processes."""
+"""Things of a process that an engine may have left behind: descriptors, threads, child processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 SETTLE_SECONDS = 2.0
 
-# What engines open; a test's own files and pipes are its own business.
+# Engines open these; a test's own files and pipes are its own business.
 _OURS = ("socket:", "anon_inode:", "/memfd:", "/dev/shm/", "/dev/infiniband")
 
 
@@ -21,7 +21,7 @@ class Holdings:
         self.children = _children()
 
     def leaked_since(self, before: Holdings) -> str:
-        """What is there now and was not before, "" if nothing is."""
+        """Returns the things that are there now and were not before, "" for none."""
         found = [
             f"descriptor {fd} ({what})" for fd, what in sorted(self.descriptors.items() - before.descriptors.items())
         ]
@@ -31,7 +31,7 @@ class Holdings:
 
 
 def leaked_since(before: Holdings) -> str:
-    """What has been left behind since, "" if nothing was. What is just ending gets a moment."""
+    """Returns the things that have been left behind since, "" for none. Those that are just ending get a moment."""
     late = time.monotonic() + SETTLE_SECONDS
     while True:
         leaked = Holdings().leaked_since(before)

@@ -1,8 +1,8 @@
-"""Memory whose every byte is known, between guard bands. Both processes of a pair use it; it needs neither NumPy nor
+"""Memory with every byte known, between guard bands. Both processes of a pair use it; it needs neither NumPy nor
 the engine.
 
-A pattern is endless and has a prime period, so bytes that land at a wrong place differ, whatever page size or alignment
-went wrong.
+A pattern is endless and has a prime period, so bytes that land at a wrong place differ, for any page size or
+alignment.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Memory:
 
     @property
     def expected(self) -> bytearray:
-        """What the bytes must be; change it as the memory will be changed."""
+        """The bytes as they must be; change them as the memory will be changed."""
         if self._expected is None:
             self._expected = bytearray(pattern(self.seed, 0, self.size))
         return self._expected

@@ -1,4 +1,4 @@
-"""The byte oracle: knows what every byte of both ends must be, and looks again later."""
+"""The byte oracle: it knows every byte of both ends, and looks again later."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Oracle:
         self, cluster: Cluster, size: int, op: str = "write", *, peer: int = 0, alignment: int = 0
     ) -> tuple[tent.Region, tent.RemoteRegion]:
         """A region here and one of a peer, each of `size` bytes in a pattern of its own between guard bands,
-        `alignment` bytes behind the begin of a page. `op`, "write" or "read", says which will be the destination of
-        whatever moves."""
+        `alignment` bytes behind the begin of a page. `op` is the direction of the moves to come, "write" or "read".
+        """
         if op not in ("write", "read"):
             raise tent.InvalidArgumentError(f'op is {op!r}: "write" or "read"')
         seeds = next(self._seeds)
@@ -94,7 +94,7 @@ class Oracle:
             self._assert(move, move.wrong_target(move.scribble_seed), "something landed after the end")
 
     def look_again(self) -> None:
-        """The last look, once the engines are closed: nothing but what check() left may be there."""
+        """The last look, once the engines are closed: nothing but the bytes that check() left may be there."""
         for move in self._moves:
             if move.wrong or not move.peer.alive:
                 continue

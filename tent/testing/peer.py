@@ -149,7 +149,7 @@ class PeerProcess:
         return answer["ok"]
 
     def end(self) -> None:
-        """Whatever its state, it is gone afterwards."""
+        """Ends it in any state; it is gone afterwards."""
         self.kill()
         self._close_pipes()
 

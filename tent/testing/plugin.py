@@ -71,6 +71,6 @@ def tent_faults(_tent_world: World) -> Faults:
 
 @pytest.fixture
 def tent_oracle(_tent_world: World) -> Oracle:
-    """Regions whose every byte is known: tent_oracle.regions(pair, size), tent_oracle.check(). See
+    """Regions with every byte known: tent_oracle.regions(pair, size), tent_oracle.check(). See
     tent.testing.Oracle."""
     return _tent_world.oracle

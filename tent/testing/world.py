@@ -1,4 +1,4 @@
-"""What the fixtures of one test share: its engines, its seed, and how all of it ends."""
+"""World: the engines and the seed that the fixtures of one test share, and the end of all that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _warm = False
 
 
 def warm_up() -> None:
-    """Loads the engine, whose runtime opens descriptors that stay with the process: they are no leak of a test."""
+    """Loads the engine. Its runtime opens descriptors that stay with the process: they are no leak of a test."""
     global _warm
     if not _warm:
         tent.Engine(log_level="error").close()
@@ -25,7 +25,7 @@ def warm_up() -> None:
 
 
 class World:
-    """The engines of one test. `tell` gets what a failure report should show."""
+    """The engines of one test. `tell` gets the parts of a failure report."""
 
     def __init__(self, seed: int, tell: Callable[[str, str], None]) -> None:
         self.seed = seed
@@ -70,7 +70,7 @@ class World:
             cluster.faults.peer.inject(_keeping(text, cluster.base))
 
     def close(self, check_leaks: bool) -> None:
-        """Ends everything. Raises AssertionError for bytes that landed late and for what was left behind."""
+        """Ends everything. Raises AssertionError for bytes that landed late and for leaks."""
         for cluster in self._clusters:
             cluster.engine.close(timeout=0)
         for engine in self._engines:

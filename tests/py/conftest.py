@@ -1,4 +1,4 @@
-"""What the Python tests share: engines in pairs, memory that is checked twice, and peers in processes of their own."""
+"""Fixtures of the Python tests: engines in pairs, memory that is checked twice, and peers in processes of their own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def keep() -> Iterator[Callable[[T], T]]:
-    """Holds what must live until the engines have closed: a Region that is dropped unclosed is a ResourceWarning."""
+    """Holds things until the engines have closed: a Region that is dropped unclosed is a ResourceWarning."""
     held: list[object] = []
 
     def hold(thing: T) -> T:

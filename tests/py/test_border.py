@@ -1,4 +1,4 @@
-"""The border to Go is typed: stubs are what tools/stubs.py writes, and the extension has what the stub says."""
+"""The border to Go is typed: the stubs come from tools/stubs.py, and the extension has the functions of its stub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever has bytes can be registered and moved; what is not contiguous is refused with its strides and the cure."""
+"""Any object with bytes can be registered and moved; one with gaps is refused with its strides and the cure."""
 
 from __future__ import annotations
 

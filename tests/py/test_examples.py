@@ -63,7 +63,7 @@ def checkpoint() -> ModuleType:
 def test_a_checkpoint_is_whole_or_refused(
     engines: Callable[..., tent.Engine], checkpoint: ModuleType, tmp_path: Path
 ) -> None:
-    """Whatever is cut off, flipped or not a checkpoint at all: an error that says so, never wrong arrays."""
+    """A file that is cut off, flipped or no checkpoint at all is an error that says so, never wrong arrays."""
     import numpy as np
 
     engine, path = engines(), tmp_path / "c"

@@ -199,7 +199,7 @@ def test_PerTaskFailoverCountsAreIndependent(world: Make) -> None:
 
 
 def test_a_submission_that_fails_goes_to_the_secondary(world: Make) -> None:
-    """The first of the seed's known gaps, closed: what is refused at submission takes the next route, merged or not."""
+    """The first of the seed's known gaps is closed: a request refused at submission takes the next route."""
     w = world()
     w.faults.inject(f"transport={w.primary} fail_after_n_submits=3")
     assert [w.move(i).result(10) for i in range(MANY)] == [SIZE] * MANY

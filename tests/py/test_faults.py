@@ -1,4 +1,4 @@
-"""Faults from Python and the environment, over real rails between two processes: what users see of them, which is
+"""Faults from Python and the environment, over real rails between two processes: the view of users, which is
 nothing but the metrics and the events."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tent.testing import Faults, Oracle, Pair, inject, injected
 BIG = 64 << 20
 
 
-# Who may, and what is said when something is wrong
+# Permission, and the messages for mistakes
 
 
 def test_faults_are_refused_unless_they_were_allowed(engines: Any) -> None:
@@ -171,7 +171,7 @@ def test_events_tell_the_story_of_a_rail(tent_pair: Any, tent_faults: Faults, te
     tent_oracle.check()
 
 
-# What only the oracle, or a checksum, can see
+# Damage that only the oracle, or a checksum, can see
 
 
 def test_corruption_is_found_by_the_checksum(tent_pair: Any, tent_faults: Faults, tent_oracle: Oracle) -> None:
@@ -254,4 +254,4 @@ def test_pairs_without_pytest() -> None:
         }
         assert sum(n for name, n in carried.items() if 'local="127.0.0.3"' not in name) == 1 << 20, carried
         oracle.check()
-    oracle.look_again()  # the peer is gone, and what is here is as it was
+    oracle.look_again()  # the peer is gone, and the memory here is as it was

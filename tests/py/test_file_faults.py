@@ -98,7 +98,7 @@ with tent.Engine() as engine, engine.register(data) as local:
 
 
 def test_kill_in_mid_write(folder: Path) -> None:
-    """What was reported durable is there, every other byte is old or new, and no other file has changed."""
+    """Every byte that was reported durable is there, every other byte is old or new, and no other file has changed."""
     other = folder / "other"
     other.write_bytes(pattern(12, 0, MIB))
     path = folder / "f"

@@ -1,4 +1,4 @@
-"""Files as segments: every byte gets where it belongs, whoever else uses the file, and nothing stays open."""
+"""Files as segments: every byte gets where it belongs, also beside other users of the file, and nothing stays open."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MIB = 1 << 20
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_size_at_any_place(data: st.DataObject, engine: tent.Engine, folder: Path, keep: Any) -> None:
-    """Ranges of any alignment, several at once: the file holds what it should by everybody's account."""
+    """Ranges of any alignment, several at once: the file holds the right bytes by everybody's account."""
     size = data.draw(st.integers(1, 300_000), "size")
     path = folder / "any.bin"
     path.unlink(missing_ok=True)

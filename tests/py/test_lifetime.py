@@ -1,4 +1,4 @@
-"""Beginnings and ends: import, fork, Ctrl-C, the interpreter's exit, leaks, idleness, what is dropped unclosed."""
+"""Beginnings and ends: import, fork, Ctrl-C, the interpreter's exit, leaks, idleness, things dropped unclosed."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_what_is_dropped_unclosed_is_said_and_ends_later(pair: Callable[..., Pai
 
 
 def census() -> dict[str, int]:
-    """What a process must not gather."""
+    """Opens, uses and closes; nothing may gather in the process."""
     gc.collect()
     with open("/proc/self/maps") as maps:
         mappings = sum(1 for _ in maps)

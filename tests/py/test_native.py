@@ -1,4 +1,4 @@
-"""The border to Go: what the wrappers take, and what a call costs nobody else."""
+"""The border to Go: arguments of the wrappers, and calls that stop no other thread."""
 
 from __future__ import annotations
 

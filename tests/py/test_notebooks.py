@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom in a fresh kernel of this interpreter, and is kept without what it prints."""
+"""Every notebook runs from top to bottom in a fresh kernel of this interpreter, and is kept without its outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 CELL_SECONDS = 240
 
-# Jupyter's own packages warn of what they will change some day.
+# Jupyter's own packages warn of their changes to come.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 

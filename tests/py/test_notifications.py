@@ -1,4 +1,4 @@
-"""Notifications: in order, exactly once, after their data, bounded, and none for what failed."""
+"""Notifications: in order, exactly once, after their data, bounded, and none for a failed transfer."""
 
 from __future__ import annotations
 

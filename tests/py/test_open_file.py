@@ -1,4 +1,4 @@
-"""Engine.open() of files: what it makes, grows, takes and refuses, and what it says then."""
+"""Engine.open() of files: files that it makes, grows, takes and refuses, and its messages then."""
 
 from __future__ import annotations
 

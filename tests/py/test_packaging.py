@@ -1,4 +1,4 @@
-"""What is installed is what was promised: one file for all Pythons, and refusals in one sentence."""
+"""The installed package keeps its promises: one file for all Pythons, and refusals in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pytest plug-in, in pytest runs of its own: what it finds, what it shows, and that it costs other people
+"""The pytest plug-in, in pytest runs of its own: its findings, its reports, and that it costs other people
 nothing."""
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def test_a_stopped_peer_costs_the_time_out_and_no_more(engines: Open, peers: Sta
             transfer.result(10)
         assert 0.25 < time.monotonic() - began < 2.5
         assert caught.value.failed_tasks == [0]
-        # The memory is ours again. What is written there now must not travel, what arrives now must not land.
+        # The memory is ours again. Bytes written there now must not travel, bytes that arrive now must not land.
         memory.view[:] = bytes(BIG)
         memory.expect(0, bytes(BIG))
         peer.resume()

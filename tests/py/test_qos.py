@@ -1,7 +1,7 @@
-"""Priorities and deadlines: the seed's configurations and calls as printed there, and what they do to transfers over a
+"""Priorities and deadlines: the seed's configurations and calls as printed there, and their effect on transfers over a
 slow rail.
 
-Order and bytes are looked at, never times: the rail is slowed by a fault, so that what waits does wait.
+Order and bytes are looked at, never times: the rail is slowed by a fault, so that a request that must wait does wait.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def nothing_left_in_shm() -> Iterator[None]:
 
 
 class Slow:
-    """A pair of engines whose one rail carries `rate` bytes a second, with `size` bytes at both ends."""
+    """A pair of engines with one rail of `rate` bytes a second, with `size` bytes at both ends."""
 
     def __init__(
         self, make: Open, keep: Any, seed: int, size: int, rate: float, config: Any = None, **settings: Any
@@ -316,7 +316,7 @@ def test_the_earliest_deadline_is_first_where_the_setting_is_on(slow: Callable[.
     last = world.write(4 * MIB, 4 * MIB)
     second = world.write(8 * MIB, 4 * MIB, timeout=600)
     first = world.write(12 * MIB, 4 * MIB, timeout=300)
-    while not last.done():  # what is read first cannot have come later
+    while not last.done():  # the one read first cannot have come later
         if last.bytes > 0:
             assert first.done(), "bytes without a deadline came before those of the earliest"
             break

@@ -1,4 +1,4 @@
-"""Two processes of one host: their memory is moved without a socket, whoever owns it, and explain says why not."""
+"""Two processes of one host: their memory is moved without a socket, of either owner, and explain says why not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Processes of a host share slots and the load of NICs by a name in shared memory: those that live go on whatever
-happens to the others, to the file, and to its name. Which class may send when is tested in Go."""
+"""Processes of a host share slots and the load of NICs by a name in shared memory: those that live go on without
+the others, without the file, and without its name. Which class may send when is tested in Go."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_file_cut_short_ends_sharing_and_no_transfer(scene: Scene, path: Path,
 
 
 def sharing(scene: Scene) -> str:
-    """What explain says of tcp."""
+    """Returns the note of explain() about tcp."""
     (route,) = [r for r in scene.near.explain(scene.local, scene.kv)["routes"] if r["transport"] == "tcp"]
     return str(route["sharing"])
 

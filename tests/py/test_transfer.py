@@ -23,7 +23,7 @@ PEER_SEED = 7
 
 
 class Stuck:
-    """An engine, a region and a peer that is stopped: what is submitted stays under way."""
+    """An engine, a region and a peer that is stopped: its requests stay under way."""
 
     def __init__(self, engine: tent.Engine, peer: PeerProcess, memory: Memory) -> None:
         self.engine, self.process, self.memory = engine, peer, memory
@@ -222,7 +222,7 @@ def test_a_dropped_transfer_goes_on_and_keeps_its_memory(stuck: Stuck) -> None:
         buffer.append(1)  # still exported: it cannot be resized
     stuck.process.resume()
     stuck.engine.write(stuck.local[0:10], stuck.remote[0:10]).result(30)
-    stuck.engine.close()  # waits for what is under way, dropped or not
+    stuck.engine.close()  # waits for transfers under way, dropped or not
     assert stuck.process.run(peer_side.check, written=[[0, size, 3, 0]]) == ""
     del region
     buffer.append(1)
@@ -250,14 +250,14 @@ def test_leaving_the_block_waits_or_cancels(peers: Callable[..., PeerProcess]) -
     with tent.Engine() as engine:
         local = engine.allocate(16 << 20)
         transfer = engine.write(local, engine.open(peer.address)["kv"])
-    assert transfer.result() == 16 << 20  # a normal end waits for what is under way
+    assert transfer.result() == 16 << 20  # a normal end waits for transfers under way
     assert peer.run(peer_side.check, written=[]) != ""  # zeros have arrived
     with pytest.raises(KeyError), tent.Engine() as engine:
         other = engine.allocate(16 << 20)
         segment = engine.open(peer.address)
         engine.write(other[0:64], segment["kv"][0:64]).result(
             10
-        )  # there is a rail: what follows waits, it does not fail
+        )  # there is a rail: later requests wait, they do not fail
         peer.stop()
         transfer = engine.write(other, segment["kv"])
         raise KeyError  # an exception cancels

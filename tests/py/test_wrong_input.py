@@ -16,7 +16,7 @@ import tent
 
 INVALID = tent.InvalidArgumentError
 
-# (what, the error, words of its text, the call)
+# (name, the error, words of its text, the call)
 MOVES: list[tuple[str, type[Exception], str, Callable[[Pair], object]]] = [
     ("sizes differ", INVALID, "differ in size", lambda p: p.near.write(p.local[0:10], p.remote[0:11])),
     ("slice is too long", INVALID, "not inside", lambda p: p.local[0 : p.local.size + 1]),

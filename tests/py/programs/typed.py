@@ -1,4 +1,4 @@
-"""A user's program for the type checker: what tent returns is known, and what is wrong is said."""
+"""A user's program for the type checker: the types of results are known."""
 
 from __future__ import annotations
 
