@@ -77,7 +77,7 @@ def simulation(r: Runner, ctx: Context) -> Tally:
     """seeded simulation, --seeds runs of the model and of whole engines"""
     packages = ["./gocore/dispatch/...", "./tests/go/...", "./transports/sim/..."]
     limit = max(120, ctx.seeds // 20)
-    return r.go_test(packages, f"-run={SIMULATIONS}", timeout=limit, TENT_SIM_SEEDS=str(ctx.seeds))
+    return r.go_test(packages, "-tags=invariants", f"-run={SIMULATIONS}", timeout=limit, TENT_SIM_SEEDS=str(ctx.seeds))
 
 
 def concurrent(tops: tuple[str, ...]) -> Iterator[str]:

@@ -18,8 +18,8 @@ import (
 func (c *Core) admits(l *link, r *railState, class int, aged bool, now clock.Time) (ok, turn bool) {
 	d := r.device
 	if !aged && d.shared && d.outranked(l, class) {
-		if due := r.turns.Due(class, l.waiting[class], l.options.Ageing, l.entries(class)); now < due {
-			c.hold(r, due)
+		if due := r.turns.Due(class, l.waiting[class], l.options.Ageing, l.ageingDivisor(class)); now < due {
+			c.holdBack(r, due)
 			return false, false
 		}
 		aged = true
@@ -109,12 +109,12 @@ func (c *Core) inSlot(l *link, r *railState, class int, now clock.Time) bool {
 func (c *Core) slotCame(l *link, class int, now clock.Time) {
 	if since := l.refused[class]; since != 0 {
 		l.refused[class] = 0
-		c.counters[l.spec.Transport][class].SlotWait.add(micros(now.Sub(since)))
+		c.counters[l.spec.Transport][class].SlotWait.addValue(micros(now.Sub(since)))
 	}
 }
 
-// entries is by how much turns come sooner: 1, or with PerEntry as often as there are requests and pieces that wait.
-func (l *link) entries(class int) int {
+// ageingDivisor is by how much turns come sooner: 1, or with PerEntry as often as there are requests and pieces that wait.
+func (l *link) ageingDivisor(class int) int {
 	if !l.options.PerEntry {
 		return 1
 	}

@@ -224,14 +224,14 @@ type Posting struct {
 // Effects is what a step wants done. The core owns the memory behind it and uses it again in the next step; the engine
 // moves what it needs out while it holds the mutex.
 type Effects struct {
-	Submit   []Posting
-	Withdraw []Posting
-	Fence    []Posting  // Slices empty
-	Doubt    []Question // look for signs of life that have not been told yet; Core.Heard takes the answer
-	Probe    []Question // ask over the rail itself; Core.Probed takes the answer
-	Changed  []BatchID  // something visible changed; without repeats
-	Ended    []BatchID  // the last task ended in this step; a batch may take more tasks and end again
-	Events   []event.Event
+	Submit      []Posting
+	Withdraw    []Posting
+	Fence       []Posting  // Slices empty
+	AskLiveness []Question // look for signs of life that have not been told yet; Core.Heard takes the answer
+	Probe       []Question // ask over the rail itself; Core.Probed takes the answer
+	Changed     []BatchID  // something visible changed; without repeats
+	Ended       []BatchID  // the last task ended in this step; a batch may take more tasks and end again
+	Events      []event.Event
 }
 
 // Question is about a rail.

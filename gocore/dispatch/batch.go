@@ -66,8 +66,8 @@ func (c *Core) NewBatch(capacity int) (BatchID, *errs.Error) {
 	return b.id(), nil
 }
 
-// find returns a batch that the user has not freed.
-func (c *Core) find(id BatchID) (*batch, *errs.Error) {
+// findBatch returns a batch that the user has not freed.
+func (c *Core) findBatch(id BatchID) (*batch, *errs.Error) {
 	if slot := int(id.Slot()); slot < len(c.batches) {
 		if b := c.batches[slot]; b.alive && !b.freed && b.id() == id {
 			return b, nil
@@ -77,7 +77,7 @@ func (c *Core) find(id BatchID) (*batch, *errs.Error) {
 }
 
 func (c *Core) findTask(id BatchID, i int) (*task, *errs.Error) {
-	b, err := c.find(id)
+	b, err := c.findBatch(id)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (c *Core) Submit(id BatchID, specs []TaskSpec, now clock.Time) (int, *errs.
 	if invariants {
 		defer c.checkInvariants()
 	}
-	b, err := c.find(id)
+	b, err := c.findBatch(id)
 	if err != nil {
 		return 0, err
 	}
@@ -121,9 +121,9 @@ func (c *Core) Submit(id BatchID, specs []TaskSpec, now clock.Time) (int, *errs.
 		b.tasks = append(b.tasks, t)
 		b.total += t.spec.Length
 		c.pending += t.spec.requests()
-		c.start(t, now)
+		c.startTask(t, now)
 	}
-	c.note(b)
+	c.noteChange(b)
 	return first, nil
 }
 
@@ -175,8 +175,8 @@ func (c *Core) joinRun(t *task, r *run) *run {
 	return r
 }
 
-// note lists a batch in the effects of this step.
-func (c *Core) note(b *batch) {
+// noteChange lists a batch in the effects of this step.
+func (c *Core) noteChange(b *batch) {
 	b.version++
 	if !b.noted {
 		b.noted = true
@@ -189,7 +189,7 @@ func (c *Core) Cancel(id BatchID, first, n int, now clock.Time) (int, *errs.Erro
 	if invariants {
 		defer c.checkInvariants()
 	}
-	b, err := c.find(id)
+	b, err := c.findBatch(id)
 	if err != nil {
 		return 0, err
 	}
@@ -200,7 +200,7 @@ func (c *Core) Cancel(id BatchID, first, n int, now clock.Time) (int, *errs.Erro
 	for _, t := range b.tasks[first : first+n] {
 		if t.state == Pending {
 			asked++
-			c.end(t, Canceled, errCanceled, now)
+			c.endTask(t, Canceled, errCanceled, now)
 		}
 	}
 	return asked, nil
@@ -212,7 +212,7 @@ func (c *Core) FreeBatch(id BatchID, _ clock.Time) *errs.Error {
 	if invariants {
 		defer c.checkInvariants()
 	}
-	b, err := c.find(id)
+	b, err := c.findBatch(id)
 	if err != nil {
 		return err
 	}
@@ -265,7 +265,7 @@ func (c *Core) Task(id BatchID, i int) (TaskSpec, *errs.Error) {
 
 // Summary tells about a whole batch at the cost of none of its tasks. Errors: Stale.
 func (c *Core) Summary(id BatchID) (Summary, *errs.Error) {
-	b, err := c.find(id)
+	b, err := c.findBatch(id)
 	if err != nil {
 		return Summary{}, err
 	}

@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"time"
+
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/rail"
@@ -169,7 +171,7 @@ func (c *Core) culprits(r *railState, err *errs.Error, now clock.Time) (local, r
 }
 
 // lately is how long what a rail has shown counts for others.
-const lately = 1e9
+const sightingTTL = time.Second
 
 // blameEnds asks the policy, with what the other rails of the transport have shown lately.
 func (c *Core) blameEnds(r *railState, now clock.Time) rail.Culprit {
@@ -183,7 +185,7 @@ func (c *Core) blameEnds(r *railState, now clock.Time) rail.Culprit {
 			case other == nil || other == r:
 			case !other.healthy():
 				c.sightings = append(c.sightings, rail.Sighting{Pair: other.pair, Works: false})
-			case other.lastGood != 0 && now-other.lastGood < lately:
+			case other.lastGood != 0 && now.Sub(other.lastGood) < sightingTTL:
 				c.sightings = append(c.sightings, rail.Sighting{Pair: other.pair, Works: true})
 			}
 		}

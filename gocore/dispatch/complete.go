@@ -18,16 +18,16 @@ func (c *Core) Complete(list []transport.Completion, now clock.Time) {
 		if !a.out {
 			continue // the transport broke rule b; a second completion of the same slice means nothing
 		}
-		c.takeBack(a, now)
+		c.takeBackSlice(a, now)
 		delivered := a.Length
 		if list[i].Err != nil {
 			delivered = min(list[i].Bytes, a.Length)
 		}
-		c.record(a, delivered, list[i].Err, now)
+		c.recordOutcome(a, delivered, list[i].Err, now)
 		for p := a.pieces; p != nil; {
 			next := p.sibling
 			p.sibling, p.attempt = nil, nil
-			c.pieceBack(p, a, &delivered, list[i].Err, now)
+			c.completePiece(p, a, &delivered, list[i].Err, now)
 			p = next
 		}
 		c.recycleAttempt(a)
@@ -45,7 +45,7 @@ func (c *Core) Refuse(slices []*transport.Slice, now clock.Time) {
 		if !a.out {
 			continue
 		}
-		c.takeBack(a, now)
+		c.takeBackSlice(a, now)
 		a.rail.full = true
 		c.countersFor(a).Attempts[a.Op]--
 		var kept *piece // siblings in reverse, so that pushing each to the front restores their order
@@ -57,35 +57,35 @@ func (c *Core) Refuse(slices []*transport.Slice, now clock.Time) {
 		for p := kept; p != nil; {
 			next := p.sibling
 			p.sibling = nil
-			c.pieceRefused(p, now)
+			c.refusePiece(p, now)
 			p = next
 		}
 		c.recycleAttempt(a)
 	}
 }
 
-func (c *Core) pieceRefused(p *piece, now clock.Time) {
+func (c *Core) refusePiece(p *piece, now clock.Time) {
 	t := p.task
 	if t == nil {
-		c.dropPiece(p)
+		c.freePiece(p)
 		return
 	}
 	t.outstanding--
 	p.sent--
 	switch {
 	case p.void || !t.live():
-		c.giveUp(p)
-		c.settle(t, now)
+		c.forfeitPiece(p)
+		c.finishIfDone(t, now)
 	case p.index != t.route:
-		c.restart(p)
+		c.rewindPiece(p)
 		c.queuePiece(p, false, now)
 	default:
 		c.queuePiece(p, true, now)
 	}
 }
 
-// takeBack undoes the books of a slice that was out.
-func (c *Core) takeBack(a *attempt, now clock.Time) {
+// takeBackSlice undoes the books of a slice that was out.
+func (c *Core) takeBackSlice(a *attempt, now clock.Time) {
 	r := a.rail
 	l := r.link
 	a.out = false
@@ -100,7 +100,7 @@ func (c *Core) takeBack(a *attempt, now clock.Time) {
 		c.forgetRetired(l)
 	}
 	if a.open {
-		c.confirm(l.peer, now)
+		c.confirmWithdrawal(l.peer, now)
 	}
 	c.activate(l)
 }
@@ -114,27 +114,27 @@ func (c *Core) recycleAttempt(a *attempt) {
 	c.attempts.put(a)
 }
 
-// record tells the rail's policy and the counters how a slice ended.
-func (c *Core) record(a *attempt, delivered uint64, err *errs.Error, now clock.Time) {
+// recordOutcome tells the rail's policy and the counters how a slice ended.
+func (c *Core) recordOutcome(a *attempt, delivered uint64, err *errs.Error, now clock.Time) {
 	r := a.rail
 	took := now.Sub(a.started)
 	counters := c.countersFor(a)
-	counters.AttemptNs.add(micros(took))
-	counters.ByOp[a.Op].Attempt.add(micros(took))
+	counters.AttemptNs.addValue(micros(took))
+	counters.ByOp[a.Op].Attempt.addValue(micros(took))
 	if delivered > 0 {
 		r.link.delivered = now
 		r.carried += delivered
 		if !a.withdrawn { // else it was asked for, and its answer may have come another way
 			r.meter.Delivered(delivered, a.ahead, took, r.slices == 0, now)
-			r.device.delivered(r, a, delivered, took, now)
+			r.device.noteDelivery(r, a, delivered, took, now)
 			r.lastGood = now
-			c.alive(r, now)
+			c.signOfLife(r, now)
 		}
 	}
 	switch {
 	case err == nil:
 		if !a.withdrawn && (r.life.Troubled() || r.health.Value() < rail.HealthMax) {
-			c.merit(r, delivered, now)
+			c.railDelivered(r, delivered, now)
 		}
 	case err.Code == errs.Withdrawn:
 		counters.Withdrawn++
@@ -142,42 +142,42 @@ func (c *Core) record(a *attempt, delivered uint64, err *errs.Error, now clock.T
 	default:
 		counters.AttemptFailures[a.Op]++
 		if err.Scope == errs.ScopeRail && !final(err) && a.started >= r.life.Back() { // else a straggler of a trouble that is over
-			c.fault(r, err, now)
+			c.railFailed(r, err, now)
 		}
 	}
 }
 
 // railEvent emits an event with what is to be said of a rail.
 func (c *Core) railEvent(e event.Event, r *railState, now clock.Time) {
-	e.Time, e.Peer, e.Transport = now, r.link.peer.name, c.name(r.link.spec.Transport)
+	e.Time, e.Peer, e.Transport = now, r.link.peer.name, c.transportName(r.link.spec.Transport)
 	e.Rail, e.Local, e.Remote, e.Health = r.name(), r.info.Local, r.info.Remote, r.health.Value()
 	c.emit(e)
 }
 
-// pieceBack decides what becomes of a piece whose slice has completed. delivered is what the slice has brought and is not
+// completePiece decides what becomes of a piece whose slice has completed. delivered is what the slice has brought and is not
 // credited yet.
-func (c *Core) pieceBack(p *piece, a *attempt, delivered *uint64, err *errs.Error, now clock.Time) {
+func (c *Core) completePiece(p *piece, a *attempt, delivered *uint64, err *errs.Error, now clock.Time) {
 	got := min(*delivered, p.length)
 	*delivered -= got
 	t := p.task
 	if t == nil { // ended dirty long ago
-		c.dropPiece(p)
+		c.freePiece(p)
 		return
 	}
 	t.outstanding--
 	if p.void {
-		c.voidBack(p, got, now)
+		c.completeReplaced(p, got, now)
 		return
 	}
 	last := int(p.hop) == len(p.route.Hops)-1
 	switch {
 	case got == p.length && last:
 		c.credit(t, got, now)
-		c.dropPiece(p)
+		c.freePiece(p)
 	case !t.live():
-		c.giveUp(p)
+		c.forfeitPiece(p)
 	case got == p.length:
-		c.nextHop(p, now)
+		c.sendOn(p, now)
 		return
 	default:
 		if last && len(p.route.Hops) == 1 && got > 0 {
@@ -187,31 +187,31 @@ func (c *Core) pieceBack(p *piece, a *attempt, delivered *uint64, err *errs.Erro
 		if err == nil { // a short success does not exist; treat it as the slice's own failure
 			err = errShort
 		}
-		c.again(p, a.rail, err, now)
+		c.retryPiece(p, a.rail, err, now)
 		return
 	}
-	c.settle(t, now)
+	c.finishIfDone(t, now)
 }
 
 var errShort = errs.New(errs.Internal, "transfer", "the transport delivered less than the slice")
 
-// voidBack ends an abandoned piece. If its bytes arrived after all and its twin still waits, the twin is not sent again.
-func (c *Core) voidBack(p *piece, got uint64, now clock.Time) {
+// completeReplaced ends an abandoned piece. If its bytes arrived after all and its twin still waits, the twin is not sent again.
+func (c *Core) completeReplaced(p *piece, got uint64, now clock.Time) {
 	t, twin := p.task, p.twin
 	if twin != nil && twin.attempt == nil && got == p.length && got == twin.length && t.live() {
-		c.dropPiece(twin)
+		c.freePiece(twin)
 		c.credit(t, got, now)
 	}
-	c.dropPiece(p)
-	c.settle(t, now)
+	c.freePiece(p)
+	c.finishIfDone(t, now)
 }
 
-// nextHop sends a piece on its way after a hop that is not its last.
-func (c *Core) nextHop(p *piece, now clock.Time) {
+// sendOn sends a piece on its way after a hop that is not its last.
+func (c *Core) sendOn(p *piece, now clock.Time) {
 	t := p.task
 	c.advance(t, now)
 	if p.index != t.route {
-		c.restart(p)
+		c.rewindPiece(p)
 	} else {
 		p.hop++
 		p.tries, p.spared, p.tried = 0, 0, 0
@@ -225,7 +225,7 @@ func (c *Core) credit(t *task, n uint64, now clock.Time) {
 	t.batch.bytes += n
 	c.countersOf(t).Bytes[t.spec.Op] += n
 	c.advance(t, now)
-	c.note(t.batch)
+	c.noteChange(t.batch)
 }
 
 // advance notes progress of a task that is being served.
@@ -237,15 +237,15 @@ func (c *Core) advance(t *task, now clock.Time) {
 	}
 }
 
-// alive notes a sign of life of a rail.
-func (c *Core) alive(r *railState, now clock.Time) {
+// signOfLife notes a sign of life of a rail.
+func (c *Core) signOfLife(r *railState, now clock.Time) {
 	r.heard = c.awake(now)
 	r.link.peer.heard = r.heard
 	r.asked, r.judged = false, 0
 	if r.life.State() != rail.Suspected {
 		return
 	}
-	if now.Sub(r.life.Since()) < tooSoon { // it is silent for so long at times
+	if now.Sub(r.life.Since()) < misjudgedWithin { // it is silent for so long at times
 		r.meter.Misjudged(2 * c.options.SuspectAfter)
 	}
 	c.observe(r, rail.Spoke, now)

@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"time"
+
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/rail"
@@ -14,7 +16,7 @@ const (
 )
 
 // lateness is how much later than due a step may come, in ns, before the difference is taken out of rails' silence.
-const lateness = 1e6
+const clockStallMin = time.Millisecond
 
 // retryRungs is the number of different pauses before a retry; each has a list of its own, in order of time by itself.
 const retryRungs = 8
@@ -58,7 +60,7 @@ type Core struct {
 
 	outstanding int
 	cuts        int    // slices cut in this step
-	takenOver   uint64 // slices taken over from rails that would have ended last
+	hedged      uint64 // slices taken over from rails that would have ended last
 	out, spare  *Effects
 	step        uint64
 	scratch     []*task
@@ -121,14 +123,14 @@ func (c *Core) Step(now clock.Time) *Effects {
 	if invariants {
 		defer c.checkInvariants()
 	}
-	if late := now - c.promised; late > lateness && c.promised != 0 { // stopped, or not let run: the detector's clock stands still
+	if late := now - c.promised; late > clock.Time(clockStallMin) && c.promised != 0 { // stopped, or not let run: the detector's clock stands still
 		c.lost += late
 	}
 	c.last, c.promised = now, 0
-	c.expire(now)
+	c.runTimers(now)
 	c.wakeParked(now)
 	c.wakeStages(now)
-	c.stalls(now)
+	c.endStalled(now)
 	c.fenceBounds(now)
 	c.cuts = 0
 	for len(c.active) > 0 && c.cuts < cutsMost { // cutting may fail a task over, which makes another link active
@@ -151,20 +153,20 @@ func (c *Core) flip() *Effects {
 	}
 	c.out, c.spare = c.spare, done
 	c.out.Submit, c.out.Withdraw, c.out.Fence = c.out.Submit[:0], c.out.Withdraw[:0], c.out.Fence[:0]
-	c.out.Doubt, c.out.Probe = c.out.Doubt[:0], c.out.Probe[:0]
+	c.out.AskLiveness, c.out.Probe = c.out.AskLiveness[:0], c.out.Probe[:0]
 	c.out.Changed, c.out.Ended, c.out.Events = c.out.Changed[:0], c.out.Ended[:0], c.out.Events[:0]
 	c.step++
 	return done
 }
 
-// expire runs the timers that are due.
-func (c *Core) expire(now clock.Time) {
+// runTimers runs the timers that are due.
+func (c *Core) runTimers(now clock.Time) {
 	budget := expireMost
 	c.overdue = false
 	for t := c.timers.due(now); t != nil; t = c.timers.due(now) {
 		switch {
 		case t.link != nil:
-			c.tend(t.link, now)
+			c.tendLink(t.link, now)
 		case t.rail != nil:
 			c.watchRail(t.rail, now)
 		case t.held != nil:
@@ -243,8 +245,8 @@ func (c *Core) emit(e event.Event) {
 	}
 }
 
-// name of a transport, for events and errors.
-func (c *Core) name(i uint8) string {
+// transportName of a transport, for events and errors.
+func (c *Core) transportName(i uint8) string {
 	if int(i) < len(c.options.Transports) {
 		return c.options.Transports[i]
 	}

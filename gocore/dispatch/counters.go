@@ -8,10 +8,10 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// add counts a value.
-func (h *Histogram) add(v uint64) { h.addMany(v, 1) }
+// addValue counts a value.
+func (h *Histogram) addValue(v uint64) { h.addValues(v, 1) }
 
-func (h *Histogram) addMany(v, n uint64) {
+func (h *Histogram) addValues(v, n uint64) {
 	h.Buckets[bits.Len64(v)&63] += n
 	h.Sum += v * n
 }
@@ -51,19 +51,19 @@ func (c *Core) countersFor(a *attempt) *Counters {
 	return &c.counters[a.rail.link.spec.Transport][a.Class]
 }
 
-// count counts the end of a task; each part is a request.
-func (c *Core) count(t *task, now clock.Time) {
+// countEnd counts the end of a task; each part is a request.
+func (c *Core) countEnd(t *task, now clock.Time) {
 	k := c.countersOf(t)
 	op := t.spec.Op & transport.Write
 	n := uint64(t.spec.requests())
 	size := t.spec.Length / n
 	k.Requests[op] += n
-	k.Sizes.addMany(size, n)
-	k.ByOp[op].Sizes.addMany(size, n)
+	k.Sizes.addValues(size, n)
+	k.ByOp[op].Sizes.addValues(size, n)
 	if t.state == Completed {
 		us := micros(now.Sub(t.submitted))
-		k.Latency.addMany(us, n)
-		k.ByOp[op].Latency.addMany(us, n)
+		k.Latency.addValues(us, n)
+		k.ByOp[op].Latency.addValues(us, n)
 		return
 	}
 	lost := uint64(0)
@@ -73,7 +73,7 @@ func (c *Core) count(t *task, now clock.Time) {
 		k.Canceled += lost
 	case TimedOut:
 		k.TimedOut += lost
-		c.missed(t, lost, now)
+		c.countMisses(t, lost, now)
 	default:
 		k.Failures[op] += lost
 	}

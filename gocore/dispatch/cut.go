@@ -12,11 +12,11 @@ import (
 // pump cuts slices until no rail of the link has room or nothing waits.
 func (c *Core) pump(l *link, now clock.Time) {
 	if l.peer.open > 0 || l.up == 0 {
-		c.pass(l, now)
+		c.releaseNext(l, now)
 		return
 	}
 	for _, d := range l.devices {
-		d.settle(l.options.Slots, now)
+		d.noteCalm(l.options.Slots, now)
 	}
 	for {
 		if l.byDeadline && !c.dropHopeless(l, now) {
@@ -27,9 +27,9 @@ func (c *Core) pump(l *link, now clock.Time) {
 		r, next := c.choose(l, now)
 		if r == nil {
 			if l.outstanding > 0 && l.several && l.idle() {
-				c.takeOver(l, now)
+				c.hedge(l, now)
 			}
-			c.pass(l, now)
+			c.releaseNext(l, now)
 			return
 		}
 		if c.cuts++; c.cuts > cutsMost {
@@ -40,15 +40,15 @@ func (c *Core) pump(l *link, now clock.Time) {
 	}
 }
 
-// pass has the devices of a link that was served look after the others: one that was released and took nothing
+// releaseNext has the devices of a link that was served look after the others: one that was released and took nothing
 // passes that on.
-func (c *Core) pass(l *link, now clock.Time) {
+func (c *Core) releaseNext(l *link, now clock.Time) {
 	for _, d := range l.devices {
 		if d.woken == l {
 			if d.holds(l) {
 				d.woken = nil
 			} else {
-				c.release(d)
+				c.releaseHeld(d)
 			}
 		}
 		if d.neighbours != nil {
@@ -90,9 +90,9 @@ func (c *Core) offer(l *link, r *railState, now clock.Time) offer {
 		}
 		var want uint64
 		if p != nil {
-			want = c.refit(p, r, class)
+			want = c.pieceBytes(p, r, class)
 		} else {
-			want = c.fresh(t, r, class)
+			want = c.freshBytes(t, r, class)
 		}
 		if !c.fitsIn(r, class, want, aged, now) {
 			return offer{class: -1}
@@ -107,7 +107,7 @@ func (c *Core) entriesOf(l *link) *[ClassCount]int {
 		return nil
 	}
 	for class := range c.entries {
-		c.entries[class] = l.entries(class)
+		c.entries[class] = l.ageingDivisor(class)
 	}
 	return &c.entries
 }
@@ -140,7 +140,7 @@ func (c *Core) fitsIn(r *railState, class int, want uint64, aged bool, now clock
 	if c.findStuck(d, now) && r.room(class, want, aged) {
 		return true
 	}
-	c.hold(r, now.Add(c.options.SuspectAfter))
+	c.holdBack(r, now.Add(c.options.SuspectAfter))
 	return false
 }
 
@@ -219,15 +219,15 @@ func (c *Core) cut(l *link, r *railState, next offer, now clock.Time) {
 	class := next.class
 	q := &l.queues[class]
 	p, t := l.head(class, r, now)
-	if c.overdue && c.late(p, t, now) {
+	if c.overdue && c.endIfLate(p, t, now) {
 		return
 	}
 	if p == nil {
-		if p = c.carve(t, c.fresh(t, r, class), now); p == nil {
+		if p = c.carve(t, c.freshBytes(t, r, class), now); p == nil {
 			return
 		}
 	} else {
-		if n := c.refit(p, r, class); p.length > n {
+		if n := c.pieceBytes(p, r, class); p.length > n {
 			c.split(p, n)
 		}
 		if full := c.takeSlots(p); full != nil {
@@ -244,7 +244,7 @@ func (c *Core) cut(l *link, r *railState, next offer, now clock.Time) {
 	if next.aged {
 		c.counters[l.spec.Transport][class].Promotions++
 	}
-	c.post(p, length, r, now)
+	c.postSlice(p, length, r, now)
 }
 
 // split cuts a piece that is longer than the rail takes; the rest stays behind it in the queue.
@@ -262,14 +262,14 @@ func (c *Core) split(p *piece, limit uint64) {
 func (c *Core) carve(t *task, length uint64, now clock.Time) *piece {
 	p := c.newPiece(t, t.cursor, length)
 	if full := c.takeSlots(p); full != nil {
-		c.dropPiece(p)
+		c.freePiece(p)
 		c.waitForSlot(full, nil, t, now)
 		return nil
 	}
 	t.cursor += p.length
 	t.queue.in.bytes -= p.length
 	if t.cursor == t.spec.Length {
-		t.leave()
+		t.unqueue()
 	}
 	return p
 }
@@ -307,8 +307,8 @@ func continues(a, b *TaskSpec) bool {
 		a.Terms == b.Terms && a.Parts == nil && b.Parts == nil
 }
 
-// post fills a slice for a piece and its siblings and puts it into the effects of this step.
-func (c *Core) post(p *piece, length uint64, r *railState, now clock.Time) {
+// postSlice fills a slice for a piece and its siblings and puts it into the effects of this step.
+func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) {
 	l, t := r.link, p.task
 	hop := &p.route.Hops[p.hop]
 	a := c.attempts.get()
@@ -321,7 +321,7 @@ func (c *Core) post(p *piece, length uint64, r *railState, now clock.Time) {
 	}
 	a.rail, a.pieces, a.started, a.out = r, p, now, true
 	for ; p != nil; p = p.sibling {
-		c.send(p, a, now)
+		c.launchPiece(p, a, now)
 	}
 	if r.slices == 0 {
 		r.meter.Begin(now)
@@ -344,8 +344,8 @@ func (c *Core) post(p *piece, length uint64, r *railState, now clock.Time) {
 	post.Slices = append(post.Slices, &a.Slice)
 }
 
-// send notes on a piece and its task that the piece is on its way.
-func (c *Core) send(p *piece, a *attempt, now clock.Time) {
+// launchPiece notes on a piece and its task that the piece is on its way.
+func (c *Core) launchPiece(p *piece, a *attempt, now clock.Time) {
 	t := p.task
 	p.attempt = a
 	p.sent++
@@ -353,7 +353,7 @@ func (c *Core) send(p *piece, a *attempt, now clock.Time) {
 	if t.watch.list == nil { // its first slice
 		t.progress = now
 		c.served.pushBack(&t.watch, t)
-		c.countersOf(t).QueueWait.add(uint64(now-t.submitted) / 1000)
+		c.countersOf(t).QueueWait.addValue(uint64(now-t.submitted) / 1000)
 	}
 	if p.sent > t.attempts {
 		t.batch.attempts += uint32(p.sent - t.attempts)

@@ -27,8 +27,8 @@ type place struct {
 	slot int         // in its heap plus one; 0: not there
 }
 
-// leave takes the fresh bytes of a task out of wherever they wait.
-func (t *task) leave() {
+// unqueue takes the fresh bytes of a task out of wherever they wait.
+func (t *task) unqueue() {
 	p := &t.queue
 	if p.in != nil {
 		p.in.depth--
@@ -76,8 +76,8 @@ func (h *bySlack) Pop() any {
 	return nil
 }
 
-// hurry puts a task where its slack belongs, behind (front: before) others of the same.
-func (c *Core) hurry(l *link, q *classQueue, t *task, front bool) {
+// queueByDeadline puts a task where its slack belongs, behind (front: before) others of the same.
+func (c *Core) queueByDeadline(l *link, q *classQueue, t *task, front bool) {
 	c.arrivals++
 	e := hurried{start: t.spec.Deadline - clock.Time(t.needs(l.bestRate())), order: c.arrivals, task: t}
 	if front {
@@ -111,9 +111,9 @@ func (l *link) bestRate() (rate float64) {
 	return rate
 }
 
-// benefit is the factor by which rails may turn out faster than they have ever been: a request that would be too late even
+// rateHeadroom is the factor by which rails may turn out faster than they have ever been: a request that would be too late even
 // then is not sent. An estimate that is wrong on the other side costs a request that could have made it.
-const benefit = 2
+const rateHeadroom = 2
 
 // dropHopeless ends the tasks at the heads of a link's classes that cannot meet their deadline any more, before they use the
 // link for nothing. It reports false when the step has done enough.
@@ -129,7 +129,7 @@ func (c *Core) dropHopeless(l *link, now clock.Time) bool {
 				return false
 			}
 			c.countersOf(t).Infeasible += uint64(t.spec.requests())
-			c.end(t, TimedOut, err, now)
+			c.endTask(t, TimedOut, err, now)
 		}
 	}
 	return true
@@ -145,7 +145,7 @@ func (c *Core) hopeless(t *task, now clock.Time) *errs.Error {
 		if !fits(&t.spec, i) || c.fitness(route) >= fitUnusable {
 			continue
 		}
-		least := t.needs(c.routeRate(route)) / benefit
+		least := t.needs(c.routeRate(route)) / rateHeadroom
 		if least <= left {
 			return nil
 		}
@@ -156,7 +156,7 @@ func (c *Core) hopeless(t *task, now clock.Time) *errs.Error {
 	if needed == 0 {
 		return nil
 	}
-	name, peer := c.name(t.path().Transport), ""
+	name, peer := c.transportName(t.path().Transport), ""
 	if l := c.link(t.path().Hops[0].Link); l != nil {
 		peer = l.peer.name
 	}
@@ -179,16 +179,16 @@ func (c *Core) routeRate(route *plan.Route) (rate float64) {
 	return rate
 }
 
-// late ends what is next on a rail if its deadline has passed, in a step in which more tasks have reached theirs than a step
+// endIfLate ends what is next on a rail if its deadline has passed, in a step in which more tasks have reached theirs than a step
 // ends: none of them is sent.
-func (c *Core) late(p *piece, t *task, now clock.Time) bool {
+func (c *Core) endIfLate(p *piece, t *task, now clock.Time) bool {
 	if p != nil {
 		t = p.task
 	}
 	if t.spec.Due() > now {
 		return false
 	}
-	c.end(t, TimedOut, c.lateFor(t), now)
+	c.endTask(t, TimedOut, c.lateFor(t), now)
 	return true
 }
 
@@ -203,7 +203,7 @@ const (
 const missesEvery = 100 * time.Millisecond
 
 // miss counts requests of a task that a deadline has ended, and sees to an event about them and those that follow closely.
-func (c *Core) missed(t *task, n uint64, now clock.Time) {
+func (c *Core) countMisses(t *task, n uint64, now clock.Time) {
 	stage := MissedSent
 	if t.attempts == 0 {
 		stage = MissedQueued
@@ -215,7 +215,7 @@ func (c *Core) missed(t *task, n uint64, now clock.Time) {
 	}
 	p := l.peer
 	p.misses[stage] += int(n)
-	p.missed = event.Event{Kind: event.DeadlineMissed, Time: now, Peer: p.name, Transport: c.name(t.path().Transport), Err: t.failure}
+	p.missed = event.Event{Kind: event.DeadlineMissed, Time: now, Peer: p.name, Transport: c.transportName(t.path().Transport), Err: t.failure}
 	if !p.telling && (p.told == 0 || now.Sub(p.told) >= missesEvery) {
 		p.telling = true
 		c.tellers = append(c.tellers, p)

@@ -284,7 +284,7 @@ func TestADeadlineIsKeptWhereverItsTaskWaits(t *testing.T) {
 		"for a peer to confirm a withdrawal": {prepare: func(r *rig) (*plan.Plan, func()) {
 			id := r.link(1, 0, 1, 1<<20)
 			r.core.peers[1].open = 1
-			return to(r.core, id), func() { r.core.confirm(r.core.peers[1], r.now) }
+			return to(r.core, id), func() { r.core.confirmWithdrawal(r.core.peers[1], r.now) }
 		}},
 		"for a stage": {sent: 1, prepare: func(r *rig) (*plan.Plan, func()) {
 			id := r.link(1, 0, 1, 1<<20)

@@ -87,7 +87,7 @@ func (c *Core) unplug(r *railState, now clock.Time) {
 		c.countWaiting(r.link, -1)
 		r.link.findDevices()
 		c.countWaiting(r.link, 1)
-		c.release(d) // also when it was its turn
+		c.releaseHeld(d) // also when it was its turn
 		c.publish(d, now)
 		return
 	}
@@ -150,7 +150,7 @@ func (c *Core) restWaiting(l *link, now clock.Time) {
 		c.slotCame(l, class, now)
 		for _, d := range l.devices {
 			if d.waiting[class]--; d.waiting[class] == 0 {
-				c.release(d)
+				c.releaseHeld(d)
 			}
 		}
 	}
@@ -171,7 +171,7 @@ func (c *Core) launched(r *railState, a *attempt, now clock.Time) {
 		}
 		if d.woken == r.link { // it had its turn, and is the last one when it wants more
 			d.woken = nil
-			c.release(d)
+			c.releaseHeld(d)
 		}
 	}
 	if d.neighbours != nil {
@@ -189,12 +189,12 @@ func (c *Core) landed(r *railState, a *attempt, now clock.Time) {
 		r.low -= a.Length
 		d.low -= a.Length
 		d.stuck = 0 // to be looked at again when it matters
-		c.release(d)
+		c.releaseHeld(d)
 	}
 }
 
-// delivered tells the meters of a rail and of its NIC what a slice has shown.
-func (d *device) delivered(r *railState, a *attempt, n uint64, took time.Duration, now clock.Time) {
+// noteDelivery tells the meters of a rail and of its NIC what a slice has shown.
+func (d *device) noteDelivery(r *railState, a *attempt, n uint64, took time.Duration, now clock.Time) {
 	if a.alone {
 		r.meter.SampleRTT(n, took, now)
 		if d.shared {
@@ -225,9 +225,9 @@ func (d *device) bytes() (n uint64) {
 	return n
 }
 
-// settle notes whether the NIC is calm. Slots that are not borrowed are never calm: what is in flight when one ends would use
+// noteCalm notes whether the NIC is calm. Slots that are not borrowed are never calm: what is in flight when one ends would use
 // the next.
-func (d *device) settle(slots qos.Slots, now clock.Time) {
+func (d *device) noteCalm(slots qos.Slots, now clock.Time) {
 	d.calm = !d.urgentLately(Low, qos.CalmAfter, now)
 	if d.neighbours == nil {
 		return
@@ -252,9 +252,9 @@ func (d *device) drains(r *railState, now clock.Time) bool {
 
 func (d *device) idle() bool { return d.flying[High]+d.flying[Medium]+d.flying[Low] == 0 }
 
-// hold notes that a rail was refused something that others of its device may make possible, and looks again at a time in any
+// holdBack notes that a rail was refused something that others of its device may make possible, and looks again at a time in any
 // case. One that has just been released and is refused again keeps its place.
-func (c *Core) hold(r *railState, until clock.Time) {
+func (c *Core) holdBack(r *railState, until clock.Time) {
 	if d := r.device; r.held.list == nil {
 		if d.woken == r.link {
 			d.held.pushFront(&r.held, r)
@@ -265,10 +265,10 @@ func (c *Core) hold(r *railState, until clock.Time) {
 	c.timers.sooner(&r.link.again, until)
 }
 
-// release has the link that has been held back for longest tried again. One at a time: when it was served (launched), or
+// releaseHeld has the link that has been held back for longest tried again. One at a time: when it was served (launched), or
 // wants nothing (pass), the next one follows, so a slice that comes back does not wake links that find nothing. In turn, so
 // every peer has its share.
-func (c *Core) release(d *device) {
+func (c *Core) releaseHeld(d *device) {
 	d.woken = nil
 	r := d.held.first()
 	if r == nil {

@@ -14,28 +14,28 @@ import (
 // The rule of quiescence: a task ends when its bytes are acknowledged or given up and no slice of any of its attempts is
 // outstanding. Everything here serves that rule or says, by dirty, that it could not be kept.
 
-// end gives a task its verdict: what was not sent is dropped, what is out is withdrawn once. The first verdict stays; a task
+// endTask gives a task its verdict: what was not sent is dropped, what is out is withdrawn once. The first verdict stays; a task
 // whose bytes all arrive before its last completion is COMPLETED all the same.
-func (c *Core) end(t *task, verdict State, err *errs.Error, now clock.Time) {
+func (c *Core) endTask(t *task, verdict State, err *errs.Error, now clock.Time) {
 	if !t.live() {
 		return
 	}
 	t.verdict, t.failure = verdict, err
-	c.leaveLinks(t)
-	t.leave()
+	c.activateRoute(t)
+	t.unqueue()
 	bound := boundHost
 	for p := t.pieces.first(); p != nil; {
 		next := p.mine.after()
 		if p.attempt == nil {
-			c.giveUp(p)
+			c.forfeitPiece(p)
 		} else {
 			bound = max(bound, boundOf(p.attempt.rail.link))
-			c.withdraw(p.attempt)
+			c.withdrawSlice(p.attempt)
 		}
 		p = next
 	}
 	if t.outstanding == 0 {
-		c.finish(t, now)
+		c.closeTask(t, now)
 		return
 	}
 	t.watch.leave()
@@ -65,8 +65,8 @@ func (c *Core) fenceBound(i int) time.Duration {
 	return [bounds]time.Duration{c.options.FenceHost, c.options.FenceNetwork, c.options.FenceFile}[i]
 }
 
-// withdraw asks for the completion of a slice, once.
-func (c *Core) withdraw(a *attempt) {
+// withdrawSlice asks for the completion of a slice, once.
+func (c *Core) withdrawSlice(a *attempt) {
 	if a.withdrawn {
 		return
 	}
@@ -75,21 +75,21 @@ func (c *Core) withdraw(a *attempt) {
 	post.Slices = append(post.Slices, &a.Slice)
 }
 
-// settle ends a task that has nothing left to wait for.
-func (c *Core) settle(t *task, now clock.Time) {
+// finishIfDone ends a task that has nothing left to wait for.
+func (c *Core) finishIfDone(t *task, now clock.Time) {
 	switch {
 	case t.state != Pending:
 	case t.outstanding == 0 && (t.verdict != Initial || t.acked == t.spec.Length):
-		c.finish(t, now)
+		c.closeTask(t, now)
 	case t.verdict == Initial && t.acked == t.spec.Length:
-		c.end(t, Completed, errLate, now) // only abandoned slices are out; they have to come back
+		c.endTask(t, Completed, errLate, now) // only abandoned slices are out; they have to come back
 	}
 }
 
 var errLate = errs.New(errs.Lost, "transfer", "all bytes were acknowledged, but a slice that was sent before on a rail that failed could not be called back")
 
-// finish makes the end visible. Nothing of the task is outstanding, or dirty says so.
-func (c *Core) finish(t *task, now clock.Time) {
+// closeTask makes the end visible. Nothing of the task is outstanding, or dirty says so.
+func (c *Core) closeTask(t *task, now clock.Time) {
 	b := t.batch
 	t.state = t.verdict
 	if t.acked == t.spec.Length && !t.dirty {
@@ -100,7 +100,7 @@ func (c *Core) finish(t *task, now clock.Time) {
 	if t.state != Completed {
 		t.sumUpMissing()
 	}
-	t.leave()
+	t.unqueue()
 	t.watch.leave()
 	if r := t.run; r != nil {
 		t.run = nil
@@ -110,7 +110,7 @@ func (c *Core) finish(t *task, now clock.Time) {
 			c.runs.put(r)
 		}
 	}
-	c.count(t, now)
+	c.countEnd(t, now)
 	c.pending -= t.spec.requests()
 	b.pending--
 	b.ends[t.state]++
@@ -118,7 +118,7 @@ func (c *Core) finish(t *task, now clock.Time) {
 	if t.state != Completed && t.state > b.worst { // the numbers are in order of badness
 		b.worst, b.failure = t.state, t.failure
 	}
-	c.note(b)
+	c.noteChange(b)
 	if b.pending == 0 {
 		c.out.Ended = append(c.out.Ended, b.id())
 		if b.freed && b.reserved == 0 {
@@ -142,9 +142,9 @@ func (c *Core) fenceBounds(now clock.Time) {
 	}
 }
 
-// Asked says that Transport.Withdraw has returned for these slices. From then on a transport does not read their local
-// end any more, so a task that must end dirty may: not before, however long the thread that was to withdraw has slept.
-func (c *Core) Asked(slices []*transport.Slice) {
+// WithdrawalSent says that Transport.Withdraw has returned for these slices. From then on a transport does not read their local
+// endTask any more, so a task that must end dirty may: not before, however long the thread that was to withdraw has slept.
+func (c *Core) WithdrawalSent(slices []*transport.Slice) {
 	if invariants {
 		defer c.checkInvariants()
 	}
@@ -188,8 +188,8 @@ func (c *Core) endDirty(t *task, now clock.Time) {
 		p = next
 	}
 	t.outstanding = 0
-	c.emit(event.Event{Kind: event.Dirty, Time: now, Peer: name, Transport: c.name(t.path().Transport), Err: t.failure})
-	c.finish(t, now)
+	c.emit(event.Event{Kind: event.Dirty, Time: now, Peer: name, Transport: c.transportName(t.path().Transport), Err: t.failure})
+	c.closeTask(t, now)
 }
 
 // fenceRail asks for all completions of a rail and ends its generation, once.
@@ -201,12 +201,12 @@ func (c *Core) fenceRail(r *railState, now clock.Time) {
 	c.railEvent(event.Event{Kind: event.RailCondemned, Bytes: r.bytes}, r, now)
 	c.observe(r, rail.Fenced, now)
 	c.posting(&c.out.Fence, &r.fence, r)
-	c.abandon(r, now)
-	c.tend(r.link, now)
+	c.resendFlight(r, now)
+	c.tendLink(r.link, now)
 }
 
-// confirm closes one open withdrawal of a peer; with the last one its links go on.
-func (c *Core) confirm(p *peer, now clock.Time) {
+// confirmWithdrawal closes one open withdrawal of a peer; with the last one its links go on.
+func (c *Core) confirmWithdrawal(p *peer, now clock.Time) {
 	if p.open == 0 {
 		return // the peer has gone
 	}
@@ -220,8 +220,8 @@ func (c *Core) confirm(p *peer, now clock.Time) {
 	}
 }
 
-// stalls ends tasks that are being served and have made no progress for the stall limit.
-func (c *Core) stalls(now clock.Time) {
+// endStalled ends tasks that are being served and have made no progress for the stall limit.
+func (c *Core) endStalled(now clock.Time) {
 	limit := c.options.Stall
 	for t := c.served.first(); t != nil && t.progress.Add(limit) <= now; t = c.served.first() {
 		if last := c.lastSign(t); last > t.progress && last.Add(limit) > now {
@@ -232,11 +232,11 @@ func (c *Core) stalls(now clock.Time) {
 			WithHint("transfer_stall_timeout is the limit")
 		name := ""
 		if p := t.pieces.first(); p != nil && p.attempt != nil {
-			err = c.blame(err, p.attempt.rail)
+			err = c.attribute(err, p.attempt.rail)
 			name = err.Rail
 		}
 		c.emit(event.Event{Kind: event.Stalled, Time: now, Peer: err.Peer, Transport: err.Transport, Rail: name, Err: err})
-		c.end(t, Failed, err, now)
+		c.endTask(t, Failed, err, now)
 	}
 }
 

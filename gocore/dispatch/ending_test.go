@@ -93,7 +93,7 @@ func TestNoTaskEndsBeforeItsWithdrawalHasReachedTheTransport(t *testing.T) {
 		r.wait(100 * ms)
 		require.Equal(t, Pending, r.status(b).State, "the source is not quiet yet")
 	}
-	r.core.Asked(asked)
+	r.core.WithdrawalSent(asked)
 	r.wait(100 * ms)
 	require.Equal(t, TimedOut, r.status(b).State)
 	require.True(t, r.status(b).Dirty)

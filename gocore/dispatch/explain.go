@@ -15,7 +15,7 @@ func (c *Core) Explain(id plan.LinkID) string {
 		return "closed"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s to %s: ", c.name(l.spec.Transport), l.peer.name)
+	fmt.Fprintf(&b, "%s to %s: ", c.transportName(l.spec.Transport), l.peer.name)
 	switch {
 	case l.peer.gone != nil:
 		fmt.Fprintf(&b, "the peer has ended: %v", l.peer.gone)

@@ -20,11 +20,11 @@ import (
 // spareMost bounds how often a piece may fail by others' fault before its failures count as its own: even so, nothing spins.
 const spareMost = 32
 
-// again decides about a piece whose attempt failed. The piece is in no attempt any more, its task is live.
-func (c *Core) again(p *piece, r *railState, err *errs.Error, now clock.Time) {
+// retryPiece decides about a piece whose attempt failed. The piece is in no attempt any more, its task is live.
+func (c *Core) retryPiece(p *piece, r *railState, err *errs.Error, now clock.Time) {
 	t := p.task
 	if p.index != t.route { // its task went another way meanwhile
-		c.restart(p)
+		c.rewindPiece(p)
 		c.queuePiece(p, false, now)
 		return
 	}
@@ -34,11 +34,11 @@ func (c *Core) again(p *piece, r *railState, err *errs.Error, now clock.Time) {
 		return
 	}
 	if final(err) {
-		c.end(t, Failed, c.blame(err, r), now)
+		c.endTask(t, Failed, c.attribute(err, r), now)
 		return
 	}
 	if err.Scope >= errs.ScopeLink {
-		c.failover(t, c.blame(err, r), now)
+		c.failover(t, c.attribute(err, r), now)
 		return
 	}
 	counters := c.countersOf(t)
@@ -50,24 +50,24 @@ func (c *Core) again(p *piece, r *railState, err *errs.Error, now clock.Time) {
 			c.queuePiece(p, true, now)
 			return
 		}
-		if r.link.good == 0 && c.escape(t, r.link, c.blame(err, r), now) {
+		if r.link.good == 0 && c.leaveForBetter(t, r.link, c.attribute(err, r), now) {
 			return
 		}
 	}
 	p.tried = 0 // the round is over: every rail had its chance
 	if p.tries++; int(p.tries) > c.options.Retries {
-		c.failover(t, c.blame(err, r), now)
+		c.failover(t, c.attribute(err, r), now)
 		return
 	}
 	counters.Retries++
-	c.park(p, now)
+	c.parkPiece(p, now)
 }
 
 // final reports an error of an attempt that no other attempt can mend. TIMEOUT is one for a task, not for an attempt.
 func final(err *errs.Error) bool { return err.Permanent() && err.Code != errs.Timeout }
 
-// park lets a piece wait before its next try, the longer the more often it has failed.
-func (c *Core) park(p *piece, now clock.Time) {
+// parkPiece lets a piece wait before its next try, the longer the more often it has failed.
+func (c *Core) parkPiece(p *piece, now clock.Time) {
 	rung := min(int(p.tries)-1, retryRungs-1)
 	p.due = now.Add(c.options.RetryAfter << rung)
 	c.parked[rung].pushBack(&p.queue, p)
@@ -87,21 +87,21 @@ func (c *Core) wakeParked(now clock.Time) {
 func (c *Core) failover(t *task, err *errs.Error, now clock.Time) {
 	next, refused := c.nextRoute(t, err.Scope == errs.ScopeTransport)
 	if next >= 0 {
-		c.move(t, next, err, now)
+		c.switchRoute(t, next, err, now)
 		return
 	}
-	c.emit(event.Event{Kind: refused, Time: now, From: c.name(t.path().Transport), Peer: err.Peer, Transport: err.Transport,
+	c.emit(event.Event{Kind: refused, Time: now, From: c.transportName(t.path().Transport), Peer: err.Peer, Transport: err.Transport,
 		Rail: err.Rail, N: int(t.failovers), M: c.options.Failovers, Err: err})
-	c.end(t, Failed, err, now)
+	c.endTask(t, Failed, err, now)
 }
 
-// escape moves a task away from a link that does not serve it, if there is a better route and budget.
-func (c *Core) escape(t *task, l *link, err *errs.Error, now clock.Time) bool {
+// leaveForBetter moves a task away from a link that does not serve it, if there is a better route and budget.
+func (c *Core) leaveForBetter(t *task, l *link, err *errs.Error, now clock.Time) bool {
 	next, _ := c.nextRoute(t, false)
 	if next < 0 || c.fitness(&t.spec.Plan.Routes[next]) >= c.linkFitness(l.id) {
 		return false
 	}
-	c.move(t, next, err, now)
+	c.switchRoute(t, next, err, now)
 	return true
 }
 
@@ -129,41 +129,41 @@ func (c *Core) nextRoute(t *task, elsewhere bool) (next int, refused event.Kind)
 	return best, 0
 }
 
-// move carries out a failover: whatever of the task waits goes to the new route; what is out stays out and is not sent
-// again if it arrives.
-func (c *Core) move(t *task, next int, err *errs.Error, now clock.Time) {
+// switchRoute carries out a failover: whatever of the task waits goes to the new route; what is out stays out and is not sent
+// retryPiece if it arrives.
+func (c *Core) switchRoute(t *task, next int, err *errs.Error, now clock.Time) {
 	from := t.path().Transport
-	c.leaveLinks(t)
+	c.activateRoute(t)
 	t.route = uint8(next)
 	to := t.path().Transport
 	t.failovers++
 	t.batch.failovers++
 	c.failovers[from][to]++
-	c.note(t.batch)
-	c.emit(event.Event{Kind: event.Failover, Time: now, Peer: err.Peer, Transport: c.name(from), Rail: err.Rail,
-		From: c.name(from), To: c.name(to), N: int(t.failovers), M: c.options.Failovers, Err: err})
+	c.noteChange(t.batch)
+	c.emit(event.Event{Kind: event.Failover, Time: now, Peer: err.Peer, Transport: c.transportName(from), Rail: err.Rail,
+		From: c.transportName(from), To: c.transportName(to), N: int(t.failovers), M: c.options.Failovers, Err: err})
 	for p := t.pieces.first(); p != nil && t.live(); p = p.mine.after() {
 		if p.attempt == nil {
-			c.restart(p)
+			c.rewindPiece(p)
 			c.queuePiece(p, false, now)
 		}
 	}
 	if t.live() && t.cursor < t.spec.Length {
-		t.leave()
+		t.unqueue()
 		c.queueTask(t, false, now)
 	}
 }
 
-// restart sends a piece to the begin of its task's current route.
-func (c *Core) restart(p *piece) {
+// rewindPiece sends a piece to the begin of its task's current route.
+func (c *Core) rewindPiece(p *piece) {
 	p.queue.leave()
 	c.releaseSlots(p)
 	p.hop, p.tries, p.spared, p.tried = 0, 0, 0, 0
 	p.index, p.route = p.task.route, p.task.path()
 }
 
-// blame completes an error with what the transport may have left out.
-func (c *Core) blame(err *errs.Error, r *railState) *errs.Error {
+// attribute completes an error with what the transport may have left out.
+func (c *Core) attribute(err *errs.Error, r *railState) *errs.Error {
 	if err.Peer != "" && err.Transport != "" && err.Rail != "" {
 		return err
 	}
@@ -172,7 +172,7 @@ func (c *Core) blame(err *errs.Error, r *railState) *errs.Error {
 		full.Peer = r.link.peer.name
 	}
 	if full.Transport == "" {
-		full.Transport = c.name(r.link.spec.Transport)
+		full.Transport = c.transportName(r.link.spec.Transport)
 	}
 	if full.Rail == "" {
 		full.Rail = r.name()

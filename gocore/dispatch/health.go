@@ -55,14 +55,14 @@ func (c *Core) observe(r *railState, e rail.Event, now clock.Time) rail.Change {
 }
 
 // wantedFor is how long a peer counts as wanted after something was queued for it, in ns.
-const wantedFor = 1e9
+const wantedFor = time.Second
 
-// fault notes a failure that is the rail's own, and that of the ends that are to blame.
-func (c *Core) fault(r *railState, err *errs.Error, now clock.Time) {
+// railFailed notes a failure that is the rail's own, and that of the ends that are to blame.
+func (c *Core) railFailed(r *railState, err *errs.Error, now clock.Time) {
 	settings := &r.link.options.Settings
 	c.totalsOf(r).errors++
 	r.errors++
-	c.demerit(r, err, now)
+	c.lowerHealth(r, err, now)
 	opened := c.observe(r, rail.Failed, now).Opened
 	c.rerank(r.link, now) // its health has changed
 	if !opened {
@@ -73,11 +73,11 @@ func (c *Core) fault(r *railState, err *errs.Error, now clock.Time) {
 	if r.usable() {
 		c.timers.set(&r.timer, now)
 	}
-	c.tend(r.link, now)
+	c.tendLink(r.link, now)
 }
 
-// demerit lowers the health of a rail, and of those that share an end which is to blame.
-func (c *Core) demerit(r *railState, err *errs.Error, now clock.Time) {
+// lowerHealth lowers the health of a rail, and of those that share an end which is to blame.
+func (c *Core) lowerHealth(r *railState, err *errs.Error, now clock.Time) {
 	settings := &r.link.options.Settings
 	r.health.Lower(settings.Sensitivity)
 	local, remote := c.culprits(r, err, now)
@@ -104,8 +104,8 @@ func (c *Core) demerit(r *railState, err *errs.Error, now clock.Time) {
 	}
 }
 
-// merit notes that a rail has delivered.
-func (c *Core) merit(r *railState, bytes uint64, now clock.Time) {
+// railDelivered notes that a rail has delivered.
+func (c *Core) railDelivered(r *railState, bytes uint64, now clock.Time) {
 	settings := &r.link.options.Settings
 	if r.health.Raise(settings.Recovery, settings.Sensitivity) {
 		c.rerank(r.link, now)
@@ -138,16 +138,16 @@ func (c *Core) tendRail(r *railState, now clock.Time) {
 		c.timers.set(&r.timer, end)
 		return
 	}
-	if !c.wanted(r.link.peer, now) {
+	if !c.isWanted(r.link.peer, now) {
 		r.link.peer.resting = true
 		c.timers.set(&r.timer, end)
 		return
 	}
-	c.timers.set(&r.timer, min(end, c.probe(r, now)))
+	c.timers.set(&r.timer, min(end, c.probeRail(r, now)))
 }
 
-// probe asks a rail whether it works if that is due, and returns when to look again.
-func (c *Core) probe(r *railState, now clock.Time) clock.Time {
+// probeRail asks a rail whether it works if that is due, and returns when to look again.
+func (c *Core) probeRail(r *railState, now clock.Time) clock.Time {
 	due, next := r.life.Start.Ask(r.link.options.ProbeEvery, now)
 	if due {
 		c.out.Probe = append(c.out.Probe, Question{r.link.spec.Transport, r.link.id, r.id})
@@ -155,31 +155,31 @@ func (c *Core) probe(r *railState, now clock.Time) clock.Time {
 	return next
 }
 
-// mend has an idle rail of reduced health asked now and then, or it would only be used again when the others are full; and
+// probeIdle has an idle rail of reduced health asked now and then, or it would only be used again when the others are full; and
 // an alternate that has not shown yet that it works.
-func (c *Core) mend(r *railState, now clock.Time) {
-	if !r.wanting() || !r.link.spec.Probes || !r.healthy() {
+func (c *Core) probeIdle(r *railState, now clock.Time) {
+	if !r.onProbation() || !r.link.spec.Probes || !r.healthy() {
 		return
 	}
-	if !c.wanted(r.link.peer, now) {
+	if !c.isWanted(r.link.peer, now) {
 		r.link.peer.resting = true
 		return
 	}
-	c.probe(r, now)
-	c.timers.set(&r.timer, now.Add(mendEvery))
+	c.probeRail(r, now)
+	c.timers.set(&r.timer, now.Add(idleProbeEvery))
 }
 
-// wanting reports whether the rail has something to show before it is as good as any.
-func (r *railState) wanting() bool {
+// onProbation reports whether the rail has something to show before it is as good as any.
+func (r *railState) onProbation() bool {
 	return r.health.Value() < rail.HealthMax || r.life.State() == rail.Probation
 }
 
-// mendEvery is the pause between those.
-const mendEvery = 100 * time.Millisecond
+// idleProbeEvery is the pause between those.
+const idleProbeEvery = 100 * time.Millisecond
 
-// wanted reports whether somebody has something for the peer.
-func (c *Core) wanted(p *peer, now clock.Time) bool {
-	if now-p.wanted < wantedFor && p.wanted != 0 {
+// isWanted reports whether somebody has something for the peer.
+func (c *Core) isWanted(p *peer, now clock.Time) bool {
+	if now.Sub(p.wanted) < wantedFor && p.wanted != 0 {
 		return true
 	}
 	for _, l := range p.links {
@@ -190,12 +190,12 @@ func (c *Core) wanted(p *peer, now clock.Time) bool {
 	return false
 }
 
-// rouse goes on with the probes of a peer that was not wanted for a while.
-func (c *Core) rouse(p *peer, now clock.Time) {
+// resumeProbes goes on with the probes of a peer that was not wanted for a while.
+func (c *Core) resumeProbes(p *peer, now clock.Time) {
 	p.resting = false
 	for _, l := range p.links {
 		for _, r := range l.rails {
-			if r != nil && r.usable() && (!r.healthy() || r.wanting()) {
+			if r != nil && r.usable() && (!r.healthy() || r.onProbation()) {
 				c.timers.sooner(&r.timer, now)
 			}
 		}
@@ -217,8 +217,8 @@ func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err
 		if r.life.Start.Unanswered() == 1 { // the first of a row; a rail that stays silent is not worth an event each time
 			c.railEvent(event.Event{Kind: event.RailProbed, Err: err}, r, now)
 		}
-		if r.wanting() {
-			c.timers.sooner(&r.timer, now.Add(mendEvery))
+		if r.onProbation() {
+			c.timers.sooner(&r.timer, now.Add(idleProbeEvery))
 		}
 		return
 	}
@@ -232,11 +232,11 @@ func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err
 	switch state {
 	case rail.Suspected:
 		r.meter.HalveRate()
-		c.alive(r, now)
+		c.signOfLife(r, now)
 	case rail.Paused:
 		c.observe(r, rail.Proved, now)
 	default:
-		c.alive(r, now)
+		c.signOfLife(r, now)
 		c.observe(r, rail.Proved, now)
 	}
 }

@@ -35,7 +35,7 @@ func (c *Core) Reserve(id BatchID, specs []TaskSpec, now clock.Time) (Reservatio
 	if invariants {
 		defer c.checkInvariants()
 	}
-	b, err := c.find(id)
+	b, err := c.findBatch(id)
 	n := len(specs)
 	if err != nil || n == 0 || len(b.tasks)+b.reserved+n > b.capacity {
 		return Reservation{}, false
@@ -161,11 +161,11 @@ func (k *Counters) inlined(s *TaskSpec, us uint64) {
 	k.Requests[op] += n
 	k.Bytes[op] += s.Length
 	k.Attempts[op]++
-	k.Sizes.addMany(size, n)
-	k.Latency.addMany(us, n)
-	k.QueueWait.add(0)
-	k.AttemptNs.add(us)
-	k.ByOp[op].Sizes.addMany(size, n)
-	k.ByOp[op].Latency.addMany(us, n)
-	k.ByOp[op].Attempt.add(us)
+	k.Sizes.addValues(size, n)
+	k.Latency.addValues(us, n)
+	k.QueueWait.addValue(0)
+	k.AttemptNs.addValue(us)
+	k.ByOp[op].Sizes.addValues(size, n)
+	k.ByOp[op].Latency.addValues(us, n)
+	k.ByOp[op].Attempt.addValue(us)
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // Each mutant falsifies one thing that the core keeps; the next public call must find it.
-func TestTheInvariantsFindEachMutant(t *testing.T) {
+func TestTheModelsInvariantsFindEachMutant(t *testing.T) {
 	for name, mutate := range map[string]func(c *Core, l *link, r *railState, a *attempt){
 		"bytes that wait":       func(_ *Core, l *link, _ *railState, _ *attempt) { l.queues[Low].bytes++ },
 		"tasks that wait":       func(_ *Core, l *link, _ *railState, _ *attempt) { l.queues[Low].depth-- },

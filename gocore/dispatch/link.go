@@ -80,8 +80,8 @@ func (q *classQueue) next() *task {
 	return q.tasks.first()
 }
 
-// after is a task behind another one. In a heap it is some other, roughly in order: who looks there cannot take what is next.
-func (q *classQueue) after(t *task) *task {
+// another is a task behind another one. In a heap it is some other, roughly in order: who looks there cannot take what is next.
+func (q *classQueue) another(t *task) *task {
 	switch slot := t.queue.slot; {
 	case slot == 0:
 		return t.queue.after()
@@ -229,7 +229,7 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	if old != nil {
 		if !old.ended() {
 			c.observe(old, rail.Ended, now)
-			c.abandon(old, now)
+			c.resendFlight(old, now)
 		}
 		c.inherit(r, old, now)
 	}
@@ -243,7 +243,7 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	l.dialing, l.cause = false, nil
 	c.railEvent(event.Event{Kind: event.RailUp}, r, now)
 	if first {
-		c.emit(event.Event{Kind: event.LinkUp, Time: now, Peer: l.peer.name, Transport: c.name(l.spec.Transport)})
+		c.emit(event.Event{Kind: event.LinkUp, Time: now, Peer: l.peer.name, Transport: c.transportName(l.spec.Transport)})
 		for _, other := range l.peer.links { // what waits elsewhere for a rail may come here
 			if other != l && other.up == 0 && !other.idle() {
 				c.timers.set(&other.timer, now)
@@ -253,7 +253,7 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	c.rerank(l, now)
 	c.timers.set(&r.timer, now)
 	if r.life.State() == rail.Probation && l.spec.Probes { // proved before it is needed
-		c.probe(r, now)
+		c.probeRail(r, now)
 	}
 }
 
@@ -306,9 +306,9 @@ func (c *Core) RailDown(id plan.LinkID, which transport.Rail, cause *errs.Error,
 		if l.up == 0 {
 			l.cause = cause
 		}
-		c.abandon(r, now)
+		c.resendFlight(r, now)
 	}
-	c.tend(l, now)
+	c.tendLink(l, now)
 }
 
 // DropLink says that the peer cannot be reached over this transport at all. Waiting tasks take their next route; those
@@ -331,11 +331,11 @@ func (c *Core) DropLink(id plan.LinkID, cause *errs.Error, now clock.Time) {
 	for _, r := range l.rails {
 		if r != nil && !r.ended() {
 			c.observe(r, rail.Ended, now)
-			c.abandon(r, now)
+			c.resendFlight(r, now)
 		}
 	}
-	c.emit(event.Event{Kind: event.LinkDown, Time: now, Peer: l.peer.name, Transport: c.name(l.spec.Transport), Err: cause})
-	c.tend(l, now)
+	c.emit(event.Event{Kind: event.LinkDown, Time: now, Peer: l.peer.name, Transport: c.transportName(l.spec.Transport), Err: cause})
+	c.tendLink(l, now)
 }
 
 // PeerGone says that an incarnation has ended: nothing of it can land any more. All its tasks fail with the cause; those
@@ -362,7 +362,7 @@ func (c *Core) PeerGone(number uint32, cause *errs.Error, now clock.Time) {
 		l.dialing, l.cause = false, cause
 		c.gatherAll(l)
 		for _, t := range c.scratch {
-			c.end(t, Failed, cause, now)
+			c.endTask(t, Failed, cause, now)
 		}
 	}
 }
@@ -386,7 +386,7 @@ func (c *Core) Progress(id plan.LinkID, which transport.Rail, now clock.Time) {
 	if r := c.rail(id, which); r != nil {
 		r.noted, r.link.delivered = now, now
 		r.meter.Spoke(now)
-		c.alive(r, now)
+		c.signOfLife(r, now)
 	}
 }
 

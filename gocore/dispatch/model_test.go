@@ -414,7 +414,7 @@ func TestModel(t *testing.T) {
 		for what, times := range m.check.seen {
 			seen[what] += times
 		}
-		seen["taken over"] += int(m.core.takenOver)
+		seen["hedged"] += int(m.core.hedged)
 		for k := range m.core.counters {
 			for class := range ClassCount {
 				seen["slot waits"] += int(m.core.counters[k][class].SlotWaits)
@@ -433,7 +433,7 @@ func TestModel(t *testing.T) {
 		ends[TimedOut], ends[Canceled], dirty, seen)
 	if n >= 300 { // a model that never comes to these ends proves nothing about them
 		require.NotZero(t, ends[Completed]*ends[Failed]*ends[TimedOut]*ends[Canceled]*dirty)
-		for _, what := range []string{"promoted", "slot waits", "NIC windows", "doubt", "probe", "carried out by callers", "taken over", "rail_suspected", "rail_paused", "rail_probed", "rail_recovered",
+		for _, what := range []string{"promoted", "slot waits", "NIC windows", "doubt", "probe", "carried out by callers", "hedged", "rail_suspected", "rail_paused", "rail_probed", "rail_recovered",
 			"ordered by deadline", "not sent, hopeless", "missed waiting", "missed on the way", "deadline_missed",
 			"rail_condemned", "failover", "failover_exhausted", "withdrawn", "stalled", "peer_gone"} {
 			require.NotZero(t, seen[what], what)

@@ -69,7 +69,7 @@ func (l *link) own(q *classQueue, r *railState) (*piece, *task) {
 		}
 	}
 	for n := 0; t != nil && l.apart(r, t); n++ {
-		if t = q.after(t); n == lookBehindMost {
+		if t = q.another(t); n == lookBehindMost {
 			t = nil
 		}
 	}

@@ -69,8 +69,8 @@ func at(p *transport.Pieces, places []uint64, offset uint64) uint64 {
 	return places[i] + offset - i*p.Bytes
 }
 
-// fresh is how many of a task's fresh bytes the next slice on a rail has.
-func (c *Core) fresh(t *task, r *railState, class int) uint64 {
+// freshBytes is how many of a task's fresh bytes the next slice on a rail has.
+func (c *Core) freshBytes(t *task, r *railState, class int) uint64 {
 	most := min(t.spec.Length-t.cursor, c.limit(r, class, t.path()))
 	if t.spec.Parts == nil {
 		return most
@@ -78,8 +78,8 @@ func (c *Core) fresh(t *task, r *railState, class int) uint64 {
 	return c.stretch(t, t.path(), r, t.cursor, most)
 }
 
-// refit is how many bytes of a piece that was cut before the next slice on a rail has.
-func (c *Core) refit(p *piece, r *railState, class int) uint64 {
+// pieceBytes is how many bytes of a piece that was cut before the next slice on a rail has.
+func (c *Core) pieceBytes(p *piece, r *railState, class int) uint64 {
 	if p.staged {
 		return p.length
 	}
@@ -116,12 +116,12 @@ func (s *TaskSpec) run(first, most uint64, merge bool) uint64 {
 	return uint64(n)
 }
 
-// giveUp drops a piece of a task that has its verdict. The bytes of an abandoned one are its twin's to account for.
-func (c *Core) giveUp(p *piece) {
+// forfeitPiece drops a piece of a task that has its verdict. The bytes of an abandoned one are its twin's to account for.
+func (c *Core) forfeitPiece(p *piece) {
 	if !p.void {
 		p.task.miss(p.offset, p.length)
 	}
-	c.dropPiece(p)
+	c.freePiece(p)
 }
 
 // miss notes bytes that will not have arrived when the task ends.

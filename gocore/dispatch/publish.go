@@ -12,8 +12,8 @@ import (
 const (
 	// heartbeat is how often what is in flight is told again although it has not changed.
 	heartbeat = 50 * time.Millisecond
-	// sharing is the interval where there are no slots, only bytes.
-	sharing = 2 * time.Millisecond
+	// shareInterval is the interval where there are no slots, only bytes.
+	shareInterval = 2 * time.Millisecond
 )
 
 // publish brings up to date what the others see, as far as it is not younger than an eighth of a slot, and arms the timer
@@ -25,7 +25,7 @@ func (c *Core) publish(d *device, now clock.Time) {
 	}
 	interval := c.optionsOf(d.key.transport).Slots.Interval
 	if interval <= 0 {
-		interval = sharing
+		interval = shareInterval
 	}
 	fresh := interval / 8
 	next := heartbeat

@@ -6,8 +6,8 @@ import (
 	"github.com/tent-engine/tent/gocore/plan"
 )
 
-// start puts a new task into the queue of its first route that can be used.
-func (c *Core) start(t *task, now clock.Time) {
+// startTask puts a new task into the queue of its first route that can be used.
+func (c *Core) startTask(t *task, now clock.Time) {
 	t.route = uint8(c.firstRoute(t))
 	c.queueTask(t, false, now)
 }
@@ -92,7 +92,7 @@ func (c *Core) queueTask(t *task, front bool, now clock.Time) {
 	q.bytes += t.spec.Length - t.cursor
 	switch {
 	case l.byDeadline && t.spec.Deadline != 0:
-		c.hurry(l, q, t, front)
+		c.queueByDeadline(l, q, t, front)
 	case front:
 		q.tasks.pushFront(&t.queue.node, t)
 	default:
@@ -125,7 +125,7 @@ func (c *Core) linkFor(t *task, id plan.LinkID, now clock.Time) *link {
 		c.failover(t, errClosed, now)
 		return nil
 	case l.peer.gone != nil:
-		c.end(t, Failed, l.peer.gone, now)
+		c.endTask(t, Failed, l.peer.gone, now)
 		return nil
 	}
 	return l
@@ -138,7 +138,7 @@ func (c *Core) queued(l *link, t *task, now clock.Time) {
 	t.queued = now
 	l.peer.wanted = now
 	if l.peer.resting {
-		c.rouse(l.peer, now)
+		c.resumeProbes(l.peer, now)
 	}
 	if class := t.spec.Class; l.queues[class].empty() {
 		c.beginWaiting(l, int(class), now)
@@ -150,9 +150,9 @@ func (c *Core) queued(l *link, t *task, now clock.Time) {
 	}
 }
 
-// leaveLinks has the next step see that a task may not wait any more for the links of its route, which others may have
+// activateRoute has the next step see that a task may not wait any more for the links of its route, which others may have
 // waited for.
-func (c *Core) leaveLinks(t *task) {
+func (c *Core) activateRoute(t *task) {
 	hops := t.path().Hops
 	for i := range hops {
 		if l := c.link(hops[i].Link); l != nil {
@@ -197,11 +197,11 @@ func (c *Core) gatherAll(l *link) {
 	}
 }
 
-// tend looks after a link that may be unable to serve its queues: tasks that have a better route take it, those that
+// tendLink looks after a link that may be unable to serve its queues: tasks that have a better route take it, those that
 // have waited as long as they may for this one fail. It is called when rails go and by the link's timer.
 //
 // It looks at every task that waits, so it runs at most 16 times in the time that a task may wait.
-func (c *Core) tend(l *link, now clock.Time) {
+func (c *Core) tendLink(l *link, now clock.Time) {
 	if l.idle() {
 		return
 	}
@@ -223,9 +223,9 @@ func (c *Core) tend(l *link, now clock.Time) {
 		}
 		due := max(t.queued, since).Add(limit)
 		switch {
-		case (leave || due <= now) && c.escape(t, l, cause, now):
+		case (leave || due <= now) && c.leaveForBetter(t, l, cause, now):
 		case due <= now:
-			c.end(t, Failed, cause, now)
+			c.endTask(t, Failed, cause, now)
 		default:
 			next = min(next, due)
 		}
@@ -237,7 +237,7 @@ func (c *Core) tend(l *link, now clock.Time) {
 
 // whyWaiting is the error of tasks that have waited too long for a link.
 func (c *Core) whyWaiting(l *link) *errs.Error {
-	name := c.name(l.spec.Transport)
+	name := c.transportName(l.spec.Transport)
 	switch {
 	case l.up == 0 && l.cause != nil:
 		return l.cause

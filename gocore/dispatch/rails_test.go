@@ -39,13 +39,13 @@ func TestSignsOfLifeAreLookedForBeforeARailIsSuspected(t *testing.T) {
 		answer func(r *rig, q Question)
 		want   []event.Kind
 	}{
-		"nothing was heard":             {func(r *rig, q Question) { r.core.Heard(q, 0, false, r.now) }, []event.Kind{event.RailSuspected}},
+		"nothing was heard":             {func(r *rig, q Question) { r.core.Liveness(q, 0, false, r.now) }, []event.Kind{event.RailSuspected}},
 		"nobody answers":                {func(*rig, Question) {}, []event.Kind{event.RailSuspected}},
-		"something came meanwhile":      {func(r *rig, q Question) { r.core.Heard(q, r.now.Add(-ms), false, r.now) }, nil},
-		"the peer does not take it":     {func(r *rig, q Question) { r.core.Heard(q, 0, true, r.now) }, nil},
-		"what came, came before":        {func(r *rig, q Question) { r.core.Heard(q, r.now.Add(-time.Second), false, r.now) }, []event.Kind{event.RailSuspected}},
-		"an answer for another rail":    {func(r *rig, q Question) { q.Rail.Generation++; r.core.Heard(q, r.now, true, r.now) }, []event.Kind{event.RailSuspected}},
-		"an answer for a link that was": {func(r *rig, q Question) { q.Link = 77; r.core.Heard(q, r.now, true, r.now) }, []event.Kind{event.RailSuspected}},
+		"something came meanwhile":      {func(r *rig, q Question) { r.core.Liveness(q, r.now.Add(-ms), false, r.now) }, nil},
+		"the peer does not take it":     {func(r *rig, q Question) { r.core.Liveness(q, 0, true, r.now) }, nil},
+		"what came, came before":        {func(r *rig, q Question) { r.core.Liveness(q, r.now.Add(-time.Second), false, r.now) }, []event.Kind{event.RailSuspected}},
+		"an answer for another rail":    {func(r *rig, q Question) { q.Rail.Generation++; r.core.Liveness(q, r.now, true, r.now) }, []event.Kind{event.RailSuspected}},
+		"an answer for a link that was": {func(r *rig, q Question) { q.Link = 77; r.core.Liveness(q, r.now, true, r.now) }, []event.Kind{event.RailSuspected}},
 	} {
 		r := newRig(t, Options{})
 		id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
@@ -248,7 +248,7 @@ func TestEndsAreBlamedFromWhatOtherRailsShow(t *testing.T) {
 	health := func(id plan.LinkID, i int) int { return r.core.rail(id, railOf(id, i, 1)).health.Value() }
 	fail := func(id plan.LinkID, i int, side errs.Side) {
 		x := r.core.rail(id, railOf(id, i, 1))
-		r.core.fault(x, errs.New(errs.Lost, "test", "broken").WithScope(errs.ScopeRail, side), r.now)
+		r.core.railFailed(x, errs.New(errs.Lost, "test", "broken").WithScope(errs.ScopeRail, side), r.now)
 	}
 	fail(one, 0, errs.SideUnknown)
 	require.Equal(t, []int{900, 1000, 1000, 1000}, []int{health(one, 0), health(one, 1), health(two, 0), health(two, 1)}, "the path")

@@ -68,7 +68,7 @@ func TestRailsOfRatesOneToFourGiveTheirSum(t *testing.T) {
 	const bytes = 256 << 20
 	ideal := idealTime(bytes, 700*megabyte)
 	took := r.took(r.start(bytes, High))
-	t.Logf("%v, ideal %v, %d slices taken over; %v", took, ideal, r.core.takenOver, r.check.seen)
+	t.Logf("%v, ideal %v, %d slices hedged; %v", took, ideal, r.core.hedged, r.check.seen)
 	require.Less(t, took, ideal*100/98)
 }
 
@@ -79,10 +79,10 @@ func TestARailAtATenthDoesNotHoldTheTransferUp(t *testing.T) {
 	const bytes = 256 << 20
 	ideal := idealTime(bytes, 310*megabyte)
 	took := r.took(r.start(bytes, High))
-	t.Logf("%v, ideal %v, %d slices taken over; %v", took, ideal, r.core.takenOver, r.check.seen)
+	t.Logf("%v, ideal %v, %d slices hedged; %v", took, ideal, r.core.hedged, r.check.seen)
 	require.Less(t, took, ideal*100/95)
-	require.NotZero(t, r.core.takenOver)
-	require.Less(t, r.core.takenOver, uint64(64), "only what the slow rail held")
+	require.NotZero(t, r.core.hedged)
+	require.Less(t, r.core.hedged, uint64(64), "only what the slow rail held")
 	require.Zero(t, r.check.seen["rail_condemned"]+r.check.seen["rail_paused"], "the lane lives on")
 }
 

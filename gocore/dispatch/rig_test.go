@@ -87,7 +87,7 @@ func (r *rig) submitAll(specs ...TaskSpec) BatchID {
 func (r *rig) step() []*transport.Slice {
 	e := r.core.Step(r.now)
 	r.asked, r.fenced, r.doubts, r.probes = nil, nil, nil, nil
-	for _, q := range e.Doubt {
+	for _, q := range e.AskLiveness {
 		r.doubts = append(r.doubts, q.Rail)
 	}
 	for _, q := range e.Probe {
@@ -100,7 +100,7 @@ func (r *rig) step() []*transport.Slice {
 	for _, p := range e.Withdraw {
 		r.asked = append(r.asked, p.Slices...)
 		if !r.asleep {
-			r.core.Asked(p.Slices)
+			r.core.WithdrawalSent(p.Slices)
 		}
 	}
 	for _, p := range e.Fence {

@@ -96,7 +96,7 @@ func (c *Core) wakeStages(now clock.Time) {
 				continue
 			}
 			t := s.tasks.first()
-			t.leave()
+			t.unqueue()
 			c.queueTask(t, true, now)
 		}
 	}
@@ -110,7 +110,7 @@ func (c *Core) waitForSlot(s *stage, p *piece, t *task, now clock.Time) {
 		s.pieces.pushBack(&p.queue, p)
 		t = p.task
 	} else {
-		t.leave()
+		t.unqueue()
 		s.tasks.pushBack(&t.queue.node, t)
 	}
 	if t.watch.list == nil {

@@ -26,11 +26,11 @@ import (
 // What is expected is the longest silence of the rail while it was busy lately, or its next slice at its rate, whichever is
 // longer (rail.Meter.Silence): on a machine that gives us the processor late, rails are silent for longer, and doubt learns.
 
-// tooSoon is how soon after its suspicion a rail must speak for its silence to count as usual.
-const tooSoon = 50 * time.Millisecond
+// misjudgedWithin is how soon after its suspicion a rail must speak for its silence to count as usual.
+const misjudgedWithin = 50 * time.Millisecond
 
-// lookAgain is after how many times the least silence a rail is looked at again at the latest.
-const lookAgain = 4
+// recheckFactor is after how many times the least silence a rail is looked at again at the latest.
+const recheckFactor = 4
 
 // awake is the detector's clock.
 func (c *Core) awake(now clock.Time) clock.Time { return now - c.lost }
@@ -47,7 +47,7 @@ func (c *Core) watchRail(r *railState, now clock.Time) {
 		}
 	}
 	if r.slices == 0 {
-		c.mend(r, now)
+		c.probeIdle(r, now)
 		return
 	}
 	limit := c.silenceOf(r)
@@ -55,12 +55,12 @@ func (c *Core) watchRail(r *railState, now clock.Time) {
 	switch {
 	case silent < limit:
 		r.asked = false
-		c.timers.sooner(&r.timer, now.Add(min(limit-silent, lookAgain*c.options.SuspectAfter))) // the limit may fall
+		c.timers.sooner(&r.timer, now.Add(min(limit-silent, recheckFactor*c.options.SuspectAfter))) // the limit may fall
 	case !r.asked:
-		c.doubt(r, now)
+		c.askLiveness(r, now)
 		c.timers.sooner(&r.timer, now.Add(max(limit/4, time.Millisecond)))
 	default:
-		c.judge(r, silent, now)
+		c.judgeSilence(r, silent, now)
 	}
 }
 
@@ -81,26 +81,26 @@ func (c *Core) silenceOf(r *railState) time.Duration {
 // such a rail is silent when nobody let us run, or when a disk is slow.
 func (l *link) inside() bool { return l.spec.Info != nil && l.spec.Info.SameHost }
 
-// doubt looks for signs of life: of the rail, and of its peer if that has been silent, too.
-func (c *Core) doubt(r *railState, now clock.Time) {
+// askLiveness looks for signs of life: of the rail, and of its peer if that has been silent, too.
+func (c *Core) askLiveness(r *railState, now clock.Time) {
 	r.asked = true
-	c.out.Doubt = append(c.out.Doubt, Question{r.link.spec.Transport, r.link.id, r.id})
+	c.out.AskLiveness = append(c.out.AskLiveness, Question{r.link.spec.Transport, r.link.id, r.id})
 	if r.link.peer.heard > r.heard {
 		return
 	}
 	for _, l := range r.link.peer.links {
 		for _, other := range l.rails {
 			if other != nil && other != r && l.spec.Probes && other.healthy() {
-				c.probe(other, now)
+				c.probeRail(other, now)
 				return
 			}
 		}
 	}
 }
 
-// Heard is the answer to Effects.Doubt: when something last came from the rail's other end, 0 if that is not known, and
+// Liveness is the answer to Effects.Doubt: when something last came from the rail's other end, 0 if that is not known, and
 // whether the peer holds the rail up because it does not take what was sent.
-func (c *Core) Heard(q Question, at clock.Time, held bool, now clock.Time) {
+func (c *Core) Liveness(q Question, at clock.Time, held bool, now clock.Time) {
 	if invariants {
 		defer c.checkInvariants()
 	}
@@ -121,18 +121,18 @@ func (c *Core) Heard(q Question, at clock.Time, held bool, now clock.Time) {
 	}
 }
 
-// judge decides about a rail in which doubt was not removed.
-func (c *Core) judge(r *railState, silent time.Duration, now clock.Time) {
+// judgeSilence decides about a rail in which doubt was not removed.
+func (c *Core) judgeSilence(r *railState, silent time.Duration, now clock.Time) {
 	p := r.link.peer
 	switch out, total := softOut(p, now); {
 	case r.link.inside() || p.heard <= r.heard || !c.elsewhere(r, now):
 		r.asked = false // it may be the peer: look again, and ask again
 	case rail.MayLeave(out, total, r.link.options.SoftOut), silent >= c.options.CondemnAfter:
-		c.suspect(r, silent, now)
+		c.suspectRail(r, silent, now)
 		return
 	}
 	if limit := c.options.AttemptLimit; r.judged < limit && silent >= limit { // once in a silence
-		c.timeOut(r, silent, now)
+		c.leaveSilentRail(r, silent, now)
 	}
 	r.judged = max(r.judged, silent)
 	c.timers.set(&r.timer, now.Add(c.silenceOf(r)))
@@ -154,27 +154,27 @@ func softOut(p *peer, now clock.Time) (out, total int) {
 	return out, total
 }
 
-func (c *Core) suspect(r *railState, silent time.Duration, now clock.Time) {
+func (c *Core) suspectRail(r *railState, silent time.Duration, now clock.Time) {
 	r.asked = false
 	err := errs.New(errs.Lost, "rail", "silent for %v with %d bytes outstanding", silent, r.bytes).
 		WithScope(errs.ScopeRail, errs.SideUnknown)
 	c.totalsOf(r).errors++
 	r.errors++
-	c.demerit(r, err, now)
+	c.lowerHealth(r, err, now)
 	c.railEvent(event.Event{Kind: event.RailSuspected, Took: silent, Bytes: r.bytes, Err: err}, r, now)
 	c.observe(r, rail.Silenced, now)
-	c.abandon(r, now)
+	c.resendFlight(r, now)
 	for a := r.flight.first(); a != nil; a = a.flight.after() {
-		c.withdraw(a)
+		c.withdrawSlice(a)
 	}
-	c.tend(r.link, now)
+	c.tendLink(r.link, now)
 	c.tendRail(r, now)
 }
 
-// timeOut has the tasks of a silent rail try their next route, if they have one: an attempt that takes so long has failed,
+// leaveSilentRail has the tasks of a silent rail try their next route, if they have one: an attempt that takes so long has failed,
 // whoever is to blame. What is out stays out, and holds up the end of its task as ever.
-func (c *Core) timeOut(r *railState, silent time.Duration, now clock.Time) {
-	err := c.blame(errs.New(errs.Timeout, "rail", "no sign of life for %v", silent).WithScope(errs.ScopeLink, errs.SideUnknown), r)
+func (c *Core) leaveSilentRail(r *railState, silent time.Duration, now clock.Time) {
+	err := c.attribute(errs.New(errs.Timeout, "rail", "no sign of life for %v", silent).WithScope(errs.ScopeLink, errs.SideUnknown), r)
 	c.gatherAll(r.link)
 	moved := false
 	for _, t := range c.scratch {
@@ -182,14 +182,14 @@ func (c *Core) timeOut(r *railState, silent time.Duration, now clock.Time) {
 			continue
 		}
 		if next, _ := c.nextRoute(t, false); next >= 0 {
-			c.move(t, next, err, now)
+			c.switchRoute(t, next, err, now)
 			moved = true
 		}
 	}
 	if moved {
-		c.abandon(r, now)
+		c.resendFlight(r, now)
 		for a := r.flight.first(); a != nil; a = a.flight.after() {
-			c.withdraw(a)
+			c.withdrawSlice(a)
 		}
 	}
 }
@@ -206,17 +206,17 @@ func (c *Core) elsewhere(r *railState, now clock.Time) bool {
 	return false
 }
 
-// abandon has what is outstanding on a rail sent again by another way. The slices stay out and hold up the end of their
+// resendFlight has what is outstanding on a rail sent again by another way. The slices stay out and hold up the end of their
 // tasks until they complete, since until then they may still land; both copies carry the same bytes.
-func (c *Core) abandon(r *railState, now clock.Time) {
+func (c *Core) resendFlight(r *railState, now clock.Time) {
 	for a := r.flight.first(); a != nil; a = a.flight.after() {
-		c.abandonSlice(a, now)
+		c.replaceSlice(a, now)
 	}
 }
 
-// abandonSlice does so for one slice, once. Pieces of several hops are not abandoned: their stage buffers cannot be written
+// replaceSlice does so for one slice, once. Pieces of several hops are not abandoned: their stage buffers cannot be written
 // by two slices that mean different things.
-func (c *Core) abandonSlice(a *attempt, now clock.Time) {
+func (c *Core) replaceSlice(a *attempt, now clock.Time) {
 	if a.abandoned {
 		return
 	}

@@ -104,8 +104,8 @@ type run struct {
 	alive int
 }
 
-// dropPiece forgets a piece that is in no attempt.
-func (c *Core) dropPiece(p *piece) {
+// freePiece forgets a piece that is in no attempt.
+func (c *Core) freePiece(p *piece) {
 	p.queue.leave()
 	p.mine.leave()
 	c.releaseSlots(p)
@@ -139,7 +139,7 @@ func (c *Core) expireRun(r *run, budget *int, now clock.Time) bool {
 		t := r.batch.tasks[r.first]
 		r.first, r.n = r.first+1, r.n-1
 		last := r.alive == 1 && t.state == Pending
-		c.end(t, TimedOut, c.lateFor(t), now)
+		c.endTask(t, TimedOut, c.lateFor(t), now)
 		if last && t.state != Pending {
 			return true // with its last task the run itself has ended
 		}

@@ -190,12 +190,12 @@ func (w *world) step() {
 		for _, s := range effects.Withdraw[i].Slices {
 			w.withdraw(s)
 		}
-		w.core.Asked(effects.Withdraw[i].Slices)
+		w.core.WithdrawalSent(effects.Withdraw[i].Slices)
 	}
 	for i := range effects.Fence {
 		w.fence(&effects.Fence[i])
 	}
-	for _, q := range effects.Doubt {
+	for _, q := range effects.AskLiveness {
 		w.doubt(q)
 	}
 	for _, q := range effects.Probe {
@@ -218,7 +218,7 @@ func (w *world) doubt(q Question) {
 	if r := w.rails[railKey{q.Link, q.Rail.Index}]; r.up && !r.silent && r.busy > w.now {
 		at = w.now
 	}
-	w.after(w.between(0, 200*time.Microsecond), func() { w.core.Heard(q, at, held, w.now) })
+	w.after(w.between(0, 200*time.Microsecond), func() { w.core.Liveness(q, at, held, w.now) })
 }
 
 // probe asks a rail itself: it answers if it carries, else says so within a while.

@@ -15,7 +15,7 @@ type question struct {
 
 // keepQuestions copies the questions of a step into the deferred work. The caller holds e.mu.
 func (e *Engine) keepQuestions(effects *dispatch.Effects) {
-	for _, q := range effects.Doubt {
+	for _, q := range effects.AskLiveness {
 		e.deferred.asks = append(e.deferred.asks, question{q, false})
 	}
 	for _, q := range effects.Probe {

@@ -65,7 +65,7 @@ func (e *Engine) step() {
 	if e.inbox.filled.Load() {
 		e.inbox.swap(&e.taken)
 		e.core.Refuse(e.taken.refused, now)
-		e.core.Asked(e.taken.asked)
+		e.core.WithdrawalSent(e.taken.asked)
 		e.core.Complete(e.taken.completions, now)
 		for i := range e.taken.notices {
 			e.deliver(&e.taken.notices[i], now)
@@ -85,7 +85,7 @@ func (e *Engine) step() {
 	for i := range effects.Fence {
 		e.post(orderFence, &effects.Fence[i])
 	}
-	if len(effects.Doubt)+len(effects.Probe) > 0 {
+	if len(effects.AskLiveness)+len(effects.Probe) > 0 {
 		e.keepQuestions(effects)
 	}
 	for _, b := range effects.Changed {
@@ -131,7 +131,7 @@ func (e *Engine) deliver(n *notice, now clock.Time) {
 	case noticeLinkDown:
 		e.core.DropLink(n.link, n.cause, now)
 	case noticeHeard:
-		e.core.Heard(dispatch.Question{Transport: n.transport, Link: n.link, Rail: n.rail}, n.at, n.held, now)
+		e.core.Liveness(dispatch.Question{Transport: n.transport, Link: n.link, Rail: n.rail}, n.at, n.held, now)
 	case noticeProbed:
 		e.core.Probed(n.link, n.rail, n.at, n.cause, now)
 	case noticePeerGone:

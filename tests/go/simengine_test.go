@@ -145,8 +145,8 @@ func (e *simEngine) slot(local bool, i int) []byte {
 
 // answer carries out the core's questions about rails: doubts have no answer here, probes go over the rail.
 func (e *simEngine) answer(effects *dispatch.Effects) {
-	for _, q := range effects.Doubt {
-		e.news = append(e.news, func(now clock.Time) { e.core.Heard(q, 0, false, now) })
+	for _, q := range effects.AskLiveness {
+		e.news = append(e.news, func(now clock.Time) { e.core.Liveness(q, 0, false, now) })
 	}
 	for _, q := range effects.Probe {
 		prober, _ := transport.Find[transport.Prober](e.transports[q.Transport])
@@ -187,7 +187,7 @@ func (e *simEngine) step(r *simRun) bool {
 		p := &effects.Withdraw[i]
 		list := append([]*transport.Slice(nil), p.Slices...)
 		e.transports[p.Transport].Withdraw(list)
-		e.core.Asked(list)
+		e.core.WithdrawalSent(list)
 	}
 	for i := range effects.Fence {
 		e.transports[effects.Fence[i].Transport].Fence(effects.Fence[i].Rail)

@@ -1,30 +1,34 @@
 package dispatch
 
-import "github.com/tent-engine/tent/gocore/clock"
+import (
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+)
 
 // The tail: when nothing fresh waits, what a slow rail still carries is not waited for. Slices that another rail would redo
 // in less than a third of the time are withdrawn and sent there too; the lane lives on. The youngest go first, since they would
 // come last, and each is taken over once, so a transfer sends at most what was in flight a second time.
 
-// takeOverLeast is how much later than elsewhere a slice must be expected for it to be worth a duplicate, in ns.
-const takeOverLeast = 2e6
+// hedgeGainLeast is how much later than elsewhere a slice must be expected for it to be worth a duplicate, in ns.
+const hedgeGainLeast = 2 * time.Millisecond
 
-// takeOver relieves the rail that would end last. Nothing waits on the link.
-func (c *Core) takeOver(l *link, now clock.Time) {
+// hedge relieves the rail that would end last. Nothing waits on the link.
+func (c *Core) hedge(l *link, now clock.Time) {
 	slow, last := l.slowest(now)
 	if slow == nil {
 		return
 	}
-	for a := slow.flight.last(); a != nil && last > takeOverLeast; {
+	for a := slow.flight.last(); a != nil && last > float64(hedgeGainLeast); {
 		before := a.flight.before()
-		if !a.abandoned && a.tries() < takeOversMost {
+		if !a.abandoned && a.tries() < hedgesMost {
 			other, redo := l.quickest(slow, a, now)
-			if other == nil || last < 3*redo+takeOverLeast {
+			if other == nil || last < 3*redo+float64(hedgeGainLeast) {
 				return
 			}
-			c.withdraw(a)
-			c.abandonSlice(a, now)
-			c.takenOver++
+			c.withdrawSlice(a)
+			c.replaceSlice(a, now)
+			c.hedged++
 			for !l.idle() {
 				c.restWaiting(l, now)
 				r, next := c.choose(l, now)
@@ -39,13 +43,13 @@ func (c *Core) takeOver(l *link, now clock.Time) {
 	}
 }
 
-// takeOversMost bounds how often the bytes of a slice change rails at the end of a transfer.
-const takeOversMost = 3
+// hedgesMost bounds how often the bytes of a slice change rails at the end of a transfer.
+const hedgesMost = 3
 
 // tries is how often the first bytes of a slice were sent.
 func (a *attempt) tries() int {
 	if a.pieces == nil {
-		return takeOversMost
+		return hedgesMost
 	}
 	return int(a.pieces.sent)
 }
