@@ -107,6 +107,17 @@ def test_every_page_is_in_the_navigation() -> None:
     assert set(listed) == there
 
 
+def test_decisions_are_numbered_dated_and_listed() -> None:
+    folder = DOCS / "design" / "decisions"
+    records = sorted(path for path in folder.glob("*.md") if path.name != "index.md")
+    listed = re.findall(
+        r"^\| \[\d{4}\]\((.*?)\) \| (\S+) \| (\S+) \| (.*) \|$", (folder / "index.md").read_text(), re.M
+    )
+    assert [line[0] for line in listed] == [path.name for path in records]
+    for number, (path, (_, date, package, title)) in enumerate(zip(records, listed), 1):
+        assert path.read_text().startswith(f"# {number:04}: {title}\n\n{date}, {package}\n\n## Decision\n"), path.name
+
+
 # -- prose
 
 LONGEST = 40  # words of a sentence, or of a part that ends in a colon or semicolon
