@@ -40,7 +40,7 @@ Libs: -L${{libdir}} -Wl,-rpath,${{libdir}} -ltent
 
 def version() -> str:
     text = (ROOT / "tent" / "_version.py").read_text(encoding="utf-8")
-    found = re.search(r'"([^"]+)"', text)
+    found = re.search(r'^__version__ = "([^"]+)"', text, re.M)
     assert found is not None
     return found.group(1)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pages import BY_HAND, DOCS, PAGES, ROOT, blocks, commands, in_code, name, program, prose, sentences
 
+import tent
 from tent.__main__ import main as command_line
 
 RUNNABLE = [page for page in PAGES if program(page)]
@@ -41,7 +42,7 @@ def test_the_tests_on_a_page_pass(page: Path, block: object, pytester: pytest.Py
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=name)
+@pytest.mark.parametrize("page", [page for page in [*PAGES, ROOT / "CONTRIBUTING.md"] if commands(page)], ids=name)
 def test_the_commands_of_a_page_exist(page: Path) -> None:
     for line in commands(page):
         words = shlex.split(line)
@@ -75,7 +76,7 @@ def check_python(words: list[str], line: str) -> None:
         assert (ROOT / words[0]).exists() or (DOCS / "examples" / words[0]).exists(), line
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name)
 def test_names_on_a_page_are_there(page: Path) -> None:
     """Make targets, settings, metrics and paths between backticks."""
     settings = set(re.findall(r"^\| `([a-z0-9_/]+)`", (DOCS / "reference/settings.md").read_text(), re.M))
@@ -118,6 +119,17 @@ def test_decisions_are_numbered_dated_and_listed() -> None:
         assert path.read_text().startswith(f"# {number:04}: {title}\n\n{date}, {package}\n\n## Decision\n"), path.name
 
 
+def test_the_changelog_has_the_version_and_known_headings() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    releases = re.findall(r"^## \[(.+?)\](?: - (\d{4}-\d\d-\d\d))?$", text, re.M)
+    assert releases[0] == ("Unreleased", "")
+    assert all(date for _, date in releases[1:])
+    if not re.fullmatch(r"\d+\.\d+\.\d+\.dev0", tent.__version__):
+        assert releases[1][0] == tent.__version__, "a release has its own heading, with its date"
+    headings = set(re.findall(r"^### (.+)$", text, re.M))
+    assert headings <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
 # -- prose
 
 LONGEST = 40  # words of a sentence, or of a part that ends in a colon or semicolon
@@ -125,7 +137,7 @@ AVOIDED = {"backend": "transport", "plugin": "transport, or plug-in", "session":
 CLAUSE = re.compile(r"\b(who|whom|whose|whoever|whatever)\b", re.I)
 
 
-@pytest.mark.parametrize("page", BY_HAND, ids=name)
+@pytest.mark.parametrize("page", [*BY_HAND, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=name)
 def test_the_prose_of_a_page_is_plain(page: Path) -> None:
     wrong = []
     for sentence in sentences(page):
