@@ -26,7 +26,7 @@ func (c *Core) Complete(list []transport.Completion, now clock.Time) {
 		c.recordOutcome(a, delivered, list[i].Err, now)
 		for p := a.pieces; p != nil; {
 			next := p.sibling
-			p.sibling, p.attempt = nil, nil
+			p.land()
 			c.completePiece(p, a, &delivered, list[i].Err, now)
 			p = next
 		}
@@ -51,7 +51,8 @@ func (c *Core) Refuse(slices []*transport.Slice, now clock.Time) {
 		var kept *piece // siblings in reverse, so that pushing each to the front restores their order
 		for p := a.pieces; p != nil; {
 			next := p.sibling
-			p.attempt, p.sibling = nil, kept
+			p.land()
+			p.sibling = kept
 			kept, p = p, next
 		}
 		for p := kept; p != nil; {
@@ -64,6 +65,14 @@ func (c *Core) Refuse(slices []*transport.Slice, now clock.Time) {
 	}
 }
 
+// land takes a piece out of a slice that has come back.
+func (p *piece) land() {
+	p.attempt, p.sibling = nil, nil
+	if p.state == pieceFlying {
+		p.become(pieceIdle)
+	}
+}
+
 func (c *Core) refusePiece(p *piece, now clock.Time) {
 	t := p.task
 	if t == nil {
@@ -73,7 +82,7 @@ func (c *Core) refusePiece(p *piece, now clock.Time) {
 	t.outstanding--
 	p.sent--
 	switch {
-	case p.void || !t.live():
+	case p.state == pieceReplaced || !t.live():
 		c.forfeitPiece(p)
 		c.finishIfDone(t, now)
 	case p.index != t.route:
@@ -165,7 +174,7 @@ func (c *Core) completePiece(p *piece, a *attempt, delivered *uint64, err *errs.
 		return
 	}
 	t.outstanding--
-	if p.void {
+	if p.state == pieceReplaced {
 		c.completeReplaced(p, got, now)
 		return
 	}
@@ -195,11 +204,11 @@ func (c *Core) completePiece(p *piece, a *attempt, delivered *uint64, err *errs.
 
 var errShort = errs.New(errs.Internal, "transfer", "the transport delivered less than the slice")
 
-// completeReplaced ends an abandoned piece. If its bytes arrived after all and its twin still waits, the twin is not sent again.
+// completeReplaced ends a replaced piece. If its bytes arrived after all and its replacement still waits, that is not sent.
 func (c *Core) completeReplaced(p *piece, got uint64, now clock.Time) {
-	t, twin := p.task, p.twin
-	if twin != nil && twin.attempt == nil && got == p.length && got == twin.length && t.live() {
-		c.freePiece(twin)
+	t, other := p.task, p.replacement
+	if other != nil && !other.state.out() && got == p.length && got == other.length && t.live() {
+		c.freePiece(other)
 		c.credit(t, got, now)
 	}
 	c.freePiece(p)

@@ -234,7 +234,6 @@ func (c *Core) cut(l *link, r *railState, next offer, now clock.Time) {
 			c.waitForSlot(full, p, nil, now)
 			return
 		}
-		p.queue.leave()
 	}
 	length := p.length
 	if c.options.Merge && len(p.route.Hops) == 1 {
@@ -252,9 +251,8 @@ func (c *Core) split(p *piece, limit uint64) {
 	rest := c.newPiece(p.task, p.offset+limit, p.length-limit)
 	rest.sent, rest.tries, rest.spared, rest.tried = p.sent, p.tries, p.spared, p.tried
 	p.length = limit
-	if p.twin != nil { // the abandoned slice has the bytes of two pieces now; only the pieces count
-		p.twin.twin, p.twin = nil, nil
-	}
+	p.unpair() // the replaced slice has the bytes of two pieces now; only the pieces count
+	rest.become(pieceQueued)
 	p.queue.list.insert(&rest.queue, rest, &p.queue)
 }
 
@@ -271,14 +269,6 @@ func (c *Core) carve(t *task, length uint64, now clock.Time) *piece {
 	if t.cursor == t.spec.Length {
 		t.unqueue()
 	}
-	return p
-}
-
-func (c *Core) newPiece(t *task, offset, length uint64) *piece {
-	p := c.pieces.get()
-	p.task, p.offset, p.length = t, offset, length
-	p.index, p.route = t.route, t.path()
-	t.pieces.pushBack(&p.mine, p)
 	return p
 }
 
@@ -347,6 +337,7 @@ func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) 
 // launchPiece notes on a piece and its task that the piece is on its way.
 func (c *Core) launchPiece(p *piece, a *attempt, now clock.Time) {
 	t := p.task
+	p.become(pieceFlying)
 	p.attempt = a
 	p.sent++
 	t.outstanding++

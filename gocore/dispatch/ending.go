@@ -26,7 +26,7 @@ func (c *Core) endTask(t *task, verdict State, err *errs.Error, now clock.Time) 
 	bound := boundHost
 	for p := t.pieces.first(); p != nil; {
 		next := p.mine.after()
-		if p.attempt == nil {
+		if !p.state.out() {
 			c.forfeitPiece(p)
 		} else {
 			bound = max(bound, boundOf(p.attempt.rail.link))
@@ -173,11 +173,10 @@ func (c *Core) endDirty(t *task, now clock.Time) {
 		a := p.attempt
 		name = a.rail.link.peer.name
 		t.miss(p.offset, p.length) // whether its bytes have arrived or not: they may still change
+		p.become(pieceOrphaned)
 		p.mine.leave()
 		p.task = nil
-		if p.twin != nil {
-			p.twin.twin, p.twin = nil, nil
-		}
+		p.unpair()
 		if !a.open {
 			a.open = true
 			if a.rail.link.peer.gone == nil {

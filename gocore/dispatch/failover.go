@@ -70,6 +70,7 @@ func final(err *errs.Error) bool { return err.Permanent() && err.Code != errs.Ti
 func (c *Core) parkPiece(p *piece, now clock.Time) {
 	rung := min(int(p.tries)-1, retryRungs-1)
 	p.due = now.Add(c.options.RetryAfter << rung)
+	p.become(pieceParked)
 	c.parked[rung].pushBack(&p.queue, p)
 }
 
@@ -77,7 +78,6 @@ func (c *Core) parkPiece(p *piece, now clock.Time) {
 func (c *Core) wakeParked(now clock.Time) {
 	for i := range c.parked {
 		for p := c.parked[i].first(); p != nil && p.due <= now; p = c.parked[i].first() {
-			p.queue.leave()
 			c.queuePiece(p, false, now)
 		}
 	}
@@ -143,7 +143,7 @@ func (c *Core) switchRoute(t *task, next int, err *errs.Error, now clock.Time) {
 	c.emit(event.Event{Kind: event.Failover, Time: now, Peer: err.Peer, Transport: c.transportName(from), Rail: err.Rail,
 		From: c.transportName(from), To: c.transportName(to), N: int(t.failovers), M: c.options.Failovers, Err: err})
 	for p := t.pieces.first(); p != nil && t.live(); p = p.mine.after() {
-		if p.attempt == nil {
+		if !p.state.out() {
 			c.rewindPiece(p)
 			c.queuePiece(p, false, now)
 		}
@@ -152,14 +152,6 @@ func (c *Core) switchRoute(t *task, next int, err *errs.Error, now clock.Time) {
 		t.unqueue()
 		c.queueTask(t, false, now)
 	}
-}
-
-// rewindPiece sends a piece to the begin of its task's current route.
-func (c *Core) rewindPiece(p *piece) {
-	p.queue.leave()
-	c.releaseSlots(p)
-	p.hop, p.tries, p.spared, p.tried = 0, 0, 0, 0
-	p.index, p.route = p.task.route, p.task.path()
 }
 
 // attribute completes an error with what the transport may have left out.

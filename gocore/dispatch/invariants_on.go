@@ -88,7 +88,7 @@ func (c *Core) checkLink(l *link) {
 			}
 		}
 		for p := q.pieces.first(); p != nil; p = p.queue.after() {
-			if p.attempt != nil || p.task == nil || p.route.Hops[p.hop].Link != l.id || int(p.task.spec.Class) != class {
+			if p.state != pieceQueued || p.route.Hops[p.hop].Link != l.id || int(p.task.spec.Class) != class {
 				violated("link %#x: a piece of %d bytes does not belong into the queue of class %d", l.id, p.length, class)
 			}
 		}
@@ -180,8 +180,8 @@ func (c *Core) checkAttempt(r *railState, a *attempt) {
 		if p.attempt != a {
 			violated("slice %d has a piece of another one", a.Id)
 		}
-		if p.task == nil && !a.open {
-			violated("slice %d has a piece whose task has ended, and is no open withdrawal", a.Id)
+		if !p.state.out() || (p.state == pieceOrphaned) != (p.task == nil) || (p.task == nil && !a.open) {
+			violated("slice %d has a piece that is %v, and is an open withdrawal: %v", a.Id, p.state, a.open)
 		}
 	}
 	if !a.out || a.rail != r || a.Rail != r.id || length != a.Length || (a.open && !a.withdrawn) {
@@ -253,10 +253,16 @@ func (c *Core) checkTask(t *task) {
 		if p.task != t {
 			violated("task %d lists a piece of another one", t.index)
 		}
-		if p.attempt != nil {
+		if p.state.out() != (p.attempt != nil) || p.state == pieceOrphaned {
+			violated("task %d has a piece that is %v with slice %v", t.index, p.state, p.attempt)
+		}
+		if p.state == pieceIdle || (!p.state.out() && p.queue.list == nil) {
+			violated("task %d has a piece that is %v and waits nowhere", t.index, p.state)
+		}
+		if p.state.out() {
 			out++
 		}
-		if !p.void {
+		if p.state != pieceReplaced {
 			bytes += p.length
 		}
 	}

@@ -31,6 +31,9 @@ func TestTheModelsInvariantsFindEachMutant(t *testing.T) {
 		"an end by the way":     func(_ *Core, _ *link, _ *railState, a *attempt) { a.pieces.task.state = Completed },
 		"pending tasks":         func(_ *Core, _ *link, _ *railState, a *attempt) { a.pieces.task.batch.pending++ },
 		"requests of the core":  func(c *Core, _ *link, _ *railState, _ *attempt) { c.pending = 0 },
+		"a piece that waits":    func(_ *Core, _ *link, _ *railState, a *attempt) { a.pieces.state = pieceQueued },
+		"a piece replaced":      func(_ *Core, _ *link, _ *railState, a *attempt) { a.pieces.state = pieceReplaced },
+		"a piece orphaned":      func(_ *Core, _ *link, _ *railState, a *attempt) { a.pieces.state = pieceOrphaned },
 		"a rail's life":         func(_ *Core, _ *link, r *railState, _ *attempt) { r.life.Observe(rail.Ended, &rail.Settings{}, 1) },
 		"a breaker by the way":  func(_ *Core, _ *link, r *railState, _ *attempt) { r.life.Breaker.Fail(&rail.Settings{}, 1) },
 		"a rank by the way":     func(_ *Core, l *link, r *railState, _ *attempt) { l.rank, r.rank = rankMain, rankMain-1 },
@@ -48,5 +51,20 @@ func TestTheModelsInvariantsFindEachMutant(t *testing.T) {
 			mutate(r.core, r.core.link(id), a.rail, a)
 			require.Panics(t, func() { r.core.Ready(id, railOf(id, 0, 1)) })
 		})
+	}
+}
+
+func TestAPieceOfTheModelGoesOnlyWhereTheDiagramLeads(t *testing.T) {
+	for from := pieceIdle; from <= pieceOrphaned; from++ {
+		for to := pieceIdle; to <= pieceOrphaned; to++ {
+			p := &piece{state: from}
+			if pieceMoves[from]&(1<<to) != 0 {
+				require.NotPanics(t, func() { p.become(to) })
+				require.Equal(t, to, p.state)
+			} else {
+				require.PanicsWithValue(t, "dispatch: a piece that is "+from.String()+" became "+to.String(), func() { p.become(to) })
+				require.Equal(t, from, p.state)
+			}
+		}
 	}
 }

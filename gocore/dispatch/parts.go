@@ -116,14 +116,6 @@ func (s *TaskSpec) run(first, most uint64, merge bool) uint64 {
 	return uint64(n)
 }
 
-// forfeitPiece drops a piece of a task that has its verdict. The bytes of an abandoned one are its twin's to account for.
-func (c *Core) forfeitPiece(p *piece) {
-	if !p.void {
-		p.task.miss(p.offset, p.length)
-	}
-	c.freePiece(p)
-}
-
 // miss notes bytes that will not have arrived when the task ends.
 func (t *task) miss(offset, length uint64) {
 	if t.spec.Parts != nil {

@@ -107,6 +107,7 @@ func (c *Core) queuePiece(p *piece, front bool, now clock.Time) {
 	if l == nil {
 		return
 	}
+	p.become(pieceQueued)
 	c.queued(l, t, now)
 	q := &l.queues[t.spec.Class].pieces
 	if front {

@@ -91,7 +91,6 @@ func (c *Core) wakeStages(now clock.Time) {
 	for _, s := range c.stages[1:] {
 		for n := len(s.free); n > 0 && s.pieces.n+s.tasks.n > 0; n-- {
 			if p := s.pieces.first(); p != nil {
-				p.queue.leave()
 				c.queuePiece(p, true, now)
 				continue
 			}
@@ -106,7 +105,7 @@ func (c *Core) wakeStages(now clock.Time) {
 // applies there.
 func (c *Core) waitForSlot(s *stage, p *piece, t *task, now clock.Time) {
 	if p != nil {
-		p.queue.leave()
+		p.become(pieceBlocked)
 		s.pieces.pushBack(&p.queue, p)
 		t = p.task
 	} else {

@@ -223,15 +223,13 @@ func (c *Core) replaceSlice(a *attempt, now clock.Time) {
 	a.abandoned = true
 	for p := a.pieces; p != nil; p = p.sibling {
 		t := p.task
-		if t == nil || p.void || !t.live() || len(p.route.Hops) > 1 {
+		if p.state != pieceFlying || !t.live() || len(p.route.Hops) > 1 {
 			continue
 		}
-		p.void = true
-		if p.twin != nil { // it replaced one that is still out; that one is on its own now
-			p.twin.twin = nil
-		}
+		p.become(pieceReplaced)
+		p.unpair() // the one that it replaced and that is still out is on its own now
 		again := c.newPiece(t, p.offset, p.length)
-		again.sent, again.twin, p.twin = p.sent, p, again
+		again.sent, again.original, p.replacement = p.sent, p, again
 		again.tried = a.rail.bit()
 		c.countersOf(t).Reroutes++
 		c.queuePiece(again, false, now)

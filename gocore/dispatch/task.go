@@ -49,30 +49,6 @@ func (t *task) live() bool { return t.state == Pending && t.verdict == Initial }
 
 func (t *task) path() *plan.Route { return &t.spec.Plan.Routes[t.route] }
 
-// piece is a range of a task that was cut once. It waits (in a queue of a link, in a pause, for a stage) or is part of one
-// attempt; on the next try it may be cut further.
-type piece struct {
-	task    *task // nil: the task has ended dirty, only the attempt remembers the piece
-	attempt *attempt
-	route   *plan.Route
-	twin    *piece      // the other one of an abandoned piece and the piece that replaces it
-	sibling *piece      // next of the same attempt
-	queue   node[piece] // where it waits
-	mine    node[piece] // of its task
-	offset  uint64
-	length  uint64
-	due     clock.Time // end of the pause before a retry
-	slots   [stagesMost]int32
-	tried   uint64 // rails that failed it in this round, a bit each by index
-	sent    uint16 // times in an attempt, over all routes
-	tries   uint8  // rounds over the rails of this route that failed
-	spared  uint8  // failures that were not its own
-	index   uint8  // of route
-	hop     uint8
-	staged  bool // holds slots
-	void    bool // abandoned: whatever becomes of the attempt, these bytes are in the twin's hands
-}
-
 // attempt is one slice that was handed out. The transport's pointer to the slice is a pointer to the attempt.
 //
 // Attempts are allocated one by one and those that were withdrawn are left to the garbage collector: a withdrawal that is
@@ -102,17 +78,6 @@ type run struct {
 	first int
 	n     int
 	alive int
-}
-
-// freePiece forgets a piece that is in no attempt.
-func (c *Core) freePiece(p *piece) {
-	p.queue.leave()
-	p.mine.leave()
-	c.releaseSlots(p)
-	if p.twin != nil {
-		p.twin.twin = nil
-	}
-	c.pieces.put(p)
 }
 
 // lateFor is the error of a task whose deadline has passed; all of a peer share one.
