@@ -29,7 +29,7 @@ kWildcardLocation = "*"  # upstream's spelling
 
 
 class OpCode(IntEnum):
-    """What a request does, seen from the engine that submits it: READ fetches from the peer, WRITE sends to it."""
+    """The direction of a request, seen from the engine that submits it: READ fetches from the peer, WRITE sends to it."""
 
     READ = 0
     WRITE = 1
@@ -48,7 +48,7 @@ class TransferStatusEnum(IntEnum):
 
 
 class Permission(IntEnum):
-    """What peers may do with a region."""
+    """The rights of peers to a region."""
 
     LocalReadWrite = 0
     GlobalReadOnly = 1
@@ -71,7 +71,7 @@ class IntentType(IntEnum):
 
 
 class SegmentInfoType(IntEnum):
-    """What a segment is made of."""
+    """The kind of a segment."""
 
     Memory = 0
     File = 1

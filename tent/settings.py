@@ -1,4 +1,4 @@
-"""What an Engine is opened with: settings from a dict, JSON text or a file, as one JSON object."""
+"""The settings of an Engine: from a dict, JSON text or a file, as one JSON object."""
 
 from __future__ import annotations
 

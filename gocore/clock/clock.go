@@ -11,11 +11,11 @@ import (
 // Time is nanoseconds on CLOCK_MONOTONIC: the same clock as Python's time.monotonic_ns and as every process of a host.
 type Time int64
 
-// Never is the deadline of what has none.
+// Never is the deadline of a request that has none.
 const Never Time = 1<<63 - 1
 
-// start and origin tie Go's monotonic reading (vDSO, some 25 ns) to CLOCK_MONOTONIC, which the standard library reads
-// but does not show; asking the kernel for it each time would cost a system call.
+// start and origin tie Go's monotonic reading (vDSO, some 25 ns) to CLOCK_MONOTONIC. The standard library reads that
+// clock but does not show it; asking the kernel for it each time would cost a system call.
 var start, origin = func() (time.Time, Time) {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {

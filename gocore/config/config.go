@@ -1,23 +1,23 @@
 // Package config is the tree of settings: the keys that there are, their meaning, the values given, and by whom.
 //
 // A key is declared once, as a tagged field: of Engine, of Rail, or of the Settings struct in a transport's own folder
-// (Setting lists the tags). Parsing, defaults, ranges, help and Engine.config come from the tags. The keys that upstream
-// has and nothing here reads are lines of inert.txt. Load fills the tree from the environment and from arguments, key by
-// key:
+// (Setting lists the tags). Parsing, defaults, ranges, help and Engine.config come from the tags. The keys that
+// upstream has and nothing here reads are lines of inert.txt. Load fills the tree from the environment and from
+// arguments, key by key:
 //
 //	default  <-  TENT_FAULTS  <-  MC_TENT_CONF  <-  TENT_CONF  <-  first argument  <-  ...  <-  last argument
 //
 // TENT_FAULTS is the text of "faults", and setting it allows them.
 // Each source is JSON text, a path of a JSON file, or a map; keys are nested objects, paths ("transports/x/lanes"),
-// or both mixed. A key that is unknown, of the wrong type or out of range is an error that names the key, what it takes
+// or both mixed. A key that is unknown, of the wrong type or out of range is an error that names the key, its range
 // and the nearest known key: a setting that is silently ignored costs its user a day.
 //
-// A key has an effect exactly when a field has it and, for keys of a transport, when that transport is built and usable.
-// Every other known key is checked, kept and shown as inactive, so that upstream's files load; only "enable": true for a
-// transport that cannot run is an error, because somebody counts on it.
+// A key has an effect exactly when a field has it and, for keys of a transport, when that transport is built and
+// usable. Every other known key is checked, kept and shown as inactive, so that upstream's files load; only "enable":
+// true for a transport that cannot run is an error, because somebody counts on it.
 //
-// The package reads the environment through a function that it is given. It imports and names no transport: the registry
-// passes the table of names and settings (Options.Transports).
+// The package reads the environment through a function that it is given. It imports and names no transport: the
+// registry passes the table of names and settings (Options.Transports).
 package config
 
 import (
@@ -35,7 +35,7 @@ type Config struct {
 
 	tree
 	targets  map[string][]reflect.Value // fields, by key
-	owners   map[string][]string        // names of transports whose struct has the key
+	owners   map[string][]string        // names of the transports with this key in their struct
 	carriers []carrier
 }
 
@@ -49,7 +49,7 @@ type Options struct {
 
 // Load merges the environment and arguments into the defaults. An argument is a map[string]any, JSON as []byte, a
 // string that is JSON (begins with "{") or else a path, or nil; later ones win. The error is InvalidArgument and names
-// the source, the key, what the key takes and, for an unknown key, the nearest known one.
+// the source, the key, the values that it takes and, for an unknown key, the nearest known one.
 func Load(o Options, arguments ...any) (*Config, error) {
 	c := newConfig(o)
 	layers, err := readLayers(o.Env, arguments)
@@ -95,8 +95,8 @@ func newConfig(o Options) *Config {
 	return c
 }
 
-// declare lists the keys of a transport and binds them to a struct of its own. A transport that is not built has only the
-// switch.
+// declare lists the keys of a transport and binds them to a struct of its own. A transport that is not built has only
+// the switch.
 func (c *Config) declare(t *carrier) []Setting {
 	enable := Setting{Key: enableKey(t.branch()), Takes: Takes{Kind: Bool}, Default: t.Settings != nil, Source: "tent",
 		Help: "Use transport " + t.branch() + "."}
@@ -124,7 +124,7 @@ func group(key string) string {
 	return ""
 }
 
-// check looks at what keys mean together.
+// check looks at keys that depend on each other.
 func (c *Config) check() error {
 	for i := range c.carriers {
 		if err := c.refuseEnabled(&c.carriers[i]); err != nil {
@@ -132,7 +132,8 @@ func (c *Config) check() error {
 		}
 	}
 	if kind := c.value("metadata_type"); kind != "p2p" {
-		return errs.New(errs.NotImplemented, "config", "metadata_type is %q (%s), but this build knows peers only by their address",
+		return errs.New(errs.NotImplemented, "config",
+			"metadata_type is %q (%s), but this build knows peers only by their address",
 			kind, c.origins[c.index["metadata_type"]]).WithHint(`leave it at "p2p"`)
 	}
 	if err := c.checkFaults(); err != nil {
@@ -144,11 +145,13 @@ func (c *Config) check() error {
 	return c.settle()
 }
 
-// checkFaults wants faults to be allowed wherever they are set: a text that was left in a file must not break a service.
+// checkFaults wants faults to be allowed wherever they are set: a text that was left in a file must not break a
+// service.
 func (c *Config) checkFaults() error {
 	if c.value("faults") == "" || c.value("allow_faults") == true {
 		return nil
 	}
 	return errs.New(errs.PermissionDenied, "config", "faults is set (%s), but allow_faults is false (%s)",
-		c.origins[c.index["faults"]], c.origins[c.index["allow_faults"]]).WithHint("set allow_faults to true, or leave faults out")
+		c.origins[c.index["faults"]], c.origins[c.index["allow_faults"]]).
+		WithHint("set allow_faults to true, or leave faults out")
 }

@@ -64,17 +64,20 @@ func entry(t *testing.T, c *Config, key string) Entry {
 func TestDefaultsFillEveryTypedField(t *testing.T) {
 	c, err := Load(birdsOnly)
 	require.NoError(t, err)
-	require.Equal(t, Engine{RPCServerPort: 0, MetadataType: "p2p", LogLevel: "info", MergeRequests: true, MaxFailoverAttempts: 3,
+	require.Equal(t, Engine{RPCServerPort: 0, MetadataType: "p2p", LogLevel: "info", MergeRequests: true,
+		MaxFailoverAttempts:  3,
 		TransferStallTimeout: 30 * time.Second, FenceTimeoutHost: 100 * time.Millisecond,
 		FenceTimeoutNetwork: time.Second, FenceTimeoutFile: 5 * time.Second, TransferSyncTimeout: 10 * time.Minute, MaxPendingRequests: 1 << 20, MaxBatches: 65536, NotificationQueue: 65536,
 		AttemptTimeout: 10 * time.Second, ResendRounds: 8, ResendInterval: time.Millisecond,
 		RailSuspectAfter: 5 * time.Millisecond, RailCondemnAfter: time.Second, InlineBytes: 256 << 10,
 		LinkWait: 500 * time.Millisecond, OutageWait: 2 * time.Second}, c.Engine)
-	seed := Rail{ErrorThreshold: 3, ErrorWindow: 10 * time.Second, Cooldown: 30 * time.Second, CooldownMax: 300 * time.Second,
+	seed := Rail{ErrorThreshold: 3, ErrorWindow: 10 * time.Second, Cooldown: 30 * time.Second,
+		CooldownMax:      300 * time.Second,
 		PromotionTimeout: 10 * time.Millisecond, AllowCrossNUMA: true, HealthSensitivity: 100, HealthRecovery: 10,
 		ProbeInterval: 10 * time.Millisecond, SoftOutMax: 0.75,
 		Filtering: true, FilterInterval: 200 * time.Microsecond, SlotInterval: 2 * time.Millisecond, SlotBorrow: true}
-	require.Equal(t, &birds{Rail: seed, Addresses: []string{"127.0.0.1"}, Lanes: 7, Requests: 1024, Slice: 1 << 20, Window: 8 << 20,
+	require.Equal(t, &birds{Rail: seed, Addresses: []string{"127.0.0.1"}, Lanes: 7, Requests: 1024, Slice: 1 << 20,
+		Window: 8 << 20,
 		Copies: 256 << 10, Limit: 500 * time.Millisecond, Weather: "fair"}, c.SettingsOf("birds"))
 	require.Equal(t, &seed, c.RailOf("birds"))
 	require.Same(t, c.RailOf("birds"), c.RailOf("pigeons"))
@@ -87,7 +90,9 @@ func TestDefaultsFillEveryTypedField(t *testing.T) {
 
 func TestArgumentsWinOverEnvironmentKeyByKey(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tent.json")
-	require.NoError(t, os.WriteFile(file, []byte(`{"merge_requests": false, "transports": {"birds": {"lanes": 2, "port": 7}}}`), 0o600))
+	require.NoError(t,
+		os.WriteFile(file, []byte(`{"merge_requests": false, "transports": {"birds": {"lanes": 2, "port": 7}}}`),
+			0o600))
 	o := birdsOnly
 	o.Env = env("TENT_CONF", file, "MC_TENT_CONF", `{"name": "weak", "log_level": "error", "transports/birds/port": 6}`)
 	c, err := Load(o, `{"transports/birds/lanes": 4}`,
@@ -109,14 +114,17 @@ func TestArgumentsWinOverEnvironmentKeyByKey(t *testing.T) {
 
 func TestMistakesNameKeyAndWhatItTakes(t *testing.T) {
 	for _, test := range []struct{ settings, want string }{
-		{`{"transports": {"birds": {"lane": 2}}}`, `unknown setting "transports/birds/lane"; the nearest known setting is "transports/birds/lanes", which takes an integer from 1 to 16`},
+		{`{"transports": {"birds": {"lane": 2}}}`,
+			`unknown setting "transports/birds/lane"; the nearest known setting is "transports/birds/lanes", which takes an integer from 1 to 16`},
 		{`{"topology/rdma_allowlist": []}`, `nearest known setting is "topology/rdma_whitelist"`},
 		{`{"lanes": 2}`, `nearest known setting is "transports/birds/lanes"`},
-		{`{"transport": {"birds": {"lanes": 2}}}`, `unknown setting "transport/birds/lanes"; the nearest known setting is "transports/birds/lanes"`},
+		{`{"transport": {"birds": {"lanes": 2}}}`,
+			`unknown setting "transport/birds/lanes"; the nearest known setting is "transports/birds/lanes"`},
 		{`{"transports": {"carrier-pigeon": {}}}`, `unknown setting "transports/carrier-pigeon"`},
 		{`{"transports": {"birds": true}}`, `transports/birds: true has the wrong type: it takes an object`},
 		{`{"merge_requests": 1}`, `merge_requests: 1 has the wrong type: it takes true or false`},
-		{`{"max_failover_attempts": true}`, `max_failover_attempts: true has the wrong type: it takes an integer from 0 to 1000`},
+		{`{"max_failover_attempts": true}`,
+			`max_failover_attempts: true has the wrong type: it takes an integer from 0 to 1000`},
 		{`{"max_failover_attempts": -1}`, `max_failover_attempts: -1 is out of range`},
 		{`{"max_failover_attempts": 2.5}`, `2.5 has the wrong type`},
 		{`{"max_failover_attempts": 1e400}`, `1e400 has the wrong type`},
@@ -125,22 +133,27 @@ func TestMistakesNameKeyAndWhatItTakes(t *testing.T) {
 		{`{"rpc_server_port": 65536}`, `65536 is out of range: it takes an integer from 0 to 65535`},
 		{`{"transfer_stall_timeout": "30s"}`, `it takes a number from 0.01 to 86400 s`},
 		{`{"log_level": "loud"}`, `"loud" is out of range: it takes one of debug, info, warning, error`},
-		{`{"transports/rdma/endpoint/service_level": 16}`, `transports/rdma/endpoint/service_level: 16 is out of range: it takes an integer from 0 to 15`},
+		{`{"transports/rdma/endpoint/service_level": 16}`,
+			`transports/rdma/endpoint/service_level: 16 is out of range: it takes an integer from 0 to 15`},
 		{`{"transports/rdma/endpoint/path_mtu": 1500}`, `512, 1024, 2048 or 4096`},
-		{`{"transports/rdma/num_lanes": 4, "transports/rdma/workers/num_workers": 2}`, `set only transports/rdma/num_lanes`},
+		{`{"transports/rdma/num_lanes": 4, "transports/rdma/workers/num_workers": 2}`,
+			`set only transports/rdma/num_lanes`},
 		{`{"transports/birds/addresses": ["localhost"]}`, `"localhost" is not an IP address`},
 		{`{"transports/birds/addresses": ["10.0.0.1", "10.0.0.1"]}`, `listed twice`},
 		{`{"transports/birds/addresses": "10.0.0.1"}`, `it takes a list of IP addresses`},
 		{`{"transports/birds/addresses": ["0.0.0.0"]}`, `not the address of one interface`},
 		{`{"transports/birds/rail_cooldown_secs": 400, "transports/birds/rail_cooldown_max_secs": 300}`,
-			`rail_cooldown_secs is 400 s (argument), more than transports/birds/rail_cooldown_max_secs, which is 300 s (argument)`},
-		{`{"transports/birds/credit_requests": 100}`, `100 is out of range: it takes an integer from 64 to 16384, a power of two`},
+			`rail_cooldown_secs is 400 s (argument), more than transports/birds/rail_cooldown_max_secs is 300 s (argument)`},
+		{`{"transports/birds/credit_requests": 100}`,
+			`100 is out of range: it takes an integer from 64 to 16384, a power of two`},
 		{`{"transports/birds/slice_bytes": 5000}`, `from 4096 to 67108864 B, a multiple of 4096`},
 		{`{"transports/loft/path": "here"}`, `"here" is not an absolute path`},
 		{`{"transports/birds/hours": 3}`, `unknown setting`},
-		{`{"transports/birds/lanes": 1, "transports": {"birds": {"lanes": 2}}}`, `transports/birds/lanes is given twice`},
+		{`{"transports/birds/lanes": 1, "transports": {"birds": {"lanes": 2}}}`,
+			`transports/birds/lanes is given twice`},
 		{`{"metrics/http_port": 0}`, `metrics/http_port: 0 is out of range`},
-		{`{"policy": [{"segment_type": "memory", "transport": ["birds"]}]}`, `policy: entry 0: unknown key "transport"`},
+		{`{"policy": [{"segment_type": "memory", "transport": ["birds"]}]}`,
+			`policy: entry 0: unknown key "transport"`},
 		{`{"policy": [{"transports": ["birds"]}]}`, `"segment_type" is missing`},
 		{`{"qos": {"version": 2}}`, `version: 2 is out of range`},
 		{`{"qos": {"version": 1, "tenants": [{"name": "a", "intents": {"sleep": {}}}]}}`, `"sleep" is none of them`},
@@ -166,8 +179,10 @@ func TestMistakesNameTheirSource(t *testing.T) {
 }
 
 func TestValuesAreTakenInEveryFaithfulForm(t *testing.T) {
-	c, err := Load(birdsOnly, map[string]any{"rpc_server_port": "17000", "max_batches": 16.0, "max_failover_attempts": uint64(0),
-		"transfer_stall_timeout": 2, "transports/birds/addresses": []string{"127.0.0.1", "fe80::1%eth0"}, "transports/birds/dial_timeout_ms": int64(250)})
+	c, err := Load(birdsOnly, map[string]any{"rpc_server_port": "17000", "max_batches": 16.0,
+		"max_failover_attempts":  uint64(0),
+		"transfer_stall_timeout": 2, "transports/birds/addresses": []string{"127.0.0.1",
+			"fe80::1%eth0"}, "transports/birds/dial_timeout_ms": int64(250)})
 	require.NoError(t, err)
 	require.Equal(t, 17000, c.Engine.RPCServerPort)
 	require.Equal(t, 16, c.Engine.MaxBatches)
@@ -178,7 +193,8 @@ func TestValuesAreTakenInEveryFaithfulForm(t *testing.T) {
 }
 
 func TestKeysOfAbsentTransportsAreKeptAndInactive(t *testing.T) {
-	c, err := Load(birdsOnly, `{"transports": {"rdma": {"rail_error_threshold": 5, "enable": false}, "io-uring": {"enable": false}}}`)
+	c, err := Load(birdsOnly,
+		`{"transports": {"rdma": {"rail_error_threshold": 5, "enable": false}, "io-uring": {"enable": false}}}`)
 	require.NoError(t, err)
 	require.Equal(t, int64(5), c.value("transports/rdma/rail_error_threshold"))
 	require.Equal(t, false, c.value("transports/io_uring/enable"))
@@ -196,7 +212,8 @@ func TestOnlyAskingForAnAbsentTransportFails(t *testing.T) {
 	for name, branch := range map[string]string{"rdma": "rdma", "io_uring": "io_uring", "io-uring": "io_uring",
 		"iouring": "io_uring", "ub": "ub"} {
 		_, err := Load(birdsOnly, map[string]any{"transports": map[string]any{name: map[string]any{"enable": true}}})
-		require.ErrorContains(t, err, "transports/"+branch+"/enable is true (argument), but transport "+branch+" is not part of this build")
+		require.ErrorContains(t, err,
+			"transports/"+branch+"/enable is true (argument), but transport "+branch+" is not part of this build")
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err))
 	}
 	for _, kind := range []string{"etcd", "redis", "http"} {
@@ -230,7 +247,8 @@ func TestATransportBringsItsKeysByItsStruct(t *testing.T) {
 		birds
 	}
 	o := Options{Transports: append([]Transport{{Name: "owls", Settings: owls{}}}, birdsOnly.Transports...)}
-	c, err := Load(o, `{"transports": {"owls": {"seed": 3, "rail_error_threshold": 1, "hours": 9}, "loft": {"path": "/loft"}}}`)
+	c, err := Load(o,
+		`{"transports": {"owls": {"seed": 3, "rail_error_threshold": 1, "hours": 9}, "loft": {"path": "/loft"}}}`)
 	require.NoError(t, err)
 	require.Equal(t, 3, c.SettingsOf("owls").(*owls).Seed)
 	require.Equal(t, 9, c.SettingsOf("owls").(*owls).Hours, "the branch of this struct has the key")
@@ -264,7 +282,8 @@ func TestTheConfigShowsTheValueInForce(t *testing.T) {
 	c, err = Load(birdsOnly, `{"transports/birds/slice_bytes": 67108864, "attempt_timeout_ms": 300}`)
 	require.NoError(t, err)
 	require.EqualValues(t, 64<<20, c.SettingsOf("birds").(*birds).Window)
-	require.Equal(t, "default (at least transports/birds/slice_bytes)", entry(t, c, "transports/birds/window_bytes").Origin)
+	require.Equal(t, "default (at least transports/birds/slice_bytes)",
+		entry(t, c, "transports/birds/window_bytes").Origin)
 	require.Equal(t, "default (below attempt_timeout_ms)", entry(t, c, "rail_condemn_ms").Origin)
 
 	c, err = Load(birdsOnly, `{"transports/rdma/workers/num_workers": 4}`)
@@ -290,13 +309,13 @@ func TestSettledChecksWhatOpenIsGiven(t *testing.T) {
 	}
 	require.Zero(t, given.Slice, "the caller's struct is not written")
 	for want, wrong := range map[string]any{
-		"transports/birds/lanes: 17 is out of range: it takes an integer from 1 to 16":                                     birds{Lanes: 17},
-		"transports/birds/credit_requests: 100 is out of range":                                                            birds{Requests: 100},
-		"transports/birds/copy_from: 1025 is out of range: it takes an integer from 1 to 1024 KiB":                         birds{Copies: 1<<20 + 1},
-		"transports/birds/dial_timeout_ms: -1 is out of range":                                                             birds{Limit: -1},
-		`transports/birds/weather: "wet" is out of range: it takes one of fair, foul`:                                      birds{Weather: "wet"},
-		"transports/birds/slice_bytes is 1048576 B (argument), more than transports/birds/window_bytes, which is 524288 B": &birds{Slice: 1 << 20, Window: 1 << 19},
-		"settings are a int, not a config.birds":                                                                           7,
+		"transports/birds/lanes: 17 is out of range: it takes an integer from 1 to 16":                              birds{Lanes: 17},
+		"transports/birds/credit_requests: 100 is out of range":                                                     birds{Requests: 100},
+		"transports/birds/copy_from: 1025 is out of range: it takes an integer from 1 to 1024 KiB":                  birds{Copies: 1<<20 + 1},
+		"transports/birds/dial_timeout_ms: -1 is out of range":                                                      birds{Limit: -1},
+		`transports/birds/weather: "wet" is out of range: it takes one of fair, foul`:                               birds{Weather: "wet"},
+		"transports/birds/slice_bytes is 1048576 B (argument), more than transports/birds/window_bytes is 524288 B": &birds{Slice: 1 << 20, Window: 1 << 19},
+		"settings are a int, not a config.birds":                                                                    7,
 	} {
 		_, err := Settled[birds](wrong, "birds")
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), want)
@@ -320,10 +339,13 @@ func TestMarkdownShowsEveryKeyOnce(t *testing.T) {
 	for _, s := range newConfig(birdsOnly).settings {
 		require.Equal(t, 1, strings.Count(page, "| `"+s.Key+"` |"), s.Key)
 	}
-	require.Contains(t, page, "| `transports/birds/rail_error_threshold` | an integer from 1 to 1048576 | `3` | failover seed | yes | Errors inside the window that pause a rail. |")
+	require.Contains(t, page,
+		"| `transports/birds/rail_error_threshold` | an integer from 1 to 1048576 | `3` | failover seed | yes | Errors inside the window that pause a rail. |")
 	require.Contains(t, page, "| `transports/rdma/num_lanes` | an integer from 1 to 1024 | `6` | upstream | kept |")
 	require.Contains(t, page, "| `transports/birds/lanes` | an integer from 1 to 16 | half the pigeons | tent | yes |")
-	require.Contains(t, page, "| `transports/birds/window_bytes` | an integer from 4096 to 1073741824 B | `8388608` (8 MiB) |")
-	require.Contains(t, page, "| `transports/rdma/workers/num_workers` | an integer from 1 to 1024 | that of `transports/rdma/num_lanes` |")
+	require.Contains(t, page,
+		"| `transports/birds/window_bytes` | an integer from 4096 to 1073741824 B | `8388608` (8 MiB) |")
+	require.Contains(t, page,
+		"| `transports/rdma/workers/num_workers` | an integer from 1 to 1024 | that of `transports/rdma/num_lanes` |")
 	require.Contains(t, page, "\n## transports/loft\n")
 }

@@ -2,7 +2,8 @@ package config
 
 import "time"
 
-// Engine holds the settings of the engine itself and of the core. Defaults and ranges are upstream's where the tag says so.
+// Engine holds the settings of the engine itself and of the core. Defaults and ranges are upstream's where the tag says
+// so.
 type Engine struct {
 	Name                 string        `key:"name" help:"Name of the engine, shown to peers and in logs; empty chooses one."`
 	MetadataType         string        `key:"metadata_type" takes:"p2p|etcd|redis|http" default:"p2p" from:"upstream" help:"Where names of segments are found; p2p needs no service, the others are refused until they exist."`

@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/tent-engine/tent/gocore/config"
 )
@@ -18,8 +19,9 @@ func ExampleLoad() {
 	fmt.Println(c.Engine.Name, c.SettingsOf("pigeons").(*Settings).Lanes, c.RailOf("pigeons").ErrorThreshold, err)
 
 	_, err = config.Load(o, `{"transports": {"pigeons": {"lane": 2}}}`)
-	fmt.Println(err)
+	fmt.Println(strings.ReplaceAll(err.Error(), "; ", ";\n"))
 	// Output:
 	// decode-0 2 3 <nil>
-	// config: argument: unknown setting "transports/pigeons/lane"; the nearest known setting is "transports/pigeons/lanes", which takes an integer from 1 to 16
+	// config: argument: unknown setting "transports/pigeons/lane";
+	// the nearest known setting is "transports/pigeons/lanes", which takes an integer from 1 to 16
 }

@@ -145,8 +145,10 @@ func kindOf(t reflect.Type, unit string) Kind {
 }
 
 // units are the factors of fields that keep nanoseconds or bytes.
-var units = map[string]int64{"s": int64(time.Second), "ms": int64(time.Millisecond), "us": int64(time.Microsecond), "ns": 1,
-	"B": 1, "KiB": 1 << 10, "": 1}
+var units = map[string]int64{
+	"s": int64(time.Second), "ms": int64(time.Millisecond), "us": int64(time.Microsecond), "ns": 1,
+	"B": 1, "KiB": 1 << 10, "": 1,
+}
 
 // assign stores a canonical value in a field.
 func assign(target reflect.Value, takes Takes, v any) {
@@ -173,8 +175,8 @@ func assign(target reflect.Value, takes Takes, v any) {
 	}
 }
 
-// valueOf returns the canonical value of a field: the inverse of assign. It rounds up, so that what is beyond a bound by
-// less than its unit stays beyond it.
+// valueOf returns the canonical value of a field: the inverse of assign. It rounds up, so that a value beyond a bound
+// by less than its unit stays beyond it.
 func valueOf(source reflect.Value, takes Takes) any {
 	factor := units[takes.Unit]
 	switch takes.Kind {

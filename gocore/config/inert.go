@@ -27,7 +27,9 @@ var inert = sync.OnceValue(func() (list []Setting) {
 })
 
 // inertKinds are the kinds of inert.txt that are not names of kinds with a meaning of their own.
-var inertKinds = map[string]Kind{"bool": Bool, "int": Int, "float": Float, "text": Text, "texts": Texts, "floats": Floats}
+var inertKinds = map[string]Kind{
+	"bool": Bool, "int": Int, "float": Float, "text": Text, "texts": Texts, "floats": Floats,
+}
 
 // parseInert reads the columns of a line: key, kind, takes, unit, default, help.
 func parseInert(columns []string) ([]Setting, error) {

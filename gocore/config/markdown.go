@@ -5,8 +5,11 @@ import (
 	"strings"
 )
 
-// Markdown renders the settings of a build for the documentation: one section for the engine and one for each branch of
-// "transports", with a row a key. It is the same on every machine: computed defaults are shown in words.
+// columns begins a table.
+const columns = "| key | takes | default | from | effect | meaning |\n|---|---|---|---|---|---|\n"
+
+// Markdown renders the settings of a build for the documentation. There is one section for the engine and one for each
+// branch of "transports", with a row a key. It is the same on every machine: computed defaults are shown in words.
 func Markdown(o Options) string {
 	var b strings.Builder
 	c := newConfig(o)
@@ -19,14 +22,14 @@ func Markdown(o Options) string {
 			if g != "" {
 				title = g
 			}
-			fmt.Fprintf(&b, "\n## %s\n\n| key | takes | default | from | effect | meaning |\n|---|---|---|---|---|---|\n", title)
+			b.WriteString("\n## " + title + "\n\n" + columns)
 		}
 		effect := "yes"
 		if c.why(s.Key) != "" {
 			effect = "kept"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", s.Key, cell(s.Takes.String()), cell(s.defaultInWords()), s.Source,
-			effect, cell(s.Help))
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n",
+			s.Key, cell(s.Takes.String()), cell(s.defaultInWords()), s.Source, effect, cell(s.Help))
 	}
 	return strings.TrimLeft(b.String(), "\n")
 }

@@ -2,7 +2,7 @@ package config
 
 import "strings"
 
-// synonyms maps words that people try onto those in the table, before distances are measured: by letters alone
+// synonyms maps words that people try onto those of known keys, before distances are measured. By letters alone
 // "allowlist" is nearer to "blacklist" than to "whitelist".
 var synonyms = strings.NewReplacer("allowlist", "whitelist", "denylist", "blacklist", "blocklist", "blacklist")
 

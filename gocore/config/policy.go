@@ -14,8 +14,8 @@ import (
 // policyKey is the list of policies.
 const policyKey = "policy"
 
-// Policy is a rule that chooses and orders the routes of requests; upstream's TransportSelector has the same fields. Fields
-// that are not given match everything. plan.Policies applies them.
+// Policy is a rule that chooses and orders the routes of requests; upstream's TransportSelector has the same fields.
+// Fields that are not given match everything. plan.Policies applies them.
 type Policy struct {
 	Name        string
 	ID          uint64    // PolicyID of Name
@@ -39,7 +39,8 @@ type Policy struct {
 // Label names the policy for people.
 func (p *Policy) Label() string { return p.label }
 
-// PolicyID is the number by which a request names a policy across the border: the 64-bit FNV-1a hash of the name; 0 for "".
+// PolicyID is the number by which a request names a policy across the border: the 64-bit FNV-1a hash of the name; 0 for
+// "".
 func PolicyID(name string) uint64 {
 	if name == "" {
 		return 0
@@ -113,8 +114,9 @@ func (c *Config) readPolicies() ([]Policy, error) {
 
 func (c *Config) readPolicy(w *policyText, devices *[]string) (Policy, error) {
 	p := Policy{Name: w.Name, ID: PolicyID(w.Name), File: w.SegmentType == "file", SameMachine: w.SameMachine,
-		MinSize: w.MinSize, MaxSize: w.MaxSize, Local: kindOfMemory(w.LocalMemory), Remote: kindOfMemory(w.RemoteMemory),
-		Class: -1, Intent: -1, Devices: w.Devices}
+		MinSize: w.MinSize, MaxSize: w.MaxSize, Local: kindOfMemory(w.LocalMemory),
+		Remote: kindOfMemory(w.RemoteMemory),
+		Class:  -1, Intent: -1, Devices: w.Devices}
 	if p.MaxSize != 0 && p.MaxSize < p.MinSize {
 		return p, fmt.Errorf("max_size %d is less than min_size %d", p.MaxSize, p.MinSize)
 	}
@@ -151,7 +153,7 @@ func kindOfMemory(name string) *mem.Kind {
 	return &kind
 }
 
-// readNames looks up what a policy names: a class, an intent and transports.
+// readNames looks up the class, the intent and the transports that a policy names.
 func (c *Config) readNames(w *policyText, p *Policy) (err error) {
 	if w.Priority != nil {
 		if p.Class, err = numberOf(w.Priority, classes[:]); err != nil {
@@ -166,7 +168,8 @@ func (c *Config) readNames(w *policyText, p *Policy) (err error) {
 	for _, name := range w.Transports {
 		t := c.carrierOf(name)
 		if t == nil {
-			return fmt.Errorf("transports: no transport is called %q; known are %s", name, strings.Join(c.names(), ", "))
+			return fmt.Errorf("transports: no transport is called %q; known are %s", name,
+				strings.Join(c.names(), ", "))
 		}
 		p.Transports = append(p.Transports, t.Name)
 	}

@@ -2,8 +2,8 @@ package config
 
 import "time"
 
-// Rail holds the keys that every transport with rails takes under its own branch, for the core: a transport embeds it in
-// its Settings. The engine reads it through Config.RailOf, so what Open is given of it does not matter.
+// Rail holds the keys that every transport with rails takes under its own branch, for the core: a transport embeds it
+// in its Settings. The engine reads it through Config.RailOf, so the copy that Open is given does not matter.
 type Rail struct {
 	ErrorThreshold    int           `key:"rail_error_threshold" takes:"1..1048576" default:"3" from:"failover seed" help:"Errors inside the window that pause a rail."`
 	ErrorWindow       time.Duration `key:"rail_error_window_secs" takes:"0.001..86400" unit:"s" default:"10" from:"failover seed" help:"Sliding window in which errors of a rail are counted."`

@@ -8,9 +8,10 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// Settled returns the settings that a transport's Open was given, complete and checked. given is an S, a *S or nil. Zero
-// fields mean their defaults, wherever 0 is not a value that the key takes; fields without a key, and those of an embedded
-// Rail, which are the core's, are left alone. Errors are InvalidArgument and name the key and the values that it takes.
+// Settled returns the settings that a transport's Open was given, complete and checked. given is an S, a *S or nil.
+// Zero fields mean their defaults, wherever 0 is not a value that the key takes; fields without a key, and those of an
+// embedded Rail, which are the core's, are left alone. Errors are InvalidArgument and name the key and the values that
+// it takes.
 func Settled[S any](given any, branch string) (S, error) {
 	var s S
 	switch g := given.(type) {
@@ -25,7 +26,8 @@ func Settled[S any](given any, branch string) (S, error) {
 		return s, errs.New(errs.InvalidArgument, branch, "settings are a %T, not a %T", given, s)
 	}
 	v := reflect.ValueOf(&s).Elem()
-	fields := slices.DeleteFunc(fieldsOf(v.Type(), "transports/"+branch), func(f field) bool { return f.ofRail(v.Type()) })
+	fields := slices.DeleteFunc(fieldsOf(v.Type(), "transports/"+branch),
+		func(f field) bool { return f.ofRail(v.Type()) })
 	all := make([]Setting, len(fields))
 	for i := range fields {
 		all[i] = fields[i].Setting

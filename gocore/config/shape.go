@@ -13,16 +13,17 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
-// kinds are the words of tags and of inert.txt for values that a range or choices do not describe. Unknown keys inside a
-// structure fail as they do in the tree.
+// kinds are the words of tags and of inert.txt for values that a range or choices do not describe. Unknown keys inside
+// a structure fail as they do in the tree.
 var kinds = map[string]Takes{
-	"port":               {Kind: Int, Min: 0, Max: 65535, Numeric: true},
-	"anything":           {Kind: Structure, What: "anything"},
-	"mtu":                {Kind: Int, Min: 512, Max: 4096, What: "512, 1024, 2048 or 4096", Check: checkMTU},
-	"shared memory name": {Kind: Text, What: `"" or a name of shared memory, as in "/mooncake_rdma_slots"`, Check: checkSharedName},
-	"folders":            {Kind: Texts, What: "a list of absolute paths of folders", Check: checkFolders},
-	"folder":             {Kind: Text, What: `"" or the absolute path of a folder`, Check: checkFolder},
-	"name":               {Kind: Text, What: "a name", Check: checkNamed},
+	"port":     {Kind: Int, Min: 0, Max: 65535, Numeric: true},
+	"anything": {Kind: Structure, What: "anything"},
+	"mtu":      {Kind: Int, Min: 512, Max: 4096, What: "512, 1024, 2048 or 4096", Check: checkMTU},
+	"shared memory name": {Kind: Text, What: `"" or a name of shared memory, as in "/mooncake_rdma_slots"`,
+		Check: checkSharedName},
+	"folders": {Kind: Texts, What: "a list of absolute paths of folders", Check: checkFolders},
+	"folder":  {Kind: Text, What: `"" or the absolute path of a folder`, Check: checkFolder},
+	"name":    {Kind: Text, What: "a name", Check: checkNamed},
 	"addresses": {Kind: Texts, What: `a list of IP addresses of this machine, as in ["10.0.0.5", "fd00::5"]`,
 		Check: checkAddresses},
 	"policies": policyTakes,
@@ -34,7 +35,7 @@ var kinds = map[string]Takes{
 
 const tebibyte = 1 << 40
 
-// Short forms of what structures take.
+// Short forms for the fields of structures.
 var (
 	boolean = Takes{Kind: Bool}
 	text    = Takes{Kind: Text}
@@ -73,8 +74,9 @@ var (
 // classes and intents are upstream's names; their index is their number.
 var (
 	classes = [...]string{"high", "medium", "low"}
-	intents = [...]string{"unspec", "foreground_get", "background_prefetch", "migration", "checkpoint", "weight_loading",
-		"staging_internal"}
+	intents = [...]string{
+		"unspec", "foreground_get", "background_prefetch", "migration", "checkpoint", "weight_loading", "staging_internal",
+	}
 )
 
 func integer(least, most float64) Takes { return Takes{Kind: Int, Min: least, Max: most} }
@@ -116,7 +118,8 @@ func checkObject(v any, fields map[string]Takes, required []string) error {
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		takes, known := fields[name]
 		if !known {
-			return fmt.Errorf("unknown key %q; known are %s", name, strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
+			return fmt.Errorf("unknown key %q; known are %s", name,
+				strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 		}
 		if _, err := takes.convert(given[name]); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
@@ -125,7 +128,7 @@ func checkObject(v any, fields map[string]Takes, required []string) error {
 	return nil
 }
 
-// eachValue checks an object whose keys are data.
+// eachValue checks an object with data for keys.
 func eachValue(keys, values Takes) func(any) error {
 	return func(v any) error {
 		given, ok := v.(map[string]any)
@@ -230,7 +233,7 @@ func checkNamed(v any) error {
 	return nil
 }
 
-// checkSharedName takes what shm_open takes: a name without a slash but the first one.
+// checkSharedName takes the names that shm_open takes: one without a slash but the first one.
 func checkSharedName(v any) error {
 	name := strings.TrimPrefix(v.(string), "/")
 	switch {

@@ -76,7 +76,8 @@ func readArgument(a any) (layer, error) {
 	case string:
 		return readText(a, OriginArgument, OriginArgument+" ")
 	}
-	return layer{}, errs.New(errs.InvalidArgument, "config", "settings of type %T: they are a map, JSON text or a path", a)
+	return layer{}, errs.New(errs.InvalidArgument, "config", "settings of type %T: they are a map, JSON text or a path",
+		a)
 }
 
 // readText reads JSON or the file that text names; the origin of a file has its path behind filePrefix.

@@ -92,7 +92,7 @@ func TestDistanceCountsEdits(t *testing.T) {
 	}
 }
 
-// Whatever comes in by TENT_CONF, the answer is settings or an error that is ours.
+// Any text in TENT_CONF makes settings, or an error of ours.
 func FuzzLoadNeverPanics(f *testing.F) {
 	f.Add(`{"transports": {"birds": {"lanes": 2}}}`)
 	f.Add(`{"qos": {"version": 1, "defaults": {"max_inflight_bytes": "1 MiB"}}}`)

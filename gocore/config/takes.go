@@ -35,7 +35,7 @@ type Takes struct {
 	Check      func(any) error // of a canonical value, beyond the above
 }
 
-// String describes in words what is taken, for errors and documents: "an integer from 1 to 64".
+// String describes the values in words, for errors and documents: "an integer from 1 to 64".
 func (t Takes) String() string {
 	switch {
 	case t.What != "":
@@ -84,7 +84,7 @@ func (t Takes) number(f float64) string {
 	return strconv.FormatFloat(f, 'g', -1, 64)
 }
 
-// convert returns v as the canonical value of t. The error describes only what is wrong with v; the caller adds the key.
+// convert returns v as the canonical value of t. The error describes the mistake alone; the caller adds the key.
 func (t Takes) convert(v any) (any, error) {
 	out, ok := t.coerce(v)
 	if !ok {
@@ -139,7 +139,8 @@ func (t Takes) inside(v any) bool {
 	case string:
 		return t.Choices == nil || slices.Contains(t.Choices, v)
 	case []string:
-		return t.Choices == nil || !slices.ContainsFunc(v, func(s string) bool { return !slices.Contains(t.Choices, s) })
+		other := func(s string) bool { return !slices.Contains(t.Choices, s) }
+		return t.Choices == nil || !slices.ContainsFunc(v, other)
 	}
 	return true
 }
@@ -152,8 +153,8 @@ func (t Takes) atMost(limit any) any {
 	return limit
 }
 
-// parseTakes reads the words of a tag or of a line of inert.txt: a range ("1..16", "4KiB..64MiB", "64..16384, a power of
-// two", "0..64MiB, a multiple of 4096"), choices ("matched|all"), or a name of kinds.
+// parseTakes reads the words of a tag or of a line of inert.txt. They are a range ("1..16", "4KiB..64MiB", "64..16384,
+// a power of two", "0..64MiB, a multiple of 4096"), choices ("matched|all"), or a name of kinds.
 func parseTakes(kind Kind, words, unit string) (Takes, error) {
 	if t, found := kinds[words]; found {
 		t.Unit = unit
@@ -216,8 +217,8 @@ func parseNumber(text string) (float64, error) {
 	return f * factor, err
 }
 
-// toInt takes any integer, and a float only when nothing is lost. A number that does not fit an int64 becomes its nearest,
-// which every range excludes.
+// toInt takes any integer, and a float only when nothing is lost. A number that does not fit an int64 becomes its
+// nearest, which every range excludes.
 func toInt(v any) (int64, bool) {
 	switch v := v.(type) {
 	case int:

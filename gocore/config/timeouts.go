@@ -6,10 +6,11 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// ladders are the time limits that only make sense in this order, from the shortest to the longest: a rail is suspected
+// ladders are the time limits that only make sense in this order, from the shortest to the longest. A rail is suspected
 // before it is given up, that before its attempts have failed on their transport, and that before the task ends. The
-// LNet seed asks for this relation; the caller's own time-out is no part of it. A way that has worked is waited for longer
-// than one that nobody has seen; a request that waits for either is not being served, so the stall limit has no part in it.
+// LNet seed asks for this relation; the caller's own time-out is no part of it. A way that has worked is waited for
+// longer than one that nobody has seen; a request that waits for either is not being served, so the stall limit has no
+// part in it.
 var ladders = [...][]string{
 	{"rail_suspect_ms", "rail_condemn_ms", "attempt_timeout_ms", "transfer_stall_timeout"},
 	{"link_wait_ms", "outage_wait_ms"},
@@ -25,8 +26,8 @@ func (c *Config) checkTimeouts() error {
 	return c.checkRounds()
 }
 
-// climb checks one ladder. Limits that nobody has set give way to those that somebody has: each is at most a third of the
-// next one.
+// climb checks one ladder. Limits that nobody has set give way to those that somebody has: each is at most a third of
+// the next one.
 func (c *Config) climb(ladder []string) error {
 	for i := len(ladder) - 2; i >= 0; i-- {
 		low, high := c.index[ladder[i]], c.index[ladder[i+1]]
@@ -37,7 +38,8 @@ func (c *Config) climb(ladder []string) error {
 			c.values[low] = max(int64(most/3/time.Millisecond), 1)
 			c.origins[low] = OriginDefault + " (below " + ladder[i+1] + ")"
 		default:
-			return errs.New(errs.InvalidArgument, "config", "%s is %v (%s), which is not less than %s, %v (%s)", ladder[i],
+			return errs.New(errs.InvalidArgument, "config", "%s is %v (%s), which is not less than %s, %v (%s)",
+				ladder[i],
 				c.duration(low), c.origins[low], ladder[i+1], most, c.origins[high]).
 				WithHint("a limit inside another one must be the shorter")
 		}

@@ -11,7 +11,8 @@ func TestTimeLimitsRise(t *testing.T) {
 	c, err := Load(birdsOnly)
 	require.NoError(t, err)
 	require.Equal(t, []time.Duration{5 * time.Millisecond, time.Second, 10 * time.Second, 30 * time.Second},
-		[]time.Duration{c.Engine.RailSuspectAfter, c.Engine.RailCondemnAfter, c.Engine.AttemptTimeout, c.Engine.TransferStallTimeout})
+		[]time.Duration{c.Engine.RailSuspectAfter, c.Engine.RailCondemnAfter, c.Engine.AttemptTimeout,
+			c.Engine.TransferStallTimeout})
 	for text, want := range map[string]string{
 		`{"attempt_timeout_ms": 30000}`:                                "attempt_timeout_ms is 30s (argument), which is not less than transfer_stall_timeout, 30s (default)",
 		`{"rail_condemn_ms": 20, "rail_suspect_ms": 20}`:               "rail_suspect_ms is 20ms (argument), which is not less than rail_condemn_ms, 20ms (argument)",

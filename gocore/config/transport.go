@@ -8,14 +8,14 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// Transport is one line of the registry's table of names: a transport of this build, or one that upstream knows and this
-// build has not.
+// Transport is one line of the registry's table of names: a transport of this build, or one that upstream knows and
+// this build has not.
 type Transport struct {
 	Name      string   // as Info.Name gives it, in metrics and errors
 	Number    uint8    // of hints: upstream's TransportType, from 64 on tent's own; 0 for none
 	Branch    string   // of its keys, below "transports"; "" is Name
 	Spellings []string // other names in keys, policies and hints
-	Settings  any      // the zero value of its settings struct, whose tags are its keys; nil: it is not built
+	Settings  any      // the zero value of its settings struct, with keys as tags; nil: it is not built
 }
 
 // WithRails returns lines for transports that take the keys of rails and no others, as those of tests do.
@@ -115,7 +115,7 @@ func (c *Config) RailOf(transport string) *Rail {
 	return nil
 }
 
-// SettingsOf returns a pointer to a transport's settings struct with the values in force, which is what its Open takes. It
+// SettingsOf returns a pointer to a transport's settings struct with the values in force: the argument of its Open. It
 // is nil for a transport that has no keys but those of rails.
 func (c *Config) SettingsOf(transport string) any {
 	found := c.carrierOf(transport)

@@ -1,12 +1,13 @@
 package config
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// tree is a set of keys with their values and who gave them.
+// tree is a set of keys with their values and their origins.
 type tree struct {
 	settings []Setting
 	index    map[string]int // of settings, by key
@@ -69,11 +70,15 @@ func (t *tree) bound(low, high int) error {
 		t.values[high] = t.values[low]
 		t.origins[high] = OriginDefault + " (at least " + t.settings[low].Key + ")"
 	default:
-		unit := t.settings[low].Takes.Unit
-		return errs.New(errs.InvalidArgument, "config", "%s is %v %s (%s), more than %s, which is %v %s (%s)", t.settings[low].Key,
-			t.values[low], unit, t.origins[low], t.settings[high].Key, t.values[high], unit, t.origins[high])
+		return errs.New(errs.InvalidArgument, "config", "%s, more than %s", t.described(low), t.described(high))
 	}
 	return nil
+}
+
+// described returns a key with its value, as errors show it.
+func (t *tree) described(i int) string {
+	unit := t.settings[i].Takes.Unit
+	return strings.TrimSpace(fmt.Sprintf("%s is %v %s", t.settings[i].Key, t.values[i], unit)) + " (" + t.origins[i] + ")"
 }
 
 // unite gives older names of a key its value. Names that were given must agree.
@@ -89,8 +94,8 @@ func (t *tree) unite() error {
 		case isDefault(t.origins[first]):
 			t.values[first], t.origins[first] = t.values[i], t.origins[i]
 		case t.values[i] != t.values[first]:
-			return errs.New(errs.InvalidArgument, "config", "%s is %v, but %s is %v", t.settings[i].Key, t.values[i], same,
-				t.values[first]).WithHint("set only %s", same)
+			return errs.New(errs.InvalidArgument, "config", "%s, but %s", t.described(i), t.described(first)).
+				WithHint("set only %s", same)
 		}
 	}
 	for i := range t.settings {

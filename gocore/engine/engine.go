@@ -1,8 +1,8 @@
-// Package engine is the shell around the core: it owns the core's mutex and goroutines, plugs the transports in, keeps
-// regions, segments and batches, and is the Go API of tent. gocore/doc.go tells the flow and the shutdown order.
+// Package engine is the shell around the core and the Go API of tent. It owns the core's mutex and goroutines, plugs
+// the transports in, and keeps regions, segments and batches. gocore/doc.go describes the flow and the shutdown order.
 //
-// Every method may be called from any goroutine. A goroutine that waits in the kernel, as waiters do, keeps its share of
-// GOMAXPROCS for up to 10 ms: a program whose goroutines wait for as many transfers as there are processors should set it to
+// Every method may be called from any goroutine. A goroutine that waits in the kernel, as waiters do, keeps its share
+// of GOMAXPROCS for up to 10 ms: a program that waits for as many transfers as there are processors should set it to
 // two more than these, as the Python package does, or the next caller begins late.
 package engine
 
@@ -33,13 +33,13 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Version of the engine and of what it says on the wire; major versions must agree.
+// Version of the engine and of its messages on the wire; major versions must agree.
 const Version = control.Version
 
 // Plug is a transport that an engine may use, in order of preference.
 type Plug struct {
 	Factory  transport.Factory
-	Settings any // what Open is given; nil: the branch of the transport in the tree of settings
+	Settings any // the argument of Open; nil: the branch of the transport in the tree of settings
 }
 
 // Options of an engine.
@@ -63,7 +63,7 @@ type Engine struct {
 	stall       time.Duration
 	log         *slog.Logger
 
-	// The core and what mirrors it.
+	// The core and its mirrors.
 	mu        sync.Mutex
 	core      *dispatch.Core
 	batches   []*batch // by slot
@@ -92,8 +92,8 @@ type Engine struct {
 
 	ports   []*port // one a plug, also for those that are not open
 	infos   []transport.Info
-	sockets []transport.Poller // what waiters poll, and may sleep on
-	copiers []transport.Poller // what has copies for waiters to carry out
+	sockets []transport.Poller // waiters poll them, and may sleep on them
+	copiers []transport.Poller // they have copies for waiters to carry out
 	parkers []transport.Parker // of sockets
 
 	inliners    []transport.Inliner // by transport, nil where it is none
@@ -126,7 +126,7 @@ type Engine struct {
 	routines sync.WaitGroup
 }
 
-// Open starts an engine. What it cannot start it takes back before it returns the error.
+// Open starts an engine. When a part cannot start, it takes back the others before it returns the error.
 func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	if o.Config == nil {
 		if o.Config, err = config.Load(config.Options{Transports: tableOf(o.Transports)}); err != nil {
@@ -135,7 +135,8 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	}
 	c := &o.Config.Engine
 	e := &Engine{config: o.Config, name: c.Name, machine: meta.MachineID(), cores: runtime.NumCPU(),
-		incarnation: newIncarnation(), stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes, armed: clock.Never, syncing: syncing{limit: clock.Never}, progressWake: make(chan struct{}, 1),
+		incarnation: newIncarnation(), stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes, armed: clock.Never,
+		syncing: syncing{limit: clock.Never}, progressWake: make(chan struct{}, 1),
 		batches: make([]*batch, c.MaxBatches), totals: make([]atomic.Uint64, c.MaxBatches), store: meta.PeerToPeer{}, idle: make(chan struct{}, 1)}
 	if !c.LegacySelection {
 		e.policies = plan.NewPolicies(c.Policies)
@@ -208,7 +209,7 @@ func tableOf(plugs []Plug) []config.Transport {
 	return list
 }
 
-// settings returns what a transport is opened with.
+// settings returns the settings for a transport's Open.
 func (e *Engine) settings(plug Plug) any {
 	if plug.Settings != nil {
 		return plug.Settings
@@ -216,7 +217,7 @@ func (e *Engine) settings(plug Plug) any {
 	return e.config.SettingsOf(plug.Factory.Name())
 }
 
-// steps undoes what was done, last first.
+// steps undoes the steps of Open, last first.
 type steps struct{ list []func() }
 
 func (s *steps) add(f func()) { s.list = append(s.list, f) }
@@ -317,20 +318,28 @@ func (e *Engine) coreOptions(o Options) dispatch.Options {
 		names[i] = plug.Factory.Name()
 	}
 	options := dispatch.Options{Batches: c.MaxBatches, Pending: c.MaxPendingRequests, Failovers: c.MaxFailoverAttempts,
-		Stall: c.TransferStallTimeout, FenceHost: c.FenceTimeoutHost, FenceNetwork: c.FenceTimeoutNetwork, FenceFile: c.FenceTimeoutFile,
-		Retries: c.ResendRounds, RetryAfter: c.ResendInterval, AttemptLimit: c.AttemptTimeout,
-		SuspectAfter: c.RailSuspectAfter, CondemnAfter: c.RailCondemnAfter, LinkWait: c.LinkWait, OutageWait: c.OutageWait,
-		Devices: o.Config.Devices(), Merge: c.MergeRequests, Transports: names, Neighbours: e.neighbours, Rails: make([]dispatch.RailOptions, len(names))}
+		Stall: c.TransferStallTimeout, FenceHost: c.FenceTimeoutHost, FenceNetwork: c.FenceTimeoutNetwork,
+		FenceFile: c.FenceTimeoutFile, Retries: c.ResendRounds, RetryAfter: c.ResendInterval,
+		AttemptLimit: c.AttemptTimeout, SuspectAfter: c.RailSuspectAfter, CondemnAfter: c.RailCondemnAfter,
+		LinkWait: c.LinkWait, OutageWait: c.OutageWait, Merge: c.MergeRequests, Transports: names,
+		Devices: o.Config.Devices(), Neighbours: e.neighbours, Rails: make([]dispatch.RailOptions, len(names))}
 	for i, name := range names {
 		if r := o.Config.RailOf(name); r != nil {
-			options.Rails[i] = dispatch.RailOptions{Ageing: r.PromotionTimeout, OwnNode: !r.AllowCrossNUMA, ByDeadline: r.ByDeadline,
-				PerEntry: r.PromotionPerEntry, Slots: qos.Slots{Interval: r.SlotInterval, Borrow: r.SlotBorrow}, Settings: rail.Settings{Threshold: r.ErrorThreshold,
-					Window: r.ErrorWindow, Cooldown: r.Cooldown, CooldownMax: r.CooldownMax, Sensitivity: r.HealthSensitivity,
-					Recovery: r.HealthRecovery, ProbeEvery: r.ProbeInterval, SoftOut: r.SoftOutMax}}
-			if r.Filtering {
-				options.Rails[i].Filter.Interval = r.FilterInterval
-			}
+			options.Rails[i] = railOptions(r)
 		}
+	}
+	return options
+}
+
+// railOptions hands the keys of rails to the core.
+func railOptions(r *config.Rail) dispatch.RailOptions {
+	options := dispatch.RailOptions{Ageing: r.PromotionTimeout, OwnNode: !r.AllowCrossNUMA, ByDeadline: r.ByDeadline,
+		PerEntry: r.PromotionPerEntry, Slots: qos.Slots{Interval: r.SlotInterval, Borrow: r.SlotBorrow},
+		Settings: rail.Settings{Threshold: r.ErrorThreshold, Window: r.ErrorWindow, Cooldown: r.Cooldown,
+			CooldownMax: r.CooldownMax, Sensitivity: r.HealthSensitivity, Recovery: r.HealthRecovery,
+			ProbeEvery: r.ProbeInterval, SoftOut: r.SoftOutMax}}
+	if r.Filtering {
+		options.Filter.Interval = r.FilterInterval
 	}
 	return options
 }

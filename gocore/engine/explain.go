@@ -14,7 +14,7 @@ import (
 
 // Explanation says which route a request would take now, which are behind it, and why not the others.
 type Explanation struct {
-	Taken    string              `json:"taken"`             // the transport of the route that a request begins with now, "" for none
+	Taken    string              `json:"taken"`             // the transport that a request begins with now, "" for none
 	Policy   string              `json:"policy"`            // the policy that counts for the request, "" for none
 	Devices  []string            `json:"devices,omitempty"` // the local NICs that the policy names
 	Routes   []ExplainedRoute    `json:"routes"`            // in order of preference
@@ -29,7 +29,7 @@ type ExplainedRoute struct {
 	State     string   `json:"state"`
 	Why       string   `json:"why,omitempty"`     // why a request does not begin here
 	Detail    string   `json:"detail,omitempty"`  // in the transport's own words
-	Sharing   string   `json:"sharing,omitempty"` // with other processes: slot, who, load
+	Sharing   string   `json:"sharing,omitempty"` // with other processes: slot, their number, load
 }
 
 // ExplainedRejected is a way that is not taken.
@@ -67,8 +67,8 @@ func (e *Engine) portOf(name string) *port {
 	return e.ports[slices.IndexFunc(e.ports, func(p *port) bool { return p.name == name })]
 }
 
-// explainPlan describes the plan of a call as the core would use it now. A link that will not come up by itself, because of
-// a setting, a permission or another kind of peer, is a reason rather than a route.
+// explainPlan describes the plan of a call as the core would use it now. A link that will not come up by itself,
+// because of a setting, a permission or another kind of peer, is a reason rather than a route.
 func (e *Engine) explainPlan(c *call) *Explanation {
 	out := &Explanation{Policy: c.plan.Policy, Routes: []ExplainedRoute{}, Rejected: []ExplainedRejected{}}
 	if policy := e.policies.Get(c.want.policy); policy != nil {
@@ -91,7 +91,8 @@ func (e *Engine) explainPlan(c *call) *Explanation {
 		}
 		switch {
 		case down != nil && down.Permanent():
-			out.Rejected = append(out.Rejected, ExplainedRejected{route.Transport, "no link to the peer: " + down.Error()})
+			out.Rejected = append(out.Rejected, ExplainedRejected{route.Transport,
+				"no link to the peer: " + down.Error()})
 			continue
 		case i == taken:
 			out.Taken = route.Transport
@@ -110,7 +111,7 @@ func (e *Engine) explainPlan(c *call) *Explanation {
 	return out
 }
 
-// Topology is what this machine has, as JSON in upstream's shape.
+// Topology describes this machine, as JSON in upstream's shape.
 func (e *Engine) Topology() (string, error) {
 	text, err := json.Marshal(topology.Local())
 	return string(text), err
@@ -118,7 +119,8 @@ func (e *Engine) Topology() (string, error) {
 
 // snapshot copies the counters; it holds the engine's mutex only for the copy.
 func (e *Engine) snapshot() *metrics.Snapshot {
-	s := &metrics.Snapshot{Version: Version, GoVersion: runtime.Version(), Transports: make([]metrics.Transport, len(e.ports))}
+	s := &metrics.Snapshot{Version: Version, GoVersion: runtime.Version(),
+		Transports: make([]metrics.Transport, len(e.ports))}
 	for _, r := range e.regions.list() {
 		s.Regions++
 		s.RegisteredBytes += r.Size
@@ -138,7 +140,8 @@ func (e *Engine) snapshot() *metrics.Snapshot {
 	}
 	e.segments.mu.Unlock()
 	e.notes.mu.Lock()
-	s.Notifications = metrics.Notifications{Sent: e.notifier.sent.Load(), Received: e.notes.taken, Refused: e.notes.refused,
+	s.Notifications = metrics.Notifications{Sent: e.notifier.sent.Load(), Received: e.notes.taken,
+		Refused: e.notes.refused,
 		Waiting: e.notes.waits()}
 	e.notes.mu.Unlock()
 
@@ -155,8 +158,9 @@ func (e *Engine) snapshot() *metrics.Snapshot {
 	e.mu.Lock()
 	defer e.unlockAndDrain()
 	for _, r := range e.core.Rails() {
-		s.Rails = append(s.Rails, metrics.Rail{Transport: e.ports[r.Transport].name, Peer: r.Peer, Local: r.Local, Remote: r.Remote,
-			State: r.State, Health: r.Health, Rate: r.Rate, Bytes: r.Carried, Errors: r.Errors, InFlight: r.InFlight})
+		s.Rails = append(s.Rails, metrics.Rail{Transport: e.ports[r.Transport].name, Peer: r.Peer, Local: r.Local,
+			Remote: r.Remote,
+			State:  r.State, Health: r.Health, Rate: r.Rate, Bytes: r.Carried, Errors: r.Errors, InFlight: r.InFlight})
 	}
 	s.Batches, s.PendingRequests = e.core.Batches(), e.core.Pending()
 	for i, p := range e.ports {

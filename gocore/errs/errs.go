@@ -1,5 +1,5 @@
 // Package errs is the vocabulary of failures. An Error is made once, where the cause is first known, and wrapped
-// with %w above. Code, scope and side are what failover and the Python layer act on; the text is for people.
+// with %w above. Failover and the Python layer act on code, scope and side; the text is for people.
 package errs
 
 import (
@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Code says what went wrong. Values up to 200 are upstream's status codes; those from 300 on are tent's own.
+// Code is the kind of a failure. Values up to 200 are upstream's status codes; those from 300 on are tent's own.
 type Code uint16
 
 // Codes. Every one has a line in the table below.
@@ -47,43 +47,48 @@ const (
 	StorageError         Code = 316
 )
 
-// about says what a code is called and what it means; docs/reference/codes.md is generated from it.
+// about is the name and the meaning of a code; docs/reference/codes.md is generated from it.
 type about struct {
 	name, help string
 	permanent  bool // no retry can help: the user's mistake, or a fact about the peer's memory
 }
 
 var codes = map[Code]about{
-	OK:                   {"OK", "Nothing went wrong.", false},
-	InvalidArgument:      {"INVALID_ARGUMENT", "An argument or a setting is wrong.", true},
-	TooManyRequests:      {"TOO_MANY_REQUESTS", "A bound would be exceeded: a batch's capacity or max_pending_requests.", true},
-	AddressNotRegistered: {"ADDRESS_NOT_REGISTERED", "The bytes are not inside a registered region of their owner, or no region has that name.", true},
-	DeviceNotFound:       {"DEVICE_NOT_FOUND", "The named device is not there.", false},
-	InvalidEntry:         {"INVALID_ENTRY", "An id is unknown, or belongs to another engine.", true},
-	RdmaError:            {"RDMA_ERROR", "The RDMA stack refused.", false},
-	CudaError:            {"CUDA_ERROR", "The CUDA driver or runtime refused.", false},
-	MetadataError:        {"METADATA_ERROR", "The description of a segment cannot be had or used.", false},
-	RpcServiceError:      {"RPC_SERVICE_ERROR", "The control plane failed, or the other side does not speak a version that this engine speaks.", false},
-	MalformedJSON:        {"MALFORMED_JSON", "A text is not JSON.", false},
-	Internal:             {"INTERNAL_ERROR", "A defect of tent.", false},
-	NotImplemented:       {"NOT_IMPLEMENTED", "The call is known and not in this version.", true},
-	PermissionDenied:     {"PERMISSION_DENIED", "The owner of the memory does not allow it.", true},
-	PeerUnreachable:      {"PEER_UNREACHABLE", "Nobody answers, or the connection broke and could not be made again.", false},
-	PeerRestarted:        {"PEER_RESTARTED", "Another incarnation answers at the peer's address.", true},
-	EngineClosed:         {"ENGINE_CLOSED", "The engine has been closed.", true},
-	Canceled:             {"CANCELED", "The user canceled the request.", true},
-	Timeout:              {"TIMEOUT", "A deadline or the stall limit was reached.", true},
-	Lost:                 {"LOST", "A lane or a rail broke under the slice; another one may carry it.", false},
-	Withdrawn:            {"WITHDRAWN", "The core asked for this completion; the bytes were not delivered.", false},
-	StaleGeneration:      {"STALE_GENERATION", "The rail, lane or region has a new generation.", false},
-	NoRoute:              {"NO_ROUTE", "No route is left that can carry the bytes.", false},
-	OutOfMemory:          {"OUT_OF_MEMORY", "The system has no memory for this.", true},
-	Protocol:             {"PROTOCOL", "The other side broke the wire protocol.", false},
-	Stale:                {"STALE_ID", "An id or a handle names something that has ended.", true},
-	Corrupted:            {"CORRUPTED", "The bytes that arrived are not those that were sent.", false},
-	NotFound:             {"NOT_FOUND", "No file has that name, or it is gone.", true},
-	NoSpace:              {"NO_SPACE", "The file system is full, or a quota or the largest file size is reached.", true},
-	StorageError:         {"STORAGE_ERROR", "The device or the file system under a file has failed.", false},
+	OK:              {"OK", "Nothing went wrong.", false},
+	InvalidArgument: {"INVALID_ARGUMENT", "An argument or a setting is wrong.", true},
+	TooManyRequests: {"TOO_MANY_REQUESTS",
+		"A bound would be exceeded: a batch's capacity or max_pending_requests.", true},
+	AddressNotRegistered: {"ADDRESS_NOT_REGISTERED",
+		"The bytes are not inside a registered region of their owner, or no region has that name.", true},
+	DeviceNotFound: {"DEVICE_NOT_FOUND", "The named device is not there.", false},
+	InvalidEntry:   {"INVALID_ENTRY", "An id is unknown, or belongs to another engine.", true},
+	RdmaError:      {"RDMA_ERROR", "The RDMA stack refused.", false},
+	CudaError:      {"CUDA_ERROR", "The CUDA driver or runtime refused.", false},
+	MetadataError:  {"METADATA_ERROR", "The description of a segment cannot be had or used.", false},
+	RpcServiceError: {"RPC_SERVICE_ERROR",
+		"The control plane failed, or the other side does not speak a version that this engine speaks.", false},
+	MalformedJSON:    {"MALFORMED_JSON", "A text is not JSON.", false},
+	Internal:         {"INTERNAL_ERROR", "A defect of tent.", false},
+	NotImplemented:   {"NOT_IMPLEMENTED", "The call is known and not in this version.", true},
+	PermissionDenied: {"PERMISSION_DENIED", "The owner of the memory does not allow it.", true},
+	PeerUnreachable: {"PEER_UNREACHABLE", "Nobody answers, or the connection broke and could not be made again.",
+		false},
+	PeerRestarted:   {"PEER_RESTARTED", "Another incarnation answers at the peer's address.", true},
+	EngineClosed:    {"ENGINE_CLOSED", "The engine has been closed.", true},
+	Canceled:        {"CANCELED", "The user canceled the request.", true},
+	Timeout:         {"TIMEOUT", "A deadline or the stall limit was reached.", true},
+	Lost:            {"LOST", "A lane or a rail broke under the slice; another one may carry it.", false},
+	Withdrawn:       {"WITHDRAWN", "The core asked for this completion; the bytes were not delivered.", false},
+	StaleGeneration: {"STALE_GENERATION", "The rail, lane or region has a new generation.", false},
+	NoRoute:         {"NO_ROUTE", "No route is left that can carry the bytes.", false},
+	OutOfMemory:     {"OUT_OF_MEMORY", "The system has no memory for this.", true},
+	Protocol:        {"PROTOCOL", "The other side broke the wire protocol.", false},
+	Stale:           {"STALE_ID", "An id or a handle names something that has ended.", true},
+	Corrupted:       {"CORRUPTED", "The bytes that arrived are not those that were sent.", false},
+	NotFound:        {"NOT_FOUND", "No file has that name, or it is gone.", true},
+	NoSpace: {"NO_SPACE", "The file system is full, or a quota or the largest file size is reached.",
+		true},
+	StorageError: {"STORAGE_ERROR", "The device or the file system under a file has failed.", false},
 }
 
 // String returns the code's name as it crosses into Python, for example "PEER_UNREACHABLE".
@@ -116,7 +121,7 @@ const (
 
 func (s Scope) String() string { return [...]string{"slice", "rail", "link", "transport"}[s&3] }
 
-// Side says whose end failed, where that is known.
+// Side is the end that failed, where that is known.
 type Side uint8
 
 // Sides.
@@ -135,7 +140,7 @@ type Error struct {
 	Scope      Scope
 	Side       Side
 	Collateral bool   // failed because a neighbour did: retried at once, counts against nothing
-	Op         string // what was attempted: "tcp.dial", "register"
+	Op         string // the attempted operation: "tcp.dial", "register"
 	Peer       string // address of the peer, if one is involved
 	Transport  string
 	Rail       string

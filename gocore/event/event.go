@@ -1,4 +1,4 @@
-// Package event is the one struct that the core emits for whoever listens: metrics, logs, traces, the user.
+// Package event is the one struct that the core emits for its listeners: metrics, logs, traces, the user.
 package event
 
 import (
@@ -8,14 +8,14 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// Kind says what happened.
+// Kind is the kind of an event.
 type Kind uint8
 
 // Kinds. Task ends are counted by the core, not emitted: there may be a million of them a second.
 //
 // The life of a rail: it is up; it is suspected while it says nothing, and recovers with its next sign of life; it is
-// paused after too many errors, and recovers with its cooldown, a success or good probes; it is condemned when all of it
-// is fenced, and comes up again in a new generation. Down is the transport's word.
+// paused after too many errors, and recovers with its cooldown, a success or good probes; it is condemned when all of
+// it is fenced, and comes up again in a new generation. Down is the transport's word.
 const (
 	RailUp Kind = iota + 1
 	RailDown
@@ -53,19 +53,24 @@ var kinds = [...]struct{ name, help string }{
 	PeerGone:          {"peer_gone", "A peer has ended, and nothing of it can land any more."},
 	Failover:          {"failover", "A request moved from the transport `from` to `to`: switch `n` of at most `m`."},
 	FailoverExhausted: {"failover_exhausted", "A request used up its `m` switches and failed on the transport `from`."},
-	FailoverNoRoute:   {"failover_no_route", "A request failed on the transport `from`, and no other one can carry it."},
-	Dirty:             {"dirty", "A request ended although the peer could not confirm that nothing lands any more."},
-	Withdrawn:         {"withdrawn", "A peer confirmed a withdrawal that was open: its link carries bytes again."},
-	Stalled:           {"stalled", "A request reached the stall limit: it was served this long without progress."},
-	RegionClosed:      {"region_closed", "The region named in `rail` was closed: no peer can touch its bytes any more."},
-	SegmentOpened:     {"segment_opened", "A segment was opened."},
-	SegmentClosed:     {"segment_closed", "A segment was closed."},
-	RailPaused:        {"rail_paused", "A rail had `n` errors within the window, and is out for `took`."},
-	RailProbed:        {"rail_probed", "A rail that is out was probed. Without `error` it answered after `took`: `n` good probes of `m`."},
-	DeadlineMissed: {"deadline_missed", "`n` requests to a peer missed their deadline since the last such event; `m` of them were never sent. " +
-		"`error` is that of the latest one."},
-	SharingOff: {"sharing_off", "Slots and load of NICs are not shared with other processes any more, for the reason in `error`."},
-	SharingOn:  {"sharing_on", "Slots and load of NICs are shared with other processes again."},
+	FailoverNoRoute: {"failover_no_route",
+		"A request failed on the transport `from`, and no other one can carry it."},
+	Dirty:     {"dirty", "A request ended although the peer could not confirm that nothing lands any more."},
+	Withdrawn: {"withdrawn", "A peer confirmed a withdrawal that was open: its link carries bytes again."},
+	Stalled:   {"stalled", "A request reached the stall limit: it was served this long without progress."},
+	RegionClosed: {"region_closed",
+		"The region named in `rail` was closed: no peer can touch its bytes any more."},
+	SegmentOpened: {"segment_opened", "A segment was opened."},
+	SegmentClosed: {"segment_closed", "A segment was closed."},
+	RailPaused:    {"rail_paused", "A rail had `n` errors within the window, and is out for `took`."},
+	RailProbed: {"rail_probed",
+		"A rail that is out was probed. Without `error` it answered after `took`: `n` good probes of `m`."},
+	DeadlineMissed: {"deadline_missed",
+		"`n` requests to a peer missed their deadline since the last such event; `m` of them were never sent. " +
+			"`error` is that of the latest one."},
+	SharingOff: {"sharing_off",
+		"Slots and load of NICs are not shared with other processes any more, for the reason in `error`."},
+	SharingOn: {"sharing_on", "Slots and load of NICs are shared with other processes again."},
 }
 
 // String returns the name of a kind, as events carry it to Python and into the log.
@@ -93,7 +98,7 @@ type Event struct {
 	Local     string
 	Remote    string
 	From, To  string
-	Note      string // what brought a rail back: "cooldown expired", "un-paused by successful transfer", and others
+	Note      string // the reason that a rail is back: "cooldown expired" and others
 	N, M      int
 	Took      time.Duration
 	Bytes     uint64

@@ -7,8 +7,8 @@ type Fault struct {
 	Addr uintptr // that was touched; 0 if the processor does not tell
 }
 
-// Guard ends a function that touches memory which may have gone (unmapped by its user, or a file that was cut short), and
-// makes the fault an answer instead of the end of the process:
+// Guard ends a function that touches memory which may be gone: unmapped by its user, or of a file that was cut short.
+// It makes the fault an answer instead of the end of the process:
 //
 //	func touch() (fault *mem.Fault) {
 //		defer mem.Guard(&fault, debug.SetPanicOnFault(true))

@@ -1,4 +1,4 @@
-// Package mem is the vocabulary of memory: regions, where they are, and what may be done to them.
+// Package mem is the vocabulary of memory: regions, their places and the rights to them.
 //
 // Addresses of memory that Go does not own stay uintptr everywhere: stored as unsafe.Pointer, a freed and re-used
 // address would become a bad pointer for the garbage collector. Bytes converts at the point of use.
@@ -11,7 +11,7 @@ import (
 	"unsafe"
 )
 
-// Kind is what a processor or a transport must be able to touch.
+// Kind is a kind of memory: a processor or a transport can touch it or cannot.
 type Kind uint8
 
 // Kinds of memory.
@@ -55,10 +55,11 @@ func (l Location) Parse() (Kind, int, error) {
 			return Kind(k), n, nil
 		}
 	}
-	return Host, 0, fmt.Errorf(`location %q is not "*", "cpu:N", "cuda:N", "rocm:N", "npu:N", "tpu:N" or "file"`, string(l))
+	return Host, 0, fmt.Errorf(`location %q is not "*", "cpu:N", "cuda:N", "rocm:N", "npu:N", "tpu:N" or "file"`,
+		string(l))
 }
 
-// Permission is what peers may do, with upstream's numbers.
+// Permission is the right of peers to a region, with upstream's numbers.
 type Permission uint8
 
 // Permissions.
@@ -80,7 +81,7 @@ func (p Permission) Allows(write bool) bool {
 // RegionID names a registered region of one engine: slot and generation, never 0 and never used twice.
 type RegionID uint64
 
-// Region is a registered memory range. It is a value; whoever registered it keeps the memory alive.
+// Region is a registered memory range. It is a value; the code that registered it keeps the memory alive.
 type Region struct {
 	ID         RegionID
 	Name       string // "" if unnamed

@@ -10,10 +10,10 @@ import (
 )
 
 // MachineID names the running kernel: equal for two processes exactly when they could share memory. The boot id says
-// just that: it is drawn at boot, and every container and network namespace of the host reads the same one. It is not mixed
-// with /etc/machine-id, which differs between two containers of one host (and of one pod, which share 127.0.0.1), and
-// is the same in every container of one image; that file, then the host's name with its hardware addresses, stand in
-// only where /proc does not give a boot id. The id is hashed: it crosses the network, and machine-id(5) asks not to
+// just that: it is drawn at boot, and every container and network namespace of the host reads the same one. It is not
+// mixed with /etc/machine-id, which differs between two containers of one host (and of one pod, which share 127.0.0.1),
+// and is the same in every container of one image; that file, then the host's name with its hardware addresses, stand
+// in only where /proc does not give a boot id. The id is hashed: it crosses the network, and machine-id(5) asks not to
 // show it to strangers.
 func MachineID() string { return machineID() }
 
@@ -33,7 +33,7 @@ func machineIDFrom(read func(string) ([]byte, error), hardware func() string) st
 	return digest("hardware\n" + hardware())
 }
 
-// isIdentity refuses what stands in these files before first boot ("uninitialized", nothing, zeroes).
+// isIdentity refuses the contents of these files before the first boot ("uninitialized", nothing, zeroes).
 func isIdentity(text string) bool {
 	digits := strings.ReplaceAll(text, "-", "")
 	raw, err := hex.DecodeString(digits)

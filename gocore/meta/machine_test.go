@@ -24,16 +24,20 @@ func readFrom(files map[string]string) func(string) ([]byte, error) {
 func noHardware() string { return "" }
 
 func TestContainersOfOneHostAreOneMachine(t *testing.T) {
-	host := machineIDFrom(readFrom(map[string]string{"/proc/sys/kernel/random/boot_id": bootID + "\n", "/etc/machine-id": otherID}), noHardware)
-	container := machineIDFrom(readFrom(map[string]string{"/proc/sys/kernel/random/boot_id": bootID + "\n"}), noHardware)
+	host := machineIDFrom(readFrom(map[string]string{"/proc/sys/kernel/random/boot_id": bootID + "\n",
+		"/etc/machine-id": otherID}), noHardware)
+	container := machineIDFrom(readFrom(map[string]string{"/proc/sys/kernel/random/boot_id": bootID + "\n"}),
+		noHardware)
 	require.Equal(t, host, container)
 	require.NotContains(t, host, bootID[:8], "the id itself does not leave the machine")
 }
 
 func TestMachineIDFallsBackWhereTheBootIDIsMissing(t *testing.T) {
 	fromFile := machineIDFrom(readFrom(map[string]string{"/etc/machine-id": otherID + "\n"}), noHardware)
-	unset := machineIDFrom(readFrom(map[string]string{"/etc/machine-id": "uninitialized\n"}), func() string { return "a" })
-	other := machineIDFrom(readFrom(map[string]string{"/etc/machine-id": "00000000000000000000000000000000"}), func() string { return "b" })
+	unset := machineIDFrom(readFrom(map[string]string{"/etc/machine-id": "uninitialized\n"}),
+		func() string { return "a" })
+	other := machineIDFrom(readFrom(map[string]string{"/etc/machine-id": "00000000000000000000000000000000"}),
+		func() string { return "b" })
 	require.NotEqual(t, fromFile, unset)
 	require.NotEqual(t, unset, other)
 	require.Len(t, other, 32)

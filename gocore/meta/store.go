@@ -2,7 +2,7 @@
 // own machine.
 //
 // Names are peer to peer unless a setting says otherwise: the name of a segment *is* the address of its engine, so no
-// service has to run. A Store is what another answer (etcd, redis, http) has to bring.
+// service has to run. Another answer (etcd, redis, http) implements Store.
 package meta
 
 import "context"
@@ -14,7 +14,7 @@ type Store interface {
 	Resolve(ctx context.Context, name string) (Target, error)
 	// Publish makes name lead to address, for as long as the store is open.
 	Publish(ctx context.Context, name, address string) error
-	// Close withdraws what was published. The store must not be used afterwards.
+	// Close withdraws the published names. The store must not be used afterwards.
 	Close() error
 }
 
@@ -23,10 +23,10 @@ type PeerToPeer struct{}
 
 var _ Store = PeerToPeer{}
 
-// Resolve parses the name; see ParseTarget. Whether somebody is there, the first call to the peer tells.
+// Resolve parses the name; see ParseTarget. The first call to the peer shows whether it is there.
 func (PeerToPeer) Resolve(_ context.Context, name string) (Target, error) { return ParseTarget(name) }
 
-// Publish has nothing to do: whoever knows the address knows the name.
+// Publish has nothing to do: the address is the name.
 func (PeerToPeer) Publish(context.Context, string, string) error { return nil }
 
 // Close has nothing to withdraw.

@@ -32,16 +32,18 @@ func (t Target) String() string {
 }
 
 const (
-	fileScheme    = "file://"
-	example       = `a segment is named "host:port", "host:port/region" or "file:///path", for example "127.0.0.1:41233/kv" or "[::1]:41233"`
+	fileScheme = "file://"
+	example    = `a segment is named "host:port", "host:port/region" or "file:///path", for example ` +
+		`"127.0.0.1:41233/kv" or "[::1]:41233"`
 	nameMax       = 4096 // bytes of a whole name; the longest path Linux takes
 	hostMax       = 253  // bytes, RFC 1035
 	regionNameMax = 255
 )
 
-// ParseTarget reads the name of a segment: "" is the own process, "host:port" a peer's whole address space,
-// "host:port/region" one of its regions (the region's name may itself contain slashes), "file:///path" a file, whose path is
-// taken as it stands, without percent-decoding. It does no I/O; what is wrong comes back as InvalidArgument that says so and shows an example.
+// ParseTarget reads the name of a segment. "" is the own process, "host:port" a peer's whole address space,
+// "host:port/region" one of its regions (the region's name may itself contain slashes), "file:///path" a file. A path
+// is taken as it stands, without percent-decoding. ParseTarget does no I/O; a mistake is an InvalidArgument error that
+// names it and shows an example.
 func ParseTarget(text string) (Target, error) {
 	switch {
 	case text == "":
@@ -86,8 +88,8 @@ func noPath(text string) error {
 	return invalid("%q has no absolute path: three slashes follow \"file:\"", text)
 }
 
-// CheckAddress checks "host:port" of a peer without resolving it: a host name, an IPv4 address or an IPv6 address in
-// brackets, and a port from 1 to 65535. The error is InvalidArgument.
+// CheckAddress checks "host:port" of a peer without resolving it. The host is a name, an IPv4 address or an IPv6
+// address in brackets, the port is from 1 to 65535. The error is InvalidArgument.
 func CheckAddress(address string) error {
 	if address == "" {
 		return invalid("the address is empty")
@@ -131,7 +133,7 @@ func isIPv6(host string) bool {
 	return err == nil && addr.Is6()
 }
 
-// isHost accepts what a resolver could know. Underscores are not in the RFC, but container networks use them.
+// isHost accepts any name that a resolver could know. Underscores are not in the RFC, but container networks use them.
 func isHost(host string) bool {
 	for i := 0; i < len(host); i++ {
 		c := host[i]
@@ -159,5 +161,6 @@ func IsLoopback(address string) bool {
 }
 
 func invalid(format string, args ...any) error {
-	return errs.New(errs.InvalidArgument, "open", format, args...).WithScope(errs.ScopeSlice, errs.SideLocal).WithHint(example)
+	return errs.New(errs.InvalidArgument, "open", format, args...).WithScope(errs.ScopeSlice,
+		errs.SideLocal).WithHint(example)
 }

@@ -68,7 +68,8 @@ func TestMalformedTargetsSayWhatIsWrong(t *testing.T) {
 }
 
 func TestLoopbackAddresses(t *testing.T) {
-	for _, text := range []string{"127.0.0.1:80", "127.9.9.9:1", "[::1]:80", "localhost:80", "LocalHost.:80", "[::ffff:127.0.0.1]:80"} {
+	for _, text := range []string{"127.0.0.1:80", "127.9.9.9:1", "[::1]:80", "localhost:80", "LocalHost.:80",
+		"[::ffff:127.0.0.1]:80"} {
 		require.True(t, IsLoopback(text), text)
 	}
 	for _, text := range []string{"10.0.0.1:80", "[::2]:80", "0.0.0.0:80", "localhost.example.org:80", "decode-0:80"} {
@@ -77,7 +78,8 @@ func TestLoopbackAddresses(t *testing.T) {
 }
 
 func FuzzParseTarget(f *testing.F) {
-	for _, seed := range []string{"127.0.0.1:41233/kv", "[::1]:80/kv", "file:///x", "", "[::1", "a:b:c", "%:1", "[%]:1"} {
+	for _, seed := range []string{"127.0.0.1:41233/kv", "[::1]:80/kv", "file:///x", "", "[::1", "a:b:c", "%:1",
+		"[%]:1"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -32,7 +32,7 @@ type sample struct {
 
 type emit func(sample)
 
-// span is a range of powers of two that a histogram shows; what lies above is in +Inf.
+// span is a range of powers of two that a histogram shows; larger values are in +Inf.
 type span struct{ first, last int }
 
 var (
@@ -52,73 +52,124 @@ var (
 	byRail      = []string{"transport", "peer", "local", "remote"}
 )
 
-// families lists all metrics; those by rail have a series for each rail that there is. The series of a family are there from the start, with zeros: a metric that appears only
-// with its first event cannot be alerted on.
+// families lists all metrics; those by rail have a series for each rail that there is. The series of a family are there
+// from the start, with zeros: a metric that appears only with its first event cannot be alerted on.
 var families = []family{
-	perClass("tent_read_bytes_total", "Bytes of READ requests that were delivered.", func(c *dispatch.Counters) uint64 { return c.Bytes[transport.Read] }),
-	perClass("tent_write_bytes_total", "Bytes of WRITE requests that were delivered.", func(c *dispatch.Counters) uint64 { return c.Bytes[transport.Write] }),
-	perClass("tent_read_requests_total", "READ requests, whatever their end.", func(c *dispatch.Counters) uint64 { return c.Requests[transport.Read] }),
-	perClass("tent_write_requests_total", "WRITE requests, whatever their end.", func(c *dispatch.Counters) uint64 { return c.Requests[transport.Write] }),
-	perClass("tent_read_failures_total", "READ requests that ended FAILED.", func(c *dispatch.Counters) uint64 { return c.Failures[transport.Read] }),
-	perClass("tent_write_failures_total", "WRITE requests that ended FAILED.", func(c *dispatch.Counters) uint64 { return c.Failures[transport.Write] }),
-	perClass("tent_canceled_total", "Requests that ended CANCELED.", func(c *dispatch.Counters) uint64 { return c.Canceled }),
-	perClass("tent_timeout_total", "Requests that ended TIMEOUT.", func(c *dispatch.Counters) uint64 { return c.TimedOut }),
-	{name: "tent_deadline_misses_total", help: "Requests that a deadline has ended: queued, nothing of them was ever sent, or sent.", kind: counter,
+	perClass("tent_read_bytes_total", "Bytes of READ requests that were delivered.",
+		func(c *dispatch.Counters) uint64 { return c.Bytes[transport.Read] }),
+	perClass("tent_write_bytes_total", "Bytes of WRITE requests that were delivered.",
+		func(c *dispatch.Counters) uint64 { return c.Bytes[transport.Write] }),
+	perClass("tent_read_requests_total", "READ requests, whatever their end.",
+		func(c *dispatch.Counters) uint64 { return c.Requests[transport.Read] }),
+	perClass("tent_write_requests_total", "WRITE requests, whatever their end.",
+		func(c *dispatch.Counters) uint64 { return c.Requests[transport.Write] }),
+	perClass("tent_read_failures_total", "READ requests that ended FAILED.",
+		func(c *dispatch.Counters) uint64 { return c.Failures[transport.Read] }),
+	perClass("tent_write_failures_total", "WRITE requests that ended FAILED.",
+		func(c *dispatch.Counters) uint64 { return c.Failures[transport.Write] }),
+	perClass("tent_canceled_total", "Requests that ended CANCELED.",
+		func(c *dispatch.Counters) uint64 { return c.Canceled }),
+	perClass("tent_timeout_total", "Requests that ended TIMEOUT.",
+		func(c *dispatch.Counters) uint64 { return c.TimedOut }),
+	{name: "tent_deadline_misses_total",
+		help: "Requests that a deadline has ended: queued, nothing of them was ever sent, or sent.", kind: counter,
 		labels: byStage, samples: misses},
-	perClass("tent_deadline_infeasible_total", "Requests that were ended before their deadline, because they could not have met it.", func(c *dispatch.Counters) uint64 { return c.Infeasible }),
-	perClass("tent_dirty_total", "Requests that ended although the peer could not confirm that nothing lands any more.", func(c *dispatch.Counters) uint64 { return c.Dirty }),
-	perClass("tent_retries_total", "Slices sent again on the same route.", func(c *dispatch.Counters) uint64 { return c.Retries }),
-	perClass("tent_reroutes_total", "Slices sent again on another rail.", func(c *dispatch.Counters) uint64 { return c.Reroutes }),
-	perClass("tent_withdrawn_total", "Slices asked back by the core.", func(c *dispatch.Counters) uint64 { return c.Withdrawn }),
-	perClass("tent_promotions_total", "Slices of a class that were sent before more urgent work, because it had not been served for as long as priority_promotion_timeout_us.", func(c *dispatch.Counters) uint64 { return c.Promotions }),
-	perClass("tent_slot_waits_total", "Times that a class had to wait for a slot of time of the host's processes.", func(c *dispatch.Counters) uint64 { return c.SlotWaits }),
-	{name: "tent_transport_failover_total", help: "Switches of a task from one transport to the next.", kind: counter, labels: []string{"from", "to"}, samples: failovers},
-	perOperation("tent_transport_attempts_total", "Attempts of requests on a transport.", func(c *dispatch.Counters, op int) uint64 { return c.Attempts[op] }),
-	perOperation("tent_transport_attempt_failures_total", "Attempts that failed.", func(c *dispatch.Counters, op int) uint64 { return c.AttemptFailures[op] }),
-	perTransport("tent_rail_errors_total", "Errors that counted against a rail.", counter, func(t *Transport) float64 { return float64(t.RailErrors) }),
-	perTransport("tent_rails_condemned_total", "Rails given up for a while.", counter, func(t *Transport) float64 { return float64(t.Condemned) }),
-	perTransport("tent_faults_injected_total", "Times that an injected fault has struck; 0 where none is allowed.", counter, func(t *Transport) float64 { return float64(t.Struck) }),
+	perClass("tent_deadline_infeasible_total",
+		"Requests that were ended before their deadline, because they could not have met it.",
+		func(c *dispatch.Counters) uint64 { return c.Infeasible }),
+	perClass("tent_dirty_total", "Requests that ended although the peer could not confirm that nothing lands any more.",
+		func(c *dispatch.Counters) uint64 { return c.Dirty }),
+	perClass("tent_retries_total", "Slices sent again on the same route.",
+		func(c *dispatch.Counters) uint64 { return c.Retries }),
+	perClass("tent_reroutes_total", "Slices sent again on another rail.",
+		func(c *dispatch.Counters) uint64 { return c.Reroutes }),
+	perClass("tent_withdrawn_total", "Slices asked back by the core.",
+		func(c *dispatch.Counters) uint64 { return c.Withdrawn }),
+	perClass("tent_promotions_total",
+		"Slices of a class that were sent before more urgent work, because it had not been served for "+
+			"as long as priority_promotion_timeout_us.",
+		func(c *dispatch.Counters) uint64 { return c.Promotions }),
+	perClass("tent_slot_waits_total", "Times that a class had to wait for a slot of time of the host's processes.",
+		func(c *dispatch.Counters) uint64 { return c.SlotWaits }),
+	{name: "tent_transport_failover_total", help: "Switches of a task from one transport to the next.", kind: counter,
+		labels: []string{"from", "to"}, samples: failovers},
+	perOperation("tent_transport_attempts_total", "Attempts of requests on a transport.",
+		func(c *dispatch.Counters, op int) uint64 { return c.Attempts[op] }),
+	perOperation("tent_transport_attempt_failures_total", "Attempts that failed.",
+		func(c *dispatch.Counters, op int) uint64 { return c.AttemptFailures[op] }),
+	perTransport("tent_rail_errors_total", "Errors that counted against a rail.", counter,
+		func(t *Transport) float64 { return float64(t.RailErrors) }),
+	perTransport("tent_rails_condemned_total", "Rails given up for a while.", counter,
+		func(t *Transport) float64 { return float64(t.Condemned) }),
+	perTransport("tent_faults_injected_total", "Times that an injected fault has struck; 0 where none is allowed.",
+		counter, func(t *Transport) float64 { return float64(t.Struck) }),
 
-	latencies("tent_read_latency_us", "Microseconds from submit to end of READ requests that completed.", transport.Read),
-	latencies("tent_write_latency_us", "Microseconds from submit to end of WRITE requests that completed.", transport.Write),
-	{name: "tent_transport_attempt_latency_us", help: "Microseconds of a slice, from acceptance to completion.", kind: histogram, labels: byOperation, buckets: microseconds, samples: attempts},
+	latencies("tent_read_latency_us", "Microseconds from submit to end of READ requests that completed.",
+		transport.Read),
+	latencies("tent_write_latency_us", "Microseconds from submit to end of WRITE requests that completed.",
+		transport.Write),
+	{name: "tent_transport_attempt_latency_us", help: "Microseconds of a slice, from acceptance to completion.",
+		kind: histogram, labels: byOperation, buckets: microseconds, samples: attempts},
 	sizesOf("tent_read_size_bytes", "Bytes of a READ request.", transport.Read),
 	sizesOf("tent_write_size_bytes", "Bytes of a WRITE request.", transport.Write),
-	{name: "tent_stage_queue_wait_us", help: "Microseconds from submit to a request's first slice.", kind: histogram, labels: byClass, buckets: microseconds,
+	{name: "tent_stage_queue_wait_us", help: "Microseconds from submit to a request's first slice.", kind: histogram,
+		labels: byClass, buckets: microseconds,
 		samples: eachClass(func(c *dispatch.Counters) sample { return sample{histogram: &c.QueueWait} })},
-	{name: "tent_slot_wait_us", help: "Microseconds of each wait for a slot of time of the host's processes.", kind: histogram, labels: byClass, buckets: microseconds,
+	{name: "tent_slot_wait_us", help: "Microseconds of each wait for a slot of time of the host's processes.",
+		kind: histogram, labels: byClass, buckets: microseconds,
 		samples: eachClass(func(c *dispatch.Counters) sample { return sample{histogram: &c.SlotWait} })},
 
 	{name: "tent_rails", help: "Rails by state.", kind: gauge, labels: []string{"transport", "state"}, samples: rails},
-	perRail("tent_rail_health", "Health of a rail, 1000 at best.", gauge, func(r *Rail) float64 { return float64(r.Health) }),
-	perRail("tent_rail_rate_bytes", "Bytes a second that a rail is believed to carry.", gauge, func(r *Rail) float64 { return r.Rate }),
-	perRail("tent_rail_in_flight_bytes", "Bytes handed to a rail and not completed.", gauge, func(r *Rail) float64 { return float64(r.InFlight) }),
-	perRail("tent_rail_bytes_total", "Bytes that a rail has delivered.", counter, func(r *Rail) float64 { return float64(r.Bytes) }),
-	perRail("tent_rail_failures_total", "Errors that counted against a rail.", counter, func(r *Rail) float64 { return float64(r.Errors) }),
-	{name: "tent_rail_state", help: "Always 1; the label tells the state of a rail.", kind: gauge, labels: append(byRail[:len(byRail):len(byRail)], "state"), samples: func(s *Snapshot, out emit) {
-		for i := range s.Rails {
-			out(sample{labels: append(s.Rails[i].labels(), s.Rails[i].State), value: 1})
-		}
-	}},
-	{name: "tent_queue_depth", help: "Requests that wait for a rail.", kind: gauge, labels: byClass, samples: depths(func(t *Transport, class int) float64 { return float64(t.Queued[class]) })},
-	{name: "tent_queue_bytes", help: "Bytes that wait for a rail.", kind: gauge, labels: byClass, samples: depths(func(t *Transport, class int) float64 { return float64(t.QueuedBytes[class]) })},
-	perTransport("tent_in_flight_bytes", "Bytes handed to a transport and not completed.", gauge, func(t *Transport) float64 { return float64(t.InFlight) }),
-	perTransport("tent_shared_processes", "Engines that share slots and load of NICs, this one among them; 0 where nothing is shared.", gauge, func(t *Transport) float64 { return float64(t.Sharing.Processes) }),
-	{name: "tent_shared_others_bytes", help: "Bytes that other processes have in flight on a local NIC.", kind: gauge, labels: []string{"transport", "device"}, samples: sharedDevices},
-	perTransport("tent_faults", "Injected faults in force.", gauge, func(t *Transport) float64 { return float64(t.Faults) }),
+	perRail("tent_rail_health", "Health of a rail, 1000 at best.", gauge,
+		func(r *Rail) float64 { return float64(r.Health) }),
+	perRail("tent_rail_rate_bytes", "Bytes a second that a rail is believed to carry.", gauge,
+		func(r *Rail) float64 { return r.Rate }),
+	perRail("tent_rail_in_flight_bytes", "Bytes handed to a rail and not completed.", gauge,
+		func(r *Rail) float64 { return float64(r.InFlight) }),
+	perRail("tent_rail_bytes_total", "Bytes that a rail has delivered.", counter,
+		func(r *Rail) float64 { return float64(r.Bytes) }),
+	perRail("tent_rail_failures_total", "Errors that counted against a rail.", counter,
+		func(r *Rail) float64 { return float64(r.Errors) }),
+	{name: "tent_rail_state", help: "Always 1; the label tells the state of a rail.", kind: gauge,
+		labels: append(byRail[:len(byRail):len(byRail)], "state"), samples: func(s *Snapshot, out emit) {
+			for i := range s.Rails {
+				out(sample{labels: append(s.Rails[i].labels(), s.Rails[i].State), value: 1})
+			}
+		}},
+	{name: "tent_queue_depth", help: "Requests that wait for a rail.", kind: gauge, labels: byClass,
+		samples: depths(func(t *Transport, class int) float64 { return float64(t.Queued[class]) })},
+	{name: "tent_queue_bytes", help: "Bytes that wait for a rail.", kind: gauge, labels: byClass,
+		samples: depths(func(t *Transport, class int) float64 { return float64(t.QueuedBytes[class]) })},
+	perTransport("tent_in_flight_bytes", "Bytes handed to a transport and not completed.", gauge,
+		func(t *Transport) float64 { return float64(t.InFlight) }),
+	perTransport("tent_shared_processes",
+		"Engines that share slots and load of NICs, this one among them; 0 where nothing is shared.", gauge,
+		func(t *Transport) float64 { return float64(t.Sharing.Processes) }),
+	{name: "tent_shared_others_bytes", help: "Bytes that other processes have in flight on a local NIC.", kind: gauge,
+		labels: []string{"transport", "device"}, samples: sharedDevices},
+	perTransport("tent_faults", "Injected faults in force.", gauge,
+		func(t *Transport) float64 { return float64(t.Faults) }),
 	single("tent_batches", "Batches alive.", gauge, func(s *Snapshot) float64 { return float64(s.Batches) }),
-	single("tent_pending_requests", "Requests that have not ended.", gauge, func(s *Snapshot) float64 { return float64(s.PendingRequests) }),
+	single("tent_pending_requests", "Requests that have not ended.", gauge,
+		func(s *Snapshot) float64 { return float64(s.PendingRequests) }),
 	single("tent_regions", "Registered regions.", gauge, func(s *Snapshot) float64 { return float64(s.Regions) }),
-	single("tent_registered_bytes", "Bytes of registered regions.", gauge, func(s *Snapshot) float64 { return float64(s.RegisteredBytes) }),
-	single("tent_segments", "Segments opened and not closed.", gauge, func(s *Snapshot) float64 { return float64(s.Segments) }),
+	single("tent_registered_bytes", "Bytes of registered regions.", gauge,
+		func(s *Snapshot) float64 { return float64(s.RegisteredBytes) }),
+	single("tent_segments", "Segments opened and not closed.", gauge,
+		func(s *Snapshot) float64 { return float64(s.Segments) }),
 	single("tent_peers", "Peers attached.", gauge, func(s *Snapshot) float64 { return float64(s.Peers) }),
-	single("tent_notifications_sent_total", "Notifications that a peer has taken.", counter, func(s *Snapshot) float64 { return float64(s.Notifications.Sent) }),
-	single("tent_notifications_received_total", "Notifications taken from peers.", counter, func(s *Snapshot) float64 { return float64(s.Notifications.Received) }),
-	single("tent_notifications_refused_total", "Notifications held back because the queue was full.", counter, func(s *Snapshot) float64 { return float64(s.Notifications.Refused) }),
-	single("tent_notifications_waiting", "Notifications in the queue.", gauge, func(s *Snapshot) float64 { return float64(s.Notifications.Waiting) }),
-	{name: "tent_build_info", help: "Always 1; the labels tell the build.", kind: gauge, labels: []string{"version", "go_version"}, samples: func(s *Snapshot, out emit) {
-		out(sample{labels: []string{s.Version, s.GoVersion}, value: 1})
-	}},
+	single("tent_notifications_sent_total", "Notifications that a peer has taken.", counter,
+		func(s *Snapshot) float64 { return float64(s.Notifications.Sent) }),
+	single("tent_notifications_received_total", "Notifications taken from peers.", counter,
+		func(s *Snapshot) float64 { return float64(s.Notifications.Received) }),
+	single("tent_notifications_refused_total", "Notifications held back because the queue was full.", counter,
+		func(s *Snapshot) float64 { return float64(s.Notifications.Refused) }),
+	single("tent_notifications_waiting", "Notifications in the queue.", gauge,
+		func(s *Snapshot) float64 { return float64(s.Notifications.Waiting) }),
+	{name: "tent_build_info", help: "Always 1; the labels tell the build.", kind: gauge,
+		labels: []string{"version", "go_version"}, samples: func(s *Snapshot, out emit) {
+			out(sample{labels: []string{s.Version, s.GoVersion}, value: 1})
+		}},
 }
 
 // eachClass visits the counters of every transport and class; read leaves the labels to it.
@@ -154,7 +205,10 @@ func perClass(name, help string, read func(*dispatch.Counters) uint64) family {
 
 func perOperation(name, help string, read func(*dispatch.Counters, int) uint64) family {
 	return family{name: name, help: help, kind: counter, labels: byOperation,
-		samples: eachOperation(func(c *dispatch.Counters, op int) sample { return sample{value: float64(read(c, op))} })}
+		samples: eachOperation(func(c *dispatch.Counters, op int) sample {
+			return sample{value: float64(read(c,
+				op))}
+		})}
 }
 
 func perTransport(name, help string, k kind, read func(*Transport) float64) family {
@@ -226,9 +280,10 @@ func depths(read func(*Transport, int) float64) func(*Snapshot, emit) {
 
 func misses(s *Snapshot, out emit) {
 	for stage, name := range stageNames {
-		eachClass(func(c *dispatch.Counters) sample { return sample{value: float64(c.Misses[stage])} })(s, func(v sample) {
-			v.labels = append(v.labels, name)
-			out(v)
-		})
+		eachClass(func(c *dispatch.Counters) sample { return sample{value: float64(c.Misses[stage])} })(s,
+			func(v sample) {
+				v.labels = append(v.labels, name)
+				out(v)
+			})
 	}
 }

@@ -1,4 +1,4 @@
-// Package metrics turns counters into what people and machines read: Prometheus' text format and a flat map.
+// Package metrics turns counters into forms for people and machines: Prometheus' text format and a flat map.
 //
 // Counting itself is the core's business (dispatch.Counters, plain integers under the engine's mutex): it is always on.
 // The engine copies them into a Snapshot when somebody asks; everything here works on that copy, so a scrape holds no
@@ -6,9 +6,9 @@
 //
 // Names, types and label values are upstream's wherever upstream has the metric, so that its dashboards work; the label
 // "class" is added to them, and a sum over it is upstream's series. Two of upstream's families are missing on purpose:
-// tent_deadline_mlu_permille predicts the load of a link from all that waits, which tent does not, and tent_stage_dispatch_us
-// and tent_stage_transport_us measure hand-overs between threads that do not exist here (tent_transport_attempt_latency_us is
-// what a slice takes).
+// tent_deadline_mlu_permille predicts the load of a link from all that waits, which tent does not, and
+// tent_stage_dispatch_us and tent_stage_transport_us measure hand-overs between threads that do not exist here
+// (tent_transport_attempt_latency_us is the time of a slice).
 //
 // Buckets are powers of two, as the core counts them: from 1 us to 134 s, and from 63 bytes to 64 GiB. An upper bound
 // is 2^i-1 because the core counts integers: values up to and including it are below the bound, exactly.
@@ -18,7 +18,8 @@ import (
 	"github.com/tent-engine/tent/gocore/dispatch"
 )
 
-// Snapshot is a copy of an engine's counters and gauges at one moment. Whoever fills it owns it; rendering only reads.
+// Snapshot is a copy of an engine's counters and gauges at one moment. The code that fills it owns it; rendering only
+// reads.
 type Snapshot struct {
 	Version    string // of tent
 	GoVersion  string
@@ -36,7 +37,7 @@ type Snapshot struct {
 	Notifications Notifications
 }
 
-// Transport is what is counted for one transport.
+// Transport holds the figures of one transport.
 type Transport struct {
 	Name        string
 	Classes     [dispatch.ClassCount]dispatch.Counters
@@ -52,7 +53,7 @@ type Transport struct {
 	Sharing     Sharing
 }
 
-// Sharing is what a transport shares with other processes of the host, now; zero where that is nothing.
+// Sharing describes the NICs that a transport shares with other processes of the host, now; zero where it shares none.
 type Sharing struct {
 	Processes int // that share, this one among them
 	Devices   []SharedDevice
@@ -64,7 +65,7 @@ type SharedDevice struct {
 	Others uint64 // bytes that the others have in flight there
 }
 
-// Rail is one rail now, and what it has done over all its generations.
+// Rail is one rail now, with its totals over all its generations.
 type Rail struct {
 	Transport, Peer, Local, Remote string
 	State                          string // "up", "full", "suspected", "paused", "condemned" or "down"

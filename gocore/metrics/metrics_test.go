@@ -23,11 +23,13 @@ func observe(h *dispatch.Histogram, values ...uint64) {
 }
 
 func example() *Snapshot {
-	s := &Snapshot{Version: "0.1.0", GoVersion: "go1.26", Batches: 2, PendingRequests: 7, Regions: 3, RegisteredBytes: 1 << 30,
-		Segments: 1, Peers: 1, Notifications: Notifications{Sent: 5, Received: 6, Refused: 1, Waiting: 4},
+	s := &Snapshot{Version: "0.1.0", GoVersion: "go1.26", Batches: 2, PendingRequests: 7, Regions: 3,
+		RegisteredBytes: 1 << 30,
+		Segments:        1, Peers: 1, Notifications: Notifications{Sent: 5, Received: 6, Refused: 1, Waiting: 4},
 		Failovers: []Failover{{"rdma", "tcp", 2}, {"shm", "tcp", 1}},
 		Rails:     []Rail{{"tcp", "10.0.0.2:7000", "10.0.0.1", "10.0.0.2", "paused", 700, 5e8, 1 << 20, 3, 4096}},
-		Transports: []Transport{{Name: "tcp", RailsUp: 2, RailsDown: 1, RailErrors: 3, Condemned: 1, InFlight: 4096, Faults: 2, Struck: 5,
+		Transports: []Transport{{Name: "tcp", RailsUp: 2, RailsDown: 1, RailErrors: 3, Condemned: 1, InFlight: 4096,
+			Faults: 2, Struck: 5,
 			Sharing: Sharing{Processes: 3, Devices: []SharedDevice{{"eth0", 70000}}}}, {Name: "shm", RailErrors: 1}}}
 	high, low := &s.Transports[0].Classes[dispatch.High], &s.Transports[0].Classes[dispatch.Low]
 	high.Requests[transport.Write], high.Bytes[transport.Write] = 4, 4<<20
@@ -81,8 +83,10 @@ func TestTextIsWhatPrometheusReads(t *testing.T) {
 func TestBucketsCountExactlyUpToTheirBound(t *testing.T) {
 	text, err := Text(example())
 	require.NoError(t, err)
-	for bound, count := range map[string]string{"1": "2", "3": "3", "63": "3", "127": "5", "255": "6", "1.34217727e+08": "6", "+Inf": "7"} {
-		require.Contains(t, text, `tent_write_latency_us_bucket{class="high",transport="tcp",le="`+bound+`"} `+count+"\n")
+	for bound, count := range map[string]string{"1": "2", "3": "3", "63": "3", "127": "5", "255": "6",
+		"1.34217727e+08": "6", "+Inf": "7"} {
+		require.Contains(t, text,
+			`tent_write_latency_us_bucket{class="high",transport="tcp",le="`+bound+`"} `+count+"\n")
 	}
 	require.Contains(t, text, `tent_write_size_bytes_bucket{class="high",transport="tcp",le="4095"} 1`+"\n")
 	require.Contains(t, text, `tent_write_size_bytes_bucket{class="high",transport="tcp",le="8191"} 2`+"\n")
@@ -137,7 +141,8 @@ func TestUpstreamNamesTypesAndLabels(t *testing.T) {
 	}
 	upstream["tent_transport_failover_total"] = family{kind: counter, labels: []string{"from", "to"}}
 	upstream["tent_transport_attempts_total"] = family{kind: counter, labels: []string{"transport", "operation"}}
-	upstream["tent_transport_attempt_failures_total"] = family{kind: counter, labels: []string{"transport", "operation"}}
+	upstream["tent_transport_attempt_failures_total"] = family{kind: counter,
+		labels: []string{"transport", "operation"}}
 	upstream["tent_transport_attempt_latency_us"] = family{kind: histogram, labels: []string{"transport", "operation"}}
 	upstream["tent_deadline_infeasible_total"] = family{kind: counter, labels: []string{"transport"}}
 	upstream["tent_stage_queue_wait_us"] = family{kind: histogram, labels: []string{"transport"}}

@@ -1,6 +1,6 @@
 package metrics
 
-// Description is what the documentation says of a family of series; docs/reference/metrics.md is generated from it.
+// Description documents a family of series; docs/reference/metrics.md is generated from it.
 type Description struct {
 	Name, Kind, Help string
 	Labels           []string

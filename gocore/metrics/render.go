@@ -13,7 +13,7 @@ import (
 )
 
 // Collector offers an engine's metrics to a registry of the program around it. take is called once a scrape, from the
-// registry's goroutine; the collector only reads what it returns.
+// registry's goroutine; the collector only reads its result.
 func Collector(take func() *Snapshot) prometheus.Collector { return collector{take} }
 
 type collector struct{ take func() *Snapshot }

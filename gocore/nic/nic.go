@@ -1,6 +1,6 @@
-// Package nic reads what /sys tells of a network interface: its device, the NUMA node that this hangs on, its speed. It is
-// pure parsing behind an fs.FS, so a machine with eight sockets is a few lines of a test. What cannot be read is left out:
-// a container often hides parts of /sys.
+// Package nic reads a network interface from /sys: its device, the NUMA node of that, its speed. It is pure parsing
+// behind an fs.FS, so a machine with eight sockets is a few lines of a test. Parts that cannot be read are left out: a
+// container often hides them.
 package nic
 
 import (
@@ -32,10 +32,10 @@ const interfaceUp = 1
 
 // Read reads an interface by its name from a root file system with sys below it. It returns false when there is none.
 //
-// A device that does not tell a node asks those above it, as a virtio device does its PCI function. A virtual interface is
-// where the interfaces are that carry its bytes (lower_* in /sys), if these agree; the other end of a veth is none of them.
-// The speed of a virtual interface is not what anybody negotiated: a veth says 10000 whatever it can do. So it is that of
-// its devices or unknown.
+// A device that does not tell a node asks those above it, as a virtio device does its PCI function. A virtual interface
+// is where the interfaces are that carry its bytes (lower_* in /sys), if these agree; the other end of a veth is none
+// of them. Nobody negotiated the speed of a virtual interface: a veth always says 10000. So it is that of its devices
+// or unknown.
 func Read(root fs.FS, name string) (NIC, bool) { return look(root, name, 1) }
 
 func look(root fs.FS, name string, depth int) (NIC, bool) {
@@ -95,7 +95,7 @@ func (n *NIC) settle(root fs.FS, device string, depth int) (real bool) {
 
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
-// locate climbs from a device until somebody tells a NUMA node.
+// locate climbs from a device to the first one with a NUMA node.
 func locate(root fs.FS, device string) (pci string, node int) {
 	node = -1
 	for told := false; strings.HasPrefix(device, "sys/devices/"); device = path.Dir(device) {
@@ -112,7 +112,7 @@ func locate(root fs.FS, device string) (pci string, node int) {
 	return pci, node
 }
 
-// parseSpeed takes Mbit/s; drivers that do not know say -1, or what -1 is without a sign.
+// parseSpeed takes Mbit/s; drivers that do not know say -1, or 2^32-1.
 func parseSpeed(content string) uint64 {
 	n, err := strconv.ParseInt(content, 10, 64)
 	if err != nil || n < 0 || n >= 1<<32-1 {

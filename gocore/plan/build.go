@@ -11,7 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Request is what a plan is made for.
+// Request describes the requests that a plan is made for.
 type Request struct {
 	Op            transport.Op
 	Local, Remote End
@@ -19,13 +19,13 @@ type Request struct {
 	Policy        *config.Policy // chooses and orders the transports; nil leaves all of them in their order
 }
 
-// Build orders the ways in which a request between two ends may travel. candidates are in the order of preference; a policy
-// that lists transports leaves only these, in its order, and a hint names the one that goes to the front. Transports whose
-// link is down come last instead of being left out, because the link may be back when the others have failed. Build is
-// pure; the result is shared and never changed.
+// Build orders the ways in which a request between two ends may travel. candidates are in the order of preference; a
+// policy that lists transports leaves only these, in its order, and a hint names the one that goes to the front. A
+// transport comes last, instead of being left out, while its link is down: the link may be back when the others have
+// failed. Build is pure; the result is shared and never changed.
 //
-// Errors: InvalidArgument when the hint names no candidate, or one that cannot carry this request or that the policy leaves
-// out; NoRoute when nothing can carry it, with the reason of each.
+// Errors: InvalidArgument when the hint names no candidate, or one that cannot carry this request or that the policy
+// leaves out; NoRoute when nothing can carry it, with the reason of each.
 func Build(r *Request, candidates []Candidate) (*Plan, *errs.Error) {
 	if r.Op > transport.Write {
 		return nil, errs.New(errs.InvalidArgument, "plan", "operation %d is neither READ nor WRITE", r.Op)
@@ -63,7 +63,8 @@ func Build(r *Request, candidates []Candidate) (*Plan, *errs.Error) {
 func noHint(hint string, rejected []Rejected, candidates []Candidate) *errs.Error {
 	for _, r := range rejected {
 		if r.Transport == hint {
-			return errs.New(errs.InvalidArgument, "plan", "transport %q was asked for and cannot carry this: %s", hint, r.Reason)
+			return errs.New(errs.InvalidArgument, "plan", "transport %q was asked for and cannot carry this: %s", hint,
+				r.Reason)
 		}
 	}
 	names := make([]string, len(candidates))

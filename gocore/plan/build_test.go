@@ -35,7 +35,8 @@ func order(p *Plan) (list []int) {
 
 func TestRoutesAreInTheOrderOfThePolicy(t *testing.T) {
 	down := errs.New(errs.PeerUnreachable, "dial", "refused")
-	candidates := []Candidate{candidate(0, "rdma", func(c *Candidate) { c.Down = down }), candidate(1, "shm", nil), candidate(2, "tcp", nil)}
+	candidates := []Candidate{candidate(0, "rdma", func(c *Candidate) { c.Down = down }), candidate(1, "shm", nil),
+		candidate(2, "tcp", nil)}
 	here := host
 	here.Node = 2
 	p, err := Build(&Request{Op: transport.Write, Local: here, Remote: host}, candidates)
@@ -63,10 +64,14 @@ func TestEachWayThatIsNotTakenSaysWhy(t *testing.T) {
 		"is not registered with it":               func(c *Candidate) { c.LocalKey = 0 },
 		"does not offer the region":               func(c *Candidate) { c.RemoteKey = 0 },
 		"no link to the peer":                     func(c *Candidate) { c.Link = 0 },
-		"refused":                                 func(c *Candidate) { c.Link, c.Down = 0, errs.New(errs.PeerUnreachable, "dial", "refused") },
+		"refused": func(c *Candidate) {
+			c.Link, c.Down = 0,
+				errs.New(errs.PeerUnreachable, "dial", "refused")
+		},
 	} {
 		bad := candidate(0, "rdma", change)
-		p, err := Build(&Request{Op: transport.Write, Local: host, Remote: host}, []Candidate{bad, candidate(1, "tcp", nil)})
+		p, err := Build(&Request{Op: transport.Write, Local: host, Remote: host},
+			[]Candidate{bad, candidate(1, "tcp", nil)})
 		require.Nil(t, err)
 		require.Equal(t, []int{1}, order(p))
 		require.Len(t, p.Rejected, 1)
@@ -78,14 +83,16 @@ func TestEachWayThatIsNotTakenSaysWhy(t *testing.T) {
 		require.ErrorContains(t, err, "rdma: ")
 		require.ErrorContains(t, err, reason)
 
-		_, err = Build(&Request{Op: transport.Write, Local: host, Remote: host, Hint: "rdma"}, []Candidate{bad, candidate(1, "tcp", nil)})
+		_, err = Build(&Request{Op: transport.Write, Local: host, Remote: host, Hint: "rdma"},
+			[]Candidate{bad, candidate(1, "tcp", nil)})
 		require.Equal(t, errs.InvalidArgument, err.Code)
 		require.ErrorContains(t, err, reason)
 	}
 }
 
 func TestSameHostTransportsTakeOurselves(t *testing.T) {
-	for _, change := range []func(*Candidate){func(c *Candidate) { c.SameHost = true }, func(c *Candidate) { c.Self = true }} {
+	for _, change := range []func(*Candidate){func(c *Candidate) { c.SameHost = true },
+		func(c *Candidate) { c.Self = true }} {
 		c := candidate(0, "shm", change)
 		c.Info.SameHost = true
 		_, err := Build(&Request{Op: transport.Write, Local: host, Remote: host}, []Candidate{c})
@@ -94,21 +101,24 @@ func TestSameHostTransportsTakeOurselves(t *testing.T) {
 }
 
 func TestWrongHintsAndEmptyHands(t *testing.T) {
-	_, err := Build(&Request{Op: transport.Write, Local: host, Remote: host, Hint: "udp"}, []Candidate{candidate(0, "rdma", nil), candidate(1, "tcp", nil)})
+	_, err := Build(&Request{Op: transport.Write, Local: host, Remote: host, Hint: "udp"},
+		[]Candidate{candidate(0, "rdma", nil), candidate(1, "tcp", nil)})
 	require.Equal(t, errs.InvalidArgument, err.Code)
 	require.ErrorContains(t, err, `no transport is called "udp"; known here: rdma, tcp`)
 	_, err = Build(&Request{Op: transport.Write, Local: host, Remote: host}, nil)
 	require.Equal(t, errs.NoRoute, err.Code)
 	_, err = Build(&Request{Op: transport.Write, Local: host, Remote: gpu}, []Candidate{candidate(0, "tcp", nil)})
-	require.ErrorContains(t, err, "no transport can carry a WRITE between cpu:0 and cuda:1: tcp: it does not move bytes between cpu and cuda")
+	require.ErrorContains(t, err,
+		"no transport can carry a WRITE between cpu:0 and cuda:1: tcp: it does not move bytes between cpu and cuda")
 	_, err = Build(&Request{Op: 7, Local: host, Remote: host}, nil)
 	require.Equal(t, errs.InvalidArgument, err.Code)
 }
 
 func TestTheBestSliceIsNeverBeyondTheLongest(t *testing.T) {
-	p, err := Build(&Request{Op: transport.Write, Local: host, Remote: host}, []Candidate{candidate(0, "tcp", func(c *Candidate) {
-		c.Info.SliceBest, c.Info.Alignment = 2<<20, 0
-	})})
+	p, err := Build(&Request{Op: transport.Write, Local: host, Remote: host},
+		[]Candidate{candidate(0, "tcp", func(c *Candidate) {
+			c.Info.SliceBest, c.Info.Alignment = 2<<20, 0
+		})})
 	require.Nil(t, err)
 	require.EqualValues(t, 1<<20, p.Routes[0].SliceBest)
 	require.EqualValues(t, 1, p.Routes[0].Alignment)

@@ -1,5 +1,5 @@
-// Package plan decides how a request may travel: the policy that counts for it, ordered routes of one or more hops, and why
-// other ways are not taken. It is pure; the engine calls it once per pair of regions and policy, and keeps the result.
+// Package plan decides how a request may travel: by which policy, over which routes of one or more hops, and why not
+// over others. It is pure; the engine calls it once per pair of regions and policy, and keeps the result.
 package plan
 
 import (
@@ -20,7 +20,7 @@ type StageID uint32
 
 // Hop is one movement of a route. A route with one hop goes straight from the local to the remote region. A route with
 // several has stage buffers between its hops; a hop that the peer's engine must carry out goes over a link of its own
-// whose slices are requests to that engine, so the core treats it like any other.
+// with requests to that engine as slices, so the core treats it like any other.
 type Hop struct {
 	Link      LinkID
 	Op        transport.Op
@@ -61,7 +61,7 @@ type End struct {
 	Node     int // NUMA node plus one, 0 if it is not known; read of the local end
 }
 
-// Candidate is a transport that could carry a request between two ends, with what is known about it here and there.
+// Candidate is a transport that could carry a request between two ends, with the facts about it here and there.
 type Candidate struct {
 	Transport uint8
 	Info      *transport.Info

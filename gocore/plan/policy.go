@@ -11,7 +11,7 @@ import (
 // NoPolicy is the index that stands for none.
 const NoPolicy = -1
 
-// Ask is what a policy looks at: upstream's TransportSelector has the same fields.
+// Ask holds the facts that a policy looks at: upstream's TransportSelector has the same fields.
 type Ask struct {
 	Local, Remote mem.Kind
 	SameMachine   bool
@@ -47,9 +47,9 @@ func (p *Policies) Get(i int) *config.Policy {
 	return &p.list[i]
 }
 
-// Match returns the index of the policy that counts: the first one whose fields all match, or NoPolicy. A request that
-// names a policy gets the first of that name for its type of segment, whatever its other fields say; InvalidArgument if
-// there is none.
+// Match returns the index of the policy that counts: the first one with fields that all match, or NoPolicy. A request
+// that names a policy gets the first of that name for its type of segment; its other fields do not count then.
+// InvalidArgument means that there is none.
 func (p *Policies) Match(ask *Ask) (int, *errs.Error) {
 	for i := range p.list {
 		rule := &p.list[i]
@@ -60,7 +60,8 @@ func (p *Policies) Match(ask *Ask) (int, *errs.Error) {
 		}
 	}
 	if ask.Name != 0 {
-		return NoPolicy, errs.New(errs.InvalidArgument, "plan", "no policy for %s segments has the policy_name that was given",
+		return NoPolicy, errs.New(errs.InvalidArgument, "plan",
+			"no policy for %s segments has the policy_name that was given",
 			segmentType(ask.Remote)).WithHint("the setting policy lists them")
 	}
 	return NoPolicy, nil
@@ -80,8 +81,8 @@ func segmentType(remote mem.Kind) string {
 	return "memory"
 }
 
-// listed returns the candidates that a policy lists, in its order, and why it leaves the others out. Names that are listed
-// and no candidate are left out too.
+// listed returns the candidates that a policy lists, in its order, and why it leaves the others out. Names that are
+// listed and no candidate are left out too.
 func listed(policy *config.Policy, candidates []Candidate) ([]Candidate, []Rejected) {
 	if policy == nil || len(policy.Transports) == 0 {
 		return candidates, nil

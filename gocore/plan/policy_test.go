@@ -23,7 +23,8 @@ const (
 // policies are rules as people write them.
 func policies(t *testing.T, text string) Policies {
 	t.Helper()
-	c, err := config.Load(config.Options{Transports: config.WithRails("rdma", "mnnvl", "nvlink", "shm", "gds", "io-uring", "tcp")},
+	c, err := config.Load(config.Options{Transports: config.WithRails("rdma", "mnnvl", "nvlink", "shm", "gds",
+		"io-uring", "tcp")},
 		`{"policy": `+text+`}`)
 	require.NoError(t, err)
 	return NewPolicies(c.Engine.Policies)
@@ -82,7 +83,8 @@ func TestUpstreamsDefaultPolicies(t *testing.T) {
 			require.True(t, none.None())
 			require.Empty(t, chosen(t, none, Ask{Local: c.local, Remote: c.remote}))
 			candidates := between(c.local, c.remote, c.want...)
-			p := built(t, Request{Local: End{Kind: c.local}, Remote: End{Kind: c.remote}, Policy: none.Get(NoPolicy)}, candidates)
+			p := built(t, Request{Local: End{Kind: c.local}, Remote: End{Kind: c.remote}, Policy: none.Get(NoPolicy)},
+				candidates)
 			require.Equal(t, c.want, names(p, candidates), "without a policy the order is that of the build")
 			require.Zero(t, p.Devices, "DeviceMaskDefaultAll")
 		})
@@ -175,17 +177,20 @@ func TestUpstreamsHints(t *testing.T) {
 		require.Equal(t, []Rejected{{"shm", `policy "net" does not list it`}}, made.Rejected)
 	})
 	t.Run("HintIsPrependedToCandidateList/FailoverFromHintAdvancesByIndex", func(t *testing.T) {
-		require.Equal(t, []string{"rdma", "tcp"}, names(built(t, Request{Policy: p.Get(0), Hint: "rdma"}, candidates), candidates))
+		require.Equal(t, []string{"rdma", "tcp"}, names(built(t, Request{Policy: p.Get(0), Hint: "rdma"}, candidates),
+			candidates))
 	})
 	t.Run("HintNotInMatchingPolicyReturnsUnspec", func(t *testing.T) {
 		_, err := Build(&Request{Policy: p.Get(0), Hint: "shm"}, candidates)
 		require.Equal(t, errs.InvalidArgument, err.Code, "upstream fails the request later")
-		require.ErrorContains(t, err, `transport "shm" was asked for and cannot carry this: policy "net" does not list it`)
+		require.ErrorContains(t, err,
+			`transport "shm" was asked for and cannot carry this: policy "net" does not list it`)
 	})
 }
 
 func TestAPolicyMayListWhatIsNotBuilt(t *testing.T) {
-	p := policies(t, `[{"segment_type": "memory", "transports": ["mnnvl", "tcp"]}, {"segment_type": "file", "transports": ["gds"]}]`)
+	p := policies(t,
+		`[{"segment_type": "memory", "transports": ["mnnvl", "tcp"]}, {"segment_type": "file", "transports": ["gds"]}]`)
 	candidates := between(mem.Host, mem.Host, "tcp")
 	made := built(t, Request{Policy: p.Get(0)}, candidates)
 	require.Equal(t, []string{"tcp"}, names(made, candidates))
@@ -214,7 +219,8 @@ func TestUpstreamsDeviceMasks(t *testing.T) {
 		for i := range 65 {
 			many = append(many, fmt.Sprintf(`"eth%d"`, i))
 		}
-		_, err := config.Load(config.Options{}, `{"policy": [{"segment_type": "memory", "devices": [`+strings.Join(many, ",")+`]}]}`)
+		_, err := config.Load(config.Options{}, `{"policy": [{"segment_type": "memory", "devices": [`+strings.Join(many,
+			",")+`]}]}`)
 		require.ErrorContains(t, err, "name more than 64", "nothing is dropped in silence here")
 	})
 }

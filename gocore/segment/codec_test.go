@@ -20,7 +20,8 @@ func example(t testing.TB, regions int) *Description {
 		MachineID: "0123456789abcdef0123456789abcdef", Incarnation: 0xfedcba9876543210, Version: "1.2.3", Epoch: 77}
 	for i := range regions {
 		d.Regions = append(d.Regions, Region{
-			ID: mem.RegionID(i+1) | 1<<32, Name: fmt.Sprintf("model.layers.%d.self_attn.k_cache", i), Addr: 0x7f0000000000 + uint64(i)<<30,
+			ID: mem.RegionID(i+1) | 1<<32, Name: fmt.Sprintf("model.layers.%d.self_attn.k_cache",
+				i), Addr: 0x7f0000000000 + uint64(i)<<30,
 			Size: 1 << 30, Location: "cuda:1", Kind: mem.Cuda, Permission: mem.GlobalReadWrite, ReadOnly: i%2 == 0,
 			Descriptors: map[string]transport.Descriptor{"tcp": {1, byte(i)}, "rdma": bytes.Repeat([]byte{2}, 40)}})
 	}
@@ -100,7 +101,8 @@ func TestAnotherFormatIsNamed(t *testing.T) {
 	require.ErrorContains(t, err, "not an exported description")
 }
 
-// FuzzDecode mends the checksum, so that the fuzzer gets behind it, and demands that what decodes encodes to the same.
+// FuzzDecode mends the checksum, so that the fuzzer gets behind it, and demands that a decoded description encodes to
+// the same.
 func FuzzDecode(f *testing.F) {
 	for _, n := range []int{0, 1, 3} {
 		for _, descriptors := range []bool{false, true} {

@@ -10,12 +10,13 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Decode reads what Encode wrote and seals it. It takes any bytes: what is cut off, damaged, of another format or
-// simply something else is InvalidArgument, and memory stays within a small multiple of the input, shared names aside.
-// Descriptors are copies; nothing refers to data afterwards.
+// Decode reads the bytes of Encode and seals the description. It takes any bytes: those that are cut off, damaged, of
+// another format or simply something else are InvalidArgument, and memory stays within a small multiple of the input,
+// shared names aside. Descriptors are copies; nothing refers to data afterwards.
 func Decode(data []byte) (*Description, error) {
 	if len(data) < headSize+sumSize || string(data[:len(magic)]) != magic {
-		return nil, invalid("these %d bytes are not an exported description: they do not begin with %q", len(data), magic)
+		return nil, invalid("these %d bytes are not an exported description: they do not begin with %q", len(data),
+			magic)
 	}
 	if version := data[len(magic)]; version != format {
 		return nil, invalid("the description has format %d, this version of tent reads %d", version, format)

@@ -6,7 +6,7 @@ import (
 	"sort"
 )
 
-// The encoding, in order; u is an unsigned varint, s is u and so many bytes of UTF-8:
+// The encoding, in order; u is an unsigned varint, s is u and then u bytes of UTF-8:
 //
 //	"TENT", format (1 byte), flags (1 byte: 1 with descriptors)
 //	s address, s name, s machine id, s version, incarnation (8 bytes, little-endian), u epoch
@@ -28,12 +28,12 @@ const (
 	withDescriptors = 1
 	headSize        = len(magic) + 2
 	sumSize         = 4
-	regionSizeMin   = 7 // bytes of the shortest region; bounds what a hostile count can make a decoder allocate
+	regionSizeMin   = 7 // bytes of the shortest region; bounds the memory that a decoder allocates for a count
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Encode returns the bytes of a sealed description. Without descriptors they are what engine.export gives out: under
+// Encode returns the bytes of a sealed description. Without descriptors they are the blob of engine.export: under
 // 1 KiB and 64 B a region, no secrets.
 func Encode(d *Description, descriptors bool) []byte {
 	out := make([]byte, 0, 512+64*len(d.Regions))

@@ -1,5 +1,5 @@
-// Package segment holds what a peer offers: its regions with their names, addresses and descriptors, found by name or by
-// address, and the bytes in which that travels.
+// Package segment describes the offer of a peer: its regions with their names, addresses and descriptors. They are
+// found by name or by address, and travel as bytes.
 //
 // A Description is made by the owner of the memory, carries an epoch that grows with each change, and is a value
 // afterwards: Seal it once, then any number of goroutines may read it. The same encoding serves the control plane
@@ -14,7 +14,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Bounds of a description; a decoder refuses what is beyond.
+// Bounds of a description; a decoder refuses larger ones.
 const (
 	RegionsMax    = 1 << 18
 	NameMax       = 255     // bytes of a name, an address, a location or a machine id
@@ -32,12 +32,12 @@ type Region struct {
 	Size        uint64 // bytes, never 0
 	Location    mem.Location
 	Kind        mem.Kind
-	Permission  mem.Permission // what peers may do
+	Permission  mem.Permission // of peers
 	ReadOnly    bool           // the buffer itself must not be written
 	Descriptors map[string]transport.Descriptor
 }
 
-// Description is what one incarnation of an engine offers. Fill it, call Seal, then treat it as read-only.
+// Description is the offer of one incarnation of an engine. Fill it, call Seal, then treat it as read-only.
 type Description struct {
 	Address     string   // "host:port" of its control plane
 	Others      []string // further addresses of the same control plane
@@ -45,7 +45,7 @@ type Description struct {
 	MachineID   string
 	Incarnation uint64
 	Version     string // of the engine that made it
-	Epoch       uint64 // grows with each change of what follows
+	Epoch       uint64 // grows with each change of the fields below
 	Regions     []Region
 
 	// Made by Seal.
@@ -106,7 +106,8 @@ func (r *Region) check() error {
 	}
 	for name, descriptor := range r.Descriptors {
 		if name == "" || len(name) > NameMax || len(descriptor) > DescriptorMax {
-			return invalid("region %q: the descriptor of %q has %d bytes, more than %d", r.Name, name, len(descriptor), DescriptorMax)
+			return invalid("region %q: the descriptor of %q has %d bytes, more than %d", r.Name, name, len(descriptor),
+				DescriptorMax)
 		}
 	}
 	return nil
@@ -123,7 +124,7 @@ func (d *Description) index() error {
 			}
 			d.byName[r.Name] = int32(i)
 		}
-		// Who ends before us is hidden behind us: skip along the chain of those that end later and later.
+		// A region that ends before us is hidden behind us: skip along the chain of those that end later and later.
 		before := int32(i) - 1
 		for before >= 0 && d.Regions[before].end() <= r.end() {
 			before = d.outer[before]
@@ -135,7 +136,7 @@ func (d *Description) index() error {
 
 func (r *Region) end() uint64 { return r.Addr + r.Size }
 
-// Find returns the region of that name, or nil. The empty name is nobody's. The caller must not change what it gets.
+// Find returns the region of that name, or nil. The empty name is nobody's. The caller must not change the region.
 func (d *Description) Find(name string) *Region {
 	i, ok := d.byName[name]
 	if !ok {

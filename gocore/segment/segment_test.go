@@ -23,7 +23,8 @@ func sealed(t testing.TB, regions ...Region) *Description {
 }
 
 func TestRegionsAreFoundByName(t *testing.T) {
-	d := sealed(t, Region{Name: "v", Addr: 200, Size: 10}, Region{Name: "k", Addr: 100, Size: 10}, Region{Addr: 300, Size: 1})
+	d := sealed(t, Region{Name: "v", Addr: 200, Size: 10}, Region{Name: "k", Addr: 100, Size: 10},
+		Region{Addr: 300, Size: 1})
 	require.EqualValues(t, 100, d.Find("k").Addr)
 	require.EqualValues(t, 200, d.Find("v").Addr)
 	require.Nil(t, d.Find("x"))
@@ -39,7 +40,8 @@ func TestSmallestRegionThatContainsTheRangeWins(t *testing.T) {
 	for _, c := range []struct {
 		addr, length uint64
 		want         string
-	}{{0x1000, 0x80, "head"}, {0x1000, 0x81, "pool"}, {0x1100, 1, "page"}, {0x11ff, 2, "across"}, {0x1190, 0x70, "page"},
+	}{{0x1000, 0x80, "head"}, {0x1000, 0x81, "pool"}, {0x1100, 1, "page"}, {0x11ff, 2, "across"}, {0x1190, 0x70,
+		"page"},
 		{0x1100, 0x180, "pool"}, {0x1fff, 1, "pool"}, {0x1fff, 2, ""}, {0xfff, 1, ""}, {0x1000, math.MaxUint64, ""},
 		{math.MaxUint64, 1, ""}} {
 		got := d.Containing(c.addr, c.length)

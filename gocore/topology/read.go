@@ -69,7 +69,8 @@ func readNodes(root fs.FS) []Memory {
 }
 
 func host(node int, cpus []int, bytes uint64, distances []string) Memory {
-	m := Memory{Location: mem.Location("cpu:" + strconv.Itoa(node)), Type: HostMemory, Node: node, Bytes: bytes, CPUs: cpus, Distance: map[int]int{}}
+	m := Memory{Location: mem.Location("cpu:" + strconv.Itoa(node)), Type: HostMemory, Node: node, Bytes: bytes,
+		CPUs: cpus, Distance: map[int]int{}}
 	for i, d := range distances {
 		if n, err := strconv.Atoi(d); err == nil {
 			m.Distance[i] = n
@@ -128,10 +129,10 @@ func parseMemTotal(text string) uint64 {
 	return 0
 }
 
-// cpusMax bounds a list of processors, whatever a file says.
+// cpusMax bounds a list of processors that a file gives.
 const cpusMax = 1 << 16
 
-// parseList takes the kernel's lists of numbers, as in "0-3,8,10-11". What is malformed is left out.
+// parseList takes the kernel's lists of numbers, as in "0-3,8,10-11". Malformed parts are left out.
 func parseList(text string) []int {
 	var out []int
 	for part := range strings.SplitSeq(text, ",") {

@@ -1,9 +1,9 @@
-// Package topology tells what the machine has: NUMA nodes with their processors and memory, and network interfaces with
+// Package topology describes the machine: NUMA nodes with their processors and memory, and network interfaces with
 // the node they hang on. It is read once, as an immutable value; after a change one reads again.
 //
-// Reading is pure parsing of /sys and /proc behind an fs.FS, so a machine with eight sockets is a text file in testdata.
-// What cannot be read is left out: half a topology is better than none, and a container often hides parts of /sys.
-// RDMA devices are not here: they belong to the transport that opens them.
+// Reading is pure parsing of /sys and /proc behind an fs.FS, so a machine with eight sockets is a text file in
+// testdata. Parts that cannot be read are left out: half a topology is better than none, and a container often hides
+// parts of /sys. RDMA devices are not here: they belong to the transport that opens them.
 //
 // The JSON form is upstream's, with its names and numbers ("nics", "mems", NIC type 1 for TCP, memory type 0 for the
 // host, "device_list" of ranks), and more keys where upstream has nothing (addresses, speed, processors, distances).
@@ -60,12 +60,12 @@ type Memory struct {
 	Node     int
 	Bytes    uint64
 	CPUs     []int
-	Distance map[int]int  // to other nodes as the firmware tells; 10 is itself
+	Distance map[int]int  // to other nodes, of the firmware; 10 is itself
 	Ranked   [Ranks][]int // indexes of NICs by distance, as the rules of rank say
 }
 
 // rank says how near a NIC is to a memory, as upstream does: the same node is 0. A NIC without a node is as far as
-// another socket; rank 1 is for what hangs on the same PCI root as a GPU, so host memory has none.
+// another socket; rank 1 is for NICs on the same PCI root as a GPU, so host memory has none.
 func rank(m Memory, n NIC) int {
 	if n.Node >= 0 && n.Node == m.Node {
 		return 0
@@ -138,7 +138,8 @@ func (t *Topology) MarshalJSON() ([]byte, error) {
 		Memories []memoryJSON `json:"mems"`
 	}{[]nicJSON{}, []memoryJSON{}}
 	for _, n := range t.NICs {
-		out.NICs = append(out.NICs, nicJSON{n.Name, n.PCIBusID, n.Type, n.Node, n.Up, n.Virtual, n.SpeedMbps, n.MTU, some(n.Addresses)})
+		out.NICs = append(out.NICs, nicJSON{n.Name, n.PCIBusID, n.Type, n.Node, n.Up, n.Virtual, n.SpeedMbps, n.MTU,
+			some(n.Addresses)})
 	}
 	for _, m := range t.Memories {
 		ranks := deviceList{some(m.Ranked[0]), some(m.Ranked[1]), some(m.Ranked[2])}

@@ -44,10 +44,12 @@ func TestOneNodeOwnsEveryDevice(t *testing.T) {
 	})
 	require.Equal(t, &Topology{
 		NICs: []NIC{
-			{Name: "eth0", Type: TCP, NIC: nic.NIC{PCIBusID: "0000:00:03.0", Node: 0, Up: true, MTU: 1400}, Addresses: []netip.Prefix{eth0}},
+			{Name: "eth0", Type: TCP, NIC: nic.NIC{PCIBusID: "0000:00:03.0", Node: 0, Up: true, MTU: 1400},
+				Addresses: []netip.Prefix{eth0}},
 			{Name: "lo", Type: TCP, NIC: nic.NIC{Node: -1, Up: true, Virtual: true, MTU: 65536}},
 		},
-		Memories: []Memory{{Location: "cpu:0", Bytes: 24 << 30, CPUs: []int{0, 1}, Distance: map[int]int{0: 10}, Ranked: [Ranks][]int{{0}, nil, {1}}}},
+		Memories: []Memory{{Location: "cpu:0", Bytes: 24 << 30, CPUs: []int{0, 1}, Distance: map[int]int{0: 10},
+			Ranked: [Ranks][]int{{0}, nil, {1}}}},
 	}, top)
 	require.Equal(t, 0, top.NodeOf(eth0.Addr()))
 	require.Equal(t, -1, top.NodeOf(netip.MustParseAddr("10.0.0.6")))
@@ -57,19 +59,23 @@ func TestOneNodeOwnsEveryDevice(t *testing.T) {
 func TestDevicesHangOnTheNodeOfTheirPCIFunction(t *testing.T) {
 	top := Read(tree(t, "two-sockets"), nil)
 	require.Equal(t, []NIC{
-		{Name: "ens1", Type: TCP, NIC: nic.NIC{PCIBusID: "0000:01:00.0", Node: 0, Up: true, SpeedMbps: 200000, MTU: 9000}},
+		{Name: "ens1", Type: TCP, NIC: nic.NIC{PCIBusID: "0000:01:00.0", Node: 0, Up: true, SpeedMbps: 200000,
+			MTU: 9000}},
 		{Name: "ens2", Type: TCP, NIC: nic.NIC{PCIBusID: "0000:84:00.0", Node: 2, MTU: 1500}},
 		{Name: "veth0", Type: TCP, NIC: nic.NIC{Node: -1, Virtual: true}},
 	}, top.NICs)
 	require.Equal(t, []Memory{
-		{Location: "cpu:0", Node: 0, Bytes: 1 << 30, CPUs: []int{0, 1, 2, 3, 8, 9, 10, 11}, Distance: map[int]int{0: 10, 2: 21}, Ranked: [Ranks][]int{{0}, nil, {1, 2}}},
-		{Location: "cpu:2", Node: 2, Bytes: 2 << 30, CPUs: []int{4, 5, 6, 7, 12, 13, 14, 15}, Distance: map[int]int{0: 21, 2: 10}, Ranked: [Ranks][]int{{1}, nil, {0, 2}}},
+		{Location: "cpu:0", Node: 0, Bytes: 1 << 30, CPUs: []int{0, 1, 2, 3, 8, 9, 10, 11},
+			Distance: map[int]int{0: 10, 2: 21}, Ranked: [Ranks][]int{{0}, nil, {1, 2}}},
+		{Location: "cpu:2", Node: 2, Bytes: 2 << 30, CPUs: []int{4, 5, 6, 7, 12, 13, 14, 15},
+			Distance: map[int]int{0: 21, 2: 10}, Ranked: [Ranks][]int{{1}, nil, {0, 2}}},
 	}, top.Memories)
 }
 
 func TestWithoutNUMATheMachineIsNodeZero(t *testing.T) {
 	top := Read(tree(t, "no-numa"), nil)
-	require.Equal(t, []Memory{{Location: "cpu:0", Bytes: 4 << 20, CPUs: []int{0, 1, 2}, Distance: map[int]int{}, Ranked: [Ranks][]int{nil, nil, {0}}}}, top.Memories)
+	require.Equal(t, []Memory{{Location: "cpu:0", Bytes: 4 << 20, CPUs: []int{0, 1, 2}, Distance: map[int]int{},
+		Ranked: [Ranks][]int{nil, nil, {0}}}}, top.Memories)
 	require.True(t, top.NICs[0].Virtual, "without links nobody knows its device")
 }
 
@@ -84,15 +90,19 @@ func TestJSONHasUpstreamsShape(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{
 		"nics": [
-			{"name": "eth0", "pci_bus_id": "0000:00:03.0", "type": 1, "numa_node": 0, "up": true, "virtual": false, "speed_mbps": 0, "mtu": 1400, "addresses": []},
-			{"name": "lo", "pci_bus_id": "", "type": 1, "numa_node": -1, "up": true, "virtual": true, "speed_mbps": 0, "mtu": 65536, "addresses": []}],
-		"mems": [{"name": "cpu:0", "pci_bus_id": "", "type": 0, "numa_node": 0, "device_list": {"rank0": [0], "rank1": [], "rank2": [1]},
+			{"name": "eth0", "pci_bus_id": "0000:00:03.0", "type": 1, "numa_node": 0, "up": true, "virtual": false,
+				"speed_mbps": 0, "mtu": 1400, "addresses": []},
+			{"name": "lo", "pci_bus_id": "", "type": 1, "numa_node": -1, "up": true, "virtual": true, "speed_mbps": 0,
+				"mtu": 65536, "addresses": []}],
+		"mems": [{"name": "cpu:0", "pci_bus_id": "", "type": 0, "numa_node": 0,
+			"device_list": {"rank0": [0], "rank1": [], "rank2": [1]},
 			"bytes": 25769803776, "cpus": [0, 1], "distances": {"0": 10}}]}`, string(text))
 }
 
 func TestListsOfProcessors(t *testing.T) {
 	for text, want := range map[string][]int{
-		"": nil, "0": {0}, "0-3": {0, 1, 2, 3}, "8,0-1": {0, 1, 8}, "1-1,1": {1}, "3-1": nil, "x,2": {2}, "-1": nil, "0-99999999": nil,
+		"": nil, "0": {0}, "0-3": {0, 1, 2, 3}, "8,0-1": {0, 1,
+			8}, "1-1,1": {1}, "3-1": nil, "x,2": {2}, "-1": nil, "0-99999999": nil,
 	} {
 		require.Equal(t, want, parseList(text), "%q", text)
 	}

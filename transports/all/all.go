@@ -1,5 +1,5 @@
-// Package all is the registry of transports: the table of their names and numbers, in Go, Python and C, and the factories
-// of this build. A new transport is one folder beside this one and one line here.
+// Package all is the registry of transports: the table of their names and numbers, in Go, Python and C, and the
+// factories of this build. A new transport is one folder beside this one and one line here.
 package all
 
 import (

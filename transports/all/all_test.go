@@ -32,7 +32,7 @@ func TestNamesAndNumbersAreOfOneTransport(t *testing.T) {
 	}
 }
 
-// settings reads what somebody says in TENT_FAULTS and as arguments.
+// settings reads the text of TENT_FAULTS and arguments.
 func settings(t *testing.T, environment string, arguments map[string]any) *config.Config {
 	t.Helper()
 	c, err := config.Load(config.Options{Transports: Transports(), Env: func(name string) string {

@@ -10,8 +10,8 @@ import (
 	"github.com/tent-engine/tent/transports/faulty"
 )
 
-// Faults are what is injected into one engine's transports and control plane, in the language of transports/faulty. Nil
-// is none, and none can come: the transports are then exactly what their factories open.
+// Faults are injected into one engine's transports and control plane, in the language of transports/faulty. Nil is
+// none, and none can come: the transports are then exactly those of their factories.
 type Faults struct{ plan *faulty.Plan }
 
 // FaultsOf makes the faults of an engine from its settings: nil unless allow_faults says that there may be some.
@@ -46,8 +46,8 @@ func (f *Faults) Dial() func(ctx context.Context, network, address string) (net.
 	return f.plan.Dial
 }
 
-// Stand is a transport of this build that goes by the name of a slot, with the faults for that name: what
-// engine.SwapTransportForTest takes.
+// Stand is a transport of this build that goes by the name of a slot, with the faults for that name. It is the argument
+// of engine.SwapTransportForTest.
 func (f *Faults) Stand(slot, name string) (transport.Factory, error) {
 	if f == nil {
 		return nil, f.Apply("")
@@ -67,8 +67,8 @@ type standIn struct {
 
 func (s standIn) Name() string { return s.name }
 
-// Apply adds the faults of a text while the engine runs, or heals. Any goroutine may call it. It is refused where faults
-// were not allowed when the engine was opened.
+// Apply adds the faults of a text while the engine runs, or heals. Any goroutine may call it. It is refused where
+// faults were not allowed when the engine was opened.
 func (f *Faults) Apply(text string) error {
 	if f == nil {
 		return errs.New(errs.PermissionDenied, "faults", "faults are not allowed in this engine").
@@ -77,7 +77,7 @@ func (f *Faults) Apply(text string) error {
 	return f.plan.Apply(text)
 }
 
-// String is what is in force, in the language.
+// String returns the faults in force, in the language.
 func (f *Faults) String() string {
 	if f == nil {
 		return ""

@@ -57,13 +57,15 @@ class TransportType(IntEnum):
 		}
 	}
 	for _, e := range table {
-		for _, name := range slices.Concat([]string{e.name, e.branch}, e.spellings, strings.Fields(strings.ToLower(e.members))) {
+		for _, name := range slices.Concat([]string{e.name, e.branch}, e.spellings,
+			strings.Fields(strings.ToLower(e.members))) {
 			if name != "" {
 				hints[name] = int(e.number)
 			}
 		}
 	}
-	b.WriteString(strings.Join(aliases, "") + "\n\n# Names that hints take, in lower case.\nHINTS: dict[str, int] = {\n")
+	b.WriteString(strings.Join(aliases,
+		"") + "\n\n# Names that hints take, in lower case.\nHINTS: dict[str, int] = {\n")
 	for _, name := range slices.Sorted(maps.Keys(hints)) {
 		fmt.Fprintf(&b, "    %q: %d,\n", name, hints[name])
 	}
@@ -109,8 +111,8 @@ func TestPythonAndCReadTheTable(t *testing.T) {
 	}
 }
 
-// The names of the tests are upstream's: TransportTypeNameMapping, ParseTransportType, WireValuesRemainStableWithUbAppended,
-// UbTransportNameRoundTrips and MpcommWireValueMatchesCApiAndRoundTrips.
+// The names of the tests are upstream's: TransportTypeNameMapping, ParseTransportType,
+// WireValuesRemainStableWithUbAppended, UbTransportNameRoundTrips and MpcommWireValueMatchesCApiAndRoundTrips.
 func TestWireValuesAreUpstreams(t *testing.T) {
 	upstream := map[string]uint8{"rdma": 1, "mnnvl": 2, "shm": 3, "nvlink": 4, "gds": 5, "io-uring": 6, "tcp": 7,
 		"ascend_direct": 8, "sunrise_link": 9, "tpu": 10, "ub": 11, "mpcomm": 12}

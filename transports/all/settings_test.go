@@ -33,8 +33,8 @@ func ranged(t *testing.T) map[string][]config.Setting {
 	return found
 }
 
-// opened is the error of a transport's own Open when the settings are those of a Config. Open checks its settings before it
-// looks at anything else; a host that is nil is the next thing that it meets.
+// opened is the error of a transport's own Open when the settings are those of a Config. Open checks its settings
+// before it looks at anything else; a host that is nil is the next thing that it meets.
 func opened(t *testing.T, c *config.Config, name string) (err error) {
 	t.Helper()
 	for _, factory := range Factories() {
@@ -123,7 +123,8 @@ func TestZeroIsADefaultOrAValueAndNeverBoth(t *testing.T) {
 				continue // the core's, which reads them from the tree alone
 			}
 			takesZero := s.Takes.Min <= 0 && s.Takes.Max >= 0
-			require.False(t, takesZero && s.Default != int64(0), "%s: %s takes 0, and its default is %v", name, s.Key, s.Default)
+			require.False(t, takesZero && s.Default != int64(0), "%s: %s takes 0, and its default is %v", name, s.Key,
+				s.Default)
 		}
 	}
 }
@@ -131,7 +132,8 @@ func TestZeroIsADefaultOrAValueAndNeverBoth(t *testing.T) {
 func TestEverySettingShowsTheValueInForce(t *testing.T) {
 	c, err := config.Load(config.Options{Transports: Transports()})
 	require.NoError(t, err)
-	free := map[string]bool{"transports/tcp/port": true, "rpc_server_port": true, "max_failover_attempts": true, "inline_bytes": true}
+	free := map[string]bool{"transports/tcp/port": true, "rpc_server_port": true, "max_failover_attempts": true,
+		"inline_bytes": true}
 	for _, e := range c.Dump() {
 		if e.Active && !free[e.Key] {
 			require.NotEqual(t, int64(0), e.Value, "%s shows 0", e.Key)

@@ -6,8 +6,9 @@ import (
 	"github.com/tent-engine/tent/transports/host/vm"
 )
 
-// Settings is the branch transports/shm: each tagged field is a key. The zero value of a field means its default. Upstream
-// has this transport switched off, because its copies are not NUMA-aware; here it is the fastest way by far, and on.
+// Settings is the branch transports/shm: each tagged field is a key. The zero value of a field means its default.
+// Upstream has this transport switched off, because its copies are not NUMA-aware; here it is the fastest way by far,
+// and on.
 type Settings struct {
 	Trust        string `key:"trust" takes:"same-uid|none" default:"same-uid" help:"Peers that may touch memory directly: those of the same user, or nobody (all then goes by another transport)."`
 	CXLMountPath string `key:"cxl_mount_path" takes:"folder" from:"transports seed" help:"Mounted folder of CXL or DAX memory whose files back allocated memory; empty allocates anonymous memory."`
@@ -15,7 +16,7 @@ type Settings struct {
 	Workers      int    `key:"copy_workers" takes:"1..64" default:"= one less than there are processors, at least 1" help:"Threads that copy what no caller copies."`
 	InlineBytes  uint64 `key:"async_memcpy_threshold" takes:"1..1048576" unit:"KiB" default:"256" from:"transports seed" help:"Most that a call copies itself; copiers take the rest from a queue."`
 
-	reach reach     // what the tests allow
+	reach reach     // for tests
 	yama  *vm.Scope // the tests' kernel: it has this scope, and refuses us
 }
 
@@ -37,6 +38,6 @@ const (
 	reachForeign       // even shared memory is moved by the kernel
 )
 
-// pieceBytes bounds what is copied between two looks at the queues: HIGH waits for no more than this, some 50 µs, and Go's
+// pieceBytes bounds the bytes of a copy between two looks at the queues: HIGH waits for no more, some 50 µs, and Go's
 // copy changes to non-temporal stores only where it is told to.
 const pieceBytes = 512 << 10

@@ -10,8 +10,8 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// Settings is the branch transports/tcp: each tagged field is a key. The zero value of a field means its default. Fields
-// without a key are for tests and for Go programs.
+// Settings is the branch transports/tcp: each tagged field is a key. The zero value of a field means its default.
+// Fields without a key are for tests and for Go programs.
 type Settings struct {
 	config.Rail
 
