@@ -9,26 +9,8 @@
 // stage.go (several hops), deadline.go (who would be late). What belongs together in time is kept in lists that are ordered by themselves; only
 // deadlines, links and rails have timers.
 //
-// # Choices
-//
-//	2026-11-21  Stuck slices are sent again at once and called back at the same time. Waiting for the withdrawal first
-//	            would be simpler by one pointer (the twin) and would cost a round trip, or the fence bound, each time.
-//	2026-11-21  Routes are tried in a circle within the failover budget. The seed walks down the list once, which fails
-//	            a request although the first link may be back.
-//	2026-11-21  The records of slices that were withdrawn are not used again but left to the garbage collector: the
-//	            withdrawal may still be on its way to the transport, with a plain pointer. Counting acknowledgements
-//	            of withdrawals would need one more call in the contract.
-//	2026-11-21  Silence of a rail is measured against what was usual there, and nothing but silence makes it suspected: a rail
-//	            that has become slow answers and loses its share. Ages of slices would need one clock each and would say
-//	            the same later.
-//	2026-11-21  A rail that comes back may have in flight what it has delivered since: by time instead, the ramp would be too
-//	            long for a good rail on a short path and too short for a bad one.
-//	2026-11-21  Pieces remember the rails that failed them in this round, a bit each. One rail to avoid, as it was, sent a
-//	            piece to and fro between two bad rails while a third was good.
-//	2026-11-21  HIGH that waits for one peer holds back less urgent classes of the whole NIC, also when it is that peer and
-//	            not the NIC which is slow: nothing here can tell the two apart before both were tried. Ageing bounds what that costs.
-//	2026-11-21  The window of LOW is the same whether HIGH was there lately or not: where HIGH is rare, most of its requests
-//	            are the first after a pause. LOW runs dry for a moment now and then, so that the delay of an empty wire is known.
+// Choices with a rejected alternative are records in docs/design/decisions: 0004 to 0006, 0011, 0012, 0014, 0016 to 0019,
+// 0021, 0022.
 package dispatch
 
 import (

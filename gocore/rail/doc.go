@@ -8,9 +8,5 @@
 // erased, probes bring a rail back before its cooldown ends, and slow start (RFC 5681) trusts a rail that comes back
 // little by little.
 //
-// # Choices
-//
-//	2026-11-22  A rail's lifecycle is one field, Life, and Life.Observe is the only function that changes its state. It stands
-//	            here and not in dispatch, because a script of events then tests all of it without links, slices or peers.
-//	            Which signs of life there are, and whether silence means the rail or its peer, only dispatch can see.
+// Choices with a rejected alternative are records in docs/design/decisions: 0020, 0024.
 package rail

@@ -27,16 +27,5 @@
 // load for each living process, to a line that few write to. BenchmarkSlice measures the cost of taking part per slice, alone
 // and beside a process that does nothing else. Nothing on that way locks, waits or enters the kernel.
 //
-// # Choices
-//
-//	2026-11-21  The seed's robust mutex is not used, its room is left free: a lock on the data path would make every process
-//	            wait for one that was stopped. Rows and entries are taken under locks of the kernel (F_OFD_SETLK), off the
-//	            data path: unlike numbers of processes they cannot be used again, and unlike flags they end with their holder.
-//	2026-11-21  The length of a slot belongs to the file, not to a process: a newcomer with another one is refused while a
-//	            process is there, since two lengths have no common slots. In a file without processes the newcomer's counts.
-//	2026-11-21  Our version number is far from upstream's. Its file has another layout behind the header: both refuse each other's.
-//	2026-11-21  A NIC is named by transport, interface and network namespace: eth0 of two containers are two. So a NIC that
-//	            several namespaces see under their own names is several here.
-//	2026-11-21  Wishes older than a grain are written again, not each: two processes that want something at the same time would
-//	            take the line from each other with every slice.
+// Choices with a rejected alternative are records in docs/design/decisions: 0015, 0025 to 0028.
 package share

@@ -6,7 +6,7 @@
 // io-uring is preferred for a file on a disk: a third of the processor time a byte, no copy, no page cache filled with
 // what the user caches himself. It leaves files that take no O_DIRECT to buf-io (tmpfs, some network and FUSE file systems),
 // because for bytes in the page cache threads beat a ring; transports/io_uring/direct "off" makes it take them all, but those
-// of FUSE, where the kernel goes on in the wrong place after a short operation (owner.suits; 2026-11-21). Where
+// of FUSE, where the kernel goes on in the wrong place after a short operation (owner.suits; docs/design/decisions 0037). Where
 // the kernel gives no ring, buf-io moves everything. Bytes of a file on a disk that many readers share are faster through
 // the page cache: switch io_uring off for them.
 //
@@ -56,7 +56,7 @@
 //
 // A completion says that the kernel has the bytes. Sync is fdatasync, one at a time a file, each on a goroutine of its own, so
 // that a slow disk holds up neither slices nor other files; calls that come meanwhile share the next one. It is no operation
-// of the ring: the kernel would give it to a thread as well, and both transports share this one. 2026-11-21
+// of the ring: the kernel would give it to a thread as well, and both transports share this one (docs/design/decisions 0038).
 //
 // # Goroutines, locks, descriptors
 //

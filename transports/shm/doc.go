@@ -62,7 +62,5 @@
 // rail up, makes mapped pages present and unmaps what was taken back. Close stops and awaits them in that order: links,
 // then copiers, who complete what links had accepted, then peers' pages, then the watcher.
 //
-// Notes. 2026-11-21: DESIGN has descriptors passed at the handshake; they are opened when a region is imported, because
-// regions come later than peers. 2026-11-21: a second copier joins by queued bytes, not by the size of one transfer: the
-// transport does not know transfers.
+// Choices with a rejected alternative are records in docs/design/decisions: 0039, 0040.
 package shm

@@ -88,23 +88,5 @@
 // tests/bench/cpeer.c is the plain program beside it. A checked slice is read once more on each side, at 20 GB/s
 // (BenchmarkChecksum).
 //
-// # Choices
-//
-//   - 2026-11: epoll_wait in a plain system call rather than Go's netpoller: one goroutine switch less in a round trip
-//     (5 of 19 µs measured). Workers therefore hold a thread each while idle.
-//   - 2026-11: a waiter keeps workers away from the lanes that it polls (one thread woken for nothing costs more than
-//     the answer), but not from lanes with megabytes of READ payload due: two threads copy faster than one.
-//   - 2026-11: a goroutine that spins offers its processor every few looks (sched_yield). Where the peer shares it,
-//     nothing can come before that; measured at load 6 on 2 cores: half the processor time and a third of the p99.
-//   - 2026-11-21: a rail that is stuck is dialled anew (probe.go). The kernel retransmits into a dead path after 0.2,
-//     0.6, 1.4 s (RFC 6298); TCP_RTO_MAX_MS takes a second at least. New connections carry some 20 ms after the path
-//     is good (measured with four rails of 40 MB/s at load 10; the old ones after 270 ms of an outage of 400).
-//   - 2026-11-21: an end that is gone is dialled only once a second until the kernel says that it is back: a packet
-//     that meets a switch port which does not forward yet makes the kernel wait a second for its ARP answer.
-//   - 2026-11-21: alternates are dialled when they are needed and not kept open: n ends a side would cost n times the
-//     lanes.
-//   - 2026-11: no zero-copy send and no io_uring: both lose on loopback. No busy sockets: Poll and a bounded, adaptive
-//     spin of one worker do the same where it pays and stop where it does not.
-//   - 2026-11-22: two lane types over one connection type, and one state a lane instead of eight flags. Events do not
-//     build a state by their combination: a fence that meets a pause has one answer, in a table.
+// Choices with a rejected alternative are records in docs/design/decisions: 0029 to 0036.
 package tcp

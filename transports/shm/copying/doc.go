@@ -13,8 +13,7 @@
 //
 // The last line is not a constant: measured with 64 MiB, non-temporal stores were 1.6 times as fast as memmove on a Zen 4,
 // and 0.9 times on a Cascade Lake; and it changes with how many cores copy. So a Copier times its chunks, prefers what was
-// faster, and tries the other now and then. (2026-11-21: rejected a constant per vendor, which knows neither the memory nor who else
-// uses it.)
+// faster, and tries the other now and then. (docs/design/decisions/0041.)
 //
 // # Faults
 //
