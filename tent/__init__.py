@@ -3,6 +3,7 @@
 Two levels over one engine: objects (Engine, Region, Segment, Transfer, Batch) for people and adapters, and integers
 (TransferEngine, Request, RequestArray) for programs that come from Mooncake's module.
 
+Example:
     import numpy as np, tent
 
     with tent.Engine() as engine:

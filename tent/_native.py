@@ -33,7 +33,7 @@ _forked = False
 class Survivor(Protocol):
     """A thing that must be cut off from Go in a forked child."""
 
-    def forked(self) -> None:
+    def _cut_off(self) -> None:
         """Runs in the child, before anything else does."""
 
 
@@ -93,7 +93,7 @@ def load() -> Library:
 
 
 def cut_off_in_child(thing: Survivor) -> None:
-    """Calls `thing.forked()` in every forked child. `thing` is kept weakly."""
+    """Calls `thing._cut_off()` in every forked child. `thing` is kept weakly."""
     _survivors.add(thing)
 
 
@@ -102,7 +102,7 @@ def _after_fork() -> None:
     _forked = True
     _lock = threading.Lock()  # its owner may not exist here
     for thing in list(_survivors):
-        thing.forked()
+        thing._cut_off()
 
 
 def call(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) -> R:
@@ -114,8 +114,9 @@ def call(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) -> R:
 
 
 def call_long(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) -> R:
-    """A call into Go that may take seconds, such that Ctrl-C works: signals wait until Go returns, so the main thread
-    lets another thread make the call and waits for that one. After a KeyboardInterrupt the call goes on by itself."""
+    """Makes a call into Go that may take seconds, such that Ctrl-C works.
+
+    Signals wait until Go returns, so the main thread lets another thread make the call and waits for that one. After a KeyboardInterrupt the call goes on by itself."""
     if threading.current_thread() is not threading.main_thread():
         return call(function, *arguments, **none)
     values: list[R] = []

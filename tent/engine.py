@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import repeat
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from . import _native, buffers, files, grid, loop, moving, page, settings
 from .closing import close_at_exit, close_engine, close_in_background
@@ -30,9 +30,6 @@ from .segment import Segment
 from .tail import Tail
 from .traffic import Traffic
 
-if TYPE_CHECKING:
-    pass
-
 Target = str | bytes | os.PathLike[str]
 
 OPEN_TIMEOUT = 10.0  # seconds to reach a peer; a refused connection fails at once
@@ -45,6 +42,19 @@ class Engine(Moves):
 
     `config` is a dict, JSON text or a path; further settings are keywords and win over it. Leaving the block waits for
     transfers under way, to their own limits; leaving it by an exception cancels them.
+
+    Example:
+        with tent.Engine({"log_level": "error"}, name="prefill") as prefill:
+            kv = prefill.allocate(1 << 20, name="kv")
+            decode = prefill.open(address)  # of another engine
+            prefill.write(kv[0:4096], decode["kv"][4096:8192]).result(timeout=10)
+            prefill.notify(decode, "page", "1").result(timeout=10)
+            print(prefill.topology(), prefill.traffic(), prefill.config["log_level"].value)
+            print(prefill.explain(kv[0:4096], decode["kv"][4096:8192])["routes"])
+            print(prefill.metrics()["tent_write_bytes_total"], prefill.metrics_text())
+        assert prefill.closed  # or close(), or in a coroutine aclose()
+
+    Raises InvalidArgumentError for a wrong setting, with its key, its range and the nearest known key.
     """
 
     def __init__(
@@ -89,6 +99,13 @@ class Engine(Moves):
         Anything with DLPack, `__cuda_array_interface__`, the buffer protocol, `data_ptr()` and `nbytes`, or (address,
         size); contiguous. It is kept alive until the region is closed. Named regions can be read and written by peers,
         unnamed ones by nobody, read-only buffers only be read; `permission` says otherwise.
+
+        Example:
+            page = bytearray(4096)
+            with engine.register(page, name="page") as own:
+                engine.read(own, segment["kv"][0:4096]).result(timeout=10)
+
+        Raises InvalidArgumentError for an object without contiguous bytes and for a name that is taken.
         """
         found = buffers.describe(buffer)
         if location == "*":
@@ -103,8 +120,14 @@ class Engine(Moves):
     def allocate(
         self, size: int, *, name: str | None = None, location: str = "cpu:0", permission: Permission | None = None
     ) -> Region:
-        """A region of new, zeroed memory, which peers of this host can share. It is unmapped when the region is closed
-        and every view of it is gone."""
+        """Returns a region of `size` bytes of new, zeroed memory, which peers of this host can share.
+
+        Example:
+            with engine.allocate(1 << 16, name="scratch") as scratch:
+                scratch.view[:4] = b"tent"
+
+        It is unmapped when the region is closed and every view of it is gone.
+        """
         if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 1 << 63:
             raise InvalidArgumentError(f"size is {size!r}: it must be a number of bytes, at least 1")
         allowed = self._permission(permission, bool(name), False)
@@ -140,7 +163,12 @@ class Engine(Moves):
         rows: int = 1,
         row_stride: int | None = None,
     ) -> Grid:
-        """A reusable grid of pages over one or many equal regions, or slices of regions (layers, K and V).
+        """Returns a reusable grid of pages over one or many equal regions, or slices of regions (layers, K and V).
+
+        Example:
+            with engine.pages([region[0:65536], region[65536:131072]], 4096) as ours:  # two layers of 16 pages
+                with segment.pages([segment["kv"][0:65536], segment["kv"][65536:131072]], 4096) as theirs:
+                    engine.write_pages(ours, [0, 1], theirs, [7, 3]).result(timeout=10)
 
         Page i has `rows` rows of `page_bytes` bytes; row r begins at offset + i * stride + r * row_stride of each
         region. `stride` is page_bytes unless given.
@@ -160,13 +188,22 @@ class Engine(Moves):
         readonly: bool = False,
         durability: str | None = None,
     ) -> Segment:
-        """The segment of a peer: "host:port", "host:port/region", a blob of export(), or "" for this engine itself; or
-        a file of this machine: "file:///path" (as it stands, without percent-decoding) or an os.PathLike.
+        """Opens a peer or a file.
 
-        Talks to the peer and fails at once if nobody is there; a blob is only looked at, its first use talks. The other
-        keywords are for files: `create` makes one that is absent, with mode 0600, and grows it to `size`; only
-        `truncate` ever makes one smaller; `readonly` refuses to write; durability="data" is that of every transfer that
-        writes there.
+        A peer is "host:port", "host:port/region", a blob of export(), or "" for this engine itself; a file of this
+        machine is "file:///path" (as it stands, without percent-decoding) or an os.PathLike.
+
+        Example:
+            with engine.open(address, timeout=5) as peer, engine.open(f"{address}/kv") as kv:
+                engine.write(region[0:64], peer["kv"][0:64]).result(timeout=10)
+                engine.read(region[0:64], kv[0:64]).result(timeout=10)
+            with engine.open(f"file://{folder}/cache", create=True, size=1 << 20) as file:
+                engine.write(region[0:4096], file[0:4096], durability="data").result(timeout=10)
+
+        It talks to the peer and raises PeerUnreachableError at once if nobody is there; a blob is only looked at, its
+        first use talks. `timeout` is in seconds. The other keywords are for files: `create` makes an absent one, with
+        mode 0600, and grows it to `size` bytes; only `truncate` ever makes one smaller; `readonly` refuses to write;
+        durability="data" is that of every transfer that writes there.
         """
         self._check_open()
         options = files.Options(create, size, truncate, readonly, durability)
@@ -182,14 +219,25 @@ class Engine(Moves):
         return Segment(self, self._call_long(self._library.pybind_OpenSegment, target, _native.milliseconds(timeout)))
 
     async def open_async(self, target: Target, *, timeout: float = OPEN_TIMEOUT, **options: Any) -> Segment:
-        """open() without blocking the event loop, with the same keywords."""
+        """Opens as open() does, with the same keywords, without blocking the event loop.
+
+        Example:
+            async with await engine.open_async(address) as peer:
+                assert await engine.read(region[0:64], peer["kv"][0:64]) == 64
+        """
         from . import aio
 
         return await aio.in_thread(lambda: self.open(target, timeout=timeout, **options))
 
     def export(self, regions: Iterable[Region | str] | None = None) -> bytes:
-        """A blob for a handshake of your own: addresses, incarnation, regions (all named ones unless chosen), versions.
-        No secrets. open() takes it in another process."""
+        """Returns a blob for a handshake of your own; open() takes it in another process.
+
+        Example:
+            with engine.allocate(4096, name="page"):
+                other.open(engine.export(["page"])).close()
+
+        It has addresses, incarnation, regions (all named ones unless chosen) and versions, and no secrets.
+        """
         names = None if regions is None else [r if isinstance(r, str) else r.name for r in regions]
         return base64.b64decode(self._call(self._library.pybind_Export, json.dumps(names)))
 
@@ -197,13 +245,13 @@ class Engine(Moves):
 
     @property
     def config(self) -> dict[str, settings.Setting]:
-        """Every setting with its effective value and where that came from."""
+        """Every setting by key, with the value in force and its origin."""
         return {entry["key"]: settings.Setting.of(entry) for entry in self._info["config"] or ()}
 
     def explain(
         self, local: Any, remote: Any, *, op: int = WRITE, priority: int = 0, intent: int = 0
     ) -> dict[str, Any]:
-        """Which routes a move between these operands would take, in order, by which policy, and why not the others."""
+        """Returns the routes that a move between these operands would take, in order, and why not the others."""
         own = moving.local_slice(self, local, op)
         segment, region, offset, size = moving.remote_slice(self, remote)
         length = min(own.size, size)
@@ -218,17 +266,20 @@ class Engine(Moves):
         return dict(self._call_json(self._library.pybind_Topology))
 
     def events(self) -> Events:
-        """Returns a new reader of the events of rails, links and peers: an iterator, also for `async for`, with
-        drain(), wait_for() and fileno(). Each reader has a place of its own and begins at the oldest event kept."""
+        """Returns a new reader of the events of rails, links and peers.
+
+        It is an iterator, also for `async for`, with drain(), wait_for() and fileno(). Each reader has a place of its
+        own and begins at the oldest event kept.
+        """
         self._check_open()
         return Events(self)
 
     def metrics(self) -> dict[str, float]:
-        """Every counter by name, with and without labels."""
+        """Returns every counter by name, with and without labels."""
         return dict(self._call_json(self._library.pybind_Metrics))
 
     def metrics_text(self) -> str:
-        """The same in Prometheus' text format."""
+        """Returns the counters in Prometheus' text format."""
         return self._call(self._library.pybind_MetricsText)
 
     def traffic(self) -> Traffic:
@@ -236,8 +287,10 @@ class Engine(Moves):
         return Traffic.of(self.metrics())
 
     def close(self, timeout: float | None = 30) -> None:
-        """Waits up to `timeout` seconds for transfers under way (None: to their own limits), cancels the rest, and
-        returns when no byte will be read or written any more. Again: no effect."""
+        """Closes the engine: no byte is read or written any more when this returns. Again: no effect.
+
+        It waits up to `timeout` seconds for transfers under way (None: to their own limits) and cancels the rest.
+        """
         close_engine(self, timeout)
 
     async def aclose(self, timeout: float | None = 30) -> None:

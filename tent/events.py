@@ -61,6 +61,14 @@ class Events(Stream[Event]):
     """The events of an engine, from the oldest of the last 4096 on, as engine.events() gives them. Any thread, and
     event loops; in a `with` block, or close() it.
 
+    Example:
+        with engine.events() as events:
+            opened = events.wait_for("segment_opened", timeout=10)
+            print(opened, [event.kind for event in events.drain()], events.fileno(), events.lost)
+            engine.open(address).close()
+            print(await events.get_async(timeout=10), events.get(timeout=10))
+        assert events.closed
+
     Each reader has a place of its own, so all see everything. The engine never waits for a reader: a late one
     loses the oldest, and `lost` counts them.
     """

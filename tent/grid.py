@@ -23,6 +23,12 @@ class Grid:
     """Pages over equal regions, from Engine.pages() or Segment.pages(): page i of each region moves to its counterpart.
 
     Reusable from any thread until close(); dropping it closes it.
+
+    Example:
+        pages = engine.pages(region, 4096)
+        assert pages.n_pages == region.size // 4096
+        engine.write_pages(pages, [0], pages.as_remote(), [1]).result(timeout=10)  # within own memory
+        pages.close()
     """
 
     def __init__(self, engine: Handle, segment: int, regions: list[dict[str, int]], keep: object, **shape: int) -> None:

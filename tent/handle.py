@@ -93,7 +93,7 @@ class Handle:
                 pass
         return True
 
-    def forked(self) -> None:
+    def _cut_off(self) -> None:
         """Called in a forked child: cuts this engine off from Go and from the shared page."""
         self._library = _native.FORKED
         self._closed = True

@@ -56,8 +56,10 @@ class Hub:
         self._worker: _Worker | None = _Worker.attach(self)
 
     def watch(self, batch: int, watcher: Watcher, *, bound: bool = True) -> None:
-        """Calls watcher(batch) once when the batch has ended, also if it has already: on tent's thread if `bound`, else
-        on the thread that hears of it first."""
+        """Calls watcher(batch) once when the batch has ended, also if it has already.
+
+        The call comes on tent's thread if `bound`, else on the thread that hears of the end first.
+        """
         with self._lock:
             watchers = self._watchers.setdefault(batch, [])
             watchers.append((watcher, bound))

@@ -41,7 +41,11 @@ class Moves(Handle):
         integrity: str | None = None,
         durability: str | None = None,
     ) -> Transfer:
-        """Moves bytes from here to a peer: `engine.write(region[0:4096], segment["kv"][8192:12288]).result()`.
+        """Moves bytes from here to a peer.
+
+        Example:
+            transfer = engine.write(region[0:4096], segment["kv"][8192:12288], timeout=5, notify=("page", "2"))
+            assert transfer.result() == 4096
 
         `local` is a Region, a slice of one, or a buffer inside one; `remote` a RemoteRegion or a slice of it, memory()
         of a Segment, or an own Region. Both have the same number of bytes.
@@ -61,7 +65,11 @@ class Moves(Handle):
         stream: object = None,
         integrity: str | None = None,
     ) -> Transfer:
-        """Moves bytes from a peer to here; operands as in write(). `notify` says that its memory is free."""
+        """Moves bytes from a peer to here; operands as in write(). `notify` says that its memory is free.
+
+        Example:
+            engine.read(region[0:64], segment["kv"][0:64], integrity="crc32c").result(timeout=10)
+        """
         return self._move(READ, local, remote, priority, timeout, notify, hint, stream, integrity)
 
     @documented
@@ -81,8 +89,14 @@ class Moves(Handle):
         integrity: str | None = None,
         durability: str | None = None,
     ) -> Transfer:
-        """Moves many ranges from here to a peer as one transfer. Offsets count bytes from the operands' first ones;
-        offsets and lengths are lists or integer buffers of one length, read before the call returns."""
+        """Moves many ranges from here to a peer as one transfer.
+
+        Example:
+            engine.write_ranges(region, [0, 4096], segment["kv"], [64, 0], [64, 32]).result(timeout=10)
+
+        Offsets count bytes from the operands' first ones. Offsets and lengths are lists or integer buffers of one
+        length, read before the call returns.
+        """
         given = terms(priority, timeout, notify, hint, stream, integrity, durability)
         return self._many(moving.ranges, WRITE, given, (local, local_offsets, remote, remote_offsets, lengths))
 
@@ -102,7 +116,11 @@ class Moves(Handle):
         stream: object = None,
         integrity: str | None = None,
     ) -> Transfer:
-        """Moves many ranges from a peer to here as one transfer; operands as in write_ranges()."""
+        """Moves many ranges from a peer to here as one transfer; operands as in write_ranges().
+
+        Example:
+            engine.read_ranges(region, [0, 4096], segment["kv"], [64, 0], [64, 32]).result(timeout=10)
+        """
         given = terms(priority, timeout, notify, hint, stream, integrity)
         return self._many(moving.ranges, READ, given, (local, local_offsets, remote, remote_offsets, lengths))
 
@@ -124,6 +142,9 @@ class Moves(Handle):
         durability: str | None = None,
     ) -> Transfer:
         """Moves page src[i] of each local region to page dst[i] of its counterpart, all as one transfer.
+
+        Example:
+            engine.write_pages(region, [0, 1, 2], segment["kv"], [9, 4, 7], page_bytes=4096).result(timeout=10)
 
         Pages are regions together with `page_bytes`, or grids from pages(). `src` and `dst` are lists or integer
         buffers of one length, read before the call returns.
@@ -147,8 +168,13 @@ class Moves(Handle):
         stream: object = None,
         integrity: str | None = None,
     ) -> Transfer:
-        """Moves page dst[i] of each remote region to page src[i] of its local counterpart, all as one transfer. The
-        order of the operands is that of write_pages(): local ones first."""
+        """Moves page dst[i] of each remote region to page src[i] of its local counterpart, all as one transfer.
+
+        Example:
+            engine.read_pages(region, [0, 1, 2], segment["kv"], [9, 4, 7], page_bytes=4096).result(timeout=10)
+
+        The order of the operands is that of write_pages(): local ones first.
+        """
         given = terms(priority, timeout, notify, hint, stream, integrity)
         return self._many(moving.pages, READ, given, (pages, src, remote_pages, dst, page_bytes))
 
@@ -164,7 +190,19 @@ class Moves(Handle):
         integrity: str | None = None,
         durability: str | None = None,
     ) -> Batch:
-        """Collects moves, to be submitted as one transfer: `with engine.batch() as b: b.write(...); t = b.submit()`."""
+        """Collects moves, to be submitted as one transfer, all or nothing; see Batch.
+
+        Example:
+            with engine.batch(priority=tent.PRIO_LOW) as batch:
+                batch.write(region[0:64], segment["kv"][0:64])
+                batch.read(region[64:128], segment["kv"][64:128])
+                batch.write_ranges(region, [128], segment["kv"], [128], [64])
+                batch.read_ranges(region, [192], segment["kv"], [192], [64])
+                batch.write_pages(region, [2], segment["kv"], [2], page_bytes=4096)
+                batch.read_pages(region, [3], segment["kv"], [3], page_bytes=4096)
+                transfer = batch.submit()
+            assert transfer.result(timeout=10) == 4 * 64 + 2 * 4096
+        """
         return Batch(self, priority, timeout, notify, hint, stream, integrity, durability)
 
     def notify(self, peer: Segment, name: str | bytes, message: str | bytes = b"") -> Transfer:

@@ -21,6 +21,15 @@ class Notifications(Stream[Notification]):
     """The notifications that peers have sent, each exactly once, in order per sender. Any thread, and event loops.
 
     Several readers share the stream: each notification goes to one of them.
+
+    Example:
+        for name in ("first", "second", "third"):
+            other.notify(other.open(engine.address), name, "pages 1 to 9").result(timeout=10)
+        note = engine.notifications.get(timeout=10)
+        assert (note.name, note.message, note.data) == ("first", "pages 1 to 9", b"pages 1 to 9")
+        assert (await engine.notifications.get_async(timeout=10)).msg == note.message
+        assert [note.name for note in engine.notifications.drain()] == ["third"]
+        print(engine.notifications.fileno())  # for select and epoll
     """
 
     def __init__(self, engine: Handle, fd: int) -> None:

@@ -111,6 +111,7 @@ class Notification:
 
     @property
     def msg(self) -> str:
+        """The message, by upstream's name."""
         return self.message
 
     def __eq__(self, other: object) -> bool:

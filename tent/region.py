@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 
 class Memory:
-    """Keeps the bytes of a region where they are: the buffer's owner, or memory of tent that is unmapped by `free` when
-    the region, every view and every transfer have let go of it."""
+    """Keeps the bytes of a region where they are.
+
+    They are those of the buffer's owner, or memory of tent that `free` unmaps when the region, every view and every
+    transfer have let go of it.
+    """
 
     __slots__ = ("_free", "address", "owner", "read_only", "size")
 
@@ -82,6 +85,14 @@ class Region:
     """A registered memory range, from Engine.register() or Engine.allocate(). Peers reach its bytes until close().
 
     Slices count bytes. Any thread may use it; it keeps the memory alive.
+
+    Example:
+        with engine.allocate(1 << 16, name="pages") as pages:
+            pages.view[0:4] = b"tent"
+            engine.write(pages[0:4096], segment["kv"][0:4096]).result(timeout=10)
+            pages.fence(timeout=5)  # nothing that began before arrives here any more
+            await pages.fence_async()
+        assert pages.closed  # or close(), or in a coroutine aclose()
     """
 
     def __init__(self, engine: Handle, id: int, memory: Memory, name: str, location: str) -> None:

@@ -66,8 +66,20 @@ class RemoteRegion:
 
 
 class Segment:
-    """The memory that a peer offers, from Engine.open(). `segment["kv"]` is one of its regions; a segment that was
-    opened on a single region is sliced directly, and so is a file; its `path` is set. Any thread may use it."""
+    """The memory that a peer offers, from Engine.open(). Any thread may use it.
+
+    Example:
+        with engine.open(address) as peer:
+            assert peer.alive(timeout=5) and "kv" in peer.regions and "kv" in peer.refresh()
+            kv = peer["kv"]
+            engine.write(region[0:64], kv[0:64]).result(timeout=10)
+            engine.write(region[0:64], peer.memory(kv.address, 64)).result(timeout=10)
+        with engine.open(f"{address}/kv") as only:  # a single region is sliced directly, and so is a file
+            assert only.size == len(only) == kv.size and not only.readonly
+            engine.read(region[0:64], only[0:64]).result(timeout=10)
+
+    A file has its `path`. Leave the block, or call close(), or in a coroutine aclose().
+    """
 
     def __init__(self, engine: Handle, handle: int) -> None:
         """For tent only."""

@@ -3,6 +3,7 @@ here; the calls repeat the signature alone, because people read it where they ty
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -50,5 +51,6 @@ def documented(function: F) -> F:
     keywords = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
     lines = [f"    {name}: {MEANING[name]}" for name in keywords if name in MEANING]
     if function.__doc__:  # `python -OO` has none
-        function.__doc__ = "\n        ".join([function.__doc__.rstrip(), "", "Args:", *lines])
+        margin = "" if sys.version_info >= (3, 13) else "        "  # of docstrings as the compiler leaves them
+        function.__doc__ = f"\n{margin}".join([function.__doc__.rstrip(), "", "Args:", *lines])
     return function

@@ -11,8 +11,11 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class RailTraffic(NamedTuple):
-    """One rail: bytes that it has delivered since it first came up, its measured rate in bytes a second, and bytes that
-    were handed to it and are not acknowledged."""
+    """One rail.
+
+    `total` counts the bytes delivered since it first came up, `rate` is its measured rate in bytes a second, and
+    `in_flight` the bytes that it has taken and not acknowledged.
+    """
 
     transport: str
     peer: str
@@ -24,7 +27,11 @@ class RailTraffic(NamedTuple):
 
 
 class Traffic(tuple[RailTraffic, ...]):
-    """The rails of an engine at one moment; as text the table that the upstream engine prints."""
+    """The rails of an engine at one moment; as text the table that the upstream engine prints.
+
+    Example:
+        print(tent.Traffic.of(engine.metrics()))  # as engine.traffic() does
+    """
 
     __slots__ = ()
 

@@ -40,6 +40,16 @@ class Transfer:
     """The result of a moving call: done() and result() as of a future, awaitable any number of times, from any thread
     and loop.
 
+    Example:
+        transfer = engine.write(region, segment["kv"])
+        transfer.add_done_callback(lambda ended: print(ended.state))
+        while not transfer.done():
+            print(transfer.bytes, "of", transfer.total_bytes)
+        assert transfer.wait() == tent.TransferStatusEnum.COMPLETED and transfer.exception() is None
+        assert transfer.result() == await transfer == transfer.total_bytes
+        assert not transfer.cancel()  # it had ended
+        print(transfer.elapsed, transfer.transports, transfer.attempts, transfer.failovers)
+
     It ends once, as COMPLETED, FAILED, CANCELED or TIMEOUT, and from then on no byte of its memory is touched. Dropping
     it neither stops it nor releases its memory before the end.
     """
@@ -325,8 +335,17 @@ def _ended_of(engine: Handle, members: list[Transfer], ids: array[int], need: in
 def wait(
     transfers: Iterable[Transfer], timeout: float | None = None, return_when: str = ALL_COMPLETED
 ) -> tuple[set[Transfer], set[Transfer]]:
-    """Waits until all (or the first, or the first that failed) have ended, or `timeout` seconds are over; returns the
-    sets (done, pending). Raises nothing for a time-out or a failed transfer."""
+    """Waits until all (or the first, or the first that failed) have ended, or `timeout` seconds are over.
+
+    Example:
+        moves = [engine.write(region[i : i + 64], segment["kv"][i : i + 64]) for i in range(0, 640, 64)]
+        done, pending = tent.wait(moves, timeout=10, return_when=tent.FIRST_COMPLETED)
+        assert done
+        for transfer in tent.as_completed(pending, timeout=10):
+            transfer.result()
+
+    Returns the sets (done, pending), and raises nothing for a time-out or a failed transfer.
+    """
     if return_when not in (ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION):
         raise InvalidArgumentError(f"return_when is {return_when!r}: it must be one of tent's three constants")
     everything = list(transfers)

@@ -45,7 +45,22 @@ class _Polled:
 
 
 class TransferEngine:
-    """An Engine seen as upstream's module shows it. The config is a path, JSON text or a dict."""
+    """An Engine with upstream's names: integers, addresses and records. The config is a path, JSON text or a dict.
+
+    Example:
+        with tent.TransferEngine({"log_level": "error"}) as te:
+            address_of_mine = te.allocate_local_memory(1 << 16)
+            handle = te.open_segment(address)
+            theirs = te.get_segment_info(handle).buffers[0].base
+            batch = te.allocate_transfer_batch(16)
+            te.submit_transfer(batch, [tent.Request(tent.OpCode.WRITE, address_of_mine, handle, theirs, 4096)])
+            assert te.wait(batch, timeout=10).state == te.get_transfer_status(batch, 0).state
+            te.free_transfer_batch(batch)
+            te.close_segment(handle)
+            te.free_local_memory(address_of_mine)
+
+    Raises the exceptions of tent.errors, where upstream returns a code.
+    """
 
     def __init__(self, config: Mapping[str, Any] | str | None = None, **settings: Any) -> None:
         self.engine = Engine(config, **settings)

@@ -24,9 +24,11 @@ def injected(engine: Engine) -> str:
 
 
 def swap_transport_for_test(engine: Engine, slot: str, transport: str) -> None:
-    """Puts a new instance of one transport into the slot of another, under the slot's name, so that a failover between
-    two can be driven where only one works. Only in an engine that allows faults and that nothing was done with yet; the
-    peer needs the same (see Cluster's `swap`)."""
+    """Puts a new instance of one transport into the slot of another, under the slot's name.
+
+    So a failover between two can be driven where only one works. The engine allows faults and is unused so far; the
+    peer needs the same (see Cluster's `swap`).
+    """
     engine._call_long(engine._library.pybind_SwapTransportForTest, slot, transport)
 
 

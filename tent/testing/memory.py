@@ -93,8 +93,10 @@ class Memory:
         return ""
 
     def wrong(self, seed: int | None, or_seed: int | None = None) -> str:
-        """Returns "" if every byte is of the pattern (or, byte by byte, of the second one) and the guard bands are
-        untouched, else the first difference. Without a seed it looks at the guard bands alone."""
+        """Returns "" if every byte is of the pattern and the guard bands are untouched, else the first difference.
+
+        With `or_seed` each byte may also be of that pattern. Without a seed it looks at the guard bands alone.
+        """
         end = self._start + self.size
         if self._all[: self._start].tobytes() != pattern(self._guards, 0, self._start):
             return "bytes in front of the memory were touched"

@@ -55,8 +55,10 @@ class Oracle:
     def regions(
         self, cluster: Cluster, size: int, op: str = "write", *, peer: int = 0, alignment: int = 0
     ) -> tuple[tent.Region, tent.RemoteRegion]:
-        """A region here and one of a peer, each of `size` bytes in a pattern of its own between guard bands,
-        `alignment` bytes behind the begin of a page. `op` is the direction of the moves to come, "write" or "read".
+        """Returns a region here and one of a peer, each of `size` bytes, with every byte known.
+
+        Each has a pattern of its own between guard bands, `alignment` bytes behind the begin of a page. `op` is the
+        direction of the moves to come, "write" or "read".
         """
         if op not in ("write", "read"):
             raise tent.InvalidArgumentError(f'op is {op!r}: "write" or "read"')
@@ -73,11 +75,13 @@ class Oracle:
         return region, segment[name]
 
     def check(self, complete: bool = True) -> None:
-        """Asserts, for all regions that were handed out: the destination has every byte of the source (or, if not
-        `complete`, each byte is either the source's or the old one), source and guard bands are as they were, and
-        nothing lands later: the destination is overwritten, fenced, and looked at again, here and when the test ends.
+        """Asserts that all regions that were handed out have the right bytes, and that nothing lands later.
 
-        Call it when everything that was moved has ended. Afterwards the bytes of a destination mean nothing."""
+        The destination has every byte of the source (or, if not `complete`, each byte is either the source's or the
+        old one); source and guard bands are as they were. Then the destination is overwritten, fenced, and looked at
+        again, here and when the test ends. Call it when all transfers have ended. Afterwards the bytes of a destination
+        mean nothing.
+        """
         __tracebackhide__ = True
         for move in self._moves:
             if move.checked or move.wrong:

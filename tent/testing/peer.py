@@ -116,6 +116,7 @@ class PeerProcess:
     def run(self, function: Callable[Concatenate[There, P], Any], *none: P.args, **arguments: P.kwargs) -> Any:
         """Runs a function of the caller's file over there, and returns its result: function(there, **arguments).
 
+        Example:
             def largest(there, name):
                 return max(there.memories[name].view)
 

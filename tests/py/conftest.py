@@ -18,8 +18,10 @@ T = TypeVar("T")
 
 @pytest.fixture(scope="session", autouse=True)
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The tests run in a folder of their own: in the checkout, programs that they start would import the sources there
-    instead of the installed package."""
+    """Runs the tests in a folder of their own.
+
+    In the checkout, their programs would import the sources there instead of the installed package.
+    """
     os.chdir(tmp_path_factory.mktemp("elsewhere"))
 
 

@@ -1,6 +1,8 @@
-"""Failover between transports, end to end: the six cases of the failover seed by their names, over real transports with
-injected faults, once between the memories of two processes (shm, then tcp) and once with a file (io-uring, then
-buf-io)."""
+"""Failover between transports, end to end: the six cases of the failover seed, by their names.
+
+They run over real transports with injected faults, once between the memories of two processes (shm, then tcp) and once
+with a file (io-uring, then buf-io).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Memory that a user gave back without unregistering it fails the transfers that need it, in the process and the thread
-that asked; nothing else happens to either."""
+"""Memory that a user gave back without unregistering it fails the transfers that need it.
+
+It does so in the process and the thread that asked; nothing else happens to either.
+"""
 
 from __future__ import annotations
 

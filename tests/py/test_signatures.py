@@ -11,6 +11,8 @@ import pytest
 import tent
 from tent.terms import MEANING, documented, terms
 
+pytestmark = pytest.mark.interpreter
+
 MOVING = ("write", "read", "write_ranges", "read_ranges", "write_pages", "read_pages", "batch")
 READS = ("read", "read_ranges", "read_pages")
 ADDING = ("write", "read", "write_ranges", "read_ranges", "write_pages", "read_pages")

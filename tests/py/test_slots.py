@@ -1,5 +1,7 @@
-"""Processes of a host share slots and the load of NICs by a name in shared memory: those that live go on without
-the others, without the file, and without its name. Which class may send when is tested in Go."""
+"""Processes of a host share slots and the load of NICs by a name in shared memory.
+
+The living go on without the others, without the file, and without its name. The turns of the classes are tested in Go.
+"""
 
 from __future__ import annotations
 
