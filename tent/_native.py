@@ -116,7 +116,9 @@ def call(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) -> R:
 def call_long(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) -> R:
     """Makes a call into Go that may take seconds, such that Ctrl-C works.
 
-    Signals wait until Go returns, so the main thread lets another thread make the call and waits for that one. After a KeyboardInterrupt the call goes on by itself."""
+    Signals wait until Go returns, so the main thread lets another thread make the call and waits for that one. After a
+    KeyboardInterrupt the call goes on by itself.
+    """
     if threading.current_thread() is not threading.main_thread():
         return call(function, *arguments, **none)
     values: list[R] = []

@@ -29,7 +29,7 @@ kWildcardLocation = "*"  # upstream's spelling
 
 
 class OpCode(IntEnum):
-    """The direction of a request, seen from the engine that submits it: READ fetches from the peer, WRITE sends to it."""
+    """The direction of a request: READ fetches from the peer, WRITE sends to it."""
 
     READ = 0
     WRITE = 1

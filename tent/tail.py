@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class Tail:
     """The rest of an engine after its close: its number in Go.
 
-    By this number, memory of allocate() is unmapped when nobody looks at it any more. After that Go forgets the number and unmaps the shared page.
+    By this number, memory of allocate() is unmapped when nobody looks at it any more. After that Go forgets the number
+    and unmaps the shared page.
 
     It counts instead of relying on references: the garbage collector ends the members of a cycle in any order.
     """
