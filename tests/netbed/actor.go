@@ -17,6 +17,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/transports/all"
 )
 
@@ -96,7 +97,7 @@ func (a *Actor) Open(args OpenArgs, address *string) error {
 
 // Connect opens the region of another actor's engine.
 func (a *Actor) Connect(address string, _ *Nothing) (err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), forked.Patience)
 	defer cancel()
 	a.Segment, err = a.Engine.OpenSegment(ctx, address+"/"+regionName)
 	return err
@@ -193,7 +194,7 @@ func (a *Actor) Move(args MoveArgs, out *Outcome) error {
 	a.mu.Lock()
 	a.moves[id] = true
 	a.mu.Unlock()
-	if !a.Engine.Wait(id, Patience).Terminal() {
+	if !a.Engine.Wait(id, forked.Patience).Terminal() {
 		return errors.New("the move has no end")
 	}
 	sum, err := a.Engine.Summary(id)
@@ -272,7 +273,7 @@ func (a *Actor) Close(_ Nothing, held *[]string) error {
 	if a.Engine == nil {
 		return nil // Open failed
 	}
-	*held = a.Engine.Close(Patience, true)
+	*held = a.Engine.Close(forked.Patience, true)
 	return a.Engine.Forget()
 }
 

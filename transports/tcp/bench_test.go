@@ -133,7 +133,7 @@ func BenchmarkMove(b *testing.B) {
 			took := make([]time.Duration, 0, 1<<20)
 			b.SetBytes(int64(s.size * s.count))
 			b.ReportAllocs()
-			cpu := cpuSeconds(b) + float64(r.c.child.ask(b, "cpu"))/1e9
+			cpu := cpuSeconds(b) + r.c.child.processorSeconds(b)
 			for b.Loop() {
 				begin := clock.Now()
 				r.round(b)
@@ -141,7 +141,7 @@ func BenchmarkMove(b *testing.B) {
 					took = append(took, clock.Now().Sub(begin))
 				}
 			}
-			cpu = cpuSeconds(b) + float64(r.c.child.ask(b, "cpu"))/1e9 - cpu
+			cpu = cpuSeconds(b) + r.c.child.processorSeconds(b) - cpu
 			slices.Sort(took)
 			b.ReportMetric(float64(took[len(took)/2].Nanoseconds()), "p50-ns")
 			b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "p99-ns")

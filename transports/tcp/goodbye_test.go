@@ -72,7 +72,7 @@ func requireGoodbye(t *testing.T, err *errs.Error) {
 // TestAKilledPeerSaysNoGoodbye is the other half: an end that was not announced is a failure.
 func TestAKilledPeerSaysNoGoodbye(t *testing.T) {
 	c := newCouple(t, Settings{}, 1<<20)
-	c.child.kill()
+	c.child.Kill()
 	c.await(t, "LinkDown", 5*time.Second, func() bool { return c.dead != nil })
 	require.NotNil(t, c.cause)
 	require.False(t, errors.Is(c.dead, &errs.Error{Code: errs.EngineClosed}), "%v", c.dead)

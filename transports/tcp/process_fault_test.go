@@ -32,7 +32,7 @@ func TestBytesArriveInAnotherProcess(t *testing.T) {
 func TestKilledPeerEndsEverythingWithinASecond(t *testing.T) {
 	c := newCouple(t, Settings{}, 16<<20)
 	other := newCouple(t, Settings{}, 1<<20)
-	c.child.stop(t) // so that much is outstanding when it dies
+	require.NoError(t, c.child.Stop()) // so that much is outstanding when it dies
 	var list []*transport.Slice
 	for i := range 16 {
 		s := c.slice(transport.Op(i%2), 0, i<<20, 1<<20)
@@ -42,7 +42,7 @@ func TestKilledPeerEndsEverythingWithinASecond(t *testing.T) {
 	}
 	require.Greater(t, len(list), 4)
 	begin := time.Now()
-	c.child.signal(t, unix.SIGKILL)
+	require.NoError(t, c.child.Signal(unix.SIGKILL))
 	c.awaitEnds(t, 5*time.Second, list...)
 	require.Less(t, time.Since(begin), time.Second)
 	c.await(t, "LinkDown", time.Second, func() bool { return c.dead != nil })
@@ -70,7 +70,7 @@ func TestStoppedPeerWritesNothingThatWasWithdrawn(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := newCouple(t, Settings{Lease: c.lease, UserTimeout: time.Minute}, 4<<20)
 			before := p.child.sum(t, 0, len(p.memory))
-			p.child.stop(t)
+			require.NoError(t, p.child.Stop())
 			var list []*transport.Slice
 			for i := range 4 {
 				list = append(list, p.slice(transport.Write, 0, i<<20, 256<<10))
@@ -81,7 +81,7 @@ func TestStoppedPeerWritesNothingThatWasWithdrawn(t *testing.T) {
 				timer := time.NewTimer(3 * c.lease)
 				<-timer.C
 			}
-			p.child.signal(t, unix.SIGCONT)
+			require.NoError(t, p.child.Signal(unix.SIGCONT))
 			p.awaitEnds(t, 5*time.Second, list...)
 			landed := 0
 			for _, s := range list {
@@ -108,7 +108,7 @@ func TestStoppedPeerWritesNothingThatWasWithdrawn(t *testing.T) {
 // TestDetachFromAStoppedPeerIsBounded: the peer cannot be asked, so its WRITEs end without an answer.
 func TestDetachFromAStoppedPeerIsBounded(t *testing.T) {
 	c := newCouple(t, Settings{}, 4<<20)
-	c.child.stop(t)
+	require.NoError(t, c.child.Stop())
 	list := []*transport.Slice{c.slice(transport.Write, 0, 0, 1<<20), c.slice(transport.Read, 0, 1<<20, 1<<20)}
 	require.Equal(t, 2, c.tr.Submit(list))
 	begin := time.Now()
@@ -117,7 +117,7 @@ func TestDetachFromAStoppedPeerIsBounded(t *testing.T) {
 	require.Less(t, time.Since(begin), 3*time.Second)
 	require.Equal(t, errs.PeerUnreachable, c.ends[list[0]].Err.Code)
 	require.Equal(t, errs.Withdrawn, c.ends[list[1]].Err.Code)
-	c.child.signal(t, unix.SIGCONT)
+	require.NoError(t, c.child.Signal(unix.SIGCONT))
 }
 
 func TestIdleTransportUsesNoProcessorTime(t *testing.T) {

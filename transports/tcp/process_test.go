@@ -1,18 +1,12 @@
 package tcp
 
 import (
-	"bufio"
 	"context"
 	"encoding/gob"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -23,16 +17,14 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 )
 
 // Tests across processes run the test binary itself as a peer with a region. It answers control calls over a socket, so
 // that it can be stopped and killed like a real peer.
 
-const childEnv = "TENT_TCP_TEST_PEER"
-
 func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" {
-		childMain()
+	if forked.RunChild(new(Remote)) {
 		return
 	}
 	os.Exit(m.Run())
@@ -214,47 +206,47 @@ func regionOf(b []byte) mem.Region {
 	return mem.Region{Addr: addressOf(b), Size: uint64(len(b)), Permission: mem.GlobalReadWrite, Fd: -1}
 }
 
-// offerLine is the line that a peer prints when it is ready.
-type offerLine struct {
+// Offer is the answer of a peer that is ready.
+type Offer struct {
 	Peer       transport.Peer
 	Descriptor transport.Descriptor
 }
 
 const childBytes = 64 << 20
 
-// childMain is the peer: one region, ends when its standard input does. "sum OFFSET LENGTH" prints a checksum, "cpu"
-// the processor time that it has used, in ns.
-func childMain() {
-	var s Settings
-	if json.Unmarshal([]byte(os.Getenv(childEnv)), &s) != nil {
-		os.Exit(3)
+// Remote is a peer in a process of its own, with one region. Its exported methods are called by the parent.
+type Remote struct {
+	endpoint *endpoint
+	memory   []byte
+}
+
+// Open opens a transport and registers the region.
+func (r *Remote) Open(s Settings, offer *Offer) (err error) {
+	if r.endpoint, err = newEndpoint(s); err != nil {
+		return err
 	}
-	e, err := newEndpoint(s)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(3)
-	}
-	b, err := unix.Mmap(-1, 0, childBytes, unix.PROT_READ|unix.PROT_WRITE,
+	r.memory, err = unix.Mmap(-1, 0, childBytes, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
 	if err != nil {
-		os.Exit(3)
+		return err
 	}
-	_, d, err := e.tr.Register(context.Background(), regionOf(b))
-	if err != nil {
-		os.Exit(3)
-	}
-	_ = json.NewEncoder(os.Stdout).Encode(offerLine{e.self, d})
-	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		if in.Text() == "cpu" {
-			var u unix.Rusage
-			_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
-			fmt.Println(u.Utime.Nano() + u.Stime.Nano())
-		}
-		var from, n int
-		if k, _ := fmt.Sscanf(in.Text(), "sum %d %d", &from, &n); k == 2 {
-			fmt.Println(sum(b[from : from+n]))
-		}
-	}
+	offer.Peer = r.endpoint.self
+	_, offer.Descriptor, err = r.endpoint.tr.Register(context.Background(), regionOf(r.memory))
+	return err
+}
+
+// Sum returns a checksum of the region's bytes from span[0] on, span[1] of them.
+func (r *Remote) Sum(span [2]int, result *uint64) error {
+	*result = sum(r.memory[span[0] : span[0]+span[1]])
+	return nil
+}
+
+// ProcessorTime returns the time that the process has used.
+func (r *Remote) ProcessorTime(_ int, result *time.Duration) error {
+	var u unix.Rusage
+	err := unix.Getrusage(unix.RUSAGE_SELF, &u)
+	*result = time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return err
 }
 
 func sum(b []byte) uint64 {
@@ -265,59 +257,30 @@ func sum(b []byte) uint64 {
 	return h
 }
 
-// child is a peer in a process of its own.
+// child is a Remote, driven from here.
 type child struct {
-	offerLine
-	cmd   *exec.Cmd
-	in    io.WriteCloser
-	out   *bufio.Scanner
-	ended sync.Once
+	*forked.Child
+	Offer
 }
 
 func startChild(t testing.TB, s Settings) *child {
-	settings, err := json.Marshal(s)
+	process, err := forked.Start()
 	require.NoError(t, err)
-	c := &child{cmd: exec.Command(os.Args[0])}
-	c.cmd.Env = append(os.Environ(), childEnv+"="+string(settings))
-	c.cmd.Stderr = os.Stderr
-	c.in, err = c.cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := c.cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, c.cmd.Start())
-	t.Cleanup(c.kill)
-	c.out = bufio.NewScanner(out)
-	require.True(t, c.out.Scan(), "peer did not start")
-	require.NoError(t, json.Unmarshal(c.out.Bytes(), &c.offerLine))
+	t.Cleanup(process.Kill)
+	c := &child{Child: process}
+	require.NoError(t, c.Call("Remote.Open", s, &c.Offer))
 	return c
 }
 
-func (c *child) signal(t testing.TB, s unix.Signal) { require.NoError(t, c.cmd.Process.Signal(s)) }
-
-// stop returns when the peer has stopped.
-func (c *child) stop(t testing.TB) {
-	c.signal(t, unix.SIGSTOP)
-	require.NoError(t, unix.Waitid(unix.P_PID, c.cmd.Process.Pid, nil, unix.WSTOPPED, nil))
+func (c *child) sum(t testing.TB, from, n int) (result uint64) {
+	require.NoError(t, c.Call("Remote.Sum", [2]int{from, n}, &result))
+	return result
 }
 
-func (c *child) kill() {
-	c.ended.Do(func() {
-		_ = c.cmd.Process.Kill()
-		_ = c.cmd.Wait()
-	})
-}
-
-func (c *child) sum(t testing.TB, from, n int) uint64 {
-	return c.ask(t, fmt.Sprintf("sum %d %d", from, n))
-}
-
-func (c *child) ask(t testing.TB, question string) uint64 {
-	_, err := fmt.Fprintln(c.in, question)
-	require.NoError(t, err)
-	require.True(t, c.out.Scan())
-	v, err := strconv.ParseUint(c.out.Text(), 10, 64)
-	require.NoError(t, err)
-	return v
+func (c *child) processorSeconds(t testing.TB) float64 {
+	var used time.Duration
+	require.NoError(t, c.Call("Remote.ProcessorTime", 0, &used))
+	return used.Seconds()
 }
 
 // couple is an endpoint here, attached to a peer process.

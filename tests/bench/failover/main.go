@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"github.com/tent-engine/tent/tests/bench/report"
-	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/tests/forked"
 )
 
 // options of a run of the benchmark.
@@ -29,7 +29,7 @@ type options struct {
 }
 
 func main() {
-	if netbed.RunChild(new(Load), new(Plain)) {
+	if forked.RunChild(new(Load), new(Plain)) {
 		return
 	}
 	var o options

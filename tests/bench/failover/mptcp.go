@@ -9,6 +9,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/tests/bench/report"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
@@ -74,7 +75,7 @@ func mptcpRows(_ options, f figures) []report.Row {
 var errOnePath = errors.New("the kernel made an ordinary connection")
 
 // mptcpRun breaks a rail in the middle of a stream and returns the longest stall beyond that before the fault.
-func mptcpRun(bed *netbed.Bed, near, far *netbed.Child, send SendArgs, rail int) (time.Duration, error) {
+func mptcpRun(bed *netbed.Bed, near, far *forked.Child, send SendArgs, rail int) (time.Duration, error) {
 	trace, several := &Trace{}, false
 	sending := near.Begin("Plain.Stream", send, &several)
 	watching := far.Begin("Plain.Watch", send.For, trace)
@@ -93,7 +94,7 @@ func mptcpRun(bed *netbed.Bed, near, far *netbed.Child, send SendArgs, rail int)
 	return trace.stall(from, trace.End) - trace.stall(trace.Begin.Add(send.For/4), from), nil
 }
 
-func awaitBoth(near *netbed.Child, sending *rpc.Call, far *netbed.Child, watching *rpc.Call) error {
+func awaitBoth(near *forked.Child, sending *rpc.Call, far *forked.Child, watching *rpc.Call) error {
 	return errors.Join(far.End(watching), near.End(sending))
 }
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
-	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/tests/forked"
 )
 
 // Plain does the same without tent, in a child: a stream over one connection, which the kernel may spread over several
@@ -115,7 +115,7 @@ func (p *Plain) Stream(args SendArgs, multipath *bool) error {
 }
 
 func dialFrom(from, to string, multipath bool, what byte) (*net.TCPConn, error) {
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: netbed.Patience}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: forked.Patience}
 	d.SetMultipathTCP(multipath)
 	c, err := d.Dial("tcp", to)
 	if err != nil {

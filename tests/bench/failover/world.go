@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
 // world is two hosts with an engine each, and rails of a rate.
 type world struct {
 	*netbed.Bed
-	near, far *netbed.Child
+	near, far *forked.Child
 	settings  map[string]string // of both engines, beside their addresses
 	load      LoadArgs          // the load of a run but for its length
 	seed      uint64
@@ -72,7 +73,7 @@ func newWorldOf(bytes int, settings map[string]string, rates ...uint64) (_ *worl
 	return w, w.awaitRails()
 }
 
-func (w *world) start(h *netbed.Host, bytes int) (c *netbed.Child, address string, err error) {
+func (w *world) start(h *netbed.Host, bytes int) (c *forked.Child, address string, err error) {
 	if c, err = h.Start(); err != nil {
 		return nil, "", err
 	}
@@ -83,7 +84,7 @@ func (w *world) start(h *netbed.Host, bytes int) (c *netbed.Child, address strin
 }
 
 func (w *world) close() {
-	for _, c := range []*netbed.Child{w.near, w.far} {
+	for _, c := range []*forked.Child{w.near, w.far} {
 		if c != nil {
 			_ = c.Call("Load.Close", netbed.Nothing{}, &[]string{})
 			_ = c.Close()
@@ -96,7 +97,7 @@ func (w *world) close() {
 func (w *world) awaitRails() error {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for late := time.Now().Add(netbed.Patience); time.Now().Before(late); <-tick.C {
+	for late := time.Now().Add(forked.Patience); time.Now().Before(late); <-tick.C {
 		var m map[string]float64
 		if err := w.near.Call("Load.Metrics", netbed.Nothing{}, &m); err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/bench/report"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
@@ -136,7 +137,7 @@ func (l *Load) move(op transport.Op, class uint8, at Place, t *tally) bool {
 	if stopped {
 		_, _ = l.Engine.Cancel(id, -1) // a batch that has ended meanwhile needs none
 	}
-	state := l.Engine.Wait(id, netbed.Patience)
+	state := l.Engine.Wait(id, forked.Patience)
 	sum, err := l.Engine.Summary(id)
 	t.mu.Lock()
 	delete(t.live, id)

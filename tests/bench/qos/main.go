@@ -17,7 +17,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/bench/report"
-	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/tests/forked"
 )
 
 // options of a run of the benchmark.
@@ -37,7 +37,7 @@ type part struct {
 
 func main() {
 	runtime.GOMAXPROCS(max(4, runtime.NumCPU()+2)) // as the Python package has it, where the reason stands (pybind)
-	if netbed.RunChild(new(Load)) {
+	if forked.RunChild(new(Load)) {
 		return
 	}
 	var o options

@@ -13,7 +13,7 @@ import (
 	"github.com/tent-engine/tent/gocore/qos"
 	"github.com/tent-engine/tent/gocore/share"
 	"github.com/tent-engine/tent/tests/bench/report"
-	"github.com/tent-engine/tent/tests/netbed"
+	"github.com/tent-engine/tent/tests/forked"
 )
 
 // PartArgs say where to take part, and for how long.
@@ -52,9 +52,9 @@ func (l *Load) TakePart(args PartArgs, ns *float64) error {
 func takePart(o options) (rows []report.Row, err error) {
 	path := fmt.Sprintf("/tent_bench_%d", os.Getpid())
 	defer func() { _ = os.Remove("/dev/shm" + path) }() // is not there if nobody got as far
-	var children [2]*netbed.Child
+	var children [2]*forked.Child
 	for i := range children {
-		if children[i], err = netbed.StartHere(); err != nil {
+		if children[i], err = forked.Start(); err != nil {
 			return nil, err
 		}
 		defer func() { _ = children[i].Close() }()

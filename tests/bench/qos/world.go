@@ -10,6 +10,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
@@ -50,7 +51,7 @@ type world struct {
 
 // pair is an engine that asks and, in another process, the engine that it asks.
 type pair struct {
-	near, far *netbed.Child
+	near, far *forked.Child
 	seed      uint64
 }
 
@@ -90,7 +91,7 @@ func (w *world) add(seed uint64, settings map[string]string) (err error) {
 }
 
 // start starts an engine in a process of its own, on one of the two hosts.
-func (w *world) start(host int, settings map[string]string) (c *netbed.Child, address string, err error) {
+func (w *world) start(host int, settings map[string]string) (c *forked.Child, address string, err error) {
 	args := netbed.OpenArgs{Bytes: regionBytes}
 	if w.Bed != nil {
 		h := []*netbed.Host{w.A, w.B}[host-1]
@@ -99,7 +100,7 @@ func (w *world) start(host int, settings map[string]string) (c *netbed.Child, ad
 	} else {
 		list, _ := json.Marshal([]string{fmt.Sprintf("127.0.0.%d", host)}) // cannot fail
 		args.Settings = map[string]string{"transports/tcp/addresses": string(list), "transports/shm/enable": "false"}
-		c, err = netbed.StartHere()
+		c, err = forked.Start()
 	}
 	if err != nil {
 		return nil, "", err
@@ -111,7 +112,7 @@ func (w *world) start(host int, settings map[string]string) (c *netbed.Child, ad
 
 func (w *world) close() {
 	for _, p := range w.pairs {
-		for _, c := range []*netbed.Child{p.near, p.far} {
+		for _, c := range []*forked.Child{p.near, p.far} {
 			if c != nil {
 				_ = c.Call("Load.Close", netbed.Nothing{}, &[]string{})
 				_ = c.Close()
@@ -184,7 +185,7 @@ func (p *pair) verify(op transport.Op, done []Place) error {
 	if op == transport.Read {
 		source, target, mine, before = target, source, before, mine
 	}
-	check := func(c *netbed.Child, args netbed.PartArgs) error {
+	check := func(c *forked.Child, args netbed.PartArgs) error {
 		return c.Call("Load.CheckPart", args, &netbed.Nothing{})
 	}
 	failed := check(source, netbed.PartArgs{Seed: mine, Bytes: regionBytes})

@@ -62,11 +62,12 @@ var edges = []edge{
 	{"transports/all", []string{"+vocabulary", "gocore/transport", "transports/*"}, "the registry names every transport and does nothing else"},
 	{"pybind", []string{"gocore/*", "transports/all"}, "pybind wraps the engine; a single transport is none of its business"},
 	{"pybind/*", []string{"gocore/*", "transports/all", "pybind"}, "pybind wraps the engine; a single transport is none of its business"},
-	{"tests/*", []string{"gocore/*", "transports/*", "tests/netbed", "tests/bench/report"}, "tests and measurements may use everything but the binding"},
+	{"tests/*", []string{"gocore/*", "transports/*", "tests/netbed", "tests/forked", "tests/bench/report"},
+		"tests and measurements may use everything but the binding"},
 }
 
 // fakes are packages that tests may import wherever they are: fakes are shared, never private copies.
-var fakes = []string{"transports/transporttest", "transports/sim", "transports/faulty"}
+var fakes = []string{"transports/transporttest", "transports/sim", "transports/faulty", "tests/forked"}
 
 // testEdges lists the imports of a package's tests beyond the package's own edges.
 var testEdges = []edge{

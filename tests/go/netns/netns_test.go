@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
@@ -25,7 +26,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if netbed.RunChild(new(netbed.Actor)) {
+	if forked.RunChild(new(netbed.Actor)) {
 		return
 	}
 	os.Exit(m.Run())
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 // world is a bed with an engine on each host. Moves go from near's point of view.
 type world struct {
 	*netbed.Bed
-	near, far *netbed.Child
+	near, far *forked.Child
 	seed      uint64
 }
 
@@ -59,7 +60,7 @@ func newWorld(t *testing.T, settings map[string]string) *world {
 	return w
 }
 
-func (w *world) start(t *testing.T, h *netbed.Host, settings map[string]string) (c *netbed.Child, address string) {
+func (w *world) start(t *testing.T, h *netbed.Host, settings map[string]string) (c *forked.Child, address string) {
 	t.Helper()
 	c, err := h.Start()
 	require.NoError(t, err)
@@ -80,7 +81,7 @@ func (w *world) start(t *testing.T, h *netbed.Host, settings map[string]string) 
 // await polls until done says so.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	tick, late := time.NewTicker(time.Millisecond), time.After(netbed.Patience)
+	tick, late := time.NewTicker(time.Millisecond), time.After(forked.Patience)
 	defer tick.Stop()
 	for !done() {
 		select {
@@ -135,7 +136,7 @@ func (w *world) railName(i int) string {
 }
 
 // ends are the sides that bytes of an operation come from and go to.
-func (w *world) ends(op transport.Op) (from, to *netbed.Child) {
+func (w *world) ends(op transport.Op) (from, to *forked.Child) {
 	if op == transport.Write {
 		return w.near, w.far
 	}
@@ -202,7 +203,7 @@ func (w *world) moves(t *testing.T, op transport.Op, fault func() error) netbed.
 // check looks at every byte of both regions.
 func (w *world) check(t *testing.T, op transport.Op) {
 	t.Helper()
-	for _, side := range []*netbed.Child{w.near, w.far} {
+	for _, side := range []*forked.Child{w.near, w.far} {
 		require.NoError(t, side.Call("Actor.Check", w.seed, &netbed.Nothing{}))
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 	"github.com/tent-engine/tent/transports/all"
 )
@@ -35,7 +36,7 @@ const (
 var names = []string{"pool", "user"}
 
 func TestMain(m *testing.M) {
-	if netbed.RunChild(new(Actor)) {
+	if forked.RunChild(new(Actor)) {
 		return
 	}
 	os.Exit(m.Run())

@@ -19,6 +19,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 	"github.com/tent-engine/tent/transports/shm"
 )
@@ -67,13 +68,13 @@ func here(t *testing.T) *engine.Engine {
 
 // child is another process with an engine.
 type child struct {
-	*netbed.Child
+	*forked.Child
 	t       *testing.T
 	address string
 }
 
 func start(t *testing.T) *child {
-	c, err := netbed.StartHere()
+	c, err := forked.Start()
 	require.NoError(t, err)
 	p := &child{Child: c, t: t}
 	t.Cleanup(func() { p.kill() })

@@ -1,20 +1,21 @@
-package netbed
+// Package forked runs the program of a test again as another process, and drives it by net/rpc over a socket. A child
+// can be stopped and killed like any process; it ends when its parent does.
+package forked
 
 import (
-	"bytes"
 	"fmt"
 	"net"
 	"net/rpc"
 	"os"
 	"os/exec"
-	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// childEnv makes a program that uses the bed a child; its main function calls RunChild first.
-const childEnv = "TENT_NETBED_CHILD"
+// childEnv makes a program a child; its main function or TestMain calls RunChild first.
+const childEnv = "TENT_TEST_CHILD"
 
 // childSocket is the descriptor over which a child is driven.
 const childSocket = 3
@@ -47,19 +48,20 @@ func RunChild(receivers ...any) bool {
 	return true
 }
 
-// Child is another process of this program, in one of the hosts. Any goroutine may call it.
+// Child is another process of this program. Any goroutine may call it.
 type Child struct {
 	command *exec.Cmd
 	client  *rpc.Client
+	waited  sync.Once
+	err     error // of the process; read after waited
 }
 
-// Start runs this program again as a child in the host.
-func (h *Host) Start() (*Child, error) { return start(h.net.within) }
+// Start runs this program again as a child.
+func Start() (*Child, error) { return StartWithin(func(f func() error) error { return f() }) }
 
-// StartHere runs this program again as a child beside us, in no host.
-func StartHere() (*Child, error) { return start(func(f func() error) error { return f() }) }
-
-func start(within func(func() error) error) (*Child, error) {
+// StartWithin calls within with a function that starts the child, for instance on a thread in another namespace: a child
+// is born into the namespaces of the thread that starts it.
+func StartWithin(within func(start func() error) error) (*Child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -74,7 +76,7 @@ func start(within func(func() error) error) (*Child, error) {
 	c.command.Env = append(os.Environ(), childEnv+"=1")
 	c.command.ExtraFiles = []*os.File{theirs}
 	c.command.Stdout, c.command.Stderr = os.Stderr, os.Stderr
-	if err := within(c.command.Start); err != nil { // a child is born into the namespace of its parent's thread
+	if err := within(c.command.Start); err != nil {
 		return nil, err
 	}
 	connection, err := net.FileConn(ours)
@@ -117,24 +119,36 @@ func (c *Child) await(call *rpc.Call, limit time.Duration) error {
 // Pid of the child.
 func (c *Child) Pid() int { return c.command.Process.Pid }
 
-// Close ends the child and says when it did not end by itself, in order.
+// Stop stops the process (SIGSTOP) and returns when it has stopped. SIGCONT makes it go on.
+func (c *Child) Stop() error {
+	if err := c.Signal(unix.SIGSTOP); err != nil {
+		return err
+	}
+	return unix.Waitid(unix.P_PID, c.Pid(), nil, unix.WSTOPPED, nil)
+}
+
+// Signal sends a signal to the process.
+func (c *Child) Signal(s unix.Signal) error { return c.command.Process.Signal(s) }
+
+// Kill ends the process, if it has not ended, and waits for it.
+func (c *Child) Kill() {
+	_ = c.command.Process.Kill() // an error means that it has ended
+	_ = c.wait()
+	_ = c.client.Close()
+}
+
+// Close ends the child in order. It returns an error when the child did not end by itself.
 func (c *Child) Close() error {
 	_ = c.client.Close() // the child sees the end of its input
 	late := time.AfterFunc(Patience, func() { _ = c.command.Process.Kill() })
-	err := c.command.Wait()
+	err := c.wait()
 	if !late.Stop() {
 		return fmt.Errorf("child did not end within %v", Patience)
 	}
 	return err
 }
 
-// Run runs another program in the host to its end; its words are in the error.
-func (h *Host) Run(name string, args ...string) error {
-	return h.net.within(func() error {
-		out, err := exec.Command(name, args...).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(out))
-		}
-		return nil
-	})
+func (c *Child) wait() error {
+	c.waited.Do(func() { c.err = c.command.Wait() })
+	return c.err
 }
