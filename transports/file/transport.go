@@ -96,10 +96,7 @@ func (t *base) Info() transport.Info {
 
 // Register implements transport.Transport. Regions are local operands only, so there is no descriptor.
 func (t *base) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
-	if t.life.Closed() {
-		return 0, nil, kit.Closed(t.name + ".register")
-	}
-	if err := kit.CheckHostRegion(t.name+".register", &m); err != nil {
+	if err := kit.CheckRegister(t.name+".register", &t.life, &m); err != nil {
 		return 0, nil, err
 	}
 	key := t.regions.Insert(func(transport.LocalKey) *mem.Region { return &m })

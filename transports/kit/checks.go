@@ -1,6 +1,8 @@
 package kit
 
 import (
+	"hash/crc32"
+
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -21,9 +23,11 @@ func StaleLink(op string, link transport.Link) *errs.Error {
 	return errs.New(errs.Stale, op, "link %v has ended", link)
 }
 
-// CheckHostRegion returns why a region cannot be registered by a transport that moves memory of the host, nil if it can.
-func CheckHostRegion(op string, m *mem.Region) *errs.Error {
+// CheckRegister returns why a transport that moves memory of the host cannot register a region, nil if it can.
+func CheckRegister(op string, life *Lifecycle, m *mem.Region) *errs.Error {
 	switch {
+	case life.Closed():
+		return Closed(op)
 	case m.Kind != mem.Host:
 		return errs.New(errs.InvalidArgument, op, "%v memory cannot be moved by this transport, only memory of the host", m.Kind)
 	case m.Addr == 0 || m.Size == 0 || uint64(m.Addr)+m.Size < m.Size:
@@ -59,6 +63,25 @@ func InsideRemote(s *transport.Slice, size uint64) bool {
 	}
 	return true
 }
+
+// Copy copies the parts of a slice between its local end and a remote region that begins at an address of this process. It
+// returns false when the slice is Checked and the CRC-32C sums of the two ends differ.
+func Copy(s *transport.Slice, remote uintptr) (intact bool) {
+	intact = true
+	EachPart(s, func(local uintptr, offset, n uint64) {
+		to, from := mem.Bytes(local, int(n)), mem.Bytes(remote+uintptr(offset), int(n))
+		if s.Op == transport.Write {
+			to, from = from, to
+		}
+		copy(to, from)
+		if s.Checked && crc32.Checksum(to, castagnoli) != crc32.Checksum(from, castagnoli) {
+			intact = false
+		}
+	})
+	return intact
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // EachPart calls f with the ranges of a slice, its pieces or the one that it has: local address, remote offset, bytes.
 func EachPart(s *transport.Slice, f func(local uintptr, remote, bytes uint64)) {

@@ -5,8 +5,10 @@
 //	Links        the same for links; it counts the calls that name one that has ended
 //	ClassQueue   slices that wait, a list for each class, and List for other queues of slab entries
 //	Reader       takes fields out of a message; AppendText and encoding/binary write one
-//	Lifecycle    open, closed, ended; whatever must not begin after Close begins under it
+//	Executor     carries accepted slices out: on a worker, or on waiters that poll
+//	Door         which peers may still touch a region
+//	Lifecycle    open, closed, ended; what must not begin after Close begins under it
 //	checks.go    what a slice and a region must satisfy, and the errors that say otherwise
 //
-// A transport takes the parts that it wants; package loop takes nearly all of them and is the example to copy.
+// A transport takes the parts that it wants. Package loop takes nearly all of them and is the example to copy.
 package kit

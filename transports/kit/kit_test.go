@@ -72,10 +72,13 @@ func TestEachCloseReturnsWhenEndHasOrItsContextEnds(t *testing.T) {
 }
 
 func TestOnlyMemoryOfTheHostThatIsThereIsRegistered(t *testing.T) {
-	require.Nil(t, CheckHostRegion("x", &mem.Region{Addr: 1, Size: 1}))
+	var life Lifecycle
+	require.Nil(t, CheckRegister("x", &life, &mem.Region{Addr: 1, Size: 1}))
 	for _, m := range []mem.Region{{Size: 1}, {Addr: 1}, {Addr: 2, Size: math.MaxUint64}, {Addr: 1, Size: 1, Kind: mem.File}} {
-		require.Equal(t, errs.InvalidArgument, errs.CodeOf(CheckHostRegion("x", &m)), "%+v", m)
+		require.Equal(t, errs.InvalidArgument, errs.CodeOf(CheckRegister("x", &life, &m)), "%+v", m)
 	}
+	require.NoError(t, life.Close(t.Context(), func() error { return nil }))
+	require.Equal(t, errs.EngineClosed, errs.CodeOf(CheckRegister("x", &life, &mem.Region{Addr: 1, Size: 1})))
 }
 
 func TestChecksOfASlicesTwoEnds(t *testing.T) {

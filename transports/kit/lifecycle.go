@@ -8,13 +8,14 @@ import (
 
 // Lifecycle is the frame of a transport's life. The zero value is open.
 //
-//	open ──Close──▶ closed: Begin refuses, end runs on a goroutine of its own ──end returns──▶ ended
+//	open ──Close──▶ closed: Begin refuses, goroutines of Go end, then end runs ──end returns──▶ ended
 type Lifecycle struct {
-	mu     sync.RWMutex // Begin reads, Close writes: once Close has it, nothing begins any more
-	closed atomic.Bool
-	once   sync.Once
-	ended  chan struct{}
-	err    error // of end; read after ended
+	mu      sync.RWMutex // Begin reads, Close writes: once Close has it, nothing begins any more
+	closed  atomic.Bool
+	once    sync.Once
+	running sync.WaitGroup // of Go
+	ended   chan struct{}
+	err     error // of end; read after ended
 }
 
 // Closed reports whether Close was called. It costs one load.
@@ -32,6 +33,11 @@ func (l *Lifecycle) Begin(f func()) bool {
 	return true
 }
 
+// Go runs f on a goroutine that ends before Close's end begins, unless the transport is closed. It reports which.
+func (l *Lifecycle) Go(f func()) bool {
+	return l.Begin(func() { l.running.Go(f) })
+}
+
 // Close closes the transport and runs end, which gives everything back, once. Each call returns when end has, with its
 // error, or when ctx ends, with that error: end then goes on.
 func (l *Lifecycle) Close(ctx context.Context, end func() error) error {
@@ -41,6 +47,7 @@ func (l *Lifecycle) Close(ctx context.Context, end func() error) error {
 		l.ended = make(chan struct{})
 		l.mu.Unlock()
 		go func() {
+			l.running.Wait()
 			l.err = end()
 			close(l.ended)
 		}()

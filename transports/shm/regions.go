@@ -35,10 +35,7 @@ func (t *Transport) checkLocal(s *transport.Slice) errs.Code {
 // Register makes a region usable; it costs nothing per byte. Memory that is part of an allocation of ours, or of another
 // sealed memfd, can be mapped by peers; other memory is reached through the kernel.
 func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
-	if t.life.Closed() {
-		return 0, nil, kit.Closed("shm.register")
-	}
-	if err := kit.CheckHostRegion("shm.register", &m); err != nil {
+	if err := kit.CheckRegister("shm.register", &t.life, &m); err != nil {
 		return 0, nil, err
 	}
 	name, err := t.table.Add()

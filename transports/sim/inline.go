@@ -1,6 +1,9 @@
 package sim
 
-import "github.com/tent-engine/tent/gocore/transport"
+import (
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
+)
 
 // inliner is a transport that carries out slices on the caller's thread.
 type inliner struct{ *Transport }
@@ -38,12 +41,11 @@ func (r *rail) inline(s *transport.Slice) bool {
 	if err != nil {
 		return false
 	}
-	a.epoch = remote.access(r.link.owner.self.Incarnation).epoch // it begins and ends now
+	a.epoch = remote.door.Look(r.link.owner.self.Incarnation).Epoch // it begins and ends now
 	if a.check(local, remote) != nil {
 		return false
 	}
-	move(s, remote)
-	return true
+	return kit.Copy(s, remote.Addr)
 }
 
 // faulty reports whether slices may meet a fault.

@@ -14,22 +14,9 @@ import (
 // region is registered memory of a node.
 type region struct {
 	mem.Region
-	key   transport.LocalKey
-	all   access
-	peers map[uint64]access // by incarnation; nil unless one peer alone was revoked
-	file  *file             // whose bytes these are; nil for memory
-}
-
-// access is how far peers got with a region: what began in an earlier epoch is cut off, and nothing new begins once it
-// is closed.
-type access struct {
-	epoch  uint64
-	closed bool
-}
-
-func (r *region) access(incarnation uint64) access {
-	one := r.peers[incarnation]
-	return access{r.all.epoch + one.epoch, r.all.closed || one.closed}
+	key  transport.LocalKey
+	door kit.Door
+	file *file // whose bytes these are; nil for memory
 }
 
 const descriptorMagic = "sim1"
@@ -95,7 +82,7 @@ func (l *link) imported(key transport.RemoteKey) transport.LocalKey {
 // check says why a slice may not be carried out now, or nil.
 func (a *attempt) check(local, remote *region) *errs.Error {
 	s, t := a.slice, a.rail.link.owner
-	reach := remote.access(t.self.Incarnation)
+	reach := remote.door.Look(t.self.Incarnation)
 	here, there := true, true
 	kit.EachPart(s, func(from uintptr, to, n uint64) {
 		here = here && from >= local.Addr && mem.Contains(local.Size, uint64(from)-uint64(local.Addr), n)
@@ -115,9 +102,9 @@ func (a *attempt) check(local, remote *region) *errs.Error {
 		return a.refusal(errs.InvalidArgument, errs.SideLocal, "this transport does not move between "+local.Kind.String()+" and "+remote.Kind.String())
 	case s.Op == transport.Read && local.ReadOnly || s.Op == transport.Write && remote.ReadOnly:
 		return a.refusal(errs.PermissionDenied, errs.SideUnknown, "the destination is read-only")
-	case reach.closed:
+	case reach.Closed:
 		return a.refusal(errs.AddressNotRegistered, errs.SideRemote, "the region was closed")
-	case reach.epoch != a.epoch || !remote.Permission.Allows(s.Op == transport.Write):
+	case reach.Epoch != a.epoch || !remote.Permission.Allows(s.Op == transport.Write):
 		return a.refusal(errs.PermissionDenied, errs.SideRemote, "the owner does not allow it")
 	}
 	return nil
@@ -129,27 +116,17 @@ func (a *attempt) refusal(code errs.Code, side errs.Side, cause string) *errs.Er
 		WithPeer(l.peer.Address, l.owner.name, railName(l.owner.self.Address, a.rail.path.index))
 }
 
-// move copies the bytes of a slice that was checked.
-func move(s *transport.Slice, remote *region) {
-	kit.EachPart(s, func(local uintptr, offset, n uint64) {
-		here, there := mem.Bytes(local, int(n)), mem.Bytes(remote.Addr+uintptr(offset), int(n))
-		if s.Op == transport.Write {
-			copy(there, here)
-		} else {
-			copy(here, there)
-		}
-	})
-}
-
 // land moves the bytes, at this virtual moment.
 func (a *attempt) land() {
 	local, remote, err := a.ends()
 	if err == nil {
 		err = a.check(local, remote)
 	}
+	if err == nil && !kit.Copy(a.slice, remote.Addr) {
+		err = a.refusal(errs.Corrupted, errs.SidePath, "the checksums of both ends differ")
+	}
 	switch {
 	case err == nil:
-		move(a.slice, remote)
 		a.landed, a.verdict = true, nil
 	case !a.landed: // a second landing that is refused changes nothing about the first
 		a.verdict = err

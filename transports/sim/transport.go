@@ -146,8 +146,7 @@ func (n *Network) find(name, address string, incarnation uint64) *Transport {
 	return nil
 }
 
-// Info follows from the settings. Checksums are honoured by copying inside one process: there is no way on which bytes
-// could change, so none are computed.
+// Info follows from the settings.
 func (t *Transport) Info() transport.Info {
 	s := &t.settings
 	return transport.Info{Name: t.name, Pairs: s.Pairs, Vectors: s.Vectors, Files: s.Files, Checksums: true, SameHost: s.SameHost, SliceMax: s.SliceMax, SliceBest: s.SliceBest,
@@ -179,16 +178,7 @@ func (t *Transport) Revoke(_ context.Context, key transport.LocalKey, peer *tran
 	if r == nil {
 		return errs.New(errs.AddressNotRegistered, "sim.revoke", "key %d is not registered", key)
 	}
-	if peer == nil {
-		r.all.epoch++
-		r.all.closed = r.all.closed || !keep
-		return nil
-	}
-	if r.peers == nil {
-		r.peers = map[uint64]access{}
-	}
-	one := r.peers[peer.Incarnation]
-	r.peers[peer.Incarnation] = access{one.epoch + 1, one.closed || !keep}
+	r.door.Shut(peer, keep)
 	return nil
 }
 

@@ -1,0 +1,189 @@
+package kit
+
+import (
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// bench is an Executor whose slices are carried out when the test lets them.
+type bench struct {
+	Executor[bench]
+	transport.Sink
+	down    bool // guarded by mu, like what follows
+	mu      sync.Mutex
+	changed *sync.Cond
+	carried []uint64
+	gate    map[uint64]chan struct{} // of slices that stop inside
+	inside  map[uint64]bool
+	ends    map[uint64]transport.Completion
+	readies int
+}
+
+func newBench(t *testing.T, n int) *bench {
+	b := &bench{gate: map[uint64]chan struct{}{}, inside: map[uint64]bool{}, ends: map[uint64]transport.Completion{}}
+	b.changed = sync.NewCond(&b.mu)
+	b.Start(n, b, func(b *bench, _ transport.Rail) bool { b.mu.Lock(); defer b.mu.Unlock(); return !b.down }, b.carry)
+	t.Cleanup(b.Stop)
+	return b
+}
+
+func (b *bench) carry(s *transport.Slice, _ *bench) *errs.Error {
+	b.mu.Lock()
+	b.carried = append(b.carried, s.Id)
+	b.inside[s.Id] = true
+	gate := b.gate[s.Id]
+	b.changed.Broadcast()
+	b.mu.Unlock()
+	if gate != nil {
+		<-gate
+	}
+	return nil
+}
+
+func (b *bench) Complete(list []transport.Completion) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range list {
+		b.ends[c.Slice.Id] = c
+	}
+	b.changed.Broadcast()
+}
+
+func (b *bench) Ready(transport.Rail) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.readies++
+	b.changed.Broadcast()
+}
+
+func (b *bench) await(cond func() bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for !cond() {
+		b.changed.Wait()
+	}
+}
+
+// hold lets the worker stop inside slice 1 and returns what lets it go on.
+func (b *bench) hold(t *testing.T) (release func()) {
+	gate := make(chan struct{})
+	b.gate[1] = gate
+	require.Equal(t, 1, b.Accept(slicesOf(1), b))
+	b.await(func() bool { return b.inside[1] })
+	return func() { close(gate) }
+}
+
+func slicesOf(ids ...uint64) (list []*transport.Slice) {
+	for _, id := range ids {
+		list = append(list, &transport.Slice{Id: id, Length: 10, Class: uint8(id / 100)})
+	}
+	return list
+}
+
+func TestTheMostUrgentSliceIsNext(t *testing.T) {
+	b := newBench(t, 16)
+	release := b.hold(t)
+	require.Equal(t, 5, b.Accept(slicesOf(200, 100, 2, 300, 3), b))
+	release()
+	b.await(func() bool { return len(b.ends) == 6 })
+	require.Equal(t, []uint64{1, 2, 3, 100, 200, 300}, b.carried)
+	require.Equal(t, uint64(10), b.ends[300].Bytes)
+}
+
+func TestAWaiterCarriesOutWhatTheWorkerLeavesUntilArm(t *testing.T) {
+	b := newBench(t, 16)
+	require.Zero(t, b.Poll(1))
+	require.Equal(t, 3, b.Accept(slicesOf(1, 2, 3), b))
+	require.Equal(t, 2, b.Poll(2))
+	require.Len(t, b.ends, 2, "the worker sleeps")
+	b.Arm()
+	b.await(func() bool { return len(b.ends) == 3 })
+}
+
+func TestDroppedSlicesAreNotCarriedOut(t *testing.T) {
+	b := newBench(t, 16)
+	release := b.hold(t)
+	b.Accept(slicesOf(2, 3), b)
+	cause := errs.New(errs.Withdrawn, "x", "asked back")
+	b.Drop(cause, func(s *transport.Slice, of *bench) bool { return of == b && s.Id != 3 })
+	require.Same(t, cause, b.ends[2].Err)
+	require.Zero(t, b.ends[2].Bytes)
+	release()
+	b.await(func() bool { return len(b.ends) == 3 })
+	require.Equal(t, []uint64{1, 3}, b.carried)
+	require.Nil(t, b.ends[1].Err, "it was under way")
+}
+
+func TestEvictWaitsForWhatIsUnderWay(t *testing.T) {
+	b := newBench(t, 16)
+	release := b.hold(t)
+	b.Accept(slicesOf(2), b)
+	evicted := make(chan struct{})
+	go func() {
+		b.Evict(errs.New(errs.Withdrawn, "x", "asked back"), func(*transport.Slice, *bench) bool { return true })
+		close(evicted)
+	}()
+	b.await(func() bool { return b.ends[2].Err != nil })
+	select {
+	case <-evicted:
+		t.Fatal("slice 1 is still under way")
+	default:
+	}
+	release()
+	<-evicted
+	b.await(func() bool { return b.ends[1].Slice != nil })
+}
+
+func TestAFullExecutorTakesAPrefixAndOwesReady(t *testing.T) {
+	b := newBench(t, 2)
+	release := b.hold(t)
+	require.Equal(t, 1, b.Accept(slicesOf(2, 3), b))
+	require.Zero(t, b.Accept(nil, b))
+	release()
+	b.await(func() bool { return b.readies == 1 && len(b.ends) == 2 })
+	b.mu.Lock()
+	b.down = true
+	b.mu.Unlock()
+	require.Zero(t, b.Accept(slicesOf(4), b), "the rail is down")
+}
+
+func TestADoorShutsForAllOrForOnePeer(t *testing.T) {
+	var d Door
+	require.Zero(t, d.Look(7))
+	d.Shut(&transport.Peer{Incarnation: 7}, true)
+	require.Equal(t, Passage{Epoch: 1}, d.Look(7))
+	require.Zero(t, d.Look(8))
+	d.Shut(nil, true)
+	require.Equal(t, Passage{Epoch: 2}, d.Look(7))
+	require.Equal(t, Passage{Epoch: 1}, d.Look(8))
+	d.Shut(&transport.Peer{Incarnation: 7}, false)
+	d.Shut(&transport.Peer{Incarnation: 7}, true)
+	require.True(t, d.Look(7).Closed, "for good")
+	require.False(t, d.Look(8).Closed)
+	d.Shut(nil, false)
+	require.True(t, d.Look(8).Closed)
+}
+
+// global does not move, as memory that a user registers does not.
+var global [8]byte
+
+func TestCopyMovesBothWaysAndComparesSums(t *testing.T) {
+	here, there := global[:4], global[4:8]
+	copy(global[:], "hereabcd")
+	address := func(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
+	s := &transport.Slice{Op: transport.Write, Local: address(here), Remote: 1, Length: 2, Checked: true}
+	require.True(t, Copy(s, address(there)))
+	require.Equal(t, "ahed", string(there))
+	s.Op = transport.Read
+	there[1] = 'X'
+	require.True(t, Copy(s, address(there)))
+	require.Equal(t, "Xere", string(here))
+	over := &transport.Slice{Op: transport.Write, Local: address(here), Remote: 1, Length: 3, Checked: true}
+	require.False(t, Copy(over, address(here)), "the destination overlaps its source, so the source has changed")
+}
