@@ -73,6 +73,7 @@ var fakes = []string{"transports/transporttest", "transports/sim", "transports/f
 var testEdges = []edge{
 	{"gocore/control", []string{"gocore/mem"}, down},
 	{"gocore/engine", []string{"transports/*", "gocore/qos"}, "tests of the engine run it over real transports"},
+	{"transports/all", []string{"gocore/engine", "gocore/dispatch"}, "a test shows that a line in the registry is all that an engine needs to use a transport"},
 }
 
 // matches reports whether a pattern of the tables names a package.

@@ -1,0 +1,298 @@
+// Package loop is the whole contract inside one process: its engines copy between their regions. Copy it when you write a
+// transport, and read it beside gocore/transport and transports/kit; transporttest runs every rule over it.
+//
+//	Submit    queues slices by class; a worker, or a waiter by Poll, copies the most urgent one and completes it
+//	Revoke    shuts the region, completes what waits for it, and returns when the copies under way have ended
+//
+// It is not in transports/all, for shm does the same faster; a test there adds it by one line.
+package loop
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
+)
+
+const (
+	Name      = "loop" // in settings, metrics and errors
+	slicesMax = 1024   // accepted and not completed, over all links
+)
+
+var here kit.Slots[uint64, loop] // the open transports of this process
+
+// Factory makes loop transports; see transport.Factory. There are no settings.
+type Factory struct{}
+
+// Name returns "loop".
+func (Factory) Name() string { return Name }
+
+// Check returns nil: every process can copy.
+func (Factory) Check() error { return nil }
+
+// Open starts the worker.
+func (Factory) Open(_ context.Context, _ any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+	t := &loop{sink: sink, self: host.Self()}
+	t.Start(slicesMax, sink, (*link).up, t.carry)
+	t.number = here.Insert(func(uint64) *loop { return t })
+	return t, nil
+}
+
+// loop is one engine's transport. Any goroutine may call it.
+type loop struct {
+	kit.Executor[link] // brings Poll and Arm
+
+	number  uint64
+	sink    transport.Sink
+	self    transport.Peer
+	life    kit.Lifecycle
+	links   kit.Links[link]
+	regions kit.Slots[transport.LocalKey, region]
+	memory  sync.Map // of Allocate, by address
+}
+
+func (t *loop) Info() transport.Info {
+	info := transport.Info{Name: Name, Vectors: true, Checksums: true, SameHost: true, SliceMax: 1 << 20, SliceBest: 1 << 20,
+		Alignment: 1, SlicesMax: slicesMax}
+	info.Pairs[mem.Host][mem.Host] = true
+	return info
+}
+
+func (t *loop) Close(ctx context.Context) error {
+	return t.life.Close(ctx, func() error {
+		here.Delete(t.number)
+		for number := range t.links.All() {
+			t.Detach(number)
+		}
+		for key := range t.regions.All() {
+			_ = t.Deregister(ctx, key)
+		}
+		t.Stop()
+		for _, other := range here.All() {
+			for _, l := range other.links.All() {
+				if l.to == t {
+					other.fail(l)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// region is registered memory.
+type region struct {
+	mem.Region
+	door kit.Door
+}
+
+// Register describes a region by our incarnation and its key.
+func (t *loop) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
+	if err := kit.CheckRegister("loop.register", &t.life, &m); err != nil {
+		return 0, nil, err
+	}
+	key := t.regions.Insert(func(transport.LocalKey) *region { return &region{Region: m} })
+	d := binary.LittleEndian.AppendUint64(nil, t.self.Incarnation)
+	return key, binary.LittleEndian.AppendUint64(d, uint64(key)), nil
+}
+
+// Revoke does not ask ctx: it waits for one copy at most.
+func (t *loop) Revoke(_ context.Context, key transport.LocalKey, peer *transport.Peer, keep bool) error {
+	r := t.regions.Lookup(key)
+	if r == nil {
+		return kit.NoRegion("loop.revoke", key)
+	}
+	r.door.Shut(peer, keep)
+	for _, other := range here.All() {
+		other.Evict(refused(errs.AddressNotRegistered), func(s *transport.Slice, l *link) bool {
+			return (peer == nil || peer.Incarnation == other.self.Incarnation) && l.to == t && uint64(s.RemoteKey) == uint64(key)
+		})
+	}
+	return nil
+}
+
+func (t *loop) Deregister(ctx context.Context, key transport.LocalKey) error {
+	defer t.regions.Delete(key)
+	return t.Revoke(ctx, key, nil, false)
+}
+
+// Allocate takes memory of Go, whose collector moves nothing: the address holds until Free.
+func (t *loop) Allocate(size uint64, location mem.Location) (mem.Region, error) {
+	if kind, _, err := location.Parse(); err != nil || kind != mem.Host || size == 0 {
+		return mem.Region{}, errs.New(errs.InvalidArgument, "loop.allocate", "no memory of the host: %d bytes of %s", size, location)
+	}
+	b := make([]byte, size)
+	r := mem.Region{Addr: uintptr(unsafe.Pointer(&b[0])), Size: size, Kind: mem.Host, Location: location, Fd: -1}
+	t.memory.Store(r.Addr, b)
+	return r, nil
+}
+
+func (t *loop) Free(r mem.Region) error { t.memory.Delete(r.Addr); return nil }
+
+// link is an attached peer. Its one rail is up in generation live, or down for 0.
+type link struct {
+	number transport.Link
+	peer   transport.Peer
+	to     *loop
+	live   atomic.Uint32
+}
+
+// up reports whether a rail is up in just this generation. A stale link, nil, has none.
+func (l *link) up(r transport.Rail) bool {
+	return l != nil && r.Index == 0 && r.Generation != 0 && r.Generation == l.live.Load()
+}
+
+func (l *link) gone(code errs.Code) *errs.Error {
+	return errs.New(code, Name, "the peer is not here").WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, Name, "")
+}
+
+// Attach dials nothing: the peer is here, or nowhere.
+func (t *loop) Attach(peer transport.Peer) (transport.Link, error) {
+	l := &link{peer: peer}
+	for _, other := range here.All() {
+		if other.self.Address == peer.Address {
+			l.to = other
+		}
+	}
+	switch {
+	case t.life.Closed():
+		return 0, kit.Closed("loop.attach")
+	case l.to == nil:
+		return 0, l.gone(errs.PeerUnreachable)
+	case l.to.self.Incarnation != peer.Incarnation:
+		return 0, l.gone(errs.PeerRestarted)
+	}
+	if _, err := t.links.Attach("loop.attach", func(n transport.Link) *link { l.number = n; return l }); err != nil {
+		return 0, err
+	}
+	if t.rise(l, 1); l.to.life.Closed() { // its Close may have missed us
+		t.fail(l)
+	}
+	return l.number, nil
+}
+
+func (t *loop) rise(l *link, generation uint32) {
+	l.live.Store(generation)
+	t.sink.RailUp(transport.RailInfo{Rail: transport.Rail{Link: l.number, Generation: generation}, Local: t.self.Address,
+		Remote: l.peer.Address, Node: -1})
+}
+
+// lower takes the rail down if it is up in a generation. Then nothing is accepted, and what waited has completed.
+func (t *loop) lower(l *link, generation uint32, cause *errs.Error) bool {
+	down := generation != 0 && l.live.CompareAndSwap(generation, 0)
+	if down {
+		t.Drop(cause, func(_ *transport.Slice, of *link) bool { return of == l })
+	}
+	return down
+}
+
+// fail takes the link down for good: its peer has closed.
+func (t *loop) fail(l *link) {
+	t.lower(l, l.live.Load(), l.gone(errs.PeerUnreachable))
+	t.sink.LinkDown(l.number, l.gone(errs.PeerUnreachable))
+}
+
+func (t *loop) Detach(number transport.Link) {
+	if l := t.links.Detach(number); l != nil {
+		t.lower(l, l.live.Load(), l.gone(errs.Lost))
+	}
+}
+
+func (t *loop) Stale() uint64 { return t.links.Stale() }
+func (t *loop) Serve(context.Context, transport.Peer, []byte) ([]byte, error) {
+	return nil, refused(errs.Protocol)
+}
+
+// Import takes the peer's key as it is: every slice is checked.
+func (t *loop) Import(number transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
+	l, r := t.links.Lookup(number), kit.NewReader(d)
+	owner, key := r.U64(), r.U64()
+	switch {
+	case l == nil:
+		return 0, kit.StaleLink("loop.import", number)
+	case !r.Whole() || owner != l.peer.Incarnation:
+		return 0, errs.New(errs.InvalidArgument, "loop.import", "not a descriptor of the peer: %d bytes", len(d))
+	}
+	return transport.RemoteKey(key), nil
+}
+
+func (t *loop) Submit(slices []*transport.Slice) int {
+	if len(slices) == 0 {
+		return 0
+	}
+	return t.Accept(slices, t.links.Lookup(slices[0].Rail.Link)) // nil is down
+}
+
+func (t *loop) Withdraw(slices []*transport.Slice) {
+	for _, s := range slices {
+		t.Drop(refused(errs.Withdrawn), func(other *transport.Slice, _ *link) bool { return other == s })
+	}
+}
+
+func (t *loop) Fence(rail transport.Rail) {
+	if l := t.links.Lookup(rail.Link); l.up(rail) && t.lower(l, rail.Generation, refused(errs.Withdrawn)) {
+		t.rise(l, rail.Generation+1)
+	}
+}
+
+func refused(code errs.Code) *errs.Error {
+	return errs.New(code, Name, "refused, or asked back").WithScope(errs.ScopeSlice, errs.SideUnknown)
+}
+
+// carry copies one slice, or returns why it must not.
+func (t *loop) carry(s *transport.Slice, l *link) *errs.Error {
+	local, remote := t.regions.Lookup(s.LocalKey), l.to.regions.Lookup(transport.LocalKey(s.RemoteKey))
+	write := s.Op == transport.Write
+	switch {
+	case l.to.life.Closed():
+		return l.gone(errs.PeerUnreachable)
+	case local == nil || kit.CheckLocal(s, local.Addr, local.Size, local.ReadOnly) != errs.OK:
+		return refused(errs.AddressNotRegistered)
+	case remote == nil || remote.door.Look(t.self.Incarnation).Closed:
+		return refused(errs.AddressNotRegistered)
+	case !l.peer.Self && !remote.Permission.Allows(write) || write && remote.ReadOnly:
+		return refused(errs.PermissionDenied)
+	case !kit.InsideRemote(s, remote.Size):
+		return refused(errs.InvalidArgument)
+	}
+	if !kit.Copy(s, remote.Addr) {
+		return refused(errs.Corrupted)
+	}
+	return nil
+}
+
+// Notify calls the peer's sink on a goroutine of its own, so that neither engine's locks meet the other's.
+func (t *loop) Notify(number transport.Link, message []byte, done func(*errs.Error)) bool {
+	l, message := t.links.Lookup(number), bytes.Clone(message)
+	return l != nil && t.life.Go(func() {
+		if l.to.sink.Notified(t.self, message) {
+			done(nil)
+			return
+		}
+		done(refused(errs.TooManyRequests))
+	})
+}
+
+// Probe succeeds on a rail that is up: there is no way between the ends that could be broken.
+func (t *loop) Probe(rail transport.Rail, done func(clock.Time, *errs.Error)) {
+	if at, _ := t.Heard(rail); at == 0 {
+		done(0, refused(errs.StaleGeneration))
+		return
+	}
+	done(0, nil)
+}
+
+// Heard returns now: a peer in our own process is heard at any time.
+func (t *loop) Heard(rail transport.Rail) (at clock.Time, held bool) {
+	if t.links.Lookup(rail.Link).up(rail) {
+		at = clock.Now()
+	}
+	return at, false
+}
