@@ -1,5 +1,5 @@
-// Package loop is the whole contract inside one process: its engines copy between their regions. Copy it when you write a
-// transport, and read it beside gocore/transport and transports/kit; transporttest runs every rule over it.
+// Package loop is the whole contract inside one process: its engines copy between their regions. Copy it when you write
+// a transport, and read it beside gocore/transport and transports/kit; transporttest runs every rule over it.
 //
 //	Submit    queues slices by class; a worker, or a waiter by Poll, copies the most urgent one and completes it
 //	Revoke    shuts the region, completes what waits for it, and returns when the copies under way have ended
@@ -60,8 +60,8 @@ type loop struct {
 }
 
 func (t *loop) Info() transport.Info {
-	info := transport.Info{Name: Name, Vectors: true, Checksums: true, SameHost: true, SliceMax: 1 << 20, SliceBest: 1 << 20,
-		Alignment: 1, SlicesMax: slicesMax}
+	info := transport.Info{Name: Name, Vectors: true, Checksums: true, SameHost: true, Alignment: 1, SliceMax: 1 << 20,
+		SliceBest: 1 << 20, SlicesMax: slicesMax}
 	info.Pairs[mem.Host][mem.Host] = true
 	return info
 }
@@ -112,7 +112,8 @@ func (t *loop) Revoke(_ context.Context, key transport.LocalKey, peer *transport
 	r.door.Shut(peer, keep)
 	for _, other := range here.All() {
 		other.Evict(refused(errs.AddressNotRegistered), func(s *transport.Slice, l *link) bool {
-			return (peer == nil || peer.Incarnation == other.self.Incarnation) && l.to == t && uint64(s.RemoteKey) == uint64(key)
+			meant := peer == nil || peer.Incarnation == other.self.Incarnation
+			return meant && l.to == t && transport.LocalKey(s.RemoteKey) == key
 		})
 	}
 	return nil
@@ -126,7 +127,7 @@ func (t *loop) Deregister(ctx context.Context, key transport.LocalKey) error {
 // Allocate takes memory of Go, whose collector moves nothing: the address holds until Free.
 func (t *loop) Allocate(size uint64, location mem.Location) (mem.Region, error) {
 	if kind, _, err := location.Parse(); err != nil || kind != mem.Host || size == 0 {
-		return mem.Region{}, errs.New(errs.InvalidArgument, "loop.allocate", "no memory of the host: %d bytes of %s", size, location)
+		return mem.Region{}, errs.New(errs.InvalidArgument, "loop.allocate", "no %d bytes of %s", size, location)
 	}
 	b := make([]byte, size)
 	r := mem.Region{Addr: uintptr(unsafe.Pointer(&b[0])), Size: size, Kind: mem.Host, Location: location, Fd: -1}
@@ -150,7 +151,8 @@ func (l *link) up(r transport.Rail) bool {
 }
 
 func (l *link) gone(code errs.Code) *errs.Error {
-	return errs.New(code, Name, "the peer is not here").WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, Name, "")
+	e := errs.New(code, Name, "the peer is not in this process").WithPeer(l.peer.Address, Name, "")
+	return e.WithScope(errs.ScopeLink, errs.SideRemote)
 }
 
 // Attach dials nothing: the peer is here, or nowhere.
@@ -180,8 +182,8 @@ func (t *loop) Attach(peer transport.Peer) (transport.Link, error) {
 
 func (t *loop) rise(l *link, generation uint32) {
 	l.live.Store(generation)
-	t.sink.RailUp(transport.RailInfo{Rail: transport.Rail{Link: l.number, Generation: generation}, Local: t.self.Address,
-		Remote: l.peer.Address, Node: -1})
+	rail := transport.Rail{Link: l.number, Generation: generation}
+	t.sink.RailUp(transport.RailInfo{Rail: rail, Local: t.self.Address, Remote: l.peer.Address, Node: -1})
 }
 
 // lower takes the rail down if it is up in a generation. Then nothing is accepted, and what waited has completed.

@@ -164,10 +164,7 @@ func (t *Transport) Info() transport.Info {
 
 // Register makes a region of host memory usable; the descriptor is 32 bytes and holds no address.
 func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
-	if t.life.Closed() {
-		return 0, nil, kit.Closed("tcp.register")
-	}
-	if err := kit.CheckHostRegion("tcp.register", &m); err != nil {
+	if err := kit.CheckRegister("tcp.register", &t.life, &m); err != nil {
 		return 0, nil, err
 	}
 	r := t.regions.register(m)
