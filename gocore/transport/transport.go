@@ -64,9 +64,9 @@ type (
 // Descriptor is versioned opaque bytes by which a peer's same transport can use a region. It holds no secret.
 type Descriptor []byte
 
-// Link is a transport's handle of one attached peer: generation<<32 | index+1 of a slot in the transport's table; 0 is none.
-// An index is used again once its link is detached, a generation is not: a call that names a link that has ended is refused,
-// and counted (Transport.Stale).
+// Link is a transport's handle of one attached peer: generation<<32 | index+1 of a slot in the transport's table; 0 is
+// none. An index is used again once its link is detached, a generation is not: a call that names a link that has ended
+// is refused, and counted (Transport.Stale).
 type Link uint64
 
 // Index is the link's slot. Tables that mirror a transport's links by it stay as small as the transport's own.
@@ -120,9 +120,9 @@ type Slice struct {
 	Scratch [4]uint64 // the transport's, from acceptance to completion
 }
 
-// Pieces are equal parts of a task that has many, the pages of a grid: part i lies at Slice.Local + LocalAt[i] here and at
-// Slice.Remote + RemoteAt[i] in the remote region. The core checked them against both regions; an owner who does not trust
-// the peer checks them again. Immutable until the last slice that points here has completed.
+// Pieces are equal parts of a task that has many, the pages of a grid: part i lies at Slice.Local + LocalAt[i] here and
+// at Slice.Remote + RemoteAt[i] in the remote region. The core checked them against both regions; an owner who does not
+// trust the peer checks them again. Immutable until the last slice that points here has completed.
 type Pieces struct {
 	LocalAt, RemoteAt []uint64 // bytes; of equal length
 	Bytes             uint64   // of each part, never 0
@@ -161,14 +161,14 @@ type Sink interface {
 	// slice has completed. Transports whose slices are short never need it.
 	Progress(Rail)
 	RailUp(RailInfo)
-	// RailDown ends a rail's generation. Slices outstanding on it still get their completions. A nil cause is an orderly
-	// end (evicted, reconfigured), not an error.
+	// RailDown ends a rail's generation. Slices outstanding on it still get their completions. A nil cause is an
+	// orderly end (evicted, reconfigured), not an error.
 	RailDown(Rail, *errs.Error)
 	// LinkDown says that the peer cannot be reached over this transport at all, or that its incarnation has ended
 	// (Code PeerRestarted, or PeerUnreachable with SideRemote when its process is known to be gone).
 	LinkDown(Link, *errs.Error)
-	// Notified hands over a message that a peer sent by Notifier. It returns false when the queue is full: the transport
-	// then withholds its acknowledgement and the sender tries again.
+	// Notified hands over a message that a peer sent by Notifier. It returns false when the queue is full: the
+	// transport then withholds its acknowledgement and the sender tries again.
 	Notified(from Peer, message []byte) bool
 }
 
@@ -233,11 +233,11 @@ type Transport interface {
 	Attach(Peer) (Link, error)
 	// Import makes a peer's region usable on a link.
 	Import(Link, Descriptor) (RemoteKey, error)
-	// Detach ends a link; outstanding slices complete first, with an error where they must. Its index is free for another
-	// link at once.
+	// Detach ends a link; outstanding slices complete first, with an error where they must. Its index is free for
+	// another link at once.
 	Detach(Link)
-	// Stale returns how many calls named a link that had ended: Import, Detach, Submit, Fence, and Inline, Sync, Notify,
-	// Probe, Heard and Explain where they are implemented. Each of them was refused.
+	// Stale returns how many calls named a link that had ended: Import, Detach, Submit, Fence, and Inline, Sync,
+	// Notify, Probe, Heard and Explain where they are implemented. Each of them was refused.
 	Stale() uint64
 
 	// Submit never blocks. It accepts a prefix of slices, which all are of one rail.
@@ -260,8 +260,8 @@ type Decorator interface {
 	Inner() Transport
 }
 
-// Find returns an optional interface of a transport. A decorator has those of its inner transport and no others: its own
-// implementation of one comes before the inner one's.
+// Find returns an optional interface of a transport. A decorator has those of its inner transport and no others: its
+// own implementation of one comes before the inner one's.
 func Find[T any](t Transport) (found T, is bool) {
 	outermost := true
 	for {
@@ -316,42 +316,43 @@ type File struct {
 type (
 	// Poller is a transport whose work can be done, or whose completions can be found, by whoever waits for them.
 	Poller interface {
-		// Poll does up to budget pieces of work without blocking (looks at sockets or queues, copies a queued piece) and
-		// returns how many it did. Between a Poll and the next Arm the transport's own goroutines may stay asleep.
+		// Poll does up to budget pieces of work without blocking (looks at sockets or queues, copies a queued piece)
+		// and returns how many it did. Between a Poll and the next Arm the transport's own goroutines may stay asleep.
 		Poll(budget int) int
-		// Arm hands the work back to the transport's own goroutines. Each waiter that called Poll calls Arm exactly once,
-		// before it parks or leaves.
+		// Arm hands the work back to the transport's own goroutines. Each waiter that called Poll calls Arm exactly
+		// once, before it parks or leaves.
 		Arm()
 	}
 
 	// Parker is a Poller in whose system calls a waiter can sleep.
 	Parker interface {
 		Poller
-		// Park sleeps until something to Poll may be there, has it looked at, and returns; also when the descriptor wake
-		// becomes readable, which it then reads, and after timeout. The transport's own goroutines have what the caller
-		// does not sleep on. It returns false at once when nothing is expected. Arm is owed as after Poll.
+		// Park sleeps until something to Poll may be there, has it looked at, and returns; also when the descriptor
+		// wake becomes readable, which it then reads, and after timeout. The transport's own goroutines have what the
+		// caller does not sleep on. It returns false at once when nothing is expected. Arm is owed as after Poll.
 		Park(wake int, timeout time.Duration) bool
 	}
 
-	// Inliner is a transport that can carry out a little on the caller's thread faster than the core can think about it.
+	// Inliner is a transport that can carry out a little on the caller's thread faster than the core can think about
+	// it.
 	Inliner interface {
-		// Inline carries out all of the slices, of one rail, before it returns, and keeps no pointer to them. False means
-		// that some may not have been carried out: the rail's generation is stale, a region was revoked, a higher class is
-		// waiting. The caller then submits all of them the usual way, and errors come from there.
+		// Inline carries out all of the slices, of one rail, before it returns, and keeps no pointer to them. False
+		// means that some may not have been carried out: the rail's generation is stale, a region was revoked, a higher
+		// class is waiting. The caller then submits all of them the usual way, and errors come from there.
 		Inline([]*Slice) bool
 	}
 
 	// Filer is a transport between memory and files of this machine (Info.Files). Its links are files: Attach takes the
 	// Peer that the engine made for one, Import the descriptor that OpenFile returned; RemoteKey is the open file.
 	Filer interface {
-		// OpenFile checks the path against the allowed roots, makes, grows or truncates the file as asked, and describes it
-		// for Import of every transport of the same family. It leaves nothing open. Errors: NotFound, PermissionDenied (also
-		// a read-only file system and a path outside of the roots), InvalidArgument (not a regular file, a wrong spec),
-		// NoSpace, StorageError.
+		// OpenFile checks the path against the allowed roots, makes, grows or truncates the file as asked, and
+		// describes it for Import of every transport of the same family. It leaves nothing open. Errors: NotFound,
+		// PermissionDenied (also a read-only file system and a path outside of the roots), InvalidArgument (not a
+		// regular file, a wrong spec), NoSpace, StorageError.
 		OpenFile(ctx context.Context, spec FileSpec) (File, error)
-		// Sync does not block. It calls done, exactly once and from any goroutine, when everything that was
-		// completed on the file before is on stable storage (fdatasync), or with the reason why it is not; also when the
-		// link is detached or the transport closed meanwhile. After a failure the fate of those bytes is unknown.
+		// Sync does not block. It calls done, exactly once and from any goroutine, when everything that was completed
+		// on the file before is on stable storage (fdatasync), or with the reason why it is not; also when the link is
+		// detached or the transport closed meanwhile. After a failure the fate of those bytes is unknown.
 		Sync(link Link, key RemoteKey, done func(*errs.Error))
 	}
 
@@ -369,18 +370,18 @@ type (
 		Notify(link Link, message []byte, done func(*errs.Error)) bool
 	}
 
-	// Prober asks whether a rail works, for rails that carry nothing now. The question goes the way of the highest class
-	// and has no payload. done is called once, from any goroutine, within a second.
+	// Prober asks whether a rail works, for rails that carry nothing now. The question goes the way of the highest
+	// class and has no payload. done is called once, from any goroutine, within a second.
 	Prober interface {
 		Probe(rail Rail, done func(rtt clock.Time, err *errs.Error))
 	}
 
-	// Witness is a transport that knows more of a rail than its completions say. A core that doubts a rail asks before it
-	// acts: a slice of a megabyte says nothing for 20 ms on 50 MB/s, its acknowledged packets do.
+	// Witness is a transport that knows more of a rail than its completions say. A core that doubts a rail asks before
+	// it acts: a slice of a megabyte says nothing for 20 ms on 50 MB/s, its acknowledged packets do.
 	Witness interface {
 		// Heard tells when anything last came from the rail's other end (an acknowledgement, bytes), as exactly as the
-		// system accounts for it, and whether the peer holds the rail up itself: bytes wait because it does not take them.
-		// Zero for a stale rail. It costs a microsecond a lane, and does not block; not for every slice.
+		// system accounts for it, and whether the peer holds the rail up itself: bytes wait because it does not take
+		// them. Zero for a stale rail. It costs a microsecond a lane, and does not block; not for every slice.
 		Heard(rail Rail) (at clock.Time, held bool)
 	}
 

@@ -57,5 +57,6 @@ func TestOneLineAddsATransport(t *testing.T) {
 var from, to [3 << 20]byte
 
 func memoryOf(b *[3 << 20]byte, name string, permission mem.Permission) engine.Memory {
-	return engine.Memory{Addr: uintptr(unsafe.Pointer(b)), Size: uint64(len(b)), Name: name, Location: mem.Wildcard, Permission: permission}
+	return engine.Memory{Addr: uintptr(unsafe.Pointer(b)), Size: uint64(len(b)), Name: name, Location: mem.Wildcard,
+		Permission: permission}
 }

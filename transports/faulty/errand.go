@@ -10,8 +10,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// errand is a slice of the decorator's own, on behalf of one of the core's: a part of it, a second copy, or the byte that is to
-// be wrong. The core's slice completes when the errand has.
+// errand is a slice of the decorator's own, on behalf of one of the core's: a part of it, a second copy, or the byte
+// that is to be wrong. The core's slice completes when the errand has.
 type errand struct {
 	own  transport.Slice
 	of   *transport.Slice
@@ -44,7 +44,8 @@ func (t *Transport) finish(e *errand) {
 	}
 }
 
-// settle ends an errand and appends what the core gets of it: nothing, if its slice has not ended yet. Called with the mutex.
+// settle ends an errand and appends what the core gets of it: nothing, if its slice has not ended yet. Called with the
+// mutex.
 func (t *Transport) settle(e *errand, err *errs.Error, pass []transport.Completion) []transport.Completion {
 	t.finish(e)
 	switch {
@@ -100,8 +101,8 @@ func (t *Transport) halve(s *transport.Slice) {
 	s.Length = s.Length / 2 / unit * unit
 }
 
-// sendTwice sends a slice and a copy of it. The copy is left out where there is no room for it. It returns false when the
-// slice is not accepted.
+// sendTwice sends a slice and a copy of it. The copy is left out where there is no room for it. It returns false when
+// the slice is not accepted.
 func (t *Transport) sendTwice(r *rule, s *transport.Slice) bool {
 	t.mu.Lock()
 	e := t.begin(r, s)
@@ -125,8 +126,8 @@ func (t *Transport) refused(e *errand) {
 	t.ledger.unstrike(e.rule)
 }
 
-// spoil changes a byte of what a slice has delivered. It returns the errand that does it, to be submitted, or nil when c is
-// ready as it is now. Called with the mutex.
+// spoil changes a byte of what a slice has delivered. It returns the errand that does it, to be submitted, or nil when
+// c is ready as it is now. Called with the mutex.
 func (t *Transport) spoil(r *rule, c *transport.Completion) *errand {
 	s := c.Slice
 	local, remote := t.middle(s)
@@ -190,7 +191,8 @@ func (t *Transport) prepare(ctx context.Context, rules []*rule) error {
 	skip := -uintptr(unsafe.Pointer(&memory[0])) % pageBytes
 	memory = memory[skip:][:scratchSlots*unit]
 	address := uintptr(unsafe.Pointer(&memory[0]))
-	key, _, err := t.Transport.Register(ctx, mem.Region{ID: scratchRegion, Addr: address, Size: uint64(len(memory)), Fd: -1})
+	key, _, err := t.Transport.Register(ctx, mem.Region{ID: scratchRegion, Addr: address, Size: uint64(len(memory)),
+		Fd: -1})
 	if err != nil {
 		return err
 	}

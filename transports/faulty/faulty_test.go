@@ -44,7 +44,8 @@ func TestConformanceWithoutFaults(t *testing.T) {
 
 // TestConformanceWithFaultsThatKeepTheContract: whatever comes late, twice, in another order or slowly breaks no rule.
 func TestConformanceWithFaultsThatKeepTheContract(t *testing.T) {
-	for _, text := range []string{"delay=50us rate=0.5", "duplicate rate=0.3; reorder=3 rate=0.3; slow=512MiB rate=0.5; delay=20us rate=0.2"} {
+	for _, text := range []string{"delay=50us rate=0.5",
+		"duplicate rate=0.3; reorder=3 rate=0.3; slow=512MiB rate=0.5; delay=20us rate=0.2"} {
 		t.Run(text, func(t *testing.T) {
 			plan, err := New(text + "; seed=1")
 			require.NoError(t, err)
@@ -256,7 +257,8 @@ func TestRailsGoDownAndHeal(t *testing.T) {
 }
 
 func TestSelectors(t *testing.T) {
-	b := newBench(t, "op=READ reject; class=2 reject; peer=elsewhere:1 reject; transport=rdma reject; peer=b:1 class=1 lose")
+	b := newBench(t,
+		"op=READ reject; class=2 reject; peer=elsewhere:1 reject; transport=rdma reject; peer=b:1 class=1 lose")
 	list := b.slices(b.c.Rail(t), 4)
 	for i, s := range list {
 		s.Class = uint8(i)

@@ -48,7 +48,8 @@ func (t *Transport) holdFor(after time.Duration, s *transport.Slice, h *hold) {
 	})
 }
 
-// swallows returns the black hole that a completion ends in now, other than those that it has passed. Called with the mutex.
+// swallows returns the black hole that a completion ends in now, other than those that it has passed. Called with the
+// mutex.
 func (t *Transport) swallows(s *transport.Slice, passed []*rule) *rule {
 	for _, r := range t.plan.current() {
 		if r.verb == blackhole && t.matches(r, s) && !slices.Contains(passed, r) && t.ledger.wouldHit(r) {
@@ -64,20 +65,22 @@ func (t *Transport) release(s *transport.Slice) {
 	t.engaged.Add(-1)
 }
 
-// take gives up a slice that is held. What a slowed rail has not carried yet counts as not delivered, although it is there.
-// Called with the mutex.
+// take gives up a slice that is held. What a slowed rail has not carried yet counts as not delivered, although it is
+// there. Called with the mutex.
 func (t *Transport) take(s *transport.Slice, h *hold, code errs.Code, scope errs.Scope) transport.Completion {
 	t.release(s)
 	if h.end != nil && !h.paced {
 		return *h.end
 	}
-	e := errs.New(code, "faulty", "held by %q", h.rule.text).WithScope(scope, errs.SidePath).WithPeer(t.peers[s.Rail.Link], t.name, "")
+	e := errs.New(code, "faulty", "held by %q", h.rule.text).WithScope(scope, errs.SidePath).
+		WithPeer(t.peers[s.Rail.Link], t.name, "")
 	e.Collateral = code == errs.Lost
 	return transport.Completion{Slice: s, Err: e}
 }
 
 // takeAll takes what is held and fits, in the order of the slices' ids. Called with the mutex.
-func (t *Transport) takeAll(code errs.Code, scope errs.Scope, fits func(*transport.Slice, *hold) bool) (list []transport.Completion) {
+func (t *Transport) takeAll(code errs.Code, scope errs.Scope,
+	fits func(*transport.Slice, *hold) bool) (list []transport.Completion) {
 	for s, h := range t.held {
 		if fits(s, h) {
 			list = append(list, t.take(s, h, code, scope))
@@ -87,8 +90,8 @@ func (t *Transport) takeAll(code errs.Code, scope errs.Scope, fits func(*transpo
 	return list
 }
 
-// overtake lets a completion pass those of its rail that are to come behind others, and adds those that have been passed
-// often enough. Called with the mutex.
+// overtake lets a completion pass those of its rail that are to come behind others, and adds those that have been
+// passed often enough. Called with the mutex.
 func (t *Transport) overtake(c transport.Completion, pass []transport.Completion) []transport.Completion {
 	for s, h := range t.held {
 		if h.behind == 0 || s.Rail != c.Slice.Rail {
@@ -108,8 +111,8 @@ type lane struct {
 	path path
 }
 
-// pace says after how long a slice has passed a rail that carries one after the other at the rule's rate. Called with the
-// mutex.
+// pace says after how long a slice has passed a rail that carries one after the other at the rule's rate. Called with
+// the mutex.
 func (t *Transport) pace(r *rule, s *transport.Slice) time.Duration {
 	at, free := now(), t.paces[lane{r, pathOf(s.Rail)}]
 	free = max(free, at).Add(time.Duration(float64(s.Length) / float64(r.bytesPerSecond) * 1e9))

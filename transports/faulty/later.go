@@ -8,8 +8,8 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// later does what was put off. Its goroutine starts with the transport and ends in stop, which does the rest at once; it
-// sleeps while there is nothing. What it holds is bounded by the slices and probes outstanding.
+// later does what was put off. Its goroutine starts with the transport and ends in stop, which does the rest at once;
+// it sleeps while there is nothing. What it holds is bounded by the slices and probes outstanding.
 type later struct {
 	wake chan struct{}
 	quit chan struct{}

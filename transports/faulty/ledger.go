@@ -9,8 +9,8 @@ type ledger struct {
 	struck uint64 // faults that have happened
 }
 
-// spent is how far it is with one rule: after_slices, nth and the like count what passes on the way out and what passes on the
-// way back each for itself.
+// spent is how far it is with one rule: after_slices, nth and the like count what passes on the way out and what passes
+// on the way back each for itself.
 type spent struct {
 	out, back struct{ slices, bytes uint64 }
 	times     uint64
@@ -66,7 +66,8 @@ func (l *ledger) call(r *rule) bool {
 // that leaves it to chance says yes at its rate.
 func (l *ledger) wouldHit(r *rule) bool {
 	s := l.of(r)
-	return r.reaches(s.out.slices+1, s.out.bytes+1) && (r.count == 0 || s.times < r.count) && (r.rate >= 1 || l.random.Float64() < r.rate)
+	return r.reaches(s.out.slices+1, s.out.bytes+1) && (r.count == 0 || s.times < r.count) &&
+		(r.rate >= 1 || l.random.Float64() < r.rate)
 }
 
 // takeBack undoes what a slice that was not accepted has counted.

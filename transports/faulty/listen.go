@@ -159,8 +159,8 @@ func (t *Transport) wantedDown(p path) bool {
 	return false
 }
 
-// RailDown passes unless the sink has heard of it already, or never knew the generation. What waits here for the rail is
-// given back.
+// RailDown passes unless the sink has heard of it already, or never knew the generation. What waits here for the rail
+// is given back.
 func (l listener) RailDown(name transport.Rail, cause *errs.Error) {
 	t := l.t
 	t.mu.Lock()
@@ -174,7 +174,8 @@ func (l listener) RailDown(name transport.Rail, cause *errs.Error) {
 			r.up, r.told = false, false
 		}
 	}
-	mine := t.takeAll(errs.Lost, errs.ScopeRail, func(s *transport.Slice, h *hold) bool { return s.Rail == name && !h.rule.silent })
+	mine := t.takeAll(errs.Lost, errs.ScopeRail,
+		func(s *transport.Slice, h *hold) bool { return s.Rail == name && !h.rule.silent })
 	t.mu.Unlock()
 	if pass {
 		t.sink.RailDown(name, cause)

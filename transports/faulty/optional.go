@@ -62,8 +62,8 @@ func (t *Transport) Probe(rail transport.Rail, done func(rtt clock.Time, err *er
 	}
 }
 
-// atProbe says which rule swallows or refuses a probe, else how much later its answer comes. Rules of one operation, of one
-// class or of chosen slices are not about probes. Called with the mutex.
+// atProbe says which rule swallows or refuses a probe, else how much later its answer comes. Rules of one operation, of
+// one class or of chosen slices are not about probes. Called with the mutex.
 func (t *Transport) atProbe(rail transport.Rail) (hit *rule, late time.Duration) {
 	for _, r := range t.plan.current() {
 		if r.op >= 0 || r.class >= 0 || r.nth > 0 || r.every > 0 || !t.meansRail(r, pathOf(rail)) {
@@ -110,7 +110,8 @@ func (t *Transport) OpenFile(ctx context.Context, spec transport.FileSpec) (tran
 	return t.filer.OpenFile(ctx, spec)
 }
 
-// Sync fails where a rule says so, as errs.StorageError unless the rule names a code: what the kernel could not write is lost.
+// Sync fails where a rule says so, as errs.StorageError unless the rule names a code: what the kernel could not write
+// is lost.
 func (t *Transport) Sync(link transport.Link, key transport.RemoteKey, done func(*errs.Error)) {
 	t.mu.Lock()
 	peer, attached := t.peers[link]

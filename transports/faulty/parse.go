@@ -36,7 +36,8 @@ type placed struct {
 }
 
 func (p placed) fail(hint, format string, args ...any) error {
-	e := errs.New(errs.InvalidArgument, "faults", "line %d, column %d: %s", p.line, p.column, fmt.Sprintf(format, args...))
+	e := errs.New(errs.InvalidArgument, "faults", "line %d, column %d: %s", p.line, p.column,
+		fmt.Sprintf(format, args...))
 	if hint != "" {
 		return e.WithHint("%s", hint)
 	}
@@ -68,7 +69,8 @@ func parseStatement(statement string, line, column int) ([]*rule, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
-	base := rule{rail: -1, op: -1, class: -1, rate: 1, code: errs.Lost, scope: errs.ScopeRail, side: errs.SidePath, text: strings.TrimSpace(statement)}
+	base := rule{rail: -1, op: -1, class: -1, rate: 1, code: errs.Lost, scope: errs.ScopeRail, side: errs.SidePath,
+		text: strings.TrimSpace(statement)}
 	var faults []placed
 	seen := map[string]bool{}
 	for _, p := range list {

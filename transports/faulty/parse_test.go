@@ -12,7 +12,8 @@ import (
 
 // plain is what a statement starts from.
 func plain(v verb, text string, change func(*rule)) *rule {
-	r := &rule{verb: v, text: text, rail: -1, op: -1, class: -1, rate: 1, code: errs.Lost, scope: errs.ScopeRail, side: errs.SidePath}
+	r := &rule{verb: v, text: text, rail: -1, op: -1, class: -1, rate: 1, code: errs.Lost, scope: errs.ScopeRail,
+		side: errs.SidePath}
 	if change != nil {
 		change(r)
 	}
@@ -21,27 +22,36 @@ func plain(v verb, text string, change func(*rule)) *rule {
 
 func TestLanguage(t *testing.T) {
 	for text, want := range map[string][]*rule{
-		"":                                  nil,
-		" ; \n # only words\n":              nil,
-		"rail=1 blackhole after_bytes=8MiB": {plain(blackhole, "rail=1 blackhole after_bytes=8MiB", func(r *rule) { r.rail, r.afterBytes = 1, 8<<20 })},
-		"blackhole after_bytes=8MiB rail=1": {plain(blackhole, "blackhole after_bytes=8MiB rail=1", func(r *rule) { r.rail, r.afterBytes = 1, 8<<20 })},
-		"rail=0 delay=2ms":                  {plain(delay, "rail=0 delay=2ms", func(r *rule) { r.rail, r.delay = 0, 2*time.Millisecond })},
+		"":                     nil,
+		" ; \n # only words\n": nil,
+		"rail=1 blackhole after_bytes=8MiB": {plain(blackhole, "rail=1 blackhole after_bytes=8MiB",
+			func(r *rule) { r.rail, r.afterBytes = 1, 8<<20 })},
+		"blackhole after_bytes=8MiB rail=1": {plain(blackhole, "blackhole after_bytes=8MiB rail=1",
+			func(r *rule) { r.rail, r.afterBytes = 1, 8<<20 })},
+		"rail=0 delay=2ms": {plain(delay, "rail=0 delay=2ms",
+			func(r *rule) { r.rail, r.delay = 0, 2*time.Millisecond })},
 		"reject rail=* scope=link code=LOST": {plain(reject, "reject rail=* scope=link code=LOST", func(r *rule) {
 			r.scope, r.scoped = errs.ScopeLink, true
 		})},
-		"drop_completion silent op=READ class=2 rate=0.5 count=3": {plain(dropCompletion, "drop_completion silent op=READ class=2 rate=0.5 count=3", func(r *rule) {
-			r.silent, r.op, r.class, r.rate, r.count = true, int(transport.Read), 2, 0.5, 3
-		})},
-		"reject after_slices=7 side=remote collateral # comment": {plain(reject, "reject after_slices=7 side=remote collateral", func(r *rule) {
-			r.afterSlices, r.side, r.collateral = 7, errs.SideRemote, true
-		})},
+		"drop_completion silent op=READ class=2 rate=0.5 count=3": {plain(dropCompletion,
+			"drop_completion silent op=READ class=2 rate=0.5 count=3", func(r *rule) {
+				r.silent, r.op, r.class, r.rate, r.count = true, int(transport.Read), 2, 0.5, 3
+			})},
+		"reject after_slices=7 side=remote collateral # comment": {plain(reject,
+			"reject after_slices=7 side=remote collateral", func(r *rule) {
+				r.afterSlices, r.side, r.collateral = 7, errs.SideRemote, true
+			})},
 		"peer=h:1 transport=tcp down; heal": {
-			plain(down, "peer=h:1 transport=tcp down", func(r *rule) { r.peer, r.transport = "h:1", "tcp" }), plain(heal, "heal", nil)},
+			plain(down, "peer=h:1 transport=tcp down",
+				func(r *rule) { r.peer, r.transport = "h:1", "tcp" }), plain(heal, "heal", nil)},
 		"slow=10MiB/s; slow=10MiB": {plain(slow, "slow=10MiB/s", func(r *rule) { r.bytesPerSecond = 10 << 20 }),
 			plain(slow, "slow=10MiB", func(r *rule) { r.bytesPerSecond = 10 << 20 })},
-		"nth=5 drop silent; every=10 truncate; reorder=3": {plain(drop, "nth=5 drop silent", func(r *rule) { r.nth, r.silent = 5, true }),
-			plain(truncate, "every=10 truncate", func(r *rule) { r.every = 10 }), plain(reorder, "reorder=3", func(r *rule) { r.behind = 3 })},
-		"seed=7\nshort rate=0": {plain(seed, "seed=7", func(r *rule) { r.seed = 7 }), plain(short, "short rate=0", func(r *rule) { r.rate = 0 })},
+		"nth=5 drop silent; every=10 truncate; reorder=3": {plain(drop, "nth=5 drop silent",
+			func(r *rule) { r.nth, r.silent = 5, true }),
+			plain(truncate, "every=10 truncate", func(r *rule) { r.every = 10 }), plain(reorder, "reorder=3",
+				func(r *rule) { r.behind = 3 })},
+		"seed=7\nshort rate=0": {plain(seed, "seed=7", func(r *rule) { r.seed = 7 }),
+			plain(short, "short rate=0", func(r *rule) { r.rate = 0 })},
 	} {
 		got, err := parse(text)
 		require.NoError(t, err, text)
@@ -54,7 +64,8 @@ func TestSeedsLine(t *testing.T) {
 	got, err := parse("submit_fail_rate=0.3 status_corrupt_rate=0.1 fail_after_n_submits=5 fail_install seed=7")
 	require.NoError(t, err)
 	require.Len(t, got, 5)
-	for i, want := range []rule{{verb: reject, rate: 0.3, scope: errs.ScopeLink}, {verb: lose, rate: 0.1, scope: errs.ScopeLink},
+	for i, want := range []rule{{verb: reject, rate: 0.3, scope: errs.ScopeLink},
+		{verb: lose, rate: 0.1, scope: errs.ScopeLink},
 		{verb: reject, rate: 1, afterSlices: 5, scope: errs.ScopeLink}, {verb: failInstall}, {verb: seed, seed: 7}} {
 		require.Equal(t, want.verb, got[i].verb)
 		switch want.verb {

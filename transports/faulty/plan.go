@@ -30,8 +30,8 @@ func New(text string) (*Plan, error) {
 	return p, p.Apply(text)
 }
 
-// Apply adds the faults of a text to those there are, in order; heal, down, reset and control_down take effect before it
-// returns. A text with a mistake changes nothing.
+// Apply adds the faults of a text to those there are, in order; heal, down, reset and control_down take effect before
+// it returns. A text with a mistake changes nothing.
 func (p *Plan) Apply(text string) error {
 	made, err := parse(text)
 	if err != nil {
@@ -112,7 +112,8 @@ func without(rules []*rule, h *rule) (left []*rule) {
 	text := func(wish, have string) bool { return wish == "" || wish == have }
 	number := func(wish, have int) bool { return wish < 0 || wish == have }
 	for _, r := range rules {
-		if !(text(h.transport, r.transport) && text(h.peer, r.peer) && number(h.rail, r.rail) && number(h.op, r.op) && number(h.class, r.class)) {
+		if !(text(h.transport, r.transport) && text(h.peer, r.peer) && number(h.rail, r.rail) && number(h.op, r.op) &&
+			number(h.class, r.class)) {
 			left = append(left, r)
 		}
 	}

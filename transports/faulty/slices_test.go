@@ -176,7 +176,8 @@ func TestResetIsOnce(t *testing.T) {
 	before := b.c.Rails()
 	b.apply(t, "rail=1 reset")
 	require.Empty(t, b.plan.String(), "nothing stays in force")
-	require.Eventually(t, func() bool { return len(b.c.Rails()) == 2 }, 10*time.Second, time.Millisecond, "the rail comes back")
+	require.Eventually(t, func() bool { return len(b.c.Rails()) == 2 }, 10*time.Second, time.Millisecond,
+		"the rail comes back")
 	after := b.c.Rails()
 	require.Greater(t, after[1].Generation, before[1].Generation)
 	require.Equal(t, before[0], after[0])
@@ -212,7 +213,8 @@ func TestProbesFareAsSlicesWould(t *testing.T) {
 		b.apply(t, "heal; "+text)
 		require.NotNil(t, probe(), text)
 	}
-	for _, text := range []string{"heal", "delay=1ms", "slow=1MiB", "rail=1 blackhole", "op=READ blackhole", "blackhole after_slices=9"} {
+	for _, text := range []string{"heal", "delay=1ms", "slow=1MiB", "rail=1 blackhole", "op=READ blackhole",
+		"blackhole after_slices=9"} {
 		b.apply(t, "heal; "+text)
 		require.Nil(t, probe(), text)
 	}

@@ -246,7 +246,8 @@ func (t *Transport) Fence(name transport.Rail) {
 	if r := t.rails[pathOf(name)]; r != nil && r.generation == name.Generation {
 		r.up = false
 	}
-	mine := t.takeAll(errs.Withdrawn, errs.ScopeSlice, func(s *transport.Slice, h *hold) bool { return s.Rail == name && !h.rule.silent })
+	mine := t.takeAll(errs.Withdrawn, errs.ScopeSlice,
+		func(s *transport.Slice, h *hold) bool { return s.Rail == name && !h.rule.silent })
 	t.mu.Unlock()
 	t.complete(mine)
 	t.Transport.Fence(name)

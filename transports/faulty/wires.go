@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// wires are the control plane's connections as a plan sees them: control_down breaks those to the addresses that it means
-// and refuses new ones; with silent, nothing is heard on them until it is healed.
+// wires are the control plane's connections as a plan sees them: control_down breaks those to the addresses that it
+// means and refuses new ones; with silent, nothing is heard on them until it is healed.
 type wires struct {
 	mu     sync.Mutex
 	ledger ledger
@@ -63,8 +63,8 @@ func (w *wires) meaning(address string) *rule {
 	return nil
 }
 
-// Dial connects as net.Dialer does, for the control plane of an engine (engine.Options.Dial). The address is what peer= of
-// control_down selects by.
+// Dial connects as net.Dialer does, for the control plane of an engine (engine.Options.Dial). The address is what peer=
+// of control_down selects by.
 func (p *Plan) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	w := &p.wires
 	w.mu.Lock()

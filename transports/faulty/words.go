@@ -36,8 +36,8 @@ const (
 	seed
 )
 
-// Faults that meet a slice at its submission, and at its completion, in the order in which they are looked for: the fatal
-// ones first, so that a rail that is slow all the time can also be broken.
+// Faults that meet a slice at its submission, and at its completion, in the order in which they are looked for: the
+// fatal ones first, so that a rail that is slow all the time can also be broken.
 var (
 	onTheWayOut  = [...]verb{reject, short, blackhole, drop, truncate, duplicate}
 	onTheWayBack = [...]verb{blackhole, dropCompletion, lose, corrupt, delay, reorder, slow}
@@ -88,10 +88,11 @@ var words = map[string]word{
 	"nth":   {set: func(r *rule, v string) error { return positive(&r.nth, v) }},
 	"every": {set: func(r *rule, v string) error { return positive(&r.every, v) }},
 
-	"submit_fail_rate":     {verb: reject, set: func(r *rule, v string) error { r.toLink(); return probability(r, v) }},
-	"status_corrupt_rate":  {verb: lose, set: func(r *rule, v string) error { r.toLink(); return probability(r, v) }},
-	"fail_after_n_submits": {verb: reject, set: func(r *rule, v string) error { r.toLink(); return number(&r.afterSlices, v) }},
-	"fail_install":         flagged(failInstall),
+	"submit_fail_rate":    {verb: reject, set: func(r *rule, v string) error { r.toLink(); return probability(r, v) }},
+	"status_corrupt_rate": {verb: lose, set: func(r *rule, v string) error { r.toLink(); return probability(r, v) }},
+	"fail_after_n_submits": {verb: reject,
+		set: func(r *rule, v string) error { r.toLink(); return number(&r.afterSlices, v) }},
+	"fail_install": flagged(failInstall),
 
 	"reject": flagged(reject), "lose": flagged(lose), "blackhole": flagged(blackhole), "drop": flagged(drop),
 	"drop_completion": flagged(dropCompletion), "duplicate": flagged(duplicate), "truncate": flagged(truncate),
@@ -116,10 +117,12 @@ var words = map[string]word{
 	"code":         {set: code},
 	"scope": {set: func(r *rule, v string) error {
 		r.scoped = true
-		return choose(&r.scope, v, "slice", errs.ScopeSlice, "rail", errs.ScopeRail, "link", errs.ScopeLink, "transport", errs.ScopeTransport)
+		return choose(&r.scope, v, "slice", errs.ScopeSlice, "rail", errs.ScopeRail, "link", errs.ScopeLink,
+			"transport", errs.ScopeTransport)
 	}},
 	"side": {set: func(r *rule, v string) error {
-		return choose(&r.side, v, "unknown", errs.SideUnknown, "local", errs.SideLocal, "remote", errs.SideRemote, "path", errs.SidePath)
+		return choose(&r.side, v, "unknown", errs.SideUnknown, "local", errs.SideLocal, "remote", errs.SideRemote,
+			"path", errs.SidePath)
 	}},
 	"collateral": {flag: true, set: func(r *rule, _ string) error { r.collateral = true; return nil }},
 	"silent":     {flag: true, set: func(r *rule, _ string) error { r.silent = true; return nil }},

@@ -23,14 +23,17 @@ type wrapped struct {
 }
 
 // Open opens the inner transport, unless the plan says fail_install.
-func (w wrapped) Open(ctx context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+func (w wrapped) Open(ctx context.Context, config any, host transport.Host,
+	sink transport.Sink) (transport.Transport, error) {
 	for _, r := range w.plan.current() {
 		if r.verb == failInstall && (r.transport == "" || r.transport == w.Name()) {
-			return nil, errs.New(errs.DeviceNotFound, "faulty", "injected by %q", r.text).WithScope(errs.ScopeTransport, errs.SideLocal)
+			return nil, errs.New(errs.DeviceNotFound, "faulty", "injected by %q", r.text).
+				WithScope(errs.ScopeTransport, errs.SideLocal)
 		}
 	}
-	t := &Transport{plan: w.plan, name: w.Name(), sink: sink, ledger: newLedger(), peers: map[transport.Link]string{}, rails: map[path]*rail{},
-		held: map[*transport.Slice]*hold{}, asked: map[*transport.Slice]uint64{}, errands: map[*transport.Slice]*errand{},
+	t := &Transport{plan: w.plan, name: w.Name(), sink: sink, ledger: newLedger(), peers: map[transport.Link]string{},
+		rails: map[path]*rail{},
+		held:  map[*transport.Slice]*hold{}, asked: map[*transport.Slice]uint64{}, errands: map[*transport.Slice]*errand{},
 		errandOf: map[*transport.Slice]*errand{}, paces: map[lane]clock.Time{}, devices: map[transport.LocalKey]bool{}}
 	inner, err := w.Factory.Open(ctx, config, host, t.listen())
 	if err != nil {
@@ -145,7 +148,8 @@ func (t *Transport) end(ending func(transport.Link) bool) {
 			r.up = false
 		}
 	}
-	mine := t.takeAll(errs.Withdrawn, errs.ScopeSlice, func(s *transport.Slice, _ *hold) bool { return ending(s.Rail.Link) })
+	mine := t.takeAll(errs.Withdrawn, errs.ScopeSlice,
+		func(s *transport.Slice, _ *hold) bool { return ending(s.Rail.Link) })
 	t.mu.Unlock()
 	t.complete(mine)
 }

@@ -42,7 +42,8 @@ func (BufferedFactory) Settings() any { return Settings{} }
 func (BufferedFactory) Check() error { return nil }
 
 // Open starts the threads. config is Settings, *Settings or nil.
-func (BufferedFactory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+func (BufferedFactory) Open(_ context.Context, config any, host transport.Host,
+	sink transport.Sink) (transport.Transport, error) {
 	s, err := settled(config, BufferedName)
 	if err != nil {
 		return nil, err
@@ -91,8 +92,8 @@ func (p *pool) describe() string        { return fmt.Sprintf("%d threads through
 func (p *pool) wait()                   { p.running.Wait() }
 func (p *pool) bunch(waiting int) int   { return min(handful, max(1, waiting/p.workers)) }
 
-// bunchBytes bounds what a worker takes at once: completions of one bunch are told together, which costs less, but a small
-// slice must not wait for many others.
+// bunchBytes bounds what a worker takes at once: completions of one bunch are told together, which costs less, but a
+// small slice must not wait for many others.
 const bunchBytes = 128 << 10
 
 // worker is one thread of the pool.
@@ -128,7 +129,8 @@ func (w *worker) run() {
 	}
 }
 
-// take takes the head of the highest class that has one, and its neighbours while they are small. The caller holds t.mu.
+// take takes the head of the highest class that has one, and its neighbours while they are small. The caller holds
+// t.mu.
 func (w *worker) take() (n int) {
 	t := w.t
 	for c := range kit.Classes {
@@ -155,8 +157,8 @@ func (w *worker) take() (n int) {
 	return 0
 }
 
-// Poll implements transport.Poller: the caller carries out what is next in turn, by calls that cannot wait for a disk. The
-// workers go on meanwhile.
+// Poll implements transport.Poller: the caller carries out what is next in turn, by calls that cannot wait for a disk.
+// The workers go on meanwhile.
 func (t *Buffered) Poll(budget int) (done int) {
 	var c carrier
 	for done < budget {
@@ -192,7 +194,8 @@ func (t *Buffered) helpable() *item {
 	return nil
 }
 
-// putBack leaves an item that would have to wait for a disk to the workers. False means that it was withdrawn meanwhile.
+// putBack leaves an item that would have to wait for a disk to the workers. False means that it was withdrawn
+// meanwhile.
 func (t *Buffered) putBack(it *item) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -211,8 +214,8 @@ func (t *Buffered) Arm() {}
 // inlineMost bounds what Inline carries out: nobody is captured.
 const inlineMost = 256 << 10
 
-// Inline implements transport.Inliner, for bytes of one file that are in the page cache, or a file that is in memory. What
-// would wait for a disk goes the usual way; on many file systems that is every WRITE.
+// Inline implements transport.Inliner, for bytes of one file that are in the page cache, or a file that is in memory.
+// What would wait for a disk goes the usual way; on many file systems that is every WRITE.
 func (t *Buffered) Inline(slices []*transport.Slice) bool {
 	total := uint64(0)
 	for _, s := range slices {
@@ -238,8 +241,8 @@ func (t *Buffered) Inline(slices []*transport.Slice) bool {
 	return ok
 }
 
-// embark checks slices for Inline and takes an item that stands for all of them, so that Close, Detach and Fence wait for
-// the caller as they do for a worker.
+// embark checks slices for Inline and takes an item that stands for all of them, so that Close, Detach and Fence wait
+// for the caller as they do for a worker.
 func (t *Buffered) embark(slices []*transport.Slice) *item {
 	t.mu.Lock()
 	defer t.mu.Unlock()

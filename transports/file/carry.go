@@ -24,8 +24,8 @@ type carrier struct {
 	vectors [vectorsMost]ring.Iovec
 }
 
-// carry moves what is left of an item and returns false if it would have to wait, which only happens with noWait; the item
-// is then as if it had not begun. Otherwise it.done or it.err says how it went.
+// carry moves what is left of an item and returns false if it would have to wait, which only happens with noWait; the
+// item is then as if it had not begun. Otherwise it.done or it.err says how it went.
 func (c *carrier) carry(t *base, it *item, flags int) bool {
 	disturbed := 0
 	if it.file.resident {
@@ -65,8 +65,8 @@ func (c *carrier) carry(t *base, it *item, flags int) bool {
 	return true
 }
 
-// call is preadv2 or pwritev2. With noWait it cannot block, so the scheduler need not know of it: that makes a READ of cached
-// bytes by two threads a fifth faster.
+// call is preadv2 or pwritev2. With noWait it cannot block, so the scheduler need not know of it: that makes a READ of
+// cached bytes by two threads a fifth faster.
 func call(op transport.Op, fd int, vectors []ring.Iovec, offset uint64, flags int) (uint64, syscall.Errno) {
 	trap := uintptr(unix.SYS_PREADV2)
 	if op == transport.Write {
@@ -79,9 +79,11 @@ func call(op transport.Op, fd int, vectors []ring.Iovec, offset uint64, flags in
 	var got uintptr
 	var errno syscall.Errno
 	if flags&noWait != 0 {
-		got, _, errno = syscall.RawSyscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(&vectors[0])), uintptr(len(vectors)), low, high, uintptr(flags))
+		got, _, errno = syscall.RawSyscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(&vectors[0])),
+			uintptr(len(vectors)), low, high, uintptr(flags))
 	} else {
-		got, _, errno = syscall.Syscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(&vectors[0])), uintptr(len(vectors)), low, high, uintptr(flags))
+		got, _, errno = syscall.Syscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(&vectors[0])), uintptr(len(vectors)),
+			low, high, uintptr(flags))
 	}
 	if errno != 0 {
 		return 0, errno

@@ -12,8 +12,8 @@ import (
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
-// TestAnyRangeOfAnyMemory moves random ranges, at every alignment of file, memory and length, and compares file and memory
-// with a shadow of what they should hold. On a disk, io-uring takes all its ways: direct, bounced, edges.
+// TestAnyRangeOfAnyMemory moves random ranges, at every alignment of file, memory and length, and compares file and
+// memory with a shadow of what they should hold. On a disk, io-uring takes all its ways: direct, bounced, edges.
 func TestAnyRangeOfAnyMemory(t *testing.T) {
 	const size = 3<<20 + 777
 	both(t, Settings{}, func(t *testing.T, r *rig) {
@@ -23,7 +23,8 @@ func TestAnyRangeOfAnyMemory(t *testing.T) {
 		for _, aligned := range []bool{true, false} {
 			m := r.memory(1<<20, aligned)
 			for i := range uint64(150) {
-				length := []uint64{1 + random.Uint64N(100), 1 + random.Uint64N(20_000), 1 + random.Uint64N(1<<20), 4096 * (1 + random.Uint64N(256))}[random.IntN(4)]
+				length := []uint64{1 + random.Uint64N(100), 1 + random.Uint64N(20_000), 1 + random.Uint64N(1<<20),
+					4096 * (1 + random.Uint64N(256))}[random.IntN(4)]
 				offset := random.Uint64N(size - length + 1)
 				at := random.Uint64N(m.size - length + 1)
 				if random.IntN(2) == 0 {
@@ -44,8 +45,8 @@ func TestAnyRangeOfAnyMemory(t *testing.T) {
 	})
 }
 
-// TestNeighboursInOneBlockLoseNothing lets four engines, two of each transport, write stripes of one file at the same time.
-// The stripes are shorter than a block, or end inside one, so each block has bytes of several engines.
+// TestNeighboursInOneBlockLoseNothing lets four engines, two of each transport, write stripes of one file at the same
+// time. The stripes are shorter than a block, or end inside one, so each block has bytes of several engines.
 func TestNeighboursInOneBlockLoseNothing(t *testing.T) {
 	const engines = 4
 	for _, stripe := range []uint64{100, 5000, 70_001} {
@@ -90,7 +91,8 @@ func factoryFor(engine int) transport.Factory {
 	return UringFactory{}
 }
 
-// TestPiecesGoWhereTheyBelong moves slices of many pieces, in any order on both sides, of sizes that fit blocks and do not.
+// TestPiecesGoWhereTheyBelong moves slices of many pieces, in any order on both sides, of sizes that fit blocks and do
+// not.
 func TestPiecesGoWhereTheyBelong(t *testing.T) {
 	both(t, Settings{}, func(t *testing.T, r *rig) {
 		random := seeded(t)

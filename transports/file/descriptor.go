@@ -45,10 +45,12 @@ func decode(d transport.Descriptor) (*card, *errs.Error) {
 	case len(d) <= cardHead || len(d) > cardHead+pathMax:
 		return nil, errs.New(errs.InvalidArgument, "file.import", "a descriptor of %d bytes names no file", len(d))
 	case d[0] != cardVersion:
-		return nil, errs.New(errs.InvalidArgument, "file.import", "descriptor of version %d, this build reads %d", d[0], cardVersion)
+		return nil, errs.New(errs.InvalidArgument, "file.import", "descriptor of version %d, this build reads %d", d[0],
+			cardVersion)
 	case d[1] > 1 || binary.LittleEndian.Uint32(d[2:]) != crc32.ChecksumIEEE(d[6:])^uint32(d[1]) || d[cardHead] != '/':
 		return nil, errs.New(errs.InvalidArgument, "file.import", "the descriptor is damaged")
 	}
-	return &card{path: string(d[cardHead:]), device: binary.LittleEndian.Uint64(d[6:]), inode: binary.LittleEndian.Uint64(d[14:]),
-		size: binary.LittleEndian.Uint64(d[22:]), readOnly: d[1] == 1}, nil
+	return &card{path: string(d[cardHead:]), device: binary.LittleEndian.Uint64(d[6:]),
+		inode: binary.LittleEndian.Uint64(d[14:]),
+		size:  binary.LittleEndian.Uint64(d[22:]), readOnly: d[1] == 1}, nil
 }

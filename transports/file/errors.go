@@ -56,8 +56,8 @@ func trouble(op, path string, err error) *errs.Error {
 	e.Cause = path + ": " + errno.Error()
 	e.Hint = hints[errno]
 	if e.Code == errs.StorageError {
-		// The page cache and O_DIRECT take different ways through the kernel, so the other transport is worth a try; the
-		// failover budget ends it when that fails as well.
+		// The page cache and O_DIRECT take different ways through the kernel, so the other transport is worth a try;
+		// the failover budget ends it when that fails as well.
 		e.Scope = errs.ScopeLink
 	}
 	return e
@@ -73,7 +73,8 @@ func (t *base) failed(it *item, errno syscall.Errno, offset uint64) *errs.Error 
 
 // shrunk is the error of a READ that met the end of the file.
 func (t *base) shrunk(it *item, offset uint64) *errs.Error {
-	e := errs.New(errs.AddressNotRegistered, t.name+".read", "%s: the file ends at offset %d, it had %d bytes when it was opened",
+	e := errs.New(errs.AddressNotRegistered, t.name+".read",
+		"%s: the file ends at offset %d, it had %d bytes when it was opened",
 		it.span(offset), offset, it.file.size)
 	e.Transport = t.name
 	return e.WithScope(errs.ScopeSlice, errs.SideRemote)
@@ -86,9 +87,11 @@ var (
 	errWithdrawn = errs.New(errs.Withdrawn, "file", "withdrawn").WithScope(errs.ScopeSlice, errs.SideLocal)
 	errFence     = errs.New(errs.Withdrawn, "file", "its rail was fenced").WithScope(errs.ScopeRail, errs.SideLocal)
 	errDetached  = errs.New(errs.Withdrawn, "file", "the file was closed").WithScope(errs.ScopeLink, errs.SideLocal)
-	errLength    = errs.New(errs.InvalidArgument, "file.submit", "a slice of no bytes, or of more than transports/*/slice_bytes").
-			WithScope(errs.ScopeSlice, errs.SideLocal)
+	errLength    = errs.New(errs.InvalidArgument, "file.submit",
+		"a slice of no bytes, or of more than transports/*/slice_bytes").
+		WithScope(errs.ScopeSlice, errs.SideLocal)
 	errLocal = errs.New(errs.AddressNotRegistered, "file.submit", "the local range is not inside a registered region").
 			WithScope(errs.ScopeSlice, errs.SideLocal)
-	errUnknown = errs.New(errs.Stale, "file.submit", "no open file has this key").WithScope(errs.ScopeSlice, errs.SideRemote)
+	errUnknown = errs.New(errs.Stale, "file.submit", "no open file has this key").
+			WithScope(errs.ScopeSlice, errs.SideRemote)
 )

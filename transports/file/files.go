@@ -18,8 +18,8 @@ type file struct {
 	key  transport.RemoteKey
 	link *link
 
-	// Descriptors, -1 while there is none. They are opened by the one goroutine that base.opening names, and closed only
-	// while users is 0, so whoever has a use reads them without a lock.
+	// Descriptors, -1 while there is none. They are opened by the one goroutine that base.opening names, and closed
+	// only while users is 0, so whoever has a use reads them without a lock.
 	plain    atomic.Int32           // through the page cache
 	straight atomic.Int32           // O_DIRECT; only where direct
 	direct   atomic.Bool            // aligned ranges may go past the page cache; a file system that refuses after all ends it
@@ -54,8 +54,8 @@ const (
 )
 
 // look finds out how the file can be reached past the page cache. The unit is a page at least, and a block of the file
-// system: a page is then either written past the cache as a whole or only through it, and neighbours in one page, in this
-// process or in another, cannot lose each other's bytes.
+// system: a page is then either written past the cache as a whole or only through it, and neighbours in one page, in
+// this process or in another, cannot lose each other's bytes.
 func (f *file) look(fd int, direct bool) {
 	f.unit, f.memory = uint64(unix.Getpagesize()), uint64(unix.Getpagesize())
 	var fs unix.Statfs_t
@@ -149,8 +149,8 @@ func closeAll(fds [2]int32) {
 	}
 }
 
-// Import implements transport.Transport: it opens the file that OpenFile described. The link must be of that file, or of a
-// folder above it.
+// Import implements transport.Transport: it opens the file that OpenFile described. The link must be of that file, or
+// of a folder above it.
 func (t *base) Import(number transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
 	c, bad := decode(d)
 	if bad != nil {
@@ -237,8 +237,8 @@ func (t *base) forget(f *file) [2]int32 {
 	return f.give()
 }
 
-// evict takes the descriptors of the file that has not been used for longest, if more than Settings.Descriptors are open.
-// Files in use stay: there are never more of those than slices. The caller holds t.mu.
+// evict takes the descriptors of the file that has not been used for longest, if more than Settings.Descriptors are
+// open. Files in use stay: there are never more of those than slices. The caller holds t.mu.
 func (t *base) evict() [2]int32 {
 	if t.openFiles <= t.settings.Descriptors {
 		return [2]int32{-1, -1}
@@ -256,8 +256,8 @@ func (t *base) evict() [2]int32 {
 	return oldest.give()
 }
 
-// reopen gets the descriptors of a file that lost them, and puts the items that wait for it back into their queues. It is
-// a goroutine of its own: a name can be slow to look up, and other files go on meanwhile.
+// reopen gets the descriptors of a file that lost them, and puts the items that wait for it back into their queues. It
+// is a goroutine of its own: a name can be slow to look up, and other files go on meanwhile.
 func (t *base) reopen(f *file) {
 	defer t.tasks.Done()
 	err := f.open(&t.settings, t.mover.straight())
@@ -336,8 +336,8 @@ func (t *base) synchronise(f *file) {
 func (t *base) fdatasync(f *file) *errs.Error {
 	fd := int(f.plain.Load())
 	if fd < 0 {
-		// Its descriptors were given up meanwhile. What the kernel could not write shows on any descriptor of the file that
-		// is opened afterwards, until somebody has seen it.
+		// Its descriptors were given up meanwhile. What the kernel could not write shows on any descriptor of the file
+		// that is opened afterwards, until somebody has seen it.
 		var err error
 		if fd, err = t.settings.open(f.path, unix.O_RDONLY, 0); err != nil {
 			return trouble(t.name+".sync", f.path, err)
@@ -345,7 +345,8 @@ func (t *base) fdatasync(f *file) *errs.Error {
 		defer unix.Close(fd)
 		now := card{path: f.path}
 		if err := now.identify(fd); err != nil || now.device != f.device || now.inode != f.inode {
-			return errs.New(errs.Stale, t.name+".sync", "%s: another file has got this name since it was opened", f.path)
+			return errs.New(errs.Stale, t.name+".sync", "%s: another file has got this name since it was opened",
+				f.path)
 		}
 	}
 	if err := retry(func() error { return unix.Fdatasync(fd) }); err != nil {

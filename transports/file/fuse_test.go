@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// disk is a file system of one file, kv.bin, that the kernel asks this process about (FUSE, by its wire protocol): a disk
-// that answers short, late, with any error, or not at all. The page cache is left out (FOPEN_DIRECT_IO), so that each
-// operation of a transport arrives here as it is.
+// disk is a file system of one file, kv.bin, that the kernel asks this process about (FUSE, by its wire protocol): a
+// disk that answers short, late, with any error, or not at all. The page cache is left out (FOPEN_DIRECT_IO), so that
+// each operation of a transport arrives here as it is.
 //
-// Nobody opens the file by package os: that asks for events of it, in a system call of which Go's scheduler does not know, and
-// with a collection of garbage under way no goroutine would be left to answer.
+// Nobody opens the file by package os: that asks for events of it, in a system call of which Go's scheduler does not
+// know, and with a collection of garbage under way no goroutine would be left to answer.
 type disk struct {
 	t    *testing.T
 	fd   int
@@ -75,7 +75,8 @@ func newDisk(t *testing.T, size int) *disk {
 		_ = unix.Close(fd)
 		t.Skipf("FUSE cannot be mounted: %v", err)
 	}
-	d := &disk{t: t, fd: fd, path: filepath.Join(folder, "kv.bin"), data: make([]byte, size), held: map[uint32]bool{}, seen: map[uint32]int{}}
+	d := &disk{t: t, fd: fd, path: filepath.Join(folder, "kv.bin"), data: make([]byte, size), held: map[uint32]bool{},
+		seen: map[uint32]int{}}
 	d.moved = sync.NewCond(&d.mu)
 	var wait sync.WaitGroup
 	for range 8 { // so that a held operation holds nothing else

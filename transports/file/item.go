@@ -10,7 +10,8 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// item is an accepted slice on its way. Items come from a slab that is made at Open; Slice.Scratch[0] is an item's number.
+// item is an accepted slice on its way. Items come from a slab that is made at Open; Slice.Scratch[0] is an item's
+// number.
 //
 //	idle --Submit--> queued --first operation--> running --last operation has ended--> idle
 //	                    \\--Withdraw------------------------------------------------->/
@@ -42,8 +43,8 @@ const (
 	running
 )
 
-// locate returns where byte at of the slice lies in the file and in memory, and how many bytes from there on lie side by side in
-// both.
+// locate returns where byte at of the slice lies in the file and in memory, and how many bytes from there on lie side
+// by side in both.
 func (it *item) locate(at uint64) (offset uint64, addr uintptr, n uint64) {
 	s := it.slice
 	if s.Pieces == nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// link is a peer that is a file, or a folder of files. It has one rail, which is up at once: there is nothing to dial. All
-// of it is guarded by base.mu.
+// link is a peer that is a file, or a folder of files. It has one rail, which is up at once: there is nothing to dial.
+// All of it is guarded by base.mu.
 type link struct {
 	number      transport.Link
 	path        string

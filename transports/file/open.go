@@ -72,7 +72,8 @@ func check(s transport.FileSpec) error {
 	default:
 		return nil
 	}
-	return errs.New(errs.InvalidArgument, "file.open", "%q: %s", s.Path, wrong).WithScope(errs.ScopeSlice, errs.SideLocal)
+	return errs.New(errs.InvalidArgument, "file.open", "%q: %s", s.Path, wrong).
+		WithScope(errs.ScopeSlice, errs.SideLocal)
 }
 
 // openOrMake opens the file, and says whether this call has made it.
@@ -103,12 +104,14 @@ func (s *Settings) openOrMake(spec transport.FileSpec) (fd int, made bool, err e
 // open opens a path without waiting for the other end of a FIFO. With roots the kernel resolves the path below one of
 // them: a path that leaves it by "..", by a link or by a rename in the same moment gets EXDEV.
 func (s *Settings) open(path string, flags int, mode uint32) (int, error) {
-	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_LARGEFILE), Mode: uint64(mode)}
+	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_LARGEFILE),
+		Mode: uint64(mode)}
 	folder, below := unix.AT_FDCWD, path
 	if len(s.Roots) > 0 {
 		root := s.rootOf(path)
 		if root == "" {
-			return -1, errs.New(errs.PermissionDenied, "file.open", "%s is not below transports/file/roots, which is %q", path, s.Roots).
+			return -1, errs.New(errs.PermissionDenied, "file.open",
+				"%s is not below transports/file/roots, which is %q", path, s.Roots).
 				WithScope(errs.ScopeSlice, errs.SideLocal)
 		}
 		var err error
@@ -173,7 +176,8 @@ func (c *card) identify(fd int) error {
 		c.size = uint64(end)
 		return nil
 	}
-	return errs.New(errs.InvalidArgument, "file.open", "%s is %s, not a regular file", c.path, kinds[st.Mode&unix.S_IFMT]).
+	return errs.New(errs.InvalidArgument, "file.open", "%s is %s, not a regular file", c.path,
+		kinds[st.Mode&unix.S_IFMT]).
 		WithScope(errs.ScopeSlice, errs.SideRemote)
 }
 
@@ -220,9 +224,9 @@ func (c *card) grow(ctx context.Context, fd int, spec transport.FileSpec) error 
 
 const lockPause = time.Millisecond
 
-// lockSize keeps other engines from changing the size between our look at it and our setting it. The lock belongs to the
-// descriptor (OFD), so threads and processes are alike, and its end is the descriptor's. File systems without locks get
-// none.
+// lockSize keeps other engines from changing the size between our look at it and our setting it. The lock belongs to
+// the descriptor (OFD), so threads and processes are alike, and its end is the descriptor's. File systems without locks
+// get none.
 func lockSize(ctx context.Context, fd int) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -63,7 +63,8 @@ func TestTwoWhoGrowAFileLeaveTheLargerSize(t *testing.T) {
 	var wait sync.WaitGroup
 	for size := range uint64(24) {
 		wait.Go(func() {
-			_, err := r.filer().OpenFile(t.Context(), transport.FileSpec{Path: path, Create: true, Size: (size + 1) * 10_000})
+			_, err := r.filer().OpenFile(t.Context(), transport.FileSpec{Path: path, Create: true,
+				Size: (size + 1) * 10_000})
 			if err != nil {
 				t.Error(err)
 			}
@@ -107,7 +108,8 @@ func TestRootsCannotBeLeft(t *testing.T) {
 	for _, path := range []string{root + "/in/fine", root + "/inner", root + "/in/../in/fine", root + "/new"} {
 		require.NoError(t, open(path), path)
 	}
-	for _, path := range []string{secret, root + "/absolute", root + "/relative", root + "/folder/secret", root + "/folder/new",
+	for _, path := range []string{secret, root + "/absolute", root + "/relative", root + "/folder/secret",
+		root + "/folder/new",
 		root + "/../" + filepath.Base(outside) + "/secret", root + "x", root + "/in/../../" + filepath.Base(outside) + "/secret", "/proc/self/root" + secret} {
 		err := open(path)
 		require.Equal(t, errs.PermissionDenied, errs.CodeOf(err), "%s: %v", path, err)

@@ -13,9 +13,9 @@ import (
 
 // operation is one READ or WRITE in the ring: a range of the file, for a part of a slice.
 //
-// A range that covers whole units goes past the page cache, what is left at its edges goes through it. So a unit is never
-// written both ways by ranges that do not overlap, whoever writes them: the kernel merges the edges of neighbours in the
-// page cache, and a direct READ or WRITE next to them flushes them first.
+// A range that covers whole units goes past the page cache, what is left at its edges goes through it. So a unit is
+// never written both ways by ranges that do not overlap, whoever writes them: the kernel merges the edges of neighbours
+// in the page cache, and a direct READ or WRITE next to them flushes them first.
 type operation struct {
 	item    *item
 	at      uint64 // where it begins in the slice
@@ -175,11 +175,13 @@ const (
 )
 
 func newBounces() (*bounces, error) {
-	memory, err := unix.Mmap(-1, 0, bounceBytes*bounceCount, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	memory, err := unix.Mmap(-1, 0, bounceBytes*bounceCount, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, err
 	}
-	_ = unix.Madvise(memory, unix.MADV_DONTFORK) // a child has no use for them, and copying pages under a transfer is not wanted
+	// a child has no use for them, and copying pages under a transfer is not wanted
+	_ = unix.Madvise(memory, unix.MADV_DONTFORK)
 	b := &bounces{memory: memory}
 	for i := range bounceCount {
 		b.free = append(b.free, i)

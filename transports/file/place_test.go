@@ -18,8 +18,8 @@ import (
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
-// Tests that need another process or a file system of their own. The test binary plays the other process: childRole names
-// what it does instead of testing.
+// Tests that need another process or a file system of their own. The test binary plays the other process: childRole
+// names what it does instead of testing.
 const childRole = "TENT_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -52,7 +52,8 @@ func forbidRings() {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		panic(err)
 	}
-	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+		uintptr(unsafe.Pointer(&program))); errno != 0 {
 		panic(errno)
 	}
 }
@@ -94,8 +95,8 @@ func writeForEver() {
 	}
 }
 
-// TestAKilledWriterTouchesNothingElse: whatever it was doing, bytes that it was not told to write are whole, in its file and
-// in the one beside it.
+// TestAKilledWriterTouchesNothingElse: whatever it was doing, bytes that it was not told to write are whole, in its
+// file and in the one beside it.
 func TestAKilledWriterTouchesNothingElse(t *testing.T) {
 	folder := t.TempDir()
 	mine, other := filepath.Join(folder, "mine"), filepath.Join(folder, "other")
@@ -129,7 +130,8 @@ func smallDisk(t *testing.T) (folder string) {
 	image, folder := filepath.Join(t.TempDir(), "image"), t.TempDir()
 	require.NoError(t, os.WriteFile(image, nil, 0o600))
 	require.NoError(t, os.Truncate(image, 16<<20))
-	for _, command := range []string{"mkfs.ext4 -q -b 4096 -m 0 -O ^has_journal " + image, "mount -o loop " + image + " " + folder} {
+	for _, command := range []string{"mkfs.ext4 -q -b 4096 -m 0 -O ^has_journal " + image,
+		"mount -o loop " + image + " " + folder} {
 		words := strings.Fields(command)
 		if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
 			t.Skipf("%s: %v %s", command, err, out)
@@ -183,7 +185,8 @@ func TestAReadOnlyFileSystemIsTold(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, make([]byte, 8192), 0o600))
 	require.NoError(t, unix.Mount("", folder, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	both(t, Settings{}, func(t *testing.T, r *rig) {
-		for _, spec := range []transport.FileSpec{{Path: path}, {Path: path, Create: true, Size: 1 << 20}, {Path: path + "2", Create: true}} {
+		for _, spec := range []transport.FileSpec{{Path: path}, {Path: path, Create: true, Size: 1 << 20},
+			{Path: path + "2", Create: true}} {
 			_, err := r.filer().OpenFile(t.Context(), spec)
 			require.Equal(t, errs.PermissionDenied, errs.CodeOf(err), "%v", err)
 			require.ErrorContains(t, err, "readonly=True")

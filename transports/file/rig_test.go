@@ -25,7 +25,8 @@ import (
 // patience is how long a wait may last before its test fails.
 const patience = 20 * time.Second
 
-// rig is one transport with a sink that records, for what the conformance suite cannot ask: real files and their troubles.
+// rig is one transport with a sink that records, for what the conformance suite cannot ask: real files and their
+// troubles.
 type rig struct {
 	t    testing.TB
 	tr   transport.Transport
@@ -58,7 +59,8 @@ func newRig(t testing.TB, f transport.Factory, s Settings) *rig {
 		}
 	})
 	before, fds := goleak.IgnoreCurrent(), descriptors(t)
-	r := &rig{t: t, name: f.Name(), rails: map[transport.Link]transport.Rail{}, ends: map[*transport.Slice]transport.Completion{}}
+	r := &rig{t: t, name: f.Name(), rails: map[transport.Link]transport.Rail{},
+		ends: map[*transport.Slice]transport.Completion{}}
 	r.changed = sync.NewCond(&r.mu)
 	var err error
 	r.tr, err = f.Open(t.Context(), s, r, r)
@@ -175,7 +177,8 @@ func (r *rig) memory(size int, aligned bool) *region {
 	around.Fill(999, 0, around.Size)
 	var d transport.Descriptor
 	var err error
-	m.key, d, err = r.tr.Register(r.t.Context(), mem.Region{Addr: m.addr, Size: m.size, Kind: mem.Host, Location: "cpu:0", Fd: -1})
+	m.key, d, err = r.tr.Register(r.t.Context(), mem.Region{Addr: m.addr, Size: m.size, Kind: mem.Host,
+		Location: "cpu:0", Fd: -1})
 	require.NoError(r.t, err)
 	require.Nil(r.t, d)
 	r.t.Cleanup(func() { // every slice has ended: tests wait for theirs
@@ -198,7 +201,8 @@ func (m *region) fill(tag, at, n uint64) {
 func (m *region) check(tag, from, at, n uint64) error { return m.around.Check(tag, from, m.from+at, n) }
 
 func (o *opened) slice(op transport.Op, m *region, at, offset, length uint64) *transport.Slice {
-	return &transport.Slice{Op: op, Rail: o.rail, LocalKey: m.key, RemoteKey: o.key, Local: m.addr + uintptr(at), Remote: offset, Length: length}
+	return &transport.Slice{Op: op, Rail: o.rail, LocalKey: m.key, RemoteKey: o.key, Local: m.addr + uintptr(at),
+		Remote: offset, Length: length}
 }
 
 // send submits slices until all are taken.

@@ -113,7 +113,8 @@ func (t *base) checkPieces(s *transport.Slice, f *file, r *mem.Region) *errs.Err
 }
 
 func (t *base) past(s *transport.Slice, f *file, offset, length uint64) *errs.Error {
-	return errs.New(errs.InvalidArgument, t.name+"."+verb(s.Op), "%s of %d bytes at offset %d is past the end of %s, which has %d bytes",
+	return errs.New(errs.InvalidArgument, t.name+"."+verb(s.Op),
+		"%s of %d bytes at offset %d is past the end of %s, which has %d bytes",
 		s.Op, length, offset, f.path, f.size).WithScope(errs.ScopeSlice, errs.SideRemote)
 }
 
@@ -158,8 +159,8 @@ func (t *base) unqueue(it *item) {
 	}
 }
 
-// openable makes sure that the head of a queue has its descriptors. If not, it waits aside until they are opened, and the
-// next item is looked at. The caller holds t.mu.
+// openable makes sure that the head of a queue has its descriptors. If not, it waits aside until they are opened, and
+// the next item is looked at. The caller holds t.mu.
 func (t *base) openable(it *item) bool {
 	f := it.file
 	if f.isOpen() {
@@ -175,8 +176,8 @@ func (t *base) openable(it *item) bool {
 	return false
 }
 
-// finish ends items for which nothing is under way any more: the one place where completions come from. The caller holds
-// no lock.
+// finish ends items for which nothing is under way any more: the one place where completions come from. The caller
+// holds no lock.
 func (t *base) finish(items []*item, h *hand) {
 	for len(items) > 0 {
 		n := min(len(items), handful)
@@ -269,8 +270,8 @@ func (t *base) retire(it *item, h *hand) {
 	t.free.PushFront(it, &it.place)
 }
 
-// owedReady lists the rails that Submit refused something of, once a quarter of the slab is free again: one call instead of
-// many. The caller holds t.mu.
+// owedReady lists the rails that Submit refused something of, once a quarter of the slab is free again: one call
+// instead of many. The caller holds t.mu.
 func (t *base) owedReady(h *hand) {
 	if !t.starving || t.free.Len() < len(t.items)/4 {
 		return

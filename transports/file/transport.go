@@ -13,8 +13,8 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// base is what both transports are but for the part that moves bytes: regions, links, open files, the queue by class, and
-// the ends of slices.
+// base is what both transports are but for the part that moves bytes: regions, links, open files, the queue by class,
+// and the ends of slices.
 //
 // mu guards everything below it, and is held for moments only: never during a system call, a callback or a copy. What
 // comes after a mutex in the order of locks: nothing.
@@ -106,8 +106,8 @@ func (t *base) Register(_ context.Context, m mem.Region) (transport.LocalKey, tr
 	return key, nil, nil
 }
 
-// Revoke implements transport.Transport. Nobody but this engine reaches a region by a file transport, so there is nothing to
-// wait for.
+// Revoke implements transport.Transport. Nobody but this engine reaches a region by a file transport, so there is
+// nothing to wait for.
 func (t *base) Revoke(_ context.Context, key transport.LocalKey, _ *transport.Peer, _ bool) error {
 	if t.regions.Lookup(key) == nil {
 		return kit.NoRegion(t.name+".revoke", key)
@@ -128,8 +128,9 @@ func (t *base) Serve(context.Context, transport.Peer, []byte) ([]byte, error) {
 	return nil, errs.New(errs.PermissionDenied, t.name+".serve", "peers do not get at files")
 }
 
-// Close implements transport.Transport. What waits ends at once, what is in the kernel when it comes back. When ctx ends
-// before, the error names what the kernel has not given back; its memory must stay, and the transport ends by itself later.
+// Close implements transport.Transport. What waits ends at once, what is in the kernel when it comes back. When ctx
+// ends before, the error names what the kernel has not given back; its memory must stay, and the transport ends by
+// itself later.
 func (t *base) Close(ctx context.Context) error {
 	err := t.life.Close(ctx, t.end)
 	if err != nil {
@@ -192,6 +193,8 @@ func (t *base) stuck(cause error) error {
 	if n > 4 {
 		names = append(names, fmt.Sprintf("and %d more", n-4))
 	}
-	return errs.New(errs.Timeout, t.name+".close", "the kernel has not given back: %s (%v)", strings.Join(names, "; "), cause).
-		WithScope(errs.ScopeTransport, errs.SideRemote).WithHint("their memory must stay; look at the disk and the kernel's log")
+	return errs.New(errs.Timeout, t.name+".close", "the kernel has not given back: %s (%v)", strings.Join(names, "; "),
+		cause).
+		WithScope(errs.ScopeTransport, errs.SideRemote).
+		WithHint("their memory must stay; look at the disk and the kernel's log")
 }

@@ -61,7 +61,8 @@ func TestTroubleOfADiskIsNamed(t *testing.T) {
 	for errno, want := range map[syscall.Errno]errs.Code{
 		unix.EIO: errs.StorageError, unix.ENOSPC: errs.NoSpace, unix.EDQUOT: errs.NoSpace, unix.EFBIG: errs.NoSpace,
 		unix.EROFS: errs.PermissionDenied, unix.EACCES: errs.PermissionDenied, unix.ESTALE: errs.Stale, unix.ENOMEM: errs.OutOfMemory,
-		unix.ETIMEDOUT: errs.StorageError, unix.EINTR: errs.StorageError, // for ever: it is tried again a bounded number of times
+		// for ever: it is tried again a bounded number of times
+		unix.ETIMEDOUT: errs.StorageError, unix.EINTR: errs.StorageError,
 	} {
 		t.Run(want.String(), func(t *testing.T) {
 			onBadDisk(t, 1<<20, Settings{}, func(t *testing.T, d *disk, r *rig, o *opened) {
@@ -76,7 +77,8 @@ func TestTroubleOfADiskIsNamed(t *testing.T) {
 					err := r.fails(o.slice(op, m, 0, 8192, 4096))
 					require.Equal(t, want, err.Code, "%v", err)
 					require.Equal(t, want != errs.StorageError, err.Permanent(), "%v", err)
-					require.Equal(t, want == errs.StorageError, err.Scope == errs.ScopeLink, "the other transport is worth a try: %v", err)
+					require.Equal(t, want == errs.StorageError, err.Scope == errs.ScopeLink,
+						"the other transport is worth a try: %v", err)
 					require.Equal(t, errs.SideRemote, err.Side)
 					require.ErrorContains(t, err, fmt.Sprintf("%s of 4096 bytes at offset 8192 of %s", op, d.path))
 					require.ErrorIs(t, err, errno)
@@ -88,8 +90,8 @@ func TestTroubleOfADiskIsNamed(t *testing.T) {
 	}
 }
 
-// TestAHungDiskKeepsItsSlicesAndCloseNamesThem: what the kernel does not give back stays outstanding, neither a withdrawal nor
-// a fence changes that, and the memory is left alone once it has ended.
+// TestAHungDiskKeepsItsSlicesAndCloseNamesThem: what the kernel does not give back stays outstanding, neither a
+// withdrawal nor a fence changes that, and the memory is left alone once it has ended.
 func TestAHungDiskKeepsItsSlicesAndCloseNamesThem(t *testing.T) {
 	onBadDisk(t, 1<<20, Settings{}, func(t *testing.T, d *disk, r *rig, o *opened) {
 		if r.name == UringName {
@@ -104,7 +106,8 @@ func TestAHungDiskKeepsItsSlicesAndCloseNamesThem(t *testing.T) {
 		r.must(o.slice(transport.Write, m, 0, 0, 4096)) // others go on
 		r.tr.Withdraw([]*transport.Slice{stuck})
 		r.tr.Fence(o.rail)
-		require.Zero(t, r.tr.Submit([]*transport.Slice{o.slice(transport.Read, m, 0, 0, 4096)}), "a fenced rail takes nothing")
+		require.Zero(t, r.tr.Submit([]*transport.Slice{o.slice(transport.Read, m, 0, 0, 4096)}),
+			"a fenced rail takes nothing")
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		err := r.tr.Close(ctx)
@@ -157,12 +160,13 @@ func TestHighGoesFirst(t *testing.T) {
 		r.send(list...)
 		d.release()
 		r.wait(list...)
-		require.Equal(t, append([]*transport.Slice{first}, append(append(list[8:12:12], list[4:8]...), list[:4]...)...), r.order)
+		require.Equal(t, append([]*transport.Slice{first}, append(append(list[8:12:12], list[4:8]...), list[:4]...)...),
+			r.order)
 	})
 }
 
-// TestSyncWaitsForNobodyAndNobodyForIt: fdatasync of one file holds up neither its own slices nor other files, calls that
-// come meanwhile share the next one, and a failure is told.
+// TestSyncWaitsForNobodyAndNobodyForIt: fdatasync of one file holds up neither its own slices nor other files, calls
+// that come meanwhile share the next one, and a failure is told.
 func TestSyncWaitsForNobodyAndNobodyForIt(t *testing.T) {
 	onBadDisk(t, 1<<20, Settings{Workers: 1, Depth: 1}, func(t *testing.T, d *disk, r *rig, o *opened) {
 		m := r.memory(1<<20, true)
@@ -217,14 +221,15 @@ func TestAFileThatWasCutShortFailsItsReadsWithTheOffset(t *testing.T) {
 			err := r.fails(o.slice(transport.Read, m, 0, offset, 65536))
 			require.Equal(t, errs.AddressNotRegistered, err.Code, "%v", err)
 			require.True(t, err.Permanent())
-			require.ErrorContains(t, err, fmt.Sprintf("at offset %d of %s: the file ends at offset", offset, o.file.Path))
+			require.ErrorContains(t, err, fmt.Sprintf("at offset %d of %s: the file ends at offset", offset,
+				o.file.Path))
 		}
 		r.must(o.slice(transport.Read, m, 0, 0, 100_000))
 	})
 }
 
-// TestAnOperationGoesOnWhereItStopped plays the kernel for one operation of the ring, which real file systems hardly ever
-// answer short.
+// TestAnOperationGoesOnWhereItStopped plays the kernel for one operation of the ring, which real file systems hardly
+// ever answer short.
 func TestAnOperationGoesOnWhereItStopped(t *testing.T) {
 	const length = 5*4096 + 100
 	b, err := newBounces()

@@ -51,7 +51,8 @@ func (UringFactory) Check() error {
 }
 
 // Open makes the ring and starts its owner. config is Settings, *Settings or nil.
-func (UringFactory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+func (UringFactory) Open(_ context.Context, config any, host transport.Host,
+	sink transport.Sink) (transport.Transport, error) {
 	s, err := settled(config, UringBranch)
 	if err != nil {
 		return nil, err
@@ -59,7 +60,8 @@ func (UringFactory) Open(_ context.Context, config any, host transport.Host, sin
 	t := newBase(UringName, s, host, sink)
 	u, err := newOwner(t)
 	if err != nil {
-		return nil, errs.New(errs.DeviceNotFound, "io-uring.open", "%v", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+		return nil, errs.New(errs.DeviceNotFound, "io-uring.open", "%v", err).
+			WithScope(errs.ScopeTransport, errs.SideLocal)
 	}
 	t.mover = u
 	return &Uring{t}, nil
@@ -72,8 +74,8 @@ func (UringFactory) Open(_ context.Context, config any, host transport.Host, sin
 //	under base.mu   land: what ended belongs to its item; begin again
 //	without         finish the items that are complete
 //
-// What it finishes turns the core's crank, which submits the next slices from this same goroutine: a stream of transfers
-// needs no other thread. Whoever submits while it sleeps writes to the eventfd that the ring reads.
+// What it finishes turns the core's crank, which submits the next slices from this same goroutine: a stream of
+// transfers needs no other thread. Whoever submits while it sleeps writes to the eventfd that the ring reads.
 type owner struct {
 	t    *base
 	ring *ring.Ring
@@ -159,7 +161,8 @@ func (u *owner) round() bool {
 	t.mu.Unlock()
 	u.submit()
 	if err := u.ring.Enter(true); err != nil {
-		panic("io-uring: the kernel refuses to enter the ring: " + err.Error()) // a mistake of ours: it has taken it so far
+		// a mistake of ours: it has taken it so far
+		panic("io-uring: the kernel refuses to enter the ring: " + err.Error())
 	}
 	n := u.ring.Reap(u.events)
 	u.copyBack(u.events[:n])
@@ -195,18 +198,20 @@ func (u *owner) recall(it *item) {
 
 func (u *owner) straight() bool { return u.t.settings.Direct == DirectAuto }
 
-// suits leaves files that take no O_DIRECT to buf-io: for bytes in the page cache, threads are faster than a ring. And all
-// of FUSE: when its server answers short, io_uring itself goes on, and counts on the file system having moved the position,
-// which FUSE's direct ways do not: the rest lands where the operation began (seen on Linux 6.18).
+// suits leaves files that take no O_DIRECT to buf-io: for bytes in the page cache, threads are faster than a ring. And
+// all of FUSE: when its server answers short, io_uring itself goes on, and counts on the file system having moved the
+// position, which FUSE's direct ways do not: the rest lands where the operation began (seen on Linux 6.18).
 func (u *owner) suits(f *file) *errs.Error {
 	switch {
 	case f.fuse && !u.t.settings.anyFile:
-		return errs.New(errs.NotImplemented, "io-uring.import", "%s is of a FUSE file system: the kernel goes on in the wrong place "+
-			"after short operations there", f.path).WithScope(errs.ScopeLink, errs.SideRemote)
+		return errs.New(errs.NotImplemented, "io-uring.import",
+			"%s is of a FUSE file system: the kernel goes on in the wrong place "+
+				"after short operations there", f.path).WithScope(errs.ScopeLink, errs.SideRemote)
 	case !u.straight() || f.direct.Load():
 		return nil
 	}
-	return errs.New(errs.NotImplemented, "io-uring.import", "%s goes through the page cache (%s), which threads do faster", f.path,
+	return errs.New(errs.NotImplemented, "io-uring.import",
+		"%s goes through the page cache (%s), which threads do faster", f.path,
 		*f.refused.Load()).WithScope(errs.ScopeLink, errs.SideRemote)
 }
 
@@ -254,8 +259,8 @@ func (u *owner) cut(it *item) bool {
 	return true
 }
 
-// cancel asks for the operations of a withdrawn item. What the disk has already it finishes first. The caller holds t.mu;
-// nothing but the entry is made.
+// cancel asks for the operations of a withdrawn item. What the disk has already it finishes first. The caller holds
+// t.mu; nothing but the entry is made.
 func (u *owner) cancel(it *item) {
 	if it.state == idle || !it.withdrawn.Load() {
 		return // ended meanwhile
@@ -281,8 +286,8 @@ func (u *owner) submit() {
 	u.fresh = u.fresh[:0]
 }
 
-// copyBack brings bytes that were READ into bounce buffers to where they belong. Their items have not ended, so the memory
-// is theirs.
+// copyBack brings bytes that were READ into bounce buffers to where they belong. Their items have not ended, so the
+// memory is theirs.
 func (u *owner) copyBack(events []ring.Event) {
 	for _, e := range events {
 		if e.Tag < tagWake && e.Result > 0 {

@@ -1,5 +1,5 @@
-// Package host holds the tools by which a transport deals with other processes of its own machine. It has no code of its
-// own; each tool is a package below it, and none knows a transport.
+// Package host holds the tools by which a transport deals with other processes of its own machine. It has no code of
+// its own; each tool is a package below it, and none knows a transport.
 //
 //	hazard   hazard slots: the owner of memory waits for exactly those processes that touch a region now
 //	vm       process handles (which process is that, has it ended, may we touch it), and copies by the kernel between two

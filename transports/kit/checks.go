@@ -29,15 +29,16 @@ func CheckRegister(op string, life *Lifecycle, m *mem.Region) *errs.Error {
 	case life.Closed():
 		return Closed(op)
 	case m.Kind != mem.Host:
-		return errs.New(errs.InvalidArgument, op, "%v memory cannot be moved by this transport, only memory of the host", m.Kind)
+		return errs.New(errs.InvalidArgument, op,
+			"%v memory cannot be moved by this transport, only memory of the host", m.Kind)
 	case m.Addr == 0 || m.Size == 0 || uint64(m.Addr)+m.Size < m.Size:
 		return errs.New(errs.InvalidArgument, op, "no memory at %#x with %d bytes", m.Addr, m.Size)
 	}
 	return nil
 }
 
-// CheckLocal checks a slice's own end against the region that its LocalKey names. fixed says that not even we may write the
-// region. The core has checked the pieces of a slice that has many.
+// CheckLocal checks a slice's own end against the region that its LocalKey names. fixed says that not even we may write
+// the region. The core has checked the pieces of a slice that has many.
 func CheckLocal(s *transport.Slice, addr uintptr, size uint64, fixed bool) errs.Code {
 	switch {
 	case s.Local < addr:
@@ -64,8 +65,8 @@ func InsideRemote(s *transport.Slice, size uint64) bool {
 	return true
 }
 
-// Copy copies the parts of a slice between its local end and a remote region that begins at an address of this process. It
-// returns false when the slice is Checked and the CRC-32C sums of the two ends differ.
+// Copy copies the parts of a slice between its local end and a remote region that begins at an address of this process.
+// It returns false when the slice is Checked and the CRC-32C sums of the two ends differ.
 func Copy(s *transport.Slice, remote uintptr) (intact bool) {
 	intact = true
 	EachPart(s, func(local uintptr, offset, n uint64) {

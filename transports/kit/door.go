@@ -6,16 +6,16 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Door says who may still touch a region: the state behind Transport.Revoke where owner and peers share a process. The zero
-// value is open to all. Any goroutine may use it.
+// Door says who may still touch a region: the state behind Transport.Revoke where owner and peers share a process. The
+// zero value is open to all. Any goroutine may use it.
 type Door struct {
 	mu    sync.Mutex
 	all   Passage
 	peers map[uint64]Passage // of peers that were shut out alone, by incarnation
 }
 
-// Passage is the state of a Door for one peer. A slice that was accepted at an earlier Epoch is refused: it began before a
-// fence. Once it is Closed every slice is.
+// Passage is the state of a Door for one peer. A slice that was accepted at an earlier Epoch is refused: it began
+// before a fence. Once it is Closed every slice is.
 type Passage struct {
 	Epoch  uint64
 	Closed bool

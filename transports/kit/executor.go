@@ -7,13 +7,15 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Executor carries out accepted slices one after the other, the most urgent class first: on its worker, or on the threads
-// of waiters that poll. It serves transports whose slices are done when a call returns. L is the transport's link.
+// Executor carries out accepted slices one after the other, the most urgent class first: on its worker, or on the
+// threads of waiters that poll. It serves transports whose slices are done when a call returns. L is the transport's
+// link.
 //
 //	free ──Accept──▶ waiting ──the worker, Poll──▶ carried ──▶ completed, free
 //	                 waiting ──Drop, Evict───────────────────▶ completed, free
 //
-// Its mutex is held neither while a slice is carried out nor while the sink is called. Nothing is allocated for a slice.
+// Its mutex is held neither while a slice is carried out nor while the sink is called. Nothing is allocated for a
+// slice.
 type Executor[L any] struct {
 	sink  transport.Sink
 	up    func(*L, transport.Rail) bool
@@ -46,7 +48,8 @@ type starving[L any] struct {
 
 // Start makes room for n slices and starts the worker. up reports whether a rail is up in just this generation: it is
 // called under the Executor's mutex. carry carries a slice out; nil is success.
-func (x *Executor[L]) Start(n int, sink transport.Sink, up func(*L, transport.Rail) bool, carry func(*transport.Slice, *L) *errs.Error) {
+func (x *Executor[L]) Start(n int, sink transport.Sink, up func(*L, transport.Rail) bool,
+	carry func(*transport.Slice, *L) *errs.Error) {
 	x.sink, x.up, x.carry, x.slab, x.changed.L = sink, up, carry, make([]accepted[L], n), &x.mu
 	for i := range x.slab {
 		x.free.PushBack(&x.slab[i], &x.slab[i].place)

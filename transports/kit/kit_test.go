@@ -22,7 +22,8 @@ func TestAReaderGivesBackWhatWasWrittenAndNothingOfAShortMessage(t *testing.T) {
 		r := NewReader(b)
 		first, text, yes, small, large := r.U8(), r.Text(), r.U8(), r.U32(), r.U64()
 		if !r.Short() {
-			require.Equal(t, []any{byte(7), "name", byte(1), uint32(1 << 31), uint64(1 << 63)}, []any{first, text, yes, small, large})
+			require.Equal(t, []any{byte(7), "name", byte(1), uint32(1 << 31), uint64(1 << 63)},
+				[]any{first, text, yes, small, large})
 		} else {
 			require.Zero(t, large)
 		}
@@ -74,7 +75,8 @@ func TestEachCloseReturnsWhenEndHasOrItsContextEnds(t *testing.T) {
 func TestOnlyMemoryOfTheHostThatIsThereIsRegistered(t *testing.T) {
 	var life Lifecycle
 	require.Nil(t, CheckRegister("x", &life, &mem.Region{Addr: 1, Size: 1}))
-	for _, m := range []mem.Region{{Size: 1}, {Addr: 1}, {Addr: 2, Size: math.MaxUint64}, {Addr: 1, Size: 1, Kind: mem.File}} {
+	for _, m := range []mem.Region{{Size: 1}, {Addr: 1}, {Addr: 2, Size: math.MaxUint64},
+		{Addr: 1, Size: 1, Kind: mem.File}} {
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(CheckRegister("x", &life, &m)), "%+v", m)
 	}
 	require.NoError(t, life.Close(t.Context(), func() error { return nil }))

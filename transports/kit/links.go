@@ -8,7 +8,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Links is a transport's table of attached peers. The zero value is empty. All methods may be called from any goroutine.
+// Links is a transport's table of attached peers. The zero value is empty. All methods may be called from any
+// goroutine.
 type Links[T any] struct {
 	slots Slots[transport.Link, T]
 	stale atomic.Uint64

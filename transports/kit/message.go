@@ -2,8 +2,8 @@ package kit
 
 import "encoding/binary"
 
-// Reader takes fields out of a message of little endian numbers. After a message that is too short all fields are zero and
-// Short reports it, so a caller checks once, at the end.
+// Reader takes fields out of a message of little endian numbers. After a message that is too short all fields are zero
+// and Short reports it, so a caller checks once, at the end.
 type Reader struct {
 	rest  []byte
 	short bool

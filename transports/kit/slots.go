@@ -13,16 +13,16 @@ const SlotsMax = 1 << 24
 // generation is not, so a key that has ended finds nothing. The zero value is an empty table. All methods may be called
 // from any goroutine.
 //
-// Lookup takes no lock, map or allocation; Insert and Delete cost the same however many entries there are. A table grows
-// to the most entries that it ever held at once, and starts small again when its last entry goes.
+// Lookup takes no lock, map or allocation; Insert and Delete cost the same however many entries there are. A table
+// grows to the most entries that it ever held at once, and starts small again when its last entry goes.
 //
 // # Why Lookup may read a slot without a lock
 //
-// A slot is two atomic words, its generation and its value. Insert stores the value first and then the generation; Delete
-// stores the generation 0 first and then the value nil. Lookup reads generation, value, generation. Go's atomic operations
-// behave as one sequence that all goroutines agree on (go.dev/ref/mem), on amd64 (loads in order, stores by XCHG) as on
-// arm64 (LDAR and STLR). The generation of a slot takes each value but 0 at most once, so when both reads return the key's,
-// no store to the slot came between them, and the value is the key's.
+// A slot is two atomic words, its generation and its value. Insert stores the value first and then the generation;
+// Delete stores the generation 0 first and then the value nil. Lookup reads generation, value, generation. Go's atomic
+// operations behave as one sequence that all goroutines agree on (go.dev/ref/mem), on amd64 (loads in order, stores by
+// XCHG) as on arm64 (LDAR and STLR). The generation of a slot takes each value but 0 at most once, so when both reads
+// return the key's, no store to the slot came between them, and the value is the key's.
 //
 // Growing copies the slots to a longer array under the mutex. A Lookup that still reads the old array began before the
 // change that it misses had returned.
@@ -43,11 +43,12 @@ type slot[T any] struct {
 // slotsKept is the length that a table keeps when it is empty.
 const slotsKept = 64
 
-// StartAt sets the generation of the first entry, for keys that travel: those of two processes then differ. Call it first.
+// StartAt sets the generation of the first entry, for keys that travel: those of two processes then differ. Call it
+// first.
 func (s *Slots[K, T]) StartAt(generation uint32) { s.generation = generation - 1 }
 
-// Insert calls build with a new key and enters what it returns. The key finds nothing before build has returned. The result
-// is 0, and build is not called, when SlotsMax entries are there. Build must not call the table.
+// Insert calls build with a new key and enters what it returns. The key finds nothing before build has returned. The
+// result is 0, and build is not called, when SlotsMax entries are there. Build must not call the table.
 func (s *Slots[K, T]) Insert(build func(K) *T) K {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,7 +32,8 @@ func TestAKeyThatHasEndedFindsNothingAlthoughItsIndexIsUsedAgain(t *testing.T) {
 	require.Equal(t, uint32(first.key), uint32(second.key), "the index is used again")
 	require.Nil(t, s.Lookup(first.key))
 	require.Same(t, second, s.Lookup(second.key))
-	for _, wrong := range []key{0, second.key + 1, second.key + 1000, second.key + 1<<32, second.key &^ (1<<32 - 1), second.key & (1<<32 - 1)} {
+	for _, wrong := range []key{0, second.key + 1, second.key + 1000, second.key + 1<<32, second.key &^ (1<<32 - 1),
+		second.key & (1<<32 - 1)} {
 		require.Nil(t, s.Lookup(wrong), "%#x", wrong)
 	}
 	require.Equal(t, 1, s.Len())

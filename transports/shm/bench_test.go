@@ -87,7 +87,8 @@ func benchInline(b *testing.B, reach reach, size int) {
 	from := area(b, size)
 	local, _, err := tr.Register(context.Background(), mem.Region{Addr: addressOf(from), Size: uint64(size), Fd: -1})
 	require.NoError(b, err)
-	list := []*transport.Slice{{Op: transport.Write, Rail: rail, LocalKey: local, RemoteKey: remote, Local: addressOf(from), Length: uint64(size)}}
+	list := []*transport.Slice{{Op: transport.Write, Rail: rail, LocalKey: local, RemoteKey: remote,
+		Local: addressOf(from), Length: uint64(size)}}
 	b.SetBytes(int64(size))
 	b.ReportAllocs()
 	for b.Loop() {

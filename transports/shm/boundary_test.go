@@ -34,7 +34,8 @@ func TestOtherUsersAreRefused(t *testing.T) {
 
 func TestContainersAreABoundary(t *testing.T) {
 	requireRoot(t)
-	for flag, says := range map[uintptr]string{unix.CLONE_NEWPID: "pid namespace", unix.CLONE_NEWUSER: "user namespace"} {
+	for flag, says := range map[uintptr]string{unix.CLONE_NEWPID: "pid namespace",
+		unix.CLONE_NEWUSER: "user namespace"} {
 		p := startOwner(t, Settings{}, ownerSettings{}, func(c *exec.Cmd) {
 			c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flag}
 		})

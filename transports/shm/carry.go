@@ -44,8 +44,10 @@ func (t *Transport) carryOut(c *copier) {
 	l.view.Leave(slot)
 }
 
-// errReplaced is for a slice that was accepted while the way to its region changed. The core sends it again, the new way.
-var errReplaced = &errs.Error{Code: errs.Lost, Scope: errs.ScopeSlice, Side: errs.SideLocal, Collateral: true, Op: "shm", Transport: Name,
+// errReplaced is for a slice that was accepted while the way to its region changed. The core sends it again, the new
+// way.
+var errReplaced = &errs.Error{Code: errs.Lost, Scope: errs.ScopeSlice, Side: errs.SideLocal, Collateral: true,
+	Op: "shm", Transport: Name,
 	Cause: "the mapping of the region was taken down"}
 
 // fail gives an error to all slices of a bite that have none yet.
@@ -61,13 +63,17 @@ func (b *bite) fail(c *copier, cause *errs.Error) {
 func (t *Transport) check(s *transport.Slice, from *imported) *errs.Error {
 	switch code := t.checkLocal(s); {
 	case code != errs.OK:
-		return errs.New(code, "shm", "the local range is not in the region with key %#x, or may not be written", uint64(s.LocalKey)).WithScope(errs.ScopeSlice, errs.SideLocal)
+		return errs.New(code, "shm", "the local range is not in the region with key %#x, or may not be written",
+			uint64(s.LocalKey)).WithScope(errs.ScopeSlice, errs.SideLocal)
 	case from == nil:
-		return errs.New(errs.AddressNotRegistered, "shm", "no region was imported with key %#x", uint64(s.RemoteKey)).WithScope(errs.ScopeSlice, errs.SideRemote)
+		return errs.New(errs.AddressNotRegistered, "shm", "no region was imported with key %#x", uint64(s.RemoteKey)).
+			WithScope(errs.ScopeSlice, errs.SideRemote)
 	case !from.allows(s.Op):
-		return errs.New(errs.PermissionDenied, "shm", "the region may not be the remote end of a %s", s.Op).WithScope(errs.ScopeSlice, errs.SideRemote)
+		return errs.New(errs.PermissionDenied, "shm", "the region may not be the remote end of a %s", s.Op).
+			WithScope(errs.ScopeSlice, errs.SideRemote)
 	case !kit.InsideRemote(s, from.size):
-		return errs.New(errs.InvalidArgument, "shm", "%d bytes at %d are outside the region of %d", s.Length, s.Remote, from.size).WithScope(errs.ScopeSlice, errs.SideRemote)
+		return errs.New(errs.InvalidArgument, "shm", "%d bytes at %d are outside the region of %d", s.Length, s.Remote,
+			from.size).WithScope(errs.ScopeSlice, errs.SideRemote)
 	case from.base == 0 && from.remote == 0:
 		return from.why
 	}
@@ -137,8 +143,8 @@ func (t *Transport) near(c *copier, from *imported) {
 	}
 }
 
-// far lets the kernel copy between our address space and the peer's: a bite is one call. When memory that a call names is
-// not there, each slice is tried by itself, so that only the guilty one fails.
+// far lets the kernel copy between our address space and the peer's: a bite is one call. When memory that a call names
+// is not there, each slice is tried by itself, so that only the guilty one fails.
 func (t *Transport) far(c *copier, l *link, from *imported) {
 	errno := t.farSlices(c, l, from, 0, c.bite.n)
 	if errno == 0 {
@@ -168,7 +174,8 @@ func (t *Transport) farSlices(c *copier, l *link, from *imported, first, end int
 		begin, bytes := c.bite.part(k, s)
 		r := rangesOf(s, begin, bytes)
 		for local, remote, n := r.next(); n > 0; local, remote, n = r.next() {
-			c.vector.Add(local, from.remote+uintptr(remote), n) // all of it: a bite has no more ranges and bytes than a call
+			// all of it: a bite has no more ranges and bytes than a call
+			c.vector.Add(local, from.remote+uintptr(remote), n)
 		}
 	}
 	done, errno := c.move(l.process.PID(), write)
@@ -194,8 +201,8 @@ func blame(pid int, s *transport.Slice, at uint64, from *imported) *errs.Error {
 	return vm.Error("shm", unix.EFAULT, vm.Blame(pid, s.Op == transport.Write, local, from.remote+uintptr(remote)))
 }
 
-// kernelSays makes the error of a call that failed for a reason other than memory. What the kernel refuses here, another
-// transport may carry: the code is not a permanent one.
+// kernelSays makes the error of a call that failed for a reason other than memory. What the kernel refuses here,
+// another transport may carry: the code is not a permanent one.
 func (l *link) kernelSays(errno unix.Errno) *errs.Error {
 	switch errno {
 	case unix.ESRCH:
@@ -218,8 +225,8 @@ func revoked(l *link) *errs.Error {
 		WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(l.peer.Address, Name, "")
 }
 
-// copyRanges copies a slice, or a piece of it, between our memory and memory of a peer that begins at base here. When memory
-// is not there, it says whose. total is how much is copied in one go, of which this is a part.
+// copyRanges copies a slice, or a piece of it, between our memory and memory of a peer that begins at base here. When
+// memory is not there, it says whose. total is how much is copied in one go, of which this is a part.
 func (t *Transport) copyRanges(r ranges, base uintptr, write bool, total uint64) (side errs.Side, ok bool) {
 	p := r.s.Pieces
 	for r.left > 0 {

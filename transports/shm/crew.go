@@ -67,8 +67,8 @@ func (t *Transport) give(c *copier) {
 	t.crew.mu.Unlock()
 }
 
-// work is a worker's life. It sleeps when nothing is queued; whoever queues something looks at awake afterwards, the worker
-// at the queue after it has left awake, so one of the two sees the other.
+// work is a worker's life. It sleeps when nothing is queued; whoever queues something looks at awake afterwards, the
+// worker at the queue after it has left awake, so one of the two sees the other.
 func (t *Transport) work(c *copier) {
 	for {
 		select {
@@ -88,7 +88,8 @@ func (t *Transport) work(c *copier) {
 	}
 }
 
-// rouse wakes workers for what is queued: one, and one more for each bytesEach that wait; one less while a waiter copies.
+// rouse wakes workers for what is queued: one, and one more for each bytesEach that wait; one less while a waiter
+// copies.
 func (t *Transport) rouse() {
 	if t.queue.classes.Waiting() == 0 {
 		return
@@ -104,8 +105,8 @@ func (t *Transport) rouse() {
 	}
 }
 
-// Poll copies up to budget pieces of what is queued, the most urgent first, and returns how many it did. Workers that are
-// asleep stay so until Arm, unless much is queued.
+// Poll copies up to budget pieces of what is queued, the most urgent first, and returns how many it did. Workers that
+// are asleep stay so until Arm, unless much is queued.
 func (t *Transport) Poll(budget int) int {
 	if !t.polling.Load() {
 		t.polling.Store(true)

@@ -12,12 +12,14 @@ import (
 	"github.com/tent-engine/tent/transports/host/vm"
 )
 
-var anIdentity = identity{vm.Identity{PID: 41, Started: 42, UID: 43, GID: 44, PIDNS: 45, UserNS: 46}, nonce{1, 2, 3}, 47}
+var anIdentity = identity{vm.Identity{PID: 41, Started: 42, UID: 43, GID: 44, PIDNS: 45, UserNS: 46}, nonce{1, 2, 3},
+	47}
 
 // FuzzDescriptor: whatever bytes a peer offers, they are refused or describe a possible region, and say the same when
 // they are written again.
 func FuzzDescriptor(f *testing.F) {
-	d := described{name: hazard.Region{Index: 3, Generation: 9}, allows: mem.GlobalReadWrite, addr: 1 << 40, size: 4096, owner: 7}
+	d := described{name: hazard.Region{Index: 3, Generation: 9}, allows: mem.GlobalReadWrite, addr: 1 << 40, size: 4096,
+		owner: 7}
 	f.Add([]byte(d.append(nil)))
 	d.shared, d.file, d.fileSize, d.at, d.allows, d.fixed = true, place{5, 6, 7}, 1<<20, 4096, mem.GlobalReadOnly, true
 	f.Add([]byte(d.append(nil)))

@@ -16,8 +16,8 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// greet asks the peer for access to its memory and tries it. nil: the rail can come up. A peer whose own memory cannot be
-// reached is no failure as long as it can be mapped: see Import.
+// greet asks the peer for access to its memory and tries it. nil: the rail can come up. A peer whose own memory cannot
+// be reached is no failure as long as it can be mapped: see Import.
 func (l *link) greet() *errs.Error {
 	ctx, cancel := context.WithTimeout(context.Background(), greetLimit)
 	defer cancel()
@@ -33,7 +33,8 @@ func (l *link) greet() *errs.Error {
 	}
 	w, err := readWelcome(answer)
 	if err != nil {
-		return errs.Wrap(errs.Protocol, "shm.attach", err).WithScope(errs.ScopeLink, errs.SidePath).WithPeer(l.peer.Address, Name, "")
+		return errs.Wrap(errs.Protocol, "shm.attach", err).WithScope(errs.ScopeLink, errs.SidePath).
+			WithPeer(l.peer.Address, Name, "")
 	}
 	l.token, l.who = w.token, w.owner
 	if e := l.approach(&w); e != nil {
@@ -88,10 +89,11 @@ func (l *link) verify(w *welcome) *errs.Error {
 	return nil
 }
 
-// unreachable explains why the kernel keeps us from the peer's own memory. It is the way that is closed: another transport
-// may serve, so the code is not a permanent one.
+// unreachable explains why the kernel keeps us from the peer's own memory. It is the way that is closed: another
+// transport may serve, so the code is not a permanent one.
 func (l *link) unreachable(w *welcome, cause error, scope vm.Scope) *errs.Error {
-	e := errs.Wrap(errs.PeerUnreachable, "shm.attach", cause).WithScope(errs.ScopeLink, errs.SidePath).WithPeer(l.peer.Address, Name, "")
+	e := errs.Wrap(errs.PeerUnreachable, "shm.attach", cause).WithScope(errs.ScopeLink, errs.SidePath).
+		WithPeer(l.peer.Address, Name, "")
 	switch {
 	case !errors.Is(cause, unix.EPERM):
 	case scope == vm.ScopeRelation && w.tracer > 0 && uint32(w.tracer) != l.t.me.PID:
@@ -116,8 +118,8 @@ func (l *link) part() {
 	}
 }
 
-// fetch opens a file that the peer holds open, by its /proc entry: of pidfd_getfd, a socket's SCM_RIGHTS and this, it is
-// the way that works under every scope of Yama, across network namespaces, and with less access than the peer has.
+// fetch opens a file that the peer holds open, by its /proc entry: of pidfd_getfd, a socket's SCM_RIGHTS and this, it
+// is the way that works under every scope of Yama, across network namespaces, and with less access than the peer has.
 func (l *link) fetch(p place, writable bool) (int, error) {
 	flags := unix.O_RDONLY
 	if writable {
@@ -154,7 +156,8 @@ func (t *Transport) Serve(_ context.Context, from transport.Peer, message []byte
 	}
 	r := kit.NewReader(message)
 	if v := r.U8(); r.Short() || v != version {
-		return nil, errs.New(errs.Protocol, "shm.serve", "peer speaks version %d of the shm transport, this is %d", v, version).
+		return nil, errs.New(errs.Protocol, "shm.serve", "peer speaks version %d of the shm transport, this is %d", v,
+			version).
 			WithScope(errs.ScopeLink, errs.SidePath).WithPeer(from.Address, Name, "")
 	}
 	what, number := r.U8(), r.U64()
@@ -199,7 +202,8 @@ func (t *Transport) goodbye(secret uint64) {
 	for _, l := range t.links.All() {
 		if l.secret == secret {
 			why := errs.New(errs.EngineClosed, "", "the peer has closed its engine") // tells this end from a failure
-			l.die(errs.Wrap(errs.PeerUnreachable, "shm", why).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, Name, ""))
+			l.die(errs.Wrap(errs.PeerUnreachable, "shm", why).WithScope(errs.ScopeLink, errs.SideRemote).
+				WithPeer(l.peer.Address, Name, ""))
 		}
 	}
 }
@@ -216,10 +220,12 @@ func tokenCall(what byte, number uint64) []byte {
 }
 
 func peerEnded(l *link) *errs.Error {
-	return errs.New(errs.PeerUnreachable, "shm", "the peer's process has ended").WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, Name, "")
+	return errs.New(errs.PeerUnreachable, "shm", "the peer's process has ended").
+		WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, Name, "")
 }
 
-// refusal is why two processes do not share memory. The side is the path: the peer lives, and another transport may serve.
+// refusal is why two processes do not share memory. The side is the path: the peer lives, and another transport may
+// serve.
 func refusal(format string, args ...any) *errs.Error {
 	return errs.New(errs.PermissionDenied, "shm.attach", format, args...).WithScope(errs.ScopeLink, errs.SidePath)
 }

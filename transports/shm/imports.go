@@ -53,9 +53,9 @@ func (l *link) find(key transport.RemoteKey) *imported {
 	return nil
 }
 
-// Import makes a peer's region usable: mapped where it can be, without touching its pages (the link's goroutine does that
-// later), else reached through the kernel. It waits for the greeting to end, at most its limit, so that the error can say
-// why a region cannot be reached, and the region's plan goes elsewhere.
+// Import makes a peer's region usable: mapped where it can be, without touching its pages (the link's goroutine does
+// that later), else reached through the kernel. It waits for the greeting to end, at most its limit, so that the error
+// can say why a region cannot be reached, and the region's plan goes elsewhere.
 func (t *Transport) Import(number transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
 	l := t.links.Lookup(number)
 	if l == nil {
@@ -101,7 +101,8 @@ func (l *link) resolveLocked(d described) *imported {
 	same := l.met && l.who.nonce == l.t.me.nonce
 	switch reach := l.t.settings.reach; {
 	case !l.met:
-		r.why = errs.New(errs.PeerUnreachable, "shm.import", "the peer has not answered our greeting yet").WithScope(errs.ScopeLink, errs.SidePath)
+		r.why = errs.New(errs.PeerUnreachable, "shm.import", "the peer has not answered our greeting yet").
+			WithScope(errs.ScopeLink, errs.SidePath)
 	case same && reach == reachAll:
 		r.base = uintptr(d.addr)
 	case d.shared && reach != reachForeign && l.mapLocked(r) == nil:
@@ -135,7 +136,8 @@ func (l *link) mapLocked(r *imported) error {
 			delete(l.mappings, key)
 			l.unmap(m)
 		}
-		return errs.New(errs.InvalidArgument, "shm.import", "the file behind the region has %d bytes, the region ends at %d", m.size, d.at+d.size)
+		return errs.New(errs.InvalidArgument, "shm.import",
+			"the file behind the region has %d bytes, the region ends at %d", m.size, d.at+d.size)
 	}
 	m.users++
 	r.on, r.base = m, m.addr+uintptr(d.at)
@@ -208,8 +210,8 @@ func (l *link) sweep() {
 	}
 }
 
-// dropLocked unmaps what no region is left for. A region counts as taken back when two sweeps in a row find it so: one that
-// is being fenced comes back, and if it does so later still, the kernel moves its bytes.
+// dropLocked unmaps what no region is left for. A region counts as taken back when two sweeps in a row find it so: one
+// that is being fenced comes back, and if it does so later still, the kernel moves its bytes.
 func (l *link) dropLocked() {
 	var next []*imported
 	for i, r := range *l.imports.Load() {

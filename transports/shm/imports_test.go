@@ -12,7 +12,8 @@ import (
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
-// A slice that was accepted just before the mapping of its region was taken down must not touch the place where that was.
+// A slice that was accepted just before the mapping of its region was taken down must not touch the place where that
+// was.
 func TestMappingTakenDownIsNotTouched(t *testing.T) {
 	h := harness(t, reachMapped, true)
 	h.Patience = 20 * time.Second
@@ -20,7 +21,8 @@ func TestMappingTakenDownIsNotTouched(t *testing.T) {
 	near, far := w.Open("near"), w.Open("far")
 	link := near.Connect(t, far)
 	const bytes = 1 << 20
-	local, remote := near.Register(t, bytes, mem.LocalReadWrite), link.Import(t, far.Register(t, bytes, mem.GlobalReadWrite))
+	local, remote := near.Register(t, bytes, mem.LocalReadWrite), link.Import(t,
+		far.Register(t, bytes, mem.GlobalReadWrite))
 	local.Fill(1, 0, bytes)
 	remote.Fill(2, 0, bytes)
 

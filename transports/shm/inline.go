@@ -7,8 +7,8 @@ import (
 )
 
 // Inline copies slices of one rail before it returns. It takes no lock, asks no clock and allocates nothing: a table
-// lookup and a hazard slot are all that it adds to the copy. It refuses what would keep its caller for long, what a more
-// urgent slice waits in front of, and whatever it cannot carry out: Submit says why.
+// lookup and a hazard slot are all that it adds to the copy. It refuses what would keep its caller for long, what a
+// more urgent slice waits in front of, and whatever it cannot carry out: Submit says why.
 func (t *Transport) Inline(slices []*transport.Slice) bool {
 	if len(slices) == 0 {
 		return true
@@ -39,8 +39,8 @@ func (t *Transport) Inline(slices []*transport.Slice) bool {
 	return true
 }
 
-// inlineRegion copies the slices at the front that are of one region and direction, inside one hazard slot. It returns how
-// many it copied, 0 if it could not.
+// inlineRegion copies the slices at the front that are of one region and direction, inside one hazard slot. It returns
+// how many it copied, 0 if it could not.
 func (t *Transport) inlineRegion(l *link, slices []*transport.Slice, hint uint32) (copied int) {
 	first := slices[0]
 	from := l.find(first.RemoteKey)
@@ -65,7 +65,8 @@ func (t *Transport) inlineRegion(l *link, slices []*transport.Slice, hint uint32
 
 // inlinable reports whether a slice goes on in the slot of the first one, and may be carried out.
 func (t *Transport) inlinable(s, first *transport.Slice, from *imported) bool {
-	return s.RemoteKey == first.RemoteKey && s.Op == first.Op && t.checkLocal(s) == 0 && from.allows(s.Op) && kit.InsideRemote(s, from.size)
+	return s.RemoteKey == first.RemoteKey && s.Op == first.Op && t.checkLocal(s) == 0 && from.allows(s.Op) &&
+		kit.InsideRemote(s, from.size)
 }
 
 func (t *Transport) inlineNear(slices []*transport.Slice, from *imported) int {
@@ -90,7 +91,8 @@ func (t *Transport) inlineFar(l *link, slices []*transport.Slice, from *imported
 		if s.Pieces != nil {
 			more = s.Length / s.Pieces.Bytes
 		}
-		if parts += more; parts > biteParts || c.vector.Bytes()+s.Length > pieceBytes || !t.inlinable(s, slices[0], from) {
+		if parts += more; parts > biteParts || c.vector.Bytes()+s.Length > pieceBytes ||
+			!t.inlinable(s, slices[0], from) {
 			break
 		}
 		r := rangesOf(s, 0, s.Length)

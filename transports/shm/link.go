@@ -25,8 +25,8 @@ const (
 	leaveLimit = 2 * time.Second // copiers end within a piece; this is for those that page faults hold up
 )
 
-// link is an attached peer: we are the initiator. Its goroutine, run, brings the rail up and ends everything; it owns what
-// is not said to be shared.
+// link is an attached peer: we are the initiator. Its goroutine, run, brings the rail up and ends everything; it owns
+// what is not said to be shared.
 //
 //	greeting ──welcome──▶ up ──Fence──▶ down ──at once──▶ up (next generation)
 //	greeting ──no answer──▶ waiting (LinkDown told) ──pause──▶ greeting
@@ -74,12 +74,14 @@ func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 	if t.settings.Trust == TrustNone {
 		return 0, refusal("transports/shm/trust is none here")
 	}
-	l := &link{t: t, peer: peer, secret: rand.Uint64(), wake: make(chan struct{}, 1), greeted: make(chan struct{}), done: make(chan struct{}),
+	l := &link{t: t, peer: peer, secret: rand.Uint64(), wake: make(chan struct{}, 1), greeted: make(chan struct{}),
+		done:   make(chan struct{}),
 		byName: map[hazard.Region]transport.RemoteKey{}, mappings: map[mapped]*mapping{}}
 	l.imports.Store(new([]*imported))
 	var err error
 	open := t.life.Begin(func() {
-		if _, err = t.links.Attach("shm.attach", func(number transport.Link) *link { l.number = number; return l }); err == nil {
+		if _, err = t.links.Attach("shm.attach",
+			func(number transport.Link) *link { l.number = number; return l }); err == nil {
 			t.running.Add(1)
 			go l.run()
 		}
@@ -113,11 +115,12 @@ func (l *link) lower() uint32 {
 	return l.live.Swap(0)
 }
 
-// settle waits until every completion was delivered. Copiers need a piece's time for that; whoever serves them may be the
-// goroutine that waits, if the core detaches inside a completion, so the wait has a bound.
+// settle waits until every completion was delivered. Copiers need a piece's time for that; whoever serves them may be
+// the goroutine that waits, if the core detaches inside a completion, so the wait has a bound.
 func (l *link) settle() {
 	end := time.Now().Add(leaveLimit)
-	for pause := time.Microsecond; l.owing.Load() > 0 && time.Now().Before(end); pause = min(2*pause, time.Millisecond) {
+	for pause := time.Microsecond; l.owing.Load() > 0 && time.Now().Before(end); pause = min(2*pause,
+		time.Millisecond) {
 		if pause < 32*time.Microsecond {
 			runtime.Gosched()
 		} else {
@@ -181,8 +184,9 @@ func (l *link) raise() {
 		return
 	}
 	l.told = false
-	l.t.sink.RailUp(transport.RailInfo{Rail: l.rail(l.generation), Local: pidName(l.t.me.PID), Remote: pidName(l.who.PID),
-		Node: -1, BytesMax: 64 << 20, SlicesMax: slicesMax})
+	l.t.sink.RailUp(transport.RailInfo{Rail: l.rail(l.generation), Local: pidName(l.t.me.PID),
+		Remote: pidName(l.who.PID),
+		Node:   -1, BytesMax: 64 << 20, SlicesMax: slicesMax})
 }
 
 // fail tells the core that the peer cannot be reached this way. A refusal is for good, silence is not.

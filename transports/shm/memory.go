@@ -46,7 +46,8 @@ func (t *Transport) Allocate(size uint64, location mem.Location) (mem.Region, er
 	case kind != mem.Host:
 		return mem.Region{}, errs.New(errs.DeviceNotFound, "shm.allocate", "%s is not memory of the host", location)
 	case size == 0 || size > 1<<46:
-		return mem.Region{}, errs.New(errs.InvalidArgument, "shm.allocate", "the size %d is not between 1 and 2^46", size)
+		return mem.Region{}, errs.New(errs.InvalidArgument, "shm.allocate", "the size %d is not between 1 and 2^46",
+			size)
 	case t.life.Closed():
 		return mem.Region{}, kit.Closed("shm.allocate")
 	}
@@ -83,8 +84,8 @@ func (t *Transport) create(a *allocation, node int) (err error) {
 		return fmt.Errorf("madvise(MADV_DONTFORK): %w", err)
 	}
 	prefer(a.addr, a.size, node)
-	// First touch costs six times the copy. A kernel that cannot populate (EINVAL) leaves that to the first copy; one that
-	// has no memory left says so here and not by SIGBUS in the middle of a transfer.
+	// First touch costs six times the copy. A kernel that cannot populate (EINVAL) leaves that to the first copy; one
+	// that has no memory left says so here and not by SIGBUS in the middle of a transfer.
 	if err := madvise(a.addr, uintptr(a.size), unix.MADV_POPULATE_WRITE); err != nil && err != unix.EINVAL {
 		return fmt.Errorf("memory for %d bytes: %w", a.size, err)
 	}
@@ -196,8 +197,8 @@ func (a *allocation) forReaders() int {
 	return a.readable
 }
 
-// Free gives memory of Allocate back; nobody in this process uses it any more. While a peer that was stopped in the middle of
-// a copy may still touch it, it is kept, and the error names the peer: a later Free tries again.
+// Free gives memory of Allocate back; nobody in this process uses it any more. While a peer that was stopped in the
+// middle of a copy may still touch it, it is kept, and the error names the peer: a later Free tries again.
 func (t *Transport) Free(r mem.Region) error {
 	m := &t.memory
 	m.mu.Lock()
@@ -207,12 +208,14 @@ func (t *Transport) Free(r mem.Region) error {
 		return errs.New(errs.InvalidArgument, "shm.free", "nothing was allocated at %#x", r.Addr)
 	}
 	if a.keep {
-		return errs.New(errs.Timeout, "shm.free", "%d bytes stay: when the transport closed, a peer was inside a copy with them", a.size).
+		return errs.New(errs.Timeout, "shm.free",
+			"%d bytes stay: when the transport closed, a peer was inside a copy with them", a.size).
 			WithScope(errs.ScopeSlice, errs.SideRemote)
 	}
 	for _, name := range a.names {
 		if h, held := t.table.Held(name); held {
-			return errs.New(errs.Timeout, "shm.free", "%d bytes stay: process %d is inside a copy with them (slot %d)", a.size, h.PID, h.Slot).
+			return errs.New(errs.Timeout, "shm.free", "%d bytes stay: process %d is inside a copy with them (slot %d)",
+				a.size, h.PID, h.Slot).
 				WithScope(errs.ScopeSlice, errs.SideRemote).WithHint("continue or end that process, then free again")
 		}
 	}
@@ -224,7 +227,8 @@ func (t *Transport) Free(r mem.Region) error {
 // release gives everything back. Peers may map the file for a while longer, so its pages are taken out of it.
 func (a *allocation) release() {
 	if a.fd >= 0 {
-		_ = unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(a.size)) // a file system that cannot waits for the peers
+		// a file system that cannot waits for the peers
+		_ = unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(a.size))
 	} else if a.addr != 0 {
 		_ = madvise(a.addr, uintptr(a.size), unix.MADV_REMOVE) // the same, by the mapping
 	}

@@ -119,7 +119,8 @@ func TestAFileThatIsShorterThanItsRegionIsNotMapped(t *testing.T) {
 	b := area(t, 3*4096)
 	key, _, err := a.tr.Register(context.Background(), mem.Region{Addr: addressOf(b), Size: 3 * 4096, Fd: -1})
 	require.NoError(t, err)
-	s := &transport.Slice{Op: transport.Write, Rail: rail, LocalKey: key, RemoteKey: remote, Local: addressOf(b), Length: 3 * 4096}
+	s := &transport.Slice{Op: transport.Write, Rail: rail, LocalKey: key, RemoteKey: remote, Local: addressOf(b),
+		Length: 3 * 4096}
 	require.False(t, a.tr.Inline([]*transport.Slice{s}))
 	s.Length = 4096
 	require.True(t, a.tr.Inline([]*transport.Slice{s}))

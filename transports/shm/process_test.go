@@ -19,8 +19,8 @@ import (
 	"github.com/tent-engine/tent/transports/host/vm"
 )
 
-// Tests across processes: the test binary runs itself as an owner of memory, which answers the calls of its peer here over
-// its standard input and output.
+// Tests across processes: the test binary runs itself as an owner of memory, which answers the calls of its peer here
+// over its standard input and output.
 
 const ownerEnv = "TENT_SHM_TEST_OWNER"
 
@@ -136,8 +136,9 @@ type peer struct {
 // startOwner starts a process that may be changed before, and a transport here.
 func startOwner(t testing.TB, s Settings, theirs ownerSettings, change func(*exec.Cmd)) *peer {
 	t.Helper()
-	p := &peer{t: t, cmd: exec.Command("/proc/self/exe"), ups: make(chan transport.RailInfo, 8), downs: make(chan *errs.Error, 8),
-		ends: make(chan transport.Completion, 1024)}
+	p := &peer{t: t, cmd: exec.Command("/proc/self/exe"), ups: make(chan transport.RailInfo, 8),
+		downs: make(chan *errs.Error, 8),
+		ends:  make(chan transport.Completion, 1024)}
 	p.cmd.Env, p.cmd.Stderr = append(os.Environ(), ownerEnv+"=1"), os.Stderr
 	in, err := p.cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -244,7 +245,8 @@ func (p *peer) exchange(rail transport.Rail, remote transport.RemoteKey) (write,
 	for i, b := range [][]byte{from, to} {
 		key, _, err := p.tr.Register(context.Background(), mem.Region{Addr: addressOf(b), Size: testBytes, Fd: -1})
 		require.NoError(p.t, err)
-		s := &transport.Slice{Op: transport.Op(1 - i), Rail: rail, LocalKey: key, RemoteKey: remote, Local: addressOf(b), Length: testBytes}
+		s := &transport.Slice{Op: transport.Op(1 - i), Rail: rail, LocalKey: key, RemoteKey: remote,
+			Local: addressOf(b), Length: testBytes}
 		require.Equal(p.t, 1, p.tr.Submit([]*transport.Slice{s}))
 		end := next(p.t, p.ends)
 		require.Same(p.t, s, end.Slice)
@@ -317,7 +319,8 @@ func TestLostMemoryFailsItsRequest(t *testing.T) {
 	b := area(t, 4096)
 	key, _, err := p.tr.Register(context.Background(), mem.Region{Addr: addressOf(b), Size: 4096, Fd: -1})
 	require.NoError(t, err)
-	s := &transport.Slice{Op: transport.Write, Rail: rail, LocalKey: key, RemoteKey: good, Local: addressOf(b), Length: 4096}
+	s := &transport.Slice{Op: transport.Write, Rail: rail, LocalKey: key, RemoteKey: good, Local: addressOf(b),
+		Length: 4096}
 	require.True(t, p.tr.Inline([]*transport.Slice{s}), "the rail lives on")
 }
 
@@ -351,7 +354,8 @@ func TestForkedChildrenHaveNothing(t *testing.T) {
 }
 
 func TestYamaIsExplainedAndMappedMemoryWorks(t *testing.T) {
-	for scope, says := range map[vm.Scope]string{vm.ScopeRelation: "is 1", vm.ScopeAdmin: "is 2", vm.ScopeAbsent: "not dumpable"} {
+	for scope, says := range map[vm.Scope]string{vm.ScopeRelation: "is 1", vm.ScopeAdmin: "is 2",
+		vm.ScopeAbsent: "not dumpable"} {
 		p := startOwner(t, Settings{yama: &scope}, ownerSettings{}, nil)
 		rail, down := p.attach()
 		require.Nil(t, down)

@@ -11,11 +11,12 @@ import (
 )
 
 const (
-	slicesMax  = 1024     // of one rail
-	entriesMax = 4096     // of all rails: what Submit cannot enter waits in the core
-	biteSlices = 64       // in one bite
-	biteParts  = 1024     // ranges in one bite: as many as one system call takes
-	bytesEach  = 16 << 20 // queued bytes from which one more copier pays; below 1 MiB two are 0.3 to 0.8 times as fast as one
+	slicesMax  = 1024 // of one rail
+	entriesMax = 4096 // of all rails: what Submit cannot enter waits in the core
+	biteSlices = 64   // in one bite
+	biteParts  = 1024 // ranges in one bite: as many as one system call takes
+	// queued bytes from which one more copier pays; below 1 MiB two are 0.3 to 0.8 times as fast as one
+	bytesEach = 16 << 20
 )
 
 // entry is an accepted slice. Entries are a slab; a slice's Scratch[0] names its entry, and the entry confirms it, so
@@ -35,8 +36,8 @@ type entry struct {
 	place   kit.Element[entry] // in the list of its class while it waits, or among the free entries
 }
 
-// queue holds accepted slices until copiers take them, class by class. All of it is guarded by mu, but for the words that
-// say so; nothing is called under it.
+// queue holds accepted slices until copiers take them, class by class. All of it is guarded by mu, but for the words
+// that say so; nothing is called under it.
 type queue struct {
 	classes kit.ClassQueue[entry]
 	queued  atomic.Int64 // bytes that wait
@@ -138,7 +139,8 @@ func (q *queue) takeLocked(b *bite) bool {
 	e := list.Next(&first.place)
 	q.takenLocked(first, length)
 	for first.taken == first.slice.Length && b.n < biteSlices && e != nil {
-		if e.taken > 0 || e.from != first.from || e.permit != first.permit || e.slice.Op != first.slice.Op || e.link != first.link {
+		if e.taken > 0 || e.from != first.from || e.permit != first.permit || e.slice.Op != first.slice.Op ||
+			e.link != first.link {
 			break
 		}
 		length, parts = e.piece()
@@ -179,7 +181,8 @@ func (e *entry) piece() (length uint64, parts int) {
 	return length, int((e.taken%each + length + each - 1) / each)
 }
 
-// finishLocked accounts for a bite, of which failed says how each slice fared, and collects the completions that are due.
+// finishLocked accounts for a bite, of which failed says how each slice fared, and collects the completions that are
+// due.
 func (q *queue) finishLocked(b *bite, failed []*errs.Error, out *ends) {
 	for k, e := range b.entries[:b.n] {
 		e.copiers--

@@ -70,7 +70,8 @@ func TestSmallSlicesAreOneBite(t *testing.T) {
 	require.Equal(t, []uint64{biteSlices * 4096}, bytes)
 	require.Equal(t, biteSlices, out.n)
 	out.n = 0
-	for _, length := range []uint64{300 << 10, 300 << 10, 100 << 10} { // no slice is cut for a bite that has begun with another
+	// no slice is cut for a bite that has begun with another
+	for _, length := range []uint64{300 << 10, 300 << 10, 100 << 10} {
 		q.enter(t, l, 0, length, nil)
 	}
 	_, bytes = q.eat(&out)

@@ -32,8 +32,8 @@ func (t *Transport) checkLocal(s *transport.Slice) errs.Code {
 	return kit.CheckLocal(s, r.addr, r.size, r.fixed)
 }
 
-// Register makes a region usable; it costs nothing per byte. Memory that is part of an allocation of ours, or of another
-// sealed memfd, can be mapped by peers; other memory is reached through the kernel.
+// Register makes a region usable; it costs nothing per byte. Memory that is part of an allocation of ours, or of
+// another sealed memfd, can be mapped by peers; other memory is reached through the kernel.
 func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
 	if err := kit.CheckRegister("shm.register", &t.life, &m); err != nil {
 		return 0, nil, err
@@ -43,7 +43,8 @@ func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKe
 		return 0, nil, err
 	}
 	r := &region{name: name, addr: m.Addr, size: m.Size, allows: m.Permission, fixed: m.ReadOnly}
-	d := described{name: name, allows: m.Permission, fixed: m.ReadOnly, addr: uint64(m.Addr), size: m.Size, owner: t.self.Incarnation}
+	d := described{name: name, allows: m.Permission, fixed: m.ReadOnly, addr: uint64(m.Addr), size: m.Size,
+		owner: t.self.Incarnation}
 	t.share(&d, &m, r)
 	key := t.regions.Insert(func(transport.LocalKey) *region { return r }) // has room: the hazard table had
 	return key, d.append(nil), nil
@@ -64,9 +65,9 @@ func (t *Transport) Deregister(_ context.Context, key transport.LocalKey) error 
 	return nil
 }
 
-// Revoke is the owner's fence. From its start nothing new begins on the region, and it returns when no copier of the peers
-// (or the one) is inside it any more: it needs nobody to answer. The hazard package says how, and what it promises about
-// peers that are killed or stopped: the error names who is still inside.
+// Revoke is the owner's fence. From its start nothing new begins on the region, and it returns when no copier of the
+// peers (or the one) is inside it any more: it needs nobody to answer. The hazard package says how, and what it
+// promises about peers that are killed or stopped: the error names who is still inside.
 func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *transport.Peer, keep bool) error {
 	r := t.regions.Lookup(key)
 	if r == nil {

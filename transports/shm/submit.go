@@ -75,7 +75,8 @@ func (t *Transport) Withdraw(slices []*transport.Slice) {
 	}
 }
 
-var errWithdrawn = errs.New(errs.Withdrawn, "shm.withdraw", "withdrawn before it was copied").WithScope(errs.ScopeSlice, errs.SideLocal)
+var errWithdrawn = errs.New(errs.Withdrawn, "shm.withdraw", "withdrawn before it was copied").
+	WithScope(errs.ScopeSlice, errs.SideLocal)
 
 // Fence ends the rail's generation and completes what waits there. The link goes up again in the next generation.
 func (t *Transport) Fence(rail transport.Rail) {

@@ -7,9 +7,9 @@ import (
 	"github.com/tent-engine/tent/transports/host/vm"
 )
 
-// tracerList keeps for this process to whom it gives itself under Yama's scope 1. Yama knows one tracer a process, whichever
-// engine names it, so this is the one thing that engines of a process share. The first peer has it; when that one has
-// left, the next.
+// tracerList keeps for this process to whom it gives itself under Yama's scope 1. Yama knows one tracer a process,
+// whichever engine names it, so this is the one thing that engines of a process share. The first peer has it; when that
+// one has left, the next.
 type tracerList struct {
 	mu    sync.Mutex
 	named *attachment
@@ -49,8 +49,8 @@ func (l *tracerList) nameLocked(a *attachment) {
 	}
 }
 
-// release forgets a peer that has left. Another link of its process keeps its place; else the next peer gets it, and uses
-// it from its next greeting on.
+// release forgets a peer that has left. Another link of its process keeps its place; else the next peer gets it, and
+// uses it from its next greeting on.
 func (l *tracerList) release(a *attachment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

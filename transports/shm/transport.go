@@ -24,7 +24,8 @@ import (
 // Name of this transport in settings, metrics and errors.
 const Name = "shm"
 
-// regionsMax bounds the regions of one engine. A page of a peer has a word for each; words that are not used cost nothing.
+// regionsMax bounds the regions of one engine. A page of a peer has a word for each; words that are not used cost
+// nothing.
 const regionsMax = 1 << 18
 
 // revokeLimit bounds a wait for copiers whose caller gave no limit.
@@ -62,13 +63,15 @@ func (Factory) Check() error {
 	p.Close()
 	fd, err := unix.MemfdCreate("tent-check", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return errs.New(errs.DeviceNotFound, "shm.check", "memfd_create: %v", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+		return errs.New(errs.DeviceNotFound, "shm.check", "memfd_create: %v", err).
+			WithScope(errs.ScopeTransport, errs.SideLocal)
 	}
 	return unix.Close(fd)
 }
 
 // Open starts the copy workers. given is Settings, *Settings or nil.
-func (Factory) Open(_ context.Context, given any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+func (Factory) Open(_ context.Context, given any, host transport.Host,
+	sink transport.Sink) (transport.Transport, error) {
 	s, err := config.Settled[Settings](given, Name)
 	if err != nil {
 		return nil, err
@@ -101,15 +104,16 @@ type Transport struct {
 	running sync.WaitGroup // goroutines of links; they begin under life
 }
 
-// ourNonce tells our process from every other one, and is what peers read first. It must not move, so it is a variable of
-// the package.
+// ourNonce tells our process from every other one, and is what peers read first. It must not move, so it is a variable
+// of the package.
 var (
 	ourNonce  nonce
 	drawNonce = sync.OnceValue(func() error { _, err := rand.Read(ourNonce[:]); return err })
 )
 
 func open(s Settings, host transport.Host, sink transport.Sink) (*Transport, error) {
-	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), table: hazard.NewTable(regionsMax), copier: copying.New()}
+	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), table: hazard.NewTable(regionsMax),
+		copier: copying.New()}
 	if err := drawNonce(); err != nil {
 		return nil, errs.Wrap(errs.Internal, "shm.open", err).WithScope(errs.ScopeTransport, errs.SideLocal)
 	}
@@ -126,7 +130,8 @@ func open(s Settings, host transport.Host, sink transport.Sink) (*Transport, err
 
 // Info describes the transport: host memory to host memory of this machine, any alignment.
 func (t *Transport) Info() transport.Info {
-	info := transport.Info{Name: Name, Vectors: true, SameHost: true, SliceMax: 16 << 20, SliceBest: 4 << 20, Alignment: 1,
+	info := transport.Info{Name: Name, Vectors: true, SameHost: true, SliceMax: 16 << 20, SliceBest: 4 << 20,
+		Alignment: 1,
 		SlicesMax: slicesMax}
 	info.Pairs[mem.Host][mem.Host] = true
 	return info
@@ -162,8 +167,8 @@ func (l *link) explain() string {
 		"process_vm_writev; %d files are mapped", l.who.PID, len(l.mappings))
 }
 
-// Close ends everything: slices are completed, peers told, and the memory of this process is left alone by all of them, or
-// the error names those that cannot be waited for. Memory from Allocate stays until it is freed.
+// Close ends everything: slices are completed, peers told, and the memory of this process is left alone by all of them,
+// or the error names those that cannot be waited for. Memory from Allocate stays until it is freed.
 func (t *Transport) Close(ctx context.Context) error {
 	return t.life.Close(context.Background(), func() error { // what follows is bounded, by ctx or by revokeLimit
 		ctx, cancel := bounded(ctx, revokeLimit)
@@ -188,7 +193,8 @@ func (t *Transport) dismiss(ctx context.Context) error {
 		calls.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, callLimit)
 			defer cancel()
-			_, _ = t.host.Call(ctx, a.peer, tokenCall(callGoodbye, a.link)) // a courtesy: it is refused from now on anyhow
+			// a courtesy: it is refused from now on anyhow
+			_, _ = t.host.Call(ctx, a.peer, tokenCall(callGoodbye, a.link))
 		})
 	}
 	calls.Wait()

@@ -72,7 +72,8 @@ func (w welcome) append(b []byte) []byte {
 }
 
 func readIdentity(r *kit.Reader) identity {
-	return identity{Identity: vm.Identity{PID: r.U32(), Started: r.U64(), UID: r.U32(), GID: r.U32(), PIDNS: r.U64(), UserNS: r.U64()},
+	return identity{Identity: vm.Identity{PID: r.U32(), Started: r.U64(), UID: r.U32(), GID: r.U32(), PIDNS: r.U64(),
+		UserNS: r.U64()},
 		nonce: nonce(r.Bytes(16)), nonceAt: r.U64()}
 }
 
@@ -132,9 +133,12 @@ func readDescriptor(b transport.Descriptor, incarnation uint64) (described, *err
 		d.file, d.fileSize, d.at = readPlace(r), r.U64(), r.U64()
 	}
 	switch {
-	case v != version || !r.Whole() || kind > 1 || fixed > 1 || d.allows > mem.GlobalReadWrite || [4]byte(zero) != [4]byte{}:
-		return d, errs.New(errs.InvalidArgument, "shm.import", "not a shm descriptor of version %d: %d bytes", version, len(b))
-	case d.name.Generation == 0 || d.name.Index >= hazard.RegionsMax || d.addr == 0 || d.size == 0 || d.addr+d.size < d.addr:
+	case v != version || !r.Whole() || kind > 1 || fixed > 1 || d.allows > mem.GlobalReadWrite ||
+		[4]byte(zero) != [4]byte{}:
+		return d, errs.New(errs.InvalidArgument, "shm.import", "not a shm descriptor of version %d: %d bytes", version,
+			len(b))
+	case d.name.Generation == 0 || d.name.Index >= hazard.RegionsMax || d.addr == 0 || d.size == 0 ||
+		d.addr+d.size < d.addr:
 		return d, errs.New(errs.InvalidArgument, "shm.import", "descriptor of an impossible region")
 	case d.shared && (d.file.fd > 1<<31-1 || d.fileSize > 1<<62 || !mem.Contains(d.fileSize, d.at, d.size)):
 		return d, errs.New(errs.InvalidArgument, "shm.import", "descriptor of a region outside its file")

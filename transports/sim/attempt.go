@@ -111,7 +111,8 @@ func (a *attempt) leave(n *Network) {
 	n.schedule(event{kind: arrived, attempt: a, life: a.life, rail: a.rail, node: a.rail.link.to}, way)
 	if n.chance(s.Duplicate) {
 		a.copies = 2
-		n.schedule(event{kind: arrived, attempt: a, life: a.life, rail: a.rail, node: a.rail.link.to}, way+1+n.upTo(clock.Time(s.LateBy)))
+		n.schedule(event{kind: arrived, attempt: a, life: a.life, rail: a.rail, node: a.rail.link.to},
+			way+1+n.upTo(clock.Time(s.LateBy)))
 	}
 }
 

@@ -71,7 +71,8 @@ func (l *link) notified(p *pending, message []byte) {
 		defer n.leave()
 		var err *errs.Error
 		if !taken {
-			err = errs.New(errs.TooManyRequests, "sim.notify", "the peer's queue is full").WithScope(errs.ScopeSlice, errs.SideRemote)
+			err = errs.New(errs.TooManyRequests, "sim.notify", "the peer's queue is full").
+				WithScope(errs.ScopeSlice, errs.SideRemote)
 		}
 		n.schedule(event{node: l.owner, link: l, do: func() { p.finish(err) }}, l.delay())
 	}})
@@ -85,7 +86,8 @@ func (t *Transport) Probe(name transport.Rail, done func(clock.Time, *errs.Error
 	r, begun := t.rail(name), n.now
 	if r == nil {
 		t.emit(delivery{news: called, do: func() {
-			done(0, errs.New(errs.StaleGeneration, "sim.probe", "the rail is not up in this generation").WithScope(errs.ScopeRail, errs.SideLocal))
+			done(0, errs.New(errs.StaleGeneration, "sim.probe", "the rail is not up in this generation").
+				WithScope(errs.ScopeRail, errs.SideLocal))
 		}})
 		return
 	}
@@ -96,6 +98,7 @@ func (t *Transport) Probe(name transport.Rail, done func(clock.Time, *errs.Error
 		n.schedule(event{node: t, rail: r, do: func() { p.rtt = n.now - begun; p.finish(nil) }}, way)
 	}}, way)
 	n.schedule(event{do: func() {
-		p.finish(errs.New(errs.Timeout, "sim.probe", "no answer within %v", time.Duration(probeLimit)).WithScope(errs.ScopeRail, errs.SidePath))
+		p.finish(errs.New(errs.Timeout, "sim.probe", "no answer within %v", time.Duration(probeLimit)).
+			WithScope(errs.ScopeRail, errs.SidePath))
 	}}, probeLimit)
 }

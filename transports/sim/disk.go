@@ -247,7 +247,8 @@ func (l *link) openFile(d transport.Descriptor) (transport.LocalKey, *errs.Error
 			return r.key, nil
 		}
 	}
-	return t.keep(&region{Region: mem.Region{Kind: mem.File, Permission: mem.GlobalReadWrite, ReadOnly: readOnly, Fd: -1}, file: f}).key, nil
+	return t.keep(&region{Region: mem.Region{Kind: mem.File, Permission: mem.GlobalReadWrite, ReadOnly: readOnly,
+		Fd: -1}, file: f}).key, nil
 }
 
 // isFile reports whether a peer is a file.

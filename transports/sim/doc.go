@@ -1,6 +1,6 @@
-// Package sim is a simulated network: transports that really copy bytes between registered memories, but in virtual time
-// and with every fault that a network has. With one goroutine and one seed a run repeats exactly, so a day of flapping
-// rails is a unit test.
+// Package sim is a simulated network: transports that really copy bytes between registered memories, but in virtual
+// time and with every fault that a network has. With one goroutine and one seed a run repeats exactly, so a day of
+// flapping rails is a unit test.
 //
 //	n := sim.New(seed)                                       // nothing moves by itself
 //	n.Shape(sim.Anywhere, sim.Shape{Rate: 1e9, Delay: 50 * time.Microsecond, Loss: 0.001})
@@ -19,13 +19,13 @@
 //
 // A link has rails; each has a wire that carries one slice after the other at a rate, the highest class first, a delay
 // and a jitter. A slice may get lost, be delivered and reported as lost, land twice, or complete late: Shape. The bytes
-// are copied at the moment of landing, and for a READ the peer's memory is read at that moment, so a source that is used
-// again too early, or a destination that is written too late, shows as wrong bytes. Whatever the faults, the contract
-// holds: a slice completes exactly once and nothing of it lands afterwards. The second landing of a duplicate comes
-// before the completion; what a cut rail holds may land when it is healed, unless a withdrawal was first.
+// are copied at the moment of landing, and for a READ the peer's memory is read at that moment, so a source that is
+// used again too early, or a destination that is written too late, shows as wrong bytes. Whatever the faults, the
+// contract holds: a slice completes exactly once and nothing of it lands afterwards. The second landing of a duplicate
+// comes before the completion; what a cut rail holds may land when it is healed, unless a withdrawal was first.
 //
-// Transports with Settings.Files move bytes to and from the network's Disk: a file's links and rails are wires like others,
-// Disk.Hold keeps syncs waiting, Disk.Crash takes back what was not synced.
+// Transports with Settings.Files move bytes to and from the network's Disk: a file's links and rails are wires like
+// others, Disk.Hold keeps syncs waiting, Disk.Crash takes back what was not synced.
 //
 // The owner's side is checked where the bytes land: key, range, permission, Revoke's epoch. Memory of devices is memory
 // of the host with another kind; Settings.Pairs says what a transport may touch, and a planner that gets it wrong is

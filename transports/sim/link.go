@@ -134,7 +134,8 @@ func (l *link) dial() {
 	}
 	err := l.gone()
 	if other := n.find(l.owner.name, l.peer.Address, 0); other != nil {
-		err = errs.New(errs.PeerRestarted, "sim.dial", "incarnation %d answers, not %d", other.self.Incarnation, l.peer.Incarnation).
+		err = errs.New(errs.PeerRestarted, "sim.dial", "incarnation %d answers, not %d", other.self.Incarnation,
+			l.peer.Incarnation).
 			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, l.owner.name, "")
 	}
 	l.fail(err)
@@ -154,7 +155,8 @@ func (l *link) late() {
 	if !l.connected && !l.detached && l.down == nil {
 		l.down = errs.New(errs.Timeout, "sim.dial", "no answer within %v", time.Duration(dialLimit)).
 			WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(l.peer.Address, l.owner.name, "")
-		l.owner.emit(delivery{news: linkDown, info: transport.RailInfo{Rail: transport.Rail{Link: l.id}}, cause: l.down})
+		l.owner.emit(delivery{news: linkDown, info: transport.RailInfo{Rail: transport.Rail{Link: l.id}},
+			cause: l.down})
 	}
 }
 
@@ -175,7 +177,8 @@ func (l *link) fail(err *errs.Error) {
 // comeUp brings a rail up as soon as both ends are ready and nothing of its last generation is outstanding.
 func (r *rail) comeUp() {
 	ready := func() bool {
-		return r.link.connected && !r.link.detached && !r.up && !r.path.cut && r.path.deaf == "" && !r.path.down && r.outstanding == 0
+		return r.link.connected && !r.link.detached && !r.up && !r.path.cut && r.path.deaf == "" && !r.path.down &&
+			r.outstanding == 0
 	}
 	if r.rising || !ready() {
 		return
@@ -188,8 +191,10 @@ func (r *rail) comeUp() {
 		r.up = true
 		r.generation++
 		t := r.link.owner
-		t.emit(delivery{news: railUp, info: transport.RailInfo{Rail: r.name(), Node: t.settings.node(r.path.index), Bandwidth: r.path.shape.Rate,
-			Local: railName(t.self.Address, r.path.index), Remote: railName(r.link.peer.Address, r.path.index), SlicesMax: t.settings.SlicesMax}})
+		t.emit(delivery{news: railUp, info: transport.RailInfo{Rail: r.name(), Node: t.settings.node(r.path.index),
+			Bandwidth: r.path.shape.Rate,
+			Local:     railName(t.self.Address, r.path.index), Remote: railName(r.link.peer.Address,
+				r.path.index), SlicesMax: t.settings.SlicesMax}})
 	}}, 2*clock.Time(r.path.shape.Delay))
 }
 

@@ -43,7 +43,8 @@ func TestRateAndClassDecideTheOrder(t *testing.T) {
 func TestTheSameSeedGivesTheSameRun(t *testing.T) {
 	run := func(seed uint64) []string {
 		births = 0
-		d := newDuet(t, seed, 2, Shape{Rate: 1e9, Delay: 100_000, Jitter: 90_000, Loss: 0.1, LostAck: 0.1, Duplicate: 0.1, Late: 0.1, LateBy: time.Millisecond, Refuse: 0.3})
+		d := newDuet(t, seed, 2, Shape{Rate: 1e9, Delay: 100_000, Jitter: 90_000, Loss: 0.1, LostAck: 0.1,
+			Duplicate: 0.1, Late: 0.1, LateBy: time.Millisecond, Refuse: 0.3})
 		list := d.writes(100, 1000)
 		for rest := list; len(rest) > 0; {
 			took := d.a.t.Submit(rest[:min(7, len(rest))])
@@ -124,7 +125,8 @@ func TestWithdrawalsGoOverAnotherRail(t *testing.T) {
 	for _, own := range []bool{false, true} {
 		n := New(1)
 		n.Shape(Anywhere, Shape{Delay: time.Millisecond})
-		d := &duet{n: n, a: open(t, n, "a:1", Settings{Rails: 2, WithdrawOnRail: own}), b: open(t, n, "b:1", Settings{Rails: 2})}
+		d := &duet{n: n, a: open(t, n, "a:1", Settings{Rails: 2, WithdrawOnRail: own}),
+			b: open(t, n, "b:1", Settings{Rails: 2})}
 		d.link, _ = d.a.t.Attach(d.b.self)
 		d.idle()
 		d.local = d.a.register(t, 1<<12, mem.Host)
@@ -236,7 +238,8 @@ func TestPairsOfMemoryAreChecked(t *testing.T) {
 	require.NoError(t, err)
 	gpu, host := a.register(t, 100, mem.Cuda), a.register(t, 100, mem.Host)
 	remote := a.expose(t, link, b, b.register(t, 100, mem.Host))
-	good, bad := a.slice(transport.Write, 0, gpu, 0, remote, 0, 100), a.slice(transport.Write, 0, host, 0, remote, 0, 100)
+	good, bad := a.slice(transport.Write, 0, gpu, 0, remote, 0, 100), a.slice(transport.Write, 0, host, 0, remote, 0,
+		100)
 	require.Equal(t, 2, a.t.Submit([]*transport.Slice{good, bad}))
 	require.Nil(t, a.ends[good.Id].Err)
 	require.ErrorContains(t, a.ends[bad.Id].Err, "does not move between cpu and cpu")

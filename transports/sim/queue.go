@@ -16,8 +16,8 @@ const (
 	told         // the peer's answer to a withdrawal is here
 )
 
-// event is something that will happen. node, rail and link say what it waits for: it happens at that node, it travels on
-// that rail, it travels on any rail of that link.
+// event is something that will happen. node, rail and link say what it waits for: it happens at that node, it travels
+// on that rail, it travels on any rail of that link.
 type event struct {
 	at       clock.Time
 	sequence uint64 // ties are broken in the order of scheduling

@@ -35,11 +35,14 @@ func (l *link) decode(d transport.Descriptor) (transport.LocalKey, *errs.Error) 
 		return l.openFile(d)
 	}
 	const head = len(descriptorMagic) + 17
-	if len(d) < head || !bytes.HasPrefix(d, []byte(descriptorMagic)) || d[head-1] >= byte(mem.KindCount) || string(d[head:]) != l.owner.name {
-		return 0, errs.New(errs.InvalidArgument, "sim.import", "not a descriptor of transport %q: %d bytes", l.owner.name, len(d))
+	if len(d) < head || !bytes.HasPrefix(d, []byte(descriptorMagic)) || d[head-1] >= byte(mem.KindCount) ||
+		string(d[head:]) != l.owner.name {
+		return 0, errs.New(errs.InvalidArgument, "sim.import", "not a descriptor of transport %q: %d bytes",
+			l.owner.name, len(d))
 	}
 	if made := binary.LittleEndian.Uint64(d[4:]); made != l.peer.Incarnation {
-		return 0, errs.New(errs.PeerRestarted, "sim.import", "the descriptor is of incarnation %d, the link of %d", made, l.peer.Incarnation).
+		return 0, errs.New(errs.PeerRestarted, "sim.import", "the descriptor is of incarnation %d, the link of %d",
+			made, l.peer.Incarnation).
 			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, l.owner.name, "")
 	}
 	return transport.LocalKey(binary.LittleEndian.Uint64(d[12:])), nil
@@ -90,16 +93,19 @@ func (a *attempt) check(local, remote *region) *errs.Error {
 	})
 	switch {
 	case s.Pieces != nil && !t.settings.Vectors:
-		return a.refusal(errs.InvalidArgument, errs.SideLocal, "the slice has pieces, which this transport does not know")
+		return a.refusal(errs.InvalidArgument, errs.SideLocal,
+			"the slice has pieces, which this transport does not know")
 	case !here:
 		return a.refusal(errs.InvalidArgument, errs.SideLocal, "the local range leaves its region")
 	case !there && remote.file != nil:
-		return a.refusal(errs.AddressNotRegistered, errs.SideRemote, fmt.Sprintf("%d bytes at offset %d go past the end of the file of %d bytes",
-			s.Length, s.Remote, remote.Size))
+		return a.refusal(errs.AddressNotRegistered, errs.SideRemote,
+			fmt.Sprintf("%d bytes at offset %d go past the end of the file of %d bytes",
+				s.Length, s.Remote, remote.Size))
 	case !there:
 		return a.refusal(errs.InvalidArgument, errs.SideRemote, "the remote range leaves its region")
 	case !t.settings.Pairs[local.Kind][remote.Kind]:
-		return a.refusal(errs.InvalidArgument, errs.SideLocal, "this transport does not move between "+local.Kind.String()+" and "+remote.Kind.String())
+		return a.refusal(errs.InvalidArgument, errs.SideLocal,
+			"this transport does not move between "+local.Kind.String()+" and "+remote.Kind.String())
 	case s.Op == transport.Read && local.ReadOnly || s.Op == transport.Write && remote.ReadOnly:
 		return a.refusal(errs.PermissionDenied, errs.SideUnknown, "the destination is read-only")
 	case reach.Closed:

@@ -106,7 +106,8 @@ func (n *Network) Shape(where Where, s Shape) {
 	n.wish(where, "shape", func(p *path) { p.shape = s })
 }
 
-// CutTo silences one direction of paths: what is on its way to that engine is held back, what it sends arrives. Heal ends it.
+// CutTo silences one direction of paths: what is on its way to that engine is held back, what it sends arrives. Heal
+// ends it.
 func (n *Network) CutTo(where Where, address string) {
 	n.wish(where, "cut", func(p *path) { p.deaf = address })
 }
@@ -119,8 +120,8 @@ func (p *path) holds(to *Transport) bool {
 // Cut silences paths: nothing arrives and nobody is told. What is under way is held back.
 func (n *Network) Cut(where Where) { n.wish(where, "cut", func(p *path) { p.cut = true }) }
 
-// Heal ends Cut and CutTo. Of what was held back, each slice arrives late or is lost for good; answers arrive late. Rails that
-// were fenced meanwhile come up.
+// Heal ends Cut and CutTo. Of what was held back, each slice arrives late or is lost for good; answers arrive late.
+// Rails that were fenced meanwhile come up.
 func (n *Network) Heal(where Where) {
 	n.wish(where, "cut", func(p *path) {
 		p.cut, p.deaf = false, ""
@@ -202,7 +203,8 @@ func (n *Network) Kill(address string) {
 	for i := len(n.nodes) - 1; i >= 0; i-- {
 		if t := n.nodes[i]; t.self.Address == address {
 			t.mute.Store(true)
-			t.end(errs.New(errs.PeerUnreachable, "sim", "process ended").WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(address, t.name, ""))
+			t.end(errs.New(errs.PeerUnreachable, "sim", "process ended").WithScope(errs.ScopeLink, errs.SideRemote).
+				WithPeer(address, t.name, ""))
 		}
 	}
 }

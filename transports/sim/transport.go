@@ -26,8 +26,8 @@ type Settings struct {
 	// healed. Otherwise any rail of the link carries it.
 	WithdrawOnRail bool
 	// Executor makes slices requests to the peer: Slice.Local is an address in the *peer's* memory, Slice.LocalKey the
-	// RemoteKey under which its region was imported, and the peer copies between its own two regions. That is the remote
-	// hop of a plan, for example from a stage buffer into the memory of a GPU.
+	// RemoteKey under which its region was imported, and the peer copies between its own two regions. That is the
+	// remote hop of a plan, for example from a stage buffer into the memory of a GPU.
 	Executor bool
 	// Vectors makes the transport understand Slice.Pieces.
 	Vectors bool
@@ -83,7 +83,8 @@ func (f Factory) Check() error {
 }
 
 // Open opens a transport for the engine that host describes. config is a Settings value, or nil for the factory's own.
-func (f Factory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+func (f Factory) Open(_ context.Context, config any, host transport.Host,
+	sink transport.Sink) (transport.Transport, error) {
 	if own, ok := config.(Settings); ok {
 		f.Settings = own
 	} else if config != nil {
@@ -98,7 +99,8 @@ func (f Factory) Open(_ context.Context, config any, host transport.Host, sink t
 	defer n.leave()
 	t := &Transport{network: n, name: s.Name, settings: s, self: host.Self(), sink: sink, open: true}
 	if n.find(t.name, t.self.Address, 0) != nil {
-		return nil, errs.New(errs.InvalidArgument, "sim.open", "%s is in use by another %s of this network", t.self.Address, t.name)
+		return nil, errs.New(errs.InvalidArgument, "sim.open", "%s is in use by another %s of this network",
+			t.self.Address, t.name)
 	}
 	n.nodes = append(n.nodes, t)
 	if s.Inline {
@@ -149,7 +151,8 @@ func (n *Network) find(name, address string, incarnation uint64) *Transport {
 // Info follows from the settings.
 func (t *Transport) Info() transport.Info {
 	s := &t.settings
-	return transport.Info{Name: t.name, Pairs: s.Pairs, Vectors: s.Vectors, Files: s.Files, Checksums: true, SameHost: s.SameHost, SliceMax: s.SliceMax, SliceBest: s.SliceBest,
+	return transport.Info{Name: t.name, Pairs: s.Pairs, Vectors: s.Vectors, Files: s.Files, Checksums: true,
+		SameHost: s.SameHost, SliceMax: s.SliceMax, SliceBest: s.SliceBest,
 		Alignment: s.Alignment, SlicesMax: s.SlicesMax}
 }
 
@@ -362,7 +365,8 @@ func (t *Transport) Close(context.Context) error {
 	n := t.network
 	n.mu.Lock()
 	if t.open {
-		t.end(errs.New(errs.PeerUnreachable, "sim", "the peer has closed").WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(t.self.Address, t.name, ""))
+		t.end(errs.New(errs.PeerUnreachable, "sim", "the peer has closed").WithScope(errs.ScopeLink, errs.SideRemote).
+			WithPeer(t.self.Address, t.name, ""))
 	}
 	n.leave()
 	n.mu.Lock()

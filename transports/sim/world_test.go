@@ -72,7 +72,8 @@ var births uint64
 func open(t testing.TB, n *Network, address string, s Settings) *engine {
 	t.Helper()
 	births++
-	e := &engine{n: n, self: transport.Peer{Address: address, Incarnation: births}, ends: map[uint64]transport.Completion{},
+	e := &engine{n: n, self: transport.Peer{Address: address, Incarnation: births},
+		ends: map[uint64]transport.Completion{},
 		when: map[uint64]clock.Time{}, rails: map[uint16]transport.Rail{}}
 	s.Network = n
 	tr, err := Factory{}.Open(t.Context(), s, e, e)
@@ -92,7 +93,8 @@ func (e *engine) register(t testing.TB, size int, kind mem.Kind) *operand {
 	t.Helper()
 	m := transporttest.NewMemory(t, size, 1)
 	t.Cleanup(m.Free)
-	key, _, err := e.t.Register(t.Context(), mem.Region{Addr: m.Addr, Size: m.Size, Kind: kind, Permission: mem.GlobalReadWrite})
+	key, _, err := e.t.Register(t.Context(), mem.Region{Addr: m.Addr, Size: m.Size, Kind: kind,
+		Permission: mem.GlobalReadWrite})
 	require.NoError(t, err)
 	return &operand{Memory: m, key: key}
 }
@@ -106,9 +108,11 @@ func (e *engine) expose(t testing.TB, l transport.Link, owner *engine, o *operan
 	return o
 }
 
-func (e *engine) slice(op transport.Op, rail uint16, local *operand, lo uint64, remote *operand, ro, length uint64) *transport.Slice {
+func (e *engine) slice(op transport.Op, rail uint16, local *operand, lo uint64, remote *operand, ro,
+	length uint64) *transport.Slice {
 	e.ids++
-	return &transport.Slice{Op: op, Rail: e.rails[rail], LocalKey: local.key, RemoteKey: remote.remote, Local: local.Addr + uintptr(lo), Remote: ro, Length: length, Id: e.ids}
+	return &transport.Slice{Op: op, Rail: e.rails[rail], LocalKey: local.key, RemoteKey: remote.remote,
+		Local: local.Addr + uintptr(lo), Remote: ro, Length: length, Id: e.ids}
 }
 
 // duet is two engines, the first attached to the second, with operands of 1 MiB.

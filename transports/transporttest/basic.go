@@ -36,7 +36,8 @@ func (p *pair) operands(t *testing.T, size uint64) (*Operand, *Remote) {
 }
 
 // volley makes n slices of length bytes side by side.
-func (p *pair) volley(op transport.Op, rail transport.Rail, local *Operand, remote *Remote, n int, length uint64) []*transport.Slice {
+func (p *pair) volley(op transport.Op, rail transport.Rail, local *Operand, remote *Remote, n int,
+	length uint64) []*transport.Slice {
 	list := make([]*transport.Slice, n)
 	for i := range list {
 		at := uint64(i) * length
@@ -94,7 +95,8 @@ func testInfo(t *testing.T, h Harness) {
 func testForeignDescriptor(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	good := p.b.Register(t, 4096, mem.GlobalReadWrite).Descriptor
-	bad := []transport.Descriptor{nil, {}, {0}, []byte("not a descriptor at all, and long enough to hold one"), good[:len(good)-1], good[:1]}
+	bad := []transport.Descriptor{nil, {}, {0}, []byte("not a descriptor at all, and long enough to hold one"),
+		good[:len(good)-1], good[:1]}
 	random := seeded(t)
 	for range 50 {
 		noise := make([]byte, random.IntN(2*len(good)))

@@ -76,12 +76,13 @@ func (c *Conn) railsLocked() []transport.Rail {
 }
 
 // Slice makes a slice; it is entered in the ledger, not submitted.
-func (c *Conn) Slice(op transport.Op, rail transport.Rail, local *Operand, lo uint64, remote *Remote, ro, length uint64) *transport.Slice {
+func (c *Conn) Slice(op transport.Op, rail transport.Rail, local *Operand, lo uint64, remote *Remote,
+	ro, length uint64) *transport.Slice {
 	w := c.Node.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := &transport.Slice{Op: op, Rail: rail, LocalKey: local.Key, RemoteKey: remote.Key, Local: local.Addr + uintptr(lo),
-		Remote: ro, Length: length, Id: uint64(len(w.ledger) + 1)}
+	s := &transport.Slice{Op: op, Rail: rail, LocalKey: local.Key, RemoteKey: remote.Key,
+		Local: local.Addr + uintptr(lo), Remote: ro, Length: length, Id: uint64(len(w.ledger) + 1)}
 	w.ledger[s.Id] = &entry{slice: s}
 	return s
 }

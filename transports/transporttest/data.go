@@ -33,8 +33,8 @@ func needsChecksums(_ Harness, tr transport.Transport) string {
 	return unless(tr.Info().Checksums, "carries no checksums")
 }
 
-// testChecked mixes slices with and without a checksum, so that neither takes the other's way: of sizes that share a call
-// and of sizes that come in pieces.
+// testChecked mixes slices with and without a checksum, so that neither takes the other's way: of sizes that share a
+// call and of sizes that come in pieces.
 func testChecked(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
@@ -65,7 +65,8 @@ func testSizes(t *testing.T, h Harness) {
 	local, remote := p.operands(t, largest+2*room)
 	rail, unit := p.c.Rail(t), p.a.Info.Alignment
 	done := map[uint64]bool{}
-	for i, size := range []uint64{1, 2, 3, 7, 8, 9, 63, 64, 65, 511, 4095, 4096, 4097, 16_383, 65_535, 65_537, 262_145, 1<<20 - 1, 1 << 20, largest - 1, largest} {
+	for i, size := range []uint64{1, 2, 3, 7, 8, 9, 63, 64, 65, 511, 4095, 4096, 4097, 16_383, 65_535, 65_537, 262_145,
+		1<<20 - 1, 1 << 20, largest - 1, largest} {
 		if size = fit(p.c, size); size > largest || done[size] {
 			continue
 		}
@@ -123,7 +124,8 @@ func testManySlices(t *testing.T, h Harness) {
 		for i := range n {
 			at := uint64(order[i]) * size
 			require.NoError(t, to.Check(tagMoved, uint64(i)*size, at, lengths[i]), "%s slot %d", op, i)
-			require.NoError(t, to.Check(tagBefore, at+lengths[i], at+lengths[i], size-lengths[i]), "%s behind slot %d", op, i)
+			require.NoError(t, to.Check(tagBefore, at+lengths[i], at+lengths[i], size-lengths[i]), "%s behind slot %d",
+				op, i)
 		}
 	}
 }

@@ -48,8 +48,8 @@
 //
 //   - A rail that was fenced, or broke, and whose ends are healthy comes back by itself with a higher generation.
 //   - A slice that Withdraw asked for ends with no error or with errs.Withdrawn; Fence may also give errs.Lost.
-//   - What Revoke cuts off fails with a permanent code (PermissionDenied, AddressNotRegistered or Stale) and the scope of
-//     the slice: a retry would carry out after the fence what began before it.
+//   - What Revoke cuts off fails with a permanent code (PermissionDenied, AddressNotRegistered or Stale) and the scope
+//     of the slice: a retry would carry out after the fence what began before it.
 //   - Attach to an address where nobody answers ends in LinkDown within the dial's limit.
 //   - Detach completes what is outstanding, as Close does, and before it returns where that can be proved.
 package transporttest

@@ -111,7 +111,8 @@ func testCut(t *testing.T, h Harness) {
 		failed := p.ended(t, list, to, size, errs.Lost)
 		again := p.comesBack(t, rail)
 		p.stillQuiet(t, to, failed, size)
-		require.Zero(t, p.c.Submit(p.c.Slice(op, rail, local, 0, remote, 0, size)), "the broken generation takes nothing")
+		require.Zero(t, p.c.Submit(p.c.Slice(op, rail, local, 0, remote, 0, size)),
+			"the broken generation takes nothing")
 		p.c.Must(t, p.c.Slice(op, again, local, 0, remote, 0, size))
 	}
 }

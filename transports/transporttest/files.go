@@ -12,8 +12,9 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Where Info.Files is set, the far end of a link is a folder, and what a peer offers are files in it: the suite makes one
-// wherever another transport's test registers memory for peers. A node has a folder of its own, which stands for its engine.
+// Where Info.Files is set, the far end of a link is a folder, and what a peer offers are files in it: the suite makes
+// one wherever another transport's test registers memory for peers. A node has a folder of its own, which stands for
+// its engine.
 
 // needsEngine skips rules about what the engine at the other end does.
 func needsEngine(_ Harness, tr transport.Transport) string {

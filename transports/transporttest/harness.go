@@ -72,8 +72,9 @@ type rule struct {
 // rules is the suite: the one place that says what is tested, in which order, and what each test needs.
 func rules() []rule {
 	var all []rule
-	for _, topic := range [][]rule{basicRules(), submitRules(), dataRules(), refusalRules(), quietRules(), withdrawRules(),
-		revokeRules(), pieceRules(), inlineRules(), lifeRules(), peerRules(), faultRules(), optionalRules(), loadRules()} {
+	for _, topic := range [][]rule{basicRules(), submitRules(), dataRules(), refusalRules(), quietRules(),
+		withdrawRules(), revokeRules(), pieceRules(), inlineRules(), lifeRules(), peerRules(), faultRules(),
+		optionalRules(), loadRules()} {
 		all = append(all, topic...)
 	}
 	return all

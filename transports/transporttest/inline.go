@@ -41,8 +41,8 @@ func (p *pair) inline(list ...*transport.Slice) bool {
 	return must[transport.Inliner](p.a.Transport).Inline(list)
 }
 
-// inlineOps are the operations that the transport carries out at once on an idle rail: at least one, for a file system may
-// know no way to write without waiting for a disk.
+// inlineOps are the operations that the transport carries out at once on an idle rail: at least one, for a file system
+// may know no way to write without waiting for a disk.
 func (p *pair) inlineOps(t *testing.T) (ops []transport.Op) {
 	t.Helper()
 	size := fit(p.c, 4096)
@@ -57,8 +57,8 @@ func (p *pair) inlineOps(t *testing.T) (ops []transport.Op) {
 	return ops
 }
 
-// testInline wants little slices on an idle rail to be carried out on the caller's thread, at least now and then, without a
-// completion (that would be a complaint), and what was not carried out to go the usual way.
+// testInline wants little slices on an idle rail to be carried out on the caller's thread, at least now and then,
+// without a completion (that would be a complaint), and what was not carried out to go the usual way.
 func testInline(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	done := 0
@@ -105,16 +105,20 @@ func testInlineRefuses(t *testing.T, h Harness) {
 	stale := rail
 	stale.Generation++
 	for name, s := range map[string]*transport.Slice{
-		"stale rail":         p.c.Slice(transport.Write, stale, local, 0, remote, 0, size),
-		"unknown rail":       p.c.Slice(transport.Write, transport.Rail{Link: rail.Link + 1000, Generation: 1}, local, 0, remote, 0, size),
-		"unknown remote key": p.c.Slice(transport.Write, rail, local, 0, &Remote{remote.Operand, remote.Key + 1000}, 0, size),
-		"unknown local key":  p.c.Slice(transport.Write, rail, &Operand{Memory: local.Memory, Node: p.a, Key: local.Key + 1000}, 0, remote, 0, size),
-		"outside":            p.c.Slice(transport.Write, rail, local, 0, remote, p.a.Info.Alignment, size),
-		"far outside":        p.c.Slice(transport.Write, rail, local, 0, remote, math.MaxUint64-size+1, size),
-		"no permission":      p.c.Slice(transport.Write, rail, local, 0, fixed, 0, size),
+		"stale rail": p.c.Slice(transport.Write, stale, local, 0, remote, 0, size),
+		"unknown rail": p.c.Slice(transport.Write, transport.Rail{Link: rail.Link + 1000, Generation: 1}, local,
+			0, remote, 0, size),
+		"unknown remote key": p.c.Slice(transport.Write, rail, local, 0, &Remote{remote.Operand, remote.Key + 1000}, 0,
+			size),
+		"unknown local key": p.c.Slice(transport.Write, rail,
+			&Operand{Memory: local.Memory, Node: p.a, Key: local.Key + 1000}, 0, remote, 0, size),
+		"outside":       p.c.Slice(transport.Write, rail, local, 0, remote, p.a.Info.Alignment, size),
+		"far outside":   p.c.Slice(transport.Write, rail, local, 0, remote, math.MaxUint64-size+1, size),
+		"no permission": p.c.Slice(transport.Write, rail, local, 0, fixed, 0, size),
 	} {
 		require.False(t, p.inline(s), name)
-		require.False(t, p.inline(p.c.Slice(transport.Read, s.Rail, local, 0, remote, 0, size), s), "%s, behind a good one", name)
+		require.False(t, p.inline(p.c.Slice(transport.Read, s.Rail, local, 0, remote, 0, size), s),
+			"%s, behind a good one", name)
 		local.Fill(tagMoved, 0, size)
 	}
 	require.NoError(t, remote.Check(tagBefore, 0, 0, size))
@@ -164,7 +168,8 @@ func (s *storming) end() {
 	s.wait.Wait()
 }
 
-// testInlineRevoke lets threads write as fast as they can while the owner takes the region back, for good or for a fence.
+// testInlineRevoke lets threads write as fast as they can while the owner takes the region back, for good or for a
+// fence.
 func testInlineRevoke(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	size := fit(p.c, 16<<10)

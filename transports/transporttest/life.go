@@ -69,7 +69,8 @@ func testCloseBusy(t *testing.T, h Harness) {
 				p.a.Close(t)
 				p.w.mu.Lock()
 				defer p.w.mu.Unlock()
-				require.True(t, p.c.endedLocked(writes) && p.c.endedLocked(reads), "Close returned before the completions")
+				require.True(t, p.c.endedLocked(writes) && p.c.endedLocked(reads),
+					"Close returned before the completions")
 				return
 			}
 			p.b.Close(t)
@@ -120,7 +121,8 @@ func testAfterClose(t *testing.T, h Harness) {
 	require.NoError(t, tr.Close(context.Background()), "twice is the same as once")
 }
 
-// indexMax bounds the indexes of links in a test that has two at once: a transport's table grows to what is there at once.
+// indexMax bounds the indexes of links in a test that has two at once: a transport's table grows to what is there at
+// once.
 const indexMax = 8
 
 func testAttachCycles(t *testing.T, h Harness) {
@@ -166,8 +168,8 @@ func testStaleLink(t *testing.T, h Harness) {
 	p.c.Must(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, remote, 0, size))
 }
 
-// staleCalls are the calls of the contract that name a link. Each checks that it is refused. The rail that they name is up
-// on the link that has the index now.
+// staleCalls are the calls of the contract that name a link. Each checks that it is refused. The rail that they name is
+// up on the link that has the index now.
 func (p *pair) staleCalls(t *testing.T, stale transport.Link, local *Operand, remote *Remote) map[string]func() {
 	tr, rail := p.a.Transport, p.c.Rail(t)
 	rail.Link = stale

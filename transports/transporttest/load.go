@@ -64,7 +64,8 @@ func testAllocations(t *testing.T, h Harness) {
 		list := make([]*transport.Slice, n)
 		for i := range list {
 			at := uint64(i) * size
-			list[i] = &transport.Slice{Op: op, Rail: rail, LocalKey: local.Key, RemoteKey: remote.Key, Local: local.Addr + uintptr(at), Remote: at, Length: size}
+			list[i] = &transport.Slice{Op: op, Rail: rail, LocalKey: local.Key, RemoteKey: remote.Key,
+				Local: local.Addr + uintptr(at), Remote: at, Length: size}
 		}
 		round := func() {
 			for i, s := range list {
@@ -141,7 +142,8 @@ func testEverything(t *testing.T, h Harness) {
 		if e.Err != nil {
 			tag = tagAfter
 		}
-		require.NoError(t, s.remote(e.Slice).Check(tag, e.Slice.Remote, e.Slice.Remote, e.Slice.Length), "slice %d: %v", e.Slice.Id, e.Err)
+		require.NoError(t, s.remote(e.Slice).Check(tag, e.Slice.Remote, e.Slice.Remote, e.Slice.Length), "slice %d: %v",
+			e.Slice.Id, e.Err)
 	}
 }
 

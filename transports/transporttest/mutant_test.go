@@ -84,14 +84,15 @@ func TestMutant(t *testing.T) {
 	}
 	transporttest.Run(t, transporttest.Harness{Setup: func(t *testing.T) transporttest.Harness {
 		n := sim.NewInline(1)
-		return transporttest.Harness{Patience: time.Second, Open: func(t *testing.T, c transporttest.Config) transport.Transport {
-			m := &mutant{name: name, sink: c.Sink, seen: map[uint64]bool{}, links: map[uint32]transport.Link{}}
-			s := sim.Settings{Network: n, Rails: c.Rails, SlicesMax: 256, Vectors: true, Inline: true}
-			inner, err := sim.Factory{Settings: s}.Open(t.Context(), nil, c.Host, mutantSink{c.Sink, m})
-			require.NoError(t, err)
-			m.Transport, m.Inliner, m.Notifier = inner, inner.(transport.Inliner), inner.(transport.Notifier)
-			return m
-		}}
+		return transporttest.Harness{Patience: time.Second,
+			Open: func(t *testing.T, c transporttest.Config) transport.Transport {
+				m := &mutant{name: name, sink: c.Sink, seen: map[uint64]bool{}, links: map[uint32]transport.Link{}}
+				s := sim.Settings{Network: n, Rails: c.Rails, SlicesMax: 256, Vectors: true, Inline: true}
+				inner, err := sim.Factory{Settings: s}.Open(t.Context(), nil, c.Host, mutantSink{c.Sink, m})
+				require.NoError(t, err)
+				m.Transport, m.Inliner, m.Notifier = inner, inner.(transport.Inliner), inner.(transport.Notifier)
+				return m
+			}}
 	}})
 }
 

@@ -29,7 +29,8 @@ func testNobodyThere(t *testing.T, h Harness) {
 		t.Run(name, func(t *testing.T) {
 			n := NewWorld(t, h).Open("a")
 			before := time.Now()
-			link, err := n.Transport.Attach(transport.Peer{Address: address, Name: "nobody", MachineID: "machine", Incarnation: 77})
+			link, err := n.Transport.Attach(transport.Peer{Address: address, Name: "nobody", MachineID: "machine",
+				Incarnation: 77})
 			require.Less(t, time.Since(before), atOnce, "Attach waited")
 			if err != nil {
 				return // known at once
@@ -37,7 +38,8 @@ func testNobodyThere(t *testing.T, h Harness) {
 			n.w.Await(t, "LinkDown", func() bool { return n.linkDown[link] != nil })
 			require.Contains(t, []errs.Code{errs.PeerUnreachable, errs.Timeout}, n.linkDown[link].Code)
 			require.GreaterOrEqual(t, n.linkDown[link].Scope, errs.ScopeLink)
-			require.Zero(t, n.Transport.Submit([]*transport.Slice{{Rail: transport.Rail{Link: link, Generation: 1}, Length: 1}}))
+			require.Zero(t, n.Transport.Submit([]*transport.Slice{{Rail: transport.Rail{Link: link, Generation: 1},
+				Length: 1}}))
 			n.Transport.Detach(link)
 		})
 	}
@@ -72,7 +74,8 @@ func testIncarnation(t *testing.T, h Harness) {
 	p.c = p.a.Connect(t, p.b)
 	fresh := p.b.RegisterMemory(t, old.Memory, mem.GlobalReadWrite) // same address, same slot, another incarnation
 	if key, err := p.a.Transport.Import(p.c.Link, old.Descriptor); err == nil {
-		p.refused(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, &Remote{old.Operand, key}, 0, size), append(notThere, errs.PeerRestarted)...)
+		p.refused(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, &Remote{old.Operand, key}, 0, size),
+			append(notThere, errs.PeerRestarted)...)
 	}
 	require.NoError(t, old.Check(tagAfter, 0, 0, size), "a descriptor of an earlier life gave access")
 	p.c.Must(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, p.c.Import(t, fresh), 0, size))

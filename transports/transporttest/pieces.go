@@ -73,7 +73,8 @@ func (g *grid) check(t *testing.T, first, end int, moved bool) {
 			tag, from = tagMoved, g.fromAt[i]
 		}
 		require.NoError(t, g.to.Check(tag, from, g.toAt[i], g.bytes), "%s of piece %d", g.op, i)
-		require.NoError(t, g.to.Check(tagBefore, g.toAt[i]+g.bytes, g.toAt[i]+g.bytes, g.stride-g.bytes), "behind piece %d", i)
+		require.NoError(t, g.to.Check(tagBefore, g.toAt[i]+g.bytes, g.toAt[i]+g.bytes, g.stride-g.bytes),
+			"behind piece %d", i)
 	}
 }
 
@@ -112,7 +113,8 @@ func testPiecesOutside(t *testing.T, h Harness) {
 				continue
 			}
 			require.NotNil(t, end.Err)
-			require.Contains(t, []errs.Code{errs.InvalidArgument, errs.AddressNotRegistered}, end.Err.Code, "%v", end.Err)
+			require.Contains(t, []errs.Code{errs.InvalidArgument, errs.AddressNotRegistered}, end.Err.Code, "%v",
+				end.Err)
 			require.Equal(t, errs.ScopeSlice, end.Err.Scope)
 		}
 	}
@@ -142,7 +144,8 @@ func testPiecesWithdrawn(t *testing.T, h Harness) {
 			}
 			p.c.Barrier(t)
 			for _, k := range failed {
-				require.NoError(t, g.to.Check(tagAfter, g.toAt[k], g.toAt[k], g.bytes), "piece %d landed after its completion", k)
+				require.NoError(t, g.to.Check(tagAfter, g.toAt[k], g.toAt[k], g.bytes),
+					"piece %d landed after its completion", k)
 			}
 		}
 	}

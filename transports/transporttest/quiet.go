@@ -93,7 +93,8 @@ func testFence(t *testing.T, h Harness) {
 
 // ended waits for the ends of slices that were asked back. What succeeded must be there; the slots of what failed are
 // overwritten at once, as an owner would, and returned.
-func (p *pair) ended(t *testing.T, list []*transport.Slice, to *Memory, size uint64, codes ...errs.Code) (failed []uint64) {
+func (p *pair) ended(t *testing.T, list []*transport.Slice, to *Memory, size uint64,
+	codes ...errs.Code) (failed []uint64) {
 	t.Helper()
 	for i, end := range p.c.Wait(t, list...) {
 		at := uint64(i) * size

@@ -45,7 +45,8 @@ func testOutOfRange(t *testing.T, h Harness) {
 	remote.Fill(tagBefore, 0, size)
 	rail := p.c.Rail(t)
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
-		for _, at := range []uint64{size - unit, size, size + unit, 1 << 40, math.MaxInt64 - 2*unit + 1, math.MaxUint64 - 2*unit + 1, math.MaxUint64 - unit + 1} {
+		for _, at := range []uint64{size - unit, size, size + unit, 1 << 40, math.MaxInt64 - 2*unit + 1,
+			math.MaxUint64 - 2*unit + 1, math.MaxUint64 - unit + 1} {
 			s := p.c.Slice(op, rail, local, 0, remote, at, 2*unit)
 			p.refused(t, s, errs.InvalidArgument, errs.AddressNotRegistered)
 		}
@@ -108,7 +109,8 @@ func testDeregistered(t *testing.T, h Harness) {
 		p.refused(t, p.c.Slice(op, rail, local, 0, remote, 0, size), notThere...)
 	}
 	require.Error(t, p.b.Transport.Deregister(t.Context(), remote.Operand.Key+1000), "a key that never was")
-	again := p.c.Import(t, p.b.RegisterMemory(t, remote.Memory, mem.GlobalReadWrite)) // the slot may be the same, the key is not
+	// the slot may be the same, the key is not
+	again := p.c.Import(t, p.b.RegisterMemory(t, remote.Memory, mem.GlobalReadWrite))
 	p.refused(t, p.c.Slice(transport.Write, rail, local, 0, remote, 0, size), notThere...)
 	require.NoError(t, remote.Check(tagAfter, 0, 0, size))
 	p.c.Must(t, p.c.Slice(transport.Write, rail, local, 0, again, 0, size))

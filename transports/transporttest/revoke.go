@@ -178,7 +178,8 @@ func testRevokeKeep(t *testing.T, h Harness) {
 			}
 		}
 		p.c.Barrier(t)
-		require.NoError(t, remote.Check(tagAfter, 0, 0, remote.Size), "what began before the fence was written after it")
+		require.NoError(t, remote.Check(tagAfter, 0, 0, remote.Size),
+			"what began before the fence was written after it")
 		p.c.Must(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, remote, 0, size))
 		require.NoError(t, remote.Check(tagMoved, 0, 0, size))
 	}

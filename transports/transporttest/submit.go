@@ -137,7 +137,8 @@ func testForeignRail(t *testing.T, h Harness) {
 		{Link: rail.Link, Index: rail.Index + 1000, Generation: rail.Generation},
 		{Link: rail.Link + 1000, Index: rail.Index, Generation: rail.Generation},
 	} {
-		require.Zero(t, p.c.Submit(p.c.Slice(transport.Write, wrong, local, 0, remote, 0, fit(p.c, 4096))), "%+v", wrong)
+		require.Zero(t, p.c.Submit(p.c.Slice(transport.Write, wrong, local, 0, remote, 0, fit(p.c, 4096))), "%+v",
+			wrong)
 		p.a.Transport.Fence(wrong)
 	}
 	p.c.Must(t, p.c.Slice(transport.Write, rail, local, 0, remote, 0, fit(p.c, 4096)))
@@ -181,8 +182,8 @@ func (p *pair) comesBack(t *testing.T, rail transport.Rail) transport.Rail {
 	return again
 }
 
-// testStaleAtomically lets threads submit as fast as they can while the rail is fenced. What a thread submits after Fence
-// has returned must be refused, however the threads were scheduled.
+// testStaleAtomically lets threads submit as fast as they can while the rail is fenced. What a thread submits after
+// Fence has returned must be refused, however the threads were scheduled.
 func testStaleAtomically(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	local, remote := p.operands(t, 64<<10)

@@ -109,7 +109,8 @@ func testWithdrawLoad(t *testing.T, h Harness) {
 	var remotes [threads]*Remote
 	rail := p.c.Rail(t)
 	for thread := range threads {
-		local, remote := p.a.Register(t, rounds*n*size, mem.LocalReadWrite), p.b.Register(t, rounds*n*size, mem.GlobalReadWrite)
+		local, remote := p.a.Register(t, rounds*n*size, mem.LocalReadWrite), p.b.Register(t, rounds*n*size,
+			mem.GlobalReadWrite)
 		local.Fill(tagMoved, 0, local.Size)
 		locals[thread], remotes[thread] = local, p.c.Import(t, remote)
 		random := rand.New(rand.NewPCG(seeds.Uint64(), 0))
@@ -118,7 +119,8 @@ func testWithdrawLoad(t *testing.T, h Harness) {
 				var list []*transport.Slice
 				for i := range uint64(n) {
 					at := (round*n + i) * size
-					list = append(list, p.c.Slice(transport.Write, rail, local, at, remotes[thread], at, 1+random.Uint64N(size)/p.a.Info.Alignment*p.a.Info.Alignment))
+					list = append(list, p.c.Slice(transport.Write, rail, local, at, remotes[thread], at,
+						1+random.Uint64N(size)/p.a.Info.Alignment*p.a.Info.Alignment))
 				}
 				for _, s := range list {
 					s.Length = fit(p.c, s.Length)

@@ -66,7 +66,8 @@ func NewWorld(t *testing.T, h Harness) *World {
 			_ = l.Close()
 		}
 	})
-	w := &World{t: t, h: h, leak: goleak.IgnoreCurrent(), fds: openFds(t), nodes: map[string]*Node{}, ledger: map[uint64]*entry{}}
+	w := &World{t: t, h: h, leak: goleak.IgnoreCurrent(), fds: openFds(t), nodes: map[string]*Node{},
+		ledger: map[uint64]*entry{}}
 	w.changed = sync.NewCond(&w.mu)
 	t.Cleanup(w.finish)
 	return w
@@ -79,7 +80,8 @@ func (w *World) Open(name string) *Node { return w.open(name, 2, nil) }
 func (w *World) open(name string, rails int, sink *counter) *Node {
 	w.mu.Lock()
 	w.births++
-	n := &Node{w: w, name: name, rails: map[railKey]transport.RailInfo{}, newest: map[railKey]uint32{}, ended: map[transport.Rail]bool{},
+	n := &Node{w: w, name: name, rails: map[railKey]transport.RailInfo{}, newest: map[railKey]uint32{},
+		ended: map[transport.Rail]bool{},
 		ready: map[transport.Rail]int{}, linkDown: map[transport.Link]*errs.Error{}}
 	n.Peer = transport.Peer{Address: name + ":1", Name: name, MachineID: "machine", Incarnation: w.births}
 	w.mu.Unlock()
@@ -161,7 +163,8 @@ func (w *World) finish() {
 	for id, e := range w.ledger {
 		switch {
 		case e.accepted && e.ends == 0 && !w.unproved:
-			w.complain("slice %d (%s of %d bytes on %+v) was accepted and never completed", id, e.slice.Op, e.slice.Length, e.slice.Rail)
+			w.complain("slice %d (%s of %d bytes on %+v) was accepted and never completed", id, e.slice.Op,
+				e.slice.Length, e.slice.Rail)
 		case !e.accepted && e.ends > 0:
 			w.complain("slice %d was not accepted, yet it completed: %v", id, e.end.Err)
 		}
@@ -215,11 +218,14 @@ func (h host) Call(ctx context.Context, peer transport.Peer, message []byte) ([]
 	switch {
 	case hung || peer.Address == silentAddress:
 		<-ctx.Done()
-		return nil, errs.Wrap(errs.Timeout, "call", ctx.Err()).WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(peer.Address, "", "")
+		return nil, errs.Wrap(errs.Timeout, "call", ctx.Err()).WithScope(errs.ScopeLink, errs.SideUnknown).
+			WithPeer(peer.Address, "", "")
 	case target == nil:
-		return nil, errs.New(errs.PeerUnreachable, "call", "connection refused").WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(peer.Address, "", "")
+		return nil, errs.New(errs.PeerUnreachable, "call", "connection refused").
+			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(peer.Address, "", "")
 	case target.Peer.Incarnation != peer.Incarnation:
-		return nil, errs.New(errs.PeerRestarted, "call", "another incarnation answers").WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(peer.Address, "", "")
+		return nil, errs.New(errs.PeerRestarted, "call", "another incarnation answers").
+			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(peer.Address, "", "")
 	}
 	answer, err := target.Transport.Serve(ctx, h.n.Peer, bytes.Clone(message))
 	return bytes.Clone(answer), err
@@ -255,5 +261,6 @@ func (m *Memory) region(id uint64, permission mem.Permission) mem.Region {
 	if m.device != nil {
 		location = m.device.Location
 	}
-	return mem.Region{ID: mem.RegionID(id), Addr: m.Addr, Size: m.Size, Kind: m.Kind(), Location: location, Permission: permission, Fd: m.fd, FdOffset: m.at}
+	return mem.Region{ID: mem.RegionID(id), Addr: m.Addr, Size: m.Size, Kind: m.Kind(), Location: location,
+		Permission: permission, Fd: m.fd, FdOffset: m.at}
 }

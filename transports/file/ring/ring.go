@@ -1,5 +1,5 @@
-// Package ring is one io_uring that belongs to one goroutine: reads, writes, cancellations, and the wait for what ended.
-// It is all of github.com/pawelgaczynski/giouring that tent uses, with what that library gets wrong set right:
+// Package ring is one io_uring that belongs to one goroutine: reads, writes, cancellations, and the wait for what
+// ended. It is all of github.com/pawelgaczynski/giouring that tent uses, with what that library gets wrong set right:
 //
 //   - a submission entry is zeroed before it is prepared, since Prepare leaves fields of the entry's last use in it;
 //   - EINTR, which Go's own preemption signal causes all the time, ends a wait early instead of failing it;
@@ -39,8 +39,8 @@ var setups = [...]uint32{
 	giouring.SetupClamp,
 }
 
-// Probe says why there can be no ring in this process: the kernel has none, forbids it, or lacks an operation. It leaves
-// nothing behind.
+// Probe says why there can be no ring in this process: the kernel has none, forbids it, or lacks an operation. It
+// leaves nothing behind.
 func Probe() error {
 	r := giouring.NewRing()
 	if err := r.QueueInit(2, 0); err != nil {
@@ -158,7 +158,8 @@ func (r *Ring) Enter(wait bool) error {
 
 // Reap returns ends that have come, at most len(into), and takes them off the ring.
 func (r *Ring) Reap(into []Event) int {
-	list := r.ready[:min(int(r.uring.CQReady()), len(into), len(r.ready))] // the library fills the whole list, there or not
+	// the library fills the whole list, there or not
+	list := r.ready[:min(int(r.uring.CQReady()), len(into), len(r.ready))]
 	if len(list) == 0 {
 		return 0
 	}

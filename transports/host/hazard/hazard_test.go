@@ -244,8 +244,8 @@ func TestCanceledWaitEnds(t *testing.T) {
 func word(s *shared, i uintptr) *atomic.Uint64 { return (*atomic.Uint64)(mem.Pointer(s.addr + 8*i)) }
 
 // The race that the second look decides: permits change as fast as they can while copiers come and go. After each fence
-// nobody may be inside under a permit of before it. All slots but the first are taken, so that the copier comes late to the one
-// that the owner looks at first.
+// nobody may be inside under a permit of before it. All slots but the first are taken, so that the copier comes late to
+// the one that the owner looks at first.
 func TestNobodyIsInsideUnderAnOldPermit(t *testing.T) {
 	table, _, view, r := pair(t)
 	other, err := table.Add()

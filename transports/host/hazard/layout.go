@@ -10,8 +10,8 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
-// Slots is how many copiers of one peer can touch an owner's memory at the same time. More than there are cores is of no
-// use; those that find no slot go to the copy workers' queue.
+// Slots is how many copiers of one peer can touch an owner's memory at the same time. More than there are cores is of
+// no use; those that find no slot go to the copy workers' queue.
 const Slots = 64
 
 // RegionsMax bounds the regions of an owner. Pages are sparse: what is not used costs no memory.
@@ -43,8 +43,8 @@ type Region struct {
 // name is what a slot says while the region is touched, never 0.
 func (r Region) name() uint64 { return uint64(r.Index+1)<<32 | uint64(r.Generation) }
 
-// Permit is what the owner lets a peer do with a region now; 0 is nothing. Keep it with the slice that was accepted under
-// it: Enter refuses when it is not the region's permit any more.
+// Permit is what the owner lets a peer do with a region now; 0 is nothing. Keep it with the slice that was accepted
+// under it: Enter refuses when it is not the region's permit any more.
 type Permit uint64
 
 func permit(generation, epoch uint32) Permit { return Permit(generation)<<32 | Permit(epoch) }
@@ -122,7 +122,8 @@ func open(fd int) (s shared, err error) {
 		return s, err
 	}
 	h := *s.header()
-	if h.magic != magic || h.version != version || h.slots != Slots || h.regions > RegionsMax || sizeOf(uint32(h.regions)) != s.size {
+	if h.magic != magic || h.version != version || h.slots != Slots || h.regions > RegionsMax ||
+		sizeOf(uint32(h.regions)) != s.size {
 		s.unmap()
 		return s, fmt.Errorf("the page has the header %+v, expected version %d with %d slots", h, version, Slots)
 	}
@@ -132,7 +133,8 @@ func open(fd int) (s shared, err error) {
 
 // mapped maps a page, not to be inherited by a forked child: that is another process, for which no slot speaks.
 func mapped(fd int, size uintptr) (shared, error) {
-	addr, _, errno := unix.Syscall6(unix.SYS_MMAP, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, uintptr(fd), 0)
+	addr, _, errno := unix.Syscall6(unix.SYS_MMAP, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED,
+		uintptr(fd), 0)
 	if errno != 0 {
 		return shared{}, fmt.Errorf("mmap of the page: %w", errno)
 	}

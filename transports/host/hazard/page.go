@@ -52,7 +52,8 @@ type HeldError struct {
 }
 
 func (e *HeldError) Error() string {
-	return fmt.Sprintf("process %d (%s) is inside a copy with region %d.%d (slot %d)", e.PID, e.State, e.Region.Index, e.Region.Generation, e.Slot)
+	return fmt.Sprintf("process %d (%s) is inside a copy with region %d.%d (slot %d)", e.PID, e.State, e.Region.Index,
+		e.Region.Generation, e.Slot)
 }
 
 // holder returns who is in a slot now.
@@ -71,8 +72,8 @@ func (p *Page) held(r *Region) (Holder, bool) {
 	return Holder{}, false
 }
 
-// await returns nil when each slot has once been seen without the region, or with nothing at all if r is nil. The caller
-// has revoked it before, so that what comes into a slot later is refused.
+// await returns nil when each slot has once been seen without the region, or with nothing at all if r is nil. The
+// caller has revoked it before, so that what comes into a slot later is refused.
 func (p *Page) await(ctx context.Context, r *Region) *HeldError {
 	for i := range uint32(Slots) {
 		wait := waiting{page: p}
@@ -146,8 +147,8 @@ func (p *Page) void() bool {
 	return p.ended.Load()
 }
 
-// mappedByPeer reports whether the peer maps the page. One that called exec does not, and cannot touch anything of before.
-// Where we may not look, we believe that it does.
+// mappedByPeer reports whether the peer maps the page. One that called exec does not, and cannot touch anything of
+// before. Where we may not look, we believe that it does.
 func (p *Page) mappedByPeer() bool {
 	if p.pidfd < 0 {
 		return true

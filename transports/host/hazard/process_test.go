@@ -21,9 +21,9 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
-// Tests with copiers in another process. The test binary runs itself; owner and copiers share the page and an arena: a board
-// of words, and behind it the bytes of a few regions. The copiers write their mark into regions without pause, each time
-// in a slot. Where the owner's wait has ended well, a canary goes into the region and must stay.
+// Tests with copiers in another process. The test binary runs itself; owner and copiers share the page and an arena: a
+// board of words, and behind it the bytes of a few regions. The copiers write their mark into regions without pause,
+// each time in a slot. Where the owner's wait has ended well, a canary goes into the region and must stay.
 
 const (
 	childEnv     = "TENT_HAZARD_TEST_CHILD"
@@ -40,7 +40,8 @@ const (
 type arena struct{ addr uintptr }
 
 func mapArena(fd int) (arena, error) {
-	addr, _, errno := unix.Syscall6(unix.SYS_MMAP, 0, boardBytes+regionCount*regionBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, uintptr(fd), 0)
+	addr, _, errno := unix.Syscall6(unix.SYS_MMAP, 0, boardBytes+regionCount*regionBytes,
+		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, uintptr(fd), 0)
 	if errno != 0 {
 		return arena{}, errno
 	}
@@ -249,7 +250,8 @@ func (o *owner) guard(i int) {
 func (o *owner) look() {
 	for i := range o.regions {
 		if o.guarded[i] {
-			require.Equal(o.t, -1, strings.IndexFunc(string(o.arena.bytes(i)), func(c rune) bool { return c != canary }), "region %d was written after it was taken back", i)
+			require.Equal(o.t, -1, strings.IndexFunc(string(o.arena.bytes(i)),
+				func(c rune) bool { return c != canary }), "region %d was written after it was taken back", i)
 		}
 	}
 }
@@ -279,7 +281,8 @@ func TestMemoryTakenBackFromKilledCopiersStays(t *testing.T) {
 		require.NoError(t, p.cmd.Process.Kill())
 		spin(random) // from here on it may be dead, dying, or not know yet
 		for _, i := range random.Perm(regionCount) {
-			require.NoError(t, o.table.Revoke(within(t, 10*time.Second), o.regions[i], nil, false), "a dead copier holds nothing")
+			require.NoError(t, o.table.Revoke(within(t, 10*time.Second), o.regions[i], nil, false),
+				"a dead copier holds nothing")
 			o.guard(i)
 		}
 		o.look()
@@ -293,8 +296,8 @@ func TestMemoryTakenBackFromKilledCopiersStays(t *testing.T) {
 	require.Empty(t, o.table.pages, "the pages of dead peers are gone")
 }
 
-// Copiers of two processes are stopped at random moments, thousands of times. Either nobody was inside, and the bytes are
-// the owner's at once, or the wait names who is, and they are when it has gone on.
+// Copiers of two processes are stopped at random moments, thousands of times. Either nobody was inside, and the bytes
+// are the owner's at once, or the wait names who is, and they are when it has gone on.
 func TestMemoryTakenBackFromStoppedCopiersStays(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

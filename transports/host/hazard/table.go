@@ -12,11 +12,11 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// Table is the owner's side: its regions, and a page for each peer. All methods may be called from any goroutine; none is
-// for the hot path.
+// Table is the owner's side: its regions, and a page for each peer. All methods may be called from any goroutine; none
+// is for the hot path.
 //
-// A page always says what follows from the table: the permit of a region is 0 while the region is closed, revoked for the
-// peer or being fenced, or the page is retired; else its generation and its epoch there.
+// A page always says what follows from the table: the permit of a region is 0 while the region is closed, revoked for
+// the peer or being fenced, or the page is retired; else its generation and its epoch there.
 type Table struct {
 	regionsMax uint32
 
@@ -45,7 +45,8 @@ func (t *Table) Add() (Region, error) {
 	case n > 0:
 		index, t.free = t.free[n-1], t.free[:n-1]
 	case index == t.regionsMax:
-		return Region{}, errs.New(errs.TooManyRequests, "shm.register", "%d regions are registered, which is the limit", t.regionsMax)
+		return Region{}, errs.New(errs.TooManyRequests, "shm.register", "%d regions are registered, which is the limit",
+			t.regionsMax)
 	default:
 		t.regions = append(t.regions, region{})
 	}
@@ -59,8 +60,8 @@ func (t *Table) Add() (Region, error) {
 	return Region{index, r.generation}, nil
 }
 
-// NewPage makes the page of a peer, with permits for all regions there are. pidfd is of the peer's process, taken when we
-// knew that it was the peer's; it stays the caller's. -1 stands for our own process.
+// NewPage makes the page of a peer, with permits for all regions there are. pidfd is of the peer's process, taken when
+// we knew that it was the peer's; it stays the caller's. -1 stands for our own process.
 func (t *Table) NewPage(pid, pidfd int) (*Page, error) {
 	fd, s, err := create(t.regionsMax)
 	if err != nil {
@@ -90,7 +91,8 @@ func (t *Table) NewPage(pid, pidfd int) (*Page, error) {
 // grow makes room for the cells of n regions. The new ones are set by the caller.
 func (p *Page) grow(n int) { p.cells = append(p.cells, make([]cell, max(0, n-len(p.cells)))...) }
 
-// publishLocked writes a region's permit into a page. The store is a full barrier towards the reads of slots that follow.
+// publishLocked writes a region's permit into a page. The store is a full barrier towards the reads of slots that
+// follow.
 func (t *Table) publishLocked(p *Page, index uint32) {
 	r, c := &t.regions[index], &p.cells[index]
 	var now Permit
@@ -205,8 +207,8 @@ func (t *Table) Remove(r Region) {
 	t.free = append(t.free, r.Index)
 }
 
-// Held returns somebody who still touches a region, also one that was removed. While there is one, the memory must neither
-// be unmapped nor used for something else.
+// Held returns somebody who still touches a region, also one that was removed. While there is one, the memory must
+// neither be unmapped nor used for something else.
 func (t *Table) Held(r Region) (Holder, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -218,8 +220,9 @@ func (t *Table) Held(r Region) (Holder, bool) {
 	return Holder{}, false
 }
 
-// Retire takes all regions back from a peer that is detached, or whose process has ended, and lets its page go. When the
-// peer is still inside a copy at the end of ctx it says so; the page then goes later, and counts in Revoke and Held until.
+// Retire takes all regions back from a peer that is detached, or whose process has ended, and lets its page go. When
+// the peer is still inside a copy at the end of ctx it says so; the page then goes later, and counts in Revoke and Held
+// until.
 func (t *Table) Retire(ctx context.Context, p *Page) error {
 	t.mu.Lock()
 	if !slices.Contains(t.pages, p) {
@@ -257,8 +260,9 @@ func (t *Table) sweepLocked() {
 	})
 }
 
-// Close retires every page, waiting until ctx ends for those who are inside. The error names all who still are: what they
-// touch must stay mapped for as long as this process lives, since nothing is left that could tell when they are done.
+// Close retires every page, waiting until ctx ends for those who are inside. The error names all who still are: what
+// they touch must stay mapped for as long as this process lives, since nothing is left that could tell when they are
+// done.
 func (t *Table) Close(ctx context.Context) error {
 	t.mu.Lock()
 	pages := slices.Clone(t.pages)

@@ -4,8 +4,9 @@ import (
 	"runtime"
 )
 
-// View is a peer's side of an owner's page: what its copiers take slots from. Any goroutine may use it. Its mapping goes
-// when nobody has the View any more, or by Unmap: a copier that comes late finds a page that refuses it, never a hole.
+// View is a peer's side of an owner's page: what its copiers take slots from. Any goroutine may use it. Its mapping
+// goes when nobody has the View any more, or by Unmap: a copier that comes late finds a page that refuses it, never a
+// hole.
 type View struct {
 	shared
 	cleanup runtime.Cleanup
@@ -20,8 +21,8 @@ const (
 	Busy    Slot = -2 // all slots are taken
 )
 
-// NewView maps the page behind a descriptor that the owner handed over. The descriptor stays the caller's and is not needed
-// any more. The error says what is wrong with the page; nothing in it is believed without a check.
+// NewView maps the page behind a descriptor that the owner handed over. The descriptor stays the caller's and is not
+// needed any more. The error says what is wrong with the page; nothing in it is believed without a check.
 func NewView(fd int) (*View, error) {
 	s, err := open(fd)
 	if err != nil {
@@ -51,9 +52,9 @@ func (v *View) Permit(r Region) Permit {
 	return p
 }
 
-// Enter takes a slot for touching a region under a permit, which is not 0. From a slot on until Leave the owner waits for
-// us; be short: one piece of a copy. hint is where to look first: a worker's number, or Hint. The cost is one locked
-// instruction where the hint's slot is free.
+// Enter takes a slot for touching a region under a permit, which is not 0. From a slot on until Leave the owner waits
+// for us; be short: one piece of a copy. hint is where to look first: a worker's number, or Hint. The cost is one
+// locked instruction where the hint's slot is free.
 func (v *View) Enter(r Region, p Permit, hint uint32) Slot {
 	if r.Index >= v.regions {
 		return Revoked
@@ -83,8 +84,8 @@ func (v *View) Leave(s Slot) {
 	runtime.KeepAlive(v)
 }
 
-// Inside reports whether a copier of this process touches a region now. Whoever wants to unmap the region's mapping here
-// first makes sure that nobody enters any more and then waits for this.
+// Inside reports whether a copier of this process touches a region now. Whoever wants to unmap the region's mapping
+// here first makes sure that nobody enters any more and then waits for this.
 func (v *View) Inside(r Region) bool {
 	name := r.name()
 	for i := range uint32(Slots) {

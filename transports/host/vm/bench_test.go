@@ -33,7 +33,8 @@ func BenchmarkBare(b *testing.B) {
 		}
 		lists := &[2]list{l, r}
 		for b.Loop() {
-			n, _, errno := unix.RawSyscall6(unix.SYS_PROCESS_VM_WRITEV, uintptr(me), uintptr(unsafe.Pointer(&lists[0].pieces)), uintptr(pieces),
+			n, _, errno := unix.RawSyscall6(unix.SYS_PROCESS_VM_WRITEV, uintptr(me),
+				uintptr(unsafe.Pointer(&lists[0].pieces)), uintptr(pieces),
 				uintptr(unsafe.Pointer(&lists[1].pieces)), uintptr(pieces), 0)
 			if errno != 0 || uint64(n) != bytes*uint64(pieces) {
 				b.Fatal(errno, n)

@@ -4,11 +4,11 @@
 //
 // # Which process
 //
-// A pid alone names nobody: numbers are used again. Open takes a pidfd and then checks the start time, so a Process is the
-// one that told us both. Only the pidfd says that it has ended. The two system calls that move bytes take a pid all the
-// same; between a peer's end and the moment when its watcher is heard, the number could be another's. The kernel hands
-// numbers out in a circle, so that takes tens of thousands of new processes in between; whoever comes from a longer pause
-// (stopped, suspended) asks Ended first. A READ can be made certain by asking Ended after it.
+// A pid alone names nobody: numbers are used again. Open takes a pidfd and then checks the start time, so a Process is
+// the one that told us both. Only the pidfd says that it has ended. The two system calls that move bytes take a pid all
+// the same; between a peer's end and the moment when its watcher is heard, the number could be another's. The kernel
+// hands numbers out in a circle, so that takes tens of thousands of new processes in between; whoever comes from a
+// longer pause (stopped, suspended) asks Ended first. A READ can be made certain by asking Ended after it.
 //
 // # What may stand between
 //
@@ -20,12 +20,12 @@
 //	Yama, scope 2 and 3    CAP_SYS_PTRACE, or nobody
 //
 // Yama restricts what "attaches": moving bytes, and TakeFile (pidfd_getfd). It does not restrict what "reads": opening
-// /proc/PID/fd/N, by which ReopenFile gets a file of the same user under every scope. So memory that tent allocated can be
-// mapped where memory that the user owns cannot be reached.
+// /proc/PID/fd/N, by which ReopenFile gets a file of the same user under every scope. So memory that tent allocated can
+// be mapped where memory that the user owns cannot be reached.
 //
 // # Numbers
 //
-// A call costs some 1.6 µs before the first byte and 0.2 to 0.3 µs per page that is not next to the one before; so pieces
-// are joined: up to 1,024 in a call. The kernel does not let itself be interrupted inside a call, hence the bound on its
-// bytes, some 100 µs.
+// A call costs some 1.6 µs before the first byte and 0.2 to 0.3 µs per page that is not next to the one before; so
+// pieces are joined: up to 1,024 in a call. The kernel does not let itself be interrupted inside a call, hence the
+// bound on its bytes, some 100 µs.
 package vm

@@ -36,8 +36,8 @@ func Self() (Identity, error) {
 	return me, nil
 }
 
-// Boundary says in words what stands between two processes of one machine so that neither can touch the other's memory, ""
-// if nothing is known to: Yama, and a process that is not dumpable, show only when it is tried.
+// Boundary says in words what stands between two processes of one machine so that neither can touch the other's memory,
+// "" if nothing is known to: Yama, and a process that is not dumpable, show only when it is tried.
 func (i Identity) Boundary(peer Identity) string {
 	switch {
 	case i.UserNS != peer.UserNS:
@@ -66,8 +66,8 @@ func started(pid int) (uint64, error) {
 	return strconv.ParseUint(string(fields[19]), 10, 64)
 }
 
-// Process is another process of this machine, told from every other, also from later ones with its pid. Any goroutine may
-// use it until Close.
+// Process is another process of this machine, told from every other, also from later ones with its pid. Any goroutine
+// may use it until Close.
 type Process struct {
 	pid   int
 	pidfd int
@@ -83,7 +83,8 @@ func Open(pid uint32, at uint64) (*Process, error) {
 		return nil, fmt.Errorf("pidfd_open of process %d: %w", pid, err)
 	}
 	p := &Process{pid: int(pid), pidfd: fd}
-	// The pidfd is of whoever has the number now. If that one began when the peer did, and has not ended since, it is the peer.
+	// The pidfd is of whoever has the number now. If that one began when the peer did, and has not ended since, it is
+	// the peer.
 	found, err := started(int(pid))
 	if err == nil && found == at && !p.Ended() {
 		return p, nil
@@ -110,8 +111,8 @@ func (p *Process) Ended() bool {
 	}
 }
 
-// TakeFile duplicates a descriptor of the process: the same open file, with its offset and access. It needs the right to
-// attach, which Yama restricts. The descriptor is the caller's.
+// TakeFile duplicates a descriptor of the process: the same open file, with its offset and access. It needs the right
+// to attach, which Yama restricts. The descriptor is the caller's.
 func (p *Process) TakeFile(fd uint32) (int, error) {
 	got, err := unix.PidfdGetfd(p.pidfd, int(fd), 0)
 	if err != nil {
@@ -120,10 +121,10 @@ func (p *Process) TakeFile(fd uint32) (int, error) {
 	return got, nil
 }
 
-// ReopenFile opens anew what a descriptor of the process is open on, with other flags if wanted (O_RDONLY of a file that the
-// peer has open for writing); a memfd or a deleted file, too. It needs the right to read only. The caller compares device
-// and inode with what it was told: the peer may have closed the descriptor and opened something else by now. The descriptor
-// is the caller's.
+// ReopenFile opens anew what a descriptor of the process is open on, with other flags if wanted (O_RDONLY of a file
+// that the peer has open for writing); a memfd or a deleted file, too. It needs the right to read only. The caller
+// compares device and inode with what it was told: the peer may have closed the descriptor and opened something else by
+// now. The descriptor is the caller's.
 func (p *Process) ReopenFile(fd uint32, flags int) (int, error) {
 	path := "/proc/" + strconv.Itoa(p.pid) + "/fd/" + strconv.FormatUint(uint64(fd), 10)
 	got, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)

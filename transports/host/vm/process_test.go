@@ -20,7 +20,8 @@ import (
 
 func unsafePointer(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
 
-// Tests with another process: the test binary runs itself, says where its memory is, and does what it reads from its input.
+// Tests with another process: the test binary runs itself, says where its memory is, and does what it reads from its
+// input.
 
 const childEnv = "TENT_VM_TEST_CHILD"
 

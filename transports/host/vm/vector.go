@@ -89,10 +89,10 @@ func (l *list) skip(bytes uint64) {
 // Bytes is how much has been added and not moved.
 func (v *Vector) Bytes() uint64 { return v.bytes }
 
-// Read moves every piece from the remote to the local address; Write moves it from local to remote. Both return how many
-// bytes were moved, in the order in which they were added, and 0 or the reason why not all were: EFAULT when one side's
-// memory is not there or may not be used so, for the byte that comes next (Blame tells whose); EPERM and ESRCH about the
-// process. What the kernel moves in parts is continued. The vector is empty afterwards.
+// Read moves every piece from the remote to the local address; Write moves it from local to remote. Both return how
+// many bytes were moved, in the order in which they were added, and 0 or the reason why not all were: EFAULT when one
+// side's memory is not there or may not be used so, for the byte that comes next (Blame tells whose); EPERM and ESRCH
+// about the process. What the kernel moves in parts is continued. The vector is empty afterwards.
 func (v *Vector) Read(pid int) (uint64, unix.Errno) { return v.move(unix.SYS_PROCESS_VM_READV, pid) }
 
 // Write is described at Read.
@@ -160,16 +160,20 @@ func peek(pid int, at uintptr, into []byte) unix.Errno {
 	return 0
 }
 
-// Error makes the error of a failed Read or Write. EFAULT is about this request's memory; the others are about the peer.
+// Error makes the error of a failed Read or Write. EFAULT is about this request's memory; the others are about the
+// peer.
 func Error(op string, errno unix.Errno, side errs.Side) *errs.Error {
 	switch errno {
 	case unix.EFAULT:
-		return errs.New(errs.AddressNotRegistered, op, "the memory is not mapped, or not for this use").WithScope(errs.ScopeSlice, side).
+		return errs.New(errs.AddressNotRegistered, op, "the memory is not mapped, or not for this use").
+			WithScope(errs.ScopeSlice, side).
 			WithHint("keep the buffer until its region is unregistered")
 	case unix.EPERM, unix.EACCES:
-		return errs.New(errs.PermissionDenied, op, "the kernel refuses access to the peer's memory").WithScope(errs.ScopeLink, errs.SidePath)
+		return errs.New(errs.PermissionDenied, op, "the kernel refuses access to the peer's memory").
+			WithScope(errs.ScopeLink, errs.SidePath)
 	case unix.ESRCH:
-		return errs.New(errs.PeerUnreachable, op, "the peer's process has ended").WithScope(errs.ScopeLink, errs.SideRemote)
+		return errs.New(errs.PeerUnreachable, op, "the peer's process has ended").
+			WithScope(errs.ScopeLink, errs.SideRemote)
 	case unix.ENOMEM:
 		return errs.Wrap(errs.OutOfMemory, op, errno).WithScope(errs.ScopeSlice, errs.SideLocal)
 	}

@@ -113,7 +113,8 @@ func TestVectorIsBounded(t *testing.T) {
 		require.EqualValues(t, 1, v.Add(1<<20+2*i, 1<<30+3*i, 1))
 	}
 	require.Zero(t, v.Add(2<<20, 2<<30, 1), "a piece too many")
-	require.EqualValues(t, 5, v.Add(1<<20+2*(PiecesMax-1)+1, 1<<30+3*(PiecesMax-1)+1, 5), "what continues the last one has room")
+	require.EqualValues(t, 5, v.Add(1<<20+2*(PiecesMax-1)+1, 1<<30+3*(PiecesMax-1)+1, 5),
+		"what continues the last one has room")
 }
 
 // What was moved before the hole is counted to the byte's piece, and the side with the hole is named.

@@ -54,9 +54,9 @@ func (s Scope) String() string {
 // AnyTracer stands for every process of our user in AllowTracer.
 const AnyTracer = -1
 
-// AllowTracer names the one process that may touch our memory under scope 1, besides our ancestors; AnyTracer names all, 0
-// takes the permission back. It holds for the whole process until the next call, whoever of its engines makes that. The
-// error wraps EINVAL where there is no Yama, or no such process.
+// AllowTracer names the one process that may touch our memory under scope 1, besides our ancestors; AnyTracer names
+// all, 0 takes the permission back. It holds for the whole process until the next call, whoever of its engines makes
+// that. The error wraps EINVAL where there is no Yama, or no such process.
 func AllowTracer(pid int) error {
 	who := uintptr(pid)
 	if pid == AnyTracer {
@@ -68,9 +68,9 @@ func AllowTracer(pid int) error {
 	return nil
 }
 
-// Dumpable reports whether processes of our own user may touch our memory at all. One that changed its user is not, nor one
-// that said so by prctl(PR_SET_DUMPABLE, 0), nor, by a quirk of the kernel, one that has started a child as another user by
-// vfork, as os/exec does: the child changes its user while it shares its parent's memory.
+// Dumpable reports whether processes of our own user may touch our memory at all. One that changed its user is not, nor
+// one that said so by prctl(PR_SET_DUMPABLE, 0), nor, by a quirk of the kernel, one that has started a child as another
+// user by vfork, as os/exec does: the child changes its user while it shares its parent's memory.
 func Dumpable() bool {
 	v, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
 	return err != nil || v == 1

@@ -10,10 +10,11 @@ import (
 )
 
 const (
-	chunkBytes  = 512 << 10 // of one memmove: below its own change to non-temporal stores, and not long for the scheduler
-	streamBytes = 64 << 10  // of a piece, from which non-temporal stores may pay
-	cacheBytes  = 32 << 20  // of the last cache, where the system does not tell
-	firstPage   = 4096      // nobody's memory lies below; Go takes a fault there for a nil pointer of its own
+	// of one memmove: below its own change to non-temporal stores, and not long for the scheduler
+	chunkBytes  = 512 << 10
+	streamBytes = 64 << 10 // of a piece, from which non-temporal stores may pay
+	cacheBytes  = 32 << 20 // of the last cache, where the system does not tell
+	firstPage   = 4096     // nobody's memory lies below; Go takes a fault there for a nil pointer of its own
 )
 
 // Copier copies, and learns how this machine does it best. An engine has one; any goroutine may use it.
@@ -46,9 +47,9 @@ func lastCache() (bytes uint64) {
 // Fault says that memory was not there, or not for this use.
 type Fault = mem.Fault
 
-// Copy moves bytes from one address to another. total is the size of the transfer that this is a part of. The ranges do not
-// overlap: within one buffer, the bytes of a longer overlapping move come out in an order of our choice. It allocates
-// nothing unless it returns a Fault: then any part of the destination may have been written.
+// Copy moves bytes from one address to another. total is the size of the transfer that this is a part of. The ranges do
+// not overlap: within one buffer, the bytes of a longer overlapping move come out in an order of our choice. It
+// allocates nothing unless it returns a Fault: then any part of the destination may have been written.
 func (c *Copier) Copy(dst, src uintptr, bytes, total uint64) (fault *Fault) {
 	if min(dst, src) < firstPage {
 		return &Fault{Addr: min(dst, src)}
@@ -62,8 +63,8 @@ func (c *Copier) Copy(dst, src uintptr, bytes, total uint64) (fault *Fault) {
 	return nil
 }
 
-// Pieces moves equal pieces: piece i from src+srcAt[i] to dst+dstAt[i]. The lists are of one length. done is the number of
-// pieces moved as a whole; all of them without a Fault.
+// Pieces moves equal pieces: piece i from src+srcAt[i] to dst+dstAt[i]. The lists are of one length. done is the number
+// of pieces moved as a whole; all of them without a Fault.
 func (c *Copier) Pieces(dst, src uintptr, dstAt, srcAt []uint64, bytes, total uint64) (done int, fault *Fault) {
 	if min(dst, src) < firstPage {
 		return 0, &Fault{Addr: min(dst, src)}
@@ -82,8 +83,8 @@ func (c *Copier) Pieces(dst, src uintptr, dstAt, srcAt []uint64, bytes, total ui
 	return done, nil
 }
 
-// chunks copies by memmove. Not inlined: with a constant size the compiler (Go 1.26) tries to expand the memmove between two
-// addresses that it has followed back to integers, and stops with an internal error.
+// chunks copies by memmove. Not inlined: with a constant size the compiler (Go 1.26) tries to expand the memmove
+// between two addresses that it has followed back to integers, and stops with an internal error.
 //
 //go:noinline
 func chunks(dst, src uintptr, bytes uint64) {

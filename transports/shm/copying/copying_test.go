@@ -44,7 +44,8 @@ func TestCopyIsExact(t *testing.T) {
 	fill(to, seed+1)
 	want := append([]byte(nil), to...)
 	copiers := []*Copier{always(), never()}
-	sizes := []uint64{1, 63, 64, 65, 127, 128, streamBytes - 1, streamBytes, streamBytes + 1, chunkBytes - 1, chunkBytes, chunkBytes + 1, 2*chunkBytes + 77}
+	sizes := []uint64{1, 63, 64, 65, 127, 128, streamBytes - 1, streamBytes, streamBytes + 1, chunkBytes - 1,
+		chunkBytes, chunkBytes + 1, 2*chunkBytes + 77}
 	for round := range 400 {
 		size := sizes[random.IntN(len(sizes))]
 		if round%2 == 0 {
@@ -84,7 +85,8 @@ func TestPiecesArriveWhereTheyBelong(t *testing.T) {
 	}
 }
 
-// Memory that is not there is an answer: SIGSEGV of what was unmapped or may not be written, SIGBUS of a file cut short.
+// Memory that is not there is an answer: SIGSEGV of what was unmapped or may not be written, SIGBUS of a file cut
+// short.
 func TestFaultIsAnAnswer(t *testing.T) {
 	file, err := os.CreateTemp(t.TempDir(), "")
 	require.NoError(t, err)

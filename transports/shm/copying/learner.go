@@ -22,7 +22,8 @@ type learner struct {
 }
 
 const (
-	runTurns   = 4   // chunks that go the same way while both are tried: each finds the caches as its own kind left them
+	// chunks that go the same way while both are tried: each finds the caches as its own kind left them
+	runTurns   = 4
 	firstTurns = 32  // at first, both ways by turns
 	retryTurns = 512 // later, a run of the slower way among so many chunks: less than one in a hundred
 )
@@ -34,7 +35,8 @@ func (l *learner) next() way {
 		return way(turn / runTurns % 2)
 	}
 	best := streamed
-	if l.pace[kept].Load()*20 < l.pace[streamed].Load()*19 { // a little slower is still better for the others in the caches
+	// a little slower is still better for the others in the caches
+	if l.pace[kept].Load()*20 < l.pace[streamed].Load()*19 {
 		best = kept
 	}
 	if turn%retryTurns < runTurns {

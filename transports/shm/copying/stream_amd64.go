@@ -24,9 +24,9 @@ func stream(dst, src uintptr, bytes uint64) {
 }
 
 // streamBlocks copies blocks to a destination that is aligned to lines, going through the four pages of a block side by
-// side: the prefetchers and the open rows of the memory then work on four streams, which is 1.3 times faster than one after the
-// other, and than with prefetch instructions. It ends with SFENCE: non-temporal stores are not ordered with those that
-// follow them, such as the one that says that the bytes are there.
+// side: the prefetchers and the open rows of the memory then work on four streams, which is 1.3 times faster than one
+// after the other, and than with prefetch instructions. It ends with SFENCE: non-temporal stores are not ordered with
+// those that follow them, such as the one that says that the bytes are there.
 //
 // SSE2 is part of every amd64; its stores of 16 bytes are gathered to a line before they go out.
 //
