@@ -11,18 +11,21 @@ from .errors import InvalidArgumentError
 
 
 class Setting(NamedTuple):
-    """One effective setting. `origin` is "default", "argument" or the environment's variable; an inactive one belongs
-    to a transport that is not built here or has no hardware."""
+    """One setting with the value in force. `origin` is "default", with the reason in brackets where the value was
+    computed, "argument" or the environment's variable. `takes` describes the values that the key takes. `why` is the
+    reason that the setting, or a part of it, has no effect: no such transport in this build, or no hardware."""
 
     value: Any
     origin: str
     active: bool
     help: str
+    takes: str = ""
+    why: str = ""
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Setting:
         """From the engine's description."""
-        return cls(entry["value"], entry["origin"], bool(entry["active"]), entry.get("help", ""))
+        return cls(*(entry[field] for field in cls._fields))
 
 
 def merged(config: Any, keywords: Mapping[str, Any]) -> str:

@@ -1,0 +1,48 @@
+"""Engine.config shows the values in force and the ranges that are really taken."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+import tent
+
+LANES = "transports/tcp/lanes"
+
+
+def test_config_shows_values_in_force_and_their_ranges() -> None:
+    with tent.Engine() as engine:
+        lanes = engine.config[LANES]
+        assert lanes.value == min(2, os.cpu_count() or 1)
+        assert lanes.origin == "default (one a processor, at most 2)"
+        assert lanes.takes == "an integer from 1 to 16"
+        assert engine.config["transports/tcp/credit_requests"].value == 1024
+        assert engine.config["transports/tcp/slice_bytes"].value == 1 << 20
+
+
+def test_a_default_follows_a_value_that_bounds_it() -> None:
+    with tent.Engine({"transports/tcp/window_bytes": 1 << 16}) as engine:
+        slice_bytes = engine.config["transports/tcp/slice_bytes"]
+        assert (slice_bytes.value, slice_bytes.origin) == (1 << 16, "default (at most transports/tcp/window_bytes)")
+
+
+@pytest.mark.parametrize("value", [0, 17])
+def test_values_beyond_the_range_are_refused_before_anything_starts(value: int) -> None:
+    with pytest.raises(
+        tent.InvalidArgumentError,
+        match=re.escape(f"{LANES}: {value} is out of range: it takes an integer from 1 to 16"),
+    ):
+        tent.Engine({LANES: value})
+
+
+def test_what_has_no_effect_says_why() -> None:
+    policy = [{"segment_type": "memory", "service_level": 3}]
+    with tent.Engine({"transports/rdma/num_lanes": 2, "qos": {"version": 1}, "policy": policy}) as engine:
+        config = engine.config
+        assert config["transports/rdma/workers/num_workers"].value == 2, "an older name of num_lanes"
+        assert config["transports/rdma/num_lanes"].why == "transport rdma is not part of this build"
+        assert not config["qos"].active
+        assert config["policy"].active
+        assert "service_level" in config["policy"].why
