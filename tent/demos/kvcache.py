@@ -212,7 +212,7 @@ def verified(sock: socket.socket, what: bytes, seed: int) -> int:
     return TOTAL
 
 
-def prefill(address: str, port: int) -> None:
+def prefill(address: str, port: int, rounds: int) -> None:
     """Runs the rounds and reports them in JSON lines, the last of which is the result."""
     pages: dict[str, list[float]] = {name: [] for name in WAYS}
     whole: dict[str, list[float]] = {name: [] for name in WAYS}
@@ -224,7 +224,7 @@ def prefill(address: str, port: int) -> None:
         for name, settings in WAYS.items():
             ways[name] = BySocket(sock) if settings is None else ByTent(settings, address)
             stack.enter_context(contextlib.closing(ways[name]))
-        for seed in range(1, ROUNDS + 1):
+        for seed in range(1, rounds + 1):
             for name, way in ways.items():
                 fill(way.view, seed)
                 whole[name].append(seconds(way.all_pages, seed))
@@ -273,7 +273,7 @@ def show_progress(done: int, total: int) -> None:
         full = 40 * done // total
         print(f"\r  [{'#' * full}{'.' * (40 - full)}] {100 * done // total:3} %", end="", flush=True)
     if done == total:
-        print("" if sys.stdout.isatty() else f"  {ROUNDS} rounds done", flush=True)
+        print("" if sys.stdout.isatty() else "  all rounds done", flush=True)
 
 
 def show_table(last: dict[str, Any]) -> None:
@@ -290,21 +290,22 @@ def show_table(last: dict[str, Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tent.demos.kvcache", description="Two processes move a KV cache.")
     parser.add_argument("--role", choices=("decode", "prefill"), help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"{ROUNDS} unless given")
     parser.add_argument("where", nargs="*", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.role == "decode":
         decode()
         return 0
     if args.role == "prefill":
-        prefill(args.where[0], int(args.where[1]))
+        prefill(args.where[0], int(args.where[1]), args.rounds)
         return 0
-    return orchestrate()
+    return orchestrate(args.rounds)
 
 
-def orchestrate() -> int:
+def orchestrate(rounds: int) -> int:
     """Starts both processes, shows their output, and ends them in any case."""
     pages = f"{PAGES} pages of {PAGE_BYTES >> 10} KiB"
-    print(f"tent {tent.__version__}: {pages} from a prefill to a decode process, {ROUNDS} rounds")
+    print(f"tent {tent.__version__}: {pages} from a prefill to a decode process, {rounds} rounds")
     receiver = start("decode")
     sender = None
     try:
@@ -312,11 +313,11 @@ def orchestrate() -> int:
         if offer is None:
             return receiver.wait() or 1
         print(f"  decode-0 listens on {offer['address']}", flush=True)
-        sender = start("prefill", offer["address"], offer["port"])
+        sender = start("prefill", offer["address"], offer["port"], "--rounds", rounds)
         last: dict[str, Any] = {}
         for last in lines_of(sender):
             if "done" in last:
-                show_progress(last["done"], len(WAYS) * ROUNDS)
+                show_progress(last["done"], len(WAYS) * rounds)
         if sender.wait() or "result" not in last:
             return sender.returncode or 1
         show_table(last)

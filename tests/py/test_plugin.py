@@ -131,6 +131,7 @@ def test_bytes_that_are_wrong_or_late_fail_the_test(pytester: pytest.Pytester) -
 
 
 def test_what_is_left_behind_fails_the_test(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("import tent.testing.leaks\ntent.testing.leaks.SETTLE_SECONDS = 0.2\n")  # all of it stays
     result = run(
         pytester,
         """
