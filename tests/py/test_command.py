@@ -15,7 +15,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*TENT, *arguments], capture_output=True, text=True, timeout=60)
 
 
-def test_doctor_says_what_there_is_and_why_not() -> None:
+def test_doctor_lists_the_transports_and_reasons() -> None:
     done = run("doctor", "--json")
     checks = json.loads(done.stdout)
     assert done.returncode == 0 and checks
@@ -42,7 +42,7 @@ def test_serve_and_bench() -> None:
         assert serving.wait(30) == 0
 
 
-def test_what_is_wrong_is_said_in_one_line() -> None:
+def test_a_mistake_is_one_line() -> None:
     assert run("--version").stdout == f"tent {tent.__version__}\n"
     assert run("bench", "127.0.0.1:1/x").returncode == 1
     done = run("topo", "--config", '{"no_such_key": 1}')

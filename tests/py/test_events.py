@@ -28,7 +28,7 @@ def connected(engines: Open, keep: Any) -> tuple[tent.Engine, tent.Engine]:
     return near, far
 
 
-def test_what_has_happened_is_told_with_its_place(connected: tuple[tent.Engine, tent.Engine]) -> None:
+def test_events_have_their_place(connected: tuple[tent.Engine, tent.Engine]) -> None:
     near, far = connected
     with near.events() as events:
         up = events.wait_for("rail_up", timeout=10)

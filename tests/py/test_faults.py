@@ -144,7 +144,7 @@ def test_all_rails_break_and_come_back(tent_pair: Any, tent_faults: Faults, tent
     tent_oracle.check()
 
 
-def test_faults_of_the_peer_hit_what_the_peer_sends(tent_pair: Any, tent_faults: Faults, tent_oracle: Oracle) -> None:
+def test_faults_of_the_peer_hit_the_peers_bytes(tent_pair: Any, tent_faults: Faults, tent_oracle: Oracle) -> None:
     pair = tent_pair(rails=2)
     src, dst = tent_oracle.regions(pair, 1 << 20)
     tent_faults.peer.down()

@@ -39,7 +39,7 @@ def test_the_next_transport_takes_over(engines: Callable[..., tent.Engine], fold
     back.check()
 
 
-def test_a_disk_that_loses_what_it_was_given(engines: Callable[..., tent.Engine], folder: Path) -> None:
+def test_a_disk_that_loses_its_bytes(engines: Callable[..., tent.Engine], folder: Path) -> None:
     engine = engines(allow_faults=True, faults="fail_sync")
     with engine.register(bytearray(8192)) as local, engine.open(folder / "f", create=True, size=8192) as file:
         assert engine.write(local, file).result(30) == 8192  # handed to the kernel, as always

@@ -234,7 +234,7 @@ def test_threads_and_engines_share_a_file(engines: Callable[..., tent.Engine], f
 # Beginnings and ends
 
 
-def test_closing_lets_what_is_under_way_end(engine: tent.Engine, folder: Path) -> None:
+def test_closing_waits_for_transfers_under_way(engine: tent.Engine, folder: Path) -> None:
     mine = Memory(16 * MIB, 2)
     path = folder / "f"
     with engine.register(mine.view) as local:

@@ -255,7 +255,7 @@ def test_importing_then_forking_works_and_spawn_always_does() -> None:
 
 
 @pytest.mark.interpreter
-def test_what_is_dropped_unclosed_is_said_and_ends_later(pair: Callable[..., Pair]) -> None:
+def test_things_dropped_unclosed_are_reported_and_end_later(pair: Callable[..., Pair]) -> None:
     both = pair(4096)
     region = both.far.register(bytearray(64), name="dropped")
     with pytest.warns(ResourceWarning, match="dropped without close"):

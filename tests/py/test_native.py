@@ -31,7 +31,7 @@ def test_arguments_are_taken_by_position_and_checked(engine: tent.Engine) -> Non
         library.pybind_Drain(1 << 64, address, n)
 
 
-def test_an_error_of_the_engine_is_raised_whoever_holds_the_lock(engine: tent.Engine) -> None:
+def test_an_error_of_the_engine_is_raised_with_and_without_the_lock(engine: tent.Engine) -> None:
     library = engine._library
     for call in (lambda: library.pybind_Drain(1 << 20, 0, 0), lambda: library.pybind_Progress(1 << 20)):
         with pytest.raises(RuntimeError) as caught:

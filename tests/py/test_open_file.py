@@ -32,7 +32,7 @@ def test_create_makes_grows_and_never_truncates(engine: tent.Engine, folder: Pat
     assert path.read_bytes() == bytes(10)
 
 
-def test_open_says_what_is_wrong(engine: tent.Engine, tmp_path: Path) -> None:
+def test_open_names_the_mistake(engine: tent.Engine, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"12345678")
     os.mkfifo(tmp_path / "fifo")
@@ -171,7 +171,7 @@ def test_without_permission(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
-def test_roots_limit_what_open_takes(engines: Callable[..., tent.Engine], tmp_path: Path) -> None:
+def test_roots_limit_open(engines: Callable[..., tent.Engine], tmp_path: Path) -> None:
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()
     outside.mkdir()

@@ -130,7 +130,7 @@ def test_bytes_that_are_wrong_or_late_fail_the_test(pytester: pytest.Pytester) -
     assert "in peer-0: byte 3 of 1000 is" in text and "after the engines were closed" in text
 
 
-def test_what_is_left_behind_fails_the_test(pytester: pytest.Pytester) -> None:
+def test_leaks_fail_the_test(pytester: pytest.Pytester) -> None:
     pytester.makeconftest("import tent.testing.leaks\ntent.testing.leaks.SETTLE_SECONDS = 0.2\n")  # all of it stays
     result = run(
         pytester,
@@ -247,7 +247,7 @@ def test_functions_run_in_the_peer(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
-def test_memory_knows_what_it_expects() -> None:
+def test_memory_knows_its_expected_bytes() -> None:
     memory = tent.testing.Memory(10_000, seed=3, alignment=5)
     memory.check()
     memory.view[7] ^= 1

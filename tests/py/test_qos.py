@@ -140,9 +140,7 @@ def test_an_example_of_the_seed_loads_from_its_file(example: str, branch: str, e
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_of_the_seed_does_what_its_table_says(
-    example: str, slow: Callable[..., Slow], tmp_path: Path
-) -> None:
+def test_an_example_of_the_seed_keeps_its_table(example: str, slow: Callable[..., Slow], tmp_path: Path) -> None:
     settings = json.loads(EXAMPLES[example])["transports"]["rdma"]
     path = tmp_path / "transfer-engine.json"
     path.write_text(json.dumps({"transports": {"tcp": settings}}))
@@ -329,7 +327,7 @@ def test_the_earliest_deadline_is_first_where_the_setting_is_on(slow: Callable[.
     world.check()
 
 
-def test_what_cannot_make_it_is_not_sent_where_the_setting_is_on(slow: Callable[..., Slow]) -> None:
+def test_a_request_that_cannot_make_it_is_not_sent_where_the_setting_is_on(slow: Callable[..., Slow]) -> None:
     world = slow(rate=16 * MIB, **{"transports/tcp/deadline_bw_arbitration": True})
     assert world.write(0, 8 * MIB).result(30) == 8 * MIB  # now the rate of the rail is known
     world.arrives(0, 8 * MIB)
@@ -351,7 +349,7 @@ def test_what_cannot_make_it_is_not_sent_where_the_setting_is_on(slow: Callable[
 # Seen
 
 
-def test_what_waits_is_seen_by_class(slow: Callable[..., Slow]) -> None:
+def test_waiting_requests_are_seen_by_class(slow: Callable[..., Slow]) -> None:
     world = slow(rate=8 * MIB)
     low = world.write(0, 8 * MIB, priority=tent.PRIO_LOW)
     medium = world.write(8 * MIB, MIB, priority=tent.PRIO_MEDIUM)

@@ -42,7 +42,7 @@ def test_failover_demo_shows_no_error_and_verifies_every_byte(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_qos_demo_verifies_every_byte_and_shows_what_classes_are_worth(tmp_path: Path) -> None:
+def test_qos_demo_verifies_every_byte_and_shows_the_worth_of_classes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tent.demos.qos", "--seconds", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -125,7 +125,7 @@ def test_high_of_one_process_and_low_of_another_both_end(scene: Scene) -> None:
     scene.check()
 
 
-def test_who_is_killed_holds_nobody_up(scene: Scene) -> None:
+def test_a_killed_process_holds_nobody_up(scene: Scene) -> None:
     scene.write()
     scene.other.kill()
     scene.write()
@@ -134,7 +134,7 @@ def test_who_is_killed_holds_nobody_up(scene: Scene) -> None:
     scene.check(flood=False)
 
 
-def test_who_is_stopped_holds_nobody_up_and_goes_on_later(scene: Scene) -> None:
+def test_a_stopped_process_holds_nobody_up_and_goes_on_later(scene: Scene) -> None:
     scene.write()
     scene.other.stop()
     began = time.monotonic()

@@ -267,7 +267,7 @@ def test_leaving_the_block_waits_or_cancels(peers: Callable[..., PeerProcess]) -
     assert "CANCELED" in repr(transfer)
 
 
-def test_close_cancels_what_is_left_after_its_time(stuck: Stuck) -> None:
+def test_close_cancels_the_rest_after_its_time(stuck: Stuck) -> None:
     transfer = stuck.write()
     began = time.monotonic()
     stuck.engine.close(timeout=0.3)

@@ -172,7 +172,7 @@ def test_unnamed_regions_are_for_nobody_else(pair: Callable[..., Pair], keep: An
     both.check()
 
 
-def test_registering_what_cannot_be(engines: Callable[..., tent.Engine], keep: Any) -> None:
+def test_registering_wrong_things(engines: Callable[..., tent.Engine], keep: Any) -> None:
     engine = engines()
     taken = keep(engine.register(bytearray(10), name="taken"))
     for buffer, keywords, error, words in [
@@ -234,7 +234,7 @@ def test_read_only_buffers(pair: Callable[..., Pair], keep: Any) -> None:
         (7, INVALID),
     ],
 )
-def test_opening_what_is_not_there_fails_at_once(
+def test_opening_an_absent_peer_fails_at_once(
     engines: Callable[..., tent.Engine], target: Any, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
