@@ -22,7 +22,7 @@ func (c *Config) Dump() []Entry {
 	for i, s := range c.settings {
 		why := c.why(s.Key)
 		entries[i] = Entry{s.Key, copied(c.values[i]), c.origins[i], why == "", why, s.Takes.String(), s.Help}
-		if s.Key == policyKey {
+		if s.Key == policyKey && why == "" {
 			entries[i].Why = c.idleInPolicies()
 		}
 	}
@@ -47,6 +47,9 @@ func (c *Config) why(key string) string {
 		}
 	}
 	if _, bound := c.targets[key]; bound {
+		if key == policyKey && c.Engine.LegacySelection {
+			return "use_legacy_transport_selection is true"
+		}
 		return ""
 	}
 	if branch, found := strings.CutPrefix(group(key), "transports/"); found {

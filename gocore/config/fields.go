@@ -31,7 +31,7 @@ type Setting struct {
 	Help     string // one sentence for people
 
 	atMost []string
-	same   string // an older name of this key, which must agree with it
+	same   string // the key of which this one is an older name; both must agree
 }
 
 // Computer is a settings struct with defaults that depend on the machine. Compute fills them into a zero struct.

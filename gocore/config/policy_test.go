@@ -30,6 +30,9 @@ func TestPoliciesAreReadWhole(t *testing.T) {
 	require.Equal(t,
 		"parts of it have no effect, no transport of this build has queue pairs: entry 1: qp_pool, traffic_class", e.Why)
 	require.Len(t, c.Inactive(), 1, "it is logged once")
+	legacy, err := Load(birdsOnly, `{"policy": [{"segment_type": "file"}], "use_legacy_transport_selection": true}`)
+	require.NoError(t, err)
+	require.False(t, entry(t, legacy, "policy").Active)
 	require.Equal(t, uint64(0xaf63dc4c8601ec8c), PolicyID("a"), "64-bit FNV-1a")
 	require.Zero(t, PolicyID(""))
 }

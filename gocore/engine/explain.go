@@ -2,12 +2,10 @@ package engine
 
 import (
 	"encoding/json"
-	"runtime"
 	"slices"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
-	"github.com/tent-engine/tent/gocore/metrics"
 	"github.com/tent-engine/tent/gocore/topology"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -116,74 +114,3 @@ func (e *Engine) Topology() (string, error) {
 	text, err := json.Marshal(topology.Local())
 	return string(text), err
 }
-
-// snapshot copies the counters; it holds the engine's mutex only for the copy.
-func (e *Engine) snapshot() *metrics.Snapshot {
-	s := &metrics.Snapshot{Version: Version, GoVersion: runtime.Version(),
-		Transports: make([]metrics.Transport, len(e.ports))}
-	for _, r := range e.regions.list() {
-		s.Regions++
-		s.RegisteredBytes += r.Size
-	}
-	if list := e.segments.open.Load(); list != nil {
-		for _, h := range *list {
-			if h != nil && h.id != Local {
-				s.Segments++
-			}
-		}
-	}
-	e.segments.mu.Lock()
-	for _, p := range e.segments.peers {
-		if p.file == nil && p.ready.Load() && p.gone.Load() == nil {
-			s.Peers++
-		}
-	}
-	e.segments.mu.Unlock()
-	e.notes.mu.Lock()
-	s.Notifications = metrics.Notifications{Sent: e.notifier.sent.Load(), Received: e.notes.taken,
-		Refused: e.notes.refused,
-		Waiting: e.notes.waits()}
-	e.notes.mu.Unlock()
-
-	for i, p := range e.ports {
-		s.Transports[i].Sharing = e.shared.view(p.name, i, clock.Now())
-		if p.transport == nil {
-			continue
-		}
-		if injector, is := transport.Outermost[transport.Injector](p.transport); is {
-			s.Transports[i].Faults, s.Transports[i].Struck = injector.Injected()
-		}
-	}
-
-	e.mu.Lock()
-	defer e.unlockAndDrain()
-	for _, r := range e.core.Rails() {
-		s.Rails = append(s.Rails, metrics.Rail{Transport: e.ports[r.Transport].name, Peer: r.Peer, Local: r.Local,
-			Remote: r.Remote,
-			State:  r.State, Health: r.Health, Rate: r.Rate, Bytes: r.Carried, Errors: r.Errors, InFlight: r.InFlight})
-	}
-	s.Batches, s.PendingRequests = e.core.Batches(), e.core.Pending()
-	for i, p := range e.ports {
-		t := &s.Transports[i]
-		t.Name = p.name
-		for class := range t.Classes {
-			t.Classes[class] = *e.core.Counters(uint8(i), class)
-		}
-		g := e.core.Gauges(uint8(i))
-		t.QueuedBytes = g.QueuedBytes
-		t.Queued, t.RailsUp, t.RailsDown, t.RailErrors, t.Condemned, t.InFlight =
-			g.Queued, g.RailsUp, g.RailsDown, g.RailErrors, g.Condemned, g.InFlight
-		for j, q := range e.ports {
-			if n := e.core.Failovers(uint8(i), uint8(j)); n > 0 {
-				s.Failovers = append(s.Failovers, metrics.Failover{From: p.name, To: q.name, Count: n})
-			}
-		}
-	}
-	return s
-}
-
-// Metrics returns counters and gauges by name.
-func (e *Engine) Metrics() map[string]float64 { return metrics.Flat(e.snapshot()) }
-
-// MetricsText returns them in Prometheus' text format.
-func (e *Engine) MetricsText() (string, error) { return metrics.Text(e.snapshot()) }
