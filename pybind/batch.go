@@ -11,10 +11,6 @@ import (
 	"github.com/tent-engine/tent/gocore/request"
 )
 
-// recordWords is the size of a packed request: opcode, source, target_id, target_offset, length, priority, deadline_ns,
-// transport_hint, intent_type, target_region.
-const recordWords = 10
-
 // NewBatch makes a batch for up to capacity tasks.
 func NewBatch(id, capacity int64) (batch uint64, err error) {
 	defer guard(&err)
@@ -46,39 +42,35 @@ func FreeBatches(id int64, ids uint64, n int64) (freed int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	e.FreeBatches(block(ids, int(max(n, 0))))
+	e.FreeBatches(words(ids, int(max(n, 0))))
 	return n, nil
 }
 
-// Submit appends n packed requests to a batch, all or none, and returns the index of the first.
-func Submit(id int64, batch, records uint64, n int64, nameAt, nameBytes, messageAt, messageBytes uint64, hasNote bool) (first int64, err error) {
+// Submit adds n packed requests to a batch, all or none, and returns the index of the first. note is the address of a
+// notification, 0 for none.
+func Submit(id int64, batch, requests uint64, n int64, note uint64) (first int64, err error) {
 	defer guard(&err)
 	e, err := get(id)
 	if err != nil {
 		return 0, err
 	}
-	if n < 1 || n > 1<<30 {
-		return 0, errs.New(errs.InvalidArgument, "submit", "%d requests are not at least one", n)
-	}
-	note, err := noteOf(hasNote, nameAt, nameBytes, messageAt, messageBytes)
+	list, err := records(requests, n)
 	if err != nil {
 		return 0, err
 	}
-	words := block(records, int(n)*recordWords)
-	var last [4]uint64 // what neighbours have in common is looked at once
-	i, err := e.SubmitEach(dispatch.BatchID(batch), int(n), func(i int, r *engine.Request) error {
-		w := words[i*recordWords : i*recordWords+recordWords]
-		if now := [4]uint64{w[0], w[5], w[6], w[7]}; i == 0 || now != last {
-			t, err := terms(w[0], w[5], w[6], w[7])
-			if err != nil {
-				return err
-			}
-			r.Terms, last = t, now
-		}
-		r.Source, r.Length = uintptr(w[1]), w[4]
-		r.Remote = engine.Remote{Segment: engine.SegmentID(w[2]), Region: mem.RegionID(w[9]), Offset: w[3]}
-		return nil
-	}, note)
+	told, err := noteAt(note)
+	if err != nil {
+		return 0, err
+	}
+	c, err := e.Begin(engine.Terms{})
+	if err != nil {
+		return 0, err
+	}
+	if err := c.AddRecords(list); err != nil {
+		c.Discard()
+		return 0, err
+	}
+	i, err := c.CommitTo(dispatch.BatchID(batch), told)
 	return int64(i), err
 }
 
@@ -93,7 +85,8 @@ func Cancel(id int64, batch uint64, task int64) (asked int64, err error) {
 	return int64(n), err
 }
 
-// StatusInto writes two words a task for n tasks from first: state | dirty<<8 | transport<<16 | attempts<<32, and bytes.
+// StatusInto writes two words a task for n tasks from first: state | dirty<<8 | transport<<16 | attempts<<32, and
+// bytes.
 func StatusInto(id int64, batch uint64, first, n int64, address uint64) (written int64, err error) {
 	defer guard(&err)
 	e, err := get(id)
@@ -103,17 +96,17 @@ func StatusInto(id int64, batch uint64, first, n int64, address uint64) (written
 	if n < 0 || n > 1<<30 {
 		return 0, errs.New(errs.InvalidArgument, "status", "%d tasks", n)
 	}
-	words := block(address, int(n)*2)
+	out := words(address, int(n)*2)
 	for i := range int(n) {
 		s, err := e.Status(dispatch.BatchID(batch), int(first)+i)
 		if err != nil {
 			return 0, err
 		}
-		words[2*i] = uint64(s.State) | uint64(s.Transport)<<16 | uint64(s.Attempts)<<32
+		out[2*i] = uint64(s.State) | uint64(s.Transport)<<16 | uint64(s.Attempts)<<32
 		if s.Dirty {
-			words[2*i] |= 1 << 8
+			out[2*i] |= 1 << 8
 		}
-		words[2*i+1] = s.Bytes
+		out[2*i+1] = s.Bytes
 	}
 	return n, nil
 }
@@ -163,15 +156,15 @@ func Failure(id int64, batch uint64) (text string, err error) {
 	return toJSON(out), nil
 }
 
-// FailedInto writes the indexes of tasks that did not complete and returns how many there are, which may be more than fit.
+// FailedInto writes the indexes of tasks that did not complete and returns how many there are, which may be more than
+// fit.
 func FailedInto(id int64, batch, address uint64, capacity int64) (n int64, err error) {
 	defer guard(&err)
 	e, err := get(id)
 	if err != nil {
 		return 0, err
 	}
-	words := block(address, int(max(0, capacity)))
-	return int64(e.Failed(dispatch.BatchID(batch), words)), nil
+	return int64(e.Failed(dispatch.BatchID(batch), words(address, int(max(0, capacity))))), nil
 }
 
 // Wait returns the state of a batch when it has ended, or after timeout.
@@ -192,7 +185,7 @@ func WaitMany(id int64, ids uint64, n, need, timeoutMs int64) (ended int64, err 
 		return 0, err
 	}
 	list := make([]dispatch.BatchID, n)
-	for i, w := range block(ids, int(n)) {
+	for i, w := range words(ids, int(n)) {
 		list[i] = dispatch.BatchID(w)
 	}
 	return int64(e.WaitMany(list, int(need), ms(timeoutMs))), nil
@@ -215,7 +208,7 @@ func Drain(id int64, address uint64, capacity int64) (n int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	return int64(e.Drain(block(address, int(capacity)))), nil
+	return int64(e.Drain(words(address, int(capacity)))), nil
 }
 
 // Progress turns the crank once and returns how much was found.
@@ -239,7 +232,8 @@ func NoteWait(id, timeoutMs int64) (n int64, err error) {
 }
 
 // NoteTake packs up to most notifications into size bytes: u32 bytes of the record, u16 name bytes, u16 peer bytes, u32
-// message bytes, u32 0, name, peer, message, padding to 8. It returns their number, or minus the bytes needed for the first.
+// message bytes, u32 0, name, peer, message, padding to 8. It returns their number, or minus the bytes needed for the
+// first.
 func NoteTake(id int64, address uint64, size, most int64) (n int64, err error) {
 	defer guard(&err)
 	e, err := get(id)
@@ -276,7 +270,9 @@ func NoteTake(id int64, address uint64, size, most int64) (n int64, err error) {
 }
 
 // Explain returns in JSON which routes a request would take, and why not the others.
-func Explain(id, op, priority, intent int64, local, length uint64, segment int64, region, offset uint64) (text string, err error) {
+func Explain(
+	id, op, priority, intent int64, local, length uint64, segment int64, region, offset uint64,
+) (text string, err error) {
 	defer guard(&err)
 	e, err := get(id)
 	if err != nil {
@@ -330,7 +326,8 @@ func Logs(id, most int64) (text string, err error) {
 	}
 	list := []map[string]any{}
 	for _, r := range e.Logs(int(most)) {
-		list = append(list, map[string]any{"time_ns": r.Time.UnixNano(), "level": r.Level.String(), "message": r.Message, "attrs": r.Attrs})
+		list = append(list, map[string]any{"time_ns": r.Time.UnixNano(), "level": r.Level.String(),
+			"message": r.Message, "attrs": r.Attrs})
 	}
 	return toJSON(list), nil
 }

@@ -11,10 +11,12 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/transports/all"
 )
 
-// Open starts an engine with the settings of TENT_CONF and of arguments (JSON text, "" for none), and returns its number.
+// Open starts an engine with the settings of TENT_CONF and of arguments (JSON text, "" for none), and returns its
+// number.
 func Open(arguments string, name string) (id int64, err error) {
 	defer guard(&err)
 	var given []any
@@ -63,8 +65,9 @@ func Info(id int64) (text string, err error) {
 	self := e.Self()
 	address, size := e.Page()
 	return toJSON(map[string]any{"address": e.Address(), "name": e.Name(), "segment_name": e.Address(),
-		"incarnation": self.Incarnation, "machine_id": self.MachineID, "port": e.Port(), "page_address": uint64(address),
-		"page_bytes": size, "event_fd": e.EventFd(), "note_fd": e.NoteFd(), "config": settings,
+		"incarnation": self.Incarnation, "machine_id": self.MachineID, "port": e.Port(),
+		"page_address": uint64(address),
+		"page_bytes":   size, "event_fd": e.EventFd(), "note_fd": e.NoteFd(), "config": settings,
 		"transports": e.Transports()}), nil
 }
 
@@ -103,7 +106,9 @@ func limited(timeoutMs int64) (context.Context, context.CancelFunc) {
 }
 
 // Register registers memory and returns its region's id.
-func Register(id int64, address, size uint64, readOnly bool, name, location string, permission int64) (region uint64, err error) {
+func Register(
+	id int64, address, size uint64, readOnly bool, name, location string, permission int64,
+) (region uint64, err error) {
 	defer guard(&err)
 	e, err := get(id)
 	if err != nil {
@@ -136,8 +141,8 @@ func Allocate(id int64, size uint64, name, location string, permission int64) (t
 		"location": memory.Location}), nil
 }
 
-// CloseRegion ends remote access and returns when no peer can touch the bytes any more. It returns 1 when the kernel still
-// may: its memory must stay where it is.
+// CloseRegion ends remote access and returns when no peer can touch the bytes any more. It returns 1 when the kernel
+// still may: its memory must stay where it is.
 func CloseRegion(id int64, region uint64, timeoutMs int64) (n int64, err error) {
 	defer guard(&err)
 	e, err := get(id)
@@ -197,8 +202,9 @@ func OpenFile(id int64, path string, flags int64, size uint64, timeoutMs int64) 
 	}
 	ctx, cancel := limited(timeoutMs)
 	defer cancel()
-	s, err := e.OpenFile(ctx, path, engine.FileOptions{Create: flags&1 != 0, Truncate: flags&2 != 0, ReadOnly: flags&4 != 0,
-		Durable: flags&8 != 0, Size: size})
+	s, err := e.OpenFile(ctx, path, engine.FileOptions{Create: flags&1 != 0, Truncate: flags&2 != 0,
+		ReadOnly:   flags&4 != 0,
+		Durability: request.Durability(flags >> 3 & 1), Size: size})
 	return int64(s), err
 }
 
@@ -235,7 +241,8 @@ func Segment(id int64, segment int64, refresh bool) (text string, err error) {
 		regions = append(regions, map[string]any{"id": uint64(r.ID), "name": r.Name, "address": r.Addr, "size": r.Size,
 			"location": r.Location, "permission": int(r.Permission), "read_only": r.ReadOnly})
 	}
-	return toJSON(map[string]any{"address": info.Peer.Address, "name": info.Peer.Name, "machine_id": info.Peer.MachineID,
+	return toJSON(map[string]any{"address": info.Peer.Address, "name": info.Peer.Name,
+		"machine_id":  info.Peer.MachineID,
 		"incarnation": info.Peer.Incarnation, "region": info.Base, "regions": regions,
 		"file": info.File}), nil
 }

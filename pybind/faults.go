@@ -10,8 +10,8 @@ import (
 // swapWithin bounds the closing of one transport and the opening of another.
 const swapWithin = 5 * time.Second
 
-// InjectFaults adds the faults of a text in the language of transports/faulty to those of an engine, or heals. It is refused
-// unless the engine was opened with allow_faults.
+// InjectFaults adds the faults of a text in the language of transports/faulty to those of an engine, or heals. It is
+// refused unless the engine was opened with allow_faults.
 func InjectFaults(id int64, text string) (n int64, err error) {
 	defer guard(&err)
 	o, err := find(id)

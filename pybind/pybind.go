@@ -25,8 +25,9 @@ func Version() string { return engine.Version }
 
 // opened is an engine and what may be injected into it.
 type opened struct {
-	engine *engine.Engine
-	faults *all.Faults // nil: nothing
+	engine   *engine.Engine
+	faults   *all.Faults // nil: nothing
+	builders *builders
 }
 
 // engines is read on every call, so it is replaced as a whole: number -> engine, nil where it was forgotten.
@@ -42,7 +43,7 @@ func add(e *engine.Engine, faults *all.Faults) int64 {
 	if p := engines.Load(); p != nil {
 		list = append(list, *p...)
 	}
-	list = append(list, opened{e, faults})
+	list = append(list, opened{e, faults, newBuilders()})
 	engines.Store(&list)
 	return int64(len(list) - 1)
 }
@@ -70,7 +71,8 @@ func remove(id int64) {
 // guard turns a panic into an error, which gopy would turn into the end of the process, and any error into JSON.
 func guard(err *error) {
 	if p := recover(); p != nil {
-		*err = errs.New(errs.Internal, "engine", "a bug in tent: %v", p).WithHint("please report: %s", firstLines(debug.Stack()))
+		*err = errs.New(errs.Internal, "engine", "a bug in tent: %v", p).WithHint("please report: %s",
+			firstLines(debug.Stack()))
 	}
 	if *err != nil {
 		*err = errors.New(describe(*err))
@@ -112,8 +114,8 @@ func toJSON(v any) string {
 }
 
 func init() {
-	// Threads that come from Python hold a P while they are away in Python, and readers hold one in a system call, until
-	// the runtime's monitor takes it. With only as many Ps as cores a call can find none free: 4 KiB from Python took
-	// 29 µs on two cores with two Ps, 22 with four.
+	// Threads that come from Python hold a P while they are away in Python, and readers hold one in a system call,
+	// until the runtime's monitor takes it. With only as many Ps as cores a call can find none free: 4 KiB from Python
+	// took 29 µs on two cores with two Ps, 22 with four.
 	runtime.GOMAXPROCS(max(4, runtime.NumCPU()+2))
 }

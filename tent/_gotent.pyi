@@ -12,8 +12,10 @@ class Library(Protocol):
     def pybind_Allocate(self, engine: int, size: int, name: str, location: str, permission: int, /) -> str:
         """Allocate maps and registers zeroed memory: JSON {"id","address","size","location"}."""
 
-    def pybind_Builder(self, engine: int, /) -> int:
-        """Builder begins a transfer that is put together by Move, Pages and Ranges."""
+    def pybind_Builder(self, engine: int, terms: int, /) -> int:
+        """Builder begins a transfer that Start, Pages and Ranges put together. terms is the address of its terms:
+        shapes have terms of their own, and these are only checked, so that a wrong one is refused here and not with the
+        first shape."""
 
     def pybind_Cancel(self, engine: int, batch: int, task: int, /) -> int:
         """Cancel asks that a task (-1: all) end; it returns how many had not ended."""
@@ -32,23 +34,12 @@ class Library(Protocol):
     def pybind_CloseSegment(self, engine: int, segment: int, /) -> int:
         """CloseSegment closes a segment; closing 0 does nothing."""
 
-    def pybind_Commit(
-        self,
-        engine: int,
-        builder: int,
-        name_at: int,
-        name_bytes: int,
-        message_at: int,
-        message_bytes: int,
-        has_note: bool,
-        durable: bool,
-        /,
-    ) -> int:
-        """Commit submits a builder's transfer, all or nothing. With durable it ends when the files that it writes are
-        on stable storage."""
+    def pybind_Commit(self, engine: int, builder: int, note: int, /) -> int:
+        """Commit submits a builder's transfer, all or nothing, and returns its batch. note is the address of a
+        notification, 0 for none."""
 
     def pybind_Discard(self, engine: int, builder: int, /) -> int:
-        """Discard forgets a builder."""
+        """Discard forgets a builder. One that was submitted is left alone."""
 
     def pybind_Doctor(self) -> str:
         """Doctor says in JSON what this machine offers to each transport, what is missing and why it matters."""
@@ -139,18 +130,15 @@ class Library(Protocol):
     def pybind_Move(
         self,
         engine: int,
-        word: int,
+        opcode: int,
         local: int,
         length: int,
         segment: int,
         region: int,
         offset: int,
-        deadline: int,
-        builder: int,
         /,
     ) -> int:
-        """Move starts a transfer of one request, or appends it to a builder. word is op | class<<8 | hint<<16 |
-        intent<<24 | checked<<32 | durable<<33."""
+        """Move starts a transfer of one request without further terms and returns its batch."""
 
     def pybind_NewBatch(self, engine: int, capacity: int, /) -> int:
         """NewBatch makes a batch for up to capacity tasks."""
@@ -163,17 +151,7 @@ class Library(Protocol):
     def pybind_NoteWait(self, engine: int, timeout_ms: int, /) -> int:
         """NoteWait returns how many notifications wait, after at most timeout."""
 
-    def pybind_Notify(
-        self,
-        engine: int,
-        segment: int,
-        name_at: int,
-        name_bytes: int,
-        message_at: int,
-        message_bytes: int,
-        deadline: int,
-        /,
-    ) -> int:
+    def pybind_Notify(self, engine: int, segment: int, note: int, deadline: int, /) -> int:
         """Notify sends a notification alone; the batch ends when the peer has taken it."""
 
     def pybind_Open(self, arguments: str, name: str, /) -> int:
@@ -190,19 +168,16 @@ class Library(Protocol):
     def pybind_OpenSegment(self, engine: int, target: str, timeout_ms: int, /) -> int:
         """OpenSegment opens "host:port", "host:port/region" or "file:///path"; "" is segment 0, our own memory."""
 
-    def pybind_Pages(self, engine: int, address: int, /) -> int:
-        """Pages starts a transfer of pages from a block of 20 numbers: 0 op 1 class 2 deadline 3 hint 4 intent 5
-        builder 6 local grid 7 remote grid 8 n 9-11 source indexes (address, item bytes | 16 if unsigned, stride) 12-14
-        destination indexes 15-18 notification (name address and bytes, message address and bytes) 19 flags (1: there is
-        a notification, 2: checksums, 4: durable)."""
+    def pybind_Pages(self, engine: int, block: int, /) -> int:
+        """Pages starts a transfer of pages from an argument block (tent/_abi.py packs it) and returns its batch, or
+        adds them to a builder and returns 0."""
 
     def pybind_Progress(self, engine: int, /) -> int:
         """Progress turns the crank once and returns how much was found."""
 
-    def pybind_Ranges(self, engine: int, address: int, /) -> int:
-        """Ranges starts a transfer of ranges from a block of 27 numbers: 0-5 as Pages, 6 local address 7 local bytes 8
-        segment 9 remote region 10 remote offset 11 remote bytes 12 n 13-15 local offsets 16-18 remote offsets 19-21
-        lengths 22-25 notification 26 flags."""
+    def pybind_Ranges(self, engine: int, block: int, /) -> int:
+        """Ranges starts a transfer of ranges from an argument block (tent/_abi.py packs it) and returns its batch, or
+        adds them to a builder and returns 0."""
 
     def pybind_Register(
         self,
@@ -220,24 +195,17 @@ class Library(Protocol):
     def pybind_Segment(self, engine: int, segment: int, refresh: bool, /) -> str:
         """Segment describes an open segment in JSON; refresh asks the peer first."""
 
+    def pybind_Start(self, engine: int, builder: int, requests: int, n: int, note: int, /) -> int:
+        """Start starts a transfer of n packed requests and returns its batch, or adds them to a builder and returns 0.
+        note is the address of a notification, 0 for none; the notification of a builder is given by Commit."""
+
     def pybind_StatusInto(self, engine: int, batch: int, first: int, n: int, address: int, /) -> int:
         """StatusInto writes two words a task for n tasks from first: state | dirty<<8 | transport<<16 | attempts<<32,
         and bytes."""
 
-    def pybind_Submit(
-        self,
-        engine: int,
-        batch: int,
-        records: int,
-        n: int,
-        name_at: int,
-        name_bytes: int,
-        message_at: int,
-        message_bytes: int,
-        has_note: bool,
-        /,
-    ) -> int:
-        """Submit appends n packed requests to a batch, all or none, and returns the index of the first."""
+    def pybind_Submit(self, engine: int, batch: int, requests: int, n: int, note: int, /) -> int:
+        """Submit adds n packed requests to a batch, all or none, and returns the index of the first. note is the
+        address of a notification, 0 for none."""
 
     def pybind_Summary(self, engine: int, batch: int, /) -> str:
         """Summary describes a batch in JSON."""
@@ -263,23 +231,13 @@ class Library(Protocol):
 
 def pybind_Alive(engine: int, segment: int, timeout_ms: int, /) -> int: ...
 def pybind_Allocate(engine: int, size: int, name: str, location: str, permission: int, /) -> str: ...
-def pybind_Builder(engine: int, /) -> int: ...
+def pybind_Builder(engine: int, terms: int, /) -> int: ...
 def pybind_Cancel(engine: int, batch: int, task: int, /) -> int: ...
 def pybind_Close(engine: int, timeout_ms: int, cancel: bool, /) -> str: ...
 def pybind_CloseGrid(engine: int, grid: int, /) -> int: ...
 def pybind_CloseRegion(engine: int, region: int, timeout_ms: int, /) -> int: ...
 def pybind_CloseSegment(engine: int, segment: int, /) -> int: ...
-def pybind_Commit(
-    engine: int,
-    builder: int,
-    name_at: int,
-    name_bytes: int,
-    message_at: int,
-    message_bytes: int,
-    has_note: bool,
-    durable: bool,
-    /,
-) -> int: ...
+def pybind_Commit(engine: int, builder: int, note: int, /) -> int: ...
 def pybind_Discard(engine: int, builder: int, /) -> int: ...
 def pybind_Doctor() -> str: ...
 def pybind_Drain(engine: int, address: int, capacity: int, /) -> int: ...
@@ -317,36 +275,25 @@ def pybind_Metrics(engine: int, /) -> str: ...
 def pybind_MetricsText(engine: int, /) -> str: ...
 def pybind_Move(
     engine: int,
-    word: int,
+    opcode: int,
     local: int,
     length: int,
     segment: int,
     region: int,
     offset: int,
-    deadline: int,
-    builder: int,
     /,
 ) -> int: ...
 def pybind_NewBatch(engine: int, capacity: int, /) -> int: ...
 def pybind_NoteTake(engine: int, address: int, size: int, most: int, /) -> int: ...
 def pybind_NoteWait(engine: int, timeout_ms: int, /) -> int: ...
-def pybind_Notify(
-    engine: int,
-    segment: int,
-    name_at: int,
-    name_bytes: int,
-    message_at: int,
-    message_bytes: int,
-    deadline: int,
-    /,
-) -> int: ...
+def pybind_Notify(engine: int, segment: int, note: int, deadline: int, /) -> int: ...
 def pybind_Open(arguments: str, name: str, /) -> int: ...
 def pybind_OpenBlob(engine: int, address: int, size: int, /) -> int: ...
 def pybind_OpenFile(engine: int, path: str, flags: int, size: int, timeout_ms: int, /) -> int: ...
 def pybind_OpenSegment(engine: int, target: str, timeout_ms: int, /) -> int: ...
-def pybind_Pages(engine: int, address: int, /) -> int: ...
+def pybind_Pages(engine: int, block: int, /) -> int: ...
 def pybind_Progress(engine: int, /) -> int: ...
-def pybind_Ranges(engine: int, address: int, /) -> int: ...
+def pybind_Ranges(engine: int, block: int, /) -> int: ...
 def pybind_Register(
     engine: int,
     address: int,
@@ -358,19 +305,9 @@ def pybind_Register(
     /,
 ) -> int: ...
 def pybind_Segment(engine: int, segment: int, refresh: bool, /) -> str: ...
+def pybind_Start(engine: int, builder: int, requests: int, n: int, note: int, /) -> int: ...
 def pybind_StatusInto(engine: int, batch: int, first: int, n: int, address: int, /) -> int: ...
-def pybind_Submit(
-    engine: int,
-    batch: int,
-    records: int,
-    n: int,
-    name_at: int,
-    name_bytes: int,
-    message_at: int,
-    message_bytes: int,
-    has_note: bool,
-    /,
-) -> int: ...
+def pybind_Submit(engine: int, batch: int, requests: int, n: int, note: int, /) -> int: ...
 def pybind_Summary(engine: int, batch: int, /) -> str: ...
 def pybind_SwapTransportForTest(engine: int, slot: str, name: str, /) -> int: ...
 def pybind_Topology(engine: int, /) -> str: ...

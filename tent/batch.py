@@ -6,12 +6,15 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import _native, moving
+from . import _abi, _native, moving
+from ._abi import Terms
 from .errors import InvalidArgumentError
 from .moving import READ, WRITE, Hint, Local, Notify, Remote
+from .terms import terms
 from .transfer import Transfer
 
 if TYPE_CHECKING:
+    from .enums import IntentType
     from .grid import Grid
     from .handle import Handle
     from .indexes import Integers
@@ -37,19 +40,16 @@ class Batch:
         stream: object,
         integrity: str | None,
         durability: str | None,
+        intent: IntentType,
     ) -> None:
         """For tent only; users call Engine.batch()."""
         self._builder = 0
         self._engine = engine
-        self._priority = priority
-        self._hint = hint
-        self._deadline = moving.deadline(timeout)
-        self._notify = None if notify is None else moving.Packed(notify)
+        self._terms, self._notify = terms(priority, timeout, notify, hint, stream, integrity, durability, intent)
         self._keep: list[object] = []  # the operands of every move
         self._requests = 0
-        self._integrity = integrity
-        self._durable = bool(moving.word(WRITE, priority, hint, stream, integrity, durability) & moving.DURABLE)
-        self._builder = engine._call(engine._library.pybind_Builder)
+        words = _abi.packed(self._terms)
+        self._builder = engine._call(engine._library.pybind_Builder, words.buffer_info()[0])
 
     def __len__(self) -> int:
         return self._requests
@@ -121,34 +121,38 @@ class Batch:
         """Submits everything as one Transfer, or nothing at all. The batch is used up either way."""
         self._check_open()
         builder, self._builder = self._builder, 0
-        batch = moving.commit(self._engine, builder, self._notify, self._durable)
+        note = 0 if self._notify is None else self._notify.address
+        batch = self._engine._call(self._engine._library.pybind_Commit, builder, note)
         return Transfer(self._engine, batch, -1, self._keep)
 
     def _check_open(self) -> None:
         if self._builder == 0:
             raise InvalidArgumentError("the batch was submitted or left", hint="make a new one: engine.batch()")
 
-    def _word(self, op: int, priority: int | None = None, hint: Hint = None) -> int:
+    def _with(self, op: int, **own: int) -> Terms:
+        """The common terms, with the operation and what a move gives itself."""
         self._check_open()
-        chosen = self._priority if priority is None else priority
-        return moving.word(op, chosen, self._hint if hint is None else hint, None, self._integrity)
+        return _abi.terms(**{**dict(zip(_abi.TAKES, self._terms, strict=True)), "opcode": op, **own})
 
     def _move(self, op: int, local: Any, remote: Any, priority: int | None, timeout: float | None, hint: Hint) -> None:
-        head = self._word(op, priority, hint)
-        deadline = self._deadline if timeout is None else moving.deadline(timeout)
-        _, _, keep = moving.move(self._engine, self._builder, op, local, remote, head, deadline)
+        own: dict[str, int] = {}
+        if priority is not None:
+            own["priority"] = priority
+        if timeout is not None:
+            own["deadline_ns"] = moving.deadline(timeout)
+        if hint is not None:
+            own["transport_hint"] = moving.transport_number(hint)
+        _, _, keep = moving.move(self._engine, self._builder, self._with(op, **own), local, remote)
         self._keep.extend(keep)
         self._requests += 1
 
     def _ranges(self, op: int, operands: tuple[Any, Any, Any, Any, Any]) -> None:
-        head = self._word(op)
-        _, _, keep = moving.ranges(self._engine, self._builder, head, self._deadline, operands, None)
+        _, _, keep = moving.ranges(self._engine, self._builder, self._with(op), operands)
         self._keep.extend(keep)
         self._requests += len(operands[4])
 
     def _pages(self, op: int, operands: tuple[Any, Any, Any, Any, int | None]) -> None:
-        head = self._word(op)
-        _, _, keep = moving.pages(self._engine, self._builder, head, self._deadline, operands, None)
+        _, _, keep = moving.pages(self._engine, self._builder, self._with(op), operands)
         self._keep.extend(keep)
         self._requests += len(operands[1]) * int(getattr(operands[0], "n_regions", 1))
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import buffers
+from ._abi import Strided
 from .errors import InvalidArgumentError
 
 UNSIGNED = 16  # beside the item size: the items are unsigned
@@ -26,6 +27,10 @@ class Index(NamedTuple):
     stride: int
     n: int
     owner: object
+
+    def words(self) -> Strided:
+        """The sequence as an argument block has it."""
+        return self.address, self.code, self.stride & 0xFFFFFFFFFFFFFFFF
 
 
 def describe(values: Any, what: str) -> Index:

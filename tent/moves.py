@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import moving
 from .batch import Batch
-from .enums import PRIO_HIGH
+from .enums import PRIO_HIGH, IntentType
 from .errors import InvalidArgumentError, translate
 from .handle import Handle
 from .moving import READ, WRITE, Begun, Hint, Local, Notify, Remote
 from .region import Region, RegionSlice
 from .segment import RemoteRegion, RemoteSlice, Segment
-from .terms import Terms, documented, terms
+from .terms import Given, documented, terms
 from .transfer import Transfer
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .indexes import Integers
 
 Form = Callable[..., Begun]  # moving.ranges or moving.pages
+
+_NO_TERMS = terms()
 
 
 class Moves(Handle):
@@ -40,6 +42,7 @@ class Moves(Handle):
         stream: object = None,
         integrity: str | None = None,
         durability: str | None = None,
+        intent: IntentType = IntentType.UNSPEC,
     ) -> Transfer:
         """Moves bytes from here to a peer.
 
@@ -50,7 +53,7 @@ class Moves(Handle):
         `local` is a Region, a slice of one, or a buffer inside one; `remote` a RemoteRegion or a slice of it, memory()
         of a Segment, or an own Region. Both have the same number of bytes.
         """
-        return self._move(WRITE, local, remote, priority, timeout, notify, hint, stream, integrity, durability)
+        return self._move(WRITE, local, remote, priority, timeout, notify, hint, stream, integrity, durability, intent)
 
     @documented
     def read(
@@ -64,13 +67,14 @@ class Moves(Handle):
         hint: Hint = None,
         stream: object = None,
         integrity: str | None = None,
+        intent: IntentType = IntentType.UNSPEC,
     ) -> Transfer:
         """Moves bytes from a peer to here; operands as in write(). `notify` says that its memory is free.
 
         Example:
             engine.read(region[0:64], segment["kv"][0:64], integrity="crc32c").result(timeout=10)
         """
-        return self._move(READ, local, remote, priority, timeout, notify, hint, stream, integrity)
+        return self._move(READ, local, remote, priority, timeout, notify, hint, stream, integrity, None, intent)
 
     @documented
     def write_ranges(
@@ -88,6 +92,7 @@ class Moves(Handle):
         stream: object = None,
         integrity: str | None = None,
         durability: str | None = None,
+        intent: IntentType = IntentType.UNSPEC,
     ) -> Transfer:
         """Moves many ranges from here to a peer as one transfer.
 
@@ -97,7 +102,7 @@ class Moves(Handle):
         Offsets count bytes from the operands' first ones. Offsets and lengths are lists or integer buffers of one
         length, read before the call returns.
         """
-        given = terms(priority, timeout, notify, hint, stream, integrity, durability)
+        given = terms(priority, timeout, notify, hint, stream, integrity, durability, intent)
         return self._many(moving.ranges, WRITE, given, (local, local_offsets, remote, remote_offsets, lengths))
 
     @documented
@@ -115,13 +120,14 @@ class Moves(Handle):
         hint: Hint = None,
         stream: object = None,
         integrity: str | None = None,
+        intent: IntentType = IntentType.UNSPEC,
     ) -> Transfer:
         """Moves many ranges from a peer to here as one transfer; operands as in write_ranges().
 
         Example:
             engine.read_ranges(region, [0, 4096], segment["kv"], [64, 0], [64, 32]).result(timeout=10)
         """
-        given = terms(priority, timeout, notify, hint, stream, integrity)
+        given = terms(priority, timeout, notify, hint, stream, integrity, None, intent)
         return self._many(moving.ranges, READ, given, (local, local_offsets, remote, remote_offsets, lengths))
 
     @documented
@@ -140,6 +146,7 @@ class Moves(Handle):
         stream: object = None,
         integrity: str | None = None,
         durability: str | None = None,
+        intent: IntentType = IntentType.UNSPEC,
     ) -> Transfer:
         """Moves page src[i] of each local region to page dst[i] of its counterpart, all as one transfer.
 
@@ -149,7 +156,7 @@ class Moves(Handle):
         Pages are regions together with `page_bytes`, or grids from pages(). `src` and `dst` are lists or integer
         buffers of one length, read before the call returns.
         """
-        given = terms(priority, timeout, notify, hint, stream, integrity, durability)
+        given = terms(priority, timeout, notify, hint, stream, integrity, durability, intent)
         return self._many(moving.pages, WRITE, given, (pages, src, remote_pages, dst, page_bytes))
 
     @documented
@@ -167,6 +174,7 @@ class Moves(Handle):
         hint: Hint = None,
         stream: object = None,
         integrity: str | None = None,
+        intent: IntentType = IntentType.UNSPEC,
     ) -> Transfer:
         """Moves page dst[i] of each remote region to page src[i] of its local counterpart, all as one transfer.
 
@@ -175,7 +183,7 @@ class Moves(Handle):
 
         The order of the operands is that of write_pages(): local ones first.
         """
-        given = terms(priority, timeout, notify, hint, stream, integrity)
+        given = terms(priority, timeout, notify, hint, stream, integrity, None, intent)
         return self._many(moving.pages, READ, given, (pages, src, remote_pages, dst, page_bytes))
 
     @documented
@@ -189,6 +197,7 @@ class Moves(Handle):
         stream: object = None,
         integrity: str | None = None,
         durability: str | None = None,
+        intent: IntentType = IntentType.UNSPEC,
     ) -> Batch:
         """Collects moves, to be submitted as one transfer, all or nothing; see Batch.
 
@@ -203,7 +212,7 @@ class Moves(Handle):
                 transfer = batch.submit()
             assert transfer.result(timeout=10) == 4 * 64 + 2 * 4096
         """
-        return Batch(self, priority, timeout, notify, hint, stream, integrity, durability)
+        return Batch(self, priority, timeout, notify, hint, stream, integrity, durability, intent)
 
     def notify(self, peer: Segment, name: str | bytes, message: str | bytes = b"") -> Transfer:
         """Sends a notification without data; result() returns 0 when the peer has it. Limits are those of notify=."""
@@ -211,7 +220,7 @@ class Moves(Handle):
             raise InvalidArgumentError("notify() needs a segment of this engine, from open()")
         peer._check_open()
         packed = moving.Packed((name, message))
-        batch = self._call(self._library.pybind_Notify, peer._handle, *packed.addresses, 0)
+        batch = self._call(self._library.pybind_Notify, peer._handle, packed.address, 0)
         return Transfer(self, batch, 0, (RemoteSlice(peer, 0, 0, 0),))
 
     def _move(
@@ -225,10 +234,10 @@ class Moves(Handle):
         hint: Hint,
         stream: object,
         integrity: str | None,
-        durability: str | None = None,
+        durability: str | None,
+        intent: IntentType,
     ) -> Transfer:
-        """One READ or WRITE. From a slice to a slice, the usual case, all checks of moving.move stand here."""
-        head, deadline_ns, note = op, 0, None
+        """One READ or WRITE. From a slice to a slice without terms, the usual case, all checks stand here."""
         if not (
             priority == 0
             and timeout is None
@@ -237,13 +246,12 @@ class Moves(Handle):
             and stream is None
             and integrity is None
             and durability is None
+            and intent == 0
         ):
-            head, deadline_ns, note = terms(priority, timeout, notify, hint, stream, integrity, durability)
-            head |= op
-        if (
+            given, note = terms(priority, timeout, notify, hint, stream, integrity, durability, intent)
+        elif (
             type(local) is RegionSlice
             and type(remote) is RemoteSlice
-            and note is None
             and not self._closed
             and (region := local.region)._engine is self
             and not region._closed
@@ -254,36 +262,18 @@ class Moves(Handle):
         ):
             try:
                 batch = self._library.pybind_Move(
-                    self._id,
-                    head,
-                    local.address,
-                    size,
-                    segment._handle,
-                    remote.region_id,
-                    remote.offset,
-                    deadline_ns,
-                    0,
+                    self._id, op, local.address, size, segment._handle, remote.region_id, remote.offset
                 )
             except RuntimeError as error:
                 raise translate(error) from None
             return Transfer(self, batch, size, (local, remote))
+        else:
+            given, note = _NO_TERMS
         self._check_open()
-        if note is not None:
-            return self._move_and_notify(op, local, remote, head, deadline_ns, note)
-        return Transfer(self, *moving.move(self, 0, op, local, remote, head, deadline_ns))
+        return Transfer(self, *moving.move(self, 0, (op, *given[1:]), local, remote, note))
 
-    def _move_and_notify(
-        self, op: int, local: Any, remote: Any, head: int, deadline_ns: int, note: moving.Packed
-    ) -> Transfer:
-        """Moves with a notification, apart from _move(): there, this closure would make every variable slower."""
-
-        def add(builder: int) -> Begun:
-            return moving.move(self, builder, op, local, remote, head, deadline_ns)
-
-        return Transfer(self, *moving.with_notify(self, note, head, add))
-
-    def _many(self, form: Form, op: int, given: Terms, operands: tuple[Any, ...]) -> Transfer:
+    def _many(self, form: Form, op: int, given: Given, operands: tuple[Any, ...]) -> Transfer:
         """Ranges or pages."""
         self._check_open()
-        head, deadline_ns, note = given
-        return Transfer(self, *form(self, 0, head | op, deadline_ns, operands, note))
+        packed, note = given
+        return Transfer(self, *form(self, 0, (op, *packed[1:]), operands, note))

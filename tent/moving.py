@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import buffers, files, grid, indexes
+from . import _abi, buffers, grid, indexes
+from ._abi import Terms
 from ._transports import HINTS, TransportType
-from .errors import InvalidArgumentError, InvalidEntryError, NotImplementedError, translate
+from .errors import InvalidArgumentError, InvalidEntryError
 from .region import Region, RegionSlice
 from .segment import RemoteRegion, RemoteSlice, Segment
 
@@ -26,12 +26,10 @@ Remote = RemoteSlice | RemoteRegion | Segment | RegionSlice | Region
 Notify = tuple[str | bytes, str | bytes]
 Hint = TransportType | str | int | None
 
-# The engine's answer (a batch, or an index in a builder), the bytes in all or -1, and what keeps the operands.
+# The engine's answer (a batch, 0 from a builder), the bytes in all or -1, and what keeps the operands.
 Begun = tuple[int, int, tuple[object, ...]]
 
 READ, WRITE = 0, 1
-CHECKED = 1 << 32  # slices carry a checksum
-DURABLE = 1 << 33  # the transfer ends when the files that it writes are on stable storage
 
 NAME_MAX = 255
 MESSAGE_MAX = 64 << 10
@@ -53,26 +51,8 @@ def transport_number(hint: Any) -> int:
     raise InvalidArgumentError(f"hint {hint!r} names no transport", hint="known: " + ", ".join(sorted(HINTS)))
 
 
-def word(op: int, priority: int, hint: Any, stream: Any, integrity: Any, durability: Any = None) -> int:
-    """The first word of a request: op | class << 8 | hint << 16 | checked << 32 | durable << 33."""
-    if stream is not None:
-        raise NotImplementedError("stream= is not in this version", hint="submit when the source is ready")
-    if integrity not in (None, "crc32c"):
-        raise InvalidArgumentError(f'integrity is {integrity!r}: it must be "crc32c" or None')
-    if priority not in (0, 1, 2):
-        raise InvalidArgumentError(
-            f"priority is {priority!r}: it must be PRIO_HIGH (0), PRIO_MEDIUM (1) or PRIO_LOW (2)"
-        )
-    flags = 0 if integrity is None else CHECKED
-    if durability is not None and files.durable(durability):
-        flags |= DURABLE
-    return op | int(priority) << 8 | transport_number(hint) << 16 | flags
-
-
-def deadline(timeout: float | None) -> int:
-    """The instant on time.monotonic_ns()'s clock that is `timeout` seconds away; 0 for none."""
-    if timeout is None:
-        return 0
+def deadline(timeout: float) -> int:
+    """The instant on time.monotonic_ns()'s clock that is `timeout` seconds away."""
     if not 0 <= timeout < 1 << 32:
         raise InvalidArgumentError(f"timeout is {timeout!r}: it must be a number of seconds, at least 0, or None")
     return time.monotonic_ns() + int(timeout * 1e9)
@@ -144,44 +124,38 @@ def remote_slice(engine: Handle, operand: Any) -> tuple[int, int, int, int]:
     return segment._handle, region, offset, size
 
 
-def move(engine: Handle, builder: int, op: int, local: Any, remote: Any, head: int, deadline_ns: int) -> Begun:
+def move(engine: Handle, builder: int, terms: Terms, local: Any, remote: Any, notify: Packed | None = None) -> Begun:
     """One READ or WRITE: returns the engine's answer, the size and what keeps the operands."""
+    op = terms[0]
     if type(local) is not RegionSlice or op == READ or local.region._engine is not engine or local.region._closed:
         local = local_slice(engine, local, op)
     segment, region, offset, size = remote_slice(engine, remote)
     if size != local.size:
         raise InvalidArgumentError(f"the operands differ in size: local {local.size} bytes, remote {size}")
-    try:
-        answer = engine._library.pybind_Move(
-            engine._id, head, local.address, size, segment, region, offset, deadline_ns, builder
-        )
-    except RuntimeError as error:
-        raise translate(error) from None
+    record = _abi.record(terms, local.address, segment, offset, size, region)
+    note = 0 if notify is None else notify.address
+    answer = engine._call(engine._library.pybind_Start, builder, record.buffer_info()[0], 1, note)
     return answer, size, (local, remote)
 
 
 def pages(
     engine: Handle,
     builder: int,
-    head: int,
-    deadline_ns: int,
+    terms: Terms,
     operands: tuple[Any, Any, Any, Any, int | None],
-    notify: Packed | None,
+    notify: Packed | None = None,
 ) -> Begun:
     """write_pages and read_pages: operands are (pages, src, remote pages, dst, page_bytes), as in the call."""
     local, src, remote, dst, page_bytes = operands
-    op = head & 0xFF
-    local_grid = _grid(engine, local, page_bytes, remote=False, op=op)
-    remote_grid = _grid(engine, remote, page_bytes, remote=True, op=op)
+    local_grid = _grid(engine, local, page_bytes, remote=False, op=terms[0])
+    remote_grid = _grid(engine, remote, page_bytes, remote=True, op=terms[0])
     # In the call, `src` are pages of the local operand and `dst` pages of the remote one, whatever the direction.
     here, there = indexes.describe(src, "src"), indexes.describe(dst, "dst")
     if here.n != there.n:
         raise InvalidArgumentError(f"src has {here.n} indexes and dst {there.n}")
-    arguments = array("Q", _head(head, deadline_ns))
-    arguments.extend((builder, local_grid._id, remote_grid._id, here.n))
-    _extend(arguments, here, there)
-    _finish(arguments, notify, head)
-    answer = engine._call(engine._library.pybind_Pages, arguments.buffer_info()[0])
+    note = 0 if notify is None else notify.address
+    block = _abi.pages_block(terms, builder, local_grid._id, remote_grid._id, here.n, here.words(), there.words(), note)
+    answer = engine._call(engine._library.pybind_Pages, block.buffer_info()[0])
     return answer, -1, (local, local_grid, remote, remote_grid)
 
 
@@ -209,50 +183,43 @@ def _grid(engine: Handle, operand: Any, page_bytes: int | None, *, remote: bool,
 def ranges(
     engine: Handle,
     builder: int,
-    head: int,
-    deadline_ns: int,
+    terms: Terms,
     operands: tuple[Any, Any, Any, Any, Any],
-    notify: Packed | None,
+    notify: Packed | None = None,
 ) -> Begun:
     """write_ranges and read_ranges: operands are (local, local offsets, remote, remote offsets, lengths)."""
     local, local_offsets, remote, remote_offsets, lengths = operands
-    own = local_slice(engine, local, head & 0xFF)
+    own = local_slice(engine, local, terms[0])
     segment, region, offset, size = remote_slice(engine, remote)
-    columns = (
-        indexes.describe(local_offsets, "local_offsets"),
-        indexes.describe(remote_offsets, "remote_offsets"),
-        indexes.describe(lengths, "lengths"),
-    )
-    if len({column.n for column in columns}) != 1:
-        counts = ", ".join(str(column.n) for column in columns)
+    here = indexes.describe(local_offsets, "local_offsets")
+    there = indexes.describe(remote_offsets, "remote_offsets")
+    sizes = indexes.describe(lengths, "lengths")
+    if not here.n == there.n == sizes.n:
+        counts = f"{here.n}, {there.n}, {sizes.n}"
         raise InvalidArgumentError(f"local_offsets, remote_offsets and lengths differ in number: {counts}")
-    arguments = array("Q", _head(head, deadline_ns))
-    arguments.extend((builder, own.address, own.size, segment, region, offset, size, columns[0].n))
-    _extend(arguments, *columns)
-    _finish(arguments, notify, head)
-    answer = engine._call(engine._library.pybind_Ranges, arguments.buffer_info()[0])
+    block = _abi.ranges_block(
+        terms,
+        builder,
+        local=own.address,
+        local_bytes=own.size,
+        target_id=segment,
+        target_region=region,
+        target_offset=offset,
+        remote_bytes=size,
+        n=here.n,
+        local_offsets=here.words(),
+        remote_offsets=there.words(),
+        lengths=sizes.words(),
+        note=0 if notify is None else notify.address,
+    )
+    answer = engine._call(engine._library.pybind_Ranges, block.buffer_info()[0])
     return answer, -1, (own, remote)
 
 
-def _head(head: int, deadline_ns: int) -> tuple[int, int, int, int, int]:
-    """op, class, deadline, hint, intent: the first arguments of Pages and Ranges."""
-    return head & 0xFF, head >> 8 & 0xFF, deadline_ns, head >> 16 & 0xFF, head >> 24 & 0xFF
-
-
-def _extend(arguments: array[int], *columns: indexes.Index) -> None:
-    for column in columns:
-        arguments.extend((column.address, column.code, column.stride & 0xFFFFFFFFFFFFFFFF))
-
-
-def _finish(arguments: array[int], notify: Packed | None, head: int) -> None:
-    flags = (2 if head & CHECKED else 0) | (4 if head & DURABLE else 0)
-    arguments.extend((*notify.addresses, flags | 1) if notify is not None else (0, 0, 0, 0, flags))
-
-
 class Packed:
-    """A notification's bytes, at addresses that hold for as long as this object."""
+    """A notification as the engine reads it, at an address that holds for as long as this object."""
 
-    __slots__ = ("_bytes", "addresses")
+    __slots__ = ("_bytes", "_words", "address")
 
     def __init__(self, notify: Any) -> None:
         if not isinstance(notify, tuple) or len(notify) != 2:
@@ -265,8 +232,10 @@ class Packed:
                 f"the notification's message has {len(message)} bytes: the limit is {MESSAGE_MAX}"
             )
         self._bytes = array("B", name + message)
-        address = self._bytes.buffer_info()[0]
-        self.addresses = (address, len(name), address + len(name), len(message))
+        at = self._bytes.buffer_info()[0]
+        note: _abi.Note = (at, len(name), at + len(name), len(message))
+        self._words = array("Q", note)
+        self.address = self._words.buffer_info()[0]
 
 
 def _encoded(text: Any) -> bytes:
@@ -275,20 +244,3 @@ def _encoded(text: Any) -> bytes:
     if isinstance(text, (bytes, bytearray, memoryview)):
         return bytes(text)
     raise InvalidArgumentError(f"a notification is str or bytes, not {type(text).__name__!r}")
-
-
-def commit(engine: Handle, builder: int, notify: Packed | None, durable: bool) -> int:
-    """Submits what a builder holds, all or nothing."""
-    addresses = notify.addresses if notify is not None else (0, 0, 0, 0)
-    return engine._call(engine._library.pybind_Commit, builder, *addresses, notify is not None, durable)
-
-
-def with_notify(engine: Handle, notify: Packed, head: int, add: Callable[[int], Begun]) -> Begun:
-    """A single move with a notification: a builder of one."""
-    builder = engine._call(engine._library.pybind_Builder)
-    try:
-        _, size, keep = add(builder)
-    except BaseException:
-        engine._call(engine._library.pybind_Discard, builder)
-        raise
-    return commit(engine, builder, notify, bool(head & DURABLE)), size, keep

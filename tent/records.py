@@ -6,9 +6,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple
 
+from ._abi import PACKED, Fields
 from .enums import (
-    PRIO_HIGH,
-    IntentType,
     OpCode,
     Permission,
     SegmentInfoType,
@@ -16,54 +15,13 @@ from .enums import (
     TransportType,
     kWildcardLocation,
 )
-from .errors import NotImplementedError
 
 
-class Request:
+class Request(Fields):
     """One READ or WRITE. `source` is the local address in either direction; `target_offset` an address in the peer, or
     an offset when the segment is a single region; `deadline_ns` is on time.monotonic_ns()'s clock, 0 for none."""
 
-    __slots__ = (
-        "deadline_ns",
-        "intent_type",
-        "length",
-        "opcode",
-        "priority",
-        "source",
-        "target_id",
-        "target_offset",
-        "transport_hint",
-    )
-
-    def __init__(
-        self,
-        opcode: OpCode = OpCode.READ,
-        source: int = 0,
-        target_id: int = 0,
-        target_offset: int = 0,
-        length: int = 0,
-        priority: int = PRIO_HIGH,
-        transport_hint: TransportType = TransportType.UNSPEC,
-        policy_name: str = "",
-        deadline_ns: int = 0,
-        intent_type: IntentType = IntentType.UNSPEC,
-    ) -> None:
-        if policy_name:
-            raise NotImplementedError("policy_name is not in this version", hint="leave it empty")
-        self.opcode = opcode
-        self.source = source
-        self.target_id = target_id
-        self.target_offset = target_offset
-        self.length = length
-        self.priority = priority
-        self.transport_hint = transport_hint
-        self.deadline_ns = deadline_ns
-        self.intent_type = intent_type
-
-    @property
-    def policy_name(self) -> str:
-        """Always empty in this version."""
-        return ""
+    __slots__ = ()
 
     def __repr__(self) -> str:
         return (
@@ -72,19 +30,7 @@ class Request:
         )
 
 
-# A request's fields as the engine's record has them; the tenth word, the region, is 0.
-REQUEST_FIELDS = (
-    "opcode",
-    "source",
-    "target_id",
-    "target_offset",
-    "length",
-    "priority",
-    "deadline_ns",
-    "transport_hint",
-    "intent_type",
-)
-request_fields = attrgetter(*REQUEST_FIELDS)
+pack = attrgetter(*PACKED)  # a request's fields as a packed request has them
 
 
 class TransferStatus(NamedTuple):

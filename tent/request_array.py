@@ -7,20 +7,8 @@ from array import array
 from collections.abc import Iterator
 from typing import Any
 
+from . import _abi
 from .errors import InvalidArgumentError
-
-WORDS = 10  # of one record
-COLUMNS = (
-    "opcode",
-    "source",
-    "target_id",
-    "target_offset",
-    "length",
-    "priority",
-    "deadline_ns",
-    "transport_hint",
-    "intent_type",
-)
 
 
 class Column:
@@ -65,30 +53,21 @@ class Column:
         return f"Column({self.tolist()!r})"
 
 
-class RequestArray:
+class RequestArray(_abi.Columns):
     """n packed requests, all zero (READ, PRIO_HIGH, no deadline) at first.
 
-    The columns opcode, source, target_id, target_offset, length, priority, deadline_ns, transport_hint and intent_type
-    are writable views, NumPy arrays if NumPy has been imported. Reusable as soon as submit_transfer has returned.
+    The columns have the names of Request's fields. They are writable views, NumPy arrays if NumPy has been imported.
+    Terms that Request takes as a word are numbers here; a word that is assigned to a column is that of every request.
+    The array is reusable as soon as submit_transfer has returned.
     """
 
     __slots__ = ("_address", "_n", "_words")
-
-    opcode: Any
-    source: Any
-    target_id: Any
-    target_offset: Any
-    length: Any
-    priority: Any
-    deadline_ns: Any
-    transport_hint: Any
-    intent_type: Any
 
     def __init__(self, n: int) -> None:
         if not isinstance(n, int) or n < 1:
             raise InvalidArgumentError(f"RequestArray({n!r}): at least one request is needed")
         self._n = n
-        self._words = array("Q", bytes(8 * WORDS)) * n
+        self._words = array("Q", bytes(8 * _abi.RECORD_WORDS)) * n
         self._address = self._words.buffer_info()[0]
 
     def __len__(self) -> int:
@@ -98,18 +77,21 @@ class RequestArray:
         return f"<RequestArray of {self._n}>"
 
 
-def _column(at: int) -> property:
+def _column(at: int, name: str) -> property:
     def get(requests: RequestArray) -> Any:
         numpy = sys.modules.get("numpy")
         if numpy is not None:
-            return numpy.frombuffer(requests._words, numpy.uint64)[at::WORDS]
-        return Column(memoryview(requests._words)[at::WORDS])
+            return numpy.frombuffer(requests._words, numpy.uint64)[at :: _abi.RECORD_WORDS]
+        return Column(memoryview(requests._words)[at :: _abi.RECORD_WORDS])
 
     def put(requests: RequestArray, values: Any) -> None:
+        if values is None or isinstance(values, str):
+            values = _abi.number(name, values)
         get(requests)[:] = values
 
-    return property(get, put, doc=f"{COLUMNS[at]} of every request.")
+    return property(get, put, doc=_abi.DOCS[name])
 
 
-for _at, _name in enumerate(COLUMNS):
-    setattr(RequestArray, _name, _column(_at))
+for _at, _name in enumerate(_abi.COLUMNS):
+    if _name in _abi.Columns.__annotations__:
+        setattr(RequestArray, _name, _column(_at, _name))

@@ -7,25 +7,26 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from . import moving
-from .enums import PRIO_HIGH
-from .moving import Hint, Notify
+from . import _abi, moving
+from .enums import PRIO_HIGH, IntentType
+from .errors import NotImplementedError
+from .moving import READ, Hint, Notify
 
 MEANING = {
-    "priority": "PRIO_HIGH, PRIO_MEDIUM or PRIO_LOW: urgent bytes pass the others wherever they would wait for them.",
-    "timeout": "Seconds from this call on, at most; then it ends as TIMEOUT, without a further byte. None: no limit.",
+    "priority": _abi.MEANING["priority"],
+    "timeout": _abi.MEANING["timeout"],
     "notify": "(name, message) for the peer, at most 255 and 65536 bytes; it arrives after the last byte.",
-    "hint": "The transport to try first, by name or TransportType; the others follow when it fails.",
+    "hint": _abi.MEANING["hint"],
     "stream": "Not in this version: NotImplementedError unless it is None.",
-    "integrity": '"crc32c": each slice carries a checksum, and one that changed on its way is sent again.',
-    "durability": '"data", for files: it ends when all that it writes is on stable storage, as fdatasync promises.',
+    "integrity": _abi.MEANING["integrity"],
+    "durability": _abi.MEANING["durability"],
+    "intent": _abi.MEANING["intent"],
 }
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
-# As the engine takes them: the first word without its operation, the deadline in ns or 0, and the notification.
-Terms = tuple[int, int, moving.Packed | None]
+Given = tuple[_abi.Terms, moving.Packed | None]  # what the engine takes, of a READ, and the notification
 
 
 def terms(
@@ -36,13 +37,22 @@ def terms(
     stream: object = None,
     integrity: str | None = None,
     durability: str | None = None,
-) -> Terms:
-    """Returns the checked terms of a move. Raises InvalidArgumentError or NotImplementedError for a wrong one."""
-    return (
-        moving.word(0, priority, hint, stream, integrity, durability),
-        0 if timeout is None else moving.deadline(timeout),
-        None if notify is None else moving.Packed(notify),
+    intent: IntentType = IntentType.UNSPEC,
+) -> Given:
+    """Returns the terms of a move as the engine reads them, which checks the ranges of numbers. Raises
+    InvalidArgumentError or NotImplementedError for a word that is wrong."""
+    if stream is not None:
+        raise NotImplementedError("stream= is not in this version", hint="submit when the source is ready")
+    packed = _abi.terms(
+        opcode=READ,
+        priority=priority,
+        transport_hint=0 if hint is None else moving.transport_number(hint),
+        deadline_ns=0 if timeout is None else moving.deadline(timeout),
+        intent_type=intent,
+        integrity=0 if integrity is None else _abi.number("integrity", integrity),
+        durability=0 if durability is None else _abi.number("durability", durability),
     )
+    return packed, None if notify is None else moving.Packed(notify)
 
 
 def documented(function: F) -> F:

@@ -10,13 +10,12 @@ from itertools import chain, repeat
 from types import TracebackType
 from typing import Any, NoReturn
 
-from . import _native, buffers, files, moving
+from . import _abi, _native, buffers, files, moving
 from .engine import OPEN_TIMEOUT, Engine
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
 from .errors import AddressNotRegisteredError, InvalidArgumentError, transfer_error, translate
 from .page import CELL_BYTES, COMPLETED, PENDING
 from .records import (
-    REQUEST_FIELDS,
     BatchGuard,
     MemoryGuard,
     MemoryOptions,
@@ -25,9 +24,9 @@ from .records import (
     SegmentInfo,
     SegmentInfoBuffer,
     TransferStatus,
-    request_fields,
+    pack,
 )
-from .request_array import WORDS, RequestArray
+from .request_array import RequestArray
 
 
 class _Polled:
@@ -284,10 +283,10 @@ class TransferEngine:
         engine = self.engine
         try:
             if notification is None:
-                engine._library.pybind_Submit(engine._id, batch_id, address, n, 0, 0, 0, 0, False)
+                engine._library.pybind_Submit(engine._id, batch_id, address, n, 0)
             else:
                 note = moving.Packed((notification.name, notification.data))
-                engine._library.pybind_Submit(engine._id, batch_id, address, n, *note.addresses, True)
+                engine._library.pybind_Submit(engine._id, batch_id, address, n, note.address)
         except RuntimeError as error:
             raise translate(error) from None
 
@@ -397,9 +396,7 @@ class TransferEngine:
     def send_notifi(self, target_id: int, notification: Notification) -> None:
         """Sends a notification without data, and returns when the peer has it."""
         packed = moving.Packed((notification.name, notification.data))
-        batch = self.engine._call(
-            self.engine._library.pybind_Notify, _u64(target_id, "target_id"), *packed.addresses, 0
-        )
+        batch = self.engine._call(self.engine._library.pybind_Notify, _u64(target_id, "target_id"), packed.address, 0)
         try:
             status = self.wait(batch)
             if status.state != COMPLETED:
@@ -457,19 +454,17 @@ def _task(value: int) -> int:
 def _name_wrong_field(rows: list[tuple[Any, ...]]) -> None:
     """Raises for the first field of a request that does not fit; packing itself says only that one does not."""
     for i, row in enumerate(rows):
-        for name, value in zip(REQUEST_FIELDS, row, strict=False):
+        for name, value in zip(_abi.COLUMNS, row, strict=True):
             if not hasattr(value, "__index__") or not 0 <= value < 1 << 64:
-                kind = "PRIO_HIGH (0), PRIO_MEDIUM (1) or PRIO_LOW (2)" if name == "priority" else "not negative"
-                raise InvalidArgumentError(
-                    f"{name} of request {i} is {value!r}: it must be an integer of 64 bits, {kind}"
-                )
+                takes = _abi.TAKES.get(name, "an integer of 64 bits, not negative")
+                raise InvalidArgumentError(f"{name} of request {i} is {value!r}: it must be {takes}")
 
 
 def _packed(requests: Iterable[Request]) -> tuple[array[int], int]:
     """Requests as the engine's records; array checks that each value fits in 64 bits, unsigned."""
     rows: list[tuple[Any, ...]] = []
     try:
-        rows = [(*request_fields(request), 0) for request in requests]
+        rows = [pack(request) for request in requests]
         packed = array("Q", chain.from_iterable(rows))
     except AttributeError as error:
         raise InvalidArgumentError(f"requests must be tent.Request objects or a RequestArray: {error}") from None
@@ -480,4 +475,4 @@ def _packed(requests: Iterable[Request]) -> tuple[array[int], int]:
         ) from None
     if not rows:
         raise InvalidArgumentError("there are no requests to submit")
-    return packed, len(packed) // WORDS
+    return packed, len(rows)

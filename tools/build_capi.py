@@ -55,7 +55,7 @@ def build(prefix: Path) -> None:
     command = [go, "build", "-buildmode=c-shared", f"-ldflags={linker}", "-o", str(library), "./pybind/capi"]
     subprocess.run(command, cwd=ROOT, env=build_gotent.go_env(go), check=True)
     library.with_suffix(".h").unlink(missing_ok=True)  # cgo's own header; people read ours
-    shutil.copy(SOURCE / "include" / "tent" / "transfer_engine.h", prefix / "include" / "tent")
+    shutil.copytree(SOURCE / "include" / "tent", prefix / "include" / "tent", dirs_exist_ok=True)
     text = PKG_CONFIG.format(prefix=prefix, version=version())
     (prefix / "lib" / "pkgconfig" / "tent.pc").write_text(text, encoding="utf-8")
 

@@ -75,40 +75,12 @@ func (e *Engine) lookup(id dispatch.BatchID) (*batch, *errs.Error) {
 	return nil, errs.New(errs.InvalidEntry, "batch", "batch %d does not exist or was freed", uint64(id))
 }
 
-// submit adds tasks to a batch: all of them or none. specs and uses are copied.
-func (e *Engine) submit(id dispatch.BatchID, c *call) (first int, err error) {
-	c.sum()
-	if by := e.inliner(c); by != nil {
-		if _, first, done, failure := e.inline(by, id, c); failure != nil {
-			return 0, failure
-		} else if done {
-			return first, nil
-		}
-	}
-	quiet := e.quieten(c)
-	e.mu.Lock()
-	first, failure := e.enqueue(id, c)
-	e.launch(quiet)
-	if failure != nil {
-		return 0, failure
-	}
-	return first, nil
-}
-
-// sum adds up the bytes of the call.
-func (c *call) sum() {
-	c.total = 0
-	for i := range c.specs {
-		c.total += c.specs[i].Length
-	}
-}
-
-// launchBytes is what a submit may send while workers may be woken by the first answers. With more on its way they would
-// compete with the sender for the cores; the answers wait in their sockets until it has sent what it may.
+// launchBytes is what a submit may send while workers may be woken by the first answers. With more on its way they
+// would compete with the sender for the cores; the answers wait in their sockets until it has sent what it may.
 const launchBytes = 128 << 10
 
 // quieten keeps workers asleep about the answers to a large call until launch has sent what it may.
-func (e *Engine) quieten(c *call) bool {
+func (e *Engine) quieten(c *Call) bool {
 	if c.total < launchBytes {
 		return false
 	}
@@ -128,7 +100,7 @@ func (e *Engine) launch(quiet bool) {
 }
 
 // enqueue hands tasks to the core. The caller holds e.mu.
-func (e *Engine) enqueue(id dispatch.BatchID, c *call) (int, *errs.Error) {
+func (e *Engine) enqueue(id dispatch.BatchID, c *Call) (int, *errs.Error) {
 	b, err := e.lookup(id)
 	if err != nil {
 		return 0, err
@@ -154,7 +126,7 @@ func (e *Engine) enqueue(id dispatch.BatchID, c *call) (int, *errs.Error) {
 }
 
 // admit says why a batch takes no more calls, or not this one. The caller holds e.mu.
-func (e *Engine) admit(b *batch, c *call) *errs.Error {
+func (e *Engine) admit(b *batch, c *Call) *errs.Error {
 	switch {
 	case e.closing:
 		return closedError()
@@ -168,7 +140,7 @@ func (e *Engine) admit(b *batch, c *call) *errs.Error {
 }
 
 // begin enters a call into the engine's record of a batch. The caller holds e.mu.
-func (e *Engine) begin(b *batch, c *call, now clock.Time) {
+func (e *Engine) begin(b *batch, c *Call, now clock.Time) {
 	if b.started == 0 {
 		b.started = now
 	}
@@ -188,7 +160,7 @@ func (e *Engine) begin(b *batch, c *call, now clock.Time) {
 }
 
 // hold takes what a call uses, regions and files, or nothing of it. The caller holds e.mu.
-func (e *Engine) hold(c *call) *errs.Error {
+func (e *Engine) hold(c *Call) *errs.Error {
 	if err := e.takeUses(c); err != nil {
 		return err
 	}
@@ -200,7 +172,7 @@ func (e *Engine) hold(c *call) *errs.Error {
 }
 
 // takeUses takes a use of each of the call's regions, or of none. The caller holds e.mu.
-func (e *Engine) takeUses(c *call) *errs.Error {
+func (e *Engine) takeUses(c *Call) *errs.Error {
 	for _, r := range c.uses {
 		if err := r.use(); err != nil { // closed meanwhile
 			e.unuse(c.uses, r)
@@ -414,9 +386,9 @@ func (e *Engine) Summary(id dispatch.BatchID) (dispatch.Summary, error) {
 	return sum, nil
 }
 
-// Failed writes the indexes of what did not complete into out, as far as they fit, and returns how many there are. Indexes
-// count requests, ranges and pages in the order of the calls; a page of several rows is one. When a sync has failed, every
-// WRITE counts.
+// Failed writes the indexes of what did not complete into out, as far as they fit, and returns how many there are.
+// Indexes count requests, ranges and pages in the order of the calls; a page of several rows is one. When a sync has
+// failed, every WRITE counts.
 func (e *Engine) Failed(id dispatch.BatchID, out []uint64) (n int) {
 	e.mu.Lock()
 	defer e.unlockAndDrain()

@@ -16,7 +16,8 @@ import (
 //	             |                      '--failed, deadline, cancel: FAILED, TIMEOUT, CANCELED
 //	             '--task not COMPLETED: final at once, nothing is promised of the disk
 //
-// A sync that was asked for cannot be taken back: the batch ends without waiting for it. It touches no memory of anybody.
+// A sync that was asked for cannot be taken back: the batch ends without waiting for it. It touches no memory of
+// anybody.
 
 // syncing are the batches that wait for their files, few at a time. Guarded by the engine's mutex.
 type syncing struct {
@@ -25,8 +26,8 @@ type syncing struct {
 	tickets uint64
 }
 
-// syncOrder is a sync that a batch waits for. transports says which have moved its bytes, bit by index: each of them syncs
-// its own descriptor, because the kernel tells of a failed write-back once a descriptor.
+// syncOrder is a sync that a batch waits for. transports says which have moved its bytes, bit by index: each of them
+// syncs its own descriptor, because the kernel tells of a failed write-back once a descriptor.
 type syncOrder struct {
 	batch      dispatch.BatchID
 	ticket     uint64
@@ -105,8 +106,8 @@ func (e *Engine) durable(b *batch, transports uint32, now clock.Time) bool {
 	return done
 }
 
-// carryOut has the transports of an order sync one after the other, beginning at an index, and reports the outcome; asked
-// says that one has. The caller holds no lock.
+// carryOut has the transports of an order sync one after the other, beginning at an index, and reports the outcome;
+// asked says that one has. The caller holds no lock.
 func (o syncOrder) carryOut(e *Engine, from int, asked bool) {
 	for i := from; i < len(e.ports); i++ {
 		link, key, open := o.peer.openIn(i)
@@ -123,7 +124,8 @@ func (o syncOrder) carryOut(e *Engine, from int, asked bool) {
 		return
 	}
 	if !asked {
-		e.answer(o, errs.New(errs.Stale, "sync", "the transport that wrote to it has left the file").WithPeer(o.peer.identity.Address, "", ""))
+		e.answer(o, errs.New(errs.Stale, "sync",
+			"the transport that wrote to it has left the file").WithPeer(o.peer.identity.Address, "", ""))
 		return
 	}
 	e.answer(o, nil)
@@ -184,7 +186,8 @@ func (e *Engine) cancelSyncs(b *batch) bool {
 	if b.ended || b.failure != nil || !b.syncs() {
 		return false
 	}
-	e.forgo(b, errs.New(errs.Canceled, "sync", "canceled by the user: the bytes are in the file, but perhaps not on stable storage"), clock.Now())
+	e.forgo(b, errs.New(errs.Canceled, "sync",
+		"canceled by the user: the bytes are in the file, but perhaps not on stable storage"), clock.Now())
 	return true
 }
 
@@ -213,7 +216,8 @@ func (e *Engine) lateSyncs(now clock.Time) {
 			}
 		}
 		if limit <= now {
-			e.forgo(b, errs.New(errs.Timeout, "sync", "the bytes are in the file, but were not on stable storage in time").
+			e.forgo(b, errs.New(errs.Timeout, "sync",
+				"the bytes are in the file, but were not on stable storage in time").
 				WithHint("transfer_sync_timeout is the limit of a transfer without a deadline"), now)
 			continue
 		}
@@ -222,8 +226,8 @@ func (e *Engine) lateSyncs(now clock.Time) {
 	e.syncing.limit = next
 }
 
-// lingering are the regions and files of a batch that ended dirty: a kernel that has not given an operation back may still
-// use them. They are let go when it has.
+// lingering are the regions and files of a batch that ended dirty: a kernel that has not given an operation back may
+// still use them. They are let go when it has.
 type lingering struct {
 	regions []*region
 	files   []fileUse
@@ -253,8 +257,8 @@ func (e *Engine) letGo() {
 	})
 }
 
-// Lingers reports whether the kernel may still use the memory of a region, although the transfers that gave it have ended,
-// dirty. Whoever owns memory that is not tent's asks before giving it up.
+// Lingers reports whether the kernel may still use the memory of a region, although the transfers that gave it have
+// ended, dirty. Whoever owns memory that is not tent's asks before giving it up.
 func (e *Engine) Lingers(id mem.RegionID) bool {
 	e.mu.Lock()
 	defer e.unlockAndDrain()

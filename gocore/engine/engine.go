@@ -107,7 +107,6 @@ type Engine struct {
 	}
 	segments segmentTable
 	grids    gridTable
-	builders builders
 
 	policies plan.Policies
 	store    meta.Store
@@ -146,7 +145,6 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	e.numa = readNUMA()
 	e.allocations.byID = make(map[mem.RegionID]*region)
 	e.grids.byID = make(map[GridID]*grid)
-	e.builders.byID = make(map[BuilderID]*call)
 	e.segments.peers = make(map[peerKey]*peer)
 	undo := &steps{}
 	defer func() {

@@ -38,15 +38,12 @@ type ExplainedRejected struct {
 
 // Explain plans a request without submitting it.
 func (e *Engine) Explain(r *Request) (*Explanation, error) {
-	if err := e.usable(); err != nil {
+	c, err := e.Begin(r.Terms)
+	if err != nil {
 		return nil, err
 	}
-	c := newCall()
-	defer c.free()
-	if err := r.Terms.Check(); err != nil {
-		return nil, err
-	}
-	if err := c.add(e, &r.Terms, r.Source, r.Remote, r.Length); err != nil {
+	defer c.Discard()
+	if err := c.AddRange(r.Source, r.Remote, r.Length); err != nil {
 		return nil, err
 	}
 	out := e.explainPlan(c)
@@ -67,7 +64,7 @@ func (e *Engine) portOf(name string) *port {
 
 // explainPlan describes the plan of a call as the core would use it now. A link that will not come up by itself,
 // because of a setting, a permission or another kind of peer, is a reason rather than a route.
-func (e *Engine) explainPlan(c *call) *Explanation {
+func (e *Engine) explainPlan(c *Call) *Explanation {
 	out := &Explanation{Policy: c.plan.Policy, Routes: []ExplainedRoute{}, Rejected: []ExplainedRejected{}}
 	if policy := e.policies.Get(c.want.policy); policy != nil {
 		out.Devices = policy.Devices

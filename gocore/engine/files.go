@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -21,18 +22,18 @@ import (
 
 // FileOptions say how OpenFile opens a file. The zero value opens one that is there, for reading and writing.
 type FileOptions struct {
-	Create   bool   // make it if it is absent, with mode 0600, and grow it to Size; never truncate it
-	Truncate bool   // empty it first
-	ReadOnly bool   // refuse to write, and need no permission for it
-	Durable  bool   // every transfer that writes to it ends only when that is on stable storage
-	Size     uint64 // bytes; 0 leaves it as it is; needs Create
+	Create     bool               // make it if it is absent, with mode 0600, and grow it to Size; never truncate it
+	Truncate   bool               // empty it first
+	ReadOnly   bool               // refuse to write, and need no permission for it
+	Durability request.Durability // of every transfer that writes to it
+	Size       uint64             // bytes; 0 leaves it as it is; needs Create
 }
 
 // file holds the properties of a peer that is a file.
 type file struct {
-	path     string
-	readOnly bool
-	durable  bool
+	path       string
+	readOnly   bool
+	durability request.Durability
 }
 
 const (
@@ -60,7 +61,7 @@ func (e *Engine) OpenFile(ctx context.Context, name string, o FileOptions) (Segm
 	if failure != nil {
 		return 0, failure
 	}
-	p := e.filePeer(&made, o.Durable)
+	p := e.filePeer(&made, o.Durability)
 	if err := p.join(ctx); err != nil {
 		e.leavePeer(p)
 		return 0, err
@@ -77,7 +78,7 @@ func (o *FileOptions) check() *errs.Error {
 			WithHint("create=True makes the file if it is absent and grows it to size")
 	case o.ReadOnly && (o.Create || o.Truncate):
 		return errs.New(errs.InvalidArgument, "open", "a file that is opened for reading only is neither created nor truncated")
-	case o.ReadOnly && o.Durable:
+	case o.ReadOnly && o.Durability != request.DurabilityNone:
 		return errs.New(errs.InvalidArgument, "open", "durability is about writing, and the file is opened for reading only")
 	}
 	return nil
@@ -110,9 +111,9 @@ func (e *Engine) filer() (transport.Filer, *errs.Error) {
 }
 
 // filePeer makes the peer that is a file, with one handle, and its region. It is not shared yet.
-func (e *Engine) filePeer(made *transport.File, durable bool) *peer {
+func (e *Engine) filePeer(made *transport.File, durability request.Durability) *peer {
 	identity := transport.Peer{Address: fileScheme + made.Path, Name: path.Base(made.Path), MachineID: e.machine, Incarnation: newIncarnation()}
-	p := &peer{engine: e, identity: identity, handles: 1, file: &file{made.Path, made.ReadOnly, durable}}
+	p := &peer{engine: e, identity: identity, handles: 1, file: &file{made.Path, made.ReadOnly, durability}}
 	p.links.Store(&[]attachment{})
 	region := segment.Region{ID: fileRegion, Name: made.Path, Size: made.Size, Location: "file", Kind: mem.File,
 		Permission: mem.GlobalReadWrite, ReadOnly: made.ReadOnly, Descriptors: map[string]transport.Descriptor{}}
@@ -157,7 +158,7 @@ type fileUse struct {
 }
 
 // touch notes that a task of the call moves bytes of a file.
-func (c *call) touch(p *peer, t *Terms) *errs.Error {
+func (c *Call) touch(p *peer, t *Terms) *errs.Error {
 	op := t.Op
 	if t.Integrity != request.IntegrityNone {
 		return errs.New(errs.InvalidArgument, "submit", "transfers of files carry no checksums, and integrity was asked for")
@@ -165,38 +166,28 @@ func (c *call) touch(p *peer, t *Terms) *errs.Error {
 	if op == transport.Write && p.file.readOnly {
 		return errs.New(errs.PermissionDenied, "submit", "%s was opened for reading only", p.file.path).WithPeer(p.identity.Address, "", "")
 	}
-	for i := range c.files {
-		if u := &c.files[i]; u.peer == p {
-			u.written = u.written || op == transport.Write
-			return nil
-		}
+	i := slices.IndexFunc(c.files, func(u fileUse) bool { return u.peer == p })
+	if i < 0 {
+		i = len(c.files)
+		c.files = append(c.files, fileUse{peer: p})
 	}
-	c.files = append(c.files, fileUse{peer: p, written: op == transport.Write})
+	if u := &c.files[i]; op == transport.Write {
+		u.written = true
+		u.sync = u.sync || max(p.file.durability, t.Durability) == request.DurabilityData
+	}
 	return nil
 }
 
-// settle decides which files are made durable at the call's end: those opened so, and with all every one that is written.
-func (c *call) settle(all bool) *errs.Error {
-	written, durable := false, false
+// settle gives the files that are synced at the call's end their limit. It refuses durability for a call that writes no file.
+func (c *Call) settle() *errs.Error {
+	written := false
 	for i := range c.files {
-		u := &c.files[i]
-		written = written || u.written
-		u.sync = u.written && (all || u.peer.file.durable)
-		durable = durable || u.sync
+		written = written || c.files[i].written
+		c.files[i].limit = c.due
 	}
-	if all && !written {
+	if c.durable && !written {
 		return errs.New(errs.InvalidArgument, "submit", "durability is asked for, but no file is written").
 			WithHint("it is for transfers to segments of open(\"file:///...\")")
-	}
-	if !durable {
-		return nil
-	}
-	limit := clock.Never
-	for i := range c.specs {
-		limit = min(limit, c.specs[i].Due())
-	}
-	for i := range c.files {
-		c.files[i].limit = limit
 	}
 	return nil
 }

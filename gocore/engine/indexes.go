@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"unsafe"
+
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 )
@@ -60,5 +62,5 @@ func IndexesOf(values []int64) Indexes {
 	if len(values) == 0 {
 		return Indexes{Width: 8, Stride: 8}
 	}
-	return Indexes{Addr: addressOf(values), Width: 8, Stride: 8, owner: values}
+	return Indexes{Addr: uintptr(unsafe.Pointer(unsafe.SliceData(values))), Width: 8, Stride: 8, owner: values}
 }

@@ -8,12 +8,12 @@ import (
 )
 
 // A call for little, over a transport that copies on the caller's thread (transport.Inliner), is carried out before it
-// returns: the core thinks about it twice for a moment (dispatch.Reserve, Record), and the copy is in between, without the
-// mutex. No queue, no outbox, no completion, nobody is woken. The call carries out its own requests and nobody else's, and
-// at most inline_bytes of them; what is more, or not possible now, goes through the core.
+// returns: the core thinks about it twice for a moment (dispatch.Reserve, Record), and the copy is in between, without
+// the mutex. No queue, no outbox, no completion, nobody is woken. The call carries out its own requests and nobody
+// else's, and at most inline_bytes of them; what is more, or not possible now, goes through the core.
 
 // inliner returns who may carry out the call's tasks at once, nil if they have to go through the core.
-func (e *Engine) inliner(c *call) transport.Inliner {
+func (e *Engine) inliner(c *Call) transport.Inliner {
 	if len(c.specs) == 0 || len(c.specs) > inlineMost || c.total > e.inlineBytes {
 		return nil
 	}
@@ -27,10 +27,11 @@ func (e *Engine) inliner(c *call) transport.Inliner {
 // inlineMost bounds the slices of one inline call.
 const inlineMost = 256
 
-// inline carries out a call in a batch, id 0 for one that is made for it. done is false when nothing has been taken: the
-// call then goes through the core. Else it returns the batch and the index of the first task, or why not even that was
-// possible.
-func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *call) (_ dispatch.BatchID, first int, done bool, _ *errs.Error) {
+// inline carries out a call in a batch, id 0 for one that is made for it. done is false when nothing has been taken:
+// the call then goes through the core. Else it returns the batch and the index of the first task, or why not even that
+// was possible.
+func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *Call) (_ dispatch.BatchID, first int, done bool,
+	_ *errs.Error) {
 	made := id == 0
 	now := clock.Now()
 	e.mu.Lock()
@@ -68,7 +69,7 @@ func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *call) (_ d
 }
 
 // reserve makes a batch pending with room for the call's tasks; false leaves nothing behind. The caller holds e.mu.
-func (e *Engine) reserve(id dispatch.BatchID, c *call, now clock.Time) (*batch, dispatch.Reservation, bool) {
+func (e *Engine) reserve(id dispatch.BatchID, c *Call, now clock.Time) (*batch, dispatch.Reservation, bool) {
 	made := id == 0
 	if made {
 		var err *errs.Error
@@ -98,7 +99,7 @@ func (e *Engine) reserve(id dispatch.BatchID, c *call, now clock.Time) (*batch, 
 }
 
 // slicesFor makes the slices of a reservation: one a task.
-func (c *call) slicesFor(held *dispatch.Reservation) []*transport.Slice {
+func (c *Call) slicesFor(held *dispatch.Reservation) []*transport.Slice {
 	n := len(c.specs)
 	for len(c.slices) < n {
 		c.slices = append(c.slices, new(transport.Slice))

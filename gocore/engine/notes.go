@@ -152,7 +152,8 @@ func (q *notes) waits() int { return len(q.queue) - q.head }
 
 func decodeNotes(b []byte, peer string) (list []Notification, numbers []uint64, err error) {
 	broken := func() ([]Notification, []uint64, error) {
-		return nil, nil, errs.New(errs.Protocol, "notify", "a malformed notification of %d bytes came from %s", len(b), peer)
+		return nil, nil, errs.New(errs.Protocol, "notify", "a malformed notification of %d bytes came from %s", len(b),
+			peer)
 	}
 	if len(b) < 2 {
 		return broken()

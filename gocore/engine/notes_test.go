@@ -44,7 +44,8 @@ func TestNotificationsAreTakenOnceInOrderWhicheverWayTheyCome(t *testing.T) {
 	require.NoError(t, q.take(sender1, message(1, "a", "b")))
 	require.NoError(t, q.take(sender1, message(1, "a", "b")), "a repetition is taken as done")
 	require.NoError(t, q.take(sender1, message(2, "b", "c")), "a part of it is new")
-	require.NoError(t, q.take(transport.Peer{Address: "a", Incarnation: 2}, message(1, "x")), "another incarnation counts anew")
+	require.NoError(t, q.take(transport.Peer{Address: "a", Incarnation: 2}, message(1, "x")),
+		"another incarnation counts anew")
 	require.Equal(t, []string{"a", "b", "c", "x"}, read(q, 10))
 }
 
@@ -62,7 +63,8 @@ func TestReadingALittleAtATimeKeepsOrderAndReadiness(t *testing.T) {
 	q := newTestNotes(t, 1000)
 	next := 0
 	for i := range 300 {
-		require.NoError(t, q.take(sender1, message(uint64(3*i+1), fmt.Sprint(3*i), fmt.Sprint(3*i+1), fmt.Sprint(3*i+2))))
+		require.NoError(t, q.take(sender1, message(uint64(3*i+1), fmt.Sprint(3*i), fmt.Sprint(3*i+1),
+			fmt.Sprint(3*i+2))))
 		for _, text := range read(q, 1+i%4) {
 			require.Equal(t, fmt.Sprint(next), text)
 			next++

@@ -35,28 +35,28 @@ type note struct {
 }
 
 // notify copies a notification into the call; nil is none.
-func (c *call) notify(e *Engine, n *Note) *errs.Error {
+func (c *Call) notify(n *Note) *errs.Error {
 	if n == nil {
 		return nil
 	}
 	switch {
 	case len(n.Name) > NoteNameMax:
-		return errs.New(errs.InvalidArgument, "notify", "the name has %d bytes, at most %d are allowed", len(n.Name), NoteNameMax)
+		return errs.New(errs.InvalidArgument, "notify", "the name has %d bytes, at most %d are allowed", len(n.Name),
+			NoteNameMax)
 	case len(n.Message) > NoteMessageMax:
-		return errs.New(errs.InvalidArgument, "notify", "the message has %d bytes, at most %d are allowed", len(n.Message), NoteMessageMax)
+		return errs.New(errs.InvalidArgument, "notify", "the message has %d bytes, at most %d are allowed",
+			len(n.Message), NoteMessageMax)
 	case c.told == nil && len(c.files) > 0:
-		return errs.New(errs.InvalidArgument, "notify", "a file takes no notification").WithHint("engine.notify tells a peer after the transfer")
+		return errs.New(errs.InvalidArgument, "notify",
+			"a file takes no notification").WithHint("engine.notify tells a peer after the transfer")
 	case c.told == nil:
 		return errs.New(errs.InvalidArgument, "notify", "there is no peer to notify")
 	case c.peers > 1:
 		return errs.New(errs.InvalidArgument, "notify", "the batch goes to several peers").
 			WithHint("send one batch a peer, or engine.notify afterwards")
 	}
-	limit := clock.Never
-	for i := range c.specs {
-		limit = min(limit, c.specs[i].Due())
-	}
-	c.note = &note{peer: c.told, name: append([]byte(nil), n.Name...), message: append([]byte(nil), n.Message...), limit: limit}
+	c.note = &note{peer: c.told, name: append([]byte(nil), n.Name...), message: append([]byte(nil), n.Message...),
+		limit: c.due}
 	return nil
 }
 
@@ -78,10 +78,11 @@ func (e *Engine) Notify(to SegmentID, n Note, deadline clock.Time) (dispatch.Bat
 	if err := h.peer.join(context.Background()); err != nil {
 		return 0, err
 	}
-	c := newCall()
-	defer c.free()
+	c := e.newCall()
+	defer c.Discard()
 	c.told = h.peer
-	if err := c.notify(e, &n); err != nil {
+	c.sum()
+	if err := c.notify(&n); err != nil {
 		return 0, err
 	}
 	if deadline != 0 {
@@ -91,8 +92,8 @@ func (e *Engine) Notify(to SegmentID, n Note, deadline clock.Time) (dispatch.Bat
 }
 
 // notifier sends notifications: to each peer one message at a time, so that they arrive in order, by a transport that
-// carries notifications if there is one, else by the control plane. Each has a number that only grows: the receiver takes
-// a number once, whichever way it came.
+// carries notifications if there is one, else by the control plane. Each has a number that only grows: the receiver
+// takes a number once, whichever way it came.
 //
 // Lock order: engine mutex, then mu. Transports and the control plane are called without either.
 type notifier struct {
@@ -248,7 +249,8 @@ func (n *notifier) insist(o *outgoing) {
 		failure := errs.From("notify", err)
 		o.peer.blame(failure)
 		if clock.Now() >= lastLimit(o.flying) {
-			n.finish(o, errs.New(errs.Timeout, "notify", "the peer did not take the notification in time: %s", failure.Cause).
+			n.finish(o, errs.New(errs.Timeout, "notify", "the peer did not take the notification in time: %s",
+				failure.Cause).
 				WithPeer(o.peer.identity.Address, "", ""))
 			return
 		}

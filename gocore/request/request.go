@@ -1,9 +1,9 @@
-// Package request holds the terms of a request: what a caller asks besides the bytes and where they lie. They are declared
-// in the table of package schema, and terms.go is made from it.
+// Package request holds the terms of a request: what a caller asks besides the bytes and where they lie. They are
+// declared in the table of package schema, and terms.go is made from it.
 //
-// The same terms, under the same names, go from every face (objects, Request, RequestArray, C, C++) to the core: packed as
-// words across the border, then as Terms, which dispatch.TaskSpec embeds. 0 is "none" for each of them on every face and in
-// the core. Ranges are checked once, by Terms.Check, which the engine calls for each new set of terms.
+// The same terms, under the same names, go from every face (objects, Request, RequestArray, C, C++) to the core: packed
+// as words across the border, then as Terms, which dispatch.TaskSpec embeds. 0 is "none" for each of them on every face
+// and in the core. Ranges are checked once, by Terms.Check, which the engine calls for each new set of terms.
 package request
 
 import (

@@ -15,7 +15,8 @@ import (
 func TestAPackedRequestKeepsEveryTerm(t *testing.T) {
 	p := Packed{Opcode: 1, Priority: 2, TransportHint: 7, DeadlineNs: 12345, IntentType: 4, Integrity: 1, Durability: 1}
 	terms := p.Terms()
-	require.Equal(t, Terms{Op: transport.Write, Class: 2, Hint: 7, Deadline: 12345, Intent: IntentCheckpoint, Integrity: IntegrityCRC32C,
+	require.Equal(t, Terms{Op: transport.Write, Class: 2, Hint: 7, Deadline: 12345, Intent: IntentCheckpoint,
+		Integrity:  IntegrityCRC32C,
 		Durability: DurabilityData}, terms)
 	require.Nil(t, terms.Check())
 	none := Packed{}

@@ -11,7 +11,7 @@ import (
 // Terms are what a caller asks of a request besides the bytes and where they lie. The zero value is a READ of the
 // highest class, without a deadline, that promises nothing special.
 type Terms struct {
-	Deadline   clock.Time   // the request ends as TIMEOUT when this instant passes; 0 is none. Calls on objects take seconds from now
+	Deadline   clock.Time   // the request ends as TIMEOUT when this instant passes; 0 is none
 	Op         transport.Op // the direction: READ fetches from the peer, WRITE sends to it
 	Class      uint8        // the class: a smaller number is served first wherever requests of several classes wait
 	Hint       uint8        // the transport that is tried first; 0 leaves the choice to the policy
@@ -101,17 +101,17 @@ func (t *Terms) Check() *errs.Error {
 
 // Packed are the terms of a request as they cross the border from Python and C: a word each, 0 for the default.
 type Packed struct {
-	Opcode        uint64 //
-	Priority      uint64 //
-	TransportHint uint64 //
-	DeadlineNs    uint64 // ns on CLOCK_MONOTONIC
-	IntentType    uint64 //
-	Integrity     uint64 //
-	Durability    uint64 //
+	Opcode        uint64
+	Priority      uint64
+	TransportHint uint64
+	DeadlineNs    uint64
+	IntentType    uint64
+	Integrity     uint64
+	Durability    uint64
 }
 
 // Terms returns the terms in the core's form. A word that does not fit becomes a value that Check refuses.
-func (p *Packed) Terms() Terms {
+func (p Packed) Terms() Terms {
 	return Terms{
 		Op:         transport.Op(narrow(p.Opcode)),
 		Class:      narrow(p.Priority),
@@ -133,5 +133,10 @@ type Record struct {
 	Packed
 }
 
-// RecordWords is the size of a Record in words of 64 bits.
-const RecordWords = 12
+// PackedNote is a notification in the caller's memory.
+type PackedNote struct {
+	NameAddress    uint64
+	NameBytes      uint64
+	MessageAddress uint64
+	MessageBytes   uint64
+}

@@ -13,12 +13,9 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/pybind"
 )
-
-// recordWords is the size of a request as pybind.Submit takes it: opcode, source, target_id, target_offset, length,
-// priority, deadline_ns, transport_hint, intent_type, target_region.
-const recordWords = 10
 
 // requestsMost is the longest batch that any setting of max_pending_requests allows.
 const requestsMost = 1 << 24
@@ -68,19 +65,16 @@ func tent_free_batch(engine C.tent_engine_t, batch C.tent_batch_id_t) C.int {
 	return done(err)
 }
 
-// note is a notification in C's memory.
-type note struct {
-	name, message           unsafe.Pointer
-	nameBytes, messageBytes uint64
-	has                     bool
+// noteOf describes a notification of C's strings as pybind takes it.
+func noteOf(name, message *C.char) *request.PackedNote {
+	return &request.PackedNote{NameAddress: address(unsafe.Pointer(name)), NameBytes: uint64(len(read(name))),
+		MessageAddress: address(unsafe.Pointer(message)), MessageBytes: uint64(len(read(message)))}
 }
 
-func noteOf(name, message *C.char) note {
-	return note{unsafe.Pointer(name), unsafe.Pointer(message), uint64(len(read(name))), uint64(len(read(message))), true}
-}
-
-// submit packs C's requests as pybind takes them.
-func submit(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t, deadline, intent uint64, n note) C.int {
+// submit packs C's requests as pybind takes them. told may be nil.
+func submit(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t,
+	o *C.tent_submit_options_t,
+	told *request.PackedNote) C.int {
 	if count == 0 || entries == nil {
 		return wrong("%d requests at %p: at least one is needed", uint64(count), entries)
 	}
@@ -91,37 +85,49 @@ func submit(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_req
 	} else if count > room {
 		return wrong("%d requests do not fit: the batch takes %d; allocate a larger one", uint64(count), uint64(room))
 	}
-	words := make([]uint64, int(count)*recordWords)
-	for i, r := range unsafe.Slice(entries, int(count)) {
-		copy(words[i*recordWords:], []uint64{uint64(r.opcode), address(r.source), uint64(r.target_id), uint64(r.target_offset),
-			uint64(r.length), uint64(r.priority), deadline, uint64(r.transport_hint), intent, 0})
+	records := make([]request.Record, int(count))
+	none := &C.tent_request_terms_t{}
+	for i := range records {
+		own := none
+		if o.terms != nil {
+			own = &unsafe.Slice(o.terms, int(count))[i]
+		}
+		records[i] = record(&unsafe.Slice(entries, int(count))[i], own, o)
 	}
-	_, err := pybind.Submit(number(engine), uint64(batch), address(unsafe.Pointer(&words[0])), int64(count),
-		address(n.name), n.nameBytes, address(n.message), n.messageBytes, n.has)
-	runtime.KeepAlive(words)
+	var pins runtime.Pinner // pybind takes addresses as numbers: what is there must not move
+	defer pins.Unpin()
+	pins.Pin(&records[0])
+	if told != nil {
+		pins.Pin(told)
+	}
+	_, err := pybind.Submit(number(engine), uint64(batch), address(unsafe.Pointer(&records[0])), int64(count),
+		address(unsafe.Pointer(told)))
 	return done(err)
 }
 
 //export tent_submit
 func tent_submit(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t) C.int {
-	return submit(engine, batch, entries, count, 0, 0, note{})
+	return submit(engine, batch, entries, count, &C.tent_submit_options_t{}, nil)
 }
 
 //export tent_submit_notif
-func tent_submit_notif(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t, name, message *C.char) C.int {
-	return submit(engine, batch, entries, count, 0, 0, noteOf(name, message))
+func tent_submit_notif(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t,
+	name, message *C.char) C.int {
+	return submit(engine, batch, entries, count, &C.tent_submit_options_t{}, noteOf(name, message))
 }
 
 //export tent_submit_ex
-func tent_submit_ex(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t, o *C.tent_submit_options_t) C.int {
+func tent_submit_ex(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_request_t, count C.size_t,
+	o *C.tent_submit_options_t) C.int {
 	if o == nil {
-		return submit(engine, batch, entries, count, 0, 0, note{})
+		o = &C.tent_submit_options_t{}
 	}
-	n := note{}
+	var told *request.PackedNote
 	if o.notify != 0 {
-		n = note{unsafe.Pointer(o.name), o.message, uint64(len(read(o.name))), uint64(o.message_bytes), true}
+		told = &request.PackedNote{NameAddress: address(unsafe.Pointer(o.name)), NameBytes: uint64(len(read(o.name))),
+			MessageAddress: address(o.message), MessageBytes: uint64(o.message_bytes)}
 	}
-	return submit(engine, batch, entries, count, uint64(o.deadline_ns), uint64(o.intent_type), n)
+	return submit(engine, batch, entries, count, o, told)
 }
 
 //export tent_cancel_task
@@ -185,7 +191,8 @@ func tent_task_status(engine C.tent_engine_t, batch C.tent_batch_id_t, task C.si
 }
 
 //export tent_task_status_list
-func tent_task_status_list(engine C.tent_engine_t, batch C.tent_batch_id_t, list *C.tent_status_t, count *C.size_t) C.int {
+func tent_task_status_list(engine C.tent_engine_t, batch C.tent_batch_id_t, list *C.tent_status_t,
+	count *C.size_t) C.int {
 	if count == nil || list == nil && *count > 0 {
 		return wrong("statuses %p, count %p", list, count)
 	}

@@ -136,7 +136,8 @@ func tent_allocate_memory(engine C.tent_engine_t, addr *unsafe.Pointer, size C.s
 }
 
 //export tent_allocate_memory_ex
-func tent_allocate_memory_ex(engine C.tent_engine_t, addr *unsafe.Pointer, size C.size_t, opts *C.tent_memory_options_t) C.int {
+func tent_allocate_memory_ex(engine C.tent_engine_t, addr *unsafe.Pointer, size C.size_t,
+	opts *C.tent_memory_options_t) C.int {
 	location, permission := options(opts)
 	return allocate(engine, addr, size, location, permission)
 }
@@ -184,12 +185,14 @@ func tent_register_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.si
 }
 
 //export tent_register_memory_with_perm
-func tent_register_memory_with_perm(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t, permission C.int) C.int {
+func tent_register_memory_with_perm(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
+	permission C.int) C.int {
 	return done(register(number(engine), address(addr), uint64(size), "*", int64(permission)))
 }
 
 //export tent_register_memory_ex
-func tent_register_memory_ex(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t, opts *C.tent_memory_options_t) C.int {
+func tent_register_memory_ex(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
+	opts *C.tent_memory_options_t) C.int {
 	location, permission := options(opts)
 	return done(register(number(engine), address(addr), uint64(size), location, permission))
 }
@@ -200,9 +203,11 @@ func tent_unregister_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.
 }
 
 // registerAll registers several ranges, all or none.
-func registerAll(engine int64, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t, location string, permission int64) error {
+func registerAll(engine int64, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t, location string,
+	permission int64) error {
 	if count == 0 || count > requestsMost || addrs == nil || sizes == nil {
-		return fmt.Errorf("INVALID_ARGUMENT: %d ranges at %p and %p: from 1 to %d are taken", uint64(count), addrs, sizes, requestsMost)
+		return fmt.Errorf("INVALID_ARGUMENT: %d ranges at %p and %p: from 1 to %d are taken", uint64(count), addrs,
+			sizes, requestsMost)
 	}
 	at, length := unsafe.Slice(addrs, int(count)), unsafe.Slice(sizes, int(count))
 	var fresh []span
@@ -223,18 +228,21 @@ func registerAll(engine int64, addrs *unsafe.Pointer, sizes *C.size_t, count C.s
 }
 
 //export tent_register_memory_batch
-func tent_register_memory_batch(engine C.tent_engine_t, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t, permission C.int) C.int {
+func tent_register_memory_batch(engine C.tent_engine_t, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t,
+	permission C.int) C.int {
 	return done(registerAll(number(engine), addrs, sizes, count, "*", int64(permission)))
 }
 
 //export tent_register_memory_batch_ex
-func tent_register_memory_batch_ex(engine C.tent_engine_t, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t, opts *C.tent_memory_options_t) C.int {
+func tent_register_memory_batch_ex(engine C.tent_engine_t, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t,
+	opts *C.tent_memory_options_t) C.int {
 	location, permission := options(opts)
 	return done(registerAll(number(engine), addrs, sizes, count, location, permission))
 }
 
 //export tent_unregister_memory_batch
-func tent_unregister_memory_batch(engine C.tent_engine_t, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t) C.int {
+func tent_unregister_memory_batch(engine C.tent_engine_t, addrs *unsafe.Pointer, sizes *C.size_t,
+	count C.size_t) C.int {
 	if count == 0 || count > requestsMost || addrs == nil {
 		return wrong("%d ranges at %p: from 1 to %d are taken", uint64(count), addrs, requestsMost)
 	}

@@ -20,8 +20,11 @@ const notifyMs = 10_000
 
 //export tent_send_notifs
 func tent_send_notifs(engine C.tent_engine_t, handle C.tent_segment_id_t, name, message *C.char) C.int {
-	id, n := number(engine), noteOf(name, message)
-	batch, err := pybind.Notify(id, int64(handle), address(n.name), n.nameBytes, address(n.message), n.messageBytes, 0)
+	id, told := number(engine), noteOf(name, message)
+	var pins runtime.Pinner // pybind takes an address as a number: what is there must not move
+	pins.Pin(told)
+	batch, err := pybind.Notify(id, int64(handle), address(unsafe.Pointer(told)), 0)
+	pins.Unpin()
 	if err != nil {
 		return failed(err)
 	}
@@ -58,7 +61,8 @@ func next(id int64) (*letter, error) {
 			buffer = make([]byte, -n)
 			continue
 		}
-		names, peers, messages := int(binary.LittleEndian.Uint16(buffer[4:])), int(binary.LittleEndian.Uint16(buffer[6:])),
+		names, peers, messages := int(binary.LittleEndian.Uint16(buffer[4:])),
+			int(binary.LittleEndian.Uint16(buffer[6:])),
 			int(binary.LittleEndian.Uint32(buffer[8:]))
 		rest := buffer[16:]
 		return &letter{rest[:names], rest[names : names+peers], rest[names+peers : names+peers+messages]}, nil
@@ -123,7 +127,8 @@ func tent_recv_notif(engine C.tent_engine_t, timeoutMs C.int64_t, into *C.tent_n
 	if l == nil {
 		return 0
 	}
-	into.name, into.message, into.peer = C.CString(string(l.name)), C.CString(string(l.message)), C.CString(string(l.peer))
+	into.name, into.message, into.peer = C.CString(string(l.name)), C.CString(string(l.message)),
+		C.CString(string(l.peer))
 	into.name_bytes, into.message_bytes = C.size_t(len(l.name)), C.size_t(len(l.message))
 	return 1
 }

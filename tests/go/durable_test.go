@@ -15,6 +15,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/sim"
 )
@@ -76,7 +77,7 @@ func TestADurableTransferEndsWhenItIsOnStableStorage(t *testing.T) {
 }
 
 func TestAFileThatWasOpenedDurableMakesEveryWriteDurable(t *testing.T) {
-	r := newDurableRig(t, nil, engine.FileOptions{Durable: true})
+	r := newDurableRig(t, nil, engine.FileOptions{Durability: request.DurabilityData})
 	id := put(t, r.engine, r.own, r.file, 0, false)
 	require.Equal(t, dispatch.Pending, stateOf(r.engine, id))
 	r.disk().Release(nil)
@@ -86,7 +87,8 @@ func TestAFileThatWasOpenedDurableMakesEveryWriteDurable(t *testing.T) {
 	batch, err := r.engine.NewBatch(4)
 	require.NoError(t, err)
 	for round := range 2 { // a batch that takes more after its end ends again
-		_, err = r.engine.Submit(batch, []engine.Request{{Terms: engine.Terms{Op: transport.Write}, Source: address(r.own), Length: 10,
+		_, err = r.engine.Submit(batch, []engine.Request{{Terms: engine.Terms{Op: transport.Write},
+			Source: address(r.own), Length: 10,
 			Remote: engine.Remote{Segment: r.file}}}, nil)
 		require.NoError(t, err)
 		require.Equal(t, dispatch.Completed, r.engine.Wait(batch, patience))
@@ -103,18 +105,17 @@ func TestEachFileOfABatchIsSyncedOnceAndTheNotificationComesLast(t *testing.T) {
 	peer := segment(t, r.engine, other, "kv")
 	second := openFile(t, r.engine, "/two.bin", engine.FileOptions{Create: true, Size: 65536})
 	third := openFile(t, r.engine, "/three.bin", engine.FileOptions{Create: true, Size: 65536})
-	b, err := r.engine.NewBuilder()
+	c, err := r.engine.Begin(engine.Terms{})
 	require.NoError(t, err)
 	add := func(op transport.Op, to engine.SegmentID, from, n uint64) {
-		_, err := r.engine.AddMove(b, &engine.Request{Terms: engine.Terms{Op: op}, Source: address(r.own) + uintptr(from), Length: n,
-			Remote: engine.Remote{Segment: to, Offset: from}})
-		require.NoError(t, err)
+		require.NoError(t, c.With(engine.Terms{Op: op, Durability: request.DurabilityData}))
+		require.NoError(t, c.AddRange(address(r.own)+uintptr(from), engine.Remote{Segment: to, Offset: from}, n))
 	}
 	for i := range uint64(16) {
 		add(transport.Write, []engine.SegmentID{r.file, second, peer}[i%3], i*4096, 4096)
 	}
 	add(transport.Read, third, 0, 1)
-	id, err := r.engine.Commit(b, &engine.Note{Name: []byte("done")}, true)
+	id, err := c.Commit(&engine.Note{Name: []byte("done")})
 	require.NoError(t, err)
 	require.Equal(t, dispatch.Pending, stateOf(r.engine, id))
 	require.Equal(t, 2, r.disk().Held(), "one sync for each file that was written")
@@ -140,7 +141,7 @@ func TestAFailedSyncFailsTheTransfer(t *testing.T) {
 }
 
 func TestAFaultOfTheDiskIsOneOfTheLanguage(t *testing.T) {
-	r := newDurableRig(t, nil, engine.FileOptions{Durable: true})
+	r := newDurableRig(t, nil, engine.FileOptions{Durability: request.DurabilityData})
 	r.disk().Release(nil)
 	require.NoError(t, r.faults.Apply("fail_sync peer=file:///kv.bin nth=2"))
 	for round := range 3 {
@@ -164,8 +165,10 @@ func TestWhoeverWaitsForADiskCanStop(t *testing.T) {
 	require.Equal(t, dispatch.Canceled, sum.State)
 	require.ErrorContains(t, sum.Err, "perhaps not on stable storage")
 
-	late, err := r.engine.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write, Deadline: clock.Now().Add(20 * time.Millisecond)},
-		Source: address(r.own), Length: 100, Remote: engine.Remote{Segment: r.file}, Durable: true})
+	late, err := r.engine.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write,
+		Durability: request.DurabilityData,
+		Deadline:   clock.Now().Add(20 * time.Millisecond)},
+		Source: address(r.own), Length: 100, Remote: engine.Remote{Segment: r.file}})
 	require.NoError(t, err)
 	sum = ended(t, r.engine, late)
 	require.Equal(t, dispatch.TimedOut, sum.State)

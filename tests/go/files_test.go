@@ -13,6 +13,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/faulty"
 	"github.com/tent-engine/tent/transports/sim"
@@ -34,7 +35,8 @@ var storageNames = []string{"io-uring", "buf-io", "sim"}
 
 func (s *storage) plugs() (list []engine.Plug) {
 	for _, name := range storageNames {
-		settings := sim.Settings{Network: s.network, Name: name, Files: name != "sim", Vectors: name == "io-uring", Inline: name == "io-uring"}
+		settings := sim.Settings{Network: s.network, Name: name, Files: name != "sim", Vectors: name == "io-uring",
+			Inline: name == "io-uring"}
 		list = append(list, engine.Plug{Factory: faulty.Wrap(sim.Factory{Settings: settings}, s.faults)})
 	}
 	return list
@@ -61,17 +63,23 @@ func openFile(t *testing.T, e *engine.Engine, path string, o engine.FileOptions)
 }
 
 // put starts a WRITE of own memory to a file.
-func put(t *testing.T, e *engine.Engine, from []byte, to engine.SegmentID, offset uint64, durable bool) dispatch.BatchID {
+func put(t *testing.T, e *engine.Engine, from []byte, to engine.SegmentID, offset uint64,
+	durable bool) dispatch.BatchID {
 	t.Helper()
-	id, err := e.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(from), Length: uint64(len(from)),
-		Remote: engine.Remote{Segment: to, Offset: offset}, Durable: durable})
+	terms := engine.Terms{Op: transport.Write}
+	if durable {
+		terms.Durability = request.DurabilityData
+	}
+	id, err := e.Move(&engine.Request{Terms: terms, Source: address(from), Length: uint64(len(from)),
+		Remote: engine.Remote{Segment: to, Offset: offset}})
 	require.NoError(t, err)
 	return id
 }
 
 func get(t *testing.T, e *engine.Engine, to []byte, from engine.SegmentID, offset uint64) dispatch.Summary {
 	t.Helper()
-	id, err := e.Move(&engine.Request{Terms: engine.Terms{Op: transport.Read}, Source: address(to), Length: uint64(len(to)),
+	id, err := e.Move(&engine.Request{Terms: engine.Terms{Op: transport.Read}, Source: address(to),
+		Length: uint64(len(to)),
 		Remote: engine.Remote{Segment: from, Offset: offset}})
 	require.NoError(t, err)
 	return ended(t, e, id)
@@ -126,11 +134,16 @@ func TestWhatAFileRefuses(t *testing.T) {
 	refused(errs.InvalidArgument, "beyond", "/kv.bin", engine.FileOptions{Create: true, Size: 1<<62 + 1})
 	refused(errs.InvalidArgument, "neither created", "/kv.bin", engine.FileOptions{Create: true, ReadOnly: true})
 	refused(errs.InvalidArgument, "neither created", "/kv.bin", engine.FileOptions{Truncate: true, ReadOnly: true})
-	refused(errs.InvalidArgument, "durability", "/kv.bin", engine.FileOptions{Durable: true, ReadOnly: true})
+	refused(errs.InvalidArgument, "durability", "/kv.bin", engine.FileOptions{Durability: request.DurabilityData,
+		ReadOnly: true})
 
 	move := func(op transport.Op, at engine.SegmentID, offset uint64, durable bool) error {
-		_, err := e.Move(&engine.Request{Terms: engine.Terms{Op: op}, Source: address(own), Length: 4096,
-			Remote: engine.Remote{Segment: at, Offset: offset}, Durable: durable})
+		terms := engine.Terms{Op: op}
+		if durable {
+			terms.Durability = request.DurabilityData
+		}
+		_, err := e.Move(&engine.Request{Terms: terms, Source: address(own), Length: 4096,
+			Remote: engine.Remote{Segment: at, Offset: offset}})
 		return err
 	}
 	err := move(transport.Read, file, 65536-4095, false)
@@ -233,7 +246,8 @@ func TestClosingAFileLetsItsTransfersEnd(t *testing.T) {
 	s.network.Cut(sim.Between(e.Address(), "file:///kv.bin"))
 	id := put(t, e, own, file, 0, true)
 	require.NoError(t, e.CloseSegment(file))
-	_, err := e.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own), Length: 1, Remote: engine.Remote{Segment: file}})
+	_, err := e.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own), Length: 1,
+		Remote: engine.Remote{Segment: file}})
 	require.Equal(t, errs.InvalidEntry, errs.CodeOf(err))
 	require.Equal(t, dispatch.Pending, stateOf(e, id))
 	s.network.Heal(sim.Between(e.Address(), "file:///kv.bin"))
@@ -241,8 +255,8 @@ func TestClosingAFileLetsItsTransfersEnd(t *testing.T) {
 	require.Equal(t, own, s.network.Disk().Durable("/kv.bin"))
 }
 
-// TestMemoryThatTheKernelKeepsStaysUsed: a transfer ends dirty when the kernel does not give its slices back in time, and
-// then its region is in use until the kernel does, even if the user closes everything.
+// TestMemoryThatTheKernelKeepsStaysUsed: a transfer ends dirty when the kernel does not give its slices back in time,
+// and then its region is in use until the kernel does, even if the user closes everything.
 func TestMemoryThatTheKernelKeepsStaysUsed(t *testing.T) {
 	s := newStorage(t)
 	e := s.engine(t, map[string]any{"fence_timeout_file_ms": 30})

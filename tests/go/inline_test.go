@@ -101,13 +101,14 @@ func TestALittleIsThereWhenTheCallReturns(t *testing.T) {
 		page := i * 13 % 64
 		pages, offsets, lengths = append(pages, page), append(offsets, page*4096), append(lengths, 4096)
 	}
-	id, err = c.here.Pages(&engine.PagesRequest{Terms: engine.Terms{Op: transport.Write}, Local: near, Remote: far, N: 64,
-		Src: engine.IndexesOf(pages), Dst: engine.IndexesOf(pages)})
+	write := engine.Terms{Op: transport.Write}
+	id, err = c.here.Pages(write, &engine.Pages{Local: near, Remote: far, N: 64,
+		Src: engine.IndexesOf(pages), Dst: engine.IndexesOf(pages)}, nil)
 	require.NoError(t, err)
 	done(id, 256<<10)
-	id, err = c.here.Ranges(&engine.RangesRequest{Terms: engine.Terms{Op: transport.Write}, Local: address(c.own.bytes), LocalSize: 1 << 20,
+	id, err = c.here.Ranges(write, &engine.Ranges{Local: address(c.own.bytes), LocalSize: 1 << 20,
 		Remote: engine.Remote{Segment: c.at}, RemoteSize: 1 << 20, N: 64, LocalOffsets: engine.IndexesOf(offsets),
-		RemoteOffsets: engine.IndexesOf(offsets), Bytes: engine.IndexesOf(lengths)})
+		RemoteOffsets: engine.IndexesOf(offsets), Bytes: engine.IndexesOf(lengths)}, nil)
 	require.NoError(t, err)
 	done(id, 256<<10)
 

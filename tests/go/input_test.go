@@ -25,29 +25,42 @@ func TestWrongInputIsRefusedBeforeAnythingMoves(t *testing.T) {
 		_, err := here.Register(engine.Memory{Addr: address(fixed), Size: 4096, ReadOnly: true, Location: "cpu:0"})
 		require.NoError(t, err)
 		offer(t, there, theirs.bytes, "kv")
-		_, err = there.Register(engine.Memory{Addr: address(readable), Size: 4096, Name: "ro", Permission: mem.GlobalReadOnly, Location: "*"})
+		_, err = there.Register(engine.Memory{Addr: address(readable), Size: 4096, Name: "ro",
+			Permission: mem.GlobalReadOnly, Location: "*"})
 		require.NoError(t, err)
 		kv, ro, all := segment(t, here, there, "kv"), segment(t, here, there, "ro"), segment(t, here, there, "")
-		good := engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own), Length: 4096, Remote: engine.Remote{Segment: kv}}
+		good := engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own), Length: 4096,
+			Remote: engine.Remote{Segment: kv}}
 		for name, c := range map[string]struct {
 			change func(r *engine.Request)
 			code   errs.Code
 			says   string
 		}{
-			"unregistered local":     {func(r *engine.Request) { r.Source = 4096 }, errs.AddressNotRegistered, "register the buffer first"},
-			"leaves local region":    {func(r *engine.Request) { r.Source++ }, errs.AddressNotRegistered, "leave the region"},
-			"wraps around":           {func(r *engine.Request) { r.Length = math.MaxUint64 }, errs.InvalidArgument, "2^64"},
-			"zero length":            {func(r *engine.Request) { r.Length = 0 }, errs.InvalidArgument, "length is 0"},
-			"leaves remote region":   {func(r *engine.Request) { r.Remote.Offset = 1 }, errs.InvalidArgument, "remote region"},
-			"remote offset wraps":    {func(r *engine.Request) { r.Remote.Offset = math.MaxUint64 - 1 }, errs.InvalidArgument, "remote region"},
+			"unregistered local": {func(r *engine.Request) { r.Source = 4096 }, errs.AddressNotRegistered,
+				"register the buffer first"},
+			"leaves local region": {func(r *engine.Request) { r.Source++ }, errs.AddressNotRegistered,
+				"leave the region"},
+			"wraps around": {func(r *engine.Request) { r.Length = math.MaxUint64 }, errs.InvalidArgument,
+				"2^64"},
+			"zero length": {func(r *engine.Request) { r.Length = 0 }, errs.InvalidArgument, "length is 0"},
+			"leaves remote region": {func(r *engine.Request) { r.Remote.Offset = 1 }, errs.InvalidArgument,
+				"remote region"},
+			"remote offset wraps": {func(r *engine.Request) { r.Remote.Offset = math.MaxUint64 - 1 },
+				errs.InvalidArgument, "remote region"},
 			"unknown opcode":         {func(r *engine.Request) { r.Op = 2 }, errs.InvalidArgument, "opcode"},
 			"unknown priority":       {func(r *engine.Request) { r.Class = 3 }, errs.InvalidArgument, "PRIO_LOW"},
 			"unknown hint":           {func(r *engine.Request) { r.Hint = 99 }, errs.InvalidArgument, "TransportType"},
 			"hint that is not there": {func(r *engine.Request) { r.Hint = 1 }, errs.InvalidArgument, "rdma"},
-			"segment not open":       {func(r *engine.Request) { r.Remote.Segment = 77 }, errs.InvalidEntry, "not open"},
-			"write to read-only":     {func(r *engine.Request) { r.Remote.Segment = ro }, errs.PermissionDenied, "GlobalReadOnly"},
-			"read into read-only":    {func(r *engine.Request) { r.Op, r.Source = transport.Read, address(fixed) }, errs.PermissionDenied, "read-only"},
-			"remote address unknown": {func(r *engine.Request) { r.Remote = engine.Remote{Segment: all, Offset: 12345} }, errs.AddressNotRegistered, "offers"},
+			"segment not open": {func(r *engine.Request) { r.Remote.Segment = 77 }, errs.InvalidEntry,
+				"not open"},
+			"write to read-only": {func(r *engine.Request) { r.Remote.Segment = ro }, errs.PermissionDenied,
+				"GlobalReadOnly"},
+			"read into read-only": {func(r *engine.Request) { r.Op, r.Source = transport.Read, address(fixed) },
+				errs.PermissionDenied, "read-only"},
+			"remote address unknown": {func(r *engine.Request) {
+				r.Remote = engine.Remote{Segment: all,
+					Offset: 12345}
+			}, errs.AddressNotRegistered, "offers"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				b, err := here.NewBatch(2)
@@ -94,8 +107,10 @@ func TestABatchIsTakenWholeOrNotAtAll(t *testing.T) {
 		for i := range lengths {
 			lengths[i] = 1
 		}
-		_, err = here.Ranges(&engine.RangesRequest{Terms: r.Terms, Local: address(own), LocalSize: 4096, Remote: r.Remote, RemoteSize: 4096,
-			N: 17, LocalOffsets: engine.IndexesOf(offsets), RemoteOffsets: engine.IndexesOf(offsets), Bytes: engine.IndexesOf(lengths)})
+		_, err = here.Ranges(r.Terms, &engine.Ranges{Local: address(own), LocalSize: 4096, Remote: r.Remote,
+			RemoteSize: 4096,
+			N:          17, LocalOffsets: engine.IndexesOf(offsets), RemoteOffsets: engine.IndexesOf(offsets),
+			Bytes: engine.IndexesOf(lengths)}, nil)
 		require.Equal(t, errs.TooManyRequests, errs.CodeOf(err), "%v", err)
 	})
 }

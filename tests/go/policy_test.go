@@ -67,11 +67,10 @@ func TestAPolicyChoosesTheTransportOfEachRequest(t *testing.T) {
 func TestRangesOfOneCallMayFallUnderSeveralPolicies(t *testing.T) {
 	w := policyPair(t, policiesBySize)
 	offsets, lengths := []int64{0, 4096}, []int64{4096, 65536}
-	ranges := &engine.RangesRequest{Terms: engine.Terms{Op: transport.Write}, Local: address(w.source),
-		LocalSize: wayBytes,
-		Remote:    engine.Remote{Segment: w.segment}, RemoteSize: wayBytes, N: 2, LocalOffsets: engine.IndexesOf(offsets),
+	ranges := &engine.Ranges{Local: address(w.source), LocalSize: wayBytes,
+		Remote: engine.Remote{Segment: w.segment}, RemoteSize: wayBytes, N: 2, LocalOffsets: engine.IndexesOf(offsets),
 		RemoteOffsets: engine.IndexesOf(offsets), Bytes: engine.IndexesOf(lengths)}
-	id, err := w.here.Ranges(ranges)
+	id, err := w.here.Ranges(engine.Terms{Op: transport.Write}, ranges, nil)
 	require.NoError(t, err)
 	carried := w.carriers(id)
 	slices.Sort(carried)

@@ -20,7 +20,8 @@ import (
 func barrier(t *testing.T, e *engine.Engine, at engine.SegmentID, own []byte) {
 	t.Helper()
 	for range 4 { // several lanes
-		id, err := e.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own), Length: uint64(len(own)),
+		id, err := e.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own),
+			Length: uint64(len(own)),
 			Remote: engine.Remote{Segment: at}})
 		require.NoError(t, err)
 		require.Equal(t, dispatch.Completed, ended(t, e, id).State)
@@ -42,7 +43,8 @@ func TestACanceledTransferNeverWritesAgain(t *testing.T) {
 		for k := range 40 {
 			fill(source, k)
 			clear(destination.bytes)
-			id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(source), Length: size,
+			id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(source),
+				Length: size,
 				Remote: engine.Remote{Segment: kv}})
 			require.NoError(t, err)
 			for range random.IntN(30) {
@@ -85,7 +87,8 @@ func TestARegionThatWasClosedIsNotTouchedAnyMore(t *testing.T) {
 			kv := segment(t, here, there, name)
 			var ids []dispatch.BatchID
 			for range 4 {
-				id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(source), Length: size,
+				id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(source),
+					Length: size,
 					Remote: engine.Remote{Segment: kv}})
 				require.NoError(t, err)
 				ids = append(ids, id)
@@ -101,7 +104,8 @@ func TestARegionThatWasClosedIsNotTouchedAnyMore(t *testing.T) {
 				sum := ended(t, here, id)
 				if sum.State != dispatch.Completed {
 					require.Equal(t, dispatch.Failed, sum.State)
-					require.Contains(t, []errs.Code{errs.AddressNotRegistered, errs.PermissionDenied, errs.StaleGeneration}, sum.Err.Code, "%v", sum.Err)
+					require.Contains(t, []errs.Code{errs.AddressNotRegistered, errs.PermissionDenied,
+						errs.StaleGeneration}, sum.Err.Code, "%v", sum.Err)
 				}
 			}
 			barrier(t, here, aside, mark)
@@ -111,7 +115,8 @@ func TestARegionThatWasClosedIsNotTouchedAnyMore(t *testing.T) {
 				}
 			}
 			destination.check(t)
-			id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(source), Length: size,
+			id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(source),
+				Length: size,
 				Remote: engine.Remote{Segment: kv}})
 			if err == nil { // planned before the owner's news: its transport refuses
 				sum := ended(t, here, id)
@@ -184,9 +189,11 @@ func TestAHundredThousandPagesInOneCall(t *testing.T) {
 		offer(t, here, source, "")
 		region := offer(t, there, destination.bytes, "kv")
 		at := segment(t, here, there, "")
-		own, _, err := here.NewGrid(engine.OwnMemory, []engine.GridRegion{{Addr: address(source), Size: pages * bytes}}, engine.Layout{PageBytes: bytes})
+		own, _, err := here.NewGrid(engine.OwnMemory, []engine.GridRegion{{Addr: address(source),
+			Size: pages * bytes}}, engine.Layout{PageBytes: bytes})
 		require.NoError(t, err)
-		theirs, n, err := here.NewGrid(at, []engine.GridRegion{{Region: region, Size: pages * bytes}}, engine.Layout{PageBytes: bytes})
+		theirs, n, err := here.NewGrid(at, []engine.GridRegion{{Region: region, Size: pages * bytes}},
+			engine.Layout{PageBytes: bytes})
 		require.NoError(t, err)
 		require.Equal(t, pages, n)
 		random := rand.New(rand.NewPCG(5, 5))
@@ -194,8 +201,9 @@ func TestAHundredThousandPagesInOneCall(t *testing.T) {
 		for i, p := range random.Perm(pages) {
 			from[i], to[i] = int64(i), int64(p)
 		}
-		id, err := here.Pages(&engine.PagesRequest{Terms: engine.Terms{Op: transport.Write, Class: dispatch.Low}, Local: own, Remote: theirs, N: pages,
-			Src: engine.IndexesOf(from), Dst: engine.IndexesOf(to)})
+		id, err := here.Pages(engine.Terms{Op: transport.Write, Class: dispatch.Low}, &engine.Pages{Local: own,
+			Remote: theirs,
+			N:      pages, Src: engine.IndexesOf(from), Dst: engine.IndexesOf(to)}, nil)
 		require.NoError(t, err)
 		sum := ended(t, here, id)
 		require.Equal(t, dispatch.Completed, sum.State, "%v", sum.Err)
@@ -212,7 +220,8 @@ func TestADeadlineEndsATransferInTime(t *testing.T) {
 		own, theirs := memory(t, 4096), memory(t, 4096)
 		offer(t, here, own, "")
 		offer(t, there, theirs, "kv")
-		id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write, Deadline: 1}, Source: address(own), Length: 4096,
+		id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write, Deadline: 1},
+			Source: address(own), Length: 4096,
 			Remote: engine.Remote{Segment: segment(t, here, there, "kv")}})
 		require.NoError(t, err)
 		sum := ended(t, here, id)

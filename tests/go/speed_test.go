@@ -45,8 +45,8 @@ func TestNothingIsAllocatedBetweenSubmitAndCompletion(t *testing.T) {
 			m := mover{here, engine.Request{Terms: engine.Terms{Op: op}, Source: address(own), Length: 4096,
 				Remote: engine.Remote{Segment: at}}}
 			pages.Op = op
-			// Both ends are in this process, so the receiver's side is counted too. Timers of waits that had to park are the
-			// one thing that may allocate now and then.
+			// Both ends are in this process, so the receiver's side is counted too. Timers of waits that had to park
+			// are the one thing that may allocate now and then.
 			for name, move := range map[string]func(){"move": func() { m.move(t) }, "pages": func() { pages.move(t) }} {
 				for range 2000 { // pools and slabs reach their size
 					move()
@@ -66,7 +66,8 @@ func TestNothingIsAllocatedForAFile(t *testing.T) {
 	at := openFile(t, e, filepath.Join(t.TempDir(), "kv.bin"), engine.FileOptions{Create: true, Size: uint64(len(own))})
 	pages := newPager(t, e, at, own)
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
-		m := mover{e, engine.Request{Terms: engine.Terms{Op: op}, Source: address(own), Length: 4096, Remote: engine.Remote{Segment: at}}}
+		m := mover{e, engine.Request{Terms: engine.Terms{Op: op}, Source: address(own), Length: 4096,
+			Remote: engine.Remote{Segment: at}}}
 		pages.Op = op
 		for name, move := range map[string]func(){"move": func() { m.move(t) }, "pages": func() { pages.move(t) }} {
 			for range 200 {
@@ -80,21 +81,23 @@ func TestNothingIsAllocatedForAFile(t *testing.T) {
 // pager is one prepared transfer of pages.
 type pager struct {
 	engine *engine.Engine
-	engine.PagesRequest
+	engine.Terms
+	shape engine.Pages
 }
 
 func newPager(t *testing.T, e *engine.Engine, at engine.SegmentID, own []byte) *pager {
 	layout := engine.Layout{PageBytes: 1024}
-	near, _, err := e.NewGrid(engine.OwnMemory, []engine.GridRegion{{Addr: address(own), Size: uint64(len(own))}}, layout)
+	near, _, err := e.NewGrid(engine.OwnMemory, []engine.GridRegion{{Addr: address(own), Size: uint64(len(own))}},
+		layout)
 	require.NoError(t, err)
 	far, _, err := e.NewGrid(at, []engine.GridRegion{{Size: uint64(len(own))}}, layout)
 	require.NoError(t, err)
 	indexes := engine.IndexesOf([]int64{7, 3, 5, 1, 9, 11, 12, 13})
-	return &pager{e, engine.PagesRequest{Local: near, Remote: far, N: 8, Src: indexes, Dst: indexes}}
+	return &pager{e, engine.Terms{}, engine.Pages{Local: near, Remote: far, N: 8, Src: indexes, Dst: indexes}}
 }
 
 func (p *pager) move(tb testing.TB) {
-	id, err := p.engine.Pages(&p.PagesRequest)
+	id, err := p.engine.Pages(p.Terms, &p.shape, nil)
 	if err != nil {
 		tb.Fatal(err)
 	}

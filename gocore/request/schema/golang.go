@@ -6,7 +6,8 @@ import "strings"
 func renderTerms() ([]byte, error) {
 	p := &page{}
 	p.line("// %s\n\npackage request\n", origin)
-	p.line("import (\n%q\n%q\n%q\n)\n", modulePath+"gocore/clock", modulePath+"gocore/errs", modulePath+"gocore/transport")
+	p.line("import (\n%q\n%q\n%q\n)\n", modulePath+"gocore/clock", modulePath+"gocore/errs",
+		modulePath+"gocore/transport")
 	p.line("// Terms are what a caller asks of a request besides the bytes and where they lie. The zero value is a READ of the")
 	p.line("// highest class, without a deadline, that promises nothing special.")
 	p.line("type Terms struct {")
@@ -77,11 +78,11 @@ func renderPacked(p *page) {
 	p.line("// Packed are the terms of a request as they cross the border from Python and C: a word each, 0 for the default.")
 	p.line("type Packed struct {")
 	for _, t := range carried() {
-		p.line("%s uint64 // %s", camel(t.Name), strings.ReplaceAll(t.Unit, "\n", " "))
+		p.line("%s uint64", camel(t.Name))
 	}
 	p.line("}\n")
 	p.line("// Terms returns the terms in the core's form. A word that does not fit becomes a value that Check refuses.")
-	p.line("func (p *Packed) Terms() Terms {\nreturn Terms{")
+	p.line("func (p Packed) Terms() Terms {\nreturn Terms{")
 	for _, t := range carried() {
 		word := "p." + camel(t.Name)
 		if t.Kind != Instant {
@@ -98,23 +99,34 @@ func renderPacked(p *page) {
 		p.line("%s uint64 // %s", o.Field, o.Help)
 	}
 	p.line("Packed\n}\n")
-	p.line("// RecordWords is the size of a Record in words of 64 bits.\nconst RecordWords = %d", len(Operands)+len(carried()))
+	p.line("// PackedNote is a notification in the caller's memory.\ntype PackedNote struct {")
+	for _, w := range note {
+		p.line("%s uint64", camel(w))
+	}
+	p.line("}")
 }
 
 // renderBlocks makes the argument blocks that package pybind lays over Python's memory.
 func renderBlocks() ([]byte, error) {
 	p := &page{}
 	p.line("// %s\n\npackage pybind\n", origin)
-	p.line("import (\n%q\n%q\n)\n", modulePath+"gocore/mem", modulePath+"gocore/request")
-	for _, g := range []string{"strided", "note"} {
-		p.line("// %s are words of a block.\ntype %sWords struct {", g+"Words", g)
-		for _, w := range groups[g] {
-			p.line("%s uint64", camel(w))
-		}
-		p.line("}\n")
+	p.line("import (\n\"unsafe\"\n\n%q\n%q\n)\n", modulePath+"gocore/mem", modulePath+"gocore/request")
+	p.line("// recordsAt views n packed requests at an address of the caller's memory.")
+	p.line("func recordsAt(address uint64, n int) []request.Record {")
+	p.line("return unsafe.Slice((*request.Record)(mem.Pointer(uintptr(address))), n)\n}\n")
+	p.line("// packedAt views packed terms.")
+	p.line("func packedAt(address uint64) *request.Packed { return (*request.Packed)(mem.Pointer(uintptr(address))) }\n")
+	p.line("// packedNoteAt views a notification.")
+	p.line("func packedNoteAt(address uint64) *request.PackedNote { return (*request.PackedNote)(mem.Pointer(uintptr(address))) }\n")
+	p.line("// stridedWords are a sequence of integers in Python's memory: Code is the size of an item, plus 16 if it is unsigned.")
+	p.line("type stridedWords struct {")
+	for _, w := range strided {
+		p.line("%s uint64", camel(w))
 	}
+	p.line("}\n")
 	for _, b := range Blocks {
-		p.line("// %sBlock is the argument block of %s.\ntype %sBlock struct {\nrequest.Packed", b.Name, camel(b.Name), b.Name)
+		p.line("// %sBlock is the argument block of %s.\ntype %sBlock struct {\nrequest.Packed", b.Name, camel(b.Name),
+			b.Name)
 		for _, w := range b.Words {
 			kind := "uint64"
 			if w.Type != "" {
@@ -124,7 +136,8 @@ func renderBlocks() ([]byte, error) {
 		}
 		p.line("}\n")
 		p.line("// %sBlockAt views the block at an address of Python's memory.", b.Name)
-		p.line("func %sBlockAt(address uint64) *%sBlock {\nreturn (*%sBlock)(mem.Pointer(uintptr(address)))\n}\n", b.Name, b.Name, b.Name)
+		p.line("func %sBlockAt(address uint64) *%sBlock {\nreturn (*%sBlock)(mem.Pointer(uintptr(address)))\n}\n",
+			b.Name, b.Name, b.Name)
 	}
 	return p.gofmt()
 }

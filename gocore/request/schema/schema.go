@@ -26,6 +26,7 @@ type Term struct {
 	Unit    string
 	Takes   string // what an error says that it must be
 	Help    string // one sentence, without the full stop
+	Says    string // what the keyword means to people; one line of their editor
 }
 
 // Kind is how a term is written where it is not a plain number.
@@ -44,27 +45,36 @@ var Terms = []Term{
 	{Field: "Op", Go: "transport.Op", Name: "opcode", Values: []string{"READ", "WRITE"}, CPrefix: "OPCODE_", InC: true,
 		Python: "OpCode", Default: "OpCode.READ", Takes: "READ (0) or WRITE (1)",
 		Help: "the direction: READ fetches from the peer, WRITE sends to it"},
-	{Field: "Class", Go: "uint8", Name: "priority", Keyword: "priority", Values: []string{"HIGH", "MEDIUM", "LOW"}, InC: true,
+	{Field: "Class", Go: "uint8", Name: "priority", Keyword: "priority", Values: []string{"HIGH", "MEDIUM", "LOW"},
+		InC:    true,
 		Python: "int", Default: "PRIO_HIGH", Takes: "PRIO_HIGH (0), PRIO_MEDIUM (1) or PRIO_LOW (2)",
-		Help: "the class: a smaller number is served first wherever requests of several classes wait"},
+		Help: "the class: a smaller number is served first wherever requests of several classes wait",
+		Says: "PRIO_HIGH, PRIO_MEDIUM or PRIO_LOW: urgent bytes pass the others wherever they would wait for them."},
 	{Field: "Hint", Go: "uint8", Name: "transport_hint", Keyword: "hint", InC: true,
 		Python: "TransportType", Default: "TransportType.UNSPEC", Takes: "the number of a transport",
-		Help: "the transport that is tried first; 0 leaves the choice to the policy"},
+		Help: "the transport that is tried first; 0 leaves the choice to the policy",
+		Says: "The transport to try first, by name or TransportType; the others follow when it fails."},
 	{Name: "policy_name", Kind: Refused, Python: "str", Default: `""`, Takes: "empty in this version",
 		Help: "upstream's choice of a policy by its name"},
 	{Field: "Deadline", Go: "clock.Time", Name: "deadline_ns", Keyword: "timeout", Kind: Instant,
 		Python: "int", Default: "0", Unit: "ns on CLOCK_MONOTONIC", Takes: "below 2^63",
-		Help: "the request ends as TIMEOUT when this instant passes; 0 is none. Calls on objects take seconds from now"},
+		Help: "the request ends as TIMEOUT when this instant passes; 0 is none",
+		Says: "Seconds from this call on, at most; then it ends as TIMEOUT, without a further byte. None: no limit."},
 	{Field: "Intent", Go: "Intent", Name: "intent_type", Keyword: "intent", CPrefix: "INTENT_",
-		Values: []string{"UNSPEC", "FOREGROUND_GET", "BACKGROUND_PREFETCH", "MIGRATION", "CHECKPOINT", "WEIGHT_LOADING", "STAGING_INTERNAL"},
+		Values: []string{"UNSPEC", "FOREGROUND_GET", "BACKGROUND_PREFETCH", "MIGRATION", "CHECKPOINT",
+			"WEIGHT_LOADING", "STAGING_INTERNAL"},
 		Python: "IntentType", Default: "IntentType.UNSPEC", Takes: "the number of an IntentType",
-		Help: "why the bytes move; a policy may choose routes by it"},
+		Help: "why the bytes move; a policy may choose routes by it",
+		Says: "Why the bytes move, an IntentType; a policy may choose routes by it."},
 	{Field: "Integrity", Go: "Integrity", Name: "integrity", Keyword: "integrity", Kind: Word, CPrefix: "INTEGRITY_",
 		Values: []string{"NONE", "CRC32C"}, Python: "str | None", Default: "None", Takes: `"crc32c" (1) or None (0)`,
-		Help: "a checksum of each slice, verified where it arrives; a slice that does not match is sent again"},
-	{Field: "Durability", Go: "Durability", Name: "durability", Keyword: "durability", Kind: Word, CPrefix: "DURABILITY_",
-		Values: []string{"NONE", "DATA"}, Python: "str | None", Default: "None", Takes: `"data" (1) or None (0)`,
-		Help: "for files: the batch ends when what the request has written is on stable storage"},
+		Help: "a checksum of each slice, verified where it arrives; a slice that does not match is sent again",
+		Says: `"crc32c": each slice carries a checksum, and one that changed on its way is sent again.`},
+	{Field: "Durability", Go: "Durability", Name: "durability", Keyword: "durability", Kind: Word,
+		CPrefix: "DURABILITY_",
+		Values:  []string{"NONE", "DATA"}, Python: "str | None", Default: "None", Takes: `"data" (1) or None (0)`,
+		Help: "for files: the batch ends when what the request has written is on stable storage",
+		Says: `"data", for files: it ends when all that it writes is on stable storage, as fdatasync promises.`},
 }
 
 // Operand is a column of a packed request that is no term: where the bytes lie.
@@ -82,7 +92,8 @@ var Operands = []Operand{
 	{"TargetOffset", "target_offset", "uint64_t ", "0",
 		"an address of the peer; counts from 0 in a segment opened on one region or a file"},
 	{"Length", "length", "uint64_t ", "0", "bytes"},
-	{"TargetRegion", "target_region", "", "", "number of the region in which the offset counts; 0: as the segment was opened"},
+	{"TargetRegion", "target_region", "", "",
+		"number of the region in which the offset counts; 0: as the segment was opened"},
 }
 
 // Block is the argument block of one call: the terms, then these words.
@@ -94,23 +105,24 @@ type Block struct {
 // Words are one or several 64-bit words of a block.
 type Words struct {
 	Name string // in Python; Go's is the same in its own spelling
-	Type string // "" for one word, "strided" for a sequence of integers, "note" for a notification
+	Type string // "" for one word, "strided" for a sequence of integers
 }
 
 // Blocks of the calls that take more than integers can say.
 var Blocks = []Block{
 	{"pages", []Words{{"builder", ""}, {"local_grid", ""}, {"remote_grid", ""}, {"n", ""}, {"src", "strided"},
-		{"dst", "strided"}, {"note", "note"}}},
+		{"dst", "strided"}, {"note", ""}}},
 	{"ranges", []Words{{"builder", ""}, {"local", ""}, {"local_bytes", ""}, {"target_id", ""}, {"target_region", ""},
-		{"target_offset", ""}, {"remote_bytes", ""}, {"n", ""}, {"local_offsets", "strided"}, {"remote_offsets", "strided"},
-		{"lengths", "strided"}, {"note", "note"}}},
+		{"target_offset", ""}, {"remote_bytes", ""}, {"n", ""}, {"local_offsets", "strided"}, {"remote_offsets",
+			"strided"},
+		{"lengths", "strided"}, {"note", ""}}},
 }
 
-// groups are the words of a type, in order.
-var groups = map[string][]string{
-	"strided": {"address", "code", "stride"},
-	"note":    {"name_address", "name_bytes", "message_address", "message_bytes", "present"},
-}
+// strided are the words of a sequence of integers: code is the size of an item in bytes, plus 16 if it is unsigned.
+var strided = []string{"address", "code", "stride"}
+
+// note are the words of a notification. Calls take their address, or 0 for none.
+var note = []string{"name_address", "name_bytes", "message_address", "message_bytes"}
 
 // carried are the terms that have a word in a packed request.
 func carried() (list []Term) {
@@ -126,8 +138,12 @@ func carried() (list []Term) {
 func Files() (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for path, render := range map[string]func() ([]byte, error){
-		"gocore/request/terms.go":    renderTerms,
-		"docs/reference/requests.md": renderPage,
+		"gocore/request/terms.go":            renderTerms,
+		"pybind/abi.go":                      renderBlocks,
+		"pybind/capi/abi.go":                 renderCgo,
+		"pybind/capi/include/tent/request.h": renderHeader,
+		"tent/_abi.py":                       renderPython,
+		"docs/reference/requests.md":         renderPage,
 	} {
 		text, err := render()
 		if err != nil {

@@ -40,7 +40,8 @@ func sentence(text string) string {
 	return string(unicode.ToUpper(rune(text[0]))) + text[1:] + "."
 }
 
-// goValue is the Go constant of a value: Integrity and CRC32C make IntegrityCRC32C, Intent and WEIGHT_LOADING IntentWeightLoading.
+// goValue is the Go constant of a value: Integrity and CRC32C make IntegrityCRC32C, Intent and WEIGHT_LOADING
+// IntentWeightLoading.
 func goValue(kind, value string) string {
 	if strings.ContainsAny(value, "0123456789") {
 		return kind + value

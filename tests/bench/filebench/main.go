@@ -178,7 +178,7 @@ func (b *bench) pages(op transport.Op, size, count uint64, iterations int) error
 			theirs = append(theirs, b.seed.Int64N(int64(places)))
 		}
 		local, remote := engine.IndexesOf(ours), engine.IndexesOf(theirs)
-		return b.engine.Pages(&engine.PagesRequest{Terms: engine.Terms{Op: op}, Local: own, Remote: file, N: int(count), Src: local, Dst: remote})
+		return b.engine.Pages(engine.Terms{Op: op}, &engine.Pages{Local: own, Remote: file, N: int(count), Src: local, Dst: remote}, nil)
 	})
 }
 

@@ -1,4 +1,5 @@
-// Command generate writes every file that is made from the table of request terms. Run it by `go generate ./gocore/request`.
+// Command generate writes every file that is made from the table of request terms. Run it by `go generate
+// ./gocore/request`.
 package main
 
 import (

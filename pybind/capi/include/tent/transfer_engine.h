@@ -14,17 +14,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "request.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 typedef void *tent_engine_t;
-typedef uint64_t tent_segment_id_t;
 typedef uint64_t tent_batch_id_t; /* 0 is none */
-
-#define TENT_LOCAL_SEGMENT_ID 0ull /* the engine's own memory, always open */
-
-enum { OPCODE_READ = 0, OPCODE_WRITE = 1 };
 
 enum {
 	STATUS_WAITING = 0, /* never seen after a submit */
@@ -57,18 +54,6 @@ enum {
 	TRANSPORT_MPCOMM = 12
 };
 /* End of transports. */
-
-/* One READ (remote to local) or WRITE (local to remote). Zero it before filling it in. */
-struct tent_request {
-	int opcode;
-	void *source; /* local memory, registered or allocated */
-	tent_segment_id_t target_id;
-	uint64_t target_offset; /* an address of the peer; counts from 0 in a segment opened on one region or a file */
-	uint64_t length;
-	int priority;       /* 0 high, 1 medium, 2 low */
-	int transport_hint; /* TRANSPORT_*, tried first */
-};
-typedef struct tent_request tent_request_t;
 
 struct tent_status {
 	int status;
@@ -117,17 +102,6 @@ struct tent_notif {
 	size_t name_bytes, message_bytes;
 };
 typedef struct tent_notif tent_notif_t;
-
-/* What tent_submit_ex takes beyond requests. Zero it before filling it in. */
-struct tent_submit_options {
-	uint64_t deadline_ns;     /* on CLOCK_MONOTONIC; 0 for none */
-	int intent_type;          /* as upstream's; 0 */
-	int notify;               /* not 0: send name and message after the last byte */
-	const char *name;
-	const void *message;
-	size_t message_bytes;
-};
-typedef struct tent_submit_options tent_submit_options_t;
 
 #ifndef TENT_TYPES_ONLY
 
@@ -221,25 +195,10 @@ void tent_free_text(char *text);
 namespace mooncake {
 namespace tent {
 
-using SegmentID = uint64_t;
 using BatchID = uint64_t;
-
-constexpr SegmentID LOCAL_SEGMENT_ID = TENT_LOCAL_SEGMENT_ID;
-constexpr int PRIO_HIGH = 0, PRIO_MEDIUM = 1, PRIO_LOW = 2;
 
 enum Permission { kLocalReadWrite = 0, kGlobalReadOnly = 1, kGlobalReadWrite = 2 };
 enum class TransferStatusEnum { INITIAL, PENDING, INVALID, CANCELED, COMPLETED, TIMEOUT, FAILED };
-
-struct Request {
-	enum class OpCode { READ = 0, WRITE = 1 };
-	OpCode opcode = OpCode::READ;
-	void *source = nullptr;
-	SegmentID target_id = LOCAL_SEGMENT_ID;
-	uint64_t target_offset = 0;
-	size_t length = 0;
-	int priority = PRIO_HIGH;
-	int transport_hint = TRANSPORT_UNSPEC;
-};
 
 struct TransferStatus {
 	TransferStatusEnum s = TransferStatusEnum::INITIAL;
@@ -319,17 +278,16 @@ class TransferEngine {
 	Status freeBatch(BatchID batch_id) { return Status::of(tent_free_batch(engine_, batch_id)); }
 
 	Status submitTransfer(BatchID batch_id, const std::vector<Request> &requests) {
-		std::vector<tent_request_t> list = converted(requests);
-		return Status::of(tent_submit(engine_, batch_id, list.data(), list.size()));
+		tent_submit_options_t options = {};
+		return submit(batch_id, requests, options);
 	}
 	Status submitTransfer(BatchID batch_id, const std::vector<Request> &requests, const Notification &notification) {
-		std::vector<tent_request_t> list = converted(requests);
 		tent_submit_options_t options = {};
 		options.notify = 1;
 		options.name = notification.name.c_str();
 		options.message = notification.msg.data();
 		options.message_bytes = notification.msg.size();
-		return Status::of(tent_submit_ex(engine_, batch_id, list.data(), list.size(), &options));
+		return submit(batch_id, requests, options);
 	}
 	Status cancelTransfer(BatchID batch_id, size_t task_id) {
 		return Status::of(tent_cancel_task(engine_, batch_id, task_id));
@@ -374,13 +332,17 @@ class TransferEngine {
 	bool probePeerAliveByID(SegmentID target) { return tent_probe_peer(engine_, target, 5000) == 1; }
 
    private:
-	static std::vector<tent_request_t> converted(const std::vector<Request> &requests) {
+	Status submit(BatchID batch_id, const std::vector<Request> &requests, tent_submit_options_t &options) {
 		std::vector<tent_request_t> list;
+		std::vector<tent_request_terms_t> terms;
 		list.reserve(requests.size());
-		for (const Request &r : requests)
-			list.push_back({static_cast<int>(r.opcode), r.source, r.target_id, r.target_offset, r.length, r.priority,
-			                r.transport_hint});
-		return list;
+		terms.reserve(requests.size());
+		for (const Request &r : requests) {
+			list.push_back(r.request());
+			terms.push_back(r.terms());
+		}
+		options.terms = terms.data();
+		return Status::of(tent_submit_ex(engine_, batch_id, list.data(), list.size(), &options));
 	}
 	static TransferStatus converted(const tent_status_t &raw) {
 		return {static_cast<TransferStatusEnum>(raw.status), static_cast<size_t>(raw.transferred_bytes)};

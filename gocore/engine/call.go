@@ -1,0 +1,259 @@
+package engine
+
+import (
+	"runtime"
+	"strconv"
+	"sync"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/request"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Every transfer takes the same way into the engine:
+//
+//	Begin(terms) -> AddRange, AddRanges, AddPages, AddRecords ... -> Commit(note) or CommitTo(batch, note)
+//	                  |                                         '-> Discard
+//	                  '-- With(terms): other terms for the shapes that follow
+//
+// Move, Submit, Pages and Ranges are this in one call. A shape becomes tasks when it is added: its bounds, regions and
+// permissions are checked then, and its plan is chosen. Nothing moves before the commit, which takes all tasks or none.
+
+// Terms are what a caller asks of a request besides the bytes and where they lie; see package request.
+type Terms = request.Terms
+
+// Remote is a place in a segment: an offset in a region, or, with Region 0, an address (an offset if the segment was
+// opened on a region).
+type Remote struct {
+	Segment SegmentID
+	Region  mem.RegionID
+	Offset  uint64
+}
+
+// Note is a notification that is sent after the last byte of its batch has arrived.
+type Note struct{ Name, Message []byte }
+
+// Call is a transfer that is being put together, perhaps to several peers. One goroutine uses it at a time; a commit or
+// Discard ends it, and it must not be used afterwards. Its arrays are used again, so a call allocates nothing on its
+// way to the core.
+type Call struct {
+	engine *Engine
+	terms  Terms // of the shapes that follow; within their ranges
+
+	specs   []dispatch.TaskSpec
+	total   uint64     // bytes of specs; this and the next two are known when the call is complete
+	due     clock.Time // the earliest deadline of specs
+	durable bool       // a request asks for durability
+	uses    []*region  // each once
+	lists   []*places  // of pages; given to the batch when it takes the specs
+	files   []fileUse  // each once
+	note    *note
+
+	slices []*transport.Slice // for transports that carry out the call at once
+
+	// The last pair of regions and its plan: neighbours usually share it.
+	local      *region
+	remote     *remoteRegion
+	want       wanted
+	durability request.Durability
+	plan       *plan.Plan
+	peer       *peer
+	told       *peer // the last peer that is an engine: it hears the notification
+	peers      int   // how often told changed
+}
+
+var calls = sync.Pool{New: func() any { return new(Call) }}
+
+// newCall returns an empty call of the engine.
+func (e *Engine) newCall() *Call {
+	c := calls.Get().(*Call)
+	c.engine = e
+	return c
+}
+
+// Begin starts a transfer whose shapes have the given terms.
+func (e *Engine) Begin(t Terms) (*Call, error) {
+	if err := e.usable(); err != nil {
+		return nil, err
+	}
+	if err := t.Check(); err != nil {
+		return nil, err
+	}
+	c := e.newCall()
+	c.terms = t
+	return c, nil
+}
+
+// With gives the shapes that follow other terms.
+func (c *Call) With(t Terms) error {
+	if err := t.Check(); err != nil {
+		return err
+	}
+	c.terms = t
+	return nil
+}
+
+// AddRange adds one range of bytes. A failed Add leaves the call as it was.
+func (c *Call) AddRange(source uintptr, to Remote, length uint64) error {
+	return c.whole(len(c.specs), c.add(&c.terms, source, to, length))
+}
+
+// AddRanges adds many ranges of one pair of operands, one task each.
+func (c *Call) AddRanges(r *Ranges) error {
+	first := len(c.specs)
+	err := c.ranges(r)
+	runtime.KeepAlive(r) // and with it the index slices, which are read by address
+	return c.whole(first, err)
+}
+
+// AddPages adds pages of two grids, one task for each pair of regions.
+func (c *Call) AddPages(p *Pages) error {
+	first := len(c.specs)
+	err := c.pages(p)
+	runtime.KeepAlive(p)
+	return c.whole(first, err)
+}
+
+// AddRecords adds packed requests. Each has terms of its own; neighbours with the same terms are checked once. An error
+// names the index of its record.
+func (c *Call) AddRecords(list []request.Record) error {
+	first := len(c.specs)
+	var packed request.Packed
+	var terms Terms
+	for i := range list {
+		r := &list[i]
+		if i == 0 || r.Packed != packed {
+			packed = r.Packed
+			terms = packed.Terms()
+			if err := terms.Check(); err != nil {
+				return c.whole(first, indexed(i, err))
+			}
+		}
+		to := Remote{Segment: SegmentID(r.TargetID), Region: mem.RegionID(r.TargetRegion), Offset: r.TargetOffset}
+		if err := c.add(&terms, uintptr(r.Source), to, r.Length); err != nil {
+			return c.whole(first, indexed(i, err))
+		}
+	}
+	return nil
+}
+
+// whole takes back the tasks of an Add that has failed. What it has used is given back with the call.
+func (c *Call) whole(first int, err *errs.Error) error {
+	if err == nil {
+		return nil
+	}
+	clear(c.specs[first:])
+	c.specs = c.specs[:first]
+	return err
+}
+
+// indexed adds the index of a request to an error.
+func indexed(i int, err *errs.Error) *errs.Error {
+	copied := *err
+	copied.Op = copied.Op + " [" + strconv.Itoa(i) + "]"
+	return &copied
+}
+
+// Commit submits everything as a new batch, all or nothing. n may be nil. The call is used up, also by an error.
+func (c *Call) Commit(n *Note) (dispatch.BatchID, error) {
+	defer c.Discard()
+	if err := c.complete(n); err != nil {
+		return 0, err
+	}
+	return c.engine.start(c)
+}
+
+// CommitTo adds everything to a batch, all or nothing, and returns the index of the first task there.
+func (c *Call) CommitTo(id dispatch.BatchID, n *Note) (first int, err error) {
+	defer c.Discard()
+	if err := c.complete(n); err != nil {
+		return 0, err
+	}
+	return c.engine.submit(id, c)
+}
+
+// complete adds what comes behind the last byte.
+func (c *Call) complete(n *Note) *errs.Error {
+	if len(c.specs) == 0 {
+		return errs.New(errs.InvalidArgument, "submit", "there is nothing to move")
+	}
+	c.sum()
+	if err := c.notify(n); err != nil {
+		return err
+	}
+	return c.settle()
+}
+
+// Discard ends the call without a transfer.
+func (c *Call) Discard() {
+	clear(c.specs)
+	clear(c.uses)
+	clear(c.files)
+	freePlaces(c.lists)
+	*c = Call{specs: c.specs[:0], uses: c.uses[:0], lists: c.lists[:0], files: c.files[:0], slices: c.slices}
+	calls.Put(c)
+}
+
+// start makes a batch of exactly the call's tasks and submits them.
+func (e *Engine) start(c *Call) (dispatch.BatchID, error) {
+	if most := e.config.Engine.MaxPendingRequests; len(c.specs) > most { // the largest batch; the core counts pages
+		return 0, errs.New(errs.TooManyRequests, "submit",
+			"%d requests in one call are more than max_pending_requests %d",
+			len(c.specs), most)
+	}
+	if by := e.inliner(c); by != nil {
+		if id, _, done, err := e.inline(by, 0, c); err != nil {
+			return 0, err
+		} else if done {
+			return id, nil
+		}
+	}
+	quiet := e.quieten(c)
+	e.mu.Lock()
+	id, err := e.newBatch(max(1, len(c.specs)))
+	if err == nil {
+		if _, err = e.enqueue(id, c); err != nil {
+			b, _ := e.lookup(id)
+			e.release(b)
+		}
+	}
+	e.launch(quiet)
+	if err != nil {
+		return 0, err
+	}
+	return id, nil
+}
+
+// submit adds the call's tasks to a batch: all of them or none.
+func (e *Engine) submit(id dispatch.BatchID, c *Call) (first int, err error) {
+	if by := e.inliner(c); by != nil {
+		if _, first, done, failure := e.inline(by, id, c); failure != nil {
+			return 0, failure
+		} else if done {
+			return first, nil
+		}
+	}
+	quiet := e.quieten(c)
+	e.mu.Lock()
+	first, failure := e.enqueue(id, c)
+	e.launch(quiet)
+	if failure != nil {
+		return 0, failure
+	}
+	return first, nil
+}
+
+// sum notes what the tasks come to as a whole.
+func (c *Call) sum() {
+	c.total, c.due, c.durable = 0, clock.Never, false
+	for i := range c.specs {
+		s := &c.specs[i]
+		c.total += s.Length
+		c.due = min(c.due, s.Due())
+		c.durable = c.durable || s.Durability == request.DurabilityData
+	}
+}

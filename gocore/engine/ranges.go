@@ -1,0 +1,79 @@
+package engine
+
+import (
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+// Ranges are N ranges of one local and one remote operand; offsets count from the begin of each.
+type Ranges struct {
+	Local                              uintptr
+	LocalSize                          uint64
+	Remote                             Remote
+	RemoteSize                         uint64
+	N                                  int
+	LocalOffsets, RemoteOffsets, Bytes Indexes
+}
+
+// Ranges starts a transfer of ranges, one task each, and returns its batch. n may be nil.
+func (e *Engine) Ranges(t Terms, r *Ranges, n *Note) (dispatch.BatchID, error) {
+	c, err := e.Begin(t)
+	if err != nil {
+		return 0, err
+	}
+	if err := c.AddRanges(r); err != nil {
+		c.Discard()
+		return 0, err
+	}
+	return c.Commit(n)
+}
+
+// ranges appends one task for each range. The operands are bound once, unless a policy looks at lengths.
+func (c *Call) ranges(r *Ranges) *errs.Error {
+	if r.N < 1 {
+		return errs.New(errs.InvalidArgument, "ranges", "there are no ranges to move")
+	}
+	for _, x := range []struct {
+		what string
+		of   *Indexes
+	}{{"local_offsets", &r.LocalOffsets}, {"remote_offsets", &r.RemoteOffsets}, {"lengths", &r.Bytes}} {
+		if err := x.of.check(x.what, r.N); err != nil {
+			return err
+		}
+	}
+	own := c.engine.regions.find(r.Local, r.LocalSize)
+	if own == nil {
+		return c.engine.notRegistered(r.Local, r.LocalSize)
+	}
+	p, there, base, err := c.resolve(c.terms.Due(), r.Remote, r.RemoteSize)
+	if err != nil {
+		return err
+	}
+	for i := range r.N {
+		from, ok1 := r.LocalOffsets.at(i)
+		to, ok2 := r.RemoteOffsets.at(i)
+		n, ok3 := r.Bytes.at(i)
+		switch {
+		case !ok1 || !ok2 || !ok3 || n == 0:
+			return errs.New(errs.InvalidArgument, "ranges", "range [%d] has offsets %d and %d and the length %d: "+
+				"offsets must not be negative and lengths at least 1", i, int64(from), int64(to), int64(n))
+		case !mem.Contains(r.LocalSize, from, n):
+			return errs.New(errs.InvalidArgument, "ranges",
+				"range [%d]: %d bytes at offset %d leave the local range of %d bytes",
+				i, n, from, r.LocalSize)
+		case !mem.Contains(r.RemoteSize, to, n):
+			return errs.New(errs.InvalidArgument, "ranges",
+				"range [%d]: %d bytes at offset %d leave the remote range of %d bytes",
+				i, n, to, r.RemoteSize)
+		}
+		if i == 0 || c.engine.policies.Sized() {
+			if err := c.bind(&c.terms, p, own, there, n); err != nil {
+				return err
+			}
+		}
+		c.specs = append(c.specs, dispatch.TaskSpec{Terms: c.terms, Plan: c.plan, Local: r.Local + uintptr(from),
+			Remote: base + to, Length: n})
+	}
+	return nil
+}

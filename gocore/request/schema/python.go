@@ -1,0 +1,263 @@
+package schema
+
+import (
+	"slices"
+	"strings"
+)
+
+// renderPython makes tent/_abi.py.
+func renderPython() ([]byte, error) {
+	p := &page{}
+	p.line(`"""What crosses the border to the engine as numbers: terms, columns of packed requests, argument blocks.`)
+	p.line("\n%s\n\"\"\"\n", origin)
+	p.line("from __future__ import annotations\n\nfrom array import array\nfrom typing import Any, Final\n")
+	p.line("from .enums import PRIO_HIGH, IntentType, OpCode, TransportType")
+	p.line("from .errors import InvalidArgumentError, NotImplementedError\n")
+	renderTables(p)
+	renderPackers(p)
+	renderColumns(p)
+	renderFields(p)
+	return p.text()
+}
+
+func tupleOf(n int) string { return "tuple[" + strings.Repeat("int, ", n-1) + "int]" }
+
+func renderTables(p *page) {
+	all := carried()
+	p.line("Terms = %s", tupleOf(len(all)))
+	p.line("Strided = %s  # %s: a sequence of integers", tupleOf(len(strided)), strings.Join(strided, ", "))
+	p.line("Note = %s  # %s\n", tupleOf(len(note)), strings.Join(note, ", "))
+	p.line("RECORD_WORDS: Final = %d  # of 64 bits, in one packed request\n", len(Operands)+len(all))
+	p.line("COLUMNS: Final = (  # of a packed request, in order")
+	for _, o := range Operands {
+		p.line("    %q,", o.Name)
+	}
+	for _, t := range all {
+		p.line("    %q,", t.Name)
+	}
+	p.line(")\n\nDOCS: Final = {  # by column")
+	for _, o := range Operands {
+		p.line("    %q: %q,", o.Name, sentence(o.Help))
+	}
+	for _, t := range all {
+		p.line("    %q: %q,", t.Name, sentence(t.Help))
+	}
+	p.line("}\n\nTAKES: Final = {  # what a term must be")
+	for _, t := range all {
+		p.line("    %q: %s,", t.Name, python(t.Takes))
+	}
+	p.line("}\n\nMEANING: Final = {  # of the keywords on objects")
+	for _, t := range all {
+		if t.Keyword != "" {
+			p.line("    %q: %s,", t.Keyword, python(t.Says))
+		}
+	}
+	p.line("}\n\nWORDS: Final[dict[str, dict[str | None, int]]] = {  # terms that are said as a word")
+	for _, t := range all {
+		if t.Kind != Word {
+			continue
+		}
+		var values []string
+		for i, v := range t.Values {
+			word := `"` + strings.ToLower(v) + `"`
+			if i == 0 {
+				word = "None"
+			}
+			values = append(values, word+": "+string(rune('0'+i)))
+		}
+		p.line("    %q: {%s},", t.Name, strings.Join(values, ", "))
+	}
+	p.line("}\n_SAID: Final = {name: {number: word for word, number in words.items()} for name, words in WORDS.items()}\n\n")
+}
+
+// python quotes a text that may hold double quotes.
+func python(text string) string {
+	if strings.Contains(text, `"`) {
+		return "'" + text + "'"
+	}
+	return `"` + text + `"`
+}
+
+const wordNumber = `def number(name: str, word: Any) -> int:
+    """The number of a term that is said as a word or None; InvalidArgumentError if there is no such word."""
+    try:
+        return WORDS[name][word]
+    except (KeyError, TypeError):
+        known = " or ".join(f'"{known}"' if known else "None" for known in reversed(WORDS[name]))
+        raise InvalidArgumentError(f"{name} is {word!r}: it must be {known}") from None
+
+
+def wrong(terms: Terms) -> InvalidArgumentError:
+    """Why terms do not fit into words: the first one that is not an integer of 64 bits, not negative."""
+    for name, value in zip(TAKES, terms, strict=True):
+        if not hasattr(value, "__index__") or not 0 <= value < 1 << 64:
+            return InvalidArgumentError(f"{name} is {value!r}: it must be {TAKES[name]}")
+    return InvalidArgumentError("an operand is not an integer of 64 bits, not negative")
+
+`
+
+func renderPackers(p *page) {
+	p.line("%s", wordNumber)
+	p.line("def terms(")
+	for i, t := range carried() {
+		if i == 0 {
+			p.line("    %s: int,", t.Name)
+			continue
+		}
+		p.line("    %s: int = 0,", t.Name)
+	}
+	p.line(") -> Terms:")
+	p.line("    \"\"\"The terms of a call, in the order in which the engine reads them.\"\"\"")
+	var names []string
+	for _, t := range carried() {
+		names = append(names, t.Name)
+	}
+	p.line("    return (%s)\n\n", strings.Join(names, ", "))
+	p.line("def packed(terms: Terms) -> array[int]:")
+	p.line("    \"\"\"The terms alone. It must live until the call that reads it has returned.\"\"\"")
+	p.line("    words = terms")
+	renderArray(p)
+
+	var arguments []string
+	for _, o := range Operands {
+		arguments = append(arguments, o.Name)
+	}
+	p.line("def record(\n    terms: Terms, %s\n) -> array[int]:", strings.Join(arguments, ": int, ")+": int")
+	p.line("    \"\"\"One packed request. It must live until the call that reads it has returned.\"\"\"")
+	p.line("    words = (%s, *terms)", strings.Join(arguments, ", "))
+	renderArray(p)
+	for _, b := range Blocks {
+		renderBlockPacker(p, &b)
+	}
+}
+
+func renderBlockPacker(p *page, b *Block) {
+	p.line("def %s_block(\n    terms: Terms,", b.Name)
+	var words []string
+	for _, w := range b.Words {
+		kind := map[string]string{"": "int", "strided": "Strided"}[w.Type]
+		p.line("    %s: %s,", w.Name, kind)
+		if w.Type != "" {
+			w.Name = "*" + w.Name
+		}
+		words = append(words, w.Name)
+	}
+	p.line(") -> array[int]:")
+	p.line("    \"\"\"The argument block of %s. It must live until the call that reads it has returned.\"\"\"", b.Name)
+	p.line("    words = (\n        *terms,")
+	for _, w := range words {
+		p.line("        %s,", w)
+	}
+	p.line("    )")
+	renderArray(p)
+}
+
+// renderArray ends a packer: the words become an array, or an error that names the wrong one.
+func renderArray(p *page) {
+	p.line("    try:\n        return array(\"Q\", words)")
+	p.line("    except (OverflowError, TypeError):\n        raise wrong(terms) from None\n\n")
+}
+
+// renderColumns makes the typed names of the columns of a RequestArray.
+func renderColumns(p *page) {
+	p.line("class Columns:\n    \"\"\"The columns of a RequestArray: writable views, one number of 64 bits for each request.\"\"\"\n")
+	p.line("    __slots__ = ()\n")
+	for _, o := range Operands {
+		if o.Python != "" {
+			p.line("    %s: Any", o.Name)
+		}
+	}
+	for _, t := range carried() {
+		p.line("    %s: Any", t.Name)
+	}
+	p.line("\n")
+}
+
+// slot is the attribute in which a Request keeps a term as a number.
+func (t *Term) slot() string {
+	if t.Kind == Word {
+		return "_" + t.Name
+	}
+	return t.Name
+}
+
+// renderFields makes the constructor and the properties of tent.Request.
+func renderFields(p *page) {
+	var slots, columns []string
+	for _, o := range Operands {
+		if o.Python == "" {
+			columns = append(columns, "_"+o.Name)
+			continue
+		}
+		slots, columns = append(slots, o.Name), append(columns, o.Name)
+	}
+	for _, t := range carried() {
+		slots, columns = append(slots, t.slot()), append(columns, t.slot())
+	}
+	slices.Sort(slots)
+	p.line("class Fields:\n    \"\"\"The operands and terms of a Request, with upstream's names and positional order.\"\"\"\n")
+	p.line("    __slots__ = (")
+	for _, s := range slots {
+		p.line("        %q,", s)
+	}
+	p.line("    )\n")
+	for _, o := range Operands {
+		if o.Python == "" {
+			p.line("    _%s = 0", o.Name)
+		}
+	}
+	p.line("\n    def __init__(\n        self,")
+	var body []string
+	inOrder(func(t *Term) {
+		p.line("        %s: %s = %s,", t.Name, t.Python, t.Default)
+		switch t.Kind {
+		case Refused:
+			body = append(body, "if "+t.Name+":", `    raise NotImplementedError("`+t.Name+` is not in this version", hint="leave it empty")`)
+		case Word:
+			body = append(body, "self."+t.slot()+` = 0 if `+t.Name+` is None else number("`+t.Name+`", `+t.Name+")")
+		default:
+			body = append(body, "self."+t.Name+" = "+t.Name)
+		}
+	}, func(o *Operand) {
+		p.line("        %s: int = %s,", o.Name, o.Python)
+		body = append(body, "self."+o.Name+" = "+o.Name)
+	})
+	p.line("    ) -> None:")
+	for _, line := range body {
+		p.line("        %s", line)
+	}
+	for _, t := range Terms {
+		renderProperty(p, &t)
+	}
+	p.line("\n\nPACKED: Final = (  # attributes of Fields, in the order of COLUMNS")
+	for _, c := range columns {
+		p.line("    %q,", c)
+	}
+	p.line(")")
+}
+
+// inOrder visits terms and operands in the order of the constructor: the first term, the operands, the other terms.
+func inOrder(term func(*Term), operand func(*Operand)) {
+	for i := range Terms {
+		term(&Terms[i])
+		for j := range Operands {
+			if i == 0 && Operands[j].Python != "" {
+				operand(&Operands[j])
+			}
+		}
+	}
+}
+
+func renderProperty(p *page, t *Term) {
+	switch t.Kind {
+	case Refused:
+		p.line("\n    @property\n    def %s(self) -> %s:", t.Name, t.Python)
+		p.line("        \"\"\"%s; always %s.\"\"\"\n        return %s", strings.TrimSuffix(sentence(t.Help), "."),
+			t.Takes, t.Default)
+	case Word:
+		p.line("\n    @property\n    def %s(self) -> %s:", t.Name, t.Python)
+		p.line("        \"\"\"%s\"\"\"\n        return _SAID[%q][self.%s]", sentence(t.Help), t.Name, t.slot())
+		p.line("\n    @%s.setter\n    def %s(self, word: %s) -> None:", t.Name, t.Name, t.Python)
+		p.line("        self.%s = number(%q, word)", t.slot(), t.Name)
+	}
+}

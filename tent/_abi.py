@@ -1,0 +1,293 @@
+"""What crosses the border to the engine as numbers: terms, columns of packed requests, argument blocks.
+
+Code generated from gocore/request/schema by go generate; DO NOT EDIT.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+from .enums import PRIO_HIGH, IntentType, OpCode, TransportType
+from .errors import InvalidArgumentError, NotImplementedError
+
+Terms = tuple[int, int, int, int, int, int, int]
+Strided = tuple[int, int, int]  # address, code, stride: a sequence of integers
+Note = tuple[int, int, int, int]  # name_address, name_bytes, message_address, message_bytes
+
+RECORD_WORDS: Final = 12  # of 64 bits, in one packed request
+
+COLUMNS: Final = (  # of a packed request, in order
+    "source",
+    "target_id",
+    "target_offset",
+    "length",
+    "target_region",
+    "opcode",
+    "priority",
+    "transport_hint",
+    "deadline_ns",
+    "intent_type",
+    "integrity",
+    "durability",
+)
+
+DOCS: Final = {  # by column
+    "source": "Local address, registered or allocated, in either direction.",
+    "target_id": "Handle of the segment; 0 is the engine's own memory.",
+    "target_offset": "An address of the peer; counts from 0 in a segment opened on one region or a file.",
+    "length": "Bytes.",
+    "target_region": "Number of the region in which the offset counts; 0: as the segment was opened.",
+    "opcode": "The direction: READ fetches from the peer, WRITE sends to it.",
+    "priority": "The class: a smaller number is served first wherever requests of several classes wait.",
+    "transport_hint": "The transport that is tried first; 0 leaves the choice to the policy.",
+    "deadline_ns": "The request ends as TIMEOUT when this instant passes; 0 is none.",
+    "intent_type": "Why the bytes move; a policy may choose routes by it.",
+    "integrity": "A checksum of each slice, verified where it arrives; a slice that does not match is sent again.",
+    "durability": "For files: the batch ends when what the request has written is on stable storage.",
+}
+
+TAKES: Final = {  # what a term must be
+    "opcode": "READ (0) or WRITE (1)",
+    "priority": "PRIO_HIGH (0), PRIO_MEDIUM (1) or PRIO_LOW (2)",
+    "transport_hint": "the number of a transport",
+    "deadline_ns": "below 2^63",
+    "intent_type": "the number of an IntentType",
+    "integrity": '"crc32c" (1) or None (0)',
+    "durability": '"data" (1) or None (0)',
+}
+
+MEANING: Final = {  # of the keywords on objects
+    "priority": "PRIO_HIGH, PRIO_MEDIUM or PRIO_LOW: urgent bytes pass the others wherever they would wait for them.",
+    "hint": "The transport to try first, by name or TransportType; the others follow when it fails.",
+    "timeout": "Seconds from this call on, at most; then it ends as TIMEOUT, without a further byte. None: no limit.",
+    "intent": "Why the bytes move, an IntentType; a policy may choose routes by it.",
+    "integrity": '"crc32c": each slice carries a checksum, and one that changed on its way is sent again.',
+    "durability": '"data", for files: it ends when all that it writes is on stable storage, as fdatasync promises.',
+}
+
+WORDS: Final[dict[str, dict[str | None, int]]] = {  # terms that are said as a word
+    "integrity": {None: 0, "crc32c": 1},
+    "durability": {None: 0, "data": 1},
+}
+_SAID: Final = {name: {number: word for word, number in words.items()} for name, words in WORDS.items()}
+
+
+def number(name: str, word: Any) -> int:
+    """The number of a term that is said as a word or None; InvalidArgumentError if there is no such word."""
+    try:
+        return WORDS[name][word]
+    except (KeyError, TypeError):
+        known = " or ".join(f'"{known}"' if known else "None" for known in reversed(WORDS[name]))
+        raise InvalidArgumentError(f"{name} is {word!r}: it must be {known}") from None
+
+
+def wrong(terms: Terms) -> InvalidArgumentError:
+    """Why terms do not fit into words: the first one that is not an integer of 64 bits, not negative."""
+    for name, value in zip(TAKES, terms, strict=True):
+        if not hasattr(value, "__index__") or not 0 <= value < 1 << 64:
+            return InvalidArgumentError(f"{name} is {value!r}: it must be {TAKES[name]}")
+    return InvalidArgumentError("an operand is not an integer of 64 bits, not negative")
+
+
+def terms(
+    opcode: int,
+    priority: int = 0,
+    transport_hint: int = 0,
+    deadline_ns: int = 0,
+    intent_type: int = 0,
+    integrity: int = 0,
+    durability: int = 0,
+) -> Terms:
+    """The terms of a call, in the order in which the engine reads them."""
+    return (opcode, priority, transport_hint, deadline_ns, intent_type, integrity, durability)
+
+
+def packed(terms: Terms) -> array[int]:
+    """The terms alone. It must live until the call that reads it has returned."""
+    words = terms
+    try:
+        return array("Q", words)
+    except (OverflowError, TypeError):
+        raise wrong(terms) from None
+
+
+def record(
+    terms: Terms, source: int, target_id: int, target_offset: int, length: int, target_region: int
+) -> array[int]:
+    """One packed request. It must live until the call that reads it has returned."""
+    words = (source, target_id, target_offset, length, target_region, *terms)
+    try:
+        return array("Q", words)
+    except (OverflowError, TypeError):
+        raise wrong(terms) from None
+
+
+def pages_block(
+    terms: Terms,
+    builder: int,
+    local_grid: int,
+    remote_grid: int,
+    n: int,
+    src: Strided,
+    dst: Strided,
+    note: int,
+) -> array[int]:
+    """The argument block of pages. It must live until the call that reads it has returned."""
+    words = (
+        *terms,
+        builder,
+        local_grid,
+        remote_grid,
+        n,
+        *src,
+        *dst,
+        note,
+    )
+    try:
+        return array("Q", words)
+    except (OverflowError, TypeError):
+        raise wrong(terms) from None
+
+
+def ranges_block(
+    terms: Terms,
+    builder: int,
+    local: int,
+    local_bytes: int,
+    target_id: int,
+    target_region: int,
+    target_offset: int,
+    remote_bytes: int,
+    n: int,
+    local_offsets: Strided,
+    remote_offsets: Strided,
+    lengths: Strided,
+    note: int,
+) -> array[int]:
+    """The argument block of ranges. It must live until the call that reads it has returned."""
+    words = (
+        *terms,
+        builder,
+        local,
+        local_bytes,
+        target_id,
+        target_region,
+        target_offset,
+        remote_bytes,
+        n,
+        *local_offsets,
+        *remote_offsets,
+        *lengths,
+        note,
+    )
+    try:
+        return array("Q", words)
+    except (OverflowError, TypeError):
+        raise wrong(terms) from None
+
+
+class Columns:
+    """The columns of a RequestArray: writable views, one number of 64 bits for each request."""
+
+    __slots__ = ()
+
+    source: Any
+    target_id: Any
+    target_offset: Any
+    length: Any
+    opcode: Any
+    priority: Any
+    transport_hint: Any
+    deadline_ns: Any
+    intent_type: Any
+    integrity: Any
+    durability: Any
+
+
+class Fields:
+    """The operands and terms of a Request, with upstream's names and positional order."""
+
+    __slots__ = (
+        "_durability",
+        "_integrity",
+        "deadline_ns",
+        "intent_type",
+        "length",
+        "opcode",
+        "priority",
+        "source",
+        "target_id",
+        "target_offset",
+        "transport_hint",
+    )
+
+    _target_region = 0
+
+    def __init__(
+        self,
+        opcode: OpCode = OpCode.READ,
+        source: int = 0,
+        target_id: int = 0,
+        target_offset: int = 0,
+        length: int = 0,
+        priority: int = PRIO_HIGH,
+        transport_hint: TransportType = TransportType.UNSPEC,
+        policy_name: str = "",
+        deadline_ns: int = 0,
+        intent_type: IntentType = IntentType.UNSPEC,
+        integrity: str | None = None,
+        durability: str | None = None,
+    ) -> None:
+        self.opcode = opcode
+        self.source = source
+        self.target_id = target_id
+        self.target_offset = target_offset
+        self.length = length
+        self.priority = priority
+        self.transport_hint = transport_hint
+        if policy_name:
+            raise NotImplementedError("policy_name is not in this version", hint="leave it empty")
+        self.deadline_ns = deadline_ns
+        self.intent_type = intent_type
+        self._integrity = 0 if integrity is None else number("integrity", integrity)
+        self._durability = 0 if durability is None else number("durability", durability)
+
+    @property
+    def policy_name(self) -> str:
+        """Upstream's choice of a policy by its name; always empty in this version."""
+        return ""
+
+    @property
+    def integrity(self) -> str | None:
+        """A checksum of each slice, verified where it arrives; a slice that does not match is sent again."""
+        return _SAID["integrity"][self._integrity]
+
+    @integrity.setter
+    def integrity(self, word: str | None) -> None:
+        self._integrity = number("integrity", word)
+
+    @property
+    def durability(self) -> str | None:
+        """For files: the batch ends when what the request has written is on stable storage."""
+        return _SAID["durability"][self._durability]
+
+    @durability.setter
+    def durability(self, word: str | None) -> None:
+        self._durability = number("durability", word)
+
+
+PACKED: Final = (  # attributes of Fields, in the order of COLUMNS
+    "source",
+    "target_id",
+    "target_offset",
+    "length",
+    "_target_region",
+    "opcode",
+    "priority",
+    "transport_hint",
+    "deadline_ns",
+    "intent_type",
+    "_integrity",
+    "_durability",
+)

@@ -1,0 +1,206 @@
+"""Every term of a request on every face of Python: objects, batches, Request and RequestArray."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tent
+from tent import _abi, buffers
+
+SIZE = 8192
+PAGE = 4096
+
+# A term's keyword on objects, where it is not the name of the column.
+KEYWORDS = {"transport_hint": "hint", "intent_type": "intent"}
+
+
+class World:
+    """An engine with SIZE bytes of memory, and a target that each face writes them to."""
+
+    def __init__(self, engine: tent.TransferEngine, handle: int, target: Any) -> None:
+        self.engine = engine
+        self.handle = handle
+        self.target = target
+        self.memory = bytearray(b"\5" * SIZE)
+        self.region = engine.engine.register(self.memory)
+
+    def write(self, terms: dict[str, Any]) -> None:
+        self.engine.engine.write(self.region, self.target, **objects(terms)).result(20)
+
+    def write_with_a_notification(self, terms: dict[str, Any]) -> None:
+        note = None if isinstance(self.target, tent.Segment) else ("done", "")  # a file takes none
+        self.engine.engine.write(self.region, self.target, notify=note, **objects(terms)).result(20)
+
+    def write_ranges(self, terms: dict[str, Any]) -> None:
+        starts, sizes = [0, PAGE], [PAGE, PAGE]
+        self.engine.engine.write_ranges(self.region, starts, self.target, starts, sizes, **objects(terms)).result(20)
+
+    def write_pages(self, terms: dict[str, Any]) -> None:
+        self.engine.engine.write_pages(
+            self.region, [0, 1], self.target, [0, 1], page_bytes=PAGE, **objects(terms)
+        ).result(20)
+
+    def batch(self, terms: dict[str, Any]) -> None:
+        with self.engine.engine.batch(**objects(terms)) as batch:
+            batch.write(self.region, self.target)
+            batch.submit().result(20)
+
+    def request(self, terms: dict[str, Any]) -> None:
+        address = buffers.address_of(memoryview(self.memory))
+        request = tent.Request(tent.OpCode.WRITE, address, self.handle, 0, SIZE, **terms)
+        assert {name: getattr(request, name) for name in terms} == terms
+        self.engine.transfer_sync([request])
+
+    def request_array(self, terms: dict[str, Any]) -> None:
+        requests = tent.RequestArray(2)
+        requests.opcode[:] = tent.OpCode.WRITE
+        requests.source = [buffers.address_of(memoryview(self.memory)) + i * PAGE for i in range(2)]
+        requests.target_id[:] = self.handle
+        requests.target_offset = [0, PAGE]
+        requests.length[:] = PAGE
+        for name, value in terms.items():
+            setattr(requests, name, value if value is None or isinstance(value, str) else [value] * 2)
+        self.engine.transfer_sync(requests)
+
+
+def objects(terms: dict[str, Any]) -> dict[str, Any]:
+    """Terms by the keywords of calls on objects."""
+    keywords = {KEYWORDS.get(name, name): value for name, value in terms.items()}
+    if "deadline_ns" in keywords:
+        keywords["timeout"] = max(0.0, (keywords.pop("deadline_ns") - time.monotonic_ns()) / 1e9)
+    return keywords
+
+
+FACES = [
+    World.write,
+    World.write_with_a_notification,
+    World.write_ranges,
+    World.write_pages,
+    World.batch,
+    World.request,
+    World.request_array,
+]
+Face = Callable[[World, dict[str, Any]], None]
+each_face = pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+
+
+@pytest.fixture
+def peer(engines: Callable[..., tent.Engine]) -> Iterator[World]:
+    """A World over TCP whose target is a region of another engine."""
+    quiet = {"transports/shm/enable": False, "allow_faults": True}
+    far = engines(name="far", **quiet)
+    with far.register(bytearray(SIZE), name="kv"), tent.TransferEngine(quiet) as engine:
+        with engine.engine.open(far.address) as segment:
+            yield World(engine, engine.open_segment(far.address + "/kv"), segment["kv"])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[World]:
+    """A World whose target is a file on a disk that loses what it was given."""
+    with tent.TransferEngine({"allow_faults": True, "faults": "fail_sync"}) as engine:
+        name = f"file://{tmp_path}/kv"
+        handle = engine.open_segment(name, create=True, size=SIZE)
+        with engine.engine.open(name) as segment:
+            yield World(engine, handle, segment)
+
+
+def outcome(world: World, face: Face, terms: dict[str, Any]) -> str:
+    """The code of the error by which a WRITE ends, "" if it completes."""
+    try:
+        face(world, terms)
+    except tent.TentError as error:
+        return error.code
+    return ""
+
+
+@each_face
+def test_integrity_arrives_at_the_transport(peer: World, face: Face) -> None:
+    tent.testing.inject(peer.engine.engine, "corrupt")
+    assert outcome(peer, face, {}) == "", "without a checksum nobody notices"
+    assert outcome(peer, face, {"integrity": "crc32c"}) == "CORRUPTED"
+
+
+@each_face
+def test_durability_syncs_the_file(file: World, face: Face) -> None:
+    assert outcome(file, face, {}) == "", "nobody waits for the disk"
+    assert outcome(file, face, {"durability": "data"}) == "STORAGE_ERROR"
+
+
+@each_face
+def test_durability_needs_a_file(peer: World, face: Face) -> None:
+    with pytest.raises(tent.InvalidArgumentError, match="no file is written"):
+        face(peer, {"durability": "data"})
+
+
+@each_face
+def test_the_deadline_ends_a_request(peer: World, face: Face) -> None:
+    assert outcome(peer, face, {"deadline_ns": time.monotonic_ns() + 60_000_000_000}) == ""
+    assert outcome(peer, face, {"deadline_ns": time.monotonic_ns() - 1}) == "TIMEOUT"
+
+
+@each_face
+def test_the_priority_is_that_of_the_slices(peer: World, face: Face) -> None:
+    for priority, name in ((tent.PRIO_MEDIUM, "medium"), (tent.PRIO_LOW, "low")):
+        counter = f'tent_write_requests_total{{transport="tcp",class="{name}"}}'
+        before = peer.engine.engine.metrics().get(counter, 0)
+        assert outcome(peer, face, {"priority": priority}) == ""
+        assert peer.engine.engine.metrics()[counter] > before
+
+
+@each_face
+def test_the_hint_chooses_the_transport(peer: World, face: Face) -> None:
+    assert outcome(peer, face, {"transport_hint": tent.TransportType.TCP}) == ""
+    with pytest.raises(tent.InvalidArgumentError, match="shm"):
+        face(peer, {"transport_hint": tent.TransportType.SHM})
+
+
+@each_face
+@pytest.mark.parametrize("term", [name for name in _abi.TAKES if name != "opcode"])
+def test_a_value_out_of_range_is_refused_by_name(peer: World, face: Face, term: str) -> None:
+    keyword = term if face in (World.request, World.request_array) else KEYWORDS.get(term, term)
+    if term in _abi.WORDS:
+        wrong: list[Any] = ["perhaps"]
+    elif term == "deadline_ns":
+        wrong = [1 << 63] if face in (World.request, World.request_array) else []
+    else:
+        wrong = [99]
+    for value in wrong:
+        with pytest.raises(tent.InvalidArgumentError, match=f"{term}|{keyword}"):
+            face(peer, {term: value})
+
+
+@each_face
+def test_an_intent_is_taken(peer: World, face: Face) -> None:
+    for intent in tent.IntentType:
+        assert outcome(peer, face, {"intent_type": intent}) == ""
+
+
+def test_columns_and_fields_have_the_same_names() -> None:
+    fields = [name.lstrip("_") for name in _abi.PACKED]
+    assert fields == list(_abi.COLUMNS)
+    assert len(_abi.COLUMNS) == _abi.RECORD_WORDS
+    assert [*_abi.COLUMNS][-len(_abi.TAKES) :] == [*_abi.TAKES]
+    requests = tent.RequestArray(1)
+    for name in _abi.COLUMNS:
+        if name != "target_region":  # the integer level goes by segment
+            setattr(requests, name, [7])
+            assert list(getattr(requests, name)) == [7]
+            assert getattr(tent.RequestArray, name).__doc__ == _abi.DOCS[name]
+            assert hasattr(tent.Request(), name)
+    assert list(requests._words) == [7, 7, 7, 7, 0, *[7] * len(_abi.TAKES)]
+
+
+def test_a_request_says_its_words() -> None:
+    request = tent.Request(integrity="crc32c", durability="data")
+    assert (request.integrity, request.durability) == ("crc32c", "data")
+    request.integrity = None
+    assert request.integrity is None
+    with pytest.raises(tent.InvalidArgumentError, match='"crc32c" or None'):
+        request.integrity = "md5"
+    with pytest.raises(tent.InvalidArgumentError, match='"data" or None'):
+        tent.Request(durability="metadata")
