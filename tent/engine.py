@@ -218,7 +218,17 @@ class Engine(Moves):
             raise InvalidArgumentError(f"target is {target!r}: an address or a blob of export() is needed")
         return Segment(self, self._call_long(self._library.pybind_OpenSegment, target, _native.milliseconds(timeout)))
 
-    async def open_async(self, target: Target, *, timeout: float = OPEN_TIMEOUT, **options: Any) -> Segment:
+    async def open_async(
+        self,
+        target: Target,
+        *,
+        timeout: float = OPEN_TIMEOUT,
+        create: bool = False,
+        size: int | None = None,
+        truncate: bool = False,
+        readonly: bool = False,
+        durability: str | None = None,
+    ) -> Segment:
         """Opens as open() does, with the same keywords, without blocking the event loop.
 
         Example:
@@ -227,7 +237,8 @@ class Engine(Moves):
         """
         from . import aio
 
-        return await aio.in_thread(lambda: self.open(target, timeout=timeout, **options))
+        how = partial(self.open, timeout=timeout, create=create, size=size, truncate=truncate, readonly=readonly)
+        return await aio.in_thread(partial(how, target, durability=durability))
 
     def export(self, regions: Iterable[Region | str] | None = None) -> bytes:
         """Returns a blob for a handshake of your own; open() takes it in another process.
@@ -249,7 +260,7 @@ class Engine(Moves):
         return {entry["key"]: settings.Setting.of(entry) for entry in self._info["config"] or ()}
 
     def explain(
-        self, local: Any, remote: Any, *, op: int = WRITE, priority: int = 0, intent: int = 0
+        self, local: moving.Local, remote: moving.Remote, *, op: int = WRITE, priority: int = 0, intent: int = 0
     ) -> dict[str, Any]:
         """Returns the routes that a move between these operands would take, in order, and why not the others."""
         own = moving.local_slice(self, local, op)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from . import _native, _text
 from .enums import Permission
@@ -106,7 +106,13 @@ class Segment:
         self._load(refresh=True)
         return self.regions
 
-    def __getitem__(self, key: str | slice) -> Any:
+    @overload
+    def __getitem__(self, key: str) -> RemoteRegion: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> RemoteSlice: ...
+
+    def __getitem__(self, key: str | slice) -> RemoteRegion | RemoteSlice:
         if isinstance(key, slice):
             return self._single()[key]
         if not isinstance(key, str):

@@ -64,6 +64,15 @@ def test_writes_and_reads_differ_by_durability_alone() -> None:
         assert [str(p) for p in left.values() if p.name != "durability"] == [str(p) for p in right.values()]
 
 
+def test_every_way_to_open_takes_the_same_keywords() -> None:
+    opens = keywords(tent.Engine.open)
+    assert {name: str(p) for name, p in keywords(tent.Engine.open_async).items()} == {
+        name: str(p) for name, p in opens.items()
+    }
+    of_files = {name: str(p) for name, p in opens.items() if name != "timeout"}
+    assert {name: str(p) for name, p in keywords(tent.TransferEngine.open_segment).items()} == of_files
+
+
 def test_documentation_is_appended_where_there_is_some() -> None:
     def bare(*, priority: int = 0) -> None: ...
 

@@ -49,7 +49,8 @@ def test_the_package_and_its_users_are_typed(tmp_path: Path) -> None:
         "engine._call(engine._library.pybind_Wait, 'batch', 1)\n"
         "state: str = engine._call(engine._library.pybind_Wait, 0, 1)\n"
         "engine._library.pybind_NoSuchFunction\n"
+        "own: tent.Region = engine.open('x')['kv']\n"
     )
     done = check([str(wrong)], tmp_path)
-    for line in (2, 3, 4, 5, 6, 7, 8):
+    for line in (2, 3, 4, 5, 6, 7, 8, 9):
         assert f"wrong.py:{line}: error" in done.stdout, done.stdout

@@ -10,7 +10,8 @@ import tent
 def move(target: str) -> int:
     with tent.Engine(name="typed", rpc_server_port=0) as engine, engine.open(target) as peer:
         region: tent.Region = engine.register(bytearray(1 << 16), name="kv")
-        transfer: tent.Transfer = engine.write(region[0:10], peer["kv"][0:10], priority=tent.PRIO_LOW, notify=("a", b"b"))
+        kv: tent.RemoteRegion = peer["kv"]
+        transfer: tent.Transfer = engine.write(region[0:10], kv[0:10], priority=tent.PRIO_LOW, notify=("a", b"b"))
         done, pending = tent.wait([transfer], timeout=1.0, return_when=tent.FIRST_COMPLETED)
         moved: int = sum(one.result() for one in tent.as_completed(done | pending))
         error: tent.TransferError | None = transfer.exception()
