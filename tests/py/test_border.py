@@ -33,6 +33,11 @@ def test_the_stubs_come_from_the_tool() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_stubs_are_installed() -> None:
+    for stub in ("_gotent.pyi", "__init__.pyi", "testing/__init__.pyi", "py.typed"):
+        assert (PACKAGE / stub).exists(), f"{stub} is missing from package-data in pyproject.toml"
+
+
 def test_a_stub_that_was_changed_is_found(tmp_path: Path) -> None:
     for folder in ("tools", "pybind", "tent", "tent/testing"):
         (tmp_path / folder).mkdir(exist_ok=True)
