@@ -57,7 +57,7 @@ func (c *Client) greeting(address string, self transport.Peer, reply *controlpb.
 		return fail(protocolError("the engine at %s speaks version %s, this is %s", address, quote([]byte(clip(version))), quote([]byte(c.options.Version))).
 			WithHint("both sides need the same major version of tent"))
 	}
-	peer, err := fromIdentity(reply.GetSelf(), self)
+	peer, err := fromIdentity(reply.GetSelf())
 	if err != nil {
 		return fail(errs.From("control.hello", err))
 	}

@@ -155,7 +155,13 @@ func (s *service) caller(call *controlpb.Call) (transport.Peer, error) {
 	if to := call.GetTo(); to != 0 && to != self.Incarnation {
 		return transport.Peer{}, restarted(self.Address)
 	}
-	return fromIdentity(call.GetFrom(), self)
+	from, err := fromIdentity(call.GetFrom())
+	if err == nil && from.Incarnation == self.Incarnation {
+		// Hello tells everybody who we are, and we do not call ourselves over the network.
+		return transport.Peer{}, errs.New(errs.PermissionDenied, "control", "the caller claims to be this engine").
+			WithScope(errs.ScopeLink, errs.SideLocal)
+	}
+	return from, err
 }
 
 func restarted(address string) *errs.Error {

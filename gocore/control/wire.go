@@ -84,8 +84,8 @@ func toIdentity(peer transport.Peer) *controlpb.Identity {
 		MachineId: strings.ToValidUTF8(peer.MachineID, "\uFFFD"), Incarnation: peer.Incarnation}
 }
 
-// fromIdentity checks the identity that a stranger claims and compares it with self.
-func fromIdentity(id *controlpb.Identity, self transport.Peer) (transport.Peer, error) {
+// fromIdentity checks the identity that a stranger claims. Whether the stranger is this engine does not come from a message.
+func fromIdentity(id *controlpb.Identity) (transport.Peer, error) {
 	switch {
 	case id.GetIncarnation() == 0:
 		return transport.Peer{}, protocolError("the peer gives no incarnation")
@@ -93,7 +93,7 @@ func fromIdentity(id *controlpb.Identity, self transport.Peer) (transport.Peer, 
 		return transport.Peer{}, protocolError("the peer gives a name, an address or a machine id of more than %d bytes", identityMax)
 	}
 	return transport.Peer{Address: id.GetAddress(), Name: id.GetName(), MachineID: id.GetMachineId(),
-		Incarnation: id.GetIncarnation(), Self: id.GetIncarnation() == self.Incarnation && id.GetMachineId() == self.MachineID}, nil
+		Incarnation: id.GetIncarnation()}, nil
 }
 
 func protocolError(format string, args ...any) *errs.Error {

@@ -143,8 +143,10 @@ func (p *port) detached(link transport.Link) {
 
 // Call implements transport.Host.
 func (p *port) Call(ctx context.Context, to transport.Peer, message []byte) ([]byte, error) {
-	if to.Self { // no need to leave the process
-		return p.transport.Serve(ctx, p.engine.self(), message)
+	if to.Self { // no need to leave the process; only a call that never left it is our own
+		self := p.engine.self()
+		self.Self = true
+		return p.transport.Serve(ctx, self, message)
 	}
 	return p.engine.client.Call(ctx, to, p.name, message)
 }

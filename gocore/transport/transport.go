@@ -97,7 +97,7 @@ type Peer struct {
 	Name        string
 	MachineID   string
 	Incarnation uint64 // of the engine that answered; another one is another peer
-	Self        bool   // our own engine: transfers inside one process
+	Self        bool   // our own engine: transfers inside one process. Never taken from a message
 }
 
 // Slice is the unit posted on one rail. The core fills the first block before Submit and does not touch the slice until

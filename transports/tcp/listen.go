@@ -145,7 +145,7 @@ func (l *responderLane) greetingCame() *errs.Error {
 	if err := l.joinGroup(g.group); err != nil {
 		return err
 	}
-	l.own, l.near = a.peer.Incarnation == l.t.self.Incarnation, a.peer.MachineID == l.t.self.MachineID
+	l.own, l.near = a.peer.Self, a.peer.MachineID == l.t.self.MachineID
 	l.armMu.Lock()
 	if l.fd >= 0 {
 		setCongestion(l.fd, l.t.settings.Congestion, l.near)

@@ -227,7 +227,9 @@ func (h host) Call(ctx context.Context, peer transport.Peer, message []byte) ([]
 		return nil, errs.New(errs.PeerRestarted, "call", "another incarnation answers").
 			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(peer.Address, "", "")
 	}
-	answer, err := target.Transport.Serve(ctx, h.n.Peer, bytes.Clone(message))
+	from := h.n.Peer
+	from.Self = target == h.n
+	answer, err := target.Transport.Serve(ctx, from, bytes.Clone(message))
 	return bytes.Clone(answer), err
 }
 

@@ -1,0 +1,149 @@
+// Package security attacks engines from outside, each test one attack: over real sockets, by a peer that follows the
+// protocol and lies in it. DESIGN's promise is that memory is reached by the peers and in the ways that its owner allows.
+package security
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/config"
+	"github.com/tent-engine/tent/gocore/control"
+	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/all"
+	"github.com/tent-engine/tent/transports/tcp"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds every wait; a longer one hangs.
+const patience = 20 * time.Second
+
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// memory maps zeroed bytes outside of Go's heap.
+func memory(t *testing.T, size int) []byte {
+	t.Helper()
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Munmap(b)) })
+	return b
+}
+
+// victim is an engine as a user opens it, with the default settings.
+func victim(t *testing.T) *engine.Engine {
+	t.Helper()
+	c, err := config.Load(config.Options{Transports: all.Transports()})
+	require.NoError(t, err)
+	e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: engine.Plugs(all.Factories()...)})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.Empty(t, e.Close(time.Second, true))
+		require.NoError(t, e.Forget())
+	})
+	return e
+}
+
+// rogue is a tcp transport without an engine: it says of itself whatever a test wants.
+type rogue struct {
+	t         *testing.T
+	claims    transport.Peer
+	client    *control.Client
+	transport transport.Transport
+	key       transport.LocalKey
+
+	rails chan transport.RailInfo
+	down  chan *errs.Error
+	ends  chan transport.Completion
+}
+
+// newRogue opens one that claims an identity, with own as its memory.
+func newRogue(t *testing.T, claims transport.Peer, own []byte) *rogue {
+	t.Helper()
+	r := &rogue{t: t, claims: claims, rails: make(chan transport.RailInfo, 64), down: make(chan *errs.Error, 64),
+		ends: make(chan transport.Completion, 64)}
+	r.client = control.NewClient(control.Options{Self: r.Self, Log: r.Log()})
+	var err error
+	r.transport, err = tcp.Factory{}.Open(context.Background(), nil, r, r)
+	require.NoError(t, err)
+	r.key, _, err = r.transport.Register(context.Background(), mem.Region{ID: 1, Addr: address(own), Size: uint64(len(own)),
+		Kind: mem.Host, Location: "cpu:0", Fd: -1})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, r.transport.Close(context.Background()))
+		r.client.Close()
+	})
+	return r
+}
+
+func (r *rogue) Self() transport.Peer { return r.claims }
+func (r *rogue) DescriptorsChanged()  {}
+func (r *rogue) Log() *slog.Logger    { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+func (r *rogue) Call(ctx context.Context, to transport.Peer, message []byte) ([]byte, error) {
+	return r.client.Call(ctx, to, tcp.Name, message)
+}
+
+func (r *rogue) Complete(list []transport.Completion) {
+	for _, c := range list {
+		r.ends <- c
+	}
+}
+
+func (r *rogue) RailUp(info transport.RailInfo)           { r.rails <- info }
+func (r *rogue) LinkDown(_ transport.Link, e *errs.Error) { r.down <- e }
+func (r *rogue) Ready(transport.Rail)                     {}
+func (r *rogue) Progress(transport.Rail)                  {}
+func (r *rogue) RailDown(transport.Rail, *errs.Error)     {}
+func (r *rogue) Notified(transport.Peer, []byte) bool     { return true }
+func (r *rogue) describe(e *engine.Engine) *segment.Description {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	stranger := control.NewClient(control.Options{Self: func() transport.Peer { return transport.Peer{Incarnation: 4711} }, Log: r.Log()})
+	defer stranger.Close()
+	d, err := stranger.Describe(ctx, e.Self(), 0)
+	require.NoError(r.t, err)
+	return d
+}
+
+// attach greets the victim and returns a rail, or the reason why there is none.
+func (r *rogue) attach(e *engine.Engine) (transport.Link, transport.Rail, *errs.Error) {
+	r.t.Helper()
+	link, err := r.transport.Attach(e.Self())
+	require.NoError(r.t, err)
+	select {
+	case up := <-r.rails:
+		return link, up.Rail, nil
+	case cause := <-r.down:
+		return link, transport.Rail{}, cause
+	case <-time.After(patience):
+		r.t.Fatal("neither a rail nor a refusal")
+		return 0, transport.Rail{}, nil
+	}
+}
+
+// move carries out one slice between the rogue's memory and a key of the victim, and returns its end.
+func (r *rogue) move(op transport.Op, rail transport.Rail, key transport.RemoteKey, own []byte) *errs.Error {
+	r.t.Helper()
+	s := &transport.Slice{Op: op, Rail: rail, LocalKey: r.key, RemoteKey: key, Local: address(own), Length: uint64(len(own)), Id: 1}
+	require.Equal(r.t, 1, r.transport.Submit([]*transport.Slice{s}))
+	select {
+	case end := <-r.ends:
+		return end.Err
+	case <-time.After(patience):
+		r.t.Fatal("the slice did not end")
+		return nil
+	}
+}
