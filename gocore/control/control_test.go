@@ -104,8 +104,22 @@ func TestHelloTellsWhoIsThere(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Greeting{Peer: b.self, Version: "1.9", Capabilities: []string{"x"}, Addresses: b.server.Addresses()}, greeting,
 		"a peer of the same major version is welcome")
-	require.False(t, greeting.Peer.Self)
-	require.True(t, open(t, a, a).Self)
+	require.False(t, open(t, a, a).Self, "no message says that")
+}
+
+// A caller that claims the identity of the engine it calls is refused, by every method that acts on the caller's identity.
+func TestACallerThatClaimsToBeUsIsRefused(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	peer := open(t, a, b)
+	a.self.Incarnation = b.self.Incarnation
+	_, err := a.client.Describe(within(t), peer, 0)
+	require.Equal(t, errs.PermissionDenied, errs.CodeOf(err))
+	_, err = a.client.Call(within(t), peer, "tcp", []byte("hello"))
+	require.Equal(t, errs.PermissionDenied, errs.CodeOf(err))
+	require.Equal(t, errs.PermissionDenied, errs.CodeOf(a.client.Notify(within(t), peer, 1, []byte("done"))))
+	_, err = a.client.Probe(within(t), peer)
+	require.Equal(t, errs.PermissionDenied, errs.CodeOf(err))
 }
 
 func TestDescribeComesOnceForEachEpoch(t *testing.T) {
