@@ -6,13 +6,13 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// What holds a class back although its rail has room. HIGH never comes here.
+// A class may be held back although its rail has room. HIGH never is.
 //
 //	order    a more urgent class waits on another link that could send it over the same NIC; ageing grants turns against it
 //	filter   the NICs of a link take turns in refusing lower classes
 //	slots    processes of the host take turns
 //
-// Each refusal sets a time at which it is looked at again, so nothing is held back by an event that never comes.
+// Each refusal sets a time for another look, so nothing waits for an event that never comes.
 
 // admits reports whether a class may begin a slice on a rail now, and whether that is a turn granted by ageing.
 func (c *Core) admits(l *link, r *railState, class int, aged bool, now clock.Time) (ok, turn bool) {
@@ -56,8 +56,8 @@ func (d *device) outranked(l *link, class int) bool {
 	return false
 }
 
-// filtered applies the filter of NICs: false while the rail refuses the class. Positions are those among the rails that the
-// link would use now, so a rail that is out leaves no class without one.
+// filtered applies the filter of NICs and returns false while the rail refuses the class. Positions are those among the
+// rails that the link would use now, so a rail that is out leaves no class without one.
 func (c *Core) filtered(l *link, r *railState, class int, now clock.Time) bool {
 	filter := l.options.Filter
 	if filter.Interval <= 0 || !r.device.urgentLately(class, l.options.Ageing, now) {
@@ -113,7 +113,7 @@ func (c *Core) slotCame(l *link, class int, now clock.Time) {
 	}
 }
 
-// ageingDivisor is by how much turns come sooner: 1, or with PerEntry as often as there are requests and pieces that wait.
+// ageingDivisor divides the promotion time-out: by 1, or with PerEntry by the number of requests and pieces that wait.
 func (l *link) ageingDivisor(class int) int {
 	if !l.options.PerEntry {
 		return 1

@@ -2,15 +2,17 @@
 // returns submissions, withdrawals and deadlines as Effects. One caller at a time: gocore/engine holds its mutex around
 // every call. Policy packages (plan, rail, qos) are called from here and from nowhere else.
 //
-// Where to read: task.go draws the life of a task; then cut.go and choose.go (who gets what), device.go,
-// admit.go and publish.go (what holds a class back on a NIC), complete.go (what comes back),
-// ending.go (quiescence), failover.go (what an error leads to), link.go (rails come and go), suspect.go (they fall silent),
-// health.go (they are paused, probed, and come back), takeover.go (the tail of a transfer), queue.go (who waits where),
-// stage.go (several hops), deadline.go (who would be late). What belongs together in time is kept in lists that are ordered by themselves; only
-// deadlines, links and rails have timers.
+// Where to read: task.go draws the life of a task and piece.go that of its pieces; then cut.go and choose.go (a rail
+// gets a slice), device.go, admit.go and publish.go (a class is held back on a NIC), complete.go (slices come back),
+// ending.go (quiescence), failover.go (errors and their consequences), link.go and tables.go (rails come and go),
+// suspect.go (they fall silent), health.go (they are paused, probed, and come back), hedge.go (hedged requests at the
+// tail of a transfer), queue.go (the queues of a link), stage.go (several hops; not reachable from any engine yet),
+// deadline.go (earliest deadline first by slack), invariants_on.go (the core's books against each other). Records that
+// wait equally long are kept in lists, which are in order of time by themselves; only deadlines, links, rails and NICs
+// have timers.
 //
-// Choices with a rejected alternative are records in docs/design/decisions: 0004 to 0006, 0011, 0012, 0014, 0016 to 0019,
-// 0021, 0022.
+// Choices with a rejected alternative are records in docs/design/decisions: 0004 to 0006, 0011, 0012, 0014, 0016 to
+// 0019, 0021, 0022.
 package dispatch
 
 import (
@@ -81,29 +83,29 @@ type Options struct {
 	RetryAfter   time.Duration // pause behind the first round; doubles with each, up to 128 times [1ms]
 	SuspectAfter time.Duration // least silence of a rail while others of its peer go on, before it is suspected [5ms]
 	CondemnAfter time.Duration // silence of a suspected rail before it is fenced [1s]
-	AttemptLimit time.Duration // silence of a rail after which its slices try another route, whoever else is silent [10s]
+	AttemptLimit time.Duration // silence of a rail after which its slices try another route, even if all its peer is silent [10s]
 	Rail         rail.Settings // thresholds of the rail monitor
 	Rails        []RailOptions // by transport, instead of Ageing and Rail; a zero one changes nothing
 
 	Devices []string // NICs that policies name, at most 64, by the bits of plan.Plan.Devices
 
-	// Neighbours finds what the processes of this host tell each other about a local NIC of a transport; nil if they do not.
-	// It is asked once a NIC, when its first rail comes up, under the caller's lock.
+	// Neighbours returns the view that the processes of this host share of a local NIC of a transport; nil without one.
+	// The core calls it once a NIC, when its first rail comes up, under the caller's lock.
 	Neighbours func(transport uint8, device string) qos.Neighbours
 }
 
-// RailOptions are what each transport with rails has under its own branch of the settings.
+// RailOptions are the settings that each transport with rails has under its own branch.
 type RailOptions struct {
 	Ageing     time.Duration // priority_promotion_timeout_us
 	OwnNode    bool          // not allow_cross_numa, see numa.go
-	ByDeadline bool          // deadline_bw_arbitration: order inside a class by slack, and what cannot meet its deadline is not sent
+	ByDeadline bool          // deadline_bw_arbitration: order inside a class by slack; hopeless requests are not sent
 	PerEntry   bool          // priority_promotion_per_entry: as many turns in a time-out as requests of the class wait
 	Filter     qos.Filter    // zero: off
 	Slots      qos.Slots     // zero: off; they need Options.Neighbours too
 	rail.Settings
 }
 
-// withDefaults fills what is zero.
+// withDefaults fills fields that are zero.
 func (o Options) withDefaults() Options {
 	number := func(p *int, v int) {
 		if *p == 0 {
@@ -156,12 +158,12 @@ type TaskSpec struct {
 	Remote        uint64 // offset in the remote region
 	Length        uint64
 
-	// Parts makes the task one of many equal parts, which lie at offsets from Local and Remote; Length is the bytes of all.
-	// They must stay as they are until the batch is freed, and for ever if it ended dirty; tasks may share them.
+	// Parts makes the task one of many equal parts, which lie at offsets from Local and Remote; Length is the bytes of
+	// all. They must stay as they are until the batch is freed, and for ever if it ended dirty; tasks may share them.
 	Parts *transport.Pieces
 }
 
-// SliceOver returns a slice of the task over a hop: what travels of the terms, and the keys. The rail, the range and the
+// SliceOver returns a slice of the task over a hop: the terms that travel, and the keys. The rail, the range and the
 // id are the caller's to fill in.
 func (s *TaskSpec) SliceOver(hop *plan.Hop) transport.Slice {
 	return transport.Slice{Op: hop.Op, Checked: s.Integrity != request.IntegrityNone, Class: s.Class,
@@ -203,13 +205,13 @@ type Posting struct {
 	Slices    []*transport.Slice
 }
 
-// Effects is what a step wants done. The core owns the memory behind it and uses it again in the next step; the engine
-// moves what it needs out while it holds the mutex.
+// Effects are the orders of a step. The core owns the memory behind them and uses it again in the next step; the engine
+// moves its share out while it holds the mutex.
 type Effects struct {
 	Submit      []Posting
 	Withdraw    []Posting
 	Fence       []Posting  // Slices empty
-	AskLiveness []Question // look for signs of life that have not been told yet; Core.Heard takes the answer
+	AskLiveness []Question // look for unreported signs of life; Core.Liveness takes the answer
 	Probe       []Question // ask over the rail itself; Core.Probed takes the answer
 	Changed     []BatchID  // something visible changed; without repeats
 	Ended       []BatchID  // the last task ended in this step; a batch may take more tasks and end again
@@ -246,7 +248,7 @@ type Counters struct {
 	Sizes                         Histogram            // bytes of requests
 	SlotWait                      Histogram            // microseconds of each of SlotWaits
 
-	ByOp [2]OpHistograms // by transport.Op: what upstream's metrics split by operation
+	ByOp [2]OpHistograms // by transport.Op, as upstream's metrics split them
 }
 
 // OpHistograms are kept for READ and WRITE apart, because upstream names them apart (tent_read_latency_us and so on).

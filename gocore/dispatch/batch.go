@@ -5,8 +5,8 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// batch is a set of tasks that the user submitted and awaits together. Its counts follow every change of a task, so that a
-// summary never looks at the tasks.
+// batch is a set of tasks that the user submitted and awaits together. Its counts follow every change of a task, so
+// that a summary never looks at the tasks.
 type batch struct {
 	slot       uint32
 	generation uint32
@@ -127,7 +127,7 @@ func (c *Core) Submit(id BatchID, specs []TaskSpec, now clock.Time) (int, *errs.
 	return first, nil
 }
 
-// check looks for what no route could carry.
+// check refuses requests that no route could carry.
 func check(s *TaskSpec) *errs.Error {
 	switch {
 	case s.Plan == nil || len(s.Plan.Routes) == 0:
@@ -206,7 +206,7 @@ func (c *Core) Cancel(id BatchID, first, n int, now clock.Time) (int, *errs.Erro
 	return asked, nil
 }
 
-// FreeBatch gives a batch back. Its id is stale from now on; what is pending goes on, and the batch goes when its last task
+// FreeBatch gives a batch back. Its id is stale from now on; pending tasks go on, and the batch goes when the last one
 // ends. Errors: Stale.
 func (c *Core) FreeBatch(id BatchID, _ clock.Time) *errs.Error {
 	if invariants {
@@ -223,7 +223,7 @@ func (c *Core) FreeBatch(id BatchID, _ clock.Time) *errs.Error {
 	return nil
 }
 
-// recycle gives the records of a batch back, none of whose tasks is pending.
+// recycle gives the records of a batch back when none of its tasks is pending.
 func (c *Core) recycle(b *batch) {
 	for i, t := range b.tasks {
 		b.tasks[i] = nil
@@ -236,7 +236,7 @@ func (c *Core) recycle(b *batch) {
 	c.vacant = append(c.vacant, b.slot)
 }
 
-// Status tells about one task. Errors: Stale, InvalidEntry.
+// Status returns the state of one task. Errors: Stale, InvalidEntry.
 func (c *Core) Status(id BatchID, i int) (Status, *errs.Error) {
 	t, err := c.findTask(id, i)
 	if err != nil {
@@ -263,7 +263,7 @@ func (c *Core) Task(id BatchID, i int) (TaskSpec, *errs.Error) {
 	return t.spec, nil
 }
 
-// Summary tells about a whole batch at the cost of none of its tasks. Errors: Stale.
+// Summary returns the state of a whole batch without a look at its tasks. Errors: Stale.
 func (c *Core) Summary(id BatchID) (Summary, *errs.Error) {
 	b, err := c.findBatch(id)
 	if err != nil {

@@ -85,7 +85,7 @@ func TestNothingIsAllocatedBetweenSubmitAndEnd(t *testing.T) {
 	}
 }
 
-// A step costs what it does, not what waits: with 256 times as many tasks waiting it may not even take 16 times as long.
+// A step costs its work, and not the length of its queues: 256 times as many tasks may not make it 16 times as long.
 func TestPendingTasksDoNotSlowAStep(t *testing.T) {
 	cost := func(waiting int, byDeadline bool) time.Duration {
 		l := newLoop(t, 1, 64, 4*kib, false)
@@ -125,8 +125,8 @@ func benchmark(b *testing.B, l *loop, slices int) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(slices), "ns/slice")
 }
 
-// BenchmarkSlice is the cost of a slice of a long task from cut to completion, BenchmarkTask that of a task of one slice
-// from submit to end.
+// BenchmarkSlice is the cost of a slice of a long task from cut to completion, BenchmarkTask that of a task of one
+// slice from submit to end.
 func BenchmarkSlice(b *testing.B) { benchmark(b, newLoop(b, 1, 1, 64<<20, false), 1024) }
 
 func BenchmarkSlice4Rails(b *testing.B) { benchmark(b, newLoop(b, 4, 1, 64<<20, false), 1024) }

@@ -14,7 +14,7 @@ import (
 
 const unit = 512 // every length and address of the model is a multiple
 
-// known is what the checker knows about one task.
+// known holds the facts of one task.
 type known struct {
 	batch    BatchID
 	index    int
@@ -33,7 +33,7 @@ type known struct {
 	state    State
 }
 
-// checker holds the promises against what the core does.
+// checker compares the promises with the deeds of the core.
 type checker struct {
 	t       require.TestingT
 	seed    uint64
@@ -46,7 +46,7 @@ type checker struct {
 	ids     map[uint64]bool
 	ends    map[BatchID]int
 	probes  map[plan.LinkID]bool
-	seen    map[string]int // what the world went through
+	seen    map[string]int // cases that the world went through
 
 	promoted uint64 // turns that the core has granted
 }
@@ -140,7 +140,7 @@ func (k *checker) of(p *posted) (list []*known) {
 // stageBase is where the stages' addresses begin; a task's are below.
 const stageBase = 1 << 50
 
-// subject says which task bytes a slice stands for, and checks that each hop finds in its stage what it was meant for.
+// subject returns the task bytes that a slice stands for, and checks that each hop finds its own bytes in its stage.
 func (k *checker) subject(s *transport.Slice) (first uintptr, lastHop bool) {
 	local, remote := uint64(s.Local), s.Remote
 	source, target := local, remote
@@ -302,10 +302,11 @@ func (k *checker) look(t *known) {
 	}
 }
 
-// hopeless checks that a task which ended early could not have made it over any link of its routes that is there, with rails
-// as they are when nothing is wrong, by their rates or by a window a delay. Rails that were never seen but in trouble,
-// slow by a factor of 20 and losing slices, may be thought so slow: the table in deadline_test.go is exact. The end may come
-// later than that was decided, when slices were out; nothing can be said then if a link has gone meanwhile.
+// hopeless checks that a task which ended early could not have made it over any link of its routes that is there, with
+// rails as they are when nothing is wrong, by their rates or by a window a delay. Rails that were never seen but in
+// trouble, slow by a factor of 20 and losing slices, may be thought so slow: the table in deadline_test.go is exact.
+// The end may come later than that was decided, when slices were out; nothing can be said then if a link has gone
+// meanwhile.
 func (k *checker) hopeless(t *known, why error) {
 	spec, err := k.w.core.Task(t.batch, t.index)
 	require.Nil(k.t, err)
@@ -344,7 +345,7 @@ func (k *checker) waiting() {
 	}
 }
 
-// missing checks what the core says of the parts of a task that has just ended.
+// missing checks the core's list of missing parts of a task that has just ended.
 func (k *checker) missing(t *known) {
 	listed := map[int]bool{}
 	last := -1

@@ -8,9 +8,9 @@ import (
 	"github.com/tent-engine/tent/gocore/rail"
 )
 
-// Which rail takes the next slice: the best rank that the link has; among those with room the one of the best health, then
-// the nearest to the memory, then the one that finishes it first, then the one that was asked least lately. Ranks and
-// health are kept where they change, so a choice compares numbers.
+// Which rail takes the next slice: the best rank that the link has; among those with room the one of the best health,
+// then the nearest to the memory, then the one that finishes it first, then the one that was used least recently. Ranks
+// and health are kept where they change, so a choice compares numbers.
 
 // Ranks order rails by how much one would like to use them; only those of the best rank that the link has are used.
 const (
@@ -81,8 +81,8 @@ func (l *link) untried(p *piece) bool {
 	return false
 }
 
-// better reports whether a piece should wait for a rail that has not had it in this round, instead of going to one again
-// that has: as long as that takes at most twice as long.
+// better reports whether a piece should wait for a rail that has not had it in this round, instead of going to one
+// again that has: as long as that takes at most twice as long.
 func (l *link) better(p *piece, r *railState, now clock.Time) bool {
 	limit := 2 * r.meter.Finish(r.bytes+p.length, r.slices == 0, now)
 	for _, other := range l.rails {
@@ -143,7 +143,8 @@ func (l *link) leftOver(alternate *railState) bool {
 	return local || remote
 }
 
-// culprits says which ends are to blame for a failure of a rail: what the error says, else what other rails let one see.
+// culprits returns the ends that are to blame for a failure of a rail: by the error itself, else by the state of other
+// rails.
 func (c *Core) culprits(r *railState, err *errs.Error, now clock.Time) (local, remote bool) {
 	if err.Code == errs.Timeout {
 		stuck := rail.NotTransmitted
@@ -170,10 +171,10 @@ func (c *Core) culprits(r *railState, err *errs.Error, now clock.Time) (local, r
 	return false, false
 }
 
-// lately is how long what a rail has shown counts for others.
+// sightingTTL bounds the age of a delivery that counts as a sighting of a rail at work: older ones predate the trouble.
 const sightingTTL = time.Second
 
-// blameEnds asks the policy, with what the other rails of the transport have shown lately.
+// blameEnds asks the policy, with recent sightings of the other rails of the transport.
 func (c *Core) blameEnds(r *railState, now clock.Time) rail.Culprit {
 	c.sightings = c.sightings[:0]
 	for _, l := range c.links {

@@ -34,8 +34,8 @@ func (c *Core) Complete(list []transport.Completion, now clock.Time) {
 	}
 }
 
-// Refuse takes back slices that Submit did not accept, in their order. Their bytes go to the head of the queue; the rail is
-// full until Ready comes, or a new generation. A refused slice was never outstanding at the transport.
+// Refuse takes back slices that Submit did not accept, in their order. Their bytes go to the head of the queue; the
+// rail is full until Ready comes, or a new generation. A refused slice was never outstanding at the transport.
 func (c *Core) Refuse(slices []*transport.Slice, now clock.Time) {
 	if invariants {
 		defer c.checkInvariants()
@@ -123,7 +123,7 @@ func (c *Core) recycleAttempt(a *attempt) {
 	c.attempts.put(a)
 }
 
-// recordOutcome tells the rail's policy and the counters how a slice ended.
+// recordOutcome notes in the rail's policy and the counters how a slice ended.
 func (c *Core) recordOutcome(a *attempt, delivered uint64, err *errs.Error, now clock.Time) {
 	r := a.rail
 	took := now.Sub(a.started)
@@ -156,15 +156,15 @@ func (c *Core) recordOutcome(a *attempt, delivered uint64, err *errs.Error, now 
 	}
 }
 
-// railEvent emits an event with what is to be said of a rail.
+// railEvent emits an event with the names and the health of a rail.
 func (c *Core) railEvent(e event.Event, r *railState, now clock.Time) {
 	e.Time, e.Peer, e.Transport = now, r.link.peer.name, c.transportName(r.link.spec.Transport)
 	e.Rail, e.Local, e.Remote, e.Health = r.name(), r.info.Local, r.info.Remote, r.health.Value()
 	c.emit(e)
 }
 
-// completePiece decides what becomes of a piece whose slice has completed. delivered is what the slice has brought and is not
-// credited yet.
+// completePiece decides about a piece when its slice has completed. delivered is the number of bytes that the slice has
+// brought and that are not credited yet.
 func (c *Core) completePiece(p *piece, a *attempt, delivered *uint64, err *errs.Error, now clock.Time) {
 	got := min(*delivered, p.length)
 	*delivered -= got
@@ -204,7 +204,8 @@ func (c *Core) completePiece(p *piece, a *attempt, delivered *uint64, err *errs.
 
 var errShort = errs.New(errs.Internal, "transfer", "the transport delivered less than the slice")
 
-// completeReplaced ends a replaced piece. If its bytes arrived after all and its replacement still waits, that is not sent.
+// completeReplaced ends a replaced piece. If its bytes arrived after all and its replacement still waits, that is not
+// sent.
 func (c *Core) completeReplaced(p *piece, got uint64, now clock.Time) {
 	t, other := p.task, p.replacement
 	if other != nil && !other.state.out() && got == p.length && got == other.length && t.live() {

@@ -8,25 +8,27 @@ import (
 	"github.com/tent-engine/tent/gocore/rail"
 )
 
-// Bounds on what one step does or says; the rest follows in the next one, which is due at once.
+// Bounds on the work of one step; the rest follows in the next one, which is due at once.
 const (
 	expireMost = 4096 // tasks ended by their deadline
-	eventsMost = 256  // events; what is beyond is dropped, the counters have them all
+	eventsMost = 256  // events; the rest is dropped, the counters have them all
 	cutsMost   = 64   // slices: the first of many are on their way while the next are cut
 )
 
-// lateness is how much later than due a step may come, in ns, before the difference is taken out of rails' silence.
+// clockStallMin is the delay of a step, beyond the time it was due, from which the difference is taken out of rails'
+// silence. Less is the usual lateness of a timer.
 const clockStallMin = time.Millisecond
 
 // retryRungs is the number of different pauses before a retry; each has a list of its own, in order of time by itself.
 const retryRungs = 8
 
-// Core is the state machine. Its methods are called by one goroutine at a time and return at once; nothing inside reads a
-// clock. Every method that takes now may only be given a now that is not before the last one.
+// Core is the state machine. Its methods are called by one goroutine at a time and return at once; nothing inside reads
+// a clock. Every method that takes now may only be given a now that is not before the last one.
 //
-// The cost of a step is that of the work it does: queues, timers and lists are intrusive, so a million waiting tasks make
-// neither a slice nor a step dearer. A slice costs some 170 to 350 ns from cut to completion on a 2-core virtual machine,
-// hence one CPU carries 3 million slices a second, or 190 GB/s of 64 KiB each, through here; BenchmarkSlice measures it.
+// The cost of a step is that of the work it does: queues, timers and lists are intrusive, so a million waiting tasks
+// make neither a slice nor a step dearer. A slice costs some 170 to 350 ns from cut to completion on a 2-core virtual
+// machine, hence one CPU carries 3 million slices a second, or 190 GB/s of 64 KiB each, through here; BenchmarkSlice
+// measures it.
 type Core struct {
 	options  Options
 	railed   []RailOptions // by transport
@@ -64,7 +66,7 @@ type Core struct {
 	out, spare  *Effects
 	step        uint64
 	scratch     []*task
-	overdue     bool    // tasks whose deadline has passed are left for the next step
+	overdue     bool    // tasks past their deadline are left for the next step
 	tellers     []*peer // have an event about missed deadlines to come
 	arrivals    int64   // of tasks in queues by deadline, ever
 
@@ -117,8 +119,8 @@ func (c *Core) optionsOf(transport uint8) *RailOptions {
 	return &c.standard
 }
 
-// Step does what is due at now, cuts slices for the rails that have room, and returns everything that the engine must
-// carry out, also what calls since the last step have decided. The result is valid until the next call of any method.
+// Step runs the timers that are due, cuts slices for the rails that have room, and returns all orders to the engine,
+// those of calls since the last step too. The result is valid until the next call of any method.
 func (c *Core) Step(now clock.Time) *Effects {
 	if invariants {
 		defer c.checkInvariants()
@@ -144,7 +146,7 @@ func (c *Core) Step(now clock.Time) *Effects {
 
 // flip hands out the effects that were gathered and begins to gather anew in the other half.
 func (c *Core) flip() *Effects {
-	c.tellMisses()
+	c.emitMisses()
 	done := c.out
 	for _, b := range done.Changed {
 		if slot := c.batches[b.Slot()]; slot.id() == b {
@@ -208,8 +210,8 @@ func (c *Core) deadline() clock.Time {
 	return next
 }
 
-// Outstanding is the number of slices that were handed out and have neither completed nor been refused, and of tasks that
-// callers are carrying out.
+// Outstanding is the number of slices that were handed out and have neither completed nor been refused, and of tasks
+// that callers are carrying out.
 func (c *Core) Outstanding() int { return c.outstanding }
 
 // Pending is the number of requests that have not ended; each part of a task is one.
@@ -253,7 +255,7 @@ func (c *Core) transportName(i uint8) string {
 	return ""
 }
 
-// activate has the next step look whether the link's rails can take something.
+// activate marks a link for the next step, which then looks whether its rails can take something.
 func (c *Core) activate(l *link) {
 	if !l.active {
 		l.active = true

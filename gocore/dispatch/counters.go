@@ -16,7 +16,7 @@ func (h *Histogram) addValues(v, n uint64) {
 	h.Sum += v * n
 }
 
-// Counters returns what was counted for a transport and a class; nil if there is no such transport or class. The caller
+// Counters returns the counters of a transport and a class; nil if there is no such transport or class. The caller
 // reads it under the same lock as every other call.
 func (c *Core) Counters(transport uint8, class int) *Counters {
 	if int(transport) >= len(c.counters) || class < 0 || class >= ClassCount {

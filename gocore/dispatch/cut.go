@@ -6,8 +6,8 @@ import (
 	"github.com/tent-engine/tent/gocore/qos"
 )
 
-// Late binding: nothing is divided in advance. A rail that has room pulls, and only then a slice is cut from the head of
-// the queue. A slow rail takes less, a dead one nothing, and what is in flight is bounded by its window.
+// Late binding: nothing is divided in advance. A rail that has room pulls, and only then a slice is cut from the head
+// of the queue. A slow rail takes less, a dead one nothing, and its window bounds the bytes in flight.
 
 // pump cuts slices until no rail of the link has room or nothing waits.
 func (c *Core) pump(l *link, now clock.Time) {
@@ -40,8 +40,7 @@ func (c *Core) pump(l *link, now clock.Time) {
 	}
 }
 
-// releaseNext has the devices of a link that was served look after the others: one that was released and took nothing
-// passes that on.
+// releaseNext wakes the next held link of each NIC that woke this one, if this link has sent nothing there.
 func (c *Core) releaseNext(l *link, now clock.Time) {
 	for _, d := range l.devices {
 		if d.woken == l {
@@ -57,18 +56,18 @@ func (c *Core) releaseNext(l *link, now clock.Time) {
 	}
 }
 
-// offer is what a rail would take next.
+// offer is the next slice that a rail would take.
 type offer struct {
 	class int    // -1: nothing
 	want  uint64 // bytes
 	aged  bool   // a turn granted by ageing
 }
 
-// offer returns the class whose head the rail would serve now and the bytes that it would take of it.
+// offer returns the class that the rail would serve now and the bytes that it would take from its head.
 //
 // Order is strict: when the head of the class that is next has no room, nothing behind it is taken instead. That also
-// gives a turn granted to LOW its room while HIGH keeps the window full. A class of which everything waits for other rails,
-// or that is not admitted, is passed over.
+// gives a turn granted to LOW its room while HIGH keeps the window full. A class of which everything waits for other
+// rails, or that is not admitted, is passed over.
 func (c *Core) offer(l *link, r *railState, now clock.Time) offer {
 	waiting := &l.waiting
 	var rest [ClassCount]clock.Time
@@ -132,7 +131,7 @@ func (c *Core) fitsIn(r *railState, class int, want uint64, aged bool, now clock
 		}
 	}
 	if class != Low || aged || d.lowRoom(r, want) {
-		if d.held.n == 0 { // else it is the NIC that is full, and what the rail carries is its share
+		if d.held.n == 0 { // else it is the NIC that is full, and the rail carries only its share
 			r.meter.Full(capped)
 		}
 		return false
@@ -144,8 +143,8 @@ func (c *Core) fitsIn(r *railState, class int, want uint64, aged bool, now clock
 	return false
 }
 
-// head is what the rail would take next of a class: the first piece, or fresh bytes of the first task. A piece that other
-// rails should try first does not hold the rail up that has failed it.
+// head returns the next work of a class for a rail: the first piece, or fresh bytes of the first task. A piece that has
+// failed on the rail, and that other rails should try first, does not hold it up.
 func (l *link) head(class int, r *railState, now clock.Time) (*piece, *task) {
 	q := &l.queues[class]
 	p, t := q.pieces.first(), q.next()
@@ -186,8 +185,8 @@ func (r *railState) room(class int, want uint64, aged bool) bool {
 	return r.bytes+want <= bytes && r.slices < slices
 }
 
-// limit is the longest slice that may be cut here: what the route allows, and at most half a window, so that the next one
-// is on its way while the first is acknowledged; of LOW less.
+// limit is the longest slice that may be cut here: the limit of the route, and at most half a window, so that the next
+// one is on its way while the first is acknowledged; of LOW less.
 func (c *Core) limit(r *railState, class int, route *plan.Route) uint64 {
 	bytes, _ := r.window(class)
 	n := bytes / 2
@@ -213,8 +212,8 @@ func (c *Core) limit(r *railState, class int, route *plan.Route) uint64 {
 	return max(n, 1)
 }
 
-// cut takes one slice from the head of a class and hands it to the rail. A head that cannot be cut because a stage of its
-// route is full waits there, out of the way of the others.
+// cut takes one slice from the head of a class and hands it to the rail. A head that cannot be cut because a stage of
+// its route is full waits there, out of the way of the others.
 func (c *Core) cut(l *link, r *railState, next offer, now clock.Time) {
 	class := next.class
 	q := &l.queues[class]

@@ -11,14 +11,15 @@ import (
 )
 
 // A deadline is kept by a timer, wherever its task waits: for a rail, room, a stage, the end of a pause. Beyond that a
-// transport may be told (RailOptions.ByDeadline) to serve a class by slack instead of by arrival:
+// transport may serve a class (RailOptions.ByDeadline) by slack instead of by arrival:
 //
 //	slack = deadline - now - bytes that were never sent / rate
 //
-// Now is the same for all, so what is compared is the latest moment at which a task could begin, fixed when it is queued: a
-// slack that is followed while a task is served would have two tasks of equal slack take turns, and both would be late.
-// Least slack first also brings to the head what cannot make it any more, so looking at the head finds all of it. Tasks
-// without a deadline follow in their order, for as long as there are any with one; classes stay apart.
+// This is earliest deadline first (EDF, Liu and Layland 1973) by least slack. Now is the same for all, so the order
+// compares the latest moment at which a task could begin, fixed when it is queued. A slack that followed the task while
+// it is served would make two tasks of equal slack take turns, and both would be late. Least slack first also brings
+// hopeless tasks to the head, so a look at the head finds all of them. Tasks without a deadline follow in their order,
+// for as long as there are any with one; classes stay apart.
 
 // place is where the fresh bytes of a task wait: in a list, of a class or of a stage, or in the heap of a class.
 type place struct {
@@ -87,7 +88,7 @@ func (c *Core) queueByDeadline(l *link, q *classQueue, t *task, front bool) {
 	heap.Push(&q.urgent, nil)
 }
 
-// needs is the time for which a task keeps rails busy with what was never sent; 0 if their rate is not known.
+// needs is the time for which the unsent bytes of a task keep rails busy; 0 if their rate is not known.
 func (t *task) needs(rate float64) time.Duration {
 	if rate == 0 {
 		return 0
@@ -95,8 +96,8 @@ func (t *task) needs(rate float64) time.Duration {
 	return time.Duration(float64(t.spec.Length-t.cursor) / rate * 1e9)
 }
 
-// bestRate is what the rails of a link that can be used have shown together at best, in bytes/s; 0 if that is not known of
-// all of them. An alternate that has carried nothing counts for nothing: it shares its ends with others.
+// bestRate is the sum of the highest rates of a link's usable rails, in bytes/s; 0 if one of them is not known. An
+// alternate that has carried nothing counts for nothing: it shares its ends with others.
 func (l *link) bestRate() (rate float64) {
 	for _, r := range l.rails {
 		if r == nil || !r.usable() {
@@ -111,12 +112,12 @@ func (l *link) bestRate() (rate float64) {
 	return rate
 }
 
-// rateHeadroom is the factor by which rails may turn out faster than they have ever been: a request that would be too late even
-// then is not sent. An estimate that is wrong on the other side costs a request that could have made it.
+// rateHeadroom is the factor by which rails may turn out faster than ever before. A request that would be too late even
+// then is not sent; a smaller factor would refuse requests that could have made it.
 const rateHeadroom = 2
 
-// dropHopeless ends the tasks at the heads of a link's classes that cannot meet their deadline any more, before they use the
-// link for nothing. It reports false when the step has done enough.
+// dropHopeless ends the tasks at the heads of a link's classes that cannot meet their deadline any more, before they
+// use the link for nothing. It reports false when the step has done enough.
 func (c *Core) dropHopeless(l *link, now clock.Time) bool {
 	for class := range l.queues {
 		for q := &l.queues[class]; len(q.urgent) > 0; {
@@ -135,8 +136,8 @@ func (c *Core) dropHopeless(l *link, now clock.Time) bool {
 	return true
 }
 
-// hopeless is the error of a task that would miss its deadline on whichever of its routes that is there, nil if it may make
-// it or nobody knows.
+// hopeless is the error of a task that would miss its deadline on whichever of its routes that is there, nil if it may
+// make it or nobody knows.
 func (c *Core) hopeless(t *task, now clock.Time) *errs.Error {
 	left := t.spec.Due().Sub(now)
 	needed := time.Duration(0)
@@ -179,8 +180,8 @@ func (c *Core) routeRate(route *plan.Route) (rate float64) {
 	return rate
 }
 
-// endIfLate ends what is next on a rail if its deadline has passed, in a step in which more tasks have reached theirs than a step
-// ends: none of them is sent.
+// endIfLate ends the next task of a rail if its deadline has passed. That happens in a step in which more tasks have
+// reached theirs than a step ends: none of them is sent.
 func (c *Core) endIfLate(p *piece, t *task, now clock.Time) bool {
 	if p != nil {
 		t = p.task
@@ -202,7 +203,8 @@ const (
 // missesEvery is the least time between two events about one peer. There may be a million misses a second.
 const missesEvery = 100 * time.Millisecond
 
-// miss counts requests of a task that a deadline has ended, and sees to an event about them and those that follow closely.
+// miss counts requests of a task that a deadline has ended, and sees to an event about them and those that follow
+// closely.
 func (c *Core) countMisses(t *task, n uint64, now clock.Time) {
 	stage := MissedSent
 	if t.attempts == 0 {
@@ -222,8 +224,8 @@ func (c *Core) countMisses(t *task, n uint64, now clock.Time) {
 	}
 }
 
-// tellMisses emits what was missed since the last event of each peer that has one due.
-func (c *Core) tellMisses() {
+// emitMisses emits an event for each peer that has one due, with its misses since the last one.
+func (c *Core) emitMisses() {
 	for i, p := range c.tellers {
 		e := p.missed
 		e.N, e.M = p.misses[MissedQueued]+p.misses[MissedSent], p.misses[MissedQueued]

@@ -17,7 +17,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// urgentRig is a rig whose transports serve by deadline.
+// urgentRig is a rig with transports that serve by deadline.
 func urgentRig(t *testing.T) *rig {
 	r := newRig(t, Options{Rails: []RailOptions{{ByDeadline: true}, {ByDeadline: true}, {}}})
 	return r
@@ -44,7 +44,7 @@ func (r *rig) narrow() plan.LinkID {
 	return id
 }
 
-// occupy fills the only slice of a rail, so that what is submitted next waits.
+// occupy fills the only slice of a rail, so that the next request waits.
 func (r *rig) occupy(p *plan.Plan) {
 	r.submitAll(TaskSpec{Terms: request.Terms{Op: transport.Write}, Plan: p, Local: 1, Remote: 1, Length: 64 * kib})
 	require.Len(r, r.out, 1)
@@ -257,7 +257,7 @@ func TestNothingIsSentBehindItsDeadlineHoweverManyWait(t *testing.T) {
 // The places where work waits: each has a deadline end it, and nothing of it is ever sent.
 func TestADeadlineIsKeptWhereverItsTaskWaits(t *testing.T) {
 	type wait struct {
-		prepare func(r *rig) (*plan.Plan, func()) // and what would let the task go on, behind its deadline
+		prepare func(r *rig) (*plan.Plan, func()) // and the event that would let the task go on, behind its deadline
 		sent    int                               // slices that were sent before
 	}
 	for name, w := range map[string]wait{
@@ -368,7 +368,8 @@ func TestMissesAreToldAtABoundedRate(t *testing.T) {
 	require.Equal(t, []int{5, 101}, told(), "what was not told is told with the next one")
 }
 
-// Fresh bytes are counted where they wait, and a queue by slack gives what sorting would, whatever leaves it meanwhile.
+// Fresh bytes are counted where they wait. A queue by slack yields the order of a sort, even if tasks leave it
+// meanwhile.
 func TestAQueueBySlackIsSortedAndCountsItsBytes(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

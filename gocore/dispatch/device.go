@@ -10,9 +10,9 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// device is a local NIC: the rails of one transport, of whatever link, that share a wire at our end. What one peer's LOW puts
-// on the wire is ahead of what another peer's HIGH puts there, so order and the window of LOW are kept by NIC as well as
-// by rail.
+// device is a local NIC: the rails of one transport, over all links, that share a wire at our end. One peer's LOW bytes
+// on the wire are ahead of another peer's HIGH bytes, so order and the window of LOW are kept by NIC as well as by
+// rail.
 //
 // Of a link with one rail and a NIC with one link nothing here costs anything but a few additions a slice.
 type device struct {
@@ -31,14 +31,15 @@ type device struct {
 	woken   *link                  // the last one that was released, until it has been asked
 
 	neighbours qos.Neighbours // nil: off
-	quota      qos.Quota      // how long the NIC takes for what all processes have there
+	quota      qos.Quota      // how long the NIC takes for the bytes of all processes
 	wanted     [ClassCount]clock.Time
 	told       uint64     // bytes in flight that were published
 	toldAt     clock.Time // and when
 	timer      timer      // of the next publication
 }
 
-// deviceKey names a device. Transports do not share NICs as far as we can see: shm and tcp may have equal names for their ends.
+// deviceKey names a device. Transports do not share NICs as far as we can see: shm and tcp may have equal names for
+// their ends.
 type deviceKey struct {
 	transport uint8
 	name      string
@@ -75,7 +76,7 @@ func deviceName(info *transport.RailInfo) string {
 	return info.Local
 }
 
-// unplug takes a rail that is not used any more off its device. What is in flight on it is counted until it comes back.
+// unplug takes a rail that has ended off its device. Its slices in flight are counted until they come back.
 func (c *Core) unplug(r *railState, now clock.Time) {
 	d := r.device
 	for i, other := range d.rails {
@@ -113,7 +114,7 @@ func (l *link) findDevices() {
 	}
 }
 
-// countWaiting adds what a link has waiting to its devices, or takes it off.
+// countWaiting adds a link's waiting classes to its devices, or subtracts them.
 func (c *Core) countWaiting(l *link, n int) {
 	for class, since := range l.waiting {
 		if since == clock.Never {
@@ -140,7 +141,8 @@ func (c *Core) beginWaiting(l *link, class int, now clock.Time) {
 	}
 }
 
-// restWaiting notes which classes of a link have nothing to wait for any more, and lets those go on that they held back.
+// restWaiting notes which classes of a link have nothing to wait for any more, and lets those go on that they held
+// back.
 func (c *Core) restWaiting(l *link, now clock.Time) {
 	for class := range l.queues {
 		if l.waiting[class] == clock.Never || !l.queues[class].empty() {
@@ -193,7 +195,7 @@ func (c *Core) landed(r *railState, a *attempt, now clock.Time) {
 	}
 }
 
-// noteDelivery tells the meters of a rail and of its NIC what a slice has shown.
+// noteDelivery feeds the meters of a rail and of its NIC with a slice that has arrived.
 func (d *device) noteDelivery(r *railState, a *attempt, n uint64, took time.Duration, now clock.Time) {
 	if a.alone {
 		r.meter.SampleRTT(n, took, now)
@@ -217,7 +219,7 @@ func (d *device) rate(r *railState) float64 {
 	return r.meter.Rate()
 }
 
-// bytes is what we have in flight on rails that are up.
+// bytes is the number of our bytes in flight on rails that are up.
 func (d *device) bytes() (n uint64) {
 	for _, r := range d.rails {
 		n += r.bytes
@@ -225,8 +227,8 @@ func (d *device) bytes() (n uint64) {
 	return n
 }
 
-// noteCalm notes whether the NIC is calm. Slots that are not borrowed are never calm: what is in flight when one ends would use
-// the next.
+// noteCalm notes whether the NIC is calm. Slots that are not borrowed are never calm: bytes in flight at the end of one
+// would use the next.
 func (d *device) noteCalm(slots qos.Slots, now clock.Time) {
 	d.calm = !d.urgentLately(Low, qos.CalmAfter, now)
 	if d.neighbours == nil {
@@ -239,7 +241,7 @@ func (d *device) noteCalm(slots qos.Slots, now clock.Time) {
 	}
 }
 
-// drains reports whether LOW is to wait until the wire is empty, so that the delay can be told again.
+// drains reports whether LOW is to wait until the wire is empty, so that the delay can be measured again.
 func (d *device) drains(r *railState, now clock.Time) bool {
 	switch {
 	case !d.shared:
@@ -252,8 +254,8 @@ func (d *device) drains(r *railState, now clock.Time) bool {
 
 func (d *device) idle() bool { return d.flying[High]+d.flying[Medium]+d.flying[Low] == 0 }
 
-// holdBack notes that a rail was refused something that others of its device may make possible, and looks again at a time in any
-// case. One that has just been released and is refused again keeps its place.
+// holdBack queues a rail that was refused something until another event of its NIC makes it possible, and sets a time
+// for another look in any case. A rail that has just been released and is refused again keeps its place.
 func (c *Core) holdBack(r *railState, until clock.Time) {
 	if d := r.device; r.held.list == nil {
 		if d.woken == r.link {
@@ -265,9 +267,9 @@ func (c *Core) holdBack(r *railState, until clock.Time) {
 	c.timers.sooner(&r.link.again, until)
 }
 
-// releaseHeld has the link that has been held back for longest tried again. One at a time: when it was served (launched), or
-// wants nothing (pass), the next one follows, so a slice that comes back does not wake links that find nothing. In turn, so
-// every peer has its share.
+// releaseHeld wakes the link that has been held back for longest. It wakes one at a time: the next one follows when
+// that link was served (launched) or sent nothing (releaseNext). So a slice that comes back does not wake links that
+// find nothing, and every peer has its share in turn.
 func (c *Core) releaseHeld(d *device) {
 	d.woken = nil
 	r := d.held.first()
@@ -289,7 +291,8 @@ func (d *device) holds(l *link) bool {
 	return false
 }
 
-// lowWindow is what may be in flight of LOW on the NIC, seen from one of its rails. A path that is long needs more.
+// lowWindow is the number of LOW bytes that may be in flight on the NIC, seen from one of its rails. A long path needs
+// more.
 func (d *device) lowWindow(r *railState) uint64 {
 	delay := r.meter.Delay()
 	if delay == 0 {
@@ -298,8 +301,9 @@ func (d *device) lowWindow(r *railState) uint64 {
 	return qos.LowWindow(d.meter.WindowRate(), delay, d.calm && d.meter.Measured(), math.MaxUint64)
 }
 
-// lowRoom reports whether LOW bytes fit into the NIC's window, and nobody has waited longer for that: else a rail with small
-// slices would take what one with larger ones waits for. An idle NIC always takes one slice.
+// lowRoom reports whether LOW bytes fit into the NIC's window and no other link has waited longer for room. Without the
+// second condition small slices of one rail would take the room that a larger slice of another waits for. An idle NIC
+// always takes one slice.
 func (d *device) lowRoom(r *railState, want uint64) bool {
 	low := d.low - d.stuck
 	if !d.shared || low == 0 {
@@ -312,8 +316,9 @@ func (d *device) lowRoom(r *railState, want uint64) bool {
 	return low+want <= d.lowWindow(r)
 }
 
-// findStuck finds the LOW bytes in flight that are not on the wire, but with a peer that does not answer or on a rail that is
-// out, and reports whether there are more than were known. One peer that stands still must not stop LOW to all the others.
+// findStuck finds the LOW bytes in flight that are not on the wire, but with a peer that does not answer or on a rail
+// that is out, and reports whether there are more than were known. One peer that stands still must not stop LOW to all
+// the others.
 func (c *Core) findStuck(d *device, now clock.Time) bool {
 	moving := uint64(0)
 	for _, r := range d.rails {

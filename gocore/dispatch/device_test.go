@@ -42,7 +42,7 @@ func (r *rig) ruffle(p *plan.Plan) {
 	r.finishOf(High)
 }
 
-// finishOf completes the first slice of a class that is out, and returns what was handed out then.
+// finishOf completes the first slice of a class that is out, and returns the slices that were handed out then.
 func (r *rig) finishOf(class uint8) []*transport.Slice {
 	r.Helper()
 	for i, s := range r.out {
@@ -101,7 +101,7 @@ func TestPeersShareTheWindowOfLow(t *testing.T) {
 	}
 }
 
-// A peer that stands still holds what it was given, and must not hold up LOW to the others of the NIC.
+// A peer that stands still holds its slices, and must not hold up LOW to the others of the NIC.
 func TestAPeerThatStandsStillKeepsNoWindow(t *testing.T) {
 	r := newRig(t, Options{})
 	plans := r.peers(2, "eth0", 4<<20)
@@ -305,7 +305,7 @@ func TestRotationWakesByItself(t *testing.T) {
 	require.NotZero(t, classes(r.step())[Low], "the next NIC is open now")
 }
 
-// What a class has in flight counts until it has come back, also on a rail that is replaced.
+// A slice in flight counts for its class until it has come back, also on a rail that is replaced.
 func TestBooksOfANICAreEven(t *testing.T) {
 	r := newRig(t, Options{RetryAfter: ms})
 	plans := r.peers(3, "eth0", 1<<20)

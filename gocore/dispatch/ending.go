@@ -11,11 +11,11 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// The rule of quiescence: a task ends when its bytes are acknowledged or given up and no slice of any of its attempts is
-// outstanding. Everything here serves that rule or says, by dirty, that it could not be kept.
+// The rule of quiescence: a task ends when its bytes are acknowledged or given up and no slice of any of its attempts
+// is outstanding. Everything here serves that rule or says, by dirty, that it could not be kept.
 
-// endTask gives a task its verdict: what was not sent is dropped, what is out is withdrawn once. The first verdict stays; a task
-// whose bytes all arrive before its last completion is COMPLETED all the same.
+// endTask gives a task its verdict: unsent bytes are dropped, slices that are out are withdrawn once. The first verdict
+// stays; a task is COMPLETED all the same if all its bytes arrive before its last completion.
 func (c *Core) endTask(t *task, verdict State, err *errs.Error, now clock.Time) {
 	if !t.live() {
 		return
@@ -47,7 +47,7 @@ func (c *Core) endTask(t *task, verdict State, err *errs.Error, now clock.Time) 
 const (
 	boundHost = iota
 	boundNetwork
-	boundFile // a kernel gives back what a device has when the device is done, not when it is asked
+	boundFile // a kernel gives an operation back when the device is done, not when it is asked
 	bounds
 )
 
@@ -127,7 +127,7 @@ func (c *Core) closeTask(t *task, now clock.Time) {
 	}
 }
 
-// fenceBounds ends tasks whose slices were not given back in time.
+// fenceBounds ends tasks if their slices were not given back in time.
 func (c *Core) fenceBounds(now clock.Time) {
 	for i := range c.ending {
 		for t := c.ending[i].first(); t != nil && t.progress.Add(c.fenceBound(i)) <= now; t = c.ending[i].first() {
@@ -142,8 +142,8 @@ func (c *Core) fenceBounds(now clock.Time) {
 	}
 }
 
-// WithdrawalSent says that Transport.Withdraw has returned for these slices. From then on a transport does not read their local
-// endTask any more, so a task that must end dirty may: not before, however long the thread that was to withdraw has slept.
+// WithdrawalSent says that Transport.Withdraw has returned for these slices: the transport has stopped reading these
+// sources. Only then may a task end dirty, however long the thread that was to withdraw has slept.
 func (c *Core) WithdrawalSent(slices []*transport.Slice) {
 	if invariants {
 		defer c.checkInvariants()
@@ -163,8 +163,8 @@ func unasked(t *task) bool {
 	return false
 }
 
-// endDirty ends a task although slices of it are out. They stay with their attempts as open withdrawals: nothing goes to
-// their peer, on any rail or transport, before they have completed. Their rails are fenced.
+// endDirty ends a task although slices of it are out. They stay with their attempts as open withdrawals: nothing goes
+// to their peer, on any rail or transport, before they have completed. Their rails are fenced.
 func (c *Core) endDirty(t *task, now clock.Time) {
 	t.dirty = true
 	name := ""
@@ -250,8 +250,8 @@ func (c *Core) postpone(t *task, last clock.Time) {
 	c.served.insert(&t.watch, t, mark)
 }
 
-// lastSign is when something last happened that a task may claim as progress: bytes of a long slice on its rail, a healthy
-// link serving others before it, a stage giving slots back.
+// lastSign is when something last happened that a task may claim as progress: bytes of a long slice on its rail, a
+// healthy link serving others before it, a stage giving slots back.
 func (c *Core) lastSign(t *task) clock.Time {
 	last := t.progress
 	for p := t.pieces.first(); p != nil; p = p.mine.after() {
@@ -267,7 +267,8 @@ func (c *Core) lastSign(t *task) clock.Time {
 	return last
 }
 
-// waitSign is the last sign of progress for what waits on a link: that it delivers, or that the stages of the route move.
+// waitSign is the last sign of progress for work that waits on a link: the link delivers, or the stages of the route
+// move.
 func (c *Core) waitSign(id plan.LinkID, t *task) (last clock.Time) {
 	if l := c.link(id); l != nil {
 		last = l.delivered

@@ -8,7 +8,8 @@ import (
 	"github.com/tent-engine/tent/gocore/rail"
 )
 
-// Explain describes a link in words for people: its rails with windows and rates, its queues, and what holds it up.
+// Explain describes a link in words for people: its rails with windows and rates, its queues, and the reason why it
+// waits.
 func (c *Core) Explain(id plan.LinkID) string {
 	l := c.lookUp(id)
 	if l == nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/tent-engine/tent/gocore/event"
 )
 
-// What follows an error, by its scope; the text is never read.
+// An error leads to one of these consequences, by its scope; the text is never read.
 //
 //	collateral, withdrawn   again at once, counts against nothing
 //	permanent               the task fails
@@ -17,10 +17,11 @@ import (
 //
 // Routes are tried in a circle, because a link that failed may be back when the others have failed; the budget ends it.
 
-// spareMost bounds how often a piece may fail by others' fault before its failures count as its own: even so, nothing spins.
+// spareMost bounds how often a piece may fail by others' fault before its failures count as its own: even so, nothing
+// spins.
 const spareMost = 32
 
-// retryPiece decides about a piece whose attempt failed. The piece is in no attempt any more, its task is live.
+// retryPiece decides about a piece after its attempt failed. The piece is idle, its task is live.
 func (c *Core) retryPiece(p *piece, r *railState, err *errs.Error, now clock.Time) {
 	t := p.task
 	if p.index != t.route { // its task went another way meanwhile
@@ -74,7 +75,7 @@ func (c *Core) parkPiece(p *piece, now clock.Time) {
 	c.parked[rung].pushBack(&p.queue, p)
 }
 
-// wakeParked queues the pieces whose pause is over.
+// wakeParked queues the pieces that have paused for long enough.
 func (c *Core) wakeParked(now clock.Time) {
 	for i := range c.parked {
 		for p := c.parked[i].first(); p != nil && p.due <= now; p = c.parked[i].first() {
@@ -105,9 +106,9 @@ func (c *Core) leaveForBetter(t *task, l *link, err *errs.Error, now clock.Time)
 	return true
 }
 
-// nextRoute returns the fittest route behind the current one, in a circle, or -1 and the event that says why there is none:
-// no route has a chance, or the task's failovers are used up. This is the only test of that budget. elsewhere excludes
-// routes of the same transport.
+// nextRoute returns the fittest route behind the current one, in a circle, or -1 and the event that says why there is
+// none: no route has a chance, or the task's failovers are used up. This is the only test of that budget. elsewhere
+// excludes routes of the same transport.
 func (c *Core) nextRoute(t *task, elsewhere bool) (next int, refused event.Kind) {
 	routes := t.spec.Plan.Routes
 	best, rank := -1, fitUnusable
@@ -129,8 +130,8 @@ func (c *Core) nextRoute(t *task, elsewhere bool) (next int, refused event.Kind)
 	return best, 0
 }
 
-// switchRoute carries out a failover: whatever of the task waits goes to the new route; what is out stays out and is not sent
-// retryPiece if it arrives.
+// switchRoute carries out a failover: the waiting pieces of the task go to the new route. Those that are out stay out,
+// and are not sent again if they arrive.
 func (c *Core) switchRoute(t *task, next int, err *errs.Error, now clock.Time) {
 	from := t.path().Transport
 	c.activateRoute(t)
@@ -154,7 +155,7 @@ func (c *Core) switchRoute(t *task, next int, err *errs.Error, now clock.Time) {
 	}
 }
 
-// attribute completes an error with what the transport may have left out.
+// attribute fills in peer, transport and rail of an error, where the transport has left them out.
 func (c *Core) attribute(err *errs.Error, r *railState) *errs.Error {
 	if err.Peer != "" && err.Transport != "" && err.Rail != "" {
 		return err

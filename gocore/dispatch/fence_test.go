@@ -37,7 +37,7 @@ func TestASubmitterThatSleptAcrossAFenceBringsNothingPastIt(t *testing.T) {
 	require.Equal(t, Completed, r.status(fresh).State, "the new generation takes slices")
 }
 
-// silence has two of three rails fall silent at once and returns what was sent again.
+// silence lets some rails fall silent at once and returns the slices that were sent again.
 func (r *rig) silence(silent ...transport.Rail) (again []*transport.Slice) {
 	for range 40 {
 		r.now = r.now.Add(ms)
@@ -146,7 +146,7 @@ func TestCancelsOfSmallRequestsAreNotNoticedByABulkTransfer(t *testing.T) {
 	require.Equal(t, Status{State: Completed, Attempts: 1, Bytes: 64 << 20}, s)
 }
 
-// A piece that changes rails twice: whatever the first two copies come to, only the last one counts, once.
+// A piece changes rails twice: however the first two copies end, only the last one counts, once.
 func TestAPieceThatChangedRailsTwiceIsCountedOnce(t *testing.T) {
 	for name, order := range map[string][]int{"oldest first": {0, 0, 0}, "newest first": {2, 1, 0}, "middle first": {1, 0, 0}} {
 		r := newRig(t, Options{})
@@ -173,8 +173,8 @@ func TestAPieceThatChangedRailsTwiceIsCountedOnce(t *testing.T) {
 	}
 }
 
-// The second copy's record is free and somebody else's by the time at which the first copy comes back: it must not be taken
-// for the piece that replaced the first.
+// The second copy's record is free and somebody else's by the time at which the first copy comes back: it must not be
+// taken for the piece that replaced the first.
 func TestTheFirstCopyForgetsAReplacementThatWasReplaced(t *testing.T) {
 	r := newRig(t, Options{LinkWait: time.Second})
 	one, two := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"}), r.ends(2, 0, [2]string{"a", "C"})

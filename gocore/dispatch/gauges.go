@@ -11,7 +11,7 @@ type railTotals struct {
 	condemned uint64 // rails given up for a while
 }
 
-// Gauges is how a transport stands now, and what its rails have gone through.
+// Gauges are the present state of a transport, and the history of its rails in numbers.
 type Gauges struct {
 	Queued      [ClassCount]int    // tasks that wait for a rail
 	QueuedBytes [ClassCount]uint64 // bytes that do
@@ -97,7 +97,7 @@ func (c *Core) Rails() (list []RailView) {
 
 // LinkView is a link as engine.explain shows it.
 type LinkView struct {
-	State string      // in words, with what holds it up
+	State string      // in words, with the reason why it waits
 	Rails []string    // "local -> remote: state"
 	Down  *errs.Error // why there is no rail; nil if there is one, or one may be coming up
 }
@@ -121,8 +121,8 @@ func (c *Core) Link(id plan.LinkID) LinkView {
 // Batches is the number of batches that are alive.
 func (c *Core) Batches() int { return len(c.batches) - len(c.vacant) }
 
-// Open is the number of slices of a peer that outlived their tasks, which ended dirty. The peer is given by the engine's
-// number of it.
+// Open is the number of slices of a peer that outlived their tasks, which ended dirty. The peer is given by the
+// engine's number of it.
 func (c *Core) Open(peer uint32) int {
 	if p := c.peers[peer]; p != nil {
 		return p.open

@@ -11,8 +11,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// What failures and successes do to rails, and how a rail that is out comes back. rail.Life draws its states; here are their
-// consequences for links and NICs:
+// Failures and successes change a rail's state, and a rail that is out comes back. rail.Life draws the states; here are
+// their consequences for links and NICs:
 //
 //	paused      used only when the link has nothing better; comes back by its cooldown, a success or good probes
 //	suspected   takes nothing (suspect.go); comes back by a sign of life, or is condemned after CondemnAfter
@@ -20,7 +20,8 @@ import (
 //
 // Rails that are out are probed, where the transport can, as long as traffic wants their peer.
 
-// recoveryNotes are the notes of RailRecovered, by what brought the rail back; the first two are the failover seed's.
+// recoveryNotes are the notes of RailRecovered, by the event that brought the rail back; the first two are the failover
+// seed's.
 var recoveryNotes = map[rail.Event]string{
 	rail.Rested:    "cooldown expired",
 	rail.Delivered: "un-paused by successful transfer",
@@ -28,8 +29,8 @@ var recoveryNotes = map[rail.Event]string{
 	rail.Spoke:     "sign of life",
 }
 
-// observe is the only way in which a rail's life goes on. It carries out what every change of state means to the rail's
-// link, NIC, timer and rank.
+// observe is the only way in which a rail's life goes on. It carries out the consequences of each change of state for
+// the rail's link, NIC, timer and rank.
 func (c *Core) observe(r *railState, e rail.Event, now clock.Time) rail.Change {
 	l := r.link
 	change := r.life.Observe(e, &l.options.Settings, now)
@@ -54,7 +55,8 @@ func (c *Core) observe(r *railState, e rail.Event, now clock.Time) rail.Change {
 	return change
 }
 
-// wantedFor is how long a peer counts as wanted after something was queued for it, in ns.
+// wantedFor bounds how long a peer counts as wanted after the last request for it: probes outlast pauses of the
+// traffic.
 const wantedFor = time.Second
 
 // railFailed notes a failure that is the rail's own, and that of the ends that are to blame.
@@ -155,8 +157,8 @@ func (c *Core) probeRail(r *railState, now clock.Time) clock.Time {
 	return next
 }
 
-// probeIdle has an idle rail of reduced health asked now and then, or it would only be used again when the others are full; and
-// an alternate that has not shown yet that it works.
+// probeIdle probes an idle rail of reduced health now and then, and an alternate on probation. Without it a rail of
+// reduced health would only be used again when the others are full.
 func (c *Core) probeIdle(r *railState, now clock.Time) {
 	if !r.onProbation() || !r.link.spec.Probes || !r.healthy() {
 		return
@@ -169,15 +171,17 @@ func (c *Core) probeIdle(r *railState, now clock.Time) {
 	c.timers.set(&r.timer, now.Add(idleProbeEvery))
 }
 
-// onProbation reports whether the rail has something to show before it is as good as any.
+// onProbation reports whether the rail must still show that it works: its health is reduced, or it is an alternate that
+// has not answered yet.
 func (r *railState) onProbation() bool {
 	return r.health.Value() < rail.HealthMax || r.life.State() == rail.Probation
 }
 
-// idleProbeEvery is the pause between those.
+// idleProbeEvery is the pause between probes of an idle rail: ten a second cost nothing and mend a health of 0 in ten
+// seconds.
 const idleProbeEvery = 100 * time.Millisecond
 
-// isWanted reports whether somebody has something for the peer.
+// isWanted reports whether traffic wants the peer: something is outstanding or waits, or was queued within wantedFor.
 func (c *Core) isWanted(p *peer, now clock.Time) bool {
 	if now.Sub(p.wanted) < wantedFor && p.wanted != 0 {
 		return true

@@ -6,11 +6,12 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// The tail: when nothing fresh waits, what a slow rail still carries is not waited for. Slices that another rail would redo
-// in less than a third of the time are withdrawn and sent there too; the lane lives on. The youngest go first, since they would
-// come last, and each is taken over once, so a transfer sends at most what was in flight a second time.
+// Hedged requests (Dean and Barroso, "The Tail at Scale", 2013) shorten the tail of a transfer. When nothing fresh
+// waits, the slices of a slow rail that another rail would redo in less than a third of the time are withdrawn and sent
+// there too; the lane lives on. The youngest go first, since they would come last. Each is hedged once, so a transfer
+// sends at most the bytes in flight a second time.
 
-// hedgeGainLeast is how much later than elsewhere a slice must be expected for it to be worth a duplicate, in ns.
+// hedgeGainLeast is how much later than elsewhere a slice must be expected for it to be worth a duplicate.
 const hedgeGainLeast = 2 * time.Millisecond
 
 // hedge relieves the rail that would end last. Nothing waits on the link.
@@ -43,7 +44,7 @@ func (c *Core) hedge(l *link, now clock.Time) {
 	}
 }
 
-// hedgesMost bounds how often the bytes of a slice change rails at the end of a transfer.
+// hedgesMost bounds how often the bytes of a slice are sent, hedges included, before the tail leaves them alone.
 const hedgesMost = 3
 
 // tries is how often the first bytes of a slice were sent.

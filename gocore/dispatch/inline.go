@@ -5,15 +5,15 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// A transport that copies on the caller's thread is done before a task could be queued, cut and completed. For such tasks the
-// core only says whether that is fair now, and writes down what was done:
+// A transport that copies on the caller's thread is done before a task could be queued, cut and completed. For such
+// tasks the core only decides whether that is fair now, and records the result:
 //
 //	Reserve --> transport.Inline, without the lock --true--> Record: the tasks have COMPLETED
 //	   |                                           --false-> Unreserve, then Submit as ever
 //	   +-- no: Submit as ever; errors come from there, too
 //
-// Between the two the batch is pending and the link is busy, but there is no task yet: nobody can cancel it, and it ends by
-// itself within microseconds.
+// Between the two the batch is pending and the link is busy, but there is no task yet: nobody can cancel it, and it
+// ends by itself within microseconds.
 
 // Reservation is room for tasks that are being carried out.
 type Reservation struct {
@@ -28,9 +28,9 @@ type Reservation struct {
 	begun     clock.Time
 }
 
-// Reserve reports whether tasks may be carried out at once over the first route of their plans, and if so keeps room for
-// them. They must be of one class and one link, each no more than one slice; the link must be healthy, and nothing of their
-// class or a higher one may wait there or be on its way. Record or Unreserve must follow.
+// Reserve reports whether tasks may be carried out at once over the first route of their plans, and if so keeps room
+// for them. They must be of one class and one link, each no more than one slice; the link must be healthy, and nothing
+// of their class or a higher one may wait there or be on its way. Record or Unreserve must follow.
 func (c *Core) Reserve(id BatchID, specs []TaskSpec, now clock.Time) (Reservation, bool) {
 	if invariants {
 		defer c.checkInvariants()
@@ -77,9 +77,10 @@ func (c *Core) Reserve(id BatchID, specs []TaskSpec, now clock.Time) (Reservatio
 		tasks: n, requests: requests, begun: now}, true
 }
 
-// quiet reports whether the link has nothing that work of a class would pass. What is under way of its own class does not
-// count: two threads that wait for each other's slices would never again find the link quiet, each because of the other.
-// Where a transport has such slices waiting in a queue of its own, it refuses to carry out anything before them itself.
+// quiet reports whether the link has nothing that work of a class would pass. Slices of its own class that are under
+// way do not count: two threads that wait for each other's slices would never again find the link quiet, each because
+// of the other. Where a transport has such slices waiting in a queue of its own, it refuses to carry out anything
+// before them itself.
 func (l *link) quiet(class uint8) bool {
 	if l.peer.open > 0 || l.peer.gone != nil || l.spec.Info == nil {
 		return false
@@ -120,7 +121,8 @@ func (c *Core) Unreserve(r *Reservation) {
 	r.link.outstanding -= r.tasks
 }
 
-// Record enters the tasks of a reservation, which have been carried out, as COMPLETED and returns the index of the first.
+// Record enters the tasks of a reservation, which have been carried out, as COMPLETED and returns the index of the
+// first.
 func (c *Core) Record(r *Reservation, specs []TaskSpec, now clock.Time) int {
 	if invariants {
 		defer c.checkInvariants()

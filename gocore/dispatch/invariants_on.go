@@ -9,13 +9,13 @@ import (
 	"github.com/tent-engine/tent/gocore/rail"
 )
 
-// The build tag invariants makes every public call of a Core end with a check of all of its books against each other. A call
-// that breaks one panics at once, and not a thousand calls later where it hurts. Tests and the simulation use it; the cost is
-// that of looking at every record, so nothing else does.
+// The build tag invariants makes every public call of a Core end with a check of all of its books against each other. A
+// call that breaks one panics at once, and not a thousand calls later where it hurts. Tests and the simulation use it;
+// the cost is that of looking at every record, so nothing else does.
 
 const invariants = true
 
-// violated panics with what does not agree.
+// violated panics with the books that do not agree.
 func violated(format string, args ...any) {
 	panic("dispatch: invariant broken: " + fmt.Sprintf(format, args...))
 }
@@ -109,7 +109,7 @@ func (c *Core) checkFresh(l *link, q *classQueue, t *task, class int) uint64 {
 	return t.spec.Length - t.cursor
 }
 
-// checkRail compares the state of a rail with what follows from it.
+// checkRail compares the state of a rail with the facts that follow from it.
 func (c *Core) checkRail(l *link, r *railState) {
 	state, listed := r.life.State(), false
 	for _, other := range r.device.rails {

@@ -12,7 +12,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// peer is what the links to one engine share.
+// peer holds the facts that the links to one engine share.
 type peer struct {
 	name    string
 	links   []*link
@@ -21,14 +21,14 @@ type peer struct {
 	heard   clock.Time        // last sign of life on any rail, by the detector's clock
 	wanted  clock.Time        // when something was last queued for it
 	resting bool              // rails that are out are not probed because nobody wants the peer
-	late    *errs.Error       // what its tasks get whose deadline has passed
+	late    *errs.Error       // the error of its tasks that miss their deadline
 	misses  [MissedStages]int // since the last event about them
 	missed  event.Event       // about the latest
 	told    clock.Time        // when the last such event was emitted
 	telling bool              // in Core.tellers
 }
 
-// link is one transport's connection to a peer, with the queues of what waits for it.
+// link is one transport's connection to a peer, with the queues of the tasks that wait for it.
 type link struct {
 	spec        LinkSpec
 	id          plan.LinkID
@@ -72,7 +72,7 @@ type classQueue struct {
 
 func (q *classQueue) empty() bool { return q.pieces.n+q.depth == 0 }
 
-// next is the task whose fresh bytes are next.
+// next is the task that has the next fresh bytes.
 func (q *classQueue) next() *task {
 	if len(q.urgent) > 0 {
 		return q.urgent[0].task
@@ -80,7 +80,7 @@ func (q *classQueue) next() *task {
 	return q.tasks.first()
 }
 
-// another is a task behind another one. In a heap it is some other, roughly in order: who looks there cannot take what is next.
+// another returns a task other than t, in arbitrary order in the heap. It is only for scans that must skip t (NUMA).
 func (q *classQueue) another(t *task) *task {
 	switch slot := t.queue.slot; {
 	case slot == 0:
@@ -96,7 +96,7 @@ type railState struct {
 	link       *link
 	info       transport.RailInfo
 	id         transport.Rail
-	life       rail.Life     // what it may be used for; Core.observe changes it
+	life       rail.Life     // its state; Core.observe changes it
 	full       bool          // backpressure: it took less than it was given; ends with Ready
 	asked      bool          // a question for signs of life is under way, see suspect.go
 	judged     time.Duration // the longest silence since the last sign of life that was judged
@@ -104,8 +104,8 @@ type railState struct {
 	nics       uint64        // bits of Options.Devices that mean its NIC
 	rank       int
 	band       int    // of health
-	bytesMax   uint64 // what may be in flight now
-	bytesWhole uint64 // and when it does not ramp
+	bytesMax   uint64 // may be in flight now
+	bytesWhole uint64 // and without slow start
 	slicesMax  int
 	bytes      uint64
 	slices     int
@@ -244,7 +244,7 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	c.railEvent(event.Event{Kind: event.RailUp}, r, now)
 	if first {
 		c.emit(event.Event{Kind: event.LinkUp, Time: now, Peer: l.peer.name, Transport: c.transportName(l.spec.Transport)})
-		for _, other := range l.peer.links { // what waits elsewhere for a rail may come here
+		for _, other := range l.peer.links { // tasks that wait elsewhere for a rail may come here
 			if other != l && other.up == 0 && !other.idle() {
 				c.timers.set(&other.timer, now)
 			}
@@ -257,7 +257,7 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	}
 }
 
-// inherit hands over what was learned of a rail to its next generation, which is trusted little by little.
+// inherit hands over the history of a rail to its next generation, which is trusted little by little.
 func (c *Core) inherit(r, old *railState, now clock.Time) {
 	r.meter, r.health = old.meter, old.health
 	r.errors, r.carried, r.lastGood = old.errors, old.carried, old.lastGood
@@ -289,8 +289,8 @@ func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railSt
 	return r
 }
 
-// RailDown ends a generation of a rail. Slices outstanding on it complete later; unless the cause is nil, an orderly end,
-// their bytes are sent again at once by another way.
+// RailDown ends a generation of a rail. Slices outstanding on it complete later; unless the cause is nil, an orderly
+// end, their bytes are sent again at once by another way.
 func (c *Core) RailDown(id plan.LinkID, which transport.Rail, cause *errs.Error, now clock.Time) {
 	if invariants {
 		defer c.checkInvariants()
@@ -312,7 +312,8 @@ func (c *Core) RailDown(id plan.LinkID, which transport.Rail, cause *errs.Error,
 }
 
 // DropLink says that the peer cannot be reached over this transport at all. Waiting tasks take their next route; those
-// that have none wait for a rail, at most Options.LinkWait or OutageWait, and fail with the cause. RailUp brings the link back.
+// that have none wait for a rail, at most Options.LinkWait or OutageWait, and fail with the cause. RailUp brings the
+// link back.
 func (c *Core) DropLink(id plan.LinkID, cause *errs.Error, now clock.Time) {
 	if invariants {
 		defer c.checkInvariants()
@@ -338,8 +339,8 @@ func (c *Core) DropLink(id plan.LinkID, cause *errs.Error, now clock.Time) {
 	c.tendLink(l, now)
 }
 
-// PeerGone says that an incarnation has ended: nothing of it can land any more. All its tasks fail with the cause; those
-// with slices outstanding end with their completions, as ever. The engine drops, detaches and removes its links.
+// PeerGone says that an incarnation has ended: nothing of it can land any more. All its tasks fail with the cause;
+// those with slices outstanding end with their completions, as ever. The engine drops, detaches and removes its links.
 func (c *Core) PeerGone(number uint32, cause *errs.Error, now clock.Time) {
 	if invariants {
 		defer c.checkInvariants()

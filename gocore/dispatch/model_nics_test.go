@@ -8,7 +8,7 @@ import (
 	"github.com/tent-engine/tent/gocore/qos"
 )
 
-// What the model has around NICs: the rails with one index share one over all peers of a transport, and in every second world
+// The model has NICs, too: the rails with one index share one over all peers of a transport, and in every second world
 // other processes of the host want slots and carry bytes there, some of them without end.
 
 func nicOptions(r *rand.Rand, o *Options) {
@@ -23,7 +23,7 @@ func nicOptions(r *rand.Rand, o *Options) {
 	}
 }
 
-// host is what the processes of a host have told each other about a NIC.
+// host is the knowledge that the processes of a host share of a NIC.
 type host struct {
 	world  *world
 	wanted [ClassCount]clock.Time // by all
@@ -73,7 +73,7 @@ func (w *world) neighbours(crowded bool) func(uint8, string) qos.Neighbours {
 	}
 }
 
-// admitted holds what a step hands out against slots of time and the windows of NICs.
+// admitted compares the slices of a step with slots of time and the windows of NICs.
 func (k *checker) admitted(e *Effects) {
 	c := k.w.core
 	promoted := uint64(0)
@@ -124,7 +124,7 @@ func (k *checker) nicWindow(d *device) {
 	k.seen["NIC windows"]++
 }
 
-// nics holds the books of every NIC against what is out.
+// nics compares the books of every NIC with the slices that are out.
 func (k *checker) nics() {
 	low, flying := map[*device]uint64{}, map[*device][ClassCount]int{}
 	for _, p := range k.w.out {

@@ -252,7 +252,7 @@ func (m *model) trouble() {
 	case 7, 8: // slow for a while
 		r.rate = r.usual / 20
 		m.after(m.between(0, 100*time.Millisecond), func() { r.rate = r.usual })
-	case 9: // this process is stopped; what comes meanwhile waits
+	case 9: // this process is stopped; news waits meanwhile
 		m.frozen = m.now.Add(m.between(0, 60*time.Millisecond))
 	case 6:
 		if m.peers == 2 && m.IntN(4) == 0 {
@@ -288,7 +288,7 @@ func (m *model) removeWhenQuiet(id plan.LinkID) {
 	m.core.RemoveLink(id)
 }
 
-// heal mends the world: rails are up and carry everything; what silent rails have swallowed comes back.
+// heal mends the world: rails are up and carry everything; slices that silent rails have swallowed come back.
 func (m *model) heal() {
 	m.calm = true
 	for _, key := range m.order {

@@ -3,14 +3,15 @@ package dispatch
 import "github.com/tent-engine/tent/gocore/clock"
 
 // Where memory and rails are: a rail on the NUMA node of the memory comes before others of the same health, and helpers
-// from another node take what it has no room for, since bytes that cross the socket still go faster than those that wait.
+// from another node take the bytes that it has no room for: bytes that cross the socket still go faster than those that
+// wait.
 //
 // With RailOptions.OwnNode (allow_cross_numa is false) they do not help: as long as the link has a usable rail on the
-// memory's node, rails of other nodes leave its tasks alone, and take others that wait behind them. When it has none, by
-// failure or because no NIC is there, every rail may, since nobody is to see FAILED while a path is left. What is not
+// memory's node, rails of other nodes leave its tasks alone, and take others that wait behind them. When it has none,
+// by failure or because no NIC is there, every rail may, since nobody is to see FAILED while a path is left. An unknown
 // known keeps nobody away: memory without a node goes everywhere, a rail without one takes everything.
 
-// numaNodesMax is how many NUMA nodes are told apart; a rail beyond is one whose node is not known.
+// numaNodesMax is the number of NUMA nodes that are kept apart; a rail beyond counts as one without a known node.
 const numaNodesMax = 64
 
 // lookBehindMost bounds how many tasks that belong to other nodes a rail passes over to find one that it may take.
@@ -24,7 +25,7 @@ func (r *railState) numaNode() int {
 	return 0
 }
 
-// weighNodes updates what the choice knows of nodes and named NICs; after ranks have changed.
+// weighNodes updates the facts about nodes and named NICs that the choice uses, after ranks have changed.
 func (l *link) weighNodes() {
 	l.numa, l.nodes, l.nics = false, 0, 0
 	first := -1
@@ -45,8 +46,8 @@ func (l *link) weighNodes() {
 // selective reports whether some rails of the link may have to leave tasks to others.
 func (l *link) selective() bool { return l.ownNode && l.numa || l.nics != 0 }
 
-// apart reports whether the rail must leave a task to others: to rails of the NICs that its policy names, or to rails on
-// the node of its memory.
+// apart reports whether the rail must leave a task to others: to rails of the NICs that its policy names, or to rails
+// on the node of its memory.
 func (l *link) apart(r *railState, t *task) bool {
 	switch {
 	case t == nil:
@@ -60,7 +61,7 @@ func (l *link) apart(r *railState, t *task) bool {
 	return memory > 0 && own > 0 && memory != own && memory <= numaNodesMax && l.nodes>>(memory-1)&1 != 0
 }
 
-// own is what the rail would take next of a class if it passes over what it must leave alone.
+// own is the next work of a class for the rail, behind the tasks that it must leave alone.
 func (l *link) own(q *classQueue, r *railState) (*piece, *task) {
 	p, t := q.pieces.first(), q.next()
 	for n := 0; p != nil && l.apart(r, p.task); n++ {
@@ -76,7 +77,7 @@ func (l *link) own(q *classQueue, r *railState) (*piece, *task) {
 	return p, t
 }
 
-// next is the task whose bytes the rail would take next of a class; nil if there are none.
+// next is the task that the rail would serve next of a class; nil if there is none.
 func (l *link) next(class int, r *railState, now clock.Time) *task {
 	p, t := l.head(class, r, now)
 	if p != nil {
@@ -85,8 +86,8 @@ func (l *link) next(class int, r *railState, now clock.Time) *task {
 	return t
 }
 
-// nearer compares by distance to the memory of what is next: 1 if the rail is on its node and the other one is not, -1 the
-// other way round, else 0.
+// nearer compares by distance to the memory of the next task: 1 if the rail is on its node and the other one is not, -1
+// the other way round, else 0.
 func (l *link) nearer(r, other *railState, next *task) int {
 	if next == nil {
 		return 0

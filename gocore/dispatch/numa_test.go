@@ -12,7 +12,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// onNodes adds a link whose rails are on these NUMA nodes, with windows of two slices.
+// onNodes adds a link with rails on these NUMA nodes, and windows of two slices.
 func (r *rig) onNodes(nodes ...int) plan.LinkID {
 	id := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Info: &transport.Info{}, Probes: true})
 	for i := range nodes {
@@ -33,7 +33,7 @@ func from(c *Core, node int, link plan.LinkID) *plan.Plan {
 	return p
 }
 
-// taken lists the rails of what is out, in the order of handing out.
+// taken lists the rails of the slices that are out, in the order of handing out.
 func (r *rig) taken() (rails []int) {
 	for _, s := range r.out {
 		rails = append(rails, int(s.Rail.Index))

@@ -9,9 +9,9 @@ import (
 )
 
 // A task with parts moves many equal ranges, the pages of a grid in one pair of regions, for the price of one task. Its
-// bytes are counted as if the parts followed one another, so cursor, pieces and acknowledgements know nothing of parts; only
-// who cuts a slice, and who fills it, looks where they lie. Which parts have not arrived is found out when a task fails: what
-// was given up is noted then, and nothing while all goes well.
+// bytes are counted as if the parts followed one another, so cursor, pieces and acknowledgements know nothing of parts;
+// only the code that cuts or fills a slice looks where they lie. A task that fails finds out which parts have not
+// arrived, from notes of the bytes that were given up; a task that goes well notes nothing.
 
 // span is a range of a task's bytes.
 type span struct{ offset, length uint64 }
@@ -90,8 +90,9 @@ func (c *Core) pieceBytes(p *piece, r *railState, class int) uint64 {
 	return c.stretch(p.task, p.route, r, p.offset, most)
 }
 
-// stretch is how many bytes at an offset of a task with parts one slice on a rail may have, at most so many: within one
-// part or, over a transport that takes pieces, whole parts; over others, parts that follow one another on both sides.
+// stretch is the number of bytes, up to most, that one slice on a rail may have at an offset of a task with parts:
+// within one part or, over a transport that takes pieces, whole parts; over others, parts that follow one another on
+// both sides.
 func (c *Core) stretch(t *task, route *plan.Route, r *railState, offset, most uint64) uint64 {
 	parts := t.spec.Parts
 	first := offset / parts.Bytes
@@ -106,7 +107,7 @@ func (c *Core) stretch(t *task, route *plan.Route, r *railState, offset, most ui
 	return n * parts.Bytes
 }
 
-// run is how many parts from the first on, at most so many, are one range of memory here and there.
+// run is the number of parts from the first on, up to most, that are one range of memory here and there.
 func (s *TaskSpec) run(first, most uint64, merge bool) uint64 {
 	local, remote, size := s.Parts.LocalAt[first:first+most], s.Parts.RemoteAt[first:first+most], s.Parts.Bytes
 	n := 1
@@ -123,7 +124,7 @@ func (t *task) miss(offset, length uint64) {
 	}
 }
 
-// sumUpMissing adds what was never cut to what was given up, and puts it in order.
+// sumUpMissing adds the bytes that were never cut to those that were given up, and puts them in order.
 func (t *task) sumUpMissing() {
 	if t.cursor < t.spec.Length {
 		t.miss(t.cursor, t.spec.Length-t.cursor)
@@ -131,8 +132,8 @@ func (t *task) sumUpMissing() {
 	slices.SortFunc(t.missing, func(a, b span) int { return int(int64(a.offset) - int64(b.offset)) })
 }
 
-// eachMissing calls each with the parts of a task that has ended which are not complete at the destination, or may still
-// change there, in ascending order; a task without parts is one.
+// eachMissing calls each with the parts of a task that has ended which are not complete at the destination, or may
+// still change there, in ascending order; a task without parts is one.
 func (t *task) eachMissing(each func(part int)) {
 	if t.state == Completed {
 		return

@@ -11,7 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// paged adds a link whose transport takes slices of many pieces, or does not.
+// paged adds a link of a transport that takes slices of many pieces, or does not.
 func (r *rig) paged(vectors bool, window uint64) plan.LinkID {
 	id := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "10.0.0.1:7000", Transport: 1, Info: &transport.Info{Vectors: vectors}})
 	r.railUp(id, 0, 1, window)
@@ -31,7 +31,7 @@ func places(first, n, size uint64) (list []uint64) {
 	return list
 }
 
-// shape is what a test wants to see of a slice.
+// shape is the part of a slice that a test looks at.
 type shape struct {
 	local  uintptr
 	remote uint64

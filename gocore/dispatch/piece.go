@@ -17,7 +17,7 @@ import (
 //	                                   +--pause over----------------------+
 //
 //	flying   --replaceSlice--> replaced   its rail fell silent or ended, or another one is quicker (a hedged request):
-//	                                      a new piece has the bytes, whatever becomes of this slice
+//	                                      a new piece has the bytes, however this slice ends
 //	flying   --endDirty------> orphaned   its task has ended without it; replaced ones go the same way
 //	replaced, orphaned --their slice comes back--> freed
 //	any but these      --its task has its verdict (forfeitPiece)--> freed

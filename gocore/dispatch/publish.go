@@ -6,17 +6,19 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// What this process tells the others of the host about a NIC (qos.Neighbours): when it last had work of a class, so that they
-// leave it its slots, and how many bytes it has in flight. LOW is not told: nobody has to leave it anything.
+// This process publishes two facts about a NIC to the others of the host (qos.Neighbours): when it last had work of a
+// class, so that they leave it its slots, and how many bytes it has in flight. LOW is not published: nobody has to
+// leave it anything.
 
 const (
-	// heartbeat is how often what is in flight is told again although it has not changed.
+	// heartbeat is the pause before bytes in flight are published again although they have not changed.
 	heartbeat = 50 * time.Millisecond
-	// shareInterval is the interval where there are no slots, only bytes.
+	// shareInterval paces the publication of bytes where there are no slots: at 10 Gbit/s an eighth of it is one large
+	// slice.
 	shareInterval = 2 * time.Millisecond
 )
 
-// publish brings up to date what the others see, as far as it is not younger than an eighth of a slot, and arms the timer
+// publish updates the view of the others, as far as it is older than an eighth of a slot, and arms the timer
 // for the next time: work that lasts keeps its claim, whether or not anything happens.
 func (c *Core) publish(d *device, now clock.Time) {
 	n := d.neighbours
@@ -52,8 +54,8 @@ func (c *Core) publish(d *device, now clock.Time) {
 	}
 }
 
-// finish predicts in ns when want more bytes would be there over a rail. Where the others of the host are known, the NIC may
-// take longer than the rail: what they have in flight is ahead of us, too.
+// finish predicts in ns when want more bytes would be there over a rail. Where the others of the host are known, the
+// NIC may take longer than the rail: their bytes in flight are ahead of ours, too.
 func (r *railState) finish(want uint64, now clock.Time) float64 {
 	byRail := r.meter.Finish(r.bytes+want, r.slices == 0, now)
 	d := r.device

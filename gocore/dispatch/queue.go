@@ -78,8 +78,8 @@ func (l *link) healthy() bool {
 	return false
 }
 
-// queueTask puts a task with fresh bytes behind (front: before) the others of its class on the first link of its route, or
-// where its deadline belongs.
+// queueTask puts a task with fresh bytes behind (front: before) the others of its class on the first link of its route,
+// or where its deadline belongs.
 func (c *Core) queueTask(t *task, front bool, now clock.Time) {
 	l := c.linkFor(t, t.path().Hops[0].Link, now)
 	if l == nil {
@@ -117,8 +117,8 @@ func (c *Core) queuePiece(p *piece, front bool, now clock.Time) {
 	}
 }
 
-// linkFor returns the link of a hop, or nil when it has seen to the whole task: one whose link was removed takes another
-// route or fails, one whose peer has ended fails.
+// linkFor returns the link of a hop, or nil when it has seen to the whole task: without its link a task takes another
+// route or fails, without its peer it fails.
 func (c *Core) linkFor(t *task, id plan.LinkID, now clock.Time) *link {
 	l := c.link(id)
 	switch {
@@ -151,8 +151,7 @@ func (c *Core) queued(l *link, t *task, now clock.Time) {
 	}
 }
 
-// activateRoute has the next step see that a task may not wait any more for the links of its route, which others may have
-// waited for.
+// activateRoute marks the links of t's route active: removing t may let another task go.
 func (c *Core) activateRoute(t *task) {
 	hops := t.path().Hops
 	for i := range hops {
@@ -198,8 +197,8 @@ func (c *Core) gatherAll(l *link) {
 	}
 }
 
-// tendLink looks after a link that may be unable to serve its queues: tasks that have a better route take it, those that
-// have waited as long as they may for this one fail. It is called when rails go and by the link's timer.
+// tendLink looks after a link that may be unable to serve its queues: tasks that have a better route take it, those
+// that have waited as long as they may for this one fail. It is called when rails go and by the link's timer.
 //
 // It looks at every task that waits, so it runs at most 16 times in the time that a task may wait.
 func (c *Core) tendLink(l *link, now clock.Time) {

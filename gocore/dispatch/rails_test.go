@@ -402,7 +402,7 @@ func TestARailThatWasDialledAnewComesBackByARamp(t *testing.T) {
 			r.railUp(id, 0, generation, 1<<20)
 			again := r.core.rail(id, railOf(id, 0, generation))
 			require.EqualValues(t, 128*kib, again.bytesMax)
-			for want := uint64(128 * kib); ; want *= 2 { // what it has delivered, it may have in flight beyond
+			for want := uint64(128 * kib); ; want *= 2 { // slow start: each delivered byte widens the window
 				r.submit(p, High, 4<<20, clock.Never)
 				require.Equal(t, min(want, 1<<20), again.bytes)
 				if want > 1<<20 {

@@ -111,7 +111,7 @@ func TestASilentRailCostsMilliseconds(t *testing.T) {
 		silent := r.railWith(small)
 		silent.silent = true
 		for _, q := range r.outOn(silent) {
-			q.due = clock.Never // what is out is lost
+			q.due = clock.Never // everything that is out is lost
 		}
 		all = append(all, r.took(small))
 		silent.silent = false

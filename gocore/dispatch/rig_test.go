@@ -19,14 +19,14 @@ const (
 	ms  = time.Millisecond
 )
 
-// rig is a core whose transports are the test itself: it sees every effect and completes what it likes.
+// rig is a core with the test itself as its transports: it sees every effect and completes slices at will.
 type rig struct {
 	*testing.T
 	core   *Core
 	now    clock.Time
 	out    []*transport.Slice // handed out and not completed, in order
 	asked  []*transport.Slice // of the last step: withdrawals
-	asleep bool               // who should hand the withdrawals to the transport
+	asleep bool               // the thread that should hand the withdrawals to the transport
 	fenced []transport.Rail   // of the last step
 	doubts []transport.Rail   // of the last step
 	probes []transport.Rail   // of the last step

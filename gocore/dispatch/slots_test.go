@@ -11,7 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// hosted makes a race of one rail whose NIC other processes use, too, with slots of 2 ms.
+// hosted makes a race of one rail on a NIC that other processes use, too, with slots of 2 ms.
 func hosted(t *testing.T, slots qos.Slots, rates ...float64) (*race, *host) {
 	h := &host{}
 	r := newRace(t, Options{Rails: []RailOptions{{Slots: slots}},
@@ -29,7 +29,7 @@ func (h *host) want(class int, every time.Duration) {
 	w.after(every, func() { h.want(class, every) })
 }
 
-// While another process has HIGH without end, LOW begins in every third slot only, and gets what it can carry there.
+// While another process has HIGH without end, LOW begins in every third slot only, and gets the bytes of that slot.
 func TestLowKeepsItsSlots(t *testing.T) {
 	for _, borrow := range []bool{false, true} {
 		r, h := hosted(t, qos.Slots{Interval: slot, Borrow: borrow}, 100*megabyte)
@@ -54,7 +54,8 @@ func TestSlotsOfAQuietHostAreBorrowed(t *testing.T) {
 	require.InEpsilon(t, 3*idealTime(bytes, 100*megabyte), r.took(r.start(bytes, Low)), 0.25)
 }
 
-// The bound of package qos: under endless HIGH of this process and of others, LOW moves a slice in each time-out and round.
+// The bound of package qos: under endless HIGH of this process and of others, LOW moves a slice in each time-out and
+// round.
 func TestLowMovesUnderEndlessHighAndSlots(t *testing.T) {
 	r, h := hosted(t, qos.Slots{Interval: slot, Borrow: true}, 100*megabyte)
 	h.want(High, slot/4)
@@ -73,7 +74,8 @@ func TestLowMovesUnderEndlessHighAndSlots(t *testing.T) {
 	require.Less(t, bytes, uint64(2*100*megabyte/50), "it does not become HIGH because it is large")
 }
 
-// What is waiting or in flight keeps its claim although nothing happens, and nothing is claimed when there is nothing.
+// Work that waits or is in flight keeps its claim although nothing happens, and nothing is claimed when there is
+// nothing.
 func TestLongWorkKeepsItsClaim(t *testing.T) {
 	r, h := hosted(t, qos.Slots{Interval: slot, Borrow: true}, megabyte)
 	k := r.start(64<<10, High) // 65 ms in one slice

@@ -10,9 +10,9 @@ import (
 // both sides and one more on the way.
 const stagesMost = 4
 
-// stage is a bounded pool of buffers between two hops. A piece takes a slot of every stage of its route before its first
-// hop begins and gives them back when its last one has ended: pieces never wait for each other's slots in the middle of
-// their way, so they cannot wait in a circle. A full pool is backpressure: the head of the queue waits here.
+// stage is a bounded pool of buffers between two hops. A piece takes a slot of every stage of its route before its
+// first hop begins and gives them back when its last one has ended: pieces never wait for each other's slots in the
+// middle of their way, so they cannot wait in a circle. A full pool is backpressure: the head of the queue waits here.
 type stage struct {
 	spec   StageSpec
 	free   []int32
@@ -71,7 +71,7 @@ func (c *Core) takeSlots(p *piece) *stage {
 	return nil
 }
 
-// releaseSlots gives back what a piece holds. Nothing may be able to touch the buffers any more.
+// releaseSlots gives back the slots of a piece. Nothing may be able to touch the buffers any more.
 func (c *Core) releaseSlots(p *piece) {
 	if !p.staged {
 		return
@@ -85,8 +85,8 @@ func (c *Core) releaseSlots(p *piece) {
 	p.staged = false
 }
 
-// wakeStages sends as many waiters back to their queues as there are free slots. One that finds another of its stages full
-// waits there next.
+// wakeStages sends as many waiters back to their queues as there are free slots. One that finds another of its stages
+// full waits there next.
 func (c *Core) wakeStages(now clock.Time) {
 	for _, s := range c.stages[1:] {
 		for n := len(s.free); n > 0 && s.pieces.n+s.tasks.n > 0; n-- {

@@ -11,25 +11,28 @@ import (
 
 // Soft failure: a rail that is silent while bytes are outstanding on it.
 //
-//	up --silent for 3 times what is expected--> up, asked: the transport is asked for signs of life that it has not reported,
+//	up --silent for 3 times the expected------> up, asked: the transport is asked for signs of life that it has not reported,
 //	 ^                                           |  and another rail of the peer is probed if none has said anything
 //	 |                                           v  nothing was found, the peer itself is there
-//	 +--any sign of life---------------------- suspected: nothing new, what is stuck is withdrawn and goes another way too
+//	 +--any sign of life---------------------- suspected: nothing new, stuck slices are withdrawn and go another way too
 //	                                             |  silent for CondemnAfter more
 //	                                             v
 //	                                           condemned, until a new generation
 //
-// When every rail of a peer is silent it is the peer that is slow or gone, and nothing is rerouted: only after AttemptLimit
-// its tasks try their next route, if they have one. Silence is measured by a clock that stands still while this process
-// was not let run (Core.lost). Suspecting is cheap, a wrong one costs some duplicates; condemning is late.
+// When every rail of a peer is silent it is the peer that is slow or gone, and nothing is rerouted: only after
+// AttemptLimit its tasks try their next route, if they have one. Silence is measured by a clock that stands still while
+// this process was not let run (Core.lost). Suspecting is cheap, a wrong one costs some duplicates; condemning is late.
 //
-// What is expected is the longest silence of the rail while it was busy lately, or its next slice at its rate, whichever is
-// longer (rail.Meter.Silence): on a machine that gives us the processor late, rails are silent for longer, and doubt learns.
+// The expected silence is the longest silence of the rail while it was busy recently, or its next slice at its rate,
+// whichever is longer (rail.Meter.Silence): on a machine that gives us the processor late, rails are silent for longer,
+// and doubt learns.
 
-// misjudgedWithin is how soon after its suspicion a rail must speak for its silence to count as usual.
+// misjudgedWithin bounds the time after a suspicion in which a sign of life means that such silence is usual: a rail
+// that speaks again so soon was late, not broken.
 const misjudgedWithin = 50 * time.Millisecond
 
-// recheckFactor is after how many times the least silence a rail is looked at again at the latest.
+// recheckFactor times SuspectAfter is the longest pause before another look at a busy rail: its limit may have fallen
+// meanwhile.
 const recheckFactor = 4
 
 // awake is the detector's clock.
@@ -77,8 +80,8 @@ func (c *Core) silenceOf(r *railState) time.Duration {
 	return min(max(c.options.SuspectAfter, 3*expected), max(c.options.CondemnAfter, c.options.SuspectAfter))
 }
 
-// inside reports whether this process and its kernel carry the bytes by themselves. Nothing lies between that could be cut:
-// such a rail is silent when nobody let us run, or when a disk is slow.
+// inside reports whether this process and its kernel carry the bytes by themselves. Nothing lies between that could be
+// cut: such a rail is silent when nobody let us run, or when a disk is slow.
 func (l *link) inside() bool { return l.spec.Info != nil && l.spec.Info.SameHost }
 
 // askLiveness looks for signs of life: of the rail, and of its peer if that has been silent, too.
@@ -98,8 +101,8 @@ func (c *Core) askLiveness(r *railState, now clock.Time) {
 	}
 }
 
-// Liveness is the answer to Effects.Doubt: when something last came from the rail's other end, 0 if that is not known, and
-// whether the peer holds the rail up because it does not take what was sent.
+// Liveness is the answer to Effects.AskLiveness: when something last came from the rail's other end, 0 if that is not
+// known, and whether the peer holds the rail up because it does not take the bytes that were sent.
 func (c *Core) Liveness(q Question, at clock.Time, held bool, now clock.Time) {
 	if invariants {
 		defer c.checkInvariants()
@@ -121,7 +124,7 @@ func (c *Core) Liveness(q Question, at clock.Time, held bool, now clock.Time) {
 	}
 }
 
-// judgeSilence decides about a rail in which doubt was not removed.
+// judgeSilence decides about a rail that is silent and has shown no sign of life when it was asked.
 func (c *Core) judgeSilence(r *railState, silent time.Duration, now clock.Time) {
 	p := r.link.peer
 	switch out, total := softOut(p, now); {
@@ -171,8 +174,8 @@ func (c *Core) suspectRail(r *railState, silent time.Duration, now clock.Time) {
 	c.tendRail(r, now)
 }
 
-// leaveSilentRail has the tasks of a silent rail try their next route, if they have one: an attempt that takes so long has failed,
-// whoever is to blame. What is out stays out, and holds up the end of its task as ever.
+// leaveSilentRail moves the tasks of a silent rail to their next route, if they have one: an attempt that takes so long
+// has failed, with any cause. Slices that are out stay out, and hold up the end of their task as ever.
 func (c *Core) leaveSilentRail(r *railState, silent time.Duration, now clock.Time) {
 	err := c.attribute(errs.New(errs.Timeout, "rail", "no sign of life for %v", silent).WithScope(errs.ScopeLink, errs.SideUnknown), r)
 	c.gatherAll(r.link)
@@ -206,16 +209,16 @@ func (c *Core) elsewhere(r *railState, now clock.Time) bool {
 	return false
 }
 
-// resendFlight has what is outstanding on a rail sent again by another way. The slices stay out and hold up the end of their
-// tasks until they complete, since until then they may still land; both copies carry the same bytes.
+// resendFlight sends the bytes in flight on a rail again by another way. The slices stay out and hold up the end of
+// their tasks until they complete, since until then they may still land; both copies carry the same bytes.
 func (c *Core) resendFlight(r *railState, now clock.Time) {
 	for a := r.flight.first(); a != nil; a = a.flight.after() {
 		c.replaceSlice(a, now)
 	}
 }
 
-// replaceSlice does so for one slice, once. Pieces of several hops are not abandoned: their stage buffers cannot be written
-// by two slices that mean different things.
+// replaceSlice does so for one slice, once. Pieces of several hops are not abandoned: their stage buffers cannot be
+// written by two slices that mean different things.
 func (c *Core) replaceSlice(a *attempt, now clock.Time) {
 	if a.abandoned {
 		return

@@ -5,8 +5,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// The tables that links and rails come and go in. Each shrinks again: a peer or a file that was opened and closed leaves
-// nothing behind, so a core that has seen a million of them walks no longer lists than one that has seen one.
+// The tables that links and rails come and go in. Each shrinks again: a peer or a file that was opened and closed
+// leaves nothing behind, so a core that has seen a million of them walks no longer lists than one that has seen one.
 
 // linkTable gives links their ids: a slot that is reused, and a generation that is not.
 type linkTable struct {
@@ -104,8 +104,8 @@ func (t *endTable) releaseEnd(name string) {
 	}
 }
 
-// forgetRail gives back what the record of a rail holds, which has ended and has nothing in flight: the numbers of its ends,
-// and its NIC if it was the last rail there.
+// forgetRail releases the record of a rail that has ended and has nothing in flight: the numbers of its ends, and its
+// NIC if it was the last rail there.
 func (c *Core) forgetRail(r *railState) {
 	c.ends.releaseEnd(r.info.Local)
 	c.ends.releaseEnd(r.info.Remote)
@@ -126,7 +126,7 @@ func (c *Core) retire(r *railState) {
 	}
 }
 
-// forgetRetired drops the records of replaced rails whose last slice has come back.
+// forgetRetired drops the records of replaced rails after their last slice has come back.
 func (c *Core) forgetRetired(l *link) {
 	kept := l.retired[:0]
 	for _, r := range l.retired {

@@ -13,8 +13,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// visit opens a peer whose names nobody has had before, fails a slice over one of its two rails, moves bytes over the other
-// one, replaces a rail, and forgets the peer. It returns the id of its link.
+// visit opens a peer with names that are new to the core, fails a slice over one of its two rails, moves bytes over the
+// other one, replaces a rail, and forgets the peer. It returns the id of its link.
 func (r *rig) visit(peer int) plan.LinkID {
 	id := r.core.AddLink(LinkSpec{Peer: uint32(peer), PeerName: fmt.Sprint("peer", peer), Info: &transport.Info{}})
 	up := func(index, generation int) {
@@ -40,8 +40,8 @@ func (r *rig) visit(peer int) plan.LinkID {
 	return id
 }
 
-// tableSizes are the lengths of everything that peers, links and rails come and go in. A step, a failure and a scrape visit no
-// more elements than these.
+// tableSizes are the lengths of everything that peers, links and rails come and go in. A step, a failure and a scrape
+// visit no more elements than these.
 func (c *Core) tableSizes() map[string]int {
 	return map[string]int{"links": len(c.links), "vacant links": len(c.linkTable.vacant), "peers": len(c.peers), "ends": len(c.ends.byName),
 		"numbers of ends": c.ends.next, "NICs": len(c.devices), "timers": len(c.timers.heap), "active": len(c.active), "sightings": cap(c.sightings),

@@ -9,17 +9,18 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// task is one request under way, or one for each of its parts. Its bytes are fresh (from cursor on, never cut), in pieces, or acknowledged.
+// task is one request under way, or one for each of its parts. Its bytes are fresh (from cursor on, never cut), in
+// pieces, or acknowledged.
 //
 //	Submit -> waiting --first cut--> served --all acknowledged, nothing out--> COMPLETED
 //	             |                     |
 //	             | deadline, cancel, stall limit, permanent error, no route left: verdict
 //	             v                     v
-//	             +------> ending: nothing is cut any more, what is out is withdrawn
+//	             +------> ending: nothing is cut any more, slices that are out are withdrawn
 //	                        |  last completion: CANCELED, TIMEOUT or FAILED; COMPLETED if all bytes have arrived
 //	                        +--fence bound------: the same and dirty; its slices are an open withdrawal of the peer
 //
-// State is PENDING until the very end, whatever the verdict is.
+// State is PENDING until the very end, with any verdict.
 type task struct {
 	spec        TaskSpec
 	batch       *batch
@@ -28,7 +29,7 @@ type task struct {
 	watch       node[task] // served or ending
 	pieces      list[piece]
 	failure     *errs.Error
-	missing     []span // of a task with parts: what was given up, see parts.go
+	missing     []span // of a task with parts: bytes that were given up, see parts.go
 	cursor      uint64 // bytes below were cut once
 	acked       uint64
 	submitted   clock.Time
@@ -51,8 +52,8 @@ func (t *task) path() *plan.Route { return &t.spec.Plan.Routes[t.route] }
 
 // attempt is one slice that was handed out. The transport's pointer to the slice is a pointer to the attempt.
 //
-// Attempts are allocated one by one and those that were withdrawn are left to the garbage collector: a withdrawal that is
-// on its way to the transport may still look at them after their completion.
+// Attempts are allocated one by one and those that were withdrawn are left to the garbage collector: a withdrawal that
+// is on its way to the transport may still look at them after their completion.
 type attempt struct {
 	transport.Slice // first
 	rail            *railState
@@ -64,14 +65,14 @@ type attempt struct {
 	alone           bool   // nothing was in flight on the rail and its NIC when it was posted
 	out             bool   // handed out, not completed
 	withdrawn       bool
-	asked           bool // and the transport has been told: the local end is quiet
+	asked           bool // and the transport has returned from it: the local end is quiet
 	abandoned       bool
 	open            bool // outlived its task: an open withdrawal of the peer
 }
 
 func attemptOf(s *transport.Slice) *attempt { return (*attempt)(unsafe.Pointer(s)) }
 
-// run is a stretch of a batch whose tasks share a deadline, and with it one timer.
+// run is a stretch of tasks of a batch that share a deadline, and with it one timer.
 type run struct {
 	timer timer
 	batch *batch
@@ -80,7 +81,7 @@ type run struct {
 	alive int
 }
 
-// lateFor is the error of a task whose deadline has passed; all of a peer share one.
+// lateFor is the error of a task that misses its deadline; all of a peer share one.
 func (c *Core) lateFor(t *task) *errs.Error {
 	l := c.link(t.path().Hops[0].Link)
 	if l == nil {
@@ -94,7 +95,7 @@ func (c *Core) lateFor(t *task) *errs.Error {
 
 var errDeadline = errs.New(errs.Timeout, "transfer", "the deadline has passed")
 
-// expireRun ends tasks whose deadline has passed; false means that the budget of the step is used up.
+// expireRun ends tasks at their deadline; false means that the budget of the step is used up.
 func (c *Core) expireRun(r *run, budget *int, now clock.Time) bool {
 	for r.n > 0 {
 		if *budget == 0 {

@@ -4,14 +4,14 @@ import "github.com/tent-engine/tent/gocore/clock"
 
 // timer is a moment at which the core looks at one of its records. It lives inside the record.
 //
-// Timers are few: one for each run of tasks that share a deadline, one or two for each link, rail and NIC. What is measured from the
-// last progress of a task (stall limit, fence bound, retry intervals) is kept in lists instead, which are in order of time
-// by themselves because all their members wait equally long.
+// Timers are few: one for each run of tasks that share a deadline, one or two for each link, rail and NIC. Times that
+// count from the last progress of a task (stall limit, fence bound, retry intervals) is kept in lists instead, which
+// are in order of time by themselves because all their members wait equally long.
 type timer struct {
 	at   clock.Time
 	slot int // place in the heap plus one; 0: not set
 
-	// One of these says whose it is.
+	// One of these is its owner.
 	run    *run
 	link   *link
 	rail   *railState
@@ -62,7 +62,7 @@ func (h *timers) stop(t *timer) {
 	}
 }
 
-// due takes out a timer whose time has come, nil if there is none.
+// due takes out a timer that is due, nil if there is none.
 func (h *timers) due(now clock.Time) *timer {
 	if len(h.heap) == 0 || h.heap[0].at > now {
 		return nil

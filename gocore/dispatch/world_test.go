@@ -12,8 +12,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// world plays the engine and the transports around one core, from one random source: rails with rates, delays and losses,
-// that flap, fall silent, refuse, and give withdrawn slices back late. Time is a number.
+// world plays the engine and the transports around one core, from one random source: rails with rates, delays and
+// losses, that flap, fall silent, refuse, and give withdrawn slices back late. Time is a number.
 type world struct {
 	*rand.Rand
 	core    *Core
@@ -126,7 +126,7 @@ func (w *world) raise(r *wire) {
 	w.core.RailUp(r.key.link, r.info, w.now)
 }
 
-// fall takes a rail down; what is out on it comes back later, delivered or not.
+// fall takes a rail down; its slices come back later, delivered or not.
 func (w *world) fall(r *wire, cause *errs.Error) {
 	if !r.up {
 		return
@@ -142,7 +142,7 @@ func (w *world) fall(r *wire, cause *errs.Error) {
 	}
 }
 
-// outOn lists what is out on a rail's current generation, in order of hand-out.
+// outOn lists the slices that are out on a rail's current generation, in order of hand-out.
 func (w *world) outOn(r *wire) (list []*posted) {
 	for _, p := range w.out {
 		if p.wire == r && !p.refused && p.slice.Rail.Generation == r.id.Generation {
@@ -178,7 +178,7 @@ func (w *world) complete(p *posted, err *errs.Error, in time.Duration) {
 	})
 }
 
-// step runs the core and carries out what it wants.
+// step runs the core and carries out its orders.
 func (w *world) step() {
 	effects := w.core.Step(w.now)
 	w.stepped = w.now
@@ -206,8 +206,8 @@ func (w *world) step() {
 	w.check.nics()
 }
 
-// doubt tells what was heard of a rail, some time later: that it carries what was withdrawn, nothing that the core does not
-// know, or that the peer is busy.
+// doubt answers a question for signs of life some time later: the rail carries withdrawn slices, nothing that the core
+// does not know, or that the peer is busy.
 func (w *world) doubt(q Question) {
 	w.check.seen["doubt"]++
 	if !w.calm && w.IntN(4) == 0 {

@@ -6,18 +6,19 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// Filter has the NICs of a link take turns in refusing lower classes, so that HIGH always finds one on which nothing else is
+// Filter makes the NICs of a link take turns in refusing lower classes. HIGH always finds one on which nothing else is
 // ahead of it. The zero value refuses nobody.
 //
-// It applies only while a more urgent class has had work lately. Upstream's filter applies always, and so leaves NICs idle
-// that nobody else wants; an empty NIC needs no protection, and the window of LOW bounds what the first HIGH slice finds.
+// It applies only while a more urgent class has had work recently. Upstream's filter applies always, and so leaves NICs
+// idle that nobody else wants; an empty NIC needs no protection, and the window of LOW bounds the queue before the
+// first HIGH slice.
 type Filter struct {
 	Interval time.Duration // of a rotation
 }
 
-// May reports whether a class may use the NIC that is at a position among n that are equally good, and if not, when to ask
-// again. Of n NICs all are open to HIGH, n-1 to MEDIUM and n-2 to LOW at any moment, but always at least one to each; the
-// positions rotate.
+// May reports whether a class may use the NIC that is at a position among n that are equally good, and if not, when to
+// ask again. Of n NICs all are open to HIGH, n-1 to MEDIUM and n-2 to LOW at any moment, but always at least one to
+// each; the positions rotate.
 func (f Filter) May(class, position, n int, now clock.Time) (ok bool, again clock.Time) {
 	if f.Interval <= 0 || n <= 1 {
 		return true, 0

@@ -1,21 +1,21 @@
-// Package qos is the policy between classes: strict order, turns against starvation (Turns), how much of LOW may be in flight
-// where HIGH must not wait (LowWindow), which classes may use which NIC (Filter), and which class may begin when in the
-// processes of a host (Slots). It is pure; gocore/dispatch is its only caller.
+// Package qos is the policy between classes: strict order, turns against starvation (Turns), how much of LOW may be in
+// flight where HIGH must not wait (LowWindow), which classes may use which NIC (Filter), and which class may begin when
+// in the processes of a host (Slots). It is pure; gocore/dispatch is its only caller.
 //
 // # Bounds
 //
-// A HIGH slice waits for at most one LowWindow of LOW bytes of its NIC, and for one LOW slice more (a quarter of that) for
-// each rail of the NIC on which LOW gets its turn meanwhile. While the meter of a rail reaches for a higher rate
+// A HIGH slice waits for at most one LowWindow of LOW bytes of its NIC, and for one LOW slice more (a quarter of that)
+// for each rail of the NIC on which LOW gets its turn meanwhile. While the meter of a rail reaches for a higher rate
 // (rail.Meter.ProbeBandwidth), for some milliseconds now and then, the window is twice as large.
 //
-// A class that waits is served on each rail that it may use at least once in a time-out (Turns), however much of more urgent
-// classes there is, also on other links of the NIC, as soon as the rail has room for the slice. With slots the turn must
-// fall into a slot that admits the class, so it is once in a time-out plus two slots for MEDIUM and three for LOW: with
-// the standard settings LOW moves at least one slice in 10 + 3*2 ms. With the filter it may have to wait until it is its
-// turn on the NIC, at most n-1 rotations of n NICs, and other NICs of the link admit it meanwhile.
+// A class that waits is served on each rail that it may use at least once in a time-out (Turns), however much of more
+// urgent classes there is, also on other links of the NIC, as soon as the rail has room for the slice. With slots the
+// turn must fall into a slot that admits the class, so it is once in a time-out plus two slots for MEDIUM and three for
+// LOW: with the standard settings LOW moves at least one slice in 10 + 3*2 ms. With the filter it may have to wait
+// until it is its turn on the NIC, at most n-1 rotations of n NICs, and other NICs of the link admit it meanwhile.
 //
-// Turns are for the head of a class, so the order inside a class is never changed, and a LOW request beside HIGH does not
-// become HIGH because it is large: it gets one slice in a time-out, whatever its length.
+// Turns are for the head of a class, so the order inside a class is never changed, and a LOW request beside HIGH does
+// not become HIGH because it is large: it gets one slice in a time-out, however long it is.
 package qos
 
 import (
@@ -39,11 +39,11 @@ const (
 // after its start, in front of every new HIGH one.
 type Turns struct{ served [Classes]clock.Time }
 
-// Pick returns the class whose head is next and whether this is a turn granted by ageing. waiting is the time since when
+// Pick returns the class that is next and whether this is a turn granted by ageing. waiting is the time since when
 // each class has had work, clock.Never where it has none. It returns -1 when nothing waits.
 //
-// entries is by how much the turns of each class come sooner, nil where they do not: as many as requests of it wait gives
-// each of them a turn in a time-out, which is what priority_promotion_per_entry means here.
+// entries is by how much the turns of each class come sooner, nil where they do not: as many as requests of it wait
+// gives each of them a turn in a time-out: this is the meaning of priority_promotion_per_entry here.
 func (t *Turns) Pick(waiting *[Classes]clock.Time, entries *[Classes]int, ageing time.Duration, now clock.Time) (class int, aged bool) {
 	first := -1
 	for c := range Classes {
@@ -65,8 +65,8 @@ func (t *Turns) Pick(waiting *[Classes]clock.Time, entries *[Classes]int, ageing
 	return first, false
 }
 
-// Due is when a class that has had work since waiting gets its turn, whatever else there is: after the time-out, and from
-// then on every so many'th part of it.
+// Due is when a class that has had work since waiting gets its turn, beside any other work: after the time-out, and
+// from then on once in each part of it, as many parts as entries.
 func (t *Turns) Due(class int, waiting clock.Time, ageing time.Duration, entries int) clock.Time {
 	return max(waiting.Add(ageing), t.served[class].Add(ageing/time.Duration(entries)))
 }

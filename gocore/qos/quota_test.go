@@ -27,7 +27,7 @@ func TestANewQuotaPredictsByTheBandwidthAlone(t *testing.T) {
 	}
 }
 
-// Whatever the truth within the bounds is, a mixture of sizes finds both parameters.
+// A mixture of sizes finds both parameters, for every truth within the bounds.
 func TestQuotaConverges(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -6,8 +6,9 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// Neighbours is what the processes of one host tell each other about one local NIC. The core calls it under the engine's
-// mutex, once a slice at most, so nothing in it waits, locks or enters the kernel. Times are CLOCK_MONOTONIC, the same for all.
+// Neighbours is the knowledge that the processes of one host share of one local NIC. The core calls it under the
+// engine's mutex, once a slice at most, so nothing in it waits, locks or enters the kernel. Times are CLOCK_MONOTONIC,
+// the same for all.
 type Neighbours interface {
 	// Wants says that this process has work of a class for the NIC, waiting or in flight.
 	Wants(class int, now clock.Time)
@@ -19,8 +20,8 @@ type Neighbours interface {
 	Others(now clock.Time) uint64
 }
 
-// Slots divide time between the processes of a host, without a word between them: slot 0 is for HIGH, slot 1 for HIGH and
-// MEDIUM, slot 2 for all, and so on in a circle. The zero value is off.
+// Slots divide time between the processes of a host, without a word between them: slot 0 is for HIGH, slot 1 for HIGH
+// and MEDIUM, slot 2 for all, and so on in a circle. The zero value is off.
 type Slots struct {
 	Interval time.Duration // of one slot
 	Borrow   bool          // a slot that no more urgent class has wanted for one interval may be used by the others

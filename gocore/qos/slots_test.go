@@ -9,7 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// host is what processes have told each other.
+// host is the knowledge that processes share.
 type host [Classes]clock.Time
 
 func (h *host) Wants(class int, now clock.Time)           { h[class] = max(h[class], now) }

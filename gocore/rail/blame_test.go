@@ -12,7 +12,7 @@ var failed = Pair{Local: 1, Remote: 11, Peer: 1}
 func works(local, remote int) Sighting { return Sighting{Pair{local, remote, remote / 10}, true} }
 func fails(local, remote int) Sighting { return Sighting{Pair{local, remote, remote / 10}, false} }
 
-// The LNet seed's list of possible failures, and what a node can make of each.
+// The LNet seed's list of possible failures, and the conclusion of a node from each.
 func TestBlameFollowsTheListOfFailuresOfLNet(t *testing.T) {
 	for name, c := range map[string]struct {
 		seen []Sighting
@@ -38,7 +38,7 @@ func TestBlameFollowsTheListOfFailuresOfLNet(t *testing.T) {
 	}
 }
 
-// The LNet seed's reasons for a time-out, and whose health each costs.
+// The LNet seed's reasons for a time-out, and the ends that lose health by each.
 func TestDemeritsFollowTheScenariosOfLNet(t *testing.T) {
 	for name, c := range map[string]struct {
 		stuck         Stuck

@@ -12,13 +12,13 @@ type Settings struct {
 	Window      time.Duration // rail_error_window_secs: a failure later than this after the last one counts as the first [10s]
 	Cooldown    time.Duration // rail_cooldown_secs: length of the first pause [30s]
 	CooldownMax time.Duration // rail_cooldown_max_secs: no pause is longer [300s]
-	Sensitivity int           // rail_health_sensitivity: what a failure costs of a health of 1000; 0 means the default [100]
-	Recovery    int           // rail_health_recovery: what a success gives back [10]
+	Sensitivity int           // rail_health_sensitivity: cost of a failure, of a health of 1000; 0 means the default [100]
+	Recovery    int           // rail_health_recovery: gain of a success [10]
 	ProbeEvery  time.Duration // rail_probe_interval_ms: pause between probes of a rail that is out, while traffic wants its peer [10ms]
 	SoftOut     float64       // rail_soft_out_max: share of a peer's rails that may be out on soft signals alone [0.75]
 }
 
-// WithDefaults fills what is zero.
+// WithDefaults fills fields that are zero.
 func (s Settings) WithDefaults() Settings {
 	if s.Threshold <= 0 {
 		s.Threshold = 3
@@ -48,14 +48,15 @@ func (s Settings) WithDefaults() Settings {
 	return s
 }
 
-// Breaker counts a rail's failures and pauses it: a circuit breaker (Nygard, "Release It!", 2007). The probes and the slow
-// start of a rail that comes back are its half-open phase; SlowStart keeps them.
+// Breaker counts a rail's failures and pauses it: a circuit breaker (Nygard, "Release It!", 2007). The probes and the
+// slow start of a rail that comes back are its half-open phase; SlowStart keeps them.
 //
 //	closed --Threshold failures, each within Window of the one before--> open, for Cooldown
 //	open   --the pause is over, a success, or good probes--------------> closed
 //
-// Each pause is twice as long as the one before, up to CooldownMax. The memory of the last one is halved for every Cooldown
-// that passes without a pause. A success does not erase it as the seed has it: a rail that flaps would never learn.
+// Each pause is twice as long as the one before, up to CooldownMax. The memory of the last one is halved for every
+// Cooldown that passes without a pause. A success does not erase it as the seed has it: a rail that flaps would never
+// learn.
 type Breaker struct {
 	failures int        // since the last success or pause
 	last     clock.Time // of the last failure
@@ -103,8 +104,8 @@ func (b *Breaker) remembered(s *Settings, now clock.Time) time.Duration {
 	return length
 }
 
-// Trust is the number of good probes in a row that end a pause before its time: one after the first pause, twice as many
-// with each that followed soon, at most 32.
+// Trust is the number of good probes in a row that end a pause before its time: one after the first pause, twice as
+// many with each that followed soon, at most 32.
 func (b *Breaker) Trust(s *Settings, now clock.Time) int {
 	need := 1
 	for length := s.Cooldown; length < b.remembered(s, now) && need < 32; length *= 2 {

@@ -73,7 +73,7 @@ func TestSettingsKeepTheirOrder(t *testing.T) {
 	require.Equal(t, []int{3, 100, 10}, []int{s.Threshold, s.Sensitivity, s.Recovery})
 }
 
-// Nobody may have looked when a pause was over: what fails after it counts as the first failure of another.
+// Nobody may have looked when a pause was over: a failure after it counts as the first one of the next.
 func TestAFailureAfterAPauseCountsAnew(t *testing.T) {
 	var b Breaker
 	now := clock.Time(time.Hour)

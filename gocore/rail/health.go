@@ -3,8 +3,8 @@ package rail
 // HealthMax is the health of a rail that nothing is held against.
 const HealthMax = 1000
 
-// Health is the value of the LNet seed: 0 to HealthMax, lowered by each failure, raised by each success. It orders rails
-// that all work; whether one is used at all is the Breaker's matter. The zero value is full health.
+// Health is the value of the LNet seed: 0 to HealthMax, lowered by each failure, raised by each success. It orders
+// rails that all work; whether one is used at all is the Breaker's matter. The zero value is full health.
 type Health struct{ missing int }
 
 // Value is 0 to HealthMax.
@@ -23,11 +23,11 @@ func (h *Health) Raise(by, sensitivity int) bool {
 	return h.Band(sensitivity) < before
 }
 
-// Band is what the choice compares, 0 is best: rails whose health differs by less than one failure are equals. That is the
-// LNet seed's health_value_range.
+// Band is the value that the choice compares, 0 is best: rails are equals if their health differs by less than one
+// failure. That is the LNet seed's health_value_range.
 func (h *Health) Band(sensitivity int) int { return h.missing / max(sensitivity, 1) }
 
-// Stuck says where a slice was when it was given up: the LNet seed's three scenarios of a time-out.
+// Stuck is the place of a slice when it was given up: the LNet seed's three scenarios of a time-out.
 type Stuck uint8
 
 // Scenarios.
@@ -37,13 +37,13 @@ const (
 	NotAcknowledged                  // it left, and the other end said nothing
 )
 
-// Demerits says whose health such a failure lowers: our end's, the whole path's with both ends, the other end's.
+// Demerits returns the ends that lose health by such a failure: ours, both of the path, or the other one.
 func (s Stuck) Demerits() (local, remote bool) {
 	return s != NotAcknowledged, s != NotPosted
 }
 
-// MayLeave reports whether one more of a peer's rails may be taken out on a soft signal (silence): at most a share of them
-// all, and never the last. Some rule must hold for few rails, so one of two may always go.
+// MayLeave reports whether one more of a peer's rails may be taken out on a soft signal (silence): at most a share of
+// them all, and never the last. Some rule must hold for few rails, so one of two may always go.
 func MayLeave(out, total int, share float64) bool {
 	return out+1 < total && out < max(1, int(share*float64(total)))
 }

@@ -2,7 +2,7 @@ package rail
 
 import "github.com/tent-engine/tent/gocore/clock"
 
-// State says what a rail in one generation may be used for.
+// State is the use that a rail in one generation is fit for.
 type State uint8
 
 // States of a rail.
@@ -66,12 +66,12 @@ func (e Event) String() string {
 //	any of these --ended---> Down      --fenced--> DownFenced
 //
 // Every way back to Up is by slow start, but for delivered: bytes have just proved the rail. A suspected rail keeps its
-// breaker, whose pause goes on meanwhile. Silence before suspicion is no state: the rail is used as before while dispatch
-// asks for signs of life.
+// breaker, and its pause goes on meanwhile. Silence before suspicion is no state: the rail is used as before while
+// dispatch asks for signs of life.
 //
-// "Peer silent", for a peer that pauses while nothing proves that it has gone, has its place here between Up and Suspected:
-// a state that is entered when every rail of a peer is silent (dispatch.Core.judge finds that out) and left by spoke. Its
-// slices would stay where they are, and nobody would be suspected.
+// "Peer silent", for a peer that pauses while nothing proves that it has gone, has its place here between Up and
+// Suspected: a state that is entered when every rail of a peer is silent (dispatch.Core.judge finds that out) and left
+// by spoke. Its slices would stay where they are, and nobody would be suspected.
 type Life struct {
 	state   State
 	since   clock.Time // when the state began
@@ -98,7 +98,7 @@ func Born(onProbation bool, now clock.Time) Life {
 	return l
 }
 
-// Inherit takes over what was learned in the generation before. The rail was just proved to work, so its breaker closes; it
+// Inherit takes over the memory of the generation before. The rail was just proved to work, so its breaker closes; it
 // is trusted little by little.
 func (l *Life) Inherit(old *Life, now clock.Time) {
 	l.Breaker = old.Breaker
@@ -112,7 +112,8 @@ func (l *Life) State() State { return l.state }
 // Since is when the current state began.
 func (l *Life) Since() clock.Time { return l.since }
 
-// Back is when the rail last left a pause or a suspicion: what was sent before may fail by the trouble that is over.
+// Back is when the rail last left a pause or a suspicion: slices that were sent before may fail by the trouble that is
+// over.
 func (l *Life) Back() clock.Time { return l.back }
 
 // Troubled reports whether a success means anything to the rail beyond itself: it ends a pause, failures or a ramp.

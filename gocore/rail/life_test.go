@@ -17,8 +17,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what the scripts print into testdata")
 
-// TestLifeScripts plays the scripts of testdata/life. A line that begins with a tab is what the line before it printed; go
-// test -rewrite renews those. The commands:
+// TestLifeScripts plays the scripts of testdata/life. A line that begins with a tab is the output of the line before
+// it; go test -rewrite renews those. The commands:
 //
 //	born [probation]       a new life
 //	settings KEY=VALUE...  threshold, window, cooldown
@@ -44,7 +44,7 @@ func TestLifeScripts(t *testing.T) {
 	}
 }
 
-// theatre is what a script acts on.
+// theatre is the stage of a script.
 type theatre struct {
 	life     Life
 	settings Settings
@@ -53,7 +53,7 @@ type theatre struct {
 
 func newTheatre() *theatre { return &theatre{settings: defaults} }
 
-// play returns the script with what each line prints now.
+// play returns the script with the present output of each line.
 func (p *theatre) play(t *testing.T, script string) string {
 	var b strings.Builder
 	for line := range strings.Lines(script) {
@@ -134,7 +134,7 @@ func event(t *testing.T, name string) Event {
 	return 0
 }
 
-// describe prints a change, and what the rail may do after it.
+// describe prints a change, and the state of breaker and slow start after it.
 func (p *theatre) describe(c Change) string {
 	text := label(c.From)
 	if c.To != c.From {
@@ -155,7 +155,7 @@ func (p *theatre) describe(c Change) string {
 	return text
 }
 
-// Each state meets each event, with the breaker closed and open: nothing but what the diagram shows may happen.
+// Each state meets each event, with the breaker closed and open: nothing but the arrows of the diagram may happen.
 func TestEveryStateMeetsEveryEvent(t *testing.T) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-12s %-8s", "state", "breaker")

@@ -9,21 +9,22 @@ import (
 const (
 	// A sample of the rate needs this much time: the noise of a single completion would look like bandwidth.
 	sampleTime = clock.Time(time.Millisecond)
-	// A sample of this length counts as much as all before it. The meter believes within a few completions that a rail has
-	// become slow, however slow they are.
+	// A sample of this length counts as much as all before it. The meter believes within a few completions that a rail
+	// has become slow, however slow they are.
 	sampleHalf = float64(4 * time.Millisecond)
 	// silenceMemory is the time of traffic over which the longest silence fades.
 	silenceMemory = time.Second
-	// maxMemory is the time of traffic over which the highest rate fades, as BBR's max filter forgets after ten round trips.
+	// maxMemory is the time of traffic over which the highest rate fades, as BBR's max filter forgets after ten round
+	// trips.
 	maxMemory = 10 * time.Second
 	// maxLeast is the time on a full rail before the highest rate is reported.
 	maxLeast = 20 * time.Millisecond
 	// Samples of shorter slices, in bytes, measure the number of slices and not the rate.
 	wholeSlice = 8 << 10
-	// silencePrior is assumed of a rail whose rate has just become known: it has had no time to be silent yet.
+	// silencePrior is assumed of a rail just after its rate became known: it has had no time to be silent yet.
 	silencePrior = 2 * time.Millisecond
-	// rttProbeEvery is the pause between two drains of a rail that is never empty; it is longer where the delay is long.
-	// rttProbeLimit bounds a drain.
+	// rttProbeEvery is the pause between two drains of a rail that is never empty; it is longer where the delay is
+	// long. rttProbeLimit bounds a drain.
 	rttProbeEvery = clock.Time(250 * time.Millisecond)
 	rttProbeLimit = clock.Time(10 * time.Millisecond)
 	// A bandwidth probe lasts bandwidthProbeFor or eight delays. The pause before the next one lies between
@@ -48,19 +49,19 @@ const (
 // startRate is assumed of a rail that reports no bandwidth, in bytes/s.
 const startRate = 1e9
 
-// Meter estimates a rail's rate, its delay, how long a slice will take and how long the rail may be silent. It learns from
-// completions alone, by the ideas of BBR (Cardwell et al. 2016): the rate comes from deliveries, the delay from an empty path,
-// and windows are their product, the bandwidth-delay product. Both are probed now and then: ProbeBandwidth, ProbeRTT.
-// Averages are EWMAs, exponentially weighted moving averages.
+// Meter estimates a rail's rate, its delay, how long a slice will take and how long the rail may be silent. It learns
+// from completions alone, by the ideas of BBR (Cardwell et al. 2016): the rate comes from deliveries, the delay from an
+// empty path, and windows are their product, the bandwidth-delay product. Both are probed now and then: ProbeBandwidth,
+// ProbeRTT. Averages are EWMAs, exponentially weighted moving averages.
 //
-// Small transfers that leave the rail idle in between measure how long a byte takes to get there, not how many fit. So a
-// sample of the rate that is below the estimate counts only if the rail was kept full while it was taken.
+// Small transfers that leave the rail idle in between measure how long a byte takes to get there, not how many fit. So
+// a sample of the rate that is below the estimate counts only if the rail was kept full while it was taken.
 type Meter struct {
 	rate     float64 // bytes/s; from it follow
 	perByte  float64 // ns
 	quantum  uint64
 	lately   maxFilter     // of a rail that was full
-	whole    maxFilter     // of a rail whose window was whole when it was full
+	whole    maxFilter     // of a rail that was full with its whole window
 	measured bool          // the rate comes from traffic, not only from configuration
 	full     bool          // the rail had no room at some time during the sample, and work was waiting
 	capped   bool          // the rail was full because less may be in flight than it can hold
@@ -96,8 +97,8 @@ func (m *Meter) Begin(now clock.Time) {
 	m.since, m.heard, m.bytes, m.slices, m.full, m.capped = now, now, 0, 0, false, false
 }
 
-// Full notes that work waits for room on the rail. capped means that a smaller window, of LOW or of slow start, keeps more
-// from being in flight: the rate of such a rail may be the window's and not its own.
+// Full notes that work waits for room on the rail. capped means that a smaller window, of LOW or of slow start, keeps
+// more from being in flight: the rate of such a rail may be the window's and not its own.
 func (m *Meter) Full(capped bool) { m.full, m.capped = true, m.capped || capped }
 
 // Delivered notes n bytes of a slice that took the given time. ahead is the bytes in flight when it was posted, its own
@@ -125,8 +126,9 @@ func (m *Meter) Carried(n uint64, idle bool, now clock.Time) {
 	}
 }
 
-// SampleRTT notes how long a slice took that had the wire for itself when it was sent. Only such a slice measures the delay
-// without our own queue, as BBR's RTprop. A very long time was hardly the path's fault, so it counts as twice the usual.
+// SampleRTT notes how long a slice took that had the wire for itself when it was sent. Only such a slice measures the
+// delay without our own queue, as BBR's RTprop. A very long time was hardly the path's fault, so it counts as twice the
+// usual.
 func (m *Meter) SampleRTT(n uint64, took time.Duration, now clock.Time) {
 	m.drained = now
 	if !m.measured { // an assumed rate makes nonsense of the delay
@@ -147,9 +149,9 @@ func (m *Meter) SampleRTT(n uint64, took time.Duration, now clock.Time) {
 	}
 }
 
-// ProbeRTT reports whether it is time to drain the rail, so that the next slice is alone there and samples the delay, as BBR's
-// ProbeRTT. The caller then holds back slices that can wait; that costs one delay in rttProbeEvery. A rail that does not run
-// empty within rttProbeLimit goes on.
+// ProbeRTT reports whether it is time to drain the rail, so that the next slice is alone there and samples the delay,
+// as BBR's ProbeRTT. The caller then holds back slices that can wait; that costs one delay in rttProbeEvery. A rail
+// that does not run empty within rttProbeLimit goes on.
 func (m *Meter) ProbeRTT(now clock.Time) bool {
 	since := now - m.drained
 	every := max(rttProbeEvery, 256*clock.Time(m.delay))
@@ -243,13 +245,14 @@ func (f *maxFilter) value() float64 {
 // Measured reports whether Rate comes from traffic, not only from configuration or assumption.
 func (m *Meter) Measured() bool { return m.measured }
 
-// MaxBandwidth is the highest rate of the last seconds of traffic, in bytes/s, as BBR's BtlBw. It is 0 until the rail has
-// been full for some time with its whole window in flight, of slices that are not small: small ones measure their own cost.
+// MaxBandwidth is the highest rate of the last seconds of traffic, in bytes/s, as BBR's BtlBw. It is 0 until the rail
+// has been full for some time with its whole window in flight, of slices that are not small: small ones measure their
+// own cost.
 func (m *Meter) MaxBandwidth() float64 { return m.whole.value() }
 
-// WindowRate is the rate for sizing a time window, in bytes/s: max(rate, best/2), doubled during a bandwidth probe. A window
-// that is too small makes the rail slow, and a slow rail makes the window small. Without the second term a machine that
-// withheld the processor for some time would leave us there.
+// WindowRate is the rate for sizing a time window, in bytes/s: max(rate, best/2), doubled during a bandwidth probe. A
+// window that is too small makes the rail slow, and a slow rail makes the window small. Without the second term a
+// machine that withheld the processor for some time would leave us there.
 func (m *Meter) WindowRate() float64 {
 	rate := max(m.rate, m.lately.value()/2)
 	if m.probing {
@@ -258,10 +261,11 @@ func (m *Meter) WindowRate() float64 {
 	return rate
 }
 
-// ProbeBandwidth doubles WindowRate for 8 ms or eight delays now and then, like BBR's ProbeBW. The caller calls it while work
-// waits for room in a time window. A rate that was measured in a window that is too small is the window's, and only a larger
-// window can show that there is more. The next probe comes 20 ms after a gain; each probe without one doubles the pause, up to
-// 4 s. The extra bytes wait for a share of the time that is too small to be seen among the delays of others.
+// ProbeBandwidth doubles WindowRate for 8 ms or eight delays now and then, like BBR's ProbeBW. The caller calls it
+// while work waits for room in a time window. A rate that was measured in a window that is too small is the window's,
+// and only a larger window can show that there is more. The next probe comes 20 ms after a gain; each probe without one
+// doubles the pause, up to 4 s. The extra bytes wait for a share of the time that is too small to be seen among the
+// delays of others.
 func (m *Meter) ProbeBandwidth(now clock.Time) {
 	switch {
 	case m.probeAt == 0:
@@ -283,13 +287,13 @@ func (m *Meter) ProbeBandwidth(now clock.Time) {
 	}
 }
 
-// Delay is the time of a slice on the empty rail beyond its bytes at the rail's rate, smoothed; 0 before the first. It does
-// not grow with the bytes in flight.
+// Delay is the time of a slice on the empty rail beyond its bytes at the rail's rate, smoothed; 0 before the first. It
+// does not grow with the bytes in flight.
 func (m *Meter) Delay() time.Duration { return m.delay }
 
-// Finish predicts in ns how long it takes until n bytes in flight have arrived. It uses the rate, and the recent time of slices
-// with the bytes ahead of them. A rail that was idle for long may be different by now: the prediction is a quick one, so
-// that it is tried with one slice.
+// Finish predicts in ns how long it takes until n bytes in flight have arrived. It uses the rate, and the recent time
+// of slices with the bytes ahead of them. A rail that was idle for long may be different by now: the prediction is a
+// quick one, so that it is tried with one slice.
 func (m *Meter) Finish(n uint64, idle bool, now clock.Time) float64 {
 	byRate := float64(n) * m.perByte
 	if idle && now.Sub(m.heard) > stale {
@@ -301,8 +305,8 @@ func (m *Meter) Finish(n uint64, idle bool, now clock.Time) float64 {
 	return byRate
 }
 
-// Silence is the longest silence that is expected of the rail while a slice of that many bytes is next to complete. It is 0
-// before the first completion.
+// Silence is the longest silence that is expected of the rail while a slice of that many bytes is next to complete. It
+// is 0 before the first completion.
 func (m *Meter) Silence(slice uint64) time.Duration {
 	switch {
 	case m.usual == 0:

@@ -6,8 +6,8 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// slowStartWindow is the window of a rail that comes back, in bytes: enough for a slice and the next one. RFC 5681 calls it the
-// restart window.
+// slowStartWindow is the window of a rail that comes back, in bytes: enough for a slice and the next one. RFC 5681
+// calls it the restart window.
 const slowStartWindow = 128 << 10
 
 // SlowStart is the way back of a rail that was out: probes first, then slow start as TCP's (RFC 5681, section 3.1).
@@ -16,8 +16,8 @@ const slowStartWindow = 128 << 10
 //	     ^                  |                                                       |
 //	     +---a bad one------+                                                       +--failure: out, or the ramp anew
 //
-// During the ramp the window grows by all bytes that were delivered, so it doubles with each round trip: a good rail is back
-// within a few of them, and a bad one has lost little.
+// During the ramp the window grows by all bytes that were delivered, so it doubles with each round trip: a good rail is
+// back within a few of them, and a bad one has lost little.
 type SlowStart struct {
 	asked   clock.Time // when the last probe was sent
 	good    int        // probes answered in a row
@@ -61,7 +61,8 @@ func (s *SlowStart) Ramping() bool { return s.window != 0 }
 // Delivered widens the ramp.
 func (s *SlowStart) Delivered(bytes uint64) { s.window += bytes }
 
-// Window is the bytes that may be in flight where whole is allowed without a ramp. It ends the ramp when that is reached.
+// Window is the bytes that may be in flight where whole is allowed without a ramp. It ends the ramp when that is
+// reached.
 func (s *SlowStart) Window(whole uint64) uint64 {
 	if s.window == 0 || s.window >= whole {
 		s.window = 0
