@@ -8,7 +8,7 @@ import (
 
 // A class may be held back although its rail has room. HIGH never is.
 //
-//	order    a more urgent class waits on another link that could send it over the same NIC; ageing grants turns against it
+//	order    a more urgent class waits on another link that could use the same NIC; ageing grants turns against it
 //	filter   the NICs of a link take turns in refusing lower classes
 //	slots    processes of the host take turns
 //

@@ -83,7 +83,7 @@ type Options struct {
 	RetryAfter   time.Duration // pause behind the first round; doubles with each, up to 128 times [1ms]
 	SuspectAfter time.Duration // least silence of a rail while others of its peer go on, before it is suspected [5ms]
 	CondemnAfter time.Duration // silence of a suspected rail before it is fenced [1s]
-	AttemptLimit time.Duration // silence of a rail after which its slices try another route, even if all its peer is silent [10s]
+	AttemptLimit time.Duration // silence after which slices try another route, even if the whole peer is silent [10s]
 	Rail         rail.Settings // thresholds of the rail monitor
 	Rails        []RailOptions // by transport, instead of Ageing and Rail; a zero one changes nothing
 
@@ -241,9 +241,9 @@ type Counters struct {
 	Attempts, AttemptFailures     [2]uint64
 	Retries, Reroutes, Withdrawn  uint64
 	Misses                        [MissedStages]uint64 // requests that a deadline has ended
-	Infeasible                    uint64               // of these, those that were not sent to the end because they could not have made it
+	Infeasible                    uint64               // of these, requests that could not have made it
 	Promotions                    uint64               // turns granted by ageing
-	SlotWaits                     uint64               // times that the class had to wait for a slot of time of the host's processes
+	SlotWaits                     uint64               // waits for a slot of time of the host's processes
 	Latency, QueueWait, AttemptNs Histogram            // microseconds: request, submit to first slice, slice
 	Sizes                         Histogram            // bytes of requests
 	SlotWait                      Histogram            // microseconds of each of SlotWaits

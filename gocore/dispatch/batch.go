@@ -45,7 +45,8 @@ func (c *Core) NewBatch(capacity int) (BatchID, *errs.Error) {
 		defer c.checkInvariants()
 	}
 	if capacity <= 0 || capacity > c.options.Pending {
-		return 0, errs.New(errs.InvalidArgument, "batch", "capacity %d is not between 1 and %d", capacity, c.options.Pending).
+		return 0, errs.New(errs.InvalidArgument, "batch", "capacity %d is not between 1 and %d", capacity,
+			c.options.Pending).
 			WithHint("max_pending_requests is the largest batch")
 	}
 	if len(c.vacant) == 0 {
@@ -194,7 +195,8 @@ func (c *Core) Cancel(id BatchID, first, n int, now clock.Time) (int, *errs.Erro
 		return 0, err
 	}
 	if first < 0 || n < 0 || first > len(b.tasks) || n > len(b.tasks)-first {
-		return 0, errs.New(errs.InvalidEntry, "cancel", "tasks %d to %d of a batch with %d", first, first+n, len(b.tasks))
+		return 0, errs.New(errs.InvalidEntry, "cancel", "tasks %d to %d of a batch with %d", first, first+n,
+			len(b.tasks))
 	}
 	asked := 0
 	for _, t := range b.tasks[first : first+n] {
@@ -269,7 +271,8 @@ func (c *Core) Summary(id BatchID) (Summary, *errs.Error) {
 	if err != nil {
 		return Summary{}, err
 	}
-	s := Summary{State: Completed, Dirty: b.dirty, Tasks: len(b.tasks), Pending: b.pending + b.reserved, Bytes: b.bytes, Total: b.total,
+	s := Summary{State: Completed, Dirty: b.dirty, Tasks: len(b.tasks), Pending: b.pending + b.reserved,
+		Bytes: b.bytes, Total: b.total,
 		Attempts: b.attempts, Failovers: b.failovers, Transports: b.transports, Err: b.failure, Version: b.version}
 	if s.Pending > 0 {
 		s.State = Pending

@@ -27,7 +27,8 @@ func TestIdsOfFreedBatchesAreStale(t *testing.T) {
 	require.Equal(t, b.Slot(), again.Slot())
 	require.NotEqual(t, b, again)
 	for _, err := range []*errs.Error{
-		second(r.core.Status(b, 0)), second(r.core.Summary(b)), second(r.core.Task(b, 0)), second(r.core.Cancel(b, 0, 1, r.now)),
+		second(r.core.Status(b, 0)), second(r.core.Summary(b)), second(r.core.Task(b, 0)),
+		second(r.core.Cancel(b, 0, 1, r.now)),
 		second(r.core.Submit(b, nil, r.now)), second(r.core.Status(1<<63, 0)), second(r.core.Status(0, 0)),
 	} {
 		require.NotNil(t, err)
@@ -50,13 +51,15 @@ func TestSubmitTakesAllOrNothing(t *testing.T) {
 		break_(&bad)
 		require.Equal(t, errs.InvalidArgument, second(r.core.Submit(b, []TaskSpec{good, bad}, r.now)).Code, name)
 	}
-	require.Equal(t, errs.TooManyRequests, second(r.core.Submit(b, []TaskSpec{good, good, good, good, good}, r.now)).Code)
+	require.Equal(t, errs.TooManyRequests, second(r.core.Submit(b, []TaskSpec{good, good, good, good, good}, r.now)).
+		Code)
 	other, err := r.core.NewBatch(4)
 	require.Nil(t, err)
 	first, err := r.core.Submit(b, []TaskSpec{good, good}, r.now)
 	require.Nil(t, err)
 	require.Zero(t, first)
-	require.Equal(t, errs.TooManyRequests, second(r.core.Submit(other, []TaskSpec{good, good, good}, r.now)).Code, "4 pending at most")
+	require.Equal(t, errs.TooManyRequests, second(r.core.Submit(other, []TaskSpec{good, good, good}, r.now)).Code,
+		"4 pending at most")
 	first, err = r.core.Submit(b, []TaskSpec{good}, r.now)
 	require.Nil(t, err)
 	require.Equal(t, 2, first)

@@ -40,7 +40,8 @@ func newLoop(tb testing.TB, rails, tasks int, length uint64, merge bool) *loop {
 // divide gives each task n parts that are not contiguous.
 func (l *loop) divide(n int) *loop {
 	size := l.specs[0].Length / uint64(n)
-	parts := &transport.Pieces{LocalAt: places(0, uint64(n), 2*size), RemoteAt: places(0, uint64(n), 2*size), Bytes: size}
+	parts := &transport.Pieces{LocalAt: places(0, uint64(n), 2*size), RemoteAt: places(0, uint64(n), 2*size),
+		Bytes: size}
 	for i := range l.specs {
 		l.specs[i].Parts = parts
 	}
@@ -78,8 +79,9 @@ func (l *loop) pass() {
 
 func TestNothingIsAllocatedBetweenSubmitAndEnd(t *testing.T) {
 	for name, l := range map[string]*loop{
-		"small": newLoop(t, 2, 256, 4*kib, false), "large": newLoop(t, 2, 4, 16<<20, false), "merged": newLoop(t, 2, 256, 4*kib, true),
-		"parts": newLoop(t, 2, 4, 1<<20, false).divide(256),
+		"small": newLoop(t, 2, 256, 4*kib, false), "large": newLoop(t, 2, 4, 16<<20, false),
+		"merged": newLoop(t, 2, 256, 4*kib, true),
+		"parts":  newLoop(t, 2, 4, 1<<20, false).divide(256),
 	} {
 		require.Zero(t, testing.AllocsPerRun(100, func() { l.turn(t) }), name)
 	}

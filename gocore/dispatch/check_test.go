@@ -406,7 +406,8 @@ func (k *checker) progress(same int) {
 // deadlines checks that nobody outlives a deadline by more than the fence bound.
 func (k *checker) deadlines() {
 	for _, t := range k.tasks {
-		if !t.ended && t.deadline != clock.Never && k.w.stepped > max(t.deadline, k.w.frozen).Add(k.w.core.options.FenceNetwork+time.Millisecond) {
+		if !t.ended && t.deadline != clock.Never && k.w.stepped > max(t.deadline, k.w.frozen).
+			Add(k.w.core.options.FenceNetwork+time.Millisecond) {
 			if s, err := k.w.core.Status(t.batch, t.index); err == nil && s.State == Pending {
 				k.fail("task %d is pending %v after its deadline", t.index, k.w.stepped.Sub(t.deadline))
 			}

@@ -86,7 +86,8 @@ func (l *link) untried(p *piece) bool {
 func (l *link) better(p *piece, r *railState, now clock.Time) bool {
 	limit := 2 * r.meter.Finish(r.bytes+p.length, r.slices == 0, now)
 	for _, other := range l.rails {
-		if other != nil && other.rank == l.rank && l.rank < rankPaused && !other.full && !p.wasOn(other) && !l.apart(other, p.task) &&
+		if other != nil && other.rank == l.rank && l.rank < rankPaused && !other.full && !p.wasOn(other) &&
+			!l.apart(other, p.task) &&
 			other.meter.Finish(other.bytes+p.length, other.slices == 0, now) <= limit {
 			return true
 		}

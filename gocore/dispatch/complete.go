@@ -150,7 +150,8 @@ func (c *Core) recordOutcome(a *attempt, delivered uint64, err *errs.Error, now 
 	case err.Collateral:
 	default:
 		counters.AttemptFailures[a.Op]++
-		if err.Scope == errs.ScopeRail && !final(err) && a.started >= r.life.Back() { // else a straggler of a trouble that is over
+		// else a straggler of a trouble that is over
+		if err.Scope == errs.ScopeRail && !final(err) && a.started >= r.life.Back() {
 			c.railFailed(r, err, now)
 		}
 	}

@@ -125,7 +125,8 @@ func (c *Core) Step(now clock.Time) *Effects {
 	if invariants {
 		defer c.checkInvariants()
 	}
-	if late := now - c.promised; late > clock.Time(clockStallMin) && c.promised != 0 { // stopped, or not let run: the detector's clock stands still
+	// stopped, or not let run: the detector's clock stands still
+	if late := now - c.promised; late > clock.Time(clockStallMin) && c.promised != 0 {
 		c.lost += late
 	}
 	c.last, c.promised = now, 0

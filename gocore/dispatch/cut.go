@@ -282,7 +282,8 @@ func (c *Core) merge(p *piece, q *classQueue, r *railState, class int, now clock
 	for last := p; ; last = last.sibling {
 		t, before := q.next(), last.task
 		if t == nil || t.cursor != 0 || t.batch != before.batch || t.route != before.route ||
-			!continues(&before.spec, &t.spec) || total+t.spec.Length > limit || !r.room(class, total+t.spec.Length, false) {
+			!continues(&before.spec, &t.spec) || total+t.spec.Length > limit ||
+			!r.room(class, total+t.spec.Length, false) {
 			return total
 		}
 		last.sibling = c.carve(t, t.spec.Length, now)

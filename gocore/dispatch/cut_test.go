@@ -138,7 +138,8 @@ func TestMergedTasksReportApart(t *testing.T) {
 	r.wait(2 * ms)
 	require.Len(t, r.out, 3, "each on its own now")
 	r.drain()
-	for i, want := range []Status{{State: Completed, Attempts: 2, Bytes: 4 * kib}, {State: Canceled, Attempts: 1, Err: errCanceled},
+	for i, want := range []Status{{State: Completed, Attempts: 2, Bytes: 4 * kib},
+		{State: Canceled, Attempts: 1, Err: errCanceled},
 		{State: Completed, Attempts: 2, Bytes: 4 * kib}, {State: Completed, Attempts: 1, Bytes: 4 * kib}} {
 		got, err := r.core.Status(b, i)
 		require.Nil(t, err)

@@ -163,7 +163,8 @@ func (c *Core) hopeless(t *task, now clock.Time) *errs.Error {
 	}
 	return errs.New(errs.Timeout, "transfer", "the deadline cannot be met: %d bytes take at least %v, and %v are left",
 		t.spec.Length-t.cursor, needed.Round(time.Microsecond), max(left, 0).Round(time.Microsecond)).
-		WithHint("deadline_bw_arbitration of the transport is on; off, such a request is sent until its deadline").WithPeer(peer, name, "")
+		WithHint("deadline_bw_arbitration of the transport is on; off, such a request is sent until its deadline").
+		WithPeer(peer, name, "")
 }
 
 // routeRate is the best rate of the slowest hop of a route; 0 if one is not known.
@@ -217,7 +218,8 @@ func (c *Core) countMisses(t *task, n uint64, now clock.Time) {
 	}
 	p := l.peer
 	p.misses[stage] += int(n)
-	p.missed = event.Event{Kind: event.DeadlineMissed, Time: now, Peer: p.name, Transport: c.transportName(t.path().Transport), Err: t.failure}
+	p.missed = event.Event{Kind: event.DeadlineMissed, Time: now, Peer: p.name,
+		Transport: c.transportName(t.path().Transport), Err: t.failure}
 	if !p.telling && (p.told == 0 || now.Sub(p.told) >= missesEvery) {
 		p.telling = true
 		c.tellers = append(c.tellers, p)

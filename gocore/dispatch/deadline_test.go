@@ -173,7 +173,8 @@ func TestWhatCannotMakeItIsNotSent(t *testing.T) {
 			s := r.status(b)
 			require.Equal(t, Status{State: TimedOut, Err: s.Err}, s)
 			require.Equal(t, errs.Timeout, s.Err.Code)
-			require.ErrorContains(t, s.Err, "100000 bytes take at least 50ms, and "+test.in.Round(time.Microsecond).String()+" are left")
+			require.ErrorContains(t, s.Err, "100000 bytes take at least 50ms, and "+test.in.Round(time.Microsecond).
+				String()+" are left")
 			require.Contains(t, s.Err.Hint, "deadline_bw_arbitration")
 			k := r.core.Counters(0, High)
 			require.EqualValues(t, 1, k.Infeasible)
@@ -291,7 +292,8 @@ func TestADeadlineIsKeptWhereverItsTaskWaits(t *testing.T) {
 			stage, err := r.core.AddStage(StageSpec{Slots: 1, SlotBytes: 64 * kib, Local: 1 << 40, Remote: 1 << 40})
 			require.Nil(r, err)
 			p := to(r.core, id)
-			p.Routes[0].Hops = []plan.Hop{{Link: id, Op: transport.Write, Remote: stage}, {Link: id, Op: transport.Write, Local: stage}}
+			p.Routes[0].Hops = []plan.Hop{{Link: id, Op: transport.Write, Remote: stage},
+				{Link: id, Op: transport.Write, Local: stage}}
 			r.submit(p, High, 64*kib, clock.Never)
 			require.Len(r, r.out, 1)
 			return p, func() { r.finish(0, nil) }
@@ -299,7 +301,8 @@ func TestADeadlineIsKeptWhereverItsTaskWaits(t *testing.T) {
 	} {
 		for _, byDeadline := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				r := newRig(t, Options{LinkWait: time.Second, SuspectAfter: time.Second, Rails: []RailOptions{{ByDeadline: byDeadline}}})
+				r := newRig(t, Options{LinkWait: time.Second, SuspectAfter: time.Second,
+					Rails: []RailOptions{{ByDeadline: byDeadline}}})
 				p, release := w.prepare(r)
 				local := uintptr(7) << 30
 				b := r.submitAll(TaskSpec{Terms: request.Terms{Op: transport.Write, Deadline: r.now.Add(10 * ms)},

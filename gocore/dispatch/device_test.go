@@ -15,13 +15,15 @@ import (
 
 // nic brings up a rail of a NIC: 1 GB/s, the given window.
 func (r *rig) nic(id plan.LinkID, index int, device string, window uint64) {
-	r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, index, 1), Local: "a", Remote: "b", Device: device, BytesMax: window, Bandwidth: 1e9}, r.now)
+	r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, index, 1), Local: "a", Remote: "b", Device: device,
+		BytesMax: window, Bandwidth: 1e9}, r.now)
 }
 
 // peers makes a link with one rail to each of n peers, all of one NIC, and a plan for each.
 func (r *rig) peers(n int, device string, window uint64) (plans []*plan.Plan) {
 	for peer := range n {
-		id := r.core.AddLink(LinkSpec{Peer: uint32(peer + 1), PeerName: fmt.Sprint("peer", peer), Info: &transport.Info{}})
+		id := r.core.AddLink(LinkSpec{Peer: uint32(peer + 1), PeerName: fmt.Sprint("peer", peer),
+			Info: &transport.Info{}})
 		r.nic(id, 0, device, window)
 		plans = append(plans, to(r.core, id))
 	}
@@ -292,7 +294,8 @@ func TestTheFilterLeavesNoClassWithoutARail(t *testing.T) {
 
 // A rail that is idle but refuses is tried again when the NICs rotate, without any other event.
 func TestRotationWakesByItself(t *testing.T) {
-	r := newRig(t, Options{SuspectAfter: time.Second, Rails: []RailOptions{{Filter: qos.Filter{Interval: 200 * time.Microsecond}}}})
+	r := newRig(t, Options{SuspectAfter: time.Second,
+		Rails: []RailOptions{{Filter: qos.Filter{Interval: 200 * time.Microsecond}}}})
 	id := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Info: &transport.Info{}})
 	for i := range 3 {
 		r.nic(id, i, fmt.Sprint("eth", i), 4<<20)

@@ -86,7 +86,8 @@ func (c *Core) finishIfDone(t *task, now clock.Time) {
 	}
 }
 
-var errLate = errs.New(errs.Lost, "transfer", "all bytes were acknowledged, but a slice that was sent before on a rail that failed could not be called back")
+var errLate = errs.New(errs.Lost, "transfer",
+	"all bytes were acknowledged, but a slice that was sent before on a rail that failed could not be called back")
 
 // closeTask makes the end visible. Nothing of the task is outstanding, or dirty says so.
 func (c *Core) closeTask(t *task, now clock.Time) {
@@ -187,7 +188,8 @@ func (c *Core) endDirty(t *task, now clock.Time) {
 		p = next
 	}
 	t.outstanding = 0
-	c.emit(event.Event{Kind: event.Dirty, Time: now, Peer: name, Transport: c.transportName(t.path().Transport), Err: t.failure})
+	c.emit(event.Event{Kind: event.Dirty, Time: now, Peer: name, Transport: c.transportName(t.path().Transport),
+		Err: t.failure})
 	c.closeTask(t, now)
 }
 
@@ -234,7 +236,8 @@ func (c *Core) endStalled(now clock.Time) {
 			err = c.attribute(err, p.attempt.rail)
 			name = err.Rail
 		}
-		c.emit(event.Event{Kind: event.Stalled, Time: now, Peer: err.Peer, Transport: err.Transport, Rail: name, Err: err})
+		c.emit(event.Event{Kind: event.Stalled, Time: now, Peer: err.Peer, Transport: err.Transport, Rail: name,
+			Err: err})
 		c.endTask(t, Failed, err, now)
 	}
 }

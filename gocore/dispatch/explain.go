@@ -31,7 +31,8 @@ func (c *Core) Explain(id plan.LinkID) string {
 	default:
 		b.WriteString("down")
 	}
-	fmt.Fprintf(&b, "; tasks waiting: %d high, %d medium, %d low", l.queues[High].depth, l.queues[Medium].depth, l.queues[Low].depth)
+	fmt.Fprintf(&b, "; tasks waiting: %d high, %d medium, %d low", l.queues[High].depth, l.queues[Medium].depth,
+		l.queues[Low].depth)
 	for _, r := range l.rails {
 		if r != nil {
 			c.explainRail(&b, r)
@@ -42,9 +43,10 @@ func (c *Core) Explain(id plan.LinkID) string {
 
 func (c *Core) explainRail(b *strings.Builder, r *railState) {
 	low, _ := r.window(Low)
-	fmt.Fprintf(b, "\n  rail %d.%d %s: %s, health %d; %d of %d bytes and %d of %d slices in flight, LOW at most %d bytes; %.1f MB/s, delay %v",
-		r.id.Index, r.id.Generation, r.name(), c.railWords(r), r.health.Value(), r.bytes, r.bytesMax, r.slices, r.slicesMax, low,
-		r.meter.Rate()/1e6, r.meter.Delay())
+	fmt.Fprintf(b, "\n  rail %d.%d %s: %s, health %d; %d of %d bytes and %d of %d slices in flight, ",
+		r.id.Index, r.id.Generation, r.name(), c.railWords(r), r.health.Value(), r.bytes, r.bytesMax, r.slices,
+		r.slicesMax)
+	fmt.Fprintf(b, "LOW at most %d bytes; %.1f MB/s, delay %v", low, r.meter.Rate()/1e6, r.meter.Delay())
 	if r.info.Device != "" {
 		fmt.Fprintf(b, "; on %s", r.info.Device)
 	}

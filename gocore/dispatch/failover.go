@@ -11,8 +11,8 @@ import (
 //	collateral, withdrawn   again at once, counts against nothing
 //	permanent               the task fails
 //	slice                   again after a pause that doubles, at most Options.Retries times on a route
-//	rail                    a rail that has not failed it in this round at once; when all have, as for slice. The rail's
-//	                        monitor and health hear of it
+//	rail                    a rail that has not failed it in this round at once; when all have, as for slice. The breaker
+//	                        and the health of the rail hear of it
 //	link, transport         the next route, at most Options.Failovers times a task
 //
 // Routes are tried in a circle, because a link that failed may be back when the others have failed; the budget ends it.
@@ -91,8 +91,8 @@ func (c *Core) failover(t *task, err *errs.Error, now clock.Time) {
 		c.switchRoute(t, next, err, now)
 		return
 	}
-	c.emit(event.Event{Kind: refused, Time: now, From: c.transportName(t.path().Transport), Peer: err.Peer, Transport: err.Transport,
-		Rail: err.Rail, N: int(t.failovers), M: c.options.Failovers, Err: err})
+	c.emit(event.Event{Kind: refused, Time: now, From: c.transportName(t.path().Transport), Peer: err.Peer,
+		Transport: err.Transport, Rail: err.Rail, N: int(t.failovers), M: c.options.Failovers, Err: err})
 	c.endTask(t, Failed, err, now)
 }
 
@@ -141,8 +141,9 @@ func (c *Core) switchRoute(t *task, next int, err *errs.Error, now clock.Time) {
 	t.batch.failovers++
 	c.failovers[from][to]++
 	c.noteChange(t.batch)
-	c.emit(event.Event{Kind: event.Failover, Time: now, Peer: err.Peer, Transport: c.transportName(from), Rail: err.Rail,
-		From: c.transportName(from), To: c.transportName(to), N: int(t.failovers), M: c.options.Failovers, Err: err})
+	c.emit(event.Event{Kind: event.Failover, Time: now, Peer: err.Peer, Transport: c.transportName(from),
+		Rail: err.Rail, From: c.transportName(from), To: c.transportName(to), N: int(t.failovers), M: c.options.Failovers,
+		Err: err})
 	for p := t.pieces.first(); p != nil && t.live(); p = p.mine.after() {
 		if !p.state.out() {
 			c.rewindPiece(p)

@@ -144,7 +144,8 @@ func TestFailoverSendsOnlyWhatIsMissing(t *testing.T) {
 }
 
 func TestFailoverBudget(t *testing.T) {
-	for budget, want := range map[int]event.Kind{0: event.FailoverExhausted, 1: event.FailoverExhausted, 3: event.FailoverExhausted} {
+	for budget, want := range map[int]event.Kind{0: event.FailoverExhausted, 1: event.FailoverExhausted,
+		3: event.FailoverExhausted} {
 		r := newRig(t, Options{Failovers: budget})
 		b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20)), High, kib, clock.Never)
 		for i := 0; len(r.out) > 0; i++ {

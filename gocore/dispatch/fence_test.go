@@ -148,7 +148,8 @@ func TestCancelsOfSmallRequestsAreNotNoticedByABulkTransfer(t *testing.T) {
 
 // A piece changes rails twice: however the first two copies end, only the last one counts, once.
 func TestAPieceThatChangedRailsTwiceIsCountedOnce(t *testing.T) {
-	for name, order := range map[string][]int{"oldest first": {0, 0, 0}, "newest first": {2, 1, 0}, "middle first": {1, 0, 0}} {
+	for name, order := range map[string][]int{"oldest first": {0, 0, 0}, "newest first": {2, 1, 0},
+		"middle first": {1, 0, 0}} {
 		r := newRig(t, Options{})
 		id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"}, [2]string{"c", "C"})
 		p := to(r.core, id)

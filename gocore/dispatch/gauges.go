@@ -87,8 +87,10 @@ func (c *Core) Rails() (list []RailView) {
 		for _, r := range l.rails {
 			if r != nil {
 				low, _ := r.window(Low)
-				list = append(list, RailView{LowWindow: low, Device: r.device.key.name, Transport: l.spec.Transport, Peer: l.peer.name, Local: r.info.Local, Remote: r.info.Remote,
-					State: r.stateName(), Health: r.health.Value(), Rate: r.meter.Rate(), Carried: r.carried, Errors: r.errors, InFlight: r.bytes})
+				list = append(list, RailView{LowWindow: low, Device: r.device.key.name, Transport: l.spec.Transport,
+					Peer: l.peer.name, Local: r.info.Local, Remote: r.info.Remote,
+					State: r.stateName(), Health: r.health.Value(), Rate: r.meter.Rate(), Carried: r.carried,
+					Errors: r.errors, InFlight: r.bytes})
 			}
 		}
 	}

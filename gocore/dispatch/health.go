@@ -70,7 +70,8 @@ func (c *Core) railFailed(r *railState, err *errs.Error, now clock.Time) {
 	if !opened {
 		return
 	}
-	c.railEvent(event.Event{Kind: event.RailPaused, N: settings.Threshold, Took: r.life.Breaker.Until().Sub(now), Err: err}, r, now)
+	c.railEvent(event.Event{Kind: event.RailPaused, N: settings.Threshold, Took: r.life.Breaker.Until().Sub(now),
+		Err: err}, r, now)
 	c.totalsOf(r).condemned++
 	if r.usable() {
 		c.timers.set(&r.timer, now)
@@ -95,7 +96,8 @@ func (c *Core) lowerHealth(r *railState, err *errs.Error, now clock.Time) {
 			if other == nil || other == r {
 				continue
 			}
-			if (local && other.pair.Local == r.pair.Local) || (remote && other.pair.Peer == r.pair.Peer && other.pair.Remote == r.pair.Remote) {
+			if (local && other.pair.Local == r.pair.Local) ||
+				(remote && other.pair.Peer == r.pair.Peer && other.pair.Remote == r.pair.Remote) {
 				other.health.Lower(settings.Sensitivity)
 				touched = true
 			}
@@ -218,7 +220,8 @@ func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err
 	settings := &r.link.options.Settings
 	state := r.life.State()
 	if err != nil {
-		if r.life.Start.Unanswered() == 1 { // the first of a row; a rail that stays silent is not worth an event each time
+		// the first of a row; a rail that stays silent is not worth an event each time
+		if r.life.Start.Unanswered() == 1 {
 			c.railEvent(event.Event{Kind: event.RailProbed, Err: err}, r, now)
 		}
 		if r.onProbation() {

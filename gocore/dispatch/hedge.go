@@ -72,7 +72,8 @@ func (l *link) slowest(now clock.Time) (slow *railState, last float64) {
 func (l *link) quickest(slow *railState, a *attempt, now clock.Time) (best *railState, redo float64) {
 	n := a.Length
 	for _, r := range l.rails {
-		if r == nil || r == slow || r.rank != l.rank || r.full || l.rank >= rankPaused || r.bytes+n > r.bytesMax || l.apart(r, a.pieces.task) {
+		if r == nil || r == slow || r.rank != l.rank || r.full || l.rank >= rankPaused || r.bytes+n > r.bytesMax ||
+			l.apart(r, a.pieces.task) {
 			continue
 		}
 		if finish := r.meter.Finish(r.bytes+n, r.slices == 0, now); best == nil || finish < redo {

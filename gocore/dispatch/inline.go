@@ -73,7 +73,8 @@ func (c *Core) Reserve(id BatchID, specs []TaskSpec, now clock.Time) (Reservatio
 	c.outstanding += n
 	l.outstanding += n
 	c.ids += uint64(n)
-	return Reservation{Transport: l.spec.Transport, Rail: r.id, Id: c.ids - uint64(n) + 1, link: l, batch: b, class: first.Class,
+	return Reservation{Transport: l.spec.Transport, Rail: r.id, Id: c.ids - uint64(n) + 1, link: l, batch: b,
+		class: first.Class,
 		tasks: n, requests: requests, begun: now}, true
 }
 

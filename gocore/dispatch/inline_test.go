@@ -15,7 +15,8 @@ import (
 
 // direct adds a link over which slices of up to 64 KiB may be carried out at once.
 func (r *rig) direct(window uint64) plan.LinkID {
-	id := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "10.0.0.1:7000", Transport: 2, Info: &transport.Info{Vectors: true, SliceMax: 64 * kib}})
+	id := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "10.0.0.1:7000", Transport: 2,
+		Info: &transport.Info{Vectors: true, SliceMax: 64 * kib}})
 	r.railUp(id, 0, 1, window)
 	return id
 }
@@ -56,7 +57,8 @@ func TestWhatWasCarriedOutAtOnceHasCompleted(t *testing.T) {
 	require.False(t, r.core.LinkBusy(1))
 	sum, err = r.core.Summary(b)
 	require.Nil(t, err)
-	require.Equal(t, Summary{State: Completed, Tasks: 2, Bytes: 228, Total: 228, Attempts: 2, Transports: 1 << 2, Version: sum.Version}, sum)
+	require.Equal(t, Summary{State: Completed, Tasks: 2, Bytes: 228, Total: 228, Attempts: 2, Transports: 1 << 2,
+		Version: sum.Version}, sum)
 	for i := range specs {
 		s, err := r.core.Status(b, i)
 		require.Nil(t, err)
@@ -112,17 +114,25 @@ func TestNobodyIsPassedByWhatIsCarriedOutAtOnce(t *testing.T) {
 
 func TestWhatCannotBeCarriedOutAtOnceIsLeftToTheCore(t *testing.T) {
 	for name, change := range map[string]func(r *rig, s *TaskSpec){
-		"no rail":           func(r *rig, _ *TaskSpec) { r.core.RailDown(1, railOf(1, 0, 1), nil, r.now) },
-		"full rail":         func(r *rig, _ *TaskSpec) { r.core.links[1].rails[0].full = true },
-		"suspected rail":    func(r *rig, _ *TaskSpec) { r.core.observe(r.core.links[1].rails[0], rail.Silenced, r.now) },
+		"no rail":   func(r *rig, _ *TaskSpec) { r.core.RailDown(1, railOf(1, 0, 1), nil, r.now) },
+		"full rail": func(r *rig, _ *TaskSpec) { r.core.links[1].rails[0].full = true },
+		"suspected rail": func(r *rig, _ *TaskSpec) {
+			r.core.observe(r.core.links[1].rails[0], rail.Silenced, r.now)
+		},
 		"open withdrawal":   func(r *rig, _ *TaskSpec) { r.core.links[1].peer.open = 1 },
 		"peer gone":         func(r *rig, _ *TaskSpec) { r.core.PeerGone(1, nil, r.now) },
 		"deadline passed":   func(r *rig, s *TaskSpec) { s.Deadline = r.now },
 		"longer than slice": func(_ *rig, s *TaskSpec) { s.Length = 64*kib + 1 },
 		"no bytes":          func(_ *rig, s *TaskSpec) { s.Length = 0 },
-		"no pieces":         func(r *rig, s *TaskSpec) { r.core.links[1].spec.Info.Vectors = false; s.Parts = halves(s.Length) },
-		"alignment":         func(_ *rig, s *TaskSpec) { s.Plan.Routes[0].Alignment = 512 },
-		"two hops":          func(_ *rig, s *TaskSpec) { h := s.Plan.Routes[0].Hops; s.Plan.Routes[0].Hops = append(h, h...) },
+		"no pieces": func(r *rig, s *TaskSpec) {
+			r.core.links[1].spec.Info.Vectors = false
+			s.Parts = halves(s.Length)
+		},
+		"alignment": func(_ *rig, s *TaskSpec) { s.Plan.Routes[0].Alignment = 512 },
+		"two hops": func(_ *rig, s *TaskSpec) {
+			h := s.Plan.Routes[0].Hops
+			s.Plan.Routes[0].Hops = append(h, h...)
+		},
 	} {
 		r := newRig(t, Options{})
 		s := small(to(r.core, r.direct(1<<20)), High, 100)

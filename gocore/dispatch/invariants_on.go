@@ -72,7 +72,8 @@ func (c *Core) checkLink(l *link) {
 		}
 	}
 	if l.up != up || l.good != healthy || l.out != up-healthy {
-		violated("link %#x counts %d rails up, %d good and %d out of %d usable and %d healthy", l.id, l.up, l.good, l.out, up, healthy)
+		violated("link %#x counts %d rails up, %d good and %d out of %d usable and %d healthy", l.id, l.up, l.good,
+			l.out, up, healthy)
 	}
 	for class := range l.queues {
 		q := &l.queues[class]
@@ -89,11 +90,13 @@ func (c *Core) checkLink(l *link) {
 		}
 		for p := q.pieces.first(); p != nil; p = p.queue.after() {
 			if p.state != pieceQueued || p.route.Hops[p.hop].Link != l.id || int(p.task.spec.Class) != class {
-				violated("link %#x: a piece of %d bytes does not belong into the queue of class %d", l.id, p.length, class)
+				violated("link %#x: a piece of %d bytes does not belong into the queue of class %d", l.id, p.length,
+					class)
 			}
 		}
 		if q.bytes != bytes || q.depth != depth {
-			violated("link %#x counts %d bytes of %d tasks of class %d, there are %d of %d", l.id, q.bytes, q.depth, class, bytes, depth)
+			violated("link %#x counts %d bytes of %d tasks of class %d, there are %d of %d", l.id, q.bytes, q.depth,
+				class, bytes, depth)
 		}
 		if l.waiting[class] == clock.Never && !q.empty() {
 			violated("link %#x: class %d has work and does not wait", l.id, class)
@@ -103,8 +106,10 @@ func (c *Core) checkLink(l *link) {
 
 // checkFresh returns the fresh bytes of a queued task.
 func (c *Core) checkFresh(l *link, q *classQueue, t *task, class int) uint64 {
-	if t.queue.in != q || !t.live() || int(t.spec.Class) != class || t.path().Hops[0].Link != l.id || t.cursor >= t.spec.Length {
-		violated("link %#x: a task of %d bytes with %d cut does not belong into the queue of class %d", l.id, t.spec.Length, t.cursor, class)
+	if t.queue.in != q || !t.live() || int(t.spec.Class) != class || t.path().Hops[0].Link != l.id ||
+		t.cursor >= t.spec.Length {
+		violated("link %#x: a task of %d bytes with %d cut does not belong into the queue of class %d", l.id,
+			t.spec.Length, t.cursor, class)
 	}
 	return t.spec.Length - t.cursor
 }
@@ -168,7 +173,8 @@ func (c *Core) checkFlights(l *link) (n int) {
 		}
 	})
 	if l.flying != flying || l.outstanding < n {
-		violated("link %#x counts %v slices and %d outstanding, %v are in flight", l.id, l.flying, l.outstanding, flying)
+		violated("link %#x counts %v slices and %d outstanding, %v are in flight", l.id, l.flying, l.outstanding,
+			flying)
 	}
 	return n
 }

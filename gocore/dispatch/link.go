@@ -243,7 +243,8 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	l.dialing, l.cause = false, nil
 	c.railEvent(event.Event{Kind: event.RailUp}, r, now)
 	if first {
-		c.emit(event.Event{Kind: event.LinkUp, Time: now, Peer: l.peer.name, Transport: c.transportName(l.spec.Transport)})
+		c.emit(event.Event{Kind: event.LinkUp, Time: now, Peer: l.peer.name,
+			Transport: c.transportName(l.spec.Transport)})
 		for _, other := range l.peer.links { // tasks that wait elsewhere for a rail may come here
 			if other != l && other.up == 0 && !other.idle() {
 				c.timers.set(&other.timer, now)
@@ -285,7 +286,8 @@ func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railSt
 	r.timer.rail = r
 	r.nics = c.nicsOf(&info)
 	r.heard = c.awake(now)
-	r.pair = rail.Pair{Local: c.ends.acquireEnd(info.Local), Remote: c.ends.acquireEnd(info.Remote), Peer: int(l.spec.Peer)}
+	r.pair = rail.Pair{Local: c.ends.acquireEnd(info.Local), Remote: c.ends.acquireEnd(info.Remote),
+		Peer: int(l.spec.Peer)}
 	return r
 }
 
@@ -335,7 +337,8 @@ func (c *Core) DropLink(id plan.LinkID, cause *errs.Error, now clock.Time) {
 			c.resendFlight(r, now)
 		}
 	}
-	c.emit(event.Event{Kind: event.LinkDown, Time: now, Peer: l.peer.name, Transport: c.transportName(l.spec.Transport), Err: cause})
+	c.emit(event.Event{Kind: event.LinkDown, Time: now, Peer: l.peer.name,
+		Transport: c.transportName(l.spec.Transport), Err: cause})
 	c.tendLink(l, now)
 }
 
@@ -398,7 +401,7 @@ func (c *Core) patience(l *link) (limit time.Duration, since clock.Time) {
 		return c.options.Stall, l.delivered
 	case l.cause != nil && l.cause.Permanent():
 		return 0, l.down
-	case l.delivered > 0: // it has worked: a cable that was pulled, or a switch that restarts its ports, is often back soon
+	case l.delivered > 0: // it has worked: a cable that was pulled, or a switch that restarts, is often back soon
 		return c.options.OutageWait, l.down
 	}
 	return c.options.LinkWait, l.down

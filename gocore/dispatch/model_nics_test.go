@@ -17,7 +17,8 @@ func nicOptions(r *rand.Rand, o *Options) {
 			o.Rails[i].Filter.Interval = 200 * time.Microsecond
 		}
 		if r.IntN(2) == 0 {
-			o.Rails[i].Slots = qos.Slots{Interval: time.Duration(1+r.IntN(3)) * time.Millisecond, Borrow: r.IntN(2) == 0}
+			o.Rails[i].Slots = qos.Slots{Interval: time.Duration(1+r.IntN(3)) * time.Millisecond,
+				Borrow: r.IntN(2) == 0}
 		}
 		o.Rails[i].PerEntry = r.IntN(4) == 0
 	}
@@ -156,7 +157,8 @@ func (k *checker) nics() {
 		}
 		switch {
 		case d.low != low[d] || d.flying != flying[d]:
-			k.fail("NIC %v: %d bytes of LOW and %v slices in its books, %d and %v are out", d.key, d.low, d.flying, low[d], flying[d])
+			k.fail("NIC %v: %d bytes of LOW and %v slices in its books, %d and %v are out", d.key, d.low, d.flying,
+				low[d], flying[d])
 		case d.waiting != waiting:
 			k.fail("NIC %v: %v classes wait in its books, %v do", d.key, d.waiting, waiting)
 		case d.held.n > 0 && k.w.core.Deadline() == clock.Never:

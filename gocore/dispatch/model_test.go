@@ -19,7 +19,8 @@ import (
 )
 
 func modelOptions(r *rand.Rand, seed uint64) Options {
-	o := Options{Failovers: []int{3, 1, 2, 3}[r.IntN(4)], Retries: 4 + r.IntN(5), Stall: []time.Duration{150 * time.Millisecond, 2 * time.Second}[r.IntN(2)], FenceHost: 10 * time.Millisecond,
+	o := Options{Failovers: []int{3, 1, 2, 3}[r.IntN(4)], Retries: 4 + r.IntN(5),
+		Stall: []time.Duration{150 * time.Millisecond, 2 * time.Second}[r.IntN(2)], FenceHost: 10 * time.Millisecond,
 		FenceNetwork: 50 * time.Millisecond, Merge: r.IntN(2) == 0, LinkWait: 60 * time.Millisecond,
 		SuspectAfter: 5 * time.Millisecond, CondemnAfter: 40 * time.Millisecond, Transports: []string{"a", "b", "c"},
 		Rails: slices.Repeat([]RailOptions{{OwnNode: r.IntN(2) == 0}}, 3)}
@@ -57,12 +58,14 @@ func newModel(t require.TestingT, seed uint64) *model {
 		for k := range 1 + r.IntN(3) {
 			probes := r.IntN(3) > 0
 			id := m.core.AddLink(LinkSpec{Peer: uint32(p), PeerName: fmt.Sprint("peer", p), Transport: uint8(k),
-				Info: &transport.Info{Vectors: r.IntN(2) == 0, SliceMax: 64 << 10}, SameHost: k == 0 && r.IntN(2) == 0, Probes: probes})
+				Info: &transport.Info{Vectors: r.IntN(2) == 0, SliceMax: 64 << 10}, SameHost: k == 0 && r.IntN(2) == 0,
+				Probes: probes})
 			m.check.probes[id] = probes
 			m.check.links[id] = &linkFacts{uint32(p), uint8(k)}
 			links = append(links, id)
 			for i := range 1 + r.IntN(3) {
-				rail := m.addRail(id, uint16(i), float64(int(1)<<(22+r.IntN(8))), m.between(10*time.Microsecond, 2*time.Millisecond),
+				rail := m.addRail(id, uint16(i), float64(int(1)<<(22+r.IntN(8))),
+					m.between(10*time.Microsecond, 2*time.Millisecond),
 					uint64(16+r.IntN(240))<<10, 2+r.IntN(30))
 				if r.IntN(3) == 0 {
 					rail.failed = r.Float64() * 0.3
@@ -73,7 +76,8 @@ func newModel(t require.TestingT, seed uint64) *model {
 			}
 		}
 		m.links = append(m.links, links)
-		m.plans = append(m.plans, [2][]*plan.Plan{m.makePlans(r, links, transport.Read), m.makePlans(r, links, transport.Write)})
+		m.plans = append(m.plans, [2][]*plan.Plan{m.makePlans(r, links, transport.Read),
+			m.makePlans(r, links, transport.Write)})
 	}
 	m.after(0, m.traffic)
 	m.after(m.between(0, 20*time.Millisecond), m.trouble)
@@ -96,7 +100,8 @@ func (m *model) makePlans(r *rand.Rand, links []plan.LinkID, op transport.Op) (p
 	var stages [2]plan.StageID
 	for i := range stages {
 		id := plan.StageID(len(m.core.stages))
-		spec := StageSpec{Slots: 2 + r.IntN(6), SlotBytes: 8 << 10, Local: uintptr(id) * stageBase, Remote: uint64(id) * stageBase}
+		spec := StageSpec{Slots: 2 + r.IntN(6), SlotBytes: 8 << 10, Local: uintptr(id) * stageBase,
+			Remote: uint64(id) * stageBase}
 		made, err := m.core.AddStage(spec)
 		require.Nil(m.check.t, err)
 		require.Equal(m.check.t, id, made)
@@ -105,7 +110,8 @@ func (m *model) makePlans(r *rand.Rand, links []plan.LinkID, op transport.Op) (p
 	}
 	staged := route(links[0])
 	last := links[len(links)-1]
-	staged.Hops = []plan.Hop{{Link: links[0], Op: op, Remote: stages[0]}, {Link: last, Op: op, Local: stages[0], Remote: stages[1]},
+	staged.Hops = []plan.Hop{{Link: links[0], Op: op, Remote: stages[0]},
+		{Link: last, Op: op, Local: stages[0], Remote: stages[1]},
 		{Link: links[0], Op: op, Local: stages[1]}}
 	if op == transport.Read {
 		for i := range staged.Hops {
@@ -295,7 +301,8 @@ func (m *model) heal() {
 		r := m.rails[key]
 		r.silent, r.busy, r.rate = false, m.now, r.usual
 		for _, p := range m.outOn(r) {
-			m.complete(p, errs.New(errs.Lost, "sim", "healed").WithScope(errs.ScopeRail, errs.SidePath), m.between(0, time.Millisecond))
+			m.complete(p, errs.New(errs.Lost, "sim", "healed").WithScope(errs.ScopeRail, errs.SidePath),
+				m.between(0, time.Millisecond))
 		}
 		m.raise(r)
 	}
@@ -429,11 +436,12 @@ func TestModel(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d worlds: %d completed, %d failed, %d timed out, %d canceled, %d dirty; %v", n, ends[Completed], ends[Failed],
-		ends[TimedOut], ends[Canceled], dirty, seen)
+	t.Logf("%d worlds: %d completed, %d failed, %d timed out, %d canceled, %d dirty; %v", n,
+		ends[Completed], ends[Failed], ends[TimedOut], ends[Canceled], dirty, seen)
 	if n >= 300 { // a model that never comes to these ends proves nothing about them
 		require.NotZero(t, ends[Completed]*ends[Failed]*ends[TimedOut]*ends[Canceled]*dirty)
-		for _, what := range []string{"promoted", "slot waits", "NIC windows", "doubt", "probe", "carried out by callers", "hedged", "rail_suspected", "rail_paused", "rail_probed", "rail_recovered",
+		for _, what := range []string{"promoted", "slot waits", "NIC windows", "doubt", "probe",
+			"carried out by callers", "hedged", "rail_suspected", "rail_paused", "rail_probed", "rail_recovered",
 			"ordered by deadline", "not sent, hopeless", "missed waiting", "missed on the way", "deadline_missed",
 			"rail_condemned", "failover", "failover_exhausted", "withdrawn", "stalled", "peer_gone"} {
 			require.NotZero(t, seen[what], what)

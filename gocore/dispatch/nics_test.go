@@ -15,7 +15,8 @@ import (
 func (r *rig) onNICs(names ...string) plan.LinkID {
 	id := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Info: &transport.Info{}, Probes: true})
 	for i, name := range names {
-		r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, i, 1), Local: "10.0.0." + string(rune('1'+i)), Remote: "far",
+		r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, i, 1), Local: "10.0.0." + string(rune('1'+i)),
+			Remote: "far",
 			Device: name, Node: -1, BytesMax: 128 * kib, Bandwidth: 1e9}, r.now)
 	}
 	return id

@@ -22,7 +22,8 @@ func (r *rig) onNodes(nodes ...int) plan.LinkID {
 }
 
 func (r *rig) upOn(id plan.LinkID, index, generation, node int) {
-	r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, index, generation), Local: string(rune('a' + index)), Remote: string(rune('A' + index)),
+	r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, index, generation), Local: string(rune('a' + index)),
+		Remote:   string(rune('A' + index)),
 		BytesMax: 128 * kib, Bandwidth: 1e9, Node: node}, r.now)
 }
 

@@ -19,7 +19,8 @@ type span struct{ offset, length uint64 }
 // whole reports whether the length of a request with parts is theirs.
 func (s *TaskSpec) whole() bool {
 	n := uint64(len(s.Parts.LocalAt))
-	return n > 0 && n <= 1<<31 && n == uint64(len(s.Parts.RemoteAt)) && s.Parts.Bytes > 0 && s.Length/n == s.Parts.Bytes &&
+	return n > 0 && n <= 1<<31 && n == uint64(len(s.Parts.RemoteAt)) && s.Parts.Bytes > 0 &&
+		s.Length/n == s.Parts.Bytes &&
 		s.Length%n == 0
 }
 

@@ -13,7 +13,8 @@ import (
 
 // paged adds a link of a transport that takes slices of many pieces, or does not.
 func (r *rig) paged(vectors bool, window uint64) plan.LinkID {
-	id := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "10.0.0.1:7000", Transport: 1, Info: &transport.Info{Vectors: vectors}})
+	id := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "10.0.0.1:7000", Transport: 1,
+		Info: &transport.Info{Vectors: vectors}})
 	r.railUp(id, 0, 1, window)
 	return id
 }
@@ -58,7 +59,8 @@ func TestOneSliceCarriesManyPartsWhereTheTransportCan(t *testing.T) {
 	r := newRig(t, Options{})
 	p := to(r.core, r.paged(true, 1<<20))
 	b := r.submitAll(withParts(p, 4*kib, places(3, 20, 4*kib), places(40, 20, 8*kib)))
-	require.Equal(t, []shape{{0, 0, 64 * kib, 0, true}, {0, 0, 16 * kib, 16, true}}, shapes(r.out), "slices of at most 64 KiB")
+	require.Equal(t, []shape{{0, 0, 64 * kib, 0, true}, {0, 0, 16 * kib, 16, true}}, shapes(r.out),
+		"slices of at most 64 KiB")
 	require.Same(t, r.out[0].Pieces, r.out[1].Pieces)
 	r.drain()
 	require.Equal(t, Completed, r.status(b).State)
@@ -83,7 +85,8 @@ func TestPartsThatFollowOneAnotherShareASliceElsewhere(t *testing.T) {
 func TestAPartThatIsLongerThanASliceIsCutInside(t *testing.T) {
 	for _, vectors := range []bool{true, false} {
 		r := newRig(t, Options{Merge: true})
-		r.submitAll(withParts(to(r.core, r.paged(vectors, 1<<20)), 96*kib, []uint64{0, 96 * kib}, []uint64{512 * kib, 608 * kib}))
+		r.submitAll(withParts(to(r.core, r.paged(vectors, 1<<20)), 96*kib, []uint64{0, 96 * kib},
+			[]uint64{512 * kib, 608 * kib}))
 		require.Equal(t, []shape{{0, 512 * kib, 64 * kib, 0, false}, {64 * kib, 576 * kib, 32 * kib, 0, false},
 			{96 * kib, 608 * kib, 64 * kib, 0, false}, {160 * kib, 672 * kib, 32 * kib, 0, false}}, shapes(r.out))
 	}
@@ -123,7 +126,8 @@ func TestATaskThatFailsNamesThePartsThatAreMissing(t *testing.T) {
 	for i := 32; i < 64; i++ {
 		want = append(want, i)
 	}
-	require.Equal(t, want, r.missing(b), "the first two slices have arrived, the third was withdrawn, the fourth never cut")
+	require.Equal(t, want, r.missing(b),
+		"the first two slices have arrived, the third was withdrawn, the fourth never cut")
 	k := r.core.Counters(1, High)
 	require.EqualValues(t, 64, k.Requests[transport.Write], "each part counts as a request")
 	require.EqualValues(t, 32, k.Canceled)

@@ -244,9 +244,11 @@ func (c *Core) whyWaiting(l *link) *errs.Error {
 	case l.up == 0:
 		limit, _ := c.patience(l)
 		return errs.New(errs.PeerUnreachable, "transfer", "no rail came up within %v", limit).
-			WithScope(errs.ScopeLink, errs.SideUnknown).WithHint("link_wait_ms and outage_wait_ms are the limits").WithPeer(l.peer.name, name, "")
+			WithScope(errs.ScopeLink, errs.SideUnknown).WithHint("link_wait_ms and outage_wait_ms are the limits").
+			WithPeer(l.peer.name, name, "")
 	case l.peer.open > 0:
-		return errs.New(errs.Timeout, "transfer", "the peer has not confirmed the withdrawal of %d earlier slices within %v",
+		return errs.New(errs.Timeout, "transfer",
+			"the peer has not confirmed the withdrawal of %d earlier slices within %v",
 			l.peer.open, c.options.Stall).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.name, name, "")
 	}
 	if !l.healthy() {
@@ -254,5 +256,6 @@ func (c *Core) whyWaiting(l *link) *errs.Error {
 			WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(l.peer.name, name, "")
 	}
 	return errs.New(errs.Timeout, "transfer", "no rail has taken anything within %v", c.options.Stall).
-		WithScope(errs.ScopeLink, errs.SideUnknown).WithHint("transfer_stall_timeout is the limit").WithPeer(l.peer.name, name, "")
+		WithScope(errs.ScopeLink, errs.SideUnknown).WithHint("transfer_stall_timeout is the limit").
+		WithPeer(l.peer.name, name, "")
 }

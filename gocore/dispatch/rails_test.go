@@ -17,9 +17,11 @@ import (
 
 // ends adds a link over probing transports with rails between the named ends.
 func (r *rig) ends(peer uint32, transports uint8, pairs ...[2]string) plan.LinkID {
-	id := r.core.AddLink(LinkSpec{Peer: peer, PeerName: "peer", Transport: transports, Info: &transport.Info{}, Probes: true})
+	id := r.core.AddLink(LinkSpec{Peer: peer, PeerName: "peer", Transport: transports, Info: &transport.Info{},
+		Probes: true})
 	for i, p := range pairs {
-		r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, i, 1), Local: p[0], Remote: p[1], BytesMax: 1 << 20, Bandwidth: 1e9}, r.now)
+		r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, i, 1), Local: p[0], Remote: p[1], BytesMax: 1 << 20,
+			Bandwidth: 1e9}, r.now)
 	}
 	return id
 }
@@ -39,13 +41,24 @@ func TestSignsOfLifeAreLookedForBeforeARailIsSuspected(t *testing.T) {
 		answer func(r *rig, q Question)
 		want   []event.Kind
 	}{
-		"nothing was heard":             {func(r *rig, q Question) { r.core.Liveness(q, 0, false, r.now) }, []event.Kind{event.RailSuspected}},
-		"nobody answers":                {func(*rig, Question) {}, []event.Kind{event.RailSuspected}},
-		"something came meanwhile":      {func(r *rig, q Question) { r.core.Liveness(q, r.now.Add(-ms), false, r.now) }, nil},
-		"the peer does not take it":     {func(r *rig, q Question) { r.core.Liveness(q, 0, true, r.now) }, nil},
-		"what came, came before":        {func(r *rig, q Question) { r.core.Liveness(q, r.now.Add(-time.Second), false, r.now) }, []event.Kind{event.RailSuspected}},
-		"an answer for another rail":    {func(r *rig, q Question) { q.Rail.Generation++; r.core.Liveness(q, r.now, true, r.now) }, []event.Kind{event.RailSuspected}},
-		"an answer for a link that was": {func(r *rig, q Question) { q.Link = 77; r.core.Liveness(q, r.now, true, r.now) }, []event.Kind{event.RailSuspected}},
+		"nothing was heard": {func(r *rig, q Question) { r.core.Liveness(q, 0, false, r.now) },
+			[]event.Kind{event.RailSuspected}},
+		"nobody answers": {func(*rig, Question) {}, []event.Kind{event.RailSuspected}},
+		"something came meanwhile": {func(r *rig, q Question) {
+			r.core.Liveness(q, r.now.Add(-ms), false, r.now)
+		}, nil},
+		"the peer does not take it": {func(r *rig, q Question) { r.core.Liveness(q, 0, true, r.now) }, nil},
+		"what came, came before": {func(r *rig, q Question) {
+			r.core.Liveness(q, r.now.Add(-time.Second), false, r.now)
+		}, []event.Kind{event.RailSuspected}},
+		"an answer for another rail": {func(r *rig, q Question) {
+			q.Rail.Generation++
+			r.core.Liveness(q, r.now, true, r.now)
+		}, []event.Kind{event.RailSuspected}},
+		"an answer for a link that was": {func(r *rig, q Question) {
+			q.Link = 77
+			r.core.Liveness(q, r.now, true, r.now)
+		}, []event.Kind{event.RailSuspected}},
 	} {
 		r := newRig(t, Options{})
 		id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
@@ -212,8 +225,9 @@ func TestHealthThenNodeThenFinishThenTheLeastLatelyUsed(t *testing.T) {
 	r := newRig(t, Options{})
 	id := r.core.AddLink(LinkSpec{Peer: 1, Info: &transport.Info{}})
 	for i, node := range []int{0, 1, 1} {
-		r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, i, 1), Local: string(rune('a' + i)), Remote: string(rune('A' + i)),
-			Node: node, BytesMax: 1 << 20, Bandwidth: 1e9}, r.now)
+		r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, i, 1), Local: string(rune('a' + i)),
+			Remote: string(rune('A' + i)),
+			Node:   node, BytesMax: 1 << 20, Bandwidth: 1e9}, r.now)
 	}
 	p := to(r.core, id)
 	p.Node = 2 // node 1
@@ -251,19 +265,24 @@ func TestEndsAreBlamedFromWhatOtherRailsShow(t *testing.T) {
 		r.core.railFailed(x, errs.New(errs.Lost, "test", "broken").WithScope(errs.ScopeRail, side), r.now)
 	}
 	fail(one, 0, errs.SideUnknown)
-	require.Equal(t, []int{900, 1000, 1000, 1000}, []int{health(one, 0), health(one, 1), health(two, 0), health(two, 1)}, "the path")
+	require.Equal(t, []int{900, 1000, 1000, 1000}, []int{health(one, 0), health(one, 1), health(two, 0),
+		health(two, 1)}, "the path")
 	fail(one, 0, errs.SideLocal)
-	require.Equal(t, []int{800, 1000, 900, 1000}, []int{health(one, 0), health(one, 1), health(two, 0), health(two, 1)}, "our end, said")
+	require.Equal(t, []int{800, 1000, 900, 1000}, []int{health(one, 0), health(one, 1), health(two, 0),
+		health(two, 1)}, "our end, said")
 	fail(one, 0, errs.SideRemote)
-	require.Equal(t, []int{700, 1000, 900, 1000}, []int{health(one, 0), health(one, 1), health(two, 0), health(two, 1)}, "their end has no other rail")
+	require.Equal(t, []int{700, 1000, 900, 1000}, []int{health(one, 0), health(one, 1), health(two, 0),
+		health(two, 1)}, "their end has no other rail")
 	fail(two, 0, errs.SideUnknown) // rail 0 of the first peer is paused by now, others work: it must be end "a"
-	require.Equal(t, []int{600, 1000, 800, 1000}, []int{health(one, 0), health(one, 1), health(two, 0), health(two, 1)}, "our end, concluded")
+	require.Equal(t, []int{600, 1000, 800, 1000}, []int{health(one, 0), health(one, 1), health(two, 0),
+		health(two, 1)}, "our end, concluded")
 }
 
 func TestAlternatesStandInForAnEndThatIsLeftOverOnceTheyAreProven(t *testing.T) {
 	r := newRig(t, Options{})
 	id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
-	r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, 2, 1), Local: "a", Remote: "B", Alternates: true, BytesMax: 1 << 20, Bandwidth: 1e9}, r.now)
+	r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, 2, 1), Local: "a", Remote: "B", Alternates: true,
+		BytesMax: 1 << 20, Bandwidth: 1e9}, r.now)
 	r.step()
 	_, probes := r.questions()
 	require.Equal(t, []transport.Rail{railOf(id, 2, 1)}, probes, "asked before it is needed")
@@ -291,7 +310,8 @@ func TestAlternatesStandInForAnEndThatIsLeftOverOnceTheyAreProven(t *testing.T) 
 	}
 	r.core.Probed(id, railOf(id, 2, 1), 1000, nil, r.now)
 	require.True(t, used())
-	r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, 0, 2), Local: "a", Remote: "A", BytesMax: 1 << 20, Bandwidth: 1e9}, r.now)
+	r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, 0, 2), Local: "a", Remote: "A", BytesMax: 1 << 20,
+		Bandwidth: 1e9}, r.now)
 	require.False(t, used(), "its end is in use again")
 }
 
@@ -352,7 +372,8 @@ func TestASilentPeerIsTriedOverTheNextTransportAfterTheLimitOfAnAttempt(t *testi
 func TestARailInsideThisHostIsNotSuspectedForItsSilence(t *testing.T) {
 	for _, inside := range []bool{false, true} {
 		r := newRig(t, Options{Failovers: 3})
-		near := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Transport: 2, Info: &transport.Info{SameHost: inside}})
+		near := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Transport: 2,
+			Info: &transport.Info{SameHost: inside}})
 		r.railUp(near, 0, 1, 1<<20)
 		far := r.link(1, 1, 1, 1<<20)
 		p, other := to(r.core, near, far), to(r.core, far)

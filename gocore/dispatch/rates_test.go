@@ -25,12 +25,14 @@ func newRace(t *testing.T, options Options, rates ...float64) *race {
 	m := &model{world: newWorld(1, options), next: 1 << 30}
 	m.calm = true
 	m.check = newChecker(t, 1, m.world)
-	r := &race{model: m, link: m.core.AddLink(LinkSpec{Peer: 0, PeerName: "peer", Info: &transport.Info{}, Probes: true})}
+	r := &race{model: m, link: m.core.AddLink(LinkSpec{Peer: 0, PeerName: "peer", Info: &transport.Info{},
+		Probes: true})}
 	m.check.links[r.link], m.check.probes[r.link] = &linkFacts{}, true
 	for i, rate := range rates {
 		m.addRail(r.link, uint16(i), rate, 50*time.Microsecond, 4<<20, 256)
 	}
-	r.plan = &plan.Plan{Routes: []plan.Route{{Hops: []plan.Hop{{Link: r.link, Op: transport.Write}}, SliceMax: 1 << 20, SliceBest: 1 << 20, Alignment: unit}}}
+	r.plan = &plan.Plan{Routes: []plan.Route{{Hops: []plan.Hop{{Link: r.link, Op: transport.Write}},
+		SliceMax: 1 << 20, SliceBest: 1 << 20, Alignment: unit}}}
 	return r
 }
 

@@ -41,7 +41,8 @@ func newRig(t *testing.T, options Options) *rig {
 
 // link adds a link with rails that are up: 1 GB/s, the given window.
 func (r *rig) link(peer uint32, transports uint8, rails int, window uint64) plan.LinkID {
-	id := r.core.AddLink(LinkSpec{Peer: peer, PeerName: "10.0.0.1:7000", Transport: transports, Info: &transport.Info{}})
+	id := r.core.AddLink(LinkSpec{Peer: peer, PeerName: "10.0.0.1:7000", Transport: transports,
+		Info: &transport.Info{}})
 	for i := range rails {
 		r.railUp(id, i, 1, window)
 	}
@@ -53,14 +54,16 @@ func railOf(id plan.LinkID, index, generation int) transport.Rail {
 }
 
 func (r *rig) railUp(id plan.LinkID, index, generation int, window uint64) {
-	r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, index, generation), Local: "a", Remote: "b", BytesMax: window, Bandwidth: 1e9}, r.now)
+	r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, index, generation), Local: "a", Remote: "b",
+		BytesMax: window, Bandwidth: 1e9}, r.now)
 }
 
 // to is a plan over links in this order, with slices of at most 64 KiB.
 func to(c *Core, links ...plan.LinkID) *plan.Plan {
 	p := &plan.Plan{}
 	for _, id := range links {
-		p.Routes = append(p.Routes, plan.Route{Transport: c.link(id).spec.Transport, SliceMax: 1 << 20, SliceBest: 64 * kib,
+		p.Routes = append(p.Routes, plan.Route{Transport: c.link(id).spec.Transport, SliceMax: 1 << 20,
+			SliceBest: 64 * kib,
 			Alignment: 1, Hops: []plan.Hop{{Link: id, Op: transport.Write, LocalKey: 1, RemoteKey: 1}}})
 	}
 	return p

@@ -22,7 +22,8 @@ func staged(r *rig, slots int) (*plan.Plan, [3]plan.LinkID) {
 	there, err := r.core.AddStage(StageSpec{Slots: slots, SlotBytes: 32 * kib, Local: 0x3000000, Remote: 0x4000000})
 	require.Nil(r, err)
 	return &plan.Plan{Routes: []plan.Route{{Alignment: 1, SliceBest: 64 * kib, Hops: []plan.Hop{
-		{Link: links[0], Op: transport.Write, Remote: here}, {Link: links[1], Op: transport.Write, Local: here, Remote: there},
+		{Link: links[0], Op: transport.Write, Remote: here}, {Link: links[1], Op: transport.Write, Local: here,
+			Remote: there},
 		{Link: links[2], Op: transport.Write, Local: there}}}}}, links
 }
 
@@ -35,10 +36,12 @@ func TestAPieceGoesThroughItsStages(t *testing.T) {
 	require.EqualValues(t, links[0], one.Rail.Link)
 	require.EqualValues(t, []uint64{1 << 20, 0x2000000, 16 * kib}, []uint64{uint64(one.Local), one.Remote, one.Length})
 	two := *r.finish(0, nil)[0]
-	require.EqualValues(t, []uint64{uint64(links[1]), 0x1000000, 0x4000000}, []uint64{uint64(two.Rail.Link), uint64(two.Local), two.Remote})
+	require.EqualValues(t, []uint64{uint64(links[1]), 0x1000000, 0x4000000},
+		[]uint64{uint64(two.Rail.Link), uint64(two.Local), two.Remote})
 	require.Zero(t, r.status(b).Bytes, "nothing is there before the last hop")
 	three := *r.finish(1, nil)[0]
-	require.EqualValues(t, []uint64{uint64(links[2]), 0x3000000, 1 << 30}, []uint64{uint64(three.Rail.Link), uint64(three.Local), three.Remote})
+	require.EqualValues(t, []uint64{uint64(links[2]), 0x3000000, 1 << 30},
+		[]uint64{uint64(three.Rail.Link), uint64(three.Local), three.Remote})
 	r.finish(1, nil)
 	require.EqualValues(t, 16*kib, r.status(b).Bytes)
 	r.drain()

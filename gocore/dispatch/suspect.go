@@ -11,10 +11,10 @@ import (
 
 // Soft failure: a rail that is silent while bytes are outstanding on it.
 //
-//	up --silent for 3 times the expected------> up, asked: the transport is asked for signs of life that it has not reported,
+//	up --silent for 3 times the expected------> up, asked: the transport is asked for unreported signs of life,
 //	 ^                                           |  and another rail of the peer is probed if none has said anything
 //	 |                                           v  nothing was found, the peer itself is there
-//	 +--any sign of life---------------------- suspected: nothing new, stuck slices are withdrawn and go another way too
+//	 +--any sign of life---------------------- suspected: nothing new, stuck slices are withdrawn and hedged
 //	                                             |  silent for CondemnAfter more
 //	                                             v
 //	                                           condemned, until a new generation
@@ -58,7 +58,8 @@ func (c *Core) watchRail(r *railState, now clock.Time) {
 	switch {
 	case silent < limit:
 		r.asked = false
-		c.timers.sooner(&r.timer, now.Add(min(limit-silent, recheckFactor*c.options.SuspectAfter))) // the limit may fall
+		// the limit may fall
+		c.timers.sooner(&r.timer, now.Add(min(limit-silent, recheckFactor*c.options.SuspectAfter)))
 	case !r.asked:
 		c.askLiveness(r, now)
 		c.timers.sooner(&r.timer, now.Add(max(limit/4, time.Millisecond)))
@@ -177,7 +178,8 @@ func (c *Core) suspectRail(r *railState, silent time.Duration, now clock.Time) {
 // leaveSilentRail moves the tasks of a silent rail to their next route, if they have one: an attempt that takes so long
 // has failed, with any cause. Slices that are out stay out, and hold up the end of their task as ever.
 func (c *Core) leaveSilentRail(r *railState, silent time.Duration, now clock.Time) {
-	err := c.attribute(errs.New(errs.Timeout, "rail", "no sign of life for %v", silent).WithScope(errs.ScopeLink, errs.SideUnknown), r)
+	err := c.attribute(errs.New(errs.Timeout, "rail", "no sign of life for %v", silent).WithScope(errs.ScopeLink,
+		errs.SideUnknown), r)
 	c.gatherAll(r.link)
 	moved := false
 	for _, t := range c.scratch {

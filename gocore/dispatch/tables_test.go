@@ -43,9 +43,12 @@ func (r *rig) visit(peer int) plan.LinkID {
 // tableSizes are the lengths of everything that peers, links and rails come and go in. A step, a failure and a scrape
 // visit no more elements than these.
 func (c *Core) tableSizes() map[string]int {
-	return map[string]int{"links": len(c.links), "vacant links": len(c.linkTable.vacant), "peers": len(c.peers), "ends": len(c.ends.byName),
-		"numbers of ends": c.ends.next, "NICs": len(c.devices), "timers": len(c.timers.heap), "active": len(c.active), "sightings": cap(c.sightings),
-		"pieces": c.pieces.total, "tasks": c.tasks.total, "runs": c.runs.total, "batches": len(c.batches), "counters": len(c.counters)}
+	return map[string]int{"links": len(c.links), "vacant links": len(c.linkTable.vacant), "peers": len(c.peers),
+		"ends":            len(c.ends.byName),
+		"numbers of ends": c.ends.next, "NICs": len(c.devices), "timers": len(c.timers.heap), "active": len(c.active),
+		"sightings": cap(c.sightings),
+		"pieces":    c.pieces.total, "tasks": c.tasks.total, "runs": c.runs.total, "batches": len(c.batches),
+		"counters": len(c.counters)}
 }
 
 func heapInUse() int64 {

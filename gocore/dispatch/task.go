@@ -61,7 +61,7 @@ type attempt struct {
 	pieces          *piece
 	started         clock.Time
 	ahead           uint64 // bytes in flight on the rail when it was posted, its own among them
-	active          uint64 // bytes in flight on the NIC then, of all processes, where these are known; its own among them
+	active          uint64 // bytes in flight on the NIC then, its own included, of all processes that are known
 	alone           bool   // nothing was in flight on the rail and its NIC when it was posted
 	out             bool   // handed out, not completed
 	withdrawn       bool

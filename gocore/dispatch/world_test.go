@@ -103,11 +103,13 @@ func (w *world) between(low, high time.Duration) time.Duration {
 }
 
 // addRail brings a rail up for the first time.
-func (w *world) addRail(link plan.LinkID, index uint16, rate float64, delay time.Duration, window uint64, slices int) *wire {
+func (w *world) addRail(link plan.LinkID, index uint16, rate float64, delay time.Duration, window uint64,
+	slices int) *wire {
 	key := railKey{link, index}
 	r := &wire{key: key, rate: rate, usual: rate, delay: delay}
 	r.id = transport.Rail{Link: transport.Link(link), Index: index}
-	r.info = transport.RailInfo{Local: fmt.Sprint("here", index), Remote: fmt.Sprint("there", link), BytesMax: window, SlicesMax: slices, Node: w.IntN(3) - 1}
+	r.info = transport.RailInfo{Local: fmt.Sprint("here", index), Remote: fmt.Sprint("there", link), BytesMax: window,
+		SlicesMax: slices, Node: w.IntN(3) - 1}
 	w.rails[key] = r
 	w.order = append(w.order, key)
 	w.raise(r)
@@ -137,7 +139,8 @@ func (w *world) fall(r *wire, cause *errs.Error) {
 		if w.IntN(4) == 0 {
 			w.complete(p, nil, w.between(0, 3*time.Millisecond))
 		} else {
-			w.complete(p, errs.New(errs.Lost, "sim", "rail fell").WithScope(errs.ScopeRail, errs.SidePath), w.between(0, 30*time.Millisecond))
+			w.complete(p, errs.New(errs.Lost, "sim", "rail fell").WithScope(errs.ScopeRail, errs.SidePath),
+				w.between(0, 30*time.Millisecond))
 		}
 	}
 }

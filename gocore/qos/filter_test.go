@@ -11,7 +11,8 @@ import (
 
 func TestFilterAdmitsAsTheSeedSays(t *testing.T) {
 	f := Filter{Interval: 200 * time.Microsecond}
-	for _, c := range []struct{ n, high, medium, low int }{{1, 1, 1, 1}, {2, 2, 1, 1}, {3, 3, 2, 1}, {4, 4, 3, 2}, {8, 8, 7, 6}} {
+	for _, c := range []struct{ n, high, medium, low int }{{1, 1, 1, 1}, {2, 2, 1, 1}, {3, 3, 2, 1}, {4, 4, 3, 2},
+		{8, 8, 7, 6}} {
 		uses := make([][Classes]int, c.n)
 		for turn := range 10 * c.n {
 			now := clock.Time(time.Hour) + clock.Time(turn)*clock.Time(f.Interval) + clock.Time(turn%200)

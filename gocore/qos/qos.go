@@ -44,7 +44,8 @@ type Turns struct{ served [Classes]clock.Time }
 //
 // entries is by how much the turns of each class come sooner, nil where they do not: as many as requests of it wait
 // gives each of them a turn in a time-out: this is the meaning of priority_promotion_per_entry here.
-func (t *Turns) Pick(waiting *[Classes]clock.Time, entries *[Classes]int, ageing time.Duration, now clock.Time) (class int, aged bool) {
+func (t *Turns) Pick(waiting *[Classes]clock.Time, entries *[Classes]int, ageing time.Duration,
+	now clock.Time) (class int, aged bool) {
 	first := -1
 	for c := range Classes {
 		if waiting[c] == clock.Never {

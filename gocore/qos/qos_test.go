@@ -16,7 +16,8 @@ func TestOrderIsStrict(t *testing.T) {
 	for _, c := range []struct {
 		waiting [Classes]clock.Time
 		class   int
-	}{{[Classes]clock.Time{5, 5, 5}, High}, {[Classes]clock.Time{never, 5, 5}, Medium}, {[Classes]clock.Time{never, never, 5}, Low},
+	}{{[Classes]clock.Time{5, 5, 5}, High}, {[Classes]clock.Time{never, 5, 5}, Medium},
+		{[Classes]clock.Time{never, never, 5}, Low},
 		{[Classes]clock.Time{never, never, never}, -1}} {
 		class, aged := turns.Pick(&c.waiting, nil, time.Second, 6)
 		require.Equal(t, c.class, class)

@@ -18,21 +18,31 @@ func TestBlameFollowsTheListOfFailuresOfLNet(t *testing.T) {
 		seen []Sighting
 		want Culprit
 	}{
-		"nothing else is known":                                          {nil, Path},
-		"its own record says nothing":                                    {[]Sighting{fails(1, 11)}, Path},
-		"peer interface not reachable, reached from another of ours":     {[]Sighting{works(1, 12), works(2, 11)}, Path},
-		"peer interface not reachable, no other of ours can tell":        {[]Sighting{works(1, 12)}, Path},
-		"peer interface not reachable from any of ours, its other is":    {[]Sighting{works(1, 12), fails(2, 11)}, RemoteEnd},
-		"the same, and only another of ours reaches the other":           {[]Sighting{works(2, 12), fails(2, 11)}, RemoteEnd},
-		"some peer interfaces on a net not reachable, others are":        {[]Sighting{works(1, 21), fails(1, 22), works(2, 12)}, Path},
-		"all peer interfaces on a net not reachable, ours alone":         {[]Sighting{fails(1, 21), works(2, 12), works(2, 22)}, LocalEnd},
-		"the same, and only another peer is reached by another of ours":  {[]Sighting{fails(1, 21), works(2, 22)}, LocalEnd},
-		"our interface reaches no interface of a peer, another of ours":  {[]Sighting{fails(1, 12), works(2, 12)}, LocalEnd},
-		"all interfaces of a peer not reachable":                         {[]Sighting{fails(2, 12)}, WholePeer},
-		"the same, and other peers are well":                             {[]Sighting{fails(2, 12), works(1, 21), works(2, 22)}, WholePeer},
-		"no interface of ours reaches anybody: there is nobody to blame": {[]Sighting{fails(1, 21), fails(2, 12), fails(2, 22)}, WholePeer},
-		"matched rails of one peer, the others are well":                 {[]Sighting{works(2, 12)}, Path},
-		"the same numbers of ends at another peer are other ends":        {[]Sighting{{Pair{2, 11, 2}, false}, works(2, 12)}, Path},
+		"nothing else is known":       {nil, Path},
+		"its own record says nothing": {[]Sighting{fails(1, 11)}, Path},
+		"peer interface not reachable, reached from another of ours": {[]Sighting{works(1, 12), works(2, 11)},
+			Path},
+		"peer interface not reachable, no other of ours can tell": {[]Sighting{works(1, 12)}, Path},
+		"peer interface not reachable from any of ours, its other is": {[]Sighting{works(1, 12), fails(2, 11)},
+			RemoteEnd},
+		"the same, and only another of ours reaches the other": {[]Sighting{works(2, 12), fails(2, 11)},
+			RemoteEnd},
+		"some peer interfaces on a net not reachable, others are": {[]Sighting{works(1, 21), fails(1, 22),
+			works(2, 12)}, Path},
+		"all peer interfaces on a net not reachable, ours alone": {[]Sighting{fails(1, 21), works(2, 12),
+			works(2, 22)}, LocalEnd},
+		"the same, and only another peer is reached by another of ours": {[]Sighting{fails(1, 21), works(2, 22)},
+			LocalEnd},
+		"our interface reaches no interface of a peer, another of ours": {[]Sighting{fails(1, 12), works(2, 12)},
+			LocalEnd},
+		"all interfaces of a peer not reachable": {[]Sighting{fails(2, 12)}, WholePeer},
+		"the same, and other peers are well": {[]Sighting{fails(2, 12), works(1, 21),
+			works(2, 22)}, WholePeer},
+		"no interface of ours reaches anybody: there is nobody to blame": {[]Sighting{fails(1, 21), fails(2, 12),
+			fails(2, 22)}, WholePeer},
+		"matched rails of one peer, the others are well": {[]Sighting{works(2, 12)}, Path},
+		"the same numbers of ends at another peer are other ends": {[]Sighting{{Pair{2, 11, 2}, false},
+			works(2, 12)}, Path},
 	} {
 		require.Equal(t, c.want, Blame(failed, c.seen), name)
 	}
@@ -58,7 +68,8 @@ func TestOnlyAShareOfRailsMayBeOutOnSoftSignals(t *testing.T) {
 		total int
 		share float64
 		want  int // that may be out
-	}{{1, 0.75, 0}, {2, 0.75, 1}, {3, 0.75, 2}, {4, 0.75, 3}, {8, 0.75, 6}, {4, 0.5, 2}, {4, 0.25, 1}, {4, 0.1, 1}, {4, 1, 3}, {0, 1, 0}} {
+	}{{1, 0.75, 0}, {2, 0.75, 1}, {3, 0.75, 2}, {4, 0.75, 3}, {8, 0.75, 6}, {4, 0.5, 2}, {4, 0.25, 1}, {4, 0.1, 1},
+		{4, 1, 3}, {0, 1, 0}} {
 		out := 0
 		for out < c.total && MayLeave(out, c.total, c.share) {
 			out++

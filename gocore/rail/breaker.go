@@ -9,12 +9,12 @@ import (
 // Settings of a rail's policy; zero values mean the default in brackets. The first four are the failover seed's.
 type Settings struct {
 	Threshold   int           // rail_error_threshold: failures that pause the rail [3]
-	Window      time.Duration // rail_error_window_secs: a failure later than this after the last one counts as the first [10s]
+	Window      time.Duration // rail_error_window_secs: a failure that comes later than this counts as the first [10s]
 	Cooldown    time.Duration // rail_cooldown_secs: length of the first pause [30s]
 	CooldownMax time.Duration // rail_cooldown_max_secs: no pause is longer [300s]
-	Sensitivity int           // rail_health_sensitivity: cost of a failure, of a health of 1000; 0 means the default [100]
+	Sensitivity int           // rail_health_sensitivity: cost of a failure, of a health of 1000 [100]
 	Recovery    int           // rail_health_recovery: gain of a success [10]
-	ProbeEvery  time.Duration // rail_probe_interval_ms: pause between probes of a rail that is out, while traffic wants its peer [10ms]
+	ProbeEvery  time.Duration // rail_probe_interval_ms: pause between probes of a rail that is out and wanted [10ms]
 	SoftOut     float64       // rail_soft_out_max: share of a peer's rails that may be out on soft signals alone [0.75]
 }
 

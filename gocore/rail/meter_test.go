@@ -127,7 +127,8 @@ func TestSilenceCoversWhatWasSeenAndFades(t *testing.T) {
 	now := deliver(&m, 50e6, 64<<10, 1000, true, clock.Time(time.Second))
 	each := time.Duration(64 << 10 * 1e9 / 50e6)
 	require.InDelta(t, float64(each), float64(m.Silence(64<<10)), float64(silencePrior))
-	require.InDelta(t, float64(16*each), float64(m.Silence(1<<20)), float64(silencePrior), "a larger slice takes longer")
+	require.InDelta(t, float64(16*each), float64(m.Silence(1<<20)), float64(silencePrior),
+		"a larger slice takes longer")
 	m.Spoke(now.Add(30 * time.Millisecond))
 	require.InDelta(t, float64(30*time.Millisecond+each), float64(m.Silence(64<<10)), 1e5, "it was that long once")
 	goOn(&m, now.Add(30*time.Millisecond), each, 300)
@@ -154,7 +155,8 @@ func goOn(m *Meter, now clock.Time, each time.Duration, n int) {
 
 func TestASliceIsAtMostWhatTheRailCarriesInTwoMilliseconds(t *testing.T) {
 	var m Meter
-	for rate, want := range map[float64]uint64{1e6: 64 << 10, 50e6: 64 << 10, 100e6: 192 << 10, 1e9: 1984896 / (64 << 10) * (64 << 10), 1e10: 19988480} {
+	for rate, want := range map[float64]uint64{1e6: 64 << 10, 50e6: 64 << 10, 100e6: 192 << 10,
+		1e9: 1984896 / (64 << 10) * (64 << 10), 1e10: 19988480} {
 		m.Reset(rate)
 		require.LessOrEqual(t, m.Quantum(), max(uint64(rate*0.002), 64<<10))
 		require.Zero(t, m.Quantum()%(64<<10))
