@@ -19,7 +19,7 @@ func TestAlternatesCarryWhileARailIsDown(t *testing.T) {
 	l := tr.links.Lookup(c.link)
 	onLink := func(f func(now clock.Time)) {
 		done := make(chan struct{})
-		require.True(t, l.do(func(now clock.Time) { f(now); close(done) }))
+		require.True(t, l.runOnLink(func(now clock.Time) { f(now); close(done) }))
 		<-done
 	}
 	main := (*l.rails.Load())[0]

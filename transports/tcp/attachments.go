@@ -116,8 +116,8 @@ func (a *attachment) admit(l *responderLane, id uint64) *errs.Error {
 	return nil
 }
 
-// remove keeps the verdicts of a closed lane, for a while, and nothing else of it.
-func (a *attachment) remove(l *responderLane) {
+// removeLane keeps the verdicts of a closed lane, for a while, and nothing else of it.
+func (a *attachment) removeLane(l *responderLane) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.lanes[l.id] != l {

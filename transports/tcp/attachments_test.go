@@ -69,7 +69,7 @@ func TestClosedLanesLeaveTheirVerdicts(t *testing.T) {
 		l.t = far.tr.(*Transport)
 		l.life.init(stateGreeting, &responderMoves)
 		require.Nil(t, a.admit(l, l.t.nextLane.Add(1)+1000))
-		a.remove(l)
+		a.removeLane(l)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

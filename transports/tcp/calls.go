@@ -16,8 +16,8 @@ import (
 // which all peers must know that a process was killed.
 const callTimeout = 400 * time.Millisecond
 
-// call asks to be let in, or, while no rail is up, whether the peer is still there. It returns when it is due again.
-func (l *link) call(now clock.Time) clock.Time {
+// enquire asks to be let in, or, while no rail is up, whether the peer is still there. It returns when it is due again.
+func (l *link) enquire(now clock.Time) clock.Time {
 	switch {
 	case l.calling || (l.known && l.anyUp()):
 		return clock.Never
@@ -25,24 +25,24 @@ func (l *link) call(now clock.Time) clock.Time {
 		return l.callDue
 	}
 	if !l.known {
-		l.ask([]byte{version, callHello}, l.offered)
+		l.callPeer([]byte{version, callHello}, l.offerCame)
 	} else {
-		l.ask(l.question(), l.answered)
+		l.callPeer(l.question(), l.answerCame)
 	}
 	return clock.Never
 }
 
-// ask makes a call on a goroutine of its own and hands its answer to then on the link's.
-func (l *link) ask(message []byte, then func(r *kit.Reader, incarnation uint64, now clock.Time) error) {
+// callPeer makes a call on a goroutine of its own and hands its answer to then on the link's.
+func (l *link) callPeer(message []byte, then func(r *kit.Reader, incarnation uint64, now clock.Time) error) {
 	l.calling = l.t.spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
 		answer, err := l.t.host.Call(ctx, l.peer, message)
-		l.do(func(now clock.Time) { l.called(answer, err, then, now) })
+		l.runOnLink(func(now clock.Time) { l.callEnded(answer, err, then, now) })
 	})
 }
 
-func (l *link) called(answer []byte, err error, then func(*kit.Reader, uint64, clock.Time) error, now clock.Time) {
+func (l *link) callEnded(answer []byte, err error, then func(*kit.Reader, uint64, clock.Time) error, now clock.Time) {
 	l.calling = false
 	l.callDue = now.Add(pause(l.callTries))
 	l.callTries++
@@ -84,8 +84,8 @@ func (l *link) called(answer []byte, err error, then func(*kit.Reader, uint64, c
 	}
 }
 
-// offered takes the answer to a hello: rails are made of the addresses, or get new ports.
-func (l *link) offered(r *kit.Reader, incarnation uint64, now clock.Time) error {
+// offerCame takes the answer to a hello: rails are made of the addresses, or get new ports.
+func (l *link) offerCame(r *kit.Reader, incarnation uint64, now clock.Time) error {
 	o, err := readOffer(r, incarnation)
 	if err != nil {
 		return errs.Wrap(errs.Protocol, "tcp.attach", err)
@@ -136,9 +136,9 @@ func (l *link) question() []byte {
 	return b
 }
 
-func (l *link) answered(r *kit.Reader, _ uint64, now clock.Time) error {
+func (l *link) answerCame(r *kit.Reader, _ uint64, now clock.Time) error {
 	w := l.t.borrow()
-	defer l.t.give(w)
+	defer l.t.giveBack(w)
 	if r.U8() == 0 {
 		if r.Short() {
 			return errShort

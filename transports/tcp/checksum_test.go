@@ -137,7 +137,7 @@ func TestReadsAreCheckedWhereTheyLand(t *testing.T) {
 			_, open := l.drain(w, 1<<20)
 			l.readMu.Unlock()
 			require.Equal(t, c.open, open)
-			l.link.settle(l, w)
+			l.link.settleLane(l, w)
 			require.Len(t, w.ended, 1)
 			if c.code == errs.OK {
 				require.Nil(t, w.ended[0].Err)

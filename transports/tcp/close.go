@@ -12,12 +12,12 @@ import (
 // Close ends the transport; see the package doc for its order. It returns early only when ctx ends, with its error; the
 // rest then goes on in the background.
 func (t *Transport) Close(ctx context.Context) error {
-	return t.life.Close(ctx, t.end)
+	return t.life.Close(ctx, t.shutDown)
 }
 
-// end waits for the links, then stops the workers, then closes the lanes of peers. Listeners come last: peers take a
+// shutDown waits for the links, then stops the workers, then closes the lanes of peers. Listeners come last: peers take a
 // refused dial for the proof that nobody reads their lanes any more.
-func (t *Transport) end() error {
+func (t *Transport) shutDown() error {
 	for number := range t.links.All() {
 		t.Detach(number)
 	}
@@ -34,7 +34,7 @@ func (t *Transport) end() error {
 	for _, c := range t.conns.All() {
 		if l, is := c.lane.(*responderLane); is {
 			l.broke(kit.Closed("tcp.close"))
-			l.close()
+			l.closeLane()
 		}
 	}
 	t.closeSockets()

@@ -102,8 +102,8 @@ func (s *laneList) growLocked() {
 	s.entries.Store(&grown)
 }
 
-// remove frees a lane's place. The list starts small again when its last lane goes.
-func (s *laneList) remove(at int) {
+// vacate frees a lane's place. The list starts small again when its last lane goes.
+func (s *laneList) vacate(at int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all()[at].Store(nil)

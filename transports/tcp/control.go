@@ -154,7 +154,7 @@ func (t *Transport) serveAsk(r *kit.Reader, answer []byte) ([]byte, error) {
 		case h.kind == kindFence && h.count == 0:
 			a.fence(h.seq, reply)
 		case h.kind == kindLeave && h.count == 0:
-			a.leave()
+			a.leaveCame()
 		default:
 			return errors.New("unexpected " + h.kind.String())
 		}

@@ -38,8 +38,8 @@ func (l *link) dialDue(now clock.Time) clock.Time {
 func (l *link) dial(r *rail, now clock.Time) {
 	d := l.dialOf(r, now)
 	if !l.t.spawn(func() {
-		err := d.run()
-		l.do(func(now clock.Time) { l.dialled(r, d, err, now) })
+		err := d.bringUp()
+		l.runOnLink(func(now clock.Time) { l.dialEnded(r, d, err, now) })
 	}) {
 		r.due = clock.Never
 		return
@@ -71,8 +71,8 @@ func (l *link) dialOf(r *rail, now clock.Time) *dial {
 			incarnation: l.t.self.Incarnation, token: l.offer.token, rail: r.index}}
 }
 
-// run leaves connected and welcomed sockets in fds, or closes them all.
-func (d *dial) run() (err error) {
+// bringUp leaves connected and welcomed sockets in fds, or closes them all.
+func (d *dial) bringUp() (err error) {
 	begin := time.Now()
 	end := begin.Add(d.t.settings.DialTimeout)
 	defer func() {
@@ -177,8 +177,8 @@ func (d *dial) welcomed(fd int, end time.Time) error {
 	return nil
 }
 
-// dialled takes a dial's result on the link's goroutine.
-func (l *link) dialled(r *rail, d *dial, err error, now clock.Time) {
+// dialEnded takes a dial's result on the link's goroutine.
+func (l *link) dialEnded(r *rail, d *dial, err error, now clock.Time) {
 	r.dial = nil
 	defer l.answerProbes(r)
 	if err == nil && (!l.serves() || l.offer.token != d.greeting.token) {
@@ -227,7 +227,7 @@ func (l *link) dialError() *errs.Error {
 func (l *link) railUp(r *rail, d *dial, now clock.Time) error {
 	r.generation++
 	r.since, r.trip = now, d.trip
-	set := &laneSet{rail: r, generation: r.generation, since: now, trip: d.trip}
+	set := &laneSet{rail: r, generation: r.generation, trip: d.trip}
 	for i, fd := range d.fds {
 		group := i / l.t.settings.Lanes
 		set.groups[group] = append(set.groups[group], set.newInitiatorLane(fd, d.ids[i], group))

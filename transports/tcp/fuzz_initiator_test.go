@@ -59,7 +59,7 @@ func FuzzInitiator(f *testing.F) {
 			n, open = lane.drain(w, 1<<20)
 		}
 		lane.readMu.Unlock()
-		l.settle(lane, w)
+		l.settleLane(lane, w)
 		l.fenced(1, []record{{}}, w)
 		ends := map[*transport.Slice]int{}
 		for _, c := range w.ended {

@@ -36,9 +36,9 @@ func (l *link) sayLeave() {
 	}
 }
 
-// leave fences all lanes of the attachment; its initiator asks no more about them. It is forgotten with its last
+// leaveCame fences all lanes of the attachment; its initiator asks no more about them. It is forgotten with its last
 // lane, not before: until then a Revoke must find the payload that is being sent.
-func (a *attachment) leave() {
+func (a *attachment) leaveCame() {
 	a.mu.Lock()
 	a.left = true
 	lanes := slices.Collect(maps.Values(a.lanes))
@@ -46,11 +46,11 @@ func (a *attachment) leave() {
 	for _, l := range lanes {
 		l.fence()
 	}
-	a.t.attachments.forget(a)
+	a.t.attachments.forgetLeft(a)
 }
 
-// forget drops an attachment without lanes after its initiator has left.
-func (as *attachments) forget(a *attachment) {
+// forgetLeft drops an attachment without lanes after its initiator has left.
+func (as *attachments) forgetLeft(a *attachment) {
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	a.mu.Lock()
@@ -126,7 +126,7 @@ func mayBeGoodbye(cause *errs.Error) bool {
 // or beside it. Only the link's goroutine calls it.
 func (l *link) hearsGoodbye() bool {
 	w := l.t.borrow()
-	defer l.t.give(w)
+	defer l.t.giveBack(w)
 	for _, r := range *l.rails.Load() {
 		if r.set != nil {
 			r.set.each(func(lane *initiatorLane) { lane.lastLook(w) })

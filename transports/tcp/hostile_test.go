@@ -223,7 +223,7 @@ func FuzzLane(f *testing.F) {
 		require.Equal(tt, before[:1<<12], memory[:1<<12])
 		require.Equal(tt, before[2<<12:], memory[2<<12:])
 		l.broke(kit.Closed("test"))
-		l.close()
+		l.closeLane()
 		_ = unix.Close(l.other)
 		t.attachments.mu.Lock()
 		delete(t.attachments.byToken, a.token)

@@ -36,7 +36,7 @@ func TestNothingLandsWhileTheSenderIsAsked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			copy(memory, before)
 			l := strangerLane(t, tr)
-			defer func() { l.close(); require.NoError(t, unix.Close(l.other)) }()
+			defer func() { l.closeLane(); require.NoError(t, unix.Close(l.other)) }()
 			a, failed := tr.attachments.issue(transport.Peer{Address: "test"})
 			require.Nil(t, failed)
 			require.Nil(t, a.admit(l.responderLane, 1))

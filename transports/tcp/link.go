@@ -13,7 +13,7 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// link is an attached peer. Its goroutine, run, owns everything below "run's own"; others reach it by do and kick.
+// link is an attached peer. Its goroutine, run, owns everything below "run's own"; others reach it by runOnLink and kick.
 type link struct {
 	t      *Transport
 	number transport.Link
@@ -86,8 +86,8 @@ func (l *link) kick() {
 	}
 }
 
-// do runs f on the link's goroutine. It returns false, and f does not run, when the link is over.
-func (l *link) do(f func(now clock.Time)) bool {
+// runOnLink runs f on the link's goroutine. It returns false, and f does not run, when the link is over.
+func (l *link) runOnLink(f func(now clock.Time)) bool {
 	l.mu.Lock()
 	over := l.state == linkOver
 	if !over {
@@ -98,7 +98,7 @@ func (l *link) do(f func(now clock.Time)) bool {
 	return !over
 }
 
-// tryOver ends the link, and do refuses from then on, unless there is something to do.
+// tryOver ends the link, and runOnLink refuses from then on, unless there is something to do.
 func (l *link) tryOver() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,14 +146,14 @@ func (l *link) step(now clock.Time) (due clock.Time, ended bool) {
 	}
 	l.checkRails(now)
 	if l.left.Load() {
-		return l.leave(now)
+		return l.stepLeaving(now)
 	}
 	due = l.answerNotes(now)
 	if l.state == linkDead {
 		return due, false
 	}
 	due = min(due, l.resolve(now))
-	if due = min(due, l.call(now)); l.state == linkDead {
+	if due = min(due, l.enquire(now)); l.state == linkDead {
 		return due, false
 	}
 	return min(due, l.dialDue(now), l.retireAlternates(now)), false
@@ -202,19 +202,19 @@ func (l *link) railDown(r *rail, cause *errs.Error, now clock.Time) {
 		l.t.sink.RailDown(set.id(), reported)
 	}
 	w := l.t.borrow()
-	set.each(func(lane *initiatorLane) { l.settle(lane, w) })
-	l.t.give(w)
+	set.each(func(lane *initiatorLane) { l.settleLane(lane, w) })
+	l.t.giveBack(w)
 	l.failNotes(set)
 	l.callDue = now
 }
 
-// settle closes a broken lane once nobody uses it, and completes its slices except WRITEs that had left. Nobody can
+// settleLane closes a broken lane once nobody uses it, and completes its slices except WRITEs that had left. Nobody can
 // receive the payload of its READs any more.
-func (l *link) settle(lane *initiatorLane, w *worker) {
+func (l *link) settleLane(lane *initiatorLane, w *worker) {
 	lane.readMu.Lock()
 	lane.writeMu.Lock()
 	if lane.closeSocket() && lane.place >= 0 {
-		l.t.dialled[lane.group].remove(lane.place)
+		l.t.dialled[lane.group].vacate(lane.place)
 	}
 	lane.writeMu.Unlock()
 	lane.readMu.Unlock()
@@ -270,7 +270,7 @@ func (l *link) broadcast(h header, records ...record) (sent int) {
 
 func (l *link) explain() string {
 	result := make(chan string, 1)
-	l.do(func(clock.Time) {
+	l.runOnLink(func(clock.Time) {
 		var b strings.Builder
 		fmt.Fprintf(&b, "tcp to %s", l.peer.Address)
 		if l.deadBy != nil {

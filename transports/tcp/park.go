@@ -46,7 +46,7 @@ func (t *Transport) Park(wake int, timeout time.Duration) bool {
 			l.readMu.Unlock()
 		}
 	}
-	t.give(w)
+	t.giveBack(w)
 	if set[n].Revents != 0 {
 		var count [8]byte
 		_, _ = unix.Read(wake, count[:]) // non-blocking; the caller looks for its reason

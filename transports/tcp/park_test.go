@@ -20,7 +20,7 @@ func TestWaitersDoNotComeBackToABrokenLane(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, unix.Close(wake)) }()
 	held, free := make(chan struct{}), make(chan struct{})
-	require.True(t, tr.links.Lookup(c.link).do(func(clock.Time) { close(held); <-free }))
+	require.True(t, tr.links.Lookup(c.link).runOnLink(func(clock.Time) { close(held); <-free }))
 	<-held
 	lane := tr.setOf(c.rails[0].Rail).groups[1][0]
 	lane.busy.Store(true)

@@ -44,13 +44,13 @@ func (p *places) placeOf(a netip.Addr) place {
 	defer p.mu.Unlock()
 	found, known := p.known[a]
 	if !known {
-		found = p.ask(a)
+		found = p.askKernel(a)
 		p.known[a] = found
 	}
 	return found
 }
 
-func (p *places) ask(a netip.Addr) place {
+func (p *places) askKernel(a netip.Addr) place {
 	name := p.interfaceOf(a)
 	if name == "" {
 		return place{node: -1}
@@ -59,8 +59,8 @@ func (p *places) ask(a netip.Addr) place {
 	return place{device: name, node: n.Node, bandwidth: float64(n.SpeedMbps) * (1e6 / 8)}
 }
 
-// forget makes the next calls look everything up anew.
-func (p *places) forget() {
+// forgetPlaces makes the next calls look everything up anew.
+func (p *places) forgetPlaces() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	clear(p.known)

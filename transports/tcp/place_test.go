@@ -49,10 +49,10 @@ func TestRailsSayWhereTheirLocalEndIs(t *testing.T) {
 		want       place
 	}{{2, false, want[0]}, {3, true, want[1]}} {
 		if step.forget {
-			tr.places.forget()
+			tr.places.forgetPlaces()
 		}
 		l := tr.links.Lookup(c.link)
-		require.True(t, l.do(func(now clock.Time) {
+		require.True(t, l.runOnLink(func(now clock.Time) {
 			l.railDown((*l.rails.Load())[0], errs.New(errs.Lost, "test", "cut"), now)
 		}))
 		c.await(t, "the rail", 5*time.Second, func() bool { return c.rails[0].Rail.Generation == step.generation })

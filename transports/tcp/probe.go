@@ -36,7 +36,7 @@ func (t *Transport) Probe(r transport.Rail, done func(clock.Time, *errs.Error)) 
 	}
 	l := set.rail.link
 	if set.stuck() {
-		if !l.do(func(now clock.Time) { l.renew(set, done, now) }) {
+		if !l.runOnLink(func(now clock.Time) { l.renew(set, done, now) }) {
 			done(0, l.lost("tcp.probe"))
 		}
 		return

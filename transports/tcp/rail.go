@@ -45,8 +45,7 @@ type laneSet struct {
 	rail       *rail
 	generation uint32
 	groups     [groupCount][]*initiatorLane
-	owes       atomic.Bool // a Submit took less than it was given: Ready is due
-	since      clock.Time
+	owes       atomic.Bool   // a Submit took less than it was given: Ready is due
 	trip       time.Duration // one way and back when it was dialled
 }
 

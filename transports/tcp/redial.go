@@ -163,7 +163,7 @@ func (d *dial) scout(end time.Time) error {
 			begins = append(begins, now)
 			next = now.Add(jitter(d.every))
 		}
-		ready, err := d.answered(min(time.Until(next), scoutMin/4))
+		ready, err := d.awaitAnswer(min(time.Until(next), scoutMin/4))
 		if err != nil {
 			return err
 		}
@@ -175,8 +175,8 @@ func (d *dial) scout(end time.Time) error {
 	}
 }
 
-// answered waits for one of the sockets and returns its place in fds, -1 for none.
-func (d *dial) answered(wait time.Duration) (int, error) {
+// awaitAnswer waits for one of the sockets and returns its place in fds, -1 for none.
+func (d *dial) awaitAnswer(wait time.Duration) (int, error) {
 	set := make([]unix.PollFd, len(d.fds))
 	for i, fd := range d.fds {
 		set[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT}

@@ -79,7 +79,7 @@ func (l *link) resolve(now clock.Time) clock.Time {
 		sent += l.broadcast(f.header, f.records...)
 	}
 	if l.known && !l.calling && (sent == 0 || l.askTries >= 2) {
-		l.ask(l.question(), l.answered)
+		l.callPeer(l.question(), l.answerCame)
 	}
 	l.askDue = now.Add(min(askMin<<min(l.askTries, 10), askMax))
 	l.askTries++
@@ -128,7 +128,7 @@ func (l *link) fenced(id uint64, table []record, w *worker) {
 // giveUp completes everything that is open with one cause.
 func (l *link) giveUp(cause *errs.Error) {
 	w := l.t.borrow()
-	defer l.t.give(w)
+	defer l.t.giveBack(w)
 	for _, lane := range l.inDoubt() {
 		lane.mu.Lock()
 		lane.cause = cause
@@ -138,8 +138,8 @@ func (l *link) giveUp(cause *errs.Error) {
 	l.failNotes(nil)
 }
 
-// leave ends a detached link: sockets first, then questions about WRITEs in doubt, for a bounded time.
-func (l *link) leave(now clock.Time) (clock.Time, bool) {
+// stepLeaving ends a detached link: sockets first, then questions about WRITEs in doubt, for a bounded time.
+func (l *link) stepLeaving(now clock.Time) (clock.Time, bool) {
 	if l.advance(linkDetached) {
 		l.leaveBy = now.Add(time.Second)
 		cause := errs.New(errs.Withdrawn, "tcp.detach", "link was detached").WithScope(errs.ScopeLink, errs.SideLocal).

@@ -12,7 +12,7 @@ import (
 )
 
 // responderLane is the end of a connection on the side that owns the regions. It writes payload into them, serves
-// READs, and answers the initiator's questions. It closes itself (close) soon after it has gone down.
+// READs, and answers the initiator's questions. It closes itself (closeLane) soon after it has gone down.
 type responderLane struct {
 	conn
 	end        netip.Addr                 // our address; set before the lane is part of its attachment
@@ -53,10 +53,10 @@ func (l *responderLane) checkHeader(h header) error { return h.check(true, l.att
 
 // wentDown closes the lane on a goroutine of its own, which waits until nobody uses the socket. A transport that closes
 // has no such goroutines any more and closes its lanes itself.
-func (l *responderLane) wentDown() { l.t.spawn(l.close) }
+func (l *responderLane) wentDown() { l.t.spawn(l.closeLane) }
 
-// close closes the socket and leaves the lane's verdicts to its attachment.
-func (l *responderLane) close() {
+// closeLane closes the socket and leaves the lane's verdicts to its attachment.
+func (l *responderLane) closeLane() {
 	l.readMu.Lock()
 	l.writeMu.Lock()
 	closed := l.closeSocket()
@@ -73,8 +73,8 @@ func (l *responderLane) close() {
 	l.ctl = nil
 	l.mu.Unlock()
 	if a := l.attachment.Load(); a != nil {
-		a.remove(l)
-		l.t.attachments.forget(a)
+		a.removeLane(l)
+		l.t.attachments.forgetLeft(a)
 	} else {
 		l.t.strangers.Add(-1)
 	}
@@ -251,7 +251,7 @@ func (l *responderLane) handle() *errs.Error {
 	case kindPing:
 		l.answerOrEnd(header{kind: kindPong, seq: x.head.seq})
 	case kindLeave:
-		l.attachment.Load().leave()
+		l.attachment.Load().leaveCame()
 	case kindPassed:
 		l.copyMu.Lock()
 		for key, barrier := range l.in.bars {

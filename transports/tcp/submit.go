@@ -51,7 +51,7 @@ func (t *Transport) Submit(list []*transport.Slice) int {
 		}
 	}
 	if w != nil {
-		t.give(w)
+		t.giveBack(w)
 	}
 	return n
 }
@@ -160,7 +160,7 @@ func (t *Transport) Withdraw(list []*transport.Slice) {
 		}
 	}
 	last.sendWithdraw(asked)
-	t.give(w)
+	t.giveBack(w)
 }
 
 // withdraw deals with one slice and reports whether the peer must be asked.
@@ -247,7 +247,7 @@ func (t *Transport) Poll(budget int) int {
 	}
 	if w != nil {
 		rest := found == 0 && w.fruitless()
-		t.give(w)
+		t.giveBack(w)
 		if rest {
 			yield()
 		}

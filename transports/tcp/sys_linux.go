@@ -32,8 +32,8 @@ type msghdr struct {
 // not) and copies for less than some 10 µs. Longer copies must let the garbage collector stop the world meanwhile.
 const inlineBytes = 64 << 10
 
-// call makes one system call on a socket. Pointers among the arguments must be into the heap: a stack may move.
-func call(trap, fd, b, c, d, bytes uintptr) (int, unix.Errno) {
+// socketCall makes one system call on a socket. Pointers among the arguments must be into the heap: a stack may move.
+func socketCall(trap, fd, b, c, d, bytes uintptr) (int, unix.Errno) {
 	var n uintptr
 	var errno unix.Errno
 	if bytes <= inlineBytes {
@@ -49,24 +49,24 @@ func call(trap, fd, b, c, d, bytes uintptr) (int, unix.Errno) {
 
 func sendVector(fd int, m *msghdr, iov []iovec, bytes int) (int, unix.Errno) {
 	m.iov, m.iovCount = &iov[0], uint64(len(iov))
-	return call(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(m)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0,
+	return socketCall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(m)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0,
 		uintptr(bytes))
 }
 
 func receiveVector(fd int, m *msghdr, iov []iovec, bytes int) (int, unix.Errno) {
 	m.iov, m.iovCount = &iov[0], uint64(len(iov))
-	return call(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(m)), unix.MSG_DONTWAIT, 0, uintptr(bytes))
+	return socketCall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(m)), unix.MSG_DONTWAIT, 0, uintptr(bytes))
 }
 
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 func receive(fd int, b []byte) (int, unix.Errno) {
-	return call(unix.SYS_RECVFROM, uintptr(fd), addressOf(b), uintptr(len(b)), unix.MSG_DONTWAIT, uintptr(len(b)))
+	return socketCall(unix.SYS_RECVFROM, uintptr(fd), addressOf(b), uintptr(len(b)), unix.MSG_DONTWAIT, uintptr(len(b)))
 }
 
 // discard drops up to n bytes of the stream without copying them.
 func discard(fd, n int) (int, unix.Errno) {
-	return call(unix.SYS_RECVFROM, uintptr(fd), 0, uintptr(n), unix.MSG_DONTWAIT|unix.MSG_TRUNC, uintptr(n))
+	return socketCall(unix.SYS_RECVFROM, uintptr(fd), 0, uintptr(n), unix.MSG_DONTWAIT|unix.MSG_TRUNC, uintptr(n))
 }
 
 // arrivalAge returns for how long the next byte of the stream has been waiting in the socket; false if there is none.

@@ -112,7 +112,7 @@ func TestALaneListReusesItsPlaces(t *testing.T) {
 	length := len(list.all())
 	for range 1000 {
 		for _, l := range lanes[:50] {
-			list.remove(l.place)
+			list.vacate(l.place)
 		}
 		require.Equal(t, 50, visible())
 		for _, l := range lanes[:50] {
@@ -123,7 +123,7 @@ func TestALaneListReusesItsPlaces(t *testing.T) {
 	require.Len(t, list.all(), length)
 	for range tr.dialledLanes {
 		for _, l := range lanes {
-			list.remove(l.place)
+			list.vacate(l.place)
 		}
 	}
 	require.Empty(t, list.all())

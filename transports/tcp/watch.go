@@ -86,7 +86,7 @@ func (w *watch) run() {
 		default:
 			w.apply(b[:n])
 		}
-		w.t.places.forget() // before rails are dialled again because of the news
+		w.t.places.forgetPlaces() // before rails are dialled again because of the news
 		w.reportChanges()
 	}
 }
@@ -195,7 +195,7 @@ func (w *watch) reportChanges() {
 // another way too.
 func (t *Transport) endChanged(a netip.Addr, cause *errs.Error) {
 	for _, l := range t.links.All() {
-		l.do(func(now clock.Time) { l.endChanged(a, cause, now) })
+		l.runOnLink(func(now clock.Time) { l.endChanged(a, cause, now) })
 	}
 	if cause != nil {
 		t.attachments.lostEnd(a)

@@ -57,7 +57,7 @@ func (w *worker) fruitless() bool {
 	return w.looks%4 == 0
 }
 
-// borrow gives a worker to a caller; give takes it back.
+// borrow gives a worker to a caller; giveBack takes it back.
 func (t *Transport) borrow() *worker {
 	t.spareMu.Lock()
 	defer t.spareMu.Unlock()
@@ -69,7 +69,7 @@ func (t *Transport) borrow() *worker {
 	return t.newWorker()
 }
 
-func (t *Transport) give(w *worker) {
+func (t *Transport) giveBack(w *worker) {
 	w.flush()
 	t.spareMu.Lock()
 	defer t.spareMu.Unlock()
