@@ -12,7 +12,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// TestNothingLandsWhileTheSenderIsAsked has a WRITE in the socket of a lane that is asked about: it lands when the sender
+// TestNothingLandsWhileTheSenderIsAsked has a WRITE in the socket of a lane that is asked about. It lands when the sender
 // still wants it, and never when the lane ends in the meantime.
 func TestNothingLandsWhileTheSenderIsAsked(t *testing.T) {
 	e := newTestEndpoint(t, Settings{Workers: 1})
@@ -26,12 +26,16 @@ func TestNothingLandsWhileTheSenderIsAsked(t *testing.T) {
 		next  func(*responderLane)
 		lands bool
 	}{
-		"no answer yet":    {func(*responderLane) {}, false},
-		"wanted":           {func(l *responderLane) { l.life.advance(eventWanted) }, true},
-		"broken":           {func(l *responderLane) { l.broke(lost) }, false},
-		"broken, wanted":   {func(l *responderLane) { l.broke(lost); l.life.advance(eventWanted) }, false},
-		"fenced":           {func(l *responderLane) { l.fence() }, false},
-		"stale and broken": {func(l *responderLane) { l.life.advance(eventWanted); l.broke(lost); l.life.advance(eventStale) }, false},
+		"no answer yet":  {func(*responderLane) {}, false},
+		"wanted":         {func(l *responderLane) { l.life.advance(eventWanted) }, true},
+		"broken":         {func(l *responderLane) { l.broke(lost) }, false},
+		"broken, wanted": {func(l *responderLane) { l.broke(lost); l.life.advance(eventWanted) }, false},
+		"fenced":         {func(l *responderLane) { l.fence() }, false},
+		"stale when broken": {func(l *responderLane) {
+			l.life.advance(eventWanted)
+			l.broke(lost)
+			l.life.advance(eventStale)
+		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			copy(memory, before)
