@@ -6,7 +6,7 @@ SEEDS ?= 100000
 FUZZTIME ?= 20s
 SOURCES := $(shell find gocore transports pybind -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover demo-qos test test-all check lint sim bench bench-peers bench-failover bench-qos bench-file capi fuzz docs docs-reference wheel sdist develop clean
+.PHONY: help demo demo-failover demo-qos test test-all test-arm64 check lint sim bench bench-peers bench-failover bench-qos bench-file capi fuzz docs docs-reference wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -28,6 +28,9 @@ test: ## everything that a landing must pass, with the time and the budget of ea
 
 test-all: ## make test and what takes longer: before an issue closes
 	@$(PYTHON) tools/check.py --all
+
+test-arm64: ## an aarch64 wheel, cross-built and imported, and the Go suite, both under qemu-user
+	@$(PYTHON) tools/arm64.py
 
 check: ## what is quick, or stages by name: make check ONLY="lint unit"
 	@$(PYTHON) tools/check.py --only $(or $(ONLY),lint unit conformance crossing)

@@ -145,6 +145,13 @@ def capi(r: Runner, ctx: Context) -> Tally:
     return r.ok(sys.executable, "tools/build_capi.py", "--check", timeout=400)
 
 
+def arm64(r: Runner, ctx: Context) -> Tally:
+    """what runs on ARM hosts, under qemu-user: the wheel, and the Go suite"""
+    tally = r.ok(sys.executable, "tools/arm64.py", "wheel", timeout=900)
+    tally.add(r.ok(sys.executable, "tools/arm64.py", "suite", timeout=900))
+    return tally
+
+
 # Order matters: what finds most mistakes of a day's work comes first.
 STAGES: dict[str, Stage] = {
     "lint": Stage(linters, 60, BACK),
@@ -159,7 +166,8 @@ STAGES: dict[str, Stage] = {
     "python": Stage(python, 120, needs_wheel=True),
     "pythons": Stage(pythons, 60, needs_wheel=True),
     "race": Stage(race, 120),
+    "arm64": Stage(arm64, 600),
 }
 # What comes has its budget already: a stage of one of these names is added to the table with this number.
-LONG: tuple[str, ...] = ()
+LONG = ("arm64",)  # make test-all
 COMING = {"rdma": 90, "cuda": 45, "security": 30, "adapters": 20, "plugins": 30, "ground": 20}
