@@ -287,7 +287,7 @@ func Explain(
 	return toJSON(x), nil
 }
 
-// Topology returns what the machine has, in JSON.
+// Topology returns the NICs, memories and distances of the machine, in JSON.
 func Topology(id int64) (text string, err error) {
 	defer guard(&err)
 	e, err := get(id)
@@ -332,7 +332,7 @@ func Logs(id, most int64) (text string, err error) {
 	return toJSON(list), nil
 }
 
-// Doctor says in JSON what this machine offers to each transport, what is missing and why it matters.
+// Doctor returns in JSON the resources that each transport finds on this machine, and why a missing one matters.
 func Doctor() (text string, err error) {
 	defer guard(&err)
 	start := time.Now()

@@ -17,7 +17,7 @@ type check struct {
 	Matters string `json:"matters"`
 }
 
-// doctor looks at what the machine offers. It starts nothing and needs no engine.
+// doctor looks at the machine's resources. It starts nothing and needs no engine.
 func doctor() (list []check) {
 	for _, factory := range all.Factories() {
 		c := check{Name: "transport " + factory.Name(), OK: true,

@@ -42,7 +42,7 @@ func Open(arguments string, name string) (id int64, err error) {
 	return add(e, faults), nil
 }
 
-// Info tells what does not change while the engine lives.
+// Info returns in JSON the facts that stay the same while the engine lives.
 func Info(id int64) (text string, err error) {
 	defer guard(&err)
 	e, err := get(id)
@@ -71,7 +71,8 @@ func Info(id int64) (text string, err error) {
 		"transports": e.Transports()}), nil
 }
 
-// Close ends an engine: JSON {"held": [...]} names what could not be taken back. The page stays mapped until Forget.
+// Close ends an engine: JSON {"held": [...]} names the memory that could not be taken back. The page stays mapped until
+// Forget.
 func Close(id int64, timeoutMs int64, cancel bool) (text string, err error) {
 	defer guard(&err)
 	e, err := get(id)
@@ -208,7 +209,7 @@ func OpenFile(id int64, path string, flags int64, size uint64, timeoutMs int64) 
 	return int64(s), err
 }
 
-// OpenBlob opens what Export of a peer made.
+// OpenBlob opens a blob that Export of a peer has made.
 func OpenBlob(id int64, address uint64, size int64) (segment int64, err error) {
 	defer guard(&err)
 	e, err := get(id)

@@ -21,7 +21,7 @@ func InjectFaults(id int64, text string) (n int64, err error) {
 	return 0, o.faults.Apply(text)
 }
 
-// Faults is what is injected into an engine now, in the language.
+// Faults returns the faults that are injected into an engine now, in the language.
 func Faults(id int64) (text string, err error) {
 	defer guard(&err)
 	o, err := find(id)

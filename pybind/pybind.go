@@ -23,7 +23,7 @@ import (
 // Version of the wire protocol of this build.
 func Version() string { return engine.Version }
 
-// opened is an engine and what may be injected into it.
+// opened is an engine, the faults that are injected into it, and its builders.
 type opened struct {
 	engine   *engine.Engine
 	faults   *all.Faults // nil: nothing

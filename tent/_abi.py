@@ -1,4 +1,4 @@
-"""What crosses the border to the engine as numbers: terms, columns of packed requests, argument blocks.
+"""The numbers that cross the border to the engine: terms, columns of packed requests, argument blocks.
 
 Code generated from gocore/request/schema by go generate; DO NOT EDIT.
 """
@@ -44,10 +44,10 @@ DOCS: Final = {  # by column
     "deadline_ns": "The request ends as TIMEOUT when this instant passes; 0 is none.",
     "intent_type": "Why the bytes move; a policy may choose routes by it.",
     "integrity": "A checksum of each slice, verified where it arrives; a slice that does not match is sent again.",
-    "durability": "For files: the batch ends when what the request has written is on stable storage.",
+    "durability": "For files: the batch ends when all that the request has written is on stable storage.",
 }
 
-TAKES: Final = {  # what a term must be
+TAKES: Final = {  # by term: the values that it takes, for errors
     "opcode": "READ (0) or WRITE (1)",
     "priority": "PRIO_HIGH (0), PRIO_MEDIUM (1) or PRIO_LOW (2)",
     "transport_hint": "the number of a transport",
@@ -269,7 +269,7 @@ class Fields:
 
     @property
     def durability(self) -> str | None:
-        """For files: the batch ends when what the request has written is on stable storage."""
+        """For files: the batch ends when all that the request has written is on stable storage."""
         return _SAID["durability"][self._durability]
 
     @durability.setter

@@ -21,8 +21,8 @@ class Library(Protocol):
         """Cancel asks that a task (-1: all) end; it returns how many had not ended."""
 
     def pybind_Close(self, engine: int, timeout_ms: int, cancel: bool, /) -> str:
-        """Close ends an engine: JSON {"held": [...]} names what could not be taken back. The page stays mapped until
-        Forget."""
+        """Close ends an engine: JSON {"held": [...]} names the memory that could not be taken back. The page stays
+        mapped until Forget."""
 
     def pybind_CloseGrid(self, engine: int, grid: int, /) -> int:
         """CloseGrid forgets a grid."""
@@ -42,7 +42,8 @@ class Library(Protocol):
         """Discard forgets a builder. One that was submitted is left alone."""
 
     def pybind_Doctor(self) -> str:
-        """Doctor says in JSON what this machine offers to each transport, what is missing and why it matters."""
+        """Doctor returns in JSON the resources that each transport finds on this machine, and why a missing one
+        matters."""
 
     def pybind_Drain(self, engine: int, address: int, capacity: int, /) -> int:
         """Drain takes up to capacity ids of watched batches that have ended. It keeps Python's lock: it never waits."""
@@ -87,7 +88,7 @@ class Library(Protocol):
         """Failure describes in JSON why a batch did not complete; code is "" if it did or has not ended."""
 
     def pybind_Faults(self, engine: int, /) -> str:
-        """Faults is what is injected into an engine now, in the language."""
+        """Faults returns the faults that are injected into an engine now, in the language."""
 
     def pybind_FenceRegion(self, engine: int, region: int, peer: str, timeout_ms: int, /) -> int:
         """FenceRegion returns when nothing that the peer ("" for all) began before can touch the region."""
@@ -112,7 +113,7 @@ class Library(Protocol):
         """GridPages returns the number of pages in each region of a grid."""
 
     def pybind_Info(self, engine: int, /) -> str:
-        """Info tells what does not change while the engine lives."""
+        """Info returns in JSON the facts that stay the same while the engine lives."""
 
     def pybind_InjectFaults(self, engine: int, text: str, /) -> int:
         """InjectFaults adds the faults of a text in the language of transports/faulty to those of an engine, or heals.
@@ -159,7 +160,7 @@ class Library(Protocol):
         its number."""
 
     def pybind_OpenBlob(self, engine: int, address: int, size: int, /) -> int:
-        """OpenBlob opens what Export of a peer made."""
+        """OpenBlob opens a blob that Export of a peer has made."""
 
     def pybind_OpenFile(self, engine: int, path: str, flags: int, size: int, timeout_ms: int, /) -> int:
         """OpenFile opens a file of this machine by its absolute path. flags: 1 create, 2 truncate, 4 read only, 8
@@ -215,7 +216,7 @@ class Library(Protocol):
         name; see engine.SwapTransportForTest. It is refused unless the engine was opened with allow_faults."""
 
     def pybind_Topology(self, engine: int, /) -> str:
-        """Topology returns what the machine has, in JSON."""
+        """Topology returns the NICs, memories and distances of the machine, in JSON."""
 
     def pybind_Version(self) -> str:
         """Version of the wire protocol of this build."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Batch:
     """Collects moves, to several peers if need be; `with engine.batch() as b: ...; b.submit()`.
 
-    One thread at a time. Leaving the block without submit() discards what was collected. The common arguments hold for
+    One thread at a time. Leaving the block without submit() discards the moves. The common arguments hold for
     every move; `timeout` counts from engine.batch(), or for a move that gives its own, from there. With
     durability="data" it ends when every file that it writes is on stable storage, each synced once.
     """
@@ -130,7 +130,7 @@ class Batch:
             raise InvalidArgumentError("the batch was submitted or left", hint="make a new one: engine.batch()")
 
     def _with(self, op: int, **own: int) -> Terms:
-        """The common terms, with the operation and what a move gives itself."""
+        """The common terms, with the operation and the terms of one move."""
         self._check_open()
         return _abi.terms(**{**dict(zip(_abi.TAKES, self._terms, strict=True)), "opcode": op, **own})
 

@@ -81,7 +81,7 @@ class SegmentInfoBuffer(NamedTuple):
 
 
 class SegmentInfo(NamedTuple):
-    """What a segment is made of."""
+    """The kind of a segment, and its registered ranges."""
 
     type: SegmentInfoType
     buffers: list[SegmentInfoBuffer]

@@ -9,18 +9,18 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// batch is what the engine keeps beside the core's record of a batch: who waits for it, which regions it uses, and the
+// batch is the engine's record of a batch, beside the core's: its waiters, the regions that it uses, and the
 // notification that is part of its end. One a slot, used again by the next generation. Guarded by the engine's mutex.
 //
-//	PENDING --last task ended--> [COMPLETED: its files synced, its note taken] --> final: cell, waiters, ring; see Engine.tail
+//	PENDING --last task ended--> [COMPLETED: files synced, note taken] --> final: cell, waiters, ring; see tail
 type batch struct {
 	id      dispatch.BatchID
 	started clock.Time
 	counted bool // in Engine.active until it has ended
-	ended   bool // final: what the page shows does not change any more until tasks are added
+	ended   bool // final: the page shows the same until tasks are added
 	note    *note
-	failure *errs.Error // of what comes behind the last byte, if that is what failed
-	unsure  bool        // failure is of a sync: what was written may not be there after a crash
+	failure *errs.Error // of the sync or the notification behind the last byte
+	unsure  bool        // failure is of a sync: written bytes may not be there after a crash
 	watched bool
 	freeing bool
 	waiters []*waiter
@@ -75,11 +75,11 @@ func (e *Engine) lookup(id dispatch.BatchID) (*batch, *errs.Error) {
 	return nil, errs.New(errs.InvalidEntry, "batch", "batch %d does not exist or was freed", uint64(id))
 }
 
-// launchBytes is what a submit may send while workers may be woken by the first answers. With more on its way they
-// would compete with the sender for the cores; the answers wait in their sockets until it has sent what it may.
+// launchBytes bounds a submit during which the first answers may wake workers. With more on its way, workers would
+// compete with the sender for the cores; the answers wait in their sockets until it has filled the rails' windows.
 const launchBytes = 128 << 10
 
-// quieten keeps workers asleep about the answers to a large call until launch has sent what it may.
+// quieten keeps workers asleep about the answers to a large call until launch has filled the rails' windows.
 func (e *Engine) quieten(c *Call) bool {
 	if c.total < launchBytes {
 		return false
@@ -90,7 +90,8 @@ func (e *Engine) quieten(c *Call) bool {
 	return true
 }
 
-// launch sends what was just enqueued, as far as the rails take it. The caller holds e.mu, which is released.
+// launch sends the tasks that were just enqueued, as far as the rails take them. The caller holds e.mu, which is
+// released.
 func (e *Engine) launch(quiet bool) {
 	e.step()
 	e.unlockAndDrain()
@@ -159,7 +160,7 @@ func (e *Engine) begin(b *batch, c *Call, now clock.Time) {
 	}
 }
 
-// hold takes what a call uses, regions and files, or nothing of it. The caller holds e.mu.
+// hold takes a use of each region and file of a call, or of none. The caller holds e.mu.
 func (e *Engine) hold(c *Call) *errs.Error {
 	if err := e.takeUses(c); err != nil {
 		return err
@@ -217,7 +218,7 @@ func (e *Engine) mirror(id dispatch.BatchID, now clock.Time) {
 	}
 }
 
-// finish wakes whoever waits for the batch and lets go what it used. The caller holds e.mu.
+// finish wakes the batch's waiters and gives its regions and files back. The caller holds e.mu.
 func (e *Engine) finish(b *batch, dirty bool) {
 	b.ended = true
 	if b.counted {
@@ -386,8 +387,8 @@ func (e *Engine) Summary(id dispatch.BatchID) (dispatch.Summary, error) {
 	return sum, nil
 }
 
-// Failed writes the indexes of what did not complete into out, as far as they fit, and returns how many there are.
-// Indexes count requests, ranges and pages in the order of the calls; a page of several rows is one. When a sync has
+// Failed writes the indexes of requests that did not complete into out, as far as they fit, and returns how many there
+// are. Indexes count requests, ranges and pages in the order of the calls; a page of several rows is one. When a sync has
 // failed, every WRITE counts.
 func (e *Engine) Failed(id dispatch.BatchID, out []uint64) (n int) {
 	e.mu.Lock()

@@ -23,7 +23,7 @@ import (
 // Move, Submit, Pages and Ranges are this in one call. A shape becomes tasks when it is added: its bounds, regions and
 // permissions are checked then, and its plan is chosen. Nothing moves before the commit, which takes all tasks or none.
 
-// Terms are what a caller asks of a request besides the bytes and where they lie; see package request.
+// Terms say how the bytes of a request are to travel; see package request.
 type Terms = request.Terms
 
 // Remote is a place in a segment: an offset in a region, or, with Region 0, an address (an offset if the segment was
@@ -141,7 +141,7 @@ func (c *Call) AddRecords(list []request.Record) error {
 	return nil
 }
 
-// whole takes back the tasks of an Add that has failed. What it has used is given back with the call.
+// whole takes back the tasks of an Add that has failed. The regions and files of those go with the call.
 func (c *Call) whole(first int, err *errs.Error) error {
 	if err == nil {
 		return nil
@@ -176,7 +176,7 @@ func (c *Call) CommitTo(id dispatch.BatchID, n *Note) (first int, err error) {
 	return c.engine.submit(id, c)
 }
 
-// complete adds what comes behind the last byte.
+// complete adds the parts of the end: the notification and the syncs of files.
 func (c *Call) complete(n *Note) *errs.Error {
 	if len(c.specs) == 0 {
 		return errs.New(errs.InvalidArgument, "submit", "there is nothing to move")
@@ -247,7 +247,7 @@ func (e *Engine) submit(id dispatch.BatchID, c *Call) (first int, err error) {
 	return first, nil
 }
 
-// sum notes what the tasks come to as a whole.
+// sum adds up the tasks: their bytes, their earliest deadline, and whether one asks for durability.
 func (c *Call) sum() {
 	c.total, c.due, c.durable = 0, clock.Never, false
 	for i := range c.specs {

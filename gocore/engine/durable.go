@@ -10,14 +10,13 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// What belongs to the end of a batch after its last byte, in this order:
+// The end of a batch after its last byte, in this order:
 //
 //	PENDING --last task COMPLETED--> files synced --> notification taken --> final
 //	             |                      '--failed, deadline, cancel: FAILED, TIMEOUT, CANCELED
 //	             '--task not COMPLETED: final at once, nothing is promised of the disk
 //
-// A sync that was asked for cannot be taken back: the batch ends without waiting for it. It touches no memory of
-// anybody.
+// A sync that was asked for cannot be taken back: the batch ends without waiting for it. It touches no memory.
 
 // syncing are the batches that wait for their files, few at a time. Guarded by the engine's mutex.
 type syncing struct {
@@ -27,7 +26,7 @@ type syncing struct {
 }
 
 // syncOrder is a sync that a batch waits for. transports says which have moved its bytes, bit by index: each of them
-// syncs its own descriptor, because the kernel tells of a failed write-back once a descriptor.
+// syncs its own descriptor, because the kernel reports a failed write-back once a descriptor.
 type syncOrder struct {
 	batch      dispatch.BatchID
 	ticket     uint64
@@ -48,7 +47,8 @@ func (b *batch) hasTail() bool {
 	return false
 }
 
-// tail is the state of a batch whose tasks sum up to sum, with what comes after the last byte. The caller holds e.mu.
+// tail returns the state of a batch whose tasks sum up to sum, its syncs and notification included. The caller holds
+// e.mu.
 func (e *Engine) tail(b *batch, sum *dispatch.Summary, now clock.Time) dispatch.State {
 	switch {
 	case b.failure != nil:
@@ -79,7 +79,7 @@ func endOf(cause *errs.Error) dispatch.State {
 	return dispatch.Failed
 }
 
-// durable reports whether nothing is left to be synced, and asks for what was not asked for yet. The caller holds e.mu.
+// durable reports whether all syncs are done, and orders those that were not ordered yet. The caller holds e.mu.
 func (e *Engine) durable(b *batch, transports uint32, now clock.Time) bool {
 	done := true
 	for i := range b.files {
@@ -106,8 +106,8 @@ func (e *Engine) durable(b *batch, transports uint32, now clock.Time) bool {
 	return done
 }
 
-// carryOut has the transports of an order sync one after the other, beginning at an index, and reports the outcome;
-// asked says that one has. The caller holds no lock.
+// carryOut asks the transports of an order, one after the other, from an index on, to sync. It reports the outcome;
+// asked is true when one has synced. The caller holds no lock.
 func (o syncOrder) carryOut(e *Engine, from int, asked bool) {
 	for i := from; i < len(e.ports); i++ {
 		link, key, open := o.peer.openIn(i)
@@ -233,7 +233,7 @@ type lingering struct {
 	files   []fileUse
 }
 
-// linger keeps what a dirty batch used. The caller holds e.mu.
+// linger keeps the regions and files of a dirty batch. The caller holds e.mu.
 func (e *Engine) linger(b *batch) {
 	e.lingering = append(e.lingering, lingering{slices.Clone(b.uses), slices.Clone(b.files)})
 	clear(b.uses)
@@ -241,7 +241,7 @@ func (e *Engine) linger(b *batch) {
 	b.uses, b.files = b.uses[:0], b.files[:0]
 }
 
-// letGo releases what the kernel has given back. The caller holds e.mu.
+// letGo releases regions and files that the kernel has given back. The caller holds e.mu.
 func (e *Engine) letGo() {
 	e.lingering = slices.DeleteFunc(e.lingering, func(l lingering) bool {
 		for i := range l.files {
@@ -258,7 +258,7 @@ func (e *Engine) letGo() {
 }
 
 // Lingers reports whether the kernel may still use the memory of a region, although the transfers that gave it have
-// ended, dirty. Whoever owns memory that is not tent's asks before giving it up.
+// ended, dirty. The owner of memory that is not tent's asks before it frees that memory.
 func (e *Engine) Lingers(id mem.RegionID) bool {
 	e.mu.Lock()
 	defer e.unlockAndDrain()

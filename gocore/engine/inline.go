@@ -7,12 +7,12 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// A call for little, over a transport that copies on the caller's thread (transport.Inliner), is carried out before it
-// returns: the core thinks about it twice for a moment (dispatch.Reserve, Record), and the copy is in between, without
-// the mutex. No queue, no outbox, no completion, nobody is woken. The call carries out its own requests and nobody
-// else's, and at most inline_bytes of them; what is more, or not possible now, goes through the core.
+// A small call over a transport that copies on the caller's thread (transport.Inliner) is carried out before it
+// returns. The core is entered twice for a moment (dispatch.Reserve, Record), and the copy is in between, without the
+// mutex. There is no queue, no outbox, no completion, and no goroutine is woken. The call carries out its own requests
+// alone, and at most inline_bytes of them; a larger one, or one that is not possible now, goes through the core.
 
-// inliner returns who may carry out the call's tasks at once, nil if they have to go through the core.
+// inliner returns the transport that may carry out the call's tasks at once, nil if they must go through the core.
 func (e *Engine) inliner(c *Call) transport.Inliner {
 	if len(c.specs) == 0 || len(c.specs) > inlineMost || c.total > e.inlineBytes {
 		return nil

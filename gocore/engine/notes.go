@@ -43,7 +43,7 @@ func newNotes(limit int, s *signal) *notes {
 	return &notes{signal: s, limit: limit, last: make(map[uint64]*sender)}
 }
 
-// take decodes a message and queues what is new in it: everything, or nothing when there is no room.
+// take decodes a message and queues its new notifications: all of them, or none when there is no room.
 func (q *notes) take(from transport.Peer, message []byte) error {
 	list, numbers, err := decodeNotes(message, from.Address)
 	if err != nil {
@@ -130,7 +130,7 @@ func (q *notes) wait(timeout time.Duration) int {
 	return q.waits()
 }
 
-// drain hands notifications to use until it returns false or none is left; what use refused stays.
+// drain hands notifications to use until it returns false or none is left; a refused one stays.
 func (q *notes) drain(use func(*Notification) bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -141,7 +141,7 @@ func (q *notes) drain(use func(*Notification) bool) {
 	if q.waits() == 0 {
 		q.queue, q.head = q.queue[:0], 0
 		q.signal.clear()
-	} else if q.head > len(q.queue)/2 { // half of it was taken: move the rest down, once in so many
+	} else if q.head > len(q.queue)/2 { // half of it was taken: move the rest down
 		n := copy(q.queue, q.queue[q.head:])
 		clear(q.queue[n:])
 		q.queue, q.head = q.queue[:n], 0

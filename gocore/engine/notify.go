@@ -109,7 +109,7 @@ type notifier struct {
 	stop    context.CancelFunc
 }
 
-// outgoing is what waits for one peer. flying is the message under way, kept unchanged until it is taken or given up.
+// outgoing holds the notes for one peer. flying is the message under way, unchanged until it is taken or given up.
 type outgoing struct {
 	peer      *peer
 	waiting   []*note
@@ -156,7 +156,7 @@ func (n *notifier) drop(t *note) bool {
 	return false
 }
 
-// pump sends what can be sent. The caller holds no lock.
+// pump sends the messages of all peers that have none under way. The caller holds no lock.
 func (n *notifier) pump() {
 	for {
 		o := n.next()
@@ -265,7 +265,7 @@ func lastLimit(list []*note) (t clock.Time) {
 	return t
 }
 
-// done is the transport's answer. What failed is tried again by the control plane.
+// done takes the transport's answer. A message that failed is tried again over the control plane.
 func (n *notifier) done(o *outgoing, err *errs.Error) {
 	if err != nil && err.Code != errs.EngineClosed {
 		o.tries++
@@ -292,7 +292,7 @@ func (n *notifier) finish(o *outgoing, err *errs.Error) {
 	n.pump()
 }
 
-// gone fails what waits for a peer that has ended.
+// gone fails the notes that wait for a peer that has ended.
 func (n *notifier) gone(p *peer, cause *errs.Error) {
 	n.mu.Lock()
 	o := n.peers[p.key()]

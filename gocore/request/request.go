@@ -1,4 +1,4 @@
-// Package request holds the terms of a request: what a caller asks besides the bytes and where they lie. They are
+// Package request holds the terms of a request: how its bytes are to travel, beside where they lie. They are
 // declared in the table of package schema, and terms.go is made from it.
 //
 // The same terms, under the same names, go from every face (objects, Request, RequestArray, C, C++) to the core: packed
@@ -24,7 +24,7 @@ func (t *Terms) Due() clock.Time {
 	return t.Deadline
 }
 
-// Choice is what the routes of a request depend on besides its two regions. It is the key under which a plan is kept.
+// Choice holds the terms that routes depend on, besides the two regions. It is the key under which a plan is kept.
 type Choice struct {
 	Op        transport.Op
 	Hint      uint8

@@ -8,7 +8,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Terms are what a caller asks of a request besides the bytes and where they lie. The zero value is a READ of the
+// Terms say how the bytes of a request are to travel, beside where they lie. The zero value is a READ of the
 // highest class, without a deadline, that promises nothing special.
 type Terms struct {
 	Deadline   clock.Time   // the request ends as TIMEOUT when this instant passes; 0 is none
@@ -17,7 +17,7 @@ type Terms struct {
 	Hint       uint8        // the transport that is tried first; 0 leaves the choice to the policy
 	Intent     Intent       // why the bytes move; a policy may choose routes by it
 	Integrity  Integrity    // a checksum of each slice, verified where it arrives; a slice that does not match is sent again
-	Durability Durability   // for files: the batch ends when what the request has written is on stable storage
+	Durability Durability   // for files: the batch ends when all that the request has written is on stable storage
 }
 
 // Intent is the intent_type of a request.

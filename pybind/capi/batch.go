@@ -154,7 +154,8 @@ func summed(id int64, batch C.tent_batch_id_t) (s summary, err error) {
 	return s, err
 }
 
-// statuses reads n tasks from first. A status that is pending lets the engine work, so that who polls makes progress.
+// statuses reads n tasks from first. A status that is pending lets the engine work, so a caller that polls makes
+// progress.
 func statuses(engine C.tent_engine_t, batch C.tent_batch_id_t, first, n int64, out *C.tent_status_t) C.int {
 	if n == 0 {
 		return 0

@@ -31,7 +31,7 @@ var pending struct {
 	byThread map[uintptr]*draft
 }
 
-// draft is what a thread has set so far: a tree, and why a part of it could not be read.
+// draft holds the settings of a thread so far: a tree, and why a part of it could not be read.
 type draft struct {
 	tree map[string]any
 	err  error
@@ -154,7 +154,7 @@ func tent_destroy_engine(engine C.tent_engine_t) {
 	}
 }
 
-// told is what an engine says of itself.
+// told is an engine's description of itself.
 type told struct {
 	Address     string          `json:"address"`
 	SegmentName string          `json:"segment_name"`

@@ -36,7 +36,7 @@ func failed(err error) C.int {
 	return -1
 }
 
-// done is what a call returns that has nothing to say but whether it worked.
+// done returns 0, or -1 after keeping the error: the result of a call that has no other.
 func done(err error) C.int {
 	if err != nil {
 		return failed(err)

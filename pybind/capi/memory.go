@@ -41,7 +41,7 @@ func remember(s span, o owned) {
 	regions.Unlock()
 }
 
-// forget drops what a destroyed engine had.
+// forget drops the records of a destroyed engine.
 func forget(engine int64) {
 	regions.Lock()
 	for s := range regions.bySpan {
@@ -83,7 +83,7 @@ func (s span) known() bool {
 	return is
 }
 
-// options reads C's, or says what stands for NULL.
+// options reads C's options, or returns the defaults for NULL.
 func options(o *C.tent_memory_options_t) (location string, permission int64) {
 	if o == nil {
 		return "*", int64(C.PERM_GLOBAL_READ_WRITE)

@@ -40,7 +40,7 @@ func (t *Term) typeC() string {
 	return "int"
 }
 
-// helpC is what a field's comment says.
+// helpC returns a field's comment.
 func (t *Term) helpC() string {
 	var numbers []string
 	for i, v := range t.Values {
@@ -102,12 +102,12 @@ func renderStructs(p *page) {
 	}
 	p.line("};\ntypedef struct tent_request_terms tent_request_terms_t;\n")
 
-	p.line("/* What tent_submit_ex takes beyond requests. Zero it before filling it in. */\nstruct tent_submit_options {")
+	p.line("/* The options of tent_submit_ex, for all requests of a call. Zero it before filling it in. */\nstruct tent_submit_options {")
 	for i, t := range beyondC() {
 		if i == firstOptions {
 			p.line("\tint notify; /* not 0: send name and message after the last byte */")
 			p.line("\tconst char *name;\n\tconst void *message;\n\tsize_t message_bytes;")
-			p.line("\tconst tent_request_terms_t *terms; /* NULL, or one for each request: what is not 0 there holds instead of the field here */")
+			p.line("\tconst tent_request_terms_t *terms; /* NULL, or one for each request: a field that is not 0 there holds instead of the one here */")
 		}
 		p.line("\t%s %s; /* of every request */", t.typeC(), t.Name)
 	}

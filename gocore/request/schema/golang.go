@@ -8,7 +8,7 @@ func renderTerms() ([]byte, error) {
 	p.line("// %s\n\npackage request\n", origin)
 	p.line("import (\n%q\n%q\n%q\n)\n", modulePath+"gocore/clock", modulePath+"gocore/errs",
 		modulePath+"gocore/transport")
-	p.line("// Terms are what a caller asks of a request besides the bytes and where they lie. The zero value is a READ of the")
+	p.line("// Terms say how the bytes of a request are to travel, beside where they lie. The zero value is a READ of the")
 	p.line("// highest class, without a deadline, that promises nothing special.")
 	p.line("type Terms struct {")
 	for _, wide := range []bool{true, false} { // the wide ones first: no padding

@@ -8,7 +8,7 @@ import (
 // renderPython makes tent/_abi.py.
 func renderPython() ([]byte, error) {
 	p := &page{}
-	p.line(`"""What crosses the border to the engine as numbers: terms, columns of packed requests, argument blocks.`)
+	p.line(`"""The numbers that cross the border to the engine: terms, columns of packed requests, argument blocks.`)
 	p.line("\n%s\n\"\"\"\n", origin)
 	p.line("from __future__ import annotations\n\nfrom array import array\nfrom typing import Any, Final\n")
 	p.line("from .enums import PRIO_HIGH, IntentType, OpCode, TransportType")
@@ -42,7 +42,7 @@ func renderTables(p *page) {
 	for _, t := range all {
 		p.line("    %q: %q,", t.Name, sentence(t.Help))
 	}
-	p.line("}\n\nTAKES: Final = {  # what a term must be")
+	p.line("}\n\nTAKES: Final = {  # by term: the values that it takes, for errors")
 	for _, t := range all {
 		p.line("    %q: %s,", t.Name, python(t.Takes))
 	}

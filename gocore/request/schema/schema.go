@@ -24,9 +24,9 @@ type Term struct {
 	Python  string // type of the constructor's argument
 	Default string // of that argument, in Python
 	Unit    string
-	Takes   string // what an error says that it must be
+	Takes   string // the values that it takes, for errors
 	Help    string // one sentence, without the full stop
-	Says    string // what the keyword means to people; one line of their editor
+	Says    string // the meaning of the keyword to people; one line of their editor
 }
 
 // Kind is how a term is written where it is not a plain number.
@@ -73,7 +73,7 @@ var Terms = []Term{
 	{Field: "Durability", Go: "Durability", Name: "durability", Keyword: "durability", Kind: Word,
 		CPrefix: "DURABILITY_",
 		Values:  []string{"NONE", "DATA"}, Python: "str | None", Default: "None", Takes: `"data" (1) or None (0)`,
-		Help: "for files: the batch ends when what the request has written is on stable storage",
+		Help: "for files: the batch ends when all that the request has written is on stable storage",
 		Says: `"data", for files: it ends when all that it writes is on stable storage, as fdatasync promises.`},
 }
 

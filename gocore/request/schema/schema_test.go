@@ -10,7 +10,7 @@ import (
 
 const root = "../../.."
 
-// TestGeneratedFilesAreThoseOfTheTable compares every generated file with what the table makes now.
+// TestGeneratedFilesAreThoseOfTheTable compares every generated file with the table.
 func TestGeneratedFilesAreThoseOfTheTable(t *testing.T) {
 	files, err := Files()
 	require.NoError(t, err)
@@ -30,7 +30,7 @@ func TestTheGeneratorIsDeterministic(t *testing.T) {
 	require.Equal(t, first, second)
 }
 
-// TestEveryTermIsComplete asks of each entry of the table what the generated files need of it.
+// TestEveryTermIsComplete looks at each entry of the table for all that the generated files need.
 func TestEveryTermIsComplete(t *testing.T) {
 	names := map[string]bool{}
 	for _, term := range Terms {

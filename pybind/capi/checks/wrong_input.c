@@ -1,4 +1,4 @@
-/* Whatever C hands over wrongly is refused with its cause, takes nothing, and ends no process. Run by `make capi ARGS=--check`,
+/* A wrong argument of C is refused with its cause, takes nothing, and ends no process. Run by `make capi ARGS=--check`,
  * plainly and under the address and undefined-behaviour sanitizers. */
 #include <pthread.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@ enum { SIZE = 1 << 16, THREADS = 4, ROUNDS = 2000, LIMIT_MS = 10000 };
 
 static int failures;
 
-/* An error that no other call makes stands before each call, so that what is found afterwards is the call's own. */
+/* An error that no other call makes stands before each call, so that the error found afterwards is the call's own. */
 static void forget(void) { tent_describe(NULL, "nonsense"); }
 
 static void refused(int line, const char *call, int was, const char *words) {
@@ -39,7 +39,7 @@ static tent_request_t good(void *source, uint64_t there) {
 	return r;
 }
 
-/* Every call with an engine that is not one: NULL, or destroyed. words is what the error says of it. */
+/* Every call with an engine that is not one: NULL, or destroyed. words are a part of the error's text. */
 static void without_engine(tent_engine_t none, const char *words) {
 	char text[512];
 	void *memory = text;
@@ -84,7 +84,7 @@ static void without_engine(tent_engine_t none, const char *words) {
 	refused(__LINE__, "tent_destroy_engine", 1, words);
 }
 
-/* Pointers that are NULL, and what gives back what never was. */
+/* Pointers that are NULL, and giving back things that never were. */
 static void without_pointers(tent_engine_t engine, tent_batch_id_t batch) {
 	tent_segment_id_t segment;
 	char small[2];
@@ -189,7 +189,7 @@ static void wrong_batches(tent_engine_t engine, tent_engine_t other, unsigned ch
 	MUST(tent_free_batch(engine, held));
 }
 
-/* What one thread is told is not what another one is told, while both also do what is right. */
+/* Each thread has its own error, while both also make calls that succeed. */
 struct worker {
 	pthread_t thread;
 	tent_engine_t engine;

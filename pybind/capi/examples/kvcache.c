@@ -22,7 +22,7 @@ static void stop(const char *what) {
 	exit(1);
 }
 
-/* What byte i of page p holds. */
+/* The value of byte i of page p. */
 static unsigned char content(size_t p, size_t i) { return (unsigned char)(p * 131 + i * 7 + i / 251); }
 
 /* Page p of the prefill process goes here in the decode process. */

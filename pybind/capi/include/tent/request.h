@@ -53,11 +53,11 @@ struct tent_request_terms {
 	uint64_t deadline_ns; /* ns on CLOCK_MONOTONIC: the request ends as TIMEOUT when this instant passes; 0 is none */
 	int intent_type; /* INTENT_*: why the bytes move; a policy may choose routes by it */
 	int integrity; /* INTEGRITY_*: a checksum of each slice, verified where it arrives; a slice that does not match is sent again */
-	int durability; /* DURABILITY_*: for files: the batch ends when what the request has written is on stable storage */
+	int durability; /* DURABILITY_*: for files: the batch ends when all that the request has written is on stable storage */
 };
 typedef struct tent_request_terms tent_request_terms_t;
 
-/* What tent_submit_ex takes beyond requests. Zero it before filling it in. */
+/* The options of tent_submit_ex, for all requests of a call. Zero it before filling it in. */
 struct tent_submit_options {
 	uint64_t deadline_ns; /* of every request */
 	int intent_type; /* of every request */
@@ -65,7 +65,7 @@ struct tent_submit_options {
 	const char *name;
 	const void *message;
 	size_t message_bytes;
-	const tent_request_terms_t *terms; /* NULL, or one for each request: what is not 0 there holds instead of the field here */
+	const tent_request_terms_t *terms; /* NULL, or one for each request: a field that is not 0 there holds instead of the one here */
 	int integrity; /* of every request */
 	int durability; /* of every request */
 };

@@ -1,6 +1,6 @@
 /* tent for C and C++: libtent.so, built by `make capi`.
  *
- * The calls, constants and structs are those that programs for Mooncake's TENT know; what goes beyond stands at the end of
+ * The calls, constants and structs are those that programs for Mooncake's TENT know; calls beyond those stand at the end of
  * the C part. C++ programs find the class mooncake::tent::TransferEngine below it, a thin layer over the C calls.
  *
  * Conventions. A call returns 0, or -1 and then tent_last_error() of the same thread says why in one sentence. Any thread
@@ -106,14 +106,14 @@ typedef struct tent_notif tent_notif_t;
 #ifndef TENT_TYPES_ONLY
 
 /* Settings for the next tent_create_engine of this thread: a file of JSON, or one key such as
- * "transports/tcp/addresses". A value that is JSON is taken as such, anything else as a string. What is wrong with them is
- * said by tent_create_engine. */
+ * "transports/tcp/addresses". A value that is JSON is taken as such, anything else as a string. tent_create_engine
+ * reports wrong ones. */
 void tent_load_config_from_file(const char *path);
 void tent_set_config(const char *key, const char *value);
 
 /* NULL if it cannot be made. */
 tent_engine_t tent_create_engine(void);
-/* Cancels what is under way, and returns when nothing of it can be touched any more, at most 30 s later. */
+/* Cancels all transfers, and returns when their memory cannot be touched any more, at most 30 s later. */
 void tent_destroy_engine(tent_engine_t engine);
 /* 1 while the engine is open, else 0. */
 int tent_available(tent_engine_t engine);
