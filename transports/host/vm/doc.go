@@ -19,7 +19,7 @@
 //	Yama, scope 1          only a descendant, or the one process that the owner named by AllowTracer, or any if it said so
 //	Yama, scope 2 and 3    CAP_SYS_PTRACE, or nobody
 //
-// Yama restricts what "attaches": moving bytes, and TakeFile (pidfd_getfd). It does not restrict what "reads": opening
+// Yama restricts what "attaches": moving bytes, and pidfd_getfd. It does not restrict what "reads": opening
 // /proc/PID/fd/N, by which ReopenFile gets a file of the same user under every scope. So memory that tent allocated can
 // be mapped where memory that the user owns cannot be reached.
 //

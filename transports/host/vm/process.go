@@ -111,16 +111,6 @@ func (p *Process) Ended() bool {
 	}
 }
 
-// TakeFile duplicates a descriptor of the process: the same open file, with its offset and access. It needs the right
-// to attach, which Yama restricts. The descriptor is the caller's.
-func (p *Process) TakeFile(fd uint32) (int, error) {
-	got, err := unix.PidfdGetfd(p.pidfd, int(fd), 0)
-	if err != nil {
-		return -1, fmt.Errorf("pidfd_getfd of descriptor %d of process %d: %w", fd, p.pid, err)
-	}
-	return got, nil
-}
-
 // ReopenFile opens anew what a descriptor of the process is open on, with other flags if wanted (O_RDONLY of a file
 // that the peer has open for writing); a memfd or a deleted file, too. It needs the right to read only. The caller
 // compares device and inode with what it was told: the peer may have closed the descriptor and opened something else by

@@ -67,11 +67,3 @@ func AllowTracer(pid int) error {
 	}
 	return nil
 }
-
-// Dumpable reports whether processes of our own user may touch our memory at all. One that changed its user is not, nor
-// one that said so by prctl(PR_SET_DUMPABLE, 0), nor, by a quirk of the kernel, one that has started a child as another
-// user by vfork, as os/exec does: the child changes its user while it shares its parent's memory.
-func Dumpable() bool {
-	v, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
-	return err != nil || v == 1
-}
