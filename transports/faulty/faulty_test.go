@@ -13,8 +13,8 @@ import (
 )
 
 // harness wraps the transports of a simulated network that drives itself.
-func harness(plan *Plan) transporttest.Harness {
-	return transporttest.Harness{Setup: func(t *testing.T) transporttest.Harness {
+func harness(plan *Plan) func(*testing.T) transporttest.Harness {
+	return func(*testing.T) transporttest.Harness {
 		n := sim.NewInline(1)
 		return transporttest.Harness{
 			Open: func(t *testing.T, c transporttest.Config) transport.Transport {
@@ -33,7 +33,7 @@ func harness(plan *Plan) transporttest.Harness {
 				n.Up(where)
 			},
 		}
-	}}
+	}
 }
 
 func TestConformanceWithoutFaults(t *testing.T) {
@@ -49,14 +49,11 @@ func TestConformanceWithFaultsThatKeepTheContract(t *testing.T) {
 		t.Run(text, func(t *testing.T) {
 			plan, err := New(text + "; seed=1")
 			require.NoError(t, err)
-			h := harness(plan)
-			setup := h.Setup
-			h.Setup = func(t *testing.T) transporttest.Harness {
-				h := setup(t)
+			transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+				h := harness(plan)(t)
 				h.Allocates = "faults allocate"
 				return h
-			}
-			transporttest.Run(t, h)
+			})
 		})
 	}
 }
@@ -81,7 +78,7 @@ func newBench(t *testing.T, faults string) *bench {
 	t.Helper()
 	plan, err := New(faults)
 	require.NoError(t, err)
-	h := harness(plan).Setup(t)
+	h := harness(plan)(t)
 	h.Patience = 10e9
 	b := &bench{w: transporttest.NewWorld(t, h), plan: plan}
 	b.a = b.w.Open("a")

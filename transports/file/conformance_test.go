@@ -11,8 +11,8 @@ import (
 )
 
 // harness runs the suite of the contract on files in a folder.
-func harness(f transport.Factory, s Settings, folder string) transporttest.Harness {
-	return transporttest.Harness{
+func harness(f transport.Factory, s Settings, folder string) func(*testing.T) transporttest.Harness {
+	h := transporttest.Harness{
 		Check:  f.Check,
 		Folder: folder,
 		Open: func(t *testing.T, c transporttest.Config) transport.Transport {
@@ -23,6 +23,7 @@ func harness(f transport.Factory, s Settings, folder string) transporttest.Harne
 		NoSelf:      "its peers are files, not engines",
 		SilentClose: "files do not close",
 	}
+	return func(*testing.T) transporttest.Harness { return h }
 }
 
 // inMemory is a folder on tmpfs.

@@ -12,8 +12,8 @@ import (
 )
 
 // harness runs the suite on a fresh network a test.
-func harness(make func(t *testing.T) *Network) transporttest.Harness {
-	setup := func(t *testing.T) transporttest.Harness {
+func harness(make func(t *testing.T) *Network) func(*testing.T) transporttest.Harness {
+	return func(t *testing.T) transporttest.Harness {
 		n := make(t)
 		return transporttest.Harness{
 			Open: func(t *testing.T, c transporttest.Config) transport.Transport {
@@ -37,7 +37,6 @@ func harness(make func(t *testing.T) *Network) transporttest.Harness {
 			},
 		}
 	}
-	return transporttest.Harness{Setup: setup}
 }
 
 func TestConformanceInline(t *testing.T) {

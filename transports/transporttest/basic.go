@@ -35,6 +35,19 @@ func (p *pair) operands(t *testing.T, size uint64) (*Operand, *Remote) {
 	return local, p.c.Import(t, remote)
 }
 
+// aimed is operands for an operation, with the memory that it reads, which holds what is to be moved, and the one that it
+// writes.
+func (p *pair) aimed(t *testing.T, op transport.Op, size uint64) (local *Operand, remote *Remote, from, to *Memory) {
+	t.Helper()
+	local, remote = p.operands(t, size)
+	if from, to = local.Memory, remote.Memory; op == transport.Read {
+		from, to = to, from
+	}
+	from.Fill(tagMoved, 0, from.Size)
+	to.Fill(tagBefore, 0, to.Size)
+	return local, remote, from, to
+}
+
 // volley makes n slices of length bytes side by side.
 func (p *pair) volley(op transport.Op, rail transport.Rail, local *Operand, remote *Remote, n int,
 	length uint64) []*transport.Slice {

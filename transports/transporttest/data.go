@@ -41,13 +41,7 @@ func testChecked(t *testing.T, h Harness) {
 		for _, size := range []uint64{1, 100, 4096, 70_001, 700_001} {
 			const n = 24
 			size = fit(p.c, size)
-			local, remote := p.operands(t, n*size)
-			from, to := local.Memory, remote.Memory
-			if op == transport.Read {
-				from, to = to, from
-			}
-			from.Fill(tagMoved, 0, from.Size)
-			to.Fill(tagBefore, 0, to.Size)
+			local, remote, _, to := p.aimed(t, op, n*size)
 			list := p.volley(op, p.c.Rail(t), local, remote, n, size)
 			for i, s := range list {
 				s.Checked = i%5 != 2
@@ -101,13 +95,7 @@ func testManySlices(t *testing.T, h Harness) {
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
 		size := fit(p.c, 3000) + fit(p.c, 64)
 		const n = 1000
-		local, remote := p.operands(t, n*size)
-		from, to := local.Memory, remote.Memory
-		if op == transport.Read {
-			from, to = to, from
-		}
-		from.Fill(tagMoved, 0, from.Size)
-		to.Fill(tagBefore, 0, to.Size)
+		local, remote, _, to := p.aimed(t, op, n*size)
 		rail := p.c.Rail(t)
 		var list []*transport.Slice
 		lengths := make([]uint64, n)

@@ -40,12 +40,7 @@ func testHold(t *testing.T, h Harness) {
 	const n = 40
 	size := fit(p.c, 64<<10)
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
-		local, remote := p.operands(t, n*size)
-		from, to := local.Memory, remote.Memory
-		if op == transport.Read {
-			from, to = to, from
-		}
-		from.Fill(tagMoved, 0, from.Size)
+		local, remote, _, to := p.aimed(t, op, n*size)
 		release := p.w.h.Hold(t, p.b)
 		list := p.volley(op, p.c.Rail(t), local, remote, n, size)
 		list = list[:p.c.Submit(list...)] // returns: Submit never waits for a peer
@@ -64,30 +59,14 @@ func testHoldWithdraw(t *testing.T, h Harness) {
 	const n = 40
 	size := fit(p.c, 64<<10)
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
-		local, remote := p.operands(t, n*size)
-		from, to := local.Memory, remote.Memory
-		if op == transport.Read {
-			from, to = to, from
-		}
-		from.Fill(tagMoved, 0, from.Size)
+		local, remote, from, to := p.aimed(t, op, n*size)
 		release := p.w.h.Hold(t, p.b)
 		list := p.volley(op, p.c.Rail(t), local, remote, n, size)
 		p.scribbleOnEnd(from, list, size) // the source is used again at once, too
 		list = list[:p.c.Submit(list...)]
 		p.a.Transport.Withdraw(list)
 		release()
-		var failed []uint64
-		for i, end := range p.c.Wait(t, list...) {
-			at := uint64(i) * size
-			if end.Err == nil {
-				require.NoError(t, to.Check(tagMoved, at, at, size))
-				continue
-			}
-			require.Equal(t, errs.Withdrawn, end.Err.Code, "%v", end.Err)
-			to.Fill(tagAfter, at, size)
-			failed = append(failed, at)
-		}
-		p.stillQuiet(t, to, failed, size)
+		p.stillQuiet(t, to, p.ended(t, list, to, size, errs.Withdrawn), size)
 	}
 }
 
@@ -97,12 +76,7 @@ func testCut(t *testing.T, h Harness) {
 	size := fit(p.c, 64<<10)
 	for round := range 6 {
 		op := transport.Op(round & 1)
-		local, remote := p.operands(t, n*size)
-		from, to := local.Memory, remote.Memory
-		if op == transport.Read {
-			from, to = to, from
-		}
-		from.Fill(tagMoved, 0, from.Size)
+		local, remote, _, to := p.aimed(t, op, n*size)
 		rail := p.c.Rail(t)
 		list := p.volley(op, rail, local, remote, n, size)
 		list = list[:p.c.Submit(list...)]
@@ -119,10 +93,8 @@ func testCut(t *testing.T, h Harness) {
 
 func testCutOther(t *testing.T, h Harness) {
 	p := newPair(t, h)
+	p.w.Await(t, "two rails, as the suite asked for", func() bool { return len(p.c.railsLocked()) > 1 })
 	rails := p.c.Rails()
-	if len(rails) < 2 {
-		t.Skip("one rail")
-	}
 	size := fit(p.c, 64<<10)
 	local, remote := p.operands(t, 8*size)
 	list := p.volley(transport.Write, rails[1], local, remote, 8, size)

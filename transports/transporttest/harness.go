@@ -1,8 +1,6 @@
 package transporttest
 
 import (
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,9 +15,6 @@ type Harness struct {
 	Check func() error
 	// Open starts one engine's worth of the transport. The suite closes it.
 	Open func(t *testing.T, c Config) transport.Transport
-	// Setup, if set, is called at the start of each test and gives the harness of that test: for transports that share
-	// a world of their own (a simulated network). Its t.Cleanup runs after the suite's checks.
-	Setup func(t *testing.T) Harness
 
 	// Patience is how long a wait of the suite may last before the test fails. [10s]
 	Patience time.Duration
@@ -34,6 +29,7 @@ type Harness struct {
 	// leaves. nil: cannot be done here.
 	Hold func(t *testing.T, n *Node) (release func())
 	// CutRail breaks a rail hard, as a reset of its connections does. It comes back by itself.
+	// A transport that has it has two rails where it is asked for them.
 	CutRail func(t *testing.T, n *Node, rail transport.Rail)
 	// Blackhole makes a rail swallow everything in both directions, silently, until heal is called.
 	Blackhole func(t *testing.T, n *Node, rail transport.Rail) (heal func())
@@ -80,37 +76,33 @@ func rules() []rule {
 	return all
 }
 
-// Run runs the suite. It logs at its end what was skipped and why.
-func Run(t *testing.T, h Harness) {
-	if h.Check != nil {
+// Run runs the suite. harness is called for the suite and again for each test: a transport that shares a world of its own
+// (a simulated network) makes one there, and its t.Cleanup runs after the suite's checks. What was skipped must be in the
+// list, skips.txt.
+func Run(t *testing.T, harness func(t *testing.T) Harness) {
+	if h := harness(t); h.Check != nil {
 		if err := h.Check(); err != nil {
 			t.Skipf("this transport cannot work here: %v", err)
 		}
 	}
-	var skipped []string
+	skipped := newSkips(t)
 	for _, r := range rules() {
 		t.Run(r.name, func(t *testing.T) {
-			h := h
-			if h.Setup != nil {
-				setup := h.Setup
-				h = setup(t)
-				h.Setup = setup
-			}
+			skipped.ran++
+			h := harness(t)
 			if h.Patience == 0 {
 				h.Patience = 10 * time.Second
 			}
 			if r.needs != nil {
 				if why := missing(t, h, r); why != "" {
-					skipped = append(skipped, fmt.Sprintf("%s: %s", r.name, why))
+					skipped.add(r.name, why)
 					t.Skip(why)
 				}
 			}
 			r.test(t, h)
 		})
 	}
-	if len(skipped) > 0 {
-		t.Logf("skipped:\n  %s", strings.Join(skipped, "\n  "))
-	}
+	skipped.check(t)
 }
 
 // missing opens a transport for a moment to ask what it can do.

@@ -1,6 +1,7 @@
 package transporttest
 
 import (
+	"cmp"
 	"math"
 	"runtime"
 	"sync"
@@ -20,13 +21,10 @@ func inlineRules() []rule {
 		return unless(is, "not an Inliner")
 	}
 	quick := func(h Harness, tr transport.Transport) string {
-		if why := inlines(h, tr); why != "" || h.Allocates != "" {
-			return why + h.Allocates
-		}
-		return unless(!RaceEnabled, "the race detector allocates on its own")
+		return cmp.Or(inlines(h, tr), h.Allocates, unless(!RaceEnabled, "the race detector allocates on its own"))
 	}
 	revocable := func(h Harness, tr transport.Transport) string {
-		return inlines(h, tr) + needsEngine(h, tr)
+		return cmp.Or(inlines(h, tr), needsEngine(h, tr))
 	}
 	return []rule{
 		{"InlineIsDoneWhenItReturns", inlines, testInline},
@@ -66,13 +64,7 @@ func testInline(t *testing.T, h Harness) {
 		for _, size := range []uint64{1, 100, 4096, 5000, 60_000} {
 			const n = 4
 			size = fit(p.c, size)
-			local, remote := p.operands(t, n*size)
-			from, to := local.Memory, remote.Memory
-			if op == transport.Read {
-				from, to = to, from
-			}
-			from.Fill(tagMoved, 0, from.Size)
-			to.Fill(tagBefore, 0, to.Size)
+			local, remote, _, to := p.aimed(t, op, n*size)
 			list := p.volley(op, p.c.Rail(t), local, remote, n, size)
 			if p.inline(list...) {
 				done++

@@ -82,7 +82,7 @@ func TestMutant(t *testing.T) {
 	if name == "" {
 		t.Skip("only for TestTheSuiteFindsBrokenTransports")
 	}
-	transporttest.Run(t, transporttest.Harness{Setup: func(t *testing.T) transporttest.Harness {
+	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
 		n := sim.NewInline(1)
 		return transporttest.Harness{Patience: time.Second,
 			Open: func(t *testing.T, c transporttest.Config) transport.Transport {
@@ -93,7 +93,7 @@ func TestMutant(t *testing.T) {
 				m.Transport, m.Inliner, m.Notifier = inner, inner.(transport.Inliner), inner.(transport.Notifier)
 				return m
 			}}
-	}})
+	})
 }
 
 // mutant is a simulated transport with one fault in it. Faults that need time keep work for the next call.

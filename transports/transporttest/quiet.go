@@ -23,12 +23,7 @@ func testNothingWrittenAfter(t *testing.T, h Harness) {
 	const n = 40
 	size := fit(p.c, 48<<10)
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
-		local, remote := p.operands(t, n*size)
-		from, to := local.Memory, remote.Memory
-		if op == transport.Read {
-			from, to = to, from
-		}
-		from.Fill(tagMoved, 0, from.Size)
+		local, remote, _, to := p.aimed(t, op, n*size)
 		list := p.volley(op, p.c.Rail(t), local, remote, n, size)
 		p.scribbleOnEnd(to, list, size)
 		p.c.Send(list...)
@@ -73,13 +68,7 @@ func testFence(t *testing.T, h Harness) {
 	size := fit(p.c, 64<<10)
 	for round := range 6 {
 		op := transport.Op(round & 1)
-		local, remote := p.operands(t, n*size)
-		from, to := local.Memory, remote.Memory
-		if op == transport.Read {
-			from, to = to, from
-		}
-		from.Fill(tagMoved, 0, from.Size)
-		to.Fill(tagBefore, 0, to.Size)
+		local, remote, _, to := p.aimed(t, op, n*size)
 		rail := p.c.Rail(t)
 		list := p.volley(op, rail, local, remote, n, size)
 		list = list[:p.c.Submit(list...)]

@@ -122,13 +122,7 @@ func testRefusedAmongGood(t *testing.T, h Harness) {
 	size := fit(p.c, 20_000)
 	const n = 30
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
-		local, remote := p.operands(t, n*size)
-		from, to := local.Memory, remote.Memory
-		if op == transport.Read {
-			from, to = to, from
-		}
-		from.Fill(tagMoved, 0, from.Size)
-		to.Fill(tagBefore, 0, to.Size)
+		local, remote, _, to := p.aimed(t, op, n*size)
 		list := p.volley(op, p.c.Rail(t), local, remote, n, size)
 		for i, s := range list {
 			switch i % 6 {

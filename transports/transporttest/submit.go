@@ -37,12 +37,7 @@ func testPrefix(t *testing.T, h Harness) {
 func (p *pair) testPrefix(t *testing.T, op transport.Op) {
 	length := fit(p.c, 512)
 	n := min(4*p.a.Info.SlicesMax+7, 20_000)
-	local, remote := p.operands(t, uint64(n)*length)
-	from, to := local.Memory, remote.Memory
-	if op == transport.Read {
-		from, to = to, from
-	}
-	from.Fill(tagMoved, 0, from.Size)
+	local, remote, _, to := p.aimed(t, op, uint64(n)*length)
 	list := p.volley(op, p.c.Rail(t), local, remote, n, length)
 	for rest, short := list, 0; len(rest) > 0; short++ {
 		before := make([]transport.Slice, len(rest))

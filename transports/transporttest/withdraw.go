@@ -29,12 +29,7 @@ func withdrawAll(t *testing.T, h Harness, op transport.Op) {
 	p := newPair(t, h)
 	const n = 60
 	size := fit(p.c, 100<<10)
-	local, remote := p.operands(t, n*size)
-	from, to := local.Memory, remote.Memory
-	if op == transport.Read {
-		from, to = to, from
-	}
-	from.Fill(tagMoved, 0, from.Size)
+	local, remote, _, to := p.aimed(t, op, n*size)
 	withdrawn, rounds := 0, 10
 	if RaceEnabled {
 		rounds = 3
@@ -71,12 +66,7 @@ func testWithdrawSome(t *testing.T, h Harness) {
 	const n = 60
 	size := fit(p.c, 50_000)
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
-		local, remote := p.operands(t, n*size)
-		from, to := local.Memory, remote.Memory
-		if op == transport.Read {
-			from, to = to, from
-		}
-		from.Fill(tagMoved, 0, from.Size)
+		local, remote, _, to := p.aimed(t, op, n*size)
 		list := p.volley(op, p.c.Rail(t), local, remote, n, size)
 		list = list[:p.c.Submit(list...)]
 		var some []*transport.Slice

@@ -1,0 +1,89 @@
+package transporttest
+
+import (
+	_ "embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// skipsText is the list of what the suite skips: a line for each run of the suite and rule, "package test rule: reason".
+//
+//go:embed skips.txt
+var skipsText string
+
+// rewriteEnv renews the list instead of comparing with it: TENT_TEST_REWRITE=1 go test -p 1 ./transports/...
+const rewriteEnv = "TENT_TEST_REWRITE"
+
+// skips collects what one run of the suite skips.
+type skips struct {
+	name  string // of the run: package and test
+	lines []string
+	ran   int // rules that -run did not leave out
+}
+
+// newSkips begins a run. Its package is the folder of the file that called Run.
+func newSkips(t *testing.T) *skips {
+	_, file, _, _ := runtime.Caller(2)
+	return &skips{name: filepath.Base(filepath.Dir(file)) + " " + t.Name()}
+}
+
+func (s *skips) add(rule, why string) {
+	s.lines = append(s.lines, fmt.Sprintf("%s %s: %s", s.name, rule, why))
+}
+
+// check compares a run with the list. A new skip fails the test; so does a line of the list whose rule was not skipped, if
+// every rule ran. Under the race detector more is skipped, so nothing is compared.
+func (s *skips) check(t *testing.T) {
+	if RaceEnabled {
+		return
+	}
+	whole := s.ran == len(rules())
+	if os.Getenv(rewriteEnv) != "" && whole {
+		s.rewrite(t)
+		return
+	}
+	for _, wrong := range s.differences(skipsText, whole) {
+		t.Error(wrong)
+	}
+}
+
+// differences compares a run, in which every rule ran or not, with a list.
+func (s *skips) differences(list string, whole bool) (wrong []string) {
+	known := slices.DeleteFunc(strings.Split(list, "\n"), func(line string) bool {
+		return !strings.HasPrefix(line, s.name+" ")
+	})
+	for _, line := range s.lines {
+		if !slices.Contains(known, line) {
+			wrong = append(wrong, "a skip that is not in transports/transporttest/skips.txt: "+line)
+		}
+	}
+	for _, line := range known {
+		if whole && !slices.Contains(s.lines, line) {
+			wrong = append(wrong, "remove from transports/transporttest/skips.txt, it is not skipped: "+line)
+		}
+	}
+	return wrong
+}
+
+// rewrite replaces the lines of this run in the file.
+func (s *skips) rewrite(t *testing.T) {
+	_, here, _, _ := runtime.Caller(0)
+	path := filepath.Join(filepath.Dir(here), "skips.txt")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := slices.DeleteFunc(strings.Split(string(text), "\n"), func(line string) bool {
+		return line == "" || strings.HasPrefix(line, s.name+" ")
+	})
+	lines = append(lines, s.lines...)
+	slices.SortStableFunc(lines, func(a, b string) int { return strings.Compare(a, b) })
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
