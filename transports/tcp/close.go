@@ -15,8 +15,8 @@ func (t *Transport) Close(ctx context.Context) error {
 	return t.life.Close(ctx, t.shutDown)
 }
 
-// shutDown waits for the links, then stops the workers, then closes the lanes of peers. Listeners come last: peers take a
-// refused dial for the proof that nobody reads their lanes any more.
+// shutDown waits for the links, then stops the workers, then closes the lanes of peers. Listeners come last: peers
+// take a refused dial for the proof that nobody reads their lanes any more.
 func (t *Transport) shutDown() error {
 	for number := range t.links.All() {
 		t.Detach(number)

@@ -12,8 +12,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// TestNothingLandsWhileTheSenderIsAsked has a WRITE in the socket of a lane that is asked about. It lands when the sender
-// still wants it, and never when the lane ends in the meantime.
+// TestNothingLandsWhileTheSenderIsAsked has a WRITE in the socket of a lane that is asked about. It lands when the
+// sender still wants it, and never when the lane ends in the meantime.
 func TestNothingLandsWhileTheSenderIsAsked(t *testing.T) {
 	e := newTestEndpoint(t, Settings{Workers: 1})
 	tr := e.tr.(*Transport)

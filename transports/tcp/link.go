@@ -13,7 +13,8 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// link is an attached peer. Its goroutine, run, owns everything below "run's own"; others reach it by runOnLink and kick.
+// link is an attached peer. Its goroutine, run, owns everything below "run's own"; others reach it by runOnLink and
+// kick.
 type link struct {
 	t      *Transport
 	number transport.Link
