@@ -1,55 +1,49 @@
 package control
 
 import (
-	"bufio"
 	"context"
-	"fmt"
-	"io"
 	"os"
-	"os/exec"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 )
 
-// childAddress makes the test binary an engine's control plane that listens there until its standard input ends.
-const childAddress = "TENT_TEST_CONTROL_CHILD"
-
 func TestMain(m *testing.M) {
-	address := os.Getenv(childAddress)
-	if address == "" {
+	if !forked.RunChild(Remote{}) {
 		os.Exit(m.Run())
 	}
+}
+
+// Remote is an engine's control plane in a process of its own. Its exported methods are called by the parent.
+type Remote struct{}
+
+// Listen listens on an address and returns the one that it got.
+func (Remote) Listen(address string, listens *string) error {
 	self := transport.Peer{Name: "child", MachineID: "here", Incarnation: uint64(os.Getpid())}
 	server, err := Listen([]string{address}, Options{Self: func() transport.Peer { return self }})
 	if err != nil {
-		fmt.Println("error:", err)
-		os.Exit(1)
+		return err
 	}
-	server.Start(&node{serve: func(context.Context, transport.Peer, string, []byte) ([]byte, error) { return []byte("here"), nil }})
-	fmt.Println(server.Addresses()[0])
-	_, _ = io.Copy(io.Discard, os.Stdin)
+	server.Start(&node{serve: func(context.Context, transport.Peer, string, []byte) ([]byte, error) {
+		return []byte("here"), nil
+	}})
+	*listens = server.Addresses()[0]
+	return nil
 }
 
 // child runs such a process and kills it at the end of the test.
-func child(t *testing.T, address string) (*exec.Cmd, string) {
-	command := exec.Command(os.Args[0])
-	command.Env = append(os.Environ(), childAddress+"="+address)
-	_, err := command.StdinPipe() // ends when we do
+func child(t *testing.T, address string) (c *forked.Child, listens string) {
+	c, err := forked.Start()
 	require.NoError(t, err)
-	out, err := command.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, command.Start())
-	t.Cleanup(func() { command.Process.Kill(); command.Wait() })
-	line, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(t, err)
-	return command, strings.TrimSpace(line)
+	t.Cleanup(c.Kill)
+	require.NoError(t, c.Call("Remote.Listen", address, &listens))
+	return c, listens
 }
 
 func TestKilledProcessIsReplacedAtItsPort(t *testing.T) {
@@ -59,8 +53,7 @@ func TestKilledProcessIsReplacedAtItsPort(t *testing.T) {
 	for range 3 {
 		old, err := a.client.Open(within(t), address)
 		require.NoError(t, err)
-		require.NoError(t, process.Process.Kill())
-		process.Wait()
+		process.Kill()
 		begin := time.Now()
 		_, err = a.client.Call(within(t), old, "tcp", nil)
 		require.Equal(t, errs.PeerUnreachable, errs.CodeOf(err), "%v", err)
@@ -81,11 +74,7 @@ func TestStoppedProcessIsToldFromAStranger(t *testing.T) {
 	process, address := child(t, "127.0.0.1:0")
 	peer, err := a.client.Open(within(t), address)
 	require.NoError(t, err)
-	require.NoError(t, process.Process.Signal(syscall.SIGSTOP))
-	var status syscall.WaitStatus
-	_, err = syscall.Wait4(process.Process.Pid, &status, syscall.WUNTRACED, nil) // until it has stopped
-	require.NoError(t, err)
-	require.True(t, status.Stopped())
+	require.NoError(t, process.Stop())
 	begin := time.Now()
 	_, err = a.client.Open(within(t), address)
 	require.Equal(t, errs.PeerUnreachable, errs.CodeOf(err))
@@ -95,7 +84,7 @@ func TestStoppedProcessIsToldFromAStranger(t *testing.T) {
 	_, err = a.client.Call(ctx, peer, "tcp", nil)
 	require.Equal(t, errs.Timeout, errs.CodeOf(err))
 	require.Less(t, time.Since(begin), 3*time.Second)
-	require.NoError(t, process.Process.Signal(syscall.SIGCONT))
+	require.NoError(t, process.Signal(unix.SIGCONT))
 	answer, err := a.client.Call(within(t), peer, "tcp", nil)
 	require.NoError(t, err)
 	require.Equal(t, "here", string(answer))

@@ -41,7 +41,7 @@ func RunChild(receivers ...any) bool {
 		}
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "netbed: child:", err)
+		fmt.Fprintln(os.Stderr, "forked: child:", err)
 		os.Exit(1)
 	}
 	server.ServeConn(parent)

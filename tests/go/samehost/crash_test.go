@@ -77,7 +77,7 @@ func start(t *testing.T) *child {
 	c, err := forked.Start()
 	require.NoError(t, err)
 	p := &child{Child: c, t: t}
-	t.Cleanup(func() { p.kill() })
+	t.Cleanup(p.Kill)
 	p.do("Open", netbed.Nothing{}, &p.address)
 	return p
 }
@@ -86,13 +86,7 @@ func (c *child) do(method string, arg, result any) {
 	require.NoError(c.t, c.Call("Actor."+method, arg, result))
 }
 
-func (c *child) signal(s unix.Signal) { require.NoError(c.t, unix.Kill(c.Pid(), s)) }
-
-// kill ends the child, if it has not ended, and waits for it.
-func (c *child) kill() {
-	_ = unix.Kill(c.Pid(), unix.SIGKILL) // a child that was not waited for still has its number
-	_ = c.Close()
-}
+func (c *child) signal(s unix.Signal) { require.NoError(c.t, c.Signal(s)) }
 
 // copies starts copying from the child into an engine here, and returns when every copier has been at it.
 func (c *child) copies(to *engine.Engine) {
@@ -160,7 +154,7 @@ func TestMemoryTakenBackFromKilledPeersStays(t *testing.T) {
 		}
 		taken.look(t)
 		next = start(t)
-		c.kill()
+		c.Kill()
 		taken.release(t, e)
 	}
 	t.Logf("%d killed", kills)
@@ -210,7 +204,7 @@ func TestMemoryTakenBackFromStoppedPeersStays(t *testing.T) {
 	}
 	t.Logf("%d times free, %d times held", free, held)
 	require.NotZero(t, free)
-	c.kill()
+	c.Kill()
 }
 
 // presses moves bytes between this engine and a child's regions until a transfer fails.
@@ -289,7 +283,7 @@ func TestOwnerMayBeStoppedOrKilledAtAnyMoment(t *testing.T) {
 		for _, local := range p.locals {
 			fill(local, canary)
 		}
-		c.kill()
+		c.Kill()
 		for _, local := range p.locals {
 			require.Equal(t, -1, strings.IndexFunc(string(local), func(r rune) bool { return r != canary }), "written after the end")
 		}
@@ -331,7 +325,7 @@ func TestStoppedOwnersMemoryIsReadAndWritten(t *testing.T) {
 		}
 		c.signal(unix.SIGCONT)
 	}
-	c.kill()
+	c.Kill()
 }
 
 func must(b []byte, err error) []byte {
