@@ -127,7 +127,7 @@ func benchmark(b *testing.B, l *loop, slices int) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(slices), "ns/slice")
 }
 
-// BenchmarkSlice is the cost of a slice of a long task from cut to completion, BenchmarkTask that of a task of one
+// BenchmarkSlice is the cost of a slice of a long task from cut to completion. BenchmarkTask is that of a task of one
 // slice from submit to end.
 func BenchmarkSlice(b *testing.B) { benchmark(b, newLoop(b, 1, 1, 64<<20, false), 1024) }
 

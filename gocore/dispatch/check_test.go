@@ -302,11 +302,11 @@ func (k *checker) look(t *known) {
 	}
 }
 
-// hopeless checks that a task which ended early could not have made it over any link of its routes that is there, with
-// rails as they are when nothing is wrong, by their rates or by a window a delay. Rails that were never seen but in
-// trouble, slow by a factor of 20 and losing slices, may be thought so slow: the table in deadline_test.go is exact.
-// The end may come later than that was decided, when slices were out; nothing can be said then if a link has gone
-// meanwhile.
+// hopeless checks that a task which ended early could not have made it over any link of its routes. It counts links
+// that are there, with rails as they are when nothing is wrong, by their rates or by a window a delay. Rails that were
+// never seen but in trouble, slow by a factor of 20 and losing slices, may be thought so slow: the table in
+// deadline_test.go is exact. The end may come later than that was decided, when slices were out; nothing can be said
+// then if a link has gone meanwhile.
 func (k *checker) hopeless(t *known, why error) {
 	spec, err := k.w.core.Task(t.batch, t.index)
 	require.Nil(k.t, err)

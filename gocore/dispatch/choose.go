@@ -34,7 +34,7 @@ func (c *Core) choose(l *link, now clock.Time) (best *railState, next offer) {
 		if best == nil && !l.several {
 			return r, one
 		}
-		finish := r.finish(one.want, now)
+		finish := r.predictFinish(one.want, now)
 		switch {
 		case best == nil:
 		case r.band == best.band && !l.numa: // the common case
@@ -81,8 +81,8 @@ func (l *link) untried(p *piece) bool {
 	return false
 }
 
-// better reports whether a piece should wait for a rail that has not had it in this round, instead of going to one
-// again that has: as long as that takes at most twice as long.
+// better reports whether a piece should wait for a rail that has not had it in this round, instead of trying one again:
+// as long as that takes at most twice as long.
 func (l *link) better(p *piece, r *railState, now clock.Time) bool {
 	limit := 2 * r.meter.Finish(r.bytes+p.length, r.slices == 0, now)
 	for _, other := range l.rails {

@@ -119,8 +119,8 @@ func (c *Core) optionsOf(transport uint8) *RailOptions {
 	return &c.standard
 }
 
-// Step runs the timers that are due, cuts slices for the rails that have room, and returns all orders to the engine,
-// those of calls since the last step too. The result is valid until the next call of any method.
+// Step runs the timers that are due, cuts slices for the rails that have room, and returns all orders to the engine.
+// Those of calls since the last step are among them. The result is valid until the next call of any method.
 func (c *Core) Step(now clock.Time) *Effects {
 	if invariants {
 		defer c.checkInvariants()

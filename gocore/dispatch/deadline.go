@@ -136,8 +136,8 @@ func (c *Core) dropHopeless(l *link, now clock.Time) bool {
 	return true
 }
 
-// hopeless is the error of a task that would miss its deadline on whichever of its routes that is there, nil if it may
-// make it or nobody knows.
+// hopeless is the error of a task that would miss its deadline on each of its routes that is there. It is nil if the
+// task may make it or nobody knows.
 func (c *Core) hopeless(t *task, now clock.Time) *errs.Error {
 	left := t.spec.Due().Sub(now)
 	needed := time.Duration(0)

@@ -254,7 +254,7 @@ func (d *device) drains(r *railState, now clock.Time) bool {
 
 func (d *device) idle() bool { return d.flying[High]+d.flying[Medium]+d.flying[Low] == 0 }
 
-// holdBack queues a rail that was refused something until another event of its NIC makes it possible, and sets a time
+// holdBack queues a rail that was refused something until another event of its NIC makes it possible. It sets a time
 // for another look in any case. A rail that has just been released and is refused again keeps its place.
 func (c *Core) holdBack(r *railState, until clock.Time) {
 	if d := r.device; r.held.list == nil {
@@ -316,9 +316,9 @@ func (d *device) lowRoom(r *railState, want uint64) bool {
 	return low+want <= d.lowWindow(r)
 }
 
-// findStuck finds the LOW bytes in flight that are not on the wire, but with a peer that does not answer or on a rail
-// that is out, and reports whether there are more than were known. One peer that stands still must not stop LOW to all
-// the others.
+// findStuck finds the LOW bytes in flight that are not on the wire, and reports whether there are more than were known.
+// Such bytes are with a peer that does not answer, or on a rail that is out. One peer that stands still must not stop
+// LOW to all the others.
 func (c *Core) findStuck(d *device, now clock.Time) bool {
 	moving := uint64(0)
 	for _, r := range d.rails {

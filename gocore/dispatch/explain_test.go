@@ -21,7 +21,8 @@ func TestExplainSaysWhatHoldsALinkUp(t *testing.T) {
 	r.railUp(id, 0, 1, 1<<20)
 	r.submit(to(r.core, id), High, 64*kib, r.now.Add(ms))
 	says("1 of 1 rails up; tasks waiting: 0 high, 0 medium, 0 low")
-	says("rail 0.1 a -> b: up, health 1000; 65536 of 1048576 bytes and 1 of 256 slices in flight, LOW at most 500000 bytes; 1000.0 MB/s")
+	says("rail 0.1 a -> b: up, health 1000; 65536 of 1048576 bytes and 1 of 256 slices in flight, " +
+		"LOW at most 500000 bytes; 1000.0 MB/s")
 	r.wait(ms)
 	r.wait(ms)
 	says("waits for the peer to confirm the withdrawal of 1 slices")

@@ -11,8 +11,8 @@ import (
 //	collateral, withdrawn   again at once, counts against nothing
 //	permanent               the task fails
 //	slice                   again after a pause that doubles, at most Options.Retries times on a route
-//	rail                    a rail that has not failed it in this round at once; when all have, as for slice. The breaker
-//	                        and the health of the rail hear of it
+//	rail                    a rail that has not failed it in this round at once; when all have, as for slice. The
+//	                        breaker and the health of the rail hear of it
 //	link, transport         the next route, at most Options.Failovers times a task
 //
 // Routes are tried in a circle, because a link that failed may be back when the others have failed; the budget ends it.
@@ -142,8 +142,8 @@ func (c *Core) switchRoute(t *task, next int, err *errs.Error, now clock.Time) {
 	c.failovers[from][to]++
 	c.noteChange(t.batch)
 	c.emit(event.Event{Kind: event.Failover, Time: now, Peer: err.Peer, Transport: c.transportName(from),
-		Rail: err.Rail, From: c.transportName(from), To: c.transportName(to), N: int(t.failovers), M: c.options.Failovers,
-		Err: err})
+		Rail: err.Rail, From: c.transportName(from), To: c.transportName(to), N: int(t.failovers),
+		M: c.options.Failovers, Err: err})
 	for p := t.pieces.first(); p != nil && t.live(); p = p.mine.after() {
 		if !p.state.out() {
 			c.rewindPiece(p)

@@ -133,8 +133,8 @@ func (t *task) sumUpMissing() {
 	slices.SortFunc(t.missing, func(a, b span) int { return int(int64(a.offset) - int64(b.offset)) })
 }
 
-// eachMissing calls each with the parts of a task that has ended which are not complete at the destination, or may
-// still change there, in ascending order; a task without parts is one.
+// eachMissing calls each with the missing parts of a task that has ended, in ascending order. A part is missing if it
+// is not complete at the destination or may still change there; a task without parts is one.
 func (t *task) eachMissing(each func(part int)) {
 	if t.state == Completed {
 		return

@@ -18,8 +18,8 @@ const (
 	shareInterval = 2 * time.Millisecond
 )
 
-// publish updates the view of the others, as far as it is older than an eighth of a slot, and arms the timer
-// for the next time: work that lasts keeps its claim, whether or not anything happens.
+// publish updates the view of the others, as far as it is older than an eighth of a slot. It arms the timer for the
+// next time: work that lasts keeps its claim, whether or not anything happens.
 func (c *Core) publish(d *device, now clock.Time) {
 	n := d.neighbours
 	if n == nil {
@@ -54,9 +54,9 @@ func (c *Core) publish(d *device, now clock.Time) {
 	}
 }
 
-// finish predicts in ns when want more bytes would be there over a rail. Where the others of the host are known, the
-// NIC may take longer than the rail: their bytes in flight are ahead of ours, too.
-func (r *railState) finish(want uint64, now clock.Time) float64 {
+// predictFinish predicts in ns when want more bytes would be there over a rail. Where the others of the host are known,
+// the NIC may take longer than the rail: their bytes in flight are ahead of ours, too.
+func (r *railState) predictFinish(want uint64, now clock.Time) float64 {
 	byRail := r.meter.Finish(r.bytes+want, r.slices == 0, now)
 	d := r.device
 	if d.neighbours == nil {

@@ -12,8 +12,8 @@ func (c *Core) startTask(t *task, now clock.Time) {
 	c.queueTask(t, false, now)
 }
 
-// firstRoute prefers a route that is healthy, then one that has rails, then one that may still get some; routes are in
-// order of preference among equals. When nothing is left, the task waits for its first route.
+// firstRoute prefers a route that is healthy, then one that has rails, then one that may still get some. Among equals
+// the order of the plan decides. When nothing is left, the task waits for its first route.
 func (c *Core) firstRoute(t *task) int {
 	best, rank := -1, fitUnusable
 	for i := range t.spec.Plan.Routes {

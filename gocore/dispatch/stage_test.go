@@ -11,7 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// staged is a plan of a local hop into a stage, a crossing hop to the peer's stage and a hop that the peer carries out.
+// staged is a plan of three hops: into a local stage, across to the peer's stage, and on by the peer itself.
 func staged(r *rig, slots int) (*plan.Plan, [3]plan.LinkID) {
 	var links [3]plan.LinkID
 	for i := range links {

@@ -23,9 +23,9 @@ import (
 // AttemptLimit its tasks try their next route, if they have one. Silence is measured by a clock that stands still while
 // this process was not let run (Core.lost). Suspecting is cheap, a wrong one costs some duplicates; condemning is late.
 //
-// The expected silence is the longest silence of the rail while it was busy recently, or its next slice at its rate,
-// whichever is longer (rail.Meter.Silence): on a machine that gives us the processor late, rails are silent for longer,
-// and doubt learns.
+// The expected silence is the longer of two times (rail.Meter.Silence): the longest recent silence of the busy rail,
+// and its next slice at its rate. So on a machine that gives us the processor late, rails are silent for longer, and
+// doubt learns.
 
 // misjudgedWithin bounds the time after a suspicion in which a sign of life means that such silence is usual: a rail
 // that speaks again so soon was late, not broken.

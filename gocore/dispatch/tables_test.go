@@ -13,8 +13,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// visit opens a peer with names that are new to the core, fails a slice over one of its two rails, moves bytes over the
-// other one, replaces a rail, and forgets the peer. It returns the id of its link.
+// visit opens a peer with names that are new to the core, uses it, and forgets it. A slice fails over one of its two
+// rails, bytes move over the other one, and a rail is replaced. It returns the id of its link.
 func (r *rig) visit(peer int) plan.LinkID {
 	id := r.core.AddLink(LinkSpec{Peer: uint32(peer), PeerName: fmt.Sprint("peer", peer), Info: &transport.Info{}})
 	up := func(index, generation int) {

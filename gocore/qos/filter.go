@@ -16,9 +16,9 @@ type Filter struct {
 	Interval time.Duration // of a rotation
 }
 
-// May reports whether a class may use the NIC that is at a position among n that are equally good, and if not, when to
-// ask again. Of n NICs all are open to HIGH, n-1 to MEDIUM and n-2 to LOW at any moment, but always at least one to
-// each; the positions rotate.
+// May reports whether a class may use the NIC at a position among n equals, and if not, when to ask again. Of n NICs
+// all are open to HIGH, n-1 to MEDIUM and n-2 to LOW at any moment, but always at least one to each; the positions
+// rotate.
 func (f Filter) May(class, position, n int, now clock.Time) (ok bool, again clock.Time) {
 	if f.Interval <= 0 || n <= 1 {
 		return true, 0

@@ -4,18 +4,18 @@
 //
 // # Bounds
 //
-// A HIGH slice waits for at most one LowWindow of LOW bytes of its NIC, and for one LOW slice more (a quarter of that)
-// for each rail of the NIC on which LOW gets its turn meanwhile. While the meter of a rail reaches for a higher rate
+// A HIGH slice waits for at most one LowWindow of LOW bytes of its NIC. Each rail of the NIC on which LOW gets its turn
+// meanwhile adds one LOW slice, a quarter of that. While the meter of a rail reaches for a higher rate
 // (rail.Meter.ProbeBandwidth), for some milliseconds now and then, the window is twice as large.
 //
-// A class that waits is served on each rail that it may use at least once in a time-out (Turns), however much of more
-// urgent classes there is, also on other links of the NIC, as soon as the rail has room for the slice. With slots the
+// A class that waits is served on each rail that it may use at least once in a time-out (Turns). Its slice begins when
+// the rail has room for it. More urgent classes, on other links of the NIC too, cannot prevent that. With slots the
 // turn must fall into a slot that admits the class, so it is once in a time-out plus two slots for MEDIUM and three for
 // LOW: with the standard settings LOW moves at least one slice in 10 + 3*2 ms. With the filter it may have to wait
 // until it is its turn on the NIC, at most n-1 rotations of n NICs, and other NICs of the link admit it meanwhile.
 //
-// Turns are for the head of a class, so the order inside a class is never changed, and a LOW request beside HIGH does
-// not become HIGH because it is large: it gets one slice in a time-out, however long it is.
+// Turns are for the head of a class, so the order inside a class is never changed. A LOW request beside HIGH does not
+// become HIGH because it is large: it gets one slice in a time-out, however long it is.
 package qos
 
 import (

@@ -12,8 +12,8 @@ const (
 	quotaApart = 1e-3  // least variance of sizes, of their squared mean, from which both parameters can be found
 )
 
-// Quota predicts how long a local NIC takes for the bytes that all processes of the host have in flight there, after
-// the transports seed (3.6):
+// Quota predicts how long a local NIC takes for the bytes in flight there of all processes of the host (transports
+// seed, 3.6):
 //
 //	predicted = active bytes * beta1 / bandwidth + beta0
 //

@@ -39,15 +39,15 @@ func Blame(failed Pair, others []Sighting) Culprit {
 			continue
 		}
 		if o.Local != failed.Local {
-			away.add(o.Works)
-		} else if local.add(o.Works); o.Peer != failed.Peer {
-			strangers.add(o.Works)
+			away.addSighting(o.Works)
+		} else if local.addSighting(o.Works); o.Peer != failed.Peer {
+			strangers.addSighting(o.Works)
 		}
 		if o.Peer != failed.Peer {
 			continue
 		}
-		if peer.add(o.Works); o.Remote == failed.Remote {
-			remote.add(o.Works)
+		if peer.addSighting(o.Works); o.Remote == failed.Remote {
+			remote.addSighting(o.Works)
 		}
 	}
 	switch {
@@ -66,7 +66,7 @@ func Blame(failed Pair, others []Sighting) Culprit {
 // verdict sums up sightings of one kind.
 type verdict struct{ works, fails bool }
 
-func (v *verdict) add(works bool) {
+func (v *verdict) addSighting(works bool) {
 	if works {
 		v.works = true
 	} else {

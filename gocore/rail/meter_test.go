@@ -231,8 +231,8 @@ func TestHoldsFallsSlowerThanTheRate(t *testing.T) {
 	require.InEpsilon(t, 4e8, m.WindowRate(), 0.1)
 }
 
-// pipe lets a window of half a millisecond follow a rail that takes a fixed time for each window beside that for
-// its bytes; it returns the share of windows that were larger than the rate alone would have had them.
+// pipe lets a window of half a millisecond follow a rail that takes a fixed time for each window beside that for its
+// bytes. It returns the share of windows that were larger than the rate alone would have had them.
 func pipe(m *Meter, rate float64, each time.Duration, long time.Duration) (reached float64) {
 	now := clock.Time(time.Second)
 	m.Begin(now)
