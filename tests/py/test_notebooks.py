@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from pathlib import Path
@@ -25,6 +26,35 @@ def test_notebook_is_kept_without_outputs(path: Path) -> None:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     left = [cell["id"] for cell in cells if cell.get("outputs") or cell.get("execution_count") is not None]
     assert not left, "clear all outputs before saving"
+
+
+def cells_of(path: Path) -> list[ast.Module]:
+    """The code cells of a notebook, parsed; `await` at the top is allowed there."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return [compile(text, path.name, "exec", flags) for text in texts]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_engines_of_a_notebook_end_with_their_block(path: Path) -> None:
+    """A cell that runs twice leaves no engine behind."""
+    for cell in cells_of(path):
+        nodes = list(ast.walk(cell))
+        entered = {id(item.context_expr) for node in nodes if isinstance(node, ast.With) for item in node.items}
+        for node in nodes:
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("tent.Engine", "Pair", "Cluster"):
+                assert id(node) in entered, ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_leans_on_public_modules_only(path: Path) -> None:
+    for cell in cells_of(path):
+        for node in ast.walk(cell):
+            if isinstance(node, ast.ImportFrom):
+                assert node.module == "tent.testing" or not str(node.module).startswith("tent"), node.module
+            if isinstance(node, ast.Attribute):
+                assert ast.unparse(node) != "sys.path"
 
 
 @pytest.mark.timeout(300)

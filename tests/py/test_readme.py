@@ -8,13 +8,22 @@ import sys
 from pathlib import Path
 
 import pytest
-from pages import README, blocks
+from pages import DOCS, README, blocks
 
 
 def test_readme_is_short() -> None:
     text = README.read_text(encoding="utf-8")
     assert text.count("\n") <= 150
     assert len(text.encode()) <= 12 << 10
+
+
+def test_figures_of_the_readme_are_those_of_the_performance_page() -> None:
+    text = README.read_text(encoding="utf-8")
+    page = (DOCS / "performance" / "index.md").read_text(encoding="utf-8")
+    results = text[text.index("## Results") : text.index("## Limits")]
+    figures = re.findall(r"\d[\d.]* (?:GB/s|µs|ns|ms)", results)
+    assert len(figures) >= 10
+    assert [figure for figure in figures if figure not in page] == []
 
 
 def test_readme_has_a_program() -> None:
