@@ -351,11 +351,19 @@ func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, peerAddress s
 	if r == nil {
 		return errs.New(errs.AddressNotRegistered, "fence", "the region is closed")
 	}
-	var from *transport.Peer
-	if peerAddress != "" {
-		from = &transport.Peer{Address: peerAddress}
+	if peerAddress == "" {
+		return e.revoke(ctx, r, nil, true)
 	}
-	return e.revoke(ctx, r, from, true)
+	peers, err := e.peersAt(ctx, peerAddress)
+	if err != nil {
+		return err
+	}
+	for i := range peers {
+		if err := e.revoke(ctx, r, &peers[i], true); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (e *Engine) revoke(ctx context.Context, r *region, from *transport.Peer, keep bool) error {

@@ -190,6 +190,27 @@ func (e *Engine) peer(identity transport.Peer) *peer {
 	return p
 }
 
+// peersAt returns the engines that an address means: those that are open under it, else the one that answers there. A peer
+// may call itself by another address, so a fence must not go by that. The error is InvalidEntry if there is none.
+func (e *Engine) peersAt(ctx context.Context, address string) (list []transport.Peer, err error) {
+	e.segments.mu.Lock()
+	for key, p := range e.segments.peers {
+		if key.address == address && p.file == nil {
+			list = append(list, p.identity)
+		}
+	}
+	e.segments.mu.Unlock()
+	if len(list) > 0 {
+		return list, nil
+	}
+	identity, failure := e.client.Open(ctx, address)
+	if failure != nil {
+		return nil, errs.New(errs.InvalidEntry, "fence", "no peer is open under %q, and none answers there: %v", address, failure).
+			WithHint("give the segment of the peer, or fence without a peer, which fences all of them")
+	}
+	return append(list, identity), nil
+}
+
 // leavePeer gives a handle back; the last one detaches the links.
 func (e *Engine) leavePeer(p *peer) {
 	if e.unhandle(p) {

@@ -224,7 +224,8 @@ type Transport interface {
 	// Register makes a region usable as a local operand and, as far as its permission goes, by peers.
 	Register(ctx context.Context, region mem.Region) (LocalKey, Descriptor, error)
 	// Revoke is the owner's fence: from its start nothing new by peer begins on the region, and it returns when nothing
-	// that began before can touch the bytes any more. A nil peer means every peer. With keep, the region takes new
+	// that began before can touch the bytes any more. A nil peer means every peer; another one is known by
+	// its Incarnation alone, since it may call itself by any address. With keep, the region takes new
 	// accesses again afterwards (Region.fence), else only Deregister follows. READs by peers that were cut off fail.
 	Revoke(ctx context.Context, key LocalKey, peer *Peer, keep bool) error
 	Deregister(ctx context.Context, key LocalKey) error

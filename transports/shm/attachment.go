@@ -77,7 +77,7 @@ func (as *attachments) keep(a *attachment) *errs.Error {
 	ctx, cancel := bounded(context.Background(), revokeLimit)
 	defer cancel()
 	for _, r := range t.regions.All() {
-		if r.denies(a.peer.Address) {
+		if r.denies(a.peer.Incarnation) {
 			_ = t.table.Revoke(ctx, r.name, page, false) // nobody is inside a page that nobody has: it cannot last
 		}
 	}
@@ -96,11 +96,11 @@ func (as *attachments) of(peer *transport.Peer, r *region, keep bool) []*attachm
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	if !keep {
-		r.deny(peer.Address)
+		r.deny(peer.Incarnation)
 	}
 	var list []*attachment
 	for _, a := range as.byToken {
-		if a.peer.Address == peer.Address {
+		if a.peer.Incarnation == peer.Incarnation {
 			list = append(list, a)
 		}
 	}

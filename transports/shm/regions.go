@@ -2,6 +2,7 @@ package shm
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -20,7 +21,7 @@ type region struct {
 	fixed    bool        // the buffer must not be written, not even by our own READs
 	of       *allocation // whose memory it is, nil for the user's
 	deniedMu sync.Mutex
-	denied   []string // addresses of peers for which it was revoked for good
+	denied   []uint64 // incarnations of peers for which it was revoked for good
 }
 
 // checkLocal checks a slice's own end.
@@ -88,19 +89,14 @@ func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *tr
 }
 
 // deny closes the region for a peer's future attachments.
-func (r *region) deny(address string) {
+func (r *region) deny(incarnation uint64) {
 	r.deniedMu.Lock()
-	r.denied = append(r.denied, address)
+	r.denied = append(r.denied, incarnation)
 	r.deniedMu.Unlock()
 }
 
-func (r *region) denies(address string) bool {
+func (r *region) denies(incarnation uint64) bool {
 	r.deniedMu.Lock()
 	defer r.deniedMu.Unlock()
-	for _, a := range r.denied {
-		if a == address {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(r.denied, incarnation)
 }

@@ -80,8 +80,7 @@ func (as *attachments) ofPeer(peer *transport.Peer) []*attachment {
 	defer as.mu.Unlock()
 	var list []*attachment
 	for _, a := range as.byToken {
-		if peer == nil || (a.peer.Address == peer.Address &&
-			(peer.Incarnation == 0 || a.peer.Incarnation == peer.Incarnation)) {
+		if peer == nil || a.peer.Incarnation == peer.Incarnation {
 			list = append(list, a)
 		}
 	}

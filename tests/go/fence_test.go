@@ -1,0 +1,82 @@
+package tests
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/sim"
+)
+
+// revocations is a factory that records the peers of each Revoke.
+type revocations struct {
+	transport.Factory
+	mu    sync.Mutex
+	peers []*transport.Peer
+}
+
+type recording struct {
+	transport.Transport
+	of *revocations
+}
+
+func (r *revocations) Open(ctx context.Context, c any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+	inner, err := r.Factory.Open(ctx, c, host, sink)
+	return &recording{inner, r}, err
+}
+
+func (r *recording) Inner() transport.Transport { return r.Transport }
+
+func (r *recording) Revoke(ctx context.Context, key transport.LocalKey, peer *transport.Peer, keep bool) error {
+	r.of.mu.Lock()
+	r.of.peers = append(r.of.peers, peer)
+	r.of.mu.Unlock()
+	return r.Transport.Revoke(ctx, key, peer, keep)
+}
+
+// A fence for one peer reaches the engine that the caller means, by whatever address it was opened, and is an error when
+// it means nobody: a fence that silently covers no peer is memory that is written afterwards.
+func TestAFenceForOnePeerMeansThatEngineOrFails(t *testing.T) {
+	n := sim.NewInline(1)
+	spy := &revocations{Factory: sim.Factory{Settings: sim.Settings{Network: n}}}
+	owner := open(t, nil, []string{"sim"}, func() []engine.Plug { return []engine.Plug{{Factory: spy}} })
+	writer := open(t, nil, []string{"sim"}, func() []engine.Plug {
+		return []engine.Plug{{Factory: sim.Factory{Settings: sim.Settings{Network: n}}}}
+	})
+	id, err := owner.Register(engine.Memory{Addr: address(memory(t, 4096)), Size: 4096, Name: "kv", Location: "cpu:0",
+		Permission: mem.GlobalReadWrite})
+	require.NoError(t, err)
+	_, port, err := net.SplitHostPort(writer.Address())
+	require.NoError(t, err)
+	alias := "localhost:" + port
+	fenced := func(address string) []*transport.Peer {
+		spy.peers = nil
+		require.NoError(t, owner.FenceRegion(context.Background(), id, address))
+		return spy.peers
+	}
+	for _, address := range []string{writer.Address(), alias} { // not open here: the engine that answers there
+		peers := fenced(address)
+		require.Len(t, peers, 1)
+		require.Equal(t, writer.Self().Incarnation, peers[0].Incarnation, address)
+	}
+	s, err := owner.OpenSegment(context.Background(), alias)
+	require.NoError(t, err)
+	peers := fenced(alias)
+	require.Len(t, peers, 1)
+	require.Equal(t, writer.Self().Incarnation, peers[0].Incarnation)
+	require.NoError(t, owner.CloseSegment(s))
+	require.Equal(t, []*transport.Peer{nil}, fenced(""))
+
+	spy.peers = nil
+	err = owner.FenceRegion(context.Background(), id, "127.0.0.1:9") // the discard port: nobody listens
+	require.Equal(t, errs.InvalidEntry, errs.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, "127.0.0.1:9")
+	require.Empty(t, spy.peers)
+}
