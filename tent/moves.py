@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import moving
+from . import _abi, moving
 from .batch import Batch
 from .enums import PRIO_HIGH, IntentType
 from .errors import InvalidArgumentError, translate
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .indexes import Integers
 
 Form = Callable[..., Begun]  # moving.ranges or moving.pages
-
-_NO_TERMS = terms()
 
 
 class Moves(Handle):
@@ -237,7 +235,8 @@ class Moves(Handle):
         durability: str | None,
         intent: IntentType,
     ) -> Transfer:
-        """One READ or WRITE. From a slice to a slice without terms, the usual case, all checks stand here."""
+        """One READ or WRITE. From a slice to a slice, the usual case, all checks of moving.move stand here."""
+        given, note = None, None
         if not (
             priority == 0
             and timeout is None
@@ -249,7 +248,7 @@ class Moves(Handle):
             and intent == 0
         ):
             given, note = terms(priority, timeout, notify, hint, stream, integrity, durability, intent)
-        elif (
+        if not (
             type(local) is RegionSlice
             and type(remote) is RemoteSlice
             and not self._closed
@@ -260,17 +259,22 @@ class Moves(Handle):
             and (size := local.size) == remote.size
             and (op == WRITE or not region._memory.read_only)
         ):
-            try:
+            self._check_open()
+            known = _abi.terms(op) if given is None else (op, *given[1:])
+            return Transfer(self, *moving.move(self, 0, known, local, remote, note))
+        try:
+            if given is None:
                 batch = self._library.pybind_Move(
                     self._id, op, local.address, size, segment._handle, remote.region_id, remote.offset
                 )
-            except RuntimeError as error:
-                raise translate(error) from None
-            return Transfer(self, batch, size, (local, remote))
-        else:
-            given, note = _NO_TERMS
-        self._check_open()
-        return Transfer(self, *moving.move(self, 0, (op, *given[1:]), local, remote, note))
+            else:
+                words = (local.address, segment._handle, remote.offset, size, remote.region_id)
+                record = _abi.record((op, *given[1:]), *words)
+                address = 0 if note is None else note.address
+                batch = self._library.pybind_Start(self._id, 0, record.buffer_info()[0], 1, address)
+        except RuntimeError as error:
+            raise translate(error) from None
+        return Transfer(self, batch, size, (local, remote))
 
     def _many(self, form: Form, op: int, given: Given, operands: tuple[Any, ...]) -> Transfer:
         """Ranges or pages."""

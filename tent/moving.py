@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from . import _abi, buffers, grid, indexes
 from ._abi import Terms
 from ._transports import HINTS, TransportType
-from .errors import InvalidArgumentError, InvalidEntryError
+from .errors import InvalidArgumentError, InvalidEntryError, translate
 from .region import Region, RegionSlice
 from .segment import RemoteRegion, RemoteSlice, Segment
 
@@ -134,7 +134,10 @@ def move(engine: Handle, builder: int, terms: Terms, local: Any, remote: Any, no
         raise InvalidArgumentError(f"the operands differ in size: local {local.size} bytes, remote {size}")
     record = _abi.record(terms, local.address, segment, offset, size, region)
     note = 0 if notify is None else notify.address
-    answer = engine._call(engine._library.pybind_Start, builder, record.buffer_info()[0], 1, note)
+    try:  # as engine._call() does, without its cost
+        answer = engine._library.pybind_Start(engine._id, builder, record.buffer_info()[0], 1, note)
+    except RuntimeError as error:
+        raise translate(error) from None
     return answer, size, (local, remote)
 
 

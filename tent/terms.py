@@ -43,14 +43,14 @@ def terms(
     InvalidArgumentError or NotImplementedError for a word that is wrong."""
     if stream is not None:
         raise NotImplementedError("stream= is not in this version", hint="submit when the source is ready")
-    packed = _abi.terms(
-        opcode=READ,
-        priority=priority,
-        transport_hint=0 if hint is None else moving.transport_number(hint),
-        deadline_ns=0 if timeout is None else moving.deadline(timeout),
-        intent_type=intent,
-        integrity=0 if integrity is None else _abi.number("integrity", integrity),
-        durability=0 if durability is None else _abi.number("durability", durability),
+    packed = _abi.terms(  # by position: names cost a tenth of a small move
+        READ,
+        priority,
+        0 if hint is None else moving.transport_number(hint),
+        0 if timeout is None else moving.deadline(timeout),
+        intent,
+        0 if integrity is None else _abi.number("integrity", integrity),
+        0 if durability is None else _abi.number("durability", durability),
     )
     return packed, None if notify is None else moving.Packed(notify)
 

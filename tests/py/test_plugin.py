@@ -94,7 +94,7 @@ def test_bytes_that_are_wrong_or_late_fail_the_test(pytester: pytest.Pytester) -
         def test_incomplete(tent_pair, tent_oracle):
             pair = tent_pair()
             src, dst = tent_oracle.regions(pair, 100_000, "read")
-            pair.engine.read(src[0:99_999], dst[0:99_999]).result(10)
+            pair.engine.read(src[0:99_900], dst[0:99_900]).result(10)
             tent_oracle.check()
 
         def test_overwritten_source(tent_pair, tent_oracle):
@@ -110,7 +110,7 @@ def test_bytes_that_are_wrong_or_late_fail_the_test(pytester: pytest.Pytester) -
             src, dst = tent_oracle.regions(pair, 1000)
             pair.engine.write(src, dst).result(10)
             tent_oracle.check()
-            pair.engine.write(src[3:4], dst[3:4]).result(10)
+            pair.engine.write(src[3:99], dst[3:99]).result(10)
 
         def test_guard_bands():
             memory = Memory(1000, 3)
@@ -125,9 +125,9 @@ def test_bytes_that_are_wrong_or_late_fail_the_test(pytester: pytest.Pytester) -
     result.assert_outcomes(passed=2, failed=3, errors=1)  # "late" is found when the test ends: an error
     text = result.stdout.str()
     assert "byte 50000 of 100000 is" in text
-    assert "here: byte 99999 of 100000 is" in text
+    assert re.search(r"here: byte 999\d\d of 100000 is", text)  # of 100 bytes, one may be right by chance
     assert "in peer-0: byte 7 of 1000 is" in text
-    assert "in peer-0: byte 3 of 1000 is" in text and "after the engines were closed" in text
+    assert re.search(r"in peer-0: byte \d+ of 1000 is .* after the engines were closed", text)
 
 
 def test_leaks_fail_the_test(pytester: pytest.Pytester) -> None:
