@@ -26,7 +26,7 @@ Remote = RemoteSlice | RemoteRegion | Segment | RegionSlice | Region
 Notify = tuple[str | bytes, str | bytes]
 Hint = TransportType | str | int | None
 
-# The engine's answer (a batch, 0 from a builder), the bytes in all or -1, and what keeps the operands.
+# The engine's answer (a batch, 0 from a builder), the bytes in all or -1, and the keepers of the operands.
 Begun = tuple[int, int, tuple[object, ...]]
 
 READ, WRITE = 0, 1
@@ -125,7 +125,7 @@ def remote_slice(engine: Handle, operand: Any) -> tuple[int, int, int, int]:
 
 
 def move(engine: Handle, builder: int, terms: Terms, local: Any, remote: Any, notify: Packed | None = None) -> Begun:
-    """One READ or WRITE: returns the engine's answer, the size and what keeps the operands."""
+    """Begins one READ or WRITE; returns the engine's answer, the size and the keepers of the operands."""
     op = terms[0]
     if type(local) is not RegionSlice or op == READ or local.region._engine is not engine or local.region._closed:
         local = local_slice(engine, local, op)
@@ -152,7 +152,7 @@ def pages(
     local, src, remote, dst, page_bytes = operands
     local_grid = _grid(engine, local, page_bytes, remote=False, op=terms[0])
     remote_grid = _grid(engine, remote, page_bytes, remote=True, op=terms[0])
-    # In the call, `src` are pages of the local operand and `dst` pages of the remote one, whatever the direction.
+    # In the call, `src` are pages of the local operand and `dst` pages of the remote one, in both directions.
     here, there = indexes.describe(src, "src"), indexes.describe(dst, "dst")
     if here.n != there.n:
         raise InvalidArgumentError(f"src has {here.n} indexes and dst {there.n}")

@@ -1,5 +1,8 @@
-"""The terms of a move: the keywords that every moving call shares. Their names, order, defaults, meaning and checks are
-here; the calls repeat the signature alone, because people read it where they type, and a test compares them."""
+"""The terms of a move: the keywords that every moving call shares.
+
+Their names, order, defaults and meaning are here; the calls repeat the signature alone, because people read it where
+they type, and a test compares them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ MEANING = {
 F = TypeVar("F", bound=Callable[..., object])
 
 
-Given = tuple[_abi.Terms, moving.Packed | None]  # what the engine takes, of a READ, and the notification
+Given = tuple[_abi.Terms, moving.Packed | None]  # the terms as the engine takes them, of a READ, and the notification
 
 
 def terms(
@@ -39,8 +42,10 @@ def terms(
     durability: str | None = None,
     intent: IntentType = IntentType.UNSPEC,
 ) -> Given:
-    """Returns the terms of a move as the engine reads them, which checks the ranges of numbers. Raises
-    InvalidArgumentError or NotImplementedError for a word that is wrong."""
+    """Returns the terms of a move as the engine reads them; the engine checks the ranges of numbers.
+
+    Raises InvalidArgumentError or NotImplementedError for a word that is wrong.
+    """
     if stream is not None:
         raise NotImplementedError("stream= is not in this version", hint="submit when the source is ready")
     packed = _abi.terms(  # by position: names cost a tenth of a small move

@@ -1,10 +1,10 @@
-"""Writes the stubs of the package: what type checkers read where Python itself reads a table or an extension.
+"""Writes the stubs of the package, for type checkers: Python itself reads a table or an extension instead.
 
     python tools/stubs.py           writes them
-    python tools/stubs.py --check   fails if one of them differs from what would be written
+    python tools/stubs.py --check   fails if one of them is out of date
 
 `tent/__init__.pyi` and `tent/testing/__init__.pyi` come from the tables of public names in the `__init__.py` beside
-them, `tent/_gotent.pyi` from the exported functions of pybind, whose comments become docstrings.
+them, `tent/_gotent.pyi` from the exported functions of pybind, with their comments as docstrings.
 """
 
 from __future__ import annotations

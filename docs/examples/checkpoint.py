@@ -30,7 +30,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MAGIC = b"TENTCKP1"
 HEAD = struct.Struct("<8sQ")
 ALIGNMENT = 4096
-KINDS = "biufc"  # numbers: what has the same bytes everywhere
+KINDS = "biufc"  # numbers: arrays with the same bytes everywhere
 
 
 def aligned(offset: int) -> int:
@@ -78,7 +78,7 @@ def save(engine: tent.Engine, path: str | Path, arrays: Mapping[str, Array]) -> 
 
 
 def restore(engine: tent.Engine, path: str | Path) -> dict[str, Array]:
-    """Reads a checkpoint and verifies every array. ValueError says what is wrong with the file."""
+    """Reads a checkpoint and verifies every array. A ValueError names the defect of the file."""
     with ExitStack() as stack:
         file = stack.enter_context(engine.open(Path(path), readonly=True))
         if file.size < HEAD.size:

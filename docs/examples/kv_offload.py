@@ -24,7 +24,7 @@ Array = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def content(sequence: int) -> Array:
-    """What the model left in the pages of one sequence, by part and page: known here, so that it can be verified."""
+    """Returns the bytes that the model left in one page of a sequence: known here, so that they can be verified."""
     return np.random.default_rng(sequence).integers(0, 256, (PARTS, PAGES, PAGE), np.uint8)
 
 

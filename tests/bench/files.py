@@ -42,7 +42,7 @@ CACHE_ENGINES = ("psync", "pvsync2", "io_uring", "mmap")
 
 @dataclass(frozen=True)
 class Shape:
-    """One row: what tent does, what fio does, and the least ratio of the rates (None: reported only)."""
+    """One row: the work of tent, that of fio, and the least ratio of the rates (None: reported only)."""
 
     name: str
     contestant: str  # "go" or "python"

@@ -1,4 +1,4 @@
-"""What a Python program without tent does on one host: ctypes.memmove into a mapping that both processes have, one
+"""A Python program without tent on one host: ctypes.memmove into a mapping that both processes have, one
 call a page. Driven by lines on stdin (see contestant.py).
 
     memmove.py ARENA_BYTES

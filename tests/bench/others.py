@@ -1,5 +1,6 @@
 """Today's published alternatives as contestants of the benchmark, each run by the interpreter of an environment that
-has its wheel. Their memory is the user's own; what they let a program prepare (descriptor lists, handles) is prepared.
+has its wheel. Their memory is the user's own; everything that a program can prepare (descriptor lists, handles) is
+prepared.
 
     others.py nixl|mooncake ARENA_BYTES
 
@@ -24,14 +25,15 @@ LIMIT_S = 60.0
 
 
 class Library(Protocol):
-    """What a contestant needs of a library: an end that offers memory, and calls that move a batch and wait for it."""
+    """The face of a library for a contestant: an end that offers memory, and calls that move a batch and wait for
+    it."""
 
     def __init__(self, name: str, address: int, length: int) -> None: ...
     def card(self) -> str:
-        """What the other end needs to know, without blanks."""
+        """The description for the other end, without blanks."""
 
     def connect(self, card: str) -> str:
-        """Learns of the other end; the answer is what it must be told in turn, "" if nothing."""
+        """Learns of the other end; the answer is for the other end in turn, "" for none."""
 
     def prepared(self, write: bool, size: int, offsets: list[int]) -> Callable[[], None]: ...
 

@@ -4,7 +4,7 @@
 
 NIXL (by its default, and with UCX_TLS=tcp) and Mooncake's transfer engine (over TCP) come from their wheels, each in an
 environment of its own under build/peers. Mooncake's wants libibverbs.so.1 (Debian: libibverbs1). All use memory that
-the program owns. What cannot be installed or does not start is left out and named.
+the program owns. A library that cannot be installed or does not start is left out and named.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rows import KIB, MIB, Row, Side, Work, p50_us
 from run import ARENA_BYTES, HERE, ROOT, congestion, entries, measure, show
 from table import today
 
-# Pinned, so that a table says what it compared with.
+# Pinned, so that a table names the versions.
 WHEELS = {"nixl": ("nixl-cu12==1.5.1", "numpy"), "mooncake": ("mooncake-transfer-engine-non-cuda==0.3.13.post1",)}
 
 SHAPES = [(4 * KIB, 1, 1000), (4 * KIB, 64, 200), (64 * KIB, 64, 40), (MIB, 1, 100), (64 * MIB, 1, 5)]

@@ -38,7 +38,7 @@ def receive(sock: socket.socket, view: memoryview) -> None:
 
 
 def send(sock: socket.socket, parts: list[bytes | memoryview]) -> None:
-    """Header and payload in one call; what a short send leaves over follows."""
+    """Header and payload in one call; the rest of a short send follows."""
     n = sock.sendmsg(parts)
     for part in parts:
         if n >= len(part):
@@ -49,7 +49,7 @@ def send(sock: socket.socket, parts: list[bytes | memoryview]) -> None:
 
 
 def serve(sock: socket.socket, arena: memoryview) -> None:
-    """The peer: does what the headers say until the other end is gone."""
+    """The peer: obeys the headers until the other end is gone."""
     head = bytearray(HEADER.size)
     while True:
         receive(sock, memoryview(head))

@@ -1,4 +1,4 @@
-"""The rows of the speed table: what is measured, what it is compared with, and what it should reach."""
+"""The rows of the speed table: the measured work, its opponent, and the target."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Work:
         return f"{self.verb.upper()} {size if self.count == 1 else f'{self.count} x {size}'}"
 
 
-# Iterations so that a round takes a tenth of a second or more. Submits are small: no copying hides what they cost.
+# Iterations so that a round takes a tenth of a second or more. Submits are small: no copying hides their cost.
 PING, SMALL, BATCH = Work("write", 64, 1, 2000), Work("write", 4 * KIB, 1, 2000), Work("write", 4 * KIB, 256, 200)
 BULK = {verb: Work(verb, 64 * MIB, 1, 6) for verb in ("write", "read")}
 SUBMIT, POLL = Work("submit", 8, 256, 300), Work("poll", 1, 20000, 10)
@@ -72,13 +72,14 @@ class Row:
         return [side for side in (self.ours, self.theirs, self.or_else) if side is not None]
 
     def rivals(self, figures: dict[tuple[str, Work], list[Measured]]) -> list[float]:
-        """What ours is compared with, by round; empty if with nothing."""
+        """The figures of the opponent, by round; empty without one."""
         best = max if self.at_least else min
         each = [[s.figure(m) for m in figures[s.contestant, s.work]] for s in self.sides()[1:]]
         return [best(of_round) for of_round in zip(*each, strict=True)]
 
     def value(self, ours: list[float], theirs: list[float]) -> float:
-        """The median over the rounds of what is compared; each round is a pair, so drift of the machine falls out."""
+        """The median over the rounds of the compared figure; each round is a pair, so drift of the machine falls
+        out."""
         if not theirs:
             return statistics.median(ours)
         pairs = zip(ours, theirs, strict=True)
@@ -151,7 +152,7 @@ def python_rows() -> list[Row]:
     return rows
 
 
-MEMCPY, NT, KERNEL = "memcpy", "nt", "vm"  # what a plain C program does on one host
+MEMCPY, NT, KERNEL = "memcpy", "nt", "vm"  # a plain C program on one host
 
 
 def requests_per_second(m: Measured) -> float:

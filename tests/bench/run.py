@@ -43,7 +43,7 @@ def congestion() -> str:
 
 
 def build(needed: set[str]) -> dict[str, list[str]]:
-    """Compiles what has to be compiled, and returns the commands of the contestants that are needed."""
+    """Compiles the programs in C and Go, and returns the commands of the contestants that are needed."""
     folder = ROOT / "build" / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     kind, arena = congestion(), str(ARENA_BYTES)
@@ -108,7 +108,7 @@ def lanes(work: Work, connections: int) -> int:
 
 
 def entries(rows: list[Row], figures: Figures) -> list[Entry]:
-    """What was measured of each row, and whether it reached its target."""
+    """The figures of each row, and whether it reached its target."""
     measured = []
     for row in rows:
         ours = [row.ours.figure(m) for m in figures[row.ours.contestant, row.ours.work]]

@@ -42,7 +42,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Reported:
-    """One row of a Go benchmark, whose figure is a text in human units already."""
+    """One row of a Go benchmark, with a figure that is a text in human units already."""
 
     name: str
     measured: str
@@ -89,7 +89,7 @@ class Table:
 
 
 def read(path: Path) -> Table:
-    """Reads what `Table.write` or a Go benchmark wrote."""
+    """Reads a file of `Table.write` or of a Go benchmark."""
     fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     rows = fields.pop("rows")
     if "measured" in rows[0]:
@@ -98,7 +98,7 @@ def read(path: Path) -> Table:
 
 
 def today(target: str, arguments: list[str], machine: str, rows: list[Entry]) -> Table:
-    """The table of a run that ends now: `target` is the make target and `arguments` are what it was given."""
+    """The table of a run that ends now: `target` is the make target and `arguments` are its own."""
     command = f"make {target}" + (f' ARGS="{shlex.join(arguments)}"' if arguments else "")
     return Table(command, datetime.now(timezone.utc).date().isoformat(), machine, rows)
 

@@ -36,7 +36,7 @@ def settings(kind: str) -> dict[str, object]:
 
 
 def memory(engine: tent.Engine, kind: str, length: int) -> tent.Region:
-    """What the bytes move between: tent's memory, or for `own` a mapping that the program made."""
+    """The memory at both ends: tent's, or for `own` a mapping that the program made."""
     if kind == "own":
         return engine.register(mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), name="kv")
     return engine.allocate(length, name="kv")
@@ -86,7 +86,7 @@ class Bench:
         return int(self.child.stdout.readline())
 
     def moves(self, verb: str, size: int, count: int, regions: int = 1) -> list[Callable[[], object]]:
-        """One call a position; what a program makes once (slices, grids, index arrays) is made beforehand."""
+        """One call a position; things that a program makes once (slices, grids, index arrays) are made beforehand."""
         if verb == "pages":
             return self.shuffled(size, count, regions)
         room = max(1, len(self.view) // (size * count))

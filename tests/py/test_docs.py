@@ -1,4 +1,4 @@
-"""Every page of the documentation runs, names what is there, and reads as plain English."""
+"""Every page of the documentation runs, names existing things, and reads as plain English."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tent.__main__ import main as command_line
 RUNNABLE = [page for page in PAGES if program(page)]
 TESTS = [(page, block) for page in PAGES for block in blocks(page) if block.title.startswith("test_")]
 TARGETS = set(re.findall(r"^([a-z0-9-]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
-ELSEWHERE = {"docker", "kubectl", "ip", "ss", "sysctl", "pip", "go", "curl", "gcc", "g++"}  # what pages may name
+ELSEWHERE = {"docker", "kubectl", "ip", "ss", "sysctl", "pip", "go", "curl", "gcc", "g++"}  # pages may name these
 
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)

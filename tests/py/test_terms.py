@@ -91,7 +91,7 @@ each_face = pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name_
 
 @pytest.fixture
 def peer(engines: Callable[..., tent.Engine]) -> Iterator[World]:
-    """A World over TCP whose target is a region of another engine."""
+    """A World over TCP; its target is a region of another engine."""
     quiet = {"transports/shm/enable": False, "allow_faults": True}
     far = engines(name="far", **quiet)
     with far.register(bytearray(SIZE), name="kv"), tent.TransferEngine(quiet) as engine:
@@ -101,7 +101,7 @@ def peer(engines: Callable[..., tent.Engine]) -> Iterator[World]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[World]:
-    """A World whose target is a file on a disk that loses what it was given."""
+    """A World with a file as its target, on a disk that loses its bytes."""
     with tent.TransferEngine({"allow_faults": True, "faults": "fail_sync"}) as engine:
         name = f"file://{tmp_path}/kv"
         handle = engine.open_segment(name, create=True, size=SIZE)
