@@ -29,7 +29,8 @@ GO_TOOLS = ("github.com/go-python/gopy", "golang.org/x/tools/cmd/goimports")
 # resolver (netgo): libc's needs res_search, which moved with glibc 2.34.
 # The io_uring library reaches syscall.munmap by linkname, which Go's linker refuses unless told otherwise.
 LINKNAME = "-checklinkname=0"
-GO_FLAGS = ("-buildvcs=false", "-trimpath", "-tags=netgo,osusergo", f"-ldflags={LINKNAME}")
+GO_TAGS = "netgo,osusergo"
+GO_FLAGS = ("-buildvcs=false", "-trimpath", f"-tags={GO_TAGS}", f"-ldflags={LINKNAME}")
 # Functions that never block and never wait for Python: giving the GIL back and taking it again is half of their cost.
 KEEP_GIL = ("Drain",)
 # Names the machine that a wheel is for when it is not this one: "aarch64". CROSS_INCLUDE names that machine's folder of

@@ -25,7 +25,7 @@ import lint
 import wheels
 from quiet import Stopwatch
 from running import Runner, Tally
-from stages import BACK, FRONT, LONG, STAGES, TEST_TOOLS, Context, Stage
+from stages import ALL_FACTOR, BACK, FRONT, INVARIANTS, LONG, SIMULATED, STAGES, TEST_TOOLS, Context, Stage
 
 START = time.monotonic()
 TOTAL = 300  # quiet seconds for all stages; 60 more are for preparing with warm caches
@@ -52,8 +52,8 @@ class Result:
 def prepare_go(r: Runner, racing: bool) -> None:
     """Compiles everything that the stages link, so that no stage is charged for a cold cache."""
     lint.build_programs(r.go, r.env)
-    for flags in ((), ("-race",)) if racing else ((),):
-        if r.run(r.go, "list", *flags, "-export", "-test", "-deps", "./...", timeout=900):
+    for flags in [["./..."], [INVARIANTS, *SIMULATED], *([["-race", "./..."]] if racing else [])]:
+        if r.run(r.go, "list", "-export", "-test", "-deps", *flags, timeout=900):
             raise RuntimeError("the tree does not compile")
 
 
@@ -103,7 +103,7 @@ def run_stage(name: str, stage: Stage, ctx: Context, go: str, env: dict[str, str
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         say(f"{name}: {error}")
         tally = Tally(failed=1)
-    result = Result(tally, watch.wall(), watch.quiet(), stage.budget)
+    result = Result(tally, watch.wall(), watch.quiet(), stage.budget * (ALL_FACTOR if ctx.everything else 1))
     if tally.failed:
         runner.show()
     say(f"{name}: {result}")

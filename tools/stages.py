@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import build_gotent
 import interpreters
 import lint
 import wheels
@@ -22,9 +23,12 @@ from running import ROOT, Runner, Tally
 
 FRONT, BACK = "front", "back"
 TEST_TOOLS = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100")  # the border's suite runs without NumPy
-SIMULATIONS = "(?i:simul|model)"  # tests whose number of runs is TENT_SIM_SEEDS
-# What the race detector's own memory, threads and time would falsify.
-NOT_UNDER_RACE = "(?i:simul|model|leavenothingbehind|usesnoprocessor)"
+SIMULATIONS = "(?i:simul|model|invariant)"  # tests whose number of runs is TENT_SIM_SEEDS
+SIMULATED = ("./gocore/dispatch/...", "./tests/go/...", "./transports/sim/...")
+INVARIANTS = f"-tags={build_gotent.GO_TAGS},invariants"  # the core checks itself after every call
+# What the race detector's own memory, threads and time would falsify, and the suite's mutants: each breaks a rule of
+# the contract on purpose, which the plain run finds just as well.
+NOT_UNDER_RACE = "(?i:simul|model|leavenothingbehind|usesnoprocessor|findsbrokentransports)"
 
 
 @dataclass
@@ -74,10 +78,9 @@ def crossing(r: Runner, ctx: Context) -> Tally:
 
 
 def simulation(r: Runner, ctx: Context) -> Tally:
-    """seeded simulation, --seeds runs of the model and of whole engines"""
-    packages = ["./gocore/dispatch/...", "./tests/go/...", "./transports/sim/..."]
+    """seeded simulation, --seeds runs of the model and of whole engines, with the core's invariants checked"""
     limit = max(120, ctx.seeds // 20)
-    return r.go_test(packages, "-tags=invariants", f"-run={SIMULATIONS}", timeout=limit, TENT_SIM_SEEDS=str(ctx.seeds))
+    return r.go_test(SIMULATED, INVARIANTS, f"-run={SIMULATIONS}", timeout=limit, TENT_SIM_SEEDS=str(ctx.seeds))
 
 
 def concurrent(tops: tuple[str, ...]) -> Iterator[str]:
@@ -91,8 +94,11 @@ def concurrent(tops: tuple[str, ...]) -> Iterator[str]:
 
 def race(r: Runner, ctx: Context) -> Tally:
     """the race detector over the packages that start goroutines, short"""
-    tops = ("gocore", "transports", "tests/go")
-    packages = concurrent(tops) if not ctx.everything else (f"./{top}/..." for top in tops)
+    if ctx.everything:
+        packages = ["./gocore/...", "./transports/...", "./tests/go/..."]
+        return r.go_test(packages, "-race", f"-skip={NOT_UNDER_RACE}", timeout=1500)
+    # Below tests/go are processes beside processes, of which the detector sees one at a time.
+    packages = [*concurrent(("gocore", "transports")), "./tests/go"]
     return r.go_test(packages, "-race", "-short", f"-skip={NOT_UNDER_RACE}", timeout=600)
 
 
@@ -152,6 +158,16 @@ def arm64(r: Runner, ctx: Context) -> Tally:
     return tally
 
 
+def repeat(r: Runner, ctx: Context) -> Tally:
+    """what depends on the scheduler, ten times: engines that close, cancel, fail over and share"""
+    return r.go_test(["./tests/go/...", "./gocore/engine"], "-count=10", f"-skip={SIMULATIONS}", timeout=3000)
+
+
+def fuzz(r: Runner, ctx: Context) -> Tally:
+    """every fuzz target, ten seconds each"""
+    return r.ok(sys.executable, "tools/fuzz.py", "--time=10s", timeout=1800)
+
+
 # Order matters: what finds most mistakes of a day's work comes first.
 STAGES: dict[str, Stage] = {
     "lint": Stage(linters, 60, BACK),
@@ -166,8 +182,13 @@ STAGES: dict[str, Stage] = {
     "python": Stage(python, 120, needs_wheel=True),
     "pythons": Stage(pythons, 60, needs_wheel=True),
     "race": Stage(race, 120),
-    "arm64": Stage(arm64, 600),
+    "arm64": Stage(arm64, 150),
+    "fuzz": Stage(fuzz, 100),
+    "repeat": Stage(repeat, 200),
 }
 # What comes has its budget already: a stage of one of these names is added to the table with this number.
-LONG = ("arm64",)  # make test-all
+LONG = ("arm64", "fuzz", "repeat")  # make test-all
+# In `make test-all` a stage also does more, ten thousand seeds, every Python test on every interpreter, and the race
+# detector over every package without -short: so its budget is multiplied.
+ALL_FACTOR = 6
 COMING = {"rdma": 90, "cuda": 45, "security": 30, "adapters": 20, "plugins": 30, "ground": 20}
