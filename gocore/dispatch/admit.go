@@ -75,7 +75,7 @@ func (c *Core) filtered(l *link, r *railState, class int, now clock.Time) bool {
 	}
 	ok, again := filter.May(class, position, n, now)
 	if !ok {
-		c.timers.sooner(&l.again, again)
+		c.timers.SetSooner(&l.again, again)
 	}
 	return ok
 }
@@ -101,7 +101,7 @@ func (c *Core) inSlot(l *link, r *railState, class int, now clock.Time) bool {
 		l.refused[class] = now
 		c.counters[l.spec.Transport][class].SlotWaits++
 	}
-	c.timers.sooner(&l.again, again)
+	c.timers.SetSooner(&l.again, again)
 	return false
 }
 
@@ -119,5 +119,5 @@ func (l *link) ageingDivisor(class int) int {
 		return 1
 	}
 	q := &l.queues[class]
-	return max(q.pieces.n+q.tasks.n+len(q.urgent), 1)
+	return max(q.pieces.Len()+q.tasks.Len()+len(q.urgent), 1)
 }

@@ -115,7 +115,7 @@ func (c *Core) Submit(id BatchID, specs []TaskSpec, now clock.Time) (int, *errs.
 	b.pending += len(specs) // at first: a task may end at once, and the batch does not with each
 	var r *run
 	for i := range specs {
-		t := c.tasks.get()
+		t := c.tasks.Get()
 		t.spec, t.batch, t.index = specs[i], b, uint32(first+i)
 		t.state, t.submitted, t.progress = Pending, now, now
 		r = c.joinRun(t, r)
@@ -165,10 +165,10 @@ func (c *Core) joinRun(t *task, r *run) *run {
 	if due == clock.Never {
 		return nil
 	}
-	if r == nil || r.alive == 0 || r.timer.at != due {
-		r = c.runs.get()
-		r.batch, r.first, r.timer.run = t.batch, int(t.index), r
-		c.timers.set(&r.timer, due)
+	if r == nil || r.alive == 0 || r.timer.At() != due {
+		r = c.runs.Get()
+		r.batch, r.first, r.timer.Owner.run = t.batch, int(t.index), r
+		c.timers.Set(&r.timer, due)
 	}
 	r.n++
 	r.alive++
@@ -229,7 +229,7 @@ func (c *Core) FreeBatch(id BatchID, _ clock.Time) *errs.Error {
 func (c *Core) recycle(b *batch) {
 	for i, t := range b.tasks {
 		b.tasks[i] = nil
-		c.tasks.put(t)
+		c.tasks.Put(t)
 	}
 	if cap(b.tasks) > keepTasks {
 		b.tasks = nil

@@ -332,7 +332,7 @@ func (k *checker) waiting() {
 		}
 		for class := range l.queues {
 			q, bytes := &l.queues[class], uint64(0)
-			for t := q.tasks.first(); t != nil; t = t.queue.after() {
+			for t := q.tasks.First(); t != nil; t = t.queue.After() {
 				bytes += t.spec.Length - t.cursor
 			}
 			for _, e := range q.urgent {

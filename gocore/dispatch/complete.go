@@ -98,7 +98,7 @@ func (c *Core) takeBackSlice(a *attempt, now clock.Time) {
 	r := a.rail
 	l := r.link
 	a.out = false
-	a.flight.leave()
+	a.flight.Unlink()
 	r.bytes -= a.Length
 	r.slices--
 	l.outstanding--
@@ -120,7 +120,7 @@ func (c *Core) recycleAttempt(a *attempt) {
 		a.pieces, a.rail = nil, nil
 		return
 	}
-	c.attempts.put(a)
+	c.attempts.Put(a)
 }
 
 // recordOutcome notes in the rail's policy and the counters how a slice ended.
@@ -241,10 +241,10 @@ func (c *Core) credit(t *task, n uint64, now clock.Time) {
 
 // advance notes progress of a task that is being served.
 func (c *Core) advance(t *task, now clock.Time) {
-	if t.live() && t.watch.list == &c.served {
+	if t.live() && t.watch.List() == &c.served {
 		t.progress = now
-		t.watch.leave()
-		c.served.pushBack(&t.watch, t)
+		t.watch.Unlink()
+		c.served.PushBack(&t.watch, t)
 	}
 }
 
@@ -261,6 +261,6 @@ func (c *Core) signOfLife(r *railState, now clock.Time) {
 	}
 	c.observe(r, rail.Spoke, now)
 	if r.slices > 0 {
-		c.timers.set(&r.timer, now.Add(c.options.SuspectAfter))
+		c.timers.Set(&r.timer, now.Add(c.options.SuspectAfter))
 	}
 }

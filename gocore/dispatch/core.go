@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch/internal/intrusive"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/rail"
 )
@@ -45,17 +46,17 @@ type Core struct {
 	vacant  []uint32 // slots of batches that are free
 	pending int      // requests that have not ended, see TaskSpec.requests
 
-	tasks    slab[task]
-	pieces   slab[piece]
-	attempts slab[attempt]
-	runs     slab[run]
+	tasks    intrusive.Slab[task]
+	pieces   intrusive.Slab[piece]
+	attempts intrusive.Slab[attempt]
+	runs     intrusive.Slab[run]
 	ids      uint64 // of the last slice
 
 	timers timers
-	served list[task]              // have been cut and not ended, by last progress: the stall limit
-	ending [bounds]list[task]      // wait for completions, by when that began: a list each fence bound
-	parked [retryRungs]list[piece] // wait for their retry
-	active []*link                 // may have something to cut
+	served intrusive.List[task]              // have been cut and not ended, by last progress: the stall limit
+	ending [bounds]intrusive.List[task]      // wait for completions, by when that began: a list each fence bound
+	parked [retryRungs]intrusive.List[piece] // wait for their retry
+	active []*link                           // may have something to cut
 
 	devices map[deviceKey]*device
 	entries [ClassCount]int // of entriesOf
@@ -87,10 +88,10 @@ func New(options Options) *Core {
 		peers:     map[uint32]*peer{},
 		devices:   map[deviceKey]*device{},
 		ends:      endTable{byName: map[string]*end{}},
-		tasks:     slab[task]{chunk: 64},
-		pieces:    slab[piece]{chunk: 64},
-		attempts:  slab[attempt]{chunk: 1}, // one by one, see attempt
-		runs:      slab[run]{chunk: 64},
+		tasks:     intrusive.Slab[task]{Chunk: 64},
+		pieces:    intrusive.Slab[piece]{Chunk: 64},
+		attempts:  intrusive.Slab[attempt]{Chunk: 1}, // one by one, see attempt
+		runs:      intrusive.Slab[run]{Chunk: 64},
 		out:       &Effects{},
 		spare:     &Effects{},
 		step:      1,
@@ -166,18 +167,18 @@ func (c *Core) flip() *Effects {
 func (c *Core) runTimers(now clock.Time) {
 	budget := expireMost
 	c.overdue = false
-	for t := c.timers.due(now); t != nil; t = c.timers.due(now) {
+	for t := c.timers.PopDue(now); t != nil; t = c.timers.PopDue(now) {
 		switch {
-		case t.link != nil:
-			c.tendLink(t.link, now)
-		case t.rail != nil:
-			c.watchRail(t.rail, now)
-		case t.held != nil:
-			c.activate(t.held)
-		case t.device != nil:
-			c.publish(t.device, now)
-		case !c.expireRun(t.run, &budget, now):
-			c.timers.set(t, now)
+		case t.Owner.link != nil:
+			c.tendLink(t.Owner.link, now)
+		case t.Owner.rail != nil:
+			c.watchRail(t.Owner.rail, now)
+		case t.Owner.held != nil:
+			c.activate(t.Owner.held)
+		case t.Owner.device != nil:
+			c.publish(t.Owner.device, now)
+		case !c.expireRun(t.Owner.run, &budget, now):
+			c.timers.Set(t, now)
 			c.overdue = true
 			return
 		}
@@ -194,17 +195,17 @@ func (c *Core) deadline() clock.Time {
 	if len(c.active) > 0 {
 		return c.last
 	}
-	next := c.timers.next()
-	if t := c.served.first(); t != nil {
+	next := c.timers.Next()
+	if t := c.served.First(); t != nil {
 		next = min(next, t.progress.Add(c.options.Stall))
 	}
 	for i := range c.ending {
-		if t := c.ending[i].first(); t != nil {
+		if t := c.ending[i].First(); t != nil {
 			next = min(next, t.progress.Add(c.fenceBound(i)))
 		}
 	}
 	for i := range c.parked {
-		if p := c.parked[i].first(); p != nil {
+		if p := c.parked[i].First(); p != nil {
 			next = min(next, p.due)
 		}
 	}

@@ -131,7 +131,7 @@ func (c *Core) fitsIn(r *railState, class int, want uint64, aged bool, now clock
 		}
 	}
 	if class != Low || aged || d.lowRoom(r, want) {
-		if d.held.n == 0 { // else it is the NIC that is full, and the rail carries only its share
+		if d.held.Len() == 0 { // else it is the NIC that is full, and the rail carries only its share
 			r.meter.Full(capped)
 		}
 		return false
@@ -147,7 +147,7 @@ func (c *Core) fitsIn(r *railState, class int, want uint64, aged bool, now clock
 // failed on the rail, and that other rails should try first, does not hold it up.
 func (l *link) head(class int, r *railState, now clock.Time) (*piece, *task) {
 	q := &l.queues[class]
-	p, t := q.pieces.first(), q.next()
+	p, t := q.pieces.First(), q.next()
 	if l.selective() {
 		p, t = l.own(q, r)
 	}
@@ -252,7 +252,7 @@ func (c *Core) split(p *piece, limit uint64) {
 	p.length = limit
 	p.unpair() // the replaced slice has the bytes of two pieces now; only the pieces count
 	rest.become(pieceQueued)
-	p.queue.list.insert(&rest.queue, rest, &p.queue)
+	p.queue.List().InsertAfter(&rest.queue, rest, &p.queue)
 }
 
 // carve makes a piece from the fresh bytes of a task; nil if a stage is full.
@@ -301,7 +301,7 @@ func continues(a, b *TaskSpec) bool {
 func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) {
 	l, t := r.link, p.task
 	hop := &p.route.Hops[p.hop]
-	a := c.attempts.get()
+	a := c.attempts.Get()
 	c.ids++
 	a.Slice = t.spec.SliceOver(hop)
 	a.Rail, a.Local, a.Remote, a.Length, a.Id = r.id, c.localAddress(p, hop), c.remoteOffset(p, hop), length, c.ids
@@ -316,12 +316,12 @@ func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) 
 	if r.slices == 0 {
 		r.meter.Begin(now)
 		r.heard = c.awake(now)
-		if r.timer.slot == 0 {
-			c.timers.set(&r.timer, now.Add(c.options.SuspectAfter))
+		if !r.timer.Armed() {
+			c.timers.Set(&r.timer, now.Add(c.options.SuspectAfter))
 		}
 	}
 	c.launched(r, a, now)
-	r.flight.pushBack(&a.flight, a)
+	r.flight.PushBack(&a.flight, a)
 	r.bytes += length
 	r.slices++
 	a.ahead = r.bytes
@@ -341,9 +341,9 @@ func (c *Core) launchPiece(p *piece, a *attempt, now clock.Time) {
 	p.attempt = a
 	p.sent++
 	t.outstanding++
-	if t.watch.list == nil { // its first slice
+	if !t.watch.Linked() { // its first slice
 		t.progress = now
-		c.served.pushBack(&t.watch, t)
+		c.served.PushBack(&t.watch, t)
 		c.countersOf(t).QueueWait.addValue(uint64(now-t.submitted) / 1000)
 	}
 	if p.sent > t.attempts {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch/internal/intrusive"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/plan"
@@ -23,7 +24,7 @@ import (
 
 // place is where the fresh bytes of a task wait: in a list, of a class or of a stage, or in the heap of a class.
 type place struct {
-	node[task]
+	intrusive.Node[task]
 	in   *classQueue // nil: in none
 	slot int         // in its heap plus one; 0: not there
 }
@@ -39,7 +40,7 @@ func (t *task) unqueue() {
 		}
 		p.in = nil
 	}
-	p.node.leave()
+	p.Node.Unlink()
 }
 
 // hurried is a task in a heap.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch/internal/intrusive"
 	"github.com/tent-engine/tent/gocore/qos"
 	"github.com/tent-engine/tent/gocore/rail"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -17,18 +18,18 @@ import (
 // Of a link with one rail and a NIC with one link nothing here costs anything but a few additions a slice.
 type device struct {
 	key     deviceKey
-	rails   []*railState           // that have not ended, of all links
-	records int                    // rails that it is kept for, ended ones too
-	shared  bool                   // by several rails, which is when its own rate is measured
-	waiting [ClassCount]int        // links with a rail here that have work of a class waiting
-	flying  [ClassCount]int        // slices
-	lately  [ClassCount]clock.Time // when a class last began to wait, or had its last slice in flight come back
-	calm    bool                   // nobody has wanted anything more urgent than LOW for a while
-	low     uint64                 // LOW bytes in flight
-	stuck   uint64                 // of these, on rails that are silent or out: they are not on the wire
-	meter   rail.Meter             // of the rate of all rails together
-	held    list[railState]        // have been refused; the first is to be asked again first
-	woken   *link                  // the last one that was released, until it has been asked
+	rails   []*railState              // that have not ended, of all links
+	records int                       // rails that it is kept for, ended ones too
+	shared  bool                      // by several rails, which is when its own rate is measured
+	waiting [ClassCount]int           // links with a rail here that have work of a class waiting
+	flying  [ClassCount]int           // slices
+	lately  [ClassCount]clock.Time    // when a class last began to wait, or had its last slice in flight come back
+	calm    bool                      // nobody has wanted anything more urgent than LOW for a while
+	low     uint64                    // LOW bytes in flight
+	stuck   uint64                    // of these, on rails that are silent or out: they are not on the wire
+	meter   rail.Meter                // of the rate of all rails together
+	held    intrusive.List[railState] // have been refused; the first is to be asked again first
+	woken   *link                     // the last one that was released, until it has been asked
 
 	neighbours qos.Neighbours // nil: off
 	quota      qos.Quota      // how long the NIC takes for the bytes of all processes
@@ -51,7 +52,7 @@ func (c *Core) plug(r *railState, now clock.Time) {
 	d := c.devices[key]
 	if d == nil {
 		d = &device{key: key}
-		d.timer.device = d
+		d.timer.Owner.device = d
 		d.meter.Reset(r.info.Bandwidth)
 		if c.options.Neighbours != nil {
 			d.neighbours = c.options.Neighbours(key.transport, key.name)
@@ -257,14 +258,14 @@ func (d *device) idle() bool { return d.flying[High]+d.flying[Medium]+d.flying[L
 // holdBack queues a rail that was refused something until another event of its NIC makes it possible. It sets a time
 // for another look in any case. A rail that has just been released and is refused again keeps its place.
 func (c *Core) holdBack(r *railState, until clock.Time) {
-	if d := r.device; r.held.list == nil {
+	if d := r.device; !r.held.Linked() {
 		if d.woken == r.link {
-			d.held.pushFront(&r.held, r)
+			d.held.PushFront(&r.held, r)
 		} else {
-			d.held.pushBack(&r.held, r)
+			d.held.PushBack(&r.held, r)
 		}
 	}
-	c.timers.sooner(&r.link.again, until)
+	c.timers.SetSooner(&r.link.again, until)
 }
 
 // releaseHeld wakes the link that has been held back for longest. It wakes one at a time: the next one follows when
@@ -272,18 +273,18 @@ func (c *Core) holdBack(r *railState, until clock.Time) {
 // find nothing, and every peer has its share in turn.
 func (c *Core) releaseHeld(d *device) {
 	d.woken = nil
-	r := d.held.first()
+	r := d.held.First()
 	if r == nil {
 		return
 	}
-	r.held.leave()
+	r.held.Unlink()
 	d.woken = r.link
 	c.activate(r.link)
 }
 
 // holds reports whether a rail of the link is held back.
 func (d *device) holds(l *link) bool {
-	for r := d.held.first(); r != nil; r = r.held.after() {
+	for r := d.held.First(); r != nil; r = r.held.After() {
 		if r.link == l {
 			return true
 		}
@@ -310,7 +311,7 @@ func (d *device) lowRoom(r *railState, want uint64) bool {
 		return true
 	}
 	switch {
-	case d.woken != nil && d.woken != r.link, d.woken == nil && d.held.n > 0 && d.held.first().link != r.link:
+	case d.woken != nil && d.woken != r.link, d.woken == nil && d.held.Len() > 0 && d.held.First().link != r.link:
 		return false
 	}
 	return low+want <= d.lowWindow(r)

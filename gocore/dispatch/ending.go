@@ -24,8 +24,8 @@ func (c *Core) endTask(t *task, verdict State, err *errs.Error, now clock.Time) 
 	c.activateRoute(t)
 	t.unqueue()
 	bound := boundHost
-	for p := t.pieces.first(); p != nil; {
-		next := p.mine.after()
+	for p := t.pieces.First(); p != nil; {
+		next := p.mine.After()
 		if !p.state.out() {
 			c.forfeitPiece(p)
 		} else {
@@ -38,9 +38,9 @@ func (c *Core) endTask(t *task, verdict State, err *errs.Error, now clock.Time) 
 		c.closeTask(t, now)
 		return
 	}
-	t.watch.leave()
+	t.watch.Unlink()
 	t.progress = now
-	c.ending[bound].pushBack(&t.watch, t)
+	c.ending[bound].PushBack(&t.watch, t)
 }
 
 // Fence bounds have a list each; the one with more patience counts for a task on several links.
@@ -102,13 +102,13 @@ func (c *Core) closeTask(t *task, now clock.Time) {
 		t.sumUpMissing()
 	}
 	t.unqueue()
-	t.watch.leave()
+	t.watch.Unlink()
 	if r := t.run; r != nil {
 		t.run = nil
 		r.alive--
 		if r.alive == 0 {
-			c.timers.stop(&r.timer)
-			c.runs.put(r)
+			c.timers.Stop(&r.timer)
+			c.runs.Put(r)
 		}
 	}
 	c.countEnd(t, now)
@@ -131,11 +131,11 @@ func (c *Core) closeTask(t *task, now clock.Time) {
 // fenceBounds ends tasks if their slices were not given back in time.
 func (c *Core) fenceBounds(now clock.Time) {
 	for i := range c.ending {
-		for t := c.ending[i].first(); t != nil && t.progress.Add(c.fenceBound(i)) <= now; t = c.ending[i].first() {
+		for t := c.ending[i].First(); t != nil && t.progress.Add(c.fenceBound(i)) <= now; t = c.ending[i].First() {
 			if unasked(t) {
-				t.watch.leave()
+				t.watch.Unlink()
 				t.progress = now
-				c.ending[i].pushBack(&t.watch, t)
+				c.ending[i].PushBack(&t.watch, t)
 				continue
 			}
 			c.endDirty(t, now)
@@ -156,7 +156,7 @@ func (c *Core) WithdrawalSent(slices []*transport.Slice) {
 
 // unasked reports whether a withdrawal of the task is still on its way to its transport.
 func unasked(t *task) bool {
-	for p := t.pieces.first(); p != nil; p = p.mine.after() {
+	for p := t.pieces.First(); p != nil; p = p.mine.After() {
 		if a := p.attempt; a != nil && a.withdrawn && !a.asked {
 			return true
 		}
@@ -169,13 +169,13 @@ func unasked(t *task) bool {
 func (c *Core) endDirty(t *task, now clock.Time) {
 	t.dirty = true
 	name := ""
-	for p := t.pieces.first(); p != nil; {
-		next := p.mine.after()
+	for p := t.pieces.First(); p != nil; {
+		next := p.mine.After()
 		a := p.attempt
 		name = a.rail.link.peer.name
 		t.miss(p.offset, p.length) // whether its bytes have arrived or not: they may still change
 		p.become(pieceOrphaned)
-		p.mine.leave()
+		p.mine.Unlink()
 		p.task = nil
 		p.unpair()
 		if !a.open {
@@ -224,7 +224,7 @@ func (c *Core) confirmWithdrawal(p *peer, now clock.Time) {
 // endStalled ends tasks that are being served and have made no progress for the stall limit.
 func (c *Core) endStalled(now clock.Time) {
 	limit := c.options.Stall
-	for t := c.served.first(); t != nil && t.progress.Add(limit) <= now; t = c.served.first() {
+	for t := c.served.First(); t != nil && t.progress.Add(limit) <= now; t = c.served.First() {
 		if last := c.lastSign(t); last > t.progress && last.Add(limit) > now {
 			c.postpone(t, last)
 			continue
@@ -232,7 +232,7 @@ func (c *Core) endStalled(now clock.Time) {
 		err := errs.New(errs.Timeout, "transfer", "no progress for %v: %d of %d bytes", limit, t.acked, t.spec.Length).
 			WithHint("transfer_stall_timeout is the limit")
 		name := ""
-		if p := t.pieces.first(); p != nil && p.attempt != nil {
+		if p := t.pieces.First(); p != nil && p.attempt != nil {
 			err = c.attribute(err, p.attempt.rail)
 			name = err.Rail
 		}
@@ -244,20 +244,16 @@ func (c *Core) endStalled(now clock.Time) {
 
 // postpone moves a task to where it belongs by its last sign of progress.
 func (c *Core) postpone(t *task, last clock.Time) {
-	t.watch.leave()
+	t.watch.Unlink()
 	t.progress = last
-	mark := c.served.tail
-	for mark != nil && mark.item.progress > last {
-		mark = mark.prev
-	}
-	c.served.insert(&t.watch, t, mark)
+	c.served.InsertLast(&t.watch, t, func(other *task) bool { return other.progress <= last })
 }
 
 // lastSign is when something last happened that a task may claim as progress: bytes of a long slice on its rail, a
 // healthy link serving others before it, a stage giving slots back.
 func (c *Core) lastSign(t *task) clock.Time {
 	last := t.progress
-	for p := t.pieces.first(); p != nil; p = p.mine.after() {
+	for p := t.pieces.First(); p != nil; p = p.mine.After() {
 		if p.attempt != nil {
 			last = max(last, p.attempt.rail.noted)
 		} else {

@@ -72,13 +72,13 @@ func (c *Core) parkPiece(p *piece, now clock.Time) {
 	rung := min(int(p.tries)-1, retryRungs-1)
 	p.due = now.Add(c.options.RetryAfter << rung)
 	p.become(pieceParked)
-	c.parked[rung].pushBack(&p.queue, p)
+	c.parked[rung].PushBack(&p.queue, p)
 }
 
 // wakeParked queues the pieces that have paused for long enough.
 func (c *Core) wakeParked(now clock.Time) {
 	for i := range c.parked {
-		for p := c.parked[i].first(); p != nil && p.due <= now; p = c.parked[i].first() {
+		for p := c.parked[i].First(); p != nil && p.due <= now; p = c.parked[i].First() {
 			c.queuePiece(p, false, now)
 		}
 	}
@@ -144,7 +144,7 @@ func (c *Core) switchRoute(t *task, next int, err *errs.Error, now clock.Time) {
 	c.emit(event.Event{Kind: event.Failover, Time: now, Peer: err.Peer, Transport: c.transportName(from),
 		Rail: err.Rail, From: c.transportName(from), To: c.transportName(to), N: int(t.failovers),
 		M: c.options.Failovers, Err: err})
-	for p := t.pieces.first(); p != nil && t.live(); p = p.mine.after() {
+	for p := t.pieces.First(); p != nil && t.live(); p = p.mine.After() {
 		if !p.state.out() {
 			c.rewindPiece(p)
 			c.queuePiece(p, false, now)

@@ -32,7 +32,7 @@ func (c *Core) Gauges(transport uint8) (g Gauges) {
 			q := &l.queues[class]
 			g.Queued[class] += q.depth
 			g.QueuedBytes[class] += q.bytes
-			for p := q.pieces.first(); p != nil; p = p.queue.after() { // no more than windows and stages hold
+			for p := q.pieces.First(); p != nil; p = p.queue.After() { // no more than windows and stages hold
 				g.QueuedBytes[class] += p.length
 			}
 		}

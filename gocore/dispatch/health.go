@@ -43,7 +43,7 @@ func (c *Core) observe(r *railState, e rail.Event, now clock.Time) rail.Change {
 		if l.up == 0 {
 			l.down = now
 		}
-		c.timers.stop(&r.timer)
+		c.timers.Stop(&r.timer)
 	}
 	if !change.From.Ended() && change.To.Ended() {
 		c.unplug(r, now)
@@ -74,7 +74,7 @@ func (c *Core) railFailed(r *railState, err *errs.Error, now clock.Time) {
 		Err: err}, r, now)
 	c.totalsOf(r).condemned++
 	if r.usable() {
-		c.timers.set(&r.timer, now)
+		c.timers.Set(&r.timer, now)
 	}
 	c.tendLink(r.link, now)
 }
@@ -139,15 +139,15 @@ func (c *Core) tendRail(r *railState, now clock.Time) {
 		end = r.life.Breaker.Until()
 	}
 	if !r.link.spec.Probes {
-		c.timers.set(&r.timer, end)
+		c.timers.Set(&r.timer, end)
 		return
 	}
 	if !c.isWanted(r.link.peer, now) {
 		r.link.peer.resting = true
-		c.timers.set(&r.timer, end)
+		c.timers.Set(&r.timer, end)
 		return
 	}
-	c.timers.set(&r.timer, min(end, c.probeRail(r, now)))
+	c.timers.Set(&r.timer, min(end, c.probeRail(r, now)))
 }
 
 // probeRail asks a rail whether it works if that is due, and returns when to look again.
@@ -170,7 +170,7 @@ func (c *Core) probeIdle(r *railState, now clock.Time) {
 		return
 	}
 	c.probeRail(r, now)
-	c.timers.set(&r.timer, now.Add(idleProbeEvery))
+	c.timers.Set(&r.timer, now.Add(idleProbeEvery))
 }
 
 // onProbation reports whether the rail must still show that it works: its health is reduced, or it is an alternate that
@@ -202,7 +202,7 @@ func (c *Core) resumeProbes(p *peer, now clock.Time) {
 	for _, l := range p.links {
 		for _, r := range l.rails {
 			if r != nil && r.usable() && (!r.healthy() || r.onProbation()) {
-				c.timers.sooner(&r.timer, now)
+				c.timers.SetSooner(&r.timer, now)
 			}
 		}
 	}
@@ -225,7 +225,7 @@ func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err
 			c.railEvent(event.Event{Kind: event.RailProbed, Err: err}, r, now)
 		}
 		if r.onProbation() {
-			c.timers.sooner(&r.timer, now.Add(idleProbeEvery))
+			c.timers.SetSooner(&r.timer, now.Add(idleProbeEvery))
 		}
 		return
 	}

@@ -20,8 +20,8 @@ func (c *Core) hedge(l *link, now clock.Time) {
 	if slow == nil {
 		return
 	}
-	for a := slow.flight.last(); a != nil && last > float64(hedgeGainLeast); {
-		before := a.flight.before()
+	for a := slow.flight.Last(); a != nil && last > float64(hedgeGainLeast); {
+		before := a.flight.Before()
 		if !a.abandoned && a.tries() < hedgesMost {
 			other, redo := l.quickest(slow, a, now)
 			if other == nil || last < 3*redo+float64(hedgeGainLeast) {

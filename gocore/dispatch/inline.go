@@ -133,7 +133,7 @@ func (c *Core) Record(r *Reservation, specs []TaskSpec, now clock.Time) int {
 	first, took := len(b.tasks), micros(now.Sub(r.begun))
 	k := &c.counters[r.Transport][r.class]
 	for i := range specs {
-		t := c.tasks.get()
+		t := c.tasks.Get()
 		t.spec, t.batch, t.index = specs[i], b, uint32(first+i)
 		t.state, t.attempts = Completed, 1
 		t.cursor, t.acked = t.spec.Length, t.spec.Length

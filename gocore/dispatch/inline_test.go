@@ -82,7 +82,7 @@ func TestABatchThatIsFreedMeanwhileGoesWithTheRecord(t *testing.T) {
 	require.Empty(t, r.core.vacant, "its slot is not given to another batch yet")
 	r.core.Record(&held, specs, r.now)
 	require.Len(t, r.core.vacant, 1)
-	require.Len(t, r.core.tasks.free, r.core.tasks.total)
+	require.Equal(t, r.core.tasks.Total(), r.core.tasks.Free())
 }
 
 func TestNobodyIsPassedByWhatIsCarriedOutAtOnce(t *testing.T) {

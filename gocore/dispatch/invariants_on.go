@@ -39,7 +39,7 @@ func (c *Core) checkInvariants() {
 	for _, p := range c.peers {
 		open := 0
 		p.eachRail(func(r *railState) {
-			for a := r.flight.first(); a != nil; a = a.flight.after() {
+			for a := r.flight.First(); a != nil; a = a.flight.After() {
 				if a.open {
 					open++
 				}
@@ -78,7 +78,7 @@ func (c *Core) checkLink(l *link) {
 	for class := range l.queues {
 		q := &l.queues[class]
 		bytes, depth := uint64(0), len(q.urgent)
-		for t := q.tasks.first(); t != nil; t = t.queue.after() {
+		for t := q.tasks.First(); t != nil; t = t.queue.After() {
 			bytes += c.checkFresh(l, q, t, class)
 			depth++
 		}
@@ -88,7 +88,7 @@ func (c *Core) checkLink(l *link) {
 				violated("link %#x: the heap of class %d is out of order at %d", l.id, class, i)
 			}
 		}
-		for p := q.pieces.first(); p != nil; p = p.queue.after() {
+		for p := q.pieces.First(); p != nil; p = p.queue.After() {
 			if p.state != pieceQueued || p.route.Hops[p.hop].Link != l.id || int(p.task.spec.Class) != class {
 				violated("link %#x: a piece of %d bytes does not belong into the queue of class %d", l.id, p.length,
 					class)
@@ -127,7 +127,7 @@ func (c *Core) checkRail(l *link, r *railState) {
 		violated("rail %s is %v with its breaker open: %v", r.name(), state, r.life.Breaker.Open())
 	case state.Ended() == listed:
 		violated("rail %s is %v, and its NIC %s lists it: %v", r.name(), state, r.device.key.name, listed)
-	case !state.Usable() && r.timer.slot != 0:
+	case !state.Usable() && r.timer.Armed():
 		violated("rail %s is %v and has a timer", r.name(), state)
 	case !state.Healthy() && state != rail.Paused && r.rank != rankNever, r.rank < l.rank:
 		violated("rail %s is %v with rank %d, the best of its link is %d", r.name(), state, r.rank, l.rank)
@@ -158,7 +158,7 @@ func (c *Core) checkFlights(l *link) (n int) {
 	var flying [ClassCount]int
 	l.eachRail(func(r *railState) {
 		var bytes, low uint64
-		for a := r.flight.first(); a != nil; a = a.flight.after() {
+		for a := r.flight.First(); a != nil; a = a.flight.After() {
 			c.checkAttempt(r, a)
 			bytes += a.Length
 			flying[a.Class]++
@@ -166,10 +166,10 @@ func (c *Core) checkFlights(l *link) (n int) {
 				low += a.Length
 			}
 		}
-		n += r.flight.n
-		if r.bytes != bytes || r.slices != r.flight.n || r.low != low || c.devices[r.device.key] != r.device {
+		n += r.flight.Len()
+		if r.bytes != bytes || r.slices != r.flight.Len() || r.low != low || c.devices[r.device.key] != r.device {
 			violated("rail %s counts %d bytes of %d slices, %d of LOW; there are %d of %d, %d of LOW",
-				r.name(), r.bytes, r.slices, r.low, bytes, r.flight.n, low)
+				r.name(), r.bytes, r.slices, r.low, bytes, r.flight.Len(), low)
 		}
 	})
 	if l.flying != flying || l.outstanding < n {
@@ -216,7 +216,7 @@ func (c *Core) checkNIC(d *device) {
 			}
 			records++
 			low += r.low
-			for a := r.flight.first(); a != nil; a = a.flight.after() {
+			for a := r.flight.First(); a != nil; a = a.flight.After() {
 				flying[a.Class]++
 			}
 		})
@@ -225,7 +225,7 @@ func (c *Core) checkNIC(d *device) {
 		violated("NIC %s counts %d bytes of LOW, %v slices, %v waiting and %d rails; there are %d, %v, %v and %d",
 			d.key.name, d.low, d.flying, d.waiting, d.records, low, flying, waiting, records)
 	}
-	for r := d.held.first(); r != nil; r = r.held.after() {
+	for r := d.held.First(); r != nil; r = r.held.After() {
 		if r.device != d {
 			violated("NIC %s holds back rail %s of another one", d.key.name, r.name())
 		}
@@ -255,14 +255,14 @@ func (c *Core) checkBatches() {
 
 func (c *Core) checkTask(t *task) {
 	out, bytes := 0, t.acked+t.spec.Length-t.cursor
-	for p := t.pieces.first(); p != nil; p = p.mine.after() {
+	for p := t.pieces.First(); p != nil; p = p.mine.After() {
 		if p.task != t {
 			violated("task %d lists a piece of another one", t.index)
 		}
 		if p.state.out() != (p.attempt != nil) || p.state == pieceOrphaned {
 			violated("task %d has a piece that is %v with slice %v", t.index, p.state, p.attempt)
 		}
-		if p.state == pieceIdle || (!p.state.out() && p.queue.list == nil) {
+		if p.state == pieceIdle || (!p.state.out() && !p.queue.Linked()) {
 			violated("task %d has a piece that is %v and waits nowhere", t.index, p.state)
 		}
 		if p.state.out() {
@@ -272,24 +272,22 @@ func (c *Core) checkTask(t *task) {
 			bytes += p.length
 		}
 	}
-	waits := t.queue.in != nil || t.queue.list != nil
+	waits := t.queue.in != nil || t.queue.Linked()
 	switch {
-	case t.state.Terminal() && (t.pieces.n > 0 || waits || t.watch.list != nil || t.run != nil):
+	case t.state.Terminal() && (t.pieces.Len() > 0 || waits || t.watch.Linked() || t.run != nil):
 		violated("task %d is %v and still has pieces, a place in a queue or a timer", t.index, t.state)
 	case int(t.outstanding) != out:
 		violated("task %d counts %d pieces out, there are %d", t.index, t.outstanding, out)
 	case t.live() && bytes != t.spec.Length:
 		violated("task %d accounts for %d of its %d bytes", t.index, bytes, t.spec.Length)
-	case t.state == Pending && !t.live() && (out == 0 || t.pieces.n != out || waits):
+	case t.state == Pending && !t.live() && (out == 0 || t.pieces.Len() != out || waits):
 		violated("task %d has its verdict %v and waits for more than its %d slices", t.index, t.verdict, out)
 	}
 }
 
 // checkTimers looks at the order of the heap.
 func (c *Core) checkTimers() {
-	for i, t := range c.timers.heap {
-		if t.slot != i+1 || (i > 0 && t.at < c.timers.heap[(i-1)/2].at) {
-			violated("timer %d is out of place", i)
-		}
+	if !c.timers.Ordered() {
+		violated("the timers are out of order")
 	}
 }

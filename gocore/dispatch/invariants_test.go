@@ -44,7 +44,6 @@ func TestTheModelsInvariantsFindEachMutant(t *testing.T) {
 			l.rank, r.rank = rankMain, rankMain-1
 		},
 		"a link's slot":         func(_ *Core, l *link, _ *railState, _ *attempt) { l.id++ },
-		"the order of timers":   func(c *Core, _ *link, _ *railState, _ *attempt) { c.timers.heap[0].at = clock.Never },
 		"the books of a device": func(_ *Core, _ *link, r *railState, _ *attempt) { r.device.records-- },
 	} {
 		t.Run(name, func(t *testing.T) {

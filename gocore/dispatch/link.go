@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch/internal/intrusive"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/plan"
@@ -63,32 +64,32 @@ type link struct {
 
 // classQueue is the work of one class: pieces are there to be sent again or on, tasks have fresh bytes.
 type classQueue struct {
-	pieces list[piece]
-	tasks  list[task]
+	pieces intrusive.List[piece]
+	tasks  intrusive.List[task]
 	urgent bySlack // tasks with a deadline, where it decides; before the others
 	depth  int     // tasks, of both kinds
 	bytes  uint64  // fresh ones, of all tasks
 }
 
-func (q *classQueue) empty() bool { return q.pieces.n+q.depth == 0 }
+func (q *classQueue) empty() bool { return q.pieces.Len()+q.depth == 0 }
 
 // next is the task that has the next fresh bytes.
 func (q *classQueue) next() *task {
 	if len(q.urgent) > 0 {
 		return q.urgent[0].task
 	}
-	return q.tasks.first()
+	return q.tasks.First()
 }
 
 // another returns a task other than t, in arbitrary order in the heap. It is only for scans that must skip t (NUMA).
 func (q *classQueue) another(t *task) *task {
 	switch slot := t.queue.slot; {
 	case slot == 0:
-		return t.queue.after()
+		return t.queue.After()
 	case slot < len(q.urgent):
 		return q.urgent[slot].task
 	}
-	return q.tasks.first()
+	return q.tasks.First()
 }
 
 // railState is one rail in one generation. Attempts keep it alive when it has been replaced.
@@ -109,11 +110,11 @@ type railState struct {
 	slicesMax  int
 	bytes      uint64
 	slices     int
-	flight     list[attempt] // oldest first
+	flight     intrusive.List[attempt] // oldest first
 	turns      qos.Turns
 	device     *device
-	held       node[railState] // of device.held
-	low        uint64          // bytes of LOW in flight
+	held       intrusive.Node[railState] // of device.held
+	low        uint64                    // bytes of LOW in flight
 	meter      rail.Meter
 	health     rail.Health
 	pair       rail.Pair
@@ -152,7 +153,7 @@ func (c *Core) AddLink(spec LinkSpec) plan.LinkID {
 		c.growCounters()
 	}
 	l := &link{spec: spec, peer: p, dialing: true}
-	l.timer.link, l.again.held, l.options = l, l, c.optionsOf(spec.Transport)
+	l.timer.Owner.link, l.again.Owner.held, l.options = l, l, c.optionsOf(spec.Transport)
 	l.ownNode, l.byDeadline = l.options.OwnNode, l.options.ByDeadline
 	l.waiting = [ClassCount]clock.Time{clock.Never, clock.Never, clock.Never}
 	p.links = append(p.links, l)
@@ -176,7 +177,7 @@ func (c *Core) RemoveLink(id plan.LinkID) {
 			c.observe(r, rail.Ended, now)
 		}
 	}
-	c.timers.stop(&l.again)
+	c.timers.Stop(&l.again)
 	l.up, l.dialing = 0, false
 	c.deleteLink(l)
 	c.gather(l)
@@ -185,7 +186,7 @@ func (c *Core) RemoveLink(id plan.LinkID) {
 			c.failover(t, errClosed, now)
 		}
 	}
-	c.timers.stop(&l.timer)
+	c.timers.Stop(&l.timer)
 	c.forgetRails(l)
 	p := l.peer
 	for i, other := range p.links {
@@ -247,12 +248,12 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 			Transport: c.transportName(l.spec.Transport)})
 		for _, other := range l.peer.links { // tasks that wait elsewhere for a rail may come here
 			if other != l && other.up == 0 && !other.idle() {
-				c.timers.set(&other.timer, now)
+				c.timers.Set(&other.timer, now)
 			}
 		}
 	}
 	c.rerank(l, now)
-	c.timers.set(&r.timer, now)
+	c.timers.Set(&r.timer, now)
 	if r.life.State() == rail.Probation && l.spec.Probes { // proved before it is needed
 		c.probeRail(r, now)
 	}
@@ -283,7 +284,7 @@ func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railSt
 	}
 	r.bytesWhole = r.bytesMax
 	r.meter.Reset(info.Bandwidth)
-	r.timer.rail = r
+	r.timer.Owner.rail = r
 	r.nics = c.nicsOf(&info)
 	r.heard = c.awake(now)
 	r.pair = rail.Pair{Local: c.ends.acquireEnd(info.Local), Remote: c.ends.acquireEnd(info.Remote),

@@ -113,7 +113,7 @@ func (k *checker) nicWindow(d *device) {
 	window, slices := uint64(0), 0
 	for _, r := range d.rails {
 		window = max(window, d.lowWindow(r))
-		for a := r.flight.first(); a != nil; a = a.flight.after() {
+		for a := r.flight.First(); a != nil; a = a.flight.After() {
 			if a.Class == Low {
 				slices++
 			}
@@ -161,10 +161,10 @@ func (k *checker) nics() {
 				low[d], flying[d])
 		case d.waiting != waiting:
 			k.fail("NIC %v: %v classes wait in its books, %v do", d.key, d.waiting, waiting)
-		case d.held.n > 0 && k.w.core.Deadline() == clock.Never:
-			k.fail("NIC %v holds %d rails back, and nothing will look at them again", d.key, d.held.n)
+		case d.held.Len() > 0 && k.w.core.Deadline() == clock.Never:
+			k.fail("NIC %v holds %d rails back, and nothing will look at them again", d.key, d.held.Len())
 		}
-		for r := d.held.first(); r != nil; r = r.held.after() {
+		for r := d.held.First(); r != nil; r = r.held.After() {
 			if r.device != d {
 				k.fail("NIC %v holds back a rail of another one", d.key)
 			}

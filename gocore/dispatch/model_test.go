@@ -364,9 +364,9 @@ func (m *model) leaks() {
 			k.fail("%d of %d stage slots came back", len(s.free), s.spec.Slots)
 		}
 	}
-	if len(c.pieces.free) != c.pieces.total || len(c.tasks.free) != c.tasks.total || len(c.runs.free) != c.runs.total {
-		k.fail("records leak: pieces %d of %d, tasks %d of %d, runs %d of %d", len(c.pieces.free), c.pieces.total,
-			len(c.tasks.free), c.tasks.total, len(c.runs.free), c.runs.total)
+	if c.pieces.Free() != c.pieces.Total() || c.tasks.Free() != c.tasks.Total() || c.runs.Free() != c.runs.Total() {
+		k.fail("records leak: pieces %d of %d, tasks %d of %d, runs %d of %d", c.pieces.Free(), c.pieces.Total(),
+			c.tasks.Free(), c.tasks.Total(), c.runs.Free(), c.runs.Total())
 	}
 	for _, l := range c.links[1:] {
 		if l == nil {

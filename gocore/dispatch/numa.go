@@ -63,9 +63,9 @@ func (l *link) apart(r *railState, t *task) bool {
 
 // own is the next work of a class for the rail, behind the tasks that it must leave alone.
 func (l *link) own(q *classQueue, r *railState) (*piece, *task) {
-	p, t := q.pieces.first(), q.next()
+	p, t := q.pieces.First(), q.next()
 	for n := 0; p != nil && l.apart(r, p.task); n++ {
-		if p = p.queue.after(); n == lookBehindMost {
+		if p = p.queue.After(); n == lookBehindMost {
 			p = nil
 		}
 	}

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch/internal/intrusive"
 	"github.com/tent-engine/tent/gocore/plan"
 )
 
@@ -57,11 +58,11 @@ type piece struct {
 	task        *task // nil once orphaned: only the attempt remembers the piece
 	attempt     *attempt
 	route       *plan.Route
-	replacement *piece      // of a replaced piece, as long as it stands for exactly the same bytes
-	original    *piece      // the other way round
-	sibling     *piece      // next of the same attempt
-	queue       node[piece] // where it waits
-	mine        node[piece] // of its task
+	replacement *piece                // of a replaced piece, as long as it stands for exactly the same bytes
+	original    *piece                // the other way round
+	sibling     *piece                // next of the same attempt
+	queue       intrusive.Node[piece] // where it waits
+	mine        intrusive.Node[piece] // of its task
 	offset      uint64
 	length      uint64
 	due         clock.Time // end of the pause before a retry
@@ -81,7 +82,7 @@ func (p *piece) become(to pieceState) {
 	if invariants && pieceMoves[p.state]&(1<<to) == 0 {
 		panic("dispatch: a piece that is " + p.state.String() + " became " + to.String())
 	}
-	p.queue.leave()
+	p.queue.Unlink()
 	p.state = to
 }
 
@@ -96,20 +97,20 @@ func (p *piece) unpair() {
 }
 
 func (c *Core) newPiece(t *task, offset, length uint64) *piece {
-	p := c.pieces.get()
+	p := c.pieces.Get()
 	p.task, p.offset, p.length = t, offset, length
 	p.index, p.route = t.route, t.path()
-	t.pieces.pushBack(&p.mine, p)
+	t.pieces.PushBack(&p.mine, p)
 	return p
 }
 
 // freePiece forgets a piece that is in no attempt.
 func (c *Core) freePiece(p *piece) {
-	p.queue.leave()
-	p.mine.leave()
+	p.queue.Unlink()
+	p.mine.Unlink()
 	c.releaseSlots(p)
 	p.unpair()
-	c.pieces.put(p)
+	c.pieces.Put(p)
 }
 
 // forfeitPiece frees a piece of a task that has its verdict. The replacement of a replaced one accounts for its bytes.

@@ -50,7 +50,7 @@ func (c *Core) publish(d *device, now clock.Time) {
 		next = min(next, interval/2)
 	}
 	if bytes > 0 || next < heartbeat {
-		c.timers.sooner(&d.timer, now.Add(next))
+		c.timers.SetSooner(&d.timer, now.Add(next))
 	}
 }
 

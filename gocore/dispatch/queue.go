@@ -94,9 +94,9 @@ func (c *Core) queueTask(t *task, front bool, now clock.Time) {
 	case l.byDeadline && t.spec.Deadline != 0:
 		c.queueByDeadline(l, q, t, front)
 	case front:
-		q.tasks.pushFront(&t.queue.node, t)
+		q.tasks.PushFront(&t.queue.Node, t)
 	default:
-		q.tasks.pushBack(&t.queue.node, t)
+		q.tasks.PushBack(&t.queue.Node, t)
 	}
 }
 
@@ -111,9 +111,9 @@ func (c *Core) queuePiece(p *piece, front bool, now clock.Time) {
 	c.queued(l, t, now)
 	q := &l.queues[t.spec.Class].pieces
 	if front {
-		q.pushFront(&p.queue, p)
+		q.PushFront(&p.queue, p)
 	} else {
-		q.pushBack(&p.queue, p)
+		q.PushBack(&p.queue, p)
 	}
 }
 
@@ -145,9 +145,9 @@ func (c *Core) queued(l *link, t *task, now clock.Time) {
 		c.beginWaiting(l, int(class), now)
 	}
 	c.activate(l)
-	if l.timer.slot == 0 || l.up == 0 {
+	if !l.timer.Armed() || l.up == 0 {
 		limit, _ := c.patience(l)
-		c.timers.sooner(&l.timer, now.Add(limit))
+		c.timers.SetSooner(&l.timer, now.Add(limit))
 	}
 }
 
@@ -166,10 +166,10 @@ func (c *Core) gather(l *link) {
 	c.scratch = c.scratch[:0]
 	for class := range l.queues {
 		q := &l.queues[class]
-		for p := q.pieces.first(); p != nil; p = p.queue.after() {
+		for p := q.pieces.First(); p != nil; p = p.queue.After() {
 			c.scratch = append(c.scratch, p.task)
 		}
-		for t := q.tasks.first(); t != nil; t = t.queue.after() {
+		for t := q.tasks.First(); t != nil; t = t.queue.After() {
 			c.scratch = append(c.scratch, t)
 		}
 		for i := range q.urgent {
@@ -186,7 +186,7 @@ func (c *Core) gatherAll(l *link) {
 			if r == nil {
 				continue
 			}
-			for a := r.flight.first(); a != nil; a = a.flight.after() {
+			for a := r.flight.First(); a != nil; a = a.flight.After() {
 				for p := a.pieces; p != nil; p = p.sibling {
 					if p.task != nil {
 						c.scratch = append(c.scratch, p.task)
@@ -207,7 +207,7 @@ func (c *Core) tendLink(l *link, now clock.Time) {
 	}
 	limit, since := c.patience(l)
 	if l.up > 0 && l.healthy() && l.peer.open == 0 && now.Sub(since) < limit {
-		c.timers.sooner(&l.timer, since.Add(limit))
+		c.timers.SetSooner(&l.timer, since.Add(limit))
 		return
 	}
 	leave := (l.up == 0 && !l.dialing) || (l.up > 0 && !l.healthy())
@@ -218,7 +218,7 @@ func (c *Core) tendLink(l *link, now clock.Time) {
 		if !t.live() {
 			continue
 		}
-		if l.up > 0 && !leave && t.watch.list != nil {
+		if l.up > 0 && !leave && t.watch.Linked() {
 			continue // it is being served, which the stall limit watches
 		}
 		due := max(t.queued, since).Add(limit)
@@ -231,7 +231,7 @@ func (c *Core) tendLink(l *link, now clock.Time) {
 		}
 	}
 	if next != clock.Never {
-		c.timers.set(&l.timer, max(next, now.Add(limit/16)))
+		c.timers.Set(&l.timer, max(next, now.Add(limit/16)))
 	}
 }
 

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch/internal/intrusive"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
 )
@@ -16,8 +17,8 @@ const stagesMost = 4
 type stage struct {
 	spec   StageSpec
 	free   []int32
-	pieces list[piece] // that wait for a slot
-	tasks  list[task]
+	pieces intrusive.List[piece] // that wait for a slot
+	tasks  intrusive.List[task]
 	moved  clock.Time // when a slot was last given back
 }
 
@@ -89,12 +90,12 @@ func (c *Core) releaseSlots(p *piece) {
 // full waits there next.
 func (c *Core) wakeStages(now clock.Time) {
 	for _, s := range c.stages[1:] {
-		for n := len(s.free); n > 0 && s.pieces.n+s.tasks.n > 0; n-- {
-			if p := s.pieces.first(); p != nil {
+		for n := len(s.free); n > 0 && s.pieces.Len()+s.tasks.Len() > 0; n-- {
+			if p := s.pieces.First(); p != nil {
 				c.queuePiece(p, true, now)
 				continue
 			}
-			t := s.tasks.first()
+			t := s.tasks.First()
 			t.unqueue()
 			c.queueTask(t, true, now)
 		}
@@ -106,15 +107,15 @@ func (c *Core) wakeStages(now clock.Time) {
 func (c *Core) waitForSlot(s *stage, p *piece, t *task, now clock.Time) {
 	if p != nil {
 		p.become(pieceBlocked)
-		s.pieces.pushBack(&p.queue, p)
+		s.pieces.PushBack(&p.queue, p)
 		t = p.task
 	} else {
 		t.unqueue()
-		s.tasks.pushBack(&t.queue.node, t)
+		s.tasks.PushBack(&t.queue.Node, t)
 	}
-	if t.watch.list == nil {
+	if !t.watch.Linked() {
 		t.progress = now
-		c.served.pushBack(&t.watch, t)
+		c.served.PushBack(&t.watch, t)
 	}
 }
 

@@ -59,10 +59,10 @@ func (c *Core) watchRail(r *railState, now clock.Time) {
 	case silent < limit:
 		r.asked = false
 		// the limit may fall
-		c.timers.sooner(&r.timer, now.Add(min(limit-silent, recheckFactor*c.options.SuspectAfter)))
+		c.timers.SetSooner(&r.timer, now.Add(min(limit-silent, recheckFactor*c.options.SuspectAfter)))
 	case !r.asked:
 		c.askLiveness(r, now)
-		c.timers.sooner(&r.timer, now.Add(max(limit/4, time.Millisecond)))
+		c.timers.SetSooner(&r.timer, now.Add(max(limit/4, time.Millisecond)))
 	default:
 		c.judgeSilence(r, silent, now)
 	}
@@ -70,7 +70,7 @@ func (c *Core) watchRail(r *railState, now clock.Time) {
 
 // silenceOf is how long a rail may be silent before it is doubted.
 func (c *Core) silenceOf(r *railState) time.Duration {
-	head := r.flight.first()
+	head := r.flight.First()
 	if head == nil || r.link.inside() {
 		return c.options.CondemnAfter
 	}
@@ -139,7 +139,7 @@ func (c *Core) judgeSilence(r *railState, silent time.Duration, now clock.Time) 
 		c.leaveSilentRail(r, silent, now)
 	}
 	r.judged = max(r.judged, silent)
-	c.timers.set(&r.timer, now.Add(c.silenceOf(r)))
+	c.timers.Set(&r.timer, now.Add(c.silenceOf(r)))
 }
 
 // softOut counts the rails of a peer that are up, and those of them that are out on soft signals.
@@ -168,7 +168,7 @@ func (c *Core) suspectRail(r *railState, silent time.Duration, now clock.Time) {
 	c.railEvent(event.Event{Kind: event.RailSuspected, Took: silent, Bytes: r.bytes, Err: err}, r, now)
 	c.observe(r, rail.Silenced, now)
 	c.resendFlight(r, now)
-	for a := r.flight.first(); a != nil; a = a.flight.after() {
+	for a := r.flight.First(); a != nil; a = a.flight.After() {
 		c.withdrawSlice(a)
 	}
 	c.tendLink(r.link, now)
@@ -193,7 +193,7 @@ func (c *Core) leaveSilentRail(r *railState, silent time.Duration, now clock.Tim
 	}
 	if moved {
 		c.resendFlight(r, now)
-		for a := r.flight.first(); a != nil; a = a.flight.after() {
+		for a := r.flight.First(); a != nil; a = a.flight.After() {
 			c.withdrawSlice(a)
 		}
 	}
@@ -214,7 +214,7 @@ func (c *Core) elsewhere(r *railState, now clock.Time) bool {
 // resendFlight sends the bytes in flight on a rail again by another way. The slices stay out and hold up the end of
 // their tasks until they complete, since until then they may still land; both copies carry the same bytes.
 func (c *Core) resendFlight(r *railState, now clock.Time) {
-	for a := r.flight.first(); a != nil; a = a.flight.after() {
+	for a := r.flight.First(); a != nil; a = a.flight.After() {
 		c.replaceSlice(a, now)
 	}
 }

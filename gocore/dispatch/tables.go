@@ -109,10 +109,10 @@ func (t *endTable) releaseEnd(name string) {
 func (c *Core) forgetRail(r *railState) {
 	c.ends.releaseEnd(r.info.Local)
 	c.ends.releaseEnd(r.info.Remote)
-	r.held.leave()
+	r.held.Unlink()
 	d := r.device
 	if d.records--; d.records == 0 {
-		c.timers.stop(&d.timer)
+		c.timers.Stop(&d.timer)
 		delete(c.devices, d.key)
 	}
 }

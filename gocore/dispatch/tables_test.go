@@ -45,9 +45,9 @@ func (r *rig) visit(peer int) plan.LinkID {
 func (c *Core) tableSizes() map[string]int {
 	return map[string]int{"links": len(c.links), "vacant links": len(c.linkTable.vacant), "peers": len(c.peers),
 		"ends":            len(c.ends.byName),
-		"numbers of ends": c.ends.next, "NICs": len(c.devices), "timers": len(c.timers.heap), "active": len(c.active),
+		"numbers of ends": c.ends.next, "NICs": len(c.devices), "timers": c.timers.Len(), "active": len(c.active),
 		"sightings": cap(c.sightings),
-		"pieces":    c.pieces.total, "tasks": c.tasks.total, "runs": c.runs.total, "batches": len(c.batches),
+		"pieces":    c.pieces.Total(), "tasks": c.tasks.Total(), "runs": c.runs.Total(), "batches": len(c.batches),
 		"counters": len(c.counters)}
 }
 

@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch/internal/intrusive"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -25,9 +26,9 @@ type task struct {
 	spec        TaskSpec
 	batch       *batch
 	run         *run
-	queue       place      // of its link and class while it has fresh bytes, or of the stage that it waits for
-	watch       node[task] // served or ending
-	pieces      list[piece]
+	queue       place                // of its link and class while it has fresh bytes, or of the stage that it waits for
+	watch       intrusive.Node[task] // served or ending
+	pieces      intrusive.List[piece]
 	failure     *errs.Error
 	missing     []span // of a task with parts: bytes that were given up, see parts.go
 	cursor      uint64 // bytes below were cut once
@@ -57,7 +58,7 @@ func (t *task) path() *plan.Route { return &t.spec.Plan.Routes[t.route] }
 type attempt struct {
 	transport.Slice // first
 	rail            *railState
-	flight          node[attempt]
+	flight          intrusive.Node[attempt]
 	pieces          *piece
 	started         clock.Time
 	ahead           uint64 // bytes in flight on the rail when it was posted, its own among them
