@@ -22,7 +22,7 @@ ROOT = build_gotent.ROOT
 
 
 def install(*extras: str) -> None:
-    """Installs what the extras of the installed tent name, without building tent again."""
+    """Installs the packages of extras of the installed tent, without building tent again."""
     wanted = []
     for requirement in importlib.metadata.requires("tent") or ():
         package, _, marker = requirement.partition(";")

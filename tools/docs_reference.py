@@ -1,7 +1,7 @@
 """Writes the pages of docs/reference that come from the Python package: errors.md and command-line.md.
 
     docs_reference.py           # writes them
-    docs_reference.py --check   # exits with 1 if one is not what it would write
+    docs_reference.py --check   # exits with 1 if one of them is old
 
 settings.md, metrics.md, events.md and codes.md come from Go: `go test ./tests/go/reference -rewrite`.
 """

@@ -1,7 +1,7 @@
 """Puts the tables of docs/performance/*.json into docs/performance/index.md, each between its two markers.
 
     docs_tables.py           # writes the page
-    docs_tables.py --check   # exits with 1 if the page is not what it would write
+    docs_tables.py --check   # exits with 1 if the page is old
 
 The prose around the tables is written by hand. A benchmark writes its JSON file with --json (Go: -json).
 """

@@ -135,7 +135,7 @@ def test_the_changelog_has_the_version_and_known_headings() -> None:
 
 LONGEST = 32  # words of a sentence, or of a part that ends in a colon or semicolon
 AVOIDED = {"backend": "transport", "plugin": "transport, or plug-in", "session": "link", "node": "host, or NUMA node"}
-CLAUSE = re.compile(r"\b(who|whom|whose|whoever|whatever|(?<!\*)what)\b", re.I)  # *what* stands out on purpose
+CLAUSE = re.compile(r"\b(who|whom|whose|whoever|whatever|(?<!\*)what)\b", re.I)  # but for the emphasised one
 
 
 @pytest.mark.parametrize("page", [*BY_HAND, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=name)

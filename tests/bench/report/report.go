@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Row of a table. Its JSON form is what the documentation is generated from.
+// Row of a table. The documentation is generated from its JSON form.
 type Row struct {
 	Name    string `json:"name"`
 	Figure  string `json:"measured"`
@@ -34,7 +34,7 @@ func Judge(name, figure, target string, reached bool) Row {
 // Beside makes a row without a target, for comparison.
 func Beside(name, figure string) Row { return Row{Name: name, Figure: figure} }
 
-// Table is what one run of a benchmark has measured.
+// Table holds the rows of one run of a benchmark.
 type Table struct {
 	Command string `json:"command"` // that repeats it
 	Date    string `json:"date"`
