@@ -147,6 +147,12 @@ def report(results: dict[str, Result], watch: Stopwatch) -> Tally:
     return total
 
 
+def heed_interrupts() -> None:
+    """Undoes what a shell does to a command in the background: it ignores SIGINT, and every child inherits that. Tests
+    that interrupt a child would wait for ever."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Runs tent's checks.")
     parser.add_argument("--only", nargs="+", choices=list(STAGES), metavar="STAGE", help="stages by name")
@@ -158,8 +164,7 @@ def main() -> int:
         for name, stage in STAGES.items():
             print(f"{name:12} {stage.lane:5} {stage.budget:4.0f} s  {stage.about}")
         return 0
-    # A shell that starts us in the background has SIGINT ignored, and tests that interrupt a child would wait for ever.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    heed_interrupts()
     names = args.only or [name for name in STAGES if args.all or name not in LONG]
     go = interpreters.go_command()
     env = build_gotent.go_env(go)

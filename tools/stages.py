@@ -171,7 +171,7 @@ def fuzz(r: Runner, ctx: Context) -> Tally:
 # Order matters: what finds most mistakes of a day's work comes first.
 STAGES: dict[str, Stage] = {
     "lint": Stage(linters, 60, BACK),
-    "unit": Stage(unit, 40),
+    "unit": Stage(unit, 30),
     "typing": Stage(typing, 40, BACK),
     "tools": Stage(tools, 30, BACK),
     "conformance": Stage(conformance, 60),
