@@ -35,12 +35,15 @@ type Choice struct {
 // Choice returns the part of the terms by which routes are chosen.
 func (t *Terms) Choice() Choice { return Choice{t.Op, t.Hint, t.Intent, t.Integrity} }
 
-// narrow returns a word as a byte; a word that does not fit becomes 255, which is no value of any term.
-func narrow(w uint64) uint8 { return uint8(min(w, math.MaxUint8)) }
+// unfit is no value of any term that is a byte.
+const unfit = math.MaxUint8
+
+// narrow returns a word as a byte; a word that does not fit becomes unfit.
+func narrow(w uint64) uint8 { return uint8(min(w, unfit)) }
 
 func outOfRange(name string, value uint64, takes string) *errs.Error {
 	orMore := ""
-	if value == math.MaxUint8 { // narrow may have made it of a larger one
+	if value == unfit { // narrow may have made it of a larger one
 		orMore = " or more"
 	}
 	return errs.New(errs.InvalidArgument, "submit", "%s is %d%s: it must be %s", name, value, orMore, takes)

@@ -87,6 +87,8 @@ func (t *Terms) Check() *errs.Error {
 		return outOfRange("opcode", uint64(t.Op), "READ (0) or WRITE (1)")
 	case t.Class > 2:
 		return outOfRange("priority", uint64(t.Class), "PRIO_HIGH (0), PRIO_MEDIUM (1) or PRIO_LOW (2)")
+	case t.Hint == unfit:
+		return outOfRange("transport_hint", uint64(t.Hint), "the number of a transport")
 	case t.Deadline < 0:
 		return outOfRange("deadline_ns", uint64(t.Deadline), "below 2^63")
 	case t.Intent > 6:

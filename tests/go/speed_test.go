@@ -8,6 +8,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -47,7 +48,13 @@ func TestNothingIsAllocatedBetweenSubmitAndCompletion(t *testing.T) {
 			pages.Op = op
 			// Both ends are in this process, so the receiver's side is counted too. Timers of waits that had to park
 			// are the one thing that may allocate now and then.
-			for name, move := range map[string]func(){"move": func() { m.move(t) }, "pages": func() { pages.move(t) }} {
+			records := []request.Record{record(address(own), at, 0, 4096)}
+			records[0].Opcode = uint64(op)
+			for name, move := range map[string]func(){
+				"move":    func() { m.move(t) },
+				"pages":   func() { pages.move(t) },
+				"records": func() { submitted(t, here, records) },
+			} {
 				for range 2000 { // pools and slabs reach their size
 					move()
 				}
@@ -69,12 +76,39 @@ func TestNothingIsAllocatedForAFile(t *testing.T) {
 		m := mover{e, engine.Request{Terms: engine.Terms{Op: op}, Source: address(own), Length: 4096,
 			Remote: engine.Remote{Segment: at}}}
 		pages.Op = op
-		for name, move := range map[string]func(){"move": func() { m.move(t) }, "pages": func() { pages.move(t) }} {
+		records := []request.Record{record(address(own), at, 0, 4096)}
+		records[0].Opcode = uint64(op)
+		for name, move := range map[string]func(){
+			"move":    func() { m.move(t) },
+			"pages":   func() { pages.move(t) },
+			"records": func() { submitted(t, e, records) },
+		} {
 			for range 200 {
 				move()
 			}
 			require.Less(t, testing.AllocsPerRun(200, move), 0.5, "%s of %s allocates", op, name)
 		}
+	}
+}
+
+// submitted moves packed requests, from the begin to the end.
+func submitted(tb testing.TB, e *engine.Engine, records []request.Record) {
+	c, err := e.Begin(engine.Terms{})
+	if err == nil {
+		err = c.AddRecords(records)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	id, err := c.Commit(nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if state := e.Wait(id, patience); state != dispatch.Completed {
+		tb.Fatalf("the transfer is %s", state)
+	}
+	if err := e.FreeBatch(id); err != nil {
+		tb.Fatal(err)
 	}
 }
 

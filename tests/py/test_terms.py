@@ -168,7 +168,7 @@ def test_a_value_out_of_range_is_refused_by_name(peer: World, face: Face, term: 
     elif term == "deadline_ns":
         wrong = [1 << 63] if face in (World.request, World.request_array) else []
     else:
-        wrong = [99]
+        wrong = [999]
     for value in wrong:
         with pytest.raises(tent.InvalidArgumentError, match=f"{term}|{keyword}"):
             face(peer, {term: value})

@@ -65,8 +65,8 @@ func renderCheck(p *page) {
 			p.line("case t.%s < 0:", t.Field)
 		case len(t.Values) > 0:
 			p.line("case t.%s > %d:", t.Field, len(t.Values)-1)
-		default:
-			continue
+		default: // narrow makes 255 of every word that does not fit
+			p.line("case t.%s == unfit:", t.Field)
 		}
 		p.line("return outOfRange(%q, uint64(t.%s), %q)", t.Name, t.Field, t.Takes)
 	}
