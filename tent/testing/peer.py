@@ -62,9 +62,8 @@ class PeerProcess:
         return self.process.poll() is None
 
     def kill(self) -> None:
-        """kill -9, and waits until it is gone."""
+        """Sends kill -9 and waits until it is gone. A stopped one does nothing more."""
         if self.alive:
-            self.process.send_signal(signal.SIGCONT)
             self.process.kill()
             self.process.wait()
 
