@@ -15,22 +15,22 @@ func (c *Core) Complete(list []transport.Completion, now clock.Time) {
 	}
 	for i := range list {
 		a := attemptOf(list[i].Slice)
-		if !a.out {
+		if a.state == attemptBack {
 			continue // the transport broke rule b; a second completion of the same slice means nothing
 		}
-		c.takeBackSlice(a, now)
+		withdrawn := c.takeBackSlice(a, now)
 		delivered := a.Length
 		if list[i].Err != nil {
 			delivered = min(list[i].Bytes, a.Length)
 		}
-		c.recordOutcome(a, delivered, list[i].Err, now)
+		c.recordOutcome(a, withdrawn, delivered, list[i].Err, now)
 		for p := a.pieces; p != nil; {
 			next := p.sibling
 			p.land()
 			c.completePiece(p, a, &delivered, list[i].Err, now)
 			p = next
 		}
-		c.recycleAttempt(a)
+		c.recycleAttempt(a, withdrawn)
 	}
 }
 
@@ -42,10 +42,10 @@ func (c *Core) Refuse(slices []*transport.Slice, now clock.Time) {
 	}
 	for i := len(slices) - 1; i >= 0; i-- {
 		a := attemptOf(slices[i])
-		if !a.out {
+		if a.state == attemptBack {
 			continue
 		}
-		c.takeBackSlice(a, now)
+		withdrawn := c.takeBackSlice(a, now)
 		a.rail.full = true
 		c.countersFor(a).Attempts[a.Op]--
 		var kept *piece // siblings in reverse, so that pushing each to the front restores their order
@@ -61,7 +61,7 @@ func (c *Core) Refuse(slices []*transport.Slice, now clock.Time) {
 			c.refusePiece(p, now)
 			p = next
 		}
-		c.recycleAttempt(a)
+		c.recycleAttempt(a, withdrawn)
 	}
 }
 
@@ -93,11 +93,12 @@ func (c *Core) refusePiece(p *piece, now clock.Time) {
 	}
 }
 
-// takeBackSlice undoes the books of a slice that was out.
-func (c *Core) takeBackSlice(a *attempt, now clock.Time) {
+// takeBackSlice undoes the books of a slice that was out, and reports whether it was withdrawn.
+func (c *Core) takeBackSlice(a *attempt, now clock.Time) (withdrawn bool) {
+	was := a.state
 	r := a.rail
 	l := r.link
-	a.out = false
+	a.state = attemptBack
 	a.flight.Unlink()
 	r.bytes -= a.Length
 	r.slices--
@@ -108,15 +109,16 @@ func (c *Core) takeBackSlice(a *attempt, now clock.Time) {
 	if r.slices == 0 && len(l.retired) > 0 {
 		c.forgetRetired(l)
 	}
-	if a.open {
+	if was == attemptOpen {
 		c.confirmWithdrawal(l.peer, now)
 	}
 	c.activate(l)
+	return was >= attemptWithdrawing
 }
 
 // recycleAttempt gives the record of a slice back, unless a withdrawal may still be looking at it.
-func (c *Core) recycleAttempt(a *attempt) {
-	if a.withdrawn {
+func (c *Core) recycleAttempt(a *attempt, withdrawn bool) {
+	if withdrawn {
 		a.pieces, a.rail = nil, nil
 		return
 	}
@@ -124,7 +126,7 @@ func (c *Core) recycleAttempt(a *attempt) {
 }
 
 // recordOutcome notes in the rail's policy and the counters how a slice ended.
-func (c *Core) recordOutcome(a *attempt, delivered uint64, err *errs.Error, now clock.Time) {
+func (c *Core) recordOutcome(a *attempt, withdrawn bool, delivered uint64, err *errs.Error, now clock.Time) {
 	r := a.rail
 	took := now.Sub(a.started)
 	counters := c.countersFor(a)
@@ -133,7 +135,7 @@ func (c *Core) recordOutcome(a *attempt, delivered uint64, err *errs.Error, now 
 	if delivered > 0 {
 		r.link.delivered = now
 		r.carried += delivered
-		if !a.withdrawn { // else it was asked for, and its answer may have come another way
+		if !withdrawn { // else it was asked for, and its answer may have come another way
 			r.meter.Delivered(delivered, a.ahead, took, r.slices == 0, now)
 			r.device.noteDelivery(r, a, delivered, took, now)
 			r.lastGood = now
@@ -142,7 +144,7 @@ func (c *Core) recordOutcome(a *attempt, delivered uint64, err *errs.Error, now 
 	}
 	switch {
 	case err == nil:
-		if !a.withdrawn && (r.life.Troubled() || r.health.Value() < rail.HealthMax) {
+		if !withdrawn && (r.life.Troubled() || r.health.Value() < rail.HealthMax) {
 			c.railDelivered(r, delivered, now)
 		}
 	case err.Code == errs.Withdrawn:

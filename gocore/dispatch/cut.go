@@ -309,7 +309,7 @@ func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) 
 		a.Pieces, a.First = parts, uint32(p.offset/parts.Bytes)
 		a.Local, a.Remote = t.spec.Local, t.spec.Remote
 	}
-	a.rail, a.pieces, a.started, a.out = r, p, now, true
+	a.rail, a.pieces, a.started, a.state = r, p, now, attemptOut
 	for ; p != nil; p = p.sibling {
 		c.launchPiece(p, a, now)
 	}

@@ -67,10 +67,10 @@ func (c *Core) fenceBound(i int) time.Duration {
 
 // withdrawSlice asks for the completion of a slice, once.
 func (c *Core) withdrawSlice(a *attempt) {
-	if a.withdrawn {
+	if a.state != attemptOut {
 		return
 	}
-	a.withdrawn = true
+	a.state = attemptWithdrawing
 	post := c.posting(&c.out.Withdraw, &a.rail.withdraw, a.rail)
 	post.Slices = append(post.Slices, &a.Slice)
 }
@@ -82,7 +82,7 @@ func (c *Core) finishIfDone(t *task, now clock.Time) {
 	case t.outstanding == 0 && (t.verdict != Initial || t.acked == t.spec.Length):
 		c.closeTask(t, now)
 	case t.verdict == Initial && t.acked == t.spec.Length:
-		c.endTask(t, Completed, errLate, now) // only abandoned slices are out; they have to come back
+		c.endTask(t, Completed, errLate, now) // only replaced slices are out; they have to come back
 	}
 }
 
@@ -150,14 +150,16 @@ func (c *Core) WithdrawalSent(slices []*transport.Slice) {
 		defer c.checkInvariants()
 	}
 	for _, s := range slices {
-		attemptOf(s).asked = true
+		if a := attemptOf(s); a.state == attemptWithdrawing { // else it is back already
+			a.state = attemptWithdrawn
+		}
 	}
 }
 
 // unasked reports whether a withdrawal of the task is still on its way to its transport.
 func unasked(t *task) bool {
 	for p := t.pieces.First(); p != nil; p = p.mine.After() {
-		if a := p.attempt; a != nil && a.withdrawn && !a.asked {
+		if a := p.attempt; a != nil && a.state == attemptWithdrawing {
 			return true
 		}
 	}
@@ -178,8 +180,8 @@ func (c *Core) endDirty(t *task, now clock.Time) {
 		p.mine.Unlink()
 		p.task = nil
 		p.unpair()
-		if !a.open {
-			a.open = true
+		if a.state != attemptOpen {
+			a.state = attemptOpen
 			if a.rail.link.peer.gone == nil {
 				a.rail.link.peer.open++
 			}

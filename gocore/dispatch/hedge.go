@@ -22,7 +22,7 @@ func (c *Core) hedge(l *link, now clock.Time) {
 	}
 	for a := slow.flight.Last(); a != nil && last > float64(hedgeGainLeast); {
 		before := a.flight.Before()
-		if !a.abandoned && a.tries() < hedgesMost {
+		if !a.replaced && a.tries() < hedgesMost {
 			other, redo := l.quickest(slow, a, now)
 			if other == nil || last < 3*redo+float64(hedgeGainLeast) {
 				return

@@ -40,7 +40,7 @@ func (c *Core) checkInvariants() {
 		open := 0
 		p.eachRail(func(r *railState) {
 			for a := r.flight.First(); a != nil; a = a.flight.After() {
-				if a.open {
+				if a.state == attemptOpen {
 					open++
 				}
 			}
@@ -186,11 +186,11 @@ func (c *Core) checkAttempt(r *railState, a *attempt) {
 		if p.attempt != a {
 			violated("slice %d has a piece of another one", a.Id)
 		}
-		if !p.state.out() || (p.state == pieceOrphaned) != (p.task == nil) || (p.task == nil && !a.open) {
-			violated("slice %d has a piece that is %v, and is an open withdrawal: %v", a.Id, p.state, a.open)
+		if !p.state.out() || (p.state == pieceOrphaned) != (p.task == nil) || (p.task == nil && a.state != attemptOpen) {
+			violated("slice %d has a piece that is %v, in state %d of its own", a.Id, p.state, a.state)
 		}
 	}
-	if !a.out || a.rail != r || a.Rail != r.id || length != a.Length || (a.open && !a.withdrawn) {
+	if a.state == attemptBack || a.rail != r || a.Rail != r.id || length != a.Length {
 		violated("slice %d of %d bytes on rail %s has pieces of %d bytes", a.Id, a.Length, r.name(), length)
 	}
 }

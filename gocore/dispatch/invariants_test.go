@@ -23,7 +23,7 @@ func TestTheModelsInvariantsFindEachMutant(t *testing.T) {
 		"LOW on the NIC":       func(_ *Core, _ *link, r *railState, _ *attempt) { r.device.low++ },
 		"slices of the NIC":    func(_ *Core, _ *link, r *railState, _ *attempt) { r.device.flying[Low]++ },
 		"slices of the core":   func(c *Core, _ *link, _ *railState, _ *attempt) { c.outstanding = 0 },
-		"a slice that is back": func(_ *Core, _ *link, _ *railState, a *attempt) { a.out = false },
+		"a slice that is back": func(_ *Core, _ *link, _ *railState, a *attempt) { a.state = attemptBack },
 		"open withdrawals":     func(_ *Core, l *link, _ *railState, _ *attempt) { l.peer.open++ },
 		"bytes of a task":      func(_ *Core, _ *link, _ *railState, a *attempt) { a.pieces.task.acked++ },
 		"slices of a task":     func(_ *Core, _ *link, _ *railState, a *attempt) { a.pieces.task.outstanding++ },

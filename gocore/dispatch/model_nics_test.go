@@ -130,7 +130,7 @@ func (k *checker) nics() {
 	low, flying := map[*device]uint64{}, map[*device][ClassCount]int{}
 	for _, p := range k.w.out {
 		a := attemptOf(p.origin)
-		if !a.out {
+		if a.state == attemptBack {
 			continue
 		}
 		d := a.rail.device

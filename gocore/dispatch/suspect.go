@@ -219,13 +219,13 @@ func (c *Core) resendFlight(r *railState, now clock.Time) {
 	}
 }
 
-// replaceSlice does so for one slice, once. Pieces of several hops are not abandoned: their stage buffers cannot be
+// replaceSlice does so for one slice, once. Pieces of several hops are not replaced: their stage buffers cannot be
 // written by two slices that mean different things.
 func (c *Core) replaceSlice(a *attempt, now clock.Time) {
-	if a.abandoned {
+	if a.replaced {
 		return
 	}
-	a.abandoned = true
+	a.replaced = true
 	for p := a.pieces; p != nil; p = p.sibling {
 		t := p.task
 		if p.state != pieceFlying || !t.live() || len(p.route.Hops) > 1 {

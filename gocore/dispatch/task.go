@@ -37,7 +37,7 @@ type task struct {
 	queued      clock.Time // when it, or a piece of it, last began to wait for its link
 	progress    clock.Time // last acknowledgement; in ending, when that began
 	index       uint32
-	outstanding int32 // pieces that are in slices handed out, abandoned ones too
+	outstanding int32 // pieces that are in slices handed out, replaced ones too
 	attempts    uint16
 	failovers   uint16
 	route       uint8
@@ -64,12 +64,25 @@ type attempt struct {
 	ahead           uint64 // bytes in flight on the rail when it was posted, its own among them
 	active          uint64 // bytes in flight on the NIC then, its own included, of all processes that are known
 	alone           bool   // nothing was in flight on the rail and its NIC when it was posted
-	out             bool   // handed out, not completed
-	withdrawn       bool
-	asked           bool // and the transport has returned from it: the local end is quiet
-	abandoned       bool
-	open            bool // outlived its task: an open withdrawal of the peer
+	replaced        bool   // its pieces were sent again, see Core.replaceSlice
+	state           attemptState
 }
+
+// attemptState says how far a slice has come. It only grows until the slice is back.
+//
+//	back --postSlice--> out --withdrawSlice--> withdrawing --WithdrawalSent--> withdrawn --endDirty--> open
+//	 ^                   |                          |                              |                     |
+//	 +-------------------+---Complete or Refuse-----+------------------------------+---------------------+
+type attemptState uint8
+
+// States of an attempt.
+const (
+	attemptBack        attemptState = iota // not handed out yet, or completed
+	attemptOut                             // handed out
+	attemptWithdrawing                     // its withdrawal is on its way to the transport
+	attemptWithdrawn                       // Transport.Withdraw has returned: the local end is quiet
+	attemptOpen                            // it has outlived its task: an open withdrawal of the peer
+)
 
 func attemptOf(s *transport.Slice) *attempt { return (*attempt)(unsafe.Pointer(s)) }
 
