@@ -24,7 +24,8 @@ func packedNoteAt(address uint64) *request.PackedNote {
 	return (*request.PackedNote)(mem.Pointer(uintptr(address)))
 }
 
-// stridedWords are a sequence of integers in Python's memory: Code is the size of an item, plus 16 if it is unsigned.
+// stridedWords are a sequence of integers in Python's memory. Code is the size of an item, plus 16 if the items
+// are unsigned.
 type stridedWords struct {
 	Address uint64
 	Code    uint64

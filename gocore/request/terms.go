@@ -79,8 +79,8 @@ func (v Durability) String() string {
 	return "?"
 }
 
-// Check returns an InvalidArgument error that names the first term out of its range, or nil. It is the only check of
-// ranges between a face and the wire.
+// Check returns an InvalidArgument error that names the first term out of its range, or nil. It is the only
+// check of ranges between a face and the wire.
 func (t *Terms) Check() *errs.Error {
 	switch {
 	case t.Op > 1:
@@ -101,7 +101,7 @@ func (t *Terms) Check() *errs.Error {
 	return nil
 }
 
-// Packed are the terms of a request as they cross the border from Python and C: a word each, 0 for the default.
+// Packed are the terms of a request as they cross the border: a word each, 0 for the default.
 type Packed struct {
 	Opcode        uint64
 	Priority      uint64
@@ -112,7 +112,7 @@ type Packed struct {
 	Durability    uint64
 }
 
-// Terms returns the terms in the core's form. A word that does not fit becomes a value that Check refuses.
+// Terms returns the terms in the core's form. A word that does not fit becomes one that Check refuses.
 func (p Packed) Terms() Terms {
 	return Terms{
 		Op:         transport.Op(narrow(p.Opcode)),

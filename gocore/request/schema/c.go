@@ -64,7 +64,8 @@ func renderHeader() ([]byte, error) {
 	p := &page{}
 	p.line("/* %s\n *\n * Requests and their terms. transfer_engine.h includes this file. */", origin)
 	p.line("#ifndef TENT_REQUEST_H\n#define TENT_REQUEST_H\n\n#include <stddef.h>\n#include <stdint.h>\n")
-	p.line("typedef uint64_t tent_segment_id_t;\n\n#define TENT_LOCAL_SEGMENT_ID 0ull /* the engine's own memory, always open */\n")
+	p.line("typedef uint64_t tent_segment_id_t;\n")
+	p.line("#define TENT_LOCAL_SEGMENT_ID 0ull /* the engine's own memory, always open */\n")
 	for _, t := range carried() {
 		if t.CPrefix == "" {
 			continue
@@ -89,25 +90,29 @@ func comma(i, n int) string {
 }
 
 func renderStructs(p *page) {
-	p.line("/* One READ (remote to local) or WRITE (local to remote). Zero it before filling it in. The layout is upstream's. */")
+	p.line("/* One READ (remote to local) or WRITE (local to remote). Zero it before filling it in.")
+	p.line(" * The layout is upstream's. */")
 	p.line("struct tent_request {")
 	fieldsC(
 		func(t *Term) { p.line("\t%s %s; /* %s */", t.typeC(), t.Name, t.helpC()) },
 		func(o *Operand) { p.line("\t%s%s; /* %s */", o.C, o.Name, o.Help) })
 	p.line("};\ntypedef struct tent_request tent_request_t;\n")
 
-	p.line("/* The terms of one request that tent_request has no field for; 0 is the default of each. */\nstruct tent_request_terms {")
+	p.line("/* The terms of one request that tent_request has no field for; 0 is the default of each. */")
+	p.line("struct tent_request_terms {")
 	for _, t := range beyondC() {
 		p.line("\t%s %s; /* %s */", t.typeC(), t.Name, t.helpC())
 	}
 	p.line("};\ntypedef struct tent_request_terms tent_request_terms_t;\n")
 
-	p.line("/* The options of tent_submit_ex, for all requests of a call. Zero it before filling it in. */\nstruct tent_submit_options {")
+	p.line("/* The options of tent_submit_ex, for all requests of a call. Zero it before filling it in. */")
+	p.line("struct tent_submit_options {")
 	for i, t := range beyondC() {
 		if i == firstOptions {
 			p.line("\tint notify; /* not 0: send name and message after the last byte */")
 			p.line("\tconst char *name;\n\tconst void *message;\n\tsize_t message_bytes;")
-			p.line("\tconst tent_request_terms_t *terms; /* NULL, or one for each request: a field that is not 0 there holds instead of the one here */")
+			p.line("\t/* NULL, or one for each request: a field that is not 0 there holds instead of the one here */")
+			p.line("\tconst tent_request_terms_t *terms;")
 		}
 		p.line("\t%s %s; /* of every request */", t.typeC(), t.Name)
 	}
@@ -163,7 +168,8 @@ func renderCgo() ([]byte, error) {
 	p.line("/*\n#include \"tent/transfer_engine.h\"\n*/\nimport \"C\"\n")
 	p.line("import (\n\"cmp\"\n\n%q\n)\n", modulePath+"gocore/request")
 	p.line("// record packs a request of C; own are its own terms, all those of the whole call.")
-	p.line("func record(r *C.tent_request_t, own *C.tent_request_terms_t, all *C.tent_submit_options_t) request.Record {")
+	p.line("func record(r *C.tent_request_t, own *C.tent_request_terms_t, all *C.tent_submit_options_t)" +
+		" request.Record {")
 	p.line("return request.Record{")
 	for _, o := range Operands {
 		switch o.C {

@@ -9,9 +9,9 @@ import (
 func renderPage() ([]byte, error) {
 	p := &page{}
 	p.line("<!-- %s -->\n\n# Requests\n", origin)
-	p.line("A request is one READ or WRITE. It has operands, which say where its bytes lie, and terms, which say how they travel.")
-	p.line("Every term works on every face: calls on objects, `tent.Request`, `tent.RequestArray`, C and C++. A value that a term")
-	p.line("does not take is an error at the call, before anything moves.\n")
+	p.line("A request is one READ or WRITE. It has operands, which say where its bytes lie, and terms, which say how they")
+	p.line("travel. Every term works on every face: calls on objects, `tent.Request`, `tent.RequestArray`, C and C++. A value")
+	p.line("that a term does not take is an error at the call, before anything moves.\n")
 	p.line("## Terms\n\n| term | on objects | takes | default | meaning |\n|---|---|---|---|---|")
 	for _, t := range Terms {
 		keyword := "the call's name"
@@ -21,7 +21,8 @@ func renderPage() ([]byte, error) {
 		case t.Keyword != "":
 			keyword = "`" + t.Keyword + "=`"
 		}
-		p.line("| `%s` | %s | %s | `%s` | %s |", t.Name, keyword, t.Takes, strings.ReplaceAll(t.Default, "|", "\\|"), sentence(t.Help))
+		otherwise := strings.ReplaceAll(t.Default, "|", "\\|")
+		p.line("| `%s` | %s | %s | `%s` | %s |", t.Name, keyword, t.Takes, otherwise, sentence(t.Help))
 	}
 	p.line("\n## Operands\n\n| operand | meaning |\n|---|---|")
 	for _, o := range Operands {

@@ -56,8 +56,8 @@ func quoted(values []string) string {
 
 // renderCheck makes the one place where the range of each term is checked.
 func renderCheck(p *page) {
-	p.line("// Check returns an InvalidArgument error that names the first term out of its range, or nil. It is the only check of")
-	p.line("// ranges between a face and the wire.")
+	p.line("// Check returns an InvalidArgument error that names the first term out of its range, or nil. It is the only")
+	p.line("// check of ranges between a face and the wire.")
 	p.line("func (t *Terms) Check() *errs.Error {\nswitch {")
 	for _, t := range carried() {
 		switch {
@@ -75,13 +75,13 @@ func renderCheck(p *page) {
 
 // renderPacked makes the form in which requests cross the border: a word of 64 bits for each operand and term.
 func renderPacked(p *page) {
-	p.line("// Packed are the terms of a request as they cross the border from Python and C: a word each, 0 for the default.")
+	p.line("// Packed are the terms of a request as they cross the border: a word each, 0 for the default.")
 	p.line("type Packed struct {")
 	for _, t := range carried() {
 		p.line("%s uint64", camel(t.Name))
 	}
 	p.line("}\n")
-	p.line("// Terms returns the terms in the core's form. A word that does not fit becomes a value that Check refuses.")
+	p.line("// Terms returns the terms in the core's form. A word that does not fit becomes one that Check refuses.")
 	p.line("func (p Packed) Terms() Terms {\nreturn Terms{")
 	for _, t := range carried() {
 		word := "p." + camel(t.Name)
@@ -115,10 +115,13 @@ func renderBlocks() ([]byte, error) {
 	p.line("func recordsAt(address uint64, n int) []request.Record {")
 	p.line("return unsafe.Slice((*request.Record)(mem.Pointer(uintptr(address))), n)\n}\n")
 	p.line("// packedAt views packed terms.")
-	p.line("func packedAt(address uint64) *request.Packed { return (*request.Packed)(mem.Pointer(uintptr(address))) }\n")
+	p.line("func packedAt(address uint64) *request.Packed {")
+	p.line("return (*request.Packed)(mem.Pointer(uintptr(address)))\n}\n")
 	p.line("// packedNoteAt views a notification.")
-	p.line("func packedNoteAt(address uint64) *request.PackedNote { return (*request.PackedNote)(mem.Pointer(uintptr(address))) }\n")
-	p.line("// stridedWords are a sequence of integers in Python's memory: Code is the size of an item, plus 16 if it is unsigned.")
+	p.line("func packedNoteAt(address uint64) *request.PackedNote {")
+	p.line("return (*request.PackedNote)(mem.Pointer(uintptr(address)))\n}\n")
+	p.line("// stridedWords are a sequence of integers in Python's memory. Code is the size of an item, plus 16 if the items")
+	p.line("// are unsigned.")
 	p.line("type stridedWords struct {")
 	for _, w := range strided {
 		p.line("%s uint64", camel(w))

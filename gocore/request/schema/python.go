@@ -67,7 +67,8 @@ func renderTables(p *page) {
 		}
 		p.line("    %q: {%s},", t.Name, strings.Join(values, ", "))
 	}
-	p.line("}\n_SAID: Final = {name: {number: word for word, number in words.items()} for name, words in WORDS.items()}\n\n")
+	p.line("}")
+	p.line("_SAID: Final = {name: {number: word for word, number in words.items()} for name, words in WORDS.items()}\n\n")
 }
 
 // python quotes a text that may hold double quotes.
@@ -160,7 +161,8 @@ func renderArray(p *page) {
 
 // renderColumns makes the typed names of the columns of a RequestArray.
 func renderColumns(p *page) {
-	p.line("class Columns:\n    \"\"\"The columns of a RequestArray: writable views, one number of 64 bits for each request.\"\"\"\n")
+	p.line("class Columns:")
+	p.line("    \"\"\"The columns of a RequestArray: writable views, one number of 64 bits for each request.\"\"\"\n")
 	p.line("    __slots__ = ()\n")
 	for _, o := range Operands {
 		if o.Python != "" {
@@ -195,7 +197,8 @@ func renderFields(p *page) {
 		slots, columns = append(slots, t.slot()), append(columns, t.slot())
 	}
 	slices.Sort(slots)
-	p.line("class Fields:\n    \"\"\"The operands and terms of a Request, with upstream's names and positional order.\"\"\"\n")
+	p.line("class Fields:")
+	p.line("    \"\"\"The operands and terms of a Request, with upstream's names and positional order.\"\"\"\n")
 	p.line("    __slots__ = (")
 	for _, s := range slots {
 		p.line("        %q,", s)
@@ -212,7 +215,8 @@ func renderFields(p *page) {
 		p.line("        %s: %s = %s,", t.Name, t.Python, t.Default)
 		switch t.Kind {
 		case Refused:
-			body = append(body, "if "+t.Name+":", `    raise NotImplementedError("`+t.Name+` is not in this version", hint="leave it empty")`)
+			raise := `    raise NotImplementedError("` + t.Name + ` is not in this version", hint="leave it empty")`
+			body = append(body, "if "+t.Name+":", raise)
 		case Word:
 			body = append(body, "self."+t.slot()+` = 0 if `+t.Name+` is None else number("`+t.Name+`", `+t.Name+")")
 		default:

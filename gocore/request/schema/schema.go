@@ -1,7 +1,7 @@
 // Package schema declares the terms of a request, once: Terms is the table. Each face of tent reads a file that is made
 // from it by `go generate ./gocore/request`, and a test fails while one of these files differs from the table:
 //
-//	gocore/request/terms.go                the Go struct, its check, and the packed form that crosses the border to Python
+//	gocore/request/terms.go                the Go struct, its check, and the packed form that crosses the border
 //	pybind/abi.go                          the argument blocks of calls that move pages and ranges
 //	pybind/capi/abi.go                     from C's structs to the packed form
 //	pybind/capi/include/tent/request.h     C's structs and constants, and the C++ class Request

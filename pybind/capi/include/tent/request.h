@@ -36,7 +36,8 @@ enum {
 	DURABILITY_DATA = 1
 };
 
-/* One READ (remote to local) or WRITE (local to remote). Zero it before filling it in. The layout is upstream's. */
+/* One READ (remote to local) or WRITE (local to remote). Zero it before filling it in.
+ * The layout is upstream's. */
 struct tent_request {
 	int opcode; /* OPCODE_*: the direction: READ fetches from the peer, WRITE sends to it */
 	void *source; /* local address, registered or allocated, in either direction */
@@ -65,7 +66,8 @@ struct tent_submit_options {
 	const char *name;
 	const void *message;
 	size_t message_bytes;
-	const tent_request_terms_t *terms; /* NULL, or one for each request: a field that is not 0 there holds instead of the one here */
+	/* NULL, or one for each request: a field that is not 0 there holds instead of the one here */
+	const tent_request_terms_t *terms;
 	int integrity; /* of every request */
 	int durability; /* of every request */
 };
