@@ -21,9 +21,7 @@ func report(t *testing.T, violations []violation) {
 func TestImportsGoDownOnly(t *testing.T) {
 	for _, s := range sources(t) {
 		report(t, checkEdges(s, edges))
-		if s.folder != "internal/deps" { // keeps requirements alive until their packages use them
-			report(t, checkThirds(s, thirds))
-		}
+		report(t, checkThirds(s, thirds))
 	}
 }
 

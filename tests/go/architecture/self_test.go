@@ -84,6 +84,7 @@ func TestLanguageIsJudged(t *testing.T) {
 		{"a long sentence", firstSentence, "// f " + words + "\nfunc f() {}", "// f is short. " + words + "\nfunc f() {}"},
 		{"of a field", firstSentence, "type t struct {\n\t// x " + words + "\n\tx int\n}", "type t struct {\n\tx int // " + words + "\n}"},
 		{"before a list", firstSentence, "// f has " + words + "\n//   - one\nfunc f() {}", "// f has:\n//   - " + words + "\nfunc f() {}"},
+		{"a tag of a field", lineLength, "// " + wide + "and y\nvar x = `x`", "type t struct {\n\tx int `json:\"" + wide + "\"`\n}"},
 		{"a long line", lineLength, "func f() {\n\t// " + wide + "y\n}", "func f() {\n\t// " + wide + "\n}"},
 	} {
 		require.Len(t, c.check(snippet(t, "gocore/x/x.go", body("", c.bad))), 1, c.name)
