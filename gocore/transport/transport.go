@@ -10,24 +10,24 @@
 //	b  Every accepted slice gets exactly one completion, also when it fails at once. A slice of a stale rail generation
 //	   is not accepted, atomically with Fence: a thread that slept between the core's step and Submit cannot slip a
 //	   slice past a fence.
-//	c  After its completion nobody writes the slice's destination or reads its local source. What cannot be proved at
+//	c  After its completion nobody writes the slice's destination or reads its local source. A proof that takes time at
 //	   once (a flushed queue pair, a closed lane, a stream that must drain) delays the completion.
 //	d  Complete may come from any goroutine, even before Submit returns.
 //	e  An error carries scope and side. Collateral says that a neighbour was meant.
 //	f  After Close no goroutine, file descriptor, mapping or pinned page is left.
 //	g  Missing hardware is a reason that Factory.Check returns, not a crash.
 //	h  Attach returns at once; rails come and go by Sink. A dial has a limit.
-//	i  A reader never waits for a write, a writer never waits for a reader; what a peer asks of a responder is credited
+//	i  A reader never waits for a write, a writer never waits for a reader; a peer's requests to a responder are credited
 //	   and bounded, and nothing a peer sends makes memory grow beyond its credit.
-//	j  Numbers are reused: a transport's tables grow to what is there at once, not to what ever was. A call that names a
-//	   link that has ended is refused and counted, also when another link has its index by now.
+//	j  Numbers are reused: a transport's tables grow with the entries that are there at once, not with all that ever
+//	   were. A call that names a link that has ended is refused and counted, also when another link has its index by now.
 //
 // # One slice, from left to right
 //
 //	core                      transport                          peer
 //	Submit([s]) ------------> accepted: owns *s
 //	                          bytes move ----------------------> checks key, offset, permission
-//	Withdraw([s]) ----------> drops what was not sent, asks ---> marks void, waits for a copy under way
+//	Withdraw([s]) ----------> drops unsent slices, asks -----> marks void, waits for a copy under way
 //	            <------------ Complete{s, nil | Error}   <------ acknowledges
 //	never touches s again     never touches s again
 package transport
@@ -121,16 +121,16 @@ type Slice struct {
 }
 
 // Pieces are equal parts of a task that has many, the pages of a grid: part i lies at Slice.Local + LocalAt[i] here and
-// at Slice.Remote + RemoteAt[i] in the remote region. The core checked them against both regions; an owner who does not
-// trust the peer checks them again. Immutable until the last slice that points here has completed.
+// at Slice.Remote + RemoteAt[i] in the remote region. The core checked them against both regions; an owner that does
+// not trust the peer checks them again. Immutable until the last slice that points here has completed.
 type Pieces struct {
 	LocalAt, RemoteAt []uint64 // bytes; of equal length
 	Bytes             uint64   // of each part, never 0
 }
 
 // Completion is the end of a slice. Err is nil when every byte was acknowledged by the peer (WRITE) or is in the local
-// destination (READ). Bytes counts what was delivered, Length on success; a failed slice reports 0 unless the transport
-// can prove a prefix.
+// destination (READ). Bytes counts the delivered bytes, Length on success; a failed slice reports 0 unless the
+// transport can prove a prefix.
 type Completion struct {
 	Slice *Slice
 	Bytes uint64
@@ -158,7 +158,7 @@ type Sink interface {
 	// Ready says that a rail takes slices again; owed after every Submit that took less than it was given.
 	Ready(Rail)
 	// Progress says that bytes were acknowledged or received on the rail, or that the peer told it is busy, although no
-	// slice has completed. Transports whose slices are short never need it.
+	// slice has completed. Transports with short slices never need it.
 	Progress(Rail)
 	RailUp(RailInfo)
 	// RailDown ends a rail's generation. Slices outstanding on it still get their completions. A nil cause is an
@@ -172,7 +172,7 @@ type Sink interface {
 	Notified(from Peer, message []byte) bool
 }
 
-// Host is what the engine offers to a transport.
+// Host is the engine's side of the contract: the services that it offers to a transport.
 type Host interface {
 	// Call sends a message to the same transport of a peer (its Serve) over the control plane and returns the answer.
 	// Used for handshakes and as the last way to ask for a withdrawal; ctx must have a deadline.
@@ -244,12 +244,13 @@ type Transport interface {
 	// Submit never blocks. It accepts a prefix of slices, which all are of one rail.
 	Submit([]*Slice) (accepted int)
 	// Withdraw asks for the completions of accepted slices by the finest means there is, without blocking. A slice that
-	// has completed meanwhile is ignored. What the peer cannot confirm stays outstanding: the transport goes on asking.
+	// has completed meanwhile is ignored. A slice that the peer cannot confirm stays outstanding: the transport goes on
+	// asking.
 	Withdraw([]*Slice)
 	// Fence is the last resort, for condemned rails: it ends the generation and asks for all completions of the rail.
 	Fence(Rail)
 
-	// Serve answers what the same transport of a peer asks by Host.Call.
+	// Serve answers a Host.Call of the same transport of a peer.
 	Serve(ctx context.Context, from Peer, message []byte) ([]byte, error)
 	// Close ends everything. Slices still outstanding are completed as far as that can be proved.
 	Close(ctx context.Context) error
@@ -315,7 +316,8 @@ type File struct {
 
 // Optional interfaces, looked up once at Open.
 type (
-	// Poller is a transport whose work can be done, or whose completions can be found, by whoever waits for them.
+	// Poller is a transport whose work can be done, or that finds its completions, on the goroutine that waits for
+	// them.
 	Poller interface {
 		// Poll does up to budget pieces of work without blocking (looks at sockets or queues, copies a queued piece)
 		// and returns how many it did. Between a Poll and the next Arm the transport's own goroutines may stay asleep.
@@ -325,12 +327,13 @@ type (
 		Arm()
 	}
 
-	// Parker is a Poller in whose system calls a waiter can sleep.
+	// Parker is a Poller that lets a waiter sleep in its system calls.
 	Parker interface {
 		Poller
 		// Park sleeps until something to Poll may be there, has it looked at, and returns; also when the descriptor
-		// wake becomes readable, which it then reads, and after timeout. The transport's own goroutines have what the
-		// caller does not sleep on. It returns false at once when nothing is expected. Arm is owed as after Poll.
+		// wake becomes readable, which it then reads, and after timeout. The transport's own goroutines look after the
+		// sockets that the caller does not sleep on. It returns false at once when nothing is expected. Arm is owed as
+		// after Poll.
 		Park(wake int, timeout time.Duration) bool
 	}
 
@@ -365,8 +368,8 @@ type (
 	}
 
 	// Notifier carries small messages to a peer, each acknowledged by the peer's Sink.Notified. done is called once,
-	// from any goroutine, with nil when the peer has taken the message. What fails may be sent again by another way;
-	// messages carry their own sequence, so a duplicate does no harm.
+	// from any goroutine, with nil when the peer has taken the message. A message that fails may be sent again by
+	// another way; messages carry their own sequence, so a duplicate does no harm.
 	Notifier interface {
 		Notify(link Link, message []byte, done func(*errs.Error)) bool
 	}

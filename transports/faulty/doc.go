@@ -10,7 +10,7 @@
 // # Language
 //
 // Statements end with a semicolon or a line; # begins a comment. A statement is words in any order: selectors say which
-// slices are meant (all, if there is none), one or more faults say what happens to them, parameters say how.
+// slices are meant (all, if there is none), one or more faults are applied to them, parameters say how.
 //
 //	selectors   transport=tcp  peer=10.0.0.5:41233  rail=1  op=READ|WRITE  class=0        (each also =*)
 //	            nth=5                       only the fifth of those slices
@@ -42,9 +42,9 @@
 //	                                        truncate: reported as delivered; control_down: calls hang
 //	others      seed=7   heal
 //
-// The first four are those of the failover seed's FaultProxyTransport, whose submits are slices here; they fail with
+// The first four are those of the failover seed's FaultProxyTransport, with slices for its submits; they fail with
 // the scope of the link, so the engine goes to the next route, the others with that of the rail. heal ends the faults
-// whose selectors it names, all without selectors: what was held back is delivered, what was swallowed is reported as
+// with the selectors that it names, all without selectors: held slices are delivered, swallowed ones reported as
 // lost. For fail_register, fail_attach, fail_sync and control_down the parameters count calls, and peer= is the address
 // that is called.
 //
@@ -52,16 +52,16 @@
 // duplicate) and, if it was sent as it is, one on its way back (blackhole, drop_completion, lose, corrupt, delay,
 // reorder, slow).
 //
-// # What it keeps
+// # Promises
 //
 // A faulty transport keeps the contract, but for truncate silent and corrupt: each accepted slice completes exactly
-// once, and after its completion it is quiet. So a completion is flipped only when the real one has arrived, what was
-// swallowed was never sent and never is, and what is sent twice completes after both. A slice that waits in a black
-// hole or for its turn on a slowed rail is given back as errs.Withdrawn when the engine asks for it. Probes of a rail
-// fare as its slices would, and nothing is carried out inline while a fault may meet it. Without a fault nothing is
-// looked at: the cost is one or two atomic loads a call.
+// once, and after its completion it is quiet. So a completion is flipped only when the real one has arrived, a slice
+// that was swallowed was never sent and never is, and one that is sent twice completes after both. A slice that waits
+// in a black hole or for its turn on a slowed rail is given back as errs.Withdrawn when the engine asks for it. Probes
+// of a rail fare as its slices would, and nothing is carried out inline while a fault may meet it. Without a fault
+// nothing is looked at: the cost is one or two atomic loads a call.
 //
 // A checked slice that is corrupted completes with errs.Corrupted and nothing else happens to it: that checksums find
-// what changed is tested where they are made (tests/go, transports/tcp), here it is what follows from it. Bytes of
+// the changes are tested where they are made (tests/go, transports/tcp), here their consequences are. Bytes of
 // devices cannot be changed from here, so corrupt passes over them.
 package faulty

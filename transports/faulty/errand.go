@@ -44,8 +44,8 @@ func (t *Transport) finish(e *errand) {
 	}
 }
 
-// settle ends an errand and appends what the core gets of it: nothing, if its slice has not ended yet. Called with the
-// mutex.
+// settle ends an errand and appends the completion that the core gets: none, if its slice has not ended yet. Called
+// with the mutex.
 func (t *Transport) settle(e *errand, err *errs.Error, pass []transport.Completion) []transport.Completion {
 	t.finish(e)
 	switch {
@@ -117,7 +117,7 @@ func (t *Transport) sendTwice(r *rule, s *transport.Slice) bool {
 	return true
 }
 
-// refused undoes an errand whose slice will be submitted again.
+// refused undoes an errand; its slice will be submitted again.
 func (t *Transport) refused(e *errand) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,7 +126,7 @@ func (t *Transport) refused(e *errand) {
 	t.ledger.unstrike(e.rule)
 }
 
-// spoil changes a byte of what a slice has delivered. It returns the errand that does it, to be submitted, or nil when
+// spoil changes a byte that a slice has delivered. It returns the errand that does it, to be submitted, or nil when
 // c is ready as it is now. Called with the mutex.
 func (t *Transport) spoil(r *rule, c *transport.Completion) *errand {
 	s := c.Slice

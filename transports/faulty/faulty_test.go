@@ -42,7 +42,7 @@ func TestConformanceWithoutFaults(t *testing.T) {
 	transporttest.Run(t, harness(plan))
 }
 
-// TestConformanceWithFaultsThatKeepTheContract: whatever comes late, twice, in another order or slowly breaks no rule.
+// TestConformanceWithFaultsThatKeepTheContract: slices that come late, twice, in another order or slowly break no rule.
 func TestConformanceWithFaultsThatKeepTheContract(t *testing.T) {
 	for _, text := range []string{"delay=50us rate=0.5",
 		"duplicate rate=0.3; reorder=3 rate=0.3; slow=512MiB rate=0.5; delay=20us rate=0.2"} {
@@ -163,7 +163,7 @@ func TestFailInstall(t *testing.T) {
 	require.Equal(t, sim.Factory{}, Wrap(sim.Factory{}, nil))
 }
 
-// TestFlippedCompletionsAreQuiet: what is reported as failed was delivered, and the report comes after that.
+// TestFlippedCompletionsAreQuiet: a slice that is reported as failed was delivered, and the report comes after that.
 func TestFlippedCompletionsAreQuiet(t *testing.T) {
 	b := newBench(t, "status_corrupt_rate=1")
 	list := b.slices(b.c.Rail(t), 8)

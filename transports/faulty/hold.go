@@ -65,8 +65,8 @@ func (t *Transport) release(s *transport.Slice) {
 	t.engaged.Add(-1)
 }
 
-// take gives up a slice that is held. What a slowed rail has not carried yet counts as not delivered, although it is
-// there. Called with the mutex.
+// take gives up a slice that is held. A slice that a slowed rail has not carried yet counts as not delivered, although
+// it is there. Called with the mutex.
 func (t *Transport) take(s *transport.Slice, h *hold, code errs.Code, scope errs.Scope) transport.Completion {
 	t.release(s)
 	if h.end != nil && !h.paced {
@@ -78,7 +78,7 @@ func (t *Transport) take(s *transport.Slice, h *hold, code errs.Code, scope errs
 	return transport.Completion{Slice: s, Err: e}
 }
 
-// takeAll takes what is held and fits, in the order of the slices' ids. Called with the mutex.
+// takeAll takes the held slices that fit, in the order of the slices' ids. Called with the mutex.
 func (t *Transport) takeAll(code errs.Code, scope errs.Scope,
 	fits func(*transport.Slice, *hold) bool) (list []transport.Completion) {
 	for s, h := range t.held {

@@ -8,8 +8,8 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// later does what was put off. Its goroutine starts with the transport and ends in stop, which does the rest at once;
-// it sleeps while there is nothing. What it holds is bounded by the slices and probes outstanding.
+// later runs postponed functions at their times. Its goroutine starts with the transport and ends in stop, which does
+// the rest at once; it sleeps while there is nothing. Its list is bounded by the slices and probes outstanding.
 type later struct {
 	wake chan struct{}
 	quit chan struct{}
@@ -33,7 +33,7 @@ func (l *later) start() {
 func (l *later) stop() {
 	l.once.Do(func() { close(l.quit) })
 	l.done.Wait()
-	l.carryOut(clock.Never) // what came between
+	l.carryOut(clock.Never) // those that came between
 }
 
 // at has do called at a time, on the goroutine of later.
@@ -64,7 +64,7 @@ func (l *later) run() {
 	}
 }
 
-// carryOut does what is due, in the order of time, and says when the next is.
+// carryOut runs the due functions, in the order of time, and returns the time of the next.
 func (l *later) carryOut(until clock.Time) clock.Time {
 	var due []task
 	next := clock.Never

@@ -9,8 +9,8 @@ type ledger struct {
 	struck uint64 // faults that have happened
 }
 
-// spent is how far it is with one rule: after_slices, nth and the like count what passes on the way out and what passes
-// on the way back each for itself.
+// spent is how far it is with one rule: after_slices, nth and the like count slices that pass on the way out and those
+// that pass on the way back each for itself.
 type spent struct {
 	out, back struct{ slices, bytes uint64 }
 	times     uint64
@@ -38,7 +38,7 @@ func (l *ledger) keep(now map[*rule]bool) {
 	}
 }
 
-// strikes reports whether a rule hits what it means now, after so many slices and bytes with it, and counts.
+// strikes reports whether a rule hits its slice now, after so many slices and bytes with it, and counts.
 func (l *ledger) strikes(r *rule, slices, bytes uint64) bool {
 	s := l.of(r)
 	if !r.reaches(slices, bytes) || r.count > 0 && s.times >= r.count || r.rate < 1 && l.random.Float64() >= r.rate {
@@ -70,7 +70,7 @@ func (l *ledger) wouldHit(r *rule) bool {
 		(r.rate >= 1 || l.random.Float64() < r.rate)
 }
 
-// takeBack undoes what a slice that was not accepted has counted.
+// takeBack undoes the counts of a slice that was not accepted.
 func (l *ledger) takeBack(r *rule, bytes uint64) {
 	if s := l.spent[r]; s != nil && s.out.slices > 0 {
 		s.out.slices--

@@ -13,7 +13,8 @@ type listener struct {
 
 func (t *Transport) listen() listener { return listener{t.sink, t} }
 
-// Complete passes what no fault hits. A completion has arrived, so its slice is quiet, whatever becomes of it here.
+// Complete passes completions that no fault hits. A completion has arrived, so its slice is quiet also if it is kept
+// here.
 func (l listener) Complete(list []transport.Completion) {
 	t := l.t
 	if t.idle() {
@@ -47,7 +48,7 @@ func (l listener) Complete(list []transport.Completion) {
 	}
 }
 
-// arrive does to a completion what the rules say. It reports whether c, changed perhaps, goes on to the core now, or
+// arrive applies the rules to a completion. It reports whether c, changed perhaps, goes on to the core now, or
 // returns an errand that has to be carried out first. Called with the mutex.
 func (t *Transport) arrive(c *transport.Completion) (*errand, bool) {
 	r := t.atCompletion(*c)
@@ -74,8 +75,8 @@ func (t *Transport) arrive(c *transport.Completion) (*errand, bool) {
 	return nil, false
 }
 
-// atCompletion says which rule hits a completion. What was asked for, or belongs to a generation that has ended, comes
-// back unless the rule is silent. Called with the mutex.
+// atCompletion says which rule hits a completion. A slice that was asked for, or is of a generation that has ended,
+// comes back unless the rule is silent. Called with the mutex.
 func (t *Transport) atCompletion(c transport.Completion) *rule {
 	id, asked := t.asked[c.Slice]
 	asked = asked && id == c.Slice.Id
@@ -159,8 +160,8 @@ func (t *Transport) wantedDown(p path) bool {
 	return false
 }
 
-// RailDown passes unless the sink has heard of it already, or never knew the generation. What waits here for the rail
-// is given back.
+// RailDown passes unless the sink has heard of it already, or never knew the generation. A slice that waits here for
+// the rail is given back.
 func (l listener) RailDown(name transport.Rail, cause *errs.Error) {
 	t := l.t
 	t.mu.Lock()
@@ -183,7 +184,7 @@ func (l listener) RailDown(name transport.Rail, cause *errs.Error) {
 	t.complete(mine)
 }
 
-// LinkDown also ends what is held of the link: the peer is gone, so what was swallowed cannot be sent any more.
+// LinkDown also ends the slices that are held of the link: the peer is gone, so they cannot be sent any more.
 func (l listener) LinkDown(link transport.Link, cause *errs.Error) {
 	t := l.t
 	t.mu.Lock()
@@ -198,7 +199,7 @@ func (l listener) LinkDown(link transport.Link, cause *errs.Error) {
 	t.sink.LinkDown(link, cause)
 }
 
-// changed makes the plan's new rules true: what no rule holds any more completes, rails go down or come up.
+// changed makes the plan's new rules true: slices that no rule holds any more complete, rails go down or come up.
 func (t *Transport) changed() {
 	t.mu.Lock()
 	now := map[*rule]bool{}

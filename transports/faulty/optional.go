@@ -15,7 +15,7 @@ var (
 	_ transport.Witness   = (*Transport)(nil)
 )
 
-// Inner implements transport.Decorator: what is not here is looked for there.
+// Inner implements transport.Decorator: optional interfaces that are not here are looked for there.
 func (t *Transport) Inner() transport.Transport { return t.Transport }
 
 // Injected implements transport.Injector.
@@ -83,7 +83,7 @@ func (t *Transport) atProbe(rail transport.Rail) (hit *rule, late time.Duration)
 	return nil, late
 }
 
-// Heard tells what the inner transport would know if the rail were as the rules say: out of a black hole comes nothing.
+// Heard applies the active faults to the inner answer: a black-holed rail was never heard.
 func (t *Transport) Heard(name transport.Rail) (at clock.Time, held bool) {
 	if t.touching.Load() && !t.ended(name.Link) {
 		t.mu.Lock()
@@ -110,8 +110,8 @@ func (t *Transport) OpenFile(ctx context.Context, spec transport.FileSpec) (tran
 	return t.filer.OpenFile(ctx, spec)
 }
 
-// Sync fails where a rule says so, as errs.StorageError unless the rule names a code: what the kernel could not write
-// is lost.
+// Sync fails where a rule says so, as errs.StorageError unless the rule names a code: bytes that the kernel could not
+// write is lost.
 func (t *Transport) Sync(link transport.Link, key transport.RemoteKey, done func(*errs.Error)) {
 	t.mu.Lock()
 	peer, attached := t.peers[link]
@@ -131,7 +131,7 @@ func (t *Transport) Sync(link transport.Link, key transport.RemoteKey, done func
 	done(e)
 }
 
-// Explain adds the faults to what the inner transport says.
+// Explain adds the faults to the inner transport's answer.
 func (t *Transport) Explain(link transport.Link) string {
 	text := "without faults"
 	if faults := t.plan.String(); faults != "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// parse reads a text. Its errors name line and column, the word, and what was meant.
+// parse reads a text. Its errors name line and column, the word, and a likely one.
 func parse(text string) ([]*rule, error) {
 	var rules []*rule
 	for n, line := range strings.Split(text, "\n") {

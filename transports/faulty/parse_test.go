@@ -10,7 +10,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// plain is what a statement starts from.
+// plain is the rule that a statement starts from.
 func plain(v verb, text string, change func(*rule)) *rule {
 	r := &rule{verb: v, text: text, rail: -1, op: -1, class: -1, rate: 1, code: errs.Lost, scope: errs.ScopeRail,
 		side: errs.SidePath}
@@ -139,7 +139,7 @@ func TestHealEndsWhatItsSelectorsName(t *testing.T) {
 	}
 }
 
-// FuzzParse: no crash, and what was accepted means the same when it is written again.
+// FuzzParse: no crash, and a text that was accepted means the same when it is written again.
 func FuzzParse(f *testing.F) {
 	f.Add("submit_fail_rate=0.3 status_corrupt_rate=0.1 fail_after_n_submits=5 fail_install seed=7")
 	f.Add("rail=1 blackhole after_bytes=8MiB; rail=0 delay=2ms\nreject rail=* scope=link code=LOST # why\nheal")

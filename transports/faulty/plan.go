@@ -20,7 +20,7 @@ type Plan struct {
 	transports []*Transport
 }
 
-// prepareWithin bounds what a transport may take to get ready for a fault.
+// prepareWithin bounds the time that a transport takes to get ready for a fault.
 const prepareWithin = 5 * time.Second
 
 // New makes a plan from a text; an empty one has no fault.
@@ -107,7 +107,7 @@ func (p *Plan) current() []*rule {
 	return nil
 }
 
-// without drops the rules that a heal names: those whose selectors agree with each selector that it has.
+// without drops the rules that a heal names: those that agree with each selector that it has.
 func without(rules []*rule, h *rule) (left []*rule) {
 	text := func(wish, have string) bool { return wish == "" || wish == have }
 	number := func(wish, have int) bool { return wish < 0 || wish == have }

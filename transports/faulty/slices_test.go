@@ -103,7 +103,7 @@ func TestCorruptionOfCheckedSlicesIsReported(t *testing.T) {
 	}
 }
 
-// counter counts what reaches the transport below.
+// counter counts the slices that reach the transport below.
 type counter struct {
 	transport.Transport
 	slices int
@@ -246,7 +246,7 @@ func TestInjectedCountsWhatHasHappened(t *testing.T) {
 	require.True(t, is)
 }
 
-// TestTheControlPlaneGoesDown: what is open breaks, what is dialled is refused, other addresses work, heal heals.
+// TestTheControlPlaneGoesDown: open connections break, new ones are refused, other addresses work, heal heals.
 func TestTheControlPlaneGoesDown(t *testing.T) {
 	plan, err := New("")
 	require.NoError(t, err)
@@ -324,7 +324,8 @@ func TestNothingIsHeardOutOfABlackhole(t *testing.T) {
 	require.Greater(t, fourth, third)
 }
 
-// TestABlackholeKeepsWhatASlowRailStillCarries: what waits for its turn when the hole opens does not come out any more.
+// TestABlackholeKeepsWhatASlowRailStillCarries: a slice that waits for its turn when the hole opens does not come out
+// any more.
 func TestABlackholeKeepsWhatASlowRailStillCarries(t *testing.T) {
 	b := newBench(t, "slow=100000") // a slice lasts 10 ms
 	list := b.slices(b.c.Rail(t), 4)

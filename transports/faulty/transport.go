@@ -42,7 +42,7 @@ type Transport struct {
 	errands  map[*transport.Slice]*errand
 	errandOf map[*transport.Slice]*errand // by the core's slice
 	paces    map[lane]clock.Time          // when a slowed rail is free again
-	devices  map[transport.LocalKey]bool  // regions whose bytes we cannot touch
+	devices  map[transport.LocalKey]bool  // regions that we cannot touch
 	scratch  scratch
 }
 
@@ -54,7 +54,7 @@ type path struct {
 
 func pathOf(name transport.Rail) path { return path{name.Link, name.Index} }
 
-// rail is what the decorator knows of one.
+// rail is the decorator's state of one.
 type rail struct {
 	generation uint32 // newest that the sink knows
 	up         bool   // as the sink knows it
@@ -89,7 +89,7 @@ func (t *Transport) ended(link transport.Link) bool {
 	return !attached
 }
 
-// Submit hands over what no fault hits, in order.
+// Submit hands over slices that no fault hits, in order.
 func (t *Transport) Submit(list []*transport.Slice) int {
 	if !t.touching.Load() || len(list) == 0 || t.ended(list[0].Rail.Link) {
 		return t.Transport.Submit(list)
@@ -111,7 +111,7 @@ func (t *Transport) Submit(list []*transport.Slice) int {
 }
 
 // passing says how many slices of a list pass before a rule hits one, or before one of a rail that is not up. Without a
-// rule that is the end of what can be accepted.
+// rule that is the end of the accepted prefix.
 func (t *Transport) passing(list []*transport.Slice) (n int, hit *rule) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -162,7 +162,7 @@ func (t *Transport) uncount(list []*transport.Slice, hit *rule) {
 	}
 }
 
-// takeBack undoes what a slice has counted on its way out. Called with the mutex.
+// takeBack undoes the counts of a slice on its way out. Called with the mutex.
 func (t *Transport) takeBack(s *transport.Slice) {
 	for _, r := range t.plan.current() {
 		if t.matches(r, s) {
@@ -177,7 +177,7 @@ func (t *Transport) upNow(name transport.Rail) bool {
 	return r != nil && r.up && r.generation == name.Generation
 }
 
-// carryOut does to a slice what a rule says. It returns false when the slice is not accepted.
+// carryOut applies a rule to a slice. It returns false when the slice is not accepted.
 func (t *Transport) carryOut(r *rule, s *transport.Slice) bool {
 	t.mu.Lock()
 	if !t.upNow(s.Rail) {
@@ -206,7 +206,7 @@ func (t *Transport) carryOut(r *rule, s *transport.Slice) bool {
 	return true
 }
 
-// Withdraw gives back what is held, and asks the inner transport for the rest.
+// Withdraw gives back held slices, and asks the inner transport for the rest.
 func (t *Transport) Withdraw(list []*transport.Slice) {
 	if t.idle() {
 		t.Transport.Withdraw(list)

@@ -9,7 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// What words take. Each reader's error says what would have been right; the parser adds the word and its place.
+// Values of words. Each reader's error names the values that it takes; the parser adds the word and its place.
 
 func wildcard(v string) string {
 	if v == "*" {

@@ -28,7 +28,7 @@ func (w *wires) reseed(seed uint64) {
 	w.ledger.reseed(seed)
 }
 
-// changed takes over the rules of now and breaks what they mean.
+// changed takes over the rules of now and breaks the connections that they mean.
 func (w *wires) changed(rules []*rule) {
 	var broken []*wire
 	w.mu.Lock()
@@ -63,8 +63,8 @@ func (w *wires) meaning(address string) *rule {
 	return nil
 }
 
-// Dial connects as net.Dialer does, for the control plane of an engine (engine.Options.Dial). The address is what peer=
-// of control_down selects by.
+// Dial connects as net.Dialer does, for the control plane of an engine (engine.Options.Dial). The selector peer=
+// of control_down compares the address.
 func (p *Plan) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	w := &p.wires
 	w.mu.Lock()
@@ -118,7 +118,7 @@ func (c *wire) await() error {
 	}
 }
 
-// Read hears nothing while the connection is silent; what had come is heard afterwards.
+// Read hears nothing while the connection is silent; bytes that had come are heard afterwards.
 func (c *wire) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if silent := c.await(); silent != nil {
@@ -135,7 +135,7 @@ func (c *wire) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Close also ends what waits.
+// Close also ends waiting calls.
 func (c *wire) Close() error {
 	c.once.Do(func() {
 		close(c.closed)

@@ -135,7 +135,7 @@ func (r *rule) toLink() {
 	}
 }
 
-// error is what a slice or a call gets from the rule.
+// error is the error that a slice or a call gets from the rule.
 func (r *rule) error(peer, name string) *errs.Error {
 	e := errs.New(r.code, "faulty", "injected by %q", r.text).WithScope(r.scope, r.side).WithPeer(peer, name, "")
 	e.Collateral = r.collateral

@@ -55,7 +55,7 @@ func (w wrapped) Open(ctx context.Context, config any, host transport.Host,
 	return t, nil
 }
 
-// Register fails where a rule says so, and remembers what is memory of a device.
+// Register fails where a rule says so, and remembers memory of devices.
 func (t *Transport) Register(ctx context.Context, region mem.Region) (transport.LocalKey, transport.Descriptor, error) {
 	if r := t.atCall(failRegister, ""); r != nil {
 		return 0, nil, r.error("", t.name).WithScope(errs.ScopeTransport, errs.SideLocal)
@@ -77,7 +77,7 @@ func (t *Transport) Deregister(ctx context.Context, key transport.LocalKey) erro
 	return t.Transport.Deregister(ctx, key)
 }
 
-// Attach fails where a rule says so, and remembers whose link it is, for the selector peer=.
+// Attach fails where a rule says so, and remembers the peer of the link, for the selector peer=.
 func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 	if r := t.atCall(failAttach, peer.Address); r != nil {
 		return 0, r.error(peer.Address, t.name).WithScope(errs.ScopeLink, errs.SidePath)
@@ -106,7 +106,7 @@ func (t *Transport) atCall(v verb, peer string) *rule {
 	return nil
 }
 
-// Detach gives back what is held of the link.
+// Detach gives back held slices of the link.
 func (t *Transport) Detach(link transport.Link) {
 	t.end(func(l transport.Link) bool { return l == link })
 	t.Transport.Detach(link)
@@ -123,7 +123,7 @@ func (t *Transport) Detach(link transport.Link) {
 	}
 }
 
-// Close ends all faults first, then the inner transport, then what was delayed.
+// Close ends all faults first, then the inner transport, then delayed functions.
 func (t *Transport) Close(ctx context.Context) error {
 	t.plan.leave(t)
 	t.mu.Lock()
@@ -140,7 +140,7 @@ func (t *Transport) Close(ctx context.Context) error {
 	return err
 }
 
-// end lets nothing more be accepted on links, and gives back what is held of them.
+// end lets nothing more be accepted on links, and gives back their held slices.
 func (t *Transport) end(ending func(transport.Link) bool) {
 	t.mu.Lock()
 	for p, r := range t.rails {

@@ -11,7 +11,7 @@ import (
 )
 
 // BenchmarkCachedRead reads 64 KiB of cached bytes on two threads, by Inline and by the system call alone: their
-// difference is what the transport costs, some 200 ns of the 5 to 10 us that the copy takes.
+// difference is the cost of the transport, some 200 ns of the 5 to 10 us that the copy takes.
 func BenchmarkCachedRead(b *testing.B) {
 	const size, threads, each = 64 << 10, 2, 512
 	for _, way := range []string{"inline", "call"} {

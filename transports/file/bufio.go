@@ -10,8 +10,8 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// Buffered is the transport buf-io: preadv2 and pwritev2 through the page cache, by threads of its own and by whoever
-// waits. All methods may be called from any goroutine.
+// Buffered is the transport buf-io: preadv2 and pwritev2 through the page cache, by threads of its own and by
+// waiters. All methods may be called from any goroutine.
 type Buffered struct {
 	*base
 	pool *pool
@@ -35,7 +35,7 @@ type BufferedFactory struct{}
 // Name returns "buf-io".
 func (BufferedFactory) Name() string { return BufferedName }
 
-// Settings returns the struct whose tags are the keys; see transport.Configured.
+// Settings returns the struct with the keys as tags; see transport.Configured.
 func (BufferedFactory) Settings() any { return Settings{} }
 
 // Check returns nil: every Linux has a page cache.
@@ -92,8 +92,8 @@ func (p *pool) describe() string        { return fmt.Sprintf("%d threads through
 func (p *pool) wait()                   { p.running.Wait() }
 func (p *pool) bunch(waiting int) int   { return min(handful, max(1, waiting/p.workers)) }
 
-// bunchBytes bounds what a worker takes at once: completions of one bunch are told together, which costs less, but a
-// small slice must not wait for many others.
+// bunchBytes bounds the slices that a worker takes at once: completions of one bunch are told together, which costs
+// less, but a small slice must not wait for many others.
 const bunchBytes = 128 << 10
 
 // worker is one thread of the pool.
@@ -157,7 +157,7 @@ func (w *worker) take() (n int) {
 	return 0
 }
 
-// Poll implements transport.Poller: the caller carries out what is next in turn, by calls that cannot wait for a disk.
+// Poll implements transport.Poller: the caller carries out the next slice, by calls that cannot wait for a disk.
 // The workers go on meanwhile.
 func (t *Buffered) Poll(budget int) (done int) {
 	var c carrier
@@ -211,11 +211,11 @@ func (t *Buffered) putBack(it *item) bool {
 // Arm implements transport.Poller: the workers never slept.
 func (t *Buffered) Arm() {}
 
-// inlineMost bounds what Inline carries out: nobody is captured.
+// inlineMost bounds the bytes of an Inline, so that its caller is back soon.
 const inlineMost = 256 << 10
 
 // Inline implements transport.Inliner, for bytes of one file that are in the page cache, or a file that is in memory.
-// What would wait for a disk goes the usual way; on many file systems that is every WRITE.
+// A slice that would wait for a disk goes the usual way; on many file systems that is every WRITE.
 func (t *Buffered) Inline(slices []*transport.Slice) bool {
 	total := uint64(0)
 	for _, s := range slices {

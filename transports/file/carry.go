@@ -13,7 +13,7 @@ import (
 
 const (
 	vectorsMost = 64      // of one system call; pages that are neighbours in the file and not in memory
-	opMost      = 1 << 20 // bytes of one system call: what a withdrawal waits for, and what a signal may interrupt
+	opMost      = 1 << 20 // bytes of one system call: a withdrawal waits for it, a signal may interrupt it
 )
 
 // noWait is RWF_NOWAIT: the call ends with EAGAIN where it would wait for a disk or a lock.
@@ -24,7 +24,7 @@ type carrier struct {
 	vectors [vectorsMost]ring.Iovec
 }
 
-// carry moves what is left of an item and returns false if it would have to wait, which only happens with noWait; the
+// carry moves the rest of an item and returns false if it would have to wait, which only happens with noWait; the
 // item is then as if it had not begun. Otherwise it.done or it.err says how it went.
 func (c *carrier) carry(t *base, it *item, flags int) bool {
 	disturbed := 0

@@ -13,7 +13,8 @@ import (
 )
 
 // TestAnyRangeOfAnyMemory moves random ranges, at every alignment of file, memory and length, and compares file and
-// memory with a shadow of what they should hold. On a disk, io-uring takes all its ways: direct, bounced, edges.
+// memory with a shadow of the bytes that they should hold. On a disk, io-uring takes all its ways: direct, bounced,
+// edges.
 func TestAnyRangeOfAnyMemory(t *testing.T) {
 	const size = 3<<20 + 777
 	both(t, Settings{}, func(t *testing.T, r *rig) {

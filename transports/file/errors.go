@@ -9,8 +9,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// codeOf is what an errno of the file system means to a user. What is not listed is the device's or the file system's
-// own trouble.
+// codeOf is the meaning of an errno of the file system to a user. One that is not listed is the device's or the file
+// system's own trouble.
 func codeOf(errno syscall.Errno) errs.Code {
 	switch errno {
 	case unix.ENOENT, unix.ENOTDIR:
@@ -63,7 +63,7 @@ func trouble(op, path string, err error) *errs.Error {
 	return e
 }
 
-// failed makes the error of a slice whose operation got errno at a byte of the file.
+// failed makes the error of a slice after errno at a byte of the file.
 func (t *base) failed(it *item, errno syscall.Errno, offset uint64) *errs.Error {
 	e := trouble(t.name+"."+verb(it.slice.Op), it.file.path, errno)
 	e.Cause = it.span(offset) + ": " + errno.Error()

@@ -12,14 +12,14 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// file is one imported file. Its descriptors come and go with use; what it is stays.
+// file is one imported file. Its descriptors come and go with use; its identity stays.
 type file struct {
 	card
 	key  transport.RemoteKey
 	link *link
 
 	// Descriptors, -1 while there is none. They are opened by the one goroutine that base.opening names, and closed
-	// only while users is 0, so whoever has a use reads them without a lock.
+	// only while users is 0, so a goroutine that has a use reads them without a lock.
 	plain    atomic.Int32           // through the page cache
 	straight atomic.Int32           // O_DIRECT; only where direct
 	direct   atomic.Bool            // aligned ranges may go past the page cache; a file system that refuses after all ends it
@@ -109,12 +109,12 @@ func (f *file) open(s *Settings, direct bool) *errs.Error {
 	}
 	if f.unit == 0 {
 		if f.look(fd, direct); f.direct.Load() {
-			// Edges of ranges are read singly; what readahead brought along would be dirtied page by page later.
+			// Edges of ranges are read singly; pages that readahead brought along would be dirtied page by page later.
 			_ = unix.Fadvise(fd, 0, 0, unix.FADV_RANDOM)
 		}
 	}
 	if direct && f.direct.Load() {
-		// By descriptor, not by name: it is the same file whatever the name means by now.
+		// By descriptor, not by name: it is the same file, also if its name is another's by now.
 		straight, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), flags|unix.O_DIRECT|unix.O_CLOEXEC, 0)
 		if err != nil {
 			f.refuse("its file system takes no O_DIRECT: " + err.Error())
@@ -135,7 +135,7 @@ func (f *file) refuse(reason string) {
 // mayBeQuick reports whether an operation can be tried without waiting for a disk.
 func (f *file) mayBeQuick(op transport.Op) bool { return f.resident || !f.slow[op&1].Load() }
 
-// isOpen is asked by whoever has a use.
+// isOpen is for goroutines that have a use.
 func (f *file) isOpen() bool { return f.plain.Load() >= 0 }
 
 // give takes the descriptors from the file; the caller closes them. Only while nobody has a use, or before anybody had.
@@ -226,7 +226,7 @@ func (t *base) release(f *file) [2]int32 {
 	return [2]int32{-1, -1}
 }
 
-// forget removes a file that nobody holds and whose link is gone. The caller holds t.mu.
+// forget removes a file that nobody holds, of a link that is gone. The caller holds t.mu.
 func (t *base) forget(f *file) [2]int32 {
 	if t.files.Delete(f.key) == nil {
 		return [2]int32{-1, -1}
@@ -336,7 +336,7 @@ func (t *base) synchronise(f *file) {
 func (t *base) fdatasync(f *file) *errs.Error {
 	fd := int(f.plain.Load())
 	if fd < 0 {
-		// Its descriptors were given up meanwhile. What the kernel could not write shows on any descriptor of the file
+		// Its descriptors were given up meanwhile. A failed write shows on any descriptor of the file
 		// that is opened afterwards, until somebody has seen it.
 		var err error
 		if fd, err = t.settings.open(f.path, unix.O_RDONLY, 0); err != nil {

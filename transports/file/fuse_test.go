@@ -34,7 +34,7 @@ type disk struct {
 	seen   map[uint32]int
 }
 
-// query is what the kernel wants.
+// query is a request of the kernel.
 type query struct {
 	op     uint32
 	node   uint64
@@ -130,7 +130,7 @@ func (d *disk) count(op uint32) int {
 	return d.seen[op]
 }
 
-// content is what the file holds now.
+// content is the file's bytes now.
 func (d *disk) content() []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()

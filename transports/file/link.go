@@ -75,7 +75,7 @@ func (l *link) find(c *card) *file {
 // Stale implements transport.Transport.
 func (t *base) Stale() uint64 { return t.links.Stale() }
 
-// Detach implements transport.Transport. What waits ends here, what is in the kernel when it comes back.
+// Detach implements transport.Transport. Waiting slices end here, those in the kernel when they come back.
 func (t *base) Detach(number transport.Link) {
 	var ended []*item
 	t.mu.Lock()

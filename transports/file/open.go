@@ -57,7 +57,7 @@ func (t *base) OpenFile(ctx context.Context, spec transport.FileSpec) (transport
 	return transport.File{Path: c.path, Size: c.size, ReadOnly: c.readOnly, Descriptor: c.encode()}, nil
 }
 
-// check finds what contradicts itself in a spec.
+// check finds contradictions in a spec.
 func check(s transport.FileSpec) error {
 	wrong := ""
 	switch {
@@ -158,7 +158,7 @@ func retry(call func() error) error {
 	return err
 }
 
-// identify fills in what the file is, and refuses what is neither a regular file nor a block device.
+// identify fills in the file's identity, and refuses all but regular files and block devices.
 func (c *card) identify(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -210,7 +210,8 @@ func (c *card) grow(ctx context.Context, fd int, spec transport.FileSpec) error 
 	case nil, unix.EOPNOTSUPP, unix.ENOSYS:
 		err = retry(func() error { return unix.Ftruncate(fd, int64(spec.Size)) })
 	default:
-		// What was reserved before the space ran out lies behind the end: setting the size to what it is gives it back.
+		// Space that was reserved before it ran out lies behind the end: setting the size to the present one gives it
+		// back.
 		_ = unix.Ftruncate(fd, int64(c.size))
 	}
 	if err != nil {
@@ -264,7 +265,7 @@ func syncFolder(path string) error {
 	defer unix.Close(fd)
 	err = retry(func() error { return unix.Fsync(fd) })
 	if err == unix.EINVAL || err == unix.EROFS {
-		return nil // a file system whose folders cannot be synchronised
+		return nil // a file system that cannot synchronise folders
 	}
 	return err
 }

@@ -118,7 +118,7 @@ func TestRootsCannotBeLeft(t *testing.T) {
 	_, err := os.Stat(filepath.Join(outside, "new"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 
-	// While a name is swapped between a file inside and a link that leads out, only what is inside is ever opened.
+	// While a name is swapped between a file inside and a link that leads out, only the file inside is ever opened.
 	swap, tmp := filepath.Join(root, "swap"), filepath.Join(root, "tmp")
 	stop := make(chan struct{})
 	var wait sync.WaitGroup

@@ -13,18 +13,18 @@ import (
 
 // operation is one READ or WRITE in the ring: a range of the file, for a part of a slice.
 //
-// A range that covers whole units goes past the page cache, what is left at its edges goes through it. So a unit is
-// never written both ways by ranges that do not overlap, whoever writes them: the kernel merges the edges of neighbours
+// A range that covers whole units goes past the page cache, the rest at its edges goes through it. So a unit is
+// never written both ways by ranges that do not overlap, by any writer: the kernel merges the edges of neighbours
 // in the page cache, and a direct READ or WRITE next to them flushes them first.
 type operation struct {
 	item    *item
 	at      uint64 // where it begins in the slice
 	length  uint64
 	done    uint64
-	offset  uint64 // in the file, of what is left
+	offset  uint64 // in the file, of the rest
 	direct  bool
 	bounce  int  // number of its bounce buffer, -1 for none
-	filled  bool // the bounce buffer holds what is to be written
+	filled  bool // the bounce buffer holds the bytes to write
 	tries   int
 	err     *errs.Error
 	count   int
@@ -73,7 +73,7 @@ func (o *operation) aligned(f *file, count int) bool {
 	return true
 }
 
-// prepare sets the vectors to what is left of the operation.
+// prepare sets the vectors to the rest of the operation.
 func (o *operation) prepare(b *bounces) {
 	left := o.length - o.done
 	if o.bounce < 0 {
@@ -108,7 +108,7 @@ func (o *operation) each(at, n uint64, f func(part []byte)) {
 	}
 }
 
-// fd is the descriptor for what is left: a transfer that stopped inside a unit goes on through the page cache.
+// fd is the descriptor for the rest: a transfer that stopped inside a unit goes on through the page cache.
 func (o *operation) fd() int {
 	f := o.item.file
 	if o.direct && o.offset%f.unit == 0 && (o.length-o.done)%f.unit == 0 {
@@ -117,7 +117,7 @@ func (o *operation) fd() int {
 	return int(f.plain.Load())
 }
 
-// outcome says what becomes of an operation that the kernel has given back.
+// outcome is the fate of an operation that the kernel has given back.
 type outcome uint8
 
 const (
@@ -126,7 +126,7 @@ const (
 	opFailed
 )
 
-// land books what the kernel says: bytes, or a negated errno.
+// land books the kernel's result: bytes, or a negated errno.
 func (o *operation) land(t *base, result int32) outcome {
 	errno := errnoOf(result)
 	switch {
@@ -155,7 +155,7 @@ func (o *operation) land(t *base, result int32) outcome {
 	return opFailed
 }
 
-// end gives back what the operation held.
+// end gives back the operation's resources.
 func (o *operation) end(b *bounces) {
 	if o.bounce >= 0 {
 		b.give(o.bounce)

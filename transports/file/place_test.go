@@ -19,7 +19,7 @@ import (
 )
 
 // Tests that need another process or a file system of their own. The test binary plays the other process: childRole
-// names what it does instead of testing.
+// names its task instead of testing.
 const childRole = "TENT_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -95,8 +95,8 @@ func writeForEver() {
 	}
 }
 
-// TestAKilledWriterTouchesNothingElse: whatever it was doing, bytes that it was not told to write are whole, in its
-// file and in the one beside it.
+// TestAKilledWriterTouchesNothingElse kills a writer at any point: bytes that it was not told to write are whole, in
+// its file and in the one beside it.
 func TestAKilledWriterTouchesNothingElse(t *testing.T) {
 	folder := t.TempDir()
 	mine, other := filepath.Join(folder, "mine"), filepath.Join(folder, "other")
@@ -174,7 +174,7 @@ func TestAFullDiskIsToldAtOpenOrByTheWrite(t *testing.T) {
 			require.Equal(t, errs.NoSpace, full.Code)
 			require.True(t, full.Permanent())
 			require.ErrorContains(t, full, path)
-			r.must(o.slice(transport.Write, m, 0, 0, 1<<20)) // what has its space can be written
+			r.must(o.slice(transport.Write, m, 0, 0, 1<<20)) // a range that has its space can be written
 		})
 	}
 }

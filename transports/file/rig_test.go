@@ -25,8 +25,8 @@ import (
 // patience is how long a wait may last before its test fails.
 const patience = 20 * time.Second
 
-// rig is one transport with a sink that records, for what the conformance suite cannot ask: real files and their
-// troubles.
+// rig is one transport with a sink that records, for properties that the conformance suite cannot ask: real files and
+// their troubles.
 type rig struct {
 	t    testing.TB
 	tr   transport.Transport
@@ -197,7 +197,7 @@ func (m *region) fill(tag, at, n uint64) {
 	m.around.Store(m.from+at, b)
 }
 
-// check says what is wrong in [at, at+n), which should hold the pattern of a tag as it is at from.
+// check returns the mistake in [at, at+n), which should hold the pattern of a tag as it is at from.
 func (m *region) check(tag, from, at, n uint64) error { return m.around.Check(tag, from, m.from+at, n) }
 
 func (o *opened) slice(op transport.Op, m *region, at, offset, length uint64) *transport.Slice {

@@ -118,7 +118,7 @@ func (t *base) past(s *transport.Slice, f *file, offset, length uint64) *errs.Er
 		s.Op, length, offset, f.path, f.size).WithScope(errs.ScopeSlice, errs.SideRemote)
 }
 
-// Withdraw implements transport.Transport. What waits ends before it returns.
+// Withdraw implements transport.Transport. Waiting slices end before it returns.
 func (t *base) Withdraw(slices []*transport.Slice) {
 	var ended []*item
 	t.mu.Lock()
@@ -136,7 +136,7 @@ func (t *base) Withdraw(slices []*transport.Slice) {
 }
 
 // withdraw takes an item back. It returns true if nothing is under way for it, and the caller finishes it; otherwise it
-// ends when what is under way has come back. The caller holds t.mu.
+// ends when its operations have come back. The caller holds t.mu.
 func (t *base) withdraw(it *item, why *errs.Error) bool {
 	if it.withdrawn.Swap(true) {
 		return false
@@ -213,7 +213,7 @@ func (t *base) dismiss(it *item) {
 	t.tell(h, true)
 }
 
-// tell hands over what a hand has gathered. The caller holds no lock and has counted itself in t.completing.
+// tell hands over the ends that a hand has gathered. The caller holds no lock and has counted itself in t.completing.
 func (t *base) tell(h *hand, borrowed bool) {
 	for _, fds := range h.fds {
 		closeAll(fds)

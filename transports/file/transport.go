@@ -13,11 +13,11 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// base is what both transports are but for the part that moves bytes: regions, links, open files, the queue by class,
-// and the ends of slices.
+// base is the common part of both transports, all but the part that moves bytes: regions, links, open files, the queue
+// by class, and the ends of slices.
 //
-// mu guards everything below it, and is held for moments only: never during a system call, a callback or a copy. What
-// comes after a mutex in the order of locks: nothing.
+// mu guards everything below it, and is held for moments only: never during a system call, a callback or a copy. No
+// lock is taken under it.
 type base struct {
 	name     string
 	settings Settings
@@ -30,7 +30,7 @@ type base struct {
 	tasks      sync.WaitGroup // goroutines of single files: reopen, synchronise
 
 	mu        sync.Mutex
-	changed   *sync.Cond // of what Close waits for
+	changed   *sync.Cond // of items and completions, for Close
 	regions   kit.Slots[transport.LocalKey, mem.Region]
 	files     kit.Slots[transport.RemoteKey, file]
 	openFiles int
@@ -49,7 +49,7 @@ type base struct {
 type mover interface {
 	// kick says that there are new items in the queues, that items are to be recalled, or that base.stop was set.
 	kick()
-	// recall asks for the end of what is under way for an item that was withdrawn.
+	// recall asks for the end of the operations of an item that was withdrawn.
 	recall(*item)
 	// straight reports whether files are to be opened with O_DIRECT as well.
 	straight() bool
@@ -60,7 +60,7 @@ type mover interface {
 	wait()
 }
 
-// hand is what a goroutine needs to end slices, so that this allocates nothing.
+// hand is the memory with which a goroutine ends slices, so that this allocates nothing.
 type hand struct {
 	ends  []transport.Completion
 	rails []transport.RailInfo // that come up again
@@ -128,9 +128,9 @@ func (t *base) Serve(context.Context, transport.Peer, []byte) ([]byte, error) {
 	return nil, errs.New(errs.PermissionDenied, t.name+".serve", "peers do not get at files")
 }
 
-// Close implements transport.Transport. What waits ends at once, what is in the kernel when it comes back. When ctx
-// ends before, the error names what the kernel has not given back; its memory must stay, and the transport ends by
-// itself later.
+// Close implements transport.Transport. Waiting slices end at once, those in the kernel when they come back. When ctx
+// ends before, the error names the slices that the kernel has not given back; its memory must stay, and the transport
+// ends by itself later.
 func (t *base) Close(ctx context.Context) error {
 	err := t.life.Close(ctx, t.end)
 	if err != nil {
@@ -139,7 +139,7 @@ func (t *base) Close(ctx context.Context) error {
 	return nil
 }
 
-// end takes back what waits, waits for the kernel, then for every goroutine, then gives the descriptors back.
+// end takes back waiting slices, waits for the kernel, then for every goroutine, then gives the descriptors back.
 func (t *base) end() error {
 	var ended []*item
 	why := kit.Closed(t.name + ".close")
@@ -172,7 +172,7 @@ func (t *base) end() error {
 	return nil
 }
 
-// stuck names what is still in the kernel.
+// stuck names the slices that are still in the kernel.
 func (t *base) stuck(cause error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
-// onBadDisk runs a test over each transport, on a disk that does what it is told.
+// onBadDisk runs a test over each transport, on a disk that follows orders.
 func onBadDisk(t *testing.T, size int, s Settings, test func(t *testing.T, d *disk, r *rig, o *opened)) {
 	for _, f := range []transport.Factory{UringFactory{}, BufferedFactory{}} {
 		t.Run(f.Name(), func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestTroubleOfADiskIsNamed(t *testing.T) {
 	}
 }
 
-// TestAHungDiskKeepsItsSlicesAndCloseNamesThem: what the kernel does not give back stays outstanding, neither a
+// TestAHungDiskKeepsItsSlicesAndCloseNamesThem: a slice that the kernel does not give back stays outstanding, neither a
 // withdrawal nor a fence changes that, and the memory is left alone once it has ended.
 func TestAHungDiskKeepsItsSlicesAndCloseNamesThem(t *testing.T) {
 	onBadDisk(t, 1<<20, Settings{}, func(t *testing.T, d *disk, r *rig, o *opened) {

@@ -16,7 +16,7 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// Uring is the transport io-uring: O_DIRECT where file and range allow it, by one ring whose owner is one thread. All
+// Uring is the transport io-uring: O_DIRECT where file and range allow it, by one ring that one thread owns. All
 // methods may be called from any goroutine.
 type Uring struct{ *base }
 
@@ -39,7 +39,7 @@ type UringFactory struct{}
 // Name returns "io-uring".
 func (UringFactory) Name() string { return UringName }
 
-// Settings returns the struct whose tags are the keys; see transport.Configured.
+// Settings returns the struct with the keys as tags; see transport.Configured.
 func (UringFactory) Settings() any { return Settings{} }
 
 // Check says why the kernel gives this process no ring. Containers often forbid it; buf-io moves files then.
@@ -70,12 +70,12 @@ func (UringFactory) Open(_ context.Context, config any, host transport.Host,
 // owner is the mover of io-uring: one goroutine, locked to its thread, that alone touches the ring. Its round is
 //
 //	under base.mu   begin: cut operations from the queues, HIGH first, while the ring has room
-//	without         fill entries; enter the kernel, sleep there until something ends; copy what was bounced
-//	under base.mu   land: what ended belongs to its item; begin again
+//	without         fill entries; enter the kernel, sleep there until something ends; copy bounced bytes
+//	under base.mu   land: an ended operation belongs to its item; begin again
 //	without         finish the items that are complete
 //
-// What it finishes turns the core's crank, which submits the next slices from this same goroutine: a stream of
-// transfers needs no other thread. Whoever submits while it sleeps writes to the eventfd that the ring reads.
+// A completion turns the core's crank, which submits the next slices from this same goroutine: a stream of
+// transfers needs no other thread. A caller that submits while it sleeps writes to the eventfd that the ring reads.
 type owner struct {
 	t    *base
 	ring *ring.Ring
@@ -259,8 +259,8 @@ func (u *owner) cut(it *item) bool {
 	return true
 }
 
-// cancel asks for the operations of a withdrawn item. What the disk has already it finishes first. The caller holds
-// t.mu; nothing but the entry is made.
+// cancel asks for the operations of a withdrawn item. The disk finishes first those that it has already. The caller
+// holds t.mu; nothing but the entry is made.
 func (u *owner) cancel(it *item) {
 	if it.state == idle || !it.withdrawn.Load() {
 		return // ended meanwhile
@@ -272,7 +272,7 @@ func (u *owner) cancel(it *item) {
 	}
 }
 
-// submit fills in entries for what was cut.
+// submit fills in entries for new operations.
 func (u *owner) submit() {
 	if !u.armed {
 		u.armed = true
@@ -303,7 +303,7 @@ func (u *owner) land(e ring.Event) {
 		u.armed = false
 		return
 	case e.Tag >= tagWake:
-		return // a cancellation; what it was about comes by itself
+		return // a cancellation; its operation comes by itself
 	}
 	o := &u.operations[e.Tag]
 	it := o.item
@@ -328,5 +328,5 @@ func (u *owner) land(e ring.Event) {
 	u.complete = append(u.complete, it)
 }
 
-// errnoOf is what an event's negative result means.
+// errnoOf returns the errno in an event's negative result.
 func errnoOf(result int32) syscall.Errno { return syscall.Errno(-result) }

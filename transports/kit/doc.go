@@ -1,5 +1,5 @@
-// Package kit holds what every transport needs and none should write again. It contains no transport, and it imports
-// the vocabulary and the contract only.
+// Package kit holds the parts that every transport needs and none should write again. It contains no transport, and it
+// imports the vocabulary and the contract only.
 //
 //	Slots        keys of regions, open files and the like: index and generation, looked up without a lock
 //	Links        the same for links; it counts the calls that name one that has ended
@@ -7,8 +7,8 @@
 //	Reader       takes fields out of a message; AppendText and encoding/binary write one
 //	Executor     carries accepted slices out: on a worker, or on waiters that poll
 //	Door         which peers may still touch a region
-//	Lifecycle    open, closed, ended; what must not begin after Close begins under it
-//	checks.go    what a slice and a region must satisfy, and the errors that say otherwise
+//	Lifecycle    open, closed, ended; calls that must not begin after Close begin under it
+//	checks.go    the conditions on a slice and a region, and the errors where they do not hold
 //
 // A transport takes the parts that it wants. Package loop takes nearly all of them and is the example to copy.
 package kit

@@ -6,8 +6,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Door says who may still touch a region: the state behind Transport.Revoke where owner and peers share a process. The
-// zero value is open to all. Any goroutine may use it.
+// Door says which peers may still touch a region: the state behind Transport.Revoke where owner and peers share a
+// process. The zero value is open to all. Any goroutine may use it.
 type Door struct {
 	mu    sync.Mutex
 	all   Passage
@@ -23,7 +23,7 @@ type Passage struct {
 
 func (p Passage) shut(keep bool) Passage { return Passage{p.Epoch + 1, p.Closed || !keep} }
 
-// Shut is what Revoke does at first, with the same arguments.
+// Shut is the first step of Revoke, with the same arguments.
 func (d *Door) Shut(peer *transport.Peer, keep bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 )
 
 // Executor carries out accepted slices one after the other, the most urgent class first: on its worker, or on the
-// threads of waiters that poll. It serves transports whose slices are done when a call returns. L is the transport's
-// link.
+// threads of waiters that poll. It serves transports that have carried a slice out when a call returns. L is the
+// transport's link.
 //
 //	free ──Accept──▶ waiting ──the worker, Poll──▶ carried ──▶ completed, free
 //	                 waiting ──Drop, Evict───────────────────▶ completed, free

@@ -11,11 +11,11 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// bench is an Executor whose slices are carried out when the test lets them.
+// bench is an Executor that carries slices out when the test lets it.
 type bench struct {
 	Executor[bench]
 	transport.Sink
-	down    bool // guarded by mu, like what follows
+	down    bool // guarded by mu, like the fields below
 	mu      sync.Mutex
 	changed *sync.Cond
 	carried []uint64
@@ -70,7 +70,7 @@ func (b *bench) await(cond func() bool) {
 	}
 }
 
-// hold lets the worker stop inside slice 1 and returns what lets it go on.
+// hold lets the worker stop inside slice 1 and returns a function that lets it go on.
 func (b *bench) hold(t *testing.T) (release func()) {
 	gate := make(chan struct{})
 	b.gate[1] = gate

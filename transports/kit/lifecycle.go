@@ -21,8 +21,8 @@ type Lifecycle struct {
 // Closed reports whether Close was called. It costs one load.
 func (l *Lifecycle) Closed() bool { return l.closed.Load() }
 
-// Begin runs f unless the transport is closed, and reports which. What f enters into tables, and the goroutines that it
-// starts, Close's end finds there. f must neither block nor call Close.
+// Begin runs f unless the transport is closed, and reports which. Entries that f makes in tables, and goroutines that
+// it starts, Close's end finds there. f must neither block nor call Close.
 func (l *Lifecycle) Begin(f func()) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -15,7 +15,7 @@ type Links[T any] struct {
 	stale atomic.Uint64
 }
 
-// Attach calls build with the number of a new link and enters what it returns. The error is the transport's op.
+// Attach calls build with the number of a new link and enters its result. The error is the transport's op.
 func (l *Links[T]) Attach(op string, build func(transport.Link) *T) (transport.Link, error) {
 	link := l.slots.Insert(build)
 	if link == 0 {

@@ -32,7 +32,7 @@ func (r *Reader) U32() uint32 { return binary.LittleEndian.Uint32(r.Bytes(4)) }
 // U64 returns the next eight bytes as a number.
 func (r *Reader) U64() uint64 { return binary.LittleEndian.Uint64(r.Bytes(8)) }
 
-// Text returns what AppendText wrote.
+// Text returns the text of an AppendText.
 func (r *Reader) Text() string { return string(r.Bytes(int(r.U8()))) }
 
 // Short reports whether a field was missing.
@@ -44,7 +44,7 @@ func (r *Reader) Left() int { return len(r.rest) }
 // Whole reports whether every field was there and nothing follows.
 func (r *Reader) Whole() bool { return !r.short && len(r.rest) == 0 }
 
-// AppendText appends a text of at most 255 bytes; what is longer is cut.
+// AppendText appends a text of at most 255 bytes; a longer one is cut.
 func AppendText(b []byte, text string) []byte {
 	text = text[:min(len(text), 255)]
 	return append(append(b, byte(len(text))), text...)

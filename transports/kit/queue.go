@@ -33,7 +33,7 @@ func (l *List[T]) Len() int { return l.length }
 // First returns the entry at the front, nil in an empty list.
 func (l *List[T]) First() *T { return l.first.value() }
 
-// Next returns the entry behind the one whose place is e, nil at the end.
+// Next returns the entry behind the one at the place e, nil at the end.
 func (l *List[T]) Next(e *Element[T]) *T { return e.next.value() }
 
 func (e *Element[T]) value() *T {
@@ -43,7 +43,7 @@ func (e *Element[T]) value() *T {
 	return e.entry
 }
 
-// PushBack enters an entry, whose place is e, at the end. It is in no list before.
+// PushBack enters an entry at the end; e is its place. It is in no list before.
 func (l *List[T]) PushBack(entry *T, e *Element[T]) {
 	*e = Element[T]{entry: entry, list: l, prev: l.last}
 	if l.last != nil {
@@ -55,7 +55,7 @@ func (l *List[T]) PushBack(entry *T, e *Element[T]) {
 	l.length++
 }
 
-// PushFront enters an entry, whose place is e, at the front. It is in no list before.
+// PushFront enters an entry at the front; e is its place. It is in no list before.
 func (l *List[T]) PushFront(entry *T, e *Element[T]) {
 	*e = Element[T]{entry: entry, list: l, next: l.first}
 	if l.first != nil {

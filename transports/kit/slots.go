@@ -47,7 +47,7 @@ const slotsKept = 64
 // first.
 func (s *Slots[K, T]) StartAt(generation uint32) { s.generation = generation - 1 }
 
-// Insert calls build with a new key and enters what it returns. The key finds nothing before build has returned. The
+// Insert calls build with a new key and enters its result. The key finds nothing before build has returned. The
 // result is 0, and build is not called, when SlotsMax entries are there. Build must not call the table.
 func (s *Slots[K, T]) Insert(build func(K) *T) K {
 	s.mu.Lock()

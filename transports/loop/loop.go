@@ -2,7 +2,7 @@
 // a transport, and read it beside gocore/transport and transports/kit; transporttest runs every rule over it.
 //
 //	Submit    queues slices by class; a worker, or a waiter by Poll, copies the most urgent one and completes it
-//	Revoke    shuts the region, completes what waits for it, and returns when the copies under way have ended
+//	Revoke    shuts the region, completes the slices that wait for it, and returns when the copies under way have ended
 //
 // It is not in transports/all, for shm does the same faster; a test there adds it by one line.
 package loop
@@ -124,7 +124,7 @@ func (t *loop) Deregister(ctx context.Context, key transport.LocalKey) error {
 	return t.Revoke(ctx, key, nil, false)
 }
 
-// Allocate takes memory of Go, whose collector moves nothing: the address holds until Free.
+// Allocate takes memory of Go. Its collector moves nothing, so the address holds until Free.
 func (t *loop) Allocate(size uint64, location mem.Location) (mem.Region, error) {
 	if kind, _, err := location.Parse(); err != nil || kind != mem.Host || size == 0 {
 		return mem.Region{}, errs.New(errs.InvalidArgument, "loop.allocate", "no %d bytes of %s", size, location)
@@ -186,7 +186,7 @@ func (t *loop) rise(l *link, generation uint32) {
 	t.sink.RailUp(transport.RailInfo{Rail: rail, Local: t.self.Address, Remote: l.peer.Address, Node: -1})
 }
 
-// lower takes the rail down if it is up in a generation. Then nothing is accepted, and what waited has completed.
+// lower takes the rail down if it is up in a generation. Then nothing is accepted, and waiting slices have completed.
 func (t *loop) lower(l *link, generation uint32, cause *errs.Error) bool {
 	down := generation != 0 && l.live.CompareAndSwap(generation, 0)
 	if down {

@@ -14,7 +14,7 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// attachmentsMax bounds what peers make us remember: each costs a page, two descriptors and a mapping.
+// attachmentsMax bounds the peers that we remember: each costs a page, two descriptors and a mapping.
 const attachmentsMax = 4096
 
 // attachment is the owner's side of a peer's link: the page through which its copiers enter our memory.
@@ -35,7 +35,8 @@ type attachments struct {
 	closed  bool
 }
 
-// admit checks who asks for access and makes an attachment for it. The refusal says what stands between the two.
+// admit checks the process that asks for access and makes an attachment for it. The refusal names the boundary between
+// the two.
 func (as *attachments) admit(from transport.Peer, link uint64, who identity) (*attachment, *errs.Error) {
 	t := as.t
 	if why := t.me.Boundary(who.Identity); why != "" {
@@ -107,7 +108,8 @@ func (as *attachments) of(peer *transport.Peer, r *region, keep bool) []*attachm
 	return list
 }
 
-// end forgets an attachment whose peer has left or died. Whom a stopped copier still holds, the hazard table remembers.
+// end forgets an attachment after its peer has left or died. The hazard table remembers a page that a stopped copier
+// holds.
 func (as *attachments) end(a *attachment) {
 	as.mu.Lock()
 	_, known := as.byToken[a.token]
@@ -127,7 +129,7 @@ func (as *attachments) end(a *attachment) {
 	a.release()
 }
 
-// release closes what the attachment has of its own; its page is the hazard table's.
+// release closes the attachment's own resources; its page is the hazard table's.
 func (a *attachment) release() {
 	if a.process != nil {
 		a.process.Close()

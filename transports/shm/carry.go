@@ -34,7 +34,7 @@ func (t *Transport) carryOut(c *copier) {
 	case slot == hazard.Revoked:
 		b.fail(c, revoked(l))
 		return
-	case l.find(first.slice.RemoteKey) != from: // its mapping may be going: who takes it down looks at the slots afterwards
+	case l.find(first.slice.RemoteKey) != from: // its mapping may be going; unmap looks at the slots afterwards
 		b.fail(c, errReplaced)
 	case from.base != 0:
 		t.near(c, from)
@@ -194,14 +194,14 @@ func (c *copier) move(pid int, write bool) (uint64, unix.Errno) {
 	return c.vector.Read(pid)
 }
 
-// blame makes the error of a slice whose byte at could not be moved.
+// blame makes the error of a slice that stopped at its byte at.
 func blame(pid int, s *transport.Slice, at uint64, from *imported) *errs.Error {
 	r := rangesOf(s, at, 1)
 	local, remote, _ := r.next()
 	return vm.Error("shm", unix.EFAULT, vm.Blame(pid, s.Op == transport.Write, local, from.remote+uintptr(remote)))
 }
 
-// kernelSays makes the error of a call that failed for a reason other than memory. What the kernel refuses here,
+// kernelSays makes the error of a call that failed for a reason other than memory. A copy that the kernel refuses here,
 // another transport may carry: the code is not a permanent one.
 func (l *link) kernelSays(errno unix.Errno) *errs.Error {
 	switch errno {
@@ -216,7 +216,7 @@ func (l *link) kernelSays(errno unix.Errno) *errs.Error {
 	return vm.Error("shm", errno, errs.SideUnknown)
 }
 
-// revoked is what a slice gets that its region's owner has cut off.
+// revoked is the error of a slice that its region's owner has cut off.
 func revoked(l *link) *errs.Error {
 	if cause := l.gone.Load(); cause != nil {
 		return cause
@@ -226,7 +226,7 @@ func revoked(l *link) *errs.Error {
 }
 
 // copyRanges copies a slice, or a piece of it, between our memory and memory of a peer that begins at base here. When
-// memory is not there, it says whose. total is how much is copied in one go, of which this is a part.
+// memory is not there, it returns the side. total is how much is copied in one go, of which this is a part.
 func (t *Transport) copyRanges(r ranges, base uintptr, write bool, total uint64) (side errs.Side, ok bool) {
 	p := r.s.Pieces
 	for r.left > 0 {
@@ -262,7 +262,7 @@ func (t *Transport) copyParts(r *ranges, base uintptr, write bool, total uint64)
 	return fault
 }
 
-// sideOf says whose memory a fault was in.
+// sideOf returns the side of the memory that a fault was in.
 func (t *Transport) sideOf(fault *copying.Fault, s *transport.Slice) errs.Side {
 	switch r := t.regions.Lookup(s.LocalKey); {
 	case fault.Addr == 0 || r == nil:

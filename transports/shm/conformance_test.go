@@ -14,7 +14,7 @@ import (
 )
 
 // TestConformance runs the suite of the contract over each way to a peer's memory. All engines of a test are in one
-// process, which would always choose the first; that two processes find the others is what process_test.go is for.
+// process, which would always choose the first; process_test.go shows that two processes find the others.
 func TestConformance(t *testing.T) {
 	for name, c := range map[string]struct {
 		reach reach
@@ -32,18 +32,19 @@ func TestConformance(t *testing.T) {
 
 // harness opens transports that reach each other's memory by one way.
 func harness(t *testing.T, reach reach, pool bool) transporttest.Harness {
-	h := transporttest.Harness{Check: Factory{}.Check, Open: func(t *testing.T, tc transporttest.Config) transport.Transport {
-		tr, err := Factory{}.Open(context.Background(), Settings{reach: reach}, tc.Host, tc.Sink)
-		require.NoError(t, err)
-		return tr
-	}}
+	h := transporttest.Harness{Check: Factory{}.Check,
+		Open: func(t *testing.T, tc transporttest.Config) transport.Transport {
+			tr, err := Factory{}.Open(context.Background(), Settings{reach: reach}, tc.Host, tc.Sink)
+			require.NoError(t, err)
+			return tr
+		}}
 	if pool {
 		h.Pool = sealedPool(t, 1<<30)
 	}
 	return h
 }
 
-// sealedPool is memory that peers can map, as Allocate's is. It is sparse: what no test touches costs nothing.
+// sealedPool is memory that peers can map, as Allocate's is. It is sparse: untouched pages cost nothing.
 func sealedPool(t *testing.T, size int64) transporttest.Pool {
 	fd, err := unix.MemfdCreate("tent-test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	require.NoError(t, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/tent-engine/tent/transports/host/vm"
 )
 
-// copier is what a goroutine needs to copy: workers have one each, callers borrow one.
+// copier is the state with which a goroutine copies: workers have one each, callers borrow one.
 type copier struct {
 	hint   uint32 // where to look for a hazard slot first
 	bite   bite
@@ -67,8 +67,8 @@ func (t *Transport) give(c *copier) {
 	t.crew.mu.Unlock()
 }
 
-// work is a worker's life. It sleeps when nothing is queued; whoever queues something looks at awake afterwards, the
-// worker at the queue after it has left awake, so one of the two sees the other.
+// work is a worker's life. It sleeps when nothing is queued; a goroutine that queues something looks at awake
+// afterwards, the worker at the queue after it has left awake, so one of the two sees the other.
 func (t *Transport) work(c *copier) {
 	for {
 		select {
@@ -88,7 +88,7 @@ func (t *Transport) work(c *copier) {
 	}
 }
 
-// rouse wakes workers for what is queued: one, and one more for each bytesEach that wait; one less while a waiter
+// rouse wakes workers for the queued slices: one, and one more for each bytesEach that wait; one less while a waiter
 // copies.
 func (t *Transport) rouse() {
 	if t.queue.classes.Waiting() == 0 {
@@ -105,7 +105,7 @@ func (t *Transport) rouse() {
 	}
 }
 
-// Poll copies up to budget pieces of what is queued, the most urgent first, and returns how many it did. Workers that
+// Poll copies up to budget pieces of queued slices, the most urgent first, and returns how many it did. Workers that
 // are asleep stay so until Arm, unless much is queued.
 func (t *Transport) Poll(budget int) int {
 	if !t.polling.Load() {
@@ -120,13 +120,13 @@ func (t *Transport) Poll(budget int) int {
 	return n
 }
 
-// Arm gives what is left in the queue to the workers.
+// Arm leaves the rest of the queue to the workers.
 func (t *Transport) Arm() {
 	t.polling.Store(false)
 	t.rouse()
 }
 
-// serve copies what is queued until the queue is empty, or so many pieces or bytes were copied. It returns the pieces.
+// serve copies queued slices until the queue is empty, or so many pieces or bytes were copied. It returns the pieces.
 // Completions are handed over before the next piece is copied: an answer does not wait for others' bytes.
 func (t *Transport) serve(c *copier, pieces int, bytes uint64) (done int) {
 	q := &t.queue

@@ -1,66 +1,76 @@
-// Package shm is the transport of one host: it copies between memories of two processes, or of one, without a socket and
-// without the owner of the remote memory, who does not even wake up.
+// Package shm is the transport of one host: it copies between memories of two processes, or of one, without a socket
+// and without the owner of the remote memory, which does not even wake up.
 //
 // # Two kinds of memory
 //
 //	allocated by tent     a memfd (or a file under cxl_mount_path), which peers map once; a transfer is a copy
 //	owned by the user     torch, NumPy, malloc: process_vm_readv and process_vm_writev, many ranges a system call
-//	of our own process    a copy, whoever owns it, also between two engines
+//	of our own process    a copy, for memory of any owner, also between two engines
 //
-// Which one it is stands in the region's descriptor. Registering costs nothing per byte. A region that cannot be mapped is
-// reached through the kernel as well, and the other way round nothing is tried.
+// Which one it is stands in the region's descriptor. Registering costs nothing per byte. A region that cannot be mapped
+// is reached through the kernel as well, and the other way round nothing is tried.
 //
 // # One WRITE
 //
 //	Inline              key -> imported region by one index; is the rail up, does nobody more urgent wait
-//	  hazard.View.Enter   the peer's copiers say in the owner's page what they touch; the owner may have revoked it
+//	  hazard.View.Enter   the peer's copiers name the region in the owner's page; the owner may have revoked it
 //	  copy                into the mapping, or by one system call
 //	  hazard.View.Leave
 //
-// No lock, no clock, no allocation, no other goroutine; some 65 ns beside the copy (BenchmarkInline, processor time). What does not fit
-// there (more than 256 KiB, or a more urgent class waits) goes through Submit into a queue per class, which everybody
-// empties who has time: the submitter for a little, whoever waits (Poll), and copy workers, one less than
-// there are cores, who sleep otherwise: waking one costs more than copying 256 KiB.
+// No lock, no clock, no allocation, no other goroutine; some 65 ns beside the copy (BenchmarkInline, processor time). A
+// slice that does not fit there (more than 256 KiB, or a more urgent class waits) goes through Submit into a queue per
+// class. Any of these empties it that has time: the submitter for a little, a waiter (Poll), and copy workers, one less
+// than there are cores, which sleep otherwise: waking one costs more than copying 256 KiB.
 //
 // # The queue
 //
 // Copiers take bites: a piece of at most 512 KiB of one slice, or as many small slices of one region as are one system
 // call. After each bite they look at the classes again, so HIGH waits for one bite of each copier however much LOW is
 // queued. A second copier joins where 16 MiB wait: below that two are slower than one (cold caches, and the wake-up).
-// Withdraw and Fence complete what waits at once; what is being copied ends by itself, within the bite.
+// Withdraw and Fence complete waiting slices at once; a slice that is being copied ends by itself, within the bite.
 //
-// # Who may touch what
+// # Access
 //
-// Peers are trusted not to be malicious: they run as the same user, who could read our memory by a debugger. The checks
-// guard against mistakes. The initiator checks permission and bounds from the descriptor, maps what it may only read for
-// reading only, from a descriptor that is open for reading only, and holds a hazard slot of the owner's page while it
-// touches bytes. The owner revokes there without asking anybody, and waits for exactly those who are inside (package
-// hazard). A peer that was killed is no obstacle; one that was stopped inside a copy makes Revoke, Free and Close say who
-// still holds the memory, and memory of Allocate stays until it does no more.
+// Peers are trusted not to be malicious: they run as the same user, which could read our memory by a debugger. The
+// checks guard against mistakes. The initiator checks permission and bounds from the descriptor, maps a read-only
+// region for reading only, from a descriptor that is open for reading only, and holds a hazard slot of the owner's page
+// while it touches bytes. The owner revokes there without asking anybody, and waits for exactly the copiers that are
+// inside (package hazard). A peer that was killed is no obstacle; one that was stopped inside a copy makes Revoke, Free
+// and Close name the process that still holds the memory, and memory of Allocate stays until it does no more.
+//
+// # Order of the bytes
+//
+// Mapped memory is one cacheable page in two address spaces, so amd64 and arm64 keep it coherent. A completion says
+// that the bytes of a slice were stored; it promises nothing about the order in which they were. A reader has heard of
+// the completion: through the hazard slot (a release and an acquire), through locks of this process, or by a message
+// that passed the kernel's. Each of those orders the copier's plain stores before the reader's loads, on arm64 too,
+// where release and acquire are cumulative. Non-temporal stores are fenced before the completion (package copying). A
+// program that polls the bytes themselves, without a completion or a message, may see them in any order on arm64.
 //
 // # How peers meet
 //
-// A greeting over the control plane says which processes they are (pid, start time, user, namespaces, a random number to
-// be found in memory). The owner makes a page for the peer; descriptors of page and memory travel as numbers, and the
-// peer opens /proc/PID/fd/N. Of the ways to hand over a file that one was chosen: pidfd_getfd is refused by Yama's scope
-// 1, which distributions ship; a socket and SCM_RIGHTS need a common file system or network namespace and a thread that
-// answers. /proc needs the right to read, which Yama leaves to the same user, and can give less access than the owner has.
-// Inode numbers tell whether the file is still the one that was meant.
+// A greeting over the control plane says which processes they are (pid, start time, user, namespaces, a random number
+// to be found in memory). The owner makes a page for the peer; descriptors of page and memory travel as numbers, and
+// the peer opens /proc/PID/fd/N. Of the ways to hand over a file that one was chosen: pidfd_getfd is refused by Yama's
+// scope 1, which distributions ship; a socket and SCM_RIGHTS need a common file system or network namespace and a
+// thread that answers. /proc needs the right to read, which Yama leaves to the same user, and can give less access than
+// the owner has. Inode numbers tell whether the file is still the one that was meant.
 //
-//	what stands between                    what happens
+//	boundary                               effect
 //	other user, user or pid namespace      the link is down for good, and says so; tcp serves
 //	trust: none, on either side            the same
 //	Yama's scope 1                         the first peer is named as tracer, and all with allow_any_tracer; for the others,
 //	                                       allocated memory is mapped, Import of other memory says why it cannot be reached
 //	Yama's scope 2 or 3, not dumpable      allocated memory only, or nothing
 //
-// The end of a process is heard from its pidfd, at once; a transport that closes says goodbye to those who attached to it.
+// The end of a process is heard from its pidfd, at once; a transport that closes says goodbye to the peers that
+// attached to it.
 //
 // # Goroutines
 //
-// The copy workers and, with the first foreign peer, one that sleeps on all pidfds; one a link, which greets, brings the
-// rail up, makes mapped pages present and unmaps what was taken back. Close stops and awaits them in that order: links,
-// then copiers, who complete what links had accepted, then peers' pages, then the watcher.
+// The copy workers and, with the first foreign peer, one that sleeps on all pidfds; one a link, which greets, brings
+// the rail up, makes mapped pages present and unmaps revoked regions. Close stops and awaits them in that order: links,
+// then copiers, which complete the links' slices, then peers' pages, then the watcher.
 //
 // Choices with a rejected alternative are records in docs/design/decisions: 0039, 0040.
 package shm

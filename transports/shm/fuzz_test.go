@@ -15,7 +15,7 @@ import (
 var anIdentity = identity{vm.Identity{PID: 41, Started: 42, UID: 43, GID: 44, PIDNS: 45, UserNS: 46}, nonce{1, 2, 3},
 	47}
 
-// FuzzDescriptor: whatever bytes a peer offers, they are refused or describe a possible region, and say the same when
+// FuzzDescriptor offers any bytes: they are refused or describe a possible region, and say the same when
 // they are written again.
 func FuzzDescriptor(f *testing.F) {
 	d := described{name: hazard.Region{Index: 3, Generation: 9}, allows: mem.GlobalReadWrite, addr: 1 << 40, size: 4096,

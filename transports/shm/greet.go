@@ -16,8 +16,8 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// greet asks the peer for access to its memory and tries it. nil: the rail can come up. A peer whose own memory cannot
-// be reached is no failure as long as it can be mapped: see Import.
+// greet asks the peer for access to its memory and tries it. nil: the rail can come up. A peer with memory of its own
+// that cannot be reached is no failure as long as it can be mapped: see Import.
 func (l *link) greet() *errs.Error {
 	ctx, cancel := context.WithTimeout(context.Background(), greetLimit)
 	defer cancel()
@@ -26,7 +26,7 @@ func (l *link) greet() *errs.Error {
 	if err != nil {
 		e := *errs.From("shm.attach", err)
 		if e.Code == errs.PermissionDenied {
-			e.Side = errs.SidePath // it lives: what is refused is this way to it
+			e.Side = errs.SidePath // it lives: only this way to it is refused
 		}
 		e.Scope = max(e.Scope, errs.ScopeLink)
 		return e.WithPeer(l.peer.Address, Name, "")
@@ -109,7 +109,7 @@ func (l *link) unreachable(w *welcome, cause error, scope vm.Scope) *errs.Error 
 	return e
 }
 
-// part gives back what a failed greeting took.
+// part gives back the resources of a failed greeting.
 func (l *link) part() {
 	if l.process != nil {
 		l.t.watcher.remove(l.process.Fd())
@@ -197,7 +197,7 @@ func (t *Transport) serveHello(from transport.Peer, link uint64, who identity) (
 	return w.append([]byte{version}), nil
 }
 
-// goodbye ends the link whose peer said it: its owner of memory closes.
+// goodbye ends the link of the peer that said it: its owner of memory closes.
 func (t *Transport) goodbye(secret uint64) {
 	for _, l := range t.links.All() {
 		if l.secret == secret {

@@ -13,7 +13,7 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// imported is a peer's region on a link. It is immutable but for idle; what changes is replaced in the link's table.
+// imported is a peer's region on a link. It is immutable but for idle; a change replaces it in the link's table.
 type imported struct {
 	name   hazard.Region
 	size   uint64
@@ -86,7 +86,7 @@ func (t *Transport) Import(number transport.Link, d transport.Descriptor) (trans
 	if r.why != nil && l.met {
 		return 0, r.why
 	}
-	table := append(*l.imports.Load(), r) // room beyond the length is seen by nobody who holds the old slice
+	table := append(*l.imports.Load(), r) // room beyond the length is not seen through the old slice
 	l.imports.Store(&table)
 	key := transport.RemoteKey(len(table))
 	l.byName[told.name] = key
@@ -174,7 +174,8 @@ func madvise(addr, size uintptr, advice int) error {
 	return unix.Madvise(unsafe.Slice((*byte)(mem.Pointer(start)), (addr+size-start+page-1)&^(page-1)), advice)
 }
 
-// meet resolves what was imported before the greeting had an answer. The rail is down: nobody uses the table yet.
+// meet resolves regions that were imported before the greeting had an answer. The rail is down: nobody uses the table
+// yet.
 func (l *link) meet() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -189,7 +190,7 @@ func (l *link) meet() {
 // populateChunk bounds one call that makes pages present, so that Detach does not wait for long.
 const populateChunk = 16 << 20
 
-// sweep makes fresh mappings present, so that no copy pays for it, and drops those whose regions were all taken back.
+// sweep makes fresh mappings present, so that no copy pays for it, and drops those without a region that is left.
 func (l *link) sweep() {
 	for !l.left.Load() && l.gone.Load() == nil {
 		l.mu.Lock()
@@ -210,8 +211,8 @@ func (l *link) sweep() {
 	}
 }
 
-// dropLocked unmaps what no region is left for. A region counts as taken back when two sweeps in a row find it so: one
-// that is being fenced comes back, and if it does so later still, the kernel moves its bytes.
+// dropLocked unmaps files without a region that is left. A region counts as taken back when two sweeps in a row find it
+// so: one that is being fenced comes back, and if it does so later still, the kernel moves its bytes.
 func (l *link) dropLocked() {
 	var next []*imported
 	for i, r := range *l.imports.Load() {

@@ -7,8 +7,8 @@ import (
 )
 
 // Inline copies slices of one rail before it returns. It takes no lock, asks no clock and allocates nothing: a table
-// lookup and a hazard slot are all that it adds to the copy. It refuses what would keep its caller for long, what a
-// more urgent slice waits in front of, and whatever it cannot carry out: Submit says why.
+// lookup and a hazard slot are all that it adds to the copy. It refuses slices that would keep its caller for long,
+// that a more urgent slice waits in front of, or that it cannot carry out: Submit says why.
 func (t *Transport) Inline(slices []*transport.Slice) bool {
 	if len(slices) == 0 {
 		return true
@@ -51,7 +51,7 @@ func (t *Transport) inlineRegion(l *link, slices []*transport.Slice, hint uint32
 	if slot < 0 {
 		return 0
 	}
-	// Else the mapping may be going: who takes it down looks at the slots afterwards.
+	// Else the mapping may be going: unmap looks at the slots afterwards.
 	if l.live.Load() == first.Rail.Generation && l.find(first.RemoteKey) == from {
 		if from.base != 0 {
 			copied = t.inlineNear(slices, from)

@@ -26,7 +26,7 @@ const (
 )
 
 // link is an attached peer: we are the initiator. Its goroutine, run, brings the rail up and ends everything; it owns
-// what is not said to be shared.
+// every field that is not said to be shared.
 //
 //	greeting ──welcome──▶ up ──Fence──▶ down ──at once──▶ up (next generation)
 //	greeting ──no answer──▶ waiting (LinkDown told) ──pause──▶ greeting
@@ -35,9 +35,9 @@ type link struct {
 	t       *Transport
 	number  transport.Link
 	peer    transport.Peer
-	secret  uint64        // what the peer calls this link
+	secret  uint64        // the peer's name of this link
 	live    atomic.Uint32 // generation that is up, 0 for none; changed to 0 under queue.mu
-	owing   atomic.Int64  // slices accepted whose completion was not delivered yet
+	owing   atomic.Int64  // slices accepted and not completed at the sink
 	imports atomic.Pointer[[]*imported]
 	wake    chan struct{}
 	left    atomic.Bool                // Detach was called
@@ -55,7 +55,7 @@ type link struct {
 	mu       sync.Mutex // of imports
 	byName   map[hazard.Region]transport.RemoteKey
 	mappings map[mapped]*mapping
-	met      bool        // a greeting was successful: view, who and foreign are valid
+	met      bool        // a greeting was successful: the fields above it and foreign are valid
 	foreign  *errs.Error // why the peer's own memory cannot be reached, nil if it can
 	fresh    []span      // mapped and not populated
 
@@ -92,7 +92,7 @@ func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 	return l.number, err
 }
 
-// Detach ends a link. What waits is completed at once, what is being copied within a piece, and then nothing of the
+// Detach ends a link. Waiting slices complete at once, those being copied within a piece, and then nothing of the
 // peer's memory is mapped here any more.
 func (t *Transport) Detach(number transport.Link) {
 	if l := t.links.Detach(number); l != nil {
@@ -115,8 +115,8 @@ func (l *link) lower() uint32 {
 	return l.live.Swap(0)
 }
 
-// settle waits until every completion was delivered. Copiers need a piece's time for that; whoever serves them may be
-// the goroutine that waits, if the core detaches inside a completion, so the wait has a bound.
+// settle waits until every completion was delivered. Copiers need a piece's time for that; the goroutine that serves
+// them may be the goroutine that waits, if the core detaches inside a completion, so the wait has a bound.
 func (l *link) settle() {
 	end := time.Now().Add(leaveLimit)
 	for pause := time.Microsecond; l.owing.Load() > 0 && time.Now().Before(end); pause = min(2*pause,
@@ -200,7 +200,7 @@ func (l *link) fail(cause *errs.Error) {
 	}
 }
 
-// die ends a link whose peer has ended or said goodbye. Any goroutine may call it.
+// die ends a link after its peer has ended or said goodbye. Any goroutine may call it.
 func (l *link) die(cause *errs.Error) {
 	if l.gone.CompareAndSwap(nil, cause) {
 		l.lower()
@@ -208,7 +208,7 @@ func (l *link) die(cause *errs.Error) {
 	}
 }
 
-// tell completes what is left of a dead link and tells the core, once.
+// tell completes the slices that a dead link has left and tells the core, once.
 func (l *link) tell() {
 	cause := l.gone.Load()
 	l.t.abandon(l, cause)
@@ -218,7 +218,7 @@ func (l *link) tell() {
 	}
 }
 
-// end gives back what the link has, after the last copier.
+// end gives back the link's resources, after the last copier.
 func (l *link) end() {
 	l.settle()
 	l.mu.Lock()

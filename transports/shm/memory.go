@@ -18,7 +18,7 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// memory is what Allocate has handed out, and what could not be given back.
+// memory is the allocations of Allocate, including those that could not be given back.
 type memory struct {
 	mu     sync.Mutex
 	byAddr map[uintptr]*allocation

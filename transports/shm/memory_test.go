@@ -105,7 +105,7 @@ func TestAFileThatIsShorterThanItsRegionIsNotMapped(t *testing.T) {
 	require.NoError(t, err)
 	_, bad, err := a.tr.Register(context.Background(), r)
 	require.NoError(t, err)
-	require.NoError(t, unix.Ftruncate(r.Fd, 4096)) // by whoever cleans up that file system
+	require.NoError(t, unix.Ftruncate(r.Fd, 4096)) // as a program that cleans up that file system may
 	remote, err := a.tr.Import(number, good)
 	require.NoError(t, err)
 	require.Zero(t, l.find(remote).base)
@@ -127,7 +127,7 @@ func TestAFileThatIsShorterThanItsRegionIsNotMapped(t *testing.T) {
 	require.NoError(t, unix.Ftruncate(r.Fd, 3*4096))
 }
 
-// What a peer was stopped with in its hands is not given back: neither by Revoke's word nor by Free.
+// Memory that a stopped peer is copying is not given back: neither by Revoke's word nor by Free.
 func TestHeldMemoryStays(t *testing.T) {
 	a, number, _ := newAlone(t, Settings{})
 	l := a.tr.links.Lookup(number)

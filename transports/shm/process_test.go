@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// order is what the owner is asked to do: open a transport, answer a call, or offer memory.
+// order is a wish to the owner: open a transport, answer a call, or offer memory.
 type order struct {
 	Open       *ownerSettings
 	From       transport.Peer

@@ -12,7 +12,7 @@ import (
 
 const (
 	slicesMax  = 1024 // of one rail
-	entriesMax = 4096 // of all rails: what Submit cannot enter waits in the core
+	entriesMax = 4096 // of all rails: a slice that Submit cannot enter waits in the core
 	biteSlices = 64   // in one bite
 	biteParts  = 1024 // ranges in one bite: as many as one system call takes
 	// queued bytes from which one more copier pays; below 1 MiB two are 0.3 to 0.8 times as fast as one
@@ -116,7 +116,7 @@ func (q *queue) abandonLocked(e *entry, cause *errs.Error) (c transport.Completi
 	return q.endLocked(e), true
 }
 
-// bite is what a copier does between two looks at the queue: a piece of one slice, or some small slices of one region.
+// bite is a copier's work between two looks at the queue: a piece of one slice, or some small slices of one region.
 type bite struct {
 	n       int // entries
 	entries [biteSlices]*entry
@@ -167,7 +167,7 @@ func (q *queue) takenLocked(e *entry, length uint64) {
 	}
 }
 
-// piece returns the length of what a copier takes next, and how many ranges it is: at most pieceBytes and biteParts.
+// piece returns the length of the next piece for a copier, and how many ranges it is: at most pieceBytes and biteParts.
 func (e *entry) piece() (length uint64, parts int) {
 	s := e.slice
 	length = min(s.Length-e.taken, pieceBytes)
@@ -217,7 +217,7 @@ func (q *queue) roomLocked(out *ends) {
 	q.hungry = rest
 }
 
-// ends are completions on their way to the core, each with its link, which counts what it still owes.
+// ends are completions on their way to the core, each with its link, which counts those it still owes.
 type ends struct {
 	n     int
 	list  [biteSlices]transport.Completion
@@ -232,7 +232,7 @@ func (o *ends) add(l *link, c transport.Completion) {
 
 func (o *ends) full() bool { return o.n == len(o.list) }
 
-// deliver hands over what was collected. No lock is held: the core may step inside.
+// deliver hands over the collected completions. No lock is held: the core may step inside.
 func (o *ends) deliver(sink transport.Sink) {
 	if n := o.n; n > 0 {
 		o.n = 0

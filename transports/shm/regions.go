@@ -19,7 +19,7 @@ type region struct {
 	size     uint64
 	allows   mem.Permission
 	fixed    bool        // the buffer must not be written, not even by our own READs
-	of       *allocation // whose memory it is, nil for the user's
+	of       *allocation // the memory is part of it; nil for the user's own
 	deniedMu sync.Mutex
 	denied   []uint64 // incarnations of peers for which it was revoked for good
 }
@@ -67,8 +67,8 @@ func (t *Transport) Deregister(_ context.Context, key transport.LocalKey) error 
 }
 
 // Revoke is the owner's fence. From its start nothing new begins on the region, and it returns when no copier of the
-// peers (or the one) is inside it any more: it needs nobody to answer. The hazard package says how, and what it
-// promises about peers that are killed or stopped: the error names who is still inside.
+// peers (or the one) is inside it any more: it needs nobody to answer. The hazard package says how, and its
+// promises about peers that are killed or stopped: the error names a process that is still inside.
 func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *transport.Peer, keep bool) error {
 	r := t.regions.Lookup(key)
 	if r == nil {
@@ -77,7 +77,7 @@ func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *tr
 	ctx, cancel := bounded(ctx, revokeLimit)
 	defer cancel()
 	if peer == nil {
-		return t.table.Revoke(ctx, r.name, nil, keep) // again: waits again for who is inside, and opens nothing
+		return t.table.Revoke(ctx, r.name, nil, keep) // again: waits again for copiers, and opens nothing
 	}
 	var first error
 	for _, a := range t.attachments.of(peer, r, keep) {

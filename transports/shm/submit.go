@@ -8,7 +8,7 @@ import (
 )
 
 // Submit enters slices into the queue of their class. Where they are little and nothing as urgent waits, their caller
-// copies them before it returns; else copy workers do, or whoever waits for them (Poll).
+// copies them before it returns; else copy workers do, or a waiter (Poll).
 func (t *Transport) Submit(slices []*transport.Slice) (accepted int) {
 	if len(slices) == 0 {
 		return 0
@@ -47,13 +47,13 @@ func (t *Transport) Submit(slices []*transport.Slice) (accepted int) {
 		c := t.borrow()
 		t.serve(c, biteParts, t.settings.InlineBytes)
 		t.give(c)
-		t.inlining.Store(false) // one at a time: what completions bring about in here is entered, not copied inside
+		t.inlining.Store(false) // one at a time: slices that completions submit in here are entered, not copied inside
 	}
 	t.rouse()
 	return accepted
 }
 
-// Withdraw completes what waits; what a copier is at completes by itself, within a piece.
+// Withdraw completes waiting slices; a slice that is being copied completes by itself, within a piece.
 func (t *Transport) Withdraw(slices []*transport.Slice) {
 	q := &t.queue
 	c := t.borrow()
@@ -78,7 +78,7 @@ func (t *Transport) Withdraw(slices []*transport.Slice) {
 var errWithdrawn = errs.New(errs.Withdrawn, "shm.withdraw", "withdrawn before it was copied").
 	WithScope(errs.ScopeSlice, errs.SideLocal)
 
-// Fence ends the rail's generation and completes what waits there. The link goes up again in the next generation.
+// Fence ends the rail's generation and completes its waiting slices. The link goes up again in the next generation.
 func (t *Transport) Fence(rail transport.Rail) {
 	l := t.links.Lookup(rail.Link)
 	if l == nil || rail.Index != 0 || rail.Generation == 0 {

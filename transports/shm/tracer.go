@@ -19,7 +19,7 @@ type tracerList struct {
 
 var tracers tracerList
 
-// admit names the peer if nobody is named, or everybody if that is wanted, and returns who is named now.
+// admit names the peer if nobody is named, or everybody if that is wanted, and returns the process that is named now.
 func (l *tracerList) admit(a *attachment, everybody bool) int32 {
 	if a.process == nil || vm.TraceScope() != vm.ScopeRelation {
 		return vm.AnyTracer

@@ -28,7 +28,7 @@ const Name = "shm"
 // nothing.
 const regionsMax = 1 << 18
 
-// revokeLimit bounds a wait for copiers whose caller gave no limit.
+// revokeLimit bounds a wait for copiers where the caller gave no limit.
 const revokeLimit = 5 * time.Second
 
 // Factory makes shm transports; see transport.Factory.
@@ -47,7 +47,7 @@ var (
 // Name returns "shm".
 func (Factory) Name() string { return Name }
 
-// Settings returns the struct whose tags are the keys; see transport.Configured.
+// Settings returns the struct with the keys as tags; see transport.Configured.
 func (Factory) Settings() any { return Settings{} }
 
 // Check reports why memory cannot be shared here: no /proc, or a kernel before 5.10 (memfd_create, pidfd_open).
@@ -96,7 +96,7 @@ type Transport struct {
 
 	queue    queue
 	crew     crew
-	polling  atomic.Bool // a waiter copies what is queued
+	polling  atomic.Bool // a waiter copies queued slices
 	inlining atomic.Bool // a submitter does
 
 	life    kit.Lifecycle
@@ -104,7 +104,7 @@ type Transport struct {
 	running sync.WaitGroup // goroutines of links; they begin under life
 }
 
-// ourNonce tells our process from every other one, and is what peers read first. It must not move, so it is a variable
+// ourNonce tells our process from every other one, and peers read it first. It must not move, so it is a variable
 // of the package.
 var (
 	ourNonce  nonce
@@ -170,7 +170,7 @@ func (l *link) explain() string {
 // Close ends everything: slices are completed, peers told, and the memory of this process is left alone by all of them,
 // or the error names those that cannot be waited for. Memory from Allocate stays until it is freed.
 func (t *Transport) Close(ctx context.Context) error {
-	return t.life.Close(context.Background(), func() error { // what follows is bounded, by ctx or by revokeLimit
+	return t.life.Close(context.Background(), func() error { // each step is bounded, by ctx or by revokeLimit
 		ctx, cancel := bounded(ctx, revokeLimit)
 		defer cancel()
 		for number := range t.links.All() {

@@ -15,7 +15,7 @@ import (
 // version is that of calls and descriptors. Another one is refused: both processes run on one host, usually one build.
 const version = 1
 
-// Calls over the control plane. A request is version, what, and then:
+// Calls over the control plane. A request is version, kind, and then:
 const (
 	callHello   = 1 // initiator: number of its link, identity. Answer: welcome
 	callLeave   = 2 // initiator: the token it was given; it has left our memory alone for good. Answer: nothing
@@ -91,7 +91,7 @@ func readWelcome(b []byte) (welcome, error) {
 	return w, nil
 }
 
-// described is what a descriptor says of a region.
+// described is the content of a region's descriptor.
 type described struct {
 	name     hazard.Region
 	allows   mem.Permission

@@ -22,7 +22,7 @@ type attempt struct {
 	wired   bool        // began to leave
 	copies  int         // landings still to come
 	landed  bool        // every byte was written at least once
-	void    bool        // what arrives now is discarded
+	void    bool        // arriving bytes are discarded now
 	asking  bool        // the peer is asked for the end
 	lostAck bool        // the answer goes astray
 	verdict *errs.Error // the peer's refusal
@@ -172,7 +172,7 @@ func (t *Transport) control(e event, own *rail) event {
 	return e
 }
 
-// asked is the withdrawal at the peer: what has not landed never will, and what has is reported as it is.
+// asked is the withdrawal at the peer: a slice that has not landed never will, and one that has is reported as it is.
 func (a *attempt) asked(n *Network) {
 	a.void = true
 	e := event{kind: told, attempt: a, life: a.life, node: a.rail.link.owner}

@@ -6,7 +6,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// BenchmarkSlices is what simulating costs: 64 slices of 4 KiB through their events, answers included.
+// BenchmarkSlices is the cost of simulating: 64 slices of 4 KiB through their events, answers included.
 func BenchmarkSlices(b *testing.B) {
 	d := newDuet(b, 1, 1, Shape{Rate: 1e9, Delay: 20_000, Jitter: 5_000})
 	list := d.writes(64, 4096)

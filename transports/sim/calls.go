@@ -12,7 +12,7 @@ import (
 // probeLimit bounds a probe.
 const probeLimit = clock.Time(time.Second)
 
-// pending is a notification or a probe whose answer is owed.
+// pending is a notification or a probe that is owed an answer.
 type pending struct {
 	link *link
 	done func(*errs.Error)
@@ -42,7 +42,7 @@ func (l *link) finishCalls(err *errs.Error) {
 	}
 }
 
-// Notify carries a message over any rail of the link. A peer whose queue is full gives it back with the code
+// Notify carries a message over any rail of the link. A peer with a full queue gives it back with the code
 // TooManyRequests.
 func (t *Transport) Notify(id transport.Link, message []byte, done func(*errs.Error)) bool {
 	n := t.network

@@ -41,7 +41,7 @@ func (t *Transport) emit(d delivery) {
 	t.network.out = append(t.network.out, d)
 }
 
-// mute is set when a process is killed: what was on its way to its sink goes nowhere.
+// mute is set when a process is killed: deliveries on their way to its sink go nowhere.
 type mute struct{ atomic.Bool }
 
 // completions gathers neighbours, so that a sink is called once for many slices.

@@ -17,12 +17,12 @@ import (
 // FileScheme begins the address of a peer that is a file.
 const FileScheme = "file://"
 
-// Disk holds the files of a network. Transports with Settings.Files share them, whatever their name and engine, as the
-// transports of one machine do. What was written is seen by every reader at once and survives Crash only once it was
+// Disk holds the files of a network. Transports with Settings.Files share them, under any name and engine, as the
+// transports of one machine do. Written bytes are seen by every reader at once and survives Crash only once it was
 // synced. The network's mutex guards it.
 type Disk struct {
 	network *Network
-	files   []*file // by inode, removed ones too: whoever has them open still reaches them
+	files   []*file // by inode, removed ones too: transports that have them open still reach them
 	names   map[string]*file
 	holding bool
 	held    []*syncing
@@ -57,12 +57,12 @@ func (n *Network) theDisk() *Disk {
 	return n.disk
 }
 
-// Bytes returns a copy of what readers of a file see, nil if no file has that name.
+// Bytes returns a copy of the bytes that readers of a file see, nil if no file has that name.
 func (d *Disk) Bytes(path string) []byte {
 	return d.copy(path, func(f *file) []byte { return f.bytes })
 }
 
-// Durable returns a copy of what a crash would leave of a file.
+// Durable returns a copy of the bytes that a crash would leave of a file.
 func (d *Disk) Durable(path string) []byte {
 	return d.copy(path, func(f *file) []byte { return f.durable })
 }
@@ -76,7 +76,7 @@ func (d *Disk) copy(path string, of func(*file) []byte) []byte {
 	return nil
 }
 
-// Crash takes back what was not synced.
+// Crash takes back unsynced bytes.
 func (d *Disk) Crash() {
 	d.network.mu.Lock()
 	defer d.network.mu.Unlock()
@@ -120,7 +120,7 @@ func (d *Disk) Synced() int {
 	return d.synced
 }
 
-// Release answers what Hold kept: nil carries it out, an error is what the kernel says instead.
+// Release answers the syncs that Hold kept: nil carries them out, an error is the kernel's answer instead.
 func (d *Disk) Release(err *errs.Error) {
 	d.network.mu.Lock()
 	defer d.network.leave()

@@ -15,23 +15,23 @@
 //
 // NewInline is the same without a driver: each call carries out all that follows from it.
 //
-// # What is modelled
+// # Model
 //
 // A link has rails; each has a wire that carries one slice after the other at a rate, the highest class first, a delay
 // and a jitter. A slice may get lost, be delivered and reported as lost, land twice, or complete late: Shape. The bytes
 // are copied at the moment of landing, and for a READ the peer's memory is read at that moment, so a source that is
-// used again too early, or a destination that is written too late, shows as wrong bytes. Whatever the faults, the
+// used again too early, or a destination that is written too late, shows as wrong bytes. Under any faults the
 // contract holds: a slice completes exactly once and nothing of it lands afterwards. The second landing of a duplicate
-// comes before the completion; what a cut rail holds may land when it is healed, unless a withdrawal was first.
+// comes before the completion; slices that a cut rail holds may land when it is healed, unless a withdrawal was first.
 //
 // Transports with Settings.Files move bytes to and from the network's Disk: a file's links and rails are wires like
-// others, Disk.Hold keeps syncs waiting, Disk.Crash takes back what was not synced.
+// others, Disk.Hold keeps syncs waiting, Disk.Crash takes back unsynced bytes.
 //
 // The owner's side is checked where the bytes land: key, range, permission, Revoke's epoch. Memory of devices is memory
-// of the host with another kind; Settings.Pairs says what a transport may touch, and a planner that gets it wrong is
-// refused. Settings.Executor makes the remote hop of a route with several.
+// of the host with another kind; Settings.Pairs names the memories that a transport may touch, and a planner that gets
+// it wrong is refused. Settings.Executor makes the remote hop of a route with several.
 //
-// # What is not
+// # Limits
 //
 // There are no sockets, no congestion and no sharing of a wire between links; Host.Call is not used. Virtual time has
 // nothing to do with gocore/clock.Now.

@@ -13,7 +13,7 @@ import (
 // dialLimit is when a link that got no rail is reported as down. It goes on trying.
 const dialLimit = clock.Time(500 * time.Millisecond)
 
-// classes is how many queues a rail has; what is beyond waits in the last.
+// classes is how many queues a rail has; higher ones wait in the last.
 const classes = 3
 
 // link is one transport's connection to a peer.
@@ -27,7 +27,7 @@ type link struct {
 	owner     *Transport
 	id        transport.Link
 	peer      transport.Peer
-	to        *Transport // who answered, nil before
+	to        *Transport // the transport that answered, nil before
 	rails     []*rail
 	connected bool
 	detached  bool
@@ -48,7 +48,7 @@ type rail struct {
 	queues      [classes]fifo
 	outstanding int
 	owesReady   bool
-	held        []event // what a cut keeps back
+	held        []event // events that a cut keeps back
 }
 
 // fifo is a queue of attempts; those that ended meanwhile are skipped when their turn comes.
@@ -206,7 +206,7 @@ func (r *rail) goDown(cause *errs.Error) {
 	}
 }
 
-// breakDown is what Down does: both ends close their half for good, so everything outstanding ends here, landed or not.
+// breakDown carries out Down: both ends close their half for good, so everything outstanding ends here, landed or not.
 func (r *rail) breakDown() {
 	t := r.link.owner
 	cause := errs.New(errs.Lost, "sim", "rail broke").WithScope(errs.ScopeRail, errs.SidePath).

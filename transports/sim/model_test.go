@@ -77,7 +77,8 @@ func TestLossAndLostAcknowledgements(t *testing.T) {
 	}
 }
 
-// TestDuplicatesLandBeforeTheCompletion overwrites what landed first and sees it come back; after the completion never.
+// TestDuplicatesLandBeforeTheCompletion overwrites the bytes that landed first and sees them come back; after the
+// completion never.
 func TestDuplicatesLandBeforeTheCompletion(t *testing.T) {
 	d := newDuet(t, 1, 1, Shape{Delay: time.Millisecond, Duplicate: 1, LateBy: 10 * time.Millisecond})
 	s := d.writes(1, 100)

@@ -10,8 +10,8 @@ import (
 // Network is a world of simulated engines with one virtual clock. Its mutex guards everything in the package: networks,
 // transports, links, rails, regions, and the copying itself.
 //
-// Whoever leaves a call delivers what it caused: completions and events go to the sinks in order, by one goroutine at a
-// time and without the mutex, so a sink may call back into any transport of the network.
+// The goroutine that leaves a call delivers its consequences: completions and events go to the sinks in order, by one
+// goroutine at a time and without the mutex, so a sink may call back into any transport of the network.
 type Network struct {
 	mu        sync.Mutex
 	quiet     *sync.Cond // deliveries were made
@@ -40,7 +40,7 @@ func New(seed uint64) *Network {
 }
 
 // NewInline makes a network that drives itself: each call carries out everything that follows from it, however far
-// ahead in virtual time, before it returns. Only what is stopped or cut waits.
+// ahead in virtual time, before it returns. Only events of stopped engines and cut paths wait.
 func NewInline(seed uint64) *Network {
 	n := New(seed)
 	n.inline = true
@@ -107,7 +107,7 @@ func (n *Network) schedule(e event, after clock.Time) {
 	}
 }
 
-// release schedules what was held back, in its order.
+// release schedules the held events, in their order.
 func (n *Network) release(held []event) {
 	for _, e := range held {
 		n.schedule(e, 0)
@@ -127,14 +127,14 @@ func (n *Network) upTo(most clock.Time) clock.Time {
 	return clock.Time(n.random.Int64N(int64(most)))
 }
 
-// settle runs what is due at once in a network that drives itself.
+// settle runs events that are due at once in a network that drives itself.
 func (n *Network) settle() {
 	for n.inline && n.events.first() != clock.Never {
 		n.step()
 	}
 }
 
-// leave ends a call: it delivers what the call caused, unless somebody delivers already, and unlocks.
+// leave ends a call: it delivers the call's consequences, unless somebody delivers already, and unlocks.
 func (n *Network) leave() {
 	if n.deliverer { // that one looks again before it stops
 		n.mu.Unlock()

@@ -2,7 +2,7 @@ package sim
 
 import "github.com/tent-engine/tent/gocore/clock"
 
-// kind says what an event does. Events of slices carry their attempt; the rest are rare and carry a function.
+// kind is the effect of an event. Events of slices carry their attempt; the rest are rare and carry a function.
 type kind uint8
 
 const (
@@ -16,7 +16,7 @@ const (
 	told         // the peer's answer to a withdrawal is here
 )
 
-// event is something that will happen. node, rail and link say what it waits for: it happens at that node, it travels
+// event is something that will happen. node, rail and link are its conditions: it happens at that node, it travels
 // on that rail, it travels on any rail of that link.
 type event struct {
 	at       clock.Time

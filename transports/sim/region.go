@@ -16,7 +16,7 @@ type region struct {
 	mem.Region
 	key  transport.LocalKey
 	door kit.Door
-	file *file // whose bytes these are; nil for memory
+	file *file // the bytes are this file's; nil for memory
 }
 
 const descriptorMagic = "sim1"

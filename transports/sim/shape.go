@@ -48,17 +48,17 @@ func (w Where) matches(p *path) bool {
 		(is(w.A, p.a) && is(w.B, p.b) || is(w.A, p.b) && is(w.B, p.a))
 }
 
-// path is what the rails of links in both directions, with the same index, share between two engines.
+// path is shared by the rails with the same index of links between two engines, in both directions.
 type path struct {
 	transport, a, b string
 	index           int
 	shape           Shape
 	cut, down       bool
-	deaf            string // the engine that nothing reaches over the path, although what it sends arrives
+	deaf            string // the engine that nothing reaches over the path, although its own messages arrive
 	rails           []*rail
 }
 
-// wish is what was asked for paths; those that come later get it too.
+// wish is a shape that was asked for paths; those that come later get it too.
 type wish struct {
 	where Where
 	what  string
@@ -101,26 +101,26 @@ func (n *Network) path(transport, a, b string, index int) *path {
 	return p
 }
 
-// Shape sets how paths behave from now on. Slices under way keep what they were dealt.
+// Shape sets how paths behave from now on. Slices under way keep their fates.
 func (n *Network) Shape(where Where, s Shape) {
 	n.wish(where, "shape", func(p *path) { p.shape = s })
 }
 
-// CutTo silences one direction of paths: what is on its way to that engine is held back, what it sends arrives. Heal
+// CutTo silences one direction of paths: messages to that engine are held back, its own arrive. Heal
 // ends it.
 func (n *Network) CutTo(where Where, address string) {
 	n.wish(where, "cut", func(p *path) { p.deaf = address })
 }
 
-// holds reports whether the path keeps back what is on its way to an engine.
+// holds reports whether the path keeps back messages to an engine.
 func (p *path) holds(to *Transport) bool {
 	return p.cut || (p.deaf != "" && to != nil && to.self.Address == p.deaf)
 }
 
-// Cut silences paths: nothing arrives and nobody is told. What is under way is held back.
+// Cut silences paths: nothing arrives and nobody is told. Messages under way are held back.
 func (n *Network) Cut(where Where) { n.wish(where, "cut", func(p *path) { p.cut = true }) }
 
-// Heal ends Cut and CutTo. Of what was held back, each slice arrives late or is lost for good; answers arrive late.
+// Heal ends Cut and CutTo. Of the held messages, each slice arrives late or is lost for good; answers arrive late.
 // Rails that were fenced meanwhile come up.
 func (n *Network) Heal(where Where) {
 	n.wish(where, "cut", func(p *path) {

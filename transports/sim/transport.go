@@ -109,7 +109,7 @@ func (f Factory) Open(_ context.Context, config any, host transport.Host,
 	return t, nil
 }
 
-// Transport is one engine's end of the network. See Network for who guards its fields.
+// Transport is one engine's end of the network. The network's mutex guards its fields.
 type Transport struct {
 	network  *Network
 	name     string
@@ -244,7 +244,7 @@ func (t *Transport) Import(id transport.Link, d transport.Descriptor) (transport
 	return transport.RemoteKey(len(l.imports)), nil
 }
 
-// Detach completes what is outstanding at once, where the peer can be told; the rest when it can.
+// Detach completes outstanding slices at once, where the peer can be told; the rest when it can.
 func (t *Transport) Detach(id transport.Link) {
 	t.network.mu.Lock()
 	defer t.network.leave()
@@ -359,8 +359,8 @@ func (t *Transport) Serve(context.Context, transport.Peer, []byte) ([]byte, erro
 	return nil, errs.New(errs.NotImplemented, "sim.serve", "a simulated transport takes no calls")
 }
 
-// Close completes what can be completed, tells the peers, and returns when the sink has heard everything. No sink may
-// call it.
+// Close completes the slices that can be completed, tells the peers, and returns when the sink has heard everything. No
+// sink may call it.
 func (t *Transport) Close(context.Context) error {
 	n := t.network
 	n.mu.Lock()
@@ -391,7 +391,7 @@ func (t *Transport) end(cause *errs.Error) {
 		t.regions.Delete(key)
 	}
 	for _, a := range t.attempts {
-		a.life, a.slice = 0, nil // what could not be proved: nothing of it moves any more
+		a.life, a.slice = 0, nil // an unproved slice: nothing of it moves any more
 	}
 	for i, other := range n.nodes {
 		if other == t {

@@ -16,7 +16,7 @@ import (
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
-// engine is one end of a driven network: host, sink and a journal of what the sink heard, with virtual times.
+// engine is one end of a driven network: host, sink and a journal of the sink's calls, with virtual times.
 type engine struct {
 	n       *Network
 	t       *Transport

@@ -13,7 +13,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// pair is what most tests need: two nodes, the first attached to the second.
+// pair is the world of most tests: two nodes, the first attached to the second.
 type pair struct {
 	w    *World
 	a, b *Node
@@ -35,8 +35,8 @@ func (p *pair) operands(t *testing.T, size uint64) (*Operand, *Remote) {
 	return local, p.c.Import(t, remote)
 }
 
-// aimed is operands for an operation, with the memory that it reads, which holds what is to be moved, and the one that it
-// writes.
+// aimed is operands for an operation, with the memory that it reads, which holds the pattern to be moved, and the one
+// that it writes.
 func (p *pair) aimed(t *testing.T, op transport.Op, size uint64) (local *Operand, remote *Remote, from, to *Memory) {
 	t.Helper()
 	local, remote = p.operands(t, size)
@@ -75,7 +75,7 @@ func seeded(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// tags of patterns: what memory held before, what is moved, what its owner writes afterwards.
+// tags of patterns: of the memory before, of the moved bytes, of those that its owner writes afterwards.
 const (
 	tagBefore = 1
 	tagMoved  = 2
@@ -136,7 +136,7 @@ func testServeGarbage(t *testing.T, h Harness) {
 			noise[i] = byte(random.Uint32())
 		}
 		if len(noise) > 0 && random.IntN(2) == 0 {
-			noise[0] &= 7 // closer to what a kind of message looks like
+			noise[0] &= 7 // closer to a kind of message
 		}
 		_, _ = p.b.Transport.Serve(t.Context(), p.a.Peer, noise) // an error or an answer, no crash
 	}

@@ -187,7 +187,7 @@ func (c *Conn) One(t *testing.T, s *transport.Slice) *errs.Error {
 }
 
 // Barrier is the second look: slices of both directions, several sizes and classes on every rail that is up, all begun
-// after whatever came before. What an earlier slice still has under way has landed, or never will, when it returns.
+// after every earlier slice. Bytes that an earlier slice has under way have landed, or never will, when it returns.
 func (c *Conn) Barrier(t *testing.T) {
 	t.Helper()
 	size := fit(c, 128<<10)
@@ -210,7 +210,7 @@ func (c *Conn) Barrier(t *testing.T) {
 	}
 }
 
-// fit rounds a wished size to what the transport takes in one slice.
+// fit rounds a wished size to one that the transport takes in one slice.
 func fit(c *Conn, n uint64) uint64 {
 	a := c.Node.Info.Alignment
 	return max(a, min(n, c.Node.Info.SliceMax)/a*a)

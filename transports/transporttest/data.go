@@ -81,7 +81,7 @@ func testSizes(t *testing.T, h Harness) {
 	}
 }
 
-// requireMoved checks that exactly [at, at+size) holds what was moved from [from, from+size).
+// requireMoved checks that exactly [at, at+size) holds the bytes that were moved from [from, from+size).
 func requireMoved(t *testing.T, m *Memory, at, from, size uint64) {
 	t.Helper()
 	require.NoError(t, m.Check(tagBefore, 0, 0, at), "before the destination")
@@ -118,8 +118,8 @@ func testManySlices(t *testing.T, h Harness) {
 	}
 }
 
-// testBothDirections moves more than any queue or socket buffer holds in all four ways at once: who waits for the other
-// side to read before it reads itself stands still here.
+// testBothDirections moves more than any queue or socket buffer holds in all four ways at once: a transport that waits
+// for the other side to read before it reads itself stands still here.
 func testBothDirections(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	back := p.b.Connect(t, p.a)

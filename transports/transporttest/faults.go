@@ -53,7 +53,7 @@ func testHold(t *testing.T, h Harness) {
 }
 
 // testHoldWithdraw is the sharpest case of rule c: the peer holds bytes that it has not looked at yet, and the request
-// is given up. Whatever the transport says then has to stay true when the peer goes on.
+// is given up. The transport's answer then has to stay true when the peer goes on.
 func testHoldWithdraw(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	const n = 40

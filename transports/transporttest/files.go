@@ -12,11 +12,11 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Where Info.Files is set, the far end of a link is a folder, and what a peer offers are files in it: the suite makes
+// Where Info.Files is set, the far end of a link is a folder, and a peer's operands are files in it: the suite makes
 // one wherever another transport's test registers memory for peers. A node has a folder of its own, which stands for
 // its engine.
 
-// needsEngine skips rules about what the engine at the other end does.
+// needsEngine skips rules about the engine at the other end.
 func needsEngine(_ Harness, tr transport.Transport) string {
 	return unless(!tr.Info().Files, "its peers are files, not engines")
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Harness says how the suite gets engines' worth of one transport, and what else can be done to them here. The zero
-// value of everything but Open is fine: what an ability is missing for is skipped by name.
+// Harness says how the suite gets engines' worth of one transport, and how it can disturb them here. The zero
+// value of everything but Open is fine: rules that need a missing ability are skipped by name.
 type Harness struct {
 	// Check says why the transport cannot work on this machine, as its Factory.Check does; nil: it always can.
 	Check func() error
@@ -41,7 +41,7 @@ type Harness struct {
 	NoSelf string
 }
 
-// Config is what Open needs to know.
+// Config is Open's view of the suite.
 type Config struct {
 	Name  string         // of the node, unique in its test
 	Host  transport.Host // routes calls between the nodes of one test
@@ -65,7 +65,7 @@ type rule struct {
 	test  func(t *testing.T, h Harness)
 }
 
-// rules is the suite: the one place that says what is tested, in which order, and what each test needs.
+// rules is the suite: the one list of tests, in their order, with the needs of each.
 func rules() []rule {
 	var all []rule
 	for _, topic := range [][]rule{basicRules(), submitRules(), dataRules(), refusalRules(), quietRules(),
@@ -76,9 +76,9 @@ func rules() []rule {
 	return all
 }
 
-// Run runs the suite. harness is called for the suite and again for each test: a transport that shares a world of its own
-// (a simulated network) makes one there, and its t.Cleanup runs after the suite's checks. What was skipped must be in the
-// list, skips.txt.
+// Run runs the suite. harness is called for the suite and again for each test: a transport that shares a world of its
+// own (a simulated network) makes one there, and its t.Cleanup runs after the suite's checks. Skipped rules must be in
+// the list, skips.txt.
 func Run(t *testing.T, harness func(t *testing.T) Harness) {
 	if h := harness(t); h.Check != nil {
 		if err := h.Check(); err != nil {
@@ -105,7 +105,7 @@ func Run(t *testing.T, harness func(t *testing.T) Harness) {
 	skipped.check(t)
 }
 
-// missing opens a transport for a moment to ask what it can do.
+// missing opens a transport for a moment to ask for its abilities.
 func missing(t *testing.T, h Harness, r rule) string {
 	w := NewWorld(t, h)
 	defer w.finish()

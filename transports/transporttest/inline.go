@@ -56,7 +56,7 @@ func (p *pair) inlineOps(t *testing.T) (ops []transport.Op) {
 }
 
 // testInline wants little slices on an idle rail to be carried out on the caller's thread, at least now and then,
-// without a completion (that would be a complaint), and what was not carried out to go the usual way.
+// without a completion (that would be a complaint), and the others to go the usual way.
 func testInline(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	done := 0
@@ -185,7 +185,7 @@ func testInlineRevoke(t *testing.T, h Harness) {
 	}
 }
 
-// testInlineDetach detaches and attaches links on which threads write: what was mapped for them must not go too early.
+// testInlineDetach detaches and attaches links on which threads write: their mappings must not go too early.
 func testInlineDetach(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	size := fit(p.c, 16<<10)
@@ -212,7 +212,7 @@ func testInlineAllocations(t *testing.T, h Harness) {
 	inliner := must[transport.Inliner](p.a.Transport)
 	for _, op := range p.inlineOps(t) {
 		list := p.volley(op, p.c.Rail(t), local, remote, 4, size)
-		p.c.Must(t, list...) // whatever the rail has to warm up for
+		p.c.Must(t, list...) // warms the rail up
 		require.True(t, inliner.Inline(list))
 		require.Zero(t, testing.AllocsPerRun(200, func() { inliner.Inline(list) }))
 	}

@@ -26,7 +26,7 @@ func loadRules() []rule {
 	}
 }
 
-// counter is the recorder, except that completions are only counted, so that what allocates is the transport.
+// counter is the recorder, except that completions are only counted, so that only the transport allocates.
 type counter struct {
 	transport.Sink
 	mu   sync.Mutex

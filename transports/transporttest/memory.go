@@ -106,7 +106,7 @@ func (m *Memory) Fill(tag, offset, length uint64) {
 	m.Store(offset, b)
 }
 
-// Check returns what is wrong in [offset, offset+length), which should hold the pattern of a tag as it is at from.
+// Check returns the first mistake in [offset, offset+length), which should hold the pattern of a tag as it is at from.
 func (m *Memory) Check(tag, from, offset, length uint64) error {
 	got, want := make([]byte, length), make([]byte, length)
 	m.Load(got, offset)
@@ -122,7 +122,7 @@ func (m *Memory) Check(tag, from, offset, length uint64) error {
 	return nil
 }
 
-// CheckBands returns what is wrong outside the region.
+// CheckBands returns the first mistake outside the region.
 func (m *Memory) CheckBands() error {
 	switch {
 	case m.bands != nil:
@@ -145,7 +145,7 @@ func (m *Memory) CheckBands() error {
 }
 
 // Pattern fills b with the bytes that the pattern of a tag has from offset on. It is the suite's innermost loop, so the
-// race detector leaves it out; those who call it touch b themselves.
+// race detector leaves it out; its callers touch b themselves.
 //
 //go:norace
 func Pattern(b []byte, tag, offset uint64) {

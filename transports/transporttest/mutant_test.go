@@ -114,7 +114,7 @@ type mutant struct {
 	links map[uint32]transport.Link // by index, the newest
 }
 
-// catchUp does what was put off.
+// catchUp runs the postponed functions.
 func (m *mutant) catchUp() {
 	m.mu.Lock()
 	todo := m.later
@@ -296,7 +296,7 @@ func (m *mutant) Notify(l transport.Link, message []byte, done func(*errs.Error)
 	return m.Notifier.Notify(l, message, done)
 }
 
-// mutantSink spoils what the transport says.
+// mutantSink spoils the transport's calls.
 type mutantSink struct {
 	transport.Sink
 	m *mutant

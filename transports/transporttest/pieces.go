@@ -94,7 +94,7 @@ func testPieces(t *testing.T, h Harness) {
 	}
 }
 
-// testPiecesOutside puts one slice whose last piece leaves the region between good ones.
+// testPiecesOutside puts one slice between good ones; its last piece leaves the region.
 func testPiecesOutside(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	for _, op := range []transport.Op{transport.Write, transport.Read} {

@@ -80,8 +80,8 @@ func testFence(t *testing.T, h Harness) {
 	}
 }
 
-// ended waits for the ends of slices that were asked back. What succeeded must be there; the slots of what failed are
-// overwritten at once, as an owner would, and returned.
+// ended waits for the ends of slices that were asked back. Bytes of those that succeeded must be there; the slots of
+// the failed are overwritten at once, as an owner would, and returned.
 func (p *pair) ended(t *testing.T, list []*transport.Slice, to *Memory, size uint64,
 	codes ...errs.Code) (failed []uint64) {
 	t.Helper()

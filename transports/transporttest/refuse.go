@@ -65,7 +65,7 @@ func testPermission(t *testing.T, h Harness) {
 		}
 		own := p.b.Register(t, size, permission)
 		key, err := p.a.Transport.Import(p.c.Link, own.Descriptor)
-		if err != nil { // refusing the import is as good, for what nobody may touch
+		if err != nil { // refusing the import is as good, for a region that nobody may touch
 			require.Equal(t, mem.LocalReadWrite, permission)
 			require.Equal(t, errs.PermissionDenied, errs.CodeOf(err))
 			continue

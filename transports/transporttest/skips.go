@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// skipsText is the list of what the suite skips: a line for each run of the suite and rule, "package test rule: reason".
+// skipsText is the list of skipped rules: a line for each run of the suite and rule, "package test rule: reason".
 //
 //go:embed skips.txt
 var skipsText string
@@ -19,7 +19,7 @@ var skipsText string
 // rewriteEnv renews the list instead of comparing with it: TENT_TEST_REWRITE=1 go test -p 1 ./transports/...
 const rewriteEnv = "TENT_TEST_REWRITE"
 
-// skips collects what one run of the suite skips.
+// skips collects the rules that one run of the suite skips.
 type skips struct {
 	name  string // of the run: package and test
 	lines []string
@@ -36,8 +36,8 @@ func (s *skips) add(rule, why string) {
 	s.lines = append(s.lines, fmt.Sprintf("%s %s: %s", s.name, rule, why))
 }
 
-// check compares a run with the list. A new skip fails the test; so does a line of the list whose rule was not skipped, if
-// every rule ran. Under the race detector more is skipped, so nothing is compared.
+// check compares a run with the list. A new skip fails the test; so does a line of the list for a rule that was not
+// skipped, if every rule ran. Under the race detector more is skipped, so nothing is compared.
 func (s *skips) check(t *testing.T) {
 	if RaceEnabled {
 		return

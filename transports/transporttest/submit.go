@@ -29,7 +29,7 @@ func testSubmitNothing(t *testing.T, h Harness) {
 
 func testPrefix(t *testing.T, h Harness) {
 	p := newPair(t, h)
-	for _, op := range []transport.Op{transport.Write, transport.Read} { // what ends them may be different code
+	for _, op := range []transport.Op{transport.Write, transport.Read} { // different code may end them
 		t.Run(op.String(), func(t *testing.T) { p.testPrefix(t, op) })
 	}
 }
@@ -116,7 +116,7 @@ func testCompleteMaySubmit(t *testing.T, h Harness) {
 			}
 		}
 	})
-	go p.c.Submit(links[0]) // not here: whoever holds a lock in Complete never comes back
+	go p.c.Submit(links[0]) // not here: a transport that holds a lock in Complete never comes back
 	for _, end := range p.c.Wait(t, links...) {
 		require.Nil(t, end.Err)
 	}
@@ -177,8 +177,8 @@ func (p *pair) comesBack(t *testing.T, rail transport.Rail) transport.Rail {
 	return again
 }
 
-// testStaleAtomically lets threads submit as fast as they can while the rail is fenced. What a thread submits after
-// Fence has returned must be refused, however the threads were scheduled.
+// testStaleAtomically lets threads submit as fast as they can while the rail is fenced. A slice that a thread submits
+// after Fence has returned must be refused, however the threads were scheduled.
 func testStaleAtomically(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	local, remote := p.operands(t, 64<<10)

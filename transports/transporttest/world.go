@@ -24,11 +24,11 @@ import (
 )
 
 // World is everything that one test opened: nodes, memories, and the ledger of slices. One mutex guards it all, and
-// every change wakes whoever waits in Await.
+// every change wakes the goroutines in Await.
 //
-// When its test ends, it closes the nodes and checks what holds for every test: each accepted slice completed exactly
-// once and no other did, guard bands are whole, no goroutine and no file descriptor is left, nobody broke the contract
-// of Sink and Host.
+// When its test ends, it closes the nodes and checks the invariants of every test: each accepted slice completed
+// exactly once and no other did, guard bands are whole, no goroutine and no file descriptor is left, nobody broke the
+// contract of Sink and Host.
 type World struct {
 	t    *testing.T
 	h    Harness
@@ -38,7 +38,7 @@ type World struct {
 	mu         sync.Mutex
 	changed    *sync.Cond
 	done       bool
-	nodes      map[string]*Node // by address: who answers there
+	nodes      map[string]*Node // by address, the nodes that answer there
 	opened     []*Node
 	ledger     map[uint64]*entry // by Slice.Id
 	memories   []*Memory
@@ -146,7 +146,7 @@ func (w *World) complain(format string, args ...any) {
 	w.complaints = append(w.complaints, fmt.Sprintf(format, args...))
 }
 
-// finish closes what is open and checks what holds for every test.
+// finish closes the nodes and checks the invariants of every test.
 func (w *World) finish() {
 	w.mu.Lock()
 	if w.done {
@@ -197,7 +197,7 @@ func (w *World) finish() {
 	}
 }
 
-// host is what the suite offers to a transport: calls go straight to the other node's Serve.
+// host is the suite's transport.Host: calls go straight to the other node's Serve.
 type host struct{ n *Node }
 
 func (h host) Self() transport.Peer { return h.n.Peer }

@@ -1,5 +1,5 @@
-// Package ring is one io_uring that belongs to one goroutine: reads, writes, cancellations, and the wait for what
-// ended. It is all of github.com/pawelgaczynski/giouring that tent uses, with what that library gets wrong set right:
+// Package ring is one io_uring that belongs to one goroutine: reads, writes, cancellations, and the wait for their
+// ends. It is all of github.com/pawelgaczynski/giouring that tent uses, with the mistakes of that library set right:
 //
 //   - a submission entry is zeroed before it is prepared, since Prepare leaves fields of the entry's last use in it;
 //   - EINTR, which Go's own preemption signal causes all the time, ends a wait early instead of failing it;
@@ -139,7 +139,7 @@ func (r *Ring) next() *giouring.SubmissionQueueEntry {
 	return sqe
 }
 
-// Enter hands over what was added and, with wait, sleeps until something has ended. It may return early, with nothing.
+// Enter hands over new entries and, with wait, sleeps until something has ended. It may return early, with nothing.
 func (r *Ring) Enter(wait bool) error {
 	var err error
 	if wait {
@@ -151,7 +151,7 @@ func (r *Ring) Enter(wait bool) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, syscall.EINTR), errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EBUSY):
-		return nil // what was not taken stays in the queue and goes with the next call
+		return nil // an entry that was not taken stays in the queue and goes with the next call
 	}
 	return err
 }

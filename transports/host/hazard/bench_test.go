@@ -21,7 +21,7 @@ func BenchmarkSlot(b *testing.B) {
 	}
 }
 
-// BenchmarkSlotHint adds what a caller without a number pays, and the look for the permit.
+// BenchmarkSlotHint adds the cost of a caller without a number, and the look for the permit.
 func BenchmarkSlotHint(b *testing.B) {
 	_, _, v, r := pair(b)
 	for b.Loop() {

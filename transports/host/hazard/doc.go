@@ -1,8 +1,8 @@
-// Package hazard lets the owner of memory wait for exactly those who touch a region, and lets them touch it for some
-// ten nanoseconds of bookkeeping. Processes of one host share it: the copier may be killed or stopped at any
+// Package hazard lets the owner of memory wait for exactly those processes that touch a region, and lets them touch it
+// for some ten nanoseconds of bookkeeping. Processes of one host share it: the copier may be killed or stopped at any
 // instruction.
 //
-// # Who has what
+// # The page
 //
 // The owner of memory makes one page, a sealed memfd, for each peer that may touch its regions, and hands it to that
 // peer. Only the owner writes the permits, only that peer writes the slots:
@@ -14,7 +14,7 @@
 //
 // A slot names the region that is being touched through it: (index, generation). A permit is (generation, epoch): the
 // generation changes when the index is given to another region, the epoch with each fence. A slice that was accepted
-// under one permit is refused under any other, so what a peer had accepted before a fence cannot land after it.
+// under one permit is refused under any other, so a slice that a peer had accepted before a fence cannot land after it.
 //
 // # The protocol
 //
@@ -27,19 +27,28 @@
 //	   yes: touch the bytes                        nobody touches the region now
 //	        slot = 0                               permits[region] = next epoch (fence), or the region's end
 //
-// Each side writes its own word and then reads the other's. Were both reads to miss both writes, a copy would go on
-// that the owner did not wait for; sequential consistency forbids that, and Go's atomic operations are sequentially
-// consistent:
+// # Memory model
 //
-//   - amd64: the CAS and the owner's store (XCHG) are locked instructions, full barriers also for what follows them.
-//   - arm64: the CAS is CASAL or LDAXR/STLXR, the owner's store STLR, both reads LDAR. A load-acquire is not observed
-//     before an earlier store-release, which is all that is needed here, and no plain access moves before the LDAR.
+// Each side writes its own word and then reads the other's. If both reads missed both writes, a copy would go on that
+// the owner did not wait for (Dekker's store-buffer pattern). Sequential consistency of the four accesses forbids that.
+// The Go memory model (go.dev/ref/mem) promises it for atomic operations inside one program. Between two processes the
+// argument rests on the instructions that Go emits, on the same cacheable page that both map, with words that are
+// aligned to eight bytes and so read and written whole:
 //
-// The bytes are touched after the second read of the permit (an acquire) and before the slot is cleared (a release), on
-// both. Clearing needs no full barrier, so on amd64 it is a plain store (clear_fast_amd64.s): that halves the price of
-// a slot. Whoever copies by non-temporal stores ends them by SFENCE before it leaves, as memmove does.
+//   - amd64 reorders only a store with a later load. The copier's CAS (LOCK CMPXCHG) and the owner's store (XCHG) are
+//     locked instructions, hence full barriers before the load that follows each.
+//   - arm64: the copier's CAS is CASAL, or LDAXR and STLXR; the owner's store is STLR; both loads are LDAR. Arm's
+//     release and acquire are RCsc: an LDAR is never observed before an earlier store-release of its own processor, and
+//     the CAS that succeeded ends in one. That is the only order that the argument needs.
 //
-// The owner looks at each slot until it has once said something else: whatever comes into it later has seen the permit.
+// The compiler moves no memory access across a call of sync/atomic. The bytes are touched after the second load of the
+// permit and before the slot is cleared. On arm64 that load is an acquire (nothing later moves in front of it) and the
+// clearing a release, STLR (nothing earlier moves behind it); the owner sees the cleared slot by LDAR, so its own
+// accesses come after the copier's. On amd64 loads and stores have that order anyway, so clearing is a plain store
+// (clear_fast_amd64.s), which halves the price of a slot. Non-temporal stores of amd64 are the exception: a copier that
+// uses them ends them by SFENCE before it leaves, as memmove does.
+//
+// The owner looks at each slot until it has once said something else: a later entry has seen the permit.
 // So a wait ends although copiers go on with other regions, and one that keeps trying this region gets no second
 // chance.
 //
@@ -51,9 +60,9 @@
 // stopped, or not scheduled, may go on at any time: its slot stays good, the wait ends in time with a *HeldError that
 // names process and slot, and the memory must stay as it is (Held says for how long).
 //
-// A forked child has no page: mappings are not inherited. What a peer writes into its slots is compared and never used
-// as an index, the memfd cannot be made shorter: a corrupt or hostile page delays its owner by the bound of a wait, no
-// more.
+// A forked child has no page: mappings are not inherited. A word that a peer writes into its slots is compared and
+// never used as an index, the memfd cannot be made shorter: a corrupt or hostile page delays its owner by the bound of
+// a wait, no more.
 //
 // # Numbers
 //

@@ -188,7 +188,7 @@ func TestSlotCostsNoAllocation(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { view.Leave(view.Enter(r, view.Permit(r), Hint())) }))
 }
 
-// Whatever a peer writes into its page, the owner reads it within the bound of the wait and does not fall over.
+// A peer may write anything into its page: the owner reads it within the bound of the wait and does not fall over.
 func TestCorruptPageHarmsNobody(t *testing.T) {
 	table, page, view, r := pair(t)
 	for i := range page.size / 8 {

@@ -14,7 +14,7 @@ import (
 // no use; those that find no slot go to the copy workers' queue.
 const Slots = 64
 
-// RegionsMax bounds the regions of an owner. Pages are sparse: what is not used costs no memory.
+// RegionsMax bounds the regions of an owner. Pages are sparse: unused parts cost no memory.
 const RegionsMax = 1 << 20
 
 const (
@@ -40,11 +40,11 @@ type Region struct {
 	Generation uint32 // never 0
 }
 
-// name is what a slot says while the region is touched, never 0.
+// name is the word of a slot while the region is touched, never 0.
 func (r Region) name() uint64 { return uint64(r.Index+1)<<32 | uint64(r.Generation) }
 
-// Permit is what the owner lets a peer do with a region now; 0 is nothing. Keep it with the slice that was accepted
-// under it: Enter refuses when it is not the region's permit any more.
+// Permit is the owner's permission for a peer to touch a region now; 0 is none. Keep it with the slice that was
+// accepted under it: Enter refuses when it is not the region's permit any more.
 type Permit uint64
 
 func permit(generation, epoch uint32) Permit { return Permit(generation)<<32 | Permit(epoch) }

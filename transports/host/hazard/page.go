@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Page is the owner's side of the page of one peer. It belongs to a Table, whose methods change it.
+// Page is the owner's side of the page of one peer. It belongs to a Table, and only methods of that change it.
 type Page struct {
 	shared
 	fd    int // of the memfd
@@ -28,7 +28,7 @@ type Page struct {
 	waiters int
 }
 
-// cell is what a page knows of a region.
+// cell is the state of one region in a page.
 type cell struct {
 	epoch  uint32 // of the last permit
 	shut   int    // fences under way for this peer
@@ -38,7 +38,7 @@ type cell struct {
 // Fd is the descriptor to hand to the peer. It stays the page's.
 func (p *Page) Fd() int { return p.fd }
 
-// Holder is somebody who touches a region.
+// Holder names a process that touches a region, and the slot through which it does.
 type Holder struct {
 	PID    int
 	Slot   int
@@ -56,13 +56,13 @@ func (e *HeldError) Error() string {
 		e.Region.Generation, e.Slot)
 }
 
-// holder returns who is in a slot now.
+// holder returns the process that is in a slot now.
 func (p *Page) holder(slot uint32) (Holder, bool) {
 	word := p.slot(slot).Load()
 	return Holder{p.pid, int(slot), Region{uint32(word>>32) - 1, uint32(word)}}, word != 0
 }
 
-// held returns the first who touches a region, or any region if r is nil.
+// held returns the first process that touches a region, or any region if r is nil.
 func (p *Page) held(r *Region) (Holder, bool) {
 	for i := range uint32(Slots) {
 		if h, taken := p.holder(i); taken && (r == nil || h.Region == *r) && !p.void() {
@@ -73,7 +73,7 @@ func (p *Page) held(r *Region) (Holder, bool) {
 }
 
 // await returns nil when each slot has once been seen without the region, or with nothing at all if r is nil. The
-// caller has revoked it before, so that what comes into a slot later is refused.
+// caller has revoked it before, so that later entries are refused.
 func (p *Page) await(ctx context.Context, r *Region) *HeldError {
 	for i := range uint32(Slots) {
 		wait := waiting{page: p}
@@ -99,7 +99,7 @@ const (
 	spins    = 100
 	pauseMin = 50 * time.Microsecond
 	pauseMax = 2 * time.Millisecond
-	mapsLook = 20 // sleeps between looks at what the peer maps
+	mapsLook = 20 // sleeps between looks at the peer's mappings
 )
 
 // waiting is one wait for one slot.
@@ -160,7 +160,7 @@ func (p *Page) mappedByPeer() bool {
 	return bytes.Contains(maps, []byte(" "+strconv.FormatUint(p.inode, 10)+" "))
 }
 
-// state says in a word what a process does.
+// state describes a process in a word.
 func state(pid int) string {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if i := bytes.LastIndex(stat, []byte(") ")); err == nil && i >= 0 && i+2 < len(stat) {

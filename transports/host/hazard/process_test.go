@@ -31,8 +31,8 @@ const (
 	regionBytes  = 4 << 10
 	copierCount  = 3
 	boardBytes   = 4096
-	mark         = 0xAA // what copiers write
-	canary       = 0x55 // what the owner writes when nobody else may any more
+	mark         = 0xAA // copiers write it
+	canary       = 0x55 // the owner writes it when nobody else may any more
 	exitsMapping = "exec"
 )
 
@@ -56,7 +56,7 @@ func (a arena) word(i int) *atomic.Uint64 {
 	return (*atomic.Uint64)(mem.Pointer(a.addr + uintptr(8*i)))
 }
 
-// name is the region whose bytes are the i-th ones now; touches counts what a copier has done.
+// name is the region of the i-th bytes now; touches counts a copier's writes.
 func (a arena) name(i int) *atomic.Uint64    { return a.word(i) }
 func (a arena) touches(i int) *atomic.Uint64 { return a.word(16 + 8*i) }
 func (a arena) bytes(i int) []byte {
@@ -202,7 +202,7 @@ func spin(random *rand.Rand) {
 	}
 }
 
-// owner is a table with regions whose bytes are in an arena.
+// owner is a table with regions in an arena.
 type owner struct {
 	t       *testing.T
 	table   *Table
@@ -297,7 +297,7 @@ func TestMemoryTakenBackFromKilledCopiersStays(t *testing.T) {
 }
 
 // Copiers of two processes are stopped at random moments, thousands of times. Either nobody was inside, and the bytes
-// are the owner's at once, or the wait names who is, and they are when it has gone on.
+// are the owner's at once, or the wait names the process that is inside, and they are when that has gone on.
 func TestMemoryTakenBackFromStoppedCopiersStays(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -352,7 +352,7 @@ func testTime() time.Duration {
 	return 3 * time.Second
 }
 
-// A process that calls exec in a copy lives on under its pid, without what it had mapped.
+// A process that calls exec in a copy lives on under its pid, without its mappings.
 func TestProcessThatCalledExecHoldsNothing(t *testing.T) {
 	o := newOwner(t)
 	p := newPeer(t, o.table, o.arena, o.file, exitsMapping)

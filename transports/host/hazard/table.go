@@ -15,7 +15,7 @@ import (
 // Table is the owner's side: its regions, and a page for each peer. All methods may be called from any goroutine; none
 // is for the hot path.
 //
-// A page always says what follows from the table: the permit of a region is 0 while the region is closed, revoked for
+// A page always follows the table: the permit of a region is 0 while the region is closed, revoked for
 // the peer or being fenced, or the page is retired; else its generation and its epoch there.
 type Table struct {
 	regionsMax uint32
@@ -114,9 +114,10 @@ func (t *Table) findLocked(r Region) *region {
 }
 
 // Revoke takes a region back from the peer of a page, or from every peer if p is nil: nobody enters any more, and it
-// returns when none of those who were inside are, or when ctx ends, which must have a deadline. With keep, what is
-// accepted later works again, also after an error; else the region stays closed to the peer, or to all until Remove.
-// The error is an *errs.Error around a *HeldError: who is still inside. The memory is not safe then; ask Held.
+// returns when none of those that were inside are, or when ctx ends, which must have a deadline. With keep, a slice
+// that is accepted later works again, also after an error; else the region stays closed to the peer, or to all until
+// Remove. The error is an *errs.Error around a *HeldError, which names a process that is still inside. The memory is
+// not safe then; ask Held.
 func (t *Table) Revoke(ctx context.Context, r Region, p *Page, keep bool) error {
 	pages, err := t.shut(r, p, keep)
 	if err != nil {
@@ -207,7 +208,7 @@ func (t *Table) Remove(r Region) {
 	t.free = append(t.free, r.Index)
 }
 
-// Held returns somebody who still touches a region, also one that was removed. While there is one, the memory must
+// Held returns a process that still touches a region, also one that was removed. While there is one, the memory must
 // neither be unmapped nor used for something else.
 func (t *Table) Held(r Region) (Holder, bool) {
 	t.mu.Lock()
@@ -220,7 +221,7 @@ func (t *Table) Held(r Region) (Holder, bool) {
 	return Holder{}, false
 }
 
-// Retire takes all regions back from a peer that is detached, or whose process has ended, and lets its page go. When
+// Retire takes all regions back from a peer that is detached or has ended, and lets its page go. When
 // the peer is still inside a copy at the end of ctx it says so; the page then goes later, and counts in Revoke and Held
 // until.
 func (t *Table) Retire(ctx context.Context, p *Page) error {
@@ -260,9 +261,9 @@ func (t *Table) sweepLocked() {
 	})
 }
 
-// Close retires every page, waiting until ctx ends for those who are inside. The error names all who still are: what
-// they touch must stay mapped for as long as this process lives, since nothing is left that could tell when they are
-// done.
+// Close retires every page, waiting until ctx ends for copiers that are inside. The error names all that still are:
+// memory that they touch must stay mapped for as long as this process lives, since nothing is left that could tell when
+// they are done.
 func (t *Table) Close(ctx context.Context) error {
 	t.mu.Lock()
 	pages := slices.Clone(t.pages)
@@ -284,7 +285,7 @@ func (t *Table) Close(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// release gives back what a page has.
+// release gives back the resources of a page.
 func (p *Page) release() {
 	p.unmap()
 	_ = unix.Close(p.fd)

@@ -4,7 +4,7 @@ import (
 	"runtime"
 )
 
-// View is a peer's side of an owner's page: what its copiers take slots from. Any goroutine may use it. Its mapping
+// View is a peer's side of an owner's page: its copiers take slots from it. Any goroutine may use it. Its mapping
 // goes when nobody has the View any more, or by Unmap: a copier that comes late finds a page that refuses it, never a
 // hole.
 type View struct {
@@ -15,14 +15,14 @@ type View struct {
 // Slot is a taken slot, or why there is none.
 type Slot int32
 
-// What Enter says instead of a slot.
+// Results of Enter other than a slot.
 const (
 	Revoked Slot = -1 // the permit is not valid any more
 	Busy    Slot = -2 // all slots are taken
 )
 
 // NewView maps the page behind a descriptor that the owner handed over. The descriptor stays the caller's and is not
-// needed any more. The error says what is wrong with the page; nothing in it is believed without a check.
+// needed any more. The error says why the page is refused; nothing in it is believed without a check.
 func NewView(fd int) (*View, error) {
 	s, err := open(fd)
 	if err != nil {
@@ -39,7 +39,7 @@ func (v *View) Unmap() {
 	v.unmap()
 }
 
-// Permit returns what the owner lets us do with a region now, 0 for nothing: it was revoked, or never was.
+// Permit returns the owner's permit for a region now. It is 0 for a region that was revoked or never was.
 func (v *View) Permit(r Region) Permit {
 	if r.Index >= v.regions {
 		return 0
@@ -84,8 +84,8 @@ func (v *View) Leave(s Slot) {
 	runtime.KeepAlive(v)
 }
 
-// Inside reports whether a copier of this process touches a region now. Whoever wants to unmap the region's mapping
-// here first makes sure that nobody enters any more and then waits for this.
+// Inside reports whether a copier of this process touches a region now. A caller that wants to unmap the region's
+// mapping here first makes sure that nobody enters any more and then waits for this.
 func (v *View) Inside(r Region) bool {
 	name := r.name()
 	for i := range uint32(Slots) {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkWrite and BenchmarkBare move the same pieces; their ratio is what the vector adds.
+// BenchmarkWrite and BenchmarkBare move the same pieces; their ratio is the cost of the vector.
 func BenchmarkWrite(b *testing.B) {
 	each(b, func(b *testing.B, near, far uintptr, pieces int, bytes uint64) {
 		v, me := New(uint64(pieces)*bytes), os.Getpid()

@@ -7,10 +7,10 @@
 // A pid alone names nobody: numbers are used again. Open takes a pidfd and then checks the start time, so a Process is
 // the one that told us both. Only the pidfd says that it has ended. The two system calls that move bytes take a pid all
 // the same; between a peer's end and the moment when its watcher is heard, the number could be another's. The kernel
-// hands numbers out in a circle, so that takes tens of thousands of new processes in between; whoever comes from a
-// longer pause (stopped, suspended) asks Ended first. A READ can be made certain by asking Ended after it.
+// hands numbers out in a circle, so that takes tens of thousands of new processes in between; a caller that comes from
+// a longer pause (stopped, suspended) asks Ended first. A READ can be made certain by asking Ended after it.
 //
-// # What may stand between
+// # Boundaries
 //
 //	other user             the owner's real, effective and saved uid and gid must be ours (or CAP_SYS_PTRACE here)
 //	not dumpable           a process that changed its user, or asked for it: prctl(PR_SET_DUMPABLE)
@@ -19,7 +19,7 @@
 //	Yama, scope 1          only a descendant, or the one process that the owner named by AllowTracer, or any if it said so
 //	Yama, scope 2 and 3    CAP_SYS_PTRACE, or nobody
 //
-// Yama restricts what "attaches": moving bytes, and pidfd_getfd. It does not restrict what "reads": opening
+// Yama restricts calls that "attach": moving bytes, and pidfd_getfd. It does not restrict calls that "read": opening
 // /proc/PID/fd/N, by which ReopenFile gets a file of the same user under every scope. So memory that tent allocated can
 // be mapped where memory that the user owns cannot be reached.
 //

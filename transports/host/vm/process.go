@@ -36,7 +36,7 @@ func Self() (Identity, error) {
 	return me, nil
 }
 
-// Boundary says in words what stands between two processes of one machine so that neither can touch the other's memory,
+// Boundary names the boundary between two processes of one machine that keeps each from the other's memory,
 // "" if nothing is known to: Yama, and a process that is not dumpable, show only when it is tried.
 func (i Identity) Boundary(peer Identity) string {
 	switch {
@@ -83,8 +83,8 @@ func Open(pid uint32, at uint64) (*Process, error) {
 		return nil, fmt.Errorf("pidfd_open of process %d: %w", pid, err)
 	}
 	p := &Process{pid: int(pid), pidfd: fd}
-	// The pidfd is of whoever has the number now. If that one began when the peer did, and has not ended since, it is
-	// the peer.
+	// The pidfd is of the process that has the number now. If that one began when the peer did, and has not ended
+	// since, it is the peer.
 	found, err := started(int(pid))
 	if err == nil && found == at && !p.Ended() {
 		return p, nil
@@ -111,10 +111,10 @@ func (p *Process) Ended() bool {
 	}
 }
 
-// ReopenFile opens anew what a descriptor of the process is open on, with other flags if wanted (O_RDONLY of a file
-// that the peer has open for writing); a memfd or a deleted file, too. It needs the right to read only. The caller
-// compares device and inode with what it was told: the peer may have closed the descriptor and opened something else by
-// now. The descriptor is the caller's.
+// ReopenFile opens the file of a descriptor of the process anew, with other flags if wanted (O_RDONLY of a file that
+// the peer has open for writing); a memfd or a deleted file, too. It needs the right to read only. The caller compares
+// device and inode with those it was told: the peer may have closed the descriptor and opened something else by now.
+// The descriptor is the caller's.
 func (p *Process) ReopenFile(fd uint32, flags int) (int, error) {
 	path := "/proc/" + strconv.Itoa(p.pid) + "/fd/" + strconv.FormatUint(uint64(fd), 10)
 	got, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -128,8 +128,9 @@ func (p *Process) ReopenFile(fd uint32, flags int) (int, error) {
 	return got, nil
 }
 
-// Verify reads the peer's memory for the first time and compares it with what the peer said is there, such as a random
-// number. nil proves that we can read the memory of the process that told us so; EPERM, ESRCH and EFAULT are wrapped.
+// Verify reads the peer's memory for the first time and compares it with the bytes that the peer announced, such as a
+// random number. nil proves that we can read the memory of the process that told us so; EPERM, ESRCH and EFAULT are
+// wrapped.
 func (p *Process) Verify(at uintptr, want []byte) error {
 	got := make([]byte, len(want))
 	if errno := peek(p.pid, at, got); errno != 0 {

@@ -20,8 +20,8 @@ import (
 
 func unsafePointer(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
 
-// Tests with another process: the test binary runs itself, says where its memory is, and does what it reads from its
-// input.
+// Tests with another process: the test binary runs itself, says where its memory is, and follows orders that it reads
+// from its input.
 
 const childEnv = "TENT_VM_TEST_CHILD"
 
@@ -44,14 +44,14 @@ type hello struct {
 	File     int // a memfd with the text "hello"
 }
 
-// order is what the parent asks; the child answers with a line.
+// order is the parent's wish; the child answers with a line.
 type order struct {
 	Read     Identity // try to read this process
 	At       uintptr
 	Want     []byte
 	Undump   bool // make ourselves not dumpable
 	Tracer   int  // call AllowTracer with it, if not 0
-	Checksum bool // answer with what the memory at hello.At holds
+	Checksum bool // answer with the checksum of the memory at hello.At
 }
 
 func childMain() error {

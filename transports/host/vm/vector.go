@@ -23,7 +23,7 @@ type iovec struct {
 // list is one side of a call. Pieces that touch each other are one.
 type list struct {
 	pieces [PiecesMax]iovec
-	first  int // behind what was moved already
+	first  int // behind the vectors that were moved already
 	count  int
 }
 
@@ -35,7 +35,7 @@ type Vector struct {
 	bytesMax      uint64
 }
 
-// New makes an empty vector whose calls move at most bytesMax bytes; 0 is BytesMax.
+// New makes an empty vector. Its calls move at most bytesMax bytes; 0 is BytesMax.
 func New(bytesMax uint64) *Vector {
 	if bytesMax == 0 {
 		bytesMax = BytesMax
@@ -72,7 +72,7 @@ func (l *list) add(at uintptr, bytes uint64) {
 	l.count++
 }
 
-// skip drops what was moved from the beginning.
+// skip drops the bytes that were moved from the beginning.
 func (l *list) skip(bytes uint64) {
 	for bytes > 0 {
 		p := &l.pieces[l.first]
@@ -91,8 +91,8 @@ func (v *Vector) Bytes() uint64 { return v.bytes }
 
 // Read moves every piece from the remote to the local address; Write moves it from local to remote. Both return how
 // many bytes were moved, in the order in which they were added, and 0 or the reason why not all were: EFAULT when one
-// side's memory is not there or may not be used so, for the byte that comes next (Blame tells whose); EPERM and ESRCH
-// about the process. What the kernel moves in parts is continued. The vector is empty afterwards.
+// side's memory is not there or may not be used so, for the byte that comes next (Blame tells which side); EPERM and
+// ESRCH about the process. A call that the kernel ends early is continued. The vector is empty afterwards.
 func (v *Vector) Read(pid int) (uint64, unix.Errno) { return v.move(unix.SYS_PROCESS_VM_READV, pid) }
 
 // Write is described at Read.
@@ -130,7 +130,8 @@ func (v *Vector) Reset() {
 	v.bytes = 0
 }
 
-// Blame says whose memory it was, after EFAULT at a byte with these addresses. It only reads, so it disturbs nobody.
+// Blame returns the side of the memory that was not there, after EFAULT at a byte with these addresses. It only reads,
+// so it disturbs nobody.
 func Blame(pid int, write bool, local, remote uintptr) errs.Side {
 	var b [1]byte
 	switch {

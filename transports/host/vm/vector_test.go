@@ -117,7 +117,7 @@ func TestVectorIsBounded(t *testing.T) {
 		"what continues the last one has room")
 }
 
-// What was moved before the hole is counted to the byte's piece, and the side with the hole is named.
+// Bytes that were moved before the hole are counted to the byte's piece, and the side with the hole is named.
 func TestFaultTellsWhereAndWhose(t *testing.T) {
 	me := os.Getpid()
 	for _, c := range []struct {

@@ -23,7 +23,7 @@ const (
 
 const scopePath = "/proc/sys/kernel/yama/ptrace_scope"
 
-// TraceScope reads Yama's scope. What cannot be read counts as absent: then the attempt will tell.
+// TraceScope reads Yama's scope. A scope that cannot be read counts as absent: then the attempt will tell.
 func TraceScope() Scope {
 	text, err := os.ReadFile(scopePath)
 	if err != nil {
@@ -36,7 +36,7 @@ func TraceScope() Scope {
 	return Scope(n)
 }
 
-// String says what the scope means for us, with the knob.
+// String describes the effect of the scope on us, with the knob.
 func (s Scope) String() string {
 	switch s {
 	case ScopeAbsent:
@@ -55,7 +55,7 @@ func (s Scope) String() string {
 const AnyTracer = -1
 
 // AllowTracer names the one process that may touch our memory under scope 1, besides our ancestors; AnyTracer names
-// all, 0 takes the permission back. It holds for the whole process until the next call, whoever of its engines makes
+// all, 0 takes the permission back. It holds for the whole process until the next call, by any of its engines,
 // that. The error wraps EINVAL where there is no Yama, or no such process.
 func AllowTracer(pid int) error {
 	who := uintptr(pid)

@@ -85,8 +85,8 @@ func TestPiecesArriveWhereTheyBelong(t *testing.T) {
 	}
 }
 
-// Memory that is not there is an answer: SIGSEGV of what was unmapped or may not be written, SIGBUS of a file cut
-// short.
+// Memory that is not there is an answer: SIGSEGV of memory that was unmapped or may not be written, SIGBUS of a file
+// cut short.
 func TestFaultIsAnAnswer(t *testing.T) {
 	file, err := os.CreateTemp(t.TempDir(), "")
 	require.NoError(t, err)
@@ -124,7 +124,7 @@ func TestFaultIsAnAnswer(t *testing.T) {
 	}
 }
 
-// What is wrong in our own code must not be taken for a fault of the user's memory, and the goroutine is as it was.
+// A mistake in our own code must not be taken for a fault of the user's memory, and the goroutine is as it was.
 func TestOtherPanicsGoOn(t *testing.T) {
 	require.Panics(t, func() { _, _ = never().Pieces(page, page, []uint64{1}, nil, 1, 1) })
 	require.False(t, debug.SetPanicOnFault(false), "as before the call")

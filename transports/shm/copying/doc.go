@@ -3,24 +3,24 @@
 //
 // # Which copy
 //
-// Go's memmove is the fastest copy for what fits into the caches, but it changes to non-temporal stores at 1 MiB a call,
-// whatever the transfer as a whole is. Those pass the caches by, and cost twice as much where the bytes would have stayed
-// there. So the decision is made by the size of the transfer (total), not of the piece:
+// Go's memmove is the fastest copy for bytes that fit into the caches, but it changes to non-temporal stores at 1 MiB a
+// call, also inside a larger transfer. Those pass the caches by, and cost twice as much where the bytes would have
+// stayed there. So the decision is made by the size of the transfer (total), not of the piece:
 //
 //	total below a third of the last cache     memmove, in chunks of at most 512 KiB
 //	above, pieces below 64 KiB                memmove: fencing each of them costs more than it gains
 //	above, pieces of 64 KiB and more          whichever of memmove and non-temporal stores is the faster one here
 //
-// The last line is not a constant: measured with 64 MiB, non-temporal stores were 1.6 times as fast as memmove on a Zen 4,
-// and 0.9 times on a Cascade Lake; and it changes with how many cores copy. So a Copier times its chunks, prefers what was
-// faster, and tries the other now and then. (docs/design/decisions/0041.)
+// The last line is not a constant: measured with 64 MiB, non-temporal stores were 1.6 times as fast as memmove on a Zen
+// 4, and 0.9 times on a Cascade Lake; and it changes with how many cores copy. So a Copier times its chunks, prefers
+// the way that was faster, and tries the other now and then. (docs/design/decisions/0041.)
 //
 // # Faults
 //
 // A user may unmap a buffer without unregistering it; a file may become shorter than its mapping. (The memfds of tent
 // cannot: they are sealed.) Touching such memory raises SIGSEGV or SIGBUS. Go turns these into a panic of the goroutine
 // where it is told to (debug.SetPanicOnFault), and the guard around each call turns the panic into a Fault. It works on
-// threads that came from Python or C, as long as Go's signal handlers are the ones in place: a program that installs its own
-// for SIGSEGV later without calling the one before it (faulthandler enabled after the first Engine) gets the crash instead.
-// The guard costs some 7 ns a call (BenchmarkGuard), so there is one a slice, not one a piece.
+// threads that came from Python or C, as long as Go's signal handlers are the ones in place: a program that installs
+// its own for SIGSEGV later without calling the one before it (faulthandler enabled after the first Engine) gets the
+// crash instead. The guard costs some 7 ns a call (BenchmarkGuard), so there is one a slice, not one a piece.
 package copying

@@ -14,8 +14,8 @@ const (
 	streamed            // by non-temporal stores
 )
 
-// learner compares the two ways by what they took. All goroutines of a copier share one; an update that another one
-// overwrites is a measurement less, no more.
+// learner compares the two ways by the times that they took. All goroutines of a copier share one; an update that
+// another one overwrites is a measurement less, no more.
 type learner struct {
 	turns atomic.Uint32
 	pace  [2]atomic.Uint64 // of each way: ns per MiB, a moving mean; 0 is unknown
@@ -45,7 +45,7 @@ func (l *learner) next() way {
 	return best
 }
 
-// took notes how long a chunk took. What was interrupted by the scheduler counts as twice the mean at most.
+// took notes how long a chunk took. A chunk that the scheduler interrupted counts as twice the mean at most.
 func (l *learner) took(w way, bytes uint64, ns int64) {
 	pace := uint64(max(ns, 1)) << 20 / bytes
 	mean := l.pace[w].Load()

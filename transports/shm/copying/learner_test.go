@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// run lets a learner copy chunks whose ways take so many ns, and counts the ways it goes.
+// run lets a learner copy chunks by two ways that take the given times, and counts the ways it goes.
 func run(l *learner, chunks int, took [2]int64) (went [2]int) {
 	for range chunks {
 		w := l.next()

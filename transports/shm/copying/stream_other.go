@@ -2,5 +2,5 @@
 
 package copying
 
-// stream copies what will not stay in the caches. Here memmove is what there is.
+// stream copies bytes that will not stay in the caches. Here memmove does it.
 func stream(dst, src uintptr, bytes uint64) { chunks(dst, src, bytes) }
