@@ -186,7 +186,8 @@ func (c *Core) checkAttempt(r *railState, a *attempt) {
 		if p.attempt != a {
 			violated("slice %d has a piece of another one", a.Id)
 		}
-		if !p.state.out() || (p.state == pieceOrphaned) != (p.task == nil) || (p.task == nil && a.state != attemptOpen) {
+		orphaned := p.state == pieceOrphaned
+		if !p.state.out() || orphaned != (p.task == nil) || (orphaned && a.state != attemptOpen) {
 			violated("slice %d has a piece that is %v, in state %d of its own", a.Id, p.state, a.state)
 		}
 	}

@@ -26,7 +26,7 @@ type task struct {
 	spec        TaskSpec
 	batch       *batch
 	run         *run
-	queue       place                // of its link and class while it has fresh bytes, or of the stage that it waits for
+	queue       place                // of its link and class while it has fresh bytes, or of a stage
 	watch       intrusive.Node[task] // served or ending
 	pieces      intrusive.List[piece]
 	failure     *errs.Error

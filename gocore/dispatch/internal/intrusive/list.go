@@ -1,5 +1,5 @@
-// Package intrusive has the containers of the core, which live inside the records that they hold: a list, a heap of timers,
-// and a slab that hands the records out. Nothing in them allocates once they have grown, and nothing searches.
+// Package intrusive has the containers of the core: a list, a heap of timers, and a slab that hands records out. Lists
+// and timers live inside the records that they hold. Nothing allocates once it has grown, and nothing searches.
 package intrusive
 
 // List is a doubly linked list through nodes that live inside the records, so that joining and leaving cost neither an
