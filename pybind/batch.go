@@ -271,14 +271,15 @@ func NoteTake(id int64, address uint64, size, most int64) (n int64, err error) {
 
 // Explain returns in JSON which routes a request would take, and why not the others.
 func Explain(
-	id, op, priority, intent int64, local, length uint64, segment int64, region, offset uint64,
+	id, op, priority, intent int64, policy, local, length uint64, segment int64, region, offset uint64,
 ) (text string, err error) {
 	defer guard(&err)
 	e, err := get(id)
 	if err != nil {
 		return "", err
 	}
-	packed := request.Packed{Opcode: uint64(op), Priority: uint64(priority), IntentType: uint64(intent)}
+	packed := request.Packed{Opcode: uint64(op), Priority: uint64(priority), IntentType: uint64(intent),
+		PolicyName: policy}
 	x, err := e.Explain(&engine.Request{Terms: packed.Terms(), Source: uintptr(local), Length: length,
 		Remote: engine.Remote{Segment: engine.SegmentID(segment), Region: mem.RegionID(region), Offset: offset}})
 	if err != nil {

@@ -9,13 +9,13 @@ from array import array
 from typing import Any, Final
 
 from .enums import PRIO_HIGH, IntentType, OpCode, TransportType
-from .errors import InvalidArgumentError, NotImplementedError
+from .errors import InvalidArgumentError
 
-Terms = tuple[int, int, int, int, int, int, int]
+Terms = tuple[int, int, int, int, int, int, int, int]
 Strided = tuple[int, int, int]  # address, code, stride: a sequence of integers
 Note = tuple[int, int, int, int]  # name_address, name_bytes, message_address, message_bytes
 
-RECORD_WORDS: Final = 12  # of 64 bits, in one packed request
+RECORD_WORDS: Final = 13  # of 64 bits, in one packed request
 
 COLUMNS: Final = (  # of a packed request, in order
     "source",
@@ -26,6 +26,7 @@ COLUMNS: Final = (  # of a packed request, in order
     "opcode",
     "priority",
     "transport_hint",
+    "policy_name",
     "deadline_ns",
     "intent_type",
     "integrity",
@@ -41,6 +42,7 @@ DOCS: Final = {  # by column
     "opcode": "The direction: READ fetches from the peer, WRITE sends to it.",
     "priority": "The class: a smaller number is served first wherever requests of several classes wait.",
     "transport_hint": "The transport that is tried first; 0 leaves the choice to the policy.",
+    "policy_name": "The policy that counts, by its name; without one the first that matches.",
     "deadline_ns": "The request ends as TIMEOUT when this instant passes; 0 is none.",
     "intent_type": "Why the bytes move; a policy may choose routes by it.",
     "integrity": "A checksum of each slice, verified where it arrives; a slice that does not match is sent again.",
@@ -51,6 +53,7 @@ TAKES: Final = {  # by term: the values that it takes, for errors
     "opcode": "READ (0) or WRITE (1)",
     "priority": "PRIO_HIGH (0), PRIO_MEDIUM (1) or PRIO_LOW (2)",
     "transport_hint": "the number of a transport",
+    "policy_name": "the name of a policy",
     "deadline_ns": "below 2^63",
     "intent_type": "the number of an IntentType",
     "integrity": '"crc32c" (1) or None (0)',
@@ -60,6 +63,7 @@ TAKES: Final = {  # by term: the values that it takes, for errors
 MEANING: Final = {  # of the keywords on objects
     "priority": "PRIO_HIGH, PRIO_MEDIUM or PRIO_LOW: urgent bytes pass the others wherever they would wait for them.",
     "hint": "The transport to try first, by name or TransportType; the others follow when it fails.",
+    "policy": "The name of the policy that counts, of those in the setting; empty: the first that matches.",
     "timeout": "Seconds from this call on, at most; then it ends as TIMEOUT, without a further byte. None: no limit.",
     "intent": "Why the bytes move, an IntentType; a policy may choose routes by it.",
     "integrity": '"crc32c": each slice carries a checksum, and one that changed on its way is sent again.',
@@ -82,6 +86,16 @@ def number(name: str, word: Any) -> int:
         raise InvalidArgumentError(f"{name} is {word!r}: it must be {known}") from None
 
 
+def name_number(term: str, name: str) -> int:
+    """The number of a name: its 64-bit FNV-1a hash in UTF-8, 0 for the empty name."""
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"{term} is {name!r}: it must be a text")
+    number = 0xCBF29CE484222325 if name else 0
+    for byte in name.encode():
+        number = (number ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return number
+
+
 def wrong(terms: Terms) -> InvalidArgumentError:
     """Why terms do not fit into words: the first one that is not an integer of 64 bits, not negative."""
     for name, value in zip(TAKES, terms, strict=True):
@@ -94,13 +108,14 @@ def terms(
     opcode: int,
     priority: int = 0,
     transport_hint: int = 0,
+    policy_name: int = 0,
     deadline_ns: int = 0,
     intent_type: int = 0,
     integrity: int = 0,
     durability: int = 0,
 ) -> Terms:
     """The terms of a call, in the order in which the engine reads them."""
-    return (opcode, priority, transport_hint, deadline_ns, intent_type, integrity, durability)
+    return (opcode, priority, transport_hint, policy_name, deadline_ns, intent_type, integrity, durability)
 
 
 def packed(terms: Terms) -> array[int]:
@@ -199,6 +214,7 @@ class Columns:
     opcode: Any
     priority: Any
     transport_hint: Any
+    policy_name: Any
     deadline_ns: Any
     intent_type: Any
     integrity: Any
@@ -211,6 +227,8 @@ class Fields:
     __slots__ = (
         "_durability",
         "_integrity",
+        "_policy_name",
+        "_said_policy_name",
         "deadline_ns",
         "intent_type",
         "length",
@@ -246,8 +264,8 @@ class Fields:
         self.length = length
         self.priority = priority
         self.transport_hint = transport_hint
-        if policy_name:
-            raise NotImplementedError("policy_name is not in this version", hint="leave it empty")
+        self._policy_name = name_number("policy_name", policy_name) if policy_name else 0
+        self._said_policy_name = policy_name
         self.deadline_ns = deadline_ns
         self.intent_type = intent_type
         self._integrity = 0 if integrity is None else number("integrity", integrity)
@@ -255,8 +273,13 @@ class Fields:
 
     @property
     def policy_name(self) -> str:
-        """Upstream's choice of a policy by its name; always empty in this version."""
-        return ""
+        """The policy that counts, by its name; without one the first that matches."""
+        return self._said_policy_name
+
+    @policy_name.setter
+    def policy_name(self, name: str) -> None:
+        self._policy_name = name_number("policy_name", name)
+        self._said_policy_name = name
 
     @property
     def integrity(self) -> str | None:
@@ -286,6 +309,7 @@ PACKED: Final = (  # attributes of Fields, in the order of COLUMNS
     "opcode",
     "priority",
     "transport_hint",
+    "_policy_name",
     "deadline_ns",
     "intent_type",
     "_integrity",

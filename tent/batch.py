@@ -41,11 +41,14 @@ class Batch:
         integrity: str | None,
         durability: str | None,
         intent: IntentType,
+        policy: str,
     ) -> None:
         """For tent only; users call Engine.batch()."""
         self._builder = 0
         self._engine = engine
-        self._terms, self._notify = terms(priority, timeout, notify, hint, stream, integrity, durability, intent)
+        self._terms, self._notify = terms(
+            priority, timeout, notify, hint, stream, integrity, durability, intent, policy
+        )
         self._keep: list[object] = []  # the operands of every move
         self._requests = 0
         words = _abi.packed(self._terms)

@@ -16,7 +16,7 @@ from itertools import repeat
 from types import TracebackType
 from typing import Any, NoReturn
 
-from . import _native, buffers, files, grid, loop, moving, page, settings
+from . import _abi, _native, buffers, files, grid, loop, moving, page, settings
 from .closing import close_at_exit, close_engine, close_in_background
 from .enums import Permission
 from .errors import InvalidArgumentError, PermissionDeniedError
@@ -260,15 +260,23 @@ class Engine(Moves):
         return {entry["key"]: settings.Setting.of(entry) for entry in self._info["config"] or ()}
 
     def explain(
-        self, local: moving.Local, remote: moving.Remote, *, op: int = WRITE, priority: int = 0, intent: int = 0
+        self,
+        local: moving.Local,
+        remote: moving.Remote,
+        *,
+        op: int = WRITE,
+        priority: int = 0,
+        intent: int = 0,
+        policy: str = "",
     ) -> dict[str, Any]:
         """Returns the routes that a move between these operands would take, in order, and why not the others."""
         own = moving.local_slice(self, local, op)
         segment, region, offset, size = moving.remote_slice(self, remote)
+        named = _abi.name_number("policy", policy)
         length = min(own.size, size)
         return dict(
             self._call_json(
-                self._library.pybind_Explain, op, priority, intent, own.address, length, segment, region, offset
+                self._library.pybind_Explain, op, priority, intent, named, own.address, length, segment, region, offset
             )
         )
 

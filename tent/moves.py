@@ -41,6 +41,7 @@ class Moves(Handle):
         integrity: str | None = None,
         durability: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
+        policy: str = "",
     ) -> Transfer:
         """Moves bytes from here to a peer.
 
@@ -51,7 +52,9 @@ class Moves(Handle):
         `local` is a Region, a slice of one, or a buffer inside one; `remote` a RemoteRegion or a slice of it, memory()
         of a Segment, or an own Region. Both have the same number of bytes.
         """
-        return self._move(WRITE, local, remote, priority, timeout, notify, hint, stream, integrity, durability, intent)
+        return self._move(
+            WRITE, local, remote, priority, timeout, notify, hint, stream, integrity, durability, intent, policy
+        )
 
     @documented
     def read(
@@ -66,13 +69,14 @@ class Moves(Handle):
         stream: object = None,
         integrity: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
+        policy: str = "",
     ) -> Transfer:
         """Moves bytes from a peer to here; operands as in write(). `notify` says that its memory is free.
 
         Example:
             engine.read(region[0:64], segment["kv"][0:64], integrity="crc32c").result(timeout=10)
         """
-        return self._move(READ, local, remote, priority, timeout, notify, hint, stream, integrity, None, intent)
+        return self._move(READ, local, remote, priority, timeout, notify, hint, stream, integrity, None, intent, policy)
 
     @documented
     def write_ranges(
@@ -91,6 +95,7 @@ class Moves(Handle):
         integrity: str | None = None,
         durability: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
+        policy: str = "",
     ) -> Transfer:
         """Moves many ranges from here to a peer as one transfer.
 
@@ -100,7 +105,7 @@ class Moves(Handle):
         Offsets count bytes from the operands' first ones. Offsets and lengths are lists or integer buffers of one
         length, read before the call returns.
         """
-        given = terms(priority, timeout, notify, hint, stream, integrity, durability, intent)
+        given = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy)
         return self._many(moving.ranges, WRITE, given, (local, local_offsets, remote, remote_offsets, lengths))
 
     @documented
@@ -119,13 +124,14 @@ class Moves(Handle):
         stream: object = None,
         integrity: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
+        policy: str = "",
     ) -> Transfer:
         """Moves many ranges from a peer to here as one transfer; operands as in write_ranges().
 
         Example:
             engine.read_ranges(region, [0, 4096], segment["kv"], [64, 0], [64, 32]).result(timeout=10)
         """
-        given = terms(priority, timeout, notify, hint, stream, integrity, None, intent)
+        given = terms(priority, timeout, notify, hint, stream, integrity, None, intent, policy)
         return self._many(moving.ranges, READ, given, (local, local_offsets, remote, remote_offsets, lengths))
 
     @documented
@@ -145,6 +151,7 @@ class Moves(Handle):
         integrity: str | None = None,
         durability: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
+        policy: str = "",
     ) -> Transfer:
         """Moves page src[i] of each local region to page dst[i] of its counterpart, all as one transfer.
 
@@ -154,7 +161,7 @@ class Moves(Handle):
         Pages are regions together with `page_bytes`, or grids from pages(). `src` and `dst` are lists or integer
         buffers of one length, read before the call returns.
         """
-        given = terms(priority, timeout, notify, hint, stream, integrity, durability, intent)
+        given = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy)
         return self._many(moving.pages, WRITE, given, (pages, src, remote_pages, dst, page_bytes))
 
     @documented
@@ -173,6 +180,7 @@ class Moves(Handle):
         stream: object = None,
         integrity: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
+        policy: str = "",
     ) -> Transfer:
         """Moves page dst[i] of each remote region to page src[i] of its local counterpart, all as one transfer.
 
@@ -181,7 +189,7 @@ class Moves(Handle):
 
         The order of the operands is that of write_pages(): local ones first.
         """
-        given = terms(priority, timeout, notify, hint, stream, integrity, None, intent)
+        given = terms(priority, timeout, notify, hint, stream, integrity, None, intent, policy)
         return self._many(moving.pages, READ, given, (pages, src, remote_pages, dst, page_bytes))
 
     @documented
@@ -196,6 +204,7 @@ class Moves(Handle):
         integrity: str | None = None,
         durability: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
+        policy: str = "",
     ) -> Batch:
         """Collects moves, to be submitted as one transfer, all or nothing; see Batch.
 
@@ -210,7 +219,7 @@ class Moves(Handle):
                 transfer = batch.submit()
             assert transfer.result(timeout=10) == 4 * 64 + 2 * 4096
         """
-        return Batch(self, priority, timeout, notify, hint, stream, integrity, durability, intent)
+        return Batch(self, priority, timeout, notify, hint, stream, integrity, durability, intent, policy)
 
     def notify(self, peer: Segment, name: str | bytes, message: str | bytes = b"") -> Transfer:
         """Sends a notification without data; result() returns 0 when the peer has it. Limits are those of notify=."""
@@ -234,6 +243,7 @@ class Moves(Handle):
         integrity: str | None,
         durability: str | None,
         intent: IntentType,
+        policy: str,
     ) -> Transfer:
         """One READ or WRITE. From a slice to a slice, the usual case, all checks of moving.move stand here."""
         given, note = None, None
@@ -246,8 +256,9 @@ class Moves(Handle):
             and integrity is None
             and durability is None
             and intent == 0
+            and not policy
         ):
-            given, note = terms(priority, timeout, notify, hint, stream, integrity, durability, intent)
+            given, note = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy)
         if not (
             type(local) is RegionSlice
             and type(remote) is RemoteSlice

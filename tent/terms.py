@@ -24,6 +24,7 @@ MEANING = {
     "integrity": _abi.MEANING["integrity"],
     "durability": _abi.MEANING["durability"],
     "intent": _abi.MEANING["intent"],
+    "policy": _abi.MEANING["policy"],
 }
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -41,6 +42,7 @@ def terms(
     integrity: str | None = None,
     durability: str | None = None,
     intent: IntentType = IntentType.UNSPEC,
+    policy: str = "",
 ) -> Given:
     """Returns the terms of a move as the engine reads them; the engine checks the ranges of numbers.
 
@@ -52,6 +54,7 @@ def terms(
         READ,
         priority,
         0 if hint is None else moving.transport_number(hint),
+        _abi.name_number("policy", policy) if policy else 0,
         0 if timeout is None else moving.deadline(timeout),
         intent,
         0 if integrity is None else _abi.number("integrity", integrity),

@@ -248,13 +248,13 @@ func (p *peer) at(addr, length uint64) (*remoteRegion, *errs.Error) {
 func (p *peer) wants(t *Terms, local *region, remote *remoteRegion, length uint64) (wanted, *errs.Error) {
 	want := wanted{t.Choice(), plan.NoPolicy}
 	policies := &p.engine.policies
-	if policies.None() {
+	if policies.None() && t.Policy == 0 {
 		return want, nil
 	}
 	same := p.identity.MachineID == p.engine.machine || p.identity.Self || p.file != nil
 	var err *errs.Error
 	want.policy, err = policies.Match(&plan.Ask{Local: local.Kind, Remote: remote.Kind, SameMachine: same, Length: length,
-		Class: t.Class, Intent: uint8(t.Intent)})
+		Class: t.Class, Intent: uint8(t.Intent), Name: t.Policy})
 	return want, err
 }
 

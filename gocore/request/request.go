@@ -26,6 +26,7 @@ func (t *Terms) Due() clock.Time {
 
 // Choice holds the terms that routes depend on, besides the two regions. It is the key under which a plan is kept.
 type Choice struct {
+	Policy    uint64
 	Op        transport.Op
 	Hint      uint8
 	Intent    Intent
@@ -33,7 +34,7 @@ type Choice struct {
 }
 
 // Choice returns the part of the terms by which routes are chosen.
-func (t *Terms) Choice() Choice { return Choice{t.Op, t.Hint, t.Intent, t.Integrity} }
+func (t *Terms) Choice() Choice { return Choice{t.Policy, t.Op, t.Hint, t.Intent, t.Integrity} }
 
 // unfit is no value of any term that is a byte.
 const unfit = math.MaxUint8

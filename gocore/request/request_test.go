@@ -13,11 +13,11 @@ import (
 )
 
 func TestAPackedRequestKeepsEveryTerm(t *testing.T) {
-	p := Packed{Opcode: 1, Priority: 2, TransportHint: 7, DeadlineNs: 12345, IntentType: 4, Integrity: 1, Durability: 1}
+	p := Packed{Opcode: 1, Priority: 2, TransportHint: 7, DeadlineNs: 12345, IntentType: 4, Integrity: 1, Durability: 1,
+		PolicyName: 1 << 63}
 	terms := p.Terms()
 	require.Equal(t, Terms{Op: transport.Write, Class: 2, Hint: 7, Deadline: 12345, Intent: IntentCheckpoint,
-		Integrity:  IntegrityCRC32C,
-		Durability: DurabilityData}, terms)
+		Integrity: IntegrityCRC32C, Durability: DurabilityData, Policy: 1 << 63}, terms)
 	require.Nil(t, terms.Check())
 	none := Packed{}
 	require.Equal(t, Terms{}, none.Terms(), "0 is the default of every term")
@@ -29,8 +29,8 @@ func TestEveryTermOutOfItsRangeIsRefusedByName(t *testing.T) {
 	for i := range kind.NumField() {
 		for _, bad := range []uint64{255, 256, 1 << 32, 1 << 63, math.MaxUint64} {
 			name := kind.Field(i).Name
-			if name == "DeadlineNs" && bad < 1<<63 {
-				continue // an instant long ago
+			if name == "PolicyName" || (name == "DeadlineNs" && bad < 1<<63) {
+				continue // any hash may be a policy's; an instant long ago
 			}
 			var p Packed
 			reflect.ValueOf(&p).Elem().Field(i).SetUint(bad)

@@ -11,6 +11,7 @@ import (
 // Terms say how the bytes of a request are to travel, beside where they lie. The zero value is a READ of the
 // highest class, without a deadline, that promises nothing special.
 type Terms struct {
+	Policy     uint64       // the policy that counts, by its name; without one the first that matches
 	Deadline   clock.Time   // the request ends as TIMEOUT when this instant passes; 0 is none
 	Op         transport.Op // the direction: READ fetches from the peer, WRITE sends to it
 	Class      uint8        // the class: a smaller number is served first wherever requests of several classes wait
@@ -89,6 +90,8 @@ func (t *Terms) Check() *errs.Error {
 		return outOfRange("priority", uint64(t.Class), "PRIO_HIGH (0), PRIO_MEDIUM (1) or PRIO_LOW (2)")
 	case t.Hint == unfit:
 		return outOfRange("transport_hint", uint64(t.Hint), "the number of a transport")
+	case t.Policy == unfit:
+		return outOfRange("policy_name", uint64(t.Policy), "the name of a policy")
 	case t.Deadline < 0:
 		return outOfRange("deadline_ns", uint64(t.Deadline), "below 2^63")
 	case t.Intent > 6:
@@ -106,6 +109,7 @@ type Packed struct {
 	Opcode        uint64
 	Priority      uint64
 	TransportHint uint64
+	PolicyName    uint64
 	DeadlineNs    uint64
 	IntentType    uint64
 	Integrity     uint64
@@ -118,6 +122,7 @@ func (p Packed) Terms() Terms {
 		Op:         transport.Op(narrow(p.Opcode)),
 		Class:      narrow(p.Priority),
 		Hint:       narrow(p.TransportHint),
+		Policy:     p.PolicyName,
 		Deadline:   clock.Time(p.DeadlineNs),
 		Intent:     Intent(narrow(p.IntentType)),
 		Integrity:  Integrity(narrow(p.Integrity)),

@@ -24,6 +24,7 @@ func record(r *C.tent_request_t, own *C.tent_request_terms_t, all *C.tent_submit
 			Opcode:        uint64(r.opcode),
 			Priority:      uint64(r.priority),
 			TransportHint: uint64(r.transport_hint),
+			PolicyName:    nameID(cmp.Or(own.policy_name, all.policy_name)),
 			DeadlineNs:    uint64(cmp.Or(own.deadline_ns, all.deadline_ns)),
 			IntentType:    uint64(cmp.Or(own.intent_type, all.intent_type)),
 			Integrity:     uint64(cmp.Or(own.integrity, all.integrity)),

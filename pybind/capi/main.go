@@ -18,6 +18,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"unsafe"
+
+	"github.com/tent-engine/tent/gocore/config"
 )
 
 func main() {}
@@ -68,6 +70,14 @@ func read(text *C.char) string {
 		return ""
 	}
 	return C.GoString(text)
+}
+
+// nameID is the packed form of a name; 0 for NULL and "".
+func nameID(name *C.char) uint64 {
+	if name == nil {
+		return 0
+	}
+	return config.PolicyID(C.GoString(name))
 }
 
 // address of memory of C, which Go does not own.

@@ -16,7 +16,11 @@ SIZE = 8192
 PAGE = 4096
 
 # A term's keyword on objects, where it is not the name of the column.
-KEYWORDS = {"transport_hint": "hint", "intent_type": "intent"}
+KEYWORDS = {"transport_hint": "hint", "policy_name": "policy", "intent_type": "intent"}
+
+
+# Policies by name, with the transport of each; the first one counts where none is named. Shared memory is switched off.
+POLICIES = {"usual": "tcp", "vain": "shm"}
 
 
 class World:
@@ -92,7 +96,8 @@ each_face = pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name_
 @pytest.fixture
 def peer(engines: Callable[..., tent.Engine]) -> Iterator[World]:
     """A World over TCP; its target is a region of another engine."""
-    quiet = {"transports/shm/enable": False, "allow_faults": True}
+    policies = [{"name": name, "segment_type": "memory", "transports": [way]} for name, way in POLICIES.items()]
+    quiet = {"transports/shm/enable": False, "allow_faults": True, "policy": policies}
     far = engines(name="far", **quiet)
     with far.register(bytearray(SIZE), name="kv"), tent.TransferEngine(quiet) as engine:
         with engine.engine.open(far.address) as segment:
@@ -178,6 +183,15 @@ def test_a_value_out_of_range_is_refused_by_name(peer: World, face: Face, term: 
 def test_an_intent_is_taken(peer: World, face: Face) -> None:
     for intent in tent.IntentType:
         assert outcome(peer, face, {"intent_type": intent}) == ""
+
+
+@each_face
+def test_a_policy_is_chosen_by_its_name(peer: World, face: Face) -> None:
+    assert outcome(peer, face, {}) == outcome(peer, face, {"policy_name": ""}) == ""
+    assert outcome(peer, face, {"policy_name": "usual"}) == ""
+    assert outcome(peer, face, {"policy_name": "vain"}) == "NO_ROUTE"
+    with pytest.raises(tent.InvalidArgumentError, match="policy_name"):
+        face(peer, {"policy_name": "nobody"})
 
 
 def test_columns_and_fields_have_the_same_names() -> None:

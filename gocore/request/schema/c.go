@@ -9,19 +9,24 @@ import (
 // appended.
 const firstOptions = 2
 
-// beyondC are the terms that upstream's tent_request has no field for.
+// beyondC are the terms that upstream's tent_request has no field for, names behind numbers: programs know that order.
 func beyondC() (list []Term) {
-	for _, t := range carried() {
-		if !t.InC {
+	var names []Term
+	for _, t := range Terms {
+		switch {
+		case t.InC:
+		case t.Kind == Named:
+			names = append(names, t)
+		default:
 			list = append(list, t)
 		}
 	}
-	return list
+	return append(list, names...)
 }
 
 // fieldsC are the fields of tent_request in upstream's order: the first term, the operands, the other terms.
 func fieldsC(term func(*Term), operand func(*Operand)) {
-	for i, t := range carried() {
+	for i, t := range Terms {
 		if t.InC {
 			term(&t)
 		}
@@ -33,11 +38,23 @@ func fieldsC(term func(*Term), operand func(*Operand)) {
 	}
 }
 
-func (t *Term) typeC() string {
-	if t.Kind == Instant {
-		return "uint64_t"
+// declareC is the field of a struct.
+func (t *Term) declareC() string {
+	switch t.Kind {
+	case Instant:
+		return "uint64_t " + t.Name
+	case Named:
+		return "const char *" + t.Name
 	}
-	return "int"
+	return "int " + t.Name
+}
+
+// zeroC is the default of the field.
+func (t *Term) zeroC() string {
+	if t.Kind == Named {
+		return "nullptr"
+	}
+	return "0"
 }
 
 // helpC returns a field's comment.
@@ -66,7 +83,7 @@ func renderHeader() ([]byte, error) {
 	p.line("#ifndef TENT_REQUEST_H\n#define TENT_REQUEST_H\n\n#include <stddef.h>\n#include <stdint.h>\n")
 	p.line("typedef uint64_t tent_segment_id_t;\n")
 	p.line("#define TENT_LOCAL_SEGMENT_ID 0ull /* the engine's own memory, always open */\n")
-	for _, t := range carried() {
+	for _, t := range Terms {
 		if t.CPrefix == "" {
 			continue
 		}
@@ -94,14 +111,14 @@ func renderStructs(p *page) {
 	p.line(" * The layout is upstream's. */")
 	p.line("struct tent_request {")
 	fieldsC(
-		func(t *Term) { p.line("\t%s %s; /* %s */", t.typeC(), t.Name, t.helpC()) },
+		func(t *Term) { p.line("\t%s; /* %s */", t.declareC(), t.helpC()) },
 		func(o *Operand) { p.line("\t%s%s; /* %s */", o.C, o.Name, o.Help) })
 	p.line("};\ntypedef struct tent_request tent_request_t;\n")
 
 	p.line("/* The terms of one request that tent_request has no field for; 0 is the default of each. */")
 	p.line("struct tent_request_terms {")
 	for _, t := range beyondC() {
-		p.line("\t%s %s; /* %s */", t.typeC(), t.Name, t.helpC())
+		p.line("\t%s; /* %s */", t.declareC(), t.helpC())
 	}
 	p.line("};\ntypedef struct tent_request_terms tent_request_terms_t;\n")
 
@@ -114,7 +131,7 @@ func renderStructs(p *page) {
 			p.line("\t/* NULL, or one for each request: a field that is not 0 there holds instead of the one here */")
 			p.line("\tconst tent_request_terms_t *terms;")
 		}
-		p.line("\t%s %s; /* of every request */", t.typeC(), t.Name)
+		p.line("\t%s; /* of every request */", t.declareC())
 	}
 	p.line("};\ntypedef struct tent_submit_options tent_submit_options_t;\n")
 }
@@ -123,7 +140,7 @@ func renderStructs(p *page) {
 func renderRequestCC(p *page) {
 	p.line("#if defined(__cplusplus) && !defined(TENT_TYPES_ONLY)\nnamespace mooncake {\nnamespace tent {\n")
 	p.line("using SegmentID = uint64_t;\n\nconstexpr SegmentID LOCAL_SEGMENT_ID = TENT_LOCAL_SEGMENT_ID;")
-	for _, t := range carried() {
+	for _, t := range Terms {
 		if t.Kind != Number || t.CPrefix != "" || len(t.Values) == 0 {
 			continue
 		}
@@ -153,7 +170,7 @@ func renderRequestCC(p *page) {
 		p.line("\tint %s = 0;", name)
 	}
 	for _, t := range beyondC() {
-		p.line("\t%s %s = 0;", t.typeC(), t.Name)
+		p.line("\t%s = %s;", t.declareC(), t.zeroC())
 		terms = append(terms, t.Name)
 	}
 	p.line("\n\ttent_request_t request() const {\n\t\treturn {%s};\n\t}", strings.Join(request, ", "))
@@ -181,12 +198,16 @@ func renderCgo() ([]byte, error) {
 		}
 	}
 	p.line("Packed: request.Packed{")
-	for _, t := range carried() {
+	for _, t := range Terms {
 		from := "r." + t.Name
 		if !t.InC {
 			from = "cmp.Or(own." + t.Name + ", all." + t.Name + ")"
 		}
-		p.line("%s: uint64(%s),", camel(t.Name), from)
+		convert := "uint64"
+		if t.Kind == Named {
+			convert = "nameID"
+		}
+		p.line("%s: %s(%s),", camel(t.Name), convert, from)
 	}
 	p.line("},\n}\n}")
 	return p.gofmt()

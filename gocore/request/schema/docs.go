@@ -16,8 +16,6 @@ func renderPage() ([]byte, error) {
 	for _, t := range Terms {
 		keyword := "the call's name"
 		switch {
-		case t.Kind == Refused:
-			keyword = "not there"
 		case t.Keyword != "":
 			keyword = "`" + t.Keyword + "=`"
 		}
@@ -36,7 +34,7 @@ func renderPage() ([]byte, error) {
 func renderPlaces(p *page) {
 	p.line("\n## Layout\n")
 	p.line("A packed request, one row of a `RequestArray`, has %d words of 64 bits. On C each term of `tent_request_terms` is also a",
-		len(Operands)+len(carried()))
+		len(Operands)+len(Terms))
 	p.line("field of `tent_submit_options`, where it holds for every request of the call.\n")
 	p.line("| word | column | in C | numbers |\n|---|---|---|---|")
 	n := 0
@@ -48,7 +46,7 @@ func renderPlaces(p *page) {
 		p.line("| %d | `%s` | %s | |", n, o.Name, where)
 		n++
 	}
-	for _, t := range carried() {
+	for _, t := range Terms {
 		where := "`tent_request_terms`"
 		if t.InC {
 			where = "`tent_request`"

@@ -12,14 +12,14 @@ func renderTerms() ([]byte, error) {
 	p.line("// highest class, without a deadline, that promises nothing special.")
 	p.line("type Terms struct {")
 	for _, wide := range []bool{true, false} { // the wide ones first: no padding
-		for _, t := range carried() {
-			if (t.Kind == Instant) == wide {
+		for _, t := range Terms {
+			if (t.Kind == Instant || t.Kind == Named) == wide {
 				p.line("%s %s // %s", t.Field, t.Go, t.Help)
 			}
 		}
 	}
 	p.line("}\n")
-	for _, t := range carried() {
+	for _, t := range Terms {
 		renderEnumeration(p, &t)
 	}
 	renderCheck(p)
@@ -59,7 +59,7 @@ func renderCheck(p *page) {
 	p.line("// Check returns an InvalidArgument error that names the first term out of its range, or nil. It is the only")
 	p.line("// check of ranges between a face and the wire.")
 	p.line("func (t *Terms) Check() *errs.Error {\nswitch {")
-	for _, t := range carried() {
+	for _, t := range Terms {
 		switch {
 		case t.Kind == Instant:
 			p.line("case t.%s < 0:", t.Field)
@@ -77,18 +77,18 @@ func renderCheck(p *page) {
 func renderPacked(p *page) {
 	p.line("// Packed are the terms of a request as they cross the border: a word each, 0 for the default.")
 	p.line("type Packed struct {")
-	for _, t := range carried() {
+	for _, t := range Terms {
 		p.line("%s uint64", camel(t.Name))
 	}
 	p.line("}\n")
 	p.line("// Terms returns the terms in the core's form. A word that does not fit becomes one that Check refuses.")
 	p.line("func (p Packed) Terms() Terms {\nreturn Terms{")
-	for _, t := range carried() {
+	for _, t := range Terms {
 		word := "p." + camel(t.Name)
-		if t.Kind != Instant {
+		if t.Kind != Instant && t.Kind != Named {
 			word = "narrow(" + word + ")"
 		}
-		if t.Go != "uint8" {
+		if t.Go != "uint8" && t.Go != "uint64" {
 			word = t.Go + "(" + word + ")"
 		}
 		p.line("%s: %s,", t.Field, word)

@@ -12,7 +12,7 @@ func renderPython() ([]byte, error) {
 	p.line("\n%s\n\"\"\"\n", origin)
 	p.line("from __future__ import annotations\n\nfrom array import array\nfrom typing import Any, Final\n")
 	p.line("from .enums import PRIO_HIGH, IntentType, OpCode, TransportType")
-	p.line("from .errors import InvalidArgumentError, NotImplementedError\n")
+	p.line("from .errors import InvalidArgumentError\n")
 	renderTables(p)
 	renderPackers(p)
 	renderColumns(p)
@@ -23,7 +23,7 @@ func renderPython() ([]byte, error) {
 func tupleOf(n int) string { return "tuple[" + strings.Repeat("int, ", n-1) + "int]" }
 
 func renderTables(p *page) {
-	all := carried()
+	all := Terms
 	p.line("Terms = %s", tupleOf(len(all)))
 	p.line("Strided = %s  # %s: a sequence of integers", tupleOf(len(strided)), strings.Join(strided, ", "))
 	p.line("Note = %s  # %s\n", tupleOf(len(note)), strings.Join(note, ", "))
@@ -88,6 +88,16 @@ const wordNumber = `def number(name: str, word: Any) -> int:
         raise InvalidArgumentError(f"{name} is {word!r}: it must be {known}") from None
 
 
+def name_number(term: str, name: str) -> int:
+    """The number of a name: its 64-bit FNV-1a hash in UTF-8, 0 for the empty name."""
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"{term} is {name!r}: it must be a text")
+    number = 0xCBF29CE484222325 if name else 0
+    for byte in name.encode():
+        number = (number ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return number
+
+
 def wrong(terms: Terms) -> InvalidArgumentError:
     """Why terms do not fit into words: the first one that is not an integer of 64 bits, not negative."""
     for name, value in zip(TAKES, terms, strict=True):
@@ -100,7 +110,7 @@ def wrong(terms: Terms) -> InvalidArgumentError:
 func renderPackers(p *page) {
 	p.line("%s", wordNumber)
 	p.line("def terms(")
-	for i, t := range carried() {
+	for i, t := range Terms {
 		if i == 0 {
 			p.line("    %s: int,", t.Name)
 			continue
@@ -110,7 +120,7 @@ func renderPackers(p *page) {
 	p.line(") -> Terms:")
 	p.line("    \"\"\"The terms of a call, in the order in which the engine reads them.\"\"\"")
 	var names []string
-	for _, t := range carried() {
+	for _, t := range Terms {
 		names = append(names, t.Name)
 	}
 	p.line("    return (%s)\n\n", strings.Join(names, ", "))
@@ -169,7 +179,7 @@ func renderColumns(p *page) {
 			p.line("    %s: Any", o.Name)
 		}
 	}
-	for _, t := range carried() {
+	for _, t := range Terms {
 		p.line("    %s: Any", t.Name)
 	}
 	p.line("\n")
@@ -177,7 +187,7 @@ func renderColumns(p *page) {
 
 // slot is the attribute in which a Request keeps a term as a number.
 func (t *Term) slot() string {
-	if t.Kind == Word {
+	if t.Kind == Word || t.Kind == Named {
 		return "_" + t.Name
 	}
 	return t.Name
@@ -193,8 +203,11 @@ func renderFields(p *page) {
 		}
 		slots, columns = append(slots, o.Name), append(columns, o.Name)
 	}
-	for _, t := range carried() {
+	for _, t := range Terms {
 		slots, columns = append(slots, t.slot()), append(columns, t.slot())
+		if t.Kind == Named {
+			slots = append(slots, "_said_"+t.Name)
+		}
 	}
 	slices.Sort(slots)
 	p.line("class Fields:")
@@ -214,9 +227,9 @@ func renderFields(p *page) {
 	inOrder(func(t *Term) {
 		p.line("        %s: %s = %s,", t.Name, t.Python, t.Default)
 		switch t.Kind {
-		case Refused:
-			raise := `    raise NotImplementedError("` + t.Name + ` is not in this version", hint="leave it empty")`
-			body = append(body, "if "+t.Name+":", raise)
+		case Named:
+			body = append(body, "self."+t.slot()+` = name_number("`+t.Name+`", `+t.Name+") if "+t.Name+" else 0",
+				"self._said_"+t.Name+" = "+t.Name)
 		case Word:
 			body = append(body, "self."+t.slot()+` = 0 if `+t.Name+` is None else number("`+t.Name+`", `+t.Name+")")
 		default:
@@ -254,10 +267,11 @@ func inOrder(term func(*Term), operand func(*Operand)) {
 
 func renderProperty(p *page, t *Term) {
 	switch t.Kind {
-	case Refused:
+	case Named:
 		p.line("\n    @property\n    def %s(self) -> %s:", t.Name, t.Python)
-		p.line("        \"\"\"%s; always %s.\"\"\"\n        return %s", strings.TrimSuffix(sentence(t.Help), "."),
-			t.Takes, t.Default)
+		p.line("        \"\"\"%s\"\"\"\n        return self._said_%s", sentence(t.Help), t.Name)
+		p.line("\n    @%s.setter\n    def %s(self, name: %s) -> None:", t.Name, t.Name, t.Python)
+		p.line("        self.%s = name_number(%q, name)\n        self._said_%s = name", t.slot(), t.Name, t.Name)
 	case Word:
 		p.line("\n    @property\n    def %s(self) -> %s:", t.Name, t.Python)
 		p.line("        \"\"\"%s\"\"\"\n        return _SAID[%q][self.%s]", sentence(t.Help), t.Name, t.slot())

@@ -13,7 +13,7 @@ package schema
 
 // Term is one term of a request.
 type Term struct {
-	Field   string   // of request.Terms; empty for a term that is refused unless it has its default
+	Field   string   // of request.Terms
 	Go      string   // type of Field
 	Name    string   // in Request, RequestArray and C: upstream's name where upstream has the term
 	Keyword string   // of the calls on objects; empty where the call's own name says it
@@ -37,7 +37,7 @@ const (
 	Number  Kind = iota // one of Values, or any number of a byte where there are none
 	Word                // of objects: Python says it as a word or None, the packed faces as a number
 	Instant             // nanoseconds on CLOCK_MONOTONIC, 64 bits; 0 is none
-	Refused             // not carried yet: anything but the default is an error
+	Named               // Python and C say it as a name, the packed form as its 64-bit FNV-1a hash; 0 is no name
 )
 
 // Terms are declared in the order of the constructor of tent.Request; opcode goes before the operands.
@@ -54,8 +54,10 @@ var Terms = []Term{
 		Python: "TransportType", Default: "TransportType.UNSPEC", Takes: "the number of a transport",
 		Help: "the transport that is tried first; 0 leaves the choice to the policy",
 		Says: "The transport to try first, by name or TransportType; the others follow when it fails."},
-	{Name: "policy_name", Kind: Refused, Python: "str", Default: `""`, Takes: "empty in this version",
-		Help: "upstream's choice of a policy by its name"},
+	{Field: "Policy", Go: "uint64", Name: "policy_name", Keyword: "policy", Kind: Named,
+		Python: "str", Default: `""`, Takes: "the name of a policy",
+		Help: "the policy that counts, by its name; without one the first that matches",
+		Says: "The name of the policy that counts, of those in the setting; empty: the first that matches."},
 	{Field: "Deadline", Go: "clock.Time", Name: "deadline_ns", Keyword: "timeout", Kind: Instant,
 		Python: "int", Default: "0", Unit: "ns on CLOCK_MONOTONIC", Takes: "below 2^63",
 		Help: "the request ends as TIMEOUT when this instant passes; 0 is none",
@@ -123,16 +125,6 @@ var strided = []string{"address", "code", "stride"}
 
 // note are the words of a notification. Calls take their address, or 0 for none.
 var note = []string{"name_address", "name_bytes", "message_address", "message_bytes"}
-
-// carried are the terms that have a word in a packed request.
-func carried() (list []Term) {
-	for _, t := range Terms {
-		if t.Kind != Refused {
-			list = append(list, t)
-		}
-	}
-	return list
-}
 
 // Files returns the text of every file that is made from the table, by its path from the root of the repository.
 func Files() (map[string][]byte, error) {

@@ -55,6 +55,7 @@ struct tent_request_terms {
 	int intent_type; /* INTENT_*: why the bytes move; a policy may choose routes by it */
 	int integrity; /* INTEGRITY_*: a checksum of each slice, verified where it arrives; a slice that does not match is sent again */
 	int durability; /* DURABILITY_*: for files: the batch ends when all that the request has written is on stable storage */
+	const char *policy_name; /* the policy that counts, by its name; without one the first that matches */
 };
 typedef struct tent_request_terms tent_request_terms_t;
 
@@ -70,6 +71,7 @@ struct tent_submit_options {
 	const tent_request_terms_t *terms;
 	int integrity; /* of every request */
 	int durability; /* of every request */
+	const char *policy_name; /* of every request */
 };
 typedef struct tent_submit_options tent_submit_options_t;
 
@@ -97,11 +99,12 @@ struct Request {
 	int intent_type = 0;
 	int integrity = 0;
 	int durability = 0;
+	const char *policy_name = nullptr;
 
 	tent_request_t request() const {
 		return {static_cast<int>(opcode), source, target_id, target_offset, length, priority, transport_hint};
 	}
-	tent_request_terms_t terms() const { return {deadline_ns, intent_type, integrity, durability}; }
+	tent_request_terms_t terms() const { return {deadline_ns, intent_type, integrity, durability, policy_name}; }
 };
 
 } /* namespace tent */
