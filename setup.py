@@ -14,7 +14,7 @@ TAG = build_gotent.platform_tag()
 
 
 class BuildGo(build_ext):
-    """build_ext whose compiler is gopy and Go."""
+    """build_ext with gopy and Go as its compiler."""
 
     def build_extension(self, ext: Extension) -> None:
         build_gotent.build(Path(self.get_ext_fullpath(ext.name)).resolve())

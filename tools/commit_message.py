@@ -1,4 +1,5 @@
-"""Checks a commit's message: `package: verb what` as its subject, and a body that says what was, what is, and why.
+"""Checks a commit's message: `package: verb what` as its subject, and a body that says
+what was, what is, and why.
 
 commit_message.py FILE          the message in a file, as git's hook commit-msg gives it
 commit_message.py A..B          the messages of a range of commits
@@ -18,7 +19,7 @@ GENERATED = re.compile(r'^(Merge|Revert "|fixup! |squash! )')  # git wrote it
 
 
 def faults(message: str) -> list[str]:
-    """What is wrong with a message, a sentence each; lines that git drops do not count."""
+    """The faults of a message, a sentence each; lines that git drops do not count."""
     kept, _, _ = message.partition("# ------------------------ >8")
     lines = [line.rstrip() for line in kept.splitlines() if not line.startswith("#")]
     while lines and not lines[0]:

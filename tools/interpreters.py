@@ -21,7 +21,7 @@ print('%d.%d' % sys.version_info[:2] if fits and not sysconfig.get_config_var('P
 
 
 def version_of(python: str) -> str:
-    """Its version as "3.12", or "" for what cannot be used."""
+    """Its version as "3.12", or "" for an interpreter that cannot be used."""
     try:
         done = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
@@ -75,7 +75,7 @@ def go_command() -> str:
 
 def install_once(python: Path, *what: str, key: str = "") -> bool:
     """pip install, unless the same was the last thing that this function installed there; returns whether it did.
-    `key` stands for what the words do not say, such as the content of a file that they name."""
+    `key` stands for more than the words, such as the content of a file that they name."""
     stamp = python.parent.parent / "tent-installed"
     wanted = "\n".join((*what, key))
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
@@ -87,7 +87,7 @@ def install_once(python: Path, *what: str, key: str = "") -> bool:
 
 
 def tools_python() -> Path:
-    """The python of .venv-tools, with what tools/requirements.txt names."""
+    """The python of .venv-tools, with the packages of tools/requirements.txt."""
     python = environment(sys.executable, ".venv-tools")
     requirements = ROOT / "tools" / "requirements.txt"
     install_once(python, "-r", str(requirements), key=requirements.read_text(encoding="utf-8"))
@@ -95,5 +95,5 @@ def tools_python() -> Path:
 
 
 def plain_environment() -> dict[str, str]:
-    """This process's environment without what would change how Python finds modules."""
+    """This process's environment without the variables that change how Python finds modules."""
     return {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}

@@ -1,7 +1,7 @@
 """Seconds as a quiet machine would count them, so that a busy one does not fail a good tree.
 
 A stage has a budget of time. Wall time alone would fail it because of a neighbour, and processor time alone would never
-see a test that sleeps. Both are known here: /proc/stat counts what all processors did, time stolen by a hypervisor
+see a test that sleeps. Both are known here: /proc/stat counts the work of all processors, time stolen by a hypervisor
 included, and the tree of processes below this one says how much of that was ours. The rest was taken by others, and a
 stage is charged for the share of the machine that it could have had:
 
@@ -29,7 +29,7 @@ def machine_seconds() -> float:
 
 
 def own_seconds(root: int | None = None) -> float:
-    """Processor seconds of a process, of what runs below it, and of what they have waited for."""
+    """Processor seconds of a process, of the processes below it, and of the children that they have waited for."""
     used: dict[int, int] = {}
     below: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
@@ -51,7 +51,7 @@ def own_seconds(root: int | None = None) -> float:
 
 
 def quiet_seconds(wall: float, others: float, processors: int) -> float:
-    """What `wall` seconds would have been without the processor seconds that others took meanwhile."""
+    """The length of `wall` seconds without the processor seconds that others took meanwhile."""
     return wall * max(0.0, 1.0 - max(0.0, others) / (processors * wall)) if wall > 0 else 0.0
 
 

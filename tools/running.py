@@ -156,7 +156,7 @@ def report_file() -> Iterator[Path]:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends what a command left behind, and itself if it still runs."""
+    """Ends a command that still runs, and every process that it left behind."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,10 +1,10 @@
-"""The stages of `make test` and `make test-all`: what each runs, its budget, and beside which others it may run.
+"""The stages of `make test` and `make test-all`: their commands, budgets and lanes.
 
 A budget is in seconds of a quiet machine with two processors and warm caches (quiet.py). It is some half more than the
 stage took when the budget was set, so that an honest addition fits and a second suite of the same kind does not.
 Stages of the lane FRONT have tests that wait for other processes and threads: they run one after the other. Stages of
 the lane BACK compute and wait for nobody. They run beside the front, one after the other and with a lower priority, and
-fill what the front's waiting leaves free.
+fill the time that the front leaves free by waiting.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from running import ROOT, Runner, Tally
 
 FRONT, BACK = "front", "back"
 TEST_TOOLS = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100")  # the border's suite runs without NumPy
-SIMULATIONS = "(?i:simul|model|invariant)"  # tests whose number of runs is TENT_SIM_SEEDS
+SIMULATIONS = "(?i:simul|model|invariant)"  # tests with TENT_SIM_SEEDS runs
 SIMULATED = ("./gocore/dispatch/...", "./tests/go/...", "./transports/sim/...")
 INVARIANTS = f"-tags={build_gotent.GO_TAGS},invariants"  # the core checks itself after every call
-# What the race detector's own memory, threads and time would falsify, and the suite's mutants: each breaks a rule of
+# Tests that the race detector's memory, threads and time would falsify, and the suite's mutants: each breaks a rule of
 # the contract on purpose, which the plain run finds just as well.
 NOT_UNDER_RACE = "(?i:simul|model|leavenothingbehind|usesnoprocessor|findsbrokentransports)"
 
 
 @dataclass
 class Context:
-    """What the stages share: the Pythons, and the wheel that every one of them gets."""
+    """The stages share the Pythons, and the wheel that every one of them gets."""
 
     seeds: int
     pythons: dict[str, str]  # version to command, oldest first
@@ -64,22 +64,22 @@ class Stage:
 
 def unit(r: Runner, ctx: Context) -> Tally:
     """Go unit tests of the core"""
-    return r.go_test(["./gocore/...", "./pybind/..."], timeout=300)
+    return r.go_test(["./gocore/...", "./pybind/..."], timeout=900)
 
 
 def conformance(r: Runner, ctx: Context) -> Tally:
     """transports: conformance suite and their own tests"""
-    return r.go_test(["./transports/..."], timeout=480)
+    return r.go_test(["./transports/..."], timeout=900)
 
 
 def crossing(r: Runner, ctx: Context) -> Tally:
-    """architecture and what crosses packages"""
-    return r.go_test(["./tests/go/..."], f"-skip={SIMULATIONS}", timeout=480)
+    """architecture, and tests that cross packages"""
+    return r.go_test(["./tests/go/..."], f"-skip={SIMULATIONS}", timeout=900)
 
 
 def simulation(r: Runner, ctx: Context) -> Tally:
     """seeded simulation, --seeds runs of the model and of whole engines, with the core's invariants checked"""
-    limit = max(120, ctx.seeds // 20)
+    limit = max(900, ctx.seeds // 10)
     return r.go_test(SIMULATED, INVARIANTS, f"-run={SIMULATIONS}", timeout=limit, TENT_SIM_SEEDS=str(ctx.seeds))
 
 
@@ -99,12 +99,12 @@ def race(r: Runner, ctx: Context) -> Tally:
         return r.go_test(packages, "-race", f"-skip={NOT_UNDER_RACE}", timeout=1500)
     # Below tests/go are processes beside processes, of which the detector sees one at a time.
     packages = [*concurrent(("gocore", "transports")), "./tests/go"]
-    return r.go_test(packages, "-race", "-short", f"-skip={NOT_UNDER_RACE}", timeout=600)
+    return r.go_test(packages, "-race", "-short", f"-skip={NOT_UNDER_RACE}", timeout=900)
 
 
 def python(r: Runner, ctx: Context) -> Tally:
     """the wheel and the full Python suite, on this interpreter"""
-    return r.pytest(ctx.python(ctx.main), timeout=900)
+    return r.pytest(ctx.python(ctx.main), timeout=1200)
 
 
 def pythons(r: Runner, ctx: Context) -> Tally:
@@ -112,7 +112,7 @@ def pythons(r: Runner, ctx: Context) -> Tally:
     tally = Tally()
     marked = "not slow" if ctx.everything else "interpreter and not slow"
     for version in ctx.others():
-        tally.add(r.pytest(ctx.python(version), "-m", marked, timeout=600))
+        tally.add(r.pytest(ctx.python(version), "-m", marked, timeout=900))
     return tally
 
 
@@ -121,45 +121,45 @@ def typing(r: Runner, ctx: Context) -> Tally:
     programs = [
         p for top in ("tools", "docs/examples", "tests/bench", "tests/tools") for p in sorted((ROOT / top).glob("*.py"))
     ]
-    return r.ok(ctx.python(ctx.main), "-m", "mypy", "--strict", "tent", *programs, timeout=240)
+    return r.ok(ctx.python(ctx.main), "-m", "mypy", "--strict", "tent", *programs, timeout=900)
 
 
 def tools(r: Runner, ctx: Context) -> Tally:
     """the tools and the Makefile"""
-    return r.pytest(interpreters.tools_python(), timeout=120, suite="tests/tools")
+    return r.pytest(interpreters.tools_python(), timeout=900, suite="tests/tools")
 
 
 def linters(r: Runner, ctx: Context) -> Tally:
     """gofmt, go vet, staticcheck, errcheck, misspell, govulncheck, ruff"""
     tally = Tally()
     for name in lint.LINTERS:
-        tally.add(r.ok(sys.executable, "tools/lint.py", name, timeout=240))
+        tally.add(r.ok(sys.executable, "tools/lint.py", name, timeout=900))
     return tally
 
 
 def wheel(r: Runner, ctx: Context) -> Tally:
     """the wheel's tag, by auditwheel; install and import on every interpreter"""
     assert ctx.wheel is not None
-    tally = r.ok(sys.executable, "tools/wheels.py", "audit", ctx.wheel, timeout=60)
+    tally = r.ok(sys.executable, "tools/wheels.py", "audit", ctx.wheel, timeout=300)
     for version in ctx.pythons:
-        tally.add(r.ok(ctx.python(version), "-I", "-c", wheels.PROOF, timeout=60))
+        tally.add(r.ok(ctx.python(version), "-I", "-c", wheels.PROOF, timeout=300))
     return tally
 
 
 def capi(r: Runner, ctx: Context) -> Tally:
     """the C library: its examples in C and C++, plainly and under sanitizers"""
-    return r.ok(sys.executable, "tools/build_capi.py", "--check", timeout=400)
+    return r.ok(sys.executable, "tools/build_capi.py", "--check", timeout=900)
 
 
 def arm64(r: Runner, ctx: Context) -> Tally:
-    """what runs on ARM hosts, under qemu-user: the wheel, and the Go suite"""
+    """for ARM hosts, under qemu-user: the wheel, and the Go suite"""
     tally = r.ok(sys.executable, "tools/arm64.py", "wheel", timeout=900)
     tally.add(r.ok(sys.executable, "tools/arm64.py", "suite", timeout=900))
     return tally
 
 
 def repeat(r: Runner, ctx: Context) -> Tally:
-    """what depends on the scheduler, ten times: engines that close, cancel, fail over and share"""
+    """tests that depend on the scheduler, ten times: engines that close, cancel, fail over and share"""
     return r.go_test(["./tests/go/...", "./gocore/engine"], "-count=10", f"-skip={SIMULATIONS}", timeout=3000)
 
 
@@ -168,7 +168,7 @@ def fuzz(r: Runner, ctx: Context) -> Tally:
     return r.ok(sys.executable, "tools/fuzz.py", "--time=10s", timeout=1800)
 
 
-# Order matters: what finds most mistakes of a day's work comes first.
+# Order matters: the stage that finds most mistakes of a day's work comes first.
 STAGES: dict[str, Stage] = {
     "lint": Stage(linters, 60, BACK),
     "unit": Stage(unit, 30),
@@ -186,7 +186,7 @@ STAGES: dict[str, Stage] = {
     "fuzz": Stage(fuzz, 100),
     "repeat": Stage(repeat, 200),
 }
-# What comes has its budget already: a stage of one of these names is added to the table with this number.
+# Stages that are to come have their budgets already: one of these names is added to the table with its number.
 LONG = ("arm64", "fuzz", "repeat")  # make test-all
 # In `make test-all` a stage also does more, ten thousand seeds, every Python test on every interpreter, and the race
 # detector over every package without -short: so its budget is multiplied.

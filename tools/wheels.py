@@ -18,7 +18,7 @@ import interpreters
 
 ROOT = build_gotent.ROOT
 FOLDER = ROOT / "build" / "wheel"
-# What every interpreter must be able to do with an installed wheel: load the extension, and move bytes between engines.
+# Every interpreter must do this with an installed wheel: load the extension, and move bytes between engines.
 PROOF = """
 import tent
 with tent.Engine() as near, tent.Engine() as far:

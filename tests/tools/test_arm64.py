@@ -1,4 +1,4 @@
-"""What is not tested under qemu-user is named, and is there."""
+"""Tests that qemu-user cannot run are named, and exist."""
 
 from __future__ import annotations
 

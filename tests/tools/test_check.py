@@ -1,4 +1,4 @@
-"""The runner behind `make test`: what it counts, what it fails for, and its last line."""
+"""The runner behind `make test`: its counts, its reasons to fail, and its last line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a commit's message must have."""
+"""The parts that a commit's message must have."""
 
 from __future__ import annotations
 

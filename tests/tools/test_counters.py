@@ -1,4 +1,4 @@
-"""What the counters count, and that no number is above its bound."""
+"""The counters find their places, and no number is above its bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Makefile: what `make` prints, and whether it names everything that can be made."""
+"""`make` prints each target of the Makefile with its description."""
 
 from __future__ import annotations
 
