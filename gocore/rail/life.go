@@ -35,7 +35,6 @@ func (s State) Fenced() bool { return s == Condemned || s == DownFenced }
 // Event is something that happens to a rail and may change its state.
 type Event uint8
 
-// Events of a rail.
 const (
 	Failed    Event = iota // a failure of its own: a completion error, a reset, a late answer
 	Delivered              // bytes arrived over it
@@ -53,25 +52,20 @@ func (e Event) String() string {
 
 // Life is the lifecycle of a rail in one generation. Observe changes its state, and nothing else does.
 //
-//	            proved          Threshold failures
-//	Probation ----------> Up <----------------------> Paused
-//	   |                  ^ |   rested, delivered,       |
-//	   |                  | |   enough proved            |
-//	   |            spoke | | silenced                   |
-//	   |                  | v                            |
-//	   +--------------> Suspected <----------------------+     spoke: back to Paused while the breaker is open
-//	    silenced                      silenced
+//	Probation --proved--> Up --Threshold failures, from Probation too--> Paused
+//	                      ^ ^                                              |
+//	                spoke | +---rested, delivered, enough proved-----------+
+//	                  Suspected <--silenced-- any of these three     spoke: back to Paused while the breaker is open
 //
-//	any of these --fenced--> Condemned --ended---> DownFenced
-//	any of these --ended---> Down      --fenced--> DownFenced
+//	any of these four --fenced--> Condemned --ended---> DownFenced
+//	any of these four --ended---> Down      --fenced--> DownFenced
 //
-// Every way back to Up is by slow start, but for delivered: bytes have just proved the rail. A suspected rail keeps its
-// breaker, and its pause goes on meanwhile. Silence before suspicion is no state: the rail is used as before while
-// dispatch asks for signs of life.
+// Every way back to Up is by slow start, but for delivered. A suspected rail keeps its breaker, and its pause goes on.
+// Silence before suspicion is no state: the rail is used as before while dispatch asks for signs of life.
 //
-// "Peer silent", for a peer that pauses while nothing proves that it has gone, has its place here between Up and
-// Suspected: a state that is entered when every rail of a peer is silent (dispatch.Core.judge finds that out) and left
-// by spoke. Its slices would stay where they are, and nobody would be suspected.
+// "Peer silent", for a peer that pauses while nothing proves that it has gone, has its place between Up and Suspected.
+// dispatch.Core.judgeSilence finds out that every rail of a peer is silent, and would enter the state; spoke leaves it.
+// Slices would stay where they are, and nobody would be suspected.
 type Life struct {
 	state   State
 	since   clock.Time // when the state began

@@ -6,8 +6,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// slowStartWindow is the window of a rail that comes back, in bytes: enough for a slice and the next one. RFC 5681
-// calls it the restart window.
+// slowStartWindow is the window of a rail that comes back, in bytes: the restart window of RFC 5681.
 const slowStartWindow = 128 << 10
 
 // SlowStart is the way back of a rail that was out: probes first, then slow start as TCP's (RFC 5681, section 3.1).
