@@ -26,8 +26,8 @@ func churns(t *testing.T, usual int) int {
 	return n
 }
 
-// churnHeap is the growth of the heap that a test tolerates, whatever the number of peers and files. The noise is some 20 KiB; in
-// 100,000 of them two forgotten bytes each would exceed it.
+// churnHeap is the growth of the heap that a test tolerates. The noise is some 20 KiB; two bytes left behind by each of
+// 100,000 peers would exceed it.
 const churnHeap = 128 << 10
 
 // churnWarm fills the rings that keep the latest events.
