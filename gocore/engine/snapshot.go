@@ -24,6 +24,7 @@ func (e *Engine) snapshot() *metrics.Snapshot {
 		if p.transport == nil {
 			continue
 		}
+		s.Transports[i].StaleCalls = p.transport.Stale()
 		if injector, is := transport.Outermost[transport.Injector](p.transport); is {
 			s.Transports[i].Faults, s.Transports[i].Struck = injector.Injected()
 		}

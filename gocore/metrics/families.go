@@ -101,6 +101,8 @@ var families = []family{
 		func(t *Transport) float64 { return float64(t.RailErrors) }),
 	perTransport("tent_rails_condemned_total", "Rails given up for a while.", counter,
 		func(t *Transport) float64 { return float64(t.Condemned) }),
+	perTransport("tent_stale_calls_total", "Calls that named a link that had ended, all refused.", counter,
+		func(t *Transport) float64 { return float64(t.StaleCalls) }),
 	perTransport("tent_faults_injected_total", "Times that an injected fault has struck; 0 where none is allowed.",
 		counter, func(t *Transport) float64 { return float64(t.Struck) }),
 

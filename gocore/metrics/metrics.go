@@ -47,6 +47,7 @@ type Transport struct {
 	RailsDown   int    // paused, condemned or not dialled
 	RailErrors  uint64 // errors that counted against a rail
 	Condemned   uint64 // rails given up for a while, ever
+	StaleCalls  uint64 // calls that named a link that had ended, refused
 	InFlight    uint64 // bytes handed to the transport and not completed, now
 	Faults      int    // injected, in force now
 	Struck      uint64 // times an injected fault has happened

@@ -29,7 +29,7 @@ func example() *Snapshot {
 		Failovers: []Failover{{"rdma", "tcp", 2}, {"shm", "tcp", 1}},
 		Rails:     []Rail{{"tcp", "10.0.0.2:7000", "10.0.0.1", "10.0.0.2", "paused", 700, 5e8, 1 << 20, 3, 4096}},
 		Transports: []Transport{{Name: "tcp", RailsUp: 2, RailsDown: 1, RailErrors: 3, Condemned: 1, InFlight: 4096,
-			Faults: 2, Struck: 5,
+			Faults: 2, Struck: 5, StaleCalls: 2,
 			Sharing: Sharing{Processes: 3, Devices: []SharedDevice{{"eth0", 70000}}}}, {Name: "shm", RailErrors: 1}}}
 	high, low := &s.Transports[0].Classes[dispatch.High], &s.Transports[0].Classes[dispatch.Low]
 	high.Requests[transport.Write], high.Bytes[transport.Write] = 4, 4<<20
@@ -65,6 +65,7 @@ func TestTextIsWhatPrometheusReads(t *testing.T) {
 		`tent_shared_processes{transport="shm"} 0`,
 		`tent_shared_others_bytes{device="eth0",transport="tcp"} 70000`,
 		`tent_faults_injected_total{transport="tcp"} 5`,
+		`tent_stale_calls_total{transport="tcp"} 2`,
 		`tent_queue_depth{class="low",transport="tcp"} 12`,
 		`tent_queue_bytes{class="low",transport="tcp"} 1.2582912e+07`,
 		`tent_queue_bytes{class="high",transport="tcp"} 0`,

@@ -60,3 +60,27 @@ func memoryOf(b *[3 << 20]byte, name string, permission mem.Permission) engine.M
 	return engine.Memory{Addr: uintptr(unsafe.Pointer(b)), Size: uint64(len(b)), Name: name, Location: mem.Wildcard,
 		Permission: permission}
 }
+
+// kept is loop's factory; it keeps the transport that it opened.
+type kept struct {
+	loop.Factory
+	opened transport.Transport
+}
+
+func (k *kept) Open(ctx context.Context, settings any, host transport.Host,
+	sink transport.Sink) (_ transport.Transport, err error) {
+	k.opened, err = k.Factory.Open(ctx, settings, host, sink)
+	return k.opened, err
+}
+
+func TestStaleCallsAreAFigureOfTheirTransport(t *testing.T) {
+	c, err := config.Load(config.Options{Transports: config.WithRails(loop.Name)}, nil)
+	require.NoError(t, err)
+	f := &kept{}
+	e, err := engine.Open(t.Context(), engine.Options{Config: c, Transports: engine.Plugs(f)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.Empty(t, e.Close(time.Second, true)); require.NoError(t, e.Forget()) })
+	require.Zero(t, e.Metrics()["tent_stale_calls_total"])
+	f.opened.Detach(1<<32 | 1)
+	require.EqualValues(t, 1, e.Metrics()["tent_stale_calls_total"])
+}
