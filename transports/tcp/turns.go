@@ -83,7 +83,15 @@ func (t *Transport) handle(w *worker, events []unix.EpollEvent) (stop, bulk bool
 
 // urgent serves events that have come for class 0 meanwhile. It returns true when the worker is to end; the stop event
 // stays, and every worker sees it.
+//
+// It does nothing inside itself, which happens when a lane that greets there joins the second epoll: another look would
+// overwrite the events that are still to be served, and their lanes would sleep for ever (EPOLLONESHOT).
 func (t *Transport) urgent(w *worker) (stop bool) {
+	if w.inner {
+		return false
+	}
+	w.inner = true
+	defer func() { w.inner = false }()
 	n, err := unix.EpollWait(t.epfd, w.high[:], 0)
 	if err != nil || n == 0 {
 		return false

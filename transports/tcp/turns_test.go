@@ -3,6 +3,7 @@ package tcp
 import (
 	"context"
 	"encoding/binary"
+	"net"
 	"runtime"
 	"testing"
 	"time"
@@ -143,4 +144,34 @@ func waiting(tr *Transport) (list []*conn) {
 		}
 	}
 	return list
+}
+
+// TestALaneThatJoinsItsGroupLosesNoEvents serves a greeting for the second epoll among more events than one look brings.
+func TestALaneThatJoinsItsGroupLosesNoEvents(t *testing.T) {
+	e := newTestEndpoint(t, Settings{})
+	tr := e.tr.(*Transport)
+	var guests []net.Conn
+	for range 5 {
+		guests = append(guests, e.guest(t))
+	}
+	t.Cleanup(stopWorkers(t, tr))
+	w := tr.newWorker()
+	before := tr.conns.Len()
+	e.caller(t, greeting{magic: magic, version: version, incarnation: 77, group: 1})
+	for end := clock.Now().Add(5 * time.Second); tr.conns.Len() == before; runtime.Gosched() {
+		require.Less(t, clock.Now(), end, "nobody was accepted")
+		require.False(t, tr.urgent(w))
+	}
+	for _, c := range guests {
+		_, err := c.Write(appendFrame(nil, header{kind: kindPing, seq: 7}))
+		require.NoError(t, err)
+	}
+	arrived(t, tr, 1+len(guests)) // the greeting, which came first, and a ping each
+	for range 2 + len(guests) {
+		require.False(t, tr.urgent(w))
+	}
+	require.Empty(t, waiting(tr))
+	for _, c := range guests {
+		require.Equal(t, header{kind: kindPong, seq: 7}, readHeader(t, c))
+	}
 }

@@ -19,7 +19,8 @@ type worker struct {
 	ended []transport.Completion
 	rails []transport.Rail
 	event [4]unix.EpollEvent // of work
-	high  [4]unix.EpollEvent // of urgent
+	high  [4]unix.EpollEvent // of urgent, which does not nest: its events are still being served
+	inner bool               // inside urgent
 	low   [2]unix.EpollEvent // of bulkTurn
 	looks uint32             // without success
 }
