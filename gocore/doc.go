@@ -2,7 +2,8 @@
 //
 // # The packages
 //
-//	errs mem clock event config nic request   words: failures, memory, time, events, settings, interfaces, terms of a request
+//	errs mem clock event config nic request   words: failures, memory, time, events, settings, interfaces, terms of a
+//	                                          request
 //	transport                                 the contract: how bytes are moved, with the promises of it
 //	plan rail qos dispatch                    the core: pure policy and one state machine, without clock, lock or I/O
 //	segment meta control                      the control plane: the peers that are there, and their offers
@@ -24,16 +25,17 @@
 //	  port.Complete        leaves it in the inbox and runs the step:
 //	  dispatch.Step        slice -> task -> batch; the page that Python reads says COMPLETED
 //
-// No goroutine was woken on this side, no memory was allocated, the mutex was taken twice. Over a transport that copies on
-// the caller's thread (transport.Inliner) a small call is shorter still: engine/inline.go. A call of pages makes one task
-// for each pair of regions; its pages are parts of that task (dispatch/parts.go).
+// No goroutine was woken on this side, no memory was allocated, the mutex was taken twice. Over a transport that copies
+// on the caller's thread (transport.Inliner) a small call is shorter still: engine/inline.go. A call of pages makes one
+// task for each pair of regions; its pages are parts of that task (dispatch/parts.go).
 //
 // # Ownership
 //
-// Engine.mu guards the core and its mirrors. It is never held while a transport, the control plane or a callback is called.
-// A goroutine that has work takes it by TryLock and runs the step (engine/step.go); if it fails, its work is in the inbox
-// for the holder. The engine's own goroutines are: progress (deadlines, and work that callers left), one for each region
-// that is being closed, and one for each peer with a notification over the control plane. Transports own theirs.
+// Engine.mu guards the core and its mirrors. It is never held while a transport, the control plane or a callback is
+// called. A goroutine that has work takes it by TryLock and runs the step (engine/step.go); if it fails, its work is in
+// the inbox for the holder. The engine's own goroutines are: progress (deadlines, and work that callers left), one for
+// each region that is being closed, and one for each peer with a notification over the control plane. Transports own
+// theirs.
 //
 // # The end of things
 //

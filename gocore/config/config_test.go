@@ -67,7 +67,8 @@ func TestDefaultsFillEveryTypedField(t *testing.T) {
 	require.Equal(t, Engine{RPCServerPort: 0, MetadataType: "p2p", LogLevel: "info", MergeRequests: true,
 		MaxFailoverAttempts:  3,
 		TransferStallTimeout: 30 * time.Second, FenceTimeoutHost: 100 * time.Millisecond,
-		FenceTimeoutNetwork: time.Second, FenceTimeoutFile: 5 * time.Second, TransferSyncTimeout: 10 * time.Minute, MaxPendingRequests: 1 << 20, MaxBatches: 65536, NotificationQueue: 65536,
+		FenceTimeoutNetwork: time.Second, FenceTimeoutFile: 5 * time.Second, TransferSyncTimeout: 10 * time.Minute,
+		MaxPendingRequests: 1 << 20, MaxBatches: 65536, NotificationQueue: 65536,
 		AttemptTimeout: 10 * time.Second, ResendRounds: 8, ResendInterval: time.Millisecond,
 		RailSuspectAfter: 5 * time.Millisecond, RailCondemnAfter: time.Second, InlineBytes: 256 << 10,
 		LinkWait: 500 * time.Millisecond, OutageWait: 2 * time.Second}, c.Engine)
@@ -106,7 +107,8 @@ func TestArgumentsWinOverEnvironmentKeyByKey(t *testing.T) {
 	require.False(t, c.Engine.MergeRequests)
 	for key, origin := range map[string]string{
 		"transports/birds/lanes": "argument", "transports/birds/credit_requests": "argument",
-		"transports/birds/port": "environment TENT_CONF=" + file, "log_level": "environment MC_TENT_CONF", "transports/birds/dial_timeout_ms": "default",
+		"transports/birds/port": "environment TENT_CONF=" +
+			file, "log_level": "environment MC_TENT_CONF", "transports/birds/dial_timeout_ms": "default",
 	} {
 		require.Equal(t, origin, entry(t, c, key).Origin, key)
 	}
@@ -309,13 +311,18 @@ func TestSettledChecksWhatOpenIsGiven(t *testing.T) {
 	}
 	require.Zero(t, given.Slice, "the caller's struct is not written")
 	for want, wrong := range map[string]any{
-		"transports/birds/lanes: 17 is out of range: it takes an integer from 1 to 16":                              birds{Lanes: 17},
-		"transports/birds/credit_requests: 100 is out of range":                                                     birds{Requests: 100},
-		"transports/birds/copy_from: 1025 is out of range: it takes an integer from 1 to 1024 KiB":                  birds{Copies: 1<<20 + 1},
-		"transports/birds/dial_timeout_ms: -1 is out of range":                                                      birds{Limit: -1},
-		`transports/birds/weather: "wet" is out of range: it takes one of fair, foul`:                               birds{Weather: "wet"},
-		"transports/birds/slice_bytes is 1048576 B (argument), more than transports/birds/window_bytes is 524288 B": &birds{Slice: 1 << 20, Window: 1 << 19},
-		"settings are a int, not a config.birds":                                                                    7,
+		"transports/birds/lanes: 17 is out of range: it takes an integer from " +
+			"1 to 16": birds{Lanes: 17},
+		"transports/birds/credit_requests: 100 is out " +
+			"of range": birds{Requests: 100},
+		"transports/birds/copy_from: 1025 is out of range: it takes an integer from 1 to " +
+			"1024 KiB": birds{Copies: 1<<20 + 1},
+		"transports/birds/dial_timeout_ms: -1 is out " +
+			"of range": birds{Limit: -1},
+		`transports/birds/weather: "wet" is out of range: it takes one of fair, foul`: birds{Weather: "wet"},
+		"transports/birds/slice_bytes is 1048576 B (argument), more than transports/birds/window_bytes is " +
+			"524288 B": &birds{Slice: 1 << 20, Window: 1 << 19},
+		"settings are a int, not a config.birds": 7,
 	} {
 		_, err := Settled[birds](wrong, "birds")
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), want)
@@ -340,7 +347,8 @@ func TestMarkdownShowsEveryKeyOnce(t *testing.T) {
 		require.Equal(t, 1, strings.Count(page, "| `"+s.Key+"` |"), s.Key)
 	}
 	require.Contains(t, page,
-		"| `transports/birds/rail_error_threshold` | an integer from 1 to 1048576 | `3` | failover seed | yes | Errors inside the window that pause a rail. |")
+		"| `transports/birds/rail_error_threshold` | an integer from 1 to 1048576 | `3` | failover seed | yes | "+
+			"Errors inside the window that pause a rail. |")
 	require.Contains(t, page, "| `transports/rdma/num_lanes` | an integer from 1 to 1024 | `6` | upstream | kept |")
 	require.Contains(t, page, "| `transports/birds/lanes` | an integer from 1 to 16 | half the pigeons | tent | yes |")
 	require.Contains(t, page,

@@ -75,7 +75,8 @@ var (
 var (
 	classes = [...]string{"high", "medium", "low"}
 	intents = [...]string{
-		"unspec", "foreground_get", "background_prefetch", "migration", "checkpoint", "weight_loading", "staging_internal",
+		"unspec", "foreground_get", "background_prefetch", "migration", "checkpoint", "weight_loading",
+		"staging_internal",
 	}
 )
 

@@ -14,13 +14,16 @@ func TestTimeLimitsRise(t *testing.T) {
 		[]time.Duration{c.Engine.RailSuspectAfter, c.Engine.RailCondemnAfter, c.Engine.AttemptTimeout,
 			c.Engine.TransferStallTimeout})
 	for text, want := range map[string]string{
-		`{"attempt_timeout_ms": 30000}`:                                "attempt_timeout_ms is 30s (argument), which is not less than transfer_stall_timeout, 30s (default)",
-		`{"rail_condemn_ms": 20, "rail_suspect_ms": 20}`:               "rail_suspect_ms is 20ms (argument), which is not less than rail_condemn_ms, 20ms (argument)",
+		`{"attempt_timeout_ms": 30000}`: "attempt_timeout_ms is 30s (argument), which " +
+			"is not less than transfer_stall_timeout, 30s (default)",
+		`{"rail_condemn_ms": 20, "rail_suspect_ms": 20}`: "rail_suspect_ms is 20ms (argument), which " +
+			"is not less than rail_condemn_ms, 20ms (argument)",
 		`{"attempt_timeout_ms": 500, "rail_condemn_ms": 600}`:          "rail_condemn_ms is 600ms",
 		`{"resend_rounds": 200, "resend_interval_ms": 1000}`:           "longer than transfer_stall_timeout, 30s",
 		`{"transfer_stall_timeout": 1, "resend_interval_ms": 500}`:     "longer than transfer_stall_timeout, 1s",
 		`{"transfer_stall_timeout": 0.01, "attempt_timeout_ms": 1000}`: "attempt_timeout_ms is 1s",
-		`{"link_wait_ms": 3000}`:                                       "link_wait_ms is 3s (argument), which is not less than outage_wait_ms, 2s (default)",
+		`{"link_wait_ms": 3000}`: "link_wait_ms is 3s (argument), which is not " +
+			"less than outage_wait_ms, 2s (default)",
 	} {
 		_, err := Load(birdsOnly, text)
 		require.ErrorContains(t, err, want, text)

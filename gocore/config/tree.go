@@ -78,7 +78,8 @@ func (t *tree) bound(low, high int) error {
 // described returns a key with its value, as errors show it.
 func (t *tree) described(i int) string {
 	unit := t.settings[i].Takes.Unit
-	return strings.TrimSpace(fmt.Sprintf("%s is %v %s", t.settings[i].Key, t.values[i], unit)) + " (" + t.origins[i] + ")"
+	return strings.TrimSpace(fmt.Sprintf("%s is %v %s", t.settings[i].Key, t.values[i], unit)) + " (" + t.origins[i] +
+		")"
 }
 
 // unite gives older names of a key its value. Names that were given must agree.

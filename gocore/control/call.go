@@ -32,16 +32,18 @@ func (c *Client) Open(ctx context.Context, address string) (transport.Peer, erro
 // ConnectTimeout and HandshakeTimeout, twice where a connection from earlier turns out to be broken.
 func (c *Client) Hello(ctx context.Context, address string) (Greeting, error) {
 	self := c.options.Self()
-	request := &controlpb.HelloRequest{Version: c.options.Version, From: toIdentity(self), Capabilities: c.options.Capabilities}
-	reply, err := call(ctx, c, "control.hello", transport.Peer{Address: address}, func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.HelloReply, error) {
-		ctx, cancel := context.WithTimeoutCause(ctx, c.options.HandshakeTimeout, errSilent)
-		defer cancel()
-		reply, err := stub.Hello(ctx, request)
-		if err != nil && context.Cause(ctx) == errSilent {
-			return nil, unanswered(address, c.options.HandshakeTimeout)
-		}
-		return reply, err
-	})
+	request := &controlpb.HelloRequest{Version: c.options.Version, From: toIdentity(self),
+		Capabilities: c.options.Capabilities}
+	reply, err := call(ctx, c, "control.hello", transport.Peer{Address: address},
+		func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.HelloReply, error) {
+			ctx, cancel := context.WithTimeoutCause(ctx, c.options.HandshakeTimeout, errSilent)
+			defer cancel()
+			reply, err := stub.Hello(ctx, request)
+			if err != nil && context.Cause(ctx) == errSilent {
+				return nil, unanswered(address, c.options.HandshakeTimeout)
+			}
+			return reply, err
+		})
 	if err != nil {
 		return Greeting{}, err
 	}
@@ -54,7 +56,8 @@ func (c *Client) greeting(address string, self transport.Peer, reply *controlpb.
 		return Greeting{}, e.WithPeer(address, "", "")
 	}
 	if version := reply.GetVersion(); major(version) != major(c.options.Version) {
-		return fail(protocolError("the engine at %s speaks version %s, this is %s", address, quote([]byte(clip(version))), quote([]byte(c.options.Version))).
+		return fail(protocolError("the engine at %s speaks version %s, this is %s", address,
+			quote([]byte(clip(version))), quote([]byte(c.options.Version))).
 			WithHint("both sides need the same major version of tent"))
 	}
 	peer, err := fromIdentity(reply.GetSelf())
@@ -62,12 +65,16 @@ func (c *Client) greeting(address string, self transport.Peer, reply *controlpb.
 		return fail(errs.From("control.hello", err))
 	}
 	if meta.IsLoopback(address) && peer.MachineID != self.MachineID {
-		return fail(errs.New(errs.PeerUnreachable, "control.hello", "%s is a loopback address, but the engine %q that answers there runs on another machine", address, peer.Name).
+		return fail(errs.New(errs.PeerUnreachable, "control.hello",
+			"%s is a loopback address, but the engine %q that answers there runs on another machine", address,
+			peer.Name).
 			WithScope(errs.ScopeLink, errs.SidePath).
-			WithHint("data cannot follow a tunnel: set rpc_server_hostname at the peer and use its address on the network"))
+			WithHint("data cannot follow a tunnel: set rpc_server_hostname at the peer and use its address on the " +
+				"network"))
 	}
 	peer.Address = address // the one that leads there from here
-	return Greeting{Peer: peer, Version: reply.GetVersion(), Capabilities: firstOf(reply.GetCapabilities()), Addresses: firstOf(reply.GetAddresses())}, nil
+	return Greeting{Peer: peer, Version: reply.GetVersion(), Capabilities: firstOf(reply.GetCapabilities()),
+		Addresses: firstOf(reply.GetAddresses())}, nil
 }
 
 func firstOf(list []string) []string { return slices.Clone(list[:min(len(list), listPeerMax)]) }
@@ -75,9 +82,10 @@ func firstOf(list []string) []string { return slices.Clone(list[:min(len(list), 
 // Describe returns the peer's description, or nil when it has not changed since the epoch known (0: nothing known).
 func (c *Client) Describe(ctx context.Context, peer transport.Peer, known uint64) (*segment.Description, error) {
 	request := &controlpb.DescribeRequest{Call: c.header(peer), KnownEpoch: known}
-	reply, err := call(ctx, c, "control.describe", peer, func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.DescribeReply, error) {
-		return stub.Describe(ctx, request)
-	})
+	reply, err := call(ctx, c, "control.describe", peer,
+		func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.DescribeReply, error) {
+			return stub.Describe(ctx, request)
+		})
 	if err != nil || len(reply.GetDescription()) == 0 {
 		return nil, err
 	}
@@ -95,9 +103,10 @@ func (c *Client) Call(ctx context.Context, peer transport.Peer, transportName st
 		return nil, err
 	}
 	request := &controlpb.TransportRequest{Call: c.header(peer), Transport: transportName, Message: message}
-	reply, err := call(ctx, c, "control.call", peer, func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.TransportReply, error) {
-		return stub.Transport(ctx, request)
-	})
+	reply, err := call(ctx, c, "control.call", peer,
+		func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.TransportReply, error) {
+			return stub.Transport(ctx, request)
+		})
 	return reply.GetMessage(), err
 }
 
@@ -108,9 +117,10 @@ func (c *Client) Notify(ctx context.Context, peer transport.Peer, seq uint64, me
 		return err
 	}
 	request := &controlpb.NotifyRequest{Call: c.header(peer), Sequence: seq, Message: message}
-	_, err := call(ctx, c, "control.notify", peer, func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.NotifyReply, error) {
-		return stub.Notify(ctx, request)
-	})
+	_, err := call(ctx, c, "control.notify", peer,
+		func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.NotifyReply, error) {
+			return stub.Notify(ctx, request)
+		})
 	return err
 }
 
@@ -118,11 +128,12 @@ func (c *Client) Notify(ctx context.Context, peer transport.Peer, seq uint64, me
 // engine that answers at its address.
 func (c *Client) Probe(ctx context.Context, peer transport.Peer) (time.Duration, error) {
 	request := &controlpb.ProbeRequest{Call: c.header(peer)}
-	return call(ctx, c, "control.probe", peer, func(ctx context.Context, stub controlpb.ControlClient) (time.Duration, error) {
-		start := time.Now()
-		_, err := stub.Probe(ctx, request)
-		return time.Since(start), err
-	})
+	return call(ctx, c, "control.probe", peer,
+		func(ctx context.Context, stub controlpb.ControlClient) (time.Duration, error) {
+			start := time.Now()
+			_, err := stub.Probe(ctx, request)
+			return time.Since(start), err
+		})
 }
 
 func (c *Client) header(peer transport.Peer) *controlpb.Call {
@@ -133,13 +144,15 @@ func (c *Client) checkSize(peer transport.Peer, message []byte) error {
 	if len(message) <= c.options.MessageMax {
 		return nil
 	}
-	return errs.New(errs.InvalidArgument, "control", "a message of %d bytes, more than %d", len(message), c.options.MessageMax).
+	return errs.New(errs.InvalidArgument, "control", "a message of %d bytes, more than %d", len(message),
+		c.options.MessageMax).
 		WithScope(errs.ScopeSlice, errs.SideLocal).WithPeer(peer.Address, "", "")
 }
 
-// call runs do on a connection to the peer, by whichever of its addresses answers; see ways. Do may run several times, side
-// by side.
-func call[R any](ctx context.Context, c *Client, op string, peer transport.Peer, do func(context.Context, controlpb.ControlClient) (R, error)) (R, error) {
+// call runs do on a connection to the peer, by whichever of its addresses answers; see ways. Do may run several times,
+// side by side.
+func call[R any](ctx context.Context, c *Client, op string, peer transport.Peer,
+	do func(context.Context, controlpb.ControlClient) (R, error)) (R, error) {
 	var none R
 	if err := meta.CheckAddress(peer.Address); err != nil {
 		return none, err
@@ -164,9 +177,10 @@ func call[R any](ctx context.Context, c *Client, op string, peer transport.Peer,
 	})
 }
 
-// callAt runs do on a connection to one address, and once more on a new one if the first turns out to be broken: the peer
-// may have been restarted since, and then answers at once.
-func callAt[R any](ctx context.Context, c *Client, op string, peer transport.Peer, do func(context.Context, controlpb.ControlClient) (R, error)) (R, error) {
+// callAt runs do on a connection to one address, and once more on a new one if the first turns out to be broken: the
+// peer may have been restarted since, and then answers at once.
+func callAt[R any](ctx context.Context, c *Client, op string, peer transport.Peer,
+	do func(context.Context, controlpb.ControlClient) (R, error)) (R, error) {
 	var none R
 	for attempt := 0; ; attempt++ {
 		k, err := c.acquire(ctx, peer.Address)
@@ -209,7 +223,8 @@ func (c *Client) explain(ctx context.Context, op, address string, err error) err
 		return ended(ctx, op, address)
 	}
 	text := status.Convert(err).Message()
-	e := errs.New(errs.RpcServiceError, op, "%s", text).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(address, "", "")
+	e := errs.New(errs.RpcServiceError, op, "%s", text).WithScope(errs.ScopeLink, errs.SideRemote).
+		WithPeer(address, "", "")
 	e.Err = err
 	switch status.Code(err) {
 	case codes.Unavailable, codes.Canceled: // canceled, but not by us: the server is shutting down
@@ -217,7 +232,8 @@ func (c *Client) explain(ctx context.Context, op, address string, err error) err
 	case codes.DeadlineExceeded:
 		e.Code = errs.Timeout
 	case codes.Unimplemented:
-		e.Code, e.Cause = errs.Protocol, "something else listens at "+address+": an HTTP/2 server that is no tent engine ("+text+")"
+		e.Code, e.Cause = errs.Protocol,
+			"something else listens at "+address+": an HTTP/2 server that is no tent engine ("+text+")"
 		e.WithHint("give the address that the peer's engine shows as its address")
 	}
 	return e
@@ -225,7 +241,8 @@ func (c *Client) explain(ctx context.Context, op, address string, err error) err
 
 // unanswered is the end of a call to an engine that holds the connection open and does not answer.
 func unanswered(address string, limit time.Duration) error {
-	return errs.New(errs.PeerUnreachable, "control", "%s accepts connections, but its engine has not answered for %v: stopped or overloaded", address, limit).
+	return errs.New(errs.PeerUnreachable, "control",
+		"%s accepts connections, but its engine has not answered for %v: stopped or overloaded", address, limit).
 		WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(address, "", "")
 }
 

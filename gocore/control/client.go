@@ -14,8 +14,8 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// Client calls peers over connections that it keeps by address. It dials a connection when it needs one and closes it when
-// it was unused for a while. Its methods may be called from any goroutine.
+// Client calls peers over connections that it keeps by address. It dials a connection when it needs one and closes it
+// when it was unused for a while. Its methods may be called from any goroutine.
 type Client struct {
 	options Options
 	alive   context.Context // ends with Close; carries every dial
@@ -100,8 +100,8 @@ func (k *conn) dead() bool {
 	return isClosed(k.ready) && k.err == nil && k.cc.GetState() != connectivity.Ready
 }
 
-// acquire returns a connection that was alive a moment ago. Callers of the same address share one dial; a caller that is
-// cancelled leaves it to the others. Every acquired connection is released once.
+// acquire returns a connection that was alive a moment ago. Callers of the same address share one dial; a caller that
+// is cancelled leaves it to the others. Every acquired connection is released once.
 func (c *Client) acquire(ctx context.Context, address string) (*conn, error) {
 	k, err := c.enter(address)
 	if err != nil {
@@ -134,7 +134,8 @@ func (c *Client) enter(address string) (*conn, error) {
 	}
 	if k == nil {
 		if len(c.conns) >= c.options.ConnectionsMax && !c.evictLocked() {
-			return nil, errs.New(errs.TooManyRequests, "control.dial", "all of %d control connections are in use", c.options.ConnectionsMax).
+			return nil, errs.New(errs.TooManyRequests, "control.dial", "all of %d control connections are in use",
+				c.options.ConnectionsMax).
 				WithScope(errs.ScopeLink, errs.SideLocal).WithPeer(address, "", "")
 		}
 		k = &conn{address: address, ready: make(chan struct{})}
@@ -263,5 +264,6 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 func closedError(address string) error {
-	return errs.New(errs.EngineClosed, "control", "the engine is closed").WithScope(errs.ScopeTransport, errs.SideLocal).WithPeer(address, "", "")
+	return errs.New(errs.EngineClosed, "control", "the engine is closed").
+		WithScope(errs.ScopeTransport, errs.SideLocal).WithPeer(address, "", "")
 }

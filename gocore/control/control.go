@@ -1,6 +1,6 @@
 // Package control carries the calls between two engines before and beside the bytes: hello, description of regions,
-// messages from one end of a transport to the other, notifications, probes. It runs over gRPC; a call takes some 100 µs on
-// one host, so nothing of it is on the data path.
+// messages from one end of a transport to the other, notifications, probes. It runs over gRPC; a call takes some 100 µs
+// on one host, so nothing of it is on the data path.
 //
 //	engine A                                   engine B
 //	Client.Open(address)  ---- Hello --------> Server: version, identity, incarnation
@@ -14,16 +14,16 @@
 //
 // # Failing at once
 //
-// gRPC hides connections: it dials behind the caller's back, waits, backs off, and reports "unavailable". Here the client
-// dials itself and gives gRPC one finished connection after the other (dial.go), so that a refused port, an unknown host and a
-// foreign service are told apart in the time they take. A connection that broke is replaced, and the call is tried once
-// more on the new one. A peer that offers several addresses is called by any that answers (ways.go).
+// gRPC hides connections: it dials behind the caller's back, waits, backs off, and reports "unavailable". Here the
+// client dials itself and gives gRPC one finished connection after the other (dial.go), so that a refused port, an
+// unknown host and a foreign service are told apart in the time they take. A connection that broke is replaced, and the
+// call is tried once more on the new one. A peer that offers several addresses is called by any that answers (ways.go).
 //
 // # Goroutines and shutdown
 //
-// Server owns one goroutine per listener and those of gRPC per connection; Close refuses new connections, ends silent ones,
-// gives calls a short grace, cancels the rest and waits. Client owns one goroutine per dial under way and gRPC's per
-// connection; Close cancels dials, closes connections and waits. Neither has a ticker: an idle one costs no CPU.
+// Server owns one goroutine per listener and those of gRPC per connection; Close refuses new connections, ends silent
+// ones, gives calls a short grace, cancels the rest and waits. Client owns one goroutine per dial under way and gRPC's
+// per connection; Close cancels dials, closes connections and waits. Neither has a ticker: an idle one costs no CPU.
 package control
 
 import (
@@ -43,17 +43,17 @@ import (
 // Version of the protocol, spoken where Options.Version is empty. Engines with equal majors understand each other.
 const Version = "1.0"
 
-// Handler answers the calls of peers. Its methods are called from any goroutine, several at once, and should end with ctx.
-// An *errs.Error reaches the caller as it is, its side turned round; a panic reaches it as Internal.
+// Handler answers the calls of peers. Its methods are called from any goroutine, several at once, and should end with
+// ctx. An *errs.Error reaches the caller as it is, its side turned round; a panic reaches it as Internal.
 type Handler interface {
 	// Describe returns the sealed description that the peer may see. Neither side changes it afterwards.
 	Describe(ctx context.Context, from transport.Peer) (*segment.Description, error)
 	// Serve passes a message to the transport of that name. It may see a message twice when a connection broke between
 	// the message and its answer, so messages must be idempotent.
 	Serve(ctx context.Context, from transport.Peer, transport string, message []byte) ([]byte, error)
-	// Notified takes a notification; nil means that it was taken, now or before. The caller repeats a notification without
-	// an answer, and (from.Incarnation, seq) marks repetitions, which may run beside the call that was cut off. Message is
-	// the handler's own.
+	// Notified takes a notification; nil means that it was taken, now or before. The caller repeats a notification
+	// without an answer, and (from.Incarnation, seq) marks repetitions, which may run beside the call that was cut off.
+	// Message is the handler's own.
 	Notified(ctx context.Context, from transport.Peer, seq uint64, message []byte) error
 }
 

@@ -56,7 +56,8 @@ func start(t testing.TB, listen string, change ...func(*Options)) *node {
 	n.serve = func(_ context.Context, from transport.Peer, name string, message []byte) ([]byte, error) {
 		return fmt.Appendf(nil, "%s %s %d", name, message, from.Incarnation), nil
 	}
-	n.options = Options{Self: func() transport.Peer { return n.self }, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	n.options = Options{Self: func() transport.Peer { return n.self },
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	for _, each := range change {
 		each(&n.options)
 	}
@@ -102,12 +103,14 @@ func TestHelloTellsWhoIsThere(t *testing.T) {
 	b.self.Name = "decode-0"
 	greeting, err := a.client.Hello(within(t), b.self.Address)
 	require.NoError(t, err)
-	require.Equal(t, Greeting{Peer: b.self, Version: "1.9", Capabilities: []string{"x"}, Addresses: b.server.Addresses()}, greeting,
+	require.Equal(t, Greeting{Peer: b.self, Version: "1.9", Capabilities: []string{"x"},
+		Addresses: b.server.Addresses()}, greeting,
 		"a peer of the same major version is welcome")
 	require.False(t, open(t, a, a).Self, "no message says that")
 }
 
-// A caller that claims the identity of the engine it calls is refused, by every method that acts on the caller's identity.
+// A caller that claims the identity of the engine it calls is refused, by every method that acts on the caller's
+// identity.
 func TestACallerThatClaimsToBeUsIsRefused(t *testing.T) {
 	checkLeaks(t)
 	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
@@ -128,8 +131,10 @@ func TestDescribeComesOnceForEachEpoch(t *testing.T) {
 	epoch := uint64(1)
 	b.describe = func(_ context.Context, from transport.Peer) (*segment.Description, error) {
 		require.Equal(t, a.self, from)
-		d := &segment.Description{Address: b.self.Address, Incarnation: b.self.Incarnation, Epoch: epoch, Regions: []segment.Region{
-			{ID: 7, Name: "kv", Addr: 4096, Size: 64, Permission: mem.GlobalReadWrite, Descriptors: map[string]transport.Descriptor{"tcp": {1, 2}}}}}
+		d := &segment.Description{Address: b.self.Address, Incarnation: b.self.Incarnation, Epoch: epoch,
+			Regions: []segment.Region{
+				{ID: 7, Name: "kv", Addr: 4096, Size: 64, Permission: mem.GlobalReadWrite,
+					Descriptors: map[string]transport.Descriptor{"tcp": {1, 2}}}}}
 		return d, d.Seal()
 	}
 	peer := open(t, a, b)
@@ -181,7 +186,8 @@ func TestNotificationsCarrySenderAndSequence(t *testing.T) {
 	require.Equal(t, errs.TooManyRequests, errs.CodeOf(a.client.Notify(within(t), peer, 2, []byte("two"))))
 	require.NoError(t, a.client.Notify(within(t), peer, 2, []byte("two")))
 	id := a.self.Incarnation
-	require.Equal(t, []string{fmt.Sprintf("%d 1 one", id), fmt.Sprintf("%d 2 two", id), fmt.Sprintf("%d 2 two", id)}, got)
+	require.Equal(t, []string{fmt.Sprintf("%d 1 one", id), fmt.Sprintf("%d 2 two", id), fmt.Sprintf("%d 2 two", id)},
+		got)
 }
 
 func TestProbeMeasuresARoundTrip(t *testing.T) {
@@ -200,12 +206,15 @@ func TestErrorsOfTheHandlerCrossWhole(t *testing.T) {
 	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
 	peer := open(t, a, b)
 	b.serve = func(context.Context, transport.Peer, string, []byte) ([]byte, error) {
-		return nil, fmt.Errorf("outer: %w", &errs.Error{Code: errs.StaleGeneration, Scope: errs.ScopeRail, Side: errs.SideLocal, Collateral: true,
+		return nil, fmt.Errorf("outer: %w", &errs.Error{Code: errs.StaleGeneration, Scope: errs.ScopeRail,
+			Side: errs.SideLocal, Collateral: true,
 			Op: "tcp.hello", Transport: "tcp", Rail: "1-2", Cause: "größer \xff", Hint: "wait"})
 	}
 	_, err := a.client.Call(within(t), peer, "tcp", nil)
-	require.Equal(t, &errs.Error{Code: errs.StaleGeneration, Scope: errs.ScopeRail, Side: errs.SideRemote, Collateral: true,
-		Op: "tcp.hello", Peer: peer.Address, Transport: "tcp", Rail: "1-2", Cause: "größer \uFFFD", Hint: "wait"}, err)
+	require.Equal(t, &errs.Error{Code: errs.StaleGeneration, Scope: errs.ScopeRail, Side: errs.SideRemote,
+		Collateral: true,
+		Op:         "tcp.hello", Peer: peer.Address, Transport: "tcp", Rail: "1-2", Cause: "größer \uFFFD",
+		Hint: "wait"}, err)
 
 	b.serve = func(context.Context, transport.Peer, string, []byte) ([]byte, error) { return nil, errors.New("plain") }
 	_, err = a.client.Call(within(t), peer, "tcp", nil)

@@ -46,7 +46,8 @@ func (c *Client) connectTCP(ctx context.Context, address string) (net.Conn, erro
 	if err == nil {
 		return raw, nil
 	}
-	e := errs.Wrap(errs.PeerUnreachable, "control.dial", err).WithScope(errs.ScopeLink, errs.SidePath).WithPeer(address, "", "")
+	e := errs.Wrap(errs.PeerUnreachable, "control.dial", err).WithScope(errs.ScopeLink, errs.SidePath).
+		WithPeer(address, "", "")
 	var unknown *net.DNSError
 	var timeout net.Error
 	switch {
@@ -58,9 +59,11 @@ func (c *Client) connectTCP(ctx context.Context, address string) (net.Conn, erro
 	case errors.Is(err, syscall.ECONNREFUSED):
 		e.Side, e.Cause = errs.SideRemote, "connection refused: nobody listens at "+address
 		if meta.IsLoopback(address) {
-			e.WithHint("a loopback address is this machine's own; a peer on another machine sets rpc_server_hostname and gives out its address there")
+			e.WithHint("a loopback address is this machine's own; a peer on another machine sets rpc_server_hostname " +
+				"and gives out its address there")
 		} else {
-			e.WithHint("check the port, and that the peer listens on that address (its rpc_server_hostname), not on loopback alone")
+			e.WithHint("check the port, and that the peer listens on that address (its rpc_server_hostname), not on " +
+				"loopback alone")
 		}
 	case errors.As(err, &timeout) && timeout.Timeout():
 		e.Cause = "no answer from " + address + " within " + c.options.ConnectTimeout.String()
@@ -187,8 +190,8 @@ func (t *tap) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write reads the peer's last bytes when it has hung up: a refused certificate shows as a broken pipe first, and gRPC would
-// close the connection without reading the alert behind it.
+// Write reads the peer's last bytes when it has hung up: a refused certificate shows as a broken pipe first, and gRPC
+// would close the connection without reading the alert behind it.
 func (t *tap) Write(p []byte) (int, error) {
 	n, err := t.Conn.Write(p)
 	if err != nil {
@@ -222,7 +225,8 @@ func (t *tap) settle() {
 func (t *tap) verdict(address string, limit time.Duration, late bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := errs.New(errs.Protocol, "control.dial", "").WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(address, "", "").
+	e := errs.New(errs.Protocol, "control.dial", "").WithScope(errs.ScopeLink, errs.SideRemote).
+		WithPeer(address, "", "").
 		WithHint("give the address that the peer's engine shows as its address")
 	switch {
 	case isTLSAlert(t.err):
@@ -239,9 +243,11 @@ func (t *tap) verdict(address string, limit time.Duration, late bool) error {
 	case errors.Is(t.err, syscall.ECONNRESET):
 		e.Code, e.Cause, e.Err = errs.PeerUnreachable, "connection reset by "+address+" before it answered", t.err
 	case !late:
-		e.Cause = "something else listens at " + address + ", or its engine is closing or wants TLS: the connection ended before an answer"
+		e.Cause = "something else listens at " + address +
+			", or its engine is closing or wants TLS: the connection ended before an answer"
 	default:
-		e.Cause = "something else listens at " + address + ", or its process is stopped: it took the connection and said nothing for " + limit.String()
+		e.Cause = "something else listens at " + address +
+			", or its process is stopped: it took the connection and said nothing for " + limit.String()
 		e.Err = errSilent
 	}
 	return e

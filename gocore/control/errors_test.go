@@ -91,7 +91,8 @@ func TestSomethingElseListens(t *testing.T) {
 		require.Contains(t, refusal(t, stranger(t, func(c net.Conn) { io.Copy(c, c) }), errs.Protocol), text)
 	})
 	t.Run("banner", func(t *testing.T) {
-		message := refusal(t, stranger(t, func(c net.Conn) { io.WriteString(c, "SSH-2.0-OpenSSH_9.2p1\r\n") }), errs.Protocol)
+		message := refusal(t, stranger(t, func(c net.Conn) { io.WriteString(c, "SSH-2.0-OpenSSH_9.2p1\r\n") }),
+			errs.Protocol)
 		require.Contains(t, message, "SSH-2.0")
 	})
 	t.Run("TLS", func(t *testing.T) { // an alert, as OpenSSL answers bytes that are no handshake
@@ -99,7 +100,8 @@ func TestSomethingElseListens(t *testing.T) {
 		require.Contains(t, message, "answers in TLS")
 	})
 	t.Run("closes", func(t *testing.T) {
-		require.Contains(t, refusal(t, stranger(t, func(c net.Conn) { io.ReadFull(c, make([]byte, 24)); c.(*net.TCPConn).CloseWrite() }), errs.Protocol), text)
+		require.Contains(t, refusal(t, stranger(t,
+			func(c net.Conn) { io.ReadFull(c, make([]byte, 24)); c.(*net.TCPConn).CloseWrite() }), errs.Protocol), text)
 	})
 	t.Run("http", func(t *testing.T) {
 		server := &http.Server{Handler: http.NotFoundHandler()}
@@ -155,7 +157,8 @@ func TestPeerThatStoppedAnswering(t *testing.T) {
 	a := start(t, "127.0.0.1:0", func(o *Options) { o.HandshakeTimeout = 50 * time.Millisecond })
 	silent := stranger(t, func(net.Conn) {})
 	_, err := a.client.Probe(within(t), transport.Peer{Address: silent, Incarnation: 5})
-	require.Equal(t, errs.PeerUnreachable, errs.CodeOf(err), "an engine was there: it is the peer that is silent, not a stranger")
+	require.Equal(t, errs.PeerUnreachable, errs.CodeOf(err),
+		"an engine was there: it is the peer that is silent, not a stranger")
 	require.ErrorContains(t, err, "stopped or overloaded")
 }
 
@@ -186,7 +189,8 @@ func TestCallersMustSayWhoTheyAre(t *testing.T) {
 	checkLeaks(t)
 	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
 	peer := open(t, a, b)
-	for want, self := range map[string]transport.Peer{"no incarnation": {}, "more than 255": {Incarnation: 1, Name: strings.Repeat("n", 256)}} {
+	for want, self := range map[string]transport.Peer{"no incarnation": {},
+		"more than 255": {Incarnation: 1, Name: strings.Repeat("n", 256)}} {
 		a.self = self
 		_, err := a.client.Call(within(t), peer, "tcp", nil)
 		require.Equal(t, errs.Protocol, errs.CodeOf(err))
@@ -197,7 +201,8 @@ func TestCallersMustSayWhoTheyAre(t *testing.T) {
 
 func TestMessagesAreBounded(t *testing.T) {
 	checkLeaks(t)
-	a, b := start(t, "127.0.0.1:0", func(o *Options) { o.MessageMax = 100_000 }), start(t, "127.0.0.1:0", func(o *Options) { o.MessageMax = 1000 })
+	a, b := start(t, "127.0.0.1:0", func(o *Options) { o.MessageMax = 100_000 }),
+		start(t, "127.0.0.1:0", func(o *Options) { o.MessageMax = 1000 })
 	peer := open(t, a, b)
 	_, err := a.client.Call(within(t), peer, "tcp", make([]byte, 100_001))
 	require.Equal(t, errs.InvalidArgument, errs.CodeOf(err))

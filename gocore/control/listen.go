@@ -46,7 +46,8 @@ func parseListen(addresses []string) ([]endpoint, error) {
 	for _, address := range addresses {
 		host, port, err := net.SplitHostPort(address)
 		if err != nil {
-			return nil, errs.Wrap(errs.InvalidArgument, "listen", err).WithHint(`an address to listen on is "host:port", for example "127.0.0.1:0" or "[::1]:0"`)
+			return nil, errs.Wrap(errs.InvalidArgument, "listen", err).
+				WithHint(`an address to listen on is "host:port", for example "127.0.0.1:0" or "[::1]:0"`)
 		}
 		number, err := strconv.ParseUint(port, 10, 16)
 		if err != nil {
@@ -64,7 +65,10 @@ func withoutCovered(wanted []endpoint) []endpoint {
 		if slices.Contains(out, e) {
 			continue
 		}
-		if slices.ContainsFunc(wanted, func(w endpoint) bool { return w != e && w.port == e.port && covers(w.host, e.host) }) {
+		if slices.ContainsFunc(wanted, func(w endpoint) bool {
+			return w != e && w.port == e.port &&
+				covers(w.host, e.host)
+		}) {
 			continue
 		}
 		out = append(out, e)
@@ -132,8 +136,8 @@ func listenError(address string, err error) error {
 	return e
 }
 
-// guests are the accepted connections. gRPC forgets connections before the end of their handshake, and would wait for them
-// at shutdown; here they are known, bounded in number, and can be closed.
+// guests are the accepted connections. gRPC forgets connections before the end of their handshake, and would wait for
+// them at shutdown; here they are known, bounded in number, and can be closed.
 type guests struct {
 	max int
 

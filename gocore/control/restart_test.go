@@ -25,7 +25,8 @@ func TestRestartedPeerGetsItsPortAndIsFoundAtOnce(t *testing.T) {
 		b = start(t, address)
 		require.Equal(t, address, b.self.Address)
 		_, err := a.client.Call(within(t), old, "tcp", nil)
-		require.Equal(t, errs.PeerRestarted, errs.CodeOf(err), "the call recovers the connection and meets the successor: %v", err)
+		require.Equal(t, errs.PeerRestarted, errs.CodeOf(err),
+			"the call recovers the connection and meets the successor: %v", err)
 		require.NotEqual(t, old, open(t, a, b))
 	}
 	b.close()
@@ -218,7 +219,8 @@ func TestUnusedConnectionsAreClosed(t *testing.T) {
 	c := start(t, "127.0.0.1:0")
 	open(t, a, c) // unused a little longer than the other: the sweep comes again for it
 	open(t, a, b)
-	require.Eventually(t, func() bool { return b.server.guests.count()+c.server.guests.count() == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.server.guests.count()+c.server.guests.count() == 0 }, patience,
+		time.Millisecond)
 	open(t, a, b)
 	a.client.Forget(b.self.Address)
 	require.Eventually(t, func() bool { return b.server.guests.count() == 0 }, patience, time.Millisecond)

@@ -82,8 +82,9 @@ func (s *Server) Start(handler Handler) {
 	}
 }
 
-// Close stops listening at once, gives calls under way half a second, or until ctx ends, then cancels them and waits for
-// their handlers for a second more. It is an error (Timeout) when a handler is left even then. Closing again does nothing.
+// Close stops listening at once, gives calls under way half a second, or until ctx ends, then cancels them and waits
+// for their handlers for a second more. It is an error (Timeout) when a handler is left even then. Closing again does
+// nothing.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	first, started := !s.closed, s.started
@@ -111,7 +112,8 @@ func (s *Server) Close(ctx context.Context) error {
 	s.guests.close(true)
 	s.grpc.Stop() // cancels the contexts of all handlers
 	if !waited(context.WithoutCancel(ctx), done, handlerGrace) {
-		return errs.New(errs.Timeout, "control.close", "a handler did not return within %v of its cancellation", handlerGrace).
+		return errs.New(errs.Timeout, "control.close", "a handler did not return within %v of its cancellation",
+			handlerGrace).
 			WithScope(errs.ScopeTransport, errs.SideLocal)
 	}
 	return nil
@@ -130,10 +132,12 @@ func waited(ctx context.Context, done <-chan struct{}, limit time.Duration) bool
 }
 
 // guard surrounds every handler: a panic becomes an error, an error becomes a status with the error in it.
-func (s *Server) guard(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (reply any, err error) {
+func (s *Server) guard(ctx context.Context, request any, info *grpc.UnaryServerInfo,
+	handle grpc.UnaryHandler) (reply any, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			s.options.Log.Error("control: a handler panicked", "call", info.FullMethod, "cause", cause, "stack", string(debug.Stack()))
+			s.options.Log.Error("control: a handler panicked", "call", info.FullMethod, "cause", cause, "stack",
+				string(debug.Stack()))
 			err = errs.New(errs.Internal, "control", "the peer's handler of %s panicked: %v", info.FullMethod, cause).
 				WithScope(errs.ScopeSlice, errs.SideLocal)
 		}
@@ -165,7 +169,8 @@ func (s *service) caller(call *controlpb.Call) (transport.Peer, error) {
 }
 
 func restarted(address string) *errs.Error {
-	return errs.New(errs.PeerRestarted, "control", "the engine at %s was restarted: another incarnation answers", address).
+	return errs.New(errs.PeerRestarted, "control", "the engine at %s was restarted: another incarnation answers",
+		address).
 		WithScope(errs.ScopeLink, errs.SideLocal).WithHint("open the segment again")
 }
 
@@ -191,7 +196,8 @@ func (s *service) Describe(ctx context.Context, request *controlpb.DescribeReque
 	return &controlpb.DescribeReply{Description: segment.Encode(description, true)}, nil
 }
 
-func (s *service) Transport(ctx context.Context, request *controlpb.TransportRequest) (*controlpb.TransportReply, error) {
+func (s *service) Transport(ctx context.Context, request *controlpb.TransportRequest) (*controlpb.TransportReply,
+	error) {
 	from, err := s.caller(request.GetCall())
 	if err != nil {
 		return nil, err

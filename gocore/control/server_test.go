@@ -101,7 +101,8 @@ func TestRandomBytesEndTheConnectionAndNothingElse(t *testing.T) {
 		conn.(*net.TCPConn).CloseWrite()
 		conn.SetReadDeadline(time.Now().Add(patience))
 		_, err = io.Copy(io.Discard, conn)
-		require.True(t, err == nil || strings.Contains(err.Error(), syscall.ECONNRESET.Error()), "seed %d: %v", seed, err)
+		require.True(t, err == nil || strings.Contains(err.Error(), syscall.ECONNRESET.Error()), "seed %d: %v", seed,
+			err)
 		conn.Close()
 	}
 	require.Equal(t, b.self, open(t, a, b))
@@ -150,8 +151,10 @@ func processTime(t *testing.T) time.Duration {
 func authority(t *testing.T) *tls.Config {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "tent test"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "tent test"}, IsCA: true,
+		BasicConstraintsValid: true,
+		NotBefore:             time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
@@ -160,7 +163,8 @@ func authority(t *testing.T) *tls.Config {
 	require.NoError(t, err)
 	pool := x509.NewCertPool()
 	pool.AddCert(parsed)
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: pool, ClientCAs: pool,
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: pool,
+		ClientCAs:  pool,
 		ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13}
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// ways keeps further addresses of engines, so that a call reaches its peer as long as one of them does. They lead to the
-// same incarnation or to none: every call names its incarnation, and any other engine at the address refuses it.
+// ways keeps further addresses of engines, so that a call reaches its peer as long as one of them does. They lead to
+// the same incarnation or to none: every call names its incarnation, and any other engine at the address refuses it.
 type ways struct {
 	mu    sync.Mutex
 	peers map[wayKey]*way
@@ -37,15 +37,17 @@ const (
 )
 
 // headStart is the time that the address that answered last has before the next one is tried beside it (as in RFC 8305,
-// Happy Eyeballs). A call takes a hundredth of it where nothing is wrong; a withdrawal over the control plane has 400 ms.
+// Happy Eyeballs). A call takes a hundredth of it where nothing is wrong; a withdrawal over the control plane has 400
+// ms.
 const headStart = 60 * time.Millisecond
 
-// Know takes note of the addresses on which a peer's control plane listens, beside the one by which it is known. Wildcards
-// are left out, and loopback addresses of other machines.
+// Know takes note of the addresses on which a peer's control plane listens, beside the one by which it is known.
+// Wildcards are left out, and loopback addresses of other machines.
 func (c *Client) Know(peer transport.Peer, addresses []string) {
 	list := []string{peer.Address}
 	for _, a := range addresses {
-		if len(list) < wayMax && !slices.Contains(list, a) && meta.CheckAddress(a) == nil && reachable(a, peer.MachineID == c.options.Self().MachineID) {
+		if len(list) < wayMax && !slices.Contains(list, a) && meta.CheckAddress(a) == nil &&
+			reachable(a, peer.MachineID == c.options.Self().MachineID) {
 			list = append(list, a)
 		}
 	}
@@ -94,9 +96,10 @@ func (w *ways) prefer(peer transport.Peer, address string) {
 }
 
 // race tries addresses one after the other, the next one when the one before has failed or let a head start pass. The
-// first answer wins, also one that says no; the others are cancelled and waited for. If no address leads to the peer, the
-// error of its own is returned.
-func race[R any](ctx context.Context, own string, addresses []string, try func(context.Context, string) (R, error)) (R, error) {
+// first answer wins, also one that says no; the others are cancelled and waited for. If no address leads to the peer,
+// the error of its own is returned.
+func race[R any](ctx context.Context, own string, addresses []string, try func(context.Context, string) (R, error)) (R,
+	error) {
 	type result struct {
 		value R
 		err   error
@@ -143,8 +146,8 @@ func race[R any](ctx context.Context, own string, addresses []string, try func(c
 	return failed.value, failed.err
 }
 
-// final tells answers of the peer from errors of the way. That another incarnation answers is final at the peer's own address;
-// at another one it may be anybody.
+// final tells answers of the peer from errors of the way. That another incarnation answers is final at the peer's own
+// address; at another one it may be anybody.
 func final(err error, own bool) bool {
 	switch errs.From("control", err).Code {
 	case errs.PeerUnreachable, errs.Timeout, errs.Protocol:

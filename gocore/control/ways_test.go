@@ -38,8 +38,10 @@ func TestAnyAddressOfThePeerWillDo(t *testing.T) {
 		begin := time.Now()
 		_, err = a.client.Probe(within(t), peer)
 		require.NoError(t, err, name)
-		require.Less(t, time.Since(begin), a.client.options.HandshakeTimeout, "%s: the other address is tried beside the first", name)
-		require.Equal(t, []string{b.self.Address, cut}, a.client.ways.of(peer), "the address that answered is asked first from now on")
+		require.Less(t, time.Since(begin), a.client.options.HandshakeTimeout,
+			"%s: the other address is tried beside the first", name)
+		require.Equal(t, []string{b.self.Address, cut}, a.client.ways.of(peer),
+			"the address that answered is asked first from now on")
 		answer, err := a.client.Call(within(t), peer, "tcp", []byte("hello"))
 		require.NoError(t, err)
 		require.Contains(t, string(answer), "tcp hello")

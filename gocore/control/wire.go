@@ -22,8 +22,11 @@ func toStatus(op string, err error) error {
 		return nil
 	}
 	e := fromContext(op, err)
-	fault := &controlpb.Fault{Code: uint32(e.Code), Scope: uint32(e.Scope), Side: uint32(e.Side), Collateral: e.Collateral,
-		Op: clip(e.Op), Peer: clip(e.Peer), Transport: clip(e.Transport), Rail: clip(e.Rail), Cause: clip(e.Cause), Hint: clip(e.Hint)}
+	fault := &controlpb.Fault{Code: uint32(e.Code), Scope: uint32(e.Scope), Side: uint32(e.Side),
+		Collateral: e.Collateral,
+		Op:         clip(e.Op), Peer: clip(e.Peer), Transport: clip(e.Transport), Rail: clip(e.Rail),
+		Cause: clip(e.Cause),
+		Hint:  clip(e.Hint)}
 	plain := status.New(codes.Unknown, "tent: "+e.Code.String())
 	detailed, err := plain.WithDetails(fault)
 	if err != nil { // cannot be: the texts are valid UTF-8
@@ -54,7 +57,8 @@ func faultOf(address string, err error) *errs.Error {
 			continue
 		}
 		e := &errs.Error{Code: errs.Code(fault.GetCode()), Scope: errs.Scope(fault.GetScope() & 3),
-			Side: turned(errs.Side(fault.GetSide() & 3)), Collateral: fault.GetCollateral(), Op: fault.GetOp(), Peer: fault.GetPeer(),
+			Side: turned(errs.Side(fault.GetSide() & 3)), Collateral: fault.GetCollateral(), Op: fault.GetOp(),
+			Peer:      fault.GetPeer(),
 			Transport: fault.GetTransport(), Rail: fault.GetRail(), Cause: fault.GetCause(), Hint: fault.GetHint()}
 		if e.Peer == "" {
 			e.Peer = address
@@ -80,17 +84,20 @@ func clip(text string) string {
 }
 
 func toIdentity(peer transport.Peer) *controlpb.Identity {
-	return &controlpb.Identity{Address: strings.ToValidUTF8(peer.Address, "\uFFFD"), Name: strings.ToValidUTF8(peer.Name, "\uFFFD"),
+	return &controlpb.Identity{Address: strings.ToValidUTF8(peer.Address, "\uFFFD"),
+		Name:      strings.ToValidUTF8(peer.Name, "\uFFFD"),
 		MachineId: strings.ToValidUTF8(peer.MachineID, "\uFFFD"), Incarnation: peer.Incarnation}
 }
 
-// fromIdentity checks the identity that a stranger claims. Whether the stranger is this engine does not come from a message.
+// fromIdentity checks the identity that a stranger claims. Whether the stranger is this engine does not come from a
+// message.
 func fromIdentity(id *controlpb.Identity) (transport.Peer, error) {
 	switch {
 	case id.GetIncarnation() == 0:
 		return transport.Peer{}, protocolError("the peer gives no incarnation")
 	case len(id.GetAddress()) > identityMax, len(id.GetName()) > identityMax, len(id.GetMachineId()) > identityMax:
-		return transport.Peer{}, protocolError("the peer gives a name, an address or a machine id of more than %d bytes", identityMax)
+		return transport.Peer{},
+			protocolError("the peer gives a name, an address or a machine id of more than %d bytes", identityMax)
 	}
 	return transport.Peer{Address: id.GetAddress(), Name: id.GetName(), MachineID: id.GetMachineId(),
 		Incarnation: id.GetIncarnation()}, nil

@@ -10,8 +10,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Allocate maps zeroed memory and registers it. It comes from the first transport that can share such memory with peers,
-// else from an anonymous mapping, prefaulted so that the first transfer does not pay for page faults.
+// Allocate maps zeroed memory and registers it. It comes from the first transport that can share such memory with
+// peers, else from an anonymous mapping, prefaulted so that the first transfer does not pay for page faults.
 func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 	if err := e.usable(); err != nil {
 		return 0, mem.Region{}, err
@@ -21,7 +21,8 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 		return 0, mem.Region{}, errs.Wrap(errs.InvalidArgument, "allocate", err)
 	}
 	if m.Size == 0 || m.Size > 1<<46 {
-		return 0, mem.Region{}, errs.New(errs.InvalidArgument, "allocate", "the size %d is not between 1 and 2^46", m.Size)
+		return 0, mem.Region{}, errs.New(errs.InvalidArgument, "allocate", "the size %d is not between 1 and 2^46",
+			m.Size)
 	}
 	r, err := e.mapFor(m, kind, node)
 	if err != nil {
@@ -56,11 +57,13 @@ func (e *Engine) mapFor(m Memory, kind mem.Kind, node int) (*region, error) {
 		}
 	}
 	if kind != mem.Host {
-		return nil, errs.New(errs.DeviceNotFound, "allocate", "no transport of this build allocates memory at %q", m.Location).
+		return nil, errs.New(errs.DeviceNotFound, "allocate", "no transport of this build allocates memory at %q",
+			m.Location).
 			WithHint("allocate it with your framework and register it")
 	}
 	size := roundUp(m.Size, uint64(os.Getpagesize()))
-	start, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	start, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return nil, errs.Wrap(errs.OutOfMemory, "allocate", err)
 	}
@@ -77,8 +80,8 @@ func (e *Engine) mapFor(m Memory, kind mem.Kind, node int) (*region, error) {
 
 func roundUp(n, to uint64) uint64 { return (n + to - 1) / to * to }
 
-// FreeMemory gives memory of Allocate back. The region must be closed; the mapping goes when no transfer uses it any more.
-// The caller guarantees that no view of the bytes is used afterwards.
+// FreeMemory gives memory of Allocate back. The region must be closed; the mapping goes when no transfer uses it any
+// more. The caller guarantees that no view of the bytes is used afterwards.
 func (e *Engine) FreeMemory(id mem.RegionID) error {
 	e.allocations.mu.Lock()
 	r := e.allocations.byID[id]

@@ -388,8 +388,8 @@ func (e *Engine) Summary(id dispatch.BatchID) (dispatch.Summary, error) {
 }
 
 // Failed writes the indexes of requests that did not complete into out, as far as they fit, and returns how many there
-// are. Indexes count requests, ranges and pages in the order of the calls; a page of several rows is one. When a sync has
-// failed, every WRITE counts.
+// are. Indexes count requests, ranges and pages in the order of the calls; a page of several rows is one. When a sync
+// has failed, every WRITE counts.
 func (e *Engine) Failed(id dispatch.BatchID, out []uint64) (n int) {
 	e.mu.Lock()
 	defer e.unlockAndDrain()

@@ -13,8 +13,8 @@ import (
 // closeGrace is the time that Close may take beyond the caller's: the fence bounds, and the goodbyes of the transports.
 const closeGrace = 3 * time.Second
 
-// Close ends the engine and returns when it is quiescent. Otherwise held names the memory that a kernel, a driver or a peer
-// did not give back. With cancel, transfers under way are cancelled at once; without, they have until timeout.
+// Close ends the engine and returns when it is quiescent. Otherwise held names the memory that a kernel, a driver or a
+// peer did not give back. With cancel, transfers under way are cancelled at once; without, they have until timeout.
 //
 // Each step below would break something if it came elsewhere:
 //

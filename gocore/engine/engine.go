@@ -136,7 +136,8 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	e := &Engine{config: o.Config, name: c.Name, machine: meta.MachineID(), cores: runtime.NumCPU(),
 		incarnation: newIncarnation(), stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes, armed: clock.Never,
 		syncing: syncing{limit: clock.Never}, progressWake: make(chan struct{}, 1),
-		batches: make([]*batch, c.MaxBatches), totals: make([]atomic.Uint64, c.MaxBatches), store: meta.PeerToPeer{}, idle: make(chan struct{}, 1)}
+		batches: make([]*batch, c.MaxBatches), totals: make([]atomic.Uint64, c.MaxBatches), store: meta.PeerToPeer{},
+		idle: make(chan struct{}, 1)}
 	if !c.LegacySelection {
 		e.policies = plan.NewPolicies(c.Policies)
 	}

@@ -65,7 +65,8 @@ func (l *logs) event(ev *event.Event) bool {
 	level, text := slog.LevelInfo, ""
 	switch ev.Kind {
 	case event.Failover:
-		level, text = slog.LevelWarn, fmt.Sprintf("Transport failover: %s -> %s (attempt %d/%d)", ev.From, ev.To, ev.N, ev.M)
+		level, text = slog.LevelWarn, fmt.Sprintf("Transport failover: %s -> %s (attempt %d/%d)", ev.From, ev.To, ev.N,
+			ev.M)
 	case event.FailoverExhausted:
 		level, text = slog.LevelError, fmt.Sprintf("Task failover limit reached (%d), last transport=%s", ev.M, ev.From)
 	case event.FailoverNoRoute:
@@ -73,14 +74,16 @@ func (l *logs) event(ev *event.Event) bool {
 	case event.RailRecovered:
 		text = fmt.Sprintf("Rail recovered: local_nic=%s remote_nic=%s (%s)", ev.Local, ev.Remote, ev.Note)
 	case event.RailPaused:
-		level, text = slog.LevelWarn, fmt.Sprintf("Rail paused: local_nic=%s remote_nic=%s (%d errors, for %v)", ev.Local, ev.Remote, ev.N, ev.Took)
+		level, text = slog.LevelWarn, fmt.Sprintf("Rail paused: local_nic=%s remote_nic=%s (%d errors, for %v)",
+			ev.Local, ev.Remote, ev.N, ev.Took)
 	case event.SharingOff:
 		level, text = slog.LevelWarn, "Slots and load are not shared with other processes any more; transfers go on"
 	case event.SharingOn:
 		text = "Slots and load are shared with other processes again"
 	case event.RailDown, event.RailCondemned, event.LinkDown, event.PeerGone, event.Dirty, event.Stalled:
 		level, text = slog.LevelWarn, ev.Kind.String()
-		if ev.Kind == event.LinkDown && ev.Err != nil && ev.Err.Code == errs.InvalidEntry && ev.Err.Side == errs.SideLocal {
+		if ev.Kind == event.LinkDown && ev.Err != nil && ev.Err.Code == errs.InvalidEntry &&
+			ev.Err.Side == errs.SideLocal {
 			level = slog.LevelDebug // the user closed the segment: nothing is wrong
 		}
 		if orderly(ev) {

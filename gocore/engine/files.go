@@ -14,11 +14,12 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// A file is a segment like any other: a peer that only transports with Info.Files attach. Its one region of kind File has the
-// offsets of the file, so plans, failover, classes, deadlines, cancellation and metrics know nothing of files. Each open is a
-// peer of its own, with its own size, permission and durability. Other processes never reach it.
+// A file is a segment like any other: a peer that only transports with Info.Files attach. Its one region of kind File
+// has the offsets of the file, so plans, failover, classes, deadlines, cancellation and metrics know nothing of files.
+// Each open is a peer of its own, with its own size, permission and durability. Other processes never reach it.
 //
-// Batches hold the files that they use: closing the segment lets them end first, and its links are detached after the last.
+// Batches hold the files that they use: closing the segment lets them end first, and its links are detached after the
+// last.
 
 // FileOptions say how OpenFile opens a file. The zero value opens one that is there, for reading and writing.
 type FileOptions struct {
@@ -41,8 +42,8 @@ const (
 	fileRegion mem.RegionID = 1
 )
 
-// OpenFile opens a file of this machine by its absolute path and fails at once if that cannot be done. Errors: NotFound,
-// PermissionDenied, InvalidArgument (a wrong option, not a regular file), NoSpace, StorageError.
+// OpenFile opens a file of this machine by its absolute path and fails at once if that cannot be done. Errors:
+// NotFound, PermissionDenied, InvalidArgument (a wrong option, not a regular file), NoSpace, StorageError.
 func (e *Engine) OpenFile(ctx context.Context, name string, o FileOptions) (SegmentID, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
@@ -57,7 +58,8 @@ func (e *Engine) OpenFile(ctx context.Context, name string, o FileOptions) (Segm
 	if err != nil {
 		return 0, err
 	}
-	made, failure := filer.OpenFile(ctx, transport.FileSpec{Path: name, Create: o.Create, Truncate: o.Truncate, ReadOnly: o.ReadOnly, Size: o.Size})
+	made, failure := filer.OpenFile(ctx, transport.FileSpec{Path: name, Create: o.Create, Truncate: o.Truncate,
+		ReadOnly: o.ReadOnly, Size: o.Size})
 	if failure != nil {
 		return 0, failure
 	}
@@ -74,12 +76,15 @@ func (o *FileOptions) check() *errs.Error {
 	case o.Size > 1<<62:
 		return errs.New(errs.InvalidArgument, "open", "the size %d is beyond 2^62", o.Size)
 	case o.Size > 0 && !o.Create:
-		return errs.New(errs.InvalidArgument, "open", "size is %d, but a file that is only opened keeps its size", o.Size).
+		return errs.New(errs.InvalidArgument, "open", "size is %d, but a file that is only opened keeps its size",
+			o.Size).
 			WithHint("create=True makes the file if it is absent and grows it to size")
 	case o.ReadOnly && (o.Create || o.Truncate):
-		return errs.New(errs.InvalidArgument, "open", "a file that is opened for reading only is neither created nor truncated")
+		return errs.New(errs.InvalidArgument, "open",
+			"a file that is opened for reading only is neither created nor truncated")
 	case o.ReadOnly && o.Durability != request.DurabilityNone:
-		return errs.New(errs.InvalidArgument, "open", "durability is about writing, and the file is opened for reading only")
+		return errs.New(errs.InvalidArgument, "open",
+			"durability is about writing, and the file is opened for reading only")
 	}
 	return nil
 }
@@ -112,7 +117,8 @@ func (e *Engine) filer() (transport.Filer, *errs.Error) {
 
 // filePeer makes the peer that is a file, with one handle, and its region. It is not shared yet.
 func (e *Engine) filePeer(made *transport.File, durability request.Durability) *peer {
-	identity := transport.Peer{Address: fileScheme + made.Path, Name: path.Base(made.Path), MachineID: e.machine, Incarnation: newIncarnation()}
+	identity := transport.Peer{Address: fileScheme +
+		made.Path, Name: path.Base(made.Path), MachineID: e.machine, Incarnation: newIncarnation()}
 	p := &peer{engine: e, identity: identity, handles: 1, file: &file{made.Path, made.ReadOnly, durability}}
 	p.links.Store(&[]attachment{})
 	region := segment.Region{ID: fileRegion, Name: made.Path, Size: made.Size, Location: "file", Kind: mem.File,
@@ -161,10 +167,12 @@ type fileUse struct {
 func (c *Call) touch(p *peer, t *Terms) *errs.Error {
 	op := t.Op
 	if t.Integrity != request.IntegrityNone {
-		return errs.New(errs.InvalidArgument, "submit", "transfers of files carry no checksums, and integrity was asked for")
+		return errs.New(errs.InvalidArgument, "submit",
+			"transfers of files carry no checksums, and integrity was asked for")
 	}
 	if op == transport.Write && p.file.readOnly {
-		return errs.New(errs.PermissionDenied, "submit", "%s was opened for reading only", p.file.path).WithPeer(p.identity.Address, "", "")
+		return errs.New(errs.PermissionDenied, "submit", "%s was opened for reading only", p.file.path).
+			WithPeer(p.identity.Address, "", "")
 	}
 	i := slices.IndexFunc(c.files, func(u fileUse) bool { return u.peer == p })
 	if i < 0 {
@@ -178,7 +186,8 @@ func (c *Call) touch(p *peer, t *Terms) *errs.Error {
 	return nil
 }
 
-// settle gives the files that are synced at the call's end their limit. It refuses durability for a call that writes no file.
+// settle gives the files that are synced at the call's end their limit. It refuses durability for a call that writes no
+// file.
 func (c *Call) settle() *errs.Error {
 	written := false
 	for i := range c.files {
@@ -212,8 +221,8 @@ func (e *Engine) holdFiles(uses []fileUse) *errs.Error {
 	return nil
 }
 
-// dropFiles gives the handles of a batch back. A file without handles is left by another goroutine, since transports must
-// not be called under the engine's mutex, which the caller holds; an engine that closes leaves all files anyway.
+// dropFiles gives the handles of a batch back. A file without handles is left by another goroutine, since transports
+// must not be called under the engine's mutex, which the caller holds; an engine that closes leaves all files anyway.
 func (e *Engine) dropFiles(uses []fileUse) {
 	for i := range uses {
 		if p := uses[i].peer; e.unhandle(p) && !e.closing {

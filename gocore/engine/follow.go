@@ -13,13 +13,13 @@ const (
 	followersMax = 64
 )
 
-// FollowerID names one follower of the engine's events. It is a file descriptor that is readable while events wait for the
-// follower: for select and epoll, not for reading.
+// FollowerID names one follower of the engine's events. It is a file descriptor that is readable while events wait for
+// the follower: for select and epoll, not for reading.
 type FollowerID int
 
-// history keeps the engine's latest events, numbered from 0. Each follower has its own place in it, so that a view, a log
-// and a test see all events. A follower that is late loses the oldest and learns their number: the engine never waits for
-// one. Any goroutine may use it.
+// history keeps the engine's latest events, numbered from 0. Each follower has its own place in it, so that a view, a
+// log and a test see all events. A follower that is late loses the oldest and learns their number: the engine never
+// waits for one. Any goroutine may use it.
 type history struct {
 	mu        sync.Mutex
 	ring      []event.Event // event n is at n % eventsMax
@@ -166,8 +166,8 @@ func (e *Engine) Follow() (FollowerID, error) {
 	return e.history.follow()
 }
 
-// Events takes up to most events that the follower has not taken yet, oldest first. lost counts those that were overwritten
-// since the last call because it came too late.
+// Events takes up to most events that the follower has not taken yet, oldest first. lost counts those that were
+// overwritten since the last call because it came too late.
 func (e *Engine) Events(id FollowerID, most int) (list []event.Event, lost uint64, err error) {
 	return e.history.take(id, most)
 }

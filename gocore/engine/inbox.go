@@ -11,9 +11,9 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// inbox takes completions and notices for the core from any goroutine. Pushing takes a few nanoseconds under a lock of its
-// own, so a transport never waits for a step of the core. Completions, which come by the thousand, have their own array; the
-// rest is rare and kept in order as notices.
+// inbox takes completions and notices for the core from any goroutine. Pushing takes a few nanoseconds under a lock of
+// its own, so a transport never waits for a step of the core. Completions, which come by the thousand, have their own
+// array; the rest is rare and kept in order as notices.
 //
 // Bounds: completions by the slices that are outstanding, refusals by those in outboxes, notices by rails and peers.
 type inbox struct {

@@ -14,12 +14,13 @@ import (
 
 // This file finds the NUMA node of memory, for the choice of rails (plan.Plan.Node).
 //
-// A location of the user ("cpu:1") decides. For "*" the kernel is asked for the nodes of some pages of the region. Asking does
-// not make untouched pages; they count for the node that the policy of their mapping names, if it names one. A region with at
-// least three quarters of its pages on one node belongs to that node; one that is spread is named after the node with most of
-// it, and is near to no rail. Where the kernel does not answer (the filter of a container without CAP_SYS_NICE returns EPERM)
-// the region is called "cpu:0", and its node is unknown. Memory that was untouched at registration is looked at again when its
-// plans are made. On a machine with one node the kernel is not asked: every rail is as near as any other.
+// A location of the user ("cpu:1") decides. For "*" the kernel is asked for the nodes of some pages of the region.
+// Asking does not make untouched pages; they count for the node that the policy of their mapping names, if it names
+// one. A region with at least three quarters of its pages on one node belongs to that node; one that is spread is named
+// after the node with most of it, and is near to no rail. Where the kernel does not answer (the filter of a container
+// without CAP_SYS_NICE returns EPERM) the region is called "cpu:0", and its node is unknown. Memory that was untouched
+// at registration is looked at again when its plans are made. On a machine with one node the kernel is not asked: every
+// rail is as near as any other.
 
 // pagesAsked is the number of pages of a region that are looked at, evenly spread.
 const pagesAsked = 64
@@ -72,8 +73,8 @@ func (n *numa) look(r *region) int {
 	return node
 }
 
-// matter returns the number of a node as plans have it. The only node of a machine does not matter: a NIC without a number
-// would count as far otherwise.
+// matter returns the number of a node as plans have it. The only node of a machine does not matter: a NIC without a
+// number would count as far otherwise.
 func (n *numa) matter(node int) int32 {
 	if len(n.nodes) == 1 && n.nodes[0] == node {
 		return nodeUnknown
@@ -94,8 +95,9 @@ func (n *numa) nodeOfPlan(r *region) int {
 // Share of nodeOf when the kernel does not tell.
 const refused = -1
 
-// nodeOf returns the NUMA node that has most of a range of this process's memory, and its share of the pages whose node is
-// known. The node is -1 with a share of 0 if the range was never touched, and with refused if the kernel does not answer.
+// nodeOf returns the NUMA node that has most of a range of this process's memory, and its share of the pages whose node
+// is known. The node is -1 with a share of 0 if the range was never touched, and with refused if the kernel does not
+// answer.
 func nodeOf(addr uintptr, size uint64) (node int, share float64) {
 	page := uintptr(os.Getpagesize())
 	first, last := addr&^(page-1), (addr+uintptr(size)-1)&^(page-1)
@@ -147,7 +149,8 @@ const (
 func policyOf(addr uintptr) int {
 	var mode int32
 	var mask [nodesMax / 64]uint64
-	if _, _, errno := unix.Syscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(&mode)), uintptr(unsafe.Pointer(&mask[0])), nodesMax,
+	if _, _, errno := unix.Syscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(&mode)),
+		uintptr(unsafe.Pointer(&mask[0])), nodesMax,
 		addr, policyOfAddress, 0); errno != 0 {
 		return -1
 	}
@@ -167,8 +170,8 @@ func policyOf(addr uintptr) int {
 	return node
 }
 
-// prefer asks for pages of a node for untouched memory. It is a wish: where the node is absent or full, pages of another one
-// come.
+// prefer asks for pages of a node for untouched memory. It is a wish: where the node is absent or full, pages of
+// another one come.
 func prefer(addr uintptr, size uint64, node int) {
 	if node < 0 || node >= 64 {
 		return

@@ -7,9 +7,9 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// outbox keeps the core's decisions for one rail in their order until its holder has handed them to the transport. Without
-// it, two threads that left the core one after the other could reach Submit in the other order: LOW would pass HIGH, and a
-// withdrawal could overtake the slice that it withdraws.
+// outbox keeps the core's decisions for one rail in their order until its holder has handed them to the transport.
+// Without it, two threads that left the core one after the other could reach Submit in the other order: LOW would pass
+// HIGH, and a withdrawal could overtake the slice that it withdraws.
 //
 // Lock order: engine mutex, then order. holder is taken without the engine mutex and never waited for: a goroutine that
 // fails to get it relies on the holder, which looks again after releasing it.

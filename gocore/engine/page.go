@@ -10,9 +10,9 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
-// cell is the part of a batch that any thread may read without a call and without a lock: 32 bytes of the shared page at the
-// index of the batch's slot. word changes with every visible change: generation<<32 | version(24 bit)<<8 | state. Only the
-// holder of the engine's mutex writes.
+// cell is the part of a batch that any thread may read without a call and without a lock: 32 bytes of the shared page
+// at the index of the batch's slot. word changes with every visible change: generation<<32 | version(24 bit)<<8 |
+// state. Only the holder of the engine's mutex writes.
 type cell struct {
 	word    uint64
 	bytes   uint64
@@ -41,7 +41,8 @@ func (p *page) cell(slot uint32) *cell {
 	return (*cell)(mem.Pointer(p.addr + uintptr(slot)*cellBytes))
 }
 
-// state returns the batch's state as the page has it. A batch that was freed since, and an id that never was one, is INVALID.
+// state returns the batch's state as the page has it. A batch that was freed since, and an id that never was one, is
+// INVALID.
 func (p *page) state(b dispatch.BatchID) dispatch.State {
 	if uintptr(b.Slot()) >= p.size/cellBytes {
 		return dispatch.Invalid
@@ -53,8 +54,8 @@ func (p *page) state(b dispatch.BatchID) dispatch.State {
 	return dispatch.State(word & 0xff)
 }
 
-// publish writes a batch's cell. word is stored last, with release order, so a reader that sees the new state also sees the
-// byte count.
+// publish writes a batch's cell. word is stored last, with release order, so a reader that sees the new state also sees
+// the byte count.
 func (p *page) publish(b dispatch.BatchID, state dispatch.State, bytes uint64, pending int, elapsed int64) {
 	c := p.cell(b.Slot())
 	version := (c.word >> 8) + 1

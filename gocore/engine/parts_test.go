@@ -20,7 +20,8 @@ func TestTheSmallestRegionThatHoldsARangeIsFound(t *testing.T) {
 		table := &regionTable{}
 		var all []*region
 		for i := range 60 {
-			r := &region{Region: mem.Region{ID: mem.RegionID(i + 1), Addr: uintptr(1000 * (i + 1)), Size: uint64(1 + random.IntN(1000))}}
+			r := &region{Region: mem.Region{ID: mem.RegionID(i + 1), Addr: uintptr(1000 * (i + 1)),
+				Size: uint64(1 + random.IntN(1000))}}
 			if overlapping {
 				r.Addr, r.Size = uintptr(1+random.IntN(60_000)), uint64(1+random.IntN(20_000))
 			}
@@ -31,7 +32,8 @@ func TestTheSmallestRegionThatHoldsARangeIsFound(t *testing.T) {
 			addr, length := uintptr(random.IntN(70_000)), uint64(1+random.IntN(3000))
 			var want *region
 			for _, r := range all {
-				if addr >= r.Addr && mem.Contains(r.Size, uint64(addr-r.Addr), length) && (want == nil || r.Size < want.Size) {
+				if addr >= r.Addr && mem.Contains(r.Size, uint64(addr-r.Addr), length) &&
+					(want == nil || r.Size < want.Size) {
 					want = r
 				}
 			}
@@ -120,7 +122,8 @@ func TestAnOutboxKeepsTheOrderOfDecisionsAndGivesBackWhatWasNotTaken(t *testing.
 	o.add(orderFence, transport.Rail{}, nil)
 	o.add(orderSubmit, transport.Rail{Generation: 1}, slices[3:])
 	o.drain()
-	require.Equal(t, []string{"submit 0", "submit 1", "submit 2", "withdraw 1", "fence", "submit 3", "submit 4", "submit 5"}, told.told)
+	require.Equal(t, []string{"submit 0", "submit 1", "submit 2", "withdraw 1", "fence", "submit 3", "submit 4",
+		"submit 5"}, told.told)
 	require.Equal(t, []*transport.Slice{slices[2], slices[5]}, e.inbox.refused)
 	require.True(t, o.empty())
 }

@@ -30,7 +30,8 @@ type peer struct {
 
 	links atomic.Pointer[[]attachment] // by transport; link 0: not attached. Replaced as a whole under mu
 
-	// mu guards attaching and the keys of remote regions. It comes before the engine's mutex; transports are called under it.
+	// mu guards attaching and the keys of remote regions. It comes before the engine's mutex; transports are called
+	// under it.
 	mu      sync.Mutex
 	fetch   sync.Mutex // one description at a time
 	handles int        // guarded by segmentTable.mu
@@ -72,7 +73,8 @@ type wanted struct {
 
 const describeTimeout = 5 * time.Second
 
-// join makes sure that the peer's links are attached and its regions known. It asks the peer only if something is missing.
+// join makes sure that the peer's links are attached and its regions known. It asks the peer only if something is
+// missing.
 func (p *peer) join(ctx context.Context) error {
 	if cause := p.gone.Load(); cause != nil {
 		return cause
@@ -105,8 +107,8 @@ func (p *peer) joinBy(deadline clock.Time) error {
 	return p.join(ctx)
 }
 
-// attach starts a link on every transport that could reach the peer. The caller holds p.mu, and runs the returned functions
-// after releasing it: they report that the peer is gone.
+// attach starts a link on every transport that could reach the peer. The caller holds p.mu, and runs the returned
+// functions after releasing it: they report that the peer is gone.
 func (p *peer) attach() (gone []func()) {
 	e := p.engine
 	sameHost := p.identity.MachineID == e.machine
@@ -223,7 +225,8 @@ func (p *peer) region(id mem.RegionID) (*remoteRegion, *errs.Error) {
 			}
 		}
 	}
-	return nil, errs.New(errs.AddressNotRegistered, "segment", "%s does not offer the region any more", p.identity.Address)
+	return nil, errs.New(errs.AddressNotRegistered, "segment", "%s does not offer the region any more",
+		p.identity.Address)
 }
 
 // at looks a remote region up by address, asking the peer once if none is known there.
@@ -253,8 +256,9 @@ func (p *peer) wants(t *Terms, local *region, remote *remoteRegion, length uint6
 	}
 	same := p.identity.MachineID == p.engine.machine || p.identity.Self || p.file != nil
 	var err *errs.Error
-	want.policy, err = policies.Match(&plan.Ask{Local: local.Kind, Remote: remote.Kind, SameMachine: same, Length: length,
-		Class: t.Class, Intent: uint8(t.Intent), Name: t.Policy})
+	want.policy, err = policies.Match(&plan.Ask{Local: local.Kind, Remote: remote.Kind, SameMachine: same,
+		Length: length,
+		Class:  t.Class, Intent: uint8(t.Intent), Name: t.Policy})
 	return want, err
 }
 
@@ -332,8 +336,8 @@ func (e *Engine) peerGone(p *peer, cause *errs.Error) {
 	e.notifier.gone(p, cause)
 }
 
-// detach gives the peer's links back. Slices outstanding complete first, tasks that wait fail; the core forgets a link when
-// nothing of it is left.
+// detach gives the peer's links back. Slices outstanding complete first, tasks that wait fail; the core forgets a link
+// when nothing of it is left.
 func (p *peer) detach() {
 	p.mu.Lock()
 	links := *p.links.Load()

@@ -85,8 +85,8 @@ func (p *port) Notified(from transport.Peer, message []byte) bool {
 	return p.engine.notes.take(from, message) == nil
 }
 
-// notice translates the transport's link into the core's, queues the notice and runs a step. A notice about a link that was
-// detached already is dropped.
+// notice translates the transport's link into the core's, queues the notice and runs a step. A notice about a link that
+// was detached already is dropped.
 func (p *port) notice(n notice) {
 	p.mu.Lock()
 	attached, known := p.links[n.rail.Link]
@@ -103,7 +103,8 @@ func (p *port) notice(n notice) {
 	p.engine.runSteps()
 }
 
-// attached makes a link known and delivers its early notices. It returns the cause if one of them says that the peer is gone.
+// attached makes a link known and delivers its early notices. It returns the cause if one of them says that the peer is
+// gone.
 func (p *port) attached(link transport.Link, id plan.LinkID, to *peer) (gone *errs.Error) {
 	p.mu.Lock()
 	p.links[link] = attachedLink{id, to}
@@ -119,7 +120,8 @@ func (p *port) attached(link transport.Link, id plan.LinkID, to *peer) (gone *er
 		}
 		n.link = id
 		p.engine.inbox.notice(n)
-		if n.kind == noticeLinkDown && n.cause != nil && (n.cause.Code == errs.PeerRestarted || n.cause.Side == errs.SideRemote) {
+		if n.kind == noticeLinkDown && n.cause != nil &&
+			(n.cause.Code == errs.PeerRestarted || n.cause.Side == errs.SideRemote) {
 			gone = n.cause
 		}
 	}

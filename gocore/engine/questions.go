@@ -34,7 +34,8 @@ func (e *Engine) ask(list []question) {
 			port.probe(q)
 		case port.witness != nil:
 			at, held := port.witness.Heard(q.Rail)
-			e.inbox.notice(notice{kind: noticeHeard, link: q.Link, rail: q.Rail, transport: q.Transport, at: at, held: held})
+			e.inbox.notice(notice{kind: noticeHeard, link: q.Link, rail: q.Rail, transport: q.Transport, at: at,
+				held: held})
 		default:
 			if !looked { // a sign of life may lie unread in a socket: its reader may not have run
 				looked = true

@@ -12,7 +12,8 @@ import "sync/atomic"
 //	unmapped ◀───────────────────── freed ───────────▶ unmapped
 //
 // A region is retired when no transport knows it any more. Memory of the caller stays retired; memory of Allocate is
-// unmapped once it is both freed and retired, whichever comes last. An event that a state does not list changes nothing.
+// unmapped once it is both freed and retired, whichever comes last. An event that a state does not list changes
+// nothing.
 type regionState uint8
 
 const (
@@ -35,7 +36,8 @@ const (
 	eventPublished regionEvent = iota // it is in the table
 	eventClosed                       // CloseRegion
 	eventFreed                        // FreeMemory; or its registration failed
-	eventRetired                      // the last transfer that used it has ended, and the transports have deregistered it
+	// the last transfer that used it has ended, and the transports have deregistered it
+	eventRetired
 )
 
 var regionEventNames = [...]string{"published", "closed", "freed", "retired"}

@@ -140,7 +140,8 @@ func (t *regionTable) nameFree(name string) *errs.Error {
 	}
 	for _, o := range t.list() {
 		if o.Name == name {
-			return errs.New(errs.InvalidArgument, "register", "the name %q is in use by the region of %d bytes", name, o.Size).
+			return errs.New(errs.InvalidArgument, "register", "the name %q is in use by the region of %d bytes", name,
+				o.Size).
 				WithHint("close that region first or choose another name")
 		}
 	}
@@ -168,8 +169,8 @@ func (t *regionTable) giveBack(id mem.RegionID) {
 	t.mu.Unlock()
 }
 
-// leave takes a region out of the open ones and returns it, also one that has left before and is not out of every peer's
-// reach; nil if there is nothing to do for it any more.
+// leave takes a region out of the open ones and returns it, also one that has left before and is not out of every
+// peer's reach; nil if there is nothing to do for it any more.
 func (t *regionTable) leave(id mem.RegionID) *region {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -304,10 +305,12 @@ func check(r *mem.Region) *errs.Error {
 	case r.Permission > mem.GlobalReadWrite:
 		return errs.New(errs.InvalidArgument, "register", "permission %d is not 0, 1 or 2", r.Permission)
 	case r.ReadOnly && r.Permission == mem.GlobalReadWrite:
-		return errs.New(errs.PermissionDenied, "register", "the buffer is read-only, so peers cannot be allowed to write to it").
+		return errs.New(errs.PermissionDenied, "register",
+			"the buffer is read-only, so peers cannot be allowed to write to it").
 			WithHint("permission=Permission.GLOBAL_READ_ONLY, or a writable buffer")
 	case len(r.Name) > segment.NameMax:
-		return errs.New(errs.InvalidArgument, "register", "the name has %d bytes, at most %d are allowed", len(r.Name), segment.NameMax)
+		return errs.New(errs.InvalidArgument, "register", "the name has %d bytes, at most %d are allowed", len(r.Name),
+			segment.NameMax)
 	}
 	r.Kind = kind
 	return nil
@@ -323,8 +326,9 @@ func usesKind(info transport.Info, kind mem.Kind) bool {
 }
 
 // CloseRegion ends remote access and returns when no peer can touch the bytes any more. Local transfers that use the
-// region go on; their memory must stay until they end. Closing twice is no mistake. After an error, which names the peer
-// that may still touch the bytes, the region is closed and the memory is not the caller's yet: the next call asks again.
+// region go on; their memory must stay until they end. Closing twice is no mistake. After an error, which names the
+// peer that may still touch the bytes, the region is closed and the memory is not the caller's yet: the next call asks
+// again.
 func (e *Engine) CloseRegion(ctx context.Context, id mem.RegionID) error {
 	r := e.regions.leave(id)
 	if r == nil {
@@ -344,8 +348,8 @@ func (e *Engine) CloseRegion(ctx context.Context, id mem.RegionID) error {
 	return err
 }
 
-// FenceRegion keeps the region and returns when nothing that the peer (all peers if empty) began before can read or write
-// there any more.
+// FenceRegion keeps the region and returns when nothing that the peer (all peers if empty) began before can read or
+// write there any more.
 func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, peerAddress string) error {
 	r := e.regions.byID(id)
 	if r == nil {

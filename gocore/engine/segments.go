@@ -87,8 +87,9 @@ func (t *segmentTable) drop(h *handle) bool {
 	return true
 }
 
-// OpenSegment connects to a peer by "host:port" or "host:port/region" and fails at once if nobody is there. "" is Local. It
-// opens "file:///path" for reading and writing, for reading alone where writing is not permitted; see OpenFile.
+// OpenSegment connects to a peer by "host:port" or "host:port/region" and fails at once if nobody is there. "" is
+// Local. It opens "file:///path" for reading and writing, for reading alone where writing is not permitted; see
+// OpenFile.
 func (e *Engine) OpenSegment(ctx context.Context, name string) (SegmentID, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
@@ -126,8 +127,8 @@ func (e *Engine) OpenSegment(ctx context.Context, name string) (SegmentID, error
 	return e.opened(h), nil
 }
 
-// OpenBlob opens a blob that a peer's Export made. It does not contact the peer; the first use does, and refuses another
-// incarnation.
+// OpenBlob opens a blob that a peer's Export made. It does not contact the peer; the first use does, and refuses
+// another incarnation.
 func (e *Engine) OpenBlob(blob []byte) (SegmentID, error) {
 	if err := e.usable(); err != nil {
 		return 0, err
@@ -190,8 +191,8 @@ func (e *Engine) peer(identity transport.Peer) *peer {
 	return p
 }
 
-// peersAt returns the engines that an address means: those that are open under it, else the one that answers there. A peer
-// may call itself by another address, so a fence must not go by that. The error is InvalidEntry if there is none.
+// peersAt returns the engines that an address means: those that are open under it, else the one that answers there. A
+// peer may call itself by another address, so a fence must not go by that. The error is InvalidEntry if there is none.
 func (e *Engine) peersAt(ctx context.Context, address string) (list []transport.Peer, err error) {
 	e.segments.mu.Lock()
 	for key, p := range e.segments.peers {
@@ -205,7 +206,8 @@ func (e *Engine) peersAt(ctx context.Context, address string) (list []transport.
 	}
 	identity, failure := e.client.Open(ctx, address)
 	if failure != nil {
-		return nil, errs.New(errs.InvalidEntry, "fence", "no peer is open under %q, and none answers there: %v", address, failure).
+		return nil, errs.New(errs.InvalidEntry, "fence", "no peer is open under %q, and none answers there: %v",
+			address, failure).
 			WithHint("give the segment of the peer, or fence without a peer, which fences all of them")
 	}
 	return append(list, identity), nil

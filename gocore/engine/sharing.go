@@ -13,12 +13,12 @@ import (
 	"github.com/tent-engine/tent/gocore/share"
 )
 
-// sharing is the memory that this engine shares with the other processes of its host: by transport, nil where there is none.
-// Transports with one shared_quota_shm_path share one memory. It is fixed by Open.
+// sharing is the memory that this engine shares with the other processes of its host: by transport, nil where there is
+// none. Transports with one shared_quota_shm_path share one memory. It is fixed by Open.
 type sharing []*share.Memory
 
-// openSharing joins the processes that the settings of open transports name. Here every failure is an error; later sharing
-// ends with an event, and transfers go on.
+// openSharing joins the processes that the settings of open transports name. Here every failure is an error; later
+// sharing ends with an event, and transfers go on.
 func (e *Engine) openSharing(ctx context.Context, undo *steps) error {
 	e.shared = make(sharing, len(e.ports))
 	for i, p := range e.ports {
@@ -32,14 +32,17 @@ func (e *Engine) openSharing(ctx context.Context, undo *steps) error {
 		})
 		if same >= 0 {
 			if other := e.config.RailOf(e.ports[same].name).SlotInterval; other != interval {
-				return errs.New(errs.InvalidArgument, "shared slots", "%s/slot_rotation_interval_ms is %v and %s/slot_rotation_interval_ms is %v, but both share %s",
+				return errs.New(errs.InvalidArgument, "shared slots",
+					"%s/slot_rotation_interval_ms is %v and %s/slot_rotation_interval_ms is %v, but both share %s",
 					e.config.BranchOf(p.name), interval, e.config.BranchOf(e.ports[same].name), other, r.SharedPath)
 			}
 			e.shared[i] = e.shared[same]
 			continue
 		}
-		m, err := share.Open(ctx, share.Options{Name: r.SharedPath, Branch: e.config.BranchOf(p.name), Interval: interval,
-			Log: e.log.With("transport", p.name), Told: func(cause *errs.Error) { e.sharingChanged(p.name, cause) }})
+		m, err := share.Open(ctx, share.Options{Name: r.SharedPath, Branch: e.config.BranchOf(p.name),
+			Interval: interval,
+			Log:      e.log.With("transport", p.name),
+			Told:     func(cause *errs.Error) { e.sharingChanged(p.name, cause) }})
 		if err != nil {
 			return err
 		}
@@ -101,7 +104,8 @@ func (s sharing) explain(transport string, i int, now clock.Time) string {
 	if v.Cause != nil {
 		return "slots and load are not shared at the moment: " + v.Cause.Error()
 	}
-	text := fmt.Sprintf("slot %d of 0 to 2, %v each; processes that share %s: %d", v.Slot, v.Interval, v.Path, v.Processes)
+	text := fmt.Sprintf("slot %d of 0 to 2, %v each; processes that share %s: %d", v.Slot, v.Interval, v.Path,
+		v.Processes)
 	for _, d := range v.Devices {
 		if d.Transport == transport {
 			text += fmt.Sprintf("; others have %d bytes in flight on %s", d.Others, d.NIC)

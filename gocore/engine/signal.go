@@ -18,7 +18,8 @@ type signal struct {
 func newSignal() (*signal, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		return nil, errs.Wrap(errs.Internal, "engine: eventfd", err).WithHint("raise the limit of open files (ulimit -n)")
+		return nil, errs.Wrap(errs.Internal, "engine: eventfd", err).
+			WithHint("raise the limit of open files (ulimit -n)")
 	}
 	return &signal{fd: fd}, nil
 }
@@ -50,8 +51,8 @@ func (s *signal) close() error {
 	return unix.Close(fd)
 }
 
-// ring hands the ids of watched batches that ended to the one thread that drains it. It holds at most one entry for each
-// Watch that was asked for.
+// ring hands the ids of watched batches that ended to the one thread that drains it. It holds at most one entry for
+// each Watch that was asked for.
 type ring struct {
 	mu  sync.Mutex
 	ids []uint64

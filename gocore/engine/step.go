@@ -38,7 +38,8 @@ type deferredWork struct {
 
 // empty looks at every field: most holders of the mutex leave no work behind.
 func (d *deferredWork) empty() bool {
-	return d.n == 0 && !d.all && !d.ring && !d.notes && len(d.syncs) == 0 && !d.rearm && len(d.asks) == 0 && !d.logged &&
+	return d.n == 0 && !d.all && !d.ring && !d.notes && len(d.syncs) == 0 && !d.rearm && len(d.asks) == 0 &&
+		!d.logged &&
 		!d.events
 }
 
@@ -200,8 +201,8 @@ func (e *Engine) unlock() {
 	}
 }
 
-// unlockAndDrain releases e.mu, then processes the inbox. Holders other than runSteps release the mutex by this call only:
-// a goroutine whose TryLock failed meanwhile relies on the second look.
+// unlockAndDrain releases e.mu, then processes the inbox. Holders other than runSteps release the mutex by this call
+// only: a goroutine whose TryLock failed meanwhile relies on the second look.
 func (e *Engine) unlockAndDrain() {
 	e.unlock()
 	e.runSteps()
@@ -238,8 +239,8 @@ func (e *Engine) wakeProgress() {
 	}
 }
 
-// progress is the fallback: it keeps deadlines and takes over steps that callers left. It sleeps while there is no work,
-// so an idle engine uses no CPU.
+// progress is the fallback: it keeps deadlines and takes over steps that callers left. It sleeps while there is no
+// work, so an idle engine uses no CPU.
 func (e *Engine) progress(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

@@ -21,7 +21,8 @@ func (p *port) adopt(opened transport.Transport) {
 	e.inliners[p.index], _ = transport.Find[transport.Inliner](opened)
 }
 
-// gatherPollers lists the transports that waiters poll: those with a system call to sleep in, and those with queued copies.
+// gatherPollers lists the transports that waiters poll: those with a system call to sleep in, and those with queued
+// copies.
 func (e *Engine) gatherPollers() {
 	e.sockets, e.parkers, e.copiers = nil, nil, nil
 	for _, p := range e.ports {
@@ -36,13 +37,14 @@ func (e *Engine) gatherPollers() {
 	}
 }
 
-// SwapTransportForTest closes the transport of a slot and opens another one in its place, under the slot's name: plans, peers,
-// settings of rails and metrics keep that name. It is the hook of the failover seed, for tests alone: it drives a failover
-// between two transports where only one works, without passing over the choice of routes. Both engines of a pair need the
-// same swap.
+// SwapTransportForTest closes the transport of a slot and opens another one in its place, under the slot's name: plans,
+// peers, settings of rails and metrics keep that name. It is the hook of the failover seed, for tests alone: it drives
+// a failover between two transports where only one works, without passing over the choice of routes. Both engines of a
+// pair need the same swap.
 //
-// The engine must be as Open returned it, without regions or attached peers, and no other call may run meanwhile; otherwise
-// the error is InvalidArgument. Where the new one does not open, the slot stays empty and explanations give the reason.
+// The engine must be as Open returned it, without regions or attached peers, and no other call may run meanwhile;
+// otherwise the error is InvalidArgument. Where the new one does not open, the slot stays empty and explanations give
+// the reason.
 func (e *Engine) SwapTransportForTest(ctx context.Context, slot string, plug Plug) error {
 	if err := e.usable(); err != nil {
 		return err
@@ -52,7 +54,8 @@ func (e *Engine) SwapTransportForTest(ctx context.Context, slot string, plug Plu
 	case p == nil:
 		return errs.New(errs.InvalidArgument, "swap", "there is no transport %q", slot)
 	case len(e.regions.list()) > 0 || p.attachedAny():
-		return errs.New(errs.InvalidArgument, "swap", "the engine is in use already").WithHint("swap before anything is registered or opened")
+		return errs.New(errs.InvalidArgument, "swap", "the engine is in use already").
+			WithHint("swap before anything is registered or opened")
 	}
 	if p.transport != nil {
 		if err := p.transport.Close(ctx); err != nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// A waiter first polls for its completions itself: waking a sleeping thread costs 10 to 80 µs, a small transfer less than
-// that. It spins only while that pays: for little outstanding, on more than one core, and only about as long as such waits
-// have lasted lately. Where they last longer, because the cores are busy or the network is far, it parks at once, and one
-// wait in spinTry tries again.
+// A waiter first polls for its completions itself: waking a sleeping thread costs 10 to 80 µs, a small transfer less
+// than that. It spins only while that pays: for little outstanding, on more than one core, and only about as long as
+// such waits have lasted lately. Where they last longer, because the cores are busy or the network is far, it parks at
+// once, and one wait in spinTry tries again.
 //
-// Where a transport has queued copies (Poller without Park), a waiter carries them out one by one, those of other batches
-// too: they are in the order of their classes, and its own are among them. It returns as soon as its batch has ended or its
-// time is over. While other threads still copy for its batch it stays for spinLast after its last piece.
+// Where a transport has queued copies (Poller without Park), a waiter carries them out one by one, those of other
+// batches too: they are in the order of their classes, and its own are among them. It returns as soon as its batch has
+// ended or its time is over. While other threads still copy for its batch it stays for spinLast after its last piece.
 const (
 	spinMost  = 100 * time.Microsecond
 	spinLast  = 50 * time.Microsecond
@@ -110,7 +110,8 @@ func (e *Engine) learn(id dispatch.BatchID, start clock.Time, state dispatch.Sta
 }
 
 // park sleeps until the batch has ended or until has come: in the kernel on the transport's sockets while answers are
-// expected there, else until the batch's end wakes it. The caller has polled the sockets; they are armed on every way out.
+// expected there, else until the batch's end wakes it. The caller has polled the sockets; they are armed on every way
+// out.
 func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
 	e.mu.Lock()
 	b, err := e.lookup(id)
@@ -137,7 +138,8 @@ func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
 	return e.page.state(id)
 }
 
-// parkInKernel returns true when nothing is expected on any socket although the batch is pending and there is time left.
+// parkInKernel returns true when nothing is expected on any socket although the batch is pending and there is time
+// left.
 func (e *Engine) parkInKernel(id dispatch.BatchID, w *waiter, until clock.Time) (more bool) {
 	if len(e.parkers) != 1 || w.signal == nil {
 		return true
@@ -197,8 +199,8 @@ func (e *Engine) removeWaiter(id dispatch.BatchID, w *waiter) {
 	}
 }
 
-// WaitMany waits until at least need of the batches have ended, or timeout has passed, and returns how many have. A stale
-// id counts as ended.
+// WaitMany waits until at least need of the batches have ended, or timeout has passed, and returns how many have. A
+// stale id counts as ended.
 func (e *Engine) WaitMany(ids []dispatch.BatchID, need int, timeout time.Duration) int {
 	until := clock.Now().Add(timeout)
 	need = min(need, len(ids))

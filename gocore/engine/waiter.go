@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// waiter parks one thread: on the channel, which has room for one token, so that waking never blocks, or in the kernel on a
-// transport's sockets, and then the signal wakes it. The timer is stopped between waits.
+// waiter parks one thread: on the channel, which has room for one token, so that waking never blocks, or in the kernel
+// on a transport's sockets, and then the signal wakes it. The timer is stopped between waits.
 type waiter struct {
 	wake   chan struct{}
 	timer  *time.Timer

@@ -25,7 +25,8 @@ func TestMain(m *testing.M) {
 }
 
 func hammer(name string) {
-	m, err := Open(context.Background(), Options{Name: name, Branch: "transports/tcp", Interval: interval, Log: slog.New(slog.DiscardHandler)})
+	m, err := Open(context.Background(), Options{Name: name, Branch: "transports/tcp", Interval: interval,
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -36,8 +37,8 @@ func hammer(name string) {
 	}
 }
 
-// slice is all that the core does for one slice: its class is wanted, the slot is asked, the load of the NIC changes and is
-// compared with the others'.
+// slice is all that the core does for one slice: its class is wanted, the slot is asked, the load of the NIC changes
+// and is compared with the others'.
 func slice(d *Device, i uint64, now clock.Time) bool {
 	d.Wants(qos.Low, now)
 	ok, _ := qos.Slots{Interval: interval, Borrow: true}.May(qos.Low, d, now)
@@ -45,13 +46,14 @@ func slice(d *Device, i uint64, now clock.Time) bool {
 	return ok && d.Others(now) > 0
 }
 
-// BenchmarkSlice is the time to take part for one slice, with the clock given, as the core has it anyway. The slices of a
-// rail of 10 GB/s are 6.5 us apart (64 KiB).
+// BenchmarkSlice is the time to take part for one slice, with the clock given, as the core has it anyway. The slices of
+// a rail of 10 GB/s are 6.5 us apart (64 KiB).
 func BenchmarkSlice(b *testing.B) {
 	for _, others := range []int{0, 1} {
 		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
 			name := fmt.Sprintf("/tent-bench-%d", os.Getpid())
-			m, err := Open(context.Background(), Options{Name: name, Branch: "transports/tcp", Interval: interval, Log: slog.New(slog.DiscardHandler)})
+			m, err := Open(context.Background(), Options{Name: name, Branch: "transports/tcp", Interval: interval,
+				Log: slog.New(slog.DiscardHandler)})
 			require.NoError(b, err)
 			defer os.Remove(folder + name)
 			defer m.Close()

@@ -11,8 +11,8 @@ import (
 )
 
 // Device is one local NIC as this process and the others use it. It implements qos.Neighbours: its methods are for one
-// goroutine at a time (the core is under the engine's mutex), and neither wait nor lock nor enter the kernel. Most calls
-// touch only these fields; the file is written and read at most once a grain.
+// goroutine at a time (the core is under the engine's mutex), and neither wait nor lock nor enter the kernel. Most
+// calls touch only these fields; the file is written and read at most once a grain.
 type Device struct {
 	memory    *Memory
 	name      string // in the file
@@ -39,8 +39,8 @@ type place struct {
 	row, device int
 }
 
-// grain is the interval in which a process writes and reads the words that change all the time. News are at most two grains
-// old, and a class may seem to have been wanted one grain earlier than it was.
+// grain is the interval in which a process writes and reads the words that change all the time. News are at most two
+// grains old, and a class may seem to have been wanted one grain earlier than it was.
 func grain(interval time.Duration) clock.Time {
 	return clock.Time(min(interval/16, 100*time.Microsecond))
 }

@@ -119,7 +119,8 @@ func checked(n *naming, fd int) (_ *file, problem *errs.Error) {
 	if err := f.valid(&stat); err != nil {
 		return nil, err
 	}
-	addr, _, code := unix.Syscall6(unix.SYS_MMAP, 0, fileBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, uintptr(fd), 0)
+	addr, _, code := unix.Syscall6(unix.SYS_MMAP, 0, fileBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED,
+		uintptr(fd), 0)
 	if code != 0 {
 		return nil, errs.Wrap(codeOf(code), op, code)
 	}
@@ -128,21 +129,25 @@ func checked(n *naming, fd int) (_ *file, problem *errs.Error) {
 	return f, nil
 }
 
-// valid checks that the file is one that this version writes. It catches a file that was there before, and one that another
-// program has changed meanwhile.
+// valid checks that the file is one that this version writes. It catches a file that was there before, and one that
+// another program has changed meanwhile.
 func (f *file) valid(stat *unix.Stat_t) *errs.Error {
 	head := f.words(0, atTaken/8)
 	switch have := head[atVersion/8] & 0xffffffff; {
 	case stat.Mode&unix.S_IFMT != unix.S_IFREG:
 		return errs.New(errs.InvalidEntry, op, "%s is no regular file", f.path).WithHint("%s", f.hint())
 	case head[atMagic/8] != magic:
-		return errs.New(errs.InvalidEntry, op, "%s does not hold shared slots: it begins with %#x instead of %#x", f.path, head[atMagic/8], uint64(magic)).WithHint("%s", f.hint())
+		return errs.New(errs.InvalidEntry, op, "%s does not hold shared slots: it begins with %#x instead of %#x",
+			f.path, head[atMagic/8], uint64(magic)).WithHint("%s", f.hint())
 	case have != version:
-		return errs.New(errs.InvalidEntry, op, "%s has version %d of shared slots, this is version %d", f.path, have, version).WithHint("%s", f.hint())
+		return errs.New(errs.InvalidEntry, op, "%s has version %d of shared slots, this is version %d", f.path, have,
+			version).WithHint("%s", f.hint())
 	case stat.Size != fileBytes:
-		return errs.New(errs.InvalidEntry, op, "%s has %d bytes instead of %d: somebody cut it or wrote to it", f.path, stat.Size, fileBytes).WithHint("%s", f.hint())
+		return errs.New(errs.InvalidEntry, op, "%s has %d bytes instead of %d: somebody cut it or wrote to it", f.path,
+			stat.Size, fileBytes).WithHint("%s", f.hint())
 	case head[atClock/8] != clockID():
-		return errs.New(errs.InvalidEntry, op, "%s belongs to processes with another monotonic clock (time namespace)", f.path).WithHint("set %s to another name", f.key())
+		return errs.New(errs.InvalidEntry, op, "%s belongs to processes with another monotonic clock (time namespace)",
+			f.path).WithHint("set %s to another name", f.key())
 	}
 	return nil
 }
@@ -203,13 +208,15 @@ func (n *naming) refused(err error) *errs.Error {
 }
 
 func (n *naming) foreignUser(owner int) *errs.Error {
-	return errs.New(errs.PermissionDenied, op, "%s belongs to the user with uid %d, and this process has uid %d", n.path, owner, unix.Geteuid()).
+	return errs.New(errs.PermissionDenied, op, "%s belongs to the user with uid %d, and this process has uid %d",
+		n.path, owner, unix.Geteuid()).
 		WithHint("processes of one user share slots: set %s to another name", n.key())
 }
 
 func (n *naming) impossible(err error) *errs.Error {
 	return errs.Wrap(codeOf(err), op, err).
-		WithHint("%s needs a file system in memory at %s that this user may write to; leave it empty to go without", n.key(), folder)
+		WithHint("%s needs a file system in memory at %s that this user may write to; leave it empty to go without",
+			n.key(), folder)
 }
 
 func codeOf(err error) errs.Code {

@@ -19,13 +19,16 @@ import (
 
 func TestWhatIsNotOursIsRefusedAndLeftAsItIs(t *testing.T) {
 	for name, c := range map[string]struct{ content, says string }{
-		"upstream's":   {words(magic, 10) + strings.Repeat("m", 48), "has version 10 of shared slots, this is version 1001"},
-		"empty":        {"", "it begins with 0x0 instead of 0x2025082772805203"},
-		"short":        {"abc", "it begins with"},
-		"somebody's":   {strings.Repeat("text ", 100000), "it begins with"},
-		"cut":          {words(magic, versionWord(0), 0, 0, 0, 0, 0, 0, uint64(interval), clockID()), "has 80 bytes instead of"},
-		"a later one":  {words(magic, version+1) + strings.Repeat("\x00", fileBytes-16), "has version 1002"},
-		"other clocks": {words(magic, versionWord(0), 0, 0, 0, 0, 0, 0, uint64(interval), clockID()+1) + strings.Repeat("\x00", fileBytes-80), "another monotonic clock"},
+		"upstream's": {words(magic, 10) + strings.Repeat("m", 48),
+			"has version 10 of shared slots, this is version 1001"},
+		"empty":      {"", "it begins with 0x0 instead of 0x2025082772805203"},
+		"short":      {"abc", "it begins with"},
+		"somebody's": {strings.Repeat("text ", 100000), "it begins with"},
+		"cut": {words(magic, versionWord(0), 0, 0, 0, 0, 0, 0, uint64(interval), clockID()),
+			"has 80 bytes instead of"},
+		"a later one": {words(magic, version+1) + strings.Repeat("\x00", fileBytes-16), "has version 1002"},
+		"other clocks": {words(magic, versionWord(0), 0, 0, 0, 0, 0, 0, uint64(interval), clockID()+1) +
+			strings.Repeat("\x00", fileBytes-80), "another monotonic clock"},
 	} {
 		r := newRig(t)
 		r.write(c.content)
@@ -74,7 +77,8 @@ func TestTheIntervalIsOneForAll(t *testing.T) {
 	other := func(o *Options) { o.Interval = 5 * time.Millisecond }
 	err := r.refused(other)
 	require.Equal(t, errs.InvalidArgument, err.Code)
-	require.ErrorContains(t, err, "transports/tcp/slot_rotation_interval_ms is 5ms, but the processes that share "+r.path()+" have 2ms")
+	require.ErrorContains(t, err,
+		"transports/tcp/slot_rotation_interval_ms is 5ms, but the processes that share "+r.path()+" have 2ms")
 	first.Close()
 	require.ErrorContains(t, r.refused(other), "have 2ms", "second is still there")
 	second.Close()
@@ -144,8 +148,8 @@ func mapped(t *testing.T, addr uintptr) bool {
 	return false
 }
 
-// The file of a running engine is spoiled in every way that somebody could think of. It goes on alone, says so once, and is
-// with the others again when the file is gone.
+// The file of a running engine is spoiled in every way that somebody could think of. It goes on alone, says so once,
+// and is with the others again when the file is gone.
 func TestASpoiledFileEndsSharingAndNothingElse(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(path string) error

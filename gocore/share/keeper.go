@@ -7,9 +7,9 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// The keeper is the goroutine for all work that needs the kernel, so that the data path never enters it. It finds entries for
-// devices, and checks ten times a second that the file is still the one behind the name, whole and valid. It sleeps while no
-// device is used, so an idle engine costs nothing.
+// The keeper is the goroutine for all work that needs the kernel, so that the data path never enters it. It finds
+// entries for devices, and checks ten times a second that the file is still the one behind the name, whole and valid.
+// It sleeps while no device is used, so an idle engine costs nothing.
 //
 //	         joined, devices attached
 //	sharing ------------------------------> sharing
@@ -84,7 +84,8 @@ func (m *Memory) join(ctx context.Context, most time.Duration) *errs.Error {
 	return nil
 }
 
-// attach finds entries for the devices that have none. A device without room stays alone and tries again in the next round.
+// attach finds entries for the devices that have none. A device without room stays alone and tries again in the next
+// round.
 func (m *Memory) attach(ctx context.Context) {
 	for _, d := range m.all() {
 		if d.at.Load() != nil {
@@ -104,8 +105,8 @@ func (m *Memory) attach(ctx context.Context) {
 	}
 }
 
-// part leaves the file, if there is one; politely gives the row back at once, else it is given back by its lock. The caller
-// has m.mu.
+// part leaves the file, if there is one; politely gives the row back at once, else it is given back by its lock. The
+// caller has m.mu.
 func (m *Memory) part(politely bool) {
 	if m.file == nil {
 		return

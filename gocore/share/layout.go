@@ -16,11 +16,11 @@ import (
 //	64       length of a slot in ns; clock of the makers
 //	128      a bit for each row that is taken: a hint where to look, the row's lock is the truth
 //	4096     devices, 128 bytes each: name (empty: free), and on a line of its own when each class was last wanted
-//	16384    rows, a page each: the process (for people), the devices that it uses; for each device its bytes in flight and
-//	         the time of that report
+//	16384    rows, a page each: the process (for people), the devices that it uses; for each device its bytes in
+//	         flight and the time of that report
 //
-// A row is written by one process and read by the others, so no two write to one cache line but for the times of a device
-// (at most once a grain) and current_slot (once a slot), and a row costs memory only once it is taken.
+// A row is written by one process and read by the others, so no two write to one cache line but for the times of a
+// device (at most once a grain) and current_slot (once a slot), and a row costs memory only once it is taken.
 const (
 	magic       = 0x2025082772805203
 	version     = 1001 // upstream's layout is 10; ours begins far from it

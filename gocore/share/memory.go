@@ -23,13 +23,13 @@ type Options struct {
 	Branch   string        // of the settings that name it, for errors: "transports/tcp"
 	Interval time.Duration // of a slot: the same for all that share
 	Log      *slog.Logger
-	// Told is called when nothing is shared any more, with the cause, and with nil when it is again. It is called from the
-	// keeper's goroutine, without a lock; nil is nobody.
+	// Told is called when nothing is shared any more, with the cause, and with nil when it is again. It is called from
+	// the keeper's goroutine, without a lock; nil is nobody.
 	Told func(cause *errs.Error)
 }
 
-// Memory is one engine's part in the memory that the processes of a host share under a name. Its methods may be called from
-// any goroutine.
+// Memory is one engine's part in the memory that the processes of a host share under a name. Its methods may be called
+// from any goroutine.
 type Memory struct {
 	name  naming
 	log   *slog.Logger
@@ -60,13 +60,14 @@ const (
 	keeperWait = 20 * time.Millisecond  // for the table, later: it tries again in the next round
 )
 
-// Open joins the processes that share a name, or is the first of them. The error names the cause, the path and the setting:
-// PermissionDenied where the file is another user's, InvalidEntry where it is not one that this version writes,
-// InvalidArgument where the others have another interval, TooManyRequests where there is no room, OutOfMemory where the
-// file system is full. Close gives everything back.
+// Open joins the processes that share a name, or is the first of them. The error names the cause, the path and the
+// setting: PermissionDenied where the file is another user's, InvalidEntry where it is not one that this version
+// writes, InvalidArgument where the others have another interval, TooManyRequests where there is no room, OutOfMemory
+// where the file system is full. Close gives everything back.
 func Open(ctx context.Context, o Options) (*Memory, error) {
 	m := &Memory{name: naming{path: pathOf(o.Name), branch: o.Branch, interval: o.Interval}, log: o.Log, told: o.Told,
-		slots: qos.Slots{Interval: o.Interval}, grain: grain(o.Interval), netns: namespace("net"), woken: make(chan struct{}, 1)}
+		slots: qos.Slots{Interval: o.Interval}, grain: grain(o.Interval), netns: namespace("net"),
+		woken: make(chan struct{}, 1)}
 	if m.told == nil {
 		m.told = func(*errs.Error) {}
 	}
@@ -92,8 +93,8 @@ func (m *Memory) Close() {
 	m.reserved = nil
 }
 
-// Device returns the shared view of a local NIC of a transport; the same one for the same names. A NIC of another network
-// namespace is another one, even with the same name. It does not wait: the device takes part a moment later.
+// Device returns the shared view of a local NIC of a transport; the same one for the same names. A NIC of another
+// network namespace is another one, even with the same name. It does not wait: the device takes part a moment later.
 func (m *Memory) Device(transport, nic string) *Device {
 	m.list.Lock()
 	defer m.list.Unlock()
@@ -102,7 +103,8 @@ func (m *Memory) Device(transport, nic string) *Device {
 			return d
 		}
 	}
-	d := &Device{memory: m, transport: transport, nic: nic, name: fit(fmt.Sprintf("%s/%s@%d", transport, nic, m.netns)), slot: -1}
+	d := &Device{memory: m, transport: transport, nic: nic, name: fit(fmt.Sprintf("%s/%s@%d", transport, nic, m.netns)),
+		slot: -1}
 	m.devices = append(m.devices, d)
 	m.stirred.Store(true)
 	m.poke()
@@ -158,8 +160,8 @@ type DeviceView struct {
 	Others         uint64 // bytes that other processes have in flight there
 }
 
-// View reads the file. It costs some system calls, and is for people and scrapes. It also makes the keeper check the file, so
-// that the next View is up to date.
+// View reads the file. It costs some system calls, and is for people and scrapes. It also makes the keeper check the
+// file, so that the next View is up to date.
 func (m *Memory) View(now clock.Time) View {
 	m.stir()
 	m.mu.Lock()

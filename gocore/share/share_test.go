@@ -142,13 +142,16 @@ func TestViewSaysWhoIsThere(t *testing.T) {
 	now := clock.Now() / (6 * ms) * (6 * ms)
 	a.Carries(5, now)
 	b.Carries(6, now)
-	require.Equal(t, View{Path: r.path(), Interval: interval, Slot: 2, Processes: 2, Devices: []DeviceView{{"tcp", "eth0", 6}}}, m.View(now+5*ms))
+	require.Equal(t, View{Path: r.path(), Interval: interval, Slot: 2, Processes: 2,
+		Devices: []DeviceView{{"tcp", "eth0", 6}}}, m.View(now+5*ms))
 	n.Close()
-	require.Equal(t, View{Path: r.path(), Interval: interval, Slot: 0, Processes: 1, Devices: []DeviceView{{"tcp", "eth0", 0}}}, m.View(now+6*ms))
+	require.Equal(t, View{Path: r.path(), Interval: interval, Slot: 0, Processes: 1,
+		Devices: []DeviceView{{"tcp", "eth0", 0}}}, m.View(now+6*ms))
 	require.Same(t, a, m.Device("tcp", "eth0"))
 }
 
-// More devices than there is room for: those of engines that have gone make room, those of engines that are there do not.
+// More devices than there is room for: those of engines that have gone make room, those of engines that are there do
+// not.
 func TestEntriesOfDevicesAreUsedAgain(t *testing.T) {
 	r := newRig(t)
 	first := r.open()

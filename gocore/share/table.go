@@ -11,12 +11,13 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// Rows and entries are owned under locks of the kernel: F_OFD_SETLK on the byte where the row or entry begins. A lock ends
-// with its holder, however that one ends. So the next process has nothing to clean up, and neither reused process numbers
-// nor their namespaces matter.
+// Rows and entries are owned under locks of the kernel: F_OFD_SETLK on the byte where the row or entry begins. A lock
+// ends with its holder, however that one ends. So the next process has nothing to clean up, and neither reused process
+// numbers nor their namespaces matter.
 //
 //	lock of a row     held by its process for as long as it shares: a row with a free lock is of a dead process
-//	lock of the table held for microseconds, to take or give back a row, and to find or make a device; never by the data path
+//	lock of the table held for microseconds, to take or give back a row, and to find or make a device;
+//	                  never by the data path
 
 // lock takes the lock of a byte, without waiting.
 func (f *file) lock(at int) bool { return f.flock(unix.F_WRLCK, at) == nil }
@@ -57,7 +58,8 @@ func (f *file) underTable(ctx context.Context, most time.Duration, do func() *er
 		case <-pause.C:
 			pause.Reset(200 * time.Microsecond)
 		case <-ctx.Done():
-			return errs.New(errs.Timeout, op, "another process has held the table of %s for more than %v", f.path, most).
+			return errs.New(errs.Timeout, op, "another process has held the table of %s for more than %v", f.path,
+				most).
 				WithHint("it may be stopped; or set %s to another name", f.key())
 		}
 	}
@@ -72,8 +74,10 @@ func (f *file) join() *errs.Error {
 	case !slices.ContainsFunc(taken, func(w uint64) bool { return w != 0 }): // its processes have ended
 		f.put(atInterval, uint64(f.interval))
 	default:
-		return errs.New(errs.InvalidArgument, op, "%s/slot_rotation_interval_ms is %v, but the processes that share %s have %v",
-			f.branch, f.interval, f.path, time.Duration(inUse)).WithHint("give all the same, or set %s to another name", f.key())
+		return errs.New(errs.InvalidArgument, op,
+			"%s/slot_rotation_interval_ms is %v, but the processes that share %s have %v",
+			f.branch, f.interval, f.path, time.Duration(inUse)).
+			WithHint("give all the same, or set %s to another name", f.key())
 	}
 	for row := range rowsMax {
 		if taken[row/64]>>(row%64)&1 != 0 || !f.lock(rowAt(row)) {
@@ -94,8 +98,8 @@ func (f *file) join() *errs.Error {
 		WithHint("set %s to another name for some of them", f.key())
 }
 
-// sweep gives the rows of the dead back, and returns those of the living. The content of a row without owner does not count.
-// The caller has the table's lock.
+// sweep gives the rows of the dead back, and returns those of the living. The content of a row without owner does not
+// count. The caller has the table's lock.
 func (f *file) sweep() []uint64 {
 	taken := f.words(atTaken, takenWords)
 	for row := range rowsMax {
@@ -117,8 +121,8 @@ func (f *file) leave() *errs.Error {
 	return nil
 }
 
-// device finds the entry of a name, or makes it in place of one that is free or that no living process uses. The caller has
-// the table's lock.
+// device finds the entry of a name, or makes it in place of one that is free or that no living process uses. The caller
+// has the table's lock.
 func (f *file) device(name string) (index int, problem *errs.Error) {
 	index = -1
 	used := f.used()
@@ -133,7 +137,8 @@ func (f *file) device(name string) (index int, problem *errs.Error) {
 		}
 	}
 	if index < 0 {
-		return -1, errs.New(errs.TooManyRequests, op, "%s has %d devices in use, and there is no room for %s", f.path, devicesMax, name)
+		return -1, errs.New(errs.TooManyRequests, op, "%s has %d devices in use, and there is no room for %s", f.path,
+			devicesMax, name)
 	}
 	// The first word last: an entry without it is free, so there is never half a name.
 	words := wordsOf(name)

@@ -7,20 +7,21 @@
 // Each is a test of transports/transporttest, which every transport runs.
 //
 //	a  Submit takes a prefix and leaves the rest untouched; after a short one, Sink.Ready comes.
-//	b  Every accepted slice gets exactly one completion, also when it fails at once. A slice of a stale rail generation
-//	   is not accepted, atomically with Fence: a thread that slept between the core's step and Submit cannot slip a
-//	   slice past a fence.
-//	c  After its completion nobody writes the slice's destination or reads its local source. A proof that takes time at
-//	   once (a flushed queue pair, a closed lane, a stream that must drain) delays the completion.
+//	b  Every accepted slice gets exactly one completion, also when it fails at once. A slice of a stale rail
+//	   generation is not accepted, atomically with Fence: a thread that slept between the core's step and Submit
+//	   cannot slip a slice past a fence.
+//	c  After its completion nobody writes the slice's destination or reads its local source. A proof that takes time
+//	   at once (a flushed queue pair, a closed lane, a stream that must drain) delays the completion.
 //	d  Complete may come from any goroutine, even before Submit returns.
 //	e  An error carries scope and side. Collateral says that a neighbour was meant.
 //	f  After Close no goroutine, file descriptor, mapping or pinned page is left.
 //	g  Missing hardware is a reason that Factory.Check returns, not a crash.
 //	h  Attach returns at once; rails come and go by Sink. A dial has a limit.
-//	i  A reader never waits for a write, a writer never waits for a reader; a peer's requests to a responder are credited
-//	   and bounded, and nothing a peer sends makes memory grow beyond its credit.
+//	i  A reader never waits for a write, a writer never waits for a reader; a peer's requests to a responder are
+//	   credited and bounded, and nothing a peer sends makes memory grow beyond its credit.
 //	j  Numbers are reused: a transport's tables grow with the entries that are there at once, not with all that ever
-//	   were. A call that names a link that has ended is refused and counted, also when another link has its index by now.
+//	   were. A call that names a link that has ended is refused and counted, also when another link has its index by
+//	   now.
 //
 // # One slice, from left to right
 //

@@ -23,8 +23,8 @@ const childSocket = 3
 // Patience bounds every call to a child; a longer one hangs.
 const Patience = 30 * time.Second
 
-// RunChild reports false in an ordinary process. In a child it serves the methods of the receivers (net/rpc's rules, the
-// type's name is the service) until the parent goes away, and returns true.
+// RunChild reports false in an ordinary process. In a child it serves the methods of the receivers (net/rpc's rules,
+// the type's name is the service) until the parent goes away, and returns true.
 func RunChild(receivers ...any) bool {
 	if os.Getenv(childEnv) == "" {
 		return false
@@ -59,8 +59,8 @@ type Child struct {
 // Start runs this program again as a child.
 func Start() (*Child, error) { return StartWithin(func(f func() error) error { return f() }) }
 
-// StartWithin calls within with a function that starts the child, for instance on a thread in another namespace: a child
-// is born into the namespaces of the thread that starts it.
+// StartWithin calls within with a function that starts the child, for instance on a thread in another namespace: a
+// child is born into the namespaces of the thread that starts it.
 func StartWithin(within func(start func() error) error) (*Child, error) {
 	self, err := os.Executable()
 	if err != nil {

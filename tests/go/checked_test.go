@@ -40,8 +40,8 @@ func TestCheckedRequestsArrive(t *testing.T) {
 	})
 }
 
-// TestBytesThatChangeOnTheirWayAreFound: the core sends a slice again that did not arrive as it was sealed; when that does
-// not help the request fails, and says why. The source that changes stands for any flipped bit on the way.
+// TestBytesThatChangeOnTheirWayAreFound: the core sends a slice again that did not arrive as it was sealed; when that
+// does not help the request fails, and says why. The source that changes stands for any flipped bit on the way.
 func TestBytesThatChangeOnTheirWayAreFound(t *testing.T) {
 	const size = 1 << 20
 	here, there := openTCP(t, nil), openTCP(t, nil)

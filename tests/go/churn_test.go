@@ -13,7 +13,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// churnEnv sets how many peers and files the tests open and close one after the other; `make test-all` asks for 100,000.
+// churnEnv sets how many peers and files the tests open and close one after the other; `make test-all` asks for
+// 100,000.
 const churnEnv = "TENT_CHURN"
 
 func churns(t *testing.T, usual int) int {
@@ -49,8 +50,8 @@ func leavesNothing(t *testing.T, rounds int, round func()) {
 	require.LessOrEqual(t, after.files, before.files+2)
 }
 
-// A program that opens a file for each chunk of its KV cache opens a hundred thousand of them; none of them may stay in a
-// table.
+// A program that opens a file for each chunk of its KV cache opens a hundred thousand of them; none of them may stay in
+// a table.
 func TestFilesOpenedOneAfterTheOtherLeaveNothingBehind(t *testing.T) {
 	e := openAll(t, nil)
 	source := memory(t, 4096)

@@ -19,7 +19,8 @@ type refusing struct {
 	cause *errs.Error
 }
 
-func (f refusing) Open(ctx context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+func (f refusing) Open(ctx context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport,
+	error) {
 	return f.Factory.Open(ctx, config, host, refused{sink, f.cause})
 }
 
@@ -30,7 +31,8 @@ type refused struct {
 
 func (s refused) RailUp(info transport.RailInfo) { s.LinkDown(info.Rail.Link, s.cause) }
 
-func explained(t *testing.T, first func(transport.Factory) transport.Factory, after func(*sim.Network)) *engine.Explanation {
+func explained(t *testing.T, first func(transport.Factory) transport.Factory,
+	after func(*sim.Network)) *engine.Explanation {
 	n := sim.NewInline(1)
 	plug := func() []engine.Plug {
 		near := sim.Factory{Settings: sim.Settings{Network: n, Name: "near", SameHost: true}}
@@ -44,11 +46,13 @@ func explained(t *testing.T, first func(transport.Factory) transport.Factory, af
 	offer(t, there, theirs, "kv")
 	at := engine.Remote{Segment: segment(t, here, there, "kv")}
 	after(n)
-	id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own), Length: 4096, Remote: at})
+	id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own), Length: 4096,
+		Remote: at})
 	require.NoError(t, err)
 	sum := ended(t, here, id)
 	require.Equal(t, dispatch.Completed, sum.State, "%v", sum.Err)
-	x, err := here.Explain(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own), Remote: at, Length: 4096})
+	x, err := here.Explain(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own), Remote: at,
+		Length: 4096})
 	require.NoError(t, err)
 	for i, name := range built {
 		if sum.Transports == 1<<i {
@@ -75,8 +79,10 @@ func TestExplainTellsWhichRouteIsTakenAndWhyNotTheOthers(t *testing.T) {
 	require.NotEmpty(t, x.Routes[0].Why)
 	require.Empty(t, x.Routes[1].Why)
 
-	cause := errs.New(errs.PermissionDenied, "near", "the peer belongs to another user").WithScope(errs.ScopeLink, errs.SideLocal)
-	x = explained(t, func(f transport.Factory) transport.Factory { return refusing{f.(sim.Factory), cause} }, func(*sim.Network) {})
+	cause := errs.New(errs.PermissionDenied, "near", "the peer belongs to another user").
+		WithScope(errs.ScopeLink, errs.SideLocal)
+	x = explained(t, func(f transport.Factory) transport.Factory { return refusing{f.(sim.Factory), cause} },
+		func(*sim.Network) {})
 	require.Equal(t, "far", x.Taken)
 	require.Len(t, x.Routes, 1)
 	require.Len(t, x.Rejected, 1)

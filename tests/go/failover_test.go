@@ -15,8 +15,8 @@ import (
 	"github.com/tent-engine/tent/transports/sim"
 )
 
-// The failover seed's end-to-end cases by their names, over two simulated transports with injected faults, and the cases that
-// the seed leaves open: merged requests, partial acceptance. Every one looks at the bytes.
+// The failover seed's end-to-end cases by their names, over two simulated transports with injected faults, and the
+// cases that the seed leaves open: merged requests, partial acceptance. Every one looks at the bytes.
 
 // twoWays is two engines with a fast and a slow way between them; faults are those of the first.
 type twoWays struct {
@@ -42,7 +42,8 @@ func newTwoWays(t *testing.T, settings map[string]any, faults string) *twoWays {
 		settings["fence_timeout_host_ms"] = 20_000 // Submit carries out all that follows, see openSim
 		return open(t, settings, names, func() (list []engine.Plug) {
 			for _, name := range names {
-				var f transport.Factory = sim.Factory{Settings: sim.Settings{Network: network, Name: name, Rails: 2, SliceMax: 64 << 10}}
+				var f transport.Factory = sim.Factory{Settings: sim.Settings{Network: network, Name: name, Rails: 2,
+					SliceMax: 64 << 10}}
 				if plan != nil {
 					f = faulty.Wrap(f, plan)
 				}
@@ -51,7 +52,8 @@ func newTwoWays(t *testing.T, settings map[string]any, faults string) *twoWays {
 			return list
 		})
 	}
-	w := &twoWays{T: t, here: start(settings, plan), there: start(nil, nil), faults: plan, source: memory(t, wayBytes), destination: newGuarded(t, wayBytes)}
+	w := &twoWays{T: t, here: start(settings, plan), there: start(nil, nil), faults: plan, source: memory(t, wayBytes),
+		destination: newGuarded(t, wayBytes)}
 	fill(w.source, 5)
 	offer(t, w.here, w.source, "")
 	offer(t, w.there, w.destination.bytes, "kv")
@@ -61,7 +63,8 @@ func newTwoWays(t *testing.T, settings map[string]any, faults string) *twoWays {
 
 // request is a WRITE of some bytes to the same place at the other side.
 func (w *twoWays) request(offset, length int) engine.Request {
-	return engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(w.source[offset:]), Length: uint64(length),
+	return engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(w.source[offset:]),
+		Length: uint64(length),
 		Remote: engine.Remote{Segment: w.segment, Offset: uint64(offset)}}
 }
 
@@ -161,7 +164,8 @@ func TestMaxFailoverAttemptsOneAllowsSingleFailover(t *testing.T) {
 }
 
 func TestPerTaskFailoverCountsAreIndependent(t *testing.T) {
-	w := newTwoWays(t, map[string]any{"max_failover_attempts": 1, "merge_requests": false}, "transport=rdma lose scope=link nth=2; transport=rdma lose scope=link nth=4")
+	w := newTwoWays(t, map[string]any{"max_failover_attempts": 1, "merge_requests": false},
+		"transport=rdma lose scope=link nth=2; transport=rdma lose scope=link nth=4")
 	list, sum := w.write(w.request(0, 4096), w.request(8192, 4096), w.request(16384, 4096), w.request(24576, 4096))
 	moved := 0
 	for i, s := range list {
@@ -173,8 +177,8 @@ func TestPerTaskFailoverCountsAreIndependent(t *testing.T) {
 	require.EqualValues(t, 2, sum.Failovers)
 }
 
-// The first reason why the seed calls recovery at the submit stage unsafe: requests that were merged would be sent again
-// each for itself, and all of them.
+// The first reason why the seed calls recovery at the submit stage unsafe: requests that were merged would be sent
+// again each for itself, and all of them.
 func TestMergedRequestsThatAreRefusedFailOverEachOnceWithItsOwnBytes(t *testing.T) {
 	w := newTwoWays(t, nil, "transport=rdma submit_fail_rate=1")
 	var requests []engine.Request
@@ -183,7 +187,8 @@ func TestMergedRequestsThatAreRefusedFailOverEachOnceWithItsOwnBytes(t *testing.
 	}
 	list, _ := w.write(requests...)
 	for i, s := range list {
-		require.Equal(t, dispatch.Status{State: dispatch.Completed, Transport: 1, Attempts: s.Attempts, Failovers: 1, Bytes: 4096}, s, "task %d", i)
+		require.Equal(t, dispatch.Status{State: dispatch.Completed, Transport: 1, Attempts: s.Attempts, Failovers: 1,
+			Bytes: 4096}, s, "task %d", i)
 	}
 	require.Equal(t, 8*4096, w.metric(`tent_write_bytes_total{transport="tcp"}`), "no byte twice")
 	require.Zero(t, w.metric(`tent_write_bytes_total{transport="rdma"}`))
@@ -207,8 +212,8 @@ func TestWhatIsLostIsSentAgain(t *testing.T) {
 	require.Equal(t, dispatch.Completed, list[0].State)
 }
 
-// Its second: delivered, but reported as lost. The copy that is sent again carries the same bytes, and no copy is under way
-// once the request has ended: the user's next bytes there stay.
+// Its second: delivered, but reported as lost. The copy that is sent again carries the same bytes, and no copy is under
+// way once the request has ended: the user's next bytes there stay.
 func TestWhatWasDeliveredButReportedLostDoesNotSpoilTheNextUseOfItsMemory(t *testing.T) {
 	w := newTwoWays(t, nil, "transport=rdma lose rate=0.3; transport=tcp lose rate=0.2; seed=9")
 	for kind := range 20 {
@@ -223,7 +228,8 @@ func TestWhatWasDeliveredButReportedLostDoesNotSpoilTheNextUseOfItsMemory(t *tes
 		clear(w.destination.bytes)
 		require.NoError(t, w.here.FreeBatch(id))
 		w.here.Progress()
-		require.Equal(t, -1, bytes.IndexFunc(w.destination.bytes, func(r rune) bool { return r != 0 }), "a late copy of a transfer that has ended")
+		require.Equal(t, -1, bytes.IndexFunc(w.destination.bytes, func(r rune) bool { return r != 0 }),
+			"a late copy of a transfer that has ended")
 	}
 	require.NotZero(t, w.metric("tent_rail_errors_total"))
 	w.destination.check(t)

@@ -27,7 +27,8 @@ type recording struct {
 	of *revocations
 }
 
-func (r *revocations) Open(ctx context.Context, c any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+func (r *revocations) Open(ctx context.Context, c any, host transport.Host, sink transport.Sink) (transport.Transport,
+	error) {
 	inner, err := r.Factory.Open(ctx, c, host, sink)
 	return &recording{inner, r}, err
 }
@@ -41,8 +42,8 @@ func (r *recording) Revoke(ctx context.Context, key transport.LocalKey, peer *tr
 	return r.Transport.Revoke(ctx, key, peer, keep)
 }
 
-// A fence for one peer reaches the engine that the caller means, by whatever address it was opened, and is an error when
-// it means nobody: a fence that silently covers no peer is memory that is written afterwards.
+// A fence for one peer reaches the engine that the caller means, by whatever address it was opened, and is an error
+// when it means nobody: a fence that silently covers no peer is memory that is written afterwards.
 func TestAFenceForOnePeerMeansThatEngineOrFails(t *testing.T) {
 	n := sim.NewInline(1)
 	spy := &revocations{Factory: sim.Factory{Settings: sim.Settings{Network: n}}}

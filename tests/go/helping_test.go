@@ -40,7 +40,8 @@ type busied struct {
 	made chan *busy
 }
 
-func (f busied) Open(ctx context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+func (f busied) Open(ctx context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport,
+	error) {
 	t, err := f.Factory.Open(ctx, config, host, sink)
 	if err != nil {
 		return nil, err

@@ -32,7 +32,8 @@ type gated struct {
 	inline func([]*transport.Slice, transport.Inliner) bool
 }
 
-func (f gated) Open(ctx context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
+func (f gated) Open(ctx context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport,
+	error) {
 	t, err := f.Factory.Open(ctx, config, host, sink)
 	if err != nil {
 		return nil, err
@@ -44,7 +45,8 @@ func (f gated) Open(ctx context.Context, config any, host transport.Host, sink t
 // openGated opens an engine over a network that drives itself, with the test's Inline.
 func openGated(t testing.TB, n *sim.Network, inline func([]*transport.Slice, transport.Inliner) bool) *engine.Engine {
 	return open(t, nil, []string{"sim"}, func() []engine.Plug {
-		return []engine.Plug{{Factory: gated{sim.Factory{Settings: sim.Settings{Network: n, Inline: true, Vectors: true}}, inline}}}
+		return []engine.Plug{{Factory: gated{sim.Factory{Settings: sim.Settings{Network: n, Inline: true,
+			Vectors: true}}, inline}}}
 	})
 }
 
@@ -57,7 +59,8 @@ type couple struct {
 
 func newCouple(t *testing.T, inline func([]*transport.Slice, transport.Inliner) bool) *couple {
 	n := sim.NewInline(1)
-	c := &couple{here: openGated(t, n, inline), there: openGated(t, n, inline), own: newGuarded(t, 1<<20), theirs: newGuarded(t, 1<<20)}
+	c := &couple{here: openGated(t, n, inline), there: openGated(t, n, inline), own: newGuarded(t, 1<<20),
+		theirs: newGuarded(t, 1<<20)}
 	offer(t, c.here, c.own.bytes, "")
 	offer(t, c.there, c.theirs.bytes, "kv")
 	c.at = segment(t, c.here, c.there, "kv")
@@ -65,7 +68,8 @@ func newCouple(t *testing.T, inline func([]*transport.Slice, transport.Inliner) 
 }
 
 func (c *couple) write(offset, length int) *engine.Request {
-	return &engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(c.own.bytes[offset:]), Length: uint64(length),
+	return &engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(c.own.bytes[offset:]),
+		Length: uint64(length),
 		Remote: engine.Remote{Segment: c.at, Offset: uint64(offset)}}
 }
 
@@ -81,7 +85,8 @@ func TestALittleIsThereWhenTheCallReturns(t *testing.T) {
 		sum, err := c.here.Summary(id)
 		require.NoError(t, err)
 		require.Equal(t, dispatch.Completed, sum.State, "nobody has waited")
-		require.Equal(t, []uint64{n, n, 1, 0}, []uint64{sum.Bytes, sum.Total, uint64(sum.Transports), uint64(sum.Failovers)})
+		require.Equal(t, []uint64{n, n, 1, 0}, []uint64{sum.Bytes, sum.Total, uint64(sum.Transports),
+			uint64(sum.Failovers)})
 		require.Positive(t, c.here.Elapsed(id))
 		require.Zero(t, c.here.Failed(id, nil))
 		require.NoError(t, c.here.FreeBatch(id))
@@ -92,7 +97,8 @@ func TestALittleIsThereWhenTheCallReturns(t *testing.T) {
 	require.NoError(t, err)
 	done(id, 256<<10)
 
-	near, _, err := c.here.NewGrid(engine.OwnMemory, []engine.GridRegion{{Addr: address(c.own.bytes), Size: 1 << 20}}, engine.Layout{PageBytes: 4096})
+	near, _, err := c.here.NewGrid(engine.OwnMemory, []engine.GridRegion{{Addr: address(c.own.bytes), Size: 1 << 20}},
+		engine.Layout{PageBytes: 4096})
 	require.NoError(t, err)
 	far, _, err := c.here.NewGrid(c.at, []engine.GridRegion{{Size: 1 << 20}}, engine.Layout{PageBytes: 4096})
 	require.NoError(t, err)

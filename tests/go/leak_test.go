@@ -44,7 +44,8 @@ func cycle(t *testing.T, own, theirs []byte) {
 	start := func() *engine.Engine {
 		c, err := config.Load(config.Options{Transports: all.Transports()}, map[string]any{"max_batches": 64})
 		require.NoError(t, err)
-		e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: engine.Plugs(all.Factories()...)})
+		e, err := engine.Open(context.Background(),
+			engine.Options{Config: c, Transports: engine.Plugs(all.Factories()...)})
 		require.NoError(t, err)
 		return e
 	}
@@ -55,7 +56,8 @@ func cycle(t *testing.T, own, theirs []byte) {
 	region := offer(t, there, theirs, "kv")
 	at := segment(t, here, there, "kv")
 	for _, source := range []uintptr{address(own), memory.Addr} {
-		id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: source, Length: 4096, Remote: engine.Remote{Segment: at}})
+		id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: source, Length: 4096,
+			Remote: engine.Remote{Segment: at}})
 		require.NoError(t, err)
 		require.Equal(t, dispatch.Completed, ended(t, here, id).State)
 	}
@@ -104,10 +106,12 @@ func TestRegionsSegmentsAndBatchesOfOneEngineLeaveNothingBehind(t *testing.T) {
 	offer(t, here, own, "")
 	round := func(k int) {
 		name := fmt.Sprintf("kv%d", k)
-		id, m, err := there.Allocate(engine.Memory{Size: 65536, Name: name, Permission: mem.GlobalReadWrite, Location: "cpu:0"})
+		id, m, err := there.Allocate(engine.Memory{Size: 65536, Name: name, Permission: mem.GlobalReadWrite,
+			Location: "cpu:0"})
 		require.NoError(t, err)
 		at := segment(t, here, there, name)
-		b, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own), Length: uint64(m.Size),
+		b, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own),
+			Length: uint64(m.Size),
 			Remote: engine.Remote{Segment: at}})
 		require.NoError(t, err)
 		require.Equal(t, dispatch.Completed, ended(t, here, b).State)

@@ -11,8 +11,8 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 )
 
-// A peer that was closed and opened again is the same peer to the receiver: notifications after the second opening arrive
-// too, each once and in order.
+// A peer that was closed and opened again is the same peer to the receiver: notifications after the second opening
+// arrive too, each once and in order.
 func TestNotificationsArriveAfterThePeerWasOpenedAgain(t *testing.T) {
 	eachWorld(t, func(t *testing.T, w world) {
 		here, there := w.open(t, nil), w.open(t, nil)
@@ -20,7 +20,8 @@ func TestNotificationsArriveAfterThePeerWasOpenedAgain(t *testing.T) {
 			s, err := here.OpenSegment(context.Background(), there.Address())
 			require.NoError(t, err)
 			for _, text := range []string{"a", "b"} {
-				b, err := here.Notify(s, engine.Note{Name: []byte(text), Message: []byte{byte(i)}}, clock.Now().Add(patience))
+				b, err := here.Notify(s, engine.Note{Name: []byte(text), Message: []byte{byte(i)}},
+					clock.Now().Add(patience))
 				require.NoError(t, err)
 				require.Equal(t, dispatch.Completed, ended(t, here, b).State)
 			}

@@ -18,13 +18,15 @@ import (
 	"github.com/tent-engine/tent/transports/tcp"
 )
 
-// sockets are worlds with a rail on each of the NUMA nodes 1 and 2; the only node of a machine, 0, would not matter. They are
-// simulated, and tcp's over two addresses of loopback, of which a file system says that they are NICs of two sockets.
+// sockets are worlds with a rail on each of the NUMA nodes 1 and 2; the only node of a machine, 0, would not matter.
+// They are simulated, and tcp's over two addresses of loopback, of which a file system says that they are NICs of two
+// sockets.
 func sockets() map[string]func(t *testing.T, settings map[string]any) *engine.Engine {
 	root := fstest.MapFS{}
 	for i, name := range []string{"ens0", "ens1"} {
 		device := fmt.Sprintf("devices/pci0000:0%d/0000:0%d:00.0", i, i)
-		root["sys/class/net/"+name] = &fstest.MapFile{Data: []byte("../../" + device + "/net/" + name), Mode: fs.ModeSymlink | 0o777}
+		root["sys/class/net/"+name] = &fstest.MapFile{Data: []byte("../../" + device + "/net/" + name),
+			Mode: fs.ModeSymlink | 0o777}
 		root["sys/"+device+"/net/"+name+"/flags"] = &fstest.MapFile{Data: []byte("0x1003\n")}
 		root["sys/"+device+"/numa_node"] = &fstest.MapFile{Data: fmt.Appendln(nil, i+1)}
 	}
@@ -33,13 +35,18 @@ func sockets() map[string]func(t *testing.T, settings map[string]any) *engine.En
 		"sim": func(t *testing.T, settings map[string]any) *engine.Engine {
 			settings["fence_timeout_host_ms"] = 20_000
 			return open(t, settings, []string{"sim"}, func() []engine.Plug {
-				return []engine.Plug{{Factory: sim.Factory{Settings: sim.Settings{Network: network, Rails: 2, Nodes: []int{1, 2}}}}}
+				return []engine.Plug{{Factory: sim.Factory{Settings: sim.Settings{Network: network, Rails: 2,
+					Nodes: []int{1, 2}}}}}
 			})
 		},
 		"tcp": func(t *testing.T, settings map[string]any) *engine.Engine {
-			f := tcp.Factory{Root: root, Interface: func(a netip.Addr) string { return fmt.Sprint("ens", a.As4()[3]-1) }}
+			f := tcp.Factory{Root: root, Interface: func(a netip.Addr) string {
+				return fmt.Sprint("ens",
+					a.As4()[3]-1)
+			}}
 			return open(t, settings, []string{"tcp"}, func() []engine.Plug {
-				return []engine.Plug{{Factory: f, Settings: tcp.Settings{Addresses: []string{"127.0.0.1", "127.0.0.2"}}}}
+				return []engine.Plug{{Factory: f, Settings: tcp.Settings{Addresses: []string{"127.0.0.1",
+					"127.0.0.2"}}}}
 			})
 		},
 	}
@@ -67,19 +74,22 @@ func TestTheRailOfTheMemorysNodeCarries(t *testing.T) {
 		for own := range 2 {
 			for _, only := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s, node %d, alone %v", name, own+1, only), func(t *testing.T) {
-					here, there := open(t, map[string]any{"transports/" + name + "/allow_cross_numa": !only, "rail_suspect_ms": 900}), open(t, map[string]any{})
+					here, there := open(t, map[string]any{"transports/" + name +
+						"/allow_cross_numa": !only, "rail_suspect_ms": 900}), open(t, map[string]any{})
 					size := 64 << 10
 					if only {
 						size = 16 << 20 // more than a rail has room for
 					}
 					source, destination := memory(t, size), newGuarded(t, size)
 					fill(source, own)
-					_, err := here.Register(engine.Memory{Addr: address(source), Size: uint64(size), Location: mem.Location(fmt.Sprint("cpu:", own+1))})
+					_, err := here.Register(engine.Memory{Addr: address(source), Size: uint64(size),
+						Location: mem.Location(fmt.Sprint("cpu:", own+1))})
 					require.NoError(t, err)
 					offer(t, there, destination.bytes, "kv")
 					s := segment(t, here, there, "kv")
 					move := func() {
-						id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(source),
+						id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write},
+							Source: address(source),
 							Length: uint64(size), Remote: engine.Remote{Segment: s}})
 						require.NoError(t, err)
 						require.Equal(t, dispatch.Completed, ended(t, here, id).State)

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The byte oracle: the byte at offset i of pattern k is a function of both, so bytes that were swapped, shifted, lost or
-// taken from another transfer show. Guard bands around each destination show bytes that were written outside.
+// The byte oracle: the byte at offset i of pattern k is a function of both, so bytes that were swapped, shifted, lost
+// or taken from another transfer show. Guard bands around each destination show bytes that were written outside.
 
 const guard = 4096
 
@@ -30,7 +30,8 @@ func same(t *testing.T, b []byte, k, from int) {
 	t.Helper()
 	for i := range b {
 		if b[i] != pattern(k, from+i) {
-			require.Failf(t, "wrong byte", "at %d of %d: %#x instead of %#x (pattern %d from %d)", i, len(b), b[i], pattern(k, from+i), k, from)
+			require.Failf(t, "wrong byte", "at %d of %d: %#x instead of %#x (pattern %d from %d)", i, len(b), b[i],
+				pattern(k, from+i), k, from)
 		}
 	}
 }

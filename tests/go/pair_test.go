@@ -47,7 +47,8 @@ func openSim(inline bool) func(testing.TB, map[string]any) *engine.Engine {
 		// Here Submit carries out all that follows from it, so a withdrawal behind it may wait long under load.
 		settings["fence_timeout_host_ms"] = 20_000
 		return open(t, settings, []string{"sim"}, func() []engine.Plug {
-			return []engine.Plug{{Factory: sim.Factory{Settings: sim.Settings{Network: n, Rails: 2, Inline: inline, Vectors: inline}}}}
+			return []engine.Plug{{Factory: sim.Factory{Settings: sim.Settings{Network: n, Rails: 2, Inline: inline,
+				Vectors: inline}}}}
 		})
 	}
 }

@@ -71,7 +71,8 @@ func TestWhoOnlyWatchesHearsOfEveryEnd(t *testing.T) {
 			if i%50 == 0 {
 				length = 1 << 20
 			}
-			id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Op(i & 1)}, Source: address(own), Length: length,
+			id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Op(i & 1)}, Source: address(own),
+				Length: length,
 				Remote: engine.Remote{Segment: at}})
 			require.NoError(t, err)
 			if i%3 == 0 {

@@ -33,7 +33,8 @@ func TestBytesOfAnySizeAndAlignmentArriveAndNothingElseIsTouched(t *testing.T) {
 					}
 					offer(t, here, mine, "")
 					offer(t, there, theirs, name)
-					id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: op}, Source: address(mine), Length: uint64(size),
+					id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: op}, Source: address(mine),
+						Length: uint64(size),
 						Remote: engine.Remote{Segment: segment(t, here, there, name)}})
 					require.NoError(t, err)
 					sum := ended(t, here, id)
@@ -59,7 +60,9 @@ func TestANotificationComesAfterItsData(t *testing.T) {
 			clear(destination.bytes)
 			b, err := here.NewBatch(1)
 			require.NoError(t, err)
-			_, err = here.Submit(b, []engine.Request{{Terms: engine.Terms{Op: transport.Write}, Source: address(source), Length: 1 << 20,
+			_,
+				err = here.Submit(b, []engine.Request{{Terms: engine.Terms{Op: transport.Write},
+				Source: address(source), Length: 1 << 20,
 				Remote: engine.Remote{Segment: s}}}, &engine.Note{Name: []byte("done"), Message: fmt.Append(nil, i)})
 			require.NoError(t, err)
 			require.Equal(t, 1, there.NotesWait(patience))

@@ -44,10 +44,15 @@ type simPeer struct {
 }
 
 func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
-	e := &simEngine{address: string(rune('A' + i)), core: dispatch.New(dispatch.Options{Merge: true, Failovers: 3, Transports: []string{"fast", "slow"},
-		Batches: 1024, FenceHost: 5 * time.Millisecond, Stall: 300 * time.Millisecond, LinkWait: 50 * time.Millisecond,
-		CondemnAfter: 40 * time.Millisecond, AttemptLimit: 100 * time.Millisecond, SuspectAfter: time.Duration(1+r.random.IntN(5)) * time.Millisecond}), peers: map[*simEngine]*simPeer{}, moves: map[dispatch.BatchID]*simMove{}, links: map[simLink]simTarget{}}
-	e.identity = transport.Peer{Address: e.address, MachineID: "m", Incarnation: uint64(i) + 1 + simEngines*r.incarnations[i]}
+	e := &simEngine{address: string(rune('A' + i)),
+		core: dispatch.New(dispatch.Options{Merge: true, Failovers: 3, Transports: []string{"fast", "slow"},
+			Batches: 1024, FenceHost: 5 * time.Millisecond, Stall: 300 * time.Millisecond,
+			LinkWait:     50 * time.Millisecond,
+			CondemnAfter: 40 * time.Millisecond, AttemptLimit: 100 * time.Millisecond,
+			SuspectAfter: time.Duration(1+r.random.IntN(5)) * time.Millisecond}), peers: map[*simEngine]*simPeer{},
+		moves: map[dispatch.BatchID]*simMove{}, links: map[simLink]simTarget{}}
+	e.identity = transport.Peer{Address: e.address, MachineID: "m", Incarnation: uint64(i) + 1 +
+		simEngines*r.incarnations[i]}
 	r.incarnations[i]++
 	e.areas[0], e.areas[1] = arena[:simSlots*simSlot], arena[simSlots*simSlot:]
 	for k, name := range []string{"fast", "slow"} {
@@ -57,7 +62,8 @@ func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
 		e.transports = append(e.transports, tr)
 		e.infos = append(e.infos, tr.Info())
 		for area := range e.areas {
-			region := mem.Region{ID: mem.RegionID(area + 1), Addr: address(e.areas[area]), Size: uint64(len(e.areas[area])), Fd: -1}
+			region := mem.Region{ID: mem.RegionID(area + 1), Addr: address(e.areas[area]),
+				Size: uint64(len(e.areas[area])), Fd: -1}
 			if area == 1 {
 				region.Permission = mem.GlobalReadWrite
 			}
@@ -79,7 +85,8 @@ func (e *simEngine) attach(p *simEngine) {
 		if err != nil {
 			panic(err)
 		}
-		id := e.core.AddLink(dispatch.LinkSpec{Peer: known.number, PeerName: p.address, Transport: uint8(k), Link: link, Info: &e.infos[k], SameHost: true, Probes: true})
+		id := e.core.AddLink(dispatch.LinkSpec{Peer: known.number, PeerName: p.address, Transport: uint8(k), Link: link,
+			Info: &e.infos[k], SameHost: true, Probes: true})
 		e.links[simLink{uint8(k), link}] = simTarget{id, known.number}
 		known.links = append(known.links, id)
 		remote, err := tr.Import(link, p.offered[k])
@@ -106,7 +113,8 @@ func (e *simEngine) plan(t *testing.T, p *simEngine, op transport.Op) *plan.Plan
 	known := e.peers[p]
 	var list []plan.Candidate
 	for k := range e.transports {
-		list = append(list, plan.Candidate{Transport: uint8(k), Info: &e.infos[k], Link: known.links[k], LocalKey: e.keys[0][k],
+		list = append(list, plan.Candidate{Transport: uint8(k), Info: &e.infos[k], Link: known.links[k],
+			LocalKey:  e.keys[0][k],
 			RemoteKey: known.remotes[k], SameHost: true})
 	}
 	made, err := plan.Build(&plan.Request{Op: op}, list)

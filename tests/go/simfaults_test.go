@@ -18,7 +18,8 @@ func (r *simRun) disturb(dice int, where sim.Where) {
 	case dice < 4:
 		r.network.Shape(where, r.shape())
 	case dice < 6: // slow, and nothing else
-		r.network.Shape(where, sim.Shape{Rate: 1e5 * float64(1+r.random.IntN(50)), Delay: time.Duration(r.random.IntN(int(time.Millisecond)))})
+		r.network.Shape(where, sim.Shape{Rate: 1e5 * float64(1+r.random.IntN(50)),
+			Delay: time.Duration(r.random.IntN(int(time.Millisecond)))})
 	case dice < 10:
 		r.network.Cut(where)
 	case dice < 14: // one direction only: questions are lost, or answers are
@@ -51,7 +52,8 @@ func (r *simRun) shape() sim.Shape {
 		}
 		return p * r.random.Float64()
 	}
-	return sim.Shape{Rate: 1e6 * float64(1+r.random.IntN(1000)), Delay: time.Duration(r.random.IntN(int(time.Millisecond))),
+	return sim.Shape{Rate: 1e6 * float64(1+r.random.IntN(1000)),
+		Delay:  time.Duration(r.random.IntN(int(time.Millisecond))),
 		Jitter: time.Duration(r.random.IntN(int(time.Millisecond))), Loss: often(0.2), LostAck: often(0.2),
 		Duplicate: often(0.2), Late: often(0.2), LateBy: 5 * time.Millisecond, Refuse: often(0.5)}
 }
@@ -87,8 +89,8 @@ func (r *simRun) restart(dead *simEngine) {
 	seen["restart"]++
 }
 
-// look is taken after each act: at one transfer that has ended, which nobody may have written to since, and at the progress
-// of all others, which never falls.
+// look is taken after each act: at one transfer that has ended, which nobody may have written to since, and at the
+// progress of all others, which never falls.
 func (r *simRun) look() {
 	if len(r.moves) == 0 {
 		return
@@ -115,6 +117,7 @@ func (r *simRun) secondLook() {
 
 func (r *simRun) unwritten(m *simMove) {
 	if m.ended && !m.dirty && m.after != nil && !m.engine.dead && !m.peer.dead {
-		require.Equal(r.t, m.after, m.destination, "a transfer (%s, %s) was written to after its end", m.spec.Op, m.state)
+		require.Equal(r.t, m.after, m.destination, "a transfer (%s, %s) was written to after its end", m.spec.Op,
+			m.state)
 	}
 }

@@ -18,9 +18,10 @@ import (
 	"github.com/tent-engine/tent/transports/sim"
 )
 
-// The simulation of whole engines: several cores, each with two transports of one simulated network, in one thread and in
-// virtual time. A seed decides everything: each move, its time, and each fault. The byte oracle looks at each destination
-// when its task ends and again at the end of the run; sources are overwritten as soon as their task has ended.
+// The simulation of whole engines: several cores, each with two transports of one simulated network, in one thread and
+// in virtual time. A seed decides everything: each move, its time, and each fault. The byte oracle looks at each
+// destination when its task ends and again at the end of the run; sources are overwritten as soon as their task has
+// ended.
 //
 // After the random phase the world is healed, and every engine that is left must make progress.
 
@@ -46,8 +47,10 @@ func TestSimulationOfWholeEnginesKeepsEveryPromise(t *testing.T) {
 		}
 	}
 	t.Logf("%d runs from seed %d: %v", n, first, seen)
-	for _, what := range []string{"COMPLETED", "CANCELED", "TIMEOUT", "FAILED", "dirty", "rerouted", "failover", "restart",
-		"rail_suspected", "rail_paused", "rail_probed", "rail_recovered", "rail_condemned", "withdrawn", "peer_gone", "pages of a failed transfer"} {
+	for _, what := range []string{"COMPLETED", "CANCELED", "TIMEOUT", "FAILED", "dirty", "rerouted", "failover",
+		"restart",
+		"rail_suspected", "rail_paused", "rail_probed", "rail_recovered", "rail_condemned", "withdrawn", "peer_gone",
+		"pages of a failed transfer"} {
 		if n >= 1000 {
 			require.NotZero(t, seen[what], "no run has seen it, so nothing was proved about it: %s", what)
 		}
@@ -111,7 +114,8 @@ type simMove struct {
 }
 
 func newSimRun(t *testing.T, seed uint64, arena []byte) *simRun {
-	r := &simRun{t: t, random: rand.New(rand.NewPCG(seed, 1)), network: sim.New(seed), arena: arena, stopped: map[*simEngine]bool{}}
+	r := &simRun{t: t, random: rand.New(rand.NewPCG(seed, 1)), network: sim.New(seed), arena: arena,
+		stopped: map[*simEngine]bool{}}
 	for i := range simEngines {
 		r.engines = append(r.engines, newSimEngine(t, r, i, arena[i*simArena/simEngines:][:simArena/simEngines]))
 	}
@@ -241,7 +245,8 @@ func (r *simRun) missing(m *simMove) {
 	require.NotEmpty(r.t, lost)
 	for i, begin := range at {
 		if !lost[i] {
-			require.Equal(r.t, m.want[begin:begin+p.Bytes], m.destination[begin:begin+p.Bytes], "page %d is not named and not there", i)
+			require.Equal(r.t, m.want[begin:begin+p.Bytes], m.destination[begin:begin+p.Bytes],
+				"page %d is not named and not there", i)
 			seen["pages of a failed transfer"]++
 		}
 		clear(rest[begin : begin+p.Bytes])
@@ -354,7 +359,8 @@ func (r *simRun) end(m *simMove, s dispatch.Status) {
 	require.False(r.t, m.ended, "a task ended twice")
 	m.ended, m.state, m.dirty = true, s.State, s.Dirty
 	seen[s.State.String()]++
-	for what, happened := range map[string]bool{"dirty": s.Dirty, "rerouted": int(s.Attempts) > 1+int((m.spec.Length-1)/(4<<10)), "failover": s.Failovers > 0} {
+	for what, happened := range map[string]bool{"dirty": s.Dirty,
+		"rerouted": int(s.Attempts) > 1+int((m.spec.Length-1)/(4<<10)), "failover": s.Failovers > 0} {
 		if happened {
 			seen[what]++
 		}

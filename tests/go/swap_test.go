@@ -15,8 +15,8 @@ import (
 	"github.com/tent-engine/tent/transports/tcp"
 )
 
-// swap puts a transport of the simulated network, with the faults of a plan, into the slot of shm: the way of the failover
-// seed's end-to-end suite, with the engine's own choice of routes above it.
+// swap puts a transport of the simulated network, with the faults of a plan, into the slot of shm: the way of the
+// failover seed's end-to-end suite, with the engine's own choice of routes above it.
 func swap(t *testing.T, e *engine.Engine, n *sim.Network, plan *faulty.Plan) {
 	t.Helper()
 	factory := faulty.Wrap(sim.Factory{Settings: sim.Settings{Network: n}}, plan)
@@ -35,7 +35,8 @@ func TestASwappedTransportFailsOverToTheNext(t *testing.T) {
 	at := segment(t, here, there, "kv")
 	move := func(tag int) dispatch.Summary {
 		fill(own, tag)
-		id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own), Length: 1 << 20,
+		id, err := here.Move(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own),
+			Length: 1 << 20,
 			Remote: engine.Remote{Segment: at}})
 		require.NoError(t, err)
 		sum := ended(t, here, id)

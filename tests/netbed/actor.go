@@ -24,8 +24,8 @@ import (
 // Nothing is net/rpc's empty argument or result.
 type Nothing struct{}
 
-// Actor is an engine with one region in a child process; its exported methods are called by the parent (Child.Call). The
-// region lies between two guard bands. Calls run side by side; Open comes first and Close last.
+// Actor is an engine with one region in a child process; its exported methods are called by the parent (Child.Call).
+// The region lies between two guard bands. Calls run side by side; Open comes first and Close last.
 type Actor struct {
 	Engine  *engine.Engine
 	Segment engine.SegmentID // of the peer's region, after Connect
@@ -51,8 +51,8 @@ type OpenArgs struct {
 	Bytes    int
 }
 
-// Settings that put an engine of the bed on a host's rails. Only tcp takes part: the hosts share a machine, and bytes in
-// shared memory cross no rail.
+// Settings that put an engine of the bed on a host's rails. Only tcp takes part: the hosts share a machine, and bytes
+// in shared memory cross no rail.
 func (h *Host) Settings() map[string]string {
 	list, _ := json.Marshal(h.Addresses) // strings cannot fail
 	address, _ := json.Marshal(h.Addresses[0])
@@ -81,7 +81,8 @@ func (a *Actor) Open(args OpenArgs, address *string) error {
 	if a.reader, err = a.Engine.Follow(); err != nil {
 		return err
 	}
-	if a.whole, err = unix.Mmap(-1, 0, args.Bytes+2*guardBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
+	if a.whole, err = unix.Mmap(-1, 0, args.Bytes+2*guardBytes, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
 		return err
 	}
 	for i := range a.whole {
@@ -103,8 +104,8 @@ func (a *Actor) Connect(address string, _ *Nothing) (err error) {
 	return err
 }
 
-// The byte oracle: the 8 bytes at 8*i depend on i and the seed, so bytes that were shifted, lost, repeated or taken from
-// another transfer show.
+// The byte oracle: the 8 bytes at 8*i depend on i and the seed, so bytes that were shifted, lost, repeated or taken
+// from another transfer show.
 func word(i, seed uint64) uint64 {
 	x := (i+1)*0x9e3779b97f4a7c15 ^ seed*0xbf58476d1ce4e5b9
 	return x ^ x>>31
@@ -123,8 +124,8 @@ func (a *Actor) Check(seed uint64, _ *Nothing) error {
 	return a.CheckPart(PartArgs{Seed: seed, Bytes: uint64(len(a.Memory))}, nil)
 }
 
-// PartArgs name a part of the region. Where Or is not 0, each byte may also be that seed's: a cancelled transfer may have
-// overwritten any prefix.
+// PartArgs name a part of the region. Where Or is not 0, each byte may also be that seed's: a cancelled transfer may
+// have overwritten any prefix.
 type PartArgs struct{ Seed, Or, Offset, Bytes uint64 }
 
 // CheckPart does the same for a part of the region, which begins and ends at multiples of 8, and the guard bands.
@@ -201,7 +202,8 @@ func (a *Actor) Move(args MoveArgs, out *Outcome) error {
 	if err != nil {
 		return err
 	}
-	*out = Outcome{State: sum.State.String(), Dirty: sum.Dirty, Bytes: sum.Bytes, Attempts: sum.Attempts, Took: clock.Now().Sub(begin)}
+	*out = Outcome{State: sum.State.String(), Dirty: sum.Dirty, Bytes: sum.Bytes, Attempts: sum.Attempts,
+		Took: clock.Now().Sub(begin)}
 	if sum.Err != nil {
 		out.Error = sum.Err.Error()
 	}

@@ -1,13 +1,13 @@
-// Package netbed joins two hosts by several rails, all of it on one machine, and breaks the rails one by one. A host is a
-// network namespace; a rail is a cable from each host into a switch, which is a third namespace with a bridge for every
-// rail. Faults are made in the switch, so that they look to the hosts like faults of real cables.
+// Package netbed joins two hosts by several rails, all of it on one machine, and breaks the rails one by one. A host is
+// a network namespace; a rail is a cable from each host into a switch, which is a third namespace with a bridge for
+// every rail. Faults are made in the switch, so that they look to the hosts like faults of real cables.
 //
 //	A:e0 --- S:p0a [bridge sw0] S:p0b --- B:e0       10.88.0.1   10.88.0.2
 //	A:e1 --- S:p1a [bridge sw1] S:p1b --- B:e1       10.88.1.1   10.88.1.2
 //
 // It talks to the kernel by netlink, so it needs root and a kernel with network namespaces, veth, bridge, nf_tables and
-// tbf, and no program. Namespaces have no name: they vanish with the descriptors and processes that hold them, however the
-// test ends. Programs that take part run as children of the test in one of the hosts (child.go, actor.go).
+// tbf, and no program. Namespaces have no name: they vanish with the descriptors and processes that hold them, however
+// the test ends. Programs that take part run as children of the test in one of the hosts (child.go, actor.go).
 package netbed
 
 import (
@@ -86,7 +86,8 @@ func (b *Bed) try() error {
 
 // unavailable marks errors about features that the kernel or a container lacks or forbids.
 func unavailable(err error) error {
-	for _, lack := range []error{unix.EOPNOTSUPP, unix.EPERM, unix.EACCES, unix.EROFS, unix.ENOENT, unix.ENOSYS, unix.EAFNOSUPPORT,
+	for _, lack := range []error{unix.EOPNOTSUPP, unix.EPERM, unix.EACCES, unix.EROFS, unix.ENOENT, unix.ENOSYS,
+		unix.EAFNOSUPPORT,
 		unix.EPROTONOSUPPORT, unix.ENODEV, unix.ENOSPC} {
 		if errors.Is(err, lack) {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)

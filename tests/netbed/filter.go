@@ -45,7 +45,8 @@ func (n *namespace) filter(ports []string, r rule) error {
 	}
 	for _, port := range ports {
 		t := c.AddTable(table(port))
-		chain := c.AddChain(&nftables.Chain{Name: "in", Table: t, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookIngress,
+		chain := c.AddChain(&nftables.Chain{Name: "in", Table: t, Type: nftables.ChainTypeFilter,
+			Hooknum:  nftables.ChainHookIngress,
 			Priority: nftables.ChainPriorityFilter, Device: port})
 		c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: r})
 	}

@@ -69,20 +69,22 @@ func (r *Rail) Limit(rate uint64) error {
 	return r.LimitBurst(rate, 128<<10) // two of the kernel's large packets
 }
 
-// LimitBurst is Limit with the number of bytes that a rail which was idle lets pass at once. Packets that are longer are cut
-// to the size of the cable's, which costs time.
+// LimitBurst is Limit with the number of bytes that a rail which was idle lets pass at once. Packets that are longer
+// are cut to the size of the cable's, which costs time.
 func (r *Rail) LimitBurst(rate uint64, burst uint32) error {
 	for _, port := range r.ports(Both) {
 		link, err := r.bed.net.LinkByName(port)
 		if err != nil {
 			return err
 		}
-		attrs := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
+		attrs := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0),
+			Parent: netlink.HANDLE_ROOT}
 		if rate == 0 {
 			err = r.bed.net.QdiscDel(&netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: "tbf"})
 		} else {
 			limit := max(uint32(float64(rate)*depth.Seconds()), burst) + burst
-			err = r.bed.net.QdiscReplace(&netlink.Tbf{QdiscAttrs: attrs, Rate: rate, Limit: limit, Buffer: netlink.Xmittime(rate, burst)})
+			err = r.bed.net.QdiscReplace(&netlink.Tbf{QdiscAttrs: attrs, Rate: rate, Limit: limit,
+				Buffer: netlink.Xmittime(rate, burst)})
 		}
 		if err != nil {
 			return fmt.Errorf("limit of %s: %w", port, err)
@@ -109,9 +111,9 @@ func (r *Rail) Unassign(h *Host) error { return h.net.address(r.device(), h.Addr
 // Assign ends Unassign.
 func (r *Rail) Assign(h *Host) error { return h.net.address(r.device(), h.Addresses[r.index], true) }
 
-// Abort ends all established TCP connections of the rail at one host, as an administrator can: it gets ECONNABORTED, its
-// peer a reset. Those to the remote port that has the most come first. It returns how many there were, and when the first of
-// them had ended: the kernel waits for users of the connection, and then this thread reads its clock at once.
+// Abort ends all established TCP connections of the rail at one host, as an administrator can: it gets ECONNABORTED,
+// its peer a reset. Those to the remote port that has the most come first. It returns how many there were, and when the
+// first of them had ended: the kernel waits for users of the connection, and then this thread reads its clock at once.
 func (r *Rail) Abort(h *Host) (n int, first clock.Time, err error) {
 	own := net.ParseIP(h.Addresses[r.index])
 	err = h.net.within(func() error {
@@ -122,12 +124,16 @@ func (r *Rail) Abort(h *Host) (n int, first clock.Time, err error) {
 			return err
 		}
 		const established = 1
-		sockets = slices.DeleteFunc(sockets, func(s *netlink.Socket) bool { return s.State != established || !s.ID.Source.Equal(own) })
+		sockets = slices.DeleteFunc(sockets, func(s *netlink.Socket) bool {
+			return s.State != established ||
+				!s.ID.Source.Equal(own)
+		})
 		many := map[uint16]int{}
 		for _, s := range sockets {
 			many[s.ID.DestinationPort]++
 		}
-		slices.SortFunc(sockets, func(a, b *netlink.Socket) int { return many[b.ID.DestinationPort] - many[a.ID.DestinationPort] })
+		slices.SortFunc(sockets,
+			func(a, b *netlink.Socket) int { return many[b.ID.DestinationPort] - many[a.ID.DestinationPort] })
 		for _, s := range sockets {
 			local := &net.TCPAddr{IP: s.ID.Source, Port: int(s.ID.SourcePort)}
 			remote := &net.TCPAddr{IP: s.ID.Destination, Port: int(s.ID.DestinationPort)}

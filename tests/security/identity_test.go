@@ -12,9 +12,9 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// A caller that claims to be the engine itself gets nothing that the engine grants itself alone: neither memory that was
-// registered for nobody, nor writing to memory that peers may only read. Hello tells everybody who the engine is, so the
-// claim costs nothing.
+// A caller that claims to be the engine itself gets nothing that the engine grants itself alone: neither memory that
+// was registered for nobody, nor writing to memory that peers may only read. Hello tells everybody who the engine is,
+// so the claim costs nothing.
 func TestClaimingToBeTheEngineGivesNoRights(t *testing.T) {
 	const size = 4096
 	e := victim(t)
@@ -28,7 +28,8 @@ func TestClaimingToBeTheEngineGivesNoRights(t *testing.T) {
 	require.NoError(t, err)
 	for name, claims := range map[string]transport.Peer{
 		"the engine itself": e.Self(),
-		"a stranger":        {Address: "127.0.0.1:1", Name: "stranger", MachineID: e.Self().MachineID, Incarnation: 4711},
+		"a stranger": {Address: "127.0.0.1:1", Name: "stranger", MachineID: e.Self().MachineID,
+			Incarnation: 4711},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := bytes.Clone(shared)

@@ -1,5 +1,6 @@
 // Package security attacks engines from outside, each test one attack: over real sockets, by a peer that follows the
-// protocol and lies in it. DESIGN's promise is that memory is reached by the peers and in the ways that its owner allows.
+// protocol and lies in it. DESIGN's promise is that memory is reached by the peers and in the ways that its owner
+// allows.
 package security
 
 import (
@@ -77,8 +78,9 @@ func newRogue(t *testing.T, claims transport.Peer, own []byte) *rogue {
 	var err error
 	r.transport, err = tcp.Factory{}.Open(context.Background(), nil, r, r)
 	require.NoError(t, err)
-	r.key, _, err = r.transport.Register(context.Background(), mem.Region{ID: 1, Addr: address(own), Size: uint64(len(own)),
-		Kind: mem.Host, Location: "cpu:0", Fd: -1})
+	r.key, _, err = r.transport.Register(context.Background(),
+		mem.Region{ID: 1, Addr: address(own), Size: uint64(len(own)),
+			Kind: mem.Host, Location: "cpu:0", Fd: -1})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, r.transport.Close(context.Background()))
@@ -111,7 +113,9 @@ func (r *rogue) describe(e *engine.Engine) *segment.Description {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	stranger := control.NewClient(control.Options{Self: func() transport.Peer { return transport.Peer{Incarnation: 4711} }, Log: r.Log()})
+	stranger := control.NewClient(control.Options{Self: func() transport.Peer {
+		return transport.Peer{Incarnation: 4711}
+	}, Log: r.Log()})
 	defer stranger.Close()
 	d, err := stranger.Describe(ctx, e.Self(), 0)
 	require.NoError(r.t, err)
@@ -137,7 +141,8 @@ func (r *rogue) attach(e *engine.Engine) (transport.Link, transport.Rail, *errs.
 // move carries out one slice between the rogue's memory and a key of the victim, and returns its end.
 func (r *rogue) move(op transport.Op, rail transport.Rail, key transport.RemoteKey, own []byte) *errs.Error {
 	r.t.Helper()
-	s := &transport.Slice{Op: op, Rail: rail, LocalKey: r.key, RemoteKey: key, Local: address(own), Length: uint64(len(own)), Id: 1}
+	s := &transport.Slice{Op: op, Rail: rail, LocalKey: r.key, RemoteKey: key, Local: address(own),
+		Length: uint64(len(own)), Id: 1}
 	require.Equal(r.t, 1, r.transport.Submit([]*transport.Slice{s}))
 	select {
 	case end := <-r.ends:

@@ -25,7 +25,7 @@
 //	            drop_completion             delivered, and nothing comes back
 //	            delay=2ms                   delivered, and the completion comes so much later
 //	            duplicate                   delivered twice; the completion comes after both
-//	            reorder=3                   its completion comes behind those of the next three of its rail, or after 10 ms
+//	            reorder=3                   its completion comes behind the next three of its rail, or after 10 ms
 //	            truncate                    half of it is delivered, and it is reported as failed
 //	            corrupt                     a byte of it changes on its way, without a word
 //	            short                       Submit stops before this slice; Ready follows

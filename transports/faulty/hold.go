@@ -19,7 +19,8 @@ type hold struct {
 	rule   *rule
 	end    *transport.Completion // the real one, kept back; nil: the slice was swallowed and never sent
 	behind uint64                // reorder: so many others go first
-	paced  bool                  // end waits for its turn on a slowed rail: not delivered yet, as far as anybody can know
+	// end waits for its turn on a slowed rail: not delivered yet, as far as anybody can know
+	paced bool
 }
 
 // hold keeps a slice. Called with the mutex.

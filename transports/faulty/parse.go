@@ -92,7 +92,9 @@ func parseStatement(statement string, line, column int) ([]*rule, error) {
 		}
 	}
 	if len(faults) == 0 {
-		return nil, list[0].fail("add a fault, such as reject, lose, drop, blackhole, delay=2ms, slow=10MiB, down or heal", "nothing happens in %q", base.text)
+		return nil,
+			list[0].fail("add a fault, such as reject, lose, drop, blackhole, delay=2ms, slow=10MiB, down or heal",
+				"nothing happens in %q", base.text)
 	}
 	var rules []*rule
 	for _, p := range faults {

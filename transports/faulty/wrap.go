@@ -33,7 +33,8 @@ func (w wrapped) Open(ctx context.Context, config any, host transport.Host,
 	}
 	t := &Transport{plan: w.plan, name: w.Name(), sink: sink, ledger: newLedger(), peers: map[transport.Link]string{},
 		rails: map[path]*rail{},
-		held:  map[*transport.Slice]*hold{}, asked: map[*transport.Slice]uint64{}, errands: map[*transport.Slice]*errand{},
+		held:  map[*transport.Slice]*hold{}, asked: map[*transport.Slice]uint64{},
+		errands:  map[*transport.Slice]*errand{},
 		errandOf: map[*transport.Slice]*errand{}, paces: map[lane]clock.Time{}, devices: map[transport.LocalKey]bool{}}
 	inner, err := w.Factory.Open(ctx, config, host, t.listen())
 	if err != nil {

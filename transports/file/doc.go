@@ -21,9 +21,10 @@
 // # From a slice to the disk
 //
 //	Submit    checks keys, bounds and permission; a slab item; the queue of its class
-//	mover     takes from the queues, HIGH first: a worker one slice at a time, the ring's owner as many as it has room for
-//	item      is cut into operations: a run of the file that lies side by side, at most 1 MiB, from up to 16 (ring) or 64
-//	          (threads) pieces of memory; a short one goes on where it stopped
+//	mover     takes from the queues, HIGH first: a worker one slice at a time, the ring's owner as many as it has room
+//	          for
+//	item      is cut into operations: a run of the file that lies side by side, at most 1 MiB, from up to 16 (ring) or
+//	          64 (threads) pieces of memory; a short one goes on where it stopped
 //	finish    one Complete for all that ended together
 //
 // Between Submit and completion there is no allocation. A transfer of 1 MiB takes the disk some 700 us, the ring's

@@ -20,10 +20,12 @@ type file struct {
 
 	// Descriptors, -1 while there is none. They are opened by the one goroutine that base.opening names, and closed
 	// only while users is 0, so a goroutine that has a use reads them without a lock.
-	plain    atomic.Int32           // through the page cache
-	straight atomic.Int32           // O_DIRECT; only where direct
-	direct   atomic.Bool            // aligned ranges may go past the page cache; a file system that refuses after all ends it
-	unit     uint64                 // offsets and lengths that go past the page cache are multiples; at least a page, see doc.go
+	plain    atomic.Int32 // through the page cache
+	straight atomic.Int32 // O_DIRECT; only where direct
+	// aligned ranges may go past the page cache; a file system that refuses after all ends it
+	direct atomic.Bool
+	// offsets and lengths that go past the page cache are multiples; at least a page, see doc.go
+	unit     uint64
 	memory   uint64                 // addresses likewise
 	refused  atomic.Pointer[string] // why not direct
 	fuse     bool                   // it is of a FUSE file system

@@ -257,7 +257,8 @@ func lockSize(ctx context.Context, fd int) (unlock func(), err error) {
 func syncFolder(path string) error {
 	fd, err := unix.Open(filepath.Dir(path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == unix.EACCES {
-		return nil // a folder that may be written and not read: the name becomes durable with the file system's next commit
+		// a folder that may be written and not read: the name becomes durable with the file system's next commit
+		return nil
 	}
 	if err != nil {
 		return err

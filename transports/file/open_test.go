@@ -110,7 +110,8 @@ func TestRootsCannotBeLeft(t *testing.T) {
 	}
 	for _, path := range []string{secret, root + "/absolute", root + "/relative", root + "/folder/secret",
 		root + "/folder/new",
-		root + "/../" + filepath.Base(outside) + "/secret", root + "x", root + "/in/../../" + filepath.Base(outside) + "/secret", "/proc/self/root" + secret} {
+		root + "/../" + filepath.Base(outside) + "/secret", root + "x", root + "/in/../../" + filepath.Base(outside) +
+			"/secret", "/proc/self/root" + secret} {
 		err := open(path)
 		require.Equal(t, errs.PermissionDenied, errs.CodeOf(err), "%s: %v", path, err)
 		require.ErrorContains(t, err, "transports/file/roots", path)

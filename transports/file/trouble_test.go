@@ -60,7 +60,8 @@ func TestShortTransfersGoOnWhereTheyStopped(t *testing.T) {
 func TestTroubleOfADiskIsNamed(t *testing.T) {
 	for errno, want := range map[syscall.Errno]errs.Code{
 		unix.EIO: errs.StorageError, unix.ENOSPC: errs.NoSpace, unix.EDQUOT: errs.NoSpace, unix.EFBIG: errs.NoSpace,
-		unix.EROFS: errs.PermissionDenied, unix.EACCES: errs.PermissionDenied, unix.ESTALE: errs.Stale, unix.ENOMEM: errs.OutOfMemory,
+		unix.EROFS: errs.PermissionDenied, unix.EACCES: errs.PermissionDenied, unix.ESTALE: errs.Stale,
+		unix.ENOMEM: errs.OutOfMemory,
 		// for ever: it is tried again a bounded number of times
 		unix.ETIMEDOUT: errs.StorageError, unix.EINTR: errs.StorageError,
 	} {

@@ -2,8 +2,8 @@
 // its own; each tool is a package below it, and none knows a transport.
 //
 //	hazard   hazard slots: the owner of memory waits for exactly those processes that touch a region now
-//	vm       process handles (which process is that, has it ended, may we touch it), and copies by the kernel between two
-//	         processes' memory
+//	vm       process handles (which process is that, has it ended, may we touch it), and copies by the kernel between
+//	         two processes' memory
 //
 // Package shm uses all of them. Transports for memory of devices do the same for handles that the driver opens.
 package host

@@ -59,8 +59,9 @@
 //	boundary                               effect
 //	other user, user or pid namespace      the link is down for good, and says so; tcp serves
 //	trust: none, on either side            the same
-//	Yama's scope 1                         the first peer is named as tracer, and all with allow_any_tracer; for the others,
-//	                                       allocated memory is mapped, Import of other memory says why it cannot be reached
+//	Yama's scope 1                         the first peer is named as tracer, and all with allow_any_tracer; for the
+//	                                       others, allocated memory is mapped, Import of other memory says why it
+//	                                       cannot be reached
 //	Yama's scope 2 or 3, not dumpable      allocated memory only, or nothing
 //
 // The end of a process is heard from its pidfd, at once; a transport that closes says goodbye to the peers that

@@ -97,13 +97,15 @@ func (l *link) unreachable(w *welcome, cause error, scope vm.Scope) *errs.Error 
 	switch {
 	case !errors.Is(cause, unix.EPERM):
 	case scope == vm.ScopeRelation && w.tracer > 0 && uint32(w.tracer) != l.t.me.PID:
-		e.Cause = scope.String() + ", which is process " + strconv.Itoa(int(w.tracer)) + "; memory that the user owns cannot be reached"
+		e.Cause = scope.String() + ", which is process " + strconv.Itoa(int(w.tracer)) +
+			"; memory that the user owns cannot be reached"
 		e.Hint = "transports/shm/allow_any_tracer at the peer, or memory from allocate"
 	case scope > vm.ScopeClassic:
 		e.Cause = scope.String() + "; memory that the user owns cannot be reached"
 		e.Hint = "memory from allocate"
 	default:
-		e.Cause = "the kernel refuses to read the peer's own memory (it is not dumpable, or a seccomp filter forbids process_vm_readv)"
+		e.Cause = "the kernel refuses to read the peer's own memory (it is not dumpable, or a seccomp filter forbids " +
+			"process_vm_readv)"
 		e.Hint = "memory from allocate"
 	}
 	return e

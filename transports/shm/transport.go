@@ -161,9 +161,11 @@ func (l *link) explain() string {
 	case l.who.nonce == l.t.me.nonce:
 		return "shm: in our own process"
 	case l.foreign != nil:
-		return fmt.Sprintf("shm: memory that tent allocated is mapped from process %d; other memory is out of reach: %v", l.who.PID, l.foreign)
+		return fmt.Sprintf("shm: memory that tent allocated is mapped from process %d; other memory is out of "+
+			"reach: %v", l.who.PID, l.foreign)
 	}
-	return fmt.Sprintf("shm: memory that tent allocated is mapped from process %d, other memory is read and written by process_vm_readv and "+
+	return fmt.Sprintf("shm: memory that tent allocated is mapped from process %d, other memory is read and written "+
+		"by process_vm_readv and "+
 		"process_vm_writev; %d files are mapped", l.who.PID, len(l.mappings))
 }
 

@@ -146,7 +146,8 @@ func waiting(tr *Transport) (list []*conn) {
 	return list
 }
 
-// TestALaneThatJoinsItsGroupLosesNoEvents serves a greeting for the second epoll among more events than one look brings.
+// TestALaneThatJoinsItsGroupLosesNoEvents serves a greeting for the second epoll among more events than one look
+// brings.
 func TestALaneThatJoinsItsGroupLosesNoEvents(t *testing.T) {
 	e := newTestEndpoint(t, Settings{})
 	tr := e.tr.(*Transport)

@@ -3,8 +3,8 @@
 //
 // # Add a transport
 //
-//  1. Make a folder transports/x, with a package x that imports gocore's vocabulary (errs, mem, clock, event, config) and
-//     gocore/transport, its third-party library, and nothing else of tent.
+//  1. Make a folder transports/x, with a package x that imports gocore's vocabulary (errs, mem, clock, event, config)
+//     and gocore/transport, its third-party library, and nothing else of tent.
 //
 //  2. Write a Factory: its Check says in one sentence why it cannot work here ("x: no device: /sys/class/x is empty"),
 //     and its Open takes the package's own Settings.

@@ -9,8 +9,10 @@ import (
 func renderPage() ([]byte, error) {
 	p := &page{}
 	p.line("<!-- %s -->\n\n# Requests\n", origin)
-	p.line("A request is one READ or WRITE. It has operands, which say where its bytes lie, and terms, which say how they")
-	p.line("travel. Every term works on every face: calls on objects, `tent.Request`, `tent.RequestArray`, C and C++. A value")
+	p.line("A request is one READ or WRITE. It has operands, which say where its bytes lie, and terms, which say " +
+		"how they")
+	p.line("travel. Every term works on every face: calls on objects, `tent.Request`, `tent.RequestArray`, C and " +
+		"C++. A value")
 	p.line("that a term does not take is an error at the call, before anything moves.\n")
 	p.line("## Terms\n\n| term | on objects | takes | default | meaning |\n|---|---|---|---|---|")
 	for _, t := range Terms {
@@ -33,7 +35,8 @@ func renderPage() ([]byte, error) {
 // renderPlaces makes the table of where each face has a column.
 func renderPlaces(p *page) {
 	p.line("\n## Layout\n")
-	p.line("A packed request, one row of a `RequestArray`, has %d words of 64 bits. On C each term of `tent_request_terms` is also a",
+	p.line("A packed request, one row of a `RequestArray`, has %d words of 64 bits. On C each term of "+
+		"`tent_request_terms` is also a",
 		len(Operands)+len(Terms))
 	p.line("field of `tent_submit_options`, where it holds for every request of the call.\n")
 	p.line("| word | column | in C | numbers |\n|---|---|---|---|")

@@ -8,7 +8,8 @@ func renderTerms() ([]byte, error) {
 	p.line("// %s\n\npackage request\n", origin)
 	p.line("import (\n%q\n%q\n%q\n)\n", modulePath+"gocore/clock", modulePath+"gocore/errs",
 		modulePath+"gocore/transport")
-	p.line("// Terms say how the bytes of a request are to travel, beside where they lie. The zero value is a READ of the")
+	p.line("// Terms say how the bytes of a request are to travel, beside where they lie. The zero value is a READ " +
+		"of the")
 	p.line("// highest class, without a deadline, that promises nothing special.")
 	p.line("type Terms struct {")
 	for _, wide := range []bool{true, false} { // the wide ones first: no padding
@@ -56,7 +57,8 @@ func quoted(values []string) string {
 
 // renderCheck makes the one place where the range of each term is checked.
 func renderCheck(p *page) {
-	p.line("// Check returns an InvalidArgument error that names the first term out of its range, or nil. It is the only")
+	p.line("// Check returns an InvalidArgument error that names the first term out of its range, or nil. It is " +
+		"the only")
 	p.line("// check of ranges between a face and the wire.")
 	p.line("func (t *Terms) Check() *errs.Error {\nswitch {")
 	for _, t := range Terms {
@@ -120,7 +122,8 @@ func renderBlocks() ([]byte, error) {
 	p.line("// packedNoteAt views a notification.")
 	p.line("func packedNoteAt(address uint64) *request.PackedNote {")
 	p.line("return (*request.PackedNote)(mem.Pointer(uintptr(address)))\n}\n")
-	p.line("// stridedWords are a sequence of integers in Python's memory. Code is the size of an item, plus 16 if the items")
+	p.line("// stridedWords are a sequence of integers in Python's memory. Code is the size of an item, plus 16 if " +
+		"the items")
 	p.line("// are unsigned.")
 	p.line("type stridedWords struct {")
 	for _, w := range strided {

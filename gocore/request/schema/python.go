@@ -68,7 +68,8 @@ func renderTables(p *page) {
 		p.line("    %q: {%s},", t.Name, strings.Join(values, ", "))
 	}
 	p.line("}")
-	p.line("_SAID: Final = {name: {number: word for word, number in words.items()} for name, words in WORDS.items()}\n\n")
+	p.line("_SAID: Final = {name: {number: word for word, number in words.items()} for name, words in " +
+		"WORDS.items()}\n\n")
 }
 
 // python quotes a text that may hold double quotes.

@@ -17,7 +17,8 @@ func TestGeneratedFilesAreThoseOfTheTable(t *testing.T) {
 	for name, want := range files {
 		found, err := os.ReadFile(filepath.Join(root, name))
 		require.NoError(t, err, "run `go generate ./gocore/request`")
-		require.Equal(t, string(want), string(found), "%s is not what the table makes: run `go generate ./gocore/request`", name)
+		require.Equal(t, string(want), string(found),
+			"%s is not what the table makes: run `go generate ./gocore/request`", name)
 	}
 }
 

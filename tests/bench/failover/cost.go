@@ -8,8 +8,8 @@ import (
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
-// The cost of detection while nothing fails: an engine with it takes turns with one that suspects no rail for the whole run,
-// and with a third one that has it too, which shows how far two equal engines differ here.
+// The cost of detection while nothing fails: an engine with it takes turns with one that suspects no rail for the whole
+// run, and with a third one that has it too, which shows how far two equal engines differ here.
 const (
 	detects = iota
 	suspectsNobody
@@ -63,8 +63,9 @@ func inTurns(worlds [engines]*world, round int, measure func(i int, w *world) er
 // hogRounds is how often each world has its turn in a run.
 const hogRounds = 2
 
-// hogs measures healthy rails beside two programs that use all the processor they get. The memory that an engine happens to
-// get makes a difference of its own, in these rows and in those of cost, so every run has new engines and counts once.
+// hogs measures healthy rails beside two programs that use all the processor they get. The memory that an engine
+// happens to get makes a difference of its own, in these rows and in those of cost, so every run has new engines and
+// counts once.
 func hogs(o options, f figures) error {
 	for range max(1, o.runs/4) {
 		if err := hogRun(o, f); err != nil {
@@ -115,11 +116,14 @@ func hogRun(o options, f figures) error {
 func hogRows(_ options, f figures) []report.Row {
 	each, share := f.sum(hogSuspected)/f.sum(hogSeconds), f.median(hogGoodput)
 	return []report.Row{
-		report.Judge("two hogs beside healthy rails: suspicions", fmt.Sprintf("%.2f a second", each), "at most 1 a second", each <= 1),
-		report.Judge("the same: goodput against that without detection", fmt.Sprintf("%.1f %%, half within %s", 100*share, f.half(hogGoodput)),
+		report.Judge("two hogs beside healthy rails: suspicions", fmt.Sprintf("%.2f a second", each),
+			"at most 1 a second", each <= 1),
+		report.Judge("the same: goodput against that without detection",
+			fmt.Sprintf("%.1f %%, half within %s", 100*share, f.half(hogGoodput)),
 			"at least 97 %", share >= 0.97),
-		report.Beside("the same: one engine with detection against another one", fmt.Sprintf("%.1f %%, half within %s", 100*f.median(hogGoodput+control),
-			f.half(hogGoodput+control))),
+		report.Beside("the same: one engine with detection against another one",
+			fmt.Sprintf("%.1f %%, half within %s", 100*f.median(hogGoodput+control),
+				f.half(hogGoodput+control))),
 	}
 }
 

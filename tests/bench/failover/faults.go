@@ -118,7 +118,8 @@ func faultRows(_ options, f figures) []report.Row {
 		return nil
 	}
 	until := func(k string, median, p99 float64) report.Row {
-		return f.two(fmt.Sprintf("%s: until a 64 KiB request that was on the rail has ended (%d runs have one)", k, len(f[k+moved])),
+		return f.two(fmt.Sprintf("%s: until a 64 KiB request that was on the rail has ended (%d runs have one)", k,
+			len(f[k+moved])),
 			k+moved, median, p99)
 	}
 	table := []report.Row{
@@ -126,24 +127,29 @@ func faultRows(_ options, f figures) []report.Row {
 		until(silent, 20, 50), until(reset, 2, 10), until(linkDown, 2, 10),
 	}
 	for _, k := range kinds {
-		table = append(table, report.Beside(k.name+": slowest of all 64 KiB requests of these 30 ms", f.spread(k.name+all)))
+		table = append(table, report.Beside(k.name+": slowest of all 64 KiB requests of these 30 ms",
+			f.spread(k.name+all)))
 	}
 	table = append(table, report.Beside("for comparison: the same at a moment without fault", f.spread(calmSmall)),
-		report.Beside("for comparison: bytes of requests, all rails together, without fault", fmt.Sprintf("%.0f MB/s median", f.median(calmRate)/1e6)))
+		report.Beside("for comparison: bytes of requests, all rails together, without fault",
+			fmt.Sprintf("%.0f MB/s median", f.median(calmRate)/1e6)))
 	for _, k := range kinds {
 		table = append(table, report.Beside(k.name+": until the engine says so", f.spread(k.name+noticed)))
 	}
 	for _, name := range []string{silent, linkDown} {
 		most := f.quantile(name+back, 1)
 		table = append(table, report.Judge(name+": rail good again until it carries half of its share",
-			fmt.Sprintf("%s, most %s", f.spread(name+back), milli(most)), "30 ms median, never above 1 s", f.median(name+back) <= 30e6 && most <= 1e9))
+			fmt.Sprintf("%s, most %s", f.spread(name+back), milli(most)), "30 ms median, never above 1 s",
+			f.median(name+back) <= 30e6 && most <= 1e9))
 	}
 	for _, k := range kinds {
 		g := f.median(k.name + goodputOf)
-		table = append(table, report.Judge(k.name+": goodput against the rails that were up", fmt.Sprintf("%.1f %% median", 100*g), "at least 95 %", g >= 0.95))
+		table = append(table, report.Judge(k.name+": goodput against the rails that were up",
+			fmt.Sprintf("%.1f %% median", 100*g), "at least 95 %", g >= 0.95))
 	}
 	bad := f.sum(badRuns)
-	return append(table, report.Judge("runs with wrong, lost or late bytes", fmt.Sprintf("%.0f of %d", bad, len(f[badRuns])), "0", bad == 0))
+	return append(table, report.Judge("runs with wrong, lost or late bytes",
+		fmt.Sprintf("%.0f of %d", bad, len(f[badRuns])), "0", bad == 0))
 }
 
 // sight is the result of a run with a fault.
@@ -157,7 +163,8 @@ type sight struct {
 // run makes a run with the fault.
 func (k kind) run(w *world, rail int, control *Trace) (s sight, err error) {
 	s.rail = rail
-	trouble := &fault{after: before, lasts: k.lasts, make: func() (clock.Time, error) { return k.make(w, w.Rails[rail]) },
+	trouble := &fault{after: before, lasts: k.lasts,
+		make: func() (clock.Time, error) { return k.make(w, w.Rails[rail]) },
 		mend: func() error { return k.mend(w, w.Rails[rail]) }}
 	s.trace, s.at, err = w.run(before+k.lasts+behind, trouble, func(_ faultTimes, over func() bool) (err error) {
 		s.again, err = w.share(rail, rateOf(control)/float64(len(w.Rails)), over)

@@ -13,11 +13,12 @@ import (
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
-// Load is an actor that keeps its engine busy and records the time of each event. Times are of the monotonic clock, which
-// all processes of a machine share.
+// Load is an actor that keeps its engine busy and records the time of each event. Times are of the monotonic clock,
+// which all processes of a machine share.
 type Load struct{ netbed.Actor }
 
-// LoadArgs describe the work: bulk of the lowest class without a pause, and small requests of the highest at an interval.
+// LoadArgs describe the work: bulk of the lowest class without a pause, and small requests of the highest at an
+// interval.
 type LoadArgs struct {
 	For        time.Duration
 	Bulk       uint64        // bytes of one bulk request; four are always under way. 0: none
@@ -117,7 +118,8 @@ func (l *Load) bulk(size, place uint64, stop chan struct{}, end func(netbed.Outc
 		default:
 		}
 		var out netbed.Outcome
-		err := l.Move(netbed.MoveArgs{Op: transport.Write, Class: dispatch.Low, Offset: place * size, Bytes: size}, &out)
+		err := l.Move(netbed.MoveArgs{Op: transport.Write, Class: dispatch.Low, Offset: place * size, Bytes: size},
+			&out)
 		if !end(out, err) {
 			return
 		}
@@ -142,7 +144,8 @@ func (l *Load) smalls(args LoadArgs, stop chan struct{}, end func(netbed.Outcome
 				var out netbed.Outcome
 				begin := clock.Now()
 				place := first + (n*uint64(args.SmallBurst)+i)%places*args.Small
-				err := l.Move(netbed.MoveArgs{Op: transport.Write, Class: dispatch.High, Offset: place, Bytes: args.Small}, &out)
+				err := l.Move(netbed.MoveArgs{Op: transport.Write, Class: dispatch.High, Offset: place,
+					Bytes: args.Small}, &out)
 				if end(out, err) {
 					seen(Span{begin, clock.Now(), out.Attempts > 1})
 				}

@@ -1,9 +1,9 @@
-// Command failover measures the cost of a broken rail: two engines on two hosts of a test bed, four rails of one rate that
-// the machine can carry together, and faults in the middle of the traffic. `make bench-failover ARGS="-runs 20"`.
+// Command failover measures the cost of a broken rail: two engines on two hosts of a test bed, four rails of one rate
+// that the machine can carry together, and faults in the middle of the traffic. `make bench-failover ARGS="-runs 20"`.
 //
 // Everything is measured from outside of the engines but for their events: bytes acknowledged to the user each half
-// millisecond, the life of small requests, interface counters. Faults are dated from the moment at which they were asked
-// for, so the kernel's time to install them (some milliseconds) counts against tent.
+// millisecond, the life of small requests, interface counters. Faults are dated from the moment at which they were
+// asked for, so the kernel's time to install them (some milliseconds) counts against tent.
 package main
 
 import (
@@ -38,8 +38,10 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "parts: faults, slow, rates, hogs, cost, mptcp; all without")
 	flag.StringVar(&o.json, "json", "", "file for the table, as docs/performance has it")
 	flag.BoolVar(&o.verbose, "verbose", false, "print what the engine said in each run, in ms from the fault on")
-	flag.StringVar(&o.figures, "figures", "", "file of figures: those of earlier calls count too, and this call adds its own")
-	flag.Float64Var(&o.steal, "steal", 0.01, "runs about faults are made again when the host of the virtual machine took more than this share of their time")
+	flag.StringVar(&o.figures, "figures", "",
+		"file of figures: those of earlier calls count too, and this call adds its own")
+	flag.Float64Var(&o.steal, "steal", 0.01,
+		"runs about faults are made again when the host of the virtual machine took more than this share of their time")
 	flag.Parse()
 	o.rate = uint64(*megabytes * 1e6)
 	if err := measure(o); err != nil {
@@ -82,8 +84,10 @@ func measure(o options) error {
 	if err := f.save(o.figures); err != nil {
 		return err
 	}
-	machine := fmt.Sprintf("%s, %d runs a fault, 4 rails of %.0f MB/s; %.0f of %.0f runs were made again, since the host took more than %.1f %% of their time",
-		report.Machine(), len(f[calmSmall]), float64(o.rate)/1e6, f.sum(disturbed), f.sum(disturbed)+f.sum(kept), 100*o.steal)
+	machine := fmt.Sprintf("%s, %d runs a fault, 4 rails of %.0f MB/s; %.0f of %.0f runs were made again, since the "+
+		"host took more than %.1f %% of their time",
+		report.Machine(), len(f[calmSmall]), float64(o.rate)/1e6, f.sum(disturbed), f.sum(disturbed)+f.sum(kept),
+		100*o.steal)
 	return report.Show(os.Stdout, "bench-failover", machine, o.json, table)
 }
 
@@ -96,8 +100,8 @@ const (
 // patience bounds how many runs are made for one that counts.
 const patience = 10
 
-// undisturbed repeats measure until the host of this virtual machine has taken little of the time meanwhile: a machine that
-// is stopped for 50 ms sees rails that are silent for 50 ms, which says nothing about tent.
+// undisturbed repeats measure until the host of this virtual machine has taken little of the time meanwhile: a machine
+// that is stopped for 50 ms sees rails that are silent for 50 ms, which says nothing about tent.
 func undisturbed(o options, f figures, measure func() error) error {
 	var steal report.Steal
 	for range patience {

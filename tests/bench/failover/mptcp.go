@@ -15,8 +15,8 @@ import (
 
 const mptcpStall = "mptcp: stall"
 
-// mptcp measures one connection of the kernel's multipath TCP over four rails, for comparison: the row about the longest
-// time without a new byte at a silent loss.
+// mptcp measures one connection of the kernel's multipath TCP over four rails, for comparison: the row about the
+// longest time without a new byte at a silent loss.
 func mptcp(o options, f figures) error {
 	if _, err := exec.LookPath("ip"); err != nil {
 		report.Progress("mptcp: ip (iproute2) tells the kernel of the paths: %v", err)

@@ -70,7 +70,8 @@ func together(o options, f figures, name string, rates ...uint64) error {
 
 func togetherRow(f figures, name string, least float64) report.Row {
 	share := f.median(name+have) / f.median(name+ideal)
-	return report.Judge(name+": against the sum of the rails", fmt.Sprintf("%.1f %%", 100*share), fmt.Sprintf("at least %g %%", 100*least), share >= least)
+	return report.Judge(name+": against the sum of the rails", fmt.Sprintf("%.1f %%", 100*share),
+		fmt.Sprintf("at least %g %%", 100*least), share >= least)
 }
 
 const (
@@ -99,7 +100,8 @@ func slow(o options, f figures) error {
 	}
 	defer w.close()
 	w.load.Bulk, w.load.SmallBurst = 0, 4
-	w.load.SmallEvery = time.Duration(4 * smallBytes * float64(time.Second) / (0.2 * 3.1 * float64(o.rate))) // a fifth of the capacity of all
+	// a fifth of the capacity of all
+	w.load.SmallEvery = time.Duration(4 * smallBytes * float64(time.Second) / (0.2 * 3.1 * float64(o.rate)))
 	for range few(o) {
 		_, smalls, err := w.rates(1, 3*runFor)
 		if err != nil {
@@ -120,6 +122,7 @@ func slow(o options, f figures) error {
 
 func slowRows(_ options, f figures) []report.Row {
 	a, b := f.quantile(oursSmall, 0.99), f.quantile(inTurn, 0.99)
-	return []report.Row{togetherRow(f, aTenth, 0.95), report.Judge("the same: p99 of 64 KiB requests, beside connections that are used in turn",
-		fmt.Sprintf("%s beside %s: %.1f times", milli(a), milli(b), b/a), "5 times better", b >= 5*a)}
+	return []report.Row{togetherRow(f, aTenth, 0.95),
+		report.Judge("the same: p99 of 64 KiB requests, beside connections that are used in turn",
+			fmt.Sprintf("%s beside %s: %.1f times", milli(a), milli(b), b/a), "5 times better", b >= 5*a)}
 }

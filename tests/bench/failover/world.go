@@ -36,7 +36,8 @@ func newWorld(settings map[string]string, rates ...uint64) (*world, error) {
 // newWorldOf does so with regions of a size; runs need regionBytes.
 func newWorldOf(bytes int, settings map[string]string, rates ...uint64) (_ *world, err error) {
 	burst := max(4, len(rates)) // one for each rail
-	w := &world{settings: settings, load: LoadArgs{Bulk: bulkBytes, Small: smallBytes, SmallBurst: burst, SmallEvery: 5 * time.Millisecond}}
+	w := &world{settings: settings, load: LoadArgs{Bulk: bulkBytes, Small: smallBytes, SmallBurst: burst,
+		SmallEvery: 5 * time.Millisecond}}
 	sum := uint64(0)
 	for _, rate := range rates {
 		sum += rate
@@ -120,12 +121,14 @@ type fault struct {
 // faultTimes are when a fault began, was there for certain, and was mended.
 type faultTimes struct{ began, there, mended clock.Time }
 
-// run keeps both engines busy while a fault comes and goes, and verifies every byte afterwards. Along runs from the mending
-// until it is satisfied or the work is over.
-func (w *world) run(long time.Duration, f *fault, along func(at faultTimes, over func() bool) error) (*Trace, faultTimes, error) {
+// run keeps both engines busy while a fault comes and goes, and verifies every byte afterwards. Along runs from the
+// mending until it is satisfied or the work is over.
+func (w *world) run(long time.Duration, f *fault, along func(at faultTimes, over func() bool) error) (*Trace,
+	faultTimes, error) {
 	w.seed += 2
 	var at faultTimes
-	if err := errors.Join(w.near.Call("Load.Fill", w.seed, &netbed.Nothing{}), w.far.Call("Load.Fill", w.seed+1, &netbed.Nothing{})); err != nil {
+	if err := errors.Join(w.near.Call("Load.Fill", w.seed, &netbed.Nothing{}),
+		w.far.Call("Load.Fill", w.seed+1, &netbed.Nothing{})); err != nil {
 		return nil, at, err
 	}
 	args := w.load
@@ -161,7 +164,8 @@ func (w *world) verify() error {
 		rest = netbed.PartArgs{Seed: w.seed + 1, Bytes: regionBytes - smallsBytes}
 		moved.Offset, moved.Bytes = rest.Bytes, smallsBytes
 	}
-	if err := errors.Join(w.near.Call("Load.Check", w.seed, &netbed.Nothing{}), w.far.Call("Load.CheckPart", moved, &netbed.Nothing{}),
+	if err := errors.Join(w.near.Call("Load.Check", w.seed, &netbed.Nothing{}),
+		w.far.Call("Load.CheckPart", moved, &netbed.Nothing{}),
 		w.far.Call("Load.CheckPart", rest, &netbed.Nothing{})); err != nil {
 		return wrong{err}
 	}

@@ -1,8 +1,10 @@
-// Command filebench is tent from Go, and a plain pool of threads, as contestants of the benchmark of files. It speaks the
-// lines of tests/bench/contestant.py on standard input and answers each with one number, the nanoseconds of all of it:
+// Command filebench is tent from Go, and a plain pool of threads, as contestants of the benchmark of files. It speaks
+// the lines of tests/bench/contestant.py on standard input and answers each with one number, the nanoseconds of all of
+// it:
 //
 //	write|read SIZE COUNT ITERATIONS _           runs of COUNT x SIZE bytes, one behind the other, two under way
-//	scatter|gather SIZE COUNT ITERATIONS _       COUNT pages of SIZE bytes in random order to and from the file, two under way
+//	scatter|gather SIZE COUNT ITERATIONS _       COUNT pages of SIZE bytes in random order to and from the file, two
+//	                                             under way
 //	each SIZE COUNT ITERATIONS THREADS           COUNT READs of SIZE bytes a thread, each awaited before the next
 //	pwrite|pread SIZE COUNT ITERATIONS THREADS   the same by system calls, without tent
 //
@@ -117,7 +119,8 @@ func (b *bench) command(verb string, size, count uint64, iterations, threads int
 		return b.stream(iterations, func(i int) (dispatch.BatchID, error) {
 			length := size * count
 			at := uint64(i) % (b.size / length) * length
-			return b.engine.Move(&engine.Request{Terms: engine.Terms{Op: op}, Source: b.region.Addr + uintptr(i&1)*arena/2,
+			return b.engine.Move(&engine.Request{Terms: engine.Terms{Op: op}, Source: b.region.Addr +
+				uintptr(i&1)*arena/2,
 				Remote: engine.Remote{Segment: b.segment, Offset: at}, Length: length})
 		})
 	case "scatter", "gather":
@@ -125,7 +128,10 @@ func (b *bench) command(verb string, size, count uint64, iterations, threads int
 	case "each":
 		return parallel(threads, func(thread int) error { return b.each(op, thread, threads, size, count, iterations) })
 	case "pread", "pwrite":
-		return parallel(threads, func(thread int) error { return b.plain(op, thread, threads, size, count, iterations) })
+		return parallel(threads, func(thread int) error {
+			return b.plain(op, thread, threads, size, count,
+				iterations)
+		})
 	}
 	return fmt.Errorf("what is %q?", verb)
 }
@@ -161,7 +167,8 @@ func (b *bench) end(id dispatch.BatchID) error {
 
 func (b *bench) pages(op transport.Op, size, count uint64, iterations int) error {
 	layout := engine.Layout{PageBytes: size}
-	own, pages, err := b.engine.NewGrid(engine.OwnMemory, []engine.GridRegion{{Addr: b.region.Addr, Size: arena}}, layout)
+	own, pages, err := b.engine.NewGrid(engine.OwnMemory, []engine.GridRegion{{Addr: b.region.Addr, Size: arena}},
+		layout)
 	if err != nil {
 		return err
 	}
@@ -178,13 +185,15 @@ func (b *bench) pages(op transport.Op, size, count uint64, iterations int) error
 			theirs = append(theirs, b.seed.Int64N(int64(places)))
 		}
 		local, remote := engine.IndexesOf(ours), engine.IndexesOf(theirs)
-		return b.engine.Pages(engine.Terms{Op: op}, &engine.Pages{Local: own, Remote: file, N: int(count), Src: local, Dst: remote}, nil)
+		return b.engine.Pages(engine.Terms{Op: op},
+			&engine.Pages{Local: own, Remote: file, N: int(count), Src: local, Dst: remote}, nil)
 	})
 }
 
 // each is one thread that waits for each transfer.
 func (b *bench) each(op transport.Op, thread, threads int, size, count uint64, iterations int) error {
-	r := engine.Request{Terms: engine.Terms{Op: op}, Source: b.region.Addr + uintptr(thread)*(1<<20), Remote: engine.Remote{Segment: b.segment}, Length: size}
+	r := engine.Request{Terms: engine.Terms{Op: op}, Source: b.region.Addr +
+		uintptr(thread)*(1<<20), Remote: engine.Remote{Segment: b.segment}, Length: size}
 	room := b.size / size / uint64(threads) // each thread has a part of the file to itself
 	for i := range count * uint64(iterations) {
 		r.Remote.Offset = (uint64(thread)*room + i%room) * size

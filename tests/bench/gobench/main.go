@@ -7,7 +7,8 @@
 //	check write|read SIZE COUNT CONNECTIONS         ->  ok | bad OFFSET
 //
 // The number of connections is a setting of the transport and is not looked at. Usage: gobench tcp|shm|own ARENA_BYTES,
-// where tcp leaves shared memory out, shm uses memory that tent allocated, and own memory that the program mapped itself.
+// where tcp leaves shared memory out, shm uses memory that tent allocated, and own memory that the program mapped
+// itself.
 package main
 
 import (
@@ -62,7 +63,8 @@ func open(kind, size string) (*engine.Engine, mem.Region, error) {
 	if err != nil {
 		return nil, mem.Region{}, err
 	}
-	e, err := engine.Open(context.Background(), engine.Options{Config: settings, Transports: engine.Plugs(all.Factories()...)})
+	e, err := engine.Open(context.Background(),
+		engine.Options{Config: settings, Transports: engine.Plugs(all.Factories()...)})
 	if err != nil {
 		return nil, mem.Region{}, err
 	}
@@ -80,7 +82,8 @@ func memory(e *engine.Engine, kind string, size uint64) (mem.Region, error) {
 		_, region, err := e.Allocate(m)
 		return region, err
 	}
-	start, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
+	start, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
 	if err != nil {
 		return mem.Region{}, err
 	}

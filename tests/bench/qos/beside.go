@@ -31,8 +31,8 @@ func (f *figures) add(s *Seen, long time.Duration) {
 	f.stolen = append(f.stolen, s.Stolen)
 }
 
-// onlyCalm leaves the rounds in which the machine had its time in every run, and reports whether there are any; if not, all
-// stay.
+// onlyCalm leaves the rounds in which the machine had its time in every run, and reports whether there are any; if not,
+// all stay.
 func onlyCalm(found map[string]*figures) bool {
 	disturbed := map[int]bool{}
 	var rounds []int
@@ -76,7 +76,8 @@ func doubted(rows []report.Row, isCalm bool) []report.Row {
 // tell prints the last run.
 func (f *figures) tell(name string) {
 	n := len(f.p99) - 1
-	report.Progress("  %-15s  flood %7.1f MB/s, HIGH p50 %s p99 %s, begun late p99 %s, stolen %.0f %%", name, f.flood[n]/1e6,
+	report.Progress("  %-15s  flood %7.1f MB/s, HIGH p50 %s p99 %s, begun late p99 %s, stolen %.0f %%", name,
+		f.flood[n]/1e6,
 		report.Short(f.p50[n]), report.Short(f.p99[n]), report.Short(f.late[n]), 100*f.stolen[n])
 }
 
@@ -167,10 +168,12 @@ func besideRows(prefix string, found map[string]*figures) []report.Row {
 	rate := report.Median(append([]float64(nil), found[link.name].flood...))
 	return []report.Row{
 		report.Judge(prefix+"p99 of HIGH beside LOW against alone", times(beside, p99), "2 times", beside <= 2*p99),
-		report.Judge(prefix+"LOW and HIGH together against the link", fmt.Sprintf("%.1f %% of %.0f MB/s", 100*total, rate/1e6), "at least 95 %", total >= 0.95),
+		report.Judge(prefix+"LOW and HIGH together against the link",
+			fmt.Sprintf("%.1f %% of %.0f MB/s", 100*total, rate/1e6), "at least 95 %", total >= 0.95),
 		report.Judge(prefix+"LOW against LOW alone", fmt.Sprintf("%.1f %%", 100*low), "at least 90 %", low >= 0.9),
 		report.Beside(prefix+"the same p99 without classes, all HIGH", times(report.Median(same.p99), p99)),
-		report.Beside(prefix+"p50 of HIGH beside LOW against alone", times(report.Median(busy.p50), report.Median(quiet.p50))),
+		report.Beside(prefix+"p50 of HIGH beside LOW against alone",
+			times(report.Median(busy.p50), report.Median(quiet.p50))),
 		report.Beside(prefix+"of the p99s, until the call was made", fmt.Sprintf("%s beside, %s alone",
 			report.Short(report.Median(busy.late)), report.Short(report.Median(quiet.late)))),
 	}

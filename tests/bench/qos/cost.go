@@ -9,14 +9,15 @@ import (
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
-// cost measures the price of classes for a program that uses only one: an engine that takes part in everything, one without
-// slots and without the filter of NICs, and another like that one, which shows the error of such a comparison.
+// cost measures the price of classes for a program that uses only one: an engine that takes part in everything, one
+// without slots and without the filter of NICs, and another like that one, which shows the error of such a comparison.
 func cost(o options, p place) (rows []report.Row, err error) {
 	path := fmt.Sprintf("/tent_bench_%d", os.Getpid())
 	defer func() { _ = os.Remove("/dev/shm" + path) }() // is not there if nobody got as far
 	off := map[string]string{"transports/tcp/enable_priority_filtering": "false"}
 	var worlds [3]*world
-	for i, settings := range []map[string]string{{"transports/tcp/shared_quota_shm_path": fmt.Sprintf("%q", path)}, off, off} {
+	for i, settings := range []map[string]string{{"transports/tcp/shared_quota_shm_path": fmt.Sprintf("%q", path)}, off,
+		off} {
 		if worlds[i], err = newWorld(p, 1, settings); err != nil {
 			return nil, err
 		}
@@ -42,8 +43,10 @@ func cost(o options, p place) (rows []report.Row, err error) {
 			}
 		}
 		more := report.Median(with) - 1
-		rows = append(rows, report.Judge(fmt.Sprintf("one class, %s, %s: with slots and filter against without", p.name, work.name),
-			fmt.Sprintf("%+.1f %% (two alike: %+.1f %%)", 100*more, 100*(report.Median(same)-1)), "at most 1 %", more <= 0.01))
+		rows = append(rows, report.Judge(fmt.Sprintf("one class, %s, %s: with slots and filter against without", p.name,
+			work.name),
+			fmt.Sprintf("%+.1f %% (two alike: %+.1f %%)", 100*more, 100*(report.Median(same)-1)), "at most 1 %",
+			more <= 0.01))
 	}
 	return rows, nil
 }

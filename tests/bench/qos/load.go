@@ -19,12 +19,12 @@ import (
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
-// Load is an actor that floods its peer and asks for small requests at times that were fixed before: how long those take
-// counts from the time at which they should have begun, so nothing that delays them hides itself.
+// Load is an actor that floods its peer and asks for small requests at times that were fixed before: how long those
+// take counts from the time at which they should have begun, so nothing that delays them hides itself.
 type Load struct{ netbed.Actor }
 
-// Work is the task of an actor. Floods begin at once and end at To; the time from From to To counts, on the monotonic clock,
-// which all processes of a machine share.
+// Work is the task of an actor. Floods begin at once and end at To; the time from From to To counts, on the monotonic
+// clock, which all processes of a machine share.
 type Work struct {
 	Op         transport.Op
 	From, To   clock.Time
@@ -34,7 +34,8 @@ type Work struct {
 	Seed       uint64 // of the times of small requests
 }
 
-// Flood keeps Depth requests under way, each at a place of its own: the first flood begins at offset 0, the next behind it.
+// Flood keeps Depth requests under way, each at a place of its own: the first flood begins at offset 0, the next behind
+// it.
 type Flood struct {
 	Class uint8
 	Bytes uint64 // of a request
@@ -193,8 +194,8 @@ func (l *Load) stop(t *tally) {
 	}
 }
 
-// arrivals are the times of small requests: one in each interval, at a random moment of its first half, so that alone no
-// two of them meet, and none keeps step with another periodic event.
+// arrivals are the times of small requests: one in each interval, at a random moment of its first half, so that alone
+// no two of them meet, and none keeps step with another periodic event.
 func arrivals(w Work) (list []clock.Time) {
 	rng := rand.New(rand.NewPCG(w.Seed, 0))
 	for at := w.From; at.Add(w.SmallEvery) <= w.To; at = at.Add(w.SmallEvery) {
@@ -227,8 +228,8 @@ func (l *Load) smalls(w Work, t *tally, seen *Seen, running *sync.WaitGroup) {
 	}
 }
 
-// sleepUntil blocks the thread as a program without Go's timers would, which are late when all threads are busy. The kernel
-// is told not to gather this wake-up with others, which it does within 50 µs.
+// sleepUntil blocks the thread as a program without Go's timers would, which are late when all threads are busy. The
+// kernel is told not to gather this wake-up with others, which it does within 50 µs.
 func sleepUntil(at clock.Time) {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // else a little late
 	t := unix.NsecToTimespec(int64(at))

@@ -1,5 +1,5 @@
-// Command qos measures the effect of classes of priority: small requests of HIGH beside floods of LOW, from one process and
-// from several, over one rail of a limited rate in network namespaces (root) and over loopback. `make bench-qos
+// Command qos measures the effect of classes of priority: small requests of HIGH beside floods of LOW, from one process
+// and from several, over one rail of a limited rate in network namespaces (root) and over loopback. `make bench-qos
 // ARGS="-rounds 5 -only beside,limited"`.
 //
 // Each figure is the median over rounds in which the kinds of run that are compared follow one another. Small requests
@@ -43,7 +43,8 @@ func main() {
 	var o options
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of each comparison")
 	flag.DurationVar(&o.long, "for", 3*time.Second, "length of each run of a round")
-	flag.StringVar(&o.only, "only", "", "parts whose names hold all of these words, as in beside,limited,WRITE; an unknown word lists them")
+	flag.StringVar(&o.only, "only", "",
+		"parts whose names hold all of these words, as in beside,limited,WRITE; an unknown word lists them")
 	flag.Uint64Var(&o.seed, "seed", 1, "of the times of small requests")
 	flag.StringVar(&o.json, "json", "", "file for the table, as docs/performance has it")
 	mbits := flag.Float64("rate", 400, "Mbit/s of the limited rail")
@@ -64,19 +65,22 @@ func parts(rate uint64) (list []part) {
 	both := []transport.Op{transport.Write, transport.Read}
 	for _, p := range places {
 		for _, op := range both {
-			list = append(list, part{"beside " + p.name + " " + label(op), func(o options) ([]report.Row, error) { return beside(o, p, op) }})
+			list = append(list, part{"beside " + p.name + " " +
+				label(op), func(o options) ([]report.Row, error) { return beside(o, p, op) }})
 		}
 	}
 	limited, loopback := places[0], places[2]
 	for _, p := range []place{limited, loopback} {
 		for _, op := range both {
-			list = append(list, part{"process " + p.name + " " + label(op), func(o options) ([]report.Row, error) { return process(o, p, op) }})
+			list = append(list, part{"process " + p.name + " " +
+				label(op), func(o options) ([]report.Row, error) { return process(o, p, op) }})
 		}
 	}
 	for _, p := range []place{limited, loopback} {
 		list = append(list, part{"fair " + p.name, func(o options) ([]report.Row, error) { return fair(o, p) }})
 	}
-	return append(list, part{"cost " + loopback.name, func(o options) ([]report.Row, error) { return cost(o, loopback) }},
+	return append(list, part{"cost " + loopback.name,
+		func(o options) ([]report.Row, error) { return cost(o, loopback) }},
 		part{"share", takePart})
 }
 

@@ -18,7 +18,8 @@ func process(o options, p place, op transport.Op) ([]report.Row, error) {
 	defer func() { _ = os.Remove("/dev/shm" + path) }() // is not there if nobody got as far
 	var worlds [2]*world
 	var found [2]map[string]*figures
-	for i, settings := range []map[string]string{{"transports/tcp/shared_quota_shm_path": fmt.Sprintf("%q", path)}, nil} {
+	for i, settings := range []map[string]string{{"transports/tcp/shared_quota_shm_path": fmt.Sprintf("%q", path)},
+		nil} {
 		var err error
 		if worlds[i], err = newWorld(p, 2, settings); err != nil {
 			return nil, err
@@ -37,7 +38,8 @@ func process(o options, p place, op transport.Op) ([]report.Row, error) {
 	}
 	isCalm := onlyCalm(found[0])
 	isCalm = onlyCalm(found[1]) && isCalm
-	return doubted(processRows(fmt.Sprintf("flood in another process, %s, %s: ", p.name, label(op)), found), isCalm), nil
+	return doubted(processRows(fmt.Sprintf("flood in another process, %s, %s: ", p.name, label(op)), found), isCalm),
+		nil
 }
 
 // apart is one round: HIGH alone in the first process, LOW alone in the second, and both.
@@ -77,8 +79,10 @@ func processRows(prefix string, found [2]map[string]*figures) (rows []report.Row
 		low := against(f[both.name].flood, f[lowAlone.name].flood)
 		if i == 0 {
 			rows = append(rows,
-				report.Judge(prefix+"p99 of HIGH beside LOW against alone", times(beside, p99), "2 times and one slot of 2 ms", beside <= 2*p99+slot),
-				report.Judge(prefix+"LOW against LOW alone", fmt.Sprintf("%.1f %%", 100*low), "at least 60 %", low >= 0.6))
+				report.Judge(prefix+"p99 of HIGH beside LOW against alone", times(beside, p99),
+					"2 times and one slot of 2 ms", beside <= 2*p99+slot),
+				report.Judge(prefix+"LOW against LOW alone", fmt.Sprintf("%.1f %%", 100*low), "at least 60 %",
+					low >= 0.6))
 			continue
 		}
 		rows = append(rows, report.Beside(prefix+"p99 without slots", times(beside, p99)),

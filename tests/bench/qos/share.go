@@ -65,7 +65,8 @@ func takePart(o options) (rows []report.Row, err error) {
 			var ns [len(children)]float64
 			var calls []*rpc.Call
 			for i := range n + 1 {
-				calls = append(calls, children[i].Begin("Load.TakePart", PartArgs{path, 200 * time.Millisecond}, &ns[i]))
+				calls = append(calls, children[i].Begin("Load.TakePart", PartArgs{path, 200 * time.Millisecond},
+					&ns[i]))
 			}
 			for i, call := range calls {
 				if err := children[i].End(call); err != nil {
@@ -78,7 +79,8 @@ func takePart(o options) (rows []report.Row, err error) {
 	}
 	for n, name := range []string{"alone", "beside another process that does nothing else"} {
 		ns := report.Median(found[n])
-		rows = append(rows, report.Judge("taking part in slots and shared quota, a slice, "+name, fmt.Sprintf("%.0f ns", ns), "at most 50 ns", ns <= 50))
+		rows = append(rows, report.Judge("taking part in slots and shared quota, a slice, "+name,
+			fmt.Sprintf("%.0f ns", ns), "at most 50 ns", ns <= 50))
 	}
 	return rows, nil
 }

@@ -139,9 +139,9 @@ func (p *pair) begin(work Work) job {
 // calm is the share of its time that a virtual machine may lose to its host while something counts.
 const calm = 0.03
 
-// together makes pairs work at the same time and returns their records; done collects the places that were moved whole. A
-// run in which the machine did not get its time is repeated, a few times, behind a rest: a host that limits the average
-// gives more then.
+// together makes pairs work at the same time and returns their records; done collects the places that were moved whole.
+// A run in which the machine did not get its time is repeated, a few times, behind a rest: a host that limits the
+// average gives more then.
 func (w *world) together(long time.Duration, done [][]Place, works ...Work) (all []*Seen, err error) {
 	for rest := time.Second; rest <= 4*time.Second; rest *= 2 {
 		if all, err = w.once(long, done, works...); err != nil || all[0].Stolen <= calm {
@@ -175,11 +175,12 @@ const settle = 300 * time.Millisecond
 // fill gives both regions fresh patterns, which differ.
 func (p *pair) fill() error {
 	p.seed += 2
-	return errors.Join(p.near.Call("Load.Fill", p.seed, &netbed.Nothing{}), p.far.Call("Load.Fill", p.seed+1, &netbed.Nothing{}))
+	return errors.Join(p.near.Call("Load.Fill", p.seed, &netbed.Nothing{}),
+		p.far.Call("Load.Fill", p.seed+1, &netbed.Nothing{}))
 }
 
-// verify looks at every byte: places that were moved whole hold the source's bytes, the rest the source's or the old ones.
-// Then it overwrites the destination and looks again: late bytes would show.
+// verify looks at every byte: places that were moved whole hold the source's bytes, the rest the source's or the old
+// ones. Then it overwrites the destination and looks again: late bytes would show.
 func (p *pair) verify(op transport.Op, done []Place) error {
 	source, target, mine, before := p.near, p.far, p.seed, p.seed+1
 	if op == transport.Read {
@@ -191,11 +192,13 @@ func (p *pair) verify(op transport.Op, done []Place) error {
 	failed := check(source, netbed.PartArgs{Seed: mine, Bytes: regionBytes})
 	at := uint64(0)
 	for _, d := range append(done, Place{regionBytes, 0}) {
-		failed = errors.Join(failed, check(target, netbed.PartArgs{Seed: mine, Or: before, Offset: at, Bytes: d.Offset - at}),
+		failed = errors.Join(failed, check(target,
+			netbed.PartArgs{Seed: mine, Or: before, Offset: at, Bytes: d.Offset - at}),
 			check(target, netbed.PartArgs{Seed: mine, Offset: d.Offset, Bytes: d.Bytes}))
 		at = d.Offset + d.Bytes
 	}
-	failed = errors.Join(failed, target.Call("Load.Fill", before, &netbed.Nothing{}), check(target, netbed.PartArgs{Seed: before, Bytes: regionBytes}))
+	failed = errors.Join(failed, target.Call("Load.Fill", before, &netbed.Nothing{}),
+		check(target, netbed.PartArgs{Seed: before, Bytes: regionBytes}))
 	if failed != nil {
 		return fmt.Errorf("wrong, lost or late bytes: %w", failed)
 	}

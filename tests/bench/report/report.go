@@ -65,7 +65,8 @@ func Show(w io.Writer, target, machine, path string, rows []Row) error {
 func Machine() string {
 	var kernel unix.Utsname
 	_ = unix.Uname(&kernel) // cannot fail with a good pointer
-	return fmt.Sprintf("%d cores, Linux %s, %s", runtime.NumCPU(), unix.ByteSliceToString(kernel.Release[:]), runtime.Version())
+	return fmt.Sprintf("%d cores, Linux %s, %s", runtime.NumCPU(), unix.ByteSliceToString(kernel.Release[:]),
+		runtime.Version())
 }
 
 // Progress prints a line for a waiting reader; it is no part of the table.

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Steal measures the share of its time that a virtual machine did not get. A measurement with more than a few percent of it
-// says little about the program. The zero value counts from the start of the machine.
+// Steal measures the share of its time that a virtual machine did not get. A measurement with more than a few percent
+// of it says little about the program. The zero value counts from the start of the machine.
 type Steal struct{ stolen, all uint64 }
 
 // Share is the part of the time since the last call that the host gave to others; 0 where the kernel does not say.

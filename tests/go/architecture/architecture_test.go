@@ -1,6 +1,6 @@
-// Package architecture checks the rules by which this repository is built: the table of imports, the length of files and
-// functions, and banned calls. imports_test.go holds the table of imports, code_test.go the rules
-// about code; each has its reason, which a failure prints. self_test.go breaks every rule once, on purpose.
+// Package architecture checks the rules by which this repository is built: the table of imports, the length of files
+// and functions, and banned calls. imports_test.go holds the table of imports, code_test.go the rules about code; each
+// has its reason, which a failure prints. self_test.go breaks every rule once, on purpose.
 package architecture
 
 import (
@@ -31,12 +31,16 @@ func TestTablesHaveNoStaleLine(t *testing.T) {
 		t.Errorf("remove from the table: %s", line)
 	}
 	for folder := range unsafeUsers {
-		if !slices.ContainsFunc(all, func(s *source) bool { return within(s.folder, folder) && s.imports["unsafe"] != "" }) {
+		if !slices.ContainsFunc(all, func(s *source) bool {
+			return within(s.folder, folder) &&
+				s.imports["unsafe"] != ""
+		}) {
 			t.Errorf("remove from the table: %s may import unsafe, but does not", folder)
 		}
 	}
 	for _, folder := range pureFolders {
-		require.True(t, slices.ContainsFunc(all, func(s *source) bool { return s.folder == folder }), "no such package: %s", folder)
+		require.True(t, slices.ContainsFunc(all, func(s *source) bool { return s.folder == folder }),
+			"no such package: %s", folder)
 	}
 }
 

@@ -25,17 +25,26 @@ type codeRule struct {
 
 var codeRules = []codeRule{
 	{"function length", functionLength},
-	{"no sleep in tests", banCalls(forTests, "a sleep is either too short or too long: use synctest, a given now, or wait for an event", "time.Sleep")},
-	{"time is an argument", banUses(isPure, "the core is told the time, so that a day of failures is a test of microseconds",
-		"time.Now", "time.Since", "time.Until", "time.Sleep", "time.After", "time.AfterFunc", "time.Tick", "time.NewTimer", "time.NewTicker", module+"/gocore/clock.Now")},
+	{"no sleep in tests",
+		banCalls(forTests, "a sleep is either too short or too long: use synctest, a given now, or wait for an event",
+			"time.Sleep")},
+	{"time is an argument",
+		banUses(isPure, "the core is told the time, so that a day of failures is a test of microseconds",
+			"time.Now", "time.Since", "time.Until", "time.Sleep", "time.After", "time.AfterFunc", "time.Tick",
+			"time.NewTimer", "time.NewTicker", module+"/gocore/clock.Now")},
 	{"no goroutine in the core", noGoroutine},
-	{"no I/O in the core", banImports(isPure, "the core is a state machine without lock and I/O: gocore/engine is the shell that has them",
+	{"no I/O in the core", banImports(isPure,
+		"the core is a state machine without lock and I/O: gocore/engine is the shell that has them",
 		"sync", "sync/atomic", "os", "net", "context", "io", "syscall", "log", "log/slog")},
 	{"unsafe stays at the edge", unsafeAtTheEdge},
-	{"the environment is read once", banCalls(func(s *source) bool { return !forTests(s) && s.folder != "gocore/config" },
+	{"the environment is read once", banCalls(func(s *source) bool {
+		return !forTests(s) &&
+			s.folder != "gocore/config"
+	},
 		"settings come by gocore/config, which says where each came from", "os.Getenv", "os.LookupEnv", "os.Environ")},
 	{"no side effects at import", noInit},
-	{"standard output is the user's", banCalls(func(s *source) bool { return !forTests(s) }, "a library logs through what it was given",
+	{"standard output is the user's", banCalls(func(s *source) bool { return !forTests(s) },
+		"a library logs through what it was given",
 		"fmt.Print", "fmt.Printf", "fmt.Println", "log.Print", "log.Printf", "log.Println", "log.Fatal", "log.Fatalf")},
 	{"words of the glossary", glossary},
 	{"the core names no transport", namesNoTransport},
@@ -47,7 +56,8 @@ func isPure(s *source) bool { return !s.test && slices.Contains(pureFolders, s.f
 func fileLength(name, text string) []violation {
 	lines := strings.Count(text, "\n")
 	generated := strings.Contains(text[:min(len(text), 400)], "Code generated") || strings.HasSuffix(name, ".pb.go")
-	if lines <= fileLinesMax || generated || !slices.Contains([]string{".go", ".py", ".c", ".h", ".sh"}, path.Ext(name)) {
+	if lines <= fileLinesMax || generated || !slices.Contains([]string{".go", ".py", ".c", ".h", ".sh"},
+		path.Ext(name)) {
 		return nil
 	}
 	return []violation{{name, "more than 500 lines", "one noun a file is found and read at once"}}
@@ -62,8 +72,10 @@ func functionLength(s *source) (out []violation) {
 		if !ok {
 			continue
 		}
-		if lines := s.positions.Position(f.End()).Line - s.positions.Position(f.Pos()).Line + 1; lines > functionLinesMax {
-			out = append(out, s.at(f.Pos(), "the parent decides, leaves are pure: split it", "%s has %d lines, more than %d", f.Name.Name, lines, functionLinesMax))
+		if lines := s.positions.Position(f.End()).Line - s.positions.Position(f.Pos()).Line +
+			1; lines > functionLinesMax {
+			out = append(out, s.at(f.Pos(), "the parent decides, leaves are pure: split it",
+				"%s has %d lines, more than %d", f.Name.Name, lines, functionLinesMax))
 		}
 	}
 	return out
@@ -87,7 +99,8 @@ func banUses(where func(*source) bool, why string, functions ...string) func(*so
 	})
 }
 
-func ban(where func(*source) bool, why string, functions []string, pick func(ast.Node) ast.Expr) func(*source) []violation {
+func ban(where func(*source) bool, why string, functions []string,
+	pick func(ast.Node) ast.Expr) func(*source) []violation {
 	return func(s *source) (out []violation) {
 		if !where(s) || s.generated {
 			return nil
@@ -152,7 +165,8 @@ func unsafeAtTheEdge(s *source) (out []violation) {
 			return nil
 		}
 	}
-	return banImports(func(*source) bool { return true }, "an address that the garbage collector may see must not come from everywhere", "unsafe")(s)
+	return banImports(func(*source) bool { return true },
+		"an address that the garbage collector may see must not come from everywhere", "unsafe")(s)
 }
 
 func noInit(s *source) (out []violation) {
@@ -161,14 +175,16 @@ func noInit(s *source) (out []violation) {
 	}
 	for _, d := range s.syntax.Decls {
 		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
-			out = append(out, s.at(f.Pos(), "transports/all lists what there is; an import has no side effects", "a func init is banned here"))
+			out = append(out, s.at(f.Pos(), "transports/all lists what there is; an import has no side effects",
+				"a func init is banned here"))
 		}
 	}
 	return out
 }
 
 // avoided are words for which the glossary has another one.
-var avoided = map[string]string{"backend": "transport", "plugin": "transport", "channel": "link, rail or lane", "session": "link", "job": "task"}
+var avoided = map[string]string{"backend": "transport", "plugin": "transport", "channel": "link, rail or lane",
+	"session": "link", "job": "task"}
 
 // glossary checks the exported names of a file: declarations, fields and methods.
 func glossary(s *source) (out []violation) {
@@ -179,7 +195,8 @@ func glossary(s *source) (out []violation) {
 		for _, n := range names {
 			for _, word := range words(n.Name) {
 				if better, found := avoided[strings.TrimSuffix(word, "s")]; found && n.IsExported() {
-					out = append(out, s.at(n.Pos(), "the glossary has one word for one thing: "+better, "%s says %q", n.Name, word))
+					out = append(out, s.at(n.Pos(), "the glossary has one word for one thing: "+better, "%s says %q",
+						n.Name, word))
 				}
 			}
 		}

@@ -53,17 +53,22 @@ var edges = []edge{
 	{"gocore/dispatch/internal/intrusive", []string{"gocore/clock"}, "containers know nothing of the records in them"},
 	{"gocore/meta", []string{"+vocabulary"}, down},
 	{"gocore/segment", []string{"+vocabulary", "gocore/transport"}, down},
-	{"gocore/control", []string{"+vocabulary", "gocore/transport", "gocore/meta", "gocore/segment", "gocore/control/controlpb"}, down},
+	{"gocore/control", []string{"+vocabulary", "gocore/transport", "gocore/meta", "gocore/segment",
+		"gocore/control/controlpb"}, down},
 	{"gocore/metrics", []string{"+vocabulary", "gocore/transport", "gocore/dispatch"}, down},
 	{"gocore/share", []string{"+vocabulary", "gocore/qos"}, down},
 	{"gocore/engine", []string{"+vocabulary", "+contract", "+policy", "+control", "gocore/request", "gocore/dispatch"},
 		"the engine is the only shell around the core; transports come to it from outside, by transports/all"},
 	{"transports/kit", []string{"+vocabulary", "gocore/transport"}, apart},
-	{"transports/host/*", []string{"+vocabulary"}, "tools for one machine's processes serve several transports, so they know none"},
+	{"transports/host/*", []string{"+vocabulary"},
+		"tools for one machine's processes serve several transports, so they know none"},
 	{"transports/*", []string{"+vocabulary", "gocore/transport", "transports/kit", "transports/host/*"}, apart},
-	{"transports/all", []string{"+vocabulary", "gocore/transport", "transports/*"}, "the registry names every transport and does nothing else"},
-	{"pybind", []string{"gocore/*", "transports/all"}, "pybind wraps the engine; a single transport is none of its business"},
-	{"pybind/*", []string{"gocore/*", "transports/all", "pybind"}, "pybind wraps the engine; a single transport is none of its business"},
+	{"transports/all", []string{"+vocabulary", "gocore/transport", "transports/*"},
+		"the registry names every transport and does nothing else"},
+	{"pybind", []string{"gocore/*", "transports/all"},
+		"pybind wraps the engine; a single transport is none of its business"},
+	{"pybind/*", []string{"gocore/*", "transports/all", "pybind"},
+		"pybind wraps the engine; a single transport is none of its business"},
 	{"tests/*", []string{"gocore/*", "transports/*", "tests/netbed", "tests/forked", "tests/bench/report"},
 		"tests and measurements may use everything but the binding"},
 }
@@ -75,7 +80,8 @@ var fakes = []string{"transports/transporttest", "transports/sim", "transports/f
 var testEdges = []edge{
 	{"gocore/control", []string{"gocore/mem"}, down},
 	{"gocore/engine", []string{"transports/*", "gocore/qos"}, "tests of the engine run it over real transports"},
-	{"transports/all", []string{"gocore/engine", "gocore/dispatch"}, "a test shows that a line in the registry is all that an engine needs to use a transport"},
+	{"transports/all", []string{"gocore/engine", "gocore/dispatch"},
+		"a test shows that a line in the registry is all that an engine needs to use a transport"},
 }
 
 // matches reports whether a pattern of the tables names a package.
@@ -115,7 +121,8 @@ func checkEdges(s *source, table []edge) (out []violation) {
 		line := rule(table, s.folder)
 		switch {
 		case line == nil:
-			out = append(out, s.at(i.Pos(), down, "package %s has no line in the table of imports, yet it imports %s", s.folder, pkg))
+			out = append(out, s.at(i.Pos(), down, "package %s has no line in the table of imports, yet it imports %s",
+				s.folder, pkg))
 		case allowed(line.may, pkg):
 		case s.test && (slices.Contains(fakes, pkg) || allowed([]string{"+vocabulary"}, pkg)):
 		case s.test && rule(testEdges, s.folder) != nil && allowed(rule(testEdges, s.folder).may, pkg):
@@ -137,11 +144,15 @@ type third struct {
 // thirds lists every module of others that may be imported, and by whom: each is a debt, so it stays in one place.
 var thirds = []third{
 	{"google.golang.org/grpc", []string{"gocore/control"}, false, "the control plane alone speaks RPC"},
-	{"google.golang.org/protobuf", []string{"gocore/control"}, false, "the control plane alone has messages in protobuf"},
-	{"github.com/prometheus", []string{"gocore/metrics"}, false, "metrics are counted as plain integers and rendered in one place"},
-	{"golang.org/x/sys", []string{"gocore/clock", "gocore/engine", "gocore/share", "transports"}, false, "system calls belong to transports and to the shell, not to policy"},
+	{"google.golang.org/protobuf", []string{"gocore/control"}, false,
+		"the control plane alone has messages in protobuf"},
+	{"github.com/prometheus", []string{"gocore/metrics"}, false,
+		"metrics are counted as plain integers and rendered in one place"},
+	{"golang.org/x/sys", []string{"gocore/clock", "gocore/engine", "gocore/share", "transports"}, false,
+		"system calls belong to transports and to the shell, not to policy"},
 	{"github.com/go-python/gopy", []string{"pybind"}, false, "only the binding knows Python"},
-	{"github.com/pawelgaczynski/giouring", []string{"transports/file/ring"}, false, "a library that needs a flag of the linker and care in use has one user"},
+	{"github.com/pawelgaczynski/giouring", []string{"transports/file/ring"}, false,
+		"a library that needs a flag of the linker and care in use has one user"},
 	{"github.com/stretchr/testify", nil, true, "assertions belong to tests"},
 	{"go.uber.org/goleak", nil, true, "leak checks belong to tests"},
 	{"github.com/vishvananda", nil, true, "only tests make network namespaces and cables"},
@@ -164,7 +175,8 @@ func checkThirds(s *source, table []third) (out []violation) {
 		n := slices.IndexFunc(table, func(t third) bool { return within(pkg, t.prefix) })
 		switch {
 		case n < 0:
-			out = append(out, s.at(i.Pos(), "every dependency is a decision of the project", "%s is not in the table of modules", pkg))
+			out = append(out, s.at(i.Pos(), "every dependency is a decision of the project",
+				"%s is not in the table of modules", pkg))
 		case forTests(s), withinAny(s.folder, table[n].users):
 		default:
 			out = append(out, s.at(i.Pos(), table[n].why, "%s must not import %s", s.folder, pkg))
@@ -187,7 +199,8 @@ func stale(all []*source, table []edge, modules []third) (out []string) {
 		}
 	}
 	for _, e := range table {
-		users := slices.DeleteFunc(slices.Sorted(maps.Keys(packages)), func(pkg string) bool { return !matches(e.from, pkg) })
+		users := slices.DeleteFunc(slices.Sorted(maps.Keys(packages)),
+			func(pkg string) bool { return !matches(e.from, pkg) })
 		if len(users) == 0 && !strings.HasSuffix(e.from, "/*") {
 			out = append(out, e.from+": no such package")
 			continue

@@ -13,10 +13,10 @@ const (
 	sentenceWordsMax = 25
 
 	// How many places of the whole tree may still break a rule. They go down as the numbers do, and never up.
-	clausesMax   = 470
+	clausesMax   = 30
 	wordsMax     = 45
 	sentencesMax = 140
-	linesMax     = 650
+	linesMax     = 0
 )
 
 const readOnce = "a comment is read once: subject, verb, and at most 25 words in its first sentence"
@@ -33,7 +33,8 @@ func clauses(s *source) (out []violation) {
 	for _, group := range s.syntax.Comments {
 		for _, comment := range group.List {
 			if word := clause.FindString(comment.Text); word != "" {
-				out = append(out, s.at(comment.Pos(), "the reader wants the noun: a caller, the thread, the bytes", "a comment says %q", word))
+				out = append(out, s.at(comment.Pos(), "the reader wants the noun: a caller, the thread, the bytes",
+					"a comment says %q", word))
 			}
 		}
 	}
@@ -68,8 +69,8 @@ func plainEnglish(s *source) (out []violation) {
 // sentenceEnd ends the first sentence of a comment: a full stop, a list or another paragraph.
 var sentenceEnd = regexp.MustCompile(`[.?!]["')]*(\s|$)|:\n|\n\n|\n[\t ]`)
 
-// firstSentence checks the comments of declarations and fields. Comments inside functions are not judged: they belong to
-// the line below them.
+// firstSentence checks the comments of declarations and fields. Comments inside functions are not judged: they belong
+// to the line below them.
 func firstSentence(s *source) (out []violation) {
 	if s.generated {
 		return nil
@@ -116,7 +117,8 @@ func lineLength(s *source) (out []violation) {
 	for i, line := range strings.Split(s.text, "\n") {
 		if n := columns(line); n > lineColumnsMax && !raw[i+1] {
 			out = append(out, s.at(file.LineStart(min(i+1, file.LineCount())),
-				"a line is seen at once, also beside another file", "the line has %d columns, more than %d", n, lineColumnsMax))
+				"a line is seen at once, also beside another file", "the line has %d columns, more than %d", n,
+				lineColumnsMax))
 		}
 	}
 	return out

@@ -32,22 +32,37 @@ func TestEveryCodeRuleCatchesItsViolation(t *testing.T) {
 	caught := map[string]bool{}
 	for _, c := range []struct{ rule, file, bad, good string }{
 		{"function length", "gocore/x/x.go", body("", long), body("", fits)},
-		{"no sleep in tests", "gocore/x/x_test.go", body("time", "func f() { time.Sleep(1) }"), body("time", "var d time.Duration")},
-		{"no sleep in tests", "transports/sim/x.go", "package x\nimport t \"time\"\nfunc f() { t.Sleep(1) }\n", body("time", "func f() { time.Now() }")},
-		{"time is an argument", "gocore/rail/x.go", body("time", "var now = time.Now"), body("time", "var d = time.Second")},
-		{"time is an argument", "gocore/dispatch/x.go", body(module+"/gocore/clock", "func f() { clock.Now() }"), body(module+"/gocore/clock", "func f(now clock.Time) {}")},
-		{"no goroutine in the core", "gocore/qos/x.go", body("", "func f() { go f() }"), body("", "func f() { defer f() }")},
+		{"no sleep in tests", "gocore/x/x_test.go", body("time", "func f() { time.Sleep(1) }"),
+			body("time", "var d time.Duration")},
+		{"no sleep in tests", "transports/sim/x.go", "package x\nimport t \"time\"\nfunc f() { t.Sleep(1) }\n",
+			body("time", "func f() { time.Now() }")},
+		{"time is an argument", "gocore/rail/x.go", body("time", "var now = time.Now"),
+			body("time", "var d = time.Second")},
+		{"time is an argument", "gocore/dispatch/x.go", body(module+"/gocore/clock", "func f() { clock.Now() }"),
+			body(module+"/gocore/clock", "func f(now clock.Time) {}")},
+		{"no goroutine in the core", "gocore/qos/x.go", body("", "func f() { go f() }"),
+			body("", "func f() { defer f() }")},
 		{"no goroutine in the core", "gocore/plan/x.go", body("", "var c chan int"), body("", "var c []int")},
-		{"no I/O in the core", "gocore/dispatch/x.go", body("sync", "var m sync.Mutex"), body("time", "var d time.Duration")},
-		{"unsafe stays at the edge", "gocore/segment/x.go", body("unsafe", "var p unsafe.Pointer"), body("", "var p uintptr")},
-		{"the environment is read once", "gocore/engine/x.go", body("os", `var e = os.Getenv("X")`), body("os", "var e = os.Getenv")},
-		{"no side effects at import", "transports/tcp/x.go", body("", "func init() {}"), body("", "type t int\nfunc (t) init() {}")},
-		{"standard output is the user's", "gocore/meta/x.go", body("fmt", "func f() { fmt.Println() }"), body("fmt", "var s = fmt.Sprint(1)")},
-		{"words of the glossary", "gocore/x/x.go", body("", "type TCPBackend int"), body("", "type TCPLink int\ntype channel int")},
-		{"words of the glossary", "gocore/x/x.go", body("", "type T struct { Sessions []int }"), body("", "type T struct { Obsession int }")},
-		{"the core names no transport", "gocore/engine/x.go", body("", `var on = on("transports/tcp/enable")`), body("", "// tcp\nvar on int")},
-		{"the core names no transport", "gocore/config/x.go", body("", "type TCP struct{}"), body("", "type Rail struct{}")},
-		{"the core names no transport", "gocore/control/x.go", body("", `var network = "tcp"`), body("", `var network = "tcp4"`)},
+		{"no I/O in the core", "gocore/dispatch/x.go", body("sync", "var m sync.Mutex"),
+			body("time", "var d time.Duration")},
+		{"unsafe stays at the edge", "gocore/segment/x.go", body("unsafe", "var p unsafe.Pointer"),
+			body("", "var p uintptr")},
+		{"the environment is read once", "gocore/engine/x.go", body("os", `var e = os.Getenv("X")`),
+			body("os", "var e = os.Getenv")},
+		{"no side effects at import", "transports/tcp/x.go", body("", "func init() {}"),
+			body("", "type t int\nfunc (t) init() {}")},
+		{"standard output is the user's", "gocore/meta/x.go", body("fmt", "func f() { fmt.Println() }"),
+			body("fmt", "var s = fmt.Sprint(1)")},
+		{"words of the glossary", "gocore/x/x.go", body("", "type TCPBackend int"),
+			body("", "type TCPLink int\ntype channel int")},
+		{"words of the glossary", "gocore/x/x.go", body("", "type T struct { Sessions []int }"),
+			body("", "type T struct { Obsession int }")},
+		{"the core names no transport", "gocore/engine/x.go", body("", `var on = on("transports/tcp/enable")`),
+			body("", "// tcp\nvar on int")},
+		{"the core names no transport", "gocore/config/x.go", body("", "type TCP struct{}"),
+			body("", "type Rail struct{}")},
+		{"the core names no transport", "gocore/control/x.go", body("", `var network = "tcp"`),
+			body("", `var network = "tcp4"`)},
 	} {
 		i := -1
 		for j := range codeRules {
@@ -78,13 +93,19 @@ func TestLanguageIsJudged(t *testing.T) {
 	}{
 		{"who", clauses, "// Whoever calls it waits.\nvar x int", "// The whole of it waits.\nvar x int"},
 		{"what, inside a function", clauses, "func f() {\n\t// what is left\n}", "func f() {\n\t// the rest\n}"},
-		{"a plain word", plainEnglish, "// f tells how long it is.\nfunc f() {}", "// f returns its length.\nfunc f() {}"},
-		{"two of them", plainEnglish, "// f takes so many bytes.\nfunc f() {}", "// f takes that number of bytes.\nfunc f() {}"},
+		{"a plain word", plainEnglish, "// f tells how long it is.\nfunc f() {}",
+			"// f returns its length.\nfunc f() {}"},
+		{"two of them", plainEnglish, "// f takes so many bytes.\nfunc f() {}",
+			"// f takes that number of bytes.\nfunc f() {}"},
 		{"a word of the glossary", plainEnglish, "var x int // of all sessions", "var x int // of all links"},
-		{"a long sentence", firstSentence, "// f " + words + "\nfunc f() {}", "// f is short. " + words + "\nfunc f() {}"},
-		{"of a field", firstSentence, "type t struct {\n\t// x " + words + "\n\tx int\n}", "type t struct {\n\tx int // " + words + "\n}"},
-		{"before a list", firstSentence, "// f has " + words + "\n//   - one\nfunc f() {}", "// f has:\n//   - " + words + "\nfunc f() {}"},
-		{"a tag of a field", lineLength, "// " + wide + "and y\nvar x = `x`", "type t struct {\n\tx int `json:\"" + wide + "\"`\n}"},
+		{"a long sentence", firstSentence, "// f " + words + "\nfunc f() {}", "// f is short. " + words +
+			"\nfunc f() {}"},
+		{"of a field", firstSentence, "type t struct {\n\t// x " + words +
+			"\n\tx int\n}", "type t struct {\n\tx int // " + words + "\n}"},
+		{"before a list", firstSentence, "// f has " + words + "\n//   - one\nfunc f() {}", "// f has:\n//   - " +
+			words + "\nfunc f() {}"},
+		{"a tag of a field", lineLength, "// " + wide + "and y\nvar x = `x`", "type t struct {\n\tx int `json:\"" +
+			wide + "\"`\n}"},
 		{"a long line", lineLength, "func f() {\n\t// " + wide + "y\n}", "func f() {\n\t// " + wide + "\n}"},
 	} {
 		require.Len(t, c.check(snippet(t, "gocore/x/x.go", body("", c.bad))), 1, c.name)
@@ -139,11 +160,13 @@ func TestForeignModulesAreCaught(t *testing.T) {
 }
 
 func TestStaleLinesAreCaught(t *testing.T) {
-	all := []*source{snippet(t, "gocore/a/a.go", body(module+"/gocore/b example.com/m", "")), snippet(t, "gocore/b/b.go", "package b\n")}
+	all := []*source{snippet(t, "gocore/a/a.go", body(module+"/gocore/b example.com/m", "")),
+		snippet(t, "gocore/b/b.go", "package b\n")}
 	table := []edge{{"gocore/a", []string{"gocore/b"}, down}, {"gocore/b", nil, down}}
 	modules := []third{{prefix: "example.com/m", users: []string{"gocore/a"}}}
 	require.Empty(t, stale(all, table, modules))
-	require.Equal(t, []string{"gocore/b may import gocore/a, but does not", "gocore/c: no such package", "gocore/b may import example.com/m, but does not"},
+	require.Equal(t, []string{"gocore/b may import gocore/a, but does not", "gocore/c: no such package",
+		"gocore/b may import example.com/m, but does not"},
 		stale(all, []edge{table[0], {"gocore/b", []string{"gocore/a"}, down}, {"gocore/c", nil, down}},
 			[]third{{prefix: "example.com/m", users: []string{"gocore/a", "gocore/b"}}}))
 }

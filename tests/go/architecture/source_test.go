@@ -52,7 +52,8 @@ func parse(name, text string) (*source, error) {
 	s := &source{path: name, folder: path.Dir(name), test: strings.HasSuffix(name, "_test.go"),
 		text: text, positions: token.NewFileSet(), imports: map[string]string{}}
 	var err error
-	if s.syntax, err = parser.ParseFile(s.positions, name, text, parser.ParseComments|parser.SkipObjectResolution); err != nil {
+	if s.syntax, err = parser.ParseFile(s.positions, name, text,
+		parser.ParseComments|parser.SkipObjectResolution); err != nil {
 		return nil, err
 	}
 	s.generated = ast.IsGenerated(s.syntax)
@@ -97,7 +98,8 @@ func withinAny(pkg string, folders []string) bool {
 }
 
 // skipped are folders without sources of ours: build results and environments.
-var skipped = map[string]bool{".git": true, ".venv": true, "build": true, "dist": true, "testdata": true, "node_modules": true}
+var skipped = map[string]bool{".git": true, ".venv": true, "build": true, "dist": true, "testdata": true,
+	"node_modules": true}
 
 // walk visits the files of the repository.
 func walk(t *testing.T, visit func(name string, text func() string)) {

@@ -37,8 +37,8 @@ var transportNames = func() map[string]bool {
 
 var word = regexp.MustCompile(`[A-Za-z0-9_-]+`)
 
-// namesNoTransport looks at the texts and the names of the core: a transport that is asked for by name there would make the
-// next one a change of the core.
+// namesNoTransport looks at the texts and the names of the core: a transport that is asked for by name there would make
+// the next one a change of the core.
 func namesNoTransport(s *source) (out []violation) {
 	if s.test || !within(s.folder, "gocore") || s.generated {
 		return nil
@@ -46,8 +46,9 @@ func namesNoTransport(s *source) (out []violation) {
 	look := func(at token.Pos, found string) {
 		found = strings.ToLower(found)
 		if transportNames[found] && !meansElse(s.path, found) {
-			out = append(out, s.at(at, "transports/all has the only table of names, and a new transport changes nothing in gocore",
-				"names the transport %s", found))
+			out = append(out,
+				s.at(at, "transports/all has the only table of names, and a new transport changes nothing in gocore",
+					"names the transport %s", found))
 		}
 	}
 	ast.Inspect(s.syntax, func(n ast.Node) bool {

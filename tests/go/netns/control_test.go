@@ -9,8 +9,8 @@ import (
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
-// TestAnotherAddressOfThePeerIsAsGood: the address under which the peer is known is cut off, and with it every connection
-// of the control plane. Transfers under way go on, and new calls find the peer by its other addresses.
+// TestAnotherAddressOfThePeerIsAsGood: the address under which the peer is known is cut off, and with it every
+// connection of the control plane. Transfers under way go on, and new calls find the peer by its other addresses.
 func TestAnotherAddressOfThePeerIsAsGood(t *testing.T) {
 	w := newWorld(t, nil)
 	w.moves(t, transport.Write, func() error { return w.Rails[0].Drop(netbed.Both) })

@@ -21,11 +21,16 @@ type fault struct {
 
 func (w *world) faults() []fault {
 	return []fault{
-		{"own device down", func(r *netbed.Rail) error { return r.Down(w.A) }, func(r *netbed.Rail) error { return r.Up(w.A) }, "local"},
-		{"own cable pulled", func(r *netbed.Rail) error { return r.Unplug(w.A) }, func(r *netbed.Rail) error { return r.Plug(w.A) }, "local"},
-		{"own address removed", func(r *netbed.Rail) error { return r.Unassign(w.A) }, func(r *netbed.Rail) error { return r.Assign(w.A) }, "local"},
-		{"peer's device down", func(r *netbed.Rail) error { return r.Down(w.B) }, func(r *netbed.Rail) error { return r.Up(w.B) }, "remote"},
-		{"peer's cable pulled", func(r *netbed.Rail) error { return r.Unplug(w.B) }, func(r *netbed.Rail) error { return r.Plug(w.B) }, "remote"},
+		{"own device down", func(r *netbed.Rail) error { return r.Down(w.A) },
+			func(r *netbed.Rail) error { return r.Up(w.A) }, "local"},
+		{"own cable pulled", func(r *netbed.Rail) error { return r.Unplug(w.A) },
+			func(r *netbed.Rail) error { return r.Plug(w.A) }, "local"},
+		{"own address removed", func(r *netbed.Rail) error { return r.Unassign(w.A) },
+			func(r *netbed.Rail) error { return r.Assign(w.A) }, "local"},
+		{"peer's device down", func(r *netbed.Rail) error { return r.Down(w.B) },
+			func(r *netbed.Rail) error { return r.Up(w.B) }, "remote"},
+		{"peer's cable pulled", func(r *netbed.Rail) error { return r.Unplug(w.B) },
+			func(r *netbed.Rail) error { return r.Plug(w.B) }, "remote"},
 		{"silent both ways", func(r *netbed.Rail) error { return r.Drop(netbed.Both) }, (*netbed.Rail).Heal, ""},
 		{"silent forth", func(r *netbed.Rail) error { return r.Drop(netbed.Forth) }, (*netbed.Rail).Heal, ""},
 		{"silent back", func(r *netbed.Rail) error { return r.Drop(netbed.Back) }, (*netbed.Rail).Heal, ""},
@@ -40,8 +45,8 @@ func (w *world) faults() []fault {
 	}
 }
 
-// TestARailThatBreaksUnderATransferIsNoticedByNobody breaks one rail in every way there is, in the middle of a transfer;
-// each next transfer then has the rail back.
+// TestARailThatBreaksUnderATransferIsNoticedByNobody breaks one rail in every way there is, in the middle of a
+// transfer; each next transfer then has the rail back.
 func TestARailThatBreaksUnderATransferIsNoticedByNobody(t *testing.T) {
 	both(t, func(t *testing.T, op transport.Op) {
 		w := newWorld(t, nil)

@@ -103,7 +103,10 @@ func (w *world) metric(t *testing.T, name string) float64 {
 
 func (w *world) awaitRails(t *testing.T, n float64) {
 	t.Helper()
-	await(t, fmt.Sprintf("%v rails up", n), func() bool { return w.metric(t, `tent_rails{transport="tcp",state="up"}`) >= n })
+	await(t, fmt.Sprintf("%v rails up", n), func() bool {
+		return w.metric(t,
+			`tent_rails{transport="tcp",state="up"}`) >= n
+	})
 }
 
 // events lists the events of near that begin so.
@@ -153,8 +156,8 @@ func (w *world) begin(t *testing.T, op transport.Op) *rpc.Call {
 	return w.near.Begin("Actor.Move", netbed.MoveArgs{Op: op, Class: 2}, &netbed.Outcome{})
 }
 
-// underWay waits until a part of the bytes has been acknowledged. It returns false when all of them have: on a busy machine
-// one may look too late.
+// underWay waits until a part of the bytes has been acknowledged. It returns false when all of them have: on a busy
+// machine one may look too late.
 func (w *world) underWay(t *testing.T, call *rpc.Call, before uint64) bool {
 	t.Helper()
 	await(t, "the move is under way", func() bool {

@@ -62,9 +62,9 @@ func (w *world) stands(t *testing.T) {
 	})
 }
 
-// TestAPartitionThatOutlastsEverythingEndsFailedAndDirty: the peer cannot be asked which bytes have landed, so the end says so;
-// the question stays open, and while it does nothing goes to the peer. Then the network is healed, the question is
-// answered, and the same memory takes the next transfer, in which no byte of the first one turns up.
+// TestAPartitionThatOutlastsEverythingEndsFailedAndDirty: the peer cannot be asked which bytes have landed, so the end
+// says so; the question stays open, and while it does nothing goes to the peer. Then the network is healed, the
+// question is answered, and the same memory takes the next transfer, in which no byte of the first one turns up.
 func TestAPartitionThatOutlastsEverythingEndsFailedAndDirty(t *testing.T) {
 	w := newWorld(t, map[string]string{
 		"transports/tcp/user_timeout_ms": "400", // so that "all time-outs" is a second and not ten

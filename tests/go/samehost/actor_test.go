@@ -98,7 +98,8 @@ func own(e *engine.Engine, name string) (*owned, error) {
 }
 
 // move carries out one transfer and returns how it ended.
-func move(e *engine.Engine, op transport.Op, class uint8, local []byte, at engine.SegmentID, offset uint64) (dispatch.Summary, error) {
+func move(e *engine.Engine, op transport.Op, class uint8, local []byte, at engine.SegmentID,
+	offset uint64) (dispatch.Summary, error) {
 	id, err := e.Move(&engine.Request{Terms: engine.Terms{Op: op, Class: class}, Source: addressOf(local),
 		Remote: engine.Remote{Segment: at, Offset: offset}, Length: uint64(len(local))})
 	if err != nil {
@@ -159,7 +160,8 @@ func (a *Actor) Copy(address string, _ *netbed.Nothing) error {
 			return err
 		}
 		fill(local, mark)
-		if _, err := a.engine.Register(engine.Memory{Addr: addressOf(local), Size: regionBytes, Location: mem.Wildcard}); err != nil {
+		if _, err := a.engine.Register(engine.Memory{Addr: addressOf(local), Size: regionBytes,
+			Location: mem.Wildcard}); err != nil {
 			return err
 		}
 		go a.copyForever(i, address, local)
@@ -167,8 +169,8 @@ func (a *Actor) Copy(address string, _ *netbed.Nothing) error {
 	return nil
 }
 
-// copyForever moves pieces of random sizes, most of them small. When a region is taken back, it opens the next one of that
-// name. Only WRITEs bring the mark: a READ may return any bytes.
+// copyForever moves pieces of random sizes, most of them small. When a region is taken back, it opens the next one of
+// that name. Only WRITEs bring the mark: a READ may return any bytes.
 func (a *Actor) copyForever(copier int, address string, local []byte) {
 	ctx := context.Background()
 	segments := map[string]engine.SegmentID{}
@@ -186,7 +188,8 @@ func (a *Actor) copyForever(copier int, address string, local []byte) {
 		size := 1 + rand.IntN(1<<(8+rand.IntN(14)))
 		offset := rand.IntN(regionBytes - size + 1)
 		op := transport.Op(rand.IntN(2))
-		if s, err := move(a.engine, op, uint8(copier), local[:size], at, uint64(offset)); err != nil || s.State != dispatch.Completed {
+		if s, err := move(a.engine, op, uint8(copier), local[:size], at, uint64(offset)); err != nil ||
+			s.State != dispatch.Completed {
 			_ = a.engine.CloseSegment(at)
 			delete(segments, name)
 			continue

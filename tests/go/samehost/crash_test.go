@@ -161,8 +161,8 @@ func TestMemoryTakenBackFromKilledPeersStays(t *testing.T) {
 	require.NotZero(t, kills)
 }
 
-// A peer is stopped at random moments, thousands of times on an idle machine. Either it was in no copy with the region: then
-// the bytes are the owner's at once. Or close names the peer that holds them, and they are not given back.
+// A peer is stopped at random moments, thousands of times on an idle machine. Either it was in no copy with the region:
+// then the bytes are the owner's at once. Or close names the peer that holds them, and they are not given back.
 func TestMemoryTakenBackFromStoppedPeersStays(t *testing.T) {
 	random, e := seeded(t), here(t)
 	regions := make([]*owned, len(names))
@@ -251,8 +251,8 @@ func (p *presses) moves(e *engine.Engine, class uint8, local []byte, at engine.S
 	}
 }
 
-// The owner's side need not wake up: while it is stopped, its memory is read and written as ever. When it is killed, every
-// transfer ends, the caller lives, and the destinations of READs are quiet.
+// The owner's side need not wake up: while it is stopped, its memory is read and written as ever. When it is killed,
+// every transfer ends, the caller lives, and the destinations of READs are quiet.
 func TestOwnerMayBeStoppedOrKilledAtAnyMoment(t *testing.T) {
 	random, e := seeded(t), here(t)
 	kills, stops := 0, 0
@@ -278,14 +278,16 @@ func TestOwnerMayBeStoppedOrKilledAtAnyMoment(t *testing.T) {
 		next = start(t)
 		p.running.Wait()
 		for _, s := range p.ended() {
-			require.Contains(t, []errs.Code{errs.PeerUnreachable, errs.NoRoute, errs.AddressNotRegistered}, s.Err.Code, "%v", s.Err)
+			require.Contains(t, []errs.Code{errs.PeerUnreachable, errs.NoRoute, errs.AddressNotRegistered}, s.Err.Code,
+				"%v", s.Err)
 		}
 		for _, local := range p.locals {
 			fill(local, canary)
 		}
 		c.Kill()
 		for _, local := range p.locals {
-			require.Equal(t, -1, strings.IndexFunc(string(local), func(r rune) bool { return r != canary }), "written after the end")
+			require.Equal(t, -1, strings.IndexFunc(string(local), func(r rune) bool { return r != canary }),
+				"written after the end")
 		}
 	}
 	t.Logf("%d killed, %d stopped", kills, stops)
@@ -342,7 +344,8 @@ func requireMoved(t *testing.T, e *engine.Engine, op transport.Op, local []byte,
 	require.Equal(t, dispatch.Completed, s.State, "%v", s.Err)
 }
 
-// Memory that a user unmapped without unregistering it, on either side, fails the request that needs it, and nothing else.
+// Memory that a user unmapped without unregistering it, on either side, fails the request that needs it, and nothing
+// else.
 func TestUnmappedMemoryFailsItsRequestOnly(t *testing.T) {
 	e, c := here(t), start(t)
 	c.do("Own", uint64(3), &netbed.Nothing{})

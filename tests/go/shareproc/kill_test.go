@@ -1,4 +1,5 @@
-// Package shareproc kills, stops and forks processes that share slots and load, at random moments, and checks the remains.
+// Package shareproc kills, stops and forks processes that share slots and load, at random moments, and checks the
+// remains.
 package shareproc
 
 import (
@@ -29,7 +30,8 @@ const (
 	interval  = 2 * time.Millisecond
 	devices   = 4
 	patience  = 20 * time.Second
-	vanishes  = 250 * time.Millisecond // the bytes of the dead: the bound of package share, and a round of the scheduler
+	// the bytes of the dead: the bound of package share, and a round of the scheduler
+	vanishes = 250 * time.Millisecond
 )
 
 // TestMain is also the program that is killed: it attaches, hammers, detaches, and begins anew, for ever.
@@ -72,7 +74,8 @@ func hammer(name string) error {
 }
 
 func open(name string) (*share.Memory, error) {
-	return share.Open(context.Background(), share.Options{Name: name, Branch: "transports/tcp", Interval: interval, Log: slog.New(slog.DiscardHandler)})
+	return share.Open(context.Background(), share.Options{Name: name, Branch: "transports/tcp", Interval: interval,
+		Log: slog.New(slog.DiscardHandler)})
 }
 
 // scene is a name of its own, and the test's own part in the memory shared under it.
@@ -169,8 +172,8 @@ func wanted() (kills int, until time.Time) {
 	return 1 << 30, time.Now().Add(6 * time.Second)
 }
 
-// Two processes hammer all the time; one of them is killed and replaced, again and again. The living go on, the tables of
-// rows and of devices never fill, and the bytes in flight of the dead are gone in time.
+// Two processes hammer all the time; one of them is killed and replaced, again and again. The living go on, the tables
+// of rows and of devices never fill, and the bytes in flight of the dead are gone in time.
 func TestKilledProcessesLeaveNothingBehind(t *testing.T) {
 	s := newScene(t)
 	kills, until := wanted()
@@ -226,14 +229,15 @@ func TestKilledProcessesLeaveNothingBehind(t *testing.T) {
 	}, patience, time.Millisecond, "every entry of the dead is used again")
 }
 
-// The bytes in flight of a process that was killed or stopped do not count any more after the bound; those of a stopped one
-// that goes on count again.
+// The bytes in flight of a process that was killed or stopped do not count any more after the bound; those of a stopped
+// one that goes on count again.
 func TestBytesOfTheDeadVanishWithinTheBound(t *testing.T) {
 	s := newScene(t)
 	for range 5 {
 		c := s.victim()
 		for _, end := range []unix.Signal{unix.SIGSTOP, unix.SIGKILL} {
-			require.Eventually(t, func() bool { return s.device.Others(clock.Now()) > 0 }, patience, 100*time.Microsecond)
+			require.Eventually(t, func() bool { return s.device.Others(clock.Now()) > 0 }, patience,
+				100*time.Microsecond)
 			require.NoError(t, unix.Kill(c.Process.Pid, end))
 			took := s.quiet()
 			t.Logf("signal %v: after %v", end, took)
@@ -246,8 +250,8 @@ func TestBytesOfTheDeadVanishWithinTheBound(t *testing.T) {
 	}
 }
 
-// A stopped process may hold the lock of the table. The processes that are there go on; a newcomer is told, or waits until it
-// goes on: none hangs.
+// A stopped process may hold the lock of the table. The processes that are there go on; a newcomer is told, or waits
+// until it goes on: none hangs.
 func TestStoppedProcessesHoldNobodyUp(t *testing.T) {
 	s := newScene(t)
 	c := s.victim()
@@ -268,5 +272,6 @@ func TestStoppedProcessesHoldNobodyUp(t *testing.T) {
 		require.Less(t, time.Since(came), 5*time.Second)
 		require.NoError(t, unix.Kill(c.Process.Pid, unix.SIGCONT))
 	}
-	require.Eventually(t, func() bool { return s.device.Others(clock.Now()) > 0 }, patience, 100*time.Microsecond, "it goes on")
+	require.Eventually(t, func() bool { return s.device.Others(clock.Now()) > 0 }, patience, 100*time.Microsecond,
+		"it goes on")
 }

@@ -16,7 +16,8 @@
 //	not dumpable           a process that changed its user, or asked for it: prctl(PR_SET_DUMPABLE)
 //	other user or pid
 //	namespace              a container's boundary: pids mean other processes there, and uids other users
-//	Yama, scope 1          only a descendant, or the one process that the owner named by AllowTracer, or any if it said so
+//	Yama, scope 1          only a descendant, or the one process that the owner named by AllowTracer, or any if it
+//	                       said so
 //	Yama, scope 2 and 3    CAP_SYS_PTRACE, or nobody
 //
 // Yama restricts calls that "attach": moving bytes, and pidfd_getfd. It does not restrict calls that "read": opening

@@ -16,8 +16,11 @@ func BenchmarkCopy(b *testing.B) {
 	fill(dst, 2)
 	for _, size := range []uint64{4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20} {
 		for name, move := range map[string]func(dst, src uintptr, bytes uint64){
-			"memmove": func(dst, src uintptr, bytes uint64) { copy(mem.Bytes(dst, int(bytes)), mem.Bytes(src, int(bytes))) },
-			"chunks":  chunks, "stream": stream,
+			"memmove": func(dst, src uintptr, bytes uint64) {
+				copy(mem.Bytes(dst, int(bytes)),
+					mem.Bytes(src, int(bytes)))
+			},
+			"chunks": chunks, "stream": stream,
 		} {
 			for _, cold := range []bool{false, true} {
 				b.Run(fmt.Sprintf("%dKiB/%s/cold=%v", size>>10, name, cold), func(b *testing.B) {
