@@ -231,9 +231,9 @@ func NoteWait(id, timeoutMs int64) (n int64, err error) {
 	return int64(e.NotesWait(ms(timeoutMs))), nil
 }
 
-// NoteTake packs up to most notifications into size bytes: u32 bytes of the record, u16 name bytes, u16 peer bytes, u32
-// message bytes, u32 0, name, peer, message, padding to 8. It returns their number, or minus the bytes needed for the
-// first.
+// NoteTake packs up to most notifications into size bytes. Each is u32 bytes of the record, u16 name bytes, u16 peer
+// bytes, u32 message bytes, u32 0, name, peer, message, padding to 8. It returns their number, or minus the bytes
+// needed for the first.
 func NoteTake(id int64, address uint64, size, most int64) (n int64, err error) {
 	defer guard(&err)
 	e, err := get(id)

@@ -4,7 +4,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 )
 
-// EventsOpen begins to follow the events of an engine, from the oldest one that is kept, and returns a file descriptor
+// EventsOpen begins to follow the events of an engine, from the oldest one that is kept. It returns a file descriptor
 // that is readable while some wait. It also names the follower.
 func EventsOpen(id int64) (fd int64, err error) {
 	defer guard(&err)

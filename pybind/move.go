@@ -69,8 +69,8 @@ func Start(id, builder int64, requests uint64, n int64, note uint64) (batch uint
 	return put(id, builder, engine.Terms{}, note, func(c *engine.Call) error { return c.AddRecords(list) })
 }
 
-// Pages starts a transfer of pages from an argument block (tent/_abi.py packs it) and returns its batch, or adds them
-// to a builder and returns 0.
+// Pages starts a transfer of pages from an argument block, which tent/_abi.py packs. It returns the transfer's batch,
+// or adds them to a builder and returns 0.
 func Pages(id int64, block uint64) (batch uint64, err error) {
 	defer guard(&err)
 	b := pagesBlockAt(block)
@@ -79,8 +79,8 @@ func Pages(id int64, block uint64) (batch uint64, err error) {
 	return put(id, int64(b.Builder), b.Terms(), b.Note, func(c *engine.Call) error { return c.AddPages(&shape) })
 }
 
-// Ranges starts a transfer of ranges from an argument block (tent/_abi.py packs it) and returns its batch, or adds them
-// to a builder and returns 0.
+// Ranges starts a transfer of ranges from an argument block, which tent/_abi.py packs. It returns the transfer's batch,
+// or adds them to a builder and returns 0.
 func Ranges(id int64, block uint64) (batch uint64, err error) {
 	defer guard(&err)
 	b := rangesBlockAt(block)

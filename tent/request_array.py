@@ -86,7 +86,7 @@ def _column(at: int, name: str) -> property:
 
     def put(requests: RequestArray, values: Any) -> None:
         if values is None or isinstance(values, str):
-            values = _abi.number(name, values) if name in _abi.WORDS else _abi.name_number(name, values)
+            values = _abi.number(name, values) if name in _abi.WORDS else _abi.name_number(name, values or "")
         get(requests)[:] = values
 
     return property(get, put, doc=_abi.DOCS[name])

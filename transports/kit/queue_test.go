@@ -9,7 +9,6 @@ import (
 )
 
 type entry struct {
-	id    int
 	class int
 	place Element[entry]
 }

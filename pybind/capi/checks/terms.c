@@ -47,9 +47,14 @@ static int end_of(tent_segment_id_t target, uint64_t offset, const tent_submit_o
 }
 
 /* The same terms for the whole call, and for the second request alone, end a WRITE in the same way. */
-static void expect(const char *what, tent_segment_id_t target, uint64_t offset, tent_submit_options_t terms, int state, const char *code) {
+static void expect(const char *what, tent_segment_id_t target, uint64_t offset, tent_submit_options_t terms, int state,
+                   const char *code) {
 	char reason[4096] = "";
-	tent_request_terms_t each[2] = {{0}, {terms.deadline_ns, terms.intent_type, terms.integrity, terms.durability}};
+	tent_request_terms_t each[2] = {{0}, {0}};
+	each[1].deadline_ns = terms.deadline_ns;
+	each[1].intent_type = terms.intent_type;
+	each[1].integrity = terms.integrity;
+	each[1].durability = terms.durability;
 	tent_submit_options_t own = {0};
 	own.terms = each;
 	for (int i = 0; i < 2; i++) {

@@ -1,5 +1,5 @@
-// Package samehost tests whole engines in two processes of one host that share memory, while either side is killed or
-// stopped at random moments, or loses its memory. Only shm takes part, so no other transport hides its failures.
+// Package samehost tests whole engines in two processes of one host that share memory. Either side is killed or stopped
+// at random moments, or loses its memory. Only shm takes part, so no other transport hides its failures.
 package samehost
 
 import (

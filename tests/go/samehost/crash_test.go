@@ -176,7 +176,7 @@ func TestMemoryTakenBackFromStoppedPeersStays(t *testing.T) {
 	free, held := 0, 0
 	for end := time.Now().Add(testTime()); time.Now().Before(end); {
 		spin(random)
-		c.signal(unix.SIGSTOP)
+		require.NoError(t, c.Stop())
 		var taken guarded
 		i := random.IntN(len(regions))
 		r := regions[i]
