@@ -177,7 +177,7 @@ func call[R any](ctx context.Context, c *Client, op string, peer transport.Peer,
 	})
 }
 
-// callAt runs do on a connection to one address, and once more on a new one if the first turns out to be broken: the
+// callAt runs do on a connection to one address, and once more on a new one if the first turns out to be broken. The
 // peer may have been restarted since, and then answers at once.
 func callAt[R any](ctx context.Context, c *Client, op string, peer transport.Peer,
 	do func(context.Context, controlpb.ControlClient) (R, error)) (R, error) {

@@ -1,6 +1,6 @@
-// Package control carries the calls between two engines before and beside the bytes: hello, description of regions,
-// messages from one end of a transport to the other, notifications, probes. It runs over gRPC; a call takes some 100 µs
-// on one host, so nothing of it is on the data path.
+// Package control carries the calls between two engines before and beside the bytes. They are hello, description of
+// regions, messages from one end of a transport to the other, notifications, probes. It runs over gRPC; a call takes
+// some 100 µs on one host, so nothing of it is on the data path.
 //
 //	engine A                                   engine B
 //	Client.Open(address)  ---- Hello --------> Server: version, identity, incarnation

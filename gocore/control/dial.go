@@ -20,7 +20,7 @@ import (
 )
 
 // errSilent marks a dial that failed because the other side took the connection and sent nothing. It is another kind of
-// server, or an engine that was stopped; Client.call tells them apart if it has met an engine there before.
+// server, or an engine that was stopped; Client.call keeps them apart if it has met an engine there before.
 var errSilent = errors.New("the connection was accepted, but nothing was said")
 
 // dial makes one finished connection: TCP, TLS if configured, and the peer's HTTP/2 preface.
@@ -190,7 +190,7 @@ func (t *tap) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write reads the peer's last bytes when it has hung up: a refused certificate shows as a broken pipe first, and gRPC
+// Write reads the peer's last bytes when it has hung up. A refused certificate shows as a broken pipe first, and gRPC
 // would close the connection without reading the alert behind it.
 func (t *tap) Write(p []byte) (int, error) {
 	n, err := t.Conn.Write(p)

@@ -32,8 +32,9 @@ type Server struct {
 	closed  bool
 }
 
-// Listen binds the addresses ("host:port"; port 0 is any that is free on all of them; none is loopback) without
-// answering yet: peers that connect wait until Start. So an engine knows its address before anybody can ask for it.
+// Listen binds the addresses without answering yet: peers that connect wait until Start. An address is "host:port";
+// port 0 is any that is free on all of them; none is loopback. So an engine knows its address before anybody can ask
+// for it.
 //
 // Errors: InvalidArgument if it is no address of this machine, RpcServiceError for a port in use, PermissionDenied.
 func Listen(addresses []string, options Options) (*Server, error) {
@@ -82,9 +83,9 @@ func (s *Server) Start(handler Handler) {
 	}
 }
 
-// Close stops listening at once, gives calls under way half a second, or until ctx ends, then cancels them and waits
-// for their handlers for a second more. It is an error (Timeout) when a handler is left even then. Closing again does
-// nothing.
+// Close stops listening at once and gives calls under way half a second, or until ctx ends. Then it cancels them and
+// waits for their handlers for a second more. It is an error (Timeout) when a handler is left even then. Closing again
+// does nothing.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	first, started := !s.closed, s.started
@@ -161,7 +162,7 @@ func (s *service) caller(call *controlpb.Call) (transport.Peer, error) {
 	}
 	from, err := fromIdentity(call.GetFrom())
 	if err == nil && from.Incarnation == self.Incarnation {
-		// Hello tells everybody who we are, and we do not call ourselves over the network.
+		// Hello says to everybody who we are, and we do not call ourselves over the network.
 		return transport.Peer{}, errs.New(errs.PermissionDenied, "control", "the caller claims to be this engine").
 			WithScope(errs.ScopeLink, errs.SideLocal)
 	}

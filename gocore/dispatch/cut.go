@@ -185,8 +185,8 @@ func (r *railState) room(class int, want uint64, aged bool) bool {
 	return r.bytes+want <= bytes && r.slices < slices
 }
 
-// limit is the longest slice that may be cut here: the limit of the route, and at most half a window, so that the next
-// one is on its way while the first is acknowledged; of LOW less.
+// limit is the longest slice that may be cut here: the limit of the route, and at most half a window. So the next one
+// is on its way while the first is acknowledged; LOW has less.
 func (c *Core) limit(r *railState, class int, route *plan.Route) uint64 {
 	bytes, _ := r.window(class)
 	n := bytes / 2
@@ -271,8 +271,8 @@ func (c *Core) carve(t *task, length uint64, now clock.Time) *piece {
 	return p
 }
 
-// merge lets tasks that follow the piece in the queue ride in its slice: whole ones that continue it on both sides and
-// agree in everything that matters. Their reports stay their own. It returns the bytes of all.
+// merge lets tasks that follow the piece in the queue ride in its slice. They are whole ones that continue it on both
+// sides and agree in everything that matters. Their reports stay their own. It returns the bytes of all.
 func (c *Core) merge(p *piece, q *classQueue, r *railState, class int, now clock.Time) uint64 {
 	total := p.length
 	if p.offset+p.length != p.task.spec.Length { // the slice does not reach the end of its task

@@ -22,7 +22,7 @@ import (
 // hopeless tasks to the head, so a look at the head finds all of them. Tasks without a deadline follow in their order,
 // for as long as there are any with one; classes stay apart.
 
-// place is where the fresh bytes of a task wait: in a list, of a class or of a stage, or in the heap of a class.
+// place is the queue of a task's fresh bytes: a list, of a class or of a stage, or the heap of a class.
 type place struct {
 	intrusive.Node[task]
 	in   *classQueue // nil: in none

@@ -251,8 +251,8 @@ func (c *Core) postpone(t *task, last clock.Time) {
 	c.served.InsertLast(&t.watch, t, func(other *task) bool { return other.progress <= last })
 }
 
-// lastSign is when something last happened that a task may claim as progress: bytes of a long slice on its rail, a
-// healthy link serving others before it, a stage giving slots back.
+// lastSign is when something last happened that a task may claim as progress. Progress is bytes of a long slice on its
+// rail, a healthy link serving others before it, or a stage giving slots back.
 func (c *Core) lastSign(t *task) clock.Time {
 	last := t.progress
 	for p := t.pieces.First(); p != nil; p = p.mine.After() {

@@ -107,8 +107,8 @@ func (c *Core) leaveForBetter(t *task, l *link, err *errs.Error, now clock.Time)
 }
 
 // nextRoute returns the fittest route behind the current one, in a circle, or -1 and the event that says why there is
-// none: no route has a chance, or the task's failovers are used up. This is the only test of that budget. elsewhere
-// excludes routes of the same transport.
+// none. Either no route has a chance, or the task's failovers are used up. This is the only test of that budget.
+// elsewhere excludes routes of the same transport.
 func (c *Core) nextRoute(t *task, elsewhere bool) (next int, refused event.Kind) {
 	routes := t.spec.Plan.Routes
 	best, rank := -1, fitUnusable

@@ -174,7 +174,7 @@ func TestAPieceThatChangedRailsTwiceIsCountedOnce(t *testing.T) {
 	}
 }
 
-// The second copy's record is free and somebody else's by the time at which the first copy comes back: it must not be
+// The second copy's record is free and somebody else's by the time at which the first copy comes back. It must not be
 // taken for the piece that replaced the first.
 func TestTheFirstCopyForgetsAReplacementThatWasReplaced(t *testing.T) {
 	r := newRig(t, Options{LinkWait: time.Second})

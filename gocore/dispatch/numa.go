@@ -46,8 +46,8 @@ func (l *link) weighNodes() {
 // selective reports whether some rails of the link may have to leave tasks to others.
 func (l *link) selective() bool { return l.ownNode && l.numa || l.nics != 0 }
 
-// apart reports whether the rail must leave a task to others: to rails of the NICs that its policy names, or to rails
-// on the node of its memory.
+// apart reports whether the rail must leave a task to others. These are rails of the NICs that its policy names, or
+// rails on the node of its memory.
 func (l *link) apart(r *railState, t *task) bool {
 	switch {
 	case t == nil:
@@ -86,8 +86,8 @@ func (l *link) next(class int, r *railState, now clock.Time) *task {
 	return t
 }
 
-// nearer compares by distance to the memory of the next task: 1 if the rail is on its node and the other one is not, -1
-// the other way round, else 0.
+// nearer compares by distance to the memory of the next task. It returns 1 if the rail is on its node and the other one
+// is not, -1 the other way round, else 0.
 func (l *link) nearer(r, other *railState, next *task) int {
 	if next == nil {
 		return 0

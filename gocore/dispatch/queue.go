@@ -78,8 +78,8 @@ func (l *link) healthy() bool {
 	return false
 }
 
-// queueTask puts a task with fresh bytes behind (front: before) the others of its class on the first link of its route,
-// or where its deadline belongs.
+// queueTask puts a task with fresh bytes behind the others of its class on the first link of its route; with front,
+// before them. Where deadlines decide it goes to the place of its own.
 func (c *Core) queueTask(t *task, front bool, now clock.Time) {
 	l := c.linkFor(t, t.path().Hops[0].Link, now)
 	if l == nil {
@@ -117,7 +117,7 @@ func (c *Core) queuePiece(p *piece, front bool, now clock.Time) {
 	}
 }
 
-// linkFor returns the link of a hop, or nil when it has seen to the whole task: without its link a task takes another
+// linkFor returns the link of a hop, or nil when it has seen to the whole task. Without its link a task takes another
 // route or fails, without its peer it fails.
 func (c *Core) linkFor(t *task, id plan.LinkID, now clock.Time) *link {
 	l := c.link(id)
@@ -197,7 +197,7 @@ func (c *Core) gatherAll(l *link) {
 	}
 }
 
-// tendLink looks after a link that may be unable to serve its queues: tasks that have a better route take it, those
+// tendLink looks after a link that may be unable to serve its queues. Tasks that have a better route take it, those
 // that have waited as long as they may for this one fail. It is called when rails go and by the link's timer.
 //
 // It looks at every task that waits, so it runs at most 16 times in the time that a task may wait.

@@ -7,7 +7,7 @@ import (
 	"github.com/tent-engine/tent/gocore/plan"
 )
 
-// stagesMost is the largest number of stages on a route: with four, the way from GPU to GPU through the host memory of
+// stagesMost is the largest number of stages on a route. Four are the way from GPU to GPU through the host memory of
 // both sides and one more on the way.
 const stagesMost = 4
 

@@ -27,7 +27,7 @@ import (
 // and its next slice at its rate. So on a machine that gives us the processor late, rails are silent for longer, and
 // doubt learns.
 
-// misjudgedWithin bounds the time after a suspicion in which a sign of life means that such silence is usual: a rail
+// misjudgedWithin bounds the time after a suspicion in which a sign of life means that such silence is usual. A rail
 // that speaks again so soon was late, not broken.
 const misjudgedWithin = 50 * time.Millisecond
 
@@ -102,8 +102,8 @@ func (c *Core) askLiveness(r *railState, now clock.Time) {
 	}
 }
 
-// Liveness is the answer to Effects.AskLiveness: when something last came from the rail's other end, 0 if that is not
-// known, and whether the peer holds the rail up because it does not take the bytes that were sent.
+// Liveness is the answer to Effects.AskLiveness. It says when something last came from the rail's other end, 0 if that
+// is not known, and whether the peer holds the rail up because it does not take the bytes that were sent.
 func (c *Core) Liveness(q Question, at clock.Time, held bool, now clock.Time) {
 	if invariants {
 		defer c.checkInvariants()
@@ -175,7 +175,7 @@ func (c *Core) suspectRail(r *railState, silent time.Duration, now clock.Time) {
 	c.tendRail(r, now)
 }
 
-// leaveSilentRail moves the tasks of a silent rail to their next route, if they have one: an attempt that takes so long
+// leaveSilentRail moves the tasks of a silent rail to their next route, if they have one. An attempt that takes so long
 // has failed, with any cause. Slices that are out stay out, and hold up the end of their task as ever.
 func (c *Core) leaveSilentRail(r *railState, silent time.Duration, now clock.Time) {
 	err := c.attribute(errs.New(errs.Timeout, "rail", "no sign of life for %v", silent).WithScope(errs.ScopeLink,

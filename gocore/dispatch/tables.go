@@ -104,8 +104,8 @@ func (t *endTable) releaseEnd(name string) {
 	}
 }
 
-// forgetRail releases the record of a rail that has ended and has nothing in flight: the numbers of its ends, and its
-// NIC if it was the last rail there.
+// forgetRail releases the record of a rail that has ended and has nothing in flight. It releases the numbers of its
+// ends too, and its NIC if it was the last rail there.
 func (c *Core) forgetRail(r *railState) {
 	c.ends.releaseEnd(r.info.Local)
 	c.ends.releaseEnd(r.info.Remote)

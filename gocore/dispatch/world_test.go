@@ -12,8 +12,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// world plays the engine and the transports around one core, from one random source: rails with rates, delays and
-// losses, that flap, fall silent, refuse, and give withdrawn slices back late. Time is a number.
+// world plays the engine and the transports around one core, from one random source. Its rails have rates, delays and
+// losses; they flap, fall silent, refuse, and give withdrawn slices back late. Time is a number.
 type world struct {
 	*rand.Rand
 	core    *Core
@@ -209,8 +209,8 @@ func (w *world) step() {
 	w.check.nics()
 }
 
-// doubt answers a question for signs of life some time later: the rail carries withdrawn slices, nothing that the core
-// does not know, or that the peer is busy.
+// doubt answers a question for signs of life some time later. The answer is that the rail carries withdrawn slices,
+// nothing that the core does not know, or that the peer is busy.
 func (w *world) doubt(q Question) {
 	w.check.seen["doubt"]++
 	if !w.calm && w.IntN(4) == 0 {

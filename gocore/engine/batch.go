@@ -9,7 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// batch is the engine's record of a batch, beside the core's: its waiters, the regions that it uses, and the
+// batch is the engine's record of a batch, beside the core's. It has its waiters, the regions that it uses, and the
 // notification that is part of its end. One a slot, used again by the next generation. Guarded by the engine's mutex.
 //
 //	PENDING --last task ended--> [COMPLETED: files synced, note taken] --> final: cell, waiters, ring; see tail

@@ -26,8 +26,8 @@ import (
 // Terms say how the bytes of a request are to travel; see package request.
 type Terms = request.Terms
 
-// Remote is a place in a segment: an offset in a region, or, with Region 0, an address (an offset if the segment was
-// opened on a region).
+// Remote is a place in a segment: an offset in a region, or, with Region 0, an address. If the segment was opened on a
+// region, that is an offset too.
 type Remote struct {
 	Segment SegmentID
 	Region  mem.RegionID

@@ -8,8 +8,8 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
-// Layout says where page i of a region is: it has Rows rows of PageBytes bytes each; row r of page i begins at
-// Offset + i*Stride + r*RowStride.
+// Layout says where page i of a region is. It has Rows rows of PageBytes bytes each; row r of page i begins at Offset +
+// i*Stride + r*RowStride.
 type Layout struct {
 	PageBytes uint64
 	Stride    uint64 // 0: pages follow one another

@@ -106,7 +106,7 @@ func nodeOf(addr uintptr, size uint64) (node int, share float64) {
 	for i := range pages {
 		pages[i] = first + (last-first)/page*uintptr(i)/max(count-1, 1)*page
 	}
-	// Without nodes to move to, it only tells. Unlike get_mempolicy(MPOL_F_NODE|MPOL_F_ADDR), it makes no page.
+	// Without nodes to move to, it only answers. Unlike get_mempolicy(MPOL_F_NODE|MPOL_F_ADDR), it makes no page.
 	if _, _, errno := unix.Syscall6(unix.SYS_MOVE_PAGES, 0, count, uintptr(unsafe.Pointer(&pages[0])), 0,
 		uintptr(unsafe.Pointer(&status[0])), 0); errno != 0 {
 		return -1, refused

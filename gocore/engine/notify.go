@@ -91,8 +91,8 @@ func (e *Engine) Notify(to SegmentID, n Note, deadline clock.Time) (dispatch.Bat
 	return e.start(c)
 }
 
-// notifier sends notifications: to each peer one message at a time, so that they arrive in order, by a transport that
-// carries notifications if there is one, else by the control plane. Each has a number that only grows: the receiver
+// notifier sends notifications, to each peer one message at a time, so that they arrive in order. It uses a transport
+// that carries notifications if there is one, else the control plane. Each has a number that only grows: the receiver
 // takes a number once, whichever way it came.
 //
 // Lock order: engine mutex, then mu. Transports and the control plane are called without either.

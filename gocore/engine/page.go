@@ -10,8 +10,8 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
-// cell is the part of a batch that any thread may read without a call and without a lock: 32 bytes of the shared page
-// at the index of the batch's slot. word changes with every visible change: generation<<32 | version(24 bit)<<8 |
+// cell is the part of a batch that any thread may read without a call and without a lock. It is 32 bytes of the shared
+// page at the index of the batch's slot. word changes with every visible change: generation<<32 | version(24 bit)<<8 |
 // state. Only the holder of the engine's mutex writes.
 type cell struct {
 	word    uint64

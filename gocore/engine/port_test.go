@@ -8,7 +8,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Notices about a link that come before Attach returned are delivered, those that come after Detach are dropped: a port
+// Notices about a link that come before Attach returned are delivered, those that come after Detach are dropped. A port
 // keeps nothing of links that have ended.
 func TestNoticesOfLinksThatEndedAreDropped(t *testing.T) {
 	e := &Engine{}

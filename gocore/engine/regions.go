@@ -169,8 +169,8 @@ func (t *regionTable) giveBack(id mem.RegionID) {
 	t.mu.Unlock()
 }
 
-// leave takes a region out of the open ones and returns it, also one that has left before and is not out of every
-// peer's reach; nil if there is nothing to do for it any more.
+// leave takes a region out of the open ones and returns it. It also returns one that has left before and is not out of
+// every peer's reach; nil if there is nothing to do for it any more.
 func (t *regionTable) leave(id mem.RegionID) *region {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,8 +15,8 @@ func testRegion(addr uintptr, size uint64) *region {
 	return &region{Region: mem.Region{Addr: addr, Size: size}}
 }
 
-// A look-up that runs beside the registration of an overlapping region sees the table before it or after it, never a
-// mix that misses a region which is open all the time.
+// A look-up that runs beside the registration of an overlapping region sees the table before it or after it. It never
+// sees a mix that misses a region which is open all the time.
 func TestLookUpBesideARegistrationNeverMissesAnOpenRegion(t *testing.T) {
 	var table regionTable
 	outer := testRegion(0x10000, 0x10000)

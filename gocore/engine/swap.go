@@ -37,7 +37,7 @@ func (e *Engine) gatherPollers() {
 	}
 }
 
-// SwapTransportForTest closes the transport of a slot and opens another one in its place, under the slot's name: plans,
+// SwapTransportForTest closes the transport of a slot and opens another one in its place, under the slot's name. Plans,
 // peers, settings of rails and metrics keep that name. It is the hook of the failover seed, for tests alone: it drives
 // a failover between two transports where only one works, without passing over the choice of routes. Both engines of a
 // pair need the same swap.

@@ -109,9 +109,9 @@ func (e *Engine) learn(id dispatch.BatchID, start clock.Time, state dispatch.Sta
 	}
 }
 
-// park sleeps until the batch has ended or until has come: in the kernel on the transport's sockets while answers are
-// expected there, else until the batch's end wakes it. The caller has polled the sockets; they are armed on every way
-// out.
+// park sleeps until the batch has ended or until has come. It sleeps in the kernel on the transport's sockets while
+// answers are expected there, else until the batch's end wakes it. The caller has polled the sockets; they are armed on
+// every way out.
 func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
 	e.mu.Lock()
 	b, err := e.lookup(id)

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// waiter parks one thread: on the channel, which has room for one token, so that waking never blocks, or in the kernel
-// on a transport's sockets, and then the signal wakes it. The timer is stopped between waits.
+// waiter parks one thread, on the channel or in the kernel on a transport's sockets. The channel has room for one
+// token, so that waking never blocks; a thread in the kernel is woken by the signal. The timer is stopped between
+// waits.
 type waiter struct {
 	wake   chan struct{}
 	timer  *time.Timer

@@ -1,6 +1,6 @@
-// Package qos is the policy between classes: strict order, turns against starvation (Turns), how much of LOW may be in
-// flight where HIGH must not wait (LowWindow), which classes may use which NIC (Filter), and which class may begin when
-// in the processes of a host (Slots). It is pure; gocore/dispatch is its only caller.
+// Package qos is the policy between classes: strict order, and turns against starvation (Turns). LowWindow bounds the
+// LOW bytes in flight where HIGH must not wait, Filter says which classes may use which NIC, and Slots which class may
+// begin when in the processes of a host. It is pure; gocore/dispatch is its only caller.
 //
 // # Bounds
 //
@@ -66,8 +66,8 @@ func (t *Turns) Pick(waiting *[Classes]clock.Time, entries *[Classes]int, ageing
 	return first, false
 }
 
-// Due is when a class that has had work since waiting gets its turn, beside any other work: after the time-out, and
-// from then on once in each part of it, as many parts as entries.
+// Due is when a class that has had work since waiting gets its turn, beside any other work. It is after the time-out,
+// and from then on once in each part of it, as many parts as entries.
 func (t *Turns) Due(class int, waiting clock.Time, ageing time.Duration, entries int) clock.Time {
 	return max(waiting.Add(ageing), t.served[class].Add(ageing/time.Duration(entries)))
 }

@@ -20,7 +20,7 @@ type Neighbours interface {
 	Others(now clock.Time) uint64
 }
 
-// Slots divide time between the processes of a host, without a word between them: slot 0 is for HIGH, slot 1 for HIGH
+// Slots divide time between the processes of a host, without a word between them. Slot 0 is for HIGH, slot 1 for HIGH
 // and MEDIUM, slot 2 for all, and so on in a circle. The zero value is off.
 type Slots struct {
 	Interval time.Duration // of one slot

@@ -13,10 +13,10 @@ const (
 // CalmAfter is how long nothing more urgent than LOW was wanted on a NIC before it is calm.
 const CalmAfter = time.Second
 
-// LowWindow is the number of LOW bytes that may be in flight on a rail or a NIC of a rate: its bandwidth-delay product
-// for half a millisecond, or for twice its delay where that is more, since a window below one round trip would leave it
-// idle; the factor lets the window grow while the rate that was measured is still the window's own. most is the rail's
-// window; a quarter of it stays free of LOW.
+// LowWindow is the number of LOW bytes that may be in flight on a rail or a NIC of a rate. It is its bandwidth-delay
+// product for half a millisecond, or for twice its delay where that is more, since a window below one round trip would
+// leave it idle. The factor lets the window grow while the rate that was measured is still the window's own. most is
+// the rail's window; a quarter of it stays free of LOW.
 //
 // delay must be that of an empty rail. One that grows with the bytes in flight would make the window grow, and that the
 // delay.

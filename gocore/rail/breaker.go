@@ -104,8 +104,8 @@ func (b *Breaker) remembered(s *Settings, now clock.Time) time.Duration {
 	return length
 }
 
-// Trust is the number of good probes in a row that end a pause before its time: one after the first pause, twice as
-// many with each that followed soon, at most 32.
+// Trust is the number of good probes in a row that end a pause before its time. It is one after the first pause, twice
+// as many with each that followed soon, at most 32.
 func (b *Breaker) Trust(s *Settings, now clock.Time) int {
 	need := 1
 	for length := s.Cooldown; length < b.remembered(s, now) && need < 32; length *= 2 {

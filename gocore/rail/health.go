@@ -42,8 +42,8 @@ func (s Stuck) Demerits() (local, remote bool) {
 	return s != NotAcknowledged, s != NotPosted
 }
 
-// MayLeave reports whether one more of a peer's rails may be taken out on a soft signal (silence): at most a share of
-// them all, and never the last. Some rule must hold for few rails, so one of two may always go.
+// MayLeave reports whether one more of a peer's rails may be taken out on a soft signal, silence. At most a share of
+// them all may be out, and never the last. Some rule must hold for few rails, so one of two may always go.
 func MayLeave(out, total int, share float64) bool {
 	return out+1 < total && out < max(1, int(share*float64(total)))
 }

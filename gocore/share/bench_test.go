@@ -37,7 +37,7 @@ func hammer(name string) {
 	}
 }
 
-// slice is all that the core does for one slice: its class is wanted, the slot is asked, the load of the NIC changes
+// slice is all that the core does for one slice. Its class is wanted, the slot is asked, the load of the NIC changes
 // and is compared with the others'.
 func slice(d *Device, i uint64, now clock.Time) bool {
 	d.Wants(qos.Low, now)

@@ -1,6 +1,6 @@
-// Package share keeps the memory by which the processes of a host coordinate on their common NICs: the classes that
-// each process wants to send, and its bytes in flight. From it follow the slots of the QoS seed (qos.Slots) and the
-// load that the choice of rails takes into account (qos.Quota). Each engine opens a Memory under the name in
+// Package share keeps the memory by which the processes of a host coordinate on their common NICs. It holds the classes
+// that each process wants to send, and its bytes in flight. From it follow the slots of the QoS seed (qos.Slots) and
+// the load that the choice of rails takes into account (qos.Quota). Each engine opens a Memory under the name in
 // shared_quota_shm_path; the core asks a Device of it.
 //
 // # Survival of failures

@@ -73,7 +73,7 @@ type Link uint64
 // Index is the link's slot. Tables that mirror a transport's links by it stay as small as the transport's own.
 func (l Link) Index() uint32 { return uint32(l) - 1 }
 
-// Generation tells the links of one slot apart. It is never 0.
+// Generation keeps the links of one slot apart. It is never 0.
 func (l Link) Generation() uint32 { return uint32(l >> 32) }
 
 // String returns index.generation, "none" for 0.
@@ -121,7 +121,7 @@ type Slice struct {
 	Scratch [4]uint64 // the transport's, from acceptance to completion
 }
 
-// Pieces are equal parts of a task that has many, the pages of a grid: part i lies at Slice.Local + LocalAt[i] here and
+// Pieces are equal parts of a task that has many, the pages of a grid. Part i lies at Slice.Local + LocalAt[i] here and
 // at Slice.Remote + RemoteAt[i] in the remote region. The core checked them against both regions; an owner that does
 // not trust the peer checks them again. Immutable until the last slice that points here has completed.
 type Pieces struct {
@@ -165,8 +165,8 @@ type Sink interface {
 	// RailDown ends a rail's generation. Slices outstanding on it still get their completions. A nil cause is an
 	// orderly end (evicted, reconfigured), not an error.
 	RailDown(Rail, *errs.Error)
-	// LinkDown says that the peer cannot be reached over this transport at all, or that its incarnation has ended
-	// (Code PeerRestarted, or PeerUnreachable with SideRemote when its process is known to be gone).
+	// LinkDown says that the peer cannot be reached over this transport at all, or that its incarnation has ended. The
+	// code is PeerRestarted, or PeerUnreachable with SideRemote when its process is known to be gone.
 	LinkDown(Link, *errs.Error)
 	// Notified hands over a message that a peer sent by Notifier. It returns false when the queue is full: the
 	// transport then withholds its acknowledgement and the sender tries again.
@@ -224,10 +224,10 @@ type Transport interface {
 
 	// Register makes a region usable as a local operand and, as far as its permission goes, by peers.
 	Register(ctx context.Context, region mem.Region) (LocalKey, Descriptor, error)
-	// Revoke is the owner's fence: from its start nothing new by peer begins on the region, and it returns when nothing
-	// that began before can touch the bytes any more. A nil peer means every peer; another one is known by
-	// its Incarnation alone, since it may call itself by any address. With keep, the region takes new
-	// accesses again afterwards (Region.fence), else only Deregister follows. READs by peers that were cut off fail.
+	// Revoke is the owner's fence: from its start nothing new by peer begins on the region. It returns when nothing
+	// that began before can touch the bytes any more. A nil peer means every peer; another one is known by its
+	// Incarnation alone, since it may call itself by any address. With keep, the region takes new accesses again
+	// afterwards (Region.fence), else only Deregister follows. READs by peers that were cut off fail.
 	Revoke(ctx context.Context, key LocalKey, peer *Peer, keep bool) error
 	Deregister(ctx context.Context, key LocalKey) error
 
@@ -238,8 +238,8 @@ type Transport interface {
 	// Detach ends a link; outstanding slices complete first, with an error where they must. Its index is free for
 	// another link at once.
 	Detach(Link)
-	// Stale returns how many calls named a link that had ended: Import, Detach, Submit, Fence, and Inline, Sync,
-	// Notify, Probe, Heard and Explain where they are implemented. Each of them was refused.
+	// Stale returns how many calls named a link that had ended. These are Import, Detach, Submit, Fence, and Inline,
+	// Sync, Notify, Probe, Heard and Explain where they are implemented. Each of them was refused.
 	Stale() uint64
 
 	// Submit never blocks. It accepts a prefix of slices, which all are of one rail.
@@ -331,7 +331,7 @@ type (
 	// Parker is a Poller that lets a waiter sleep in its system calls.
 	Parker interface {
 		Poller
-		// Park sleeps until something to Poll may be there, has it looked at, and returns; also when the descriptor
+		// Park sleeps until something to Poll may be there, polls, and returns. It also returns when the descriptor
 		// wake becomes readable, which it then reads, and after timeout. The transport's own goroutines look after the
 		// sockets that the caller does not sleep on. It returns false at once when nothing is expected. Arm is owed as
 		// after Poll.
@@ -350,7 +350,7 @@ type (
 	// Filer is a transport between memory and files of this machine (Info.Files). Its links are files: Attach takes the
 	// Peer that the engine made for one, Import the descriptor that OpenFile returned; RemoteKey is the open file.
 	Filer interface {
-		// OpenFile checks the path against the allowed roots, makes, grows or truncates the file as asked, and
+		// OpenFile checks the path against the allowed roots, and makes, grows or truncates the file as asked. It
 		// describes it for Import of every transport of the same family. It leaves nothing open. Errors: NotFound,
 		// PermissionDenied (also a read-only file system and a path outside of the roots), InvalidArgument (not a
 		// regular file, a wrong spec), NoSpace, StorageError.
@@ -384,9 +384,10 @@ type (
 	// Witness is a transport that knows more of a rail than its completions say. A core that doubts a rail asks before
 	// it acts: a slice of a megabyte says nothing for 20 ms on 50 MB/s, its acknowledged packets do.
 	Witness interface {
-		// Heard tells when anything last came from the rail's other end (an acknowledgement, bytes), as exactly as the
-		// system accounts for it, and whether the peer holds the rail up itself: bytes wait because it does not take
-		// them. Zero for a stale rail. It costs a microsecond a lane, and does not block; not for every slice.
+		// Heard returns when anything last came from the rail's other end, an acknowledgement or bytes, as exactly as
+		// the system accounts for it. stalled reports that the peer holds the rail up itself: bytes wait because it
+		// does not take them. Zero for a stale rail. It costs a microsecond a lane, and does not block; not for every
+		// slice.
 		Heard(rail Rail) (at clock.Time, held bool)
 	}
 

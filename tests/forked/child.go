@@ -59,7 +59,7 @@ type Child struct {
 // Start runs this program again as a child.
 func Start() (*Child, error) { return StartWithin(func(f func() error) error { return f() }) }
 
-// StartWithin calls within with a function that starts the child, for instance on a thread in another namespace: a
+// StartWithin calls within with a function that starts the child, for instance on a thread in another namespace. A
 // child is born into the namespaces of the thread that starts it.
 func StartWithin(within func(start func() error) error) (*Child, error) {
 	self, err := os.Executable()

@@ -40,7 +40,7 @@ func TestCheckedRequestsArrive(t *testing.T) {
 	})
 }
 
-// TestBytesThatChangeOnTheirWayAreFound: the core sends a slice again that did not arrive as it was sealed; when that
+// TestBytesThatChangeOnTheirWayAreFound: the core sends a slice again that did not arrive as it was sealed. When that
 // does not help the request fails, and says why. The source that changes stands for any flipped bit on the way.
 func TestBytesThatChangeOnTheirWayAreFound(t *testing.T) {
 	const size = 1 << 20

@@ -50,7 +50,7 @@ func leavesNothing(t *testing.T, rounds int, round func()) {
 	require.LessOrEqual(t, after.files, before.files+2)
 }
 
-// A program that opens a file for each chunk of its KV cache opens a hundred thousand of them; none of them may stay in
+// A program that opens a file for each chunk of its KV cache opens a hundred thousand of them. None of them may stay in
 // a table.
 func TestFilesOpenedOneAfterTheOtherLeaveNothingBehind(t *testing.T) {
 	e := openAll(t, nil)

@@ -177,7 +177,7 @@ func TestPerTaskFailoverCountsAreIndependent(t *testing.T) {
 	require.EqualValues(t, 2, sum.Failovers)
 }
 
-// The first reason why the seed calls recovery at the submit stage unsafe: requests that were merged would be sent
+// The first reason why the seed calls recovery at the submit stage unsafe. Requests that were merged would be sent
 // again each for itself, and all of them.
 func TestMergedRequestsThatAreRefusedFailOverEachOnceWithItsOwnBytes(t *testing.T) {
 	w := newTwoWays(t, nil, "transport=rdma submit_fail_rate=1")

@@ -42,8 +42,8 @@ func (r *recording) Revoke(ctx context.Context, key transport.LocalKey, peer *tr
 	return r.Transport.Revoke(ctx, key, peer, keep)
 }
 
-// A fence for one peer reaches the engine that the caller means, by whatever address it was opened, and is an error
-// when it means nobody: a fence that silently covers no peer is memory that is written afterwards.
+// A fence for one peer reaches the engine that the caller means, by any address that it was opened with. It is an error
+// when it means nobody. A fence that silently covers no peer is memory that is written afterwards.
 func TestAFenceForOnePeerMeansThatEngineOrFails(t *testing.T) {
 	n := sim.NewInline(1)
 	spy := &revocations{Factory: sim.Factory{Settings: sim.Settings{Network: n}}}

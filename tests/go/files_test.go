@@ -255,8 +255,8 @@ func TestClosingAFileLetsItsTransfersEnd(t *testing.T) {
 	require.Equal(t, own, s.network.Disk().Durable("/kv.bin"))
 }
 
-// TestMemoryThatTheKernelKeepsStaysUsed: a transfer ends dirty when the kernel does not give its slices back in time,
-// and then its region is in use until the kernel does, even if the user closes everything.
+// TestMemoryThatTheKernelKeepsStaysUsed: a transfer ends dirty when the kernel does not give its slices back in time.
+// Then its region is in use until the kernel does, even if the user closes everything.
 func TestMemoryThatTheKernelKeepsStaysUsed(t *testing.T) {
 	s := newStorage(t)
 	e := s.engine(t, map[string]any{"fence_timeout_file_ms": 30})

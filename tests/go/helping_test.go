@@ -51,7 +51,7 @@ func (f busied) Open(ctx context.Context, config any, host transport.Host, sink 
 	return b, nil
 }
 
-// A waiter carries out copies that are queued, one at a time, and leaves when its time is over or its batch has ended,
+// A waiter carries out copies that are queued, one at a time. It leaves when its time is over or its batch has ended,
 // however much is left for others.
 func TestAWaiterIsNotCapturedByOthersCopies(t *testing.T) {
 	n := sim.NewInline(1)

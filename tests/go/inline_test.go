@@ -182,7 +182,7 @@ func TestErrorsOfWhatIsCarriedOutComeFromTheCore(t *testing.T) {
 	require.Contains(t, []errs.Code{errs.PermissionDenied, errs.AddressNotRegistered}, sum.Err.Code)
 }
 
-// While a call is being carried out its batch is pending: it can be freed and watched, and neither its region nor the
+// While a call is being carried out its batch is pending. It can be freed and watched, and neither its region nor the
 // engine comes to an end before it.
 func TestNothingEndsWhileACallIsCarriedOut(t *testing.T) {
 	entered, proceed := make(chan struct{}), make(chan struct{})

@@ -11,7 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 )
 
-// A peer that was closed and opened again is the same peer to the receiver: notifications after the second opening
+// A peer that was closed and opened again is the same peer to the receiver. Notifications after the second opening
 // arrive too, each once and in order.
 func TestNotificationsArriveAfterThePeerWasOpenedAgain(t *testing.T) {
 	eachWorld(t, func(t *testing.T, w world) {

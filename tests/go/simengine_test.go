@@ -17,7 +17,7 @@ import (
 	"github.com/tent-engine/tent/transports/sim"
 )
 
-// simEngine is gocore/engine's shell without goroutines, clock and control plane: it hands events to a real core in the
+// simEngine is gocore/engine's shell without goroutines, clock and control plane. It hands events to a real core in the
 // order in which they came, and the core's wishes to real (simulated) transports.
 type simEngine struct {
 	address    string

@@ -89,8 +89,8 @@ func (r *simRun) restart(dead *simEngine) {
 	seen["restart"]++
 }
 
-// look is taken after each act: at one transfer that has ended, which nobody may have written to since, and at the
-// progress of all others, which never falls.
+// look is taken after each act, at one transfer that has ended, which nobody may have written to since. It is also
+// taken at the progress of all others, which never falls.
 func (r *simRun) look() {
 	if len(r.moves) == 0 {
 		return

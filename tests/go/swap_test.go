@@ -15,7 +15,7 @@ import (
 	"github.com/tent-engine/tent/transports/tcp"
 )
 
-// swap puts a transport of the simulated network, with the faults of a plan, into the slot of shm: the way of the
+// swap puts a transport of the simulated network, with the faults of a plan, into the slot of shm. It is the way of the
 // failover seed's end-to-end suite, with the engine's own choice of routes above it.
 func swap(t *testing.T, e *engine.Engine, n *sim.Network, plan *faulty.Plan) {
 	t.Helper()

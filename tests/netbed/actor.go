@@ -104,7 +104,7 @@ func (a *Actor) Connect(address string, _ *Nothing) (err error) {
 	return err
 }
 
-// The byte oracle: the 8 bytes at 8*i depend on i and the seed, so bytes that were shifted, lost, repeated or taken
+// The byte oracle: the 8 bytes at 8*i depend on i and the seed. So bytes that were shifted, lost, repeated or taken
 // from another transfer show.
 func word(i, seed uint64) uint64 {
 	x := (i+1)*0x9e3779b97f4a7c15 ^ seed*0xbf58476d1ce4e5b9

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnavailable says that this machine or user cannot have a bed; the error that wraps it tells why.
+// ErrUnavailable says that this machine or user cannot have a bed; the error that wraps it says why.
 var ErrUnavailable = errors.New("no network test bed here")
 
 // Bed is two hosts and the rails between them. Its methods and those of its parts are for one goroutine at a time.

@@ -1,5 +1,5 @@
-// Package faulty puts faults into any transport and into the control plane, by one small language that is the same from
-// Go, from Python and in the environment variable TENT_FAULTS.
+// Package faulty puts faults into any transport and into the control plane. It has one small language that is the same
+// from Go, from Python and in the environment variable TENT_FAULTS.
 //
 //	plan, err := faulty.New("rail=1 blackhole after_bytes=8MiB; seed=7")
 //	factory := faulty.Wrap(tcp.Factory{}, plan)   // give this to the engine
@@ -30,7 +30,7 @@
 //	            corrupt                     a byte of it changes on its way, without a word
 //	            short                       Submit stops before this slice; Ready follows
 //	rails'      blackhole                   from here on nothing is sent and nothing comes back
-//	faults      slow=10MiB                  the rail carries so many bytes a second
+//	faults      slow=10MiB                  the rail carries that number of bytes a second
 //	            down                        the rail goes down and stays down
 //	            reset                       the rail goes down, once, and comes back as fast as it can
 //	others'     fail_register  fail_attach  Register, Attach fail

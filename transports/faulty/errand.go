@@ -10,8 +10,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// errand is a slice of the decorator's own, on behalf of one of the core's: a part of it, a second copy, or the byte
-// that is to be wrong. The core's slice completes when the errand has.
+// errand is a slice of the decorator's own, on behalf of one of the core's. It is a part of it, a second copy, or the
+// byte that is to be wrong. The core's slice completes when the errand has.
 type errand struct {
 	own  transport.Slice
 	of   *transport.Slice
@@ -165,7 +165,7 @@ func (t *Transport) middle(s *transport.Slice) (uintptr, uint64) {
 	return s.Local + uintptr(s.Pieces.LocalAt[piece]+within), s.Remote + s.Pieces.RemoteAt[piece] + within
 }
 
-// scratch is memory of the decorator's own, registered once a rule says corrupt: wrong bytes are sent from there, for a
+// scratch is memory of the decorator's own, registered once a rule says corrupt. Wrong bytes are sent from there, for a
 // source must not be changed. Slots are given out under the transport's mutex.
 type scratch struct {
 	key     transport.LocalKey // 0: there is none

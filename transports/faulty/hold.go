@@ -18,7 +18,7 @@ func now() clock.Time { return clock.Now() }
 type hold struct {
 	rule   *rule
 	end    *transport.Completion // the real one, kept back; nil: the slice was swallowed and never sent
-	behind uint64                // reorder: so many others go first
+	behind uint64                // reorder: the number of others that go first
 	// end waits for its turn on a slowed rail: not delivered yet, as far as anybody can know
 	paced bool
 }

@@ -9,7 +9,7 @@ type ledger struct {
 	struck uint64 // faults that have happened
 }
 
-// spent is how far it is with one rule: after_slices, nth and the like count slices that pass on the way out and those
+// spent is how far it is with one rule. after_slices, nth and the like count slices that pass on the way out and those
 // that pass on the way back each for itself.
 type spent struct {
 	out, back struct{ slices, bytes uint64 }
@@ -38,7 +38,7 @@ func (l *ledger) keep(now map[*rule]bool) {
 	}
 }
 
-// strikes reports whether a rule hits its slice now, after so many slices and bytes with it, and counts.
+// strikes reports whether a rule hits its slice now, after the slices and bytes that passed with it, and counts.
 func (l *ledger) strikes(r *rule, slices, bytes uint64) bool {
 	s := l.of(r)
 	if !r.reaches(slices, bytes) || r.count > 0 && s.times >= r.count || r.rate < 1 && l.random.Float64() >= r.rate {
@@ -49,7 +49,7 @@ func (l *ledger) strikes(r *rule, slices, bytes uint64) bool {
 	return true
 }
 
-// reaches reports whether the rule is in force for the last of so many slices and bytes.
+// reaches reports whether the rule is in force for the last of these slices and bytes.
 func (r *rule) reaches(slices, bytes uint64) bool {
 	return !(r.nth > 0 && slices != r.nth || r.every > 0 && slices%r.every != 0 ||
 		r.afterSlices > 0 && slices <= r.afterSlices || r.afterBytes > 0 && bytes <= r.afterBytes)

@@ -230,7 +230,7 @@ func (t *Transport) changed() {
 	}
 }
 
-// fell tells the sink that a rail has gone down, and ends it inside.
+// fell reports to the sink that a rail has gone down, and ends it inside.
 func (t *Transport) fell(name transport.Rail, why string) {
 	t.sink.RailDown(name, errs.New(errs.Lost, "faulty", "injected by %q", why).WithScope(errs.ScopeRail, errs.SidePath))
 	t.Fence(name)

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// wires are the control plane's connections as a plan sees them: control_down breaks those to the addresses that it
+// wires are the control plane's connections as a plan sees them. control_down breaks those to the addresses that it
 // means and refuses new ones; with silent, nothing is heard on them until it is healed.
 type wires struct {
 	mu     sync.Mutex

@@ -36,8 +36,8 @@ const (
 	seed
 )
 
-// Faults that meet a slice at its submission, and at its completion, in the order in which they are looked for: the
-// fatal ones first, so that a rail that is slow all the time can also be broken.
+// Faults that meet a slice at its submission, and at its completion, in the order in which they are looked for. The
+// fatal ones come first, so that a rail that is slow all the time can also be broken.
 var (
 	onTheWayOut  = [...]verb{reject, short, blackhole, drop, truncate, duplicate}
 	onTheWayBack = [...]verb{blackhole, dropCompletion, lose, corrupt, delay, reorder, slow}

@@ -10,7 +10,7 @@ import (
 	"github.com/tent-engine/tent/transports/file/ring"
 )
 
-// BenchmarkCachedRead reads 64 KiB of cached bytes on two threads, by Inline and by the system call alone: their
+// BenchmarkCachedRead reads 64 KiB of cached bytes on two threads, by Inline and by the system call alone. Their
 // difference is the cost of the transport, some 200 ns of the 5 to 10 us that the copy takes.
 func BenchmarkCachedRead(b *testing.B) {
 	const size, threads, each = 64 << 10, 2, 512

@@ -92,7 +92,7 @@ func (p *pool) describe() string        { return fmt.Sprintf("%d threads through
 func (p *pool) wait()                   { p.running.Wait() }
 func (p *pool) bunch(waiting int) int   { return min(handful, max(1, waiting/p.workers)) }
 
-// bunchBytes bounds the slices that a worker takes at once: completions of one bunch are told together, which costs
+// bunchBytes bounds the slices that a worker takes at once. Completions of one bunch are told together, which costs
 // less, but a small slice must not wait for many others.
 const bunchBytes = 128 << 10
 
@@ -241,8 +241,8 @@ func (t *Buffered) Inline(slices []*transport.Slice) bool {
 	return ok
 }
 
-// embark checks slices for Inline and takes an item that stands for all of them, so that Close, Detach and Fence wait
-// for the caller as they do for a worker.
+// embark checks slices for Inline and takes an item that stands for all of them. So Close, Detach and Fence wait for
+// the caller as they do for a worker.
 func (t *Buffered) embark(slices []*transport.Slice) *item {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -24,8 +24,8 @@ type carrier struct {
 	vectors [vectorsMost]ring.Iovec
 }
 
-// carry moves the rest of an item and returns false if it would have to wait, which only happens with noWait; the
-// item is then as if it had not begun. Otherwise it.done or it.err says how it went.
+// carry moves the rest of an item and returns false if it would have to wait, which only happens with noWait. The item
+// is then as if it had not begun. Otherwise it.done or it.err says how it went.
 func (c *carrier) carry(t *base, it *item, flags int) bool {
 	disturbed := 0
 	if it.file.resident {

@@ -12,7 +12,7 @@ import (
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
-// TestAnyRangeOfAnyMemory moves random ranges, at every alignment of file, memory and length, and compares file and
+// TestAnyRangeOfAnyMemory moves random ranges, at every alignment of file, memory and length. It compares file and
 // memory with a shadow of the bytes that they should hold. On a disk, io-uring takes all its ways: direct, bounced,
 // edges.
 func TestAnyRangeOfAnyMemory(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// card is the content of a descriptor: the file that was meant, so that another one which has got its name meanwhile is
-// not taken for it, and how large it was. Both transports of the family read it.
+// card is the content of a descriptor: the file that was meant, and how large it was. Another file that has got its
+// name meanwhile is not taken for it. Both transports of the family read it.
 //
 //	0 version  1 read-only  2 crc32 of the rest  6 device  14 inode  22 size  30 path
 type card struct {

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// disk is a file system of one file, kv.bin, that the kernel asks this process about (FUSE, by its wire protocol): a
-// disk that answers short, late, with any error, or not at all. The page cache is left out (FOPEN_DIRECT_IO), so that
-// each operation of a transport arrives here as it is.
+// disk is a file system of one file, kv.bin, that the kernel asks this process about (FUSE, by its wire protocol). It
+// is a disk that answers short, late, with any error, or not at all. The page cache is left out (FOPEN_DIRECT_IO), so
+// that each operation of a transport arrives here as it is.
 //
 // Nobody opens the file by package os: that asks for events of it, in a system call of which Go's scheduler does not
 // know, and with a collection of garbage under way no goroutine would be left to answer.

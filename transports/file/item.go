@@ -43,8 +43,8 @@ const (
 	running
 )
 
-// locate returns where byte at of the slice lies in the file and in memory, and how many bytes from there on lie side
-// by side in both.
+// locate returns the place of byte at of the slice in the file and in memory. n is the number of bytes from there on
+// that lie side by side in both.
 func (it *item) locate(at uint64) (offset uint64, addr uintptr, n uint64) {
 	s := it.slice
 	if s.Pieces == nil {
@@ -69,7 +69,7 @@ func (it *item) run(at, most uint64) (offset, n uint64) {
 }
 
 // gather fills vectors with the memory of [at, at+n), which is one run, and returns how many it took and how many bytes
-// they cover: fewer than n when there are too few of them.
+// they cover. Those are fewer than n when there are too few of them.
 func (it *item) gather(at, n uint64, vectors []ring.Iovec) (count int, bytes uint64) {
 	for bytes < n {
 		_, addr, length := it.locate(at + bytes)

@@ -120,7 +120,7 @@ func (t *base) Fence(rail transport.Rail) {
 }
 
 // revive begins the next generation of a fenced rail once nothing of the last one is left. The caller holds base.mu and
-// tells the core afterwards if it returns true.
+// reports to the core afterwards if it returns true.
 func (l *link) revive() bool {
 	if !l.fenced || l.gone || l.outstanding > 0 {
 		return false

@@ -95,7 +95,7 @@ func writeForEver() {
 	}
 }
 
-// TestAKilledWriterTouchesNothingElse kills a writer at any point: bytes that it was not told to write are whole, in
+// TestAKilledWriterTouchesNothingElse kills a writer at any point. Bytes that it was not told to write are whole, in
 // its file and in the one beside it.
 func TestAKilledWriterTouchesNothingElse(t *testing.T) {
 	folder := t.TempDir()

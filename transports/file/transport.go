@@ -13,8 +13,8 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// base is the common part of both transports, all but the part that moves bytes: regions, links, open files, the queue
-// by class, and the ends of slices.
+// base is the common part of both transports, all but the part that moves bytes. It has regions, links, open files, the
+// queue by class, and the ends of slices.
 //
 // mu guards everything below it, and is held for moments only: never during a system call, a callback or a copy. No
 // lock is taken under it.

@@ -91,7 +91,7 @@ func TestTroubleOfADiskIsNamed(t *testing.T) {
 	}
 }
 
-// TestAHungDiskKeepsItsSlicesAndCloseNamesThem: a slice that the kernel does not give back stays outstanding, neither a
+// TestAHungDiskKeepsItsSlicesAndCloseNamesThem: a slice that the kernel does not give back stays outstanding. Neither a
 // withdrawal nor a fence changes that, and the memory is left alone once it has ended.
 func TestAHungDiskKeepsItsSlicesAndCloseNamesThem(t *testing.T) {
 	onBadDisk(t, 1<<20, Settings{}, func(t *testing.T, d *disk, r *rig, o *opened) {
@@ -166,7 +166,7 @@ func TestHighGoesFirst(t *testing.T) {
 	})
 }
 
-// TestSyncWaitsForNobodyAndNobodyForIt: fdatasync of one file holds up neither its own slices nor other files, calls
+// TestSyncWaitsForNobodyAndNobodyForIt: fdatasync of one file holds up neither its own slices nor other files. Calls
 // that come meanwhile share the next one, and a failure is told.
 func TestSyncWaitsForNobodyAndNobodyForIt(t *testing.T) {
 	onBadDisk(t, 1<<20, Settings{Workers: 1, Depth: 1}, func(t *testing.T, d *disk, r *rig, o *opened) {

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// Classes is how many classes a queue tells apart. A slice of a higher class number waits with the last.
+// Classes is the number of classes that a queue keeps apart. A slice of a higher class number waits with the last.
 const Classes = 3
 
 // ClassOf is the queue's class for the class of a slice.

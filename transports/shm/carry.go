@@ -59,7 +59,7 @@ func (b *bite) fail(c *copier, cause *errs.Error) {
 	}
 }
 
-// check tells why a slice must not be carried out, nil if it may.
+// check returns why a slice must not be carried out, nil if it may.
 func (t *Transport) check(s *transport.Slice, from *imported) *errs.Error {
 	switch code := t.checkLocal(s); {
 	case code != errs.OK:

@@ -126,8 +126,8 @@ func (t *Transport) Arm() {
 	t.rouse()
 }
 
-// serve copies queued slices until the queue is empty, or so many pieces or bytes were copied. It returns the pieces.
-// Completions are handed over before the next piece is copied: an answer does not wait for others' bytes.
+// serve copies queued slices until the queue is empty, or that number of pieces or bytes was copied. It returns the
+// pieces. Completions are handed over before the next piece is copied: an answer does not wait for others' bytes.
 func (t *Transport) serve(c *copier, pieces int, bytes uint64) (done int) {
 	q := &t.queue
 	c.bite.n = 0

@@ -1,5 +1,5 @@
-// Package shm is the transport of one host: it copies between memories of two processes, or of one, without a socket
-// and without the owner of the remote memory, which does not even wake up.
+// Package shm is the transport of one host: it copies between memories of two processes, or of one. It needs no socket,
+// and the owner of the remote memory does not even wake up.
 //
 // # Two kinds of memory
 //

@@ -75,7 +75,7 @@ func (l *link) approach(w *welcome) *errs.Error {
 }
 
 // verify reads the peer's memory for the first time and returns why that cannot be done. ESRCH is fatal elsewhere: the
-// watcher tells of a peer that has ended.
+// watcher reports a peer that has ended.
 func (l *link) verify(w *welcome) *errs.Error {
 	switch {
 	case l.process == nil:
@@ -120,7 +120,7 @@ func (l *link) part() {
 	}
 }
 
-// fetch opens a file that the peer holds open, by its /proc entry: of pidfd_getfd, a socket's SCM_RIGHTS and this, it
+// fetch opens a file that the peer holds open, by its /proc entry. Of pidfd_getfd, a socket's SCM_RIGHTS and this, it
 // is the way that works under every scope of Yama, across network namespaces, and with less access than the peer has.
 func (l *link) fetch(p place, writable bool) (int, error) {
 	flags := unix.O_RDONLY
@@ -203,7 +203,8 @@ func (t *Transport) serveHello(from transport.Peer, link uint64, who identity) (
 func (t *Transport) goodbye(secret uint64) {
 	for _, l := range t.links.All() {
 		if l.secret == secret {
-			why := errs.New(errs.EngineClosed, "", "the peer has closed its engine") // tells this end from a failure
+			// separates this end from a failure
+			why := errs.New(errs.EngineClosed, "", "the peer has closed its engine")
 			l.die(errs.Wrap(errs.PeerUnreachable, "shm", why).WithScope(errs.ScopeLink, errs.SideRemote).
 				WithPeer(l.peer.Address, Name, ""))
 		}

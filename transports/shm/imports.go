@@ -53,9 +53,9 @@ func (l *link) find(key transport.RemoteKey) *imported {
 	return nil
 }
 
-// Import makes a peer's region usable: mapped where it can be, without touching its pages (the link's goroutine does
-// that later), else reached through the kernel. It waits for the greeting to end, at most its limit, so that the error
-// can say why a region cannot be reached, and the region's plan goes elsewhere.
+// Import makes a peer's region usable. It is mapped where it can be, without touching its pages, which the link's
+// goroutine does later, else reached through the kernel. It waits for the greeting to end, at most its limit, so that
+// the error can say why a region cannot be reached, and the region's plan goes elsewhere.
 func (t *Transport) Import(number transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
 	l := t.links.Lookup(number)
 	if l == nil {

@@ -189,7 +189,7 @@ func (l *link) raise() {
 		Node:   -1, BytesMax: 64 << 20, SlicesMax: slicesMax})
 }
 
-// fail tells the core that the peer cannot be reached this way. A refusal is for good, silence is not.
+// fail reports to the core that the peer cannot be reached this way. A refusal is for good, silence is not.
 func (l *link) fail(cause *errs.Error) {
 	if cause.Permanent() && cause.Code != errs.Timeout {
 		l.gone.CompareAndSwap(nil, cause)
@@ -208,7 +208,7 @@ func (l *link) die(cause *errs.Error) {
 	}
 }
 
-// tell completes the slices that a dead link has left and tells the core, once.
+// tell completes the slices that a dead link has left and reports to the core, once.
 func (l *link) tell() {
 	cause := l.gone.Load()
 	l.t.abandon(l, cause)

@@ -36,7 +36,7 @@ type allocation struct {
 	keep     bool // somebody may touch it for as long as we live
 }
 
-// Allocate maps zeroed memory that peers can map: its pages are there already, it cannot be made shorter under a peer's
+// Allocate maps zeroed memory that peers can map. Its pages are there already, it cannot be made shorter under a peer's
 // hands (a memfd is sealed against it), and a forked child does not have it. The caller gives it back by Free.
 func (t *Transport) Allocate(size uint64, location mem.Location) (mem.Region, error) {
 	kind, node, err := location.Parse()

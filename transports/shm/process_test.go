@@ -117,7 +117,8 @@ func (o *owner) carryOut(todo *order) (r report, err error) {
 	return r, err
 }
 
-// peer is an owner in a process of its own, as its peer here sees it: a Host and a recording Sink for that one link.
+// peer is an owner in a process of its own, as its peer here sees it. It is a Host and a recording Sink for that one
+// link.
 type peer struct {
 	transport.Peer
 	t     testing.TB

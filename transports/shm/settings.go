@@ -38,6 +38,6 @@ const (
 	reachForeign       // even shared memory is moved by the kernel
 )
 
-// pieceBytes bounds the bytes of a copy between two looks at the queues: HIGH waits for no more, some 50 µs, and Go's
+// pieceBytes bounds the bytes of a copy between two looks at the queues. HIGH waits for no more, some 50 µs, and Go's
 // copy changes to non-temporal stores only where it is told to.
 const pieceBytes = 512 << 10

@@ -104,8 +104,8 @@ type Transport struct {
 	running sync.WaitGroup // goroutines of links; they begin under life
 }
 
-// ourNonce tells our process from every other one, and peers read it first. It must not move, so it is a variable
-// of the package.
+// ourNonce distinguishes our process from every other one, and peers read it first. It must not move, so it is a
+// variable of the package.
 var (
 	ourNonce  nonce
 	drawNonce = sync.OnceValue(func() error { _, err := rand.Read(ourNonce[:]); return err })
@@ -140,7 +140,7 @@ func (t *Transport) Info() transport.Info {
 // Stale implements transport.Transport.
 func (t *Transport) Stale() uint64 { return t.links.Stale() }
 
-// Explain tells how the peer's memory is reached, or why not.
+// Explain returns how the peer's memory is reached, or why not.
 func (t *Transport) Explain(number transport.Link) string {
 	l := t.links.Lookup(number)
 	if l == nil {
@@ -169,7 +169,7 @@ func (l *link) explain() string {
 		"process_vm_writev; %d files are mapped", l.who.PID, len(l.mappings))
 }
 
-// Close ends everything: slices are completed, peers told, and the memory of this process is left alone by all of them,
+// Close ends everything. Slices are completed, peers told, and the memory of this process is left alone by all of them,
 // or the error names those that cannot be waited for. Memory from Allocate stays until it is freed.
 func (t *Transport) Close(ctx context.Context) error {
 	return t.life.Close(context.Background(), func() error { // each step is bounded, by ctx or by revokeLimit
@@ -187,7 +187,7 @@ func (t *Transport) Close(ctx context.Context) error {
 	})
 }
 
-// dismiss tells all peers that have attached to us that we close, and takes our memory back from them.
+// dismiss says to all peers that have attached to us that we close, and takes our memory back from them.
 func (t *Transport) dismiss(ctx context.Context) error {
 	list := t.attachments.close()
 	var calls sync.WaitGroup

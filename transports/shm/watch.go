@@ -8,7 +8,8 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
-// watcher tells when processes end: one goroutine sleeps on the pidfds of all peers. It starts with the first of them.
+// watcher reports when processes end: one goroutine sleeps on the pidfds of all peers. It starts with the first of
+// them.
 type watcher struct {
 	mu      sync.Mutex
 	epfd    int

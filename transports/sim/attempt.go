@@ -6,7 +6,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// attempt is an accepted slice. It lives in its transport's pool and is used again after its completion; life tells its
+// attempt is an accepted slice. It lives in its transport's pool and is used again after its completion; life says its
 // lives apart.
 //
 //	queued --pump--> on the wire --sent--> under way --arrived--> WRITE: bytes land --answer--> completed

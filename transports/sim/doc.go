@@ -1,6 +1,6 @@
-// Package sim is a simulated network: transports that really copy bytes between registered memories, but in virtual
-// time and with every fault that a network has. With one goroutine and one seed a run repeats exactly, so a day of
-// flapping rails is a unit test.
+// Package sim is a simulated network: transports that really copy bytes between registered memories. They do so in
+// virtual time and with every fault that a network has. With one goroutine and one seed a run repeats exactly, so a day
+// of flapping rails is a unit test.
 //
 //	n := sim.New(seed)                                       // nothing moves by itself
 //	n.Shape(sim.Anywhere, sim.Shape{Rate: 1e9, Delay: 50 * time.Microsecond, Loss: 0.001})

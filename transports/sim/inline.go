@@ -10,8 +10,8 @@ type inliner struct{ *Transport }
 
 var _ transport.Inliner = (*inliner)(nil)
 
-// Inline copies at once where nothing is between the two ends that could go wrong or take time: no fault in the shape,
-// no cut, nobody stopped. Errors are left to the usual way.
+// Inline copies at once where nothing is between the two ends that could go wrong or take time. There is no fault in
+// the shape, no cut, and nobody is stopped. Errors are left to the usual way.
 func (t *inliner) Inline(list []*transport.Slice) bool {
 	n := t.network
 	n.mu.Lock()

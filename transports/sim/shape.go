@@ -195,7 +195,7 @@ func (n *Network) Continue(address string) {
 	}
 }
 
-// Kill ends an engine's process, as SIGKILL does: its memory is not touched any more, its sink hears nothing, its peers
+// Kill ends an engine's process, as SIGKILL does. Its memory is not touched any more, its sink hears nothing, its peers
 // learn it after the delay of their paths. Another engine may open at the address afterwards.
 func (n *Network) Kill(address string) {
 	n.mu.Lock()

@@ -25,7 +25,7 @@ type Settings struct {
 	// WithdrawOnRail sends a withdrawal over the slice's own rail alone, so a silent rail keeps its slices until it is
 	// healed. Otherwise any rail of the link carries it.
 	WithdrawOnRail bool
-	// Executor makes slices requests to the peer: Slice.Local is an address in the *peer's* memory, Slice.LocalKey the
+	// Executor makes slices requests to the peer. Slice.Local is an address in the *peer's* memory, Slice.LocalKey the
 	// RemoteKey under which its region was imported, and the peer copies between its own two regions. That is the
 	// remote hop of a plan, for example from a stage buffer into the memory of a GPU.
 	Executor bool
@@ -359,8 +359,8 @@ func (t *Transport) Serve(context.Context, transport.Peer, []byte) ([]byte, erro
 	return nil, errs.New(errs.NotImplemented, "sim.serve", "a simulated transport takes no calls")
 }
 
-// Close completes the slices that can be completed, tells the peers, and returns when the sink has heard everything. No
-// sink may call it.
+// Close completes the slices that can be completed, says so to the peers, and returns when the sink has heard
+// everything. No sink may call it.
 func (t *Transport) Close(context.Context) error {
 	n := t.network
 	n.mu.Lock()

@@ -32,7 +32,7 @@ type readJob struct {
 // readQueue holds the READs of a lane by class. Guarded by the lane's mu. Its size is bounded by the peer's credit.
 type readQueue struct {
 	byClass kit.ClassQueue[readJob]
-	free    kit.List[readJob] // jobs to be used again, so that a READ allocates nothing
+	free    kit.List[readJob] // used again, so that a READ allocates nothing
 	bytes   uint64
 }
 

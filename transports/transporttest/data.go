@@ -33,8 +33,8 @@ func needsChecksums(_ Harness, tr transport.Transport) string {
 	return unless(tr.Info().Checksums, "carries no checksums")
 }
 
-// testChecked mixes slices with and without a checksum, so that neither takes the other's way: of sizes that share a
-// call and of sizes that come in pieces.
+// testChecked mixes slices with and without a checksum, so that neither takes the other's way. They are of sizes that
+// share a call and of sizes that come in pieces.
 func testChecked(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
@@ -118,7 +118,7 @@ func testManySlices(t *testing.T, h Harness) {
 	}
 }
 
-// testBothDirections moves more than any queue or socket buffer holds in all four ways at once: a transport that waits
+// testBothDirections moves more than any queue or socket buffer holds in all four ways at once. A transport that waits
 // for the other side to read before it reads itself stands still here.
 func testBothDirections(t *testing.T, h Harness) {
 	p := newPair(t, h)
@@ -201,7 +201,7 @@ func testOverlap(t *testing.T, h Harness) {
 	require.NoError(t, local.Check(tagMoved, 0, 0, size))
 }
 
-// job moves slots of one operand to another in one direction, in a thread of its own.
+// A job moves slots of one operand to another in one direction, in a thread of its own.
 type job struct {
 	c        *Conn
 	op       transport.Op

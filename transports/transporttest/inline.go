@@ -39,8 +39,8 @@ func (p *pair) inline(list ...*transport.Slice) bool {
 	return must[transport.Inliner](p.a.Transport).Inline(list)
 }
 
-// inlineOps are the operations that the transport carries out at once on an idle rail: at least one, for a file system
-// may know no way to write without waiting for a disk.
+// inlineOps are the operations that the transport carries out at once on an idle rail. There is at least one, for a
+// file system may know no way to write without waiting for a disk.
 func (p *pair) inlineOps(t *testing.T) (ops []transport.Op) {
 	t.Helper()
 	size := fit(p.c, 4096)
@@ -55,8 +55,8 @@ func (p *pair) inlineOps(t *testing.T) (ops []transport.Op) {
 	return ops
 }
 
-// testInline wants little slices on an idle rail to be carried out on the caller's thread, at least now and then,
-// without a completion (that would be a complaint), and the others to go the usual way.
+// testInline wants little slices on an idle rail to be carried out on the caller's thread, at least now and then. They
+// have no completion, which would be a complaint, and the others go the usual way.
 func testInline(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	done := 0

@@ -121,7 +121,7 @@ func testAfterClose(t *testing.T, h Harness) {
 	require.NoError(t, tr.Close(context.Background()), "twice is the same as once")
 }
 
-// indexMax bounds the indexes of links in a test that has two at once: a transport's table grows to the links that are
+// indexMax bounds the indexes of links in a test that has two at once. A transport's table grows to the links that are
 // there at once.
 const indexMax = 8
 

@@ -93,7 +93,7 @@ func testAllocations(t *testing.T, h Harness) {
 	require.Zero(t, sink.errs)
 }
 
-// testEverything lets every call of the contract run against every other for a while, at random, then lets all of it
+// testEverything lets every call of the contract run against every other for a while, at random. Then it lets all of it
 // end and takes the second look. It is worth most under the race detector.
 func testEverything(t *testing.T, h Harness) {
 	p := newPair(t, h)

@@ -22,8 +22,8 @@ func revokeRules() []rule {
 	}
 }
 
-// requireCutOff checks the error of a slice that Revoke stopped: permanent, because a retry would carry out after the
-// fence a transfer that began before it.
+// requireCutOff checks the error of a slice that Revoke stopped. It is permanent, because a retry would carry out after
+// the fence a transfer that began before it.
 func requireCutOff(t *testing.T, err *errs.Error) {
 	t.Helper()
 	require.Contains(t, []errs.Code{errs.PermissionDenied, errs.AddressNotRegistered, errs.Stale}, err.Code, "%v", err)

@@ -8,7 +8,7 @@ import (
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
-// The cost of detection while nothing fails: an engine with it takes turns with one that suspects no rail for the whole
+// The cost of detection while nothing fails. An engine with it takes turns with one that suspects no rail for the whole
 // run, and with a third one that has it too, which shows how far two equal engines differ here.
 const (
 	detects = iota

@@ -165,7 +165,7 @@ func (l *Load) sample(long time.Duration) (list []Sample) {
 	return list
 }
 
-// listen writes down when the kernel tells that an interface does not run any more.
+// listen writes down when the kernel says that an interface does not run any more.
 func (l *Load) listen(stop chan struct{}, down func(clock.Time)) {
 	news := make(chan netlink.LinkUpdate, 64)
 	done := make(chan struct{})

@@ -1,5 +1,6 @@
-// Command failover measures the cost of a broken rail: two engines on two hosts of a test bed, four rails of one rate
-// that the machine can carry together, and faults in the middle of the traffic. `make bench-failover ARGS="-runs 20"`.
+// Command failover measures the cost of a broken rail. It has two engines on two hosts of a test bed, four rails of one
+// rate that the machine can carry together, and faults in the middle of the traffic. `make bench-failover ARGS="-runs
+// 20"`.
 //
 // Everything is measured from outside of the engines but for their events: bytes acknowledged to the user each half
 // millisecond, the life of small requests, interface counters. Faults are dated from the moment at which they were
@@ -100,7 +101,7 @@ const (
 // patience bounds how many runs are made for one that counts.
 const patience = 10
 
-// undisturbed repeats measure until the host of this virtual machine has taken little of the time meanwhile: a machine
+// undisturbed repeats measure until the host of this virtual machine has taken little of the time meanwhile. A machine
 // that is stopped for 50 ms sees rails that are silent for 50 ms, which says nothing about tent.
 func undisturbed(o options, f figures, measure func() error) error {
 	var steal report.Steal

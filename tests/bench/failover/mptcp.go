@@ -15,8 +15,8 @@ import (
 
 const mptcpStall = "mptcp: stall"
 
-// mptcp measures one connection of the kernel's multipath TCP over four rails, for comparison: the row about the
-// longest time without a new byte at a silent loss.
+// mptcp measures one connection of the kernel's multipath TCP over four rails, for comparison. It is for the row about
+// the longest time without a new byte at a silent loss.
 func mptcp(o options, f figures) error {
 	if _, err := exec.LookPath("ip"); err != nil {
 		report.Progress("mptcp: ip (iproute2) tells the kernel of the paths: %v", err)
@@ -98,7 +98,7 @@ func awaitBoth(near *forked.Child, sending *rpc.Call, far *forked.Child, watchin
 	return errors.Join(far.End(watching), near.End(sending))
 }
 
-// multipath tells both kernels of the paths.
+// multipath gives the paths to both kernels.
 func multipath(bed *netbed.Bed) error {
 	for _, h := range []*netbed.Host{bed.A, bed.B} {
 		if err := h.Run("ip", "mptcp", "limits", "set", "subflow", "8", "add_addr_accepted", "8"); err != nil {

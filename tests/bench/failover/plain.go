@@ -13,8 +13,8 @@ import (
 	"github.com/tent-engine/tent/tests/forked"
 )
 
-// Plain does the same without tent, in a child: a stream over one connection, which the kernel may spread over several
-// paths, and requests over several connections in turn.
+// Plain does the same without tent, in a child. It has a stream over one connection, which the kernel may spread over
+// several paths, and requests over several connections in turn.
 type Plain struct {
 	listener net.Listener
 	received atomic.Uint64

@@ -88,8 +88,8 @@ func rateRows(_ options, f figures) []report.Row {
 	return []report.Row{togetherRow(f, oneTwoFour, 0.98)}
 }
 
-// slow measures four rails of which one has a tenth of the rate of the others: all the bytes, and small requests alone,
-// beside a program that sends them to its four connections in turn.
+// slow measures four rails of which one has a tenth of the rate of the others. It counts all the bytes, and small
+// requests alone, beside a program that sends them to its four connections in turn.
 func slow(o options, f figures) error {
 	if err := together(o, f, aTenth, o.rate, o.rate/10, o.rate, o.rate); err != nil {
 		return err

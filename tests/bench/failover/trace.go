@@ -40,9 +40,9 @@ func (t *Trace) at(when clock.Time) (bytes uint64) {
 // hit is how long after a fault small requests are still sent over the rail that it broke.
 const hit = 30 * time.Millisecond
 
-// slowest is the longest that a small request took to its end, of those that were under way at a time or began soon
-// after it; from their begin or that time on, whichever is later. moved counts only those that were sent a second time,
-// over another rail; 0 if there are none.
+// slowest is the longest that a small request took to its end. It looks at those that were under way at a time or began
+// soon after it, and counts from their begin or that time on, whichever is later. moved counts only those that were
+// sent a second time, over another rail; 0 if there are none.
 func (t *Trace) slowest(when clock.Time, moved bool) (longest time.Duration) {
 	for _, s := range t.Small {
 		if s.End > when && s.Begin < when.Add(hit) && (s.Moved || !moved) {

@@ -1,5 +1,5 @@
-// Command gobench is tent from Go as a contestant of the benchmark: an engine here, an engine in a process of its own,
-// and the lines of tests/bench/contestant.py on standard input:
+// Command gobench is tent from Go as a contestant of the benchmark. It has an engine here, an engine in a process of
+// its own, and the lines of tests/bench/contestant.py on standard input:
 //
 //	write|read SIZE COUNT ITERATIONS CONNECTIONS    ->  ns N N N ...     submit, wait, free: one number a batch
 //	submit SIZE COUNT ITERATIONS CONNECTIONS        ->  ns N N N ...     the call of Submit alone

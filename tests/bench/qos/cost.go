@@ -9,8 +9,9 @@ import (
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
-// cost measures the price of classes for a program that uses only one: an engine that takes part in everything, one
-// without slots and without the filter of NICs, and another like that one, which shows the error of such a comparison.
+// cost measures the price of classes for a program that uses only one. It compares an engine that takes part in
+// everything, one without slots and without the filter of NICs, and another like that one, which shows the error of
+// such a comparison.
 func cost(o options, p place) (rows []report.Row, err error) {
 	path := fmt.Sprintf("/tent_bench_%d", os.Getpid())
 	defer func() { _ = os.Remove("/dev/shm" + path) }() // is not there if nobody got as far

@@ -8,8 +8,8 @@ import (
 	"github.com/tent-engine/tent/tests/bench/report"
 )
 
-// clients is how many flood at once, each with two requests of clientBytes under way: longer than a slice, and
-// shorter than the flood of other rows, or the queue of a class would not come round within a run.
+// clients is how many flood at once, each with two requests of clientBytes under way. These are longer than a slice,
+// and shorter than the flood of other rows, or the queue of a class would not come round within a run.
 const (
 	clients     = 10
 	clientBytes = 1 << 20

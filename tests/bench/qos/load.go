@@ -19,7 +19,7 @@ import (
 	"github.com/tent-engine/tent/tests/netbed"
 )
 
-// Load is an actor that floods its peer and asks for small requests at times that were fixed before: how long those
+// Load is an actor that floods its peer and asks for small requests at times that were fixed before. How long those
 // take counts from the time at which they should have begun, so nothing that delays them hides itself.
 type Load struct{ netbed.Actor }
 
@@ -194,8 +194,8 @@ func (l *Load) stop(t *tally) {
 	}
 }
 
-// arrivals are the times of small requests: one in each interval, at a random moment of its first half, so that alone
-// no two of them meet, and none keeps step with another periodic event.
+// arrivals are the times of small requests. There is one in each interval, at a random moment of its first half, so
+// that alone no two of them meet, and none keeps step with another periodic event.
 func arrivals(w Work) (list []clock.Time) {
 	rng := rand.New(rand.NewPCG(w.Seed, 0))
 	for at := w.From; at.Add(w.SmallEvery) <= w.To; at = at.Add(w.SmallEvery) {

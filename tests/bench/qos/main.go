@@ -1,6 +1,6 @@
-// Command qos measures the effect of classes of priority: small requests of HIGH beside floods of LOW, from one process
-// and from several, over one rail of a limited rate in network namespaces (root) and over loopback. `make bench-qos
-// ARGS="-rounds 5 -only beside,limited"`.
+// Command qos measures the effect of classes of priority. It sends small requests of HIGH beside floods of LOW, from
+// one process and from several, over one rail of a limited rate in network namespaces (root) and over loopback. `make
+// bench-qos ARGS="-rounds 5 -only beside,limited"`.
 //
 // Each figure is the median over rounds in which the kinds of run that are compared follow one another. Small requests
 // offer a twentieth of the rail; how long they take counts from the time at which they should have begun. Every byte is

@@ -38,8 +38,8 @@ func (p place) every() time.Duration {
 	return time.Duration(smallBytes / rate * float64(time.Second))
 }
 
-// burst is how much a limited rail lets pass at once behind a pause: a tenth of a millisecond, or alone a small request
-// would be as fast as the rail is without a limit; but enough for the timer of the limit to keep the rate.
+// burst is how much a limited rail lets pass at once behind a pause. It is a tenth of a millisecond, or alone a small
+// request would be as fast as the rail is without a limit; but enough for the timer of the limit to keep the rate.
 func (p place) burst() uint32 { return uint32(max(p.rate/10_000, 8<<10)) }
 
 // world is a place with pairs of engines.
@@ -124,7 +124,7 @@ func (w *world) close() {
 	}
 }
 
-// job is work that a pair has begun.
+// A job is work that a pair has begun.
 type job struct {
 	pair *pair
 	call *rpc.Call

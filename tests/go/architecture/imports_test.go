@@ -185,8 +185,8 @@ func checkThirds(s *source, table []third) (out []violation) {
 	return out
 }
 
-// stale returns lines of the tables that nothing in the repository needs any more: packages that are gone, edges
-// between single packages that nobody uses, users of a module that do not use it.
+// stale returns lines of the tables that nothing in the repository needs any more. These are packages that are gone,
+// edges between single packages that nobody uses, users of a module that do not use it.
 func stale(all []*source, table []edge, modules []third) (out []string) {
 	packages, used := map[string]bool{}, map[string]map[string]bool{}
 	for _, s := range all {

@@ -37,7 +37,7 @@ var transportNames = func() map[string]bool {
 
 var word = regexp.MustCompile(`[A-Za-z0-9_-]+`)
 
-// namesNoTransport looks at the texts and the names of the core: a transport that is asked for by name there would make
+// namesNoTransport looks at the texts and the names of the core. A transport that is asked for by name there would make
 // the next one a change of the core.
 func namesNoTransport(s *source) (out []violation) {
 	if s.test || !within(s.folder, "gocore") || s.generated {

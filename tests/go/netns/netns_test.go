@@ -1,5 +1,5 @@
-// Package netns tests whole engines in two processes, on two hosts that are joined by real TCP rails, while the rails
-// break in the ways in which cables, switches and hosts break. See tests/netbed for how.
+// Package netns tests whole engines in two processes, on two hosts that are joined by real TCP rails. Meanwhile the
+// rails break in the ways in which cables, switches and hosts break. See tests/netbed for how.
 package netns
 
 import (

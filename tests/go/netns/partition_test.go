@@ -63,7 +63,7 @@ func (w *world) stands(t *testing.T) {
 }
 
 // TestAPartitionThatOutlastsEverythingEndsFailedAndDirty: the peer cannot be asked which bytes have landed, so the end
-// says so; the question stays open, and while it does nothing goes to the peer. Then the network is healed, the
+// says so. The question stays open, and while it does nothing goes to the peer. Then the network is healed, the
 // question is answered, and the same memory takes the next transfer, in which no byte of the first one turns up.
 func TestAPartitionThatOutlastsEverythingEndsFailedAndDirty(t *testing.T) {
 	w := newWorld(t, map[string]string{

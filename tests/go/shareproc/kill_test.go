@@ -229,7 +229,7 @@ func TestKilledProcessesLeaveNothingBehind(t *testing.T) {
 	}, patience, time.Millisecond, "every entry of the dead is used again")
 }
 
-// The bytes in flight of a process that was killed or stopped do not count any more after the bound; those of a stopped
+// The bytes in flight of a process that was killed or stopped do not count any more after the bound. Those of a stopped
 // one that goes on count again.
 func TestBytesOfTheDeadVanishWithinTheBound(t *testing.T) {
 	s := newScene(t)

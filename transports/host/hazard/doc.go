@@ -1,5 +1,5 @@
-// Package hazard lets the owner of memory wait for exactly those processes that touch a region, and lets them touch it
-// for some ten nanoseconds of bookkeeping. Processes of one host share it: the copier may be killed or stopped at any
+// Package hazard lets the owner of memory wait for exactly those processes that touch a region. Touching costs them
+// some ten nanoseconds of bookkeeping. Processes of one host share it: the copier may be killed or stopped at any
 // instruction.
 //
 // # The page

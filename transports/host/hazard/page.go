@@ -93,7 +93,7 @@ func (p *Page) await(ctx context.Context, r *Region) *HeldError {
 	return nil
 }
 
-// Pauses of a wait: most copies end while we spin, and nobody tells us when a longer one does. Telling would cost each
+// Pauses of a wait: most copies end while we spin, and no signal comes when a longer one does. A signal would cost each
 // copier a system call.
 const (
 	spins    = 100

@@ -113,7 +113,7 @@ func (t *Table) findLocked(r Region) *region {
 	return nil
 }
 
-// Revoke takes a region back from the peer of a page, or from every peer if p is nil: nobody enters any more, and it
+// Revoke takes a region back from the peer of a page, or from every peer if p is nil. Nobody enters any more, and it
 // returns when none of those that were inside are, or when ctx ends, which must have a deadline. With keep, a slice
 // that is accepted later works again, also after an error; else the region stays closed to the peer, or to all until
 // Remove. The error is an *errs.Error around a *HeldError, which names a process that is still inside. The memory is

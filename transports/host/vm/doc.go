@@ -1,5 +1,5 @@
 // Package vm moves bytes between this process and the memory of another one of the same host, by process_vm_readv and
-// process_vm_writev, and says which process that is. It is how shm reaches memory that a user owns and tent did not
+// process_vm_writev. It also says which process that is. It is how shm reaches memory that a user owns and tent did not
 // allocate: nothing has to be prepared by the owner, and nobody there wakes up. It allocates nothing per call.
 //
 // # Which process

@@ -36,8 +36,8 @@ func Self() (Identity, error) {
 	return me, nil
 }
 
-// Boundary names the boundary between two processes of one machine that keeps each from the other's memory,
-// "" if nothing is known to: Yama, and a process that is not dumpable, show only when it is tried.
+// Boundary names the boundary between two processes of one machine that keeps each from the other's memory, "" if
+// nothing is known to. Yama, and a process that is not dumpable, show only when it is tried.
 func (i Identity) Boundary(peer Identity) string {
 	switch {
 	case i.UserNS != peer.UserNS:
@@ -111,10 +111,10 @@ func (p *Process) Ended() bool {
 	}
 }
 
-// ReopenFile opens the file of a descriptor of the process anew, with other flags if wanted (O_RDONLY of a file that
-// the peer has open for writing); a memfd or a deleted file, too. It needs the right to read only. The caller compares
-// device and inode with those it was told: the peer may have closed the descriptor and opened something else by now.
-// The descriptor is the caller's.
+// ReopenFile opens the file of a descriptor of the process anew, with other flags if wanted. A file that the peer has
+// open for writing is opened with O_RDONLY, for instance. The file may be a memfd or a deleted one. It needs the right
+// to read only. The caller compares device and inode with those it was told: the peer may have closed the descriptor
+// and opened something else by now. The descriptor is the caller's.
 func (p *Process) ReopenFile(fd uint32, flags int) (int, error) {
 	path := "/proc/" + strconv.Itoa(p.pid) + "/fd/" + strconv.FormatUint(uint64(fd), 10)
 	got, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)

@@ -240,7 +240,7 @@ func TestProcessIsTheOneThatBeganThen(t *testing.T) {
 	require.ErrorIs(t, err, unix.ESRCH)
 }
 
-// waitFor waits for the end of a process as the kernel tells it.
+// waitFor waits for the end of a process as the kernel reports it.
 func waitFor(t *testing.T, p *Process) {
 	set := []unix.PollFd{{Fd: int32(p.Fd()), Events: unix.POLLIN}}
 	n, err := unix.Poll(set, 10_000)

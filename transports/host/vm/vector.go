@@ -43,8 +43,8 @@ func New(bytesMax uint64) *Vector {
 	return &Vector{bytesMax: bytesMax}
 }
 
-// Add takes a piece, or as much of its beginning as fits into this call, and returns how many bytes it took: 0 when the
-// vector is full, so move first. local and remote are addresses in their processes.
+// Add takes a piece, or as much of its beginning as fits into this call, and returns how many bytes it took. It is 0
+// when the vector is full, so move first. local and remote are addresses in their processes.
 func (v *Vector) Add(local, remote uintptr, bytes uint64) uint64 {
 	bytes = min(bytes, v.bytesMax-v.bytes)
 	if bytes == 0 || !v.local.fits(local) || !v.remote.fits(remote) {
@@ -91,7 +91,7 @@ func (v *Vector) Bytes() uint64 { return v.bytes }
 
 // Read moves every piece from the remote to the local address; Write moves it from local to remote. Both return how
 // many bytes were moved, in the order in which they were added, and 0 or the reason why not all were: EFAULT when one
-// side's memory is not there or may not be used so, for the byte that comes next (Blame tells which side); EPERM and
+// side's memory is not there or may not be used so, for the byte that comes next (Blame says which side); EPERM and
 // ESRCH about the process. A call that the kernel ends early is continued. The vector is empty afterwards.
 func (v *Vector) Read(pid int) (uint64, unix.Errno) { return v.move(unix.SYS_PROCESS_VM_READV, pid) }
 

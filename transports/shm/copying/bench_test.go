@@ -7,8 +7,8 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
-// BenchmarkCopy compares, per size, one memmove with the two ways of a copier, on the same buffers each time (hot) and
-// walking over 256 MiB (cold). The buffers are not zero and not a power of two apart: both would flatter.
+// BenchmarkCopy compares, per size, one memmove with the two ways of a copier. It does so on the same buffers each time
+// (hot) and walking over 256 MiB (cold). The buffers are not zero and not a power of two apart: both would flatter.
 func BenchmarkCopy(b *testing.B) {
 	const walk = 256 << 20
 	src, dst := area(b, walk), area(b, walk+3*page)[3*page:]

@@ -1,5 +1,5 @@
 // Package copying moves bytes between addresses that this process has mapped, at the speed of the machine, and survives
-// memory that is not there: a fault is an answer, not the end of the process.
+// memory that is not there. A fault is an answer, not the end of the process.
 //
 // # Which copy
 //

@@ -25,7 +25,7 @@ const (
 	// chunks that go the same way while both are tried: each finds the caches as its own kind left them
 	runTurns   = 4
 	firstTurns = 32  // at first, both ways by turns
-	retryTurns = 512 // later, a run of the slower way among so many chunks: less than one in a hundred
+	retryTurns = 512 // later, a run of the slower way among this number of chunks: less than one in a hundred
 )
 
 // next says which way the next chunk goes.

@@ -7,7 +7,7 @@ const (
 	blockBytes = 16384 // four pages
 )
 
-// stream copies without leaving the destination in the caches, a chunk at a time: assembly is not interrupted by Go's
+// stream copies without leaving the destination in the caches, a chunk at a time. Assembly is not interrupted by Go's
 // scheduler, so it must be short.
 func stream(dst, src uintptr, bytes uint64) {
 	if head := uint64(-dst % lineBytes); head > 0 && head <= bytes {
@@ -24,7 +24,7 @@ func stream(dst, src uintptr, bytes uint64) {
 }
 
 // streamBlocks copies blocks to a destination that is aligned to lines, going through the four pages of a block side by
-// side: the prefetchers and the open rows of the memory then work on four streams, which is 1.3 times faster than one
+// side. The prefetchers and the open rows of the memory then work on four streams, which is 1.3 times faster than one
 // after the other, and than with prefetch instructions. It ends with SFENCE: non-temporal stores are not ordered with
 // those that follow them, such as the one that says that the bytes are there.
 //
