@@ -55,6 +55,7 @@ static void expect(const char *what, tent_segment_id_t target, uint64_t offset, 
 	each[1].intent_type = terms.intent_type;
 	each[1].integrity = terms.integrity;
 	each[1].durability = terms.durability;
+	each[1].policy_name = terms.policy_name;
 	tent_submit_options_t own = {0};
 	own.terms = each;
 	for (int i = 0; i < 2; i++) {
@@ -67,7 +68,7 @@ static void expect(const char *what, tent_segment_id_t target, uint64_t offset, 
 
 /* A term out of its range is refused, and the sentence names it. */
 static void refused(const char *name, tent_segment_id_t target, tent_submit_options_t terms) {
-	tent_request_t r = {OPCODE_WRITE, mine, target, 0, SIZE, 0, 0};
+	tent_request_t r = {OPCODE_WRITE, mine, target, (uintptr_t)theirs, SIZE, 0, 0};
 	tent_batch_id_t batch = tent_allocate_batch(engine, 1);
 	if (tent_submit_ex(engine, batch, &r, 1, &terms) == 0 || !strstr(tent_last_error(), name)) {
 		fprintf(stderr, "terms: %s was not refused by name: %s\n", name, tent_last_error());
@@ -82,6 +83,8 @@ int main(void) {
 	tent_set_config("transports/shm/enable", "false");
 	tent_set_config("allow_faults", "true");
 	tent_set_config("faults", "\"corrupt; fail_sync\"");
+	tent_set_config("policy", "[{\"name\": \"usual\", \"segment_type\": \"memory\", \"transports\": [\"tcp\"]},"
+	                          " {\"name\": \"vain\", \"segment_type\": \"memory\", \"transports\": [\"shm\"]}]");
 	engine = tent_create_engine();
 	must(owner && engine, "tent_create_engine");
 	memset(mine, 0x5a, SIZE);
@@ -95,7 +98,7 @@ int main(void) {
 	must(tent_open_segment(engine, &file, name) == 0, "tent_open_segment of a file");
 	uint64_t there = (uintptr_t)theirs;
 
-	tent_submit_options_t none = {0}, checked = {0}, durable = {0}, late = {0}, meant = {0};
+	tent_submit_options_t none = {0}, checked = {0}, durable = {0}, late = {0}, meant = {0}, named = {0};
 	checked.integrity = INTEGRITY_CRC32C;
 	durable.durability = DURABILITY_DATA;
 	late.deadline_ns = now_ns() - 1;
@@ -104,6 +107,8 @@ int main(void) {
 	expect("integrity", peer, there, checked, STATUS_FAILED, "CORRUPTED");
 	expect("deadline", peer, there, late, STATUS_TIMEOUT, "TIMEOUT");
 	expect("intent", peer, there, meant, STATUS_COMPLETED, "");
+	named.policy_name = "usual";
+	expect("policy", peer, there, named, STATUS_COMPLETED, "");
 	expect("no durability", file, 0, none, STATUS_COMPLETED, "");
 	expect("durability", file, 0, durable, STATUS_FAILED, "fail_sync");
 	checked.integrity = durable.durability = 2;
@@ -113,6 +118,10 @@ int main(void) {
 	refused("durability", peer, durable);
 	refused("intent_type", peer, meant);
 	refused("deadline_ns", peer, late);
+	named.policy_name = "nobody";
+	refused("policy_name", peer, named);
+	named.policy_name = "vain"; /* it allows only a transport that is switched off */
+	refused("vain", peer, named);
 
 	close(fd);
 	unlink(path);

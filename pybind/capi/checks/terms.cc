@@ -32,21 +32,27 @@ int main() {
 	tent_set_config("transports/shm/enable", "false");
 	tent_set_config("allow_faults", "true");
 	tent_set_config("faults", "\"corrupt\"");
+	tent_set_config("policy", "[{\"name\": \"usual\", \"segment_type\": \"memory\", \"transports\": [\"tcp\"]}]");
 	TransferEngine engine;
 	SegmentID peer = 0;
 	if (!engine.registerLocalMemory(mine.data(), mine.size()).ok() || !owner.registerLocalMemory(theirs.data(), theirs.size()).ok() ||
 	    !engine.openSegment(peer, owner.getSegmentName()).ok())
 		return std::fprintf(stderr, "terms: %s\n", tent_last_error()), 1;
 
-	Request plain, checked, late, meant, wrong;
+	Request plain, checked, late, meant, named, unnamed, wrong;
 	checked.integrity = INTEGRITY_CRC32C;
 	late.deadline_ns = 1;
 	meant.intent_type = INTENT_MIGRATION;
+	named.policy_name = "usual";
+	unnamed.policy_name = "nobody";
 	wrong.durability = DURABILITY_DATA; /* no file is written: refused before anything moves */
 	bool right = end_of(engine, peer, plain) == TransferStatusEnum::COMPLETED &&
 	             end_of(engine, peer, checked) == TransferStatusEnum::FAILED &&
 	             end_of(engine, peer, late) == TransferStatusEnum::TIMEOUT &&
 	             end_of(engine, peer, meant) == TransferStatusEnum::COMPLETED &&
+	             end_of(engine, peer, named) == TransferStatusEnum::COMPLETED &&
+	             end_of(engine, peer, unnamed) == TransferStatusEnum::INITIAL &&
+	             std::strstr(tent_last_error(), "policy_name") != nullptr &&
 	             end_of(engine, peer, wrong) == TransferStatusEnum::INITIAL &&
 	             std::strstr(tent_last_error(), "durability") != nullptr;
 	std::printf(right ? "every term of C++ arrives\n" : "wrong\n");
