@@ -163,6 +163,16 @@ def repeat(r: Runner, ctx: Context) -> Tally:
     return r.go_test(["./tests/go/...", "./gocore/engine"], "-count=10", f"-skip={SIMULATIONS}", timeout=3000)
 
 
+def churn(r: Runner, ctx: Context) -> Tally:
+    """100,000 peers and files, opened and closed one after the other, leave nothing behind"""
+    return r.go_test(["./tests/go"], "-run=OneAfterTheOther", timeout=1500, TENT_CHURN="100000")
+
+
+def docs(r: Runner, ctx: Context) -> Tally:
+    """the site, strictly, with the code of every page and every notebook run"""
+    return r.ok(ctx.python(ctx.main), "tools/docs.py", timeout=900)
+
+
 def fuzz(r: Runner, ctx: Context) -> Tally:
     """every fuzz target, ten seconds each"""
     return r.ok(sys.executable, "tools/fuzz.py", "--time=10s", timeout=1800)
@@ -174,20 +184,22 @@ STAGES: dict[str, Stage] = {
     "unit": Stage(unit, 30),
     "typing": Stage(typing, 40, BACK),
     "tools": Stage(tools, 30, BACK),
-    "conformance": Stage(conformance, 60),
-    "simulation": Stage(simulation, 60, BACK),
+    "conformance": Stage(conformance, 75),
+    "simulation": Stage(simulation, 90, BACK),
     "crossing": Stage(crossing, 60),
     "capi": Stage(capi, 60, BACK),
     "wheel": Stage(wheel, 20, BACK, needs_wheel=True),
-    "python": Stage(python, 120, needs_wheel=True),
-    "pythons": Stage(pythons, 60, needs_wheel=True),
-    "race": Stage(race, 120),
+    "python": Stage(python, 110, needs_wheel=True),
+    "pythons": Stage(pythons, 45, needs_wheel=True),
+    "race": Stage(race, 110),
     "arm64": Stage(arm64, 150),
+    "churn": Stage(churn, 100),
+    "docs": Stage(docs, 50, needs_wheel=True),
     "fuzz": Stage(fuzz, 100),
     "repeat": Stage(repeat, 200),
 }
 # Stages that are to come have their budgets already: one of these names is added to the table with its number.
-LONG = ("arm64", "fuzz", "repeat")  # make test-all
+LONG = ("arm64", "churn", "docs", "fuzz", "repeat")  # make test-all
 # In `make test-all` a stage also does more, ten thousand seeds, every Python test on every interpreter, and the race
 # detector over every package without -short: so its budget is multiplied.
 ALL_FACTOR = 6

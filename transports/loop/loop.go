@@ -2,8 +2,7 @@
 // a transport, and read it beside gocore/transport and transports/kit; transporttest runs every rule over it.
 //
 //	Submit    queues slices by class; a worker, or a waiter by Poll, copies the most urgent one and completes it
-//	Revoke    shuts the region, completes the slices that wait for it, and returns when the copies under way have
-//	          ended
+//	Revoke    shuts the region, completes the slices that wait for it, and returns when copies under way have ended
 //
 // It is not in transports/all, for shm does the same faster; a test there adds it by one line.
 package loop

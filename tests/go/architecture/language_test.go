@@ -13,7 +13,7 @@ const (
 	sentenceWordsMax = 25
 
 	// How many places of the whole tree may still break a rule. They go down as the numbers do, and never up.
-	clausesMax   = 30
+	clausesMax   = 25
 	wordsMax     = 0
 	sentencesMax = 0
 	linesMax     = 0
