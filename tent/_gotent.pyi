@@ -52,7 +52,7 @@ class Library(Protocol):
         """EventsClose ends following; the descriptor is closed."""
 
     def pybind_EventsOpen(self, engine: int, /) -> int:
-        """EventsOpen begins to follow the events of an engine, from the oldest one that is kept, and returns a file
+        """EventsOpen begins to follow the events of an engine, from the oldest one that is kept. It returns a file
         descriptor that is readable while some wait. It also names the follower."""
 
     def pybind_EventsTake(self, engine: int, fd: int, most: int, /) -> str:
@@ -146,9 +146,9 @@ class Library(Protocol):
         """NewBatch makes a batch for up to capacity tasks."""
 
     def pybind_NoteTake(self, engine: int, address: int, size: int, most: int, /) -> int:
-        """NoteTake packs up to most notifications into size bytes: u32 bytes of the record, u16 name bytes, u16 peer
-        bytes, u32 message bytes, u32 0, name, peer, message, padding to 8. It returns their number, or minus the bytes
-        needed for the first."""
+        """NoteTake packs up to most notifications into size bytes. Each is u32 bytes of the record, u16 name bytes, u16
+        peer bytes, u32 message bytes, u32 0, name, peer, message, padding to 8. It returns their number, or minus the
+        bytes needed for the first."""
 
     def pybind_NoteWait(self, engine: int, timeout_ms: int, /) -> int:
         """NoteWait returns how many notifications wait, after at most timeout."""
@@ -171,15 +171,15 @@ class Library(Protocol):
         """OpenSegment opens "host:port", "host:port/region" or "file:///path"; "" is segment 0, our own memory."""
 
     def pybind_Pages(self, engine: int, block: int, /) -> int:
-        """Pages starts a transfer of pages from an argument block (tent/_abi.py packs it) and returns its batch, or
-        adds them to a builder and returns 0."""
+        """Pages starts a transfer of pages from an argument block, which tent/_abi.py packs. It returns the transfer's
+        batch, or adds them to a builder and returns 0."""
 
     def pybind_Progress(self, engine: int, /) -> int:
         """Progress turns the crank once and returns how much was found."""
 
     def pybind_Ranges(self, engine: int, block: int, /) -> int:
-        """Ranges starts a transfer of ranges from an argument block (tent/_abi.py packs it) and returns its batch, or
-        adds them to a builder and returns 0."""
+        """Ranges starts a transfer of ranges from an argument block, which tent/_abi.py packs. It returns the
+        transfer's batch, or adds them to a builder and returns 0."""
 
     def pybind_Register(
         self,
