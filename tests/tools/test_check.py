@@ -89,7 +89,7 @@ def test_stages_of_make_test_fit_into_its_time() -> None:
     """Both lanes beside each other; each budget has half of its stage's time as room."""
     for lane in (stages.FRONT, stages.BACK):
         budgets = [s.budget for name, s in stages.STAGES.items() if s.lane == lane and name not in stages.LONG]
-        assert sum(budgets) / 1.5 <= check.TOTAL, f"{lane} is longer than the whole may be"
+        assert sum(budgets) / check.ROOM <= check.TOTAL, f"{lane} is longer than the whole may be"
     assert not set(stages.COMING) & set(stages.STAGES), "a stage that has come has its budget in the table"
 
 
