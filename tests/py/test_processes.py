@@ -179,13 +179,15 @@ def test_a_region_that_its_owner_fences_or_closes(engines: Open, peers: Start, k
     local = keep(engine.register(memory.view))
     with engine.open(peer.address) as segment:
         remote = segment["kv"]
+        # Of a transfer that began before a fence, slices that are cut after it may still land (docs/operate/security.md);
+        # the conformance suite asks for those that were under way. What ends here is cut off or complete, never both.
         going = [engine.write(local, remote) for _ in range(2)]
-        peer.fence("kv")  # nothing that began before can write there from now on
-        peer.fill("kv", seed=50)
-        later = [transfer.exception(30) for transfer in going]
-        written = [] if any(later) else [[0, BIG, 3, 0]]
-        assert peer.run(peer_side.check) == "" or written == [[0, BIG, 3, 0]], "a fenced write landed later"
-        engine.write(local[0:1000], remote[0:1000]).result(30)  # the region stays open
+        peer.fence("kv")
+        for transfer in going:
+            cut_off = transfer.exception(30)
+            assert transfer.bytes == BIG if cut_off is None else cut_off.code == "ADDRESS_NOT_REGISTERED"
+        engine.write(local, remote).result(30)  # the region stays open
+        assert peer.run(peer_side.check, written=[[0, BIG, 3, 0]]) == ""
         going = [engine.write(local, remote) for _ in range(2)]
         peer.close_region("kv")
         peer.fill("kv", seed=51)
