@@ -37,13 +37,17 @@ func (e *Engine) Submit(id dispatch.BatchID, requests []Request, n *Note) (int, 
 	}
 	for i := range requests {
 		r := &requests[i]
-		err := c.With(r.Terms)
+		var err *errs.Error
+		if r.Terms != c.terms { // neighbours with the same terms are checked once
+			c.terms = r.Terms
+			err = c.terms.Check()
+		}
 		if err == nil {
-			err = c.AddRange(r.Source, r.Remote, r.Length)
+			err = c.add(&c.terms, r.Source, r.Remote, r.Length)
 		}
 		if err != nil {
 			c.Discard()
-			return 0, indexed(i, errs.From("submit", err))
+			return 0, indexed(i, err)
 		}
 	}
 	return c.CommitTo(id, n)
@@ -129,6 +133,10 @@ func (c *Call) resolve(deadline clock.Time, at Remote, length uint64) (*peer, *r
 
 // bind makes c.plan the plan for a request of length bytes between the two regions, and checks what both of them allow.
 func (c *Call) bind(t *Terms, p *peer, local *region, remote *remoteRegion, length uint64) *errs.Error {
+	if c.local == local && c.remote == remote && c.want.Choice == t.Choice() && c.durability == t.Durability &&
+		t.Policy == 0 && c.plan != nil && c.engine.policies.None() { // as the neighbour before it
+		return nil
+	}
 	want, err := p.wants(t, local, remote, length)
 	if err != nil {
 		return err
