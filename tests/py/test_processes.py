@@ -179,7 +179,7 @@ def test_a_region_that_its_owner_fences_or_closes(engines: Open, peers: Start, k
     local = keep(engine.register(memory.view))
     with engine.open(peer.address) as segment:
         remote = segment["kv"]
-        # Of a transfer that began before a fence, slices that are cut after it may still land: docs/operate/security.md.
+        # Of a transfer that began before a fence, slices that are cut after it may land: docs/operate/security.md.
         # The conformance suite asks for those that were under way. Here a transfer is cut off or complete, never both.
         going = [engine.write(local, remote) for _ in range(2)]
         peer.fence("kv")
