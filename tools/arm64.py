@@ -73,6 +73,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "TestMemoryTakenBackFromStoppedCopiersStays",
         "TestProcessThatCalledExecHoldsNothing",
         "TestNumberOfAProcessProvesNothing",
+        "TestTheSuiteFindsBrokenTransports",
     ),
     "qemu-user ignores madvise(MADV_DONTFORK)": ("TestForkedChildHasNoSlots",),
     "a fault in a mapped file ends the program instead of reaching Go": ("TestASpoiledFileEndsSharingAndNothingElse",),

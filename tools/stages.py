@@ -193,8 +193,8 @@ STAGES: dict[str, Stage] = {
     "pythons": Stage(pythons, 60, needs_wheel=True),
     "race": Stage(race, 180, BACK),
     "arm64": Stage(arm64, 150),
-    "churn": Stage(churn, 100),
-    "docs": Stage(docs, 50, needs_wheel=True),
+    "churn": Stage(churn, 400),
+    "docs": Stage(docs, 80, needs_wheel=True),
     "fuzz": Stage(fuzz, 100),
     "repeat": Stage(repeat, 200),
 }
