@@ -162,7 +162,7 @@ func (s *service) caller(call *controlpb.Call) (transport.Peer, error) {
 	}
 	from, err := fromIdentity(call.GetFrom())
 	if err == nil && from.Incarnation == self.Incarnation {
-		// Hello says to everybody who we are, and we do not call ourselves over the network.
+		// Hello gives our identity to every caller, and we do not call ourselves over the network.
 		return transport.Peer{}, errs.New(errs.PermissionDenied, "control", "the caller claims to be this engine").
 			WithScope(errs.ScopeLink, errs.SideLocal)
 	}
