@@ -68,6 +68,8 @@ type Options struct {
 	// Dial makes a client's connections; nil is net.Dialer's. For proxies, and for faults that are injected.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	Log  *slog.Logger // of panics in handlers (slog.Default)
+	// Refused hears of everything that a server has refused; see transport.Host. Nil is nobody.
+	Refused func(reason transport.Refusal, from string, cause error)
 
 	ConnectTimeout   time.Duration // until TCP is connected (1.5 s: one retransmission of the first packet)
 	HandshakeTimeout time.Duration // from there until the peer has answered (1.8 s)
@@ -96,6 +98,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
+	}
+	if o.Refused == nil {
+		o.Refused = func(transport.Refusal, string, error) {}
 	}
 	if o.Dial == nil {
 		o.Dial = new(net.Dialer).DialContext

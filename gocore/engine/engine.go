@@ -120,6 +120,7 @@ type Engine struct {
 	ring     ring
 	history  history
 	logs     logs
+	refusals *refusals
 
 	stop     context.CancelFunc
 	routines sync.WaitGroup
@@ -143,6 +144,7 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	}
 	e.logs = logs{engine: e, level: logLevel(c.LogLevel), records: bounded[LogRecord]{limit: logsMax}}
 	e.log = slog.New(&handler{logs: &e.logs})
+	e.refusals = newRefusals(e, o.Transports)
 	e.numa = readNUMA()
 	e.allocations.byID = make(map[mem.RegionID]*region)
 	e.grids.byID = make(map[GridID]*grid)
@@ -247,7 +249,10 @@ func (e *Engine) listen(o Options, undo *steps) error {
 			}
 		}
 	}
-	options := control.Options{Self: e.self, Log: e.log, Dial: o.Dial}
+	options := control.Options{Self: e.self, Log: e.log, Dial: o.Dial,
+		Refused: func(reason transport.Refusal, from string, cause error) {
+			e.refusals.count(planeControl, reason, from, cause)
+		}}
 	server, err := control.Listen(wanted, options)
 	if err != nil {
 		return err

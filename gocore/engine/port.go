@@ -156,6 +156,11 @@ func (p *port) Call(ctx context.Context, to transport.Peer, message []byte) ([]b
 // Self implements transport.Host.
 func (p *port) Self() transport.Peer { return p.engine.self() }
 
+// Refused implements transport.Host.
+func (p *port) Refused(reason transport.Refusal, from string, cause error) {
+	p.engine.refusals.count(p.name, reason, from, cause)
+}
+
 // DescriptorsChanged implements transport.Host.
 func (p *port) DescriptorsChanged() { p.engine.regions.touch() }
 

@@ -19,6 +19,7 @@ func (e *Engine) snapshot() *metrics.Snapshot {
 	s := &metrics.Snapshot{Version: Version, GoVersion: runtime.Version(),
 		Transports: make([]metrics.Transport, len(e.ports))}
 	e.countRegions(s)
+	s.Refusals = e.refusals.snapshot()
 	for i, p := range e.ports {
 		s.Transports[i].Sharing = e.shared.view(p.name, i, clock.Now())
 		if p.transport == nil {

@@ -265,6 +265,17 @@ func (e *Engine) progress(ctx context.Context) {
 	}
 }
 
+// announce keeps an event like record, and wakes its readers at once. The caller does not hold e.mu, and may hold a
+// lock of a transport.
+func (e *Engine) announce(ev *event.Event) {
+	ev.Time = clock.Now()
+	e.history.push(*ev)
+	e.history.wake()
+	if e.logs.event(ev) {
+		e.signal.raise()
+	}
+}
+
 // record keeps an event for Engine.Events and turns it into a log line. The caller holds e.mu.
 func (e *Engine) record(ev *event.Event) {
 	if ev.Time == 0 {

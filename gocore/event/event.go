@@ -39,6 +39,9 @@ const (
 	DeadlineMissed
 	SharingOff
 	SharingOn
+	PeerAdmitted
+	PeerRefused
+	AccessRefused
 )
 
 // kinds holds the name and the meaning of each kind; docs/reference/events.md is generated from it.
@@ -70,7 +73,13 @@ var kinds = [...]struct{ name, help string }{
 			"`error` is that of the latest one."},
 	SharingOff: {"sharing_off",
 		"Slots and load of NICs are not shared with other processes any more, for the reason in `error`."},
-	SharingOn: {"sharing_on", "Slots and load of NICs are shared with other processes again."},
+	SharingOn:    {"sharing_on", "Slots and load of NICs are shared with other processes again."},
+	PeerAdmitted: {"peer_admitted", "A peer called for the first time, and was let in."},
+	PeerRefused: {"peer_refused",
+		"A peer was not let in: `n` times since the last such event, for the reason in `note`; `error` has the cause."},
+	AccessRefused: {"access_refused",
+		"Something was refused to a peer by `transport`: `n` times since the last such event, for the reason in " +
+			"`note`; `error` has the cause of the latest."},
 }
 
 // String returns the name of a kind, as events carry it to Python and into the log.

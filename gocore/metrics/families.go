@@ -168,6 +168,9 @@ var families = []family{
 		func(s *Snapshot) float64 { return float64(s.Notifications.Refused) }),
 	single("tent_notifications_waiting", "Notifications in the queue.", gauge,
 		func(s *Snapshot) float64 { return float64(s.Notifications.Waiting) }),
+	{name: "tent_refused_total",
+		help: "Requests of peers that were refused, by the part that refused them and the reason.", kind: counter,
+		labels: []string{"plane", "reason"}, samples: refusals},
 	{name: "tent_build_info", help: "Always 1; the labels tell the build.", kind: gauge,
 		labels: []string{"version", "go_version"}, samples: func(s *Snapshot, out emit) {
 			out(sample{labels: []string{s.Version, s.GoVersion}, value: 1})
@@ -267,6 +270,14 @@ func rails(s *Snapshot, out emit) {
 	for _, t := range s.Transports {
 		out(sample{labels: []string{t.Name, "up"}, value: float64(t.RailsUp)})
 		out(sample{labels: []string{t.Name, "down"}, value: float64(t.RailsDown)})
+	}
+}
+
+func refusals(s *Snapshot, out emit) {
+	for i := range s.Refusals {
+		for reason, n := range s.Refusals[i].Counts {
+			out(sample{labels: []string{s.Refusals[i].Plane, transport.Refusal(reason).String()}, value: float64(n)})
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ package metrics
 
 import (
 	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // Snapshot is a copy of an engine's counters and gauges at one moment. The code that fills it owns it; rendering only
@@ -35,6 +36,13 @@ type Snapshot struct {
 	Peers           int // attached
 
 	Notifications Notifications
+	Refusals      []Refusals
+}
+
+// Refusals counts what one plane has refused to peers: "control", or the name of a transport.
+type Refusals struct {
+	Plane  string
+	Counts [transport.RefusalCount]uint64
 }
 
 // Transport holds the figures of one transport.

@@ -42,6 +42,8 @@ func example() *Snapshot {
 	observe(&high.ByOp[transport.Write].Latency, 0, 1, 2, 100, 127, 128, 1<<40)
 	observe(&high.ByOp[transport.Write].Sizes, 1, 4096)
 	observe(&low.QueueWait, 50)
+	s.Refusals = []Refusals{{Plane: "control"}}
+	s.Refusals[0].Counts[transport.RefusedLimit] = 3
 	return s
 }
 
@@ -57,6 +59,8 @@ func TestTextIsWhatPrometheusReads(t *testing.T) {
 		`tent_transport_failover_total{from="rdma",to="tcp"} 2`,
 		`tent_transport_attempt_failures_total{class="low",operation="read",transport="tcp"} 9`,
 		`tent_rails{state="down",transport="tcp"} 1`,
+		`tent_refused_total{plane="control",reason="limit"} 3`,
+		`tent_refused_total{plane="control",reason="proof"} 0`,
 		`tent_rail_health{local="10.0.0.1",peer="10.0.0.2:7000",remote="10.0.0.2",transport="tcp"} 700`,
 		`tent_rail_state{local="10.0.0.1",peer="10.0.0.2:7000",remote="10.0.0.2",state="paused",transport="tcp"} 1`,
 		`tent_rail_failures_total{local="10.0.0.1",peer="10.0.0.2:7000",remote="10.0.0.2",transport="tcp"} 3`,

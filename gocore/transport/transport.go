@@ -180,6 +180,10 @@ type Host interface {
 	Call(ctx context.Context, peer Peer, message []byte) ([]byte, error)
 	// Self describes this engine.
 	Self() Peer
+	// Refused counts something that was refused to a peer. Log and events show it at most once a second for each peer
+	// and reason. From is the peer's address; a stranger's without its port. Any goroutine may call it, also under a
+	// lock.
+	Refused(reason Refusal, from string, cause error)
 	// DescriptorsChanged says that descriptors returned by Register have changed (a NIC came or went).
 	DescriptorsChanged()
 	Log() *slog.Logger

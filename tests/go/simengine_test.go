@@ -276,6 +276,7 @@ func (h simHost) Call(context.Context, transport.Peer, []byte) ([]byte, error) {
 	return nil, errs.New(errs.NotImplemented, "call", "the simulated network needs no handshake")
 }
 
-func (h simHost) DescriptorsChanged() {}
+func (h simHost) DescriptorsChanged()                      {}
+func (h simHost) Refused(transport.Refusal, string, error) {}
 
 func (h simHost) Log() *slog.Logger { return slog.New(slog.DiscardHandler) }

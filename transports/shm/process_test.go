@@ -187,8 +187,10 @@ func (p *peer) ask(todo order) report {
 }
 
 func (p *peer) Self() transport.Peer { return transport.Peer{Address: "initiator:1", Incarnation: 9} }
-func (p *peer) DescriptorsChanged()  {}
-func (p *peer) Log() *slog.Logger    { return slog.New(slog.DiscardHandler) }
+
+func (p *peer) DescriptorsChanged()                      {}
+func (p *peer) Refused(transport.Refusal, string, error) {}
+func (p *peer) Log() *slog.Logger                        { return slog.New(slog.DiscardHandler) }
 func (p *peer) Call(_ context.Context, _ transport.Peer, message []byte) ([]byte, error) {
 	r, err := p.order(order{From: p.Self(), Call: message})
 	return r.Answer, err

@@ -126,9 +126,10 @@ func (e *endpoint) Call(ctx context.Context, peer transport.Peer, message []byte
 	return a.Message, nil
 }
 
-func (e *endpoint) Self() transport.Peer { return e.self }
-func (e *endpoint) DescriptorsChanged()  {}
-func (e *endpoint) Log() *slog.Logger    { return slog.New(slog.NewTextHandler(&e.errors, nil)) }
+func (e *endpoint) Self() transport.Peer                     { return e.self }
+func (e *endpoint) DescriptorsChanged()                      {}
+func (e *endpoint) Refused(transport.Refusal, string, error) {}
+func (e *endpoint) Log() *slog.Logger                        { return slog.New(slog.NewTextHandler(&e.errors, nil)) }
 
 // errorLog keeps the log of the transport, which logs nothing but errors of its own.
 type errorLog struct {

@@ -200,9 +200,10 @@ func (w *World) finish() {
 // host is the suite's transport.Host: calls go straight to the other node's Serve.
 type host struct{ n *Node }
 
-func (h host) Self() transport.Peer { return h.n.Peer }
-func (h host) DescriptorsChanged()  {}
-func (h host) Log() *slog.Logger    { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func (h host) Self() transport.Peer                     { return h.n.Peer }
+func (h host) DescriptorsChanged()                      {}
+func (h host) Refused(transport.Refusal, string, error) {}
+func (h host) Log() *slog.Logger                        { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 func (h host) Call(ctx context.Context, peer transport.Peer, message []byte) ([]byte, error) {
 	w := h.n.w
