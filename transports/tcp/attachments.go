@@ -40,7 +40,7 @@ type attachment struct {
 	lanes  map[uint64]*responderLane // the open ones, by the initiator's number
 	ended  map[uint64]verdicts       // of closed ones, about which the initiator is going to ask
 	old    []uint64                  // keys of ended, the oldest first
-	left   bool                      // the initiator has left
+	left   bool                      // the initiator has left or was forgotten: no lane is added
 	since  clock.Time                // when the last lane was closed
 	denied map[uint64]bool           // regions revoked for this peer
 }
@@ -56,7 +56,7 @@ func (as *attachments) issue(peer transport.Peer) (*attachment, *errs.Error) {
 	defer as.mu.Unlock()
 	if len(as.byToken) > attachmentsIdle {
 		for key, other := range as.byToken {
-			if other.forgettable() {
+			if other.leaveIfIdle() {
 				delete(as.byToken, key)
 			}
 		}
@@ -87,10 +87,16 @@ func (as *attachments) ofPeer(peer *transport.Peer) []*attachment {
 	return list
 }
 
-func (a *attachment) forgettable() bool {
+// leaveIfIdle ends an attachment that has had no lane for a while. A greeting that has found it already is refused
+// then: Revoke and Close would not see its lane.
+func (a *attachment) leaveIfIdle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.lanes) == 0 && clock.Now().Sub(a.since) > forgetAfter
+	if len(a.lanes) > 0 || clock.Now().Sub(a.since) <= forgetAfter {
+		return false
+	}
+	a.left = true
+	return true
 }
 
 // admit makes a greeted lane part of the attachment.

@@ -1,12 +1,15 @@
 package tcp
 
 import (
+	"bytes"
 	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
 )
@@ -36,6 +39,50 @@ func TestRegionsThatAreGoneLeaveNoBars(t *testing.T) {
 		require.NoError(t, tr.Deregister(ctx, key))
 		require.Zero(t, remembered())
 	}
+}
+
+// TestNothingLandsAfterARevocationForAForgottenPeer holds a greeting between the look-up of its attachment and its
+// admission, while other peers' hellos make the table forget that attachment. A lane of it would live on unseen by
+// Revoke and Close.
+func TestNothingLandsAfterARevocationForAForgottenPeer(t *testing.T) {
+	e := newTestEndpoint(t, Settings{})
+	tr, ctx := e.tr.(*Transport), context.Background()
+	memory := mapping(t, 3<<12)
+	key, _, err := tr.Register(ctx, regionOf(memory[1<<12:2<<12]))
+	require.NoError(t, err)
+	issue := func() *attachment {
+		a, err := tr.attachments.issue(transport.Peer{Address: "guest", Incarnation: 77})
+		require.Nil(t, err)
+		return a
+	}
+	a := issue()
+	a.mu.Lock()
+	a.since = clock.Now().Add(-2 * forgetAfter)
+	a.mu.Unlock()
+	for tr.attachments.lookUp(a.token) != nil {
+		issue()
+	}
+	l := strangerLane(t, tr)
+	t.Cleanup(func() { require.NoError(t, unix.Close(l.other)) })
+	t.Cleanup(l.closeLane)
+	refused := a.admit(l.responderLane, 1)
+	w := tr.newWorker()
+	arrive := func(b []byte) {
+		_, err := unix.Write(l.other, b)
+		require.NoError(t, err)
+		l.readMu.Lock()
+		defer l.readMu.Unlock()
+		l.drain(w, 1<<20)
+	}
+	const half = 2048
+	arrive(append(appendFrame(nil, header{kind: kindWrite, length: 2 * half, seq: 1},
+		record{id: uint64(key), length: 2 * half}), make([]byte, half)...))
+	require.NoError(t, tr.Revoke(ctx, key, nil, false))
+	require.NoError(t, tr.Deregister(ctx, key))
+	before := bytes.Clone(memory)
+	arrive(bytes.Repeat([]byte("AFTER THE REVOCATION"), half/20))
+	require.True(t, bytes.Equal(before, memory), "bytes landed after Revoke had returned")
+	require.NotNil(t, refused, "a lane was added to an attachment that no table holds")
 }
 
 // TestClosedLanesLeaveTheirVerdicts: late questions get the same answers, from no more than these.
