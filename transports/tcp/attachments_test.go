@@ -68,8 +68,7 @@ func TestNothingLandsAfterARevocationForAForgottenPeer(t *testing.T) {
 	refused := a.admit(l.responderLane, 1)
 	w := tr.newWorker()
 	arrive := func(b []byte) {
-		_, err := unix.Write(l.other, b)
-		require.NoError(t, err)
+		_, _ = unix.Write(l.other, b) // fails on a lane that was refused
 		l.readMu.Lock()
 		defer l.readMu.Unlock()
 		l.drain(w, 1<<20)
