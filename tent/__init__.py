@@ -28,8 +28,9 @@ _PUBLIC = {
     "TransferStatusEnum TransportType kWildcardLocation",
     "errors": "AddressNotRegisteredError CudaError DeviceNotFoundError EngineClosedError ForkError InternalError "
     "InvalidArgumentError InvalidEntryError MetadataError NoSpaceError NotFoundError NotImplementedError "
-    "PeerRestartedError PeerUnreachableError PermissionDeniedError RdmaError RpcServiceError StorageError TentError "
-    "TentException TooManyRequestsError TransferCanceledError TransferError TransferTimeoutError",
+    "PeerRestartedError PeerTimeoutError PeerUnreachableError PermissionDeniedError RdmaError RpcServiceError "
+    "StorageError TentError TentException TooManyRequestsError TransferCanceledError TransferError "
+    "TransferTimeoutError",
     "events": "Event Events",
     "grid": "Grid",
     "notifications": "Notifications",

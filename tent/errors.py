@@ -26,6 +26,7 @@ __all__ = [
     "NoSpaceError",
     "NotFoundError",
     "PeerRestartedError",
+    "PeerTimeoutError",
     "PeerUnreachableError",
     "PermissionDeniedError",
     "RdmaError",
@@ -142,18 +143,6 @@ class StorageError(TentError, OSError):
     errno = errno.EIO
 
 
-class PeerUnreachableError(TentError, ConnectionError):
-    """Nobody answers at the peer's address, or the connection broke and could not be made again."""
-
-    code = "PEER_UNREACHABLE"
-
-
-class PeerRestartedError(TentError, ConnectionError):
-    """Another incarnation answers at the peer's address: open the segment again."""
-
-    code = "PEER_RESTARTED"
-
-
 class EngineClosedError(TentError):
     """The engine of this object has been closed."""
 
@@ -177,11 +166,11 @@ class NotImplementedError(TentError, builtins.NotImplementedError):
 
 
 class TransferError(TentError):
-    """A transfer has ended without moving everything.
+    """A transfer has ended without moving everything, or could not begin because its peer is gone.
 
     `failed_tasks` lists the indexes, in the order of the call's requests, ranges or pages (grids: region * n + i), of
     all that did not complete; all others are complete at the destination. `dirty`: the listed ranges may have
-    changed, and the peer could not be asked to stop.
+    changed, and the peer could not be asked to stop. An error of the call itself, before anything moved, lists none.
     """
 
     state: TransferStatusEnum = TransferStatusEnum.FAILED
@@ -199,6 +188,22 @@ class TransferError(TentError):
         self.failed_tasks = []
         for name, value in details.items():
             setattr(self, name, value)
+
+
+class PeerUnreachableError(TransferError, ConnectionError):
+    """Nobody answers at the peer's address, or the connection broke and could not be made again."""
+
+    code = "PEER_UNREACHABLE"
+
+
+class PeerTimeoutError(PeerUnreachableError, TimeoutError):
+    """The peer did not answer a call of the control plane within its time, for example open(timeout=5)."""
+
+
+class PeerRestartedError(TransferError, ConnectionError):
+    """Another incarnation answers at the peer's address: open the segment again."""
+
+    code = "PEER_RESTARTED"
 
 
 class TransferTimeoutError(TransferError, TimeoutError):
@@ -246,10 +251,17 @@ _BY_CODE |= {
     "LOST": PeerUnreachableError,
 }
 
+_GONE: dict[str, type[TransferError]] = {  # codes that tell of a peer that is gone
+    code: cls for code, cls in _BY_CODE.items() if issubclass(cls, TransferError)
+}
+
 _BY_STATE: dict[int, type[TransferError]] = {
     TransferStatusEnum.TIMEOUT: TransferTimeoutError,
     TransferStatusEnum.CANCELED: TransferCanceledError,
 }
+
+
+_DETAILS = ("scope", "side", "transport", "rail", "peer")  # of a failure, beside its code, message and hint
 
 
 def translate(error: BaseException) -> BaseException:
@@ -262,26 +274,32 @@ def translate(error: BaseException) -> BaseException:
         code, message, hint = fields["code"], fields["message"], fields.get("hint", "")
     except (ValueError, TypeError, KeyError):
         return InternalError(text)
-    if code == "TIMEOUT":  # a caller's wait, not a transfer's end: the builtin that people catch
+    if code == "TIMEOUT" and fields.get("scope") != "link":
+        # a caller's wait, not a transfer's end: the builtin that people catch
         return TimeoutError(f"{message}; {hint}" if hint and hint not in message else message)
-    return _BY_CODE.get(code, TentError)(message, code=code, hint=hint)
+    cls = PeerTimeoutError if code == "TIMEOUT" else _BY_CODE.get(code, TentError)
+    if not issubclass(cls, TransferError):
+        return cls(message, code=code, hint=hint)
+    if code == "TIMEOUT":
+        code = cls.code
+    return cls(message, code=code, hint=hint, **{name: fields.get(name, "") for name in _DETAILS})
 
 
 def transfer_error(state: int, failure: dict[str, Any], failed_tasks: list[int]) -> TransferError:
-    """The exception for a transfer that ended in another state than COMPLETED; `failure` is the engine's account."""
-    cls = _BY_STATE.get(state, TransferError)
+    """The exception for a transfer that ended in another state than COMPLETED; `failure` is the engine's account.
+
+    Its class says the end of the transfer; for one that failed, whether its peer is gone.
+    """
+    code = failure.get("code") or ""
+    cls = _BY_STATE.get(state) or _GONE.get(code, TransferError)
     name = TransferStatusEnum(state).name
     return cls(
         failure.get("message") or f"the transfer has ended as {name}",
-        code=failure.get("code") or (cls.code if cls is not TransferError else "INTERNAL_ERROR"),
+        code=code or (cls.code if cls is not TransferError else "INTERNAL_ERROR"),
         hint=failure.get("hint", ""),
         state=TransferStatusEnum(state),
-        scope=failure.get("scope", ""),
-        side=failure.get("side", ""),
-        transport=failure.get("transport", ""),
-        rail=failure.get("rail", ""),
-        peer=failure.get("peer", ""),
         attempts=failure.get("attempts", 0),
         dirty=failure.get("dirty", False),
         failed_tasks=failed_tasks,
+        **{name: failure.get(name, "") for name in _DETAILS},
     )

@@ -17,9 +17,9 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Errors of every call: InvalidArgument for a malformed address, InvalidEntry for an unknown host, PeerUnreachable when
-// nobody listens or the peer does not answer, Protocol when something else does, PeerRestarted for another incarnation,
-// Timeout and Canceled as ctx says, EngineClosed after Close, and the error of the peer's handler.
+// Errors of every call: InvalidArgument for a malformed address, PeerUnreachable when its host has no address, nobody
+// listens or nobody answers, Protocol when something else does, PeerRestarted for another incarnation, Timeout and
+// Canceled as ctx says, EngineClosed after Close, and the error of the peer's handler.
 
 // Open asks the engine at an address for its identity. See Hello for the errors.
 func (c *Client) Open(ctx context.Context, address string) (transport.Peer, error) {

@@ -54,7 +54,7 @@ func (c *Client) connectTCP(ctx context.Context, address string) (net.Conn, erro
 	case c.alive.Err() != nil:
 		return nil, closedError(address)
 	case errors.As(err, &unknown):
-		e.Code, e.Cause = errs.InvalidEntry, "the host of "+address+" cannot be resolved: "+unknown.Err
+		e.Cause = "the host of " + address + " cannot be resolved: " + unknown.Err
 		e.WithHint("check the name, or give the peer's IP address")
 	case errors.Is(err, syscall.ECONNREFUSED):
 		e.Side, e.Cause = errs.SideRemote, "connection refused: nobody listens at "+address
@@ -242,12 +242,12 @@ func (t *tap) verdict(address string, limit time.Duration, late bool) error {
 		}
 	case errors.Is(t.err, syscall.ECONNRESET):
 		e.Code, e.Cause, e.Err = errs.PeerUnreachable, "connection reset by "+address+" before it answered", t.err
-	case !late:
-		e.Cause = "something else listens at " + address +
+	case !late: // a peer that has just died looks like this too, and one whose process is stopped like the next
+		e.Code, e.Cause = errs.PeerUnreachable, "something else listens at "+address+
 			", or its engine is closing or wants TLS: the connection ended before an answer"
 	default:
-		e.Cause = "something else listens at " + address +
-			", or its process is stopped: it took the connection and said nothing for " + limit.String()
+		e.Code, e.Cause = errs.PeerUnreachable, "something else listens at "+address+
+			", or its process is stopped: it took the connection and said nothing for "+limit.String()
 		e.Err = errSilent
 	}
 	return e

@@ -75,7 +75,7 @@ func TestNobodyListens(t *testing.T) {
 
 func TestWrongNames(t *testing.T) {
 	checkLeaks(t)
-	require.Contains(t, refusal(t, "no-such-host.invalid:1", errs.InvalidEntry), "cannot be resolved")
+	require.Contains(t, refusal(t, "no-such-host.invalid:1", errs.PeerUnreachable), "cannot be resolved")
 	for _, address := range []string{"127.0.0.1", "::1:80", "http://x:80", "host:0"} {
 		require.Contains(t, refusal(t, address, errs.InvalidArgument), "127.0.0.1:41233", "an example")
 	}
@@ -85,7 +85,7 @@ func TestSomethingElseListens(t *testing.T) {
 	checkLeaks(t)
 	const text = "something else listens"
 	t.Run("silent", func(t *testing.T) {
-		require.Contains(t, refusal(t, stranger(t, func(net.Conn) {}), errs.Protocol), text)
+		require.Contains(t, refusal(t, stranger(t, func(net.Conn) {}), errs.PeerUnreachable), text)
 	})
 	t.Run("echo", func(t *testing.T) {
 		require.Contains(t, refusal(t, stranger(t, func(c net.Conn) { io.Copy(c, c) }), errs.Protocol), text)
@@ -101,7 +101,8 @@ func TestSomethingElseListens(t *testing.T) {
 	})
 	t.Run("closes", func(t *testing.T) {
 		require.Contains(t, refusal(t, stranger(t,
-			func(c net.Conn) { io.ReadFull(c, make([]byte, 24)); c.(*net.TCPConn).CloseWrite() }), errs.Protocol), text)
+			func(c net.Conn) { io.ReadFull(c, make([]byte, 24)); c.(*net.TCPConn).CloseWrite() }),
+			errs.PeerUnreachable), text)
 	})
 	t.Run("http", func(t *testing.T) {
 		server := &http.Server{Handler: http.NotFoundHandler()}

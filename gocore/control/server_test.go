@@ -187,7 +187,7 @@ func TestMutualTLS(t *testing.T) {
 	}{
 		{foreign, b, errs.PermissionDenied, "certificate"},
 		{anonymous, b, errs.PermissionDenied, "refused our certificate"},
-		{plain, b, errs.Protocol, "wants TLS"},
+		{plain, b, errs.PeerUnreachable, "wants TLS"},
 		{a, plain, errs.Protocol, "TLS is configured here"},
 	} {
 		_, err := c.from.client.Open(within(t), c.to.self.Address)

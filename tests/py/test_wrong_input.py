@@ -224,7 +224,7 @@ def test_read_only_buffers(pair: Callable[..., Pair], keep: Any) -> None:
     ("target", "error"),
     [
         ("127.0.0.1:1", tent.PeerUnreachableError),
-        ("no-such-host.invalid:80", tent.TentError),
+        ("no-such-host.invalid:80", tent.PeerUnreachableError),
         ("127.0.0.1", tent.TentError),
         ("127.0.0.1:notaport", tent.TentError),
         ("file:///tmp", tent.TentError),
@@ -365,6 +365,7 @@ def test_each_error_is_the_builtin_that_people_catch() -> None:
         (tent.DeviceNotFoundError, LookupError),
         (tent.PermissionDeniedError, PermissionError),
         (tent.PeerUnreachableError, ConnectionError),
+        (tent.PeerTimeoutError, TimeoutError),
         (tent.PeerRestartedError, ConnectionError),
         (tent.ForkError, RuntimeError),
         (tent.TransferTimeoutError, TimeoutError),
