@@ -65,7 +65,7 @@ func Info(id int64) (text string, err error) {
 	self := e.Self()
 	address, size := e.Page()
 	return toJSON(map[string]any{"address": e.Address(), "name": e.Name(), "segment_name": e.Address(),
-		"incarnation": self.Incarnation, "machine_id": self.MachineID, "port": e.Port(),
+		"id": self.ID.String(), "machine_id": self.MachineID, "port": e.Port(),
 		"page_address": uint64(address),
 		"page_bytes":   size, "event_fd": e.EventFd(), "note_fd": e.NoteFd(), "config": settings,
 		"transports": e.Transports()}), nil
@@ -243,8 +243,8 @@ func Segment(id int64, segment int64, refresh bool) (text string, err error) {
 			"location": r.Location, "permission": int(r.Permission), "read_only": r.ReadOnly})
 	}
 	return toJSON(map[string]any{"address": info.Peer.Address, "name": info.Peer.Name,
-		"machine_id":  info.Peer.MachineID,
-		"incarnation": info.Peer.Incarnation, "region": info.Base, "regions": regions,
+		"machine_id": info.Peer.MachineID,
+		"id":         info.Peer.ID.String(), "region": info.Base, "regions": regions,
 		"file": info.File}), nil
 }
 

@@ -247,7 +247,7 @@ class Engine(Moves):
             with engine.allocate(4096, name="page"):
                 other.open(engine.export(["page"])).close()
 
-        It has addresses, incarnation, regions (all named ones unless chosen) and versions, and no secrets.
+        It has addresses, the id of the engine, regions (all named ones unless chosen) and versions, and no secrets.
         """
         names = None if regions is None else [r if isinstance(r, str) else r.name for r in regions]
         return base64.b64decode(self._call(self._library.pybind_Export, json.dumps(names)))

@@ -91,7 +91,7 @@ class Segment:
         self.address = ""
         self.name = ""
         self.machine_id = ""
-        self.incarnation = 0
+        self.peer_id = ""
         self.path: str | None = None
         self._size = 0  # of a file, for repr after close()
         self._load(refresh=False)
@@ -212,7 +212,7 @@ class Segment:
         self.address = fields["address"]
         self.name = fields["name"]
         self.machine_id = fields["machine_id"]
-        self.incarnation = fields["incarnation"]
+        self.peer_id = fields["id"]
         self._region = fields.get("region") or ""
         self.path = self._region if fields["file"] else None
         known = self._regions

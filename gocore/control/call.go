@@ -124,7 +124,7 @@ func (c *Client) Notify(ctx context.Context, peer transport.Peer, seq uint64, me
 	return err
 }
 
-// Probe returns the time of a round trip on a connection that is made if there is none. A peer of incarnation 0 is any
+// Probe returns the time of a round trip on a connection that is made if there is none. A peer without an ID is any
 // engine that answers at its address.
 func (c *Client) Probe(ctx context.Context, peer transport.Peer) (time.Duration, error) {
 	request := &controlpb.ProbeRequest{Call: c.header(peer)}
@@ -137,7 +137,7 @@ func (c *Client) Probe(ctx context.Context, peer transport.Peer) (time.Duration,
 }
 
 func (c *Client) header(peer transport.Peer) *controlpb.Call {
-	return &controlpb.Call{From: toIdentity(c.options.Self()), To: peer.Incarnation}
+	return &controlpb.Call{From: toIdentity(c.options.Self()), To: idBytes(peer.ID)}
 }
 
 func (c *Client) checkSize(peer transport.Peer, message []byte) error {
@@ -185,7 +185,7 @@ func callAt[R any](ctx context.Context, c *Client, op string, peer transport.Pee
 	for attempt := 0; ; attempt++ {
 		k, err := c.acquire(ctx, peer.Address)
 		if err != nil {
-			if peer.Incarnation != 0 && errors.Is(err, errSilent) {
+			if !peer.ID.IsZero() && errors.Is(err, errSilent) {
 				return none, unanswered(peer.Address, c.options.HandshakeTimeout)
 			}
 			return none, err

@@ -52,7 +52,7 @@ type Handler interface {
 	// the message and its answer, so messages must be idempotent.
 	Serve(ctx context.Context, from transport.Peer, transport string, message []byte) ([]byte, error)
 	// Notified takes a notification; nil means that it was taken, now or before. The caller repeats a notification
-	// without an answer, and (from.Incarnation, seq) marks repetitions, which may run beside the call that was cut off.
+	// without an answer, and (from.ID, seq) marks repetitions, which may run beside the call that was cut off.
 	// Message is the handler's own.
 	Notified(ctx context.Context, from transport.Peer, seq uint64, message []byte) error
 }

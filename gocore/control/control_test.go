@@ -52,9 +52,9 @@ var incarnations atomic.Uint64
 // start opens a node that ends, and is checked for leaks, with the test.
 func start(t testing.TB, listen string, change ...func(*Options)) *node {
 	t.Helper()
-	n := &node{self: transport.Peer{Name: "node", MachineID: "here", Incarnation: incarnations.Add(1)}}
+	n := &node{self: transport.Peer{Name: "node", MachineID: "here", ID: transport.NumberedID(incarnations.Add(1))}}
 	n.serve = func(_ context.Context, from transport.Peer, name string, message []byte) ([]byte, error) {
-		return fmt.Appendf(nil, "%s %s %d", name, message, from.Incarnation), nil
+		return fmt.Appendf(nil, "%s %s %v", name, message, from.ID), nil
 	}
 	n.options = Options{Self: func() transport.Peer { return n.self },
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
@@ -115,7 +115,7 @@ func TestACallerThatClaimsToBeUsIsRefused(t *testing.T) {
 	checkLeaks(t)
 	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
 	peer := open(t, a, b)
-	a.self.Incarnation = b.self.Incarnation
+	a.self.ID = b.self.ID
 	_, err := a.client.Describe(within(t), peer, 0)
 	require.Equal(t, errs.PermissionDenied, errs.CodeOf(err))
 	_, err = a.client.Call(within(t), peer, "tcp", []byte("hello"))
@@ -131,7 +131,7 @@ func TestDescribeComesOnceForEachEpoch(t *testing.T) {
 	epoch := uint64(1)
 	b.describe = func(_ context.Context, from transport.Peer) (*segment.Description, error) {
 		require.Equal(t, a.self, from)
-		d := &segment.Description{Address: b.self.Address, Incarnation: b.self.Incarnation, Epoch: epoch,
+		d := &segment.Description{Address: b.self.Address, ID: b.self.ID, Epoch: epoch,
 			Regions: []segment.Region{
 				{ID: 7, Name: "kv", Addr: 4096, Size: 64, Permission: mem.GlobalReadWrite,
 					Descriptors: map[string]transport.Descriptor{"tcp": {1, 2}}}}}
@@ -153,14 +153,14 @@ func TestDescribeComesOnceForEachEpoch(t *testing.T) {
 func TestConcurrentCallsShareOneConnection(t *testing.T) {
 	checkLeaks(t)
 	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
-	peer := transport.Peer{Address: b.self.Address, Incarnation: b.self.Incarnation}
+	peer := transport.Peer{Address: b.self.Address, ID: b.self.ID}
 	var group sync.WaitGroup
 	for i := range 64 {
 		group.Go(func() {
 			for j := range 20 {
 				message := fmt.Sprintf("%d/%d", i, j)
 				answer, err := a.client.Call(context.Background(), peer, "tcp", []byte(message))
-				if err != nil || string(answer) != fmt.Sprintf("tcp %s %d", message, a.self.Incarnation) {
+				if err != nil || string(answer) != fmt.Sprintf("tcp %s %v", message, a.self.ID) {
 					t.Errorf("answer %q, error %v", answer, err)
 				}
 			}
@@ -175,7 +175,7 @@ func TestNotificationsCarrySenderAndSequence(t *testing.T) {
 	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
 	var got []string
 	b.notified = func(_ context.Context, from transport.Peer, seq uint64, message []byte) error {
-		got = append(got, fmt.Sprintf("%d %d %s", from.Incarnation, seq, message))
+		got = append(got, fmt.Sprintf("%v %d %s", from.ID, seq, message))
 		if len(got) == 2 {
 			return errs.New(errs.TooManyRequests, "notify", "the queue is full")
 		}
@@ -185,8 +185,8 @@ func TestNotificationsCarrySenderAndSequence(t *testing.T) {
 	require.NoError(t, a.client.Notify(within(t), peer, 1, []byte("one")))
 	require.Equal(t, errs.TooManyRequests, errs.CodeOf(a.client.Notify(within(t), peer, 2, []byte("two"))))
 	require.NoError(t, a.client.Notify(within(t), peer, 2, []byte("two")))
-	id := a.self.Incarnation
-	require.Equal(t, []string{fmt.Sprintf("%d 1 one", id), fmt.Sprintf("%d 2 two", id), fmt.Sprintf("%d 2 two", id)},
+	id := a.self.ID
+	require.Equal(t, []string{fmt.Sprintf("%v 1 one", id), fmt.Sprintf("%v 2 two", id), fmt.Sprintf("%v 2 two", id)},
 		got)
 }
 

@@ -141,7 +141,7 @@ func TestOtherIncarnationIsToldAtOnce(t *testing.T) {
 	checkLeaks(t)
 	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
 	peer := open(t, a, b)
-	peer.Incarnation += 1000
+	peer.ID[0]++
 	_, err := a.client.Describe(within(t), peer, 0)
 	require.Equal(t, errs.PeerRestarted, errs.CodeOf(err))
 	_, err = a.client.Call(within(t), peer, "tcp", nil)
@@ -157,7 +157,7 @@ func TestPeerThatStoppedAnswering(t *testing.T) {
 	checkLeaks(t)
 	a := start(t, "127.0.0.1:0", func(o *Options) { o.HandshakeTimeout = 50 * time.Millisecond })
 	silent := stranger(t, func(net.Conn) {})
-	_, err := a.client.Probe(within(t), transport.Peer{Address: silent, Incarnation: 5})
+	_, err := a.client.Probe(within(t), transport.Peer{Address: silent, ID: transport.NumberedID(5)})
 	require.Equal(t, errs.PeerUnreachable, errs.CodeOf(err),
 		"an engine was there: it is the peer that is silent, not a stranger")
 	require.ErrorContains(t, err, "stopped or overloaded")
@@ -190,8 +190,8 @@ func TestCallersMustSayWhoTheyAre(t *testing.T) {
 	checkLeaks(t)
 	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
 	peer := open(t, a, b)
-	for want, self := range map[string]transport.Peer{"no incarnation": {},
-		"more than 255": {Incarnation: 1, Name: strings.Repeat("n", 256)}} {
+	for want, self := range map[string]transport.Peer{"gives no id": {},
+		"more than 255": {ID: transport.NumberedID(1), Name: strings.Repeat("n", 256)}} {
 		a.self = self
 		_, err := a.client.Call(within(t), peer, "tcp", nil)
 		require.Equal(t, errs.Protocol, errs.CodeOf(err))

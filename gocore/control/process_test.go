@@ -25,7 +25,7 @@ type Remote struct{}
 
 // Listen listens on an address and returns the one that it got.
 func (Remote) Listen(address string, listens *string) error {
-	self := transport.Peer{Name: "child", MachineID: "here", Incarnation: uint64(os.Getpid())}
+	self := transport.Peer{Name: "child", MachineID: "here", ID: transport.NewID()}
 	server, err := Listen([]string{address}, Options{Self: func() transport.Peer { return self }})
 	if err != nil {
 		return err

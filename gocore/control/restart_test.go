@@ -41,7 +41,7 @@ func TestOpenWorksInTheSameCallAfterARestart(t *testing.T) {
 		open(t, a, b)
 		b.close()
 		b = start(t, b.self.Address)
-		require.Equal(t, b.self.Incarnation, open(t, a, b).Incarnation)
+		require.Equal(t, b.self.ID, open(t, a, b).ID)
 	}
 }
 
@@ -93,21 +93,21 @@ func TestNotificationsArriveExactlyOnceOverBrokenConnections(t *testing.T) {
 	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
 	address, cut := cutter(t, b.self.Address)
 	var mu sync.Mutex // a repetition may run beside the call that was cut off
-	last := map[uint64]uint64{}
+	last := map[transport.ID]uint64{}
 	var taken []string
 	b.notified = func(_ context.Context, from transport.Peer, seq uint64, message []byte) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if seq%5 == 0 && seq > last[from.Incarnation] {
+		if seq%5 == 0 && seq > last[from.ID] {
 			cut() // before the answer: the sender cannot know, and repeats
 		}
-		if seq == last[from.Incarnation]+1 {
-			last[from.Incarnation] = seq
+		if seq == last[from.ID]+1 {
+			last[from.ID] = seq
 			taken = append(taken, string(message))
 		}
 		return nil
 	}
-	peer := transport.Peer{Address: address, Incarnation: b.self.Incarnation}
+	peer := transport.Peer{Address: address, ID: b.self.ID}
 	var want []string
 	for seq := uint64(1); seq <= 50; seq++ {
 		want = append(want, fmt.Sprint(seq))

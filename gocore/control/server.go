@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"runtime/debug"
@@ -157,11 +158,11 @@ type service struct {
 // caller checks the caller's identity, and that the call is meant for us.
 func (s *service) caller(call *controlpb.Call) (transport.Peer, error) {
 	self := s.server.options.Self()
-	if to := call.GetTo(); to != 0 && to != self.Incarnation {
+	if to := call.GetTo(); len(to) != 0 && !bytes.Equal(to, self.ID[:]) {
 		return transport.Peer{}, restarted(self.Address)
 	}
 	from, err := fromIdentity(call.GetFrom())
-	if err == nil && from.Incarnation == self.Incarnation {
+	if err == nil && from.ID == self.ID {
 		// Hello gives our identity to every caller, and we do not call ourselves over the network.
 		return transport.Peer{}, errs.New(errs.PermissionDenied, "control", "the caller claims to be this engine").
 			WithScope(errs.ScopeLink, errs.SideLocal)

@@ -14,15 +14,15 @@ import (
 )
 
 // ways keeps further addresses of engines, so that a call reaches its peer as long as one of them does. They lead to
-// the same incarnation or to none: every call names its incarnation, and any other engine at the address refuses it.
+// the same engine or to none: every call names its id, and any other engine at the address refuses it.
 type ways struct {
 	mu    sync.Mutex
 	peers map[wayKey]*way
 }
 
 type wayKey struct {
-	address     string
-	incarnation uint64
+	address string
+	id      transport.ID
 }
 
 // way holds the addresses of one engine.
@@ -53,7 +53,7 @@ func (c *Client) Know(peer transport.Peer, addresses []string) {
 	}
 	c.ways.mu.Lock()
 	defer c.ways.mu.Unlock()
-	key := wayKey{peer.Address, peer.Incarnation}
+	key := wayKey{peer.Address, peer.ID}
 	old := c.ways.peers[key]
 	if len(list) == 1 || (old != nil && slices.Equal(old.addresses, list)) {
 		return
@@ -80,7 +80,7 @@ func reachable(address string, sameMachine bool) bool {
 func (w *ways) of(peer transport.Peer) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	known := w.peers[wayKey{peer.Address, peer.Incarnation}]
+	known := w.peers[wayKey{peer.Address, peer.ID}]
 	if known == nil {
 		return []string{peer.Address}
 	}
@@ -90,7 +90,7 @@ func (w *ways) of(peer transport.Peer) []string {
 func (w *ways) prefer(peer transport.Peer, address string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if known := w.peers[wayKey{peer.Address, peer.Incarnation}]; known != nil {
+	if known := w.peers[wayKey{peer.Address, peer.ID}]; known != nil {
 		known.preferred = max(0, slices.Index(known.addresses, address))
 	}
 }

@@ -62,7 +62,7 @@ func TestAnotherIncarnationAtThePeersOwnAddressIsFinal(t *testing.T) {
 	a, b, c := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
 	peer := open(t, a, b)
 	gone := peer
-	gone.Incarnation += 1000
+	gone.ID[0]++
 	a.client.Know(gone, []string{c.self.Address})
 	_, err := a.client.Probe(within(t), gone)
 	require.Equal(t, errs.PeerRestarted, errs.CodeOf(err))

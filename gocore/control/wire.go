@@ -86,21 +86,29 @@ func clip(text string) string {
 func toIdentity(peer transport.Peer) *controlpb.Identity {
 	return &controlpb.Identity{Address: strings.ToValidUTF8(peer.Address, "\uFFFD"),
 		Name:      strings.ToValidUTF8(peer.Name, "\uFFFD"),
-		MachineId: strings.ToValidUTF8(peer.MachineID, "\uFFFD"), Incarnation: peer.Incarnation}
+		MachineId: strings.ToValidUTF8(peer.MachineID, "\uFFFD"), Id: idBytes(peer.ID)}
+}
+
+// idBytes returns the bytes of an ID, none of the zero ID.
+func idBytes(id transport.ID) []byte {
+	if id.IsZero() {
+		return nil
+	}
+	return id[:]
 }
 
 // fromIdentity checks the identity that a stranger claims. Whether the stranger is this engine does not come from a
 // message.
 func fromIdentity(id *controlpb.Identity) (transport.Peer, error) {
 	switch {
-	case id.GetIncarnation() == 0:
-		return transport.Peer{}, protocolError("the peer gives no incarnation")
+	case len(id.GetId()) != len(transport.ID{}):
+		return transport.Peer{}, protocolError("the peer gives no id of %d bytes", len(transport.ID{}))
 	case len(id.GetAddress()) > identityMax, len(id.GetName()) > identityMax, len(id.GetMachineId()) > identityMax:
 		return transport.Peer{},
 			protocolError("the peer gives a name, an address or a machine id of more than %d bytes", identityMax)
 	}
 	return transport.Peer{Address: id.GetAddress(), Name: id.GetName(), MachineID: id.GetMachineId(),
-		Incarnation: id.GetIncarnation()}, nil
+		ID: transport.ID(id.GetId())}, nil
 }
 
 func protocolError(format string, args ...any) *errs.Error {

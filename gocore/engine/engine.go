@@ -8,8 +8,6 @@ package engine
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"log/slog"
 	"net"
 	"runtime"
@@ -52,16 +50,16 @@ type Options struct {
 
 // Engine is one process's instance. Two engines in one process share nothing.
 type Engine struct {
-	config      *config.Config
-	name        string
-	address     string
-	others      []string // of the control plane, beside address
-	port        int
-	machine     string
-	incarnation uint64
-	cores       int
-	stall       time.Duration
-	log         *slog.Logger
+	config  *config.Config
+	name    string
+	address string
+	others  []string // of the control plane, beside address
+	port    int
+	machine string
+	id      transport.ID
+	cores   int
+	stall   time.Duration
+	log     *slog.Logger
 
 	// The core and its mirrors.
 	mu        sync.Mutex
@@ -135,7 +133,7 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	}
 	c := &o.Config.Engine
 	e := &Engine{config: o.Config, name: c.Name, machine: meta.MachineID(), cores: runtime.NumCPU(),
-		incarnation: newIncarnation(), stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes, armed: clock.Never,
+		id: transport.NewID(), stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes, armed: clock.Never,
 		syncing: syncing{limit: clock.Never}, progressWake: make(chan struct{}, 1),
 		batches: make([]*batch, c.MaxBatches), totals: make([]atomic.Uint64, c.MaxBatches), store: meta.PeerToPeer{},
 		idle: make(chan struct{}, 1)}
@@ -365,12 +363,6 @@ func (e *Engine) openSelf() {
 	e.segments.mu.Unlock()
 }
 
-func newIncarnation() uint64 {
-	var b [8]byte
-	rand.Read(b[:]) // does not fail on Linux
-	return binary.LittleEndian.Uint64(b[:]) | 1
-}
-
 func logLevel(name string) slog.Level {
 	return map[string]slog.Level{"debug": slog.LevelDebug, "warning": slog.LevelWarn, "error": slog.LevelError}[name]
 }
@@ -385,7 +377,7 @@ func (e *Engine) usable() error {
 
 // self describes this engine to peers.
 func (e *Engine) self() transport.Peer {
-	return transport.Peer{Address: e.address, Name: e.name, MachineID: e.machine, Incarnation: e.incarnation}
+	return transport.Peer{Address: e.address, Name: e.name, MachineID: e.machine, ID: e.id}
 }
 
 // Address is all that a peer needs to know: "host:port" of the control plane.

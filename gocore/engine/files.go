@@ -118,7 +118,7 @@ func (e *Engine) filer() (transport.Filer, *errs.Error) {
 // filePeer makes the peer that is a file, with one handle, and its region. It is not shared yet.
 func (e *Engine) filePeer(made *transport.File, durability request.Durability) *peer {
 	identity := transport.Peer{Address: fileScheme +
-		made.Path, Name: path.Base(made.Path), MachineID: e.machine, Incarnation: newIncarnation()}
+		made.Path, Name: path.Base(made.Path), MachineID: e.machine, ID: transport.NewID()}
 	p := &peer{engine: e, identity: identity, handles: 1, file: &file{made.Path, made.ReadOnly, durability}}
 	p.links.Store(&[]attachment{})
 	region := segment.Region{ID: fileRegion, Name: made.Path, Size: made.Size, Location: "file", Kind: mem.File,
@@ -132,12 +132,12 @@ func (e *Engine) filePeer(made *transport.File, durability request.Durability) *
 		}
 	}
 	p.learn(&segment.Description{Address: identity.Address, Name: identity.Name, MachineID: e.machine,
-		Incarnation: identity.Incarnation, Regions: []segment.Region{region}})
+		ID: identity.ID, Regions: []segment.Region{region}})
 	t := &e.segments
 	t.mu.Lock()
 	t.numbers++
 	p.number = t.numbers
-	t.peers[peerKey{identity.Address, identity.Incarnation}] = p
+	t.peers[peerKey{identity.Address, identity.ID}] = p
 	t.mu.Unlock()
 	return p
 }

@@ -27,7 +27,7 @@ type notes struct {
 	queue   []Notification // queue[head:] wait
 	head    int
 	limit   int
-	last    map[uint64]*sender // by incarnation
+	last    map[transport.ID]*sender
 	heard   uint64
 	waiting []chan struct{}
 	taken   uint64 // counters
@@ -40,7 +40,7 @@ type sender struct {
 }
 
 func newNotes(limit int, s *signal) *notes {
-	return &notes{signal: s, limit: limit, last: make(map[uint64]*sender)}
+	return &notes{signal: s, limit: limit, last: make(map[transport.ID]*sender)}
 }
 
 // take decodes a message and queues its new notifications: all of them, or none when there is no room.
@@ -51,7 +51,7 @@ func (q *notes) take(from transport.Peer, message []byte) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	s := q.sender(from.Incarnation)
+	s := q.sender(from.ID)
 	fresh := 0
 	for fresh < len(list) && numbers[fresh] <= s.number {
 		fresh++
@@ -79,24 +79,24 @@ func (q *notes) take(from transport.Peer, message []byte) error {
 	return nil
 }
 
-func (q *notes) sender(incarnation uint64) *sender {
+func (q *notes) sender(id transport.ID) *sender {
 	q.heard++
-	s := q.last[incarnation]
+	s := q.last[id]
 	if s == nil {
 		if len(q.last) >= sendersMax {
 			q.forgetOldest()
 		}
 		s = &sender{}
-		q.last[incarnation] = s
+		q.last[id] = s
 	}
 	s.heard = q.heard
 	return s
 }
 
 func (q *notes) forgetOldest() {
-	var oldest uint64
+	var oldest transport.ID
 	for k, s := range q.last {
-		if oldest == 0 || s.heard < q.last[oldest].heard {
+		if oldest.IsZero() || s.heard < q.last[oldest].heard {
 			oldest = k
 		}
 	}

@@ -37,14 +37,14 @@ func read(q *notes, most int) (texts []string) {
 	return texts
 }
 
-var sender1 = transport.Peer{Address: "a", Incarnation: 1}
+var sender1 = transport.Peer{Address: "a", ID: transport.NumberedID(1)}
 
 func TestNotificationsAreTakenOnceInOrderWhicheverWayTheyCome(t *testing.T) {
 	q := newTestNotes(t, 100)
 	require.NoError(t, q.take(sender1, message(1, "a", "b")))
 	require.NoError(t, q.take(sender1, message(1, "a", "b")), "a repetition is taken as done")
 	require.NoError(t, q.take(sender1, message(2, "b", "c")), "a part of it is new")
-	require.NoError(t, q.take(transport.Peer{Address: "a", Incarnation: 2}, message(1, "x")),
+	require.NoError(t, q.take(transport.Peer{Address: "a", ID: transport.NumberedID(2)}, message(1, "x")),
 		"another incarnation counts anew")
 	require.Equal(t, []string{"a", "b", "c", "x"}, read(q, 10))
 }
@@ -90,7 +90,7 @@ func TestWaitingForANotificationEndsWithItOrInTime(t *testing.T) {
 func TestTheNumberOfRememberedSendersIsBounded(t *testing.T) {
 	q := newTestNotes(t, 10*sendersMax)
 	for i := range 2 * sendersMax {
-		require.NoError(t, q.take(transport.Peer{Incarnation: uint64(i + 1)}, message(1, "a")))
+		require.NoError(t, q.take(transport.Peer{ID: transport.NumberedID(uint64(i + 1))}, message(1, "a")))
 	}
 	require.LessOrEqual(t, len(q.last), sendersMax)
 }

@@ -37,11 +37,11 @@ type segmentTable struct {
 }
 
 type peerKey struct {
-	address     string
-	incarnation uint64
+	address string
+	id      transport.ID
 }
 
-func (p *peer) key() peerKey { return peerKey{p.identity.Address, p.identity.Incarnation} }
+func (p *peer) key() peerKey { return peerKey{p.identity.Address, p.identity.ID} }
 
 func (t *segmentTable) get(id SegmentID) (*handle, *errs.Error) {
 	if list := t.open.Load(); list != nil && id >= 0 {
@@ -111,7 +111,7 @@ func (e *Engine) OpenSegment(ctx context.Context, name string) (SegmentID, error
 		}
 		identity.Address = target.Address
 	}
-	identity.Self = identity.Incarnation == e.incarnation
+	identity.Self = identity.ID == e.id
 	p := e.peer(identity)
 	if err := p.join(ctx); err != nil {
 		e.leavePeer(p)
@@ -137,10 +137,10 @@ func (e *Engine) OpenBlob(blob []byte) (SegmentID, error) {
 	if err != nil {
 		return 0, err
 	}
-	if d.Incarnation == e.incarnation {
+	if d.ID == e.id {
 		return Local, nil
 	}
-	p := e.peer(transport.Peer{Address: d.Address, Name: d.Name, MachineID: d.MachineID, Incarnation: d.Incarnation})
+	p := e.peer(transport.Peer{Address: d.Address, Name: d.Name, MachineID: d.MachineID, ID: d.ID})
 	p.fetch.Lock()
 	if p.regions.Load() == nil {
 		p.learn(d)
@@ -179,7 +179,7 @@ func (e *Engine) peer(identity transport.Peer) *peer {
 	t := &e.segments
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	key := peerKey{identity.Address, identity.Incarnation}
+	key := peerKey{identity.Address, identity.ID}
 	p := t.peers[key]
 	if p == nil || p.gone.Load() != nil {
 		t.numbers++
@@ -304,7 +304,7 @@ func (e *Engine) description(own bool) *segment.Description {
 	self := e.self()
 	epoch := e.regions.epoch.Load()
 	d := &segment.Description{Address: self.Address, Name: self.Name, MachineID: self.MachineID,
-		Incarnation: self.Incarnation, Version: Version, Epoch: epoch + 1, Others: e.others}
+		ID: self.ID, Version: Version, Epoch: epoch + 1, Others: e.others}
 	for _, r := range e.regions.list() {
 		if r.Permission == mem.LocalReadWrite && !own {
 			continue

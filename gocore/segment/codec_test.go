@@ -17,7 +17,7 @@ import (
 
 func example(t testing.TB, regions int) *Description {
 	d := &Description{Address: "10.0.0.5:41233", Others: []string{"[fe80::1]:41233"}, Name: "decode-0",
-		MachineID: "0123456789abcdef0123456789abcdef", Incarnation: 0xfedcba9876543210, Version: "1.2.3", Epoch: 77}
+		MachineID: "0123456789abcdef0123456789abcdef", ID: transport.ID{0xfe, 15: 0x10}, Version: "1.2.3", Epoch: 77}
 	for i := range regions {
 		d.Regions = append(d.Regions, Region{
 			ID: mem.RegionID(i+1) | 1<<32, Name: fmt.Sprintf("model.layers.%d.self_attn.k_cache",
@@ -96,7 +96,7 @@ func TestAnotherFormatIsNamed(t *testing.T) {
 	data := Encode(&Description{}, false)
 	data[len(magic)] = 9
 	_, err := Decode(withSum(data[:len(data)-sumSize]))
-	require.ErrorContains(t, err, "format 9, this version of tent reads 1")
+	require.ErrorContains(t, err, "format 9, this version of tent reads 2")
 	_, err = Decode([]byte("certainly not"))
 	require.ErrorContains(t, err, "not an exported description")
 }

@@ -106,8 +106,8 @@ func (r *reader) texts(limit int) []string {
 
 func (r *reader) description(descriptors bool) *Description {
 	d := &Description{Address: r.text(), Name: r.text(), MachineID: r.text(), Version: r.text()}
-	if raw := r.bytes(8); raw != nil {
-		d.Incarnation = binary.LittleEndian.Uint64(raw)
+	if raw := r.bytes(uint64(len(d.ID))); raw != nil {
+		d.ID = transport.ID(raw)
 	}
 	d.Epoch = r.number()
 	d.Others = r.texts(AddressesMax)

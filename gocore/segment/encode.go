@@ -9,7 +9,7 @@ import (
 // The encoding, in order; u is an unsigned varint, s is u and then u bytes of UTF-8:
 //
 //	"TENT", format (1 byte), flags (1 byte: 1 with descriptors)
-//	s address, s name, s machine id, s version, incarnation (8 bytes, little-endian), u epoch
+//	s address, s name, s machine id, s version, id of the engine (16 bytes), u epoch
 //	u n, n times s            other addresses
 //	u n, n times s            locations, named below by their place in this table
 //	u n, n times s            transports, likewise; 0 without descriptors
@@ -24,7 +24,7 @@ import (
 // 40 bytes of an exported blob; at most 64 while the name adds no more than 29 bytes to the one before it.
 const (
 	magic           = "TENT"
-	format          = 1
+	format          = 2
 	withDescriptors = 1
 	headSize        = len(magic) + 2
 	sumSize         = 4
@@ -42,7 +42,7 @@ func Encode(d *Description, descriptors bool) []byte {
 	for _, text := range []string{d.Address, d.Name, d.MachineID, d.Version} {
 		out = appendText(out, text)
 	}
-	out = binary.LittleEndian.AppendUint64(out, d.Incarnation)
+	out = append(out, d.ID[:]...)
 	out = binary.AppendUvarint(out, d.Epoch)
 	out = appendTexts(out, d.Others)
 

@@ -39,14 +39,14 @@ type Region struct {
 
 // Description is the offer of one incarnation of an engine. Fill it, call Seal, then treat it as read-only.
 type Description struct {
-	Address     string   // "host:port" of its control plane
-	Others      []string // further addresses of the same control plane
-	Name        string
-	MachineID   string
-	Incarnation uint64
-	Version     string // of the engine that made it
-	Epoch       uint64 // grows with each change of the fields below
-	Regions     []Region
+	Address   string   // "host:port" of its control plane
+	Others    []string // further addresses of the same control plane
+	Name      string
+	MachineID string
+	ID        transport.ID
+	Version   string // of the engine that made it
+	Epoch     uint64 // grows with each change of the fields below
+	Regions   []Region
 
 	// Made by Seal.
 	byName map[string]int32
@@ -184,7 +184,7 @@ func (d *Description) Containing(addr, length uint64) *Region {
 
 // Peer returns the owner as transports know it.
 func (d *Description) Peer() transport.Peer {
-	return transport.Peer{Address: d.Address, Name: d.Name, MachineID: d.MachineID, Incarnation: d.Incarnation}
+	return transport.Peer{Address: d.Address, Name: d.Name, MachineID: d.MachineID, ID: d.ID}
 }
 
 func invalid(format string, args ...any) error {

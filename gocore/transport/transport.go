@@ -94,11 +94,12 @@ type Rail struct {
 
 // Peer is another engine as the control plane knows it.
 type Peer struct {
-	Address     string // of its control plane, "host:port"; also its name in errors
-	Name        string
-	MachineID   string
-	Incarnation uint64 // of the engine that answered; another one is another peer
-	Self        bool   // our own engine: transfers inside one process. Never taken from a message
+	Address   string // of its control plane, "host:port"; also its name in errors
+	Name      string
+	MachineID string
+	ID        ID     // of the engine that answered; another one is another peer
+	Identity  string // that its credentials prove, "" if nothing does; only the control plane fills it
+	Self      bool   // our own engine: transfers inside one process. Never taken from a message
 }
 
 // Slice is the unit posted on one rail. The core fills the first block before Submit and does not touch the slice until
@@ -230,7 +231,7 @@ type Transport interface {
 	Register(ctx context.Context, region mem.Region) (LocalKey, Descriptor, error)
 	// Revoke is the owner's fence: from its start nothing new by peer begins on the region. It returns when nothing
 	// that began before can touch the bytes any more. A nil peer means every peer; another one is known by its
-	// Incarnation alone, since it may call itself by any address. With keep, the region takes new accesses again
+	// ID alone, since it may call itself by any address. With keep, the region takes new accesses again
 	// afterwards (Region.fence), else only Deregister follows. READs by peers that were cut off fail.
 	Revoke(ctx context.Context, key LocalKey, peer *Peer, keep bool) error
 	Deregister(ctx context.Context, key LocalKey) error

@@ -65,13 +65,13 @@ func TestAFenceForOnePeerMeansThatEngineOrFails(t *testing.T) {
 	for _, address := range []string{writer.Address(), alias} { // not open here: the engine that answers there
 		peers := fenced(address)
 		require.Len(t, peers, 1)
-		require.Equal(t, writer.Self().Incarnation, peers[0].Incarnation, address)
+		require.Equal(t, writer.Self().ID, peers[0].ID, address)
 	}
 	s, err := owner.OpenSegment(context.Background(), alias)
 	require.NoError(t, err)
 	peers := fenced(alias)
 	require.Len(t, peers, 1)
-	require.Equal(t, writer.Self().Incarnation, peers[0].Incarnation)
+	require.Equal(t, writer.Self().ID, peers[0].ID)
 	require.NoError(t, owner.CloseSegment(s))
 	require.Equal(t, []*transport.Peer{nil}, fenced(""))
 

@@ -51,8 +51,8 @@ func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
 			CondemnAfter: 40 * time.Millisecond, AttemptLimit: 100 * time.Millisecond,
 			SuspectAfter: time.Duration(1+r.random.IntN(5)) * time.Millisecond}), peers: map[*simEngine]*simPeer{},
 		moves: map[dispatch.BatchID]*simMove{}, links: map[simLink]simTarget{}}
-	e.identity = transport.Peer{Address: e.address, MachineID: "m", Incarnation: uint64(i) + 1 +
-		simEngines*r.incarnations[i]}
+	e.identity = transport.Peer{Address: e.address, MachineID: "m",
+		ID: transport.NumberedID(uint64(i) + 1 + simEngines*r.incarnations[i])}
 	r.incarnations[i]++
 	e.areas[0], e.areas[1] = arena[:simSlots*simSlot], arena[simSlots*simSlot:]
 	for k, name := range []string{"fast", "slow"} {

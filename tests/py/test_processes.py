@@ -134,7 +134,7 @@ def test_restarted_at_the_same_address(engines: Open, peers: Start, keep: Any) -
     assert caught.value.code in ("PEER_RESTARTED", "PEER_UNREACHABLE")
     assert second.run(peer_side.check) == ""  # nothing has landed in the new one
     with engine.open(second.address) as new:
-        assert new.incarnation != old.incarnation
+        assert new.peer_id != old.peer_id
         engine.write(local[0:100], new["kv"][5:105]).result(10)
     assert second.run(peer_side.check, written=[[5, 100, 3, 0]]) == ""
     with pytest.raises((tent.PeerRestartedError, tent.PeerUnreachableError), match=first.address):

@@ -115,7 +115,7 @@ func (r *rogue) describe(e *engine.Engine) *segment.Description {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	stranger := control.NewClient(control.Options{Self: func() transport.Peer {
-		return transport.Peer{Incarnation: 4711}
+		return transport.Peer{ID: transport.NumberedID(4711)}
 	}, Log: r.Log()})
 	defer stranger.Close()
 	d, err := stranger.Describe(ctx, e.Self(), 0)

@@ -189,9 +189,9 @@ func TestRegisterAndAttachFail(t *testing.T) {
 	b.apply(t, "fail_register count=1 code=RDMA_ERROR; fail_attach nth=2")
 	_, _, err := b.a.Transport.Register(t.Context(), mem.Region{ID: 99, Addr: b.local.Addr, Size: 100, Fd: -1})
 	require.Equal(t, errs.RdmaError, errs.CodeOf(err))
-	_, err = b.a.Transport.Attach(transport.Peer{Address: "b:1", Incarnation: 5})
+	_, err = b.a.Transport.Attach(transport.Peer{Address: "b:1", ID: transport.NumberedID(5)})
 	require.NoError(t, err)
-	_, err = b.a.Transport.Attach(transport.Peer{Address: "b:1", Incarnation: 6})
+	_, err = b.a.Transport.Attach(transport.Peer{Address: "b:1", ID: transport.NumberedID(6)})
 	require.ErrorContains(t, err, "fail_attach")
 	require.Equal(t, errs.ScopeLink, errs.From("", err).Scope)
 }

@@ -11,7 +11,7 @@ import (
 type Door struct {
 	mu    sync.Mutex
 	all   Passage
-	peers map[uint64]Passage // of peers that were shut out alone, by incarnation
+	peers map[transport.ID]Passage // of peers that were shut out alone
 }
 
 // Passage is the state of a Door for one peer. A slice that was accepted at an earlier Epoch is refused: it began
@@ -32,15 +32,15 @@ func (d *Door) Shut(peer *transport.Peer, keep bool) {
 		return
 	}
 	if d.peers == nil {
-		d.peers = map[uint64]Passage{}
+		d.peers = map[transport.ID]Passage{}
 	}
-	d.peers[peer.Incarnation] = d.peers[peer.Incarnation].shut(keep)
+	d.peers[peer.ID] = d.peers[peer.ID].shut(keep)
 }
 
 // Look returns the Passage of a peer.
-func (d *Door) Look(incarnation uint64) Passage {
+func (d *Door) Look(peer transport.ID) Passage {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	one := d.peers[incarnation]
+	one := d.peers[peer]
 	return Passage{d.all.Epoch + one.Epoch, d.all.Closed || one.Closed}
 }

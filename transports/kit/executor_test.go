@@ -155,19 +155,20 @@ func TestAFullExecutorTakesAPrefixAndOwesReady(t *testing.T) {
 
 func TestADoorShutsForAllOrForOnePeer(t *testing.T) {
 	var d Door
-	require.Zero(t, d.Look(7))
-	d.Shut(&transport.Peer{Incarnation: 7}, true)
-	require.Equal(t, Passage{Epoch: 1}, d.Look(7))
-	require.Zero(t, d.Look(8))
+	seven, eight := transport.NumberedID(7), transport.NumberedID(8)
+	require.Zero(t, d.Look(seven))
+	d.Shut(&transport.Peer{ID: seven}, true)
+	require.Equal(t, Passage{Epoch: 1}, d.Look(seven))
+	require.Zero(t, d.Look(eight))
 	d.Shut(nil, true)
-	require.Equal(t, Passage{Epoch: 2}, d.Look(7))
-	require.Equal(t, Passage{Epoch: 1}, d.Look(8))
-	d.Shut(&transport.Peer{Incarnation: 7}, false)
-	d.Shut(&transport.Peer{Incarnation: 7}, true)
-	require.True(t, d.Look(7).Closed, "for good")
-	require.False(t, d.Look(8).Closed)
+	require.Equal(t, Passage{Epoch: 2}, d.Look(seven))
+	require.Equal(t, Passage{Epoch: 1}, d.Look(eight))
+	d.Shut(&transport.Peer{ID: seven}, false)
+	d.Shut(&transport.Peer{ID: seven}, true)
+	require.True(t, d.Look(seven).Closed, "for good")
+	require.False(t, d.Look(eight).Closed)
 	d.Shut(nil, false)
-	require.True(t, d.Look(8).Closed)
+	require.True(t, d.Look(eight).Closed)
 }
 
 // global does not move, as memory that a user registers does not.

@@ -1,6 +1,10 @@
 package kit
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/tent-engine/tent/gocore/transport"
+)
 
 // Reader takes fields out of a message of little endian numbers. After a message that is too short all fields are zero
 // and Short reports it, so a caller checks once, at the end.
@@ -31,6 +35,9 @@ func (r *Reader) U32() uint32 { return binary.LittleEndian.Uint32(r.Bytes(4)) }
 
 // U64 returns the next eight bytes as a number.
 func (r *Reader) U64() uint64 { return binary.LittleEndian.Uint64(r.Bytes(8)) }
+
+// ID returns the next 16 bytes as the name of an engine.
+func (r *Reader) ID() transport.ID { return transport.ID(r.Bytes(len(transport.ID{}))) }
 
 // Text returns the text of an AppendText.
 func (r *Reader) Text() string { return string(r.Bytes(int(r.U8()))) }

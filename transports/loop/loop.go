@@ -93,13 +93,13 @@ type region struct {
 	door kit.Door
 }
 
-// Register describes a region by our incarnation and its key.
+// Register describes a region by our ID and its key.
 func (t *loop) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
 	if err := kit.CheckRegister("loop.register", &t.life, &m); err != nil {
 		return 0, nil, err
 	}
 	key := t.regions.Insert(func(transport.LocalKey) *region { return &region{Region: m} })
-	d := binary.LittleEndian.AppendUint64(nil, t.self.Incarnation)
+	d := append([]byte(nil), t.self.ID[:]...)
 	return key, binary.LittleEndian.AppendUint64(d, uint64(key)), nil
 }
 
@@ -112,7 +112,7 @@ func (t *loop) Revoke(_ context.Context, key transport.LocalKey, peer *transport
 	r.door.Shut(peer, keep)
 	for _, other := range here.All() {
 		other.Evict(refused(errs.AddressNotRegistered), func(s *transport.Slice, l *link) bool {
-			meant := peer == nil || peer.Incarnation == other.self.Incarnation
+			meant := peer == nil || peer.ID == other.self.ID
 			return meant && l.to == t && transport.LocalKey(s.RemoteKey) == key
 		})
 	}
@@ -168,7 +168,7 @@ func (t *loop) Attach(peer transport.Peer) (transport.Link, error) {
 		return 0, kit.Closed("loop.attach")
 	case l.to == nil:
 		return 0, l.gone(errs.PeerUnreachable)
-	case l.to.self.Incarnation != peer.Incarnation:
+	case l.to.self.ID != peer.ID:
 		return 0, l.gone(errs.PeerRestarted)
 	}
 	if _, err := t.links.Attach("loop.attach", func(n transport.Link) *link { l.number = n; return l }); err != nil {
@@ -215,11 +215,11 @@ func (t *loop) Serve(context.Context, transport.Peer, []byte) ([]byte, error) {
 // Import takes the peer's key as it is: every slice is checked.
 func (t *loop) Import(number transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
 	l, r := t.links.Lookup(number), kit.NewReader(d)
-	owner, key := r.U64(), r.U64()
+	owner, key := r.ID(), r.U64()
 	switch {
 	case l == nil:
 		return 0, kit.StaleLink("loop.import", number)
-	case !r.Whole() || owner != l.peer.Incarnation:
+	case !r.Whole() || owner != l.peer.ID:
 		return 0, errs.New(errs.InvalidArgument, "loop.import", "not a descriptor of the peer: %d bytes", len(d))
 	}
 	return transport.RemoteKey(key), nil
@@ -257,7 +257,7 @@ func (t *loop) carry(s *transport.Slice, l *link) *errs.Error {
 		return l.gone(errs.PeerUnreachable)
 	case local == nil || kit.CheckLocal(s, local.Addr, local.Size, local.ReadOnly) != errs.OK:
 		return refused(errs.AddressNotRegistered)
-	case remote == nil || remote.door.Look(t.self.Incarnation).Closed:
+	case remote == nil || remote.door.Look(t.self.ID).Closed:
 		return refused(errs.AddressNotRegistered)
 	case !l.peer.Self && !remote.Permission.Allows(write) || write && remote.ReadOnly:
 		return refused(errs.PermissionDenied)

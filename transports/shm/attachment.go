@@ -78,7 +78,7 @@ func (as *attachments) keep(a *attachment) *errs.Error {
 	ctx, cancel := bounded(context.Background(), revokeLimit)
 	defer cancel()
 	for _, r := range t.regions.All() {
-		if r.denies(a.peer.Incarnation) {
+		if r.denies(a.peer.ID) {
 			_ = t.table.Revoke(ctx, r.name, page, false) // nobody is inside a page that nobody has: it cannot last
 		}
 	}
@@ -97,11 +97,11 @@ func (as *attachments) of(peer *transport.Peer, r *region, keep bool) []*attachm
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	if !keep {
-		r.deny(peer.Incarnation)
+		r.deny(peer.ID)
 	}
 	var list []*attachment
 	for _, a := range as.byToken {
-		if a.peer.Incarnation == peer.Incarnation {
+		if a.peer.ID == peer.ID {
 			list = append(list, a)
 		}
 	}

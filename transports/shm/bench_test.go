@@ -22,7 +22,7 @@ type alone struct {
 }
 
 func (a *alone) Self() transport.Peer {
-	return transport.Peer{Address: "self:1", Incarnation: 7, Self: true}
+	return transport.Peer{Address: "self:1", ID: transport.NumberedID(7), Self: true}
 }
 func (a *alone) DescriptorsChanged()                      {}
 func (a *alone) Refused(transport.Refusal, string, error) {}

@@ -19,13 +19,13 @@ var anIdentity = identity{vm.Identity{PID: 41, Started: 42, UID: 43, GID: 44, PI
 // they are written again.
 func FuzzDescriptor(f *testing.F) {
 	d := described{name: hazard.Region{Index: 3, Generation: 9}, allows: mem.GlobalReadWrite, addr: 1 << 40, size: 4096,
-		owner: 7}
+		owner: transport.NumberedID(7)}
 	f.Add([]byte(d.append(nil)))
 	d.shared, d.file, d.fileSize, d.at, d.allows, d.fixed = true, place{5, 6, 7}, 1<<20, 4096, mem.GlobalReadOnly, true
 	f.Add([]byte(d.append(nil)))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		d, err := readDescriptor(b, 0)
+		d, err := readDescriptor(b, transport.ID{})
 		if err != nil {
 			return
 		}
@@ -37,8 +37,10 @@ func FuzzDescriptor(f *testing.F) {
 			require.True(t, mem.Contains(d.fileSize, d.at, d.size))
 		}
 		require.Equal(t, b, []byte(d.append(nil)))
-		_, err = readDescriptor(b, d.owner+1)
-		require.True(t, d.owner+1 == 0 || err != nil, "of another incarnation")
+		other := d.owner
+		other[0] ^= 0xff
+		_, err = readDescriptor(b, other)
+		require.True(t, other.IsZero() || err != nil, "of another incarnation")
 	})
 }
 

@@ -61,7 +61,7 @@ func (t *Transport) Import(number transport.Link, d transport.Descriptor) (trans
 	if l == nil {
 		return 0, kit.StaleLink("shm.import", number)
 	}
-	told, err := readDescriptor(d, l.peer.Incarnation)
+	told, err := readDescriptor(d, l.peer.ID)
 	if err == nil && told.allows == mem.LocalReadWrite && !l.peer.Self {
 		err = errs.New(errs.PermissionDenied, "shm.import", "its owner offers the region to nobody")
 	}

@@ -91,7 +91,7 @@ func (o *owner) carryOut(todo *order) (r report, err error) {
 			return r, err
 		}
 		o.tr = tr.(*Transport)
-		r.Peer = transport.Peer{Address: "owner:1", Incarnation: 7}
+		r.Peer = transport.Peer{Address: "owner:1", ID: transport.NumberedID(7)}
 	case todo.Call != nil:
 		r.Answer, err = o.tr.Serve(ctx, todo.From, todo.Call)
 	case todo.Offer > 0:
@@ -186,7 +186,9 @@ func (p *peer) ask(todo order) report {
 	return r
 }
 
-func (p *peer) Self() transport.Peer { return transport.Peer{Address: "initiator:1", Incarnation: 9} }
+func (p *peer) Self() transport.Peer {
+	return transport.Peer{Address: "initiator:1", ID: transport.NumberedID(9)}
+}
 
 func (p *peer) DescriptorsChanged()                      {}
 func (p *peer) Refused(transport.Refusal, string, error) {}

@@ -21,7 +21,7 @@ type region struct {
 	fixed    bool        // the buffer must not be written, not even by our own READs
 	of       *allocation // the memory is part of it; nil for the user's own
 	deniedMu sync.Mutex
-	denied   []uint64 // incarnations of peers for which it was revoked for good
+	denied   []transport.ID // peers for which it was revoked for good
 }
 
 // checkLocal checks a slice's own end.
@@ -45,7 +45,7 @@ func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKe
 	}
 	r := &region{name: name, addr: m.Addr, size: m.Size, allows: m.Permission, fixed: m.ReadOnly}
 	d := described{name: name, allows: m.Permission, fixed: m.ReadOnly, addr: uint64(m.Addr), size: m.Size,
-		owner: t.self.Incarnation}
+		owner: t.self.ID}
 	t.share(&d, &m, r)
 	key := t.regions.Insert(func(transport.LocalKey) *region { return r }) // has room: the hazard table had
 	return key, d.append(nil), nil
@@ -89,14 +89,14 @@ func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *tr
 }
 
 // deny closes the region for a peer's future attachments.
-func (r *region) deny(incarnation uint64) {
+func (r *region) deny(peer transport.ID) {
 	r.deniedMu.Lock()
-	r.denied = append(r.denied, incarnation)
+	r.denied = append(r.denied, peer)
 	r.deniedMu.Unlock()
 }
 
-func (r *region) denies(incarnation uint64) bool {
+func (r *region) denies(peer transport.ID) bool {
 	r.deniedMu.Lock()
 	defer r.deniedMu.Unlock()
-	return slices.Contains(r.denied, incarnation)
+	return slices.Contains(r.denied, peer)
 }

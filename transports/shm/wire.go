@@ -98,8 +98,8 @@ type described struct {
 	fixed    bool   // not even its owner writes it
 	addr     uint64 // in its owner's process
 	size     uint64
-	owner    uint64 // incarnation
-	shared   bool   // peers can map it:
+	owner    transport.ID
+	shared   bool // peers can map it:
 	file     place
 	fileSize uint64
 	at       uint64 // of the region's first byte in the file
@@ -112,7 +112,7 @@ func (d *described) append(b []byte) transport.Descriptor {
 	b = binary.LittleEndian.AppendUint32(b, d.name.Generation)
 	b = binary.LittleEndian.AppendUint64(b, d.addr)
 	b = binary.LittleEndian.AppendUint64(b, d.size)
-	b = binary.LittleEndian.AppendUint64(b, d.owner)
+	b = append(b, d.owner[:]...)
 	if d.shared {
 		b = d.file.append(b)
 		b = binary.LittleEndian.AppendUint64(b, d.fileSize)
@@ -121,14 +121,14 @@ func (d *described) append(b []byte) transport.Descriptor {
 	return b
 }
 
-// readDescriptor checks a descriptor of a peer in one incarnation (0: any).
-func readDescriptor(b transport.Descriptor, incarnation uint64) (described, *errs.Error) {
+// readDescriptor checks a descriptor of one peer (zero: any).
+func readDescriptor(b transport.Descriptor, peer transport.ID) (described, *errs.Error) {
 	r := kit.NewReader(b)
 	var d described
 	v, allows, kind, fixed, zero := r.U8(), r.U8(), r.U8(), r.U8(), r.Bytes(4)
 	d.name = hazard.Region{Index: r.U32(), Generation: r.U32()}
 	d.allows, d.shared, d.fixed = mem.Permission(allows), kind == 1, fixed == 1
-	d.addr, d.size, d.owner = r.U64(), r.U64(), r.U64()
+	d.addr, d.size, d.owner = r.U64(), r.U64(), r.ID()
 	if d.shared && !r.Short() {
 		d.file, d.fileSize, d.at = readPlace(r), r.U64(), r.U64()
 	}
@@ -142,7 +142,7 @@ func readDescriptor(b transport.Descriptor, incarnation uint64) (described, *err
 		return d, errs.New(errs.InvalidArgument, "shm.import", "descriptor of an impossible region")
 	case d.shared && (d.file.fd > 1<<31-1 || d.fileSize > 1<<62 || !mem.Contains(d.fileSize, d.at, d.size)):
 		return d, errs.New(errs.InvalidArgument, "shm.import", "descriptor of a region outside its file")
-	case incarnation != 0 && d.owner != incarnation:
+	case !peer.IsZero() && d.owner != peer:
 		return d, errs.New(errs.PeerRestarted, "shm.import", "region belongs to another incarnation of the peer").
 			WithScope(errs.ScopeLink, errs.SideRemote)
 	}

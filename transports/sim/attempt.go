@@ -42,7 +42,7 @@ func (t *Transport) accept(r *rail, s *transport.Slice) {
 	s.Scratch[0], s.Scratch[1] = a.index+1, a.life
 	if to := r.link.target(); to != nil {
 		if g := to.regions.Lookup(r.link.imported(s.RemoteKey)); g != nil {
-			a.epoch = g.door.Look(t.self.Incarnation).Epoch
+			a.epoch = g.door.Look(t.self.ID).Epoch
 		}
 	}
 	r.outstanding++

@@ -41,7 +41,7 @@ func (r *rail) inline(s *transport.Slice) bool {
 	if err != nil {
 		return false
 	}
-	a.epoch = remote.door.Look(r.link.owner.self.Incarnation).Epoch // it begins and ends now
+	a.epoch = remote.door.Look(r.link.owner.self.ID).Epoch // it begins and ends now
 	if a.check(local, remote) != nil {
 		return false
 	}

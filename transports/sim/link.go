@@ -112,7 +112,7 @@ func (l *link) target() *Transport {
 		return l.owner
 	}
 	if l.to == nil || !l.to.open {
-		l.to = l.owner.network.find(l.owner.name, l.peer.Address, l.peer.Incarnation)
+		l.to = l.owner.network.find(l.owner.name, l.peer.Address, l.peer.ID)
 	}
 	return l.to
 }
@@ -133,9 +133,9 @@ func (l *link) dial() {
 		return
 	}
 	err := l.gone()
-	if other := n.find(l.owner.name, l.peer.Address, 0); other != nil {
-		err = errs.New(errs.PeerRestarted, "sim.dial", "incarnation %d answers, not %d", other.self.Incarnation,
-			l.peer.Incarnation).
+	if other := n.find(l.owner.name, l.peer.Address, transport.ID{}); other != nil {
+		err = errs.New(errs.PeerRestarted, "sim.dial", "%v answers, not %v", other.self.ID,
+			l.peer.ID).
 			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, l.owner.name, "")
 	}
 	l.fail(err)

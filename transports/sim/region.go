@@ -21,10 +21,10 @@ type region struct {
 
 const descriptorMagic = "sim1"
 
-// encode makes a descriptor: magic, incarnation, key, kind, and the name of the transport.
+// encode makes a descriptor: magic, id of the owner, key, kind, and the name of the transport.
 func (t *Transport) encode(r *region) transport.Descriptor {
 	d := append([]byte(nil), descriptorMagic...)
-	d = binary.LittleEndian.AppendUint64(d, t.self.Incarnation)
+	d = append(d, t.self.ID[:]...)
 	d = binary.LittleEndian.AppendUint64(d, uint64(r.key))
 	return append(append(d, byte(r.Kind)), t.name...)
 }
@@ -34,18 +34,18 @@ func (l *link) decode(d transport.Descriptor) (transport.LocalKey, *errs.Error) 
 	if l.owner.settings.Files {
 		return l.openFile(d)
 	}
-	const head = len(descriptorMagic) + 17
+	const head = len(descriptorMagic) + 25
 	if len(d) < head || !bytes.HasPrefix(d, []byte(descriptorMagic)) || d[head-1] >= byte(mem.KindCount) ||
 		string(d[head:]) != l.owner.name {
 		return 0, errs.New(errs.InvalidArgument, "sim.import", "not a descriptor of transport %q: %d bytes",
 			l.owner.name, len(d))
 	}
-	if made := binary.LittleEndian.Uint64(d[4:]); made != l.peer.Incarnation {
-		return 0, errs.New(errs.PeerRestarted, "sim.import", "the descriptor is of incarnation %d, the link of %d",
-			made, l.peer.Incarnation).
+	if made := transport.ID(d[4:20]); made != l.peer.ID {
+		return 0, errs.New(errs.PeerRestarted, "sim.import", "the descriptor is of %v, the link of %v",
+			made, l.peer.ID).
 			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, l.owner.name, "")
 	}
-	return transport.LocalKey(binary.LittleEndian.Uint64(d[12:])), nil
+	return transport.LocalKey(binary.LittleEndian.Uint64(d[20:])), nil
 }
 
 // ends finds the two regions of a slice: where Slice.Local lies and where Slice.Remote counts from. In an executor both
@@ -85,7 +85,7 @@ func (l *link) imported(key transport.RemoteKey) transport.LocalKey {
 // check says why a slice may not be carried out now, or nil.
 func (a *attempt) check(local, remote *region) *errs.Error {
 	s, t := a.slice, a.rail.link.owner
-	reach := remote.door.Look(t.self.Incarnation)
+	reach := remote.door.Look(t.self.ID)
 	here, there := true, true
 	kit.EachPart(s, func(from uintptr, to, n uint64) {
 		here = here && from >= local.Addr && mem.Contains(local.Size, uint64(from)-uint64(local.Addr), n)

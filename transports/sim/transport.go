@@ -98,7 +98,7 @@ func (f Factory) Open(_ context.Context, config any, host transport.Host,
 	n.mu.Lock()
 	defer n.leave()
 	t := &Transport{network: n, name: s.Name, settings: s, self: host.Self(), sink: sink, open: true}
-	if n.find(t.name, t.self.Address, 0) != nil {
+	if n.find(t.name, t.self.Address, transport.ID{}) != nil {
 		return nil, errs.New(errs.InvalidArgument, "sim.open", "%s is in use by another %s of this network",
 			t.self.Address, t.name)
 	}
@@ -138,10 +138,10 @@ var (
 	_ transport.Filer     = (*Transport)(nil) // where Info.Files
 )
 
-// find returns the open transport of a name at an address; of any incarnation for 0.
-func (n *Network) find(name, address string, incarnation uint64) *Transport {
+// find returns the open transport of a name at an address; the one of that ID, unless it is zero.
+func (n *Network) find(name, address string, id transport.ID) *Transport {
 	for _, t := range n.nodes {
-		if t.name == name && t.self.Address == address && (incarnation == 0 || t.self.Incarnation == incarnation) {
+		if t.name == name && t.self.Address == address && (id.IsZero() || t.self.ID == id) {
 			return t
 		}
 	}
@@ -401,7 +401,7 @@ func (t *Transport) end(cause *errs.Error) {
 	}
 	for _, other := range n.nodes {
 		for _, l := range other.order {
-			if l.peer.Address == t.self.Address && l.peer.Incarnation == t.self.Incarnation && other.name == t.name {
+			if l.peer.Address == t.self.Address && l.peer.ID == t.self.ID && other.name == t.name {
 				n.schedule(event{node: other, link: l, do: func() { l.fail(cause) }}, l.delay())
 			}
 		}

@@ -73,7 +73,7 @@ var births uint64
 func open(t testing.TB, n *Network, address string, s Settings) *engine {
 	t.Helper()
 	births++
-	e := &engine{n: n, self: transport.Peer{Address: address, Incarnation: births},
+	e := &engine{n: n, self: transport.Peer{Address: address, ID: transport.NumberedID(births)},
 		ends: map[uint64]transport.Completion{},
 		when: map[uint64]clock.Time{}, rails: map[uint16]transport.Rail{}}
 	s.Network = n

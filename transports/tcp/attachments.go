@@ -80,7 +80,7 @@ func (as *attachments) ofPeer(peer *transport.Peer) []*attachment {
 	defer as.mu.Unlock()
 	var list []*attachment
 	for _, a := range as.byToken {
-		if peer == nil || a.peer.Incarnation == peer.Incarnation {
+		if peer == nil || a.peer.ID == peer.ID {
 			list = append(list, a)
 		}
 	}

@@ -51,7 +51,7 @@ func TestNothingLandsAfterARevocationForAForgottenPeer(t *testing.T) {
 	key, _, err := tr.Register(ctx, regionOf(memory[1<<12:2<<12]))
 	require.NoError(t, err)
 	issue := func() *attachment {
-		a, err := tr.attachments.issue(transport.Peer{Address: "guest", Incarnation: 77})
+		a, err := tr.attachments.issue(transport.Peer{Address: "guest", ID: transport.NumberedID(77)})
 		require.Nil(t, err)
 		return a
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
@@ -33,7 +34,7 @@ func (l *link) enquire(now clock.Time) clock.Time {
 }
 
 // callPeer makes a call on a goroutine of its own and hands its answer to then on the link's.
-func (l *link) callPeer(message []byte, then func(r *kit.Reader, incarnation uint64, now clock.Time) error) {
+func (l *link) callPeer(message []byte, then func(r *kit.Reader, owner transport.ID, now clock.Time) error) {
 	l.calling = l.t.spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		defer cancel()
@@ -42,21 +43,22 @@ func (l *link) callPeer(message []byte, then func(r *kit.Reader, incarnation uin
 	})
 }
 
-func (l *link) callEnded(answer []byte, err error, then func(*kit.Reader, uint64, clock.Time) error, now clock.Time) {
+func (l *link) callEnded(answer []byte, err error, then func(*kit.Reader, transport.ID, clock.Time) error,
+	now clock.Time) {
 	l.calling = false
 	l.callDue = now.Add(pause(l.callTries))
 	l.callTries++
 	r := kit.NewReader(answer)
 	if err == nil {
-		v, incarnation := r.U8(), r.U64()
+		v, owner := r.U8(), r.ID()
 		switch {
 		case r.Short() || v != version:
 			err = errs.New(errs.Protocol, "tcp.attach", "peer speaks version %d of the tcp transport, this is %d",
 				v, version)
-		case l.peer.Incarnation != 0 && incarnation != l.peer.Incarnation:
+		case !l.peer.ID.IsZero() && owner != l.peer.ID:
 			err = errs.New(errs.PeerRestarted, "tcp.attach", "another incarnation answers")
 		default:
-			err = then(r, incarnation, now)
+			err = then(r, owner, now)
 		}
 	}
 	if l.callErr = err; l.state == linkDead {
@@ -85,8 +87,8 @@ func (l *link) callEnded(answer []byte, err error, then func(*kit.Reader, uint64
 }
 
 // offerCame takes the answer to a hello: rails are made of the addresses, or get new ports.
-func (l *link) offerCame(r *kit.Reader, incarnation uint64, now clock.Time) error {
-	o, err := readOffer(r, incarnation)
+func (l *link) offerCame(r *kit.Reader, owner transport.ID, now clock.Time) error {
+	o, err := readOffer(r, owner)
 	if err != nil {
 		return errs.Wrap(errs.Protocol, "tcp.attach", err)
 	}
@@ -136,7 +138,7 @@ func (l *link) question() []byte {
 	return b
 }
 
-func (l *link) answerCame(r *kit.Reader, _ uint64, now clock.Time) error {
+func (l *link) answerCame(r *kit.Reader, _ transport.ID, now clock.Time) error {
 	w := l.t.borrow()
 	defer l.t.giveBack(w)
 	if r.U8() == 0 {

@@ -13,7 +13,7 @@ import (
 
 // Calls over the control plane. A request is version, the kind of call, and: for hello nothing, for ask a token and
 // frames, for wanted the token that the called side was given and a lane's number. An answer begins with version and
-// incarnation.
+// id.
 const (
 	callHello  = 1 // initiator: let me in. Answer: offer
 	callAsk    = 2 // initiator: WITHDRAW, FENCE and LEAVE frames, when no lane carries them. Answer: known, frames
@@ -24,18 +24,18 @@ const answerMax = 1 << 20
 
 // offer is the answer to a hello.
 type offer struct {
-	incarnation uint64
-	token       token
-	requests    uint32
-	bytes       uint64
-	machine     string
-	addresses   []netip.AddrPort
+	owner     transport.ID
+	token     token
+	requests  uint32
+	bytes     uint64
+	machine   string
+	addresses []netip.AddrPort
 }
 
 var errShort = errors.New("message is cut off")
 
-func beginAnswer(incarnation uint64) []byte {
-	return binary.LittleEndian.AppendUint64([]byte{version}, incarnation)
+func beginAnswer(owner transport.ID) []byte {
+	return append([]byte{version}, owner[:]...)
 }
 
 func (o offer) append(b []byte) []byte {
@@ -55,8 +55,8 @@ func readToken(r *kit.Reader) (t token) {
 	return t
 }
 
-func readOffer(r *kit.Reader, incarnation uint64) (o offer, err error) {
-	o = offer{incarnation: incarnation, token: readToken(r), requests: r.U32(), bytes: r.U64(), machine: r.Text()}
+func readOffer(r *kit.Reader, owner transport.ID) (o offer, err error) {
+	o = offer{owner: owner, token: readToken(r), requests: r.U32(), bytes: r.U64(), machine: r.Text()}
 	for range int(r.U8()) {
 		a, err := netip.ParseAddrPort(r.Text())
 		if err != nil {
@@ -104,7 +104,7 @@ func (t *Transport) Serve(_ context.Context, from transport.Peer, message []byte
 		return nil, errs.New(errs.Protocol, "tcp.serve", "peer speaks version %d of the tcp transport, this is %d", v,
 			version).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(from.Address, Name, "")
 	}
-	answer := beginAnswer(t.self.Incarnation)
+	answer := beginAnswer(t.self.ID)
 	var err error
 	switch call := r.U8(); call {
 	case callHello:

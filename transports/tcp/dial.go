@@ -54,7 +54,7 @@ type dial struct {
 	local    netip.Addr
 	remote   netip.AddrPort
 	greeting greeting
-	peer     uint64 // incarnation that must answer, 0 for any
+	peer     transport.ID // that must answer, zero for any
 	sameHost bool
 	began    clock.Time
 	every    time.Duration // between first packets that look for the way, before the lanes follow; 0: all lanes at once
@@ -65,10 +65,10 @@ type dial struct {
 }
 
 func (l *link) dialOf(r *rail, now clock.Time) *dial {
-	return &dial{t: l.t, link: l, local: r.local, remote: r.remote, peer: l.peer.Incarnation, began: now,
+	return &dial{t: l.t, link: l, local: r.local, remote: r.remote, peer: l.peer.ID, began: now,
 		every: r.scouting(now), sameHost: l.offer.machine == l.t.self.MachineID,
 		greeting: greeting{magic: magic, version: version, generation: r.generation + 1,
-			incarnation: l.t.self.Incarnation, token: l.offer.token, rail: r.index}}
+			initiator: l.t.self.ID, token: l.offer.token, rail: r.index}}
 }
 
 // bringUp leaves connected and welcomed sockets in fds, or closes them all.
@@ -171,7 +171,7 @@ func (d *dial) welcomed(fd int, end time.Time) error {
 		}
 		got += n
 	}
-	if h := getHeader(b); h.kind != kindWelcome || (d.peer != 0 && h.seq != d.peer) {
+	if h := getHeader(b); h.kind != kindWelcome || (!d.peer.IsZero() && h.seq != welcomeOf(d.peer)) {
 		return fmt.Errorf("%v at %v is not the peer's data port", h.kind, d.remote)
 	}
 	return nil

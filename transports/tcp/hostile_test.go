@@ -103,7 +103,7 @@ func TestStrangersAreBounded(t *testing.T) {
 
 // guest is a hand-made initiator: a greeted connection to an endpoint.
 func (e *endpoint) guest(t testing.TB) net.Conn {
-	c := e.caller(t, greeting{magic: magic, version: version, incarnation: 77})
+	c := e.caller(t, greeting{magic: magic, version: version, initiator: transport.NumberedID(77)})
 	b := make([]byte, headerBytes)
 	_, err := c.Read(b)
 	require.NoError(t, err)
@@ -113,12 +113,12 @@ func (e *endpoint) guest(t testing.TB) net.Conn {
 
 // caller is a connection that has sent a greeting, with a token that it was given.
 func (e *endpoint) caller(t testing.TB, g greeting) net.Conn {
-	from := transport.Peer{Address: "guest", Incarnation: 77}
+	from := transport.Peer{Address: "guest", ID: transport.NumberedID(77)}
 	answer, err := e.tr.Serve(context.Background(), from, []byte{version, callHello})
 	require.NoError(t, err)
 	r := kit.NewReader(answer)
 	r.U8()
-	o, err := readOffer(r, r.U64())
+	o, err := readOffer(r, r.ID())
 	require.NoError(t, err)
 	c := e.stranger(t)
 	g.token = o.token
@@ -129,10 +129,11 @@ func (e *endpoint) caller(t testing.TB, g greeting) net.Conn {
 
 func TestGreetingsAreCheckedBesidesTheirToken(t *testing.T) {
 	e := newTestEndpoint(t, Settings{})
+	guest := transport.NumberedID(77) // the caller
 	for name, g := range map[string]greeting{
-		"another incarnation":             {magic: magic, version: version, incarnation: 78},
-		"another version":                 {magic: magic, version: version + 1, incarnation: 77},
-		"a class group that is not there": {magic: magic, version: version, incarnation: 77, group: groupCount},
+		"another incarnation":             {magic: magic, version: version, initiator: transport.NumberedID(78)},
+		"another version":                 {magic: magic, version: version + 1, initiator: guest},
+		"a class group that is not there": {magic: magic, version: version, initiator: guest, group: groupCount},
 	} {
 		t.Log(name)
 		requireClosed(t, e.caller(t, g))
@@ -252,12 +253,12 @@ func FuzzServe(f *testing.F) {
 	e := newTestEndpoint(f, Settings{Workers: 1})
 	f.Fuzz(func(t *testing.T, message []byte) {
 		_, _ = e.tr.Serve(context.Background(), transport.Peer{Address: "fuzz"}, message)
-		_, _ = readOffer(kit.NewReader(message), 1)
+		_, _ = readOffer(kit.NewReader(message), transport.NumberedID(1))
 		_ = readFrames(kit.NewReader(message), func(h header, table []record) error {
 			require.Len(t, table, int(h.count))
 			return nil
 		})
-		_, _ = readDescriptor(message, 1)
+		_, _ = readDescriptor(message, transport.NumberedID(1))
 		as := &e.tr.(*Transport).attachments
 		as.mu.Lock()
 		clear(as.byToken)

@@ -121,7 +121,7 @@ func (l *listener) turnAway() bool {
 	return err == nil
 }
 
-// greetingCame checks the first frame of a lane: the token is the one that the control plane gave to that incarnation.
+// greetingCame checks the first frame of a lane: the token is the one that the control plane gave to that peer.
 func (l *responderLane) greetingCame() *errs.Error {
 	g := getGreeting(l.rx.body)
 	if g.magic != magic || g.version != version {
@@ -131,7 +131,7 @@ func (l *responderLane) greetingCame() *errs.Error {
 		return l.protocolError("greeting of class group %d", g.group)
 	}
 	a := l.t.attachments.lookUp(g.token)
-	if a == nil || a.peer.Incarnation != g.incarnation {
+	if a == nil || a.peer.ID != g.initiator {
 		return l.protocolError("greeting with a wrong token")
 	}
 	l.findEnd()
@@ -151,6 +151,6 @@ func (l *responderLane) greetingCame() *errs.Error {
 		setCongestion(l.fd, l.t.settings.Congestion, l.near)
 	}
 	l.armMu.Unlock()
-	l.answerOrEnd(header{kind: kindWelcome, seq: l.t.self.Incarnation})
+	l.answerOrEnd(header{kind: kindWelcome, seq: welcomeOf(l.t.self.ID)})
 	return nil
 }

@@ -68,8 +68,7 @@ func newEndpointOf(f Factory, s Settings) (*endpoint, error) {
 	e := &endpoint{listener: l, ends: map[*transport.Slice]transport.Completion{},
 		rails: map[uint16]transport.RailInfo{}}
 	e.cond = sync.NewCond(&e.mu)
-	e.self = transport.Peer{Address: l.Addr().String(), Name: "test", MachineID: "here",
-		Incarnation: uint64(os.Getpid())<<20 | uint64(time.Now().UnixNano()&0xfffff)}
+	e.self = transport.Peer{Address: l.Addr().String(), Name: "test", MachineID: "here", ID: transport.NewID()}
 	e.tr, err = f.Open(context.Background(), s, e, e)
 	if err != nil {
 		_ = l.Close()

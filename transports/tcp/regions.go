@@ -66,26 +66,26 @@ func (t *regions) checkLocal(s *transport.Slice) errs.Code {
 	return kit.CheckLocal(s, r.addr, r.size, r.fixed)
 }
 
-const descriptorBytes = 32
+const descriptorBytes = 40
 
-// describe makes the descriptor: version, permission, key, size, incarnation of the owner.
-func (r *region) describe(incarnation uint64) transport.Descriptor {
+// describe makes the descriptor: version, permission, key, size, id of the owner.
+func (r *region) describe(owner transport.ID) transport.Descriptor {
 	b := make([]byte, 8, descriptorBytes)
 	b[0], b[1] = version, byte(r.allows)
 	b = binary.LittleEndian.AppendUint64(b, r.key)
 	b = binary.LittleEndian.AppendUint64(b, r.size)
-	return binary.LittleEndian.AppendUint64(b, incarnation)
+	return append(b, owner[:]...)
 }
 
-func readDescriptor(b transport.Descriptor, incarnation uint64) (transport.RemoteKey, *errs.Error) {
+func readDescriptor(b transport.Descriptor, peer transport.ID) (transport.RemoteKey, *errs.Error) {
 	if len(b) < descriptorBytes || b[0] != version {
 		return 0, errs.New(errs.InvalidArgument, "tcp.import", "not a tcp descriptor of version %d", version)
 	}
-	key, owner := binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[24:])
+	key, owner := binary.LittleEndian.Uint64(b[8:]), transport.ID(b[24:40])
 	switch {
 	case uint32(key) == 0:
 		return 0, errs.New(errs.InvalidArgument, "tcp.import", "descriptor without a key")
-	case incarnation != 0 && owner != incarnation:
+	case !peer.IsZero() && owner != peer:
 		return 0, errs.New(errs.PeerRestarted, "tcp.import", "region belongs to another incarnation of the peer").
 			WithScope(errs.ScopeLink, errs.SideRemote)
 	}

@@ -8,10 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 func testOffer(t *testing.T) offer {
-	return offer{incarnation: 5, token: token{9}, requests: 128, bytes: 1 << 20, machine: "m",
+	return offer{owner: transport.NumberedID(5), token: token{9}, requests: 128, bytes: 1 << 20, machine: "m",
 		addresses: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("[fe80::1%lo]:81")}}
 }
 

@@ -172,7 +172,7 @@ func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKe
 		return 0, nil, errs.New(errs.TooManyRequests, "tcp.register", "%d regions are registered, which is the limit",
 			kit.SlotsMax).WithScope(errs.ScopeTransport, errs.SideLocal)
 	}
-	return transport.LocalKey(r.key), r.describe(t.self.Incarnation), nil
+	return transport.LocalKey(r.key), r.describe(t.self.ID), nil
 }
 
 // Deregister forgets a region. Peers that still name it are refused.
@@ -195,7 +195,7 @@ func (t *Transport) Import(link transport.Link, d transport.Descriptor) (transpo
 	if l == nil {
 		return 0, kit.StaleLink("tcp.import", link)
 	}
-	key, err := readDescriptor(d, l.peer.Incarnation)
+	key, err := readDescriptor(d, l.peer.ID)
 	if err != nil {
 		return 0, err.WithPeer(l.peer.Address, Name, "")
 	}

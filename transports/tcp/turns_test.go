@@ -158,7 +158,7 @@ func TestALaneThatJoinsItsGroupLosesNoEvents(t *testing.T) {
 	t.Cleanup(stopWorkers(t, tr))
 	w := tr.newWorker()
 	before := tr.conns.Len()
-	e.caller(t, greeting{magic: magic, version: version, incarnation: 77, group: 1})
+	e.caller(t, greeting{magic: magic, version: version, initiator: transport.NumberedID(77), group: 1})
 	for end := clock.Now().Add(5 * time.Second); tr.conns.Len() == before; runtime.Gosched() {
 		require.Less(t, clock.Now(), end, "nobody was accepted")
 		require.False(t, tr.urgent(w))

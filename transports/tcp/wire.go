@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
@@ -20,7 +21,7 @@ import (
 // code of a refusal. Fields that a kind does not name are 0, and are ignored.
 //
 //	  initiator sends   flag     seq            records                                payload
-//	 1 HELLO                     lane id                                               greeting, 48 bytes
+//	 1 HELLO                     lane id                                               greeting, 56 bytes
 //	 2 WRITE            checked  first slice    key, offset, length, CRC-32C           the slices' bytes
 //	 3 READ             checked  first slice    key, offset, length, class
 //	 4 WITHDRAW                  lane id        slice
@@ -30,7 +31,7 @@ import (
 //	 8 PASSED                    barrier
 //	 9 LEAVE
 //	  responder sends
-//	10 WELCOME                   incarnation
+//	10 WELCOME                   id, 8 bytes
 //	11 ACK                       last slice
 //	12 NACK                                     slice, 0, code
 //	13 DATA             checked                 slice, offset in it, length, CRC-32C   the slices' bytes
@@ -43,7 +44,7 @@ import (
 //	20 BYE
 //
 // A lane begins with HELLO. Its greeting is: magic "TENTTCP1", version uint32, generation of the rail uint32,
-// incarnation of the initiator uint64, the token (16 bytes) that the control plane gave to it, index of the rail
+// id of the initiator (16 bytes), the token (16 bytes) that the control plane gave to it, index of the rail
 // uint16, class group uint8, index of the lane uint8, 4 bytes of 0. The responder answers WELCOME or closes the
 // connection.
 //
@@ -68,7 +69,7 @@ const (
 	frameBytes      = 1 << 20 // a frame takes no further slice beyond this
 	framePayloadMax = frameBytes + sliceMax
 	notifyMax       = 68 << 10
-	greetingSize    = 48
+	greetingSize    = 56
 	classCount      = kit.Classes
 	version         = 1
 	magic           = 0x31_50_43_54_54_4e_45_54 // "TENTTCP1"
@@ -222,14 +223,14 @@ type token [16]byte
 
 // greeting is the payload of the first frame of a lane.
 type greeting struct {
-	magic       uint64
-	version     uint32
-	generation  uint32
-	incarnation uint64 // of the initiator
-	token       token
-	rail        uint16
-	group       uint8
-	lane        uint8
+	magic      uint64
+	version    uint32
+	generation uint32
+	initiator  transport.ID
+	token      token
+	rail       uint16
+	group      uint8
+	lane       uint8
 }
 
 func (g greeting) append(b []byte) []byte {
@@ -237,7 +238,7 @@ func (g greeting) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(b, g.magic)
 	b = binary.LittleEndian.AppendUint32(b, g.version)
 	b = binary.LittleEndian.AppendUint32(b, g.generation)
-	b = binary.LittleEndian.AppendUint64(b, g.incarnation)
+	b = append(b, g.initiator[:]...)
 	b = append(b, g.token[:]...)
 	b = binary.LittleEndian.AppendUint16(b, g.rail)
 	b = append(b, g.group, g.lane)
@@ -247,8 +248,11 @@ func (g greeting) append(b []byte) []byte {
 func getGreeting(b []byte) greeting {
 	_ = b[greetingSize-1]
 	g := greeting{magic: binary.LittleEndian.Uint64(b), version: binary.LittleEndian.Uint32(b[8:]),
-		generation: binary.LittleEndian.Uint32(b[12:]), incarnation: binary.LittleEndian.Uint64(b[16:]),
-		rail: binary.LittleEndian.Uint16(b[40:]), group: b[42], lane: b[43]}
-	copy(g.token[:], b[24:40])
+		generation: binary.LittleEndian.Uint32(b[12:]), initiator: transport.ID(b[16:32]),
+		rail: binary.LittleEndian.Uint16(b[48:]), group: b[50], lane: b[51]}
+	copy(g.token[:], b[32:48])
 	return g
 }
+
+// welcomeOf shortens an id for WELCOME: enough to find out a mistaken address.
+func welcomeOf(id transport.ID) uint64 { return binary.LittleEndian.Uint64(id[:]) }

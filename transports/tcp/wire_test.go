@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
@@ -19,7 +20,7 @@ func TestFramesAndGreetingsReadBackAsWritten(t *testing.T) {
 	require.Equal(t, h, getHeader(b))
 	require.Equal(t, record{1 << 60, 5, 6, 7}, getRecord(b[headerBytes:]))
 	require.Equal(t, record{8, 1 << 62, 10, 11}, getRecord(b[headerBytes+recordBytes:]))
-	g := greeting{magic, version, 7, 1 << 63, token{1, 15: 2}, 9, 1, 3}
+	g := greeting{magic, version, 7, transport.ID{1, 15: 2}, token{1, 15: 2}, 9, 1, 3}
 	require.Len(t, g.append(nil), greetingSize)
 	require.Equal(t, g, getGreeting(g.append(nil)))
 }
@@ -59,14 +60,14 @@ func TestHeadersAreBoundedBeforeUse(t *testing.T) {
 
 func TestOffersReadBackAsWritten(t *testing.T) {
 	e := testOffer(t)
-	r := kit.NewReader(e.append(beginAnswer(5)))
+	r := kit.NewReader(e.append(beginAnswer(transport.NumberedID(5))))
 	require.EqualValues(t, version, r.U8())
-	got, err := readOffer(r, r.U64())
+	got, err := readOffer(r, r.ID())
 	require.NoError(t, err)
 	require.Equal(t, e, got)
 	full := e.append(nil)
 	for n := range full {
-		_, err := readOffer(kit.NewReader(full[:n]), 5)
+		_, err := readOffer(kit.NewReader(full[:n]), transport.NumberedID(5))
 		require.Error(t, err, "cut off at %d", n)
 	}
 }

@@ -30,7 +30,7 @@ func testNobodyThere(t *testing.T, h Harness) {
 			n := NewWorld(t, h).Open("a")
 			before := time.Now()
 			link, err := n.Transport.Attach(transport.Peer{Address: address, Name: "nobody", MachineID: "machine",
-				Incarnation: 77})
+				ID: transport.NumberedID(77)})
 			require.Less(t, time.Since(before), atOnce, "Attach waited")
 			if err != nil {
 				return // known at once
@@ -61,7 +61,7 @@ func testIncarnation(t *testing.T, h Harness) {
 	stale := p.b.Peer
 	p.b.Close(t)
 	p.b = p.w.Open("b")
-	require.NotEqual(t, stale.Incarnation, p.b.Peer.Incarnation)
+	require.NotEqual(t, stale.ID, p.b.Peer.ID)
 	old.Fill(tagAfter, 0, size)
 
 	link, err := p.a.Transport.Attach(stale)

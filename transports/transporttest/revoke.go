@@ -195,7 +195,7 @@ func testRevokePeer(t *testing.T, h Harness) {
 	local, far := p.a.Register(t, size, mem.LocalReadWrite), other.a.Register(t, size, mem.LocalReadWrite)
 	far.Fill(tagMoved, 0, size)
 	p.c.Must(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, mine, 0, size))
-	alias := transport.Peer{Address: "another name of it", Incarnation: p.a.Peer.Incarnation}
+	alias := transport.Peer{Address: "another name of it", ID: p.a.Peer.ID}
 	own.Revoke(t, &alias, false)
 	requireCutOff(t, p.c.One(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, mine, 0, size)))
 	other.c.Must(t, other.c.Slice(transport.Write, other.c.Rail(t), far, 0, theirs, 0, size))

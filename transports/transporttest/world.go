@@ -83,7 +83,7 @@ func (w *World) open(name string, rails int, sink *counter) *Node {
 	n := &Node{w: w, name: name, rails: map[railKey]transport.RailInfo{}, newest: map[railKey]uint32{},
 		ended: map[transport.Rail]bool{},
 		ready: map[transport.Rail]int{}, linkDown: map[transport.Link]*errs.Error{}}
-	n.Peer = transport.Peer{Address: name + ":1", Name: name, MachineID: "machine", Incarnation: w.births}
+	n.Peer = transport.Peer{Address: name + ":1", Name: name, MachineID: "machine", ID: transport.NumberedID(w.births)}
 	w.mu.Unlock()
 	var into transport.Sink = (*recorder)(n)
 	if sink != nil {
@@ -224,7 +224,7 @@ func (h host) Call(ctx context.Context, peer transport.Peer, message []byte) ([]
 	case target == nil:
 		return nil, errs.New(errs.PeerUnreachable, "call", "connection refused").
 			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(peer.Address, "", "")
-	case target.Peer.Incarnation != peer.Incarnation:
+	case target.Peer.ID != peer.ID:
 		return nil, errs.New(errs.PeerRestarted, "call", "another incarnation answers").
 			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(peer.Address, "", "")
 	}

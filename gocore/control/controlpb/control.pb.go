@@ -26,13 +26,13 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Identity of an engine. A restarted process has another incarnation.
+// Identity of an engine. A restarted process has another id.
 type Identity struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Address       string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	MachineId     string                 `protobuf:"bytes,3,opt,name=machine_id,json=machineId,proto3" json:"machine_id,omitempty"`
-	Incarnation   uint64                 `protobuf:"fixed64,4,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Id            []byte                 `protobuf:"bytes,5,opt,name=id,proto3" json:"id,omitempty"` // 16 bytes; 4 was a number of 64 bits
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -88,18 +88,18 @@ func (x *Identity) GetMachineId() string {
 	return ""
 }
 
-func (x *Identity) GetIncarnation() uint64 {
+func (x *Identity) GetId() []byte {
 	if x != nil {
-		return x.Incarnation
+		return x.Id
 	}
-	return 0
+	return nil
 }
 
-// Call opens every request but Hello: who calls, and the incarnation that it believes to talk to (0: any).
+// Call opens every request but Hello: who calls, and the id of the engine that it believes to talk to (empty: any).
 type Call struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	From          *Identity              `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
-	To            uint64                 `protobuf:"fixed64,2,opt,name=to,proto3" json:"to,omitempty"`
+	To            []byte                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"` // 2 was a number of 64 bits
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -141,11 +141,11 @@ func (x *Call) GetFrom() *Identity {
 	return nil
 }
 
-func (x *Call) GetTo() uint64 {
+func (x *Call) GetTo() []byte {
 	if x != nil {
 		return x.To
 	}
-	return 0
+	return nil
 }
 
 type HelloRequest struct {
@@ -773,16 +773,16 @@ var File_gocore_control_controlpb_control_proto protoreflect.FileDescriptor
 
 const file_gocore_control_controlpb_control_proto_rawDesc = "" +
 	"\n" +
-	"&gocore/control/controlpb/control.proto\x12\ftent.control\"y\n" +
+	"&gocore/control/controlpb/control.proto\x12\ftent.control\"g\n" +
 	"\bIdentity\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
-	"machine_id\x18\x03 \x01(\tR\tmachineId\x12 \n" +
-	"\vincarnation\x18\x04 \x01(\x06R\vincarnation\"B\n" +
+	"machine_id\x18\x03 \x01(\tR\tmachineId\x12\x0e\n" +
+	"\x02id\x18\x05 \x01(\fR\x02id\"B\n" +
 	"\x04Call\x12*\n" +
 	"\x04from\x18\x01 \x01(\v2\x16.tent.control.IdentityR\x04from\x12\x0e\n" +
-	"\x02to\x18\x02 \x01(\x06R\x02to\"x\n" +
+	"\x02to\x18\x03 \x01(\fR\x02to\"x\n" +
 	"\fHelloRequest\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12*\n" +
 	"\x04from\x18\x02 \x01(\v2\x16.tent.control.IdentityR\x04from\x12\"\n" +

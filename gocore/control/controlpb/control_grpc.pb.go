@@ -41,7 +41,7 @@ type ControlClient interface {
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeReply, error)
 	// Transport carries a message between the two ends of one transport.
 	Transport(ctx context.Context, in *TransportRequest, opts ...grpc.CallOption) (*TransportReply, error)
-	// Notify delivers one notification; the callee drops a sequence that it has seen of that incarnation.
+	// Notify delivers one notification; the callee drops a sequence that it has seen of that engine.
 	Notify(ctx context.Context, in *NotifyRequest, opts ...grpc.CallOption) (*NotifyReply, error)
 	// Probe does nothing.
 	Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.CallOption) (*ProbeReply, error)
@@ -115,7 +115,7 @@ type ControlServer interface {
 	Describe(context.Context, *DescribeRequest) (*DescribeReply, error)
 	// Transport carries a message between the two ends of one transport.
 	Transport(context.Context, *TransportRequest) (*TransportReply, error)
-	// Notify delivers one notification; the callee drops a sequence that it has seen of that incarnation.
+	// Notify delivers one notification; the callee drops a sequence that it has seen of that engine.
 	Notify(context.Context, *NotifyRequest) (*NotifyReply, error)
 	// Probe does nothing.
 	Probe(context.Context, *ProbeRequest) (*ProbeReply, error)
