@@ -109,7 +109,7 @@ type nicJSON struct {
 	Node      int            `json:"numa_node"`
 	Up        bool           `json:"up"`
 	Virtual   bool           `json:"virtual"`
-	SpeedMbps uint64         `json:"speed_mbps"`
+	SpeedMbps *uint64        `json:"speed_mbps"` // null: unknown
 	MTU       int            `json:"mtu"`
 	Addresses []netip.Prefix `json:"addresses"`
 }
@@ -138,7 +138,11 @@ func (t *Topology) MarshalJSON() ([]byte, error) {
 		Memories []memoryJSON `json:"mems"`
 	}{[]nicJSON{}, []memoryJSON{}}
 	for _, n := range t.NICs {
-		out.NICs = append(out.NICs, nicJSON{n.Name, n.PCIBusID, n.Type, n.Node, n.Up, n.Virtual, n.SpeedMbps, n.MTU,
+		var speed *uint64
+		if n.SpeedMbps > 0 {
+			speed = &n.SpeedMbps
+		}
+		out.NICs = append(out.NICs, nicJSON{n.Name, n.PCIBusID, n.Type, n.Node, n.Up, n.Virtual, speed, n.MTU,
 			some(n.Addresses)})
 	}
 	for _, m := range t.Memories {

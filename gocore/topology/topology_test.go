@@ -91,8 +91,8 @@ func TestJSONHasUpstreamsShape(t *testing.T) {
 	require.JSONEq(t, `{
 		"nics": [
 			{"name": "eth0", "pci_bus_id": "0000:00:03.0", "type": 1, "numa_node": 0, "up": true, "virtual": false,
-				"speed_mbps": 0, "mtu": 1400, "addresses": []},
-			{"name": "lo", "pci_bus_id": "", "type": 1, "numa_node": -1, "up": true, "virtual": true, "speed_mbps": 0,
+				"speed_mbps": null, "mtu": 1400, "addresses": []},
+			{"name": "lo", "pci_bus_id": "", "type": 1, "numa_node": -1, "up": true, "virtual": true, "speed_mbps": null,
 				"mtu": 65536, "addresses": []}],
 		"mems": [{"name": "cpu:0", "pci_bus_id": "", "type": 0, "numa_node": 0,
 			"device_list": {"rank0": [0], "rank1": [], "rank2": [1]},
