@@ -16,12 +16,14 @@ demo: develop ## two processes move a KV cache; every byte is verified (makes .v
 	@$(VENV)/bin/python -m tent.demos.kvcache
 
 demo-failover: develop ## rails are cut under a transfer and brought back; every byte is verified, a picture is drawn
+	@mkdir -p build
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check "rich>=13" "matplotlib>=3.7" || echo "without rich and matplotlib: text only"
-	@$(VENV)/bin/python -m tent.demos.failover $(ARGS)
+	@$(VENV)/bin/python -m tent.demos.failover --picture build/failover.svg $(ARGS)
 
 demo-qos: develop ## small urgent requests beside floods, with classes and without; every byte is verified, a picture is drawn
+	@mkdir -p build
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check "rich>=13" "matplotlib>=3.7" || echo "without rich and matplotlib: text only"
-	@$(VENV)/bin/python -m tent.demos.qos $(ARGS)
+	@$(VENV)/bin/python -m tent.demos.qos --picture build/qos.svg $(ARGS)
 
 test: ## everything that a landing must pass, with the time and the budget of each stage: at most six minutes, warm
 	@$(PYTHON) tools/check.py

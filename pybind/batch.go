@@ -2,7 +2,6 @@ package pybind
 
 import (
 	"encoding/binary"
-	"time"
 
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
@@ -331,12 +330,4 @@ func Logs(id, most int64) (text string, err error) {
 			"message": r.Message, "attrs": r.Attrs})
 	}
 	return toJSON(list), nil
-}
-
-// Doctor returns in JSON the resources that each transport finds on this machine, and why a missing one matters.
-func Doctor() (text string, err error) {
-	defer guard(&err)
-	start := time.Now()
-	list := doctor()
-	return toJSON(map[string]any{"checks": list, "elapsed_ms": time.Since(start).Milliseconds()}), nil
 }

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tent import __main__ as command
+from tent import command
 from tent import errors
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -60,14 +60,73 @@ def error_page() -> str:
 COMMANDS = """# Command line
 
 `tent` and `python -m tent` are the same program. It exits with 0, with 1 after an error of tent, and with 2 after a
-wrong argument.
+wrong argument. `tent doctor` exits with 3 when something works, but not all. With the extra `cli` tables and progress
+are drawn by rich, and `tent bench --plot` by Matplotlib; without it they are plain text.
 """
+
+# Output as it looked on a virtual machine with two cores, shortened. Figures belong to that machine.
+SAMPLES = {
+    "doctor": """$ tent doctor
+tent 0.1.0 (wire 1.0), Python 3.11.7, Go 1.26.8, Linux 6.18.44 x86_64
+
+cores               2 of 2
+memory              23.5 GiB, 22.2 GiB available
+locked memory       8.0 MiB
+/dev/shm            23.5 GiB, 23.5 GiB free
+congestion control  bbr; to choose from: reno, bbr, cubic
+
+ok  transport shm       memory that tent allocates is mapped by both processes (memfd_create)
+                        other memory is copied between processes of one user (process_vm_readv and writev)
+ok  transport tcp       127.0.0.1/8 on lo
+                        192.0.2.2/24 on eth0
+-   RDMA devices        /sys/class/infiniband is empty or absent
+                        RDMA saves the processor
+
+verdict: ready
+
+$ tent doctor --peer 127.0.0.1:45723
+ok  name                127.0.0.1 is an address
+ok  port                127.0.0.1:45723 accepts connections
+ok  control plane       127.0.0.1:45723 at 127.0.0.1:45723 admits this engine
+ok  over shm            WRITE and READ of 1.0 MiB, every byte right, 238 us
+ok  over tcp            WRITE and READ of 1.0 MiB, every byte right, 2.5 ms
+-   over io-uring       it moves bytes between memory and files
+ok  back over shm       WRITE and READ of 1.0 MiB, every byte right, 287 us
+ok  back over tcp       WRITE and READ of 1.0 MiB, every byte right, 638 us
+
+verdict: ready
+""",
+    "plan": """$ tent plan cpu:0 127.0.0.1:45723
+WRITE of 1.0 MiB, cpu:0 here, 127.0.0.1:45723/memory there
+
+1. shm  <- taken
+     shm to 127.0.0.1:45723: 1 of 1 rails up; tasks waiting: 0 high, 0 medium, 0 low
+2. tcp
+     shm is preferred and can be used
+-  io-uring: it moves bytes between memory and files
+-  buf-io: it moves bytes between memory and files
+""",
+    "bench": """$ tent bench --size 64K,4M
+tent 0.1.0, between two processes of this machine; 2 cores, load 0.3
+
+       transport  class  threads  batch      size   GB/s  transfers/s     p50     p99
+WRITE  shm        high         1      1  64.0 KiB   3.17        48412   11 us   49 us
+READ   shm        high         1      1  64.0 KiB   3.02        46130   11 us   49 us
+WRITE  shm        high         1      1   4.0 MiB  17.62         4201  232 us  399 us
+READ   shm        high         1      1   4.0 MiB  17.93         4275  220 us  479 us
+""",
+}
 
 
 def command_page() -> str:
-    commands: tuple[list[str], ...] = ([], ["doctor"], ["topo"], ["serve"], ["bench"])
-    helps = (f"## {' '.join(['tent', *words])}\n\n```text\n{help_of(words)}```\n" for words in commands)
-    return "\n".join([COMMANDS, *helps])
+    commands = ("", *command.parser().commands)
+    return "\n".join([COMMANDS, *map(command_section, commands)])
+
+
+def command_section(name: str) -> str:
+    words = [name] if name else []
+    sample = f"\n```text\n{SAMPLES[name]}```\n" if name in SAMPLES else ""
+    return f"## {' '.join(['tent', *words])}\n\n```text\n{help_of(words)}```\n{sample}"
 
 
 def help_of(words: list[str]) -> str:

@@ -219,6 +219,13 @@ type Configured interface {
 	Settings() any
 }
 
+// Surveyor is a Factory that can describe its findings on this machine: interfaces, devices, features of the kernel.
+type Surveyor interface {
+	// Survey returns the findings for people, one a line. It is called only where Check returned nil, and leaves
+	// nothing behind.
+	Survey() []string
+}
+
 // Listener is a pointer to settings of a transport that peers reach at addresses of its own: the control plane listens
 // there too.
 type Listener interface{ ListenAddresses() []string }

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+import os
+import tempfile
 
 
-def optional(module: str) -> Any:
-    """Returns a module of tent[demo], None where that is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        return None
+def picture_path(wanted: str, name: str) -> str:
+    """Where a picture goes: as wanted, else under its name in a new folder of the system's temporary files."""
+    return wanted or os.path.join(tempfile.mkdtemp(prefix="tent-"), name)

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tent
-from tent.demos import optional
+from tent.command.screen import optional
+from tent.demos import picture_path
 from tent.testing import Oracle, Pair
 
 RAILS = 4
@@ -151,6 +152,7 @@ def draw(story: Story, path: str) -> str:
     matplotlib = optional("matplotlib")
     if matplotlib is None:
         return ""
+    path = picture_path(path, "failover.svg")
     matplotlib.use("Agg")
     plt: Any = importlib.import_module("matplotlib.pyplot")
     rates = story.rates()
@@ -187,7 +189,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tent.demos.failover", description="Rails are cut under a transfer."
     )
-    parser.add_argument("--picture", default="failover.svg", help="where the picture goes (needs matplotlib)")
+    parser.add_argument(
+        "--picture", default="", help="where the picture goes (needs matplotlib); a temporary file unless given"
+    )
     path = parser.parse_args().picture
     rails = f"{RAILS} rails of {RATE >> 20} MiB/s"
     print(f"tent {tent.__version__}: {SIZE >> 20} MiB over {rails}; one after the other is cut")

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tent
-from tent.demos import optional
+from tent.command.screen import optional
+from tent.demos import picture_path
 from tent.testing import Oracle, Pair
 
 RATE = 16 << 20  # bytes a second of the rail in the first three acts
@@ -190,6 +191,7 @@ def draw(acts: list[Act], path: str) -> str:
     matplotlib = optional("matplotlib")
     if matplotlib is None:
         return ""
+    path = picture_path(path, "qos.svg")
     matplotlib.use("Agg")
     plt: Any = importlib.import_module("matplotlib.pyplot")
     figure, axes = plt.subplots(figsize=(10, 4.5), layout="constrained")
@@ -235,7 +237,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tent.demos.qos", description="Small urgent requests beside floods."
     )
-    parser.add_argument("--picture", default="qos.svg", help="where the picture goes (needs matplotlib)")
+    parser.add_argument(
+        "--picture", default="", help="where the picture goes (needs matplotlib); a temporary file unless given"
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each act")
     parser.add_argument("--neighbour", metavar="SLOTS", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,12 +1,18 @@
-"""The command: doctor, topo, serve and bench, as users run them."""
+"""The command: doctor, topo, plan, serve and bench, as users run them."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
 
 import tent
+from tent.command import bench, doctor, pair, screen
 
 TENT = [sys.executable, "-W", "error", "-m", "tent"]
 
@@ -15,31 +21,167 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*TENT, *arguments], capture_output=True, text=True, timeout=60)
 
 
-def test_doctor_lists_the_transports_and_reasons() -> None:
+@contextmanager
+def serving(*arguments: str) -> Iterator[str]:
+    """`tent serve` in another process; the value is host:port/region."""
+    with subprocess.Popen([*TENT, "serve", *arguments], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        yield process.stdout.readline().strip()
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_doctor_lists_versions_the_machine_and_the_transports() -> None:
     done = run("doctor", "--json")
-    checks = json.loads(done.stdout)
-    assert done.returncode == 0 and checks
-    assert all(check["name"] and (check["ok"] or check["reason"]) for check in checks)
-    assert len(run("doctor").stdout.splitlines()) >= len(checks)
+    found = json.loads(done.stdout)
+    assert done.returncode == doctor.STATUS[found["verdict"]], done.stderr
+    machine = found["machine"]
+    assert machine["tent"] == tent.__version__ and machine["cores"] >= 1
+    assert all(machine[key] for key in ("wire", "python", "go", "kernel", "memory_bytes", "congestion"))
+    checks = found["checks"]
+    assert {"transport tcp", "transport shm", "transport io-uring", "transport buf-io"} <= {c["name"] for c in checks}
+    assert all((c["found"] if c["ok"] else c["reason"]) for c in checks), "every line says something"
+    assert all(c["ok"] == (not c["reason"]) for c in checks)
+    text = run("doctor").stdout
+    assert f"tent {tent.__version__} " in text and text.rstrip().splitlines()[-1].startswith("verdict: ")
 
 
-def test_topo_is_json() -> None:
+def test_the_verdict_follows_the_weight_of_a_missing_part() -> None:
+    def verdict(*missing: str) -> str:
+        weights = (doctor.NEEDED, doctor.ADVISED, doctor.OPTIONAL)
+        return doctor.judge([doctor.Check(w, w, "absent" if w in missing else "") for w in weights])
+
+    assert verdict() == verdict(doctor.OPTIONAL) == doctor.READY
+    assert verdict(doctor.ADVISED, doctor.OPTIONAL) == doctor.LIMITED
+    assert verdict(doctor.NEEDED, doctor.ADVISED) == doctor.NOT_READY
+    assert sorted(doctor.STATUS.values()) == [0, 1, 3], "2 is that of a wrong argument"
+
+
+def test_doctor_checks_a_pair_there_and_back() -> None:
+    with serving("--size", "1M") as target:
+        address = target.partition("/")[0]
+        done = run("doctor", "--peer", address, "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        steps = {step["name"]: step for step in json.loads(done.stdout)["steps"]}
+        assert list(steps)[:3] == ["name", "port", "control plane"]
+        for name in ("over shm", "over tcp", "back over shm", "back over tcp"):
+            assert steps[name]["ok"] and "every byte right" in steps[name]["found"], steps
+        assert steps["over io-uring"]["ok"] is None, "it is not for this pair"
+        only_here = run("doctor", "--peer", address, "--config", '{"transports": {"shm": {"enable": false}}}')
+        assert "ok  over tcp" in only_here.stdout and "ok  over shm" not in only_here.stdout
+
+
+def test_doctor_only_reads_from_a_peer_that_offers_no_region_for_it() -> None:
+    with tent.Engine() as other, other.allocate(1 << 16, name="theirs") as region:
+        region.view[:] = before = bytes(range(256)) * 256
+        steps = {step.name: step for step in pair.check(other.address, None)}
+        assert steps["over tcp"].ok and steps["over tcp"].found.startswith("READ of")
+        assert steps["back"].ok is None and bytes(region.view) == before
+
+
+@pytest.mark.parametrize(
+    "target, step, words",
+    [
+        ("no-such-host.invalid:1", "name", "does not resolve"),
+        ("nonsense", "name", "HOST:PORT"),
+        ("127.0.0.1:1", "port", "nobody listens"),
+    ],
+)
+def test_doctor_names_the_first_step_that_fails(target: str, step: str, words: str) -> None:
+    steps = list(pair.check(target, None))
+    assert [s.name for s in steps if s.ok is False] == [step] == [steps[-1].name]
+    assert words in steps[-1].found and steps[-1].cure
+
+
+def test_a_pair_with_wrong_bytes_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison itself: over each transport other bytes come back than were sent."""
+    with tent.Engine() as engine, engine.allocate(4096, name=pair.REGION) as region:
+        with engine.open(engine.address) as peer, engine.allocate(4096) as local:
+            remote = peer[pair.REGION][:4096]
+            right = pair.attempt(engine, local, remote, "shm", True, [])
+            read = engine.read
+
+            def flipping(*operands: object, **terms: object) -> tent.Transfer:
+                region.view[7] ^= 1
+                return read(*operands, **terms)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(engine, "read", flipping)
+            wrong = pair.attempt(engine, local, remote, "shm", True, [])
+    assert right.ok is True and wrong.ok is False and "other bytes" in wrong.found
+
+
+def test_topo_is_json_and_an_unknown_speed_is_null() -> None:
     done = run("topo")
     assert done.returncode == 0, done.stderr
-    assert isinstance(json.loads(done.stdout), dict)
+    loopback = [nic for nic in json.loads(done.stdout)["nics"] if nic["name"] == "lo"]
+    assert all(nic["speed_mbps"] is None for nic in loopback)
 
 
-def test_serve_and_bench() -> None:
-    serving = subprocess.Popen([*TENT, "serve", "--size", "1M", "--region", "pool"], stdout=subprocess.PIPE, text=True)
-    with serving:
-        assert serving.stdout
-        target = serving.stdout.readline().strip()
-        assert target.endswith("/pool")
-        done = run("bench", target, "--size", "64K", "--rounds", "5")
+def test_plan_names_the_route_and_the_reasons(tmp_path: Path) -> None:
+    with serving() as target:
+        done = run("plan", "cpu:0", target, "--json")
+        plan = json.loads(done.stdout)
+        assert done.returncode == 0 and plan["taken"] == "shm"
+        text = run("plan", "cpu:0", target, "--op", "read", "--size", "4K").stdout
+        assert "READ of 4.0 KiB" in text and "1. shm  <- taken" in text and "shm is preferred" in text
+        assert "-  io-uring: " in text
+    file = tmp_path / "cache"
+    file.write_bytes(b"x" * 8192)
+    assert str(file) in run("plan", "cpu:0", f"file://{file}", "--op", "read").stdout
+    assert run("plan", "cpu:0", "127.0.0.1:1/x").returncode == 1
+
+
+def test_bench_alone_measures_two_processes(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    sweep = ["--size", "4K,64K", "--batch", "1,4", "--threads", "1,2", "--priority", "high,low", "--seconds", "0.02"]
+    done = run("bench", *sweep, "--transport", "shm", "--json", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(path.read_text())
+    rows = found["rows"]
+    assert len(rows) == 2**5 and len(done.stdout.strip().splitlines()) == 2**5 + 3
+    assert len({(r["op"], r["size"], r["batch"], r["threads"], r["priority"]) for r in rows}) == 2**5
+    assert all(r["wrong"] == "" and r["transfers"] >= r["threads"] and r["bytes_per_second"] > 0 for r in rows)
+    assert done.stderr == "", "no progress where nobody looks"
+
+
+def test_bench_to_a_peer_and_what_does_not_fit() -> None:
+    with serving("--size", "128K", "--region", "pool") as target:
+        done = run("bench", target, "--size", "64K,1G", "--seconds", "0.02", "--json", "-")
         assert done.returncode == 0, done.stderr
-        assert [line.split()[0] for line in done.stdout.splitlines()] == ["WRITE", "READ"]
-        serving.terminate()
-        assert serving.wait(30) == 0
+        rows = json.loads(done.stdout)["rows"]
+        assert {r["size"] for r in rows} == {65536} and {r["transport"] for r in rows} == {"shm", "tcp"}
+        assert run("bench", target, "--size", "1G").stderr.startswith("tent: nothing fits into")
+
+
+def test_bench_finds_wrong_bytes_and_other_transports() -> None:
+    with tent.Engine() as engine, engine.allocate(8192, name="pool") as theirs:
+        with engine.open(engine.address) as peer, engine.allocate(8192) as local:
+
+            class Scribbling(bench.Bench):
+                def _rounds(self, row: bench.Row, thread: int) -> None:
+                    super()._rounds(row, thread)
+                    theirs.view[row.cell.span - 1] ^= 1
+                    local.view[row.cell.span - 1] ^= row.cell.op == "read"
+
+            for op in ("write", "read"):
+                cell = bench.Cell("shm", "high", 1, 1, 4096, op)
+                assert bench.Bench(engine, peer["pool"], local, 0.01).measure(cell).wrong == ""
+                wrong = Scribbling(engine, peer["pool"], local, 0.01).measure(cell).wrong
+                assert wrong == "other bytes arrived than were sent", op
+            other = bench.Cell("io-uring", "high", 1, 1, 4096, "write")
+            assert bench.Bench(engine, peer["pool"], local, 0.01).measure(other).wrong, "it cannot carry this"
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "rates.svg"
+    assert run("bench", "--size", "4K", "--seconds", "0.02", "--plot", str(path)).returncode == 0
+    assert "</svg>" in path.read_text()
+
+
+def test_text_of_peers_cannot_steer_the_terminal() -> None:
+    assert screen.printable("kv \x1b[2J\r\n\u202etxt") == "kv ?[2J???txt"
+    assert screen.aligned(("", "n"), [("a", "5"), ("long", "12")]) == ["       n", "a      5", "long  12"]
 
 
 def test_a_mistake_is_one_line() -> None:
@@ -47,5 +189,15 @@ def test_a_mistake_is_one_line() -> None:
     assert run("bench", "127.0.0.1:1/x").returncode == 1
     done = run("topo", "--config", '{"no_such_key": 1}')
     assert done.returncode == 1 and done.stderr.startswith("tent: ") and "no_such_key" in done.stderr
-    assert run("serve", "--size", "0").returncode == 2
+    for wrong in ("0", "1X", "-1", "K", ""):
+        done = run("serve", "--size", wrong)
+        assert done.returncode == 2 and "4096, 64K, 1M, 2G and 1T" in done.stderr, wrong
+    done = run("bench", "--priority", "urgent")
+    assert done.returncode == 2 and "high, medium, low" in done.stderr
     assert run().returncode == 2
+
+
+def test_samples_of_the_reference_have_the_columns_of_today() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "command-line.md").read_text(encoding="utf-8")
+    header = next(line for line in page.splitlines() if "GB/s" in line)
+    assert header.split() == [name for name in bench.HEADER if name]

@@ -1,0 +1,150 @@
+"""The command `tent`, also `python -m tent`: doctor, topo, plan, serve, bench."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import tent
+
+from . import bench, doctor, plan, serve
+
+Flag = tuple[str, dict[str, Any]]
+
+CONFIG: Flag = ("--config", {"help": "settings: a path or JSON text"})
+
+
+def topo(options: argparse.Namespace) -> int:
+    """Prints the devices and memories of this machine, as JSON; an unknown speed is null."""
+    with tent.Engine(options.config) as engine:
+        print(json.dumps(engine.topology(), indent=2))
+    return 0
+
+
+def size(text: str) -> int:
+    """Bytes from "4096", "64K", "1M", "2G" or "1T"."""
+    unit = {"K": 10, "M": 20, "G": 30, "T": 40}.get(text[-1:].upper())
+    digits = text[:-1] if unit else text
+    if not digits.isdecimal() or int(digits) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: 4096, 64K, 1M, 2G and 1T are")
+    return int(digits) << (unit or 0)
+
+
+def several(of: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """A type of argparse: values with commas between them."""
+
+    def values(text: str) -> list[Any]:
+        return [of(word.strip()) for word in text.split(",")]
+
+    return values
+
+
+def one_of(known: Any) -> Callable[[str], str]:
+    """A type of argparse: one of these words."""
+
+    def word(text: str) -> str:
+        if text.lower() not in known:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(known)}")
+        return text.lower()
+
+    return word
+
+
+def count(text: str) -> int:
+    """A number from 1 to 4096."""
+    if not text.isdecimal() or not 1 <= int(text) <= 4096:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 4096")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Seconds, above 0."""
+    try:
+        n = float(text)
+    except ValueError:
+        n = 0.0
+    if not 0 < n < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds, above 0")
+    return n
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of the command, with the names of its commands in the order of the help."""
+
+    commands: tuple[str, ...] = ()
+
+
+def parser() -> Parser:
+    """The commands and their flags."""
+    top = Parser(prog="tent", description="Moves bytes between memories of processes and machines.")
+    top.add_argument("--version", action="version", version=f"tent {tent.__version__}")
+    commands = top.add_subparsers(required=True, metavar="command", parser_class=argparse.ArgumentParser)
+
+    def add(name: str, function: Callable[[argparse.Namespace], int], *flags: Flag) -> None:
+        text = (function.__doc__ or "").split("\n\n")[0]
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(function=function)
+        for flag, keywords in flags:
+            command.add_argument(flag, **keywords)
+
+    add(
+        "doctor",
+        doctor.run,
+        CONFIG,
+        ("--peer", {"metavar": "HOST:PORT", "help": "check the way to this peer, and the way back"}),
+        ("--json", {"action": "store_true", "help": "print JSON"}),
+    )
+    add("topo", topo, CONFIG)
+    add(
+        "plan",
+        plan.run,
+        CONFIG,
+        ("from_", {"metavar": "FROM", "help": "memory here, for example cpu:0"}),
+        ("to", {"metavar": "TO", "help": "host:port, host:port/region or file:///path"}),
+        ("--op", {"type": one_of(plan.OPERATIONS), "default": "write", "help": "write or read"}),
+        ("--size", {"type": size, "default": 1 << 20, "help": "bytes of the transfer"}),
+        ("--priority", {"type": one_of(plan.PRIORITIES), "default": "high", "help": "high, medium or low"}),
+        ("--policy", {"default": "", "help": "the name of a policy of the settings"}),
+        ("--json", {"action": "store_true", "help": "print JSON"}),
+    )
+    add(
+        "serve",
+        serve.run,
+        CONFIG,
+        ("--name", {"help": "the engine's name"}),
+        ("--region", {"default": "memory", "help": "the region's name"}),
+        ("--size", {"type": size, "default": 64 << 20, "help": "its bytes, for example 64M"}),
+    )
+    sizes = [4 << 10, 64 << 10, 1 << 20, 16 << 20]
+    add(
+        "bench",
+        bench.run,
+        CONFIG,
+        ("target", {"nargs": "?", "metavar": "HOST:PORT/REGION", "help": "of `tent serve`; its bytes are overwritten"}),
+        ("--op", {"type": several(one_of(plan.OPERATIONS)), "default": ["write", "read"], "help": "write,read"}),
+        ("--size", {"type": several(size), "default": sizes, "help": "bytes of a range: 4K,64K,1M,16M"}),
+        ("--batch", {"type": several(count), "default": [1], "help": "ranges of a transfer: 1,16"}),
+        ("--threads", {"type": several(count), "default": [1], "help": "threads, each with one transfer: 1,2"}),
+        ("--transport", {"type": several(str), "default": [], "help": "shm,tcp; all that can, unless given"}),
+        ("--priority", {"type": several(one_of(plan.PRIORITIES)), "default": ["high"], "help": "high,medium,low"}),
+        ("--seconds", {"type": seconds, "default": 0.5, "help": "time of each row"}),
+        ("--json", {"metavar": "FILE", "help": "write the rows as JSON; - prints it in place of the table"}),
+        ("--plot", {"metavar": "FILE", "help": "draw rate and latency over size (needs matplotlib)"}),
+    )
+    top.commands = tuple(commands.choices)
+    return top
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The entry point; returns the exit status."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.function(options))
+    except tent.TentError as error:
+        print(f"tent: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,88 @@
+"""Output of the command: drawn by rich (the extra `cli`) where a person looks at a terminal, else plain text."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+Row = Sequence[str]
+
+
+def optional(module: str) -> Any:
+    """Returns a module of an extra of tent, None where that is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None
+
+
+def printable(text: str) -> str:
+    """Text of a peer without control characters, which would steer the terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def aligned(header: Row, rows: Sequence[Row]) -> list[str]:
+    """Lines with columns of one width; numbers stand at the right."""
+    lines = [header, *rows] if any(header) else list(rows)
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))] if lines else []
+    numeric = [all(_number(row[i]) for row in rows) for i in range(len(widths))]
+    return [
+        "  ".join(c.rjust(w) if right else c.ljust(w) for c, w, right in zip(line, widths, numeric)).rstrip()
+        for line in lines
+    ]
+
+
+def _number(text: str) -> bool:
+    return text[:1].isdigit() or text in ("", "-")
+
+
+def draw(title: str, header: Row, rows: Sequence[Row]) -> Any:
+    """A table for rich."""
+    table = importlib.import_module("rich.table").Table(
+        title=title or None, title_justify="left", box=None, pad_edge=False
+    )
+    for i, name in enumerate(header):
+        table.add_column(name, justify="right" if all(_number(row[i]) for row in rows) else "left")
+    escape = importlib.import_module("rich.markup").escape
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    return table
+
+
+def show_table(title: str, header: Row, rows: Sequence[Row]) -> None:
+    """Prints a table."""
+    console = optional("rich.console")
+    if console and sys.stdout.isatty():
+        console.Console().print(draw(title, header, rows))
+    else:
+        print("\n".join([*([title] if title else []), *aligned(header, rows)]), flush=True)
+
+
+@contextmanager
+def progress(total: int, what: str) -> Iterator[Callable[[str], None]]:
+    """Shows on stderr how far a run of `total` steps is: a bar on a terminal, nothing elsewhere. The value is called
+    with the name of each step as it begins."""
+    rich = optional("rich.progress")
+    if not sys.stderr.isatty():
+        yield lambda name: None
+        return
+    if rich is None:
+        done = iter(range(total + 1))
+        yield lambda name: print(
+            f"\r\x1b[K{what} {next(done, total) + 1}/{total}: {name}", end="", file=sys.stderr, flush=True
+        )
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        return
+    console = importlib.import_module("rich.console").Console(stderr=True)
+    with rich.Progress(console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        begun = [False]
+
+        def step(name: str) -> None:
+            bar.update(task, advance=int(begun[0]), description=f"{what} {name}")
+            begun[0] = True
+
+        yield step
