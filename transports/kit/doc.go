@@ -2,7 +2,8 @@
 // imports the vocabulary and the contract only.
 //
 //	Slots        keys of regions, open files and the like: index and generation, looked up without a lock
-//	Links        the same for links; it counts the calls that name one that has ended
+//	Keys         random keys that nobody can guess, for names that travel; looked up in the same way
+//	Links        Slots for links; it counts the calls that name one that has ended
 //	ClassQueue   slices that wait, a list for each class, and List for other queues of slab entries
 //	Reader       takes fields out of a message; AppendText and encoding/binary write one
 //	Executor     carries accepted slices out: on a worker, or on waiters that poll

@@ -43,10 +43,6 @@ type slot[T any] struct {
 // slotsKept is the length that a table keeps when it is empty.
 const slotsKept = 64
 
-// StartAt sets the generation of the first entry, for keys that travel: those of two processes then differ. Call it
-// first.
-func (s *Slots[K, T]) StartAt(generation uint32) { s.generation = generation - 1 }
-
 // Insert calls build with a new key and enters its result. The key finds nothing before build has returned. The
 // result is 0, and build is not called, when SlotsMax entries are there. Build must not call the table.
 func (s *Slots[K, T]) Insert(build func(K) *T) K {

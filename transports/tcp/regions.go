@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"encoding/binary"
-	"math/rand/v2"
 	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -22,15 +21,10 @@ type region struct {
 	barred  atomic.Bool // lanes or attachments may keep a bar of it
 }
 
-// regions maps keys to regions. Generations start at random, so a key of another incarnation hits nothing.
+// regions maps keys to regions. Keys are random: one that a peer was given leads to no other, and one of another
+// incarnation hits nothing.
 type regions struct {
-	kit.Slots[uint64, region]
-}
-
-func newRegions() *regions {
-	r := &regions{}
-	r.StartAt(rand.Uint32())
-	return r
+	kit.Keys[uint64, region]
 }
 
 // register enters memory under a new key; nil if there are too many regions.
@@ -83,7 +77,7 @@ func readDescriptor(b transport.Descriptor, peer transport.ID) (transport.Remote
 	}
 	key, owner := binary.LittleEndian.Uint64(b[8:]), transport.ID(b[24:40])
 	switch {
-	case uint32(key) == 0:
+	case key == 0:
 		return 0, errs.New(errs.InvalidArgument, "tcp.import", "descriptor without a key")
 	case !peer.IsZero() && owner != peer:
 		return 0, errs.New(errs.PeerRestarted, "tcp.import", "region belongs to another incarnation of the peer").

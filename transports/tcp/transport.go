@@ -104,7 +104,7 @@ type Transport struct {
 }
 
 func open(s Settings, where *places, host transport.Host, sink transport.Sink) (_ *Transport, err error) {
-	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), regions: newRegions(), places: where,
+	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), regions: &regions{}, places: where,
 		epfd: -1, stopFd: -1, bulkFd: -1, spinners: int32(runtime.GOMAXPROCS(0) / 2), spare: make([]*worker, 0, 8)}
 	t.quit, t.cancel = context.WithCancel(context.Background())
 	t.attachments.init(t)
