@@ -7,7 +7,8 @@ import "time"
 type Engine struct {
 	Name                 string        `key:"name" help:"Name of the engine, shown to peers and in logs; empty chooses one."`
 	MetadataType         string        `key:"metadata_type" takes:"p2p|etcd|redis|http" default:"p2p" from:"upstream" help:"Where names of segments are found; p2p needs no service, the others are refused until they exist."`
-	RPCServerHostname    string        `key:"rpc_server_hostname" from:"upstream" help:"Host in Engine.address; the control plane listens there and on every address in transports/*/addresses. Empty is loopback."`
+	RPCServerHostname    string        `key:"rpc_server_hostname" from:"upstream" help:"Where peers reach this engine: an address, a name, an interface as eth0, or 0.0.0.0 or :: for all. The control plane listens there and on every address in transports/*/addresses. Empty is loopback."`
+	RPCAdvertiseHostname string        `key:"rpc_advertise_hostname" help:"Host in Engine.address where peers use another one than rpc_server_hostname says, as behind 0.0.0.0; empty: that of rpc_server_hostname, of a wildcard the one by which the default route leaves."`
 	RPCServerPort        int           `key:"rpc_server_port" takes:"port" from:"upstream" help:"Port of the control plane; 0 takes a free one."`
 	LogLevel             string        `key:"log_level" takes:"debug|info|warning|error" default:"info" from:"upstream" help:"Least level of log records."`
 	MergeRequests        bool          `key:"merge_requests" default:"true" from:"upstream" help:"Neighbouring requests of one submit that agree in everything share slices."`

@@ -28,8 +28,9 @@ func (c *Client) Open(ctx context.Context, address string) (transport.Peer, erro
 }
 
 // Hello asks the engine at an address for its identity, always anew. Beside the errors of every call: Protocol for
-// another major version, PeerUnreachable for a loopback address that leads to another machine. It takes at most
-// ConnectTimeout and HandshakeTimeout, twice where a connection from earlier turns out to be broken.
+// another major version, PeerUnreachable for a loopback address that leads to another machine or container, if the
+// engine there has no other. It takes at most ConnectTimeout and HandshakeTimeout, twice where a connection from
+// earlier turns out to be broken.
 func (c *Client) Hello(ctx context.Context, address string) (Greeting, error) {
 	self := c.options.Self()
 	request := &controlpb.HelloRequest{Version: c.options.Version, From: toIdentity(self),
@@ -64,10 +65,10 @@ func (c *Client) greeting(address string, self transport.Peer, reply *controlpb.
 	if err != nil {
 		return fail(errs.From("control.hello", err))
 	}
-	if meta.IsLoopback(address) && peer.MachineID != self.MachineID {
+	if meta.IsLoopback(address) && peer.Network != self.Network && !slices.ContainsFunc(reply.GetAddresses(), remote) {
 		return fail(errs.New(errs.PeerUnreachable, "control.hello",
-			"%s is a loopback address, but the engine %q that answers there runs on another machine", address,
-			peer.Name).
+			"%s is a loopback address, but the engine %q that answers there runs on another machine or in another "+
+				"container", address, peer.Name).
 			WithScope(errs.ScopeLink, errs.SidePath).
 			WithHint("data cannot follow a tunnel: set rpc_server_hostname at the peer and use its address on the " +
 				"network"))
@@ -76,6 +77,9 @@ func (c *Client) greeting(address string, self transport.Peer, reply *controlpb.
 	return Greeting{Peer: peer, Version: reply.GetVersion(), Capabilities: firstOf(reply.GetCapabilities()),
 		Addresses: firstOf(reply.GetAddresses())}, nil
 }
+
+// remote reports that an address may lead to its engine from elsewhere.
+func remote(address string) bool { return !meta.IsLoopback(address) }
 
 func firstOf(list []string) []string { return slices.Clone(list[:min(len(list), listPeerMax)]) }
 

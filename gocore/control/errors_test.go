@@ -131,10 +131,21 @@ func TestOtherMajorVersion(t *testing.T) {
 func TestLoopbackOfAnotherMachine(t *testing.T) {
 	checkLeaks(t)
 	b := start(t, "127.0.0.1:0")
-	b.self.MachineID = "elsewhere"
+	b.self.Network = "elsewhere"
 	message := refusal(t, b.self.Address, errs.PeerUnreachable)
 	require.Contains(t, message, "loopback address")
 	require.Contains(t, message, "another machine")
+}
+
+// A container's port is often forwarded from a loopback address of its host, and its engine has addresses of its own.
+func TestLoopbackMayLeadToAContainer(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "0.0.0.0:0")
+	b.self.Network = "elsewhere"
+	_, port, err := net.SplitHostPort(b.server.Addresses()[0])
+	require.NoError(t, err)
+	_, err = a.client.Hello(within(t), "127.0.0.1:"+port)
+	require.NoError(t, err)
 }
 
 func TestOtherIncarnationIsToldAtOnce(t *testing.T) {

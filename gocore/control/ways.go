@@ -42,12 +42,12 @@ const (
 const headStart = 60 * time.Millisecond
 
 // Know takes note of the addresses on which a peer's control plane listens, beside the one by which it is known.
-// Wildcards are left out, and loopback addresses of other machines.
+// Wildcards are left out, and loopback addresses of other machines and containers.
 func (c *Client) Know(peer transport.Peer, addresses []string) {
 	list := []string{peer.Address}
 	for _, a := range addresses {
 		if len(list) < wayMax && !slices.Contains(list, a) && meta.CheckAddress(a) == nil &&
-			reachable(a, peer.MachineID == c.options.Self().MachineID) {
+			reachable(a, peer.Network == c.options.Self().Network) {
 			list = append(list, a)
 		}
 	}
@@ -67,13 +67,13 @@ func (c *Client) Know(peer transport.Peer, addresses []string) {
 	c.ways.peers[key] = &way{addresses: list}
 }
 
-func reachable(address string, sameMachine bool) bool {
+func reachable(address string, sameNetwork bool) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return false
 	}
 	ip, err := netip.ParseAddr(host)
-	return err != nil || (!ip.IsUnspecified() && (sameMachine || !ip.IsLoopback()))
+	return err != nil || (!ip.IsUnspecified() && (sameNetwork || !ip.IsLoopback()))
 }
 
 // of lists the addresses of a peer in the order in which they are to be tried.

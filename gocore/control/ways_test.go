@@ -52,7 +52,7 @@ func TestLoopbackAddressesOfAnotherMachineAreNoWay(t *testing.T) {
 	checkLeaks(t)
 	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
 	peer := at("10.1.2.3:4", b)
-	peer.MachineID = "elsewhere"
+	peer.Network = "elsewhere"
 	a.client.Know(peer, []string{b.self.Address})
 	require.Equal(t, []string{"10.1.2.3:4"}, a.client.ways.of(peer))
 }

@@ -86,7 +86,8 @@ func clip(text string) string {
 func toIdentity(peer transport.Peer) *controlpb.Identity {
 	return &controlpb.Identity{Address: strings.ToValidUTF8(peer.Address, "\uFFFD"),
 		Name:      strings.ToValidUTF8(peer.Name, "\uFFFD"),
-		MachineId: strings.ToValidUTF8(peer.MachineID, "\uFFFD"), Id: idBytes(peer.ID)}
+		MachineId: strings.ToValidUTF8(peer.MachineID, "\uFFFD"), Id: idBytes(peer.ID),
+		Network: strings.ToValidUTF8(peer.Network, "\uFFFD")}
 }
 
 // idBytes returns the bytes of an ID, none of the zero ID.
@@ -103,12 +104,13 @@ func fromIdentity(id *controlpb.Identity) (transport.Peer, error) {
 	switch {
 	case len(id.GetId()) != len(transport.ID{}):
 		return transport.Peer{}, protocolError("the peer gives no id of %d bytes", len(transport.ID{}))
-	case len(id.GetAddress()) > identityMax, len(id.GetName()) > identityMax, len(id.GetMachineId()) > identityMax:
-		return transport.Peer{},
-			protocolError("the peer gives a name, an address or a machine id of more than %d bytes", identityMax)
+	case len(id.GetAddress()) > identityMax, len(id.GetName()) > identityMax, len(id.GetMachineId()) > identityMax,
+		len(id.GetNetwork()) > identityMax:
+		return transport.Peer{}, protocolError(
+			"the peer gives a name, an address, a machine id or a network of more than %d bytes", identityMax)
 	}
 	return transport.Peer{Address: id.GetAddress(), Name: id.GetName(), MachineID: id.GetMachineId(),
-		ID: transport.ID(id.GetId())}, nil
+		Network: id.GetNetwork(), ID: transport.ID(id.GetId())}, nil
 }
 
 func protocolError(format string, args ...any) *errs.Error {

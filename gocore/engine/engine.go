@@ -10,6 +10,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/netip"
 	"runtime"
 	"slices"
 	"strconv"
@@ -52,10 +53,12 @@ type Options struct {
 type Engine struct {
 	config  *config.Config
 	name    string
+	host    meta.Host
 	address string
 	others  []string // of the control plane, beside address
 	port    int
 	machine string
+	network string
 	id      transport.ID
 	cores   int
 	stall   time.Duration
@@ -132,9 +135,9 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 		}
 	}
 	c := &o.Config.Engine
-	e := &Engine{config: o.Config, name: c.Name, machine: meta.MachineID(), cores: runtime.NumCPU(),
-		id: transport.NewID(), stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes, armed: clock.Never,
-		syncing: syncing{limit: clock.Never}, progressWake: make(chan struct{}, 1),
+	e := &Engine{config: o.Config, name: c.Name, machine: meta.MachineID(), network: meta.NetworkID(),
+		cores: runtime.NumCPU(), id: transport.NewID(), stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes,
+		armed: clock.Never, syncing: syncing{limit: clock.Never}, progressWake: make(chan struct{}, 1),
 		batches: make([]*batch, c.MaxBatches), totals: make([]atomic.Uint64, c.MaxBatches), store: meta.PeerToPeer{},
 		idle: make(chan struct{}, 1)}
 	if !c.LegacySelection {
@@ -230,10 +233,11 @@ func (s *steps) run() {
 // listen binds the control plane to the host name of the settings and to each address of a transport.
 func (e *Engine) listen(o Options, undo *steps) error {
 	c := &o.Config.Engine
-	host := c.RPCServerHostname
-	if host == "" {
-		host = "127.0.0.1"
+	var err error
+	if e.host, err = meta.FindHost(c.RPCServerHostname, c.RPCAdvertiseHostname, meta.ThisMachine()); err != nil {
+		return err
 	}
+	host := e.host.Bind.String()
 	port := strconv.Itoa(c.RPCServerPort)
 	wanted := []string{net.JoinHostPort(host, port)}
 	for _, plug := range o.Transports {
@@ -242,9 +246,7 @@ func (e *Engine) listen(o Options, undo *steps) error {
 			continue
 		}
 		for _, address := range listener.ListenAddresses() {
-			if address != host {
-				wanted = append(wanted, net.JoinHostPort(address, port))
-			}
+			wanted = append(wanted, net.JoinHostPort(address, port))
 		}
 	}
 	options := control.Options{Self: e.self, Log: e.log, Dial: o.Dial,
@@ -261,11 +263,16 @@ func (e *Engine) listen(o Options, undo *steps) error {
 	if err != nil {
 		return errs.Wrap(errs.Internal, "engine: listen", err)
 	}
-	e.address = net.JoinHostPort(host, bound)
+	e.address = net.JoinHostPort(e.host.Name, bound)
 	if e.port, err = strconv.Atoi(bound); err != nil {
 		return errs.Wrap(errs.Internal, "engine: listen", err)
 	}
-	others := slices.DeleteFunc(server.Addresses(), func(a string) bool { return a == e.address })
+	reachable := append(server.Addresses(), net.JoinHostPort(e.host.Data.String(), bound)) // also behind a wildcard
+	slices.Sort(reachable)
+	others := slices.DeleteFunc(slices.Compact(reachable), func(a string) bool {
+		at, err := netip.ParseAddrPort(a)
+		return a == e.address || err != nil || at.Addr().IsUnspecified()
+	})
 	e.others = others[:min(len(others), segment.AddressesMax)]
 	if e.name == "" {
 		e.name = e.address
@@ -377,7 +384,8 @@ func (e *Engine) usable() error {
 
 // self describes this engine to peers.
 func (e *Engine) self() transport.Peer {
-	return transport.Peer{Address: e.address, Name: e.name, MachineID: e.machine, ID: e.id}
+	return transport.Peer{Address: e.address, Name: e.name, MachineID: e.machine, Network: e.network,
+		ID: e.id}
 }
 
 // Address is all that a peer needs to know: "host:port" of the control plane.

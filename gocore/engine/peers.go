@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -126,6 +127,10 @@ func (p *peer) attach() (gone []func()) {
 			links[i].why = "the peer is on another machine"
 			continue
 		}
+		if err := p.reach(port); err != nil {
+			links[i].why = err.Error()
+			continue
+		}
 		link, err := port.transport.Attach(p.identity)
 		if err != nil {
 			links[i].why = err.Error()
@@ -144,6 +149,33 @@ func (p *peer) attach() (gone []func()) {
 	p.links.Store(&links)
 	e.planEpoch.Add(1)
 	return append(gone, e.runSteps)
+}
+
+// reach returns why a transport can have no rail to the peer, by the addresses on which that listens.
+func (p *peer) reach(port *port) error {
+	reacher, is := transport.Find[transport.Reacher](port.transport)
+	if t := p.regions.Load(); is && t != nil && !p.identity.Self {
+		if addresses := t.description.ListensOn(); len(addresses) > 0 {
+			return reacher.Reach(p.identity, addresses)
+		}
+	}
+	return nil
+}
+
+// unreachable is the error of a peer that no transport can reach: a reason for each that is open. Nil if one may.
+func (p *peer) unreachable() error {
+	e := p.engine
+	var reasons []string
+	for i, a := range *p.links.Load() {
+		if a.id != 0 {
+			return nil
+		}
+		if e.ports[i].transport != nil && p.misfit(&e.infos[i]) == "" {
+			reasons = append(reasons, e.ports[i].name+": "+a.why)
+		}
+	}
+	return errs.New(errs.NoRoute, "open", "no transport can carry bytes to this peer: %s", strings.Join(reasons, "; ")).
+		WithScope(errs.ScopeLink, errs.SidePath).WithPeer(p.identity.Address, "", "")
 }
 
 // refresh fetches the description of the regions that the peer offers now.

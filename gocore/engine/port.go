@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -160,6 +161,9 @@ func (p *port) Self() transport.Peer { return p.engine.self() }
 func (p *port) Refused(reason transport.Refusal, from string, cause error) {
 	p.engine.refusals.count(p.name, reason, from, cause)
 }
+
+// Addresses implements transport.Host.
+func (p *port) Addresses() []netip.Addr { return []netip.Addr{p.engine.host.Data} }
 
 // DescriptorsChanged implements transport.Host.
 func (p *port) DescriptorsChanged() { p.engine.regions.touch() }

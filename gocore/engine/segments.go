@@ -113,7 +113,11 @@ func (e *Engine) OpenSegment(ctx context.Context, name string) (SegmentID, error
 	}
 	identity.Self = identity.ID == e.id
 	p := e.peer(identity)
-	if err := p.join(ctx); err != nil {
+	err = p.join(ctx)
+	if err == nil {
+		err = p.unreachable()
+	}
+	if err != nil {
 		e.leavePeer(p)
 		return 0, err
 	}
@@ -140,7 +144,8 @@ func (e *Engine) OpenBlob(blob []byte) (SegmentID, error) {
 	if d.ID == e.id {
 		return Local, nil
 	}
-	p := e.peer(transport.Peer{Address: d.Address, Name: d.Name, MachineID: d.MachineID, ID: d.ID})
+	p := e.peer(transport.Peer{Address: d.Address, Name: d.Name, MachineID: d.MachineID, Network: d.Network,
+		ID: d.ID})
 	p.fetch.Lock()
 	if p.regions.Load() == nil {
 		p.learn(d)
@@ -303,7 +308,7 @@ func (e *Engine) Alive(ctx context.Context, id SegmentID) (bool, error) {
 func (e *Engine) description(own bool) *segment.Description {
 	self := e.self()
 	epoch := e.regions.epoch.Load()
-	d := &segment.Description{Address: self.Address, Name: self.Name, MachineID: self.MachineID,
+	d := &segment.Description{Address: self.Address, Name: self.Name, MachineID: self.MachineID, Network: self.Network,
 		ID: self.ID, Version: Version, Epoch: epoch + 1, Others: e.others}
 	for _, r := range e.regions.list() {
 		if r.Permission == mem.LocalReadWrite && !own {

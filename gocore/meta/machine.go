@@ -52,6 +52,18 @@ func hardwareIdentity() string {
 	return strings.Join(parts, "\n")
 }
 
+// NetworkID names the network namespace of this process: equal for two processes exactly when 127.0.0.1 leads from one
+// to the other. Containers of one machine share its MachineID and, as a rule, not this.
+func NetworkID() string { return networkID() }
+
+var networkID = sync.OnceValue(func() string {
+	namespace, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return MachineID() // a kernel without namespaces has one network
+	}
+	return digest(MachineID() + "\n" + namespace)
+})
+
 func digest(text string) string {
 	sum := sha256.Sum256([]byte("tent machine\n" + text))
 	return hex.EncodeToString(sum[:16])

@@ -1,6 +1,6 @@
-// Package nic reads a network interface from /sys: its device, the NUMA node of that, its speed. It is pure parsing
-// behind an fs.FS, so a machine with eight sockets is a few lines of a test. Parts that cannot be read are left out: a
-// container often hides them.
+// Package nic reads a network interface from /sys: its device, the NUMA node of that, its speed. But for RouteSource it
+// is pure parsing behind an fs.FS, so a machine with eight sockets is a few lines of a test. Parts that cannot be read
+// are left out: a container often hides them.
 package nic
 
 import (

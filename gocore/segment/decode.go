@@ -105,7 +105,8 @@ func (r *reader) texts(limit int) []string {
 }
 
 func (r *reader) description(descriptors bool) *Description {
-	d := &Description{Address: r.text(), Name: r.text(), MachineID: r.text(), Version: r.text()}
+	d := &Description{Address: r.text(), Name: r.text(), MachineID: r.text(), Network: r.text(),
+		Version: r.text()}
 	if raw := r.bytes(uint64(len(d.ID))); raw != nil {
 		d.ID = transport.ID(raw)
 	}

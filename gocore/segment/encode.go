@@ -39,7 +39,7 @@ func Encode(d *Description, descriptors bool) []byte {
 	out := make([]byte, 0, 512+64*len(d.Regions))
 	out = append(out, magic...)
 	out = append(out, format, flags(descriptors))
-	for _, text := range []string{d.Address, d.Name, d.MachineID, d.Version} {
+	for _, text := range []string{d.Address, d.Name, d.MachineID, d.Network, d.Version} {
 		out = appendText(out, text)
 	}
 	out = append(out, d.ID[:]...)

@@ -7,6 +7,7 @@
 package segment
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -43,6 +44,7 @@ type Description struct {
 	Others    []string // further addresses of the same control plane
 	Name      string
 	MachineID string
+	Network   string // see transport.Peer
 	ID        transport.ID
 	Version   string // of the engine that made it
 	Epoch     uint64 // grows with each change of the fields below
@@ -184,9 +186,21 @@ func (d *Description) Containing(addr, length uint64) *Region {
 
 // Peer returns the owner as transports know it.
 func (d *Description) Peer() transport.Peer {
-	return transport.Peer{Address: d.Address, Name: d.Name, MachineID: d.MachineID, ID: d.ID}
+	return transport.Peer{Address: d.Address, Name: d.Name, MachineID: d.MachineID, Network: d.Network, ID: d.ID}
 }
 
 func invalid(format string, args ...any) error {
 	return errs.New(errs.InvalidArgument, "segment", format, args...).WithScope(errs.ScopeSlice, errs.SideLocal)
+}
+
+// ListensOn lists the addresses of the engine's control plane that are IP addresses. The engine listens on those of its
+// transports too, so its data comes from there.
+func (d *Description) ListensOn() []netip.AddrPort {
+	var list []netip.AddrPort
+	for _, text := range append([]string{d.Address}, d.Others...) {
+		if a, err := netip.ParseAddrPort(text); err == nil && !a.Addr().IsUnspecified() && !slices.Contains(list, a) {
+			list = append(list, a)
+		}
+	}
+	return list
 }

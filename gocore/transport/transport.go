@@ -37,6 +37,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -96,7 +97,8 @@ type Rail struct {
 type Peer struct {
 	Address   string // of its control plane, "host:port"; also its name in errors
 	Name      string
-	MachineID string
+	MachineID string // equal where memory can be shared
+	Network   string // equal where 127.0.0.1 leads to the same place: a machine's containers differ
 	ID        ID     // of the engine that answered; another one is another peer
 	Identity  string // that its credentials prove, "" if nothing does; only the control plane fills it
 	Self      bool   // our own engine: transfers inside one process. Never taken from a message
@@ -185,6 +187,9 @@ type Host interface {
 	// and reason. From is the peer's address; a stranger's without its port. Any goroutine may call it, also under a
 	// lock.
 	Refused(reason Refusal, from string, cause error)
+	// Addresses are where peers reach the engine, as rpc_server_hostname says: for transports that were given no
+	// addresses of their own. None means loopback.
+	Addresses() []netip.Addr
 	// DescriptorsChanged says that descriptors returned by Register have changed (a NIC came or went).
 	DescriptorsChanged()
 	Log() *slog.Logger
@@ -401,6 +406,12 @@ type (
 		// does not take them. Zero for a stale rail. It costs a microsecond a lane, and does not block; not for every
 		// slice.
 		Heard(rail Rail) (at clock.Time, held bool)
+	}
+
+	// Reacher is a transport that can tell by the addresses on which a peer listens that it cannot reach it.
+	Reacher interface {
+		// Reach returns why no rail to the peer is possible, and what to set where; nil if one may be. It asks nobody.
+		Reach(peer Peer, addresses []netip.AddrPort) error
 	}
 
 	// Injector is a decorator that makes its transport fail on purpose; the metrics tell. See Outermost.

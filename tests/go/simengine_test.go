@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -278,5 +279,6 @@ func (h simHost) Call(context.Context, transport.Peer, []byte) ([]byte, error) {
 
 func (h simHost) DescriptorsChanged()                      {}
 func (h simHost) Refused(transport.Refusal, string, error) {}
+func (h simHost) Addresses() []netip.Addr                  { return nil }
 
 func (h simHost) Log() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -205,9 +206,16 @@ func (n *namespace) toggle(name string, f func(netlink.Link) error) error {
 
 // address gives an address to an interface, or takes it away.
 func (n *namespace) address(name, address string, add bool) error {
-	a, err := netlink.ParseAddr(address + "/24")
+	bits := "/24"
+	if strings.Contains(address, ":") {
+		bits = "/64"
+	}
+	a, err := netlink.ParseAddr(address + bits)
 	if err != nil {
 		return err
+	}
+	if a.IP.To4() == nil {
+		a.Flags = unix.IFA_F_NODAD // at once, without asking whether somebody else has it
 	}
 	return n.toggle(name, func(l netlink.Link) error {
 		if add {

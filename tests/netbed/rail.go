@@ -108,6 +108,11 @@ func (r *Rail) Up(h *Host) error { return h.net.up(r.device()) }
 // Unassign takes a host's address of the rail away.
 func (r *Rail) Unassign(h *Host) error { return h.net.address(r.device(), h.Addresses[r.index], false) }
 
+// AssignMore gives a host one address more on its end of the rail, of either family.
+func (r *Rail) AssignMore(h *Host, address string) error {
+	return h.net.address(r.device(), address, true)
+}
+
 // Assign ends Unassign.
 func (r *Rail) Assign(h *Host) error { return h.net.address(r.device(), h.Addresses[r.index], true) }
 

@@ -29,7 +29,7 @@ func TestClaimingToBeTheEngineGivesNoRights(t *testing.T) {
 	for name, claims := range map[string]transport.Peer{
 		"the engine itself": e.Self(),
 		"a stranger": {Address: "127.0.0.1:1", Name: "stranger", MachineID: e.Self().MachineID,
-			ID: transport.NumberedID(4711)},
+			Network: e.Self().Network, ID: transport.NumberedID(4711)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := bytes.Clone(shared)

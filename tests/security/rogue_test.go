@@ -7,6 +7,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/netip"
 	"testing"
 	"time"
 	"unsafe"
@@ -93,6 +94,7 @@ func (r *rogue) Self() transport.Peer                     { return r.claims }
 func (r *rogue) DescriptorsChanged()                      {}
 func (r *rogue) Refused(transport.Refusal, string, error) {}
 func (r *rogue) Log() *slog.Logger                        { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func (r *rogue) Addresses() []netip.Addr                  { return nil }
 
 func (r *rogue) Call(ctx context.Context, to transport.Peer, message []byte) ([]byte, error) {
 	return r.client.Call(ctx, to, tcp.Name, message)

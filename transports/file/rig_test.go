@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -110,6 +111,7 @@ func (r *rig) Self() transport.Peer                     { return transport.Peer{
 func (r *rig) DescriptorsChanged()                      {}
 func (r *rig) Refused(transport.Refusal, string, error) {}
 func (r *rig) Log() *slog.Logger                        { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func (r *rig) Addresses() []netip.Addr                  { return nil }
 func (r *rig) Call(context.Context, transport.Peer, []byte) ([]byte, error) {
 	return nil, errs.New(errs.NotImplemented, "call", "files answer nothing")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"testing"
 	"unsafe"
 
@@ -27,6 +28,7 @@ func (a *alone) Self() transport.Peer {
 func (a *alone) DescriptorsChanged()                      {}
 func (a *alone) Refused(transport.Refusal, string, error) {}
 func (a *alone) Log() *slog.Logger                        { return slog.New(slog.DiscardHandler) }
+func (a *alone) Addresses() []netip.Addr                  { return nil }
 func (a *alone) Call(ctx context.Context, _ transport.Peer, message []byte) ([]byte, error) {
 	return a.tr.Serve(ctx, a.Self(), message)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/gob"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"sync"
@@ -193,6 +194,7 @@ func (p *peer) Self() transport.Peer {
 func (p *peer) DescriptorsChanged()                      {}
 func (p *peer) Refused(transport.Refusal, string, error) {}
 func (p *peer) Log() *slog.Logger                        { return slog.New(slog.DiscardHandler) }
+func (p *peer) Addresses() []netip.Addr                  { return nil }
 func (p *peer) Call(_ context.Context, _ transport.Peer, message []byte) ([]byte, error) {
 	r, err := p.order(order{From: p.Self(), Call: message})
 	return r.Answer, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -34,6 +35,7 @@ func (e *engine) Self() transport.Peer                     { return e.self }
 func (e *engine) DescriptorsChanged()                      {}
 func (e *engine) Refused(transport.Refusal, string, error) {}
 func (e *engine) Log() *slog.Logger                        { return slog.Default() }
+func (e *engine) Addresses() []netip.Addr                  { return nil }
 func (e *engine) Call(context.Context, transport.Peer, []byte) ([]byte, error) {
 	return nil, errs.New(errs.NotImplemented, "call", "not in a simulation")
 }

@@ -92,16 +92,9 @@ func (l *link) offerCame(r *kit.Reader, owner transport.ID, now clock.Time) erro
 	if err != nil {
 		return errs.Wrap(errs.Protocol, "tcp.attach", err)
 	}
-	locals, err := l.t.settings.addresses()
-	if err != nil {
-		return err
-	}
-	sameHost := o.machine == l.t.self.MachineID
-	pairs := pairUp(locals, o.addresses, ownSubnets(), l.t.settings.RailPairs == "all", sameHost)
+	pairs := l.t.pairsTo(o.addresses, o.network == l.t.self.Network)
 	if len(pairs) == 0 {
-		return errs.New(errs.NoRoute, "tcp.attach", "no local address fits one of the peer's: %v and %v",
-			locals, o.addresses).
-			WithHint("transports/tcp/addresses must name addresses that reach the peer; loopback does only on one host")
+		return l.t.noPair(o.addresses)
 	}
 	rails := append([]*rail(nil), *l.rails.Load()...)
 	for i, p := range pairs {
@@ -110,6 +103,7 @@ func (l *link) offerCame(r *kit.Reader, owner transport.ID, now clock.Time) erro
 		}
 		if r := rails[i]; r.set == nil && r.dial == nil {
 			r.local, r.remote, r.alternate, r.due = p.local, p.remote, p.alternate, now
+			r.routed = !l.t.named()
 		}
 	}
 	l.rails.Store(&rails)

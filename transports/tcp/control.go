@@ -28,7 +28,8 @@ type offer struct {
 	token     token
 	requests  uint32
 	bytes     uint64
-	machine   string
+	machine   string // its kernel
+	network   string // its network namespace: see transport.Peer
 	addresses []netip.AddrPort
 }
 
@@ -43,6 +44,7 @@ func (o offer) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, o.requests)
 	b = binary.LittleEndian.AppendUint64(b, o.bytes)
 	b = kit.AppendText(b, o.machine)
+	b = kit.AppendText(b, o.network)
 	b = append(b, byte(len(o.addresses)))
 	for _, a := range o.addresses {
 		b = kit.AppendText(b, a.String())
@@ -56,7 +58,8 @@ func readToken(r *kit.Reader) (t token) {
 }
 
 func readOffer(r *kit.Reader, owner transport.ID) (o offer, err error) {
-	o = offer{owner: owner, token: readToken(r), requests: r.U32(), bytes: r.U64(), machine: r.Text()}
+	o = offer{owner: owner, token: readToken(r), requests: r.U32(), bytes: r.U64(), machine: r.Text(),
+		network: r.Text()}
 	for range int(r.U8()) {
 		a, err := netip.ParseAddrPort(r.Text())
 		if err != nil {
@@ -128,7 +131,7 @@ func (t *Transport) serveHello(from transport.Peer, answer []byte) ([]byte, erro
 		return nil, err
 	}
 	o := offer{token: a.token, requests: uint32(t.settings.CreditRequests), bytes: t.settings.CreditBytes,
-		machine: t.self.MachineID}
+		machine: t.self.MachineID, network: t.self.Network}
 	for _, l := range t.listeners {
 		o.addresses = append(o.addresses, l.addr)
 	}

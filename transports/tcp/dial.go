@@ -12,6 +12,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/nic"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -65,6 +66,12 @@ type dial struct {
 }
 
 func (l *link) dialOf(r *rail, now clock.Time) *dial {
+	if r.routed { // an address that was renewed, another interface that leads there now
+		if from, found := nic.RouteSource(r.remote.Addr()); found && from != r.local {
+			r.local = from
+			l.t.watch.add(from)
+		}
+	}
 	return &dial{t: l.t, link: l, local: r.local, remote: r.remote, peer: l.peer.ID, began: now,
 		every: r.scouting(now), sameHost: l.offer.machine == l.t.self.MachineID,
 		greeting: greeting{magic: magic, version: version, generation: r.generation + 1,

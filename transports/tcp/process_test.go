@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"testing"
@@ -129,6 +130,7 @@ func (e *endpoint) Self() transport.Peer                     { return e.self }
 func (e *endpoint) DescriptorsChanged()                      {}
 func (e *endpoint) Refused(transport.Refusal, string, error) {}
 func (e *endpoint) Log() *slog.Logger                        { return slog.New(slog.NewTextHandler(&e.errors, nil)) }
+func (e *endpoint) Addresses() []netip.Addr                  { return nil }
 
 // errorLog keeps the log of the transport, which logs nothing but errors of its own.
 type errorLog struct {

@@ -20,6 +20,7 @@ type rail struct {
 	local      netip.Addr
 	remote     netip.AddrPort
 	alternate  bool                    // no part of the matching
+	routed     bool                    // local is where the route to remote starts, now
 	live       atomic.Pointer[laneSet] // the set that Submit uses
 	set        *laneSet                // nil while the rail is down
 	generation uint32

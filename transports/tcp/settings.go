@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"net"
 	"net/netip"
 	"runtime"
 	"time"
@@ -15,7 +14,7 @@ import (
 type Settings struct {
 	config.Rail
 
-	Addresses   []string      `key:"addresses" takes:"addresses" default:"[\"127.0.0.1\"]" help:"Local ends of rails, and where data is accepted; an empty list is the address of rpc_server_hostname."`
+	Addresses   []string      `key:"addresses" takes:"addresses" help:"Local ends of rails, and where data is accepted. Empty: data is accepted where rpc_server_hostname leads, and rails to a peer of another network leave by the address from which the route starts."`
 	RailPairs   string        `key:"rail_pairs" takes:"matched|all" default:"matched" help:"Rails towards a peer: pairs in one subnet, else the i-th with the i-th; or every pair."`
 	Port        int           `key:"port" takes:"port" default:"0" help:"Port that accepts data on every address; 0 takes a free one."`
 	Lanes       int           `key:"lanes" takes:"1..16" default:"= one a processor, at most 2" help:"Connections of a rail for each of its two groups of classes."`
@@ -72,21 +71,14 @@ func settled(given any) (Settings, error) {
 	return s, nil
 }
 
-// withAddresses makes an empty list of local ends the address by which peers know the engine.
-func (s *Settings) withAddresses(engine string) {
-	if len(s.Addresses) > 0 {
-		return
+// ends parses the local ends of rails. Where none are named they are those at which peers reach the engine.
+func (s *Settings) ends(engine []netip.Addr) ([]netip.Addr, error) {
+	if len(s.Addresses) == 0 && len(engine) > 0 {
+		return engine, nil
 	}
-	s.Addresses = []string{"127.0.0.1"}
-	if host, _, err := net.SplitHostPort(engine); err == nil {
-		if found, err := net.LookupHost(host); err == nil && len(found) > 0 {
-			s.Addresses = found[:1]
-		}
+	if len(s.Addresses) == 0 {
+		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}, nil
 	}
-}
-
-// addresses parses the local ends.
-func (s *Settings) addresses() ([]netip.Addr, error) {
 	list := make([]netip.Addr, len(s.Addresses))
 	for i, text := range s.Addresses {
 		a, err := netip.ParseAddr(text)

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,12 +40,60 @@ func TestSettingsAreCheckedByName(t *testing.T) {
 }
 
 func TestNoAddressIsThatOfTheEngine(t *testing.T) {
-	for engine, want := range map[string]string{"127.0.0.7:5": "127.0.0.7", "[::1]:5": "::1", "": "127.0.0.1"} {
-		s, err := settled(Settings{Addresses: []string{}})
+	s, err := settled(Settings{})
+	require.NoError(t, err)
+	for _, engine := range [][]netip.Addr{{netip.MustParseAddr("127.0.0.7")}, {netip.MustParseAddr("::1")}} {
+		ends, err := s.ends(engine)
 		require.NoError(t, err)
-		s.withAddresses(engine)
-		require.Equal(t, []string{want}, s.Addresses)
+		require.Equal(t, engine, ends)
 	}
+	ends, err := s.ends(nil)
+	require.NoError(t, err)
+	require.Equal(t, []netip.Addr{netip.MustParseAddr("127.0.0.1")}, ends)
+}
+
+func TestRailsWithoutNamedEndsFollowTheRoutes(t *testing.T) {
+	at := func(text string) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(text), 80) }
+	routes := map[string]string{"127.0.0.1": "127.0.0.1", "10.1.0.2": "10.1.0.1", "10.2.0.2": "10.2.0.1",
+		"10.2.0.3": "10.2.0.1", "fd00::2": "fd00::1"}
+	source := func(to netip.Addr) (netip.Addr, bool) {
+		from, found := routes[to.String()]
+		if !found {
+			return netip.Addr{}, false
+		}
+		return netip.MustParseAddr(from), true
+	}
+	for _, c := range []struct {
+		remote []string
+		near   bool
+		want   string
+	}{
+		{[]string{"10.1.0.2"}, false, "10.1.0.1-10.1.0.2"},
+		{[]string{"10.1.0.2", "10.2.0.2"}, false, "10.1.0.1-10.1.0.2 10.2.0.1-10.2.0.2"},
+		{[]string{"10.2.0.2", "10.2.0.3", "fd00::2"}, false, "10.2.0.1-10.2.0.2 ~10.2.0.1-10.2.0.3 fd00::1-fd00::2"},
+		{[]string{"127.0.0.1", "10.1.0.2"}, false, "10.1.0.1-10.1.0.2"},
+		{[]string{"127.0.0.1"}, true, "127.0.0.1-127.0.0.1"},
+		{[]string{"127.0.0.1", "10.9.0.2"}, false, ""},
+	} {
+		var remote []netip.AddrPort
+		for _, a := range c.remote {
+			remote = append(remote, at(a))
+		}
+		require.Equal(t, c.want, written(routePairs(remote, source, c.near)), c.remote)
+	}
+}
+
+// written lists pairs as "local-remote", alternates with "~".
+func written(pairs []pair) string {
+	var list []string
+	for _, p := range pairs {
+		text := p.local.String() + "-" + p.remote.Addr().String()
+		if p.alternate {
+			text = "~" + text
+		}
+		list = append(list, text)
+	}
+	return strings.Join(list, " ")
 }
 
 func TestRailsPairLocalAndRemoteEnds(t *testing.T) {
@@ -85,16 +134,7 @@ func TestRailsPairLocalAndRemoteEnds(t *testing.T) {
 		for _, a := range c.remote {
 			remote = append(remote, netip.AddrPortFrom(netip.MustParseAddr(a), 80))
 		}
-		got := ""
-		for i, p := range pairUp(local, remote, subnets, c.all, c.sameHost) {
-			if i > 0 {
-				got += " "
-			}
-			if p.alternate {
-				got += "~"
-			}
-			got += p.local.String() + "-" + p.remote.Addr().String()
-		}
+		got := written(pairUp(local, remote, subnets, c.all, c.sameHost))
 		require.Equal(t, c.want, got, c.name)
 	}
 }

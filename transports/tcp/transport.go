@@ -36,6 +36,7 @@ var (
 	_ transport.Prober     = (*Transport)(nil)
 	_ transport.Witness    = (*Transport)(nil)
 	_ transport.Explainer  = (*Transport)(nil)
+	_ transport.Reacher    = (*Transport)(nil)
 )
 
 // Name returns "tcp".
@@ -70,6 +71,7 @@ type Transport struct {
 	host     transport.Host
 	sink     transport.Sink
 	self     transport.Peer
+	ends     []netip.Addr // where data is accepted, and local ends of rails
 	regions  *regions
 
 	epfd, stopFd int
@@ -97,7 +99,7 @@ type Transport struct {
 
 	attachments attachments
 	places      *places
-	watch       *watch        // of our own ends; nil where they are all loopback
+	watch       watch         // of our own ends
 	strangers   atomic.Int32  // accepted and not greeted
 	barriers    atomic.Uint64 // the last one of Revoke
 	life        kit.Lifecycle
@@ -130,17 +132,15 @@ func open(s Settings, where *places, host transport.Host, sink transport.Sink) (
 	if err = t.watchBulk(unix.EPOLL_CTL_ADD); err != nil {
 		return nil, openError(err)
 	}
-	t.settings.withAddresses(t.self.Address)
-	addresses, err := t.settings.addresses()
-	if err != nil {
+	if t.ends, err = t.settings.ends(host.Addresses()); err != nil {
 		return nil, err
 	}
-	for i, a := range addresses {
+	for i, a := range t.ends {
 		if err = t.listen(i, a); err != nil {
 			return nil, err
 		}
 	}
-	if t.watch, err = t.watchEnds(addresses); err != nil {
+	if err = t.watchEnds(t.ends); err != nil {
 		return nil, openError(err)
 	}
 	for range s.Workers {

@@ -7,23 +7,28 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/nic"
 )
 
 // watch listens to the kernel's news about the interfaces that carry our ends of rails (rtnetlink(7), RFC 3549). A
 // socket does not learn that its own cable was pulled or its address removed: it retransmits into the void until its
 // user time-out. A netlink socket learns it at once.
 //
-// Its goroutine owns everything but the socket, and ends when that is closed.
+// It begins with the first end that is not loopback. Its goroutine ends when the socket is closed.
 type watch struct {
-	t      *Transport
-	socket *os.File
-	ended  chan struct{}
+	t     *Transport
+	ended chan struct{}
+
+	mu     sync.Mutex
+	closed bool
+	socket *os.File // nil before the first end
 	ends   map[netip.Addr]*end
 	links  map[int]bool // every interface: does it run
 }
@@ -37,48 +42,81 @@ type end struct {
 // watchGroups are the kernel's multicasts about interfaces and addresses.
 const watchGroups = unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR
 
-// watchEnds starts to watch; nil if there is nothing to be watched. The news begin before the state is read, so that no
-// change between the two is lost.
-func (t *Transport) watchEnds(addresses []netip.Addr) (*watch, error) {
-	w := &watch{t: t, ended: make(chan struct{}), ends: map[netip.Addr]*end{}}
+// watchEnds starts to watch these ends.
+func (t *Transport) watchEnds(addresses []netip.Addr) error {
+	t.watch.t, t.watch.ends = t, map[netip.Addr]*end{}
 	for _, a := range addresses {
-		if !a.IsLoopback() {
-			w.ends[a.WithZone("")] = &end{}
+		if err := t.watch.begin(a); err != nil {
+			return err
 		}
 	}
-	if len(w.ends) == 0 {
-		return nil, nil
+	return nil
+}
+
+// add watches one end more, of a rail that follows its route.
+func (w *watch) add(a netip.Addr) {
+	if err := w.begin(a); err != nil {
+		w.t.host.Log().Warn("tcp: no news about an interface", "address", a, "error", err)
 	}
+}
+
+// begin watches an end. The news begin before the state is read, so that no change between the two is lost.
+func (w *watch) begin(a netip.Addr) error {
+	a = a.WithZone("")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed || a.IsLoopback() || w.ends[a] != nil {
+		return nil
+	}
+	if w.socket == nil {
+		if err := w.subscribe(); err != nil {
+			return err
+		}
+	}
+	added := &end{}
+	w.ends[a] = added
+	w.read()
+	added.good = w.links[added.link] // the others' changes come as news
+	return nil
+}
+
+func (w *watch) subscribe() error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
-		return nil, fmt.Errorf("netlink: %w", err)
+		return fmt.Errorf("netlink: %w", err)
 	}
-	w.socket = os.NewFile(uintptr(fd), "netlink")
+	socket := os.NewFile(uintptr(fd), "netlink")
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: watchGroups}); err != nil {
-		return nil, errors.Join(fmt.Errorf("netlink: %w", err), w.socket.Close())
+		return errors.Join(fmt.Errorf("netlink: %w", err), socket.Close())
 	}
-	w.read()
-	go w.run()
-	return w, nil
+	w.socket, w.ended = socket, make(chan struct{})
+	go w.run(socket)
+	return nil
 }
 
 func (w *watch) close() {
-	if w != nil {
-		_ = w.socket.Close() // Read returns
+	w.mu.Lock()
+	w.closed = true
+	socket := w.socket
+	w.mu.Unlock()
+	if socket != nil {
+		_ = socket.Close() // Read returns
 		<-w.ended
 	}
 }
 
-func (w *watch) run() {
+func (w *watch) run(socket *os.File) {
 	defer close(w.ended)
 	defer w.t.guard()
 	b := make([]byte, 64<<10)
 	for {
-		n, err := w.socket.Read(b)
+		n, err := socket.Read(b)
+		w.mu.Lock()
 		switch {
 		case errors.Is(err, unix.ENOBUFS): // more news than the socket holds
 			w.read()
 		case err != nil:
+			w.mu.Unlock()
 			if !errors.Is(err, os.ErrClosed) {
 				w.t.host.Log().Error("tcp: no news about interfaces any more", "error", err)
 			}
@@ -86,12 +124,16 @@ func (w *watch) run() {
 		default:
 			w.apply(b[:n])
 		}
+		changed := w.changes()
+		w.mu.Unlock()
 		w.t.places.forgetPlaces() // before rails are dialled again because of the news
-		w.reportChanges()
+		for _, c := range changed {
+			w.t.endChanged(c.address, c.cause)
+		}
 	}
 }
 
-// read takes the state as it is now.
+// read takes the state of interfaces and addresses as it is now. Holds w.mu, as changes does, which compares.
 func (w *watch) read() {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -113,9 +155,6 @@ func (w *watch) read() {
 				w.place(n.IP, i.Index)
 			}
 		}
-	}
-	for _, e := range w.ends {
-		e.good = w.links[e.link]
 	}
 }
 
@@ -171,24 +210,31 @@ func (w *watch) applyAddress(m *syscall.NetlinkMessage, link int) {
 	}
 }
 
-// reportChanges passes ends that have changed on to every link.
-func (w *watch) reportChanges() {
+// endChange is an end that has come or, for a cause, gone.
+type endChange struct {
+	address netip.Addr
+	cause   *errs.Error
+}
+
+// changes takes note of the ends that are in another state now, and lists them. Holds w.mu.
+func (w *watch) changes() (list []endChange) {
 	for a, e := range w.ends {
 		good := w.links[e.link]
 		if good == e.good {
 			continue
 		}
 		e.good = good
-		var cause *errs.Error
+		c := endChange{address: a}
 		switch {
 		case good:
 		case e.link == 0:
-			cause = errs.New(errs.Lost, "tcp.watch", "address %v was removed", a)
+			c.cause = errs.New(errs.Lost, "tcp.watch", "address %v was removed", a)
 		default:
-			cause = errs.New(errs.Lost, "tcp.watch", "the interface of %v is down", a)
+			c.cause = errs.New(errs.Lost, "tcp.watch", "the interface of %v is down", a)
 		}
-		w.t.endChanged(a, cause)
+		list = append(list, c)
 	}
+	return list
 }
 
 // endChanged takes the rails of one of our ends down, or dials them now. Their peers hear of it, so that they send
@@ -207,7 +253,8 @@ func (l *link) endChanged(a netip.Addr, cause *errs.Error, now clock.Time) {
 		if r.local.WithZone("") != a {
 			continue
 		}
-		if r.away = cause != nil; !r.away {
+		r.away = cause != nil && !r.hasOtherSource()
+		if cause == nil {
 			r.redialNow(now)
 			continue
 		}
@@ -215,8 +262,19 @@ func (l *link) endChanged(a netip.Addr, cause *errs.Error, now clock.Time) {
 			own := *cause
 			l.railDown(r, own.WithScope(errs.ScopeRail, errs.SideLocal).WithPeer(l.peer.Address, Name, r.name()), now)
 		}
-		r.due = now.Add(awayEvery)
+		if r.due = now; r.away {
+			r.due = now.Add(awayEvery)
+		}
 	}
+}
+
+// hasOtherSource reports whether the route to the rail's far end starts somewhere else by now.
+func (r *rail) hasOtherSource() bool {
+	if !r.routed {
+		return false
+	}
+	from, found := nic.RouteSource(r.remote.Addr())
+	return found && from != r.local
 }
 
 // lostEnd reports to initiators that an address of ours at which their lanes end is gone, over their other lanes.

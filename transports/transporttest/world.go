@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"runtime/pprof"
 	"sync"
@@ -204,6 +205,7 @@ func (h host) Self() transport.Peer                     { return h.n.Peer }
 func (h host) DescriptorsChanged()                      {}
 func (h host) Refused(transport.Refusal, string, error) {}
 func (h host) Log() *slog.Logger                        { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func (h host) Addresses() []netip.Addr                  { return nil }
 
 func (h host) Call(ctx context.Context, peer transport.Peer, message []byte) ([]byte, error) {
 	w := h.n.w

@@ -32,7 +32,8 @@ type Identity struct {
 	Address       string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	MachineId     string                 `protobuf:"bytes,3,opt,name=machine_id,json=machineId,proto3" json:"machine_id,omitempty"`
-	Id            []byte                 `protobuf:"bytes,5,opt,name=id,proto3" json:"id,omitempty"` // 16 bytes; 4 was a number of 64 bits
+	Id            []byte                 `protobuf:"bytes,5,opt,name=id,proto3" json:"id,omitempty"`           // 16 bytes; 4 was a number of 64 bits
+	Network       string                 `protobuf:"bytes,6,opt,name=network,proto3" json:"network,omitempty"` // its network namespace
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -93,6 +94,13 @@ func (x *Identity) GetId() []byte {
 		return x.Id
 	}
 	return nil
+}
+
+func (x *Identity) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
 }
 
 // Call opens every request but Hello: who calls, and the id of the engine that it believes to talk to (empty: any).
@@ -773,13 +781,14 @@ var File_gocore_control_controlpb_control_proto protoreflect.FileDescriptor
 
 const file_gocore_control_controlpb_control_proto_rawDesc = "" +
 	"\n" +
-	"&gocore/control/controlpb/control.proto\x12\ftent.control\"g\n" +
+	"&gocore/control/controlpb/control.proto\x12\ftent.control\"\x81\x01\n" +
 	"\bIdentity\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
 	"machine_id\x18\x03 \x01(\tR\tmachineId\x12\x0e\n" +
-	"\x02id\x18\x05 \x01(\fR\x02id\"B\n" +
+	"\x02id\x18\x05 \x01(\fR\x02id\x12\x18\n" +
+	"\anetwork\x18\x06 \x01(\tR\anetwork\"B\n" +
 	"\x04Call\x12*\n" +
 	"\x04from\x18\x01 \x01(\v2\x16.tent.control.IdentityR\x04from\x12\x0e\n" +
 	"\x02to\x18\x03 \x01(\fR\x02to\"x\n" +
