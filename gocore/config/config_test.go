@@ -68,7 +68,7 @@ func TestDefaultsFillEveryTypedField(t *testing.T) {
 		MaxFailoverAttempts:  3,
 		TransferStallTimeout: 30 * time.Second, FenceTimeoutHost: 100 * time.Millisecond,
 		FenceTimeoutNetwork: time.Second, FenceTimeoutFile: 5 * time.Second, TransferSyncTimeout: 10 * time.Minute,
-		MaxPendingRequests: 1 << 20, MaxBatches: 65536, NotificationQueue: 65536,
+		MaxPendingRequests: 1 << 20, MaxBatches: 65536, NotificationQueue: 65536, NotificationBytes: 64 << 20,
 		AttemptTimeout: 10 * time.Second, ResendRounds: 8, ResendInterval: time.Millisecond,
 		RailSuspectAfter: 5 * time.Millisecond, RailCondemnAfter: time.Second, InlineBytes: 256 << 10,
 		LinkWait: 500 * time.Millisecond, OutageWait: 2 * time.Second}, c.Engine)

@@ -29,6 +29,7 @@ type Engine struct {
 	MaxBatches           int           `key:"max_batches" takes:"1..1048576" default:"65536" help:"Batches alive at once."`
 	InlineBytes          uint64        `key:"inline_bytes" takes:"0..1GiB" unit:"B" default:"256KiB" help:"Most bytes that a call may move on the caller's own thread before it returns, where the transport can; 0 means never."`
 	NotificationQueue    int           `key:"notification_queue" takes:"1..1048576" default:"65536" help:"Notifications waiting to be read; a full queue holds the senders' completions back."`
+	NotificationBytes    uint64        `key:"notification_bytes" takes:"1MiB..64GiB" unit:"B" default:"64MiB" help:"Bytes of notifications waiting to be read; one peer may fill an eighth of them."`
 	LegacySelection      bool          `key:"use_legacy_transport_selection" default:"false" from:"upstream" help:"Selection by the fixed order of the build, without policies."`
 	AllowFaults          bool          `key:"allow_faults" default:"false" help:"Faults may be injected into this engine's transports and control plane: for tests. TENT_FAULTS sets it too."`
 	Faults               string        `key:"faults" help:"Faults from the start, in the language of transports/faulty, as in TENT_FAULTS; needs allow_faults."`

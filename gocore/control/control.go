@@ -75,14 +75,15 @@ type Options struct {
 	HandshakeTimeout time.Duration // from there until the peer has answered (1.8 s)
 	CallTimeout      time.Duration // of calls without a deadline in ctx (10 s)
 	IdleTimeout      time.Duration // until an unused connection is closed (60 s)
-	ConnectionsMax   int           // connections of a client, and of a server (1024)
+	ConnectionsMax   int           // connections of a client (1024)
 	MessageMax       int           // bytes of a message of Transport or Notify (1 MiB)
+	Limits           Limits        // of a server
 }
 
 const (
 	descriptionMax     = 64 << 20 // bytes of a Describe answer
 	overhead           = 4 << 10  // bytes of a request beside its message
-	streamsMax         = 256      // calls at once on one connection
+	streamsMax         = 32       // calls at once on one connection
 	identityMax        = 255      // bytes of a name, an address or a machine id
 	listPeerMax        = 64       // capabilities and addresses taken from a peer
 	closeGrace         = 500 * time.Millisecond
@@ -116,6 +117,7 @@ func (o Options) withDefaults() Options {
 			*each.value = each.standard
 		}
 	}
+	o.Limits = o.Limits.withDefaults()
 	if o.ConnectionsMax <= 0 {
 		o.ConnectionsMax = 1024
 	}

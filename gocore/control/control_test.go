@@ -229,7 +229,7 @@ func TestPanicOfAHandlerIsAnErrorOfOneCall(t *testing.T) {
 	b.serve = func(context.Context, transport.Peer, string, []byte) ([]byte, error) { panic("oh dear") }
 	_, err := a.client.Call(within(t), peer, "tcp", nil)
 	require.Equal(t, errs.Internal, errs.CodeOf(err))
-	require.ErrorContains(t, err, "oh dear")
+	require.NotContains(t, err.Error(), "oh dear", "what a panic says may be anything in memory")
 	require.True(t, b.self == open(t, a, b))
 }
 

@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -134,91 +132,4 @@ func listenError(address string, err error) error {
 		e.WithHint("set rpc_server_port to a port from 1024, or to 0")
 	}
 	return e
-}
-
-// guests are the accepted connections. gRPC forgets connections before the end of their handshake, and would wait for
-// them at shutdown; here they are known, bounded in number, and can be closed.
-type guests struct {
-	max int
-
-	mu      sync.Mutex
-	all     map[*guest]struct{}
-	closing bool
-}
-
-// guest is one accepted connection.
-type guest struct {
-	net.Conn
-	of    *guests
-	spoke atomic.Bool // sent a byte
-}
-
-// door is a listener that counts its connections as guests.
-type door struct {
-	net.Listener
-	guests *guests
-}
-
-// Accept returns the next connection for which there is room; one too many is closed at once.
-func (d door) Accept() (net.Conn, error) {
-	for {
-		conn, err := d.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if g := d.guests.admit(conn); g != nil {
-			return g, nil
-		}
-		conn.Close()
-	}
-}
-
-func (s *guests) admit(conn net.Conn) *guest {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing || len(s.all) >= s.max {
-		return nil
-	}
-	g := &guest{Conn: conn, of: s}
-	s.all[g] = struct{}{}
-	return g
-}
-
-func (s *guests) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.all)
-}
-
-// close admits nobody any more and ends the connections that never sent a byte, or all.
-func (s *guests) close(all bool) {
-	s.mu.Lock()
-	s.closing = true
-	var ended []*guest
-	for g := range s.all {
-		if all || !g.spoke.Load() {
-			ended = append(ended, g)
-		}
-	}
-	s.mu.Unlock()
-	for _, g := range ended {
-		_ = g.Close()
-	}
-}
-
-// Read notes that the peer has spoken.
-func (g *guest) Read(p []byte) (int, error) {
-	n, err := g.Conn.Read(p)
-	if n > 0 && !g.spoke.Load() {
-		g.spoke.Store(true)
-	}
-	return n, err
-}
-
-// Close forgets the guest.
-func (g *guest) Close() error {
-	g.of.mu.Lock()
-	delete(g.of.all, g)
-	g.of.mu.Unlock()
-	return g.Conn.Close()
 }

@@ -11,7 +11,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/tent-engine/tent/gocore/control/controlpb"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -44,20 +43,13 @@ func Listen(addresses []string, options Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{options: options, addresses: bound, listeners: listeners,
-		guests: &guests{max: options.ConnectionsMax, all: map[*guest]struct{}{}}}
+	s := &Server{options: options, addresses: bound, listeners: listeners, guests: newGuests(&options)}
 	s.grpc = grpc.NewServer(s.grpcOptions()...)
 	return s, nil
 }
 
 func (s *Server) grpcOptions() []grpc.ServerOption {
-	out := []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(s.options.MessageMax + overhead),
-		grpc.MaxConcurrentStreams(streamsMax),
-		grpc.ConnectionTimeout(s.options.HandshakeTimeout),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTolerated}),
-		grpc.UnaryInterceptor(s.guard),
-	}
+	out := append(s.limitOptions(), grpc.UnaryInterceptor(s.guard))
 	if s.options.TLS != nil {
 		out = append(out, grpc.Creds(credentials.NewTLS(s.options.TLS)))
 	}
@@ -66,6 +58,10 @@ func (s *Server) grpcOptions() []grpc.ServerOption {
 
 // Addresses returns where the server listens, in the order in which they were given, with their ports.
 func (s *Server) Addresses() []string { return slices.Clone(s.addresses) }
+
+// Connected reports whether an engine has a connection, by which it has made a call. That ends within minutes of its
+// last call.
+func (s *Server) Connected(id transport.ID) bool { return s.guests.connected(id) }
 
 // Start begins to answer. It must be called at most once.
 func (s *Server) Start(handler Handler) {
@@ -140,11 +136,14 @@ func (s *Server) guard(ctx context.Context, request any, info *grpc.UnaryServerI
 		if cause := recover(); cause != nil {
 			s.options.Log.Error("control: a handler panicked", "call", info.FullMethod, "cause", cause, "stack",
 				string(debug.Stack()))
-			err = errs.New(errs.Internal, "control", "the peer's handler of %s panicked: %v", info.FullMethod, cause).
+			err = errs.New(errs.Internal, "control", "the peer could not answer, its log says why").
 				WithScope(errs.ScopeSlice, errs.SideLocal)
 		}
 		err = toStatus("control", err)
 	}()
+	if err := messageArrived(ctx); err != nil {
+		return nil, err
+	}
 	return handle(ctx, request)
 }
 
@@ -153,21 +152,49 @@ type service struct {
 	controlpb.UnimplementedControlServer
 	server  *Server
 	handler Handler
+	encoded encoded
+}
+
+// encoded keeps the bytes of the latest description, for all that ask.
+type encoded struct {
+	mu          sync.Mutex
+	description *segment.Description
+	bytes       []byte
+}
+
+func (e *encoded) of(d *segment.Description) []byte {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.description != d {
+		e.description, e.bytes = d, segment.Encode(d, true)
+	}
+	return e.bytes
 }
 
 // caller checks the caller's identity, and that the call is meant for us.
-func (s *service) caller(call *controlpb.Call) (transport.Peer, error) {
+func (s *service) caller(ctx context.Context, call *controlpb.Call) (transport.Peer, error) {
 	self := s.server.options.Self()
 	if to := call.GetTo(); len(to) != 0 && !bytes.Equal(to, self.ID[:]) {
 		return transport.Peer{}, restarted(self.Address)
 	}
 	from, err := fromIdentity(call.GetFrom())
-	if err == nil && from.ID == self.ID {
-		// Hello gives our identity to every caller, and we do not call ourselves over the network.
-		return transport.Peer{}, errs.New(errs.PermissionDenied, "control", "the caller claims to be this engine").
-			WithScope(errs.ScopeLink, errs.SideLocal)
+	if err != nil {
+		s.server.options.Refused(transport.RefusedMalformed, hostOf(ctx), err)
+		return transport.Peer{}, err
 	}
-	return from, err
+	if from.ID == self.ID {
+		// Hello gives our identity to every caller, and we do not call ourselves over the network.
+		err := errs.New(errs.PermissionDenied, "control", "the caller claims to be this engine").
+			WithScope(errs.ScopeLink, errs.SideLocal)
+		s.server.options.Refused(transport.RefusedIdentity, hostOf(ctx), err)
+		return transport.Peer{}, err
+	}
+	if g := guestOf(ctx); g != nil {
+		if err := s.server.guests.identified(g, from.ID); err != nil {
+			return transport.Peer{}, err
+		}
+	}
+	return from, nil
 }
 
 func restarted(address string) *errs.Error {
@@ -184,7 +211,7 @@ func (s *service) Hello(context.Context, *controlpb.HelloRequest) (*controlpb.He
 }
 
 func (s *service) Describe(ctx context.Context, request *controlpb.DescribeRequest) (*controlpb.DescribeReply, error) {
-	from, err := s.caller(request.GetCall())
+	from, err := s.caller(ctx, request.GetCall())
 	if err != nil {
 		return nil, err
 	}
@@ -195,12 +222,14 @@ func (s *service) Describe(ctx context.Context, request *controlpb.DescribeReque
 	if known := request.GetKnownEpoch(); known != 0 && known == description.Epoch {
 		return &controlpb.DescribeReply{}, nil
 	}
-	return &controlpb.DescribeReply{Description: segment.Encode(description, true)}, nil
+	encoded := s.encoded.of(description)
+	described(ctx, len(encoded))
+	return &controlpb.DescribeReply{Description: encoded}, nil
 }
 
 func (s *service) Transport(ctx context.Context, request *controlpb.TransportRequest) (*controlpb.TransportReply,
 	error) {
-	from, err := s.caller(request.GetCall())
+	from, err := s.caller(ctx, request.GetCall())
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +241,7 @@ func (s *service) Transport(ctx context.Context, request *controlpb.TransportReq
 }
 
 func (s *service) Notify(ctx context.Context, request *controlpb.NotifyRequest) (*controlpb.NotifyReply, error) {
-	from, err := s.caller(request.GetCall())
+	from, err := s.caller(ctx, request.GetCall())
 	if err != nil {
 		return nil, err
 	}
@@ -222,8 +251,8 @@ func (s *service) Notify(ctx context.Context, request *controlpb.NotifyRequest) 
 	return &controlpb.NotifyReply{}, nil
 }
 
-func (s *service) Probe(_ context.Context, request *controlpb.ProbeRequest) (*controlpb.ProbeReply, error) {
-	if _, err := s.caller(request.GetCall()); err != nil {
+func (s *service) Probe(ctx context.Context, request *controlpb.ProbeRequest) (*controlpb.ProbeReply, error) {
+	if _, err := s.caller(ctx, request.GetCall()); err != nil {
 		return nil, err
 	}
 	return &controlpb.ProbeReply{}, nil

@@ -111,7 +111,7 @@ func TestRandomBytesEndTheConnectionAndNothingElse(t *testing.T) {
 
 func TestSilentAndSurplusVisitorsAreClosed(t *testing.T) {
 	checkLeaks(t)
-	b := start(t, "127.0.0.1:0", func(o *Options) { o.HandshakeTimeout, o.ConnectionsMax = 300*time.Millisecond, 2 })
+	b := start(t, "127.0.0.1:0", func(o *Options) { o.HandshakeTimeout, o.Limits.Strangers = 300*time.Millisecond, 2 })
 	var conns []net.Conn
 	for range 4 {
 		conn, err := net.Dial("tcp", b.self.Address)

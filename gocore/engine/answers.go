@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"sync"
 
 	"github.com/tent-engine/tent/gocore/control"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -16,7 +17,22 @@ var _ control.Handler = (*answers)(nil)
 
 // Describe implements control.Handler.
 func (a *answers) Describe(context.Context, transport.Peer) (*segment.Description, error) {
-	return (*Engine)(a).description(false), nil
+	return a.offered.at((*Engine)(a)), nil
+}
+
+// offered keeps the description for peers, made once an epoch: with thousands of regions it takes milliseconds.
+type offered struct {
+	mu          sync.Mutex
+	description *segment.Description
+}
+
+func (o *offered) at(e *Engine) *segment.Description {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.description == nil || o.description.Epoch != e.regions.epoch.Load()+1 {
+		o.description = e.description(false)
+	}
+	return o.description
 }
 
 // Serve implements control.Handler.
@@ -33,5 +49,5 @@ func (a *answers) Serve(ctx context.Context, from transport.Peer, name string, m
 
 // Notified implements control.Handler. Messages carry their own numbers.
 func (a *answers) Notified(_ context.Context, from transport.Peer, _ uint64, message []byte) error {
-	return a.notes.take(from, message)
+	return (*Engine)(a).takeNotes(planeControl, from, message)
 }

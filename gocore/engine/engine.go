@@ -122,6 +122,7 @@ type Engine struct {
 	history  history
 	logs     logs
 	refusals *refusals
+	offered  offered
 
 	stop     context.CancelFunc
 	routines sync.WaitGroup
@@ -168,7 +169,8 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 		return nil, err
 	}
 	undo.add(func() { _ = e.noted.close() })
-	e.notes = newNotes(c.NotificationQueue, e.noted)
+	e.notes = newNotes(c.NotificationQueue, int(c.NotificationBytes), e.noted,
+		func(id transport.ID) bool { return e.server.Connected(id) })
 	e.notifier = newNotifier(e)
 	undo.add(e.notifier.close)
 	if err = e.listen(o, undo); err != nil {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/binary"
+	"fmt"
 	"sync"
 	"time"
 
@@ -13,37 +14,58 @@ import (
 type Notification struct {
 	Name, Message []byte
 	Peer          string // address of the sender
+
+	from *sender
+	cost int // of the queue's bytes
 }
 
-// sendersMax bounds the memory of senders' last numbers; the least recently heard is forgotten first.
-const sendersMax = 4096
+const (
+	// sendersMax bounds the memory of senders' last numbers. It is more than the control plane has connections: there
+	// is always one to forget.
+	sendersMax = 4096
+	// noteJump bounds how far numbers of a sender may skip, at first or later. Notes to other peers and notes that were
+	// given up leave gaps; no engine counts as far as this in its life, and nobody reaches the last number.
+	noteJump = 1 << 48
+	// noteCost is the memory of a waiting notification beside its bytes.
+	noteCost = 128
+	// A sender has an eighth of the queue, and at least this much of a small one.
+	shareBytesMin, shareNumberMin = 1 << 20, 1 << 10
+)
 
-// notes is the queue of notifications that have arrived: bounded, each taken once, in order per sender. A full queue
-// refuses, which holds the sender's transfer back.
+// notes is the queue of notifications that have arrived: bounded in number and bytes, each taken once, in order per
+// sender. A queue that is full, or full of one sender's, refuses: that holds the sender's transfer back.
 type notes struct {
-	signal *signal
+	signal    *signal
+	connected func(transport.ID) bool // reports whether a sender can be in the middle of a repetition
 
-	mu      sync.Mutex
-	queue   []Notification // queue[head:] wait
-	head    int
-	limit   int
-	last    map[transport.ID]*sender
-	heard   uint64
-	waiting []chan struct{}
-	taken   uint64 // counters
-	refused uint64
+	mu       sync.Mutex
+	queue    []Notification // queue[head:] wait
+	head     int
+	limit    int // notifications
+	bytes    int // that wait
+	bytesMax int
+	last     map[transport.ID]*sender
+	heard    uint64
+	waiting  []chan struct{}
+	taken    uint64 // counters
+	refused  uint64
 }
 
+// sender is one engine that notifies us.
 type sender struct {
 	number uint64 // the last one taken
 	heard  uint64
+	waits  int // its notifications in the queue, and their bytes
+	bytes  int
 }
 
-func newNotes(limit int, s *signal) *notes {
-	return &notes{signal: s, limit: limit, last: make(map[transport.ID]*sender)}
+func newNotes(limit, bytesMax int, s *signal, connected func(transport.ID) bool) *notes {
+	return &notes{signal: s, limit: limit, bytesMax: bytesMax, connected: connected,
+		last: make(map[transport.ID]*sender)}
 }
 
-// take decodes a message and queues its new notifications: all of them, or none when there is no room.
+// take decodes a message and queues its new notifications: all of them, or none, with an error for the sender. From
+// names the sender as the control plane or a transport knows it, not as the message does.
 func (q *notes) take(from transport.Peer, message []byte) error {
 	list, numbers, err := decodeNotes(message, from.Address)
 	if err != nil {
@@ -51,7 +73,15 @@ func (q *notes) take(from transport.Peer, message []byte) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	s := q.sender(from.ID)
+	s, err := q.sender(from.ID)
+	if err != nil {
+		q.refused++
+		return err
+	}
+	if numbers[len(numbers)-1]-s.number > noteJump && numbers[len(numbers)-1] > s.number {
+		return errs.New(errs.Protocol, "notify", "notification %d of %s comes after %d", numbers[len(numbers)-1],
+			from.Address, s.number)
+	}
 	fresh := 0
 	for fresh < len(list) && numbers[fresh] <= s.number {
 		fresh++
@@ -60,13 +90,19 @@ func (q *notes) take(from transport.Peer, message []byte) error {
 	if len(list) == 0 {
 		return nil // all of it was taken before; the acknowledgement was lost
 	}
-	// An empty queue takes any message: one that is larger than the queue would never find room.
-	if q.waits() > 0 && q.waits()+len(list) > q.limit {
+	bytes := 0
+	for i := range list {
+		list[i].from = s
+		bytes += list[i].cost
+	}
+	if err := q.room(s, len(list), bytes); err != nil {
 		q.refused++
-		return errs.New(errs.TooManyRequests, "notify", "the notification queue of %d is full", q.limit).
-			WithHint("read engine.notifications, or raise notification_queue")
+		return err
 	}
 	s.number = numbers[len(numbers)-1]
+	s.waits += len(list)
+	s.bytes += bytes
+	q.bytes += bytes
 	q.taken += uint64(len(list))
 	if q.waits() == 0 {
 		q.signal.raise()
@@ -79,28 +115,55 @@ func (q *notes) take(from transport.Peer, message []byte) error {
 	return nil
 }
 
-func (q *notes) sender(id transport.ID) *sender {
+// room reports by an error that the notifications find no room. A sender with nothing in the queue needs not look at
+// its own share, and an empty queue takes any message: one that is larger would never find room.
+func (q *notes) room(s *sender, n, bytes int) error {
+	var cause string
+	switch {
+	case q.waits() == 0:
+		return nil
+	case q.waits()+n > q.limit:
+		cause = fmt.Sprintf("the notification queue of %d is full", q.limit)
+	case q.bytes+bytes > q.bytesMax:
+		cause = fmt.Sprintf("the notification queue of %d bytes is full", q.bytesMax)
+	case s.waits == 0:
+		return nil
+	case s.waits+n > max(q.limit/8, shareNumberMin), s.bytes+bytes > max(q.bytesMax/8, shareBytesMin):
+		cause = fmt.Sprintf("%d notifications of %d bytes from this peer wait already, its share of the queue", s.waits,
+			s.bytes)
+	default:
+		return nil
+	}
+	return errs.New(errs.TooManyRequests, "notify", "%s", cause).
+		WithHint("read engine.notifications, or raise notification_queue and notification_bytes")
+}
+
+func (q *notes) sender(id transport.ID) (*sender, error) {
 	q.heard++
 	s := q.last[id]
 	if s == nil {
-		if len(q.last) >= sendersMax {
-			q.forgetOldest()
+		if len(q.last) >= sendersMax && !q.forgetOldest() {
+			return nil, errs.New(errs.TooManyRequests, "notify", "%d peers that are connected have sent notifications",
+				sendersMax)
 		}
 		s = &sender{}
 		q.last[id] = s
 	}
 	s.heard = q.heard
-	return s
+	return s, nil
 }
 
-func (q *notes) forgetOldest() {
+// forgetOldest drops the number of the sender that was heard longest ago. One that is connected stays, since it might
+// repeat a message, and one with notifications in the queue, since it might begin another share.
+func (q *notes) forgetOldest() bool {
 	var oldest transport.ID
 	for k, s := range q.last {
-		if oldest.IsZero() || s.heard < q.last[oldest].heard {
+		if s.waits == 0 && (oldest.IsZero() || s.heard < q.last[oldest].heard) && !q.connected(k) {
 			oldest = k
 		}
 	}
 	delete(q.last, oldest)
+	return !oldest.IsZero()
 }
 
 // wait returns how many notifications wait, after at most timeout.
@@ -135,7 +198,11 @@ func (q *notes) drain(use func(*Notification) bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for q.waits() > 0 && use(&q.queue[q.head]) {
-		q.queue[q.head] = Notification{}
+		n := &q.queue[q.head]
+		n.from.waits--
+		n.from.bytes -= n.cost
+		q.bytes -= n.cost
+		*n = Notification{}
 		q.head++
 	}
 	if q.waits() == 0 {
@@ -159,7 +226,9 @@ func decodeNotes(b []byte, peer string) (list []Notification, numbers []uint64, 
 		return broken()
 	}
 	count := int(binary.LittleEndian.Uint16(b))
-	b = b[2:]
+	if b = b[2:]; count > noteBatchMax {
+		return broken()
+	}
 	for range count {
 		if len(b) < 14 {
 			return broken()
@@ -171,7 +240,11 @@ func decodeNotes(b []byte, peer string) (list []Notification, numbers []uint64, 
 			return broken()
 		}
 		text := append([]byte(nil), b[:name+message]...)
-		list = append(list, Notification{text[:name:name], text[name:], peer})
+		if n := len(numbers); number == 0 || n > 0 && number <= numbers[n-1] {
+			return broken()
+		}
+		list = append(list, Notification{Name: text[:name:name], Message: text[name:], Peer: peer,
+			cost: len(text) + noteCost})
 		numbers = append(numbers, number)
 		b = b[name+message:]
 	}
@@ -186,3 +259,34 @@ func (e *Engine) NotesWait(timeout time.Duration) int { return e.notes.wait(time
 
 // NotesDrain hands over waiting notifications in order until use returns false; the refused one stays.
 func (e *Engine) NotesDrain(use func(*Notification) bool) { e.notes.drain(use) }
+
+// takeNotes queues the notifications of a message that came over a plane: the control plane, or a transport.
+func (e *Engine) takeNotes(plane string, from transport.Peer, message []byte) error {
+	from.Address = e.attributed(from)
+	err := e.notes.take(from, message)
+	if errs.CodeOf(err) == errs.Protocol {
+		e.refusals.count(plane, transport.RefusedMalformed, from.Address, err)
+	}
+	return err
+}
+
+// attributed returns the address that notifications of a peer bear. It is the one under which the peer is open here.
+// Another peer may claim any address but those of the engines that are open: then it bears its own number.
+func (e *Engine) attributed(from transport.Peer) string {
+	e.segments.mu.Lock()
+	defer e.segments.mu.Unlock()
+	if e.segments.peers[peerKey{from.Address, from.ID}] != nil {
+		return from.Address
+	}
+	taken := false
+	for key, p := range e.segments.peers {
+		if key.id == from.ID {
+			return key.address
+		}
+		taken = taken || key.address == from.Address && p.file == nil && p.gone.Load() == nil
+	}
+	if taken {
+		return from.ID.String()
+	}
+	return printable(from.Address)
+}

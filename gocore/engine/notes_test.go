@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ func newTestNotes(t testing.TB, limit int) *notes {
 	s, err := newSignal()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.close()) })
-	return newNotes(limit, s)
+	return newNotes(limit, 64<<20, s, func(transport.ID) bool { return false })
 }
 
 func message(first uint64, texts ...string) []byte {
@@ -91,8 +92,77 @@ func TestTheNumberOfRememberedSendersIsBounded(t *testing.T) {
 	q := newTestNotes(t, 10*sendersMax)
 	for i := range 2 * sendersMax {
 		require.NoError(t, q.take(transport.Peer{ID: transport.NumberedID(uint64(i + 1))}, message(1, "a")))
+		read(q, 1)
 	}
 	require.LessOrEqual(t, len(q.last), sendersMax)
+}
+
+// A sender that is connected may be in the middle of a repetition: its number is never forgotten, or the repetition
+// would be taken twice.
+func TestOnlySendersThatAreNotConnectedAreForgotten(t *testing.T) {
+	q := newTestNotes(t, 10*sendersMax)
+	q.connected = func(id transport.ID) bool { return id == sender1.ID }
+	require.NoError(t, q.take(sender1, message(1, "once")))
+	require.Equal(t, []string{"once"}, read(q, 1))
+	for i := range 2 * sendersMax {
+		require.NoError(t, q.take(transport.Peer{ID: transport.NumberedID(uint64(i + 2))}, message(1, "a")))
+		read(q, 1)
+	}
+	require.NoError(t, q.take(sender1, message(1, "once")), "a repetition is taken as done")
+	require.Empty(t, read(q, 1))
+	q.connected = func(transport.ID) bool { return true }
+	err := q.take(transport.Peer{ID: transport.NumberedID(1 << 40)}, message(1, "a"))
+	require.Equal(t, errs.TooManyRequests, errs.CodeOf(err), "the stranger hears of it")
+	require.LessOrEqual(t, len(q.last), sendersMax)
+}
+
+// A number that no engine reaches is refused, and the numbers below it stay good.
+func TestAJumpOfNumbersIsRefused(t *testing.T) {
+	q := newTestNotes(t, 100)
+	require.NoError(t, q.take(sender1, message(7, "a")))
+	for _, number := range []uint64{1<<64 - 1, 1<<63 + 1, noteJump + 8} {
+		require.Equal(t, errs.Protocol, errs.CodeOf(q.take(sender1, message(number, "far"))), "%d", number)
+	}
+	require.NoError(t, q.take(sender1, message(8, "b")))
+	require.Equal(t, []string{"a", "b"}, read(q, 10))
+	for _, numbers := range [][2]uint64{{5, 5}, {5, 4}, {0, 1}} {
+		m := encodeNotes(nil, []*note{{number: numbers[0]}, {number: numbers[1]}})
+		require.Equal(t, errs.Protocol, errs.CodeOf(q.take(sender1, m)), "%v", numbers)
+	}
+}
+
+// The queue is bounded in bytes. One sender fills an eighth of it and is told so, others still find room.
+func TestOneSenderFillsAnEighthOfTheQueue(t *testing.T) {
+	for name, each := range map[string]struct{ size, share, limit int }{
+		"bytes":  {64 << 10, 8 << 20 / (64<<10 + noteCost + 1), 1 << 16},
+		"number": {0, 1 << 13, 1 << 16},
+		"few":    {0, 64, 64},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, text := newTestNotes(t, each.limit), strings.Repeat("x", each.size)
+			fill := func(from transport.Peer) (n int) {
+				for n < 1<<17 && q.take(from, message(uint64(n+1), text)) == nil {
+					n++
+				}
+				return n
+			}
+			require.Equal(t, each.share, fill(sender1))
+			err := q.take(sender1, message(uint64(each.share+1), text))
+			require.Equal(t, errs.TooManyRequests, errs.CodeOf(err))
+			total := each.share
+			for i := range uint64(20) {
+				total += fill(transport.Peer{ID: transport.NumberedID(i + 2)})
+			}
+			require.LessOrEqual(t, total, each.limit)
+			require.LessOrEqual(t, q.bytes, q.bytesMax)
+			read(q, 1)
+			require.NoError(t, q.take(sender1, message(uint64(each.share+1), text)), "what was refused comes again")
+			read(q, total)
+			require.Zero(t, q.bytes)
+			require.Equal(t, uint64(each.share+1), q.last[sender1.ID].number)
+			require.Zero(t, q.last[sender1.ID].waits+q.last[sender1.ID].bytes)
+		})
+	}
 }
 
 func FuzzNotificationsFromHostilePeers(f *testing.F) {

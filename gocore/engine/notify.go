@@ -18,6 +18,7 @@ const (
 	NoteMessageMax = 64 << 10
 
 	noteBatchBytes = 64 << 10 // messages travel together up to this, or one alone
+	noteBatchMax   = 256      // and up to this many
 	noteTries      = 20 * time.Millisecond
 	noteCall       = 5 * time.Second
 )
@@ -180,7 +181,7 @@ func (n *notifier) next() *outgoing {
 		}
 		o.peer = o.waiting[0].peer
 		size, k := 0, 0
-		for k < len(o.waiting) && k < 256 && (k == 0 || size+len(o.waiting[k].message) <= noteBatchBytes) {
+		for k < len(o.waiting) && k < noteBatchMax && (k == 0 || size+len(o.waiting[k].message) <= noteBatchBytes) {
 			size += len(o.waiting[k].message)
 			k++
 		}

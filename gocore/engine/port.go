@@ -83,7 +83,7 @@ func (p *port) LinkDown(link transport.Link, cause *errs.Error) {
 
 // Notified implements transport.Sink.
 func (p *port) Notified(from transport.Peer, message []byte) bool {
-	return p.engine.notes.take(from, message) == nil
+	return p.engine.takeNotes(p.name, from, message) == nil
 }
 
 // notice translates the transport's link into the core's, queues the notice and runs a step. A notice about a link that

@@ -22,7 +22,7 @@ const (
 	strangerTextMax = 255         // bytes of a text of a peer in an event
 )
 
-// refusals counts what was refused to peers. It announces each (peer, reason) at most once a second, with the number
+// refusals counts the refusals to peers. It announces each (peer, reason) at most once a second, with the number
 // since the last time: an attacker fills neither the log nor memory. Any goroutine may use it.
 type refusals struct {
 	engine *Engine

@@ -39,7 +39,7 @@ type Snapshot struct {
 	Refusals      []Refusals
 }
 
-// Refusals counts what one plane has refused to peers: "control", or the name of a transport.
+// Refusals counts the refusals of one plane to peers: "control", or the name of a transport.
 type Refusals struct {
 	Plane  string
 	Counts [transport.RefusalCount]uint64

@@ -6,7 +6,7 @@ type Refusal uint8
 
 // Reasons.
 const (
-	RefusedIdentity  Refusal = iota // it says to be somebody else, or cannot prove who it is
+	RefusedIdentity  Refusal = iota // it says to be somebody else, or cannot prove its ID
 	RefusedProof                    // it names an attachment that is none of its own, or cannot prove its secret
 	RefusedAccess                   // memory that it was not given, or an operation on it
 	RefusedHost                     // it is not the process of this host that it says to be

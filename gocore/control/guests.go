@@ -1,0 +1,335 @@
+package control
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// guests are the accepted connections. gRPC forgets connections before the end of their handshake, and would wait for
+// them at shutdown; here they are known, bounded in number and memory, and can be closed.
+//
+//	silent --first byte--> spoke --first call that names us--> peer's
+//	   \______________________\________________________________\____> closed: by the peer, or to make room
+type guests struct {
+	limits  Limits
+	refused func(reason transport.Refusal, from string, cause error)
+
+	mu        sync.Mutex
+	all       map[*guest]struct{}
+	callers   map[transport.ID]*caller // engines that have made a call on a connection that is there
+	strangers int                      // guests without a caller
+	received  int                      // bytes of messages that are not there as a whole
+	turns     uint64                   // counts the acts of guests, to find the one that was idle longest
+	closing   bool
+}
+
+// guest is one accepted connection.
+type guest struct {
+	net.Conn
+	of        *guests
+	host      string       // that it came from
+	spoke     atomic.Bool  // sent a byte
+	receiving atomic.Int32 // calls with a message that is not there as a whole
+
+	// Under guests.mu.
+	caller   *caller // nil: a stranger
+	pace     pace    // of a stranger
+	calls    int     // under way
+	received int     // bytes since a message began to arrive
+	turn     uint64  // when it last did something
+	gone     bool
+}
+
+// caller is one engine with its connections.
+type caller struct {
+	id     transport.ID
+	guests map[*guest]struct{}
+	pace   pace
+}
+
+// guestAddr is the remote address of a guest; calls find their guest by it.
+type guestAddr struct {
+	net.Addr
+	guest *guest
+}
+
+func newGuests(o *Options) *guests {
+	return &guests{limits: o.Limits, refused: o.Refused, all: map[*guest]struct{}{},
+		callers: map[transport.ID]*caller{}}
+}
+
+// door is a listener that counts its connections as guests.
+type door struct {
+	net.Listener
+	guests *guests
+}
+
+// Accept returns the next connection for which there is room, or can be made.
+func (d door) Accept() (net.Conn, error) {
+	for {
+		conn, err := d.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if g := d.guests.admit(conn); g != nil {
+			return g, nil
+		}
+		conn.Close()
+	}
+}
+
+// admit makes a connection a guest, and closes another one if that is needed for it.
+func (s *guests) admit(conn net.Conn) *guest {
+	host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
+	if err != nil {
+		host = conn.RemoteAddr().String()
+	}
+	g := &guest{Conn: conn, of: s, host: host}
+	s.mu.Lock()
+	leaves, full := s.makeRoom(host)
+	if s.closing || (full && leaves == nil) {
+		s.mu.Unlock()
+		if full {
+			s.refuse(g, transport.RefusedLimit, "all of %d connections have calls under way", s.limits.Connections)
+		}
+		return nil
+	}
+	s.all[g] = struct{}{}
+	s.strangers++
+	s.moved(g)
+	s.mu.Unlock()
+	s.drop(leaves, "its place was needed: silent, without a call, or idle for longest")
+	return g
+}
+
+// makeRoom chooses the connection that leaves for a new one of a host, nil for none. The caller holds mu.
+func (s *guests) makeRoom(host string) (leaves *guest, full bool) {
+	silent := 0
+	for g := range s.all {
+		if g.host == host && !g.spoke.Load() {
+			silent++
+		}
+	}
+	switch {
+	case silent >= s.limits.SilentPerHost:
+		return s.idlest(func(g *guest) bool { return g.host == host && !g.spoke.Load() }), true
+	case s.strangers >= s.limits.Strangers:
+		return s.idlest(func(g *guest) bool { return g.caller == nil }), true
+	case len(s.all) >= s.limits.Connections:
+		return s.idlest(func(*guest) bool { return true }), true
+	}
+	return nil, false
+}
+
+// idlest returns the guest that has least to lose by leaving: silent ones come first, then strangers, then those that
+// have done nothing for longest. One with a call under way stays. The caller holds mu.
+func (s *guests) idlest(among func(*guest) bool) (found *guest) {
+	rank := func(g *guest) int {
+		switch {
+		case !g.spoke.Load():
+			return 0
+		case g.caller == nil:
+			return 1
+		}
+		return 2
+	}
+	for g := range s.all {
+		if g.gone || (g.calls > 0 && g.caller != nil) || !among(g) {
+			continue
+		}
+		if found == nil || rank(g) < rank(found) || (rank(g) == rank(found) && g.turn < found.turn) {
+			found = g
+		}
+	}
+	return found
+}
+
+// drop closes a connection to make room; nil is none. The caller does not hold mu.
+func (s *guests) drop(g *guest, why string) {
+	if g != nil {
+		s.refuse(g, transport.RefusedLimit, "a connection was closed: %s", why)
+		_ = g.Close()
+	}
+}
+
+// identified makes a stranger a guest of the engine that it has proved to be. It returns an error when that engine has
+// too many connections, all with calls under way.
+func (s *guests) identified(g *guest, id transport.ID) error {
+	s.mu.Lock()
+	if g.gone || (g.caller != nil && g.caller.id == id) {
+		s.mu.Unlock()
+		return nil
+	}
+	c := s.callers[id]
+	if c == nil {
+		c = &caller{id: id, guests: map[*guest]struct{}{}, pace: g.pace}
+		s.callers[id] = c
+	}
+	var leaves *guest
+	if len(c.guests) >= s.limits.ConnectionsPerPeer {
+		if leaves = s.idlest(func(o *guest) bool { return o.caller == c }); leaves == nil {
+			s.mu.Unlock()
+			return s.refuse(g, transport.RefusedLimit, "more than %d connections of one peer have calls under way",
+				s.limits.ConnectionsPerPeer)
+		}
+	}
+	s.leaveCaller(g)
+	g.caller = c
+	c.guests[g] = struct{}{}
+	s.mu.Unlock()
+	s.drop(leaves, "its peer has opened another one")
+	return nil
+}
+
+// leaveCaller takes a guest from its caller, or from the strangers. The caller of the function holds mu.
+func (s *guests) leaveCaller(g *guest) {
+	c := g.caller
+	if c == nil {
+		s.strangers--
+		return
+	}
+	delete(c.guests, g)
+	if len(c.guests) == 0 {
+		delete(s.callers, c.id)
+	}
+}
+
+// connected reports whether an engine has a connection.
+func (s *guests) connected(id transport.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.callers[id] != nil
+}
+
+// moved notes that a guest does something. The caller holds mu.
+func (s *guests) moved(g *guest) {
+	s.turns++
+	g.turn = s.turns
+}
+
+// begin, arrived and end follow a call: its first byte, its whole message, its end.
+func (s *guests) begin(g *guest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g.calls++
+	g.receiving.Add(1)
+	s.moved(g)
+}
+
+func (s *guests) arrived(r *reception) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.arrivedLocked(r)
+}
+
+func (s *guests) arrivedLocked(r *reception) {
+	if r.arrived {
+		return
+	}
+	r.arrived = true
+	if r.guest.receiving.Add(-1) == 0 {
+		s.received -= r.guest.received
+		r.guest.received = 0
+	}
+}
+
+func (s *guests) end(r *reception) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.arrivedLocked(r)
+	r.guest.calls--
+	s.moved(r.guest)
+}
+
+// receive counts bytes of messages that are not there as a whole. Beyond the limit the guest with most of them leaves:
+// an honest message is there in milliseconds.
+func (s *guests) receive(g *guest, n int) {
+	s.mu.Lock()
+	if g.gone || g.receiving.Load() == 0 {
+		s.mu.Unlock()
+		return
+	}
+	g.received += n
+	s.received += n
+	most := g
+	if s.received <= s.limits.Reception {
+		most = nil
+	} else {
+		for o := range s.all {
+			if !o.gone && o.received > most.received {
+				most = o
+			}
+		}
+	}
+	s.mu.Unlock()
+	s.drop(most, "too many bytes of messages that have not arrived whole")
+}
+
+// charge takes n calls from the rate of a guest's engine, and returns how long it must wait for them.
+func (s *guests) charge(g *guest, n int, limit time.Duration) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := &g.pace
+	if g.caller != nil {
+		p = &g.caller.pace
+	}
+	return p.take(time.Now(), n, s.limits.CallsPerSecond, limit)
+}
+
+func (s *guests) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.all)
+}
+
+// close admits nobody any more and ends the connections that never sent a byte, or all.
+func (s *guests) close(all bool) {
+	s.mu.Lock()
+	s.closing = true
+	var ended []*guest
+	for g := range s.all {
+		if all || !g.spoke.Load() {
+			ended = append(ended, g)
+		}
+	}
+	s.mu.Unlock()
+	for _, g := range ended {
+		_ = g.Close()
+	}
+}
+
+// RemoteAddr leads calls to their guest.
+func (g *guest) RemoteAddr() net.Addr { return guestAddr{g.Conn.RemoteAddr(), g} }
+
+// Read notes that the peer has spoken, and counts the bytes while a message is under way.
+func (g *guest) Read(p []byte) (int, error) {
+	n, err := g.Conn.Read(p)
+	if n > 0 {
+		if !g.spoke.Load() {
+			g.spoke.Store(true)
+		}
+		if g.receiving.Load() > 0 {
+			g.of.receive(g, n)
+		}
+	}
+	return n, err
+}
+
+// Close forgets the guest.
+func (g *guest) Close() error {
+	s := g.of
+	s.mu.Lock()
+	if !g.gone {
+		g.gone = true
+		delete(s.all, g)
+		s.leaveCaller(g)
+		s.received -= g.received
+		g.received = 0
+	}
+	s.mu.Unlock()
+	return g.Conn.Close()
+}

@@ -1,0 +1,159 @@
+package control
+
+import (
+	"net"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// lobby is a table of guests without sockets.
+type lobby struct {
+	*guests
+	refusals map[transport.Refusal]int
+}
+
+func newLobby(l Limits) *lobby {
+	b := &lobby{refusals: map[transport.Refusal]int{}}
+	o := Options{Limits: l.withDefaults(),
+		Refused: func(r transport.Refusal, _ string, _ error) { b.refusals[r]++ }}
+	b.guests = newGuests(&o)
+	return b
+}
+
+// visit makes a connection from a host. Its port is its name.
+func (b *lobby) visit(host string, port int) *guest {
+	ours, theirs := net.Pipe()
+	theirs.Close()
+	return b.admit(from{ours, &net.TCPAddr{IP: net.ParseIP(host), Port: port}})
+}
+
+type from struct {
+	net.Conn
+	at net.Addr
+}
+
+func (f from) RemoteAddr() net.Addr { return f.at }
+
+// ports lists the guests that are there.
+func (b *lobby) ports() (list []int) {
+	for g := range b.all {
+		_, port, _ := net.SplitHostPort(g.Conn.RemoteAddr().String())
+		n, _ := strconv.Atoi(port)
+		list = append(list, n)
+	}
+	slices.Sort(list)
+	return list
+}
+
+func TestTheOldestSilentConnectionOfAHostLeavesFirst(t *testing.T) {
+	b := newLobby(Limits{SilentPerHost: 2})
+	b.visit("10.0.0.2", 9) // another host's
+	for port := 1; port <= 4; port++ {
+		g := b.visit("10.0.0.1", port)
+		if port == 2 {
+			g.spoke.Store(true)
+		}
+	}
+	require.Equal(t, []int{1, 2, 3, 4, 9}[1:], b.ports(), "1 was the oldest of three silent ones")
+	require.Equal(t, 1, b.refusals[transport.RefusedLimit])
+}
+
+func TestTheOldestStrangerLeavesFirst(t *testing.T) {
+	b := newLobby(Limits{Strangers: 2, SilentPerHost: 100})
+	for port := 1; port <= 4; port++ {
+		g := b.visit("10.0.0.1", port)
+		g.spoke.Store(true)
+		if port == 1 {
+			require.NoError(t, b.identified(g, transport.NumberedID(1)))
+		}
+	}
+	require.Equal(t, []int{1, 3, 4}, b.ports(), "an engine stays, and the oldest of three strangers leaves")
+	require.Equal(t, 2, b.strangers)
+}
+
+func TestAFullTableDropsTheConnectionThatWasIdleLongest(t *testing.T) {
+	b := newLobby(Limits{Connections: 3})
+	var all []*guest
+	for port := 1; port <= 3; port++ {
+		g := b.visit("10.0.0.1", port)
+		g.spoke.Store(true)
+		require.NoError(t, b.identified(g, transport.NumberedID(uint64(port))))
+		all = append(all, g)
+	}
+	b.begin(all[0]) // a call under way
+	b.begin(all[1])
+	b.end(&reception{guest: all[1]}) // one that has ended after 3 came
+	b.visit("10.0.0.1", 4).spoke.Store(true)
+	require.Equal(t, []int{1, 2, 4}, b.ports())
+	for g := range b.all {
+		if g.caller == nil {
+			require.NoError(t, b.identified(g, transport.NumberedID(4)))
+		}
+		b.begin(g)
+	}
+	require.Nil(t, b.visit("10.0.0.1", 5), "all have calls under way")
+	require.Equal(t, []int{1, 2, 4}, b.ports())
+}
+
+func TestAnEngineHasAFewConnections(t *testing.T) {
+	b := newLobby(Limits{ConnectionsPerPeer: 2})
+	id := transport.NumberedID(1)
+	for port := 1; port <= 3; port++ {
+		g := b.visit("10.0.0.1", port)
+		g.spoke.Store(true)
+		require.NoError(t, b.identified(g, id))
+	}
+	require.Equal(t, []int{2, 3}, b.ports())
+	for g := range b.all {
+		b.begin(g)
+	}
+	busy := b.visit("10.0.0.1", 4)
+	busy.spoke.Store(true)
+	require.ErrorContains(t, b.identified(busy, id), "more than 2 connections")
+	require.True(t, b.connected(id))
+	b.close(true)
+	require.False(t, b.connected(id))
+	require.Empty(t, b.callers)
+	require.Zero(t, b.strangers+b.received)
+}
+
+// The connection with the most bytes of unfinished messages leaves when all of them are more than the limit.
+func TestUnfinishedMessagesAreBoundedInTotal(t *testing.T) {
+	b := newLobby(Limits{Reception: 1000})
+	hog, honest := b.visit("10.0.0.1", 1), b.visit("10.0.0.1", 2)
+	b.begin(hog)
+	message := &reception{guest: honest}
+	b.begin(honest)
+	b.receive(hog, 900)
+	b.receive(honest, 100)
+	require.Equal(t, []int{1, 2}, b.ports(), "at the limit")
+	b.receive(honest, 1)
+	require.Equal(t, []int{2}, b.ports())
+	require.Equal(t, 101, b.received)
+	b.arrived(message)
+	require.Zero(t, b.received)
+	b.receive(honest, 5000)
+	require.Zero(t, b.received, "bytes between messages do not count")
+	b.end(message)
+	require.Zero(t, honest.calls+int(honest.receiving.Load()))
+}
+
+// A second's worth passes at once, then the rate; a call beyond the limit is not charged.
+func TestCallsPassAtTheirRate(t *testing.T) {
+	var p pace
+	now := time.Unix(1000, 0)
+	for range 100 {
+		require.LessOrEqual(t, p.take(now, 1, 100, time.Second), time.Duration(0))
+	}
+	require.Equal(t, 10*time.Millisecond, p.take(now, 1, 100, time.Second))
+	require.Equal(t, time.Second+time.Millisecond*10, p.take(now, 100, 100, time.Second))
+	require.Equal(t, 20*time.Millisecond, p.take(now, 1, 100, time.Second), "the one before was not charged")
+	require.Equal(t, 5020*time.Millisecond, p.take(now, 500, 100, 0), "without a limit it is")
+	require.LessOrEqual(t, p.take(now.Add(time.Minute), 100, 100, time.Second), time.Duration(0))
+}
