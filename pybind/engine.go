@@ -68,7 +68,7 @@ func Info(id int64) (text string, err error) {
 		"id": self.ID.String(), "machine_id": self.MachineID, "port": e.Port(),
 		"page_address": uint64(address),
 		"page_bytes":   size, "event_fd": e.EventFd(), "note_fd": e.NoteFd(), "config": settings,
-		"transports": e.Transports()}), nil
+		"transports": e.Transports(), "default_priority": e.Config().Engine.DefaultPriority}), nil
 }
 
 // Close ends an engine: JSON {"held": [...]} names the memory that could not be taken back. The page stays mapped until

@@ -24,8 +24,8 @@ from ._version import __version__ as __version__
 _PUBLIC = {
     "batch": "Batch",
     "engine": "Engine",
-    "enums": "LOCAL_SEGMENT_ID PRIO_HIGH PRIO_LOW PRIO_MEDIUM IntentType OpCode Permission SegmentInfoType "
-    "TransferStatusEnum TransportType kWildcardLocation",
+    "enums": "LOCAL_SEGMENT_ID PRIO_HIGH PRIO_LOW PRIO_MEDIUM IntentType OpCode Permission Priority "
+    "SegmentInfoType TransferStatusEnum TransportType kWildcardLocation",
     "errors": "AddressNotRegisteredError CudaError DeviceNotFoundError EngineClosedError ForkError InternalError "
     "InvalidArgumentError InvalidEntryError MetadataError NoSpaceError NotFoundError NotImplementedError "
     "PeerRestartedError PeerTimeoutError PeerUnreachableError PermissionDeniedError RdmaError RpcServiceError "

@@ -61,10 +61,10 @@ TAKES: Final = {  # by term: the values that it takes, for errors
 }
 
 MEANING: Final = {  # of the keywords on objects
-    "priority": "PRIO_HIGH, PRIO_MEDIUM or PRIO_LOW: urgent bytes pass the others wherever they would wait for them.",
+    "priority": "PRIO_HIGH, PRIO_MEDIUM or PRIO_LOW: urgent bytes pass the others. None: the setting default_priority.",
     "hint": "The transport to try first, by name or TransportType; the others follow when it fails.",
     "policy": "The name of the policy that counts, of those in the setting; empty: the first that matches.",
-    "timeout": "Seconds from this call on, at most; then it ends as TIMEOUT, without a further byte. None: no limit.",
+    "timeout": 'Seconds or "20ms" from this call on; then it ends as TIMEOUT, without a further byte. None: no limit.',
     "intent": "Why the bytes move, an IntentType; a policy may choose routes by it.",
     "integrity": '"crc32c": each slice carries a checksum, and one that changed on its way is sent again.',
     "durability": '"data", for files: it ends when all that it writes is on stable storage, as fdatasync promises.',
@@ -99,7 +99,7 @@ def name_number(term: str, name: str) -> int:
 def wrong(terms: Terms) -> InvalidArgumentError:
     """Why terms do not fit into words: the first one that is not an integer of 64 bits, not negative."""
     for name, value in zip(TAKES, terms, strict=True):
-        if not hasattr(value, "__index__") or not 0 <= value < 1 << 64:
+        if not hasattr(type(value), "__index__") or not 0 <= value < 1 << 64:
             return InvalidArgumentError(f"{name} is {value!r}: it must be {TAKES[name]}")
     return InvalidArgumentError("an operand is not an integer of 64 bits, not negative")
 

@@ -14,7 +14,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
-from .errors import EngineClosedError, ForkError, InternalError, InvalidArgumentError, translate
+from .errors import EngineClosedError, ForkError, InternalError, translate
+from .quantities import seconds_of
 
 if TYPE_CHECKING:
     from ._gotent import Library
@@ -141,10 +142,9 @@ def call_long(function: Callable[P, R], *arguments: P.args, **none: P.kwargs) ->
     return values[0]
 
 
-def milliseconds(timeout: float | None, otherwise: int = 1 << 40) -> int:
-    """A time-out in seconds as whole milliseconds, rounded up; None is `otherwise`."""
+def milliseconds(timeout: float | str | None, otherwise: int = 1 << 40) -> int:
+    """A time-out as whole milliseconds, rounded up; None is `otherwise`."""
     if timeout is None:
         return otherwise
-    if not timeout >= 0:  # NaN too
-        raise InvalidArgumentError(f"timeout is {timeout!r}: it must be a number of seconds, at least 0, or None")
+    timeout = seconds_of(timeout, none=", or None for no limit")
     return min(-int(-timeout * 1000 // 1), otherwise)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .loop import Hub
+from .quantities import limit_of, seconds_of
 
 if TYPE_CHECKING:
     from .stream import Stream
@@ -91,7 +92,7 @@ def leave_all(hub: Hub) -> None:
             os.close(fd)
 
 
-async def next_item(stream: Stream[T], timeout: float | None = None) -> T:
+async def next_item(stream: Stream[T], timeout: float | str | None = None) -> T:
     """stream.get() without blocking the loop."""
     loop = asyncio.get_running_loop()
 
@@ -125,6 +126,6 @@ async def next_item(stream: Stream[T], timeout: float | None = None) -> T:
     if timeout is None:
         return await wait()
     try:
-        return await asyncio.wait_for(wait(), timeout)
+        return await asyncio.wait_for(wait(), seconds_of(timeout))
     except asyncio.TimeoutError:
-        raise TimeoutError(f"no {stream._what} came within {timeout} s") from None
+        raise TimeoutError(f"no {stream._what} came within {limit_of(timeout)}") from None

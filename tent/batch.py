@@ -10,7 +10,7 @@ from . import _abi, _native, moving
 from ._abi import Terms
 from .errors import InvalidArgumentError
 from .moving import READ, WRITE, Hint, Local, Notify, Remote
-from .terms import terms
+from .terms import filled, not_a_priority, terms
 from .transfer import Transfer
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class Batch:
     def __init__(
         self,
         engine: Handle,
-        priority: int,
-        timeout: float | None,
+        priority: int | None,
+        timeout: float | str | None,
         notify: Notify | None,
         hint: Hint,
         stream: object,
@@ -46,9 +46,8 @@ class Batch:
         """For tent only; users call Engine.batch()."""
         self._builder = 0
         self._engine = engine
-        self._terms, self._notify = terms(
-            priority, timeout, notify, hint, stream, integrity, durability, intent, policy
-        )
+        given, self._notify = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy)
+        self._terms = filled(READ, engine._default_priority, given)
         self._keep: list[object] = []  # the operands of every move
         self._requests = 0
         words = _abi.packed(self._terms)
@@ -66,7 +65,7 @@ class Batch:
         remote: Remote,
         *,
         priority: int | None = None,
-        timeout: float | None = None,
+        timeout: float | str | None = None,
         hint: Hint = None,
     ) -> None:
         """Adds a WRITE; see Engine.write()."""
@@ -78,7 +77,7 @@ class Batch:
         remote: Remote,
         *,
         priority: int | None = None,
-        timeout: float | None = None,
+        timeout: float | str | None = None,
         hint: Hint = None,
     ) -> None:
         """Adds a READ; see Engine.read()."""
@@ -103,7 +102,7 @@ class Batch:
         remote_pages: RemoteRegion | Segment | Region | Grid,
         dst: Integers,
         *,
-        page_bytes: int | None = None,
+        page_bytes: int | str | None = None,
     ) -> None:
         """Adds pages; see Engine.write_pages()."""
         self._pages(WRITE, (pages, src, remote_pages, dst, page_bytes))
@@ -115,7 +114,7 @@ class Batch:
         remote_pages: RemoteRegion | Segment | Region | Grid,
         dst: Integers,
         *,
-        page_bytes: int | None = None,
+        page_bytes: int | str | None = None,
     ) -> None:
         """Adds pages; see Engine.read_pages()."""
         self._pages(READ, (pages, src, remote_pages, dst, page_bytes))
@@ -137,8 +136,12 @@ class Batch:
         self._check_open()
         return _abi.terms(**{**dict(zip(_abi.TAKES, self._terms, strict=True)), "opcode": op, **own})
 
-    def _move(self, op: int, local: Any, remote: Any, priority: int | None, timeout: float | None, hint: Hint) -> None:
+    def _move(
+        self, op: int, local: Any, remote: Any, priority: int | None, timeout: float | str | None, hint: Hint
+    ) -> None:
         own: dict[str, int] = {}
+        if priority is True or priority is False:
+            raise not_a_priority(priority)
         if priority is not None:
             own["priority"] = priority
         if timeout is not None:
@@ -154,7 +157,7 @@ class Batch:
         self._keep.extend(keep)
         self._requests += len(operands[4])
 
-    def _pages(self, op: int, operands: tuple[Any, Any, Any, Any, int | None]) -> None:
+    def _pages(self, op: int, operands: tuple[Any, Any, Any, Any, int | str | None]) -> None:
         _, _, keep = moving.pages(self._engine, self._builder, self._with(op), operands)
         self._keep.extend(keep)
         self._requests += len(operands[1]) * int(getattr(operands[0], "n_regions", 1))

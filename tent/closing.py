@@ -35,7 +35,7 @@ _open: weakref.WeakSet[Handle] = weakref.WeakSet()
 _held: list[Any] = []  # memory that could not be had back; it must never be released
 
 
-def close_engine(engine: Handle, timeout: float | None, *, exiting: bool = False) -> None:
+def close_engine(engine: Handle, timeout: float | str | None, *, exiting: bool = False) -> None:
     """Engine.close(); without a timeout, transfers under way end at limits of their own."""
     if _native.forked():
         raise _native.fork_error()

@@ -25,6 +25,7 @@ from .grid import Grid
 from .moves import Moves
 from .moving import WRITE
 from .notifications import Notifications
+from .quantities import bytes_of
 from .region import Memory, Region, RegionSlice
 from .segment import Segment
 from .tail import Tail
@@ -74,6 +75,7 @@ class Engine(Moves):
         self.address: str = info["address"]
         self.name: str = info["name"]
         self._info: dict[str, Any] = info
+        self._default_priority = int(info["default_priority"])
         self._states = page.bytes_at(info["page_address"], info["page_bytes"])
         self._words = page.words_at(info["page_address"], info["page_bytes"] // 8)
         self._tail = Tail(library, self._id)
@@ -118,9 +120,9 @@ class Engine(Moves):
         return self._adopt(id, memory, name or "", location)
 
     def allocate(
-        self, size: int, *, name: str | None = None, location: str = "cpu:0", permission: Permission | None = None
+        self, size: int | str, *, name: str | None = None, location: str = "cpu:0", permission: Permission | None = None
     ) -> Region:
-        """Returns a region of `size` bytes of new, zeroed memory, which peers of this host can share.
+        """Returns a region of `size` bytes ("64MiB" too) of new, zeroed memory, which peers of this host can share.
 
         Example:
             with engine.allocate(1 << 16, name="scratch") as scratch:
@@ -128,10 +130,9 @@ class Engine(Moves):
 
         It is unmapped when the region is closed and every view of it is gone.
         """
-        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 1 << 63:
-            raise InvalidArgumentError(f"size is {size!r}: it must be a number of bytes, at least 1")
+        n = bytes_of(size, "size", least=1)
         allowed = self._permission(permission, bool(name), False)
-        made = self._call_json(self._library.pybind_Allocate, size, name or "", location, allowed)
+        made = self._call_json(self._library.pybind_Allocate, n, name or "", location, allowed)
         id = made["id"]
         self._tail.allocated()
         memory = Memory(made["address"], made["size"], False, None, partial(self._tail.free_memory, id))
@@ -156,12 +157,12 @@ class Engine(Moves):
     def pages(
         self,
         regions: Region | RegionSlice | Iterable[Region | RegionSlice],
-        page_bytes: int,
+        page_bytes: int | str,
         *,
-        stride: int | None = None,
-        offset: int = 0,
+        stride: int | str | None = None,
+        offset: int | str = 0,
         rows: int = 1,
-        row_stride: int | None = None,
+        row_stride: int | str | None = None,
     ) -> Grid:
         """Returns a reusable grid of pages over one or many equal regions, or slices of regions (layers, K and V).
 
@@ -181,9 +182,9 @@ class Engine(Moves):
         self,
         target: Target,
         *,
-        timeout: float = OPEN_TIMEOUT,
+        timeout: float | str = OPEN_TIMEOUT,
         create: bool = False,
-        size: int | None = None,
+        size: int | str | None = None,
         truncate: bool = False,
         readonly: bool = False,
         durability: str | None = None,
@@ -201,9 +202,9 @@ class Engine(Moves):
                 engine.write(region[0:4096], file[0:4096], durability="data").result(timeout=10)
 
         It talks to the peer and raises PeerUnreachableError at once if nobody is there; a blob is only looked at, its
-        first use talks. `timeout` is in seconds. The other keywords are for files: `create` makes an absent one, with
-        mode 0600, and grows it to `size` bytes; only `truncate` ever makes one smaller; `readonly` refuses to write;
-        durability="data" is that of every transfer that writes there.
+        first use talks. `timeout` is in seconds, or "500ms". The other keywords are for files: `create` makes an
+        absent one, with mode 0600, and grows it to `size` bytes; only `truncate` ever makes one smaller; `readonly`
+        refuses to write; durability="data" is that of every transfer that writes there.
         """
         self._check_open()
         options = files.Options(create, size, truncate, readonly, durability)
@@ -222,9 +223,9 @@ class Engine(Moves):
         self,
         target: Target,
         *,
-        timeout: float = OPEN_TIMEOUT,
+        timeout: float | str = OPEN_TIMEOUT,
         create: bool = False,
-        size: int | None = None,
+        size: int | str | None = None,
         truncate: bool = False,
         readonly: bool = False,
         durability: str | None = None,
@@ -265,7 +266,7 @@ class Engine(Moves):
         remote: moving.Remote,
         *,
         op: int = WRITE,
-        priority: int = 0,
+        priority: int | None = None,
         intent: int = 0,
         policy: str = "",
     ) -> dict[str, Any]:
@@ -274,6 +275,7 @@ class Engine(Moves):
         segment, region, offset, size = moving.remote_slice(self, remote)
         named = _abi.name_number("policy", policy)
         length = min(own.size, size)
+        priority = self._default_priority if priority is None else priority
         return dict(
             self._call_json(
                 self._library.pybind_Explain, op, priority, intent, named, own.address, length, segment, region, offset
@@ -305,14 +307,14 @@ class Engine(Moves):
         """Returns the bytes that each rail has carried, its rate, and the bytes in flight; print it for a table."""
         return Traffic.of(self.metrics())
 
-    def close(self, timeout: float | None = 30) -> None:
+    def close(self, timeout: float | str | None = 30) -> None:
         """Closes the engine: no byte is read or written any more when this returns. Again: no effect.
 
         It waits up to `timeout` seconds for transfers under way (None: to their own limits) and cancels the rest.
         """
         close_engine(self, timeout)
 
-    async def aclose(self, timeout: float | None = 30) -> None:
+    async def aclose(self, timeout: float | str | None = 30) -> None:
         """close() without blocking the event loop."""
         from . import aio
 

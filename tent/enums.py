@@ -14,15 +14,25 @@ __all__ = [
     "IntentType",
     "OpCode",
     "Permission",
+    "Priority",
     "SegmentInfoType",
     "TransferStatusEnum",
     "TransportType",
     "kWildcardLocation",
 ]
 
-PRIO_HIGH = 0
-PRIO_MEDIUM = 1
-PRIO_LOW = 2
+
+class Priority(IntEnum):
+    """The class of a request: a smaller number is served first wherever requests of several classes wait."""
+
+    HIGH = 0
+    MEDIUM = 1
+    LOW = 2
+
+
+PRIO_HIGH = Priority.HIGH
+PRIO_MEDIUM = Priority.MEDIUM
+PRIO_LOW = Priority.LOW
 
 LOCAL_SEGMENT_ID = 0
 kWildcardLocation = "*"  # upstream's spelling

@@ -86,7 +86,7 @@ class Events(Stream[Event]):
         """Whether close() was called, or the engine is closed."""
         return self._closed or self._engine.closed
 
-    def wait_for(self, wanted: str | Callable[[Event], bool], timeout: float | None = None) -> Event:
+    def wait_for(self, wanted: str | Callable[[Event], bool], timeout: float | str | None = None) -> Event:
         """The next event of a kind, or the next that `wanted` says yes to; others before it are taken too. The builtin
         TimeoutError if none comes within `timeout` seconds."""
         fits = wanted if callable(wanted) else lambda event: bool(event.kind == wanted)

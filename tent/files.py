@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from typing import TYPE_CHECKING, Any
 
 from . import _native
 from .errors import InvalidArgumentError
+from .quantities import bytes_of
 
 if TYPE_CHECKING:
     from .handle import Handle
@@ -51,12 +51,7 @@ class Options:
         for name, value in flags.items():
             if not isinstance(value, bool):
                 raise InvalidArgumentError(f"{name} is {value!r}: it must be True or False")
-        try:
-            self.size = 0 if size is None else operator.index(size)
-        except TypeError:
-            raise InvalidArgumentError(f"size is {size!r}: it must be a number of bytes or None") from None
-        if not 0 <= self.size < 1 << 62:
-            raise InvalidArgumentError(f"size is {size}: it must be a number of bytes, at least 0")
+        self.size = 0 if size is None else bytes_of(size, "size")
         synced = durable(durability)
         self.flags = create * _CREATE | truncate * _TRUNCATE | readonly * _READONLY | synced * _DURABLE
         named = flags | {"size": self.size, "durability": durability}
@@ -70,7 +65,7 @@ class Options:
             )
 
 
-def open_file(engine: Handle, path: str, options: Options, timeout: float) -> int:
+def open_file(engine: Handle, path: str, options: Options, timeout: float | str) -> int:
     """The handle of an open file."""
     if "\0" in path:
         raise InvalidArgumentError(f"{path!r} holds a zero byte")

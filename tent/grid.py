@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import _native
 from .enums import LOCAL_SEGMENT_ID
 from .errors import InvalidArgumentError
+from .quantities import bytes_of
 from .region import Region, RegionSlice
 
 if TYPE_CHECKING:
@@ -87,30 +87,27 @@ def shape(page_bytes: Any, stride: Any, offset: Any, rows: Any, row_stride: Any)
     """The numbers of a grid as the engine takes them; 0 stands for its default."""
     numbers = {
         "page_bytes": page_bytes,
-        "stride": stride or 0,
+        "stride": 0 if stride is None else stride,
         "offset": offset,
         "rows": rows,
-        "row_stride": row_stride or 0,
+        "row_stride": 0 if row_stride is None else row_stride,
     }
     for name, value in numbers.items():
-        least = 1 if name in ("page_bytes", "rows") else 0
-        try:
-            numbers[name] = operator.index(value)
-        except TypeError:
-            raise InvalidArgumentError(f"{name} is {value!r}: it must be an integer") from None
-        if not least <= numbers[name] < 1 << 63:
-            raise InvalidArgumentError(f"{name} is {value}: it must be at least {least}")
+        if name != "rows":
+            numbers[name] = bytes_of(value, name, least=int(name == "page_bytes"))
+    if isinstance(rows, bool) or not hasattr(rows, "__index__") or not 0 < rows < 1 << 63:
+        raise InvalidArgumentError(f"rows is {rows!r}: it must be an integer, at least 1")
     return numbers
 
 
 def own(
     engine: Handle,
     regions: Region | RegionSlice | Iterable[Region | RegionSlice],
-    page_bytes: int,
-    stride: int | None = None,
-    offset: int = 0,
+    page_bytes: int | str,
+    stride: int | str | None = None,
+    offset: int | str = 0,
     rows: int = 1,
-    row_stride: int | None = None,
+    row_stride: int | str | None = None,
 ) -> Grid:
     """A grid over own memory; see Engine.pages()."""
     chosen = [regions] if isinstance(regions, (Region, RegionSlice)) else list(regions)
@@ -125,10 +122,11 @@ def own(
     return Grid(engine, -1, described, memories, **shape(page_bytes, stride, offset, rows, row_stride))
 
 
-def cached(owner: Any, page_bytes: int | None, make: Any) -> Grid:
+def cached(owner: Any, page_bytes: int | str | None, make: Any) -> Grid:
     """The grid of a single region for a page size. Regions remember a few; beyond that it lives for one call."""
     if page_bytes is None:
         raise InvalidArgumentError("page_bytes is missing", hint="give page_bytes=, or grids made by pages()")
+    page_bytes = bytes_of(page_bytes, "page_bytes", least=1)
     grids: dict[int, Grid] = owner._grids
     grid = grids.get(page_bytes)
     if grid is None:

@@ -46,6 +46,7 @@ class Handle:
 
     name: str
     address: str
+    _default_priority: int  # of calls that give none
     _closed: bool
     _closing: threading.Lock  # held while close() is under way
     _library: Library

@@ -14,7 +14,7 @@ from .handle import Handle
 from .moving import READ, WRITE, Begun, Hint, Local, Notify, Remote
 from .region import Region, RegionSlice
 from .segment import RemoteRegion, RemoteSlice, Segment
-from .terms import Given, documented, terms
+from .terms import Given, documented, filled, terms
 from .transfer import Transfer
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class Moves(Handle):
         local: Local,
         remote: Remote,
         *,
-        priority: int = PRIO_HIGH,
-        timeout: float | None = None,
+        priority: int | None = None,
+        timeout: float | str | None = None,
         notify: Notify | None = None,
         hint: Hint = None,
         stream: object = None,
@@ -62,8 +62,8 @@ class Moves(Handle):
         local: Local,
         remote: Remote,
         *,
-        priority: int = PRIO_HIGH,
-        timeout: float | None = None,
+        priority: int | None = None,
+        timeout: float | str | None = None,
         notify: Notify | None = None,
         hint: Hint = None,
         stream: object = None,
@@ -87,8 +87,8 @@ class Moves(Handle):
         remote_offsets: Integers,
         lengths: Integers,
         *,
-        priority: int = PRIO_HIGH,
-        timeout: float | None = None,
+        priority: int | None = None,
+        timeout: float | str | None = None,
         notify: Notify | None = None,
         hint: Hint = None,
         stream: object = None,
@@ -117,8 +117,8 @@ class Moves(Handle):
         remote_offsets: Integers,
         lengths: Integers,
         *,
-        priority: int = PRIO_HIGH,
-        timeout: float | None = None,
+        priority: int | None = None,
+        timeout: float | str | None = None,
         notify: Notify | None = None,
         hint: Hint = None,
         stream: object = None,
@@ -142,9 +142,9 @@ class Moves(Handle):
         remote_pages: RemoteRegion | Segment | Region | Grid,
         dst: Integers,
         *,
-        page_bytes: int | None = None,
-        priority: int = PRIO_HIGH,
-        timeout: float | None = None,
+        page_bytes: int | str | None = None,
+        priority: int | None = None,
+        timeout: float | str | None = None,
         notify: Notify | None = None,
         hint: Hint = None,
         stream: object = None,
@@ -172,9 +172,9 @@ class Moves(Handle):
         remote_pages: RemoteRegion | Segment | Region | Grid,
         dst: Integers,
         *,
-        page_bytes: int | None = None,
-        priority: int = PRIO_HIGH,
-        timeout: float | None = None,
+        page_bytes: int | str | None = None,
+        priority: int | None = None,
+        timeout: float | str | None = None,
         notify: Notify | None = None,
         hint: Hint = None,
         stream: object = None,
@@ -196,8 +196,8 @@ class Moves(Handle):
     def batch(
         self,
         *,
-        priority: int = PRIO_HIGH,
-        timeout: float | None = None,
+        priority: int | None = None,
+        timeout: float | str | None = None,
         notify: Notify | None = None,
         hint: Hint = None,
         stream: object = None,
@@ -235,8 +235,8 @@ class Moves(Handle):
         op: int,
         local: Any,
         remote: Any,
-        priority: int,
-        timeout: float | None,
+        priority: int | None,
+        timeout: float | str | None,
         notify: Notify | None,
         hint: Hint,
         stream: object,
@@ -248,7 +248,7 @@ class Moves(Handle):
         """One READ or WRITE. From a slice to a slice, the usual case, all checks of moving.move stand here."""
         given, note = None, None
         if not (
-            priority == 0
+            (priority is PRIO_HIGH or (priority is None and self._default_priority == PRIO_HIGH))
             and timeout is None
             and notify is None
             and hint is None
@@ -271,7 +271,7 @@ class Moves(Handle):
             and (op == WRITE or not region._memory.read_only)
         ):
             self._check_open()
-            known = _abi.terms(op) if given is None else (op, *given[1:])
+            known = _abi.terms(op) if given is None else filled(op, self._default_priority, given)
             return Transfer(self, *moving.move(self, 0, known, local, remote, note))
         try:
             if given is None:
@@ -280,7 +280,7 @@ class Moves(Handle):
                 )
             else:
                 words = (local.address, segment._handle, remote.offset, size, remote.region_id)
-                record = _abi.record((op, *given[1:]), *words)
+                record = _abi.record(filled(op, self._default_priority, given), *words)
                 address = 0 if note is None else note.address
                 batch = self._library.pybind_Start(self._id, 0, record.buffer_info()[0], 1, address)
         except RuntimeError as error:
@@ -291,4 +291,4 @@ class Moves(Handle):
         """Ranges or pages."""
         self._check_open()
         packed, note = given
-        return Transfer(self, *form(self, 0, (op, *packed[1:]), operands, note))
+        return Transfer(self, *form(self, 0, filled(op, self._default_priority, packed), operands, note))

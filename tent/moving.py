@@ -11,7 +11,7 @@ from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import _abi, buffers, grid, indexes
+from . import _abi, buffers, grid, indexes, quantities
 from ._abi import Terms
 from ._transports import HINTS, TransportType
 from .errors import InvalidArgumentError, InvalidEntryError, translate
@@ -34,6 +34,8 @@ READ, WRITE = 0, 1
 NAME_MAX = 255
 MESSAGE_MAX = 64 << 10
 
+_FOREVER = float(1 << 32)  # seconds; a later deadline would leave the clock's range
+
 
 def transport_number(hint: Any) -> int:
     """The number of a transport that is given by name or number; None is 0."""
@@ -51,11 +53,11 @@ def transport_number(hint: Any) -> int:
     raise InvalidArgumentError(f"hint {hint!r} names no transport", hint="known: " + ", ".join(sorted(HINTS)))
 
 
-def deadline(timeout: float) -> int:
-    """The instant on time.monotonic_ns()'s clock that is `timeout` seconds away."""
-    if not 0 <= timeout < 1 << 32:
-        raise InvalidArgumentError(f"timeout is {timeout!r}: it must be a number of seconds, at least 0, or None")
-    return time.monotonic_ns() + int(timeout * 1e9)
+def deadline(timeout: float | str) -> int:
+    """The instant on time.monotonic_ns()'s clock that is `timeout` away."""
+    if type(timeout) is not float or not 0 <= timeout < _FOREVER:
+        timeout = quantities.seconds_of(timeout, none=", or None for no limit")
+    return time.monotonic_ns() + int(min(timeout, _FOREVER) * 1e9)
 
 
 def local_slice(engine: Handle, operand: Any, op: int) -> RegionSlice:
@@ -145,7 +147,7 @@ def pages(
     engine: Handle,
     builder: int,
     terms: Terms,
-    operands: tuple[Any, Any, Any, Any, int | None],
+    operands: tuple[Any, Any, Any, Any, int | str | None],
     notify: Packed | None = None,
 ) -> Begun:
     """write_pages and read_pages: operands are (pages, src, remote pages, dst, page_bytes), as in the call."""
@@ -162,12 +164,12 @@ def pages(
     return answer, -1, (local, local_grid, remote, remote_grid)
 
 
-def _grid(engine: Handle, operand: Any, page_bytes: int | None, *, remote: bool, op: int) -> grid.Grid:
+def _grid(engine: Handle, operand: Any, page_bytes: int | str | None, *, remote: bool, op: int) -> grid.Grid:
     side = "remote" if remote else "local"
     if isinstance(operand, grid.Grid):
         if operand._engine is not engine or operand._closed:
             raise InvalidEntryError(f"{operand!r} is closed or of another engine", code="STALE_ID")
-        if page_bytes is not None and page_bytes != operand.page_bytes:
+        if page_bytes is not None and quantities.bytes_of(page_bytes, "page_bytes") != operand.page_bytes:
             raise InvalidArgumentError(f"page_bytes is {page_bytes}, but {operand!r}")
         if operand.remote and not remote:
             raise InvalidArgumentError(f"{operand!r} is remote", hint="the local operand comes first")

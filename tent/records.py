@@ -26,7 +26,7 @@ class Request(Fields):
     def __repr__(self) -> str:
         return (
             f"Request({OpCode(self.opcode).name}, source={self.source:#x}, target_id={self.target_id}, "
-            f"target_offset={self.target_offset:#x}, length={self.length}, priority={int(self.priority)})"
+            f"target_offset={self.target_offset:#x}, length={self.length}, priority={self.priority!r})"
         )
 
 

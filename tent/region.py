@@ -146,7 +146,7 @@ class Region:
         return {"shape": (self.size,), "typestr": "|u1", "data": data, "version": 3}
 
     def fence(
-        self, peer: Segment | str | None = None, timeout: float | None = 30, pages: Iterable[int] | None = None
+        self, peer: Segment | str | None = None, timeout: float | str | None = 30, pages: Iterable[int] | None = None
     ) -> None:
         """Returns when nothing that began before can read or write here any more; the region stays open.
 
@@ -160,14 +160,14 @@ class Region:
         )
 
     async def fence_async(
-        self, peer: Segment | str | None = None, timeout: float | None = 30, pages: Iterable[int] | None = None
+        self, peer: Segment | str | None = None, timeout: float | str | None = 30, pages: Iterable[int] | None = None
     ) -> None:
         """fence() without blocking the event loop."""
         from . import aio
 
         await aio.in_thread(self.fence, peer, timeout, pages)
 
-    def close(self, timeout: float | None = 30) -> None:
+    def close(self, timeout: float | str | None = 30) -> None:
         """Ends remote access and returns when no peer can touch the bytes any more. Again: no effect. The builtin
         TimeoutError if it could not be had in time: the region is then still to be closed."""
         if self._closed or self._engine._closed_meanwhile():

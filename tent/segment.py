@@ -152,12 +152,12 @@ class Segment:
     def pages(
         self,
         regions: RemoteRegion | RemoteSlice | Sequence[RemoteRegion | RemoteSlice],
-        page_bytes: int,
+        page_bytes: int | str,
         *,
-        stride: int | None = None,
-        offset: int = 0,
+        stride: int | str | None = None,
+        offset: int | str = 0,
         rows: int = 1,
-        row_stride: int | None = None,
+        row_stride: int | str | None = None,
     ) -> Grid:
         """A grid over regions of this peer or slices of them; see Engine.pages()."""
         chosen = [regions] if isinstance(regions, (RemoteRegion, RemoteSlice, Segment)) else list(regions)
@@ -172,7 +172,7 @@ class Segment:
         numbers = shape(page_bytes, stride, offset, rows, row_stride)
         return Grid(self._engine, self._handle, described, self, **numbers)
 
-    def alive(self, timeout: float = 5) -> bool:
+    def alive(self, timeout: float | str = 5) -> bool:
         """Asks the peer; False if it does not answer in time or is another incarnation."""
         return bool(
             self._engine._call_long(self._engine._library.pybind_Alive, self._handle, _native.milliseconds(timeout))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from . import _native
 from .errors import EngineClosedError
+from .quantities import limit_of
 
 if TYPE_CHECKING:
     from .handle import Handle
@@ -41,11 +42,11 @@ class Stream(Generic[T]):
     def _wait(self, milliseconds: int) -> None:
         """Returns when some have come, or after so long."""
 
-    def get(self, timeout: float | None = None) -> T:
+    def get(self, timeout: float | str | None = None) -> T:
         """The next one; waits for it. The builtin TimeoutError if none comes within `timeout` seconds."""
         return self._next(_native.milliseconds(timeout), lambda _: True, timeout)
 
-    def _next(self, limit_ms: int, fits: Callable[[T], bool], timeout: float | None) -> T:
+    def _next(self, limit_ms: int, fits: Callable[[T], bool], timeout: float | str | None) -> T:
         over = time.monotonic() + limit_ms / 1000
         while True:
             for item in self._take(1):
@@ -55,10 +56,10 @@ class Stream(Generic[T]):
             else:
                 left_ms = -int((time.monotonic() - over) * 1000 // 1)
                 if left_ms <= 0:
-                    raise TimeoutError(f"no {self._what} came within {timeout} s")
+                    raise TimeoutError(f"no {self._what} came within {limit_of(timeout)}")
                 self._wait(min(_native.WAIT_SLICE_MS, left_ms))
 
-    async def get_async(self, timeout: float | None = None) -> T:
+    async def get_async(self, timeout: float | str | None = None) -> T:
         """get() without blocking the event loop."""
         from . import aio
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from . import _abi, moving
-from .enums import PRIO_HIGH, IntentType
-from .errors import NotImplementedError
+from .enums import IntentType
+from .errors import InvalidArgumentError, NotImplementedError
 from .moving import READ, Hint, Notify
 
 MEANING = {
@@ -30,12 +30,13 @@ MEANING = {
 F = TypeVar("F", bound=Callable[..., object])
 
 
-Given = tuple[_abi.Terms, moving.Packed | None]  # the terms as the engine takes them, of a READ, and the notification
+# The terms as the engine takes them, of a READ, and the notification. The priority may be missing: see `filled`.
+Given = tuple[Any, moving.Packed | None]
 
 
 def terms(
-    priority: int = PRIO_HIGH,
-    timeout: float | None = None,
+    priority: int | None = None,
+    timeout: float | str | None = None,
     notify: Notify | None = None,
     hint: Hint = None,
     stream: object = None,
@@ -50,9 +51,11 @@ def terms(
     """
     if stream is not None:
         raise NotImplementedError("stream= is not in this version", hint="submit when the source is ready")
+    if priority is True or priority is False:
+        raise not_a_priority(priority)
     packed = _abi.terms(  # by position: names cost a tenth of a small move
         READ,
-        priority,
+        priority,  # type: ignore[arg-type]
         0 if hint is None else moving.transport_number(hint),
         _abi.name_number("policy", policy) if policy else 0,
         0 if timeout is None else moving.deadline(timeout),
@@ -61,6 +64,16 @@ def terms(
         0 if durability is None else _abi.number("durability", durability),
     )
     return packed, None if notify is None else moving.Packed(notify)
+
+
+def filled(op: int, priority: int, packed: Any) -> _abi.Terms:
+    """Returns the terms of `packed` with an operation, and with a priority where the caller has given none."""
+    return (op, priority if packed[1] is None else packed[1], *packed[2:])
+
+
+def not_a_priority(priority: object) -> InvalidArgumentError:
+    """The error for True and False, which Python would take for 1 and 0."""
+    return InvalidArgumentError(f"priority is {priority!r}: it must be {_abi.TAKES['priority']}")
 
 
 def documented(function: F) -> F:

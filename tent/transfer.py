@@ -13,6 +13,7 @@ from . import _native, _text
 from .enums import TransferStatusEnum
 from .errors import InvalidArgumentError, TentError, TransferError, transfer_error, translate
 from .page import CELL_BYTES, COMPLETED, PENDING
+from .quantities import limit_of
 
 if TYPE_CHECKING:
     from .handle import Handle
@@ -93,7 +94,7 @@ class Transfer:
         _native.call(self._engine._library.pybind_Progress, self._engine._id)
         return self._state() > PENDING
 
-    def result(self, timeout: float | None = None) -> int:
+    def result(self, timeout: float | str | None = None) -> int:
         """Waits for the end and returns the number of bytes. Raises TransferError if it ended in another way, the
         builtin TimeoutError if `timeout` seconds were not enough: then it goes on, and its memory is still in use."""
         state = self._state()
@@ -104,7 +105,7 @@ class Transfer:
         self._asked = True
         raise self._error(state)
 
-    def exception(self, timeout: float | None = None) -> TransferError | None:
+    def exception(self, timeout: float | str | None = None) -> TransferError | None:
         """Waits like result() and returns the error instead of raising it; None if it has COMPLETED."""
         state = self._state()
         if state <= PENDING:
@@ -112,7 +113,7 @@ class Transfer:
         self._asked = True
         return None if state == COMPLETED else self._error(state)
 
-    def wait(self, timeout: float | None = None) -> TransferStatusEnum:
+    def wait(self, timeout: float | str | None = None) -> TransferStatusEnum:
         """Waits for the end and returns the final state, whichever it is. The builtin TimeoutError if time runs out."""
         state = self._state()
         if state <= PENDING:
@@ -232,7 +233,7 @@ class Transfer:
         summary: dict[str, Any] = self._engine._call_json(self._engine._library.pybind_Summary, self._batch)
         return summary
 
-    def _await_end(self, timeout: float | None) -> int:
+    def _await_end(self, timeout: float | str | None) -> int:
         """Waits in Go, in slices such that Ctrl-C works, and returns the final state."""
         wait, engine, batch = self._engine._library.pybind_Wait, self._engine._id, self._batch
         try:
@@ -247,7 +248,7 @@ class Transfer:
                 if state > PENDING:
                     return state
                 if left_ms <= 0:
-                    raise TimeoutError(f"the transfer has not ended within {timeout} s; it goes on")
+                    raise TimeoutError(f"the transfer has not ended within {limit_of(timeout)}; it goes on")
         except RuntimeError as error:
             if self._outcome is not None:  # the engine was closed by another thread, which settled this transfer
                 return self._state()
@@ -333,7 +334,7 @@ def _ended_of(engine: Handle, members: list[Transfer], ids: array[int], need: in
 
 
 def wait(
-    transfers: Iterable[Transfer], timeout: float | None = None, return_when: str = ALL_COMPLETED
+    transfers: Iterable[Transfer], timeout: float | str | None = None, return_when: str = ALL_COMPLETED
 ) -> tuple[set[Transfer], set[Transfer]]:
     """Waits until all (or the first, or the first that failed) have ended, or `timeout` seconds are over.
 
@@ -366,7 +367,7 @@ def wait(
     return set(everything) - left, left
 
 
-def as_completed(transfers: Iterable[Transfer], timeout: float | None = None) -> Iterator[Transfer]:
+def as_completed(transfers: Iterable[Transfer], timeout: float | str | None = None) -> Iterator[Transfer]:
     """Yields the transfers as they end. Raises the builtin TimeoutError when `timeout` seconds, counted from the call,
     are over; the others go on."""
     pending = list(dict.fromkeys(transfers))
@@ -375,7 +376,7 @@ def as_completed(transfers: Iterable[Transfer], timeout: float | None = None) ->
     return _as_completed(pending, over, timeout)
 
 
-def _as_completed(pending: list[Transfer], over: float | None, timeout: float | None) -> Iterator[Transfer]:
+def _as_completed(pending: list[Transfer], over: float | None, timeout: float | str | None) -> Iterator[Transfer]:
     while pending:
         ended: list[Transfer] = []
         going: list[Transfer] = []
@@ -383,5 +384,5 @@ def _as_completed(pending: list[Transfer], over: float | None, timeout: float | 
             (ended if transfer._state() > PENDING else going).append(transfer)
         pending = going
         if not ended and not _wait_some(pending, 1, over):
-            raise TimeoutError(f"{len(pending)} transfers have not ended within {timeout} s; they go on")
+            raise TimeoutError(f"{len(pending)} transfers have not ended within {limit_of(timeout)}; they go on")
         yield from ended

@@ -15,6 +15,7 @@ from .engine import OPEN_TIMEOUT, Engine
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
 from .errors import AddressNotRegisteredError, InvalidArgumentError, transfer_error, translate
 from .page import CELL_BYTES, COMPLETED, PENDING
+from .quantities import limit_of
 from .records import (
     BatchGuard,
     MemoryGuard,
@@ -105,7 +106,7 @@ class TransferEngine:
         name: str,
         *,
         create: bool = False,
-        size: int | None = None,
+        size: int | str | None = None,
         truncate: bool = False,
         readonly: bool = False,
         durability: str | None = None,
@@ -133,7 +134,7 @@ class TransferEngine:
         found = [SegmentInfoBuffer(r["address"], r["size"], r["location"]) for r in fields["regions"] or ()]
         return SegmentInfo(SegmentInfoType.File if fields["file"] else SegmentInfoType.Memory, found)
 
-    def probe_peer_alive(self, handle: int, timeout: float = 5) -> bool:
+    def probe_peer_alive(self, handle: int, timeout: float | str = 5) -> bool:
         """Asks the peer; False if it does not answer in time or is another incarnation."""
         return bool(
             self.engine._call_long(
@@ -347,7 +348,7 @@ class TransferEngine:
         """Lets the engine work, without blocking."""
         self.engine._call(self.engine._library.pybind_Progress)
 
-    def wait(self, batch_id: int, timeout: float | None = None) -> TransferStatus:
+    def wait(self, batch_id: int, timeout: float | str | None = None) -> TransferStatus:
         """Waits for the end of every task. The builtin TimeoutError if `timeout` seconds were not enough: the batch
         goes on."""
         over = None if timeout is None else time.monotonic() + _native.milliseconds(timeout) / 1000
@@ -360,9 +361,11 @@ class TransferEngine:
             if state > PENDING:
                 return self.get_transfer_status_overall(batch_id)
             if left_ms <= 0:
-                raise TimeoutError(f"the batch has not ended within {timeout} s; it goes on")
+                raise TimeoutError(f"the batch has not ended within {limit_of(timeout)}; it goes on")
 
-    def transfer_sync(self, requests: Sequence[Request] | RequestArray, timeout: float | None = None) -> TransferStatus:
+    def transfer_sync(
+        self, requests: Sequence[Request] | RequestArray, timeout: float | str | None = None
+    ) -> TransferStatus:
         """Submits requests and waits for their end. Raises TransferError unless all have COMPLETED. When `timeout`
         seconds were not enough they are cancelled, and the error comes after their end."""
         batch = self.allocate_transfer_batch(len(requests))
@@ -374,7 +377,7 @@ class TransferEngine:
                 self.engine._call(self.engine._library.pybind_Cancel, batch, -1)
                 status = self.wait(batch)
                 if status.state == TransferStatusEnum.CANCELED:
-                    message = f"the requests had not ended within {timeout} s and were canceled"
+                    message = f"the requests had not ended within {limit_of(timeout)} and were canceled"
                     failure = {"message": message, "code": "TIMEOUT"}
                     raise transfer_error(TransferStatusEnum.TIMEOUT, failure, []) from None
                 raise
@@ -412,7 +415,7 @@ class TransferEngine:
 
     # Ending
 
-    def close(self, timeout: float | None = 30) -> None:
+    def close(self, timeout: float | str | None = 30) -> None:
         """See Engine.close()."""
         self.engine.close(timeout)
 

@@ -133,7 +133,7 @@ func TestMistakesNameKeyAndWhatItTakes(t *testing.T) {
 		{`{"max_pending_requests": 18446744073709551616}`, `18446744073709551616 is out of range`},
 		{`{"rpc_server_port": "http"}`, `rpc_server_port: "http" has the wrong type`},
 		{`{"rpc_server_port": 65536}`, `65536 is out of range: it takes an integer from 0 to 65535`},
-		{`{"transfer_stall_timeout": "30s"}`, `it takes a number from 0.01 to 86400 s`},
+		{`{"transfer_stall_timeout": "30"}`, `it takes a number from 0.01 to 86400 s, or a text like "20ms"`},
 		{`{"log_level": "loud"}`, `"loud" is out of range: it takes one of debug, info, warning, error`},
 		{`{"transports/rdma/endpoint/service_level": 16}`,
 			`transports/rdma/endpoint/service_level: 16 is out of range: it takes an integer from 0 to 15`},

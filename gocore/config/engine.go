@@ -25,6 +25,7 @@ type Engine struct {
 	RailCondemnAfter     time.Duration `key:"rail_condemn_ms" takes:"1..600000" unit:"ms" default:"1000" help:"A suspected rail that stays silent for this long is given up and made anew."`
 	LinkWait             time.Duration `key:"link_wait_ms" takes:"1..600000" unit:"ms" default:"500" help:"Time that a request without another way waits for a transport that has had no connection to its peer yet."`
 	OutageWait           time.Duration `key:"outage_wait_ms" takes:"1..3600000" unit:"ms" default:"2000" help:"The same for one that has worked before: a cable that was pulled, or a switch that restarts its ports, is often back soon."`
+	DefaultPriority      int           `key:"default_priority" takes:"0..2" help:"Class of the calls of Python that name no priority: 0 is HIGH, 1 MEDIUM, 2 LOW. Integer-level requests, Go and C always say theirs."`
 	MaxPendingRequests   int           `key:"max_pending_requests" takes:"1..16777216" default:"1048576" help:"Requests that have not ended; a submit beyond it is refused whole."`
 	MaxBatches           int           `key:"max_batches" takes:"1..1048576" default:"65536" help:"Batches alive at once."`
 	InlineBytes          uint64        `key:"inline_bytes" takes:"0..1GiB" unit:"B" default:"256KiB" help:"Most bytes that a call may move on the caller's own thread before it returns, where the transport can; 0 means never."`

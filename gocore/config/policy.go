@@ -73,8 +73,8 @@ type policyText struct {
 	SameMachine  *bool    `json:"same_machine"`
 	LocalMemory  string   `json:"local_memory"`
 	RemoteMemory string   `json:"remote_memory"`
-	MinSize      uint64   `json:"min_size"`
-	MaxSize      uint64   `json:"max_size"`
+	MinSize      byteSize `json:"min_size"`
+	MaxSize      byteSize `json:"max_size"`
 	Priority     any      `json:"priority"`
 	IntentType   any      `json:"intent_type"`
 	Transports   []string `json:"transports"`
@@ -82,6 +82,22 @@ type policyText struct {
 	QueuePairs   *string  `json:"qp_pool"`
 	ServiceLevel *int     `json:"service_level"`
 	TrafficClass *int     `json:"traffic_class"`
+}
+
+// byteSize is a size as people write it, a number or a text.
+type byteSize uint64
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (b *byteSize) UnmarshalJSON(data []byte) error {
+	var v any
+	if err := json.Unmarshal(data, &v); err != nil {
+		return err
+	}
+	n, err := size(tebibyte).convert(v)
+	if err == nil {
+		*b = byteSize(n.(int64))
+	}
+	return err
 }
 
 // readPolicies turns the checked value of "policy" into policies.
@@ -114,7 +130,7 @@ func (c *Config) readPolicies() ([]Policy, error) {
 
 func (c *Config) readPolicy(w *policyText, devices *[]string) (Policy, error) {
 	p := Policy{Name: w.Name, ID: PolicyID(w.Name), File: w.SegmentType == "file", SameMachine: w.SameMachine,
-		MinSize: w.MinSize, MaxSize: w.MaxSize, Local: kindOfMemory(w.LocalMemory),
+		MinSize: uint64(w.MinSize), MaxSize: uint64(w.MaxSize), Local: kindOfMemory(w.LocalMemory),
 		Remote: kindOfMemory(w.RemoteMemory),
 		Class:  -1, Intent: -1, Devices: w.Devices}
 	if p.MaxSize != 0 && p.MaxSize < p.MinSize {

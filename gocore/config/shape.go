@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/tent-engine/tent/gocore/mem"
@@ -43,13 +42,12 @@ var (
 
 	className  = Takes{Kind: Structure, What: "0, 1, 2, high, medium or low", Check: checkName(classes[:])}
 	intentName = Takes{Kind: Structure, What: "an intent's name or number from 0 to 6", Check: checkName(intents[:])}
-	byteCount  = Takes{Kind: Structure, What: `a number of bytes, or a text like "64MiB"`, Check: checkBytes}
 	memoryKind = oneOf("cpu", "cuda", "rocm", "npu", "tpu", "*")
 
 	policyTakes = listOf("a list of policies", map[string]Takes{
 		"name": text, "segment_type": oneOf("memory", "file"), "same_machine": boolean,
 		"local_memory": memoryKind, "remote_memory": memoryKind,
-		"min_size": integer(0, tebibyte), "max_size": integer(0, tebibyte),
+		"min_size": size(tebibyte), "max_size": size(tebibyte),
 		"priority": className, "intent_type": intentName, "transports": texts, "devices": texts,
 		"qp_pool": text, "service_level": integer(0, 15), "traffic_class": integer(0, 255),
 	}, "segment_type")
@@ -58,7 +56,7 @@ var (
 	}, "name", "num_qp")
 
 	contract = object("a contract", map[string]Takes{
-		"priority": className, "max_inflight_bytes": byteCount, "max_inflight_requests": integer(1, 1<<24),
+		"priority": className, "max_inflight_bytes": size(1 << 62), "max_inflight_requests": integer(1, 1<<24),
 		"allowed_degraded_actions": {Kind: Texts, Choices: []string{"delay", "fallback_transport", "local_recompute",
 			"compress", "reject"}},
 	})
@@ -81,6 +79,7 @@ var (
 )
 
 func integer(least, most float64) Takes { return Takes{Kind: Int, Min: least, Max: most} }
+func size(most float64) Takes           { return Takes{Kind: Int, Max: most, Unit: "B"} }
 func oneOf(choices ...string) Takes     { return Takes{Kind: Text, Choices: choices} }
 
 // object takes a JSON object with known keys; required ones must be there.
@@ -171,21 +170,6 @@ func numberOf(v any, names []string) (int, error) {
 		return int(n), nil
 	}
 	return 0, fmt.Errorf("%s is none of them", show(v))
-}
-
-// checkBytes takes a count, or digits with one of upstream's units.
-func checkBytes(v any) error {
-	if n, ok := toInt(v); ok && n >= 0 {
-		return nil
-	}
-	s, ok := v.(string)
-	digits := strings.TrimRight(strings.ToLower(s), "bkmgti ")
-	unit := strings.TrimSpace(strings.ToLower(s)[len(digits):])
-	known := []string{"", "b", "kb", "kib", "mib", "gib", "tib"}
-	if _, err := strconv.ParseUint(digits, 10, 63); !ok || err != nil || !slices.Contains(known, unit) {
-		return fmt.Errorf("%s is not a size", show(v))
-	}
-	return nil
 }
 
 func checkMatrix(v any) error {

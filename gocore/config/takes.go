@@ -86,12 +86,19 @@ func (t Takes) number(f float64) string {
 
 // convert returns v as the canonical value of t. The error describes the mistake alone; the caller adds the key.
 func (t Takes) convert(v any) (any, error) {
+	if text, isText := v.(string); isText && t.measured() {
+		measured, err := t.measure(text)
+		if err != nil {
+			return nil, fmt.Errorf("%w; it takes %s", err, t.words())
+		}
+		v = measured
+	}
 	out, ok := t.coerce(v)
 	if !ok {
-		return nil, fmt.Errorf("%s has the wrong type: it takes %s", show(v), t)
+		return nil, fmt.Errorf("%s has the wrong type: it takes %s", show(v), t.words())
 	}
 	if !t.inside(out) {
-		return nil, fmt.Errorf("%s is out of range: it takes %s", show(v), t)
+		return nil, fmt.Errorf("%s is out of range: it takes %s", show(v), t.words())
 	}
 	if t.Check != nil {
 		if err := t.Check(out); err != nil {
@@ -99,6 +106,14 @@ func (t Takes) convert(v any) (any, error) {
 		}
 	}
 	return out, nil
+}
+
+// words is String, with an example of a text where one is taken beside a number.
+func (t Takes) words() string {
+	if t.measured() {
+		return t.String() + `, or a text like "` + example(t.Unit) + `"`
+	}
+	return t.String()
 }
 
 // coerce changes only the representation of v.

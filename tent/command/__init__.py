@@ -10,6 +10,7 @@ from typing import Any
 
 import tent
 
+from .. import quantities
 from . import bench, doctor, plan, serve
 
 Flag = tuple[str, dict[str, Any]]
@@ -25,12 +26,11 @@ def topo(options: argparse.Namespace) -> int:
 
 
 def size(text: str) -> int:
-    """Bytes from "4096", "64K", "1M", "2G" or "1T"."""
-    unit = {"K": 10, "M": 20, "G": 30, "T": 40}.get(text[-1:].upper())
-    digits = text[:-1] if unit else text
-    if not digits.isdecimal() or int(digits) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: 4096, 64K, 1M, 2G and 1T are")
-    return int(digits) << (unit or 0)
+    """Bytes, at least 1: "4096", "64MiB", "8MB", "2G"."""
+    try:
+        return quantities.bytes_of(text, "it", least=1)
+    except tent.InvalidArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def several(of: Callable[[str], Any]) -> Callable[[str], list[Any]]:
@@ -61,13 +61,16 @@ def count(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Seconds, above 0."""
+    """Seconds, above 0: "5", "0.5", "200ms"."""
     try:
         n = float(text)
     except ValueError:
-        n = 0.0
+        try:
+            n = quantities.seconds_of(text, "it")
+        except tent.InvalidArgumentError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
     if not 0 < n < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds, above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is no time above 0")
     return n
 
 

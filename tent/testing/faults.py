@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from tent.quantities import bytes_of, seconds_of
+
 if TYPE_CHECKING:
     from tent import Engine
 
@@ -30,6 +32,11 @@ def swap_transport_for_test(engine: Engine, slot: str, transport: str) -> None:
     peer needs the same (see Cluster's `swap`).
     """
     engine._call_long(engine._library.pybind_SwapTransportForTest, slot, transport)
+
+
+def pace_of(rate: float | str, what: str = "slow") -> int:
+    """Bytes a second, at least 1, from a number or a size."""
+    return max(1, bytes_of(round(rate) if isinstance(rate, float) else rate, what))
 
 
 class Faults:
@@ -111,9 +118,9 @@ class Faults:
         """They are delivered, and nothing comes back."""
         self._inject("drop_completion", how)
 
-    def delay(self, seconds: float, **how: Any) -> None:
-        """They are delivered, and reported so much later."""
-        self._inject(f"delay={round(seconds * 1e6)}us", how)
+    def delay(self, time: float | str, **how: Any) -> None:
+        """They are delivered, and reported so much later: seconds, or "20ms"."""
+        self._inject(f"delay={round(seconds_of(time, 'delay') * 1e6)}us", how)
 
     def duplicate(self, **how: Any) -> None:
         """They are delivered twice."""
@@ -137,9 +144,9 @@ class Faults:
         """From here on nothing is sent and nothing comes back. `silent`: withdrawals are not answered either."""
         self._inject("blackhole", how)
 
-    def slow(self, bytes_per_second: float, **how: Any) -> None:
-        """Each rail carries so much."""
-        self._inject(f"slow={max(1, round(bytes_per_second))}", how)
+    def slow(self, bytes_per_second: float | str, **how: Any) -> None:
+        """Each rail carries so much: bytes a second, or "10MiB"."""
+        self._inject(f"slow={pace_of(bytes_per_second)}", how)
 
     def down(self) -> None:
         """They go down, and stay down."""
@@ -184,6 +191,8 @@ class Faults:
         for name, value in how.items():
             if value is True:
                 words.append(name)
+            elif name == "after_bytes" and value is not None:
+                words.append(f"after_bytes={bytes_of(value, name)}")
             elif value is not None and value is not False:
                 words.append(f"{name}={value}")
         self._apply(" ".join(words))

@@ -8,7 +8,7 @@ from typing import Any
 
 import tent
 
-from .faults import Faults, swap_transport_for_test
+from .faults import Faults, pace_of, swap_transport_for_test
 from .peer import PeerProcess
 
 RATE = 256 << 20  # bytes a second of each rail, so that a transfer lasts long enough to be disturbed on any machine
@@ -30,14 +30,14 @@ class Cluster:
         n: int = 1,
         *,
         rails: int = 1,
-        rate: float | None = RATE,
+        rate: float | str | None = RATE,
         transports: Iterable[str] | None = ("tcp",),
         seed: int = 0,
         swap: Mapping[str, str] | None = None,
         peer_settings: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        self.base = "" if rate is None else f"transport=tcp slow={max(1, round(rate))}"
+        self.base = "" if rate is None else f"transport=tcp slow={pace_of(rate, 'rate')}"
         self.peers: list[PeerProcess] = []
         self.segments: list[tent.Segment] = []
         chosen: dict[str, Any] = {"allow_faults": True, "faults": f"seed={seed}; {self.base}"}

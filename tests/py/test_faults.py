@@ -36,7 +36,7 @@ def test_faults_are_refused_unless_they_were_allowed(engines: Any) -> None:
         ("rail=1 blackhol", 'line 1, column 8: unknown word "blackhol"; did you mean blackhole?'),
         ("heal\nrail=x drop", 'line 2, column 1: rail takes * or 0 to 65535, not "x"'),
         ("rail=1", 'nothing happens in "rail=1"'),
-        ("slow=fast", 'slow takes bytes a second such as 64KiB or 10MiB, not "fast"'),
+        ("slow=fast", 'slow takes bytes a second such as 64KiB or 10MB/s, not "fast"'),
         ("corrupt silent", "corrupt cannot be silent"),
     ],
 )

@@ -2,10 +2,10 @@ package faulty
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 
+	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
@@ -53,25 +53,18 @@ func probability(r *rule, v string) (err error) {
 	return nil
 }
 
-// size reads bytes with an optional unit.
-func size(into *uint64, v string) error {
-	for shift, unit := range []string{"", "KiB", "MiB", "GiB"} {
-		text, has := strings.CutSuffix(v, unit)
-		if unit == "" {
-			text, has = v, strings.Trim(v, "0123456789") == ""
-		}
-		if n, err := strconv.ParseUint(text, 10, 63); has && err == nil && n <= math.MaxUint64>>(10*shift) {
-			*into = n << (10 * shift)
-			return nil
-		}
+// size reads bytes.
+func size(into *uint64, v string) (err error) {
+	if *into, err = config.ParseSize(v); err != nil {
+		return fmt.Errorf("takes a size such as 4096, 64KiB or 8MB, not %q", v)
 	}
-	return fmt.Errorf("takes bytes such as 4096, 64KiB or 8MiB, not %q", v)
+	return nil
 }
 
 // pace reads bytes a second; "/s" may stand behind the unit.
 func pace(into *uint64, v string) error {
 	if err := size(into, strings.TrimSuffix(v, "/s")); err != nil || *into == 0 {
-		return fmt.Errorf("takes bytes a second such as 64KiB or 10MiB, not %q", v)
+		return fmt.Errorf("takes bytes a second such as 64KiB or 10MB/s, not %q", v)
 	}
 	return nil
 }

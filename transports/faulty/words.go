@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -101,7 +102,7 @@ var words = map[string]word{
 	"control_down": flagged(controlDown),
 	"heal":         flagged(heal),
 	"delay": {verb: delay, set: func(r *rule, v string) (err error) {
-		if r.delay, err = time.ParseDuration(v); err != nil || r.delay < 0 || r.delay > time.Hour {
+		if r.delay, err = config.ParseDuration(v); err != nil || r.delay > time.Hour {
 			return fmt.Errorf("takes a duration up to 1h such as 2ms, not %q", v)
 		}
 		return nil

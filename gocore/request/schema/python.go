@@ -102,7 +102,7 @@ def name_number(term: str, name: str) -> int:
 def wrong(terms: Terms) -> InvalidArgumentError:
     """Why terms do not fit into words: the first one that is not an integer of 64 bits, not negative."""
     for name, value in zip(TAKES, terms, strict=True):
-        if not hasattr(value, "__index__") or not 0 <= value < 1 << 64:
+        if not hasattr(type(value), "__index__") or not 0 <= value < 1 << 64:
             return InvalidArgumentError(f"{name} is {value!r}: it must be {TAKES[name]}")
     return InvalidArgumentError("an operand is not an integer of 64 bits, not negative")
 

@@ -63,7 +63,8 @@ func settings() string {
 	return `# Settings
 
 One tree, as a dict, as JSON text or as a file. An argument of ` + "`tent.Engine`" + ` wins over ` + "`TENT_CONF`" + `, which holds
-JSON or names a file. An unknown key, a wrong type or a value outside its range is an error that names the key, what it
+JSON or names a file. A size may be a text such as "64MiB" or "8MB", a time one such as "20ms" or "5 s";
+a number has the unit of its key. An unknown key, a wrong type or a value outside its range is an error that names the key, what it
 takes and the nearest known key. ` + "`Engine.config`" + ` shows every key with its value and its origin.
 
 A key whose effect is "kept" is checked and kept for programs that share their settings with upstream's engine, and nothing

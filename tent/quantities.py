@@ -1,0 +1,72 @@
+"""The one language for sizes and times: numbers, or texts such as "64MiB" and "20 ms".
+
+| | a number is | a text has | units |
+|---|---|---|---|
+| size | bytes | a number, perhaps a unit | B; K, M, G, T or KiB to TiB by 1024; KB to TB by 1000; in any case |
+| time | seconds | a number and a unit | ns, us, ms, s, min, h |
+
+Settings, faults and the command line take the same texts (gocore/config/quantity.go); gocore/config/testdata has the
+table that holds both readers to the same answers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .errors import InvalidArgumentError
+
+_QUANTITY = re.compile(r" *([0-9]+)(?:\.([0-9]+))? *([^0-9. ]*) *")
+_DIGITS = 40  # of a number, at most
+_MOST = 1 << 63
+
+_SIZES = {"": 1, "b": 1}
+for _i, _letter in enumerate("kmgt", 1):
+    _SIZES |= {_letter: 1 << 10 * _i, _letter + "ib": 1 << 10 * _i, _letter + "b": 10 ** (3 * _i)}
+_TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+
+
+def bytes_of(value: Any, what: str, least: int = 0) -> int:
+    """The number of bytes that a size means, from `least` to 2^63 - 1. `what` names it in the InvalidArgumentError."""
+    n: int | None = None
+    if isinstance(value, str):
+        n = _whole(value.lower(), _SIZES)
+    elif not isinstance(value, bool) and hasattr(type(value), "__index__"):
+        n = value.__index__()
+    if n is None or not least <= n < _MOST:
+        at_least = f", at least {least}" if least else ""
+        raise InvalidArgumentError(
+            f'{what} is {value!r}: it must be a number of bytes{at_least}, or a text like "64MiB"'
+        )
+    return n
+
+
+def seconds_of(value: Any, what: str = "timeout", none: str = "") -> float:
+    """The seconds that a time means, finite and not negative. `none` says in the error what None would mean."""
+    seconds = -1.0
+    if isinstance(value, str):
+        ns = _whole(value, _TIMES)
+        if ns is not None:
+            return ns / 1e9
+    elif not isinstance(value, bool) and hasattr(type(value), "__float__"):
+        seconds = float(value)
+    if not 0 <= seconds < float("inf"):  # NaN too
+        raise InvalidArgumentError(f'{what} is {value!r}: it must be seconds, at least 0, or a text like "20ms"{none}')
+    return seconds
+
+
+def limit_of(timeout: float | str | None) -> str:
+    """A time-out as texts have it: "0.5 s", or what the caller wrote."""
+    return timeout if isinstance(timeout, str) else f"{timeout} s"
+
+
+def _whole(text: str, units: dict[str, int]) -> int | None:
+    """The whole number of bytes or nanoseconds that a text means; None if there is none below 2^63."""
+    found = _QUANTITY.fullmatch(text)
+    if found is None or found[3] not in units:
+        return None
+    digits, fraction = found[1] + (found[2] or ""), found[2] or ""
+    if len(digits) + bool(fraction) > _DIGITS:
+        return None
+    n, rest = divmod(int(digits) * units[found[3]], 10 ** len(fraction))
+    return None if rest or n >= _MOST else n
