@@ -159,6 +159,12 @@ func Wrap(code Code, op string, err error) *Error {
 	return &Error{Code: code, Op: op, Err: err, Cause: err.Error()}
 }
 
+// MemoryGone makes the error of a slice whose registered memory is not there any more, at the given end.
+func MemoryGone(op string, side Side) *Error {
+	return New(AddressNotRegistered, op, "the memory is not mapped, or not for this use").WithScope(ScopeSlice, side).
+		WithHint("keep the buffer until its region is unregistered")
+}
+
 // WithScope returns e, changed; only for the maker of e, before e is shared.
 func (e *Error) WithScope(scope Scope, side Side) *Error { e.Scope, e.Side = scope, side; return e }
 

@@ -65,8 +65,18 @@ func trouble(op, path string, err error) *errs.Error {
 
 // failed makes the error of a slice after errno at a byte of the file.
 func (t *base) failed(it *item, errno syscall.Errno, offset uint64) *errs.Error {
+	if errno == unix.EFAULT {
+		return t.memoryGone(it)
+	}
 	e := trouble(t.name+"."+verb(it.slice.Op), it.file.path, errno)
 	e.Cause = it.span(offset) + ": " + errno.Error()
+	e.Transport = t.name
+	return e
+}
+
+// memoryGone makes the error of a slice that lost its memory.
+func (t *base) memoryGone(it *item) *errs.Error {
+	e := errs.MemoryGone(t.name+"."+verb(it.slice.Op), errs.SideLocal)
 	e.Transport = t.name
 	return e
 }

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"runtime/debug"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +26,7 @@ type operation struct {
 	direct  bool
 	bounce  int  // number of its bounce buffer, -1 for none
 	filled  bool // the bounce buffer holds the bytes to write
+	lost    bool // the memory that a READ was for is gone
 	tries   int
 	err     *errs.Error
 	count   int
@@ -59,7 +61,7 @@ func (o *operation) begin(it *item, b *bounces) bool {
 		n = min(n, bounceBytes)
 	}
 	o.item, o.at, o.length, o.done, o.offset = it, it.at, n, 0, offset
-	o.direct, o.bounce, o.filled, o.tries, o.err = direct, bounce, false, 0, nil
+	o.direct, o.bounce, o.filled, o.lost, o.tries, o.err = direct, bounce, false, false, 0, nil
 	return true
 }
 
@@ -76,14 +78,17 @@ func (o *operation) aligned(f *file, count int) bool {
 // prepare sets the vectors to the rest of the operation.
 func (o *operation) prepare(b *bounces) {
 	left := o.length - o.done
+	if o.bounce >= 0 && o.item.slice.Op == transport.Write && !o.filled {
+		o.filled = true
+		into := b.bytes(o.bounce)[:o.length]
+		if fault := o.each(o.at, o.length, func(part []byte) { into = into[copy(into, part):] }); fault != nil {
+			b.give(o.bounce) // the kernel meets the same fault, through the page cache, and says so
+			o.bounce, o.direct = -1, false
+		}
+	}
 	if o.bounce < 0 {
 		o.count, _ = o.item.gather(o.at+o.done, left, o.vectors[:])
 		return
-	}
-	if o.item.slice.Op == transport.Write && !o.filled {
-		o.filled = true
-		into := b.bytes(o.bounce)[:o.length]
-		o.each(o.at, o.length, func(part []byte) { into = into[copy(into, part):] })
 	}
 	o.vectors[0] = ring.Iovec{Addr: b.addr(o.bounce) + uintptr(o.done), Length: left}
 	o.count = 1
@@ -95,17 +100,19 @@ func (o *operation) copyBack(b *bounces, n uint64) {
 		return
 	}
 	from := b.bytes(o.bounce)[o.done : o.done+n]
-	o.each(o.at+o.done, n, func(part []byte) { from = from[copy(part, from):] })
+	o.lost = o.each(o.at+o.done, n, func(part []byte) { from = from[copy(part, from):] }) != nil
 }
 
-// each calls f for the memory of [at, at+n) of the slice, part by part.
-func (o *operation) each(at, n uint64, f func(part []byte)) {
+// each calls f for the memory of [at, at+n) of the slice, part by part. The memory may be gone.
+func (o *operation) each(at, n uint64, f func(part []byte)) (fault *mem.Fault) {
+	defer mem.Guard(&fault, debug.SetPanicOnFault(true))
 	for end := at + n; at < end; {
 		_, addr, length := o.item.locate(at)
 		length = min(length, end-at)
 		f(mem.Bytes(addr, int(length)))
 		at += length
 	}
+	return nil
 }
 
 // fd is the descriptor for the rest: a transfer that stopped inside a unit goes on through the page cache.
@@ -130,6 +137,8 @@ const (
 func (o *operation) land(t *base, result int32) outcome {
 	errno := errnoOf(result)
 	switch {
+	case o.lost:
+		o.err = t.memoryGone(o.item)
 	case result > 0:
 		o.done += uint64(result)
 		o.offset += uint64(result)

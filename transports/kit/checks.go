@@ -2,6 +2,7 @@ package kit
 
 import (
 	"hash/crc32"
+	"runtime/debug"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -66,20 +67,34 @@ func InsideRemote(s *transport.Slice, size uint64) bool {
 }
 
 // Copy copies the parts of a slice between its local end and a remote region that begins at an address of this process.
-// It returns false when the slice is Checked and the CRC-32C sums of the two ends differ.
-func Copy(s *transport.Slice, remote uintptr) (intact bool) {
-	intact = true
+// It returns OK; AddressNotRegistered and the side that lost its memory; or Corrupted when the slice is Checked and the
+// CRC-32C sums of the two ends differ.
+func Copy(s *transport.Slice, remote uintptr) (code errs.Code, side errs.Side) {
 	EachPart(s, func(local uintptr, offset, n uint64) {
+		if code != errs.OK {
+			return
+		}
 		to, from := mem.Bytes(local, int(n)), mem.Bytes(remote+uintptr(offset), int(n))
 		if s.Op == transport.Write {
 			to, from = from, to
 		}
-		copy(to, from)
-		if s.Checked && crc32.Checksum(to, castagnoli) != crc32.Checksum(from, castagnoli) {
-			intact = false
+		differs, fault := copyPart(to, from, s.Checked)
+		switch {
+		case fault != nil && fault.Addr-local < uintptr(n):
+			code, side = errs.AddressNotRegistered, errs.SideLocal
+		case fault != nil:
+			code, side = errs.AddressNotRegistered, errs.SideRemote
+		case differs:
+			code, side = errs.Corrupted, errs.SidePath
 		}
 	})
-	return intact
+	return code, side
+}
+
+func copyPart(to, from []byte, checked bool) (differs bool, fault *mem.Fault) {
+	defer mem.Guard(&fault, debug.SetPanicOnFault(true))
+	copy(to, from)
+	return checked && crc32.Checksum(to, castagnoli) != crc32.Checksum(from, castagnoli), nil
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

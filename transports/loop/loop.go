@@ -264,8 +264,9 @@ func (t *loop) carry(s *transport.Slice, l *link) *errs.Error {
 	case !kit.InsideRemote(s, remote.Size):
 		return refused(errs.InvalidArgument)
 	}
-	if !kit.Copy(s, remote.Addr) {
-		return refused(errs.Corrupted)
+	code, side := kit.Copy(s, remote.Addr)
+	if code != errs.OK {
+		return refused(code).WithScope(errs.ScopeSlice, side)
 	}
 	return nil
 }

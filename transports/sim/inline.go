@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
 )
@@ -45,7 +46,8 @@ func (r *rail) inline(s *transport.Slice) bool {
 	if a.check(local, remote) != nil {
 		return false
 	}
-	return kit.Copy(s, remote.Addr)
+	code, _ := kit.Copy(s, remote.Addr)
+	return code == errs.OK
 }
 
 // faulty reports whether slices may meet a fault.

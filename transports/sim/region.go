@@ -122,14 +122,25 @@ func (a *attempt) refusal(code errs.Code, side errs.Side, cause string) *errs.Er
 		WithPeer(l.peer.Address, l.owner.name, railName(l.owner.self.Address, a.rail.path.index))
 }
 
+func (a *attempt) copy(remote *region) *errs.Error {
+	switch code, side := kit.Copy(a.slice, remote.Addr); code {
+	case errs.OK:
+		return nil
+	case errs.Corrupted:
+		return a.refusal(code, side, "the checksums of both ends differ")
+	default:
+		return a.refusal(code, side, "the memory is not mapped, or not for this use")
+	}
+}
+
 // land moves the bytes, at this virtual moment.
 func (a *attempt) land() {
 	local, remote, err := a.ends()
 	if err == nil {
 		err = a.check(local, remote)
 	}
-	if err == nil && !kit.Copy(a.slice, remote.Addr) {
-		err = a.refusal(errs.Corrupted, errs.SidePath, "the checksums of both ends differ")
+	if err == nil {
+		err = a.copy(remote)
 	}
 	switch {
 	case err == nil:

@@ -4,7 +4,6 @@ import (
 	"hash/crc32"
 
 	"github.com/tent-engine/tent/gocore/errs"
-	"github.com/tent-engine/tent/gocore/mem"
 )
 
 // flagChecked marks a WRITE or DATA frame with the CRC-32C (Castagnoli, RFC 3720) of each slice's bytes in its record.
@@ -16,22 +15,34 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // seal puts the checksums of a frame's payload into its records. It reads all of the bytes, so it is called without mu;
 // writeMu keeps the memory from being given back, as while it is sent.
-func (x *transmitter) seal() {
+func (c *conn) seal() {
+	x := &c.tx
 	for k := range x.slices {
 		v, b := &x.iov[payload+k], x.head[headerBytes+k*recordBytes:]
+		sum, fault := checksum(v.base, v.size)
+		if fault != nil {
+			c.quieten(k)
+			sum, _ = checksum(v.base, v.size)
+		}
 		r := getRecord(b)
-		r.classOrSum = crc32.Checksum(mem.Bytes(v.base, int(v.size)), castagnoli)
+		r.classOrSum = sum
 		r.put(b)
 	}
 }
 
 func (x *receiver) checked() bool { return x.head.flag&flagChecked != 0 }
 
-// intact compares the i-th record's bytes, which are all in their place, with its checksum. Holds copyMu, so that they
-// are still ours to read.
-func (x *receiver) intact(i int) bool {
+// verify compares the i-th record's bytes, which are all in their place, with its checksum. It returns OK, Corrupted,
+// or AddressNotRegistered when the place is gone. Holds copyMu, so that the bytes are still ours to read.
+func (x *receiver) verify(i int) errs.Code {
 	r := &x.table[i]
-	return crc32.Checksum(mem.Bytes(x.place[i]-uintptr(r.length), int(r.length)), castagnoli) == r.classOrSum
+	switch sum, fault := checksum(x.place[i]-uintptr(r.length), uint64(r.length)); {
+	case fault != nil:
+		return errs.AddressNotRegistered
+	case sum != r.classOrSum:
+		return errs.Corrupted
+	}
+	return errs.OK
 }
 
 func (l *initiatorLane) corrupted() *errs.Error {

@@ -70,6 +70,7 @@ func TestReadsCarryTheirChecksums(t *testing.T) {
 			require.Equal(t, crc32.Checksum(b, castagnoli), r.classOrSum)
 			left -= len(b)
 		}
+		require.Equal(t, header{kind: kindServed}, readHeader(t, c))
 	}
 	_, err = c.Write(appendFrame(nil, header{kind: kindRead, seq: 3}, record{id: key, length: 100}))
 	require.NoError(t, err)
@@ -100,7 +101,7 @@ func TestReadsAreCheckedWhereTheyLand(t *testing.T) {
 	frame := func(flag uint8, at int, b []byte, sum uint32) []byte {
 		f := appendFrame(nil, header{kind: kindData, flag: flag, length: uint32(len(b))},
 			record{id: 1, offset: uint64(at), length: uint32(len(b)), classOrSum: sum})
-		return append(f, b...)
+		return appendFrame(append(f, b...), header{kind: kindServed})
 	}
 	halves := func(first, second uint32) []byte {
 		return append(frame(flagChecked, 0, bytes[:half], first), frame(flagChecked, half, bytes[half:], second)...)

@@ -52,6 +52,10 @@ type lane interface {
 	locate(i int)
 	// landed ends the i-th slice of the frame: its payload is in its place or was discarded. Holds copyMu.
 	landed(i int)
+	// placeGone ends the i-th slice of the frame: its place is gone. landed is still called for it. Holds copyMu.
+	placeGone(i int)
+	// sourceGone ends the k-th slice of the frame in tx: its memory is gone, and zeros are sent. Holds writeMu.
+	sourceGone(k int)
 	// handle takes a frame without payload for memory, complete in rx.
 	handle() *errs.Error
 	// overLease reports that the socket must not be read now. Holds readMu.

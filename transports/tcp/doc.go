@@ -42,6 +42,7 @@
 //     marks the number void under the lane's copyMu, so it waits for the piece under way and for nothing else;
 //     CONFIRM answers which slices had landed. The source is quiet before that: unsent bytes of a frame that was
 //     begun are copied.
+//   - Its memory is gone, at either end: AddressNotRegistered for this slice; frame and lane go on (lost.go).
 //   - Checked, and different where it lands: refused as Corrupted, like a slice that is not allowed (checksum.go).
 //   - A broken lane: no reset and no shutdown is a fence, since Linux still hands out bytes that a socket has received.
 //     FENCE names the lane over another one, a new one, or the control plane; its reader never copies again, and the

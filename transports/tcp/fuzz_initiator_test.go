@@ -25,6 +25,8 @@ func FuzzInitiator(f *testing.F) {
 	f.Add(appendFrame(appendFrame(nil, header{kind: kindNotified, seq: 1}), header{kind: kindPong, seq: 1}))
 	f.Add(append(appendFrame(nil, header{kind: kindData, flag: flagChecked, length: 8},
 		record{id: 3, length: 8, classOrSum: 7}), "abcdefgh"...))
+	f.Add(appendFrame(append(appendFrame(nil, header{kind: kindData, length: 64}, record{id: 3, length: 64}),
+		make([]byte, 64)...), header{kind: kindServed}))
 	f.Add(appendFrame(nil, header{kind: kindBye}))
 	e := newTestEndpoint(f, Settings{Workers: 1})
 	t := e.tr.(*Transport)

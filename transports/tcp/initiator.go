@@ -27,6 +27,9 @@ type initiatorLane struct {
 
 	place int // in Transport.dialled, -1 before it is open; of the link's goroutine
 
+	// Guarded by readMu.
+	served []uint64 // READs of the DATA frame under way that its SERVED completes
+
 	// Guarded by armMu.
 	sleepers int // waiters that sleep on the socket and read it themselves
 }
@@ -34,7 +37,7 @@ type initiatorLane struct {
 // newInitiatorLane makes a lane of a socket that the peer has welcomed.
 func (s *laneSet) newInitiatorLane(fd int, id uint64, group int) *initiatorLane {
 	l := &initiatorLane{link: s.rail.link, set: s, place: -1}
-	l.id, l.group = id, uint8(group)
+	l.id, l.group, l.served = id, uint8(group), make([]uint64, 0, recordsMax)
 	t := s.rail.link.t
 	l.out.init(s.rail.link.requests(), t.settings.WindowBytes, min(s.rail.link.offer.bytes, t.settings.CreditBytes))
 	l.init(t, fd, l, stateDialled, &initiatorMoves)
@@ -102,6 +105,8 @@ func (l *initiatorLane) handle() *errs.Error {
 		}
 	case kindFenced:
 		l.link.fenced(x.head.seq, x.table, w)
+	case kindServed:
+		l.servedCame(w)
 	case kindNotified:
 		l.link.notified(x.head.seq, x.head.flag != 0)
 	case kindPong:
@@ -130,6 +135,9 @@ func (l *initiatorLane) beginPayload() *errs.Error {
 	x := &l.rx
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(l.served) > 0 {
+		return l.protocolError("payload before the last was said to be whole")
+	}
 	for i := range x.table {
 		r := &x.table[i]
 		e := l.out.sent(r.id)
@@ -165,34 +173,59 @@ func (l *initiatorLane) locate(i int) {
 	}
 }
 
-// landed credits the bytes of the i-th record. The last of them completes their slice, and so do the first that are not
-// those that were sent; the rest is discarded then.
+// landed credits the bytes of the i-th record. The last of a slice, and the first that are not as they were sent, end
+// it with the frame's SERVED.
 func (l *initiatorLane) landed(i int) {
 	x := &l.rx
 	r := &x.table[i]
-	o := &l.out
-	differs := x.place[i] != 0 && x.checked() && !x.intact(i)
+	code := errs.OK
+	if x.place[i] != 0 && x.checked() {
+		code = x.verify(i)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := o.sent(r.id)
+	e := l.out.sent(r.id)
 	if e == nil {
 		return
 	}
-	if differs {
-		if s := o.detachSlice(e); s != nil {
-			x.worker.complete(s, 0, l.corrupted())
-		}
+	switch code {
+	case errs.AddressNotRegistered:
+		l.endRead(e, l.memoryGone())
+	case errs.Corrupted:
+		e.failed = l.corrupted()
 	}
 	e.got += uint64(r.length)
-	o.readBytes -= uint64(r.length)
-	if e.got < e.length {
-		return
+	l.out.readBytes -= uint64(r.length)
+	if e.got == e.length || e.failed != nil {
+		l.served = append(l.served, r.id)
 	}
-	if s := o.detachSlice(e); s != nil {
-		x.worker.complete(s, s.Length, nil)
+}
+
+// servedCame completes the READs of a DATA frame: the responder has read all of their bytes where they were. It refused
+// the others before.
+func (l *initiatorLane) servedCame(w *worker) {
+	o := &l.out
+	l.mu.Lock()
+	for _, seq := range l.served {
+		e := o.sent(seq)
+		if e == nil {
+			continue
+		}
+		l.endRead(e, e.failed)
+		if e.got == e.length {
+			o.retire(e)
+		}
 	}
-	o.retire(e)
-	l.room(x.worker)
+	l.served = l.served[:0]
+	l.mu.Unlock()
+	l.room(w)
+}
+
+// endRead completes a READ that has not ended; the rest of its payload is discarded. Holds mu.
+func (l *initiatorLane) endRead(e *entry, err *errs.Error) {
+	if s := l.out.detachSlice(e); s != nil {
+		l.rx.worker.completeAs(s, err)
+	}
 }
 
 // gather passes the barrier that is due, then takes waiting slices.

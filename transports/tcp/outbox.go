@@ -11,8 +11,9 @@ type entry struct {
 	length uint64
 	got    uint64 // READ: bytes received
 	op     transport.Op
-	done   bool // the number can go
-	asked  bool // WRITE: a withdrawal is open
+	done   bool        // the number can go
+	asked  bool        // WRITE: a withdrawal is open
+	failed *errs.Error // how it will end: its memory is gone, or its bytes are wrong
 }
 
 // outbox holds the slices of an initiator's lane, guarded by its mu. Numbers below head are forgotten, [head, next)
@@ -121,7 +122,7 @@ func (l *initiatorLane) acked(w *worker, seq uint64) *errs.Error {
 			continue
 		}
 		if slice := o.detachSlice(e); slice != nil {
-			w.complete(slice, slice.Length, nil)
+			w.completeAs(slice, e.failed)
 		}
 		e.done = true
 		if e.asked {
@@ -154,20 +155,19 @@ func (l *initiatorLane) verdict(w *worker, seq uint64, verdict uint32) {
 		}
 	}
 	slice := o.detachSlice(e)
+	err := l.verdictError(e, verdict)
 	o.retire(e)
 	l.mu.Unlock()
 	if slice != nil {
-		switch err := l.verdictError(verdict); {
-		case err == nil:
-			w.complete(slice, slice.Length, nil)
-		default:
-			w.complete(slice, 0, err)
-		}
+		w.completeAs(slice, err)
 	}
 	l.room(w)
 }
 
-func (l *initiatorLane) verdictError(verdict uint32) *errs.Error {
+func (l *initiatorLane) verdictError(e *entry, verdict uint32) *errs.Error {
+	if e.failed != nil && e.op == transport.Write {
+		return e.failed
+	}
 	switch verdict {
 	case verdictApplied:
 		return nil

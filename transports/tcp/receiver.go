@@ -1,6 +1,8 @@
 package tcp
 
 import (
+	"runtime/debug"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -37,6 +39,7 @@ type receiver struct {
 	place  []uintptr  // of its slices' next byte; 0: discard
 	i      int        // slice under way
 	at     uint32     // bytes of it received
+	alone  bool       // receive it by itself: the kernel could not write to all of several places
 	worker *worker    // of the goroutine that drains now: takes the completions
 	body   []byte     // of a message
 	last   clock.Time // when the socket was last looked at
@@ -145,6 +148,9 @@ func (c *conn) receivePayload() (n int, full bool, errno unix.Errno) {
 		total += size
 		k++
 		at = 0
+		if x.alone {
+			break
+		}
 	}
 	asked := total
 	x.r, x.w = 0, 0
@@ -153,11 +159,19 @@ func (c *conn) receivePayload() (n int, full bool, errno unix.Errno) {
 		tail = stagingBytes
 	}
 	x.iov[k] = iovec{addressOf(x.staging), uint64(tail)}
-	if x.i+k == len(x.table) && total < pieceBytes { // the vector reaches the end of the frame's payload
+	if x.i+k == len(x.table) && total < pieceBytes && !x.alone { // it reaches the end of the frame's payload
 		k++
 		asked += tail
 	}
 	n, errno = receiveVector(c.fd, &x.message, x.iov[:k], asked)
+	if errno == unix.EFAULT { // nothing was taken from the socket
+		if !x.alone {
+			x.alone = true
+		} else {
+			c.placeGone()
+		}
+		return 0, false, unix.EINTR // again, the other way
+	}
 	if errno != 0 || n == 0 {
 		return n, false, errno
 	}
@@ -180,7 +194,7 @@ func (c *conn) received(n uint32) {
 	if x.at == x.table[x.i].length {
 		c.lane.landed(x.i)
 		x.i++
-		x.at = 0
+		x.at, x.alone = 0, false
 	}
 }
 
@@ -275,6 +289,18 @@ func (c *conn) copyStaged() bool {
 		return false
 	}
 	for x.r < x.w && x.i < len(x.table) {
+		if fault := c.placeStaged(); fault != nil {
+			c.placeGone()
+		}
+	}
+	return x.i == len(x.table)
+}
+
+// placeStaged copies staged payload until it meets a place that is gone. Holds copyMu.
+func (c *conn) placeStaged() (fault *mem.Fault) {
+	defer mem.Guard(&fault, debug.SetPanicOnFault(true))
+	x := &c.rx
+	for x.r < x.w && x.i < len(x.table) {
 		k := min(uint32(x.w-x.r), x.table[x.i].length-x.at)
 		if p := x.place[x.i]; p != 0 {
 			copy(mem.Bytes(p, int(k)), x.staging[x.r:])
@@ -282,7 +308,7 @@ func (c *conn) copyStaged() bool {
 		x.r += int(k)
 		c.received(k)
 	}
-	return x.i == len(x.table)
+	return nil
 }
 
 // beginPayload checks the payload frame that starts and looks its places up.

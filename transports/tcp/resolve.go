@@ -113,12 +113,14 @@ func (l *link) fenced(id uint64, table []record, w *worker) {
 		s := o.detachSlice(e)
 		verdict, refused := verdicts[seq]
 		switch {
+		case e.failed != nil:
+			w.complete(s, 0, e.failed)
 		case seq > table[0].id && e.asked:
 			w.complete(s, 0, lane.withdrawn())
 		case seq > table[0].id:
 			w.complete(s, 0, lane.cause)
 		case refused:
-			w.complete(s, 0, lane.verdictError(verdict))
+			w.complete(s, 0, lane.verdictError(e, verdict))
 		default: // delivered but reported lost: it is not
 			w.complete(s, s.Length, nil)
 		}

@@ -186,8 +186,8 @@ func (l *responderLane) landed(i int) {
 	l.unacked += uint64(l.rx.table[i].length)
 	l.in.applied = seq
 	verdict := l.in.codes[i]
-	if verdict == 0 && l.rx.checked() && !l.rx.intact(i) {
-		verdict = uint32(errs.Corrupted)
+	if verdict == 0 && l.rx.checked() {
+		verdict = uint32(l.rx.verify(i))
 	}
 	if verdict == 0 {
 		return

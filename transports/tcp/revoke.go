@@ -70,14 +70,14 @@ func (l *responderLane) revoke(key, barrier uint64) {
 	}
 	l.changed = true
 	l.mu.Lock()
-	l.reads.refuse(key)
+	l.reads.refuse(func(j *readJob) bool { return j.key == key })
 	if barrier != 0 && barrier != forever {
 		l.postLocked(header{kind: kindBarrier, seq: barrier})
 	}
 	l.mu.Unlock()
 	l.copyMu.Unlock()
 	l.writeMu.Lock() // waits for the call under way
-	l.tx.quietenRegion(key)
+	l.quietenRegion(key)
 	l.writeMu.Unlock()
 	l.pump(submitBudget)
 }

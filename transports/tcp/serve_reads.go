@@ -87,16 +87,17 @@ func (l *responderLane) readsCame() *errs.Error {
 	return nil
 }
 
-// refuse makes the queued READs of a region fail, those in their middle too.
-func (q *readQueue) refuse(key uint64) {
+// refuse makes the queued READs that which picks fail, those in their middle too. It reports whether there were any.
+func (q *readQueue) refuse(which func(*readJob) bool) (any bool) {
 	for c := range classCount {
 		list := q.byClass.List(c)
 		for j := list.First(); j != nil; j = list.Next(&j.place) {
-			if j.key == key {
-				j.refused = errs.AddressNotRegistered
+			if which(j) {
+				j.refused, any = errs.AddressNotRegistered, true
 			}
 		}
 	}
+	return any
 }
 
 // gatherData makes one frame of READ payload, of the most urgent class that waits. Holds writeMu and mu.
@@ -141,14 +142,15 @@ func (l *responderLane) gatherData(x *transmitter) {
 			h.flag = flagChecked
 		}
 		x.setHead(h, head)
+		x.addTail()
 	}
 }
 
 // quietenRegion copies the region's bytes that have not left of the frame under way. Holds writeMu.
-func (x *transmitter) quietenRegion(key uint64) {
-	for k := range x.slices {
-		if x.keys[k] == key {
-			x.quieten(k)
+func (c *conn) quietenRegion(key uint64) {
+	for k := range c.tx.slices {
+		if c.tx.keys[k] == key {
+			c.quieten(k)
 		}
 	}
 }

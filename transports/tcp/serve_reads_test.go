@@ -91,7 +91,8 @@ func (a *asker) frames() (frames [][]part) {
 			}
 			payload = payload[p.length:]
 		}
-		a.got = payload
+		require.Equal(a, header{kind: kindServed}, getHeader(payload))
+		a.got = payload[headerBytes:]
 		frames = append(frames, frame)
 	}
 	return frames

@@ -194,7 +194,7 @@ func (l *initiatorLane) withdraw(w *worker, s *transport.Slice, seq uint64) bool
 	}
 	l.writeMu.Lock() // the source becomes quiet now; a frame that was begun still ends with the right bytes
 	if k := seq - l.tx.first; k < uint64(l.tx.slices) {
-		l.tx.quieten(int(k))
+		l.quieten(int(k))
 	}
 	l.writeMu.Unlock()
 	return true

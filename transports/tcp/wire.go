@@ -42,6 +42,7 @@ import (
 //	18 BARRIER                   barrier
 //	19 GONE                                     lane id
 //	20 BYE
+//	21 SERVED
 //
 // A lane begins with HELLO. Its greeting is: magic "TENTTCP1", version uint32, generation of the rail uint32,
 // id of the initiator (16 bytes), the token (16 bytes) that the control plane gave to it, index of the rail
@@ -50,9 +51,10 @@ import (
 //
 // ACK is cumulative: every WRITE up to its number has landed or was refused. A refusal is a NACK, sent when the
 // payload has been discarded, so the lane lives on. DATA brings the bytes of one slice in order, and of several
-// slices in any order. With "checked" (bit 0 of flag) each record of WRITE and DATA ends with the CRC-32C of its
-// bytes, and a READ asks for that; without, the word is 0. The class of a READ is 0, 1 or 2, and the responder serves
-// 0 first.
+// slices in any order. SERVED follows each DATA frame and completes the READs that are whole by then: the responder
+// has found all of their bytes. Where memory was gone it sends zeros, and a NACK before SERVED. With "checked" (bit 0
+// of flag) each record of WRITE and DATA ends with the CRC-32C of its bytes, and a READ asks for that; without, the
+// word is 0. The class of a READ is 0, 1 or 2, and the responder serves 0 first.
 //
 // WITHDRAW asks for the verdicts of slices, which become void if they have not landed; CONFIRM answers. FENCE asks
 // for the end of another lane; FENCED answers with the highest number that has landed and the exceptions below it.
@@ -99,6 +101,7 @@ const (
 	kindBarrier
 	kindGone
 	kindBye
+	kindServed
 	kindEnd
 )
 
@@ -106,7 +109,7 @@ var kindNames = [...]string{kindHello: "hello", kindWrite: "write", kindRead: "r
 	kindFence: "fence", kindNotify: "notify", kindPing: "ping", kindPassed: "passed", kindWelcome: "welcome",
 	kindAck: "ack", kindNack: "nack", kindData: "data", kindConfirm: "confirm", kindFenced: "fenced",
 	kindNotified: "notified", kindPong: "pong", kindBarrier: "barrier", kindLeave: "leave",
-	kindGone: "gone", kindBye: "bye"}
+	kindGone: "gone", kindBye: "bye", kindServed: "served"}
 
 func (k kind) String() string {
 	if k == 0 || k >= kindEnd {

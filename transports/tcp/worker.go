@@ -34,6 +34,15 @@ func (w *worker) complete(s *transport.Slice, bytes uint64, err *errs.Error) {
 	w.ended = append(w.ended, transport.Completion{Slice: s, Bytes: bytes, Err: err})
 }
 
+// completeAs completes a slice as a whole, or with the error of why it failed.
+func (w *worker) completeAs(s *transport.Slice, err *errs.Error) {
+	if err != nil {
+		w.complete(s, 0, err)
+		return
+	}
+	w.complete(s, s.Length, nil)
+}
+
 // ready notes that a rail takes slices again.
 func (w *worker) ready(set *laneSet) { w.rails = append(w.rails, set.id()) }
 

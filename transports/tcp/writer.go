@@ -1,10 +1,6 @@
 package tcp
 
-import (
-	"golang.org/x/sys/unix"
-
-	"github.com/tent-engine/tent/gocore/mem"
-)
+import "golang.org/x/sys/unix"
 
 // Budgets of one turn at a lane's write side, in bytes.
 const (
@@ -21,26 +17,30 @@ type transmitter struct {
 	ctl     []byte
 	head    []byte // header and records of the payload frame
 
+	tail []byte // behind the payload of a DATA frame: refusals of slices that lost their bytes, then SERVED
+
 	// iov[0] is ctl, iov[1] head, iov[payload+k] the frame's k-th slice: number first+k (WRITE), region keys[k] (DATA).
 	slices  int
 	checked bool // its records need checksums
 	first   uint64
 	keys    [recordsMax]uint64
 	copies  [][]byte // payload that was copied because its memory had to become quiet
+	copied  bool     // all that has not left of it was, because the kernel could not read it
 }
 
 const payload = 2
 
 func (x *transmitter) init() {
-	x.iov = make([]iovec, recordsMax+payload)
+	x.iov = make([]iovec, recordsMax+payload+1)
 	x.ctl = make([]byte, 0, 512)
 	x.head = make([]byte, 0, headerBytes+recordsMax*recordBytes)
+	x.tail = make([]byte, 0, headerBytes)
 }
 
 func (x *transmitter) reset() {
 	x.i, x.n, x.left, x.slices, x.checked = 0, payload, 0, 0, false
 	x.iov[0], x.iov[1] = iovec{}, iovec{}
-	x.copies = nil
+	x.copies, x.copied, x.tail = nil, false, x.tail[:0]
 }
 
 func (x *transmitter) addPayload(addr uintptr, n int) {
@@ -66,18 +66,6 @@ func (x *transmitter) advance(n int) {
 		n -= int(v.size)
 		x.i++
 	}
-}
-
-// quieten copies the unsent bytes of the frame's k-th slice, so that its memory is not read any more.
-func (x *transmitter) quieten(k int) {
-	i := payload + k
-	if x.left == 0 || i < x.i || i >= x.n {
-		return
-	}
-	v := &x.iov[i]
-	own := append([]byte(nil), mem.Bytes(v.base, int(v.size))...)
-	x.copies = append(x.copies, own)
-	v.base = addressOf(own)
 }
 
 // pump writes frames that are due, as far as socket and budget allow. Any goroutine may call it. It never waits: a
@@ -116,6 +104,9 @@ func (c *conn) write(budget int) (blocked bool, errno unix.Errno) {
 				continue
 			case errno == unix.EAGAIN:
 				return c.unfinished(), 0
+			case errno == unix.EFAULT && !x.copied:
+				c.quietenAll() // and the frame goes on: the peer waits for all of its bytes
+				continue
 			case errno != 0:
 				return false, errno
 			}
@@ -148,7 +139,7 @@ func (c *conn) nextVector() bool {
 	}
 	c.mu.Unlock()
 	if x.checked {
-		x.seal()
+		c.seal()
 	}
 	return x.left > 0
 }
@@ -157,4 +148,16 @@ func (x *transmitter) setHead(h header, head []byte) {
 	h.put(head)
 	x.head = head
 	x.setVector(1, head)
+}
+
+// headWaits reports that nothing of the payload frame has left, so that its records may be changed.
+func (x *transmitter) headWaits() bool {
+	return x.i < 1 || x.i == 1 && x.iov[1].size == uint64(len(x.head))
+}
+
+// addTail ends a DATA frame with SERVED, behind its payload.
+func (x *transmitter) addTail() {
+	x.tail = appendFrame(x.tail, header{kind: kindServed})
+	x.setVector(x.n, x.tail)
+	x.n++
 }

@@ -69,8 +69,8 @@ type rule struct {
 func rules() []rule {
 	var all []rule
 	for _, topic := range [][]rule{basicRules(), submitRules(), dataRules(), refusalRules(), quietRules(),
-		withdrawRules(), revokeRules(), pieceRules(), inlineRules(), lifeRules(), peerRules(), faultRules(),
-		optionalRules(), loadRules()} {
+		withdrawRules(), revokeRules(), lostRules(), pieceRules(), inlineRules(), lifeRules(), peerRules(),
+		faultRules(), optionalRules(), loadRules()} {
 		all = append(all, topic...)
 	}
 	return all

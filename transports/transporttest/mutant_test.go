@@ -46,6 +46,10 @@ var mutants = map[string]string{
 	"detaches by index":               "StaleLinksAreRefusedAndCounted",
 	"does not count stale links":      "StaleLinksAreRefusedAndCounted",
 	"keeps the slots of the detached": "AttachAndDetachManyTimes",
+	"moves what is gone":              "MemoryThatIsGoneThereFailsItsSlicesOnly",
+	"ends the rail of what is gone":   "MemoryThatIsGoneHereFailsItsSlicesOnly",
+	"blames the other end":            "MemoryThatIsGoneHereFailsItsSlicesOnly",
+	"forgets the neighbours":          "MemoryThatGoesMeanwhileFailsItsSlicesOnly",
 }
 
 const mutantVariable = "TENT_TEST_MUTANT"
@@ -112,6 +116,7 @@ type mutant struct {
 	junk  [][]byte
 	fake  []*transport.Slice
 	links map[uint32]transport.Link // by index, the newest
+	gone  bool
 }
 
 // catchUp runs the postponed functions.
@@ -331,6 +336,23 @@ func (s mutantSink) Complete(list []transport.Completion) {
 		case "writes a byte too many":
 			if c.Slice.Op == transport.Read {
 				mem.Bytes(c.Slice.Local, int(c.Slice.Length)+1)[c.Slice.Length] ^= 1
+			}
+		case "moves what is gone":
+			if c.Err != nil {
+				c.Err, c.Bytes = nil, c.Slice.Length
+			}
+		case "ends the rail of what is gone":
+			if c.Err != nil {
+				s.Sink.RailDown(c.Slice.Rail, c.Err)
+			}
+		case "blames the other end":
+			if c.Err != nil {
+				wrong := *c.Err
+				c.Err = wrong.WithScope(errs.ScopeSlice, errs.SidePath)
+			}
+		case "forgets the neighbours":
+			if m.gone = m.gone || c.Err != nil; m.gone && c.Err == nil {
+				c.Err, c.Bytes = errs.New(errs.Lost, "mutant", "beside what is gone"), 0
 			}
 		case "blames the rail":
 			if c.Err != nil {

@@ -166,9 +166,7 @@ func peek(pid int, at uintptr, into []byte) unix.Errno {
 func Error(op string, errno unix.Errno, side errs.Side) *errs.Error {
 	switch errno {
 	case unix.EFAULT:
-		return errs.New(errs.AddressNotRegistered, op, "the memory is not mapped, or not for this use").
-			WithScope(errs.ScopeSlice, side).
-			WithHint("keep the buffer until its region is unregistered")
+		return errs.MemoryGone(op, side)
 	case unix.EPERM, unix.EACCES:
 		return errs.New(errs.PermissionDenied, op, "the kernel refuses access to the peer's memory").
 			WithScope(errs.ScopeLink, errs.SidePath)
