@@ -51,6 +51,7 @@ def reference() -> None:
     run(go, "test", "./tests/go/reference", "-rewrite", **build_gotent.go_env(go))
     run(sys.executable, "tools/docs_reference.py")
     run(sys.executable, "tools/docs_tables.py")
+    run(sys.executable, "tools/dashboard.py")
 
 
 def main() -> int:

@@ -1,0 +1,242 @@
+"""Writes docs/operate/grafana.json and docs/operate/alerts.yml from the tables below.
+
+    dashboard.py           # writes them
+    dashboard.py --check   # exits with 1 if one of them is old
+
+tests/py/test_dashboard.py holds every expression against docs/reference/metrics.md: names, labels and kinds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "operate"
+WINDOW = "$__rate_interval"
+ENGINES = 'instance=~"$instance"'
+
+
+class Panel(NamedTuple):
+    """One picture: legends with expressions. $E stands for the chosen engines, $W for Grafana's window of rates."""
+
+    title: str
+    unit: str  # of Grafana
+    lines: dict[str, str]
+
+
+def quantile(share: float, name: str) -> str:
+    return f"histogram_quantile({share}, sum by (le, class) (rate({name}_bucket{{$E}}[$W])))"
+
+
+PANELS = (
+    Panel(
+        "Bytes delivered",
+        "Bps",
+        {f"{op} {{{{class}}}}": f"sum by (class) (rate(tent_{op}_bytes_total{{$E}}[$W]))" for op in ("write", "read")},
+    ),
+    Panel(
+        "Requests ended",
+        "reqps",
+        {
+            f"{op} {{{{class}}}}": f"sum by (class) (rate(tent_{op}_requests_total{{$E}}[$W]))"
+            for op in ("write", "read")
+        },
+    ),
+    Panel(
+        "Time of a WRITE, from submit to end",
+        "µs",
+        {f"p{100 * share:g} {{{{class}}}}": quantile(share, "tent_write_latency_us") for share in (0.5, 0.99)},
+    ),
+    Panel(
+        "Time of a READ, from submit to end",
+        "µs",
+        {f"p{100 * share:g} {{{{class}}}}": quantile(share, "tent_read_latency_us") for share in (0.5, 0.99)},
+    ),
+    Panel(
+        "Wait for the first slice",
+        "µs",
+        {f"p{100 * share:g} {{{{class}}}}": quantile(share, "tent_stage_queue_wait_us") for share in (0.5, 0.99)},
+    ),
+    Panel(
+        "Requests that did not complete",
+        "reqps",
+        {
+            "failed": "sum(rate(tent_write_failures_total{$E}[$W])) + sum(rate(tent_read_failures_total{$E}[$W]))",
+            "canceled": "sum(rate(tent_canceled_total{$E}[$W]))",
+            "timed out": "sum(rate(tent_timeout_total{$E}[$W]))",
+            "dirty": "sum(rate(tent_dirty_total{$E}[$W]))",
+        },
+    ),
+    Panel(
+        "Bytes of a rail",
+        "Bps",
+        {
+            "{{transport}} {{local}} to {{remote}}": "sum by (transport, local, remote) "
+            "(rate(tent_rail_bytes_total{$E}[$W]))"
+        },
+    ),
+    Panel("Health of a rail", "none", {"{{transport}} {{local}} to {{remote}}": "tent_rail_health{$E}"}),
+    Panel("Rails by state", "none", {"{{transport}} {{state}}": "sum by (transport, state) (tent_rails{$E})"}),
+    Panel(
+        "Second tries",
+        "ops",
+        {
+            "retries": "sum(rate(tent_retries_total{$E}[$W]))",
+            "reroutes": "sum(rate(tent_reroutes_total{$E}[$W]))",
+            "failover {{from}} to {{to}}": "sum by (from, to) (rate(tent_transport_failover_total{$E}[$W]))",
+        },
+    ),
+    Panel(
+        "Bytes in flight and waiting",
+        "bytes",
+        {
+            "in flight {{transport}}": "sum by (transport) (tent_in_flight_bytes{$E})",
+            "waiting {{class}}": "sum by (class) (tent_queue_bytes{$E})",
+        },
+    ),
+    Panel(
+        "Memory and peers",
+        "short",
+        {
+            "registered bytes": "sum(tent_registered_bytes{$E})",
+            "regions": "sum(tent_regions{$E})",
+            "peers": "sum(tent_peers{$E})",
+        },
+    ),
+)
+
+
+class Alert(NamedTuple):
+    """A rule: it fires when the expression has had a value for so long."""
+
+    name: str
+    expression: str
+    lasting: str
+    severity: str
+    summary: str
+
+
+ALERTS = (
+    Alert(
+        "TentRequestsFail",
+        "sum by (instance) (rate(tent_write_failures_total[5m]) + rate(tent_read_failures_total[5m])) > 0",
+        "5m",
+        "critical",
+        "Requests fail after all routes were tried; the events failover_exhausted and failover_no_route say why",
+    ),
+    Alert(
+        "TentRailDown",
+        'sum by (instance, transport) (tent_rails{state="down"}) > 0',
+        "2m",
+        "warning",
+        "A rail is out; transfers go over the others. The events rail_down and rail_condemned have the cause",
+    ),
+    Alert(
+        "TentFailover",
+        "sum by (instance, from, to) (rate(tent_transport_failover_total[5m])) > 0",
+        "5m",
+        "warning",
+        "Requests leave a transport for another one; look at the rails of the first",
+    ),
+    Alert(
+        "TentDirty",
+        "sum by (instance) (increase(tent_dirty_total[10m])) > 0",
+        "0m",
+        "warning",
+        "Requests ended before the peer confirmed that nothing lands any more; fence the regions at their owner",
+    ),
+    Alert(
+        "TentNotificationsRefused",
+        "rate(tent_notifications_refused_total[5m]) > 0",
+        "5m",
+        "warning",
+        "The queue of notifications is full: the program does not read engine.notifications",
+    ),
+)
+
+
+def dashboard() -> dict[str, Any]:
+    """The dashboard in Grafana's JSON."""
+    source = {"type": "prometheus", "uid": "${source}"}
+    panels = []
+    for i, panel in enumerate(PANELS):
+        targets = [
+            {
+                "datasource": source,
+                "expr": expression.replace("$E", ENGINES).replace("$W", WINDOW),
+                "legendFormat": legend,
+                "refId": chr(ord("A") + j),
+            }
+            for j, (legend, expression) in enumerate(panel.lines.items())
+        ]
+        panels.append(
+            {
+                "id": i + 1,
+                "type": "timeseries",
+                "title": panel.title,
+                "datasource": source,
+                "gridPos": {"h": 8, "w": 12, "x": 12 * (i % 2), "y": 8 * (i // 2)},
+                "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+                "targets": targets,
+            }
+        )
+    instances = "label_values(tent_build_info, instance)"
+    variables = [
+        {"name": "source", "type": "datasource", "query": "prometheus", "label": "Prometheus"},
+        {
+            "name": "instance",
+            "type": "query",
+            "label": "Engines",
+            "datasource": source,
+            "query": {"query": instances, "refId": "instances"},
+            "definition": instances,
+            "multi": True,
+            "includeAll": True,
+            "refresh": 2,
+            "current": {"text": "All", "value": "$__all"},
+        },
+    ]
+    return {
+        "uid": "tent-engines",
+        "title": "tent",
+        "tags": ["tent"],
+        "schemaVersion": 39,
+        "refresh": "10s",
+        "time": {"from": "now-30m", "to": "now"},
+        "templating": {"list": variables},
+        "panels": panels,
+    }
+
+
+def alerts() -> str:
+    """The rules in Prometheus' YAML."""
+    lines = ["# Written by tools/dashboard.py; do not edit.", "groups:", "  - name: tent", "    rules:"]
+    for alert in ALERTS:
+        lines += [
+            f"      - alert: {alert.name}",
+            f"        expr: {alert.expression}",
+            f"        for: {alert.lasting}",
+            "        labels:",
+            f"          severity: {alert.severity}",
+            "        annotations:",
+            f"          summary: {json.dumps(alert.summary)}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    pages = {"grafana.json": json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n", "alerts.yml": alerts()}
+    old = [name for name, text in pages.items() if not (FOLDER / name).exists() or (FOLDER / name).read_text() != text]
+    if "--check" in sys.argv[1:]:
+        for name in old:
+            print(f"docs/operate/{name} is old: make docs-reference", file=sys.stderr)
+        return int(bool(old))
+    for name in old:
+        (FOLDER / name).write_text(pages[name], encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
