@@ -144,13 +144,13 @@ func Failure(id int64, batch uint64) (text string, err error) {
 		return "", err
 	}
 	out := struct {
-		failure
+		errs.Record
 		Attempts uint32 `json:"attempts"`
 		Dirty    bool   `json:"dirty"`
 		State    int    `json:"state"`
 	}{Attempts: s.Attempts, Dirty: s.Dirty, State: int(s.State)}
 	if s.Err != nil {
-		out.failure = failureOf(s.Err)
+		out.Record = failureOf(s.Err)
 	}
 	return toJSON(out), nil
 }

@@ -37,3 +37,24 @@ func Doctor() (text string, err error) {
 	return toJSON(map[string]any{"go": strings.TrimPrefix(runtime.Version(), "go"), "wire": Version(),
 		"transports": transports, "shared": shared}), nil
 }
+
+// ServeMetrics serves an engine's metrics over HTTP at "host:port", and returns the address with the port taken.
+func ServeMetrics(id int64, address string) (bound string, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return "", err
+	}
+	return e.ServeMetrics(address)
+}
+
+// StopMetrics ends the server at an address that ServeMetrics returned.
+func StopMetrics(id int64, address string) (n int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	e.StopMetrics(address)
+	return 0, nil
+}

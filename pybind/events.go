@@ -2,6 +2,7 @@ package pybind
 
 import (
 	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/event"
 )
 
 // EventsOpen begins to follow the events of an engine, from the oldest one that is kept. It returns a file descriptor
@@ -30,26 +31,6 @@ func EventsWait(id, fd, timeoutMs int64) (yes int64, err error) {
 	return yes, err
 }
 
-// occurrence is an event as Python reads it.
-type occurrence struct {
-	Kind      string   `json:"kind"`
-	Time      int64    `json:"time_ns"`
-	Peer      string   `json:"peer"`
-	Transport string   `json:"transport"`
-	Rail      string   `json:"rail"`
-	Local     string   `json:"local"`
-	Remote    string   `json:"remote"`
-	From      string   `json:"from"`
-	To        string   `json:"to"`
-	N         int      `json:"n"`
-	M         int      `json:"m"`
-	Note      string   `json:"note"`
-	Took      int64    `json:"took_ns"`
-	Bytes     uint64   `json:"bytes"`
-	Health    int      `json:"health"`
-	Error     *failure `json:"error"`
-}
-
 // EventsTake takes up to most events that a follower has not taken yet, oldest first: JSON {"lost", "events"}.
 func EventsTake(id, fd, most int64) (text string, err error) {
 	defer guard(&err)
@@ -61,18 +42,7 @@ func EventsTake(id, fd, most int64) (text string, err error) {
 	if err != nil {
 		return "", err
 	}
-	out := make([]occurrence, len(list))
-	for i := range list {
-		ev := &list[i]
-		out[i] = occurrence{Kind: ev.Kind.String(), Time: int64(ev.Time), Peer: ev.Peer, Transport: ev.Transport,
-			Rail: ev.Rail, Local: ev.Local, Remote: ev.Remote, From: ev.From, To: ev.To, N: ev.N, M: ev.M,
-			Note: ev.Note, Took: int64(ev.Took), Bytes: ev.Bytes, Health: ev.Health}
-		if ev.Err != nil {
-			f := failureOf(ev.Err)
-			out[i].Error = &f
-		}
-	}
-	return toJSON(map[string]any{"lost": lost, "events": out}), nil
+	return toJSON(map[string]any{"lost": lost, "events": event.Records(list)}), nil
 }
 
 // EventsClose ends following; the descriptor is closed.

@@ -86,22 +86,8 @@ func firstLines(stack []byte) string {
 	return string(stack)
 }
 
-// failure is an error as Python reads it.
-type failure struct {
-	Code      string `json:"code"`
-	Message   string `json:"message"`
-	Hint      string `json:"hint"`
-	Scope     string `json:"scope"`
-	Side      string `json:"side"`
-	Transport string `json:"transport"`
-	Rail      string `json:"rail"`
-	Peer      string `json:"peer"`
-}
-
-func failureOf(err error) failure {
-	e := errs.From("engine", err)
-	return failure{e.Code.String(), e.Error(), e.Hint, e.Scope.String(), e.Side.String(), e.Transport, e.Rail, e.Peer}
-}
+// failureOf returns an error as Python reads it.
+func failureOf(err error) errs.Record { return errs.From("engine", err).Record() }
 
 func describe(err error) string { return toJSON(failureOf(err)) }
 

@@ -33,6 +33,7 @@ _PUBLIC = {
     "TransferTimeoutError",
     "events": "Event Events",
     "grid": "Grid",
+    "metrics_server": "MetricsServer serve_metrics",
     "notifications": "Notifications",
     "records": "BatchGuard MemoryGuard MemoryOptions Notification Request SegmentInfo SegmentInfoBuffer TransferStatus",
     "region": "Region",

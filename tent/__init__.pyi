@@ -46,6 +46,7 @@ from .errors import (
 from .errors import NotImplementedError as NotImplementedError
 from .events import Event, Events
 from .grid import Grid
+from .metrics_server import MetricsServer, serve_metrics
 from .notifications import Notifications
 from .records import (
     BatchGuard,
@@ -90,6 +91,7 @@ __all__ = [
     "MemoryGuard",
     "MemoryOptions",
     "MetadataError",
+    "MetricsServer",
     "NoSpaceError",
     "NotFoundError",
     "Notification",
@@ -128,5 +130,6 @@ __all__ = [
     "__version__",
     "as_completed",
     "kWildcardLocation",
+    "serve_metrics",
     "wait",
 ]

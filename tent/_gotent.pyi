@@ -197,6 +197,10 @@ class Library(Protocol):
     def pybind_Segment(self, engine: int, segment: int, refresh: bool, /) -> str:
         """Segment describes an open segment in JSON; refresh asks the peer first."""
 
+    def pybind_ServeMetrics(self, engine: int, address: str, /) -> str:
+        """ServeMetrics serves an engine's metrics over HTTP at "host:port", and returns the address with the port
+        taken."""
+
     def pybind_Start(self, engine: int, builder: int, requests: int, n: int, note: int, /) -> int:
         """Start starts a transfer of n packed requests and returns its batch, or adds them to a builder and returns 0.
         note is the address of a notification, 0 for none; the notification of a builder is given by Commit."""
@@ -204,6 +208,9 @@ class Library(Protocol):
     def pybind_StatusInto(self, engine: int, batch: int, first: int, n: int, address: int, /) -> int:
         """StatusInto writes two words a task for n tasks from first: state | dirty<<8 | transport<<16 | attempts<<32,
         and bytes."""
+
+    def pybind_StopMetrics(self, engine: int, address: str, /) -> int:
+        """StopMetrics ends the server at an address that ServeMetrics returned."""
 
     def pybind_Submit(self, engine: int, batch: int, requests: int, n: int, note: int, /) -> int:
         """Submit adds n packed requests to a batch, all or none, and returns the index of the first. note is the
@@ -308,8 +315,10 @@ def pybind_Register(
     /,
 ) -> int: ...
 def pybind_Segment(engine: int, segment: int, refresh: bool, /) -> str: ...
+def pybind_ServeMetrics(engine: int, address: str, /) -> str: ...
 def pybind_Start(engine: int, builder: int, requests: int, n: int, note: int, /) -> int: ...
 def pybind_StatusInto(engine: int, batch: int, first: int, n: int, address: int, /) -> int: ...
+def pybind_StopMetrics(engine: int, address: str, /) -> int: ...
 def pybind_Submit(engine: int, batch: int, requests: int, n: int, note: int, /) -> int: ...
 def pybind_Summary(engine: int, batch: int, /) -> str: ...
 def pybind_SwapTransportForTest(engine: int, slot: str, name: str, /) -> int: ...

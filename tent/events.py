@@ -26,8 +26,8 @@ class Event(NamedTuple):
     or ends after `failover_exhausted`, `failover_no_route`, `stalled`, `dirty`; a withdrawal that stayed open is
     `withdrawn` at last. `deadline_missed` tells of `n` requests to a peer since the last such event, at most ten times
     a second; nothing of `m` of them was ever sent. `sharing_off` says that slots and load are not known across
-    processes any more (`error` has the cause), `sharing_on` that they are again. `segment_opened`, `segment_closed` and
-    `region_closed` are acts of the user.
+    processes any more (`error` has the cause), `sharing_on` that they are again. `metrics_off`: they are not served at
+    the place in `note`. `segment_opened`, `segment_closed` and `region_closed` are acts of the user.
     """
 
     kind: str
@@ -117,7 +117,7 @@ class Events(Stream[Event]):
         self._check_open()
         found = json.loads(self._engine._call(self._engine._library.pybind_EventsTake, self._fd, most))
         self.lost += found["lost"]
-        return [_event(entry) for entry in found["events"]]
+        return [event_of(entry) for entry in found["events"]]
 
     def _wait(self, milliseconds: int) -> None:
         self._engine._call(self._engine._library.pybind_EventsWait, self._fd, milliseconds)
@@ -141,7 +141,8 @@ class Events(Stream[Event]):
             self.close()
 
 
-def _event(entry: dict[str, Any]) -> Event:
+def event_of(entry: dict[str, Any]) -> Event:
+    """An event from its JSON form, as the engine and /events of serve_metrics() have it."""
     error = entry["error"] or {}
     return Event(
         entry["kind"],

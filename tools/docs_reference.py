@@ -105,6 +105,20 @@ WRITE of 1.0 MiB, cpu:0 here, 127.0.0.1:45723/memory there
 -  io-uring: it moves bytes between memory and files
 -  buf-io: it moves bytes between memory and files
 """,
+    "top": """$ tent top 127.0.0.1:9477
+127.0.0.1:9477: 1 peers, 1 regions of 1.0 MiB, 0 requests
+transport  rail                                     peer  state  health   MB/s  in flight    total
+shm        pid 23014 -> pid 23014        127.0.0.1:36213  up       1000  398.5        0 B  2.1 GiB
+tcp        127.0.0.1 -> 127.0.0.1:35729  127.0.0.1:36213  up       1000  398.5        0 B  2.1 GiB
+
+transport  class  write MB/s  read MB/s  requests/s  waiting  failed  late
+shm        high          0.0      398.5         380        0       0     0
+tcp        low         398.5        0.0         380        0       0     0
+
+time      event           where                                                           why
+08:12:31  rail_up         tcp 127.0.0.1 -> 127.0.0.1:35729 127.0.0.1:36213
+08:12:31  segment_opened  127.0.0.1:36213
+""",
     "bench": """$ tent bench --size 64K,4M
 tent 0.1.0, between two processes of this machine; 2 cores, load 0.3
 

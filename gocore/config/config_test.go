@@ -71,7 +71,7 @@ func TestDefaultsFillEveryTypedField(t *testing.T) {
 		MaxPendingRequests: 1 << 20, MaxBatches: 65536, NotificationQueue: 65536, NotificationBytes: 64 << 20,
 		AttemptTimeout: 10 * time.Second, ResendRounds: 8, ResendInterval: time.Millisecond,
 		RailSuspectAfter: 5 * time.Millisecond, RailCondemnAfter: time.Second, InlineBytes: 256 << 10,
-		LinkWait: 500 * time.Millisecond, OutageWait: 2 * time.Second}, c.Engine)
+		LinkWait: 500 * time.Millisecond, OutageWait: 2 * time.Second, MetricsHost: "127.0.0.1"}, c.Engine)
 	seed := Rail{ErrorThreshold: 3, ErrorWindow: 10 * time.Second, Cooldown: 30 * time.Second,
 		CooldownMax:      300 * time.Second,
 		PromotionTimeout: 10 * time.Millisecond, AllowCrossNUMA: true, HealthSensitivity: 100, HealthRecovery: 10,
@@ -153,7 +153,10 @@ func TestMistakesNameKeyAndWhatItTakes(t *testing.T) {
 		{`{"transports/birds/hours": 3}`, `unknown setting`},
 		{`{"transports/birds/lanes": 1, "transports": {"birds": {"lanes": 2}}}`,
 			`transports/birds/lanes is given twice`},
-		{`{"metrics/http_port": 0}`, `metrics/http_port: 0 is out of range`},
+		{`{"metrics/http_port": 65536}`, `metrics/http_port: 65536 is out of range`},
+		{`{"metrics/listen": "node7"}`, `"node7" is not a port`},
+		{`{"metrics/listen": "node7:http"}`, `"http" is not a port`},
+		{`{"metrics/listen": "::1:9400"}`, `"::1:9400" is not host:port`},
 		{`{"policy": [{"segment_type": "memory", "transport": ["birds"]}]}`,
 			`policy: entry 0: unknown key "transport"`},
 		{`{"policy": [{"transports": ["birds"]}]}`, `"segment_type" is missing`},

@@ -34,5 +34,8 @@ type Engine struct {
 	LegacySelection      bool          `key:"use_legacy_transport_selection" default:"false" from:"upstream" help:"Selection by the fixed order of the build, without policies."`
 	AllowFaults          bool          `key:"allow_faults" default:"false" help:"Faults may be injected into this engine's transports and control plane: for tests. TENT_FAULTS sets it too."`
 	Faults               string        `key:"faults" help:"Faults from the start, in the language of transports/faulty, as in TENT_FAULTS; needs allow_faults."`
+	MetricsListen        string        `key:"metrics/listen" takes:"endpoint" help:"Where metrics are served over HTTP, as host:port; a port alone is on loopback. Empty serves none."`
+	MetricsPort          int           `key:"metrics/http_port" takes:"port" default:"0" from:"upstream" help:"Older spelling of the port in metrics/listen; 0 serves none."`
+	MetricsHost          string        `key:"metrics/http_host" default:"127.0.0.1" from:"upstream" help:"Older spelling of the host in metrics/listen; it counts beside metrics/http_port."`
 	Policies             []Policy      `key:"policy" takes:"policies" from:"upstream" help:"Rules that choose and order transports and NICs by request; the first match counts."`
 }

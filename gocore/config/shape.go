@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/tent-engine/tent/gocore/mem"
@@ -25,6 +27,8 @@ var kinds = map[string]Takes{
 	"name":    {Kind: Text, What: "a name", Check: checkNamed},
 	"addresses": {Kind: Texts, What: `a list of IP addresses of this machine, as in ["10.0.0.5", "fd00::5"]`,
 		Check: checkAddresses},
+	"endpoint": {Kind: Text, What: `"" or a place to listen, as in "127.0.0.1:9400", "[::1]:9400" or "9400"`,
+		Check: checkEndpoint},
 	"policies": policyTakes,
 	"pools":    poolsTakes,
 	"qos":      qosTakes,
@@ -207,6 +211,25 @@ func checkFolders(v any) error {
 func checkFolder(v any) error {
 	if text := v.(string); text != "" && !path.IsAbs(text) {
 		return fmt.Errorf("%q is not an absolute path", text)
+	}
+	return nil
+}
+
+// checkEndpoint takes host:port, or a port alone.
+func checkEndpoint(v any) error {
+	text := v.(string)
+	if text == "" {
+		return nil
+	}
+	port := text
+	if strings.Contains(text, ":") {
+		var err error
+		if _, port, err = net.SplitHostPort(text); err != nil {
+			return fmt.Errorf("%q is not host:port", text)
+		}
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("%q is not a port from 0 to 65535", port)
 	}
 	return nil
 }

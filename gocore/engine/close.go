@@ -46,6 +46,7 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	defer done()
 	held = append(held, e.closeRegions(ctx)...)
 	held = append(held, e.closeLinks(ctx)...)
+	e.served.close()
 	e.closeServer()
 	e.client.Close()
 	e.stop()

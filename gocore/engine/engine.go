@@ -116,6 +116,7 @@ type Engine struct {
 	notifier *notifier
 	notes    *notes
 	shared   sharing
+	served   endpoints
 	signal   *signal // completions of watched batches, log records
 	noted    *signal // notifications wait
 	ring     ring
@@ -189,6 +190,7 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	running, stop := context.WithCancel(context.Background())
 	e.stop = stop
 	e.routines.Go(func() { e.progress(running) })
+	e.serveConfigured()
 	return e, nil
 }
 

@@ -78,6 +78,8 @@ func (l *logs) event(ev *event.Event) bool {
 			ev.Local, ev.Remote, ev.N, ev.Took)
 	case event.SharingOff:
 		level, text = slog.LevelWarn, "Slots and load are not shared with other processes any more; transfers go on"
+	case event.MetricsOff:
+		level, text = slog.LevelWarn, fmt.Sprintf("Metrics are not served at %s", ev.Note)
 	case event.SharingOn:
 		text = "Slots and load are shared with other processes again"
 	case event.PeerRefused, event.AccessRefused:

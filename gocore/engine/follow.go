@@ -109,6 +109,21 @@ func (h *history) take(id FollowerID, most int) (list []event.Event, lost uint64
 	return list, lost, nil
 }
 
+// since returns up to most events from a number on. next is the number of the first one behind them, and lost counts
+// those that are not kept any more. It is for readers without a place of their own.
+func (h *history) since(number uint64, most int) (list []event.Event, next, lost uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	next = min(number, h.next)
+	if oldest := h.oldest(); next < oldest {
+		lost, next = oldest-next, oldest
+	}
+	for ; next < h.next && len(list) < most; next++ {
+		list = append(list, h.ring[next%eventsMax])
+	}
+	return list, next, lost
+}
+
 // wait returns whether events wait for a follower, after at most timeout.
 func (h *history) wait(id FollowerID, timeout time.Duration) (bool, error) {
 	h.mu.Lock()

@@ -42,6 +42,7 @@ const (
 	PeerAdmitted
 	PeerRefused
 	AccessRefused
+	MetricsOff
 )
 
 // kinds holds the name and the meaning of each kind; docs/reference/events.md is generated from it.
@@ -80,6 +81,8 @@ var kinds = [...]struct{ name, help string }{
 	AccessRefused: {"access_refused",
 		"Something was refused to a peer by `transport`: `n` times since the last such event, for the reason in " +
 			"`note`; `error` has the cause of the latest."},
+	MetricsOff: {"metrics_off",
+		"Metrics are not served at the address in `note`, for the reason in `error`; the engine goes on without."},
 }
 
 // String returns the name of a kind, as events carry it to Python and into the log.

@@ -1,4 +1,4 @@
-"""The command `tent`, also `python -m tent`: doctor, topo, plan, serve, bench."""
+"""The command `tent`, also `python -m tent`: doctor, topo, plan, serve, bench, top."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import tent
 
 from .. import quantities
-from . import bench, doctor, plan, serve
+from . import bench, doctor, plan, serve, top
 
 Flag = tuple[str, dict[str, Any]]
 
@@ -82,9 +82,9 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> Parser:
     """The commands and their flags."""
-    top = Parser(prog="tent", description="Moves bytes between memories of processes and machines.")
-    top.add_argument("--version", action="version", version=f"tent {tent.__version__}")
-    commands = top.add_subparsers(required=True, metavar="command", parser_class=argparse.ArgumentParser)
+    head = Parser(prog="tent", description="Moves bytes between memories of processes and machines.")
+    head.add_argument("--version", action="version", version=f"tent {tent.__version__}")
+    commands = head.add_subparsers(required=True, metavar="command", parser_class=argparse.ArgumentParser)
 
     def add(name: str, function: Callable[[argparse.Namespace], int], *flags: Flag) -> None:
         text = (function.__doc__ or "").split("\n\n")[0]
@@ -137,8 +137,15 @@ def parser() -> Parser:
         ("--json", {"metavar": "FILE", "help": "write the rows as JSON; - prints it in place of the table"}),
         ("--plot", {"metavar": "FILE", "help": "draw rate and latency over size (needs matplotlib)"}),
     )
-    top.commands = tuple(commands.choices)
-    return top
+    add(
+        "top",
+        top.run,
+        ("address", {"nargs": "+", "metavar": "HOST:PORT", "help": "where an engine serves metrics (metrics/listen)"}),
+        ("--interval", {"type": seconds, "default": 0.5, "help": "time between two looks"}),
+        ("--looks", {"type": count, "help": "end after this number of looks"}),
+    )
+    head.commands = tuple(commands.choices)
+    return head
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,9 +6,17 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 Row = Sequence[str]
+
+
+class Section(NamedTuple):
+    """A table with a title; without rows the title stands alone."""
+
+    title: str
+    header: Row
+    rows: Sequence[Row]
 
 
 def optional(module: str) -> Any:
@@ -86,3 +94,26 @@ def progress(total: int, what: str) -> Iterator[Callable[[str], None]]:
             begun[0] = True
 
         yield step
+
+
+@contextmanager
+def screen() -> Iterator[Callable[[Sequence[Section]], None]]:
+    """Shows sections, each call in place of the ones before on a terminal with rich, else below them."""
+    live, group = optional("rich.live"), optional("rich.console")
+    if live is None or not sys.stdout.isatty():
+        yield lambda sections: print("\n".join(line for part in sections for line in plain(part)), flush=True)
+        return
+    text = importlib.import_module("rich.text").Text
+    with live.Live(auto_refresh=False, screen=True) as view:
+
+        def show(sections: Sequence[Section]) -> None:
+            parts = [draw(part.title, part.header, part.rows) if part.rows else text(part.title) for part in sections]
+            view.update(group.Group(*(thing for part in parts for thing in (part, text("")))), refresh=True)
+
+        yield show
+
+
+def plain(part: Section) -> list[str]:
+    """The lines of a section, with an empty one behind them."""
+    lines = [part.title] if part.title else []
+    return [*lines, *(aligned(part.header, part.rows) if part.rows else ()), ""]

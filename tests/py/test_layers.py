@@ -13,7 +13,8 @@ PACKAGE = Path(tent.__file__).parent
 # From the bottom up. A module imports modules above it in this list, also where it does so late, inside a function.
 ORDER = """
 _version _lazy _text _transports enums page errors quantities _abi _gotent _native buffers settings traffic loop tail
-handle aio transfer region files stream closing records request_array indexes grid notifications events segment
+handle aio transfer region files stream closing records request_array indexes metrics_server grid notifications events
+segment
 moving terms batch moves engine transfer_engine __init__
 """
 LAYERS = ORDER.split()

@@ -18,7 +18,8 @@ var groups = map[string][]string{
 	"vocabulary": {"gocore/errs", "gocore/mem", "gocore/clock", "gocore/event", "gocore/config", "gocore/nic"},
 	"contract":   {"gocore/transport", "gocore/topology"},
 	"policy":     {"gocore/plan", "gocore/rail", "gocore/qos"},
-	"control":    {"gocore/meta", "gocore/segment", "gocore/control", "gocore/metrics", "gocore/share"},
+	"control":    {"gocore/meta", "gocore/segment", "gocore/control", "gocore/metrics", "gocore/scrape",
+		"gocore/share"},
 }
 
 const (
@@ -56,6 +57,7 @@ var edges = []edge{
 	{"gocore/control", []string{"+vocabulary", "gocore/transport", "gocore/meta", "gocore/segment",
 		"gocore/control/controlpb"}, down},
 	{"gocore/metrics", []string{"+vocabulary", "gocore/transport", "gocore/dispatch"}, down},
+	{"gocore/scrape", []string{"+vocabulary"}, "what is served over HTTP comes as functions: it knows no engine"},
 	{"gocore/share", []string{"+vocabulary", "gocore/qos"}, down},
 	{"gocore/engine", []string{"+vocabulary", "+contract", "+policy", "+control", "gocore/request", "gocore/dispatch"},
 		"the engine is the only shell around the core; transports come to it from outside, by transports/all"},

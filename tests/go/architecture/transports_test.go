@@ -15,6 +15,7 @@ import (
 var transportWords = []struct{ file, word, means string }{
 	{"gocore/control/listen.go", "tcp", "the network of net.Listen"},
 	{"gocore/control/dial.go", "tcp", "the network of net.Dialer"},
+	{"gocore/scrape/scrape.go", "tcp", "the network of net.Listen"},
 	{"gocore/mem/mem.go", "tpu", "a kind of memory"},
 	{"gocore/config/shape.go", "tpu", "a kind of memory"},
 	{"gocore/errs/errs.go", "rdma", "upstream's error code of a library"},

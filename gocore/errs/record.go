@@ -1,0 +1,18 @@
+package errs
+
+// Record is an error in JSON: as the binding raises it, and as events carry it to other processes.
+type Record struct {
+	Code      string `json:"code"`
+	Message   string `json:"message"`
+	Hint      string `json:"hint"`
+	Scope     string `json:"scope"`
+	Side      string `json:"side"`
+	Transport string `json:"transport"`
+	Rail      string `json:"rail"`
+	Peer      string `json:"peer"`
+}
+
+// Record returns the error for JSON.
+func (e *Error) Record() Record {
+	return Record{e.Code.String(), e.Error(), e.Hint, e.Scope.String(), e.Side.String(), e.Transport, e.Rail, e.Peer}
+}

@@ -1,0 +1,88 @@
+package tests
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+)
+
+func fetch(t *testing.T, address, path string) string {
+	t.Helper()
+	defer http.DefaultClient.CloseIdleConnections()
+	reply, err := http.Get("http://" + address + path)
+	require.NoError(t, err)
+	defer reply.Body.Close()
+	require.Equal(t, 200, reply.StatusCode)
+	text, err := io.ReadAll(reply.Body)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// metricsOff returns the events that say that metrics are not served.
+func metricsOff(t *testing.T, e *engine.Engine) (found []event.Event) {
+	t.Helper()
+	follower, err := e.Follow()
+	require.NoError(t, err)
+	defer e.Unfollow(follower)
+	list, _, err := e.Events(follower, 1000)
+	require.NoError(t, err)
+	for _, ev := range list {
+		if ev.Kind == event.MetricsOff {
+			found = append(found, ev)
+		}
+	}
+	return found
+}
+
+func TestMetricsAreServedUntilTheEngineCloses(t *testing.T) {
+	e := openSim(false)(t, nil)
+	address, err := e.ServeMetrics("0")
+	require.NoError(t, err)
+	require.True(t, strings.HasPrefix(address, "127.0.0.1:"), "a port alone is on loopback")
+	require.Contains(t, fetch(t, address, "/metrics"), "tent_build_info{")
+	e.StopMetrics(address)
+	again, err := e.ServeMetrics(address)
+	require.NoError(t, err, "its port is free again")
+	require.Equal(t, address, again)
+	e.Close(0, true)
+	_, err = http.Get("http://" + address + "/metrics")
+	require.Error(t, err)
+	_, err = e.ServeMetrics("0")
+	require.Equal(t, errs.EngineClosed, errs.CodeOf(err))
+}
+
+func TestTwoEnginesOnOnePortAreAnEvent(t *testing.T) {
+	first := openSim(false)(t, nil)
+	address, err := first.ServeMetrics("127.0.0.1:0")
+	require.NoError(t, err)
+	_, port, _ := strings.Cut(address, ":")
+	for _, settings := range []map[string]any{{"metrics/listen": address}, {"metrics/listen": port},
+		{"metrics/http_port": port}, {"metrics/http_host": "127.0.0.1", "metrics/http_port": port}} {
+		second := openSim(false)(t, settings)
+		off := metricsOff(t, second)
+		require.Len(t, off, 1, "%v", settings)
+		require.True(t, strings.HasSuffix(off[0].Note, port), "%v", settings)
+		require.ErrorContains(t, off[0].Err, "in use")
+	}
+	require.Contains(t, fetch(t, address, "/events"), `"events":`, "the first one goes on")
+	require.Empty(t, metricsOff(t, openSim(false)(t, map[string]any{"metrics/http_host": "0.0.0.0"})),
+		"a host without a port serves nothing")
+}
+
+func TestPlacesOfMetricsAreBounded(t *testing.T) {
+	e := openSim(false)(t, nil)
+	var err error
+	for range 100 {
+		if _, err = e.ServeMetrics("0"); err != nil {
+			break
+		}
+	}
+	require.Equal(t, errs.TooManyRequests, errs.CodeOf(err))
+}

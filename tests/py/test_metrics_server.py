@@ -1,0 +1,127 @@
+"""Metrics over HTTP, and the live view that reads them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+import tent
+from tent.command import screen, top
+
+
+def fetch(url: str) -> str:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=10) as reply:
+        return str(reply.read().decode())
+
+
+def test_prometheus_gets_the_text_of_the_engine() -> None:
+    with tent.Engine() as engine, engine.allocate(4096, name="kv") as region, engine.open(engine.address) as peer:
+        with tent.serve_metrics(engine) as server:
+            assert server.address.startswith("127.0.0.1:") and server.url in repr(server)
+            engine.write(region[0:64], peer["kv"][64:128]).result(timeout=10)
+            names = {line.partition("{")[0].split()[0] for line in fetch(server.url).splitlines() if line[:1] != "#"}
+            assert names == {
+                line.partition("{")[0].split()[0] for line in engine.metrics_text().splitlines() if line[:1] != "#"
+            }
+        with pytest.raises(urllib.error.URLError):
+            fetch(server.url)
+        server.close()  # again: nothing
+        last = tent.serve_metrics(engine)
+    with pytest.raises(urllib.error.URLError):
+        fetch(last.url)
+    last.close()
+    with pytest.raises(tent.EngineClosedError):
+        tent.serve_metrics(engine)
+
+
+def test_a_port_that_is_taken_and_ports_that_are_none() -> None:
+    with tent.Engine() as engine, tent.serve_metrics(engine) as server:
+        port = int(server.address.rpartition(":")[2])
+        with pytest.raises(tent.RpcServiceError, match="in use"):
+            tent.serve_metrics(engine, port)
+        for wrong in (-1, 65536, "9400", True):
+            with pytest.raises(tent.InvalidArgumentError, match="from 0 to 65535"):
+                tent.serve_metrics(engine, wrong)  # type: ignore[arg-type]
+
+
+def test_the_setting_serves_and_a_taken_port_costs_only_the_metrics() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        with tent.Engine({"metrics/listen": place}) as engine, engine.events() as events:
+            off = events.wait_for("metrics_off", timeout=10)
+            assert off.note == place and "in use" in off.error
+            with engine.allocate(64, name="kv") as region, engine.open(engine.address) as peer:
+                assert engine.write(region, peer["kv"]).result(timeout=10) == 64
+    with tent.Engine({"metrics/listen": place}):
+        assert "tent_build_info" in fetch(f"http://{place}/metrics")
+
+
+def test_events_over_http_are_those_of_the_engine() -> None:
+    with (
+        tent.Engine() as other,
+        tent.Engine() as engine,
+        tent.serve_metrics(engine) as server,
+        engine.events() as events,
+    ):
+        engine.open(other.address).close()
+        events.wait_for("segment_opened", timeout=10)
+        found = json.loads(fetch(f"http://{server.address}/events"))
+        kinds = [entry["kind"] for entry in found["events"]]
+        assert "segment_opened" in kinds and found["next"] == len(kinds) and found["lost"] == 0
+        again = json.loads(fetch(f"http://{server.address}/events?after={found['next']}"))
+        assert again["events"] == [] and again["next"] == found["next"]
+
+
+def test_top_shows_rails_classes_and_events() -> None:
+    with (
+        tent.Engine() as other,
+        tent.Engine() as engine,
+        engine.allocate(1 << 16) as region,
+        other.allocate(1 << 16, name="kv"),
+        engine.open(other.address) as peer,
+    ):
+        engine.write(region, peer["kv"], hint="tcp", priority=tent.PRIO_LOW).result(timeout=10)
+        with tent.serve_metrics(engine) as server:
+            watched = top.Watched(server.address)
+            list(watched.sections())
+            over = time.monotonic() + 10
+            while True:  # two looks within a tenth of a second see the same text
+                engine.write(region, peer["kv"], priority=tent.PRIO_LOW).result(timeout=10)
+                title, *_ = second = list(watched.sections())
+                if any(row[1] == "low" and float(row[2]) > 0 for row in second[1].rows) or time.monotonic() > over:
+                    break
+            text = "\n".join(line for section in second for line in screen.plain(section))
+            assert server.address in title.title and "1 regions of 64.0 KiB" in title.title
+            assert {row[0] for row in second[0].rows} & {"shm", "tcp"} and " up " in text
+            assert any(row[1] == "low" and float(row[2]) > 0 for row in second[1].rows), "a rate is that between looks"
+            assert "segment_opened" in text
+            command = [sys.executable, "-W", "error", "-m", "tent", "top", server.address, "127.0.0.1:1"]
+            done = subprocess.run(
+                [*command, "--looks", "2", "--interval", "0.05"], capture_output=True, text=True, timeout=60
+            )
+            assert done.returncode == 0 and done.stdout.count("127.0.0.1:1: no metrics") == 2, done.stderr
+        nobody = subprocess.run(
+            [*command[:-2], "127.0.0.1:1", "--looks", "1"], capture_output=True, text=True, timeout=60
+        )
+        assert nobody.returncode == 1
+        with pytest.raises((OSError, ValueError)):
+            top.Watched(engine.address)._look()  # the control plane speaks something else
+
+
+def test_text_of_prometheus_is_read() -> None:
+    text = '# HELP a b\na{x="1",y="q\\"u,}"} 2\nb 3e+06\nc_bucket{le="1"} 4\nc_sum 5\n'
+    assert top.parse(text) == {
+        "a": {frozenset({("x", "1"), ("y", 'q\\"u,}')}): 2.0},
+        "b": {frozenset(): 3e6},
+        "c_sum": {frozenset(): 5.0},
+    }
