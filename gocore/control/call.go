@@ -171,6 +171,10 @@ func call[R any](ctx context.Context, c *Client, op string, peer transport.Peer,
 		return callAt(ctx, c, op, peer, do)
 	}
 	return race(ctx, peer.Address, addresses, func(ctx context.Context, address string) (R, error) {
+		if !c.ways.may(peer, address, time.Now()) {
+			return none, errs.New(errs.PeerUnreachable, op, "%s has not answered %d times within %v", address, wayTries,
+				wayEvery).WithScope(errs.ScopeLink, errs.SidePath).WithPeer(peer.Address, "", "")
+		}
 		at := peer
 		at.Address = address
 		r, err := callAt(ctx, c, op, at, do)

@@ -70,6 +70,8 @@ type Options struct {
 	Log  *slog.Logger // of panics in handlers (slog.Default)
 	// Refused hears of everything that a server has refused; see transport.Host. Nil is nobody.
 	Refused func(reason transport.Refusal, from string, cause error)
+	// Admitted hears of each engine that had no connection and has one now, by which it made a call. Nil is nobody.
+	Admitted func(transport.Peer)
 
 	ConnectTimeout   time.Duration // until TCP is connected (1.5 s: one retransmission of the first packet)
 	HandshakeTimeout time.Duration // from there until the peer has answered (1.8 s)
@@ -102,6 +104,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Refused == nil {
 		o.Refused = func(transport.Refusal, string, error) {}
+	}
+	if o.Admitted == nil {
+		o.Admitted = func(transport.Peer) {}
 	}
 	if o.Dial == nil {
 		o.Dial = new(net.Dialer).DialContext

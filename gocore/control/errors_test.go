@@ -223,3 +223,22 @@ func TestMessagesAreBounded(t *testing.T) {
 	_, err = a.client.Call(within(t), peer, strings.Repeat("t", 10), make([]byte, 1000))
 	require.NoError(t, err)
 }
+
+// Texts of a peer reach logs and programs without the characters that move a cursor or begin a line.
+func TestTextsOfPeersAreHarmless(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	const evil = "\x1b[2J\nWARNING fine"
+	peer := open(t, a, b)
+	b.self.Name = evil
+	require.Equal(t, "\uFFFD[2J\uFFFDWARNING fine", open(t, a, b).Name)
+	a.self.Name = evil
+	b.serve = func(_ context.Context, from transport.Peer, _ string, _ []byte) ([]byte, error) {
+		require.NotContains(t, from.Name, "\n")
+		return nil, errs.New(errs.Internal, evil, "%s", evil).WithHint(evil).WithPeer(evil, evil, evil)
+	}
+	_, err := a.client.Call(within(t), peer, "tcp", nil)
+	require.Error(t, err)
+	require.NotContains(t, err.Error(), "\x1b")
+	require.NotContains(t, err.Error(), "\n")
+}

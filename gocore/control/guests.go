@@ -156,16 +156,16 @@ func (s *guests) drop(g *guest, why string) {
 	}
 }
 
-// identified makes a stranger a guest of the engine that it has proved to be. It returns an error when that engine has
-// too many connections, all with calls under way.
-func (s *guests) identified(g *guest, id transport.ID) error {
+// identified makes a stranger a guest of the engine that it has proved to be, and reports whether that had none. It
+// returns an error when the engine has too many connections, all with calls under way.
+func (s *guests) identified(g *guest, id transport.ID) (isNew bool, err error) {
 	s.mu.Lock()
 	if g.gone || (g.caller != nil && g.caller.id == id) {
 		s.mu.Unlock()
-		return nil
+		return false, nil
 	}
 	c := s.callers[id]
-	if c == nil {
+	if isNew = c == nil; isNew {
 		c = &caller{id: id, guests: map[*guest]struct{}{}, pace: g.pace}
 		s.callers[id] = c
 	}
@@ -173,8 +173,8 @@ func (s *guests) identified(g *guest, id transport.ID) error {
 	if len(c.guests) >= s.limits.ConnectionsPerPeer {
 		if leaves = s.idlest(func(o *guest) bool { return o.caller == c }); leaves == nil {
 			s.mu.Unlock()
-			return s.refuse(g, transport.RefusedLimit, "more than %d connections of one peer have calls under way",
-				s.limits.ConnectionsPerPeer)
+			return false, s.refuse(g, transport.RefusedLimit,
+				"more than %d connections of one peer have calls under way", s.limits.ConnectionsPerPeer)
 		}
 	}
 	s.leaveCaller(g)
@@ -182,7 +182,7 @@ func (s *guests) identified(g *guest, id transport.ID) error {
 	c.guests[g] = struct{}{}
 	s.mu.Unlock()
 	s.drop(leaves, "its peer has opened another one")
-	return nil
+	return isNew, nil
 }
 
 // leaveCaller takes a guest from its caller, or from the strangers. The caller of the function holds mu.

@@ -33,6 +33,12 @@ func (b *lobby) visit(host string, port int) *guest {
 	return b.admit(from{ours, &net.TCPAddr{IP: net.ParseIP(host), Port: port}})
 }
 
+func (b *lobby) identify(t *testing.T, g *guest, id uint64) (isNew bool) {
+	isNew, err := b.identified(g, transport.NumberedID(id))
+	require.NoError(t, err)
+	return isNew
+}
+
 type from struct {
 	net.Conn
 	at net.Addr
@@ -70,7 +76,7 @@ func TestTheOldestStrangerLeavesFirst(t *testing.T) {
 		g := b.visit("10.0.0.1", port)
 		g.spoke.Store(true)
 		if port == 1 {
-			require.NoError(t, b.identified(g, transport.NumberedID(1)))
+			b.identify(t, g, 1)
 		}
 	}
 	require.Equal(t, []int{1, 3, 4}, b.ports(), "an engine stays, and the oldest of three strangers leaves")
@@ -83,7 +89,7 @@ func TestAFullTableDropsTheConnectionThatWasIdleLongest(t *testing.T) {
 	for port := 1; port <= 3; port++ {
 		g := b.visit("10.0.0.1", port)
 		g.spoke.Store(true)
-		require.NoError(t, b.identified(g, transport.NumberedID(uint64(port))))
+		b.identify(t, g, uint64(port))
 		all = append(all, g)
 	}
 	b.begin(all[0]) // a call under way
@@ -93,7 +99,7 @@ func TestAFullTableDropsTheConnectionThatWasIdleLongest(t *testing.T) {
 	require.Equal(t, []int{1, 2, 4}, b.ports())
 	for g := range b.all {
 		if g.caller == nil {
-			require.NoError(t, b.identified(g, transport.NumberedID(4)))
+			b.identify(t, g, 4)
 		}
 		b.begin(g)
 	}
@@ -103,11 +109,10 @@ func TestAFullTableDropsTheConnectionThatWasIdleLongest(t *testing.T) {
 
 func TestAnEngineHasAFewConnections(t *testing.T) {
 	b := newLobby(Limits{ConnectionsPerPeer: 2})
-	id := transport.NumberedID(1)
 	for port := 1; port <= 3; port++ {
 		g := b.visit("10.0.0.1", port)
 		g.spoke.Store(true)
-		require.NoError(t, b.identified(g, id))
+		require.Equal(t, port == 1, b.identify(t, g, 1))
 	}
 	require.Equal(t, []int{2, 3}, b.ports())
 	for g := range b.all {
@@ -115,10 +120,11 @@ func TestAnEngineHasAFewConnections(t *testing.T) {
 	}
 	busy := b.visit("10.0.0.1", 4)
 	busy.spoke.Store(true)
-	require.ErrorContains(t, b.identified(busy, id), "more than 2 connections")
-	require.True(t, b.connected(id))
+	_, err := b.identified(busy, transport.NumberedID(1))
+	require.ErrorContains(t, err, "more than 2 connections")
+	require.True(t, b.connected(transport.NumberedID(1)))
 	b.close(true)
-	require.False(t, b.connected(id))
+	require.False(t, b.connected(transport.NumberedID(1)))
 	require.Empty(t, b.callers)
 	require.Zero(t, b.strangers+b.received)
 }

@@ -189,9 +189,14 @@ func (s *service) caller(ctx context.Context, call *controlpb.Call) (transport.P
 		s.server.options.Refused(transport.RefusedIdentity, hostOf(ctx), err)
 		return transport.Peer{}, err
 	}
+	from.Host = hostOf(ctx)
 	if g := guestOf(ctx); g != nil {
-		if err := s.server.guests.identified(g, from.ID); err != nil {
+		isNew, err := s.server.guests.identified(g, from.ID)
+		if err != nil {
 			return transport.Peer{}, err
+		}
+		if isNew {
+			s.server.options.Admitted(from)
 		}
 	}
 	return from, nil

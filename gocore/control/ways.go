@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -29,11 +30,19 @@ type wayKey struct {
 type way struct {
 	addresses []string // the one it is known by, then the others
 	preferred int      // that answered last
+
+	// An address that has answered may be tried at any time, the others wayTries times within wayEvery. A peer could
+	// name anybody's address, and use us to knock there.
+	answered []string
+	tries    int
+	since    time.Time
 }
 
 const (
-	waysMax = 4096 // engines
-	wayMax  = 16   // addresses of one
+	waysMax  = 4096 // engines
+	wayMax   = 16   // addresses of one
+	wayTries = 8
+	wayEvery = time.Minute
 )
 
 // headStart is the time that the address that answered last has before the next one is tried beside it (as in RFC 8305,
@@ -41,13 +50,14 @@ const (
 // ms.
 const headStart = 60 * time.Millisecond
 
-// Know takes note of the addresses on which a peer's control plane listens, beside the one by which it is known.
-// Wildcards are left out, and loopback addresses of other machines and containers.
+// Know takes note of the addresses on which a peer's control plane listens, beside the one by which it is known. It
+// listens on one port, so addresses with another one are left out. So are names, wildcards, addresses of groups and of
+// the local link, and loopback addresses of other machines and containers.
 func (c *Client) Know(peer transport.Peer, addresses []string) {
 	list := []string{peer.Address}
 	for _, a := range addresses {
 		if len(list) < wayMax && !slices.Contains(list, a) && meta.CheckAddress(a) == nil &&
-			reachable(a, peer.Network == c.options.Self().Network) {
+			reachable(a, peer.Address, peer.Network == c.options.Self().Network) {
 			list = append(list, a)
 		}
 	}
@@ -67,13 +77,32 @@ func (c *Client) Know(peer transport.Peer, addresses []string) {
 	c.ways.peers[key] = &way{addresses: list}
 }
 
-func reachable(address string, sameNetwork bool) bool {
-	host, _, err := net.SplitHostPort(address)
+func reachable(address, own string, sameNetwork bool) bool {
+	_, port, err := net.SplitHostPort(own)
 	if err != nil {
 		return false
 	}
-	ip, err := netip.ParseAddr(host)
-	return err != nil || (!ip.IsUnspecified() && (sameNetwork || !ip.IsLoopback()))
+	at, err := netip.ParseAddrPort(address)
+	if err != nil || strconv.Itoa(int(at.Port())) != port {
+		return false
+	}
+	ip := at.Addr()
+	return !ip.IsUnspecified() && !ip.IsMulticast() && !ip.IsLinkLocalUnicast() && (sameNetwork || !ip.IsLoopback())
+}
+
+// may reports whether an address of a peer may be tried now, and counts the try.
+func (w *ways) may(peer transport.Peer, address string, now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known := w.peers[wayKey{peer.Address, peer.ID}]
+	if address == peer.Address || known == nil || slices.Contains(known.answered, address) {
+		return true
+	}
+	if now.Sub(known.since) >= wayEvery {
+		known.since, known.tries = now, 0
+	}
+	known.tries++
+	return known.tries <= wayTries
 }
 
 // of lists the addresses of a peer in the order in which they are to be tried.
@@ -92,6 +121,9 @@ func (w *ways) prefer(peer transport.Peer, address string) {
 	defer w.mu.Unlock()
 	if known := w.peers[wayKey{peer.Address, peer.ID}]; known != nil {
 		known.preferred = max(0, slices.Index(known.addresses, address))
+		if !slices.Contains(known.answered, address) {
+			known.answered = append(known.answered, address)
+		}
 	}
 }
 

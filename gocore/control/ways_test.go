@@ -1,7 +1,9 @@
 package control
 
 import (
+	"context"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,10 +28,40 @@ func refusing(t *testing.T) string {
 	return l.Addr().String()
 }
 
+// elsewhere is another address of this machine with the same port.
+func elsewhere(t *testing.T, address string) string {
+	_, port, err := net.SplitHostPort(address)
+	require.NoError(t, err)
+	return net.JoinHostPort("127.0.0.2", port)
+}
+
+// A peer names addresses of others, to make us call there. Only its own port of a plain address is tried, and that a
+// few times a minute as long as it does not answer.
+func TestAPeerCannotMakeUsKnockEverywhere(t *testing.T) {
+	checkLeaks(t)
+	a := start(t, "127.0.0.1:0")
+	var knocks atomic.Int32
+	victim := stranger(t, func(net.Conn) { knocks.Add(1) })
+	peer := transport.Peer{Address: elsewhere(t, victim), ID: transport.NumberedID(1), Network: a.self.Network}
+	_, port, err := net.SplitHostPort(victim)
+	require.NoError(t, err)
+	a.client.Know(peer, []string{"127.0.0.1:1", "localhost:" + port, "0.0.0.0:" + port, "169.254.169.254:" + port,
+		"[ff02::1]:" + port, victim})
+	require.Equal(t, []string{peer.Address, victim}, a.client.ways.of(peer))
+	for range 2 * wayTries {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*headStart)
+		_, err := a.client.Probe(ctx, peer)
+		cancel()
+		require.Error(t, err)
+	}
+	require.LessOrEqual(t, int(knocks.Load()), wayTries)
+}
+
 func TestAnyAddressOfThePeerWillDo(t *testing.T) {
 	checkLeaks(t)
-	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	a := start(t, "127.0.0.1:0")
 	for name, cut := range map[string]string{"silent": stranger(t, func(net.Conn) {}), "refusing": refusing(t)} {
+		b := start(t, elsewhere(t, cut))
 		peer := at(cut, b)
 		_, err := a.client.Probe(within(t), peer)
 		require.Error(t, err, name)
@@ -59,7 +91,8 @@ func TestLoopbackAddressesOfAnotherMachineAreNoWay(t *testing.T) {
 
 func TestAnotherIncarnationAtThePeersOwnAddressIsFinal(t *testing.T) {
 	checkLeaks(t)
-	a, b, c := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	c := start(t, elsewhere(t, b.self.Address))
 	peer := open(t, a, b)
 	gone := peer
 	gone.ID[0]++
@@ -69,6 +102,7 @@ func TestAnotherIncarnationAtThePeersOwnAddressIsFinal(t *testing.T) {
 	require.ErrorContains(t, err, b.self.Address)
 
 	moved := at(refusing(t), b) // another engine at another address proves nothing
+	c = start(t, elsewhere(t, moved.Address))
 	a.client.Know(moved, []string{c.self.Address})
 	_, err = a.client.Probe(within(t), moved)
 	require.Equal(t, errs.PeerUnreachable, errs.CodeOf(err))

@@ -56,10 +56,11 @@ func faultOf(address string, err error) *errs.Error {
 		if !ok || fault.GetCode() == 0 || fault.GetCode() > 1<<16-1 {
 			continue
 		}
+		text := func(s string) string { return errs.Printable(s, faultTextMax) }
 		e := &errs.Error{Code: errs.Code(fault.GetCode()), Scope: errs.Scope(fault.GetScope() & 3),
-			Side: turned(errs.Side(fault.GetSide() & 3)), Collateral: fault.GetCollateral(), Op: fault.GetOp(),
-			Peer:      fault.GetPeer(),
-			Transport: fault.GetTransport(), Rail: fault.GetRail(), Cause: fault.GetCause(), Hint: fault.GetHint()}
+			Side: turned(errs.Side(fault.GetSide() & 3)), Collateral: fault.GetCollateral(), Op: text(fault.GetOp()),
+			Peer: text(fault.GetPeer()), Transport: text(fault.GetTransport()), Rail: text(fault.GetRail()),
+			Cause: text(fault.GetCause()), Hint: text(fault.GetHint())}
 		if e.Peer == "" {
 			e.Peer = address
 		}
@@ -109,8 +110,9 @@ func fromIdentity(id *controlpb.Identity) (transport.Peer, error) {
 		return transport.Peer{}, protocolError(
 			"the peer gives a name, an address, a machine id or a network of more than %d bytes", identityMax)
 	}
-	return transport.Peer{Address: id.GetAddress(), Name: id.GetName(), MachineID: id.GetMachineId(),
-		Network: id.GetNetwork(), ID: transport.ID(id.GetId())}, nil
+	text := func(s string) string { return errs.Printable(s, identityMax) }
+	return transport.Peer{Address: text(id.GetAddress()), Name: text(id.GetName()), MachineID: text(id.GetMachineId()),
+		Network: text(id.GetNetwork()), ID: transport.ID(id.GetId())}, nil
 }
 
 func protocolError(format string, args ...any) *errs.Error {

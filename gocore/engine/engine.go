@@ -253,7 +253,7 @@ func (e *Engine) listen(o Options, undo *steps) error {
 			wanted = append(wanted, net.JoinHostPort(address, port))
 		}
 	}
-	options := control.Options{Self: e.self, Log: e.log, Dial: o.Dial,
+	options := control.Options{Self: e.self, Log: e.log, Dial: o.Dial, Admitted: e.admitted,
 		Refused: func(reason transport.Refusal, from string, cause error) {
 			e.refusals.count(planeControl, reason, from, cause)
 		}}

@@ -288,5 +288,5 @@ func (e *Engine) attributed(from transport.Peer) string {
 	if taken {
 		return from.ID.String()
 	}
-	return printable(from.Address)
+	return from.Address
 }

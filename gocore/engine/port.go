@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -150,6 +151,13 @@ func (p *port) Call(ctx context.Context, to transport.Peer, message []byte) ([]b
 		self := p.engine.self()
 		self.Self = true
 		return p.transport.Serve(ctx, self, message)
+	}
+	if to.Host != "" { // it called us: it names a port of the host that its call came from, not anybody's
+		_, port, err := net.SplitHostPort(to.Address)
+		if err != nil {
+			return nil, errs.Wrap(errs.Protocol, "call", err).WithScope(errs.ScopeLink, errs.SideRemote)
+		}
+		to.Address = net.JoinHostPort(to.Host, port)
 	}
 	return p.engine.client.Call(ctx, to, p.name, message)
 }

@@ -1,10 +1,8 @@
 package engine
 
 import (
-	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -30,6 +28,9 @@ type refusals struct {
 	mu     sync.Mutex
 	planes []metrics.Refusals
 	told   map[refusalKey]*toldRefusal
+
+	second     clock.Time // that admissions counts
+	admissions int
 }
 
 type refusalKey struct {
@@ -53,7 +54,8 @@ func newRefusals(e *Engine, plugs []Plug) *refusals {
 
 // count counts one refusal, and announces it when it is time to.
 func (r *refusals) count(plane string, reason transport.Refusal, from string, cause error) {
-	n := r.due(refusalKey{plane, printable(from), reason}, clock.Now())
+	from = errs.Printable(from, strangerTextMax)
+	n := r.due(refusalKey{plane, from, reason}, clock.Now())
 	if n == 0 {
 		return
 	}
@@ -62,9 +64,8 @@ func (r *refusals) count(plane string, reason transport.Refusal, from string, ca
 		kind = event.PeerRefused
 	}
 	e := *errs.From(plane, cause)
-	e.Cause = printable(e.Cause)
-	r.engine.announce(&event.Event{Kind: kind, Peer: printable(from), Transport: plane, Note: reason.String(), N: n,
-		Err: &e})
+	e.Cause = errs.Printable(e.Cause, strangerTextMax)
+	r.engine.announce(&event.Event{Kind: kind, Peer: from, Transport: plane, Note: reason.String(), N: n, Err: &e})
 }
 
 // due returns the refusals that an event is to report now, 0 for no event.
@@ -108,13 +109,21 @@ func (r *refusals) snapshot() []metrics.Refusals {
 	return append([]metrics.Refusals(nil), r.planes...)
 }
 
-// printable is a text of a stranger as logs and programs may see it: bounded, and without control characters.
-func printable(text string) string {
-	text = strings.ToValidUTF8(text[:min(len(text), strangerTextMax)], "\uFFFD")
-	return strings.Map(func(c rune) rune {
-		if !unicode.IsPrint(c) {
-			return '\uFFFD'
-		}
-		return c
-	}, text)
+// admissionsMax bounds the events of peers that were let in, a second: they must not push out all others.
+const admissionsMax = 64
+
+// admitted announces that a peer was let in.
+func (e *Engine) admitted(p transport.Peer) {
+	r := e.refusals
+	now := clock.Now()
+	r.mu.Lock()
+	if now.Sub(r.second) >= time.Second {
+		r.second, r.admissions = now, 0
+	}
+	r.admissions++
+	quiet := r.admissions > admissionsMax
+	r.mu.Unlock()
+	if !quiet {
+		e.announce(&event.Event{Kind: event.PeerAdmitted, Peer: p.Address, Note: p.Identity})
+	}
 }

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,10 +38,4 @@ func TestManyStrangersAreCountedInBoundedMemory(t *testing.T) {
 	require.Equal(t, uint64(100_000), r.snapshot()[0].Counts[transport.RefusedLimit])
 	later := refusalKey{planeControl, "later", transport.RefusedLimit}
 	require.Equal(t, 1, r.due(later, clock.Time(1).Add(refusalEvery)))
-}
-
-func TestTextsOfStrangersArePrintable(t *testing.T) {
-	require.Equal(t, "a\uFFFD[2Jb\uFFFDc\uFFFD", printable("a\x1b[2Jb\nc\u202e"))
-	require.Equal(t, "\uFFFD", printable("\xff"))
-	require.LessOrEqual(t, len(printable(strings.Repeat("x", 1000))), strangerTextMax)
 }

@@ -75,7 +75,7 @@ var kinds = [...]struct{ name, help string }{
 	SharingOff: {"sharing_off",
 		"Slots and load of NICs are not shared with other processes any more, for the reason in `error`."},
 	SharingOn:    {"sharing_on", "Slots and load of NICs are shared with other processes again."},
-	PeerAdmitted: {"peer_admitted", "A peer called for the first time, and was let in."},
+	PeerAdmitted: {"peer_admitted", "A peer that had no connection called, and was let in."},
 	PeerRefused: {"peer_refused",
 		"A peer was not let in: `n` times since the last such event, for the reason in `note`; `error` has the cause."},
 	AccessRefused: {"access_refused",

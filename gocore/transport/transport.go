@@ -101,6 +101,7 @@ type Peer struct {
 	Network   string // equal where 127.0.0.1 leads to the same place: a machine's containers differ
 	ID        ID     // of the engine that answered; another one is another peer
 	Identity  string // that its credentials prove, "" if nothing does; only the control plane fills it
+	Host      string // that its call came from, "" where we called: calls back to it go there, and to no other host
 	Self      bool   // our own engine: transfers inside one process. Never taken from a message
 }
 

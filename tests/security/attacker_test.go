@@ -121,7 +121,8 @@ func flood(t *testing.T, address string, calls, bytes int, halt chan struct{}, f
 	for range calls {
 		running.Go(func() {
 			head := []byte{0, byte(bytes >> 24), byte(bytes >> 16), byte(bytes >> 8), byte(bytes)}
-			request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/tent.control.Control/Notify",
+			request, err := http.NewRequestWithContext(ctx, http.MethodPost,
+				"http://"+address+"/tent.control.Control/Notify",
 				io.NopCloser(&unfinished{head: head, left: bytes - 1, halt: halt, fed: fed}))
 			if err != nil {
 				return
