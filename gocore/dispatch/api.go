@@ -157,6 +157,7 @@ type TaskSpec struct {
 	Local         uintptr
 	Remote        uint64 // offset in the remote region
 	Length        uint64
+	Epoch         transport.Epoch // of the remote region's owner, as it is known when the task begins
 
 	// Parts makes the task one of many equal parts, which lie at offsets from Local and Remote; Length is the bytes of
 	// all. They must stay as they are until the batch is freed, and for ever if it ended dirty; tasks may share them.
@@ -167,7 +168,7 @@ type TaskSpec struct {
 // id are the caller's to fill in.
 func (s *TaskSpec) SliceOver(hop *plan.Hop) transport.Slice {
 	return transport.Slice{Op: hop.Op, Checked: s.Integrity != request.IntegrityNone, Class: s.Class,
-		LocalKey: hop.LocalKey, RemoteKey: hop.RemoteKey}
+		LocalKey: hop.LocalKey, RemoteKey: hop.RemoteKey, Epoch: s.Epoch}
 }
 
 // Status of one task.

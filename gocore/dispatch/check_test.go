@@ -38,7 +38,8 @@ type checker struct {
 	t       require.TestingT
 	seed    uint64
 	w       *world
-	tasks   []*known // by local address, which only grows
+	epochs  [2]transport.Epoch // of the peers, as the core knows them
+	tasks   []*known           // by local address, which only grows
 	batches map[BatchID][]*known
 	links   map[plan.LinkID]*linkFacts
 	stages  map[plan.StageID]*stageFacts

@@ -35,7 +35,7 @@ func (c *Core) retryPiece(p *piece, r *railState, err *errs.Error, now clock.Tim
 		return
 	}
 	if final(err) {
-		c.endTask(t, Failed, c.attribute(err, r), now)
+		c.endTask(t, Failed, nameRegion(c.attribute(err, r), t), now)
 		return
 	}
 	if err.Scope >= errs.ScopeLink {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -201,4 +203,60 @@ func TestTheFirstCopyForgetsAReplacementThatWasReplaced(t *testing.T) {
 		require.Equal(t, Completed, s.State)
 		require.EqualValues(t, kib, s.Bytes)
 	}
+}
+
+// A fence of the peer ends the tasks of before, waiting or under way, also where the news comes over another route.
+// Later ones, and those of other regions, go on.
+func TestAFenceOfThePeerEndsWhatBeganBefore(t *testing.T) {
+	r := newRig(t, Options{Failovers: 3})
+	fast, slow := r.link(1, 0, 1, 128*kib), r.link(1, 1, 1, 128*kib)
+	region, other := to(r.core, fast, slow), to(r.core, fast)
+	region.Region = "kv"
+	other.Routes[0].Hops[0].RemoteKey = 2
+	spec := func(p *plan.Plan, epoch transport.Epoch) TaskSpec {
+		return TaskSpec{Terms: request.Terms{Op: transport.Write, Deadline: clock.Never}, Plan: p, Local: 1 << 20,
+			Remote: 1 << 30, Length: 128 * kib, Epoch: epoch}
+	}
+	b := r.submitAll(spec(region, 4), spec(region, 4), spec(other, 4), spec(region, 5))
+	freed := r.submitAll(spec(region, 4))
+	require.Nil(t, r.core.FreeBatch(freed, r.now))
+	require.Len(t, r.out, 2, "the others wait")
+	r.core.Fenced(slow, 1, 5, r.now) // the news comes over the link that none of them takes
+	r.step()
+	require.Len(t, r.asked, 2, "slices that are out are asked back")
+	r.finish(0, withdrawn)
+	r.finish(0, withdrawn)
+	for len(r.out) > 0 {
+		require.True(t, r.out[0].RemoteKey == 2 || r.out[0].Epoch == 5, "a slice of before the fence is cut after it")
+		r.finish(0, nil)
+	}
+	for i, want := range []State{Failed, Failed, Completed, Completed} {
+		s, err := r.core.Status(b, i)
+		require.Nil(t, err)
+		require.Equal(t, want, s.State, "task %d", i)
+		require.False(t, s.Dirty)
+		if want == Failed {
+			require.Equal(t, errs.AddressNotRegistered, s.Err.Code)
+			require.ErrorContains(t, s.Err, `region "kv": the region was fenced`)
+			require.Zero(t, s.Failovers)
+		}
+	}
+	require.Zero(t, r.core.Pending())
+}
+
+// A slice that the owner refuses because of a fence ends its task: no other route may revive it.
+func TestATaskThatAFenceRefusedDoesNotFailOver(t *testing.T) {
+	r := newRig(t, Options{Failovers: 3})
+	p := to(r.core, r.link(1, 0, 1, 128*kib), r.link(1, 1, 1, 128*kib))
+	p.Region = "kv"
+	b := r.submit(p, High, 128*kib, clock.Never)
+	r.finish(0, transport.Fenced("test"))
+	for len(r.out) > 0 {
+		require.Contains(t, r.asked, r.out[0])
+		r.finish(0, withdrawn)
+	}
+	s := r.status(b)
+	require.Equal(t, Failed, s.State)
+	require.Zero(t, s.Failovers)
+	require.ErrorContains(t, s.Err, `region "kv": the region was fenced by its owner after the transfer had begun`)
 }

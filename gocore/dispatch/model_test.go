@@ -87,7 +87,7 @@ func newModel(t require.TestingT, seed uint64) *model {
 // makePlans: every order of direct routes, and one through stages.
 func (m *model) makePlans(r *rand.Rand, links []plan.LinkID, op transport.Op) (plans []*plan.Plan) {
 	route := func(id plan.LinkID) plan.Route {
-		return plan.Route{Transport: m.check.links[id].transport, Hops: []plan.Hop{{Link: id, Op: op}},
+		return plan.Route{Transport: m.check.links[id].transport, Hops: []plan.Hop{{Link: id, Op: op, RemoteKey: 1}},
 			SliceMax: 64 << 10, SliceBest: uint64(4+r.IntN(28)) << 10 / unit * unit, Alignment: unit}
 	}
 	for i := range links {
@@ -112,7 +112,7 @@ func (m *model) makePlans(r *rand.Rand, links []plan.LinkID, op transport.Op) (p
 	last := links[len(links)-1]
 	staged.Hops = []plan.Hop{{Link: links[0], Op: op, Remote: stages[0]},
 		{Link: last, Op: op, Local: stages[0], Remote: stages[1]},
-		{Link: links[0], Op: op, Local: stages[1]}}
+		{Link: links[0], Op: op, Local: stages[1], RemoteKey: 1}}
 	if op == transport.Read {
 		for i := range staged.Hops {
 			h := &staged.Hops[i]
@@ -152,7 +152,7 @@ func (m *model) traffic() {
 		task.learn()
 		specs = append(specs, TaskSpec{Terms: request.Terms{Op: op, Class: class, Deadline: deadline}, Plan: p,
 			Local: m.next, Remote: uint64(m.next),
-			Length: task.length, Parts: task.parts})
+			Length: task.length, Parts: task.parts, Epoch: m.check.epochs[peer]})
 		m.check.tasks = append(m.check.tasks, task)
 		m.check.batches[id] = append(m.check.batches[id], task)
 		m.next += uintptr(task.window)
@@ -179,6 +179,9 @@ func (m *model) carryOut(held Reservation, id BatchID, specs []TaskSpec) {
 	m.after(m.between(0, 5*time.Millisecond), func() {
 		if m.IntN(4) == 0 {
 			m.core.Unreserve(&held)
+			for i := range specs { // the owner would refuse them, which this world does not play
+				specs[i].Epoch = m.check.epochs[m.check.links[specs[i].Plan.Routes[0].Hops[0].Link].peer]
+			}
 			_, err := m.core.Submit(id, specs, m.now)
 			require.Nil(m.check.t, err)
 			return
@@ -236,7 +239,7 @@ func (m *model) trouble() {
 	}
 	r := m.rails[m.order[m.IntN(len(m.order))]]
 	cause := errs.New(errs.Lost, "sim", "trouble").WithScope(errs.ScopeRail, errs.SidePath)
-	switch m.IntN(10) {
+	switch m.IntN(12) {
 	case 0, 1:
 		m.fall(r, cause)
 		m.after(m.between(0, 200*time.Millisecond), func() { m.raise(r) })
@@ -258,6 +261,13 @@ func (m *model) trouble() {
 	case 7, 8: // slow for a while
 		r.rate = r.usual / 20
 		m.after(m.between(0, 100*time.Millisecond), func() { r.rate = r.usual })
+	case 10, 11: // the peer fences its region
+		facts := m.check.links[r.key.link]
+		m.check.epochs[facts.peer]++
+		for _, id := range m.links[facts.peer] { // a plan has some of them
+			m.core.Fenced(id, 1, m.check.epochs[facts.peer], m.now)
+		}
+		m.check.seen["fenced"]++
 	case 9: // this process is stopped; news waits meanwhile
 		m.frozen = m.now.Add(m.between(0, 60*time.Millisecond))
 	case 6:
@@ -440,7 +450,7 @@ func TestModel(t *testing.T) {
 		ends[Completed], ends[Failed], ends[TimedOut], ends[Canceled], dirty, seen)
 	if n >= 300 { // a model that never comes to these ends proves nothing about them
 		require.NotZero(t, ends[Completed]*ends[Failed]*ends[TimedOut]*ends[Canceled]*dirty)
-		for _, what := range []string{"promoted", "slot waits", "NIC windows", "doubt", "probe",
+		for _, what := range []string{"promoted", "slot waits", "NIC windows", "doubt", "probe", "fenced",
 			"carried out by callers", "hedged", "rail_suspected", "rail_paused", "rail_probed", "rail_recovered",
 			"ordered by deadline", "not sent, hopeless", "missed waiting", "missed on the way", "deadline_missed",
 			"rail_condemned", "failover", "failover_exhausted", "withdrawn", "stalled", "peer_gone"} {

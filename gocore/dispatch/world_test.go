@@ -265,6 +265,9 @@ func (w *world) submit(p *Posting) {
 	for i, s := range slices {
 		q := &posted{slice: *s, origin: s, wire: r, due: clock.Never, refused: i >= accept}
 		w.check.posted(q)
+		if known := w.check.epochs[w.check.links[p.Link].peer]; s.Epoch < known {
+			w.check.fail("a slice of epoch %d is cut in epoch %d", s.Epoch, known)
+		}
 		w.out[s] = q
 		if r.id == p.Rail {
 			r.bytes += s.Length

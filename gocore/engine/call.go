@@ -45,6 +45,7 @@ type Call struct {
 	terms  Terms // of the shapes that follow; within their ranges
 
 	specs   []dispatch.TaskSpec
+	to      []*peer    // of each of specs
 	total   uint64     // bytes of specs; this and the next two are known when the call is complete
 	due     clock.Time // the earliest deadline of specs
 	durable bool       // a request asks for durability
@@ -147,7 +148,8 @@ func (c *Call) whole(first int, err *errs.Error) error {
 		return nil
 	}
 	clear(c.specs[first:])
-	c.specs = c.specs[:first]
+	clear(c.to[first:])
+	c.specs, c.to = c.specs[:first], c.to[:first]
 	return err
 }
 
@@ -191,10 +193,12 @@ func (c *Call) complete(n *Note) *errs.Error {
 // Discard ends the call without a transfer.
 func (c *Call) Discard() {
 	clear(c.specs)
+	clear(c.to)
 	clear(c.uses)
 	clear(c.files)
 	freePlaces(c.lists)
-	*c = Call{specs: c.specs[:0], uses: c.uses[:0], lists: c.lists[:0], files: c.files[:0], slices: c.slices}
+	*c = Call{specs: c.specs[:0], to: c.to[:0], uses: c.uses[:0], lists: c.lists[:0], files: c.files[:0],
+		slices: c.slices}
 	calls.Put(c)
 }
 
@@ -247,11 +251,22 @@ func (e *Engine) submit(id dispatch.BatchID, c *Call) (first int, err error) {
 	return first, nil
 }
 
-// sum adds up the tasks: their bytes, their earliest deadline, and whether one asks for durability.
+// task appends a task to the peer that was bound last.
+func (c *Call) task(s dispatch.TaskSpec) { c.specs, c.to = append(c.specs, s), append(c.to, c.peer) }
+
+// sum adds up the tasks: their bytes, their earliest deadline, and whether one asks for durability. They begin here: a
+// fence of before has nothing to do with them.
 func (c *Call) sum() {
 	c.total, c.due, c.durable = 0, clock.Never, false
+	var to *peer
+	var epoch transport.Epoch
 	for i := range c.specs {
 		s := &c.specs[i]
+		if c.to[i] != to {
+			to = c.to[i]
+			epoch = to.begin()
+		}
+		s.Epoch = epoch
 		c.total += s.Length
 		c.due = min(c.due, s.Due())
 		c.durable = c.durable || s.Durability == request.DurabilityData

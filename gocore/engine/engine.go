@@ -90,6 +90,7 @@ type Engine struct {
 	waits        atomic.Uint32
 	closed       atomic.Bool
 	planEpoch    atomic.Uint64
+	fences       atomic.Uint64 // of all our regions so far, see fences.go
 
 	ports   []*port // one a plug, also for those that are not open
 	infos   []transport.Info

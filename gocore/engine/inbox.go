@@ -36,6 +36,9 @@ type notice struct {
 	cause *errs.Error
 	batch dispatch.BatchID
 
+	key   transport.RemoteKey // of noticeFenced, with its epoch
+	epoch transport.Epoch
+
 	ticket    uint64     // of a sync
 	transport uint8      // of noticeHeard
 	at        clock.Time // when something was heard; of noticeProbed, the round trip
@@ -54,6 +57,7 @@ const (
 	noticeHeard    // the answer to a doubt
 	noticeProbed   // and to a probe: cause is nil when the rail answered
 	noticeNotified // the notification of a batch was taken, or cause says why not
+	noticeFenced   // a peer has fenced a region
 	noticeSynced   // a file of a batch is on stable storage, or cause says why not
 )
 

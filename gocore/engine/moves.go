@@ -71,7 +71,7 @@ func (c *Call) add(t *Terms, source uintptr, at Remote, length uint64) *errs.Err
 	if err := c.bind(t, p, local, remote, length); err != nil {
 		return err
 	}
-	c.specs = append(c.specs, dispatch.TaskSpec{Terms: *t, Plan: c.plan, Local: source, Remote: offset, Length: length})
+	c.task(dispatch.TaskSpec{Terms: *t, Plan: c.plan, Local: source, Remote: offset, Length: length})
 	return nil
 }
 

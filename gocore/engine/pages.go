@@ -148,6 +148,6 @@ func (c *Call) pagesOf(r *Pages, local, remote *grid, region int, list *places) 
 	if len(list.LocalAt) == 1 { // no more than a range
 		spec.Local, spec.Remote, spec.Parts = spec.Local+uintptr(list.LocalAt[0]), spec.Remote+list.RemoteAt[0], nil
 	}
-	c.specs = append(c.specs, spec)
+	c.task(spec)
 	return nil
 }

@@ -31,6 +31,9 @@ type peer struct {
 
 	links atomic.Pointer[[]attachment] // by transport; link 0: not attached. Replaced as a whole under mu
 
+	epoch   atomic.Uint64                 // the newest of its fences that is known, see fences.go
+	readers atomic.Pointer[[]epochReader] // where to look for a newer one
+
 	// mu guards attaching and the keys of remote regions. It comes before the engine's mutex; transports are called
 	// under it.
 	mu      sync.Mutex
@@ -147,6 +150,7 @@ func (p *peer) attach() (gone []func()) {
 		}
 	}
 	p.links.Store(&links)
+	p.readEpochs(links)
 	e.planEpoch.Add(1)
 	return append(gone, e.runSteps)
 }
@@ -218,6 +222,7 @@ func (p *peer) learn(d *segment.Description) {
 	if !p.identity.Self {
 		p.engine.client.Know(p.identity, d.Others)
 	}
+	p.hear(d.Fences)
 	old := p.regions.Load()
 	t := &remoteTable{description: d, byID: make(map[mem.RegionID]*remoteRegion, len(d.Regions))}
 	t.known = len(d.Regions) == 0
@@ -311,7 +316,8 @@ func (p *peer) planFor(local *region, remote *remoteRegion, want wanted) (*plan.
 		return nil, errs.New(errs.InvalidArgument, "submit",
 			"transport_hint is %d: it must be the number of a TransportType", want.Hint)
 	}
-	made, err := plan.Build(&plan.Request{Op: want.Op, Hint: hint, Policy: p.engine.policies.Get(want.policy),
+	made, err := plan.Build(&plan.Request{Op: want.Op, Region: remote.Name, Hint: hint,
+		Policy: p.engine.policies.Get(want.policy),
 		Local:  plan.End{Kind: local.Kind, Location: local.Location, Node: p.engine.numa.nodeOfPlan(local)},
 		Remote: plan.End{Kind: remote.Kind, Location: remote.Location}}, p.candidates(local, remote, want.Choice))
 	if err != nil {

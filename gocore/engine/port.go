@@ -18,11 +18,12 @@ type port struct {
 	engine    *Engine
 	index     uint8
 	name      string
-	transport transport.Transport // nil: not open, reason says why
-	notifier  transport.Notifier  // nil if it carries none
-	filer     transport.Filer     // nil if it moves no bytes of files
-	prober    transport.Prober    // nil if it has no probes
-	witness   transport.Witness   // nil if it knows no more than its completions
+	transport transport.Transport   // nil: not open, reason says why
+	notifier  transport.Notifier    // nil if it carries none
+	filer     transport.Filer       // nil if it moves no bytes of files
+	prober    transport.Prober      // nil if it has no probes
+	witness   transport.Witness     // nil if it knows no more than its completions
+	epochs    transport.EpochReader // nil if it announces epochs
 	reason    string
 	readies   atomic.Uint32 // Ready calls so far; see outbox.carryOut
 
@@ -82,6 +83,17 @@ func (p *port) LinkDown(link transport.Link, cause *errs.Error) {
 	}
 }
 
+// Fenced implements transport.Sink. Tasks that begin from now on carry the epoch; those of before end by the core.
+func (p *port) Fenced(link transport.Link, key transport.RemoteKey, epoch transport.Epoch) {
+	p.mu.Lock()
+	to := p.links[link].peer
+	p.mu.Unlock()
+	if to != nil {
+		to.hear(epoch)
+	}
+	p.notice(notice{kind: noticeFenced, rail: transport.Rail{Link: link}, key: key, epoch: epoch})
+}
+
 // Notified implements transport.Sink.
 func (p *port) Notified(from transport.Peer, message []byte) bool {
 	return p.engine.takeNotes(p.name, from, message) == nil
@@ -122,6 +134,9 @@ func (p *port) attached(link transport.Link, id plan.LinkID, to *peer) (gone *er
 		}
 		n.link = id
 		p.engine.inbox.notice(n)
+		if n.kind == noticeFenced {
+			to.hear(n.epoch)
+		}
 		if n.kind == noticeLinkDown && n.cause != nil &&
 			(n.cause.Code == errs.PeerRestarted || n.cause.Side == errs.SideRemote) {
 			gone = n.cause

@@ -66,4 +66,5 @@ func (p *port) probe(q dispatch.Question) {
 func (p *port) lookForOptions() {
 	p.prober, _ = transport.Find[transport.Prober](p.transport)
 	p.witness, _ = transport.Find[transport.Witness](p.transport)
+	p.epochs, _ = transport.Find[transport.EpochReader](p.transport)
 }

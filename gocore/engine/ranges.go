@@ -72,8 +72,8 @@ func (c *Call) ranges(r *Ranges) *errs.Error {
 				return err
 			}
 		}
-		c.specs = append(c.specs, dispatch.TaskSpec{Terms: c.terms, Plan: c.plan, Local: r.Local + uintptr(from),
-			Remote: base + to, Length: n})
+		c.task(dispatch.TaskSpec{Terms: c.terms, Plan: c.plan, Local: r.Local + uintptr(from), Remote: base + to,
+			Length: n})
 	}
 	return nil
 }

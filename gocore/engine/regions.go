@@ -335,7 +335,7 @@ func (e *Engine) CloseRegion(ctx context.Context, id mem.RegionID) error {
 		return nil
 	}
 	r.life.advance(eventClosed)
-	err := e.revoke(ctx, r, nil, false)
+	err := e.revoke(ctx, r, nil, transport.ForGood)
 	if err == nil && !e.regions.left(r) {
 		return nil
 	}
@@ -346,41 +346,6 @@ func (e *Engine) CloseRegion(ctx context.Context, id mem.RegionID) error {
 		r.unuse()
 	}
 	return err
-}
-
-// FenceRegion keeps the region and returns when nothing that the peer (all peers if empty) began before can read or
-// write there any more.
-func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, peerAddress string) error {
-	r := e.regions.byID(id)
-	if r == nil {
-		return errs.New(errs.AddressNotRegistered, "fence", "the region is closed")
-	}
-	if peerAddress == "" {
-		return e.revoke(ctx, r, nil, true)
-	}
-	peers, err := e.peersAt(ctx, peerAddress)
-	if err != nil {
-		return err
-	}
-	for i := range peers {
-		if err := e.revoke(ctx, r, &peers[i], true); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (e *Engine) revoke(ctx context.Context, r *region, from *transport.Peer, keep bool) error {
-	var first error
-	for i, p := range e.ports {
-		if p.transport == nil || r.keys[i] == 0 {
-			continue
-		}
-		if err := p.transport.Revoke(ctx, r.keys[i], from, keep); err != nil && first == nil {
-			first = err
-		}
-	}
-	return first
 }
 
 // retire ends a region for good: it has no users. It may be called with the engine's mutex held, so another goroutine

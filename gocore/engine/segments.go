@@ -309,7 +309,7 @@ func (e *Engine) description(own bool) *segment.Description {
 	self := e.self()
 	epoch := e.regions.epoch.Load()
 	d := &segment.Description{Address: self.Address, Name: self.Name, MachineID: self.MachineID, Network: self.Network,
-		ID: self.ID, Version: Version, Epoch: epoch + 1, Others: e.others}
+		ID: self.ID, Version: Version, Epoch: epoch + 1, Fences: transport.Epoch(e.fences.Load()), Others: e.others}
 	for _, r := range e.regions.list() {
 		if r.Permission == mem.LocalReadWrite && !own {
 			continue

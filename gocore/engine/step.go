@@ -135,6 +135,8 @@ func (e *Engine) deliver(n *notice, now clock.Time) {
 		e.core.Liveness(dispatch.Question{Transport: n.transport, Link: n.link, Rail: n.rail}, n.at, n.held, now)
 	case noticeProbed:
 		e.core.Probed(n.link, n.rail, n.at, n.cause, now)
+	case noticeFenced:
+		e.core.Fenced(n.link, n.key, n.epoch, now)
 	case noticePeerGone:
 		e.core.PeerGone(n.peer, n.cause, now)
 	case noticeNotified:

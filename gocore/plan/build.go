@@ -15,6 +15,7 @@ import (
 type Request struct {
 	Op            transport.Op
 	Local, Remote End
+	Region        string         // name of the remote region, "" if it has none
 	Hint          string         // name of the transport that goes to the front, "" for none
 	Policy        *config.Policy // chooses and orders the transports; nil leaves all of them in their order
 }
@@ -30,7 +31,7 @@ func Build(r *Request, candidates []Candidate) (*Plan, *errs.Error) {
 	if r.Op > transport.Write {
 		return nil, errs.New(errs.InvalidArgument, "plan", "operation %d is neither READ nor WRITE", r.Op)
 	}
-	made := &Plan{Node: r.Local.Node}
+	made := &Plan{Node: r.Local.Node, Region: r.Region}
 	usable, rejected := listed(r.Policy, candidates)
 	if r.Policy != nil {
 		made.Policy, made.Devices = r.Policy.Label(), r.Policy.DeviceMask

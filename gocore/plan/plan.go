@@ -50,8 +50,21 @@ type Plan struct {
 	Routes   []Route
 	Rejected []Rejected
 	Node     int    // NUMA node of the local memory plus one, 0 if it is not known
+	Region   string // name of the remote region, "" if it has none
 	Policy   string // label of the policy that chose the routes, "" for none
 	Devices  uint64 // local NICs that may carry the request, by bits that config.Policy.DeviceMask explains; 0: all
+}
+
+// Reaches reports whether a route ends in the region that has a key on a link.
+func (p *Plan) Reaches(link LinkID, key transport.RemoteKey) bool {
+	for i := range p.Routes {
+		for j := range p.Routes[i].Hops {
+			if h := &p.Routes[i].Hops[j]; h.Link == link && h.RemoteKey == key {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // End is one side of a request as far as planning goes.

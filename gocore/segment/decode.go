@@ -110,7 +110,7 @@ func (r *reader) description(descriptors bool) *Description {
 	if raw := r.bytes(uint64(len(d.ID))); raw != nil {
 		d.ID = transport.ID(raw)
 	}
-	d.Epoch = r.number()
+	d.Epoch, d.Fences = r.number(), transport.Epoch(r.number())
 	d.Others = r.texts(AddressesMax)
 	locations := r.texts(RegionsMax)
 	transports := r.texts(RegionsMax)

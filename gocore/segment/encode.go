@@ -9,7 +9,7 @@ import (
 // The encoding, in order; u is an unsigned varint, s is u and then u bytes of UTF-8:
 //
 //	"TENT", format (1 byte), flags (1 byte: 1 with descriptors)
-//	s address, s name, s machine id, s version, id of the engine (16 bytes), u epoch
+//	s address, s name, s machine id, s version, id of the engine (16 bytes), u epoch, u fences
 //	u n, n times s            other addresses
 //	u n, n times s            locations, named below by their place in this table
 //	u n, n times s            transports, likewise; 0 without descriptors
@@ -44,6 +44,7 @@ func Encode(d *Description, descriptors bool) []byte {
 	}
 	out = append(out, d.ID[:]...)
 	out = binary.AppendUvarint(out, d.Epoch)
+	out = binary.AppendUvarint(out, uint64(d.Fences))
 	out = appendTexts(out, d.Others)
 
 	locations, transports := d.tables(descriptors)

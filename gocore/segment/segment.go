@@ -46,8 +46,9 @@ type Description struct {
 	MachineID string
 	Network   string // see transport.Peer
 	ID        transport.ID
-	Version   string // of the engine that made it
-	Epoch     uint64 // grows with each change of the fields below
+	Version   string          // of the engine that made it
+	Epoch     uint64          // grows with each change of Regions
+	Fences    transport.Epoch // of the fences of its regions
 	Regions   []Region
 
 	// Made by Seal.

@@ -22,6 +22,7 @@
 //	j  Numbers are reused: a transport's tables grow with the entries that are there at once, not with all that ever
 //	   were. A call that names a link that has ended is refused and counted, also when another link has its index by
 //	   now.
+//	k  A task that began before a fence of its remote region moves no byte after it, whichever way it takes: Epoch.
 //
 // # One slice, from left to right
 //
@@ -93,6 +94,9 @@ type Rail struct {
 	Generation uint32
 }
 
+// HearingLimit bounds how long a fence waits for peers to hear of it.
+const HearingLimit = time.Second
+
 // Peer is another engine as the control plane knows it.
 type Peer struct {
 	Address   string // of its control plane, "host:port"; also its name in errors
@@ -103,6 +107,23 @@ type Peer struct {
 	Identity  string // that its credentials prove, "" if nothing does; only the control plane fills it
 	Host      string // that its call came from, "" where we called: calls back to it go there, and to no other host
 	Self      bool   // our own engine: transfers inside one process. Never taken from a message
+}
+
+// Epoch counts the fences of an engine, of all its regions and for all its peers together. A task carries the newest
+// epoch of the owner that was known when the task began, and each slice that of its task. The owner remembers in which
+// epoch a region was last fenced for a peer, and refuses slices of older ones (Fenced). So a fence needs no answer of a
+// peer: one that was stopped, or cut off, comes with an old epoch afterwards, over any transport.
+//
+// Peers hear of an epoch with the description of the owner's regions, by Sink.Fenced, or by EpochReader.
+type Epoch uint64
+
+// ForGood is the epoch of a revocation that no later slice survives.
+const ForGood Epoch = 0
+
+// Fenced makes the error of a slice or a task that began before a fence of its remote region.
+func Fenced(op string) *errs.Error {
+	return errs.New(errs.AddressNotRegistered, op, "the region was fenced by its owner after the transfer had begun").
+		WithScope(errs.ScopeSlice, errs.SideRemote).WithHint("submit the transfer again if it is still wanted")
 }
 
 // Slice is the unit posted on one rail. The core fills the first block before Submit and does not touch the slice until
@@ -118,6 +139,7 @@ type Slice struct {
 	Local     uintptr // address of the first byte here
 	Remote    uint64  // offset of the first byte in the remote region
 	Length    uint64  // bytes, never 0, at most Info.SliceMax
+	Epoch     Epoch   // of the remote region's owner, as it was known when the slice's task began
 	Id        uint64  // the core's name of this attempt; unique while the engine lives
 	Pieces    *Pieces // many equal pieces instead of one range; nil for one, and always where Info.Vectors is false
 	First     uint32  // index in Pieces of the slice's first piece; it has Length/Pieces.Bytes of them
@@ -172,6 +194,9 @@ type Sink interface {
 	// LinkDown says that the peer cannot be reached over this transport at all, or that its incarnation has ended. The
 	// code is PeerRestarted, or PeerUnreachable with SideRemote when its process is known to be gone.
 	LinkDown(Link, *errs.Error)
+	// Fenced says that the owner of an imported region fenced it in an epoch: tasks of older epochs end. With key 0 it
+	// is the epoch alone. Tasks that begin after the call carry this epoch at least.
+	Fenced(Link, RemoteKey, Epoch)
 	// Notified hands over a message that a peer sent by Notifier. It returns false when the queue is full: the
 	// transport then withholds its acknowledgement and the sender tries again.
 	Notified(from Peer, message []byte) bool
@@ -242,11 +267,15 @@ type Transport interface {
 
 	// Register makes a region usable as a local operand and, as far as its permission goes, by peers.
 	Register(ctx context.Context, region mem.Region) (LocalKey, Descriptor, error)
-	// Revoke is the owner's fence: from its start nothing new by peer begins on the region. It returns when nothing
-	// that began before can touch the bytes any more. A nil peer means every peer; another one is known by its
-	// ID alone, since it may call itself by any address. With keep, the region takes new accesses again
-	// afterwards (Region.fence), else only Deregister follows. READs by peers that were cut off fail.
-	Revoke(ctx context.Context, key LocalKey, peer *Peer, keep bool) error
+	// Revoke is the owner's fence: it returns when no slice of an older epoch can touch the bytes any more. That holds
+	// for slices that are submitted later, too. ForGood refuses every slice from the start on; only Deregister
+	// follows. A nil peer means every peer; another one is known by its ID alone, since it may call itself by any
+	// address. READs by peers that were cut off fail.
+	//
+	// With an epoch, peers that answer have heard of it when Revoke returns, so tasks that they begin from then on pass
+	// at once. A peer that is silent holds Revoke up for HearingLimit at most. It hears later; tasks that it begins
+	// before are refused.
+	Revoke(ctx context.Context, key LocalKey, peer *Peer, epoch Epoch) error
 	Deregister(ctx context.Context, key LocalKey) error
 
 	// Attach starts a link and returns at once; rails are dialled side by side, each with a limit.
@@ -413,6 +442,13 @@ type (
 	Reacher interface {
 		// Reach returns why no rail to the peer is possible, and what to set where; nil if one may be. It asks nobody.
 		Reach(peer Peer, addresses []netip.AddrPort) error
+	}
+
+	// EpochReader is a transport that finds the epochs of its peers in memory; it does not call Fenced.
+	EpochReader interface {
+		// Epoch returns the newest epoch of a link's peer, 0 if it is not known. Called for each submission, it costs
+		// some nanoseconds and does not block.
+		Epoch(Link) Epoch
 	}
 
 	// Injector is a decorator that makes its transport fail on purpose; the metrics tell. See Outermost.

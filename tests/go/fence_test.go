@@ -2,15 +2,19 @@ package tests
 
 import (
 	"context"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/request"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/sim"
 )
@@ -35,11 +39,12 @@ func (r *revocations) Open(ctx context.Context, c any, host transport.Host, sink
 
 func (r *recording) Inner() transport.Transport { return r.Transport }
 
-func (r *recording) Revoke(ctx context.Context, key transport.LocalKey, peer *transport.Peer, keep bool) error {
+func (r *recording) Revoke(ctx context.Context, key transport.LocalKey, peer *transport.Peer,
+	epoch transport.Epoch) error {
 	r.of.mu.Lock()
 	r.of.peers = append(r.of.peers, peer)
 	r.of.mu.Unlock()
-	return r.Transport.Revoke(ctx, key, peer, keep)
+	return r.Transport.Revoke(ctx, key, peer, epoch)
 }
 
 // A fence for one peer reaches the engine that the caller means, by any address that it was opened with. It is an error
@@ -80,4 +85,53 @@ func TestAFenceForOnePeerMeansThatEngineOrFails(t *testing.T) {
 	require.Equal(t, errs.InvalidEntry, errs.CodeOf(err), "%v", err)
 	require.ErrorContains(t, err, "127.0.0.1:9")
 	require.Empty(t, spy.peers)
+}
+
+// Of two transfers of a sender that runs, the second waits while the first moves. Hardly a slice of it is in any
+// transport when the owner fences. Both end there: nothing of them lands after FenceRegion has returned, and a transfer
+// that begins then passes at once.
+func TestTransfersThatWaitEndWithTheFenceOfTheirRegion(t *testing.T) {
+	const size = 64 << 20
+	for name, settings := range map[string]map[string]any{
+		"tcp":  {"transports/shm/enable": false},
+		"shm":  {"transports/tcp/enable": false},
+		"both": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			owner, writer := openAll(t, maps.Clone(settings)), openAll(t, maps.Clone(settings))
+			kv, source := memory(t, size), memory(t, size)
+			fill(source, 1)
+			id := offer(t, owner, kv, "kv")
+			offer(t, writer, source, "")
+			to := segment(t, writer, owner, "kv")
+			move := func(n int) dispatch.BatchID {
+				batch, err := writer.Move(&engine.Request{Terms: request.Terms{Op: transport.Write},
+					Source: address(source), Remote: engine.Remote{Segment: to}, Length: uint64(n)})
+				require.NoError(t, err)
+				return batch
+			}
+			require.Equal(t, dispatch.Completed, ended(t, writer, move(4096)).State, "both ends know each other")
+			for range 3 {
+				begun := []dispatch.BatchID{move(size), move(size)}
+				require.NoError(t, owner.FenceRegion(context.Background(), id, ""))
+				clear(kv)
+				source[0]++
+				require.Equal(t, dispatch.Completed, ended(t, writer, move(1)).State, "begun after the fence")
+				for _, batch := range begun[1:] {
+					sum := ended(t, writer, batch)
+					require.Equal(t, dispatch.Failed, sum.State, "begun before the fence")
+					require.Equal(t, errs.AddressNotRegistered, sum.Err.Code)
+					require.ErrorContains(t, sum.Err, `"kv"`)
+					require.ErrorContains(t, sum.Err, "fenced")
+					require.False(t, sum.Dirty)
+					require.Zero(t, sum.Failovers, "another transport cannot revive it")
+				}
+				ended(t, writer, begun[0]) // it may have arrived before the fence
+				require.Equal(t, dispatch.Completed, ended(t, writer, move(4096)).State, "the second look")
+				require.Equal(t, source[:4096], kv[:4096])
+				require.Equal(t, -1, slices.IndexFunc(kv[4096:], func(b byte) bool { return b != 0 }),
+					"a byte landed after the fence")
+			}
+		})
+	}
 }

@@ -36,9 +36,11 @@ type simEngine struct {
 	moves      map[dispatch.BatchID]*simMove
 	asked      bool // the user has said something since the last step
 	dead       bool
+	fences     transport.Epoch // of the remote area
 }
 
 type simPeer struct {
+	epoch   transport.Epoch // as it is known
 	number  uint32
 	links   []plan.LinkID
 	remotes []transport.RemoteKey
@@ -80,7 +82,7 @@ func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
 }
 
 func (e *simEngine) attach(p *simEngine) {
-	known := &simPeer{number: uint32(len(e.peers) + 1)}
+	known := &simPeer{number: uint32(len(e.peers) + 1), epoch: p.fences} // as the description says it
 	for k, tr := range e.transports {
 		link, err := tr.Attach(p.identity)
 		if err != nil {
@@ -88,7 +90,7 @@ func (e *simEngine) attach(p *simEngine) {
 		}
 		id := e.core.AddLink(dispatch.LinkSpec{Peer: known.number, PeerName: p.address, Transport: uint8(k), Link: link,
 			Info: &e.infos[k], SameHost: true, Probes: true})
-		e.links[simLink{uint8(k), link}] = simTarget{id, known.number}
+		e.links[simLink{uint8(k), link}] = simTarget{id, known}
 		known.links = append(known.links, id)
 		remote, err := tr.Import(link, p.offered[k])
 		if err != nil {
@@ -107,7 +109,7 @@ type simLink struct {
 
 type simTarget struct {
 	id   plan.LinkID
-	peer uint32
+	peer *simPeer
 }
 
 func (e *simEngine) plan(t *testing.T, p *simEngine, op transport.Op) *plan.Plan {
@@ -261,9 +263,16 @@ func (s *simSink) LinkDown(link transport.Link, cause *errs.Error) {
 	s.tell(link, func(to simTarget, now clock.Time) {
 		s.engine.core.DropLink(to.id, cause, now)
 		if cause != nil && (cause.Code == errs.PeerRestarted || cause.Side == errs.SideRemote) {
-			s.engine.core.PeerGone(to.peer, cause, now)
+			s.engine.core.PeerGone(to.peer.number, cause, now)
 		}
 	})
+}
+
+func (s *simSink) Fenced(link transport.Link, key transport.RemoteKey, epoch transport.Epoch) {
+	if to, ok := s.engine.links[simLink{s.index, link}]; ok {
+		to.peer.epoch = max(to.peer.epoch, epoch)
+	}
+	s.tell(link, func(to simTarget, now clock.Time) { s.engine.core.Fenced(to.id, key, epoch, now) })
 }
 
 func (s *simSink) Notified(transport.Peer, []byte) bool { return true }

@@ -112,6 +112,9 @@ func (r *simRun) look() {
 func (r *simRun) secondLook() {
 	for _, m := range r.moves {
 		r.unwritten(m)
+		if !m.peer.dead {
+			r.unmoved(m)
+		}
 	}
 }
 

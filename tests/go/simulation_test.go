@@ -1,11 +1,14 @@
 package tests
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,7 +53,7 @@ func TestSimulationOfWholeEnginesKeepsEveryPromise(t *testing.T) {
 	for _, what := range []string{"COMPLETED", "CANCELED", "TIMEOUT", "FAILED", "dirty", "rerouted", "failover",
 		"restart",
 		"rail_suspected", "rail_paused", "rail_probed", "rail_recovered", "rail_condemned", "withdrawn", "peer_gone",
-		"pages of a failed transfer"} {
+		"pages of a failed transfer", "began before a fence", "ended by a fence"} {
 		if n >= 1000 {
 			require.NotZero(t, seen[what], "no run has seen it, so nothing was proved about it: %s", what)
 		}
@@ -110,6 +113,7 @@ type simMove struct {
 	state        dispatch.State
 	dirty        bool
 	after        []byte // the destination when the task ended
+	fenced       []byte // the destination when the peer fenced it; nil: it did not
 	deadline     clock.Time
 }
 
@@ -136,9 +140,13 @@ func (r *simRun) act() {
 	where := sim.Between(e.address, p.address).On(r.random.IntN(4) - 1)
 	where.Transport = []string{"fast", "slow", ""}[r.random.IntN(3)]
 	switch dice := r.random.IntN(100); {
-	case dice < 60:
+	case dice < 58:
 		if e != p && !e.dead {
 			r.move(e, p)
+		}
+	case dice < 60:
+		if e != p && !p.dead && !r.stopped[p] {
+			r.fence(e, p)
 		}
 	case dice < 86:
 		r.disturb(dice-60, where)
@@ -193,7 +201,7 @@ func (r *simRun) move(e, p *simEngine) {
 	}
 	m.spec = dispatch.TaskSpec{Terms: request.Terms{Op: op, Class: uint8(r.random.IntN(3)), Deadline: m.deadline},
 		Plan: e.plan(r.t, p, op), Local: address(local),
-		Remote: uint64(theirs * simSlot), Length: uint64(length), Parts: parts}
+		Remote: uint64(theirs * simSlot), Length: uint64(length), Parts: parts, Epoch: e.peers[p].epoch}
 	batch, err := e.core.NewBatch(1)
 	require.Nil(r.t, err)
 	_, err = e.core.Submit(batch, []dispatch.TaskSpec{m.spec}, r.network.Now())
@@ -201,6 +209,39 @@ func (r *simRun) move(e, p *simEngine) {
 	m.batch, e.asked = batch, true
 	e.moves[batch] = m
 	r.moves = append(r.moves, m)
+}
+
+// fence makes an owner fence its area, for one peer or for all. The bytes of transfers of before may not change there
+// any more, and the sources of READs are overwritten at once: no byte of after the fence may arrive.
+func (r *simRun) fence(e, owner *simEngine) {
+	owner.fences++
+	whom := &e.identity
+	if r.random.IntN(2) == 0 {
+		whom = nil
+	}
+	for k, tr := range owner.transports {
+		require.NoError(r.t, tr.Revoke(context.Background(), owner.keys[1][k], whom, owner.fences))
+	}
+	for _, m := range r.moves {
+		if m.peer != owner || whom != nil && m.engine != e || m.fenced != nil || m.ended && !m.dirty {
+			continue
+		}
+		seen["began before a fence"]++
+		if m.spec.Op == transport.Write {
+			m.fenced = append([]byte{}, m.destination...)
+		} else {
+			fill(m.source, -m.kind)
+			m.fenced = []byte{}
+		}
+	}
+}
+
+// unmoved checks that a fenced transfer has not written since.
+func (r *simRun) unmoved(m *simMove) {
+	if m.fenced != nil && m.spec.Op == transport.Write {
+		require.True(r.t, bytes.Equal(m.fenced, m.destination), "WRITE %d began before a fence and landed after it",
+			m.kind)
+	}
 }
 
 // pages makes every third transfer one of pages in two different orders, with gaps.
@@ -357,6 +398,10 @@ func (r *simRun) demandProgress() {
 // end takes note of a task's end: the oracle's first look.
 func (r *simRun) end(m *simMove, s dispatch.Status) {
 	require.False(r.t, m.ended, "a task ended twice")
+	r.unmoved(m)
+	if m.fenced != nil && s.Err != nil && strings.Contains(s.Err.Error(), "fenced") {
+		seen["ended by a fence"]++
+	}
 	m.ended, m.state, m.dirty = true, s.State, s.Dirty
 	seen[s.State.String()]++
 	for what, happened := range map[string]bool{"dirty": s.Dirty,

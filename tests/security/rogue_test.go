@@ -111,6 +111,7 @@ func (r *rogue) LinkDown(_ transport.Link, e *errs.Error) { r.down <- e }
 func (r *rogue) Ready(transport.Rail)                     {}
 func (r *rogue) Progress(transport.Rail)                  {}
 func (r *rogue) RailDown(transport.Rail, *errs.Error)     {}
+func (r *rogue) Fenced(transport.Link, transport.RemoteKey, transport.Epoch) {}
 func (r *rogue) Notified(transport.Peer, []byte) bool     { return true }
 func (r *rogue) describe(e *engine.Engine) *segment.Description {
 	r.t.Helper()

@@ -211,7 +211,7 @@ func (t *Transport) dropScratch(ctx context.Context) error {
 	if key == 0 {
 		return nil
 	}
-	if err := t.Transport.Revoke(ctx, key, nil, false); err != nil {
+	if err := t.Transport.Revoke(ctx, key, nil, transport.ForGood); err != nil {
 		return err
 	}
 	return t.Transport.Deregister(ctx, key)

@@ -17,7 +17,7 @@ import (
 //	swallowed (hold) --heal, withdrawal, fence, end of the rail--> sink, as not delivered
 //	represented by an errand, a slice of our own that the inner transport has
 //
-// Nothing is sent late: a slice that was accepted before an owner's fence would then arrive as one of after it.
+// Nothing is sent late: a fence of the owner would refuse it.
 type Transport struct {
 	transport.Transport // the real one
 	plan                *Plan

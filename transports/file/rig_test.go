@@ -112,6 +112,10 @@ func (r *rig) DescriptorsChanged()                      {}
 func (r *rig) Refused(transport.Refusal, string, error) {}
 func (r *rig) Log() *slog.Logger                        { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 func (r *rig) Addresses() []netip.Addr                  { return nil }
+
+// Fenced implements transport.Sink.
+func (r *rig) Fenced(transport.Link, transport.RemoteKey, transport.Epoch) {}
+
 func (r *rig) Call(context.Context, transport.Peer, []byte) ([]byte, error) {
 	return nil, errs.New(errs.NotImplemented, "call", "files answer nothing")
 }

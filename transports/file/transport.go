@@ -108,7 +108,8 @@ func (t *base) Register(_ context.Context, m mem.Region) (transport.LocalKey, tr
 
 // Revoke implements transport.Transport. Nobody but this engine reaches a region by a file transport, so there is
 // nothing to wait for.
-func (t *base) Revoke(_ context.Context, key transport.LocalKey, _ *transport.Peer, _ bool) error {
+func (t *base) Revoke(_ context.Context, key transport.LocalKey, _ *transport.Peer,
+	_ transport.Epoch) error {
 	if t.regions.Lookup(key) == nil {
 		return kit.NoRegion(t.name+".revoke", key)
 	}

@@ -1,46 +1,99 @@
 package kit
 
 import (
+	"maps"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Door says which peers may still touch a region: the state behind Transport.Revoke where owner and peers share a
-// process. The zero value is open to all. Any goroutine may use it.
+// Door says which slices of which peers may still touch a region: the state behind Transport.Revoke. The zero value is
+// open to all. Any goroutine may use it; Admits takes no lock.
 type Door struct {
-	mu    sync.Mutex
-	all   Passage
-	peers map[transport.ID]Passage // of peers that were shut out alone
+	all  passage
+	some atomic.Pointer[map[transport.ID]*passage] // of peers that were shut out alone; nil without
+	mu   sync.Mutex                                // of Shut
 }
 
-// Passage is the state of a Door for one peer. A slice that was accepted at an earlier Epoch is refused: it began
-// before a fence. Once it is Closed every slice is.
-type Passage struct {
-	Epoch  uint64
-	Closed bool
+// passage is the state of a door for a peer, or for all of them.
+type passage struct {
+	floor  atomic.Uint64 // the epoch of the last fence: slices of older ones are refused
+	closed atomic.Bool   // for good
 }
 
-func (p Passage) shut(keep bool) Passage { return Passage{p.Epoch + 1, p.Closed || !keep} }
+func (p *passage) shut(epoch transport.Epoch) {
+	if epoch == transport.ForGood {
+		p.closed.Store(true)
+	} else {
+		p.floor.Store(max(p.floor.Load(), uint64(epoch)))
+	}
+}
+
+func (p *passage) look(epoch transport.Epoch) Answer {
+	switch {
+	case p.closed.Load():
+		return DoorClosed
+	case uint64(epoch) < p.floor.Load():
+		return DoorFenced
+	}
+	return DoorOpen
+}
+
+// Answer is the answer of a door to a slice.
+type Answer uint8
+
+// Answers of a door.
+const (
+	DoorOpen   Answer = iota
+	DoorFenced        // its task began before a fence
+	DoorClosed        // for good
+)
 
 // Shut is the first step of Revoke, with the same arguments.
-func (d *Door) Shut(peer *transport.Peer, keep bool) {
+func (d *Door) Shut(peer *transport.Peer, epoch transport.Epoch) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if peer == nil {
-		d.all = d.all.shut(keep)
+		d.all.shut(epoch)
 		return
 	}
-	if d.peers == nil {
-		d.peers = map[transport.ID]Passage{}
+	var known map[transport.ID]*passage
+	if p := d.some.Load(); p != nil {
+		known = *p
 	}
-	d.peers[peer.ID] = d.peers[peer.ID].shut(keep)
+	if known[peer.ID] == nil {
+		known = maps.Clone(known)
+		if known == nil {
+			known = map[transport.ID]*passage{}
+		}
+		known[peer.ID] = &passage{}
+		defer d.some.Store(&known)
+	}
+	known[peer.ID].shut(epoch)
 }
 
-// Look returns the Passage of a peer.
-func (d *Door) Look(peer transport.ID) Passage {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	one := d.peers[peer]
-	return Passage{d.all.Epoch + one.Epoch, d.all.Closed || one.Closed}
+// Admits answers a slice of a peer by the epoch that it carries.
+func (d *Door) Admits(peer transport.ID, epoch transport.Epoch) Answer {
+	answer := d.all.look(epoch)
+	if p := d.some.Load(); p != nil {
+		if one := (*p)[peer]; one != nil {
+			answer = max(answer, one.look(epoch))
+		}
+	}
+	return answer
+}
+
+// Alone returns how the door was shut for a peer alone: the epoch of its last fence, ForGood if it was closed. was is
+// false if neither has happened.
+func (d *Door) Alone(peer transport.ID) (epoch transport.Epoch, was bool) {
+	p := d.some.Load()
+	if p == nil || (*p)[peer] == nil {
+		return 0, false
+	}
+	one := (*p)[peer]
+	if one.closed.Load() {
+		return transport.ForGood, true
+	}
+	return transport.Epoch(one.floor.Load()), true
 }

@@ -155,20 +155,34 @@ func TestAFullExecutorTakesAPrefixAndOwesReady(t *testing.T) {
 
 func TestADoorShutsForAllOrForOnePeer(t *testing.T) {
 	var d Door
-	seven, eight := transport.NumberedID(7), transport.NumberedID(8)
-	require.Zero(t, d.Look(seven))
-	d.Shut(&transport.Peer{ID: seven}, true)
-	require.Equal(t, Passage{Epoch: 1}, d.Look(seven))
-	require.Zero(t, d.Look(eight))
-	d.Shut(nil, true)
-	require.Equal(t, Passage{Epoch: 2}, d.Look(seven))
-	require.Equal(t, Passage{Epoch: 1}, d.Look(eight))
-	d.Shut(&transport.Peer{ID: seven}, false)
-	d.Shut(&transport.Peer{ID: seven}, true)
-	require.True(t, d.Look(seven).Closed, "for good")
-	require.False(t, d.Look(eight).Closed)
-	d.Shut(nil, false)
-	require.True(t, d.Look(eight).Closed)
+	seven, eight := &transport.Peer{ID: transport.NumberedID(7)}, &transport.Peer{ID: transport.NumberedID(8)}
+	answers := func(epoch transport.Epoch, one, other Answer) {
+		t.Helper()
+		require.Equal(t, one, d.Admits(seven.ID, epoch), "peer 7 in epoch %d", epoch)
+		require.Equal(t, other, d.Admits(eight.ID, epoch), "peer 8 in epoch %d", epoch)
+	}
+	answers(0, DoorOpen, DoorOpen)
+	d.Shut(seven, 3)
+	answers(2, DoorFenced, DoorOpen)
+	answers(3, DoorOpen, DoorOpen)
+	d.Shut(nil, 5)
+	d.Shut(nil, 4) // two fences at once may come in any order
+	answers(4, DoorFenced, DoorFenced)
+	answers(5, DoorOpen, DoorOpen)
+	epoch, was := d.Alone(seven.ID)
+	require.True(t, was)
+	require.EqualValues(t, 3, epoch)
+	_, was = d.Alone(eight.ID)
+	require.False(t, was)
+	d.Shut(seven, transport.ForGood)
+	d.Shut(seven, 9)
+	answers(^transport.ForGood, DoorClosed, DoorOpen)
+	epoch, was = d.Alone(seven.ID)
+	require.True(t, was)
+	require.Equal(t, transport.ForGood, epoch)
+	d.Shut(eight, 6)
+	d.Shut(nil, transport.ForGood)
+	answers(^transport.ForGood, DoorClosed, DoorClosed)
 }
 
 // global does not move, as memory that a user registers does not.

@@ -104,24 +104,33 @@ func (t *loop) Register(_ context.Context, m mem.Region) (transport.LocalKey, tr
 }
 
 // Revoke does not ask ctx: it waits for one copy at most.
-func (t *loop) Revoke(_ context.Context, key transport.LocalKey, peer *transport.Peer, keep bool) error {
+func (t *loop) Revoke(_ context.Context, key transport.LocalKey, peer *transport.Peer, epoch transport.Epoch) error {
 	r := t.regions.Lookup(key)
 	if r == nil {
 		return kit.NoRegion("loop.revoke", key)
 	}
-	r.door.Shut(peer, keep)
+	r.door.Shut(peer, epoch)
 	for _, other := range here.All() {
-		other.Evict(refused(errs.AddressNotRegistered), func(s *transport.Slice, l *link) bool {
-			meant := peer == nil || peer.ID == other.self.ID
-			return meant && l.to == t && transport.LocalKey(s.RemoteKey) == key
+		other.Evict(transport.Fenced(Name), func(s *transport.Slice, l *link) bool {
+			return l.to == t && transport.LocalKey(s.RemoteKey) == key && !r.open(other, s)
 		})
+		for number, l := range other.links.All() {
+			if l.to == t && (peer == nil || peer.ID == other.self.ID) && epoch != transport.ForGood {
+				other.sink.Fenced(number, transport.RemoteKey(key), epoch)
+			}
+		}
 	}
 	return nil
 }
 
+// open reports whether a peer's slice may touch the region: its task began in the epoch of the last fence, or later.
+func (r *region) open(to *loop, s *transport.Slice) bool {
+	return r.door.Admits(to.self.ID, s.Epoch) == kit.DoorOpen
+}
+
 func (t *loop) Deregister(ctx context.Context, key transport.LocalKey) error {
 	defer t.regions.Delete(key)
-	return t.Revoke(ctx, key, nil, false)
+	return t.Revoke(ctx, key, nil, transport.ForGood)
 }
 
 // Allocate takes memory of Go. Its collector moves nothing, so the address holds until Free.
@@ -257,8 +266,10 @@ func (t *loop) carry(s *transport.Slice, l *link) *errs.Error {
 		return l.gone(errs.PeerUnreachable)
 	case local == nil || kit.CheckLocal(s, local.Addr, local.Size, local.ReadOnly) != errs.OK:
 		return refused(errs.AddressNotRegistered)
-	case remote == nil || remote.door.Look(t.self.ID).Closed:
+	case remote == nil:
 		return refused(errs.AddressNotRegistered)
+	case !remote.open(t, s):
+		return transport.Fenced(Name)
 	case !l.peer.Self && !remote.Permission.Allows(write) || write && remote.ReadOnly:
 		return refused(errs.PermissionDenied)
 	case !kit.InsideRemote(s, remote.Size):

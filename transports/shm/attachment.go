@@ -59,7 +59,7 @@ func (as *attachments) admit(from transport.Peer, link uint64, who identity) (*a
 	return a, nil
 }
 
-// keep makes the attachment's page and enters it. Regions that were revoked for this peer stay closed to it.
+// keep makes the attachment's page and enters it. Regions that were revoked for this peer alone stay so.
 func (as *attachments) keep(a *attachment) *errs.Error {
 	t := as.t
 	as.mu.Lock()
@@ -78,8 +78,9 @@ func (as *attachments) keep(a *attachment) *errs.Error {
 	ctx, cancel := bounded(context.Background(), revokeLimit)
 	defer cancel()
 	for _, r := range t.regions.All() {
-		if r.denies(a.peer.ID) {
-			_ = t.table.Revoke(ctx, r.name, page, false) // nobody is inside a page that nobody has: it cannot last
+		if epoch, was := r.door.Alone(a.peer.ID); was {
+			// nobody is inside a page that nobody has: it cannot last
+			_ = t.table.Revoke(ctx, r.name, page, hazard.Epoch(epoch))
 		}
 	}
 	if a.process != nil {
@@ -92,13 +93,11 @@ func (as *attachments) keep(a *attachment) *errs.Error {
 	return nil
 }
 
-// of returns the attachments of a peer; with a region that it loses for good, that is written down for later ones, too.
-func (as *attachments) of(peer *transport.Peer, r *region, keep bool) []*attachment {
+// of returns the attachments of a peer from which a region is taken back, and writes that down for later ones.
+func (as *attachments) of(peer *transport.Peer, r *region, epoch transport.Epoch) []*attachment {
 	as.mu.Lock()
 	defer as.mu.Unlock()
-	if !keep {
-		r.deny(peer.ID)
-	}
+	r.door.Shut(peer, epoch)
 	var list []*attachment
 	for _, a := range as.byToken {
 		if a.peer.ID == peer.ID {

@@ -32,13 +32,14 @@ func (a *alone) Addresses() []netip.Addr                  { return nil }
 func (a *alone) Call(ctx context.Context, _ transport.Peer, message []byte) ([]byte, error) {
 	return a.tr.Serve(ctx, a.Self(), message)
 }
-func (a *alone) Complete([]transport.Completion)      {}
-func (a *alone) Ready(transport.Rail)                 {}
-func (a *alone) Progress(transport.Rail)              {}
-func (a *alone) RailUp(i transport.RailInfo)          { a.up <- i }
-func (a *alone) RailDown(transport.Rail, *errs.Error) {}
-func (a *alone) LinkDown(transport.Link, *errs.Error) {}
-func (a *alone) Notified(transport.Peer, []byte) bool { return true }
+func (a *alone) Complete([]transport.Completion)                             {}
+func (a *alone) Ready(transport.Rail)                                        {}
+func (a *alone) Progress(transport.Rail)                                     {}
+func (a *alone) RailUp(i transport.RailInfo)                                 { a.up <- i }
+func (a *alone) RailDown(transport.Rail, *errs.Error)                        {}
+func (a *alone) LinkDown(transport.Link, *errs.Error)                        {}
+func (a *alone) Fenced(transport.Link, transport.RemoteKey, transport.Epoch) {}
+func (a *alone) Notified(transport.Peer, []byte) bool                        { return true }
 
 // area is memory outside of Go's heap, not zero and not a power of two from the next: both would flatter a copy.
 func area(t testing.TB, size int) []byte {

@@ -13,7 +13,7 @@ import (
 	"github.com/tent-engine/tent/transports/shm/copying"
 )
 
-// carryOut copies a bite. All of its slices are of one link, region and direction and were accepted under one permit.
+// carryOut copies a bite. All of its slices are of one link, region and direction, of one epoch.
 func (t *Transport) carryOut(c *copier) {
 	b := &c.bite
 	first := b.entries[0]
@@ -25,14 +25,15 @@ func (t *Transport) carryOut(c *copier) {
 	if !able {
 		return
 	}
-	slot := l.view.Enter(from.name, first.permit, c.hint)
+	epoch := hazard.Epoch(first.slice.Epoch)
+	slot := l.view.Enter(from.name, epoch, c.hint)
 	for slot == hazard.Busy { // callers have all of them, for a piece at most
 		runtime.Gosched()
-		slot = l.view.Enter(from.name, first.permit, c.hint)
+		slot = l.view.Enter(from.name, epoch, c.hint)
 	}
 	switch {
 	case slot == hazard.Revoked:
-		b.fail(c, revoked(l))
+		b.fail(c, revoked(l, from))
 		return
 	case l.find(first.slice.RemoteKey) != from: // its mapping may be going; unmap looks at the slots afterwards
 		b.fail(c, errReplaced)
@@ -217,9 +218,12 @@ func (l *link) kernelSays(errno unix.Errno) *errs.Error {
 }
 
 // revoked is the error of a slice that its region's owner has cut off.
-func revoked(l *link) *errs.Error {
+func revoked(l *link, from *imported) *errs.Error {
 	if cause := l.gone.Load(); cause != nil {
 		return cause
+	}
+	if l.view.Permit(from.name) != 0 {
+		return transport.Fenced("shm").WithPeer(l.peer.Address, Name, "")
 	}
 	return errs.New(errs.AddressNotRegistered, "shm", "the region was closed or fenced by its owner").
 		WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(l.peer.Address, Name, "")

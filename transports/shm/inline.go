@@ -47,7 +47,7 @@ func (t *Transport) inlineRegion(l *link, slices []*transport.Slice, hint uint32
 	if from == nil || from.base == 0 && from.remote == 0 {
 		return 0
 	}
-	slot := l.view.Enter(from.name, l.view.Permit(from.name), hint)
+	slot := l.view.Enter(from.name, hazard.Epoch(first.Epoch), hint)
 	if slot < 0 {
 		return 0
 	}
@@ -65,8 +65,8 @@ func (t *Transport) inlineRegion(l *link, slices []*transport.Slice, hint uint32
 
 // inlinable reports whether a slice goes on in the slot of the first one, and may be carried out.
 func (t *Transport) inlinable(s, first *transport.Slice, from *imported) bool {
-	return s.RemoteKey == first.RemoteKey && s.Op == first.Op && t.checkLocal(s) == 0 && from.allows(s.Op) &&
-		kit.InsideRemote(s, from.size)
+	return s.RemoteKey == first.RemoteKey && s.Op == first.Op && s.Epoch == first.Epoch && t.checkLocal(s) == 0 &&
+		from.allows(s.Op) && kit.InsideRemote(s, from.size)
 }
 
 func (t *Transport) inlineNear(slices []*transport.Slice, from *imported) int {

@@ -92,6 +92,15 @@ func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 	return l.number, err
 }
 
+// Epoch implements transport.EpochReader: the peer leaves it in our page.
+func (t *Transport) Epoch(number transport.Link) transport.Epoch {
+	l := t.links.Lookup(number)
+	if l == nil || l.live.Load() == 0 { // live is set behind view
+		return 0
+	}
+	return transport.Epoch(l.view.Epoch())
+}
+
 // Detach ends a link. Waiting slices complete at once, those being copied within a piece, and then nothing of the
 // peer's memory is mapped here any more.
 func (t *Transport) Detach(number transport.Link) {

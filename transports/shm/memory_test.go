@@ -139,12 +139,13 @@ func TestHeldMemoryStays(t *testing.T) {
 	remote, err := a.tr.Import(number, d)
 	require.NoError(t, err)
 	name := l.find(remote).name
-	slot := l.view.Enter(name, l.view.Permit(name), 0) // a copier that does not get on
+	slot := l.view.Enter(name, l.view.Epoch(), 0) // a copier that does not get on
 	require.GreaterOrEqual(t, slot, int32(0), "a slot")
 	short, cancel := context.WithTimeout(context.Background(), 1)
 	defer cancel()
-	require.ErrorContains(t, a.tr.Revoke(short, key, nil, false), "inside a copy")
-	require.ErrorContains(t, a.tr.Revoke(short, key, nil, false), "inside a copy", "also when it is asked again")
+	require.ErrorContains(t, a.tr.Revoke(short, key, nil, transport.ForGood), "inside a copy")
+	again := a.tr.Revoke(short, key, nil, transport.ForGood)
+	require.ErrorContains(t, again, "inside a copy", "also when it is asked again")
 	require.NoError(t, a.tr.Deregister(context.Background(), key))
 	require.ErrorContains(t, a.tr.Free(r), "inside a copy")
 	mem.Bytes(r.Addr, 1)[0] = 7 // it is there
@@ -175,8 +176,8 @@ func TestMappingsOfClosedRegionsGo(t *testing.T) {
 		return len(l.mappings)
 	}
 	require.Equal(t, 3, drop())
-	require.NoError(t, a.tr.Revoke(context.Background(), keys[0], nil, true))
-	require.NoError(t, a.tr.Revoke(context.Background(), keys[1], nil, false))
+	require.NoError(t, a.tr.Revoke(context.Background(), keys[0], nil, 1))
+	require.NoError(t, a.tr.Revoke(context.Background(), keys[1], nil, transport.ForGood))
 	drop()
 	require.Equal(t, 2, drop(), "one was closed, one only fenced")
 }

@@ -204,12 +204,13 @@ func (p *peer) Complete(list []transport.Completion) {
 		p.ends <- c
 	}
 }
-func (p *peer) Ready(transport.Rail)                         {}
-func (p *peer) Progress(transport.Rail)                      {}
-func (p *peer) RailUp(i transport.RailInfo)                  { p.ups <- i }
-func (p *peer) RailDown(transport.Rail, *errs.Error)         {}
-func (p *peer) LinkDown(_ transport.Link, cause *errs.Error) { p.downs <- cause }
-func (p *peer) Notified(transport.Peer, []byte) bool         { return true }
+func (p *peer) Ready(transport.Rail)                                        {}
+func (p *peer) Progress(transport.Rail)                                     {}
+func (p *peer) RailUp(i transport.RailInfo)                                 { p.ups <- i }
+func (p *peer) RailDown(transport.Rail, *errs.Error)                        {}
+func (p *peer) LinkDown(_ transport.Link, cause *errs.Error)                { p.downs <- cause }
+func (p *peer) Fenced(transport.Link, transport.RemoteKey, transport.Epoch) {}
+func (p *peer) Notified(transport.Peer, []byte) bool                        { return true }
 
 // next waits for something that must come soon.
 func next[T any](t testing.TB, from chan T) T {

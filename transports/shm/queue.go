@@ -6,7 +6,6 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
-	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
@@ -28,9 +27,8 @@ type entry struct {
 	number  uint64 // index in the slab + 1
 	slice   *transport.Slice
 	link    *link
-	from    *imported     // the remote operand; nil when its key is unknown
-	permit  hazard.Permit // under which it was accepted
-	taken   uint64        // bytes that copiers have taken
+	from    *imported // the remote operand; nil when its key is unknown
+	taken   uint64    // bytes that copiers have taken
 	copiers int
 	err     *errs.Error
 	place   kit.Element[entry] // in the list of its class while it waits, or among the free entries
@@ -58,7 +56,7 @@ func (q *queue) init() {
 }
 
 // enterLocked takes a slice in. False: there is no room.
-func (q *queue) enterLocked(s *transport.Slice, l *link, from *imported, permit hazard.Permit) bool {
+func (q *queue) enterLocked(s *transport.Slice, l *link, from *imported) bool {
 	if l.slices >= slicesMax {
 		return false
 	}
@@ -66,7 +64,7 @@ func (q *queue) enterLocked(s *transport.Slice, l *link, from *imported, permit 
 	if e == nil {
 		return false
 	}
-	*e = entry{number: e.number, slice: s, link: l, from: from, permit: permit}
+	*e = entry{number: e.number, slice: s, link: l, from: from}
 	q.classes.PushBack(kit.ClassOf(s.Class), e, &e.place)
 	s.Scratch[0] = e.number
 	l.slices++
@@ -139,7 +137,7 @@ func (q *queue) takeLocked(b *bite) bool {
 	e := list.Next(&first.place)
 	q.takenLocked(first, length)
 	for first.taken == first.slice.Length && b.n < biteSlices && e != nil {
-		if e.taken > 0 || e.from != first.from || e.permit != first.permit || e.slice.Op != first.slice.Op ||
+		if e.taken > 0 || e.from != first.from || e.slice.Epoch != first.slice.Epoch || e.slice.Op != first.slice.Op ||
 			e.link != first.link {
 			break
 		}

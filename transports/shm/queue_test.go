@@ -19,7 +19,7 @@ func line() (*queue, *link) {
 func (q *queue) enter(t *testing.T, l *link, class uint8, length uint64, pieces *transport.Pieces) *transport.Slice {
 	t.Helper()
 	s := &transport.Slice{Class: class, Length: length, Pieces: pieces}
-	require.True(t, q.enterLocked(s, l, nil, 1))
+	require.True(t, q.enterLocked(s, l, nil))
 	return s
 }
 
@@ -140,7 +140,7 @@ func TestAFullQueueTakesNoMoreAndOwesReady(t *testing.T) {
 	for range slicesMax {
 		q.enter(t, l, 1, 10, nil)
 	}
-	require.False(t, q.enterLocked(&transport.Slice{Length: 1}, l, nil, 1))
+	require.False(t, q.enterLocked(&transport.Slice{Length: 1}, l, nil))
 	l.hungry, q.hungry = true, append(q.hungry, l)
 	var out ends
 	for b := (bite{}); q.takeLocked(&b); out.n = 0 {

@@ -2,8 +2,6 @@ package shm
 
 import (
 	"context"
-	"slices"
-	"sync"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -12,16 +10,15 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// region is registered memory of ours. It is immutable but for its last two fields.
+// region is registered memory of ours. It is immutable but for its door.
 type region struct {
-	name     hazard.Region
-	addr     uintptr
-	size     uint64
-	allows   mem.Permission
-	fixed    bool        // the buffer must not be written, not even by our own READs
-	of       *allocation // the memory is part of it; nil for the user's own
-	deniedMu sync.Mutex
-	denied   []transport.ID // peers for which it was revoked for good
+	name   hazard.Region
+	addr   uintptr
+	size   uint64
+	allows mem.Permission
+	fixed  bool        // the buffer must not be written, not even by our own READs
+	of     *allocation // the memory is part of it; nil for the user's own
+	door   kit.Door    // for peers that attach later; those that are attached see their pages
 }
 
 // checkLocal checks a slice's own end.
@@ -69,7 +66,8 @@ func (t *Transport) Deregister(_ context.Context, key transport.LocalKey) error 
 // Revoke is the owner's fence. From its start nothing new begins on the region, and it returns when no copier of the
 // peers (or the one) is inside it any more: it needs nobody to answer. The hazard package says how, and its
 // promises about peers that are killed or stopped: the error names a process that is still inside.
-func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *transport.Peer, keep bool) error {
+func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *transport.Peer,
+	epoch transport.Epoch) error {
 	r := t.regions.Lookup(key)
 	if r == nil {
 		return kit.NoRegion("shm.revoke", key)
@@ -77,26 +75,14 @@ func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *tr
 	ctx, cancel := bounded(ctx, revokeLimit)
 	defer cancel()
 	if peer == nil {
-		return t.table.Revoke(ctx, r.name, nil, keep) // again: waits again for copiers, and opens nothing
+		// again: waits again for copiers, and opens nothing
+		return t.table.Revoke(ctx, r.name, nil, hazard.Epoch(epoch))
 	}
 	var first error
-	for _, a := range t.attachments.of(peer, r, keep) {
-		if err := t.table.Revoke(ctx, r.name, a.page, keep); err != nil && first == nil {
+	for _, a := range t.attachments.of(peer, r, epoch) {
+		if err := t.table.Revoke(ctx, r.name, a.page, hazard.Epoch(epoch)); err != nil && first == nil {
 			first = err
 		}
 	}
 	return first
-}
-
-// deny closes the region for a peer's future attachments.
-func (r *region) deny(peer transport.ID) {
-	r.deniedMu.Lock()
-	r.denied = append(r.denied, peer)
-	r.deniedMu.Unlock()
-}
-
-func (r *region) denies(peer transport.ID) bool {
-	r.deniedMu.Lock()
-	defer r.deniedMu.Unlock()
-	return slices.Contains(r.denied, peer)
 }

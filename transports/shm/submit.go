@@ -3,7 +3,6 @@ package shm
 import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
-	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
@@ -27,12 +26,7 @@ func (t *Transport) Submit(slices []*transport.Slice) (accepted int) {
 	}
 	urgent := q.classes.Waiting()&(2<<kit.ClassOf(slices[0].Class)-1) != 0
 	for _, s := range slices {
-		from := l.find(s.RemoteKey)
-		permit := hazard.Permit(0)
-		if from != nil {
-			permit = l.view.Permit(from.name)
-		}
-		if !q.enterLocked(s, l, from, permit) {
+		if !q.enterLocked(s, l, l.find(s.RemoteKey)) {
 			break
 		}
 		accepted++

@@ -18,7 +18,6 @@ type attempt struct {
 	life    uint64
 	slice   *transport.Slice // nil: free
 	rail    *rail
-	epoch   uint64      // of the remote region when the slice was accepted
 	wired   bool        // began to leave
 	copies  int         // landings still to come
 	landed  bool        // every byte was written at least once
@@ -40,11 +39,6 @@ func (t *Transport) accept(r *rail, s *transport.Slice) {
 	t.network.life++
 	*a = attempt{index: a.index, life: t.network.life, slice: s, rail: r}
 	s.Scratch[0], s.Scratch[1] = a.index+1, a.life
-	if to := r.link.target(); to != nil {
-		if g := to.regions.Lookup(r.link.imported(s.RemoteKey)); g != nil {
-			a.epoch = g.door.Look(t.self.ID).Epoch
-		}
-	}
 	r.outstanding++
 	r.queues[min(s.Class, classes-1)].push(a)
 }

@@ -27,9 +27,9 @@
 // Transports with Settings.Files move bytes to and from the network's Disk: a file's links and rails are wires like
 // others, Disk.Hold keeps syncs waiting, Disk.Crash takes back unsynced bytes.
 //
-// The owner's side is checked where the bytes land: key, range, permission, Revoke's epoch. Memory of devices is memory
-// of the host with another kind; Settings.Pairs names the memories that a transport may touch, and a planner that gets
-// it wrong is refused. Settings.Executor makes the remote hop of a route with several.
+// The owner's side is checked where the bytes land: key, range, permission, and the epoch of the slice's task. Memory
+// of devices is memory of the host with another kind; Settings.Pairs names the memories that a transport may touch, and
+// a planner that gets it wrong is refused. Settings.Executor makes the remote hop of a route with several.
 //
 // # Limits
 //

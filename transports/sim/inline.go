@@ -42,7 +42,6 @@ func (r *rail) inline(s *transport.Slice) bool {
 	if err != nil {
 		return false
 	}
-	a.epoch = remote.door.Look(r.link.owner.self.ID).Epoch // it begins and ends now
 	if a.check(local, remote) != nil {
 		return false
 	}

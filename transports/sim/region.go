@@ -85,7 +85,7 @@ func (l *link) imported(key transport.RemoteKey) transport.LocalKey {
 // check says why a slice may not be carried out now, or nil.
 func (a *attempt) check(local, remote *region) *errs.Error {
 	s, t := a.slice, a.rail.link.owner
-	reach := remote.door.Look(t.self.ID)
+	reach := remote.door.Admits(t.self.ID, s.Epoch)
 	here, there := true, true
 	kit.EachPart(s, func(from uintptr, to, n uint64) {
 		here = here && from >= local.Addr && mem.Contains(local.Size, uint64(from)-uint64(local.Addr), n)
@@ -108,9 +108,12 @@ func (a *attempt) check(local, remote *region) *errs.Error {
 			"this transport does not move between "+local.Kind.String()+" and "+remote.Kind.String())
 	case s.Op == transport.Read && local.ReadOnly || s.Op == transport.Write && remote.ReadOnly:
 		return a.refusal(errs.PermissionDenied, errs.SideUnknown, "the destination is read-only")
-	case reach.Closed:
+	case reach == kit.DoorClosed:
 		return a.refusal(errs.AddressNotRegistered, errs.SideRemote, "the region was closed")
-	case reach.Epoch != a.epoch || !remote.Permission.Allows(s.Op == transport.Write):
+	case reach == kit.DoorFenced,
+		t.settings.Executor && local.door.Admits(t.self.ID, s.Epoch) != kit.DoorOpen:
+		return a.fenced()
+	case !remote.Permission.Allows(s.Op == transport.Write):
 		return a.refusal(errs.PermissionDenied, errs.SideRemote, "the owner does not allow it")
 	}
 	return nil
@@ -131,6 +134,12 @@ func (a *attempt) copy(remote *region) *errs.Error {
 	default:
 		return a.refusal(code, side, "the memory is not mapped, or not for this use")
 	}
+}
+
+func (a *attempt) fenced() *errs.Error {
+	l := a.rail.link
+	return transport.Fenced("sim."+a.slice.Op.String()).WithPeer(l.peer.Address, l.owner.name,
+		railName(l.owner.self.Address, a.rail.path.index))
 }
 
 // land moves the bytes, at this virtual moment.

@@ -12,10 +12,11 @@ import (
 )
 
 // harness runs the suite on a fresh network a test.
-func harness(make func(t *testing.T) *Network) func(*testing.T) transporttest.Harness {
+func harness(hearsLater string, make func(t *testing.T) *Network) func(*testing.T) transporttest.Harness {
 	return func(t *testing.T) transporttest.Harness {
 		n := make(t)
 		return transporttest.Harness{
+			HearsLater: hearsLater,
 			Open: func(t *testing.T, c transporttest.Config) transport.Transport {
 				tr, err := Factory{}.Open(t.Context(), Settings{Network: n, Rails: c.Rails}, c.Host, c.Sink)
 				require.NoError(t, err)
@@ -40,12 +41,12 @@ func harness(make func(t *testing.T) *Network) func(*testing.T) transporttest.Ha
 }
 
 func TestConformanceInline(t *testing.T) {
-	transporttest.Run(t, harness(func(*testing.T) *Network { return NewInline(1) }))
+	transporttest.Run(t, harness("", func(*testing.T) *Network { return NewInline(1) }))
 }
 
 // TestConformanceDriven has a goroutine advance the network, over paths that delay, reorder and duplicate.
 func TestConformanceDriven(t *testing.T) {
-	transporttest.Run(t, harness(func(t *testing.T) *Network {
+	transporttest.Run(t, harness("nobody can wait in virtual time", func(t *testing.T) *Network {
 		n := New(2)
 		n.Shape(Anywhere, Shape{Rate: 1e9, Delay: 20_000, Jitter: 10_000, Duplicate: 0.2, Late: 0.1, LateBy: 50_000})
 		drive(t, n)

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"slices"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -173,16 +174,39 @@ func (t *Transport) keep(r *region) *region {
 	return r
 }
 
-// Revoke is immediate: nothing lands without the network's mutex.
-func (t *Transport) Revoke(_ context.Context, key transport.LocalKey, peer *transport.Peer, keep bool) error {
+// Revoke is immediate: nothing lands without the network's mutex. Peers hear of an epoch after the delay of their
+// paths, for nobody can wait in virtual time.
+func (t *Transport) Revoke(_ context.Context, key transport.LocalKey, peer *transport.Peer,
+	epoch transport.Epoch) error {
 	t.network.mu.Lock()
 	defer t.network.leave()
 	r := t.regions.Lookup(key)
 	if r == nil {
 		return errs.New(errs.AddressNotRegistered, "sim.revoke", "key %d is not registered", key)
 	}
-	r.door.Shut(peer, keep)
+	r.door.Shut(peer, epoch)
+	if epoch != transport.ForGood {
+		t.spread(key, peer, epoch)
+	}
 	return nil
+}
+
+// spread sends the news of a fence to the peers that imported the region.
+func (t *Transport) spread(key transport.LocalKey, peer *transport.Peer, epoch transport.Epoch) {
+	for _, other := range t.network.nodes {
+		if peer != nil && peer.ID != other.self.ID {
+			continue
+		}
+		for _, l := range other.order {
+			if l.target() != t {
+				continue
+			}
+			t.network.schedule(event{node: other, link: l, do: func() {
+				remote := transport.RemoteKey(slices.Index(l.imports, key) + 1)
+				other.emit(delivery{news: called, do: func() { other.sink.Fenced(l.id, remote, epoch) }})
+			}}, l.delay())
+		}
+	}
 }
 
 // Deregister ends a region; slices that still come for it are refused.

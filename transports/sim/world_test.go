@@ -65,6 +65,8 @@ func (e *engine) LinkDown(l transport.Link, err *errs.Error) {
 	e.down = err
 	clear(e.rails)
 }
+func (e *engine) Fenced(transport.Link, transport.RemoteKey, transport.Epoch) {}
+
 func (e *engine) Notified(from transport.Peer, message []byte) bool {
 	e.note("%s says %q", from.Address, message)
 	return true

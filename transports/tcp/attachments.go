@@ -36,13 +36,14 @@ type attachment struct {
 	token token
 	peer  transport.Peer
 
-	mu     sync.Mutex
-	lanes  map[uint64]*responderLane // the open ones, by the initiator's number
-	ended  map[uint64]verdicts       // of closed ones, about which the initiator is going to ask
-	old    []uint64                  // keys of ended, the oldest first
-	left   bool                      // the initiator has left or was forgotten: no lane is added
-	since  clock.Time                // when the last lane was closed
-	denied map[uint64]bool           // regions revoked for this peer
+	mu    sync.Mutex
+	lanes map[uint64]*responderLane // the open ones, by the initiator's number
+	ended map[uint64]verdicts       // of closed ones, about which the initiator is going to ask
+	old   []uint64                  // keys of ended, the oldest first
+	left  bool                      // the initiator has left
+	since clock.Time                // when the last lane was closed
+	heard uint64                    // the newest epoch in which the initiator begins its tasks
+	news  chan struct{}             // closed when heard or lanes have changed; nil: nobody waits
 }
 
 // issue gives a peer a token. Peers without a lane are forgotten when there are many.
@@ -108,11 +109,6 @@ func (a *attachment) admit(l *responderLane, id uint64) *errs.Error {
 			id, len(a.lanes))
 	}
 	l.id = id
-	l.copyMu.Lock()
-	for key := range a.denied {
-		l.in.bar(key, forever)
-	}
-	l.copyMu.Unlock()
 	if from, to := l.life.advance(eventOpened); from == to {
 		return l.protocolError("the greeting came too late")
 	}
@@ -129,6 +125,7 @@ func (a *attachment) removeLane(l *responderLane) {
 		return
 	}
 	delete(a.lanes, l.id)
+	a.newsLocked()
 	l.copyMu.Lock()
 	a.ended[l.id] = l.in.verdicts
 	l.copyMu.Unlock()

@@ -14,33 +14,6 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-func TestRegionsThatAreGoneLeaveNoBars(t *testing.T) {
-	near, far := neighbours(t, 1<<20)
-	tr, ctx := far.tr.(*Transport), context.Background()
-	a := tr.attachments.ofPeer(nil)[0]
-	memory := mapping(t, 4096)
-	remembered := func() (bars int) {
-		for _, l := range a.openLanes() {
-			l.copyMu.Lock()
-			bars += len(l.in.bars)
-			l.copyMu.Unlock()
-		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		return bars + len(a.denied)
-	}
-	for range 10 {
-		key, _, err := tr.Register(ctx, regionOf(memory))
-		require.NoError(t, err)
-		require.NoError(t, tr.Revoke(ctx, key, nil, true))
-		require.NoError(t, tr.Revoke(ctx, key, &near.self, false))
-		require.NotZero(t, remembered(), "a peer was denied the region")
-		require.NoError(t, tr.Revoke(ctx, key, nil, false))
-		require.NoError(t, tr.Deregister(ctx, key))
-		require.Zero(t, remembered())
-	}
-}
-
 // TestNothingLandsAfterARevocationForAForgottenPeer holds a greeting between the look-up of its attachment and its
 // admission, while other peers' hellos make the table forget that attachment. A lane of it would live on unseen by
 // Revoke and Close.
@@ -76,7 +49,7 @@ func TestNothingLandsAfterARevocationForAForgottenPeer(t *testing.T) {
 	const half = 2048
 	arrive(append(appendFrame(nil, header{kind: kindWrite, length: 2 * half, seq: 1},
 		record{id: uint64(key), length: 2 * half}), make([]byte, half)...))
-	require.NoError(t, tr.Revoke(ctx, key, nil, false))
+	require.NoError(t, tr.Revoke(ctx, key, nil, transport.ForGood))
 	require.NoError(t, tr.Deregister(ctx, key))
 	before := bytes.Clone(memory)
 	arrive(bytes.Repeat([]byte("AFTER THE REVOCATION"), half/20))

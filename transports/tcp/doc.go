@@ -50,8 +50,8 @@
 //   - A peer that has ended (data port and control plane refuse, or another incarnation answers) writes no more.
 //   - A responder that slept for longer than its lease looks how long the bytes in its sockets have waited
 //     (SO_TIMESTAMPNS) and asks their sender before it writes them (lease.go).
-//   - Revoke, the owner's fence (revoke.go), needs no peer. With keep, each lane gets a barrier, which its initiator
-//     passes back behind everything accepted before: until then slices of the region are refused there.
+//   - Revoke, the owner's fence (revoke.go), needs no peer: slices come in the epoch of their task, and the region
+//     refuses older ones than its last fence.
 //
 // # Ownership and locks
 //

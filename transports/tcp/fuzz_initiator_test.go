@@ -21,7 +21,7 @@ func FuzzInitiator(f *testing.F) {
 	f.Add(append(appendFrame(nil, header{kind: kindData, length: 8}, record{id: 4, length: 8}), "abcdefgh"...))
 	f.Add(appendFrame(nil, header{kind: kindConfirm, seq: 1}, record{id: 1}, record{id: 2, length: verdictVoid}))
 	f.Add(appendFrame(appendFrame(nil, header{kind: kindFenced, seq: 1}, record{id: 2}),
-		header{kind: kindBarrier, seq: 3}))
+		header{kind: kindRaised, seq: 3}))
 	f.Add(appendFrame(appendFrame(nil, header{kind: kindNotified, seq: 1}), header{kind: kindPong, seq: 1}))
 	f.Add(append(appendFrame(nil, header{kind: kindData, flag: flagChecked, length: 8},
 		record{id: 3, length: 8, classOrSum: 7}), "abcdefgh"...))

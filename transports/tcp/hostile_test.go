@@ -186,7 +186,7 @@ func FuzzLane(f *testing.F) {
 	f.Add(append(readFrame(3, 100), appendFrame(nil, header{kind: kindWithdraw, seq: 1}, record{id: 9})...))
 	f.Add(append(appendFrame(nil, header{kind: kindNotify, length: 3, seq: 1}), "abc"...))
 	f.Add(appendFrame(nil, header{kind: kindFence, seq: 1}))
-	f.Add(appendFrame(appendFrame(nil, header{kind: kindPing, seq: 1}), header{kind: kindPassed, seq: 1}))
+	f.Add(appendFrame(appendFrame(nil, header{kind: kindPing, seq: 1}), header{kind: kindEpoch, seq: 1}))
 	f.Add(append(appendFrame(nil, header{kind: kindWrite, flag: flagChecked, length: 4, seq: 1},
 		record{length: 4, classOrSum: 7}), "abcd"...))
 	f.Add(appendFrame(readFrame(2, 10), header{kind: kindLeave}))

@@ -96,6 +96,9 @@ func (l *initiatorLane) handle() *errs.Error {
 				return l.protocolError("refusal without a reason")
 			}
 			l.verdict(w, r.id, r.length)
+			if r.length == verdictFenced {
+				l.raised(r.offset, 0)
+			}
 		}
 	case kindConfirm:
 		if other := l.link.laneById(x.head.seq); other != nil {
@@ -111,12 +114,12 @@ func (l *initiatorLane) handle() *errs.Error {
 		l.link.notified(x.head.seq, x.head.flag != 0)
 	case kindPong:
 		l.link.ponged(x.head.seq)
-	case kindBarrier:
-		l.mu.Lock()
-		l.out.barrier, l.out.barrierEnd = x.head.seq, l.out.tail
-		l.dirty.Store(true)
-		l.mu.Unlock()
-		l.pump(submitBudget)
+	case kindRaised:
+		key := uint64(0)
+		if len(x.table) > 0 {
+			key = x.table[0].id
+		}
+		l.raised(x.head.seq, key)
 	case kindGone:
 		for _, r := range x.table {
 			l.link.farEndGone(r.id)
@@ -228,35 +231,60 @@ func (l *initiatorLane) endRead(e *entry, err *errs.Error) {
 	}
 }
 
-// gather passes the barrier that is due, then takes waiting slices.
+// raised hears of an epoch, and of the region that was fenced in it, 0 for none. The core ends its tasks before the
+// peer has the answer; that is how a fence waits for them.
+func (l *initiatorLane) raised(epoch, key uint64) {
+	l.mu.Lock()
+	known := epoch <= l.out.heard
+	l.mu.Unlock()
+	if known && key == 0 {
+		return
+	}
+	l.t.sink.Fenced(l.link.number, transport.RemoteKey(key), transport.Epoch(epoch))
+	l.mu.Lock()
+	l.out.heard = max(l.out.heard, epoch)
+	l.dirty.Store(true)
+	l.mu.Unlock()
+	l.pump(submitBudget)
+}
+
+// gather answers for an epoch that was raised, then takes waiting slices.
 func (l *initiatorLane) gather(x *transmitter) {
 	o := &l.out
-	if o.barrier != 0 && o.next >= o.barrierEnd {
-		l.ctl = appendFrame(l.ctl, header{kind: kindPassed, seq: o.barrier})
-		o.barrier = 0
+	if o.heard > o.told {
+		o.told = o.heard
+		l.inEpoch(o.heard)
+	}
+	if o.next < o.tail {
+		l.inEpoch(uint64(o.at(o.next).slice.Epoch))
 	}
 	l.ctl, x.ctl = x.ctl[:0], l.ctl
 	l.gatherSlices(x)
 }
 
-// gatherSlices takes a run of waiting slices of one operation, all with a checksum or all without.
+// inEpoch announces the epoch of the slices that follow, if it is another one. Holds mu.
+func (l *initiatorLane) inEpoch(epoch uint64) {
+	if epoch != l.out.epoch {
+		l.out.epoch = epoch
+		l.ctl = appendFrame(l.ctl, header{kind: kindEpoch, seq: epoch})
+	}
+}
+
+// gatherSlices takes a run of waiting slices of one operation and of the announced epoch, all with a checksum or all
+// without.
 func (l *initiatorLane) gatherSlices(x *transmitter) {
 	o := &l.out
 	if o.next == o.tail {
 		return
 	}
-	end := o.tail
-	if o.barrier != 0 {
-		end = min(end, o.barrierEnd)
-	}
 	op, first, bytes := o.at(o.next).op, o.next, uint64(0)
 	checked := o.at(first).slice.Checked
 	head := x.head[:headerBytes]
 	x.first = first
-	for o.next < end && int(o.next-first) < recordsMax {
+	for o.next < o.tail && int(o.next-first) < recordsMax {
 		e := o.at(o.next)
 		full := bytes > 0 && bytes+e.length > frameBytes && op == transport.Write
-		if e.done || e.op != op || e.slice.Checked != checked || full {
+		if e.done || e.op != op || e.slice.Checked != checked || uint64(e.slice.Epoch) != o.epoch || full {
 			break
 		}
 		s := e.slice

@@ -145,12 +145,15 @@ func (l *responderLane) greetingCame() *errs.Error {
 	if err := l.joinGroup(g.group); err != nil {
 		return err
 	}
-	l.own, l.near = a.peer.Self, a.peer.MachineID == l.t.self.MachineID
+	l.own, l.near, l.initiator = a.peer.Self, a.peer.MachineID == l.t.self.MachineID, a.peer.ID
 	l.armMu.Lock()
 	if l.fd >= 0 {
 		setCongestion(l.fd, l.t.settings.Congestion, l.near)
 	}
 	l.armMu.Unlock()
 	l.answerOrEnd(header{kind: kindWelcome, seq: welcomeOf(l.t.self.ID)})
+	if epoch := l.t.epoch.Load(); epoch > 0 { // it may have missed some
+		l.answerOrEnd(header{kind: kindRaised, seq: epoch})
+	}
 	return nil
 }

@@ -103,7 +103,7 @@ func (l *responderLane) sourceGone(k int) {
 	seq := getRecord(x.head[headerBytes+k*recordBytes:]).id
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.reads.refuse(func(j *readJob) bool { return j.seq == seq }) {
+	if l.reads.refuse(seq) {
 		return
 	}
 	x.n--

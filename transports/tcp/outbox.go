@@ -19,18 +19,19 @@ type entry struct {
 // outbox holds the slices of an initiator's lane, guarded by its mu. Numbers below head are forgotten, [head, next)
 // are on the wire or partly so, [next, tail) wait.
 type outbox struct {
-	ring       []entry // a power of two, the peer's credit
-	head       uint64
-	next       uint64
-	tail       uint64
-	acked      uint64
-	bytes      uint64 // accepted and not completed
-	bytesMax   uint64
-	readBytes  uint64 // asked for and not received
-	readMax    uint64
-	asked      int // open withdrawals
-	barrier    uint64
-	barrierEnd uint64 // the barrier is passed when next has come here
+	ring      []entry // a power of two, the peer's credit
+	head      uint64
+	next      uint64
+	tail      uint64
+	acked     uint64
+	bytes     uint64 // accepted and not completed
+	bytesMax  uint64
+	readBytes uint64 // asked for and not received
+	readMax   uint64
+	asked     int    // open withdrawals
+	epoch     uint64 // of the last EPOCH frame
+	heard     uint64 // the newest epoch of RAISED
+	told      uint64 // the newest for which an EPOCH answered
 }
 
 func (o *outbox) init(requests int, window, credit uint64) {
@@ -173,6 +174,8 @@ func (l *initiatorLane) verdictError(e *entry, verdict uint32) *errs.Error {
 		return nil
 	case verdictVoid:
 		return l.withdrawn()
+	case verdictFenced:
+		return transport.Fenced("tcp.remote").WithPeer(l.peerName(), Name, l.railName())
 	case uint32(errs.Corrupted):
 		return l.corrupted()
 	}

@@ -167,8 +167,9 @@ func (e *endpoint) RailUp(i transport.RailInfo) {
 func (e *endpoint) RailDown(r transport.Rail, cause *errs.Error) {
 	e.change(func() { delete(e.rails, r.Index); e.downs++; e.cause = cause })
 }
-func (e *endpoint) LinkDown(_ transport.Link, cause *errs.Error) { e.change(func() { e.dead = cause }) }
-func (e *endpoint) Notified(transport.Peer, []byte) bool         { return true }
+func (e *endpoint) LinkDown(_ transport.Link, cause *errs.Error)                { e.change(func() { e.dead = cause }) }
+func (e *endpoint) Fenced(transport.Link, transport.RemoteKey, transport.Epoch) {}
+func (e *endpoint) Notified(transport.Peer, []byte) bool                        { return true }
 
 // await waits until cond, called locked, holds.
 func (e *endpoint) await(t testing.TB, what string, within time.Duration, cond func() bool) {

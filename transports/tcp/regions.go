@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"encoding/binary"
-	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -10,15 +9,14 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// region is immutable but for revoked and barred.
+// region is immutable but for its door.
 type region struct {
-	key     uint64
-	addr    uintptr
-	size    uint64
-	allows  mem.Permission
-	fixed   bool        // the buffer must not be written, not even by our own READs
-	revoked atomic.Bool // for every peer and for good
-	barred  atomic.Bool // lanes or attachments may keep a bar of it
+	key    uint64
+	addr   uintptr
+	size   uint64
+	allows mem.Permission
+	fixed  bool // the buffer must not be written, not even by our own READs
+	door   kit.Door
 }
 
 // regions maps keys to regions. Keys are random: one that a peer was given leads to no other, and one of another
@@ -36,19 +34,24 @@ func (t *regions) register(m mem.Region) (r *region) {
 	return r
 }
 
-// locate checks the range that a peer asks for and returns its address, or the code of the refusal. Permissions are for
-// others: our own engine (own) may reach all that it has registered.
-func (t *regions) locate(key, offset uint64, length uint32, write, own bool) (uintptr, errs.Code) {
-	r := t.Lookup(key)
-	switch {
-	case r == nil || r.revoked.Load():
-		return 0, errs.AddressNotRegistered
-	case !own && !r.allows.Allows(write) || write && r.fixed:
-		return 0, errs.PermissionDenied
-	case !mem.Contains(r.size, offset, uint64(length)):
-		return 0, errs.InvalidArgument
+// place checks the range that a lane's initiator asks for, in an epoch, and returns its address, or the verdict of the
+// refusal. Permissions are for others: our own engine may reach all that it has registered.
+func (l *responderLane) place(key, offset uint64, length uint32, epoch uint64, write bool) (uintptr, uint32) {
+	r := l.t.regions.Lookup(key)
+	if r == nil {
+		return 0, uint32(errs.AddressNotRegistered)
 	}
-	return r.addr + uintptr(offset), errs.OK
+	switch answer := r.door.Admits(l.initiator, transport.Epoch(epoch)); {
+	case answer == kit.DoorClosed:
+		return 0, uint32(errs.AddressNotRegistered)
+	case answer == kit.DoorFenced:
+		return 0, verdictFenced
+	case !l.own && !r.allows.Allows(write) || write && r.fixed:
+		return 0, uint32(errs.PermissionDenied)
+	case !mem.Contains(r.size, offset, uint64(length)):
+		return 0, uint32(errs.InvalidArgument)
+	}
+	return r.addr + uintptr(offset), verdictApplied
 }
 
 // checkLocal checks a slice's own end.

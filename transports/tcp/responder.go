@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // responderLane is the end of a connection on the side that owns the regions. It writes payload into them, serves
@@ -20,6 +21,8 @@ type responderLane struct {
 	greetBy    atomic.Pointer[time.Timer] // ends a lane that does not greet
 	own        bool                       // the initiator is our own engine; set before any payload
 	near       bool                       // the initiator is on our own host; set before any payload
+	initiator  transport.ID               // set before any payload
+	epoch      uint64                     // of the slices that come now; guarded by readMu
 
 	in      inbox  // guarded by copyMu
 	unacked uint64 // bytes that have landed since the last acknowledgement; guarded by readMu
@@ -86,7 +89,6 @@ type inbox struct {
 	window uint64 // numbers a peer may have outstanding
 	began  uint64 // highest number seen
 	voids  []uint64
-	bars   map[uint64]uint64  // regions closed to slices sent before a barrier: key to barrier
 	codes  [recordsMax]uint32 // verdicts of the frame under way
 
 	overflow bool // a refusal found no room: nothing may be acknowledged any more
@@ -96,17 +98,6 @@ type inbox struct {
 type verdicts struct {
 	applied uint64   // every number up to it has landed, was refused, or was a READ
 	refused []record // numbers within the window that did not land, and why
-}
-
-// forever is a barrier that is never passed.
-const forever = 1<<64 - 1
-
-// bar refuses a region's slices until a barrier is passed.
-func (b *inbox) bar(key, barrier uint64) {
-	if b.bars == nil {
-		b.bars = map[uint64]uint64{}
-	}
-	b.bars[key] = max(b.bars[key], barrier)
 }
 
 // refuse remembers that a number did not land, for as long as the initiator may ask about it.
@@ -163,11 +154,7 @@ func (l *responderLane) locate(i int) {
 		if i == x.i && x.at > 0 && x.place[i] == 0 {
 			continue // it was refused in its middle, and stays so
 		}
-		addr, code := l.t.regions.locate(r.id, r.offset, r.length, true, l.own)
-		verdict := uint32(code)
-		if len(l.in.bars) > 0 && l.in.bars[r.id] != 0 {
-			verdict = uint32(errs.AddressNotRegistered)
-		}
+		addr, verdict := l.place(r.id, r.offset, r.length, l.epoch, true)
 		if len(l.in.voids) > 0 && slices.Contains(l.in.voids, x.head.seq+uint64(i)) {
 			verdict = verdictVoid
 		}
@@ -196,7 +183,12 @@ func (l *responderLane) landed(i int) {
 	if k := slices.Index(l.in.voids, seq); k >= 0 {
 		l.in.voids = slices.Delete(l.in.voids, k, k+1)
 	}
-	l.in.overflow = !l.post(header{kind: kindNack}, record{id: seq, length: verdict}) || l.in.overflow
+	l.in.overflow = !l.post(header{kind: kindNack}, l.refusal(seq, verdict)) || l.in.overflow
+}
+
+// refusal is the record of a NACK. It brings the epoch, for an initiator that did not hear of a fence.
+func (l *responderLane) refusal(seq uint64, verdict uint32) record {
+	return record{id: seq, offset: l.t.epoch.Load(), length: verdict}
 }
 
 // ackBytes is how much a long burst may bring before it is acknowledged in its middle, so that windows move.
@@ -252,14 +244,9 @@ func (l *responderLane) handle() *errs.Error {
 		l.answerOrEnd(header{kind: kindPong, seq: x.head.seq})
 	case kindLeave:
 		l.attachment.Load().leaveCame()
-	case kindPassed:
-		l.copyMu.Lock()
-		for key, barrier := range l.in.bars {
-			if barrier <= x.head.seq {
-				delete(l.in.bars, key)
-			}
-		}
-		l.copyMu.Unlock()
+	case kindEpoch:
+		l.epoch = x.head.seq
+		l.attachment.Load().hears(l.epoch)
 	}
 	return nil
 }

@@ -7,77 +7,105 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// Revoke is the owner's fence. On every lane by which the peer (or any) reaches us it refuses the region's slices from
-// now on, waits for a piece under way into the region, and copies its bytes that are being sent, so that at its return
-// nothing that began before reads or writes the bytes. It waits for no peer.
+// Revoke is the owner's fence. It raises the region's floor, waits for a piece under way into the region on every lane
+// by which the peer (or any) reaches us, and copies its bytes that are being sent, so that at its return no slice of an
+// older epoch reads or writes the bytes, however late it comes.
 //
-// With keep, slices that the peer accepts later work again: the lane gets a barrier, which the initiator passes back
-// behind everything that it had accepted before.
-func (t *Transport) Revoke(_ context.Context, key transport.LocalKey, peer *transport.Peer, keep bool) error {
+// That needs nobody. Then it announces the epoch to the peers, and waits until those that answer have heard of it.
+func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *transport.Peer,
+	epoch transport.Epoch) error {
 	r := t.regions.Lookup(uint64(key))
 	if r == nil {
 		return kit.NoRegion("tcp.revoke", key)
 	}
-	barrier := uint64(0) // a region that is closed to everybody needs none: it is not found any more
-	switch {
-	case keep:
-		barrier = t.barriers.Add(1)
-	case peer != nil:
-		barrier = forever
-	default:
-		r.revoked.Store(true)
-	}
-	if barrier != 0 {
-		r.barred.Store(true)
-	}
+	r.door.Shut(peer, epoch)
 	for _, a := range t.attachments.ofPeer(peer) {
-		if barrier == forever {
-			a.deny(r.key)
-		}
 		for _, l := range a.openLanes() {
-			l.revoke(r.key, barrier)
+			l.quieten(r.key)
 		}
+	}
+	if epoch == transport.ForGood {
+		return nil
+	}
+	t.raise(uint64(epoch)) // before the list: an attachment that comes later finds it
+	ctx, cancel := context.WithTimeout(ctx, transport.HearingLimit)
+	defer cancel()
+	told := t.attachments.ofPeer(peer)
+	for _, a := range told {
+		for _, l := range a.openLanes() {
+			l.tell(uint64(epoch), record{id: r.key})
+		}
+	}
+	for _, a := range told {
+		a.awaitHearing(ctx, uint64(epoch))
 	}
 	return nil
 }
 
-// deny closes a region for a peer's future lanes.
-func (a *attachment) deny(key uint64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.denied == nil {
-		a.denied = map[uint64]bool{}
-	}
-	a.denied[key] = true
-}
-
-// unbar forgets the bars of a region that is not registered any more. Its key is not used again.
-func (a *attachment) unbar(key uint64) {
-	a.mu.Lock()
-	delete(a.denied, key)
-	a.mu.Unlock()
-	for _, l := range a.openLanes() {
-		l.copyMu.Lock()
-		delete(l.in.bars, key)
-		l.copyMu.Unlock()
+// raise makes an epoch the one that new lanes and refused slices hear of.
+func (t *Transport) raise(epoch uint64) {
+	for {
+		now := t.epoch.Load()
+		if now >= epoch || t.epoch.CompareAndSwap(now, epoch) {
+			return
+		}
 	}
 }
 
-func (l *responderLane) revoke(key, barrier uint64) {
+// quieten makes slices under way look at the region's door again, and waits for the pieces of those that had looked
+// before.
+func (l *responderLane) quieten(key uint64) {
 	l.copyMu.Lock() // waits for the piece under way
-	if barrier != 0 {
-		l.in.bar(key, barrier)
-	}
 	l.changed = true
-	l.mu.Lock()
-	l.reads.refuse(func(j *readJob) bool { return j.key == key })
-	if barrier != 0 && barrier != forever {
-		l.postLocked(header{kind: kindBarrier, seq: barrier})
-	}
-	l.mu.Unlock()
 	l.copyMu.Unlock()
 	l.writeMu.Lock() // waits for the call under way
 	l.quietenRegion(key)
 	l.writeMu.Unlock()
+	l.dirty.Store(true) // READs that wait are refused now
 	l.pump(submitBudget)
+}
+
+// tell sends an epoch to the initiator, with the region that was fenced in it if there is one.
+func (l *responderLane) tell(epoch uint64, fenced ...record) {
+	l.post(header{kind: kindRaised, seq: epoch}, fenced...)
+	l.pump(submitBudget)
+}
+
+// hears notes that the initiator begins its tasks in an epoch, or a later one.
+func (a *attachment) hears(epoch uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if epoch > a.heard {
+		a.heard = epoch
+		a.newsLocked()
+	}
+}
+
+// newsLocked wakes fences that wait for the initiator to hear.
+func (a *attachment) newsLocked() {
+	if a.news != nil {
+		close(a.news)
+		a.news = nil
+	}
+}
+
+// awaitHearing returns when the initiator has heard of an epoch, when it has no lane left to say so, or with ctx.
+func (a *attachment) awaitHearing(ctx context.Context, epoch uint64) {
+	for {
+		a.mu.Lock()
+		if a.heard >= epoch || len(a.lanes) == 0 || a.left {
+			a.mu.Unlock()
+			return
+		}
+		if a.news == nil {
+			a.news = make(chan struct{})
+		}
+		news := a.news
+		a.mu.Unlock()
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return
+		}
+	}
 }

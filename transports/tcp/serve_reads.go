@@ -25,7 +25,8 @@ type readJob struct {
 	seq, key, offset uint64
 	length, sent     uint32
 	checked          bool
-	refused          errs.Code // a revocation came between
+	epoch            uint64
+	lost             bool // its memory is gone
 	place            kit.Element[readJob]
 }
 
@@ -77,27 +78,25 @@ func (l *responderLane) readsCame() *errs.Error {
 			return l.protocolError("READ of class %d", r.classOrSum)
 		}
 		job := readJob{seq: x.head.seq + uint64(i), key: r.id, offset: r.offset, length: r.length,
-			checked: x.checked()}
-		if len(l.in.bars) > 0 && l.in.bars[r.id] != 0 {
-			job.refused = errs.AddressNotRegistered
-		}
+			checked: x.checked(), epoch: l.epoch}
 		q.push(int(r.classOrSum), job)
 	}
 	l.dirty.Store(true)
 	return nil
 }
 
-// refuse makes the queued READs that which picks fail, those in their middle too. It reports whether there were any.
-func (q *readQueue) refuse(which func(*readJob) bool) (any bool) {
+// refuse makes a queued READ fail, also in its middle. It reports whether there was one.
+func (q *readQueue) refuse(seq uint64) bool {
 	for c := range classCount {
 		list := q.byClass.List(c)
 		for j := list.First(); j != nil; j = list.Next(&j.place) {
-			if which(j) {
-				j.refused, any = errs.AddressNotRegistered, true
+			if j.seq == seq {
+				j.lost = true
+				return true
 			}
 		}
 	}
-	return any
+	return false
 }
 
 // gatherData makes one frame of READ payload, of the most urgent class that waits. Holds writeMu and mu.
@@ -110,12 +109,12 @@ func (l *responderLane) gatherData(x *transmitter) {
 			if j == nil || (bytes > 0 && j.checked != x.checked) {
 				break
 			}
-			addr, code := l.t.regions.locate(j.key, j.offset, j.length, false, l.own)
-			if j.refused != errs.OK {
-				code = j.refused
+			addr, verdict := l.place(j.key, j.offset, j.length, j.epoch, false)
+			if j.lost {
+				verdict = uint32(errs.AddressNotRegistered)
 			}
-			if code != errs.OK {
-				x.ctl = appendFrame(x.ctl, header{kind: kindNack}, record{id: j.seq, length: uint32(code)})
+			if verdict != verdictApplied {
+				x.ctl = appendFrame(x.ctl, header{kind: kindNack}, l.refusal(j.seq, verdict))
 				q.pop(c, j)
 				continue
 			}

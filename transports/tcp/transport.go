@@ -101,7 +101,7 @@ type Transport struct {
 	places      *places
 	watch       watch         // of our own ends
 	strangers   atomic.Int32  // accepted and not greeted
-	barriers    atomic.Uint64 // the last one of Revoke
+	epoch       atomic.Uint64 // the newest of a fence, see revoke.go
 	life        kit.Lifecycle
 }
 
@@ -180,11 +180,6 @@ func (t *Transport) Deregister(_ context.Context, key transport.LocalKey) error 
 	r := t.regions.Delete(uint64(key))
 	if r == nil {
 		return kit.NoRegion("tcp.deregister", key)
-	}
-	if r.barred.Load() {
-		for _, a := range t.attachments.ofPeer(nil) {
-			a.unbar(r.key)
-		}
 	}
 	return nil
 }

@@ -17,8 +17,8 @@ import (
 //	payload  length bytes
 //
 // Slices have numbers, which grow along a lane and may skip; slice i of a frame has the number seq+i. A key names a
-// region, a code is an errs.Code, and a verdict is 0 (landed), 65536 (void: it has not landed and never will) or the
-// code of a refusal. Fields that a kind does not name are 0, and are ignored.
+// region, and a verdict is 0 (landed), 65536 (void: it has not landed and never will), 65537 (its task began before a
+// fence of the region) or the errs.Code of a refusal. Fields that a kind does not name are 0, and are ignored.
 //
 //	  initiator sends   flag     seq            records                                payload
 //	 1 HELLO                     lane id                                               greeting, 56 bytes
@@ -28,18 +28,18 @@ import (
 //	 5 FENCE                     lane id
 //	 6 NOTIFY                    message                                               the message
 //	 7 PING                      cookie
-//	 8 PASSED                    barrier
+//	 8 EPOCH                     epoch
 //	 9 LEAVE
 //	  responder sends
 //	10 WELCOME                   id, 8 bytes
 //	11 ACK                       last slice
-//	12 NACK                                     slice, 0, code
+//	12 NACK                                     slice, epoch, verdict
 //	13 DATA             checked                 slice, offset in it, length, CRC-32C   the slices' bytes
 //	14 CONFIRM                   lane id        slice, 0, verdict
 //	15 FENCED                   lane id        last slice; then: slice, 0, verdict
 //	16 NOTIFIED         taken    message
 //	17 PONG                      cookie
-//	18 BARRIER                   barrier
+//	18 RAISED                    epoch          key
 //	19 GONE                                     lane id
 //	20 BYE
 //	21 SERVED
@@ -58,10 +58,12 @@ import (
 //
 // WITHDRAW asks for the verdicts of slices, which become void if they have not landed; CONFIRM answers. FENCE asks
 // for the end of another lane; FENCED answers with the highest number that has landed and the exceptions below it.
-// Both may come on any lane of the token, and over the control plane (control.go). BARRIER asks for PASSED behind
-// everything that the initiator has accepted before. GONE names lanes that have lost the interface or address of
-// their responder's end. LEAVE and BYE are goodbyes: the responder forgets the token, the initiator takes the peer's
-// transport for closed.
+// Both may come on any lane of the token, and over the control plane (control.go). GONE names lanes that have lost the
+// interface or address of their responder's end. LEAVE and BYE are goodbyes: the responder forgets the token, the
+// initiator takes the peer's transport for closed.
+//
+// EPOCH is the transport.Epoch of the slices behind it, 0 before the first; tasks that begin from then on carry it, or
+// a later one. RAISED announces an epoch, and a region that was fenced in it; the answer is an EPOCH.
 
 // Sizes and limits.
 const (
@@ -88,7 +90,7 @@ const (
 	kindFence
 	kindNotify
 	kindPing
-	kindPassed
+	kindEpoch
 	kindLeave
 	kindWelcome
 	kindAck
@@ -98,7 +100,7 @@ const (
 	kindFenced
 	kindNotified
 	kindPong
-	kindBarrier
+	kindRaised
 	kindGone
 	kindBye
 	kindServed
@@ -106,9 +108,9 @@ const (
 )
 
 var kindNames = [...]string{kindHello: "hello", kindWrite: "write", kindRead: "read", kindWithdraw: "withdraw",
-	kindFence: "fence", kindNotify: "notify", kindPing: "ping", kindPassed: "passed", kindWelcome: "welcome",
+	kindFence: "fence", kindNotify: "notify", kindPing: "ping", kindEpoch: "epoch", kindWelcome: "welcome",
 	kindAck: "ack", kindNack: "nack", kindData: "data", kindConfirm: "confirm", kindFenced: "fenced",
-	kindNotified: "notified", kindPong: "pong", kindBarrier: "barrier", kindLeave: "leave",
+	kindNotified: "notified", kindPong: "pong", kindRaised: "raised", kindLeave: "leave",
 	kindGone: "gone", kindBye: "bye", kindServed: "served"}
 
 func (k kind) String() string {
@@ -120,8 +122,9 @@ func (k kind) String() string {
 
 // Verdicts about a slice; any other value is the errs.Code of a refusal.
 const (
-	verdictApplied = 0       // its bytes have landed
-	verdictVoid    = 1 << 16 // they have not, and never will
+	verdictApplied = 0         // its bytes have landed
+	verdictVoid    = 1 << 16   // they have not, and never will
+	verdictFenced  = 1<<16 + 1 // the task began before a fence of the region
 )
 
 type header struct {
@@ -135,7 +138,7 @@ type header struct {
 // record is one entry of a frame's table. The kind of the frame gives its fields their meaning.
 type record struct {
 	id         uint64 // region key, slice number or lane id
-	offset     uint64
+	offset     uint64 // or epoch
 	length     uint32 // or code, or verdict
 	classOrSum uint32 // the class of a READ; the CRC-32C of payload in a checked frame; else 0
 }
@@ -197,6 +200,8 @@ func (h header) check(serving, greeted bool) error {
 		least, most, payload = 1, recordsMax, framePayloadMax
 	case kindRead, kindWithdraw, kindNack, kindConfirm, kindFenced, kindGone:
 		least, most = 1, recordsMax
+	case kindRaised:
+		most = 1
 	case kindNotify:
 		payload = notifyMax
 	}

@@ -75,13 +75,34 @@ func (c *Conn) railsLocked() []transport.Rail {
 	return up
 }
 
-// Slice makes a slice; it is entered in the ledger, not submitted.
+// Epoch is that of tasks which begin now, as the engine finds it.
+func (c *Conn) Epoch() transport.Epoch {
+	c.Node.w.mu.Lock()
+	epoch := c.Node.epochs[c.Link]
+	c.Node.w.mu.Unlock()
+	if reader, is := transport.Find[transport.EpochReader](c.Node.Transport); is {
+		epoch = max(epoch, reader.Epoch(c.Link))
+	}
+	return epoch
+}
+
+// Hear waits until tasks that begin now carry an epoch. Where Revoke waits for that itself, it is there already.
+func (c *Conn) Hear(t *testing.T, epoch transport.Epoch) {
+	t.Helper()
+	if c.Node.w.h.HearsLater == "" {
+		require.GreaterOrEqual(t, c.Epoch(), epoch, "Revoke has returned, and its peer has not heard of it")
+		return
+	}
+	c.Node.w.Await(t, "the news of a fence", func() bool { return c.Node.epochs[c.Link] >= epoch })
+}
+
+// Slice makes a slice of a task that begins now; it is entered in the ledger, not submitted.
 func (c *Conn) Slice(op transport.Op, rail transport.Rail, local *Operand, lo uint64, remote *Remote,
 	ro, length uint64) *transport.Slice {
-	w := c.Node.w
+	w, epoch := c.Node.w, c.Epoch()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := &transport.Slice{Op: op, Rail: rail, LocalKey: local.Key, RemoteKey: remote.Key,
+	s := &transport.Slice{Op: op, Rail: rail, LocalKey: local.Key, RemoteKey: remote.Key, Epoch: epoch,
 		Local: local.Addr + uintptr(lo), Remote: ro, Length: length, Id: uint64(len(w.ledger) + 1)}
 	w.ledger[s.Id] = &entry{slice: s}
 	return s

@@ -35,6 +35,8 @@ type Harness struct {
 	Blackhole func(t *testing.T, n *Node, rail transport.Rail) (heal func())
 	// SilentClose says that a peer's Close cannot be noticed (there is nothing like a connection).
 	SilentClose string // the reason, "" if it is noticed
+	// HearsLater says why peers hear of a fence after Revoke has returned, "" if before.
+	HearsLater string
 	// Allocates says why there are allocations between Submit and completion, "" if there must be none.
 	Allocates string
 	// NoSelf says why there are no links to oneself, "" if there are.

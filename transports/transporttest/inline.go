@@ -135,6 +135,9 @@ func (p *pair) storm(c *Conn, op transport.Op, local *Operand, remote *Remote, s
 		list := (&pair{w: p.w, a: p.a, b: p.b, c: c}).volley(op, rail, local, remote, 4, size)
 		s.wait.Go(func() {
 			for !s.stop.Load() {
+				for _, slice := range list {
+					slice.Epoch = c.Epoch()
+				}
 				if inliner.Inline(list) {
 					s.carried.Add(1)
 				}
@@ -171,12 +174,13 @@ func testInlineRevoke(t *testing.T, h Harness) {
 		rail, keep := p.c.Rail(t), round%2 == 0
 		s := p.storm(p.c, transport.Write, local, remote, size)
 		p.await(t, &s.carried, 50)
-		remote.Revoke(t, nil, keep)
 		if keep {
+			p.c.Hear(t, remote.Fence(t, nil))
 			p.await(t, &s.carried, 10) // a fence is not for good
 			s.end()
 			continue
 		}
+		remote.Revoke(t, nil)
 		remote.Fill(tagAfter, 0, remote.Size)
 		p.await(t, &s.tried, 50)
 		s.end()

@@ -210,7 +210,7 @@ func (s *storm) fence(random *rand.Rand) {
 }
 
 func (s *storm) revoke(target *Remote) {
-	if err := s.p.b.Transport.Revoke(context.Background(), target.Operand.Key, nil, true); err != nil {
+	if err := s.p.b.Transport.Revoke(context.Background(), target.Operand.Key, nil, s.p.w.nextEpoch()); err != nil {
 		s.p.w.locked(func() { s.p.w.complain("Revoke: %v", err) })
 	}
 }

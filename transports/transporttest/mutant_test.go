@@ -29,7 +29,10 @@ var mutants = map[string]string{
 	"holds a lock in Complete":        "CompleteMaySubmit",
 	"forgets permissions":             "PermissionsOfRegionsAreKept",
 	"forgets Revoke":                  "AfterRevokeNothingTouchesTheRegion",
-	"keeps after Revoke":              "RevokeKeepLetsNewOnesPass",
+	"closes at a fence":               "AFenceLetsNewOnesPass",
+	"dates slices by their Submit":    "WhatBeganBeforeAFenceStaysOutside",
+	"dates inline slices by the call": "WhatBeganBeforeAFenceStaysOutside",
+	"fences everybody":                "AFenceOfOnePeerLeavesOthersAlone",
 	"writes a byte too many":          "AnySizeAndAlignment",
 	"withdraws by word alone":         "WithdrawnSlicesNeverLand",
 	"withdraws the completed":         "WithdrawOfCompletedIsIgnored",
@@ -162,9 +165,12 @@ func (m *mutant) Submit(list []*transport.Slice) int {
 		}
 		return len(list)
 	}
-	if m.name == "begins with the first piece" {
-		for _, s := range list {
+	for _, s := range list {
+		switch m.name {
+		case "begins with the first piece":
 			s.First = 0
+		case "dates slices by their Submit":
+			s.Epoch = ^transport.ForGood
 		}
 	}
 	n := m.Transport.Submit(list)
@@ -178,6 +184,11 @@ func (m *mutant) Submit(list []*transport.Slice) int {
 
 // Inline is the inner transport's where the mutation is elsewhere.
 func (m *mutant) Inline(list []*transport.Slice) bool {
+	if m.name == "dates inline slices by the call" {
+		for _, s := range list {
+			s.Epoch = ^transport.ForGood
+		}
+	}
 	done := m.Inliner.Inline(list)
 	switch {
 	case m.name == "believes what it is told inline":
@@ -230,11 +241,17 @@ func (m *mutant) Register(ctx context.Context, r mem.Region) (transport.LocalKey
 	return m.Transport.Register(ctx, r)
 }
 
-func (m *mutant) Revoke(ctx context.Context, key transport.LocalKey, peer *transport.Peer, keep bool) error {
-	if m.name == "forgets Revoke" {
+func (m *mutant) Revoke(ctx context.Context, key transport.LocalKey, peer *transport.Peer,
+	epoch transport.Epoch) error {
+	switch m.name {
+	case "forgets Revoke":
 		return nil
+	case "closes at a fence":
+		epoch = transport.ForGood
+	case "fences everybody":
+		peer = nil
 	}
-	return m.Transport.Revoke(ctx, key, peer, keep && m.name != "keeps after Revoke")
+	return m.Transport.Revoke(ctx, key, peer, epoch)
 }
 
 func (m *mutant) Attach(p transport.Peer) (transport.Link, error) {

@@ -28,6 +28,8 @@ type Node struct {
 	ended       map[transport.Rail]bool // generations that RailDown ended
 	ready       map[transport.Rail]int
 	linkDown    map[transport.Link]*errs.Error
+	epochs      map[transport.Link]transport.Epoch // by Fenced
+	fenced      []fenced
 	notes       []note
 	noteRefused int
 	refuseNotes bool
@@ -38,6 +40,13 @@ type Node struct {
 type railKey struct {
 	link  transport.Link
 	index uint16
+}
+
+// fenced is the news of a fence.
+type fenced struct {
+	link  transport.Link
+	key   transport.RemoteKey
+	epoch transport.Epoch
 }
 
 type note struct {
@@ -161,6 +170,13 @@ func (r *recorder) LinkDown(link transport.Link, cause *errs.Error) {
 	})
 }
 
+func (r *recorder) Fenced(link transport.Link, key transport.RemoteKey, epoch transport.Epoch) {
+	r.w.locked(func() {
+		r.epochs[link] = max(r.epochs[link], epoch)
+		r.fenced = append(r.fenced, fenced{link, key, epoch})
+	})
+}
+
 func (r *recorder) Notified(from transport.Peer, message []byte) bool {
 	taken := false
 	r.w.locked(func() {
@@ -207,10 +223,26 @@ func (n *Node) RegisterMemory(t *testing.T, m *Memory, permission mem.Permission
 	return &Operand{Memory: m, Node: n, Key: key, Descriptor: descriptor}
 }
 
-// Revoke calls Revoke and requires it to succeed.
-func (o *Operand) Revoke(t *testing.T, peer *transport.Peer, keep bool) {
+// Revoke takes the operand back for good and requires that to succeed.
+func (o *Operand) Revoke(t *testing.T, peer *transport.Peer) {
 	t.Helper()
-	require.NoError(t, o.Node.Transport.Revoke(t.Context(), o.Key, peer, keep))
+	require.NoError(t, o.Node.Transport.Revoke(t.Context(), o.Key, peer, transport.ForGood))
+}
+
+// Fence fences the operand in the next epoch, which it returns.
+func (o *Operand) Fence(t *testing.T, peer *transport.Peer) transport.Epoch {
+	t.Helper()
+	epoch := o.Node.w.nextEpoch()
+	require.NoError(t, o.Node.Transport.Revoke(t.Context(), o.Key, peer, epoch))
+	return epoch
+}
+
+// nextEpoch counts the fences of all nodes together, as each engine counts its own.
+func (w *World) nextEpoch() transport.Epoch {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fences++
+	return transport.Epoch(w.fences)
 }
 
 // Deregister calls Deregister and requires it to succeed.

@@ -1,6 +1,7 @@
 package transporttest
 
 import (
+	"cmp"
 	"sync"
 	"testing"
 
@@ -12,11 +13,18 @@ import (
 )
 
 func revokeRules() []rule {
+	stoppable := func(h Harness, tr transport.Transport) string {
+		return cmp.Or(needsEngine(h, tr), unless(h.Hold != nil, "no way to stop a process"))
+	}
 	return []rule{
 		{"AfterRevokeNothingTouchesTheRegion", needsEngine, testRevoke},
 		{"ReadsCutOffByRevokeFail", needsEngine, testRevokeReads},
 		{"RevokeLeavesOtherRegionsAlone", needsEngine, testRevokeOthers},
-		{"RevokeKeepLetsNewOnesPass", needsEngine, testRevokeKeep},
+		{"AFenceLetsNewOnesPass", needsEngine, testFencedNew},
+		{"WhatBeganBeforeAFenceStaysOutside", needsEngine, testFencedOld},
+		{"AFenceOfOnePeerLeavesOthersAlone", needsEngine, testFencedPeer},
+		{"AFenceHoldsOnLaterLinks", needsEngine, testFencedLater},
+		{"AFenceOutlastsAPeerThatIsStopped", stoppable, testFencedStopped},
 		{"RevokeOfOnePeerLeavesOthersAlone", needsEngine, testRevokePeer},
 		{"RevokeOfAnUnknownKeyIsAnError", nil, testRevokeUnknown},
 	}
@@ -96,7 +104,7 @@ func testRevoke(t *testing.T, h Harness) {
 		local.Fill(tagMoved, 0, local.Size)
 		s := p.besiege(transport.Write, p.c.Rail(t), local, remote, size)
 		s.await(t, 20)
-		remote.Revoke(t, nil, false)
+		remote.Revoke(t, nil)
 		remote.Fill(tagAfter, 0, remote.Size)
 		s.await(t, 20)
 		for _, end := range s.end(t) {
@@ -125,7 +133,7 @@ func testRevokeReads(t *testing.T, h Harness) {
 		if round > 0 {
 			p.c.Wait(t, list[:min(round, len(list))]...)
 		}
-		remote.Revoke(t, nil, false)
+		remote.Revoke(t, nil)
 		remote.Fill(tagAfter, 0, remote.Size)
 		for i, end := range p.c.Wait(t, list...) {
 			if at := uint64(i) * size; end.Err == nil {
@@ -150,7 +158,7 @@ func testRevokeOthers(t *testing.T, h Harness) {
 		victim := p.c.Import(t, p.b.Register(t, 4*size, mem.GlobalReadWrite))
 		list := p.volley(transport.Write, rail, local, victim, 4, size)
 		list = list[:p.c.Submit(list...)]
-		victim.Revoke(t, nil, false)
+		victim.Revoke(t, nil)
 		p.c.Wait(t, list...)
 	}
 	for _, end := range s.end(t) {
@@ -161,7 +169,7 @@ func testRevokeOthers(t *testing.T, h Harness) {
 	require.NoError(t, safe.Check(tagMoved, 0, 0, size))
 }
 
-func testRevokeKeep(t *testing.T, h Harness) {
+func testFencedNew(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	const n = 30
 	size := fit(p.c, 64<<10)
@@ -170,7 +178,7 @@ func testRevokeKeep(t *testing.T, h Harness) {
 	for range 10 {
 		list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, size)
 		list = list[:p.c.Submit(list...)]
-		remote.Revoke(t, nil, true)
+		p.c.Hear(t, remote.Fence(t, nil))
 		remote.Fill(tagAfter, 0, remote.Size)
 		for _, end := range p.c.Wait(t, list...) {
 			if end.Err != nil {
@@ -185,6 +193,135 @@ func testRevokeKeep(t *testing.T, h Harness) {
 	}
 }
 
+// fencedOld are slices of tasks that have begun and are not submitted: one a rail and operation, with places of their
+// own in both operands.
+func (p *pair) fencedOld(c *Conn, local *Operand, remote *Remote, size uint64) (list []*transport.Slice) {
+	for _, rail := range c.Rails() {
+		for _, op := range []transport.Op{transport.Write, transport.Read} {
+			at := uint64(len(list)) * size
+			list = append(list, c.Slice(op, rail, local, at, remote, at, size))
+		}
+	}
+	return list
+}
+
+// testFencedOld submits slices after a fence that their tasks were begun before. Nothing of them is in the transport
+// when Revoke is called, and nothing of them may land or be read.
+func testFencedOld(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	size := fit(p.c, 32<<10)
+	local, remote := p.operands(t, 16*size)
+	for range 3 {
+		local.Fill(tagMoved, 0, local.Size)
+		old := p.fencedOld(p.c, local, remote, size)
+		p.c.Hear(t, remote.Fence(t, nil))
+		remote.Fill(tagAfter, 0, remote.Size)
+		for _, s := range old {
+			requireFenced(t, p.c.One(t, s))
+		}
+		if inliner, is := transport.Find[transport.Inliner](p.a.Transport); is {
+			for _, s := range old {
+				again := p.c.Slice(s.Op, s.Rail, local, 0, remote, s.Remote, size)
+				again.Epoch = s.Epoch
+				require.False(t, inliner.Inline([]*transport.Slice{again}), "inline, of before the fence")
+			}
+		}
+		p.c.Barrier(t)
+		require.NoError(t, remote.Check(tagAfter, 0, 0, remote.Size), "written after the fence by a task of before")
+		require.NoError(t, local.Check(tagMoved, 0, 0, local.Size), "read after the fence by a task of before")
+		for _, s := range p.fencedOld(p.c, local, remote, size) {
+			p.c.Must(t, s)
+		}
+	}
+}
+
+func requireFenced(t *testing.T, err *errs.Error) {
+	t.Helper()
+	require.NotNil(t, err, "a slice of a task that began before the fence has succeeded")
+	require.Equal(t, errs.AddressNotRegistered, err.Code, "%v", err)
+	require.Equal(t, errs.SideRemote, err.Side, "%v", err)
+	require.ErrorContains(t, err, "fenced")
+	requireCutOff(t, err)
+}
+
+// testFencedPeer fences one of two peers, by another address than its own: tasks of the other go on.
+func testFencedPeer(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	size := fit(p.c, 4096)
+	other := &pair{w: p.w, a: p.w.Open("c"), b: p.b}
+	other.c = other.a.Connect(t, p.b)
+	own := p.b.Register(t, 16*size, mem.GlobalReadWrite)
+	mine, theirs := p.c.Import(t, own), other.c.Import(t, own)
+	local, far := p.a.Register(t, 16*size, mem.LocalReadWrite), other.a.Register(t, 16*size, mem.LocalReadWrite)
+	old, fine := p.fencedOld(p.c, local, mine, size), other.fencedOld(other.c, far, theirs, size)
+	alias := transport.Peer{Address: "another name of it", ID: p.a.Peer.ID}
+	p.c.Hear(t, own.Fence(t, &alias))
+	for _, s := range old {
+		requireFenced(t, p.c.One(t, s))
+	}
+	other.c.Must(t, fine...)
+	for _, s := range p.fencedOld(p.c, local, mine, size) {
+		p.c.Must(t, s)
+	}
+}
+
+// testFencedLater sends a task of before a fence over a link that is attached after it: the epoch is the region's, not
+// a connection's.
+func testFencedLater(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	size := fit(p.c, 4096)
+	local, remote := p.operands(t, 16*size)
+	whom := transport.Peer{Address: p.a.Peer.Address, ID: p.a.Peer.ID}
+	for _, peer := range []*transport.Peer{nil, &whom} {
+		old := p.fencedOld(p.c, local, remote, size)
+		epoch := remote.Fence(t, peer)
+		remote.Fill(tagAfter, 0, remote.Size)
+		later := p.a.Connect(t, p.b)
+		again := later.Import(t, remote.Operand)
+		for _, s := range old {
+			late := later.Slice(s.Op, later.Rail(t), local, 0, again, s.Remote, size)
+			late.Epoch = s.Epoch
+			requireFenced(t, later.One(t, late))
+			late = later.Slice(transport.Read, later.Rail(t), local, 0, again, s.Remote, size)
+			late.Epoch = epoch // as the description of the owner's regions says it
+			later.Must(t, late)
+		}
+		later.Barrier(t)
+		require.NoError(t, remote.Check(tagAfter, 0, 0, remote.Size), "written after the fence by a task of before")
+		p.a.Transport.Detach(later.Link)
+	}
+}
+
+// testFencedStopped fences while the peer stands still. The fence returns, and slices that the peer has under way, or
+// submits before it has heard, do nothing.
+func testFencedStopped(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	const n = 30
+	size := fit(p.c, 64<<10)
+	local, remote := p.operands(t, n*size)
+	local.Fill(tagMoved, 0, local.Size)
+	for range 3 {
+		list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, size)
+		under := p.c.Submit(list...)
+		release := h.Hold(t, p.a)
+		epoch := remote.Fence(t, nil)
+		remote.Fill(tagAfter, 0, remote.Size)
+		release()
+		if under < n { // Ready comes when some of the first have ended
+			under += p.c.Send(list[under:]...)
+		}
+		for _, end := range p.c.Wait(t, list[:under]...) {
+			if end.Err != nil {
+				require.Contains(t, []errs.Code{errs.AddressNotRegistered, errs.Lost}, end.Err.Code, "%v", end.Err)
+			}
+		}
+		p.c.Barrier(t)
+		require.NoError(t, remote.Check(tagAfter, 0, 0, remote.Size), "written after the fence by a task of before")
+		p.w.Await(t, "the news of a fence", func() bool { return p.a.epochs[p.c.Link] >= epoch })
+		p.c.Must(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, remote, 0, size))
+	}
+}
+
 func testRevokePeer(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	size := fit(p.c, 4096)
@@ -196,20 +333,20 @@ func testRevokePeer(t *testing.T, h Harness) {
 	far.Fill(tagMoved, 0, size)
 	p.c.Must(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, mine, 0, size))
 	alias := transport.Peer{Address: "another name of it", ID: p.a.Peer.ID}
-	own.Revoke(t, &alias, false)
+	own.Revoke(t, &alias)
 	requireCutOff(t, p.c.One(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, mine, 0, size)))
 	other.c.Must(t, other.c.Slice(transport.Write, other.c.Rail(t), far, 0, theirs, 0, size))
 	require.NoError(t, own.Check(tagMoved, 0, 0, size))
-	own.Revoke(t, nil, false)
+	own.Revoke(t, nil)
 	requireCutOff(t, other.c.One(t, other.c.Slice(transport.Write, other.c.Rail(t), far, 0, theirs, 0, size)))
 }
 
 func testRevokeUnknown(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	own := p.b.Register(t, 4096, mem.LocalReadWrite)
-	require.Error(t, p.b.Transport.Revoke(t.Context(), own.Key+1000, nil, false))
-	own.Revoke(t, nil, false)
-	own.Revoke(t, nil, false) // twice is the same as once
+	require.Error(t, p.b.Transport.Revoke(t.Context(), own.Key+1000, nil, transport.ForGood))
+	own.Revoke(t, nil)
+	own.Revoke(t, nil) // twice is the same as once
 	own.Deregister(t)
-	require.Error(t, p.b.Transport.Revoke(t.Context(), own.Key, nil, false))
+	require.Error(t, p.b.Transport.Revoke(t.Context(), own.Key, nil, transport.ForGood))
 }

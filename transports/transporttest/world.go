@@ -46,6 +46,7 @@ type World struct {
 	complaints []string
 	unproved   bool // a slice may be left without its completion: its peer could not be asked up to the end
 	births     uint64
+	fences     uint64   // epochs given out
 	folders    []string // of files.go; they go at the end
 }
 
@@ -83,7 +84,8 @@ func (w *World) open(name string, rails int, sink *counter) *Node {
 	w.births++
 	n := &Node{w: w, name: name, rails: map[railKey]transport.RailInfo{}, newest: map[railKey]uint32{},
 		ended: map[transport.Rail]bool{},
-		ready: map[transport.Rail]int{}, linkDown: map[transport.Link]*errs.Error{}}
+		ready: map[transport.Rail]int{}, linkDown: map[transport.Link]*errs.Error{},
+		epochs: map[transport.Link]transport.Epoch{}}
 	n.Peer = transport.Peer{Address: name + ":1", Name: name, MachineID: "machine", ID: transport.NumberedID(w.births)}
 	w.mu.Unlock()
 	var into transport.Sink = (*recorder)(n)

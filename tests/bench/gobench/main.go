@@ -318,7 +318,7 @@ func slots(iterations int) (string, error) {
 	for i := range took {
 		begin := time.Now()
 		for range each {
-			view.Leave(view.Enter(region, view.Permit(region), 0))
+			view.Leave(view.Enter(region, view.Epoch(), 0))
 		}
 		took[i] = int64(time.Since(begin)) / each
 	}

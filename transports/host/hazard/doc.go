@@ -12,20 +12,20 @@
 //	            +--------+--------------------------------------+------------------------------+
 //	written by    owner    one copier at a time, 0 when free      owner; 0 while revoked
 //
-// A slot names the region that is being touched through it: (index, generation). A permit is (generation, epoch): the
-// generation changes when the index is given to another region, the epoch with each fence. A slice that was accepted
-// under one permit is refused under any other, so a slice that a peer had accepted before a fence cannot land after it.
+// A slot names the region that is being touched through it: (index, generation). A permit is (generation, turn): the
+// generation changes when the index is given to another region, the turn with each revocation. Behind it stands the
+// floor, the epoch of the region's last fence: a slice of an older task is refused.
 //
 // # The protocol
 //
 //	copier (View)                                  owner (Table)
-//	permit := permits[region]      on acceptance
-//	...
+//	permit := permits[region]
+//	floor <= epoch of the task?
 //	slot: 0 -> name                one CAS         permits[region] = 0          (revoked)
 //	permits[region] == permit?                     for each slot:
 //	   no:  slot = 0, refused                         wait while it says name
 //	   yes: touch the bytes                        nobody touches the region now
-//	        slot = 0                               permits[region] = next epoch (fence), or the region's end
+//	        slot = 0                               floor = epoch; permits[region] = next turn (fence)
 //
 // # Memory model
 //

@@ -40,35 +40,83 @@ func soon(t testing.TB) context.Context {
 }
 
 func enter(t testing.TB, v *View, r Region) Slot {
-	s := v.Enter(r, v.Permit(r), 0)
+	s := v.Enter(r, v.Epoch(), 0)
 	require.GreaterOrEqual(t, s, Slot(0))
 	return s
 }
 
-func TestPermitOfBeforeAFenceIsRefusedAfterIt(t *testing.T) {
-	table, _, view, r := pair(t)
-	before := view.Permit(r)
-	require.NoError(t, table.Revoke(soon(t), r, nil, true))
-	require.Equal(t, Revoked, view.Enter(r, before, 0))
-	require.NotEqual(t, before, view.Permit(r))
+func TestEpochOfBeforeAFenceIsRefusedAfterIt(t *testing.T) {
+	table, page, view, r := pair(t)
+	for _, only := range []*Page{nil, page} {
+		before, permit := view.Epoch(), view.Permit(r)
+		require.NoError(t, table.Revoke(soon(t), r, only, table.next()))
+		require.Equal(t, Revoked, view.Enter(r, before, 0))
+		require.Greater(t, view.Epoch(), before, "the peer reads the epoch where it looks")
+		require.NotEqual(t, permit, view.Permit(r))
+		view.Leave(enter(t, view, r))
+	}
+}
+
+// The epoch is the region's: it holds on pages that are made after the fence.
+func TestAFenceHoldsOnLaterPages(t *testing.T) {
+	table, _, _, r := pair(t)
+	require.NoError(t, table.Revoke(soon(t), r, nil, 7))
+	late, err := table.NewPage(os.Getpid(), -1)
+	require.NoError(t, err)
+	view, err := NewView(late.Fd())
+	require.NoError(t, err)
+	t.Cleanup(view.Unmap)
+	require.EqualValues(t, 7, view.Epoch())
+	require.Equal(t, Revoked, view.Enter(r, 6, 0))
 	view.Leave(enter(t, view, r))
+	next, err := table.Add()
+	require.NoError(t, err)
+	view.Leave(view.Enter(next, 0, 0))
+}
+
+// A page that is made while a fence waits for another one has the epoch as soon as the fence has ended.
+func TestAPageMadeDuringAFenceHearsOfIt(t *testing.T) {
+	table, _, view, r := pair(t)
+	inside := enter(t, view, r)
+	done := make(chan error, 1)
+	go func() { done <- table.Revoke(t.Context(), r, nil, 3) }()
+	for view.Permit(r) != 0 {
+		unix.Getpid() // the fence has begun when the permit is gone
+	}
+	late, err := table.NewPage(os.Getpid(), -1)
+	require.NoError(t, err)
+	lateView, err := NewView(late.Fd())
+	require.NoError(t, err)
+	t.Cleanup(lateView.Unmap)
+	require.Equal(t, Revoked, lateView.Enter(r, lateView.Epoch(), 0))
+	view.Leave(inside)
+	require.NoError(t, <-done)
+	require.EqualValues(t, 3, lateView.Epoch())
+	lateView.Leave(enter(t, lateView, r))
+}
+
+// next is the epoch of the next fence, as an engine counts them.
+func (t *Table) next() Epoch {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.epoch + 1
 }
 
 func TestRevokedRegionStaysClosedUntilItsIndexIsAnother(t *testing.T) {
 	table, _, view, r := pair(t)
 	before := view.Permit(r)
-	require.NoError(t, table.Revoke(soon(t), r, nil, false))
+	require.NoError(t, table.Revoke(soon(t), r, nil, ForGood))
 	require.Zero(t, view.Permit(r))
-	require.NoError(t, table.Revoke(soon(t), r, nil, true), "a close that is tried again")
+	require.NoError(t, table.Revoke(soon(t), r, nil, table.next()), "a close that is tried again")
 	require.Zero(t, view.Permit(r), "a fence does not open what was closed")
 	table.Remove(r)
-	require.Equal(t, errs.AddressNotRegistered, errs.CodeOf(table.Revoke(soon(t), r, nil, true)))
+	require.Equal(t, errs.AddressNotRegistered, errs.CodeOf(table.Revoke(soon(t), r, nil, table.next())))
 	next, err := table.Add()
 	require.NoError(t, err)
 	require.Equal(t, r.Index, next.Index)
 	require.Zero(t, view.Permit(r))
-	require.Equal(t, Revoked, view.Enter(r, before, 0))
-	require.Equal(t, Revoked, view.Enter(next, before, 0))
+	require.NotEqual(t, before, view.Permit(next))
+	require.Equal(t, Revoked, view.Enter(r, view.Epoch(), 0))
 	view.Leave(enter(t, view, next))
 }
 
@@ -79,13 +127,14 @@ func TestRevocationFromOnePeerLeavesTheOthers(t *testing.T) {
 	otherView, err := NewView(other.Fd())
 	require.NoError(t, err)
 	t.Cleanup(otherView.Unmap)
-	accepted := otherView.Permit(r)
-	s := otherView.Enter(r, accepted, 0)
-	require.NoError(t, table.Revoke(soon(t), r, page, true), "who copies by another page is not waited for")
+	before := otherView.Permit(r)
+	s := otherView.Enter(r, 0, 0)
+	require.NoError(t, table.Revoke(soon(t), r, page, table.next()), "who copies by another page is not waited for")
 	otherView.Leave(s)
-	require.NoError(t, table.Revoke(soon(t), r, page, false))
+	require.NoError(t, table.Revoke(soon(t), r, page, ForGood))
 	require.Zero(t, view.Permit(r))
-	require.Equal(t, accepted, otherView.Permit(r))
+	require.Equal(t, before, otherView.Permit(r))
+	otherView.Leave(otherView.Enter(r, 0, 0))
 	late, err := table.NewPage(os.Getpid(), -1)
 	require.NoError(t, err)
 	lateView, err := NewView(late.Fd())
@@ -104,7 +153,7 @@ func TestRevokeWaitsForItsRegionOnly(t *testing.T) {
 	left := make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
-		err := table.Revoke(t.Context(), r, nil, false)
+		err := table.Revoke(t.Context(), r, nil, ForGood)
 		select {
 		case <-left:
 		default:
@@ -128,8 +177,8 @@ func TestRevokeWaitsForItsRegionOnly(t *testing.T) {
 func TestWaitEndsInTimeAndNamesTheHolder(t *testing.T) {
 	table, page, view, r := pair(t)
 	s := enter(t, view, r)
-	for _, keep := range []bool{true, false} {
-		err := table.Revoke(soon(t), r, nil, keep)
+	for _, epoch := range []Epoch{1, ForGood} {
+		err := table.Revoke(soon(t), r, nil, epoch)
 		var held *HeldError
 		require.ErrorAs(t, err, &held)
 		require.Equal(t, Holder{os.Getpid(), int(s), r}, held.Holder)
@@ -149,13 +198,12 @@ func TestWaitEndsInTimeAndNamesTheHolder(t *testing.T) {
 
 func TestAllSlotsTakenIsBusy(t *testing.T) {
 	_, _, view, r := pair(t)
-	p := view.Permit(r)
 	var taken []Slot
 	for range Slots {
-		taken = append(taken, view.Enter(r, p, 17))
+		taken = append(taken, view.Enter(r, 0, 17))
 	}
 	require.Len(t, unique(taken), Slots)
-	require.Equal(t, Busy, view.Enter(r, p, 17))
+	require.Equal(t, Busy, view.Enter(r, 0, 17))
 	require.True(t, view.Inside(r))
 	for _, s := range taken {
 		view.Leave(s)
@@ -185,7 +233,7 @@ func TestRegionsAreBounded(t *testing.T) {
 
 func TestSlotCostsNoAllocation(t *testing.T) {
 	_, _, view, r := pair(t)
-	require.Zero(t, testing.AllocsPerRun(100, func() { view.Leave(view.Enter(r, view.Permit(r), Hint())) }))
+	require.Zero(t, testing.AllocsPerRun(100, func() { view.Leave(view.Enter(r, view.Epoch(), Hint())) }))
 }
 
 // A peer may write anything into its page: the owner reads it within the bound of the wait and does not fall over.
@@ -194,15 +242,15 @@ func TestCorruptPageHarmsNobody(t *testing.T) {
 	for i := range page.size / 8 {
 		word(&page.shared, i).Store(^uint64(0) >> (i % 64))
 	}
-	_ = view.Enter(r, view.Permit(r), 0)
+	_ = view.Enter(r, view.Epoch(), 0)
 	_ = view.Enter(Region{1 << 31, 1}, 1, 0)
 	require.Zero(t, view.Permit(Region{^uint32(0), 1}))
 	_, _ = table.Held(r)
-	require.NoError(t, table.Revoke(soon(t), r, nil, true), "no slot names the region")
+	require.NoError(t, table.Revoke(soon(t), r, nil, table.next()), "no slot names the region")
 	for i := range uint32(Slots) {
 		page.slot(i).Store(r.name())
 	}
-	require.Error(t, table.Revoke(soon(t), r, nil, true))
+	require.Error(t, table.Revoke(soon(t), r, nil, table.next()))
 	for i := range uint32(Slots) {
 		page.slot(i).Store(0)
 	}
@@ -237,21 +285,21 @@ func TestCanceledWaitEnds(t *testing.T) {
 	defer view.Leave(s)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.Error(t, table.Revoke(ctx, r, nil, true))
+	require.Error(t, table.Revoke(ctx, r, nil, table.next()))
 }
 
 // word is any word of a page, for tests that spoil it.
 func word(s *shared, i uintptr) *atomic.Uint64 { return (*atomic.Uint64)(mem.Pointer(s.addr + 8*i)) }
 
 // The race that the second look decides: permits change as fast as they can while copiers come and go. After each fence
-// nobody may be inside under a permit of before it. All slots but the first are taken, so that the copier comes late to
+// nobody may be inside in an epoch of before it. All slots but the first are taken, so that the copier comes late to
 // the one that the owner looks at first.
-func TestNobodyIsInsideUnderAnOldPermit(t *testing.T) {
+func TestNobodyIsInsideInAnOldEpoch(t *testing.T) {
 	table, _, view, r := pair(t)
 	other, err := table.Add()
 	require.NoError(t, err)
 	for i := range Slots - 1 {
-		require.Equal(t, Slot(i+1), view.Enter(other, view.Permit(other), 1))
+		require.Equal(t, Slot(i+1), view.Enter(other, view.Epoch(), 1))
 		defer view.Leave(Slot(i + 1))
 	}
 	var inside atomic.Uint64
@@ -261,9 +309,9 @@ func TestNobodyIsInsideUnderAnOldPermit(t *testing.T) {
 	defer stop.Store(true)
 	all.Go(func() { // one copier: with the owner as many as every machine has cores
 		for !stop.Load() {
-			p := view.Permit(r)
-			if s := view.Enter(r, p, 1); s >= 0 {
-				inside.Store(uint64(p))
+			epoch := view.Epoch()
+			if s := view.Enter(r, epoch, 1); s >= 0 {
+				inside.Store(uint64(epoch) + 1)
 				for range 20 {
 					stop.Load() // touching takes a while
 				}
@@ -274,12 +322,12 @@ func TestNobodyIsInsideUnderAnOldPermit(t *testing.T) {
 	})
 	fences := 0
 	for end := time.Now().Add(testTime() / 3); time.Now().Before(end); fences++ {
-		before := view.Permit(r)
-		if err := table.Revoke(t.Context(), r, nil, true); err != nil {
+		epoch := table.next()
+		if err := table.Revoke(t.Context(), r, nil, epoch); err != nil {
 			t.Fatal(err)
 		}
-		if p := Permit(inside.Load()); p != 0 && p <= before {
-			t.Fatalf("fence %d: the copier is inside with permit %#x, the fence began at %#x", fences, p, before)
+		if in := inside.Load(); in != 0 && in <= uint64(epoch) {
+			t.Fatalf("the copier is inside in epoch %d, the fence was in %d", in-1, epoch)
 		}
 	}
 	t.Logf("%d fences", fences)

@@ -19,19 +19,20 @@ const RegionsMax = 1 << 20
 
 const (
 	magic       = 0x7a61_685f_746e_6574 // "tent_haz", little endian
-	version     = 1
+	version     = 2
 	headerBytes = 4096
 	slotBytes   = 128 // two cache lines: the prefetcher of some processors fetches pairs
 	slotsEnd    = headerBytes + Slots*slotBytes
-	permitBytes = 8
+	permitBytes = 16 // a permit and, on the same cache line, the floor behind it
 )
 
-// header begins a page. It is written before the page is handed over and not changed any more.
+// header begins a page. It is written before the page is handed over and not changed any more, but for epoch.
 type header struct {
 	magic   uint64
 	version uint32
 	slots   uint32
 	regions uint64
+	epoch   atomic.Uint64 // the newest that the peer may use; see Table.Revoke
 }
 
 // Region names a region of an owner to its peers; it travels in descriptors.
@@ -43,11 +44,17 @@ type Region struct {
 // name is the word of a slot while the region is touched, never 0.
 func (r Region) name() uint64 { return uint64(r.Index+1)<<32 | uint64(r.Generation) }
 
-// Permit is the owner's permission for a peer to touch a region now; 0 is none. Keep it with the slice that was
-// accepted under it: Enter refuses when it is not the region's permit any more.
+// Epoch counts the fences of an owner, of all its regions. A task that began in one may not touch a region that was
+// fenced in a later one. It is the transport.Epoch.
+type Epoch uint64
+
+// ForGood is the epoch of a revocation after which nobody enters.
+const ForGood Epoch = 0
+
+// Permit is the owner's permission for a peer to touch a region now; 0 is none.
 type Permit uint64
 
-func permit(generation, epoch uint32) Permit { return Permit(generation)<<32 | Permit(epoch) }
+func permit(generation, turn uint32) Permit { return Permit(generation)<<32 | Permit(turn) }
 
 func (p Permit) generation() uint32 { return uint32(p >> 32) }
 
@@ -70,6 +77,11 @@ func (s *shared) slot(i uint32) *atomic.Uint64 {
 // permit is the word of a region; i must be below regions.
 func (s *shared) permit(i uint32) *atomic.Uint64 {
 	return (*atomic.Uint64)(mem.Pointer(s.addr + slotsEnd + uintptr(i)*permitBytes))
+}
+
+// floor is the epoch of a region's last fence for the peer. It changes only while the permit is 0.
+func (s *shared) floor(i uint32) *atomic.Uint64 {
+	return (*atomic.Uint64)(mem.Pointer(s.addr + slotsEnd + uintptr(i)*permitBytes + 8))
 }
 
 func (s *shared) header() *header { return (*header)(mem.Pointer(s.addr)) }
@@ -99,7 +111,8 @@ func create(regions uint32) (fd int, s shared, err error) {
 		return -1, s, fmt.Errorf("a page of %d bytes: %w", size, err)
 	}
 	s.regions = regions
-	*s.header() = header{magic, version, Slots, uint64(regions)}
+	h := s.header()
+	h.magic, h.version, h.slots, h.regions = magic, version, Slots, uint64(regions)
 	return fd, s, nil
 }
 
@@ -121,11 +134,13 @@ func open(fd int) (s shared, err error) {
 	if s, err = mapped(fd, uintptr(st.Size)); err != nil {
 		return s, err
 	}
-	h := *s.header()
+	h := s.header()
 	if h.magic != magic || h.version != version || h.slots != Slots || h.regions > RegionsMax ||
 		sizeOf(uint32(h.regions)) != s.size {
+		seen := fmt.Errorf("the header of the page says version %d with %d slots, expected version %d with %d",
+			h.version, h.slots, version, Slots)
 		s.unmap()
-		return s, fmt.Errorf("the page has the header %+v, expected version %d with %d slots", h, version, Slots)
+		return s, seen
 	}
 	s.regions = uint32(h.regions)
 	return s, nil

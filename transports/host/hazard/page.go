@@ -30,7 +30,8 @@ type Page struct {
 
 // cell is the state of one region in a page.
 type cell struct {
-	epoch  uint32 // of the last permit
+	turn   uint32 // of the last permit: grows with each revocation
+	floor  Epoch  // of the last fence for this peer alone
 	shut   int    // fences under way for this peer
 	banned bool   // revoked for this peer, for good
 }

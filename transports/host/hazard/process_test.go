@@ -114,7 +114,7 @@ func touchForever(v *View, a arena, copier int) {
 		n := i % regionCount
 		word := a.name(n).Load()
 		r := Region{uint32(word >> 32), uint32(word)}
-		s := v.Enter(r, v.Permit(r), uint32(copier))
+		s := v.Enter(r, v.Epoch(), uint32(copier))
 		if s >= 0 {
 			fill(a.bytes(n), mark)
 			v.Leave(s)
@@ -127,7 +127,7 @@ func touchForever(v *View, a arena, copier int) {
 func leaveByExec(v *View, a arena) error {
 	word := a.name(0).Load()
 	r := Region{uint32(word >> 32), uint32(word)}
-	if s := v.Enter(r, v.Permit(r), 0); s < 0 {
+	if s := v.Enter(r, v.Epoch(), 0); s < 0 {
 		return fmt.Errorf("no slot: %d", s)
 	}
 	return syscall.Exec("/proc/self/exe", []string{"idle"}, append(os.Environ(), childEnv+"=idle"))
@@ -281,7 +281,7 @@ func TestMemoryTakenBackFromKilledCopiersStays(t *testing.T) {
 		require.NoError(t, p.cmd.Process.Kill())
 		spin(random) // from here on it may be dead, dying, or not know yet
 		for _, i := range random.Perm(regionCount) {
-			require.NoError(t, o.table.Revoke(within(t, 10*time.Second), o.regions[i], nil, false),
+			require.NoError(t, o.table.Revoke(within(t, 10*time.Second), o.regions[i], nil, ForGood),
 				"a dead copier holds nothing")
 			o.guard(i)
 		}
@@ -311,7 +311,7 @@ func TestMemoryTakenBackFromStoppedCopiersStays(t *testing.T) {
 		spin(random)
 		require.NoError(t, p.cmd.Process.Signal(unix.SIGSTOP))
 		for _, i := range random.Perm(regionCount)[:2] {
-			err := o.table.Revoke(within(t, 300*time.Microsecond), o.regions[i], nil, false)
+			err := o.table.Revoke(within(t, 300*time.Microsecond), o.regions[i], nil, ForGood)
 			var who *HeldError
 			switch {
 			case err == nil:
@@ -330,7 +330,8 @@ func TestMemoryTakenBackFromStoppedCopiersStays(t *testing.T) {
 		require.NoError(t, p.cmd.Process.Signal(unix.SIGCONT))
 		for i, r := range o.regions {
 			if !o.guarded[i] && o.table.findLocked(r) != nil && !o.table.regions[r.Index].open {
-				require.NoError(t, o.table.Revoke(within(t, 10*time.Second), r, nil, false), "it goes on, so it leaves")
+				require.NoError(t, o.table.Revoke(within(t, 10*time.Second), r, nil, ForGood),
+					"it goes on, so it leaves")
 				o.guard(i)
 			}
 		}
@@ -365,7 +366,7 @@ func TestProcessThatCalledExecHoldsNothing(t *testing.T) {
 		require.False(t, p.page.void(), "the child has ended")
 		runtime.Gosched()
 	}
-	require.NoError(t, o.table.Revoke(within(t, 10*time.Second), o.regions[0], nil, false))
+	require.NoError(t, o.table.Revoke(within(t, 10*time.Second), o.regions[0], nil, ForGood))
 	set := []unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}
 	n, err := unix.Poll(set, 0)
 	require.NoError(t, err)
@@ -379,10 +380,10 @@ func TestNumberOfAProcessProvesNothing(t *testing.T) {
 	p.busy()
 	require.NoError(t, p.cmd.Process.Signal(unix.SIGSTOP))
 	p.page.slot(Slots - 1).Store(o.regions[0].name()) // as a copier would leave it
-	require.Error(t, o.table.Revoke(within(t, 5*time.Millisecond), o.regions[0], nil, true))
+	require.Error(t, o.table.Revoke(within(t, 5*time.Millisecond), o.regions[0], nil, o.table.next()))
 	p.page.pid = os.Getpid()
 	require.NoError(t, p.cmd.Process.Kill())
-	require.NoError(t, o.table.Revoke(within(t, 10*time.Second), o.regions[0], nil, false))
+	require.NoError(t, o.table.Revoke(within(t, 10*time.Second), o.regions[0], nil, ForGood))
 	p.end(o.table)
 }
 

@@ -16,21 +16,24 @@ import (
 // is for the hot path.
 //
 // A page always follows the table: the permit of a region is 0 while the region is closed, revoked for
-// the peer or being fenced, or the page is retired; else its generation and its epoch there.
+// the peer or being fenced, or the page is retired; else its generation and its turn there, and behind them the epoch
+// of its last fence.
 type Table struct {
 	regionsMax uint32
 
 	mu      sync.Mutex
 	regions []region // by index
+	epoch   Epoch    // the newest of a fence that has ended
 	free    []uint32 // indexes
 	pages   []*Page
 }
 
 type region struct {
 	generation uint32
-	used       bool // between Add and Remove
-	open       bool // not yet revoked for good
-	shut       int  // revocations under way for every peer
+	used       bool  // between Add and Remove
+	open       bool  // not yet revoked for good
+	shut       int   // revocations under way for every peer
+	floor      Epoch // of the last fence for every peer
 }
 
 // NewTable makes a table for a number of regions, RegionsMax at most.
@@ -54,7 +57,7 @@ func (t *Table) Add() (Region, error) {
 	*r = region{generation: max(r.generation+1, 1), used: true, open: true}
 	for _, p := range t.pages {
 		p.grow(len(t.regions))
-		p.cells[index] = cell{epoch: 1}
+		p.cells[index] = cell{turn: 1}
 		t.publishLocked(p, index)
 	}
 	return Region{index, r.generation}, nil
@@ -81,8 +84,9 @@ func (t *Table) NewPage(pid, pidfd int) (*Page, error) {
 	defer t.mu.Unlock()
 	p.grow(len(t.regions))
 	t.pages = append(t.pages, p)
+	p.header().epoch.Store(uint64(t.epoch))
 	for i := range t.regions {
-		p.cells[i] = cell{epoch: 1}
+		p.cells[i] = cell{turn: 1}
 		t.publishLocked(p, uint32(i))
 	}
 	return p, nil
@@ -92,12 +96,14 @@ func (t *Table) NewPage(pid, pidfd int) (*Page, error) {
 func (p *Page) grow(n int) { p.cells = append(p.cells, make([]cell, max(0, n-len(p.cells)))...) }
 
 // publishLocked writes a region's permit into a page. The store is a full barrier towards the reads of slots that
-// follow.
+// follow. The floor comes first: a copier that finds the permit finds it, and one that found an older permit before the
+// floor finds another permit in its slot.
 func (t *Table) publishLocked(p *Page, index uint32) {
 	r, c := &t.regions[index], &p.cells[index]
 	var now Permit
 	if r.open && r.shut == 0 && c.shut == 0 && !c.banned && !p.retired {
-		now = permit(r.generation, c.epoch)
+		now = permit(r.generation, c.turn)
+		p.floor(index).Store(uint64(max(r.floor, c.floor)))
 	}
 	p.permit(index).Store(uint64(now))
 }
@@ -114,12 +120,12 @@ func (t *Table) findLocked(r Region) *region {
 }
 
 // Revoke takes a region back from the peer of a page, or from every peer if p is nil. Nobody enters any more, and it
-// returns when none of those that were inside are, or when ctx ends, which must have a deadline. With keep, a slice
-// that is accepted later works again, also after an error; else the region stays closed to the peer, or to all until
-// Remove. The error is an *errs.Error around a *HeldError, which names a process that is still inside. The memory is
-// not safe then; ask Held.
-func (t *Table) Revoke(ctx context.Context, r Region, p *Page, keep bool) error {
-	pages, err := t.shut(r, p, keep)
+// returns when none of those that were inside are, or when ctx ends, which must have a deadline. Afterwards, also after
+// an error, tasks of the epoch and of later ones enter again. Peers find it by View.Epoch. With ForGood, the region
+// stays closed to the peer, or to all until Remove. The error is an *errs.Error around a *HeldError, which names a
+// process that is still inside. The memory is not safe then; ask Held.
+func (t *Table) Revoke(ctx context.Context, r Region, p *Page, epoch Epoch) error {
+	pages, err := t.shut(r, p, epoch)
 	if err != nil {
 		return err
 	}
@@ -129,7 +135,7 @@ func (t *Table) Revoke(ctx context.Context, r Region, p *Page, keep bool) error 
 			held = h
 		}
 	}
-	t.reopen(r, p, pages)
+	t.reopen(r, p, pages, epoch)
 	if held != nil {
 		return heldError("shm.revoke", held)
 	}
@@ -142,7 +148,7 @@ func heldError(op string, held *HeldError) error {
 }
 
 // shut begins a revocation and returns the pages on which to wait; reopen ends it.
-func (t *Table) shut(r Region, only *Page, keep bool) ([]*Page, error) {
+func (t *Table) shut(r Region, only *Page, epoch Epoch) ([]*Page, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	state := t.findLocked(r)
@@ -151,7 +157,8 @@ func (t *Table) shut(r Region, only *Page, keep bool) ([]*Page, error) {
 	}
 	if only == nil {
 		state.shut++
-		state.open = state.open && keep
+		state.open = state.open && epoch != ForGood
+		state.floor = max(state.floor, epoch)
 	}
 	var pages []*Page
 	for _, p := range t.pages {
@@ -159,12 +166,13 @@ func (t *Table) shut(r Region, only *Page, keep bool) ([]*Page, error) {
 			continue
 		}
 		c := &p.cells[r.Index]
-		if c.epoch++; c.epoch == 0 {
-			c.epoch = 1
+		if c.turn++; c.turn == 0 {
+			c.turn = 1
 		}
 		if only != nil {
 			c.shut++
-			c.banned = c.banned || !keep
+			c.banned = c.banned || epoch == ForGood
+			c.floor = max(c.floor, epoch)
 		}
 		t.publishLocked(p, r.Index)
 		p.waiters++
@@ -173,9 +181,10 @@ func (t *Table) shut(r Region, only *Page, keep bool) ([]*Page, error) {
 	return pages, nil
 }
 
-func (t *Table) reopen(r Region, only *Page, pages []*Page) {
+func (t *Table) reopen(r Region, only *Page, pages []*Page, epoch Epoch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.epoch = max(t.epoch, epoch)
 	if state := t.findLocked(r); state != nil { // else it was removed meanwhile
 		if only == nil {
 			state.shut--
@@ -189,6 +198,11 @@ func (t *Table) reopen(r Region, only *Page, pages []*Page) {
 	}
 	for _, p := range pages {
 		p.waiters--
+	}
+	for _, p := range t.pages { // also of a peer that came meanwhile. The permits are published: its tasks may enter
+		if only == nil || only == p {
+			p.header().epoch.Store(uint64(t.epoch))
+		}
 	}
 	t.sweepLocked()
 }

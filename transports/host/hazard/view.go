@@ -17,7 +17,7 @@ type Slot int32
 
 // Results of Enter other than a slot.
 const (
-	Revoked Slot = -1 // the permit is not valid any more
+	Revoked Slot = -1 // the region is closed, or was fenced in a later epoch
 	Busy    Slot = -2 // all slots are taken
 )
 
@@ -52,15 +52,23 @@ func (v *View) Permit(r Region) Permit {
 	return p
 }
 
-// Enter takes a slot for touching a region under a permit, which is not 0. From a slot on until Leave the owner waits
-// for us; be short: one piece of a copy. hint is where to look first: a worker's number, or Hint. The cost is one
-// locked instruction where the hint's slot is free.
-func (v *View) Enter(r Region, p Permit, hint uint32) Slot {
+// Epoch returns the newest epoch that tasks which begin now may carry.
+func (v *View) Epoch() Epoch {
+	e := v.header().epoch.Load()
+	runtime.KeepAlive(v)
+	return Epoch(e)
+}
+
+// Enter takes a slot for touching a region in a task's epoch. From a slot on until Leave the owner waits for us; be
+// short: one piece of a copy. hint is where to look first: a worker's number, or Hint. The cost is one locked
+// instruction where the hint's slot is free.
+func (v *View) Enter(r Region, epoch Epoch, hint uint32) Slot {
 	if r.Index >= v.regions {
 		return Revoked
 	}
 	now := v.permit(r.Index)
-	if Permit(now.Load()) != p || p == 0 {
+	p := Permit(now.Load())
+	if p.generation() != r.Generation || uint64(epoch) < v.floor(r.Index).Load() {
 		return Revoked // without a slot: nobody keeps a slot busy by trying again and again
 	}
 	name := r.name()

@@ -1,0 +1,91 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// A fence is a number: the owner counts its fences, each task carries the newest that its engine knew of the owner when
+// the task began, and the owner refuses slices that are older than the last fence of a region. See transport.Epoch.
+
+// FenceRegion keeps the region and returns when no transfer that the peer began before can touch it; an empty address
+// means all peers. Such a transfer fails, also where it has not been sent yet; those that begin afterwards pass.
+func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, peerAddress string) error {
+	r := e.regions.byID(id)
+	if r == nil {
+		return errs.New(errs.AddressNotRegistered, "fence", "the region is closed")
+	}
+	if peerAddress == "" {
+		return e.revoke(ctx, r, nil, e.nextEpoch())
+	}
+	peers, err := e.peersAt(ctx, peerAddress)
+	if err != nil {
+		return err
+	}
+	epoch := e.nextEpoch()
+	for i := range peers {
+		if err := e.revoke(ctx, r, &peers[i], epoch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Engine) nextEpoch() transport.Epoch { return transport.Epoch(e.fences.Add(1)) }
+
+func (e *Engine) revoke(ctx context.Context, r *region, from *transport.Peer, epoch transport.Epoch) error {
+	var first error
+	for i, p := range e.ports {
+		if p.transport == nil || r.keys[i] == 0 {
+			continue
+		}
+		if err := p.transport.Revoke(ctx, r.keys[i], from, epoch); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// epochReader is a link of a transport that reads the epochs of peers.
+type epochReader struct {
+	transport.EpochReader
+	link transport.Link
+}
+
+// readEpochs notes the links that are asked at each submission.
+func (p *peer) readEpochs(links []attachment) {
+	var list []epochReader
+	for i, port := range p.engine.ports {
+		if port.epochs != nil && links[i].link != 0 {
+			list = append(list, epochReader{port.epochs, links[i].link})
+		}
+	}
+	p.readers.Store(&list)
+}
+
+// hear notes an epoch of the peer. Any goroutine may call it.
+func (p *peer) hear(epoch transport.Epoch) {
+	for {
+		known := p.epoch.Load()
+		if known >= uint64(epoch) || p.epoch.CompareAndSwap(known, uint64(epoch)) {
+			return
+		}
+	}
+}
+
+// begin returns the epoch of tasks that begin now. Without a transport that reads it, it costs a load.
+func (p *peer) begin() transport.Epoch {
+	if readers := p.readers.Load(); readers != nil {
+		for i := range *readers {
+			r := &(*readers)[i]
+			p.hear(r.Epoch(r.link))
+		}
+	}
+	if p.identity.Self {
+		return transport.Epoch(p.engine.fences.Load())
+	}
+	return transport.Epoch(p.epoch.Load())
+}
