@@ -39,6 +39,7 @@ _PUBLIC = {
     "region": "Region",
     "request_array": "RequestArray",
     "segment": "RemoteRegion Segment",
+    "spans": "instrument uninstrument",
     "traffic": "RailTraffic Traffic",
     "transfer": "ALL_COMPLETED FIRST_COMPLETED FIRST_EXCEPTION Transfer as_completed wait",
     "transfer_engine": "TransferEngine",

@@ -61,6 +61,7 @@ from .records import (
 from .region import Region
 from .request_array import RequestArray
 from .segment import RemoteRegion, Segment
+from .spans import instrument, uninstrument
 from .traffic import RailTraffic, Traffic
 from .transfer import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, Transfer, as_completed, wait
 from .transfer_engine import TransferEngine
@@ -129,7 +130,9 @@ __all__ = [
     "TransportType",
     "__version__",
     "as_completed",
+    "instrument",
     "kWildcardLocation",
     "serve_metrics",
+    "uninstrument",
     "wait",
 ]

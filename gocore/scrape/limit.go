@@ -44,5 +44,5 @@ func (c *placed) Close() error {
 	return err
 }
 
-// silent takes what net/http says about its callers' mistakes, which anybody could use to fill a log.
+// silent drops the lines of net/http about mistakes of callers, which could fill a log.
 func silent() *log.Logger { return log.New(io.Discard, "", 0) }

@@ -15,7 +15,7 @@ ORDER = """
 _version _lazy _text _transports enums page errors quantities _abi _gotent _native buffers settings traffic loop tail
 handle aio transfer region files stream closing records request_array indexes metrics_server grid notifications events
 segment
-moving terms batch moves engine transfer_engine __init__
+moving terms batch moves spans engine transfer_engine __init__
 """
 LAYERS = ORDER.split()
 
