@@ -3,6 +3,7 @@ package tcp
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -14,47 +15,55 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// TestNothingLandsAfterARevocationForAForgottenPeer holds a greeting between the look-up of its attachment and its
-// admission, while other peers' hellos make the table forget that attachment. A lane of it would live on unseen by
-// Revoke and Close.
-func TestNothingLandsAfterARevocationForAForgottenPeer(t *testing.T) {
-	e := newTestEndpoint(t, Settings{})
-	tr, ctx := e.tr.(*Transport), context.Background()
-	memory := mapping(t, 3<<12)
-	key, _, err := tr.Register(ctx, regionOf(memory[1<<12:2<<12]))
-	require.NoError(t, err)
-	issue := func() *attachment {
-		a, err := tr.attachments.issue(transport.Peer{Address: "guest", ID: transport.NumberedID(77)})
-		require.Nil(t, err)
-		return a
+// TestNothingLandsAfterARevocationDuringAHandshake holds a lane between its HELLO and its PROOF. Meanwhile hellos of
+// other peers make the table forget attachments without lanes, or its own peer leaves. A lane that joined one that is
+// forgotten would live on unseen by Revoke and Close.
+func TestNothingLandsAfterARevocationDuringAHandshake(t *testing.T) {
+	for _, leaves := range []bool{false, true} {
+		t.Run(fmt.Sprintf("its peer leaves: %v", leaves), func(t *testing.T) {
+			e := newTestEndpoint(t, Settings{})
+			tr, ctx := e.tr.(*Transport), context.Background()
+			as := &tr.attachments
+			memory := mapping(t, 3<<12)
+			key, _, err := tr.Register(ctx, regionOf(memory[1<<12:2<<12]))
+			require.NoError(t, err)
+			a, refused := as.issue(visitor)
+			require.Nil(t, refused)
+			l := strangerLane(t, tr)
+			t.Cleanup(func() { require.NoError(t, unix.Close(l.other)) })
+			t.Cleanup(l.closeLane)
+			_, refused = as.expect(l.responderLane, a.id, 1)
+			require.Nil(t, refused)
+			as.mu.Lock()
+			a.since = clock.Now().Add(-2 * forgetAfter)
+			as.mu.Unlock()
+			for id := range uint64(2 * attachmentsIdle) {
+				_, refused = as.issue(transport.Peer{ID: transport.NumberedID(id)})
+				require.Nil(t, refused)
+			}
+			if leaves {
+				a.leaveCame()
+			}
+			l.giveBuffers()
+			refused = as.admit(l.responderLane, a)
+			require.Equal(t, leaves, refused != nil, "%v", refused)
+			w := tr.newWorker()
+			arrive := func(b []byte) {
+				_, _ = unix.Write(l.other, b) // fails on a lane that was refused
+				l.readMu.Lock()
+				defer l.readMu.Unlock()
+				l.drain(w, 1<<20)
+			}
+			const half = 2048
+			arrive(append(appendFrame(nil, header{kind: kindWrite, length: 2 * half, seq: 1},
+				record{id: uint64(key), length: 2 * half}), make([]byte, half)...))
+			require.NoError(t, tr.Revoke(ctx, key, nil, transport.ForGood))
+			require.NoError(t, tr.Deregister(ctx, key))
+			before := bytes.Clone(memory)
+			arrive(bytes.Repeat([]byte("AFTER THE REVOCATION"), half/20))
+			require.True(t, bytes.Equal(before, memory), "bytes landed after Revoke had returned")
+		})
 	}
-	a := issue()
-	a.mu.Lock()
-	a.since = clock.Now().Add(-2 * forgetAfter)
-	a.mu.Unlock()
-	for tr.attachments.lookUp(a.token) != nil {
-		issue()
-	}
-	l := strangerLane(t, tr)
-	t.Cleanup(func() { require.NoError(t, unix.Close(l.other)) })
-	t.Cleanup(l.closeLane)
-	refused := a.admit(l.responderLane, 1)
-	w := tr.newWorker()
-	arrive := func(b []byte) {
-		_, _ = unix.Write(l.other, b) // fails on a lane that was refused
-		l.readMu.Lock()
-		defer l.readMu.Unlock()
-		l.drain(w, 1<<20)
-	}
-	const half = 2048
-	arrive(append(appendFrame(nil, header{kind: kindWrite, length: 2 * half, seq: 1},
-		record{id: uint64(key), length: 2 * half}), make([]byte, half)...))
-	require.NoError(t, tr.Revoke(ctx, key, nil, transport.ForGood))
-	require.NoError(t, tr.Deregister(ctx, key))
-	before := bytes.Clone(memory)
-	arrive(bytes.Repeat([]byte("AFTER THE REVOCATION"), half/20))
-	require.True(t, bytes.Equal(before, memory), "bytes landed after Revoke had returned")
-	require.NotNil(t, refused, "a lane was added to an attachment that no table holds")
 }
 
 // TestClosedLanesLeaveTheirVerdicts: late questions get the same answers, from no more than these.
@@ -73,25 +82,25 @@ func TestClosedLanesLeaveTheirVerdicts(t *testing.T) {
 		a.fence(id, take)
 		return answers
 	}
-	for _, l := range a.openLanes() {
+	for _, l := range a.allLanes() {
 		l.broke(kit.Closed("test"))
 	}
-	require.Eventually(t, func() bool { l, _ := a.lane(id); return l == nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { l, _, _ := a.find(id); return l == nil }, 5*time.Second, time.Millisecond)
 	got := ask()
 	require.Equal(t, verdictApplied, int(got[0][0].length))
 	require.NotEqual(t, verdictApplied, int(got[0][1].length))
 	require.Equal(t, verdictApplied, int(got[0][2].length))
 	require.Equal(t, verdictVoid, int(got[0][3].length), "it was never sent, and cannot land any more")
 	require.Equal(t, []record{{id: 3}, {id: 2, length: got[0][1].length}}, got[1])
-	for range 2 * endedLanesMax {
-		l := &responderLane{}
-		l.t = far.tr.(*Transport)
-		l.life.init(stateGreeting, &responderMoves)
-		require.Nil(t, a.admit(l, l.t.nextLane.Add(1)+1000))
-		a.removeLane(l)
+	for i := range uint64(2 * endedLanesMax) {
+		l := strangerLane(t, far.tr.(*Transport))
+		l.join(t, a, 1000+i)
+		l.closeLane()
+		require.NoError(t, unix.Close(l.other))
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	as := &far.tr.(*Transport).attachments
+	as.mu.Lock()
+	defer as.mu.Unlock()
 	require.LessOrEqual(t, len(a.ended), endedLanesMax)
 	require.LessOrEqual(t, len(a.old), endedLanesMax)
 }

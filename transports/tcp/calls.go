@@ -109,7 +109,7 @@ func (l *link) offerCame(r *kit.Reader, owner transport.ID, now clock.Time) erro
 	l.rails.Store(&rails)
 	l.offer, l.known, l.callTries = o, true, 0
 	l.mu.Lock()
-	l.key = o.token
+	l.key = o.attachment
 	l.mu.Unlock()
 	return nil
 }
@@ -117,7 +117,7 @@ func (l *link) offerCame(r *kit.Reader, owner transport.ID, now clock.Time) erro
 // question asks about everything that is open; with nothing open it asks only whether the peer is there. The last
 // question of a link that was detached ends with LEAVE: the peer forgets the link after its answer.
 func (l *link) question() []byte {
-	b := append([]byte{version, callAsk}, l.offer.token[:]...)
+	b := append([]byte{version, callAsk}, l.offer.attachment[:]...)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, f := range l.openFrames() {

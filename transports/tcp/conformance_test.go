@@ -2,11 +2,14 @@ package tcp
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
@@ -65,6 +68,7 @@ func cutRail(_ *testing.T, n *transporttest.Node, rail transport.Rail) {
 
 // freeze keeps lanes from being read, as if their process was stopped: bytes that arrive wait in the sockets.
 func freeze(t *Transport, which func(*conn) bool) (thaw func()) {
+	awaitProofs(t)
 	var frozen []*conn
 	for _, c := range t.conns.All() {
 		if which(c) {
@@ -77,6 +81,21 @@ func freeze(t *Transport, which func(*conn) bool) (thaw func()) {
 			c.readMu.Unlock()
 			c.arm() // events that came meanwhile found nobody to read
 		}
+	}
+}
+
+// awaitProofs lets handshakes end: initiators count a lane as open as soon as they have sent their proof.
+func awaitProofs(t *Transport) {
+	waits := func() (n int) {
+		for _, a := range t.attachments.ofPeer(nil) {
+			t.attachments.mu.Lock()
+			n += len(a.expected)
+			t.attachments.mu.Unlock()
+		}
+		return n
+	}
+	for end := clock.Now().Add(5 * time.Second); waits() > 0 && clock.Now() < end; {
+		runtime.Gosched()
 	}
 }
 

@@ -11,9 +11,9 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// Calls over the control plane. A request is version, the kind of call, and: for hello nothing, for ask a token and
-// frames, for wanted the token that the called side was given and a lane's number. An answer begins with version and
-// id.
+// Calls over the control plane. A request is version, the kind of call, and: for hello nothing, for ask an attachment
+// and frames, for wanted the attachment that the called side was given and a lane's number. An answer begins with
+// version and id. The control plane knows the caller: an attachment is only its own peer's.
 const (
 	callHello  = 1 // initiator: let me in. Answer: offer
 	callAsk    = 2 // initiator: WITHDRAW, FENCE and LEAVE frames, when no lane carries them. Answer: known, frames
@@ -24,13 +24,14 @@ const answerMax = 1 << 20
 
 // offer is the answer to a hello.
 type offer struct {
-	owner     transport.ID
-	token     token
-	requests  uint32
-	bytes     uint64
-	machine   string // its kernel
-	network   string // its network namespace: see transport.Peer
-	addresses []netip.AddrPort
+	owner      transport.ID
+	attachment attachmentID
+	secret     secret
+	requests   uint32
+	bytes      uint64
+	machine    string // its kernel
+	network    string // its network namespace: see transport.Peer
+	addresses  []netip.AddrPort
 }
 
 var errShort = errors.New("message is cut off")
@@ -40,7 +41,8 @@ func beginAnswer(owner transport.ID) []byte {
 }
 
 func (o offer) append(b []byte) []byte {
-	b = append(b, o.token[:]...)
+	b = append(b, o.attachment[:]...)
+	b = append(b, o.secret[:]...)
 	b = binary.LittleEndian.AppendUint32(b, o.requests)
 	b = binary.LittleEndian.AppendUint64(b, o.bytes)
 	b = kit.AppendText(b, o.machine)
@@ -52,13 +54,11 @@ func (o offer) append(b []byte) []byte {
 	return b
 }
 
-func readToken(r *kit.Reader) (t token) {
-	copy(t[:], r.Bytes(len(t)))
-	return t
-}
+func readAttachment(r *kit.Reader) attachmentID { return attachmentID(r.Bytes(len(attachmentID{}))) }
 
 func readOffer(r *kit.Reader, owner transport.ID) (o offer, err error) {
-	o = offer{owner: owner, token: readToken(r), requests: r.U32(), bytes: r.U64(), machine: r.Text(),
+	o = offer{owner: owner, attachment: readAttachment(r), secret: secret(r.Bytes(len(secret{}))),
+		requests: r.U32(), bytes: r.U64(), machine: r.Text(),
 		network: r.Text()}
 	for range int(r.U8()) {
 		a, err := netip.ParseAddrPort(r.Text())
@@ -113,9 +113,9 @@ func (t *Transport) Serve(_ context.Context, from transport.Peer, message []byte
 	case callHello:
 		return t.serveHello(from, answer)
 	case callAsk:
-		answer, err = t.serveAsk(r, answer)
+		answer, err = t.serveAsk(from, r, answer)
 	case callWanted:
-		answer, err = t.serveWanted(r, answer)
+		answer, err = t.serveWanted(from, r, answer)
 	default:
 		err = errs.New(errs.Protocol, "tcp.serve", "unknown call %d", call)
 	}
@@ -130,7 +130,8 @@ func (t *Transport) serveHello(from transport.Peer, answer []byte) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	o := offer{token: a.token, requests: uint32(t.settings.CreditRequests), bytes: t.settings.CreditBytes,
+	o := offer{attachment: a.id, secret: a.secret,
+		requests: uint32(t.settings.CreditRequests), bytes: t.settings.CreditBytes,
 		machine: t.self.MachineID, network: t.self.Network}
 	for _, l := range t.listeners {
 		o.addresses = append(o.addresses, l.addr)
@@ -138,8 +139,8 @@ func (t *Transport) serveHello(from transport.Peer, answer []byte) ([]byte, erro
 	return o.append(answer), nil
 }
 
-func (t *Transport) serveAsk(r *kit.Reader, answer []byte) ([]byte, error) {
-	a := t.attachments.lookUp(readToken(r))
+func (t *Transport) serveAsk(from transport.Peer, r *kit.Reader, answer []byte) ([]byte, error) {
+	a := t.attachments.lookUp(readAttachment(r), from.ID)
 	if r.Short() {
 		return nil, errShort
 	}
@@ -167,13 +168,13 @@ func (t *Transport) serveAsk(r *kit.Reader, answer []byte) ([]byte, error) {
 }
 
 // serveWanted answers a responder that has slept: our lane is known, but for these numbers.
-func (t *Transport) serveWanted(r *kit.Reader, answer []byte) ([]byte, error) {
-	key, id := readToken(r), r.U64()
+func (t *Transport) serveWanted(from transport.Peer, r *kit.Reader, answer []byte) ([]byte, error) {
+	key, id := readAttachment(r), r.U64()
 	if r.Short() {
 		return nil, errShort
 	}
 	for l := range t.dialledLanes {
-		if l.id != id || l.link.token() != key {
+		if l.id != id || l.link.attachment() != key || l.set.owner != from.ID {
 			continue
 		}
 		l.mu.Lock()

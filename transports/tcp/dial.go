@@ -55,7 +55,8 @@ type dial struct {
 	local    netip.Addr
 	remote   netip.AddrPort
 	greeting greeting
-	peer     transport.ID // that must answer, zero for any
+	secret   secret
+	peer     transport.ID // that must answer
 	sameHost bool
 	began    clock.Time
 	every    time.Duration // between first packets that look for the way, before the lanes follow; 0: all lanes at once
@@ -63,6 +64,7 @@ type dial struct {
 	trip     time.Duration
 	fds      []int
 	ids      []uint64
+	seen     []transcript // of each socket, as far as its handshake has come
 }
 
 func (l *link) dialOf(r *rail, now clock.Time) *dial {
@@ -72,13 +74,14 @@ func (l *link) dialOf(r *rail, now clock.Time) *dial {
 			l.t.watch.add(from)
 		}
 	}
-	return &dial{t: l.t, link: l, local: r.local, remote: r.remote, peer: l.peer.ID, began: now,
+	return &dial{t: l.t, link: l, local: r.local, remote: r.remote, peer: l.offer.owner, began: now,
 		every: r.scouting(now), sameHost: l.offer.machine == l.t.self.MachineID,
+		secret: l.offer.secret,
 		greeting: greeting{magic: magic, version: version, generation: r.generation + 1,
-			initiator: l.t.self.ID, token: l.offer.token, rail: r.index}}
+			attachment: l.offer.attachment, rail: r.index}}
 }
 
-// bringUp leaves connected and welcomed sockets in fds, or closes them all.
+// bringUp leaves connected sockets in fds, with the handshakes done, or closes them all.
 func (d *dial) bringUp() (err error) {
 	begin := time.Now()
 	end := begin.Add(d.t.settings.DialTimeout)
@@ -106,8 +109,8 @@ func (d *dial) bringUp() (err error) {
 		}
 		d.trip = cmp.Or(d.trip, time.Since(begin))
 	}
-	for _, fd := range d.fds {
-		if err := d.welcomed(fd, end); err != nil {
+	for i, fd := range d.fds {
+		if err := d.prove(i, fd, end); err != nil {
 			return err
 		}
 	}
@@ -154,32 +157,38 @@ func (d *dial) greet(i, fd int, end time.Time) error {
 	g.group, g.lane = uint8(i/d.t.settings.Lanes), uint8(i%d.t.settings.Lanes)
 	id := d.t.nextLane.Add(1)
 	d.ids = append(d.ids, id)
-	b := appendFrame(nil, header{kind: kindHello, length: greetingSize, seq: id})
-	b = g.append(b)
-	if _, err := unix.SendmsgN(fd, b, nil, nil, unix.MSG_NOSIGNAL); err != nil { // 64 bytes fit into an empty buffer
+	g.nonce = newNonce()
+	seen := transcript{hello: g.hello(id), initiator: d.t.self.ID, responder: d.peer}
+	d.seen = append(d.seen, seen)
+	if _, err := unix.SendmsgN(fd, seen.hello, nil, nil, unix.MSG_NOSIGNAL); err != nil { // fits into an empty buffer
 		return fmt.Errorf("greet %v: %w", d.remote, err)
 	}
 	return nil
 }
 
-func (d *dial) welcomed(fd int, end time.Time) error {
-	b := make([]byte, headerBytes)
+// prove checks the challenge, which only the peer can make, and answers it.
+func (d *dial) prove(i, fd int, end time.Time) error {
+	b := make([]byte, headerBytes+challengeSize)
 	for got := 0; got < len(b); {
 		if err := waitFd(fd, unix.POLLIN, d.stopped, end); err != nil {
-			return fmt.Errorf("welcome from %v: %w", d.remote, err)
+			return fmt.Errorf("challenge from %v: %w", d.remote, err)
 		}
 		n, errno := receive(fd, b[got:])
 		switch {
 		case errno == unix.EAGAIN || errno == unix.EINTR:
 		case errno != 0:
-			return fmt.Errorf("welcome from %v: %w", d.remote, errno)
+			return fmt.Errorf("challenge from %v: %w", d.remote, errno)
 		case n == 0:
 			return fmt.Errorf("%v turned the lane away", d.remote)
 		}
 		got += n
 	}
-	if h := getHeader(b); h.kind != kindWelcome || (!d.peer.IsZero() && h.seq != welcomeOf(d.peer)) {
-		return fmt.Errorf("%v at %v is not the peer's data port", h.kind, d.remote)
+	proof, err := d.seen[i].answer(&d.secret, b)
+	if err == nil {
+		_, err = unix.SendmsgN(fd, proof, nil, nil, unix.MSG_NOSIGNAL)
+	}
+	if err != nil {
+		return fmt.Errorf("prove to %v: %w", d.remote, err)
 	}
 	return nil
 }
@@ -188,7 +197,7 @@ func (d *dial) welcomed(fd int, end time.Time) error {
 func (l *link) dialEnded(r *rail, d *dial, err error, now clock.Time) {
 	r.dial = nil
 	defer l.answerProbes(r)
-	if err == nil && (!l.serves() || l.offer.token != d.greeting.token) {
+	if err == nil && (!l.serves() || l.offer.attachment != d.greeting.attachment) {
 		for _, fd := range d.fds {
 			_ = unix.Close(fd)
 		}
@@ -234,7 +243,7 @@ func (l *link) dialError() *errs.Error {
 func (l *link) railUp(r *rail, d *dial, now clock.Time) error {
 	r.generation++
 	r.since, r.trip = now, d.trip
-	set := &laneSet{rail: r, generation: r.generation, trip: d.trip}
+	set := &laneSet{rail: r, generation: r.generation, owner: d.peer, trip: d.trip}
 	for i, fd := range d.fds {
 		group := i / l.t.settings.Lanes
 		set.groups[group] = append(set.groups[group], set.newInitiatorLane(fd, d.ids[i], group))

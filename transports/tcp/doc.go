@@ -76,9 +76,12 @@
 //
 // # Hostile peers
 //
-// At most 64 connections that have not shown a token, for 2 s each. Every length is checked before it is used, every
-// slice against the region and its permission. The memory that a peer can make us use is bounded by its credit (1024
-// slices a lane), by ctlMax for answers that it does not read, and by openLanesMax connections.
+// A lane proves that it knows its attachment's secret before it gets buffers (greeting.go). Connections that name no
+// attachment are bounded in number and time, and the oldest goes for a new one (strangers.go). Attachments and lanes
+// have a bound for each peer and for all, lanes a share of the process's descriptors (attachments.go). Every length is
+// checked before it is used, every slice against the region and its permission; keys cannot be guessed (regions.go).
+// The memory that a peer can make us use is bounded by its credit (1024 slices a lane) and by ctlMax for answers that
+// it does not read. A peer sees no reason for a refusal; our log and counters have it.
 //
 // # Numbers
 //

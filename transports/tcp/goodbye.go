@@ -2,8 +2,6 @@ package tcp
 
 import (
 	"errors"
-	"maps"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,24 +37,15 @@ func (l *link) sayLeave() {
 // leaveCame fences all lanes of the attachment; its initiator asks no more about them. It is forgotten with its last
 // lane, not before: until then a Revoke must find the payload that is being sent.
 func (a *attachment) leaveCame() {
-	a.mu.Lock()
-	a.left = true
-	lanes := slices.Collect(maps.Values(a.lanes))
-	a.mu.Unlock()
-	for _, l := range lanes {
-		l.fence()
-	}
-	a.t.attachments.forgetLeft(a)
-}
-
-// forgetLeft drops an attachment without lanes after its initiator has left.
-func (as *attachments) forgetLeft(a *attachment) {
+	as := &a.t.attachments
 	as.mu.Lock()
-	defer as.mu.Unlock()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.left && len(a.lanes) == 0 {
-		delete(as.byToken, a.token)
+	gone := a.left
+	if a.left = true; !gone && a.place.Queued() {
+		as.forget(a)
+	}
+	as.mu.Unlock()
+	for _, l := range a.allLanes() {
+		l.fence()
 	}
 }
 

@@ -79,8 +79,8 @@ func TestAKilledPeerSaysNoGoodbye(t *testing.T) {
 }
 
 func (a *attachment) hasLeft() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.t.attachments.mu.Lock()
+	defer a.t.attachments.mu.Unlock()
 	return a.left
 }
 

@@ -3,8 +3,10 @@ package tcp
 import (
 	"bytes"
 	"context"
+	"io"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -56,8 +58,9 @@ func TestStrangersAreTurnedAway(t *testing.T) {
 		"nothing":         nil,
 		"http":            []byte("GET / HTTP/1.1\r\n\r\n"),
 		"cut off":         hello,
-		"wrong magic":     greeting{version: version}.append(bytes.Clone(hello)),
-		"wrong token":     greeting{magic: magic, version: version, token: token{1}}.append(bytes.Clone(hello)),
+		"wrong magic":     greeting{version: version}.hello(1),
+		"no attachment":   greeting{magic: magic, version: version, attachment: attachmentID{1}}.hello(1),
+		"proof at once":   append(appendFrame(nil, header{kind: kindProof, length: macSize}), make([]byte, macSize)...),
 		"write at once":   appendFrame(nil, header{kind: kindWrite, length: 1 << 20, seq: 1}, record{length: 1 << 20}),
 		"a length of 4 G": appendFrame(nil, header{kind: kindHello, length: 1<<32 - 1}),
 	} {
@@ -77,68 +80,52 @@ func TestStrangersAreTurnedAway(t *testing.T) {
 	}
 }
 
-func TestStrangersAreBounded(t *testing.T) {
-	e := newTestEndpoint(t, Settings{Greeting: time.Minute})
-	const extra = 8
-	closed := make(chan net.Conn, strangersMax+extra)
-	for range strangersMax + extra {
-		c := e.stranger(t)
-		go func() { // ends with the connection, at the latest when the test does
-			_, err := c.Read(make([]byte, 1))
-			var late net.Error
-			if err != nil && !(errorsAs(err, &late) && late.Timeout()) {
-				closed <- c
-			}
-		}()
-	}
-	for range extra {
-		select {
-		case <-closed:
-		case <-time.After(5 * time.Second):
-			t.Fatal("too many strangers were let in")
-		}
-	}
-	require.EqualValues(t, strangersMax, e.tr.(*Transport).strangers.Load())
-}
+// visitor is a peer without a transport: it makes its side of a handshake by hand.
+var visitor = transport.Peer{Address: "visitor", ID: transport.NumberedID(77)}
 
-// guest is a hand-made initiator: a greeted connection to an endpoint.
-func (e *endpoint) guest(t testing.TB) net.Conn {
-	c := e.caller(t, greeting{magic: magic, version: version, initiator: transport.NumberedID(77)})
-	b := make([]byte, headerBytes)
-	_, err := c.Read(b)
-	require.NoError(t, err)
-	require.Equal(t, kindWelcome, getHeader(b).kind)
-	return c
-}
-
-// caller is a connection that has sent a greeting, with a token that it was given.
-func (e *endpoint) caller(t testing.TB, g greeting) net.Conn {
-	from := transport.Peer{Address: "guest", ID: transport.NumberedID(77)}
+// offerTo asks an endpoint for an offer, in the name of a peer.
+func (e *endpoint) offerTo(t testing.TB, from transport.Peer) offer {
 	answer, err := e.tr.Serve(context.Background(), from, []byte{version, callHello})
 	require.NoError(t, err)
 	r := kit.NewReader(answer)
 	r.U8()
 	o, err := readOffer(r, r.ID())
 	require.NoError(t, err)
-	c := e.stranger(t)
-	g.token = o.token
-	_, err = c.Write(g.append(appendFrame(nil, header{kind: kindHello, length: greetingSize, seq: 1})))
-	require.NoError(t, err)
-	return c
+	return o
 }
 
-func TestGreetingsAreCheckedBesidesTheirToken(t *testing.T) {
-	e := newTestEndpoint(t, Settings{})
-	guest := transport.NumberedID(77) // the caller
-	for name, g := range map[string]greeting{
-		"another incarnation":             {magic: magic, version: version, initiator: transport.NumberedID(78)},
-		"another version":                 {magic: magic, version: version + 1, initiator: guest},
-		"a class group that is not there": {magic: magic, version: version, initiator: guest, group: groupCount},
-	} {
-		t.Log(name)
-		requireClosed(t, e.caller(t, g))
-	}
-	e.guest(t)
+// call opens a connection that says HELLO for a lane of the visitor.
+func (e *endpoint) call(t testing.TB, o offer, lane uint64, group uint8) (net.Conn, *transcript) {
+	g := greeting{magic: magic, version: version, attachment: o.attachment, nonce: newNonce(), group: group}
+	seen := &transcript{hello: g.hello(lane), initiator: visitor.ID, responder: o.owner}
+	c := e.stranger(t)
+	_, err := c.Write(seen.hello)
+	require.NoError(t, err)
+	return c, seen
+}
+
+func readChallenge(t testing.TB, c net.Conn) []byte {
+	b := make([]byte, headerBytes+challengeSize)
+	_, err := io.ReadFull(c, b)
+	require.NoError(t, err)
+	return b
+}
+
+// guest is a hand-made initiator: a lane to an endpoint that has proved itself.
+func (e *endpoint) guest(t testing.TB) net.Conn { return e.guestIn(t, 0) }
+
+func (e *endpoint) guestIn(t testing.TB, group uint8) net.Conn {
+	o := e.offerTo(t, visitor)
+	c, seen := e.call(t, o, 1, group)
+	proof, err := seen.answer(&o.secret, readChallenge(t, c))
+	require.NoError(t, err)
+	_, err = c.Write(append(proof, appendFrame(nil, header{kind: kindPing, seq: 5})...))
+	require.NoError(t, err)
+	b := make([]byte, headerBytes)
+	_, err = io.ReadFull(c, b)
+	require.NoError(t, err)
+	require.Equal(t, header{kind: kindPong, seq: 5}, getHeader(b), "frames right behind the proof count")
+	return c
 }
 
 func TestPeersBeyondTheirCreditAreCutOff(t *testing.T) {
@@ -204,9 +191,7 @@ func FuzzLane(f *testing.F) {
 			return
 		}
 		l := strangerLane(tt, t)
-		a, err := t.attachments.issue(transport.Peer{Address: "fuzz"})
-		require.Nil(tt, err)
-		require.Nil(tt, a.admit(l.responderLane, 1))
+		a := l.admitted(tt, 1)
 		for at := 0; at+recordBytes <= len(stream); at++ { // let some slices name a region that exists
 			if stream[at] == 0xEE {
 				record{uint64(key), uint64(stream[at+8]) * 17, uint32(stream[at+16]) * 17, 0}.put(stream[at:])
@@ -226,9 +211,7 @@ func FuzzLane(f *testing.F) {
 		l.broke(kit.Closed("test"))
 		l.closeLane()
 		_ = unix.Close(l.other)
-		t.attachments.mu.Lock()
-		delete(t.attachments.byToken, a.token)
-		t.attachments.mu.Unlock()
+		a.leaveCame()
 	})
 }
 
@@ -241,13 +224,30 @@ type pairLane struct {
 func strangerLane(t testing.TB, tr *Transport) pairLane {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
-	return pairLane{tr.newResponderLane(fds[0]), fds[1]}
+	return pairLane{tr.newResponderLane(fds[0], netip.Addr{}), fds[1]}
+}
+
+// admitted makes it an open lane of a new attachment, without a handshake.
+func (l pairLane) admitted(t testing.TB, number uint64) *attachment {
+	a, err := l.t.attachments.issue(visitor)
+	require.Nil(t, err)
+	l.join(t, a, number)
+	return a
+}
+
+// join makes it an open lane of an attachment, without a handshake.
+func (l pairLane) join(t testing.TB, a *attachment, number uint64) {
+	_, err := l.t.attachments.expect(l.responderLane, a.id, number)
+	require.Nil(t, err)
+	l.giveBuffers()
+	require.Nil(t, l.t.attachments.admit(l.responderLane, a))
 }
 
 // FuzzServe feeds the control plane's side, and the readers of its answers.
 func FuzzServe(f *testing.F) {
 	f.Add([]byte{version, callHello})
-	f.Add(appendFrame(append([]byte{version, callAsk}, make([]byte, 16)...), header{kind: kindFence, seq: 1}))
+	f.Add(appendFrame(append([]byte{version, callAsk}, make([]byte, len(attachmentID{}))...),
+		header{kind: kindFence, seq: 1}))
 	f.Add(append([]byte{version, callWanted}, make([]byte, 24)...))
 	f.Add(offer{requests: 64, bytes: 1, machine: "m"}.append(nil))
 	e := newTestEndpoint(f, Settings{Workers: 1})
@@ -260,8 +260,8 @@ func FuzzServe(f *testing.F) {
 		})
 		_, _ = readDescriptor(message, transport.NumberedID(1))
 		as := &e.tr.(*Transport).attachments
-		as.mu.Lock()
-		clear(as.byToken)
-		as.mu.Unlock()
+		for _, a := range as.ofPeer(nil) {
+			a.leaveCame()
+		}
 	})
 }

@@ -34,13 +34,14 @@ type initiatorLane struct {
 	sleepers int // waiters that sleep on the socket and read it themselves
 }
 
-// newInitiatorLane makes a lane of a socket that the peer has welcomed.
+// newInitiatorLane makes a lane of a socket after its handshake.
 func (s *laneSet) newInitiatorLane(fd int, id uint64, group int) *initiatorLane {
 	l := &initiatorLane{link: s.rail.link, set: s, place: -1}
 	l.id, l.group, l.served = id, uint8(group), make([]uint64, 0, recordsMax)
 	t := s.rail.link.t
 	l.out.init(s.rail.link.requests(), t.settings.WindowBytes, min(s.rail.link.offer.bytes, t.settings.CreditBytes))
 	l.init(t, fd, l, stateDialled, &initiatorMoves)
+	l.giveBuffers()
 	return l
 }
 
@@ -50,7 +51,7 @@ func (l *initiatorLane) overLease() bool  { return false }
 func (l *initiatorLane) acknowledge(bool) {}
 func (l *initiatorLane) wentDown()        { l.link.kick() }
 
-func (l *initiatorLane) checkHeader(h header) error { return h.check(false, true) }
+func (l *initiatorLane) checkHeader(h header) error { return h.check(false, 0) }
 
 // reduceInterest leaves the lane to a waiter that polls it, and its read side to one that sleeps on it.
 func (l *initiatorLane) reduceInterest(events uint32) uint32 {
@@ -127,8 +128,6 @@ func (l *initiatorLane) handle() *errs.Error {
 	case kindBye:
 		l.link.bye.Store(true)
 		l.link.kick()
-	case kindWelcome:
-		return l.protocolError("second welcome")
 	}
 	return nil
 }

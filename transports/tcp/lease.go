@@ -60,7 +60,7 @@ func (l *responderLane) askWanted(a *attachment) {
 func (l *responderLane) unwanted(a *attachment) (void []record, err error) {
 	ctx, cancel := context.WithTimeout(l.t.quit, askWantedLimit)
 	defer cancel()
-	message := append([]byte{version, callWanted}, a.token[:]...)
+	message := append([]byte{version, callWanted}, a.id[:]...)
 	message = binary.LittleEndian.AppendUint64(message, l.id)
 	answer, err := l.t.host.Call(ctx, a.peer, message)
 	if err != nil {

@@ -27,7 +27,7 @@ type link struct {
 	mu      sync.Mutex
 	todo    []func(now clock.Time)
 	state   linkState // changed by run alone, which reads it without mu
-	key     token
+	key     attachmentID
 	lanes   map[uint64]*initiatorLane // until they have ended
 	notes   map[uint64]*note
 	pings   map[uint64]*ping
@@ -35,7 +35,7 @@ type link struct {
 
 	// run's own
 	offer     offer
-	known     bool       // we have a token
+	known     bool       // we have an offer
 	calling   bool       // a Host.Call is under way
 	callDue   clock.Time // of the next hello or enquiry
 	callTries int
@@ -106,7 +106,7 @@ func (l *link) tryOver() bool {
 	return len(l.todo) == 0 && l.advanceLocked(linkSettled)
 }
 
-func (l *link) token() token {
+func (l *link) attachment() attachmentID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.key

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // listener is one local end that accepts lanes.
@@ -20,8 +21,12 @@ type listener struct {
 	reserve int // a descriptor kept back, so that connections can be turned away when all others are in use
 }
 
-// strangersMax bounds connections that have not shown a token yet.
-const strangersMax = 64
+// Of the kernel's queue for a listener, which holds connections while the workers are busy for a moment. A connection
+// waits there for its first bytes for a second, see strangers.
+const (
+	backlog       = 4096 // the usual limit of net.core.somaxconn
+	silentSeconds = 1
+)
 
 func (t *Transport) listen(index int, a netip.Addr) error {
 	fd, err := newSocket(a)
@@ -35,12 +40,13 @@ func (t *Transport) listen(index int, a netip.Addr) error {
 	if a.Is6() {
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
 	}
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, silentSeconds) // without it, more strangers
 	err = errors.Join(tune(fd, &t.settings, false), stampArrivals(fd))
 	if err == nil {
 		err = unix.Bind(fd, sockaddr(netip.AddrPortFrom(a, uint16(t.settings.Port))))
 	}
 	if err == nil {
-		err = unix.Listen(fd, 256)
+		err = unix.Listen(fd, backlog)
 	}
 	if err != nil {
 		return listenError(a, t.settings.Port, err)
@@ -67,41 +73,55 @@ func listenError(a netip.Addr, port int, err error) error {
 	return e.WithHint("set transports/tcp/addresses to addresses of this host")
 }
 
-// accept takes the connections that wait. Each becomes a lane that has to greet within a time.
-func (t *Transport) accept(index int) {
+// accept takes connections that wait. Each becomes a lane that has to prove itself within a time.
+func (t *Transport) accept(w *worker, index int) {
 	l := t.listeners[index]
-	for {
-		fd, _, err := unix.Accept4(l.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+	for range acceptBatch {
+		fd, from, err := unix.Accept4(l.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		switch {
 		case err == unix.EINTR || err == unix.ECONNABORTED:
 			continue
 		case err == unix.EMFILE || err == unix.ENFILE:
-			if !l.turnAway() {
+			if oldest := t.strangers.dropOldest(); oldest != nil {
+				oldest.drop()
+			} else if !l.turnAway() {
 				return
 			}
 			continue
 		case err != nil:
 			return
 		}
-		if t.strangers.Add(1) > strangersMax || t.life.Closed() {
-			t.strangers.Add(-1)
+		if t.life.Closed() {
 			_ = unix.Close(fd)
 			continue
 		}
-		t.welcomeStranger(fd)
+		t.meetStranger(w, fd, hostOf(from))
 	}
 }
 
-func (t *Transport) welcomeStranger(fd int) {
-	lane := t.newResponderLane(fd)
+// meetStranger reads the bytes that a new connection has sent already. A peer's HELLO is among them, so no flood of
+// others comes between.
+func (t *Transport) meetStranger(w *worker, fd int, from netip.Addr) {
+	lane := t.newResponderLane(fd, from)
+	if oldest := t.strangers.add(lane); oldest != nil {
+		oldest.drop()
+	}
 	if err := lane.register(); err != nil {
 		lane.broke(errs.Wrap(errs.Internal, "tcp.accept", err))
 		return
 	}
-	lane.greetBy.Store(time.AfterFunc(t.settings.Greeting, func() {
-		lane.endBy(eventLate, errs.New(errs.Protocol, "tcp.accept", "no greeting within %v", t.settings.Greeting))
+	limit := t.settings.Greeting
+	lane.greetBy.Store(time.AfterFunc(limit, func() {
+		if lane.attachment.Load() == nil && !lane.isDown() {
+			lane.endBy(eventLate, lane.refuse(transport.RefusedSilence, "no proof within %v", limit))
+		}
 	}))
-	lane.arm()
+	lane.readMu.Lock()
+	_, open := lane.drain(w, submitBudget)
+	lane.readMu.Unlock()
+	if open {
+		lane.arm()
+	}
 }
 
 // turnAway accepts and closes one connection with the descriptor kept back. Without it, a full table would leave the
@@ -119,41 +139,4 @@ func (l *listener) turnAway() bool {
 	}
 	l.reserve, _ = unix.Eventfd(0, unix.EFD_CLOEXEC)
 	return err == nil
-}
-
-// greetingCame checks the first frame of a lane: the token is the one that the control plane gave to that peer.
-func (l *responderLane) greetingCame() *errs.Error {
-	g := getGreeting(l.rx.body)
-	if g.magic != magic || g.version != version {
-		return l.protocolError("not a tent lane of version %d", version)
-	}
-	if g.group >= groupCount {
-		return l.protocolError("greeting of class group %d", g.group)
-	}
-	a := l.t.attachments.lookUp(g.token)
-	if a == nil || a.peer.ID != g.initiator {
-		return l.protocolError("greeting with a wrong token")
-	}
-	l.findEnd()
-	if err := a.admit(l, l.rx.head.seq); err != nil {
-		return err
-	}
-	l.t.strangers.Add(-1)
-	if timer := l.greetBy.Swap(nil); timer != nil {
-		timer.Stop()
-	}
-	if err := l.joinGroup(g.group); err != nil {
-		return err
-	}
-	l.own, l.near, l.initiator = a.peer.Self, a.peer.MachineID == l.t.self.MachineID, a.peer.ID
-	l.armMu.Lock()
-	if l.fd >= 0 {
-		setCongestion(l.fd, l.t.settings.Congestion, l.near)
-	}
-	l.armMu.Unlock()
-	l.answerOrEnd(header{kind: kindWelcome, seq: welcomeOf(l.t.self.ID)})
-	if epoch := l.t.epoch.Load(); epoch > 0 { // it may have missed some
-		l.answerOrEnd(header{kind: kindRaised, seq: epoch})
-	}
-	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,6 +39,7 @@ type endpoint struct {
 	tr       transport.Transport
 	calls    sync.WaitGroup
 	errors   errorLog
+	refusals [transport.RefusalCount]atomic.Int64
 
 	mu    sync.Mutex
 	cond  *sync.Cond
@@ -126,11 +128,17 @@ func (e *endpoint) Call(ctx context.Context, peer transport.Peer, message []byte
 	return a.Message, nil
 }
 
-func (e *endpoint) Self() transport.Peer                     { return e.self }
-func (e *endpoint) DescriptorsChanged()                      {}
-func (e *endpoint) Refused(transport.Refusal, string, error) {}
-func (e *endpoint) Log() *slog.Logger                        { return slog.New(slog.NewTextHandler(&e.errors, nil)) }
-func (e *endpoint) Addresses() []netip.Addr                  { return nil }
+func (e *endpoint) Self() transport.Peer { return e.self }
+func (e *endpoint) DescriptorsChanged()  {}
+func (e *endpoint) Refused(reason transport.Refusal, _ string, _ error) {
+	e.refusals[reason].Add(1)
+}
+
+// refused returns how often something was refused for a reason.
+func (e *endpoint) refused(reason transport.Refusal) int64 { return e.refusals[reason].Load() }
+
+func (e *endpoint) Log() *slog.Logger       { return slog.New(slog.NewTextHandler(&e.errors, nil)) }
+func (e *endpoint) Addresses() []netip.Addr { return nil }
 
 // errorLog keeps the log of the transport, which logs nothing but errors of its own.
 type errorLog struct {

@@ -45,6 +45,7 @@ func (s *laneSet) id() transport.Rail {
 type laneSet struct {
 	rail       *rail
 	generation uint32
+	owner      transport.ID // of the engine that its lanes lead to
 	groups     [groupCount][]*initiatorLane
 	owes       atomic.Bool   // a Submit took less than it was given: Ready is due
 	trip       time.Duration // one way and back when it was dialled

@@ -46,12 +46,20 @@ type receiver struct {
 	spins  spinRecord
 }
 
+// init gives a receiver the room for a handshake.
 func (x *receiver) init() {
+	x.staging = make([]byte, 2*helloSize)
+	x.last = clock.Now()
+}
+
+// giveBuffers gives it the rest, and keeps the bytes that have come.
+func (x *receiver) giveBuffers() {
 	x.iov = make([]iovec, recordsMax+1)
-	x.staging = make([]byte, stagingBytes)
+	staging := make([]byte, stagingBytes)
+	x.r, x.w = 0, copy(staging, x.staging[x.r:x.w])
+	x.staging = staging
 	x.table = make([]record, 0, recordsMax)
 	x.place = make([]uintptr, recordsMax)
-	x.last = clock.Now()
 }
 
 // free drops the buffers when the socket is closed. The lane lives on while its peer is asked about its numbers.
@@ -262,7 +270,7 @@ func (c *conn) tableCame() *errs.Error {
 		x.r += recordBytes
 	}
 	switch x.head.kind {
-	case kindHello, kindNotify:
+	case kindHello, kindProof, kindNotify:
 		x.body = x.body[:0]
 		x.stage = wantMessage
 		return nil

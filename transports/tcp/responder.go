@@ -16,9 +16,11 @@ import (
 // READs, and answers the initiator's questions. It closes itself (closeLane) soon after it has gone down.
 type responderLane struct {
 	conn
+	from       netip.Addr                 // the host of the initiator's end, see hostOf
 	end        netip.Addr                 // our address; set before the lane is part of its attachment
-	attachment atomic.Pointer[attachment] // nil until the greeting came
-	greetBy    atomic.Pointer[time.Timer] // ends a lane that does not greet
+	attachment atomic.Pointer[attachment] // nil until the lane has proved that it belongs there
+	admission  *admission                 // between HELLO and PROOF; guarded by readMu
+	greetBy    atomic.Pointer[time.Timer] // ends a lane that does not prove itself
 	own        bool                       // the initiator is our own engine; set before any payload
 	near       bool                       // the initiator is on our own host; set before any payload
 	initiator  transport.ID               // set before any payload
@@ -33,9 +35,9 @@ type responderLane struct {
 	ackDue bool
 }
 
-// newResponderLane makes a lane of an accepted socket.
-func (t *Transport) newResponderLane(fd int) *responderLane {
-	l := &responderLane{}
+// newResponderLane makes a lane of an accepted socket. It gets its buffers when it has proved itself.
+func (t *Transport) newResponderLane(fd int, from netip.Addr) *responderLane {
+	l := &responderLane{from: from}
 	l.in.window = uint64(t.settings.CreditRequests)
 	l.init(t, fd, l, stateGreeting, &responderMoves)
 	return l
@@ -45,14 +47,21 @@ func (l *responderLane) peerName() string {
 	if a := l.attachment.Load(); a != nil {
 		return a.peer.Address
 	}
-	return "unknown"
+	return l.from.String()
 }
 
 func (l *responderLane) railName() string { return "" }
 
 func (l *responderLane) reduceInterest(events uint32) uint32 { return events }
 
-func (l *responderLane) checkHeader(h header) error { return h.check(true, l.attachment.Load() != nil) }
+func (l *responderLane) checkHeader(h header) error {
+	due := l.due()
+	err := h.check(true, due)
+	if err != nil && due != 0 {
+		l.t.host.Refused(transport.RefusedMalformed, l.peerName(), err)
+	}
+	return err
+}
 
 // wentDown closes the lane on a goroutine of its own, which waits until nobody uses the socket. A transport that closes
 // has no such goroutines any more and closes its lanes itself.
@@ -63,6 +72,10 @@ func (l *responderLane) closeLane() {
 	l.readMu.Lock()
 	l.writeMu.Lock()
 	closed := l.closeSocket()
+	named := l.attachment.Load()
+	if l.admission != nil {
+		named = l.admission.attachment
+	}
 	l.writeMu.Unlock()
 	l.readMu.Unlock()
 	if !closed {
@@ -75,11 +88,10 @@ func (l *responderLane) closeLane() {
 	l.reads = readQueue{}
 	l.ctl = nil
 	l.mu.Unlock()
-	if a := l.attachment.Load(); a != nil {
-		a.removeLane(l)
-		l.t.attachments.forgetLeft(a)
+	if named != nil {
+		l.t.attachments.remove(l, named)
 	} else {
-		l.t.strangers.Add(-1)
+		l.t.strangers.remove(l)
 	}
 }
 
@@ -231,7 +243,9 @@ func (l *responderLane) handle() *errs.Error {
 	answer := func(h header, r []record) { l.answerOrEnd(h, r...) }
 	switch x.head.kind {
 	case kindHello:
-		return l.greetingCame()
+		return l.helloCame()
+	case kindProof:
+		return l.proofCame()
 	case kindRead:
 		return l.readsCame()
 	case kindWithdraw:

@@ -20,7 +20,7 @@ func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *tr
 	}
 	r.door.Shut(peer, epoch)
 	for _, a := range t.attachments.ofPeer(peer) {
-		for _, l := range a.openLanes() {
+		for _, l := range a.allLanes() {
 			l.quieten(r.key)
 		}
 	}
@@ -32,7 +32,7 @@ func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *tr
 	defer cancel()
 	told := t.attachments.ofPeer(peer)
 	for _, a := range told {
-		for _, l := range a.openLanes() {
+		for _, l := range a.allLanes() {
 			l.tell(uint64(epoch), record{id: r.key})
 		}
 	}
@@ -73,8 +73,8 @@ func (l *responderLane) tell(epoch uint64, fenced ...record) {
 
 // hears notes that the initiator begins its tasks in an epoch, or a later one.
 func (a *attachment) hears(epoch uint64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.t.attachments.mu.Lock()
+	defer a.t.attachments.mu.Unlock()
 	if epoch > a.heard {
 		a.heard = epoch
 		a.newsLocked()
@@ -92,16 +92,16 @@ func (a *attachment) newsLocked() {
 // awaitHearing returns when the initiator has heard of an epoch, when it has no lane left to say so, or with ctx.
 func (a *attachment) awaitHearing(ctx context.Context, epoch uint64) {
 	for {
-		a.mu.Lock()
+		a.t.attachments.mu.Lock()
 		if a.heard >= epoch || len(a.lanes) == 0 || a.left {
-			a.mu.Unlock()
+			a.t.attachments.mu.Unlock()
 			return
 		}
 		if a.news == nil {
 			a.news = make(chan struct{})
 		}
 		news := a.news
-		a.mu.Unlock()
+		a.t.attachments.mu.Unlock()
 		select {
 		case <-news:
 		case <-ctx.Done():

@@ -28,8 +28,10 @@ type Settings struct {
 
 	CreditRequests int `key:"credit_requests" takes:"64..16384, a power of two" default:"1024" help:"Slices that a peer may have outstanding on a lane."`
 
+	LanesPerPeer int `key:"lanes_per_peer" takes:"8..65536" default:"256" help:"Connections that one peer may have open here. All peers together may have a quarter of the process's descriptors (RLIMIT_NOFILE)."`
+
 	Workers  int           // goroutines for the lanes that no caller is polling, 1 to 64; 0: one a processor, 2 to 4
-	Greeting time.Duration // an accepted connection must have shown its token by then; 0: 2 s
+	Greeting time.Duration // an accepted connection must have proved itself by then; 0: 2 s
 	Spin     time.Duration // a worker looks at a drained lane this long before it sleeps; 0: 50 us, negative: never
 }
 

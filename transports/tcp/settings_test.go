@@ -13,7 +13,8 @@ import (
 )
 
 func testOffer(t *testing.T) offer {
-	return offer{owner: transport.NumberedID(5), token: token{9}, requests: 128, bytes: 1 << 20, machine: "m",
+	return offer{owner: transport.NumberedID(5), attachment: attachmentID{9}, secret: secret{8},
+		requests: 128, bytes: 1 << 20, machine: "m",
 		addresses: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("[fe80::1%lo]:81")}}
 }
 

@@ -17,7 +17,8 @@ import (
 //	 greeting ────────▶ open ◀──wanted──┘                            │
 //	     │               │ │ └──broke──▶ broken ────stale, fenced────┤
 //	     │               │ └────fenced───────────────────────────────┼──▶ fenced
-//	     └──broke, late──┼───────────────────────────────────────────┘
+//	     └─broke, late,──┼───────────────────────────────────────────┘
+//	       fenced        │
 //	                     └──goodbye (also from paused)──▶ parting ──sent──▶ parted
 //	 any state ──closed──▶ ended
 //
@@ -28,7 +29,7 @@ type state uint8
 const (
 	stateNone     state = iota
 	stateDialled        // initiator: its socket was welcomed, nobody looks at it yet
-	stateGreeting       // responder: accepted, has not shown a token yet
+	stateGreeting       // responder: accepted, has not proved itself yet
 	stateOpen           // carries frames in both directions
 	statePaused         // responder: nothing is read while the sender is asked whether it still wants its bytes
 	stateParting        // responder: nothing lands any more, the last frame is being written
@@ -73,8 +74,8 @@ func (s state) receives() bool {
 type event uint8
 
 const (
-	eventOpened  event = iota // initiator: workers and pollers look at it; responder: its greeting was right
-	eventLate                 // responder: no greeting came in time
+	eventOpened  event = iota // initiator: workers and pollers look at it; responder: its proof was right
+	eventLate                 // responder: no proof came in time, or others needed its room
 	eventStale                // responder: bytes in its socket have waited for longer than the lease
 	eventWanted               // responder: the sender still wants that written
 	eventGoodbye              // initiator: the peer's goodbye came; responder: ours is to be written
@@ -105,7 +106,7 @@ var initiatorMoves = moves{
 }
 
 var responderMoves = moves{
-	stateGreeting: {eventOpened: stateOpen, eventLate: stateFenced, eventBroke: stateFenced,
+	stateGreeting: {eventOpened: stateOpen, eventLate: stateFenced, eventBroke: stateFenced, eventFenced: stateFenced,
 		eventClosed: stateEnded},
 	stateOpen: {eventStale: statePaused, eventGoodbye: stateParting, eventBroke: stateBroken, eventFenced: stateFenced,
 		eventClosed: stateEnded},

@@ -99,8 +99,8 @@ type Transport struct {
 
 	attachments attachments
 	places      *places
-	watch       watch         // of our own ends
-	strangers   atomic.Int32  // accepted and not greeted
+	watch       watch // of our own ends
+	strangers   strangers
 	epoch       atomic.Uint64 // the newest of a fence, see revoke.go
 	life        kit.Lifecycle
 }
@@ -109,7 +109,9 @@ func open(s Settings, where *places, host transport.Host, sink transport.Sink) (
 	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), regions: &regions{}, places: where,
 		epfd: -1, stopFd: -1, bulkFd: -1, spinners: int32(runtime.GOMAXPROCS(0) / 2), spare: make([]*worker, 0, 8)}
 	t.quit, t.cancel = context.WithCancel(context.Background())
-	t.attachments.init(t)
+	descriptors := descriptorLimit()
+	t.attachments.init(t, max(lanesMin, descriptors/lanesShare))
+	t.strangers.most = min(strangersMax, max(strangersOfHost, descriptors/strangersShare))
 	defer func() {
 		if err != nil {
 			t.closeSockets()

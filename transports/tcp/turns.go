@@ -73,7 +73,7 @@ func (t *Transport) handle(w *worker, events []unix.EpollEvent) (stop, bulk bool
 		case tagStop:
 			return true, bulk
 		case tagListener:
-			t.accept(int(e.Pad >> tagBits))
+			t.accept(w, int(e.Pad>>tagBits))
 		case tagBulk:
 			bulk = true
 		}

@@ -23,6 +23,7 @@ type client struct {
 
 // stopWorkers ends a transport's workers; the test serves lanes by hand until the returned function starts them again.
 func stopWorkers(t *testing.T, tr *Transport) (restart func()) {
+	awaitProofs(tr)
 	_, err := unix.Write(tr.stopFd, binary.NativeEndian.AppendUint64(nil, 1))
 	require.NoError(t, err)
 	tr.workers.Wait()
@@ -158,16 +159,21 @@ func TestALaneThatJoinsItsGroupLosesNoEvents(t *testing.T) {
 	t.Cleanup(stopWorkers(t, tr))
 	w := tr.newWorker()
 	before := tr.conns.Len()
-	e.caller(t, greeting{magic: magic, version: version, initiator: transport.NumberedID(77), group: 1})
+	o := e.offerTo(t, visitor)
+	late, seen := e.call(t, o, 1, 1)
 	for end := clock.Now().Add(5 * time.Second); tr.conns.Len() == before; runtime.Gosched() {
 		require.Less(t, clock.Now(), end, "nobody was accepted")
 		require.False(t, tr.urgent(w))
 	}
+	proof, err := seen.answer(&o.secret, readChallenge(t, late))
+	require.NoError(t, err)
+	_, err = late.Write(proof)
+	require.NoError(t, err)
 	for _, c := range guests {
 		_, err := c.Write(appendFrame(nil, header{kind: kindPing, seq: 7}))
 		require.NoError(t, err)
 	}
-	arrived(t, tr, 1+len(guests)) // the greeting, which came first, and a ping each
+	arrived(t, tr, 1+len(guests)) // the proof, which came first, and a ping each
 	for range 2 + len(guests) {
 		require.False(t, tr.urgent(w))
 	}

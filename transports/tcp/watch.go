@@ -282,7 +282,7 @@ func (as *attachments) lostEnd(a netip.Addr) {
 	for _, each := range as.ofPeer(nil) {
 		var dead []record
 		var others []*responderLane
-		for _, l := range each.openLanes() {
+		for _, l := range each.allLanes() {
 			if l.end == a {
 				dead = append(dead, record{id: l.id})
 			} else {

@@ -4,11 +4,10 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// # Wire format, version 1
+// # Wire format, version 2
 //
 // Everything is little endian. A lane is one TCP connection, on which both ends send frames:
 //
@@ -21,33 +20,34 @@ import (
 // fence of the region) or the errs.Code of a refusal. Fields that a kind does not name are 0, and are ignored.
 //
 //	  initiator sends   flag     seq            records                                payload
-//	 1 HELLO                     lane id                                               greeting, 56 bytes
-//	 2 WRITE            checked  first slice    key, offset, length, CRC-32C           the slices' bytes
-//	 3 READ             checked  first slice    key, offset, length, class
-//	 4 WITHDRAW                  lane id        slice
-//	 5 FENCE                     lane id
-//	 6 NOTIFY                    message                                               the message
-//	 7 PING                      cookie
-//	 8 EPOCH                     epoch
-//	 9 LEAVE
+//	 1 HELLO                     lane id                                               greeting, 72 bytes
+//	 2 PROOF                                                                           MAC, 32 bytes
+//	 3 WRITE            checked  first slice    key, offset, length, CRC-32C           the slices' bytes
+//	 4 READ             checked  first slice    key, offset, length, class
+//	 5 WITHDRAW                  lane id        slice
+//	 6 FENCE                     lane id
+//	 7 NOTIFY                    message                                               the message
+//	 8 PING                      cookie
+//	 9 EPOCH                     epoch
+//	10 LEAVE
 //	  responder sends
-//	10 WELCOME                   id, 8 bytes
-//	11 ACK                       last slice
-//	12 NACK                                     slice, epoch, verdict
-//	13 DATA             checked                 slice, offset in it, length, CRC-32C   the slices' bytes
-//	14 CONFIRM                   lane id        slice, 0, verdict
-//	15 FENCED                   lane id        last slice; then: slice, 0, verdict
-//	16 NOTIFIED         taken    message
-//	17 PONG                      cookie
-//	18 RAISED                    epoch          key
-//	19 GONE                                     lane id
-//	20 BYE
-//	21 SERVED
+//	11 CHALLENGE                                                                       nonce, MAC: 64 bytes
+//	12 ACK                       last slice
+//	13 NACK                                     slice, epoch, verdict
+//	14 DATA             checked                 slice, offset in it, length, CRC-32C   the slices' bytes
+//	15 CONFIRM                   lane id        slice, 0, verdict
+//	16 FENCED                    lane id        last slice; then: slice, 0, verdict
+//	17 NOTIFIED         taken    message
+//	18 PONG                      cookie
+//	19 RAISED                    epoch          key
+//	20 GONE                                     lane id
+//	21 BYE
+//	22 SERVED
 //
-// A lane begins with HELLO. Its greeting is: magic "TENTTCP1", version uint32, generation of the rail uint32,
-// id of the initiator (16 bytes), the token (16 bytes) that the control plane gave to it, index of the rail
-// uint16, class group uint8, index of the lane uint8, 4 bytes of 0. The responder answers WELCOME or closes the
-// connection.
+// A lane begins with HELLO. Its greeting is: magic "TENTLANE", version uint32, generation of the rail uint32, the
+// public id of the attachment (16 bytes), a nonce (32 bytes), index of the rail uint16, class group uint8, index of the
+// lane uint8, 4 bytes of 0. The responder answers CHALLENGE or closes the connection, and the initiator PROOF, with
+// its first frames right behind it. greeting.go has the proofs.
 //
 // ACK is cumulative: every WRITE up to its number has landed or was refused. A refusal is a NACK, sent when the
 // payload has been discarded, so the lane lives on. DATA brings the bytes of one slice in order, and of several
@@ -58,9 +58,9 @@ import (
 //
 // WITHDRAW asks for the verdicts of slices, which become void if they have not landed; CONFIRM answers. FENCE asks
 // for the end of another lane; FENCED answers with the highest number that has landed and the exceptions below it.
-// Both may come on any lane of the token, and over the control plane (control.go). GONE names lanes that have lost the
-// interface or address of their responder's end. LEAVE and BYE are goodbyes: the responder forgets the token, the
-// initiator takes the peer's transport for closed.
+// Both may come on any lane of the attachment, and over the control plane (control.go). GONE names lanes that have lost
+// the interface or address of their responder's end. LEAVE and BYE are goodbyes: the responder forgets the attachment,
+// the initiator takes the peer's transport for closed.
 //
 // EPOCH is the transport.Epoch of the slices behind it, 0 before the first; tasks that begin from then on carry it, or
 // a later one. RAISED announces an epoch, and a region that was fenced in it; the answer is an EPOCH.
@@ -73,10 +73,9 @@ const (
 	frameBytes      = 1 << 20 // a frame takes no further slice beyond this
 	framePayloadMax = frameBytes + sliceMax
 	notifyMax       = 68 << 10
-	greetingSize    = 56
 	classCount      = kit.Classes
-	version         = 1
-	magic           = 0x31_50_43_54_54_4e_45_54 // "TENTTCP1"
+	version         = 2
+	magic           = 0x45_4e_41_4c_54_4e_45_54 // "TENTLANE"
 )
 
 // kind is the type of a frame. The initiator of a lane sends the first group, the responder the second.
@@ -84,6 +83,7 @@ type kind uint8
 
 const (
 	kindHello kind = iota + 1
+	kindProof
 	kindWrite
 	kindRead
 	kindWithdraw
@@ -92,7 +92,7 @@ const (
 	kindPing
 	kindEpoch
 	kindLeave
-	kindWelcome
+	kindChallenge
 	kindAck
 	kindNack
 	kindData
@@ -107,10 +107,10 @@ const (
 	kindEnd
 )
 
-var kindNames = [...]string{kindHello: "hello", kindWrite: "write", kindRead: "read", kindWithdraw: "withdraw",
-	kindFence: "fence", kindNotify: "notify", kindPing: "ping", kindEpoch: "epoch", kindWelcome: "welcome",
-	kindAck: "ack", kindNack: "nack", kindData: "data", kindConfirm: "confirm", kindFenced: "fenced",
-	kindNotified: "notified", kindPong: "pong", kindRaised: "raised", kindLeave: "leave",
+var kindNames = [...]string{kindHello: "hello", kindProof: "proof", kindWrite: "write", kindRead: "read",
+	kindWithdraw: "withdraw", kindFence: "fence", kindNotify: "notify", kindPing: "ping", kindEpoch: "epoch",
+	kindLeave: "leave", kindChallenge: "challenge", kindAck: "ack", kindNack: "nack", kindData: "data",
+	kindConfirm: "confirm", kindFenced: "fenced", kindNotified: "notified", kindPong: "pong", kindRaised: "raised",
 	kindGone: "gone", kindBye: "bye", kindServed: "served"}
 
 func (k kind) String() string {
@@ -183,19 +183,23 @@ func appendFrame(b []byte, h header, records ...record) []byte {
 	return b
 }
 
-// check returns the reason why a header may not arrive at a lane's end, before anything of it is used. The payload of
-// WRITE and DATA must be the sum of their records, which is checked with the table.
-func (h header) check(serving, greeted bool) error {
-	if h.kind == 0 || h.kind >= kindEnd || serving != (h.kind < kindWelcome) {
+// check returns the reason why a header may not arrive at a lane's end, before anything of it is used. A handshake has
+// one kind of frame that is due; it is 0 on an open lane. The payload of WRITE and DATA must be the sum of their
+// records, which is checked with the table.
+func (h header) check(serving bool, due kind) error {
+	if h.kind == 0 || h.kind >= kindEnd || serving != (h.kind < kindChallenge) {
 		return fmt.Errorf("%v does not belong here", h.kind)
 	}
-	if serving && greeted == (h.kind == kindHello) {
+	if shake := h.kind == kindHello || h.kind == kindProof || h.kind == kindChallenge; shake != (due != 0) ||
+		shake && h.kind != due {
 		return fmt.Errorf("%v out of order", h.kind)
 	}
 	least, most, payload := 0, 0, uint32(0)
 	switch h.kind {
 	case kindHello:
 		payload = greetingSize
+	case kindProof:
+		payload = macSize
 	case kindWrite, kindData:
 		least, most, payload = 1, recordsMax, framePayloadMax
 	case kindRead, kindWithdraw, kindNack, kindConfirm, kindFenced, kindGone:
@@ -208,7 +212,7 @@ func (h header) check(serving, greeted bool) error {
 	if n := int(h.count); n < least || n > most {
 		return fmt.Errorf("%v with %d records", h.kind, n)
 	}
-	if h.length > payload || (h.kind == kindHello && h.length != payload) {
+	if h.length > payload || (due != 0 && h.length != payload) {
 		return fmt.Errorf("%v with %d bytes", h.kind, h.length)
 	}
 	return nil
@@ -225,42 +229,3 @@ func sumLengths(table []record, most uint64) (sum uint64, ok bool) {
 	}
 	return sum, true
 }
-
-// token is the control plane's pass for one attachment; a connection without it is closed.
-type token [16]byte
-
-// greeting is the payload of the first frame of a lane.
-type greeting struct {
-	magic      uint64
-	version    uint32
-	generation uint32
-	initiator  transport.ID
-	token      token
-	rail       uint16
-	group      uint8
-	lane       uint8
-}
-
-func (g greeting) append(b []byte) []byte {
-	n := len(b)
-	b = binary.LittleEndian.AppendUint64(b, g.magic)
-	b = binary.LittleEndian.AppendUint32(b, g.version)
-	b = binary.LittleEndian.AppendUint32(b, g.generation)
-	b = append(b, g.initiator[:]...)
-	b = append(b, g.token[:]...)
-	b = binary.LittleEndian.AppendUint16(b, g.rail)
-	b = append(b, g.group, g.lane)
-	return append(b, make([]byte, greetingSize-(len(b)-n))...)
-}
-
-func getGreeting(b []byte) greeting {
-	_ = b[greetingSize-1]
-	g := greeting{magic: binary.LittleEndian.Uint64(b), version: binary.LittleEndian.Uint32(b[8:]),
-		generation: binary.LittleEndian.Uint32(b[12:]), initiator: transport.ID(b[16:32]),
-		rail: binary.LittleEndian.Uint16(b[48:]), group: b[50], lane: b[51]}
-	copy(g.token[:], b[32:48])
-	return g
-}
-
-// welcomeOf shortens an id for WELCOME: enough to find out a mistaken address.
-func welcomeOf(id transport.ID) uint64 { return binary.LittleEndian.Uint64(id[:]) }

@@ -20,37 +20,43 @@ func TestFramesAndGreetingsReadBackAsWritten(t *testing.T) {
 	require.Equal(t, h, getHeader(b))
 	require.Equal(t, record{1 << 60, 5, 6, 7}, getRecord(b[headerBytes:]))
 	require.Equal(t, record{8, 1 << 62, 10, 11}, getRecord(b[headerBytes+recordBytes:]))
-	g := greeting{magic, version, 7, transport.ID{1, 15: 2}, token{1, 15: 2}, 9, 1, 3}
+	g := greeting{magic, version, 7, attachmentID{1, 15: 2}, nonce{3, 31: 4}, 9, 1, 3}
 	require.Len(t, g.append(nil), greetingSize)
 	require.Equal(t, g, getGreeting(g.append(nil)))
 }
 
 func TestHeadersAreBoundedBeforeUse(t *testing.T) {
 	for _, c := range []struct {
-		name             string
-		h                header
-		serving, greeted bool
-		good             bool
+		name    string
+		h       header
+		serving bool
+		due     kind
+		good    bool
 	}{
-		{"hello first", header{kind: kindHello, length: greetingSize}, true, false, true},
-		{"hello twice", header{kind: kindHello, length: greetingSize}, true, true, false},
-		{"hello of another size", header{kind: kindHello, length: greetingSize + 1}, true, false, false},
-		{"write before hello", header{kind: kindWrite, count: 1, length: 1}, true, false, false},
-		{"write", header{kind: kindWrite, count: recordsMax, length: framePayloadMax}, true, true, true},
-		{"write without slices", header{kind: kindWrite}, true, true, false},
-		{"write with too many slices", header{kind: kindWrite, count: recordsMax + 1}, true, true, false},
-		{"write with too many bytes", header{kind: kindWrite, count: 1, length: framePayloadMax + 1}, true, true,
+		{"hello first", header{kind: kindHello, length: greetingSize}, true, kindHello, true},
+		{"hello twice", header{kind: kindHello, length: greetingSize}, true, 0, false},
+		{"hello of another size", header{kind: kindHello, length: greetingSize + 1}, true, kindHello, false},
+		{"write before hello", header{kind: kindWrite, count: 1, length: 1}, true, kindProof, false},
+		{"hello before proof", header{kind: kindHello, length: greetingSize}, true, kindProof, false},
+		{"proof", header{kind: kindProof, length: macSize}, true, kindProof, true},
+		{"proof that is cut short", header{kind: kindProof, length: macSize - 1}, true, kindProof, false},
+		{"proof of nothing", header{kind: kindProof, length: macSize}, true, kindHello, false},
+		{"challenge on an open lane", header{kind: kindChallenge, length: challengeSize}, false, 0, false},
+		{"write", header{kind: kindWrite, count: recordsMax, length: framePayloadMax}, true, 0, true},
+		{"write without slices", header{kind: kindWrite}, true, 0, false},
+		{"write with too many slices", header{kind: kindWrite, count: recordsMax + 1}, true, 0, false},
+		{"write with too many bytes", header{kind: kindWrite, count: 1, length: framePayloadMax + 1}, true, 0,
 			false},
-		{"read with payload", header{kind: kindRead, count: 1, length: 1}, true, true, false},
-		{"notification too long", header{kind: kindNotify, length: notifyMax + 1}, true, true, false},
-		{"ack with records", header{kind: kindAck, count: 1}, false, true, false},
-		{"ack to a responder", header{kind: kindAck}, true, true, false},
-		{"write to an initiator", header{kind: kindWrite, count: 1, length: 1}, false, true, false},
-		{"fenced without its number", header{kind: kindFenced}, false, true, false},
-		{"no kind", header{}, true, true, false},
-		{"unknown kind", header{kind: kindEnd}, false, true, false},
+		{"read with payload", header{kind: kindRead, count: 1, length: 1}, true, 0, false},
+		{"notification too long", header{kind: kindNotify, length: notifyMax + 1}, true, 0, false},
+		{"ack with records", header{kind: kindAck, count: 1}, false, 0, false},
+		{"ack to a responder", header{kind: kindAck}, true, 0, false},
+		{"write to an initiator", header{kind: kindWrite, count: 1, length: 1}, false, 0, false},
+		{"fenced without its number", header{kind: kindFenced}, false, 0, false},
+		{"no kind", header{}, true, 0, false},
+		{"unknown kind", header{kind: kindEnd}, false, 0, false},
 	} {
-		require.Equal(t, c.good, c.h.check(c.serving, c.greeted) == nil, c.name)
+		require.Equal(t, c.good, c.h.check(c.serving, c.due) == nil, c.name)
 	}
 	_, ok := sumLengths([]record{{length: 1}, {length: 0}}, 10)
 	require.False(t, ok, "a slice of no bytes")

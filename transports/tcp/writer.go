@@ -88,7 +88,7 @@ func (c *conn) pump(budget int) {
 // write returns blocked when there is more to write that an EPOLLOUT or a Poll must go on with. Holds writeMu.
 func (c *conn) write(budget int) (blocked bool, errno unix.Errno) {
 	x := &c.tx
-	for c.fd >= 0 {
+	for c.fd >= 0 && x.iov != nil { // a lane without buffers writes when it has proved itself
 		c.dirty.Store(false) // before looking, so that pump sees frames that are added from now on
 		if x.left == 0 && !c.nextVector() {
 			c.wantOut.Store(false)
