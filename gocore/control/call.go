@@ -97,6 +97,7 @@ func (c *Client) Describe(ctx context.Context, peer transport.Peer, known uint64
 	if err != nil {
 		return nil, protocolError("the peer's description is malformed: %v", err).WithPeer(peer.Address, "", "")
 	}
+	description.Transports = fromTransports(reply.GetTransports())
 	return description, nil
 }
 

@@ -229,7 +229,7 @@ func (s *service) Describe(ctx context.Context, request *controlpb.DescribeReque
 	}
 	encoded := s.encoded.of(description)
 	described(ctx, len(encoded))
-	return &controlpb.DescribeReply{Description: encoded}, nil
+	return &controlpb.DescribeReply{Description: encoded, Transports: toTransports(description.Transports)}, nil
 }
 
 func (s *service) Transport(ctx context.Context, request *controlpb.TransportRequest) (*controlpb.TransportReply,

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -113,6 +114,23 @@ func fromIdentity(id *controlpb.Identity) (transport.Peer, error) {
 	text := func(s string) string { return errs.Printable(s, identityMax) }
 	return transport.Peer{Address: text(id.GetAddress()), Name: text(id.GetName()), MachineID: text(id.GetMachineId()),
 		Network: text(id.GetNetwork()), ID: transport.ID(id.GetId())}, nil
+}
+
+// toTransports and fromTransports carry the transports that an engine has open.
+func toTransports(open map[string]transport.Versions) (list []*controlpb.Transport) {
+	for name, v := range open {
+		list = append(list, &controlpb.Transport{Name: name, First: uint32(v.First), Last: uint32(v.Last)})
+	}
+	return list
+}
+
+func fromTransports(list []*controlpb.Transport) map[string]transport.Versions {
+	open := make(map[string]transport.Versions, min(len(list), listPeerMax))
+	for _, t := range list[:min(len(list), listPeerMax)] {
+		open[t.GetName()] = transport.Versions{First: uint16(min(t.GetFirst(), math.MaxUint16)),
+			Last: uint16(min(t.GetLast(), math.MaxUint16))}
+	}
+	return open
 }
 
 func protocolError(format string, args ...any) *errs.Error {

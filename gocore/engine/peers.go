@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -134,7 +135,13 @@ func (p *peer) attach() (gone []func()) {
 			links[i].why = err.Error()
 			continue
 		}
-		link, err := port.transport.Attach(p.identity)
+		version, why := p.speaks(info)
+		if links[i].why = why; why != "" {
+			continue
+		}
+		to := p.identity
+		to.Version = version
+		link, err := port.transport.Attach(to)
 		if err != nil {
 			links[i].why = err.Error()
 			continue
@@ -180,6 +187,23 @@ func (p *peer) unreachable() error {
 	}
 	return errs.New(errs.NoRoute, "open", "no transport can carry bytes to this peer: %s", strings.Join(reasons, "; ")).
 		WithScope(errs.ScopeLink, errs.SidePath).WithPeer(p.identity.Address, "", "")
+}
+
+// speaks returns the version of a transport's protocol for the peer, or why there is none.
+func (p *peer) speaks(info *transport.Info) (version uint16, why string) {
+	table := p.regions.Load()
+	if table == nil || table.description.Transports == nil {
+		return info.Versions.Last, ""
+	}
+	theirs, has := table.description.Transports[info.Name]
+	if !has {
+		return 0, "the peer has it switched off, or cannot use it"
+	}
+	version, is := info.Versions.Common(theirs)
+	if !is {
+		return 0, fmt.Sprintf("the peer speaks %v of its protocol, this engine %v", theirs, info.Versions)
+	}
+	return version, ""
 }
 
 // refresh fetches the description of the regions that the peer offers now.

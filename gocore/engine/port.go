@@ -69,10 +69,11 @@ func (p *port) RailDown(rail transport.Rail, cause *errs.Error) {
 	p.notice(notice{kind: noticeRailDown, rail: rail, cause: cause})
 }
 
-// LinkDown implements transport.Sink. The end of a peer's process or incarnation ends it on every transport.
+// LinkDown implements transport.Sink. The end of a peer's process or incarnation ends it on every transport. Any other
+// refusal of the peer is about this one alone: it may have the transport switched off.
 func (p *port) LinkDown(link transport.Link, cause *errs.Error) {
 	p.notice(notice{kind: noticeLinkDown, rail: transport.Rail{Link: link}, cause: cause})
-	if cause == nil || (cause.Code != errs.PeerRestarted && cause.Side != errs.SideRemote) {
+	if !endsPeer(cause) {
 		return
 	}
 	p.mu.Lock()
@@ -81,6 +82,12 @@ func (p *port) LinkDown(link transport.Link, cause *errs.Error) {
 	if gone != nil {
 		p.engine.peerGone(gone, cause)
 	}
+}
+
+// endsPeer reports whether the cause of a link's end is that of its peer, too.
+func endsPeer(cause *errs.Error) bool {
+	return cause != nil && (cause.Code == errs.PeerRestarted ||
+		cause.Code == errs.PeerUnreachable && cause.Side == errs.SideRemote)
 }
 
 // Fenced implements transport.Sink. Tasks that begin from now on carry the epoch; those of before end by the core.
@@ -137,8 +144,7 @@ func (p *port) attached(link transport.Link, id plan.LinkID, to *peer) (gone *er
 		if n.kind == noticeFenced {
 			to.hear(n.epoch)
 		}
-		if n.kind == noticeLinkDown && n.cause != nil &&
-			(n.cause.Code == errs.PeerRestarted || n.cause.Side == errs.SideRemote) {
+		if n.kind == noticeLinkDown && endsPeer(n.cause) {
 			gone = n.cause
 		}
 	}

@@ -310,6 +310,12 @@ func (e *Engine) description(own bool) *segment.Description {
 	epoch := e.regions.epoch.Load()
 	d := &segment.Description{Address: self.Address, Name: self.Name, MachineID: self.MachineID, Network: self.Network,
 		ID: self.ID, Version: Version, Epoch: epoch + 1, Fences: transport.Epoch(e.fences.Load()), Others: e.others}
+	d.Transports = make(map[string]transport.Versions, len(e.ports))
+	for i, p := range e.ports {
+		if p.transport != nil {
+			d.Transports[p.name] = e.infos[i].Versions
+		}
+	}
 	for _, r := range e.regions.list() {
 		if r.Permission == mem.LocalReadWrite && !own {
 			continue

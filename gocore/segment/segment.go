@@ -51,6 +51,9 @@ type Description struct {
 	Fences    transport.Epoch // of the fences of its regions
 	Regions   []Region
 
+	// Transports are those that are open, by name; nil if that is not known. The control plane says it: blobs do not.
+	Transports map[string]transport.Versions
+
 	// Made by Seal.
 	byName map[string]int32
 	outer  []int32 // of region i: the last one before it in Regions that ends behind it, or -1

@@ -106,6 +106,7 @@ type Peer struct {
 	ID        ID     // of the engine that answered; another one is another peer
 	Identity  string // that its credentials prove, "" if nothing does; only the control plane fills it
 	Host      string // that its call came from, "" where we called: calls back to it go there, and to no other host
+	Version   uint16 // of the transport's protocol that both ends speak, the highest; only Attach is given it
 	Self      bool   // our own engine: transfers inside one process. Never taken from a message
 }
 
@@ -224,6 +225,7 @@ type Host interface {
 // Info is fixed after Open.
 type Info struct {
 	Name      string
+	Versions  Versions                           // of its protocol that it speaks; peers take one that both do
 	Pairs     [mem.KindCount][mem.KindCount]bool // [local kind][remote kind]
 	Vectors   bool                               // Slice.Pieces is understood
 	Files     bool                               // the remote side is a file of this machine: see Filer

@@ -339,6 +339,7 @@ func (x *DescribeRequest) GetKnownEpoch() uint64 {
 type DescribeReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Description   []byte                 `protobuf:"bytes,1,opt,name=description,proto3" json:"description,omitempty"` // gocore/segment's encoding with descriptors; empty: unchanged since known_epoch
+	Transports    []*Transport           `protobuf:"bytes,2,rep,name=transports,proto3" json:"transports,omitempty"`   // all that are open
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -380,6 +381,74 @@ func (x *DescribeReply) GetDescription() []byte {
 	return nil
 }
 
+func (x *DescribeReply) GetTransports() []*Transport {
+	if x != nil {
+		return x.Transports
+	}
+	return nil
+}
+
+// Transport is one that is open, with the first and the last version of its protocol that it speaks.
+type Transport struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	First         uint32                 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
+	Last          uint32                 `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Transport) Reset() {
+	*x = Transport{}
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Transport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Transport) ProtoMessage() {}
+
+func (x *Transport) ProtoReflect() protoreflect.Message {
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Transport.ProtoReflect.Descriptor instead.
+func (*Transport) Descriptor() ([]byte, []int) {
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Transport) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Transport) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *Transport) GetLast() uint32 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
 type TransportRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Call          *Call                  `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
@@ -391,7 +460,7 @@ type TransportRequest struct {
 
 func (x *TransportRequest) Reset() {
 	*x = TransportRequest{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[6]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -403,7 +472,7 @@ func (x *TransportRequest) String() string {
 func (*TransportRequest) ProtoMessage() {}
 
 func (x *TransportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[6]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -416,7 +485,7 @@ func (x *TransportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransportRequest.ProtoReflect.Descriptor instead.
 func (*TransportRequest) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{6}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TransportRequest) GetCall() *Call {
@@ -449,7 +518,7 @@ type TransportReply struct {
 
 func (x *TransportReply) Reset() {
 	*x = TransportReply{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[7]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -461,7 +530,7 @@ func (x *TransportReply) String() string {
 func (*TransportReply) ProtoMessage() {}
 
 func (x *TransportReply) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[7]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -474,7 +543,7 @@ func (x *TransportReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransportReply.ProtoReflect.Descriptor instead.
 func (*TransportReply) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{7}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TransportReply) GetMessage() []byte {
@@ -495,7 +564,7 @@ type NotifyRequest struct {
 
 func (x *NotifyRequest) Reset() {
 	*x = NotifyRequest{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[8]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -507,7 +576,7 @@ func (x *NotifyRequest) String() string {
 func (*NotifyRequest) ProtoMessage() {}
 
 func (x *NotifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[8]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -520,7 +589,7 @@ func (x *NotifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotifyRequest.ProtoReflect.Descriptor instead.
 func (*NotifyRequest) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{8}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *NotifyRequest) GetCall() *Call {
@@ -552,7 +621,7 @@ type NotifyReply struct {
 
 func (x *NotifyReply) Reset() {
 	*x = NotifyReply{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[9]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -564,7 +633,7 @@ func (x *NotifyReply) String() string {
 func (*NotifyReply) ProtoMessage() {}
 
 func (x *NotifyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[9]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -577,7 +646,7 @@ func (x *NotifyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotifyReply.ProtoReflect.Descriptor instead.
 func (*NotifyReply) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{9}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{10}
 }
 
 type ProbeRequest struct {
@@ -589,7 +658,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[10]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -601,7 +670,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[10]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -614,7 +683,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{10}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ProbeRequest) GetCall() *Call {
@@ -632,7 +701,7 @@ type ProbeReply struct {
 
 func (x *ProbeReply) Reset() {
 	*x = ProbeReply{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[11]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -644,7 +713,7 @@ func (x *ProbeReply) String() string {
 func (*ProbeReply) ProtoMessage() {}
 
 func (x *ProbeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[11]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -657,7 +726,7 @@ func (x *ProbeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeReply.ProtoReflect.Descriptor instead.
 func (*ProbeReply) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{11}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{12}
 }
 
 // Fault is an error of the callee, as a detail of the gRPC status. Side is as the callee saw it.
@@ -679,7 +748,7 @@ type Fault struct {
 
 func (x *Fault) Reset() {
 	*x = Fault{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[12]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -691,7 +760,7 @@ func (x *Fault) String() string {
 func (*Fault) ProtoMessage() {}
 
 func (x *Fault) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[12]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -704,7 +773,7 @@ func (x *Fault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fault.ProtoReflect.Descriptor instead.
 func (*Fault) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{12}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Fault) GetCode() uint32 {
@@ -805,9 +874,16 @@ const file_gocore_control_controlpb_control_proto_rawDesc = "" +
 	"\x0fDescribeRequest\x12&\n" +
 	"\x04call\x18\x01 \x01(\v2\x12.tent.control.CallR\x04call\x12\x1f\n" +
 	"\vknown_epoch\x18\x02 \x01(\x04R\n" +
-	"knownEpoch\"1\n" +
+	"knownEpoch\"j\n" +
 	"\rDescribeReply\x12 \n" +
-	"\vdescription\x18\x01 \x01(\fR\vdescription\"r\n" +
+	"\vdescription\x18\x01 \x01(\fR\vdescription\x127\n" +
+	"\n" +
+	"transports\x18\x02 \x03(\v2\x17.tent.control.TransportR\n" +
+	"transports\"I\n" +
+	"\tTransport\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05first\x18\x02 \x01(\rR\x05first\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\rR\x04last\"r\n" +
 	"\x10TransportRequest\x12&\n" +
 	"\x04call\x18\x01 \x01(\v2\x12.tent.control.CallR\x04call\x12\x1c\n" +
 	"\ttransport\x18\x02 \x01(\tR\ttransport\x12\x18\n" +
@@ -856,7 +932,7 @@ func file_gocore_control_controlpb_control_proto_rawDescGZIP() []byte {
 	return file_gocore_control_controlpb_control_proto_rawDescData
 }
 
-var file_gocore_control_controlpb_control_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_gocore_control_controlpb_control_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_gocore_control_controlpb_control_proto_goTypes = []any{
 	(*Identity)(nil),         // 0: tent.control.Identity
 	(*Call)(nil),             // 1: tent.control.Call
@@ -864,37 +940,39 @@ var file_gocore_control_controlpb_control_proto_goTypes = []any{
 	(*HelloReply)(nil),       // 3: tent.control.HelloReply
 	(*DescribeRequest)(nil),  // 4: tent.control.DescribeRequest
 	(*DescribeReply)(nil),    // 5: tent.control.DescribeReply
-	(*TransportRequest)(nil), // 6: tent.control.TransportRequest
-	(*TransportReply)(nil),   // 7: tent.control.TransportReply
-	(*NotifyRequest)(nil),    // 8: tent.control.NotifyRequest
-	(*NotifyReply)(nil),      // 9: tent.control.NotifyReply
-	(*ProbeRequest)(nil),     // 10: tent.control.ProbeRequest
-	(*ProbeReply)(nil),       // 11: tent.control.ProbeReply
-	(*Fault)(nil),            // 12: tent.control.Fault
+	(*Transport)(nil),        // 6: tent.control.Transport
+	(*TransportRequest)(nil), // 7: tent.control.TransportRequest
+	(*TransportReply)(nil),   // 8: tent.control.TransportReply
+	(*NotifyRequest)(nil),    // 9: tent.control.NotifyRequest
+	(*NotifyReply)(nil),      // 10: tent.control.NotifyReply
+	(*ProbeRequest)(nil),     // 11: tent.control.ProbeRequest
+	(*ProbeReply)(nil),       // 12: tent.control.ProbeReply
+	(*Fault)(nil),            // 13: tent.control.Fault
 }
 var file_gocore_control_controlpb_control_proto_depIdxs = []int32{
 	0,  // 0: tent.control.Call.from:type_name -> tent.control.Identity
 	0,  // 1: tent.control.HelloRequest.from:type_name -> tent.control.Identity
 	0,  // 2: tent.control.HelloReply.self:type_name -> tent.control.Identity
 	1,  // 3: tent.control.DescribeRequest.call:type_name -> tent.control.Call
-	1,  // 4: tent.control.TransportRequest.call:type_name -> tent.control.Call
-	1,  // 5: tent.control.NotifyRequest.call:type_name -> tent.control.Call
-	1,  // 6: tent.control.ProbeRequest.call:type_name -> tent.control.Call
-	2,  // 7: tent.control.Control.Hello:input_type -> tent.control.HelloRequest
-	4,  // 8: tent.control.Control.Describe:input_type -> tent.control.DescribeRequest
-	6,  // 9: tent.control.Control.Transport:input_type -> tent.control.TransportRequest
-	8,  // 10: tent.control.Control.Notify:input_type -> tent.control.NotifyRequest
-	10, // 11: tent.control.Control.Probe:input_type -> tent.control.ProbeRequest
-	3,  // 12: tent.control.Control.Hello:output_type -> tent.control.HelloReply
-	5,  // 13: tent.control.Control.Describe:output_type -> tent.control.DescribeReply
-	7,  // 14: tent.control.Control.Transport:output_type -> tent.control.TransportReply
-	9,  // 15: tent.control.Control.Notify:output_type -> tent.control.NotifyReply
-	11, // 16: tent.control.Control.Probe:output_type -> tent.control.ProbeReply
-	12, // [12:17] is the sub-list for method output_type
-	7,  // [7:12] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	6,  // 4: tent.control.DescribeReply.transports:type_name -> tent.control.Transport
+	1,  // 5: tent.control.TransportRequest.call:type_name -> tent.control.Call
+	1,  // 6: tent.control.NotifyRequest.call:type_name -> tent.control.Call
+	1,  // 7: tent.control.ProbeRequest.call:type_name -> tent.control.Call
+	2,  // 8: tent.control.Control.Hello:input_type -> tent.control.HelloRequest
+	4,  // 9: tent.control.Control.Describe:input_type -> tent.control.DescribeRequest
+	7,  // 10: tent.control.Control.Transport:input_type -> tent.control.TransportRequest
+	9,  // 11: tent.control.Control.Notify:input_type -> tent.control.NotifyRequest
+	11, // 12: tent.control.Control.Probe:input_type -> tent.control.ProbeRequest
+	3,  // 13: tent.control.Control.Hello:output_type -> tent.control.HelloReply
+	5,  // 14: tent.control.Control.Describe:output_type -> tent.control.DescribeReply
+	8,  // 15: tent.control.Control.Transport:output_type -> tent.control.TransportReply
+	10, // 16: tent.control.Control.Notify:output_type -> tent.control.NotifyReply
+	12, // 17: tent.control.Control.Probe:output_type -> tent.control.ProbeReply
+	13, // [13:18] is the sub-list for method output_type
+	8,  // [8:13] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_gocore_control_controlpb_control_proto_init() }
@@ -908,7 +986,7 @@ func file_gocore_control_controlpb_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_gocore_control_controlpb_control_proto_rawDesc), len(file_gocore_control_controlpb_control_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
