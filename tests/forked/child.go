@@ -3,12 +3,14 @@
 package forked
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/rpc"
 	"os"
 	"os/exec"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -56,12 +58,29 @@ type Child struct {
 	err     error // of the process; read after waited
 }
 
+// Change adapts the command that starts a child: its credentials, its namespaces, its environment.
+type Change = func(*exec.Cmd)
+
+// As starts a child as another user. That user needs no right to the program's folder. The child is not dumpable at
+// first, as after any change of the user.
+func As(uid, gid uint32) Change {
+	return func(c *exec.Cmd) {
+		c.Path, c.Dir = "/proc/self/exe", "/"
+		if c.SysProcAttr == nil {
+			c.SysProcAttr = &syscall.SysProcAttr{}
+		}
+		c.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: gid}
+	}
+}
+
 // Start runs this program again as a child.
-func Start() (*Child, error) { return StartWithin(func(f func() error) error { return f() }) }
+func Start(changes ...Change) (*Child, error) {
+	return StartWithin(func(start func() error) error { return start() }, changes...)
+}
 
 // StartWithin calls within with a function that starts the child, for instance on a thread in another namespace. A
 // child is born into the namespaces of the thread that starts it.
-func StartWithin(within func(start func() error) error) (*Child, error) {
+func StartWithin(within func(start func() error) error, changes ...Change) (*Child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -76,7 +95,15 @@ func StartWithin(within func(start func() error) error) (*Child, error) {
 	c.command.Env = append(os.Environ(), childEnv+"=1")
 	c.command.ExtraFiles = []*os.File{theirs}
 	c.command.Stdout, c.command.Stderr = os.Stderr, os.Stderr
-	if err := within(c.command.Start); err != nil {
+	for _, change := range changes {
+		change(c.command)
+	}
+	err = within(c.command.Start)
+	if c.command.SysProcAttr != nil && c.command.SysProcAttr.Credential != nil {
+		// It has changed its user while it still shared our memory, which makes us not dumpable.
+		err = errors.Join(err, unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0))
+	}
+	if err != nil {
 		return nil, err
 	}
 	connection, err := net.FileConn(ours)
