@@ -48,7 +48,7 @@ func (t *Table) Add() (Region, error) {
 	case n > 0:
 		index, t.free = t.free[n-1], t.free[:n-1]
 	case index == t.regionsMax:
-		return Region{}, errs.New(errs.TooManyRequests, "shm.register", "%d regions are registered, which is the limit",
+		return Region{}, errs.New(errs.TooManyRequests, "hazard.add", "%d regions are registered, which is the limit",
 			t.regionsMax)
 	default:
 		t.regions = append(t.regions, region{})
@@ -68,7 +68,7 @@ func (t *Table) Add() (Region, error) {
 func (t *Table) NewPage(pid, pidfd int) (*Page, error) {
 	fd, s, err := create(t.regionsMax)
 	if err != nil {
-		return nil, errs.Wrap(errs.OutOfMemory, "shm.attach", err)
+		return nil, errs.Wrap(errs.OutOfMemory, "hazard.page", err)
 	}
 	p := &Page{shared: s, fd: fd, pid: pid, pidfd: -1}
 	var st unix.Stat_t
@@ -77,7 +77,7 @@ func (t *Table) NewPage(pid, pidfd int) (*Page, error) {
 	}
 	if err != nil {
 		p.release()
-		return nil, errs.Wrap(errs.Internal, "shm.attach", err)
+		return nil, errs.Wrap(errs.Internal, "hazard.page", err)
 	}
 	p.inode = st.Ino
 	t.mu.Lock()
@@ -137,7 +137,7 @@ func (t *Table) Revoke(ctx context.Context, r Region, p *Page, epoch Epoch) erro
 	}
 	t.reopen(r, p, pages, epoch)
 	if held != nil {
-		return heldError("shm.revoke", held)
+		return heldError("hazard.revoke", held)
 	}
 	return nil
 }
@@ -153,7 +153,7 @@ func (t *Table) shut(r Region, only *Page, epoch Epoch) ([]*Page, error) {
 	defer t.mu.Unlock()
 	state := t.findLocked(r)
 	if state == nil {
-		return nil, errs.New(errs.AddressNotRegistered, "shm.revoke", "no region %d.%d", r.Index, r.Generation)
+		return nil, errs.New(errs.AddressNotRegistered, "hazard.revoke", "no region %d.%d", r.Index, r.Generation)
 	}
 	if only == nil {
 		state.shut++
@@ -256,7 +256,7 @@ func (t *Table) Retire(ctx context.Context, p *Page) error {
 	p.waiters--
 	t.sweepLocked()
 	if held != nil {
-		return heldError("shm.detach", held)
+		return heldError("hazard.retire", held)
 	}
 	return nil
 }
