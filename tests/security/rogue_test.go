@@ -23,11 +23,17 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/segment"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/transports/all"
 	"github.com/tent-engine/tent/transports/tcp"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if forked.RunChild(new(Resident)) {
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience bounds every wait; a longer one hangs.
 const patience = 20 * time.Second

@@ -2,6 +2,7 @@
 // its own; each tool is a package below it, and none knows a transport.
 //
 //	hazard   hazard slots: the owner of memory waits for exactly those processes that touch a region now
+//	manifest which process is a peer's engine, shown by a file that only that engine makes, and where its regions are
 //	vm       process handles (which process is that, has it ended, may we touch it), and copies by the kernel between
 //	         two processes' memory
 //

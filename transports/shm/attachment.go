@@ -3,60 +3,116 @@ package shm
 import (
 	"context"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/host/manifest"
 	"github.com/tent-engine/tent/transports/host/vm"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// attachmentsMax bounds the peers that we remember: each costs a page, two descriptors and a mapping.
-const attachmentsMax = 4096
+// Bounds of the resources that peers take. Each attachment costs a page, a mapping and attachmentFiles descriptors; all
+// of them together take a quarter of those that the process may have.
+const (
+	attachmentsMax  = 4096
+	attachmentFiles = 3
+	pagesPerPeer    = 64 // one in use, and those of links that end just now
+	meetingsMax     = 8  // peers that are looked at at the same time
+)
 
 // attachment is the owner's side of a peer's link: the page through which its copiers enter our memory.
 type attachment struct {
 	peer    transport.Peer
-	link    uint64 // the peer's number of it
-	token   uint64
-	who     identity
+	link    token // the peer's name of it
+	token   token
+	pid     uint32
 	page    *hazard.Page
 	process *vm.Process // nil: our own
 }
 
 // attachments are the peers that have attached to us, by the token that each was given.
 type attachments struct {
-	t       *Transport
+	t        *Transport
+	max      int
+	meetings chan struct{} // has room for those that are looked at now
+
 	mu      sync.Mutex
-	byToken map[uint64]*attachment
+	byToken map[token]*attachment
 	closed  bool
 }
 
-// admit checks the process that asks for access and makes an attachment for it. The refusal names the boundary between
-// the two.
-func (as *attachments) admit(from transport.Peer, link uint64, who identity) (*attachment, *errs.Error) {
-	t := as.t
-	if why := t.me.Boundary(who.Identity); why != "" {
-		return nil, refusal("%s", why)
+func (as *attachments) init(t *Transport) {
+	as.t, as.byToken, as.meetings = t, map[token]*attachment{}, make(chan struct{}, meetingsMax)
+	as.max = attachmentsMax
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil {
+		as.max = int(min(uint64(as.max), max(files.Cur/4/attachmentFiles, 1)))
 	}
-	a := &attachment{peer: from, link: link, who: who}
-	for a.token == 0 {
-		a.token = rand.Uint64()
-	}
-	if who.nonce != t.me.nonce {
-		var err error
-		if a.process, err = vm.Open(who.PID, who.Started); err != nil {
-			return nil, errs.Wrap(errs.PeerUnreachable, "shm.attach", err).WithScope(errs.ScopeLink, errs.SidePath)
+}
+
+// admit makes an attachment for a peer if its process is the one that it claims, and one of our own user. Nothing is
+// kept for anybody else.
+func (as *attachments) admit(ctx context.Context, from transport.Peer, link token,
+	claim manifest.Claim) (*attachment, *errs.Error) {
+	a := &attachment{peer: from, link: link, token: newToken(), pid: claim.PID}
+	if !as.t.own(from) {
+		if e := as.meet(ctx, a, claim); e != nil {
+			return nil, e
 		}
 	}
-	if err := as.keep(a); err != nil {
+	as.sweep()
+	if e := as.keep(a); e != nil {
 		a.release()
-		return nil, err
+		return nil, e
 	}
 	return a, nil
+}
+
+// sweep ends the attachments of peers that have left, of which the message was lost.
+func (as *attachments) sweep() {
+	var left []*attachment
+	as.mu.Lock()
+	for _, a := range as.byToken { // a page is there as long as it is in this table
+		if a.page.Left() {
+			left = append(left, a)
+		}
+	}
+	as.mu.Unlock()
+	for _, a := range left {
+		as.end(a, callLimit)
+	}
+}
+
+// meet finds the process of a peer. Strangers that come in great numbers wait for each other, and open few files.
+func (as *attachments) meet(ctx context.Context, a *attachment, claim manifest.Claim) *errs.Error {
+	ctx, cancel := context.WithTimeout(ctx, greetLimit)
+	defer cancel()
+	select {
+	case as.meetings <- struct{}{}:
+	case <-ctx.Done():
+		return as.full(a, "%d peers are greeting us", meetingsMax)
+	}
+	defer func() { <-as.meetings }()
+	process, offers, err := manifest.Meet(as.t.me, claim, a.peer.ID)
+	if err != nil {
+		return as.t.refuses(transport.RefusedHost, a.peer, err)
+	}
+	offers.Unmap() // it has proved that this is the peer's process; its regions are of no interest here
+	a.process = process
+	return nil
+}
+
+// full refuses a peer for now: it tries again.
+func (as *attachments) full(a *attachment, format string, args ...any) *errs.Error {
+	e := errs.New(errs.TooManyRequests, "shm.attach", format, args...).WithScope(errs.ScopeLink, errs.SidePath)
+	as.t.host.Refused(transport.RefusedLimit, a.peer.Address, e)
+	return e
 }
 
 // keep makes the attachment's page and enters it. Regions that were revoked for this peer alone stay so.
@@ -67,10 +123,12 @@ func (as *attachments) keep(a *attachment) *errs.Error {
 	switch {
 	case as.closed:
 		return kit.Closed("shm.attach")
-	case len(as.byToken) >= attachmentsMax:
-		return errs.New(errs.TooManyRequests, "shm.attach", "%d peers are attached already", len(as.byToken))
+	case len(as.byToken) >= as.max:
+		return as.full(a, "%d peers are attached already", len(as.byToken))
+	case len(as.ofLocked(&a.peer)) >= pagesPerPeer:
+		return as.full(a, "the peer has %d links to us already", pagesPerPeer)
 	}
-	page, err := t.table.NewPage(int(a.who.PID), a.pidfd())
+	page, err := t.table.NewPage(int(a.pid), a.pidfd())
 	if err != nil {
 		return errs.From("shm.attach", err)
 	}
@@ -84,7 +142,7 @@ func (as *attachments) keep(a *attachment) *errs.Error {
 		}
 	}
 	if a.process != nil {
-		if err := t.watcher.add(a.process.Fd(), func() { as.end(a) }); err != nil {
+		if err := t.watcher.add(a.process.Fd(), func() { as.end(a, revokeLimit) }); err != nil {
 			_ = t.table.Retire(ctx, page)
 			return errs.From("shm.attach", err)
 		}
@@ -98,7 +156,10 @@ func (as *attachments) of(peer *transport.Peer, r *region, epoch transport.Epoch
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	r.door.Shut(peer, epoch)
-	var list []*attachment
+	return as.ofLocked(peer)
+}
+
+func (as *attachments) ofLocked(peer *transport.Peer) (list []*attachment) {
 	for _, a := range as.byToken {
 		if a.peer.ID == peer.ID {
 			list = append(list, a)
@@ -107,9 +168,19 @@ func (as *attachments) of(peer *transport.Peer, r *region, epoch transport.Epoch
 	return list
 }
 
+// leave ends the attachment of a peer that says it has left.
+func (as *attachments) leave(from transport.Peer, named token) {
+	as.mu.Lock()
+	a := as.byToken[named]
+	as.mu.Unlock()
+	if a != nil && a.peer.ID == from.ID {
+		as.end(a, revokeLimit)
+	}
+}
+
 // end forgets an attachment after its peer has left or died. The hazard table remembers a page that a stopped copier
-// holds.
-func (as *attachments) end(a *attachment) {
+// holds beyond the limit.
+func (as *attachments) end(a *attachment, limit time.Duration) {
 	as.mu.Lock()
 	_, known := as.byToken[a.token]
 	delete(as.byToken, a.token)
@@ -117,7 +188,7 @@ func (as *attachments) end(a *attachment) {
 	if !known {
 		return
 	}
-	ctx, cancel := bounded(context.Background(), revokeLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	if err := as.t.table.Retire(ctx, a.page); err != nil {
 		as.t.host.Log().Warn("detached peer", "peer", a.peer.Address, "err", err)
@@ -141,12 +212,6 @@ func (a *attachment) pidfd() int {
 		return -1
 	}
 	return a.process.Fd()
-}
-
-func (as *attachments) find(token uint64) *attachment {
-	as.mu.Lock()
-	defer as.mu.Unlock()
-	return as.byToken[token]
 }
 
 // close takes the attachments out and lets no new one come. Their ends are the caller's.

@@ -29,18 +29,26 @@ func TestOtherUsersAreRefused(t *testing.T) {
 		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	})
 	_, down := p.attach()
-	requireRefused(t, down, "user 65534")
+	requireRefused(t, down, oneText)
+	require.Contains(t, p.refusals(), "the peer runs as user 0, we as user 65534")
 }
 
 func TestContainersAreABoundary(t *testing.T) {
 	requireRoot(t)
-	for flag, says := range map[uintptr]string{unix.CLONE_NEWPID: "pid namespace",
-		unix.CLONE_NEWUSER: "user namespace"} {
-		p := startOwner(t, Settings{}, ownerSettings{}, func(c *exec.Cmd) {
-			c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flag}
+	for _, c := range []struct {
+		flags uintptr
+		proc  bool
+		says  string
+	}{
+		{unix.CLONE_NEWPID | unix.CLONE_NEWNS, true, "another pid namespace"},
+		{unix.CLONE_NEWUSER, false, "user namespace"},
+	} {
+		p := startOwner(t, Settings{}, ownerSettings{Proc: c.proc}, func(e *exec.Cmd) {
+			e.SysProcAttr = &syscall.SysProcAttr{Cloneflags: c.flags, Unshareflags: c.flags & unix.CLONE_NEWNS}
 		})
 		_, down := p.attach()
-		requireRefused(t, down, says)
+		requireRefused(t, down, oneText)
+		require.Contains(t, p.refusals(), c.says)
 	}
 }
 

@@ -5,9 +5,9 @@
 //
 //	allocated by tent     a memfd (or a file under cxl_mount_path), which peers map once; a transfer is a copy
 //	owned by the user     torch, NumPy, malloc: process_vm_readv and process_vm_writev, many ranges a system call
-//	of our own process    a copy, for memory of any owner, also between two engines
+//	of our own engine     a copy, for memory of any owner
 //
-// Which one it is stands in the region's descriptor. Registering costs nothing per byte. A region that cannot be mapped
+// Which one it is stands in the owner's manifest. Registering costs nothing per byte. A region that cannot be mapped
 // is reached through the kernel as well, and the other way round nothing is tried.
 //
 // # One WRITE
@@ -31,12 +31,15 @@
 //
 // # Access
 //
-// Peers are trusted not to be malicious: they run as the same user, which could read our memory by a debugger. The
-// checks guard against mistakes. The initiator checks permission and bounds from the descriptor, maps a read-only
-// region for reading only, from a descriptor that is open for reading only, and holds a hazard slot of the owner's page
-// while it touches bytes. The owner revokes there without asking anybody, and waits for exactly the copiers that are
-// inside (package hazard). A peer that was killed is no obstacle; one that was stopped inside a copy makes Revoke, Free
-// and Close name the process that still holds the memory, and memory of Allocate stays until it does no more.
+// Peers that get in run as the same user, which could read our memory by a debugger; they are trusted not to be
+// malicious. Beyond the greeting, checks guard against mistakes. The initiator takes permission, bounds and address of
+// a region from its owner's manifest, maps a read-only region for reading only, from a descriptor that is open for
+// reading only, and holds a hazard slot of the owner's page while it touches bytes. The owner revokes there without
+// asking anybody, and waits for exactly the copiers that are inside (package hazard). A peer that was killed is no
+// obstacle; one that was stopped inside a copy makes Revoke, Free and Close name the process that still holds the
+// memory, and memory of Allocate stays until it does no more.
+//
+// Everybody else is kept out by the greeting. A stranger may be a peer that opens us, or one that we open.
 //
 // # Order of the bytes
 //
@@ -49,12 +52,23 @@
 //
 // # How peers meet
 //
-// A greeting over the control plane says which processes they are (pid, start time, user, namespaces, a random number
-// to be found in memory). The owner makes a page for the peer; descriptors of page and memory travel as numbers, and
-// the peer opens /proc/PID/fd/N. Of the ways to hand over a file that one was chosen: pidfd_getfd is refused by Yama's
-// scope 1, which distributions ship; a socket and SCM_RIGHTS need a common file system or network namespace and a
-// thread that answers. /proc needs the right to read, which Yama leaves to the same user, and can give less access than
-// the owner has. Inode numbers tell whether the file is still the one that was meant.
+// A greeting over the control plane names a process and a file of it, the engine's manifest; the answer does the same.
+// Each side looks itself: package manifest says how a process is known as that of the peer with the id that the control
+// plane has proved. Only then does the owner make a page for the peer. A refused peer always hears the same sentence,
+// and costs nothing; the owner's log and tent_refused_total have the reason.
+//
+//	stranger                               its end
+//	relays our greeting to a third         the third one's manifest has another id
+//	  process, or back to us
+//	names any process as its own           no manifest with the stranger's id there
+//	greets without end                     no page is made; eight greetings at once are looked at, others wait
+//	gives us a forged descriptor           it holds a name only; the rest is in the owner's manifest
+//
+// Descriptors of page and memory travel as numbers, and the peer opens /proc/PID/fd/N. Of the ways to hand over a file
+// that one was chosen: pidfd_getfd is refused by Yama's scope 1, which distributions ship; a socket and SCM_RIGHTS need
+// a common file system or network namespace and a thread that answers. /proc needs the right to read, which Yama leaves
+// to the same user, and can give less access than the owner has. Inode numbers say whether the file is still the one
+// that was meant.
 //
 //	boundary                               effect
 //	other user, user or pid namespace      the link is down for good, and says so; tcp serves
@@ -62,10 +76,11 @@
 //	Yama's scope 1                         the first peer is named as tracer, and all with allow_any_tracer; for the
 //	                                       others, allocated memory is mapped, Import of other memory says why it
 //	                                       cannot be reached
-//	Yama's scope 2 or 3, not dumpable      allocated memory only, or nothing
+//	Yama's scope 2 or 3                    allocated memory only
+//	not dumpable, /proc with hidepid       nothing: processes cannot be told
 //
 // The end of a process is heard from its pidfd, at once; a transport that closes says goodbye to the peers that
-// attached to it.
+// attached to it. An initiator that leaves says so by a message and in the page: the message may be lost.
 //
 // # Goroutines
 //
@@ -73,5 +88,5 @@
 // the rail up, makes mapped pages present and unmaps revoked regions. Close stops and awaits them in that order: links,
 // then copiers, which complete the links' slices, then peers' pages, then the watcher.
 //
-// Choices with a rejected alternative are records in docs/design/decisions: 0039, 0040.
+// Choices with a rejected alternative are records in docs/design/decisions: 0039, 0040, 0053.
 package shm

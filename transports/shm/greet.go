@@ -2,7 +2,6 @@ package shm
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"strconv"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/host/manifest"
 	"github.com/tent-engine/tent/transports/host/vm"
 	"github.com/tent-engine/tent/transports/kit"
 )
@@ -21,8 +21,7 @@ import (
 func (l *link) greet() *errs.Error {
 	ctx, cancel := context.WithTimeout(context.Background(), greetLimit)
 	defer cancel()
-	hello := binary.LittleEndian.AppendUint64([]byte{version, callHello}, l.secret)
-	answer, err := l.t.host.Call(ctx, l.peer, l.t.me.append(hello))
+	answer, err := l.t.host.Call(ctx, l.peer, hello(l.secret, l.t.manifest.Claims(l.t.me)))
 	if err != nil {
 		e := *errs.From("shm.attach", err)
 		if e.Code == errs.PermissionDenied {
@@ -36,34 +35,27 @@ func (l *link) greet() *errs.Error {
 		return errs.Wrap(errs.Protocol, "shm.attach", err).WithScope(errs.ScopeLink, errs.SidePath).
 			WithPeer(l.peer.Address, Name, "")
 	}
-	l.token, l.who = w.token, w.owner
+	l.token, l.pid = w.token, w.owner.PID
 	if e := l.approach(&w); e != nil {
 		l.part()
+		l.sayLeave()
 		return e.WithPeer(l.peer.Address, Name, "")
 	}
 	l.meet()
 	return nil
 }
 
-// approach takes hold of the peer's process and its page, and finds out whether its memory can be reached.
+// approach takes hold of the peer's process and its page, and finds out whether its memory can be reached. Of the
+// answer only that counts which the kernel confirms: a peer could name any process, our own too.
 func (l *link) approach(w *welcome) *errs.Error {
-	if why := l.t.me.Boundary(w.owner.Identity); why != "" {
-		return refusal("%s", why)
+	if l.t.own(l.peer) {
+		l.offers = &l.t.manifest.View
+	} else if err := l.meetProcess(w); err != nil {
+		return err
 	}
-	if w.owner.nonce != l.t.me.nonce || l.t.settings.reach != reachAll {
-		p, err := vm.Open(w.owner.PID, w.owner.Started)
-		if err != nil {
-			return errs.Wrap(errs.PeerUnreachable, "shm.attach", err).WithScope(errs.ScopeLink, errs.SidePath)
-		}
-		l.process = p
-		if err := l.t.watcher.add(p.Fd(), func() { l.die(peerEnded(l)) }); err != nil {
-			return errs.From("shm.attach", err)
-		}
-	}
-	fd, err := l.fetch(w.page, true)
+	fd, err := l.fetch(w.page, unix.O_RDWR)
 	if err != nil {
-		return errs.Wrap(errs.PermissionDenied, "shm.attach", err).WithScope(errs.ScopeLink, errs.SidePath).
-			WithHint("the peer must be dumpable, and /proc must show it (no hidepid)")
+		return errs.Wrap(errs.PermissionDenied, "shm.attach", err).WithScope(errs.ScopeLink, errs.SidePath)
 	}
 	l.view, err = hazard.NewView(fd)
 	_ = unix.Close(fd)
@@ -74,7 +66,22 @@ func (l *link) approach(w *welcome) *errs.Error {
 	return nil
 }
 
-// verify reads the peer's memory for the first time and returns why that cannot be done. ESRCH is fatal elsewhere: the
+func (l *link) meetProcess(w *welcome) *errs.Error {
+	p, offers, err := manifest.Meet(l.t.me, w.owner, l.peer.ID)
+	if errors.Is(err, unix.ESRCH) { // perhaps it ends, or another one begins, just now
+		return errs.Wrap(errs.PeerUnreachable, "shm.attach", err).WithScope(errs.ScopeLink, errs.SidePath)
+	}
+	if err != nil {
+		return refusal("%v", err)
+	}
+	l.process, l.offers = p, offers
+	if err := l.t.watcher.add(p.Fd(), func() { l.die(peerEnded(l)) }); err != nil {
+		return errs.From("shm.attach", err)
+	}
+	return nil
+}
+
+// verify tries the peer's memory for the first time and returns why it cannot be read. ESRCH is fatal elsewhere: the
 // watcher reports a peer that has ended.
 func (l *link) verify(w *welcome) *errs.Error {
 	switch {
@@ -83,7 +90,7 @@ func (l *link) verify(w *welcome) *errs.Error {
 	case l.t.settings.yama != nil:
 		return l.unreachable(w, unix.EPERM, *l.t.settings.yama)
 	}
-	if err := l.process.Verify(uintptr(w.owner.nonceAt), w.owner.nonce[:]); err != nil {
+	if err := l.process.Touch(); err != nil {
 		return l.unreachable(w, err, vm.TraceScope())
 	}
 	return nil
@@ -111,22 +118,28 @@ func (l *link) unreachable(w *welcome, cause error, scope vm.Scope) *errs.Error 
 	return e
 }
 
-// part gives back the resources of a failed greeting.
+// sayLeave lets the owner know that we use its page no more. It is a courtesy: the page says so too, if there is one.
+func (l *link) sayLeave() {
+	ctx, cancel := context.WithTimeout(context.Background(), callLimit)
+	defer cancel()
+	_, _ = l.t.host.Call(ctx, l.peer, call(callLeave, l.token))
+}
+
+// part gives back the peer's process and manifest. Regions that are imported meanwhile find nothing.
 func (l *link) part() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.process != nil {
 		l.t.watcher.remove(l.process.Fd())
 		l.process.Close()
-		l.process = nil
+		l.offers.Unmap()
 	}
+	l.process, l.offers = nil, nil
 }
 
 // fetch opens a file that the peer holds open, by its /proc entry. Of pidfd_getfd, a socket's SCM_RIGHTS and this, it
 // is the way that works under every scope of Yama, across network namespaces, and with less access than the peer has.
-func (l *link) fetch(p place, writable bool) (int, error) {
-	flags := unix.O_RDONLY
-	if writable {
-		flags = unix.O_RDWR
-	}
+func (l *link) fetch(f vm.File, flags int) (int, error) {
 	process := l.process
 	if process == nil { // our own
 		own, err := vm.Open(l.t.me.PID, l.t.me.Started)
@@ -136,90 +149,79 @@ func (l *link) fetch(p place, writable bool) (int, error) {
 		defer own.Close()
 		process = own
 	}
-	fd, err := process.ReopenFile(p.fd, flags)
-	if err != nil {
-		return -1, err
-	}
-	var st unix.Stat_t
-	if err = unix.Fstat(fd, &st); err == nil && (st.Dev != p.dev || st.Ino != p.ino) {
-		err = errors.New("the peer has closed the file that it told us of")
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return -1, err
-	}
-	return fd, nil
+	return process.Reopen(f, flags)
 }
 
 // Serve answers a peer's transport: somebody greets us, has left our memory, or closes.
-func (t *Transport) Serve(_ context.Context, from transport.Peer, message []byte) ([]byte, error) {
+func (t *Transport) Serve(ctx context.Context, from transport.Peer, message []byte) ([]byte, error) {
 	if t.life.Closed() {
 		return nil, kit.Closed("shm.serve")
 	}
 	r := kit.NewReader(message)
 	if v := r.U8(); r.Short() || v != version {
-		return nil, errs.New(errs.Protocol, "shm.serve", "peer speaks version %d of the shm transport, this is %d", v,
-			version).
-			WithScope(errs.ScopeLink, errs.SidePath).WithPeer(from.Address, Name, "")
+		return nil, t.rejects(transport.RefusedVersion, from, errs.New(errs.Protocol, "shm.serve",
+			"peer speaks version %d of the shm transport, this is %d", v, version))
 	}
-	what, number := r.U8(), r.U64()
-	if what == callHello {
-		who := readIdentity(r)
-		if r.Whole() {
-			return t.serveHello(from, number, who)
-		}
-	}
+	kind, named := r.U8(), readToken(r)
 	switch {
-	case !r.Whole() || what == callHello || what > callGoodbye:
-		return nil, errs.Wrap(errs.Protocol, "shm.serve", errMessage).WithPeer(from.Address, Name, "")
-	case what == callLeave:
-		if a := t.attachments.find(number); a != nil {
-			t.attachments.end(a)
+	case kind == callHello:
+		claim := readClaim(r)
+		if r.Whole() {
+			return t.serveHello(ctx, from, named, claim)
 		}
-	default:
-		t.goodbye(number)
+	case !r.Whole():
+	case kind == callLeave:
+		t.attachments.leave(from, named)
+		return []byte{version}, nil
+	case kind == callGoodbye:
+		t.goodbye(from, named)
+		return []byte{version}, nil
 	}
-	return []byte{version}, nil
+	return nil, t.rejects(transport.RefusedMalformed, from, errs.Wrap(errs.Protocol, "shm.serve", errMessage))
 }
 
-func (t *Transport) serveHello(from transport.Peer, link uint64, who identity) ([]byte, error) {
+// rejects counts a message that makes no sense. Its error is about the message itself.
+func (t *Transport) rejects(why transport.Refusal, from transport.Peer, e *errs.Error) *errs.Error {
+	t.host.Refused(why, from.Address, e)
+	return e.WithScope(errs.ScopeLink, errs.SidePath).WithPeer(from.Address, Name, "")
+}
+
+// refuses counts a peer that gets no page. The cause is for our log. The peer always hears one text: else a stranger
+// could greet with the numbers of processes to learn which ones there are, and of which users.
+func (t *Transport) refuses(why transport.Refusal, from transport.Peer, cause error) *errs.Error {
+	t.host.Refused(why, from.Address, cause)
+	return refusal("the peer does not share memory with this process").
+		WithHint("the peer's log has the reason: another user or container, or its transports/shm/trust")
+}
+
+func (t *Transport) serveHello(ctx context.Context, from transport.Peer, link token,
+	claim manifest.Claim) ([]byte, error) {
 	if t.settings.Trust == TrustNone {
-		return nil, refusal("transports/shm/trust is none at %s", t.self.Address)
+		return nil, t.refuses(transport.RefusedHost, from, errors.New("transports/shm/trust is none"))
 	}
-	a, e := t.attachments.admit(from, link, who)
+	a, e := t.attachments.admit(ctx, from, link, claim)
 	if e != nil {
 		return nil, e
 	}
-	w := welcome{token: a.token, owner: t.me, tracer: tracers.admit(a, t.settings.AnyTracer)}
+	w := welcome{token: a.token, owner: t.manifest.Claims(t.me), tracer: tracers.admit(a, t.settings.AnyTracer)}
 	var err error
-	if w.page, err = placeOf(a.page.Fd()); err != nil {
-		t.attachments.end(a)
+	if w.page, err = vm.FileOf(a.page.Fd()); err != nil {
+		t.attachments.end(a, revokeLimit)
 		return nil, errs.From("shm.attach", err)
 	}
 	return w.append([]byte{version}), nil
 }
 
 // goodbye ends the link of the peer that said it: its owner of memory closes.
-func (t *Transport) goodbye(secret uint64) {
+func (t *Transport) goodbye(from transport.Peer, secret token) {
 	for _, l := range t.links.All() {
-		if l.secret == secret {
+		if l.secret == secret && l.peer.ID == from.ID {
 			// separates this end from a failure
 			why := errs.New(errs.EngineClosed, "", "the peer has closed its engine")
 			l.die(errs.Wrap(errs.PeerUnreachable, "shm", why).WithScope(errs.ScopeLink, errs.SideRemote).
 				WithPeer(l.peer.Address, Name, ""))
 		}
 	}
-}
-
-func placeOf(fd int) (place, error) {
-	var st unix.Stat_t
-	err := unix.Fstat(fd, &st)
-	return place{uint32(fd), st.Dev, st.Ino}, err
-}
-
-// tokenCall is a leave or a goodbye.
-func tokenCall(what byte, number uint64) []byte {
-	return binary.LittleEndian.AppendUint64([]byte{version, what}, number)
 }
 
 func peerEnded(l *link) *errs.Error {

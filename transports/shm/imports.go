@@ -10,6 +10,7 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/host/manifest"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
@@ -22,7 +23,7 @@ type imported struct {
 	base   uintptr // of its first byte in our own address space, 0 if it is not there
 	remote uintptr // of its first byte in the peer's, if base is 0 and the kernel moves bytes between the two
 	on     *mapping
-	told   described
+	told   manifest.Region
 	why    *errs.Error // neither base nor remote: why not
 	idle   bool        // the last sweep found it revoked; the link's goroutine's
 }
@@ -61,10 +62,7 @@ func (t *Transport) Import(number transport.Link, d transport.Descriptor) (trans
 	if l == nil {
 		return 0, kit.StaleLink("shm.import", number)
 	}
-	told, err := readDescriptor(d, l.peer.ID)
-	if err == nil && told.allows == mem.LocalReadWrite && !l.peer.Self {
-		err = errs.New(errs.PermissionDenied, "shm.import", "its owner offers the region to nobody")
-	}
+	name, err := readDescriptor(d, l.peer.ID)
 	if err != nil {
 		return 0, err.WithPeer(l.peer.Address, Name, "")
 	}
@@ -79,75 +77,103 @@ func (t *Transport) Import(number transport.Link, d transport.Descriptor) (trans
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if key, known := l.byName[told.name]; known {
+	if key, known := l.byName[name]; known {
 		return key, nil
 	}
-	r := l.resolveLocked(told)
+	r := l.resolveLocked(name)
 	if r.why != nil && l.met {
 		return 0, r.why
 	}
 	table := append(*l.imports.Load(), r) // room beyond the length is not seen through the old slice
 	l.imports.Store(&table)
 	key := transport.RemoteKey(len(table))
-	l.byName[told.name] = key
+	l.byName[name] = key
 	return key, nil
 }
 
-// resolveLocked finds the way to a region.
-func (l *link) resolveLocked(d described) *imported {
-	r := &imported{name: d.name, size: d.size, told: d}
-	r.reads = l.peer.Self || d.allows.Allows(false)
-	r.writes = (l.peer.Self || d.allows.Allows(true)) && !d.fixed
-	same := l.met && l.who.nonce == l.t.me.nonce
-	switch reach := l.t.settings.reach; {
-	case !l.met:
+// resolveLocked finds the way to a region that the peer's manifest lists.
+func (l *link) resolveLocked(name hazard.Region) *imported {
+	r := &imported{name: name}
+	if l.offers == nil {
 		r.why = errs.New(errs.PeerUnreachable, "shm.import", "the peer has not answered our greeting yet").
 			WithScope(errs.ScopeLink, errs.SidePath)
-	case same && reach == reachAll:
-		r.base = uintptr(d.addr)
-	case d.shared && reach != reachForeign && l.mapLocked(r) == nil:
+		return r
+	}
+	d, listed := l.offers.Find(name.Index, name.Generation)
+	if r.why = l.closed(&d, listed); r.why != nil {
+		return r
+	}
+	r.told, r.size = d, d.Size
+	r.reads = l.peer.Self || d.Allows.Allows(false)
+	r.writes = (l.peer.Self || d.Allows.Allows(true)) && !d.Fixed
+	switch {
+	case l.process == nil || l.t.settings.reach == reachOwn:
+		r.base = uintptr(d.Addr)
+	case d.Shared && l.t.settings.reach != reachForeign && l.mapLocked(r) == nil:
 	case l.foreign == nil:
-		r.remote = uintptr(d.addr)
+		r.remote = uintptr(d.Addr)
 	default:
 		r.why = l.foreign
 	}
 	return r
 }
 
+// closed returns why a region is none for us, nil if it is one.
+func (l *link) closed(d *manifest.Region, listed bool) *errs.Error {
+	var e *errs.Error
+	switch {
+	case !listed:
+		e = errs.New(errs.AddressNotRegistered, "shm.import", "its owner does not list the region (any more)")
+	case d.Allows == mem.LocalReadWrite && !l.peer.Self:
+		e = errs.New(errs.PermissionDenied, "shm.import", "its owner offers the region to nobody")
+	default:
+		return nil
+	}
+	return e.WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(l.peer.Address, Name, "")
+}
+
 // mapLocked maps the file that holds the region and sets its base.
 func (l *link) mapLocked(r *imported) error {
 	d := &r.told
-	key := mapped{d.file.dev, d.file.ino, r.writes}
+	key := mapped{d.File.Dev, d.File.Ino, r.writes}
 	m := l.mappings[key]
 	if m == nil {
-		fd, err := l.fetch(d.file, r.writes)
+		flags := unix.O_RDONLY
+		if r.writes {
+			flags = unix.O_RDWR
+		}
+		fd, err := l.fetch(d.File, flags)
 		if err != nil {
 			return err
 		}
-		m, err = mapFile(fd, key)
+		m, err = mapFile(fd, key, d.Named)
 		_ = unix.Close(fd)
 		if err != nil {
 			return err
 		}
 		l.mappings[key] = m
 	}
-	if !mem.Contains(uint64(m.size), d.at, d.size) {
+	if !mem.Contains(uint64(m.size), d.At, d.Size) {
 		if m.users == 0 {
 			delete(l.mappings, key)
 			l.unmap(m)
 		}
 		return errs.New(errs.InvalidArgument, "shm.import",
-			"the file behind the region has %d bytes, the region ends at %d", m.size, d.at+d.size)
+			"the file behind the region has %d bytes, the region ends at %d", m.size, d.At+d.Size)
 	}
 	m.users++
-	r.on, r.base = m, m.addr+uintptr(d.at)
-	l.fresh = append(l.fresh, span{r.base, uintptr(d.size)})
+	r.on, r.base = m, m.addr+uintptr(d.At)
+	l.fresh = append(l.fresh, span{r.base, uintptr(d.Size)})
 	l.kick()
 	return nil
 }
 
-// mapFile maps a whole file. A child that is forked does not get the mapping: no slot would speak for it.
-func mapFile(fd int, key mapped) (*mapping, error) {
+// mapFile maps a whole file. One without a name must be sealed against becoming shorter; one with a name cannot be, and
+// copies from behind its end are errors. A child that is forked does not get the mapping: no slot would speak for it.
+func mapFile(fd int, key mapped, named bool) (*mapping, error) {
+	if !named && !sealed(fd) {
+		return nil, errs.New(errs.PermissionDenied, "shm.import", "the file behind the region can become shorter")
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, err
@@ -182,7 +208,7 @@ func (l *link) meet() {
 	l.met = true
 	table := append([]*imported(nil), *l.imports.Load()...)
 	for i, r := range table {
-		table[i] = l.resolveLocked(r.told)
+		table[i] = l.resolveLocked(r.name)
 	}
 	l.imports.Store(&table)
 }
@@ -230,7 +256,7 @@ func (l *link) dropLocked() {
 		without := *r
 		without.on, without.base = nil, 0
 		if without.why = l.foreign; l.foreign == nil {
-			without.remote = uintptr(r.told.addr)
+			without.remote = uintptr(r.told.Addr)
 		}
 		next[i] = &without
 		r.on.users--
@@ -250,7 +276,7 @@ func (l *link) dropLocked() {
 // unmap takes a mapping down. No copier can enter its regions any more; those that are inside end within a piece.
 func (l *link) unmap(m *mapping) {
 	for _, r := range *l.imports.Load() {
-		for r.told.shared && r.told.file.ino == m.key.ino && l.view.Inside(r.name) {
+		for r.told.Shared && r.told.File.Ino == m.key.ino && l.view.Inside(r.name) {
 			time.Sleep(10 * time.Microsecond)
 		}
 	}

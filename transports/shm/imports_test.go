@@ -35,7 +35,7 @@ func TestMappingTakenDownIsNotTouched(t *testing.T) {
 	require.NotZero(t, mapped.base)
 	l.mu.Lock()
 	other := *mapped // as dropLocked leaves it
-	other.on, other.base, other.remote = nil, 0, uintptr(mapped.told.addr)
+	other.on, other.base, other.remote = nil, 0, uintptr(mapped.told.Addr)
 	table := append([]*imported(nil), *l.imports.Load()...)
 	table[s.RemoteKey-1] = &other
 	l.imports.Store(&table)

@@ -1,8 +1,6 @@
 package shm
 
 import (
-	"context"
-	"math/rand/v2"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -11,6 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/host/manifest"
 	"github.com/tent-engine/tent/transports/host/vm"
 	"github.com/tent-engine/tent/transports/kit"
 )
@@ -35,7 +34,7 @@ type link struct {
 	t       *Transport
 	number  transport.Link
 	peer    transport.Peer
-	secret  uint64        // the peer's name of this link
+	secret  token         // the peer's name of this link
 	live    atomic.Uint32 // generation that is up, 0 for none; changed to 0 under queue.mu
 	owing   atomic.Int64  // slices accepted and not completed at the sink
 	imports atomic.Pointer[[]*imported]
@@ -50,9 +49,10 @@ type link struct {
 
 	// Set before the rail first comes up, constant afterwards.
 	view *hazard.View
-	who  identity
+	pid  uint32 // of the peer
 
-	mu       sync.Mutex // of imports
+	mu       sync.Mutex     // of imports
+	offers   *manifest.View // the peer's regions; nil before the greeting, and at the end
 	byName   map[hazard.Region]transport.RemoteKey
 	mappings map[mapped]*mapping
 	met      bool        // a greeting was successful: the fields above it and foreign are valid
@@ -60,7 +60,7 @@ type link struct {
 	fresh    []span      // mapped and not populated
 
 	generation uint32
-	token      uint64
+	token      token
 	process    *vm.Process // nil: our own
 	told       bool        // LinkDown was told
 }
@@ -74,7 +74,7 @@ func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 	if t.settings.Trust == TrustNone {
 		return 0, refusal("transports/shm/trust is none here")
 	}
-	l := &link{t: t, peer: peer, secret: rand.Uint64(), wake: make(chan struct{}, 1), greeted: make(chan struct{}),
+	l := &link{t: t, peer: peer, secret: newToken(), wake: make(chan struct{}, 1), greeted: make(chan struct{}),
 		done:   make(chan struct{}),
 		byName: map[hazard.Region]transport.RemoteKey{}, mappings: map[mapped]*mapping{}}
 	l.imports.Store(new([]*imported))
@@ -194,13 +194,14 @@ func (l *link) raise() {
 	}
 	l.told = false
 	l.t.sink.RailUp(transport.RailInfo{Rail: l.rail(l.generation), Local: pidName(l.t.me.PID),
-		Remote: pidName(l.who.PID),
+		Remote: pidName(l.pid),
 		Node:   -1, BytesMax: 64 << 20, SlicesMax: slicesMax})
 }
 
-// fail reports to the core that the peer cannot be reached this way. A refusal is for good, silence is not.
+// fail reports to the core that the peer cannot be reached this way. A refusal is for good. Silence is not, nor a peer
+// without room.
 func (l *link) fail(cause *errs.Error) {
-	if cause.Permanent() && cause.Code != errs.Timeout {
+	if cause.Permanent() && cause.Code != errs.Timeout && cause.Code != errs.TooManyRequests {
 		l.gone.CompareAndSwap(nil, cause)
 	}
 	if !l.told {
@@ -238,13 +239,9 @@ func (l *link) end() {
 		delete(l.mappings, key)
 	}
 	l.mu.Unlock()
-	if l.process != nil {
-		l.t.watcher.remove(l.process.Fd())
-		l.process.Close()
-	}
+	l.part()
 	if l.met && l.gone.Load() == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), callLimit)
-		_, _ = l.t.host.Call(ctx, l.peer, tokenCall(callLeave, l.token)) // a courtesy: it learns of our end by itself
-		cancel()
+		l.view.Quit()
+		l.sayLeave()
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/host/manifest"
+	"github.com/tent-engine/tent/transports/host/vm"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
@@ -144,26 +146,26 @@ func prefer(addr uintptr, size uint64, node int) {
 	runtime.KeepAlive(&mask)
 }
 
-// share adds to a descriptor how peers can map the region, if they can.
-func (t *Transport) share(d *described, m *mem.Region, r *region) {
+// share adds to a region's entry how peers can map it, if they can.
+func (t *Transport) share(d *manifest.Region, m *mem.Region, r *region) {
 	t.memory.mu.Lock()
 	defer t.memory.mu.Unlock()
 	fd := -1
 	if a := t.memory.holdingLocked(m.Addr, m.Size); a != nil && a.fd >= 0 {
-		d.at, fd = uint64(m.Addr-a.addr), a.fd
+		d.At, d.Named, fd = uint64(m.Addr-a.addr), a.path != "", a.fd
 		if m.Permission == mem.GlobalReadOnly {
 			fd = a.forReaders()
 		}
 		a.names = append(a.names, r.name)
 		r.of = a
 	} else if m.Fd >= 0 && sealed(m.Fd) {
-		d.at, fd = m.FdOffset, m.Fd
+		d.At, fd = m.FdOffset, m.Fd
 	}
 	var st unix.Stat_t
-	if fd < 0 || unix.Fstat(fd, &st) != nil || !mem.Contains(uint64(st.Size), d.at, m.Size) {
+	if fd < 0 || unix.Fstat(fd, &st) != nil || !mem.Contains(uint64(st.Size), d.At, m.Size) {
 		return
 	}
-	d.shared, d.file, d.fileSize = true, place{uint32(fd), st.Dev, st.Ino}, uint64(st.Size)
+	d.Shared, d.File = true, vm.File{Fd: uint32(fd), Dev: st.Dev, Ino: st.Ino}
 }
 
 // sealed reports whether a file cannot become shorter than it is.

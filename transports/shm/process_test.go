@@ -3,6 +3,7 @@ package shm
 import (
 	"context"
 	"encoding/gob"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -47,6 +48,7 @@ type order struct {
 type ownerSettings struct {
 	Trust  string
 	Hidden bool // prctl(PR_SET_DUMPABLE, 0)
+	Proc   bool // /proc of its own, as in a container
 }
 
 type report struct {
@@ -54,6 +56,7 @@ type report struct {
 	Answer     []byte
 	Descriptor transport.Descriptor
 	Bytes      []byte // of the memory that was offered last, for an empty order
+	Refusals   string // of the owner, with their reasons
 	Code       errs.Code
 	Text       string
 }
@@ -77,7 +80,12 @@ func ownerMain() {
 
 type owner struct {
 	alone
-	memory []byte
+	memory   []byte
+	refusals string
+}
+
+func (o *owner) Refused(why transport.Refusal, _ string, cause error) {
+	o.refusals += fmt.Sprintf("%v: %v\n", why, cause)
 }
 
 func (o *owner) carryOut(todo *order) (r report, err error) {
@@ -86,6 +94,11 @@ func (o *owner) carryOut(todo *order) (r report, err error) {
 	case todo.Open != nil:
 		if todo.Open.Hidden {
 			_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+		}
+		if todo.Open.Proc {
+			if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+				return r, err
+			}
 		}
 		tr, err := Factory{}.Open(ctx, Settings{Trust: todo.Open.Trust}, o, o)
 		if err != nil {
@@ -113,7 +126,7 @@ func (o *owner) carryOut(todo *order) (r report, err error) {
 	case todo.Lose:
 		err = unix.Mprotect(o.memory, unix.PROT_NONE)
 	default:
-		r.Bytes = o.memory
+		r.Bytes, r.Refusals = o.memory, o.refusals
 	}
 	return r, err
 }
@@ -272,6 +285,9 @@ func (p *peer) exchange(rail transport.Rail, remote transport.RemoteKey) (write,
 	return write, read
 }
 
+// refusals returns the owner's notes about peers that it refused.
+func (p *peer) refusals() string { return p.ask(order{}).Refusals }
+
 func (p *peer) offer(allocated bool, permission mem.Permission) transport.Descriptor {
 	return p.ask(order{Offer: testBytes, Allocated: allocated, Permission: permission}).Descriptor
 }
@@ -382,14 +398,18 @@ func TestYamaIsExplainedAndMappedMemoryWorks(t *testing.T) {
 func TestTrustNoneIsARefusalOfEitherSide(t *testing.T) {
 	p := startOwner(t, Settings{}, ownerSettings{Trust: TrustNone}, nil)
 	_, down := p.attach()
-	requireRefused(t, down, "trust is none")
+	requireRefused(t, down, oneText)
+	require.Contains(t, p.refusals(), "trust is none", "the owner's log")
 	_, err := p.tr.Import(p.link, p.offer(true, mem.GlobalReadWrite))
-	require.ErrorContains(t, err, "trust is none")
+	require.ErrorContains(t, err, oneText)
 
 	mine := startOwner(t, Settings{Trust: TrustNone}, ownerSettings{}, nil)
 	_, err = mine.tr.Attach(mine.Peer)
 	require.ErrorContains(t, err, "trust is none")
 }
+
+// oneText is all that a peer hears which gets no page.
+const oneText = "the peer does not share memory with this process"
 
 // requireRefused checks why two processes do not share memory: for good, and nobody is said to be dead.
 func requireRefused(t *testing.T, down *errs.Error, why string) {

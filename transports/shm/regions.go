@@ -7,6 +7,7 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/host/manifest"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
@@ -41,11 +42,11 @@ func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKe
 		return 0, nil, err
 	}
 	r := &region{name: name, addr: m.Addr, size: m.Size, allows: m.Permission, fixed: m.ReadOnly}
-	d := described{name: name, allows: m.Permission, fixed: m.ReadOnly, addr: uint64(m.Addr), size: m.Size,
-		owner: t.self.ID}
-	t.share(&d, &m, r)
+	listed := manifest.Region{Addr: uint64(m.Addr), Size: m.Size, Allows: m.Permission, Fixed: m.ReadOnly}
+	t.share(&listed, &m, r)
+	t.manifest.Write(name.Index, name.Generation, &listed)
 	key := t.regions.Insert(func(transport.LocalKey) *region { return r }) // has room: the hazard table had
-	return key, d.append(nil), nil
+	return key, descriptor(name, t.self.ID), nil
 }
 
 // Deregister forgets a region. Peers that still name it are refused.
@@ -54,6 +55,7 @@ func (t *Transport) Deregister(_ context.Context, key transport.LocalKey) error 
 	if r == nil {
 		return kit.NoRegion("shm.deregister", key)
 	}
+	t.manifest.Erase(r.name.Index) // before the index can be another region's
 	t.table.Remove(r.name)
 	if r.of != nil {
 		if _, held := t.table.Held(r.name); !held {

@@ -29,13 +29,14 @@ const (
 	TrustNone = "none"
 )
 
-// reach narrows the ways to a peer's memory for tests: every test process can reach itself by all of them.
+// reach narrows the ways to a peer's memory for tests.
 type reach uint8
 
 const (
 	reachAll     reach = iota
-	reachMapped        // even our own process's memory is mapped, or moved by the kernel
-	reachForeign       // even shared memory is moved by the kernel
+	reachOwn           // memory of our own process is copied, also another engine's
+	reachMapped        // even our own engine counts as another process
+	reachForeign       // the same, and shared memory is moved by the kernel, too
 )
 
 // pieceBytes bounds the bytes of a copy between two looks at the queues. HIGH waits for no more, some 50 µs, and Go's

@@ -40,11 +40,11 @@ func (l *tracerList) admit(a *attachment, everybody bool) int32 {
 	if l.named == nil {
 		return 0
 	}
-	return int32(l.named.who.PID)
+	return int32(l.named.pid)
 }
 
 func (l *tracerList) nameLocked(a *attachment) {
-	if vm.AllowTracer(int(a.who.PID)) == nil {
+	if vm.AllowTracer(int(a.pid)) == nil {
 		l.named = a
 	}
 }
@@ -69,7 +69,7 @@ func (l *tracerList) release(a *attachment) {
 
 // rank is higher for links of the process that had the place.
 func rank(of, last *attachment) int {
-	if of.who.PID == last.who.PID {
+	if of.pid == last.pid {
 		return 1
 	}
 	return 0

@@ -2,12 +2,10 @@ package shm
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -16,6 +14,7 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/host/manifest"
 	"github.com/tent-engine/tent/transports/host/vm"
 	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/shm/copying"
@@ -27,6 +26,12 @@ const Name = "shm"
 // regionsMax bounds the regions of one engine. A page of a peer has a word for each; words that are not used cost
 // nothing.
 const regionsMax = 1 << 18
+
+// Goodbyes of an engine that closes: how many are on their way at once, and how long all of them may take.
+const (
+	goodbyesMax  = 64
+	goodbyeLimit = 500 * time.Millisecond
+)
 
 // revokeLimit bounds a wait for copiers where the caller gave no limit.
 const revokeLimit = 5 * time.Second
@@ -85,9 +90,10 @@ type Transport struct {
 	host     transport.Host
 	sink     transport.Sink
 	self     transport.Peer
-	me       identity
+	me       vm.Identity
 
 	table       *hazard.Table
+	manifest    *manifest.Manifest
 	regions     kit.Slots[transport.LocalKey, region]
 	attachments attachments
 	memory      memory
@@ -104,29 +110,25 @@ type Transport struct {
 	running sync.WaitGroup // goroutines of links; they begin under life
 }
 
-// ourNonce distinguishes our process from every other one, and peers read it first. It must not move, so it is a
-// variable of the package.
-var (
-	ourNonce  nonce
-	drawNonce = sync.OnceValue(func() error { _, err := rand.Read(ourNonce[:]); return err })
-)
-
 func open(s Settings, host transport.Host, sink transport.Sink) (*Transport, error) {
 	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), table: hazard.NewTable(regionsMax),
 		copier: copying.New()}
-	if err := drawNonce(); err != nil {
-		return nil, errs.Wrap(errs.Internal, "shm.open", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+	var err error
+	if t.me, err = vm.Self(); err == nil {
+		t.manifest, err = manifest.New(t.self.ID, regionsMax)
 	}
-	me, err := vm.Self()
 	if err != nil {
 		return nil, errs.Wrap(errs.DeviceNotFound, "shm.open", err).WithScope(errs.ScopeTransport, errs.SideLocal)
 	}
-	t.me = identity{me, ourNonce, uint64(uintptr(unsafe.Pointer(&ourNonce)))}
-	t.attachments = attachments{t: t, byToken: map[uint64]*attachment{}}
+	t.attachments.init(t)
 	t.queue.init()
 	t.crew.start(t, s.Workers)
 	return t, nil
 }
+
+// own reports whether a peer is our own engine. Its memory is ours to copy. Another engine of this process counts as
+// any other process: its words came over the network.
+func (t *Transport) own(peer transport.Peer) bool { return peer.Self && t.settings.reach == reachAll }
 
 // Info describes the transport: host memory to host memory of this machine, any alignment.
 func (t *Transport) Info() transport.Info {
@@ -158,15 +160,15 @@ func (l *link) explain() string {
 	switch {
 	case !l.met:
 		return "shm: the peer has not answered our greeting yet"
-	case l.who.nonce == l.t.me.nonce:
-		return "shm: in our own process"
+	case l.t.own(l.peer):
+		return "shm: our own engine"
 	case l.foreign != nil:
 		return fmt.Sprintf("shm: memory that tent allocated is mapped from process %d; other memory is out of "+
-			"reach: %v", l.who.PID, l.foreign)
+			"reach: %v", l.pid, l.foreign)
 	}
 	return fmt.Sprintf("shm: memory that tent allocated is mapped from process %d, other memory is read and written "+
 		"by process_vm_readv and "+
-		"process_vm_writev; %d files are mapped", l.who.PID, len(l.mappings))
+		"process_vm_writev; %d files are mapped", l.pid, len(l.mappings))
 }
 
 // Close ends everything. Slices are completed, peers told, and the memory of this process is left alone by all of them,
@@ -183,6 +185,7 @@ func (t *Transport) Close(ctx context.Context) error {
 		err := t.dismiss(ctx)
 		t.watcher.close()
 		t.memory.closeFiles()
+		t.manifest.Close()
 		return err
 	})
 }
@@ -190,16 +193,7 @@ func (t *Transport) Close(ctx context.Context) error {
 // dismiss says to all peers that have attached to us that we close, and takes our memory back from them.
 func (t *Transport) dismiss(ctx context.Context) error {
 	list := t.attachments.close()
-	var calls sync.WaitGroup
-	for _, a := range list {
-		calls.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, callLimit)
-			defer cancel()
-			// a courtesy: it is refused from now on anyhow
-			_, _ = t.host.Call(ctx, a.peer, tokenCall(callGoodbye, a.link))
-		})
-	}
-	calls.Wait()
+	t.sayGoodbye(list)
 	err := t.table.Close(ctx)
 	for _, a := range list {
 		if a.process != nil {
@@ -212,4 +206,22 @@ func (t *Transport) dismiss(ctx context.Context) error {
 		return errs.Wrap(errs.Timeout, "shm.close", err).WithScope(errs.ScopeTransport, errs.SideRemote)
 	}
 	return nil
+}
+
+// sayGoodbye lets peers know that their links have ended. It is a courtesy: they are refused from now on anyhow.
+func (t *Transport) sayGoodbye(list []*attachment) {
+	ctx, cancel := context.WithTimeout(context.Background(), goodbyeLimit)
+	defer cancel()
+	room := make(chan struct{}, goodbyesMax)
+	var calls sync.WaitGroup
+	for _, a := range list {
+		room <- struct{}{}
+		calls.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, callLimit)
+			defer cancel()
+			_, _ = t.host.Call(ctx, a.peer, call(callGoodbye, a.link))
+			<-room
+		})
+	}
+	calls.Wait()
 }

@@ -1,150 +1,106 @@
 package shm
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 
 	"github.com/tent-engine/tent/gocore/errs"
-	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/host/manifest"
 	"github.com/tent-engine/tent/transports/host/vm"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
 // version is that of calls and descriptors. Another one is refused: both processes run on one host, usually one build.
-const version = 1
+const version = 2
 
-// Calls over the control plane. A request is version, kind, and then:
+// Calls over the control plane. A request is version, kind, a token, and in a hello a claim:
 const (
-	callHello   = 1 // initiator: number of its link, identity. Answer: welcome
+	callHello   = 1 // initiator: its token for the link, its claim. Answer: welcome
 	callLeave   = 2 // initiator: the token it was given; it has left our memory alone for good. Answer: nothing
-	callGoodbye = 3 // owner: number of the link, token; the owner closes. Answer: nothing
+	callGoodbye = 3 // owner: the initiator's token; the owner closes. Answer: nothing
 )
 
-// identity says which process somebody is, in terms that the kernel can confirm.
-type identity struct {
-	vm.Identity
-	nonce   nonce
-	nonceAt uint64 // address of nonce in that process, for a first read
-}
+// token names one end of a link to the other end, and to nobody else.
+type token [16]byte
 
-// nonce is drawn once a process.
-type nonce [16]byte
-
-// place is a file that a process holds open, by which a peer maps memory of it.
-type place struct {
-	fd       uint32
-	dev, ino uint64 // of the file: another one may be open under this number by now
+func newToken() (t token) {
+	_, _ = rand.Read(t[:]) // never fails: crypto/rand ends the process instead
+	return t
 }
 
 // welcome is the answer to a hello.
 type welcome struct {
-	token  uint64
-	owner  identity
-	page   place
+	token  token
+	owner  manifest.Claim
+	page   vm.File
 	tracer int32 // the one process to which the owner gave itself under Yama's scope 1, vm.AnyTracer for all
 }
 
 var errMessage = errors.New("message is malformed")
 
-func (i identity) append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint32(b, i.PID)
-	b = binary.LittleEndian.AppendUint64(b, i.Started)
-	b = binary.LittleEndian.AppendUint32(b, i.UID)
-	b = binary.LittleEndian.AppendUint32(b, i.GID)
-	b = binary.LittleEndian.AppendUint64(b, i.PIDNS)
-	b = binary.LittleEndian.AppendUint64(b, i.UserNS)
-	b = append(b, i.nonce[:]...)
-	return binary.LittleEndian.AppendUint64(b, i.nonceAt)
+func appendFile(b []byte, f vm.File) []byte {
+	b = binary.LittleEndian.AppendUint32(b, f.Fd)
+	b = binary.LittleEndian.AppendUint64(b, f.Dev)
+	return binary.LittleEndian.AppendUint64(b, f.Ino)
 }
 
-func (p place) append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint32(b, p.fd)
-	b = binary.LittleEndian.AppendUint64(b, p.dev)
-	return binary.LittleEndian.AppendUint64(b, p.ino)
+func appendClaim(b []byte, c manifest.Claim) []byte {
+	b = binary.LittleEndian.AppendUint32(b, c.PID)
+	return appendFile(binary.LittleEndian.AppendUint64(b, c.Started), c.File)
 }
+
+// call makes a request.
+func call(kind byte, t token) []byte { return append([]byte{version, kind}, t[:]...) }
+
+func hello(t token, claim manifest.Claim) []byte { return appendClaim(call(callHello, t), claim) }
 
 func (w welcome) append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint64(b, w.token)
-	b = w.page.append(w.owner.append(b))
+	b = appendFile(appendClaim(append(b, w.token[:]...), w.owner), w.page)
 	return binary.LittleEndian.AppendUint32(b, uint32(w.tracer))
 }
 
-func readIdentity(r *kit.Reader) identity {
-	return identity{Identity: vm.Identity{PID: r.U32(), Started: r.U64(), UID: r.U32(), GID: r.U32(), PIDNS: r.U64(),
-		UserNS: r.U64()},
-		nonce: nonce(r.Bytes(16)), nonceAt: r.U64()}
-}
+func readToken(r *kit.Reader) token { return token(r.Bytes(len(token{}))) }
 
-func readPlace(r *kit.Reader) place { return place{fd: r.U32(), dev: r.U64(), ino: r.U64()} }
+func readFile(r *kit.Reader) vm.File { return vm.File{Fd: r.U32(), Dev: r.U64(), Ino: r.U64()} }
+
+func readClaim(r *kit.Reader) manifest.Claim {
+	return manifest.Claim{PID: r.U32(), Started: r.U64(), File: readFile(r)}
+}
 
 func readWelcome(b []byte) (welcome, error) {
 	r := kit.NewReader(b)
 	if v := r.U8(); r.Short() || v != version {
 		return welcome{}, errMessage
 	}
-	w := welcome{token: r.U64(), owner: readIdentity(r), page: readPlace(r), tracer: int32(r.U32())}
-	if !r.Whole() || w.token == 0 || w.page.fd > 1<<31-1 {
+	w := welcome{token: readToken(r), owner: readClaim(r), page: readFile(r), tracer: int32(r.U32())}
+	if !r.Whole() {
 		return welcome{}, errMessage
 	}
 	return w, nil
 }
 
-// described is the content of a region's descriptor.
-type described struct {
-	name     hazard.Region
-	allows   mem.Permission
-	fixed    bool   // not even its owner writes it
-	addr     uint64 // in its owner's process
-	size     uint64
-	owner    transport.ID
-	shared   bool // peers can map it:
-	file     place
-	fileSize uint64
-	at       uint64 // of the region's first byte in the file
+// descriptor names a region of ours to peers. They read its place and their permission in our manifest.
+func descriptor(name hazard.Region, owner transport.ID) transport.Descriptor {
+	b := binary.LittleEndian.AppendUint32([]byte{version}, name.Index)
+	return append(binary.LittleEndian.AppendUint32(b, name.Generation), owner[:]...)
 }
 
-func (d *described) append(b []byte) transport.Descriptor {
-	b = kit.AppendBool(kit.AppendBool(append(b, version, byte(d.allows)), d.shared), d.fixed)
-	b = append(b, 0, 0, 0, 0)
-	b = binary.LittleEndian.AppendUint32(b, d.name.Index)
-	b = binary.LittleEndian.AppendUint32(b, d.name.Generation)
-	b = binary.LittleEndian.AppendUint64(b, d.addr)
-	b = binary.LittleEndian.AppendUint64(b, d.size)
-	b = append(b, d.owner[:]...)
-	if d.shared {
-		b = d.file.append(b)
-		b = binary.LittleEndian.AppendUint64(b, d.fileSize)
-		b = binary.LittleEndian.AppendUint64(b, d.at)
-	}
-	return b
-}
-
-// readDescriptor checks a descriptor of one peer (zero: any).
-func readDescriptor(b transport.Descriptor, peer transport.ID) (described, *errs.Error) {
+// readDescriptor checks a descriptor of one peer.
+func readDescriptor(b transport.Descriptor, peer transport.ID) (hazard.Region, *errs.Error) {
 	r := kit.NewReader(b)
-	var d described
-	v, allows, kind, fixed, zero := r.U8(), r.U8(), r.U8(), r.U8(), r.Bytes(4)
-	d.name = hazard.Region{Index: r.U32(), Generation: r.U32()}
-	d.allows, d.shared, d.fixed = mem.Permission(allows), kind == 1, fixed == 1
-	d.addr, d.size, d.owner = r.U64(), r.U64(), r.ID()
-	if d.shared && !r.Short() {
-		d.file, d.fileSize, d.at = readPlace(r), r.U64(), r.U64()
-	}
+	v, name, owner := r.U8(), hazard.Region{Index: r.U32(), Generation: r.U32()}, r.ID()
 	switch {
-	case v != version || !r.Whole() || kind > 1 || fixed > 1 || d.allows > mem.GlobalReadWrite ||
-		[4]byte(zero) != [4]byte{}:
-		return d, errs.New(errs.InvalidArgument, "shm.import", "not a shm descriptor of version %d: %d bytes", version,
-			len(b))
-	case d.name.Generation == 0 || d.name.Index >= hazard.RegionsMax || d.addr == 0 || d.size == 0 ||
-		d.addr+d.size < d.addr:
-		return d, errs.New(errs.InvalidArgument, "shm.import", "descriptor of an impossible region")
-	case d.shared && (d.file.fd > 1<<31-1 || d.fileSize > 1<<62 || !mem.Contains(d.fileSize, d.at, d.size)):
-		return d, errs.New(errs.InvalidArgument, "shm.import", "descriptor of a region outside its file")
-	case !peer.IsZero() && d.owner != peer:
-		return d, errs.New(errs.PeerRestarted, "shm.import", "region belongs to another incarnation of the peer").
+	case v != version || !r.Whole():
+		return name, errs.New(errs.InvalidArgument, "shm.import", "not a shm descriptor of version %d: %d bytes",
+			version, len(b))
+	case name.Generation == 0 || name.Index >= hazard.RegionsMax:
+		return name, errs.New(errs.InvalidArgument, "shm.import", "descriptor of an impossible region")
+	case owner != peer:
+		return name, errs.New(errs.PeerRestarted, "shm.import", "the region belongs to another engine than the peer").
 			WithScope(errs.ScopeLink, errs.SideRemote)
 	}
-	return d, nil
+	return name, nil
 }

@@ -64,6 +64,8 @@ var edges = []edge{
 	{"transports/kit", []string{"+vocabulary", "gocore/transport"}, apart},
 	{"transports/host/*", []string{"+vocabulary"},
 		"tools for one machine's processes serve several transports, so they know none"},
+	{"transports/host/manifest", []string{"+vocabulary", "transports/host/vm"},
+		"a manifest counts in the hands of the process that made it, so it knows processes"},
 	{"transports/*", []string{"+vocabulary", "gocore/transport", "transports/kit", "transports/host/*"}, apart},
 	{"transports/all", []string{"+vocabulary", "gocore/transport", "transports/*"},
 		"the registry names every transport and does nothing else"},

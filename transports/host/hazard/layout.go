@@ -26,13 +26,15 @@ const (
 	permitBytes = 16 // a permit and, on the same cache line, the floor behind it
 )
 
-// header begins a page. It is written before the page is handed over and not changed any more, but for epoch.
+// header begins a page. It is written before the page is handed over. Two words change afterwards: the owner's epoch,
+// and left, which the peer sets, once.
 type header struct {
 	magic   uint64
 	version uint32
 	slots   uint32
 	regions uint64
 	epoch   atomic.Uint64 // the newest that the peer may use; see Table.Revoke
+	left    atomic.Uint64 // not 0: see View.Quit
 }
 
 // Region names a region of an owner to its peers; it travels in descriptors.

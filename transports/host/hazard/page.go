@@ -39,6 +39,9 @@ type cell struct {
 // Fd is the descriptor to hand to the peer. It stays the page's.
 func (p *Page) Fd() int { return p.fd }
 
+// Left reports whether the peer has said by View.Quit that it is done with the page. It must still be retired.
+func (p *Page) Left() bool { return p.header().left.Load() != 0 }
+
 // Holder names a process that touches a region, and the slot through which it does.
 type Holder struct {
 	PID    int

@@ -92,6 +92,13 @@ func (v *View) Leave(s Slot) {
 	runtime.KeepAlive(v)
 }
 
+// Quit notes in the page that no copier of this process enters any more: a message about it may be lost. None may be
+// inside.
+func (v *View) Quit() {
+	v.header().left.Store(1)
+	runtime.KeepAlive(v)
+}
+
 // Inside reports whether a copier of this process touches a region now. A caller that wants to unmap the region's
 // mapping here first makes sure that nobody enters any more and then waits for this.
 func (v *View) Inside(r Region) bool {

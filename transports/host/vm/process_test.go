@@ -1,13 +1,10 @@
 package vm
 
 import (
-	"bufio"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
 	"testing"
 	"unsafe"
@@ -16,50 +13,39 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/tests/forked"
 )
 
 func unsafePointer(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
 
-// Tests with another process: the test binary runs itself, says where its memory is, and follows orders that it reads
-// from its input.
-
-const childEnv = "TENT_VM_TEST_CHILD"
-
 func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" {
-		if err := childMain(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+	if forked.RunChild(new(Other)) {
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// hello is the child's first line.
-type hello struct {
+// Other is another process, with memory that has the pattern 7, and an open file.
+type Other struct{ memory []byte }
+
+// Place is the process's identity, its memory and its file.
+type Place struct {
 	Identity Identity
-	At       uintptr // of memory with the pattern 7
-	Size     int
-	File     int // a memfd with the text "hello"
-}
-
-// order is the parent's wish; the child answers with a line.
-type order struct {
-	Read     Identity // try to read this process
 	At       uintptr
-	Want     []byte
-	Undump   bool // make ourselves not dumpable
-	Tracer   int  // call AllowTracer with it, if not 0
-	Checksum bool // answer with the checksum of the memory at hello.At
+	Size     int
+	File     File // a memfd with the text "hello"
 }
 
-func childMain() error {
-	b, err := unix.Mmap(-1, 0, 64*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err != nil {
+// Nothing is an argument or an answer that says nothing.
+type Nothing struct{}
+
+// Open makes the memory and the file.
+func (o *Other) Open(_ Nothing, place *Place) (err error) {
+	if o.memory, err = unix.Mmap(-1, 0, 64*page, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
 		return err
 	}
-	fill(b, 7)
+	fill(o.memory, 7)
 	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
 	if err != nil {
 		return err
@@ -71,44 +57,48 @@ func childMain() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
 		return err
 	}
+	place.At, place.Size = uintptr(unsafePointer(o.memory)), len(o.memory)
+	if place.File, err = FileOf(fd); err == nil {
+		place.Identity, err = Self()
+	}
+	return err
+}
+
+// Undump makes the process not dumpable.
+func (o *Other) Undump(Nothing, *Nothing) error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }
+
+// Allow calls AllowTracer.
+func (o *Other) Allow(tracer int, _ *Nothing) error { return AllowTracer(tracer) }
+
+// Sum returns the checksum of the memory.
+func (o *Other) Sum(_ Nothing, found *uint64) error {
+	*found = sum(o.memory)
+	return nil
+}
+
+// Visit finds out whether a process is of our own kind and lets us read its memory.
+func (o *Other) Visit(who Identity, _ *Nothing) error {
+	p, err := Open(who.PID, who.Started)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
 	me, err := Self()
 	if err != nil {
 		return err
 	}
-	out, in := json.NewEncoder(os.Stdout), json.NewDecoder(os.Stdin)
-	if err := out.Encode(hello{me, uintptr(unsafePointer(b)), len(b), fd}); err != nil {
-		return err
-	}
-	for {
-		var o order
-		if err := in.Decode(&o); err == io.EOF {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		if err := out.Encode(obey(&o, b)); err != nil {
-			return err
-		}
-	}
+	return errors.Join(p.Apart(me), p.Touch())
 }
 
-func obey(o *order, b []byte) string {
-	var err error
-	switch {
-	case o.Undump:
-		err = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
-	case o.Tracer != 0:
-		err = AllowTracer(o.Tracer)
-	case o.Checksum:
-		return fmt.Sprint(sum(b))
-	default:
-		var p *Process
-		if p, err = Open(o.Read.PID, o.Read.Started); err == nil {
-			defer p.Close()
-			err = p.Verify(o.At, o.Want)
-		}
+// Hide mounts /proc so that it shows a user nothing of others, and becomes that user.
+func (o *Other) Hide(uid int, _ *Nothing) error {
+	if err := unix.Mount("proc", "/proc", "proc", 0, "hidepid=2"); err != nil {
+		return err
 	}
-	return fmt.Sprint(err)
+	if err := syscall.Setresgid(uid, uid, uid); err != nil {
+		return err
+	}
+	return syscall.Setresuid(uid, uid, uid)
 }
 
 func sum(b []byte) (s uint64) {
@@ -119,63 +109,22 @@ func sum(b []byte) (s uint64) {
 }
 
 type child struct {
-	hello
-	t   *testing.T
-	cmd *exec.Cmd
-	in  *json.Encoder
-	out *bufio.Reader
+	*forked.Child
+	Place
+	t *testing.T
 }
 
-func start(t *testing.T, credential *syscall.Credential) *child {
-	binary, err := os.Executable()
+func start(t *testing.T, changes ...forked.Change) *child {
+	t.Helper()
+	process, err := forked.Start(changes...)
 	require.NoError(t, err)
-	if credential != nil {
-		binary = forEverybody(t, binary)
-		// The new process changes its user while it still shares our memory with us, which makes that not dumpable.
-		defer func() { require.NoError(t, unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)) }()
-	}
-	cmd := exec.Command(binary, "-test.run=^$")
-	cmd.Env = append(os.Environ(), childEnv+"=1")
-	cmd.Dir, cmd.Stderr = "/", os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	c := &child{t: t, cmd: cmd, in: json.NewEncoder(in), out: bufio.NewReader(out)}
-	t.Cleanup(func() {
-		_ = in.Close()
-		_ = cmd.Wait()
-	})
-	require.NoError(t, json.Unmarshal(c.line(), &c.hello))
+	c := &child{Child: process, t: t}
+	t.Cleanup(c.Kill)
+	require.NoError(t, c.Call("Other.Open", Nothing{}, &c.Place))
 	return c
 }
 
-// forEverybody copies a file to where any user can run it.
-func forEverybody(t *testing.T, binary string) string {
-	bytes, err := os.ReadFile(binary)
-	require.NoError(t, err)
-	folder := t.TempDir()
-	for _, d := range []string{folder, filepath.Dir(folder)} {
-		require.NoError(t, os.Chmod(d, 0o755))
-	}
-	binary = filepath.Join(folder, "child")
-	require.NoError(t, os.WriteFile(binary, bytes, 0o755))
-	return binary
-}
-
-func (c *child) line() []byte {
-	b, err := c.out.ReadBytes('\n')
-	require.NoError(c.t, err)
-	return b
-}
-
-func (c *child) do(o order) (answer string) {
-	require.NoError(c.t, c.in.Encode(o))
-	require.NoError(c.t, json.Unmarshal(c.line(), &answer))
-	return answer
-}
+func (c *child) do(method string, arg any) error { return c.Call("Other."+method, arg, &Nothing{}) }
 
 func open(t *testing.T, c *child) *Process {
 	p, err := Open(c.Identity.PID, c.Identity.Started)
@@ -185,13 +134,11 @@ func open(t *testing.T, c *child) *Process {
 }
 
 func TestBytesCrossProcesses(t *testing.T) {
-	c := start(t, nil)
+	c := start(t)
 	p := open(t, c)
 	want := make([]byte, c.Size)
 	fill(want, 7)
-	require.NoError(t, p.Verify(c.At, want[:16]))
-	require.ErrorIs(t, p.Verify(c.At, want[1:17]), unix.ESRCH, "another process than the one that told us")
-	require.ErrorIs(t, p.Verify(1<<12, want[:16]), unix.EFAULT)
+	require.NoError(t, p.Touch())
 
 	got, v := area(t, c.Size), New(0)
 	require.EqualValues(t, c.Size, v.Add(addr(got), c.At, uint64(c.Size)))
@@ -207,11 +154,13 @@ func TestBytesCrossProcesses(t *testing.T) {
 	}
 	_, errno = v.Write(p.PID())
 	require.Zero(t, errno)
-	require.Equal(t, fmt.Sprint(sum(want)), c.do(order{Checksum: true}))
+	var found uint64
+	require.NoError(t, c.Call("Other.Sum", Nothing{}, &found))
+	require.Equal(t, sum(want), found)
 }
 
 func TestProcessIsTheOneThatBeganThen(t *testing.T) {
-	c := start(t, nil)
+	c := start(t)
 	_, err := Open(c.Identity.PID, c.Identity.Started+1)
 	require.ErrorIs(t, err, unix.ESRCH, "the number is another process's by now")
 	for _, pid := range []uint32{0, 1 << 31, ^uint32(0)} {
@@ -220,21 +169,25 @@ func TestProcessIsTheOneThatBeganThen(t *testing.T) {
 	}
 	p := open(t, c)
 	require.False(t, p.Ended())
-	require.NoError(t, c.cmd.Process.Signal(unix.SIGSTOP))
+	require.NoError(t, c.Stop())
 	require.False(t, p.Ended(), "stopped is not ended")
-	require.NoError(t, c.cmd.Process.Kill())
+	require.NoError(t, c.Signal(unix.SIGKILL))
 	waitFor(t, p)
 	require.True(t, p.Ended(), "ended, though nobody has waited for it yet")
 	v := New(0)
 	v.Add(addr(area(t, page)), c.At, page)
 	_, errno := v.Read(p.PID())
 	require.Contains(t, []unix.Errno{unix.ESRCH, unix.EPERM}, errno)
-	_ = c.cmd.Wait()
+	c.Kill()
 	v.Add(addr(area(t, page)), c.At, page)
 	_, errno = v.Write(p.PID())
 	require.Equal(t, unix.ESRCH, errno)
-	require.Equal(t, errs.PeerUnreachable, Error("shm.write", errno, errs.SideUnknown).Code)
-	_, err = p.ReopenFile(uint32(c.File), unix.O_RDONLY)
+	require.Equal(t, errs.PeerUnreachable, Error("vm.write", errno, errs.SideUnknown).Code)
+	require.ErrorIs(t, p.Touch(), unix.ESRCH)
+	me, err := Self()
+	require.NoError(t, err)
+	require.ErrorIs(t, p.Apart(me), unix.ESRCH)
+	_, err = p.Reopen(c.File, unix.O_RDONLY)
 	require.Error(t, err)
 	_, err = Open(c.Identity.PID, c.Identity.Started)
 	require.ErrorIs(t, err, unix.ESRCH)
@@ -249,7 +202,7 @@ func waitFor(t *testing.T, p *Process) {
 }
 
 func TestFilesOfAnotherProcess(t *testing.T) {
-	c := start(t, nil)
+	c := start(t)
 	p := open(t, c)
 	read := func(fd int) string {
 		var b [10]byte
@@ -257,37 +210,74 @@ func TestFilesOfAnotherProcess(t *testing.T) {
 		require.NoError(t, err)
 		return string(b[:n])
 	}
-	reopened, err := p.ReopenFile(uint32(c.File), unix.O_RDONLY)
+	title, err := p.Title(c.File)
+	require.NoError(t, err)
+	require.Equal(t, "/memfd:test (deleted)", title)
+	reopened, err := p.Reopen(c.File, unix.O_RDONLY)
 	require.NoError(t, err)
 	defer unix.Close(reopened)
 	require.Equal(t, "hello", read(reopened))
 	_, err = unix.Write(reopened, []byte("x"))
 	require.ErrorIs(t, err, unix.EBADF, "opened for reading only")
-	_, err = p.ReopenFile(9999, unix.O_RDONLY)
+	_, err = p.Reopen(File{Fd: 9999}, unix.O_RDONLY)
 	require.ErrorIs(t, err, unix.ENOENT)
+	_, err = p.Title(File{Fd: 9999})
+	require.ErrorIs(t, err, unix.ENOENT)
+	other := c.File
+	other.Ino++
+	_, err = p.Reopen(other, unix.O_RDONLY)
+	require.ErrorIs(t, err, unix.ESTALE, "another file is open under the number")
 }
 
-func TestOtherUserIsRefusedByTheKernelAndByName(t *testing.T) {
+const nobody = 65534
+
+func requireRoot(t *testing.T) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can start a process of another user")
 	}
+}
+
+func TestOtherUserIsRefusedByTheKernelAndByName(t *testing.T) {
+	requireRoot(t)
 	me, err := Self()
 	require.NoError(t, err)
-	nobody := start(t, &syscall.Credential{Uid: 65534, Gid: 65534})
-	require.Contains(t, nobody.Identity.Boundary(me), "user 0")
-	secret := area(t, page)
-	require.Contains(t, nobody.do(order{Read: me, At: addr(secret), Want: secret[:8]}), unix.EPERM.Error())
+	first := start(t, forked.As(nobody, nobody))
+	require.ErrorContains(t, open(t, first).Apart(me), "user 65534", "also root asks who that is")
+	err = first.do("Visit", me)
+	require.ErrorContains(t, err, "user 0")
+	require.ErrorContains(t, err, unix.EPERM.Error())
 
-	other := start(t, &syscall.Credential{Uid: 65534, Gid: 65534})
-	require.Empty(t, nobody.Identity.Boundary(other.Identity))
-	want := make([]byte, 64)
-	fill(want, 7)
-	ask := order{Read: other.Identity, At: other.At, Want: want}
+	other := start(t, forked.As(nobody, nobody))
 	if TraceScope() < ScopeRelation {
-		require.Equal(t, "<nil>", nobody.do(ask), "one user, both dumpable")
+		require.NoError(t, first.do("Visit", other.Identity), "one user, both dumpable")
 	}
-	require.Equal(t, "<nil>", other.do(order{Undump: true}))
-	require.Contains(t, nobody.do(ask), unix.EPERM.Error(), "not dumpable")
+	require.NoError(t, other.do("Undump", Nothing{}))
+	err = first.do("Visit", other.Identity)
+	require.ErrorContains(t, err, unix.EPERM.Error())
+	require.ErrorContains(t, err, "not dumpable")
+}
+
+// A process that is two users at once is nobody's peer: it may be in the hands of either.
+func TestProcessOfTwoUsersIsRefused(t *testing.T) {
+	status := "Name:\tx\nUid:\t0\t%d\t0\t0\nGid:\t0\t0\t0\t0\n"
+	_, err := only(fmt.Appendf(nil, status, 1000), "Uid")
+	require.ErrorContains(t, err, "at once")
+	uid, err := only(fmt.Appendf(nil, status, 0), "Uid")
+	require.NoError(t, err)
+	require.Zero(t, uid)
+	_, err = only([]byte("Name:\tx\n"), "Uid")
+	require.ErrorContains(t, err, "no Uid")
+}
+
+// Where /proc hides other processes, the reason says so: there is one, and it cannot be seen.
+func TestHiddenProcessesAreExplained(t *testing.T) {
+	requireRoot(t)
+	c := start(t, func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS} })
+	require.NoError(t, c.do("Hide", nobody))
+	me, err := Self()
+	require.NoError(t, err)
+	require.ErrorContains(t, c.do("Visit", me), "hidepid")
 }
 
 func TestBoundaryNamesWhatStandsBetween(t *testing.T) {
@@ -308,13 +298,13 @@ func TestBoundaryNamesWhatStandsBetween(t *testing.T) {
 
 // The kernel here may have Yama or not; either way the answer must be one that the transport can act on.
 func TestYama(t *testing.T) {
-	c := start(t, nil)
-	answer := c.do(order{Tracer: AnyTracer})
+	c := start(t)
+	err := c.do("Allow", AnyTracer)
 	switch scope := TraceScope(); scope {
 	case ScopeAbsent:
-		require.Contains(t, answer, unix.EINVAL.Error())
+		require.ErrorContains(t, err, unix.EINVAL.Error())
 	default:
-		require.Equal(t, "<nil>", answer)
+		require.NoError(t, err)
 		require.Contains(t, scope.String(), "Yama")
 	}
 	require.Contains(t, ScopeRelation.String(), scopePath)
