@@ -39,6 +39,16 @@ async def result(transfer: Transfer) -> int:
     return transfer.result()
 
 
+async def result_within(transfer: Transfer, timeout: float | str | None) -> int:
+    """transfer.result(timeout) without blocking the loop. A time-out leaves the transfer alone."""
+    if timeout is not None and not transfer.done():
+        try:
+            await asyncio.wait_for(_end(transfer), seconds_of(timeout))
+        except asyncio.TimeoutError:
+            raise TimeoutError(f"the transfer has not ended within {limit_of(timeout)}; it goes on") from None
+    return await result(transfer)
+
+
 async def _end(transfer: Transfer) -> None:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()

@@ -30,6 +30,8 @@ class Batch:
     durability="data" it ends when every file that it writes is on stable storage, each synced once.
     """
 
+    __slots__ = ("__weakref__", "_builder", "_engine", "_keep", "_notify", "_requests", "_terms")
+
     def __init__(
         self,
         engine: Handle,

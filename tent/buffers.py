@@ -68,6 +68,13 @@ def _not_contiguous(obj: Any, shape: Any, strides: Any, unit: str) -> InvalidArg
     )
 
 
+def _of_objects(obj: Any) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{type(obj).__name__!r} holds references to Python objects, and their addresses mean nothing elsewhere",
+        hint="give an array of numbers or bytes",
+    )
+
+
 def packed(shape: Any, strides: Any, item: int) -> bool:
     """Whether an array of these strides fills its bytes without gap, in C or in Fortran order."""
     if strides is None or 0 in shape:
@@ -99,12 +106,16 @@ def _from_tensor(tensor: Any) -> Buffer:
     if not packed(tensor.shape, tensor.stride(), 1):
         raise _not_contiguous(tensor, tensor.shape, tensor.stride(), "elements")
     device = tensor.device
+    if device.type == "meta":
+        raise InvalidArgumentError("a tensor on the device meta has no bytes", hint="materialize it first")
     location = "*" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
     return _checked(tensor.data_ptr(), tensor.nelement() * tensor.element_size(), False, location, tensor)
 
 
 def _from_interface(obj: Any, interface: dict[str, Any], location: str) -> Buffer:
     shape, strides = interface["shape"], interface.get("strides")
+    if interface["typestr"][1] == "O":
+        raise _of_objects(obj)
     item = int(interface["typestr"][2:].partition("[")[0])  # "<f4", "|u1", "<M8[s]"
     if not packed(shape, strides, item):
         raise _not_contiguous(obj, shape, strides, "bytes")
@@ -153,6 +164,8 @@ def _from_buffer_protocol(obj: Any) -> Buffer | None:
         view = memoryview(obj)
     except (TypeError, ValueError, BufferError):
         return None
+    if "O" in view.format:
+        raise _of_objects(obj)
     if not view.contiguous:
         raise _not_contiguous(obj, view.shape, view.strides, "bytes")
     if view.nbytes == 0:

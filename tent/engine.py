@@ -14,13 +14,14 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import repeat
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _abi, _native, buffers, files, grid, loop, moving, page, settings
 from .closing import close_at_exit, close_engine, close_in_background
 from .enums import Permission
 from .errors import InvalidArgumentError, PermissionDeniedError
 from .events import Events
+from .explanation import Explanation
 from .grid import Grid
 from .moves import Moves
 from .moving import WRITE
@@ -30,6 +31,11 @@ from .region import Memory, Region, RegionSlice
 from .segment import Segment
 from .tail import Tail
 from .traffic import Traffic
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._settings import Given
 
 Target = str | bytes | os.PathLike[str]
 
@@ -58,12 +64,18 @@ class Engine(Moves):
     Raises InvalidArgumentError for a wrong setting, with its key, its range and the nearest known key.
     """
 
+    __slots__ = {
+        "__weakref__": "",
+        "_info": "",
+        "notifications": "The notifications that peers have sent, a Notifications.",
+    }
+
     def __init__(
         self,
-        config: Mapping[str, Any] | str | None = None,
+        config: Mapping[str, Any] | Given | str | os.PathLike[str] | None = None,
         *,
         name: str | None = None,
-        **keywords: Any,
+        **keywords: Unpack[Given],
     ) -> None:
         self._closed = True  # until there is something to close
         self._closing = threading.Lock()
@@ -207,6 +219,8 @@ class Engine(Moves):
         refuses to write; durability="data" is that of every transfer that writes there.
         """
         self._check_open()
+        if isinstance(target, str) and target.startswith(("/", "./", "../", "~")):
+            raise InvalidArgumentError(f"{target!r} is no address", hint="a file is file:///path or a pathlib.Path")
         options = files.Options(create, size, truncate, readonly, durability)
         path = files.path_of(target)
         if path is not None:
@@ -256,9 +270,9 @@ class Engine(Moves):
     # Looking
 
     @property
-    def config(self) -> dict[str, settings.Setting]:
+    def config(self) -> settings.Settings:
         """Every setting by key, with the value in force and its origin."""
-        return {entry["key"]: settings.Setting.of(entry) for entry in self._info["config"] or ()}
+        return settings.Settings((entry["key"], settings.Setting.of(entry)) for entry in self._info["config"] or ())
 
     def explain(
         self,
@@ -269,14 +283,14 @@ class Engine(Moves):
         priority: int | None = None,
         intent: int = 0,
         policy: str = "",
-    ) -> dict[str, Any]:
+    ) -> Explanation:
         """Returns the routes that a move between these operands would take, in order, and why not the others."""
         own = moving.local_slice(self, local, op)
         segment, region, offset, size = moving.remote_slice(self, remote)
         named = _abi.name_number("policy", policy)
         length = min(own.size, size)
         priority = self._default_priority if priority is None else priority
-        return dict(
+        return Explanation(
             self._call_json(
                 self._library.pybind_Explain, op, priority, intent, named, own.address, length, segment, region, offset
             )
@@ -340,7 +354,8 @@ class Engine(Moves):
 
     def __repr__(self) -> str:
         state = " closed" if self._closed else ""
-        return f"<Engine {getattr(self, 'name', '')!r} at {getattr(self, 'address', 'no address')}{state}>"
+        name, address = getattr(self, "name", ""), getattr(self, "address", "no address")
+        return f"<Engine {address}{state}>" if name == address else f"<Engine {name!r} at {address}{state}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an Engine cannot be pickled; send engine.export() and open it in the other process")

@@ -8,12 +8,15 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _native
+from . import _html, _native
 from .errors import EngineClosedError, TentError
 from .stream import Stream
 
 if TYPE_CHECKING:
     from .handle import Handle
+
+
+_SHOWN = 20  # events that a notebook shows
 
 
 class Event(NamedTuple):
@@ -27,7 +30,8 @@ class Event(NamedTuple):
     `withdrawn` at last. `deadline_missed` tells of `n` requests to a peer since the last such event, at most ten times
     a second; nothing of `m` of them was ever sent. `sharing_off` says that slots and load are not known across
     processes any more (`error` has the cause), `sharing_on` that they are again. `metrics_off`: they are not served at
-    the place in `note`. `segment_opened`, `segment_closed` and `region_closed` are acts of the user.
+    the place in `note`. `peer_admitted` and `peer_refused` tell who may call, `access_refused` what a peer may not touch.
+    `segment_opened`, `segment_closed` and `region_closed` are acts of the user.
     """
 
     kind: str
@@ -69,9 +73,11 @@ class Events(Stream[Event]):
             print(await events.get_async(timeout=10), events.get(timeout=10))
         assert events.closed
 
-    Each reader has a place of its own, so all see everything. The engine never waits for a reader: a late one
-    loses the oldest, and `lost` counts them.
+    get_nowait() does not wait. Each reader has a place of its own, so all see everything. The engine never waits for a
+    reader: a late one loses the oldest, and `lost` counts them.
     """
+
+    __slots__ = {"_closed": "", "lost": "Events that this reader has missed, because it was late."}
 
     def __init__(self, engine: Handle) -> None:
         """For engine.events()."""
@@ -131,7 +137,17 @@ class Events(Stream[Event]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Events of {self._engine!r}{' closed' if self.closed else ''}>"
+        lost = f", {self.lost} lost" if self.lost else ""
+        return f"<Events of {self._engine!r}{lost}{' closed' if self.closed else ''}>"
+
+    def _repr_html_(self) -> str:
+        """The last events, for a notebook; nothing is taken from this reader."""
+        if self.closed:
+            return _html.table(("events", "closed"), ())
+        with Events(self._engine) as others:
+            last = others.drain()[-_SHOWN:]
+        rows = ((f"{e.time:.3f}", e.kind, e.transport, e.peer, e.rail, e.error or e.note) for e in last)
+        return _html.table(("time", "kind", "transport", "peer", "rail", "why"), rows, f"the last {len(last)} events")
 
     def __reduce__(self) -> str:
         raise TypeError("Events cannot be pickled; they belong to their engine")

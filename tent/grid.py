@@ -31,6 +31,21 @@ class Grid:
         pages.close()
     """
 
+    __slots__ = {
+        "__weakref__": "",
+        "_closed": "",
+        "_described": "",
+        "_engine": "",
+        "_id": "",
+        "_keep": "",
+        "_shape": "",
+        "_twin": "",
+        "n_pages": "Pages of each region.",
+        "n_regions": "Regions.",
+        "page_bytes": "Bytes of a row of a page.",
+        "remote": "Whether its regions are those of a peer.",
+    }
+
     def __init__(self, engine: Handle, segment: int, regions: list[dict[str, int]], keep: object, **shape: int) -> None:
         """For tent only; segment -1 is own memory, and its regions give both their address and their id."""
         self._closed = True

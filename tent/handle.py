@@ -44,6 +44,26 @@ class Handle:
     Everything that an engine hands out keeps it as a Handle, so that no module needs to know the class Engine.
     """
 
+    __slots__ = {
+        "_closed": "",
+        "_closing": "",
+        "_default_priority": "",
+        "_hub": "",
+        "_id": "",
+        "_library": "",
+        "_live": "",
+        "_looks": "",
+        "_memories": "",
+        "_spare": "",
+        "_spent": "",
+        "_states": "",
+        "_streams": "",
+        "_tail": "",
+        "_words": "",
+        "address": 'Where peers open this engine, "host:port".',
+        "name": "The name of this engine, in logs and at peers.",
+    }
+
     name: str
     address: str
     _default_priority: int  # of calls that give none

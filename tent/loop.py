@@ -73,6 +73,18 @@ class Hub:
         except TentError:  # the engine has closed, or the batch is gone: it has ended in any case
             self._ended(batch)
 
+    def unwatch(self, batch: int, which: Callable[[Watcher], bool]) -> int:
+        """Forgets the watchers of a batch that `which` chooses and that have not been called; returns their number."""
+        with self._lock:
+            watchers = self._watchers.get(batch, [])
+            going = [entry for entry in watchers if which(entry[0])]
+            for entry in going:
+                watchers.remove(entry)
+                self._bound -= entry[1]
+                self._awaits -= not entry[1]
+            self._listen()
+        return len(going)
+
     def dispatch(self) -> None:
         """Hands out the ends on the ring. A thread that finds the eventfd readable calls it; it never blocks."""
         try:

@@ -27,6 +27,8 @@ Form = Callable[..., Begun]  # moving.ranges or moving.pages
 class Moves(Handle):
     """The moving half of Engine."""
 
+    __slots__ = ()
+
     @documented
     def write(
         self,

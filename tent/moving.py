@@ -34,6 +34,8 @@ READ, WRITE = 0, 1
 NAME_MAX = 255
 MESSAGE_MAX = 64 << 10
 
+_KNOWN = sorted({number: name for name, number in sorted(HINTS.items(), reverse=True)}.values())  # one name of each
+
 _FOREVER = float(1 << 32)  # seconds; a later deadline would leave the clock's range
 
 
@@ -50,7 +52,7 @@ def transport_number(hint: Any) -> int:
             return int(TransportType(hint))
         except ValueError:
             pass
-    raise InvalidArgumentError(f"hint {hint!r} names no transport", hint="known: " + ", ".join(sorted(HINTS)))
+    raise InvalidArgumentError(f"hint {hint!r} names no transport", hint="known: " + ", ".join(_KNOWN))
 
 
 def deadline(timeout: float | str) -> int:
@@ -71,18 +73,18 @@ def local_slice(engine: Handle, operand: Any, op: int) -> RegionSlice:
         if operand.region._closed:
             operand.region._check_open()
         if op == READ and operand.region._memory.read_only:
-            raise _read_only(operand)
+            raise _read_only(repr(operand))
         return operand
     if isinstance(operand, (RemoteSlice, RemoteRegion, Segment)):
         raise InvalidArgumentError(f"{operand!r} is remote", hint="the local operand comes first, then the remote one")
     found = buffers.describe(operand)
     if op == READ and found.read_only:
-        raise _read_only(operand)
+        raise _read_only(f"the {type(operand).__name__!r} buffer")
     return _Loose(found)
 
 
-def _read_only(operand: Any) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{type(operand).__name__} is read-only: a READ cannot be stored there")
+def _read_only(what: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{what} is read-only: a READ cannot be stored there")
 
 
 class _Loose(RegionSlice):

@@ -29,8 +29,12 @@ class Notifications(Stream[Notification]):
         assert (note.name, note.message, note.data) == ("first", "pages 1 to 9", b"pages 1 to 9")
         assert (await engine.notifications.get_async(timeout=10)).msg == note.message
         assert [note.name for note in engine.notifications.drain()] == ["third"]
+        other.notify(other.open(engine.address), "fourth").result(timeout=10)
+        assert engine.notifications.get_nowait().name == "fourth"  # queue.Empty if none has come
         print(engine.notifications.fileno())  # for select and epoll
     """
+
+    __slots__ = ("_buffer", "_lock")
 
     def __init__(self, engine: Handle, fd: int) -> None:
         """For tent only."""
@@ -74,7 +78,10 @@ class Notifications(Stream[Notification]):
             at += size
 
     def __repr__(self) -> str:
-        return f"<Notifications of {self._engine!r}>"
+        try:
+            return f"<Notifications of {self._engine.name!r} at {self._engine.address}>"
+        except ReferenceError:
+            return "<Notifications of an engine that is gone>"
 
     def __reduce__(self) -> str:
         raise TypeError("Notifications cannot be pickled; they belong to their engine")

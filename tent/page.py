@@ -12,6 +12,7 @@ CELL_BYTES = 32
 
 # Plain numbers: an enum's attribute costs more than the rest of a poll.
 PENDING = 1
+CANCELED = 3
 COMPLETED = 4
 
 

@@ -63,6 +63,18 @@ def byte_range(key: Any, size: int, what: str) -> tuple[int, int]:
     return start, stop - start
 
 
+def _import(name: str, call: str) -> Any:
+    """A library that the caller chose by calling `call`."""
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError:
+        raise InvalidArgumentError(
+            f"{call} needs {name}, which is not installed", hint="region.view needs nothing"
+        ) from None
+
+
 class RegionSlice:
     """Bytes of an own region: the local operand of a move, or its remote one when both are in this engine."""
 
@@ -84,7 +96,8 @@ class RegionSlice:
 class Region:
     """A registered memory range, from Engine.register() or Engine.allocate(). Peers reach its bytes until close().
 
-    Slices count bytes. Any thread may use it; it keeps the memory alive.
+    Slices count bytes. Any thread may use it; it keeps the memory alive. array() and tensor() are its bytes for NumPy
+    and torch; np.from_dlpack() and torch.from_dlpack() take it.
 
     Example:
         with engine.allocate(1 << 16, name="pages") as pages:
@@ -94,6 +107,19 @@ class Region:
             await pages.fence_async()
         assert pages.closed  # or close(), or in a coroutine aclose()
     """
+
+    __slots__ = {
+        "__weakref__": "",
+        "_closed": "",
+        "_engine": "",
+        "_grids": "",
+        "_id": "",
+        "_memory": "",
+        "address": "The address of its first byte.",
+        "location": 'Where the memory is: "cpu:0", or "*" where nobody said.',
+        "name": 'The name by which peers find it, "" for none.',
+        "size": "Its bytes.",
+    }
 
     def __init__(self, engine: Handle, id: int, memory: Memory, name: str, location: str) -> None:
         """For tent only."""
@@ -126,14 +152,52 @@ class Region:
     @property
     def view(self) -> memoryview:
         """The bytes as a memoryview, writable unless the buffer is not; it keeps the memory alive."""
-        if not (self.location == "*" or self.location.startswith("cpu")):
-            raise InvalidArgumentError(f"memory in {self.location} has no view on the host")
+        self._check_host()
         if _native.forked():
             raise _native.fork_error()
         holder = (ctypes.c_ubyte * self.size).from_address(self.address)
         holder.memory = self._memory  # type: ignore[attr-defined]
         view = memoryview(holder).cast("B")
         return view.toreadonly() if self._memory.read_only else view
+
+    def array(self, dtype: Any = "uint8", shape: Any = -1) -> Any:
+        """The bytes as a NumPy array of a dtype and a shape; it keeps the memory alive.
+
+        Example:
+            kv = engine.allocate("64KiB")
+            layers = kv.array("float16", (2, 16, -1))
+            layers[0] = 1
+            kv.close()
+        """
+        return self._shaped(_import("numpy", "array()").asarray(self.view).view(dtype), shape)
+
+    def tensor(self, dtype: Any = "uint8", shape: Any = -1) -> Any:
+        """The bytes as a torch tensor of a dtype (torch.float16 or "float16") and a shape, with the memory alive."""
+        torch = _import("torch", "tensor()")
+        if isinstance(dtype, str):
+            found = getattr(torch, dtype, None)
+            if not isinstance(found, torch.dtype):
+                raise InvalidArgumentError(f"torch has no dtype {dtype!r}")
+            dtype = found
+        return self._shaped(torch.frombuffer(self.view, dtype=dtype), shape)
+
+    def _shaped(self, flat: Any, shape: Any) -> Any:
+        try:
+            return flat.reshape(shape)
+        except (RuntimeError, ValueError) as error:
+            raise InvalidArgumentError(f"{self!r} as {len(flat)} elements of {flat.dtype}: {error}") from None
+
+    def __dlpack__(self, **wanted: Any) -> Any:
+        """For `torch.from_dlpack(region)` and its like: all bytes, as uint8."""
+        for name in ("numpy", "torch"):  # one of them is there, or nobody would ask
+            if name in sys.modules:
+                return (self.array() if name == "numpy" else self.tensor()).__dlpack__(**wanted)
+        return self.array().__dlpack__(**wanted)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The device of the bytes, in DLPack's numbers: host memory."""
+        self._check_host()
+        return 1, 0
 
     def __buffer__(self, flags: int) -> memoryview:
         return self.view
@@ -191,6 +255,10 @@ class Region:
     def share(self, pages: object, name: str) -> NoReturn:
         """A narrower region as a lease; not in this version."""
         raise NotImplementedError("Region.share() is not in this version", hint="register the range as a region")
+
+    def _check_host(self) -> None:
+        if not (self.location == "*" or self.location.startswith("cpu")):
+            raise InvalidArgumentError(f"memory in {self.location} has no view on the host")
 
     def _check_open(self) -> None:
         if self._closed:

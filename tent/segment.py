@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
@@ -15,6 +15,9 @@ from .region import byte_range
 
 if TYPE_CHECKING:
     from .handle import Handle
+
+
+_SHOWN = 4  # regions that a repr lists
 
 
 class RemoteSlice:
@@ -32,7 +35,11 @@ class RemoteSlice:
         return self.size
 
     def __repr__(self) -> str:
-        return f"<{self.segment.address} {self.offset:#x} {_text.size(self.size)}>"
+        segment, size = self.segment, _text.size(self.size)
+        names = [name for name, region in segment._regions.items() if region._id == self.region_id]
+        if not names:
+            return f"<{self.offset:#x} {size} of {segment.address}>"
+        return f"<{names[0]}[{self.offset}:{self.offset + self.size}] {size} of {segment.address}>"
 
 
 class RemoteRegion:
@@ -70,7 +77,7 @@ class Segment:
 
     Example:
         with engine.open(address) as peer:
-            assert peer.alive(timeout=5) and "kv" in peer.regions and "kv" in peer.refresh()
+            assert peer.alive(timeout=5) and "kv" in peer and list(peer) == list(peer.regions) == list(peer.refresh())
             kv = peer["kv"]
             engine.write(region[0:64], kv[0:64]).result(timeout=10)
             engine.write(region[0:64], peer.memory(kv.address, 64)).result(timeout=10)
@@ -80,6 +87,21 @@ class Segment:
 
     A file has its `path`. Leave the block, or call close(), or in a coroutine aclose().
     """
+
+    __slots__ = {
+        "__weakref__": "",
+        "_closed": "",
+        "_engine": "",
+        "_handle": "",
+        "_region": "",
+        "_regions": "",
+        "_size": "",
+        "address": "Where the peer listens, or the path of a file.",
+        "machine_id": "The id of the peer's machine.",
+        "name": "The peer's name.",
+        "path": "The path of a file; None for a peer.",
+        "peer_id": "The id of the peer's engine; a restarted one has another.",
+    }
 
     def __init__(self, engine: Handle, handle: int) -> None:
         """For tent only."""
@@ -125,7 +147,23 @@ class Segment:
             raise AddressNotRegisteredError(f"{self.address} has no region {key!r}; its named regions: {known}")
         return region
 
+    def __contains__(self, name: object) -> bool:
+        """Whether the peer has a region of that name; asks it anew when the name is not known here."""
+        if self.path is not None or self._region:
+            raise InvalidArgumentError(f"{self!r} is a single region", hint="slice it: it[0:64]")
+        return isinstance(name, str) and (name in self._regions or name in self.refresh())
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the regions, as `regions` has them."""
+        if self.path is not None or self._region:
+            raise InvalidArgumentError(f"{self!r} is a single region", hint="slice it: it[0:64]")
+        return iter(self.regions)
+
     def __len__(self) -> int:
+        """The number of named regions; of a single region or a file, its bytes."""
+        if self.path is None and not self._region:
+            self._check_open()
+            return len(self._regions)
         return self._single().size
 
     @property
@@ -247,8 +285,13 @@ class Segment:
 
     def __repr__(self) -> str:
         state = " closed" if self._closed or self._engine.closed else ""
-        what = f"{len(self._regions)} regions" if self.path is None else _text.size(self._size)
-        return f"<Segment {self.address} {what}{state}>"
+        if self.path is not None:
+            what = _text.size(self._size)
+        else:
+            shown = [f"{name} {_text.size(region.size)}" for name, region in list(self._regions.items())[:_SHOWN]]
+            more = len(self._regions) - len(shown)
+            what = ", ".join([*shown, *([f"{more} more"] if more else [])]) or "no named regions"
+        return f"<Segment {self.address}: {what}{state}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Segment cannot be pickled; send engine.export() and open it in the other process")

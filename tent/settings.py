@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from . import _html
 from .errors import InvalidArgumentError
 
 
@@ -26,6 +27,16 @@ class Setting(NamedTuple):
     def of(cls, entry: Mapping[str, Any]) -> Setting:
         """From the engine's description."""
         return cls(*(entry[field] for field in cls._fields))
+
+
+class Settings(dict[str, Setting]):
+    """Every setting by its key; in a notebook a table of those that somebody set, and of the number of the others."""
+
+    def _repr_html_(self) -> str:
+        said = {key: setting for key, setting in self.items() if not setting.origin.startswith("default")}
+        rows = [(key, s.value, s.origin, s.why or "yes", s.help) for key, s in said.items()]
+        others = f"{len(self) - len(said)} settings have their defaults"
+        return _html.table(("key", "value", "origin", "effect", "meaning"), rows, others)
 
 
 def merged(config: Any, keywords: Mapping[str, Any]) -> str:
@@ -54,7 +65,9 @@ def _load(config: Any) -> dict[str, Any]:
             with open(text, encoding="utf-8") as file:
                 text = file.read()
         except OSError as error:
-            raise InvalidArgumentError(f"the settings {origin!r} cannot be read: {error.strerror}") from None
+            raise InvalidArgumentError(
+                f"the settings {origin!r} cannot be read: {error.strerror}", hint=f"a name is Engine(name={text!r})"
+            ) from None
     try:
         tree = json.loads(text)
     except ValueError as error:

@@ -27,6 +27,8 @@ class Stream(Generic[T]):
     Several readers share a stream: each item goes to one of them.
     """
 
+    __slots__ = ("__weakref__", "_engine", "_fd", "_sleepers", "_what")
+
     def __init__(self, engine: Handle, fd: int, what: str) -> None:
         """For tent only. `engine` is weak where the engine keeps the stream."""
         self._engine = engine
@@ -64,6 +66,14 @@ class Stream(Generic[T]):
         from . import aio
 
         return await aio.next_item(self, timeout)
+
+    def get_nowait(self) -> T:
+        """The next one, if it has come already; else the builtin TimeoutError, which is also a queue.Empty."""
+        for item in self._take(1):
+            return item
+        from ._empty import Empty
+
+        raise Empty(f"no {self._what} has come")
 
     def drain(self, max: int | None = None) -> list[T]:
         """All that have come, or the first `max`; never blocks."""

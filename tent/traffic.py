@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from . import _html
+
 _SERIES = re.compile(r"(tent_rail_(?:bytes_total|rate_bytes|in_flight_bytes))\{(.*)\}")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -54,6 +56,23 @@ class Traffic(tuple[RailTraffic, ...]):
                 int(of["tent_rail_in_flight_bytes"]),
             )
             for key, of in sorted(rails.items())
+        )
+
+    def _repr_html_(self) -> str:
+        head = ("transport", "peer", "rail", "delivered", "rate", "in flight")
+        return _html.table(
+            head,
+            (
+                (
+                    rail.transport,
+                    rail.peer,
+                    f"{rail.local} \u2192 {rail.remote}",
+                    _amount(rail.total),
+                    f"{_amount(rail.rate)}/s",
+                    _amount(rail.in_flight),
+                )
+                for rail in self
+            ),
         )
 
     def __str__(self) -> str:

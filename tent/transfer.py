@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextvars import Context
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from weakref import ref
@@ -12,7 +13,8 @@ from weakref import ref
 from . import _native, _text
 from .enums import TransferStatusEnum
 from .errors import InvalidArgumentError, TentError, TransferError, transfer_error, translate
-from .page import CELL_BYTES, COMPLETED, PENDING
+from .loop import run_soon
+from .page import CANCELED, CELL_BYTES, COMPLETED, PENDING
 from .quantities import limit_of
 
 if TYPE_CHECKING:
@@ -37,6 +39,33 @@ class Outcome(NamedTuple):
     failed_tasks: list[int]
 
 
+class Callback:
+    """A callback of add_done_callback(), as the hub calls it; that of asyncio goes to its loop."""
+
+    __slots__ = ("_context", "_loop", "_transfer", "function")
+
+    def __init__(self, transfer: Transfer, function: Callable[[Transfer], object], context: Context | None) -> None:
+        self._transfer = transfer
+        self.function = function
+        self._context = context
+        self._loop = None
+        if getattr(function, "__module__", None) == "asyncio.tasks":
+            from asyncio import get_running_loop
+
+            self._loop = get_running_loop()
+
+    def __call__(self, _: int) -> None:
+        if self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(self.function, self._transfer, context=self._context)
+            except RuntimeError:
+                pass  # the loop has been closed: nobody waits there any more
+        elif self._context is not None:
+            self._context.run(self.function, self._transfer)
+        else:
+            self.function(self._transfer)
+
+
 class Transfer:
     """The result of a moving call: done() and result() as of a future, awaitable any number of times, from any thread
     and loop.
@@ -48,7 +77,9 @@ class Transfer:
             print(transfer.bytes, "of", transfer.total_bytes)
         assert transfer.wait() == tent.TransferStatusEnum.COMPLETED and transfer.exception() is None
         assert transfer.result() == await transfer == transfer.total_bytes
-        assert not transfer.cancel()  # it had ended
+        assert not transfer.cancel() and not transfer.cancelled()  # it had ended
+        assert await transfer.result_async(timeout=10) == transfer.total_bytes  # a coroutine, for task groups
+        transfer.remove_done_callback(print)
         print(transfer.elapsed, transfer.transports, transfer.attempts, transfer.failovers)
 
     It ends once, as COMPLETED, FAILED, CANCELED or TIMEOUT, and from then on no byte of its memory is touched. Dropping
@@ -131,14 +162,42 @@ class Transfer:
                 return False
             raise
 
-    def add_done_callback(self, function: Callable[[Transfer], object]) -> None:
-        """Calls function(self) on tent's Python thread after the end, also if it has come already."""
-        if self._outcome is None:
-            self._engine._hub.watch(self._batch, lambda _: function(self))
-        else:
-            from .loop import run_soon
+    def cancelled(self) -> bool:
+        """Whether it ended by cancel(), as of a future."""
+        return self._state() == CANCELED
 
-            run_soon(function, self)
+    def add_done_callback(self, function: Callable[[Transfer], object], *, context: Context | None = None) -> None:
+        """Calls function(self) on tent's Python thread after the end, also if it has come already. Callbacks of asyncio
+        itself (asyncio.wait) run in the loop that added them."""
+        watcher = Callback(self, function, context)
+        if self._outcome is None:
+            self._engine._hub.watch(self._batch, watcher)
+        else:
+            run_soon(watcher, self._batch)
+
+    def remove_done_callback(self, function: Callable[[Transfer], object]) -> int:
+        """Forgets a callback that has not run; returns how often it had been added."""
+        if self._outcome is not None:
+            return 0
+        return self._engine._hub.unwatch(
+            self._batch, lambda watcher: isinstance(watcher, Callback) and watcher.function == function
+        )
+
+    async def result_async(self, timeout: float | str | None = None) -> int:
+        """result() for asyncio: a coroutine, for create_task() and task groups, which take nothing that is merely
+        awaitable. Its time-out cancels nothing."""
+        from . import aio
+
+        return await aio.result_within(self, timeout)
+
+    def __bool__(self) -> NoReturn:
+        raise InvalidArgumentError(
+            "a Transfer is neither true nor false", hint="ask done(), or wait for result(), which raises on failure"
+        )
+
+    @property
+    def _condition(self) -> NoReturn:
+        raise TypeError("concurrent.futures.wait() takes the futures of executors: use tent.wait() or as_completed()")
 
     def __await__(self) -> Generator[Any, None, int]:
         from . import aio
@@ -296,6 +355,12 @@ class Transfer:
         self._keep = None
 
 
+def _list(transfers: Iterable[Transfer]) -> list[Transfer]:
+    if isinstance(transfers, Transfer):
+        raise InvalidArgumentError("several transfers are expected, not one", hint="give a list, or use its own wait()")
+    return list(transfers)
+
+
 def _engines(transfers: list[Transfer]) -> set[Handle]:
     for transfer in transfers:
         if not isinstance(transfer, Transfer):
@@ -349,7 +414,7 @@ def wait(
     """
     if return_when not in (ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION):
         raise InvalidArgumentError(f"return_when is {return_when!r}: it must be one of tent's three constants")
-    everything = list(transfers)
+    everything = _list(transfers)
     _engines(everything)
     over = None if timeout is None else time.monotonic() + _native.milliseconds(timeout) / 1000
     while True:
@@ -370,7 +435,7 @@ def wait(
 def as_completed(transfers: Iterable[Transfer], timeout: float | str | None = None) -> Iterator[Transfer]:
     """Yields the transfers as they end. Raises the builtin TimeoutError when `timeout` seconds, counted from the call,
     are over; the others go on."""
-    pending = list(dict.fromkeys(transfers))
+    pending = list(dict.fromkeys(_list(transfers)))
     _engines(pending)
     over = None if timeout is None else time.monotonic() + _native.milliseconds(timeout) / 1000
     return _as_completed(pending, over, timeout)

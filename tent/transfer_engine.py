@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, repeat
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _abi, _native, buffers, files, moving
 from .engine import OPEN_TIMEOUT, Engine
@@ -28,6 +29,11 @@ from .records import (
     pack,
 )
 from .request_array import RequestArray
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._settings import Given
 
 
 class _Polled:
@@ -62,8 +68,14 @@ class TransferEngine:
     Raises the exceptions of tent.errors, where upstream returns a code.
     """
 
-    def __init__(self, config: Mapping[str, Any] | str | None = None, **settings: Any) -> None:
-        self.engine = Engine(config, **settings)
+    def __init__(
+        self,
+        config: Mapping[str, Any] | Given | str | os.PathLike[str] | None = None,
+        *,
+        name: str | None = None,
+        **settings: Unpack[Given],
+    ) -> None:
+        self.engine = Engine(config, name=name, **settings)
         self._polled = _Polled(-1, 0, -1)  # of the batch that was polled last; replaced as a whole
         self._regions: dict[tuple[int, int], tuple[int, bool]] = {}  # (address, size) -> region id, whether ours
         self._words = self.engine._words

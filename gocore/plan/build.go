@@ -60,7 +60,7 @@ func Build(r *Request, candidates []Candidate) (*Plan, *errs.Error) {
 	return made, nil
 }
 
-// noHint is the error of a request that asks for a transport which cannot carry it.
+// noHint is the error of a request that asks for a transport which cannot carry it, or which is not open.
 func noHint(hint string, rejected []Rejected, candidates []Candidate) *errs.Error {
 	for _, r := range rejected {
 		if r.Transport == hint {
@@ -72,8 +72,8 @@ func noHint(hint string, rejected []Rejected, candidates []Candidate) *errs.Erro
 	for i := range candidates {
 		names[i] = candidates[i].Info.Name
 	}
-	return errs.New(errs.InvalidArgument, "plan", "no transport is called %q", hint).
-		WithHint("known here: %s", strings.Join(names, ", "))
+	return errs.New(errs.InvalidArgument, "plan", "transport %q is not open in this engine", hint).
+		WithHint("open are %s", strings.Join(names, ", "))
 }
 
 // reject returns in words why a candidate cannot carry the request, or "". A link that is down is no reason.

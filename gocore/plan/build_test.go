@@ -104,7 +104,7 @@ func TestWrongHintsAndEmptyHands(t *testing.T) {
 	_, err := Build(&Request{Op: transport.Write, Local: host, Remote: host, Hint: "udp"},
 		[]Candidate{candidate(0, "rdma", nil), candidate(1, "tcp", nil)})
 	require.Equal(t, errs.InvalidArgument, err.Code)
-	require.ErrorContains(t, err, `no transport is called "udp"; known here: rdma, tcp`)
+	require.ErrorContains(t, err, `transport "udp" is not open in this engine; open are rdma, tcp`)
 	_, err = Build(&Request{Op: transport.Write, Local: host, Remote: host}, nil)
 	require.Equal(t, errs.NoRoute, err.Code)
 	_, err = Build(&Request{Op: transport.Write, Local: host, Remote: gpu}, []Candidate{candidate(0, "tcp", nil)})

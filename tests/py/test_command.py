@@ -105,7 +105,7 @@ def test_a_pair_with_wrong_bytes_is_not_ready(monkeypatch: pytest.MonkeyPatch) -
                 region.view[7] ^= 1
                 return read(*operands, **terms)  # type: ignore[arg-type]
 
-            monkeypatch.setattr(engine, "read", flipping)
+            monkeypatch.setattr(tent.Engine, "read", lambda _, *operands, **terms: flipping(*operands, **terms))
             wrong = pair.attempt(engine, local, remote, "shm", True, [])
     assert right.ok is True and wrong.ok is False and "other bytes" in wrong.found
 

@@ -1,0 +1,9 @@
+"""The error of get_nowait(). It has a module of its own, since importing tent must not import queues."""
+
+from __future__ import annotations
+
+import queue
+
+
+class Empty(TimeoutError, queue.Empty):
+    """Nothing has come: what get(timeout=0) raises, and what the standard library's queues raise."""
