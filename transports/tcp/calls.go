@@ -92,7 +92,12 @@ func (l *link) offerCame(r *kit.Reader, owner transport.ID, now clock.Time) erro
 	if err != nil {
 		return errs.Wrap(errs.Protocol, "tcp.attach", err)
 	}
-	pairs := l.t.pairsTo(o.addresses, o.network == l.t.self.Network)
+	if most := l.t.settings.SliceBytes; o.bytes < most {
+		return errs.New(errs.NoRoute, "tcp.attach", "the peer takes READs of %d bytes at once, our slices have "+
+			"up to %d", o.bytes, most).
+			WithHint("make transports/tcp/credit_bytes there at least transports/tcp/slice_bytes here")
+	}
+	pairs := l.t.pairsTo(o.addresses, o.network == l.t.self.Network && isHere(l.peer.Address))
 	if len(pairs) == 0 {
 		return l.t.noPair(o.addresses)
 	}
@@ -107,6 +112,7 @@ func (l *link) offerCame(r *kit.Reader, owner transport.ID, now clock.Time) erro
 		}
 	}
 	l.rails.Store(&rails)
+	l.forgetEnds(rails)
 	l.offer, l.known, l.callTries = o, true, 0
 	l.mu.Lock()
 	l.key = o.attachment

@@ -69,6 +69,11 @@ func cutRail(_ *testing.T, n *transporttest.Node, rail transport.Rail) {
 // freeze keeps lanes from being read, as if their process was stopped: bytes that arrive wait in the sockets.
 func freeze(t *Transport, which func(*conn) bool) (thaw func()) {
 	awaitProofs(t)
+	return hold(t, which)
+}
+
+// hold is freeze in the middle of handshakes.
+func hold(t *Transport, which func(*conn) bool) (thaw func()) {
 	var frozen []*conn
 	for _, c := range t.conns.All() {
 		if which(c) {

@@ -60,17 +60,20 @@ func readOffer(r *kit.Reader, owner transport.ID) (o offer, err error) {
 	o = offer{owner: owner, attachment: readAttachment(r), secret: secret(r.Bytes(len(secret{}))),
 		requests: r.U32(), bytes: r.U64(), machine: r.Text(),
 		network: r.Text()}
-	for range int(r.U8()) {
+	for range min(int(r.U8()), addressesMax) {
 		a, err := netip.ParseAddrPort(r.Text())
 		if err != nil {
 			return o, err
+		}
+		if !plain(a) {
+			continue
 		}
 		o.addresses = append(o.addresses, a)
 	}
 	switch {
 	case r.Short():
 		return o, errShort
-	case o.requests < requestsMin || o.bytes == 0 || len(o.addresses) == 0:
+	case o.requests < requestsMin || len(o.addresses) == 0:
 		return o, errors.New("peer offers nothing")
 	}
 	return o, nil
@@ -104,14 +107,16 @@ func (t *Transport) Serve(_ context.Context, from transport.Peer, message []byte
 	}
 	r := kit.NewReader(message)
 	if v := r.U8(); r.Short() || v != version {
-		return nil, errs.New(errs.Protocol, "tcp.serve", "peer speaks version %d of the tcp transport, this is %d", v,
+		err := errs.New(errs.Protocol, "tcp.serve", "peer speaks version %d of the tcp transport, this is %d", v,
 			version).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(from.Address, Name, "")
+		t.host.Refused(transport.RefusedVersion, from.Address, err)
+		return nil, err // the caller has to know this one: it takes another route
 	}
 	answer := beginAnswer(t.self.ID)
 	var err error
 	switch call := r.U8(); call {
 	case callHello:
-		return t.serveHello(from, answer)
+		answer, err = t.serveHello(from, answer)
 	case callAsk:
 		answer, err = t.serveAsk(from, r, answer)
 	case callWanted:
@@ -120,9 +125,21 @@ func (t *Transport) Serve(_ context.Context, from transport.Peer, message []byte
 		err = errs.New(errs.Protocol, "tcp.serve", "unknown call %d", call)
 	}
 	if err != nil {
-		return nil, errs.Wrap(errs.Protocol, "tcp.serve", err).WithPeer(from.Address, Name, "")
+		return nil, t.refuseCall(from, errs.Wrap(errs.Protocol, "tcp.serve", err))
 	}
 	return answer, nil
+}
+
+// refuseCall counts a call that was refused and returns the error for the caller, with one text for all
+// reasons.
+func (t *Transport) refuseCall(from transport.Peer, cause *errs.Error) *errs.Error {
+	reason := transport.RefusedMalformed
+	if cause.Code == errs.TooManyRequests {
+		reason = transport.RefusedLimit
+	}
+	t.host.Refused(reason, from.Address, cause)
+	return errs.New(cause.Code, "tcp.serve", "the peer refuses, and its log has the reason").
+		WithScope(errs.ScopeLink, errs.SideRemote)
 }
 
 func (t *Transport) serveHello(from transport.Peer, answer []byte) ([]byte, error) {

@@ -24,10 +24,10 @@ func (l *link) dialDue(now clock.Time) clock.Time {
 	}
 	for _, r := range *l.rails.Load() {
 		wanted := l.wantedFrom(r)
-		switch {
+		switch from := max(r.due, wanted, l.farEndOf(r).mayKnock()); {
 		case r.set != nil || r.dial != nil || wanted == clock.Never:
-		case now < max(r.due, wanted):
-			due = min(due, max(r.due, wanted))
+		case now < from:
+			due = min(due, from)
 		default:
 			l.dial(r, now)
 		}
@@ -38,6 +38,7 @@ func (l *link) dialDue(now clock.Time) clock.Time {
 // dial begins a try.
 func (l *link) dial(r *rail, now clock.Time) {
 	d := l.dialOf(r, now)
+	l.farEndOf(r).knocked(now)
 	if !l.t.spawn(func() {
 		err := d.bringUp()
 		l.runOnLink(func(now clock.Time) { l.dialEnded(r, d, err, now) })
@@ -48,7 +49,8 @@ func (l *link) dial(r *rail, now clock.Time) {
 	r.dial = d
 }
 
-// dial is one try to bring a rail up: all its lanes side by side, within one limit.
+// dial is one try to bring a rail up: all its lanes side by side, within one limit. The first lane to an endpoint that
+// has not proved to be the peer's goes ahead of the others.
 type dial struct {
 	t        *Transport
 	link     *link
@@ -60,6 +62,7 @@ type dial struct {
 	sameHost bool
 	began    clock.Time
 	every    time.Duration // between first packets that look for the way, before the lanes follow; 0: all lanes at once
+	proved   bool          // the endpoint has shown that it is the peer's
 	obsolete atomic.Bool   // something has changed: a new try is better than this one
 	trip     time.Duration
 	fds      []int
@@ -76,7 +79,7 @@ func (l *link) dialOf(r *rail, now clock.Time) *dial {
 	}
 	return &dial{t: l.t, link: l, local: r.local, remote: r.remote, peer: l.offer.owner, began: now,
 		every: r.scouting(now), sameHost: l.offer.machine == l.t.self.MachineID,
-		secret: l.offer.secret,
+		secret: l.offer.secret, proved: l.farEndOf(r).proved,
 		greeting: greeting{magic: magic, version: version, generation: r.generation + 1,
 			attachment: l.offer.attachment, rail: r.index}}
 }
@@ -93,7 +96,15 @@ func (d *dial) bringUp() (err error) {
 			d.fds = nil
 		}
 	}()
-	if d.every > 0 {
+	switch {
+	case !d.proved:
+		if err := d.connect(); err != nil {
+			return err
+		}
+		if err := d.handshake(begin, end); err != nil {
+			return err
+		}
+	case d.every > 0:
 		if err := d.scout(end); err != nil {
 			return err
 		}
@@ -103,16 +114,23 @@ func (d *dial) bringUp() (err error) {
 			return err
 		}
 	}
-	for i, fd := range d.fds {
-		if err := d.greet(i, fd, end); err != nil {
+	return d.handshake(begin, end)
+}
+
+// handshake has the sockets that have not done so greet and prove themselves, side by side.
+func (d *dial) handshake(begin, end time.Time) error {
+	first := len(d.seen)
+	for i, fd := range d.fds[first:] {
+		if err := d.greet(first+i, fd, end); err != nil {
 			return err
 		}
 		d.trip = cmp.Or(d.trip, time.Since(begin))
 	}
-	for i, fd := range d.fds {
-		if err := d.prove(i, fd, end); err != nil {
+	for i, fd := range d.fds[first:] {
+		if err := d.prove(first+i, fd, end); err != nil {
 			return err
 		}
+		d.proved = true
 	}
 	return nil
 }
@@ -197,6 +215,9 @@ func (d *dial) prove(i, fd int, end time.Time) error {
 func (l *link) dialEnded(r *rail, d *dial, err error, now clock.Time) {
 	r.dial = nil
 	defer l.answerProbes(r)
+	if d.proved && d.remote == r.remote {
+		l.farEndOf(r).proved = true
+	}
 	if err == nil && (!l.serves() || l.offer.attachment != d.greeting.attachment) {
 		for _, fd := range d.fds {
 			_ = unix.Close(fd)

@@ -281,3 +281,27 @@ func FuzzHello(f *testing.F) {
 		require.Empty(t, a.allLanes())
 	})
 }
+
+// TestNothingLandsThatWaitedBehindAProof: a process that slept between CHALLENGE and PROOF holds no lease on the frames
+// that came meanwhile. Their sender may have given them up.
+func TestNothingLandsThatWaitedBehindAProof(t *testing.T) {
+	const lease = 50 * time.Millisecond
+	e := newTestEndpoint(t, Settings{Lease: lease})
+	tr := e.tr.(*Transport)
+	memory := mapping(t, 4096)
+	before := bytes.Clone(memory)
+	key, _, err := tr.Register(context.Background(), regionOf(memory))
+	require.NoError(t, err)
+	o := e.offerTo(t, visitor)
+	c, seen := e.call(t, o, 1, 0)
+	proof, err := seen.answer(&o.secret, readChallenge(t, c))
+	require.NoError(t, err)
+	thaw := hold(tr, isResponder)
+	_, err = c.Write(append(append(proof, appendFrame(nil, header{kind: kindWrite, length: 8, seq: 1},
+		record{id: uint64(key), length: 8})...), "too late"...))
+	require.NoError(t, err)
+	<-time.After(3 * lease) // the bytes must have waited for longer than the lease
+	thaw()
+	requireClosed(t, c)
+	require.True(t, bytes.Equal(before, memory), "bytes landed that waited for longer than the lease")
+}

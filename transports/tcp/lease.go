@@ -8,6 +8,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
@@ -26,12 +27,16 @@ func (l *responderLane) overLease() bool {
 	quiet := now.Sub(x.last)
 	x.last = now
 	a := l.attachment.Load()
-	if quiet <= l.t.settings.Lease || a == nil {
+	if quiet <= l.t.settings.Lease || (a == nil && l.admission == nil) {
 		return false
 	}
 	age, waiting := arrivalAge(l.fd)
 	if !waiting || age <= l.t.settings.Lease {
 		return false
+	}
+	if a == nil { // frames may lie behind the proof
+		l.endBy(eventLate, l.refuse(transport.RefusedSilence, "this process slept during the handshake"))
+		return true
 	}
 	if !l.t.spawn(func() { l.askWanted(a) }) { // it waits for readMu before it lets the lane go on
 		return false
@@ -67,7 +72,7 @@ func (l *responderLane) unwanted(a *attachment) (void []record, err error) {
 		return nil, err
 	}
 	r := kit.NewReader(answer)
-	if v, _, known := r.U8(), r.U64(), r.U8(); v != version || known == 0 || r.Short() {
+	if v, _, known := r.U8(), r.ID(), r.U8(); v != version || known == 0 || r.Short() {
 		return nil, errors.New("not wanted any more")
 	}
 	err = readFrames(r, func(_ header, table []record) error {

@@ -54,3 +54,18 @@ func TestNothingLandsWhileTheSenderIsAsked(t *testing.T) {
 		})
 	}
 }
+
+func TestASenderSaysThatItStillWantsItsBytes(t *testing.T) {
+	_, far := neighbours(t, 4096)
+	awaitProofs(far.tr.(*Transport))
+	a := far.tr.(*Transport).attachments.ofPeer(nil)[0]
+	for _, l := range a.allLanes() {
+		void, err := l.unwanted(a)
+		require.NoError(t, err)
+		require.Empty(t, void)
+		unknown := &responderLane{}
+		unknown.t, unknown.id = l.t, 1<<40
+		_, err = unknown.unwanted(a)
+		require.Error(t, err)
+	}
+}

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,9 +36,10 @@ type link struct {
 
 	// run's own
 	offer     offer
-	known     bool       // we have an offer
-	calling   bool       // a Host.Call is under way
-	callDue   clock.Time // of the next hello or enquiry
+	ends      map[netip.AddrPort]*farEnd // of its rails
+	known     bool                       // we have an offer
+	calling   bool                       // a Host.Call is under way
+	callDue   clock.Time                 // of the next hello or enquiry
 	callTries int
 	callErr   error
 	deadBy    *errs.Error // why nothing is tried any more
@@ -48,7 +50,8 @@ type link struct {
 
 func (t *Transport) newLink(peer transport.Peer) *link {
 	l := &link{t: t, peer: peer, wake: make(chan struct{}, 1), lanes: map[uint64]*initiatorLane{},
-		notes: map[uint64]*note{}, pings: map[uint64]*ping{}, state: linkTrying, askDue: clock.Never}
+		notes: map[uint64]*note{}, pings: map[uint64]*ping{}, state: linkTrying, askDue: clock.Never,
+		ends: map[netip.AddrPort]*farEnd{}}
 	l.rails.Store(new([]*rail))
 	return l
 }

@@ -132,7 +132,7 @@ func together(a, b netip.Addr, subnets []netip.Prefix) bool {
 	return false
 }
 
-// ownSubnets lists the networks of this host's interfaces.
+// ownSubnets lists the networks of this host's interfaces, each with our own address in it.
 func ownSubnets() []netip.Prefix {
 	var list []netip.Prefix
 	addresses, err := net.InterfaceAddrs()
@@ -143,7 +143,7 @@ func ownSubnets() []netip.Prefix {
 		if n, ok := a.(*net.IPNet); ok {
 			if ip, ok := netip.AddrFromSlice(n.IP); ok {
 				ones, _ := n.Mask.Size()
-				list = append(list, netip.PrefixFrom(ip.Unmap(), ones).Masked())
+				list = append(list, netip.PrefixFrom(ip.Unmap(), ones))
 			}
 		}
 	}

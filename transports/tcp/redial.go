@@ -79,6 +79,7 @@ func (r *rail) scheduleRedial(now clock.Time) {
 // redialNow makes the next try now: something has changed for the better.
 func (r *rail) redialNow(now clock.Time) {
 	r.tries, r.flaps, r.due = 0, 0, now
+	r.link.farEndOf(r).free = now
 	if r.dial != nil {
 		r.dial.obsolete.Store(true)
 	}

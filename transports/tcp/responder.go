@@ -200,6 +200,11 @@ func (l *responderLane) landed(i int) {
 
 // refusal is the record of a NACK. It brings the epoch, for an initiator that did not hear of a fence.
 func (l *responderLane) refusal(seq uint64, verdict uint32) record {
+	switch code := errs.Code(verdict); code {
+	case errs.AddressNotRegistered, errs.PermissionDenied, errs.InvalidArgument:
+		err := errs.New(code, "tcp.serve", "slice %d of lane %d: %v", seq, l.id, code)
+		l.t.host.Refused(transport.RefusedAccess, l.peerName(), err.WithScope(errs.ScopeSlice, errs.SideRemote))
+	}
 	return record{id: seq, offset: l.t.epoch.Load(), length: verdict}
 }
 
