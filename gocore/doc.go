@@ -41,6 +41,8 @@
 //
 // A task ends when its bytes are acknowledged or given up and no accepted slice of any of its attempts is outstanding:
 // after that, nobody writes its destination or reads its source. A region's end is Transport.Revoke on every transport.
+// A region that is fenced stays: tasks carry the epoch in which they began, and the owner refuses those of before
+// (engine/fences.go).
 // The order in which an engine shuts down stands at Engine.Close, with the damage that another order would do.
 // A file is a peer with one region (engine/files.go); its sync comes behind its data and before the notification
 // (engine/durable.go).

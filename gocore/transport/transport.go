@@ -110,10 +110,10 @@ type Peer struct {
 	Self      bool   // our own engine: transfers inside one process. Never taken from a message
 }
 
-// Epoch counts the fences of an engine, of all its regions and for all its peers together. A task carries the newest
-// epoch of the owner that was known when the task began, and each slice that of its task. The owner remembers in which
-// epoch a region was last fenced for a peer, and refuses slices of older ones (Fenced). So a fence needs no answer of a
-// peer: one that was stopped, or cut off, comes with an old epoch afterwards, over any transport.
+// Epoch counts the fences of an engine, of all its regions and for all its peers together: a fencing token. A task
+// carries the newest epoch of the owner that was known when the task began, and each slice that of its task. The owner
+// remembers in which epoch a region was last fenced for a peer, and refuses slices of older ones (Fenced). So a fence
+// needs no answer of a peer: one that was stopped, or cut off, comes with an old epoch afterwards, over any transport.
 //
 // Peers hear of an epoch with the description of the owner's regions, by Sink.Fenced, or by EpochReader.
 type Epoch uint64
@@ -442,7 +442,7 @@ type (
 
 	// Reacher is a transport that can tell by the addresses on which a peer listens that it cannot reach it.
 	Reacher interface {
-		// Reach returns why no rail to the peer is possible, and what to set where; nil if one may be. It asks nobody.
+		// Reach returns why no rail to the peer is possible, and the setting that would help; nil if one may be. It asks nobody.
 		Reach(peer Peer, addresses []netip.AddrPort) error
 	}
 

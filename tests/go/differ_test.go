@@ -149,7 +149,8 @@ func TestEnginesOfTwoVersionsTalk(t *testing.T) {
 		ours, theirs transport.Versions
 		taken, why   string
 	}{
-		"this one and the next": {transport.Versions{First: 1, Last: 1}, transport.Versions{First: 1, Last: 2}, "near", ""},
+		"this one and the next": {transport.Versions{First: 1, Last: 1}, transport.Versions{First: 1, Last: 2}, "near",
+			""},
 		"this one and a late one": {transport.Versions{First: 1, Last: 1}, transport.Versions{First: 2, Last: 3}, "far",
 			"the peer speaks versions 2 to 3 of its protocol, this engine version 1"},
 	} {
@@ -177,7 +178,7 @@ func TestEnginesOfTwoVersionsTalk(t *testing.T) {
 	}
 }
 
-// A peer that refuses one transport has not ended, whatever it says about it.
+// A peer that refuses one transport has not ended, however it words that.
 func TestARefusalOverOneTransportIsNotTheEndOfThePeer(t *testing.T) {
 	for _, code := range []errs.Code{errs.NotImplemented, errs.Protocol, errs.PermissionDenied, errs.Internal} {
 		cause := errs.New(code, "serve", "not here").WithScope(errs.ScopeLink, errs.SideRemote)

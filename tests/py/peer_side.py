@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Sequence
 
+from tent import TentError, Transfer
 from tent.testing import There, pattern
 
 
@@ -81,6 +82,23 @@ def write(there: There, target: str, offset: int, n: int, at: int) -> int:
     """Writes n bytes of the region to a target's."""
     with there.engine.open(target) as peer:
         return there.engine.write(there.regions["kv"][offset : offset + n], peer["kv"][at : at + n]).result(30)
+
+
+begun: list[Transfer] = []
+
+
+def begin(there: There, target: str, transfers: int) -> None:
+    """Begins writes of the whole region to a target's, one behind the other, and waits for none."""
+    region, remote = there.regions["kv"], there.engine.open(target)["kv"]
+    there.engine.write(region[0:10], remote[0:10]).result(30)  # the way is there
+    begun.extend(there.engine.write(region[:], remote[: region.size]) for _ in range(transfers))
+
+
+def ended(there: There) -> list[list[str]]:
+    """Waits for the writes of begin(), and returns code and text of each error, both empty for none."""
+    errors = [transfer.exception(30) for transfer in begun]
+    begun.clear()
+    return [[e.code, str(e)] if isinstance(e, TentError) else ["", ""] for e in errors]
 
 
 def export(there: There) -> str:
