@@ -6,7 +6,7 @@
 //	                                          request
 //	transport                                 the contract: how bytes are moved, with the promises of it
 //	plan rail qos dispatch                    the core: pure policy and one state machine, without clock, lock or I/O
-//	segment meta control                      the control plane: the peers that are there, and their offers
+//	segment meta security control             the control plane: the peers that are there, trust in them, their offers
 //	metrics topology                          figures for people and machines
 //	share                                     load and wishes that the processes of a host publish
 //	engine                                    the shell: owns mutex and goroutines, the Go API

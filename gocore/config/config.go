@@ -139,6 +139,9 @@ func (c *Config) check() error {
 	if err := c.checkFaults(); err != nil {
 		return err
 	}
+	if err := c.checkSecurity(); err != nil {
+		return err
+	}
 	if err := c.checkTimeouts(); err != nil {
 		return err
 	}

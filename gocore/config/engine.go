@@ -10,6 +10,9 @@ type Engine struct {
 	RPCServerHostname    string        `key:"rpc_server_hostname" from:"upstream" help:"Where peers reach this engine: an address, a name, an interface as eth0, or 0.0.0.0 or :: for all. The control plane listens there and on every address in transports/*/addresses. Empty is loopback."`
 	RPCAdvertiseHostname string        `key:"rpc_advertise_hostname" help:"Host in Engine.address where peers use another one than rpc_server_hostname says, as behind 0.0.0.0; empty: that of rpc_server_hostname, of a wildcard the one by which the default route leaves."`
 	RPCServerPort        int           `key:"rpc_server_port" takes:"port" from:"upstream" help:"Port of the control plane; 0 takes a free one."`
+	ClusterKey           string        `key:"security/cluster_key" takes:"file" help:"File with the secret of a cluster, at least 32 random bytes and mode 0600: its holders, and nobody else, are peers, on any address. Empty admits processes of this host and user, on loopback alone."`
+	LocalUsers           []string      `key:"security/local_users" takes:"users" help:"Users of this host that are admitted beside our own; any is all of them. Without security/cluster_key."`
+	Insecure             bool          `key:"insecure" default:"false" help:"Admits anybody who reaches the engine, on any address. Instead of the keys of security."`
 	LogLevel             string        `key:"log_level" takes:"debug|info|warning|error" default:"info" from:"upstream" help:"Least level of log records."`
 	MergeRequests        bool          `key:"merge_requests" default:"true" from:"upstream" help:"Neighbouring requests of one submit that agree in everything share slices."`
 	MaxFailoverAttempts  int           `key:"max_failover_attempts" takes:"0..1000" default:"3" from:"failover seed" help:"Switches of transport a task may make; 0 means never, 1 exactly one."`

@@ -29,6 +29,8 @@ var kinds = map[string]Takes{
 		Check: checkAddresses},
 	"endpoint": {Kind: Text, What: `"" or a place to listen, as in "127.0.0.1:9400", "[::1]:9400" or "9400"`,
 		Check: checkEndpoint},
+	"file":     {Kind: Text, What: `"" or the path of a file`},
+	"users":    {Kind: Texts, What: `a list of users, by name or number, or ["any"]`},
 	"policies": policyTakes,
 	"pools":    poolsTakes,
 	"qos":      qosTakes,

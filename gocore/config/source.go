@@ -170,6 +170,9 @@ func (c *Config) flatten(prefix string, document map[string]any, given map[strin
 			continue
 		}
 		object, isObject := v.(map[string]any)
+		if err := checkPlanned(key); err != nil {
+			return err
+		}
 		switch {
 		case isObject && (len(object) > 0 || c.isBranch(key)):
 			if err := c.flatten(key+"/", object, given); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/tent-engine/tent/gocore/control/controlpb"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/meta"
+	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/segment"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -35,11 +36,13 @@ func (c *Client) Hello(ctx context.Context, address string) (Greeting, error) {
 	self := c.options.Self()
 	request := &controlpb.HelloRequest{Version: c.options.Version, From: toIdentity(self),
 		Capabilities: c.options.Capabilities}
+	var shown security.Proof
 	reply, err := call(ctx, c, "control.hello", transport.Peer{Address: address},
-		func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.HelloReply, error) {
+		func(ctx context.Context, k *conn) (*controlpb.HelloReply, error) {
 			ctx, cancel := context.WithTimeoutCause(ctx, c.options.HandshakeTimeout, errSilent)
 			defer cancel()
-			reply, err := stub.Hello(ctx, request)
+			shown = k.shown
+			reply, err := k.stub.Hello(ctx, request)
 			if err != nil && context.Cause(ctx) == errSilent {
 				return nil, unanswered(address, c.options.HandshakeTimeout)
 			}
@@ -48,11 +51,12 @@ func (c *Client) Hello(ctx context.Context, address string) (Greeting, error) {
 	if err != nil {
 		return Greeting{}, err
 	}
-	return c.greeting(address, self, reply)
+	return c.greeting(address, self, shown, reply)
 }
 
 // greeting judges the answer to Hello.
-func (c *Client) greeting(address string, self transport.Peer, reply *controlpb.HelloReply) (Greeting, error) {
+func (c *Client) greeting(address string, self transport.Peer, shown security.Proof,
+	reply *controlpb.HelloReply) (Greeting, error) {
 	fail := func(e *errs.Error) (Greeting, error) {
 		return Greeting{}, e.WithPeer(address, "", "")
 	}
@@ -61,7 +65,7 @@ func (c *Client) greeting(address string, self transport.Peer, reply *controlpb.
 			quote([]byte(clip(version))), quote([]byte(c.options.Version))).
 			WithHint("both sides need the same major version of tent"))
 	}
-	peer, err := fromIdentity(reply.GetSelf())
+	peer, err := fromIdentity(shown, reply.GetSelf())
 	if err != nil {
 		return fail(errs.From("control.hello", err))
 	}
@@ -87,8 +91,8 @@ func firstOf(list []string) []string { return slices.Clone(list[:min(len(list), 
 func (c *Client) Describe(ctx context.Context, peer transport.Peer, known uint64) (*segment.Description, error) {
 	request := &controlpb.DescribeRequest{Call: c.header(peer), KnownEpoch: known}
 	reply, err := call(ctx, c, "control.describe", peer,
-		func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.DescribeReply, error) {
-			return stub.Describe(ctx, request)
+		func(ctx context.Context, k *conn) (*controlpb.DescribeReply, error) {
+			return k.stub.Describe(ctx, request)
 		})
 	if err != nil || len(reply.GetDescription()) == 0 {
 		return nil, err
@@ -109,8 +113,8 @@ func (c *Client) Call(ctx context.Context, peer transport.Peer, transportName st
 	}
 	request := &controlpb.TransportRequest{Call: c.header(peer), Transport: transportName, Message: message}
 	reply, err := call(ctx, c, "control.call", peer,
-		func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.TransportReply, error) {
-			return stub.Transport(ctx, request)
+		func(ctx context.Context, k *conn) (*controlpb.TransportReply, error) {
+			return k.stub.Transport(ctx, request)
 		})
 	return reply.GetMessage(), err
 }
@@ -123,8 +127,8 @@ func (c *Client) Notify(ctx context.Context, peer transport.Peer, seq uint64, me
 	}
 	request := &controlpb.NotifyRequest{Call: c.header(peer), Sequence: seq, Message: message}
 	_, err := call(ctx, c, "control.notify", peer,
-		func(ctx context.Context, stub controlpb.ControlClient) (*controlpb.NotifyReply, error) {
-			return stub.Notify(ctx, request)
+		func(ctx context.Context, k *conn) (*controlpb.NotifyReply, error) {
+			return k.stub.Notify(ctx, request)
 		})
 	return err
 }
@@ -134,15 +138,21 @@ func (c *Client) Notify(ctx context.Context, peer transport.Peer, seq uint64, me
 func (c *Client) Probe(ctx context.Context, peer transport.Peer) (time.Duration, error) {
 	request := &controlpb.ProbeRequest{Call: c.header(peer)}
 	return call(ctx, c, "control.probe", peer,
-		func(ctx context.Context, stub controlpb.ControlClient) (time.Duration, error) {
+		func(ctx context.Context, k *conn) (time.Duration, error) {
 			start := time.Now()
-			_, err := stub.Probe(ctx, request)
+			_, err := k.stub.Probe(ctx, request)
 			return time.Since(start), err
 		})
 }
 
 func (c *Client) header(peer transport.Peer) *controlpb.Call {
-	return &controlpb.Call{From: toIdentity(c.options.Self()), To: idBytes(peer.ID)}
+	return &controlpb.Call{From: toIdentity(c.options.Self())}
+}
+
+func restarted(address string) *errs.Error {
+	return errs.New(errs.PeerRestarted, "control", "the engine at %s was restarted: another incarnation answers",
+		address).
+		WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(address, "", "").WithHint("open the segment again")
 }
 
 func (c *Client) checkSize(peer transport.Peer, message []byte) error {
@@ -157,7 +167,7 @@ func (c *Client) checkSize(peer transport.Peer, message []byte) error {
 // call runs do on a connection to the peer, by whichever of its addresses answers; see ways. Do may run several times,
 // side by side.
 func call[R any](ctx context.Context, c *Client, op string, peer transport.Peer,
-	do func(context.Context, controlpb.ControlClient) (R, error)) (R, error) {
+	do func(context.Context, *conn) (R, error)) (R, error) {
 	var none R
 	if err := meta.CheckAddress(peer.Address); err != nil {
 		return none, err
@@ -189,7 +199,7 @@ func call[R any](ctx context.Context, c *Client, op string, peer transport.Peer,
 // callAt runs do on a connection to one address, and once more on a new one if the first turns out to be broken. The
 // peer may have been restarted since, and then answers at once.
 func callAt[R any](ctx context.Context, c *Client, op string, peer transport.Peer,
-	do func(context.Context, controlpb.ControlClient) (R, error)) (R, error) {
+	do func(context.Context, *conn) (R, error)) (R, error) {
 	var none R
 	for attempt := 0; ; attempt++ {
 		k, err := c.acquire(ctx, peer.Address)
@@ -199,7 +209,11 @@ func callAt[R any](ctx context.Context, c *Client, op string, peer transport.Pee
 			}
 			return none, err
 		}
-		r, err := do(ctx, k.stub)
+		if !peer.ID.IsZero() && peer.ID != k.shown.ID {
+			c.release(k, false)
+			return none, restarted(peer.Address)
+		}
+		r, err := do(ctx, k)
 		broken := isBroken(err)
 		c.release(k, broken)
 		if err == nil {

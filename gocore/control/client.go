@@ -12,6 +12,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/control/controlpb"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/security"
 )
 
 // Client calls peers over connections that it keeps by address. It dials a connection when it needs one and closes it
@@ -37,8 +38,9 @@ type Client struct {
 //	     \-----> failed (err)
 type conn struct {
 	address string
-	ready   chan struct{} // closed when the dial has ended; then the next three are fixed
+	ready   chan struct{} // closed when the dial has ended; then the next four are fixed
 	cc      *grpc.ClientConn
+	shown   security.Proof
 	stub    controlpb.ControlClient
 	err     error
 
@@ -148,7 +150,7 @@ func (c *Client) enter(address string) (*conn, error) {
 
 // connect carries out the dial of k.
 func (c *Client) connect(k *conn) {
-	k.cc, k.err = c.dial(c.alive, k.address)
+	k.cc, k.shown, k.err = c.dial(c.alive, k.address)
 	c.mu.Lock()
 	if k.err == nil {
 		k.stub = controlpb.NewControlClient(k.cc)

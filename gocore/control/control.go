@@ -3,14 +3,16 @@
 // some 100 µs on one host, so nothing of it is on the data path.
 //
 //	engine A                                   engine B
-//	Client.Open(address)  ---- Hello --------> Server: version, identity, incarnation
+//	Client.Open(address)  ---- TLS ----------> both ends prove their keys: transport.Peer's ID and Identity
+//	                      ---- Hello --------> Server: version, and its words about itself
 //	Client.Describe       ---- Describe -----> Handler.Describe
 //	Client.Call           ---- Transport ----> Handler.Serve      (a transport's handshake, withdrawal, fence)
 //	Client.Notify         ---- Notify -------> Handler.Notified
 //	Client.Probe          ---- Probe --------> answered by the server itself
 //
-// Every call but Hello names the incarnation that the caller means. Another one answers PeerRestarted, so that nobody
-// talks to the successor of a process in the belief that it still knows of earlier promises.
+// The connection names caller and callee, never a message (gocore/security). A call to another engine than the one that
+// is meant ends as PeerRestarted before anything is sent, so that nobody talks to the successor of a process in the
+// belief that it still knows of earlier promises.
 //
 // # Failing at once
 //
@@ -28,13 +30,12 @@ package control
 
 import (
 	"context"
-	"crypto/tls"
 	"log/slog"
 	"net"
 	"strings"
 	"time"
 
-	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -46,8 +47,9 @@ const Version = "1.0"
 // Handler answers the calls of peers. Its methods are called from any goroutine, several at once, and should end with
 // ctx. An *errs.Error reaches the caller as it is, its side turned round; a panic reaches it as Internal.
 type Handler interface {
-	// Describe returns the sealed description that the peer may see. Neither side changes it afterwards.
-	Describe(ctx context.Context, from transport.Peer) (*segment.Description, error)
+	// Describe returns the peer's part of our regions, nil when it has not changed since the epoch known (0: nothing is
+	// known). Nobody changes the offer afterwards.
+	Describe(ctx context.Context, from transport.Peer, known uint64) (*Offer, error)
 	// Serve passes a message to the transport of that name. It may see a message twice when a connection broke between
 	// the message and its answer, so messages must be idempotent.
 	Serve(ctx context.Context, from transport.Peer, transport string, message []byte) ([]byte, error)
@@ -57,14 +59,20 @@ type Handler interface {
 	Notified(ctx context.Context, from transport.Peer, seq uint64, message []byte) error
 }
 
+// Offer is the answer to Describe. It may be made once for many peers.
+type Offer struct {
+	Encoded    []byte                        // by segment.Encode, with descriptors
+	Transports map[string]transport.Versions // those that are open
+}
+
 // Options of a server and a client; an engine gives the same to both. Zero means the default in brackets.
 type Options struct {
 	// Self describes our own engine. It is called for each call, from any goroutine.
 	Self         func() transport.Peer
 	Version      string   // "major.minor" (Version)
 	Capabilities []string // shown to peers in Greeting
-	// TLS of both directions: certificates and RootCAs; with ClientCAs and ClientAuth it is mutual. Nil is plain TCP.
-	TLS *tls.Config
+	// Credentials name our engine and say whom it admits. Never nil.
+	Credentials *security.Credentials
 	// Dial makes a client's connections; nil is net.Dialer's. For proxies, and for faults that are injected.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	Log  *slog.Logger // of panics in handlers (slog.Default)

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +16,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/segment"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -30,13 +31,13 @@ type node struct {
 	self    transport.Peer
 	options Options
 
-	describe func(context.Context, transport.Peer) (*segment.Description, error)
+	describe func(context.Context, transport.Peer, uint64) (*Offer, error)
 	serve    func(context.Context, transport.Peer, string, []byte) ([]byte, error)
 	notified func(context.Context, transport.Peer, uint64, []byte) error
 }
 
-func (n *node) Describe(ctx context.Context, from transport.Peer) (*segment.Description, error) {
-	return n.describe(ctx, from)
+func (n *node) Describe(ctx context.Context, from transport.Peer, known uint64) (*Offer, error) {
+	return n.describe(ctx, from, known)
 }
 
 func (n *node) Serve(ctx context.Context, from transport.Peer, name string, message []byte) ([]byte, error) {
@@ -47,16 +48,21 @@ func (n *node) Notified(ctx context.Context, from transport.Peer, seq uint64, me
 	return n.notified(ctx, from, seq, message)
 }
 
-var incarnations atomic.Uint64
+// newCredentials are those of a new engine of mode local, unless settings say otherwise.
+func newCredentials(t testing.TB, settings ...security.Settings) *security.Credentials {
+	made, err := security.Open(append(settings, security.Settings{})[0])
+	require.NoError(t, err)
+	return made
+}
 
 // start opens a node that ends, and is checked for leaks, with the test.
 func start(t testing.TB, listen string, change ...func(*Options)) *node {
 	t.Helper()
-	n := &node{self: transport.Peer{Name: "node", MachineID: "here", ID: transport.NumberedID(incarnations.Add(1))}}
+	n := &node{self: transport.Peer{Name: "node", MachineID: "here", Identity: fmt.Sprint("uid:", os.Getuid())}}
 	n.serve = func(_ context.Context, from transport.Peer, name string, message []byte) ([]byte, error) {
 		return fmt.Appendf(nil, "%s %s %v", name, message, from.ID), nil
 	}
-	n.options = Options{Self: func() transport.Peer { return n.self },
+	n.options = Options{Self: func() transport.Peer { return n.self }, Credentials: newCredentials(t),
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	for _, each := range change {
 		each(&n.options)
@@ -64,7 +70,7 @@ func start(t testing.TB, listen string, change ...func(*Options)) *node {
 	server, err := Listen([]string{listen}, n.options)
 	require.NoError(t, err)
 	n.server = server
-	n.self.Address = server.Addresses()[0]
+	n.self.Address, n.self.ID = server.Addresses()[0], n.options.Credentials.ID()
 	server.Start(n)
 	n.client = NewClient(n.options)
 	t.Cleanup(n.close)
@@ -109,34 +115,22 @@ func TestHelloTellsWhoIsThere(t *testing.T) {
 	require.False(t, open(t, a, a).Self, "no message says that")
 }
 
-// A caller that claims the identity of the engine it calls is refused, by every method that acts on the caller's
-// identity.
-func TestACallerThatClaimsToBeUsIsRefused(t *testing.T) {
-	checkLeaks(t)
-	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
-	peer := open(t, a, b)
-	a.self.ID = b.self.ID
-	_, err := a.client.Describe(within(t), peer, 0)
-	require.Equal(t, errs.PermissionDenied, errs.CodeOf(err))
-	_, err = a.client.Call(within(t), peer, "tcp", []byte("hello"))
-	require.Equal(t, errs.PermissionDenied, errs.CodeOf(err))
-	require.Equal(t, errs.PermissionDenied, errs.CodeOf(a.client.Notify(within(t), peer, 1, []byte("done"))))
-	_, err = a.client.Probe(within(t), peer)
-	require.Equal(t, errs.PermissionDenied, errs.CodeOf(err))
-}
-
 func TestDescribeComesOnceForEachEpoch(t *testing.T) {
 	checkLeaks(t)
 	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
 	epoch := uint64(1)
-	b.describe = func(_ context.Context, from transport.Peer) (*segment.Description, error) {
+	b.describe = func(_ context.Context, from transport.Peer, known uint64) (*Offer, error) {
 		from.Host = ""
 		require.Equal(t, a.self, from)
+		if known == epoch {
+			return nil, nil
+		}
 		d := &segment.Description{Address: b.self.Address, ID: b.self.ID, Epoch: epoch,
 			Regions: []segment.Region{
 				{ID: 7, Name: "kv", Addr: 4096, Size: 64, Permission: mem.GlobalReadWrite,
 					Descriptors: map[string]transport.Descriptor{"tcp": {1, 2}}}}}
-		return d, d.Seal()
+		require.NoError(t, d.Seal())
+		return &Offer{Encoded: segment.Encode(d, true)}, nil
 	}
 	peer := open(t, a, b)
 	d, err := a.client.Describe(within(t), peer, 0)

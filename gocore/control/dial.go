@@ -3,7 +3,6 @@ package control
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
 	"sync"
@@ -17,26 +16,27 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/meta"
+	"github.com/tent-engine/tent/gocore/security"
 )
 
 // errSilent marks a dial that failed because the other side took the connection and sent nothing. It is another kind of
 // server, or an engine that was stopped; Client.call keeps them apart if it has met an engine there before.
 var errSilent = errors.New("the connection was accepted, but nothing was said")
 
-// dial makes one finished connection: TCP, TLS if configured, and the peer's HTTP/2 preface.
-func (c *Client) dial(ctx context.Context, address string) (*grpc.ClientConn, error) {
+// dial makes one finished connection: TCP, TLS, and the peer's HTTP/2 preface.
+func (c *Client) dial(ctx context.Context, address string) (*grpc.ClientConn, security.Proof, error) {
 	raw, err := c.connectTCP(ctx, address)
 	if err != nil {
-		return nil, err
+		return nil, security.Proof{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.options.HandshakeTimeout)
 	defer cancel()
-	if c.options.TLS != nil {
-		if raw, err = c.handshakeTLS(ctx, raw, address); err != nil {
-			return nil, err
-		}
+	secure, shown, err := c.handshakeTLS(ctx, raw, address)
+	if err != nil {
+		return nil, shown, err
 	}
-	return c.handshakeHTTP(ctx, raw, address)
+	cc, err := c.handshakeHTTP(ctx, secure, address)
+	return cc, shown, err
 }
 
 func (c *Client) connectTCP(ctx context.Context, address string) (net.Conn, error) {
@@ -72,35 +72,30 @@ func (c *Client) connectTCP(ctx context.Context, address string) (net.Conn, erro
 	return nil, e
 }
 
-func (c *Client) handshakeTLS(ctx context.Context, raw net.Conn, address string) (net.Conn, error) {
-	config := c.options.TLS.Clone()
-	config.NextProtos = []string{"h2"} // gRPC servers insist
-	if config.ServerName == "" {
-		config.ServerName, _, _ = net.SplitHostPort(address) // checked before
-	}
-	watched := &tap{Conn: raw, secure: true}
-	secure := tls.Client(watched, config)
-	err := secure.HandshakeContext(ctx)
+func (c *Client) handshakeTLS(ctx context.Context, raw net.Conn, address string) (net.Conn, security.Proof, error) {
+	watched := &tap{Conn: raw}
+	secure, shown, err := c.options.Credentials.Connect(ctx, watched)
 	if err == nil {
 		watched.settle()
-		return secure, nil
+		return secure, shown, nil
 	}
 	watched.note(err)
 	raw.Close()
 	if c.alive.Err() != nil {
-		return nil, closedError(address)
+		return nil, shown, closedError(address)
 	}
-	var refused *tls.CertificateVerificationError
+	var refused *security.NotAdmitted
 	if errors.As(err, &refused) {
-		return nil, errs.Wrap(errs.PermissionDenied, "control.dial", err).WithScope(errs.ScopeLink, errs.SideRemote).
-			WithPeer(address, "", "").WithHint("both sides need certificates of the cluster's authority")
+		return nil, shown, errs.Wrap(errs.PeerNotAdmitted, "control.dial", err).
+			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(address, "", "").
+			WithHint("the engine at %s is not believed; both sides need the same security settings", address)
 	}
-	return nil, watched.verdict(address, c.options.HandshakeTimeout, ctx.Err() != nil)
+	return nil, shown, watched.verdict(address, c.options.HandshakeTimeout, ctx.Err() != nil)
 }
 
 // handshakeHTTP gives raw to gRPC and waits until the peer has proved that it speaks HTTP/2.
 func (c *Client) handshakeHTTP(ctx context.Context, raw net.Conn, address string) (*grpc.ClientConn, error) {
-	watched := &tap{Conn: raw, secure: c.options.TLS != nil}
+	watched := &tap{Conn: raw}
 	once := make(chan net.Conn, 1)
 	once <- watched
 	cc, err := grpc.NewClient("passthrough:///peer", c.grpcOptions(once)...)
@@ -152,7 +147,7 @@ func (c *Client) grpcOptions(once chan net.Conn) []grpc.DialOption {
 				return nil, net.ErrClosed
 			}
 		}),
-		grpc.WithTransportCredentials(insecure.NewCredentials()), // TLS, if any, is below
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // TLS is below
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * c.options.HandshakeTimeout}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveInterval, Timeout: keepalivePatience}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(descriptionMax)),
@@ -163,7 +158,6 @@ func (c *Client) grpcOptions(once chan net.Conn) []grpc.DialOption {
 // tap is a connection that records how the conversation began, so that an error can name the kind of server.
 type tap struct {
 	net.Conn
-	secure bool // TLS is configured, in or above this connection
 
 	mu      sync.Mutex
 	settled bool
@@ -229,22 +223,20 @@ func (t *tap) verdict(address string, limit time.Duration, late bool) error {
 		WithPeer(address, "", "").
 		WithHint("give the address that the peer's engine shows as its address")
 	switch {
-	case isTLSAlert(t.err):
-		e.Code, e.Cause = errs.PermissionDenied, "the engine at "+address+" refused our certificate: "+t.err.Error()
-		e.WithHint("both sides need certificates of the cluster's authority")
-	case len(t.first) > 0 && !t.secure && (t.first[0] == 0x15 || t.first[0] == 0x16):
-		e.Cause = address + " answers in TLS, this engine was configured without"
-		e.WithHint("both sides need the same security settings")
+	case alertIn(t.first) > 0 && alertIn(t.first) != security.AlertAccessDenied:
+		e.Cause = "something else listens at " + address + ": TLS that is not tent's (" + t.err.Error() + ")"
+	case isAlert(t.err):
+		e.Code = errs.PeerNotAdmitted
+		e.Cause = "the engine at " + address + " does not admit this one; its log has the reason"
+		e.WithHint("both sides need the same security settings: without any, both are of one user on one host; else " +
+			"security/cluster_key names a file with the same bytes")
 	case len(t.first) > 0:
 		e.Cause = "something else listens at " + address + ": " + quoted(t.first)
-		if t.secure {
-			e.WithHint("both sides need the same security settings: TLS is configured here")
-		}
 	case errors.Is(t.err, syscall.ECONNRESET):
 		e.Code, e.Cause, e.Err = errs.PeerUnreachable, "connection reset by "+address+" before it answered", t.err
 	case !late: // a peer that has just died looks like this too, and one whose process is stopped like the next
 		e.Code, e.Cause = errs.PeerUnreachable, "something else listens at "+address+
-			", or its engine is closing or wants TLS: the connection ended before an answer"
+			", or its engine is closing: the connection ended before an answer"
 	default:
 		e.Code, e.Cause = errs.PeerUnreachable, "something else listens at "+address+
 			", or its process is stopped: it took the connection and said nothing for "+limit.String()
@@ -253,10 +245,18 @@ func (t *tap) verdict(address string, limit time.Duration, late bool) error {
 	return e
 }
 
-// isTLSAlert finds alerts that the peer sent; the library gives them no type of their own.
-func isTLSAlert(err error) bool {
+// isAlert finds TLS alerts that the other side sent; the library gives them no type of their own.
+func isAlert(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "remote error"
+}
+
+// alertIn returns the number of the TLS alert that is the first record of a conversation, 0 if that is something else.
+func alertIn(first []byte) int {
+	if len(first) < 7 || first[0] != 21 {
+		return 0
+	}
+	return int(first[6])
 }
 
 // quoted returns the first line that a stranger sent, for an error.

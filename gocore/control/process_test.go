@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/forked"
 )
@@ -25,8 +26,12 @@ type Remote struct{}
 
 // Listen listens on an address and returns the one that it got.
 func (Remote) Listen(address string, listens *string) error {
-	self := transport.Peer{Name: "child", MachineID: "here", ID: transport.NewID()}
-	server, err := Listen([]string{address}, Options{Self: func() transport.Peer { return self }})
+	own, err := security.Open(security.Settings{})
+	if err != nil {
+		return err
+	}
+	self := transport.Peer{Name: "child", MachineID: "here"}
+	server, err := Listen([]string{address}, Options{Self: func() transport.Peer { return self }, Credentials: own})
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"bytes"
 	"context"
 	"net"
 	"runtime/debug"
@@ -10,11 +9,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/tent-engine/tent/gocore/control/controlpb"
 	"github.com/tent-engine/tent/gocore/errs"
-	"github.com/tent-engine/tent/gocore/segment"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -49,11 +46,8 @@ func Listen(addresses []string, options Options) (*Server, error) {
 }
 
 func (s *Server) grpcOptions() []grpc.ServerOption {
-	out := append(s.limitOptions(), grpc.UnaryInterceptor(s.guard))
-	if s.options.TLS != nil {
-		out = append(out, grpc.Creds(credentials.NewTLS(s.options.TLS)))
-	}
-	return out
+	return append(s.limitOptions(), grpc.UnaryInterceptor(s.guard),
+		grpc.Creds(&admission{s.options.Credentials, s.options.Refused}))
 }
 
 // Addresses returns where the server listens, in the order in which they were given, with their ports.
@@ -152,41 +146,18 @@ type service struct {
 	controlpb.UnimplementedControlServer
 	server  *Server
 	handler Handler
-	encoded encoded
 }
 
-// encoded keeps the bytes of the latest description, for all that ask.
-type encoded struct {
-	mu          sync.Mutex
-	description *segment.Description
-	bytes       []byte
-}
-
-func (e *encoded) of(d *segment.Description) []byte {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.description != d {
-		e.description, e.bytes = d, segment.Encode(d, true)
-	}
-	return e.bytes
-}
-
-// caller checks the caller's identity, and that the call is meant for us.
+// caller returns the caller as its connection proves it, with the caller's own words about its address and its name. It
+// is never Self, since our own calls do not come this way.
 func (s *service) caller(ctx context.Context, call *controlpb.Call) (transport.Peer, error) {
-	self := s.server.options.Self()
-	if to := call.GetTo(); len(to) != 0 && !bytes.Equal(to, self.ID[:]) {
-		return transport.Peer{}, restarted(self.Address)
-	}
-	from, err := fromIdentity(call.GetFrom())
+	shown, err := admitted(ctx)
 	if err != nil {
-		s.server.options.Refused(transport.RefusedMalformed, hostOf(ctx), err)
 		return transport.Peer{}, err
 	}
-	if from.ID == self.ID {
-		// Hello gives our identity to every caller, and we do not call ourselves over the network.
-		err := errs.New(errs.PermissionDenied, "control", "the caller claims to be this engine").
-			WithScope(errs.ScopeLink, errs.SideLocal)
-		s.server.options.Refused(transport.RefusedIdentity, hostOf(ctx), err)
+	from, err := fromIdentity(shown, call.GetFrom())
+	if err != nil {
+		s.server.options.Refused(transport.RefusedMalformed, hostOf(ctx), err)
 		return transport.Peer{}, err
 	}
 	from.Host = hostOf(ctx)
@@ -202,12 +173,6 @@ func (s *service) caller(ctx context.Context, call *controlpb.Call) (transport.P
 	return from, nil
 }
 
-func restarted(address string) *errs.Error {
-	return errs.New(errs.PeerRestarted, "control", "the engine at %s was restarted: another incarnation answers",
-		address).
-		WithScope(errs.ScopeLink, errs.SideLocal).WithHint("open the segment again")
-}
-
 // Hello answers callers of every version: they are the ones to find out that they cannot go on.
 func (s *service) Hello(context.Context, *controlpb.HelloRequest) (*controlpb.HelloReply, error) {
 	options := &s.server.options
@@ -220,16 +185,12 @@ func (s *service) Describe(ctx context.Context, request *controlpb.DescribeReque
 	if err != nil {
 		return nil, err
 	}
-	description, err := s.handler.Describe(ctx, from)
-	if err != nil {
-		return nil, err
+	offer, err := s.handler.Describe(ctx, from, request.GetKnownEpoch())
+	if err != nil || offer == nil {
+		return &controlpb.DescribeReply{}, err
 	}
-	if known := request.GetKnownEpoch(); known != 0 && known == description.Epoch {
-		return &controlpb.DescribeReply{}, nil
-	}
-	encoded := s.encoded.of(description)
-	described(ctx, len(encoded))
-	return &controlpb.DescribeReply{Description: encoded, Transports: toTransports(description.Transports)}, nil
+	described(ctx, len(offer.Encoded))
+	return &controlpb.DescribeReply{Description: offer.Encoded, Transports: toTransports(offer.Transports)}, nil
 }
 
 func (s *service) Transport(ctx context.Context, request *controlpb.TransportRequest) (*controlpb.TransportReply,

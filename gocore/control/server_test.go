@@ -2,14 +2,7 @@ package control
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"io"
-	"math/big"
 	mathrand "math/rand/v2"
 	"net"
 	"strings"
@@ -24,7 +17,8 @@ import (
 
 func TestOnePortOnAllAddresses(t *testing.T) {
 	checkLeaks(t)
-	server, err := Listen([]string{"127.0.0.1:0", "127.0.0.2:0", "[::1]:0", "127.0.0.1:0"}, Options{})
+	server, err := Listen([]string{"127.0.0.1:0", "127.0.0.2:0", "[::1]:0", "127.0.0.1:0"},
+		Options{Credentials: newCredentials(t)})
 	require.NoError(t, err)
 	defer server.Close(context.Background())
 	require.Len(t, server.Addresses(), 3, "an address that is given twice is one")
@@ -32,7 +26,7 @@ func TestOnePortOnAllAddresses(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"127.0.0.1:" + port, "127.0.0.2:" + port, "[::1]:" + port}, server.Addresses())
 
-	wild, err := Listen([]string{"0.0.0.0:0", "127.0.0.1:0"}, Options{})
+	wild, err := Listen([]string{"0.0.0.0:0", "127.0.0.1:0"}, Options{Credentials: newCredentials(t)})
 	require.NoError(t, err)
 	defer wild.Close(context.Background())
 	require.Len(t, wild.Addresses(), 1, "the wildcard listens there already")
@@ -40,7 +34,7 @@ func TestOnePortOnAllAddresses(t *testing.T) {
 
 func TestAddressesThatCannotBeListenedOn(t *testing.T) {
 	checkLeaks(t)
-	taken, err := Listen(nil, Options{})
+	taken, err := Listen(nil, Options{Credentials: newCredentials(t)})
 	require.NoError(t, err)
 	defer taken.Close(context.Background())
 	for address, want := range map[string]struct {
@@ -53,7 +47,7 @@ func TestAddressesThatCannotBeListenedOn(t *testing.T) {
 		"127.0.0.1":              {errs.InvalidArgument, "missing port"},
 		"127.0.0.1:x":            {errs.InvalidArgument, "not a port"},
 	} {
-		_, err := Listen([]string{"127.0.0.1:0", address}, Options{})
+		_, err := Listen([]string{"127.0.0.1:0", address}, Options{Credentials: newCredentials(t)})
 		require.Equal(t, want.code, errs.CodeOf(err), address)
 		require.ErrorContains(t, err, want.text, address)
 	}
@@ -63,7 +57,7 @@ func TestPeersWaitUntilTheServerStarts(t *testing.T) {
 	checkLeaks(t)
 	a := start(t, "127.0.0.1:0")
 	late := &node{self: a.self}
-	server, err := Listen(nil, Options{Self: a.options.Self})
+	server, err := Listen(nil, Options{Self: a.options.Self, Credentials: newCredentials(t)})
 	require.NoError(t, err)
 	defer server.Close(context.Background())
 	result := make(chan error, 1)
@@ -141,57 +135,8 @@ func TestIdleCostsNoCPU(t *testing.T) {
 	require.Less(t, best, 2*time.Millisecond)
 }
 
-func processTime(t *testing.T) time.Duration {
+func processTime(t testing.TB) time.Duration {
 	var usage syscall.Rusage
 	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
-}
-
-// authority returns a configuration for mutual TLS, both sides in one, with a fresh authority.
-func authority(t *testing.T) *tls.Config {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "tent test"}, IsCA: true,
-		BasicConstraintsValid: true,
-		NotBefore:             time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	parsed, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
-	pool := x509.NewCertPool()
-	pool.AddCert(parsed)
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: pool,
-		ClientCAs:  pool,
-		ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13}
-}
-
-func TestMutualTLS(t *testing.T) {
-	checkLeaks(t)
-	ours, theirs := authority(t), authority(t)
-	with := func(config *tls.Config) func(*Options) { return func(o *Options) { o.TLS = config } }
-	a, b := start(t, "127.0.0.1:0", with(ours)), start(t, "127.0.0.1:0", with(ours))
-	require.Equal(t, b.self, open(t, a, b))
-
-	foreign := start(t, "127.0.0.1:0", with(theirs))
-	nobody := ours.Clone()
-	nobody.Certificates = nil
-	anonymous := start(t, "127.0.0.1:0", func(o *Options) { o.TLS = nobody }) // its server is not used
-	plain := start(t, "127.0.0.1:0")
-	for _, c := range []struct {
-		from, to *node
-		code     errs.Code
-		text     string
-	}{
-		{foreign, b, errs.PermissionDenied, "certificate"},
-		{anonymous, b, errs.PermissionDenied, "refused our certificate"},
-		{plain, b, errs.PeerUnreachable, "wants TLS"},
-		{a, plain, errs.Protocol, "TLS is configured here"},
-	} {
-		_, err := c.from.client.Open(within(t), c.to.self.Address)
-		require.Equal(t, c.code, errs.CodeOf(err), "%v", err)
-		require.ErrorContains(t, err, c.text)
-	}
 }

@@ -178,13 +178,13 @@ func race[R any](ctx context.Context, own string, addresses []string, try func(c
 	return failed.value, failed.err
 }
 
-// final separates answers of the peer from errors of the way. That another incarnation answers is final at the peer's
-// own address; at another one it may be anybody.
+// final separates answers of the peer from errors of the way. That another engine answers is final at the peer's own
+// address; at another one it may be anybody.
 func final(err error, own bool) bool {
 	switch errs.From("control", err).Code {
 	case errs.PeerUnreachable, errs.Timeout, errs.Protocol:
 		return false
-	case errs.PeerRestarted:
+	case errs.PeerRestarted, errs.PeerNotAdmitted:
 		return own
 	}
 	return true

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/control/controlpb"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -88,32 +89,20 @@ func clip(text string) string {
 func toIdentity(peer transport.Peer) *controlpb.Identity {
 	return &controlpb.Identity{Address: strings.ToValidUTF8(peer.Address, "\uFFFD"),
 		Name:      strings.ToValidUTF8(peer.Name, "\uFFFD"),
-		MachineId: strings.ToValidUTF8(peer.MachineID, "\uFFFD"), Id: idBytes(peer.ID),
-		Network: strings.ToValidUTF8(peer.Network, "\uFFFD")}
+		MachineId: strings.ToValidUTF8(peer.MachineID, "\uFFFD"), Network: strings.ToValidUTF8(peer.Network, "\uFFFD")}
 }
 
-// idBytes returns the bytes of an ID, none of the zero ID.
-func idBytes(id transport.ID) []byte {
-	if id.IsZero() {
-		return nil
-	}
-	return id[:]
-}
-
-// fromIdentity checks the identity that a stranger claims. Whether the stranger is this engine does not come from a
-// message.
-func fromIdentity(id *controlpb.Identity) (transport.Peer, error) {
-	switch {
-	case len(id.GetId()) != len(transport.ID{}):
-		return transport.Peer{}, protocolError("the peer gives no id of %d bytes", len(transport.ID{}))
-	case len(id.GetAddress()) > identityMax, len(id.GetName()) > identityMax, len(id.GetMachineId()) > identityMax,
-		len(id.GetNetwork()) > identityMax:
-		return transport.Peer{}, protocolError(
-			"the peer gives a name, an address, a machine id or a network of more than %d bytes", identityMax)
+// fromIdentity joins the proof of a connection with the other end's words about itself.
+func fromIdentity(shown security.Proof, id *controlpb.Identity) (transport.Peer, error) {
+	for _, text := range []string{id.GetAddress(), id.GetName(), id.GetMachineId(), id.GetNetwork()} {
+		if len(text) > identityMax {
+			return transport.Peer{}, protocolError(
+				"the peer gives a name, an address, a machine id or a network of more than %d bytes", identityMax)
+		}
 	}
 	text := func(s string) string { return errs.Printable(s, identityMax) }
 	return transport.Peer{Address: text(id.GetAddress()), Name: text(id.GetName()), MachineID: text(id.GetMachineId()),
-		Network: text(id.GetNetwork()), ID: transport.ID(id.GetId())}, nil
+		Network: text(id.GetNetwork()), ID: shown.ID, Identity: shown.Identity}, nil
 }
 
 // toTransports and fromTransports carry the transports that an engine has open.

@@ -2,11 +2,9 @@ package engine
 
 import (
 	"context"
-	"sync"
 
 	"github.com/tent-engine/tent/gocore/control"
 	"github.com/tent-engine/tent/gocore/errs"
-	"github.com/tent-engine/tent/gocore/segment"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -16,23 +14,8 @@ type answers Engine
 var _ control.Handler = (*answers)(nil)
 
 // Describe implements control.Handler.
-func (a *answers) Describe(context.Context, transport.Peer) (*segment.Description, error) {
-	return a.offered.at((*Engine)(a)), nil
-}
-
-// offered keeps the description for peers, made once an epoch: with thousands of regions it takes milliseconds.
-type offered struct {
-	mu          sync.Mutex
-	description *segment.Description
-}
-
-func (o *offered) at(e *Engine) *segment.Description {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.description == nil || o.description.Epoch != e.regions.epoch.Load()+1 {
-		o.description = e.description(false)
-	}
-	return o.description
+func (a *answers) Describe(_ context.Context, _ transport.Peer, known uint64) (*control.Offer, error) {
+	return (*Engine)(a).offer(allRights, known), nil
 }
 
 // Serve implements control.Handler.

@@ -32,6 +32,11 @@ func (e *Engine) ServeMetrics(address string) (string, error) {
 	if !strings.Contains(address, ":") {
 		address = net.JoinHostPort("127.0.0.1", address)
 	}
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		if err := e.mayListen("metrics/listen", host); err != nil {
+			return "", err
+		}
+	}
 	e.served.mu.Lock()
 	defer e.served.mu.Unlock()
 	switch {

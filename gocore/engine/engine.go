@@ -23,11 +23,13 @@ import (
 	"github.com/tent-engine/tent/gocore/control"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/meta"
 	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/qos"
 	"github.com/tent-engine/tent/gocore/rail"
+	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/segment"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -51,18 +53,18 @@ type Options struct {
 
 // Engine is one process's instance. Two engines in one process share nothing.
 type Engine struct {
-	config  *config.Config
-	name    string
-	host    meta.Host
-	address string
-	others  []string // of the control plane, beside address
-	port    int
-	machine string
-	network string
-	id      transport.ID
-	cores   int
-	stall   time.Duration
-	log     *slog.Logger
+	config      *config.Config
+	name        string
+	host        meta.Host
+	address     string
+	others      []string // of the control plane, beside address
+	port        int
+	machine     string
+	network     string
+	credentials *security.Credentials
+	cores       int
+	stall       time.Duration
+	log         *slog.Logger
 
 	// The core and its mirrors.
 	mu        sync.Mutex
@@ -108,6 +110,7 @@ type Engine struct {
 		byID map[mem.RegionID]*region
 	}
 	segments segmentTable
+	offers   offers
 	grids    gridTable
 
 	policies plan.Policies
@@ -124,7 +127,6 @@ type Engine struct {
 	history  history
 	logs     logs
 	refusals *refusals
-	offered  offered
 
 	stop     context.CancelFunc
 	routines sync.WaitGroup
@@ -139,12 +141,16 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	}
 	c := &o.Config.Engine
 	e := &Engine{config: o.Config, name: c.Name, machine: meta.MachineID(), network: meta.NetworkID(),
-		cores: runtime.NumCPU(), id: transport.NewID(), stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes,
-		armed: clock.Never, syncing: syncing{limit: clock.Never}, progressWake: make(chan struct{}, 1),
+		cores: runtime.NumCPU(), stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes, armed: clock.Never,
+		syncing: syncing{limit: clock.Never}, progressWake: make(chan struct{}, 1),
 		batches: make([]*batch, c.MaxBatches), totals: make([]atomic.Uint64, c.MaxBatches), store: meta.PeerToPeer{},
 		idle: make(chan struct{}, 1)}
 	if !c.LegacySelection {
 		e.policies = plan.NewPolicies(c.Policies)
+	}
+	if e.credentials, err = security.Open(security.Settings{ClusterKey: c.ClusterKey, LocalUsers: c.LocalUsers,
+		Insecure: c.Insecure}); err != nil {
+		return nil, err
 	}
 	e.logs = logs{engine: e, level: logLevel(c.LogLevel), records: bounded[LogRecord]{limit: logsMax}}
 	e.log = slog.New(&handler{logs: &e.logs})
@@ -186,6 +192,9 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 		return nil, err
 	}
 	e.sayInactive()
+	if c.Insecure {
+		e.announce(&event.Event{Kind: event.Insecure})
+	}
 	e.openSelf()
 	e.server.Start((*answers)(e))
 	running, stop := context.WithCancel(context.Background())
@@ -243,6 +252,9 @@ func (e *Engine) listen(o Options, undo *steps) error {
 		return err
 	}
 	host := e.host.Bind.String()
+	if err := e.mayListen("rpc_server_hostname", host); err != nil {
+		return err
+	}
 	port := strconv.Itoa(c.RPCServerPort)
 	wanted := []string{net.JoinHostPort(host, port)}
 	for _, plug := range o.Transports {
@@ -251,10 +263,13 @@ func (e *Engine) listen(o Options, undo *steps) error {
 			continue
 		}
 		for _, address := range listener.ListenAddresses() {
+			if err := e.mayListen(e.config.BranchOf(plug.Factory.Name())+"/addresses", address); err != nil {
+				return err
+			}
 			wanted = append(wanted, net.JoinHostPort(address, port))
 		}
 	}
-	options := control.Options{Self: e.self, Log: e.log, Dial: o.Dial, Admitted: e.admitted,
+	options := control.Options{Self: e.self, Credentials: e.credentials, Log: e.log, Dial: o.Dial, Admitted: e.admitted,
 		Refused: func(reason transport.Refusal, from string, cause error) {
 			e.refusals.count(planeControl, reason, from, cause)
 		}}
@@ -284,6 +299,25 @@ func (e *Engine) listen(o Options, undo *steps) error {
 	}
 	e.client = control.NewClient(options)
 	undo.add(func() { e.client.Close() })
+	return nil
+}
+
+// mayListen refuses an address beyond loopback where nothing says whom to admit. Everything that the engine listens on
+// passes here, by the name of its setting.
+func (e *Engine) mayListen(setting, host string) error {
+	addresses := []netip.Addr{netip.IPv6Unspecified()} // what no host means
+	if literal, err := netip.ParseAddr(host); err == nil {
+		addresses[0] = literal
+	} else if host != "" {
+		if addresses, err = meta.ThisMachine().Lookup(host); err != nil {
+			return errs.Wrap(errs.InvalidArgument, "listen", err).WithHint("the host in %s is unknown", setting)
+		}
+	}
+	for _, address := range addresses {
+		if err := e.credentials.MayListen(setting, address); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -390,7 +424,7 @@ func (e *Engine) usable() error {
 // self describes this engine to peers.
 func (e *Engine) self() transport.Peer {
 	return transport.Peer{Address: e.address, Name: e.name, MachineID: e.machine, Network: e.network,
-		ID: e.id}
+		ID: e.credentials.ID()}
 }
 
 // Address is all that a peer needs to know: "host:port" of the control plane.

@@ -84,6 +84,8 @@ func (l *logs) event(ev *event.Event) bool {
 		text = "Slots and load are shared with other processes again"
 	case event.PeerRefused, event.AccessRefused:
 		level, text = slog.LevelWarn, fmt.Sprintf("%s (%s, %d times)", ev.Kind, ev.Note, ev.N)
+	case event.Insecure:
+		level, text = slog.LevelWarn, "insecure is true: whoever reaches this engine reads and writes what it shares"
 	case event.RailDown, event.RailCondemned, event.LinkDown, event.PeerGone, event.Dirty, event.Stalled:
 		level, text = slog.LevelWarn, ev.Kind.String()
 		if ev.Kind == event.LinkDown && ev.Err != nil && ev.Err.Code == errs.InvalidEntry &&

@@ -111,7 +111,7 @@ func (e *Engine) OpenSegment(ctx context.Context, name string) (SegmentID, error
 		}
 		identity.Address = target.Address
 	}
-	identity.Self = identity.ID == e.id
+	identity.Self = identity.ID == e.credentials.ID()
 	p := e.peer(identity)
 	err = p.join(ctx)
 	if err == nil {
@@ -141,7 +141,7 @@ func (e *Engine) OpenBlob(blob []byte) (SegmentID, error) {
 	if err != nil {
 		return 0, err
 	}
-	if d.ID == e.id {
+	if d.ID == e.credentials.ID() {
 		return Local, nil
 	}
 	p := e.peer(transport.Peer{Address: d.Address, Name: d.Name, MachineID: d.MachineID, Network: d.Network,
@@ -307,9 +307,9 @@ func (e *Engine) Alive(ctx context.Context, id SegmentID) (bool, error) {
 // description lists the open regions that peers may touch, or with own all open regions.
 func (e *Engine) description(own bool) *segment.Description {
 	self := e.self()
-	epoch := e.regions.epoch.Load()
+	epoch := e.describedEpoch() // read before the regions: a change meanwhile is of the next one
 	d := &segment.Description{Address: self.Address, Name: self.Name, MachineID: self.MachineID, Network: self.Network,
-		ID: self.ID, Version: Version, Epoch: epoch + 1, Fences: transport.Epoch(e.fences.Load()), Others: e.others}
+		ID: self.ID, Version: Version, Epoch: epoch, Fences: transport.Epoch(e.fences.Load()), Others: e.others}
 	d.Transports = make(map[string]transport.Versions, len(e.ports))
 	for i, p := range e.ports {
 		if p.transport != nil {
@@ -320,7 +320,7 @@ func (e *Engine) description(own bool) *segment.Description {
 		if r.Permission == mem.LocalReadWrite && !own {
 			continue
 		}
-		d.Regions = append(d.Regions, e.offer(r))
+		d.Regions = append(d.Regions, e.describe(r))
 	}
 	if err := d.Seal(); err != nil {
 		e.log.Error("describe", "err", err)
@@ -328,7 +328,7 @@ func (e *Engine) description(own bool) *segment.Description {
 	return d
 }
 
-func (e *Engine) offer(r *region) segment.Region {
+func (e *Engine) describe(r *region) segment.Region {
 	s := segment.Region{ID: r.ID, Name: r.Name, Addr: uint64(r.Addr), Size: r.Size, Location: r.Location, Kind: r.Kind,
 		Permission: r.Permission, ReadOnly: r.ReadOnly, Descriptors: map[string]transport.Descriptor{}}
 	for i, p := range e.ports {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/metrics"
+	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -20,6 +21,7 @@ func (e *Engine) snapshot() *metrics.Snapshot {
 		Transports: make([]metrics.Transport, len(e.ports))}
 	e.countRegions(s)
 	s.Refusals = e.refusals.snapshot()
+	s.Insecure = e.credentials.Mode() == security.Insecure
 	for i, p := range e.ports {
 		s.Transports[i].Sharing = e.shared.view(p.name, i, clock.Now())
 		if p.transport == nil {

@@ -45,6 +45,7 @@ const (
 	NotFound             Code = 314
 	NoSpace              Code = 315
 	StorageError         Code = 316
+	PeerNotAdmitted      Code = 317
 )
 
 // about is the name and the meaning of a code; docs/reference/codes.md is generated from it.
@@ -89,6 +90,8 @@ var codes = map[Code]about{
 	NoSpace: {"NO_SPACE", "The file system is full, or a quota or the largest file size is reached.",
 		true},
 	StorageError: {"STORAGE_ERROR", "The device or the file system under a file has failed.", false},
+	PeerNotAdmitted: {"PEER_NOT_ADMITTED",
+		"One side does not admit the other one: another user, another key, or other security settings.", true},
 }
 
 // String returns the code's name as it crosses into Python, for example "PEER_UNREACHABLE".

@@ -43,6 +43,7 @@ const (
 	PeerRefused
 	AccessRefused
 	MetricsOff
+	Insecure
 )
 
 // kinds holds the name and the meaning of each kind; docs/reference/events.md is generated from it.
@@ -83,6 +84,7 @@ var kinds = [...]struct{ name, help string }{
 			"`note`; `error` has the cause of the latest."},
 	MetricsOff: {"metrics_off",
 		"Metrics are not served at the address in `note`, for the reason in `error`; the engine goes on without."},
+	Insecure: {"insecure", "The engine was opened with `insecure`: it admits anybody who reaches it."},
 }
 
 // String returns the name of a kind, as events carry it to Python and into the log.

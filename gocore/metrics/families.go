@@ -157,6 +157,13 @@ var families = []family{
 	single("tent_regions", "Registered regions.", gauge, func(s *Snapshot) float64 { return float64(s.Regions) }),
 	single("tent_registered_bytes", "Bytes of registered regions.", gauge,
 		func(s *Snapshot) float64 { return float64(s.RegisteredBytes) }),
+	single("tent_insecure", "1 while the engine admits anybody who reaches it, else 0.", gauge,
+		func(s *Snapshot) float64 {
+			if s.Insecure {
+				return 1
+			}
+			return 0
+		}),
 	single("tent_segments", "Segments opened and not closed.", gauge,
 		func(s *Snapshot) float64 { return float64(s.Segments) }),
 	single("tent_peers", "Peers attached.", gauge, func(s *Snapshot) float64 { return float64(s.Peers) }),

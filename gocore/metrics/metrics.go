@@ -37,6 +37,7 @@ type Snapshot struct {
 
 	Notifications Notifications
 	Refusals      []Refusals
+	Insecure      bool // the engine admits anybody
 }
 
 // Refusals counts the refusals of one plane to peers: "control", or the name of a transport.

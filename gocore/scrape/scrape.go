@@ -2,7 +2,7 @@
 // as JSON under /events. Prometheus scrapes the one, `tent top` draws both.
 //
 // It is HTTP and not a question to the control plane (2026-11): scrapers speak HTTP anyway, figures need no admission
-// by peers, whoever switches the endpoint off has switched all of it off, and the protocol between engines stays about
+// by peers, to switch the endpoint off switches all of it off, and the protocol between engines stays about
 // moving bytes. A question to the control plane would have shown every admitted peer the names and rates of all others.
 //
 // Callers are not trusted. A server holds at most connectionsMax connections, each with limits for a request's head,

@@ -1,11 +1,14 @@
 package netbed
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -56,8 +59,15 @@ type OpenArgs struct {
 func (h *Host) Settings() map[string]string {
 	list, _ := json.Marshal(h.Addresses) // strings cannot fail
 	address, _ := json.Marshal(h.Addresses[0])
+	key, _ := json.Marshal(h.key)
 	return map[string]string{"transports/tcp/addresses": string(list), "rpc_server_hostname": string(address),
-		"transports/shm/enable": "false"}
+		"transports/shm/enable": "false", "security/cluster_key": string(key)}
+}
+
+// ClusterKey writes the key file of all engines on beds into a folder: hosts admit no other host without one.
+func ClusterKey(folder string) (path string, err error) {
+	path = filepath.Join(folder, "cluster.key")
+	return path, os.WriteFile(path, bytes.Repeat([]byte("netbed "), 6), 0o600)
 }
 
 // Open starts the engine and returns its address.

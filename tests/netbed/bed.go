@@ -32,6 +32,7 @@ type Bed struct {
 
 	net    *namespace // of the switch
 	spaces []*namespace
+	folder string // of the cluster's key
 }
 
 // Host is one end of all rails.
@@ -39,6 +40,7 @@ type Host struct {
 	Addresses []string // one a rail
 	net       *namespace
 	side      string // "a" or "b", in names of ports
+	key       string // path of the cluster's key
 }
 
 // New makes a bed. Close takes it down.
@@ -60,7 +62,15 @@ func New(rails int) (_ *Bed, err error) {
 		}
 		b.spaces = append(b.spaces, spaces[i])
 	}
-	b.net, b.A, b.B = spaces[0], &Host{net: spaces[1], side: "a"}, &Host{net: spaces[2], side: "b"}
+	if b.folder, err = os.MkdirTemp("", "tent-bed"); err != nil {
+		return nil, err
+	}
+	key, err := ClusterKey(b.folder)
+	if err != nil {
+		return nil, err
+	}
+	b.net = spaces[0]
+	b.A, b.B = &Host{net: spaces[1], side: "a", key: key}, &Host{net: spaces[2], side: "b", key: key}
 	for _, h := range []*Host{b.A, b.B} {
 		if err := h.prepare(); err != nil {
 			return nil, err
@@ -103,6 +113,9 @@ func (b *Bed) Close() {
 		n.close()
 	}
 	b.spaces = nil
+	if b.folder != "" {
+		_ = os.RemoveAll(b.folder) // an error leaves a file of the system's temporary folder
+	}
 }
 
 // prepare makes a host answer for an address only on the rail that owns it, as hosts of a fabric are configured.

@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
 	"github.com/tent-engine/tent/gocore/control"
 	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -41,7 +43,10 @@ type attacker struct {
 func newAttacker(t *testing.T, claims transport.Peer) *attacker {
 	t.Helper()
 	a := &attacker{t: t, claims: claims}
-	a.Client = control.NewClient(control.Options{Self: func() transport.Peer { return a.claims }})
+	credentials, err := security.Open(security.Settings{})
+	require.NoError(t, err)
+	a.Client = control.NewClient(control.Options{Self: func() transport.Peer { return a.claims },
+		Credentials: credentials})
 	t.Cleanup(a.Close)
 	return a
 }
@@ -52,9 +57,30 @@ const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x0
 // wire is a connection to the control plane that has come as far as HTTP/2.
 func wire(t *testing.T, address string) net.Conn {
 	t.Helper()
-	conn := silent(t, address)
-	_, _ = io.WriteString(conn, preface) // an error: it was closed already
+	raw := silent(t, address)
+	conn, err := secured(context.Background(), raw)
+	if err != nil {
+		return raw // it was closed already
+	}
+	_, _ = io.WriteString(conn, preface) // likewise
 	return conn
+}
+
+// strangerKey is the key of all connections of an attacker without an engine.
+var strangerKey = sync.OnceValues(func() (*security.Credentials, error) {
+	return security.Open(security.Settings{Insecure: true})
+})
+
+// secured carries out TLS's handshake on a connection.
+func secured(ctx context.Context, raw net.Conn) (net.Conn, error) {
+	key, err := strangerKey()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	conn, _, err := key.Connect(ctx, raw)
+	return conn, err
 }
 
 // silent is a connection to the control plane that says nothing.
@@ -114,7 +140,14 @@ func (u *unfinished) Read(p []byte) (int, error) {
 // flood opens a connection and begins calls on it, each of a message that lacks its last byte.
 func flood(t *testing.T, address string, calls, bytes int, halt chan struct{}, fed func(int)) *sync.WaitGroup {
 	t.Helper()
-	cc := &http.Transport{Protocols: new(http.Protocols), MaxConnsPerHost: 1}
+	cc := &http.Transport{Protocols: new(http.Protocols), MaxConnsPerHost: 1,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) { // TLS, and HTTP/2 above it
+			raw, err := new(net.Dialer).DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return secured(ctx, raw)
+		}}
 	cc.Protocols.SetUnencryptedHTTP2(true)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

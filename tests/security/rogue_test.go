@@ -21,6 +21,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/segment"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/forked"
@@ -29,7 +30,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if forked.RunChild(new(Resident)) {
+	if forked.RunChild(new(Resident), Intruder{}) {
 		return
 	}
 	goleak.VerifyTestMain(m)
@@ -49,12 +50,19 @@ func memory(t *testing.T, size int) []byte {
 	return b
 }
 
-// victim is an engine as a user opens it, with the default settings.
-func victim(t *testing.T) *engine.Engine {
+// open opens an engine as a user does.
+func open(settings map[string]any) (*engine.Engine, error) {
+	c, err := config.Load(config.Options{Transports: all.Transports()}, settings)
+	if err != nil {
+		return nil, err
+	}
+	return engine.Open(context.Background(), engine.Options{Config: c, Transports: engine.Plugs(all.Factories()...)})
+}
+
+// victim is an engine with the default settings, or with those given.
+func victim(t *testing.T, settings ...map[string]any) *engine.Engine {
 	t.Helper()
-	c, err := config.Load(config.Options{Transports: all.Transports()})
-	require.NoError(t, err)
-	e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: engine.Plugs(all.Factories()...)})
+	e, err := open(append(settings, nil)[0])
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.Empty(t, e.Close(time.Second, true))
@@ -63,7 +71,7 @@ func victim(t *testing.T) *engine.Engine {
 	return e
 }
 
-// rogue is a tcp transport without an engine: it says of itself whatever a test wants.
+// rogue is a tcp transport without an engine: a test chooses its words about itself.
 type rogue struct {
 	t         *testing.T
 	claims    transport.Peer
@@ -81,8 +89,12 @@ func newRogue(t *testing.T, claims transport.Peer, own []byte) *rogue {
 	t.Helper()
 	r := &rogue{t: t, claims: claims, rails: make(chan transport.RailInfo, 64), down: make(chan *errs.Error, 64),
 		ends: make(chan transport.Completion, 64)}
-	r.client = control.NewClient(control.Options{Self: r.Self, Log: r.Log()})
-	var err error
+	credentials, err := security.Open(security.Settings{})
+	require.NoError(t, err)
+	if r.claims.ID.IsZero() {
+		r.claims.ID = credentials.ID()
+	}
+	r.client = control.NewClient(control.Options{Self: r.Self, Credentials: credentials, Log: r.Log()})
 	r.transport, err = tcp.Factory{}.Open(context.Background(), nil, r, r)
 	require.NoError(t, err)
 	r.key, _, err = r.transport.Register(context.Background(),
@@ -112,20 +124,21 @@ func (r *rogue) Complete(list []transport.Completion) {
 	}
 }
 
-func (r *rogue) RailUp(info transport.RailInfo)           { r.rails <- info }
-func (r *rogue) LinkDown(_ transport.Link, e *errs.Error) { r.down <- e }
-func (r *rogue) Ready(transport.Rail)                     {}
-func (r *rogue) Progress(transport.Rail)                  {}
-func (r *rogue) RailDown(transport.Rail, *errs.Error)     {}
+func (r *rogue) RailUp(info transport.RailInfo)                              { r.rails <- info }
+func (r *rogue) LinkDown(_ transport.Link, e *errs.Error)                    { r.down <- e }
+func (r *rogue) Ready(transport.Rail)                                        {}
+func (r *rogue) Progress(transport.Rail)                                     {}
+func (r *rogue) RailDown(transport.Rail, *errs.Error)                        {}
 func (r *rogue) Fenced(transport.Link, transport.RemoteKey, transport.Epoch) {}
-func (r *rogue) Notified(transport.Peer, []byte) bool     { return true }
+func (r *rogue) Notified(transport.Peer, []byte) bool                        { return true }
 func (r *rogue) describe(e *engine.Engine) *segment.Description {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	stranger := control.NewClient(control.Options{Self: func() transport.Peer {
-		return transport.Peer{ID: transport.NumberedID(4711)}
-	}, Log: r.Log()})
+	credentials, err := security.Open(security.Settings{})
+	require.NoError(r.t, err)
+	stranger := control.NewClient(control.Options{Self: func() transport.Peer { return transport.Peer{} },
+		Credentials: credentials, Log: r.Log()})
 	defer stranger.Close()
 	d, err := stranger.Describe(ctx, e.Self(), 0)
 	require.NoError(r.t, err)

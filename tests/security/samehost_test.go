@@ -19,6 +19,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/segment"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/forked"
@@ -140,13 +141,13 @@ type relay struct {
 
 func newRelay(t *testing.T, target Cells, at uint64) *relay {
 	t.Helper()
+	credentials, err := security.Open(security.Settings{})
+	require.NoError(t, err)
 	r := &relay{target: target.Peer, self: transport.Peer{Name: "relay", MachineID: target.Peer.MachineID,
-		Network: target.Peer.Network,
-		ID:      transport.NewID()}}
+		Network: target.Peer.Network, ID: credentials.ID()}}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	options := control.Options{Self: func() transport.Peer { return r.self }, Log: log}
+	options := control.Options{Self: func() transport.Peer { return r.self }, Credentials: credentials, Log: log}
 	r.client = control.NewClient(options)
-	var err error
 	r.server, err = control.Listen([]string{"127.0.0.1:0"}, options)
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -166,12 +167,13 @@ func newRelay(t *testing.T, target Cells, at uint64) *relay {
 			Size: cellBytes, Location: "cpu:0", Kind: mem.Host, Permission: mem.GlobalReadWrite,
 			Descriptors: map[string]transport.Descriptor{"shm": d}}}}
 	require.NoError(t, r.offer.Seal())
+	r.offer.Transports = described.Transports
 	r.server.Start(r)
 	return r
 }
 
-func (r *relay) Describe(context.Context, transport.Peer) (*segment.Description, error) {
-	return r.offer, nil
+func (r *relay) Describe(context.Context, transport.Peer, uint64) (*control.Offer, error) {
+	return &control.Offer{Encoded: segment.Encode(r.offer, true), Transports: r.offer.Transports}, nil
 }
 
 // Serve takes greetings of version 2: version, kind, token, claim. The answer has a token, a claim, a file, a tracer.

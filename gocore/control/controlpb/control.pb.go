@@ -26,13 +26,12 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Identity of an engine. A restarted process has another id.
+// Identity is an engine's words about itself, for people and as a hint. Its connection proves its id.
 type Identity struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Address       string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	MachineId     string                 `protobuf:"bytes,3,opt,name=machine_id,json=machineId,proto3" json:"machine_id,omitempty"`
-	Id            []byte                 `protobuf:"bytes,5,opt,name=id,proto3" json:"id,omitempty"`           // 16 bytes; 4 was a number of 64 bits
 	Network       string                 `protobuf:"bytes,6,opt,name=network,proto3" json:"network,omitempty"` // its network namespace
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -89,13 +88,6 @@ func (x *Identity) GetMachineId() string {
 	return ""
 }
 
-func (x *Identity) GetId() []byte {
-	if x != nil {
-		return x.Id
-	}
-	return nil
-}
-
 func (x *Identity) GetNetwork() string {
 	if x != nil {
 		return x.Network
@@ -103,11 +95,10 @@ func (x *Identity) GetNetwork() string {
 	return ""
 }
 
-// Call opens every request but Hello: who calls, and the id of the engine that it believes to talk to (empty: any).
+// Call opens every request but Hello.
 type Call struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	From          *Identity              `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
-	To            []byte                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"` // 2 was a number of 64 bits
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -145,13 +136,6 @@ func (*Call) Descriptor() ([]byte, []int) {
 func (x *Call) GetFrom() *Identity {
 	if x != nil {
 		return x.From
-	}
-	return nil
-}
-
-func (x *Call) GetTo() []byte {
-	if x != nil {
-		return x.To
 	}
 	return nil
 }
@@ -850,17 +834,15 @@ var File_gocore_control_controlpb_control_proto protoreflect.FileDescriptor
 
 const file_gocore_control_controlpb_control_proto_rawDesc = "" +
 	"\n" +
-	"&gocore/control/controlpb/control.proto\x12\ftent.control\"\x81\x01\n" +
+	"&gocore/control/controlpb/control.proto\x12\ftent.control\"q\n" +
 	"\bIdentity\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
-	"machine_id\x18\x03 \x01(\tR\tmachineId\x12\x0e\n" +
-	"\x02id\x18\x05 \x01(\fR\x02id\x12\x18\n" +
-	"\anetwork\x18\x06 \x01(\tR\anetwork\"B\n" +
+	"machine_id\x18\x03 \x01(\tR\tmachineId\x12\x18\n" +
+	"\anetwork\x18\x06 \x01(\tR\anetwork\"2\n" +
 	"\x04Call\x12*\n" +
-	"\x04from\x18\x01 \x01(\v2\x16.tent.control.IdentityR\x04from\x12\x0e\n" +
-	"\x02to\x18\x03 \x01(\fR\x02to\"x\n" +
+	"\x04from\x18\x01 \x01(\v2\x16.tent.control.IdentityR\x04from\"x\n" +
 	"\fHelloRequest\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12*\n" +
 	"\x04from\x18\x02 \x01(\v2\x16.tent.control.IdentityR\x04from\x12\"\n" +

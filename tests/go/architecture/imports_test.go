@@ -18,8 +18,8 @@ var groups = map[string][]string{
 	"vocabulary": {"gocore/errs", "gocore/mem", "gocore/clock", "gocore/event", "gocore/config", "gocore/nic"},
 	"contract":   {"gocore/transport", "gocore/topology"},
 	"policy":     {"gocore/plan", "gocore/rail", "gocore/qos"},
-	"control":    {"gocore/meta", "gocore/segment", "gocore/control", "gocore/metrics", "gocore/scrape",
-		"gocore/share"},
+	"control": {"gocore/meta", "gocore/security", "gocore/segment", "gocore/control", "gocore/metrics",
+		"gocore/scrape", "gocore/share"},
 }
 
 const (
@@ -53,8 +53,9 @@ var edges = []edge{
 		"gocore/dispatch/internal/intrusive"}, down},
 	{"gocore/dispatch/internal/intrusive", []string{"gocore/clock"}, "containers know nothing of the records in them"},
 	{"gocore/meta", []string{"+vocabulary"}, down},
+	{"gocore/security", []string{"+vocabulary", "gocore/transport"}, down},
 	{"gocore/segment", []string{"+vocabulary", "gocore/transport"}, down},
-	{"gocore/control", []string{"+vocabulary", "gocore/transport", "gocore/meta", "gocore/segment",
+	{"gocore/control", []string{"+vocabulary", "gocore/transport", "gocore/meta", "gocore/security", "gocore/segment",
 		"gocore/control/controlpb"}, down},
 	{"gocore/metrics", []string{"+vocabulary", "gocore/transport", "gocore/dispatch"}, down},
 	{"gocore/scrape", []string{"+vocabulary"}, "what is served over HTTP comes as functions: it knows no engine"},
@@ -152,8 +153,8 @@ var thirds = []third{
 		"the control plane alone has messages in protobuf"},
 	{"github.com/prometheus", []string{"gocore/metrics"}, false,
 		"metrics are counted as plain integers and rendered in one place"},
-	{"golang.org/x/sys", []string{"gocore/clock", "gocore/engine", "gocore/share", "transports"}, false,
-		"system calls belong to transports and to the shell, not to policy"},
+	{"golang.org/x/sys", []string{"gocore/clock", "gocore/engine", "gocore/security", "gocore/share",
+		"transports"}, false, "system calls belong to transports and to the shell, not to policy"},
 	{"github.com/go-python/gopy", []string{"pybind"}, false, "only the binding knows Python"},
 	{"github.com/pawelgaczynski/giouring", []string{"transports/file/ring"}, false,
 		"a library that needs a flag of the linker and care in use has one user"},

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -46,7 +47,10 @@ func open(t *testing.T, start func() (*forked.Child, error), settings map[string
 		t.Skip(err)
 	}
 	require.NoError(t, err)
-	args := netbed.OpenArgs{Settings: map[string]string{"transports/shm/enable": "false"}, Bytes: hostBytes}
+	key, err := netbed.ClusterKey(t.TempDir()) // equal bytes for all
+	require.NoError(t, err)
+	args := netbed.OpenArgs{Settings: map[string]string{"transports/shm/enable": "false",
+		"security/cluster_key": strconv.Quote(key)}, Bytes: hostBytes}
 	for key, value := range settings {
 		text, err := json.Marshal(value)
 		require.NoError(t, err)

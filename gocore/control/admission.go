@@ -1,0 +1,75 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/security"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// admission lets the connections of peers in: gRPC calls it for each, and hands its proof to the handlers.
+type admission struct {
+	credentials *security.Credentials
+	refused     func(reason transport.Refusal, from string, cause error)
+}
+
+// proof is the result of a connection's handshake; handlers read it from their context.
+type proof struct{ security.Proof }
+
+// AuthType implements credentials.AuthInfo.
+func (proof) AuthType() string { return "tent" }
+
+// ServerHandshake implements credentials.TransportCredentials. gRPC has set the deadline of the connection.
+func (a *admission) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	secure, shown, err := a.credentials.Accept(raw)
+	if err == nil {
+		return secure, proof{shown}, nil
+	}
+	a.refused(reasonOf(err), raw.RemoteAddr().String(), err)
+	return nil, nil, err
+}
+
+// reasonOf sorts the errors of a handshake for metrics and events.
+func reasonOf(err error) transport.Refusal {
+	var refused *security.NotAdmitted
+	var late net.Error
+	switch {
+	case errors.As(err, &refused), isAlert(err):
+		return transport.RefusedIdentity
+	case errors.As(err, &late) && late.Timeout():
+		return transport.RefusedSilence
+	}
+	return transport.RefusedMalformed
+}
+
+// admitted returns the proof of the connection by which a call came.
+func admitted(ctx context.Context) (security.Proof, error) {
+	if p, is := peer.FromContext(ctx); is {
+		if shown, is := p.AuthInfo.(proof); is {
+			return shown.Proof, nil
+		}
+	}
+	return security.Proof{}, errs.New(errs.Internal, "control", "a call came without a handshake")
+}
+
+// ClientHandshake implements credentials.TransportCredentials; clients carry out their handshakes before gRPC.
+func (*admission) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.ErrUnsupported
+}
+
+// Info implements credentials.TransportCredentials.
+func (*admission) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+// Clone implements credentials.TransportCredentials.
+func (a *admission) Clone() credentials.TransportCredentials { return a }
+
+// OverrideServerName implements credentials.TransportCredentials.
+func (*admission) OverrideServerName(string) error { return errors.ErrUnsupported }

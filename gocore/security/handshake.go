@@ -1,0 +1,125 @@
+package security
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// protocol is tent's name in TLS (ALPN, RFC 7301). A program that speaks TLS for another purpose does not get in by
+// mistake, and is not taken for a peer.
+const protocol = "tent/1"
+
+// Proof is the name of the other end of a connection, as its handshake proves it.
+type Proof struct {
+	ID       transport.ID
+	Identity string // "uid:1000" in mode local, "cluster:" and the fingerprint of the authority, "" in mode insecure
+}
+
+// NotAdmitted is the error of a handshake with somebody whom the mode does not admit.
+type NotAdmitted struct{ Reason string }
+
+// Error returns the reason.
+func (e *NotAdmitted) Error() string { return e.Reason }
+
+func refuse(format string, args ...any) error { return &NotAdmitted{fmt.Sprintf(format, args...)} }
+
+// tlsConfig serves both directions. The library's own verification is by host name, which says nothing here; verify
+// takes its place in every handshake. There are no tickets, so that each connection proves all of it.
+func (c *Credentials) tlsConfig(own tls.Certificate) *tls.Config {
+	return &tls.Config{Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS13,
+		NextProtos: []string{protocol}, ClientAuth: tls.RequireAnyClientCert, InsecureSkipVerify: true,
+		VerifyConnection: c.verify, SessionTicketsDisabled: true}
+}
+
+// verify refuses a peer that speaks another protocol or, in a cluster, that has no certificate of it. A proof of the
+// peer's key is part of TLS.
+func (c *Credentials) verify(state tls.ConnectionState) error {
+	switch {
+	case len(state.PeerCertificates) == 0:
+		return refuse("it showed no certificate")
+	case state.NegotiatedProtocol != protocol:
+		return refuse("it did not ask for the protocol %s", protocol)
+	case c.roots == nil:
+		return nil
+	}
+	_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: c.roots,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	if err == nil {
+		return nil
+	}
+	var foreign x509.UnknownAuthorityError
+	if errors.As(err, &foreign) {
+		return refuse("it does not hold the key file of our cluster, security/cluster_key")
+	}
+	return refuse("its certificate is not valid: %v", err)
+}
+
+// proofOf reads the peer's name from a finished handshake.
+func (c *Credentials) proofOf(state tls.ConnectionState) Proof {
+	return Proof{ID: nameOf(state.PeerCertificates[0].RawSubjectPublicKeyInfo), Identity: c.identity}
+}
+
+// accessDenied is TLS's alert of that name (RFC 8446, section 6) in a record of its own: all that a stranger hears.
+var accessDenied = []byte{21, 3, 3, 0, 2, 2, AlertAccessDenied}
+
+// AlertAccessDenied is the number of the alert by which a peer says that it does not admit us.
+const AlertAccessDenied = 49
+
+// Accept carries out the handshake of a connection that was accepted, until the connection's deadline. The error is
+// *NotAdmitted where the mode refuses the other end. The caller closes raw after an error.
+func (c *Credentials) Accept(raw net.Conn) (net.Conn, Proof, error) {
+	var identity string
+	if c.mode == Local { // first: a foreign process must not cost us a handshake
+		var err error
+		if identity, err = c.users.admit(raw); err != nil {
+			_, _ = raw.Write(accessDenied) // a courtesy: the other side may have gone
+			return nil, Proof{}, err
+		}
+	}
+	secure := tls.Server(raw, c.config)
+	if err := secure.Handshake(); err != nil {
+		return nil, Proof{}, err
+	}
+	proof := c.proofOf(secure.ConnectionState())
+	if identity != "" {
+		proof.Identity = identity
+	}
+	return secure, proof, nil
+}
+
+// Connect carries out the handshake of a connection that was dialled, within ctx. See Accept for the errors.
+func (c *Credentials) Connect(ctx context.Context, raw net.Conn) (net.Conn, Proof, error) {
+	secure := tls.Client(raw, c.config)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, Proof{}, err
+	}
+	proof := c.proofOf(secure.ConnectionState())
+	if c.mode == Local { // afterwards: the kernel knows the owner of the other socket only when it was accepted
+		identity, err := c.users.admit(raw)
+		if err != nil {
+			return nil, Proof{}, lastWord(secure, err)
+		}
+		proof.Identity = identity
+	}
+	return secure, proof, nil
+}
+
+// lastWord returns the error of a connection that has ended meanwhile, else the one given. A peer that refuses our
+// certificate says so behind its own part of the handshake and hangs up, and then its socket has no owner any more.
+func lastWord(secure *tls.Conn, given error) error {
+	if err := secure.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		return given
+	}
+	if _, err := secure.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return given
+}

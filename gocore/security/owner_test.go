@@ -1,0 +1,117 @@
+package security
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// connection is an established connection over an address, both ends of this process.
+func connection(t *testing.T, listen, dial string) (client, server net.Conn) {
+	l, err := net.Listen("tcp", listen)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	client, err = net.Dial("tcp", net.JoinHostPort(dial, port))
+	require.NoError(t, err)
+	t.Cleanup(func() { client.Close() })
+	server, err = l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { server.Close() })
+	return client, server
+}
+
+// owners are the two ways to ask.
+var owners = map[string]func(local, remote netip.AddrPort) (uint32, error){
+	"sock_diag": ownerByDiag, "proc": ownerByProc, "both": ownerOf}
+
+func TestTheKernelKnowsTheOwnerOfEachEnd(t *testing.T) {
+	for _, c := range []struct{ listen, dial string }{
+		{"127.0.0.1:0", "127.0.0.1"}, {"127.0.0.1:0", "localhost"}, {"0.0.0.0:0", "127.0.0.1"},
+		{"[::]:0", "127.0.0.1"}, {"[::]:0", "::1"}, {"[::1]:0", "::1"},
+	} {
+		client, server := connection(t, c.listen, c.dial)
+		for name, owner := range owners {
+			for _, end := range []net.Conn{client, server} {
+				uid, err := owner(addrPort(end.LocalAddr()), addrPort(end.RemoteAddr()))
+				require.NoError(t, err, "%s, %v", name, c)
+				require.EqualValues(t, os.Getuid(), uid, "%s, %v", name, c)
+			}
+		}
+	}
+}
+
+// A listener, an end that has closed, one that nobody has accepted yet and a connection that never was have no owner:
+// the kernel answers with root for some of them.
+func TestOnlyConnectionsInUseHaveAnOwner(t *testing.T) {
+	client, server := connection(t, "127.0.0.1:0", "127.0.0.1")
+	near, far := addrPort(client.LocalAddr()), addrPort(client.RemoteAddr())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	waiting, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	defer waiting.Close()
+	nobody := netip.AddrPortFrom(near.Addr(), 1)
+	refused := func(why string, local, remote netip.AddrPort) {
+		for name, owner := range owners {
+			_, err := owner(local, remote)
+			require.True(t, errors.Is(err, errNoSocket) || errors.Is(err, unix.ENOENT), "%s, %s: %v", name, why, err)
+		}
+	}
+	refused("a listener", addrPort(l.Addr()), nobody)
+	refused("another port", near, nobody)
+	refused("an address of another host", near, netip.MustParseAddrPort("192.0.2.1:80"))
+	refused("not accepted yet", addrPort(waiting.RemoteAddr()), addrPort(waiting.LocalAddr()))
+	require.NoError(t, client.Close())
+	refused("closed at its own end", near, far)
+	require.NoError(t, server.Close())
+	refused("closed at both ends", far, near)
+}
+
+func TestAnswersOfTheKernelAreChecked(t *testing.T) {
+	local, remote := netip.MustParseAddrPort("127.0.0.1:1"), netip.MustParseAddrPort("127.0.0.1:2")
+	for n := range answerSize {
+		_, err := readDiag(make([]byte, n), local, remote)
+		require.Error(t, err, "%d bytes", n)
+	}
+	_, err := findOwner("sl\n 0: 0100007F:0001 0100007F:0002 01 0:0 0:0 0 nobody 0 7\n", local, remote)
+	require.ErrorContains(t, err, "nobody")
+	for _, line := range []string{"", "x", " 0: 0100007F:0001 0100007F:0002 01",
+		" 0: 0100007F 0100007F:0002 01 0 0 0 0 0 7",
+		" 0: 0100007G:0001 0100007F:0002 01 0 0 0 0 0 7", " 0: 0100007F:0001 0100007F:0002 06 0 0 0 0 0 7"} {
+		_, err := findOwner(line, local, remote)
+		require.ErrorIs(t, err, errNoSocket, line)
+	}
+}
+
+func TestUsersAreNamedByNameOrNumber(t *testing.T) {
+	u, err := parseUsers([]string{"root", "65534"}, 1000)
+	require.NoError(t, err)
+	require.Equal(t, users{uids: []uint32{1000, 0, 65534}}, u)
+	u, err = parseUsers([]string{"any"}, 1000)
+	require.NoError(t, err)
+	require.True(t, u.any)
+	_, err = parseUsers([]string{"no-such-user"}, 1000)
+	require.ErrorContains(t, err, `security/local_users: no user of this host is named "no-such-user"`)
+}
+
+func BenchmarkOwner(b *testing.B) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(b, err)
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(b, err)
+	defer client.Close()
+	for b.Loop() {
+		if _, err := ownerByDiag(addrPort(client.LocalAddr()), addrPort(client.RemoteAddr())); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+// Package security names the engines and decides which of them are believed. It holds an engine's key, makes the TLS
+// connections of the control plane with it, and knows whom each mode admits.
+//
+//	mode         certificates                          admitted                                listens on
+//	local        self-signed, made at start            processes of this host and our user     loopback
+//	cluster_key  issued by the authority in the key    holders of the key file                 any address
+//	insecure     self-signed                           anybody                                 any address
+//
+// Every connection is TLS 1.3 and mutual, in every mode. An engine is named by the first 16 bytes of the SHA-256 of its
+// public key (transport.ID). The handshake proves that both ends own their keys, so nobody bears the name of another
+// one, and no message has to name its sender. Keys are Ed25519, made at start, and never leave memory: an engine that
+// starts again is another one.
+//
+// # Local
+//
+// The certificate proves nothing about a person, so the kernel is asked: the socket at the other end must be one of
+// this network namespace, and belong to a user that is admitted (owner.go). Both ends ask, before a byte is believed.
+// This keeps out nobody with the right to debug our process (root, or our own user), and a program of ours that
+// forwards connections lends its user to its clients.
+//
+// # Cluster key
+//
+// The bytes of a file are the secret of a cluster. Each engine derives the same certificate authority from them, and
+// issues a certificate to itself (cluster.go). Nothing is installed, renewed or asked for. Everybody with the file is a
+// member.
+package security
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"math/big"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// Mode says whom an engine admits.
+type Mode string
+
+// Modes.
+const (
+	Local      Mode = "local"
+	ClusterKey Mode = "cluster_key"
+	Insecure   Mode = "insecure"
+)
+
+// Settings choose the mode: Insecure, else ClusterKey if it is set, else Local.
+type Settings struct {
+	ClusterKey string   // path of the key file
+	LocalUsers []string // names or numbers of users that Local admits beside our own; "any" is all of them
+	Insecure   bool
+}
+
+// Credentials are an engine's key and its rules. They are immutable, any goroutine may use them, and every way to print
+// them leaves the key out.
+type Credentials struct {
+	mode     Mode
+	id       transport.ID
+	identity string // of every peer in mode cluster_key
+	users    users  // in mode local
+	config   *tls.Config
+	roots    *x509.CertPool // of the cluster
+}
+
+// Open makes the credentials of one engine. The error is InvalidArgument for a key file that is missing, too short or
+// readable by others, and for a user that there is not.
+func Open(s Settings) (*Credentials, error) {
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, errs.Wrap(errs.Internal, "security", err)
+	}
+	c := &Credentials{mode: Local}
+	leaf := certificate("tent engine")
+	leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	leaf.KeyUsage = x509.KeyUsageDigitalSignature
+	issuer, signer := leaf, private // self-signed
+	switch {
+	case s.Insecure:
+		c.mode = Insecure
+	case s.ClusterKey != "":
+		c.mode = ClusterKey
+		var a *authority
+		if a, err = readAuthority(s.ClusterKey); err != nil {
+			return nil, err
+		}
+		issuer, signer = a.certificate, a.private
+		c.identity = "cluster:" + nameOf(a.certificate.RawSubjectPublicKeyInfo).String()
+		c.roots = x509.NewCertPool()
+		c.roots.AddCert(a.certificate)
+	default:
+		if c.users, err = parseUsers(s.LocalUsers, os.Geteuid()); err != nil {
+			return nil, err
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, leaf, issuer, public, signer)
+	if err != nil {
+		return nil, errs.Wrap(errs.Internal, "security", err)
+	}
+	own, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, errs.Wrap(errs.Internal, "security", err)
+	}
+	c.id = nameOf(own.RawSubjectPublicKeyInfo)
+	c.config = c.tlsConfig(tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private, Leaf: own})
+	return c, nil
+}
+
+// certificate is a template without an end (RFC 5280, section 4.1.2.5): its key lives as long as the process. So
+// hosts with wrong clocks still meet.
+func certificate(name string) *x509.Certificate {
+	return &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC),
+		NotAfter:  time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)}
+}
+
+// nameOf returns the ID of the owner of a public key.
+func nameOf(publicKeyInfo []byte) transport.ID {
+	sum := sha256.Sum256(publicKeyInfo)
+	return transport.ID(sum[:len(transport.ID{})])
+}
+
+// ID is the name of the engine.
+func (c *Credentials) ID() transport.ID { return c.id }
+
+// Mode says whom the engine admits.
+func (c *Credentials) Mode() Mode { return c.mode }
+
+// String returns mode and ID.
+func (c *Credentials) String() string { return fmt.Sprintf("%s %s", c.mode, c.id) }
+
+// GoString keeps %#v from printing the key.
+func (c *Credentials) GoString() string { return c.String() }
+
+// MayListen reports whether the mode protects a listener on an address that a setting names. The error is
+// InvalidArgument.
+func (c *Credentials) MayListen(setting string, address netip.Addr) error {
+	if c.mode != Local || address.Unmap().IsLoopback() {
+		return nil
+	}
+	return errs.New(errs.InvalidArgument, "listen",
+		"%s is %v, which other hosts may reach, and nothing says whom to admit", setting, address).
+		WithScope(errs.ScopeTransport, errs.SideLocal).
+		WithHint(`set security to {"cluster_key": path} to admit the holders of one key file; insecure=true would admit ` +
+			"anybody")
+}
