@@ -12,8 +12,8 @@ import (
 )
 
 // A caller that claims to be the engine itself gets nothing that the engine grants itself alone. That is neither memory
-// that was registered for nobody, nor writing to memory that peers may only read. Hello says to everybody who the
-// engine is, so the claim costs nothing.
+// that was registered for nobody, nor writing to memory that peers may only read. Everybody learns the
+// name of the engine, so the claim costs nothing.
 func TestClaimingToBeTheEngineGivesNoRights(t *testing.T) {
 	const size = 4096
 	e := victim(t)
