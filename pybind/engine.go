@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"os"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/config"
@@ -26,7 +25,7 @@ func Open(arguments string, name string) (id int64, err error) {
 	if name != "" {
 		given = append(given, map[string]any{"name": name})
 	}
-	c, err := config.Load(config.Options{Env: os.Getenv, Transports: all.Transports()}, given...)
+	c, err := config.Load(config.Options{Env: environment(), Transports: all.Transports()}, given...)
 	if err != nil {
 		return 0, err
 	}
@@ -191,6 +190,19 @@ func OpenSegment(id int64, target string, timeoutMs int64) (segment int64, err e
 	ctx, cancel := limited(timeoutMs)
 	defer cancel()
 	s, err := e.OpenSegment(ctx, target)
+	return int64(s), err
+}
+
+// OpenPeer opens "host:port" or "host:port/region" of another engine, never a file nor our own memory.
+func OpenPeer(id int64, target string, timeoutMs int64) (segment int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := limited(timeoutMs)
+	defer cancel()
+	s, err := e.OpenPeer(ctx, target)
 	return int64(s), err
 }
 

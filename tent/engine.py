@@ -233,6 +233,21 @@ class Engine(Moves):
             raise InvalidArgumentError(f"target is {target!r}: an address or a blob of export() is needed")
         return Segment(self, self._call_long(self._library.pybind_OpenSegment, target, _native.milliseconds(timeout)))
 
+    def open_peer(self, address: str, *, timeout: float | str = OPEN_TIMEOUT) -> Segment:
+        """Opens another engine by an address that came from outside, with a request over HTTP for example.
+
+        Example:
+            with engine.open_peer(address, timeout=5) as peer:
+                engine.read(region[0:64], peer["kv"][0:64]).result(timeout=10)
+
+        It takes "host:port" and "host:port/region", as open() does. It never opens a file of this machine, nor this
+        engine itself: those are an InvalidArgumentError.
+        """
+        self._check_open()
+        if not isinstance(address, str):
+            raise InvalidArgumentError(f"address is {address!r}: the text of another engine's address is needed")
+        return Segment(self, self._call_long(self._library.pybind_OpenPeer, address, _native.milliseconds(timeout)))
+
     async def open_async(
         self,
         target: Target,

@@ -86,7 +86,7 @@ func readText(text, inline, filePrefix string) (layer, error) {
 		return parse(inline, []byte(text))
 	}
 	origin := filePrefix + text
-	data, err := readFile(text)
+	data, err := ReadFile(text)
 	if err != nil {
 		e := errs.Wrap(errs.InvalidArgument, "config", err)
 		e.Cause = fmt.Sprintf("%s: cannot read the settings file %q: %v", inline, text, reason(err))
@@ -95,7 +95,8 @@ func readText(text, inline, filePrefix string) (layer, error) {
 	return parse(origin, data)
 }
 
-func readFile(path string) ([]byte, error) {
+// ReadFile reads a settings file, of at most 4 MiB.
+func ReadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err

@@ -125,7 +125,7 @@ func newNotifier(e *Engine) *notifier {
 	return &notifier{engine: e, peers: make(map[peerKey]*outgoing), ctx: ctx, stop: stop}
 }
 
-// queue adds a note whose batch has all its bytes. The caller holds the engine's mutex and pumps after releasing it.
+// queue adds a note of a batch that has all its bytes. The caller holds the engine's mutex, and pumps after that.
 func (n *notifier) queue(t *note) {
 	stall := clock.Now().Add(n.engine.stall)
 	n.mu.Lock()

@@ -104,6 +104,33 @@ func (e *Engine) OpenSegment(ctx context.Context, name string) (SegmentID, error
 	if (target.Local() || target.Address == e.address) && target.Region == "" {
 		return Local, nil
 	}
+	return e.openTarget(ctx, target, false)
+}
+
+// OpenPeer is OpenSegment for a name that came from outside, by HTTP for example. It opens other engines, and never a
+// file of this machine nor our own memory, which holds regions that no peer may touch. Those are InvalidArgument.
+func (e *Engine) OpenPeer(ctx context.Context, name string) (SegmentID, error) {
+	if err := e.usable(); err != nil {
+		return 0, err
+	}
+	target, err := e.store.Resolve(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	if target.File != "" || target.Local() {
+		return 0, noPeer(name)
+	}
+	return e.openTarget(ctx, target, true)
+}
+
+func noPeer(name string) *errs.Error {
+	name = errs.Printable(name, strangerTextMax)
+	return errs.New(errs.InvalidArgument, "open peer", "%q is not another engine", name).
+		WithHint("open() opens files and the engine itself")
+}
+
+// openTarget opens an engine. Another one refuses our own.
+func (e *Engine) openTarget(ctx context.Context, target meta.Target, another bool) (_ SegmentID, err error) {
 	identity := e.self()
 	if !target.Local() && target.Address != e.address {
 		if identity, err = e.client.Open(ctx, target.Address); err != nil {
@@ -112,6 +139,9 @@ func (e *Engine) OpenSegment(ctx context.Context, name string) (SegmentID, error
 		identity.Address = target.Address
 	}
 	identity.Self = identity.ID == e.credentials.ID()
+	if another && identity.Self {
+		return 0, noPeer(target.String())
+	}
 	p := e.peer(identity)
 	err = p.join(ctx)
 	if err == nil {

@@ -442,7 +442,8 @@ type (
 
 	// Reacher is a transport that can tell by the addresses on which a peer listens that it cannot reach it.
 	Reacher interface {
-		// Reach returns why no rail to the peer is possible, and the setting that would help; nil if one may be. It asks nobody.
+		// Reach returns why no rail to the peer is possible, and the setting that would help; nil if one may be. It
+		// asks nobody.
 		Reach(peer Peer, addresses []netip.AddrPort) error
 	}
 

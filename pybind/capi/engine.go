@@ -10,12 +10,12 @@ import "C"
 import (
 	"encoding/json"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"unsafe"
 
+	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/pybind"
 )
 
@@ -88,7 +88,7 @@ func merge(into, from map[string]any) {
 func tent_load_config_from_file(path *C.char) {
 	name := read(path)
 	change(func(d *draft) {
-		text, err := os.ReadFile(name)
+		text, err := config.ReadFile(name)
 		var tree map[string]any
 		if err == nil {
 			err = json.Unmarshal(text, &tree)

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"os"
@@ -218,4 +219,12 @@ func TestReadOnlyFilesAreNotWritten(t *testing.T) {
 		require.Equal(t, errs.PermissionDenied, r.fails(o.slice(transport.Write, m, 0, 0, 4096)).Code)
 		r.must(o.slice(transport.Read, m, 0, 0, 4096))
 	})
+}
+
+// A close that was given no time does not blame the kernel: nobody needs to keep memory for it.
+func TestCloseBlamesTheKernelOnlyForSlicesThatItHolds(t *testing.T) {
+	r := newRig(t, BufferedFactory{}, Settings{})
+	err := r.tr.(interface{ stuck(error) error }).stuck(context.DeadlineExceeded)
+	require.ErrorContains(t, err, "no time was left for it, and the kernel holds nothing of it")
+	require.NotContains(t, err.Error(), "given back")
 }

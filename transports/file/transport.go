@@ -194,6 +194,11 @@ func (t *base) stuck(cause error) error {
 	if n > 4 {
 		names = append(names, fmt.Sprintf("and %d more", n-4))
 	}
+	if len(names) == 0 {
+		return errs.New(errs.Timeout, t.name+".close",
+			"no time was left for it, and the kernel holds nothing of it (%v)", cause).
+			WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
 	return errs.New(errs.Timeout, t.name+".close", "the kernel has not given back: %s (%v)", strings.Join(names, "; "),
 		cause).
 		WithScope(errs.ScopeTransport, errs.SideRemote).
