@@ -31,7 +31,8 @@ class Event(NamedTuple):
     a second; nothing of `m` of them was ever sent. `sharing_off` says that slots and load are not known across
     processes any more (`error` has the cause), `sharing_on` that they are again. `metrics_off`: they are not served at
     the place in `note`. `peer_admitted` and `peer_refused` tell who may call, `access_refused` what a peer may not touch.
-    `segment_opened`, `segment_closed` and `region_closed` are acts of the user.
+    `slow_path`: a full rail carried `n` percent of its nominal or usual rate for `took` seconds, `note` has cause and
+    knob; `slow_path_over` is its end. `segment_opened`, `segment_closed` and `region_closed` are acts of the user.
     """
 
     kind: str

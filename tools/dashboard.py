@@ -77,6 +77,7 @@ PANELS = (
             "(rate(tent_rail_bytes_total{$E}[$W]))"
         },
     ),
+    Panel("Slow rails", "none", {"{{transport}} {{local}} to {{remote}}": "tent_rail_slow{$E}"}),
     Panel("Health of a rail", "none", {"{{transport}} {{local}} to {{remote}}": "tent_rail_health{$E}"}),
     Panel("Rails by state", "none", {"{{transport}} {{state}}": "sum by (transport, state) (tent_rails{$E})"}),
     Panel(
@@ -132,6 +133,13 @@ ALERTS = (
         "2m",
         "warning",
         "A rail is out; transfers go over the others. The events rail_down and rail_condemned have the cause",
+    ),
+    Alert(
+        "TentSlowPath",
+        "sum by (instance, transport, local, remote) (tent_rail_slow) > 0",
+        "1m",
+        "warning",
+        "A full rail carries less than half of its nominal or usual rate; the event slow_path has cause and knob",
     ),
     Alert(
         "TentFailover",

@@ -138,6 +138,9 @@ func (c *Core) recordOutcome(a *attempt, withdrawn bool, delivered uint64, err *
 		if !withdrawn { // else it was asked for, and its answer may have come another way
 			r.meter.Delivered(delivered, a.ahead, took, r.slices == 0, now)
 			r.device.noteDelivery(r, a, delivered, took, now)
+			if bytes, full := r.meter.TakeFull(); full > 0 {
+				c.judgePace(r, bytes, a.Length, full, now)
+			}
 			r.lastGood = now
 			c.signOfLife(r, now)
 		}

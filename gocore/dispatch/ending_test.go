@@ -163,7 +163,7 @@ func TestStallLimitCountsFromTheLastProgress(t *testing.T) {
 	require.Equal(t, Failed, s.State)
 	require.Equal(t, errs.Timeout, s.Err.Code)
 	require.ErrorContains(t, s.Err, "no progress for 10s")
-	require.Equal(t, []event.Kind{event.Stalled}, r.kinds())
+	require.Equal(t, []event.Kind{event.SlowPath, event.Stalled}, r.kinds())
 }
 
 func TestATaskThatWaitsForItsClassDoesNotStall(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 type railTotals struct {
 	errors    uint64 // failures that counted against a rail
 	condemned uint64 // rails given up for a while
+	slow      uint64 // times that a rail became slow
 }
 
 // Gauges are the present state of a transport, and the history of its rails in numbers.
@@ -19,6 +20,7 @@ type Gauges struct {
 	RailsDown   int
 	RailErrors  uint64
 	Condemned   uint64
+	SlowPaths   uint64
 	InFlight    uint64 // bytes handed out and not completed
 }
 
@@ -50,7 +52,8 @@ func (c *Core) Gauges(transport uint8) (g Gauges) {
 		}
 	}
 	if int(transport) < len(c.totals) {
-		g.RailErrors, g.Condemned = c.totals[transport].errors, c.totals[transport].condemned
+		totals := c.totals[transport]
+		g.RailErrors, g.Condemned, g.SlowPaths = totals.errors, totals.condemned, totals.slow
 	}
 	return g
 }
@@ -74,6 +77,7 @@ type RailView struct {
 	Carried       uint64  // bytes that it has delivered, over all generations
 	Errors        uint64  // failures that counted against it
 	InFlight      uint64  // bytes handed out and not completed
+	Slow          bool    // it carries less than half of its nominal or usual rate
 	LowWindow     uint64  // bytes of LOW that may be in flight, by the rail's rate and that of its NIC
 	Device        string  // its NIC here
 }
@@ -90,7 +94,7 @@ func (c *Core) Rails() (list []RailView) {
 				list = append(list, RailView{LowWindow: low, Device: r.device.key.name, Transport: l.spec.Transport,
 					Peer: l.peer.name, Local: r.info.Local, Remote: r.info.Remote,
 					State: r.stateName(), Health: r.health.Value(), Rate: r.meter.Rate(), Carried: r.carried,
-					Errors: r.errors, InFlight: r.bytes})
+					Errors: r.errors, InFlight: r.bytes, Slow: r.pace.Slow()})
 			}
 		}
 	}

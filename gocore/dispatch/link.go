@@ -116,6 +116,7 @@ type railState struct {
 	held       intrusive.Node[railState] // of device.held
 	low        uint64                    // bytes of LOW in flight
 	meter      rail.Meter
+	pace       rail.Pace
 	health     rail.Health
 	pair       rail.Pair
 	posted     uint64     // id of the last slice that it was given
@@ -284,6 +285,7 @@ func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railSt
 	}
 	r.bytesWhole = r.bytesMax
 	r.meter.Reset(info.Bandwidth)
+	r.pace.Reset(info.Bandwidth)
 	r.timer.Owner.rail = r
 	r.nics = c.nicsOf(&info)
 	r.heard = c.awake(now)

@@ -78,6 +78,10 @@ func (l *logs) event(ev *event.Event) bool {
 			ev.Local, ev.Remote, ev.N, ev.Took)
 	case event.SharingOff:
 		level, text = slog.LevelWarn, "Slots and load are not shared with other processes any more; transfers go on"
+	case event.SlowPath:
+		level, text = slog.LevelWarn, fmt.Sprintf("Slow path: %d %% of the expected rate: %s", ev.N, ev.Note)
+	case event.SlowPathOver:
+		text = fmt.Sprintf("Slow path is over: %d %% of the expected rate", ev.N)
 	case event.MetricsOff:
 		level, text = slog.LevelWarn, fmt.Sprintf("Metrics are not served at %s", ev.Note)
 	case event.SharingOn:

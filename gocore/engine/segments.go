@@ -151,6 +151,7 @@ func (e *Engine) openTarget(ctx context.Context, target meta.Target, another boo
 		e.leavePeer(p)
 		return 0, err
 	}
+	e.sayRoutes(p)
 	h := &handle{peer: p, name: target.Region}
 	if target.Region != "" {
 		if h.base, err = p.named(ctx, target.Region); err != nil {

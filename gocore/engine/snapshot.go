@@ -69,7 +69,7 @@ func (e *Engine) copyCore(s *metrics.Snapshot) {
 	for _, r := range e.core.Rails() {
 		s.Rails = append(s.Rails, metrics.Rail{Transport: e.ports[r.Transport].name, Peer: r.Peer, Local: r.Local,
 			Remote: r.Remote, State: r.State, Health: r.Health, Rate: r.Rate, Bytes: r.Carried, Errors: r.Errors,
-			InFlight: r.InFlight})
+			InFlight: r.InFlight, Slow: r.Slow})
 	}
 	s.Batches, s.PendingRequests = e.core.Batches(), e.core.Pending()
 	for i, p := range e.ports {
@@ -80,8 +80,8 @@ func (e *Engine) copyCore(s *metrics.Snapshot) {
 		}
 		g := e.core.Gauges(uint8(i))
 		t.QueuedBytes = g.QueuedBytes
-		t.Queued, t.RailsUp, t.RailsDown, t.RailErrors, t.Condemned, t.InFlight =
-			g.Queued, g.RailsUp, g.RailsDown, g.RailErrors, g.Condemned, g.InFlight
+		t.Queued, t.RailsUp, t.RailsDown, t.RailErrors, t.Condemned, t.InFlight, t.SlowPaths =
+			g.Queued, g.RailsUp, g.RailsDown, g.RailErrors, g.Condemned, g.InFlight, g.SlowPaths
 		for j, q := range e.ports {
 			if n := e.core.Failovers(uint8(i), uint8(j)); n > 0 {
 				s.Failovers = append(s.Failovers, metrics.Failover{From: p.name, To: q.name, Count: n})

@@ -44,6 +44,8 @@ const (
 	AccessRefused
 	MetricsOff
 	Insecure
+	SlowPath
+	SlowPathOver
 )
 
 // kinds holds the name and the meaning of each kind; docs/reference/events.md is generated from it.
@@ -85,6 +87,9 @@ var kinds = [...]struct{ name, help string }{
 	MetricsOff: {"metrics_off",
 		"Metrics are not served at the address in `note`, for the reason in `error`; the engine goes on without."},
 	Insecure: {"insecure", "The engine was opened with `insecure`: it admits anybody who reaches it."},
+	SlowPath: {"slow_path",
+		"A full rail carried `n` percent of its nominal or usual rate for `took`; `note` has the cause and the knob."},
+	SlowPathOver: {"slow_path_over", "A rail that was slow carries `n` percent of that rate again."},
 }
 
 // String returns the name of a kind, as events carry it to Python and into the log.

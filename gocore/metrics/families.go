@@ -101,6 +101,8 @@ var families = []family{
 		func(t *Transport) float64 { return float64(t.RailErrors) }),
 	perTransport("tent_rails_condemned_total", "Rails given up for a while.", counter,
 		func(t *Transport) float64 { return float64(t.Condemned) }),
+	perTransport("tent_slow_paths_total", "Times that a full rail fell below half of its nominal or usual rate.",
+		counter, func(t *Transport) float64 { return float64(t.SlowPaths) }),
 	perTransport("tent_stale_calls_total", "Calls that named a link that had ended, all refused.", counter,
 		func(t *Transport) float64 { return float64(t.StaleCalls) }),
 	perTransport("tent_faults_injected_total", "Times that an injected fault has struck; 0 where none is allowed.",
@@ -124,6 +126,13 @@ var families = []family{
 	{name: "tent_rails", help: "Rails by state.", kind: gauge, labels: []string{"transport", "state"}, samples: rails},
 	perRail("tent_rail_health", "Health of a rail, 1000 at best.", gauge,
 		func(r *Rail) float64 { return float64(r.Health) }),
+	perRail("tent_rail_slow", "1 while a rail carries less than half of its nominal or usual rate although it is full.",
+		gauge, func(r *Rail) float64 {
+			if r.Slow {
+				return 1
+			}
+			return 0
+		}),
 	perRail("tent_rail_rate_bytes", "Bytes a second that a rail is believed to carry.", gauge,
 		func(r *Rail) float64 { return r.Rate }),
 	perRail("tent_rail_in_flight_bytes", "Bytes handed to a rail and not completed.", gauge,

@@ -56,6 +56,7 @@ type Transport struct {
 	RailsDown   int    // paused, condemned or not dialled
 	RailErrors  uint64 // errors that counted against a rail
 	Condemned   uint64 // rails given up for a while, ever
+	SlowPaths   uint64 // times that a rail became slow
 	StaleCalls  uint64 // calls that named a link that had ended, refused
 	InFlight    uint64 // bytes handed to the transport and not completed, now
 	Faults      int    // injected, in force now
@@ -82,6 +83,7 @@ type Rail struct {
 	Health                         int    // 0 to 1000
 	Rate                           float64
 	Bytes, Errors, InFlight        uint64
+	Slow                           bool
 }
 
 // Failover counts the switches of tasks between two transports.

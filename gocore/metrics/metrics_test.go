@@ -27,9 +27,9 @@ func example() *Snapshot {
 		RegisteredBytes: 1 << 30,
 		Segments:        1, Peers: 1, Notifications: Notifications{Sent: 5, Received: 6, Refused: 1, Waiting: 4},
 		Failovers: []Failover{{"rdma", "tcp", 2}, {"shm", "tcp", 1}},
-		Rails:     []Rail{{"tcp", "10.0.0.2:7000", "10.0.0.1", "10.0.0.2", "paused", 700, 5e8, 1 << 20, 3, 4096}},
-		Transports: []Transport{{Name: "tcp", RailsUp: 2, RailsDown: 1, RailErrors: 3, Condemned: 1, InFlight: 4096,
-			Faults: 2, Struck: 5, StaleCalls: 2,
+		Rails:     []Rail{{"tcp", "10.0.0.2:7000", "10.0.0.1", "10.0.0.2", "paused", 700, 5e8, 1 << 20, 3, 4096, true}},
+		Transports: []Transport{{Name: "tcp", RailsUp: 2, RailsDown: 1, RailErrors: 3, Condemned: 1, SlowPaths: 4,
+			InFlight: 4096, Faults: 2, Struck: 5, StaleCalls: 2,
 			Sharing: Sharing{Processes: 3, Devices: []SharedDevice{{"eth0", 70000}}}}, {Name: "shm", RailErrors: 1}}}
 	high, low := &s.Transports[0].Classes[dispatch.High], &s.Transports[0].Classes[dispatch.Low]
 	high.Requests[transport.Write], high.Bytes[transport.Write] = 4, 4<<20

@@ -80,6 +80,9 @@ type Meter struct {
 	since   clock.Time    // start of the sample; 0 while idle
 	bytes   uint64        // delivered in the sample
 	slices  uint64        // that brought them
+
+	fullBytes uint64 // of samples for TakeFull
+	fullTime  time.Duration
 }
 
 // Reset starts anew with a configured rate in bytes/s, 0 if it is not known.
@@ -203,9 +206,19 @@ func (m *Meter) sample(now clock.Time) {
 		m.lately.see(m.rate, took)
 		if !m.capped {
 			m.whole.see(m.rate, took)
+			m.fullBytes += m.bytes
+			m.fullTime += time.Duration(took)
 		}
 	}
 	m.since, m.bytes, m.slices, m.full, m.capped = now, 0, 0, false, false
+}
+
+// TakeFull returns the bytes and the time of the samples since the last call in which the rail was full with its whole
+// window in flight, of slices that are not small.
+func (m *Meter) TakeFull() (bytes uint64, took time.Duration) {
+	bytes, took = m.fullBytes, m.fullTime
+	m.fullBytes, m.fullTime = 0, 0
+	return bytes, took
 }
 
 // HalveRate halves the estimate, to 1 MB/s at least: the rail answers probes, but its slices in flight do not arrive.
