@@ -1,7 +1,7 @@
-"""Two hosts: one offers memory, the other writes into it. Both name the addresses that carry their bytes.
+"""Two hosts: one offers memory, the other writes into it. Both hold one key file; only the first has an address.
 
-python two_hosts.py serve 10.0.0.5                      # on the first host
-python two_hosts.py write 10.0.0.6 10.0.0.5:41233       # on the second, with the address that the first one printed
+python two_hosts.py serve 10.0.0.5 cluster.key          # on the first host
+python two_hosts.py write 10.0.0.5:41233 cluster.key    # on the second, with the address that the first one printed
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import tent
 SIZE = 1 << 20
 
 
-def serve(own: str) -> None:
+def serve(own: str, key: str) -> None:
     """Offers a region at an address of this host, and waits for the notification behind its last byte."""
-    settings = {"rpc_server_hostname": own, "transports": {"tcp": {"addresses": [own]}}}
     kv = bytearray(SIZE)
-    with tent.Engine(settings, name="receiver") as engine, engine.register(kv, name="kv"):
-        print(engine.address, flush=True)
-        note = engine.notifications.get(timeout=600)
-        assert kv == b"a" * SIZE
-        print(f"{note.message}: {SIZE} bytes from {note.peer}")
+    with tent.Engine(rpc_server_hostname=own, security={"cluster_key": key}, name="receiver") as engine:
+        with engine.register(kv, name="kv"):
+            print(engine.address, flush=True)
+            note = engine.notifications.get(timeout=600)
+            assert kv == b"a" * SIZE
+            print(f"{note.message}: {SIZE} bytes")
 
 
-def write(own: str, address: str) -> None:
-    """Fills the region at `address`. `own` is the address of this host by which its bytes leave."""
-    with tent.Engine({"transports": {"tcp": {"addresses": [own]}}}) as engine, engine.open(address) as peer:
+def write(address: str, key: str) -> None:
+    """Fills the region at `address`."""
+    with tent.Engine(security={"cluster_key": key}) as engine, engine.open(address) as peer:
         local = engine.allocate(SIZE)
         local.view[:] = b"a" * SIZE
         transfer = engine.write(local, peer["kv"], notify=("done", "step 7"), timeout=30)
@@ -35,7 +35,4 @@ def write(own: str, address: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "serve":
-        serve(sys.argv[2])
-    else:
-        write(sys.argv[2], sys.argv[3])
+    {"serve": serve, "write": write}[sys.argv[1]](*sys.argv[2:])

@@ -32,15 +32,18 @@ def test_example_runs(path: Path, tmp_path: Path) -> None:
     assert done.stdout and not done.stderr
 
 
-def test_two_hosts_move_bytes_over_the_addresses_that_they_name() -> None:
-    """As between hosts: no shared memory, and an address on each side."""
+def test_two_hosts_move_bytes_with_one_address_and_one_key(tmp_path: Path) -> None:
+    """As between hosts: no shared memory, and an address on the serving side alone."""
+    key = tmp_path / "cluster.key"
+    key.write_bytes(os.urandom(32))
+    key.chmod(0o600)
     env = {**os.environ, "TENT_CONF": '{"transports": {"shm": {"enable": false}}}'}
     command = [sys.executable, "-W", "error", FOLDER / "two_hosts.py"]
-    with subprocess.Popen([*command, "serve", "127.0.0.2"], env=env, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen([*command, "serve", "127.0.0.2", key], env=env, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout
         address = server.stdout.readline().strip()
         try:
-            write = [*command, "write", "127.0.0.3", address]
+            write = [*command, "write", address, key]
             done = subprocess.run(write, env=env, capture_output=True, text=True, timeout=60)
             assert done.returncode == 0, done.stderr
             assert "COMPLETED" in done.stdout and " tcp " in done.stdout
