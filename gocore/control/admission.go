@@ -31,7 +31,11 @@ func (a *admission) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	if err == nil {
 		return secure, proof{shown}, nil
 	}
-	a.refused(reasonOf(err), raw.RemoteAddr().String(), err)
+	from := raw.RemoteAddr().String()
+	if g, is := raw.(*guest); is {
+		from = g.host
+	}
+	a.refused(reasonOf(err), from, err)
 	return nil, nil, err
 }
 

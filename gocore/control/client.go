@@ -150,7 +150,7 @@ func (c *Client) enter(address string) (*conn, error) {
 
 // connect carries out the dial of k.
 func (c *Client) connect(k *conn) {
-	k.cc, k.shown, k.err = c.dial(c.alive, k.address)
+	k.cc, k.shown, k.err = c.insist(k.address)
 	c.mu.Lock()
 	if k.err == nil {
 		k.stub = controlpb.NewControlClient(k.cc)

@@ -23,6 +23,34 @@ import (
 // server, or an engine that was stopped; Client.call keeps them apart if it has met an engine there before.
 var errSilent = errors.New("the connection was accepted, but nothing was said")
 
+// errDropped marks a dial that ended without a word of the other side. An engine under attack closes connections whose
+// handshake is not over, ours among them, and has room for the next one.
+var errDropped = errors.New("the connection was closed before an answer")
+
+const (
+	dialTries = 3
+	dialAgain = 20 * time.Millisecond // before the second try, twice that before the third
+)
+
+// insist dials, and again when the other side drops us at once.
+func (c *Client) insist(address string) (*grpc.ClientConn, security.Proof, error) {
+	start := time.Now()
+	for try := 1; ; try++ {
+		cc, shown, err := c.dial(c.alive, address)
+		dropped := errors.Is(err, errDropped) || errors.Is(err, syscall.ECONNRESET)
+		if !dropped || try == dialTries || time.Since(start) > c.options.HandshakeTimeout/2 {
+			return cc, shown, err
+		}
+		pause := time.NewTimer(time.Duration(try) * dialAgain)
+		select {
+		case <-pause.C:
+		case <-c.alive.Done():
+			pause.Stop()
+			return cc, shown, closedError(address)
+		}
+	}
+}
+
 // dial makes one finished connection: TCP, TLS, and the peer's HTTP/2 preface.
 func (c *Client) dial(ctx context.Context, address string) (*grpc.ClientConn, security.Proof, error) {
 	raw, err := c.connectTCP(ctx, address)
@@ -237,6 +265,7 @@ func (t *tap) verdict(address string, limit time.Duration, late bool) error {
 	case !late: // a peer that has just died looks like this too, and one whose process is stopped like the next
 		e.Code, e.Cause = errs.PeerUnreachable, "something else listens at "+address+
 			", or its engine is closing: the connection ended before an answer"
+		e.Err = errDropped
 	default:
 		e.Code, e.Cause = errs.PeerUnreachable, "something else listens at "+address+
 			", or its process is stopped: it took the connection and said nothing for "+limit.String()

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -238,4 +239,30 @@ func TestTextsOfPeersAreHarmless(t *testing.T) {
 	require.Error(t, err)
 	require.NotContains(t, err.Error(), "\x1b")
 	require.NotContains(t, err.Error(), "\n")
+}
+
+// An engine under attack closes connections whose handshake is not over. An honest client comes again at once.
+func TestADroppedConnectionIsDialledAgain(t *testing.T) {
+	checkLeaks(t)
+	hangsUp := stranger(t, func(conn net.Conn) { conn.Close() })
+	for drops := range dialTries + 1 {
+		var dials atomic.Int32
+		a := start(t, "127.0.0.1:0", func(o *Options) {
+			o.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+				if int(dials.Add(1)) <= drops {
+					address = hangsUp
+				}
+				return new(net.Dialer).DialContext(ctx, network, address)
+			}
+		})
+		b := start(t, "127.0.0.1:0")
+		peer, err := a.client.Open(within(t), b.self.Address)
+		if drops < dialTries {
+			require.NoError(t, err, "%d drops", drops)
+			require.Equal(t, b.self.ID, peer.ID)
+			continue
+		}
+		require.Equal(t, errs.PeerUnreachable, errs.CodeOf(err), "%v", err)
+		require.EqualValues(t, dialTries, dials.Load())
+	}
 }

@@ -43,8 +43,8 @@ func arrived(e *engine.Engine) (names, peers []string) {
 	return names, peers
 }
 
-// An attacker notifies with the address of an engine and claims the last number of all. No forged notification bears
-// that address, and none of the engine's own is lost while it reads COMPLETED.
+// An attacker notifies in the name of an engine and claims the last number of all. No forged notification bears that
+// engine's address, and none of its own is lost while it reads COMPLETED.
 func TestNotificationsAreNeitherForgedNorSwallowed(t *testing.T) {
 	e, honest := victim(t), victim(t)
 	s, err := honest.OpenSegment(context.Background(), e.Address())
@@ -53,13 +53,16 @@ func TestNotificationsAreNeitherForgedNorSwallowed(t *testing.T) {
 	_, err = e.OpenSegment(context.Background(), honest.Address()) // the victim knows whom the address belongs to
 	require.NoError(t, err)
 
-	a := newAttacker(t, transport.Peer{Address: honest.Address(), ID: transport.NumberedID(4711)})
-	for i, number := range []uint64{2, 1 << 40, 1<<64 - 1} {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		err := a.Notify(ctx, e.Self(), uint64(i+1), note(number, "forged", nil))
-		cancel()
-		if number == 1<<64-1 {
-			require.Error(t, err)
+	for _, claims := range []transport.Peer{honest.Self(), // all that Hello says about it
+		{Address: honest.Address(), ID: transport.NumberedID(4711)}} { // its address alone
+		a := newAttacker(t, claims)
+		for i, number := range []uint64{2, 1 << 40, 1<<64 - 1} {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			err := a.Notify(ctx, e.Self(), uint64(i+1), note(number, "forged", nil))
+			cancel()
+			if number == 1<<64-1 {
+				require.Error(t, err)
+			}
 		}
 	}
 	notifies(t, honest, s, "second")
