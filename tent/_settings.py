@@ -11,6 +11,8 @@ from typing import Any, Literal, TypedDict
 _Paths = TypedDict(
     "_Paths",
     {
+        "security/cluster_key": str,
+        "security/local_users": Sequence[str],
         "metrics/listen": str,
         "metrics/http_port": int,
         "metrics/http_host": str,
@@ -237,6 +239,8 @@ class Given(_Paths, total=False):
     rpc_server_hostname: str
     rpc_advertise_hostname: str
     rpc_server_port: int
+    security: Mapping[str, Any]
+    insecure: bool
     log_level: Literal["debug", "info", "warning", "error"]
     merge_requests: bool
     max_failover_attempts: int

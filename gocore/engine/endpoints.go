@@ -37,6 +37,13 @@ func (e *Engine) ServeMetrics(address string) (string, error) {
 			return "", err
 		}
 	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", errs.Wrap(errs.InvalidArgument, "metrics", err).WithHint("a place to serve is host:port, or a port")
+	}
+	if err := e.mayListen("metrics/listen", host); err != nil {
+		return "", err
+	}
 	e.served.mu.Lock()
 	defer e.served.mu.Unlock()
 	switch {

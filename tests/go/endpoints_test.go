@@ -2,6 +2,7 @@ package tests
 
 import (
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -85,4 +86,22 @@ func TestPlacesOfMetricsAreBounded(t *testing.T) {
 		}
 	}
 	require.Equal(t, errs.TooManyRequests, errs.CodeOf(err))
+}
+
+// Metrics name peers and their addresses: serving them beyond this machine is a decision, as for every listener.
+func TestMetricsBeyondLoopbackNeedAWordAboutSecurity(t *testing.T) {
+	e := openSim(false)(t, nil)
+	for _, address := range []string{"0.0.0.0:0", "[::]:0", ":0", "192.0.2.1:0"} {
+		_, err := e.ServeMetrics(address)
+		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), address)
+		require.ErrorContains(t, err, "insecure", address)
+	}
+	configured := openSim(false)(t, map[string]any{"metrics/listen": "0.0.0.0:0"})
+	require.Len(t, metricsOff(t, configured), 1, "an event, and no failed engine")
+	open := openSim(false)(t, map[string]any{"insecure": true})
+	address, err := open.ServeMetrics("0.0.0.0:0")
+	require.NoError(t, err)
+	_, port, err := net.SplitHostPort(address)
+	require.NoError(t, err)
+	require.Contains(t, fetch(t, "127.0.0.1:"+port, "/metrics"), "tent_build_info")
 }
