@@ -20,13 +20,15 @@ const (
 	attachmentsIdle    = 64               // more than this many: those without a lane are forgotten
 	forgetAfter        = 10 * time.Second // but not before this
 	endedLanesMax      = 64               // verdicts of closed lanes that an attachment keeps
+	peersMin           = 4                // peers together take all lanes: no smaller number of them locks others out
 )
 
 // attachments are the peers that have attached to us. One mutex guards it all, so that a lane that joins an attachment
 // and one that is forgotten see each other. It comes before the locks of a lane, but for its readMu.
 type attachments struct {
-	t        *Transport
-	lanesMax int // of all peers
+	t           *Transport
+	lanesMax    int // of all peers
+	lanesOfPeer int
 
 	mu     sync.Mutex
 	byID   map[attachmentID]*attachment
@@ -62,7 +64,7 @@ type attachment struct {
 }
 
 func (as *attachments) init(t *Transport, lanesMax int) {
-	as.t, as.lanesMax = t, lanesMax
+	as.t, as.lanesMax, as.lanesOfPeer = t, lanesMax, min(t.settings.LanesPerPeer, lanesMax/peersMin)
 	as.byID, as.guests = map[attachmentID]*attachment{}, map[transport.ID]*guest{}
 }
 
@@ -165,10 +167,10 @@ func (as *attachments) expect(l *responderLane, id attachmentID, number uint64) 
 	if _, was := a.ended[number]; was || a.lanes[number] != nil {
 		return nil, l.refuse(transport.RefusedProof, "lane %d exists already", number)
 	}
-	if full := l.t.settings.LanesPerPeer; a.guest.lanes >= full || as.lanes >= as.lanesMax {
+	if a.guest.lanes >= as.lanesOfPeer || as.lanes >= as.lanesMax {
 		if len(a.expected) == 0 {
 			return nil, l.refuse(transport.RefusedLimit, "%d lanes of %d are open, %d of them of this peer, which may "+
-				"have %d (transports/tcp/lanes_per_peer)", as.lanes, as.lanesMax, a.guest.lanes, full)
+				"have %d (transports/tcp/lanes_per_peer)", as.lanes, as.lanesMax, a.guest.lanes, as.lanesOfPeer)
 		}
 		oldest := a.expected[0]
 		as.removeLocked(oldest, a)

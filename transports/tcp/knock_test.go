@@ -39,7 +39,7 @@ func newLiar(t *testing.T, s Settings, o offer) (*liar, *Transport) {
 	return l, opened.(*Transport)
 }
 
-// TestAPeerCannotMakeUsKnockEverywhere opens a peer whose offer names the ports of a third party, which takes
+// TestAPeerCannotMakeUsKnockEverywhere opens a peer with an offer of the ports of a third party, which takes
 // connections and says nothing useful.
 func TestAPeerCannotMakeUsKnockEverywhere(t *testing.T) {
 	third, err := net.Listen("tcp", "127.0.0.1:0")

@@ -246,6 +246,28 @@ func (r *Remote) Open(s Settings, offer *Offer) (err error) {
 	return err
 }
 
+// Limit sets the number of descriptors that the process may have open. It is called before Open.
+func (r *Remote) Limit(descriptors uint64, _ *int) error {
+	return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: descriptors, Max: descriptors})
+}
+
+// OpenFiles opens a number of files and closes them, as the program around the engine does.
+func (r *Remote) OpenFiles(n int, _ *int) (err error) {
+	var files []*os.File
+	for range n {
+		f, failed := os.Open(os.DevNull)
+		if failed != nil {
+			err = failed
+			break
+		}
+		files = append(files, f)
+	}
+	for _, f := range files {
+		_ = f.Close()
+	}
+	return err
+}
+
 // Sum returns a checksum of the region's bytes from span[0] on, span[1] of them.
 func (r *Remote) Sum(span [2]int, result *uint64) error {
 	*result = sum(r.memory[span[0] : span[0]+span[1]])
@@ -275,12 +297,17 @@ type child struct {
 }
 
 func startChild(t testing.TB, s Settings) *child {
+	c := spawnChild(t)
+	require.NoError(t, c.Call("Remote.Open", s, &c.Offer))
+	return c
+}
+
+// spawnChild starts a process that has not opened its transport yet.
+func spawnChild(t testing.TB) *child {
 	process, err := forked.Start()
 	require.NoError(t, err)
 	t.Cleanup(process.Kill)
-	c := &child{Child: process}
-	require.NoError(t, c.Call("Remote.Open", s, &c.Offer))
-	return c
+	return &child{Child: process}
 }
 
 func (c *child) sum(t testing.TB, from, n int) (result uint64) {
