@@ -117,7 +117,7 @@ class RpcServiceError(TentError):
 
 
 class PermissionDeniedError(TentError, PermissionError):
-    """The owner of the memory does not allow it."""
+    """The owner of the memory does not allow it, or one side does not admit the other one (PEER_NOT_ADMITTED)."""
 
     code = "PERMISSION_DENIED"
 
@@ -245,6 +245,7 @@ _BY_CODE: dict[str, type[TentError]] = {
 }
 _BY_CODE |= {
     "STALE_ID": InvalidEntryError,
+    "PEER_NOT_ADMITTED": PermissionDeniedError,
     "MALFORMED_JSON": InvalidArgumentError,
     "PROTOCOL": RpcServiceError,
     "NO_ROUTE": PeerUnreachableError,

@@ -114,9 +114,10 @@ func (c *Client) handshakeTLS(ctx context.Context, raw net.Conn, address string)
 	}
 	var refused *security.NotAdmitted
 	if errors.As(err, &refused) {
-		return nil, shown, errs.Wrap(errs.PeerNotAdmitted, "control.dial", err).
-			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(address, "", "").
-			WithHint("the engine at %s is not believed; both sides need the same security settings", address)
+		e := errs.Wrap(errs.PeerNotAdmitted, "control.dial", err).WithScope(errs.ScopeLink, errs.SideRemote).
+			WithPeer(address, "", "").WithHint("both sides need the same security settings")
+		e.Cause = "the engine at " + address + " is not admitted here: " + refused.Reason
+		return nil, shown, e
 	}
 	return nil, shown, watched.verdict(address, c.options.HandshakeTimeout, ctx.Err() != nil)
 }

@@ -1,10 +1,13 @@
 /* A wrong argument of C is refused with its cause, takes nothing, and ends no process. Run by `make capi ARGS=--check`,
  * plainly and under the address and undefined-behaviour sanitizers. */
+#define _POSIX_C_SOURCE 200809L
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tent/transfer_engine.h"
 
@@ -228,7 +231,45 @@ static void threads(tent_engine_t engine, unsigned char *memory) {
 	}
 }
 
+/* An engine with one setting and a key file, or NULL. */
+static tent_engine_t member(const char *key_file, const char *key, const char *value) {
+	tent_set_config("security/cluster_key", key_file);
+	if (key) tent_set_config(key, value);
+	return tent_create_engine();
+}
+
+static void write_key(const char *path, int letter) {
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	char key[32];
+	memset(key, letter, sizeof key);
+	MUST(fd < 0 || write(fd, key, sizeof key) != sizeof key || close(fd));
+}
+
+/* Whom an engine admits: the holders of its key, and nothing beyond loopback without one. */
+static void admission(void) {
+	char ours[] = "/tmp/tent-key-XXXXXX", theirs[] = "/tmp/tent-key-XXXXXX", address[256];
+	tent_segment_id_t segment;
+	MUST(close(mkstemp(ours)) || close(mkstemp(theirs)));
+	write_key(ours, 'a');
+	write_key(theirs, 'b');
+	tent_set_config("rpc_server_hostname", "0.0.0.0");
+	NOTHING(tent_create_engine(), "cluster_key");
+	tent_set_config("security/cert", "me.pem");
+	NOTHING(tent_create_engine(), "not in this version");
+	NOTHING(member("/no/such/file", NULL, NULL), "no such file");
+	NOTHING(member(ours, "insecure", "true"), "exclude each other");
+	tent_engine_t a = member(ours, NULL, NULL), b = member(ours, NULL, NULL), c = member(theirs, NULL, NULL);
+	MUST(!a || !b || !c || tent_segment_name(b, address, sizeof address));
+	MUST(tent_open_segment(a, &segment, address));
+	REFUSED(tent_open_segment(c, &segment, address), "does not hold the key file");
+	tent_destroy_engine(a);
+	tent_destroy_engine(b);
+	tent_destroy_engine(c);
+	MUST(unlink(ours) || unlink(theirs));
+}
+
 int main(void) {
+	admission();
 	tent_set_config("no_such_key", "1");
 	NOTHING(tent_create_engine(), "no_such_key");
 	tent_load_config_from_file("/no/such/file.json");

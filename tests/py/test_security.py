@@ -1,0 +1,181 @@
+"""Whom an engine admits: the modes of security, from Python."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peer_side
+import pytest
+
+import tent
+from tent.testing import Memory, PeerProcess
+
+SIZE = 1 << 20
+
+Start = Callable[..., PeerProcess]
+Open = Callable[..., tent.Engine]
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Callable[[int], str]:
+    """Writes a key file; equal numbers are equal keys."""
+
+    def write(number: int) -> str:
+        path = tmp_path / f"{number}.key"
+        path.write_bytes(bytes([number]) * 32)
+        path.chmod(0o600)
+        return str(path)
+
+    return write
+
+
+def test_two_processes_with_one_key_move_bytes(
+    key: Callable[[int], str], engines: Open, peers: Start, keep: Any
+) -> None:
+    settings = {"security/cluster_key": key(1)}
+    engine, peer = engines(config=settings), peers(SIZE, 9, settings)
+    ours, half = Memory(SIZE, 3), SIZE // 2
+    local, remote = keep(engine.register(ours.view)), engine.open(peer.address)["kv"]
+    engine.write(local[0:half], remote[half:SIZE]).result(10)
+    assert peer.run(peer_side.check, written=[[half, half, 3, 0]]) == ""
+    engine.read(local[half:SIZE], remote[0:half]).result(10)
+    ours.expect(half, Memory(SIZE, 9).expected[:half])
+    ours.check()
+
+
+def test_other_keys_are_refused_with_the_cause_on_both_sides(
+    key: Callable[[int], str], engines: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    ours, theirs = engines(security={"cluster_key": key(1)}), engines(security={"cluster_key": key(2)})
+    with theirs.events() as events:
+        with pytest.raises(tent.PermissionDeniedError, match="does not hold the key file") as caught:
+            ours.open(theirs.address)
+        assert caught.value.code == "PEER_NOT_ADMITTED"
+        assert theirs.address in str(caught.value) and "insecure" not in str(caught.value)
+        refused = events.wait_for("peer_refused", timeout=10)
+        assert "bad certificate" in refused.error
+    assert theirs.metrics()['tent_refused_total{plane="control",reason="identity"}'] == 1
+
+
+def test_an_engine_without_the_key_is_refused_by_the_member(key: Callable[[int], str], engines: Open) -> None:
+    member = engines(security={"cluster_key": key(1)})
+    with member.events() as events:
+        with pytest.raises(tent.PermissionDeniedError, match="its log has the reason") as caught:
+            engines().open(member.address)
+        assert caught.value.code == "PEER_NOT_ADMITTED"
+        assert "does not hold the key file" in events.wait_for("peer_refused", timeout=10).error
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rpc_server_hostname": "0.0.0.0"},
+        {"rpc_server_hostname": "::"},
+        {"transports": {"tcp": {"addresses": ["127.0.0.1", "192.0.2.7"]}}},
+    ],
+    ids=str,
+)
+def test_nothing_listens_beyond_loopback_without_a_key(settings: dict[str, Any]) -> None:
+    with pytest.raises(tent.InvalidArgumentError, match="other hosts") as caught:
+        tent.Engine(settings)
+    text = str(caught.value)
+    assert 0 < text.index("cluster_key") < text.index("insecure=true")
+
+
+def test_metrics_are_not_served_beyond_loopback_without_a_key(engine: tent.Engine) -> None:
+    with pytest.raises(tent.InvalidArgumentError, match=r"metrics/listen is 0\.0\.0\.0"):
+        tent.serve_metrics(engine, host="0.0.0.0")
+
+
+def test_insecure_is_seen(engines: Open, caplog: pytest.LogCaptureFixture) -> None:
+    engine = engines(insecure=True, rpc_server_hostname="0.0.0.0", rpc_advertise_hostname="127.0.0.1")
+    assert engine.metrics()["tent_insecure"] == 1
+    assert engines().metrics()["tent_insecure"] == 0
+    engine.close()
+    assert len([r for r in caplog.records if "insecure is true" in r.getMessage()]) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            {"security": {"cert": "me.pem"}},
+            "security/cert: not in this version .mode mtls.; security takes cluster_key",
+        ),
+        ({"security": {"data": "encrypt"}}, "security/data: not in this version"),
+        ({"security": {"allow": {"a": 1}}}, "security/allow: not in this version"),
+        ({"security": {"mode": "local"}}, "security/mode: not in this version"),
+        ({"security": {"cluster": "x"}}, 'unknown setting "security/cluster".*"security/cluster_key"'),
+        ({"security": True}, "security: true has the wrong type"),
+        ({"security": {"cluster_key": "/no/such/key"}}, "no such file or directory"),
+        ({"security": {"cluster_key": "/dev/zero"}}, '"/dev/zero" is no file'),
+        ({"security": {"local_users": ["no-such-user"]}}, "no user of this host is named"),
+        ({"security": {"cluster_key": "x"}, "insecure": True}, "exclude each other"),
+        ({"security": {"local_users": ["any"]}, "insecure": True}, "exclude each other"),
+        ({"security": {"cluster_key": "x", "local_users": ["any"]}}, "exclude each other"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_say_what_there_is(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(tent.InvalidArgumentError, match=says):
+        tent.Engine(settings)
+
+
+@pytest.mark.parametrize(("size", "mode", "says"), [(31, 0o600, "31 bytes"), (32, 0o640, "0640"), (32, 0o604, "0604")])
+def test_a_key_file_that_protects_nothing_is_refused(tmp_path: Path, size: int, mode: int, says: str) -> None:
+    path = tmp_path / "cluster.key"
+    path.write_bytes(bytes(size))
+    path.chmod(mode)
+    with pytest.raises(tent.InvalidArgumentError, match=says) as caught:
+        tent.Engine(security={"cluster_key": str(path)})
+    assert "security/cluster_key" in str(caught.value)
+
+
+def test_the_key_may_come_from_the_environment(
+    key: Callable[[int], str], engines: Open, peers: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENT_CONF", json.dumps({"security": {"cluster_key": key(1)}}))
+    member = peers()
+    assert engines(security={"cluster_key": key(1)}).open(member.address).alive(timeout=10)
+
+
+def test_a_blob_authenticates_its_engine(engines: Open) -> None:
+    """The blob has the fingerprint of a key: another engine at the address is not taken for the one that made it."""
+    made, other = engines(), engines()
+    blob = made.export()
+    forged = bytes(blob).replace(made.address.encode(), other.address.encode())
+    if len(forged) == len(blob):  # the ports have equally many digits
+        with pytest.raises(tent.InvalidArgumentError, match="checksum"):
+            engines().open(forged)
+    address, port = made.address, made.address.rsplit(":", 1)[1]
+    made.close()
+    with engines(rpc_server_port=int(port)) as successor:
+        assert successor.address == address
+        with engines().open(blob) as segment, pytest.raises(tent.PeerRestartedError):
+            segment.refresh()
+
+
+def test_keys_appear_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither the bytes of the file nor a text of them is in anything that an engine shows."""
+    caplog.set_level(logging.DEBUG)
+    secret = os.urandom(24).hex().encode()  # also readable, if it leaks as text
+    path = tmp_path / "cluster.key"
+    path.write_bytes(secret)
+    path.chmod(0o600)
+    with tent.Engine(security={"cluster_key": str(path)}, log_level="debug") as engine, engine.events() as events:
+        region = engine.allocate(4096, name="kv")
+        with engine.open(engine.address) as segment:
+            engine.write(region, segment["kv"]).result(10)
+            shown = [repr(engine), repr(engine.config), json.dumps({k: str(v) for k, v in engine.config.items()})]
+            shown += [engine.metrics_text(), str(engine.metrics()), repr(events), repr(segment), segment.peer_id]
+            blob = bytes(engine.export())
+    texts = "\n".join([*shown, caplog.text]).encode()
+    for form in (secret, secret.hex().encode(), base64.b64encode(secret), bytes.fromhex(secret.decode())):
+        assert form not in blob and form not in texts
