@@ -8,6 +8,7 @@
 //	plan rail qos dispatch                    the core: pure policy and one state machine, without clock, lock or I/O
 //	segment meta security control             the control plane: the peers that are there, trust in them, their offers
 //	metrics topology                          figures for people and machines
+//	vmem                                      the memory of this process, as the kernel has it
 //	share                                     load and wishes that the processes of a host publish
 //	engine                                    the shell: owns mutex and goroutines, the Go API
 //

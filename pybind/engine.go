@@ -123,7 +123,9 @@ func Register(
 }
 
 // Allocate maps and registers zeroed memory: JSON {"id","address","size","location"}.
-func Allocate(id int64, size uint64, name, location string, permission int64) (text string, err error) {
+func Allocate(
+	id int64, size uint64, name, location string, permission int64, prefault bool,
+) (text string, err error) {
 	defer guard(&err)
 	e, err := get(id)
 	if err != nil {
@@ -133,7 +135,7 @@ func Allocate(id int64, size uint64, name, location string, permission int64) (t
 		return "", errs.New(errs.InvalidArgument, "allocate", "permission %d is not 0, 1 or 2", permission)
 	}
 	region, memory, err := e.Allocate(engine.Memory{Size: size, Name: name, Location: mem.Location(location),
-		Permission: mem.Permission(permission)})
+		Permission: mem.Permission(permission), Prefault: prefault})
 	if err != nil {
 		return "", err
 	}

@@ -28,8 +28,8 @@ _PUBLIC = {
     "SegmentInfoType TransferStatusEnum TransportType kWildcardLocation",
     "errors": "AddressNotRegisteredError CudaError DeviceNotFoundError EngineClosedError ForkError InternalError "
     "InvalidArgumentError InvalidEntryError MetadataError NoSpaceError NotFoundError NotImplementedError "
-    "PeerRestartedError PeerTimeoutError PeerUnreachableError PermissionDeniedError RdmaError RpcServiceError "
-    "StorageError TentError TentException TooManyRequestsError TransferCanceledError TransferError "
+    "OutOfMemoryError PeerRestartedError PeerTimeoutError PeerUnreachableError PermissionDeniedError RdmaError "
+    "RpcServiceError StorageError TentError TentException TooManyRequestsError TransferCanceledError TransferError "
     "TransferTimeoutError",
     "events": "Event Events",
     "grid": "Grid",

@@ -9,7 +9,16 @@ class Library(Protocol):
     def pybind_Alive(self, engine: int, segment: int, timeout_ms: int, /) -> int:
         """Alive is 1 when the peer answers in its incarnation."""
 
-    def pybind_Allocate(self, engine: int, size: int, name: str, location: str, permission: int, /) -> str:
+    def pybind_Allocate(
+        self,
+        engine: int,
+        size: int,
+        name: str,
+        location: str,
+        permission: int,
+        prefault: bool,
+        /,
+    ) -> str:
         """Allocate maps and registers zeroed memory: JSON {"id","address","size","location"}."""
 
     def pybind_Builder(self, engine: int, terms: int, /) -> int:
@@ -242,7 +251,7 @@ class Library(Protocol):
         """Watch asks that the end of a batch be pushed on the completion ring."""
 
 def pybind_Alive(engine: int, segment: int, timeout_ms: int, /) -> int: ...
-def pybind_Allocate(engine: int, size: int, name: str, location: str, permission: int, /) -> str: ...
+def pybind_Allocate(engine: int, size: int, name: str, location: str, permission: int, prefault: bool, /) -> str: ...
 def pybind_Builder(engine: int, terms: int, /) -> int: ...
 def pybind_Cancel(engine: int, batch: int, task: int, /) -> int: ...
 def pybind_Close(engine: int, timeout_ms: int, cancel: bool, /) -> str: ...

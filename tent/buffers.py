@@ -8,6 +8,7 @@ of these.
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 from typing import Any, NamedTuple
 
@@ -103,18 +104,21 @@ def _is_tensor(obj: Any) -> bool:
 
 
 def _from_tensor(tensor: Any) -> Buffer:
+    if tensor.device.type == "meta":
+        raise InvalidArgumentError(
+            "a tensor on the device meta has a shape and no storage",
+            hint='make one with storage, for example torch.empty_like(tensor, device="cpu")',
+        )
     if not packed(tensor.shape, tensor.stride(), 1):
         raise _not_contiguous(tensor, tensor.shape, tensor.stride(), "elements")
     device = tensor.device
-    if device.type == "meta":
-        raise InvalidArgumentError("a tensor on the device meta has no bytes", hint="materialize it first")
     location = "*" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
     return _checked(tensor.data_ptr(), tensor.nelement() * tensor.element_size(), False, location, tensor)
 
 
 def _from_interface(obj: Any, interface: dict[str, Any], location: str) -> Buffer:
     shape, strides = interface["shape"], interface.get("strides")
-    if interface["typestr"][1] == "O":
+    if any(kind[1:2] == "O" for kind in _kinds(interface)):
         raise _of_objects(obj)
     item = int(interface["typestr"][2:].partition("[")[0])  # "<f4", "|u1", "<M8[s]"
     if not packed(shape, strides, item):
@@ -123,6 +127,18 @@ def _from_interface(obj: Any, interface: dict[str, Any], location: str) -> Buffe
     if location == "cuda":
         location = f"cuda:{getattr(getattr(obj, 'device', None), 'id', 0) or 0}"
     return _checked(address, _product(shape) * item, bool(read_only), location, obj)
+
+
+def _kinds(interface: dict[str, Any]) -> list[str]:
+    """The type strings of an array, and of its fields and theirs."""
+    found, left = [interface["typestr"]], list(interface.get("descr") or ())
+    while left:
+        kind = left.pop()[1]
+        if isinstance(kind, str):
+            found.append(kind)
+        else:
+            left += kind
+    return found
 
 
 class _PyBuffer(ctypes.Structure):
@@ -164,7 +180,7 @@ def _from_buffer_protocol(obj: Any) -> Buffer | None:
         view = memoryview(obj)
     except (TypeError, ValueError, BufferError):
         return None
-    if "O" in view.format:
+    if "O" in re.sub(":[^:]*:", "", view.format):  # of struct, without the names of fields
         raise _of_objects(obj)
     if not view.contiguous:
         raise _not_contiguous(obj, view.shape, view.strides, "bytes")

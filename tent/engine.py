@@ -119,7 +119,8 @@ class Engine(Moves):
             with engine.register(page, name="page") as own:
                 engine.read(own, segment["kv"][0:4096]).result(timeout=10)
 
-        Raises InvalidArgumentError for an object without contiguous bytes and for a name that is taken.
+        Raises InvalidArgumentError for an object without contiguous bytes, for memory that is not mapped and for a name
+        that is taken.
         """
         found = buffers.describe(buffer)
         if location == "*":
@@ -132,7 +133,13 @@ class Engine(Moves):
         return self._adopt(id, memory, name or "", location)
 
     def allocate(
-        self, size: int | str, *, name: str | None = None, location: str = "cpu:0", permission: Permission | None = None
+        self,
+        size: int | str,
+        *,
+        name: str | None = None,
+        location: str = "cpu:0",
+        permission: Permission | None = None,
+        prefault: bool = False,
     ) -> Region:
         """Returns a region of `size` bytes ("64MiB" too) of new, zeroed memory, which peers of this host can share.
 
@@ -140,11 +147,15 @@ class Engine(Moves):
             with engine.allocate(1 << 16, name="scratch") as scratch:
                 scratch.view[:4] = b"tent"
 
-        It is unmapped when the region is closed and every view of it is gone.
+        Each page is taken from the system at its first use, which is slower than the next ones; `prefault=True` takes
+        all of them now. The memory is unmapped when the region is closed and every view of it is gone.
+
+        Raises OutOfMemoryError, a MemoryError, for more than this machine or a cgroup has left; nothing was touched
+        then.
         """
-        n = bytes_of(size, "size", least=1)
+        n = bytes_of(size, "size", least=1, most=1 << 46)
         allowed = self._permission(permission, bool(name), False)
-        made = self._call_json(self._library.pybind_Allocate, n, name or "", location, allowed)
+        made = self._call_json(self._library.pybind_Allocate, n, name or "", location, allowed, bool(prefault))
         id = made["id"]
         self._tail.allocated()
         memory = Memory(made["address"], made["size"], False, None, partial(self._tail.free_memory, id))

@@ -25,6 +25,7 @@ __all__ = [
     "MetadataError",
     "NoSpaceError",
     "NotFoundError",
+    "OutOfMemoryError",
     "PeerRestartedError",
     "PeerTimeoutError",
     "PeerUnreachableError",
@@ -136,6 +137,12 @@ class NoSpaceError(TentError, OSError):
     errno = errno.ENOSPC
 
 
+class OutOfMemoryError(TentError, MemoryError):
+    """The machine, a cgroup or the address space of the process has no memory for this; nothing was touched."""
+
+    code = "OUT_OF_MEMORY"
+
+
 class StorageError(TentError, OSError):
     """The device or the file system under a file has failed."""
 
@@ -235,6 +242,7 @@ _BY_CODE: dict[str, type[TentError]] = {
         PermissionDeniedError,
         NotFoundError,
         NoSpaceError,
+        OutOfMemoryError,
         StorageError,
         PeerUnreachableError,
         PeerRestartedError,

@@ -26,17 +26,18 @@ for _i, _letter in enumerate("kmgt", 1):
 _TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 
 
-def bytes_of(value: Any, what: str, least: int = 0) -> int:
-    """The number of bytes that a size means, from `least` to 2^63 - 1. `what` names it in the InvalidArgumentError."""
+def bytes_of(value: Any, what: str, least: int = 0, most: int = _MOST - 1) -> int:
+    """The number of bytes that a size means, from `least` to `most`. `what` names it in the InvalidArgumentError."""
     n: int | None = None
     if isinstance(value, str):
         n = _whole(value.lower(), _SIZES)
     elif not isinstance(value, bool) and hasattr(type(value), "__index__"):
         n = value.__index__()
-    if n is None or not least <= n < _MOST:
+    if n is None or not least <= n <= most:
         at_least = f", at least {least}" if least else ""
+        at_most = f", at most {most}" if n is not None and n > most else ""
         raise InvalidArgumentError(
-            f'{what} is {value!r}: it must be a number of bytes{at_least}, or a text like "64MiB"'
+            f'{what} is {value!r}: it must be a number of bytes{at_least}{at_most}, or a text like "64MiB"'
         )
     return n
 

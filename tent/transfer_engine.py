@@ -168,6 +168,7 @@ class TransferEngine:
             "",
             options.location,
             int(Permission(options.perm)),
+            False,
         )
         address = int(made["address"])
         self._regions[address, int(made["size"])] = (int(made["id"]), True)

@@ -1,17 +1,45 @@
 package engine
 
 import (
+	"fmt"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/gocore/vmem"
+)
+
+// allocations is the memory that Allocate made and FreeMemory has not taken back.
+type allocations struct {
+	kernel vmem.Files // its word on free memory
+
+	mu      sync.Mutex
+	byID    map[mem.RegionID]*region
+	pending uint64 // bytes of calls under way
+}
+
+func (a *allocations) init() { a.kernel, a.byID = vmem.Kernel, make(map[mem.RegionID]*region) }
+
+// Sizes of Allocate.
+const (
+	allocateMost  = 1 << 46
+	lookFrom      = 1 << 20  // smaller ones do not look for free memory, which costs more than they do
+	populateBytes = 64 << 20 // between two looks while pages are made
 )
 
 // Allocate maps zeroed memory and registers it. It comes from the first transport that can share such memory with
-// peers, else from an anonymous mapping, prefaulted so that the first transfer does not pay for page faults.
+// peers, else from an anonymous mapping. More than the machine or a cgroup has left is refused with OutOfMemory, before
+// anything is touched; memory of earlier calls that nobody has touched yet counts as taken.
+//
+// The kernel gives each page at its first use, which then costs many times the copy; with Prefault that happens here.
+// Nothing is set aside without it: to reserve pages is to take them (fallocate of a memfd counts them, and meets the
+// OOM killer of a cgroup, as touching does). So memory that others take between the call and the first use is missing
+// then, as for any program. It is never a SIGBUS: neither a memfd nor an anonymous mapping has a size limit of its own,
+// and files of transports/shm/cxl_mount_path get their blocks in the call.
 func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 	if err := e.usable(); err != nil {
 		return 0, mem.Region{}, err
@@ -20,9 +48,15 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 	if err != nil {
 		return 0, mem.Region{}, errs.Wrap(errs.InvalidArgument, "allocate", err)
 	}
-	if m.Size == 0 || m.Size > 1<<46 {
+	if m.Size == 0 || m.Size > allocateMost {
 		return 0, mem.Region{}, errs.New(errs.InvalidArgument, "allocate", "the size %d is not between 1 and 2^46",
 			m.Size)
+	}
+	if kind == mem.Host && m.Size >= lookFrom {
+		if err := e.allocations.promise(m.Size); err != nil {
+			return 0, mem.Region{}, err
+		}
+		defer e.allocations.settle(m.Size)
 	}
 	r, err := e.mapFor(m, kind, node)
 	if err != nil {
@@ -30,7 +64,7 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 	}
 	r.Name, r.Permission, r.allocated = m.Name, m.Permission, true
 	r.engine = e
-	id, err := e.register(r)
+	id, err := e.prepare(r, m.Prefault)
 	if err != nil {
 		r.life.advance(eventFreed)
 		e.unmap(r)
@@ -42,6 +76,76 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 	return id, r.Region, nil
 }
 
+func (e *Engine) prepare(r *region, prefault bool) (mem.RegionID, error) {
+	if prefault && r.Kind == mem.Host {
+		if err := e.allocations.populate(r.Addr, r.Size); err != nil {
+			return 0, err
+		}
+	}
+	return e.register(r)
+}
+
+// promise counts size bytes as taken until settle, or returns OutOfMemory.
+func (a *allocations) promise(size uint64) *errs.Error {
+	room, known := a.kernel.Room()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	promised := a.pending
+	for _, r := range a.byID {
+		promised += owed(&r.Region)
+	}
+	if known && size > room.Bytes-min(room.Bytes, promised) {
+		err := errs.New(errs.OutOfMemory, "allocate", "%d bytes are more than the %d that are left %s", size,
+			room.Bytes, room.Limit).WithHint("ask for less, free other memory, or raise the limit")
+		if promised > 0 {
+			err.Cause += fmt.Sprintf("; %d of those are for memory of earlier calls that was not touched yet", promised)
+		}
+		return err
+	}
+	a.pending += size
+	return nil
+}
+
+func (a *allocations) settle(size uint64) {
+	a.mu.Lock()
+	a.pending -= size
+	a.mu.Unlock()
+}
+
+// owed returns the bytes of a region of Allocate that the kernel has given no pages for yet.
+func owed(r *mem.Region) uint64 {
+	if r.Kind != mem.Host {
+		return 0
+	}
+	var st unix.Stat_t
+	if r.Fd >= 0 && unix.Fstat(r.Fd, &st) == nil {
+		return r.Size - min(r.Size, uint64(st.Blocks)*512)
+	}
+	return r.Size - min(r.Size, vmem.Resident(r.Addr, r.Size))
+}
+
+// populate makes pages present, step by step while there is room for the next two.
+func (a *allocations) populate(addr uintptr, size uint64) *errs.Error {
+	for done := uint64(0); done < size; {
+		step := min(size-done, populateBytes)
+		if room, known := a.kernel.Room(); known && size >= lookFrom && room.Bytes < 2*step {
+			return errs.New(errs.OutOfMemory, "allocate", "prefault: %d bytes of %d are there, and only %d are left %s",
+				done, size, room.Bytes, room.Limit).WithHint("ask for less, free other memory, or raise the limit")
+		}
+		switch err := vmem.Populate(addr+uintptr(done), step); err {
+		case nil:
+			done += step
+		case unix.EINTR:
+		case unix.EINVAL: // Linux before 5.14 leaves it to the first use
+			return nil
+		default:
+			return errs.Wrap(errs.OutOfMemory, "allocate", fmt.Errorf("prefault: %d bytes of %d are there: %w", done,
+				size, err))
+		}
+	}
+	return nil
+}
+
 // mapFor finds the memory for a region.
 func (e *Engine) mapFor(m Memory, kind mem.Kind, node int) (*region, error) {
 	for _, p := range e.ports {
@@ -49,11 +153,11 @@ func (e *Engine) mapFor(m Memory, kind mem.Kind, node int) (*region, error) {
 			continue
 		}
 		if a, ok := transport.Find[transport.Allocator](p.transport); ok {
-			if got, err := a.Allocate(m.Size, m.Location); err == nil {
+			got, err := a.Allocate(m.Size, m.Location)
+			if err == nil {
 				return &region{Region: got, owner: a}, nil
-			} else if kind != mem.Host {
-				e.log.Debug("allocate", "transport", p.name, "err", err)
 			}
+			e.log.Debug("allocate", "transport", p.name, "err", err)
 		}
 	}
 	if kind != mem.Host {
@@ -65,17 +169,22 @@ func (e *Engine) mapFor(m Memory, kind mem.Kind, node int) (*region, error) {
 	start, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
-		return nil, errs.Wrap(errs.OutOfMemory, "allocate", err)
+		return nil, unmappable(size, err)
 	}
 	addr := uintptr(start)
-	bytes := mem.Bytes(addr, int(size))
 	prefer(addr, size, node)
-	_ = unix.Madvise(bytes, unix.MADV_HUGEPAGE) // fewer faults and TLB misses where the system has them; a hint
-	if err := unix.Madvise(bytes, unix.MADV_POPULATE_WRITE); err == unix.ENOMEM {
-		_ = unix.MunmapPtr(start, uintptr(size))
-		return nil, errs.Wrap(errs.OutOfMemory, "allocate", err)
-	}
+	_ = unix.Madvise(mem.Bytes(addr, int(size)), unix.MADV_HUGEPAGE) // fewer faults and TLB misses; a hint
 	return &region{Region: mem.Region{Addr: addr, Size: m.Size, Location: m.Location, Fd: -1}}, nil
+}
+
+// unmappable makes the error of an mmap that failed: the limits of address space and of commitments, not of memory.
+func unmappable(size uint64, cause error) *errs.Error {
+	err := errs.Wrap(errs.OutOfMemory, "allocate", fmt.Errorf("mmap of %d bytes: %w", size, cause))
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_AS, &limit) == nil && limit.Cur < 1<<62 {
+		return err.WithHint("the address space of this process is limited to %d bytes: raise ulimit -v", limit.Cur)
+	}
+	return err.WithHint("look at vm.overcommit_memory, and at CommitLimit and Committed_AS of /proc/meminfo")
 }
 
 func roundUp(n, to uint64) uint64 { return (n + to - 1) / to * to }

@@ -24,7 +24,6 @@ import (
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
-	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/meta"
 	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/qos"
@@ -105,13 +104,10 @@ type Engine struct {
 
 	numa        numa
 	regions     regionTable
-	allocations struct {
-		mu   sync.Mutex
-		byID map[mem.RegionID]*region
-	}
-	segments segmentTable
-	offers   offers
-	grids    gridTable
+	allocations allocations
+	segments    segmentTable
+	offers      offers
+	grids       gridTable
 
 	policies plan.Policies
 	store    meta.Store
@@ -156,7 +152,7 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	e.log = slog.New(&handler{logs: &e.logs})
 	e.refusals = newRefusals(e, o.Transports)
 	e.numa = readNUMA()
-	e.allocations.byID = make(map[mem.RegionID]*region)
+	e.allocations.init()
 	e.grids.byID = make(map[GridID]*grid)
 	e.segments.peers = make(map[peerKey]*peer)
 	undo := &steps{}
@@ -197,11 +193,16 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	}
 	e.openSelf()
 	e.server.Start((*answers)(e))
+	e.startRoutines()
+	e.serveConfigured()
+	return e, nil
+}
+
+// startRoutines starts the goroutines that Close stops.
+func (e *Engine) startRoutines() {
 	running, stop := context.WithCancel(context.Background())
 	e.stop = stop
 	e.routines.Go(func() { e.progress(running) })
-	e.serveConfigured()
-	return e, nil
 }
 
 // Plugs are transports with the settings of the tree.

@@ -240,10 +240,13 @@ type Memory struct {
 	Name       string
 	Location   mem.Location
 	Permission mem.Permission
+	Prefault   bool // Allocate: make the pages present now, not at their first use
 }
 
-// Register makes memory usable as a local operand and, as far as its permission goes, by peers. It succeeds on every
-// transport that can use this kind of memory, or says which one failed and why, and then nothing stays registered.
+// Register makes memory usable as a local operand and, as far as its permission goes, by peers. It looks at the range
+// first: memory that is not mapped is an error, and so is a WRITE permission on memory that is mapped for reading only.
+// It succeeds on every transport that can use this kind of memory, or says which one failed and why, and then nothing
+// stays registered.
 func (e *Engine) Register(m Memory) (mem.RegionID, error) {
 	return e.register(&region{Region: mem.Region{Name: m.Name, Addr: m.Addr, Size: m.Size, Location: m.Location,
 		Permission: m.Permission, ReadOnly: m.ReadOnly, Fd: -1}})
@@ -254,6 +257,9 @@ func (e *Engine) register(r *region) (mem.RegionID, error) {
 		return 0, err
 	}
 	if err := check(&r.Region); err != nil {
+		return 0, err
+	}
+	if err := look(r); err != nil {
 		return 0, err
 	}
 	if err := func() *errs.Error { // before the transports pin anything

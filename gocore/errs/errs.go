@@ -162,7 +162,7 @@ func Wrap(code Code, op string, err error) *Error {
 	return &Error{Code: code, Op: op, Err: err, Cause: err.Error()}
 }
 
-// MemoryGone makes the error of a slice whose registered memory is not there any more, at the given end.
+// MemoryGone makes the error of a slice that lost its registered memory at the given end.
 func MemoryGone(op string, side Side) *Error {
 	return New(AddressNotRegistered, op, "the memory is not mapped, or not for this use").WithScope(ScopeSlice, side).
 		WithHint("keep the buffer until its region is unregistered")

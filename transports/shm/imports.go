@@ -216,7 +216,8 @@ func (l *link) meet() {
 // populateChunk bounds one call that makes pages present, so that Detach does not wait for long.
 const populateChunk = 16 << 20
 
-// sweep makes fresh mappings present, so that no copy pays for it, and drops those without a region that is left.
+// sweep maps the pages of fresh mappings that their owner has touched, so that no copy pays for it. It drops mappings
+// without a region that is left.
 func (l *link) sweep() {
 	for !l.left.Load() && l.gone.Load() == nil {
 		l.mu.Lock()
@@ -233,7 +234,29 @@ func (l *link) sweep() {
 			l.fresh = l.fresh[:n-1]
 		}
 		l.mu.Unlock()
-		_ = madvise(chunk.addr, chunk.size, unix.MADV_POPULATE_READ) // a kernel that cannot lets the first copies do it
+		chunk.populate()
+	}
+}
+
+// populate maps the pages of a chunk that are in memory. Pages that nobody has touched stay so: they would be taken
+// from our own memory, and counted to our cgroup, on a peer's word.
+func (s span) populate() {
+	page := uintptr(unix.Getpagesize())
+	first := s.addr &^ (page - 1)
+	there := make([]byte, (s.addr+s.size-first+page-1)/page)
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, first, uintptr(len(there))*page,
+		uintptr(unsafe.Pointer(&there[0]))); errno != 0 {
+		return // the first copies map them
+	}
+	for i := 0; i < len(there); {
+		n := 1
+		for i+n < len(there) && there[i+n]&1 == there[i]&1 {
+			n++
+		}
+		if there[i]&1 != 0 { // a kernel that cannot leaves it to the first copies
+			_ = madvise(first+uintptr(i)*page, uintptr(n)*page, unix.MADV_POPULATE_READ)
+		}
+		i += n
 	}
 }
 

@@ -38,8 +38,8 @@ type allocation struct {
 	keep     bool // somebody may touch it for as long as we live
 }
 
-// Allocate maps zeroed memory that peers can map. Its pages are there already, it cannot be made shorter under a peer's
-// hands (a memfd is sealed against it), and a forked child does not have it. The caller gives it back by Free.
+// Allocate maps zeroed memory that peers can map. Each page comes with its first use, it cannot be made shorter under a
+// peer's hands (a memfd is sealed against it), and a forked child does not have it. The caller gives it back by Free.
 func (t *Transport) Allocate(size uint64, location mem.Location) (mem.Region, error) {
 	kind, node, err := location.Parse()
 	switch {
@@ -86,11 +86,6 @@ func (t *Transport) create(a *allocation, node int) (err error) {
 		return fmt.Errorf("madvise(MADV_DONTFORK): %w", err)
 	}
 	prefer(a.addr, a.size, node)
-	// First touch costs six times the copy. A kernel that cannot populate (EINVAL) leaves that to the first copy; one
-	// that has no memory left says so here and not by SIGBUS in the middle of a transfer.
-	if err := madvise(a.addr, uintptr(a.size), unix.MADV_POPULATE_WRITE); err != nil && err != unix.EINVAL {
-		return fmt.Errorf("memory for %d bytes: %w", a.size, err)
-	}
 	return nil
 }
 

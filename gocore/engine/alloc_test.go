@@ -1,0 +1,93 @@
+package engine
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+// machine is a kernel that has some bytes left.
+func machine(left *uint64) func(path string) ([]byte, error) {
+	return func(path string) ([]byte, error) {
+		if path != "/proc/meminfo" {
+			return nil, os.ErrNotExist
+		}
+		return fmt.Appendf(nil, "MemAvailable: %d kB\n", *left>>10), nil
+	}
+}
+
+// fresh is memory that nobody has touched: of a memfd, or of nothing.
+func fresh(t *testing.T, size int, shared bool) mem.Region {
+	t.Helper()
+	fd, kind := -1, unix.MAP_PRIVATE|unix.MAP_ANON
+	if shared {
+		var err error
+		fd, err = unix.MemfdCreate("tent-test", unix.MFD_CLOEXEC)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		require.NoError(t, unix.Ftruncate(fd, int64(size)))
+		kind = unix.MAP_SHARED
+	}
+	raw, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, kind)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Munmap(raw) })
+	_ = unix.Madvise(raw, unix.MADV_NOHUGEPAGE)
+	return mem.Region{Addr: uintptr(unsafe.Pointer(&raw[0])), Size: uint64(size), Fd: fd}
+}
+
+// TestMemoryThatNobodyTouchedYetIsNotFree counts the promises of earlier calls until they show in the kernel's numbers.
+func TestMemoryThatNobodyTouchedYetIsNotFree(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		left := uint64(100 << 20)
+		var a allocations
+		a.init()
+		a.kernel = machine(&left)
+		err := a.promise(left + 1)
+		require.NotNil(t, err)
+		require.Equal(t, errs.OutOfMemory, err.Code)
+		require.Contains(t, err.Error(), fmt.Sprint(left+1), "the bytes that are wanted")
+		require.Contains(t, err.Error(), fmt.Sprint(left), "the bytes that are there")
+		require.Nil(t, a.promise(60<<20))
+		require.NotNil(t, a.promise(60<<20), "a call under way has them")
+		a.settle(60 << 20)
+		require.Nil(t, a.promise(60<<20))
+		a.settle(60 << 20)
+		r := fresh(t, 60<<20, shared)
+		a.byID[1] = &region{Region: r}
+		err = a.promise(60 << 20)
+		require.NotNil(t, err, "they are promised")
+		require.Contains(t, err.Error(), fmt.Sprintf("%d of those", 60<<20))
+		require.Nil(t, a.populate(r.Addr, 30<<20))
+		require.EqualValues(t, 30<<20, owed(&r), "shared %v", shared)
+		require.Nil(t, a.promise(60<<20), "half of them count in the kernel's number now")
+	}
+}
+
+func TestPrefaultStopsWhereThereIsNoRoom(t *testing.T) {
+	left := uint64(1 << 40)
+	looks := 0
+	var a allocations
+	a.init()
+	a.kernel = func(path string) ([]byte, error) {
+		if path == "/proc/meminfo" {
+			if looks++; looks == 2 {
+				left = populateBytes
+			}
+		}
+		return machine(&left)(path)
+	}
+	r := fresh(t, 3*populateBytes, true)
+	err := a.populate(r.Addr, r.Size)
+	require.NotNil(t, err)
+	require.Equal(t, errs.OutOfMemory, err.Code)
+	require.Contains(t, err.Error(), fmt.Sprintf("%d bytes of %d are there, and only %d are left", populateBytes,
+		3*populateBytes, populateBytes))
+	require.EqualValues(t, 2*populateBytes, owed(&r), "nothing was touched behind the first step")
+}

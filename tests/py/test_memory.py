@@ -1,0 +1,236 @@
+"""Memory that tent is asked for and cannot give, and memory that is registered and is not there: an error at once."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import tent
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mprotect.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
+libc.munmap.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+libc.mmap.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mmap.restype = ctypes.c_size_t
+PAGE = mmap.PAGESIZE
+
+
+def available() -> int:
+    """MemAvailable in bytes."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) << 10
+
+
+def resident() -> int:
+    """Bytes of this process in memory, those of files and shared ones too."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+
+@pytest.mark.parametrize("prefault", [False, True])
+@pytest.mark.parametrize("shm", [True, False])
+def test_more_than_there_is_is_refused_with_both_numbers(
+    engines: Callable[..., tent.Engine], shm: bool, prefault: bool
+) -> None:
+    engine = engines(transports={"shm": {"enable": shm}})
+    with pytest.raises(tent.OutOfMemoryError) as refusal:
+        engine.allocate(1 << 42, prefault=prefault)
+    assert isinstance(refusal.value, MemoryError)
+    assert isinstance(refusal.value, tent.TentError)
+    assert refusal.value.code == "OUT_OF_MEMORY"
+    wanted, *others = (int(word) for word in refusal.value.message.split() if word.isdigit())
+    assert wanted == 1 << 42
+    assert 0 < others[0] <= available() * 2, "what is left"
+    assert refusal.value.hint
+
+
+def test_sizes_that_no_machine_has_are_no_sizes(engines: Callable[..., tent.Engine]) -> None:
+    for size in 1 << 70, 1 << 47, "65TiB":
+        with pytest.raises(tent.InvalidArgumentError, match=f"at most {1 << 46}"):
+            engines().allocate(size)
+
+
+def test_pages_come_with_their_first_use_unless_asked_for(engines: Callable[..., tent.Engine]) -> None:
+    engine, size = engines(), 64 << 20
+    before = resident()
+    with engine.allocate(size) as lazy:
+        assert resident() - before < size // 2
+        lazy.view[0:size:PAGE] = bytes(size // PAGE)
+        assert resident() - before >= size
+    before = resident()
+    with engine.allocate(size, prefault=True):
+        assert resident() - before >= size
+
+
+def test_a_peer_that_maps_memory_touches_only_pages_that_are_there(engines: Callable[..., tent.Engine]) -> None:
+    owner, size = engines(), 256 << 20
+    with owner.allocate(size, name="kv") as kv, owner.allocate(PAGE) as page:
+        kv.view[:PAGE] = b"t" * PAGE
+        program = """
+            import sys, tent
+            from pathlib import Path
+            resident = lambda: int(Path("/proc/self/statm").read_text().split()[1])
+            with tent.Engine() as engine, engine.allocate(4096) as mine, engine.open(sys.argv[1]) as peer:
+                before = resident()
+                for _ in range(100):
+                    engine.read(mine, peer["kv"][:4096]).result(20)
+                assert bytes(mine.view) == b"t" * 4096
+                print(resident() - before)
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program), owner.address],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        assert int(done.stdout) * PAGE < size // 4
+        del page
+
+
+def test_the_limit_of_address_space_is_named(tmp_path: Path) -> None:
+    program = """
+        import resource, tent
+        with tent.Engine() as engine:
+            used = int(open("/proc/self/statm").read().split()[0]) * 4096
+            resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), -1))
+            try:
+                engine.allocate(128 << 20)
+            except MemoryError as e:
+                assert isinstance(e, tent.OutOfMemoryError)
+                assert str(128 << 20) in str(e) and str(used + (64 << 20)) in str(e) and "ulimit -v" in str(e), e
+            else:
+                raise AssertionError("allocated beyond the limit")
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A cgroup of 300 MiB, where this process may make one: version 2 or 1."""
+    for top, limit in (
+        (Path("/sys/fs/cgroup"), "memory.max"),
+        (Path("/sys/fs/cgroup/unified"), "memory.max"),
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+    ):
+        place = top / f"tent-test-{os.getpid()}"
+        if not (top / "cgroup.procs").exists():
+            continue
+        try:
+            place.mkdir()
+        except OSError:
+            continue
+        try:
+            (place / limit).write_text(str(300 << 20))
+        except OSError:
+            place.rmdir()
+            continue
+        yield place
+        place.rmdir()
+        return
+    pytest.skip("no cgroup with a limit of memory can be made here")
+
+
+@pytest.mark.parametrize("prefault", [False, True])
+def test_a_cgroup_refuses_and_does_not_kill(cgroup: Path, prefault: bool) -> None:
+    """A child in the group asks for more than it holds, in one call and in small ones that nobody touches."""
+    program = """
+        import sys, tent
+        from pathlib import Path
+        place, prefault = Path(sys.argv[1]), sys.argv[2] == "True"
+        (place / "cgroup.procs").write_text("0")
+        with tent.Engine() as engine:
+            try:
+                engine.allocate(2 << 30, prefault=prefault)
+            except tent.OutOfMemoryError as e:
+                assert str(2 << 30) in str(e) and str(place) in str(e) and str(300 << 20) in str(e), e
+            else:
+                raise AssertionError("allocated beyond the limit")
+            got = []
+            try:
+                while len(got) < 100:
+                    got.append(engine.allocate(16 << 20, prefault=prefault))
+            except tent.OutOfMemoryError as e:
+                pass
+            assert 4 < len(got) < 20, len(got)
+            for region in got:
+                region.view[0 : len(region.view) : 4096] = bytes(len(region.view) // 4096)
+                region.close()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(cgroup), str(prefault)],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
+
+
+@pytest.fixture
+def pages() -> Iterator[int]:
+    """The address of four pages, of which the third is not mapped."""
+    address = libc.mmap(0, 4 * PAGE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    assert libc.munmap(address + 2 * PAGE, PAGE) == 0
+    yield address
+    assert libc.munmap(address, 4 * PAGE) == 0
+
+
+def test_memory_that_is_not_there_is_refused_at_once(engines: Callable[..., tent.Engine], pages: int) -> None:
+    engine = engines()
+    for address, size, nothing_at in (
+        (12345, 10, 12345),
+        (pages, 3 * PAGE, pages + 2 * PAGE),
+        (pages + 2 * PAGE, PAGE, pages + 2 * PAGE),
+        (pages + PAGE, PAGE + 1, pages + 2 * PAGE),
+    ):
+        with pytest.raises(tent.InvalidArgumentError, match=f"nothing is at {nothing_at:#x}") as refusal:
+            engine.register((address, size), name="x")
+        assert "register memory that is there" in refusal.value.hint
+    engine.register((pages, 2 * PAGE)).close()
+    engine.register((pages + 3 * PAGE, PAGE)).close()
+
+
+def test_memory_that_cannot_be_written_is_read_only(engines: Callable[..., tent.Engine], pages: int) -> None:
+    engine = engines()
+    assert libc.mprotect(pages + PAGE, PAGE, mmap.PROT_READ) == 0
+    with pytest.raises(tent.PermissionDeniedError, match=f"for reading only at {pages + PAGE:#x}"):
+        engine.register((pages, 2 * PAGE), name="x")
+    with engine.register((pages, 2 * PAGE), name="x", permission=tent.Permission.GLOBAL_READ_ONLY) as own:
+        with engine.open(engine.address) as peer, pytest.raises(tent.PermissionDeniedError, match="read-only"):
+            engine.read(own, peer["x"])
+    assert libc.mprotect(pages + PAGE, PAGE, 0) == 0
+    with pytest.raises(tent.InvalidArgumentError, match=f"not at {pages + PAGE:#x}") as guarded:
+        engine.register((pages, 2 * PAGE))
+    assert "cuda:0" in guarded.value.hint
+
+
+def test_numpy_objects_are_pointers_of_python(engines: Callable[..., tent.Engine]) -> None:
+    np = pytest.importorskip("numpy")
+    dated = [("Day", "M8[s]"), ("of", [("Object", "i4"), ("b", "O")])]
+    for array in np.array([1, "two", None], object), np.zeros(3, [("a", "i4"), ("b", "O")]), np.zeros(3, dated):
+        with pytest.raises(tent.InvalidArgumentError, match="references to Python objects"):
+            engines().register(array)
+    engines().register(np.zeros(3, [("Objects", "i4"), ("Other", "f8")])).close()
+
+
+def test_meta_tensors_have_no_storage(engines: Callable[..., tent.Engine]) -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(tent.InvalidArgumentError, match="meta has a shape and no storage"):
+        engines().register(torch.zeros(4, 4, device="meta"))
+
+
+def test_tensors_on_meta_need_no_torch_to_be_refused(
+    engines: Callable[..., tent.Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above with the least that is a tensor, where there is no torch."""
+
+    class Tensor:
+        shape, device = (4, 4), SimpleNamespace(type="meta", index=None)
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Tensor))
+    with pytest.raises(tent.InvalidArgumentError, match="meta has a shape and no storage"):
+        engines().register(Tensor())
