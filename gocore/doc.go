@@ -8,7 +8,7 @@
 //	plan rail qos dispatch                    the core: pure policy and one state machine, without clock, lock or I/O
 //	segment meta security control             the control plane: the peers that are there, trust in them, their offers
 //	metrics topology                          figures for people and machines
-//	vmem                                      the memory of this process, as the kernel has it
+//	vmem traps                                the memory of this process, and its faults, as the kernel has them
 //	share                                     load and wishes that the processes of a host publish
 //	engine                                    the shell: owns mutex and goroutines, the Go API
 //
@@ -34,9 +34,9 @@
 //
 // Engine.mu guards the core and its mirrors. It is never held while a transport, the control plane or a callback is
 // called. A goroutine that has work takes it by TryLock and runs the step (engine/step.go); if it fails, its work is in
-// the inbox for the holder. The engine's own goroutines are: progress (deadlines, and work that callers left), one for
-// each region that is being closed, and one for each peer with a notification over the control plane. Transports own
-// theirs.
+// the inbox for the holder. The engine's own goroutines are: progress (deadlines, and work that callers left), one that
+// keeps our handler of memory faults in front, one for each region that is being closed, and one for each peer with a
+// notification over the control plane. Transports own theirs.
 //
 // # The end of things
 //

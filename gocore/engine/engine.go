@@ -203,6 +203,7 @@ func (e *Engine) startRoutines() {
 	running, stop := context.WithCancel(context.Background())
 	e.stop = stop
 	e.routines.Go(func() { e.progress(running) })
+	e.routines.Go(func() { e.keepTraps(running) })
 }
 
 // Plugs are transports with the settings of the tree.

@@ -262,6 +262,7 @@ func (e *Engine) register(r *region) (mem.RegionID, error) {
 	if err := look(r); err != nil {
 		return 0, err
 	}
+	e.lookAtTraps()
 	if err := func() *errs.Error { // before the transports pin anything
 		e.regions.mu.Lock()
 		defer e.regions.mu.Unlock()

@@ -151,6 +151,7 @@ var unsafeUsers = map[string]string{
 	"pybind/capi":     "pointers of C come and go here; Go owns nothing behind them",
 	"gocore/mem":      "turns foreign addresses into bytes at the point of use",
 	"gocore/dispatch": "finds the attempt around a slice that comes back from a transport",
+	"gocore/traps":    "hands structs of signal handlers to system calls",
 	"gocore/vmem":     "hands addresses to system calls",
 	"gocore/engine":   "maps the page and the packed arrays that Python shares",
 	"transports":      "system calls and vendor libraries take addresses",
