@@ -13,6 +13,11 @@ _Paths = TypedDict(
     {
         "security/cluster_key": str,
         "security/local_users": Sequence[str],
+        "security/limits/connections": int,
+        "security/limits/connections_per_peer": int,
+        "security/limits/strangers": int,
+        "security/limits/calls_per_second": int,
+        "security/limits/reception_bytes": int | str,
         "metrics/listen": str,
         "metrics/http_port": int,
         "metrics/http_host": str,

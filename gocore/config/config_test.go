@@ -69,6 +69,7 @@ func TestDefaultsFillEveryTypedField(t *testing.T) {
 		TransferStallTimeout: 30 * time.Second, FenceTimeoutHost: 100 * time.Millisecond,
 		FenceTimeoutNetwork: time.Second, FenceTimeoutFile: 5 * time.Second, TransferSyncTimeout: 10 * time.Minute,
 		MaxPendingRequests: 1 << 20, MaxBatches: 65536, NotificationQueue: 65536, NotificationBytes: 64 << 20,
+		MaxConnections: 1024, MaxPeerConnections: 8, MaxStrangers: 256, MaxCalls: 4000, MaxReception: 32 << 20,
 		AttemptTimeout: 10 * time.Second, ResendRounds: 8, ResendInterval: time.Millisecond,
 		RailSuspectAfter: 5 * time.Millisecond, RailCondemnAfter: time.Second, InlineBytes: 256 << 10,
 		LinkWait: 500 * time.Millisecond, OutageWait: 2 * time.Second, MetricsHost: "127.0.0.1"}, c.Engine)

@@ -12,6 +12,11 @@ type Engine struct {
 	RPCServerPort        int           `key:"rpc_server_port" takes:"port" from:"upstream" help:"Port of the control plane; 0 takes a free one."`
 	ClusterKey           string        `key:"security/cluster_key" takes:"file" help:"File with the secret of a cluster, at least 32 random bytes and mode 0600: its holders, and nobody else, are peers, on any address. Empty admits processes of this host and user, on loopback alone."`
 	LocalUsers           []string      `key:"security/local_users" takes:"users" help:"Users of this host that are admitted beside our own; any is all of them. Without security/cluster_key."`
+	MaxConnections       int           `key:"security/limits/connections" takes:"16..65536" default:"1024" help:"Connections of peers to the control plane. When all are taken, the one that was idle longest is closed; its peer connects again at its next call."`
+	MaxPeerConnections   int           `key:"security/limits/connections_per_peer" takes:"1..1024" default:"8" help:"The same of one peer, which needs one of them."`
+	MaxStrangers         int           `key:"security/limits/strangers" takes:"16..65536" default:"256" help:"Connections that have made no call yet; the oldest is closed for a new one."`
+	MaxCalls             int           `key:"security/limits/calls_per_second" takes:"10..1000000" default:"4000" help:"Calls of one peer to the control plane; those beyond it wait, for a second at most. 16 KiB of a description count as one."`
+	MaxReception         uint64        `key:"security/limits/reception_bytes" takes:"1MiB..1GiB" unit:"B" default:"32MiB" help:"Bytes of messages that have not arrived whole, of all peers; beyond it the connection with most of them is closed."`
 	Insecure             bool          `key:"insecure" default:"false" help:"Admits anybody who reaches the engine, on any address. Instead of the keys of security."`
 	LogLevel             string        `key:"log_level" takes:"debug|info|warning|error" default:"info" from:"upstream" help:"Least level of log records."`
 	MergeRequests        bool          `key:"merge_requests" default:"true" from:"upstream" help:"Neighbouring requests of one submit that agree in everything share slices."`

@@ -174,7 +174,8 @@ func (s *guests) identified(g *guest, id transport.ID) (isNew bool, err error) {
 		if leaves = s.idlest(func(o *guest) bool { return o.caller == c }); leaves == nil {
 			s.mu.Unlock()
 			return false, s.refuse(g, transport.RefusedLimit,
-				"more than %d connections of one peer have calls under way", s.limits.ConnectionsPerPeer)
+				"more than %d connections of one peer have calls under way", s.limits.ConnectionsPerPeer).
+				WithHint("security/limits/connections_per_peer of the engine that was called")
 		}
 	}
 	s.leaveCaller(g)

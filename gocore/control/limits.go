@@ -102,7 +102,7 @@ func messageArrived(ctx context.Context) error {
 	wait := g.of.charge(g, 1, waitMax)
 	if wait > waitMax {
 		return g.of.refuse(g, transport.RefusedRate, "more than %d calls a second came from this peer",
-			g.of.limits.CallsPerSecond)
+			g.of.limits.CallsPerSecond).WithHint("security/limits/calls_per_second of the engine that was called")
 	}
 	if wait <= 0 {
 		return nil

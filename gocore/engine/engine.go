@@ -272,6 +272,8 @@ func (e *Engine) listen(o Options, undo *steps) error {
 		}
 	}
 	options := control.Options{Self: e.self, Credentials: e.credentials, Log: e.log, Dial: o.Dial, Admitted: e.admitted,
+		Limits: control.Limits{Connections: c.MaxConnections, ConnectionsPerPeer: c.MaxPeerConnections,
+			Strangers: c.MaxStrangers, CallsPerSecond: c.MaxCalls, Reception: int(c.MaxReception)},
 		Refused: func(reason transport.Refusal, from string, cause error) {
 			e.refusals.count(planeControl, reason, from, cause)
 		}}

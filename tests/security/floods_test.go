@@ -19,15 +19,26 @@ import (
 // connectionsMany is more than an engine takes.
 const connectionsMany = 1100
 
-// Connections that have shaken hands and call nobody do not keep anybody out.
+// Connections that have shaken hands and call nobody do not keep anybody out, at any limit.
 func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
-	e := victim(t)
-	var all conns
-	defer all.close()
-	for range connectionsMany {
-		all.add(wire(t, e.Address()))
+	for name, each := range map[string]struct {
+		attack   int
+		settings map[string]any
+	}{
+		"defaults": {connectionsMany, nil},
+		"few": {100, map[string]any{"security": map[string]any{"limits": map[string]any{"connections": 16,
+			"strangers": 16}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := victim(t, each.settings)
+			var all conns
+			defer all.close()
+			for range each.attack {
+				all.add(wire(t, e.Address()))
+			}
+			opensInTime(t, e)
+		})
 	}
-	opensInTime(t, e)
 }
 
 // Connections that say nothing do not keep anybody out, also when they come again as fast as they are closed.
