@@ -263,7 +263,7 @@ func (t *tap) verdict(address string, limit time.Duration, late bool) error {
 		e.Cause = "something else listens at " + address + ": " + quoted(t.first)
 	case errors.Is(t.err, syscall.ECONNRESET):
 		e.Code, e.Cause, e.Err = errs.PeerUnreachable, "connection reset by "+address+" before it answered", t.err
-	case !late: // a peer that has just died looks like this too, and one whose process is stopped like the next
+	case !late: // a peer that has just died looks like this too, and a stopped process like the next
 		e.Code, e.Cause = errs.PeerUnreachable, "something else listens at "+address+
 			", or its engine is closing: the connection ended before an answer"
 		e.Err = errDropped
