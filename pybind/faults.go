@@ -31,6 +31,25 @@ func Faults(id int64) (text string, err error) {
 	return o.faults.String(), nil
 }
 
+// FaultsStruck lists in JSON the faults that were injected into an engine so far: text, hits, unused_ok of each.
+func FaultsStruck(id int64) (text string, err error) {
+	defer guard(&err)
+	o, err := find(id)
+	if err != nil {
+		return "", err
+	}
+	type count struct {
+		Text     string `json:"text"`
+		Hits     uint64 `json:"hits"`
+		UnusedOK bool   `json:"unused_ok"`
+	}
+	counts := []count{}
+	for _, c := range o.faults.Struck() {
+		counts = append(counts, count(c))
+	}
+	return toJSON(counts), nil
+}
+
 // SwapTransportForTest puts another transport of this build into a slot of a fresh engine, under the slot's name; see
 // engine.SwapTransportForTest. It is refused unless the engine was opened with allow_faults.
 func SwapTransportForTest(id int64, slot, name string) (n int64, err error) {

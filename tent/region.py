@@ -215,8 +215,8 @@ class Region:
         """Returns when nothing that began before can read or write here any more; the region stays open.
 
         Transfers that peers began before fail, also where they have not been sent yet; later ones pass. A peer that
-        does not answer delays it by a second at most. `peer` limits it to one peer; `pages` allows a narrower fence, this one always
-        covers the whole region. The builtin TimeoutError if `timeout` seconds were not enough.
+        does not answer delays it by a second at most. `peer` limits it to one peer; `pages` allows a narrower fence,
+        this one always covers the whole region. The builtin TimeoutError if `timeout` seconds were not enough.
         """
         address = "" if peer is None else peer if isinstance(peer, str) else peer.address
         self._check_open()

@@ -29,7 +29,8 @@ func (e *Engine) snapshot() *metrics.Snapshot {
 		}
 		s.Transports[i].StaleCalls = p.transport.Stale()
 		if injector, is := transport.Outermost[transport.Injector](p.transport); is {
-			s.Transports[i].Faults, s.Transports[i].Struck = injector.Injected()
+			t := &s.Transports[i]
+			t.Faults, t.Struck, t.Ambient = injector.Injected()
 		}
 	}
 	e.mu.Lock()

@@ -107,6 +107,9 @@ var families = []family{
 		func(t *Transport) float64 { return float64(t.StaleCalls) }),
 	perTransport("tent_faults_injected_total", "Times that an injected fault has struck; 0 where none is allowed.",
 		counter, func(t *Transport) float64 { return float64(t.Struck) }),
+	perTransport("tent_faults_ambient_total",
+		"Times that an ambient fault has struck: one that belongs to the stage of a test, such as its rails' rate.",
+		counter, func(t *Transport) float64 { return float64(t.Ambient) }),
 
 	latencies("tent_read_latency_us", "Microseconds from submit to end of READ requests that completed.",
 		transport.Read),

@@ -61,6 +61,7 @@ type Transport struct {
 	InFlight    uint64 // bytes handed to the transport and not completed, now
 	Faults      int    // injected, in force now
 	Struck      uint64 // times an injected fault has happened
+	Ambient     uint64 // times an ambient one has
 	Sharing     Sharing
 }
 

@@ -456,8 +456,9 @@ type (
 
 	// Injector is a decorator that makes its transport fail on purpose; the metrics tell. See Outermost.
 	Injector interface {
-		// Injected returns how many faults are in force and how often one has struck.
-		Injected() (rules int, struck uint64)
+		// Injected returns how many faults are in force and how often one has struck; ambient ones, which belong to the
+		// stage of a test and not to its subject, are counted apart.
+		Injected() (rules int, struck, ambient uint64)
 	}
 
 	// Explainer adds to engine.explain and tent doctor.

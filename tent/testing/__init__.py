@@ -36,7 +36,38 @@ The pytest plug-in comes with tent; there is nothing to import in conftest.py. I
         assert transfer.exception(timeout=10).peer == pair.peer.address
 
 Each rail of a pair carries 256 MiB a second, so that a transfer lasts long enough to be hit in the middle on any
-machine; `rate=None` takes the limit away. `heal()` ends all other faults.
+machine; `rate=None` takes the limit away. It is no fault: it is counted apart, and heal() leaves it.
+
+| faults of slices | |
+|---|---|
+| `reject()` | they fail at once, and nothing is sent |
+| `lose()` | delivered, and reported as failed |
+| `drop()` | lost on their way |
+| `drop_completion()` | delivered, and nothing comes back |
+| `delay("20ms")` | reported so much later |
+| `duplicate()` | delivered twice |
+| `reorder(3)` | reported behind the next ones |
+| `truncate()` | half of each is delivered |
+| `corrupt()` | a byte of each changes |
+
+| faults of rails, of calls | |
+|---|---|
+| `blackhole()` | nothing is sent any more, nothing comes back |
+| `slow("10MiB")` | bytes a second |
+| `down()`, `reset()` | it goes down; it breaks once |
+| `fail_register()`, `fail_attach()` | registering memory, attaching to a peer fails |
+| `control_down()` | the control plane breaks and refuses |
+
+| selection | |
+|---|---|
+| `rail(0)` | one rail of each peer, numbered from 0; an index beyond the pair's rails is an error |
+| `op("WRITE")`, `priority(tent.PRIO_LOW)`, `transport("tcp")`, `to(address)` | these slices alone |
+| `nth(3)`, `every(10)` | the third of them; each tenth |
+| `peer` | faults of the other end |
+
+By keyword they take `rate`, `count`, `after_bytes`, `after_slices`, `code`, `scope`, `side`, `silent`, `unused_ok`.
+One that has never struck when the test ends fails the test, since it has tested nothing; `unused_ok=True` allows it.
+`heal()` ends faults, `seed(n)` sets their chance, `inject(text)` takes the language below.
 
 Without pytest the same things are classes: `with Pair(rails=4) as pair: pair.faults.rail(2).down()`. Faults of any
 engine that was opened with `allow_faults=True` are `Faults(engine)`, or texts: `inject(engine, "rail=1 delay=2ms")`.
@@ -50,7 +81,7 @@ from .._lazy import attach
 
 # Module to its public names. Type checkers read __init__.pyi, which tools/stubs.py writes from this table.
 _PUBLIC = {
-    "faults": "Faults inject injected swap_transport_for_test",
+    "faults": "Faults inject injected struck swap_transport_for_test",
     "memory": "Memory pattern",
     "oracle": "Oracle",
     "pair": "Cluster Pair",

@@ -1,6 +1,6 @@
 # Written by tools/stubs.py from the table in __init__.py.
 
-from .faults import Faults, inject, injected, swap_transport_for_test
+from .faults import Faults, inject, injected, struck, swap_transport_for_test
 from .memory import Memory, pattern
 from .oracle import Oracle
 from .pair import Cluster, Pair
@@ -17,5 +17,6 @@ __all__ = [
     "inject",
     "injected",
     "pattern",
+    "struck",
     "swap_transport_for_test",
 ]

@@ -4,14 +4,25 @@ said in TENT_FAULTS and from Go in the same words."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
+from tent.errors import InvalidArgumentError
 from tent.quantities import bytes_of, seconds_of
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from tent import Engine
 
 Apply = Callable[[str], object]
+
+
+class Struck(NamedTuple):
+    """A fault that was injected, as a text, and how often it has struck."""
+
+    text: str
+    hits: int
+    unused_ok: bool
 
 
 def inject(engine: Engine, text: str) -> None:
@@ -23,6 +34,14 @@ def inject(engine: Engine, text: str) -> None:
 def injected(engine: Engine) -> str:
     """Returns the faults of an engine now, in the same language."""
     return engine._call(engine._library.pybind_Faults)
+
+
+def struck(engine: Engine) -> list[Struck]:
+    """Returns the faults that were injected into an engine so far, healed ones included, and how often each has struck.
+
+    The last 1024 are known. Ambient ones, such as the rate of a pair's rails, are left out.
+    """
+    return [Struck(**entry) for entry in engine._call_json(engine._library.pybind_FaultsStruck)]
 
 
 def swap_transport_for_test(engine: Engine, slot: str, transport: str) -> None:
@@ -39,45 +58,65 @@ def pace_of(rate: float | str, what: str = "slow") -> int:
     return max(1, bytes_of(round(rate) if isinstance(rate, float) else rate, what))
 
 
+class How(TypedDict, total=False):
+    """The parameters of faults; each takes those that make sense for it."""
+
+    rate: float  # the probability with which it strikes, 0 to 1
+    count: int  # it strikes so many times, then no more
+    after_bytes: int | str  # it begins behind so many bytes of the selected slices
+    after_slices: int  # and behind so many slices
+    code: str  # of a reported error: "LOST", "PEER_UNREACHABLE", ...
+    scope: str  # "slice", "rail", "link" or "transport"
+    side: str  # "local", "remote" or "path"
+    collateral: bool  # it is reported as the consequence of a neighbour's failure
+    silent: bool  # withdrawals are not answered either
+    unused_ok: bool  # the test does not fail if it never strikes
+
+
 class Faults:
-    """Faults of one or more engines: `Faults(engine).rail(1).blackhole(after_bytes=8 << 20)`.
+    """Faults of one or more engines: `Faults(engine).rail(1).blackhole(after_bytes="8MiB")`.
 
     `rail`, `op`, `to`, `transport`, `priority`, `nth` and `every` narrow the selection and return new Faults; the
     others inject at once. Those take, by keyword, `rate` (probability), `count` (times), `after_bytes`, `after_slices`,
     and for reported errors `code`, `scope`, `side`. `peer` means the engine at the other end.
+
+    Under pytest a fault that has never struck when the test ends fails it: it has tested nothing. `unused_ok=True` says
+    that it may.
     """
 
     def __init__(
         self,
         *engines: Engine | Apply,
         peer: Iterable[Engine | Apply] = (),
-        base: str = "",
+        rails: int | Callable[[], int] = 0,
         selectors: tuple[str, ...] = (),
     ) -> None:
-        """`engines` are engines that allow faults, or functions that take a text; `peer` those at the other end. `base`
-        is in force even after heal()."""
+        """`engines` are engines that allow faults, or functions that take a text; `peer` those at the other end.
+        `rails` is their number to each peer, if it is known: an index beyond it is an error."""
         self._targets = engines
         self._peer = tuple(peer)
-        self._base = base
+        self._rails = rails
         self._selectors = selectors
 
     @property
     def peer(self) -> Faults:
         """The same for the other end: faults of its engines."""
-        return Faults(*self._peer, peer=self._targets, base=self._base, selectors=self._selectors)
+        return Faults(*self._peer, peer=self._targets, rails=self._rails, selectors=self._selectors)
 
     # Selection
 
     def _where(self, selector: str) -> Faults:
-        return Faults(*self._targets, peer=self._peer, base=self._base, selectors=(*self._selectors, selector))
+        return Faults(*self._targets, peer=self._peer, rails=self._rails, selectors=(*self._selectors, selector))
 
     def rail(self, index: int) -> Faults:
-        """Rail `index` of each link: the index-th pair of addresses, from 0."""
+        """Rail `index` of each link, counted from 0: the pair of the addresses 127.0.0.(1 + index) of a Pair."""
+        if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+            raise InvalidArgumentError(f"rail({index!r}): rails are numbered from 0")
         return self._where(f"rail={index}")
 
     def op(self, name: str) -> Faults:
         """Only "READ" or only "WRITE"."""
-        return self._where(f"op={name}")
+        return self._where(f"op={name.upper()}")
 
     def to(self, address: str) -> Faults:
         """Only towards the peer with this address."""
@@ -101,72 +140,72 @@ class Faults:
 
     # Faults of slices
 
-    def reject(self, **how: Any) -> None:
+    def reject(self, **how: Unpack[How]) -> None:
         """They fail at once, and nothing is sent."""
         self._inject("reject", how)
 
-    def lose(self, **how: Any) -> None:
+    def lose(self, **how: Unpack[How]) -> None:
         """They are delivered, and reported as failed."""
         self._inject("lose", how)
 
-    def drop(self, **how: Any) -> None:
+    def drop(self, **how: Unpack[How]) -> None:
         """They are lost on their way: nothing arrives, nothing comes back. `silent`: not even when they are
         withdrawn."""
         self._inject("drop", how)
 
-    def drop_completion(self, **how: Any) -> None:
+    def drop_completion(self, **how: Unpack[How]) -> None:
         """They are delivered, and nothing comes back."""
         self._inject("drop_completion", how)
 
-    def delay(self, time: float | str, **how: Any) -> None:
+    def delay(self, time: float | str, **how: Unpack[How]) -> None:
         """They are delivered, and reported so much later: seconds, or "20ms"."""
         self._inject(f"delay={round(seconds_of(time, 'delay') * 1e6)}us", how)
 
-    def duplicate(self, **how: Any) -> None:
+    def duplicate(self, **how: Unpack[How]) -> None:
         """They are delivered twice."""
         self._inject("duplicate", how)
 
-    def reorder(self, behind: int = 3, **how: Any) -> None:
+    def reorder(self, behind: int = 3, **how: Unpack[How]) -> None:
         """They are reported behind the next ones of their rail."""
         self._inject(f"reorder={behind}", how)
 
-    def truncate(self, **how: Any) -> None:
+    def truncate(self, **how: Unpack[How]) -> None:
         """Half of each is delivered, and reported as failed; with `silent`, as delivered."""
         self._inject("truncate", how)
 
-    def corrupt(self, **how: Any) -> None:
+    def corrupt(self, **how: Unpack[How]) -> None:
         """A byte of each changes on its way, without a word; integrity="crc32c" notices."""
         self._inject("corrupt", how)
 
     # Faults of rails
 
-    def blackhole(self, **how: Any) -> None:
+    def blackhole(self, **how: Unpack[How]) -> None:
         """From here on nothing is sent and nothing comes back. `silent`: withdrawals are not answered either."""
         self._inject("blackhole", how)
 
-    def slow(self, bytes_per_second: float | str, **how: Any) -> None:
+    def slow(self, bytes_per_second: float | str, **how: Unpack[How]) -> None:
         """Each rail carries so much: bytes a second, or "10MiB"."""
         self._inject(f"slow={pace_of(bytes_per_second)}", how)
 
-    def down(self) -> None:
+    def down(self, **how: Unpack[How]) -> None:
         """They go down, and stay down."""
-        self._inject("down", {})
+        self._inject("down", how)
 
-    def reset(self) -> None:
+    def reset(self, **how: Unpack[How]) -> None:
         """They break, once, and come back as fast as they can."""
-        self._inject("reset", {})
+        self._inject("reset", how)
 
     # Faults of calls
 
-    def fail_register(self, **how: Any) -> None:
+    def fail_register(self, **how: Unpack[How]) -> None:
         """Registering memory fails."""
         self._inject("fail_register", how)
 
-    def fail_attach(self, **how: Any) -> None:
+    def fail_attach(self, **how: Unpack[How]) -> None:
         """Attaching to a peer fails."""
         self._inject("fail_attach", how)
 
-    def control_down(self, **how: Any) -> None:
+    def control_down(self, **how: Unpack[How]) -> None:
         """The control plane breaks and refuses; `silent`: it hangs. `to` selects by the address that is called."""
         self._inject("control_down", how)
 
@@ -175,8 +214,6 @@ class Faults:
     def heal(self) -> None:
         """Ends the faults that were injected with the same selectors; all of them without selectors."""
         self._apply(" ".join((*self._selectors, "heal")))
-        if self._base and not self._selectors:
-            self._apply(self._base)
 
     def seed(self, number: int) -> None:
         """Chance follows this seed from now on."""
@@ -186,7 +223,8 @@ class Faults:
         """A text as it is; the selectors of this object do not count."""
         self._apply(text)
 
-    def _inject(self, fault: str, how: dict[str, Any]) -> None:
+    def _inject(self, fault: str, how: How) -> None:
+        self._check_rails()
         words = [*self._selectors, fault]
         for name, value in how.items():
             if value is True:
@@ -196,6 +234,14 @@ class Faults:
             elif value is not None and value is not False:
                 words.append(f"{name}={value}")
         self._apply(" ".join(words))
+
+    def _check_rails(self) -> None:
+        rails = self._rails() if callable(self._rails) else self._rails
+        for selector in self._selectors:
+            name, _, index = selector.partition("=")
+            if name == "rail" and 0 < rails <= int(index):
+                some = "is rail 0 alone" if rails == 1 else f"are rails 0 to {rails - 1}"
+                raise InvalidArgumentError(f"rail({index}) hits nothing: there {some}")
 
     def _apply(self, text: str) -> None:
         for target in self._targets:

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
 import tent
+from tent._settings import Given
+from tent.errors import InvalidArgumentError
 
 from .faults import Faults, pace_of, swap_transport_for_test
 from .peer import PeerProcess
 
 RATE = 256 << 20  # bytes a second of each rail, so that a transfer lasts long enough to be disturbed on any machine
+
+
+RAILS_MAX = 254  # 127.0.0.1 to 127.0.0.254
+
+
+def _rails(rails: int) -> int:
+    if isinstance(rails, bool) or not isinstance(rails, int) or not 1 <= rails <= RAILS_MAX:
+        raise InvalidArgumentError(f"rails is {rails!r}: it must be 1 to {RAILS_MAX}")
+    return rails
+
+
+def _misspelled(settings: Mapping[str, Any]) -> None:
+    """Refuses a keyword that is no setting and looks like an argument of Cluster."""
+    own = ("rails", "rate", "transports", "seed", "swap", "peer_settings")
+    for name in settings:
+        if "/" not in name and name not in Given.__annotations__ and name != "name":
+            near = difflib.get_close_matches(name, own, 1, 0.7)
+            if near:
+                raise InvalidArgumentError(f"{name}= is unknown; did you mean {near[0]}=?")
 
 
 class Cluster:
@@ -37,10 +59,12 @@ class Cluster:
         peer_settings: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        self.base = "" if rate is None else f"transport=tcp slow={pace_of(rate, 'rate')}"
+        self.rails = _rails(rails)
+        _misspelled(settings)
+        pace = "" if rate is None else f"transport=tcp slow={pace_of(rate, 'rate')} ambient"
         self.peers: list[PeerProcess] = []
         self.segments: list[tent.Segment] = []
-        chosen: dict[str, Any] = {"allow_faults": True, "faults": f"seed={seed}; {self.base}"}
+        chosen: dict[str, Any] = {"allow_faults": True, "faults": f"seed={seed}; {pace}"}
         chosen["transports/tcp/addresses"] = [f"127.0.0.{1 + i}" for i in range(rails)]
         if transports is not None:
             wanted = set(transports)
@@ -60,7 +84,7 @@ class Cluster:
     @property
     def faults(self) -> Faults:
         """Faults of this engine; `.peer` of all peers."""
-        return Faults(self.engine, peer=[peer.inject for peer in self.peers], base=self.base)
+        return Faults(self.engine, peer=[peer.inject for peer in self.peers], rails=self.rails)
 
     def close(self) -> None:
         """Ends the engine and the peers. Again: no effect."""

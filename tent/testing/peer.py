@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
+from .faults import Struck
+
 if TYPE_CHECKING:
     import tent
 
@@ -107,6 +109,10 @@ class PeerProcess:
         """Injects faults into its engine, in the language of transports/faulty."""
         self.ask("inject", text=text)
 
+    def struck(self) -> list[Struck]:
+        """The faults that were injected into its engine so far, and how often each has struck."""
+        return [Struck(*entry) for entry in self.ask("struck")]
+
     def metrics(self) -> dict[str, float]:
         """The metrics of its engine."""
         found: dict[str, float] = self.ask("metrics")
@@ -193,7 +199,7 @@ def main() -> None:
     """The peer: answers commands until its input ends."""
     import tent
 
-    from .faults import inject, swap_transport_for_test
+    from .faults import inject, struck, swap_transport_for_test
 
     given = json.loads(sys.argv[1])
     engine = tent.Engine(given["settings"], name=given["name"])
@@ -208,6 +214,7 @@ def main() -> None:
         "close_region": lambda name: there.regions[name].close(),
         "inject": lambda text: inject(engine, text),
         "metrics": engine.metrics,
+        "struck": lambda: struck(engine),
         "run": there.run,
         "close": lambda: engine.close(timeout=0),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 
 import pytest
 
@@ -40,7 +41,7 @@ def _tent_world(request: pytest.FixtureRequest, tent_seed: int, tent_leak_check:
 
     world = World(tent_seed, lambda title, text: request.node.add_report_section("call", title, text))
     yield world
-    world.close(tent_leak_check)
+    world.close(tent_leak_check, failed=hasattr(sys, "last_type"))  # pytest sets it for the test that has just failed
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import tent
 
 from . import leaks
-from .faults import Faults, inject
+from .faults import Faults, inject, struck
 from .oracle import Oracle
 from .pair import Cluster, Pair
 
@@ -55,22 +55,28 @@ class World:
     @property
     def faults(self) -> Faults:
         """Faults of all engines of this process, those to come included; `.peer` of all peers."""
-        return Faults(self._inject, peer=[self._inject_there])
+        return Faults(self._inject, peer=[self._inject_there], rails=self._rails)
+
+    def _rails(self) -> int:
+        """The rails of the cluster that has most; 0 if there is none, or an engine with addresses of its own."""
+        return 0 if self._engines else max((cluster.rails for cluster in self._clusters), default=0)
 
     def _inject(self, text: str) -> None:
         self._tell("tent faults", text)
         for engine in self._engines:
             inject(engine, text)
         for cluster in self._clusters:
-            cluster.faults.inject(_keeping(text, cluster.base))
+            inject(cluster.engine, text)
 
     def _inject_there(self, text: str) -> None:
         self._tell("tent faults of peers", text)
         for cluster in self._clusters:
-            cluster.faults.peer.inject(_keeping(text, cluster.base))
+            cluster.faults.peer.inject(text)
 
-    def close(self, check_leaks: bool) -> None:
-        """Ends everything. Raises AssertionError for bytes that landed late and for leaks."""
+    def close(self, check_leaks: bool, failed: bool = False) -> None:
+        """Ends everything. Raises AssertionError for bytes that landed late, for leaks, and for faults that never
+        struck, unless the test has `failed` already."""
+        unused = "" if failed else self._unused()
         for cluster in self._clusters:
             cluster.engine.close(timeout=0)
         for engine in self._engines:
@@ -90,8 +96,23 @@ class World:
         gc.collect()
         if check_leaks and (leaked := leaks.leaked_since(self._before)):
             raise AssertionError(f"the test has left behind: {leaked}")
+        if unused:
+            raise AssertionError(f"never struck, so nothing was tested with it (unused_ok=True allows that): {unused}")
 
-
-def _keeping(text: str, base: str) -> str:
-    """heal ends everything but the rate that the rails have by themselves."""
-    return f"heal; {base}" if base and text == "heal" else text
+    def _unused(self) -> str:
+        """The faults that have struck no engine of their side, "" for none. One that has ended cannot be asked."""
+        engines = [*self._engines, *(cluster.engine for cluster in self._clusters)]
+        here = [] if any(engine.closed for engine in engines) else [struck(engine) for engine in engines]
+        peers = [peer for cluster in self._clusters for peer in cluster.peers]
+        there = []
+        if all(peer.alive for peer in peers):
+            for peer in peers:
+                peer.resume()
+                there.append(peer.struck())
+        found = []
+        for where, counts in (("", here), (" (at the peer)", there)):
+            hits: dict[str, int] = {}
+            for fault in (fault for engine in counts for fault in engine):
+                hits[fault.text] = hits.get(fault.text, 0) + fault.hits + fault.unused_ok
+            found += [f"{text!r}{where}" for text, n in hits.items() if not n]
+        return ", ".join(found)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import tent.testing
+from tent.testing import Faults
 
 EXAMPLES = re.findall(r"^    (def test_.*?)(?=^    def |^Each rail)", tent.testing.__doc__ or "", flags=re.S | re.M)
 
@@ -71,6 +72,113 @@ def test_a_failure_shows_seed_and_faults(pytester: pytest.Pytester) -> None:
     text = result.stdout.str()
     assert re.search(r"TENT_SEED=\d+", text)
     assert "rail=3 delay=2000us" in text
+
+
+def test_a_fault_that_never_struck_fails_the_test(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        def test_unused(tent_pair, tent_faults):
+            pair = tent_pair(rails=2)
+            tent_faults.rail(1).blackhole(after_bytes="8MiB")
+
+        def test_unused_at_the_peer(tent_pair, tent_faults):
+            pair = tent_pair()
+            tent_faults.peer.nth(1000).drop()
+            tent_faults.heal()
+
+        def test_allowed(tent_pair, tent_faults):
+            tent_pair(rails=2)
+            tent_faults.rail(1).blackhole(unused_ok=True)
+            tent_faults.heal()
+
+        def test_used(tent_pair, tent_faults, tent_oracle):
+            pair = tent_pair(rails=2)
+            src, dst = tent_oracle.regions(pair, 1 << 20)
+            tent_faults.delay("1 ms", count=3)
+            tent_faults.rail(1).reset()
+            pair.engine.write(src, dst).result(20)
+            tent_oracle.check()
+
+        def test_killed(tent_pair, tent_faults):
+            pair = tent_pair()
+            tent_faults.peer.drop()
+            pair.peer.kill()
+
+        def test_failed(tent_pair, tent_faults):
+            tent_pair()
+            tent_faults.corrupt()
+            assert False, "one report is enough"
+
+        def test_skipped_late(tent_engine):
+            tent_engine().close()
+        """,
+    )
+    result.assert_outcomes(passed=6, errors=2, failed=1)
+    text = result.stdout.str()
+    assert "never struck, so nothing was tested with it (unused_ok=True allows that): 'rail=1 blackhole" in text
+    assert "'nth=1000 drop' (at the peer)" in text
+
+
+def test_faults_that_hit_nothing_are_refused(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+        import tent
+
+        def test_rails(tent_pair, tent_faults):
+            pair = tent_pair(rails=2)
+            for faults in (tent_faults, tent_faults.peer, pair.faults, pair.faults.peer):
+                with pytest.raises(tent.InvalidArgumentError, match=r"hits nothing: there are rails 0 to 1"):
+                    faults.rail(2).blackhole()
+            with pytest.raises(tent.InvalidArgumentError, match="numbered from 0"):
+                tent_faults.rail(-1)
+
+        @pytest.mark.parametrize("rails", [0, -1, 255, True, "2"])
+        def test_no_rails(tent_pair, rails):
+            with pytest.raises(tent.InvalidArgumentError, match="it must be 1 to 254"):
+                tent_pair(rails=rails)
+
+        def test_misspelled(tent_pair):
+            with pytest.raises(tent.InvalidArgumentError, match="rail= is unknown; did you mean rails="):
+                tent_pair(rail=2)
+            with pytest.raises(tent.InvalidArgumentError, match="log_levl"):
+                tent_pair(log_levl="info")
+        """,
+    )
+    result.assert_outcomes(passed=7)
+
+
+def test_the_rate_of_the_kit_is_no_fault(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        def test_it(tent_pair, tent_faults, tent_oracle):
+            pair = tent_pair()
+            src, dst = tent_oracle.regions(pair, 1 << 20)
+            pair.engine.write(src, dst).result(20)
+            metrics = pair.engine.metrics()
+            assert metrics["tent_faults_injected_total"] == 0 and metrics["tent_faults"] == 0
+            assert metrics["tent_faults_ambient_total"] > 0
+            tent_faults.corrupt(count=1)
+            pair.engine.write(src, dst, integrity="crc32c").result(20)
+            assert pair.engine.metrics()["tent_faults_injected_total"] == 1
+            tent_faults.heal()
+            pair.engine.write(src, dst).result(20)
+            later = pair.engine.metrics()["tent_faults_ambient_total"]
+            assert later > metrics["tent_faults_ambient_total"], "heal() has ended the rate"
+            tent_oracle.check()
+        """,
+    )
+    result.assert_outcomes(passed=1)
+    assert "faults are injected" not in result.stdout.str() + result.stderr.str()
+
+
+def test_help_has_every_fault() -> None:
+    for name in vars(Faults):
+        if not name.startswith("_"):
+            assert re.search(rf"`[^`]*\b{name}\b", tent.testing.__doc__ or ""), name
 
 
 def test_the_seed_can_be_repeated(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

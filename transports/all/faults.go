@@ -77,6 +77,14 @@ func (f *Faults) Apply(text string) error {
 	return f.plan.Apply(text)
 }
 
+// Struck lists the faults that were injected so far and how often each has struck.
+func (f *Faults) Struck() []faulty.Count {
+	if f == nil {
+		return nil
+	}
+	return f.plan.Struck()
+}
+
 // String returns the faults in force, in the language.
 func (f *Faults) String() string {
 	if f == nil {

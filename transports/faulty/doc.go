@@ -38,6 +38,9 @@
 //	faults      control_down                calls to the peer over the control plane fail, open connections break
 //	parameters  rate=0.1  after_bytes=8MiB  after_slices=100  count=3
 //	            code=LOST  scope=slice|rail|link|transport  side=local|remote|path  collateral
+//	            ambient                     it belongs to the stage of a test and not to its subject: it is counted
+//	                                        apart, not logged, and ended by heal ambient alone
+//	            unused_ok                   a test kit does not complain if it never strikes; see Plan.Struck
 //	            silent                      blackhole, drop, drop_completion: not even a withdrawal is answered;
 //	                                        truncate: reported as delivered; control_down: calls hang
 //	others      seed=7   heal

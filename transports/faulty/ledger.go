@@ -6,7 +6,8 @@ import "math/rand/v2"
 type ledger struct {
 	random *rand.Rand
 	spent  map[*rule]*spent
-	struck uint64 // faults that have happened
+
+	struck, ambient uint64 // faults that have happened, and those of ambient rules
 }
 
 // spent is how far it is with one rule. after_slices, nth and the like count slices that pass on the way out and those
@@ -45,8 +46,18 @@ func (l *ledger) strikes(r *rule, slices, bytes uint64) bool {
 		return false
 	}
 	s.times++
-	l.struck++
+	l.count(r, 1)
 	return true
+}
+
+// count notes that a rule has struck, or with -1 that it has not after all.
+func (l *ledger) count(r *rule, by int64) {
+	r.hits.Add(uint64(by))
+	if r.ambient {
+		l.ambient += uint64(by)
+	} else {
+		l.struck += uint64(by)
+	}
 }
 
 // reaches reports whether the rule is in force for the last of these slices and bytes.
@@ -82,6 +93,6 @@ func (l *ledger) takeBack(r *rule, bytes uint64) {
 func (l *ledger) unstrike(r *rule) {
 	if s := l.spent[r]; s != nil && s.times > 0 {
 		s.times--
-		l.struck--
+		l.count(r, -1)
 	}
 }

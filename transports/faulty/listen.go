@@ -103,10 +103,13 @@ func (t *Transport) atCompletion(c transport.Completion) *rule {
 	return nil
 }
 
-// slowest returns r, or a rule that slows the same slice down more than r does. Called with the mutex.
+// slowest returns r, or a rule that slows the same slice down more than r does: the hit is then that rule's. Called
+// with the mutex.
 func (t *Transport) slowest(r *rule, s *transport.Slice) *rule {
 	for _, other := range t.plan.current() {
 		if r.verb == slow && other.verb == slow && other.bytesPerSecond < r.bytesPerSecond && t.matches(other, s) {
+			t.ledger.count(r, -1)
+			t.ledger.count(other, 1)
 			r = other
 		}
 	}
@@ -135,8 +138,10 @@ func (l listener) RailUp(info transport.RailInfo) {
 		r = &rail{}
 		t.rails[p] = r
 	}
-	hide := t.wantedDown(p)
+	by := t.wantedDown(p)
+	hide := by != nil
 	if hide && r.hidden == nil {
+		t.ledger.count(by, 1)
 		t.engaged.Add(1)
 	}
 	if hide {
@@ -150,14 +155,14 @@ func (l listener) RailUp(info transport.RailInfo) {
 	}
 }
 
-// wantedDown reports whether a rule says down for a rail. Called with the mutex.
-func (t *Transport) wantedDown(p path) bool {
+// wantedDown returns the rule that says down for a rail, or nil. Called with the mutex.
+func (t *Transport) wantedDown(p path) *rule {
 	for _, r := range t.plan.current() {
 		if r.verb == down && t.meansRail(r, p) {
-			return true
+			return r
 		}
 	}
-	return false
+	return nil
 }
 
 // RailDown passes unless the sink has heard of it already, or never knew the generation. A slice that waits here for
@@ -240,9 +245,9 @@ func (t *Transport) fell(name transport.Rail, why string) {
 func (t *Transport) judgeRails() (fallen []transport.Rail, risen []transport.RailInfo) {
 	for p, r := range t.rails {
 		switch want := t.wantedDown(p); {
-		case want && r.up:
-			fallen = append(fallen, t.drop(p, r))
-		case !want && r.hidden != nil:
+		case want != nil && r.up:
+			fallen = append(fallen, t.drop(p, r, want))
+		case want == nil && r.hidden != nil:
 			risen = append(risen, *r.hidden)
 			r.generation, r.up, r.told, r.hidden = r.hidden.Rail.Generation, true, false, nil
 			t.engaged.Add(-1)
@@ -251,10 +256,10 @@ func (t *Transport) judgeRails() (fallen []transport.Rail, risen []transport.Rai
 	return fallen, risen
 }
 
-// drop notes that a rail ends by our will. Called with the mutex.
-func (t *Transport) drop(p path, r *rail) transport.Rail {
+// drop notes that a rail ends by a rule's will. Called with the mutex.
+func (t *Transport) drop(p path, r *rail, why *rule) transport.Rail {
 	r.up, r.told = false, true
-	t.ledger.struck++
+	t.ledger.count(why, 1)
 	return transport.Rail{Link: p.link, Index: p.index, Generation: r.generation}
 }
 
@@ -264,7 +269,7 @@ func (t *Transport) reset(why *rule) {
 	t.mu.Lock()
 	for p, r := range t.rails {
 		if r.up && t.meansRail(why, p) {
-			fallen = append(fallen, t.drop(p, r))
+			fallen = append(fallen, t.drop(p, r, why))
 		}
 	}
 	t.mu.Unlock()

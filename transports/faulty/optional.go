@@ -19,15 +19,15 @@ var (
 func (t *Transport) Inner() transport.Transport { return t.Transport }
 
 // Injected implements transport.Injector.
-func (t *Transport) Injected() (rules int, struck uint64) {
+func (t *Transport) Injected() (rules int, struck, ambient uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, r := range t.plan.current() {
-		if r.transport == "" || r.transport == t.name {
+		if !r.ambient && t.mine(r) {
 			rules++
 		}
 	}
-	return rules, t.ledger.struck
+	return rules, t.ledger.struck, t.ledger.ambient
 }
 
 // Inline leaves slices to Submit while a fault may meet them, or one of earlier slices is not over.

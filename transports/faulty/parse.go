@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/errs"
 )
@@ -99,6 +100,7 @@ func parseStatement(statement string, line, column int) ([]*rule, error) {
 	var rules []*rule
 	for _, p := range faults {
 		r := base
+		r.hits = new(atomic.Uint64)
 		if r.verb = words[p.name].verb; words[p.name].set != nil {
 			if err := words[p.name].set(&r, p.value); err != nil {
 				return nil, p.fail("", "%s %v", p.name, err)

@@ -2,6 +2,7 @@ package faulty
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,41 @@ type Plan struct {
 	mu         sync.Mutex
 	seed       uint64
 	transports []*Transport
+	history    []*rule // faults that were ever injected, at most historyMax, the ambient ones left out
+}
+
+// historyMax bounds the faults that Struck knows; the oldest of those that have struck go first.
+const historyMax = 1024
+
+// Count is an injected fault, as it was written, and how often it has struck.
+type Count struct {
+	Text string
+	Hits uint64
+	// UnusedOK says that the one who injected it does not mind if it never strikes.
+	UnusedOK bool
+}
+
+// Struck lists the faults that were injected so far, healed ones included, in their order.
+func (p *Plan) Struck() []Count {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	counts := make([]Count, len(p.history))
+	for i, r := range p.history {
+		counts[i] = Count{r.text, r.hits.Load(), r.unusedOK}
+	}
+	return counts
+}
+
+// remember adds a rule to the history. Called with the mutex.
+func (p *Plan) remember(r *rule) {
+	if r.ambient {
+		return
+	}
+	if len(p.history) >= historyMax {
+		i := max(0, slices.IndexFunc(p.history, func(r *rule) bool { return r.hits.Load() > 0 }))
+		p.history = slices.Delete(p.history, i, i+1)
+	}
+	p.history = append(p.history, r)
 }
 
 // prepareWithin bounds the time that a transport takes to get ready for a fault.
@@ -76,8 +112,10 @@ func (p *Plan) change(made []*rule) (resets []*rule) {
 				t.reseed(p.seed)
 			}
 		case reset:
+			p.remember(r)
 			resets = append(resets, r)
 		default:
+			p.remember(r)
 			now = append(now, r)
 		}
 	}
@@ -107,12 +145,13 @@ func (p *Plan) current() []*rule {
 	return nil
 }
 
-// without drops the rules that a heal names: those that agree with each selector that it has.
+// without drops the rules that a heal names: those that agree with each selector that it has. Ambient ones are ended
+// by an ambient heal alone.
 func without(rules []*rule, h *rule) (left []*rule) {
 	text := func(wish, have string) bool { return wish == "" || wish == have }
 	number := func(wish, have int) bool { return wish < 0 || wish == have }
 	for _, r := range rules {
-		if !(text(h.transport, r.transport) && text(h.peer, r.peer) && number(h.rail, r.rail) && number(h.op, r.op) &&
+		if r.ambient != h.ambient || !(text(h.transport, r.transport) && text(h.peer, r.peer) && number(h.rail, r.rail) && number(h.op, r.op) &&
 			number(h.class, r.class)) {
 			left = append(left, r)
 		}

@@ -239,7 +239,7 @@ func TestNothingIsInlineWhileAFaultMayMeetIt(t *testing.T) {
 func TestInjectedCountsWhatHasHappened(t *testing.T) {
 	b := newBench(t, "transport=rdma reject; lose count=2; every=3 delay=1us")
 	b.c.Send(b.slices(b.c.Rail(t), 6)...)
-	rules, struck := b.a.Transport.(*Transport).Injected()
+	rules, struck, _ := b.a.Transport.(*Transport).Injected()
 	require.Equal(t, 2, rules, "those of another transport are not counted")
 	require.Equal(t, uint64(2+2), struck)
 	_, is := transport.Outermost[transport.Injector](b.a.Transport)
@@ -343,4 +343,38 @@ func TestABlackholeKeepsWhatASlowRailStillCarries(t *testing.T) {
 	for _, end := range b.c.Wait(t, list...)[out:] {
 		require.Equal(t, errs.Withdrawn, end.Err.Code, "as far as anybody can know, it was not delivered")
 	}
+}
+
+func TestFaultsThatNeverStruckAreKnownAlsoAfterTheirEnd(t *testing.T) {
+	b := newBench(t, "")
+	b.apply(t, "rail=0 lose count=2; rail=9 drop; rail=9 delay=1us unused_ok; rail=1 reset; slow=1GiB ambient")
+	require.Equal(t, "rail=0 lose count=2; rail=9 drop; rail=9 delay=1us unused_ok; slow=1GiB ambient", b.plan.String())
+	list := b.slices(b.c.Rail(t), 3)
+	require.Equal(t, 3, b.c.Send(list...))
+	b.c.Wait(t, list...)
+	rules, struck, ambient := b.a.Transport.(*Transport).Injected()
+	require.Equal(t, 3, rules, "the ambient one is not counted")
+	require.Equal(t, uint64(2+1), struck, "two slices and a rail")
+	require.Equal(t, uint64(1), ambient, "the third slice")
+
+	b.apply(t, "heal")
+	require.Equal(t, "slow=1GiB ambient", b.plan.String())
+	require.Equal(t, []Count{{"rail=0 lose count=2", 2, false}, {"rail=9 drop", 0, false},
+		{"rail=9 delay=1us unused_ok", 0, true}, {"rail=1 reset", 1, false}}, b.plan.Struck())
+	b.apply(t, "heal ambient")
+	require.Empty(t, b.plan.String())
+}
+
+func TestTheHistoryOfFaultsIsBoundedAndKeepsThoseThatNeverStruck(t *testing.T) {
+	p, err := New("rail=9 drop")
+	require.NoError(t, err)
+	for range historyMax {
+		require.NoError(t, p.Apply("lose; heal"))
+		if h := p.history[len(p.history)-1]; h.verb == lose {
+			h.hits.Add(1)
+		}
+	}
+	counts := p.Struck()
+	require.Len(t, counts, historyMax)
+	require.Equal(t, "rail=9 drop", counts[0].Text)
 }

@@ -42,6 +42,7 @@ func (w *wires) changed(rules []*rule) {
 	w.ledger.keep(now)
 	for c := range w.open {
 		if r := w.meaning(c.address); r != nil && !r.silent {
+			r.hits.Add(1)
 			broken = append(broken, c)
 		}
 	}
@@ -110,6 +111,7 @@ func (c *wire) await() error {
 		if r == nil || !r.silent {
 			return nil
 		}
+		r.hits.Add(1)
 		select {
 		case <-turned:
 		case <-c.closed:

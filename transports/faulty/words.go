@@ -3,6 +3,7 @@ package faulty
 import (
 	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/config"
@@ -47,7 +48,7 @@ var (
 // ofSlices reports whether a fault can meet a slice.
 func (v verb) ofSlices() bool { return v <= short }
 
-// rule is one fault of a statement, with the statement's selectors and parameters. It never changes.
+// rule is one fault of a statement, with the statement's selectors and parameters. Only its count changes.
 type rule struct {
 	verb               verb
 	text               string // as it was written, for Explain
@@ -64,7 +65,9 @@ type rule struct {
 	scope              errs.Scope
 	side               errs.Side
 	collateral, silent bool
-	scoped             bool // scope was given
+	ambient, unusedOK  bool
+	hits               *atomic.Uint64 // times that it has struck, anywhere
+	scoped             bool           // scope was given
 	seed               uint64
 }
 
@@ -127,6 +130,8 @@ var words = map[string]word{
 	}},
 	"collateral": {flag: true, set: func(r *rule, _ string) error { r.collateral = true; return nil }},
 	"silent":     {flag: true, set: func(r *rule, _ string) error { r.silent = true; return nil }},
+	"ambient":    {flag: true, set: func(r *rule, _ string) error { r.ambient = true; return nil }},
+	"unused_ok":  {flag: true, set: func(r *rule, _ string) error { r.unusedOK = true; return nil }},
 }
 
 // toLink gives the seed's faults their scope, unless the statement says another.

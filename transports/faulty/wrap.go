@@ -27,6 +27,7 @@ func (w wrapped) Open(ctx context.Context, config any, host transport.Host,
 	sink transport.Sink) (transport.Transport, error) {
 	for _, r := range w.plan.current() {
 		if r.verb == failInstall && (r.transport == "" || r.transport == w.Name()) {
+			r.hits.Add(1)
 			return nil, errs.New(errs.DeviceNotFound, "faulty", "injected by %q", r.text).
 				WithScope(errs.ScopeTransport, errs.SideLocal)
 		}
@@ -45,7 +46,7 @@ func (w wrapped) Open(ctx context.Context, config any, host transport.Host,
 	t.filer, _ = transport.Find[transport.Filer](inner)
 	t.prober, _ = transport.Find[transport.Prober](inner)
 	t.witness, _ = transport.Find[transport.Witness](inner)
-	if rules, _ := t.Injected(); rules > 0 {
+	if rules, _, _ := t.Injected(); rules > 0 {
 		host.Log().Warn("faults are injected", "faults", w.plan.String())
 	}
 	t.later.start()
