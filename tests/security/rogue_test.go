@@ -78,6 +78,7 @@ type rogue struct {
 	client    *control.Client
 	transport transport.Transport
 	key       transport.LocalKey
+	through   func(answer []byte) []byte // changes answers over the control plane; nil: leaves them
 
 	rails chan transport.RailInfo
 	down  chan *errs.Error
@@ -115,7 +116,11 @@ func (r *rogue) Log() *slog.Logger                        { return slog.New(slog
 func (r *rogue) Addresses() []netip.Addr                  { return nil }
 
 func (r *rogue) Call(ctx context.Context, to transport.Peer, message []byte) ([]byte, error) {
-	return r.client.Call(ctx, to, tcp.Name, message)
+	answer, err := r.client.Call(ctx, to, tcp.Name, message)
+	if r.through != nil {
+		answer = r.through(answer)
+	}
+	return answer, err
 }
 
 func (r *rogue) Complete(list []transport.Completion) {
