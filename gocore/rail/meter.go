@@ -213,8 +213,8 @@ func (m *Meter) sample(now clock.Time) {
 	m.since, m.bytes, m.slices, m.full, m.capped = now, 0, 0, false, false
 }
 
-// TakeFull returns the bytes and the time of the samples since the last call in which the rail was full with its whole
-// window in flight, of slices that are not small.
+// TakeFull returns the bytes and the time of the samples since the last call in which the rail was full. Then its whole
+// window is in flight, of slices that are not small.
 func (m *Meter) TakeFull() (bytes uint64, took time.Duration) {
 	bytes, took = m.fullBytes, m.fullTime
 	m.fullBytes, m.fullTime = 0, 0
