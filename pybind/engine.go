@@ -25,7 +25,7 @@ func Open(arguments string, name string) (id int64, err error) {
 	if name != "" {
 		given = append(given, map[string]any{"name": name})
 	}
-	c, err := config.Load(config.Options{Env: environment(), Transports: all.Transports()}, given...)
+	c, err := config.Load(config.Options{Env: engine.Environment(), Transports: all.Transports()}, given...)
 	if err != nil {
 		return 0, err
 	}

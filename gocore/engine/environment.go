@@ -1,4 +1,4 @@
-package pybind
+package engine
 
 import (
 	"os"
@@ -9,9 +9,9 @@ import (
 // atSecure is AT_SECURE of <elf.h>: the kernel's word that a program has rights that its caller lacks.
 const atSecure = 23
 
-// environment returns the reader of variables, nil where none may be read, as secure_getenv(3) does. A program that
+// Environment returns the reader of variables, nil where none may be read, as secure_getenv(3) does. A program that
 // runs with more rights than its caller takes no settings from that caller: its file has set-user-ID or capabilities.
-func environment() func(string) string {
+func Environment() func(string) string {
 	if privileged {
 		return nil
 	}

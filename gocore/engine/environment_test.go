@@ -1,4 +1,4 @@
-package pybind
+package engine
 
 import (
 	"errors"
@@ -23,8 +23,8 @@ func TestAProgramWithMoreRightsThanItsCallerReadsNoEnvironment(t *testing.T) {
 	require.NoError(t, err, "the vector of this process")
 	require.False(t, privileged, "this test")
 	t.Setenv("TENT_CONF", "x")
-	require.Equal(t, "x", environment()("TENT_CONF"))
+	require.Equal(t, "x", Environment()("TENT_CONF"))
 	defer func(was bool) { privileged = was }(privileged)
 	privileged = true
-	require.Nil(t, environment())
+	require.Nil(t, Environment())
 }
