@@ -132,8 +132,9 @@ func Fenced(op string) *errs.Error {
 // slab: their addresses are stable, and a transport keeps plain pointers to them.
 type Slice struct {
 	Op        Op
-	Checked   bool  // carry a CRC-32C of the bytes and verify it where they arrive; only where Info.Checksums
-	Class     uint8 // smaller is served first wherever slices of several classes wait, also at the peer
+	Checked   bool   // carry a CRC-32C of the bytes and verify it where they arrive; only where Info.Checksums
+	Class     uint8  // smaller is served first wherever slices of several classes wait, also at the peer
+	First     uint32 // index in Pieces of the slice's first piece; it has Length/Pieces.Bytes of them
 	Rail      Rail
 	LocalKey  LocalKey
 	RemoteKey RemoteKey
@@ -143,7 +144,6 @@ type Slice struct {
 	Epoch     Epoch   // of the remote region's owner, as it was known when the slice's task began
 	Id        uint64  // the core's name of this attempt; unique while the engine lives
 	Pieces    *Pieces // many equal pieces instead of one range; nil for one, and always where Info.Vectors is false
-	First     uint32  // index in Pieces of the slice's first piece; it has Length/Pieces.Bytes of them
 
 	Scratch [4]uint64 // the transport's, from acceptance to completion
 }
