@@ -3,6 +3,7 @@ package faulty
 import (
 	"context"
 	"math/bits"
+	"runtime/debug"
 	"unsafe"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -136,14 +137,16 @@ func (t *Transport) spoil(r *rule, c *transport.Completion) *errand {
 		*c = transport.Completion{Slice: s, Err: errs.New(errs.Corrupted, "faulty", "injected by %q", r.text).
 			WithScope(errs.ScopeSlice, errs.SidePath).WithPeer(t.peers[s.Rail.Link], t.name, "")}
 	case s.Op == transport.Read:
-		mem.Bytes(local, 1)[0] ^= 0xff
+		_ = touch(func() { mem.Bytes(local, 1)[0] ^= 0xff })
 	case t.scratch.used != ^uint64(0):
+		slot, unit := bits.TrailingZeros64(^t.scratch.used), t.scratch.unit
+		wrong := t.scratch.memory[uint64(slot)*unit:][:unit]
+		if touch(func() { copy(wrong, mem.Bytes(local, int(unit))) }) != nil {
+			return nil
+		}
 		e := t.begin(r, s)
-		e.slot = bits.TrailingZeros64(^t.scratch.used)
+		e.slot = slot
 		t.scratch.used |= 1 << e.slot
-		unit := t.scratch.unit
-		wrong := t.scratch.memory[uint64(e.slot)*unit:][:unit]
-		copy(wrong, mem.Bytes(local, int(unit)))
 		wrong[0] ^= 0xff
 		e.own.LocalKey, e.own.Local = t.scratch.key, t.scratch.address+uintptr(uint64(e.slot)*unit)
 		e.own.Remote, e.own.Length, e.own.Pieces, e.own.First = remote, unit, nil, 0
@@ -151,6 +154,13 @@ func (t *Transport) spoil(r *rule, c *transport.Completion) *errand {
 		e.end = &end
 		return e
 	}
+	return nil
+}
+
+// touch runs f on memory of the user, which may be gone.
+func touch(f func()) (fault *mem.Fault) {
+	defer mem.Guard(&fault, debug.SetPanicOnFault(true))
+	f()
 	return nil
 }
 
