@@ -57,12 +57,16 @@ func Submit(id int64, batch, requests uint64, n int64, note uint64) (first int64
 	if err != nil {
 		return 0, err
 	}
-	told, err := noteAt(note)
+	told, trace, err := noteAt(note)
 	if err != nil {
 		return 0, err
 	}
 	c, err := e.Begin(engine.Terms{})
 	if err != nil {
+		return 0, err
+	}
+	if err := c.Trace(trace); err != nil { // noteAt has looked at its length
+		c.Discard()
 		return 0, err
 	}
 	if err := c.AddRecords(list); err != nil {
@@ -129,6 +133,7 @@ func Summary(id int64, batch uint64) (text string, err error) {
 	}
 	return toJSON(map[string]any{"state": s.State, "bytes": s.Bytes, "total": s.Total, "tasks": s.Tasks,
 		"pending": s.Pending, "attempts": s.Attempts, "failovers": s.Failovers, "transports": used, "dirty": s.Dirty,
+		"trace": s.Trace,
 		"elapsed_ns": e.Elapsed(dispatch.BatchID(batch)).Nanoseconds()}), nil
 }
 
@@ -148,7 +153,8 @@ func Failure(id int64, batch uint64) (text string, err error) {
 		Attempts uint32 `json:"attempts"`
 		Dirty    bool   `json:"dirty"`
 		State    int    `json:"state"`
-	}{Attempts: s.Attempts, Dirty: s.Dirty, State: int(s.State)}
+		Trace    string `json:"trace"`
+	}{Attempts: s.Attempts, Dirty: s.Dirty, State: int(s.State), Trace: s.Trace}
 	if s.Err != nil {
 		out.Record = failureOf(s.Err)
 	}
@@ -231,8 +237,8 @@ func NoteWait(id, timeoutMs int64) (n int64, err error) {
 }
 
 // NoteTake packs up to most notifications into size bytes. Each is u32 bytes of the record, u16 name bytes, u16 peer
-// bytes, u32 message bytes, u32 0, name, peer, message, padding to 8. It returns their number, or minus the bytes
-// needed for the first.
+// bytes, u32 message bytes, u32 trace bytes, name, peer, message, trace, padding to 8. It returns their number, or
+// minus the bytes needed for the first.
 func NoteTake(id int64, address uint64, size, most int64) (n int64, err error) {
 	defer guard(&err)
 	e, err := get(id)
@@ -242,7 +248,7 @@ func NoteTake(id int64, address uint64, size, most int64) (n int64, err error) {
 	out := mem.Bytes(uintptr(address), int(size))
 	need := int64(0)
 	e.NotesDrain(func(t *engine.Notification) bool {
-		record := (16 + len(t.Name) + len(t.Peer) + len(t.Message) + 7) &^ 7
+		record := (16 + len(t.Name) + len(t.Peer) + len(t.Message) + len(t.Trace) + 7) &^ 7
 		if n == most {
 			return false
 		}
@@ -254,10 +260,11 @@ func NoteTake(id int64, address uint64, size, most int64) (n int64, err error) {
 		binary.LittleEndian.PutUint16(out[4:], uint16(len(t.Name)))
 		binary.LittleEndian.PutUint16(out[6:], uint16(len(t.Peer)))
 		binary.LittleEndian.PutUint32(out[8:], uint32(len(t.Message)))
-		binary.LittleEndian.PutUint32(out[12:], 0)
+		binary.LittleEndian.PutUint32(out[12:], uint32(len(t.Trace)))
 		at := 16 + copy(out[16:], t.Name)
 		at += copy(out[at:], t.Peer)
-		copy(out[at:], t.Message)
+		at += copy(out[at:], t.Message)
+		copy(out[at:], t.Trace)
 		out = out[record:]
 		n++
 		return true

@@ -24,25 +24,46 @@ func records(address uint64, n int64) ([]request.Record, error) {
 	return recordsAt(address, int(n)), nil
 }
 
-// noteAt reads a notification from the caller's memory, nil for address 0. The engine copies it.
-func noteAt(address uint64) (*engine.Note, error) {
+// noteAt reads a notification and a trace from the caller's memory. The notification is nil for none, and for address
+// 0. The engine copies it.
+func noteAt(address uint64) (n *engine.Note, trace string, err error) {
 	if address == 0 {
-		return nil, nil
+		return nil, "", nil
 	}
 	p := packedNoteAt(address)
-	if p.NameBytes > engine.NoteNameMax || p.MessageBytes > engine.NoteMessageMax {
-		return nil, errs.New(errs.InvalidArgument, "notify",
-			"a name of %d and a message of %d bytes, at most %d and %d are allowed",
-			p.NameBytes, p.MessageBytes, engine.NoteNameMax, engine.NoteMessageMax)
+	if p.NameBytes > engine.NoteNameMax || p.MessageBytes > engine.NoteMessageMax || p.TraceBytes > engine.TraceMax {
+		return nil, "", errs.New(errs.InvalidArgument, "notify",
+			"a name of %d, a message of %d and a trace of %d bytes, at most %d, %d and %d are allowed", p.NameBytes,
+			p.MessageBytes, p.TraceBytes, engine.NoteNameMax, engine.NoteMessageMax, engine.TraceMax)
 	}
-	n := &engine.Note{}
+	if p.TraceBytes > 0 {
+		trace = string(mem.Bytes(uintptr(p.TraceAddress), int(p.TraceBytes)))
+	}
+	if p.Notify == 0 {
+		return nil, trace, nil
+	}
+	n = &engine.Note{Trace: trace}
 	if p.NameBytes > 0 {
 		n.Name = mem.Bytes(uintptr(p.NameAddress), int(p.NameBytes))
 	}
 	if p.MessageBytes > 0 {
 		n.Message = mem.Bytes(uintptr(p.MessageAddress), int(p.MessageBytes))
 	}
-	return n, nil
+	return n, trace, nil
+}
+
+// commit submits a call with a notification and a trace at an address, 0 for neither.
+func commit(c *engine.Call, note uint64) (uint64, error) {
+	n, trace, err := noteAt(note)
+	if err == nil {
+		err = c.Trace(trace)
+	}
+	if err != nil {
+		c.Discard()
+		return 0, err
+	}
+	b, err := c.Commit(n)
+	return uint64(b), err
 }
 
 // Move starts a transfer of one request without further terms and returns its batch.
@@ -112,10 +133,6 @@ func put(id, builder int64, t engine.Terms, note uint64, add func(*engine.Call) 
 		}
 		return 0, add(c)
 	}
-	n, err := noteAt(note)
-	if err != nil {
-		return 0, err
-	}
 	c, err := o.engine.Begin(t)
 	if err != nil {
 		return 0, err
@@ -124,8 +141,7 @@ func put(id, builder int64, t engine.Terms, note uint64, add func(*engine.Call) 
 		c.Discard()
 		return 0, err
 	}
-	b, err := c.Commit(n)
-	return uint64(b), err
+	return commit(c, note)
 }
 
 // Grid prepares pages of equal regions from JSON and returns its number.
@@ -207,16 +223,11 @@ func Commit(id, builder int64, note uint64) (batch uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := noteAt(note)
-	if err != nil {
-		return 0, err
-	}
 	c, err := o.builders.remove(builder)
 	if err != nil {
 		return 0, err
 	}
-	b, err := c.Commit(n)
-	return uint64(b), err
+	return commit(c, note)
 }
 
 // Discard forgets a builder. One that was submitted is left alone.
@@ -239,7 +250,7 @@ func Notify(id, segment int64, note, deadline uint64) (batch uint64, err error) 
 	if err != nil {
 		return 0, err
 	}
-	n, err := noteAt(note)
+	n, _, err := noteAt(note)
 	if err != nil {
 		return 0, err
 	}

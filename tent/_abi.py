@@ -13,7 +13,8 @@ from .errors import InvalidArgumentError
 
 Terms = tuple[int, int, int, int, int, int, int, int]
 Strided = tuple[int, int, int]  # address, code, stride: a sequence of integers
-Note = tuple[int, int, int, int]  # name_address, name_bytes, message_address, message_bytes
+# notify, name_address, name_bytes, message_address, message_bytes, trace_address, trace_bytes
+Note = tuple[int, int, int, int, int, int, int]
 
 RECORD_WORDS: Final = 13  # of 64 bits, in one packed request
 

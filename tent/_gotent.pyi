@@ -160,8 +160,8 @@ class Library(Protocol):
 
     def pybind_NoteTake(self, engine: int, address: int, size: int, most: int, /) -> int:
         """NoteTake packs up to most notifications into size bytes. Each is u32 bytes of the record, u16 name bytes, u16
-        peer bytes, u32 message bytes, u32 0, name, peer, message, padding to 8. It returns their number, or minus the
-        bytes needed for the first."""
+        peer bytes, u32 message bytes, u32 trace bytes, name, peer, message, trace, padding to 8. It returns their
+        number, or minus the bytes needed for the first."""
 
     def pybind_NoteWait(self, engine: int, timeout_ms: int, /) -> int:
         """NoteWait returns how many notifications wait, after at most timeout."""

@@ -44,11 +44,14 @@ class Batch:
         durability: str | None,
         intent: IntentType,
         policy: str,
+        trace: str | None,
     ) -> None:
         """For tent only; users call Engine.batch()."""
         self._builder = 0
         self._engine = engine
-        given, self._notify = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy)
+        given, self._notify = terms(
+            priority, timeout, notify, hint, stream, integrity, durability, intent, policy, trace
+        )
         self._terms = filled(READ, engine._default_priority, given)
         self._keep: list[object] = []  # the operands of every move
         self._requests = 0

@@ -178,6 +178,7 @@ class TransferError(TentError):
     `failed_tasks` lists the indexes, in the order of the call's requests, ranges or pages (grids: region * n + i), of
     all that did not complete; all others are complete at the destination. `dirty`: the listed ranges may have
     changed, and the peer could not be asked to stop. An error of the call itself, before anything moved, lists none.
+    `trace` is the caller's name for the transfer.
     """
 
     state: TransferStatusEnum = TransferStatusEnum.FAILED
@@ -186,6 +187,7 @@ class TransferError(TentError):
     transport: str = ""
     rail: str = ""
     peer: str = ""
+    trace: str = ""
     attempts: int = 0
     dirty: bool = False
     failed_tasks: list[int]
@@ -270,7 +272,7 @@ _BY_STATE: dict[int, type[TransferError]] = {
 }
 
 
-_DETAILS = ("scope", "side", "transport", "rail", "peer")  # of a failure, beside its code, message and hint
+_DETAILS = ("scope", "side", "transport", "rail", "peer", "trace")  # of a failure, beside its code, message and hint
 
 
 def translate(error: BaseException) -> BaseException:

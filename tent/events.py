@@ -32,8 +32,8 @@ class Event(NamedTuple):
     processes any more (`error` has the cause), `sharing_on` that they are again. `metrics_off`: they are not served at
     the place in `note`. `peer_admitted` and `peer_refused` tell who may call, `access_refused` what a peer may not
     touch. `slow_path`: a full rail carried `n` percent of its nominal or usual rate for `took` seconds, `note` has
-    cause and knob; `slow_path_over` is its end. `segment_opened`, `segment_closed` and `region_closed` are acts of the
-    user.
+    cause and knob; `slow_path_over` is its end. `insecure`: the engine admits anybody. `segment_opened`,
+    `segment_closed` and `region_closed` are acts of the user.
     """
 
     kind: str
@@ -55,12 +55,14 @@ class Event(NamedTuple):
     code: str = ""
     scope: str = ""
     side: str = ""
+    trace: str = ""  # the caller's name for the transfer
 
     def __str__(self) -> str:
         where = " ".join(text for text in (self.transport, self.rail, self.peer) if text)
         moved = f" {self.from_transport} -> {self.to_transport}" if self.to_transport else ""
         why = f": {self.error}" if self.error else f" ({self.note})" if self.note else ""
-        return f"{self.time:.6f} {self.kind}{moved} {where}{why}"
+        mark = f" [{self.trace}]" if self.trace else ""
+        return f"{self.time:.6f} {self.kind}{moved} {where}{mark}{why}"
 
 
 class Events(Stream[Event]):
@@ -182,4 +184,5 @@ def event_of(entry: dict[str, Any]) -> Event:
         error.get("code", ""),
         error.get("scope", ""),
         error.get("side", ""),
+        entry["trace"],
     )

@@ -44,6 +44,7 @@ class Moves(Handle):
         durability: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
         policy: str = "",
+        trace: str | None = None,
     ) -> Transfer:
         """Moves bytes from here to a peer.
 
@@ -55,7 +56,7 @@ class Moves(Handle):
         of a Segment, or an own Region. Both have the same number of bytes.
         """
         return self._move(
-            WRITE, local, remote, priority, timeout, notify, hint, stream, integrity, durability, intent, policy
+            WRITE, local, remote, priority, timeout, notify, hint, stream, integrity, durability, intent, policy, trace
         )
 
     @documented
@@ -72,13 +73,16 @@ class Moves(Handle):
         integrity: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
         policy: str = "",
+        trace: str | None = None,
     ) -> Transfer:
         """Moves bytes from a peer to here; operands as in write(). `notify` says that its memory is free.
 
         Example:
             engine.read(region[0:64], segment["kv"][0:64], integrity="crc32c").result(timeout=10)
         """
-        return self._move(READ, local, remote, priority, timeout, notify, hint, stream, integrity, None, intent, policy)
+        return self._move(
+            READ, local, remote, priority, timeout, notify, hint, stream, integrity, None, intent, policy, trace
+        )
 
     @documented
     def write_ranges(
@@ -98,6 +102,7 @@ class Moves(Handle):
         durability: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
         policy: str = "",
+        trace: str | None = None,
     ) -> Transfer:
         """Moves many ranges from here to a peer as one transfer.
 
@@ -107,7 +112,7 @@ class Moves(Handle):
         Offsets count bytes from the operands' first ones. Offsets and lengths are lists or integer buffers of one
         length, read before the call returns.
         """
-        given = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy)
+        given = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy, trace)
         return self._many(moving.ranges, WRITE, given, (local, local_offsets, remote, remote_offsets, lengths))
 
     @documented
@@ -127,13 +132,14 @@ class Moves(Handle):
         integrity: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
         policy: str = "",
+        trace: str | None = None,
     ) -> Transfer:
         """Moves many ranges from a peer to here as one transfer; operands as in write_ranges().
 
         Example:
             engine.read_ranges(region, [0, 4096], segment["kv"], [64, 0], [64, 32]).result(timeout=10)
         """
-        given = terms(priority, timeout, notify, hint, stream, integrity, None, intent, policy)
+        given = terms(priority, timeout, notify, hint, stream, integrity, None, intent, policy, trace)
         return self._many(moving.ranges, READ, given, (local, local_offsets, remote, remote_offsets, lengths))
 
     @documented
@@ -154,6 +160,7 @@ class Moves(Handle):
         durability: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
         policy: str = "",
+        trace: str | None = None,
     ) -> Transfer:
         """Moves page src[i] of each local region to page dst[i] of its counterpart, all as one transfer.
 
@@ -163,7 +170,7 @@ class Moves(Handle):
         Pages are regions together with `page_bytes`, or grids from pages(). `src` and `dst` are lists or integer
         buffers of one length, read before the call returns.
         """
-        given = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy)
+        given = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy, trace)
         return self._many(moving.pages, WRITE, given, (pages, src, remote_pages, dst, page_bytes))
 
     @documented
@@ -183,6 +190,7 @@ class Moves(Handle):
         integrity: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
         policy: str = "",
+        trace: str | None = None,
     ) -> Transfer:
         """Moves page dst[i] of each remote region to page src[i] of its local counterpart, all as one transfer.
 
@@ -191,7 +199,7 @@ class Moves(Handle):
 
         The order of the operands is that of write_pages(): local ones first.
         """
-        given = terms(priority, timeout, notify, hint, stream, integrity, None, intent, policy)
+        given = terms(priority, timeout, notify, hint, stream, integrity, None, intent, policy, trace)
         return self._many(moving.pages, READ, given, (pages, src, remote_pages, dst, page_bytes))
 
     @documented
@@ -207,6 +215,7 @@ class Moves(Handle):
         durability: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
         policy: str = "",
+        trace: str | None = None,
     ) -> Batch:
         """Collects moves, to be submitted as one transfer, all or nothing; see Batch.
 
@@ -221,14 +230,17 @@ class Moves(Handle):
                 transfer = batch.submit()
             assert transfer.result(timeout=10) == 4 * 64 + 2 * 4096
         """
-        return Batch(self, priority, timeout, notify, hint, stream, integrity, durability, intent, policy)
+        return Batch(self, priority, timeout, notify, hint, stream, integrity, durability, intent, policy, trace)
 
-    def notify(self, peer: Segment, name: str | bytes, message: str | bytes = b"") -> Transfer:
-        """Sends a notification without data; result() returns 0 when the peer has it. Limits are those of notify=."""
+    def notify(
+        self, peer: Segment, name: str | bytes, message: str | bytes = b"", *, trace: str | None = None
+    ) -> Transfer:
+        """Sends a notification without data; result() returns 0 when the peer has it. Limits are those of notify=, and
+        `trace` is that of a move."""
         if not isinstance(peer, Segment) or peer._engine is not self:
             raise InvalidArgumentError("notify() needs a segment of this engine, from open()")
         peer._check_open()
-        packed = moving.Packed((name, message))
+        packed = moving.Packed((name, message), trace)
         batch = self._call(self._library.pybind_Notify, peer._handle, packed.address, 0)
         return Transfer(self, batch, 0, (RemoteSlice(peer, 0, 0, 0),))
 
@@ -246,6 +258,7 @@ class Moves(Handle):
         durability: str | None,
         intent: IntentType,
         policy: str,
+        trace: str | None,
     ) -> Transfer:
         """One READ or WRITE. From a slice to a slice, the usual case, all checks of moving.move stand here."""
         given, note = None, None
@@ -259,8 +272,9 @@ class Moves(Handle):
             and durability is None
             and intent == 0
             and not policy
+            and trace is None
         ):
-            given, note = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy)
+            given, note = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy, trace)
         if not (
             type(local) is RegionSlice
             and type(remote) is RemoteSlice

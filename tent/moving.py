@@ -33,6 +33,7 @@ READ, WRITE = 0, 1
 
 NAME_MAX = 255
 MESSAGE_MAX = 64 << 10
+TRACE_MAX = 64
 
 _KNOWN = sorted({number: name for name, number in sorted(HINTS.items(), reverse=True)}.values())  # one name of each
 
@@ -224,25 +225,40 @@ def ranges(
 
 
 class Packed:
-    """A notification as the engine reads it, at an address that holds for as long as this object."""
+    """A notification and a trace as the engine reads them, at an address that holds for as long as this object."""
 
     __slots__ = ("_bytes", "_words", "address")
 
-    def __init__(self, notify: Any) -> None:
-        if not isinstance(notify, tuple) or len(notify) != 2:
+    def __init__(self, notify: Any, trace: Any = None) -> None:
+        told = notify is not None
+        if told and (not isinstance(notify, tuple) or len(notify) != 2):
             raise InvalidArgumentError(f"notify is {notify!r}: it must be (name, message)")
-        name, message = (_encoded(part) for part in notify)
+        name, message = (_encoded(part) for part in notify or (b"", b""))
+        mark = _trace(trace)
         if len(name) > NAME_MAX:
             raise InvalidArgumentError(f"the notification's name has {len(name)} bytes: the limit is {NAME_MAX}")
         if len(message) > MESSAGE_MAX:
             raise InvalidArgumentError(
                 f"the notification's message has {len(message)} bytes: the limit is {MESSAGE_MAX}"
             )
-        self._bytes = array("B", name + message)
+        self._bytes = array("B", name + message + mark)
         at = self._bytes.buffer_info()[0]
-        note: _abi.Note = (at, len(name), at + len(name), len(message))
+        then = at + len(name)
+        note: _abi.Note = (told, at, len(name), then, len(message), then + len(message), len(mark))
         self._words = array("Q", note)
         self.address = self._words.buffer_info()[0]
+
+
+def _trace(text: Any) -> bytes:
+    """A trace in UTF-8; None is none."""
+    if text is None:
+        return b""
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"trace is {text!r}: it must be a str")
+    encoded = text.encode("utf-8", "surrogateescape")
+    if len(encoded) > TRACE_MAX:
+        raise InvalidArgumentError(f"the trace has {len(encoded)} bytes: the limit is {TRACE_MAX}")
+    return encoded
 
 
 def _encoded(text: Any) -> bytes:

@@ -64,15 +64,17 @@ class Notifications(Stream[Notification]):
     def _unpack(self, n: int, into: list[Notification]) -> None:
         view, at = memoryview(self._buffer), 0
         for _ in range(n):
-            size, name_bytes, peer_bytes, message_bytes, _ = _HEADER.unpack_from(view, at)
+            size, name_bytes, peer_bytes, message_bytes, trace_bytes = _HEADER.unpack_from(view, at)
             name = at + _HEADER.size
             peer = name + name_bytes
             message = peer + peer_bytes
+            trace = message + message_bytes
             into.append(
                 Notification(
                     bytes(view[name:peer]).decode("utf-8", "surrogateescape"),
-                    bytes(view[message : message + message_bytes]),
+                    bytes(view[message:trace]),
                     bytes(view[peer:message]).decode("utf-8", "replace"),
+                    bytes(view[trace : trace + trace_bytes]).decode("utf-8", "surrogateescape"),
                 )
             )
             at += size

@@ -41,14 +41,16 @@ class TransferStatus(NamedTuple):
 
 
 class Notification:
-    """A small message after data. `message` is text; `data` the bytes as they were sent; `msg` is upstream's name."""
+    """A small message after data. `message` is text; `data` the bytes as they were sent; `msg` is upstream's name.
+    `trace` is the sender's name for the transfer before it."""
 
-    __slots__ = ("data", "name", "peer")
+    __slots__ = ("data", "name", "peer", "trace")
 
-    def __init__(self, name: str = "", message: str | bytes = "", peer: str = "") -> None:
+    def __init__(self, name: str = "", message: str | bytes = "", peer: str = "", trace: str = "") -> None:
         self.name = name
         self.data = message.encode("utf-8", "surrogateescape") if isinstance(message, str) else bytes(message)
         self.peer = peer
+        self.trace = trace
 
     @property
     def message(self) -> str:
@@ -63,13 +65,14 @@ class Notification:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Notification):
             return NotImplemented
-        return (self.name, self.data, self.peer) == (other.name, other.data, other.peer)
+        return (self.name, self.data, self.peer, self.trace) == (other.name, other.data, other.peer, other.trace)
 
     def __hash__(self) -> int:
-        return hash((self.name, self.data, self.peer))
+        return hash((self.name, self.data, self.peer, self.trace))
 
     def __repr__(self) -> str:
-        return f"Notification(name={self.name!r}, message={self.message!r}, peer={self.peer!r})"
+        trace = f", trace={self.trace!r}" if self.trace else ""
+        return f"Notification(name={self.name!r}, message={self.message!r}, peer={self.peer!r}{trace})"
 
 
 class SegmentInfoBuffer(NamedTuple):

@@ -37,9 +37,9 @@ def instrument(tracer_provider: Any = None) -> None:
         tent.uninstrument()
 
     A span is called `tent.write`, `tent.read`, `tent.batch` or `tent.notify`. Its attributes are `tent.engine`,
-    `tent.peer`, `tent.bytes`, `tent.transports`, `tent.attempts`, `tent.failovers` and `tent.state`; one that failed
-    has the error and its code as `error.type`. Moves of TransferEngine make none. Raises NotFoundError without
-    opentelemetry.
+    `tent.peer`, `tent.bytes`, `tent.transports`, `tent.attempts`, `tent.failovers` and `tent.state`, and `tent.trace`
+    where the call has given one; a span that failed has the error and its code as `error.type`. Moves of TransferEngine
+    make none. Raises NotFoundError without opentelemetry.
     """
     if _replaced:
         return
@@ -121,6 +121,8 @@ class _Spans:
                     "tent.state": transfer.state.name,
                 }
             )
+            if transfer.trace:
+                span.set_attribute("tent.trace", transfer.trace)
             if state != COMPLETED:
                 self._fail(span, transfer._error(state))  # exception() would count as the user's look at it
         finally:

@@ -25,6 +25,7 @@ MEANING = {
     "durability": _abi.MEANING["durability"],
     "intent": _abi.MEANING["intent"],
     "policy": _abi.MEANING["policy"],
+    "trace": "The caller's name for it, at most 64 bytes: in events, logs, spans, errors and its notification.",
 }
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -44,6 +45,7 @@ def terms(
     durability: str | None = None,
     intent: IntentType = IntentType.UNSPEC,
     policy: str = "",
+    trace: str | None = None,
 ) -> Given:
     """Returns the terms of a move as the engine reads them; the engine checks the ranges of numbers.
 
@@ -63,7 +65,7 @@ def terms(
         0 if integrity is None else _abi.number("integrity", integrity),
         0 if durability is None else _abi.number("durability", durability),
     )
-    return packed, None if notify is None else moving.Packed(notify)
+    return packed, None if notify is None and trace is None else moving.Packed(notify, trace)
 
 
 def filled(op: int, priority: int, packed: Any) -> _abi.Terms:

@@ -239,6 +239,11 @@ class Transfer:
         return tuple(self._summary()["transports"] or ())
 
     @property
+    def trace(self) -> str:
+        """The caller's name for it, from `trace=`."""
+        return str(self._summary()["trace"])
+
+    @property
     def attempts(self) -> int:
         """Tries of its tasks on their routes, the first ones included."""
         return int(self._summary()["attempts"])

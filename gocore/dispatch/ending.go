@@ -191,7 +191,7 @@ func (c *Core) endDirty(t *task, now clock.Time) {
 	}
 	t.outstanding = 0
 	c.emit(event.Event{Kind: event.Dirty, Time: now, Peer: name, Transport: c.transportName(t.path().Transport),
-		Err: t.failure})
+		Err: t.failure, Trace: t.batch.trace})
 	c.closeTask(t, now)
 }
 
@@ -239,7 +239,7 @@ func (c *Core) endStalled(now clock.Time) {
 			name = err.Rail
 		}
 		c.emit(event.Event{Kind: event.Stalled, Time: now, Peer: err.Peer, Transport: err.Transport, Rail: name,
-			Err: err})
+			Err: err, Trace: t.batch.trace})
 		c.endTask(t, Failed, err, now)
 	}
 }

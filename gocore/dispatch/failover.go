@@ -92,7 +92,7 @@ func (c *Core) failover(t *task, err *errs.Error, now clock.Time) {
 		return
 	}
 	c.emit(event.Event{Kind: refused, Time: now, From: c.transportName(t.path().Transport), Peer: err.Peer,
-		Transport: err.Transport, Rail: err.Rail, N: int(t.failovers), M: c.options.Failovers, Err: err})
+		Transport: err.Transport, Rail: err.Rail, N: int(t.failovers), M: c.options.Failovers, Err: err, Trace: t.batch.trace})
 	c.endTask(t, Failed, err, now)
 }
 
@@ -143,7 +143,7 @@ func (c *Core) switchRoute(t *task, next int, err *errs.Error, now clock.Time) {
 	c.noteChange(t.batch)
 	c.emit(event.Event{Kind: event.Failover, Time: now, Peer: err.Peer, Transport: c.transportName(from),
 		Rail: err.Rail, From: c.transportName(from), To: c.transportName(to), N: int(t.failovers),
-		M: c.options.Failovers, Err: err})
+		M: c.options.Failovers, Err: err, Trace: t.batch.trace})
 	for p := t.pieces.First(); p != nil && t.live(); p = p.mine.After() {
 		if !p.state.out() {
 			c.rewindPiece(p)

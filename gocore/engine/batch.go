@@ -137,6 +137,9 @@ func (e *Engine) admit(b *batch, c *Call) *errs.Error {
 		return errs.New(errs.InvalidArgument, "submit", "the batch has a notification already").
 			WithHint("one notification a batch, sent after its last byte")
 	}
+	if c.trace != "" {
+		e.core.Trace(b.id, c.trace)
+	}
 	return nil
 }
 

@@ -35,7 +35,10 @@ type Remote struct {
 }
 
 // Note is a notification that is sent after the last byte of its batch has arrived.
-type Note struct{ Name, Message []byte }
+type Note struct {
+	Name, Message []byte
+	Trace         string // of a notification alone; a transfer has its own, see Call.Trace
+}
 
 // Call is a transfer that is being put together, perhaps to several peers. One goroutine uses it at a time; a commit or
 // Discard ends it, and it must not be used afterwards. Its arrays are used again, so a call allocates nothing on its
@@ -53,6 +56,7 @@ type Call struct {
 	lists   []*places  // of pages; given to the batch when it takes the specs
 	files   []fileUse  // each once
 	note    *note
+	trace   string // the caller's name for the transfer
 
 	slices []*transport.Slice // for transports that carry out the call at once
 
@@ -158,6 +162,20 @@ func indexed(i int, err *errs.Error) *errs.Error {
 	copied := *err
 	copied.Op = copied.Op + " [" + strconv.Itoa(i) + "]"
 	return &copied
+}
+
+// TraceMax bounds the caller's name for a transfer, in bytes.
+const TraceMax = 64
+
+// Trace gives the transfer the caller's name for it. Its events, log lines and errors bear it, and its notification
+// takes it to the peer.
+func (c *Call) Trace(name string) error {
+	if len(name) > TraceMax {
+		return errs.New(errs.InvalidArgument, "trace", "the trace has %d bytes, at most %d are allowed", len(name),
+			TraceMax)
+	}
+	c.trace = name
+	return nil
 }
 
 // Commit submits everything as a new batch, all or nothing. n may be nil. The call is used up, also by an error.

@@ -106,7 +106,8 @@ func (l *logs) event(ev *event.Event) bool {
 		return false
 	}
 	attrs := map[string]string{}
-	for k, v := range map[string]string{"peer": ev.Peer, "transport": ev.Transport, "rail": ev.Rail} {
+	for k, v := range map[string]string{"peer": ev.Peer, "transport": ev.Transport, "rail": ev.Rail,
+		"trace": ev.Trace} {
 		if v != "" {
 			attrs[k] = v
 		}

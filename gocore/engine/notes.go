@@ -13,6 +13,7 @@ import (
 // Notification is a small message that a peer sent after its data.
 type Notification struct {
 	Name, Message []byte
+	Trace         []byte // the sender's name for the transfer before it
 	Peer          string // address of the sender
 
 	from *sender
@@ -234,19 +235,21 @@ func decodeNotes(b []byte, peer string) (list []Notification, numbers []uint64, 
 			return broken()
 		}
 		number := binary.LittleEndian.Uint64(b)
-		name, message := int(binary.LittleEndian.Uint16(b[8:])), int(binary.LittleEndian.Uint32(b[10:]))
+		name, trace, message := int(b[8]), int(b[9]), int(binary.LittleEndian.Uint32(b[10:]))
 		b = b[14:]
-		if name > NoteNameMax || message > NoteMessageMax || len(b) < name+message {
+		size := name + trace + message
+		if trace > TraceMax || message > NoteMessageMax || len(b) < size {
 			return broken()
 		}
-		text := append([]byte(nil), b[:name+message]...)
+		text := append([]byte(nil), b[:size]...)
 		if n := len(numbers); number == 0 || n > 0 && number <= numbers[n-1] {
 			return broken()
 		}
-		list = append(list, Notification{Name: text[:name:name], Message: text[name:], Peer: peer,
+		list = append(list, Notification{Name: text[:name:name], Trace: text[name : name+trace : name+trace],
+			Message: text[name+trace:], Peer: peer,
 			cost: len(text) + noteCost})
 		numbers = append(numbers, number)
-		b = b[name+message:]
+		b = b[size:]
 	}
 	if len(b) != 0 || count == 0 {
 		return broken()

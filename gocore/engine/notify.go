@@ -29,6 +29,7 @@ type note struct {
 	peer    *peer
 	name    []byte
 	message []byte
+	trace   string
 	limit   clock.Time
 	queued  bool // all bytes of the batch are there: it may be sent
 	taken   bool // the peer has it
@@ -57,7 +58,7 @@ func (c *Call) notify(n *Note) *errs.Error {
 			WithHint("send one batch a peer, or engine.notify afterwards")
 	}
 	c.note = &note{peer: c.told, name: append([]byte(nil), n.Name...), message: append([]byte(nil), n.Message...),
-		limit: c.due}
+		trace: c.trace, limit: c.due}
 	return nil
 }
 
@@ -82,6 +83,9 @@ func (e *Engine) Notify(to SegmentID, n Note, deadline clock.Time) (dispatch.Bat
 	c := e.newCall()
 	defer c.Discard()
 	c.told = h.peer
+	if err := c.Trace(n.Trace); err != nil {
+		return 0, err
+	}
 	c.sum()
 	if err := c.notify(&n); err != nil {
 		return 0, err
@@ -343,14 +347,15 @@ func (n *notifier) close() {
 	n.engine.runSteps()
 }
 
-// encodeNotes packs notes: count u16, then number u64, name u16, message u32, name, message of each.
+// encodeNotes packs notes: count u16, then number u64, bytes of name u8, trace u8 and message u32, name, trace, message
+// of each.
 func encodeNotes(b []byte, list []*note) []byte {
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(list)))
 	for _, w := range list {
 		b = binary.LittleEndian.AppendUint64(b, w.number)
-		b = binary.LittleEndian.AppendUint16(b, uint16(len(w.name)))
+		b = append(b, byte(len(w.name)), byte(len(w.trace)))
 		b = binary.LittleEndian.AppendUint32(b, uint32(len(w.message)))
-		b = append(append(b, w.name...), w.message...)
+		b = append(append(append(b, w.name...), w.trace...), w.message...)
 	}
 	return b
 }

@@ -123,4 +123,5 @@ type Event struct {
 	Bytes     uint64
 	Health    int // of the rail, 0 to 1000
 	Err       *errs.Error
+	Trace     string // the caller's name for the request
 }

@@ -20,6 +20,7 @@ type Record struct {
 	Bytes     uint64       `json:"bytes"`
 	Health    int          `json:"health"`
 	Error     *errs.Record `json:"error"`
+	Trace     string       `json:"trace"`
 }
 
 // Records returns events for JSON.
@@ -29,7 +30,7 @@ func Records(list []Event) []Record {
 		e := &list[i]
 		out[i] = Record{Kind: e.Kind.String(), Time: int64(e.Time), Peer: e.Peer, Transport: e.Transport, Rail: e.Rail,
 			Local: e.Local, Remote: e.Remote, From: e.From, To: e.To, N: e.N, M: e.M, Note: e.Note, Took: int64(e.Took),
-			Bytes: e.Bytes, Health: e.Health}
+			Bytes: e.Bytes, Health: e.Health, Trace: e.Trace}
 		if e.Err != nil {
 			record := e.Err.Record()
 			out[i].Error = &record

@@ -140,10 +140,13 @@ type Record struct {
 	Packed
 }
 
-// PackedNote is a notification in the caller's memory.
+// PackedNote is a notification and a trace in the caller's memory; notify is 0 for a trace alone.
 type PackedNote struct {
+	Notify         uint64
 	NameAddress    uint64
 	NameBytes      uint64
 	MessageAddress uint64
 	MessageBytes   uint64
+	TraceAddress   uint64
+	TraceBytes     uint64
 }

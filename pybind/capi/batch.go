@@ -67,7 +67,8 @@ func tent_free_batch(engine C.tent_engine_t, batch C.tent_batch_id_t) C.int {
 
 // noteOf describes a notification of C's strings as pybind takes it.
 func noteOf(name, message *C.char) *request.PackedNote {
-	return &request.PackedNote{NameAddress: address(unsafe.Pointer(name)), NameBytes: uint64(len(read(name))),
+	return &request.PackedNote{Notify: 1,
+		NameAddress: address(unsafe.Pointer(name)), NameBytes: uint64(len(read(name))),
 		MessageAddress: address(unsafe.Pointer(message)), MessageBytes: uint64(len(read(message)))}
 }
 
@@ -123,9 +124,14 @@ func tent_submit_ex(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.
 		o = &C.tent_submit_options_t{}
 	}
 	var told *request.PackedNote
+	if o.notify != 0 || o.trace != nil {
+		told = &request.PackedNote{TraceAddress: address(unsafe.Pointer(o.trace)),
+			TraceBytes: uint64(len(read(o.trace)))}
+	}
 	if o.notify != 0 {
-		told = &request.PackedNote{NameAddress: address(unsafe.Pointer(o.name)), NameBytes: uint64(len(read(o.name))),
-			MessageAddress: address(o.message), MessageBytes: uint64(o.message_bytes)}
+		told.Notify = 1
+		told.NameAddress, told.NameBytes = address(unsafe.Pointer(o.name)), uint64(len(read(o.name)))
+		told.MessageAddress, told.MessageBytes = address(o.message), uint64(o.message_bytes)
 	}
 	return submit(engine, batch, entries, count, o, told)
 }

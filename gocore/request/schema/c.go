@@ -133,6 +133,7 @@ func renderStructs(p *page) {
 		}
 		p.line("\t%s; /* of every request */", t.declareC())
 	}
+	p.line("\tconst char *trace; /* the caller's name for the call, at most 64 bytes; NULL for none */")
 	p.line("};\ntypedef struct tent_submit_options tent_submit_options_t;\n")
 }
 

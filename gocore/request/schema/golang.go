@@ -101,7 +101,8 @@ func renderPacked(p *page) {
 		p.line("%s uint64 // %s", o.Field, o.Help)
 	}
 	p.line("Packed\n}\n")
-	p.line("// PackedNote is a notification in the caller's memory.\ntype PackedNote struct {")
+	p.line("// PackedNote is a notification and a trace in the caller's memory; notify is 0 for a trace alone.")
+	p.line("type PackedNote struct {")
 	for _, w := range note {
 		p.line("%s uint64", camel(w))
 	}

@@ -26,7 +26,7 @@ func renderTables(p *page) {
 	all := Terms
 	p.line("Terms = %s", tupleOf(len(all)))
 	p.line("Strided = %s  # %s: a sequence of integers", tupleOf(len(strided)), strings.Join(strided, ", "))
-	p.line("Note = %s  # %s\n", tupleOf(len(note)), strings.Join(note, ", "))
+	p.line("# %s\nNote = %s\n", strings.Join(note, ", "), tupleOf(len(note)))
 	p.line("RECORD_WORDS: Final = %d  # of 64 bits, in one packed request\n", len(Operands)+len(all))
 	p.line("COLUMNS: Final = (  # of a packed request, in order")
 	for _, o := range Operands {

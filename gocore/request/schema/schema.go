@@ -123,8 +123,10 @@ var Blocks = []Block{
 // strided are the words of a sequence of integers: code is the size of an item in bytes, plus 16 if it is unsigned.
 var strided = []string{"address", "code", "stride"}
 
-// note are the words of a notification. Calls take their address, or 0 for none.
-var note = []string{"name_address", "name_bytes", "message_address", "message_bytes"}
+// note are the words of a notification and of the caller's name for the transfer. Without notify there is the name
+// alone. Calls take their address, or 0 for neither.
+var note = []string{"notify", "name_address", "name_bytes", "message_address", "message_bytes", "trace_address",
+	"trace_bytes"}
 
 // Files returns the text of every file that is made from the table, by its path from the root of the repository.
 func Files() (map[string][]byte, error) {

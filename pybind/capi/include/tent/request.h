@@ -72,6 +72,7 @@ struct tent_submit_options {
 	int integrity; /* of every request */
 	int durability; /* of every request */
 	const char *policy_name; /* of every request */
+	const char *trace; /* the caller's name for the call, at most 64 bytes; NULL for none */
 };
 typedef struct tent_submit_options tent_submit_options_t;
 
