@@ -52,7 +52,7 @@ type conn struct {
 // NewClient returns a client without connections.
 func NewClient(options Options) *Client {
 	c := &Client{options: options.withDefaults(), conns: map[string]*conn{}, retired: map[*conn]struct{}{}}
-	c.ways.peers = map[wayKey]*way{}
+	c.ways.peers, c.ways.knocks = map[wayKey]*way{}, map[string]*knocks{}
 	c.alive, c.end = context.WithCancel(context.Background())
 	return c
 }

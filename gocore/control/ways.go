@@ -17,8 +17,16 @@ import (
 // ways keeps further addresses of engines, so that a call reaches its peer as long as one of them does. They lead to
 // the same engine or to none: every call names its id, and any other engine at the address refuses it.
 type ways struct {
-	mu    sync.Mutex
-	peers map[wayKey]*way
+	mu     sync.Mutex
+	peers  map[wayKey]*way
+	knocks map[string]*knocks // by address
+}
+
+// knocks counts the tries of an address that has not answered. A peer, or many of them, could name anybody's address
+// and use us to knock there: it is tried wayTries times within wayEvery, for all that name it.
+type knocks struct {
+	tries int
+	since time.Time
 }
 
 type wayKey struct {
@@ -30,12 +38,7 @@ type wayKey struct {
 type way struct {
 	addresses []string // the one it is known by, then the others
 	preferred int      // that answered last
-
-	// An address that has answered may be tried at any time, the others wayTries times within wayEvery. A peer could
-	// name anybody's address, and use us to knock there.
-	answered []string
-	tries    int
-	since    time.Time
+	answered  []string // may be tried at any time
 }
 
 const (
@@ -98,11 +101,29 @@ func (w *ways) may(peer transport.Peer, address string, now time.Time) bool {
 	if address == peer.Address || known == nil || slices.Contains(known.answered, address) {
 		return true
 	}
-	if now.Sub(known.since) >= wayEvery {
-		known.since, known.tries = now, 0
+	k := w.knocks[address]
+	if k == nil {
+		if len(w.knocks) >= waysMax && !w.forgetKnocks(now) {
+			return false
+		}
+		k = &knocks{since: now}
+		w.knocks[address] = k
 	}
-	known.tries++
-	return known.tries <= wayTries
+	if now.Sub(k.since) >= wayEvery {
+		*k = knocks{since: now}
+	}
+	k.tries++
+	return k.tries <= wayTries
+}
+
+// forgetKnocks drops the counts that are over, and reports whether there is room for another one.
+func (w *ways) forgetKnocks(now time.Time) bool {
+	for address, k := range w.knocks {
+		if now.Sub(k.since) >= wayEvery {
+			delete(w.knocks, address)
+		}
+	}
+	return len(w.knocks) < waysMax
 }
 
 // of lists the addresses of a peer in the order in which they are to be tried.

@@ -173,12 +173,14 @@ func (p *port) Call(ctx context.Context, to transport.Peer, message []byte) ([]b
 		self.Self = true
 		return p.transport.Serve(ctx, self, message)
 	}
-	if to.Host != "" { // it called us: it names a port of the host that its call came from, not anybody's
+	if to.Host != "" { // it called us: it names a port of the host that its call came from, first of all
 		_, port, err := net.SplitHostPort(to.Address)
 		if err != nil {
 			return nil, errs.Wrap(errs.Protocol, "call", err).WithScope(errs.ScopeLink, errs.SideRemote)
 		}
+		claimed := to.Address
 		to.Address = net.JoinHostPort(to.Host, port)
+		p.engine.client.Know(to, []string{claimed}) // a host with two networks may listen on the other one
 	}
 	return p.engine.client.Call(ctx, to, p.name, message)
 }

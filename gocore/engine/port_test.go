@@ -1,7 +1,12 @@
 package engine
 
 import (
+	"context"
+	"errors"
+	"net"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -32,4 +37,36 @@ func TestNoticesOfLinksThatEndedAreDropped(t *testing.T) {
 	for _, n := range e.inbox.notices {
 		require.EqualValues(t, 7, n.link)
 	}
+}
+
+// A call back to a peer goes to the host that the peer's own call came from. The address that it claims may be
+// anybody's, and is tried a few times a minute, for all peers together.
+func TestCallsBackGoToTheHostThatCalled(t *testing.T) {
+	var mu sync.Mutex
+	dials := map[string]int{}
+	e, err := Open(context.Background(), Options{Dial: func(_ context.Context, _, address string) (net.Conn, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		dials[address]++
+		return nil, errors.New("no network here")
+	}})
+	require.NoError(t, err)
+	defer func() {
+		require.Empty(t, e.Close(time.Second, true))
+		require.NoError(t, e.Forget())
+	}()
+	p := &port{engine: e, name: "tcp"}
+	for i := range uint64(20) {
+		for _, claimed := range []string{"192.0.2.1:9", "somebody.example:9", "192.0.2.1:22"} {
+			_, err := p.Call(t.Context(), transport.Peer{Address: claimed, Host: "127.0.0.1",
+				ID: transport.NumberedID(i)}, nil)
+			require.Error(t, err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, map[string]int{"127.0.0.1:9": 40, "127.0.0.1:22": 20, "192.0.2.1:9": dials["192.0.2.1:9"],
+		"192.0.2.1:22": dials["192.0.2.1:22"]}, dials, "names are never looked up")
+	require.LessOrEqual(t, dials["192.0.2.1:9"], 8)
+	require.LessOrEqual(t, dials["192.0.2.1:22"], 8)
 }
