@@ -258,7 +258,7 @@ func Segment(id int64, segment int64, refresh bool) (text string, err error) {
 	}
 	return toJSON(map[string]any{"address": info.Peer.Address, "name": info.Peer.Name,
 		"machine_id": info.Peer.MachineID,
-		"id":         info.Peer.ID.String(), "region": info.Base, "regions": regions,
+		"id":         info.Peer.ID.String(), "identity": info.Peer.Identity, "region": info.Base, "regions": regions,
 		"file": info.File}), nil
 }
 

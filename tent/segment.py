@@ -85,7 +85,9 @@ class Segment:
             assert only.size == len(only) == kv.size and not only.readonly
             engine.read(region[0:64], only[0:64]).result(timeout=10)
 
-    A file has its `path`. Leave the block, or call close(), or in a coroutine aclose().
+    `peer_id` is the fingerprint of the peer's key, and `identity` says how it was admitted: "uid:1000", or "cluster:"
+    and the fingerprint of the cluster's authority. A file has its `path`. Leave the block, or call close(), or in a
+    coroutine aclose().
     """
 
     __slots__ = {
@@ -114,6 +116,7 @@ class Segment:
         self.name = ""
         self.machine_id = ""
         self.peer_id = ""
+        self.identity = ""
         self.path: str | None = None
         self._size = 0  # of a file, for repr after close()
         self._load(refresh=False)
@@ -251,6 +254,7 @@ class Segment:
         self.name = fields["name"]
         self.machine_id = fields["machine_id"]
         self.peer_id = fields["id"]
+        self.identity = fields["identity"]
         self._region = fields.get("region") or ""
         self.path = self._region if fields["file"] else None
         known = self._regions

@@ -31,11 +31,13 @@ func (a *admission) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	if err == nil {
 		return secure, proof{shown}, nil
 	}
-	from := raw.RemoteAddr().String()
+	from, reason := raw.RemoteAddr().String(), reasonOf(err)
 	if g, is := raw.(*guest); is {
-		from = g.host
+		if from = g.host; reason == transport.RefusedMalformed && !g.spoke.Load() {
+			return nil, nil, err // a probe, by which load balancers and kubelets look for an open port
+		}
 	}
-	a.refused(reasonOf(err), from, err)
+	a.refused(reason, from, err)
 	return nil, nil, err
 }
 

@@ -51,12 +51,14 @@ func inCluster(t testing.TB, letter byte) func(*Options) {
 type refusals struct {
 	mu   sync.Mutex
 	list []string
+	from []string
 	last transport.Refusal
 }
 
-func (r *refusals) note(reason transport.Refusal, _ string, cause error) {
+func (r *refusals) note(reason transport.Refusal, from string, cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.from = append(r.from, from)
 	r.list, r.last = append(r.list, cause.Error()), reason
 }
 
@@ -227,6 +229,24 @@ func TestHandshakes(t *testing.T) {
 			seen.came(t, c.reason, c.text)
 		})
 	}
+}
+
+// A probe that connects and leaves is no refusal; one that sends rubbish is one of its host, not of its port.
+func TestProbesOfThePortAreNoRefusals(t *testing.T) {
+	checkLeaks(t)
+	var seen refusals
+	b := start(t, "127.0.0.1:0", func(o *Options) { o.Refused = seen.note })
+	for range 3 {
+		conn, err := net.Dial("tcp", b.self.Address)
+		require.NoError(t, err)
+		require.NoError(t, conn.Close())
+	}
+	require.Eventually(t, func() bool { return b.server.guests.count() == 0 }, patience, time.Millisecond)
+	require.Empty(t, seen.list)
+	_, err := callOver(t, b, nil)
+	require.Error(t, err)
+	seen.came(t, transport.RefusedMalformed, "does not look like a TLS handshake")
+	require.Equal(t, []string{"127.0.0.1"}, seen.from)
 }
 
 func TestPlainConnectionsAreRefused(t *testing.T) {

@@ -101,6 +101,9 @@ func (c *Client) Describe(ctx context.Context, peer transport.Peer, known uint64
 	if err != nil {
 		return nil, protocolError("the peer's description is malformed: %v", err).WithPeer(peer.Address, "", "")
 	}
+	if !peer.ID.IsZero() && description.ID != peer.ID {
+		return nil, protocolError("the peer describes another engine").WithPeer(peer.Address, "", "")
+	}
 	description.Transports = fromTransports(reply.GetTransports())
 	return description, nil
 }

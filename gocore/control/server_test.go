@@ -82,8 +82,13 @@ func TestRandomBytesEndTheConnectionAndNothingElse(t *testing.T) {
 	open(t, a, b)
 	preface := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	for i := range 60 {
-		conn, err := net.Dial("tcp", b.self.Address)
+		raw, err := net.Dial("tcp", b.self.Address)
 		require.NoError(t, err)
+		conn := raw
+		if i%4 > 1 { // a peer, as far as TLS can tell
+			conn, _, err = a.options.Credentials.Connect(within(t), raw)
+			require.NoError(t, err)
+		}
 		junk := make([]byte, random.IntN(3000))
 		for j := range junk {
 			junk[j] = byte(random.Uint32())
@@ -92,12 +97,12 @@ func TestRandomBytesEndTheConnectionAndNothingElse(t *testing.T) {
 			junk = append([]byte(preface[:random.IntN(len(preface)+1)]), junk...)
 		}
 		conn.Write(junk) // may fail: the server hangs up as soon as it has seen enough
-		conn.(*net.TCPConn).CloseWrite()
-		conn.SetReadDeadline(time.Now().Add(patience))
-		_, err = io.Copy(io.Discard, conn)
+		raw.(*net.TCPConn).CloseWrite()
+		raw.SetReadDeadline(time.Now().Add(patience))
+		_, err = io.Copy(io.Discard, raw)
 		require.True(t, err == nil || strings.Contains(err.Error(), syscall.ECONNRESET.Error()), "seed %d: %v", seed,
 			err)
-		conn.Close()
+		raw.Close()
 	}
 	require.Equal(t, b.self, open(t, a, b))
 	require.Eventually(t, func() bool { return b.server.guests.count() == 1 }, patience, time.Millisecond)

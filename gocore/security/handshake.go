@@ -24,12 +24,17 @@ type Proof struct {
 }
 
 // NotAdmitted is the error of a handshake with somebody whom the mode does not admit.
-type NotAdmitted struct{ Reason string }
+type NotAdmitted struct {
+	Reason  string
+	unowned bool // the socket at the other end belongs to nobody: it may have been closed
+}
 
 // Error returns the reason.
 func (e *NotAdmitted) Error() string { return e.Reason }
 
-func refuse(format string, args ...any) error { return &NotAdmitted{fmt.Sprintf(format, args...)} }
+func refuse(format string, args ...any) error {
+	return &NotAdmitted{Reason: fmt.Sprintf(format, args...)}
+}
 
 // tlsConfig serves both directions. The library's own verification is by host name, which says nothing here; verify
 // takes its place in every handshake. There are no tickets, so that each connection proves all of it.
@@ -81,7 +86,7 @@ func (c *Credentials) Accept(raw net.Conn) (net.Conn, Proof, error) {
 		var err error
 		if identity, err = c.users.admit(raw); err != nil {
 			_, _ = raw.Write(accessDenied) // a courtesy: the other side may have gone
-			return nil, Proof{}, err
+			return nil, Proof{}, lastWord(raw, time.Millisecond, err)
 		}
 	}
 	secure := tls.Server(raw, c.config)
@@ -105,20 +110,21 @@ func (c *Credentials) Connect(ctx context.Context, raw net.Conn) (net.Conn, Proo
 	if c.mode == Local { // afterwards: the kernel knows the owner of the other socket only when it was accepted
 		identity, err := c.users.admit(raw)
 		if err != nil {
-			return nil, Proof{}, lastWord(secure, err)
+			return nil, Proof{}, lastWord(secure, 100*time.Millisecond, err)
 		}
 		proof.Identity = identity
 	}
 	return secure, proof, nil
 }
 
-// lastWord returns the error of a connection that has ended meanwhile, else the one given. A peer that refuses our
-// certificate says so behind its own part of the handshake and hangs up, and then its socket has no owner any more.
-func lastWord(secure *tls.Conn, given error) error {
-	if err := secure.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+// lastWord returns the error of a connection that has ended meanwhile, else the one given: a socket that was closed has
+// no owner any more. So it is with a peer that refuses our certificate, which says so and hangs up, and with a probe.
+func lastWord(conn net.Conn, within time.Duration, given error) error {
+	var refused *NotAdmitted
+	if !errors.As(given, &refused) || !refused.unowned || conn.SetReadDeadline(time.Now().Add(within)) != nil {
 		return given
 	}
-	if _, err := secure.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+	if _, err := conn.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
 	}
 	return given

@@ -54,8 +54,8 @@ func (u *users) admit(conn net.Conn) (identity string, err error) {
 	owner, err := ownerOf(remote, local)
 	switch {
 	case errors.Is(err, errNoSocket):
-		return "", refuse("%v is no process of this host (or network namespace), and mode local admits no others: "+
-			"set security/cluster_key on both sides", remote)
+		return "", &NotAdmitted{unowned: true, Reason: remote.String() + " is no process of this host (or network " +
+			"namespace), and mode local admits no others: set security/cluster_key on both sides"}
 	case err != nil:
 		return "", refuse("the user of %v cannot be found out: %v; set security/cluster_key on both sides", remote, err)
 	case !u.any && !slices.Contains(u.uids, owner):

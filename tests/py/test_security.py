@@ -40,6 +40,8 @@ def test_two_processes_with_one_key_move_bytes(
 ) -> None:
     settings = {"security/cluster_key": key(1)}
     engine, peer = engines(config=settings), peers(SIZE, 9, settings)
+    with engine.open(peer.address) as segment:
+        assert len(segment.peer_id) == 32 and segment.identity.startswith("cluster:")
     ours, half = Memory(SIZE, 3), SIZE // 2
     local, remote = keep(engine.register(ours.view)), engine.open(peer.address)["kv"]
     engine.write(local[0:half], remote[half:SIZE]).result(10)
@@ -92,6 +94,11 @@ def test_nothing_listens_beyond_loopback_without_a_key(settings: dict[str, Any])
 def test_metrics_are_not_served_beyond_loopback_without_a_key(engine: tent.Engine) -> None:
     with pytest.raises(tent.InvalidArgumentError, match=r"metrics/listen is 0\.0\.0\.0"):
         tent.serve_metrics(engine, host="0.0.0.0")
+
+
+def test_a_local_peer_is_known_by_its_user(engines: Open) -> None:
+    with engines().open(engines().address) as segment:
+        assert segment.identity == f"uid:{os.geteuid()}"
 
 
 def test_insecure_is_seen(engines: Open, caplog: pytest.LogCaptureFixture) -> None:
