@@ -85,9 +85,7 @@ class Segment:
             assert only.size == len(only) == kv.size and not only.readonly
             engine.read(region[0:64], only[0:64]).result(timeout=10)
 
-    `peer_id` is the fingerprint of the peer's key, and `identity` says how it was admitted: "uid:1000", or "cluster:"
-    and the fingerprint of the cluster's authority. A file has its `path`. Leave the block, or call close(), or in a
-    coroutine aclose().
+    A file has its `path`. Leave the block, or call close(), or in a coroutine aclose().
     """
 
     __slots__ = {
@@ -99,10 +97,11 @@ class Segment:
         "_regions": "",
         "_size": "",
         "address": "Where the peer listens, or the path of a file.",
+        "identity": 'The way in which the peer was admitted: "uid:1000", or "cluster:" and a fingerprint.',
         "machine_id": "The id of the peer's machine.",
         "name": "The peer's name.",
         "path": "The path of a file; None for a peer.",
-        "peer_id": "The id of the peer's engine; a restarted one has another.",
+        "peer_id": "The fingerprint of the peer's key; a restarted one has another.",
     }
 
     def __init__(self, engine: Handle, handle: int) -> None:
