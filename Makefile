@@ -4,9 +4,10 @@ PYTHON := $(shell tools/find_python.sh)
 VENV := .venv
 SEEDS ?= 100000
 FUZZTIME ?= 20s
+PREFIX ?= /usr/local
 SOURCES := $(shell find gocore transports pybind -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover demo-qos test test-all test-arm64 check lint sim bench bench-peers bench-failover bench-qos bench-file capi fuzz docs docs-reference wheel sdist develop clean
+.PHONY: help demo demo-failover demo-qos test test-all test-arm64 check lint sim bench bench-peers bench-failover bench-qos bench-file capi install fuzz docs docs-reference wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -64,6 +65,9 @@ bench-file: develop ## tent on files beside fio: make bench-file ARGS="--folder 
 capi: ## build/capi: libtent.so, its header, its pkg-config file; make capi ARGS=--check runs the examples
 	@$(PYTHON) tools/build_capi.py $(ARGS)
 
+install: ## libtent.so, its header and tent.pc under PREFIX: make install PREFIX=/usr/local DESTDIR=
+	@$(PYTHON) tools/build_capi.py --install "$(PREFIX)"
+
 develop: $(VENV)/.built ## an editable install in .venv, rebuilt when a Go source changed
 
 $(VENV)/.built: $(SOURCES) go.mod go.sum setup.py pyproject.toml tools/build_gotent.py tools/develop.py
@@ -73,7 +77,7 @@ $(VENV)/.built: $(SOURCES) go.mod go.sum setup.py pyproject.toml tools/build_got
 	@$(VENV)/bin/python tools/develop.py
 	@touch $@
 
-wheel: ## build/wheel/tent-*.whl, one for Python 3.10 and newer; its tag is audited, every interpreter here must use it
+wheel: ## build/wheel/tent_engine-*.whl, one for Python 3.10 and newer; its tag is audited, every interpreter here must use it
 	@$(PYTHON) tools/wheels.py
 
 docs: develop ## build/site: the documentation, with every page's code and every notebook run
@@ -82,10 +86,10 @@ docs: develop ## build/site: the documentation, with every page's code and every
 docs-reference: develop ## write the pages of docs/ that come from tables in the code and from measured rows
 	@$(VENV)/bin/python tools/docs.py --reference
 
-sdist: develop ## dist/tent-*.tar.gz
+sdist: develop ## dist/tent_engine-*.tar.gz
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check build
 	@$(VENV)/bin/python -m build --sdist --quiet . && ls dist
 
 clean: ## remove what was built and the virtual environments
-	rm -rf build dist tent.egg-info .venv .venv-* .mypy_cache .pytest_cache .hypothesis tent/_gotent*.so
+	rm -rf build dist tent_engine.egg-info .venv .venv-* .mypy_cache .pytest_cache .hypothesis tent/_gotent*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,6 +8,7 @@ from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
 import build_gotent
+import long_description
 
 build_gotent.check_python()
 GO = build_gotent.find_go()
@@ -24,6 +25,8 @@ class BuildGo(build_ext):
 
 
 setup(
+    long_description=long_description.text(),
+    long_description_content_type="text/markdown",
     ext_modules=[Extension("tent._gotent", sources=[], depends=build_gotent.source_files(), py_limited_api=True)],
     cmdclass={"build_ext": BuildGo},
     options={"bdist_wheel": {"py_limited_api": "cp310"} | ({"plat_name": TAG} if TAG else {})},

@@ -46,7 +46,7 @@ def instrument(tracer_provider: Any = None) -> None:
     try:
         from opentelemetry import trace
     except ImportError:
-        raise NotFoundError("opentelemetry is not installed", hint="pip install opentelemetry-api") from None
+        raise NotFoundError("opentelemetry is not installed", hint="pip install tent-engine[otel]") from None
     from ._version import __version__
 
     spans = _Spans(trace, trace.get_tracer("tent", __version__, tracer_provider))

@@ -1,16 +1,16 @@
 """Builds the C library: `make capi` puts libtent.so, its header and its pkg-config file under build/capi.
 
-    build_capi.py [--prefix build/capi] [--check]
+    build_capi.py [--prefix build/capi] [--check] [--install /usr/local]
 
 With --check it also compiles the examples and the checks, plainly and with the address and undefined-behaviour
-sanitizers, and runs them.
+sanitizers, and runs them. With --install it copies the three under another folder, which DESTDIR may precede; tent.pc
+finds the others from its own place, so that the folder can be moved.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +26,7 @@ SOURCE = ROOT / "pybind" / "capi"
 LIMIT_S = 120
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 
-PKG_CONFIG = """prefix={prefix}
+PKG_CONFIG = """prefix=${{pcfiledir}}/../..
 includedir=${{prefix}}/include
 libdir=${{prefix}}/lib
 
@@ -38,26 +38,37 @@ Libs: -L${{libdir}} -Wl,-rpath,${{libdir}} -ltent
 """
 
 
-def version() -> str:
-    text = (ROOT / "tent" / "_version.py").read_text(encoding="utf-8")
-    found = re.search(r'^__version__ = "([^"]+)"', text, re.M)
-    assert found is not None
-    return found.group(1)
-
-
 def build(prefix: Path) -> None:
     """libtent.so, tent/transfer_engine.h and tent.pc under prefix."""
     library = prefix / "lib" / "libtent.so"
     (prefix / "lib" / "pkgconfig").mkdir(parents=True, exist_ok=True)
     (prefix / "include" / "tent").mkdir(parents=True, exist_ok=True)
     go = interpreters.go_command()
-    linker = f"-s -w {build_gotent.LINKNAME} -extldflags=-Wl,-soname,libtent.so"
+    release = f"-X {build_gotent.RELEASE}={build_gotent.version()}"
+    linker = f"-s -w {build_gotent.LINKNAME} {release} -extldflags=-Wl,-soname,libtent.so"
     command = [go, "build", "-buildmode=c-shared", f"-ldflags={linker}", "-o", str(library), "./pybind/capi"]
     subprocess.run(command, cwd=ROOT, env=build_gotent.go_env(go), check=True)
     library.with_suffix(".h").unlink(missing_ok=True)  # cgo's own header; people read ours
     shutil.copytree(SOURCE / "include" / "tent", prefix / "include" / "tent", dirs_exist_ok=True)
-    text = PKG_CONFIG.format(prefix=prefix, version=version())
-    (prefix / "lib" / "pkgconfig" / "tent.pc").write_text(text, encoding="utf-8")
+    (prefix / "lib" / "pkgconfig" / "tent.pc").write_text(pkg_config(), encoding="utf-8")
+
+
+def pkg_config() -> str:
+    """The text of tent.pc."""
+    return PKG_CONFIG.format(version=build_gotent.version())
+
+
+def install(built: Path, prefix: Path) -> None:
+    """Copies the library, its header and tent.pc under prefix, below the folder that DESTDIR names, if any."""
+    target = Path(os.environ.get("DESTDIR", "") + str(prefix))
+    for name in ("lib/libtent.so", "lib/pkgconfig/tent.pc", "include/tent"):
+        place = target / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if (built / name).is_dir():
+            shutil.copytree(built / name, place, dirs_exist_ok=True)
+        else:
+            shutil.copy(built / name, place)
+    print(f"installed under {target}")
 
 
 def check(prefix: Path) -> None:
@@ -79,11 +90,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Builds libtent.so.")
     parser.add_argument("--prefix", type=Path, default=ROOT / "build" / "capi", help="where it goes")
     parser.add_argument("--check", action="store_true", help="compile and run the examples as well")
+    parser.add_argument("--install", type=Path, metavar="PREFIX", help="copy it there, below $DESTDIR")
     args = parser.parse_args()
     prefix = args.prefix.resolve()
     build(prefix)
     if args.check:
         check(prefix)
+    if args.install:
+        install(prefix, Path(os.path.abspath(args.install)))
     print(f"libtent.so, tent/transfer_engine.h and tent.pc are under {prefix}")
     return 0
 

@@ -30,6 +30,7 @@ GO_TOOLS = ("github.com/go-python/gopy", "golang.org/x/tools/cmd/goimports")
 # The io_uring library reaches syscall.munmap by linkname, which Go's linker refuses unless told otherwise.
 LINKNAME = "-checklinkname=0"
 GO_TAGS = "netgo,osusergo"
+RELEASE = "github.com/tent-engine/tent/gocore/engine.Release"  # the variable that tells tent_build_info the version
 GO_FLAGS = ("-buildvcs=false", "-trimpath", f"-tags={GO_TAGS}", f"-ldflags={LINKNAME}")
 # Functions that never block and never wait for Python: giving the GIL back and taking it again is half of their cost.
 KEEP_GIL = ("Drain",)
@@ -157,6 +158,14 @@ def go_env(go: str) -> dict[str, str]:
     root = subprocess.check_output([go, "env", "GOROOT"], env=env, cwd="/", text=True).strip()
     env["PATH"] = os.pathsep.join([os.path.join(root, "bin"), env.get("PATH", os.defpath)])
     return env
+
+
+def version() -> str:
+    """The version of tent, from the one place that has it."""
+    text = (ROOT / "tent" / "_version.py").read_text(encoding="utf-8")
+    found = re.search(r'^__version__ = "([^"]+)"', text, re.M)
+    assert found is not None
+    return found.group(1)
 
 
 def source_files() -> list[str]:
@@ -357,7 +366,7 @@ class Build:
             self.go,
             "build",
             "-buildmode=c-shared",
-            f"-ldflags=-s -w {LINKNAME} -extldflags=-Wl,--version-script={exports}",
+            f"-ldflags=-s -w {LINKNAME} -X {RELEASE}={version()} -extldflags=-Wl,--version-script={exports}",
             "-o",
             "_gotent.so",
             ".",

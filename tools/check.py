@@ -70,7 +70,7 @@ def prepare_pythons(r: Runner, ctx: Context) -> None:
         python = interpreters.environment(command, f".venv-{version}")
         main = version == ctx.main
         interpreters.install_once(
-            python, *([f"tent[test,notebook] @ {ctx.wheel.as_uri()}"] if main else TEST_TOOLS), key=key
+            python, *([f"tent-engine[test,notebook] @ {ctx.wheel.as_uri()}"] if main else TEST_TOOLS), key=key
         )
         interpreters.pip_install(python, "--force-reinstall", "--no-deps", str(ctx.wheel))
 

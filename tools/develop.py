@@ -6,6 +6,7 @@ itself it knows no hashes.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,9 @@ def main() -> None:
     if build_gotent.find_go() is None:
         build_gotent.announce()
         pip("--require-hashes", "--requirement", str(TOOLS / "build-go.txt"))
+    before = [sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", "--disable-pip-version-check", "tent"]
+    subprocess.run(before, cwd=build_gotent.ROOT, stderr=subprocess.DEVNULL)  # its name before it was tent-engine
+    shutil.rmtree(build_gotent.ROOT / "tent.egg-info", ignore_errors=True)
     pip("--no-build-isolation", "--editable", ".")
 
 

@@ -24,7 +24,7 @@ ROOT = build_gotent.ROOT
 def install(*extras: str) -> None:
     """Installs the packages of extras of the installed tent, without building tent again."""
     wanted = []
-    for requirement in importlib.metadata.requires("tent") or ():
+    for requirement in importlib.metadata.requires("tent-engine") or ():
         package, _, marker = requirement.partition(";")
         found = re.search(r"extra == ['\"]([\w-]+)['\"]", marker)
         if found and found[1] in extras:

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import build_gotent
@@ -35,9 +36,19 @@ def build(python: Path, folder: Path = FOLDER, **env: str) -> Path:
     pinned = {"PIP_CONSTRAINT": f"{ROOT}/tools/build-requirements.txt {ROOT}/tools/build-go.txt"}
     subprocess.run(command, cwd=ROOT, check=True, env={**interpreters.plain_environment(), **pinned, **env})
     (wheel,) = folder.glob("*.whl")
+    if lacking := lacks(next(folder.glob("*.tar.gz"))):
+        raise SystemExit(f"the sdist lacks files that packagers need: {', '.join(lacking)}; see MANIFEST.in")
     licences = [sys.executable, "tools/licences.py", "--sbom", str(wheel.with_suffix(".cdx.json"))]
     subprocess.run(licences, cwd=ROOT, check=True)
     return wheel
+
+
+def lacks(sdist: Path) -> list[str]:
+    """The tracked files that an sdist has not, but for those of git and of the project's own machines."""
+    with tarfile.open(sdist) as archive:
+        there = {name.partition("/")[2] for name in archive.getnames()}
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    return [name for name in tracked if not name.startswith(".") and name not in there]
 
 
 def audit(wheel: Path) -> str:

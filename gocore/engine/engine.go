@@ -36,6 +36,9 @@ import (
 // Version of the engine and of its messages on the wire; major versions must agree.
 const Version = control.Version
 
+// Release is the version of the package; builds of the extension and of the C library set it (-ldflags=-X).
+var Release = "unreleased"
+
 // Plug is a transport that an engine may use, in order of preference.
 type Plug struct {
 	Factory  transport.Factory

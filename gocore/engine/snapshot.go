@@ -17,7 +17,7 @@ func (e *Engine) MetricsText() (string, error) { return metrics.Text(e.snapshot(
 
 // snapshot copies the counters; it holds the engine's mutex only for those of the core.
 func (e *Engine) snapshot() *metrics.Snapshot {
-	s := &metrics.Snapshot{Version: Version, GoVersion: runtime.Version(),
+	s := &metrics.Snapshot{Version: Release, Protocol: Version, GoVersion: runtime.Version(),
 		Transports: make([]metrics.Transport, len(e.ports))}
 	e.countRegions(s)
 	s.Refusals = e.refusals.snapshot()

@@ -191,8 +191,8 @@ var families = []family{
 		help: "Requests of peers that were refused, by the part that refused them and the reason.", kind: counter,
 		labels: []string{"plane", "reason"}, samples: refusals},
 	{name: "tent_build_info", help: "Always 1; the labels tell the build.", kind: gauge,
-		labels: []string{"version", "go_version"}, samples: func(s *Snapshot, out emit) {
-			out(sample{labels: []string{s.Version, s.GoVersion}, value: 1})
+		labels: []string{"version", "protocol", "go_version"}, samples: func(s *Snapshot, out emit) {
+			out(sample{labels: []string{s.Version, s.Protocol, s.GoVersion}, value: 1})
 		}},
 }
 

@@ -23,6 +23,7 @@ import (
 // reads.
 type Snapshot struct {
 	Version    string // of tent
+	Protocol   string // of the control plane
 	GoVersion  string
 	Transports []Transport
 	Failovers  []Failover

@@ -23,7 +23,7 @@ func observe(h *dispatch.Histogram, values ...uint64) {
 }
 
 func example() *Snapshot {
-	s := &Snapshot{Version: "0.1.0", GoVersion: "go1.26", Batches: 2, PendingRequests: 7, Regions: 3,
+	s := &Snapshot{Version: "0.1.0", Protocol: "1.0", GoVersion: "go1.26", Batches: 2, PendingRequests: 7, Regions: 3,
 		RegisteredBytes: 1 << 30,
 		Segments:        1, Peers: 1, Notifications: Notifications{Sent: 5, Received: 6, Refused: 1, Waiting: 4},
 		Failovers: []Failover{{"rdma", "tcp", 2}, {"shm", "tcp", 1}},
@@ -76,7 +76,7 @@ func TestTextIsWhatPrometheusReads(t *testing.T) {
 		`tent_deadline_misses_total{class="low",stage="queued",transport="tcp"} 1`,
 		`tent_deadline_misses_total{class="low",stage="sent",transport="tcp"} 4`,
 		`tent_deadline_infeasible_total{class="low",transport="tcp"} 1`,
-		`tent_build_info{go_version="go1.26",version="0.1.0"} 1`,
+		`tent_build_info{go_version="go1.26",protocol="1.0",version="0.1.0"} 1`,
 		`# TYPE tent_read_latency_us histogram`,
 		`tent_read_latency_us_count{class="high",transport="tcp"} 0`,
 		`# HELP tent_rail_errors_total Errors that counted against a rail.`,

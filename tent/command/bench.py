@@ -268,7 +268,7 @@ def plot(rows: list[Row], where: str, path: str) -> None:
     """Draws rate and median latency over size, a line for each way to move."""
     matplotlib = optional("matplotlib")
     if matplotlib is None:
-        raise tent.NotFoundError("--plot needs matplotlib", hint="pip install matplotlib")
+        raise tent.NotFoundError("--plot needs matplotlib", hint="pip install tent-engine[cli]")
     matplotlib.use("Agg")
     plt: Any = importlib.import_module("matplotlib.pyplot")
     figure, (rates, latencies) = plt.subplots(2, 1, sharex=True, figsize=(9, 7), layout="constrained")

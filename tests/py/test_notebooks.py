@@ -60,10 +60,10 @@ def test_a_notebook_leans_on_public_modules_only(path: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path: Path) -> None:
-    nbformat = pytest.importorskip("nbformat", reason="comes with tent[notebook]")
-    nbclient = pytest.importorskip("nbclient", reason="comes with tent[notebook]")
-    pytest.importorskip("ipykernel", reason="comes with tent[notebook]")
-    pytest.importorskip("matplotlib", reason="comes with tent[notebook]")
+    nbformat = pytest.importorskip("nbformat", reason="comes with tent-engine[notebook]")
+    nbclient = pytest.importorskip("nbclient", reason="comes with tent-engine[notebook]")
+    pytest.importorskip("ipykernel", reason="comes with tent-engine[notebook]")
+    pytest.importorskip("matplotlib", reason="comes with tent-engine[notebook]")
     notebook = nbformat.read(path, as_version=4)
     notebook.cells.append(nbformat.v4.new_code_cell("import sys; print(sys.executable)"))
     client = nbclient.NotebookClient(

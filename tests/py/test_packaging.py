@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
 import sysconfig
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -20,13 +22,24 @@ EXTENSION = Path(tent.__file__).with_name("_gotent.abi3.so")
 
 
 @pytest.fixture
-def builder() -> ModuleType:
+def tools(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Loads a program of tools/ by its name."""
+
+    def load(name: str) -> ModuleType:
+        monkeypatch.syspath_prepend(str(ROOT / "tools"))
+        spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture
+def builder(tools: Callable[[str], ModuleType]) -> ModuleType:
     """tools/build_gotent.py, which setup.py runs."""
-    spec = importlib.util.spec_from_file_location("build_gotent", ROOT / "tools" / "build_gotent.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tools("build_gotent")
 
 
 def tool(*command: str) -> str:
@@ -37,7 +50,75 @@ def tool(*command: str) -> str:
 
 @pytest.mark.interpreter
 def test_version_is_the_same_everywhere() -> None:
-    assert metadata.version("tent") == tent.__version__
+    assert metadata.version("tent-engine") == tent.__version__
+
+
+def test_metrics_tell_the_version(tmp_path: Path) -> None:
+    with tent.Engine(log_level="error") as engine:
+        (line,) = [line for line in engine.metrics_text().splitlines() if line.startswith("tent_build_info{")]
+    assert f'version="{tent.__version__}"' in line and re.search(r'protocol="\d+\.\d+"', line)
+
+
+def test_the_page_on_pypi_has_no_relative_link(tools: Callable[[str], ModuleType]) -> None:
+    page = tools("long_description")
+    text = page.text()
+    targets = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+    assert page.FILES + "tent.svg" in targets and page.PAGES + "CHANGELOG.md" in targets
+    for target in targets:
+        for start in (page.PAGES, page.FILES):
+            if target.startswith(start):
+                assert (ROOT / target.removeprefix(start).partition("#")[0]).exists(), target
+    assert "pip install" in text and len(text) > 5000
+
+
+def test_the_distribution_says_what_it_is() -> None:
+    found = metadata.metadata("tent-engine")
+    assert found["Name"] == "tent-engine" and found["Author"] == "The tent authors"
+    assert found["Description-Content-Type"] == "text/markdown"
+    urls = dict(url.split(", ") for url in found.get_all("Project-URL") or [])
+    assert {"Source", "Documentation", "Changelog", "Issues"} <= set(urls)
+    assert {"cli", "otel", "notebook", "test"} <= set(found.get_all("Provides-Extra") or [])
+    (plugin,) = (entry for entry in metadata.entry_points(group="pytest11") if entry.name == "tent")
+    assert plugin.value == "tent.testing.plugin"
+
+
+def test_nobody_is_told_to_install_the_other_tent() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "tent").rglob("*.py")]
+    wrong = [
+        f"{page.relative_to(ROOT)}: {line.strip()}"
+        for page in pages
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if re.search(r"pip install (-\S+ )*['\"]?tent(?!-engine)\b", line)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_c_library_installs_anywhere_and_can_be_moved(
+    tools: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("pkg-config") is None:
+        pytest.skip("no pkg-config here")
+    capi = tools("build_capi")
+    built = tmp_path / "built"
+    for name in ("lib/libtent.so", "lib/pkgconfig/tent.pc", "include/tent/transfer_engine.h"):
+        (built / name).parent.mkdir(parents=True, exist_ok=True)
+        (built / name).write_text(capi.pkg_config() if name.endswith(".pc") else name)
+    monkeypatch.setenv("DESTDIR", str(tmp_path / "stage"))
+    capi.install(built, Path("/usr/local"))
+    (tmp_path / "stage" / "usr" / "local").rename(tmp_path / "moved")
+
+    def asked(*what: str) -> str:
+        environment = {**os.environ, "PKG_CONFIG_PATH": str(tmp_path / "moved/lib/pkgconfig")}
+        done = subprocess.run(["pkg-config", *what, "tent"], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    assert asked("--modversion") == tent.__version__
+    assert asked("--atleast-version=0.1.0.dev0") == ""
+    for flag in re.findall(r"(?:-I|-L|-rpath,)(\S+)", asked("--cflags", "--libs")):
+        assert Path(flag).resolve() in (tmp_path / "moved/lib", tmp_path / "moved/include"), flag
+    assert (tmp_path / "moved/include/tent/transfer_engine.h").exists()
 
 
 @pytest.mark.interpreter
@@ -78,7 +159,7 @@ def test_the_notices_are_those_of_all_that_is_linked(builder: ModuleType) -> Non
 def test_the_notices_are_in_the_package() -> None:
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert 'license-files = ["LICENSE", "THIRD_PARTY_LICENSES"]' in pyproject
-    files = {str(path) for path in metadata.files("tent") or ()}
+    files = {str(path) for path in metadata.files("tent-engine") or ()}
     if any(path.endswith("dist-info/licenses/LICENSE") for path in files):  # an editable install lists less
         assert any(path.endswith("dist-info/licenses/THIRD_PARTY_LICENSES") for path in files)
 
