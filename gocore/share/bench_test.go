@@ -5,36 +5,39 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/qos"
+	"github.com/tent-engine/tent/tests/forked"
 )
 
-// hammerEnv makes the test program another process that takes part in the file of that name, as fast as it can.
-const hammerEnv = "TENT_SHARE_HAMMER"
-
 func TestMain(m *testing.M) {
-	if name := os.Getenv(hammerEnv); name != "" {
-		hammer(name)
+	if forked.RunChild(new(Other)) {
+		return
 	}
 	os.Exit(m.Run())
 }
 
-func hammer(name string) {
+// Other is another process that takes part.
+type Other struct{}
+
+// Hammer takes part in the file of that name, as fast as it can, from now on.
+func (o *Other) Hammer(name string, _ *int) error {
 	m, err := Open(context.Background(), Options{Name: name, Branch: "transports/tcp", Interval: interval,
 		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return err
 	}
 	d := m.Device("tcp", "eth0")
-	for i := uint64(0); ; i++ {
-		slice(d, i, clock.Now())
-	}
+	go func() {
+		for i := uint64(0); ; i++ {
+			slice(d, i, clock.Now())
+		}
+	}()
+	return nil
 }
 
 // slice is all that the core does for one slice. Its class is wanted, the slot is asked, the load of the NIC changes
@@ -59,10 +62,10 @@ func BenchmarkSlice(b *testing.B) {
 			defer m.Close()
 			d := m.Device("tcp", "eth0")
 			for range others {
-				c := exec.Command("/proc/self/exe")
-				c.Env, c.Stderr = append(os.Environ(), hammerEnv+"="+name), os.Stderr
-				require.NoError(b, c.Start())
-				defer func() { _, _ = c.Process.Kill(), c.Wait() }()
+				c, err := forked.Start()
+				require.NoError(b, err)
+				defer c.Kill()
+				require.NoError(b, c.Call("Other.Hammer", name, new(int)))
 			}
 			now := clock.Now()
 			for d.at.Load() == nil || m.View(now).Processes <= others || (d.Others(now) > 0) != (others > 0) {

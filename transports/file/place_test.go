@@ -1,12 +1,13 @@
 package file
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"unsafe"
 
@@ -15,29 +16,24 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
-// Tests that need another process or a file system of their own. The test binary plays the other process: childRole
-// names its task instead of testing.
-const childRole = "TENT_TEST_CHILD"
-
 func TestMain(m *testing.M) {
-	switch os.Getenv(childRole) {
-	case "forbidden":
-		forbidRings()
-	case "writer":
-		writeForEver()
+	if forked.RunChild(new(Other)) {
+		return
 	}
 	os.Exit(m.Run())
 }
 
-// child starts the test binary in a role, with only one test to run where it tests.
-func child(t *testing.T, role, only string, environment ...string) *exec.Cmd {
-	c := exec.Command(os.Args[0], "-test.run=^"+only+"$", "-test.v")
-	c.Env = append(append(os.Environ(), childRole+"="+role), environment...)
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return c
+// Other is another process: one that may have no ring, or one that writes until it is killed.
+type Other struct{}
+
+// Refusals are the errors of a process that may have no ring.
+type Refusals struct {
+	Check, Open         errs.Code
+	CheckText, OpenText string
 }
 
 // forbidRings makes io_uring_setup fail with EPERM in this process, as containers do.
@@ -58,67 +54,77 @@ func forbidRings() {
 	}
 }
 
-func TestAForbiddenRingIsAReason(t *testing.T) {
-	if os.Getenv(childRole) == "" {
-		if (UringFactory{}).Check() != nil {
-			t.Skip("there is no io_uring here anyway")
-		}
-		out, err := child(t, "forbidden", t.Name()).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		require.Contains(t, string(out), "--- PASS: "+t.Name())
-		return
-	}
+// Forbid forbids rings in the process, tries them, and then writes a file without.
+func (o *Other) Forbid(file string, r *Refusals) error {
+	forbidRings()
 	err := UringFactory{}.Check()
-	require.Equal(t, errs.DeviceNotFound, errs.CodeOf(err))
-	require.ErrorContains(t, err, "forbidden here, by seccomp or kernel.io_uring_disabled")
-	_, err = UringFactory{}.Open(t.Context(), nil, nil, nil)
-	require.Equal(t, errs.DeviceNotFound, errs.CodeOf(err))
-	r := newRig(t, BufferedFactory{}, Settings{})
-	m := r.memory(4096, true)
-	r.must(r.open(transport.FileSpec{Path: onDisk(t), Create: true, Size: 4096}).slice(transport.Write, m, 0, 0, 4096))
+	r.Check, r.CheckText = errs.CodeOf(err), fmt.Sprint(err)
+	_, err = UringFactory{}.Open(context.Background(), nil, nil, nil)
+	r.Open, r.OpenText = errs.CodeOf(err), fmt.Sprint(err)
+	w := newRig(new(testing.T), BufferedFactory{}, Settings{})
+	m := w.memory(4096, true)
+	w.must(w.open(transport.FileSpec{Path: file, Create: true, Size: 4096}).slice(transport.Write, m, 0, 0, 4096))
+	return nil
 }
 
-// writeForEver writes the even pages of a file until it is killed.
-func writeForEver() {
-	t := &testing.T{}
-	r := newRig(t, factoryFor(0), Settings{})
-	o := r.open(transport.FileSpec{Path: os.Getenv("TENT_TEST_FILE")})
+func TestAForbiddenRingIsAReason(t *testing.T) {
+	if (UringFactory{}).Check() != nil {
+		t.Skip("there is no io_uring here anyway")
+	}
+	var r Refusals
+	require.NoError(t, other(t).Call("Other.Forbid", onDisk(t), &r))
+	require.Equal(t, [2]errs.Code{errs.DeviceNotFound, errs.DeviceNotFound}, [2]errs.Code{r.Check, r.Open})
+	require.Contains(t, r.CheckText, "forbidden here, by seccomp or kernel.io_uring_disabled")
+}
+
+// other starts another process.
+func other(t *testing.T) *forked.Child {
+	t.Helper()
+	c, err := forked.Start()
+	require.NoError(t, err)
+	t.Cleanup(c.Kill)
+	return c
+}
+
+// Write writes the even stripes of a file until the process is killed. It returns when each was written once.
+func (o *Other) Write(file string, _ *int) error {
+	r := newRig(new(testing.T), factoryFor(0), Settings{})
+	f := r.open(transport.FileSpec{Path: file})
 	m := r.memory(1<<20, false)
-	for tag := uint64(1); ; tag++ {
+	round := func(tag uint64) {
 		m.fill(tag, 0, m.size)
 		for at := uint64(0); at < m.size; at += 10_000 {
-			r.must(o.slice(transport.Write, m, at, at, 5000))
-		}
-		if tag == 1 {
-			_, _ = os.Stdout.WriteString("writing\n")
+			r.must(f.slice(transport.Write, m, at, at, 5000))
 		}
 	}
+	round(1)
+	go func() {
+		for tag := uint64(2); ; tag++ {
+			round(tag)
+		}
+	}()
+	return nil
 }
 
 // TestAKilledWriterTouchesNothingElse kills a writer at any point. Bytes that it was not told to write are whole, in
 // its file and in the one beside it.
 func TestAKilledWriterTouchesNothingElse(t *testing.T) {
 	folder := t.TempDir()
-	mine, other := filepath.Join(folder, "mine"), filepath.Join(folder, "other")
+	mine, beside := filepath.Join(folder, "mine"), filepath.Join(folder, "beside")
 	want := make([]byte, 1<<20)
 	transporttest.Pattern(want, 77, 0)
-	require.NoError(t, os.WriteFile(other, want, 0o600))
+	require.NoError(t, os.WriteFile(beside, want, 0o600))
 	for range 3 {
 		require.NoError(t, os.WriteFile(mine, want, 0o600))
-		c := child(t, "writer", "none", "TENT_TEST_FILE="+mine)
-		out, err := c.StdoutPipe()
-		require.NoError(t, err)
-		require.NoError(t, c.Start())
-		_, err = out.Read(make([]byte, 8))
-		require.NoError(t, err)
-		require.NoError(t, c.Process.Kill())
-		_ = c.Wait()
+		c := other(t)
+		require.NoError(t, c.Call("Other.Write", mine, new(int)))
+		c.Kill()
 		got := content(t, mine)
 		require.Len(t, got, len(want))
 		for at := 5000; at+5000 <= len(want); at += 10_000 {
 			require.Equal(t, string(want[at:at+5000]), string(got[at:at+5000]), "stripe at %d", at)
 		}
-		require.Equal(t, string(want), string(content(t, other)))
+		require.Equal(t, string(want), string(content(t, beside)))
 	}
 }
 

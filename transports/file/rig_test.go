@@ -152,7 +152,7 @@ func (r *rig) filer() transport.Filer {
 // open opens, attaches and imports a file.
 func (r *rig) open(spec transport.FileSpec) *opened {
 	r.t.Helper()
-	f, err := r.filer().OpenFile(r.t.Context(), spec)
+	f, err := r.filer().OpenFile(context.Background(), spec)
 	require.NoError(r.t, err)
 	o := &opened{r: r, file: f}
 	o.link, err = r.tr.Attach(transport.Peer{Address: scheme + f.Path})

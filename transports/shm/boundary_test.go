@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/tests/forked"
 )
 
 const nobody = 65534
@@ -25,12 +26,10 @@ func requireRoot(t *testing.T) {
 
 func TestOtherUsersAreRefused(t *testing.T) {
 	requireRoot(t)
-	p := startOwner(t, Settings{}, ownerSettings{}, func(c *exec.Cmd) {
-		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	})
+	p := startOwner(t, Settings{}, Opening{}, forked.As(nobody, nobody))
 	_, down := p.attach()
 	requireRefused(t, down, oneText)
-	require.Contains(t, p.refusals(), "the peer runs as user 0, we as user 65534")
+	require.Contains(t, p.look().Refusals, "the peer runs as user 0, we as user 65534")
 }
 
 func TestContainersAreABoundary(t *testing.T) {
@@ -43,12 +42,12 @@ func TestContainersAreABoundary(t *testing.T) {
 		{unix.CLONE_NEWPID | unix.CLONE_NEWNS, true, "another pid namespace"},
 		{unix.CLONE_NEWUSER, false, "user namespace"},
 	} {
-		p := startOwner(t, Settings{}, ownerSettings{Proc: c.proc}, func(e *exec.Cmd) {
+		p := startOwner(t, Settings{}, Opening{Proc: c.proc}, func(e *exec.Cmd) {
 			e.SysProcAttr = &syscall.SysProcAttr{Cloneflags: c.flags, Unshareflags: c.flags & unix.CLONE_NEWNS}
 		})
 		_, down := p.attach()
 		requireRefused(t, down, oneText)
-		require.Contains(t, p.refusals(), c.says)
+		require.Contains(t, p.look().Refusals, c.says)
 	}
 }
 
@@ -75,7 +74,7 @@ func requireNobody(t *testing.T) {
 
 func TestNobodySharesMemoryWithNobody(t *testing.T) {
 	requireNobody(t)
-	p := startOwner(t, Settings{}, ownerSettings{}, nil)
+	p := startOwner(t, Settings{}, Opening{})
 	rail, down := p.attach()
 	require.Nil(t, down)
 	for _, allocated := range []bool{true, false} {
@@ -90,7 +89,7 @@ func TestNobodySharesMemoryWithNobody(t *testing.T) {
 // A process that hides its memory from others of its user can share nothing, and the reason names the cure.
 func TestNobodyReachesAProcessThatIsNotDumpable(t *testing.T) {
 	requireNobody(t)
-	p := startOwner(t, Settings{}, ownerSettings{Hidden: true}, nil)
+	p := startOwner(t, Settings{}, Opening{Hidden: true})
 	_, down := p.attach()
 	requireRefused(t, down, "dumpable")
 }

@@ -2,7 +2,6 @@ package shm
 
 import (
 	"context"
-	"encoding/gob"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -18,129 +17,137 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/transports/host/vm"
 )
 
-// Tests across processes: the test binary runs itself as an owner of memory, which answers the calls of its peer here
-// over its standard input and output.
-
-const ownerEnv = "TENT_SHM_TEST_OWNER"
+// Tests across processes: a child is an owner of memory, and answers the calls of its peer here.
 
 func TestMain(m *testing.M) {
-	if os.Getenv(ownerEnv) != "" {
-		ownerMain()
+	if forked.RunChild(new(Owner)) {
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// order is a wish to the owner: open a transport, answer a call, or offer memory.
-type order struct {
-	Open       *ownerSettings
-	From       transport.Peer
-	Call       []byte
-	Offer      uint64 // bytes
-	Allocated  bool
-	Permission mem.Permission
-	Lose       bool // the user's memory goes, without a word
+// Owner is the transport of another process, with the memory that it offered last.
+type Owner struct {
+	alone
+	memory   []byte
+	mu       sync.Mutex
+	refusals string
 }
 
-type ownerSettings struct {
+// Opening are the owner's settings, and the state of its process.
+type Opening struct {
 	Trust  string
 	Hidden bool // prctl(PR_SET_DUMPABLE, 0)
 	Proc   bool // /proc of its own, as in a container
 }
 
-type report struct {
-	Peer       transport.Peer
-	Answer     []byte
-	Descriptor transport.Descriptor
-	Bytes      []byte // of the memory that was offered last, for an empty order
-	Refusals   string // of the owner, with their reasons
-	Code       errs.Code
-	Text       string
+// Message is a call of a peer.
+type Message struct {
+	From transport.Peer
+	Text []byte
 }
 
-// ownerMain is the owner's process. It ends when its standard input does.
-func ownerMain() {
-	in, out := gob.NewDecoder(os.Stdin), gob.NewEncoder(os.Stdout)
-	o := &owner{}
-	for {
-		var todo order
-		if in.Decode(&todo) != nil {
-			return
-		}
-		r, err := o.carryOut(&todo)
-		if err != nil {
-			r.Code, r.Text = errs.CodeOf(err), err.Error()
-		}
-		_ = out.Encode(r)
-	}
+// Answer is the end of a call.
+type Answer struct {
+	Text   []byte
+	Code   errs.Code
+	Reason string
 }
 
-type owner struct {
-	alone
-	memory   []byte
-	refusals string
+// Offer is memory that the owner is to register.
+type Offer struct {
+	Bytes      uint64
+	Allocated  bool
+	Permission mem.Permission
 }
 
-func (o *owner) Refused(why transport.Refusal, _ string, cause error) {
+// Found are the bytes of the memory, and the notes about peers that were refused.
+type Found struct {
+	Bytes    []byte
+	Refusals string
+}
+
+// Nothing is an argument or a result that says nothing.
+type Nothing struct{}
+
+// Refused keeps the reason.
+func (o *Owner) Refused(why transport.Refusal, _ string, cause error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.refusals += fmt.Sprintf("%v: %v\n", why, cause)
 }
 
-func (o *owner) carryOut(todo *order) (r report, err error) {
-	ctx := context.Background()
-	switch {
-	case todo.Open != nil:
-		if todo.Open.Hidden {
-			_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+// Open starts the transport.
+func (o *Owner) Open(s Opening, who *transport.Peer) error {
+	if s.Hidden {
+		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+			return err
 		}
-		if todo.Open.Proc {
-			if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
-				return r, err
-			}
-		}
-		tr, err := Factory{}.Open(ctx, Settings{Trust: todo.Open.Trust}, o, o)
-		if err != nil {
-			return r, err
-		}
-		o.tr = tr.(*Transport)
-		r.Peer = transport.Peer{Address: "owner:1", ID: transport.NumberedID(7)}
-	case todo.Call != nil:
-		r.Answer, err = o.tr.Serve(ctx, todo.From, todo.Call)
-	case todo.Offer > 0:
-		region := mem.Region{Size: todo.Offer, Fd: -1}
-		if todo.Allocated {
-			region, err = o.tr.Allocate(todo.Offer, "cpu:0")
-		} else {
-			var b []byte
-			b, err = unix.Mmap(-1, 0, int(todo.Offer), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-			region.Addr = addressOf(b)
-		}
-		if err != nil {
-			return r, err
-		}
-		region.Permission = todo.Permission
-		o.memory = mem.Bytes(region.Addr, int(region.Size))
-		_, r.Descriptor, err = o.tr.Register(ctx, region)
-	case todo.Lose:
-		err = unix.Mprotect(o.memory, unix.PROT_NONE)
-	default:
-		r.Bytes, r.Refusals = o.memory, o.refusals
 	}
-	return r, err
+	if s.Proc {
+		if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+			return err
+		}
+	}
+	tr, err := Factory{}.Open(context.Background(), Settings{Trust: s.Trust}, o, o)
+	if err != nil {
+		return err
+	}
+	o.tr = tr.(*Transport)
+	*who = o.Self()
+	who.Address, who.Self = "owner:1", false
+	return nil
+}
+
+// Serve answers a call.
+func (o *Owner) Serve(m Message, a *Answer) error {
+	text, err := o.tr.Serve(context.Background(), m.From, m.Text)
+	if a.Text = text; err != nil {
+		a.Code, a.Reason = errs.CodeOf(err), err.Error()
+	}
+	return nil
+}
+
+// Register offers memory.
+func (o *Owner) Register(w Offer, d *transport.Descriptor) (err error) {
+	region := mem.Region{Size: w.Bytes, Fd: -1}
+	if w.Allocated {
+		region, err = o.tr.Allocate(w.Bytes, "cpu:0")
+	} else {
+		var b []byte
+		b, err = unix.Mmap(-1, 0, int(w.Bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		region.Addr = addressOf(b)
+	}
+	if err != nil {
+		return err
+	}
+	region.Permission = w.Permission
+	o.memory = mem.Bytes(region.Addr, int(region.Size))
+	_, *d, err = o.tr.Register(context.Background(), region)
+	return err
+}
+
+// Lose makes the user's memory go, without a word.
+func (o *Owner) Lose(Nothing, *Nothing) error { return unix.Mprotect(o.memory, unix.PROT_NONE) }
+
+// Look returns the memory and the notes.
+func (o *Owner) Look(_ Nothing, f *Found) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	*f = Found{o.memory, o.refusals}
+	return nil
 }
 
 // peer is an owner in a process of its own, as its peer here sees it. It is a Host and a recording Sink for that one
 // link.
 type peer struct {
 	transport.Peer
+	*forked.Child
 	t     testing.TB
-	cmd   *exec.Cmd
-	ended sync.Once
-	mu    sync.Mutex // of the pipe
-	in    *gob.Decoder
-	out   *gob.Encoder
 	tr    *Transport
 	link  transport.Link
 	ups   chan transport.RailInfo
@@ -149,23 +156,17 @@ type peer struct {
 }
 
 // startOwner starts a process that may be changed before, and a transport here.
-func startOwner(t testing.TB, s Settings, theirs ownerSettings, change func(*exec.Cmd)) *peer {
+func startOwner(t testing.TB, s Settings, theirs Opening, changes ...forked.Change) *peer {
 	t.Helper()
-	p := &peer{t: t, cmd: exec.Command("/proc/self/exe"), ups: make(chan transport.RailInfo, 8),
-		downs: make(chan *errs.Error, 8),
-		ends:  make(chan transport.Completion, 1024)}
-	p.cmd.Env, p.cmd.Stderr = append(os.Environ(), ownerEnv+"=1"), os.Stderr
-	in, err := p.cmd.StdoutPipe()
+	p := &peer{t: t, ups: make(chan transport.RailInfo, 8), downs: make(chan *errs.Error, 8),
+		ends: make(chan transport.Completion, 1024)}
+	// Some tests run as a user without a right to the program's folder.
+	byHandle := func(c *exec.Cmd) { c.Path = "/proc/self/exe" }
+	var err error
+	p.Child, err = forked.Start(append([]forked.Change{byHandle}, changes...)...)
 	require.NoError(t, err)
-	out, err := p.cmd.StdinPipe()
-	require.NoError(t, err)
-	p.in, p.out = gob.NewDecoder(in), gob.NewEncoder(out)
-	if change != nil {
-		change(p.cmd)
-	}
-	require.NoError(t, p.cmd.Start())
-	t.Cleanup(p.kill)
-	p.Peer = p.ask(order{Open: &theirs}).Peer
+	t.Cleanup(p.Kill)
+	p.ask("Open", theirs, &p.Peer)
 	tr, err := Factory{}.Open(context.Background(), s, p, p)
 	require.NoError(t, err)
 	p.tr = tr.(*Transport)
@@ -173,31 +174,10 @@ func startOwner(t testing.TB, s Settings, theirs ownerSettings, change func(*exe
 	return p
 }
 
-func (p *peer) kill() {
-	p.ended.Do(func() { _, _ = p.cmd.Process.Kill(), p.cmd.Wait() })
-}
-
-// order asks the owner for something.
-func (p *peer) order(todo order) (r report, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err = p.out.Encode(todo); err == nil {
-		err = p.in.Decode(&r)
-	}
-	if err != nil {
-		return r, errs.Wrap(errs.PeerUnreachable, "call", err).WithScope(errs.ScopeLink, errs.SideUnknown)
-	}
-	if r.Code != errs.OK {
-		return r, errs.New(r.Code, "call", "%s", r.Text).WithScope(errs.ScopeLink, errs.SideRemote)
-	}
-	return r, nil
-}
-
-func (p *peer) ask(todo order) report {
+// ask calls a method of the owner.
+func (p *peer) ask(method string, argument, result any) {
 	p.t.Helper()
-	r, err := p.order(todo)
-	require.NoError(p.t, err)
-	return r
+	require.NoError(p.t, p.Child.Call("Owner."+method, argument, result))
 }
 
 func (p *peer) Self() transport.Peer {
@@ -209,8 +189,14 @@ func (p *peer) Refused(transport.Refusal, string, error) {}
 func (p *peer) Log() *slog.Logger                        { return slog.New(slog.DiscardHandler) }
 func (p *peer) Addresses() []netip.Addr                  { return nil }
 func (p *peer) Call(_ context.Context, _ transport.Peer, message []byte) ([]byte, error) {
-	r, err := p.order(order{From: p.Self(), Call: message})
-	return r.Answer, err
+	var a Answer
+	if err := p.Child.Call("Owner.Serve", Message{p.Self(), message}, &a); err != nil {
+		return nil, errs.Wrap(errs.PeerUnreachable, "call", err).WithScope(errs.ScopeLink, errs.SideUnknown)
+	}
+	if a.Code != errs.OK {
+		return nil, errs.New(a.Code, "call", "%s", a.Reason).WithScope(errs.ScopeLink, errs.SideRemote)
+	}
+	return a.Text, nil
 }
 func (p *peer) Complete(list []transport.Completion) {
 	for _, c := range list {
@@ -280,20 +266,26 @@ func (p *peer) exchange(rail transport.Rail, remote transport.RemoteKey) (write,
 	}
 	if write == nil && read == nil {
 		require.Equal(p.t, from, to)
-		require.Equal(p.t, from, p.ask(order{}).Bytes)
+		require.Equal(p.t, from, p.look().Bytes)
 	}
 	return write, read
 }
 
-// refusals returns the owner's notes about peers that it refused.
-func (p *peer) refusals() string { return p.ask(order{}).Refusals }
+// look returns the owner's memory, and its notes about peers that it refused.
+func (p *peer) look() (f Found) {
+	p.t.Helper()
+	p.ask("Look", Nothing{}, &f)
+	return f
+}
 
-func (p *peer) offer(allocated bool, permission mem.Permission) transport.Descriptor {
-	return p.ask(order{Offer: testBytes, Allocated: allocated, Permission: permission}).Descriptor
+func (p *peer) offer(allocated bool, permission mem.Permission) (d transport.Descriptor) {
+	p.t.Helper()
+	p.ask("Register", Offer{testBytes, allocated, permission}, &d)
+	return d
 }
 
 func TestBothKindsOfMemoryOfAnotherProcess(t *testing.T) {
-	p := startOwner(t, Settings{}, ownerSettings{}, nil)
+	p := startOwner(t, Settings{}, Opening{})
 	rail, down := p.attach()
 	require.Nil(t, down)
 	for _, allocated := range []bool{true, false} {
@@ -308,7 +300,7 @@ func TestBothKindsOfMemoryOfAnotherProcess(t *testing.T) {
 }
 
 func TestReadOnlyMemoryIsMappedForReadingOnly(t *testing.T) {
-	p := startOwner(t, Settings{}, ownerSettings{}, nil)
+	p := startOwner(t, Settings{}, Opening{})
 	rail, down := p.attach()
 	require.Nil(t, down)
 	remote, err := p.tr.Import(p.link, p.offer(true, mem.GlobalReadOnly))
@@ -324,15 +316,14 @@ func TestReadOnlyMemoryIsMappedForReadingOnly(t *testing.T) {
 
 // Memory that the owner lost without unregistering it fails the request; the rail, the link and both processes live on.
 func TestLostMemoryFailsItsRequest(t *testing.T) {
-	p := startOwner(t, Settings{}, ownerSettings{}, nil)
+	p := startOwner(t, Settings{}, Opening{})
 	rail, down := p.attach()
 	require.Nil(t, down)
 	good, err := p.tr.Import(p.link, p.offer(false, mem.GlobalReadWrite))
 	require.NoError(t, err)
 	lost, err := p.tr.Import(p.link, p.offer(false, mem.GlobalReadWrite))
 	require.NoError(t, err)
-	_, err = p.order(order{Lose: true})
-	require.NoError(t, err)
+	p.ask("Lose", Nothing{}, &Nothing{})
 	write, read := p.exchange(rail, lost)
 	for _, e := range []*errs.Error{write, read} {
 		require.NotNil(t, e)
@@ -350,11 +341,11 @@ func TestLostMemoryFailsItsRequest(t *testing.T) {
 
 // A process that ends is heard of at once, also while nothing is under way.
 func TestKilledOwnerIsHeardOf(t *testing.T) {
-	p := startOwner(t, Settings{}, ownerSettings{}, nil)
+	p := startOwner(t, Settings{}, Opening{})
 	_, down := p.attach()
 	require.Nil(t, down)
 	begin := time.Now()
-	p.kill()
+	p.Kill()
 	cause := next(t, p.downs)
 	require.Less(t, time.Since(begin), time.Second)
 	require.Equal(t, errs.PeerUnreachable, cause.Code)
@@ -364,7 +355,7 @@ func TestKilledOwnerIsHeardOf(t *testing.T) {
 
 // A child that this process forks has none of the memory: no slot would speak for it.
 func TestForkedChildrenHaveNothing(t *testing.T) {
-	p := startOwner(t, Settings{}, ownerSettings{}, nil)
+	p := startOwner(t, Settings{}, Opening{})
 	_, down := p.attach()
 	require.Nil(t, down)
 	remote, err := p.tr.Import(p.link, p.offer(true, mem.GlobalReadWrite))
@@ -380,7 +371,7 @@ func TestForkedChildrenHaveNothing(t *testing.T) {
 func TestYamaIsExplainedAndMappedMemoryWorks(t *testing.T) {
 	for scope, says := range map[vm.Scope]string{vm.ScopeRelation: "is 1", vm.ScopeAdmin: "is 2",
 		vm.ScopeAbsent: "not dumpable"} {
-		p := startOwner(t, Settings{yama: &scope}, ownerSettings{}, nil)
+		p := startOwner(t, Settings{yama: &scope}, Opening{})
 		rail, down := p.attach()
 		require.Nil(t, down)
 		_, err := p.tr.Import(p.link, p.offer(false, mem.GlobalReadWrite))
@@ -396,14 +387,14 @@ func TestYamaIsExplainedAndMappedMemoryWorks(t *testing.T) {
 }
 
 func TestTrustNoneIsARefusalOfEitherSide(t *testing.T) {
-	p := startOwner(t, Settings{}, ownerSettings{Trust: TrustNone}, nil)
+	p := startOwner(t, Settings{}, Opening{Trust: TrustNone})
 	_, down := p.attach()
 	requireRefused(t, down, oneText)
-	require.Contains(t, p.refusals(), "trust is none", "the owner's log")
+	require.Contains(t, p.look().Refusals, "trust is none", "the owner's log")
 	_, err := p.tr.Import(p.link, p.offer(true, mem.GlobalReadWrite))
 	require.ErrorContains(t, err, oneText)
 
-	mine := startOwner(t, Settings{Trust: TrustNone}, ownerSettings{}, nil)
+	mine := startOwner(t, Settings{Trust: TrustNone}, Opening{})
 	_, err = mine.tr.Attach(mine.Peer)
 	require.ErrorContains(t, err, "trust is none")
 }

@@ -3,7 +3,6 @@
 package shareproc
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -22,54 +21,65 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/qos"
 	"github.com/tent-engine/tent/gocore/share"
+	"github.com/tent-engine/tent/tests/forked"
+	"github.com/tent-engine/tent/tests/netbed"
 )
 
 const (
-	killsEnv  = "TENT_SHARE_KILLS" // how many; the usual run makes as many as fit into its time
-	hammerEnv = "TENT_SHARE_HAMMER"
-	interval  = 2 * time.Millisecond
-	devices   = 4
-	patience  = 20 * time.Second
+	killsEnv = "TENT_SHARE_KILLS" // how many; the usual run makes as many as fit into its time
+	interval = 2 * time.Millisecond
+	devices  = 4
+	patience = 20 * time.Second
 	// the bytes of the dead: the bound of package share, and a round of the scheduler
 	vanishes = 250 * time.Millisecond
 )
 
-// TestMain is also the program that is killed: it attaches, hammers, detaches, and begins anew, for ever.
 func TestMain(m *testing.M) {
-	if name := os.Getenv(hammerEnv); name != "" {
-		if err := hammer(name); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+	if forked.RunChild(new(Hammer)) {
+		return
 	}
 	os.Exit(m.Run())
 }
 
-func hammer(name string) error {
-	fmt.Println("ready")
-	for round := 0; ; round++ {
-		m, err := open(name)
-		if err != nil {
-			return err
+// Hammer is the process that is killed.
+type Hammer struct{}
+
+// Begin attaches to a memory and hammers on it from then on: it detaches, and begins anew, for ever.
+func (h *Hammer) Begin(name string, _ *netbed.Nothing) error {
+	m, err := open(name)
+	if err != nil {
+		return err
+	}
+	go func() {
+		for round := 0; err == nil; round++ {
+			life(m, round)
+			m.Close()
+			m, err = open(name)
 		}
-		var all [devices]*share.Device
-		for i := range all {
-			all[i] = m.Device("tcp", "eth"+strconv.Itoa((round+i)%(3*devices)))
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}()
+	return nil
+}
+
+// life takes part for a few milliseconds.
+func life(m *share.Memory, round int) {
+	var all [devices]*share.Device
+	for i := range all {
+		all[i] = m.Device("tcp", "eth"+strconv.Itoa((round+i)%(3*devices)))
+	}
+	until := clock.Now().Add(time.Duration(1+round%5) * time.Millisecond)
+	for i := uint64(0); ; i++ {
+		now := clock.Now()
+		if now > until {
+			return
 		}
-		until := clock.Now().Add(time.Duration(1+round%5) * time.Millisecond)
-		for i := uint64(0); ; i++ {
-			now := clock.Now()
-			if now > until {
-				break
-			}
-			for _, d := range all {
-				d.Wants(int(i%qos.Classes), now)
-				d.Carries(i%3*4096, now)
-				d.Others(now)
-				d.Wanted(qos.High, now)
-			}
+		for _, d := range all {
+			d.Wants(int(i%qos.Classes), now)
+			d.Carries(i%3*4096, now)
+			d.Others(now)
+			d.Wanted(qos.High, now)
 		}
-		m.Close()
 	}
 }
 
@@ -111,20 +121,13 @@ func (s *scene) open() *share.Memory {
 }
 
 // victim is a hammering process that has begun.
-func (s *scene) victim() *exec.Cmd {
-	c := exec.Command("/proc/self/exe")
-	c.Env, c.Stderr = append(os.Environ(), hammerEnv+"="+s.name, "GOMAXPROCS=2"), os.Stderr
-	out, err := c.StdoutPipe()
+func (s *scene) victim() *forked.Child {
+	c, err := forked.Start(func(c *exec.Cmd) { c.Env = append(c.Env, "GOMAXPROCS=2") })
 	require.NoError(s.t, err)
-	require.NoError(s.t, c.Start())
-	s.t.Cleanup(func() { _, _ = c.Process.Kill(), c.Wait() })
-	line, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(s.t, err)
-	require.Equal(s.t, "ready\n", line)
+	s.t.Cleanup(c.Kill)
+	require.NoError(s.t, c.Call("Hammer.Begin", s.name, &netbed.Nothing{}))
 	return c
 }
-
-func kill(c *exec.Cmd) { _, _ = c.Process.Kill(), c.Wait() }
 
 // header checks that the file begins as ever.
 func (s *scene) header() {
@@ -177,7 +180,7 @@ func wanted() (kills int, until time.Time) {
 func TestKilledProcessesLeaveNothingBehind(t *testing.T) {
 	s := newScene(t)
 	kills, until := wanted()
-	var alive [2]*exec.Cmd
+	var alive [2]*forked.Child
 	for i := range alive {
 		alive[i] = s.victim()
 	}
@@ -185,7 +188,7 @@ func TestKilledProcessesLeaveNothingBehind(t *testing.T) {
 	for ; n < kills && time.Now().Before(until); n++ {
 		i := s.random.IntN(len(alive))
 		s.spin()
-		kill(alive[i])
+		alive[i].Kill()
 		s.header()
 		alive[i] = s.victim()
 		now := clock.Now()
@@ -196,7 +199,7 @@ func TestKilledProcessesLeaveNothingBehind(t *testing.T) {
 	}
 	t.Logf("%d processes were killed", n)
 	for _, c := range alive {
-		kill(c)
+		c.Kill()
 	}
 	require.Less(t, s.quiet(), vanishes+time.Second, "after the last kill") // a busy machine may run us late
 	require.Equal(t, 1, s.memory.View(clock.Now()).Processes)
@@ -238,15 +241,15 @@ func TestBytesOfTheDeadVanishWithinTheBound(t *testing.T) {
 		for _, end := range []unix.Signal{unix.SIGSTOP, unix.SIGKILL} {
 			require.Eventually(t, func() bool { return s.device.Others(clock.Now()) > 0 }, patience,
 				100*time.Microsecond)
-			require.NoError(t, unix.Kill(c.Process.Pid, end))
+			require.NoError(t, c.Signal(end))
 			took := s.quiet()
 			t.Logf("signal %v: after %v", end, took)
 			require.Less(t, took, vanishes+time.Second, "signal %v", end)
 			if end == unix.SIGSTOP {
-				require.NoError(t, unix.Kill(c.Process.Pid, unix.SIGCONT))
+				require.NoError(t, c.Signal(unix.SIGCONT))
 			}
 		}
-		kill(c)
+		c.Kill()
 	}
 }
 
@@ -258,7 +261,7 @@ func TestStoppedProcessesHoldNobodyUp(t *testing.T) {
 	begin := time.Now()
 	for time.Since(begin) < time.Second {
 		s.spin()
-		require.NoError(t, unix.Kill(c.Process.Pid, unix.SIGSTOP))
+		require.NoError(t, c.Signal(unix.SIGSTOP))
 		now := clock.Now()
 		s.device.Wants(qos.High, now)
 		s.device.Others(now)
@@ -270,7 +273,7 @@ func TestStoppedProcessesHoldNobodyUp(t *testing.T) {
 			require.ErrorContains(t, err, "it may be stopped")
 		}
 		require.Less(t, time.Since(came), 5*time.Second)
-		require.NoError(t, unix.Kill(c.Process.Pid, unix.SIGCONT))
+		require.NoError(t, c.Signal(unix.SIGCONT))
 	}
 	require.Eventually(t, func() bool { return s.device.Others(clock.Now()) > 0 }, patience, 100*time.Microsecond,
 		"it goes on")

@@ -19,21 +19,20 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/tests/forked"
 )
 
-// Tests with copiers in another process. The test binary runs itself; owner and copiers share the page and an arena: a
-// board of words, and behind it the bytes of a few regions. The copiers write their mark into regions without pause,
-// each time in a slot. Where the owner's wait has ended well, a canary goes into the region and must stay.
+// Tests with copiers in another process. Owner and copiers share the page and an arena: a board of words, and behind it
+// the bytes of a few regions. The copiers write their mark into regions without pause, each time in a slot. Where the
+// owner's wait has ended well, a canary goes into the region and must stay.
 
 const (
-	childEnv     = "TENT_HAZARD_TEST_CHILD"
-	regionCount  = 3
-	regionBytes  = 4 << 10
-	copierCount  = 3
-	boardBytes   = 4096
-	mark         = 0xAA // copiers write it
-	canary       = 0x55 // the owner writes it when nobody else may any more
-	exitsMapping = "exec"
+	regionCount = 3
+	regionBytes = 4 << 10
+	copierCount = 3
+	boardBytes  = 4096
+	mark        = 0xAA // copiers write it
+	canary      = 0x55 // the owner writes it when nobody else may any more
 )
 
 // arena is the shared memory of a test.
@@ -70,43 +69,55 @@ func fill(b []byte, value byte) {
 }
 
 func TestMain(m *testing.M) {
-	switch what := os.Getenv(childEnv); what {
-	case "":
-		os.Exit(m.Run())
-	case "idle":
-		_, _ = os.Stdin.Read(make([]byte, 1))
-	default:
-		fmt.Fprintln(os.Stderr, childMain(what))
-		os.Exit(1)
+	if forked.RunChild(new(Copiers)) {
+		return
 	}
+	os.Exit(m.Run())
 }
 
-// childMain maps the arena, its descriptor 3, and the page, which the owner has open, and copies until it is killed.
-func childMain(what string) error {
-	a, err := mapArena(3)
-	if err != nil {
-		return err
+// Copiers is the process of a peer.
+type Copiers struct {
+	view  *View
+	arena arena
+}
+
+// Files are descriptors of the owner's process.
+type Files struct{ Arena, Page int }
+
+// Open maps the page and the arena.
+func (c *Copiers) Open(f Files, _ *int) error {
+	var fds [2]int
+	for i, fd := range []int{f.Arena, f.Page} {
+		var err error
+		if fds[i], err = unix.Open(fmt.Sprintf("/proc/%d/fd/%d", os.Getppid(), fd), unix.O_RDWR|unix.O_CLOEXEC,
+			0); err != nil {
+			return err
+		}
+		defer unix.Close(fds[i])
 	}
-	var pageFd int
-	if _, err := fmt.Scan(&pageFd); err != nil {
-		return err
+	var err error
+	if c.arena, err = mapArena(fds[0]); err == nil {
+		c.view, err = NewView(fds[1])
 	}
-	fd, err := unix.Open(fmt.Sprintf("/proc/%d/fd/%d", os.Getppid(), pageFd), unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
+	return err
+}
+
+// Copy begins to touch regions, until the process is killed.
+func (c *Copiers) Copy(int, *int) error {
+	for i := range copierCount {
+		go touchForever(c.view, c.arena, i)
 	}
-	v, err := NewView(fd)
-	if err != nil {
-		return err
-	}
-	if what == exitsMapping {
-		return leaveByExec(v, a)
-	}
-	for i := range copierCount - 1 {
-		go touchForever(v, a, i)
-	}
-	touchForever(v, a, copierCount-1)
 	return nil
+}
+
+// Exec replaces the process in the midst of a copy.
+func (c *Copiers) Exec(program string, _ *int) error {
+	word := c.arena.name(0).Load()
+	r := Region{uint32(word >> 32), uint32(word)}
+	if s := c.view.Enter(r, c.view.Epoch(), 0); s < 0 {
+		return fmt.Errorf("no slot: %d", s)
+	}
+	return syscall.Exec(program, []string{program, "60"}, nil)
 }
 
 func touchForever(v *View, a arena, copier int) {
@@ -123,46 +134,39 @@ func touchForever(v *View, a arena, copier int) {
 	}
 }
 
-// leaveByExec replaces the process in the midst of a copy.
-func leaveByExec(v *View, a arena) error {
-	word := a.name(0).Load()
-	r := Region{uint32(word >> 32), uint32(word)}
-	if s := v.Enter(r, v.Epoch(), 0); s < 0 {
-		return fmt.Errorf("no slot: %d", s)
-	}
-	return syscall.Exec("/proc/self/exe", []string{"idle"}, append(os.Environ(), childEnv+"=idle"))
-}
-
 // peer is a child with the owner's page for it.
 type peer struct {
+	*forked.Child
 	t     *testing.T
-	cmd   *exec.Cmd
-	in    interface{ Close() error }
 	pidfd int
 	page  *Page
 	arena arena
 	ended bool
 }
 
-func newPeer(t *testing.T, table *Table, a arena, arenaFd *os.File, what string) *peer {
-	binary, err := os.Executable()
+// newPeer starts a process that maps the page and does nothing yet.
+func newPeer(t *testing.T, o *owner) *peer {
+	t.Helper()
+	process, err := forked.Start()
 	require.NoError(t, err)
-	cmd := exec.Command(binary, "-test.run=^$")
-	cmd.Env = append(os.Environ(), childEnv+"="+what)
-	cmd.ExtraFiles, cmd.Stderr = []*os.File{arenaFd}, os.Stderr
-	in, err := cmd.StdinPipe()
+	t.Cleanup(process.Kill)
+	p := &peer{Child: process, t: t, arena: o.arena}
+	p.pidfd, err = unix.PidfdOpen(p.Pid(), 0)
 	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	p := &peer{t: t, cmd: cmd, in: in, arena: a}
-	p.pidfd, err = unix.PidfdOpen(cmd.Process.Pid, 0)
-	require.NoError(t, err)
-	p.page, err = table.NewPage(cmd.Process.Pid, p.pidfd)
+	p.page, err = o.table.NewPage(p.Pid(), p.pidfd)
 	require.NoError(t, err)
 	for i := range copierCount {
-		a.touches(i).Store(0)
+		o.arena.touches(i).Store(0)
 	}
-	_, err = fmt.Fprintln(in, p.page.Fd())
-	require.NoError(t, err)
+	require.NoError(t, p.Call("Copiers.Open", Files{int(o.file.Fd()), p.page.Fd()}, new(int)))
+	return p
+}
+
+// newCopier starts a process that copies.
+func newCopier(t *testing.T, o *owner) *peer {
+	t.Helper()
+	p := newPeer(t, o)
+	require.NoError(t, p.Call("Copiers.Copy", 0, new(int)))
 	return p
 }
 
@@ -181,10 +185,9 @@ func (p *peer) end(table *Table) {
 		return
 	}
 	p.ended = true
-	_ = p.cmd.Process.Kill()
+	_ = p.Signal(unix.SIGKILL)
 	require.NoError(p.t, table.Retire(within(p.t, 10*time.Second), p.page))
-	_ = p.in.Close()
-	_ = p.cmd.Wait()
+	p.Kill()
 	require.NoError(p.t, unix.Close(p.pidfd))
 }
 
@@ -272,13 +275,13 @@ func TestMemoryTakenBackFromKilledCopiersStays(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	o := newOwner(t)
-	next := newPeer(t, o.table, o.arena, o.file, "copy")
+	next := newCopier(t, o)
 	kills := 0
 	for end := time.Now().Add(testTime()); time.Now().Before(end); kills++ {
 		p := next
 		p.busy()
 		spin(random)
-		require.NoError(t, p.cmd.Process.Kill())
+		require.NoError(t, p.Signal(unix.SIGKILL))
 		spin(random) // from here on it may be dead, dying, or not know yet
 		for _, i := range random.Perm(regionCount) {
 			require.NoError(t, o.table.Revoke(within(t, 10*time.Second), o.regions[i], nil, ForGood),
@@ -288,7 +291,7 @@ func TestMemoryTakenBackFromKilledCopiersStays(t *testing.T) {
 		o.look()
 		p.end(o.table)
 		o.renew()
-		next = newPeer(t, o.table, o.arena, o.file, "copy")
+		next = newCopier(t, o)
 	}
 	t.Logf("%d killed", kills)
 	require.NotZero(t, kills)
@@ -303,13 +306,15 @@ func TestMemoryTakenBackFromStoppedCopiersStays(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	o := newOwner(t)
-	peers := []*peer{newPeer(t, o.table, o.arena, o.file, "copy"), newPeer(t, o.table, o.arena, o.file, "copy")}
+	peers := []*peer{newCopier(t, o), newCopier(t, o)}
 	peers[1].busy() // the counters are shared: one that works is enough
 	free, held := 0, 0
-	for end := time.Now().Add(testTime()); time.Now().Before(end); {
+	end := time.Now().Add(testTime())
+	late := time.Now().Add(forked.Patience)
+	for time.Now().Before(end) || (free == 0 || held == 0) && time.Now().Before(late) {
 		p := peers[random.IntN(len(peers))]
 		spin(random)
-		require.NoError(t, p.cmd.Process.Signal(unix.SIGSTOP))
+		require.NoError(t, p.Signal(unix.SIGSTOP))
 		for _, i := range random.Perm(regionCount)[:2] {
 			err := o.table.Revoke(within(t, 300*time.Microsecond), o.regions[i], nil, ForGood)
 			var who *HeldError
@@ -320,14 +325,14 @@ func TestMemoryTakenBackFromStoppedCopiersStays(t *testing.T) {
 			case errors.As(err, &who):
 				held++
 				require.Equal(t, o.regions[i], who.Region)
-				require.Contains(t, []int{peers[0].cmd.Process.Pid, peers[1].cmd.Process.Pid}, who.PID)
+				require.Contains(t, []int{peers[0].Pid(), peers[1].Pid()}, who.PID)
 				require.Equal(t, errs.Timeout, errs.CodeOf(err))
 			default:
 				require.NoError(t, err)
 			}
 		}
 		o.look()
-		require.NoError(t, p.cmd.Process.Signal(unix.SIGCONT))
+		require.NoError(t, p.Signal(unix.SIGCONT))
 		for i, r := range o.regions {
 			if !o.guarded[i] && o.table.findLocked(r) != nil && !o.table.regions[r.Index].open {
 				require.NoError(t, o.table.Revoke(within(t, 10*time.Second), r, nil, ForGood),
@@ -356,11 +361,14 @@ func testTime() time.Duration {
 // A process that calls exec in a copy lives on under its pid, without its mappings.
 func TestProcessThatCalledExecHoldsNothing(t *testing.T) {
 	o := newOwner(t)
-	p := newPeer(t, o.table, o.arena, o.file, exitsMapping)
+	program, err := exec.LookPath("sleep")
+	require.NoError(t, err)
+	p := newPeer(t, o)
+	p.Begin("Copiers.Exec", program, new(int))
 	defer p.end(o.table)
 	for {
 		if h, held := o.table.Held(o.regions[0]); held {
-			require.Equal(t, p.cmd.Process.Pid, h.PID)
+			require.Equal(t, p.Pid(), h.PID)
 			break
 		}
 		require.False(t, p.page.void(), "the child has ended")
@@ -376,13 +384,13 @@ func TestProcessThatCalledExecHoldsNothing(t *testing.T) {
 // The number of a dead peer may be anybody's, even ours: only the pidfd counts.
 func TestNumberOfAProcessProvesNothing(t *testing.T) {
 	o := newOwner(t)
-	p := newPeer(t, o.table, o.arena, o.file, "copy")
+	p := newCopier(t, o)
 	p.busy()
-	require.NoError(t, p.cmd.Process.Signal(unix.SIGSTOP))
+	require.NoError(t, p.Signal(unix.SIGSTOP))
 	p.page.slot(Slots - 1).Store(o.regions[0].name()) // as a copier would leave it
 	require.Error(t, o.table.Revoke(within(t, 5*time.Millisecond), o.regions[0], nil, o.table.next()))
 	p.page.pid = os.Getpid()
-	require.NoError(t, p.cmd.Process.Kill())
+	require.NoError(t, p.Signal(unix.SIGKILL))
 	require.NoError(t, o.table.Revoke(within(t, 10*time.Second), o.regions[0], nil, ForGood))
 	p.end(o.table)
 }
