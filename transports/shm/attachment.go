@@ -69,6 +69,9 @@ func (as *attachments) admit(ctx context.Context, from transport.Peer, link toke
 	as.sweep()
 	if e := as.keep(a); e != nil {
 		a.release()
+		if e.Code == errs.TooManyRequests {
+			as.t.host.Refused(transport.RefusedLimit, from.Address, e)
+		}
 		return nil, e
 	}
 	return a, nil
@@ -96,7 +99,9 @@ func (as *attachments) meet(ctx context.Context, a *attachment, claim manifest.C
 	select {
 	case as.meetings <- struct{}{}:
 	case <-ctx.Done():
-		return as.full(a, "%d peers are greeting us", meetingsMax)
+		e := full("%d peers are greeting us", meetingsMax)
+		as.t.host.Refused(transport.RefusedLimit, a.peer.Address, e)
+		return e
 	}
 	defer func() { <-as.meetings }()
 	process, offers, err := manifest.Meet(as.t.me, claim, a.peer.ID)
@@ -109,10 +114,8 @@ func (as *attachments) meet(ctx context.Context, a *attachment, claim manifest.C
 }
 
 // full refuses a peer for now: it tries again.
-func (as *attachments) full(a *attachment, format string, args ...any) *errs.Error {
-	e := errs.New(errs.TooManyRequests, "shm.attach", format, args...).WithScope(errs.ScopeLink, errs.SidePath)
-	as.t.host.Refused(transport.RefusedLimit, a.peer.Address, e)
-	return e
+func full(format string, args ...any) *errs.Error {
+	return errs.New(errs.TooManyRequests, "shm.attach", format, args...).WithScope(errs.ScopeLink, errs.SidePath)
 }
 
 // keep makes the attachment's page and enters it. Regions that were revoked for this peer alone stay so.
@@ -124,9 +127,9 @@ func (as *attachments) keep(a *attachment) *errs.Error {
 	case as.closed:
 		return kit.Closed("shm.attach")
 	case len(as.byToken) >= as.max:
-		return as.full(a, "%d peers are attached already", len(as.byToken))
+		return full("%d peers are attached already", len(as.byToken))
 	case len(as.ofLocked(&a.peer)) >= pagesPerPeer:
-		return as.full(a, "the peer has %d links to us already", pagesPerPeer)
+		return full("the peer has %d links to us already", pagesPerPeer)
 	}
 	page, err := t.table.NewPage(int(a.pid), a.pidfd())
 	if err != nil {

@@ -94,7 +94,7 @@ func (t *Transport) Import(number transport.Link, d transport.Descriptor) (trans
 // resolveLocked finds the way to a region that the peer's manifest lists.
 func (l *link) resolveLocked(name hazard.Region) *imported {
 	r := &imported{name: name}
-	if l.offers == nil {
+	if !l.met || l.offers == nil {
 		r.why = errs.New(errs.PeerUnreachable, "shm.import", "the peer has not answered our greeting yet").
 			WithScope(errs.ScopeLink, errs.SidePath)
 		return r

@@ -52,7 +52,7 @@ type link struct {
 	pid  uint32 // of the peer
 
 	mu       sync.Mutex     // of imports
-	offers   *manifest.View // the peer's regions; nil before the greeting, and at the end
+	offers   *manifest.View // the peer's regions, valid with met; nil at the end
 	byName   map[hazard.Region]transport.RemoteKey
 	mappings map[mapped]*mapping
 	met      bool        // a greeting was successful: the fields above it and foreign are valid
