@@ -68,6 +68,9 @@ HERE = """
                         for integrity in None, "crc32c" if sys.argv[1] == "tcp" else None:
                             refused(move(lost[:size], peer["kv"][:size], integrity=integrity), "local")
                             move(good[:size], peer["kv"][:size], integrity=integrity).result(20)
+                for move in near.write_pages, near.read_pages:
+                    refused(move(lost, [0, 3], peer["kv"], [2, 1], page_bytes=70_000), "local")
+                    move(good, [0, 3], peer["kv"], [2, 1], page_bytes=70_000).result(20)
                 ended.append(threading.current_thread().name)
 
             ended = []
