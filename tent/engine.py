@@ -111,8 +111,9 @@ class Engine(Moves):
         """Makes a buffer known, so that it can be moved and, if it is named, reached by peers.
 
         Anything with DLPack, `__cuda_array_interface__`, the buffer protocol, `data_ptr()` and `nbytes`, or (address,
-        size); contiguous. It is kept alive until the region is closed. Named regions can be read and written by peers,
-        unnamed ones by nobody, read-only buffers only be read; `permission` says otherwise.
+        size); contiguous, in C or in Fortran order: bytes move as they are stored. It is kept alive until the region is
+        closed and dropped. Named regions can be read and written by peers, unnamed ones by nobody, read-only buffers
+        only be read; `permission` says otherwise.
 
         Example:
             page = bytearray(4096)

@@ -52,6 +52,9 @@ class World:
         self._clusters.append(made)
         return made
 
+    def __repr__(self) -> str:
+        return f"<World with {len(self._engines)} engines and {len(self._clusters)} clusters, TENT_SEED={self.seed}>"
+
     @property
     def faults(self) -> Faults:
         """Faults of all engines of this process, those to come included; `.peer` of all peers."""
