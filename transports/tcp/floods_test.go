@@ -30,6 +30,19 @@ type flood struct {
 	held []net.Conn // the newest ones, which stay open
 }
 
+func newFlood(t testing.TB, process *child) *flood {
+	f := &flood{t: t, to: process.Peer}
+	answer, err := f.ask(visitor, []byte{version, callHello})
+	require.NoError(t, err)
+	require.Equal(t, errs.OK, answer.Code)
+	r := kit.NewReader(answer.Message)
+	r.U8()
+	f.offer, err = readOffer(r, r.ID())
+	require.NoError(t, err)
+	f.port = f.offer.addresses[0].String()
+	return f
+}
+
 // hold keeps a connection open, and at most that many of them.
 func (f *flood) hold(c net.Conn, most int) {
 	f.mu.Lock()
@@ -87,10 +100,15 @@ func (f *flood) linger(said []byte) {
 	wait.Wait()
 }
 
+// transcript begins the handshake of a lane of the visitor.
+func (f *flood) transcript() *transcript {
+	g := greeting{magic: magic, version: version, attachment: f.offer.attachment, nonce: newNonce()}
+	return &transcript{hello: g.hello(f.number.Add(1)), initiator: visitor.ID, responder: f.offer.owner}
+}
+
 // lane opens a lane of the visitor, and proves it if it is to count.
 func (f *flood) lane(proves bool) {
-	g := greeting{magic: magic, version: version, attachment: f.offer.attachment, nonce: newNonce()}
-	seen := &transcript{hello: g.hello(f.number.Add(1)), initiator: visitor.ID, responder: f.offer.owner}
+	seen := f.transcript()
 	c := f.connect(seen.hello)
 	if c == nil {
 		return
@@ -133,16 +151,7 @@ func TestAFloodLeavesAnHonestPeerItsWay(t *testing.T) {
 			process := spawnChild(t)
 			require.NoError(t, process.Call("Remote.Limit", uint64(descriptors), new(int)))
 			require.NoError(t, process.Call("Remote.Open", Settings{}, &process.Offer))
-			f := &flood{t: t, to: process.Peer}
-			answer, err := f.ask(visitor, []byte{version, callHello})
-			require.NoError(t, err)
-			require.Equal(t, errs.OK, answer.Code)
-			r := kit.NewReader(answer.Message)
-			r.U8()
-			f.offer, err = readOffer(r, r.ID())
-			require.NoError(t, err)
-			f.port = f.offer.addresses[0].String()
-
+			f := newFlood(t, process)
 			var wait sync.WaitGroup
 			ctx, stop := context.WithCancel(context.Background())
 			for range 2 {
@@ -160,6 +169,7 @@ func TestAFloodLeavesAnHonestPeerItsWay(t *testing.T) {
 			for range clients {
 				begin := time.Now()
 				c := &couple{endpoint: newTestEndpoint(t, Settings{}), child: process, memory: mapping(t, 1<<16)}
+				var err error
 				c.key, _, err = c.tr.Register(context.Background(), regionOf(c.memory))
 				require.NoError(t, err)
 				c.link, err = c.tr.Attach(process.Peer)
@@ -176,6 +186,38 @@ func TestAFloodLeavesAnHonestPeerItsWay(t *testing.T) {
 			}
 			require.NoError(t, process.Call("Remote.OpenFiles", descriptors/4, new(int)))
 		})
+	}
+}
+
+// TestAPeerGetsTheDescriptorsOfStrangers: the program around the engine has taken all others.
+func TestAPeerGetsTheDescriptorsOfStrangers(t *testing.T) {
+	process := spawnChild(t)
+	require.NoError(t, process.Call("Remote.Limit", uint64(512), new(int)))
+	require.NoError(t, process.Call("Remote.Open", Settings{Greeting: time.Minute}, &process.Offer))
+	f := newFlood(t, process)
+	t.Cleanup(func() { f.release(0) })
+	for range strangersOfHost {
+		f.hold(f.connect([]byte{byte(kindHello)}), strangersOfHost)
+	}
+	first, seen := f.connect(nil), f.transcript()
+	t.Cleanup(func() { _ = first.Close() })
+	_, err := first.Write(seen.hello) // accepted behind the others
+	require.NoError(t, err)
+	_, err = seen.answer(&f.offer.secret, readChallenge(t, first))
+	require.NoError(t, err)
+	var files int
+	require.NoError(t, process.Call("Remote.Exhaust", 0, &files))
+	require.Positive(t, files)
+	for range strangersOfHost / 2 {
+		c, seen := f.connect(nil), f.transcript()
+		t.Cleanup(func() { _ = c.Close() })
+		_, err := c.Write(seen.hello)
+		require.NoError(t, err)
+		proof, err := seen.answer(&f.offer.secret, readChallenge(t, c))
+		require.NoError(t, err)
+		_, err = c.Write(proof)
+		require.NoError(t, err)
+		requireOpen(t, c)
 	}
 }
 

@@ -158,6 +158,24 @@ func TestPeersBeyondTheirCreditAreCutOff(t *testing.T) {
 	}
 }
 
+// TestRefusedSlicesAreCounted: a peer names memory that it was not given.
+func TestRefusedSlicesAreCounted(t *testing.T) {
+	e := newTestEndpoint(t, Settings{})
+	c := e.guest(t)
+	_, err := c.Write(append(readFrame(2, 8), append(appendFrame(nil, header{kind: kindWrite, length: 4, seq: 3},
+		record{id: 1, length: 4}), "data"...)...))
+	require.NoError(t, err)
+	for refused := 0; refused < 3; {
+		h := readHeader(t, c)
+		_, err := io.CopyN(io.Discard, c, int64(h.count)*recordBytes)
+		require.NoError(t, err)
+		if h.kind == kindNack {
+			refused += int(h.count)
+		}
+	}
+	require.EqualValues(t, 3, e.refused(transport.RefusedAccess))
+}
+
 func readFrame(n int, length uint32) []byte {
 	records := make([]record, n)
 	for i := range records {

@@ -229,6 +229,7 @@ const childBytes = 64 << 20
 type Remote struct {
 	endpoint *endpoint
 	memory   []byte
+	files    []*os.File
 }
 
 // Open opens a transport and registers the region.
@@ -266,6 +267,18 @@ func (r *Remote) OpenFiles(n int, _ *int) (err error) {
 		_ = f.Close()
 	}
 	return err
+}
+
+// Exhaust opens files until the process may have no more, and keeps them.
+func (r *Remote) Exhaust(_ int, files *int) error {
+	for {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			*files = len(r.files)
+			return nil
+		}
+		r.files = append(r.files, f)
+	}
 }
 
 // Sum returns a checksum of the region's bytes from span[0] on, span[1] of them.
