@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -132,6 +133,69 @@ func TestTransfersThatWaitEndWithTheFenceOfTheirRegion(t *testing.T) {
 				require.Equal(t, -1, slices.IndexFunc(kv[4096:], func(b byte) bool { return b != 0 }),
 					"a byte landed after the fence")
 			}
+		})
+	}
+}
+
+// A transfer that begins after a fence passes at once. That holds for a peer that has never heard of the fences of
+// before, for one that hears of each, for the owner itself, and while others fence too.
+func TestTransfersOfAfterAFencePassAtOnce(t *testing.T) {
+	all := append(worlds(), world{"all", openAll})
+	for _, w := range all {
+		t.Run(w.name, func(t *testing.T) {
+			owner := w.open(t, nil)
+			kv := memory(t, 1<<20)
+			id := offer(t, owner, kv, "kv")
+			other := offer(t, owner, memory(t, 4096), "other")
+			fence := func(region mem.RegionID, peer string) {
+				require.NoError(t, owner.FenceRegion(context.Background(), region, peer))
+			}
+			pass := func(from, to *engine.Engine, source []byte) {
+				t.Helper()
+				s := segment(t, from, to, "kv")
+				batch, err := from.Move(&engine.Request{Terms: request.Terms{Op: transport.Write},
+					Source: address(source), Remote: engine.Remote{Segment: s}, Length: uint64(len(source))})
+				require.NoError(t, err)
+				sum := ended(t, from, batch)
+				require.Equal(t, dispatch.Completed, sum.State, "%v", sum.Err)
+				require.Equal(t, source, kv[:len(source)])
+				require.NoError(t, from.CloseSegment(s))
+			}
+			own := memory(t, 4096)
+			offer(t, owner, own, "")
+			for range 3 {
+				fence(id, "")
+				pass(owner, owner, own)
+			}
+			writer, source := w.open(t, nil), memory(t, 256<<10)
+			offer(t, writer, source, "")
+			pass(writer, owner, source)
+			keep := segment(t, writer, owner, "kv") // its links stay: a peer that connects meanwhile may hear late
+			pass(writer, owner, source)
+			var stop atomic.Bool
+			var beside sync.WaitGroup
+			defer beside.Wait()
+			defer stop.Store(true)
+			if w.name == "tcp" || w.name == "all" { // calls of the simulated network wait for nobody
+				beside.Go(func() {
+					for !stop.Load() {
+						if err := owner.FenceRegion(context.Background(), other, ""); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			for i := range 20 {
+				source[0]++
+				fence(id, []string{"", writer.Address()}[i&1])
+				pass(writer, owner, source[:1+i*13_000])
+			}
+			stop.Store(true)
+			beside.Wait()
+			require.NoError(t, writer.CloseSegment(keep))
+			fence(id, "")
+			pass(writer, owner, source)
 		})
 	}
 }

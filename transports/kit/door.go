@@ -12,7 +12,7 @@ import (
 // open to all. Any goroutine may use it; Admits takes no lock.
 type Door struct {
 	all  passage
-	some atomic.Pointer[map[transport.ID]*passage] // of peers that were shut out alone; nil without
+	some atomic.Pointer[map[transport.ID]*passage] // of peers that were shut out alone since then; nil without
 	mu   sync.Mutex                                // of Shut
 }
 
@@ -67,6 +67,9 @@ func (d *Door) Shut(peer *transport.Peer, epoch transport.Epoch) {
 		if known == nil {
 			known = map[transport.ID]*passage{}
 		}
+		maps.DeleteFunc(known, func(_ transport.ID, p *passage) bool { // a later fence of all has shut them too
+			return !p.closed.Load() && p.floor.Load() <= d.all.floor.Load()
+		})
 		known[peer.ID] = &passage{}
 		defer d.some.Store(&known)
 	}

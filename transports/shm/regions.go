@@ -77,6 +77,7 @@ func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *tr
 	ctx, cancel := bounded(ctx, revokeLimit)
 	defer cancel()
 	if peer == nil {
+		r.door.Shut(nil, epoch) // forgets peers that were fenced alone before
 		// again: waits again for copiers, and opens nothing
 		return t.table.Revoke(ctx, r.name, nil, hazard.Epoch(epoch))
 	}

@@ -3,6 +3,7 @@ package tcp
 import (
 	"context"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
 )
@@ -89,11 +90,16 @@ func (a *attachment) newsLocked() {
 	}
 }
 
+// connectingLocked reports whether the initiator is about to open its first lane, where it hears of the newest epoch.
+func (a *attachment) connectingLocked() bool {
+	return len(a.old) == 0 && clock.Now().Sub(a.since) < transport.HearingLimit
+}
+
 // awaitHearing returns when the initiator has heard of an epoch, when it has no lane left to say so, or with ctx.
 func (a *attachment) awaitHearing(ctx context.Context, epoch uint64) {
 	for {
 		a.t.attachments.mu.Lock()
-		if a.heard >= epoch || len(a.lanes) == 0 || a.left {
+		if a.heard >= epoch || a.left || len(a.lanes) == 0 && !a.connectingLocked() {
 			a.t.attachments.mu.Unlock()
 			return
 		}
