@@ -30,9 +30,17 @@ def available() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) << 10
 
 
-def resident() -> int:
-    """Bytes of this process in memory, those of files and shared ones too."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+def resident(region: tent.Region) -> int:
+    """Bytes of the mapping of a region that have pages."""
+    found = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        word = line.split()[0]
+        if "-" in word:
+            start, end = (int(bound, 16) for bound in word.split("-"))
+            found = start <= region[:].address < end
+        elif found and word == "Rss:":
+            return int(line.split()[1]) << 10
+    raise AssertionError("the region has no mapping")
 
 
 @pytest.mark.parametrize("prefault", [False, True])
@@ -60,14 +68,14 @@ def test_sizes_that_no_machine_has_are_no_sizes(engines: Callable[..., tent.Engi
 
 def test_pages_come_with_their_first_use_unless_asked_for(engines: Callable[..., tent.Engine]) -> None:
     engine, size = engines(), 64 << 20
-    before = resident()
     with engine.allocate(size) as lazy:
-        assert resident() - before < size // 2
+        assert resident(lazy) == 0
+        lazy.view[:PAGE] = bytes(PAGE)
+        assert 0 < resident(lazy) < size
         lazy.view[0:size:PAGE] = bytes(size // PAGE)
-        assert resident() - before >= size
-    before = resident()
-    with engine.allocate(size, prefault=True):
-        assert resident() - before >= size
+        assert resident(lazy) == size
+    with engine.allocate(size, prefault=True) as there:
+        assert resident(there) == size
 
 
 def test_a_peer_that_maps_memory_touches_only_pages_that_are_there(engines: Callable[..., tent.Engine]) -> None:
