@@ -92,7 +92,8 @@ func (c *Core) failover(t *task, err *errs.Error, now clock.Time) {
 		return
 	}
 	c.emit(event.Event{Kind: refused, Time: now, From: c.transportName(t.path().Transport), Peer: err.Peer,
-		Transport: err.Transport, Rail: err.Rail, N: int(t.failovers), M: c.options.Failovers, Err: err, Trace: t.batch.trace})
+		Transport: err.Transport, Rail: err.Rail, N: int(t.failovers), M: c.options.Failovers, Err: err,
+		Trace: t.batch.trace})
 	c.endTask(t, Failed, err, now)
 }
 

@@ -456,8 +456,8 @@ type (
 
 	// Injector is a decorator that makes its transport fail on purpose; the metrics tell. See Outermost.
 	Injector interface {
-		// Injected returns how many faults are in force and how often one has struck; ambient ones, which belong to the
-		// stage of a test and not to its subject, are counted apart.
+		// Injected returns how many faults are in force and how often one has struck. Ambient ones are counted apart:
+		// they belong to the stage of a test and not to its subject.
 		Injected() (rules int, struck, ambient uint64)
 	}
 

@@ -42,7 +42,10 @@ def test_processes_move_bytes_without_a_socket(
 
 def test_explain_says_why_memory_is_not_shared(engines: Callable[..., tent.Engine], peers: Start, keep: Any) -> None:
     peer = peers(size=SIZE, seed=7)  # trusts nobody
-    for settings, why in (({}, "the peer's log has the reason"), ({"transports/shm/trust": "none"}, "trust is none here")):
+    for settings, why in (
+        ({}, "the peer's log has the reason"),
+        ({"transports/shm/trust": "none"}, "trust is none here"),
+    ):
         engine = engines(**settings)
         local = keep(engine.allocate(SIZE))
         with engine.open(peer.address) as segment:
