@@ -135,7 +135,7 @@ func (p *peer) attach() (gone []func()) {
 			links[i].why = err.Error()
 			continue
 		}
-		version, why := p.speaks(info)
+		version, why := p.speaks(port.name, info)
 		if links[i].why = why; why != "" {
 			continue
 		}
@@ -189,13 +189,14 @@ func (p *peer) unreachable() error {
 		WithScope(errs.ScopeLink, errs.SidePath).WithPeer(p.identity.Address, "", "")
 }
 
-// speaks returns the version of a transport's protocol for the peer, or why there is none.
-func (p *peer) speaks(info *transport.Info) (version uint16, why string) {
+// speaks returns the version of a transport's protocol for the peer, or why there is none. Peers name their transports
+// by slot: one that was swapped for a test goes by the name of its slot.
+func (p *peer) speaks(slot string, info *transport.Info) (version uint16, why string) {
 	table := p.regions.Load()
 	if table == nil || table.description.Transports == nil {
 		return info.Versions.Last, ""
 	}
-	theirs, has := table.description.Transports[info.Name]
+	theirs, has := table.description.Transports[slot]
 	if !has {
 		return 0, "the peer has it switched off, or cannot use it"
 	}
