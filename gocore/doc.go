@@ -48,6 +48,13 @@
 // A file is a peer with one region (engine/files.go); its sync comes behind its data and before the notification
 // (engine/durable.go).
 //
+// # Trust
+//
+// An engine is named by its key, which TLS proves at both ends of every connection of the control plane (security). So
+// no table trusts a message's word about its sender. transport.Peer's ID and Identity come from the connection, its
+// Address and Name are hints for people, and Self is set only by calls that never left the process (engine/port.go).
+// Lanes, pages and notifications prove or carry that ID. Listeners beyond loopback pass Engine.mayListen.
+//
 // # More
 //
 //	docs/design/overview.md               the same with a picture, and the five decisions behind it
