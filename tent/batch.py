@@ -190,7 +190,7 @@ class Batch:
         self._discard()
 
     def __repr__(self) -> str:
-        return f"<Batch of {self._requests} requests{'' if self._builder else ', used up'}>"
+        return f"<Batch of {self._requests} requests at {self._engine.address}{'' if self._builder else ', used up'}>"
 
     def __del__(self) -> None:
         if getattr(self, "_builder", 0) and not _native.forked() and not sys.is_finalizing():

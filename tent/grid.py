@@ -90,7 +90,8 @@ class Grid:
         self.close()
 
     def __repr__(self) -> str:
-        side = "remote" if self.remote else "local"
+        address = getattr(self._keep, "address", "")  # of the segment
+        side = f"remote of {address}," if address else "remote" if self.remote else "local"
         return f"<Grid {side} {self.n_pages} pages of {self.page_bytes} bytes in {self.n_regions} regions>"
 
     def __del__(self) -> None:

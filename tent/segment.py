@@ -36,10 +36,13 @@ class RemoteSlice:
 
     def __repr__(self) -> str:
         segment, size = self.segment, _text.size(self.size)
-        names = [name for name, region in segment._regions.items() if region._id == self.region_id]
-        if not names:
-            return f"<{self.offset:#x} {size} of {segment.address}>"
-        return f"<{names[0]}[{self.offset}:{self.offset + self.size}] {size} of {segment.address}>"
+        bounds = f"[{self.offset}:{self.offset + self.size}] {size}"
+        if segment.path is not None:
+            return f"<{segment.address}{bounds}>"
+        for name, region in segment._regions.items():
+            if region._id == self.region_id:
+                return f"<{name}{bounds} of {segment.address}>"
+        return f"<{self.offset:#x} {size} of {segment.address}>"
 
 
 class RemoteRegion:

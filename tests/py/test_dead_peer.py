@@ -40,7 +40,10 @@ class Writer(threading.Thread):
 def killed(rng: random.Random) -> list[Writer]:
     """Runs writers against a peer, and kills it after a random number of transfers."""
     transports = rng.choice((["tcp"], ["shm"], ["tcp", "shm"]))
-    with Pair(transports=transports, rails=rng.choice((1, 2)), rate=None, seed=rng.randrange(1 << 30)) as pair:
+    patient: dict[str, Any] = {"fence_timeout_host_ms": "20s", "fence_timeout_network_ms": "20s"}  # on a busy machine
+    with Pair(
+        transports=transports, rails=rng.choice((1, 2)), rate=None, seed=rng.randrange(1 << 30), **patient
+    ) as pair:
         pair.peer.region("kv", 1 << 20, seed=7)
         pair.segment.refresh()
         ended = threading.Semaphore(0)

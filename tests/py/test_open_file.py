@@ -108,8 +108,8 @@ def test_slices_stay_inside_and_a_file_has_neither_regions_nor_addresses(engine:
         with pytest.raises(tent.InvalidArgumentError, match="no checksums"):
             engine.write(local, file, integrity="crc32c")
         assert file.alive()
-        assert repr(file) == f"<Segment file://{tmp_path}/f 100 B>"
-        assert "f 0x" in repr(file[5:10])
+        assert repr(file) == f"<Segment file://{tmp_path}/f: 100 B>"
+        assert repr(file[5:10]) == f"<file://{tmp_path}/f[5:10] 5 B>"
     with pytest.raises(tent.InvalidEntryError):
         engine.write(memory, file)
 

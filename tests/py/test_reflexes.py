@@ -320,6 +320,11 @@ def test_representations_name_hosts_and_regions(engines: Callable[..., tent.Engi
         assert repr(peer["kv"][64:128]) == f"<kv[64:128] 64 B of {at}>"
         assert repr(peer.memory(0x1000, 64)) == f"<0x1000 64 B of {at}>"
         assert repr(owner.notifications) == f"<Notifications of 'decode-0' at {at}>"
+        with peer.pages(peer["kv"], 64) as theirs, owner.pages(region, 64) as ours, owner.batch() as batch:
+            assert repr(theirs) == f"<Grid remote of {at}, 64 pages of 64 bytes in 1 regions>"
+            assert repr(ours) == "<Grid local 64 pages of 64 bytes in 1 regions>"
+            batch.write(region[0:64], region[64:128])
+            assert repr(batch) == f"<Batch of 1 requests at {at}>"
         more = [owner.allocate(64, name=f"more-{i}") for i in range(6)]
         peer.refresh()
         assert repr(peer).endswith("3 more>")
