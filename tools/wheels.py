@@ -30,11 +30,15 @@ print(tent.__version__, "moved 65536 bytes from", tent.__file__)
 
 
 def build(python: Path, folder: Path = FOLDER, **env: str) -> Path:
-    """An sdist, and from it in isolation the wheel, so that a file that the sdist lacks is found here."""
+    """An sdist, and from it the wheel, so that a file that the sdist lacks is found here. The build requirements are
+    installed by hash first: in the isolation of `build` pip takes hashes neither from constraints nor from the
+    project."""
     shutil.rmtree(folder, ignore_errors=True)
-    command = [str(python), "-m", "build", "--outdir", str(folder), "."]
-    pinned = {"PIP_CONSTRAINT": f"{ROOT}/tools/build-requirements.txt {ROOT}/tools/build-go.txt"}
-    subprocess.run(command, cwd=ROOT, check=True, env={**interpreters.plain_environment(), **pinned, **env})
+    wanted = ["build-requirements.txt", *(["build-go.txt"] if build_gotent.find_go() is None else [])]
+    for name in wanted:
+        interpreters.pip_install(python, "--require-hashes", "--requirement", str(ROOT / "tools" / name))
+    command = [str(python), "-m", "build", "--no-isolation", "--outdir", str(folder), "."]
+    subprocess.run(command, cwd=ROOT, check=True, env={**interpreters.plain_environment(), **env})
     (wheel,) = folder.glob("*.whl")
     if lacking := lacks(next(folder.glob("*.tar.gz"))):
         raise SystemExit(f"the sdist lacks files that packagers need: {', '.join(lacking)}; see MANIFEST.in")
