@@ -106,7 +106,10 @@ func (t *Transport) meetStranger(w *worker, fd int, from netip.Addr) {
 	if oldest := t.strangers.add(lane); oldest != nil {
 		oldest.drop()
 	}
-	if err := lane.register(); err != nil {
+	lane.armMu.Lock() // another worker may have dropped it meanwhile, and its descriptor be another socket's by now
+	err := lane.register()
+	lane.armMu.Unlock()
+	if err != nil {
 		lane.broke(errs.Wrap(errs.Internal, "tcp.accept", err))
 		return
 	}
