@@ -5,18 +5,21 @@ Code generated from gocore/request/schema by go generate; DO NOT EDIT.
 
 from __future__ import annotations
 
+import operator
 from array import array
+from collections.abc import Iterable
 from typing import Any, Final
 
+from ._transports import HINTS
 from .enums import PRIO_HIGH, IntentType, OpCode, TransportType
 from .errors import InvalidArgumentError
 
-Terms = tuple[int, int, int, int, int, int, int, int]
+Terms = tuple[int, int, int, int, int, int, int, int, int]
 Strided = tuple[int, int, int]  # address, code, stride: a sequence of integers
 # notify, name_address, name_bytes, message_address, message_bytes, trace_address, trace_bytes
 Note = tuple[int, int, int, int, int, int, int]
 
-RECORD_WORDS: Final = 13  # of 64 bits, in one packed request
+RECORD_WORDS: Final = 14  # of 64 bits, in one packed request
 
 COLUMNS: Final = (  # of a packed request, in order
     "source",
@@ -32,6 +35,7 @@ COLUMNS: Final = (  # of a packed request, in order
     "intent_type",
     "integrity",
     "durability",
+    "require",
 )
 
 DOCS: Final = {  # by column
@@ -48,6 +52,7 @@ DOCS: Final = {  # by column
     "intent_type": "Why the bytes move; a policy may choose routes by it.",
     "integrity": "A checksum of each slice, verified where it arrives; a slice that does not match is sent again.",
     "durability": "For files: the batch ends when all that the request has written is on stable storage.",
+    "require": "The only transports that may carry it: bit n modulo 64 for the one of number n; 0 is any.",
 }
 
 TAKES: Final = {  # by term: the values that it takes, for errors
@@ -59,6 +64,7 @@ TAKES: Final = {  # by term: the values that it takes, for errors
     "intent_type": "the number of an IntentType",
     "integrity": '"crc32c" (1) or None (0)',
     "durability": '"data" (1) or None (0)',
+    "require": "names of transports, or a mask of their numbers",
 }
 
 MEANING: Final = {  # of the keywords on objects
@@ -69,6 +75,7 @@ MEANING: Final = {  # of the keywords on objects
     "intent": "Why the bytes move, an IntentType; a policy may choose routes by it.",
     "integrity": '"crc32c": each slice carries a checksum, and one that changed on its way is sent again.',
     "durability": '"data", for files: it ends when all that it writes is on stable storage, as fdatasync promises.',
+    "require": "The only transports that may carry it, by name, one or several; refused at once where none can.",
 }
 
 WORDS: Final[dict[str, dict[str | None, int]]] = {  # terms that are said as a word
@@ -97,6 +104,22 @@ def name_number(term: str, name: str) -> int:
     return number
 
 
+def mask(term: str, names: int | str | Iterable[str]) -> int:
+    """The bits of the transports that are named; a mask stays as it is."""
+    if hasattr(type(names), "__index__"):
+        return operator.index(names)  # type: ignore[arg-type]
+    bits = 0
+    try:
+        for name in (names,) if isinstance(names, str) else names:  # type: ignore[union-attr]
+            bits |= 1 << (HINTS[name.lower()] & 63)
+    except (AttributeError, KeyError, TypeError):
+        known = ", ".join(sorted(set(HINTS) - {"unspec"}))
+        raise InvalidArgumentError(
+            f"{term} is {names!r}: it must be names of transports", hint=f"known: {known}"
+        ) from None
+    return bits
+
+
 def wrong(terms: Terms) -> InvalidArgumentError:
     """Why terms do not fit into words: the first one that is not an integer of 64 bits, not negative."""
     for name, value in zip(TAKES, terms, strict=True):
@@ -114,9 +137,10 @@ def terms(
     intent_type: int = 0,
     integrity: int = 0,
     durability: int = 0,
+    require: int = 0,
 ) -> Terms:
     """The terms of a call, in the order in which the engine reads them."""
-    return (opcode, priority, transport_hint, policy_name, deadline_ns, intent_type, integrity, durability)
+    return (opcode, priority, transport_hint, policy_name, deadline_ns, intent_type, integrity, durability, require)
 
 
 def packed(terms: Terms) -> array[int]:
@@ -220,6 +244,7 @@ class Columns:
     intent_type: Any
     integrity: Any
     durability: Any
+    require: Any
 
 
 class Fields:
@@ -229,6 +254,7 @@ class Fields:
         "_durability",
         "_integrity",
         "_policy_name",
+        "_require",
         "_said_policy_name",
         "deadline_ns",
         "intent_type",
@@ -257,6 +283,7 @@ class Fields:
         intent_type: IntentType = IntentType.UNSPEC,
         integrity: str | None = None,
         durability: str | None = None,
+        require: int | str | Iterable[str] = 0,
     ) -> None:
         self.opcode = opcode
         self.source = source
@@ -271,6 +298,7 @@ class Fields:
         self.intent_type = intent_type
         self._integrity = 0 if integrity is None else number("integrity", integrity)
         self._durability = 0 if durability is None else number("durability", durability)
+        self._require = mask("require", require) if require else 0
 
     @property
     def policy_name(self) -> str:
@@ -300,6 +328,15 @@ class Fields:
     def durability(self, word: str | None) -> None:
         self._durability = number("durability", word)
 
+    @property
+    def require(self) -> int:
+        """The only transports that may carry it: bit n modulo 64 for the one of number n; 0 is any."""
+        return self._require
+
+    @require.setter
+    def require(self, names: int | str | Iterable[str]) -> None:
+        self._require = mask("require", names)
+
 
 PACKED: Final = (  # attributes of Fields, in the order of COLUMNS
     "source",
@@ -315,4 +352,5 @@ PACKED: Final = (  # attributes of Fields, in the order of COLUMNS
     "intent_type",
     "_integrity",
     "_durability",
+    "_require",
 )

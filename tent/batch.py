@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import _abi, _native, moving
 from ._abi import Terms
 from .errors import InvalidArgumentError
-from .moving import READ, WRITE, Hint, Local, Notify, Remote
+from .moving import READ, WRITE, Hint, Local, Notify, Remote, Require
 from .terms import filled, not_a_priority, terms
 from .transfer import Transfer
 
@@ -44,13 +44,14 @@ class Batch:
         durability: str | None,
         intent: IntentType,
         policy: str,
+        require: Require,
         trace: str | None,
     ) -> None:
         """For tent only; users call Engine.batch()."""
         self._builder = 0
         self._engine = engine
         given, self._notify = terms(
-            priority, timeout, notify, hint, stream, integrity, durability, intent, policy, trace
+            priority, timeout, notify, hint, stream, integrity, durability, intent, policy, require, trace
         )
         self._terms = filled(READ, engine._default_priority, given)
         self._keep: list[object] = []  # the operands of every move

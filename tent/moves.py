@@ -11,7 +11,7 @@ from .batch import Batch
 from .enums import PRIO_HIGH, IntentType
 from .errors import InvalidArgumentError, translate
 from .handle import Handle
-from .moving import READ, WRITE, Begun, Hint, Local, Notify, Remote
+from .moving import READ, WRITE, Begun, Hint, Local, Notify, Remote, Require
 from .region import Region, RegionSlice
 from .segment import RemoteRegion, RemoteSlice, Segment
 from .terms import Given, documented, filled, terms
@@ -44,6 +44,7 @@ class Moves(Handle):
         durability: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
         policy: str = "",
+        require: Require = None,
         trace: str | None = None,
     ) -> Transfer:
         """Moves bytes from here to a peer.
@@ -56,7 +57,20 @@ class Moves(Handle):
         of a Segment, or an own Region. Both have the same number of bytes.
         """
         return self._move(
-            WRITE, local, remote, priority, timeout, notify, hint, stream, integrity, durability, intent, policy, trace
+            WRITE,
+            local,
+            remote,
+            priority,
+            timeout,
+            notify,
+            hint,
+            stream,
+            integrity,
+            durability,
+            intent,
+            policy,
+            require,
+            trace,
         )
 
     @documented
@@ -73,6 +87,7 @@ class Moves(Handle):
         integrity: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
         policy: str = "",
+        require: Require = None,
         trace: str | None = None,
     ) -> Transfer:
         """Moves bytes from a peer to here; operands as in write(). `notify` says that its memory is free.
@@ -81,7 +96,20 @@ class Moves(Handle):
             engine.read(region[0:64], segment["kv"][0:64], integrity="crc32c").result(timeout=10)
         """
         return self._move(
-            READ, local, remote, priority, timeout, notify, hint, stream, integrity, None, intent, policy, trace
+            READ,
+            local,
+            remote,
+            priority,
+            timeout,
+            notify,
+            hint,
+            stream,
+            integrity,
+            None,
+            intent,
+            policy,
+            require,
+            trace,
         )
 
     @documented
@@ -102,6 +130,7 @@ class Moves(Handle):
         durability: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
         policy: str = "",
+        require: Require = None,
         trace: str | None = None,
     ) -> Transfer:
         """Moves many ranges from here to a peer as one transfer.
@@ -112,7 +141,7 @@ class Moves(Handle):
         Offsets count bytes from the operands' first ones. Offsets and lengths are lists or integer buffers of one
         length, read before the call returns.
         """
-        given = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy, trace)
+        given = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy, require, trace)
         return self._many(moving.ranges, WRITE, given, (local, local_offsets, remote, remote_offsets, lengths))
 
     @documented
@@ -132,6 +161,7 @@ class Moves(Handle):
         integrity: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
         policy: str = "",
+        require: Require = None,
         trace: str | None = None,
     ) -> Transfer:
         """Moves many ranges from a peer to here as one transfer; operands as in write_ranges().
@@ -139,7 +169,7 @@ class Moves(Handle):
         Example:
             engine.read_ranges(region, [0, 4096], segment["kv"], [64, 0], [64, 32]).result(timeout=10)
         """
-        given = terms(priority, timeout, notify, hint, stream, integrity, None, intent, policy, trace)
+        given = terms(priority, timeout, notify, hint, stream, integrity, None, intent, policy, require, trace)
         return self._many(moving.ranges, READ, given, (local, local_offsets, remote, remote_offsets, lengths))
 
     @documented
@@ -160,6 +190,7 @@ class Moves(Handle):
         durability: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
         policy: str = "",
+        require: Require = None,
         trace: str | None = None,
     ) -> Transfer:
         """Moves page src[i] of each local region to page dst[i] of its counterpart, all as one transfer.
@@ -170,7 +201,7 @@ class Moves(Handle):
         Pages are regions together with `page_bytes`, or grids from pages(). `src` and `dst` are lists or integer
         buffers of one length, read before the call returns.
         """
-        given = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy, trace)
+        given = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy, require, trace)
         return self._many(moving.pages, WRITE, given, (pages, src, remote_pages, dst, page_bytes))
 
     @documented
@@ -190,6 +221,7 @@ class Moves(Handle):
         integrity: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
         policy: str = "",
+        require: Require = None,
         trace: str | None = None,
     ) -> Transfer:
         """Moves page dst[i] of each remote region to page src[i] of its local counterpart, all as one transfer.
@@ -199,7 +231,7 @@ class Moves(Handle):
 
         The order of the operands is that of write_pages(): local ones first.
         """
-        given = terms(priority, timeout, notify, hint, stream, integrity, None, intent, policy, trace)
+        given = terms(priority, timeout, notify, hint, stream, integrity, None, intent, policy, require, trace)
         return self._many(moving.pages, READ, given, (pages, src, remote_pages, dst, page_bytes))
 
     @documented
@@ -215,6 +247,7 @@ class Moves(Handle):
         durability: str | None = None,
         intent: IntentType = IntentType.UNSPEC,
         policy: str = "",
+        require: Require = None,
         trace: str | None = None,
     ) -> Batch:
         """Collects moves, to be submitted as one transfer, all or nothing; see Batch.
@@ -230,7 +263,9 @@ class Moves(Handle):
                 transfer = batch.submit()
             assert transfer.result(timeout=10) == 4 * 64 + 2 * 4096
         """
-        return Batch(self, priority, timeout, notify, hint, stream, integrity, durability, intent, policy, trace)
+        return Batch(
+            self, priority, timeout, notify, hint, stream, integrity, durability, intent, policy, require, trace
+        )
 
     def notify(
         self, peer: Segment, name: str | bytes, message: str | bytes = b"", *, trace: str | None = None
@@ -258,6 +293,7 @@ class Moves(Handle):
         durability: str | None,
         intent: IntentType,
         policy: str,
+        require: Require,
         trace: str | None,
     ) -> Transfer:
         """One READ or WRITE. From a slice to a slice, the usual case, all checks of moving.move stand here."""
@@ -272,9 +308,12 @@ class Moves(Handle):
             and durability is None
             and intent == 0
             and not policy
+            and require is None
             and trace is None
         ):
-            given, note = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy, trace)
+            given, note = terms(
+                priority, timeout, notify, hint, stream, integrity, durability, intent, policy, require, trace
+            )
         if not (
             type(local) is RegionSlice
             and type(remote) is RemoteSlice

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ Local = RegionSlice | Region | memoryview | bytearray | bytes | Any
 Remote = RemoteSlice | RemoteRegion | Segment | RegionSlice | Region
 Notify = tuple[str | bytes, str | bytes]
 Hint = TransportType | str | int | None
+Require = str | Iterable[str] | None
 
 # The engine's answer (a batch, 0 from a builder), the bytes in all or -1, and the keepers of the operands.
 Begun = tuple[int, int, tuple[object, ...]]

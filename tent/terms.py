@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from . import _abi, moving
 from .enums import IntentType
 from .errors import InvalidArgumentError, NotImplementedError
-from .moving import READ, Hint, Notify
+from .moving import READ, Hint, Notify, Require
 
 MEANING = {
     "priority": _abi.MEANING["priority"],
@@ -25,6 +25,7 @@ MEANING = {
     "durability": _abi.MEANING["durability"],
     "intent": _abi.MEANING["intent"],
     "policy": _abi.MEANING["policy"],
+    "require": _abi.MEANING["require"],
     "trace": "The caller's name for it, at most 64 bytes: in events, logs, spans, errors and its notification.",
 }
 
@@ -45,6 +46,7 @@ def terms(
     durability: str | None = None,
     intent: IntentType = IntentType.UNSPEC,
     policy: str = "",
+    require: Require = None,
     trace: str | None = None,
 ) -> Given:
     """Returns the terms of a move as the engine reads them; the engine checks the ranges of numbers.
@@ -64,6 +66,7 @@ def terms(
         intent,
         0 if integrity is None else _abi.number("integrity", integrity),
         0 if durability is None else _abi.number("durability", durability),
+        0 if require is None else required(require),
     )
     return packed, None if notify is None and trace is None else moving.Packed(notify, trace)
 
@@ -71,6 +74,13 @@ def terms(
 def filled(op: int, priority: int, packed: Any) -> _abi.Terms:
     """Returns the terms of `packed` with an operation, and with a priority where the caller has given none."""
     return (op, priority if packed[1] is None else packed[1], *packed[2:])
+
+
+def required(names: Require) -> int:
+    """Returns the mask of the transports that a move requires; no names are an error, not every transport."""
+    if isinstance(names, int) or not names or not (mask := _abi.mask("require", names)):
+        raise InvalidArgumentError(f"require is {names!r}: it must name a transport, or be None for any of them")
+    return mask
 
 
 def not_a_priority(priority: object) -> InvalidArgumentError:

@@ -78,6 +78,14 @@ func (c *Config) NameOf(number uint8) string {
 	return ""
 }
 
+// NumberOf is the number of a transport of any of its names, 0 for none; see NameOf.
+func (c *Config) NumberOf(name string) uint8 {
+	if found := c.carrierOf(name); found != nil {
+		return found.Number
+	}
+	return 0
+}
+
 // BranchOf is the path of a transport's settings, "transports/x", from any of its names.
 func (c *Config) BranchOf(transport string) string {
 	if found := c.carrierOf(transport); found != nil {

@@ -341,7 +341,8 @@ func (e *Engine) plugIn(ctx context.Context, plugs []Plug, undo *steps) error {
 	e.infos = make([]transport.Info, len(plugs))
 	e.inliners = make([]transport.Inliner, len(plugs))
 	for i, plug := range plugs {
-		p := &port{engine: e, index: uint8(i), name: plug.Factory.Name(), links: map[transport.Link]attachedLink{}}
+		p := &port{engine: e, index: uint8(i), name: plug.Factory.Name(),
+			number: e.config.NumberOf(plug.Factory.Name()), links: map[transport.Link]attachedLink{}}
 		e.ports = append(e.ports, p)
 		e.infos[i].Name = p.name // explanations and hints name a transport that is not open, too
 		if reason := plug.Factory.Check(); reason != nil {

@@ -345,6 +345,9 @@ func (p *peer) planFor(local *region, remote *remoteRegion, want wanted) (*plan.
 		Policy: p.engine.policies.Get(want.policy),
 		Local:  plan.End{Kind: local.Kind, Location: local.Location, Node: p.engine.numa.nodeOfPlan(local)},
 		Remote: plan.End{Kind: remote.Kind, Location: remote.Location}}, p.candidates(local, remote, want.Choice))
+	if err != nil && want.Require != 0 {
+		err.WithHint("require= admits none that can: leave it out, or name a transport that is not rejected here")
+	}
 	if err != nil {
 		return nil, err.WithPeer(p.identity.Address, err.Transport, err.Rail)
 	}
@@ -380,6 +383,9 @@ func (p *peer) candidates(local *region, remote *remoteRegion, want request.Choi
 				remote.keys[i] = key
 			}
 			c.RemoteKey = remote.keys[i]
+		}
+		if !want.Admits(port.number) {
+			c.Disabled = "the request requires others"
 		}
 		if want.Integrity != request.IntegrityNone && c.Disabled == "" && !e.infos[i].Checksums {
 			c.Disabled = "it carries no checksums, and integrity was asked for"

@@ -18,6 +18,7 @@ type port struct {
 	engine    *Engine
 	index     uint8
 	name      string
+	number    uint8                 // of TransportType, see config.NumberOf
 	transport transport.Transport   // nil: not open, reason says why
 	notifier  transport.Notifier    // nil if it carries none
 	filer     transport.Filer       // nil if it moves no bytes of files

@@ -27,6 +27,7 @@ func (t *Terms) Due() clock.Time {
 // Choice holds the terms that routes depend on, besides the two regions. It is the key under which a plan is kept.
 type Choice struct {
 	Policy    uint64
+	Require   uint64
 	Op        transport.Op
 	Hint      uint8
 	Intent    Intent
@@ -34,7 +35,12 @@ type Choice struct {
 }
 
 // Choice returns the part of the terms by which routes are chosen.
-func (t *Terms) Choice() Choice { return Choice{t.Policy, t.Op, t.Hint, t.Intent, t.Integrity} }
+func (t *Terms) Choice() Choice {
+	return Choice{t.Policy, t.Require, t.Op, t.Hint, t.Intent, t.Integrity}
+}
+
+// Admits reports whether the transport of a number may carry the request.
+func (c *Choice) Admits(number uint8) bool { return c.Require == 0 || c.Require&(1<<(number&63)) != 0 }
 
 // unfit is no value of any term that is a byte.
 const unfit = math.MaxUint8

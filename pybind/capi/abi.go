@@ -29,6 +29,7 @@ func record(r *C.tent_request_t, own *C.tent_request_terms_t, all *C.tent_submit
 			IntentType:    uint64(cmp.Or(own.intent_type, all.intent_type)),
 			Integrity:     uint64(cmp.Or(own.integrity, all.integrity)),
 			Durability:    uint64(cmp.Or(own.durability, all.durability)),
+			Require:       uint64(cmp.Or(own.require, all.require)),
 		},
 	}
 }

@@ -26,7 +26,7 @@ class World:
     primary: str
     secondary: str
 
-    def move(self, i: int) -> tent.Transfer:
+    def move(self, i: int, **terms: Any) -> tent.Transfer:
         raise NotImplementedError
 
     def check(self) -> None:
@@ -55,8 +55,8 @@ class BetweenProcesses(World):
         self.engine, self._oracle = pair.engine, oracle
         self._src, self._dst = oracle.regions(pair, MANY * SIZE)
 
-    def move(self, i: int) -> tent.Transfer:
-        return self.engine.write(self._src[i * SIZE : (i + 1) * SIZE], self._dst[i * SIZE : (i + 1) * SIZE])
+    def move(self, i: int, **terms: Any) -> tent.Transfer:
+        return self.engine.write(self._src[i * SIZE : (i + 1) * SIZE], self._dst[i * SIZE : (i + 1) * SIZE], **terms)
 
     def check(self) -> None:
         self._oracle.check()
@@ -71,8 +71,8 @@ class ToFile(World):
         self._src = engine.register(self._memory.view)
         self._file = engine.open(path.as_uri(), create=True, size=MANY * SIZE)
 
-    def move(self, i: int) -> tent.Transfer:
-        return self.engine.write(self._src[i * SIZE : (i + 1) * SIZE], self._file[i * SIZE : (i + 1) * SIZE])
+    def move(self, i: int, **terms: Any) -> tent.Transfer:
+        return self.engine.write(self._src[i * SIZE : (i + 1) * SIZE], self._file[i * SIZE : (i + 1) * SIZE], **terms)
 
     def check(self) -> None:
         assert self._path.read_bytes() == self._memory.view.tobytes()
@@ -197,6 +197,18 @@ def test_PerTaskFailoverCountsAreIndependent(world: Make) -> None:
         assert transfer.result(10) == SIZE
         assert transfer.failovers == 1
     assert w.failovers == MANY
+    w.check()
+
+
+def test_a_request_that_requires_the_primary_does_not_leave_it(world: Make) -> None:
+    w = world()
+    w.faults.inject(f"transport={w.primary} status_corrupt_rate=1")
+    with pytest.raises(tent.TransferError):
+        w.move(0, require=w.primary).result(20)
+    assert w.attempts(w.secondary) == w.failovers == 0
+    w.faults.heal()
+    for i in range(MANY):
+        w.move(i, require=[w.primary]).result(20)
     w.check()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import tent
 from tent import _abi, buffers
+from tent._transports import HINTS
 
 SIZE = 8192
 PAGE = 4096
@@ -75,6 +76,8 @@ class World:
 def objects(terms: dict[str, Any]) -> dict[str, Any]:
     """Terms by the keywords of calls on objects."""
     keywords = {KEYWORDS.get(name, name): value for name, value in terms.items()}
+    if "require" in keywords:
+        keywords["require"] = [name for name, number in HINTS.items() if keywords["require"] >> number % 64 & 1]
     if "deadline_ns" in keywords:
         keywords["timeout"] = max(0.0, (keywords.pop("deadline_ns") - time.monotonic_ns()) / 1e9)
     return keywords
@@ -114,6 +117,10 @@ def file(tmp_path: Path) -> Iterator[World]:
             yield World(engine, handle, segment)
 
 
+def metric(world: World, name: str) -> float:
+    return world.engine.engine.metrics().get(name, 0)
+
+
 def outcome(world: World, face: Face, terms: dict[str, Any]) -> str:
     """The code of the error by which a WRITE ends, "" if it completes."""
     try:
@@ -128,6 +135,17 @@ def test_integrity_arrives_at_the_transport(peer: World, face: Face) -> None:
     tent.testing.inject(peer.engine.engine, "corrupt")
     assert outcome(peer, face, {}) == "", "without a checksum nobody notices"
     assert outcome(peer, face, {"integrity": "crc32c"}) == "CORRUPTED"
+
+
+@each_face
+def test_require_admits_the_transports_that_it_names(peer: World, face: Face) -> None:
+    tcp, rdma = 1 << tent.TransportType.TCP, 1 << tent.TransportType.RDMA
+    assert outcome(peer, face, {"require": tcp}) == outcome(peer, face, {"require": tcp | rdma}) == ""
+    begun = metric(peer, 'tent_transport_attempts_total{transport="tcp"}')
+    with pytest.raises(tent.PeerUnreachableError, match="tcp: the request requires others") as refused:
+        face(peer, {"require": rdma})
+    assert "require=" in refused.value.hint
+    assert metric(peer, 'tent_transport_attempts_total{transport="tcp"}') == begun, "nothing moved"
 
 
 @each_face
@@ -165,7 +183,7 @@ def test_the_hint_chooses_the_transport(peer: World, face: Face) -> None:
 
 
 @each_face
-@pytest.mark.parametrize("term", [name for name in _abi.TAKES if name != "opcode"])
+@pytest.mark.parametrize("term", [name for name in _abi.TAKES if name not in ("opcode", "require")])
 def test_a_value_out_of_range_is_refused_by_name(peer: World, face: Face, term: str) -> None:
     keyword = term if face in (World.request, World.request_array) else KEYWORDS.get(term, term)
     if term in _abi.WORDS:
@@ -218,3 +236,16 @@ def test_a_request_says_its_words() -> None:
         request.integrity = "md5"
     with pytest.raises(tent.InvalidArgumentError, match='"data" or None'):
         tent.Request(durability="metadata")
+
+
+def test_require_takes_names_and_nothing_else() -> None:
+    request = tent.Request(require=["tcp", "SHM"])
+    assert request.require == 1 << tent.TransportType.TCP | 1 << tent.TransportType.SHM
+    request.require = "rdma"
+    assert request.require == 1 << tent.TransportType.RDMA
+    with pytest.raises(tent.InvalidArgumentError, match="names of transports"):
+        request.require = "ethernet"
+    with tent.Engine() as engine, engine.allocate(64) as a, engine.allocate(64) as b:
+        for wrong in ([], "", 7, True, ["tcp", None]):
+            with pytest.raises(tent.InvalidArgumentError, match="require is"):
+                engine.write(a, b, require=wrong)  # type: ignore[arg-type]

@@ -9,13 +9,14 @@ import (
 // appended.
 const firstOptions = 2
 
-// beyondC are the terms that upstream's tent_request has no field for, names behind numbers: programs know that order.
+// beyondC are the terms that upstream's tent_request has no field for, names and masks behind numbers: programs know
+// that order.
 func beyondC() (list []Term) {
 	var names []Term
 	for _, t := range Terms {
 		switch {
 		case t.InC:
-		case t.Kind == Named:
+		case t.Kind == Named, t.Kind == Set:
 			names = append(names, t)
 		default:
 			list = append(list, t)
@@ -41,7 +42,7 @@ func fieldsC(term func(*Term), operand func(*Operand)) {
 // declareC is the field of a struct.
 func (t *Term) declareC() string {
 	switch t.Kind {
-	case Instant:
+	case Instant, Set:
 		return "uint64_t " + t.Name
 	case Named:
 		return "const char *" + t.Name

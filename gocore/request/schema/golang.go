@@ -14,7 +14,7 @@ func renderTerms() ([]byte, error) {
 	p.line("type Terms struct {")
 	for _, wide := range []bool{true, false} { // the wide ones first: no padding
 		for _, t := range Terms {
-			if (t.Kind == Instant || t.Kind == Named) == wide {
+			if t.wide() == wide {
 				p.line("%s %s // %s", t.Field, t.Go, t.Help)
 			}
 		}
@@ -47,6 +47,9 @@ func renderEnumeration(p *page, t *Term) {
 	p.line("if int(v) < len(names%s) {\nreturn names%s[v]\n}\nreturn \"?\"\n}\n", t.Go, t.Go)
 }
 
+// wide reports whether the term takes 64 bits in the core, too.
+func (t *Term) wide() bool { return t.Kind == Instant || t.Kind == Named || t.Kind == Set }
+
 func quoted(values []string) string {
 	var list []string
 	for _, v := range values {
@@ -65,6 +68,8 @@ func renderCheck(p *page) {
 		switch {
 		case t.Kind == Instant:
 			p.line("case t.%s < 0:", t.Field)
+		case t.Kind == Set:
+			continue // any mask
 		case len(t.Values) > 0:
 			p.line("case t.%s > %d:", t.Field, len(t.Values)-1)
 		default: // narrow makes 255 of every word that does not fit
@@ -87,7 +92,7 @@ func renderPacked(p *page) {
 	p.line("func (p Packed) Terms() Terms {\nreturn Terms{")
 	for _, t := range Terms {
 		word := "p." + camel(t.Name)
-		if t.Kind != Instant && t.Kind != Named {
+		if !t.wide() {
 			word = "narrow(" + word + ")"
 		}
 		if t.Go != "uint8" && t.Go != "uint64" {

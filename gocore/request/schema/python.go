@@ -10,7 +10,9 @@ func renderPython() ([]byte, error) {
 	p := &page{}
 	p.line(`"""The numbers that cross the border to the engine: terms, columns of packed requests, argument blocks.`)
 	p.line("\n%s\n\"\"\"\n", origin)
-	p.line("from __future__ import annotations\n\nfrom array import array\nfrom typing import Any, Final\n")
+	p.line("from __future__ import annotations\n\nimport operator\nfrom array import array\n" +
+		"from collections.abc import Iterable\nfrom typing import Any, Final\n")
+	p.line("from ._transports import HINTS")
 	p.line("from .enums import PRIO_HIGH, IntentType, OpCode, TransportType")
 	p.line("from .errors import InvalidArgumentError\n")
 	renderTables(p)
@@ -97,6 +99,22 @@ def name_number(term: str, name: str) -> int:
     for byte in name.encode():
         number = (number ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
     return number
+
+
+def mask(term: str, names: int | str | Iterable[str]) -> int:
+    """The bits of the transports that are named; a mask stays as it is."""
+    if hasattr(type(names), "__index__"):
+        return operator.index(names)  # type: ignore[arg-type]
+    bits = 0
+    try:
+        for name in (names,) if isinstance(names, str) else names:  # type: ignore[union-attr]
+            bits |= 1 << (HINTS[name.lower()] & 63)
+    except (AttributeError, KeyError, TypeError):
+        known = ", ".join(sorted(set(HINTS) - {"unspec"}))
+        raise InvalidArgumentError(
+            f"{term} is {names!r}: it must be names of transports", hint=f"known: {known}"
+        ) from None
+    return bits
 
 
 def wrong(terms: Terms) -> InvalidArgumentError:
@@ -188,7 +206,7 @@ func renderColumns(p *page) {
 
 // slot is the attribute in which a Request keeps a term as a number.
 func (t *Term) slot() string {
-	if t.Kind == Word || t.Kind == Named {
+	if t.Kind == Word || t.Kind == Named || t.Kind == Set {
 		return "_" + t.Name
 	}
 	return t.Name
@@ -231,6 +249,8 @@ func renderFields(p *page) {
 		case Named:
 			body = append(body, "self."+t.slot()+` = name_number("`+t.Name+`", `+t.Name+") if "+t.Name+" else 0",
 				"self._said_"+t.Name+" = "+t.Name)
+		case Set:
+			body = append(body, "self."+t.slot()+` = mask("`+t.Name+`", `+t.Name+") if "+t.Name+" else 0")
 		case Word:
 			body = append(body, "self."+t.slot()+` = 0 if `+t.Name+` is None else number("`+t.Name+`", `+t.Name+")")
 		default:
@@ -273,6 +293,11 @@ func renderProperty(p *page, t *Term) {
 		p.line("        \"\"\"%s\"\"\"\n        return self._said_%s", sentence(t.Help), t.Name)
 		p.line("\n    @%s.setter\n    def %s(self, name: %s) -> None:", t.Name, t.Name, t.Python)
 		p.line("        self.%s = name_number(%q, name)\n        self._said_%s = name", t.slot(), t.Name, t.Name)
+	case Set:
+		p.line("\n    @property\n    def %s(self) -> int:", t.Name)
+		p.line("        \"\"\"%s\"\"\"\n        return self.%s", sentence(t.Help), t.slot())
+		p.line("\n    @%s.setter\n    def %s(self, names: %s) -> None:", t.Name, t.Name, t.Python)
+		p.line("        self.%s = mask(%q, names)", t.slot(), t.Name)
 	case Word:
 		p.line("\n    @property\n    def %s(self) -> %s:", t.Name, t.Python)
 		p.line("        \"\"\"%s\"\"\"\n        return _SAID[%q][self.%s]", sentence(t.Help), t.Name, t.slot())

@@ -38,6 +38,7 @@ const (
 	Word                // of objects: Python says it as a word or None, the packed faces as a number
 	Instant             // nanoseconds on CLOCK_MONOTONIC, 64 bits; 0 is none
 	Named               // Python and C say it as a name, the packed form as its 64-bit FNV-1a hash; 0 is no name
+	Set                 // Python says it as names of transports; a mask: bit n modulo 64 for transport n; 0 is no limit
 )
 
 // Terms are declared in the order of the constructor of tent.Request; opcode goes before the operands.
@@ -77,6 +78,10 @@ var Terms = []Term{
 		Values:  []string{"NONE", "DATA"}, Python: "str | None", Default: "None", Takes: `"data" (1) or None (0)`,
 		Help: "for files: the batch ends when all that the request has written is on stable storage",
 		Says: `"data", for files: it ends when all that it writes is on stable storage, as fdatasync promises.`},
+	{Field: "Require", Go: "uint64", Name: "require", Keyword: "require", Kind: Set,
+		Python: "int | str | Iterable[str]", Default: "0", Takes: "names of transports, or a mask of their numbers",
+		Help: "the only transports that may carry it: bit n modulo 64 for the one of number n; 0 is any",
+		Says: `The only transports that may carry it, by name, one or several; refused at once where none can.`},
 }
 
 // Operand is a column of a packed request that is no term: where the bytes lie.

@@ -98,7 +98,7 @@ int main(void) {
 	must(tent_open_segment(engine, &file, name) == 0, "tent_open_segment of a file");
 	uint64_t there = (uintptr_t)theirs;
 
-	tent_submit_options_t none = {0}, checked = {0}, durable = {0}, late = {0}, meant = {0}, named = {0};
+	tent_submit_options_t none = {0}, checked = {0}, durable = {0}, late = {0}, meant = {0}, named = {0}, only = {0};
 	checked.integrity = INTEGRITY_CRC32C;
 	durable.durability = DURABILITY_DATA;
 	late.deadline_ns = now_ns() - 1;
@@ -109,6 +109,8 @@ int main(void) {
 	expect("intent", peer, there, meant, STATUS_COMPLETED, "");
 	named.policy_name = "usual";
 	expect("policy", peer, there, named, STATUS_COMPLETED, "");
+	only.require = 1ull << TRANSPORT_TCP | 1ull << TRANSPORT_RDMA;
+	expect("require", peer, there, only, STATUS_COMPLETED, "");
 	expect("no durability", file, 0, none, STATUS_COMPLETED, "");
 	expect("durability", file, 0, durable, STATUS_FAILED, "fail_sync");
 	checked.integrity = durable.durability = 2;
@@ -120,6 +122,8 @@ int main(void) {
 	refused("deadline_ns", peer, late);
 	named.policy_name = "nobody";
 	refused("policy_name", peer, named);
+	only.require = 1ull << TRANSPORT_RDMA;
+	refused("require", peer, only);
 	named.policy_name = "vain"; /* it allows only a transport that is switched off */
 	refused("vain", peer, named);
 

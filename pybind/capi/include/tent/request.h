@@ -56,6 +56,7 @@ struct tent_request_terms {
 	int integrity; /* INTEGRITY_*: a checksum of each slice, verified where it arrives; a slice that does not match is sent again */
 	int durability; /* DURABILITY_*: for files: the batch ends when all that the request has written is on stable storage */
 	const char *policy_name; /* the policy that counts, by its name; without one the first that matches */
+	uint64_t require; /* the only transports that may carry it: bit n modulo 64 for the one of number n; 0 is any */
 };
 typedef struct tent_request_terms tent_request_terms_t;
 
@@ -72,6 +73,7 @@ struct tent_submit_options {
 	int integrity; /* of every request */
 	int durability; /* of every request */
 	const char *policy_name; /* of every request */
+	uint64_t require; /* of every request */
 	const char *trace; /* the caller's name for the call, at most 64 bytes; NULL for none */
 };
 typedef struct tent_submit_options tent_submit_options_t;
@@ -101,11 +103,12 @@ struct Request {
 	int integrity = 0;
 	int durability = 0;
 	const char *policy_name = nullptr;
+	uint64_t require = 0;
 
 	tent_request_t request() const {
 		return {static_cast<int>(opcode), source, target_id, target_offset, length, priority, transport_hint};
 	}
-	tent_request_terms_t terms() const { return {deadline_ns, intent_type, integrity, durability, policy_name}; }
+	tent_request_terms_t terms() const { return {deadline_ns, intent_type, integrity, durability, policy_name, require}; }
 };
 
 } /* namespace tent */
