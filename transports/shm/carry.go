@@ -179,11 +179,11 @@ func (t *Transport) farSlices(c *copier, l *link, from *imported, first, end int
 			c.vector.Add(local, from.remote+uintptr(remote), n)
 		}
 	}
-	done, errno := c.move(l.process.PID(), write)
+	done, errno := c.move(int(l.pid), write)
 	if errno == unix.EFAULT && end == first+1 {
 		s := c.bite.entries[first].slice
 		begin, _ := c.bite.part(first, s)
-		c.failed[first] = blame(l.process.PID(), s, begin+done, from)
+		c.failed[first] = blame(int(l.pid), s, begin+done, from)
 	}
 	return errno
 }

@@ -104,7 +104,7 @@ func (t *Transport) inlineFar(l *link, slices []*transport.Slice, from *imported
 	if n == 0 {
 		return 0
 	}
-	if _, errno := c.move(l.process.PID(), slices[0].Op == transport.Write); errno != 0 {
+	if _, errno := c.move(int(l.pid), slices[0].Op == transport.Write); errno != 0 {
 		return 0
 	}
 	return n

@@ -49,7 +49,7 @@ type link struct {
 
 	// Set before the rail first comes up, constant afterwards.
 	view *hazard.View
-	pid  uint32 // of the peer
+	pid  uint32 // of the peer; process may be gone before the last copier
 
 	mu       sync.Mutex     // of imports
 	offers   *manifest.View // the peer's regions, valid with met; nil at the end
