@@ -77,6 +77,11 @@ def crossing(r: Runner, ctx: Context) -> Tally:
     return r.go_test(["./tests/go/..."], f"-skip={SIMULATIONS}", timeout=900)
 
 
+def security(r: Runner, ctx: Context) -> Tally:
+    """attacks on whole engines: liars, listeners, floods, and another user of the host"""
+    return r.go_test(["./tests/security"], timeout=600)
+
+
 def simulation(r: Runner, ctx: Context) -> Tally:
     """seeded simulation, --seeds runs of the model and of whole engines, with the core's invariants checked"""
     limit = max(900, ctx.seeds // 10)
@@ -187,6 +192,7 @@ STAGES: dict[str, Stage] = {
     "conformance": Stage(conformance, 90),
     "simulation": Stage(simulation, 90, BACK),
     "crossing": Stage(crossing, 80),
+    "security": Stage(security, 30),
     "capi": Stage(capi, 60, BACK),
     "wheel": Stage(wheel, 20, BACK, needs_wheel=True),
     "python": Stage(python, 230, needs_wheel=True),
@@ -203,4 +209,4 @@ LONG = ("arm64", "churn", "docs", "fuzz", "repeat")  # make test-all
 # In `make test-all` a stage also does more, ten thousand seeds, every Python test on every interpreter, and the race
 # detector over every package without -short: so its budget is multiplied.
 ALL_FACTOR = 6
-COMING = {"rdma": 90, "cuda": 45, "security": 30, "adapters": 20, "plugins": 30, "ground": 20}
+COMING = {"rdma": 90, "cuda": 45, "adapters": 20, "plugins": 30, "ground": 20}
