@@ -11,6 +11,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -22,10 +23,8 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-const (
-	Name      = "loop" // in settings, metrics and errors
-	slicesMax = 1024   // accepted and not completed, over all links
-)
+// Name stands in settings, metrics and errors; slicesMax are accepted and not completed, over all links.
+const Name, slicesMax = "loop", 1024
 
 var here kit.Slots[uint64, loop] // the open transports of this process
 
@@ -99,8 +98,7 @@ func (t *loop) Register(_ context.Context, m mem.Region) (transport.LocalKey, tr
 		return 0, nil, err
 	}
 	key := t.regions.Insert(func(transport.LocalKey) *region { return &region{Region: m} })
-	d := append([]byte(nil), t.self.ID[:]...)
-	return key, binary.LittleEndian.AppendUint64(d, uint64(key)), nil
+	return key, binary.LittleEndian.AppendUint64(t.self.ID[:], uint64(key)), nil
 }
 
 // Revoke does not ask ctx: it waits for one copy at most.
@@ -112,7 +110,8 @@ func (t *loop) Revoke(_ context.Context, key transport.LocalKey, peer *transport
 	r.door.Shut(peer, epoch)
 	for _, other := range here.All() {
 		other.Evict(transport.Fenced(Name), func(s *transport.Slice, l *link) bool {
-			return l.to == t && transport.LocalKey(s.RemoteKey) == key && !r.open(other, s)
+			return l.to == t && transport.LocalKey(s.RemoteKey) == key &&
+				r.door.Admits(other.self.ID, s.Epoch) != kit.DoorOpen
 		})
 		for number, l := range other.links.All() {
 			if l.to == t && (peer == nil || peer.ID == other.self.ID) && epoch != transport.ForGood {
@@ -121,11 +120,6 @@ func (t *loop) Revoke(_ context.Context, key transport.LocalKey, peer *transport
 		}
 	}
 	return nil
-}
-
-// open reports whether a peer's slice may touch the region: its task began in the epoch of the last fence, or later.
-func (r *region) open(to *loop, s *transport.Slice) bool {
-	return r.door.Admits(to.self.ID, s.Epoch) == kit.DoorOpen
 }
 
 func (t *loop) Deregister(ctx context.Context, key transport.LocalKey) error {
@@ -143,7 +137,6 @@ func (t *loop) Allocate(size uint64, location mem.Location) (mem.Region, error) 
 	t.memory.Store(r.Addr, b)
 	return r, nil
 }
-
 func (t *loop) Free(r mem.Region) error { t.memory.Delete(r.Addr); return nil }
 
 // link is an attached peer. Its one rail is up in generation live, or down for 0.
@@ -234,17 +227,15 @@ func (t *loop) Import(number transport.Link, d transport.Descriptor) (transport.
 	return transport.RemoteKey(key), nil
 }
 
-func (t *loop) Submit(slices []*transport.Slice) int {
-	if len(slices) == 0 {
+func (t *loop) Submit(list []*transport.Slice) int {
+	if len(list) == 0 {
 		return 0
 	}
-	return t.Accept(slices, t.links.Lookup(slices[0].Rail.Link)) // nil is down
+	return t.Accept(list, t.links.Lookup(list[0].Rail.Link)) // nil is down
 }
 
-func (t *loop) Withdraw(slices []*transport.Slice) {
-	for _, s := range slices {
-		t.Drop(refused(errs.Withdrawn), func(other *transport.Slice, _ *link) bool { return other == s })
-	}
+func (t *loop) Withdraw(list []*transport.Slice) {
+	t.Drop(refused(errs.Withdrawn), func(s *transport.Slice, _ *link) bool { return slices.Contains(list, s) })
 }
 
 func (t *loop) Fence(rail transport.Rail) {
@@ -264,19 +255,16 @@ func (t *loop) carry(s *transport.Slice, l *link) *errs.Error {
 	switch {
 	case l.to.life.Closed():
 		return l.gone(errs.PeerUnreachable)
-	case local == nil || kit.CheckLocal(s, local.Addr, local.Size, local.ReadOnly) != errs.OK:
+	case remote == nil || local == nil || kit.CheckLocal(s, local.Addr, local.Size, local.ReadOnly) != errs.OK:
 		return refused(errs.AddressNotRegistered)
-	case remote == nil:
-		return refused(errs.AddressNotRegistered)
-	case !remote.open(t, s):
+	case remote.door.Admits(t.self.ID, s.Epoch) != kit.DoorOpen: // its task began before the last fence
 		return transport.Fenced(Name)
 	case !l.peer.Self && !remote.Permission.Allows(write) || write && remote.ReadOnly:
 		return refused(errs.PermissionDenied)
 	case !kit.InsideRemote(s, remote.Size):
 		return refused(errs.InvalidArgument)
 	}
-	code, side := kit.Copy(s, remote.Addr)
-	if code != errs.OK {
+	if code, side := kit.Copy(s, remote.Addr); code != errs.OK {
 		return refused(code).WithScope(errs.ScopeSlice, side)
 	}
 	return nil
@@ -286,21 +274,21 @@ func (t *loop) carry(s *transport.Slice, l *link) *errs.Error {
 func (t *loop) Notify(number transport.Link, message []byte, done func(*errs.Error)) bool {
 	l, message := t.links.Lookup(number), bytes.Clone(message)
 	return l != nil && t.life.Go(func() {
-		if l.to.sink.Notified(t.self, message) {
-			done(nil)
-			return
+		var err *errs.Error
+		if !l.to.sink.Notified(t.self, message) {
+			err = refused(errs.TooManyRequests)
 		}
-		done(refused(errs.TooManyRequests))
+		done(err)
 	})
 }
 
 // Probe succeeds on a rail that is up: there is no way between the ends that could be broken.
 func (t *loop) Probe(rail transport.Rail, done func(clock.Time, *errs.Error)) {
+	var err *errs.Error
 	if at, _ := t.Heard(rail); at == 0 {
-		done(0, refused(errs.StaleGeneration))
-		return
+		err = refused(errs.StaleGeneration)
 	}
-	done(0, nil)
+	done(0, err)
 }
 
 // Heard returns now: a peer in our own process is heard at any time.
