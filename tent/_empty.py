@@ -6,4 +6,4 @@ import queue
 
 
 class Empty(TimeoutError, queue.Empty):
-    """Nothing has come: what get(timeout=0) raises, and what the standard library's queues raise."""
+    """Nothing has come: raised by get(timeout=0), as by the standard library's queues."""

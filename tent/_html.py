@@ -1,4 +1,4 @@
-"""Tables for notebooks: the `_repr_html_` of what people look at."""
+"""Tables for notebooks: the `_repr_html_` of traffic, events, explanations and settings."""
 
 from __future__ import annotations
 

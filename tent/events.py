@@ -30,9 +30,9 @@ class Event(NamedTuple):
     `withdrawn` at last. `deadline_missed` tells of `n` requests to a peer since the last such event, at most ten times
     a second; nothing of `m` of them was ever sent. `sharing_off` says that slots and load are not known across
     processes any more (`error` has the cause), `sharing_on` that they are again. `metrics_off`: they are not served at
-    the place in `note`. `peer_admitted` and `peer_refused` tell who may call, `access_refused` what a peer may not
-    touch. `slow_path`: a full rail carried `n` percent of its nominal or usual rate for `took` seconds, `note` has
-    cause and knob; `slow_path_over` is its end. `insecure`: the engine admits anybody. `segment_opened`,
+    the place in `note`. `peer_admitted` and `peer_refused` tell of callers, `access_refused` of something that a peer
+    may not touch. `slow_path`: a full rail carried `n` percent of its nominal or usual rate for `took` seconds, `note`
+    has cause and knob; `slow_path_over` is its end. `insecure`: the engine admits anybody. `segment_opened`,
     `segment_closed` and `region_closed` are acts of the user.
     """
 

@@ -57,7 +57,7 @@ def seconds_of(value: Any, what: str = "timeout", none: str = "") -> float:
 
 
 def limit_of(timeout: float | str | None) -> str:
-    """A time-out as texts have it: "0.5 s", or what the caller wrote."""
+    """A time-out as texts have it: "0.5 s", or the caller's own text."""
     return timeout if isinstance(timeout, str) else f"{timeout} s"
 
 

@@ -62,7 +62,7 @@ def instrument(tracer_provider: Any = None) -> None:
 
 
 def uninstrument() -> None:
-    """Ends what instrument() began. Spans of transfers under way still end."""
+    """Ends the effect of instrument(). Spans of transfers under way still end."""
     while _replaced:
         setattr(*_replaced.pop())
 

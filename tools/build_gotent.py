@@ -85,7 +85,7 @@ def platform_tag() -> str | None:
 
 
 def announce() -> None:
-    """Says what a build without a Go downloads and how long that takes: also on the terminal, since pip shows the
+    """Announces the downloads of a build without a Go, and their time: also on the terminal, since pip shows the
     output of builds only after their failure."""
     kept = sorted(set(own_places().values()))
     caches = (

@@ -1,5 +1,5 @@
-"""Checks a commit's message: `package: verb what` as its subject, and a body that says
-what was, what is, and why.
+"""Checks a commit's message: `package: verb what` as its subject, and a body with the
+state before, the state now, and the reason.
 
 commit_message.py FILE          the message in a file, as git's hook commit-msg gives it
 commit_message.py A..B          the messages of a range of commits

@@ -94,7 +94,7 @@ func (s *guests) admit(conn net.Conn) *guest {
 	if s.closing || (full && leaves == nil) {
 		s.mu.Unlock()
 		if full {
-			s.refuse(g, transport.RefusedLimit, "all of %d connections have calls under way", s.limits.Connections)
+			_ = s.refuse(g, transport.RefusedLimit, "all of %d connections have calls under way", s.limits.Connections)
 		}
 		return nil
 	}
@@ -151,7 +151,7 @@ func (s *guests) idlest(among func(*guest) bool) (found *guest) {
 // drop closes a connection to make room; nil is none. The caller does not hold mu.
 func (s *guests) drop(g *guest, why string) {
 	if g != nil {
-		s.refuse(g, transport.RefusedLimit, "a connection was closed: %s", why)
+		_ = s.refuse(g, transport.RefusedLimit, "a connection was closed: %s", why)
 		_ = g.Close()
 	}
 }

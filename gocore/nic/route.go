@@ -12,7 +12,7 @@ func RouteSource(to netip.Addr) (from netip.Addr, found bool) {
 	if err != nil {
 		return from, false
 	}
-	defer socket.Close()
+	defer func() { _ = socket.Close() }() // only a question was asked
 	at, err := netip.ParseAddrPort(socket.LocalAddr().String())
 	return at.Addr().Unmap(), err == nil
 }

@@ -25,6 +25,7 @@ type action struct {
 
 // Read by the entries (chain_*.s) in the middle of a fault. Written before the entry is installed.
 var (
+	//lint:ignore U1000 chain_*.s reads it
 	codeFrom, codeBytes uintptr                 // Go's code
 	goHandler           uintptr                 // gets its faults
 	theirs              [slots][signals]uintptr // handlers that were installed later

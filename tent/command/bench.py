@@ -1,7 +1,7 @@
 """`tent bench`: rates and latencies of transfers, swept over sizes, batches, threads, transports and classes.
 
 Without a target it measures this machine against itself: a second process runs `tent serve`. Each row moves other
-bytes than the row before, and they are compared: a WRITE is read back, a READ is compared with what was written.
+bytes than the row before, and they are compared: a WRITE is read back, a READ is compared with the bytes written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REGION = "bench"
 
 
 class Cell(NamedTuple):
-    """What one row measures. A transfer moves `batch` ranges of `size` bytes; each thread has one under way."""
+    """The measurement of one row. A transfer moves `batch` ranges of `size` bytes; each thread has one under way."""
 
     transport: str
     priority: str
@@ -156,7 +156,7 @@ class Bench:
         self._local = local
         self._seconds = seconds
         self._random = random.Random(1)
-        self._sent = b""  # what the remote region begins with
+        self._sent = b""  # the first bytes of the remote region
 
     def cells(self, options: argparse.Namespace) -> Iterator[Cell]:
         """The cells of a sweep, as far as they fit. A WRITE stands before the READ of its bytes."""

@@ -30,8 +30,8 @@ MEMLOCK_ENOUGH = 1 << 30  # an RDMA device pins the regions; less than this hold
 
 @dataclass
 class Check:
-    """One part of the machine. `reason` says why it cannot be used, and is empty when it can; then `found` says what
-    it is. `matters` is what is lost without it, and the cure."""
+    """One part of the machine. `reason` says why it cannot be used, and is empty when it can; then `found` describes
+    it. `matters` names the loss without it, and the cure."""
 
     name: str
     weight: str
@@ -45,7 +45,7 @@ class Check:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Says what tent finds on this machine and what is missing; with --peer, checks the way to a peer."""
+    """Lists the findings of tent on this machine, and the missing parts; with --peer, checks the way to a peer."""
     if options.peer:
         return pair.run(options)
     engine = json.loads(_native.call(_native.load().pybind_Doctor))
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def describe(engine: dict[str, Any]) -> dict[str, Any]:
-    """Versions, and what the machine gives to this process; None where the kernel does not say."""
+    """Versions, and the machine's limits for this process; None where the kernel does not say."""
     memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     memory = {
         line.split(":")[0]: int(line.split()[1]) << 10 for line in read("/proc/meminfo").splitlines() if "kB" in line
@@ -115,7 +115,7 @@ def machine_lines(machine: dict[str, Any]) -> Iterator[str]:
 
 
 def transports(engine: dict[str, Any]) -> Iterator[Check]:
-    """What each transport of this build found, or why it cannot work here."""
+    """The findings of each transport of this build, or the reason why it cannot work here."""
     for found in engine["transports"]:
         yield Check(
             f"transport {found['name']}",

@@ -41,7 +41,7 @@ class Cluster:
     block.
 
     `rails` TCP rails to each peer: 127.0.0.1 to 127.0.0.1, 127.0.0.2 to 127.0.0.2 and so on, each of which carries
-    `rate` bytes a second (None: what it can). Chance in faults follows `seed`. `transports` are the used ones;
+    `rate` bytes a second (None: no limit). Chance in faults follows `seed`. `transports` are the used ones;
     None leaves the engines' own choice. Other settings are keywords, as for tent.Engine, and count on both sides;
     `peer_settings` only over there. `swap` maps slots to the transports that stand in for them
     (swap_transport_for_test), on both sides.

@@ -44,7 +44,7 @@ func otherBootID() error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(file.Name())
+	defer func() { _ = os.Remove(file.Name()) }() // the mount keeps it
 	_, err = file.Write(id)
 	if err = errors.Join(err, file.Close()); err != nil {
 		return err

@@ -39,7 +39,7 @@ def series(name: str) -> tuple[str, set[str]]:
 
 
 def faults(expression: str, legend: str = "") -> list[str]:
-    """What is wrong with an expression of PromQL, as far as names go."""
+    """The mistakes in an expression of PromQL, as far as names go."""
     found = []
     names = re.findall(r"\btent_\w+", expression)
     for name in names:

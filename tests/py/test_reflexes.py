@@ -1,4 +1,4 @@
-"""What Python people write by reflex works, or is refused at once with the cure."""
+"""The reflexes of Python people work, or are refused at once with the cure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIMIT = 20  # seconds
 
 
 class Slow(NamedTuple):
-    """A pair, and what is moved over it."""
+    """A pair, and the operands that are moved over it."""
 
     pair: Pair
     region: tent.Region
