@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import tent
 from tent import command
 from tent.quantities import bytes_of, seconds_of
 from tent.testing import Faults, Pair, injected
+
+np = pytest.importorskip("numpy")  # one interpreter of the suite has it
 
 # gocore/config/quantity_test.go reads the same table.
 TABLE = json.loads(

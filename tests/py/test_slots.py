@@ -275,4 +275,4 @@ def test_doctor_says_whether_memory_can_be_shared(capfd: pytest.CaptureFixture[s
     from tent.__main__ import main
 
     assert main(["doctor"]) == 0
-    assert "ok   shared memory" in capfd.readouterr().out
+    assert re.search(r"^ok +shared memory ", capfd.readouterr().out, re.M)

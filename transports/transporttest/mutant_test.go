@@ -65,7 +65,8 @@ func TestTheSuiteFindsBrokenTransports(t *testing.T) {
 				t.Skip("allocations are not counted under the race detector")
 			}
 			for _, sound := range []bool{true, false} {
-				suite := exec.Command(os.Args[0], "-test.run", "^TestMutant$/^"+rule+"$", "-test.timeout", "60s")
+				suite := exec.Command(os.Args[0], "-test.run", "^TestMutant$/^"+rule+"$", "-test.timeout", "60s",
+					"-test.failfast")
 				suite.Env = append(os.Environ(), mutantVariable+"="+name)
 				if sound {
 					suite.Env = append(os.Environ(), mutantVariable+"=sound")
