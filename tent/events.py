@@ -32,8 +32,9 @@ class Event(NamedTuple):
     processes any more (`error` has the cause), `sharing_on` that they are again. `metrics_off`: they are not served at
     the place in `note`. `peer_admitted` and `peer_refused` tell of callers, `access_refused` of something that a peer
     may not touch. `slow_path`: a full rail carried `n` percent of its nominal or usual rate for `took` seconds, `note`
-    has cause and knob; `slow_path_over` is its end. `insecure`: the engine admits anybody. `segment_opened`,
-    `segment_closed` and `region_closed` are acts of the user.
+    has cause and knob; `slow_path_over` is its end. `insecure`: the engine admits anybody. `traced`: a peer
+    reports how its transfer `trace` with this engine went on, in `note`. `segment_opened`, `segment_closed` and
+    `region_closed` are acts of the user.
     """
 
     kind: str

@@ -1,6 +1,6 @@
 // Package control carries the calls between two engines before and beside the bytes. They are hello, description of
-// regions, messages from one end of a transport to the other, notifications, probes. It runs over gRPC; a call takes
-// some 100 µs on one host, so nothing of it is on the data path.
+// regions, messages from one end of a transport to the other, notifications, reports, probes. It runs over gRPC; a call
+// takes some 100 µs on one host, so nothing of it is on the data path.
 //
 //	engine A                                   engine B
 //	Client.Open(address)  ---- TLS ----------> both ends prove their keys: transport.Peer's ID and Identity
@@ -8,6 +8,7 @@
 //	Client.Describe       ---- Describe -----> Handler.Describe
 //	Client.Call           ---- Transport ----> Handler.Serve      (a transport's handshake, withdrawal, fence)
 //	Client.Notify         ---- Notify -------> Handler.Notified
+//	Client.Report         ---- Report -------> Handler.Reported   (the end of a transfer with a trace)
 //	Client.Probe          ---- Probe --------> answered by the server itself
 //
 // The connection names caller and callee, never a message (gocore/security). A call to another engine than the one that
@@ -57,6 +58,8 @@ type Handler interface {
 	// without an answer, and (from.ID, seq) marks repetitions, which may run beside the call that was cut off.
 	// Message is the handler's own.
 	Notified(ctx context.Context, from transport.Peer, seq uint64, message []byte) error
+	// Reported hears of the peer's transfers with us that have a trace. Their texts are fit to be seen.
+	Reported(from transport.Peer, list []Traced)
 }
 
 // Offer is the answer to Describe. It may be made once for many peers.

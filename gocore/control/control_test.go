@@ -34,6 +34,7 @@ type node struct {
 	describe func(context.Context, transport.Peer, uint64) (*Offer, error)
 	serve    func(context.Context, transport.Peer, string, []byte) ([]byte, error)
 	notified func(context.Context, transport.Peer, uint64, []byte) error
+	reported func(transport.Peer, []Traced)
 }
 
 func (n *node) Describe(ctx context.Context, from transport.Peer, known uint64) (*Offer, error) {
@@ -47,6 +48,8 @@ func (n *node) Serve(ctx context.Context, from transport.Peer, name string, mess
 func (n *node) Notified(ctx context.Context, from transport.Peer, seq uint64, message []byte) error {
 	return n.notified(ctx, from, seq, message)
 }
+
+func (n *node) Reported(from transport.Peer, list []Traced) { n.reported(from, list) }
 
 // newCredentials are those of a new engine of mode local, unless settings say otherwise.
 func newCredentials(t testing.TB, settings ...security.Settings) *security.Credentials {

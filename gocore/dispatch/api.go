@@ -196,6 +196,7 @@ type Summary struct {
 	Transports uint32      // bit by transport index
 	Err        *errs.Error // of the first task that failed
 	Trace      string      // the caller's name for the batch
+	Moved      *errs.Error // why the latest failover was made
 	Version    uint32      // grows with every visible change of the batch
 }
 

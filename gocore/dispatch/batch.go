@@ -28,6 +28,7 @@ type batch struct {
 	worst      State       // of those that have ended, COMPLETED apart
 	failure    *errs.Error // of the first in that state
 	trace      string      // the caller's name for it, in its events
+	moved      *errs.Error // why the latest failover was made
 }
 
 // keepTasks bounds the table of tasks that a free slot keeps for its next batch.
@@ -242,7 +243,7 @@ func (c *Core) recycle(b *batch) {
 	if cap(b.tasks) > keepTasks {
 		b.tasks = nil
 	}
-	b.alive, b.tasks, b.failure = false, b.tasks[:0], nil
+	b.alive, b.tasks, b.failure, b.moved = false, b.tasks[:0], nil, nil
 	c.vacant = append(c.vacant, b.slot)
 }
 
@@ -279,8 +280,8 @@ func (c *Core) Summary(id BatchID) (Summary, *errs.Error) {
 	if err != nil {
 		return Summary{}, err
 	}
-	s := Summary{Trace: b.trace, State: Completed, Dirty: b.dirty, Tasks: len(b.tasks), Pending: b.pending + b.reserved,
-		Bytes: b.bytes, Total: b.total,
+	s := Summary{Trace: b.trace, Moved: b.moved, State: Completed, Dirty: b.dirty, Tasks: len(b.tasks),
+		Pending: b.pending + b.reserved, Bytes: b.bytes, Total: b.total,
 		Attempts: b.attempts, Failovers: b.failovers, Transports: b.transports, Err: b.failure, Version: b.version}
 	if s.Pending > 0 {
 		s.State = Pending

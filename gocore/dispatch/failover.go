@@ -140,6 +140,7 @@ func (c *Core) switchRoute(t *task, next int, err *errs.Error, now clock.Time) {
 	to := t.path().Transport
 	t.failovers++
 	t.batch.failovers++
+	t.batch.moved = err
 	c.failovers[from][to]++
 	c.noteChange(t.batch)
 	c.emit(event.Event{Kind: event.Failover, Time: now, Peer: err.Peer, Transport: c.transportName(from),

@@ -34,3 +34,8 @@ func (a *answers) Serve(ctx context.Context, from transport.Peer, name string, m
 func (a *answers) Notified(_ context.Context, from transport.Peer, _ uint64, message []byte) error {
 	return (*Engine)(a).takeNotes(planeControl, from, message)
 }
+
+// Reported implements control.Handler.
+func (a *answers) Reported(from transport.Peer, list []control.Traced) {
+	(*Engine)(a).reported(from, list)
+}

@@ -27,6 +27,8 @@ type batch struct {
 	uses    []*region // each with one use taken
 	lists   []*places // where the pages of its tasks lie
 	files   []fileUse // each with one handle taken
+	legs    []leg     // of traced tasks: their peers hear the end
+	moves   uint32    // failovers that they have heard of
 }
 
 // NewBatch makes a batch for up to capacity tasks. Free it with FreeBatch, at any time.
@@ -59,7 +61,8 @@ func (e *Engine) newBatch(capacity int) (dispatch.BatchID, *errs.Error) {
 		e.batches[slot] = &batch{}
 	}
 	b := e.batches[slot]
-	*b = batch{id: id, waiters: b.waiters[:0], uses: b.uses[:0], lists: b.lists[:0], files: b.files[:0]}
+	*b = batch{id: id, waiters: b.waiters[:0], uses: b.uses[:0], lists: b.lists[:0], files: b.files[:0],
+		legs: b.legs[:0]}
 	e.totals[slot].Store(0)
 	e.page.publish(id, dispatch.Completed, 0, 0, 0)
 	return id, nil
@@ -120,6 +123,7 @@ func (e *Engine) enqueue(id dispatch.BatchID, c *Call) (int, *errs.Error) {
 		return 0, err
 	}
 	e.begin(b, c, now)
+	b.addLegs(c, first)
 	if len(c.specs) == 0 { // nothing to move: only the notification
 		e.mirror(id, now)
 	}
@@ -207,6 +211,9 @@ func (e *Engine) mirror(id dispatch.BatchID, now clock.Time) {
 	if err != nil {
 		return
 	}
+	if len(b.legs) > 0 && sum.Failovers != b.moves {
+		e.reportFailover(b, &sum)
+	}
 	state := sum.State
 	if state.Terminal() {
 		state = e.tail(b, &sum, now)
@@ -238,6 +245,9 @@ func (e *Engine) finish(b *batch, dirty bool) {
 		w.wakeUp()
 	}
 	b.waiters = b.waiters[:0]
+	if len(b.legs) > 0 {
+		e.reportEnd(b)
+	}
 	if dirty && len(b.files) > 0 {
 		e.linger(b)
 	}
@@ -316,7 +326,8 @@ func (e *Engine) release(b *batch) {
 	if err := e.core.FreeBatch(b.id, b.started); err != nil {
 		e.log.Error("free batch", "batch", uint64(b.id), "err", err)
 	}
-	b.id, b.note = 0, nil
+	clear(b.legs)
+	b.id, b.note, b.legs = 0, nil, b.legs[:0]
 }
 
 // Cancel asks that tasks end without moving more bytes; task -1 means all. It returns how many had not ended yet. The

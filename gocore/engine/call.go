@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/control"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -165,10 +166,10 @@ func indexed(i int, err *errs.Error) *errs.Error {
 }
 
 // TraceMax bounds the caller's name for a transfer, in bytes.
-const TraceMax = 64
+const TraceMax = control.TraceMax
 
-// Trace gives the transfer the caller's name for it. Its events, log lines and errors bear it, and its notification
-// takes it to the peer.
+// Trace gives the transfer the caller's name for it. Its events, log lines and errors bear it. Its notification takes
+// it to the peer, else a report does.
 func (c *Call) Trace(name string) error {
 	if len(name) > TraceMax {
 		return errs.New(errs.InvalidArgument, "trace", "the trace has %d bytes, at most %d are allowed", len(name),

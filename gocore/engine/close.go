@@ -20,7 +20,7 @@ const closeGrace = 3 * time.Second
 //
 //  1. Nothing new is taken, or the end would never come.
 //  2. Transfers end or are cancelled; their tasks' ends need live links.
-//  3. Notifications end: they belong to transfers, and need the control plane.
+//  3. Notifications end: they belong to transfers, and need the control plane. So do reports of traced ones.
 //  4. Regions are revoked while our readers still serve, so that peers are refused instead of cut off.
 //  5. Links are detached, transports closed: no thread of theirs touches memory any more.
 //  6. The control plane ends: until here peers can ask for withdrawals.
@@ -41,6 +41,7 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	grace := max(closeGrace, until.Sub(clock.Now()))
 	e.drained(closeGrace)
 	e.notifier.close()
+	e.reporter.close()
 
 	ctx, done := context.WithTimeout(context.Background(), grace)
 	defer done()

@@ -118,6 +118,8 @@ type Engine struct {
 	client   *control.Client
 	notifier *notifier
 	notes    *notes
+	reporter *reporter
+	heard    reportRates
 	shared   sharing
 	served   endpoints
 	signal   *signal // completions of watched batches, log records
@@ -180,6 +182,8 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 		func(id transport.ID) bool { return e.server.Connected(id) })
 	e.notifier = newNotifier(e)
 	undo.add(e.notifier.close)
+	e.reporter = newReporter(e.sendReports)
+	undo.add(e.reporter.close)
 	if err = e.listen(o, undo); err != nil {
 		return nil, err
 	}

@@ -99,6 +99,8 @@ func (l *logs) event(ev *event.Event) bool {
 		if orderly(ev) {
 			level = slog.LevelDebug
 		}
+	case event.Traced:
+		level, text = slog.LevelDebug, fmt.Sprintf("A transfer of the peer: %s, %d bytes", ev.Note, ev.Bytes)
 	default:
 		level, text = slog.LevelDebug, ev.Kind.String()
 	}

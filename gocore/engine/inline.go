@@ -50,6 +50,7 @@ func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *Call) (_ d
 	id = b.id
 	if carried {
 		first = e.core.Record(&held, c.specs, now)
+		b.addLegs(c, first)
 		if made && !b.hasTail() { // nothing else can be in the batch, and nothing comes behind its last byte
 			e.page.publish(id, dispatch.Completed, c.total, 0, int64(max(1, now-b.started)))
 			e.finish(b, false)
@@ -61,7 +62,8 @@ func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *Call) (_ d
 	}
 	e.core.Unreserve(&held)
 	first, err := e.core.Submit(b.id, c.specs, now) // cannot fail: it has the room that was reserved
-	if err == nil && e.closing {                    // Close has cancelled what it found before
+	b.addLegs(c, first)
+	if err == nil && e.closing { // Close has cancelled what it found before
 		_, err = e.core.Cancel(b.id, first, len(c.specs), now)
 	}
 	e.launch(false)

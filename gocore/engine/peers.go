@@ -40,6 +40,8 @@ type peer struct {
 	mu      sync.Mutex
 	fetch   sync.Mutex // one description at a time
 	handles int        // guarded by segmentTable.mu
+
+	deaf atomic.Int64 // until then the peer is told no reports: it did not take the last ones
 }
 
 type attachment struct {

@@ -63,6 +63,7 @@ func (e *Engine) countRegions(s *metrics.Snapshot) {
 	s.Notifications = metrics.Notifications{Sent: e.notifier.sent.Load(), Received: e.notes.taken,
 		Refused: e.notes.refused, Waiting: e.notes.waits()}
 	e.notes.mu.Unlock()
+	s.ReportsDropped = e.reporter.dropped.Load()
 }
 
 // copyCore copies the figures of the core. The caller holds e.mu.

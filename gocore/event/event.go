@@ -46,6 +46,7 @@ const (
 	Insecure
 	SlowPath
 	SlowPathOver
+	Traced
 )
 
 // kinds holds the name and the meaning of each kind; docs/reference/events.md is generated from it.
@@ -90,6 +91,9 @@ var kinds = [...]struct{ name, help string }{
 	SlowPath: {"slow_path",
 		"A full rail carried `n` percent of its nominal or usual rate for `took`; `note` has the cause and the knob."},
 	SlowPathOver: {"slow_path_over", "A rail that was slow carries `n` percent of that rate again."},
+	Traced: {"traced",
+		"A peer reports a turn of its transfer `trace` with this engine. `note` is completed, failed, canceled, " +
+			"timed out or failover; `bytes` have moved, `error` has the cause."},
 }
 
 // String returns the name of a kind, as events carry it to Python and into the log.

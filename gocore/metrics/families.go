@@ -185,6 +185,8 @@ var families = []family{
 		func(s *Snapshot) float64 { return float64(s.Notifications.Received) }),
 	single("tent_notifications_refused_total", "Notifications held back because the queue was full.", counter,
 		func(s *Snapshot) float64 { return float64(s.Notifications.Refused) }),
+	single("tent_trace_reports_dropped_total", "Reports of traced transfers that were dropped, at either end.", counter,
+		func(s *Snapshot) float64 { return float64(s.ReportsDropped) }),
 	single("tent_notifications_waiting", "Notifications in the queue.", gauge,
 		func(s *Snapshot) float64 { return float64(s.Notifications.Waiting) }),
 	{name: "tent_refused_total",

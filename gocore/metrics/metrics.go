@@ -36,9 +36,10 @@ type Snapshot struct {
 	Segments        int // opened and not closed
 	Peers           int // attached
 
-	Notifications Notifications
-	Refusals      []Refusals
-	Insecure      bool // the engine admits anybody
+	Notifications  Notifications
+	ReportsDropped uint64 // of traced transfers
+	Refusals       []Refusals
+	Insecure       bool // the engine admits anybody
 }
 
 // Refusals counts the refusals of one plane to peers: "control", or the name of a transport.

@@ -144,5 +144,7 @@ def test_the_documentation_names_every_kind() -> None:
     """Kinds are texts that Go makes: its names and those in the documentation of Event are the same."""
     source = (Path(__file__).resolve().parents[2] / "gocore" / "event" / "event.go").read_text(encoding="utf-8")
     made = set(re.findall(r'{\s*"([a-z_]+)",\s', source[source.index("var kinds") :]))
-    told = set(re.findall(r"`([a-z]+_[a-z_]+|stalled|dirty|withdrawn|failover|insecure)`", tent.Event.__doc__ or ""))
+    told = set(
+        re.findall(r"`([a-z]+_[a-z_]+|stalled|dirty|withdrawn|failover|insecure|traced)`", tent.Event.__doc__ or "")
+    )
     assert made == told

@@ -195,6 +195,8 @@ func (r *relay) Notified(context.Context, transport.Peer, uint64, []byte) error 
 	return errs.New(errs.NotImplemented, "relay", "no notifications")
 }
 
+func (r *relay) Reported(transport.Peer, []control.Traced) {}
+
 // attack makes the victim open a relay that wants it to write into a process of the relay's choice. Nothing may be
 // written there: the victim finds out by itself that it is another engine's process.
 func attack(t *testing.T, victim *forked.Child, r *relay, says string, targets ...*forked.Child) {

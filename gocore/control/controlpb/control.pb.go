@@ -26,6 +26,64 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type Turn int32
+
+const (
+	Turn_TURN_NONE      Turn = 0
+	Turn_TURN_COMPLETED Turn = 1
+	Turn_TURN_FAILED    Turn = 2
+	Turn_TURN_CANCELED  Turn = 3
+	Turn_TURN_TIMED_OUT Turn = 4
+	Turn_TURN_FAILOVER  Turn = 5
+)
+
+// Enum value maps for Turn.
+var (
+	Turn_name = map[int32]string{
+		0: "TURN_NONE",
+		1: "TURN_COMPLETED",
+		2: "TURN_FAILED",
+		3: "TURN_CANCELED",
+		4: "TURN_TIMED_OUT",
+		5: "TURN_FAILOVER",
+	}
+	Turn_value = map[string]int32{
+		"TURN_NONE":      0,
+		"TURN_COMPLETED": 1,
+		"TURN_FAILED":    2,
+		"TURN_CANCELED":  3,
+		"TURN_TIMED_OUT": 4,
+		"TURN_FAILOVER":  5,
+	}
+)
+
+func (x Turn) Enum() *Turn {
+	p := new(Turn)
+	*p = x
+	return p
+}
+
+func (x Turn) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Turn) Descriptor() protoreflect.EnumDescriptor {
+	return file_gocore_control_controlpb_control_proto_enumTypes[0].Descriptor()
+}
+
+func (Turn) Type() protoreflect.EnumType {
+	return &file_gocore_control_controlpb_control_proto_enumTypes[0]
+}
+
+func (x Turn) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Turn.Descriptor instead.
+func (Turn) EnumDescriptor() ([]byte, []int) {
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{0}
+}
+
 // Identity is an engine's words about itself, for people and as a hint. Its connection proves its id.
 type Identity struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -633,6 +691,171 @@ func (*NotifyReply) Descriptor() ([]byte, []int) {
 	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{10}
 }
 
+type ReportRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Call          *Call                  `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
+	Reports       []*Traced              `protobuf:"bytes,2,rep,name=reports,proto3" json:"reports,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportRequest) Reset() {
+	*x = ReportRequest{}
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportRequest) ProtoMessage() {}
+
+func (x *ReportRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
+func (*ReportRequest) Descriptor() ([]byte, []int) {
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ReportRequest) GetCall() *Call {
+	if x != nil {
+		return x.Call
+	}
+	return nil
+}
+
+func (x *ReportRequest) GetReports() []*Traced {
+	if x != nil {
+		return x.Reports
+	}
+	return nil
+}
+
+type ReportReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportReply) Reset() {
+	*x = ReportReply{}
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportReply) ProtoMessage() {}
+
+func (x *ReportReply) ProtoReflect() protoreflect.Message {
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportReply.ProtoReflect.Descriptor instead.
+func (*ReportReply) Descriptor() ([]byte, []int) {
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{12}
+}
+
+// Traced is one turn of a transfer that has a trace.
+type Traced struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Trace         []byte                 `protobuf:"bytes,1,opt,name=trace,proto3" json:"trace,omitempty"` // the caller's name for the transfer
+	Turn          Turn                   `protobuf:"varint,2,opt,name=turn,proto3,enum=tent.control.Turn" json:"turn,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"` // moved between these two engines so far
+	Code          uint32                 `protobuf:"varint,4,opt,name=code,proto3" json:"code,omitempty"`   // of the error that led here; 0: none
+	Cause         []byte                 `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Traced) Reset() {
+	*x = Traced{}
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Traced) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Traced) ProtoMessage() {}
+
+func (x *Traced) ProtoReflect() protoreflect.Message {
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Traced.ProtoReflect.Descriptor instead.
+func (*Traced) Descriptor() ([]byte, []int) {
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Traced) GetTrace() []byte {
+	if x != nil {
+		return x.Trace
+	}
+	return nil
+}
+
+func (x *Traced) GetTurn() Turn {
+	if x != nil {
+		return x.Turn
+	}
+	return Turn_TURN_NONE
+}
+
+func (x *Traced) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Traced) GetCode() uint32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+func (x *Traced) GetCause() []byte {
+	if x != nil {
+		return x.Cause
+	}
+	return nil
+}
+
 type ProbeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Call          *Call                  `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
@@ -642,7 +865,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[11]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -654,7 +877,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[11]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -667,7 +890,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{11}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ProbeRequest) GetCall() *Call {
@@ -685,7 +908,7 @@ type ProbeReply struct {
 
 func (x *ProbeReply) Reset() {
 	*x = ProbeReply{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[12]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -697,7 +920,7 @@ func (x *ProbeReply) String() string {
 func (*ProbeReply) ProtoMessage() {}
 
 func (x *ProbeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[12]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -710,7 +933,7 @@ func (x *ProbeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeReply.ProtoReflect.Descriptor instead.
 func (*ProbeReply) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{12}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{15}
 }
 
 // Fault is an error of the callee, as a detail of the gRPC status. Side is as the callee saw it.
@@ -732,7 +955,7 @@ type Fault struct {
 
 func (x *Fault) Reset() {
 	*x = Fault{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[13]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +967,7 @@ func (x *Fault) String() string {
 func (*Fault) ProtoMessage() {}
 
 func (x *Fault) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[13]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +980,7 @@ func (x *Fault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fault.ProtoReflect.Descriptor instead.
 func (*Fault) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{13}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Fault) GetCode() uint32 {
@@ -876,7 +1099,17 @@ const file_gocore_control_controlpb_control_proto_rawDesc = "" +
 	"\x04call\x18\x01 \x01(\v2\x12.tent.control.CallR\x04call\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\fR\amessage\"\r\n" +
-	"\vNotifyReply\"6\n" +
+	"\vNotifyReply\"g\n" +
+	"\rReportRequest\x12&\n" +
+	"\x04call\x18\x01 \x01(\v2\x12.tent.control.CallR\x04call\x12.\n" +
+	"\areports\x18\x02 \x03(\v2\x14.tent.control.TracedR\areports\"\r\n" +
+	"\vReportReply\"\x86\x01\n" +
+	"\x06Traced\x12\x14\n" +
+	"\x05trace\x18\x01 \x01(\fR\x05trace\x12&\n" +
+	"\x04turn\x18\x02 \x01(\x0e2\x12.tent.control.TurnR\x04turn\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x12\n" +
+	"\x04code\x18\x04 \x01(\rR\x04code\x12\x14\n" +
+	"\x05cause\x18\x05 \x01(\fR\x05cause\"6\n" +
 	"\fProbeRequest\x12&\n" +
 	"\x04call\x18\x01 \x01(\v2\x12.tent.control.CallR\x04call\"\f\n" +
 	"\n" +
@@ -894,12 +1127,20 @@ const file_gocore_control_controlpb_control_proto_rawDesc = "" +
 	"\x04rail\x18\b \x01(\tR\x04rail\x12\x14\n" +
 	"\x05cause\x18\t \x01(\tR\x05cause\x12\x12\n" +
 	"\x04hint\x18\n" +
-	" \x01(\tR\x04hint2\xdc\x02\n" +
+	" \x01(\tR\x04hint*t\n" +
+	"\x04Turn\x12\r\n" +
+	"\tTURN_NONE\x10\x00\x12\x12\n" +
+	"\x0eTURN_COMPLETED\x10\x01\x12\x0f\n" +
+	"\vTURN_FAILED\x10\x02\x12\x11\n" +
+	"\rTURN_CANCELED\x10\x03\x12\x12\n" +
+	"\x0eTURN_TIMED_OUT\x10\x04\x12\x11\n" +
+	"\rTURN_FAILOVER\x10\x052\x9e\x03\n" +
 	"\aControl\x12=\n" +
 	"\x05Hello\x12\x1a.tent.control.HelloRequest\x1a\x18.tent.control.HelloReply\x12F\n" +
 	"\bDescribe\x12\x1d.tent.control.DescribeRequest\x1a\x1b.tent.control.DescribeReply\x12I\n" +
 	"\tTransport\x12\x1e.tent.control.TransportRequest\x1a\x1c.tent.control.TransportReply\x12@\n" +
-	"\x06Notify\x12\x1b.tent.control.NotifyRequest\x1a\x19.tent.control.NotifyReply\x12=\n" +
+	"\x06Notify\x12\x1b.tent.control.NotifyRequest\x1a\x19.tent.control.NotifyReply\x12@\n" +
+	"\x06Report\x12\x1b.tent.control.ReportRequest\x1a\x19.tent.control.ReportReply\x12=\n" +
 	"\x05Probe\x12\x1a.tent.control.ProbeRequest\x1a\x18.tent.control.ProbeReplyB6Z4github.com/tent-engine/tent/gocore/control/controlpbb\x06proto3"
 
 var (
@@ -914,47 +1155,57 @@ func file_gocore_control_controlpb_control_proto_rawDescGZIP() []byte {
 	return file_gocore_control_controlpb_control_proto_rawDescData
 }
 
-var file_gocore_control_controlpb_control_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_gocore_control_controlpb_control_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_gocore_control_controlpb_control_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_gocore_control_controlpb_control_proto_goTypes = []any{
-	(*Identity)(nil),         // 0: tent.control.Identity
-	(*Call)(nil),             // 1: tent.control.Call
-	(*HelloRequest)(nil),     // 2: tent.control.HelloRequest
-	(*HelloReply)(nil),       // 3: tent.control.HelloReply
-	(*DescribeRequest)(nil),  // 4: tent.control.DescribeRequest
-	(*DescribeReply)(nil),    // 5: tent.control.DescribeReply
-	(*Transport)(nil),        // 6: tent.control.Transport
-	(*TransportRequest)(nil), // 7: tent.control.TransportRequest
-	(*TransportReply)(nil),   // 8: tent.control.TransportReply
-	(*NotifyRequest)(nil),    // 9: tent.control.NotifyRequest
-	(*NotifyReply)(nil),      // 10: tent.control.NotifyReply
-	(*ProbeRequest)(nil),     // 11: tent.control.ProbeRequest
-	(*ProbeReply)(nil),       // 12: tent.control.ProbeReply
-	(*Fault)(nil),            // 13: tent.control.Fault
+	(Turn)(0),                // 0: tent.control.Turn
+	(*Identity)(nil),         // 1: tent.control.Identity
+	(*Call)(nil),             // 2: tent.control.Call
+	(*HelloRequest)(nil),     // 3: tent.control.HelloRequest
+	(*HelloReply)(nil),       // 4: tent.control.HelloReply
+	(*DescribeRequest)(nil),  // 5: tent.control.DescribeRequest
+	(*DescribeReply)(nil),    // 6: tent.control.DescribeReply
+	(*Transport)(nil),        // 7: tent.control.Transport
+	(*TransportRequest)(nil), // 8: tent.control.TransportRequest
+	(*TransportReply)(nil),   // 9: tent.control.TransportReply
+	(*NotifyRequest)(nil),    // 10: tent.control.NotifyRequest
+	(*NotifyReply)(nil),      // 11: tent.control.NotifyReply
+	(*ReportRequest)(nil),    // 12: tent.control.ReportRequest
+	(*ReportReply)(nil),      // 13: tent.control.ReportReply
+	(*Traced)(nil),           // 14: tent.control.Traced
+	(*ProbeRequest)(nil),     // 15: tent.control.ProbeRequest
+	(*ProbeReply)(nil),       // 16: tent.control.ProbeReply
+	(*Fault)(nil),            // 17: tent.control.Fault
 }
 var file_gocore_control_controlpb_control_proto_depIdxs = []int32{
-	0,  // 0: tent.control.Call.from:type_name -> tent.control.Identity
-	0,  // 1: tent.control.HelloRequest.from:type_name -> tent.control.Identity
-	0,  // 2: tent.control.HelloReply.self:type_name -> tent.control.Identity
-	1,  // 3: tent.control.DescribeRequest.call:type_name -> tent.control.Call
-	6,  // 4: tent.control.DescribeReply.transports:type_name -> tent.control.Transport
-	1,  // 5: tent.control.TransportRequest.call:type_name -> tent.control.Call
-	1,  // 6: tent.control.NotifyRequest.call:type_name -> tent.control.Call
-	1,  // 7: tent.control.ProbeRequest.call:type_name -> tent.control.Call
-	2,  // 8: tent.control.Control.Hello:input_type -> tent.control.HelloRequest
-	4,  // 9: tent.control.Control.Describe:input_type -> tent.control.DescribeRequest
-	7,  // 10: tent.control.Control.Transport:input_type -> tent.control.TransportRequest
-	9,  // 11: tent.control.Control.Notify:input_type -> tent.control.NotifyRequest
-	11, // 12: tent.control.Control.Probe:input_type -> tent.control.ProbeRequest
-	3,  // 13: tent.control.Control.Hello:output_type -> tent.control.HelloReply
-	5,  // 14: tent.control.Control.Describe:output_type -> tent.control.DescribeReply
-	8,  // 15: tent.control.Control.Transport:output_type -> tent.control.TransportReply
-	10, // 16: tent.control.Control.Notify:output_type -> tent.control.NotifyReply
-	12, // 17: tent.control.Control.Probe:output_type -> tent.control.ProbeReply
-	13, // [13:18] is the sub-list for method output_type
-	8,  // [8:13] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	1,  // 0: tent.control.Call.from:type_name -> tent.control.Identity
+	1,  // 1: tent.control.HelloRequest.from:type_name -> tent.control.Identity
+	1,  // 2: tent.control.HelloReply.self:type_name -> tent.control.Identity
+	2,  // 3: tent.control.DescribeRequest.call:type_name -> tent.control.Call
+	7,  // 4: tent.control.DescribeReply.transports:type_name -> tent.control.Transport
+	2,  // 5: tent.control.TransportRequest.call:type_name -> tent.control.Call
+	2,  // 6: tent.control.NotifyRequest.call:type_name -> tent.control.Call
+	2,  // 7: tent.control.ReportRequest.call:type_name -> tent.control.Call
+	14, // 8: tent.control.ReportRequest.reports:type_name -> tent.control.Traced
+	0,  // 9: tent.control.Traced.turn:type_name -> tent.control.Turn
+	2,  // 10: tent.control.ProbeRequest.call:type_name -> tent.control.Call
+	3,  // 11: tent.control.Control.Hello:input_type -> tent.control.HelloRequest
+	5,  // 12: tent.control.Control.Describe:input_type -> tent.control.DescribeRequest
+	8,  // 13: tent.control.Control.Transport:input_type -> tent.control.TransportRequest
+	10, // 14: tent.control.Control.Notify:input_type -> tent.control.NotifyRequest
+	12, // 15: tent.control.Control.Report:input_type -> tent.control.ReportRequest
+	15, // 16: tent.control.Control.Probe:input_type -> tent.control.ProbeRequest
+	4,  // 17: tent.control.Control.Hello:output_type -> tent.control.HelloReply
+	6,  // 18: tent.control.Control.Describe:output_type -> tent.control.DescribeReply
+	9,  // 19: tent.control.Control.Transport:output_type -> tent.control.TransportReply
+	11, // 20: tent.control.Control.Notify:output_type -> tent.control.NotifyReply
+	13, // 21: tent.control.Control.Report:output_type -> tent.control.ReportReply
+	16, // 22: tent.control.Control.Probe:output_type -> tent.control.ProbeReply
+	17, // [17:23] is the sub-list for method output_type
+	11, // [11:17] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_gocore_control_controlpb_control_proto_init() }
@@ -967,13 +1218,14 @@ func file_gocore_control_controlpb_control_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_gocore_control_controlpb_control_proto_rawDesc), len(file_gocore_control_controlpb_control_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   14,
+			NumEnums:      1,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_gocore_control_controlpb_control_proto_goTypes,
 		DependencyIndexes: file_gocore_control_controlpb_control_proto_depIdxs,
+		EnumInfos:         file_gocore_control_controlpb_control_proto_enumTypes,
 		MessageInfos:      file_gocore_control_controlpb_control_proto_msgTypes,
 	}.Build()
 	File_gocore_control_controlpb_control_proto = out.File

@@ -28,6 +28,7 @@ const (
 	Control_Describe_FullMethodName  = "/tent.control.Control/Describe"
 	Control_Transport_FullMethodName = "/tent.control.Control/Transport"
 	Control_Notify_FullMethodName    = "/tent.control.Control/Notify"
+	Control_Report_FullMethodName    = "/tent.control.Control/Report"
 	Control_Probe_FullMethodName     = "/tent.control.Control/Probe"
 )
 
@@ -43,6 +44,8 @@ type ControlClient interface {
 	Transport(ctx context.Context, in *TransportRequest, opts ...grpc.CallOption) (*TransportReply, error)
 	// Notify delivers one notification; the callee drops a sequence that it has seen of that engine.
 	Notify(ctx context.Context, in *NotifyRequest, opts ...grpc.CallOption) (*NotifyReply, error)
+	// Report tells how transfers with a trace went on that the caller made with the callee; nothing follows from it.
+	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportReply, error)
 	// Probe does nothing.
 	Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.CallOption) (*ProbeReply, error)
 }
@@ -95,6 +98,16 @@ func (c *controlClient) Notify(ctx context.Context, in *NotifyRequest, opts ...g
 	return out, nil
 }
 
+func (c *controlClient) Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportReply)
+	err := c.cc.Invoke(ctx, Control_Report_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controlClient) Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.CallOption) (*ProbeReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ProbeReply)
@@ -117,6 +130,8 @@ type ControlServer interface {
 	Transport(context.Context, *TransportRequest) (*TransportReply, error)
 	// Notify delivers one notification; the callee drops a sequence that it has seen of that engine.
 	Notify(context.Context, *NotifyRequest) (*NotifyReply, error)
+	// Report tells how transfers with a trace went on that the caller made with the callee; nothing follows from it.
+	Report(context.Context, *ReportRequest) (*ReportReply, error)
 	// Probe does nothing.
 	Probe(context.Context, *ProbeRequest) (*ProbeReply, error)
 	mustEmbedUnimplementedControlServer()
@@ -140,6 +155,9 @@ func (UnimplementedControlServer) Transport(context.Context, *TransportRequest) 
 }
 func (UnimplementedControlServer) Notify(context.Context, *NotifyRequest) (*NotifyReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Notify not implemented")
+}
+func (UnimplementedControlServer) Report(context.Context, *ReportRequest) (*ReportReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Report not implemented")
 }
 func (UnimplementedControlServer) Probe(context.Context, *ProbeRequest) (*ProbeReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Probe not implemented")
@@ -237,6 +255,24 @@ func _Control_Notify_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Control_Report_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Report(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Report_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Report(ctx, req.(*ReportRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Control_Probe_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ProbeRequest)
 	if err := dec(in); err != nil {
@@ -277,6 +313,10 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Notify",
 			Handler:    _Control_Notify_Handler,
+		},
+		{
+			MethodName: "Report",
+			Handler:    _Control_Report_Handler,
 		},
 		{
 			MethodName: "Probe",
