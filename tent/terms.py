@@ -26,7 +26,7 @@ MEANING = {
     "intent": _abi.MEANING["intent"],
     "policy": _abi.MEANING["policy"],
     "require": _abi.MEANING["require"],
-    "trace": "The caller's name for it, at most 64 bytes: in events, logs, spans, errors and its notification.",
+    "trace": "The caller's name for it, at most 64 bytes: in events, logs, spans and errors, and at the peer.",
 }
 
 F = TypeVar("F", bound=Callable[..., object])

@@ -118,3 +118,31 @@ def test_a_span_bears_the_trace(near: Any) -> None:
         tent.uninstrument()
     (span,) = exporter.get_finished_spans()
     assert span.attributes["tent.trace"] == "req-19"
+
+
+def test_the_peer_hears_of_a_traced_transfer_without_a_notification(near: Any) -> None:
+    engine, other, region, kv = near
+    with other.events() as heard:
+        assert engine.write(region, kv, trace="req-20").result(timeout=10) == KB
+        event = heard.wait_for("traced", timeout=10)
+        assert (event.trace, event.note, event.bytes, event.error) == ("req-20", "completed", KB, "")
+        assert event.peer == engine.address and "[req-20]" in str(event)
+        engine.write(region, kv).result(timeout=10)
+        engine.write(region, kv, trace="req-21", notify=("page", "7")).result(timeout=10)
+        engine.read(region, kv, trace="req-22").result(timeout=10)
+        assert heard.wait_for("traced", timeout=10).trace == "req-22"
+    assert not [event for event in engine.events().drain() if event.kind == "traced"]
+
+
+def test_a_peer_that_is_killed_holds_up_no_report() -> None:
+    with Pair(rails=1, log_level="error") as pair:
+        pair.peer.region("kv", KB, seed=1)
+        with pair.engine.allocate(KB) as region:
+            kv = pair.segment.refresh()["kv"]
+            pair.peer.kill()
+            for number in range(20):
+                try:
+                    transfer = pair.engine.write(region, kv, timeout=0.05, trace=f"req-{number}")
+                except tent.TentError:
+                    break  # the engine has learned of the end
+                assert isinstance(transfer.exception(timeout=10), tent.TentError)
