@@ -70,6 +70,9 @@ def reason(skip: xml.Element) -> str:
     return next((line for line in lines if ".go:" in line), lines[0] if lines else "no reason given")
 
 
+SHOWN = 4 << 20  # bytes of a log: one that a loop has written would fill the disk once more
+
+
 class Runner:
     """Runs the commands of one stage; their output goes into build/check/STAGE.log."""
 
@@ -141,9 +144,10 @@ class Runner:
             return read_report(report, code)
 
     def show(self) -> None:
-        """Prints the log, as the stage's failure."""
+        """Prints the end of the log, as the stage's failure."""
         print(f"----- {self.name}: {self.log.relative_to(ROOT)}", flush=True)
         with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - SHOWN))
             shutil.copyfileobj(log, sys.stdout.buffer)
         sys.stdout.buffer.flush()
         print(f"----- end of {self.name}", flush=True)
