@@ -278,5 +278,6 @@ func TestMemoryThatTheKernelKeepsStaysUsed(t *testing.T) {
 	require.NoError(t, e.FreeMemory(id))
 	require.True(t, mapped(own), "what the kernel may still read is mapped")
 	s.network.Heal(where)
-	require.Eventually(t, func() bool { e.Progress(); return !mapped(own) }, patience, time.Millisecond)
+	// Something else may be mapped there by the time of the look.
+	require.Eventually(t, func() bool { e.Progress(); return !mapped(own) || !e.Lingers(id) }, patience, time.Millisecond)
 }
