@@ -278,6 +278,9 @@ func TestMemoryThatTheKernelKeepsStaysUsed(t *testing.T) {
 	require.NoError(t, e.FreeMemory(id))
 	require.True(t, mapped(own), "what the kernel may still read is mapped")
 	s.network.Heal(where)
-	// Something else may be mapped there by the time of the look.
-	require.Eventually(t, func() bool { e.Progress(); return !mapped(own) || !e.Lingers(id) }, patience, time.Millisecond)
+	given := func() bool { // or something else is mapped there by now
+		e.Progress()
+		return !mapped(own) || !e.Lingers(id)
+	}
+	require.Eventually(t, given, patience, time.Millisecond)
 }
