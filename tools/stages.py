@@ -189,7 +189,7 @@ STAGES: dict[str, Stage] = {
     "unit": Stage(unit, 30),
     "typing": Stage(typing, 20, BACK),
     "tools": Stage(tools, 20, BACK),
-    "conformance": Stage(conformance, 100),
+    "conformance": Stage(conformance, 115),
     "simulation": Stage(simulation, 90, BACK),
     "crossing": Stage(crossing, 65),
     "security": Stage(security, 20),

@@ -44,7 +44,9 @@ func TestNothingLandsAfterARevocationDuringAHandshake(t *testing.T) {
 			if leaves {
 				a.leaveCame()
 			}
+			l.readMu.Lock() // a lane that was refused gives its buffers back on a goroutine
 			l.giveBuffers()
+			l.readMu.Unlock()
 			refused = as.admit(l.responderLane, a)
 			require.Equal(t, leaves, refused != nil, "%v", refused)
 			w := tr.newWorker()
