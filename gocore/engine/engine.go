@@ -316,7 +316,7 @@ func (e *Engine) listen(o Options, undo *steps) error {
 // mayListen refuses an address beyond loopback where nothing says whom to admit. Everything that the engine listens on
 // passes here, by the name of its setting.
 func (e *Engine) mayListen(setting, host string) error {
-	addresses := []netip.Addr{netip.IPv6Unspecified()} // what no host means
+	addresses := []netip.Addr{netip.IPv6Unspecified()} // the meaning of no host
 	if literal, err := netip.ParseAddr(host); err == nil {
 		addresses[0] = literal
 	} else if host != "" {

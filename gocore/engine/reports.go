@@ -16,7 +16,7 @@ import (
 )
 
 // A transfer with a trace reports its failovers and its end to the peers that it was made with, so that both logs have
-// the name. A report is a courtesy: nothing waits for it, nothing repeats it, and what finds no room is dropped.
+// the name. A report is a courtesy: nothing waits for it, nothing repeats it, and one without room is dropped.
 
 const (
 	reportsMax   = 256 // that wait to be sent

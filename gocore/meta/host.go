@@ -16,10 +16,10 @@ import (
 type Host struct {
 	Bind netip.Addr // the control plane's address; may be unspecified, which is every address of its family
 	Data netip.Addr // the address for data where a transport was given none; never unspecified
-	Name string     // the host of Engine.address: what the settings say, or an address
+	Name string     // the host of Engine.address: as the settings say it, or an address
 }
 
-// Lookups is what FindHost asks of the machine; ThisMachine answers from the kernel and its resolver.
+// Lookups are the questions of FindHost to the machine; ThisMachine answers from the kernel and its resolver.
 type Lookups struct {
 	Lookup    func(host string) ([]netip.Addr, error)
 	Interface func(name string) (addresses []netip.Addr, found bool)
@@ -39,7 +39,7 @@ func ThisMachine() Lookups {
 // nothing, which is loopback. The engine calls itself by advertised where that is set. Behind a wildcard it is the
 // address from which the default route starts, as that is the one that other hosts most likely reach.
 //
-// Errors: InvalidArgument for what leads to no address of this machine, naming the setting.
+// Errors: InvalidArgument for a name that leads to no address of this machine, naming the setting.
 func FindHost(hostname, advertised string, n Lookups) (Host, error) {
 	hostname = strings.Trim(hostname, "[]")
 	if hostname == "" {

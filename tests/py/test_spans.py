@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -25,10 +25,9 @@ class Spans(NamedTuple):
 
     def take(self, n: int) -> list[Any]:
         """The next n; they end on tent's thread, a moment after their transfers."""
-        over = time.monotonic() + 10
-        while len(found := list(self.exporter.get_finished_spans())) < n:
-            assert time.monotonic() < over, f"{len(found)} of {n} spans"
-            time.sleep(0.001)
+        with self.exporter.more:
+            self.exporter.more.wait_for(lambda: len(self.exporter.get_finished_spans()) >= n, timeout=10)
+        found = list(self.exporter.get_finished_spans())
         self.exporter.clear()
         assert len(found) == n
         return found
@@ -36,7 +35,19 @@ class Spans(NamedTuple):
 
 @pytest.fixture
 def spans() -> Iterator[Spans]:
-    exporter = memory.InMemorySpanExporter()
+    class Exporter(memory.InMemorySpanExporter):
+        """It tells of every span that has come."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.more = threading.Condition()
+
+        def export(self, spans: Any) -> Any:
+            with self.more:
+                self.more.notify_all()
+                return super().export(spans)
+
+    exporter = Exporter()
     provider = sdk.TracerProvider()
     provider.add_span_processor(export.SimpleSpanProcessor(exporter))
     tent.instrument(provider)
