@@ -14,7 +14,7 @@ import (
 // FenceRegion keeps the region and returns when no transfer that the peer began before can touch it; an empty address
 // means all peers. Such a transfer fails, also where it has not been sent yet; those that begin afterwards pass.
 func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, peerAddress string) error {
-	r := e.regions.byID(id)
+	r := e.regions.get(id)
 	if r == nil {
 		return errs.New(errs.AddressNotRegistered, "fence", "the region is closed")
 	}

@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -56,182 +54,6 @@ func (r *region) label() string {
 	return "at its address"
 }
 
-// openRegions is one state of the set of open regions. It never changes once it is published.
-type openRegions struct {
-	sorted      []*region // by address, then size
-	overlapping bool      // some share bytes; without any, find needs one look
-}
-
-// regionTable is the set of open regions: read without a lock, replaced as a whole.
-type regionTable struct {
-	mu     sync.Mutex
-	open   atomic.Pointer[openRegions]
-	slots  []uint32 // generation by slot of RegionID; guarded by mu
-	free   []uint32
-	going  []*region     // closed, and not yet known to be out of every peer's reach; guarded by mu
-	epoch  atomic.Uint64 // grows with every change that peers can see
-	retire sync.WaitGroup
-}
-
-func (t *regionTable) list() []*region {
-	if open := t.open.Load(); open != nil {
-		return open.sorted
-	}
-	return nil
-}
-
-// find returns the smallest open region that holds [addr, addr+length), or nil.
-func (t *regionTable) find(addr uintptr, length uint64) *region {
-	open := t.open.Load()
-	if open == nil {
-		return nil
-	}
-	list := open.sorted
-	lo, hi := 0, len(list)
-	for lo < hi {
-		if mid := int(uint(lo+hi) >> 1); list[mid].Addr <= addr {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	if lo == 0 {
-		return nil
-	}
-	if !open.overlapping {
-		if r := list[lo-1]; mem.Contains(r.Size, uint64(addr-r.Addr), length) {
-			return r
-		}
-		return nil
-	}
-	var best *region
-	for _, r := range list[:lo] {
-		if mem.Contains(r.Size, uint64(addr-r.Addr), length) && (best == nil || r.Size < best.Size) {
-			best = r
-		}
-	}
-	return best
-}
-
-func (t *regionTable) byID(id mem.RegionID) *region {
-	for _, r := range t.list() {
-		if r.ID == id {
-			return r
-		}
-	}
-	return nil
-}
-
-// add gives the region its id and makes it visible. A name in use is an error.
-func (t *regionTable) add(r *region) *errs.Error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if err := t.nameFree(r.Name); err != nil {
-		return err
-	}
-	r.life.advance(eventPublished)
-	t.replace(func(list []*region) []*region { return append(list, r) })
-	return nil
-}
-
-func (t *regionTable) nameFree(name string) *errs.Error {
-	if name == "" {
-		return nil
-	}
-	for _, o := range t.list() {
-		if o.Name == name {
-			return errs.New(errs.InvalidArgument, "register", "the name %q is in use by the region of %d bytes", name,
-				o.Size).
-				WithHint("close that region first or choose another name")
-		}
-	}
-	return nil
-}
-
-// reserve gives out a RegionID: slot and generation, never 0.
-func (t *regionTable) reserve() mem.RegionID {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var slot uint32
-	if n := len(t.free); n > 0 {
-		slot, t.free = t.free[n-1], t.free[:n-1]
-	} else {
-		slot = uint32(len(t.slots))
-		t.slots = append(t.slots, 0)
-	}
-	t.slots[slot]++
-	return mem.RegionID(uint64(t.slots[slot])<<32 | uint64(slot))
-}
-
-func (t *regionTable) giveBack(id mem.RegionID) {
-	t.mu.Lock()
-	t.free = append(t.free, uint32(id))
-	t.mu.Unlock()
-}
-
-// leave takes a region out of the open ones and returns it. It also returns one that has left before and is not out of
-// every peer's reach; nil if there is nothing to do for it any more.
-func (t *regionTable) leave(id mem.RegionID) *region {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r := t.byID(id); r != nil {
-		t.replace(func(list []*region) []*region {
-			return slices.DeleteFunc(list, func(o *region) bool { return o == r })
-		})
-		t.going = append(t.going, r)
-	}
-	for _, r := range t.going {
-		if r.ID == id {
-			return r
-		}
-	}
-	return nil
-}
-
-// left notes that no peer can reach the region any more. It returns false if another call has noted it.
-func (t *regionTable) left(r *region) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	i := slices.Index(t.going, r)
-	if i < 0 {
-		return false
-	}
-	t.going = slices.Delete(t.going, i, i+1)
-	return true
-}
-
-// all are the open regions and those that are on their way out.
-func (t *regionTable) all() []*region {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.Concat(t.list(), t.going)
-}
-
-// touch makes peers ask again: a transport has changed descriptors.
-func (t *regionTable) touch() {
-	t.mu.Lock()
-	t.epoch.Add(1)
-	t.mu.Unlock()
-}
-
-func (t *regionTable) replace(change func([]*region) []*region) {
-	list := change(slices.Clone(t.list()))
-	slices.SortFunc(list, func(a, b *region) int {
-		if a.Addr != b.Addr {
-			return int(min(1, max(-1, int64(a.Addr)-int64(b.Addr))))
-		}
-		return int(min(1, max(-1, int64(a.Size)-int64(b.Size))))
-	})
-	next := &openRegions{sorted: list}
-	end := uintptr(0)
-	for _, r := range list {
-		next.overlapping = next.overlapping || r.Addr < end
-		end = max(end, r.Addr+uintptr(r.Size))
-	}
-	t.open.Store(next)
-	t.epoch.Add(1)
-}
-
 // Memory describes a range to register.
 type Memory struct {
 	Addr       uintptr
@@ -263,11 +85,7 @@ func (e *Engine) register(r *region) (mem.RegionID, error) {
 		return 0, err
 	}
 	e.lookAtTraps()
-	if err := func() *errs.Error { // before the transports pin anything
-		e.regions.mu.Lock()
-		defer e.regions.mu.Unlock()
-		return e.regions.nameFree(r.Name)
-	}(); err != nil {
+	if err := e.regions.nameFree(r.Name); err != nil { // before the transports pin anything
 		return 0, err
 	}
 	r.engine = e

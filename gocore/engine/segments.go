@@ -347,7 +347,7 @@ func (e *Engine) description(own bool) *segment.Description {
 			d.Transports[p.name] = e.infos[i].Versions
 		}
 	}
-	for _, r := range e.regions.list() {
+	for r := range e.regions.list() {
 		if r.Permission == mem.LocalReadWrite && !own {
 			continue
 		}

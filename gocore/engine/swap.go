@@ -53,7 +53,7 @@ func (e *Engine) SwapTransportForTest(ctx context.Context, slot string, plug Plu
 	switch {
 	case p == nil:
 		return errs.New(errs.InvalidArgument, "swap", "there is no transport %q", slot)
-	case len(e.regions.list()) > 0 || p.attachedAny():
+	case e.regions.len() > 0 || p.attachedAny():
 		return errs.New(errs.InvalidArgument, "swap", "the engine is in use already").
 			WithHint("swap before anything is registered or opened")
 	}

@@ -1,0 +1,161 @@
+package engine
+
+import (
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+// regionTable is the set of open regions: read without a lock, changed under mu. The cost of a change grows with the
+// logarithm of their number (region_tree.go).
+type regionTable struct {
+	tree   atomic.Pointer[regionNode] // the open ones
+	epoch  atomic.Uint64              // grows with every change that peers can see
+	retire sync.WaitGroup
+
+	mu    sync.Mutex
+	slots []uint32 // generation by slot of RegionID
+	free  []uint32
+	byID  map[mem.RegionID]*region // the open ones
+	named map[string]*region       // those of them that have a name
+	going map[mem.RegionID]*region // closed, and not yet known to be out of every peer's reach
+}
+
+// list goes over the regions that are open when it begins, by address and then size.
+func (t *regionTable) list() iter.Seq[*region] {
+	return func(yield func(*region) bool) { t.root().visit(yield) }
+}
+
+func (t *regionTable) root() regionNode {
+	if root := t.tree.Load(); root != nil {
+		return *root
+	}
+	return nil
+}
+
+// len returns the number of open regions.
+func (t *regionTable) len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.byID)
+}
+
+// find returns the smallest open region that holds [addr, addr+length), or nil.
+func (t *regionTable) find(addr uintptr, length uint64) *region {
+	end := addr + uintptr(length)
+	if end < addr {
+		return nil
+	}
+	return t.root().smallest(addr, end, nil)
+}
+
+// get returns an open region, or nil.
+func (t *regionTable) get(id mem.RegionID) *region {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byID[id]
+}
+
+// add makes a region visible. A name in use is an error.
+func (t *regionTable) add(r *region) *errs.Error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.nameFreeLocked(r.Name); err != nil {
+		return err
+	}
+	if t.byID == nil {
+		t.byID, t.named = map[mem.RegionID]*region{}, map[string]*region{}
+		t.going = map[mem.RegionID]*region{}
+	}
+	t.byID[r.ID] = r
+	if r.Name != "" {
+		t.named[r.Name] = r
+	}
+	r.life.advance(eventPublished)
+	t.publishLocked(t.root().with(r))
+	return nil
+}
+
+// nameFree returns an error for a name in use.
+func (t *regionTable) nameFree(name string) *errs.Error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.nameFreeLocked(name)
+}
+
+func (t *regionTable) nameFreeLocked(name string) *errs.Error {
+	if o := t.named[name]; o != nil {
+		return errs.New(errs.InvalidArgument, "register", "the name %q is in use by the region of %d bytes", name,
+			o.Size).
+			WithHint("close that region first or choose another name")
+	}
+	return nil
+}
+
+// reserve gives out a RegionID: slot and generation, never 0.
+func (t *regionTable) reserve() mem.RegionID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var slot uint32
+	if n := len(t.free); n > 0 {
+		slot, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		slot = uint32(len(t.slots))
+		t.slots = append(t.slots, 0)
+	}
+	t.slots[slot]++
+	return mem.RegionID(uint64(t.slots[slot])<<32 | uint64(slot))
+}
+
+func (t *regionTable) giveBack(id mem.RegionID) {
+	t.mu.Lock()
+	t.free = append(t.free, uint32(id))
+	t.mu.Unlock()
+}
+
+// leave takes a region out of the open ones and returns it. It also returns one that has left before and is not out of
+// every peer's reach; nil if there is nothing to do for it any more.
+func (t *regionTable) leave(id mem.RegionID) *region {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.byID[id]
+	if r == nil {
+		return t.going[id]
+	}
+	delete(t.byID, id)
+	if r.Name != "" {
+		delete(t.named, r.Name)
+	}
+	t.going[id] = r
+	t.publishLocked(t.root().without(r))
+	return r
+}
+
+// left notes that no peer can reach the region any more. It returns false if another call has noted it.
+func (t *regionTable) left(r *region) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, was := t.going[r.ID]
+	delete(t.going, r.ID)
+	return was
+}
+
+// all are the open regions and those that are on their way out.
+func (t *regionTable) all() []*region {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.AppendSeq(slices.Collect(t.list()), maps.Values(t.going))
+}
+
+// touch makes peers ask again: a transport has changed descriptors.
+func (t *regionTable) touch() { t.epoch.Add(1) }
+
+func (t *regionTable) publishLocked(tree regionNode) {
+	t.tree.Store(&tree)
+	t.epoch.Add(1)
+}
