@@ -264,6 +264,7 @@ class Fields:
         "source",
         "target_id",
         "target_offset",
+        "trace",
         "transport_hint",
     )
 
@@ -284,6 +285,7 @@ class Fields:
         integrity: str | None = None,
         durability: str | None = None,
         require: int | str | Iterable[str] = 0,
+        trace: str | None = None,
     ) -> None:
         self.opcode = opcode
         self.source = source
@@ -299,6 +301,7 @@ class Fields:
         self._integrity = 0 if integrity is None else number("integrity", integrity)
         self._durability = 0 if durability is None else number("durability", durability)
         self._require = mask("require", require) if require else 0
+        self.trace = trace
 
     @property
     def policy_name(self) -> str:

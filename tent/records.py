@@ -19,7 +19,8 @@ from .enums import (
 
 class Request(Fields):
     """One READ or WRITE. `source` is the local address in either direction; `target_offset` an address in the peer, or
-    an offset when the segment is a single region; `deadline_ns` is on time.monotonic_ns()'s clock, 0 for none."""
+    an offset when the segment is a single region; `deadline_ns` is on time.monotonic_ns()'s clock, 0 for none; `trace`
+    the caller's name for the call that submits it, the same or none in all requests of one call."""
 
     __slots__ = ()
 

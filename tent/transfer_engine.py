@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, repeat
+from collections.abc import Mapping, Sequence
+from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from . import _abi, _native, buffers, files, moving
+from . import _native, buffers, files, moving, packing
 from .engine import OPEN_TIMEOUT, Engine
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
 from .errors import AddressNotRegisteredError, InvalidArgumentError, transfer_error, translate
@@ -26,7 +26,6 @@ from .records import (
     SegmentInfo,
     SegmentInfoBuffer,
     TransferStatus,
-    pack,
 )
 from .request_array import RequestArray
 
@@ -279,11 +278,14 @@ class TransferEngine:
         notification: Notification | None = None,
         *,
         count: int | None = None,
+        trace: str | None = None,
     ) -> None:
         """Appends requests (of a RequestArray the first `count`) to a batch and starts them: all or none.
 
-        The notification goes to the target after the last byte of the batch; a batch has at most one.
+        The notification goes to the target after the last byte of the batch; a batch has at most one. `trace` is the
+        caller's name for the batch, as that of a move; requests and the notification may bear it instead.
         """
+        traces = [] if notification is None else [notification.trace]
         if isinstance(requests, RequestArray):
             n = requests._n if count is None else count
             address = requests._address
@@ -292,23 +294,33 @@ class TransferEngine:
         else:
             if count is not None:
                 raise InvalidArgumentError("count= belongs to a RequestArray")
-            packed, n = _packed(requests)
+            requests = list(requests)
+            packed, n = packing.packed(requests)
             address = packed.buffer_info()[0]
+            traces += [request.trace for request in requests if request.trace is not None]
+        if traces:
+            trace = packing.agreed(trace, traces)
         engine = self.engine
         try:
-            if notification is None:
+            if notification is None and not trace:
                 engine._library.pybind_Submit(engine._id, batch_id, address, n, 0)
             else:
-                note = moving.Packed((notification.name, notification.data))
+                note = moving.Packed(notification and (notification.name, notification.data), trace)
                 engine._library.pybind_Submit(engine._id, batch_id, address, n, note.address)
         except RuntimeError as error:
             raise translate(error) from None
 
     def submit_transfer_notif(
-        self, batch_id: int, requests: Sequence[Request] | RequestArray, name: str, message: str | bytes
+        self,
+        batch_id: int,
+        requests: Sequence[Request] | RequestArray,
+        name: str,
+        message: str | bytes,
+        *,
+        trace: str | None = None,
     ) -> None:
         """submit_transfer with a notification."""
-        self.submit_transfer(batch_id, requests, Notification(name, message))
+        self.submit_transfer(batch_id, requests, Notification(name, message), trace=trace)
 
     def cancel_transfer(self, batch_id: int, task_id: int) -> None:
         """Asks one task to end soon. A task that has ended stays as it is."""
@@ -377,13 +389,17 @@ class TransferEngine:
                 raise TimeoutError(f"the batch has not ended within {limit_of(timeout)}; it goes on")
 
     def transfer_sync(
-        self, requests: Sequence[Request] | RequestArray, timeout: float | str | None = None
+        self,
+        requests: Sequence[Request] | RequestArray,
+        timeout: float | str | None = None,
+        *,
+        trace: str | None = None,
     ) -> TransferStatus:
         """Submits requests and waits for their end. Raises TransferError unless all have COMPLETED. When `timeout`
         seconds were not enough they are cancelled, and the error comes after their end."""
         batch = self.allocate_transfer_batch(len(requests))
         try:
-            self.submit_transfer(batch, requests)
+            self.submit_transfer(batch, requests, trace=trace)
             try:
                 status = self.wait(batch, timeout)
             except BaseException:
@@ -410,8 +426,8 @@ class TransferEngine:
     # Notifications
 
     def send_notifi(self, target_id: int, notification: Notification) -> None:
-        """Sends a notification without data, and returns when the peer has it."""
-        packed = moving.Packed((notification.name, notification.data))
+        """Sends a notification without data, and returns when the peer has it. Its `trace` goes with it."""
+        packed = moving.Packed((notification.name, notification.data), notification.trace)
         batch = self.engine._call(self.engine._library.pybind_Notify, _u64(target_id, "target_id"), packed.address, 0)
         try:
             status = self.wait(batch)
@@ -465,30 +481,3 @@ def _task(value: int) -> int:
     if not isinstance(value, int) or not 0 <= value < 1 << 31:
         raise InvalidArgumentError(f"task_id is {value!r}: it must be the index of a request")
     return value
-
-
-def _name_wrong_field(rows: list[tuple[Any, ...]]) -> None:
-    """Raises for the first field of a request that does not fit; packing itself says only that one does not."""
-    for i, row in enumerate(rows):
-        for name, value in zip(_abi.COLUMNS, row, strict=True):
-            if not hasattr(value, "__index__") or not 0 <= value < 1 << 64:
-                takes = _abi.TAKES.get(name, "an integer of 64 bits, not negative")
-                raise InvalidArgumentError(f"{name} of request {i} is {value!r}: it must be {takes}")
-
-
-def _packed(requests: Iterable[Request]) -> tuple[array[int], int]:
-    """Requests as the engine's records; array checks that each value fits in 64 bits, unsigned."""
-    rows: list[tuple[Any, ...]] = []
-    try:
-        rows = [pack(request) for request in requests]
-        packed = array("Q", chain.from_iterable(rows))
-    except AttributeError as error:
-        raise InvalidArgumentError(f"requests must be tent.Request objects or a RequestArray: {error}") from None
-    except (OverflowError, TypeError) as error:
-        _name_wrong_field(rows)
-        raise InvalidArgumentError(
-            f"a field of a request is not an integer of 64 bits, not negative: {error}"
-        ) from None
-    if not rows:
-        raise InvalidArgumentError("there are no requests to submit")
-    return packed, len(rows)

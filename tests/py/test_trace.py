@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -70,6 +70,62 @@ def test_a_trace_has_at_most_64_bytes(near: Any) -> None:
             engine.write(region, kv, trace=wrong)
     with pytest.raises(tent.InvalidArgumentError, match="64"):
         engine.batch(trace="x" * 65)
+
+
+def test_the_integer_level_takes_a_trace(near: Any) -> None:
+    _, other, _, _ = near
+    with tent.TransferEngine() as integers:
+        source = integers.allocate_local_memory(KB)
+        handle = integers.open_segment(f"{other.address}/kv")
+
+        def request(trace: str | None = None) -> tent.Request:
+            return tent.Request(tent.OpCode.WRITE, source, handle, 0, 64, trace=trace)
+
+        many = tent.RequestArray(1)
+        many.opcode, many.source, many.target_id, many.length = [tent.OpCode.WRITE], [source], [handle], [64]
+        note = tent.Notification("page", "7")
+        submits: dict[str, Callable[[int], None]] = {
+            "request": lambda b: integers.submit_transfer(b, [request(), request("request")], note),
+            "call": lambda b: integers.submit_transfer(b, [request()], note, trace="call"),
+            "both": lambda b: integers.submit_transfer(b, [request("both")], note, trace="both"),
+            "array": lambda b: integers.submit_transfer(b, many, note, trace="array"),
+            "notif": lambda b: integers.submit_transfer_notif(b, many, "page", "7", trace="notif"),
+            "note": lambda b: integers.submit_transfer(b, many, tent.Notification("page", "7", trace="note")),
+            "": lambda b: integers.submit_transfer(b, [request()], note),
+        }
+        for trace, submit in submits.items():
+            with integers.allocate_batch_guard(2) as batch:
+                submit(batch.id)
+                assert integers.wait(batch.id, timeout=10).state == tent.TransferStatusEnum.COMPLETED
+                assert integers.engine._call_json(integers.engine._library.pybind_Summary, batch.id)["trace"] == trace
+            found = other.notifications.get(timeout=10)
+            assert (found.name, found.message, found.trace) == ("page", "7", trace)
+        integers.send_notifi(handle, tent.Notification("alone", trace="alone"))
+        assert other.notifications.get(timeout=10).trace == "alone"
+        with other.events() as heard:
+            integers.transfer_sync([request("sync")], timeout=10)
+            assert heard.wait_for("traced", timeout=10).trace == "sync"
+            integers.transfer_sync(many, timeout=10, trace="sync array")
+            assert heard.wait_for("traced", timeout=10).trace == "sync array"
+
+
+def test_one_call_of_the_integer_level_has_one_trace(near: Any) -> None:
+    _, other, _, _ = near
+    with tent.TransferEngine() as integers, integers.allocate_batch_guard(2) as batch:
+        source = integers.allocate_local_memory(KB)
+        handle = integers.open_segment(f"{other.address}/kv")
+        one, two = (tent.Request(tent.OpCode.WRITE, source, handle, 0, 64, trace=trace) for trace in ("one", "two"))
+        with pytest.raises(tent.InvalidArgumentError, match="the traces 'one' and 'two'"):
+            integers.submit_transfer(batch.id, [one, two])
+        with pytest.raises(tent.InvalidArgumentError, match="the traces 'call' and 'one'"):
+            integers.submit_transfer(batch.id, [one], trace="call")
+        with pytest.raises(tent.InvalidArgumentError, match="the traces 'note' and 'two'"):
+            integers.submit_transfer(batch.id, [two], tent.Notification("page", trace="note"))
+        for wrong in ("x" * 65, b"bytes", 5):
+            one.trace = wrong
+            with pytest.raises(tent.InvalidArgumentError, match="trace"):
+                integers.submit_transfer(batch.id, [one])
+        assert integers.get_transfer_status_list(batch.id) == []
 
 
 def test_errors_and_events_bear_the_trace() -> None:

@@ -175,6 +175,7 @@ func renderRequestCC(p *page) {
 		p.line("\t%s = %s;", t.declareC(), t.zeroC())
 		terms = append(terms, t.Name)
 	}
+	p.line("\tconst char *trace = nullptr; /* %s */", traceSays)
 	p.line("\n\ttent_request_t request() const {\n\t\treturn {%s};\n\t}", strings.Join(request, ", "))
 	p.line("\ttent_request_terms_t terms() const { return {%s}; }\n};\n", strings.Join(terms, ", "))
 	p.line("} /* namespace tent */\n} /* namespace mooncake */\n#endif\n")

@@ -24,6 +24,8 @@ func renderPage() ([]byte, error) {
 		otherwise := strings.ReplaceAll(t.Default, "|", "\\|")
 		p.line("| `%s` | %s | %s | `%s` | %s |", t.Name, keyword, t.Takes, otherwise, sentence(t.Help))
 	}
+	p.line("\n`trace` belongs to the call: %s.", traceSays)
+	p.line("`submit_transfer(batch, requests, trace=\"req-17\")` says it for a `RequestArray`.")
 	p.line("\n## Operands\n\n| operand | meaning |\n|---|---|")
 	for _, o := range Operands {
 		p.line("| `%s` | %s |", o.Name, sentence(o.Help))

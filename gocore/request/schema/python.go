@@ -214,7 +214,7 @@ func (t *Term) slot() string {
 
 // renderFields makes the constructor and the properties of tent.Request.
 func renderFields(p *page) {
-	var slots, columns []string
+	slots, columns := []string{"trace"}, []string(nil)
 	for _, o := range Operands {
 		if o.Python == "" {
 			columns = append(columns, "_"+o.Name)
@@ -260,8 +260,8 @@ func renderFields(p *page) {
 		p.line("        %s: int = %s,", o.Name, o.Python)
 		body = append(body, "self."+o.Name+" = "+o.Name)
 	})
-	p.line("    ) -> None:")
-	for _, line := range body {
+	p.line("        trace: str | None = None,\n    ) -> None:")
+	for _, line := range append(body, "self.trace = trace") {
 		p.line("        %s", line)
 	}
 	for _, t := range Terms {

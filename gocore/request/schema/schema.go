@@ -103,6 +103,9 @@ var Operands = []Operand{
 		"number of the region in which the offset counts; 0: as the segment was opened"},
 }
 
+// traceSays is the meaning of trace, which is a text of the whole call and so has no column.
+const traceSays = "the caller's name for the call, at most 64 bytes; its requests bear the same, or none"
+
 // Block is the argument block of one call: the terms, then these words.
 type Block struct {
 	Name  string // of the call, in lower case

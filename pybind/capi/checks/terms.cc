@@ -26,6 +26,33 @@ static TransferStatusEnum end_of(TransferEngine &engine, SegmentID target, Reque
 	return status.s;
 }
 
+/* Whether the failure of a call bears the trace of its request, and two traces in one call are refused. */
+static bool traced(TransferEngine &engine, SegmentID target) {
+	Request request, other;
+	request.opcode = Request::OpCode::WRITE;
+	request.source = mine.data();
+	request.target_id = target;
+	request.target_offset = reinterpret_cast<uintptr_t>(theirs.data());
+	request.length = mine.size();
+	request.deadline_ns = 1; /* it fails */
+	other = request;
+	request.trace = "req-17";
+	char reason[4096] = "";
+	BatchID batch = engine.allocateBatch(2);
+	bool right = engine.submitTransfer(batch, {other, request}).ok() && tent_wait(engine.handle(), batch, 20000, nullptr) == 0 &&
+	             tent_batch_failure(engine.handle(), batch, reason, sizeof reason) == 0 && std::strstr(reason, "req-17");
+	engine.freeBatch(batch);
+	other.trace = "req-18";
+	batch = engine.allocateBatch(2);
+	Status refused = engine.submitTransfer(batch, {request, other});
+	right = right && !refused.ok() && refused.message().find("different traces") != std::string::npos;
+	std::string longer(65, 'x');
+	request.trace = longer.c_str();
+	right = right && !engine.submitTransfer(batch, {request}).ok() && std::strstr(tent_last_error(), "trace");
+	engine.freeBatch(batch);
+	return right;
+}
+
 int main() {
 	tent_set_config("transports/shm/enable", "false");
 	TransferEngine owner;
@@ -54,7 +81,7 @@ int main() {
 	             end_of(engine, peer, unnamed) == TransferStatusEnum::INITIAL &&
 	             std::strstr(tent_last_error(), "policy_name") != nullptr &&
 	             end_of(engine, peer, wrong) == TransferStatusEnum::INITIAL &&
-	             std::strstr(tent_last_error(), "durability") != nullptr;
+	             std::strstr(tent_last_error(), "durability") != nullptr && traced(engine, peer);
 	std::printf(right ? "every term of C++ arrives\n" : "wrong\n");
 	return right ? 0 : 1;
 }

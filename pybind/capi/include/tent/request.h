@@ -104,6 +104,7 @@ struct Request {
 	int durability = 0;
 	const char *policy_name = nullptr;
 	uint64_t require = 0;
+	const char *trace = nullptr; /* the caller's name for the call, at most 64 bytes; its requests bear the same, or none */
 
 	tent_request_t request() const {
 		return {static_cast<int>(opcode), source, target_id, target_offset, length, priority, transport_hint};

@@ -189,6 +189,7 @@ void tent_free_text(char *text);
 } /* extern "C" */
 
 #ifndef TENT_TYPES_ONLY
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -216,10 +217,10 @@ class Status {
 	bool ok() const { return ok_; }
 	const std::string &message() const { return message_; }
 	std::string ToString() const { return ok_ ? "OK" : message_; }
+	explicit Status(const char *message) : ok_(false), message_(message) {}
 
    private:
 	Status() = default;
-	explicit Status(const char *message) : ok_(false), message_(message) {}
 	bool ok_ = true;
 	std::string message_;
 };
@@ -342,6 +343,12 @@ class TransferEngine {
 			terms.push_back(r.terms());
 		}
 		options.terms = terms.data();
+		for (const Request &r : requests) {
+			if (!r.trace || !*r.trace) continue;
+			if (options.trace && std::strcmp(options.trace, r.trace) != 0)
+				return Status("the requests of one call bear different traces: submit them apart");
+			options.trace = r.trace;
+		}
 		return Status::of(tent_submit_ex(engine_, batch_id, list.data(), list.size(), &options));
 	}
 	static TransferStatus converted(const tent_status_t &raw) {
