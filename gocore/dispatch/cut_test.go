@@ -152,6 +152,8 @@ func TestTasksThatDifferAreNotMerged(t *testing.T) {
 		"class": func(s *TaskSpec) { s.Class = Low }, "deadline": func(s *TaskSpec) { s.Deadline = 1 << 60 },
 		"operation": func(s *TaskSpec) { s.Op = transport.Read }, "remote": func(s *TaskSpec) { s.Remote++ },
 		"plan": func(s *TaskSpec) { other := *s.Plan; s.Plan = &other }, "nothing": func(*TaskSpec) {},
+		"integrity": func(s *TaskSpec) { s.Integrity = request.IntegrityCRC32C },
+		"epoch":     func(s *TaskSpec) { s.Epoch = 1 },
 	} {
 		r := newRig(t, Options{Merge: true})
 		p := to(r.core, r.link(1, 0, 1, 1<<20))
