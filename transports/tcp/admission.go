@@ -51,7 +51,7 @@ func (l *responderLane) proofCame() *errs.Error {
 	if !hmac.Equal(l.rx.body, x.expected[:]) {
 		return l.refuse(transport.RefusedProof, "the lane does not know the secret of its attachment")
 	}
-	l.giveBuffers()
+	l.mayBuffer()
 	peer := &x.attachment.peer
 	l.own, l.near, l.initiator = peer.Self, peer.MachineID == l.t.self.MachineID, peer.ID
 	if err := l.t.attachments.admit(l, x.attachment); err != nil {

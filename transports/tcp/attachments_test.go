@@ -45,7 +45,7 @@ func TestNothingLandsAfterARevocationDuringAHandshake(t *testing.T) {
 				a.leaveCame()
 			}
 			l.readMu.Lock() // a lane that was refused gives its buffers back on a goroutine
-			l.giveBuffers()
+			l.mayBuffer()
 			l.readMu.Unlock()
 			refused = as.admit(l.responderLane, a)
 			require.Equal(t, leaves, refused != nil, "%v", refused)

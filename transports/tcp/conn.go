@@ -77,7 +77,7 @@ type lane interface {
 // read them, and is cut off.
 const ctlMax = 256 << 10
 
-// init prepares a connected socket, without giveBuffers, and enters it into the table of connections. The table holds
+// init prepares a connected socket, without mayBuffer, and enters it into the table of connections. The table holds
 // more entries than a process can have descriptors. register makes epoll look at it.
 func (c *conn) init(t *Transport, fd int, l lane, first state, m *moves) {
 	c.t, c.fd, c.lane = t, fd, l
@@ -86,12 +86,12 @@ func (c *conn) init(t *Transport, fd int, l lane, first state, m *moves) {
 	t.conns.Insert(func(k connKey) *conn { c.key = k; return c })
 }
 
-// giveBuffers gives a lane its buffers, some 50 KiB. One that has not proved itself costs little and
-// writes nothing by pump. The caller holds readMu, or is alone with the lane.
-func (c *conn) giveBuffers() {
-	c.rx.giveBuffers()
+// mayBuffer lets a lane use buffers. One that has not proved itself costs little and writes nothing by pump. The caller
+// holds readMu, or is alone with the lane.
+func (c *conn) mayBuffer() {
+	c.rx.mayBuffer()
 	c.writeMu.Lock()
-	c.tx.init()
+	c.tx.ready = true
 	c.writeMu.Unlock()
 }
 

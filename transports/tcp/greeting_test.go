@@ -223,7 +223,7 @@ func TestALaneCostsLittleBeforeItsProof(t *testing.T) {
 	lanes[0].writeMu.Lock()
 	require.LessOrEqual(t, cap(lanes[0].rx.staging), 256)
 	require.Nil(t, lanes[0].rx.iov)
-	require.Nil(t, lanes[0].tx.iov)
+	require.Nil(t, lanes[0].tx.writeBuffers)
 	lanes[0].writeMu.Unlock()
 	lanes[0].readMu.Unlock()
 	require.NoError(t, tr.Revoke(context.Background(), key, nil, 1))

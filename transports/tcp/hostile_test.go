@@ -257,7 +257,7 @@ func (l pairLane) admitted(t testing.TB, number uint64) *attachment {
 func (l pairLane) join(t testing.TB, a *attachment, number uint64) {
 	_, err := l.t.attachments.expect(l.responderLane, a.id, number)
 	require.Nil(t, err)
-	l.giveBuffers()
+	l.mayBuffer()
 	require.Nil(t, l.t.attachments.admit(l.responderLane, a))
 }
 

@@ -37,11 +37,11 @@ type initiatorLane struct {
 // newInitiatorLane makes a lane of a socket after its handshake.
 func (s *laneSet) newInitiatorLane(fd int, id uint64, group int) *initiatorLane {
 	l := &initiatorLane{link: s.rail.link, set: s, place: -1}
-	l.id, l.group, l.served = id, uint8(group), make([]uint64, 0, recordsMax)
+	l.id, l.group = id, uint8(group)
 	t := s.rail.link.t
 	l.out.init(s.rail.link.requests(), t.settings.WindowBytes, min(s.rail.link.offer.bytes, t.settings.CreditBytes))
 	l.init(t, fd, l, stateDialled, &initiatorMoves)
-	l.giveBuffers()
+	l.mayBuffer()
 	return l
 }
 

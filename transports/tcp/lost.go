@@ -114,4 +114,4 @@ func (l *responderLane) sourceGone(k int) {
 }
 
 // placeGone refuses a WRITE when its payload has been discarded.
-func (l *responderLane) placeGone(i int) { l.in.codes[i] = uint32(errs.AddressNotRegistered) }
+func (l *responderLane) placeGone(i int) { l.rx.codes[i] = uint32(errs.AddressNotRegistered) }

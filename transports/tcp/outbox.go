@@ -19,7 +19,8 @@ type entry struct {
 // outbox holds the slices of an initiator's lane, guarded by its mu. Numbers below head are forgotten, [head, next)
 // are on the wire or partly so, [next, tail) wait.
 type outbox struct {
-	ring      []entry // a power of two, the peer's credit
+	ring      []entry // a power of two, which doubles up to requests
+	requests  int     // the peer's credit, a power of two
 	head      uint64
 	next      uint64
 	tail      uint64
@@ -35,7 +36,20 @@ type outbox struct {
 }
 
 func (o *outbox) init(requests int, window, credit uint64) {
-	*o = outbox{ring: make([]entry, requests), head: 1, next: 1, tail: 1, bytesMax: window, readMax: credit}
+	*o = outbox{requests: requests, head: 1, next: 1, tail: 1, bytesMax: window, readMax: credit,
+		ring: make([]entry, min(requests, ringMin))}
+}
+
+// ringMin is the room of an outbox at first: a lane that never has much to do stays small.
+const ringMin = 16
+
+// grow doubles the ring.
+func (o *outbox) grow() {
+	old := *o
+	o.ring = make([]entry, 2*len(old.ring))
+	for seq := o.head; seq < o.tail; seq++ {
+		*o.at(seq) = *old.at(seq)
+	}
 }
 
 func (o *outbox) at(seq uint64) *entry { return &o.ring[seq&uint64(len(o.ring)-1)] }
@@ -43,7 +57,7 @@ func (o *outbox) idle() bool           { return o.head == o.tail }
 
 // accept takes a slice or reports that there is no room. Something is outstanding in that case, and its end makes room.
 func (o *outbox) accept(s *transport.Slice) (seq uint64, ok bool) {
-	if o.tail-o.head == uint64(len(o.ring)) || (o.bytes > 0 && o.bytes+s.Length > o.bytesMax) {
+	if o.tail-o.head == uint64(o.requests) || (o.bytes > 0 && o.bytes+s.Length > o.bytesMax) {
 		return 0, false
 	}
 	if s.Op == transport.Read {
@@ -51,6 +65,9 @@ func (o *outbox) accept(s *transport.Slice) (seq uint64, ok bool) {
 			return 0, false
 		}
 		o.readBytes += s.Length
+	}
+	if o.tail-o.head == uint64(len(o.ring)) {
+		o.grow()
 	}
 	seq = o.tail
 	o.tail++

@@ -28,15 +28,12 @@ const (
 
 // receiver takes frames out of a lane's stream. Guarded by readMu.
 type receiver struct {
-	message msghdr
-	iov     []iovec
-	staging []byte // staging[r:w] was received and not used
-	r, w    int
+	*readBuffers // nil between frames, see buffers.go
+	r, w         int
 
 	stage  stage
+	proved bool // it may have all buffers
 	head   header
-	table  []record   // of the frame under way
-	place  []uintptr  // of its slices' next byte; 0: discard
 	i      int        // slice under way
 	at     uint32     // bytes of it received
 	alone  bool       // receive it by itself: the kernel could not write to all of several places
@@ -48,22 +45,23 @@ type receiver struct {
 
 // init gives a receiver the room for a handshake.
 func (x *receiver) init() {
-	x.staging = make([]byte, 2*helloSize)
+	x.readBuffers = &readBuffers{staging: make([]byte, 2*helloSize)}
 	x.last = clock.Now()
 }
 
-// giveBuffers gives it the rest, and keeps the bytes that have come.
-func (x *receiver) giveBuffers() {
-	x.iov = make([]iovec, recordsMax+1)
-	staging := make([]byte, stagingBytes)
-	x.r, x.w = 0, copy(staging, x.staging[x.r:x.w])
-	x.staging = staging
-	x.table = make([]record, 0, recordsMax)
-	x.place = make([]uintptr, recordsMax)
+// mayBuffer lets it take all buffers from now on. It keeps the bytes that have come.
+func (x *receiver) mayBuffer() {
+	rest := x.staging[x.r:x.w]
+	x.proved, x.readBuffers = true, nil
+	x.r, x.w = 0, 0
+	if len(rest) > 0 {
+		x.takeBuffers()
+		x.w = copy(x.staging, rest)
+	}
 }
 
 // free drops the buffers when the socket is closed. The lane lives on while its peer is asked about its numbers.
-func (x *receiver) free() { x.iov, x.staging, x.table, x.place, x.body = nil, nil, nil, nil, nil }
+func (x *receiver) free() { x.readBuffers, x.body, x.r, x.w = nil, nil, 0, 0 }
 
 // drain receives and handles the bytes that the socket holds, up to budget. It returns their number, and false when the
 // lane cannot go on. The caller holds readMu.
@@ -73,6 +71,7 @@ func (c *conn) drain(w *worker, budget int) (int, bool) {
 		return 0, false
 	}
 	x.worker = w
+	defer x.giveBack()
 	total := 0
 	for total < budget && c.life.state().receives() {
 		if c.lane.overLease() {
@@ -114,6 +113,7 @@ func (c *conn) answer(drained bool) {
 // that it was given.
 func (c *conn) receiveSome() (n int, full bool, errno unix.Errno) {
 	x := &c.rx
+	x.takeBuffers()
 	if x.stage == wantPayload && x.r == x.w {
 		return c.receivePayload()
 	}

@@ -101,7 +101,6 @@ type inbox struct {
 	window uint64 // numbers a peer may have outstanding
 	began  uint64 // highest number seen
 	voids  []uint64
-	codes  [recordsMax]uint32 // verdicts of the frame under way
 
 	overflow bool // a refusal found no room: nothing may be acknowledged any more
 }
@@ -170,7 +169,7 @@ func (l *responderLane) locate(i int) {
 		if len(l.in.voids) > 0 && slices.Contains(l.in.voids, x.head.seq+uint64(i)) {
 			verdict = verdictVoid
 		}
-		l.in.codes[i], x.place[i] = verdict, addr
+		x.codes[i], x.place[i] = verdict, addr
 		if verdict != 0 {
 			x.place[i] = 0
 		} else if i == x.i {
@@ -184,7 +183,7 @@ func (l *responderLane) landed(i int) {
 	seq := l.rx.head.seq + uint64(i)
 	l.unacked += uint64(l.rx.table[i].length)
 	l.in.applied = seq
-	verdict := l.in.codes[i]
+	verdict := l.rx.codes[i]
 	if verdict == 0 && l.rx.checked() {
 		verdict = uint32(l.rx.verify(i))
 	}

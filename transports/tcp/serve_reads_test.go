@@ -32,7 +32,7 @@ func newAsker(t *testing.T, memory []byte) *asker {
 	require.NoError(t, unix.SetsockoptInt(fds[0], unix.SOL_SOCKET, unix.SO_SNDBUF, 4096))
 	t.Cleanup(func() { _ = unix.Close(fds[1]) })
 	l := tr.newResponderLane(fds[0], netip.Addr{})
-	l.giveBuffers()
+	l.mayBuffer()
 	require.NoError(t, l.register())
 	return &asker{T: t, fd: fds[1], lane: l, key: uint64(key)}
 }
@@ -40,6 +40,7 @@ func newAsker(t *testing.T, memory []byte) *asker {
 // ask has the responder queue READs of these lengths, each of the bytes behind the one before.
 func (a *asker) ask(class uint32, lengths ...uint32) {
 	x := &a.lane.rx
+	x.takeBuffers()
 	x.head, x.table = header{kind: kindRead, seq: a.seq + 1}, x.table[:0]
 	for _, n := range lengths {
 		a.seq++

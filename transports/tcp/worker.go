@@ -23,6 +23,8 @@ type worker struct {
 	inner bool               // inside urgent
 	low   [2]unix.EpollEvent // of bulkTurn
 	looks uint32             // without success
+
+	buffers *readBuffers // for the next lane that it reads, nil at first
 }
 
 func (t *Transport) newWorker() *worker {

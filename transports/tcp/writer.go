@@ -10,32 +10,21 @@ const (
 
 // transmitter is a vector of ready frames, of which some may have left. Guarded by writeMu.
 type transmitter struct {
-	message msghdr
-	iov     []iovec
-	i, n    int // iov[i:n] has not wholly left
-	left    int // bytes in it
-	ctl     []byte
-	head    []byte // header and records of the payload frame
-
-	tail []byte // behind the payload of a DATA frame: refusals of slices that lost their bytes, then SERVED
+	*writeBuffers      // nil while nothing is to be sent, see buffers.go
+	ready         bool // the lane has proved itself
+	i, n          int  // iov[i:n] has not wholly left
+	left          int  // bytes in it
+	ctl           []byte
 
 	// iov[0] is ctl, iov[1] head, iov[payload+k] the frame's k-th slice: number first+k (WRITE), region keys[k] (DATA).
 	slices  int
 	checked bool // its records need checksums
 	first   uint64
-	keys    [recordsMax]uint64
 	copies  [][]byte // payload that was copied because its memory had to become quiet
 	copied  bool     // all that has not left of it was, because the kernel could not read it
 }
 
 const payload = 2
-
-func (x *transmitter) init() {
-	x.iov = make([]iovec, recordsMax+payload+1)
-	x.ctl = make([]byte, 0, 512)
-	x.head = make([]byte, 0, headerBytes+recordsMax*recordBytes)
-	x.tail = make([]byte, 0, headerBytes)
-}
 
 func (x *transmitter) reset() {
 	x.i, x.n, x.left, x.slices, x.checked = 0, payload, 0, 0, false
@@ -88,9 +77,10 @@ func (c *conn) pump(budget int) {
 // write returns blocked when there is more to write that an EPOLLOUT or a Poll must go on with. Holds writeMu.
 func (c *conn) write(budget int) (blocked bool, errno unix.Errno) {
 	x := &c.tx
-	for c.fd >= 0 && x.iov != nil { // a lane without buffers writes when it has proved itself
+	for c.fd >= 0 && x.ready {
 		c.dirty.Store(false) // before looking, so that pump sees frames that are added from now on
 		if x.left == 0 && !c.nextVector() {
+			x.giveBack()
 			c.wantOut.Store(false)
 			return false, 0
 		}
@@ -130,6 +120,7 @@ func (c *conn) unfinished() bool {
 // due.
 func (c *conn) nextVector() bool {
 	x := &c.tx
+	x.takeBuffers()
 	x.reset()
 	c.mu.Lock()
 	if c.life.state().live() {
