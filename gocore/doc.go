@@ -5,6 +5,7 @@
 //	errs mem clock event config nic request   words: failures, memory, time, events, settings, interfaces, terms of a
 //	                                          request
 //	transport                                 the contract: how bytes are moved, with the promises of it
+//	device                                    the contract of platforms: drivers of accelerators, and their memory
 //	plan rail qos dispatch                    the core: pure policy and one state machine, without clock, lock or I/O
 //	segment meta security control             the control plane: the peers that are there, trust in them, their offers
 //	metrics topology                          figures for people and machines

@@ -34,7 +34,7 @@ func Open(arguments string, name string) (id int64, err error) {
 		return 0, err
 	}
 	e, err := engine.Open(context.Background(), engine.Options{Config: c,
-		Transports: engine.Plugs(faults.Into(all.Factories())...), Dial: faults.Dial()})
+		Transports: engine.Plugs(faults.Into(all.Factories())...), Platforms: all.Platforms(), Dial: faults.Dial()})
 	if err != nil {
 		return 0, err
 	}

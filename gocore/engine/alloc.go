@@ -32,8 +32,9 @@ const (
 )
 
 // Allocate maps zeroed memory and registers it. It comes from the first transport that can share such memory with
-// peers, else from an anonymous mapping. More than the machine or a cgroup has left is refused with OutOfMemory, before
-// anything is touched; memory of earlier calls that nobody has touched yet counts as taken.
+// peers, else from the platform of the location's kind, or from an anonymous mapping. More than the machine or a cgroup
+// has left is refused with OutOfMemory, before anything is touched; memory of earlier calls that nobody has touched yet
+// counts as taken.
 //
 // The kernel gives each page at its first use, which then costs many times the copy; with Prefault that happens here.
 // Nothing is set aside without it: to reserve pages is to take them (fallocate of a memfd counts them, and meets the
@@ -77,7 +78,7 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 }
 
 func (e *Engine) prepare(r *region, prefault bool) (mem.RegionID, error) {
-	if prefault && r.Kind == mem.Host {
+	if kind, _, _ := r.Location.Parse(); prefault && kind == mem.Host {
 		if err := e.allocations.populate(r.Addr, r.Size); err != nil {
 			return 0, err
 		}
@@ -161,9 +162,7 @@ func (e *Engine) mapFor(m Memory, kind mem.Kind, node int) (*region, error) {
 		}
 	}
 	if kind != mem.Host {
-		return nil, errs.New(errs.DeviceNotFound, "allocate", "no transport of this build allocates memory at %q",
-			m.Location).
-			WithHint("allocate it with your framework and register it")
+		return e.mapOnDevice(m, kind, node)
 	}
 	size := roundUp(m.Size, uint64(os.Getpagesize()))
 	start, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE,

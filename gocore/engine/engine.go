@@ -21,6 +21,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/control"
+	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
@@ -49,6 +50,8 @@ type Plug struct {
 type Options struct {
 	Config     *config.Config // nil: defaults
 	Transports []Plug
+	// Platforms find the device of memory that is registered. Those that cannot work here are left out.
+	Platforms []device.Platform
 	// Dial makes the control plane's connections; nil is net.Dialer's.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -106,6 +109,7 @@ type Engine struct {
 	inlineBytes uint64              // most bytes that a call carries out itself
 
 	numa        numa
+	platforms   []device.Platform // that work here
 	regions     regionTable
 	allocations allocations
 	segments    segmentTable
@@ -188,7 +192,7 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 		return nil, err
 	}
 	e.core = dispatch.New(e.coreOptions(o))
-	if err = e.plugIn(ctx, o.Transports, undo); err != nil {
+	if err = e.plugIn(ctx, o, undo); err != nil {
 		return nil, err
 	}
 	if err = e.openSharing(ctx, undo); err != nil {
@@ -340,8 +344,10 @@ func (e *Engine) closeServer() {
 	}
 }
 
-// plugIn opens the transports that are enabled and can work here.
-func (e *Engine) plugIn(ctx context.Context, plugs []Plug, undo *steps) error {
+// plugIn opens the transports that are enabled and can work here, and takes the platforms that can.
+func (e *Engine) plugIn(ctx context.Context, o Options, undo *steps) error {
+	e.addPlatforms(o.Platforms)
+	plugs := o.Transports
 	e.infos = make([]transport.Info, len(plugs))
 	e.inliners = make([]transport.Inliner, len(plugs))
 	for i, plug := range plugs {

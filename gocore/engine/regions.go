@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -19,14 +20,19 @@ type region struct {
 	keys        []transport.LocalKey   // by transport, 0 where it is not registered
 	descriptors []transport.Descriptor // by transport
 	allocated   bool                   // from Allocate: FreeMemory gives it back
-	owner       transport.Allocator    // of allocated memory; nil: the engine's own mapping
+	owner       freer                  // of allocated memory; nil: the engine's own mapping
 	node        atomic.Int32           // NUMA node plus one, see node.go
+	platform    device.Platform        // that has the memory; nil: the host, or nobody could say
+	managed     bool                   // the platform moves its pages
 
 	// uses counts local transfers, +1 while the region is open; the call that takes it to 0 deregisters.
 	uses   atomic.Int64
 	engine *Engine
 	life   regionLife
 }
+
+// freer takes back memory that Allocate got from it.
+type freer interface{ Free(mem.Region) error }
 
 // use takes a use for a batch; an error when the region was closed.
 func (r *region) use() *errs.Error {
@@ -79,6 +85,9 @@ func (e *Engine) register(r *region) (mem.RegionID, error) {
 		return 0, err
 	}
 	if err := check(&r.Region); err != nil {
+		return 0, err
+	}
+	if err := e.locate(r); err != nil {
 		return 0, err
 	}
 	if err := look(r); err != nil {

@@ -93,6 +93,24 @@ type Region struct {
 	ReadOnly   bool       // the buffer itself must not be written, not even locally
 	Fd         int        // memfd or file behind it, -1 if there is none
 	FdOffset   uint64
+	Device     Device  // that has the memory; zero for memory of the host
+	DMABuf     *DMABuf // of memory of a device, nil if there is none
+}
+
+// Device names a device in words that every process of a machine understands. Ordinals differ between processes: what
+// is cuda:1 here may be cuda:0 for a process that sees fewer devices.
+type Device struct {
+	UUID [16]byte // zero if it has none
+	PCI  string   // "0000:3b:00.0", "" if it has none
+	// Allocation names the allocation that a range is part of, 0 if the platform does not. Another one at the same
+	// address has another name.
+	Allocation uint64
+}
+
+// DMABuf is memory of a device as a descriptor that other drivers can import, a NIC's for example.
+type DMABuf struct {
+	Fd     int
+	Offset uint64 // of the range's first byte
 }
 
 // Contains reports whether [offset, offset+length) lies inside a region of size bytes, without overflow.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/config"
+	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -89,14 +90,15 @@ func open(t testing.TB, settings map[string]any, names []string, plugs func() []
 }
 
 // openWith starts an engine. At the end of the test it is closed, and must hold nothing back.
-func openWith(t testing.TB, settings map[string]any, table []config.Transport, plugs []engine.Plug) *engine.Engine {
+func openWith(t testing.TB, settings map[string]any, table []config.Transport, plugs []engine.Plug,
+	platforms ...device.Platform) *engine.Engine {
 	t.Helper()
 	if settings == nil {
 		settings = map[string]any{}
 	}
 	c, err := config.Load(config.Options{Transports: table}, settings)
 	require.NoError(t, err)
-	e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs})
+	e, err := engine.Open(context.Background(), engine.Options{Config: c, Transports: plugs, Platforms: platforms})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.Empty(t, e.Close(time.Second, true), "an engine could not take everything back")

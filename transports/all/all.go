@@ -1,9 +1,13 @@
 // Package all is the registry of transports: the table of their names and numbers, in Go, Python and C, and the
-// factories of this build. A new transport is one folder beside this one and one line here.
+// factories of this build. A new transport is one folder beside this one and one line here; so is a platform of
+// devices.
 package all
 
 import (
+	"slices"
+
 	"github.com/tent-engine/tent/gocore/config"
+	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/file"
 	"github.com/tent-engine/tent/transports/shm"
@@ -64,3 +68,9 @@ func Factories() []transport.Factory {
 	}
 	return list
 }
+
+// platforms lists those of this build, one a kind of memory. An engine asks them about memory that it is given.
+var platforms = []device.Platform{}
+
+// Platforms returns those of this build.
+func Platforms() []device.Platform { return slices.Clone(platforms) }

@@ -1,10 +1,6 @@
 package sim
 
-import (
-	"github.com/tent-engine/tent/gocore/errs"
-	"github.com/tent-engine/tent/gocore/transport"
-	"github.com/tent-engine/tent/transports/kit"
-)
+import "github.com/tent-engine/tent/gocore/transport"
 
 // inliner is a transport that carries out slices on the caller's thread.
 type inliner struct{ *Transport }
@@ -45,8 +41,7 @@ func (r *rail) inline(s *transport.Slice) bool {
 	if a.check(local, remote) != nil {
 		return false
 	}
-	code, _ := kit.Copy(s, remote.Addr)
-	return code == errs.OK
+	return a.copy(local, remote) == nil
 }
 
 // faulty reports whether slices may meet a fault.

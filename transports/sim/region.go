@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -125,8 +126,19 @@ func (a *attempt) refusal(code errs.Code, side errs.Side, cause string) *errs.Er
 		WithPeer(l.peer.Address, l.owner.name, railName(l.owner.self.Address, a.rail.path.index))
 }
 
-func (a *attempt) copy(remote *region) *errs.Error {
-	switch code, side := kit.Copy(a.slice, remote.Addr); code {
+func (a *attempt) copy(local, remote *region) *errs.Error {
+	code, side := errs.OK, errs.SideUnknown
+	if p := a.rail.link.owner.settings.Platform; p != nil && (local.Kind != mem.Host || remote.Kind != mem.Host) {
+		if err := copyBy(p, a.slice, remote.Addr); err != nil {
+			if side = errs.SideRemote; local.Kind == mem.Host { // only memory of the host can be gone
+				side = errs.SideLocal
+			}
+			return a.refusal(errs.CodeOf(err), side, err.Error())
+		}
+	} else {
+		code, side = kit.Copy(a.slice, remote.Addr)
+	}
+	switch code {
 	case errs.OK:
 		return nil
 	case errs.Corrupted:
@@ -134,6 +146,20 @@ func (a *attempt) copy(remote *region) *errs.Error {
 	default:
 		return a.refusal(code, side, "the memory is not mapped, or not for this use")
 	}
+}
+
+// copyBy moves the bytes of a slice by a platform of devices.
+func copyBy(p device.Platform, s *transport.Slice, remote uintptr) (err error) {
+	kit.EachPart(s, func(local uintptr, offset, n uint64) {
+		to, from := local, remote+uintptr(offset)
+		if s.Op == transport.Write {
+			to, from = from, to
+		}
+		if err == nil {
+			err = p.Copy(to, from, n)
+		}
+	})
+	return err
 }
 
 func (a *attempt) fenced() *errs.Error {
@@ -149,7 +175,7 @@ func (a *attempt) land() {
 		err = a.check(local, remote)
 	}
 	if err == nil {
-		err = a.copy(remote)
+		err = a.copy(local, remote)
 	}
 	switch {
 	case err == nil:

@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/device/devicetest"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
@@ -52,6 +54,34 @@ func TestConformanceDriven(t *testing.T) {
 		drive(t, n)
 		return n
 	}))
+}
+
+// TestConformanceDevice moves between memories that the processor cannot touch: of devices, and of a device and the
+// host. A transport that took one for memory of the host would die of it.
+func TestConformanceDevice(t *testing.T) {
+	for name, both := range map[string]bool{"DeviceAndDevice": true, "HostAndDevice": false} {
+		t.Run(name, func(t *testing.T) {
+			transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+				gpu := devicetest.New(t, mem.Cuda, 2)
+				h := transporttest.Harness{Remote: transporttest.OnPlatform(gpu, 1),
+					Allocates: "the platform of tests is not made for speed"}
+				if both {
+					h.Local = transporttest.OnPlatform(gpu, 0)
+				}
+				s := Settings{Network: NewInline(1), Platform: gpu, Inline: true, Vectors: true}
+				for _, one := range []mem.Kind{mem.Host, mem.Cuda} {
+					s.Pairs[one] = [mem.KindCount]bool{mem.Host: true, mem.Cuda: true}
+				}
+				h.Open = func(t *testing.T, c transporttest.Config) transport.Transport {
+					s.Rails = c.Rails
+					tr, err := Factory{}.Open(t.Context(), s, c.Host, c.Sink)
+					require.NoError(t, err)
+					return tr
+				}
+				return h
+			})
+		})
+	}
 }
 
 // drive advances a network as fast as it goes until the test has ended.

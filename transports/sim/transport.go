@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -22,7 +23,9 @@ type Settings struct {
 	SliceBest uint64 // [SliceMax]
 	SlicesMax int    // outstanding on one rail [256]
 	Alignment uint64 // [1]
-	Nodes     []int  // NUMA node of each rail's local end, by index; not known (-1) beyond
+	// Platform copies where one end is memory of a device, which Pairs must allow; nil: all memory is touched directly.
+	Platform device.Platform
+	Nodes    []int // NUMA node of each rail's local end, by index; not known (-1) beyond
 	// WithdrawOnRail sends a withdrawal over the slice's own rail alone, so a silent rail keeps its slices until it is
 	// healed. Otherwise any rail of the link carries it.
 	WithdrawOnRail bool

@@ -1,9 +1,13 @@
 package transporttest
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -51,13 +55,32 @@ type Config struct {
 	Rails int            // rails that the test would like towards each peer; fewer do
 }
 
-// Device is a memory that the suite cannot touch directly.
+// Device is a memory that the suite cannot touch directly. OnPlatform makes one.
 type Device struct {
 	Kind     mem.Kind
 	Location mem.Location
 	Allocate func(t *testing.T, size int) (addr uintptr)
+	Free     func(addr uintptr, size int) // nil: it need not be
 	Load     func(into []byte, addr uintptr)
 	Store    func(addr uintptr, from []byte)
+}
+
+// OnPlatform is the memory of a platform's device. A copy that fails is a panic: the test cannot know its bytes.
+func OnPlatform(p device.Platform, ordinal int) *Device {
+	must := func(err error) {
+		if err != nil {
+			panic(err)
+		}
+	}
+	return &Device{Kind: p.Kind(), Location: mem.Location(fmt.Sprintf("%v:%d", p.Kind(), ordinal)),
+		Allocate: func(t *testing.T, size int) uintptr {
+			addr, err := p.Allocate(ordinal, uint64(size))
+			require.NoError(t, err)
+			return addr
+		},
+		Free:  func(addr uintptr, size int) { must(p.Free(addr, uint64(size))) },
+		Load:  func(into []byte, addr uintptr) { must(p.Copy(address(into), addr, uint64(len(into)))) },
+		Store: func(addr uintptr, from []byte) { must(p.Copy(addr, address(from), uint64(len(from)))) }}
 }
 
 // rule is one test of the suite.

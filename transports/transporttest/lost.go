@@ -17,7 +17,10 @@ import (
 // lostRules are about memory that its user has taken away, at either end and at any moment: it fails the slices that
 // need it. Nobody else notices.
 func lostRules() []rule {
-	pieces := func(_ Harness, tr transport.Transport) string {
+	pieces := func(h Harness, tr transport.Transport) string {
+		if h.Local != nil || h.Remote != nil {
+			return "memory of this device cannot be taken away"
+		}
 		return unless(tr.Info().Vectors, "slices of pieces are not understood")
 	}
 	return []rule{

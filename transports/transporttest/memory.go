@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,7 +26,7 @@ type Memory struct {
 	Addr   uintptr
 	Size   uint64
 	device *Device
-	bands  func() error // of a device that has something like guard bands, or nil
+	bands  func() error // of memory that is not the host's: returns the first mistake outside the region; or nil
 	around []byte       // of host memory: band, region, band
 	fd     int          // of the file behind host memory, -1 if there is none
 	at     uint64       // of the region in that file
@@ -73,9 +74,31 @@ func newMemory(t testing.TB, size int, alignment uint64, pool Pool) *Memory {
 	return m
 }
 
-// newDeviceMemory is a region of a device; it has no guard bands.
-func newDeviceMemory(t *testing.T, size int, d *Device) *Memory {
-	return &Memory{Addr: d.Allocate(t, size), Size: uint64(size), device: d, fd: -1, undo: func() {}}
+// newDeviceMemory is a region of a device at an address that is a multiple of alignment and, where that is 1, odd. Its
+// guard bands are memory of the same allocation.
+func newDeviceMemory(t *testing.T, size int, alignment uint64, d *Device) *Memory {
+	before := (band + alignment - 1) / alignment * alignment
+	if alignment == 1 {
+		before++
+	}
+	whole := int(before) + size + band
+	start := d.Allocate(t, whole)
+	m := &Memory{Addr: start + uintptr(before), Size: uint64(size), device: d, fd: -1, undo: func() {}}
+	if d.Free != nil {
+		m.undo = func() { d.Free(start, whole) }
+	}
+	first, last := m.Addr-band, m.Addr+uintptr(size)
+	want := make([]byte, 2*band)
+	Pattern(want, bandTag, 0)
+	d.Store(first, want[:band])
+	d.Store(last, want[band:])
+	m.bands = func() error {
+		got := make([]byte, 2*band)
+		d.Load(got[:band], first)
+		d.Load(got[band:], last)
+		return differsOutside(got, want, m.Size)
+	}
+	return m
 }
 
 // Free gives the memory back; only after every transport that knows it has closed.
@@ -127,19 +150,25 @@ func (m *Memory) CheckBands() error {
 	switch {
 	case m.bands != nil:
 		return m.bands()
-	case m.device != nil:
+	case m.device != nil: // memory that the suite did not map
 		return nil
 	}
 	want := make([]byte, 2*band)
 	Pattern(want, bandTag, 0)
-	for i, b := range want {
-		at := i
+	return differsOutside(slices.Concat(m.around[:band], m.around[band+m.Size:]), want, m.Size)
+}
+
+// differsOutside compares both bands of a region of size bytes with their pattern.
+func differsOutside(got, want []byte, size uint64) error {
+	for i := range want {
+		if got[i] == want[i] {
+			continue
+		}
+		at := i - band
 		if i >= band {
-			at += int(m.Size)
+			at += int(size)
 		}
-		if m.around[at] != b {
-			return fmt.Errorf("byte %d of a region of %d was written", at-band, m.Size)
-		}
+		return fmt.Errorf("byte %d of a region of %d was written", at, size)
 	}
 	return nil
 }

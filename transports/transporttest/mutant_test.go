@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/device/devicetest"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -34,6 +35,7 @@ var mutants = map[string]string{
 	"dates inline slices by the call": "WhatBeganBeforeAFenceStaysOutside",
 	"fences everybody":                "AFenceOfOnePeerLeavesOthersAlone",
 	"writes a byte too many":          "AnySizeAndAlignment",
+	onDevice:                          "AnySizeAndAlignment",
 	"withdraws by word alone":         "WithdrawnSlicesNeverLand",
 	"withdraws the completed":         "WithdrawOfCompletedIsIgnored",
 	"leaks a goroutine":               "CloseLeavesNothing",
@@ -54,6 +56,9 @@ var mutants = map[string]string{
 	"blames the other end":            "MemoryThatIsGoneHereFailsItsSlicesOnly",
 	"forgets the neighbours":          "MemoryThatGoesMeanwhileFailsItsSlicesOnly",
 }
+
+// onDevice writes a byte too many into the memory of a device, which no processor can touch.
+const onDevice = "writes a byte too many on a device"
 
 const mutantVariable = "TENT_TEST_MUTANT"
 
@@ -92,10 +97,18 @@ func TestMutant(t *testing.T) {
 	}
 	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
 		n := sim.NewInline(1)
-		return transporttest.Harness{Patience: time.Second,
+		gpu := devicetest.New(t, mem.Cuda, 1)
+		var local *transporttest.Device
+		if name == onDevice {
+			local = transporttest.OnPlatform(gpu, 0)
+		}
+		return transporttest.Harness{Patience: time.Second, Local: local,
 			Open: func(t *testing.T, c transporttest.Config) transport.Transport {
-				m := &mutant{name: name, sink: c.Sink, seen: map[uint64]bool{}, links: map[uint32]transport.Link{}}
-				s := sim.Settings{Network: n, Rails: c.Rails, SlicesMax: 256, Vectors: true, Inline: true}
+				m := &mutant{name: name, gpu: gpu, sink: c.Sink, seen: map[uint64]bool{},
+					links: map[uint32]transport.Link{}}
+				s := sim.Settings{Network: n, Rails: c.Rails, SlicesMax: 256, Vectors: true, Inline: true,
+					Platform: gpu}
+				s.Pairs[mem.Host][mem.Host], s.Pairs[mem.Cuda][mem.Host] = true, true
 				inner, err := sim.Factory{Settings: s}.Open(t.Context(), nil, c.Host, mutantSink{c.Sink, m})
 				require.NoError(t, err)
 				m.Transport, m.Inliner, m.Notifier = inner, inner.(transport.Inliner), inner.(transport.Notifier)
@@ -111,6 +124,7 @@ type mutant struct {
 	transport.Notifier
 	sink transport.Sink
 	name string
+	gpu  *devicetest.Platform
 
 	mu    sync.Mutex
 	later []func()
@@ -354,6 +368,10 @@ func (s mutantSink) Complete(list []transport.Completion) {
 		case "writes a byte too many":
 			if c.Slice.Op == transport.Read {
 				mem.Bytes(c.Slice.Local, int(c.Slice.Length)+1)[c.Slice.Length] ^= 1
+			}
+		case onDevice:
+			if c.Slice.Op == transport.Read {
+				_ = m.gpu.Store(c.Slice.Local+uintptr(c.Slice.Length), []byte{1})
 			}
 		case "moves what is gone":
 			if c.Err != nil {

@@ -252,7 +252,7 @@ func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(
 func (w *World) memory(size int, alignment uint64, d *Device) *Memory {
 	var m *Memory
 	if d != nil {
-		m = newDeviceMemory(w.t, size, d)
+		m = newDeviceMemory(w.t, size, alignment, d)
 	} else {
 		m = newMemory(w.t, size, alignment, w.h.Pool)
 	}

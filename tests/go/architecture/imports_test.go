@@ -39,6 +39,10 @@ var edges = []edge{
 	{"gocore/nic", nil, leaf},
 	{"gocore/event", []string{"gocore/errs", "gocore/clock"}, leaf},
 	{"gocore/config", []string{"gocore/errs", "gocore/mem"}, leaf},
+	{"gocore/device", []string{"gocore/errs", "gocore/mem"},
+		"who writes a platform reads this contract, and knows nothing of engines and transports"},
+	{"gocore/device/devicetest", []string{"gocore/device", "gocore/errs", "gocore/mem"},
+		"a platform of tests is one as others are"},
 	{"gocore/transport", []string{"+vocabulary"}, contractOf},
 	{"gocore/request", []string{"gocore/errs", "gocore/clock", "gocore/transport"},
 		"the terms of a request are read by every layer above the contract"},
@@ -62,16 +66,17 @@ var edges = []edge{
 	{"gocore/metrics", []string{"+vocabulary", "gocore/transport", "gocore/dispatch"}, down},
 	{"gocore/scrape", []string{"+vocabulary"}, "what is served over HTTP comes as functions: it knows no engine"},
 	{"gocore/share", []string{"+vocabulary", "gocore/qos"}, down},
-	{"gocore/engine", []string{"+vocabulary", "+contract", "+policy", "+control", "gocore/request", "gocore/dispatch",
-		"gocore/traps", "gocore/vmem"},
+	{"gocore/engine", []string{"+vocabulary", "+contract", "+policy", "+control", "gocore/device", "gocore/request",
+		"gocore/dispatch", "gocore/traps", "gocore/vmem"},
 		"the engine is the only shell around the core; transports come to it from outside, by transports/all"},
 	{"transports/kit", []string{"+vocabulary", "gocore/transport"}, apart},
 	{"transports/host/*", []string{"+vocabulary"},
 		"tools for one machine's processes serve several transports, so they know none"},
 	{"transports/host/manifest", []string{"+vocabulary", "transports/host/vm"},
 		"a manifest counts in the hands of the process that made it, so it knows processes"},
-	{"transports/*", []string{"+vocabulary", "gocore/transport", "transports/kit", "transports/host/*"}, apart},
-	{"transports/all", []string{"+vocabulary", "gocore/transport", "transports/*"},
+	{"transports/*", []string{"+vocabulary", "gocore/device", "gocore/transport", "transports/kit",
+		"transports/host/*"}, apart},
+	{"transports/all", []string{"+vocabulary", "gocore/device", "gocore/transport", "transports/*"},
 		"the registry names every transport and does nothing else"},
 	{"pybind", []string{"gocore/*", "transports/all"},
 		"pybind wraps the engine; a single transport is none of its business"},
@@ -82,7 +87,8 @@ var edges = []edge{
 }
 
 // fakes are packages that tests may import wherever they are: fakes are shared, never private copies.
-var fakes = []string{"transports/transporttest", "transports/sim", "transports/faulty", "tests/forked"}
+var fakes = []string{"gocore/device/devicetest", "transports/transporttest", "transports/sim", "transports/faulty",
+	"tests/forked"}
 
 // testEdges lists the imports of a package's tests beyond the package's own edges.
 var testEdges = []edge{
@@ -168,7 +174,8 @@ var thirds = []third{
 }
 
 // testFolders hold code for tests that is in no _test.go file.
-var testFolders = []string{"transports/transporttest", "transports/sim", "transports/faulty", "tests"}
+var testFolders = []string{"gocore/device/devicetest", "transports/transporttest", "transports/sim",
+	"transports/faulty", "tests"}
 
 func forTests(s *source) bool { return s.test || withinAny(s.folder, testFolders) }
 

@@ -1,0 +1,113 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tent-engine/tent/gocore/device"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+// This file finds the device of a region. The platforms say it; a location of the user must agree with them.
+//
+// Without a platform of its kind, a location such as "cuda:0" is believed: a transport may know such memory by itself.
+// A platform that cannot say, since its driver has failed, makes "*" an error: the range may be memory of a device.
+// Locations of the host are believed then, and the look at the mappings of the range comes behind (look.go).
+
+// addPlatforms keeps the platforms that work here.
+func (e *Engine) addPlatforms(list []device.Platform) {
+	for _, p := range list {
+		if reason := p.Check(); reason != nil {
+			e.log.Debug("no platform", "platform", p.Name(), "why", reason)
+			continue
+		}
+		e.platforms = append(e.platforms, p)
+	}
+}
+
+// locate sets kind and device of a region, and its location where the user did not give all of it. The location was
+// checked.
+func (e *Engine) locate(r *region) *errs.Error {
+	if len(e.platforms) == 0 {
+		return nil
+	}
+	kind, index, _ := r.Location.Parse()
+	open := r.Location == mem.Wildcard || r.Location == ""
+	place, err := device.Find(e.platforms, r.Addr, r.Size)
+	var unsure *device.Unsure
+	switch {
+	case errors.As(err, &unsure):
+		if !open && kind != unsure.Platform.Kind() {
+			e.log.Warn("register", "region", r.Name, "err", err)
+			return nil
+		}
+		return errs.Wrap(errs.CodeOf(err), "register", err).
+			WithHint(`give location="cpu:0" if it is memory of the host`)
+	case err != nil:
+		return errs.From("register", err)
+	case place.Platform == nil:
+		if e.platformOf(kind) != nil {
+			return errs.New(errs.InvalidArgument, "register",
+				"the location is %q, but %d bytes at %#x are not memory of such a device", r.Location, r.Size, r.Addr).
+				WithHint(`location="*" finds the memory's place`)
+		}
+		return nil
+	case !open && (kind != place.Platform.Kind() || index >= 0 && index != place.Ordinal):
+		return errs.New(errs.InvalidArgument, "register", "the location is %q, but %d bytes at %#x are memory of %s",
+			r.Location, r.Size, r.Addr, place.Location()).
+			WithHint(`location="%s", or "*", which finds it`, place.Location())
+	}
+	return e.isOn(r, place)
+}
+
+// isOn notes the device that has a region.
+func (e *Engine) isOn(r *region, place device.Place) *errs.Error {
+	list, err := place.Platform.Devices()
+	if err == nil && place.Ordinal >= len(list) {
+		err = fmt.Errorf("it has %d devices, and this is none of them", len(list))
+	}
+	if err != nil {
+		return errs.Wrap(errs.DeviceNotFound, "register", fmt.Errorf("%s: %w", place.Location(), err))
+	}
+	r.Kind, r.Location = place.Platform.Kind(), place.Location()
+	r.Device = list[place.Ordinal].Device
+	r.Device.Allocation = place.Allocation
+	if n := list[place.Ordinal].Node; n >= 0 {
+		r.node.Store(e.numa.matter(n))
+	}
+	r.platform, r.managed = place.Platform, place.Managed
+	return nil
+}
+
+// platformOf returns the platform of a kind of memory, or nil.
+func (e *Engine) platformOf(kind mem.Kind) device.Platform {
+	for _, p := range e.platforms {
+		if p.Kind() == kind {
+			return p
+		}
+	}
+	return nil
+}
+
+// mapOnDevice allocates memory of a device, for a region of Allocate.
+func (e *Engine) mapOnDevice(m Memory, kind mem.Kind, ordinal int) (*region, error) {
+	p := e.platformOf(kind)
+	if p == nil {
+		return nil, errs.New(errs.DeviceNotFound, "allocate",
+			"no transport and no platform of this build allocates memory at %q", m.Location).
+			WithHint("allocate it with your framework and register it")
+	}
+	addr, err := p.Allocate(max(ordinal, 0), m.Size)
+	if err != nil {
+		return nil, errs.From("allocate", err)
+	}
+	return &region{Region: mem.Region{Addr: addr, Size: m.Size, Kind: kind, Location: m.Location, Fd: -1},
+		owner: ownedBy{p}}, nil
+}
+
+// ownedBy gives memory of a device back to its platform.
+type ownedBy struct{ device.Platform }
+
+// Free implements freer.
+func (o ownedBy) Free(r mem.Region) error { return o.Platform.Free(r.Addr, r.Size) }
