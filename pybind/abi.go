@@ -32,6 +32,11 @@ type stridedWords struct {
 	Stride  uint64
 }
 
+// stridedAt views n sequences at an address of Python's memory.
+func stridedAt(address uint64, n int) []stridedWords {
+	return unsafe.Slice((*stridedWords)(mem.Pointer(uintptr(address))), n)
+}
+
 // pagesBlock is the argument block of Pages.
 type pagesBlock struct {
 	request.Packed

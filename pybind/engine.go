@@ -288,6 +288,18 @@ func Alive(id int64, segment int64, timeoutMs int64) (yes int64, err error) {
 	return yes, err
 }
 
+// Connect makes a segment ready for its first transfer.
+func Connect(id int64, segment int64, timeoutMs int64) (n int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := limited(timeoutMs)
+	defer cancel()
+	return 0, e.Connect(ctx, engine.SegmentID(segment))
+}
+
 // Export returns a blob in base64; names is a JSON list or null for all named regions.
 func Export(id int64, names string) (text string, err error) {
 	defer guard(&err)

@@ -178,6 +178,19 @@ func Grid(id int64, text string) (grid int64, err error) {
 	return int64(n), err
 }
 
+// Addresses prepares n ranges by address and returns their number as a grid. words is the address of two sequences of
+// integers: the addresses and the lengths.
+func Addresses(id, segment, n int64, words uint64) (grid int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	both := stridedAt(words, 2)
+	g, err := e.NewAddresses(engine.SegmentID(segment), int(n), both[0].indexes(), both[1].indexes())
+	return int64(g), err
+}
+
 // GridPages returns the number of pages in each region of a grid.
 func GridPages(id int64, grid int64) (n int64, err error) {
 	defer guard(&err)

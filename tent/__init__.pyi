@@ -1,6 +1,7 @@
 # Written by tools/stubs.py from the table in __init__.py.
 
 from ._version import __version__
+from .addresses import Addresses
 from .batch import Batch
 from .engine import Engine
 from .enums import (
@@ -76,6 +77,7 @@ __all__ = [
     "PRIO_LOW",
     "PRIO_MEDIUM",
     "AddressNotRegisteredError",
+    "Addresses",
     "Batch",
     "BatchGuard",
     "CudaError",

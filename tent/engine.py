@@ -17,12 +17,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _abi, _native, buffers, files, grid, loop, moving, page, settings
+from .addresses import Addresses
 from .closing import close_at_exit, close_engine, close_in_background
 from .enums import Permission
 from .errors import InvalidArgumentError, PermissionDeniedError
 from .events import Events
 from .explanation import Explanation
 from .grid import Grid
+from .indexes import Integers, Ranges
 from .moves import Moves
 from .moving import WRITE
 from .notifications import Notifications
@@ -199,6 +201,21 @@ class Engine(Moves):
         region. `stride` is page_bytes unless given.
         """
         return grid.own(self, regions, page_bytes, stride, offset, rows, row_stride)
+
+    def addresses(self, ranges: Ranges, lengths: Integers | int | str | None = None) -> Addresses:
+        """Prepares ranges of own memory by plain address, each inside one registered region, for write_pages() and
+        read_pages().
+
+        Example:
+            here = engine.addresses([(region.address, 4096), (region.address + 8192, 4096)])
+            there = segment.addresses([segment["kv"].address, segment["kv"].address + 4096], 4096)
+            engine.write_pages(here, [1, 0], there, [0, 1]).result(timeout=10)
+
+        `ranges` are pairs (address, size), an integer array of two or more columns that begins with them, or addresses
+        alone with `lengths`, one for all or one each. Posting 16,384 of them takes less than a millisecond.
+        """
+        self._check_open()
+        return Addresses(self, -1, ranges, lengths, self)
 
     # Peers
 

@@ -14,6 +14,7 @@ from .errors import InvalidArgumentError
 UNSIGNED = 16  # beside the item size: the items are unsigned
 
 Integers = Sequence[int] | memoryview | Any
+Ranges = Sequence[tuple[int, int]] | Integers  # pairs (address, size), or addresses
 
 _SIGNED_FORMATS = frozenset("bhilqn")
 _UNSIGNED_FORMATS = frozenset("BHILQN")
@@ -31,6 +32,42 @@ class Index(NamedTuple):
     def words(self) -> Strided:
         """The sequence as an argument block has it."""
         return self.address, self.code, self.stride & 0xFFFFFFFFFFFFFFFF
+
+
+def pairs(values: Any, what: str) -> tuple[Index, Index]:
+    """The first two columns of a table: a list of pairs, or an integer array of two dimensions."""
+    if isinstance(values, (list, tuple)):
+        flat = [number for pair in values for number in _pair(pair, what)]
+        both = _from_list(flat, what, "Q")
+        second = both._replace(address=both.address + 8, stride=16, n=len(values))
+        return both._replace(stride=16, n=len(values)), second
+    try:
+        view = memoryview(values)
+    except (TypeError, ValueError, BufferError):
+        raise _wrong(what, type(values).__name__) from None
+    if view.ndim != 2 or view.shape[1] < 2:
+        raise _wrong(what, f"an array of the shape {tuple(view.shape or ())}")
+    kind = _kind(view, what)
+    rows, step = view.strides
+    if view.shape[0] == 0:
+        return Index(0, kind, rows, 0, view), Index(0, kind, rows, 0, view)
+    first = Index(buffers.address_of(view), kind, rows, view.shape[0], view)
+    return first, first._replace(address=first.address + step)
+
+
+def _pair(pair: Any, what: str) -> Any:
+    try:
+        if len(pair) == 2:
+            return pair
+    except TypeError:
+        pass
+    raise InvalidArgumentError(f"{what}: {pair!r} is no pair (address, size)")
+
+
+def one(value: int) -> Index:
+    """A sequence of any length whose items are all the same."""
+    packed = array("Q", [value])
+    return Index(packed.buffer_info()[0], 8 | UNSIGNED, 0, 1, packed)
 
 
 def describe(values: Any, what: str) -> Index:
@@ -60,32 +97,36 @@ def _wrong(what: str, found: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"{what}: integers are needed (a list, or an integer buffer), not {found}")
 
 
-def _from_list(values: Any, what: str) -> Index:
+def _from_list(values: Any, what: str, code: str = "q") -> Index:
     try:
-        packed = array("q", values)
+        packed = array(code, values)
     except OverflowError:
         raise InvalidArgumentError(f"{what}: a value does not fit in 64 bits") from None
     except TypeError as error:
         raise _wrong(what, str(error)) from None
     address, n = packed.buffer_info()
-    return Index(address, 8, 8, n, packed)
+    return Index(address, 8 | (UNSIGNED if code == "Q" else 0), 8, n, packed)
 
 
 def _from_view(view: memoryview, what: str) -> Index:
-    code = view.format.lstrip("@=<" if sys.byteorder == "little" else "@=>")
     if view.ndim != 1:
         raise _wrong(what, f"an array of {view.ndim} dimensions")
-    if code in _SIGNED_FORMATS:
-        kind = view.itemsize
-    elif code in _UNSIGNED_FORMATS:
-        kind = view.itemsize | UNSIGNED
-    else:
-        raise _wrong(what, f"items of format {view.format!r}")
+    kind = _kind(view, what)
     n = view.shape[0] if view.shape else 0
     if n == 0:
         return Index(0, kind, view.itemsize, 0, view)
     stride = view.strides[0] if view.strides else view.itemsize
     return Index(buffers.address_of(view), kind, stride, n, view)
+
+
+def _kind(view: memoryview, what: str) -> int:
+    """The size of an item, and whether it is unsigned."""
+    code = view.format.lstrip("@=<" if sys.byteorder == "little" else "@=>")
+    if code in _SIGNED_FORMATS:
+        return view.itemsize
+    if code in _UNSIGNED_FORMATS:
+        return view.itemsize | UNSIGNED
+    raise _wrong(what, f"items of format {view.format!r}")
 
 
 def _from_tensor(tensor: Any, what: str) -> Index:

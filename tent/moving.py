@@ -190,6 +190,12 @@ def _grid(engine: Handle, operand: Any, page_bytes: int | str | None, *, remote:
     raise InvalidArgumentError(f"the {side} operand is {type(operand).__name__!r}: a region or a grid is needed")
 
 
+class _Anywhere:
+    """All registered memory of the engine: offsets in it are addresses."""
+
+    address = size = 0
+
+
 def ranges(
     engine: Handle,
     builder: int,
@@ -199,8 +205,11 @@ def ranges(
 ) -> Begun:
     """write_ranges and read_ranges: operands are (local, local offsets, remote, remote offsets, lengths)."""
     local, local_offsets, remote, remote_offsets, lengths = operands
-    own = local_slice(engine, local, terms[0])
-    segment, region, offset, size = remote_slice(engine, remote)
+    own: Any = _Anywhere if local is engine else local_slice(engine, local, terms[0])
+    if isinstance(remote, Segment) and remote._engine is engine and remote._spans():
+        segment, region, offset, size = remote._handle, 0, 0, 0  # by address
+    else:
+        segment, region, offset, size = remote_slice(engine, remote)
     here = indexes.describe(local_offsets, "local_offsets")
     there = indexes.describe(remote_offsets, "remote_offsets")
     sizes = indexes.describe(lengths, "lengths")

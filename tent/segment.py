@@ -8,9 +8,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from . import _native, _text
+from .addresses import Addresses
 from .enums import Permission
 from .errors import AddressNotRegisteredError, InvalidArgumentError, InvalidEntryError
 from .grid import Grid, shape
+from .indexes import Integers, Ranges
 from .region import byte_range
 
 if TYPE_CHECKING:
@@ -215,6 +217,23 @@ class Segment:
         numbers = shape(page_bytes, stride, offset, rows, row_stride)
         return Grid(self._engine, self._handle, described, self, **numbers)
 
+    def addresses(self, ranges: Ranges, lengths: Integers | int | str | None = None) -> Addresses:
+        """Prepares ranges of this peer by plain address, each inside one region that it offers; see Engine.addresses().
+        In a segment of one region or of a file addresses count from 0. A peer that was opened by a blob is asked."""
+        self._check_open()
+        return Addresses(self._engine, self._handle, ranges, lengths, self)
+
+    def connect(self, timeout: float | str = 10) -> None:
+        """Makes ready for the first transfer, and returns when a rail to the peer is up. Without it a segment that was
+        opened by a blob connects at its first use. PeerUnreachableError when none comes up in time.
+
+        Example:
+            peer = engine.open(other.export())
+            peer.connect(timeout=5)
+        """
+        self._check_open()
+        self._engine._call_long(self._engine._library.pybind_Connect, self._handle, _native.milliseconds(timeout))
+
     def alive(self, timeout: float | str = 5) -> bool:
         """Asks the peer; False if it does not answer in time or is another incarnation."""
         return bool(
@@ -248,6 +267,11 @@ class Segment:
                 hint='choose a region, segment["name"], or memory(address, size)',
             )
         return region
+
+    def _spans(self) -> bool:
+        """Whether it is a whole address space, not one region nor a file."""
+        self._check_open()
+        return not self._region
 
     def _load(self, refresh: bool) -> None:
         self._check_open()

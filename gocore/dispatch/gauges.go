@@ -124,6 +124,12 @@ func (c *Core) Link(id plan.LinkID) LinkView {
 	return view
 }
 
+// Up reports whether a link has a rail that is up.
+func (c *Core) Up(id plan.LinkID) bool {
+	l := c.link(id)
+	return l != nil && l.up > 0
+}
+
 // Batches is the number of batches that are alive.
 func (c *Core) Batches() int { return len(c.batches) - len(c.vacant) }
 

@@ -6,7 +6,6 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
-	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // batch is the engine's record of a batch, beside the core's. It has its waiters, the regions that it uses, and the
@@ -399,56 +398,6 @@ func (e *Engine) Summary(id dispatch.BatchID) (dispatch.Summary, error) {
 		sum.Err = b.failure
 	}
 	return sum, nil
-}
-
-// Failed writes the indexes of requests that did not complete into out, as far as they fit, and returns how many there
-// are. Indexes count requests, ranges and pages in the order of the calls; a page of several rows is one. When a sync
-// has failed, every WRITE counts.
-func (e *Engine) Failed(id dispatch.BatchID, out []uint64) (n int) {
-	e.mu.Lock()
-	defer e.unlockAndDrain()
-	b, err := e.lookup(id)
-	if err != nil {
-		return 0
-	}
-	sum, err := e.core.Summary(id)
-	if err != nil {
-		return 0
-	}
-	begin := uint64(0) // of the task
-	for i := range sum.Tasks {
-		next, rows, pages := uint64(0), 1, 1 // next is the first page that was not named yet
-		spec, err := e.core.Task(id, i)
-		if err != nil {
-			return n
-		}
-		if parts := spec.Parts; parts != nil {
-			rows = rowsOf(b.lists, parts)
-			pages = len(parts.LocalAt) / rows
-		}
-		if b.unsure && spec.Op == transport.Write { // there, but perhaps not after a crash
-			for page := range pages {
-				if n < len(out) {
-					out[n] = begin + uint64(page)
-				}
-				n++
-			}
-			begin += uint64(pages)
-			continue
-		}
-		_ = e.core.Missing(id, i, func(part int) { // the task is there, as was just seen
-			page := uint64(part / rows)
-			if page < next {
-				return
-			}
-			if next = page + 1; n < len(out) {
-				out[n] = begin + page
-			}
-			n++
-		})
-		begin += uint64(pages)
-	}
-	return n
 }
 
 // Elapsed is the time from the first submit to the end, or to now.

@@ -29,12 +29,13 @@ type GridRegion struct {
 // GridID names a grid of an engine.
 type GridID int64
 
-// grid is pages of equal regions, prepared once. It is immutable.
+// grid is pages of equal regions, or ranges by address, prepared once. It is immutable.
 type grid struct {
 	segment SegmentID // -1: our own memory
 	regions []GridRegion
 	layout  Layout
-	pages   uint64 // in each region
+	pages   uint64       // in each region
+	list    *addressList // ranges by address instead of equal regions
 }
 
 // OwnMemory is the segment of a grid over our own memory.
@@ -60,12 +61,15 @@ func (e *Engine) NewGrid(segment SegmentID, regions []GridRegion, layout Layout)
 	if err != nil {
 		return 0, 0, err
 	}
-	t := &e.grids
+	return e.grids.add(g), int(g.pages), nil
+}
+
+func (t *gridTable) add(g *grid) GridID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.last++
 	t.byID[t.last] = g
-	return t.last, int(g.pages), nil
+	return t.last
 }
 
 // CloseGrid forgets a grid.
@@ -125,5 +129,6 @@ func newGrid(segment SegmentID, regions []GridRegion, l Layout) (*grid, *errs.Er
 		return nil, errs.New(errs.InvalidArgument, "pages", "the first page does not fit into regions of %d bytes",
 			size)
 	}
-	return &grid{segment, append([]GridRegion(nil), regions...), l, (size-first)/l.Stride + 1}, nil
+	return &grid{segment: segment, regions: append([]GridRegion(nil), regions...), layout: l,
+		pages: (size-first)/l.Stride + 1}, nil
 }

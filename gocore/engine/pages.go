@@ -18,10 +18,20 @@ type Pages struct {
 // places are where the pages of one call lie in each pair of its regions: transport.Pieces that are used again.
 type places struct {
 	transport.Pieces
-	rows int // pieces that are one page
+	rows   int      // pieces that are one page
+	order  []uint32 // of ranges by address: the index in its call of each; empty where they follow one another
+	before int      // ranges of the call that earlier tasks of it have
 }
 
 var placesPool = sync.Pool{New: func() any { return new(places) }}
+
+// newPlaces returns places without any, for pages of one row.
+func newPlaces(bytes uint64) *places {
+	l := placesPool.Get().(*places)
+	l.Bytes, l.LocalAt, l.RemoteAt = bytes, l.LocalAt[:0], l.RemoteAt[:0]
+	l.rows, l.order, l.before = 1, l.order[:0], 0
+	return l
+}
 
 func freePlaces(lists []*places) {
 	for i, l := range lists {
@@ -30,14 +40,14 @@ func freePlaces(lists []*places) {
 	}
 }
 
-// rowsOf returns how many pieces are one page.
-func rowsOf(lists []*places, of *transport.Pieces) int {
+// placesOf returns the places that a task's parts are, nil for parts that are not of this list.
+func placesOf(lists []*places, of *transport.Pieces) *places {
 	for _, l := range lists {
 		if &l.Pieces == of {
-			return l.rows
+			return l
 		}
 	}
-	return 1
+	return nil
 }
 
 // Pages starts a transfer of pages, one task a region with all of its pages. It returns its batch. n may be nil.
@@ -66,7 +76,10 @@ func (c *Call) pages(r *Pages) *errs.Error {
 	if err := r.check(local, remote); err != nil {
 		return err
 	}
-	list := placesPool.Get().(*places)
+	if local.list != nil {
+		return c.listed(r, local, remote)
+	}
+	list := newPlaces(local.layout.PageBytes)
 	c.lists = append(c.lists, list)
 	if err := r.locate(local, remote, list); err != nil {
 		return err
@@ -86,6 +99,8 @@ func (r *Pages) check(local, remote *grid) *errs.Error {
 			"the local grid must be over own memory and the remote grid over a segment")
 	case r.N < 1:
 		return errs.New(errs.InvalidArgument, "pages", "there are no pages to move")
+	case (local.list == nil) != (remote.list == nil):
+		return errs.New(errs.InvalidArgument, "pages", "an address list goes with an address list, not with a grid")
 	case len(local.regions) != len(remote.regions):
 		return errs.New(errs.InvalidArgument, "pages", "the local grid has %d regions, the remote one %d",
 			len(local.regions), len(remote.regions))
@@ -102,8 +117,8 @@ func (r *Pages) check(local, remote *grid) *errs.Error {
 // locate turns the indexes of pages, which must be inside the grids, into places of their rows.
 func (r *Pages) locate(local, remote *grid, list *places) *errs.Error {
 	near, far := &local.layout, &remote.layout
-	list.rows, list.Bytes = int(near.Rows), near.PageBytes
-	from, to := list.LocalAt[:0], list.RemoteAt[:0]
+	list.rows = int(near.Rows)
+	from, to := list.LocalAt, list.RemoteAt
 	for i := range r.N {
 		src, ok := r.Src.at(i)
 		if !ok || src >= local.pages {

@@ -6,7 +6,8 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 )
 
-// Ranges are N ranges of one local and one remote operand; offsets count from the begin of each.
+// Ranges are N ranges of one local and one remote operand; offsets count from the begin of each. A size of 0 stands for
+// all registered memory of that side: its offsets are addresses then, in any number of regions.
 type Ranges struct {
 	Local                              uintptr
 	LocalSize                          uint64
@@ -41,6 +42,9 @@ func (c *Call) ranges(r *Ranges) *errs.Error {
 		if err := x.of.check(x.what, r.N); err != nil {
 			return err
 		}
+	}
+	if r.LocalSize == 0 || r.RemoteSize == 0 {
+		return c.anywhere(r)
 	}
 	own := c.engine.regions.find(r.Local, r.LocalSize)
 	if own == nil {

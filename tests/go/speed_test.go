@@ -42,10 +42,11 @@ func TestNothingIsAllocatedBetweenSubmitAndCompletion(t *testing.T) {
 		offer(t, there, theirs, "kv")
 		at := segment(t, here, there, "kv")
 		pages := newPager(t, here, at, own)
+		listed := newLister(t, here, at, own)
 		for _, op := range []transport.Op{transport.Write, transport.Read} {
 			m := mover{here, engine.Request{Terms: engine.Terms{Op: op}, Source: address(own), Length: 4096,
 				Remote: engine.Remote{Segment: at}}}
-			pages.Op = op
+			pages.Op, listed.Op = op, op
 			// Both ends are in this process, so the receiver's side is counted too. Timers of waits that had to park
 			// are the one thing that may allocate now and then.
 			records := []request.Record{record(address(own), at, 0, 4096)}
@@ -53,6 +54,7 @@ func TestNothingIsAllocatedBetweenSubmitAndCompletion(t *testing.T) {
 			for name, move := range map[string]func(){
 				"move":    func() { m.move(t) },
 				"pages":   func() { pages.move(t) },
+				"listed":  func() { listed.move(t) },
 				"records": func() { submitted(t, here, records) },
 			} {
 				for range 2000 { // pools and slabs reach their size
@@ -125,6 +127,22 @@ func newPager(t *testing.T, e *engine.Engine, at engine.SegmentID, own []byte) *
 		layout)
 	require.NoError(t, err)
 	far, _, err := e.NewGrid(at, []engine.GridRegion{{Size: uint64(len(own))}}, layout)
+	require.NoError(t, err)
+	indexes := engine.IndexesOf([]int64{7, 3, 5, 1, 9, 11, 12, 13})
+	return &pager{e, engine.Terms{}, engine.Pages{Local: near, Remote: far, N: 8, Src: indexes, Dst: indexes}}
+}
+
+// newLister is a pager over address lists.
+func newLister(t *testing.T, e *engine.Engine, at engine.SegmentID, own []byte) *pager {
+	size := engine.IndexesOf([]int64{512})
+	size.Stride = 0
+	var here, there []int64
+	for i := range int64(16) {
+		here, there = append(here, int64(address(own))+i*i*1024), append(there, i*1024)
+	}
+	near, err := e.NewAddresses(engine.OwnMemory, len(here), engine.IndexesOf(here), size)
+	require.NoError(t, err)
+	far, err := e.NewAddresses(at, len(there), engine.IndexesOf(there), size)
 	require.NoError(t, err)
 	indexes := engine.IndexesOf([]int64{7, 3, 5, 1, 9, 11, 12, 13})
 	return &pager{e, engine.Terms{}, engine.Pages{Local: near, Remote: far, N: 8, Src: indexes, Dst: indexes}}

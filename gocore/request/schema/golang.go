@@ -136,6 +136,9 @@ func renderBlocks() ([]byte, error) {
 		p.line("%s uint64", camel(w))
 	}
 	p.line("}\n")
+	p.line("// stridedAt views n sequences at an address of Python's memory.")
+	p.line("func stridedAt(address uint64, n int) []stridedWords {")
+	p.line("return unsafe.Slice((*stridedWords)(mem.Pointer(uintptr(address))), n)\n}\n")
 	for _, b := range Blocks {
 		p.line("// %sBlock is the argument block of %s.\ntype %sBlock struct {\nrequest.Packed", b.Name, camel(b.Name),
 			b.Name)

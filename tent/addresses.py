@@ -1,0 +1,67 @@
+"""Addresses: a prepared list of ranges, so that a stack that knows its memory by address posts by indexes alone."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any
+
+from . import indexes
+from .errors import InvalidArgumentError
+from .grid import Grid
+from .indexes import Index, Integers
+from .quantities import bytes_of
+
+if TYPE_CHECKING:
+    from .handle import Handle
+
+
+class Addresses(Grid):
+    """Ranges by plain address over any number of regions, from Engine.addresses() or Segment.addresses().
+
+    Each range lies inside one region; each was looked up when the list was made. write_pages() and read_pages() take a
+    list on both sides and move range src[i] to or from range dst[i]. Their lengths must be equal.
+
+    Reusable from any thread until close(); dropping it closes it. A region that is closed later makes the transfers
+    that name its ranges fail.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self, engine: Handle, segment: int, ranges: Any, lengths: Integers | int | str | None, keep: Any
+    ) -> None:
+        """For tent only; segment -1 is own memory."""
+        self._closed = True
+        self._engine = engine
+        self._keep = keep
+        self._twin = None
+        self.remote = segment >= 0
+        at, sizes = _columns(ranges, lengths)
+        self.page_bytes = 0
+        self.n_regions = 0
+        words = array("Q", (*at.words(), *sizes.words()))
+        self._id = int(engine._call_long(engine._library.pybind_Addresses, segment, at.n, words.buffer_info()[0]))
+        self._closed = False
+        self.n_pages = at.n
+
+    def as_remote(self) -> Grid:
+        """The list as the remote operand; own memory is not: open("") has addresses() too."""
+        if self.remote:
+            return self
+        raise InvalidArgumentError(f"{self!r} is local", hint='own memory as a peer is engine.open("").addresses(...)')
+
+    def __repr__(self) -> str:
+        side = f"of {self._keep.address}" if self.remote else "local"
+        return f"<Addresses {side}: {self.n_pages} ranges>"
+
+
+def _columns(ranges: Any, lengths: Integers | int | str | None) -> tuple[Index, Index]:
+    if lengths is None:
+        return indexes.pairs(ranges, "addresses")
+    at = indexes.describe(ranges, "addresses")
+    if isinstance(lengths, (int, str)):
+        return at, indexes.one(bytes_of(lengths, "lengths", least=1))
+    sizes = indexes.describe(lengths, "lengths")
+    if sizes.n != at.n:
+        raise InvalidArgumentError(f"there are {at.n} addresses and {sizes.n} lengths")
+    return at, sizes
