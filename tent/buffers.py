@@ -41,11 +41,22 @@ def describe(obj: Any) -> Buffer:
     if hasattr(obj, "__dlpack__"):
         return _from_dlpack(obj)
     if hasattr(obj, "data_ptr") and hasattr(obj, "nbytes"):
-        return _checked(obj.data_ptr(), obj.nbytes, False, "*", obj)
+        return _from_storage(obj)
     raise InvalidArgumentError(
         f"{type(obj).__name__!r} object has no bytes that tent can reach",
         hint="give an object with the buffer protocol, DLPack or __cuda_array_interface__, or (address, size)",
     )
+
+
+def _from_storage(obj: Any) -> Buffer:
+    """An object with the names of a tensor or of a torch storage, whose nbytes is a method."""
+    size = obj.nbytes() if callable(obj.nbytes) else obj.nbytes
+    device = getattr(obj, "device", None)
+    kind = getattr(device, "type", "cpu")
+    if kind == "meta":
+        raise _without_storage("a storage on the device meta")
+    location = "*" if kind == "cpu" else f"{kind}:{getattr(device, 'index', 0) or 0}"
+    return _checked(obj.data_ptr() if size else 1, size, False, location, obj)
 
 
 def _checked(address: int, size: int, read_only: bool, location: str, owner: object) -> Buffer:
@@ -77,18 +88,15 @@ def _of_objects(obj: Any) -> InvalidArgumentError:
 
 
 def packed(shape: Any, strides: Any, item: int) -> bool:
-    """Whether an array of these strides fills its bytes without gap, in C or in Fortran order."""
+    """Whether an array of these strides fills its bytes without gap, in C order or with its axes in any other."""
     if strides is None or 0 in shape:
         return True
-    for order in (range(len(shape) - 1, -1, -1), range(len(shape))):
-        expected = item
-        for axis in order:
-            if shape[axis] != 1 and strides[axis] != expected:
-                break
-            expected *= shape[axis]
-        else:
-            return True
-    return False
+    expected = item
+    for stride, length in sorted((stride, length) for stride, length in zip(strides, shape) if length != 1):
+        if stride != expected:
+            return False
+        expected *= length
+    return True
 
 
 def _product(shape: Any) -> int:
@@ -104,16 +112,44 @@ def _is_tensor(obj: Any) -> bool:
 
 
 def _from_tensor(tensor: Any) -> Buffer:
-    if tensor.device.type == "meta":
+    device = tensor.device
+    if device.type == "meta":
+        raise _without_storage("a tensor on the device meta")
+    if str(tensor.layout) != "torch.strided" or tensor.is_nested:
         raise InvalidArgumentError(
-            "a tensor on the device meta has a shape and no storage",
-            hint='make one with storage, for example torch.empty_like(tensor, device="cpu")',
+            f"a tensor of layout {tensor.layout}{', nested' * tensor.is_nested} does not lie in one piece",
+            hint="register the tensors that it is made of, or a dense copy",
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        raise InvalidArgumentError(
+            "the tensor is a lazy view, and its memory has the numbers before conj() or negation",
+            hint="copy it first, with .resolve_conj().resolve_neg()",
         )
     if not packed(tensor.shape, tensor.stride(), 1):
         raise _not_contiguous(tensor, tensor.shape, tensor.stride(), "elements")
-    device = tensor.device
     location = "*" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
-    return _checked(tensor.data_ptr(), tensor.nelement() * tensor.element_size(), False, location, tensor)
+    size = tensor.nelement() * tensor.element_size()
+    return _checked(_tensor_address(tensor) if size else 1, size, False, location, tensor)
+
+
+def _tensor_address(tensor: Any) -> int:
+    """The address of a tensor's storage, which wrappers such as FakeTensor and those of vmap do not have."""
+    torch = sys.modules["torch"]
+    try:
+        if type(tensor) is torch.Tensor or tensor.untyped_storage().device.type != "meta":
+            address = tensor.data_ptr()
+            if address:
+                return int(address)
+    except (NotImplementedError, RuntimeError):
+        pass
+    raise _without_storage(f"this {type(tensor).__name__}")
+
+
+def _without_storage(what: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{what} has a shape and no storage",
+        hint='make one with storage, for example torch.empty_like(tensor, device="cpu")',
+    )
 
 
 def _from_interface(obj: Any, interface: dict[str, Any], location: str) -> Buffer:
@@ -182,7 +218,7 @@ def _from_buffer_protocol(obj: Any) -> Buffer | None:
         return None
     if "O" in re.sub(":[^:]*:", "", view.format):  # of struct, without the names of fields
         raise _of_objects(obj)
-    if not view.contiguous:
+    if not view.contiguous and (view.suboffsets or not packed(view.shape, view.strides, view.itemsize)):
         raise _not_contiguous(obj, view.shape, view.strides, "bytes")
     if view.nbytes == 0:
         return _checked(1, 0, True, "*", None)

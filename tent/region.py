@@ -179,6 +179,10 @@ class Region:
             if not isinstance(found, torch.dtype):
                 raise InvalidArgumentError(f"torch has no dtype {dtype!r}")
             dtype = found
+        if self._memory.read_only:
+            raise InvalidArgumentError(
+                f"{self!r} is read-only, and torch has no read-only tensors", hint="region.array() has read-only arrays"
+            )
         return self._shaped(torch.frombuffer(self.view, dtype=dtype), shape)
 
     def _shaped(self, flat: Any, shape: Any) -> Any:
@@ -189,10 +193,11 @@ class Region:
 
     def __dlpack__(self, **wanted: Any) -> Any:
         """For `torch.from_dlpack(region)` and its like: all bytes, as uint8."""
-        for name in ("numpy", "torch"):  # one of them is there, or nobody would ask
-            if name in sys.modules:
-                return (self.array() if name == "numpy" else self.tensor()).__dlpack__(**wanted)
-        return self.array().__dlpack__(**wanted)
+        if "numpy" in sys.modules or "torch" not in sys.modules:  # one of them is there, or nobody would ask
+            return self.array().__dlpack__(**wanted)
+        if self._memory.read_only:
+            raise BufferError(f"{self!r} is read-only, and torch has no read-only tensors")
+        return self.tensor().__dlpack__(**wanted)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """The device of the bytes, in DLPack's numbers: host memory."""

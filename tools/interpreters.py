@@ -94,6 +94,22 @@ def tools_python() -> Path:
     return python
 
 
+TORCH = "TENT_TORCH"  # names a python that has the packages below; nothing is installed there
+TORCH_PACKAGES = ("torch", "numpy>=1.24", "hypothesis>=6.100", "matplotlib>=3.7", "nbclient>=0.9", "ipykernel>=6")
+
+
+def torch_python(test_tools: tuple[str, ...]) -> Path:
+    """The python of the tests with a real torch: the one that TORCH names, else that of .venv-torch."""
+    if given := os.environ.get(TORCH):
+        return Path(given)
+    python = environment(sys.executable, ".venv-torch")
+    if subprocess.run([str(python), "-c", "import torch"], capture_output=True).returncode:
+        text = f"installing torch in .venv-torch: 3 GB from PyPI, 6 GB on disk; {TORCH}=/path/to/python names another"
+        print(text, flush=True)
+    install_once(python, *TORCH_PACKAGES, *test_tools)
+    return python
+
+
 def plain_environment() -> dict[str, str]:
     """This process's environment without the variables that change how Python finds modules."""
     return {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}

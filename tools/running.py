@@ -136,11 +136,11 @@ class Runner:
             )
             return read_report(report, code)
 
-    def pytest(self, python: Path, *flags: str, timeout: float, suite: str = "tests/py") -> Tally:
+    def pytest(self, python: Path, *flags: str, timeout: float, suite: str = "tests/py", **env: str) -> Tally:
         """One run of a suite. The script, unlike `python -m pytest`, does not put the source tree on sys.path."""
         with report_file() as report:
             words = (python.with_name("pytest"), "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *flags, suite)
-            code = self.run(*words, timeout=timeout)
+            code = self.run(*words, timeout=timeout, **env)
             return read_report(report, code)
 
     def show(self) -> None:

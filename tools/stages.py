@@ -10,6 +10,7 @@ fill the time that the front leaves free by waiting.
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -178,6 +179,15 @@ def docs(r: Runner, ctx: Context) -> Tally:
     return r.ok(ctx.python(ctx.main), "tools/docs.py", timeout=900)
 
 
+def torch(r: Runner, ctx: Context) -> Tally:
+    """tests, pages and notebooks with a real torch, in an environment that has one"""
+    python = interpreters.torch_python(TEST_TOOLS)
+    site = ROOT / "build" / "torch-site"  # the wheel lies beside the environment, which may be the user's
+    shutil.rmtree(site, ignore_errors=True)
+    interpreters.pip_install(python, "--no-deps", "--target", str(site), str(ctx.wheel))
+    return r.pytest(python, "-k", "torch", timeout=900, PYTHONPATH=str(site))
+
+
 def fuzz(r: Runner, ctx: Context) -> Tally:
     """every fuzz target, ten seconds each"""
     return r.ok(sys.executable, "tools/fuzz.py", "--time=10s", timeout=1800)
@@ -203,9 +213,10 @@ STAGES: dict[str, Stage] = {
     "docs": Stage(docs, 80, needs_wheel=True),
     "fuzz": Stage(fuzz, 100),
     "repeat": Stage(repeat, 200),
+    "torch": Stage(torch, 60, needs_wheel=True),
 }
 # Stages that are to come have their budgets already: one of these names is added to the table with its number.
-LONG = ("arm64", "churn", "docs", "fuzz", "repeat")  # make test-all
+LONG = ("arm64", "churn", "docs", "fuzz", "repeat", "torch")  # make test-all
 # In `make test-all` a stage also does more, ten thousand seeds, every Python test on every interpreter, and the race
 # detector over every package without -short: so its budget is multiplied.
 ALL_FACTOR = 6

@@ -95,7 +95,9 @@ def test_strides_that_leave_gaps_are_found() -> None:
     assert buffers.packed((2, 3), (1, 2), 1)
     assert buffers.packed((1, 3), (99, 1), 1)  # a dimension of one has no stride
     assert buffers.packed((0, 3), (7, 7), 1)
+    assert buffers.packed((2, 3, 4), (1, 8, 2), 1)  # axes in any order
     assert not buffers.packed((2, 3), (4, 1), 1)
+    assert not buffers.packed((2, 3), (1, 1), 1)
     assert not buffers.packed((3,), (-1,), 1)
     for view in (memoryview(bytearray(8))[::-1], memoryview(bytearray(64)).cast("B", (8, 8))[::2]):
         with pytest.raises(tent.InvalidArgumentError, match="not contiguous"):
