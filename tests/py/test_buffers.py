@@ -188,11 +188,11 @@ def test_every_integer_buffer_is_an_index(code: str) -> None:
 
 def test_strided_indexes_move_the_right_pages(pair: Callable[..., Pair]) -> None:
     both = pair(4096)
-    table = memoryview(array("i", [9, 0, 8, 0, 7, 0]))[::-2]  # 0, 0, 0
+    table = memoryview(array("i", [30, 9, 31, 8, 32, 7]))[::-2]  # 7, 8, 9
     rows = memoryview(array("q", [9, 1, 8, 2, 7, 3]))[1::2]  # 1, 2, 3
     both.near.write_pages(both.local, table, both.remote, rows, page_bytes=64).result(10)
-    for row in (1, 2, 3):
-        both.theirs.expect(64 * row, both.mine.expected[0:64])
+    for page, row in ((7, 1), (8, 2), (9, 3)):
+        both.theirs.expect(64 * row, both.mine.expected[64 * page : 64 * page + 64])
     both.check()
 
 

@@ -190,6 +190,30 @@ def test_corruption_is_found_by_the_checksum(tent_pair: Any, tent_faults: Faults
     tent_oracle.check()
 
 
+@pytest.mark.parametrize("common", [False, True], ids=["call", "batch"])
+@pytest.mark.parametrize("form", ["write", "read", "write_ranges", "read_ranges", "write_pages", "read_pages"])
+def test_corruption_is_found_in_every_form(
+    tent_pair: Any, tent_faults: Faults, tent_oracle: Oracle, form: str, common: bool
+) -> None:
+    pair = tent_pair(rate=None)
+    local, remote = tent_oracle.regions(pair, 1 << 16, form.partition("_")[0])
+    operands: tuple[Any, ...] = (local, remote)
+    own = {}
+    if form.endswith("ranges"):
+        operands = (local, [0, 8192], remote, [0, 8192], [4096, 4096])
+    elif form.endswith("pages"):
+        operands, own = (local, [0, 2], remote, [0, 2]), {"page_bytes": 4096}
+    tent_faults.corrupt()
+    with pytest.raises(tent.TransferError) as caught:
+        if common:
+            with pair.engine.batch(integrity="crc32c") as batch:
+                getattr(batch, form)(*operands, **own)
+                batch.submit().result(20)
+        else:
+            getattr(pair.engine, form)(*operands, **own, integrity="crc32c").result(20)
+    assert caught.value.code == "CORRUPTED"
+
+
 @pytest.mark.parametrize(
     ("text", "direction"), [("corrupt", "write"), ("corrupt", "read"), ("truncate silent", "write")]
 )

@@ -287,25 +287,30 @@ def test_every_class_and_hint_moves_bytes(pair: Callable[..., Pair]) -> None:
     both.check()
 
 
-def test_checksums_go_with_every_form(pair: Callable[..., Pair]) -> None:
+def test_bytes_with_checksums_arrive_in_every_form(pair: Callable[..., Pair]) -> None:
     both = pair(1 << 20)
-    page = 4096
-    assert both.near.write(both.local[0:70_001], both.remote[0:70_001], integrity="crc32c").result(10) == 70_001
-    both.theirs.expect(0, both.mine.expected[0:70_001])
+    page, checked = 4096, {"integrity": "crc32c"}
     src, dst = [3, 200, 17], [40, 41, 99]
-    both.near.write_pages(both.local, src, both.remote, dst, page_bytes=page, integrity="crc32c").result(10)
+    moves = [
+        both.near.write(both.local[0:70_001], both.remote[0:70_001], **checked),
+        both.near.write_pages(both.local, src, both.remote, dst, page_bytes=page, **checked),
+        both.near.write_ranges(both.local, [5], both.remote, [900_000], [1234], **checked),
+    ]
+    with both.near.batch(**checked) as batch:
+        batch.write(both.local[0:10], both.remote[800_000:800_010])
+        moves.append(batch.submit())
+    assert [move.result(10) for move in moves] == [70_001, 3 * page, 1234, 10]
+    both.theirs.expect(0, both.mine.expected[0:70_001])
     for s, d in zip(src, dst):
         both.theirs.expect(d * page, both.mine.expected[s * page : (s + 1) * page])
-    both.near.write_ranges(both.local, [5], both.remote, [900_000], [1234], integrity="crc32c").result(10)
     both.theirs.expect(900_000, both.mine.expected[5:1239])
-    with both.near.batch(integrity="crc32c") as batch:
-        batch.write(both.local[0:10], both.remote[800_000:800_010])
-        batch.submit().result(10)
     both.theirs.expect(800_000, both.mine.expected[0:10])
     both.check()
-    assert both.near.read(both.local[:], both.remote[:], integrity="crc32c").result(10) == 1 << 20
+    moves.append(both.near.read(both.local[:], both.remote[:], **checked))
+    assert moves[-1].result(10) == 1 << 20
     both.mine.expect(0, both.theirs.expected)
     both.check()
+    assert {move.transports for move in moves} == {("tcp",)}, "shm carries no checksums"
 
 
 def test_an_own_region_that_peers_may_not_touch_is_a_remote_operand_here(
