@@ -27,6 +27,16 @@ var errSilent = errors.New("the connection was accepted, but nothing was said")
 // handshake is not over, ours among them, and has room for the next one.
 var errDropped = errors.New("the connection was closed before an answer")
 
+// handshakesMax bounds the handshakes that go on side by side. Each costs some 2 ms of a processor at either end, so of
+// a thousand that share the processors none would end before its time is up.
+const handshakesMax = 32
+
+// Bytes of the buffers of a connection's reader and writer. Its messages are small, but for a Describe.
+const (
+	readBuffer  = 4 << 10
+	writeBuffer = 4 << 10
+)
+
 const (
 	dialTries = 3
 	dialAgain = 20 * time.Millisecond // before the second try, twice that before the third
@@ -56,6 +66,20 @@ func (c *Client) dial(ctx context.Context, address string) (*grpc.ClientConn, se
 	raw, err := c.connectTCP(ctx, address)
 	if err != nil {
 		return nil, security.Proof{}, err
+	}
+	begin := time.Now()
+	select {
+	case c.handshakes <- struct{}{}:
+		defer func() { <-c.handshakes }()
+	case <-ctx.Done():
+		raw.Close()
+		return nil, security.Proof{}, closedError(address)
+	}
+	if time.Since(begin) > c.options.HandshakeTimeout/4 { // the peer has waited, and may be about to hang up
+		raw.Close()
+		if raw, err = c.connectTCP(ctx, address); err != nil {
+			return nil, security.Proof{}, err
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.options.HandshakeTimeout)
 	defer cancel()
@@ -180,6 +204,7 @@ func (c *Client) grpcOptions(once chan net.Conn) []grpc.DialOption {
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * c.options.HandshakeTimeout}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveInterval, Timeout: keepalivePatience}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(descriptionMax)),
+		grpc.WithReadBufferSize(readBuffer), grpc.WithWriteBufferSize(writeBuffer),
 		grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(0),
 	}
 }
@@ -259,6 +284,11 @@ func (t *tap) verdict(address string, limit time.Duration, late bool) error {
 		e.Cause = "the engine at " + address + " does not admit this one; its log has the reason"
 		e.WithHint("both sides need the same security settings: without any, both are of one user on one host; else " +
 			"security/cluster_key names a file with the same bytes")
+	case late && begun(t.first):
+		e.Code, e.Cause = errs.PeerUnreachable, "the engine at "+address+" began to answer and did not end within "+
+			limit.String()+": its process is stopped or overloaded"
+		e.WithHint("look at the load of both hosts")
+		e.Err = errSilent
 	case len(t.first) > 0:
 		e.Cause = "something else listens at " + address + ": " + quoted(t.first)
 	case errors.Is(t.err, syscall.ECONNRESET):
@@ -287,6 +317,11 @@ func alertIn(first []byte) int {
 		return 0
 	}
 	return int(first[6])
+}
+
+// begun reports the first bytes of an engine: a handshake record of TLS, or inside that the SETTINGS frame of HTTP/2.
+func begun(first []byte) bool {
+	return len(first) > 5 && (first[0] == 22 && first[1] == 3 || first[3] == 4 && first[4] == 0 && first[5] == 0)
 }
 
 // quoted returns the first line that a stranger sent, for an error.

@@ -63,6 +63,7 @@ func (s *Server) limitOptions() []grpc.ServerOption {
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleMax, Time: pingEvery,
 			Timeout: pingPatience}),
 		grpc.InTapHandle(callBegins),
+		grpc.ReadBufferSize(readBuffer), grpc.WriteBufferSize(writeBuffer),
 	}
 }
 
