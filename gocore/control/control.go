@@ -6,6 +6,7 @@
 //	Client.Open(address)  ---- TLS ----------> both ends prove their keys: transport.Peer's ID and Identity
 //	                      ---- Hello --------> Server: version, and its words about itself
 //	Client.Describe       ---- Describe -----> Handler.Describe
+//	Client.Changed        ---- Changed ------> Handler.Changed    (descriptors are others now: describe again)
 //	Client.Call           ---- Transport ----> Handler.Serve      (a transport's handshake, withdrawal, fence)
 //	Client.Notify         ---- Notify -------> Handler.Notified
 //	Client.Report         ---- Report -------> Handler.Reported   (the end of a transfer with a trace)
@@ -58,6 +59,8 @@ type Handler interface {
 	// without an answer, and (from.ID, seq) marks repetitions, which may run beside the call that was cut off.
 	// Message is the handler's own.
 	Notified(ctx context.Context, from transport.Peer, seq uint64, message []byte) error
+	// Changed hears that a peer's description has a newer epoch. It does not block.
+	Changed(from transport.Peer, epoch uint64)
 	// Reported hears of the peer's transfers with us that have a trace. Their texts are fit to be seen.
 	Reported(from transport.Peer, list []Traced)
 }

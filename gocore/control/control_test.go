@@ -34,6 +34,7 @@ type node struct {
 	describe func(context.Context, transport.Peer, uint64) (*Offer, error)
 	serve    func(context.Context, transport.Peer, string, []byte) ([]byte, error)
 	notified func(context.Context, transport.Peer, uint64, []byte) error
+	changed  func(transport.Peer, uint64)
 	reported func(transport.Peer, []Traced)
 }
 
@@ -49,6 +50,7 @@ func (n *node) Notified(ctx context.Context, from transport.Peer, seq uint64, me
 	return n.notified(ctx, from, seq, message)
 }
 
+func (n *node) Changed(from transport.Peer, epoch uint64)   { n.changed(from, epoch) }
 func (n *node) Reported(from transport.Peer, list []Traced) { n.reported(from, list) }
 
 // newCredentials are those of a new engine of mode local, unless settings say otherwise.

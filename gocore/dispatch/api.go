@@ -6,10 +6,10 @@
 // gets a slice), device.go, admit.go and publish.go (a class is held back on a NIC), complete.go (slices come back),
 // ending.go (quiescence), failover.go (errors and their consequences), link.go and tables.go (rails come and go),
 // suspect.go (they fall silent), health.go (they are paused, probed, and come back), hedge.go (hedged requests at the
-// tail of a transfer), queue.go (the queues of a link), stage.go (several hops; not reachable from any engine yet),
-// deadline.go (earliest deadline first by slack), invariants_on.go (the core's books against each other). Records that
-// wait equally long are kept in lists, which are in order of time by themselves; only deadlines, links, rails and NICs
-// have timers.
+// tail of a transfer), rekey.go (descriptors change), queue.go (the queues of a link), stage.go (several hops; not
+// reachable from any engine yet), deadline.go (earliest deadline first by slack), invariants_on.go (the core's books
+// against each other). Records that wait equally long are kept in lists, which are in order of time by themselves; only
+// deadlines, links, rails and NICs have timers.
 //
 // Choices with a rejected alternative are records in docs/design/decisions: 0004 to 0006, 0011, 0012, 0014, 0016 to
 // 0019, 0021, 0022.
@@ -216,6 +216,8 @@ type Effects struct {
 	Fence       []Posting  // Slices empty
 	AskLiveness []Question // look for unreported signs of life; Core.Liveness takes the answer
 	Probe       []Question // ask over the rail itself; Core.Probed takes the answer
+	Stale       []uint32   // peers whose descriptions are old; Core.Refreshed takes the answer
+	Retired     []Retired  // keys that no slice carries any more
 	Changed     []BatchID  // something visible changed; without repeats
 	Ended       []BatchID  // the last task ended in this step; a batch may take more tasks and end again
 	Events      []event.Event

@@ -112,6 +112,9 @@ func (c *Core) takeBackSlice(a *attempt, now clock.Time) (withdrawn bool) {
 	if was == attemptOpen {
 		c.confirmWithdrawal(l.peer, now)
 	}
+	if len(l.successors) > 0 {
+		c.returnKey(l, a)
+	}
 	c.activate(l)
 	return was >= attemptWithdrawing
 }
@@ -202,7 +205,9 @@ func (c *Core) completePiece(p *piece, a *attempt, delivered *uint64, err *errs.
 		if err == nil { // a short success does not exist; treat it as the slice's own failure
 			err = errShort
 		}
-		c.retryPiece(p, a.rail, err, now)
+		if !a.keyReplaced(err) || !c.rekeyPiece(p, a, now) {
+			c.retryPiece(p, a.rail, err, now)
+		}
 		return
 	}
 	c.finishIfDone(t, now)

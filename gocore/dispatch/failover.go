@@ -9,6 +9,7 @@ import (
 // An error leads to one of these consequences, by its scope; the text is never read.
 //
 //	collateral, withdrawn   again at once, counts against nothing
+//	replaced key            again with the new one, see rekey.go; a try where it is not known yet
 //	permanent               the task fails
 //	slice                   again after a pause that doubles, at most Options.Retries times on a route
 //	rail                    a rail that has not failed it in this round at once; when all have, as for slice. The
@@ -69,7 +70,10 @@ func final(err *errs.Error) bool { return err.Permanent() && err.Code != errs.Ti
 
 // parkPiece lets a piece wait before its next try, the longer the more often it has failed.
 func (c *Core) parkPiece(p *piece, now clock.Time) {
-	rung := min(int(p.tries)-1, retryRungs-1)
+	c.parkPieceFor(p, min(int(p.tries)-1, retryRungs-1), now)
+}
+
+func (c *Core) parkPieceFor(p *piece, rung int, now clock.Time) {
 	p.due = now.Add(c.options.RetryAfter << rung)
 	p.become(pieceParked)
 	c.parked[rung].PushBack(&p.queue, p)

@@ -18,6 +18,7 @@ func (c *Core) Fenced(link plan.LinkID, key transport.RemoteKey, epoch transport
 	if l == nil || key == 0 {
 		return
 	}
+	key = l.current(key)
 	for _, b := range c.batches {
 		for i := 0; i < len(b.tasks); i++ { // the end of the last pending one may empty the table
 			if t := b.tasks[i]; t.live() && t.spec.Epoch < epoch && t.spec.Plan.Reaches(link, key) {

@@ -120,6 +120,9 @@ func (c *Core) Unreserve(r *Reservation) {
 	c.pending -= r.requests
 	c.outstanding -= r.tasks
 	r.link.outstanding -= r.tasks
+	if len(r.link.successors) > 0 {
+		c.returnKeys(r)
+	}
 }
 
 // Record enters the tasks of a reservation, which have been carried out, as COMPLETED and returns the index of the

@@ -27,6 +27,7 @@ type peer struct {
 	missed  event.Event       // about the latest
 	told    clock.Time        // when the last such event was emitted
 	telling bool              // in Core.tellers
+	stale   bool              // its description is asked for, see rekey.go
 }
 
 // link is one transport's connection to a peer, with the queues of the tasks that wait for it.
@@ -60,6 +61,7 @@ type link struct {
 	down        clock.Time             // since when there has been no rail
 	timer       timer
 	again       timer // something that was held back may be admitted then
+	successors  []successor
 }
 
 // classQueue is the work of one class: pieces are there to be sent again or on, tasks have fresh bytes.

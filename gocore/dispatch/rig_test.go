@@ -22,16 +22,18 @@ const (
 // rig is a core with the test itself as its transports: it sees every effect and completes slices at will.
 type rig struct {
 	*testing.T
-	core   *Core
-	now    clock.Time
-	out    []*transport.Slice // handed out and not completed, in order
-	asked  []*transport.Slice // of the last step: withdrawals
-	asleep bool               // the thread that should hand the withdrawals to the transport
-	fenced []transport.Rail   // of the last step
-	doubts []transport.Rail   // of the last step
-	probes []transport.Rail   // of the last step
-	events []event.Event      // of all steps
-	ended  []BatchID          // of all steps
+	core    *Core
+	now     clock.Time
+	out     []*transport.Slice // handed out and not completed, in order
+	asked   []*transport.Slice // of the last step: withdrawals
+	asleep  bool               // the thread that should hand the withdrawals to the transport
+	fenced  []transport.Rail   // of the last step
+	doubts  []transport.Rail   // of the last step
+	probes  []transport.Rail   // of the last step
+	events  []event.Event      // of all steps
+	ended   []BatchID          // of all steps
+	stale   []uint32           // of all steps
+	retired []Retired          // of all steps
 }
 
 func newRig(t *testing.T, options Options) *rig {
@@ -111,6 +113,7 @@ func (r *rig) step() []*transport.Slice {
 	}
 	r.events = append(r.events, e.Events...)
 	r.ended = append(r.ended, e.Ended...)
+	r.stale, r.retired = append(r.stale, e.Stale...), append(r.retired, e.Retired...)
 	r.out = append(r.out, fresh...)
 	return fresh
 }

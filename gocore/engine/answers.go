@@ -14,9 +14,14 @@ type answers Engine
 var _ control.Handler = (*answers)(nil)
 
 // Describe implements control.Handler.
-func (a *answers) Describe(_ context.Context, _ transport.Peer, known uint64) (*control.Offer, error) {
-	return (*Engine)(a).offer(allRights, known), nil
+func (a *answers) Describe(_ context.Context, from transport.Peer, known uint64) (*control.Offer, error) {
+	e := (*Engine)(a)
+	e.changes.listens(from, e.describedEpoch()) // read before the offer: a change meanwhile is told
+	return e.offer(allRights, known), nil
 }
+
+// Changed implements control.Handler.
+func (a *answers) Changed(from transport.Peer, epoch uint64) { (*Engine)(a).changed(from.ID, epoch) }
 
 // Serve implements control.Handler.
 func (a *answers) Serve(ctx context.Context, from transport.Peer, name string, message []byte) ([]byte, error) {

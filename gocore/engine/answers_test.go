@@ -17,7 +17,7 @@ import (
 func TestADescriptionIsEncodedOncePerEpoch(t *testing.T) {
 	own, err := security.Open(security.Settings{})
 	require.NoError(t, err)
-	e := &Engine{credentials: own}
+	e := &Engine{credentials: own, changes: newChanges(nil)}
 	describe := func(known uint64) *control.Offer {
 		offer, err := (*answers)(e).Describe(context.Background(), transport.Peer{}, known)
 		require.NoError(t, err)

@@ -20,7 +20,8 @@ const closeGrace = 3 * time.Second
 //
 //  1. Nothing new is taken, or the end would never come.
 //  2. Transfers end or are cancelled; their tasks' ends need live links.
-//  3. Notifications end: they belong to transfers, and need the control plane. So do reports of traced ones.
+//  3. Notifications end: they belong to transfers, and need the control plane. So do reports of traced ones,
+//     and talk about descriptors.
 //  4. Regions are revoked while our readers still serve, so that peers are refused instead of cut off.
 //  5. Links are detached, transports closed: no thread of theirs touches memory any more.
 //  6. The control plane ends: until here peers can ask for withdrawals.
@@ -41,7 +42,7 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	grace := max(closeGrace, until.Sub(clock.Now()))
 	e.drained(closeGrace)
 	e.notifier.close()
-	e.reporter.close()
+	e.endTalk()
 
 	ctx, done := context.WithTimeout(context.Background(), grace)
 	defer done()
@@ -70,6 +71,13 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	_ = e.noted.close()
 	e.history.close()
 	return held
+}
+
+// endTalk ends the calls to peers that no transfer waits for.
+func (e *Engine) endTalk() {
+	e.reporter.close()
+	e.changes.close()
+	e.renewals.close()
 }
 
 // Forget unmaps the shared page. The engine must be closed, and no reader may look at the page any more.

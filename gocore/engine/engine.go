@@ -123,6 +123,8 @@ type Engine struct {
 	notifier *notifier
 	notes    *notes
 	reporter *reporter
+	changes  *changes
+	renewals *renewals
 	heard    reportRates
 	shared   sharing
 	served   endpoints
@@ -186,8 +188,8 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 		func(id transport.ID) bool { return e.server.Connected(id) })
 	e.notifier = newNotifier(e)
 	undo.add(e.notifier.close)
-	e.reporter = newReporter(e.sendReports)
-	undo.add(e.reporter.close)
+	e.reporter, e.changes, e.renewals = newReporter(e.sendReports), newChanges(e.tellChange), newRenewals()
+	undo.add(e.endTalk)
 	if err = e.listen(o, undo); err != nil {
 		return nil, err
 	}
@@ -352,7 +354,8 @@ func (e *Engine) plugIn(ctx context.Context, o Options, undo *steps) error {
 	e.inliners = make([]transport.Inliner, len(plugs))
 	for i, plug := range plugs {
 		p := &port{engine: e, index: uint8(i), name: plug.Factory.Name(),
-			number: e.config.NumberOf(plug.Factory.Name()), links: map[transport.Link]attachedLink{}}
+			number: e.config.NumberOf(plug.Factory.Name()), links: map[transport.Link]attachedLink{},
+			own: map[transport.LocalKey]*region{}, earlier: map[transport.LocalKey]transport.Descriptor{}}
 		e.ports = append(e.ports, p)
 		e.infos[i].Name = p.name // explanations and hints name a transport that is not open, too
 		if reason := plug.Factory.Check(); reason != nil {

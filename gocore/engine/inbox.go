@@ -54,11 +54,12 @@ const (
 	noticeRailDown
 	noticeLinkDown
 	noticePeerGone
-	noticeHeard    // the answer to a doubt
-	noticeProbed   // and to a probe: cause is nil when the rail answered
-	noticeNotified // the notification of a batch was taken, or cause says why not
-	noticeFenced   // a peer has fenced a region
-	noticeSynced   // a file of a batch is on stable storage, or cause says why not
+	noticeHeard     // the answer to a doubt
+	noticeProbed    // and to a probe: cause is nil when the rail answered
+	noticeNotified  // the notification of a batch was taken, or cause says why not
+	noticeRefreshed // the engine has asked a peer for its description
+	noticeFenced    // a peer has fenced a region
+	noticeSynced    // a file of a batch is on stable storage, or cause says why not
 )
 
 func (b *inbox) complete(list []transport.Completion) {

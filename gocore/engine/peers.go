@@ -60,8 +60,9 @@ type remoteTable struct {
 // remoteRegion is one region of a peer, with the plans that were made for it.
 type remoteRegion struct {
 	*segment.Region
-	keys  []transport.RemoteKey // by transport
-	plans atomic.Pointer[[]plannedFrom]
+	keys        []transport.RemoteKey // by transport; guarded by peer.mu, as the next
+	descriptors map[string]transport.Descriptor
+	plans       atomic.Pointer[[]plannedFrom]
 }
 
 // plannedFrom is a plan from one of our regions; epoch says under which links and keys it was made.
@@ -250,21 +251,13 @@ func (p *peer) learn(d *segment.Description) {
 		p.engine.client.Know(p.identity, d.Others)
 	}
 	p.hear(d.Fences)
-	old := p.regions.Load()
 	t := &remoteTable{description: d, byID: make(map[mem.RegionID]*remoteRegion, len(d.Regions))}
 	t.known = len(d.Regions) == 0
-	for i := range d.Regions {
-		var r *remoteRegion
-		if old != nil {
-			r = old.byID[d.Regions[i].ID]
-		}
-		if r == nil || len(r.Descriptors) < len(d.Regions[i].Descriptors) {
-			r = &remoteRegion{Region: &d.Regions[i], keys: make([]transport.RemoteKey, len(p.engine.ports))}
-		}
-		t.known = t.known || len(r.Descriptors) > 0
-		t.byID[r.ID] = r
+	var known map[mem.RegionID]*remoteRegion
+	if old := p.regions.Load(); old != nil {
+		known = old.byID
 	}
-	p.regions.Store(t)
+	p.adopt(t, known)
 }
 
 // find returns the smallest region of the peer that holds [addr, addr+length), or nil.
@@ -376,7 +369,7 @@ func (p *peer) candidates(local *region, remote *remoteRegion, want request.Choi
 	for i, port := range e.ports {
 		c := plan.Candidate{Transport: uint8(i), Info: &e.infos[i], Link: links[i].id, Disabled: links[i].why,
 			LocalKey: local.keys[i], SameHost: sameHost, Self: p.identity.Self}
-		if descriptor := remote.Descriptors[port.name]; c.Link != 0 && len(descriptor) > 0 {
+		if descriptor := remote.descriptors[port.name]; c.Link != 0 && len(descriptor) > 0 {
 			if remote.keys[i] == 0 {
 				key, err := port.transport.Import(links[i].link, descriptor)
 				if err != nil {

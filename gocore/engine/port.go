@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"log/slog"
-	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -32,6 +31,10 @@ type port struct {
 	links    map[transport.Link]attachedLink
 	attaches []uint32 // by index of a link: the newest generation that Attach has returned
 	early    []notice // about links that Attach has not returned yet
+
+	own         map[transport.LocalKey]*region              // our regions
+	registering int                                         // calls of Register under way
+	earlier     map[transport.LocalKey]transport.Descriptor // that came before Register had returned
 }
 
 // attachedLink is the engine's view of a transport's link.
@@ -174,14 +177,9 @@ func (p *port) Call(ctx context.Context, to transport.Peer, message []byte) ([]b
 		self.Self = true
 		return p.transport.Serve(ctx, self, message)
 	}
-	if to.Host != "" { // it called us: it names a port of the host that its call came from, first of all
-		_, port, err := net.SplitHostPort(to.Address)
-		if err != nil {
-			return nil, errs.Wrap(errs.Protocol, "call", err).WithScope(errs.ScopeLink, errs.SideRemote)
-		}
-		claimed := to.Address
-		to.Address = net.JoinHostPort(to.Host, port)
-		p.engine.client.Know(to, []string{claimed}) // a host with two networks may listen on the other one
+	to, err := p.engine.reachable(to)
+	if err != nil {
+		return nil, err
 	}
 	return p.engine.client.Call(ctx, to, p.name, message)
 }
@@ -196,9 +194,6 @@ func (p *port) Refused(reason transport.Refusal, from string, cause error) {
 
 // Addresses implements transport.Host.
 func (p *port) Addresses() []netip.Addr { return []netip.Addr{p.engine.host.Data} }
-
-// DescriptorsChanged implements transport.Host.
-func (p *port) DescriptorsChanged() { p.engine.regions.touch() }
 
 // Log implements transport.Host.
 func (p *port) Log() *slog.Logger { return p.engine.log.With("transport", p.name) }

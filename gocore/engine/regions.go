@@ -17,13 +17,13 @@ import (
 // returned and every transfer that uses it locally has ended; uses counts those.
 type region struct {
 	mem.Region
-	keys        []transport.LocalKey   // by transport, 0 where it is not registered
-	descriptors []transport.Descriptor // by transport
-	allocated   bool                   // from Allocate: FreeMemory gives it back
-	owner       freer                  // of allocated memory; nil: the engine's own mapping
-	node        atomic.Int32           // NUMA node plus one, see node.go
-	platform    device.Platform        // that has the memory; nil: the host, or nobody could say
-	managed     bool                   // the platform moves its pages
+	keys        []transport.LocalKey                   // by transport, 0 where it is not registered
+	descriptors []atomic.Pointer[transport.Descriptor] // by transport, nil where it is not registered
+	allocated   bool                                   // from Allocate: FreeMemory gives it back
+	owner       freer                                  // of allocated memory; nil: the engine's own mapping
+	node        atomic.Int32                           // NUMA node plus one, see node.go
+	platform    device.Platform                        // that has the memory; nil: the host, or nobody could say
+	managed     bool                                   // the platform moves its pages
 
 	// uses counts local transfers, +1 while the region is open; the call that takes it to 0 deregisters.
 	uses   atomic.Int64
@@ -102,19 +102,17 @@ func (e *Engine) register(r *region) (mem.RegionID, error) {
 	r.ID = e.regions.reserve()
 	r.uses.Store(1)
 	r.keys = make([]transport.LocalKey, len(e.ports))
-	r.descriptors = make([]transport.Descriptor, len(e.ports))
+	r.descriptors = make([]atomic.Pointer[transport.Descriptor], len(e.ports))
 	ctx, cancel := context.WithTimeout(context.Background(), registerTimeout)
 	defer cancel()
-	for i, p := range e.ports {
+	for _, p := range e.ports {
 		if p.transport == nil || !usesKind(p.transport.Info(), r.Kind) {
 			continue
 		}
-		key, descriptor, err := p.transport.Register(ctx, r.Region)
-		if err != nil {
+		if err := p.register(ctx, r); err != nil {
 			e.deregister(r)
 			return 0, errs.From("register", err)
 		}
-		r.keys[i], r.descriptors[i] = key, descriptor
 	}
 	if err := e.regions.add(r); err != nil {
 		e.deregister(r)
@@ -202,7 +200,7 @@ func (e *Engine) deregister(r *region) {
 		if p.transport == nil || r.keys[i] == 0 {
 			continue
 		}
-		if err := p.transport.Deregister(ctx, r.keys[i]); err != nil {
+		if err := p.deregister(ctx, r.keys[i]); err != nil {
 			e.log.Warn("deregister", "transport", p.name, "region", r.Name, "err", err)
 		}
 	}

@@ -24,23 +24,24 @@ const stepsMax = 8
 
 // deferredWork collects the work of a step that must wait until the mutex is released.
 type deferredWork struct {
-	boxes  [16]*outbox // with new orders; all is set when there were more
-	n      int
-	all    bool
-	ring   bool // the completion ring has grown: write the eventfd
-	notes  bool // a notification can be sent
-	syncs  []syncOrder
-	rearm  bool // the progress goroutine must adopt a nearer deadline
-	asks   []question
-	logged bool
-	events bool // followers must be woken
+	boxes   [16]*outbox // with new orders; all is set when there were more
+	n       int
+	all     bool
+	ring    bool // the completion ring has grown: write the eventfd
+	notes   bool // a notification can be sent
+	syncs   []syncOrder
+	rearm   bool // the progress goroutine must adopt a nearer deadline
+	asks    []question
+	stale   []uint32           // peers to ask for their descriptions
+	retired []dispatch.Retired // keys to forget
+	logged  bool
+	events  bool // followers must be woken
 }
 
 // empty looks at every field: most holders of the mutex leave no work behind.
 func (d *deferredWork) empty() bool {
 	return d.n == 0 && !d.all && !d.ring && !d.notes && len(d.syncs) == 0 && !d.rearm && len(d.asks) == 0 &&
-		!d.logged &&
-		!d.events
+		len(d.stale)+len(d.retired) == 0 && !d.logged && !d.events
 }
 
 // runSteps runs steps while the inbox has something and the mutex is free. The caller holds no lock.
@@ -85,6 +86,9 @@ func (e *Engine) step() {
 	}
 	for i := range effects.Fence {
 		e.post(orderFence, &effects.Fence[i])
+	}
+	if len(effects.Stale)+len(effects.Retired) > 0 {
+		e.keepStale(effects)
 	}
 	if len(effects.AskLiveness)+len(effects.Probe) > 0 {
 		e.keepQuestions(effects)
@@ -135,6 +139,8 @@ func (e *Engine) deliver(n *notice, now clock.Time) {
 		e.core.Liveness(dispatch.Question{Transport: n.transport, Link: n.link, Rail: n.rail}, n.at, n.held, now)
 	case noticeProbed:
 		e.core.Probed(n.link, n.rail, n.at, n.cause, now)
+	case noticeRefreshed:
+		e.core.Refreshed(n.peer, now)
 	case noticeFenced:
 		e.core.Fenced(n.link, n.key, n.epoch, now)
 	case noticePeerGone:
@@ -185,6 +191,9 @@ func (e *Engine) unlock() {
 	}
 	if len(work.asks) > 0 {
 		e.ask(work.asks)
+	}
+	if len(work.stale)+len(work.retired) > 0 {
+		e.renewStale(work.stale, work.retired)
 	}
 	if work.ring || work.logged {
 		e.signal.raise()

@@ -46,6 +46,7 @@ const (
 	NoSpace              Code = 315
 	StorageError         Code = 316
 	PeerNotAdmitted      Code = 317
+	Replaced             Code = 320
 )
 
 // about is the name and the meaning of a code; docs/reference/codes.md is generated from it.
@@ -90,6 +91,7 @@ var codes = map[Code]about{
 	NoSpace: {"NO_SPACE", "The file system is full, or a quota or the largest file size is reached.",
 		true},
 	StorageError: {"STORAGE_ERROR", "The device or the file system under a file has failed.", false},
+	Replaced:     {"REPLACED", "The owner of the region has replaced its descriptor; the new one leads there.", false},
 	PeerNotAdmitted: {"PEER_NOT_ADMITTED",
 		"One side does not admit the other one: another user, another key, or other security settings.", true},
 }

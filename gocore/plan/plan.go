@@ -3,6 +3,8 @@
 package plan
 
 import (
+	"slices"
+
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -65,6 +67,22 @@ func (p *Plan) Reaches(link LinkID, key transport.RemoteKey) bool {
 		}
 	}
 	return false
+}
+
+// Rekeyed returns the plan with another key for the region that has key old on a link. The routes keep their order.
+func (p *Plan) Rekeyed(link LinkID, old, key transport.RemoteKey) *Plan {
+	next := *p
+	next.Routes = slices.Clone(p.Routes)
+	for i := range next.Routes {
+		r := &next.Routes[i]
+		r.Hops = slices.Clone(r.Hops)
+		for j := range r.Hops {
+			if h := &r.Hops[j]; h.Link == link && h.RemoteKey == old {
+				h.RemoteKey = key
+			}
+		}
+	}
+	return &next
 }
 
 // End is one side of a request as far as planning goes.

@@ -23,6 +23,8 @@
 //	   were. A call that names a link that has ended is refused and counted, also when another link has its index by
 //	   now.
 //	k  A task that began before a fence of its remote region moves no byte after it, whichever way it takes: Epoch.
+//	l  A key that was forgotten never names another region of its link. A slice that names a replaced or a forgotten
+//	   key moves no byte, and fails as Replaced or as the region's end demands: see Host.Describe.
 //
 // # One slice, from left to right
 //
@@ -127,6 +129,13 @@ func Fenced(op string) *errs.Error {
 		WithScope(errs.ScopeSlice, errs.SideRemote).WithHint("submit the transfer again if it is still wanted")
 }
 
+// Replaced makes the error of a slice whose key belongs to a descriptor that its owner has replaced. The core asks for
+// the new one and sends the bytes again.
+func Replaced(op string) *errs.Error {
+	return errs.New(errs.Replaced, op, "the owner of the region has replaced its descriptor").
+		WithScope(errs.ScopeSlice, errs.SideRemote)
+}
+
 // Slice is the unit posted on one rail. The core fills the first block before Submit and does not touch the slice until
 // its completion has been delivered; the transport reads it and may use Scratch meanwhile. Slices live in the core's
 // slab: their addresses are stable, and a transport keeps plain pointers to them.
@@ -217,8 +226,15 @@ type Host interface {
 	// Addresses are where peers reach the engine, as rpc_server_hostname says: for transports that were given no
 	// addresses of their own. None means loopback.
 	Addresses() []netip.Addr
-	// DescriptorsChanged says that descriptors returned by Register have changed (a NIC came or went).
-	DescriptorsChanged()
+	// Describe replaces the descriptor of a registered region: a NIC came or went, or pages moved. The engine calls the
+	// peers that know the older one. They import this one, and then forget the key of the older. Until then slices with
+	// the older key come: the owner serves them where it can and refuses them as Replaced where it cannot, and then the
+	// peer asks at once. Any goroutine may call it, before Register has returned too; it does not block. A key that is
+	// not registered is ignored.
+	Describe(key LocalKey, descriptor Descriptor)
+	// Refresh asks the engine of a peer for its descriptors again, for a transport that heard by its own way that one
+	// was replaced. It does not block. Calls that meet one under way share the next.
+	Refresh(peer Peer)
 	Log() *slog.Logger
 }
 
@@ -282,13 +298,16 @@ type Transport interface {
 
 	// Attach starts a link and returns at once; rails are dialled side by side, each with a limit.
 	Attach(Peer) (Link, error)
-	// Import makes a peer's region usable on a link.
+	// Import makes a peer's region usable on a link. The key of a descriptor that was imported before may be the same.
 	Import(Link, Descriptor) (RemoteKey, error)
+	// Forget ends a key that Import returned: its region is closed, or has another key, and every accepted slice that
+	// names it has completed. A key that is unknown is ignored.
+	Forget(Link, RemoteKey)
 	// Detach ends a link; outstanding slices complete first, with an error where they must. Its index is free for
 	// another link at once.
 	Detach(Link)
-	// Stale returns how many calls named a link that had ended. These are Import, Detach, Submit, Fence, and Inline,
-	// Sync, Notify, Probe, Heard and Explain where they are implemented. Each of them was refused.
+	// Stale returns how many calls named a link that had ended. These are Import, Forget, Detach, Submit, Fence, and
+	// Inline, Sync, Notify, Probe, Heard and Explain where they are implemented. Each of them was refused.
 	Stale() uint64
 
 	// Submit never blocks. It accepts a prefix of slices, which all are of one rail.

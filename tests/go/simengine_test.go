@@ -286,8 +286,9 @@ func (h simHost) Call(context.Context, transport.Peer, []byte) ([]byte, error) {
 	return nil, errs.New(errs.NotImplemented, "call", "the simulated network needs no handshake")
 }
 
-func (h simHost) DescriptorsChanged()                      {}
-func (h simHost) Refused(transport.Refusal, string, error) {}
-func (h simHost) Addresses() []netip.Addr                  { return nil }
+func (h simHost) Describe(transport.LocalKey, transport.Descriptor) {}
+func (h simHost) Refresh(transport.Peer)                            {}
+func (h simHost) Refused(transport.Refusal, string, error)          {}
+func (h simHost) Addresses() []netip.Addr                           { return nil }
 
 func (h simHost) Log() *slog.Logger { return slog.New(slog.DiscardHandler) }

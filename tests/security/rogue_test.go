@@ -109,11 +109,17 @@ func newRogue(t *testing.T, claims transport.Peer, own []byte) *rogue {
 	return r
 }
 
-func (r *rogue) Self() transport.Peer                     { return r.claims }
-func (r *rogue) DescriptorsChanged()                      {}
-func (r *rogue) Refused(transport.Refusal, string, error) {}
-func (r *rogue) Log() *slog.Logger                        { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
-func (r *rogue) Addresses() []netip.Addr                  { return nil }
+func (r *rogue) Self() transport.Peer { return r.claims }
+
+func (r *rogue) Describe(transport.LocalKey, transport.Descriptor) {}
+func (r *rogue) Refresh(transport.Peer)                            {}
+func (r *rogue) Refused(transport.Refusal, string, error)          {}
+
+func (r *rogue) Log() *slog.Logger {
+	return slog.New(slog.NewTextHandler(io.Discard, nil))
+}
+
+func (r *rogue) Addresses() []netip.Addr { return nil }
 
 func (r *rogue) Call(ctx context.Context, to transport.Peer, message []byte) ([]byte, error) {
 	answer, err := r.client.Call(ctx, to, tcp.Name, message)

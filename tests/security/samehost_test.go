@@ -195,6 +195,7 @@ func (r *relay) Notified(context.Context, transport.Peer, uint64, []byte) error 
 	return errs.New(errs.NotImplemented, "relay", "no notifications")
 }
 
+func (r *relay) Changed(transport.Peer, uint64)            {}
 func (r *relay) Reported(transport.Peer, []control.Traced) {}
 
 // attack makes the victim open a relay that wants it to write into a process of the relay's choice. Nothing may be

@@ -2,6 +2,7 @@ package file
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -180,6 +181,24 @@ func (t *base) Import(number transport.Link, d transport.Descriptor) (transport.
 		return 0, err
 	}
 	return t.enter(f, number)
+}
+
+// Forget implements transport.Transport: it closes the file when its last slice has ended.
+func (t *base) Forget(number transport.Link, key transport.RemoteKey) {
+	t.mu.Lock()
+	l, f := t.links.Lookup(number), t.files.Lookup(key)
+	if l == nil || f == nil || f.link != l {
+		t.mu.Unlock()
+		return
+	}
+	l.files = slices.DeleteFunc(l.files, func(other *file) bool { return other == f })
+	f.gone = true
+	surplus := [2]int32{-1, -1}
+	if f.users == 0 {
+		surplus = t.forget(f)
+	}
+	t.mu.Unlock()
+	closeAll(surplus)
 }
 
 // enter puts an open file into the table.

@@ -102,16 +102,22 @@ func (r *rig) RailUp(info transport.RailInfo) {
 	r.changed.Broadcast()
 }
 
-func (r *rig) Ready(transport.Rail)                     { r.mu.Lock(); r.changed.Broadcast(); r.mu.Unlock() }
-func (r *rig) Progress(transport.Rail)                  {}
-func (r *rig) RailDown(transport.Rail, *errs.Error)     {}
-func (r *rig) LinkDown(transport.Link, *errs.Error)     {}
-func (r *rig) Notified(transport.Peer, []byte) bool     { return true }
-func (r *rig) Self() transport.Peer                     { return transport.Peer{Address: "self:1"} }
-func (r *rig) DescriptorsChanged()                      {}
-func (r *rig) Refused(transport.Refusal, string, error) {}
-func (r *rig) Log() *slog.Logger                        { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
-func (r *rig) Addresses() []netip.Addr                  { return nil }
+func (r *rig) Ready(transport.Rail)                 { r.mu.Lock(); r.changed.Broadcast(); r.mu.Unlock() }
+func (r *rig) Progress(transport.Rail)              {}
+func (r *rig) RailDown(transport.Rail, *errs.Error) {}
+func (r *rig) LinkDown(transport.Link, *errs.Error) {}
+func (r *rig) Notified(transport.Peer, []byte) bool { return true }
+func (r *rig) Self() transport.Peer                 { return transport.Peer{Address: "self:1"} }
+
+func (r *rig) Describe(transport.LocalKey, transport.Descriptor) {}
+func (r *rig) Refresh(transport.Peer)                            {}
+func (r *rig) Refused(transport.Refusal, string, error)          {}
+
+func (r *rig) Log() *slog.Logger {
+	return slog.New(slog.NewTextHandler(io.Discard, nil))
+}
+
+func (r *rig) Addresses() []netip.Addr { return nil }
 
 // Fenced implements transport.Sink.
 func (r *rig) Fenced(transport.Link, transport.RemoteKey, transport.Epoch) {}

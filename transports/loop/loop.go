@@ -227,6 +227,9 @@ func (t *loop) Import(number transport.Link, d transport.Descriptor) (transport.
 	return transport.RemoteKey(key), nil
 }
 
+// Forget has nothing to give back.
+func (t *loop) Forget(number transport.Link, _ transport.RemoteKey) { t.links.Lookup(number) }
+
 func (t *loop) Submit(list []*transport.Slice) int {
 	if len(list) == 0 {
 		return 0

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"slices"
 	"time"
 	"unsafe"
 
@@ -16,6 +17,7 @@ import (
 
 // imported is a peer's region on a link. It is immutable but for idle; a change replaces it in the link's table.
 type imported struct {
+	key    transport.RemoteKey // generation<<32 | index+1 in the link's table
 	name   hazard.Region
 	size   uint64
 	reads  bool    // we may
@@ -48,7 +50,7 @@ type span struct{ addr, size uintptr }
 // find returns the import of a key, nil if there is none. Hot: no lock, no map.
 func (l *link) find(key transport.RemoteKey) *imported {
 	table := *l.imports.Load()
-	if i := uint64(key) - 1; i < uint64(len(table)) {
+	if i := uint64(uint32(key)) - 1; i < uint64(len(table)) && table[i] != nil && table[i].key == key {
 		return table[i]
 	}
 	return nil
@@ -84,11 +86,62 @@ func (t *Transport) Import(number transport.Link, d transport.Descriptor) (trans
 	if r.why != nil && l.met {
 		return 0, r.why
 	}
-	table := append(*l.imports.Load(), r) // room beyond the length is not seen through the old slice
+	l.enterLocked(r)
+	l.byName[name] = r.key
+	return r.key, nil
+}
+
+// enterLocked puts an import into the table, at an index that is free, and gives it its key.
+func (l *link) enterLocked(r *imported) {
+	l.imported++
+	table := *l.imports.Load()
+	if last := len(l.vacant) - 1; last >= 0 {
+		i := l.vacant[last]
+		l.vacant = l.vacant[:last]
+		table = slices.Clone(table)
+		r.key = l.imported<<32 | transport.RemoteKey(i+1)
+		table[i] = r
+	} else {
+		r.key = l.imported<<32 | transport.RemoteKey(len(table)+1)
+		table = append(table, r) // room beyond the length is not seen through the old slice
+	}
 	l.imports.Store(&table)
-	key := transport.RemoteKey(len(table))
-	l.byName[name] = key
-	return key, nil
+}
+
+// Forget implements transport.Transport. It returns when no copier is inside the region by this key.
+func (t *Transport) Forget(number transport.Link, key transport.RemoteKey) {
+	l := t.links.Lookup(number)
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.find(key)
+	if r == nil {
+		return
+	}
+	i := uint32(key) - 1
+	table := slices.Clone(*l.imports.Load())
+	table[i] = nil
+	l.imports.Store(&table)
+	l.vacant = append(l.vacant, i)
+	if l.byName[r.name] == key {
+		delete(l.byName, r.name)
+	}
+	if m := r.on; m != nil {
+		l.emptied(r)
+		if m.users--; m.users == 0 {
+			delete(l.mappings, m.key)
+			l.unmap(m)
+		}
+	}
+}
+
+// emptied waits until no copier is inside a region that the table does not hold any more.
+func (l *link) emptied(r *imported) {
+	for l.view.Inside(r.name) {
+		time.Sleep(10 * time.Microsecond)
+	}
 }
 
 // resolveLocked finds the way to a region that the peer's manifest lists.
@@ -208,7 +261,10 @@ func (l *link) meet() {
 	l.met = true
 	table := append([]*imported(nil), *l.imports.Load()...)
 	for i, r := range table {
-		table[i] = l.resolveLocked(r.name)
+		if r != nil {
+			table[i] = l.resolveLocked(r.name)
+			table[i].key = r.key
+		}
 	}
 	l.imports.Store(&table)
 }
@@ -265,7 +321,7 @@ func (s span) populate() {
 func (l *link) dropLocked() {
 	var next []*imported
 	for i, r := range *l.imports.Load() {
-		if r.on == nil {
+		if r == nil || r.on == nil {
 			continue
 		}
 		revoked := l.view.Permit(r.name) == 0
@@ -299,8 +355,8 @@ func (l *link) dropLocked() {
 // unmap takes a mapping down. No copier can enter its regions any more; those that are inside end within a piece.
 func (l *link) unmap(m *mapping) {
 	for _, r := range *l.imports.Load() {
-		for r.told.Shared && r.told.File.Ino == m.key.ino && l.view.Inside(r.name) {
-			time.Sleep(10 * time.Microsecond)
+		if r != nil && r.told.Shared && r.told.File.Ino == m.key.ino {
+			l.emptied(r)
 		}
 	}
 	_ = unix.MunmapPtr(mem.Pointer(m.addr), m.size)

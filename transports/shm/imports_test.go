@@ -37,7 +37,7 @@ func TestMappingTakenDownIsNotTouched(t *testing.T) {
 	other := *mapped // as dropLocked leaves it
 	other.on, other.base, other.remote = nil, 0, uintptr(mapped.told.Addr)
 	table := append([]*imported(nil), *l.imports.Load()...)
-	table[s.RemoteKey-1] = &other
+	table[uint32(s.RemoteKey)-1] = &other
 	l.imports.Store(&table)
 	l.mu.Unlock()
 	tr.Arm()

@@ -54,6 +54,8 @@ type link struct {
 	mu       sync.Mutex     // of imports
 	offers   *manifest.View // the peer's regions, valid with met; nil at the end
 	byName   map[hazard.Region]transport.RemoteKey
+	vacant   []uint32            // indexes of imports that are free
+	imported transport.RemoteKey // imports so far
 	mappings map[mapped]*mapping
 	met      bool        // a greeting was successful: the fields above it and foreign are valid
 	foreign  *errs.Error // why the peer's own memory cannot be reached, nil if it can

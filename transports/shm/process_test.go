@@ -184,10 +184,11 @@ func (p *peer) Self() transport.Peer {
 	return transport.Peer{Address: "initiator:1", ID: transport.NumberedID(9)}
 }
 
-func (p *peer) DescriptorsChanged()                      {}
-func (p *peer) Refused(transport.Refusal, string, error) {}
-func (p *peer) Log() *slog.Logger                        { return slog.New(slog.DiscardHandler) }
-func (p *peer) Addresses() []netip.Addr                  { return nil }
+func (p *peer) Describe(transport.LocalKey, transport.Descriptor) {}
+func (p *peer) Refresh(transport.Peer)                            {}
+func (p *peer) Refused(transport.Refusal, string, error)          {}
+func (p *peer) Log() *slog.Logger                                 { return slog.New(slog.DiscardHandler) }
+func (p *peer) Addresses() []netip.Addr                           { return nil }
 func (p *peer) Call(_ context.Context, _ transport.Peer, message []byte) ([]byte, error) {
 	var a Answer
 	if err := p.Child.Call("Owner.Serve", Message{p.Self(), message}, &a); err != nil {

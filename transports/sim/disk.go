@@ -203,7 +203,7 @@ func (t *Transport) Sync(id transport.Link, key transport.RemoteKey, done func(*
 	defer t.network.leave()
 	var f *file
 	if l := t.links.Lookup(id); l != nil {
-		if r := t.regions.Lookup(l.imported(key)); r != nil {
+		if r := t.regions.Lookup(l.imported(key).key); r != nil {
 			f = r.file
 		}
 	}

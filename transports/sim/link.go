@@ -8,6 +8,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
 )
 
 // dialLimit is when a link that got no rail is reported as down. It goes on trying.
@@ -34,7 +35,7 @@ type link struct {
 	down      *errs.Error
 	held      []event // control messages that no rail can carry now
 	calls     []*pending
-	imports   []transport.LocalKey // keys of the peer's regions, by RemoteKey-1
+	imports   kit.Slots[transport.RemoteKey, imported]
 }
 
 // rail is one path of a link.

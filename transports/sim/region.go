@@ -18,35 +18,61 @@ type region struct {
 	key  transport.LocalKey
 	door kit.Door
 	file *file // the bytes are this file's; nil for memory
+
+	version uint32 // of its descriptor; counts Replace
+	oldest  uint32 // version that is still served
 }
 
-const descriptorMagic = "sim1"
+// imported is a peer's region as a descriptor named it.
+type imported struct {
+	key     transport.LocalKey
+	version uint32
+}
 
-// encode makes a descriptor: magic, id of the owner, key, kind, and the name of the transport.
+// Replace gives a region another descriptor, as a NIC that comes or goes does, or pages that move. Slices that come by
+// an older one are served with serve, else refused as Replaced. The host hears of it.
+func (t *Transport) Replace(key transport.LocalKey, serve bool) {
+	t.network.mu.Lock()
+	defer t.network.leave()
+	r := t.regions.Lookup(key)
+	if r == nil {
+		return
+	}
+	if r.version++; !serve {
+		r.oldest = r.version
+	}
+	t.emit(delivery{news: called, do: func() { t.host.Describe(key, t.encode(r)) }})
+}
+
+const descriptorMagic = "sim2"
+
+// encode makes a descriptor: magic, id of the owner, key, version, kind, and the name of the transport.
 func (t *Transport) encode(r *region) transport.Descriptor {
 	d := append([]byte(nil), descriptorMagic...)
 	d = append(d, t.self.ID[:]...)
 	d = binary.LittleEndian.AppendUint64(d, uint64(r.key))
+	d = binary.LittleEndian.AppendUint32(d, r.version)
 	return append(append(d, byte(r.Kind)), t.name...)
 }
 
-// decode checks a descriptor of a peer and returns its key.
-func (l *link) decode(d transport.Descriptor) (transport.LocalKey, *errs.Error) {
+// decode checks a descriptor of a peer and returns the region that it names.
+func (l *link) decode(d transport.Descriptor) (imported, *errs.Error) {
 	if l.owner.settings.Files {
-		return l.openFile(d)
+		key, err := l.openFile(d)
+		return imported{key: key}, err
 	}
-	const head = len(descriptorMagic) + 25
+	const head = len(descriptorMagic) + 29
 	if len(d) < head || !bytes.HasPrefix(d, []byte(descriptorMagic)) || d[head-1] >= byte(mem.KindCount) ||
 		string(d[head:]) != l.owner.name {
-		return 0, errs.New(errs.InvalidArgument, "sim.import", "not a descriptor of transport %q: %d bytes",
+		return imported{}, errs.New(errs.InvalidArgument, "sim.import", "not a descriptor of transport %q: %d bytes",
 			l.owner.name, len(d))
 	}
 	if made := transport.ID(d[4:20]); made != l.peer.ID {
-		return 0, errs.New(errs.PeerRestarted, "sim.import", "the descriptor is of %v, the link of %v",
+		return imported{}, errs.New(errs.PeerRestarted, "sim.import", "the descriptor is of %v, the link of %v",
 			made, l.peer.ID).
 			WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.peer.Address, l.owner.name, "")
 	}
-	return transport.LocalKey(binary.LittleEndian.Uint64(d[20:])), nil
+	return imported{transport.LocalKey(binary.LittleEndian.Uint64(d[20:])), binary.LittleEndian.Uint32(d[28:])}, nil
 }
 
 // ends finds the two regions of a slice: where Slice.Local lies and where Slice.Remote counts from. In an executor both
@@ -58,16 +84,19 @@ func (a *attempt) ends() (local, remote *region, err *errs.Error) {
 		return nil, nil, l.gone()
 	}
 	if t.settings.Executor {
-		local = target.regions.Lookup(l.imported(transport.RemoteKey(a.slice.LocalKey)))
+		local = target.regions.Lookup(l.imported(transport.RemoteKey(a.slice.LocalKey)).key)
 	} else {
 		local = t.regions.Lookup(a.slice.LocalKey)
 	}
-	remote = target.regions.Lookup(l.imported(a.slice.RemoteKey))
+	name := l.imported(a.slice.RemoteKey)
+	remote = target.regions.Lookup(name.key)
 	switch {
 	case local == nil:
 		return nil, nil, a.refusal(errs.AddressNotRegistered, errs.SideLocal, "the local key is not registered")
 	case remote == nil:
 		return nil, nil, a.refusal(errs.AddressNotRegistered, errs.SideRemote, "the remote key is not registered")
+	case name.version < remote.oldest:
+		return nil, nil, transport.Replaced("sim.slice").WithPeer(l.peer.Address, t.name, "")
 	}
 	if remote.file != nil { // it may have grown or shrunk
 		remote.Addr, remote.Size = remote.file.place()
@@ -75,12 +104,12 @@ func (a *attempt) ends() (local, remote *region, err *errs.Error) {
 	return local, remote, nil
 }
 
-// imported returns the peer's key of a region that was imported, 0 for one that was not.
-func (l *link) imported(key transport.RemoteKey) transport.LocalKey {
-	if i := uint64(key) - 1; i < uint64(len(l.imports)) {
-		return l.imports[i]
+// imported returns the peer's region of a key, none for a key that is not imported.
+func (l *link) imported(key transport.RemoteKey) imported {
+	if i := l.imports.Lookup(key); i != nil {
+		return *i
 	}
-	return 0
+	return imported{}
 }
 
 // check says why a slice may not be carried out now, or nil.

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"slices"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/device"
@@ -101,7 +100,7 @@ func (f Factory) Open(_ context.Context, config any, host transport.Host,
 	n := s.Network
 	n.mu.Lock()
 	defer n.leave()
-	t := &Transport{network: n, name: s.Name, settings: s, self: host.Self(), sink: sink, open: true}
+	t := &Transport{network: n, name: s.Name, settings: s, self: host.Self(), host: host, sink: sink, open: true}
 	if n.find(t.name, t.self.Address, transport.ID{}) != nil {
 		return nil, errs.New(errs.InvalidArgument, "sim.open", "%s is in use by another %s of this network",
 			t.self.Address, t.name)
@@ -119,6 +118,7 @@ type Transport struct {
 	name     string
 	settings Settings
 	self     transport.Peer
+	host     transport.Host
 	sink     transport.Sink
 	mute     mute
 
@@ -204,11 +204,22 @@ func (t *Transport) spread(key transport.LocalKey, peer *transport.Peer, epoch t
 			if l.target() != t {
 				continue
 			}
-			t.network.schedule(event{node: other, link: l, do: func() {
-				remote := transport.RemoteKey(slices.Index(l.imports, key) + 1)
-				other.emit(delivery{news: called, do: func() { other.sink.Fenced(l.id, remote, epoch) }})
-			}}, l.delay())
+			t.network.schedule(event{node: other, link: l, do: func() { l.fenced(key, epoch) }}, l.delay())
 		}
+	}
+}
+
+// fenced is the news at a peer: of the epoch, and of each key by which it knows the region.
+func (l *link) fenced(key transport.LocalKey, epoch transport.Epoch) {
+	keys := []transport.RemoteKey{0}
+	for remote, name := range l.imports.All() {
+		if name.key == key {
+			keys = append(keys, remote)
+		}
+	}
+	t := l.owner
+	for _, remote := range keys[min(1, len(keys)-1):] {
+		t.emit(delivery{news: called, do: func() { t.sink.Fenced(l.id, remote, epoch) }})
 	}
 }
 
@@ -258,17 +269,25 @@ func (t *Transport) Import(id transport.Link, d transport.Descriptor) (transport
 	if l == nil {
 		return 0, errs.New(errs.Stale, "sim.import", "link %v has ended", id)
 	}
-	key, err := l.decode(d)
+	name, err := l.decode(d)
 	if err != nil {
 		return 0, err
 	}
-	for i, known := range l.imports {
-		if known == key {
-			return transport.RemoteKey(i + 1), nil
+	for key, known := range l.imports.All() {
+		if *known == name {
+			return key, nil
 		}
 	}
-	l.imports = append(l.imports, key)
-	return transport.RemoteKey(len(l.imports)), nil
+	return l.imports.Insert(func(transport.RemoteKey) *imported { return &name }), nil
+}
+
+// Forget implements transport.Transport.
+func (t *Transport) Forget(id transport.Link, key transport.RemoteKey) {
+	t.network.mu.Lock()
+	defer t.network.leave()
+	if l := t.links.Lookup(id); l != nil {
+		l.imports.Delete(key)
+	}
 }
 
 // Detach completes outstanding slices at once, where the peer can be told; the rest when it can.

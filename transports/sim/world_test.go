@@ -31,11 +31,12 @@ type engine struct {
 	ids     uint64
 }
 
-func (e *engine) Self() transport.Peer                     { return e.self }
-func (e *engine) DescriptorsChanged()                      {}
-func (e *engine) Refused(transport.Refusal, string, error) {}
-func (e *engine) Log() *slog.Logger                        { return slog.Default() }
-func (e *engine) Addresses() []netip.Addr                  { return nil }
+func (e *engine) Self() transport.Peer                              { return e.self }
+func (e *engine) Describe(transport.LocalKey, transport.Descriptor) {}
+func (e *engine) Refresh(transport.Peer)                            {}
+func (e *engine) Refused(transport.Refusal, string, error)          {}
+func (e *engine) Log() *slog.Logger                                 { return slog.Default() }
+func (e *engine) Addresses() []netip.Addr                           { return nil }
 func (e *engine) Call(context.Context, transport.Peer, []byte) ([]byte, error) {
 	return nil, errs.New(errs.NotImplemented, "call", "not in a simulation")
 }

@@ -128,8 +128,9 @@ func (e *endpoint) Call(ctx context.Context, peer transport.Peer, message []byte
 	return a.Message, nil
 }
 
-func (e *endpoint) Self() transport.Peer { return e.self }
-func (e *endpoint) DescriptorsChanged()  {}
+func (e *endpoint) Self() transport.Peer                              { return e.self }
+func (e *endpoint) Describe(transport.LocalKey, transport.Descriptor) {}
+func (e *endpoint) Refresh(transport.Peer)                            {}
 func (e *endpoint) Refused(reason transport.Refusal, _ string, _ error) {
 	e.refusals[reason].Add(1)
 }

@@ -200,6 +200,9 @@ func (t *Transport) Import(link transport.Link, d transport.Descriptor) (transpo
 	return key, nil
 }
 
+// Forget implements transport.Transport. A key is the owner's own and takes nothing here.
+func (t *Transport) Forget(link transport.Link, _ transport.RemoteKey) { t.links.Lookup(link) }
+
 // Explain returns the rails of a link and their state, a line each.
 func (t *Transport) Explain(link transport.Link) string {
 	if l := t.links.Lookup(link); l != nil {

@@ -30,6 +30,7 @@ type Node struct {
 	linkDown    map[transport.Link]*errs.Error
 	epochs      map[transport.Link]transport.Epoch // by Fenced
 	fenced      []fenced
+	described   map[transport.LocalKey]transport.Descriptor // by Host.Describe
 	notes       []note
 	noteRefused int
 	refuseNotes bool

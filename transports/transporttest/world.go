@@ -82,7 +82,8 @@ func (w *World) Open(name string) *Node { return w.open(name, 2, nil) }
 func (w *World) open(name string, rails int, sink *counter) *Node {
 	w.mu.Lock()
 	w.births++
-	n := &Node{w: w, name: name, rails: map[railKey]transport.RailInfo{}, newest: map[railKey]uint32{},
+	n := &Node{w: w, name: name, described: map[transport.LocalKey]transport.Descriptor{},
+		rails: map[railKey]transport.RailInfo{}, newest: map[railKey]uint32{},
 		ended: map[transport.Rail]bool{},
 		ready: map[transport.Rail]int{}, linkDown: map[transport.Link]*errs.Error{},
 		epochs: map[transport.Link]transport.Epoch{}}
@@ -203,8 +204,11 @@ func (w *World) finish() {
 // host is the suite's transport.Host: calls go straight to the other node's Serve.
 type host struct{ n *Node }
 
-func (h host) Self() transport.Peer                     { return h.n.Peer }
-func (h host) DescriptorsChanged()                      {}
+func (h host) Self() transport.Peer   { return h.n.Peer }
+func (h host) Refresh(transport.Peer) {}
+func (h host) Describe(key transport.LocalKey, d transport.Descriptor) {
+	h.n.w.locked(func() { h.n.described[key] = d })
+}
 func (h host) Refused(transport.Refusal, string, error) {}
 func (h host) Log() *slog.Logger                        { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 func (h host) Addresses() []netip.Addr                  { return nil }

@@ -430,6 +430,94 @@ func (x *DescribeReply) GetTransports() []*Transport {
 	return nil
 }
 
+type ChangedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Call          *Call                  `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"` // of the caller's description now
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangedRequest) Reset() {
+	*x = ChangedRequest{}
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangedRequest) ProtoMessage() {}
+
+func (x *ChangedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangedRequest.ProtoReflect.Descriptor instead.
+func (*ChangedRequest) Descriptor() ([]byte, []int) {
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ChangedRequest) GetCall() *Call {
+	if x != nil {
+		return x.Call
+	}
+	return nil
+}
+
+func (x *ChangedRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+type ChangedReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangedReply) Reset() {
+	*x = ChangedReply{}
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangedReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangedReply) ProtoMessage() {}
+
+func (x *ChangedReply) ProtoReflect() protoreflect.Message {
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangedReply.ProtoReflect.Descriptor instead.
+func (*ChangedReply) Descriptor() ([]byte, []int) {
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{7}
+}
+
 // Transport is one that is open, with the first and the last version of its protocol that it speaks.
 type Transport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -442,7 +530,7 @@ type Transport struct {
 
 func (x *Transport) Reset() {
 	*x = Transport{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[6]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -454,7 +542,7 @@ func (x *Transport) String() string {
 func (*Transport) ProtoMessage() {}
 
 func (x *Transport) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[6]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -467,7 +555,7 @@ func (x *Transport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transport.ProtoReflect.Descriptor instead.
 func (*Transport) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{6}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Transport) GetName() string {
@@ -502,7 +590,7 @@ type TransportRequest struct {
 
 func (x *TransportRequest) Reset() {
 	*x = TransportRequest{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[7]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -514,7 +602,7 @@ func (x *TransportRequest) String() string {
 func (*TransportRequest) ProtoMessage() {}
 
 func (x *TransportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[7]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -527,7 +615,7 @@ func (x *TransportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransportRequest.ProtoReflect.Descriptor instead.
 func (*TransportRequest) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{7}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TransportRequest) GetCall() *Call {
@@ -560,7 +648,7 @@ type TransportReply struct {
 
 func (x *TransportReply) Reset() {
 	*x = TransportReply{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[8]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -572,7 +660,7 @@ func (x *TransportReply) String() string {
 func (*TransportReply) ProtoMessage() {}
 
 func (x *TransportReply) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[8]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -585,7 +673,7 @@ func (x *TransportReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransportReply.ProtoReflect.Descriptor instead.
 func (*TransportReply) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{8}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TransportReply) GetMessage() []byte {
@@ -606,7 +694,7 @@ type NotifyRequest struct {
 
 func (x *NotifyRequest) Reset() {
 	*x = NotifyRequest{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[9]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -618,7 +706,7 @@ func (x *NotifyRequest) String() string {
 func (*NotifyRequest) ProtoMessage() {}
 
 func (x *NotifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[9]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -631,7 +719,7 @@ func (x *NotifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotifyRequest.ProtoReflect.Descriptor instead.
 func (*NotifyRequest) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{9}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *NotifyRequest) GetCall() *Call {
@@ -663,7 +751,7 @@ type NotifyReply struct {
 
 func (x *NotifyReply) Reset() {
 	*x = NotifyReply{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[10]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -675,7 +763,7 @@ func (x *NotifyReply) String() string {
 func (*NotifyReply) ProtoMessage() {}
 
 func (x *NotifyReply) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[10]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -688,7 +776,7 @@ func (x *NotifyReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotifyReply.ProtoReflect.Descriptor instead.
 func (*NotifyReply) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{10}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{12}
 }
 
 type ReportRequest struct {
@@ -701,7 +789,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[11]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +801,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[11]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +814,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{11}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReportRequest) GetCall() *Call {
@@ -751,7 +839,7 @@ type ReportReply struct {
 
 func (x *ReportReply) Reset() {
 	*x = ReportReply{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[12]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +851,7 @@ func (x *ReportReply) String() string {
 func (*ReportReply) ProtoMessage() {}
 
 func (x *ReportReply) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[12]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +864,7 @@ func (x *ReportReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportReply.ProtoReflect.Descriptor instead.
 func (*ReportReply) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{12}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{14}
 }
 
 // Traced is one turn of a transfer that has a trace.
@@ -793,7 +881,7 @@ type Traced struct {
 
 func (x *Traced) Reset() {
 	*x = Traced{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[13]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +893,7 @@ func (x *Traced) String() string {
 func (*Traced) ProtoMessage() {}
 
 func (x *Traced) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[13]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +906,7 @@ func (x *Traced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traced.ProtoReflect.Descriptor instead.
 func (*Traced) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{13}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Traced) GetTrace() []byte {
@@ -865,7 +953,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[14]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +965,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[14]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +978,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{14}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ProbeRequest) GetCall() *Call {
@@ -908,7 +996,7 @@ type ProbeReply struct {
 
 func (x *ProbeReply) Reset() {
 	*x = ProbeReply{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[15]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +1008,7 @@ func (x *ProbeReply) String() string {
 func (*ProbeReply) ProtoMessage() {}
 
 func (x *ProbeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[15]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,7 +1021,7 @@ func (x *ProbeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeReply.ProtoReflect.Descriptor instead.
 func (*ProbeReply) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{15}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{17}
 }
 
 // Fault is an error of the callee, as a detail of the gRPC status. Side is as the callee saw it.
@@ -955,7 +1043,7 @@ type Fault struct {
 
 func (x *Fault) Reset() {
 	*x = Fault{}
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[16]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1055,7 @@ func (x *Fault) String() string {
 func (*Fault) ProtoMessage() {}
 
 func (x *Fault) ProtoReflect() protoreflect.Message {
-	mi := &file_gocore_control_controlpb_control_proto_msgTypes[16]
+	mi := &file_gocore_control_controlpb_control_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1068,7 @@ func (x *Fault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fault.ProtoReflect.Descriptor instead.
 func (*Fault) Descriptor() ([]byte, []int) {
-	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{16}
+	return file_gocore_control_controlpb_control_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Fault) GetCode() uint32 {
@@ -1084,7 +1172,11 @@ const file_gocore_control_controlpb_control_proto_rawDesc = "" +
 	"\vdescription\x18\x01 \x01(\fR\vdescription\x127\n" +
 	"\n" +
 	"transports\x18\x02 \x03(\v2\x17.tent.control.TransportR\n" +
-	"transports\"I\n" +
+	"transports\"N\n" +
+	"\x0eChangedRequest\x12&\n" +
+	"\x04call\x18\x01 \x01(\v2\x12.tent.control.CallR\x04call\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"\x0e\n" +
+	"\fChangedReply\"I\n" +
 	"\tTransport\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\rR\x05first\x12\x12\n" +
@@ -1134,10 +1226,11 @@ const file_gocore_control_controlpb_control_proto_rawDesc = "" +
 	"\vTURN_FAILED\x10\x02\x12\x11\n" +
 	"\rTURN_CANCELED\x10\x03\x12\x12\n" +
 	"\x0eTURN_TIMED_OUT\x10\x04\x12\x11\n" +
-	"\rTURN_FAILOVER\x10\x052\x9e\x03\n" +
+	"\rTURN_FAILOVER\x10\x052\xe3\x03\n" +
 	"\aControl\x12=\n" +
 	"\x05Hello\x12\x1a.tent.control.HelloRequest\x1a\x18.tent.control.HelloReply\x12F\n" +
-	"\bDescribe\x12\x1d.tent.control.DescribeRequest\x1a\x1b.tent.control.DescribeReply\x12I\n" +
+	"\bDescribe\x12\x1d.tent.control.DescribeRequest\x1a\x1b.tent.control.DescribeReply\x12C\n" +
+	"\aChanged\x12\x1c.tent.control.ChangedRequest\x1a\x1a.tent.control.ChangedReply\x12I\n" +
 	"\tTransport\x12\x1e.tent.control.TransportRequest\x1a\x1c.tent.control.TransportReply\x12@\n" +
 	"\x06Notify\x12\x1b.tent.control.NotifyRequest\x1a\x19.tent.control.NotifyReply\x12@\n" +
 	"\x06Report\x12\x1b.tent.control.ReportRequest\x1a\x19.tent.control.ReportReply\x12=\n" +
@@ -1156,7 +1249,7 @@ func file_gocore_control_controlpb_control_proto_rawDescGZIP() []byte {
 }
 
 var file_gocore_control_controlpb_control_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_gocore_control_controlpb_control_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_gocore_control_controlpb_control_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_gocore_control_controlpb_control_proto_goTypes = []any{
 	(Turn)(0),                // 0: tent.control.Turn
 	(*Identity)(nil),         // 1: tent.control.Identity
@@ -1165,47 +1258,52 @@ var file_gocore_control_controlpb_control_proto_goTypes = []any{
 	(*HelloReply)(nil),       // 4: tent.control.HelloReply
 	(*DescribeRequest)(nil),  // 5: tent.control.DescribeRequest
 	(*DescribeReply)(nil),    // 6: tent.control.DescribeReply
-	(*Transport)(nil),        // 7: tent.control.Transport
-	(*TransportRequest)(nil), // 8: tent.control.TransportRequest
-	(*TransportReply)(nil),   // 9: tent.control.TransportReply
-	(*NotifyRequest)(nil),    // 10: tent.control.NotifyRequest
-	(*NotifyReply)(nil),      // 11: tent.control.NotifyReply
-	(*ReportRequest)(nil),    // 12: tent.control.ReportRequest
-	(*ReportReply)(nil),      // 13: tent.control.ReportReply
-	(*Traced)(nil),           // 14: tent.control.Traced
-	(*ProbeRequest)(nil),     // 15: tent.control.ProbeRequest
-	(*ProbeReply)(nil),       // 16: tent.control.ProbeReply
-	(*Fault)(nil),            // 17: tent.control.Fault
+	(*ChangedRequest)(nil),   // 7: tent.control.ChangedRequest
+	(*ChangedReply)(nil),     // 8: tent.control.ChangedReply
+	(*Transport)(nil),        // 9: tent.control.Transport
+	(*TransportRequest)(nil), // 10: tent.control.TransportRequest
+	(*TransportReply)(nil),   // 11: tent.control.TransportReply
+	(*NotifyRequest)(nil),    // 12: tent.control.NotifyRequest
+	(*NotifyReply)(nil),      // 13: tent.control.NotifyReply
+	(*ReportRequest)(nil),    // 14: tent.control.ReportRequest
+	(*ReportReply)(nil),      // 15: tent.control.ReportReply
+	(*Traced)(nil),           // 16: tent.control.Traced
+	(*ProbeRequest)(nil),     // 17: tent.control.ProbeRequest
+	(*ProbeReply)(nil),       // 18: tent.control.ProbeReply
+	(*Fault)(nil),            // 19: tent.control.Fault
 }
 var file_gocore_control_controlpb_control_proto_depIdxs = []int32{
 	1,  // 0: tent.control.Call.from:type_name -> tent.control.Identity
 	1,  // 1: tent.control.HelloRequest.from:type_name -> tent.control.Identity
 	1,  // 2: tent.control.HelloReply.self:type_name -> tent.control.Identity
 	2,  // 3: tent.control.DescribeRequest.call:type_name -> tent.control.Call
-	7,  // 4: tent.control.DescribeReply.transports:type_name -> tent.control.Transport
-	2,  // 5: tent.control.TransportRequest.call:type_name -> tent.control.Call
-	2,  // 6: tent.control.NotifyRequest.call:type_name -> tent.control.Call
-	2,  // 7: tent.control.ReportRequest.call:type_name -> tent.control.Call
-	14, // 8: tent.control.ReportRequest.reports:type_name -> tent.control.Traced
-	0,  // 9: tent.control.Traced.turn:type_name -> tent.control.Turn
-	2,  // 10: tent.control.ProbeRequest.call:type_name -> tent.control.Call
-	3,  // 11: tent.control.Control.Hello:input_type -> tent.control.HelloRequest
-	5,  // 12: tent.control.Control.Describe:input_type -> tent.control.DescribeRequest
-	8,  // 13: tent.control.Control.Transport:input_type -> tent.control.TransportRequest
-	10, // 14: tent.control.Control.Notify:input_type -> tent.control.NotifyRequest
-	12, // 15: tent.control.Control.Report:input_type -> tent.control.ReportRequest
-	15, // 16: tent.control.Control.Probe:input_type -> tent.control.ProbeRequest
-	4,  // 17: tent.control.Control.Hello:output_type -> tent.control.HelloReply
-	6,  // 18: tent.control.Control.Describe:output_type -> tent.control.DescribeReply
-	9,  // 19: tent.control.Control.Transport:output_type -> tent.control.TransportReply
-	11, // 20: tent.control.Control.Notify:output_type -> tent.control.NotifyReply
-	13, // 21: tent.control.Control.Report:output_type -> tent.control.ReportReply
-	16, // 22: tent.control.Control.Probe:output_type -> tent.control.ProbeReply
-	17, // [17:23] is the sub-list for method output_type
-	11, // [11:17] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	9,  // 4: tent.control.DescribeReply.transports:type_name -> tent.control.Transport
+	2,  // 5: tent.control.ChangedRequest.call:type_name -> tent.control.Call
+	2,  // 6: tent.control.TransportRequest.call:type_name -> tent.control.Call
+	2,  // 7: tent.control.NotifyRequest.call:type_name -> tent.control.Call
+	2,  // 8: tent.control.ReportRequest.call:type_name -> tent.control.Call
+	16, // 9: tent.control.ReportRequest.reports:type_name -> tent.control.Traced
+	0,  // 10: tent.control.Traced.turn:type_name -> tent.control.Turn
+	2,  // 11: tent.control.ProbeRequest.call:type_name -> tent.control.Call
+	3,  // 12: tent.control.Control.Hello:input_type -> tent.control.HelloRequest
+	5,  // 13: tent.control.Control.Describe:input_type -> tent.control.DescribeRequest
+	7,  // 14: tent.control.Control.Changed:input_type -> tent.control.ChangedRequest
+	10, // 15: tent.control.Control.Transport:input_type -> tent.control.TransportRequest
+	12, // 16: tent.control.Control.Notify:input_type -> tent.control.NotifyRequest
+	14, // 17: tent.control.Control.Report:input_type -> tent.control.ReportRequest
+	17, // 18: tent.control.Control.Probe:input_type -> tent.control.ProbeRequest
+	4,  // 19: tent.control.Control.Hello:output_type -> tent.control.HelloReply
+	6,  // 20: tent.control.Control.Describe:output_type -> tent.control.DescribeReply
+	8,  // 21: tent.control.Control.Changed:output_type -> tent.control.ChangedReply
+	11, // 22: tent.control.Control.Transport:output_type -> tent.control.TransportReply
+	13, // 23: tent.control.Control.Notify:output_type -> tent.control.NotifyReply
+	15, // 24: tent.control.Control.Report:output_type -> tent.control.ReportReply
+	18, // 25: tent.control.Control.Probe:output_type -> tent.control.ProbeReply
+	19, // [19:26] is the sub-list for method output_type
+	12, // [12:19] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_gocore_control_controlpb_control_proto_init() }
@@ -1219,7 +1317,7 @@ func file_gocore_control_controlpb_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_gocore_control_controlpb_control_proto_rawDesc), len(file_gocore_control_controlpb_control_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Control_Hello_FullMethodName     = "/tent.control.Control/Hello"
 	Control_Describe_FullMethodName  = "/tent.control.Control/Describe"
+	Control_Changed_FullMethodName   = "/tent.control.Control/Changed"
 	Control_Transport_FullMethodName = "/tent.control.Control/Transport"
 	Control_Notify_FullMethodName    = "/tent.control.Control/Notify"
 	Control_Report_FullMethodName    = "/tent.control.Control/Report"
@@ -40,6 +41,8 @@ type ControlClient interface {
 	Hello(ctx context.Context, in *HelloRequest, opts ...grpc.CallOption) (*HelloReply, error)
 	// Describe returns what the callee offers, unless the caller knows it already.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeReply, error)
+	// Changed says that descriptors which Describe returned are others now: the callee asks again.
+	Changed(ctx context.Context, in *ChangedRequest, opts ...grpc.CallOption) (*ChangedReply, error)
 	// Transport carries a message between the two ends of one transport.
 	Transport(ctx context.Context, in *TransportRequest, opts ...grpc.CallOption) (*TransportReply, error)
 	// Notify delivers one notification; the callee drops a sequence that it has seen of that engine.
@@ -72,6 +75,16 @@ func (c *controlClient) Describe(ctx context.Context, in *DescribeRequest, opts 
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DescribeReply)
 	err := c.cc.Invoke(ctx, Control_Describe_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlClient) Changed(ctx context.Context, in *ChangedRequest, opts ...grpc.CallOption) (*ChangedReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ChangedReply)
+	err := c.cc.Invoke(ctx, Control_Changed_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +139,8 @@ type ControlServer interface {
 	Hello(context.Context, *HelloRequest) (*HelloReply, error)
 	// Describe returns what the callee offers, unless the caller knows it already.
 	Describe(context.Context, *DescribeRequest) (*DescribeReply, error)
+	// Changed says that descriptors which Describe returned are others now: the callee asks again.
+	Changed(context.Context, *ChangedRequest) (*ChangedReply, error)
 	// Transport carries a message between the two ends of one transport.
 	Transport(context.Context, *TransportRequest) (*TransportReply, error)
 	// Notify delivers one notification; the callee drops a sequence that it has seen of that engine.
@@ -149,6 +164,9 @@ func (UnimplementedControlServer) Hello(context.Context, *HelloRequest) (*HelloR
 }
 func (UnimplementedControlServer) Describe(context.Context, *DescribeRequest) (*DescribeReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Describe not implemented")
+}
+func (UnimplementedControlServer) Changed(context.Context, *ChangedRequest) (*ChangedReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Changed not implemented")
 }
 func (UnimplementedControlServer) Transport(context.Context, *TransportRequest) (*TransportReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Transport not implemented")
@@ -215,6 +233,24 @@ func _Control_Describe_Handler(srv interface{}, ctx context.Context, dec func(in
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ControlServer).Describe(ctx, req.(*DescribeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Control_Changed_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ChangedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Changed(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Changed_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Changed(ctx, req.(*ChangedRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -305,6 +341,10 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Describe",
 			Handler:    _Control_Describe_Handler,
+		},
+		{
+			MethodName: "Changed",
+			Handler:    _Control_Changed_Handler,
 		},
 		{
 			MethodName: "Transport",

@@ -1,0 +1,181 @@
+package dispatch
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// rekey gives region 1 of a link another key and returns the keys that are retired by it, and the slices cut.
+func (r *rig) rekey(id plan.LinkID, old, key transport.RemoteKey) []*transport.Slice {
+	r.Helper()
+	r.core.Rekey(id, old, key, r.now)
+	return r.step()
+}
+
+func replaced() *errs.Error { return transport.Replaced("test") }
+
+func keysOf(list []*transport.Slice) (keys []transport.RemoteKey) {
+	for _, s := range list {
+		keys = append(keys, s.RemoteKey)
+	}
+	return keys
+}
+
+func TestARunningTaskGoesOnWithTheNewKeyAndTheOldOneRetiresLast(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 2, 128*kib)
+	b := r.submit(to(r.core, id), High, 1<<20, clock.Never)
+	require.Equal(t, []transport.RemoteKey{1, 1, 1, 1}, keysOf(r.out))
+	r.rekey(id, 1, 2)
+	require.Empty(t, r.retired, "four slices carry it")
+	for range 3 {
+		for _, s := range r.finish(0, nil) {
+			require.EqualValues(t, 2, s.RemoteKey)
+		}
+		require.Empty(t, r.retired)
+	}
+	r.finish(0, nil)
+	require.Equal(t, []Retired{{Key: 1}}, r.retired)
+	r.drain()
+	require.Equal(t, Status{State: Completed, Attempts: 1, Bytes: 1 << 20}, r.status(b))
+	require.Len(t, r.retired, 1, "once")
+}
+
+func TestASliceWithAReplacedKeyIsSentAgainWithTheNewOneAtOnce(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 1, 1<<20)
+	b := r.submit(to(r.core, id), High, 64*kib, clock.Never)
+	r.rekey(id, 1, 2)
+	again := r.finish(0, replaced())
+	require.Equal(t, []transport.RemoteKey{2}, keysOf(again))
+	require.Empty(t, r.stale, "the new key was known")
+	r.drain()
+	s := r.status(b)
+	require.Equal(t, Completed, s.State)
+	require.Empty(t, r.kinds(), "no rail is to blame")
+}
+
+func TestATaskPlannedWithAnOldKeyCatchesUp(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 1, 1<<20)
+	old := to(r.core, id)
+	r.rekey(id, 1, 2)
+	require.Len(t, r.retired, 1, "nothing carried it")
+	r.rekey(id, 2, 3)
+	for _, refusal := range []*errs.Error{replaced(), // by the owner, and by a transport that has forgotten the key
+		errs.New(errs.AddressNotRegistered, "test", "no such key").WithScope(errs.ScopeSlice, errs.SideRemote)} {
+		b := r.submit(old, High, 64*kib, clock.Never)
+		require.Equal(t, []transport.RemoteKey{3}, keysOf(r.finish(0, refusal)), "past the one between")
+		r.drain()
+		require.Equal(t, Completed, r.status(b).State)
+	}
+}
+
+func TestAnUnknownReplacementIsAskedForOnceAndAwaited(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(7, 0, 1, 1<<20)
+	b := r.submit(to(r.core, id), High, 256*kib, clock.Never)
+	require.Len(t, r.out, 4)
+	for len(r.out) > 0 {
+		require.Empty(t, r.finish(0, replaced()))
+	}
+	require.Equal(t, []uint32{7}, r.stale, "one question for all")
+	require.Len(t, r.wait(2*ms), 1, "the first one counts as a try")
+	require.Empty(t, r.finish(0, replaced()))
+	require.Len(t, r.stale, 1, "the answer is on the way")
+	fresh := r.rekey(id, 1, 2)
+	require.Equal(t, []transport.RemoteKey{2, 2, 2, 2}, keysOf(fresh), "all at once")
+	r.core.Refreshed(7, r.now)
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+}
+
+func TestAReplacementThatNobodyDescribesEndsTheRoute(t *testing.T) {
+	r := newRig(t, Options{Failovers: 1})
+	first, second := r.link(7, 0, 1, 1<<20), r.link(7, 1, 1, 1<<20)
+	b := r.submit(to(r.core, first, second), High, 64*kib, clock.Never)
+	for i := 0; r.out[0].Rail.Link == transport.Link(first); i++ {
+		require.Less(t, i, 50, "it never gives up")
+		r.finish(0, replaced())
+		r.core.Refreshed(7, r.now) // the description is as it was
+		r.step()
+		for j := 0; len(r.out) == 0; j++ {
+			require.Less(t, j, 1000)
+			r.wait(ms)
+		}
+	}
+	require.Greater(t, len(r.stale), 1, "asked again")
+	r.drain()
+	s := r.status(b)
+	require.Equal(t, Completed, s.State)
+	require.EqualValues(t, 1, s.Failovers)
+}
+
+func TestARegionThatIsOfferedNoMoreOverALinkTakesTheNextRoute(t *testing.T) {
+	r := newRig(t, Options{Failovers: 1})
+	first, second := r.link(7, 0, 1, 1<<20), r.link(7, 1, 1, 1<<20)
+	b := r.submit(to(r.core, first, second), High, 64*kib, clock.Never)
+	r.rekey(first, 1, 0)
+	again := r.finish(0, replaced())
+	require.Len(t, again, 1)
+	require.Equal(t, transport.Link(second), again[0].Rail.Link)
+	require.Len(t, r.retired, 1)
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+}
+
+func TestAFenceOfAnOldKeyEndsTasksThatHaveTheNewOne(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 1, 64*kib)
+	b := r.submit(to(r.core, id), High, 256*kib, clock.Never)
+	r.rekey(id, 1, 2)
+	r.core.Fenced(id, 1, 5, r.now)
+	r.step()
+	r.drain()
+	require.Equal(t, Failed, r.status(b).State)
+}
+
+func TestAnInlineCallKeepsItsKeyAlive(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.core.AddLink(LinkSpec{Peer: 1, Transport: 0, Info: &transport.Info{SliceMax: 1 << 20}})
+	r.railUp(id, 0, 1, 1<<20)
+	specs := []TaskSpec{{Plan: to(r.core, id), Local: 1 << 20, Length: kib}}
+	reserve := func() Reservation {
+		b, err := r.core.NewBatch(1)
+		require.Nil(t, err)
+		held, ok := r.core.Reserve(b, specs, r.now)
+		require.True(t, ok)
+		return held
+	}
+	before := reserve()
+	r.rekey(id, 1, 2)
+	after := reserve()
+	r.core.Record(&after, specs, r.now)
+	r.step()
+	require.Empty(t, r.retired, "a call that began before may still copy by it")
+	r.core.Record(&before, specs, r.now)
+	r.step()
+	require.Len(t, r.retired, 1)
+}
+
+func TestALinkRemembersBoundedlyManySuccessors(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 1, 1<<20)
+	for i := range transport.RemoteKey(4 * successorsMost) {
+		r.rekey(id, i+1, i+2)
+	}
+	require.Len(t, r.core.link(id).successors, successorsMost)
+	require.Len(t, r.retired, 4*successorsMost)
+	b := r.submit(to(r.core, id), High, kib, clock.Never)
+	require.Equal(t, Pending, r.status(b).State)
+	r.rekey(id, 4*successorsMost+1, 1) // an old key is back in use
+	require.EqualValues(t, 1, r.core.link(id).current(4*successorsMost))
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+}

@@ -1,0 +1,240 @@
+package engine
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// A transport replaces the descriptor of a registered region by Host.Describe. The owner's engine then calls the peers
+// that have asked for its description, and they ask again (renew.go). The calls are a hint: a peer that misses one
+// learns from its first refused slice (errs.Replaced), so none is repeated for long.
+
+const (
+	listenersMax  = 16384 // peers that are called; others find out by themselves
+	changeCalls   = 16    // at once
+	changeLimit   = 2 * time.Second
+	changeEvery   = 5 * time.Millisecond // between rounds: many regions change together
+	changePause   = 100 * time.Millisecond
+	changeRetries = 3
+)
+
+// Describe implements transport.Host.
+func (p *port) Describe(key transport.LocalKey, descriptor transport.Descriptor) {
+	p.mu.Lock()
+	r := p.own[key]
+	if r == nil && p.registering > 0 {
+		p.earlier[key] = descriptor
+	}
+	p.mu.Unlock()
+	if r == nil {
+		return
+	}
+	r.descriptors[p.index].Store(&descriptor)
+	p.engine.regions.touch()
+	p.engine.changes.announce(p.engine.describedEpoch())
+	p.engine.renewals.refresh(p.engine.segments.peersWith(p.engine.credentials.ID()))
+}
+
+// register registers a region with the transport, and enters the key for Describe.
+func (p *port) register(ctx context.Context, r *region) error {
+	p.mu.Lock()
+	p.registering++
+	p.mu.Unlock()
+	key, descriptor, err := p.transport.Register(ctx, r.Region)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.registering--; err == nil {
+		if newer, is := p.earlier[key]; is {
+			descriptor = newer
+		}
+		r.keys[p.index] = key
+		r.descriptors[p.index].Store(&descriptor)
+		p.own[key] = r
+	}
+	if p.registering == 0 {
+		clear(p.earlier) // of keys that ended before Register returned
+	}
+	return err
+}
+
+// deregister ends the key of a region.
+func (p *port) deregister(ctx context.Context, key transport.LocalKey) error {
+	p.mu.Lock()
+	delete(p.own, key)
+	p.mu.Unlock()
+	return p.transport.Deregister(ctx, key)
+}
+
+// changes calls the peers that know an older description, by one goroutine that ends when all have heard.
+type changes struct {
+	call    func(ctx context.Context, to transport.Peer, epoch uint64) error
+	ctx     context.Context
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	mu        sync.Mutex
+	epoch     uint64 // of the description with the latest replaced descriptor
+	listeners map[transport.ID]*listener
+	calls     bool // the goroutine is there
+	closed    bool
+}
+
+// listener is a peer that has our description.
+type listener struct {
+	peer    transport.Peer
+	epoch   uint64 // the newest that it has, or was told of
+	next    clock.Time
+	refusal int // calls in a row that it did not take
+}
+
+func newChanges(call func(context.Context, transport.Peer, uint64) error) *changes {
+	c := &changes{call: call, listeners: make(map[transport.ID]*listener)}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	return c
+}
+
+// listens notes that a peer has the description of an epoch.
+func (c *changes) listens(peer transport.Peer, epoch uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.listeners[peer.ID]
+	if l == nil {
+		if len(c.listeners) >= listenersMax {
+			for other := range c.listeners {
+				delete(c.listeners, other)
+				break
+			}
+		}
+		l = &listener{}
+		c.listeners[peer.ID] = l
+	}
+	l.peer, l.epoch = peer, max(l.epoch, epoch)
+	c.beginLocked()
+}
+
+// announce makes peers with an older description hear of an epoch.
+func (c *changes) announce(epoch uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.epoch = max(c.epoch, epoch)
+	c.beginLocked()
+}
+
+func (c *changes) beginLocked() {
+	if c.calls || c.closed {
+		return
+	}
+	for _, l := range c.listeners {
+		if l.epoch < c.epoch {
+			c.calls = true
+			c.running.Go(c.run)
+			return
+		}
+	}
+}
+
+func (c *changes) run() {
+	for wait := changeEvery; ; {
+		select {
+		case <-c.ctx.Done():
+		case <-time.After(wait):
+		}
+		due, epoch, next := c.due()
+		if due == nil && next == clock.Never {
+			return
+		}
+		room := make(chan struct{}, changeCalls)
+		var round sync.WaitGroup
+		for _, to := range due {
+			room <- struct{}{}
+			round.Go(func() {
+				ctx, cancel := context.WithTimeout(c.ctx, changeLimit)
+				defer cancel()
+				c.answered(to.ID, epoch, c.call(ctx, to, epoch))
+				<-room
+			})
+		}
+		round.Wait()
+		wait = changeEvery
+		if due == nil {
+			wait = max(wait, next.Sub(clock.Now()))
+		}
+	}
+}
+
+// due returns the peers to call now, and when the next ones are due. None at all ends the goroutine.
+func (c *changes) due() (due []transport.Peer, epoch uint64, next clock.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := clock.Now()
+	next = clock.Never
+	for _, l := range c.listeners {
+		switch {
+		case c.ctx.Err() != nil || l.epoch >= c.epoch:
+		case l.next <= now:
+			due = append(due, l.peer)
+		default:
+			next = min(next, l.next)
+		}
+	}
+	c.calls = due != nil || next != clock.Never
+	return due, c.epoch, next
+}
+
+// answered notes how a call has ended. A peer that takes none is not called again until it asks.
+func (c *changes) answered(id transport.ID, epoch uint64, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.listeners[id]
+	switch {
+	case l == nil:
+	case err == nil:
+		l.epoch, l.refusal = max(l.epoch, epoch), 0
+	case l.refusal+1 >= changeRetries || errs.CodeOf(err) == errs.NotImplemented ||
+		errs.CodeOf(err) == errs.PeerRestarted:
+		delete(c.listeners, id)
+	default:
+		l.next = clock.Now().Add(changePause << l.refusal)
+		l.refusal++
+	}
+}
+
+// close ends the calls under way and returns when the goroutine has ended.
+func (c *changes) close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.stop()
+	c.running.Wait()
+}
+
+// tellChange calls a peer about our description.
+func (e *Engine) tellChange(ctx context.Context, to transport.Peer, epoch uint64) error {
+	to, err := e.reachable(to)
+	if err != nil {
+		return err
+	}
+	return e.client.Changed(ctx, to, epoch)
+}
+
+// reachable returns a peer with the address at which it is called. A peer that called us names a port of the host that
+// its call came from, first of all.
+func (e *Engine) reachable(to transport.Peer) (transport.Peer, error) {
+	if to.Host == "" {
+		return to, nil
+	}
+	_, port, err := net.SplitHostPort(to.Address)
+	if err != nil {
+		return to, errs.Wrap(errs.Protocol, "call", err).WithScope(errs.ScopeLink, errs.SideRemote)
+	}
+	claimed := to.Address
+	to.Address = net.JoinHostPort(to.Host, port)
+	e.client.Know(to, []string{claimed}) // a host with two networks may listen on the other one
+	return to, nil
+}

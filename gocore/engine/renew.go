@@ -1,0 +1,256 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// A peer that replaces descriptors is asked for its description again: it called (Changed), a transport heard of it
+// (Host.Refresh), or a slice was refused as Replaced (dispatch.Effects.Stale). Regions that were imported are imported
+// again, and the core gives running tasks the new keys (dispatch.Core.Rekey). It hands the old ones back when no slice
+// carries them; only then does the transport forget them.
+
+// renewEvery is the least time between two questions to one peer.
+const renewEvery = 5 * time.Millisecond
+
+// renewals asks peers again, one goroutine a peer at most.
+type renewals struct {
+	ctx     context.Context
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	mu     sync.Mutex
+	wanted map[*peer]*renewal // with a goroutine each
+	closed bool
+}
+
+// renewal is the work for a peer that its goroutine has not begun.
+type renewal struct {
+	ask     bool
+	retired []dispatch.Retired
+}
+
+func newRenewals() *renewals {
+	r := &renewals{wanted: make(map[*peer]*renewal)}
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	return r
+}
+
+// refresh makes the peers' descriptions new.
+func (r *renewals) refresh(peers []*peer) {
+	for _, p := range peers {
+		r.add(p, func(w *renewal) { w.ask = true })
+	}
+}
+
+func (r *renewals) add(p *peer, note func(*renewal)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	w := r.wanted[p]
+	if w == nil {
+		w = &renewal{}
+		r.wanted[p] = w
+		r.running.Go(func() { r.run(p) })
+	}
+	note(w)
+}
+
+func (r *renewals) run(p *peer) {
+	for {
+		r.mu.Lock()
+		w := r.wanted[p]
+		if r.ctx.Err() != nil || (!w.ask && len(w.retired) == 0) {
+			delete(r.wanted, p)
+			r.mu.Unlock()
+			return
+		}
+		now := *w
+		*w = renewal{}
+		r.mu.Unlock()
+		p.forgetKeys(now.retired)
+		if !now.ask {
+			continue
+		}
+		if err := p.refresh(r.ctx); err != nil {
+			p.engine.log.Debug("descriptors", "peer", p.identity.Address, "err", err)
+		}
+		p.engine.inbox.notice(notice{kind: noticeRefreshed, peer: p.number})
+		p.engine.runSteps()
+		select {
+		case <-r.ctx.Done():
+		case <-time.After(renewEvery):
+		}
+	}
+}
+
+// close ends the questions under way and returns when every goroutine has ended.
+func (r *renewals) close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.stop()
+	r.running.Wait()
+}
+
+// Refresh implements transport.Host.
+func (p *port) Refresh(of transport.Peer) {
+	p.engine.renewals.refresh(p.engine.segments.peersWith(of.ID))
+}
+
+// changed hears from a peer that its description has an epoch.
+func (e *Engine) changed(from transport.ID, epoch uint64) {
+	e.renewals.refresh(slices.DeleteFunc(e.segments.peersWith(from), func(p *peer) bool {
+		t := p.regions.Load()
+		return t == nil || !t.known || t.description.Epoch >= epoch
+	}))
+}
+
+// peersWith returns the open peers that are the engine with an ID.
+func (t *segmentTable) peersWith(id transport.ID) (list []*peer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key, p := range t.peers {
+		if key.id == id && p.file == nil {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// numbered returns the open peers with these numbers of the core.
+func (t *segmentTable) numbered(numbers []uint32) (list []*peer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.peers {
+		if slices.Contains(numbers, p.number) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// keepStale takes over the orders of a step about keys. The caller holds e.mu.
+func (e *Engine) keepStale(effects *dispatch.Effects) {
+	e.deferred.stale = append(e.deferred.stale, effects.Stale...)
+	e.deferred.retired = append(e.deferred.retired, effects.Retired...)
+}
+
+// renewStale carries out the orders that keepStale took. The caller holds no lock but, perhaps, that of a peer.
+func (e *Engine) renewStale(stale []uint32, retired []dispatch.Retired) {
+	if len(stale) > 0 {
+		e.renewals.refresh(e.segments.numbered(stale))
+	}
+	for _, k := range retired {
+		port := e.ports[k.Transport]
+		port.mu.Lock()
+		of := port.links[k.Link].peer
+		port.mu.Unlock()
+		if of != nil {
+			e.renewals.add(of, func(w *renewal) { w.retired = append(w.retired, k) })
+		}
+	}
+}
+
+// rekey is a remote region's change of keys on a link.
+type rekey struct {
+	link     plan.LinkID
+	old, key transport.RemoteKey
+}
+
+// adopt takes over the regions of a description. Those that are known keep their records, and are imported again where
+// their descriptors changed. The caller holds p.fetch.
+func (p *peer) adopt(t *remoteTable, old map[mem.RegionID]*remoteRegion) {
+	var rekeys []rekey
+	changed := false
+	p.mu.Lock()
+	for i := range t.description.Regions {
+		listed := &t.description.Regions[i]
+		r := old[listed.ID]
+		if r == nil {
+			r = &remoteRegion{Region: listed, keys: make([]transport.RemoteKey, len(p.engine.ports)),
+				descriptors: listed.Descriptors}
+		} else if len(listed.Descriptors) > 0 || len(r.descriptors) == 0 { // else a blob, which has none
+			rekeys, changed = p.renew(r, listed.Descriptors, rekeys, changed)
+		}
+		t.known = t.known || len(r.descriptors) > 0
+		t.byID[r.ID] = r
+	}
+	for id, r := range old {
+		if t.byID[id] == nil {
+			rekeys, _ = p.renew(r, nil, rekeys, false)
+		}
+	}
+	p.regions.Store(t)
+	p.mu.Unlock()
+	e := p.engine
+	if changed {
+		e.planEpoch.Add(1)
+	}
+	if len(rekeys) > 0 {
+		now := clock.Now()
+		e.mu.Lock()
+		for _, k := range rekeys {
+			e.core.Rekey(k.link, k.old, k.key, now)
+		}
+		e.step()
+		e.unlockAndDrain()
+	}
+}
+
+// renew replaces a region's descriptors. A key that was made with another one is made again, or given up where that
+// fails: the next plan has the reason. The caller holds p.mu.
+func (p *peer) renew(r *remoteRegion, fresh map[string]transport.Descriptor, rekeys []rekey,
+	changed bool) ([]rekey, bool) {
+	links := *p.links.Load()
+	for i, port := range p.engine.ports {
+		if bytes.Equal(r.descriptors[port.name], fresh[port.name]) {
+			continue
+		}
+		changed = true
+		old := r.keys[i]
+		if old == 0 {
+			continue
+		}
+		if r.keys[i] = 0; len(fresh[port.name]) > 0 {
+			r.keys[i], _ = port.transport.Import(links[i].link, fresh[port.name])
+		}
+		if r.keys[i] != old {
+			rekeys = append(rekeys, rekey{links[i].id, old, r.keys[i]})
+		}
+	}
+	r.descriptors = fresh
+	return rekeys, changed
+}
+
+// forgetKeys makes transports forget keys, unless an import has returned them again or the link has ended.
+func (p *peer) forgetKeys(list []dispatch.Retired) {
+	if len(list) == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	alive := make(map[dispatch.Retired]bool)
+	links := *p.links.Load()
+	for i := range links {
+		for _, r := range p.regions.Load().byID {
+			alive[dispatch.Retired{Transport: uint8(i), Link: links[i].link, Key: r.keys[i]}] = true
+		}
+	}
+	for _, k := range list {
+		if int(k.Transport) < len(links) && links[k.Transport].link == k.Link && !alive[k] {
+			p.engine.ports[k.Transport].transport.Forget(k.Link, k.Key)
+		}
+	}
+}
