@@ -260,7 +260,7 @@ class Given(_Paths, total=False):
     rail_suspect_ms: int | str
     rail_condemn_ms: int | str
     link_wait_ms: int | str
-    outage_wait_ms: int | str
+    peer_outage_timeout: float | str
     default_priority: int
     max_pending_requests: int
     max_batches: int

@@ -25,7 +25,8 @@ class Event(NamedTuple):
     `kind` is one of these. A rail is `rail_up` or `rail_down`; `rail_suspected` when it says nothing for `took` seconds
     while `bytes` are outstanding; `rail_paused` for `took` seconds after `n` errors; `rail_probed` (`n` good ones of
     `m`, or an error); `rail_recovered`, `note` has the means; `rail_condemned` when all of it was fenced. A peer is
-    `link_up` or `link_down` over one transport, `peer_gone` on all. A transfer makes a `failover` (attempt `n` of `m`),
+    `link_up` or `link_down` over one transport, `peer_gone` on all; `peer_silent` when it owes answers and has said
+    nothing for `took` seconds, `peer_back` when it goes on. A transfer makes a `failover` (attempt `n` of `m`),
     or ends after `failover_exhausted`, `failover_no_route`, `stalled`, `dirty`; a withdrawal that stayed open is
     `withdrawn` at last. `deadline_missed` tells of `n` requests to a peer since the last such event, at most ten times
     a second; nothing of `m` of them was ever sent. `sharing_off` says that slots and load are not known across

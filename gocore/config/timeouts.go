@@ -8,12 +8,9 @@ import (
 
 // ladders are the time limits that only make sense in this order, from the shortest to the longest. A rail is suspected
 // before it is given up, that before its attempts have failed on their transport, and that before the task ends. The
-// LNet seed asks for this relation; the caller's own time-out is no part of it. A way that has worked is waited for
-// longer than one that nobody has seen; a request that waits for either is not being served, so the stall limit has no
-// part in it.
+// LNet seed asks for this relation; the caller's own time-out is no part of it.
 var ladders = [...][]string{
 	{"rail_suspect_ms", "rail_condemn_ms", "attempt_timeout_ms", "transfer_stall_timeout"},
-	{"link_wait_ms", "outage_wait_ms"},
 }
 
 // checkTimeouts wants the ladders to rise, and the pauses between rounds to fit into a task.
@@ -23,7 +20,21 @@ func (c *Config) checkTimeouts() error {
 			return err
 		}
 	}
+	if err := c.checkOutage(); err != nil {
+		return err
+	}
 	return c.checkRounds()
+}
+
+// checkOutage refuses patience with a silent peer that the stall limit would cut short.
+func (c *Config) checkOutage() error {
+	outage, stall := c.index["peer_outage_timeout"], c.index["transfer_stall_timeout"]
+	if c.duration(outage) <= c.duration(stall) {
+		return nil
+	}
+	return errs.New(errs.InvalidArgument, "config", "peer_outage_timeout is %v (%s), which is more than "+
+		"transfer_stall_timeout, %v (%s)", c.duration(outage), c.origins[outage], c.duration(stall), c.origins[stall]).
+		WithHint("a transfer to a silent peer ends by the stall limit before")
 }
 
 // climb checks one ladder. Limits that nobody has set give way to those that somebody has: each is at most a third of

@@ -22,8 +22,8 @@ func TestTimeLimitsRise(t *testing.T) {
 		`{"resend_rounds": 200, "resend_interval_ms": 1000}`:           "longer than transfer_stall_timeout, 30s",
 		`{"transfer_stall_timeout": 1, "resend_interval_ms": 500}`:     "longer than transfer_stall_timeout, 1s",
 		`{"transfer_stall_timeout": 0.01, "attempt_timeout_ms": 1000}`: "attempt_timeout_ms is 1s",
-		`{"link_wait_ms": 3000}`: "link_wait_ms is 3s (argument), which is not " +
-			"less than outage_wait_ms, 2s (default)",
+		`{"peer_outage_timeout": 31}`: "peer_outage_timeout is 31s (argument), which is more than " +
+			"transfer_stall_timeout, 30s (default)",
 	} {
 		_, err := Load(birdsOnly, text)
 		require.ErrorContains(t, err, want, text)
@@ -35,9 +35,8 @@ func TestLimitsThatNobodySetGiveWay(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []time.Duration{5 * time.Millisecond, 33 * time.Millisecond, 100 * time.Millisecond},
 		[]time.Duration{c.Engine.RailSuspectAfter, c.Engine.RailCondemnAfter, c.Engine.AttemptTimeout})
-	require.Equal(t, []time.Duration{500 * time.Millisecond, 2 * time.Second},
-		[]time.Duration{c.Engine.LinkWait, c.Engine.OutageWait}, "a request that waits for a link is not being served")
-	c, err = Load(birdsOnly, `{"outage_wait_ms": 300}`)
+	require.Equal(t, 500*time.Millisecond, c.Engine.LinkWait, "a request that waits for a link is not being served")
+	c, err = Load(birdsOnly, `{"peer_outage_timeout": 30}`)
 	require.NoError(t, err)
-	require.Equal(t, 100*time.Millisecond, c.Engine.LinkWait)
+	require.Equal(t, 30*time.Second, c.Engine.PeerOutageTimeout)
 }

@@ -265,11 +265,12 @@ func (c *Client) explain(ctx context.Context, op, address string, err error) err
 	return e
 }
 
-// unanswered is the end of a call to an engine that holds the connection open and does not answer.
+// unanswered is the end of a call to an engine that holds the connection open and does not answer. Its side is unknown:
+// only a peer whose host refuses or resets is proved to be gone.
 func unanswered(address string, limit time.Duration) error {
 	return errs.New(errs.PeerUnreachable, "control",
 		"%s accepts connections, but its engine has not answered for %v: stopped or overloaded", address, limit).
-		WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(address, "", "")
+		WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(address, "", "")
 }
 
 // ended returns the error of a call after the end of its ctx.

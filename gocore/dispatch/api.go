@@ -5,14 +5,14 @@
 // Where to read: task.go draws the life of a task and piece.go that of its pieces; then cut.go and choose.go (a rail
 // gets a slice), device.go, admit.go and publish.go (a class is held back on a NIC), complete.go (slices come back),
 // ending.go (quiescence), failover.go (errors and their consequences), link.go and tables.go (rails come and go),
-// suspect.go (they fall silent), health.go (they are paused, probed, and come back), hedge.go (hedged requests at the
-// tail of a transfer), rekey.go (descriptors change), queue.go (the queues of a link), stage.go (several hops; not
-// reachable from any engine yet), deadline.go (earliest deadline first by slack), invariants_on.go (the core's books
-// against each other). Records that wait equally long are kept in lists, which are in order of time by themselves; only
-// deadlines, links, rails and NICs have timers.
+// suspect.go (they fall silent), presence.go (their peer does), health.go (they are paused, probed, and come back),
+// hedge.go (hedged requests at the tail of a transfer), rekey.go (descriptors change), queue.go (the queues of a link),
+// stage.go (several hops; not reachable from any engine yet), deadline.go (earliest deadline first by slack),
+// invariants_on.go (the core's books against each other). Records that wait equally long are kept in lists, which are
+// in order of time by themselves; only deadlines, links, rails, peers and NICs have timers.
 //
 // Choices with a rejected alternative are records in docs/design/decisions: 0004 to 0006, 0011, 0012, 0014, 0016 to
-// 0019, 0021, 0022.
+// 0019, 0021, 0022, 0085.
 package dispatch
 
 import (
@@ -79,7 +79,8 @@ type Options struct {
 	Transports   []string      // names by index, for events and errors
 
 	LinkWait     time.Duration // a task waits at most this long for a link that has had no rail yet [500ms]
-	OutageWait   time.Duration // and for one that has worked before [four times LinkWait]
+	Outage       time.Duration // and for a silent peer, whether rails are up or not [Stall; more means Stall]
+	SilentAfter  time.Duration // a peer that owes answers and says nothing for so long is silent [500ms]
 	RetryAfter   time.Duration // pause behind the first round; doubles with each, up to 128 times [1ms]
 	SuspectAfter time.Duration // least silence of a rail while others of its peer go on, before it is suspected [5ms]
 	CondemnAfter time.Duration // silence of a suspected rail before it is fenced [1s]
@@ -127,7 +128,8 @@ func (o Options) withDefaults() Options {
 	period(&o.FenceFile, 5*time.Second)
 	period(&o.Ageing, 10*time.Millisecond)
 	period(&o.LinkWait, 500*time.Millisecond)
-	period(&o.OutageWait, 4*o.LinkWait)
+	period(&o.Outage, o.Stall)
+	period(&o.SilentAfter, 500*time.Millisecond)
 	period(&o.RetryAfter, time.Millisecond)
 	period(&o.SuspectAfter, 5*time.Millisecond)
 	period(&o.CondemnAfter, time.Second)

@@ -150,7 +150,7 @@ func TestAMillionDeadlinesAreOneTimer(t *testing.T) {
 			Remote: 1, Length: 1}
 	}
 	b := r.submitAll(specs...)
-	require.Equal(t, 2, r.core.timers.Len(), "one for the tasks, one for the link")
+	require.Equal(t, 3, r.core.timers.Len(), "one for the tasks, one for the link, one for the peer")
 	r.now = r.now.Add(ms)
 	steps := 0
 	for r.core.Pending() > 0 {

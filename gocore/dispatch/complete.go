@@ -13,6 +13,7 @@ func (c *Core) Complete(list []transport.Completion, now clock.Time) {
 	if invariants {
 		defer c.checkInvariants()
 	}
+	c.wakeUp(now)
 	for i := range list {
 		a := attemptOf(list[i].Slice)
 		if a.state == attemptBack {
@@ -139,6 +140,7 @@ func (c *Core) recordOutcome(a *attempt, withdrawn bool, delivered uint64, err *
 		r.link.delivered = now
 		r.carried += delivered
 		if !withdrawn { // else it was asked for, and its answer may have come another way
+			c.peerSpoke(r.link.peer, c.awake(now), now) // before the meter learns from its silence
 			r.meter.Delivered(delivered, a.ahead, took, r.slices == 0, now)
 			r.device.noteDelivery(r, a, delivered, took, now)
 			if bytes, full := r.meter.TakeFull(); full > 0 {
@@ -159,7 +161,8 @@ func (c *Core) recordOutcome(a *attempt, withdrawn bool, delivered uint64, err *
 	default:
 		counters.AttemptFailures[a.Op]++
 		// else a straggler of a trouble that is over
-		if err.Scope == errs.ScopeRail && !final(err) && a.started >= r.life.Back() {
+		if err.Scope == errs.ScopeRail && !final(err) && a.started >= r.life.Back() &&
+			r.link.peer.presence != rail.Silent {
 			c.railFailed(r, err, now)
 		}
 	}
@@ -262,6 +265,7 @@ func (c *Core) advance(t *task, now clock.Time) {
 func (c *Core) signOfLife(r *railState, now clock.Time) {
 	r.heard = c.awake(now)
 	r.link.peer.heard = r.heard
+	c.peerSpoke(r.link.peer, r.heard, now)
 	r.asked, r.judged = false, 0
 	if r.life.State() != rail.Suspected {
 		return

@@ -126,10 +126,7 @@ func (c *Core) Step(now clock.Time) *Effects {
 	if invariants {
 		defer c.checkInvariants()
 	}
-	// stopped, or not let run: the detector's clock stands still
-	if late := now - c.promised; late > clock.Time(clockStallMin) && c.promised != 0 {
-		c.lost += late
-	}
+	c.wakeUp(now)
 	c.last, c.promised = now, 0
 	c.runTimers(now)
 	c.wakeParked(now)
@@ -178,6 +175,8 @@ func (c *Core) runTimers(now clock.Time) {
 			c.activate(t.Owner.held)
 		case t.Owner.device != nil:
 			c.publish(t.Owner.device, now)
+		case t.Owner.peer != nil:
+			c.watchPeer(t.Owner.peer, now)
 		case !c.expireRun(t.Owner.run, &budget, now):
 			c.timers.Set(t, now)
 			c.overdue = true

@@ -316,6 +316,9 @@ func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) 
 	if r.slices == 0 {
 		r.meter.Begin(now)
 		r.heard = c.awake(now)
+		if l.answers() {
+			c.expectAnswer(l.peer, now)
+		}
 		if !r.timer.Armed() {
 			c.timers.Set(&r.timer, now.Add(c.options.SuspectAfter))
 		}

@@ -233,6 +233,9 @@ func (c *Core) endStalled(now clock.Time) {
 		}
 		err := errs.New(errs.Timeout, "transfer", "no progress for %v: %d of %d bytes", limit, t.acked, t.spec.Length).
 			WithHint("transfer_stall_timeout is the limit")
+		if l := c.link(t.path().Hops[0].Link); l != nil && l.peer.presence == rail.Silent {
+			err = c.silentError(l.peer, now)
+		}
 		name := ""
 		if p := t.pieces.First(); p != nil && p.attempt != nil {
 			err = c.attribute(err, p.attempt.rail)

@@ -127,7 +127,12 @@ func (r *railState) resize() { r.bytesMax = r.life.Start.Window(r.bytesWhole) }
 func (c *Core) tendRail(r *railState, now clock.Time) {
 	end := clock.Never
 	if r.life.State() == rail.Suspected {
-		if end = r.life.Since().Add(c.options.CondemnAfter); now >= end {
+		p := r.link.peer
+		end = max(r.life.Since(), p.since).Add(c.options.CondemnAfter)
+		switch {
+		case p.presence == rail.Silent:
+			end = now.Add(c.options.CondemnAfter)
+		case now >= end:
 			c.fenceRail(r, now)
 			return
 		}
@@ -213,6 +218,7 @@ func (c *Core) Probed(id plan.LinkID, which transport.Rail, took clock.Time, err
 	if invariants {
 		defer c.checkInvariants()
 	}
+	c.wakeUp(now)
 	r := c.rail(id, which)
 	if r == nil || !r.usable() {
 		return

@@ -13,23 +13,6 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// peer holds the facts that the links to one engine share.
-type peer struct {
-	name    string
-	links   []*link
-	open    int               // slices that outlived their task: nothing goes to the peer before they have completed
-	gone    *errs.Error       // its incarnation has ended
-	heard   clock.Time        // last sign of life on any rail, by the detector's clock
-	wanted  clock.Time        // when something was last queued for it
-	resting bool              // rails that are out are not probed because nobody wants the peer
-	late    *errs.Error       // the error of its tasks that miss their deadline
-	misses  [MissedStages]int // since the last event about them
-	missed  event.Event       // about the latest
-	told    clock.Time        // when the last such event was emitted
-	telling bool              // in Core.tellers
-	stale   bool              // its description is asked for, see rekey.go
-}
-
 // link is one transport's connection to a peer, with the queues of the tasks that wait for it.
 type link struct {
 	spec        LinkSpec
@@ -48,6 +31,7 @@ type link struct {
 	nics        uint64       // bits: NICs named by policies that have a rail of the best rank
 	byDeadline  bool         // order inside a class is by slack
 	dialing     bool         // has not had a rail yet, and nobody said that there will be none
+	worked      bool         // has had a rail
 	active      bool         // in Core.active
 	cause       *errs.Error  // why there is no rail
 	options     *RailOptions // of its transport
@@ -150,6 +134,7 @@ func (c *Core) AddLink(spec LinkSpec) plan.LinkID {
 	p := c.peers[spec.Peer]
 	if p == nil {
 		p = &peer{name: spec.PeerName}
+		p.timer.Owner.peer = p
 		c.peers[spec.Peer] = p
 	}
 	for int(spec.Transport) >= len(c.counters) {
@@ -199,6 +184,7 @@ func (c *Core) RemoveLink(id plan.LinkID) {
 		}
 	}
 	if len(p.links) == 0 {
+		c.timers.Stop(&p.timer)
 		delete(c.peers, l.spec.Peer)
 	}
 }
@@ -218,6 +204,7 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	if invariants {
 		defer c.checkInvariants()
 	}
+	c.wakeUp(now)
 	l := c.lookUp(id)
 	if l == nil || l.peer.gone != nil {
 		return
@@ -244,8 +231,11 @@ func (c *Core) RailUp(id plan.LinkID, info transport.RailInfo, now clock.Time) {
 	}
 	first := l.up == 0
 	l.up++
-	l.dialing, l.cause = false, nil
+	l.dialing, l.worked, l.cause = false, true, nil
 	c.railEvent(event.Event{Kind: event.RailUp}, r, now)
+	if l.answers() { // nobody else can have let us in
+		c.peerSpoke(l.peer, c.awake(now), now)
+	}
 	if first {
 		c.emit(event.Event{Kind: event.LinkUp, Time: now, Peer: l.peer.name,
 			Transport: c.transportName(l.spec.Transport)})
@@ -319,8 +309,8 @@ func (c *Core) RailDown(id plan.LinkID, which transport.Rail, cause *errs.Error,
 }
 
 // DropLink says that the peer cannot be reached over this transport at all. Waiting tasks take their next route; those
-// that have none wait for a rail, at most Options.LinkWait or OutageWait, and fail with the cause. RailUp brings the
-// link back.
+// that have none wait for a rail, at most Options.LinkWait or Outage, and fail with the cause. RailUp brings the link
+// back. A cause of errs.Timeout says that the peer does not answer, which proves nothing.
 func (c *Core) DropLink(id plan.LinkID, cause *errs.Error, now clock.Time) {
 	if invariants {
 		defer c.checkInvariants()
@@ -361,7 +351,8 @@ func (c *Core) PeerGone(number uint32, cause *errs.Error, now clock.Time) {
 		cause = errs.New(errs.PeerUnreachable, "peer", "the peer has ended").WithPeer(p.name, "", "")
 	}
 	p.gone, p.open = cause, 0
-	c.emit(event.Event{Kind: event.PeerGone, Time: now, Peer: p.name, Err: cause})
+	c.timers.Stop(&p.timer)
+	c.sense(p, rail.Left, 0, now)
 	for _, l := range p.links {
 		for _, r := range l.rails {
 			if r != nil && !r.ended() {
@@ -392,10 +383,11 @@ func (c *Core) Progress(id plan.LinkID, which transport.Rail, now clock.Time) {
 	if invariants {
 		defer c.checkInvariants()
 	}
+	c.wakeUp(now)
 	if r := c.rail(id, which); r != nil {
 		r.noted, r.link.delivered = now, now
-		r.meter.Spoke(now)
 		c.signOfLife(r, now)
+		r.meter.Spoke(now)
 	}
 }
 
@@ -404,10 +396,12 @@ func (c *Core) patience(l *link) (limit time.Duration, since clock.Time) {
 	switch {
 	case l.up > 0:
 		return c.options.Stall, l.delivered
-	case l.cause != nil && l.cause.Permanent():
+	case l.cause != nil && final(l.cause):
 		return 0, l.down
-	case l.delivered > 0: // it has worked: a cable that was pulled, or a switch that restarts, is often back soon
-		return c.options.OutageWait, l.down
+	case l.cause != nil && l.cause.Side == errs.SideRemote: // its host refuses: that is no silence
+		return c.options.LinkWait, l.down
+	case l.worked, l.dialing, l.cause != nil && l.cause.Code == errs.Timeout: // silent, and maybe back soon
+		return min(c.options.Outage, c.options.Stall), l.down
 	}
-	return c.options.LinkWait, l.down
+	return c.options.LinkWait, l.down // the peer is there, and no way for data leads to it
 }

@@ -4,6 +4,7 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/rail"
 )
 
 // startTask puts a new task into the queue of its first route that can be used.
@@ -147,6 +148,10 @@ func (c *Core) queued(l *link, t *task, now clock.Time) {
 	c.activate(l)
 	if !l.timer.Armed() || l.up == 0 {
 		limit, _ := c.patience(l)
+		if l.up == 0 {
+			limit = min(limit, c.options.LinkWait) // then it takes another way, if it has one
+			c.expectAnswer(l.peer, now)
+		}
 		c.timers.SetSooner(&l.timer, now.Add(limit))
 	}
 }
@@ -200,7 +205,7 @@ func (c *Core) gatherAll(l *link) {
 // tendLink looks after a link that may be unable to serve its queues. Tasks that have a better route take it, those
 // that have waited as long as they may for this one fail. It is called when rails go and by the link's timer.
 //
-// It looks at every task that waits, so it runs at most 16 times in the time that a task may wait.
+// It looks at every task that waits, so it runs at most 16 times in the time that a task waits before it leaves.
 func (c *Core) tendLink(l *link, now clock.Time) {
 	if l.idle() {
 		return
@@ -211,7 +216,11 @@ func (c *Core) tendLink(l *link, now clock.Time) {
 		return
 	}
 	leave := (l.up == 0 && !l.dialing) || (l.up > 0 && !l.healthy())
-	cause := c.whyWaiting(l)
+	patience := limit // before a task takes another way, if it has one
+	if l.up == 0 {
+		patience = min(limit, c.options.LinkWait)
+	}
+	cause := c.whyWaiting(l, now)
 	next := clock.Never
 	c.gather(l)
 	for _, t := range c.scratch {
@@ -222,29 +231,37 @@ func (c *Core) tendLink(l *link, now clock.Time) {
 			continue // it is being served, which the stall limit watches
 		}
 		due := max(t.queued, since).Add(limit)
+		elsewhere := due
+		if l.up == 0 {
+			elsewhere = min(due, t.queued.Add(patience))
+		}
 		switch {
-		case (leave || due <= now) && c.leaveForBetter(t, l, cause, now):
+		case (leave || elsewhere <= now) && c.leaveForBetter(t, l, cause, now):
 		case due <= now:
 			c.endTask(t, Failed, cause, now)
+		case elsewhere > now:
+			next = min(next, elsewhere)
 		default:
 			next = min(next, due)
 		}
 	}
 	if next != clock.Never {
-		c.timers.Set(&l.timer, max(next, now.Add(limit/16)))
+		c.timers.Set(&l.timer, max(next, now.Add(patience/16)))
 	}
 }
 
 // whyWaiting is the error of tasks that have waited too long for a link.
-func (c *Core) whyWaiting(l *link) *errs.Error {
+func (c *Core) whyWaiting(l *link, now clock.Time) *errs.Error {
 	name := c.transportName(l.spec.Transport)
 	switch {
+	case l.peer.presence == rail.Silent:
+		return c.silentError(l.peer, now)
 	case l.up == 0 && l.cause != nil:
 		return l.cause
 	case l.up == 0:
 		limit, _ := c.patience(l)
 		return errs.New(errs.PeerUnreachable, "transfer", "no rail came up within %v", limit).
-			WithScope(errs.ScopeLink, errs.SideUnknown).WithHint("link_wait_ms and outage_wait_ms are the limits").
+			WithScope(errs.ScopeLink, errs.SideUnknown).WithHint("link_wait_ms and peer_outage_timeout are the limits").
 			WithPeer(l.peer.name, name, "")
 	case l.peer.open > 0:
 		return errs.New(errs.Timeout, "transfer",

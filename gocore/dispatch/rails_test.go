@@ -41,23 +41,25 @@ func TestSignsOfLifeAreLookedForBeforeARailIsSuspected(t *testing.T) {
 		answer func(r *rig, q Question)
 		want   []event.Kind
 	}{
-		"nothing was heard": {func(r *rig, q Question) { r.core.Liveness(q, 0, false, r.now) },
+		"nothing was heard": {func(r *rig, q Question) { r.core.Liveness(q, transport.Signs{}, r.now) },
 			[]event.Kind{event.RailSuspected}},
 		"nobody answers": {func(*rig, Question) {}, []event.Kind{event.RailSuspected}},
 		"something came meanwhile": {func(r *rig, q Question) {
-			r.core.Liveness(q, r.now.Add(-ms), false, r.now)
+			r.core.Liveness(q, transport.Signs{Heard: r.now.Add(-ms)}, r.now)
 		}, nil},
-		"the peer does not take it": {func(r *rig, q Question) { r.core.Liveness(q, 0, true, r.now) }, nil},
+		"the peer does not take it": {func(r *rig, q Question) {
+			r.core.Liveness(q, transport.Signs{Held: true}, r.now)
+		}, nil},
 		"what came, came before": {func(r *rig, q Question) {
-			r.core.Liveness(q, r.now.Add(-time.Second), false, r.now)
+			r.core.Liveness(q, transport.Signs{Heard: r.now.Add(-time.Second)}, r.now)
 		}, []event.Kind{event.RailSuspected}},
 		"an answer for another rail": {func(r *rig, q Question) {
 			q.Rail.Generation++
-			r.core.Liveness(q, r.now, true, r.now)
+			r.core.Liveness(q, transport.Signs{Heard: r.now, Held: true}, r.now)
 		}, []event.Kind{event.RailSuspected}},
 		"an answer for a link that was": {func(r *rig, q Question) {
 			q.Link = 77
-			r.core.Liveness(q, r.now, true, r.now)
+			r.core.Liveness(q, transport.Signs{Heard: r.now, Held: true}, r.now)
 		}, []event.Kind{event.RailSuspected}},
 	} {
 		r := newRig(t, Options{})
@@ -392,7 +394,7 @@ func TestARailInsideThisHostIsNotSuspectedForItsSilence(t *testing.T) {
 }
 
 func TestALinkThatHasWorkedIsWaitedForLonger(t *testing.T) {
-	r := newRig(t, Options{LinkWait: 500 * ms})
+	r := newRig(t, Options{LinkWait: 500 * ms, Outage: 2 * time.Second})
 	id := r.link(1, 1, 1, 1<<20)
 	p := to(r.core, id)
 	r.warm(p)

@@ -19,9 +19,10 @@ import (
 //	                                             v
 //	                                           condemned, until a new generation
 //
-// When every rail of a peer is silent it is the peer that is slow or gone, and nothing is rerouted: only after
-// AttemptLimit its tasks try their next route, if they have one. Silence is measured by a clock that stands still while
-// this process was not let run (Core.lost). Suspecting is cheap, a wrong one costs some duplicates; condemning is late.
+// When every rail of a peer is silent it is the peer that is slow or gone (presence.go), and nothing is rerouted: only
+// after AttemptLimit its tasks try their next route, if they have one. Silence is measured by a clock that stands still
+// while this process was not let run (Core.lost). Suspecting is cheap, a wrong one costs some duplicates; condemning is
+// late, and waits while the peer is silent.
 //
 // The expected silence is the longer of two times (rail.Meter.Silence): the longest recent silence of the busy rail,
 // and its next slice at its rate. So on a machine that gives us the processor late, rails are silent for longer, and
@@ -37,6 +38,48 @@ const recheckFactor = 4
 
 // awake is the detector's clock.
 func (c *Core) awake(now clock.Time) clock.Time { return now - c.lost }
+
+// wakeUp notes the time for which a step was due and did not come: this process was stopped, or not let run. It comes
+// before all news, which would be taken for late.
+func (c *Core) wakeUp(now clock.Time) {
+	if late := now - c.promised; late > clock.Time(clockStallMin) && c.promised != 0 {
+		c.lost += late
+		c.promised = 0
+		if late >= forgiveLeast {
+			c.forgive(late, now)
+		}
+	}
+}
+
+// forgiveLeast is the time that a step must be late for the limits of requests to be put off. They are seconds; less is
+// usual on a busy machine.
+const forgiveLeast = clock.Time(100 * time.Millisecond)
+
+// forgive puts off the limits that count while this process runs: it was stopped for some time, and that is nobody's
+// fault. Deadlines are their users' and stay.
+func (c *Core) forgive(late, now clock.Time) {
+	for t := c.served.First(); t != nil; t = t.watch.After() {
+		t.progress = min(t.progress+late, now)
+	}
+	for i := range c.ending {
+		for t := c.ending[i].First(); t != nil; t = t.watch.After() {
+			t.progress = min(t.progress+late, now)
+		}
+	}
+	for _, l := range c.links {
+		if l == nil {
+			continue
+		}
+		if l.down != 0 {
+			l.down = min(l.down+late, now)
+		}
+		for _, r := range l.rails {
+			if r != nil {
+				r.meter.Resume(now)
+			}
+		}
+	}
+}
 
 // watchRail is the rail's timer.
 func (c *Core) watchRail(r *railState, now clock.Time) {
@@ -89,7 +132,7 @@ func (l *link) inside() bool { return l.spec.Info != nil && l.spec.Info.SameHost
 func (c *Core) askLiveness(r *railState, now clock.Time) {
 	r.asked = true
 	c.out.AskLiveness = append(c.out.AskLiveness, Question{r.link.spec.Transport, r.link.id, r.id})
-	if r.link.peer.heard > r.heard {
+	if r.link.spokeBeside(r, c.silenceOf(r)) {
 		return
 	}
 	for _, l := range r.link.peer.links {
@@ -102,35 +145,18 @@ func (c *Core) askLiveness(r *railState, now clock.Time) {
 	}
 }
 
-// Liveness is the answer to Effects.AskLiveness. It says when something last came from the rail's other end, 0 if that
-// is not known, and whether the peer holds the rail up because it does not take the bytes that were sent.
-func (c *Core) Liveness(q Question, at clock.Time, held bool, now clock.Time) {
-	if invariants {
-		defer c.checkInvariants()
-	}
-	r := c.rail(q.Link, q.Rail)
-	if r == nil || !r.usable() || r.life.State() == rail.Suspected {
-		return
-	}
-	if held {
-		at = now
-	}
-	if sign := at - c.lost; at != 0 && sign > r.heard {
-		r.heard, r.asked = sign, false
-		r.noted = max(r.noted, at)
-		r.link.peer.heard = max(r.link.peer.heard, sign)
-	}
-	if r.slices > 0 && r.healthy() {
-		c.watchRail(r, now)
-	}
-}
-
 // judgeSilence decides about a rail that is silent and has shown no sign of life when it was asked.
 func (c *Core) judgeSilence(r *railState, silent time.Duration, now clock.Time) {
-	p := r.link.peer
+	p, limit := r.link.peer, c.silenceOf(r)
+	again := limit
 	switch out, total := softOut(p, now); {
-	case r.link.inside() || p.heard <= r.heard || !c.elsewhere(r, now):
+	case p.presence == rail.Silent:
+		r.asked, again = false, max(limit, silenceLook)
+	case r.link.inside() || !r.link.spokeBeside(r, limit) || !c.elsewhere(r, now):
 		r.asked = false // it may be the peer: look again, and ask again
+		if r.judged == 0 {
+			again = max(limit/4, time.Millisecond) // another rail was probed: its answer comes at once
+		}
 	case rail.MayLeave(out, total, r.link.options.SoftOut), silent >= c.options.CondemnAfter:
 		c.suspectRail(r, silent, now)
 		return
@@ -139,7 +165,17 @@ func (c *Core) judgeSilence(r *railState, silent time.Duration, now clock.Time) 
 		c.leaveSilentRail(r, silent, now)
 	}
 	r.judged = max(r.judged, silent)
-	c.timers.Set(&r.timer, now.Add(c.silenceOf(r)))
+	c.timers.Set(&r.timer, now.Add(again))
+}
+
+// spokeBeside reports whether the peer was heard on other rails while this one was silent for too long. The first half
+// of its limit proves nothing: when a peer stops, its rails have their last words one after the other. Where nothing
+// can be probed, any word counts.
+func (l *link) spokeBeside(r *railState, limit time.Duration) bool {
+	if !l.spec.Probes {
+		return l.peer.heard > r.heard
+	}
+	return l.peer.heard > r.heard.Add(limit/2)
 }
 
 // softOut counts the rails of a peer that are up, and those of them that are out on soft signals.
@@ -167,10 +203,7 @@ func (c *Core) suspectRail(r *railState, silent time.Duration, now clock.Time) {
 	c.lowerHealth(r, err, now)
 	c.railEvent(event.Event{Kind: event.RailSuspected, Took: silent, Bytes: r.bytes, Err: err}, r, now)
 	c.observe(r, rail.Silenced, now)
-	c.resendFlight(r, now)
-	for a := r.flight.First(); a != nil; a = a.flight.After() {
-		c.withdrawSlice(a)
-	}
+	c.recallFlight(r, now)
 	c.tendLink(r.link, now)
 	c.tendRail(r, now)
 }
@@ -192,10 +225,15 @@ func (c *Core) leaveSilentRail(r *railState, silent time.Duration, now clock.Tim
 		}
 	}
 	if moved {
-		c.resendFlight(r, now)
-		for a := r.flight.First(); a != nil; a = a.flight.After() {
-			c.withdrawSlice(a)
-		}
+		c.recallFlight(r, now)
+	}
+}
+
+// recallFlight sends the bytes in flight on a rail again by another way, and asks for the completions of their slices.
+func (c *Core) recallFlight(r *railState, now clock.Time) {
+	c.resendFlight(r, now)
+	for a := r.flight.First(); a != nil; a = a.flight.After() {
+		c.withdrawSlice(a)
 	}
 }
 

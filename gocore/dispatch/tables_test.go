@@ -94,7 +94,9 @@ func TestAStaleLinkIsRefusedInEveryCallAndCounted(t *testing.T) {
 		func() { r.core.DropLink(old, nil, r.now) },
 		func() { r.core.Ready(old, railOf(old, 0, 1)) },
 		func() { r.core.Progress(old, railOf(old, 0, 1), r.now) },
-		func() { r.core.Liveness(Question{Link: old, Rail: railOf(old, 0, 1)}, r.now, false, r.now) },
+		func() {
+			r.core.Liveness(Question{Link: old, Rail: railOf(old, 0, 1)}, transport.Signs{Heard: r.now}, r.now)
+		},
 		func() { r.core.Probed(old, railOf(old, 0, 1), 1, nil, r.now) },
 		func() { require.False(t, r.core.LinkBusy(old)) },
 		func() { require.Equal(t, "closed", r.core.Explain(old)) },

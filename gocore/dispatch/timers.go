@@ -17,4 +17,5 @@ type alarm struct {
 	rail   *railState
 	held   *link   // something of it may be admitted then
 	device *device // is to be published
+	peer   *peer   // owes an answer
 }

@@ -216,12 +216,11 @@ func (w *world) doubt(q Question) {
 	if !w.calm && w.IntN(4) == 0 {
 		return // nobody answers
 	}
-	held := !w.calm && w.IntN(20) == 0
-	at := clock.Time(0)
+	signs := transport.Signs{Held: !w.calm && w.IntN(20) == 0}
 	if r := w.rails[railKey{q.Link, q.Rail.Index}]; r.up && !r.silent && r.busy > w.now {
-		at = w.now
+		signs.Heard, signs.Moved = w.now, w.now
 	}
-	w.after(w.between(0, 200*time.Microsecond), func() { w.core.Liveness(q, at, held, w.now) })
+	w.after(w.between(0, 200*time.Microsecond), func() { w.core.Liveness(q, signs, w.now) })
 }
 
 // probe asks a rail itself: it answers if it carries, else says so within a while.

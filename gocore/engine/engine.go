@@ -390,7 +390,7 @@ func (e *Engine) coreOptions(o Options) dispatch.Options {
 		Stall: c.TransferStallTimeout, FenceHost: c.FenceTimeoutHost, FenceNetwork: c.FenceTimeoutNetwork,
 		FenceFile: c.FenceTimeoutFile, Retries: c.ResendRounds, RetryAfter: c.ResendInterval,
 		AttemptLimit: c.AttemptTimeout, SuspectAfter: c.RailSuspectAfter, CondemnAfter: c.RailCondemnAfter,
-		LinkWait: c.LinkWait, OutageWait: c.OutageWait, Merge: c.MergeRequests, Transports: names,
+		LinkWait: c.LinkWait, Outage: c.PeerOutageTimeout, Merge: c.MergeRequests, Transports: names,
 		Devices: o.Config.Devices(), Neighbours: e.neighbours, Rails: make([]dispatch.RailOptions, len(names))}
 	for i, name := range names {
 		if r := o.Config.RailOf(name); r != nil {

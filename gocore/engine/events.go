@@ -99,6 +99,11 @@ func (l *logs) event(ev *event.Event) bool {
 		if orderly(ev) {
 			level = slog.LevelDebug
 		}
+	case event.PeerSilent:
+		level, text = slog.LevelWarn, fmt.Sprintf("Peer silent for %v, and not proved to be gone: transfers to it wait",
+			ev.Took.Round(time.Millisecond))
+	case event.PeerBack:
+		text = fmt.Sprintf("Peer is back after %v: transfers go on", ev.Took.Round(time.Millisecond))
 	case event.Traced:
 		level, text = slog.LevelDebug, fmt.Sprintf("A transfer of the peer: %s, %d bytes", ev.Note, ev.Bytes)
 	default:

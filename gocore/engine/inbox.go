@@ -39,10 +39,10 @@ type notice struct {
 	key   transport.RemoteKey // of noticeFenced, with its epoch
 	epoch transport.Epoch
 
-	ticket    uint64     // of a sync
-	transport uint8      // of noticeHeard
-	at        clock.Time // when something was heard; of noticeProbed, the round trip
-	held      bool
+	ticket    uint64          // of a sync
+	transport uint8           // of noticeHeard
+	signs     transport.Signs // of noticeHeard
+	at        clock.Time      // of noticeProbed: the round trip
 }
 
 type noticeKind uint8

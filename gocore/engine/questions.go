@@ -33,9 +33,8 @@ func (e *Engine) ask(list []question) {
 		case list[i].probe:
 			port.probe(q)
 		case port.witness != nil:
-			at, held := port.witness.Heard(q.Rail)
-			e.inbox.notice(notice{kind: noticeHeard, link: q.Link, rail: q.Rail, transport: q.Transport, at: at,
-				held: held})
+			e.inbox.notice(notice{kind: noticeHeard, link: q.Link, rail: q.Rail, transport: q.Transport,
+				signs: port.witness.Heard(q.Rail)})
 		default:
 			if !looked { // a sign of life may lie unread in a socket: its reader may not have run
 				looked = true

@@ -136,7 +136,7 @@ func (e *Engine) deliver(n *notice, now clock.Time) {
 	case noticeLinkDown:
 		e.core.DropLink(n.link, n.cause, now)
 	case noticeHeard:
-		e.core.Liveness(dispatch.Question{Transport: n.transport, Link: n.link, Rail: n.rail}, n.at, n.held, now)
+		e.core.Liveness(dispatch.Question{Transport: n.transport, Link: n.link, Rail: n.rail}, n.signs, now)
 	case noticeProbed:
 		e.core.Probed(n.link, n.rail, n.at, n.cause, now)
 	case noticeRefreshed:

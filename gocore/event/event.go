@@ -47,18 +47,23 @@ const (
 	SlowPath
 	SlowPathOver
 	Traced
+	PeerSilent
+	PeerBack
 )
 
 // kinds holds the name and the meaning of each kind; docs/reference/events.md is generated from it.
 var kinds = [...]struct{ name, help string }{
-	RailUp:            {"rail_up", "A rail is connected and carries bytes."},
-	RailDown:          {"rail_down", "The transport lost a rail; `error` has the cause."},
-	RailSuspected:     {"rail_suspected", "Bytes were outstanding on a rail, and nothing was heard of it for `took`."},
-	RailCondemned:     {"rail_condemned", "A rail was fenced: the completions of all of its slices were asked for."},
-	RailRecovered:     {"rail_recovered", "A rail carries bytes again; `note` says what brought it back."},
-	LinkUp:            {"link_up", "A transport has a connection to a peer."},
-	LinkDown:          {"link_down", "A transport lost its connection to a peer; `error` has the cause."},
-	PeerGone:          {"peer_gone", "A peer has ended, and nothing of it can land any more."},
+	RailUp:        {"rail_up", "A rail is connected and carries bytes."},
+	RailDown:      {"rail_down", "The transport lost a rail; `error` has the cause."},
+	RailSuspected: {"rail_suspected", "Bytes were outstanding on a rail, and nothing was heard of it for `took`."},
+	RailCondemned: {"rail_condemned", "A rail was fenced: the completions of all of its slices were asked for."},
+	RailRecovered: {"rail_recovered", "A rail carries bytes again; `note` says what brought it back."},
+	LinkUp:        {"link_up", "A transport has a connection to a peer."},
+	LinkDown:      {"link_down", "A transport lost its connection to a peer; `error` has the cause."},
+	PeerGone:      {"peer_gone", "A peer has ended, and nothing of it can land any more."},
+	PeerSilent: {"peer_silent",
+		"A peer that owes answers has said nothing for `took`, and nothing proves that it has gone: requests wait."},
+	PeerBack:          {"peer_back", "A silent peer has answered again, after `took`: requests go on."},
 	Failover:          {"failover", "A request moved from the transport `from` to `to`: switch `n` of at most `m`."},
 	FailoverExhausted: {"failover_exhausted", "A request used up its `m` switches and failed on the transport `from`."},
 	FailoverNoRoute: {"failover_no_route",

@@ -1,7 +1,7 @@
 // Package rail is the policy about one rail, from its lifecycle (Life) to its return (SlowStart). Breaker says whether
 // it fails too often, Health how good it is, Meter how fast and how talkative, Blame which end is at fault when it
-// fails, and MayLeave how many of a peer's rails may be out at once. It is pure: now is an argument, nothing is
-// started, and gocore/dispatch is its only caller.
+// fails, MayLeave how many of a peer's rails may be out at once, and Presence whether the peer itself is there. It is
+// pure: now is an argument, nothing is started, and gocore/dispatch is its only caller.
 //
 // Sources: the rail monitor of the failover seed (thresholds, cooldown, both recovery signals), the health values, the
 // failures and the three scenarios of the LNet resiliency seed. Beyond them: memory of failures decays instead of being

@@ -63,9 +63,7 @@ func (e Event) String() string {
 // Every way back to Up is by slow start, but for delivered. A suspected rail keeps its breaker, and its pause goes on.
 // Silence before suspicion is no state: the rail is used as before while dispatch asks for signs of life.
 //
-// "Peer silent", for a peer that pauses while nothing proves that it has gone, has its place between Up and Suspected.
-// dispatch.Core.judgeSilence finds out that every rail of a peer is silent, and would enter the state; spoke leaves it.
-// Slices would stay where they are, and nobody would be suspected.
+// While the whole peer is silent (Presence), no rail of it changes its state for silence.
 type Life struct {
 	state   State
 	since   clock.Time // when the state began

@@ -202,7 +202,8 @@ type Sink interface {
 	// orderly end (evicted, reconfigured), not an error.
 	RailDown(Rail, *errs.Error)
 	// LinkDown says that the peer cannot be reached over this transport at all, or that its incarnation has ended. The
-	// code is PeerRestarted, or PeerUnreachable with SideRemote when its process is known to be gone.
+	// code is PeerRestarted, or PeerUnreachable with SideRemote when its process is known to be gone: its host refuses
+	// or resets, or has said so. It is Timeout when the peer says nothing at all, which proves nothing.
 	LinkDown(Link, *errs.Error)
 	// Fenced says that the owner of an imported region fenced it in an epoch: tasks of older epochs end. With key 0 it
 	// is the epoch alone. Tasks that begin after the call carry this epoch at least.
@@ -383,6 +384,19 @@ type File struct {
 	Descriptor Descriptor
 }
 
+// Signs are the signs of life of a rail's other end, each with its time; 0 for never.
+type Signs struct {
+	// Heard is when anything last came, an acknowledgement or bytes. The kernel of a process that is stopped goes on to
+	// acknowledge.
+	Heard clock.Time
+	// Moved is when bytes last moved: they came, or were acknowledged while more are on their way.
+	Moved clock.Time
+	// Spoke is when bytes last came, which the peer's process itself must have sent.
+	Spoke clock.Time
+	// Held says that the peer holds the rail up itself: bytes wait because it does not take them.
+	Held bool
+}
+
 // Optional interfaces, looked up once at Open.
 type (
 	// Poller is a transport whose work can be done, or that finds its completions, on the goroutine that waits for
@@ -452,11 +466,9 @@ type (
 	// Witness is a transport that knows more of a rail than its completions say. A core that doubts a rail asks before
 	// it acts: a slice of a megabyte says nothing for 20 ms on 50 MB/s, its acknowledged packets do.
 	Witness interface {
-		// Heard returns when anything last came from the rail's other end, an acknowledgement or bytes, as exactly as
-		// the system accounts for it. stalled reports that the peer holds the rail up itself: bytes wait because it
-		// does not take them. Zero for a stale rail. It costs a microsecond a lane, and does not block; not for every
-		// slice.
-		Heard(rail Rail) (at clock.Time, held bool)
+		// Heard returns the signs of life of a rail's other end, as exactly as the system accounts for them; none for a
+		// stale rail. It costs a microsecond a lane, and does not block; not for every slice.
+		Heard(rail Rail) Signs
 	}
 
 	// Reacher is a transport that can tell by the addresses on which a peer listens that it cannot reach it.

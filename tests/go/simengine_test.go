@@ -157,7 +157,7 @@ func (e *simEngine) slot(local bool, i int) []byte {
 // answer carries out the core's questions about rails: doubts have no answer here, probes go over the rail.
 func (e *simEngine) answer(effects *dispatch.Effects) {
 	for _, q := range effects.AskLiveness {
-		e.news = append(e.news, func(now clock.Time) { e.core.Liveness(q, 0, false, now) })
+		e.news = append(e.news, func(now clock.Time) { e.core.Liveness(q, transport.Signs{}, now) })
 	}
 	for _, q := range effects.Probe {
 		prober, _ := transport.Find[transport.Prober](e.transports[q.Transport])

@@ -84,25 +84,26 @@ func (t *Transport) atProbe(rail transport.Rail) (hit *rule, late time.Duration)
 }
 
 // Heard applies the active faults to the inner answer: a black-holed rail was never heard.
-func (t *Transport) Heard(name transport.Rail) (at clock.Time, held bool) {
+func (t *Transport) Heard(name transport.Rail) transport.Signs {
 	if t.touching.Load() && !t.ended(name.Link) {
 		t.mu.Lock()
 		hit, _ := t.atProbe(name)
 		r := t.rails[pathOf(name)]
 		if hit != nil && r != nil {
-			at = r.heard
+			signs := r.heard
 			t.mu.Unlock()
-			return at, false
+			signs.Held = false
+			return signs
 		}
 		t.mu.Unlock()
 	}
-	at, held = t.witness.Heard(name)
+	signs := t.witness.Heard(name)
 	t.mu.Lock()
 	if r := t.rails[pathOf(name)]; r != nil && t.touching.Load() {
-		r.heard = at
+		r.heard = signs
 	}
 	t.mu.Unlock()
-	return at, held
+	return signs
 }
 
 // OpenFile is the inner transport's.

@@ -60,7 +60,7 @@ type rail struct {
 	up         bool   // as the sink knows it
 	told       bool   // the sink heard of its end from us; the inner transport's RailDown is still to come
 	hidden     *transport.RailInfo
-	heard      clock.Time // when the inner transport last heard of it, as told before a fault
+	heard      transport.Signs // from the inner transport, as told before a fault
 }
 
 // idle reports that there is nothing to look at.

@@ -288,16 +288,17 @@ func (t *loop) Notify(number transport.Link, message []byte, done func(*errs.Err
 // Probe succeeds on a rail that is up: there is no way between the ends that could be broken.
 func (t *loop) Probe(rail transport.Rail, done func(clock.Time, *errs.Error)) {
 	var err *errs.Error
-	if at, _ := t.Heard(rail); at == 0 {
+	if t.Heard(rail).Heard == 0 {
 		err = refused(errs.StaleGeneration)
 	}
 	done(0, err)
 }
 
 // Heard returns now: a peer in our own process is heard at any time.
-func (t *loop) Heard(rail transport.Rail) (at clock.Time, held bool) {
-	if t.links.Lookup(rail.Link).up(rail) {
-		at = clock.Now()
+func (t *loop) Heard(rail transport.Rail) transport.Signs {
+	if !t.links.Lookup(rail.Link).up(rail) {
+		return transport.Signs{}
 	}
-	return at, false
+	now := clock.Now()
+	return transport.Signs{Heard: now, Moved: now, Spoke: now}
 }

@@ -75,6 +75,9 @@ func (l *link) callEnded(answer []byte, err error, then func(*kit.Reader, transp
 	if cause.Peer == "" {
 		cause.Peer, cause.Transport = l.peer.Address, Name
 	}
+	if cause.Code == errs.PeerUnreachable && cause.Side != errs.SideRemote {
+		cause.Code = errs.Timeout // nothing was heard, which proves nothing
+	}
 	gone := cause.Code == errs.PeerUnreachable && cause.Side == errs.SideRemote && l.known
 	if cause.Code == errs.PeerRestarted || gone {
 		cause.Side = errs.SideRemote

@@ -40,6 +40,7 @@ type conn struct {
 	epfd     int    // the epoll that it is in
 	interest uint32 // events that epoll was asked for; 0 while it is disarmed
 	held     bool   // a worker reads and will arm when it is done
+	patient  bool   // TCP_USER_TIMEOUT is off while the peer takes nothing, see waitForWindow
 }
 
 // lane is an end of a connection. The conn calls it when frames come and when there is room to write.

@@ -9,13 +9,12 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Heard asks the kernel when the last packet of a rail's peer came. Its clock for that ticks every few milliseconds,
-// so the answer may be early by a tick. A lane is held up by the peer when bytes wait while none are on their way:
-// its window is closed, because nobody reads there.
-func (t *Transport) Heard(r transport.Rail) (at clock.Time, held bool) {
+// Heard asks the kernel about the connections of a rail. Its clock for that ticks every few milliseconds, so the times
+// may be early by a tick. The lanes that the peer holds up are made patient meanwhile, see conn.waitForWindow.
+func (t *Transport) Heard(r transport.Rail) (signs transport.Signs) {
 	set := t.setOf(r)
 	if set == nil {
-		return 0, false
+		return signs
 	}
 	now := clock.Now()
 	set.each(func(l *initiatorLane) {
@@ -23,11 +22,46 @@ func (t *Transport) Heard(r transport.Rail) (at clock.Time, held bool) {
 		if info == nil {
 			return
 		}
-		silent := time.Duration(min(info.Last_ack_recv, info.Last_data_recv)) * time.Millisecond
-		at = max(at, now.Add(-silent))
-		held = held || (info.Unacked == 0 && info.Notsent_bytes > 0)
+		ago := func(ms uint32) clock.Time { return now.Add(-time.Duration(ms) * time.Millisecond) }
+		acked, received, held := ago(info.Last_ack_recv), ago(info.Last_data_recv), windowClosed(info)
+		signs.Heard = max(signs.Heard, acked, received)
+		signs.Spoke = max(signs.Spoke, received)
+		signs.Moved = max(signs.Moved, received)
+		if info.Unacked > 0 && !held {
+			signs.Moved = max(signs.Moved, acked)
+		}
+		signs.Held = signs.Held || held
+		l.waitForWindow(held)
 	})
-	return at, held
+	return signs
+}
+
+// windowClosed reports that bytes wait because the peer's process does not read: its kernel has no room for them.
+func windowClosed(info *unix.TCPInfo) bool {
+	return info.Notsent_bytes+info.Unacked > 0 && (info.Unacked == 0 || info.Snd_wnd == 0)
+}
+
+// windowProbeMost is the longest pause between two zero-window probes (RFC 9293, 3.8.6.1). The kernel's own is minutes:
+// a path that goes down while the window is closed would be found late.
+const windowProbeMost = time.Second
+
+// waitForWindow makes the kernel keep a connection while its peer takes nothing and acknowledges probes. Otherwise
+// TCP_USER_TIMEOUT (RFC 5482) ends it, and a peer that pauses would lose its lanes. The time-out is back as soon as
+// bytes move.
+func (c *conn) waitForWindow(closed bool) {
+	c.armMu.Lock()
+	defer c.armMu.Unlock()
+	if c.fd < 0 || closed == c.patient {
+		return
+	}
+	limit := int(c.t.settings.UserTimeout.Milliseconds())
+	if closed {
+		limit = 0 // as many unanswered probes as the kernel's tcp_retries2 says
+		_ = unix.SetsockoptInt(c.fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, int(windowProbeMost.Milliseconds()))
+	}
+	if unix.SetsockoptInt(c.fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, limit) == nil {
+		c.patient = closed
+	}
 }
 
 // account returns the kernel's figures of the connection (TCP_INFO); nil once that is closed.

@@ -1,0 +1,218 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/rail"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// pass lets time pass in steps of the core's own, and answers each doubt with the signs that answer returns.
+func (r *rig) pass(d time.Duration, answer func(rail transport.Rail) transport.Signs) {
+	for end := r.now.Add(d); r.now < end; {
+		r.now = min(end, max(r.core.Deadline(), r.now+1))
+		r.step()
+		for _, doubt := range r.doubts {
+			r.core.Liveness(Question{Link: r.core.links[1].id, Rail: doubt}, answer(doubt), r.now)
+		}
+	}
+}
+
+// nothing was ever heard.
+func nothing(transport.Rail) transport.Signs { return transport.Signs{} }
+
+// fill puts a slice on each rail of a warm link, and returns the link.
+func (r *rig) fill(rails int) (b BatchID) {
+	id := r.link(1, 1, rails, 128*kib)
+	r.core.link(id).spec.Probes = true
+	p := to(r.core, id)
+	r.warm(p)
+	b = r.submit(p, High, uint64(rails)*64*kib, clock.Never)
+	require.Len(r, r.out, rails)
+	r.events = nil
+	return b
+}
+
+// TestAPausedPeerLosesNothing: its rails have their last words one after the other, and none is suspected for it. Only
+// answers of its process end the silence.
+func TestAPausedPeerLosesNothing(t *testing.T) {
+	for name, sign := range map[string]func(now clock.Time) transport.Signs{
+		"it says nothing":         func(clock.Time) transport.Signs { return transport.Signs{} },
+		"its kernel acknowledges": func(now clock.Time) transport.Signs { return transport.Signs{Heard: now} },
+		"its kernel has no room":  func(clock.Time) transport.Signs { return transport.Signs{Held: true} },
+		"its kernel answers probes": func(now clock.Time) transport.Signs {
+			return transport.Signs{Heard: now, Held: true}
+		},
+	} {
+		r := newRig(t, Options{})
+		b := r.fill(4)
+		for _, s := range r.out {
+			r.now = r.now.Add(ms)
+			r.core.Progress(r.core.links[1].id, s.Rail, r.now)
+		}
+		r.pass(20*time.Second, func(transport.Rail) transport.Signs { return sign(r.now) })
+		require.Equal(t, []event.Kind{event.PeerSilent}, r.kinds(), name)
+		require.Less(t, r.events[0].Time.Sub(r.now.Add(-20*time.Second)), time.Second, name)
+		require.Equal(t, Pending, r.status(b).State, name)
+		presence, quiet := r.core.Presence(1, r.now)
+		require.Equal(t, rail.Silent, presence)
+		require.Greater(t, quiet, 19*time.Second)
+		require.Len(t, r.out, 4, "nothing was sent again")
+		r.finish(0, nil)
+		require.Equal(t, []event.Kind{event.PeerSilent, event.PeerBack}, r.kinds(), name)
+		r.drain()
+		require.Equal(t, Completed, r.status(b).State, name)
+		r.pass(2*time.Second, nothing)
+		require.Len(t, r.kinds(), 2, "a peer that owes nothing is not silent")
+	}
+}
+
+// TestBytesThatMoveOweNoAnswer: a long slice on a slow path is no silence.
+func TestBytesThatMoveOweNoAnswer(t *testing.T) {
+	r := newRig(t, Options{})
+	r.fill(1)
+	r.pass(5*time.Second, func(transport.Rail) transport.Signs { return transport.Signs{Heard: r.now, Moved: r.now} })
+	require.Empty(t, r.kinds())
+	r.pass(time.Second, func(transport.Rail) transport.Signs { return transport.Signs{Heard: r.now} })
+	require.Equal(t, []event.Kind{event.PeerSilent}, r.kinds())
+	r.pass(time.Second, func(transport.Rail) transport.Signs { return transport.Signs{Heard: r.now, Moved: r.now} })
+	require.Len(t, r.kinds(), 1, "its kernel takes new bytes; its process says nothing")
+	r.pass(100*ms, func(transport.Rail) transport.Signs { return transport.Signs{Spoke: r.now} })
+	require.Equal(t, []event.Kind{event.PeerSilent, event.PeerBack}, r.kinds())
+}
+
+// TestTheStallLimitEndsWhatWaitsForASilentPeer: also while the peer's kernel goes on to acknowledge. The error says so.
+func TestTheStallLimitEndsWhatWaitsForASilentPeer(t *testing.T) {
+	for _, signs := range []transport.Signs{{}, {Held: true}} {
+		r := newRig(t, Options{Stall: 3 * time.Second, FenceNetwork: 100 * ms})
+		b := r.fill(2)
+		r.pass(2900*ms, func(transport.Rail) transport.Signs { return signs })
+		require.Equal(t, Pending, r.status(b).State)
+		r.pass(300*ms, func(transport.Rail) transport.Signs { return signs })
+		end := r.status(b)
+		require.Equal(t, Failed, end.State)
+		require.True(t, end.Dirty, "the peer could not be asked")
+		require.Equal(t, errs.PeerUnreachable, end.Err.Code)
+		require.ErrorContains(t, end.Err, "the peer is silent: last heard 3")
+	}
+}
+
+// TestAnOutageEndsEarlierForThoseWhoWantThat: a request of before the silence, and one of within, each after its time;
+// one with another way takes it.
+func TestAnOutageEndsEarlierForThoseWhoWantThat(t *testing.T) {
+	r := newRig(t, Options{Outage: 2 * time.Second, FenceNetwork: 10 * ms, Failovers: 1})
+	first := r.fill(1)
+	id := r.core.links[1].id
+	other := r.core.AddLink(LinkSpec{Peer: 1, Transport: 2, Info: &transport.Info{SameHost: true}})
+	r.railUp(other, 0, 1, 1<<20)
+	r.pass(1500*ms, nothing)
+	second := r.submit(to(r.core, id), High, kib, clock.Never)
+	third := r.submit(to(r.core, id, other), High, kib, clock.Never)
+	r.pass(1200*ms, nothing)
+	require.Equal(t, Failed, r.status(first).State)
+	require.Equal(t, Pending, r.status(second).State)
+	r.pass(1500*ms, nothing)
+	require.Equal(t, Failed, r.status(second).State)
+	require.ErrorContains(t, r.status(second).Err, "peer_outage_timeout")
+	require.Equal(t, Pending, r.status(third).State)
+	for len(r.out) > 0 && r.out[0].Rail.Link != transport.Link(other) { // then the peer's withdrawals are confirmed
+		r.finish(0, withdrawn)
+	}
+	require.Len(t, r.out, 1)
+}
+
+// TestARailThatWasSuspectedIsNotCondemnedWhileItsPeerIsSilent: nor right after.
+func TestARailThatWasSuspectedIsNotCondemnedWhileItsPeerIsSilent(t *testing.T) {
+	r := newRig(t, Options{})
+	r.fill(2)
+	id := r.core.links[1].id
+	for range 20 { // one goes on for a while
+		r.pass(ms, nothing)
+		r.core.Progress(id, railOf(id, 1, 1), r.now)
+	}
+	require.Equal(t, []event.Kind{event.RailSuspected}, r.kinds())
+	r.pass(10*time.Second, nothing)
+	require.Equal(t, []event.Kind{event.RailSuspected, event.PeerSilent}, r.kinds())
+	r.core.Progress(id, railOf(id, 1, 1), r.now)
+	for range 90 {
+		r.pass(10*ms, nothing)
+		r.core.Progress(id, railOf(id, 1, 1), r.now)
+	}
+	require.Empty(t, r.fenced)
+	for range 90 {
+		r.pass(10*ms, nothing)
+		r.core.Progress(id, railOf(id, 1, 1), r.now)
+	}
+	require.Contains(t, r.kinds(), event.RailCondemned, "beside a rail that lives it is")
+}
+
+// TestALinkOfASilentPeerIsWaitedFor plays the causes of a link without rails.
+func TestALinkOfASilentPeerIsWaitedFor(t *testing.T) {
+	unanswered := errs.New(errs.Timeout, "call", "no answer").WithScope(errs.ScopeLink, errs.SideUnknown)
+	path := errs.New(errs.PeerUnreachable, "dial", "no route").WithScope(errs.ScopeLink, errs.SidePath)
+	refused := errs.New(errs.PeerUnreachable, "dial", "refused").WithScope(errs.ScopeLink, errs.SideRemote)
+	for _, c := range []struct {
+		cause  *errs.Error
+		worked bool
+		waits  bool
+	}{
+		{nil, false, true}, {unanswered, false, true}, {unanswered, true, true}, {path, true, true},
+		{path, false, false}, {refused, true, false}, {refused, false, false},
+	} {
+		r := newRig(t, Options{Stall: 10 * time.Second, LinkWait: 500 * ms})
+		rails := 0
+		if c.worked {
+			rails = 1
+		}
+		id := r.link(1, 1, rails, 1<<20)
+		if c.cause != nil {
+			r.core.DropLink(id, c.cause, r.now)
+		}
+		b := r.submit(to(r.core, id), High, kib, clock.Never)
+		r.pass(9*time.Second, nothing)
+		require.Equal(t, c.waits, r.status(b).State == Pending, "%+v: %+v", c, r.status(b))
+		r.pass(2*time.Second, nothing)
+		require.Equal(t, Failed, r.status(b).State, "%+v", c)
+	}
+}
+
+// TestOurOwnPauseEndsNothing: the stall limit and the fence bound count while this process runs.
+func TestOurOwnPauseEndsNothing(t *testing.T) {
+	r := newRig(t, Options{Stall: 3 * time.Second, FenceNetwork: 100 * ms})
+	b := r.fill(1)
+	r.pass(time.Second, nothing)
+	r.core.Deadline()
+	r.wait(time.Minute)
+	require.Equal(t, Pending, r.status(b).State)
+	late := r.submit(to(r.core, r.core.links[1].id), High, kib, r.now.Add(50*ms))
+	r.core.Deadline()
+	r.wait(time.Minute)
+	r.pass(200*ms, nothing)
+	require.Equal(t, TimedOut, r.status(late).State, "a deadline is its user's")
+	r.finish(0, nil)
+	require.Equal(t, Completed, r.status(b).State)
+}
+
+// TestADeadRailIsFoundAfterOurOwnPause: what comes in the first step after it counts from then on.
+func TestADeadRailIsFoundAfterOurOwnPause(t *testing.T) {
+	r := newRig(t, Options{})
+	r.fill(2)
+	id := r.core.links[1].id
+	r.core.Deadline()
+	r.now = r.now.Add(time.Minute)
+	for i := range 2 {
+		r.core.Progress(id, railOf(id, i, 1), r.now)
+	}
+	r.step()
+	for range 40 {
+		r.pass(ms, nothing)
+		r.core.Progress(id, railOf(id, 1, 1), r.now)
+	}
+	require.Equal(t, []event.Kind{event.RailSuspected}, r.kinds())
+}
