@@ -178,3 +178,16 @@ func TestAFailoverSkipsRoutesThatTheRequestDoesNotFit(t *testing.T) {
 	r.drain()
 	require.Equal(t, Completed, r.status(b).State)
 }
+
+func TestNewsOfAnOldGenerationOrOfAPeerThatHasEndedComeTooLate(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 0, 0)
+	r.railUp(id, 0, 2, 1<<20)
+	r.railUp(id, 0, 1, 1<<20)
+	require.Equal(t, railOf(id, 0, 2), r.core.link(id).rails[0].id)
+	require.Equal(t, 1, r.core.link(id).up)
+	r.core.PeerGone(1, broken(errs.ScopeLink), r.now)
+	r.railUp(id, 0, 3, 1<<20)
+	require.Equal(t, railOf(id, 0, 2), r.core.link(id).rails[0].id)
+	require.Zero(t, r.core.link(id).up)
+}
