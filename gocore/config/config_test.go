@@ -77,6 +77,7 @@ func TestDefaultsFillEveryTypedField(t *testing.T) {
 		CooldownMax:      300 * time.Second,
 		PromotionTimeout: 10 * time.Millisecond, AllowCrossNUMA: true, HealthSensitivity: 100, HealthRecovery: 10,
 		ProbeInterval: 10 * time.Millisecond, SoftOutMax: 0.75,
+		SuspectAfter: 5 * time.Millisecond, NUMAPenalties: []float64{1, 5, 10},
 		Filtering: true, FilterInterval: 200 * time.Microsecond, SlotInterval: 2 * time.Millisecond, SlotBorrow: true}
 	require.Equal(t, &birds{Rail: seed, Addresses: []string{"127.0.0.1"}, Lanes: 7, Requests: 1024, Slice: 1 << 20,
 		Window: 8 << 20,

@@ -138,6 +138,8 @@ func kindOf(t reflect.Type, unit string) Kind {
 		return Text
 	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.String:
 		return Texts
+	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Float64:
+		return Floats
 	case t.Kind() == reflect.Slice:
 		return Structure
 	}
@@ -159,6 +161,8 @@ func assign(target reflect.Value, takes Takes, v any) {
 	case string:
 		target.SetString(v)
 	case []string:
+		target.Set(reflect.ValueOf(slices.Clone(v)))
+	case []float64:
 		target.Set(reflect.ValueOf(slices.Clone(v)))
 	case float64:
 		if target.Kind() == reflect.Float64 {
@@ -186,6 +190,8 @@ func valueOf(source reflect.Value, takes Takes) any {
 		return source.String()
 	case Texts:
 		return source.Interface().([]string)
+	case Floats:
+		return source.Interface().([]float64)
 	case Float:
 		if source.Kind() == reflect.Float64 {
 			return source.Float()

@@ -29,6 +29,8 @@ var kinds = map[string]Takes{
 		Check: checkAddresses},
 	"endpoint": {Kind: Text, What: `"" or a place to listen, as in "127.0.0.1:9400", "[::1]:9400" or "9400"`,
 		Check: checkEndpoint},
+	"factors": {Kind: Floats, Min: 0.001, Max: 1e6, What: "three numbers from 0.001 to 1000000, as in [1, 5, 10]",
+		Check: checkFactors},
 	"file":     {Kind: Text, What: `"" or the path of a file`},
 	"users":    {Kind: Texts, What: `a list of users, by name or number, or ["any"]`},
 	"policies": policyTakes,
@@ -201,6 +203,13 @@ func checkMatrix(v any) error {
 }
 
 // checkFolders takes absolute paths. Whether they exist is seen when a file is opened: a mount may come later.
+func checkFactors(v any) error {
+	if n := len(v.([]float64)); n != 3 {
+		return fmt.Errorf("it has %d numbers", n)
+	}
+	return nil
+}
+
 func checkFolders(v any) error {
 	for _, text := range v.([]string) {
 		if !path.IsAbs(text) {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"strings"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -23,6 +24,7 @@ func (c *Config) checkTimeouts() error {
 	if err := c.checkOutage(); err != nil {
 		return err
 	}
+	c.inheritSuspicion()
 	return c.checkRounds()
 }
 
@@ -35,6 +37,17 @@ func (c *Config) checkOutage() error {
 	return errs.New(errs.InvalidArgument, "config", "peer_outage_timeout is %v (%s), which is more than "+
 		"transfer_stall_timeout, %v (%s)", c.duration(outage), c.origins[outage], c.duration(stall), c.origins[stall]).
 		WithHint("a transfer to a silent peer ends by the stall limit before")
+}
+
+// inheritSuspicion gives the rails of a transport the engine's limit where they have none of their own. Theirs may be
+// the longer one: a rail is given up when it stays silent for rail_condemn_ms after it was suspected.
+func (c *Config) inheritSuspicion() {
+	engine := c.index["rail_suspect_ms"]
+	for i := range c.settings {
+		if strings.HasSuffix(c.settings[i].Key, "/rail_suspect_ms") && isDefault(c.origins[i]) {
+			c.values[i], c.origins[i] = c.values[engine], c.origins[engine]
+		}
+	}
 }
 
 // climb checks one ladder. Limits that nobody has set give way to those that somebody has: each is at most a third of

@@ -40,3 +40,13 @@ func TestLimitsThatNobodySetGiveWay(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 30*time.Second, c.Engine.PeerOutageTimeout)
 }
+
+func TestRailsInheritTheSuspicionOfTheEngine(t *testing.T) {
+	c, err := Load(birdsOnly, `{"rail_suspect_ms": 7}`)
+	require.NoError(t, err)
+	require.Equal(t, 7*time.Millisecond, c.RailOf("birds").SuspectAfter)
+	c, err = Load(birdsOnly, `{"rail_suspect_ms": 7, "transports/birds/rail_suspect_ms": 2}`)
+	require.NoError(t, err)
+	require.Equal(t, 2*time.Millisecond, c.RailOf("birds").SuspectAfter)
+	require.Equal(t, 7*time.Millisecond, c.Engine.RailSuspectAfter)
+}

@@ -2,12 +2,12 @@
 // returns submissions, withdrawals and deadlines as Effects. One caller at a time: gocore/engine holds its mutex around
 // every call. Policy packages (plan, rail, qos) are called from here and from nowhere else.
 //
-// Where to read: task.go draws the life of a task and piece.go that of its pieces; then cut.go and choose.go (a rail
-// gets a slice), device.go, admit.go and publish.go (a class is held back on a NIC), complete.go (slices come back),
-// ending.go (quiescence), failover.go (errors and their consequences), link.go and tables.go (rails come and go),
-// suspect.go (they fall silent), presence.go (their peer does), health.go (they are paused, probed, and come back),
-// hedge.go (hedged requests at the tail of a transfer), rekey.go (descriptors change), queue.go (the queues of a link),
-// stage.go (several hops; not reachable from any engine yet), deadline.go (earliest deadline first by slack),
+// Where to read: task.go draws the life of a task and piece.go that of its pieces; then cut.go, bids.go and choose.go
+// (a rail gets a slice), device.go, admit.go and publish.go (a class is held back on a NIC), complete.go (slices come
+// back), ending.go (quiescence), failover.go (errors and their consequences), link.go and tables.go (rails come and
+// go), suspect.go (they fall silent), presence.go (their peer does), health.go (they are paused, probed, and come
+// back), hedge.go (hedged requests at the tail of a transfer), rekey.go (descriptors change), queue.go (the queues of a
+// link), stage.go (several hops; not reachable from any engine yet), deadline.go (earliest deadline first by slack),
 // invariants_on.go (the core's books against each other). Records that wait equally long are kept in lists, which are
 // in order of time by themselves; only deadlines, links, rails, peers and NICs have timers.
 //
@@ -97,12 +97,14 @@ type Options struct {
 
 // RailOptions are the settings that each transport with rails has under its own branch.
 type RailOptions struct {
-	Ageing     time.Duration // priority_promotion_timeout_us
-	OwnNode    bool          // not allow_cross_numa, see numa.go
-	ByDeadline bool          // deadline_bw_arbitration: order inside a class by slack; hopeless requests are not sent
-	PerEntry   bool          // priority_promotion_per_entry: as many turns in a time-out as requests of the class wait
-	Filter     qos.Filter    // zero: off
-	Slots      qos.Slots     // zero: off; they need Options.Neighbours too
+	Ageing       time.Duration // priority_promotion_timeout_us
+	OwnNode      bool          // not allow_cross_numa, see numa.go
+	ByDeadline   bool          // deadline_bw_arbitration: order inside a class by slack, see deadline.go
+	SuspectAfter time.Duration // instead of Options.SuspectAfter
+	Penalties    [3]float64    // numa_penalties: factors of a rail's predicted time by its distance [1, 5, 10]
+	PerEntry     bool          // priority_promotion_per_entry: as many turns in a time-out as requests wait
+	Filter       qos.Filter    // zero: off
+	Slots        qos.Slots     // zero: off; they need Options.Neighbours too
 	rail.Settings
 }
 
@@ -243,19 +245,18 @@ type StageSpec struct {
 
 // Counters are kept by transport and class, under the engine's mutex; metrics renders them.
 type Counters struct {
-	Requests, Bytes, Failures     [2]uint64 // by transport.Op
-	Canceled, TimedOut, Dirty     uint64
-	Attempts, AttemptFailures     [2]uint64
-	Retries, Reroutes, Withdrawn  uint64
-	Misses                        [MissedStages]uint64 // requests that a deadline has ended
-	Infeasible                    uint64               // of these, requests that could not have made it
-	Promotions                    uint64               // turns granted by ageing
-	SlotWaits                     uint64               // waits for a slot of time of the host's processes
-	Latency, QueueWait, AttemptNs Histogram            // microseconds: request, submit to first slice, slice
-	Sizes                         Histogram            // bytes of requests
-	SlotWait                      Histogram            // microseconds of each of SlotWaits
+	Requests, Bytes, Failures    [2]uint64 // by transport.Op
+	Canceled, TimedOut, Dirty    uint64
+	Attempts, AttemptFailures    [2]uint64
+	Retries, Reroutes, Withdrawn uint64
+	Misses                       [MissedStages]uint64 // requests that a deadline has ended
+	Infeasible                   uint64               // of these, requests that could not have made it
+	Promotions                   uint64               // turns granted by ageing
+	SlotWaits                    uint64               // waits for a slot of time of the host's processes
+	QueueWait                    Histogram            // microseconds from submit to the first slice
+	SlotWait                     Histogram            // microseconds of each of SlotWaits
 
-	ByOp [2]OpHistograms // by transport.Op, as upstream's metrics split them
+	ByOp [2]OpHistograms // by transport.Op, as upstream's metrics split them; nothing sums them up a second time
 }
 
 // OpHistograms are kept for READ and WRITE apart, because upstream names them apart (tent_read_latency_us and so on).

@@ -115,7 +115,7 @@ func TestSummaryIsTheWorstOfItsTasks(t *testing.T) {
 	require.EqualValues(t, 1, k.TimedOut)
 	require.Equal(t, [2]uint64{0, kib}, k.Bytes)
 	require.EqualValues(t, 2, k.Withdrawn)
-	require.EqualValues(t, 4*kib, k.Sizes.Sum)
+	require.EqualValues(t, 4*kib, k.ByOp[transport.Write].Sizes.Sum)
 	require.Nil(t, r.core.Counters(7, High))
 }
 

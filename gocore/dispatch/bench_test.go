@@ -133,6 +133,12 @@ func BenchmarkSlice(b *testing.B) { benchmark(b, newLoop(b, 1, 1, 64<<20, false)
 
 func BenchmarkSlice4Rails(b *testing.B) { benchmark(b, newLoop(b, 4, 1, 64<<20, false), 1024) }
 
+// BenchmarkSlice8Rails may cost 1.3 times BenchmarkSlice: the choice looks at one rail a slice, not at all.
+func BenchmarkSlice8Rails(b *testing.B) { benchmark(b, newLoop(b, 8, 1, 64<<20, false), 1024) }
+
+// BenchmarkTask8Rails is a task of one slice where eight rails could take it.
+func BenchmarkTask8Rails(b *testing.B) { benchmark(b, newLoop(b, 8, 256, 4*kib, false), 256) }
+
 func BenchmarkTask(b *testing.B) { benchmark(b, newLoop(b, 1, 256, 4*kib, false), 256) }
 
 // BenchmarkPart is the cost of a page of a grid: 80 pairs of regions with 256 pages of 4 KiB each.

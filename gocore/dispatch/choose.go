@@ -9,8 +9,9 @@ import (
 )
 
 // Which rail takes the next slice: the best rank that the link has; among those with room the one of the best health,
-// then the nearest to the memory, then the one that finishes it first, then the one that was used least recently. Ranks
-// and health are kept where they change, so a choice compares numbers.
+// then the one that finishes it first, where a rail that is far from the memory counts as slower than it is (reach.go),
+// then the one that was used least recently. Ranks and health are kept where they change, so a choice compares numbers;
+// bids.go makes it.
 
 // Ranks order rails by how much one would like to use them; only those of the best rank that the link has are used.
 const (
@@ -19,51 +20,6 @@ const (
 	rankPaused           // rather than nothing at all
 	rankNever
 )
-
-// choose returns the rail that takes the next slice, and which one, or nil.
-func (c *Core) choose(l *link, now clock.Time) (best *railState, next offer) {
-	var cost float64
-	for _, r := range l.rails {
-		if r == nil || r.rank != l.rank || r.full || l.rank == rankNever {
-			continue
-		}
-		one := c.offer(l, r, now)
-		if one.class < 0 {
-			continue
-		}
-		if best == nil && !l.several {
-			return r, one
-		}
-		finish := r.predictFinish(one.want, now)
-		switch {
-		case best == nil:
-		case r.band == best.band && !l.numa: // the common case
-			if finish > cost || (finish == cost && r.posted >= best.posted) {
-				continue
-			}
-		case !prefer(l, r, best, one.class, finish, cost, now):
-			continue
-		}
-		best, next, cost = r, one, finish
-	}
-	return best, next
-}
-
-// prefer compares a rail with the best one so far.
-func prefer(l *link, r, best *railState, class int, finish, cost float64, now clock.Time) bool {
-	switch {
-	case r.band != best.band:
-		return r.band < best.band
-	case l.numa:
-		if side := l.nearer(r, best, l.next(class, r, now)); side != 0 {
-			return side > 0
-		}
-	}
-	if finish != cost {
-		return finish < cost
-	}
-	return r.posted < best.posted
-}
 
 // wasOn reports whether a rail has failed the piece in this round.
 func (p *piece) wasOn(r *railState) bool { return p.tried&r.bit() != 0 }
@@ -98,6 +54,7 @@ func (l *link) better(p *piece, r *railState, now clock.Time) bool {
 // rerank brings the ranks of a link up to date, after anything that healthy depends on.
 func (c *Core) rerank(l *link, now clock.Time) {
 	l.rank, l.good, l.out = rankNever, 0, 0
+	c.voidBids()
 	n := 0
 	for _, r := range l.rails {
 		if r == nil {

@@ -134,7 +134,6 @@ func (c *Core) recordOutcome(a *attempt, withdrawn bool, delivered uint64, err *
 	r := a.rail
 	took := now.Sub(a.started)
 	counters := c.countersFor(a)
-	counters.AttemptNs.addValue(micros(took))
 	counters.ByOp[a.Op].Attempt.addValue(micros(took))
 	if delivered > 0 {
 		r.link.delivered = now
@@ -271,10 +270,10 @@ func (c *Core) signOfLife(r *railState, now clock.Time) {
 		return
 	}
 	if now.Sub(r.life.Since()) < misjudgedWithin { // it is silent for so long at times
-		r.meter.Misjudged(2 * c.options.SuspectAfter)
+		r.meter.Misjudged(2 * r.link.options.SuspectAfter)
 	}
 	c.observe(r, rail.Spoke, now)
 	if r.slices > 0 {
-		c.timers.Set(&r.timer, now.Add(c.options.SuspectAfter))
+		c.timers.Set(&r.timer, now.Add(r.link.options.SuspectAfter))
 	}
 }

@@ -59,6 +59,7 @@ type Core struct {
 	active []*link                           // may have something to cut
 
 	devices map[deviceKey]*device
+	auction auction
 	entries [ClassCount]int // of entriesOf
 
 	outstanding int
@@ -106,9 +107,16 @@ func New(options Options) *Core {
 			o.Ageing = c.options.Ageing
 		}
 		o.Settings = o.Settings.WithDefaults()
+		if o.Penalties == [3]float64{} {
+			o.Penalties = penaltiesUsual
+		}
+		if o.SuspectAfter <= 0 {
+			o.SuspectAfter = c.options.SuspectAfter
+		}
 		c.railed = append(c.railed, o)
 	}
-	c.standard = RailOptions{Ageing: c.options.Ageing, Settings: c.options.Rail.WithDefaults()}
+	c.standard = RailOptions{Ageing: c.options.Ageing, Settings: c.options.Rail.WithDefaults(),
+		Penalties: penaltiesUsual, SuspectAfter: c.options.SuspectAfter}
 	return c
 }
 

@@ -58,11 +58,9 @@ func (c *Core) countEnd(t *task, now clock.Time) {
 	n := uint64(t.spec.requests())
 	size := t.spec.Length / n
 	k.Requests[op] += n
-	k.Sizes.addValues(size, n)
 	k.ByOp[op].Sizes.addValues(size, n)
 	if t.state == Completed {
 		us := micros(now.Sub(t.submitted))
-		k.Latency.addValues(us, n)
 		k.ByOp[op].Latency.addValues(us, n)
 		return
 	}

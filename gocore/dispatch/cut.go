@@ -18,6 +18,7 @@ func (c *Core) pump(l *link, now clock.Time) {
 	for _, d := range l.devices {
 		d.noteCalm(l.options.Slots, now)
 	}
+	c.voidBids()
 	for {
 		if l.byDeadline && !c.dropHopeless(l, now) {
 			c.activate(l)
@@ -56,11 +57,30 @@ func (c *Core) releaseNext(l *link, now clock.Time) {
 	}
 }
 
-// offer is the next slice that a rail would take.
+// offer is the next slice that a rail would take: of a piece, else of the fresh bytes of a task.
 type offer struct {
-	class int    // -1: nothing
+	takes bool   // the rail has room for it
+	class int    // -1: nothing waits that the rail may take
 	want  uint64 // bytes
-	aged  bool   // a turn granted by ageing
+	piece *piece
+	task  *task
+	aged  bool // a turn granted by ageing
+}
+
+// of is the task that the slice belongs to.
+func (o *offer) of() *task {
+	if o.piece != nil {
+		return o.piece.task
+	}
+	return o.task
+}
+
+// left is the bytes that there are for the slice: every rail would take as many, up to its own limit.
+func (o *offer) left() uint64 {
+	if o.piece != nil {
+		return o.piece.length
+	}
+	return o.task.spec.Length - o.task.cursor
 }
 
 // offer returns the class that the rail would serve now and the bytes that it would take from its head.
@@ -89,14 +109,14 @@ func (c *Core) offer(l *link, r *railState, now clock.Time) offer {
 		}
 		var want uint64
 		if p != nil {
-			want = c.pieceBytes(p, r, class)
+			want, t = c.pieceBytes(p, r, class), nil
 		} else {
 			want = c.freshBytes(t, r, class)
 		}
 		if !c.fitsIn(r, class, want, aged, now) {
-			return offer{class: -1}
+			return offer{false, class, want, p, t, aged}
 		}
-		return offer{class, want, aged}
+		return offer{true, class, want, p, t, aged}
 	}
 }
 
@@ -139,7 +159,7 @@ func (c *Core) fitsIn(r *railState, class int, want uint64, aged bool, now clock
 	if c.findStuck(d, now) && r.room(class, want, aged) {
 		return true
 	}
-	c.holdBack(r, now.Add(c.options.SuspectAfter))
+	c.holdBack(r, now.Add(r.link.options.SuspectAfter))
 	return false
 }
 
@@ -215,19 +235,19 @@ func (c *Core) limit(r *railState, class int, route *plan.Route) uint64 {
 // cut takes one slice from the head of a class and hands it to the rail. A head that cannot be cut because a stage of
 // its route is full waits there, out of the way of the others.
 func (c *Core) cut(l *link, r *railState, next offer, now clock.Time) {
-	class := next.class
+	class, p, t := next.class, next.piece, next.task
 	q := &l.queues[class]
-	p, t := l.head(class, r, now)
+	c.auction.round++
 	if c.overdue && c.endIfLate(p, t, now) {
 		return
 	}
 	if p == nil {
-		if p = c.carve(t, c.freshBytes(t, r, class), now); p == nil {
+		if p = c.carve(t, next.want, now); p == nil {
 			return
 		}
 	} else {
-		if n := c.pieceBytes(p, r, class); p.length > n {
-			c.split(p, n)
+		if p.length > next.want {
+			c.split(p, next.want)
 		}
 		if full := c.takeSlots(p); full != nil {
 			c.waitForSlot(full, p, nil, now)
@@ -320,7 +340,7 @@ func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) 
 			c.expectAnswer(l.peer, now)
 		}
 		if !r.timer.Armed() {
-			c.timers.Set(&r.timer, now.Add(c.options.SuspectAfter))
+			c.timers.Set(&r.timer, now.Add(r.link.options.SuspectAfter))
 		}
 	}
 	c.launched(r, a, now)

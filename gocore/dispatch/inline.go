@@ -167,10 +167,7 @@ func (k *Counters) inlined(s *TaskSpec, us uint64) {
 	k.Requests[op] += n
 	k.Bytes[op] += s.Length
 	k.Attempts[op]++
-	k.Sizes.addValues(size, n)
-	k.Latency.addValues(us, n)
 	k.QueueWait.addValue(0)
-	k.AttemptNs.addValue(us)
 	k.ByOp[op].Sizes.addValues(size, n)
 	k.ByOp[op].Latency.addValues(us, n)
 	k.ByOp[op].Attempt.addValue(us)

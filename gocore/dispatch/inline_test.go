@@ -68,7 +68,7 @@ func TestWhatWasCarriedOutAtOnceHasCompleted(t *testing.T) {
 	require.EqualValues(t, 9, k.Requests[transport.Write])
 	require.EqualValues(t, 228, k.Bytes[transport.Write])
 	require.EqualValues(t, 2, k.Attempts[transport.Write])
-	require.EqualValues(t, 9*3000, k.Latency.Sum)
+	require.EqualValues(t, 9*3000, k.ByOp[transport.Write].Latency.Sum)
 	require.Empty(t, r.step(), "there is nothing to cut")
 	require.Nil(t, r.core.FreeBatch(b, r.now))
 }

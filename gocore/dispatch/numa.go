@@ -1,10 +1,8 @@
 package dispatch
 
-import "github.com/tent-engine/tent/gocore/clock"
-
-// Where memory and rails are: a rail on the NUMA node of the memory comes before others of the same health, and helpers
-// from another node take the bytes that it has no room for: bytes that cross the socket still go faster than those that
-// wait.
+// Where memory and rails are: among rails of the same health, one that is far from the memory counts as slower than it
+// is, by RailOptions.Penalties. So a rail on the NUMA node of the memory comes first. Helpers from another node take
+// bytes that it has no room for, or would take many times as long for.
 //
 // With RailOptions.OwnNode (allow_cross_numa is false) they do not help: as long as the link has a usable rail on the
 // memory's node, rails of other nodes leave its tasks alone, and take others that wait behind them. When it has none,
@@ -13,6 +11,9 @@ import "github.com/tent-engine/tent/gocore/clock"
 
 // numaNodesMax is the number of NUMA nodes that are kept apart; a rail beyond counts as one without a known node.
 const numaNodesMax = 64
+
+// penaltiesUsual are upstream's factors.
+var penaltiesUsual = [3]float64{1, 5, 10}
 
 // lookBehindMost bounds how many tasks that belong to other nodes a rail passes over to find one that it may take.
 const lookBehindMost = 64
@@ -77,27 +78,12 @@ func (l *link) own(q *classQueue, r *railState) (*piece, *task) {
 	return p, t
 }
 
-// next is the task that the rail would serve next of a class; nil if there is none.
-func (l *link) next(class int, r *railState, now clock.Time) *task {
-	p, t := l.head(class, r, now)
-	if p != nil {
-		return p.task
+// distance is the factor by which the rail counts as slower for a task than it is, by where the memory lies. A rail of
+// another node, or of a node that is not known, counts as far.
+func (r *railState) distance(t *task) float64 {
+	penalties := &r.link.options.Penalties
+	if memory := t.spec.Plan.Node; !r.link.numa || memory == 0 || r.numaNode() == memory {
+		return penalties[0]
 	}
-	return t
-}
-
-// nearer compares by distance to the memory of the next task. It returns 1 if the rail is on its node and the other one
-// is not, -1 the other way round, else 0.
-func (l *link) nearer(r, other *railState, next *task) int {
-	if next == nil {
-		return 0
-	}
-	memory := next.spec.Plan.Node
-	switch a, b := r.numaNode(), other.numaNode(); {
-	case memory == 0 || (a == memory) == (b == memory):
-		return 0
-	case a == memory:
-		return 1
-	}
-	return -1
+	return penalties[1]
 }

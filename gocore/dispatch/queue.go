@@ -139,6 +139,7 @@ var errClosed = errs.New(errs.NoRoute, "transfer", "the link was closed").WithSc
 func (c *Core) queued(l *link, t *task, now clock.Time) {
 	t.queued = now
 	l.peer.wanted = now
+	c.voidBids()
 	if l.peer.resting {
 		c.resumeProbes(l.peer, now)
 	}

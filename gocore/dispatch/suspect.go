@@ -102,7 +102,7 @@ func (c *Core) watchRail(r *railState, now clock.Time) {
 	case silent < limit:
 		r.asked = false
 		// the limit may fall
-		c.timers.SetSooner(&r.timer, now.Add(min(limit-silent, recheckFactor*c.options.SuspectAfter)))
+		c.timers.SetSooner(&r.timer, now.Add(min(limit-silent, recheckFactor*r.link.options.SuspectAfter)))
 	case !r.asked:
 		c.askLiveness(r, now)
 		c.timers.SetSooner(&r.timer, now.Add(max(limit/4, time.Millisecond)))
@@ -121,7 +121,7 @@ func (c *Core) silenceOf(r *railState) time.Duration {
 	if expected == 0 { // a rail that has never delivered may be slow
 		return c.options.CondemnAfter
 	}
-	return min(max(c.options.SuspectAfter, 3*expected), max(c.options.CondemnAfter, c.options.SuspectAfter))
+	return min(max(r.link.options.SuspectAfter, 3*expected), max(c.options.CondemnAfter, r.link.options.SuspectAfter))
 }
 
 // inside reports whether this process and its kernel carry the bytes by themselves. Nothing lies between that could be

@@ -403,10 +403,12 @@ func (e *Engine) coreOptions(o Options) dispatch.Options {
 // railOptions hands the keys of rails to the core.
 func railOptions(r *config.Rail) dispatch.RailOptions {
 	options := dispatch.RailOptions{Ageing: r.PromotionTimeout, OwnNode: !r.AllowCrossNUMA, ByDeadline: r.ByDeadline,
-		PerEntry: r.PromotionPerEntry, Slots: qos.Slots{Interval: r.SlotInterval, Borrow: r.SlotBorrow},
+		SuspectAfter: r.SuspectAfter, PerEntry: r.PromotionPerEntry,
+		Slots: qos.Slots{Interval: r.SlotInterval, Borrow: r.SlotBorrow},
 		Settings: rail.Settings{Threshold: r.ErrorThreshold, Window: r.ErrorWindow, Cooldown: r.Cooldown,
 			CooldownMax: r.CooldownMax, Sensitivity: r.HealthSensitivity, Recovery: r.HealthRecovery,
 			ProbeEvery: r.ProbeInterval, SoftOut: r.SoftOutMax}}
+	copy(options.Penalties[:], r.NUMAPenalties)
 	if r.Filtering {
 		options.Filter.Interval = r.FilterInterval
 	}

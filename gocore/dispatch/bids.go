@@ -1,0 +1,197 @@
+package dispatch
+
+import "github.com/tent-engine/tent/gocore/clock"
+
+// The choice among rails is an auction. Each rail bids the moment at which it would finish the next slice, and the
+// least bid wins. To ask every rail for every slice would make a slice dearer by the number of rails; so bids are kept
+// while slices are cut, and only the winner of the last round bids again. That is the lazy greedy algorithm (Minoux
+// 1978): a rail's bytes in flight only grow while slices are cut, so a bid of an earlier round is at most what the rail
+// would bid now, and a bid of this round that is no higher than all others is the least.
+//
+// A bid of an earlier round may be too high when the head of the queue has fewer bytes than were bid for, or is cut
+// otherwise. So it may when work arrives, and when a rail's rank or health changes. Then all rails bid anew. They also
+// do when no bid is left, since other work may be at the head by now, and for every slice where rails do not serve the
+// same head: some leave work to others, or grant a turn to a lower class. Parts of tasks end where they end, and LOW
+// bytes of one rail take the room of others on its NIC; these, too, are asked for by every slice.
+
+// bid is a rail's offer and its price.
+type bid struct {
+	cost   float64 // ns until the slice has arrived, times the factor of the distance to its memory
+	band   int     // of health
+	posted uint64  // the rail's last slice, for equal costs
+	round  uint64  // in which it was made
+	rail   *railState
+	offer  offer
+}
+
+// auction is that of one link.
+type auction struct {
+	link    *link // nil: the bids are void
+	round   uint64
+	bids    []bid  // of rails that take something, in the order of the rails
+	winner  *bid   // the least; nil: to be found
+	second  *bid   // the least of the others
+	class   int    // that is first by order
+	head    *task  // that was at the head of its queue
+	mixed   bool   // every slice needs new bids: rails serve other classes, or take each other's room
+	most    uint64 // bytes that a rail wanted, also one that had no room for them
+	forgets bool   // every choice asks all rails: for the test that compares the two
+}
+
+// voidBids makes the next choice ask all rails anew.
+func (c *Core) voidBids() { c.auction.link = nil }
+
+// choose returns the rail that takes the next slice, and which one, or nil.
+func (c *Core) choose(l *link, now clock.Time) (*railState, offer) {
+	if !l.several {
+		return c.only(l, now)
+	}
+	a := &c.auction
+	anew := a.link != l || a.forgets || a.mixed || l.unalike()
+	if anew {
+		c.collectBids(l, now)
+	}
+	for {
+		if a.winner == nil {
+			a.rank()
+		}
+		b := a.winner
+		switch {
+		case b == nil && anew:
+			return nil, offer{}
+		case b == nil:
+			c.collectBids(l, now)
+			anew = true
+			continue
+		case b.round == a.round || b.stands(l, a):
+			return b.rail, b.offer
+		}
+		switch {
+		case !c.renew(l, b, now):
+			a.drop(b)
+		case !anew && (a.mixed || b.offer.left() < a.most || !b.offer.of().cutAs(a.head)):
+			c.collectBids(l, now)
+			anew = true
+		case a.second != nil && !b.beats(a.second):
+			a.winner = nil
+		}
+	}
+}
+
+// first is the most urgent class that has work; -1 if there is none.
+func (l *link) first() int {
+	for class := range l.queues {
+		if !l.queues[class].empty() {
+			return class
+		}
+	}
+	return -1
+}
+
+// cutAs reports whether slices of two tasks are bounded alike.
+func (t *task) cutAs(other *task) bool {
+	return t == other || t.spec.Plan == other.spec.Plan && t.route == other.route
+}
+
+// unalike reports whether rails of the link may have different work at the head. They leave tasks to others, or pieces
+// that have failed on them.
+func (l *link) unalike() bool {
+	return l.selective() || l.queues[High].pieces.Len()+l.queues[Medium].pieces.Len()+l.queues[Low].pieces.Len() > 0
+}
+
+// only is the choice of a link with one rail that is up.
+func (c *Core) only(l *link, now clock.Time) (*railState, offer) {
+	for _, r := range l.rails {
+		if r != nil && r.takesPart(l) {
+			if next := c.offer(l, r, now); next.takes {
+				return r, next
+			}
+		}
+	}
+	return nil, offer{}
+}
+
+// takesPart reports whether the rail may be asked at all.
+func (r *railState) takesPart(l *link) bool {
+	return r.rank == l.rank && !r.full && l.rank != rankNever
+}
+
+// collectBids asks every rail of a link.
+func (c *Core) collectBids(l *link, now clock.Time) {
+	a := &c.auction
+	a.link, a.bids, a.winner, a.most, a.mixed = l, a.bids[:0], nil, 0, false
+	a.class, a.head = l.first(), nil
+	for _, r := range l.rails {
+		if r == nil || !r.takesPart(l) {
+			continue
+		}
+		b := bid{rail: r, band: r.band}
+		if c.renew(l, &b, now) {
+			a.bids = append(a.bids, b)
+		}
+	}
+}
+
+// renew makes a rail's bid for this round; false if the rail takes nothing.
+func (c *Core) renew(l *link, b *bid, now clock.Time) bool {
+	r, a := b.rail, &c.auction
+	b.offer = c.offer(l, r, now)
+	a.most = max(a.most, b.offer.want)
+	if b.offer.class < 0 {
+		a.mixed = true
+		return false
+	}
+	t := b.offer.of()
+	if a.head == nil {
+		a.head = t
+	}
+	a.mixed = a.mixed || b.offer.class != a.class || t.spec.Parts != nil || b.offer.class == Low && r.device.shared
+	if !b.offer.takes {
+		return false
+	}
+	b.cost = r.predictFinish(b.offer.want, now) * r.distance(t)
+	b.posted, b.round = r.posted, a.round
+	return true
+}
+
+// rank finds the two least bids.
+func (a *auction) rank() {
+	var first, second *bid
+	for i := range a.bids {
+		switch b := &a.bids[i]; {
+		case second != nil && !b.beats(second):
+		case first == nil || b.beats(first):
+			first, second = b, first
+		default:
+			second = b
+		}
+	}
+	a.winner, a.second = first, second
+}
+
+// beats compares health, then cost, then how long ago the rail was used.
+func (b *bid) beats(other *bid) bool {
+	if b.band != other.band {
+		return b.band < other.band
+	}
+	return b.cost < other.cost || b.cost == other.cost && b.posted < other.posted
+}
+
+// drop takes out a bid. The others stay in the order of their rails, which decides among those that were never used.
+func (a *auction) drop(b *bid) {
+	a.winner = nil
+	for i := range a.bids {
+		if &a.bids[i] == b {
+			a.bids = append(a.bids[:i], a.bids[i+1:]...)
+			return
+		}
+	}
+}
+
+// stands reports whether a bid of an earlier round is what the rail would bid now. Its task is still at the head, with
+// as many bytes as any rail wanted.
+func (b *bid) stands(l *link, a *auction) bool {
+	t := b.offer.task
+	return !a.mixed && t != nil && t == l.queues[b.offer.class].next() && b.rail.posted == b.posted &&
+		t.spec.Length-t.cursor >= a.most
+}
