@@ -62,7 +62,7 @@ func (e *Engine) newBatch(capacity int) (dispatch.BatchID, *errs.Error) {
 	b := e.batches[slot]
 	*b = batch{id: id, waiters: b.waiters[:0], uses: b.uses[:0], lists: b.lists[:0], files: b.files[:0],
 		legs: b.legs[:0]}
-	e.totals[slot].Store(0)
+	e.predicted[slot].Store(0)
 	e.page.publish(id, dispatch.Completed, 0, 0, 0)
 	return id, nil
 }
@@ -86,7 +86,7 @@ func (e *Engine) quieten(c *Call) bool {
 	if c.total < launchBytes {
 		return false
 	}
-	for _, p := range e.sockets {
+	for _, p := range e.pollers {
 		p.Poll(0)
 	}
 	return true
@@ -98,7 +98,7 @@ func (e *Engine) launch(quiet bool) {
 	e.step()
 	e.unlockAndDrain()
 	if quiet {
-		arm(e.sockets)
+		arm(e.pollers)
 	}
 }
 
@@ -122,6 +122,7 @@ func (e *Engine) enqueue(id dispatch.BatchID, c *Call) (int, *errs.Error) {
 		return 0, err
 	}
 	e.begin(b, c, now)
+	e.predict(id, first, now)
 	b.addLegs(c, first)
 	if len(c.specs) == 0 { // nothing to move: only the notification
 		e.mirror(id, now)
@@ -151,7 +152,6 @@ func (e *Engine) begin(b *batch, c *Call, now clock.Time) {
 	if b.started == 0 {
 		b.started = now
 	}
-	e.totals[b.id.Slot()].Add(c.total)
 	if b.ended || !b.counted {
 		b.ended, b.counted = false, true
 		e.active++

@@ -92,8 +92,8 @@ type Engine struct {
 	again        atomic.Bool // the core wants another step at once
 	page         *page
 	progressWake chan struct{}
-	totals       []atomic.Uint64 // bytes of a batch's tasks, by slot
-	usualWait    atomic.Int64    // ns; see spinLimit
+	predicted    []atomic.Int64 // clock.Time at which a batch should end, by slot; see spinLimit
+	usualWait    atomic.Int64   // ns; see spinLimit
 	waits        atomic.Uint32
 	closed       atomic.Bool
 	planEpoch    atomic.Uint64
@@ -101,9 +101,9 @@ type Engine struct {
 
 	ports   []*port // one a plug, also for those that are not open
 	infos   []transport.Info
-	sockets []transport.Poller // waiters poll them, and may sleep on them
+	pollers []transport.Poller // waiters look there for completions
 	copiers []transport.Poller // they have copies for waiters to carry out
-	parkers []transport.Parker // of sockets
+	parkers []transport.Parker // waiters sleep on their descriptors
 
 	inliners    []transport.Inliner // by transport, nil where it is none
 	inlineBytes uint64              // most bytes that a call carries out itself
@@ -150,7 +150,7 @@ func Open(ctx context.Context, o Options) (_ *Engine, err error) {
 	e := &Engine{config: o.Config, name: c.Name, machine: meta.MachineID(), network: meta.NetworkID(),
 		cores: runtime.NumCPU(), stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes, armed: clock.Never,
 		syncing: syncing{limit: clock.Never}, progressWake: make(chan struct{}, 1),
-		batches: make([]*batch, c.MaxBatches), totals: make([]atomic.Uint64, c.MaxBatches), store: meta.PeerToPeer{},
+		batches: make([]*batch, c.MaxBatches), predicted: make([]atomic.Int64, c.MaxBatches), store: meta.PeerToPeer{},
 		idle: make(chan struct{}, 1)}
 	if !c.LegacySelection {
 		e.policies = plan.NewPolicies(c.Policies)

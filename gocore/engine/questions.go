@@ -38,10 +38,10 @@ func (e *Engine) ask(list []question) {
 		default:
 			if !looked { // a sign of life may lie unread in a socket: its reader may not have run
 				looked = true
-				for _, p := range e.sockets {
+				for _, p := range e.pollers {
 					p.Poll(pollWork)
 				}
-				arm(e.sockets)
+				arm(e.pollers)
 			}
 			e.inbox.notice(notice{kind: noticeHeard, link: q.Link, rail: q.Rail, transport: q.Transport})
 		}

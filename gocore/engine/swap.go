@@ -21,18 +21,22 @@ func (p *port) adopt(opened transport.Transport) {
 	e.inliners[p.index], _ = transport.Find[transport.Inliner](opened)
 }
 
-// gatherPollers lists the transports that waiters poll: those with a system call to sleep in, and those with queued
-// copies.
+// gatherPollers lists the transports that waiters look after, by how they do it.
 func (e *Engine) gatherPollers() {
-	e.sockets, e.parkers, e.copiers = nil, nil, nil
+	e.pollers, e.copiers, e.parkers = nil, nil, nil
 	for _, p := range e.ports {
 		if p.transport == nil {
 			continue
 		}
 		if parker, ok := transport.Find[transport.Parker](p.transport); ok {
-			e.sockets, e.parkers = append(e.sockets, parker), append(e.parkers, parker)
-		} else if poller, ok := transport.Find[transport.Poller](p.transport); ok {
+			e.parkers = append(e.parkers, parker)
+		}
+		switch poller, ok := transport.Find[transport.Poller](p.transport); {
+		case !ok:
+		case e.infos[p.index].Copies:
 			e.copiers = append(e.copiers, poller)
+		default:
+			e.pollers = append(e.pollers, poller)
 		}
 	}
 }

@@ -10,20 +10,23 @@ import (
 )
 
 // A waiter first polls for its completions itself: waking a sleeping thread costs 10 to 80 µs, a small transfer less
-// than that. It spins only while that pays: for little outstanding, on more than one core, and only about as long as
-// such waits have lasted lately. Where they last longer, because the cores are busy or the network is far, it parks at
-// once, and one wait in spinTry tries again.
+// than that. It spins only while that pays: when the core predicts the end soon, on more than one core, and only about
+// as long as such waits have lasted lately. Where they last longer, because the cores are busy or the network is far,
+// it parks at once, and one wait in spinTry tries again.
 //
-// Where a transport has queued copies (Poller without Park), a waiter carries them out one by one, those of other
-// batches too: they are in the order of their classes, and its own are among them. It returns as soon as its batch has
-// ended or its time is over. While other threads still copy for its batch it stays for spinLast after its last piece.
+// Where a transport has queued copies (Info.Copies), a waiter carries them out one by one, those of other batches too:
+// they are in the order of their classes, and its own are among them. It returns as soon as its batch has ended or its
+// time is over. While other threads still copy for its batch it stays for spinLast after its last piece.
+//
+// A waiter that parks sleeps on the descriptors of all transports on which answers are expected, and reads the ready
+// ones. A transport without descriptors completes by its own goroutines, and the end of the batch wakes the waiter by
+// its signal.
 const (
-	spinMost  = 100 * time.Microsecond
-	spinLast  = 50 * time.Microsecond
-	spinBytes = 256 << 10 // more than this takes long enough to park
-	spinTry   = 32
-	pollWork  = 64 // sockets or queues in one look
-	pollCopy  = 1  // queued copies in one look, each of some 10 to 50 µs
+	spinMost = 100 * time.Microsecond
+	spinLast = 50 * time.Microsecond
+	spinTry  = 32
+	pollWork = 64 // sockets or queues in one look
+	pollCopy = 1  // queued copies in one look, each of some 10 to 50 µs
 )
 
 // Wait returns the state of a batch once it has ended, or after timeout. It never fails by time: the state says whether
@@ -39,14 +42,17 @@ func (e *Engine) Wait(id dispatch.BatchID, timeout time.Duration) dispatch.State
 	}
 	start := clock.Now()
 	end := start.Add(timeout)
-	state = e.spin(id, start.Add(min(timeout, e.spinLimit(id))), end)
+	short := e.endsSoon(id, start)
+	state = e.spin(id, start.Add(min(timeout, e.spinLimit(short))), end)
 	arm(e.copiers) // before it parks: from now on workers carry out the queued copies
 	if state.Terminal() {
-		arm(e.sockets)
+		arm(e.pollers)
 	} else {
 		state = e.park(id, end)
 	}
-	e.learn(id, start, state)
+	if short && state.Terminal() {
+		e.learn(clock.Now().Sub(start))
+	}
 	return state
 }
 
@@ -58,9 +64,9 @@ func (e *Engine) Progress() int {
 	return found + copied
 }
 
-// look polls every socket and carries out a queued copy. The caller owes Arm to all pollers afterwards.
+// look polls for completions and carries out a queued copy. The caller owes Arm to all pollers afterwards.
 func (e *Engine) look() (found, copied int) {
-	for _, p := range e.sockets {
+	for _, p := range e.pollers {
 		found += p.Poll(pollWork)
 	}
 	for _, p := range e.copiers {
@@ -69,9 +75,27 @@ func (e *Engine) look() (found, copied int) {
 	return found, copied
 }
 
-// spinLimit returns the time that a wait for the batch may spin.
-func (e *Engine) spinLimit(id dispatch.BatchID) time.Duration {
-	if e.cores < 2 || e.totals[id.Slot()].Load() > spinBytes {
+// predict notes when a batch should end, for tasks from index first on that the core has just taken. The caller holds
+// e.mu.
+func (e *Engine) predict(id dispatch.BatchID, first int, now clock.Time) {
+	at := &e.predicted[id.Slot()]
+	end := now.Add(e.core.Predict(id, first, spinMost, now))
+	if end < now { // beyond all times
+		end = clock.Never
+	}
+	if int64(end) > at.Load() {
+		at.Store(int64(end))
+	}
+}
+
+// endsSoon reports whether the batch should end within spinMost. One that is late already may end at any moment.
+func (e *Engine) endsSoon(id dispatch.BatchID, now clock.Time) bool {
+	return clock.Time(e.predicted[id.Slot()].Load()).Sub(now) <= spinMost
+}
+
+// spinLimit returns the time that a wait may spin; short is one for a batch that should end soon.
+func (e *Engine) spinLimit(short bool) time.Duration {
+	if e.cores < 2 || !short {
 		return 0
 	}
 	usual := time.Duration(e.usualWait.Load())
@@ -84,7 +108,7 @@ func (e *Engine) spinLimit(id dispatch.BatchID) time.Duration {
 // spin polls the transports until the batch has ended, or until passes in which nothing was found, or end has come.
 func (e *Engine) spin(id dispatch.BatchID, until, end clock.Time) dispatch.State {
 	state := e.page.state(id)
-	for !state.Terminal() && len(e.sockets)+len(e.copiers) > 0 {
+	for !state.Terminal() && len(e.pollers)+len(e.copiers) > 0 {
 		found, copied := e.look()
 		now := clock.Now()
 		if found+copied > 0 {
@@ -102,22 +126,20 @@ func (e *Engine) spin(id dispatch.BatchID, until, end clock.Time) dispatch.State
 }
 
 // learn keeps the usual length of short waits, as an EWMA (exponentially weighted moving average) with weight 1/8.
-func (e *Engine) learn(id dispatch.BatchID, start clock.Time, state dispatch.State) {
-	if state.Terminal() && e.totals[id.Slot()].Load() <= spinBytes {
-		usual := e.usualWait.Load()
-		e.usualWait.Store(usual + (min(int64(clock.Now()-start), int64(8*spinMost))-usual)/8)
-	}
+func (e *Engine) learn(took time.Duration) {
+	usual := e.usualWait.Load()
+	e.usualWait.Store(usual + (min(int64(took), int64(8*spinMost))-usual)/8)
 }
 
-// park sleeps until the batch has ended or until has come. It sleeps in the kernel on the transport's sockets while
-// answers are expected there, else until the batch's end wakes it. The caller has polled the sockets; they are armed on
-// every way out.
+// park sleeps until the batch has ended or until has come. It sleeps in the kernel while answers are expected on
+// descriptors of transports, else until the batch's end wakes it. The caller has polled; all are armed on every way
+// out.
 func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
 	e.mu.Lock()
 	b, err := e.lookup(id)
 	if err != nil || b.ended {
 		e.unlockAndDrain()
-		arm(e.sockets)
+		arm(e.pollers)
 		return e.page.state(id)
 	}
 	w := e.newWaiter()
@@ -125,7 +147,7 @@ func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
 	e.unlockAndDrain()
 
 	unexpected := e.parkInKernel(id, w, until)
-	arm(e.sockets)
+	arm(e.pollers)
 	if unexpected {
 		w.timer.Reset(max(0, until.Sub(clock.Now())))
 		select {
@@ -138,10 +160,10 @@ func (e *Engine) park(id dispatch.BatchID, until clock.Time) dispatch.State {
 	return e.page.state(id)
 }
 
-// parkInKernel returns true when nothing is expected on any socket although the batch is pending and there is time
+// parkInKernel returns true when nothing is expected on any descriptor although the batch is pending and there is time
 // left.
 func (e *Engine) parkInKernel(id dispatch.BatchID, w *waiter, until clock.Time) (more bool) {
-	if len(e.parkers) != 1 || w.signal == nil {
+	if len(e.parkers) == 0 || w.signal == nil {
 		return true
 	}
 	for {
@@ -151,7 +173,7 @@ func (e *Engine) parkInKernel(id dispatch.BatchID, w *waiter, until clock.Time) 
 			w.parked.Store(false)
 			return false
 		}
-		expected := e.parkers[0].Park(w.signal.fd, left)
+		expected := e.sleep(w, left)
 		w.parked.Store(false)
 		e.runSteps()
 		if !expected {
@@ -160,8 +182,31 @@ func (e *Engine) parkInKernel(id dispatch.BatchID, w *waiter, until clock.Time) 
 	}
 }
 
+// sleep sleeps once on the descriptors of all parkers and on the waiter's signal, and polls the ready ones. It
+// returns false at once when nothing is expected anywhere. The parkers are to be armed again afterwards.
+func (e *Engine) sleep(w *waiter, limit time.Duration) (expected bool) {
+	w.watches, w.ends = w.watches[:0], w.ends[:0]
+	for _, p := range e.parkers {
+		w.watches = p.Watch(w.watches)
+		w.ends = append(w.ends, len(w.watches))
+	}
+	arm(e.pollers)
+	if len(w.watches) == 0 {
+		return false
+	}
+	w.ppoll(limit)
+	begin := 0
+	for i, p := range e.parkers {
+		if end := w.ends[i]; end > begin {
+			p.Woken(w.watches[begin:end])
+			begin = end
+		}
+	}
+	return true
+}
+
 func (e *Engine) armAll() {
-	arm(e.sockets)
+	arm(e.pollers)
 	arm(e.copiers)
 }
 

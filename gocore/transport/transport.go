@@ -248,6 +248,7 @@ type Info struct {
 	Files     bool                               // the remote side is a file of this machine: see Filer
 	Checksums bool                               // Slice.Checked is honoured: a mismatch fails the slice as Corrupted
 	SameHost  bool                               // only towards peers with our own machine id
+	Copies    bool                               // Poll carries out queued slices, each of some 10 to 50 µs: see Poller
 	SliceMax  uint64                             // bytes in one slice
 	SliceBest uint64                             // bytes in one slice beyond which nothing is gained
 	Alignment uint64                             // of addresses, offsets and lengths; 1 if any
@@ -397,29 +398,8 @@ type Signs struct {
 	Held bool
 }
 
-// Optional interfaces, looked up once at Open.
+// Optional interfaces, looked up once at Open. Those for waiters are in wait.go.
 type (
-	// Poller is a transport whose work can be done, or that finds its completions, on the goroutine that waits for
-	// them.
-	Poller interface {
-		// Poll does up to budget pieces of work without blocking (looks at sockets or queues, copies a queued piece)
-		// and returns how many it did. Between a Poll and the next Arm the transport's own goroutines may stay asleep.
-		Poll(budget int) int
-		// Arm hands the work back to the transport's own goroutines. Each waiter that called Poll calls Arm exactly
-		// once, before it parks or leaves.
-		Arm()
-	}
-
-	// Parker is a Poller that lets a waiter sleep in its system calls.
-	Parker interface {
-		Poller
-		// Park sleeps until something to Poll may be there, polls, and returns. It also returns when the descriptor
-		// wake becomes readable, which it then reads, and after timeout. The transport's own goroutines look after the
-		// sockets that the caller does not sleep on. It returns false at once when nothing is expected. Arm is owed as
-		// after Poll.
-		Park(wake int, timeout time.Duration) bool
-	}
-
 	// Inliner is a transport that can carry out a little on the caller's thread faster than the core can think about
 	// it.
 	Inliner interface {

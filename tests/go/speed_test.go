@@ -2,6 +2,7 @@ package tests
 
 import (
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -173,3 +174,26 @@ func BenchmarkMove4KiB(b *testing.B) {
 		m.move(b)
 	}
 }
+
+// BenchmarkWait is the latency of transfers of several sizes; the caller waits for each.
+func BenchmarkWait(b *testing.B) {
+	for _, size := range []int{4 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 4 << 20} {
+		b.Run(sizeName(size), func(b *testing.B) {
+			here, there := openTCP(b, nil), openTCP(b, nil)
+			own, theirs := memory(b, size), memory(b, size)
+			offer(b, here, own, "")
+			offer(b, there, theirs, "kv")
+			m := mover{here, engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: address(own),
+				Length: uint64(size), Remote: engine.Remote{Segment: segment(b, here, there, "kv")}}}
+			for range 50 {
+				m.move(b)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				m.move(b)
+			}
+		})
+	}
+}
+
+func sizeName(n int) string { return strconv.Itoa(n>>10) + "KiB" }

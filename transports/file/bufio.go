@@ -157,6 +157,13 @@ func (w *worker) take() (n int) {
 	return 0
 }
 
+// Info implements transport.Transport: waiters copy, too.
+func (t *Buffered) Info() transport.Info {
+	info := t.base.Info()
+	info.Copies = true
+	return info
+}
+
 // Poll implements transport.Poller: the caller carries out the next slice, by calls that cannot wait for a disk.
 // The workers go on meanwhile.
 func (t *Buffered) Poll(budget int) (done int) {

@@ -59,8 +59,8 @@ type loop struct {
 }
 
 func (t *loop) Info() transport.Info {
-	info := transport.Info{Name: Name, Vectors: true, Checksums: true, SameHost: true, Alignment: 1, SliceMax: 1 << 20,
-		SliceBest: 1 << 20, SlicesMax: slicesMax}
+	info := transport.Info{Name: Name, Vectors: true, Checksums: true, SameHost: true, Copies: true, Alignment: 1,
+		SliceMax: 1 << 20, SliceBest: 1 << 20, SlicesMax: slicesMax}
 	info.Pairs[mem.Host][mem.Host] = true
 	return info
 }

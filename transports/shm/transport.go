@@ -133,7 +133,7 @@ func (t *Transport) own(peer transport.Peer) bool { return peer.Self && t.settin
 // Info describes the transport: host memory to host memory of this machine, any alignment.
 func (t *Transport) Info() transport.Info {
 	info := transport.Info{Name: Name, Versions: transport.Versions{First: version, Last: version}, Vectors: true,
-		SameHost: true, SliceMax: 16 << 20, SliceBest: 4 << 20, Alignment: 1,
+		SameHost: true, Copies: true, SliceMax: 16 << 20, SliceBest: 4 << 20, Alignment: 1,
 		SlicesMax: slicesMax}
 	info.Pairs[mem.Host][mem.Host] = true
 	return info

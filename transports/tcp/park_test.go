@@ -16,9 +16,6 @@ import (
 func TestWaitersDoNotComeBackToABrokenLane(t *testing.T) {
 	c := newCouple(t, Settings{Addresses: []string{"127.0.0.1"}}, 1<<20)
 	tr := c.tr.(*Transport)
-	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, unix.Close(wake)) }()
 	held, free := make(chan struct{}), make(chan struct{})
 	require.True(t, tr.links.Lookup(c.link).runOnLink(func(clock.Time) { close(held); <-free }))
 	<-held
@@ -26,10 +23,14 @@ func TestWaitersDoNotComeBackToABrokenLane(t *testing.T) {
 	lane.busy.Store(true)
 	lane.shutdown()
 	c.await(t, "the end of the lane", 5*time.Second, func() bool {
-		tr.Park(wake, time.Millisecond)
+		list := tr.Watch(nil)
+		for i := range list {
+			list[i].Ready = unix.POLLIN
+		}
+		tr.Woken(list)
 		return lane.isDown()
 	})
-	require.False(t, tr.Park(wake, 5*time.Second), "nothing comes on it any more")
+	require.Empty(t, tr.Watch(nil), "nothing comes on it any more")
 	tr.Poll(1)
 	tr.Arm()
 	require.False(t, lane.watched(), "nor need a worker look")

@@ -95,7 +95,7 @@ func rules() []rule {
 	var all []rule
 	for _, topic := range [][]rule{basicRules(), submitRules(), dataRules(), refusalRules(), quietRules(),
 		withdrawRules(), revokeRules(), lostRules(), pieceRules(), inlineRules(), lifeRules(), peerRules(),
-		faultRules(), optionalRules(), loadRules()} {
+		faultRules(), optionalRules(), parkRules(), loadRules()} {
 		all = append(all, topic...)
 	}
 	return all

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -55,12 +56,20 @@ var mutants = map[string]string{
 	"ends the rail of what is gone":   "MemoryThatIsGoneHereFailsItsSlicesOnly",
 	"blames the other end":            "MemoryThatIsGoneHereFailsItsSlicesOnly",
 	"forgets the neighbours":          "MemoryThatGoesMeanwhileFailsItsSlicesOnly",
+	"reads nothing when it is woken":  "SleepersFindWhatWokeThem",
+	"has nothing to sleep on":         "SleepersFindWhatWokeThem",
+	"hands nothing back":              "SleepersFindWhatWokeThem",
+	"sleeps for ever":                 "SleepersFindWhatWokeThem",
 }
 
 // onDevice writes a byte too many into the memory of a device, which no processor can touch.
 const onDevice = "writes a byte too many on a device"
 
-const mutantVariable = "TENT_TEST_MUTANT"
+// Names of the variables that say which mutant a process runs, and for which rule.
+const (
+	mutantVariable = "TENT_TEST_MUTANT"
+	ruleVariable   = "TENT_TEST_RULE"
+)
 
 // TestTheSuiteFindsBrokenTransports runs each mutant in a process of its own, where the suite has to fail.
 func TestTheSuiteFindsBrokenTransports(t *testing.T) {
@@ -72,9 +81,9 @@ func TestTheSuiteFindsBrokenTransports(t *testing.T) {
 			for _, sound := range []bool{true, false} {
 				suite := exec.Command(os.Args[0], "-test.run", "^TestMutant$/^"+rule+"$", "-test.timeout", "60s",
 					"-test.failfast")
-				suite.Env = append(os.Environ(), mutantVariable+"="+name)
+				suite.Env = append(os.Environ(), ruleVariable+"="+rule, mutantVariable+"="+name)
 				if sound {
-					suite.Env = append(os.Environ(), mutantVariable+"=sound")
+					suite.Env[len(suite.Env)-1] = mutantVariable + "=sound"
 				}
 				out, err := suite.CombinedOutput()
 				if sound {
@@ -109,6 +118,12 @@ func TestMutant(t *testing.T) {
 				s := sim.Settings{Network: n, Rails: c.Rails, SlicesMax: 256, Vectors: true, Inline: true,
 					Platform: gpu}
 				s.Pairs[mem.Host][mem.Host], s.Pairs[mem.Cuda][mem.Host] = true, true
+				if rule := os.Getenv(ruleVariable); strings.HasPrefix(rule, "Sleepers") {
+					queued := transporttest.Queued{Factory: sim.Factory{Settings: s}}
+					inner, err := queued.Open(t.Context(), nil, c.Host, c.Sink)
+					require.NoError(t, err)
+					return &sleeper{inner.(parker), name}
+				}
 				inner, err := sim.Factory{Settings: s}.Open(t.Context(), nil, c.Host, mutantSink{c.Sink, m})
 				require.NoError(t, err)
 				m.Transport, m.Inliner, m.Notifier = inner, inner.(transport.Inliner), inner.(transport.Notifier)

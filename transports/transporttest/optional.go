@@ -106,16 +106,23 @@ func testPollers(t *testing.T, h Harness) {
 	for i := range 3 {
 		jobs = append(jobs, newJob(t, p.c, transport.Op(i&1), 60, 20_000))
 	}
+	p.meanwhile(3, func() {
+		poller := must[transport.Poller](p.a.Transport)
+		for range 10 {
+			poller.Poll(4)
+		}
+		poller.Arm()
+	}, func() { runJobs(t, jobs) })
+}
+
+// meanwhile calls do over and over on n goroutines until other has returned.
+func (p *pair) meanwhile(n int, do, other func()) {
 	stop := make(chan struct{})
 	var wait sync.WaitGroup
-	for range 3 {
+	for range n {
 		wait.Go(func() {
-			poller := must[transport.Poller](p.a.Transport)
 			for {
-				for range 10 {
-					poller.Poll(4)
-				}
-				poller.Arm()
+				do()
 				select {
 				case <-stop:
 					return
@@ -125,9 +132,9 @@ func testPollers(t *testing.T, h Harness) {
 			}
 		})
 	}
-	runJobs(t, jobs)
-	close(stop)
-	wait.Wait()
+	defer wait.Wait()
+	defer close(stop)
+	other()
 }
 
 // notifyAll sends messages, again where the transport gives one back, until each is acknowledged.

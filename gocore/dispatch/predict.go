@@ -1,0 +1,58 @@
+package dispatch
+
+import (
+	"math"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/plan"
+)
+
+// Predict returns how long the tasks of a batch from index first on should take. It follows from the bytes that wait
+// before them and the rates of their rails. It stops looking once it has found more than enough. A route without rails
+// takes math.MaxInt64.
+func (c *Core) Predict(id BatchID, first int, enough time.Duration, now clock.Time) (longest time.Duration) {
+	b, err := c.findBatch(id)
+	if err != nil || first >= len(b.tasks) {
+		return 0
+	}
+	var last *plan.Route
+	for _, t := range b.tasks[first:] {
+		route := t.path()
+		if route == last || !t.live() { // neighbours usually share it, and wait in the same queue
+			continue
+		}
+		last = route
+		took := 0.0
+		for i := range route.Hops {
+			took += c.predictHop(&route.Hops[i], t.spec.Class, now)
+		}
+		if took >= math.MaxInt64 {
+			return math.MaxInt64
+		}
+		if longest = max(longest, time.Duration(took)); longest > enough {
+			return longest
+		}
+	}
+	return longest
+}
+
+// predictHop returns when everything of a class and of those before it should have left a link, in ns.
+func (c *Core) predictHop(hop *plan.Hop, class uint8, now clock.Time) float64 {
+	best := math.Inf(1)
+	l := c.link(hop.Link)
+	if l == nil || l.rank >= rankPaused {
+		return best
+	}
+	waiting := uint64(0)
+	for k := range l.queues[:class+1] {
+		waiting += l.queues[k].bytes
+	}
+	share := waiting / uint64(max(l.good, 1))
+	for _, r := range l.rails {
+		if r != nil && r.rank == l.rank {
+			best = min(best, r.predictFinish(share, now))
+		}
+	}
+	return best
+}

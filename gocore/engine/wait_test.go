@@ -1,0 +1,278 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/config"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/sim"
+	"github.com/tent-engine/tent/transports/tcp"
+	"github.com/tent-engine/tent/transports/transporttest"
+)
+
+// watcher counts the sleeps in which its transport was watched, and the completions that a sleeper read itself.
+type watcher struct {
+	transport.Parker
+	watched, woken *atomic.Int64
+}
+
+func (w watcher) Watch(list []transport.Watch) []transport.Watch {
+	longer := w.Parker.Watch(list)
+	if len(longer) > len(list) {
+		w.watched.Add(1)
+	}
+	return longer
+}
+
+func (w watcher) Woken(list []transport.Watch) {
+	for i := range list {
+		if list[i].Ready != 0 {
+			w.woken.Add(1)
+		}
+	}
+	w.Parker.Woken(list)
+}
+
+// blind has a completion queue, and no descriptor to sleep on.
+type blind struct{ transport.Factory }
+
+func (b blind) Open(ctx context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport,
+	error) {
+	inner, err := transporttest.Queued{Factory: b.Factory}.Open(ctx, config, host, sink)
+	if err != nil {
+		return nil, err
+	}
+	poller, _ := transport.Find[transport.Poller](inner)
+	return struct {
+		transport.Transport
+		transport.Poller
+	}{inner, poller}, nil
+}
+
+// drive lets a simulated network run beside the test until it ends. Events come at random moments.
+func drive(t *testing.T, n *sim.Network, seed uint64) {
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		random := rand.New(rand.NewPCG(seed, 1))
+		for {
+			select {
+			case <-stop:
+				return
+			case <-n.Changed():
+			}
+			for next := n.NextEvent(); next != clock.Never; next = n.NextEvent() {
+				for range random.IntN(200) {
+					runtime.Gosched()
+				}
+				n.Advance(next)
+			}
+		}
+	})
+	t.Cleanup(func() { close(stop); running.Wait() })
+}
+
+// mapped is memory outside of Go's heap: the race detector does not see the order that a socket makes.
+func mapped(t *testing.T, size int) []byte {
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Munmap(b)) })
+	return b
+}
+
+// openSleeper opens an engine over tcp, two transports with completion queues, and a third one that is blind. Its
+// waiters never spin.
+func openSleeper(t *testing.T, networks map[string]*sim.Network, watched, woken *[3]atomic.Int64) *Engine {
+	names := []string{tcp.Name, "left", "right", "blind"}
+	plugs := []Plug{{Factory: tcp.Factory{}, Settings: tcp.Settings{}}}
+	for _, name := range names[1:] {
+		s := sim.Factory{Settings: sim.Settings{Network: networks[name], Name: name, Rails: 2}}
+		plug := Plug{Factory: transporttest.Queued{Factory: s}}
+		if name == "blind" {
+			plug.Factory = blind{s}
+		}
+		plugs = append(plugs, plug)
+	}
+	table := config.WithRails(names...)
+	for i := range table {
+		table[i].Number = uint8(i + 1)
+	}
+	c, err := config.Load(config.Options{Transports: table}, nil)
+	require.NoError(t, err)
+	e, err := Open(t.Context(), Options{Config: c, Transports: plugs})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.Empty(t, e.Close(time.Second, true))
+		require.NoError(t, e.Forget())
+	})
+	e.cores = 1
+	require.Len(t, e.parkers, len(names)-1)
+	require.Len(t, e.pollers, len(names), "no copier is among them")
+	for i := range e.parkers {
+		e.parkers[i] = watcher{e.parkers[i], &watched[i], &woken[i]}
+	}
+	return e
+}
+
+// TestSleepersOfSeveralTransportsAreAlwaysWoken moves bytes by random ones of three transports that waiters sleep on,
+// and of one that completes by its own goroutine. Nobody spins, and no wait has a limit that is reached. A wake-up that
+// got lost leaves its waiter asleep for good.
+func TestSleepersOfSeveralTransportsAreAlwaysWoken(t *testing.T) {
+	const sleepers, rounds, slot = 6, 400, 16 << 10
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	networks := map[string]*sim.Network{"left": sim.New(seed), "right": sim.New(seed + 1),
+		"blind": sim.New(seed + 2)}
+	for name, n := range networks {
+		n.Shape(sim.Anywhere, sim.Shape{Jitter: time.Millisecond})
+		drive(t, n, seed+uint64(len(name)))
+	}
+	var watched, woken, ignored [3]atomic.Int64
+	here, there := openSleeper(t, networks, &watched, &woken), openSleeper(t, networks, &ignored, &ignored)
+	own, theirs := mapped(t, sleepers*slot), mapped(t, sleepers*slot)
+	base := uintptr(unsafe.Pointer(&own[0]))
+	_, err := here.Register(Memory{Addr: base, Size: uint64(len(own)), Location: mem.Wildcard})
+	require.NoError(t, err)
+	_, err = there.Register(Memory{Addr: uintptr(unsafe.Pointer(&theirs[0])), Size: uint64(len(theirs)), Name: "kv",
+		Location: mem.Wildcard, Permission: mem.GlobalReadWrite})
+	require.NoError(t, err)
+	at, err := here.OpenSegment(context.Background(), there.Address()+"/kv")
+	require.NoError(t, err)
+
+	failures := make(chan string, sleepers)
+	var running sync.WaitGroup
+	for i := range uint64(sleepers) {
+		running.Go(func() {
+			random := rand.New(rand.NewPCG(seed, i+2))
+			from, to := own[i*slot:(i+1)*slot], theirs[i*slot:(i+1)*slot]
+			for round := range rounds {
+				n := 1 + random.Uint64N(slot)
+				for k := range from[:n] {
+					from[k] = byte(random.Uint32())
+				}
+				chosen := here.ports[random.IntN(len(here.ports))]
+				terms := Terms{Op: transport.Write, Require: 1 << chosen.number}
+				id, err := here.Move(&Request{Terms: terms, Source: base + uintptr(i*slot),
+					Remote: Remote{Segment: at, Offset: i * slot}, Length: n})
+				state := dispatch.Failed
+				if err == nil {
+					state = here.Wait(id, time.Hour)
+				}
+				if state != dispatch.Completed || string(from[:n]) != string(to[:n]) {
+					failures <- fmt.Sprintf("seed %d, sleeper %d, round %d over %s: %s, %v", seed, i, round,
+						chosen.name, state, err)
+					return
+				}
+				_ = here.FreeBatch(id)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { running.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		var stacks [1 << 16]byte
+		t.Fatalf("a waiter sleeps for good:\n%s", stacks[:runtime.Stack(stacks[:], true)])
+	}
+	close(failures)
+	for why := range failures {
+		t.Error(why)
+	}
+	for i := range watched {
+		require.Positive(t, watched[i].Load(), "nobody slept on %s", here.ports[i].name)
+		require.Positive(t, woken[i].Load(), "%s woke nobody", here.ports[i].name)
+	}
+}
+
+// lookout is a transport that is watched by a waiter which has seen its batch pending. It waits for the end, and notes
+// whether the waiter would have slept on.
+type lookout struct {
+	w     *waiter
+	ended *atomic.Int64
+	round int64
+	lost  int
+}
+
+func (*lookout) Poll(int) int            { return 0 }
+func (*lookout) Arm()                    {}
+func (*lookout) Woken([]transport.Watch) {}
+
+func (l *lookout) Watch(list []transport.Watch) []transport.Watch {
+	for l.ended.Load() < l.round {
+		runtime.Gosched()
+	}
+	set := []unix.PollFd{{Fd: int32(l.w.signal.fd), Events: unix.POLLIN}}
+	if n, err := unix.Poll(set, 0); n != 1 || err != nil {
+		l.lost++
+	}
+	return list
+}
+
+// TestTheEndOfABatchWakesASleeperAtAnyMoment lets batches end just when their waiter goes to sleep, a few nanoseconds
+// earlier or later each time. A waiter that has seen its batch pending must be woken.
+func TestTheEndOfABatchWakesASleeperAtAnyMoment(t *testing.T) {
+	const rounds = 20_000
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	e := &Engine{}
+	var err error
+	e.page, err = newPage(1)
+	require.NoError(t, err)
+	w := e.newWaiter()
+	defer w.close()
+	var begun, ended atomic.Int64
+	watched := &lookout{w: w, ended: &ended}
+	e.parkers = []transport.Parker{watched}
+	id := func(round int64) dispatch.BatchID { return dispatch.BatchID(round) << 32 }
+
+	var running sync.WaitGroup
+	running.Go(func() {
+		for round := int64(1); round <= rounds; round++ {
+			for begun.Load() < round {
+				runtime.Gosched()
+			}
+			for n := random.IntN(100); n > 0; n-- {
+				_ = begun.Load()
+			}
+			e.page.publish(id(round), dispatch.Completed, 0, 0, 1)
+			w.wakeUp()
+			ended.Store(round)
+		}
+	})
+	until, slept := clock.Now().Add(time.Hour), 0
+	for round := int64(1); round <= rounds; round++ {
+		watched.round = round
+		e.page.publish(id(round), dispatch.Pending, 0, 1, 0)
+		begun.Store(round)
+		e.parkInKernel(id(round), w, until)
+		for ended.Load() < round {
+			runtime.Gosched()
+		}
+		select {
+		case <-w.wake:
+			slept++
+		default:
+		}
+		w.signal.clear()
+	}
+	running.Wait()
+	require.NoError(t, e.page.close())
+	require.Zero(t, watched.lost, "seed %d: ends that woke nobody", seed)
+	require.Equal(t, rounds, slept, "each end leaves a token")
+}

@@ -1,0 +1,140 @@
+package transporttest
+
+import (
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+func parkRules() []rule {
+	parks := func(_ Harness, tr transport.Transport) string {
+		_, is := transport.Find[transport.Parker](tr)
+		return unless(is, "not a Parker")
+	}
+	return []rule{
+		{"SleepersFindWhatWokeThem", parks, testSleeper},
+		{"SleepersMayBeMany", parks, testSleepers},
+	}
+}
+
+// sleepMost is how long a sleeper of the suite sleeps at once. In an engine the end of a batch wakes it.
+const sleepMost = 20 * time.Millisecond
+
+// sleepOnce plays a waiter of the engine that parks, up to its Arm. It returns the number of descriptors.
+func (p *pair) sleepOnce(t *testing.T) (watched int) {
+	parker := must[transport.Parker](p.a.Transport)
+	list := parker.Watch(nil)
+	parker.Arm()
+	if len(list) == 0 {
+		return 0
+	}
+	if len(list) > transport.WatchesMost {
+		t.Errorf("%d descriptors to sleep on", len(list))
+	}
+	set := make([]unix.PollFd, len(list))
+	for i, w := range list {
+		set[i] = unix.PollFd{Fd: w.Fd, Events: w.Events}
+	}
+	limit := unix.NsecToTimespec(int64(sleepMost))
+	if _, err := unix.Ppoll(set, &limit, nil); err == nil {
+		for i := range set {
+			list[i].Ready = set[i].Revents
+		}
+	}
+	parker.Woken(list)
+	return len(list)
+}
+
+// sleepUntil sleeps until the slices have ended.
+func (p *pair) sleepUntil(t *testing.T, list []*transport.Slice) {
+	defer must[transport.Parker](p.a.Transport).Arm()
+	late := clock.Now().Add(p.w.h.Patience)
+	for {
+		watched := p.sleepOnce(t)
+		p.w.mu.Lock()
+		ended := p.c.endedLocked(list)
+		p.w.mu.Unlock()
+		if ended {
+			return
+		}
+		if watched == 0 { // nothing is expected any more: the transport's own goroutines end them
+			must[transport.Parker](p.a.Transport).Arm()
+			p.c.Wait(t, list...)
+			return
+		}
+		require.Less(t, clock.Now(), late, "a sleeper does not find the completions")
+	}
+}
+
+// bySleeper reports whether it is called from within sleepOnce.
+func bySleeper() bool {
+	var stack [64]uintptr
+	frames := runtime.CallersFrames(stack[:runtime.Callers(1, stack[:])])
+	for {
+		frame, more := frames.Next()
+		if strings.HasSuffix(frame.Function, ".sleepOnce") {
+			return true
+		} else if !more {
+			return false
+		}
+	}
+}
+
+func testSleeper(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	var found atomic.Int32
+	p.w.locked(func() {
+		p.a.onComplete = func(transport.Completion) {
+			if bySleeper() {
+				found.Add(1)
+			}
+		}
+	})
+	const n = 20
+	size := fit(p.c, 40_000)
+	local, remote := p.operands(t, n*size)
+	local.Fill(tagMoved, 0, local.Size)
+	for round := range 30 {
+		remote.Fill(tagBefore, 0, remote.Size)
+		must[transport.Poller](p.a.Transport).Poll(0) // as a waiter that looks first
+		list := p.volley(transport.Write, p.c.Rail(t), local, remote, n, size)
+		list = list[:p.c.Submit(list...)]
+		if round%3 == 2 { // something else wakes the sleeper, which leaves: the transport's own goroutines must go on
+			parker := must[transport.Parker](p.a.Transport)
+			if list := parker.Watch(nil); len(list) > 0 {
+				parker.Arm()
+				parker.Woken(list)
+			}
+			parker.Arm()
+		} else {
+			p.sleepUntil(t, list)
+		}
+		for i, end := range p.c.Wait(t, list...) {
+			require.Nil(t, end.Err)
+			require.NoError(t, remote.Check(tagMoved, uint64(i)*size, uint64(i)*size, size))
+		}
+	}
+	require.Positive(t, found.Load(), "others found all that it slept for")
+}
+
+func testSleepers(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	var jobs []*job
+	for i := range 3 {
+		jobs = append(jobs, newJob(t, p.c, transport.Op(i&1), 60, 20_000))
+	}
+	p.meanwhile(3, func() {
+		for range 3 {
+			p.sleepOnce(t)
+		}
+		must[transport.Parker](p.a.Transport).Arm()
+	}, func() { runJobs(t, jobs) })
+}
