@@ -51,7 +51,7 @@ class Addresses(Grid):
         raise InvalidArgumentError(f"{self!r} is local", hint='own memory as a peer is engine.open("").addresses(...)')
 
     def __repr__(self) -> str:
-        side = f"of {self._keep.address}" if self.remote else "local"
+        side = f"of {getattr(self._keep, 'address', '')}" if self.remote else "local"
         return f"<Addresses {side}: {self.n_pages} ranges>"
 
 

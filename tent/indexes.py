@@ -45,7 +45,7 @@ def pairs(values: Any, what: str) -> tuple[Index, Index]:
         view = memoryview(values)
     except (TypeError, ValueError, BufferError):
         raise _wrong(what, type(values).__name__) from None
-    if view.ndim != 2 or view.shape[1] < 2:
+    if view.shape is None or view.strides is None or view.ndim != 2 or view.shape[1] < 2:
         raise _wrong(what, f"an array of the shape {tuple(view.shape or ())}")
     kind = _kind(view, what)
     rows, step = view.strides

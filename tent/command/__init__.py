@@ -1,4 +1,4 @@
-"""The command `tent`, also `python -m tent`: doctor, topo, plan, serve, bench, top."""
+"""The command `tent`, also `python -m tent`: doctor, topo, plan, serve, bench, top, run, compat."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import tent
 
-from .. import quantities
-from . import bench, doctor, plan, serve, top
+from .. import compat, quantities
+from . import bench, doctor, plan, serve, stacks, top
 
 Flag = tuple[str, dict[str, Any]]
 
@@ -144,6 +144,16 @@ def parser() -> Parser:
         ("--interval", {"type": seconds, "default": 0.5, "help": "time between two looks"}),
         ("--looks", {"type": count, "help": "end after this number of looks"}),
     )
+    stands = one_of(compat.NAMES)
+    add(
+        "run",
+        stacks.run,
+        CONFIG,
+        ("--as", {"dest": "names", "type": several(stands), "default": compat.NAMES, "help": "nixl,mooncake"}),
+        ("--security-key", {"metavar": "FILE", "help": "the cluster key of the engines, for hosts beyond this one"}),
+        ("command", {"nargs": argparse.REMAINDER, "metavar": "-- COMMAND", "help": "the program and its arguments"}),
+    )
+    add("compat", stacks.show, ("names", {"nargs": "*", "type": stands, "help": "nixl, mooncake; both unless given"}))
     head.commands = tuple(commands.choices)
     return head
 

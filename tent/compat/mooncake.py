@@ -1,0 +1,558 @@
+"""Mooncake's `mooncake.engine` over tent: TransferEngine with upstream's calls and its numbers for their results.
+
+Calls return 0 or a negative number, as upstream's do. A failure is logged once, with code, peer and cure. A call that
+runs out of time is cancelled, and none of its bytes lands afterwards. Both sides must run tent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from ..engine import Engine
+from ..errors import (
+    InvalidArgumentError,
+    NotImplementedError,
+    PeerRestartedError,
+    PeerUnreachableError,
+    TentError,
+    TransferTimeoutError,
+)
+from ..moving import READ, WRITE
+from .options import Options
+
+if TYPE_CHECKING:
+    from ..region import Region
+    from ..segment import Segment
+    from ..transfer import Transfer
+
+logger = logging.getLogger("tent.compat.mooncake")
+
+SUPPORT_CUDA = False
+TIMEOUT = "MC_TRANSFER_TIMEOUT"  # seconds: upstream's variable
+RUNNING, COMPLETED, FAILED, TIMED_OUT = 0, 1, -1, -2
+
+_CONNECT_LIMIT = 10.0
+_LATER = 5.0  # seconds for the bytes of a call that was cancelled to become quiet
+_PEER_TO_PEER = ("P2PHANDSHAKE", "p2p", "")
+
+
+class TransferOpcode(IntEnum):
+    """Directions of a transfer, by upstream's binding and by its documentation."""
+
+    Read = READ
+    Write = WRITE
+    READ = READ
+    WRITE = WRITE
+
+
+class TransferNotify:
+    """A notification: name and message."""
+
+    __slots__ = ("msg", "name")
+
+    def __init__(self, name: str = "", msg: str = "") -> None:
+        self.name = name
+        self.msg = msg
+
+    def __repr__(self) -> str:
+        return f"TransferNotify(name={self.name!r}, msg={self.msg!r})"
+
+
+class _Unmade:
+    """The engine before initialize()."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise InvalidArgumentError("the TransferEngine was not initialized", hint="call initialize() first")
+
+
+class TransferEngine:
+    """Mooncake's engine. Any thread may use it, and several may wait in it at a time.
+
+    Example:
+        import numpy
+        from tent.compat.mooncake import TransferEngine
+
+        one, two = TransferEngine(), TransferEngine()
+        for transfers in (one, two):
+            assert transfers.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+        source, target = numpy.full(4096, 7, numpy.uint8), numpy.zeros(4096, numpy.uint8)
+        assert one.register_memory(source.ctypes.data, 4096) == two.register_memory(target.ctypes.data, 4096) == 0
+        peer = f"127.0.0.1:{two.get_rpc_port()}"
+        assert one.transfer_sync_write(peer, source.ctypes.data, target.ctypes.data, 4096) == 0
+        assert target[0] == 7
+    """
+
+    def __init__(self, *, options: Mapping[str, Any] | None = None) -> None:
+        """`options` are the terms of its transfers and the settings of its engine, see tent.compat.options; without
+        them TENT_COMPAT counts."""
+        self.options = Options.of(options)
+        self.engine: Engine = _Unmade()  # type: ignore[assignment]
+        self._lock = threading.Lock()
+        self._regions: dict[int, list[Region]] = {}
+        self._managed: dict[int, Region] = {}
+        self._segments: dict[str, Segment] = {}
+        self._batches: dict[int, tuple[Transfer, str]] = {}
+        self._last = 0
+        self._names = 0
+        self._limit = _limit()
+
+    # The engine
+
+    def initialize(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str) -> int:
+        """Starts the engine on this host name or address, with or without a port. 0, or -1 with the reason in the log.
+
+        Peers find each other by address alone ("P2PHANDSHAKE"). `protocol` is no more than a wish: tent takes the best
+        transport for each pair of memories. `device_name` lists the only network cards to use.
+        """
+        return self._started(local_hostname, metadata_server, protocol, device_name)
+
+    def initialize_ext(
+        self, local_hostname: str, metadata_server: str, protocol: str, device_name: str, metadata_type: str
+    ) -> int:
+        """initialize() with the kind of metadata as well, of which there is "p2p" alone."""
+        return self._started(local_hostname, metadata_type or metadata_server, protocol, device_name)
+
+    def _started(self, host: str, metadata: str, protocol: str, devices: str) -> int:
+        if isinstance(self.engine, Engine):
+            logger.error("the TransferEngine was initialized before, at %s", self.engine.address)
+            return FAILED
+        if metadata not in _PEER_TO_PEER:
+            raise NotImplementedError(
+                f"metadata by {metadata!r} is not supported", hint='give "P2PHANDSHAKE": peers are found by address'
+            )
+        if devices:
+            raise NotImplementedError(f"device_name {devices!r} is not supported", hint="give the settings of tent")
+        settings = dict(self.options.config or {})
+        name, port = _host_and_port(host)
+        if name:
+            settings.setdefault("rpc_server_hostname", name)
+        if port:
+            settings.setdefault("rpc_server_port", port)
+        try:
+            self.engine = Engine(settings)
+        except TentError as error:
+            logger.error("initialize: %s: %s", error.code, error)
+            return FAILED
+        logger.info("tent at %s stands for Mooncake's engine; protocol %r is a wish", self.engine.address, protocol)
+        return 0
+
+    def get_rpc_port(self) -> int:
+        """The port of the engine; peers name it by "host:port"."""
+        return int(self.engine.address.rpartition(":")[2])
+
+    def get_local_topology(self, device_name: str | None = None) -> str:
+        """The devices of this machine, as JSON."""
+        return json.dumps(self.engine.topology())
+
+    def get_engine(self) -> Any:
+        """Not supported: upstream's C++ object does not exist here."""
+        raise NotImplementedError("get_engine is not supported: the engine behind this one is the attribute `engine`")
+
+    get_engine_ptr = get_engine
+
+    # Memory
+
+    def register_memory(self, buffer_addr: int, capacity: int, location: str = "*") -> int:
+        """Makes memory known, readable and writable for peers."""
+        return self.batch_register_memory([buffer_addr], [capacity], location)
+
+    def batch_register_memory(
+        self, buffer_addresses: Sequence[int], capacities: Sequence[int], location: str = "*"
+    ) -> int:
+        """Registers many ranges, all or none."""
+        made: list[tuple[int, Region]] = []
+        try:
+            for address, size in zip(buffer_addresses, capacities, strict=True):
+                with self._lock:
+                    self._names += 1
+                    name = f"mooncake/{self._names}"
+                made.append((address, self.engine.register((address, size), name=name, location=location)))
+        except (TentError, ValueError) as error:
+            for _, region in made:
+                region.close()
+            return self._failed("register_memory", error)
+        with self._lock:
+            for address, region in made:
+                self._regions.setdefault(address, []).append(region)
+        return 0
+
+    def unregister_memory(self, buffer_addr: int) -> int:
+        """Ends the access of peers; none of them touches the memory when it returns."""
+        return self.batch_unregister_memory([buffer_addr])
+
+    def batch_unregister_memory(self, buffer_addresses: Sequence[int]) -> int:
+        """Ends the access of peers to many ranges."""
+        result = 0
+        for address in buffer_addresses:
+            with self._lock:
+                held = self._regions.get(address)
+                region = held.pop() if held else None
+                if held == []:
+                    del self._regions[address]
+            if region is None:
+                logger.error("unregister_memory: no memory was registered at %#x", address)
+                result = FAILED
+            else:
+                region.close()
+        return result
+
+    def allocate_managed_buffer(self, length: int) -> int:
+        """The address of new memory, which peers of this host can share; 0 if there is not enough."""
+        try:
+            with self._lock:
+                self._names += 1
+                name = f"mooncake/{self._names}"
+            region = self.engine.allocate(length, name=name)
+        except TentError as error:
+            self._failed("allocate_managed_buffer", error)
+            return 0
+        with self._lock:
+            self._managed[region.address] = region
+        return region.address
+
+    def free_managed_buffer(self, buffer_addr: int, length: int) -> int:
+        """Gives memory of allocate_managed_buffer() back."""
+        with self._lock:
+            region = self._managed.pop(buffer_addr, None)
+        if region is None:
+            logger.error("free_managed_buffer: no buffer was allocated at %#x", buffer_addr)
+            return FAILED
+        region.close()
+        return 0
+
+    def write_bytes_to_buffer(self, dest_address: int, src_ptr: bytes, length: int) -> int:
+        """Copies bytes into registered or allocated memory of this process."""
+        data = bytes(src_ptr)
+        if length > len(data) or not self._owns(dest_address, length):
+            logger.error("write_bytes_to_buffer: %d bytes at %#x are not in this engine's memory", length, dest_address)
+            return FAILED
+        ctypes.memmove(dest_address, data, length)
+        return 0
+
+    def read_bytes_from_buffer(self, source_address: int, length: int) -> bytes:
+        """Copies bytes out of registered or allocated memory of this process."""
+        if not self._owns(source_address, length):
+            raise InvalidArgumentError(f"{length} bytes at {source_address:#x} are not in this engine's memory")
+        return ctypes.string_at(source_address, length)
+
+    def _owns(self, address: int, length: int) -> bool:
+        with self._lock:
+            held = [region for listed in self._regions.values() for region in listed] + list(self._managed.values())
+        return any(r.address <= address and address + length <= r.address + r.size for r in held)
+
+    def get_first_buffer_address(self, segment_name: str) -> int:
+        """The address of the first memory that a peer offers; 0 if it offers none."""
+        try:
+            regions = self._segment(segment_name).refresh()
+        except TentError as error:
+            self._failed("get_first_buffer_address", error)
+            return 0
+        return min((region.address for region in regions.values()), default=0)
+
+    # Transfers that wait
+
+    def transfer_sync_write(
+        self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = ""
+    ) -> int:
+        """Moves bytes to a peer and waits."""
+        lists = [buffer], [peer_buffer_address], [length]
+        return self._waited(target_hostname, WRITE, *lists, hint=transport_hint)
+
+    def transfer_sync_read(
+        self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = ""
+    ) -> int:
+        """Moves bytes from a peer and waits."""
+        lists = [buffer], [peer_buffer_address], [length]
+        return self._waited(target_hostname, READ, *lists, hint=transport_hint)
+
+    def transfer_sync(
+        self,
+        target_hostname: str,
+        buffer: int,
+        peer_buffer_address: int,
+        length: int,
+        opcode: TransferOpcode,
+        notify: TransferNotify | None = None,
+        transport_hint: str = "",
+    ) -> int:
+        """Moves bytes in a direction and waits; the peer gets the notification after the last byte."""
+        lists = [buffer], [peer_buffer_address], [length]
+        return self._waited(target_hostname, opcode, *lists, notify=notify, hint=transport_hint)
+
+    def batch_transfer_sync_write(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        transport_hint: str = "",
+    ) -> int:
+        """Moves many ranges to a peer and waits."""
+        return self._waited(target_hostname, WRITE, buffers, peer_buffer_addresses, lengths, hint=transport_hint)
+
+    def batch_transfer_sync_read(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        transport_hint: str = "",
+    ) -> int:
+        """Moves many ranges from a peer and waits."""
+        return self._waited(target_hostname, READ, buffers, peer_buffer_addresses, lengths, hint=transport_hint)
+
+    def batch_transfer_sync(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        opcode: TransferOpcode,
+        notify: TransferNotify | None = None,
+        transport_hint: str = "",
+    ) -> int:
+        """Moves many ranges in a direction and waits."""
+        lists = buffers, peer_buffer_addresses, lengths
+        return self._waited(target_hostname, opcode, *lists, notify=notify, hint=transport_hint)
+
+    def _waited(
+        self,
+        peer: str,
+        op: int,
+        buffers: Sequence[int],
+        addresses: Sequence[int],
+        lengths: Sequence[int],
+        notify: TransferNotify | None = None,
+        hint: str = "",
+    ) -> int:
+        try:
+            transfer = self._begun(peer, op, buffers, addresses, lengths, notify, hint)
+        except (TentError, ValueError) as error:
+            return self._failed(f"a transfer with {peer}", error)
+        transfer.wait()
+        return 0 if self._outcome(transfer, peer) == COMPLETED else FAILED
+
+    # Transfers that go on
+
+    def batch_transfer_async_write(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        transport_hint: str = "",
+    ) -> int:
+        """Begins to move many ranges to a peer. Returns the number of the batch; 0 when it could not begin."""
+        return self._posted(target_hostname, WRITE, buffers, peer_buffer_addresses, lengths, hint=transport_hint)
+
+    def batch_transfer_async_read(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        transport_hint: str = "",
+    ) -> int:
+        """Begins to move many ranges from a peer. Returns the number of the batch; 0 when it could not begin."""
+        return self._posted(target_hostname, READ, buffers, peer_buffer_addresses, lengths, hint=transport_hint)
+
+    def batch_transfer_async(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        opcode: TransferOpcode,
+        notify: TransferNotify | None = None,
+        transport_hint: str = "",
+    ) -> int:
+        """Begins to move many ranges in a direction. Returns the number of the batch; 0 when it could not begin."""
+        lists = buffers, peer_buffer_addresses, lengths
+        return self._posted(target_hostname, opcode, *lists, notify=notify, hint=transport_hint)
+
+    def transfer_submit_write(
+        self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = ""
+    ) -> int:
+        """Begins to move one range to a peer."""
+        return self._posted(target_hostname, WRITE, [buffer], [peer_buffer_address], [length], hint=transport_hint)
+
+    def transfer_check_status(self, batch_id: int) -> int:
+        """1 when a batch is complete, 0 while it is under way, -1 when it has failed, -2 when its time ran out. Any
+        number but 0 is the last answer for this batch: it is forgotten."""
+        with self._lock:
+            found = self._batches.get(batch_id)
+        if found is None:
+            logger.error("transfer_check_status: there is no batch %r", batch_id)
+            return FAILED
+        transfer, peer = found
+        if not transfer.done():
+            return RUNNING
+        with self._lock:
+            self._batches.pop(batch_id, None)
+        return self._outcome(transfer, peer)
+
+    def get_batch_transfer_status(self, batch_ids: Sequence[int]) -> int:
+        """Waits for batches: 0 when all are complete, else -1. They are forgotten."""
+        result = 0
+        for batch_id in batch_ids:
+            with self._lock:
+                found = self._batches.pop(batch_id, None)
+            if found is None:
+                logger.error("get_batch_transfer_status: there is no batch %r", batch_id)
+                result = FAILED
+                continue
+            transfer, peer = found
+            transfer.wait()
+            if self._outcome(transfer, peer) != COMPLETED:
+                result = FAILED
+        return result
+
+    def _posted(
+        self,
+        peer: str,
+        op: int,
+        buffers: Sequence[int],
+        addresses: Sequence[int],
+        lengths: Sequence[int],
+        notify: TransferNotify | None = None,
+        hint: str = "",
+    ) -> int:
+        try:
+            transfer = self._begun(peer, op, buffers, addresses, lengths, notify, hint)
+        except (TentError, ValueError) as error:
+            self._failed(f"a transfer with {peer}", error)
+            return 0
+        with self._lock:
+            self._last += 1
+            self._batches[self._last] = transfer, peer
+            return self._last
+
+    def _begun(
+        self,
+        peer: str,
+        op: int,
+        buffers: Sequence[int],
+        addresses: Sequence[int],
+        lengths: Sequence[int],
+        notify: TransferNotify | None,
+        hint: str,
+    ) -> Transfer:
+        move = self.engine.read_ranges if TransferOpcode(op) == READ else self.engine.write_ranges
+        terms = dict(self.options.terms)
+        if terms["timeout"] is None:
+            terms["timeout"] = self._limit + sum(lengths) * 1e-9  # upstream adds a nanosecond for each byte
+        note = None if notify is None else (notify.name, notify.msg)
+        for last in (False, True):
+            try:
+                segment = self._segment(peer)
+                return move(self.engine, buffers, segment, addresses, lengths, notify=note, hint=hint or None, **terms)
+            except TentError as error:
+                known = peer in self._segments
+                self._lost(peer, error)
+                if last or not known or peer in self._segments:
+                    raise
+        raise AssertionError("the second try returns or raises")
+
+    def _outcome(self, transfer: Transfer, peer: str) -> int:
+        error = transfer.exception()
+        if error is None:
+            return COMPLETED
+        self._failed(f"a transfer with {peer}", error)
+        self._lost(peer, error)
+        return TIMED_OUT if isinstance(error, TransferTimeoutError) else FAILED
+
+    def _failed(self, what: str, error: Exception) -> int:
+        """Logs a failure once; upstream's numbers say nothing."""
+        logger.error("%s has failed: %s: %s", what, getattr(error, "code", type(error).__name__), error)
+        return FAILED
+
+    # Peers
+
+    def _segment(self, peer: str) -> Segment:
+        """The peer's address space, opened at the first use."""
+        with self._lock:
+            segment = self._segments.get(peer)
+        if segment is not None:
+            return segment
+        own = peer == self.engine.address
+        made = self.engine.open("") if own else self.engine.open_peer(peer, timeout=_CONNECT_LIMIT)
+        with self._lock:
+            kept = self._segments.setdefault(peer, made)
+        if kept is not made:
+            made.close()
+        return kept
+
+    def _lost(self, peer: str, error: BaseException | None) -> None:
+        """Forgets a peer that is gone, so that the next call meets its successor."""
+        if isinstance(error, (PeerUnreachableError, PeerRestartedError)):
+            with self._lock:
+                segment = self._segments.pop(peer, None)
+            if segment is not None:
+                segment.close()
+
+    def send_probe(self, target_hostname: str) -> int:
+        """0 when a peer answers, else -1."""
+        try:
+            if self._segment(target_hostname).alive():
+                return 0
+            raise PeerUnreachableError(f"{target_hostname} does not answer, or has restarted")
+        except TentError as error:
+            self._lost(target_hostname, error)
+            return self._failed(f"a probe of {target_hostname}", error)
+
+    def warmup_efa_segment(self, target_hostname: str) -> int:
+        """Connects to a peer ahead of the first transfer."""
+        try:
+            self._segment(target_hostname).connect(_CONNECT_LIMIT)
+        except TentError as error:
+            return self._failed(f"a connection to {target_hostname}", error)
+        return 0
+
+    def get_notifies(self) -> list[TransferNotify]:
+        """The notifications that have come since the last call."""
+        return [TransferNotify(note.name, note.message) for note in self.engine.notifications.drain()]
+
+    # What tent does not do in Mooncake's place
+
+    def transfer_write_on_cuda(self, *arguments: Any, **keywords: Any) -> None:
+        """Not supported: transfers in the order of a CUDA stream."""
+        raise NotImplementedError("transfers on a CUDA stream are not supported")
+
+    transfer_read_on_cuda = transfer_write_on_cuda
+    batch_transfer_write_on_cuda = transfer_write_on_cuda
+    batch_transfer_read_on_cuda = transfer_write_on_cuda
+
+    def close(self) -> None:
+        """Cancels what is under way and closes the engine; upstream has no such call. Again: no effect."""
+        if isinstance(self.engine, Engine):
+            self.engine.close(timeout=0)
+
+    def __repr__(self) -> str:
+        where = f"at {self.engine.address}" if isinstance(self.engine, Engine) else "not initialized"
+        return f"<TransferEngine of Mooncake over tent, {where}>"
+
+
+def _limit() -> float:
+    """Seconds that a transfer may take: upstream's 30, at least 5."""
+    text = os.environ.get(TIMEOUT, "30")
+    try:
+        return max(5.0, float(text))
+    except ValueError:
+        raise InvalidArgumentError(f"{TIMEOUT} is {text!r}: it must be seconds") from None
+
+
+def _host_and_port(host: str) -> tuple[str, int]:
+    name, colon, port = host.rpartition(":")
+    if not colon or not port.isdecimal() or (":" in name and not name.startswith("[")):
+        return host.strip("[]"), 0
+    return name.strip("[]"), int(port)
+
+
+__all__ = ["SUPPORT_CUDA", "TransferEngine", "TransferNotify", "TransferOpcode"]

@@ -1,0 +1,238 @@
+"""NIXL's descriptor lists: rows of address, length and device, kept as one table of 64-bit words."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import nixlInvalidParamError
+
+# The numbers of the kinds of memory in upstream's module.
+DRAM_SEG, VRAM_SEG, BLK_SEG, OBJ_SEG, FILE_SEG = range(5)
+
+KINDS = {
+    "DRAM": DRAM_SEG,
+    "VRAM": VRAM_SEG,
+    "BLOCK": BLK_SEG,
+    "BLK": BLK_SEG,
+    "OBJ": OBJ_SEG,
+    "FILE": FILE_SEG,
+    "cpu": DRAM_SEG,
+    "cuda": VRAM_SEG,
+}
+NAMES = {DRAM_SEG: "DRAM", VRAM_SEG: "VRAM", BLK_SEG: "BLOCK", OBJ_SEG: "OBJ", FILE_SEG: "FILE"}
+
+Row = tuple[int, int, int]
+_HEAD = struct.Struct("=8sBxxxxxxxQ")
+_MAGIC = b"tentdesc"
+
+
+def kind_of(memory: Any) -> int:
+    """The number of a kind of memory, which is a name or a number."""
+    if isinstance(memory, str) and memory in KINDS:
+        return KINDS[memory]
+    if not isinstance(memory, (str, bool)) and memory in NAMES:
+        return int(memory)
+    raise nixlInvalidParamError(f"the memory type is {memory!r}: known are {', '.join(KINDS)}")
+
+
+class _DList:
+    """A table of n x 3 words: address, length, device."""
+
+    __slots__ = ("_kind", "_rows")
+
+    def __init__(self, memory: Any, rows: Any = (), *_: object) -> None:
+        self._kind = kind_of(memory)
+        self._rows = _table(rows)
+
+    @property
+    def rows(self) -> Any:
+        """The table, an array of n x 3 unsigned 64-bit words."""
+        return self._rows
+
+    def getType(self) -> int:
+        return self._kind
+
+    def descCount(self) -> int:
+        return len(self._rows)
+
+    def isEmpty(self) -> bool:
+        return not len(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, i: int) -> Row:
+        address, length, device = self._rows[i]
+        return int(address), int(length), int(device)
+
+    def __setitem__(self, i: int, row: Row) -> None:
+        self._rows[i] = _table([row])[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other._kind == self._kind and np.array_equal(other._rows, self._rows)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def append(self, row: Row) -> None:
+        self._rows = np.concatenate([self._rows, _table([row])])
+
+    addDesc = append
+
+    def remDesc(self, i: int) -> None:
+        self._rows = np.delete(self._rows, i, axis=0)
+
+    def index(self, row: Row) -> int:
+        """The place of a row, -1 if it is not there."""
+        found = np.flatnonzero((self._rows == _table([row])[0]).all(axis=1))
+        return int(found[0]) if len(found) else -1
+
+    def clear(self) -> None:
+        self._rows = self._rows[:0]
+
+    def trim(self) -> None:
+        """Upstream gives back memory here; there is none to give back."""
+
+    def print(self) -> None:
+        sys.stdout.write(f"{self!r}\n")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {NAMES[self._kind]}: {len(self)} descriptors>"
+
+    def serialized(self) -> bytes:
+        """The list as bytes, for another process. Unlike upstream's they are no pickle."""
+        return _HEAD.pack(_MAGIC, self._kind, len(self._rows)) + bytes(self._rows.tobytes())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._kind, self._rows)
+
+
+class nixlXferDList(_DList):
+    """Ranges to transfer."""
+
+    __slots__ = ()
+
+
+class nixlRemoteDList(_DList):
+    """Ranges of a remote agent."""
+
+    __slots__ = ()
+
+
+class nixlRegDList(_DList):
+    """Ranges to register, each with a text that only some backends read."""
+
+    __slots__ = ("_texts",)
+
+    def __init__(self, memory: Any, rows: Any = (), *_: object) -> None:
+        texts: list[str] = []
+        if not isinstance(rows, np.ndarray):
+            rows = list(rows)
+            texts = [str(row[3]) if len(row) > 3 else "" for row in rows]
+            rows = [row[:3] for row in rows]
+        super().__init__(memory, rows)
+        self._texts = texts or [""] * len(self._rows)
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The text of each row."""
+        return self._texts
+
+    def trim(self) -> nixlXferDList:  # type: ignore[override]
+        """The ranges without their texts."""
+        return nixlXferDList(self._kind, self._rows)
+
+    def __getitem__(self, i: int) -> Any:
+        return (*super().__getitem__(i), self._texts[i])
+
+    def __setitem__(self, i: int, row: Any) -> None:
+        super().__setitem__(i, row[:3])
+        self._texts[i] = str(row[3]) if len(row) > 3 else ""
+
+    def append(self, row: Any) -> None:
+        super().append(row[:3])
+        self._texts.append(str(row[3]) if len(row) > 3 else "")
+
+    addDesc = append
+
+    def remDesc(self, i: int) -> None:
+        super().remDesc(i)
+        del self._texts[i]
+
+    def clear(self) -> None:
+        super().clear()
+        self._texts.clear()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._kind, [(*map(int, row), text) for row, text in zip(self._rows, self._texts)])
+
+
+def deserialized(data: bytes) -> nixlXferDList:
+    """The list that serialized() made."""
+    if len(data) < _HEAD.size or not data.startswith(_MAGIC):
+        raise nixlInvalidParamError(
+            "the bytes are no descriptor list of tent: the other side runs the real NIXL, or they were cut"
+        )
+    _, kind, n = _HEAD.unpack_from(data)
+    if len(data) != _HEAD.size + 24 * n:
+        raise nixlInvalidParamError(f"a descriptor list of {n} rows has {_HEAD.size + 24 * n} bytes, not {len(data)}")
+    return nixlXferDList(kind, np.frombuffer(data, np.uint64, offset=_HEAD.size).reshape(n, 3).copy())
+
+
+def _table(rows: Any) -> Any:
+    if isinstance(rows, np.ndarray):
+        if rows.ndim != 2 or rows.shape[1] != 3 or rows.dtype.kind not in "iu":
+            raise nixlInvalidParamError(f"an array of descriptors is N x 3 integers, not {rows.shape} of {rows.dtype}")
+        return np.ascontiguousarray(rows, dtype=np.uint64)
+    listed = list(rows)
+    for row in listed:
+        if len(row) != 3:
+            raise nixlInvalidParamError(f"a descriptor is (address, length, device), not {row!r}")
+    try:
+        return np.array(listed, dtype=np.uint64).reshape(len(listed), 3)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise nixlInvalidParamError(f"a descriptor is three integers, not negative: {error}") from None
+
+
+def strided(rows: Any) -> Any:
+    """The rows of a strided list, whose columns are address, length, device, stride and count."""
+    table = np.ascontiguousarray(rows, dtype=np.uint64)
+    counts = table[:, 4].astype(np.int64)
+    if (counts < 1).any():
+        raise nixlInvalidParamError("a strided descriptor has a count of 0")
+    which = np.repeat(np.arange(len(table)), counts)
+    step = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    flat = np.empty((len(which), 3), np.uint64)
+    flat[:, 0] = table[which, 0] + table[which, 3] * step.astype(np.uint64)
+    flat[:, 1:] = table[which, 1:3]
+    return flat
+
+
+def is_tensor(thing: object) -> bool:
+    """Whether it is a torch tensor, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(thing, torch.Tensor)
+
+
+def of_tensors(tensors: Iterable[Any]) -> tuple[int, list[Row]]:
+    """The kind of memory and the rows of tensors, which must be contiguous and on one device."""
+    kind, rows = DRAM_SEG, []
+    device = None
+    for tensor in tensors:
+        if not is_tensor(tensor):
+            raise nixlInvalidParamError(f"a list of tensors has a {type(tensor).__name__!r} in it")
+        if device is not None and tensor.device != device:
+            raise nixlInvalidParamError(f"tensors of one list are on {device} and on {tensor.device}")
+        if not tensor.is_contiguous():
+            raise nixlInvalidParamError("a tensor is not contiguous: give tensor.contiguous()")
+        device = tensor.device
+        kind = DRAM_SEG if device.type == "cpu" else VRAM_SEG
+        rows.append((tensor.data_ptr(), tensor.numel() * tensor.element_size(), max(tensor.get_device(), 0)))
+    return kind, rows

@@ -1,0 +1,130 @@
+"""Metadata over a socket: what NIXL's listen thread does. One request and one answer a connection.
+
+A frame is the length of its text, four bytes, then the text: "send", "fetch" or "forget", a line feed, the metadata.
+The answer has the same form: "ok" or "no", a line feed, metadata or a reason. Metadata has no secrets, and an engine is
+let in by its key alone, so this is no way around the security of the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import struct
+import threading
+from typing import TYPE_CHECKING
+
+from .errors import nixlBackendError, nixlRemoteDisconnectError
+
+if TYPE_CHECKING:
+    from .agent import nixl_agent
+
+logger = logging.getLogger("tent.compat.nixl")
+
+LIMIT = 5.0  # seconds for a whole exchange
+LONGEST = 64 << 20  # bytes of a frame
+_AT_ONCE = 16  # connections that are served at a time
+
+_LENGTH = struct.Struct("!I")
+
+
+class Listener:
+    """Serves metadata on a port, on the address on which the engine listens."""
+
+    def __init__(self, agent: nixl_agent, port: int) -> None:
+        host = agent.engine.address.rpartition(":")[0].strip("[]")
+        self._agent = agent
+        self._room = threading.BoundedSemaphore(_AT_ONCE)
+        try:
+            self._socket = socket.create_server((host, port), family=_family(host))
+        except OSError as error:
+            agent.engine.close(timeout=0)
+            raise nixlBackendError(
+                f"nobody can listen on {host}:{port}: {error}; give another listen_port to nixl_agent_config"
+            ) from error
+        self.port = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve, name="tent-nixl-listener", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return  # closed
+            if not self._room.acquire(blocking=False):
+                connection.close()
+                continue
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                connection.settimeout(LIMIT)
+                word, _, metadata = _received(connection).partition(b"\n")
+                try:
+                    answer = b"ok\n" + self._done(word, metadata)
+                except Exception as error:
+                    logger.warning("metadata from a socket was refused: %s", error)
+                    answer = b"no\n" + str(error).encode()
+                connection.sendall(_LENGTH.pack(len(answer)) + answer)
+        except (OSError, ValueError):
+            pass  # the other side went away, or spoke another language
+        finally:
+            self._room.release()
+
+    def _done(self, word: bytes, metadata: bytes) -> bytes:
+        if word == b"fetch":
+            return self._agent.get_agent_metadata()
+        if word == b"send":
+            self._agent.add_remote_agent(metadata)
+        elif word == b"forget":
+            self._agent.forget_agent(metadata)
+        else:
+            raise ValueError("the request is none of send, fetch and forget")
+        return b""
+
+    def close(self) -> None:
+        """Listens no more. Again: no effect."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
+        self._socket.close()
+        self._thread.join(LIMIT)
+
+
+def ask(host: str, port: int, word: str, metadata: bytes) -> bytes:
+    """Sends one request to a listener and returns its answer, within 5 s."""
+    try:
+        with socket.create_connection((host, port), LIMIT) as connection:
+            connection.settimeout(LIMIT)
+            frame = word.encode() + b"\n" + metadata
+            connection.sendall(_LENGTH.pack(len(frame)) + frame)
+            kind, _, answer = _received(connection).partition(b"\n")
+    except (OSError, ValueError) as error:
+        raise nixlRemoteDisconnectError(
+            f"no agent of tent answers at {host}:{port}: {error}; it needs enable_listen_thread=True"
+        ) from error
+    if kind != b"ok":
+        raise nixlBackendError(f"the agent at {host}:{port} refused: {answer.decode('utf-8', 'replace')}")
+    return answer
+
+
+def _received(connection: socket.socket) -> bytes:
+    (n,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    if n > LONGEST:
+        raise ValueError(f"a frame of {n} bytes is longer than {LONGEST}")
+    return _exactly(connection, n)
+
+
+def _exactly(connection: socket.socket, n: int) -> bytes:
+    data = bytearray()
+    while len(data) < n:
+        piece = connection.recv(min(n - len(data), 1 << 20))
+        if not piece:
+            raise ValueError("the connection ended early")
+        data += piece
+    return bytes(data)
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,0 +1,110 @@
+"""Notifications of NIXL over those of tent: keyed by the agent's name, and up to 16 MiB instead of 64 KiB.
+
+A message that fits goes as it is, with the agent's name as the notification's. A longer one is split; each part's name
+has, behind the agent's, the number of the message, the part's index and the number of parts. The receiver joins them.
+The part with the highest index goes last, with the transfer, so a message is whole only after the data is there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ...moving import MESSAGE_MAX
+from .errors import nixlInvalidParamError
+
+if TYPE_CHECKING:
+    from ...records import Notification
+
+logger = logging.getLogger("tent.compat.nixl")
+
+LONGEST = 16 << 20  # bytes of a message
+NAME_MAX = 128  # bytes of an agent's name
+
+_JOINED_MOST = 16  # messages of one agent that may be incomplete at a time
+_AGENTS_MOST = 1024  # with incomplete messages
+_TAIL = struct.Struct("=QII")  # message, part, parts
+_MARK = b"\0"
+
+Part = tuple[bytes, bytes]  # name and data of a notification
+Sender = tuple[str, str]  # an agent, and the address of its peer
+
+_numbers = itertools.count(1)
+
+
+def encoded(message: bytes | str | memoryview) -> bytes:
+    """A message as bytes; text is UTF-8."""
+    return message.encode() if isinstance(message, str) else bytes(message)
+
+
+def parts(agent: str, message: bytes) -> list[Part]:
+    """The notifications that carry a message, in the order in which they must be sent."""
+    name = agent.encode()
+    if len(message) <= MESSAGE_MAX:
+        return [(name, message)]
+    if len(message) > LONGEST:
+        raise nixlInvalidParamError(f"a notification has {len(message)} bytes: at most {LONGEST} are allowed")
+    n, number = -(-len(message) // MESSAGE_MAX), next(_numbers)
+    return [
+        (name + _MARK + _TAIL.pack(number, i, n), message[i * MESSAGE_MAX : (i + 1) * MESSAGE_MAX]) for i in range(n)
+    ]
+
+
+class Joiner:
+    """Puts parts together again. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: OrderedDict[Sender, OrderedDict[int, dict[int, bytes]]] = OrderedDict()
+
+    def take(self, notes: Iterable[Notification]) -> dict[str, list[bytes]]:
+        """The messages that are whole now, by the name of their agent."""
+        whole: dict[str, list[bytes]] = {}
+        with self._lock:
+            for note in notes:
+                name, mark, tail = note.name.encode("utf-8", "surrogateescape").partition(_MARK)
+                agent = name.decode("utf-8", "replace")
+                message = self._join(agent, note.peer, tail, note.data) if mark else note.data
+                if message is not None:
+                    whole.setdefault(agent, []).append(message)
+        return whole
+
+    def _join(self, agent: str, peer: str, tail: bytes, data: bytes) -> bytes | None:
+        if len(tail) != _TAIL.size:
+            logger.error("a notification of %s at %s is no part of a message: it is dropped", agent, peer)
+            return None
+        number, part, n = _TAIL.unpack(tail)
+        if not part < n <= LONGEST // MESSAGE_MAX:
+            logger.error("part %d of %d of a notification of %s at %s is dropped", part, n, agent, peer)
+            return None
+        begun = self._open.setdefault((agent, peer), OrderedDict())
+        found = begun.setdefault(number, {})
+        found[part] = data
+        if len(found) == n:
+            del begun[number]
+            if not begun:
+                del self._open[agent, peer]
+            return b"".join(found[i] for i in range(n))
+        if len(begun) > _JOINED_MOST:
+            number, lost = begun.popitem(last=False)
+            logger.error(
+                "a notification of %s at %s is dropped: %d of its parts came, and %d later ones have begun",
+                agent,
+                peer,
+                len(lost),
+                _JOINED_MOST,
+            )
+        if len(self._open) > _AGENTS_MOST:
+            self._open.popitem(last=False)
+        return None
+
+    def forget(self, agent: str) -> None:
+        """Drops what an agent that is gone has begun."""
+        with self._lock:
+            for key in [key for key in self._open if key[0] == agent]:
+                del self._open[key]

@@ -1,0 +1,199 @@
+"""tent in Mooncake's place: the calls that vLLM, LMCache and SGLang make, and upstream's numbers for their results."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import tent
+from tent.buffers import address_of
+from tent.compat import mooncake
+from tent.compat.mooncake import TransferEngine, TransferNotify, TransferOpcode
+from tent.testing import Memory
+
+Pair = Callable[..., tuple[TransferEngine, TransferEngine, str]]
+
+
+def at(memory: Memory, offset: int = 0) -> int:
+    return address_of(memory.view) + offset
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made: list[TransferEngine] = []
+
+    def make(**options: Any) -> tuple[TransferEngine, TransferEngine, str]:
+        for _ in range(2):
+            made.append(TransferEngine(options=options or None))
+            assert made[-1].initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+        return made[-2], made[-1], f"127.0.0.1:{made[-1].get_rpc_port()}"
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+def test_the_calls_of_vllm(pair: Pair, seed: int) -> None:
+    """One range a layer, and a batch that is written by several threads at once."""
+    layers, size = 4, 64 << 10
+    here, there, peer = pair()
+    ours, theirs = ([Memory(size, seed + 10 * side + i) for i in range(layers)] for side in range(2))
+    for engine, memories in ((here, ours), (there, theirs)):
+        assert engine.batch_register_memory([at(m) for m in memories], [size] * layers) == 0
+    results: list[int] = []
+
+    def write(part: int) -> None:
+        offsets = [part * 4096 + 512 * i for i in range(8)]
+        src = [at(m, o) for m in ours for o in offsets]
+        dst = [at(m, o + 8192) for m in theirs for o in offsets]
+        results.append(here.batch_transfer_sync_write(peer, src, dst, [500] * len(src)))
+
+    threads = [threading.Thread(target=write, args=(part,)) for part in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == [0] * 10
+    for mine, other in zip(ours, theirs):
+        for part in range(10):
+            for i in range(8):
+                offset = part * 4096 + 512 * i
+                other.expect(offset + 8192, mine.expected[offset : offset + 500])
+        other.check()
+        mine.check()
+    assert there.batch_unregister_memory([at(m) for m in theirs]) == 0
+    assert here.transfer_sync_write(peer, at(ours[0]), at(theirs[0]), 8) == -1
+    for memory in theirs:
+        memory.check()
+
+
+def test_the_calls_of_lmcache(pair: Pair, seed: int) -> None:
+    here, there, peer = pair()
+    ours, theirs = Memory(8192, seed), Memory(8192, seed + 1)
+    assert here.register_memory(at(ours), 8192) == there.register_memory(at(theirs), 8192) == 0
+    batch = here.batch_transfer_async_read(peer, [at(ours), at(ours, 5000)], [at(theirs, 100), at(theirs)], [64, 32])
+    assert batch not in (0, (1 << 64) - 1)
+    while (state := here.transfer_check_status(batch)) == 0:
+        pass
+    assert state == 1
+    assert here.transfer_check_status(batch) == -1, "it was forgotten"
+    ours.expect(0, theirs.expected[100:164])
+    ours.expect(5000, theirs.expected[:32])
+    ours.check()
+    several = [here.transfer_submit_write(peer, at(ours, 64 * i), at(theirs, 4096 + 64 * i), 64) for i in range(5)]
+    assert here.get_batch_transfer_status(several) == 0
+    theirs.expect(4096, ours.expected[:320])
+    theirs.check()
+    assert here.get_batch_transfer_status([several[0]]) == -1
+
+
+def test_every_form_of_a_transfer_moves_its_bytes(pair: Pair, seed: int) -> None:
+    here, there, peer = pair(priority="low", integrity="crc32c")
+    ours, theirs = Memory(4096, seed), Memory(4096, seed + 1)
+    assert here.register_memory(at(ours), 4096) == there.register_memory(at(theirs), 4096, "cpu:0") == 0
+    note = TransferNotify("kv", "step 1")
+    assert here.transfer_sync_write(peer, at(ours), at(theirs), 100) == 0
+    assert here.transfer_sync(peer, at(ours, 200), at(theirs, 200), 50, TransferOpcode.Write, note) == 0
+    assert here.batch_transfer_sync(peer, [at(ours, 300)], [at(theirs, 300)], [9], TransferOpcode.WRITE, note) == 0
+    theirs.expect(0, ours.expected[:100])
+    theirs.expect(200, ours.expected[200:250])
+    theirs.expect(300, ours.expected[300:309])
+    theirs.check()
+    assert here.transfer_sync_read(peer, at(ours, 1000), at(theirs, 2000), 70) == 0
+    assert here.batch_transfer_sync_read(peer, [at(ours, 1100)], [at(theirs, 2100)], [7]) == 0
+    assert here.transfer_sync(peer, at(ours, 1200), at(theirs, 2200), 7, TransferOpcode.Read) == 0
+    ours.expect(1000, theirs.expected[2000:2070])
+    ours.expect(1100, theirs.expected[2100:2107])
+    ours.expect(1200, theirs.expected[2200:2207])
+    ours.check()
+    told = there.get_notifies()
+    assert [(n.name, n.msg) for n in told] == [("kv", "step 1")] * 2 and there.get_notifies() == []
+    numbers = [
+        here.batch_transfer_async_write(peer, [at(ours)], [at(theirs, 3000)], [5]),
+        here.batch_transfer_async(peer, [at(ours)], [at(theirs, 3100)], [5], TransferOpcode.WRITE, note),
+    ]
+    assert here.get_batch_transfer_status(numbers) == 0
+    theirs.expect(3000, ours.expected[:5])
+    theirs.expect(3100, ours.expected[:5])
+    theirs.check()
+
+
+def test_managed_memory(pair: Pair) -> None:
+    here, there, peer = pair()
+    mine, theirs = here.allocate_managed_buffer(4096), there.allocate_managed_buffer(4096)
+    assert mine and theirs and here.get_first_buffer_address(peer) == theirs
+    assert here.write_bytes_to_buffer(mine, b"hello", 5) == 0
+    assert here.transfer_sync_write(peer, mine, theirs, 5) == 0
+    assert there.read_bytes_from_buffer(theirs, 6) == b"hello\0"
+    assert here.write_bytes_to_buffer(mine + 4094, b"hello", 5) == -1
+    assert here.write_bytes_to_buffer(mine, b"hello", 6) == -1
+    with pytest.raises(tent.InvalidArgumentError):
+        here.read_bytes_from_buffer(mine + 4090, 7)
+    assert here.free_managed_buffer(mine, 4096) == 0 == there.free_managed_buffer(theirs, 4096)
+    assert here.free_managed_buffer(mine, 4096) == -1
+    assert here.allocate_managed_buffer(1 << 60) == 0
+
+
+def test_a_peer_that_is_gone_is_told_once_and_met_again(
+    pair: Pair, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, there, peer = pair()
+    memory, theirs = Memory(4096, seed), Memory(4096, seed + 1)
+    here.register_memory(at(memory), 4096)
+    there.register_memory(at(theirs), 4096)
+    assert here.send_probe(peer) == 0 == here.warmup_efa_segment(peer)
+    port = there.get_rpc_port()
+    there.close()
+    with caplog.at_level(logging.ERROR, "tent.compat.mooncake"):
+        assert here.transfer_sync_write(peer, at(memory), at(theirs), 8) == -1
+    assert len(caplog.records) == 1 and "PEER_" in caplog.text and peer in caplog.text
+    assert here.send_probe(peer) == -1
+    second = TransferEngine()
+    try:
+        assert second.initialize(f"127.0.0.1:{port}", "P2PHANDSHAKE", "rdma", "") == 0
+        assert second.register_memory(at(theirs), 4096) == 0
+        assert here.transfer_sync_write(peer, at(memory), at(theirs), 8) == 0
+        theirs.expect(0, memory.expected[:8])
+        theirs.check()
+    finally:
+        second.close()
+
+
+def test_wrong_calls_have_upstreams_numbers(pair: Pair, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    here, _, peer = pair()
+    memory = Memory(64, seed)
+    with caplog.at_level(logging.ERROR, "tent.compat.mooncake"):
+        assert here.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == -1
+        assert here.unregister_memory(at(memory)) == -1
+        assert here.register_memory(8, 8) == -1
+        assert here.batch_register_memory([at(memory)], [8, 8]) == -1
+        assert here.transfer_sync_read(peer, at(memory), 8, 8) == -1
+        assert here.batch_transfer_async_read(peer, [at(memory)], [8], [8]) == 0
+        assert here.transfer_check_status(77) == -1
+        assert here.send_probe("no such host") == -1
+        assert here.get_first_buffer_address("127.0.0.1:1") == 0
+    assert len(caplog.records) == 9, [r.getMessage() for r in caplog.records]
+    fresh = TransferEngine()
+    assert fresh.register_memory(at(memory), 64) == -1 and "call initialize() first" in caplog.text
+    with pytest.raises(tent.NotImplementedError, match="etcd"):
+        fresh.initialize("127.0.0.1", "etcd://10.0.0.1:2379", "tcp", "")
+    for call in (fresh.get_engine, fresh.transfer_write_on_cuda, fresh.batch_transfer_read_on_cuda):
+        with pytest.raises(tent.NotImplementedError):
+            call()
+    assert "not initialized" in repr(fresh) and mooncake.SUPPORT_CUDA is False
+    assert '"nics"' in here.get_local_topology()
+
+
+def test_the_time_limit_is_upstreams(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert TransferEngine()._limit == 30
+    monkeypatch.setenv(mooncake.TIMEOUT, "7.5")
+    assert TransferEngine()._limit == 7.5
+    monkeypatch.setenv(mooncake.TIMEOUT, "1")
+    assert TransferEngine()._limit == 5
+    monkeypatch.setenv(mooncake.TIMEOUT, "soon")
+    with pytest.raises(tent.InvalidArgumentError, match="MC_TRANSFER_TIMEOUT"):
+        TransferEngine()

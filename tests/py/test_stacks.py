@@ -1,0 +1,204 @@
+"""`tent run` and `tent compat`: a program that imports nixl or mooncake gets tent, and so do its children."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tent
+from tent import compat
+
+PROGRAM = """
+import json, multiprocessing, os, sys
+
+def names():
+    import nixl, nixl._bindings
+    from mooncake.engine import TransferEngine
+    from nixl._api import nixl_agent, nixl_thread_sync_t
+    from nixl.logging import get_logger
+    assert nixl_agent is nixl.nixl_agent and issubclass(nixl._bindings.nixlBackendError, Exception)
+    get_logger("x").debug("quiet")
+    return nixl_agent.__module__, TransferEngine.__module__
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        child = pool.apply(names)
+    conf = json.loads(os.environ.get("TENT_CONF", "null"))
+    print(json.dumps([names(), child, conf, sys.argv[1:]]))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "stack.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def tent_run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tent", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environment},
+    )
+
+
+def test_a_program_and_its_children_get_tent(program: Path, tmp_path: Path) -> None:
+    key = tmp_path / "cluster.key"
+    key.write_bytes(os.urandom(32))
+    done = tent_run(
+        "run", "--as", "nixl,mooncake", "--config", '{"log_level": "error"}', "--security-key", str(key),
+        "--", sys.executable, str(program), "--flag", "value",
+        TENT_CONF='{"name": "worker", "log_level": "info"}',
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    own, child, conf, arguments = json.loads(done.stdout)
+    assert own == child == ["tent.compat.nixl.agent", "tent.compat.mooncake"]
+    assert conf == {"name": "worker", "log_level": "error", "security": {"cluster_key": str(key)}}
+    assert arguments == ["--flag", "value"]
+    assert done.stderr.count("stands for nixl in process") == done.stderr.count("stands for mooncake.engine") == 2
+
+
+def test_pythonpath_alone_does_it(program: Path) -> None:
+    shown = tent_run("compat")
+    assert shown.stdout.strip() == compat.path()
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": shown.stdout.strip(), "TENT_COMPAT_QUIET": "1"},
+    )
+    assert done.returncode == 0 and "stands for" not in done.stderr, done.stderr
+    assert tent_run("compat", "nixl").stdout.strip() == compat.path(["nixl"])
+
+
+def test_the_real_packages_other_modules_stay(tmp_path: Path) -> None:
+    real = tmp_path / "site" / "mooncake"
+    real.mkdir(parents=True)
+    (real / "__init__.py").write_text("raise ImportError('the real package was imported')\n")
+    (real / "store.py").write_text("kind = 'real'\n")
+    (real / "engine.py").write_text("raise ImportError('the real engine was imported')\n")
+    code = (
+        "import mooncake.store, mooncake.engine; print(mooncake.store.kind, mooncake.engine.TransferEngine.__module__)"
+    )
+    done = tent_run("run", "--as", "mooncake", "--", sys.executable, "-c", code, PYTHONPATH=str(tmp_path / "site"))
+    assert done.stdout.split() == ["real", "tent.compat.mooncake"], done.stderr
+
+
+def test_elsewhere_nothing_is_in_their_place() -> None:
+    code = "import importlib.util as u; import tent; print(u.find_spec('nixl'), u.find_spec('mooncake'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "compat" not in done.stdout, done.stdout
+
+
+def test_wrong_words_are_refused() -> None:
+    for words, said in (
+        (("run", "--as", "nixl", "--"), "no command to run"),
+        (("run", "--as", "ucx", "--", "true"), "'ucx' is none of nixl, mooncake"),
+        (("run", "--", "no-such-program"), "no program 'no-such-program'"),
+        (("run", "--security-key", "/nonexistent", "--", "true"), "there is no file /nonexistent"),
+        (("run", "--config", "/nonexistent", "--", "true"), "--config"),
+        (("run", "--config", "{", "--", "true"), "no JSON object"),
+        (("compat", "ucx"), "'ucx' is none of"),
+    ):
+        done = tent_run(*words)
+        assert done.returncode != 0 and said in done.stderr, (words, done.stderr)
+    with pytest.raises(tent.InvalidArgumentError, match="no module is named"):
+        compat.path([])
+
+
+READER = """
+import json, mmap, ctypes, sys
+import nixl  # which is tent's here
+
+metadata, remote, size = sys.stdin.readline().strip().encode(), int(sys.argv[1]), int(sys.argv[2])
+memory = mmap.mmap(-1, size)
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+agent = nixl.nixl_agent("reader")
+agent.register_memory([(address, size, 0, "")], "DRAM")
+name = agent.add_remote_agent(metadata)
+lists = agent.get_xfer_descs([(address, size, 0)], "DRAM"), agent.get_xfer_descs([(remote, size, 0)], "DRAM")
+handle = agent.initialize_xfer("READ", *lists, name, b"taken")
+agent.transfer(handle)
+while agent.check_xfer_state(handle) == "PROC":
+    pass
+wrong = sum(byte != i * 7 % 251 for i, byte in enumerate(memory[:]))
+transports = sorted(set().union(*(t.transports for t in handle._sent)))
+print(json.dumps([agent.check_xfer_state(handle), wrong, transports]))
+"""
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[tuple[list[str], list[str]]]:
+    """Two network namespaces with a wire between them: the words that run a command in each."""
+    tool = shutil.which("ip")
+    if tool is None or os.geteuid() != 0:
+        pytest.skip("network namespaces need root and the command ip (iproute2)")
+    names = [f"tent-{os.getpid()}-{side}" for side in "ab"]
+
+    def ip(*words: str) -> None:
+        subprocess.run([tool, *words], check=True, capture_output=True, timeout=20)
+
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip("link", "add", "wire", "netns", names[0], "type", "veth", "peer", "name", "wire", "netns", names[1])
+        for i, name in enumerate(names, 1):
+            ip("-n", name, "address", "add", f"10.98.0.{i}/24", "dev", "wire")
+            ip("-n", name, "link", "set", "wire", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield [tool, "netns", "exec", names[0]], [tool, "netns", "exec", names[1]]
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"network namespaces cannot be made here: {error.stderr.decode().strip()}")
+    finally:
+        for name in names:
+            subprocess.run([tool, "netns", "del", name], capture_output=True, timeout=20)
+
+
+def test_two_hosts_by_one_key(hosts: tuple[list[str], list[str]], tmp_path: Path) -> None:
+    """The adapters between two network namespaces: `tent run` carries the key and the address."""
+    size = 1 << 20
+    key = tmp_path / "cluster.key"
+    key.write_bytes(os.urandom(32))
+    key.chmod(0o600)
+    reader = tmp_path / "reader.py"
+    reader.write_text(READER)
+
+    def command(side: int, *words: str) -> list[str]:
+        settings = {"rpc_server_hostname": f"10.98.0.{side + 1}", "transports": {"shm": {"enable": False}}}
+        config = json.dumps(settings)  # two machines share no memory
+        run = [sys.executable, "-m", "tent", "run", "--security-key", str(key), "--config", config, "--"]
+        return [*hosts[side], *run, sys.executable, *words]
+
+    side = Path(__file__).parent / "programs" / "nixl_side.py"
+    with subprocess.Popen(
+        command(0, str(side), "prefill", str(size)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdin and owner.stdout
+        try:
+            said = json.loads(owner.stdout.readline())
+            words = command(1, str(reader), str(said["address"]), str(size))
+            done = subprocess.run(words, input=said["metadata"] + "\n", capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+            assert json.loads(done.stdout) == ["DONE", 0, ["tcp"]]
+            owner.stdin.write("notes\n")
+            owner.stdin.flush()
+            assert json.loads(owner.stdout.readline()) == {"reader": ["taken"]}
+            other = tmp_path / "other.key"
+            other.write_bytes(os.urandom(32))
+            other.chmod(0o600)
+            refused = [word.replace(str(key), str(other)) for word in words]
+            done = subprocess.run(refused, input=said["metadata"] + "\n", capture_output=True, text=True, timeout=60)
+            assert done.returncode != 0 and "nixl" in done.stderr.splitlines()[-1], done.stderr
+        finally:
+            owner.kill()
