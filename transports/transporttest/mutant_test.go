@@ -35,6 +35,8 @@ var mutants = map[string]string{
 	"dates slices by their Submit":    "WhatBeganBeforeAFenceStaysOutside",
 	"dates inline slices by the call": "WhatBeganBeforeAFenceStaysOutside",
 	"fences everybody":                "AFenceOfOnePeerLeavesOthersAlone",
+	"fences whom it should shut out":  "RevokeOfOnePeerHoldsOnLaterRailsAndLinks",
+	"fences by word alone":            "ReadsCutOffByAFenceShowTheBytesOfBefore",
 	"writes a byte too many":          "AnySizeAndAlignment",
 	onDevice:                          "AnySizeAndAlignment",
 	"withdraws by word alone":         "WithdrawnSlicesNeverLand",
@@ -280,6 +282,14 @@ func (m *mutant) Revoke(ctx context.Context, key transport.LocalKey, peer *trans
 		epoch = transport.ForGood
 	case "fences everybody":
 		peer = nil
+	case "fences whom it should shut out":
+		if epoch == transport.ForGood && peer != nil {
+			epoch = 1
+		}
+	case "fences by word alone":
+		if epoch != transport.ForGood {
+			return nil
+		}
 	}
 	return m.Transport.Revoke(ctx, key, peer, epoch)
 }

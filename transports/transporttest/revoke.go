@@ -21,11 +21,13 @@ func revokeRules() []rule {
 		{"ReadsCutOffByRevokeFail", needsEngine, testRevokeReads},
 		{"RevokeLeavesOtherRegionsAlone", needsEngine, testRevokeOthers},
 		{"AFenceLetsNewOnesPass", needsEngine, testFencedNew},
+		{"ReadsCutOffByAFenceShowTheBytesOfBefore", needsEngine, testFencedReads},
 		{"WhatBeganBeforeAFenceStaysOutside", needsEngine, testFencedOld},
 		{"AFenceOfOnePeerLeavesOthersAlone", needsEngine, testFencedPeer},
 		{"AFenceHoldsOnLaterLinks", needsEngine, testFencedLater},
 		{"AFenceOutlastsAPeerThatIsStopped", stoppable, testFencedStopped},
 		{"RevokeOfOnePeerLeavesOthersAlone", needsEngine, testRevokePeer},
+		{"RevokeOfOnePeerHoldsOnLaterRailsAndLinks", needsEngine, testRevokePeerLater},
 		{"RevokeOfAnUnknownKeyIsAnError", nil, testRevokeUnknown},
 	}
 }
@@ -193,6 +195,35 @@ func testFencedNew(t *testing.T, h Harness) {
 	}
 }
 
+// testFencedReads is testRevokeReads for a region that is kept: a READ that succeeds shows old bytes alone, and one that
+// begins afterwards the new ones.
+func testFencedReads(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	const n = 60
+	size := fit(p.c, 64<<10)
+	local, remote := p.operands(t, n*size)
+	for round := range 5 {
+		remote.Fill(tagMoved, 0, remote.Size)
+		local.Fill(tagBefore, 0, local.Size)
+		list := p.volley(transport.Read, p.c.Rail(t), local, remote, n, size)
+		list = list[:p.c.Submit(list...)]
+		if round > 0 {
+			p.c.Wait(t, list[:min(round, len(list))]...)
+		}
+		p.c.Hear(t, remote.Fence(t, nil))
+		remote.Fill(tagAfter, 0, remote.Size)
+		for i, end := range p.c.Wait(t, list...) {
+			if at := uint64(i) * size; end.Err == nil {
+				require.NoError(t, local.Check(tagMoved, at, at, size), "slice %d shows bytes of after the fence", i)
+			} else {
+				requireCutOff(t, end.Err)
+			}
+		}
+		p.c.Must(t, p.c.Slice(transport.Read, p.c.Rail(t), local, 0, remote, 0, size))
+		require.NoError(t, local.Check(tagAfter, 0, 0, size))
+	}
+}
+
 // fencedOld are slices of tasks that have begun and are not submitted: one a rail and operation, with places of their
 // own in both operands.
 func (p *pair) fencedOld(c *Conn, local *Operand, remote *Remote, size uint64) (list []*transport.Slice) {
@@ -339,6 +370,39 @@ func testRevokePeer(t *testing.T, h Harness) {
 	require.NoError(t, own.Check(tagMoved, 0, 0, size))
 	own.Revoke(t, nil)
 	requireCutOff(t, other.c.One(t, other.c.Slice(transport.Write, other.c.Rail(t), far, 0, theirs, 0, size)))
+}
+
+// testRevokePeerLater has the peer that was shut out come back: on the next generation of its rail, over a link that it
+// attaches anew, and in any epoch that it cares to name.
+func testRevokePeerLater(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	size := fit(p.c, 4096)
+	own := p.b.Register(t, size, mem.GlobalReadWrite)
+	mine, local := p.c.Import(t, own), p.a.Register(t, size, mem.LocalReadWrite)
+	own.Fill(tagBefore, 0, size)
+	local.Fill(tagMoved, 0, size)
+	whom := transport.Peer{Address: p.a.Peer.Address, ID: p.a.Peer.ID}
+	own.Revoke(t, &whom)
+	refused := func(c *Conn, remote *Remote) {
+		t.Helper()
+		for _, epoch := range []transport.Epoch{c.Epoch(), ^transport.ForGood} {
+			for _, op := range []transport.Op{transport.Write, transport.Read} {
+				s := c.Slice(op, c.Rail(t), local, 0, remote, 0, size)
+				s.Epoch = epoch
+				requireCutOff(t, c.One(t, s))
+			}
+		}
+	}
+	refused(p.c, mine)
+	for _, rail := range p.c.Rails() {
+		p.fence(rail)
+		p.comesBack(t, rail)
+	}
+	refused(p.c, mine)
+	later := p.a.Connect(t, p.b)
+	refused(later, later.Import(t, own))
+	require.NoError(t, own.Check(tagBefore, 0, 0, size))
+	require.NoError(t, local.Check(tagMoved, 0, 0, size))
 }
 
 func testRevokeUnknown(t *testing.T, h Harness) {
