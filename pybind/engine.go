@@ -67,7 +67,8 @@ func Info(id int64) (text string, err error) {
 		"id": self.ID.String(), "machine_id": self.MachineID, "port": e.Port(),
 		"page_address": uint64(address),
 		"page_bytes":   size, "event_fd": e.EventFd(), "note_fd": e.NoteFd(), "config": settings,
-		"transports": e.Transports(), "default_priority": e.Config().Engine.DefaultPriority}), nil
+		"transports": e.Transports(), "platforms": e.Platforms(),
+		"default_priority": e.Config().Engine.DefaultPriority}), nil
 }
 
 // Close ends an engine: JSON {"held": [...]} names the memory that could not be taken back. The page stays mapped until
@@ -180,6 +181,20 @@ func FenceRegion(id int64, region uint64, peer string, timeoutMs int64) (n int64
 	ctx, cancel := limited(timeoutMs)
 	defer cancel()
 	return 0, e.FenceRegion(ctx, mem.RegionID(region), peer)
+}
+
+// RegionStanding returns in JSON the place of an open region, and its state on each transport that moves its memory.
+func RegionStanding(id int64, region uint64) (text string, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return "", err
+	}
+	standing, err := e.Standing(mem.RegionID(region))
+	if err != nil {
+		return "", err
+	}
+	return toJSON(standing), nil
 }
 
 // OpenSegment opens "host:port", "host:port/region" or "file:///path"; "" is segment 0, our own memory.

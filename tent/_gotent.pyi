@@ -204,6 +204,10 @@ class Library(Protocol):
         """Ranges starts a transfer of ranges from an argument block, which tent/_abi.py packs. It returns the
         transfer's batch, or adds them to a builder and returns 0."""
 
+    def pybind_RegionStanding(self, engine: int, region: int, /) -> str:
+        """RegionStanding returns in JSON the place of an open region, and its state on each transport that moves its
+        memory."""
+
     def pybind_Register(
         self,
         engine: int,
@@ -331,6 +335,7 @@ def pybind_OpenSegment(engine: int, target: str, timeout_ms: int, /) -> int: ...
 def pybind_Pages(engine: int, block: int, /) -> int: ...
 def pybind_Progress(engine: int, /) -> int: ...
 def pybind_Ranges(engine: int, block: int, /) -> int: ...
+def pybind_RegionStanding(engine: int, region: int, /) -> str: ...
 def pybind_Register(
     engine: int,
     address: int,

@@ -49,6 +49,7 @@ _Paths = TypedDict(
         "transports/ascend_direct/rdma_sl": str,
         "transports/ascend_direct/auto_connect": str,
         "transports/buf-io/enable": bool,
+        "transports/buf-io/required": bool,
         "transports/buf-io/rail_error_threshold": int,
         "transports/buf-io/rail_error_window_secs": float | str,
         "transports/buf-io/rail_cooldown_secs": float | str,
@@ -76,6 +77,7 @@ _Paths = TypedDict(
         "transports/gds/enable": bool,
         "transports/gds/io_batch_depth": int,
         "transports/io_uring/enable": bool,
+        "transports/io_uring/required": bool,
         "transports/io_uring/rail_error_threshold": int,
         "transports/io_uring/rail_error_window_secs": float | str,
         "transports/io_uring/rail_cooldown_secs": float | str,
@@ -180,6 +182,7 @@ _Paths = TypedDict(
         "transports/rdma/workers/grace_period_ns": int | str,
         "transports/rdma/workers/rail_topo_path": str,
         "transports/shm/enable": bool,
+        "transports/shm/required": bool,
         "transports/shm/trust": Literal["same-uid", "none"],
         "transports/shm/cxl_mount_path": str,
         "transports/shm/allow_any_tracer": bool,
@@ -189,6 +192,7 @@ _Paths = TypedDict(
         "transports/sunrise_link/async_memcpy_threshold": int | str,
         "transports/sunrise_link/enable_port_striping": bool,
         "transports/tcp/enable": bool,
+        "transports/tcp/required": bool,
         "transports/tcp/rail_error_threshold": int,
         "transports/tcp/rail_error_window_secs": float | str,
         "transports/tcp/rail_cooldown_secs": float | str,
@@ -268,6 +272,8 @@ class Given(_Paths, total=False):
     rail_condemn_ms: int | str
     link_wait_ms: int | str
     peer_outage_timeout: float | str
+    register_timeout: float | str
+    register_wait_ms: int | str
     default_priority: int
     max_pending_requests: int
     max_batches: int

@@ -259,6 +259,7 @@ _BY_CODE |= {
     "MALFORMED_JSON": InvalidArgumentError,
     "PROTOCOL": RpcServiceError,
     "NO_ROUTE": PeerUnreachableError,
+    "NOT_HERE": DeviceNotFoundError,
     "LOST": PeerUnreachableError,
 }
 

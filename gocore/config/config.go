@@ -105,7 +105,12 @@ func (c *Config) declare(t *carrier) []Setting {
 	if t.Settings == nil {
 		return list
 	}
-	c.targets[enable.Key] = nil // read by Enabled
+	required := Setting{Key: requiredKey(t.branch()), Takes: Takes{Kind: Bool}, Default: false, Source: "tent",
+		Help: "A region that transport " + t.branch() +
+			" cannot use is an error of register; otherwise it lives on the other transports."}
+	list = append(list, required)
+	c.owners[required.Key] = []string{t.Name}
+	c.targets[enable.Key], c.targets[required.Key] = nil, nil // read by Enabled and Required
 	t.settings = reflect.New(reflect.TypeOf(t.Settings)).Elem()
 	for _, f := range fieldsOf(t.settings.Type(), "transports/"+t.branch()) {
 		list = append(list, f.Setting)

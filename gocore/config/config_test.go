@@ -72,7 +72,8 @@ func TestDefaultsFillEveryTypedField(t *testing.T) {
 		MaxConnections: 1024, MaxPeerConnections: 8, MaxStrangers: 256, MaxCalls: 4000, MaxReception: 32 << 20,
 		AttemptTimeout: 10 * time.Second, ResendRounds: 8, ResendInterval: time.Millisecond,
 		RailSuspectAfter: 5 * time.Millisecond, RailCondemnAfter: time.Second, InlineBytes: 256 << 10,
-		LinkWait: 500 * time.Millisecond, MetricsHost: "127.0.0.1"}, c.Engine)
+		LinkWait:        500 * time.Millisecond,
+		RegisterTimeout: 30 * time.Second, RegisterWait: 100 * time.Millisecond, MetricsHost: "127.0.0.1"}, c.Engine)
 	seed := Rail{ErrorThreshold: 3, ErrorWindow: 10 * time.Second, Cooldown: 30 * time.Second,
 		CooldownMax:      300 * time.Second,
 		PromotionTimeout: 10 * time.Millisecond, AllowCrossNUMA: true, HealthSensitivity: 100, HealthRecovery: 10,

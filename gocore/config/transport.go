@@ -177,5 +177,13 @@ func (c *Config) whyIdle(t *carrier) string {
 	return ""
 }
 
+// Required reports whether a region that the transport cannot use is an error.
+func (c *Config) Required(transport string) bool {
+	found := c.carrierOf(transport)
+	return found != nil && found.settings.IsValid() && c.value(requiredKey(found.branch())) == true
+}
+
+func requiredKey(branch string) string { return "transports/" + branch + "/required" }
+
 // enableKey is the switch of a transport.
 func enableKey(branch string) string { return "transports/" + branch + "/enable" }

@@ -11,7 +11,7 @@
 // # Plug-ins
 //
 // The device plug-in of the transports seed (device_plugin_t) becomes a Platform call by call. These are alloc, free,
-// memcpy_sync, query_location (Locate), get_device_count and get_device_pci_bus_id (Devices). What it does not have is
+// memcpy_sync, query_location (Locate), get_device_count and get_device_pci_bus_id (Devices). Parts that it lacks are
 // optional here: Exporter, Streams.
 package device
 

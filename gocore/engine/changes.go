@@ -28,39 +28,51 @@ const (
 func (p *port) Describe(key transport.LocalKey, descriptor transport.Descriptor) {
 	p.mu.Lock()
 	r := p.own[key]
-	if r == nil && p.registering > 0 {
+	switch {
+	case r != nil:
+		r.on[p.index].Store(&registration{key: key, descriptor: descriptor})
+	case p.registering > 0:
 		p.earlier[key] = descriptor
 	}
 	p.mu.Unlock()
-	if r == nil {
-		return
+	if r != nil {
+		p.engine.describedAnew()
 	}
-	r.descriptors[p.index].Store(&descriptor)
-	p.engine.regions.touch()
-	p.engine.changes.announce(p.engine.describedEpoch())
-	p.engine.renewals.refresh(p.engine.segments.peersWith(p.engine.credentials.ID()))
 }
 
-// register registers a region with the transport, and enters the key for Describe.
-func (p *port) register(ctx context.Context, r *region) error {
+// describedAnew makes those that import our regions ask for them again: peers, and our own end.
+func (e *Engine) describedAnew() {
+	e.regions.touch()
+	e.changes.announce(e.describedEpoch())
+	e.renewals.refresh(e.segments.peersWith(e.credentials.ID()))
+}
+
+// begin notes that a region is being registered: from now on, descriptors of keys that we do not know yet can be
+// replaced.
+func (p *port) begin() {
 	p.mu.Lock()
 	p.registering++
 	p.mu.Unlock()
-	key, descriptor, err := p.transport.Register(ctx, r.Region)
+}
+
+// end is the counterpart of begin.
+func (p *port) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.registering--; err == nil {
-		if newer, is := p.earlier[key]; is {
-			descriptor = newer
-		}
-		r.keys[p.index] = key
-		r.descriptors[p.index].Store(&descriptor)
-		p.own[key] = r
-	}
-	if p.registering == 0 {
+	if p.registering--; p.registering == 0 {
 		clear(p.earlier) // of keys that ended before Register returned
 	}
-	return err
+}
+
+// enter makes a region known by its key, with the newest descriptor.
+func (p *port) enter(r *region, at *registration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if newer, is := p.earlier[at.key]; is {
+		at = &registration{key: at.key, descriptor: newer}
+	}
+	p.own[at.key] = r
+	r.on[p.index].Store(at)
 }
 
 // deregister ends the key of a region.

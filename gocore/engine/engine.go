@@ -354,8 +354,9 @@ func (e *Engine) plugIn(ctx context.Context, o Options, undo *steps) error {
 	e.inliners = make([]transport.Inliner, len(plugs))
 	for i, plug := range plugs {
 		p := &port{engine: e, index: uint8(i), name: plug.Factory.Name(),
-			number: e.config.NumberOf(plug.Factory.Name()), links: map[transport.Link]attachedLink{},
-			own: map[transport.LocalKey]*region{}, earlier: map[transport.LocalKey]transport.Descriptor{}}
+			number: e.config.NumberOf(plug.Factory.Name()), required: e.config.Required(plug.Factory.Name()),
+			links: map[transport.Link]attachedLink{},
+			own:   map[transport.LocalKey]*region{}, earlier: map[transport.LocalKey]transport.Descriptor{}}
 		e.ports = append(e.ports, p)
 		e.infos[i].Name = p.name // explanations and hints name a transport that is not open, too
 		if reason := plug.Factory.Check(); reason != nil {

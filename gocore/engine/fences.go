@@ -38,11 +38,13 @@ func (e *Engine) nextEpoch() transport.Epoch { return transport.Epoch(e.fences.A
 
 func (e *Engine) revoke(ctx context.Context, r *region, from *transport.Peer, epoch transport.Epoch) error {
 	var first error
+	r.keepFence(from, epoch)
 	for i, p := range e.ports {
-		if p.transport == nil || r.keys[i] == 0 {
+		key := r.key(i)
+		if p.transport == nil || key == 0 {
 			continue
 		}
-		if err := p.transport.Revoke(ctx, r.keys[i], from, epoch); err != nil && first == nil {
+		if err := p.transport.Revoke(ctx, key, from, epoch); err != nil && first == nil {
 			first = err
 		}
 	}

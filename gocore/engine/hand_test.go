@@ -256,10 +256,10 @@ func TestARegionThatIsClosedWaitsForItsTransfersAndTakesNoOthers(t *testing.T) {
 	require.NoError(t, w.CloseRegion(t.Context(), own.ID))
 	_, err = late.Commit(nil)
 	require.Equal(t, errs.AddressNotRegistered, errs.CodeOf(err), "its uses are those of before")
-	h.locked(func() { require.Contains(t, h.keys, own.keys[0], "a transfer uses it") })
+	h.locked(func() { require.Contains(t, h.keys, own.key(0), "a transfer uses it") })
 	h.complete(nil)
 	require.Equal(t, dispatch.Completed, w.Wait(id, 10*time.Second))
-	h.await(t, "the end of the registration", func() bool { _, there := h.keys[own.keys[0]]; return !there })
+	h.await(t, "the end of the registration", func() bool { _, there := h.keys[own.key(0)]; return !there })
 }
 
 func TestARegionThatAPeerMayTouchIsNotTheCallersYet(t *testing.T) {
@@ -269,7 +269,7 @@ func TestARegionThatAPeerMayTouchIsNotTheCallersYet(t *testing.T) {
 	require.Error(t, w.CloseRegion(t.Context(), own.ID))
 	for _, h := range w.hands {
 		require.Equal(t, []transport.Epoch{transport.ForGood}, h.revokes, h.name)
-		require.Contains(t, h.keys, own.keys[0])
+		require.Contains(t, h.keys, own.key(0))
 	}
 	w.hands[1].revoke = nil
 	require.NoError(t, w.CloseRegion(t.Context(), own.ID))

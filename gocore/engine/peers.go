@@ -368,7 +368,7 @@ func (p *peer) candidates(local *region, remote *remoteRegion, want request.Choi
 	list := make([]plan.Candidate, 0, len(e.ports))
 	for i, port := range e.ports {
 		c := plan.Candidate{Transport: uint8(i), Info: &e.infos[i], Link: links[i].id, Disabled: links[i].why,
-			LocalKey: local.keys[i], SameHost: sameHost, Self: p.identity.Self}
+			LocalKey: local.key(i), NotHere: local.whyNot(port), SameHost: sameHost, Self: p.identity.Self}
 		if descriptor := remote.descriptors[port.name]; c.Link != 0 && len(descriptor) > 0 {
 			if remote.keys[i] == 0 {
 				key, err := port.transport.Import(links[i].link, descriptor)

@@ -26,6 +26,15 @@ func (e *Engine) addPlatforms(list []device.Platform) {
 	}
 }
 
+// Platforms returns the names of those that are asked about memory.
+func (e *Engine) Platforms() []string {
+	names := make([]string, len(e.platforms))
+	for i, p := range e.platforms {
+		names[i] = p.Name()
+	}
+	return names
+}
+
 // locate sets kind and device of a region, and its location where the user did not give all of it. The location was
 // checked.
 func (e *Engine) locate(r *region) *errs.Error {

@@ -14,18 +14,20 @@ import (
 
 // port connects one transport to the engine: its Sink and its Host. Every report of the transport goes into the inbox.
 type port struct {
-	engine    *Engine
-	index     uint8
-	name      string
-	number    uint8                 // of TransportType, see config.NumberOf
-	transport transport.Transport   // nil: not open, reason says why
-	notifier  transport.Notifier    // nil if it carries none
-	filer     transport.Filer       // nil if it moves no bytes of files
-	prober    transport.Prober      // nil if it has no probes
-	witness   transport.Witness     // nil if it knows no more than its completions
-	epochs    transport.EpochReader // nil if it announces epochs
-	reason    string
-	readies   atomic.Uint32 // Ready calls so far; see outbox.carryOut
+	engine      *Engine
+	index       uint8
+	name        string
+	number      uint8                 // of TransportType, see config.NumberOf
+	transport   transport.Transport   // nil: not open, reason says why
+	notifier    transport.Notifier    // nil if it carries none
+	filer       transport.Filer       // nil if it moves no bytes of files
+	prober      transport.Prober      // nil if it has no probes
+	witness     transport.Witness     // nil if it knows no more than its completions
+	epochs      transport.EpochReader // nil if it announces epochs
+	reason      string
+	required    bool          // transports/<name>/required
+	saidNotHere atomic.Bool   // the first region that it could not use was logged
+	readies     atomic.Uint32 // Ready calls so far; see outbox.carryOut
 
 	mu       sync.Mutex
 	links    map[transport.Link]attachedLink

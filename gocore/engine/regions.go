@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"sync/atomic"
-	"time"
 
 	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -17,13 +16,13 @@ import (
 // returned and every transfer that uses it locally has ended; uses counts those.
 type region struct {
 	mem.Region
-	keys        []transport.LocalKey                   // by transport, 0 where it is not registered
-	descriptors []atomic.Pointer[transport.Descriptor] // by transport, nil where it is not registered
-	allocated   bool                                   // from Allocate: FreeMemory gives it back
-	owner       freer                                  // of allocated memory; nil: the engine's own mapping
-	node        atomic.Int32                           // NUMA node plus one, see node.go
-	platform    device.Platform                        // that has the memory; nil: the host, or nobody could say
-	managed     bool                                   // the platform moves its pages
+	on          []atomic.Pointer[registration] // by transport; nil: not asked, or no answer yet
+	registering registering
+	allocated   bool            // from Allocate: FreeMemory gives it back
+	owner       freer           // of allocated memory; nil: the engine's own mapping
+	node        atomic.Int32    // NUMA node plus one, see node.go
+	platform    device.Platform // that has the memory; nil: the host, or nobody could say
+	managed     bool            // the platform moves its pages
 
 	// uses counts local transfers, +1 while the region is open; the call that takes it to 0 deregisters.
 	uses   atomic.Int64
@@ -73,8 +72,9 @@ type Memory struct {
 
 // Register makes memory usable as a local operand and, as far as its permission goes, by peers. It looks at the range
 // first: memory that is not mapped is an error, and so is a WRITE permission on memory that is mapped for reading only.
-// It succeeds on every transport that can use this kind of memory, or says which one failed and why, and then nothing
-// stays registered.
+// An error of one transport undoes all. One that cannot use the memory here is only a reason (registration.go). It
+// returns when all transports have answered, or after register_wait when one is ready: the region is usable on those
+// that are, and becomes usable on the others as they answer.
 func (e *Engine) Register(m Memory) (mem.RegionID, error) {
 	return e.register(&region{Region: mem.Region{Name: m.Name, Addr: m.Addr, Size: m.Size, Location: m.Location,
 		Permission: m.Permission, ReadOnly: m.ReadOnly, Fd: -1}})
@@ -101,18 +101,8 @@ func (e *Engine) register(r *region) (mem.RegionID, error) {
 	e.numa.place(r)
 	r.ID = e.regions.reserve()
 	r.uses.Store(1)
-	r.keys = make([]transport.LocalKey, len(e.ports))
-	r.descriptors = make([]atomic.Pointer[transport.Descriptor], len(e.ports))
-	ctx, cancel := context.WithTimeout(context.Background(), registerTimeout)
-	defer cancel()
-	for _, p := range e.ports {
-		if p.transport == nil || !usesKind(p.transport.Info(), r.Kind) {
-			continue
-		}
-		if err := p.register(ctx, r); err != nil {
-			e.deregister(r)
-			return 0, errs.From("register", err)
-		}
+	if err := e.install(r); err != nil {
+		return 0, err
 	}
 	if err := e.regions.add(r); err != nil {
 		e.deregister(r)
@@ -120,8 +110,6 @@ func (e *Engine) register(r *region) (mem.RegionID, error) {
 	}
 	return r.ID, nil
 }
-
-const registerTimeout = 30 * time.Second
 
 func check(r *mem.Region) *errs.Error {
 	kind, _, err := r.Location.Parse()
@@ -148,15 +136,6 @@ func check(r *mem.Region) *errs.Error {
 	return nil
 }
 
-func usesKind(info transport.Info, kind mem.Kind) bool {
-	for other := range mem.KindCount {
-		if info.Pairs[kind][other] || info.Pairs[other][kind] {
-			return true
-		}
-	}
-	return false
-}
-
 // CloseRegion ends remote access and returns when no peer can touch the bytes any more. Local transfers that use the
 // region go on; their memory must stay until they end. Closing twice is no mistake. After an error, which names the
 // peer that may still touch the bytes, the region is closed and the memory is not the caller's yet: the next call asks
@@ -167,7 +146,10 @@ func (e *Engine) CloseRegion(ctx context.Context, id mem.RegionID) error {
 		return nil
 	}
 	r.life.advance(eventClosed)
-	err := e.revoke(ctx, r, nil, transport.ForGood)
+	err := e.finishRegistering(ctx, r)
+	if err == nil {
+		err = e.revoke(ctx, r, nil, transport.ForGood)
+	}
 	if err == nil && !e.regions.left(r) {
 		return nil
 	}
@@ -191,18 +173,4 @@ func (e *Engine) retire(r *region) {
 			e.unmap(r)
 		}
 	}()
-}
-
-func (e *Engine) deregister(r *region) {
-	ctx, cancel := context.WithTimeout(context.Background(), registerTimeout)
-	defer cancel()
-	for i, p := range e.ports {
-		if p.transport == nil || r.keys[i] == 0 {
-			continue
-		}
-		if err := p.deregister(ctx, r.keys[i]); err != nil {
-			e.log.Warn("deregister", "transport", p.name, "region", r.Name, "err", err)
-		}
-	}
-	e.regions.giveBack(r.ID)
 }

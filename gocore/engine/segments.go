@@ -363,8 +363,8 @@ func (e *Engine) describe(r *region) segment.Region {
 	s := segment.Region{ID: r.ID, Name: r.Name, Addr: uint64(r.Addr), Size: r.Size, Location: r.Location, Kind: r.Kind,
 		Permission: r.Permission, ReadOnly: r.ReadOnly, Descriptors: map[string]transport.Descriptor{}}
 	for i, p := range e.ports {
-		if d := r.descriptors[i].Load(); d != nil && len(*d) > 0 {
-			s.Descriptors[p.name] = *d
+		if d := r.descriptor(i); len(d) > 0 {
+			s.Descriptors[p.name] = d
 		}
 	}
 	return s

@@ -46,6 +46,7 @@ const (
 	NoSpace              Code = 315
 	StorageError         Code = 316
 	PeerNotAdmitted      Code = 317
+	NotHere              Code = 318
 	Replaced             Code = 320
 )
 
@@ -91,7 +92,9 @@ var codes = map[Code]about{
 	NoSpace: {"NO_SPACE", "The file system is full, or a quota or the largest file size is reached.",
 		true},
 	StorageError: {"STORAGE_ERROR", "The device or the file system under a file has failed.", false},
-	Replaced:     {"REPLACED", "The owner of the region has replaced its descriptor; the new one leads there.", false},
+	NotHere: {"NOT_HERE",
+		"A transport cannot use this memory on this machine; a region lives on the other transports.", false},
+	Replaced: {"REPLACED", "The owner of the region has replaced its descriptor; the new one leads there.", false},
 	PeerNotAdmitted: {"PEER_NOT_ADMITTED",
 		"One side does not admit the other one: another user, another key, or other security settings.", true},
 }

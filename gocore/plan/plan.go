@@ -98,6 +98,7 @@ type Candidate struct {
 	Info      *transport.Info
 	Link      LinkID              // 0: not attached
 	LocalKey  transport.LocalKey  // 0: the local region is not registered with it
+	NotHere   string              // and why not, as far as that is known
 	RemoteKey transport.RemoteKey // 0: the peer does not offer the remote region over it
 	SameHost  bool                // the peer has our machine id
 	Self      bool

@@ -249,6 +249,7 @@ type Info struct {
 	Checksums bool                               // Slice.Checked is honoured: a mismatch fails the slice as Corrupted
 	SameHost  bool                               // only towards peers with our own machine id
 	Copies    bool                               // Poll carries out queued slices, each of some 10 to 50 µs: see Poller
+	Pins      bool                               // Register takes time that grows with the size: it pins pages
 	SliceMax  uint64                             // bytes in one slice
 	SliceBest uint64                             // bytes in one slice beyond which nothing is gained
 	Alignment uint64                             // of addresses, offsets and lengths; 1 if any
@@ -286,6 +287,14 @@ type Transport interface {
 	Info() Info
 
 	// Register makes a region usable as a local operand and, as far as its permission goes, by peers.
+	//
+	// Memory that the transport cannot use on this machine is errs.NotHere, with the reason for people: a limit of
+	// locked memory, no way from the NIC to this device, a read-only mapping. The region then lives on the other
+	// transports. Any other error is the user's mistake or ours, and undoes the region everywhere.
+	//
+	// Where Info.Pins it runs beside other transports' Register, on a goroutine of its own, and transfers of the region
+	// may go on over others meanwhile. It ends soon after ctx has. A key that it returns too late is deregistered at
+	// once. A dma-buf of the region is closed afterwards: a transport that needs it for longer duplicates it.
 	Register(ctx context.Context, region mem.Region) (LocalKey, Descriptor, error)
 	// Revoke is the owner's fence: it returns when no slice of an older epoch can touch the bytes any more. That holds
 	// for slices that are submitted later, too. ForGood refuses every slice from the start on; only Deregister

@@ -114,7 +114,8 @@ func TestRegionsSegmentsAndBatchesOfOneEngineLeaveNothingBehind(t *testing.T) {
 			Length: uint64(m.Size),
 			Remote: engine.Remote{Segment: at}})
 		require.NoError(t, err)
-		require.Equal(t, dispatch.Completed, ended(t, here, b).State)
+		sum := ended(t, here, b)
+		require.Equal(t, dispatch.Completed, sum.State, "%v", sum.Err)
 		require.NoError(t, here.CloseSegment(at))
 		require.NoError(t, there.CloseRegion(context.Background(), id))
 		require.NoError(t, there.FreeMemory(id))

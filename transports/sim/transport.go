@@ -32,6 +32,10 @@ type Settings struct {
 	// RemoteKey under which its region was imported, and the peer copies between its own two regions. That is the
 	// remote hop of a plan, for example from a stage buffer into the memory of a GPU.
 	Executor bool
+	// Pins makes registration slow (Info.Pins), and Registering is called at its begin, without a lock: an error of it
+	// is Register's.
+	Pins        bool
+	Registering func(context.Context, mem.Region) error
 	// Vectors makes the transport understand Slice.Pieces.
 	Vectors bool
 	// Inline makes it a transport.Inliner, where the network drives itself (NewInline) and nothing is wrong with it.
@@ -156,12 +160,17 @@ func (n *Network) find(name, address string, id transport.ID) *Transport {
 func (t *Transport) Info() transport.Info {
 	s := &t.settings
 	return transport.Info{Name: t.name, Pairs: s.Pairs, Vectors: s.Vectors, Files: s.Files, Checksums: true,
-		SameHost: s.SameHost, SliceMax: s.SliceMax, SliceBest: s.SliceBest,
+		SameHost: s.SameHost, Pins: s.Pins, SliceMax: s.SliceMax, SliceBest: s.SliceBest,
 		Alignment: s.Alignment, SlicesMax: s.SlicesMax}
 }
 
-// Register never fails while the transport is open.
-func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
+// Register fails only where Settings.Registering does, while the transport is open.
+func (t *Transport) Register(ctx context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
+	if t.settings.Registering != nil {
+		if err := t.settings.Registering(ctx, m); err != nil {
+			return 0, nil, err
+		}
+	}
 	t.network.mu.Lock()
 	defer t.network.leave()
 	if !t.open {

@@ -1,0 +1,49 @@
+package engine
+
+import (
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+// RegionState is the state of a region on one transport.
+type RegionState string
+
+// States of a region on a transport.
+const (
+	RegionReady       RegionState = "ready"
+	RegionRegistering RegionState = "registering" // it joins when the transport has pinned its pages
+	RegionNotHere     RegionState = "not here"    // for the reason given; the region lives on the others
+)
+
+// Standing says where a region is, and on which transports.
+type Standing struct {
+	Location mem.Location          `json:"location"`
+	On       map[string]StandingOn `json:"transports"` // those that move its kind of memory, by name
+}
+
+// StandingOn is a region on one transport.
+type StandingOn struct {
+	State RegionState `json:"state"`
+	Why   string      `json:"why"` // of "not here"
+}
+
+// Standing describes an open region.
+func (e *Engine) Standing(id mem.RegionID) (Standing, error) {
+	r := e.regions.get(id)
+	if r == nil {
+		return Standing{}, errs.New(errs.AddressNotRegistered, "standing", "the region is closed")
+	}
+	s := Standing{r.Location, map[string]StandingOn{}}
+	for i, p := range e.ports {
+		switch {
+		case p.transport == nil || !usesKind(&e.infos[i], r.Kind):
+		case r.key(i) != 0:
+			s.On[p.name] = StandingOn{State: RegionReady}
+		case r.on[i].Load() == nil:
+			s.On[p.name] = StandingOn{State: RegionRegistering}
+		default:
+			s.On[p.name] = StandingOn{RegionNotHere, r.whyNot(p)}
+		}
+	}
+	return s, nil
+}
