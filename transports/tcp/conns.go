@@ -1,9 +1,6 @@
 package tcp
 
 import (
-	"sync"
-	"sync/atomic"
-
 	"golang.org/x/sys/unix"
 )
 
@@ -40,75 +37,4 @@ func (t *Transport) initiatorOf(k connKey) *initiatorLane {
 		return l
 	}
 	return nil
-}
-
-// dialledLanes calls yield for our open lanes, those of class 0 first.
-func (t *Transport) dialledLanes(yield func(*initiatorLane) bool) {
-	for g := range t.dialled {
-		entries := t.dialled[g].all()
-		for i := range entries {
-			if l := entries[i].Load(); l != nil && !yield(l) {
-				return
-			}
-		}
-	}
-}
-
-// laneList is the open lanes of one class group for waiters to poll: a plain array, because Poll walks it every time.
-// It has holes where lanes were closed, which new lanes fill, so it grows to the most lanes that were ever open at
-// once.
-type laneList struct {
-	entries atomic.Pointer[[]atomic.Pointer[initiatorLane]]
-
-	mu    sync.Mutex
-	holes []int
-}
-
-// laneListMin is the length of a list's first array.
-const laneListMin = 8
-
-// all returns the list's array; an entry may be nil.
-func (s *laneList) all() []atomic.Pointer[initiatorLane] {
-	if entries := s.entries.Load(); entries != nil {
-		return *entries
-	}
-	return nil
-}
-
-// insert enters a lane and returns its place. A loop over all that has begun before may miss it.
-func (s *laneList) insert(l *initiatorLane) (at int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.holes) == 0 {
-		s.growLocked()
-	}
-	last := len(s.holes) - 1
-	at = s.holes[last]
-	s.holes = s.holes[:last]
-	s.all()[at].Store(l)
-	return at
-}
-
-// growLocked doubles the array; the lowest new place is used first.
-func (s *laneList) growLocked() {
-	old := s.all()
-	grown := make([]atomic.Pointer[initiatorLane], max(laneListMin, 2*len(old)))
-	for i := range old {
-		grown[i].Store(old[i].Load())
-	}
-	for i := len(grown); i > len(old); i-- {
-		s.holes = append(s.holes, i-1)
-	}
-	s.entries.Store(&grown)
-}
-
-// vacate frees a lane's place. The list starts small again when its last lane goes.
-func (s *laneList) vacate(at int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.all()[at].Store(nil)
-	if s.holes = append(s.holes, at); len(s.holes) == len(s.all()) {
-		s.holes = nil
-		s.entries.Store(nil)
-	}
 }

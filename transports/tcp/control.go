@@ -190,8 +190,9 @@ func (t *Transport) serveWanted(from transport.Peer, r *kit.Reader, answer []byt
 	if r.Short() {
 		return nil, errShort
 	}
-	for l := range t.dialledLanes {
-		if l.id != id || l.link.attachment() != key || l.set.owner != from.ID {
+	for _, c := range t.conns.All() {
+		l, is := c.lane.(*initiatorLane)
+		if !is || l.id != id || l.link.attachment() != key || l.set.owner != from.ID {
 			continue
 		}
 		l.mu.Lock()

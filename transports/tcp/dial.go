@@ -287,7 +287,6 @@ func (l *link) railUp(r *rail, d *dial, now clock.Time) error {
 	}
 	set.each(func(lane *initiatorLane) {
 		lane.life.advance(eventOpened)
-		lane.place = l.t.dialled[lane.group].insert(lane)
 		lane.arm()
 		lane.pump(submitBudget)
 	})

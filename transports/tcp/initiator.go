@@ -25,7 +25,11 @@ type initiatorLane struct {
 	bulk atomic.Bool // so much is outstanding that workers help the waiter
 	deaf atomic.Bool // epoll does not look at its read side because a waiter does; Poll looks here
 
-	place int // in Transport.dialled, -1 before it is open; of the link's goroutine
+	// Waiters look at it, see attend.go; place and gone are guarded by the list's mutex.
+	attended atomic.Bool
+	calm     atomic.Uint32 // turns without anything due
+	place    int
+	gone     bool
 
 	// Guarded by readMu.
 	served []uint64 // READs of the DATA frame under way that its SERVED completes
@@ -36,7 +40,7 @@ type initiatorLane struct {
 
 // newInitiatorLane makes a lane of a socket after its handshake.
 func (s *laneSet) newInitiatorLane(fd int, id uint64, group int) *initiatorLane {
-	l := &initiatorLane{link: s.rail.link, set: s, place: -1}
+	l := &initiatorLane{link: s.rail.link, set: s}
 	l.id, l.group = id, uint8(group)
 	t := s.rail.link.t
 	l.out.init(s.rail.link.requests(), t.settings.WindowBytes, min(s.rail.link.offer.bytes, t.settings.CreditBytes))
@@ -56,7 +60,9 @@ func (l *initiatorLane) checkHeader(h header) error { return h.check(false, 0) }
 // reduceInterest leaves the lane to a waiter that polls it, and its read side to one that sleeps on it.
 func (l *initiatorLane) reduceInterest(events uint32) uint32 {
 	if l.t.polling.Load() && !l.bulk.Load() {
-		return 0
+		if l.attend(); l.t.polling.Load() {
+			return 0
+		}
 	}
 	if l.sleepers > 0 {
 		events &^= unix.EPOLLIN | unix.EPOLLRDHUP
@@ -74,6 +80,7 @@ func (l *initiatorLane) disarm() {
 	if l.interest != 0 && l.fd >= 0 {
 		l.deaf.Store(true)
 		l.setInterest(0)
+		l.attend()
 	}
 }
 

@@ -217,9 +217,8 @@ func (l *link) railDown(r *rail, cause *errs.Error, now clock.Time) {
 func (l *link) settleLane(lane *initiatorLane, w *worker) {
 	lane.readMu.Lock()
 	lane.writeMu.Lock()
-	if lane.closeSocket() && lane.place >= 0 {
-		l.t.dialled[lane.group].vacate(lane.place)
-	}
+	lane.closeSocket()
+	l.t.attended[lane.group].remove(lane, true)
 	lane.writeMu.Unlock()
 	lane.readMu.Unlock()
 	open := 0

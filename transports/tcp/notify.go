@@ -84,7 +84,7 @@ func (l *initiatorLane) postMessage(number uint64, message []byte) bool {
 // expectLocked notes that an answer is due on this lane, so that Poll looks here. Holds mu.
 func (l *initiatorLane) expectLocked() {
 	l.waits++
-	l.busy.Store(true)
+	l.expect()
 	l.dirty.Store(true)
 }
 

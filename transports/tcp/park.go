@@ -13,7 +13,7 @@ import (
 // It takes only one of the lanes with much READ payload on its way: other processors should receive the rest.
 func (t *Transport) Watch(list []transport.Watch) []transport.Watch {
 	bulk, room := false, transport.WatchesMost
-	for l := range t.dialledLanes {
+	for l := range t.attendedLanes {
 		if room == 0 || !l.busy.Load() || (bulk && l.bulk.Load()) {
 			continue
 		}

@@ -20,7 +20,7 @@ func TestWaitersDoNotComeBackToABrokenLane(t *testing.T) {
 	require.True(t, tr.links.Lookup(c.link).runOnLink(func(clock.Time) { close(held); <-free }))
 	<-held
 	lane := tr.setOf(c.rails[0].Rail).groups[1][0]
-	lane.busy.Store(true)
+	lane.expect()
 	lane.shutdown()
 	c.await(t, "the end of the lane", 5*time.Second, func() bool {
 		list := tr.Watch(nil)

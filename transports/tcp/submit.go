@@ -123,7 +123,7 @@ func (l *initiatorLane) accept(list []*transport.Slice, w **worker) (n int, more
 		}
 		atomic.StoreUint64(&s.Scratch[scratchConn], uint64(l.key))
 		atomic.StoreUint64(&s.Scratch[scratchSeq], seq)
-		l.busy.Store(true)
+		l.expect()
 		l.dirty.Store(true)
 		n++
 	}
@@ -231,7 +231,7 @@ func (t *Transport) Poll(budget int) int {
 	}
 	var w *worker
 	found := 0
-	for l := range t.dialledLanes {
+	for l := range t.attendedLanes {
 		if l.isDown() || (!l.busy.Load() && !l.deaf.Load()) {
 			continue
 		}
@@ -282,9 +282,7 @@ func (l *initiatorLane) poll(w *worker) bool {
 // Arm gives the lanes back to the workers.
 func (t *Transport) Arm() {
 	t.polling.Store(false)
-	for l := range t.dialledLanes {
-		if !l.watched() {
-			l.arm()
-		}
+	for l := range t.attendedLanes {
+		l.settle()
 	}
 }

@@ -80,48 +80,9 @@ func TestPeersThatComeAndGoLeaveNoConnections(t *testing.T) {
 		near.link = link
 		near.await(t, "a rail", 5*time.Second, func() bool { return len(near.rails) == 1 })
 	}
-	for g := range tr.dialled {
-		require.LessOrEqual(t, len(tr.dialled[g].all()), laneListMin)
+	for g := range tr.attended {
+		require.LessOrEqual(t, len(tr.attended[g].all()), laneListMin)
 	}
 	require.Eventually(t, func() bool { return len(other.attachments.ofPeer(nil)) == 1 && other.conns.Len() == lanes },
 		5*time.Second, time.Millisecond)
-}
-
-// TestALaneListReusesItsPlaces also holds while a loop walks it.
-func TestALaneListReusesItsPlaces(t *testing.T) {
-	var tr Transport
-	list := &tr.dialled[1]
-	visible := func() (n int) {
-		for range tr.dialledLanes {
-			n++
-		}
-		return n
-	}
-	lanes := make([]*initiatorLane, 100)
-	for i := range lanes {
-		lanes[i] = &initiatorLane{}
-		lanes[i].place = list.insert(lanes[i])
-		require.Equal(t, i+1, visible())
-	}
-	length := len(list.all())
-	for range 1000 {
-		for _, l := range lanes[:50] {
-			list.vacate(l.place)
-		}
-		require.Equal(t, 50, visible())
-		for _, l := range lanes[:50] {
-			l.place = list.insert(l)
-			require.Same(t, l, list.all()[l.place].Load())
-		}
-	}
-	require.Len(t, list.all(), length)
-	for range tr.dialledLanes {
-		for _, l := range lanes {
-			list.vacate(l.place)
-		}
-	}
-	require.Empty(t, list.all())
-	require.Zero(t, visible())
-	list.insert(lanes[0])
-	require.Len(t, list.all(), laneListMin)
 }

@@ -92,7 +92,7 @@ type Transport struct {
 	ending  bool // no new tasks
 
 	conns    kit.Slots[connKey, conn]
-	dialled  [groupCount]laneList // those of class 0 are looked at first
+	attended [groupCount]laneList // those of class 0 are looked at first
 	nextLane atomic.Uint64
 
 	links kit.Links[link]

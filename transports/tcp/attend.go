@@ -1,0 +1,141 @@
+package tcp
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// Waiters look at few lanes, however many there are: at those that are attended. A lane is attended while an answer is
+// due on it and while epoll does not look at it. Nobody walks over the lanes of idle peers.
+//
+//	             busy, or epoll is off
+//	unattended ────────────────────────▶ attended
+//	     ▲                                  │
+//	     └──calm for some turns, and armed──┘
+//
+// No lane is forgotten, because each side writes before it reads (Dekker's algorithm; Go's atomics are sequentially
+// consistent). A lane that needs a look notes that and then asks whether it is attended; dismiss takes it off the list
+// and then reads the notes. A lane that stays disarmed for a waiter's sake joins the list and then looks again whether
+// somebody polls; Arm ends the polling and then walks over the list.
+
+// calmTurns is the number of times that Arm finds nothing due on a lane before the lane leaves the list, so that it
+// does not come and go with each slice.
+const calmTurns = 16
+
+// attendedLanes calls yield for the lanes at which waiters look, those of class 0 first.
+func (t *Transport) attendedLanes(yield func(*initiatorLane) bool) {
+	for g := range t.attended {
+		entries := t.attended[g].all()
+		for i := range entries {
+			if l := entries[i].Load(); l != nil && !yield(l) {
+				return
+			}
+		}
+	}
+}
+
+// attend makes waiters look at the lane, which has noted the reason before. Any lock but that of the list may be held.
+func (l *initiatorLane) attend() {
+	if !l.attended.Load() {
+		l.t.attended[l.group].insert(l)
+	}
+}
+
+// expect notes that an answer is due on the lane, so that Poll looks here.
+func (l *initiatorLane) expect() {
+	l.busy.Store(true)
+	l.attend()
+}
+
+// settle arms the lane, if waiters have kept epoll from it, and takes it off the list when it has been calm for long.
+func (l *initiatorLane) settle() {
+	if !l.watched() {
+		l.arm()
+	}
+	switch {
+	case l.busy.Load():
+		l.calm.Store(0)
+	case l.calm.Add(1) > calmTurns && l.watched():
+		l.dismiss()
+	}
+}
+
+// dismiss takes the lane off the list, unless it needs a look again.
+func (l *initiatorLane) dismiss() {
+	l.t.attended[l.group].remove(l, false)
+	if l.busy.Load() || !l.watched() {
+		l.attend()
+	}
+}
+
+// laneList is a set of lanes that is walked without a lock. It has holes where lanes left, which other lanes fill, and
+// is copied to a shorter array when most of it is holes. A walk of the old array still meets all that were there.
+type laneList struct {
+	entries atomic.Pointer[[]atomic.Pointer[initiatorLane]]
+
+	mu    sync.Mutex
+	holes []int
+}
+
+// laneListMin is the least length of a list's array.
+const laneListMin = 8
+
+// all returns the list's array; an entry may be nil.
+func (s *laneList) all() []atomic.Pointer[initiatorLane] {
+	if entries := s.entries.Load(); entries != nil {
+		return *entries
+	}
+	return nil
+}
+
+// insert enters a lane unless it is there or gone. A walk that has begun before may miss it.
+func (s *laneList) insert(l *initiatorLane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.attended.Load() || l.gone {
+		return
+	}
+	if len(s.holes) == 0 {
+		s.resizeLocked(max(laneListMin, 2*len(s.all())))
+	}
+	last := len(s.holes) - 1
+	l.place = s.holes[last]
+	s.holes = s.holes[:last]
+	s.all()[l.place].Store(l)
+	l.calm.Store(0)
+	l.attended.Store(true)
+}
+
+// remove takes a lane out; one that is gone does not come back.
+func (s *laneList) remove(l *initiatorLane, gone bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.gone = l.gone || gone
+	if !l.attended.Load() {
+		return
+	}
+	l.attended.Store(false)
+	s.all()[l.place].Store(nil)
+	s.holes = append(s.holes, l.place)
+	if n := len(s.all()); n > laneListMin && 4*(n-len(s.holes)) <= n {
+		s.resizeLocked(n / 2)
+	}
+}
+
+// resizeLocked copies the lanes to an array of another length. The lowest place is used first.
+func (s *laneList) resizeLocked(length int) {
+	next := make([]atomic.Pointer[initiatorLane], length)
+	n, old := 0, s.all()
+	for i := range old {
+		if l := old[i].Load(); l != nil {
+			l.place = n
+			next[n].Store(l)
+			n++
+		}
+	}
+	s.holes = s.holes[:0]
+	for i := length; i > n; i-- {
+		s.holes = append(s.holes, i-1)
+	}
+	s.entries.Store(&next)
+}
