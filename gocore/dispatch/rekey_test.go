@@ -77,6 +77,20 @@ func TestATaskPlannedWithAnOldKeyCatchesUp(t *testing.T) {
 	}
 }
 
+func TestALateTaskDoesNotStandInForTheSlicesOfBefore(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 1, 1<<20)
+	old := to(r.core, id)
+	r.submit(old, High, 64*kib, clock.Never)
+	r.rekey(id, 1, 2)
+	r.submit(old, High, 64*kib, clock.Never) // with the old key, after the change
+	r.finish(1, replaced())
+	require.Empty(t, r.retired, "the first slice still carries the key")
+	r.finish(0, nil)
+	require.Len(t, r.retired, 1)
+	r.drain()
+}
+
 func TestAnUnknownReplacementIsAskedForOnceAndAwaited(t *testing.T) {
 	r := newRig(t, Options{})
 	id := r.link(7, 0, 1, 1<<20)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 // simEngine is gocore/engine's shell without goroutines, clock and control plane. It hands events to a real core in the
 // order in which they came, and the core's wishes to real (simulated) transports.
 type simEngine struct {
+	run        *simRun
 	address    string
 	identity   transport.Peer
 	core       *dispatch.Core
@@ -44,10 +46,12 @@ type simPeer struct {
 	number  uint32
 	links   []plan.LinkID
 	remotes []transport.RemoteKey
+	older   []transport.RemoteKey  // those before: of a call that was planned then and is submitted now
+	by      []transport.Descriptor // that remotes were imported by
 }
 
 func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
-	e := &simEngine{address: string(rune('A' + i)),
+	e := &simEngine{run: r, address: string(rune('A' + i)),
 		core: dispatch.New(dispatch.Options{Merge: true, Failovers: 3, Transports: []string{"fast", "slow"},
 			Batches: 1024, FenceHost: 5 * time.Millisecond, Stall: 300 * time.Millisecond,
 			LinkWait:     50 * time.Millisecond,
@@ -60,7 +64,7 @@ func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
 	e.areas[0], e.areas[1] = arena[:simSlots*simSlot], arena[simSlots*simSlot:]
 	for k, name := range []string{"fast", "slow"} {
 		s := sim.Settings{Network: r.network, Name: name, Rails: 3 - 2*k, SliceMax: 4 << 10, Vectors: k == 0}
-		tr, err := sim.Factory{Settings: s}.Open(context.Background(), nil, simHost{e}, &simSink{e, uint8(k)})
+		tr, err := sim.Factory{Settings: s}.Open(context.Background(), nil, simHost{e, k}, &simSink{e, uint8(k)})
 		require.NoError(t, err)
 		e.transports = append(e.transports, tr)
 		e.infos = append(e.infos, tr.Info())
@@ -97,7 +101,9 @@ func (e *simEngine) attach(p *simEngine) {
 			panic(err)
 		}
 		known.remotes = append(known.remotes, remote)
+		known.by = append(known.by, p.offered[k])
 	}
+	known.older = slices.Clone(known.remotes)
 	e.peers[p] = known
 }
 
@@ -114,11 +120,15 @@ type simTarget struct {
 
 func (e *simEngine) plan(t *testing.T, p *simEngine, op transport.Op) *plan.Plan {
 	known := e.peers[p]
+	remotes := known.remotes
+	if e.run.random.IntN(8) == 0 {
+		remotes = known.older
+	}
 	var list []plan.Candidate
 	for k := range e.transports {
 		list = append(list, plan.Candidate{Transport: uint8(k), Info: &e.infos[k], Link: known.links[k],
 			LocalKey:  e.keys[0][k],
-			RemoteKey: known.remotes[k], SameHost: true})
+			RemoteKey: remotes[k], SameHost: true})
 	}
 	made, err := plan.Build(&plan.Request{Op: op}, list)
 	require.Nil(t, err)
@@ -207,6 +217,7 @@ func (e *simEngine) step(r *simRun) bool {
 		seen[ev.Kind.String()]++
 	}
 	e.answer(effects)
+	e.carryKeys(effects)
 	return true
 }
 
@@ -240,6 +251,11 @@ func (s *simSink) tell(link transport.Link, what func(to simTarget, now clock.Ti
 
 func (s *simSink) Complete(list []transport.Completion) {
 	list = append([]transport.Completion(nil), list...)
+	for _, c := range list {
+		if c.Err != nil && c.Err.Code == errs.Replaced {
+			seen["refused as replaced"]++
+		}
+	}
 	s.engine.news = append(s.engine.news, func(now clock.Time) { s.engine.core.Complete(list, now) })
 }
 
@@ -278,7 +294,10 @@ func (s *simSink) Fenced(link transport.Link, key transport.RemoteKey, epoch tra
 func (s *simSink) Notified(transport.Peer, []byte) bool { return true }
 
 // simHost is the little of the engine that a simulated transport asks for.
-type simHost struct{ engine *simEngine }
+type simHost struct {
+	engine *simEngine
+	index  int // of the transport
+}
 
 func (h simHost) Self() transport.Peer { return h.engine.identity }
 
@@ -286,9 +305,7 @@ func (h simHost) Call(context.Context, transport.Peer, []byte) ([]byte, error) {
 	return nil, errs.New(errs.NotImplemented, "call", "the simulated network needs no handshake")
 }
 
-func (h simHost) Describe(transport.LocalKey, transport.Descriptor) {}
-func (h simHost) Refresh(transport.Peer)                            {}
-func (h simHost) Refused(transport.Refusal, string, error)          {}
-func (h simHost) Addresses() []netip.Addr                           { return nil }
+func (h simHost) Refused(transport.Refusal, string, error) {}
+func (h simHost) Addresses() []netip.Addr                  { return nil }
 
 func (h simHost) Log() *slog.Logger { return slog.New(slog.DiscardHandler) }

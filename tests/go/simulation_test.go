@@ -53,7 +53,8 @@ func TestSimulationOfWholeEnginesKeepsEveryPromise(t *testing.T) {
 	for _, what := range []string{"COMPLETED", "CANCELED", "TIMEOUT", "FAILED", "dirty", "rerouted", "failover",
 		"restart",
 		"rail_suspected", "rail_paused", "rail_probed", "rail_recovered", "rail_condemned", "withdrawn", "peer_gone",
-		"pages of a failed transfer", "began before a fence", "ended by a fence"} {
+		"pages of a failed transfer", "began before a fence", "ended by a fence",
+		"rekeyed while transfers ran", "refused as replaced", "key forgotten"} {
 		if n >= 1000 {
 			require.NotZero(t, seen[what], "no run has seen it, so nothing was proved about it: %s", what)
 		}
@@ -94,6 +95,7 @@ type simRun struct {
 	engines []*simEngine
 	moves   []*simMove
 	stopped map[*simEngine]bool
+	calls   []simCall
 
 	arena        []byte
 	incarnations [simEngines]uint64 // how often an engine was opened at each place
@@ -140,9 +142,13 @@ func (r *simRun) act() {
 	where := sim.Between(e.address, p.address).On(r.random.IntN(4) - 1)
 	where.Transport = []string{"fast", "slow", ""}[r.random.IntN(3)]
 	switch dice := r.random.IntN(100); {
-	case dice < 58:
+	case dice < 56:
 		if e != p && !e.dead {
 			r.move(e, p)
+		}
+	case dice < 58:
+		if !p.dead && !r.stopped[p] {
+			r.replace(p)
 		}
 	case dice < 60:
 		if e != p && !p.dead && !r.stopped[p] {
@@ -308,6 +314,7 @@ func (r *simRun) cancel(m *simMove) {
 func (r *simRun) runAll() {
 	for busy := true; busy; {
 		busy = false
+		r.answerCalls()
 		for _, e := range r.engines {
 			if !e.dead && !r.stopped[e] && e.step(r) {
 				busy = true
@@ -321,7 +328,7 @@ func (r *simRun) advance(by clock.Time) {
 	until := r.network.Now() + by
 	for {
 		r.runAll()
-		next := min(r.network.NextEvent(), until)
+		next := min(r.network.NextEvent(), r.nextCall(), until)
 		for _, e := range r.engines {
 			if !e.dead && !r.stopped[e] {
 				next = min(next, e.core.Deadline())

@@ -28,6 +28,7 @@ func harness(hearsLater string, make func(t *testing.T) *Network) func(*testing.
 				n.Stop(node.Peer.Address)
 				return func() { n.Continue(node.Peer.Address) }
 			},
+			Replace: replace,
 			CutRail: func(_ *testing.T, node *transporttest.Node, rail transport.Rail) {
 				where := Where{A: node.Peer.Address, Rail: int(rail.Index)}
 				n.Down(where)
@@ -40,6 +41,12 @@ func harness(hearsLater string, make func(t *testing.T) *Network) func(*testing.
 			},
 		}
 	}
+}
+
+func replace(_ *testing.T, node *transporttest.Node, key transport.LocalKey, serve bool) {
+	node.Transport.(interface {
+		Replace(transport.LocalKey, bool)
+	}).Replace(key, serve)
 }
 
 func TestConformanceInline(t *testing.T) {

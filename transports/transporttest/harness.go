@@ -37,6 +37,9 @@ type Harness struct {
 	CutRail func(t *testing.T, n *Node, rail transport.Rail)
 	// Blackhole makes a rail swallow everything in both directions, silently, until heal is called.
 	Blackhole func(t *testing.T, n *Node, rail transport.Rail) (heal func())
+	// Replace gives a region of the node another descriptor, of which Host.Describe hears. Slices by an older one are
+	// served with serve, else refused as Replaced. nil: cannot be done here.
+	Replace func(t *testing.T, n *Node, key transport.LocalKey, serve bool)
 	// SilentClose says that a peer's Close cannot be noticed (there is nothing like a connection).
 	SilentClose string // the reason, "" if it is noticed
 	// HearsLater says why peers hear of a fence after Revoke has returned, "" if before.
@@ -94,8 +97,8 @@ type rule struct {
 func rules() []rule {
 	var all []rule
 	for _, topic := range [][]rule{basicRules(), submitRules(), dataRules(), refusalRules(), quietRules(),
-		withdrawRules(), revokeRules(), lostRules(), pieceRules(), inlineRules(), lifeRules(), peerRules(),
-		faultRules(), optionalRules(), parkRules(), loadRules()} {
+		withdrawRules(), revokeRules(), lostRules(), replaceRules(), pieceRules(), inlineRules(), lifeRules(),
+		peerRules(), faultRules(), optionalRules(), parkRules(), loadRules()} {
 		all = append(all, topic...)
 	}
 	return all

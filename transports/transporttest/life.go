@@ -181,6 +181,7 @@ func (p *pair) staleCalls(t *testing.T, stale transport.Link, local *Operand, re
 			_, err := tr.Import(stale, remote.Descriptor)
 			require.Error(t, err)
 		},
+		"Forget": func() { tr.Forget(stale, remote.Key) },
 		"Submit": func() { require.Zero(t, p.c.Submit(slice())) },
 		"Fence":  func() { tr.Fence(rail) },
 		"Detach": func() { tr.Detach(stale) },

@@ -62,6 +62,11 @@ var mutants = map[string]string{
 	"has nothing to sleep on":         "SleepersFindWhatWokeThem",
 	"hands nothing back":              "SleepersFindWhatWokeThem",
 	"sleeps for ever":                 "SleepersFindWhatWokeThem",
+	"gives a forgotten key again":     "AForgottenKeyNamesNoOtherRegion",
+	"serves a replaced descriptor":    "AReplacedDescriptorIsImportedAgain",
+	"blames the rail for a new key":   "AReplacedDescriptorIsImportedAgain",
+	"keeps the key of the replaced":   "AReplacedDescriptorIsImportedAgain",
+	"drops slices at a replacement":   "SlicesUnderWayOutliveAReplacedDescriptor",
 }
 
 // onDevice writes a byte too many into the memory of a device, which no processor can touch.
@@ -110,10 +115,21 @@ func TestMutant(t *testing.T) {
 		n := sim.NewInline(1)
 		gpu := devicetest.New(t, mem.Cuda, 1)
 		var local *transporttest.Device
+		var first *mutant // the one that submits
 		if name == onDevice {
 			local = transporttest.OnPlatform(gpu, 0)
 		}
 		return transporttest.Harness{Patience: time.Second, Local: local,
+			Replace: func(_ *testing.T, node *transporttest.Node, key transport.LocalKey, serve bool) {
+				m := node.Transport.(*mutant)
+				serve = serve || m.name == "serves a replaced descriptor"
+				if m.name == "drops slices at a replacement" {
+					first.finishFakes(transport.Replaced("mutant"))
+				}
+				m.Transport.(interface {
+					Replace(transport.LocalKey, bool)
+				}).Replace(key, serve)
+			},
 			Open: func(t *testing.T, c transporttest.Config) transport.Transport {
 				m := &mutant{name: name, gpu: gpu, sink: c.Sink, seen: map[uint64]bool{},
 					links: map[uint32]transport.Link{}}
@@ -128,6 +144,9 @@ func TestMutant(t *testing.T) {
 				}
 				inner, err := sim.Factory{Settings: s}.Open(t.Context(), nil, c.Host, mutantSink{c.Sink, m})
 				require.NoError(t, err)
+				if first == nil {
+					first = m
+				}
 				m.Transport, m.Inliner, m.Notifier = inner, inner.(transport.Inliner), inner.(transport.Notifier)
 				return m
 			}}
@@ -152,6 +171,9 @@ type mutant struct {
 	fake  []*transport.Slice
 	links map[uint32]transport.Link // by index, the newest
 	gone  bool
+
+	forgotten transport.RemoteKey
+	alias     map[transport.RemoteKey]transport.RemoteKey
 }
 
 // catchUp runs the postponed functions.
@@ -184,6 +206,13 @@ func (m *mutant) Submit(list []*transport.Slice) int {
 			m.sink.Complete([]transport.Completion{{Slice: list[0], Err: errs.New(errs.Lost, "mutant", "stale")}})
 			return 1
 		}
+	case "drops slices at a replacement":
+		if len(list) > 1 {
+			m.mu.Lock()
+			m.fake = append(m.fake, list...)
+			m.mu.Unlock()
+			return len(list)
+		}
 	case "withdraws by word alone":
 		for _, s := range list { // nothing is sent before the next call
 			c := *s
@@ -203,6 +232,10 @@ func (m *mutant) Submit(list []*transport.Slice) int {
 			s.First = 0
 		case "dates slices by their Submit":
 			s.Epoch = ^transport.ForGood
+		case "gives a forgotten key again":
+			if key, is := m.alias[s.RemoteKey]; is {
+				s.RemoteKey = key
+			}
 		}
 	}
 	n := m.Transport.Submit(list)
@@ -318,7 +351,23 @@ func (m *mutant) Import(l transport.Link, d transport.Descriptor) (transport.Rem
 	if m.name == "takes a link by its index" {
 		l = m.newest(l)
 	}
-	return m.Transport.Import(l, d)
+	key, err := m.Transport.Import(l, d)
+	switch {
+	case m.name == "gives a forgotten key again" && m.forgotten != 0:
+		m.alias = map[transport.RemoteKey]transport.RemoteKey{m.forgotten: key}
+		return m.forgotten, err
+	case m.name == "keeps the key of the replaced":
+		if first := m.alias[0]; first != 0 {
+			return first, err
+		}
+		m.alias = map[transport.RemoteKey]transport.RemoteKey{0: key}
+	}
+	return key, err
+}
+
+func (m *mutant) Forget(l transport.Link, key transport.RemoteKey) {
+	m.forgotten = key
+	m.Transport.Forget(l, key)
 }
 
 func (m *mutant) Detach(l transport.Link) {
@@ -401,6 +450,11 @@ func (s mutantSink) Complete(list []transport.Completion) {
 		case "moves what is gone":
 			if c.Err != nil {
 				c.Err, c.Bytes = nil, c.Slice.Length
+			}
+		case "blames the rail for a new key":
+			if c.Err != nil {
+				wrong := *c.Err
+				c.Err = wrong.WithScope(errs.ScopeRail, errs.SidePath)
 			}
 		case "ends the rail of what is gone":
 			if c.Err != nil {
