@@ -109,7 +109,7 @@ class TransferEngine:
         """Starts the engine on this host name or address, with or without a port. 0, or -1 with the reason in the log.
 
         Peers find each other by address alone ("P2PHANDSHAKE"). `protocol` is no more than a wish: tent takes the best
-        transport for each pair of memories. `device_name` lists the only network cards to use.
+        transport for each pair of memories. `device_name`, a list of network cards, is no more than that either.
         """
         return self._started(local_hostname, metadata_server, protocol, device_name)
 
@@ -128,7 +128,7 @@ class TransferEngine:
                 f"metadata by {metadata!r} is not supported", hint='give "P2PHANDSHAKE": peers are found by address'
             )
         if devices:
-            raise NotImplementedError(f"device_name {devices!r} is not supported", hint="give the settings of tent")
+            logger.warning("device_name %r is not used: the engine takes the cards that reach a peer", devices)
         settings = dict(self.options.config or {})
         name, port = _host_and_port(host)
         if name:

@@ -154,7 +154,7 @@ def test_a_peer_that_is_gone_is_told_once_and_met_again(
     assert here.send_probe(peer) == -1
     second = TransferEngine()
     try:
-        assert second.initialize(f"127.0.0.1:{port}", "P2PHANDSHAKE", "rdma", "") == 0
+        assert second.initialize(f"127.0.0.1:{port}", "P2PHANDSHAKE", "rdma", "mlx5_0") == 0
         assert second.register_memory(at(theirs), 4096) == 0
         assert here.transfer_sync_write(peer, at(memory), at(theirs), 8) == 0
         theirs.expect(0, memory.expected[:8])
