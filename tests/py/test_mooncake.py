@@ -15,6 +15,8 @@ from tent.compat import mooncake
 from tent.compat.mooncake import TransferEngine, TransferNotify, TransferOpcode
 from tent.testing import Memory
 
+pytestmark = pytest.mark.adapters
+
 Pair = Callable[..., tuple[TransferEngine, TransferEngine, str]]
 
 

@@ -26,6 +26,8 @@ from tent.records import Notification  # noqa: E402
 from tent.testing import Memory  # noqa: E402
 from tent.testing.memory import pattern  # noqa: E402
 
+pytestmark = pytest.mark.adapters
+
 SIDE = Path(__file__).parent / "programs" / "nixl_side.py"
 BLOCK = 4096
 

@@ -15,6 +15,8 @@ import pytest
 import tent
 from tent import compat
 
+pytestmark = pytest.mark.adapters
+
 PROGRAM = """
 import json, multiprocessing, os, sys
 

@@ -198,7 +198,7 @@ def test_a_region_is_a_tensor_of_any_dtype_and_shape(engine: tent.Engine, seed: 
         for wrong, words in (("zeros", "no dtype 'zeros'"), ("half16", "no dtype 'half16'")):
             with pytest.raises(INVALID, match=words):
                 region.tensor(wrong)
-        with pytest.raises(INVALID, match="as 16384 elements of torch.float32"):
+        with pytest.raises(INVALID, match=r"as 16384 elements of torch\.float32"):
             region.tensor("float32", (3, -1))
 
 
