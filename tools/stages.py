@@ -179,6 +179,12 @@ def churn(r: Runner, ctx: Context) -> Tally:
     return r.go_test(["./tests/go"], "-run=OneAfterTheOther", timeout=1500, TENT_CHURN="100000")
 
 
+def pauses(r: Runner, ctx: Context) -> Tally:
+    """peers that stand still for 1, 5 and 20 seconds, and links that are down for 10: each transfer waits"""
+    packages, chosen = ["./tests/go/pause", "./tests/go/netns"], "-run=Pause|ForSeconds"
+    return r.go_test(packages, chosen, "-parallel=6", timeout=900, TENT_PAUSES="all")
+
+
 def docs(r: Runner, ctx: Context) -> Tally:
     """the site, strictly, with the code of every page and every notebook run"""
     return r.ok(ctx.python(ctx.main), "tools/docs.py", timeout=900)
@@ -216,13 +222,14 @@ STAGES: dict[str, Stage] = {
     "race": Stage(race, 330, BACK),
     "arm64": Stage(arm64, 150),
     "churn": Stage(churn, 400),
+    "pauses": Stage(pauses, 250),
     "docs": Stage(docs, 80, needs_wheel=True),
     "fuzz": Stage(fuzz, 100),
     "repeat": Stage(repeat, 200),
     "torch": Stage(torch, 60, needs_wheel=True),
 }
 # Stages that are to come have their budgets already: one of these names is added to the table with its number.
-LONG = ("arm64", "churn", "docs", "fuzz", "repeat", "torch")  # make test-all
+LONG = ("arm64", "churn", "pauses", "docs", "fuzz", "repeat", "torch")  # make test-all
 # In `make test-all` a stage also does more, ten thousand seeds, every Python test on every interpreter, and the race
 # detector over every package without -short: so its budget is multiplied.
 ALL_FACTOR = 6

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/rail"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -50,6 +51,9 @@ type checker struct {
 	seen    map[string]int // cases that the world went through
 
 	promoted uint64 // turns that the core has granted
+
+	heard    [peersMax]clock.Time // last sign of a peer's process
+	presence [peersMax]rail.Presence
 }
 
 func newChecker(t require.TestingT, seed uint64, w *world) *checker {
@@ -250,6 +254,7 @@ func (k *checker) effects(e *Effects) {
 	}
 	for i := range e.Events {
 		k.seen[e.Events[i].Kind.String()]++
+		k.presences(&e.Events[i])
 	}
 	for i, id := range e.Changed {
 		if slices.Contains(e.Changed[:i], id) {

@@ -323,7 +323,8 @@ func (d *device) lowRoom(r *railState, want uint64) bool {
 func (c *Core) findStuck(d *device, now clock.Time) bool {
 	moving := uint64(0)
 	for _, r := range d.rails {
-		if r.low > 0 && r.healthy() && c.awake(now).Sub(r.heard) <= c.silenceOf(r) {
+		if r.low > 0 && r.healthy() && r.link.peer.presence != rail.Silent &&
+			c.awake(now).Sub(r.heard) <= c.silenceOf(r) {
 			moving += r.low
 		}
 	}

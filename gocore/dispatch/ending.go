@@ -18,26 +18,36 @@ import (
 // stays; a task is COMPLETED all the same if all its bytes arrive before its last completion.
 func (c *Core) endTask(t *task, verdict State, err *errs.Error, now clock.Time) {
 	if !t.live() {
+		if t.state == Pending && verdict != Completed && t.watch.List() == &c.ending[boundStragglers] {
+			t.verdict, t.failure = verdict, err // of a task with all of its bytes, which its user does not wait for
+			c.awaitSlices(t, c.boundOfTask(t), now)
+		}
 		return
 	}
 	t.verdict, t.failure = verdict, err
 	c.activateRoute(t)
 	t.unqueue()
-	bound := boundHost
 	for p := t.pieces.First(); p != nil; {
 		next := p.mine.After()
 		if !p.state.out() {
 			c.forfeitPiece(p)
 		} else {
-			bound = max(bound, boundOf(p.attempt.rail.link))
 			c.withdrawSlice(p.attempt)
 		}
 		p = next
 	}
-	if t.outstanding == 0 {
+	switch {
+	case t.outstanding == 0:
 		c.closeTask(t, now)
-		return
+	case verdict == Completed:
+		c.awaitSlices(t, boundStragglers, now)
+	default:
+		c.awaitSlices(t, c.boundOfTask(t), now)
 	}
+}
+
+// awaitSlices makes a task wait for the slices that are out, for as long as a bound says.
+func (c *Core) awaitSlices(t *task, bound int, now clock.Time) {
 	t.watch.Unlink()
 	t.progress = now
 	c.ending[bound].PushBack(&t.watch, t)
@@ -47,9 +57,21 @@ func (c *Core) endTask(t *task, verdict State, err *errs.Error, now clock.Time) 
 const (
 	boundHost = iota
 	boundNetwork
-	boundFile // a kernel gives an operation back when the device is done, not when it is asked
+	boundFile       // a kernel gives an operation back when the device is done, not when it is asked
+	boundStragglers // all bytes are there, and nobody has asked for the end: the stall limit
 	bounds
 )
+
+// boundOfTask is the bound for the slices of a task that are out.
+func (c *Core) boundOfTask(t *task) int {
+	bound := boundHost
+	for p := t.pieces.First(); p != nil; p = p.mine.After() {
+		if p.state.out() {
+			bound = max(bound, boundOf(p.attempt.rail.link))
+		}
+	}
+	return bound
+}
 
 func boundOf(l *link) int {
 	switch {
@@ -62,7 +84,7 @@ func boundOf(l *link) int {
 }
 
 func (c *Core) fenceBound(i int) time.Duration {
-	return [bounds]time.Duration{c.options.FenceHost, c.options.FenceNetwork, c.options.FenceFile}[i]
+	return [bounds]time.Duration{c.options.FenceHost, c.options.FenceNetwork, c.options.FenceFile, c.options.Stall}[i]
 }
 
 // withdrawSlice asks for the completion of a slice, once.
@@ -82,7 +104,7 @@ func (c *Core) finishIfDone(t *task, now clock.Time) {
 	case t.outstanding == 0 && (t.verdict != Initial || t.acked == t.spec.Length):
 		c.closeTask(t, now)
 	case t.verdict == Initial && t.acked == t.spec.Length:
-		c.endTask(t, Completed, errLate, now) // only replaced slices are out; they have to come back
+		c.endTask(t, Completed, errLate, now) // only replaced slices are out, stragglers; they have to come back
 	}
 }
 

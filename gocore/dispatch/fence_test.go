@@ -84,7 +84,7 @@ func TestTwoRailsThatAreSilentAtOnceHoldNothingUpButTheEnd(t *testing.T) {
 }
 
 func TestAWithdrawalOutlivesTheLaneThatCarriesIt(t *testing.T) {
-	r := newRig(t, Options{FenceNetwork: 200 * ms})
+	r := newRig(t, Options{FenceNetwork: 200 * ms, Stall: 6 * time.Second})
 	id := r.ends(1, 0, [2]string{"a", "A"}, [2]string{"b", "B"})
 	p := to(r.core, id)
 	r.warm(p)
@@ -106,8 +106,9 @@ func TestAWithdrawalOutlivesTheLaneThatCarriesIt(t *testing.T) {
 	}
 	require.EqualValues(t, 128*kib, r.status(b).Bytes, "all is there")
 	require.Equal(t, Pending, r.status(b).State, "and the silent rail has not answered")
-	r.wait(200 * ms)
-	r.wait(200 * ms)
+	r.wait(3 * time.Second)
+	require.Equal(t, Pending, r.status(b).State, "its peer may be pausing, and nobody has asked for the end")
+	r.wait(3 * time.Second)
 	s := r.status(b)
 	require.Equal(t, Failed, s.State, "never COMPLETED while something may still be written")
 	require.True(t, s.Dirty)

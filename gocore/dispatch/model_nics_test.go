@@ -112,6 +112,10 @@ func (k *checker) admitted(e *Effects) {
 func (k *checker) nicWindow(d *device) {
 	window, slices := uint64(0), 0
 	for _, r := range d.rails {
+		paused := k.w.paused[k.links[r.link.id].peer]
+		if paused != 0 && k.w.now < paused.Add(k.w.core.options.CondemnAfter) {
+			return // bytes that stand still are not in flight, and whether they do is known a while later
+		}
 		window = max(window, d.lowWindow(r))
 		for a := r.flight.First(); a != nil; a = a.flight.After() {
 			if a.Class == Low {

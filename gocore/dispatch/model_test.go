@@ -23,7 +23,8 @@ func modelOptions(r *rand.Rand, seed uint64) Options {
 		Stall: []time.Duration{150 * time.Millisecond, 2 * time.Second}[r.IntN(2)], FenceHost: 10 * time.Millisecond,
 		FenceNetwork: 50 * time.Millisecond, Merge: r.IntN(2) == 0, LinkWait: 60 * time.Millisecond,
 		SuspectAfter: 5 * time.Millisecond, CondemnAfter: 40 * time.Millisecond, Transports: []string{"a", "b", "c"},
-		Rails: slices.Repeat([]RailOptions{{OwnNode: r.IntN(2) == 0}}, 3)}
+		SilentAfter: 30 * time.Millisecond,
+		Rails:       slices.Repeat([]RailOptions{{OwnNode: r.IntN(2) == 0}}, 3)}
 	for k := range o.Rails { // every third seed on all transports, others on some
 		o.Rails[k].ByDeadline = seed%3 == 0 || seed>>k&3 == 3
 	}
@@ -40,6 +41,8 @@ type model struct {
 	next    uintptr
 	left    int
 	inlined int // tasks that a caller has carried out
+
+	pausesOnly bool // nothing else goes wrong
 }
 
 func newModel(t require.TestingT, seed uint64) *model {
@@ -237,9 +240,16 @@ func (m *model) trouble() {
 	if m.calm {
 		return
 	}
+	if m.pausesOnly {
+		m.pause(m.IntN(m.peers), 500*time.Millisecond)
+		m.after(m.between(0, 100*time.Millisecond), m.trouble)
+		return
+	}
 	r := m.rails[m.order[m.IntN(len(m.order))]]
 	cause := errs.New(errs.Lost, "sim", "trouble").WithScope(errs.ScopeRail, errs.SidePath)
-	switch m.IntN(12) {
+	switch m.IntN(14) {
+	case 12, 13:
+		m.pause(int(m.check.links[r.key.link].peer), 100*time.Millisecond)
 	case 0, 1:
 		m.fall(r, cause)
 		m.after(m.between(0, 200*time.Millisecond), func() { m.raise(r) })
@@ -273,7 +283,8 @@ func (m *model) trouble() {
 	case 6:
 		if m.peers == 2 && m.IntN(4) == 0 {
 			m.endPeer()
-		} else if r.up {
+		} else if r.up && m.pauseLeft(r.key.link) == 0 {
+			m.check.hear(r.key.link)
 			m.core.Progress(r.key.link, r.id, m.now)
 		}
 	}
@@ -306,7 +317,7 @@ func (m *model) removeWhenQuiet(id plan.LinkID) {
 
 // heal mends the world: rails are up and carry everything; slices that silent rails have swallowed come back.
 func (m *model) heal() {
-	m.calm = true
+	m.calm, m.paused = true, [peersMax]clock.Time{}
 	for _, key := range m.order {
 		r := m.rails[key]
 		r.silent, r.busy, r.rate = false, m.now, r.usual
@@ -401,9 +412,10 @@ func (m *model) leaks() {
 	}
 }
 
-// TestModel runs random worlds; TENT_SIM_SEEDS says how many, TENT_SIM_SEED which one alone.
-func TestModel(t *testing.T) {
-	first, n := uint64(1), uint64(2000)
+// modelSeeds returns the first seed and the number of worlds. TENT_SIM_SEEDS says how many, TENT_SIM_SEED which one
+// alone.
+func modelSeeds(t *testing.T, standard uint64) (first, n uint64) {
+	first, n = 1, standard
 	if s := os.Getenv("TENT_SIM_SEEDS"); s != "" {
 		v, err := strconv.ParseUint(s, 10, 64)
 		require.NoError(t, err)
@@ -412,10 +424,17 @@ func TestModel(t *testing.T) {
 	if s := os.Getenv("TENT_SIM_SEED"); s != "" {
 		v, err := strconv.ParseUint(s, 10, 64)
 		require.NoError(t, err)
-		first, n = v, 1
-	} else if testing.Short() {
+		return v, 1
+	}
+	if testing.Short() {
 		n = min(n, 300)
 	}
+	return first, n
+}
+
+// TestModel runs random worlds.
+func TestModel(t *testing.T) {
+	first, n := modelSeeds(t, 2000)
 	var ends [Failed + 1]int
 	dirty := 0
 	seen := map[string]int{}
@@ -453,7 +472,8 @@ func TestModel(t *testing.T) {
 		for _, what := range []string{"promoted", "slot waits", "NIC windows", "doubt", "probe", "fenced",
 			"carried out by callers", "hedged", "rail_suspected", "rail_paused", "rail_probed", "rail_recovered",
 			"ordered by deadline", "not sent, hopeless", "missed waiting", "missed on the way", "deadline_missed",
-			"rail_condemned", "failover", "failover_exhausted", "withdrawn", "stalled", "peer_gone"} {
+			"rail_condemned", "failover", "failover_exhausted", "withdrawn", "stalled", "peer_gone", "peer_silent",
+			"peer_back", "paused"} {
 			require.NotZero(t, seen[what], what)
 		}
 	}

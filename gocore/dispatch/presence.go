@@ -71,7 +71,7 @@ func (p *peer) owes() bool {
 	return false
 }
 
-// answers reports whether the peer's process has a part in what the link carries.
+// answers reports whether the peer's process has a part in the transfers of the link.
 func (l *link) answers() bool { return !l.inside() && (l.spec.Info == nil || !l.spec.Info.Files) }
 
 // watchPeer is the peer's timer.
@@ -163,6 +163,9 @@ func (c *Core) resume(p *peer, now clock.Time) {
 			r.meter.Resume(now)
 			r.heard, r.asked, r.judged = c.awake(now), false, 0
 			c.timers.SetSooner(&r.timer, now.Add(c.options.SuspectAfter))
+			if r.device.shared { // bytes of LOW that did not move do so again
+				c.findStuck(r.device, now)
+			}
 		}
 		c.activate(l)
 	}
@@ -217,20 +220,13 @@ func (c *Core) lastHeard(p *peer, now clock.Time) string {
 	return "last heard " + c.awake(now).Sub(p.spoke).Round(100*time.Millisecond).String() + " ago"
 }
 
-// Presence returns whether a peer is silent or gone. quiet is for how long its process has owed an answer and said
-// nothing; 0 if it owes none.
-func (c *Core) Presence(number uint32, now clock.Time) (presence rail.Presence, quiet time.Duration) {
+// Silent reports whether a peer is silent now. One that owes nothing any more is not asked either, so nobody knows.
+func (c *Core) Silent(number uint32) bool {
 	p := c.peers[number]
-	switch {
-	case p == nil:
-		return rail.Present, 0
-	case p.gone == nil && p.owes():
-		quiet = c.awake(now).Sub(max(p.spoke, p.expected))
-	}
-	return p.presence, quiet
+	return p != nil && p.presence == rail.Silent && p.owes()
 }
 
-// Answered says that a peer has answered by a way that is not the core's, as the control plane.
+// Answered says that a peer has answered by another way, as the control plane.
 func (c *Core) Answered(number uint32, now clock.Time) {
 	if p := c.peers[number]; p != nil && p.gone == nil {
 		c.peerSpoke(p, c.awake(now), now)

@@ -21,6 +21,8 @@ import (
 //	                        |  last completion: CANCELED, TIMEOUT or FAILED; COMPLETED if all bytes have arrived
 //	                        +--fence bound------: the same and dirty; its slices are an open withdrawal of the peer
 //
+// A task with all of its bytes waits for its stragglers, slices that were sent again, as long as the stall limit says:
+// nobody has asked for its end.
 // State is PENDING until the very end, with any verdict.
 type task struct {
 	spec        TaskSpec

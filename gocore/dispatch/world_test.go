@@ -24,10 +24,11 @@ type world struct {
 	order   []railKey // of rails, so that nothing hangs on the order of a map
 	out     map[*transport.Slice]*posted
 	check   *checker
-	calm    bool        // the world is healed: no faults any more
-	rigged  *errs.Error // every failure is this one
-	stepped clock.Time  // when the core ran last
-	frozen  clock.Time  // the core's process does not run before
+	calm    bool                 // the world is healed: no faults any more
+	rigged  *errs.Error          // every failure is this one
+	stepped clock.Time           // when the core ran last
+	frozen  clock.Time           // the core's process does not run before
+	paused  [peersMax]clock.Time // until then a peer's process stands still
 }
 
 type railKey struct {
@@ -120,6 +121,11 @@ func (w *world) raise(r *wire) {
 	if r.up || r.dead {
 		return
 	}
+	if left := w.pauseLeft(r.key.link); left > 0 {
+		w.after(left, func() { w.raise(r) })
+		return
+	}
+	w.check.hear(r.key.link)
 	r.id.Generation++
 	r.probing = false
 	r.info.Rail = r.id
@@ -168,12 +174,20 @@ func (w *world) complete(p *posted, err *errs.Error, in time.Duration) {
 		if p.due != due || w.out[s] != p {
 			return // something made it come sooner
 		}
+		if left := w.pauseLeft(p.wire.key.link); left > 0 {
+			p.due = clock.Never
+			w.complete(p, err, left+w.between(0, time.Millisecond))
+			return
+		}
 		bytes := p.slice.Length
 		if err != nil {
 			bytes = 0
 			if !w.calm && w.IntN(3) == 0 { // a prefix that the transport can prove
 				bytes = w.Uint64N(p.slice.Length/unit) * unit
 			}
+		}
+		if bytes > 0 && !p.withdrawn {
+			w.check.hear(p.wire.key.link)
 		}
 		w.takeBack(p, bytes)
 		p.wire.carried += bytes
@@ -217,7 +231,13 @@ func (w *world) doubt(q Question) {
 		return // nobody answers
 	}
 	signs := transport.Signs{Held: !w.calm && w.IntN(20) == 0}
-	if r := w.rails[railKey{q.Link, q.Rail.Index}]; r.up && !r.silent && r.busy > w.now {
+	switch r := w.rails[railKey{q.Link, q.Rail.Index}]; {
+	case w.pauseLeft(q.Link) > 0: // its kernel may answer all the same
+		signs.Held = w.IntN(2) == 0
+		if w.IntN(2) == 0 {
+			signs.Heard = w.now
+		}
+	case r.up && !r.silent && r.busy > w.now:
 		signs.Heard, signs.Moved = w.now, w.now
 	}
 	w.after(w.between(0, 200*time.Microsecond), func() { w.core.Liveness(q, signs, w.now) })
@@ -234,7 +254,7 @@ func (w *world) probe(q Question) {
 	}
 	r.probing = true
 	w.check.seen["probe"]++
-	works := r.up && r.id == q.Rail && !r.silent && !r.fenced
+	works := r.up && r.id == q.Rail && !r.silent && !r.fenced && w.pauseLeft(q.Link) == 0
 	took := 2 * r.delay
 	if !works {
 		took = w.between(time.Millisecond, 50*time.Millisecond)
@@ -246,6 +266,8 @@ func (w *world) probe(q Question) {
 		var err *errs.Error
 		if !works {
 			err = errs.New(errs.Timeout, "sim", "no answer").WithScope(errs.ScopeRail, errs.SidePath)
+		} else if known := w.core.rail(q.Link, q.Rail); known != nil && known.usable() {
+			w.check.hear(q.Link)
 		}
 		w.core.Probed(q.Link, q.Rail, clock.Time(took), err, w.now)
 	})

@@ -54,6 +54,7 @@ const (
 	noticeRailDown
 	noticeLinkDown
 	noticePeerGone
+	noticeAnswered  // by a peer, over the control plane
 	noticeHeard     // the answer to a doubt
 	noticeProbed    // and to a probe: cause is nil when the rail answered
 	noticeNotified  // the notification of a batch was taken, or cause says why not

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
@@ -316,7 +317,11 @@ func (e *Engine) Segment(ctx context.Context, id SegmentID, refresh bool) (Segme
 	return SegmentInfo{h.peer.identity, h.name, h.peer.regions.Load().description.Regions, h.peer.file != nil}, nil
 }
 
-// Alive asks whether the peer of a segment answers in its incarnation.
+// silentAsk bounds the question to a peer that is silent. One that has just come back answers in milliseconds.
+const silentAsk = time.Second
+
+// Alive reports whether the peer of a segment answers in its incarnation. A peer that is gone is not asked, and one for
+// which transfers wait in silence is asked for silentAsk at most.
 func (e *Engine) Alive(ctx context.Context, id SegmentID) (bool, error) {
 	h, failure := e.segments.get(id)
 	if failure != nil {
@@ -328,11 +333,25 @@ func (e *Engine) Alive(ctx context.Context, id SegmentID) (bool, error) {
 	if h.peer.gone.Load() != nil {
 		return false, nil
 	}
+	if e.isSilent(h.peer) {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, silentAsk)
+		defer cancel()
+	}
 	if _, err := e.client.Probe(ctx, h.peer.identity); err != nil {
 		h.peer.blame(err)
 		return false, nil
 	}
+	e.inbox.notice(notice{kind: noticeAnswered, peer: h.peer.number})
+	e.runSteps()
 	return true, nil
+}
+
+// isSilent reports whether transfers wait for a peer that is silent.
+func (e *Engine) isSilent(p *peer) bool {
+	e.mu.Lock()
+	defer e.unlockAndDrain()
+	return e.core.Silent(p.number)
 }
 
 // description lists the open regions that peers may touch, or with own all open regions.

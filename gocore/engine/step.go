@@ -137,6 +137,8 @@ func (e *Engine) deliver(n *notice, now clock.Time) {
 		e.core.DropLink(n.link, n.cause, now)
 	case noticeHeard:
 		e.core.Liveness(dispatch.Question{Transport: n.transport, Link: n.link, Rail: n.rail}, n.signs, now)
+	case noticeAnswered:
+		e.core.Answered(n.peer, now)
 	case noticeProbed:
 		e.core.Probed(n.link, n.rail, n.at, n.cause, now)
 	case noticeRefreshed:

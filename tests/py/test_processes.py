@@ -118,6 +118,27 @@ def test_every_wait_ends_at_its_time_out_while_the_peer_is_stopped(engines: Open
     local.close()
 
 
+def test_a_paused_peer_is_silent_and_then_back(engines: Open, peers: Start) -> None:
+    engine, peer = engines(), peers()
+    segment, local = engine.open(peer.address), engine.allocate(1 << 20)
+    engine.write(local, segment["kv"]).result(10)
+    with engine.events() as events:
+        peer.stop()
+        going = engine.write(local, segment["kv"])
+        silent = events.wait_for(lambda e: e.kind == "peer_silent", timeout=10)
+        assert silent.peer == peer.address and silent.took >= 0.5
+        began = time.monotonic()
+        assert not segment.alive(timeout=30)
+        assert time.monotonic() - began < 10, "one that is silent is not waited for"
+        assert not going.done()
+        peer.resume()
+        assert going.result(30) == 1 << 20
+        back = events.wait_for(lambda e: e.kind == "peer_back", timeout=10)
+        assert back.took >= silent.took
+    assert segment.alive(timeout=10)
+    local.close()
+
+
 def test_restarted_at_the_same_address(engines: Open, peers: Start, keep: Any) -> None:
     engine, first = engines(), peers(seed=7)
     memory = Memory(1 << 20, 3)

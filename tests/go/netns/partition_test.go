@@ -1,7 +1,9 @@
 package netns
 
 import (
+	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -41,6 +43,36 @@ func TestAllRailsGoAndComeBack(t *testing.T) {
 				})
 				t.Logf("%v", out.Took)
 				w.awaitRails(t, rails)
+			})
+		}
+	})
+}
+
+// TestLinksThatAreDownForSecondsCostTimeAlone: as long as nobody has said that the peer has gone, its transfers wait.
+func TestLinksThatAreDownForSecondsCostTimeAlone(t *testing.T) {
+	if os.Getenv("TENT_PAUSES") != "all" {
+		t.Skip("TENT_PAUSES=all asks for it")
+	}
+	both(t, func(t *testing.T, op transport.Op) {
+		for _, name := range []string{"silent both ways", "own device down", "peer's device down"} {
+			t.Run(name, func(t *testing.T) {
+				w := newWorld(t, nil)
+				for _, f := range w.faults() {
+					if f.name != name {
+						continue
+					}
+					out := w.moves(t, op, func() error {
+						w.all(t, f.make)
+						w.stands(t)
+						await(t, "the peer is silent", func() bool { return len(w.events(t, "peer_silent")) > 0 })
+						<-time.After(10 * time.Second)
+						w.all(t, f.mend)
+						return nil
+					})
+					t.Logf("%v", out.Took)
+					require.NotEmpty(t, w.events(t, "peer_back"))
+					require.Empty(t, w.events(t, "peer_gone"))
+				}
 			})
 		}
 	})
