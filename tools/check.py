@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import build_gotent
@@ -80,7 +80,7 @@ def prepare(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> boo
     watch = Stopwatch.start()
     runners = [Runner("prepare-go", go, env), Runner("prepare-pythons", go, env)]
     with ThreadPoolExecutor() as pool:
-        tasks = [pool.submit(prepare_go, runners[0], "race" in names)]
+        tasks: list[Future[object]] = [pool.submit(prepare_go, runners[0], "race" in names)]
         if any(STAGES[name].needs_wheel for name in names):
             tasks.append(pool.submit(prepare_pythons, runners[1], ctx))
         if "torch" in names:
