@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
@@ -17,6 +18,7 @@ import (
 type admission struct {
 	credentials *security.Credentials
 	refused     func(reason transport.Refusal, from string, cause error)
+	limit       time.Duration // of a handshake
 }
 
 // proof is the result of a connection's handshake; handlers read it from their context.
@@ -27,12 +29,18 @@ func (proof) AuthType() string { return "tent" }
 
 // ServerHandshake implements credentials.TransportCredentials. gRPC has set the deadline of the connection.
 func (a *admission) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	g, isGuest := raw.(*guest)
+	if isGuest {
+		turn := &shaking{guest: g, limit: a.limit}
+		defer turn.end()
+		raw = turn
+	}
 	secure, shown, err := a.credentials.Accept(raw)
 	if err == nil {
 		return secure, proof{shown}, nil
 	}
 	from, reason := raw.RemoteAddr().String(), reasonOf(err)
-	if g, is := raw.(*guest); is {
+	if isGuest {
 		if from = g.host; reason == transport.RefusedMalformed && !g.spoke.Load() {
 			return nil, nil, err // a probe, by which load balancers and kubelets look for an open port
 		}

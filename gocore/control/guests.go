@@ -2,6 +2,7 @@ package control
 
 import (
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,13 +18,14 @@ import (
 type guests struct {
 	limits  Limits
 	refused func(reason transport.Refusal, from string, cause error)
+	turns   *turnstile
 
 	mu        sync.Mutex
 	all       map[*guest]struct{}
 	callers   map[transport.ID]*caller // engines that have made a call on a connection that is there
 	strangers int                      // guests without a caller
 	received  int                      // bytes of messages that are not there as a whole
-	turns     uint64                   // counts the acts of guests, to find the one that was idle longest
+	acts      uint64                   // counts the acts of guests, to find the one that was idle longest
 	closing   bool
 }
 
@@ -31,16 +33,18 @@ type guests struct {
 type guest struct {
 	net.Conn
 	of        *guests
-	host      string       // that it came from
-	spoke     atomic.Bool  // sent a byte
-	receiving atomic.Int32 // calls with a message that is not there as a whole
+	host      string        // that it came from
+	network   string        // of the host
+	left      chan struct{} // closed with the connection
+	spoke     atomic.Bool   // sent a byte
+	receiving atomic.Int32  // calls with a message that is not there as a whole
 
 	// Under guests.mu.
 	caller   *caller // nil: a stranger
 	pace     pace    // of a stranger
 	calls    int     // under way
 	received int     // bytes since a message began to arrive
-	turn     uint64  // when it last did something
+	act      uint64  // when it last did something
 	gone     bool
 }
 
@@ -58,7 +62,7 @@ type guestAddr struct {
 }
 
 func newGuests(o *Options) *guests {
-	return &guests{limits: o.Limits, refused: o.Refused, all: map[*guest]struct{}{},
+	return &guests{limits: o.Limits, refused: o.Refused, turns: newTurnstile(), all: map[*guest]struct{}{},
 		callers: map[transport.ID]*caller{}}
 }
 
@@ -88,7 +92,7 @@ func (s *guests) admit(conn net.Conn) *guest {
 	if err != nil {
 		host = conn.RemoteAddr().String()
 	}
-	g := &guest{Conn: conn, of: s, host: host}
+	g := &guest{Conn: conn, of: s, host: host, network: networkOf(host), left: make(chan struct{})}
 	s.mu.Lock()
 	leaves, full := s.makeRoom(host)
 	if s.closing || (full && leaves == nil) {
@@ -118,11 +122,38 @@ func (s *guests) makeRoom(host string) (leaves *guest, full bool) {
 	case silent >= s.limits.SilentPerHost:
 		return s.idlest(func(g *guest) bool { return g.host == host && !g.spoke.Load() }), true
 	case s.strangers >= s.limits.Strangers:
-		return s.idlest(func(g *guest) bool { return g.caller == nil }), true
+		crowd := s.crowd()
+		return s.idlest(func(g *guest) bool { return g.caller == nil && g.network == crowd }), true
 	case len(s.all) >= s.limits.Connections:
 		return s.idlest(func(*guest) bool { return true }), true
 	}
 	return nil, false
+}
+
+// crowd returns the network that most strangers came from. It makes room for newcomers, so that a flood closes its own
+// connections and not those of other hosts. The caller holds mu.
+func (s *guests) crowd() (network string) {
+	strangers := map[string]int{}
+	for g := range s.all {
+		if g.caller == nil {
+			strangers[g.network]++
+			if strangers[g.network] > strangers[network] {
+				network = g.network
+			}
+		}
+	}
+	return network
+}
+
+// networkOf returns a host's address, of IPv6 the 64 bits of its network. A host can give itself all the addresses of
+// one (RFC 4291, section 2.5.4).
+func networkOf(host string) string {
+	if address, err := netip.ParseAddr(host); err == nil && address.Unmap().Is6() {
+		if network, err := address.WithZone("").Prefix(64); err == nil {
+			return network.String()
+		}
+	}
+	return host
 }
 
 // idlest returns the guest that has least to lose by leaving: silent ones come first, then strangers, then those that
@@ -141,7 +172,7 @@ func (s *guests) idlest(among func(*guest) bool) (found *guest) {
 		if g.gone || (g.calls > 0 && g.caller != nil) || !among(g) {
 			continue
 		}
-		if found == nil || rank(g) < rank(found) || (rank(g) == rank(found) && g.turn < found.turn) {
+		if found == nil || rank(g) < rank(found) || (rank(g) == rank(found) && g.act < found.act) {
 			found = g
 		}
 	}
@@ -208,8 +239,8 @@ func (s *guests) connected(id transport.ID) bool {
 
 // moved notes that a guest does something. The caller holds mu.
 func (s *guests) moved(g *guest) {
-	s.turns++
-	g.turn = s.turns
+	s.acts++
+	g.act = s.acts
 }
 
 // begin, arrived and end follow a call: its first byte, its whole message, its end.
@@ -326,6 +357,7 @@ func (g *guest) Close() error {
 	s.mu.Lock()
 	if !g.gone {
 		g.gone = true
+		close(g.left)
 		delete(s.all, g)
 		s.leaveCaller(g)
 		s.received -= g.received

@@ -83,6 +83,26 @@ func TestTheOldestStrangerLeavesFirst(t *testing.T) {
 	require.Equal(t, 2, b.strangers)
 }
 
+// A host that fills the table with strangers closes its own connections, and those of no other host. Of IPv6 a network
+// of 64 bits is one host.
+func TestStrangersMakeRoomAmongTheirOwn(t *testing.T) {
+	for name, flood := range map[string]func(i int) string{
+		"one address":         func(int) string { return "10.0.0.9" },
+		"one network of IPv6": func(i int) string { return "2001:db8::" + strconv.FormatInt(int64(i), 16) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newLobby(Limits{Strangers: 8})
+			for port := range 3 {
+				b.visit("10.0.0.1", port).spoke.Store(true)
+			}
+			for port := 10; port < 60; port++ {
+				b.visit(flood(port), port).spoke.Store(true)
+			}
+			require.Equal(t, []int{0, 1, 2, 55, 56, 57, 58, 59}, b.ports())
+		})
+	}
+}
+
 func TestAFullTableDropsTheConnectionThatWasIdleLongest(t *testing.T) {
 	b := newLobby(Limits{Connections: 3})
 	var all []*guest

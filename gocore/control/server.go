@@ -47,7 +47,7 @@ func Listen(addresses []string, options Options) (*Server, error) {
 
 func (s *Server) grpcOptions() []grpc.ServerOption {
 	return append(s.limitOptions(), grpc.UnaryInterceptor(s.guard),
-		grpc.Creds(&admission{s.options.Credentials, s.options.Refused}))
+		grpc.Creds(&admission{s.options.Credentials, s.options.Refused, s.options.HandshakeTimeout}))
 }
 
 // Addresses returns where the server listens, in the order in which they were given, with their ports.

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"os/user"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -78,17 +78,25 @@ var errNoSocket = errors.New("no such socket")
 
 // ownerOf returns the user of an established TCP socket of this network namespace, found by its two ends. It asks the
 // kernel by sock_diag(7), and reads its tables where that is not allowed or not built. ENOENT may mean that, or a
-// socket that is gone.
+// socket that is gone; the second it is once sock_diag has answered in this process. Then strangers that hang up at
+// once cost us no walk through the tables.
 func ownerOf(local, remote netip.AddrPort) (uint32, error) {
 	if !local.IsValid() || !remote.IsValid() {
 		return 0, errNoSocket
 	}
 	uid, err := ownerByDiag(local, remote)
-	if err == nil || errors.Is(err, errNoSocket) {
-		return uid, err
+	switch {
+	case err == nil:
+		diagAnswers.Store(true)
+		return uid, nil
+	case errors.Is(err, errNoSocket), errors.Is(err, unix.ENOENT) && diagAnswers.Load():
+		return 0, errNoSocket
 	}
 	return ownerByProc(local, remote)
 }
+
+// diagAnswers says that sock_diag has found a socket: the kernel has it, and we may ask.
+var diagAnswers atomic.Bool
 
 // Offsets and sizes of linux/inet_diag.h and linux/netlink.h: a header, and behind it the struct.
 const (
@@ -179,15 +187,12 @@ func readDiag(answer []byte, local, remote netip.AddrPort) (uint32, error) {
 
 // ownerByProc looks for a connection in the tables of the kernel. A socket of IPv6 may carry IPv4.
 func ownerByProc(local, remote netip.AddrPort) (uint32, error) {
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		text, err := os.ReadFile(table)
-		if errors.Is(err, os.ErrNotExist) && table != "/proc/net/tcp" {
-			continue // without IPv6
-		}
-		if err != nil {
-			return 0, err
-		}
-		if owner, err := findOwner(string(text), local, remote); !errors.Is(err, errNoSocket) {
+	texts, err := kernelTables.read()
+	if err != nil {
+		return 0, err
+	}
+	for _, text := range texts {
+		if owner, err := findOwner(text, local, remote); !errors.Is(err, errNoSocket) {
 			return owner, err
 		}
 	}

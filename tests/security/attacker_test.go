@@ -24,12 +24,14 @@ const admittance = 2 * time.Second
 func opensInTime(t *testing.T, e *engine.Engine) {
 	t.Helper()
 	for range 3 {
-		honest := victim(t)
-		ctx, cancel := context.WithTimeout(context.Background(), admittance)
-		s, err := honest.OpenSegment(ctx, e.Address())
-		cancel()
+		honest, err := open(nil)
 		require.NoError(t, err)
-		require.NoError(t, honest.CloseSegment(s))
+		ctx, cancel := context.WithTimeout(context.Background(), admittance)
+		_, err = honest.OpenSegment(ctx, e.Address())
+		cancel()
+		require.Empty(t, honest.Close(time.Second, true))
+		require.NoError(t, honest.Forget())
+		require.NoError(t, err)
 	}
 }
 

@@ -17,6 +17,7 @@ var transportWords = []struct{ file, word, means string }{
 	{"gocore/control/dial.go", "tcp", "the network of net.Dialer"},
 	{"gocore/scrape/scrape.go", "tcp", "the network of net.Listen"},
 	{"gocore/security/owner.go", "tcp", "the kernel's table of connections"},
+	{"gocore/security/tables.go", "tcp", "the kernel's table of connections"},
 	{"gocore/mem/mem.go", "tpu", "a kind of memory"},
 	{"gocore/config/shape.go", "tpu", "a kind of memory"},
 	{"gocore/errs/errs.go", "rdma", "upstream's error code of a library"},

@@ -1,0 +1,146 @@
+package control
+
+import (
+	"net"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// waiting starts a handshake that asks for a turn, and returns when it waits.
+func waiting(s *turnstile, g *guest, answered bool, limit time.Duration) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- s.enter(g, answered, limit) }()
+	synctest.Wait()
+	return done
+}
+
+func visitor() *guest { return visitorFrom("10.0.0.1") }
+
+func visitorFrom(network string) *guest { return &guest{network: network, left: make(chan struct{})} }
+
+// turnsFor is a turnstile with n turns.
+func turnsFor(n int) *turnstile {
+	s := newTurnstile()
+	s.free = n
+	return s
+}
+
+func TestTheNewestHandshakeHasTheNextTurnAndAnsweredOnesGoBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := turnsFor(1)
+		require.NoError(t, s.enter(visitor(), false, time.Second))
+		first, second := waiting(s, visitor(), false, time.Hour), waiting(s, visitor(), false, time.Hour)
+		older, newer := waiting(s, visitor(), true, time.Hour), waiting(s, visitor(), true, time.Hour)
+		for _, next := range []<-chan error{newer, older, second, first} {
+			require.Empty(t, next)
+			s.leave()
+			synctest.Wait()
+			require.NoError(t, <-next)
+		}
+		s.leave()
+		require.Equal(t, 1, s.free)
+	})
+}
+
+func TestAFloodDelaysItsOwnNetworkMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := turnsFor(1)
+		require.NoError(t, s.enter(visitor(), false, time.Second))
+		var flood []<-chan error
+		for i := range 100 {
+			flood = append(flood, waiting(s, visitorFrom("10.0.0.9"), i%2 == 0, time.Hour))
+		}
+		honest := waiting(s, visitor(), false, time.Hour)
+		for range 100 { // more of the flood come, and are newer
+			flood = append(flood, waiting(s, visitorFrom("10.0.0.9"), false, time.Hour))
+		}
+		s.leave()
+		s.leave()
+		synctest.Wait()
+		require.NoError(t, <-honest, "the second turn")
+		for range flood {
+			s.leave()
+		}
+		for _, end := range flood {
+			require.NoError(t, <-end)
+		}
+		require.Equal(t, 1, s.free, "nobody waits")
+	})
+}
+
+func TestAHandshakeWaitsForATurnNoLongerThanItsLimitOrItsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := turnsFor(1)
+		require.NoError(t, s.enter(visitor(), false, time.Second))
+		closed := visitor()
+		late, gone := waiting(s, visitor(), false, time.Second), waiting(s, closed, true, time.Hour)
+		close(closed.left)
+		require.ErrorIs(t, <-gone, net.ErrClosed)
+		require.ErrorIs(t, <-late, os.ErrDeadlineExceeded)
+		s.leave()
+		require.Equal(t, 1, s.free, "nobody waits, and the turn is there for the next one")
+		require.NoError(t, s.enter(visitor(), false, time.Second))
+	})
+}
+
+// A turn that comes at the moment in which its handshake gives up is not lost.
+func TestNoTurnIsLost(t *testing.T) {
+	s := turnsFor(2)
+	const handshakes = 400
+	ended := make(chan bool, handshakes)
+	for i := range handshakes {
+		go func() {
+			g := visitor()
+			if i%3 == 0 {
+				go close(g.left)
+			}
+			limit := time.Hour
+			if i%7 == 0 {
+				limit = time.Nanosecond
+			}
+			err := s.enter(g, i%2 == 0, limit)
+			if err == nil {
+				s.leave()
+			}
+			ended <- err == nil
+		}()
+	}
+	passed := 0
+	for range handshakes {
+		if <-ended {
+			passed++
+		}
+	}
+	require.Positive(t, passed)
+	require.Equal(t, 2, s.free)
+	require.Empty(t, s.networks)
+	require.Empty(t, s.rotation)
+}
+
+// A handshake that waits for its peer's next word holds no turn.
+func TestAHandshakeThatWaitsForItsPeerHoldsNoTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newLobby(Limits{})
+		b.turns.free = 1
+		here, there := net.Pipe()
+		g := b.visit("10.0.0.1", 1)
+		g.Conn = here
+		one := &shaking{guest: g, limit: time.Second}
+		word := make([]byte, 1)
+		for range 2 {
+			go func() { _, _ = there.Write(word) }()
+			_, err := one.Read(word)
+			require.NoError(t, err)
+			require.Zero(t, b.turns.free, "it computes")
+		}
+		go func() { _, _ = one.Read(word) }()
+		synctest.Wait()
+		require.Equal(t, 1, b.turns.free, "it waits for its peer")
+		require.NoError(t, there.Close())
+		require.NoError(t, here.Close())
+	})
+}
