@@ -59,7 +59,7 @@ func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
 			SuspectAfter: time.Duration(1+r.random.IntN(5)) * time.Millisecond}), peers: map[*simEngine]*simPeer{},
 		moves: map[dispatch.BatchID]*simMove{}, links: map[simLink]simTarget{}}
 	e.identity = transport.Peer{Address: e.address, MachineID: "m",
-		ID: transport.NumberedID(uint64(i) + 1 + simEngines*r.incarnations[i])}
+		ID: transport.NumberedID(uint64(i) + 1 + uint64(len(r.incarnations))*r.incarnations[i])}
 	r.incarnations[i]++
 	e.areas[0], e.areas[1] = arena[:simSlots*simSlot], arena[simSlots*simSlot:]
 	for k, name := range []string{"fast", "slow"} {

@@ -77,11 +77,11 @@ func (r *simRun) kill(e *simEngine) {
 // restart opens another engine at the address of one that was killed, in places that no transfer has used.
 func (r *simRun) restart(dead *simEngine) {
 	i := slices.Index(r.engines, dead)
-	e := newSimEngine(r.t, r, i, r.arena[i*simArena/simEngines:][:simArena/simEngines])
+	e := newSimEngine(r.t, r, i, r.part(i))
 	e.used = dead.used
 	r.engines[i] = e
-	for _, other := range r.engines {
-		if other != e && !other.dead {
+	for _, k := range r.near(i) {
+		if other := r.engines[k]; !other.dead {
 			other.attach(e)
 			e.attach(other)
 		}

@@ -75,7 +75,7 @@ const (
 // runSeed makes one run and reports whether every promise held.
 func runSeed(t *testing.T, seed uint64, arena []byte) bool {
 	return t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-		r := newSimRun(t, seed, arena)
+		r := newSimRun(t, seed, arena, simEngines, everybody)
 		for range simActions {
 			r.act()
 			r.advance(clock.Time(r.random.IntN(int(3 * time.Millisecond))))
@@ -98,7 +98,8 @@ type simRun struct {
 	calls   []simCall
 
 	arena        []byte
-	incarnations [simEngines]uint64 // how often an engine was opened at each place
+	incarnations []uint64          // how often an engine was opened at each place
+	near         func(i int) []int // the places of the peers of each place
 }
 
 // simMove is one transfer with its places.
@@ -119,26 +120,41 @@ type simMove struct {
 	deadline     clock.Time
 }
 
-func newSimRun(t *testing.T, seed uint64, arena []byte) *simRun {
-	r := &simRun{t: t, random: rand.New(rand.NewPCG(seed, 1)), network: sim.New(seed), arena: arena,
-		stopped: map[*simEngine]bool{}}
-	for i := range simEngines {
-		r.engines = append(r.engines, newSimEngine(t, r, i, arena[i*simArena/simEngines:][:simArena/simEngines]))
+// everybody is the near of a small world.
+func everybody(i int) (list []int) {
+	for k := range simEngines {
+		if k != i {
+			list = append(list, k)
+		}
 	}
-	for _, e := range r.engines {
-		for _, p := range r.engines {
-			if p != e {
-				e.attach(p)
-			}
+	return list
+}
+
+func newSimRun(t *testing.T, seed uint64, arena []byte, count int, near func(int) []int) *simRun {
+	r := &simRun{t: t, random: rand.New(rand.NewPCG(seed, 1)), network: sim.New(seed), arena: arena,
+		stopped: map[*simEngine]bool{}, incarnations: make([]uint64, count), near: near}
+	for i := range count {
+		r.engines = append(r.engines, newSimEngine(t, r, i, r.part(i)))
+	}
+	for i, e := range r.engines {
+		for _, k := range near(i) {
+			e.attach(r.engines[k])
 		}
 	}
 	return r
 }
 
+// part is the memory of the engine at a place.
+func (r *simRun) part(i int) []byte {
+	size := len(r.arena) / len(r.incarnations)
+	return r.arena[i*size:][:size]
+}
+
 // act does one random thing: mostly a transfer, sometimes a fault, a repair or a cancel.
 func (r *simRun) act() {
-	e := r.engines[r.random.IntN(len(r.engines))]
-	p := r.engines[r.random.IntN(len(r.engines))]
+	place := r.random.IntN(len(r.engines))
+	near := r.near(place)
+	e, p := r.engines[place], r.engines[near[r.random.IntN(len(near))]]
 	where := sim.Between(e.address, p.address).On(r.random.IntN(4) - 1)
 	where.Transport = []string{"fast", "slow", ""}[r.random.IntN(3)]
 	switch dice := r.random.IntN(100); {
@@ -179,6 +195,9 @@ func (r *simRun) act() {
 
 // move submits one transfer between two places that nobody else uses.
 func (r *simRun) move(e, p *simEngine) {
+	if e.peers[p] == nil { // it had ended when this engine was opened
+		return
+	}
 	mine, theirs := e.take(true), p.take(false)
 	if mine < 0 || theirs < 0 {
 		e.giveBack(true, mine)
@@ -386,9 +405,9 @@ func (r *simRun) pending() (n int) {
 func (r *simRun) demandProgress() {
 	r.advance(clock.Time(400 * time.Second)) // longer than the longest pause of a rail
 	from := len(r.moves)
-	for _, e := range r.engines {
-		for _, p := range r.engines {
-			if e != p && !e.dead && !p.dead {
+	for i, e := range r.engines {
+		for _, k := range r.near(i) {
+			if p := r.engines[k]; !e.dead && !p.dead {
 				r.move(e, p)
 			}
 		}

@@ -13,13 +13,13 @@ import (
 //	     ▲                                  │
 //	     └──calm for some turns, and armed──┘
 //
-// No lane is forgotten, because each side writes before it reads (Dekker's algorithm; Go's atomics are sequentially
-// consistent). A lane that needs a look notes that and then asks whether it is attended; dismiss takes it off the list
+// No lane is forgotten, because each side writes before it reads (Dekker's algorithm). Go's atomics are sequentially
+// consistent. A lane that needs a look notes that and then asks whether it is attended; dismiss takes it off the list
 // and then reads the notes. A lane that stays disarmed for a waiter's sake joins the list and then looks again whether
 // somebody polls; Arm ends the polling and then walks over the list.
 
-// calmTurns is the number of times that Arm finds nothing due on a lane before the lane leaves the list, so that it
-// does not come and go with each slice.
+// calmTurns is the number of times that Arm finds nothing due on a lane before it leaves the list. So a lane does not
+// come and go with each slice.
 const calmTurns = 16
 
 // attendedLanes calls yield for the lanes at which waiters look, those of class 0 first.

@@ -79,8 +79,8 @@ func TestWaitersLookAtNoIdleLane(t *testing.T) {
 		near.await(t, "a rail", 5*time.Second, func() bool { return len(near.rails) == 1 })
 	}
 	write := func(to int, class uint8) {
-		s := &transport.Slice{Op: transport.Write, Rail: transport.Rail{Link: links[to], Generation: 1}, LocalKey: local,
-			RemoteKey: keys[to], Local: addressOf(memory), Length: 4096, Class: class}
+		s := &transport.Slice{Op: transport.Write, Rail: transport.Rail{Link: links[to], Generation: 1},
+			LocalKey: local, RemoteKey: keys[to], Local: addressOf(memory), Length: 4096, Class: class}
 		require.Equal(t, 1, tr.Submit([]*transport.Slice{s}))
 		for late := time.Now().Add(5 * time.Second); near.end(s).Slice == nil; tr.Poll(8) {
 			require.True(t, time.Now().Before(late))
