@@ -3,16 +3,17 @@
 // every call. Policy packages (plan, rail, qos) are called from here and from nowhere else.
 //
 // Where to read: task.go draws the life of a task and piece.go that of its pieces; then cut.go, bids.go and choose.go
-// (a rail gets a slice), device.go, admit.go and publish.go (a class is held back on a NIC), complete.go (slices come
-// back), ending.go (quiescence), failover.go (errors and their consequences), link.go and tables.go (rails come and
-// go), suspect.go (they fall silent), presence.go (their peer does), health.go (they are paused, probed, and come
-// back), hedge.go (hedged requests at the tail of a transfer), rekey.go (descriptors change), queue.go (the queues of a
-// link), stage.go (several hops; not reachable from any engine yet), deadline.go (earliest deadline first by slack),
-// invariants_on.go (the core's books against each other). Records that wait equally long are kept in lists, which are
-// in order of time by themselves; only deadlines, links, rails, peers and NICs have timers.
+// (a rail gets a slice), reach.go (keys that work on some rails), device.go, admit.go and publish.go (a class is held
+// back on a NIC), complete.go (slices come back), ending.go (quiescence), failover.go (errors and their consequences),
+// link.go and tables.go (rails come and go), suspect.go (they fall silent), presence.go (their peer does), health.go
+// (they are paused, probed, and come back), hedge.go (hedged requests at the tail of a transfer), rekey.go (descriptors
+// change), queue.go (the queues of a link), stage.go (several hops; not reachable from any engine yet), deadline.go
+// (earliest deadline first by slack), invariants_on.go (the core's books against each other). Records that wait equally
+// long are kept in lists, which are in order of time by themselves; only deadlines, links, rails, peers and NICs have
+// timers.
 //
 // Choices with a rejected alternative are records in docs/design/decisions: 0004 to 0006, 0011, 0012, 0014, 0016 to
-// 0019, 0021, 0022, 0085.
+// 0019, 0021, 0022, 0080 to 0082, 0085.
 package dispatch
 
 import (

@@ -5,8 +5,8 @@ import "github.com/tent-engine/tent/gocore/clock"
 // The choice among rails is an auction. Each rail bids the moment at which it would finish the next slice, and the
 // least bid wins. To ask every rail for every slice would make a slice dearer by the number of rails; so bids are kept
 // while slices are cut, and only the winner of the last round bids again. That is the lazy greedy algorithm (Minoux
-// 1978): a rail's bytes in flight only grow while slices are cut, so a bid of an earlier round is at most what the rail
-// would bid now, and a bid of this round that is no higher than all others is the least.
+// 1978): a rail's bytes in flight only grow while slices are cut, so the rail would bid no less now than in an earlier
+// round, and a bid of this round that is no higher than all others is the least.
 //
 // A bid of an earlier round may be too high when the head of the queue has fewer bytes than were bid for, or is cut
 // otherwise. So it may when work arrives, and when a rail's rank or health changes. Then all rails bid anew. They also
@@ -113,7 +113,7 @@ func (c *Core) only(l *link, now clock.Time) (*railState, offer) {
 
 // takesPart reports whether the rail may be asked at all.
 func (r *railState) takesPart(l *link) bool {
-	return r.rank == l.rank && !r.full && l.rank != rankNever
+	return (r.rank == l.rank || l.keyed) && r.rank != rankNever && !r.full
 }
 
 // collectBids asks every rail of a link.
@@ -149,7 +149,7 @@ func (c *Core) renew(l *link, b *bid, now clock.Time) bool {
 	if !b.offer.takes {
 		return false
 	}
-	b.cost = r.predictFinish(b.offer.want, now) * r.distance(t)
+	b.cost = r.predictFinish(b.offer.want, now) * r.distance(t, b.offer.hop())
 	b.posted, b.round = r.posted, a.round
 	return true
 }
@@ -188,7 +188,7 @@ func (a *auction) drop(b *bid) {
 	}
 }
 
-// stands reports whether a bid of an earlier round is what the rail would bid now. Its task is still at the head, with
+// stands reports whether the rail would bid now as it did in an earlier round. Its task is still at the head, with
 // as many bytes as any rail wanted.
 func (b *bid) stands(l *link, a *auction) bool {
 	t := b.offer.task

@@ -30,7 +30,7 @@ func (r *railState) bit() uint64 { return 1 << min(r.id.Index, 63) }
 // untried reports whether the link has a rail to use that has not failed the piece in this round.
 func (l *link) untried(p *piece) bool {
 	for _, r := range l.rails {
-		if r != nil && r.rank == l.rank && l.rank < rankPaused && !p.wasOn(r) && !l.apart(r, p.task) {
+		if r != nil && r.rank == l.rank && l.rank < rankPaused && !p.wasOn(r) && !l.apart(r, p.task, p.way()) {
 			return true
 		}
 	}
@@ -43,7 +43,7 @@ func (l *link) better(p *piece, r *railState, now clock.Time) bool {
 	limit := 2 * r.meter.Finish(r.bytes+p.length, r.slices == 0, now)
 	for _, other := range l.rails {
 		if other != nil && other.rank == l.rank && l.rank < rankPaused && !other.full && !p.wasOn(other) &&
-			!l.apart(other, p.task) &&
+			!l.apart(other, p.task, p.way()) &&
 			other.meter.Finish(other.bytes+p.length, other.slices == 0, now) <= limit {
 			return true
 		}

@@ -156,7 +156,7 @@ func (c *Core) recordOutcome(a *attempt, withdrawn bool, delivered uint64, err *
 		}
 	case err.Code == errs.Withdrawn:
 		counters.Withdrawn++
-	case err.Collateral:
+	case err.Collateral, err.Code == errs.NotHere:
 	default:
 		counters.AttemptFailures[a.Op]++
 		// else a straggler of a trouble that is over

@@ -75,6 +75,14 @@ func (o *offer) of() *task {
 	return o.task
 }
 
+// hop is the way that it takes.
+func (o *offer) hop() *plan.Hop {
+	if o.piece != nil {
+		return o.piece.way()
+	}
+	return o.task.begin()
+}
+
 // left is the bytes that there are for the slice: every rail would take as many, up to its own limit.
 func (o *offer) left() uint64 {
 	if o.piece != nil {

@@ -144,7 +144,7 @@ func (c *Core) hopeless(t *task, now clock.Time) *errs.Error {
 	needed := time.Duration(0)
 	for i := range t.spec.Plan.Routes {
 		route := &t.spec.Plan.Routes[i]
-		if !fits(&t.spec, i) || c.fitness(route) >= fitUnusable {
+		if !fits(&t.spec, i) || c.fitness(t, route) >= fitUnusable {
 			continue
 		}
 		least := t.needs(c.routeRate(route)) / rateHeadroom

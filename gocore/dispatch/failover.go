@@ -12,6 +12,7 @@ import (
 //	replaced key            again with the new one, see rekey.go; a try where it is not known yet
 //	permanent               the task fails
 //	slice                   again after a pause that doubles, at most Options.Retries times on a route
+//	not here, slice or rail the keys do not work on this rail: another one at once, else as for link
 //	rail                    a rail that has not failed it in this round at once; when all have, as for slice. The
 //	                        breaker and the health of the rail hear of it
 //	link, transport         the next route, at most Options.Failovers times a task
@@ -33,6 +34,10 @@ func (c *Core) retryPiece(p *piece, r *railState, err *errs.Error, now clock.Tim
 	if (err.Collateral || err.Code == errs.Withdrawn || err.Code == errs.StaleGeneration) && p.spared < spareMost {
 		p.spared++
 		c.queuePiece(p, true, now)
+		return
+	}
+	if err.Code == errs.NotHere && err.Scope <= errs.ScopeRail {
+		c.barRail(p, r, err, now)
 		return
 	}
 	if final(err) {
@@ -104,7 +109,7 @@ func (c *Core) failover(t *task, err *errs.Error, now clock.Time) {
 // leaveForBetter moves a task away from a link that does not serve it, if there is a better route and budget.
 func (c *Core) leaveForBetter(t *task, l *link, err *errs.Error, now clock.Time) bool {
 	next, _ := c.nextRoute(t, false)
-	if next < 0 || c.fitness(&t.spec.Plan.Routes[next]) >= c.linkFitness(l.id) {
+	if next < 0 || c.fitness(t, &t.spec.Plan.Routes[next]) >= c.fitnessOn(t, l) {
 		return false
 	}
 	c.switchRoute(t, next, err, now)
@@ -122,7 +127,7 @@ func (c *Core) nextRoute(t *task, elsewhere bool) (next int, refused event.Kind)
 		if !fits(&t.spec, i) || (elsewhere && routes[i].Transport == t.path().Transport) {
 			continue
 		}
-		if fit := c.fitness(&routes[i]); fit < rank {
+		if fit := c.fitness(t, &routes[i]); fit < rank {
 			best, rank = i, fit
 		}
 	}

@@ -40,6 +40,7 @@ func (c *Core) observe(r *railState, e rail.Event, now clock.Time) rail.Change {
 	}
 	if change.From.Usable() && !change.To.Usable() {
 		l.up--
+		l.fell = now
 		if l.up == 0 {
 			l.down = now
 		}

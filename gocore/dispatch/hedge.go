@@ -73,7 +73,7 @@ func (l *link) quickest(slow *railState, a *attempt, now clock.Time) (best *rail
 	n := a.Length
 	for _, r := range l.rails {
 		if r == nil || r == slow || r.rank != l.rank || r.full || l.rank >= rankPaused || r.bytes+n > r.bytesMax ||
-			l.apart(r, a.pieces.task) {
+			l.apart(r, a.pieces.task, a.pieces.way()) {
 			continue
 		}
 		if finish := r.meter.Finish(r.bytes+n, r.slices == 0, now); best == nil || finish < redo {

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -48,16 +49,19 @@ func (c *Core) Reserve(id BatchID, specs []TaskSpec, now clock.Time) (Reservatio
 	if l == nil || !l.quiet(first.Class) {
 		return Reservation{}, false
 	}
+	r := l.best(&first.Plan.Routes[0].Hops[0])
+	if r == nil {
+		return Reservation{}, false
+	}
 	requests := 0
 	for i := range specs {
 		s := &specs[i]
-		if (i > 0 && check(s) != nil) || s.Class != first.Class || s.Due() <= now || !l.takes(s) {
+		if (i > 0 && check(s) != nil) || s.Class != first.Class || s.Due() <= now || !l.takes(s, r) {
 			return Reservation{}, false
 		}
 		requests += s.requests()
 	}
-	r := l.best(now)
-	if r == nil || c.pending+requests > c.options.Pending {
+	if c.pending+requests > c.options.Pending {
 		return Reservation{}, false
 	}
 	if class := int(first.Class); class > High {
@@ -94,17 +98,18 @@ func (l *link) quiet(class uint8) bool {
 	return true
 }
 
-// takes reports whether a task is one slice of its first route, and that one of this link.
-func (l *link) takes(s *TaskSpec) bool {
+// takes reports whether a task is one slice of its first route, and that one of this link and this rail.
+func (l *link) takes(s *TaskSpec, r *railState) bool {
 	route := &s.Plan.Routes[0]
 	return len(route.Hops) == 1 && route.Hops[0].Link == l.id && s.Length <= l.spec.Info.SliceMax &&
-		(s.Parts == nil || l.spec.Info.Vectors) && fits(s, 0) && !l.named(s.Plan.Devices)
+		(s.Parts == nil || l.spec.Info.Vectors) && fits(s, 0) && !l.named(s.Plan.Devices) &&
+		(route.Hops[0].Rails == 0 || route.Hops[0].Rails&r.bit() != 0)
 }
 
-// best is a healthy rail with room, nil if there is none.
-func (l *link) best(now clock.Time) *railState {
+// best is a healthy rail with room on which the keys of a hop work, nil if there is none.
+func (l *link) best(hop *plan.Hop) *railState {
 	for _, r := range l.rails {
-		if r != nil && !r.full && r.healthy() {
+		if r != nil && !r.full && r.healthy() && (hop.Rails == 0 || hop.Rails&r.bit() != 0) {
 			return r
 		}
 	}

@@ -29,6 +29,8 @@ type link struct {
 	ownNode     bool         // RailOptions.OwnNode
 	nodes       uint64       // bits: NUMA nodes that have a rail of the best rank
 	nics        uint64       // bits: NICs named by policies that have a rail of the best rank
+	keyed       bool         // work waits that may not use every rail, see reach.go
+	fell        clock.Time   // when a rail last went out of use
 	byDeadline  bool         // order inside a class is by slack
 	dialing     bool         // has not had a rail yet, and nobody said that there will be none
 	worked      bool         // has had a rail

@@ -54,7 +54,7 @@ func newModel(t require.TestingT, seed uint64) *model {
 	options.Neighbours = w.neighbours(nics.IntN(2) == 0)
 	*w = *newWorld(seed, options)
 	m := &model{world: w, next: 1 << 30, left: 5 + r.IntN(25)}
-	m.check = newChecker(t, seed, m.world)
+	m.check, m.keys = newChecker(t, seed, m.world), newKeys(seed, m.world)
 	m.peers = 1 + r.IntN(2)
 	for p := range m.peers {
 		var links []plan.LinkID
@@ -90,7 +90,9 @@ func newModel(t require.TestingT, seed uint64) *model {
 // makePlans: every order of direct routes, and one through stages.
 func (m *model) makePlans(r *rand.Rand, links []plan.LinkID, op transport.Op) (plans []*plan.Plan) {
 	route := func(id plan.LinkID) plan.Route {
-		return plan.Route{Transport: m.check.links[id].transport, Hops: []plan.Hop{{Link: id, Op: op, RemoteKey: 1}},
+		hop := plan.Hop{Link: id, Op: op, RemoteKey: 1}
+		m.keys.give(&hop, len(m.core.link(id).rails))
+		return plan.Route{Transport: m.check.links[id].transport, Hops: []plan.Hop{hop},
 			SliceMax: 64 << 10, SliceBest: uint64(4+r.IntN(28)) << 10 / unit * unit, Alignment: unit}
 	}
 	for i := range links {
@@ -473,7 +475,8 @@ func TestModel(t *testing.T) {
 			"carried out by callers", "hedged", "rail_suspected", "rail_paused", "rail_probed", "rail_recovered",
 			"ordered by deadline", "not sent, hopeless", "missed waiting", "missed on the way", "deadline_missed",
 			"rail_condemned", "failover", "failover_exhausted", "withdrawn", "stalled", "peer_gone", "peer_silent",
-			"peer_back", "paused"} {
+			"peer_back", "paused",
+			"refused key"} {
 			require.NotZero(t, seen[what], what)
 		}
 	}

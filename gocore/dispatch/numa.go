@@ -1,5 +1,10 @@
 package dispatch
 
+import (
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
 // Where memory and rails are: among rails of the same health, one that is far from the memory counts as slower than it
 // is, by RailOptions.Penalties. So a rail on the NUMA node of the memory comes first. Helpers from another node take
 // bytes that it has no room for, or would take many times as long for.
@@ -31,7 +36,7 @@ func (l *link) weighNodes() {
 	l.numa, l.nodes, l.nics = false, 0, 0
 	first := -1
 	for _, r := range l.rails {
-		if r == nil || r.rank != l.rank || l.rank == rankNever {
+		if r == nil || l.rank == rankNever || r.rank != l.rank {
 			continue
 		}
 		node := r.numaNode()
@@ -45,32 +50,43 @@ func (l *link) weighNodes() {
 }
 
 // selective reports whether some rails of the link may have to leave tasks to others.
-func (l *link) selective() bool { return l.ownNode && l.numa || l.nics != 0 }
+func (l *link) selective() bool { return l.ownNode && l.numa || l.nics != 0 || l.keyed }
 
-// apart reports whether the rail must leave a task to others. These are rails of the NICs that its policy names, or
-// rails on the node of its memory.
-func (l *link) apart(r *railState, t *task) bool {
-	switch {
-	case t == nil:
-		return false
-	case l.named(t.spec.Plan.Devices) && r.nics&t.spec.Plan.Devices == 0:
+// apart reports whether the rail must leave a task to others. These are rails on which its keys work, rails of the NICs
+// that its policy names, or rails on the node of its memory.
+func (l *link) apart(r *railState, t *task, hop *plan.Hop) bool {
+	nics, nodes := l.nics, l.nodes
+	if l.keyed {
+		if !r.reaches(t, hop) {
+			return true
+		}
+		rank := l.rank
+		if t.isKeyed(hop) {
+			rank, nics, nodes = l.reached(t, hop)
+		}
+		if r.rank != rank {
+			return true
+		}
+	}
+	if devices := t.spec.Plan.Devices; nics&devices != 0 && r.nics&devices == 0 {
 		return true
-	case !l.ownNode || !l.numa:
+	}
+	if !l.ownNode || !l.numa {
 		return false
 	}
 	memory, own := t.spec.Plan.Node, r.numaNode()
-	return memory > 0 && own > 0 && memory != own && memory <= numaNodesMax && l.nodes>>(memory-1)&1 != 0
+	return memory > 0 && own > 0 && memory != own && memory <= numaNodesMax && nodes>>(memory-1)&1 != 0
 }
 
 // own is the next work of a class for the rail, behind the tasks that it must leave alone.
 func (l *link) own(q *classQueue, r *railState) (*piece, *task) {
 	p, t := q.pieces.First(), q.next()
-	for n := 0; p != nil && l.apart(r, p.task); n++ {
+	for n := 0; p != nil && l.apart(r, p.task, p.way()); n++ {
 		if p = p.queue.After(); n == lookBehindMost {
 			p = nil
 		}
 	}
-	for n := 0; t != nil && l.apart(r, t); n++ {
+	for n := 0; t != nil && l.apart(r, t, t.begin()); n++ {
 		if t = q.another(t); n == lookBehindMost {
 			t = nil
 		}
@@ -78,10 +94,13 @@ func (l *link) own(q *classQueue, r *railState) (*piece, *task) {
 	return p, t
 }
 
-// distance is the factor by which the rail counts as slower for a task than it is, by where the memory lies. A rail of
-// another node, or of a node that is not known, counts as far.
-func (r *railState) distance(t *task) float64 {
+// distance is the factor by which the rail counts as slower for a task than it is, by where the memory lies. The
+// transport may know; else a rail of another node than the memory's, or of a node that is not known, counts as far.
+func (r *railState) distance(t *task, hop *plan.Hop) float64 {
 	penalties := &r.link.options.Penalties
+	if n := len(hop.Near); n > 0 {
+		return penalties[min(hop.Near[min(int(r.id.Index), n-1)], transport.Farthest)]
+	}
 	if memory := t.spec.Plan.Node; !r.link.numa || memory == 0 || r.numaNode() == memory {
 		return penalties[0]
 	}

@@ -21,7 +21,7 @@ func (c *Core) firstRoute(t *task) int {
 		if !fits(&t.spec, i) {
 			continue
 		}
-		if k := c.fitness(&t.spec.Plan.Routes[i]); best < 0 || k < rank {
+		if k := c.fitness(t, &t.spec.Plan.Routes[i]); best < 0 || k < rank {
 			best, rank = i, k
 			if k == fitHealthy {
 				break
@@ -47,10 +47,10 @@ const (
 )
 
 // fitness of a route is that of its worst hop.
-func (c *Core) fitness(r *plan.Route) fitness {
+func (c *Core) fitness(t *task, r *plan.Route) fitness {
 	worst := fitHealthy
 	for i := range r.Hops {
-		worst = max(worst, c.linkFitness(r.Hops[i].Link))
+		worst = max(worst, c.hopFitness(t, &r.Hops[i]))
 	}
 	return worst
 }
@@ -86,6 +86,7 @@ func (c *Core) queueTask(t *task, front bool, now clock.Time) {
 	if l == nil {
 		return
 	}
+	c.noteKeys(l, t, t.begin(), now)
 	c.queued(l, t, now)
 	q := &l.queues[t.spec.Class]
 	t.queue.in = q
@@ -109,6 +110,7 @@ func (c *Core) queuePiece(p *piece, front bool, now clock.Time) {
 		return
 	}
 	p.become(pieceQueued)
+	c.noteKeys(l, t, p.way(), now)
 	c.queued(l, t, now)
 	q := &l.queues[t.spec.Class].pieces
 	if front {
@@ -214,6 +216,9 @@ func (c *Core) tendLink(l *link, now clock.Time) {
 	limit, since := c.patience(l)
 	if l.up > 0 && l.healthy() && l.peer.open == 0 && now.Sub(since) < limit {
 		c.timers.SetSooner(&l.timer, since.Add(limit))
+		if l.keyed {
+			c.tendKeyed(l, now)
+		}
 		return
 	}
 	leave := (l.up == 0 && !l.dialing) || (l.up > 0 && !l.healthy())

@@ -24,6 +24,7 @@ type world struct {
 	order   []railKey // of rails, so that nothing hangs on the order of a map
 	out     map[*transport.Slice]*posted
 	check   *checker
+	keys    *keys                // nil: all work everywhere
 	calm    bool                 // the world is healed: no faults any more
 	rigged  *errs.Error          // every failure is this one
 	stepped clock.Time           // when the core ran last
@@ -328,6 +329,9 @@ func (w *world) carry(r *wire, q *posted) {
 	}
 	r.busy = max(r.busy, w.now).Add(time.Duration(float64(q.slice.Length) / r.rate * 1e9))
 	took := r.busy.Sub(w.now) + r.delay
+	if w.keys != nil && w.keys.refuses(q, took) {
+		return
+	}
 	if w.calm {
 		w.complete(q, nil, took)
 		return

@@ -103,7 +103,8 @@ func (c *Candidate) reject(local, remote End) string {
 func (c *Candidate) route(op transport.Op) Route {
 	r := Route{
 		Transport: c.Transport,
-		Hops:      []Hop{{Link: c.Link, Op: op, LocalKey: c.LocalKey, RemoteKey: c.RemoteKey}},
+		Hops: []Hop{{Link: c.Link, Op: op, LocalKey: c.LocalKey, RemoteKey: c.RemoteKey, Rails: c.Match.Rails,
+			Near: c.Match.Near}},
 		SliceMax:  c.Info.SliceMax,
 		SliceBest: c.Info.SliceBest,
 		Alignment: max(c.Info.Alignment, 1),

@@ -30,6 +30,8 @@ type Hop struct {
 	RemoteKey transport.RemoteKey
 	Local     StageID // where the hop's local bytes are
 	Remote    StageID
+	Rails     uint64  // on which both keys work, as transport.Match says; 0: all
+	Near      []uint8 // how near each rail is, as transport.Match says; nil: by NUMA nodes
 }
 
 // Route is one way; Plan.Routes[0] is tried first.
@@ -100,6 +102,7 @@ type Candidate struct {
 	LocalKey  transport.LocalKey  // 0: the local region is not registered with it
 	NotHere   string              // and why not, as far as that is known
 	RemoteKey transport.RemoteKey // 0: the peer does not offer the remote region over it
+	Match     transport.Match     // where the keys work; the zero value: on every rail
 	SameHost  bool                // the peer has our machine id
 	Self      bool
 	Down      *errs.Error // why the link is down, nil if it is not

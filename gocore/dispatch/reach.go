@@ -1,0 +1,147 @@
+package dispatch
+
+import (
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
+)
+
+// Keys and rails: a NIC may not have taken a region, so a pair of keys works on some rails of a link only. The plan
+// names them (plan.Hop.Rails), and a rail that refuses the keys of a task all the same is barred from the task. For
+// such a task the link is as good as the rails that are left to it. When these are out, it takes another route or waits
+// for them, though other rails work.
+//
+// Rails from index 63 on share a bit, so the keys work on all of them or on none.
+
+// reaches reports whether the keys of a hop work on the rail, as far as is known.
+func (r *railState) reaches(t *task, hop *plan.Hop) bool {
+	return (hop.Rails == 0 || hop.Rails&r.bit() != 0) && (t.barred&r.bit() == 0 || t.barredOn != hop.Link)
+}
+
+// isKeyed reports whether the task may not use every rail of a hop's link.
+func (t *task) isKeyed(hop *plan.Hop) bool {
+	return hop.Rails != 0 || t.barred != 0 && t.barredOn == hop.Link
+}
+
+// reached returns the best rank among the rails of the link that reach a hop, and the NICs and nodes of that rank.
+func (l *link) reached(t *task, hop *plan.Hop) (rank int, nics, nodes uint64) {
+	rank = rankNever
+	for _, r := range l.rails {
+		if r == nil || r.rank > rank || r.rank == rankNever || !r.reaches(t, hop) {
+			continue
+		}
+		if r.rank < rank {
+			rank, nics, nodes = r.rank, 0, 0
+		}
+		nics |= r.nics
+		if node := r.numaNode(); node > 0 {
+			nodes |= 1 << (node - 1)
+		}
+	}
+	return rank, nics, nodes
+}
+
+// way is the hop that the piece takes next.
+func (p *piece) way() *plan.Hop { return &p.route.Hops[p.hop] }
+
+// begin is the first hop of the task's route, which its fresh bytes take.
+func (t *task) begin() *plan.Hop { return &t.path().Hops[0] }
+
+// hopFitness is that of a hop's link, for a task that may not use every rail of it.
+func (c *Core) hopFitness(t *task, hop *plan.Hop) fitness {
+	fit := c.linkFitness(hop.Link)
+	if fit >= fitDialing || !t.isKeyed(hop) {
+		return fit
+	}
+	l := c.link(hop.Link)
+	fit = fitUnusable
+	if l.dialing {
+		fit = fitDialing
+	}
+	for _, r := range l.rails {
+		switch {
+		case r == nil || !r.usable() || !r.reaches(t, hop):
+		case r.healthy():
+			return fitHealthy
+		default:
+			fit = fitUsable
+		}
+	}
+	return fit
+}
+
+// fitnessOn is the fitness of the task's route as far as it goes over a link.
+func (c *Core) fitnessOn(t *task, l *link) fitness {
+	fit := c.linkFitness(l.id)
+	hops := t.path().Hops
+	for i := range hops {
+		if hops[i].Link == l.id {
+			fit = max(fit, c.hopFitness(t, &hops[i]))
+		}
+	}
+	return fit
+}
+
+// noteKeys notes that work waits on the link which may not use every rail of it. If none of these can take it now, the
+// next step looks for another route.
+func (c *Core) noteKeys(l *link, t *task, hop *plan.Hop, now clock.Time) {
+	if l.keyed && l.idle() {
+		l.keyed = false
+	}
+	if !t.isKeyed(hop) {
+		return
+	}
+	l.keyed = true
+	if c.hopFitness(t, hop) > fitHealthy {
+		c.timers.SetSooner(&l.timer, now)
+	}
+}
+
+// tendKeyed looks after the tasks of a healthy link that may not use its healthy rails.
+func (c *Core) tendKeyed(l *link, now clock.Time) {
+	patience := c.options.LinkWait
+	if l.fell > 0 {
+		patience = min(c.options.Outage, c.options.Stall)
+	}
+	next := clock.Never
+	c.gather(l)
+	for _, t := range c.scratch {
+		if !t.live() {
+			continue
+		}
+		fit := c.fitnessOn(t, l)
+		if fit != fitUsable && fit != fitUnusable {
+			continue
+		}
+		cause := errs.New(errs.PeerUnreachable, "transfer", "none of the rails on which this memory can be used is up").
+			WithScope(errs.ScopeLink, errs.SideUnknown).
+			WithHint("explain names them").WithPeer(l.peer.name, c.transportName(l.spec.Transport), "")
+		due := max(t.queued, l.fell).Add(patience)
+		switch {
+		case c.leaveForBetter(t, l, cause, now) || fit == fitUsable: // a rail that is suspected speaks or is given up
+		case due <= now:
+			c.endTask(t, Failed, cause, now)
+		default:
+			next = min(next, due)
+		}
+	}
+	if next != clock.Never {
+		c.timers.SetSooner(&l.timer, max(next, now.Add(patience/16)))
+	}
+}
+
+// barRail keeps a task away from a rail that refused its keys. The piece goes to another rail, or the task to its next
+// route. It is not the rail's failure, and since a rail is barred once, nothing comes round again.
+func (c *Core) barRail(p *piece, r *railState, err *errs.Error, now clock.Time) {
+	t, id := p.task, r.link.id
+	if t.barredOn != id {
+		t.barred, t.barredOn = 0, id
+	}
+	t.barred |= r.bit()
+	if c.hopFitness(t, p.way()) < fitUnusable {
+		c.countersOf(t).Reroutes++
+		c.queuePiece(p, true, now)
+		return
+	}
+	c.failover(t, c.attribute(err, r), now)
+}

@@ -1,0 +1,209 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/rail"
+	"github.com/tent-engine/tent/gocore/request"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// onRails is a plan over links; its first route may use some rails only.
+func onRails(c *Core, rails uint64, links ...plan.LinkID) *plan.Plan {
+	p := to(c, links...)
+	p.Routes[0].Hops[0].Rails = rails
+	return p
+}
+
+func notHere() *errs.Error {
+	return errs.New(errs.NotHere, "test", "no key").WithScope(errs.ScopeRail, errs.SideLocal)
+}
+
+// used is the set of rails on which slices are out.
+func (r *rig) used() (rails uint64) {
+	for _, s := range r.out {
+		rails |= 1 << s.Rail.Index
+	}
+	return rails
+}
+
+func TestSlicesAreCutForTheRailsOfTheirKeys(t *testing.T) {
+	for _, rails := range []uint64{0b0001, 0b1000, 0b0110, 0b1111} {
+		r := newRig(t, Options{})
+		id := r.link(1, 1, 4, 1<<20)
+		b := r.submit(onRails(r.core, rails, id), High, 4<<20, clock.Never)
+		require.Equal(t, rails, r.used())
+		free := r.submit(to(r.core, id), High, 4<<20, clock.Never)
+		require.Equal(t, uint64(0b1111), r.used(), "others pass those that wait for their rails")
+		r.drain()
+		require.Equal(t, []State{Completed, Completed}, []State{r.status(b).State, r.status(free).State})
+	}
+}
+
+// A rail of a worse rank is better than none for a task that may use no other.
+func TestPausedRailsAndAlternatesServeTheKeysThatWorkNowhereElse(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 1, 2, 1<<20)
+	r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, 2, 1), Local: "x", Remote: "y", Alternates: true,
+		BytesMax: 1 << 20, Bandwidth: 1e9}, r.now)
+	r.submit(to(r.core, id), High, 4<<20, clock.Never)
+	require.Equal(t, uint64(0b011), r.used())
+	r.submit(onRails(r.core, 0b100, id), High, 64*kib, clock.Never)
+	require.Equal(t, uint64(0b111), r.used())
+	r.drain()
+	b := r.submit(onRails(r.core, 0b010, id), High, 512*kib, clock.Never)
+	for range 3 { // the threshold
+		r.finish(0, broken(errs.ScopeRail))
+	}
+	require.Equal(t, rail.Paused, r.core.links[id.Slot()].rails[1].life.State())
+	for i := 0; i < 10; i++ {
+		r.drain()
+		r.wait(ms)
+	}
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+}
+
+func TestATaskWhoseRailsAreOutTakesItsNextRoute(t *testing.T) {
+	r := newRig(t, Options{Failovers: 3})
+	first, second := r.link(1, 0, 2, 1<<20), r.link(1, 1, 1, 1<<20)
+	b := r.submit(onRails(r.core, 0b10, first, second), High, 256*kib, clock.Never)
+	require.Equal(t, uint64(0b10), r.used())
+	r.core.RailDown(first, railOf(first, 1, 1), broken(errs.ScopeRail), r.now)
+	r.step()
+	for _, s := range r.out[4:] {
+		require.Equal(t, transport.Link(second), s.Rail.Link, "the other rail of the first link is no use")
+	}
+	require.Len(t, r.out, 8)
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+	c := r.submit(onRails(r.core, 0b10, first, second), High, 64*kib, clock.Never)
+	require.Equal(t, transport.Link(second), r.out[0].Rail.Link, "nor does another task begin there")
+	r.drain()
+	require.Equal(t, Completed, r.status(c).State)
+}
+
+// Without another route it waits for its rails, for as long as for a link, while other rails work on.
+func TestATaskWhoseRailsAreOutWaitsForThem(t *testing.T) {
+	for _, back := range []bool{true, false} {
+		r := newRig(t, Options{LinkWait: 200 * ms, Outage: 200 * ms})
+		id := r.link(1, 1, 2, 1<<20)
+		b := r.submit(onRails(r.core, 0b100, id), High, 64*kib, clock.Never)
+		for range 15 {
+			r.submit(to(r.core, id), High, 64*kib, clock.Never)
+			require.Zero(t, r.used()&0b100)
+			r.drain()
+			r.wait(10 * ms)
+		}
+		require.Equal(t, Pending, r.status(b).State)
+		if back {
+			r.railUp(id, 2, 1, 1<<20)
+			r.step()
+			require.Equal(t, uint64(0b100), r.used())
+			r.drain()
+			require.Equal(t, Completed, r.status(b).State)
+			continue
+		}
+		for range 10 {
+			r.wait(10 * ms)
+		}
+		require.Equal(t, Failed, r.status(b).State)
+		require.Equal(t, errs.PeerUnreachable, r.status(b).Err.Code)
+	}
+}
+
+// A refusal of keys is not the rail's failure, and no slice of the task comes back to the rail.
+func TestARailThatRefusesAKeyKeepsItsHealth(t *testing.T) {
+	r := newRig(t, Options{Failovers: 3})
+	id, other := r.link(1, 0, 3, 256*kib), r.link(1, 1, 1, 1<<20)
+	refuses := map[uint16]bool{0: true, 2: true}
+	b := r.submit(to(r.core, id, other), High, 4<<20, clock.Never)
+	refused := map[uint16]int{}
+	for i := 0; len(r.out) > 0; i++ {
+		require.Less(t, i, 1000)
+		s := r.out[0]
+		require.Equal(t, transport.Link(id), s.Rail.Link)
+		if refuses[s.Rail.Index] {
+			refused[s.Rail.Index]++
+			r.finish(0, notHere())
+		} else {
+			r.finish(0, nil)
+		}
+	}
+	require.Equal(t, Completed, r.status(b).State)
+	require.LessOrEqual(t, refused[0]+refused[2], 8, "those that were out, and none after them")
+	for _, rail := range r.core.links[id.Slot()].rails {
+		require.Equal(t, 1000, rail.health.Value())
+		require.True(t, rail.healthy())
+	}
+	refuses[1] = true
+	b = r.submit(to(r.core, id, other), High, 1<<20, clock.Never)
+	for i := 0; len(r.out) > 0; i++ {
+		require.Less(t, i, 1000)
+		if s := r.out[0]; s.Rail.Link == transport.Link(id) {
+			r.finish(0, notHere())
+		} else {
+			r.finish(0, nil)
+		}
+	}
+	require.Equal(t, Completed, r.status(b).State)
+	require.EqualValues(t, 1, r.status(b).Failovers)
+}
+
+func TestATaskWhoseKeysWorkNowhereFails(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 4, 256*kib)
+	b := r.submit(to(r.core, id), High, 4<<20, clock.Never)
+	for i := 0; len(r.out) > 0; i++ {
+		require.Less(t, i, 100)
+		r.finish(0, notHere())
+	}
+	require.Equal(t, Failed, r.status(b).State)
+	require.Equal(t, errs.NotHere, r.status(b).Err.Code)
+}
+
+// Where the transport knows how far its rails are, that counts instead of the NUMA node.
+func TestTheTransportSaysHowFarItsRailsAre(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.onNodes(0, 0, 0)
+	p := from(r.core, 0, id)
+	p.Routes[0].Hops[0].Near = []uint8{transport.Farthest, transport.Nearest, transport.Far}
+	r.submit(p, High, 384*kib, clock.Never)
+	require.ElementsMatch(t, []int{1, 1, 2, 2, 0, 0}, r.taken())
+	first := map[int]uint64{}
+	for _, s := range r.out {
+		if i := int(s.Rail.Index); first[i] == 0 || s.Id < first[i] {
+			first[i] = s.Id
+		}
+	}
+	require.Less(t, first[1], first[2])
+	require.Less(t, first[2], first[0])
+	r.drain()
+}
+
+// Calls that are carried out at once go over a rail of the keys, too.
+func TestInlineCallsKeepToTheRailsOfTheirKeys(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Info: &transport.Info{SliceMax: 1 << 20}})
+	for i := range 3 {
+		r.railUp(id, i, 1, 1<<20)
+	}
+	for rails, want := range map[uint64]int{0: 0, 0b100: 2, 0b110: 1, 0b1000: -1} {
+		b, err := r.core.NewBatch(1)
+		require.Nil(t, err)
+		specs := []TaskSpec{{Terms: request.Terms{Op: transport.Write, Deadline: r.now.Add(time.Second)},
+			Plan: onRails(r.core, rails, id), Local: 1 << 20, Remote: 1 << 20, Length: 64}}
+		held, ok := r.core.Reserve(b, specs, r.now)
+		require.Equal(t, want >= 0, ok)
+		if ok {
+			require.EqualValues(t, want, held.Rail.Index)
+			r.core.Unreserve(&held)
+		}
+	}
+}
