@@ -350,6 +350,10 @@ func (e *Engine) closeServer() {
 func (e *Engine) plugIn(ctx context.Context, o Options, undo *steps) error {
 	e.addPlatforms(o.Platforms)
 	plugs := o.Transports
+	if len(plugs) > segment.TransportsMax {
+		return errs.New(errs.InvalidArgument, "open", "%d transports are more than %d", len(plugs),
+			segment.TransportsMax)
+	}
 	e.infos = make([]transport.Info, len(plugs))
 	e.inliners = make([]transport.Inliner, len(plugs))
 	for i, plug := range plugs {

@@ -113,7 +113,7 @@ func (r *reader) description(descriptors bool) *Description {
 	d.Epoch, d.Fences = r.number(), transport.Epoch(r.number())
 	d.Others = r.texts(AddressesMax)
 	locations := r.texts(RegionsMax)
-	transports := r.texts(RegionsMax)
+	transports := r.texts(TransportsMax)
 	n := r.count(RegionsMax, regionSizeMin)
 	d.Regions = make([]Region, 0, n)
 	var addr uint64

@@ -20,7 +20,7 @@ const (
 	RegionsMax    = 1 << 18
 	NameMax       = 255     // bytes of a name, an address, a location or a machine id
 	AddressesMax  = 16      // other addresses
-	TransportsMax = 16      // descriptors of one region
+	TransportsMax = 32      // descriptors of one region, and transports of one engine
 	DescriptorMax = 1 << 16 // bytes of one descriptor
 	addressMax    = 1<<64 - 1
 )
