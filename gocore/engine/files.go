@@ -116,7 +116,7 @@ func (e *Engine) filer() (transport.Filer, *errs.Error) {
 }
 
 // filePeer makes the peer that is a file, with one handle, and its region. It is not shared yet.
-func (e *Engine) filePeer(made *transport.File, durability request.Durability) *peer {
+func (e *Engine) filePeer(made *transport.FileCard, durability request.Durability) *peer {
 	identity := transport.Peer{Address: fileScheme +
 		made.Path, Name: path.Base(made.Path), MachineID: e.machine, ID: transport.NewID()}
 	p := &peer{engine: e, identity: identity, handles: 1, file: &file{made.Path, made.ReadOnly, durability}}
@@ -128,7 +128,7 @@ func (e *Engine) filePeer(made *transport.File, durability request.Durability) *
 	}
 	for _, port := range e.ports {
 		if port.filer != nil {
-			region.Descriptors[port.name] = made.Descriptor
+			region.Descriptors[port.name] = made.Encode()
 		}
 	}
 	p.learn(&segment.Description{Address: identity.Address, Name: identity.Name, MachineID: e.machine,

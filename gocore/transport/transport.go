@@ -386,14 +386,6 @@ type FileSpec struct {
 	Size     uint64 // 0: as it is
 }
 
-// File is an open file as peers of its transports see it.
-type File struct {
-	Path       string // resolved
-	Size       uint64
-	ReadOnly   bool
-	Descriptor Descriptor
-}
-
 // Signs are the signs of life of a rail's other end, each with its time; 0 for never.
 type Signs struct {
 	// Heard is when anything last came, an acknowledgement or bytes. The kernel of a process that is stopped goes on to
@@ -422,10 +414,10 @@ type (
 	// Peer that the engine made for one, Import the descriptor that OpenFile returned; RemoteKey is the open file.
 	Filer interface {
 		// OpenFile checks the path against the allowed roots, and makes, grows or truncates the file as asked. It
-		// describes it for Import of every transport of the same family. It leaves nothing open. Errors: NotFound,
+		// returns its card, which Import of every Filer reads (FileCard.Encode). It leaves nothing open. Errors: NotFound,
 		// PermissionDenied (also a read-only file system and a path outside of the roots), InvalidArgument (not a
 		// regular file, a wrong spec), NoSpace, StorageError.
-		OpenFile(ctx context.Context, spec FileSpec) (File, error)
+		OpenFile(ctx context.Context, spec FileSpec) (FileCard, error)
 		// Sync does not block. It calls done, exactly once and from any goroutine, when everything that was completed
 		// on the file before is on stable storage (fdatasync), or with the reason why it is not; also when the link is
 		// detached or the transport closed meanwhile. After a failure the fate of those bytes is unknown.

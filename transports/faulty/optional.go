@@ -107,7 +107,7 @@ func (t *Transport) Heard(name transport.Rail) transport.Signs {
 }
 
 // OpenFile is the inner transport's.
-func (t *Transport) OpenFile(ctx context.Context, spec transport.FileSpec) (transport.File, error) {
+func (t *Transport) OpenFile(ctx context.Context, spec transport.FileSpec) (transport.FileCard, error) {
 	return t.filer.OpenFile(ctx, spec)
 }
 

@@ -68,7 +68,7 @@ func (t *base) failed(it *item, errno syscall.Errno, offset uint64) *errs.Error 
 	if errno == unix.EFAULT {
 		return t.memoryGone(it)
 	}
-	e := trouble(t.name+"."+verb(it.slice.Op), it.file.path, errno)
+	e := trouble(t.name+"."+verb(it.slice.Op), it.file.Path, errno)
 	e.Cause = it.span(offset) + ": " + errno.Error()
 	e.Transport = t.name
 	return e
@@ -85,7 +85,7 @@ func (t *base) memoryGone(it *item) *errs.Error {
 func (t *base) shrunk(it *item, offset uint64) *errs.Error {
 	e := errs.New(errs.AddressNotRegistered, t.name+".read",
 		"%s: the file ends at offset %d, it had %d bytes when it was opened",
-		it.span(offset), offset, it.file.size)
+		it.span(offset), offset, it.file.Size)
 	e.Transport = t.name
 	return e.WithScope(errs.ScopeSlice, errs.SideRemote)
 }

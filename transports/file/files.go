@@ -97,17 +97,17 @@ func (f *file) look(fd int, direct bool) {
 // open opens the descriptors and makes sure that they are still of the file that was meant.
 func (f *file) open(s *Settings, direct bool) *errs.Error {
 	flags := unix.O_RDWR
-	if f.readOnly {
+	if f.ReadOnly {
 		flags = unix.O_RDONLY
 	}
-	fd, err := s.open(f.path, flags, 0)
+	fd, err := s.open(f.Path, flags, 0)
 	if err != nil {
-		return trouble("file.open", f.path, err)
+		return trouble("file.open", f.Path, err)
 	}
-	now := card{path: f.path}
-	if err := now.identify(fd); err != nil || now.device != f.device || now.inode != f.inode {
+	now := card{transport.FileCard{Path: f.Path}}
+	if err := now.identify(fd); err != nil || now.Device != f.Device || now.Inode != f.Inode {
 		_ = unix.Close(fd)
-		return errs.New(errs.Stale, "file.open", "%s: another file has got this name since it was opened", f.path).
+		return errs.New(errs.Stale, "file.open", "%s: another file has got this name since it was opened", f.Path).
 			WithScope(errs.ScopeSlice, errs.SideRemote)
 	}
 	if f.unit == 0 {
@@ -155,18 +155,19 @@ func closeAll(fds [2]int32) {
 // Import implements transport.Transport: it opens the file that OpenFile described. The link must be of that file, or
 // of a folder above it.
 func (t *base) Import(number transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
-	c, bad := decode(d)
+	read, bad := transport.DecodeFileCard(d)
 	if bad != nil {
 		return 0, bad
 	}
+	c := &card{*read}
 	f := &file{card: *c}
 	f.plain.Store(-1)
 	f.straight.Store(-1)
 	t.mu.Lock()
 	l := t.links.Lookup(number)
-	if l == nil || !l.covers(c.path) {
+	if l == nil || !l.covers(c.Path) {
 		t.mu.Unlock()
-		return 0, errs.New(errs.Stale, t.name+".import", "link %v has ended or is not one of %s", number, c.path)
+		return 0, errs.New(errs.Stale, t.name+".import", "link %v has ended or is not one of %s", number, c.Path)
 	}
 	known := l.find(c)
 	t.mu.Unlock()
@@ -360,18 +361,18 @@ func (t *base) fdatasync(f *file) *errs.Error {
 		// Its descriptors were given up meanwhile. A failed write shows on any descriptor of the file
 		// that is opened afterwards, until somebody has seen it.
 		var err error
-		if fd, err = t.settings.open(f.path, unix.O_RDONLY, 0); err != nil {
-			return trouble(t.name+".sync", f.path, err)
+		if fd, err = t.settings.open(f.Path, unix.O_RDONLY, 0); err != nil {
+			return trouble(t.name+".sync", f.Path, err)
 		}
 		defer unix.Close(fd)
-		now := card{path: f.path}
-		if err := now.identify(fd); err != nil || now.device != f.device || now.inode != f.inode {
+		now := card{transport.FileCard{Path: f.Path}}
+		if err := now.identify(fd); err != nil || now.Device != f.Device || now.Inode != f.Inode {
 			return errs.New(errs.Stale, t.name+".sync", "%s: another file has got this name since it was opened",
-				f.path)
+				f.Path)
 		}
 	}
 	if err := retry(func() error { return unix.Fdatasync(fd) }); err != nil {
-		return trouble(t.name+".sync", f.path, err)
+		return trouble(t.name+".sync", f.Path, err)
 	}
 	return nil
 }
@@ -379,8 +380,8 @@ func (t *base) fdatasync(f *file) *errs.Error {
 // describe says how the file is reached, for Explain.
 func (f *file) describe() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %d bytes", f.path, f.size)
-	if f.readOnly {
+	fmt.Fprintf(&b, "%s, %d bytes", f.Path, f.Size)
+	if f.ReadOnly {
 		b.WriteString(", read-only")
 	}
 	switch {

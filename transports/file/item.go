@@ -91,7 +91,7 @@ func (it *item) gather(at, n uint64, vectors []ring.Iovec) (count int, bytes uin
 func (it *item) span(offset uint64) string {
 	s := it.slice
 	if s.Pieces == nil {
-		return fmt.Sprintf("%s of %d bytes at offset %d of %s", s.Op, s.Length, s.Remote, it.file.path)
+		return fmt.Sprintf("%s of %d bytes at offset %d of %s", s.Op, s.Length, s.Remote, it.file.Path)
 	}
-	return fmt.Sprintf("%s of a piece of %d bytes around offset %d of %s", s.Op, s.Pieces.Bytes, offset, it.file.path)
+	return fmt.Sprintf("%s of a piece of %d bytes around offset %d of %s", s.Op, s.Pieces.Bytes, offset, it.file.Path)
 }

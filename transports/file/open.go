@@ -22,39 +22,39 @@ import (
 // (fallocate), so a full disk is told here and not in the middle of a transfer; where a file system cannot reserve, the
 // file grows sparse. Nothing shrinks a file but Truncate: two engines that grow the same file at once leave the larger
 // size.
-func (t *base) OpenFile(ctx context.Context, spec transport.FileSpec) (transport.File, error) {
+func (t *base) OpenFile(ctx context.Context, spec transport.FileSpec) (transport.FileCard, error) {
 	if t.life.Closed() {
-		return transport.File{}, kit.Closed(t.name + ".open")
+		return transport.FileCard{}, kit.Closed(t.name + ".open")
 	}
 	if err := check(spec); err != nil {
-		return transport.File{}, err
+		return transport.FileCard{}, err
 	}
 	fd, made, err := t.settings.openOrMake(spec)
 	if err != nil {
-		return transport.File{}, err
+		return transport.FileCard{}, err
 	}
 	defer unix.Close(fd)
-	c := &card{readOnly: spec.ReadOnly, path: spec.Path}
-	if c.path, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err != nil {
-		c.path = filepath.Clean(spec.Path)
+	c := &card{transport.FileCard{ReadOnly: spec.ReadOnly, Path: spec.Path}}
+	if c.Path, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err != nil {
+		c.Path = filepath.Clean(spec.Path)
 	}
 	if spec.Truncate {
 		if err := retry(func() error { return unix.Ftruncate(fd, 0) }); err != nil {
-			return transport.File{}, trouble("file.open", c.path, err)
+			return transport.FileCard{}, trouble("file.open", c.Path, err)
 		}
 	}
 	if err := c.identify(fd); err != nil {
-		return transport.File{}, err
+		return transport.FileCard{}, err
 	}
 	if err := c.grow(ctx, fd, spec); err != nil {
-		return transport.File{}, err
+		return transport.FileCard{}, err
 	}
 	if made {
-		if err := syncFolder(c.path); err != nil {
-			return transport.File{}, trouble("file.open", filepath.Dir(c.path), err)
+		if err := syncFolder(c.Path); err != nil {
+			return transport.FileCard{}, trouble("file.open", filepath.Dir(c.Path), err)
 		}
 	}
-	return transport.File{Path: c.path, Size: c.size, ReadOnly: c.readOnly, Descriptor: c.encode()}, nil
+	return c.FileCard, nil
 }
 
 // check finds contradictions in a spec.
@@ -63,7 +63,7 @@ func check(s transport.FileSpec) error {
 	switch {
 	case !filepath.IsAbs(s.Path) || strings.ContainsRune(s.Path, 0):
 		wrong = "the path of a file is absolute, without zero bytes"
-	case len(s.Path) >= pathMax:
+	case len(s.Path) >= transport.FilePathMax:
 		wrong = "the path is longer than 4095 bytes"
 	case s.Size > 1<<63-1:
 		wrong = "no file is that large"
@@ -162,21 +162,21 @@ func retry(call func() error) error {
 func (c *card) identify(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return trouble("file.open", c.path, err)
+		return trouble("file.open", c.Path, err)
 	}
-	c.device, c.inode, c.size = st.Dev, st.Ino, uint64(st.Size)
+	c.Device, c.Inode, c.Size = st.Dev, st.Ino, uint64(st.Size)
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		return nil
 	case unix.S_IFBLK:
 		end, err := unix.Seek(fd, 0, unix.SEEK_END)
 		if err != nil {
-			return trouble("file.open", c.path, err)
+			return trouble("file.open", c.Path, err)
 		}
-		c.size = uint64(end)
+		c.Size = uint64(end)
 		return nil
 	}
-	return errs.New(errs.InvalidArgument, "file.open", "%s is %s, not a regular file", c.path,
+	return errs.New(errs.InvalidArgument, "file.open", "%s is %s, not a regular file", c.Path,
 		kinds[st.Mode&unix.S_IFMT]).
 		WithScope(errs.ScopeSlice, errs.SideRemote)
 }
@@ -187,24 +187,24 @@ var kinds = map[uint32]string{unix.S_IFDIR: "a folder", unix.S_IFIFO: "a FIFO", 
 // grow makes the file as large as the spec wants, or says that it may not.
 func (c *card) grow(ctx context.Context, fd int, spec transport.FileSpec) error {
 	switch {
-	case spec.Size <= c.size:
+	case spec.Size <= c.Size:
 		return nil
 	case !spec.Create:
-		return errs.New(errs.InvalidArgument, "file.open", "%s has %d bytes, not %d", c.path, c.size, spec.Size).
+		return errs.New(errs.InvalidArgument, "file.open", "%s has %d bytes, not %d", c.Path, c.Size, spec.Size).
 			WithScope(errs.ScopeSlice, errs.SideRemote).WithHint("create=True grows it")
 	}
 	unlock, err := lockSize(ctx, fd)
 	if err != nil {
-		return trouble("file.open", c.path, err)
+		return trouble("file.open", c.Path, err)
 	}
 	defer unlock()
 	if err := c.identify(fd); err != nil { // somebody else may have grown it while we waited
 		return err
 	}
-	if spec.Size <= c.size {
+	if spec.Size <= c.Size {
 		return nil
 	}
-	at, n := int64(c.size), int64(spec.Size-c.size)
+	at, n := int64(c.Size), int64(spec.Size-c.Size)
 	err = retry(func() error { return unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, at, n) })
 	switch err {
 	case nil, unix.EOPNOTSUPP, unix.ENOSYS:
@@ -212,14 +212,14 @@ func (c *card) grow(ctx context.Context, fd int, spec transport.FileSpec) error 
 	default:
 		// Space that was reserved before it ran out lies behind the end: setting the size to the present one gives it
 		// back.
-		_ = unix.Ftruncate(fd, int64(c.size))
+		_ = unix.Ftruncate(fd, int64(c.Size))
 	}
 	if err != nil {
-		e := trouble("file.open", c.path, err)
-		e.Cause = fmt.Sprintf("%s cannot grow from %d to %d bytes: %v", c.path, c.size, spec.Size, err)
+		e := trouble("file.open", c.Path, err)
+		e.Cause = fmt.Sprintf("%s cannot grow from %d to %d bytes: %v", c.Path, c.Size, spec.Size, err)
 		return e
 	}
-	c.size = spec.Size
+	c.Size = spec.Size
 	return nil
 }
 

@@ -21,7 +21,7 @@ import (
 func TestFilesAreMadeAndGrownAndNeverCut(t *testing.T) {
 	r := newRig(t, BufferedFactory{}, Settings{})
 	path := onDisk(t)
-	open := func(s transport.FileSpec) (transport.File, error) {
+	open := func(s transport.FileSpec) (transport.FileCard, error) {
 		s.Path = path
 		return r.filer().OpenFile(t.Context(), s)
 	}

@@ -143,7 +143,7 @@ func (r *rig) await(what string, cond func() bool) {
 // opened is a file as slices name it.
 type opened struct {
 	r    *rig
-	file transport.File
+	file transport.FileCard
 	link transport.Link
 	rail transport.Rail
 	key  transport.RemoteKey
@@ -163,7 +163,7 @@ func (r *rig) open(spec transport.FileSpec) *opened {
 	o := &opened{r: r, file: f}
 	o.link, err = r.tr.Attach(transport.Peer{Address: scheme + f.Path})
 	require.NoError(r.t, err)
-	o.key, err = r.tr.Import(o.link, f.Descriptor)
+	o.key, err = r.tr.Import(o.link, f.Encode())
 	require.NoError(r.t, err)
 	o.rail = r.rails[o.link]
 	return o

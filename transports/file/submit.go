@@ -73,8 +73,8 @@ func (t *base) check(s *transport.Slice, l *link) (*file, *errs.Error) {
 	if s.Length == 0 || s.Length > t.settings.SliceBytes {
 		return f, errLength
 	}
-	if s.Op == transport.Write && f.readOnly {
-		return f, errs.New(errs.PermissionDenied, t.name+".write", "%s was opened read-only", f.path).
+	if s.Op == transport.Write && f.ReadOnly {
+		return f, errs.New(errs.PermissionDenied, t.name+".write", "%s was opened read-only", f.Path).
 			WithScope(errs.ScopeSlice, errs.SideRemote)
 	}
 	r := t.regions.Lookup(s.LocalKey)
@@ -87,7 +87,7 @@ func (t *base) check(s *transport.Slice, l *link) (*file, *errs.Error) {
 	if !mem.Contains(r.Size, uint64(s.Local-r.Addr), s.Length) {
 		return f, errLocal
 	}
-	if !mem.Contains(f.size, s.Remote, s.Length) {
+	if !mem.Contains(f.Size, s.Remote, s.Length) {
 		return f, t.past(s, f, s.Remote, s.Length)
 	}
 	return f, nil
@@ -105,7 +105,7 @@ func (t *base) checkPieces(s *transport.Slice, f *file, r *mem.Region) *errs.Err
 		if local := base + p.LocalAt[i]; local < base || !mem.Contains(r.Size, local, p.Bytes) {
 			return errLocal
 		}
-		if at := s.Remote + p.RemoteAt[i]; at < s.Remote || !mem.Contains(f.size, at, p.Bytes) {
+		if at := s.Remote + p.RemoteAt[i]; at < s.Remote || !mem.Contains(f.Size, at, p.Bytes) {
 			return t.past(s, f, at, p.Bytes)
 		}
 	}
@@ -115,7 +115,7 @@ func (t *base) checkPieces(s *transport.Slice, f *file, r *mem.Region) *errs.Err
 func (t *base) past(s *transport.Slice, f *file, offset, length uint64) *errs.Error {
 	return errs.New(errs.InvalidArgument, t.name+"."+verb(s.Op),
 		"%s of %d bytes at offset %d is past the end of %s, which has %d bytes",
-		s.Op, length, offset, f.path, f.size).WithScope(errs.ScopeSlice, errs.SideRemote)
+		s.Op, length, offset, f.Path, f.Size).WithScope(errs.ScopeSlice, errs.SideRemote)
 }
 
 // Withdraw implements transport.Transport. Waiting slices end before it returns.

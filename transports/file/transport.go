@@ -188,7 +188,7 @@ func (t *base) stuck(cause error) error {
 	}
 	for _, f := range t.files.All() {
 		if f.sync.busy {
-			names = append(names, "fdatasync of "+f.path)
+			names = append(names, "fdatasync of "+f.Path)
 		}
 	}
 	if n > 4 {

@@ -281,6 +281,6 @@ func TestFUSEIsLeftToBufferedIO(t *testing.T) {
 	require.NoError(t, err)
 	link, err := r.tr.Attach(transport.Peer{Address: scheme + f.Path})
 	require.NoError(t, err)
-	_, err = r.tr.Import(link, f.Descriptor)
+	_, err = r.tr.Import(link, f.Encode())
 	require.ErrorContains(t, err, "FUSE")
 }

@@ -206,12 +206,12 @@ func (u *owner) suits(f *file) *errs.Error {
 	case f.fuse && !u.t.settings.anyFile:
 		return errs.New(errs.NotImplemented, "io-uring.import",
 			"%s is of a FUSE file system: the kernel goes on in the wrong place "+
-				"after short operations there", f.path).WithScope(errs.ScopeLink, errs.SideRemote)
+				"after short operations there", f.Path).WithScope(errs.ScopeLink, errs.SideRemote)
 	case !u.straight() || f.direct.Load():
 		return nil
 	}
 	return errs.New(errs.NotImplemented, "io-uring.import",
-		"%s goes through the page cache (%s), which threads do faster", f.path,
+		"%s goes through the page cache (%s), which threads do faster", f.Path,
 		*f.refused.Load()).WithScope(errs.ScopeLink, errs.SideRemote)
 }
 

@@ -1,9 +1,7 @@
 package sim
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"slices"
 	"strings"
 	"unsafe"
@@ -164,21 +162,21 @@ func (f *file) place() (uintptr, uint64) {
 }
 
 // OpenFile implements transport.Filer. A path is any text; there are no folders.
-func (t *Transport) OpenFile(_ context.Context, spec transport.FileSpec) (transport.File, error) {
+func (t *Transport) OpenFile(_ context.Context, spec transport.FileSpec) (transport.FileCard, error) {
 	t.network.mu.Lock()
 	defer t.network.leave()
 	d := t.network.theDisk()
 	f := d.names[spec.Path]
 	switch {
 	case !t.open:
-		return transport.File{}, kit.Closed("sim.open")
+		return transport.FileCard{}, kit.Closed("sim.open")
 	case f == nil && !spec.Create:
-		return transport.File{}, errs.New(errs.NotFound, "sim.open", "there is no file %s", spec.Path)
+		return transport.FileCard{}, errs.New(errs.NotFound, "sim.open", "there is no file %s", spec.Path)
 	case f == nil:
 		f = &file{inode: uint64(len(d.files) + 1)}
 		d.files, d.names[spec.Path] = append(d.files, f), f
 	case f.readOnlyForever && !spec.ReadOnly:
-		return transport.File{}, errs.New(errs.PermissionDenied, "sim.open", "%s may only be read", spec.Path)
+		return transport.FileCard{}, errs.New(errs.PermissionDenied, "sim.open", "%s may only be read", spec.Path)
 	}
 	if spec.Truncate {
 		f.bytes = nil
@@ -186,8 +184,8 @@ func (t *Transport) OpenFile(_ context.Context, spec transport.FileSpec) (transp
 	if spec.Create && spec.Size > uint64(len(f.bytes)) {
 		f.resize(int(spec.Size))
 	}
-	return transport.File{Path: spec.Path, Size: uint64(len(f.bytes)), ReadOnly: spec.ReadOnly,
-		Descriptor: encodeFile(f.inode, spec.ReadOnly)}, nil
+	return transport.FileCard{Path: spec.Path, Inode: f.inode, Size: uint64(len(f.bytes)), ReadOnly: spec.ReadOnly},
+		nil
 }
 
 // Protect lets nobody open a file for writing from now on.
@@ -220,23 +218,14 @@ func (t *Transport) Sync(id transport.Link, key transport.RemoteKey, done func(*
 	d.answer(s, nil)
 }
 
-const fileMagic = "simf"
-
-func encodeFile(inode uint64, readOnly bool) transport.Descriptor {
-	d := binary.LittleEndian.AppendUint64([]byte(fileMagic), inode)
-	if readOnly {
-		return append(d, 1)
-	}
-	return append(d, 0)
-}
-
 // openFile finds the file of a descriptor and makes it a region of this transport, once for each descriptor.
 func (l *link) openFile(d transport.Descriptor) (transport.LocalKey, *errs.Error) {
 	t := l.owner
-	if len(d) != len(fileMagic)+9 || !bytes.HasPrefix(d, []byte(fileMagic)) {
-		return 0, errs.New(errs.InvalidArgument, "sim.import", "not a descriptor of a file: %d bytes", len(d))
+	card, err := transport.DecodeFileCard(d)
+	if err != nil {
+		return 0, err
 	}
-	inode, readOnly := binary.LittleEndian.Uint64(d[len(fileMagic):]), d[len(d)-1] != 0
+	inode, readOnly := card.Inode, card.ReadOnly
 	files := t.network.theDisk().files
 	if inode == 0 || inode > uint64(len(files)) {
 		return 0, errs.New(errs.NotFound, "sim.import", "there is no file number %d", inode)

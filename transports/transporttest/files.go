@@ -61,7 +61,7 @@ func (n *Node) registerFile(t *testing.T, size uint64, permission mem.Permission
 		require.NoError(t, err)
 		require.True(t, made.ReadOnly)
 	}
-	return &Operand{Memory: n.w.fileMemory(made.Path, size), Node: n, Descriptor: made.Descriptor}
+	return &Operand{Memory: n.w.fileMemory(made.Path, size), Node: n, Descriptor: made.Encode()}
 }
 
 // fileMemory is a file as the suite looks at it. Its guard is its size: nothing moves beyond the end.

@@ -1,0 +1,58 @@
+package transport
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// FileCard says which file was meant, and how large it was when it was opened. Every Filer reads it: the one that the
+// engine asked to open the file, and the others, which have routes to it. Another file that has got the name since is
+// not taken for it.
+type FileCard struct {
+	Path     string // absolute, resolved
+	Device   uint64 // of the file system, and the inode there
+	Inode    uint64
+	Size     uint64 // bytes
+	ReadOnly bool   // how it was opened
+}
+
+// The encoding of a card:
+//
+//	0 version  1 read-only  2 crc32 of the rest  6 device  14 inode  22 size  30 path
+const (
+	cardVersion = 1
+	cardHead    = 30
+	FilePathMax = 4096 // bytes of a path
+)
+
+// Encode returns the card as the descriptor of the file's region.
+func (c *FileCard) Encode() Descriptor {
+	d := make(Descriptor, cardHead, cardHead+len(c.Path))
+	d[0] = cardVersion
+	if c.ReadOnly {
+		d[1] = 1
+	}
+	binary.LittleEndian.PutUint64(d[6:], c.Device)
+	binary.LittleEndian.PutUint64(d[14:], c.Inode)
+	binary.LittleEndian.PutUint64(d[22:], c.Size)
+	d = append(d, c.Path...)
+	binary.LittleEndian.PutUint32(d[2:], crc32.ChecksumIEEE(d[6:])^uint32(d[1]))
+	return d
+}
+
+// DecodeFileCard reads a card. It takes any bytes; those that are no card are InvalidArgument.
+func DecodeFileCard(d Descriptor) (*FileCard, *errs.Error) {
+	switch {
+	case len(d) <= cardHead || len(d) > cardHead+FilePathMax:
+		return nil, errs.New(errs.InvalidArgument, "file.import", "a descriptor of %d bytes names no file", len(d))
+	case d[0] != cardVersion:
+		return nil, errs.New(errs.InvalidArgument, "file.import", "descriptor of version %d, this build reads %d", d[0],
+			cardVersion)
+	case d[1] > 1 || binary.LittleEndian.Uint32(d[2:]) != crc32.ChecksumIEEE(d[6:])^uint32(d[1]) || d[cardHead] != '/':
+		return nil, errs.New(errs.InvalidArgument, "file.import", "the descriptor is damaged")
+	}
+	return &FileCard{Path: string(d[cardHead:]), Device: binary.LittleEndian.Uint64(d[6:]),
+		Inode: binary.LittleEndian.Uint64(d[14:]), Size: binary.LittleEndian.Uint64(d[22:]), ReadOnly: d[1] == 1}, nil
+}
