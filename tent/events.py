@@ -35,7 +35,8 @@ class Event(NamedTuple):
     may not touch. `slow_path`: a full rail carried `n` percent of its nominal or usual rate for `took` seconds, `note`
     has cause and knob; `slow_path_over` is its end. `insecure`: the engine admits anybody. `traced`: a peer
     reports how its transfer `trace` with this engine went on, in `note`. `segment_opened`, `segment_closed` and
-    `region_closed` are acts of the user.
+    `region_closed` are acts of the user. `stray_completion`: the transport ended a slice twice, `n` times so far; from
+    `m` times on its links go down.
     """
 
     kind: str

@@ -71,10 +71,10 @@ func (l *loop) pass() {
 	l.completions = l.completions[:0]
 	for i := range e.Submit {
 		for _, s := range e.Submit[i].Slices {
-			l.completions = append(l.completions, transport.Completion{Slice: s, Bytes: s.Length})
+			l.completions = append(l.completions, transport.Completion{Slice: s, Id: s.Id, Bytes: s.Length})
 		}
 	}
-	l.core.Complete(l.completions, l.now)
+	l.core.Complete(0, l.completions, l.now)
 }
 
 func TestNothingIsAllocatedBetweenSubmitAndEnd(t *testing.T) {

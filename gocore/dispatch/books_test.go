@@ -23,7 +23,7 @@ func TestASliceThatIsBackStaysBack(t *testing.T) {
 	s := r.out[0]
 	r.finish(0, nil)
 	for range 3 {
-		r.core.Complete([]transport.Completion{{Slice: s, Bytes: s.Length}}, r.now)
+		r.core.Complete(0, []transport.Completion{{Slice: s, Id: s.Id, Bytes: s.Length}}, r.now)
 		r.core.Refuse([]*transport.Slice{s}, r.now)
 	}
 	require.Empty(t, r.step(), "nothing is sent again")
@@ -42,7 +42,8 @@ func TestAFailureDeliversNoMoreThanItsSlice(t *testing.T) {
 	b := r.submit(to(r.core, id), High, 128*kib, clock.Never)
 	s := r.out[0]
 	r.out = r.out[1:]
-	r.core.Complete([]transport.Completion{{Slice: s, Bytes: 100 * s.Length, Err: broken(errs.ScopeSlice)}}, r.now)
+	r.core.Complete(0, []transport.Completion{{Slice: s, Id: s.Id, Bytes: 100 * s.Length,
+		Err: broken(errs.ScopeSlice)}}, r.now)
 	r.step()
 	require.EqualValues(t, 64*kib, r.status(b).Bytes)
 	require.EqualValues(t, 64*kib, r.core.link(id).rails[0].carried)

@@ -8,16 +8,17 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Complete takes the ends of slices, each exactly once. The slices belong to the core again.
-func (c *Core) Complete(list []transport.Completion, now clock.Time) {
+// Complete takes the ends of slices from a transport, each exactly once. The slices belong to the core again.
+func (c *Core) Complete(from uint8, list []transport.Completion, now clock.Time) {
 	if invariants {
 		defer c.checkInvariants()
 	}
 	c.wakeUp(now)
 	for i := range list {
 		a := attemptOf(list[i].Slice)
-		if a.state == attemptBack {
-			continue // the transport broke rule b; a second completion of the same slice means nothing
+		if a.Id != list[i].Id || a.state == attemptBack {
+			c.stray(from, &list[i], now)
+			continue
 		}
 		withdrawn := c.takeBackSlice(a, now)
 		delivered := a.Length

@@ -10,6 +10,7 @@ type railTotals struct {
 	errors    uint64 // failures that counted against a rail
 	condemned uint64 // rails given up for a while
 	slow      uint64 // times that a rail became slow
+	strays    uint64 // completions of slices that were not out
 }
 
 // Gauges are the present state of a transport, and the history of its rails in numbers.
@@ -21,6 +22,7 @@ type Gauges struct {
 	RailErrors  uint64
 	Condemned   uint64
 	SlowPaths   uint64
+	Strays      uint64 // completions of slices that were not outstanding
 	InFlight    uint64 // bytes handed out and not completed
 }
 
@@ -54,16 +56,19 @@ func (c *Core) Gauges(transport uint8) (g Gauges) {
 	if int(transport) < len(c.totals) {
 		totals := c.totals[transport]
 		g.RailErrors, g.Condemned, g.SlowPaths = totals.errors, totals.condemned, totals.slow
+		g.Strays = totals.strays
 	}
 	return g
 }
 
 // totalsOf are those of a rail's transport.
-func (c *Core) totalsOf(r *railState) *railTotals {
-	for int(r.link.spec.Transport) >= len(c.totals) {
+func (c *Core) totalsOf(r *railState) *railTotals { return c.totalsFor(r.link.spec.Transport) }
+
+func (c *Core) totalsFor(transport uint8) *railTotals {
+	for int(transport) >= len(c.totals) {
 		c.totals = append(c.totals, railTotals{})
 	}
-	return &c.totals[r.link.spec.Transport]
+	return &c.totals[transport]
 }
 
 // RailView is one rail as metrics and people see it.

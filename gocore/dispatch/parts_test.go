@@ -100,7 +100,7 @@ func TestWhatAFailedSliceHasDeliveredIsNotSentAgain(t *testing.T) {
 	r.out = nil
 	e := errs.New(errs.Lost, "test", "broken").WithScope(errs.ScopeRail, errs.SidePath)
 	e.Collateral = true
-	r.core.Complete([]transport.Completion{{Slice: s, Bytes: 9 * kib, Err: e}}, r.now)
+	r.core.Complete(0, []transport.Completion{{Slice: s, Id: s.Id, Bytes: 9 * kib, Err: e}}, r.now)
 	r.step()
 	require.Equal(t, []shape{{33 * kib, 33 * kib, 3 * kib, 0, false}, {0, 0, 20 * kib, 3, true}}, shapes(r.out),
 		"the rest of the third part, then whole ones")

@@ -433,7 +433,8 @@ func TestARailThatWasDialledAnewComesBackByARamp(t *testing.T) {
 				}
 				for i := 0; i < len(r.out); {
 					if r.out[i].Rail == again.id {
-						r.core.Complete([]transport.Completion{{Slice: r.out[i], Bytes: r.out[i].Length}}, r.now)
+						s := r.out[i]
+						r.core.Complete(0, []transport.Completion{{Slice: s, Id: s.Id, Bytes: s.Length}}, r.now)
 						r.out = append(r.out[:i], r.out[i+1:]...)
 					} else {
 						i++

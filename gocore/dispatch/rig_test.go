@@ -131,7 +131,7 @@ func (r *rig) finish(i int, err *errs.Error) []*transport.Slice {
 	if err != nil {
 		bytes = 0
 	}
-	r.core.Complete([]transport.Completion{{Slice: s, Bytes: bytes, Err: err}}, r.now)
+	r.core.Complete(0, []transport.Completion{{Slice: s, Id: s.Id, Bytes: bytes, Err: err}}, r.now)
 	return r.step()
 }
 

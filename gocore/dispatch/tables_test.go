@@ -128,7 +128,7 @@ func TestANICIsKeptWhileARailOfItHasSomethingInFlight(t *testing.T) {
 	r.core.RailDown(id, railOf(id, 0, 2), nil, r.now)
 	require.Len(t, r.core.devices, 1)
 	require.Len(t, r.core.ends.byName, 2)
-	r.core.Complete([]transport.Completion{{Slice: first, Bytes: first.Length}}, r.now)
+	r.core.Complete(0, []transport.Completion{{Slice: first, Id: first.Id, Bytes: first.Length}}, r.now)
 	require.Empty(t, r.core.link(id).retired)
 	require.Len(t, r.core.devices, 1, "the newest record of the rail keeps it, until its link is removed")
 	r.step()

@@ -192,7 +192,7 @@ func (w *world) complete(p *posted, err *errs.Error, in time.Duration) {
 		}
 		w.takeBack(p, bytes)
 		p.wire.carried += bytes
-		w.core.Complete([]transport.Completion{{Slice: s, Bytes: bytes, Err: err}}, w.now)
+		w.core.Complete(0, []transport.Completion{{Slice: s, Id: s.Id, Bytes: bytes, Err: err}}, w.now)
 	})
 }
 

@@ -99,6 +99,8 @@ func (l *logs) event(ev *event.Event) bool {
 		if orderly(ev) {
 			level = slog.LevelDebug
 		}
+	case event.StrayCompletion:
+		level, text = slog.LevelError, fmt.Sprintf("A defect of transport %s: %v", ev.Transport, ev.Err)
 	case event.PeerSilent:
 		level, text = slog.LevelWarn, fmt.Sprintf("Peer silent for %v, and not proved to be gone: transfers to it wait",
 			ev.Took.Round(time.Millisecond))

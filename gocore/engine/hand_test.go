@@ -139,7 +139,7 @@ func (h *hand) complete(err *errs.Error) {
 	var list []transport.Completion
 	h.locked(func() {
 		for _, s := range h.slices {
-			c := transport.Completion{Slice: s, Err: err}
+			c := transport.Completion{Slice: s, Id: s.Id, Err: err}
 			if err == nil {
 				c.Bytes = s.Length
 			}
@@ -385,7 +385,7 @@ func TestACallThatIsNotCarriedOutInlineGoesThroughTheCore(t *testing.T) {
 
 func TestEverythingThatAnInboxTakesIsDueOnce(t *testing.T) {
 	for name, push := range map[string]func(*inbox){
-		"completions": func(b *inbox) { b.complete([]transport.Completion{{}}) },
+		"completions": func(b *inbox) { b.complete(0, []transport.Completion{{}}) },
 		"refusals":    func(b *inbox) { b.refuse([]*transport.Slice{{}}) },
 		"withdrawals": func(b *inbox) { b.withdrew([]*transport.Slice{{}}) },
 		"notices":     func(b *inbox) { b.notice(notice{kind: noticeReady}) },

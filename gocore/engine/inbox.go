@@ -21,6 +21,7 @@ type inbox struct {
 
 	mu          sync.Mutex
 	completions []transport.Completion
+	origins     []origin // of the completions, in their order
 	refused     []*transport.Slice
 	asked       []*transport.Slice // the transport was asked to withdraw these
 	notices     []notice
@@ -63,9 +64,20 @@ const (
 	noticeSynced    // a file of a batch is on stable storage, or cause says why not
 )
 
-func (b *inbox) complete(list []transport.Completion) {
+// origin is the transport of n completions.
+type origin struct {
+	transport uint8
+	n         int
+}
+
+func (b *inbox) complete(from uint8, list []transport.Completion) {
 	b.mu.Lock()
 	b.completions = append(b.completions, list...)
+	if last := len(b.origins) - 1; last >= 0 && b.origins[last].transport == from {
+		b.origins[last].n += len(list)
+	} else {
+		b.origins = append(b.origins, origin{from, len(list)})
+	}
 	b.filled.Store(true)
 	b.mu.Unlock()
 }
@@ -95,6 +107,7 @@ func (b *inbox) notice(n notice) {
 func (b *inbox) swap(spare *inbox) {
 	b.mu.Lock()
 	b.completions, spare.completions = spare.completions[:0], b.completions
+	b.origins, spare.origins = spare.origins[:0], b.origins
 	b.refused, spare.refused = spare.refused[:0], b.refused
 	b.asked, spare.asked = spare.asked[:0], b.asked
 	b.notices, spare.notices = spare.notices[:0], b.notices

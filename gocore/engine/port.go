@@ -52,7 +52,7 @@ var (
 
 // Complete implements transport.Sink: the goroutine that found the completions runs the step itself.
 func (p *port) Complete(list []transport.Completion) {
-	p.engine.inbox.complete(list)
+	p.engine.inbox.complete(p.index, list)
 	p.engine.runSteps()
 }
 

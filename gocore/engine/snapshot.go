@@ -84,6 +84,7 @@ func (e *Engine) copyCore(s *metrics.Snapshot) {
 		t.QueuedBytes = g.QueuedBytes
 		t.Queued, t.RailsUp, t.RailsDown, t.RailErrors, t.Condemned, t.InFlight, t.SlowPaths =
 			g.Queued, g.RailsUp, g.RailsDown, g.RailErrors, g.Condemned, g.InFlight, g.SlowPaths
+		t.Strays = g.Strays
 		for j, q := range e.ports {
 			if n := e.core.Failovers(uint8(i), uint8(j)); n > 0 {
 				s.Failovers = append(s.Failovers, metrics.Failover{From: p.name, To: q.name, Count: n})

@@ -68,7 +68,7 @@ func (e *Engine) step() {
 		e.inbox.swap(&e.taken)
 		e.core.Refuse(e.taken.refused, now)
 		e.core.WithdrawalSent(e.taken.asked)
-		e.core.Complete(e.taken.completions, now)
+		e.complete(now)
 		for i := range e.taken.notices {
 			e.deliver(&e.taken.notices[i], now)
 		}
@@ -119,6 +119,15 @@ func (e *Engine) step() {
 	if next < e.armed && next > now {
 		e.armed = next
 		e.deferred.rearm = true
+	}
+}
+
+// complete hands the completions that were taken to the core, those of each transport together. The caller holds e.mu.
+func (e *Engine) complete(now clock.Time) {
+	list := e.taken.completions
+	for _, o := range e.taken.origins {
+		e.core.Complete(o.transport, list[:o.n], now)
+		list = list[o.n:]
 	}
 }
 

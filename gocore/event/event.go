@@ -49,6 +49,7 @@ const (
 	Traced
 	PeerSilent
 	PeerBack
+	StrayCompletion
 )
 
 // kinds holds the name and the meaning of each kind; docs/reference/events.md is generated from it.
@@ -99,6 +100,9 @@ var kinds = [...]struct{ name, help string }{
 	Traced: {"traced",
 		"A peer reports a turn of its transfer `trace` with this engine. `note` is completed, failed, canceled, " +
 			"timed out or failover; `bytes` have moved, `error` has the cause."},
+	StrayCompletion: {"stray_completion",
+		"`transport` completed a slice that was not outstanding, for the `n`th time: a defect of that transport. " +
+			"From the `m`th on its links go down."},
 }
 
 // String returns the name of a kind, as events carry it to Python and into the log.

@@ -168,8 +168,13 @@ type Pieces struct {
 // Completion is the end of a slice. Err is nil when every byte was acknowledged by the peer (WRITE) or is in the local
 // destination (READ). Bytes counts the delivered bytes, Length on success; a failed slice reports 0 unless the
 // transport can prove a prefix.
+//
+// The core uses the record behind Slice again for another slice. Id, the Slice.Id of acceptance, keeps the two apart: a
+// second completion of a slice, which breaks rule b, never ends another one. It is counted and reported, and the links
+// of a transport that does so three times go down. A transport that has entries of its own keeps the Id in them.
 type Completion struct {
 	Slice *Slice
+	Id    uint64
 	Bytes uint64
 	Err   *errs.Error
 }

@@ -118,7 +118,7 @@ func (r *replacer) Submit(list []*transport.Slice) (accepted int) {
 		if n == nil || n.number < r.all.oldest[n.version] {
 			r.all.mu.Unlock()
 			r.all.refused.Add(1)
-			r.sink.Complete([]transport.Completion{{Slice: s, Err: transport.Replaced("test")}})
+			r.sink.Complete([]transport.Completion{{Slice: s, Id: s.Id, Err: transport.Replaced("test")}})
 			accepted++
 			continue
 		}

@@ -256,7 +256,7 @@ func (s *simSink) Complete(list []transport.Completion) {
 			seen["refused as replaced"]++
 		}
 	}
-	s.engine.news = append(s.engine.news, func(now clock.Time) { s.engine.core.Complete(list, now) })
+	s.engine.news = append(s.engine.news, func(now clock.Time) { s.engine.core.Complete(s.index, list, now) })
 }
 
 func (s *simSink) Ready(rail transport.Rail) {

@@ -55,11 +55,12 @@ func (t *Transport) settle(e *errand, err *errs.Error, pass []transport.Completi
 	case e.kind == duplicate:
 		return pass
 	case err != nil:
-		return append(pass, transport.Completion{Slice: e.of, Err: err})
+		return append(pass, transport.Completion{Slice: e.of, Id: e.of.Id, Err: err})
 	case e.rule.silent:
-		return append(pass, transport.Completion{Slice: e.of, Bytes: e.of.Length})
+		return append(pass, transport.Completion{Slice: e.of, Id: e.of.Id, Bytes: e.of.Length})
 	}
-	return append(pass, transport.Completion{Slice: e.of, Err: e.rule.error(t.peers[e.of.Rail.Link], t.name)})
+	return append(pass, transport.Completion{Slice: e.of, Id: e.of.Id,
+		Err: e.rule.error(t.peers[e.of.Rail.Link], t.name)})
 }
 
 // over ends an errand that the inner transport does not have.
@@ -134,7 +135,7 @@ func (t *Transport) spoil(r *rule, c *transport.Completion) *errand {
 	local, remote := t.middle(s)
 	switch {
 	case s.Checked:
-		*c = transport.Completion{Slice: s, Err: errs.New(errs.Corrupted, "faulty", "injected by %q", r.text).
+		*c = transport.Completion{Slice: s, Id: s.Id, Err: errs.New(errs.Corrupted, "faulty", "injected by %q", r.text).
 			WithScope(errs.ScopeSlice, errs.SidePath).WithPeer(t.peers[s.Rail.Link], t.name, "")}
 	case s.Op == transport.Read:
 		_ = touch(func() { mem.Bytes(local, 1)[0] ^= 0xff })

@@ -76,7 +76,7 @@ func (t *Transport) take(s *transport.Slice, h *hold, code errs.Code, scope errs
 	e := errs.New(code, "faulty", "held by %q", h.rule.text).WithScope(scope, errs.SidePath).
 		WithPeer(t.peers[s.Rail.Link], t.name, "")
 	e.Collateral = code == errs.Lost
-	return transport.Completion{Slice: s, Err: e}
+	return transport.Completion{Slice: s, Id: s.Id, Err: e}
 }
 
 // takeAll takes the held slices that fit, in the order of the slices' ids. Called with the mutex.

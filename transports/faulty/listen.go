@@ -58,7 +58,7 @@ func (t *Transport) arrive(c *transport.Completion) (*errand, bool) {
 	end, s := *c, c.Slice
 	switch r.verb {
 	case lose:
-		*c = transport.Completion{Slice: s, Err: r.error(t.peers[s.Rail.Link], t.name)}
+		*c = transport.Completion{Slice: s, Id: s.Id, Err: r.error(t.peers[s.Rail.Link], t.name)}
 		return nil, true
 	case corrupt:
 		e := t.spoil(r, c)

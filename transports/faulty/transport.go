@@ -194,7 +194,7 @@ func (t *Transport) carryOut(r *rule, s *transport.Slice) bool {
 	t.mu.Unlock()
 	switch r.verb {
 	case reject:
-		t.sink.Complete([]transport.Completion{{Slice: s, Err: r.error(peer, t.name)}})
+		t.sink.Complete([]transport.Completion{{Slice: s, Id: s.Id, Err: r.error(peer, t.name)}})
 	case truncate:
 		return t.sendPart(r, s)
 	case duplicate:

@@ -17,6 +17,7 @@ import (
 //	                    \\--Withdraw------------------------------------------------->/
 type item struct {
 	slice  *transport.Slice
+	id     uint64 // of the slice
 	link   *link
 	file   *file
 	number uint64 // 1 and up

@@ -54,7 +54,7 @@ func (t *base) Submit(slices []*transport.Slice) int {
 func (t *base) take(s *transport.Slice, l *link) *item {
 	it := t.free.PopFront()
 	l.outstanding++
-	*it = item{slice: s, link: l, number: it.number, class: kit.ClassOf(s.Class)}
+	*it = item{slice: s, id: s.Id, link: l, number: it.number, class: kit.ClassOf(s.Class)}
 	return it
 }
 
@@ -247,11 +247,11 @@ func (it *item) completion() transport.Completion {
 	s := it.slice
 	switch {
 	case it.done == s.Length:
-		return transport.Completion{Slice: s, Bytes: s.Length}
+		return transport.Completion{Slice: s, Id: it.id, Bytes: s.Length}
 	case it.err != nil:
-		return transport.Completion{Slice: s, Err: it.err}
+		return transport.Completion{Slice: s, Id: it.id, Err: it.err}
 	}
-	return transport.Completion{Slice: s, Err: it.why}
+	return transport.Completion{Slice: s, Id: it.id, Err: it.why}
 }
 
 // retire gives an item back to the slab. The caller holds t.mu.

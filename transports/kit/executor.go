@@ -34,6 +34,7 @@ type Executor[L any] struct {
 
 type accepted[L any] struct {
 	slice *transport.Slice // nil: free, or being completed
+	id    uint64           // of the slice
 	link  *L
 	life  uint64 // of the entry: grows when a slice completes
 	place Element[accepted[L]]
@@ -82,7 +83,7 @@ func (x *Executor[L]) Accept(slices []*transport.Slice, link *L) (n int) {
 			x.starved = append(x.starved, starving[L]{link, s.Rail})
 			break
 		}
-		e.slice, e.link = s, link
+		e.slice, e.id, e.link = s, s.Id, link
 		x.queue.PushBack(ClassOf(s.Class), e, &e.place)
 		n++
 	}
@@ -168,7 +169,7 @@ func (x *Executor[L]) carryNext() bool {
 // complete hands over a slice's end and frees its entry. A rail that found none free hears of it.
 func (x *Executor[L]) complete(e *accepted[L], err *errs.Error) {
 	x.mu.Lock()
-	e.end[0] = transport.Completion{Slice: e.slice, Err: err}
+	e.end[0] = transport.Completion{Slice: e.slice, Id: e.id, Err: err}
 	if err == nil {
 		e.end[0].Bytes = e.slice.Length
 	}

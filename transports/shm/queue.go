@@ -26,6 +26,7 @@ const (
 type entry struct {
 	number  uint64 // index in the slab + 1
 	slice   *transport.Slice
+	id      uint64 // of the slice
 	link    *link
 	from    *imported // the remote operand; nil when its key is unknown
 	taken   uint64    // bytes that copiers have taken
@@ -64,7 +65,7 @@ func (q *queue) enterLocked(s *transport.Slice, l *link, from *imported) bool {
 	if e == nil {
 		return false
 	}
-	*e = entry{number: e.number, slice: s, link: l, from: from}
+	*e = entry{number: e.number, slice: s, id: s.Id, link: l, from: from}
 	q.classes.PushBack(kit.ClassOf(s.Class), e, &e.place)
 	s.Scratch[0] = e.number
 	l.slices++
@@ -91,7 +92,7 @@ func (q *queue) leaveLocked(e *entry) {
 
 // endLocked gives an entry back and returns the completion that its slice is owed.
 func (q *queue) endLocked(e *entry) transport.Completion {
-	c := transport.Completion{Slice: e.slice, Err: e.err}
+	c := transport.Completion{Slice: e.slice, Id: e.id, Err: e.err}
 	if e.err == nil {
 		c.Bytes = e.slice.Length
 	}

@@ -17,6 +17,7 @@ type attempt struct {
 	index   uint64
 	life    uint64
 	slice   *transport.Slice // nil: free
+	id      uint64           // of the slice
 	rail    *rail
 	wired   bool        // began to leave
 	copies  int         // landings still to come
@@ -37,7 +38,7 @@ func (t *Transport) accept(r *rail, s *transport.Slice) {
 		t.attempts = append(t.attempts, a)
 	}
 	t.network.life++
-	*a = attempt{index: a.index, life: t.network.life, slice: s, rail: r}
+	*a = attempt{index: a.index, life: t.network.life, slice: s, id: s.Id, rail: r}
 	s.Scratch[0], s.Scratch[1] = a.index+1, a.life
 	r.outstanding++
 	r.queues[min(s.Class, classes-1)].push(a)
@@ -177,7 +178,7 @@ func (a *attempt) asked(n *Network) {
 func (a *attempt) complete(err *errs.Error) {
 	r := a.rail
 	t := r.link.owner
-	c := transport.Completion{Slice: a.slice, Err: err}
+	c := transport.Completion{Slice: a.slice, Id: a.id, Err: err}
 	if err == nil {
 		c.Bytes = a.slice.Length
 	}

@@ -31,9 +31,9 @@ func (t *Transport) newWorker() *worker {
 	return &worker{t: t, ended: make([]transport.Completion, 0, 256), rails: make([]transport.Rail, 0, 4)}
 }
 
-// complete notes a completion. Any lock may be held.
+// complete notes a completion. Any lock may be held. The record is still the slice's: a lane detaches it once.
 func (w *worker) complete(s *transport.Slice, bytes uint64, err *errs.Error) {
-	w.ended = append(w.ended, transport.Completion{Slice: s, Bytes: bytes, Err: err})
+	w.ended = append(w.ended, transport.Completion{Slice: s, Id: s.Id, Bytes: bytes, Err: err})
 }
 
 // completeAs completes a slice as a whole, or with the error of why it failed.

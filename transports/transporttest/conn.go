@@ -18,6 +18,8 @@ type Conn struct {
 
 	fence struct{ local, remote *Operand } // operands of Barrier
 	key   transport.RemoteKey
+
+	records []*transport.Slice // of slices that have completed, see retire
 }
 
 // Remote is an operand of a peer, imported on a link.
@@ -94,6 +96,22 @@ func (c *Conn) Hear(t *testing.T, epoch transport.Epoch) {
 		return
 	}
 	c.Node.w.Await(t, "the news of a fence", func() bool { return c.Node.epochs[c.Link] >= epoch })
+}
+
+// retire keeps records of slices that have completed, and reuse gives them to slices that were made since. A completion
+// of an earlier life names an entry of the ledger that has ended.
+func (c *Conn) retire(list []*transport.Slice) { c.records = append(c.records, list...) }
+
+func (c *Conn) reuse(list []*transport.Slice) {
+	w := c.Node.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range list {
+		record := c.records[i]
+		*record = *list[i]
+		list[i], w.ledger[record.Id].slice = record, record
+	}
+	c.records = c.records[len(list):]
 }
 
 // Slice makes a slice of a task that begins now; it is entered in the ledger, not submitted.

@@ -23,6 +23,8 @@ import (
 var mutants = map[string]string{
 	"completes twice":                 "EveryAcceptedSliceCompletesExactlyOnce",
 	"never completes the third slice": "EveryAcceptedSliceCompletesExactlyOnce",
+	"completes again much later":      "ARecordMayBecomeAnotherSlice",
+	"does not say which life it was":  "ARecordMayBecomeAnotherSlice",
 	"completes before it writes":      "NothingIsWrittenAfterCompletion",
 	"reads the source late":           "SourcesAreNotReadAfterCompletion",
 	"touches what it did not accept":  "SubmitTakesAPrefixAndLeavesTheRest",
@@ -203,7 +205,8 @@ func (m *mutant) Submit(list []*transport.Slice) int {
 		m.junk = append(m.junk[:0], make([]byte, 64+len(list)))
 	case "accepts stale rails":
 		if len(list) == 1 && m.Transport.Submit(list) == 0 {
-			m.sink.Complete([]transport.Completion{{Slice: list[0], Err: errs.New(errs.Lost, "mutant", "stale")}})
+			m.sink.Complete([]transport.Completion{{Slice: list[0], Id: list[0].Id,
+				Err: errs.New(errs.Lost, "mutant", "stale")}})
 			return 1
 		}
 	case "drops slices at a replacement":
@@ -259,7 +262,7 @@ func (m *mutant) Inline(list []*transport.Slice) bool {
 	case m.name == "believes what it is told inline":
 		return true
 	case m.name == "completes what it did inline" && done:
-		m.sink.Complete([]transport.Completion{{Slice: list[0], Bytes: list[0].Length}})
+		m.sink.Complete([]transport.Completion{{Slice: list[0], Id: list[0].Id, Bytes: list[0].Length}})
 	}
 	return done
 }
@@ -270,7 +273,7 @@ func (m *mutant) finishFakes(err *errs.Error) {
 	m.fake = nil
 	m.mu.Unlock()
 	for _, s := range list {
-		c := transport.Completion{Slice: s, Err: err}
+		c := transport.Completion{Slice: s, Id: s.Id, Err: err}
 		if err == nil {
 			c.Bytes = s.Length
 		}
@@ -291,7 +294,8 @@ func (m *mutant) Withdraw(list []*transport.Slice) {
 	switch m.name {
 	case "withdraws the completed":
 		for _, s := range list {
-			m.sink.Complete([]transport.Completion{{Slice: s, Err: errs.New(errs.Withdrawn, "mutant", "as you wish")}})
+			m.sink.Complete([]transport.Completion{{Slice: s, Id: s.Id,
+				Err: errs.New(errs.Withdrawn, "mutant", "as you wish")}})
 		}
 	case "withdraws by word alone":
 		m.finishFakes(errs.New(errs.Withdrawn, "mutant", "my word on it"))
@@ -474,6 +478,12 @@ func (s mutantSink) Complete(list []transport.Completion) {
 				wrong := *c.Err
 				c.Err = wrong.WithScope(errs.ScopeRail, errs.SidePath)
 			}
+		}
+		switch again := c; m.name {
+		case "completes again much later":
+			m.putOff(func() { s.Sink.Complete([]transport.Completion{again}) })
+		case "does not say which life it was":
+			c.Id = 0
 		}
 		s.Sink.Complete([]transport.Completion{c})
 		if m.name == "completes twice" {

@@ -106,19 +106,19 @@ func (r *recorder) Complete(list []transport.Completion) {
 }
 
 func (n *Node) end(c transport.Completion) {
-	e := n.w.ledger[c.Slice.Id]
+	e := n.w.ledger[c.Id]
 	switch {
 	case e == nil || e.slice != c.Slice:
 		n.w.complain("%s: completion of a slice that nobody submitted", n.name)
 		return
 	case e.ends > 0:
-		n.w.complain("slice %d completed again: %v, before: %v", c.Slice.Id, c.Err, e.end.Err)
+		n.w.complain("slice %d completed again: %v, before: %v", c.Id, c.Err, e.end.Err)
 	case c.Err == nil && c.Bytes != c.Slice.Length:
-		n.w.complain("slice %d of %d bytes completed with %d bytes and no error", c.Slice.Id, c.Slice.Length, c.Bytes)
+		n.w.complain("slice %d of %d bytes completed with %d bytes and no error", c.Id, c.Slice.Length, c.Bytes)
 	case c.Err != nil && c.Bytes >= c.Slice.Length:
-		n.w.complain("slice %d failed (%v) although all bytes are said to be there", c.Slice.Id, c.Err)
+		n.w.complain("slice %d failed (%v) although all bytes are said to be there", c.Id, c.Err)
 	case c.Err != nil && c.Err.Code == errs.OK:
-		n.w.complain("slice %d failed with the code OK", c.Slice.Id)
+		n.w.complain("slice %d failed with the code OK", c.Id)
 	}
 	e.ends++
 	e.end = c

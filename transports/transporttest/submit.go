@@ -14,6 +14,7 @@ func submitRules() []rule {
 		{"SubmitOfNothingTakesNothing", nil, testSubmitNothing},
 		{"SubmitTakesAPrefixAndLeavesTheRest", nil, testPrefix},
 		{"EveryAcceptedSliceCompletesExactlyOnce", nil, testExactlyOnce},
+		{"ARecordMayBecomeAnotherSlice", nil, testSecondLife},
 		{"CompleteMaySubmit", nil, testCompleteMaySubmit},
 		{"RailsThatNeverWereTakeNothing", nil, testForeignRail},
 		{"StaleGenerationIsRefused", nil, testStaleGeneration},
@@ -60,6 +61,23 @@ func (p *pair) testPrefix(t *testing.T, op transport.Op) {
 		require.Nil(t, end.Err)
 	}
 	require.NoError(t, to.Check(tagMoved, 0, 0, uint64(n)*length))
+}
+
+// testSecondLife uses the records of slices again as soon as they have completed, as the core does.
+func testSecondLife(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	const n, lives = 20, 10
+	length := fit(p.c, 1000)
+	local, remote := p.operands(t, n*length)
+	for life := range lives {
+		op := transport.Op(life & 1)
+		list := p.volley(op, p.c.Rail(t), local, remote, n, length)
+		if life > 0 {
+			p.c.reuse(list)
+		}
+		p.c.Must(t, list...)
+		p.c.retire(list)
+	}
 }
 
 func testExactlyOnce(t *testing.T, h Harness) {
