@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/control"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/segment"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -40,4 +41,25 @@ func TestADescriptionIsEncodedOncePerEpoch(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, changed.Epoch, told.Epoch)
 	require.Len(t, e.offers.made, 1)
+}
+
+// Regions that peers may not touch are in no description, so peers that know it have nothing to ask for.
+func TestALocalRegionChangesNoDescription(t *testing.T) {
+	e := &Engine{}
+	register := func(allows mem.Permission) *region {
+		r := testRegion(0x1000, 64)
+		r.ID, r.Permission = e.regions.reserve(), allows
+		require.Nil(t, e.regions.add(r))
+		return r
+	}
+	known := e.describedEpoch()
+	local := register(mem.LocalReadWrite)
+	require.Equal(t, known, e.describedEpoch())
+	offered := register(mem.GlobalReadOnly)
+	require.Greater(t, e.describedEpoch(), known)
+	known = e.describedEpoch()
+	e.regions.leave(local.ID)
+	require.Equal(t, known, e.describedEpoch())
+	e.regions.leave(offered.ID)
+	require.Greater(t, e.describedEpoch(), known)
 }

@@ -77,7 +77,7 @@ func (t *regionTable) add(r *region) *errs.Error {
 		t.named[r.Name] = r
 	}
 	r.life.advance(eventPublished)
-	t.publishLocked(t.root().with(r))
+	t.publishLocked(t.root().with(r), r)
 	return nil
 }
 
@@ -132,7 +132,7 @@ func (t *regionTable) leave(id mem.RegionID) *region {
 		delete(t.named, r.Name)
 	}
 	t.going[id] = r
-	t.publishLocked(t.root().without(r))
+	t.publishLocked(t.root().without(r), r)
 	return r
 }
 
@@ -155,7 +155,10 @@ func (t *regionTable) all() []*region {
 // touch makes peers ask again: a transport has changed descriptors.
 func (t *regionTable) touch() { t.epoch.Add(1) }
 
-func (t *regionTable) publishLocked(tree regionNode) {
+// publishLocked makes a tree visible, with or without r. Peers hear of regions that they may touch.
+func (t *regionTable) publishLocked(tree regionNode, r *region) {
 	t.tree.Store(&tree)
-	t.epoch.Add(1)
+	if r.Permission != mem.LocalReadWrite {
+		t.epoch.Add(1)
+	}
 }
