@@ -34,6 +34,48 @@ func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, peerAddress s
 	return nil
 }
 
+// RemapRegion is called after the caller has mapped other pages, or none, behind a range of a region: a KV cache that
+// grows, or a segment that is expanded and shrunk. When it returns, no transfer that peers began before touches the
+// range, and those that begin afterwards reach its new pages over every transport. A transfer that needs bytes without
+// pages fails, with AddressNotRegistered; the region is mapped for it when pages are there and RemapRegion is called
+// again. Transfers of our own must not use the range meanwhile.
+//
+// After an error, which names the transport, peers may reach the old pages by it: call it again, or close the region.
+func (e *Engine) RemapRegion(ctx context.Context, id mem.RegionID, offset, length uint64) error {
+	r := e.regions.get(id)
+	switch {
+	case r == nil:
+		return errs.New(errs.AddressNotRegistered, "remap", "the region is closed")
+	case length == 0 || !mem.Contains(r.Size, offset, length):
+		return errs.New(errs.InvalidArgument, "remap", "%d bytes at offset %d are not inside a region of %d", length,
+			offset, r.Size)
+	case r.allocated:
+		return errs.New(errs.InvalidArgument, "remap", "the region %s is memory of tent, which keeps its pages",
+			r.label()).WithHint("register memory of your own, and map it as you like")
+	}
+	if err := e.stillOn(r, offset, length); err != nil {
+		return err
+	}
+	if err := r.awaitSettled(ctx); err != nil {
+		return err
+	}
+	if err := e.revoke(ctx, r, nil, e.nextEpoch()); err != nil {
+		return err
+	}
+	for i, p := range e.ports {
+		key := r.key(i)
+		if p.transport == nil || key == 0 {
+			continue
+		}
+		if remapper, is := transport.Find[transport.Remapper](p.transport); is {
+			if err := remapper.Remap(ctx, key, offset, length); err != nil {
+				return errs.From("remap", err)
+			}
+		}
+	}
+	return nil
+}
+
 func (e *Engine) nextEpoch() transport.Epoch { return transport.Epoch(e.fences.Add(1)) }
 
 func (e *Engine) revoke(ctx context.Context, r *region, from *transport.Peer, epoch transport.Epoch) error {

@@ -70,6 +70,20 @@ func (e *Engine) locate(r *region) *errs.Error {
 	return e.isOn(r, place)
 }
 
+// stillOn returns an error for a range with memory of another device than at its registration. A range without pages is
+// none's, and none's fault.
+func (e *Engine) stillOn(r *region, offset, length uint64) *errs.Error {
+	place, err := device.Find(e.platforms, r.Addr+uintptr(offset), length)
+	if err != nil {
+		return errs.From("remap", err)
+	}
+	if place.Platform != nil && place.Location() != r.Location {
+		return errs.New(errs.InvalidArgument, "remap", "memory of %s is behind a region of %s", place.Location(),
+			r.Location).WithHint("close the region, and register the memory again")
+	}
+	return nil
+}
+
 // isOn notes the device that has a region.
 func (e *Engine) isOn(r *region, place device.Place) *errs.Error {
 	list, err := place.Platform.Devices()

@@ -291,17 +291,12 @@ func (e *Engine) sayNotHere(p *port, cause *errs.Error) {
 	}
 }
 
-// finishRegistering ends the work of transports that still register the region. It returns when none does, or an error
-// that names one.
-func (e *Engine) finishRegistering(ctx context.Context, r *region) error {
+// awaitSettled waits for transports that still register the region.
+func (r *region) awaitSettled(ctx context.Context) error {
 	w := &r.registering
-	w.mu.Lock()
-	w.ended = true
-	w.mu.Unlock()
 	if w.settled == nil {
 		return nil
 	}
-	w.stop()
 	select {
 	case <-w.settled:
 		return nil
@@ -312,8 +307,19 @@ func (e *Engine) finishRegistering(ctx context.Context, r *region) error {
 	if len(w.pending) == 0 {
 		return nil
 	}
-	return errs.New(errs.Timeout, "close region", "transport %s is still registering the region %s", w.pending[0].name,
+	return errs.New(errs.Timeout, "region", "transport %s is still registering the region %s", w.pending[0].name,
 		r.label()).WithScope(errs.ScopeTransport, errs.SideLocal)
+}
+
+// finishRegistering ends the work of transports that still register the region. It returns when none does, or an error
+// that names one.
+func (e *Engine) finishRegistering(ctx context.Context, r *region) error {
+	w := &r.registering
+	w.mu.Lock()
+	w.ended = true
+	w.mu.Unlock()
+	w.stop()
+	return r.awaitSettled(ctx)
 }
 
 // keepFence notes a fence for transports that come later. The caller fences those that are there, afterwards.

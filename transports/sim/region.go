@@ -17,7 +17,8 @@ type region struct {
 	mem.Region
 	key  transport.LocalKey
 	door kit.Door
-	file *file // the bytes are this file's; nil for memory
+	file *file   // the bytes are this file's; nil for memory
+	held uintptr // where the pages of Settings.Holds are mapped once more; 0: there are none
 
 	version uint32 // of its descriptor; counts Replace
 	oldest  uint32 // version that is still served
@@ -41,7 +42,12 @@ func (t *Transport) Replace(key transport.LocalKey, serve bool) {
 	if r.version++; !serve {
 		r.oldest = r.version
 	}
-	t.emit(delivery{news: called, do: func() { t.host.Describe(key, t.encode(r)) }})
+	t.replaced(r)
+}
+
+// replaced tells the host that a region has a new descriptor.
+func (t *Transport) replaced(r *region) {
+	t.emit(delivery{news: called, do: func() { t.host.Describe(r.key, t.encode(r)) }})
 }
 
 const descriptorMagic = "sim2"
@@ -165,7 +171,7 @@ func (a *attempt) copy(local, remote *region) *errs.Error {
 			return a.refusal(errs.CodeOf(err), side, err.Error())
 		}
 	} else {
-		code, side = kit.Copy(a.slice, remote.Addr)
+		code, side = kit.Copy(a.slice, remote.reached())
 	}
 	switch code {
 	case errs.OK:

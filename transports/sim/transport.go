@@ -36,6 +36,9 @@ type Settings struct {
 	// is Register's.
 	Pins        bool
 	Registering func(context.Context, mem.Region) error
+	// Holds makes it hold the pages that are behind shared memory when it is registered, as a NIC that has pinned them
+	// does. Peers reach these, and others only after Remap.
+	Holds bool
 	// Vectors makes the transport understand Slice.Pieces.
 	Vectors bool
 	// Inline makes it a transport.Inliner, where the network drives itself (NewInline) and nothing is wrong with it.
@@ -176,7 +179,13 @@ func (t *Transport) Register(ctx context.Context, m mem.Region) (transport.Local
 	if !t.open {
 		return 0, nil, kit.Closed("sim.register")
 	}
-	r := t.keep(&region{Region: m})
+	r := &region{Region: m}
+	if t.settings.Holds {
+		if err := r.hold(); err != nil {
+			return 0, nil, err
+		}
+	}
+	t.keep(r)
 	return r.key, t.encode(r), nil
 }
 
@@ -241,6 +250,7 @@ func (t *Transport) Deregister(_ context.Context, key transport.LocalKey) error 
 		return errs.New(errs.AddressNotRegistered, "sim.deregister", "key %d is not registered", key)
 	}
 	t.regions.Delete(key)
+	r.letGo()
 	return nil
 }
 

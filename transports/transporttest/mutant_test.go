@@ -56,6 +56,7 @@ var mutants = map[string]string{
 	"detaches by index":               "StaleLinksAreRefusedAndCounted",
 	"does not count stale links":      "StaleLinksAreRefusedAndCounted",
 	"keeps the slots of the detached": "AttachAndDetachManyTimes",
+	"keeps the old pages":             "RemappedPagesAreReachedAndOldOnesAreNot",
 	"moves what is gone":              "MemoryThatIsGoneThereFailsItsSlicesOnly",
 	"ends the rail of what is gone":   "MemoryThatIsGoneHereFailsItsSlicesOnly",
 	"blames the other end":            "MemoryThatIsGoneHereFailsItsSlicesOnly",
@@ -136,7 +137,7 @@ func TestMutant(t *testing.T) {
 				m := &mutant{name: name, gpu: gpu, sink: c.Sink, seen: map[uint64]bool{},
 					links: map[uint32]transport.Link{}}
 				s := sim.Settings{Network: n, Rails: c.Rails, SlicesMax: 256, Vectors: true, Inline: true,
-					Platform: gpu}
+					Platform: gpu, Holds: strings.HasPrefix(t.Name(), "TestMutant/Remapped")}
 				s.Pairs[mem.Host][mem.Host], s.Pairs[mem.Cuda][mem.Host] = true, true
 				if rule := os.Getenv(ruleVariable); strings.HasPrefix(rule, "Sleepers") {
 					queued := transporttest.Queued{Factory: sim.Factory{Settings: s}}
@@ -193,6 +194,14 @@ func (m *mutant) putOff(f func()) {
 	m.mu.Lock()
 	m.later = append(m.later, f)
 	m.mu.Unlock()
+}
+
+// Remap is the inner transport's, which holds pages.
+func (m *mutant) Remap(ctx context.Context, key transport.LocalKey, offset, length uint64) error {
+	if m.name == "keeps the old pages" {
+		return nil
+	}
+	return m.Transport.(transport.Remapper).Remap(ctx, key, offset, length)
 }
 
 func (m *mutant) Submit(list []*transport.Slice) int {

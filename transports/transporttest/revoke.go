@@ -23,6 +23,7 @@ func revokeRules() []rule {
 		{"AFenceLetsNewOnesPass", needsEngine, testFencedNew},
 		{"ReadsCutOffByAFenceShowTheBytesOfBefore", needsEngine, testFencedReads},
 		{"WhatBeganBeforeAFenceStaysOutside", needsEngine, testFencedOld},
+		{"RemappedPagesAreReachedAndOldOnesAreNot", needsHostThere, testRemap},
 		{"AFenceOfOnePeerLeavesOthersAlone", needsEngine, testFencedPeer},
 		{"AFenceHoldsOnLaterLinks", needsEngine, testFencedLater},
 		{"AFenceOutlastsAPeerThatIsStopped", stoppable, testFencedStopped},

@@ -205,6 +205,18 @@ func (p *Platform) Manage(addr uintptr) {
 	}
 }
 
+// Move puts the memory at an address on another device, as a new allocation at the same address does.
+func (p *Platform) Move(addr uintptr, ordinal int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range p.blocks {
+		if b.addr == addr {
+			p.births++
+			b.parts[0] = part{ordinal: ordinal, id: p.births}
+		}
+	}
+}
+
 // Free implements device.Platform.
 func (p *Platform) Free(addr uintptr, size uint64) error {
 	p.mu.Lock()
