@@ -207,8 +207,8 @@ func callAt[R any](ctx context.Context, c *Client, op string, peer transport.Pee
 	for attempt := 0; ; attempt++ {
 		k, err := c.acquire(ctx, peer.Address)
 		if err != nil {
-			if !peer.ID.IsZero() && errors.Is(err, errSilent) {
-				return none, unanswered(peer.Address, c.options.HandshakeTimeout)
+			if !peer.ID.IsZero() {
+				err = c.ofKnown(peer.Address, err)
 			}
 			return none, err
 		}
@@ -263,6 +263,23 @@ func (c *Client) explain(ctx context.Context, op, address string, err error) err
 		e.WithHint("give the address that the peer's engine shows as its address")
 	}
 	return e
+}
+
+// ofKnown is the error of a dial to an engine that has answered at its address before: nothing is wrong with that.
+func (c *Client) ofKnown(address string, err error) error {
+	var e *errs.Error
+	switch {
+	case errors.Is(err, errSilent):
+		return unanswered(address, c.options.HandshakeTimeout)
+	case !errors.As(err, &e) || e.Code != errs.PeerUnreachable:
+		return err
+	}
+	known := *e
+	known.Hint = ""
+	if errors.Is(err, errDropped) {
+		known.Cause = address + " ended the connection before an answer: its engine is closing, or has ended"
+	}
+	return &known
 }
 
 // unanswered is the end of a call to an engine that holds the connection open and does not answer. Its side is unknown:

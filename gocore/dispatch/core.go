@@ -68,6 +68,7 @@ type Core struct {
 	out, spare  *Effects
 	step        uint64
 	scratch     []*task
+	fated       fated
 	overdue     bool    // tasks past their deadline are left for the next step
 	tellers     []*peer // have an event about missed deadlines to come
 	arrivals    int64   // of tasks in queues by deadline, ever

@@ -122,6 +122,9 @@ func (c *Core) closeTask(t *task, now clock.Time) {
 	}
 	if t.state != Completed {
 		t.sumUpMissing()
+		if t.state == Failed {
+			c.tellFate(t)
+		}
 	}
 	t.unqueue()
 	t.watch.Unlink()

@@ -30,8 +30,8 @@ func (w *world) pauseLeft(link plan.LinkID) time.Duration {
 // hear notes a sign of a peer's process.
 func (k *checker) hear(link plan.LinkID) { k.heard[k.links[link].peer] = k.w.now }
 
-// presences checks the events about peers: silence and return take turns, a silent peer has been so for long enough,
-// and no rail of it is suspected meanwhile.
+// presences checks the events about peers: silence and return take turns, and a silent peer has been so for long
+// enough. No rail of it is suspected meanwhile.
 func (k *checker) presences(e *event.Event) {
 	peer := 0
 	if e.Peer == "peer1" {
@@ -58,10 +58,11 @@ func (k *checker) presences(e *event.Event) {
 	}
 }
 
-// TestModelOfPauses: where nothing goes wrong but that peers pause, for less than the stall limit, no request fails, and
-// none ends dirty but by its deadline or its user.
+// TestModelOfPauses: nothing goes wrong but that peers pause, for less than the stall limit. No request fails, and none
+// ends dirty but by its deadline or its user. A world takes some times longer than one of TestModel.
 func TestModelOfPauses(t *testing.T) {
 	first, n := modelSeeds(t, 1000)
+	n = (n + 4) / 5
 	seen := map[string]int{}
 	for seed := first; seed < first+n; seed++ {
 		m := newModel(t, seed)
@@ -89,6 +90,9 @@ func TestModelOfPauses(t *testing.T) {
 	}
 	t.Logf("%d worlds: %v", n, seen)
 	for _, what := range []string{"COMPLETED", "paused", "peer_silent", "peer_back"} {
+		if n < 20 {
+			break // too few to have seen all
+		}
 		require.NotZero(t, seen[what], what)
 	}
 }

@@ -212,12 +212,56 @@ func (c *Core) silentError(p *peer, now clock.Time) *errs.Error {
 		WithHint("transfer_stall_timeout and peer_outage_timeout are the limits")
 }
 
+// LastHeard says for people when a peer was last heard.
+func (c *Core) LastHeard(number uint32, now clock.Time) string {
+	if p := c.peers[number]; p != nil {
+		return c.lastHeard(p, now)
+	}
+	return "never used"
+}
+
 // lastHeard says for people when a peer was last heard.
 func (c *Core) lastHeard(p *peer, now clock.Time) string {
 	if p.spoke == 0 {
 		return "never heard since it was opened"
 	}
 	return "last heard " + c.awake(now).Sub(p.spoke).Round(100*time.Millisecond).String() + " ago"
+}
+
+// fates are what became of the bytes of a request that failed because of its peer.
+var fates = [...]string{"nothing of this was sent", "some of its bytes may have landed, and none does any more",
+	"some of its bytes may still land"}
+
+// tellFate adds to the error of a task that failed because of its peer what became of its bytes. Tasks that fail of one
+// cause share the texts.
+func (c *Core) tellFate(t *task) {
+	l := c.link(t.path().Hops[0].Link)
+	if l == nil || l.peer.presence == rail.Present || t.failure == nil || t.failure.Scope < errs.ScopeLink {
+		return
+	}
+	fate := 1
+	switch {
+	case t.attempts == 0:
+		fate = 0
+	case t.dirty && l.peer.gone == nil:
+		fate = 2
+	}
+	if c.fated.cause != t.failure {
+		c.fated = fated{cause: t.failure}
+	}
+	told := &c.fated.told[fate]
+	if *told == nil {
+		e := *t.failure
+		e.Cause += "; " + fates[fate]
+		*told = &e
+	}
+	t.failure = *told
+}
+
+// fated are the errors that tellFate has made of the last cause.
+type fated struct {
+	cause *errs.Error
+	told  [len(fates)]*errs.Error
 }
 
 // Silent reports whether a peer is silent now. One that owes nothing any more is not asked either, so nobody knows.

@@ -214,3 +214,24 @@ func TestADeadRailIsFoundAfterOurOwnPause(t *testing.T) {
 	}
 	require.Equal(t, []event.Kind{event.RailSuspected}, r.kinds())
 }
+
+// TestAnErrorSaysWhatBecameOfTheBytes: nothing was sent, some may have landed, or some may still land.
+func TestAnErrorSaysWhatBecameOfTheBytes(t *testing.T) {
+	cause := errs.New(errs.PeerUnreachable, "peer", "the peer has gone").WithScope(errs.ScopeLink, errs.SideRemote)
+	r := newRig(t, Options{Stall: 3 * time.Second, FenceNetwork: 100 * ms})
+	sent := r.fill(1)
+	p := to(r.core, r.core.links[1].id)
+	r.submit(p, High, 64*kib, clock.Never) // fills the window
+	waiting := r.submit(p, High, 64*kib, clock.Never)
+	r.core.PeerGone(1, cause, r.now)
+	r.step()
+	r.finish(0, broken(errs.ScopeRail))
+	require.ErrorContains(t, r.status(sent).Err,
+		"the peer has gone; some of its bytes may have landed, and none does any more")
+	require.ErrorContains(t, r.status(waiting).Err, "the peer has gone; nothing of this was sent")
+
+	r = newRig(t, Options{Stall: 3 * time.Second, FenceNetwork: 100 * ms})
+	open := r.fill(1)
+	r.pass(3500*ms, nothing)
+	require.ErrorContains(t, r.status(open).Err, "; some of its bytes may still land")
+}

@@ -390,16 +390,6 @@ func (p *peer) candidates(local *region, remote *remoteRegion, want request.Choi
 	return list
 }
 
-// peerGone ends a peer: its process or incarnation is over, nothing of it can land any more. Any goroutine may call it.
-func (e *Engine) peerGone(p *peer, cause *errs.Error) {
-	if !p.gone.CompareAndSwap(nil, cause) {
-		return
-	}
-	e.inbox.notice(notice{kind: noticePeerGone, peer: p.number, cause: cause})
-	e.runSteps()
-	e.notifier.gone(p, cause)
-}
-
 // detach gives the peer's links back. Slices outstanding complete first, tasks that wait fail; the core forgets a link
 // when nothing of it is left.
 func (p *peer) detach() {

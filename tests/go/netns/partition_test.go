@@ -56,11 +56,13 @@ func TestLinksThatAreDownForSecondsCostTimeAlone(t *testing.T) {
 	both(t, func(t *testing.T, op transport.Op) {
 		for _, name := range []string{"silent both ways", "own device down", "peer's device down"} {
 			t.Run(name, func(t *testing.T) {
+				found := false
 				w := newWorld(t, nil)
 				for _, f := range w.faults() {
 					if f.name != name {
 						continue
 					}
+					found = true
 					out := w.moves(t, op, func() error {
 						w.all(t, f.make)
 						w.stands(t)
@@ -73,6 +75,7 @@ func TestLinksThatAreDownForSecondsCostTimeAlone(t *testing.T) {
 					require.NotEmpty(t, w.events(t, "peer_back"))
 					require.Empty(t, w.events(t, "peer_gone"))
 				}
+				require.True(t, found)
 			})
 		}
 	})
