@@ -11,6 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/scrape"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // endpointsMax bounds the places at which one engine serves metrics.
@@ -53,12 +54,22 @@ func (e *Engine) ServeMetrics(address string) (string, error) {
 		return "", errs.New(errs.TooManyRequests, "metrics", "they are served at %d places already", endpointsMax)
 	}
 	server, err := scrape.Listen(address, scrape.Source{Metrics: e.MetricsText, Events: e.eventRecords,
-		Now: func() int64 { return int64(clock.Now()) }})
+		Now: func() int64 { return int64(clock.Now()) }, Admit: e.mayScrape})
 	if err != nil {
 		return "", err
 	}
 	e.served.list = append(e.served.list, server)
 	return server.Address(), nil
+}
+
+// mayScrape refuses callers of the metrics that may not be peers, where the kernel knows them.
+func (e *Engine) mayScrape(caller net.Conn) error {
+	err := e.credentials.MayRead(caller)
+	if err != nil {
+		host, _, _ := net.SplitHostPort(caller.RemoteAddr().String())
+		e.refusals.count(planeControl, transport.RefusedIdentity, host, err)
+	}
+	return err
 }
 
 // StopMetrics ends the server at an address that ServeMetrics returned; another address is ignored.

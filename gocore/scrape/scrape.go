@@ -5,9 +5,9 @@
 // by peers, to switch the endpoint off switches all of it off, and the protocol between engines stays about
 // moving bytes. A question to the control plane would have shown every admitted peer the names and rates of all others.
 //
-// Callers are not trusted. A server holds at most connectionsMax connections, each with limits for a request's head,
-// the answer and silence; further ones are closed at once. A flood of scrapes costs one snapshot a freshFor, which all
-// that ask share.
+// Callers are not trusted. Admit may refuse them: an engine in mode local admits the users that may be its peers. A
+// server holds at most connectionsMax connections, each with limits for a request's head, the answer and silence;
+// further ones are closed at once. A flood of scrapes costs one snapshot a freshFor, which all that ask share.
 package scrape
 
 import (
@@ -41,7 +41,16 @@ type Source struct {
 	// them, and lost counts those that are not kept any more.
 	Events func(after uint64, most int) (events any, next, lost uint64)
 	Now    func() int64 // of the clock of events, in nanoseconds
+	// Admit refuses callers by an error, at each request; nil admits anybody. It may run on many goroutines at once.
+	Admit func(caller net.Conn) error
 }
+
+// notAdmitted is all that a caller hears that Admit refuses.
+const notAdmitted = "this engine shows its figures to processes of its own user: the setting security/local_users " +
+	"admits others"
+
+// callerKey finds the connection of a request in its context.
+type callerKey struct{}
 
 // Server answers until Close. Its methods may be called from any goroutine.
 type Server struct {
@@ -69,7 +78,10 @@ func Listen(address string, source Source) (*Server, error) {
 	mux.HandleFunc("GET /events", s.answer(s.writeEvents))
 	mux.HandleFunc("GET /{$}", s.answer(writeIndex))
 	s.http = http.Server{Handler: mux, MaxHeaderBytes: headBytes, ReadHeaderTimeout: headLimit, ReadTimeout: headLimit,
-		WriteTimeout: answerLimit, IdleTimeout: idleLimit, ErrorLog: silent()}
+		WriteTimeout: answerLimit, IdleTimeout: idleLimit, ErrorLog: silent(),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, callerKey{}, c)
+		}}
 	s.served.Go(func() { _ = s.http.Serve(s.listener) }) // ends with ErrServerClosed
 	return s, nil
 }
@@ -100,8 +112,20 @@ func (s *Server) answer(write http.HandlerFunc) http.HandlerFunc {
 		defer s.served.Done()
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
+		if !s.admits(r) {
+			http.Error(w, notAdmitted, http.StatusForbidden)
+			return
+		}
 		write(w, r)
 	}
+}
+
+func (s *Server) admits(r *http.Request) bool {
+	if s.source.Admit == nil {
+		return true
+	}
+	caller, is := r.Context().Value(callerKey{}).(net.Conn)
+	return is && s.source.Admit(caller) == nil
 }
 
 // begin counts an answer, unless Close has begun to wait for those before it.

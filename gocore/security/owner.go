@@ -48,6 +48,16 @@ func parseUsers(names []string, own int) (users, error) {
 	return u, nil
 }
 
+// MayRead refuses a connection without TLS, such as that of a scraper, by the error. In mode local it admits the users
+// that may connect as peers. In other modes nothing is known about it, and anybody may that reaches us.
+func (c *Credentials) MayRead(conn net.Conn) error {
+	if c.mode != Local {
+		return nil
+	}
+	_, err := c.users.admit(conn)
+	return err
+}
+
 // admit returns the identity of the process at the other end of a connection, or the reason to refuse it.
 func (u *users) admit(conn net.Conn) (identity string, err error) {
 	local, remote := addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr())

@@ -3,7 +3,10 @@ package security
 import (
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +28,21 @@ const nobody = 65534
 
 // Intruder is a process of another user. Its method is called by the test.
 type Intruder struct{}
+
+// Scrape becomes nobody and asks for a page of the metrics.
+func (Intruder) Scrape(url string, o *Outcome) error {
+	if err := syscall.Setuid(nobody); err != nil {
+		return err
+	}
+	answer, err := (&http.Client{Timeout: patience}).Get(url)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	o.Read = answer.StatusCode == http.StatusOK
+	o.Bytes, err = io.ReadAll(answer.Body)
+	return err
+}
 
 // Attempt is an intruder's plan, and Outcome its end.
 type (
@@ -144,6 +162,43 @@ func TestAnotherUserOfTheHost(t *testing.T) {
 			require.Equal(t, errs.PeerNotAdmitted, o.Code, o.Cause)
 			require.Equal(t, "public", string(shared[:6]))
 			require.Eventually(t, func() bool { return refusals(e, "identity") > 0 }, patience, time.Millisecond)
+		})
+	}
+}
+
+// TestAnotherUserReadsNoMetrics sends a process of user nobody to the place where an engine serves its metrics. Names
+// and addresses of peers stand there.
+func TestAnotherUserReadsNoMetrics(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	for name, each := range map[string]struct {
+		settings map[string]any
+		admitted bool
+	}{
+		"with the default settings":     {nil, false},
+		"when local_users names it":     {map[string]any{"security/local_users": []string{"65534"}}, true},
+		"where everybody may be a peer": {map[string]any{"insecure": true}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := victim(t, each.settings)
+			at, err := e.ServeMetrics("127.0.0.1:0")
+			require.NoError(t, err)
+			for _, page := range []string{"/metrics", "/events", "/"} {
+				child, err := forked.Start()
+				require.NoError(t, err)
+				var o Outcome
+				err = child.Call("Intruder.Scrape", "http://"+at+page, &o)
+				child.Kill()
+				require.NoError(t, err)
+				require.Equal(t, each.admitted, o.Read, page)
+				require.Equal(t, !each.admitted, strings.Contains(string(o.Bytes), "security/local_users"), page)
+			}
+			require.Equal(t, !each.admitted, refusals(e, "identity") > 0)
+			answer, err := http.Get("http://" + at + "/metrics") // our own user
+			require.NoError(t, err)
+			require.Equal(t, http.StatusOK, answer.StatusCode)
+			require.NoError(t, answer.Body.Close())
 		})
 	}
 }
