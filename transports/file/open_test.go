@@ -165,6 +165,11 @@ func TestAFileThatWasReplacedIsNotWritten(t *testing.T) {
 		require.Equal(t, errs.Stale, err.Code)
 		require.ErrorContains(t, err, "another file has got this name")
 		require.Equal(t, make([]byte, 4096), content(t, path))
+		synced := make(chan *errs.Error, 1)
+		r.filer().Sync(o.link, o.key, func(err *errs.Error) { synced <- err })
+		err = <-synced
+		require.NotNil(t, err, "nothing is known of the file that was written")
+		require.Equal(t, errs.Stale, err.Code)
 		require.NoError(t, os.Rename(path+".old", path))
 		r.must(o.slice(transport.Write, m, 0, 0, 4096))
 	})

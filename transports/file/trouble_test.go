@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/transporttest"
 )
@@ -272,6 +273,39 @@ func TestAnOperationGoesOnWhereItStopped(t *testing.T) {
 		require.Len(t, b.free, bounceCount)
 		around.Free()
 	}
+}
+
+// TestABouncedReadGoesOnWhereItStopped has a kernel that brings the bytes of a READ into the bounce buffer a few at a
+// time.
+func TestABouncedReadGoesOnWhereItStopped(t *testing.T) {
+	const length = 5 * 4096
+	b, err := newBounces()
+	require.NoError(t, err)
+	defer b.close()
+	random := seeded(t)
+	around := transporttest.NewMemory(t, length+8192, 1)
+	defer around.Free()
+	local := (around.Addr+4095)&^4095 + 1
+	f := &file{unit: 4096, memory: 512}
+	f.direct.Store(true)
+	it := &item{file: f, slice: &transport.Slice{Op: transport.Read, Local: local, Length: length}}
+	var o operation
+	require.True(t, o.begin(it, b))
+	require.GreaterOrEqual(t, o.bounce, 0)
+	disk := make([]byte, length)
+	for i := range disk {
+		disk[i] = byte(random.Uint32())
+	}
+	for o.prepare(b); ; o.prepare(b) {
+		n := 1 + random.IntN(int(o.length-o.done))
+		copy(b.bytes(o.bounce)[o.done:], disk[o.done:o.done+uint64(n)])
+		o.copyBack(b, uint64(n))
+		if o.land(nil, int32(n)) == opDone {
+			break
+		}
+	}
+	require.Equal(t, disk, mem.Bytes(local, length))
+	o.end(b)
 }
 
 func TestFUSEIsLeftToBufferedIO(t *testing.T) {

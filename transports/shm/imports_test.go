@@ -52,3 +52,29 @@ func TestMappingTakenDownIsNotTouched(t *testing.T) {
 	require.Nil(t, link.Wait(t, again)[0].Err, "by the kernel now")
 	require.NoError(t, remote.Check(1, 0, 0, bytes))
 }
+
+// The owner's engine refuses to offer a buffer for writing that must not be written. A transport that is given one all
+// the same keeps it from its peers.
+func TestAFixedRegionIsNotWrittenByPeers(t *testing.T) {
+	h := harness(t, reachMapped, true)
+	h.Patience = 20 * time.Second
+	w := transporttest.NewWorld(t, h)
+	near, far := w.Open("near"), w.Open("far")
+	link := near.Connect(t, far)
+	const bytes = 4096
+	local, own := near.Register(t, bytes, mem.LocalReadWrite), far.Register(t, bytes, mem.GlobalReadWrite)
+	own.Fill(2, 0, bytes)
+	fixed := *own
+	key, descriptor, err := far.Transport.Register(t.Context(), mem.Region{Addr: own.Addr, Size: bytes, Kind: mem.Host,
+		Location: "cpu:0", Permission: mem.GlobalReadWrite, ReadOnly: true, Fd: -1})
+	require.NoError(t, err)
+	fixed.Key, fixed.Descriptor = key, descriptor
+	remote := link.Import(t, &fixed)
+	end := link.One(t, link.Slice(transport.Write, link.Rail(t), local, 0, remote, 0, bytes))
+	require.NotNil(t, end)
+	require.Equal(t, errs.PermissionDenied, end.Code)
+	require.NoError(t, own.Check(2, 0, 0, bytes))
+	link.Must(t, link.Slice(transport.Read, link.Rail(t), local, 0, remote, 0, bytes))
+	require.NoError(t, local.Check(2, 0, 0, bytes))
+	require.NoError(t, far.Transport.Deregister(t.Context(), key))
+}

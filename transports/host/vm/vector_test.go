@@ -161,6 +161,32 @@ func TestFaultTellsWhereAndWhose(t *testing.T) {
 	}
 }
 
+// A piece that the kernel moves in part goes on behind what was moved, and stops at its hole: a second call that began
+// anew would find the first pages there, and take them for the rest.
+func TestALongPieceStopsAtItsHole(t *testing.T) {
+	me := os.Getpid()
+	for _, write := range []bool{true, false} {
+		near, far := area(t, 8*page), area(t, 8*page)
+		fill(near, 1)
+		fill(far, 2)
+		from, to := far, near
+		v := New(0)
+		op := v.Read
+		if write {
+			from, to, op = near, far, v.Write
+		}
+		want := append([]byte(nil), to...)
+		copy(want[:3*page], from[:3*page])
+		require.NoError(t, unix.Mprotect(far[3*page:4*page], unix.PROT_NONE))
+		require.EqualValues(t, 8*page, v.Add(addr(near), addr(far), 8*page))
+		done, errno := op(me)
+		require.Equal(t, unix.EFAULT, errno)
+		require.EqualValues(t, 3*page, done)
+		require.NoError(t, unix.Mprotect(far[3*page:4*page], unix.PROT_READ|unix.PROT_WRITE))
+		require.Equal(t, want, to, "write %v: bytes behind the hole, or before it", write)
+	}
+}
+
 func TestMovingCostsNoAllocation(t *testing.T) {
 	b := area(t, 64*page)
 	v := New(0)
