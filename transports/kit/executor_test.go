@@ -184,7 +184,10 @@ func TestADoorShutsForAllOrForOnePeer(t *testing.T) {
 	epoch, was = d.Alone(seven.ID)
 	require.True(t, was)
 	require.Equal(t, transport.ForGood, epoch)
-	d.Shut(eight, 6)
+	d.Shut(nil, 20)
+	d.Shut(&transport.Peer{ID: transport.NumberedID(9)}, 21)
+	answers(^transport.ForGood, DoorClosed, DoorOpen) // later fences open it to nobody
+	d.Shut(eight, 22)
 	d.Shut(nil, transport.ForGood)
 	answers(^transport.ForGood, DoorClosed, DoorClosed)
 }

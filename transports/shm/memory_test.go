@@ -153,6 +153,36 @@ func TestHeldMemoryStays(t *testing.T) {
 	require.NoError(t, a.tr.Free(r))
 }
 
+// Memory that a copier was inside when its transport closed is never given back: no table is left that could say when
+// the copier is done.
+func TestMemoryOfACopierThatOutlivesCloseStays(t *testing.T) {
+	a := &alone{up: make(chan transport.RailInfo, 8)}
+	tr, err := Factory{}.Open(context.Background(), Settings{}, a, a)
+	require.NoError(t, err)
+	a.tr = tr.(*Transport)
+	number, err := tr.Attach(a.Self())
+	require.NoError(t, err)
+	<-a.up
+	l := a.tr.links.Lookup(number)
+	seen, err := a.tr.Allocate(4096, "cpu:0")
+	require.NoError(t, err)
+	unseen, err := a.tr.Allocate(4096, "cpu:0")
+	require.NoError(t, err)
+	seen.Permission = mem.GlobalReadWrite
+	_, d, err := a.tr.Register(context.Background(), seen)
+	require.NoError(t, err)
+	remote, err := a.tr.Import(number, d)
+	require.NoError(t, err)
+	slot := l.view.Enter(l.find(remote).name, l.view.Epoch(), 0)
+	require.GreaterOrEqual(t, slot, int32(0), "a slot")
+	short, cancel := context.WithTimeout(context.Background(), 1)
+	defer cancel()
+	require.Error(t, a.tr.Close(short))
+	require.ErrorContains(t, a.tr.Free(seen), "a peer was inside a copy")
+	mem.Bytes(seen.Addr, 1)[0] = 7 // it is there
+	require.NoError(t, a.tr.Free(unseen))
+}
+
 // Mappings of memory that its owner took back go, although nobody detaches.
 func TestMappingsOfClosedRegionsGo(t *testing.T) {
 	a, number, _ := newAlone(t, Settings{reach: reachMapped})

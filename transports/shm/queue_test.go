@@ -60,6 +60,29 @@ func TestHighIsTheNextBiteAfterAnyBiteOfLow(t *testing.T) {
 	require.Equal(t, entriesMax, q.free.Len())
 }
 
+// A bite is one look at one slot: of one link, region, direction and epoch.
+func TestSlicesThatDifferAreNotOneBite(t *testing.T) {
+	for name, differ := range map[string]func(s *transport.Slice, e *entry){
+		"epoch":     func(s *transport.Slice, _ *entry) { s.Epoch = 1 },
+		"direction": func(s *transport.Slice, _ *entry) { s.Op = transport.Write },
+		"region":    func(_ *transport.Slice, e *entry) { e.from = &imported{} },
+		"link":      func(_ *transport.Slice, e *entry) { e.link = &link{} },
+		"nothing":   func(*transport.Slice, *entry) {},
+	} {
+		q, l := line()
+		var b bite
+		q.enter(t, l, 0, 4096, nil)
+		second := q.enter(t, l, 0, 4096, nil)
+		differ(second, q.findLocked(second))
+		require.True(t, q.takeLocked(&b))
+		want := 1
+		if name == "nothing" {
+			want = 2
+		}
+		require.Equal(t, want, b.n, name)
+	}
+}
+
 func TestSmallSlicesAreOneBite(t *testing.T) {
 	q, l := line()
 	var out ends

@@ -143,6 +143,23 @@ func TestRevocationFromOnePeerLeavesTheOthers(t *testing.T) {
 	require.NotZero(t, lateView.Permit(r), "a page made later has the regions of before")
 }
 
+// A page that is retired while a copier is inside lets nobody else in.
+func TestARetiredPageLetsNobodyIn(t *testing.T) {
+	table, page, view, r := pair(t)
+	inside := enter(t, view, r)
+	ctx, cancel := context.WithCancel(soon(t))
+	cancel()
+	require.Error(t, table.Retire(ctx, page), "somebody is inside")
+	require.Zero(t, view.Permit(r))
+	require.Equal(t, Revoked, view.Enter(r, 1<<40, 1))
+	_, held := table.Held(r)
+	require.True(t, held, "the page counts as long as it is held")
+	view.Leave(inside)
+	require.NoError(t, table.Revoke(soon(t), r, nil, table.next()))
+	_, held = table.Held(r)
+	require.False(t, held)
+}
+
 func TestRevokeWaitsForItsRegionOnly(t *testing.T) {
 	table, _, view, r := pair(t)
 	other, err := table.Add()

@@ -103,6 +103,24 @@ func TestPiecesArriveWhereTheyBelong(t *testing.T) {
 	}
 }
 
+// Pieces that come in any order are not one, wherever the next one begins.
+func TestPiecesMayGoBackwards(t *testing.T) {
+	near, far := area(t, 4*page), area(t, 4*page)
+	fill(near, 1)
+	fill(far, 2)
+	want := append([]byte(nil), far...)
+	v := New(0)
+	for i := 3; i >= 0; i-- {
+		o := uintptr(i) * page
+		copy(want[o:o+page/2], near[o:o+page/2])
+		require.EqualValues(t, page/2, v.Add(addr(near)+o, addr(far)+o, page/2))
+	}
+	done, errno := v.Write(os.Getpid())
+	require.Zero(t, errno)
+	require.EqualValues(t, 2*page, done)
+	require.Equal(t, want, far)
+}
+
 func TestVectorIsBounded(t *testing.T) {
 	v := New(10_000)
 	require.EqualValues(t, 9000, v.Add(1<<20, 1<<30, 9000))
