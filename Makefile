@@ -7,7 +7,7 @@ FUZZTIME ?= 20s
 PREFIX ?= /usr/local
 SOURCES := $(shell find gocore transports pybind -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover demo-qos test test-all test-arm64 check lint sim bench bench-peers bench-failover bench-qos bench-file capi install fuzz docs docs-reference wheel sdist develop clean
+.PHONY: help demo demo-failover demo-qos test test-all test-arm64 check lint sim mutants bench bench-peers bench-failover bench-qos bench-file capi install fuzz docs docs-reference wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -43,6 +43,10 @@ lint: ## what linters find, in Go and in Python: make lint ONLY="ruff gofmt"
 
 sim: ## simulate from seeds: make sim SEEDS=100000
 	@$(PYTHON) tools/check.py --only simulation --seeds $(SEEDS)
+
+mutants: develop ## apply each kept change that is dangerous, and run the tests that must notice: make mutants ONLY="tcp FENCED"
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check "pytest>=8" "pytest-timeout>=2.3" "hypothesis>=6.100"
+	@$(PYTHON) tools/mutants.py $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 fuzz: ## fuzz every decoder: make fuzz FUZZTIME=20s
 	@$(PYTHON) tools/fuzz.py --time $(FUZZTIME)

@@ -204,6 +204,11 @@ def fuzz(r: Runner, ctx: Context) -> Tally:
     return r.ok(sys.executable, "tools/fuzz.py", "--time=10s", timeout=1800)
 
 
+def mutants(r: Runner, ctx: Context) -> Tally:
+    """dangerous changes by hand, each with the tests that must notice it: at least 95 % do"""
+    return r.ok(sys.executable, "tools/mutants.py", "--python", ctx.python(ctx.main), timeout=7200)
+
+
 # Order matters: the stage that finds most mistakes of a day's work comes first.
 STAGES: dict[str, Stage] = {
     "lint": Stage(linters, 60, BACK),
@@ -225,11 +230,12 @@ STAGES: dict[str, Stage] = {
     "pauses": Stage(pauses, 250),
     "docs": Stage(docs, 80, needs_wheel=True),
     "fuzz": Stage(fuzz, 100),
+    "mutants": Stage(mutants, 200, needs_wheel=True),
     "repeat": Stage(repeat, 200),
     "torch": Stage(torch, 60, needs_wheel=True),
 }
 # Stages that are to come have their budgets already: one of these names is added to the table with its number.
-LONG = ("arm64", "churn", "pauses", "docs", "fuzz", "repeat", "torch")  # make test-all
+LONG = ("arm64", "churn", "pauses", "docs", "fuzz", "mutants", "repeat", "torch")  # make test-all
 # In `make test-all` a stage also does more, ten thousand seeds, every Python test on every interpreter, and the race
 # detector over every package without -short: so its budget is multiplied.
 ALL_FACTOR = 6
