@@ -419,9 +419,9 @@ type (
 	// Peer that the engine made for one, Import the descriptor that OpenFile returned; RemoteKey is the open file.
 	Filer interface {
 		// OpenFile checks the path against the allowed roots, and makes, grows or truncates the file as asked. It
-		// returns its card, which Import of every Filer reads (FileCard.Encode). It leaves nothing open. Errors: NotFound,
-		// PermissionDenied (also a read-only file system and a path outside of the roots), InvalidArgument (not a
-		// regular file, a wrong spec), NoSpace, StorageError.
+		// returns its card, which Import of every Filer reads (FileCard.Encode). It leaves nothing open. Errors:
+		// NotFound, PermissionDenied (also a read-only file system and a path outside of the roots), InvalidArgument
+		// (not a regular file, a wrong spec), NoSpace, StorageError.
 		OpenFile(ctx context.Context, spec FileSpec) (FileCard, error)
 		// Sync does not block. It calls done, exactly once and from any goroutine, when everything that was completed
 		// on the file before is on stable storage (fdatasync), or with the reason why it is not; also when the link is
