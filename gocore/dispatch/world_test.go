@@ -187,7 +187,7 @@ func (w *world) complete(p *posted, err *errs.Error, in time.Duration) {
 				bytes = w.Uint64N(p.slice.Length/unit) * unit
 			}
 		}
-		if bytes > 0 && !p.withdrawn {
+		if bytes > 0 && attemptOf(s).state == attemptOut {
 			w.check.hear(p.wire.key.link)
 		}
 		w.takeBack(p, bytes)

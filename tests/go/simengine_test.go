@@ -55,6 +55,7 @@ func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
 		core: dispatch.New(dispatch.Options{Merge: true, Failovers: 3, Transports: []string{"fast", "slow"},
 			Batches: 1024, FenceHost: 5 * time.Millisecond, Stall: 300 * time.Millisecond,
 			LinkWait:     50 * time.Millisecond,
+			SilentAfter:  20 * time.Millisecond,
 			CondemnAfter: 40 * time.Millisecond, AttemptLimit: 100 * time.Millisecond,
 			SuspectAfter: time.Duration(1+r.random.IntN(5)) * time.Millisecond}), peers: map[*simEngine]*simPeer{},
 		moves: map[dispatch.BatchID]*simMove{}, links: map[simLink]simTarget{}}

@@ -53,6 +53,7 @@ func TestSimulationOfWholeEnginesKeepsEveryPromise(t *testing.T) {
 	for _, what := range []string{"COMPLETED", "CANCELED", "TIMEOUT", "FAILED", "dirty", "rerouted", "failover",
 		"restart",
 		"rail_suspected", "rail_paused", "rail_probed", "rail_recovered", "rail_condemned", "withdrawn", "peer_gone",
+		"peer_silent", "peer_back",
 		"pages of a failed transfer", "began before a fence", "ended by a fence",
 		"rekeyed while transfers ran", "refused as replaced", "key forgotten"} {
 		if n >= 1000 {

@@ -1,10 +1,12 @@
 package transporttest
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -42,13 +44,25 @@ func testHold(t *testing.T, h Harness) {
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
 		local, remote, _, to := p.aimed(t, op, n*size)
 		release := p.w.h.Hold(t, p.b)
+		begin := clock.Now()
 		list := p.volley(op, p.c.Rail(t), local, remote, n, size)
 		list = list[:p.c.Submit(list...)] // returns: Submit never waits for a peer
+		p.saysNothing(t, begin)
 		release()
 		for i, end := range p.c.Wait(t, list...) {
 			require.Nil(t, end.Err)
 			require.NoError(t, to.Check(tagMoved, uint64(i)*size, uint64(i)*size, size))
 		}
+	}
+}
+
+// saysNothing looks for a while at the signs of a peer whose process stands still since a time. Its kernel may answer;
+// whoever takes that for the process finds no silence.
+func (p *pair) saysNothing(t *testing.T, since clock.Time) {
+	witness, is := transport.Find[transport.Witness](p.a.Transport)
+	for is && clock.Now() < since.Add(3*heardGrain) {
+		require.Less(t, witness.Heard(p.c.Rail(t)).Spoke, since.Add(heardGrain), "a process that is stopped says nothing")
+		runtime.Gosched()
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/device/devicetest"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -21,6 +22,7 @@ import (
 
 // mutants are transports that break one rule each, and the test of the suite that has to find it.
 var mutants = map[string]string{
+	"speaks for a stopped peer":       "AStoppedPeerGoesOnWhereItWas",
 	"completes twice":                 "EveryAcceptedSliceCompletesExactlyOnce",
 	"never completes the third slice": "EveryAcceptedSliceCompletesExactlyOnce",
 	"completes again much later":      "ARecordMayBecomeAnotherSlice",
@@ -123,6 +125,10 @@ func TestMutant(t *testing.T) {
 			local = transporttest.OnPlatform(gpu, 0)
 		}
 		return transporttest.Harness{Patience: time.Second, Local: local,
+			Hold: func(_ *testing.T, node *transporttest.Node) func() {
+				n.Stop(node.Peer.Address)
+				return func() { n.Continue(node.Peer.Address) }
+			},
 			Replace: func(_ *testing.T, node *transporttest.Node, key transport.LocalKey, serve bool) {
 				m := node.Transport.(*mutant)
 				serve = serve || m.name == "serves a replaced descriptor"
@@ -154,6 +160,14 @@ func TestMutant(t *testing.T) {
 				return m
 			}}
 	})
+}
+
+// Heard takes every packet for a word of the peer's process.
+func (m *mutant) Heard(transport.Rail) (signs transport.Signs) {
+	if m.name == "speaks for a stopped peer" {
+		signs.Spoke = clock.Now()
+	}
+	return signs
 }
 
 // mutant is a simulated transport with one fault in it. Faults that need time keep work for the next call.
