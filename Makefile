@@ -7,7 +7,7 @@ FUZZTIME ?= 20s
 PREFIX ?= /usr/local
 SOURCES := $(shell find gocore transports pybind -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover demo-qos test test-all test-arm64 check lint sim mutants bench bench-peers bench-failover bench-qos bench-file capi install fuzz docs docs-reference wheel sdist develop clean
+.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients check lint sim mutants bench bench-peers bench-failover bench-qos bench-file capi install fuzz docs docs-reference wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -34,6 +34,9 @@ test-all: ## make test and what takes longer: before an issue closes
 
 test-arm64: ## an aarch64 wheel, cross-built and imported, and the Go suite, both under qemu-user
 	@$(PYTHON) tools/arm64.py
+
+test-clients: ## LMCache over tent in the place of NIXL and Mooncake, and over these themselves (installs 7 GB)
+	@$(PYTHON) tools/check.py --only clients
 
 check: ## what is quick, or stages by name: make check ONLY="lint unit"
 	@$(PYTHON) tools/check.py --only $(or $(ONLY),lint unit conformance crossing)

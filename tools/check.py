@@ -83,6 +83,9 @@ def prepare(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> boo
         tasks: list[Future[object]] = [pool.submit(prepare_go, runners[0], "race" in names)]
         if any(STAGES[name].needs_wheel for name in names):
             tasks.append(pool.submit(prepare_pythons, runners[1], ctx))
+        if "clients" in names:
+            tasks.append(pool.submit(interpreters.clients_python, TEST_TOOLS))
+            runners.append(Runner("prepare-clients", go, env))
         if "torch" in names:
             tasks.append(pool.submit(interpreters.torch_python, TEST_TOOLS))
             runners.append(Runner("prepare-torch", go, env))

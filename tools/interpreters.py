@@ -110,6 +110,29 @@ def torch_python(test_tools: tuple[str, ...]) -> Path:
     return python
 
 
+CLIENTS = "TENT_CLIENTS"  # names a python that has the stacks; nothing is installed there
+CLIENT_STACKS = (
+    "lmcache==0.5.6",
+    "nixl==1.5.1",
+    "nixl-cu13==1.5.1",
+    "mooncake-transfer-engine-non-cuda==0.3.13.post1",
+)
+
+
+def clients_python(test_tools: tuple[str, ...]) -> Path:
+    """The python of the tests with real stacks: the one that CLIENTS names, else that of .venv-clients."""
+    if given := os.environ.get(CLIENTS):
+        return Path(given)
+    python = environment(sys.executable, ".venv-clients")
+    if subprocess.run([str(python), "-c", "import lmcache"], capture_output=True).returncode:
+        text = f"installing LMCache in .venv-clients: 4 GB from PyPI, 7 GB on disk; {CLIENTS}=/path/to/python has it"
+        print(text, flush=True)
+    requirements = ROOT / "tools" / "clients.txt"
+    if install_once(python, "-r", str(requirements), *test_tools, key=requirements.read_text(encoding="utf-8")):
+        pip_install(python, "--no-deps", *CLIENT_STACKS)
+    return python
+
+
 def plain_environment() -> dict[str, str]:
     """This process's environment without the variables that change how Python finds modules."""
     return {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}

@@ -199,6 +199,15 @@ def torch(r: Runner, ctx: Context) -> Tally:
     return r.pytest(python, "-k", "torch", timeout=900, PYTHONPATH=str(site))
 
 
+def clients(r: Runner, ctx: Context) -> Tally:
+    """real stacks over tent, and over the engines that they come with"""
+    python = interpreters.clients_python(TEST_TOOLS)
+    site = ROOT / "build" / "clients-site"
+    shutil.rmtree(site, ignore_errors=True)
+    interpreters.pip_install(python, "--no-deps", "--target", str(site), str(ctx.wheel))
+    return r.pytest(python, timeout=900, suite="tests/clients", PYTHONPATH=str(site))
+
+
 def fuzz(r: Runner, ctx: Context) -> Tally:
     """every fuzz target, ten seconds each"""
     return r.ok(sys.executable, "tools/fuzz.py", "--time=10s", timeout=1800)
@@ -233,9 +242,10 @@ STAGES: dict[str, Stage] = {
     "mutants": Stage(mutants, 200, needs_wheel=True),
     "repeat": Stage(repeat, 200),
     "torch": Stage(torch, 60, needs_wheel=True),
+    "clients": Stage(clients, 60, needs_wheel=True),
 }
 # Stages that are to come have their budgets already: one of these names is added to the table with its number.
-LONG = ("arm64", "churn", "pauses", "docs", "fuzz", "mutants", "repeat", "torch")  # make test-all
+LONG = ("arm64", "churn", "clients", "pauses", "docs", "fuzz", "mutants", "repeat", "torch")  # make test-all
 # In `make test-all` a stage also does more, ten thousand seeds, every Python test on every interpreter, and the race
 # detector over every package without -short: so its budget is multiplied.
 ALL_FACTOR = 6
