@@ -3,6 +3,7 @@ package tcp
 import (
 	"bytes"
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,6 +108,9 @@ func TestAResponderEndsNoSliceThatItHasNotServed(t *testing.T) {
 				for _, c := range d.w.ended {
 					require.NotSame(t, s, c.Slice, "it was never sent")
 				}
+			}
+			if strings.HasPrefix(name, "payload") && name != "payload with a wrong checksum" {
+				require.True(t, d.lane.isDown(), "a lane with such a responder goes on")
 			}
 			require.Equal(t, d.before[:128], d.memory[:128], "sources")
 			require.Equal(t, d.before[256:], d.memory[256:], "what is behind the READs that were sent")
