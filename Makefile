@@ -7,7 +7,7 @@ FUZZTIME ?= 20s
 PREFIX ?= /usr/local
 SOURCES := $(shell find gocore transports pybind -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients check lint sim mutants bench bench-peers bench-failover bench-qos bench-file capi install fuzz docs docs-reference wheel sdist develop clean
+.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients check lint sim mutants bench bench-peers bench-failover bench-qos bench-scale bench-file capi install fuzz docs docs-reference wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -65,6 +65,9 @@ bench-failover: ## what a broken rail costs, in network namespaces (root): make 
 
 bench-qos: ## what classes are worth beside floods, in network namespaces (root) and on loopback: make bench-qos ARGS="-only loopback"
 	@$(PYTHON) tests/bench/gorun.py qos $(ARGS)
+
+bench-scale: ## how costs grow with idle peers, regions and requests: make bench-scale ARGS="-only regions"
+	@$(PYTHON) tests/bench/gorun.py scale $(ARGS)
 
 bench-file: develop ## tent on files beside fio: make bench-file ARGS="--folder /mnt/nvme"
 	@$(VENV)/bin/python tests/bench/files.py $(ARGS)

@@ -29,7 +29,7 @@ var errDropped = errors.New("the connection was closed before an answer")
 
 // handshakesMax bounds the handshakes that go on side by side. Each costs some 2 ms of a processor at either end, so of
 // a thousand that share the processors none would end before its time is up.
-const handshakesMax = 32
+const handshakesMax = 16
 
 // Bytes of the buffers of a connection's reader and writer. Its messages are small, but for a Describe.
 const (

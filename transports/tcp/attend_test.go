@@ -165,7 +165,7 @@ func TestALaneThatIsLeftToAWaiterWhoLeavesIsArmed(t *testing.T) {
 	}
 }
 
-// Slices of several submitters complete without a waiter, whoever was polling a moment ago.
+// Slices of several submitters complete without a waiter, also when one was polling a moment ago.
 func TestSlicesCompleteAfterEveryWaiterHasLeft(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
