@@ -183,6 +183,18 @@ func FenceRegion(id int64, region uint64, peer string, timeoutMs int64) (n int64
 	return 0, e.FenceRegion(ctx, mem.RegionID(region), peer)
 }
 
+// RemapRegion returns when peers reach the pages that are behind a range now, and nothing of before touches it.
+func RemapRegion(id int64, region, offset, length uint64, timeoutMs int64) (n int64, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := limited(timeoutMs)
+	defer cancel()
+	return 0, e.RemapRegion(ctx, mem.RegionID(region), offset, length)
+}
+
 // RegionStanding returns in JSON the place of an open region, and its state on each transport that moves its memory.
 func RegionStanding(id int64, region uint64) (text string, err error) {
 	defer guard(&err)

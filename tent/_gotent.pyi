@@ -221,6 +221,10 @@ class Library(Protocol):
     ) -> int:
         """Register registers memory and returns its region's id."""
 
+    def pybind_RemapRegion(self, engine: int, region: int, offset: int, length: int, timeout_ms: int, /) -> int:
+        """RemapRegion returns when peers reach the pages that are behind a range now, and nothing of before touches
+        it."""
+
     def pybind_Segment(self, engine: int, segment: int, refresh: bool, /) -> str:
         """Segment describes an open segment in JSON; refresh asks the peer first."""
 
@@ -346,6 +350,7 @@ def pybind_Register(
     permission: int,
     /,
 ) -> int: ...
+def pybind_RemapRegion(engine: int, region: int, offset: int, length: int, timeout_ms: int, /) -> int: ...
 def pybind_Segment(engine: int, segment: int, refresh: bool, /) -> str: ...
 def pybind_ServeMetrics(engine: int, address: str, /) -> str: ...
 def pybind_Start(engine: int, builder: int, requests: int, n: int, note: int, /) -> int: ...

@@ -160,8 +160,9 @@ def _from_interface(obj: Any, interface: dict[str, Any], location: str) -> Buffe
     if not packed(shape, strides, item):
         raise _not_contiguous(obj, shape, strides, "bytes")
     address, read_only = interface["data"]
-    if location == "cuda":
-        location = f"cuda:{getattr(getattr(obj, 'device', None), 'id', 0) or 0}"
+    if location == "cuda":  # the interface does not tell which one; the platform does
+        index = getattr(getattr(obj, "device", None), "id", None)
+        location = "cuda" if index is None else f"cuda:{index}"
     return _checked(address, _product(shape) * item, bool(read_only), location, obj)
 
 

@@ -133,6 +133,8 @@ class Engine(Moves):
             self._library.pybind_Register, found.address, found.size, found.read_only, name or "", location, allowed
         )
         memory = Memory(found.address, found.size, found.read_only, found.owner)
+        if self._info["platforms"]:  # one of them may know the memory
+            location = self._call_json(self._library.pybind_RegionStanding, id)["location"]
         return self._adopt(id, memory, name or "", location)
 
     def allocate(

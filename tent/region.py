@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native, _text
-from .errors import InvalidArgumentError, InvalidEntryError, NotImplementedError
+from .errors import InvalidArgumentError, InvalidEntryError, NotImplementedError, TentError
 
 if TYPE_CHECKING:
     from .handle import Handle
@@ -229,6 +229,44 @@ class Region:
             self._engine._library.pybind_FenceRegion, self._id, address, _native.milliseconds(timeout)
         )
 
+    def remap(self, offset: int = 0, length: int | None = None, timeout: float | str | None = 30) -> None:
+        """Says that other pages, or none, are behind `length` bytes from `offset` on: memory that grows or shrinks.
+
+        Call it after the pages have changed. When it returns, no transfer that peers began before touches the range,
+        and later ones reach its new pages over every transport. A transfer that needs bytes without pages fails as
+        ADDRESS_NOT_REGISTERED, and no other does. `length` None is up to the end. Memory of allocate() keeps its
+        pages.
+
+        Example:
+            import mmap
+
+            cache = mmap.mmap(-1, 1 << 16)
+            with engine.register(cache, name="cache") as region:
+                region.remap(0, mmap.PAGESIZE)  # after its first page was mapped anew
+        """
+        self._check_open()
+        n = self.size - offset if length is None else length
+        if offset < 0 or n < 1 or offset + n > self.size:
+            raise InvalidArgumentError(f"remap({offset}, {length}): the range is not inside the {self.size} bytes")
+        self._engine._call_long(
+            self._engine._library.pybind_RemapRegion, self._id, offset, n, _native.milliseconds(timeout)
+        )
+
+    @property
+    def transports(self) -> dict[str, str]:
+        """The state of the region on each transport that moves its kind of memory.
+
+        It is "ready", "registering" while the transport pins its pages, or "not here: " and the reason why it cannot
+        use the memory on this machine: the region lives on the others.
+
+        Example:
+            with engine.allocate(4096) as scratch:
+                assert scratch.transports["tcp"] == "ready"
+        """
+        self._check_open()
+        found = self._engine._call_json(self._engine._library.pybind_RegionStanding, self._id)["transports"]
+        return {name: f"{on['state']}: {on['why']}" if on["why"] else on["state"] for name, on in found.items()}
+
     async def fence_async(
         self, peer: Segment | str | None = None, timeout: float | str | None = 30, pages: Iterable[int] | None = None
     ) -> None:
@@ -288,8 +326,18 @@ class Region:
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
-        state = " closed" if self._closed or self._engine.closed else ""
+        state = " closed" if self._closed or self._engine.closed else self._missing()
         return f"<Region{name} {_text.size(self.size)} at {self.address:#x} {self.location}{state}>"
+
+    def _missing(self) -> str:
+        """The transports on which the region is not, for its repr; nothing where that cannot be asked."""
+        if _native.forked():
+            return ""
+        try:
+            states = self.transports
+        except TentError:
+            return ""
+        return "".join(f" {state.split(':')[0]} over {name}" for name, state in states.items() if state != "ready")
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Region cannot be pickled; send engine.export() and open it in the other process")

@@ -34,8 +34,8 @@ func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, peerAddress s
 	return nil
 }
 
-// RemapRegion is called after the caller has mapped other pages, or none, behind a range of a region: a KV cache that
-// grows, or a segment that is expanded and shrunk. When it returns, no transfer that peers began before touches the
+// RemapRegion is called after the caller has mapped other pages, or none, behind a range of a region. A KV cache grows
+// so, and a segment that is expanded and shrunk. When it returns, no transfer that peers began before touches the
 // range, and those that begin afterwards reach its new pages over every transport. A transfer that needs bytes without
 // pages fails, with AddressNotRegistered; the region is mapped for it when pages are there and RemapRegion is called
 // again. Transfers of our own must not use the range meanwhile.

@@ -202,6 +202,24 @@ func tent_unregister_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.
 	return done(unregister(number(engine), address(addr), uint64(size)))
 }
 
+//export tent_remap_memory
+func tent_remap_memory(engine C.tent_engine_t, addr unsafe.Pointer, offset, length C.size_t) C.int {
+	regions.Lock()
+	var region uint64
+	for s, o := range regions.bySpan {
+		if s.engine == number(engine) && s.address == address(addr) && !o.allocated {
+			region = o.region
+		}
+	}
+	regions.Unlock()
+	if region == 0 {
+		return failed(fmt.Errorf("ADDRESS_NOT_REGISTERED: %#x is not an address of tent_register_memory",
+			address(addr)))
+	}
+	_, err := pybind.RemapRegion(number(engine), region, uint64(offset), uint64(length), closeMs)
+	return done(err)
+}
+
 // registerAll registers several ranges, all or none.
 func registerAll(engine int64, addrs *unsafe.Pointer, sizes *C.size_t, count C.size_t, location string,
 	permission int64) error {

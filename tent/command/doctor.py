@@ -126,6 +126,20 @@ def transports(engine: dict[str, Any]) -> Iterator[Check]:
         )
 
 
+def registration() -> Check:
+    """Registers a page for a moment: a transport that cannot use memory here says why."""
+    check = Check("registered memory", ADVISED, matters="regions live on the other transports, which may be slower")
+    try:
+        with tent.Engine() as engine, engine.allocate(4096) as page:
+            states = page.transports
+    except tent.TentError as error:
+        check.reason = str(error)
+        return check
+    check.found = [f"transport {name} uses it" for name, state in states.items() if state == "ready"]
+    check.reason = "; ".join(f"{name}: {state}" for name, state in states.items() if state != "ready")
+    return check
+
+
 def surroundings(engine: dict[str, Any], machine: dict[str, Any]) -> Iterator[Check]:
     """The rest of the machine, as far as it changes how fast or how safe transfers are."""
     cores = Check("processor cores", ADVISED, found=[f"{machine['cores']} for this process"])
@@ -141,6 +155,8 @@ def surroundings(engine: dict[str, Any], machine: dict[str, Any]) -> Iterator[Ch
         )
         congestion.matters = "bbr paces even on loopback, which halves the rate there; load the module tcp_cubic"
     yield congestion
+
+    yield registration()
 
     yield Check(
         "shared memory",

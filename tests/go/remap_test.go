@@ -16,7 +16,7 @@ import (
 	"github.com/tent-engine/tent/transports/sim"
 )
 
-// growable is address space whose pages come and go, as that of a KV cache that grows.
+// growable is address space with pages that come and go, as that of a KV cache that grows.
 type growable struct {
 	bytes []byte
 	page  int
@@ -31,7 +31,7 @@ func newGrowable(t *testing.T, pages int) *growable {
 	return g
 }
 
-// back maps fresh pages behind a range, and returns a second view of them: it shows who writes there later.
+// back maps fresh pages behind a range, and returns a second view of them: it shows later writes.
 func (g *growable) back(t *testing.T, from, to int) (view []byte) {
 	size := (to - from) * g.page
 	fd, err := unix.MemfdCreate("tent-growable", unix.MFD_CLOEXEC)

@@ -72,7 +72,7 @@ def test_array_interfaces() -> None:
     found = buffers.describe(Interface("__array_interface__", data))
     assert (found.size, found.read_only, found.location) == (64, False, "*")
     found = buffers.describe(Interface("__cuda_array_interface__", data, strides=None))
-    assert (found.size, found.location) == (64, "cuda:0")
+    assert (found.size, found.location) == (64, "cuda")  # the interface has no ordinal: a platform finds it
     with pytest.raises(tent.InvalidArgumentError, match=r"strides \(8,\)") as caught:
         buffers.describe(Interface("__array_interface__", data, strides=(8,)))
     assert "ascontiguousarray" in str(caught.value)

@@ -54,7 +54,7 @@ func (c *changing) replace(t *testing.T, from, upTo int) (old []byte) {
 	return old
 }
 
-// remap fences the operand and tells its transport, if that wants to know; it returns the operand as peers import it.
+// remap fences the operand and calls its transport, if that holds pages. It returns the operand as peers import it.
 func (c *changing) remap(t *testing.T, conn *Conn, from, upTo int) *Remote {
 	t.Helper()
 	conn.Hear(t, c.Fence(t, nil))

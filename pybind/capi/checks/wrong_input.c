@@ -66,6 +66,7 @@ static void without_engine(tent_engine_t none, const char *words) {
 	REFUSED(tent_register_memory_batch(none, addrs, sizes, 1, PERM_GLOBAL_READ_WRITE), words);
 	REFUSED(tent_free_memory(none, text), "is not an address of");
 	REFUSED(tent_unregister_memory(none, text, 0), "is not an address of");
+	REFUSED(tent_remap_memory(none, text, 0, 1), "is not an address of");
 	NOTHING(tent_allocate_batch(none, 1), words);
 	REFUSED(tent_free_batch(none, 1), words);
 	REFUSED(tent_submit(none, 1, &request, 1), words);

@@ -1,0 +1,113 @@
+"""The state of a region on each transport, and regions with pages that change."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import tent
+
+PAGE = mmap.PAGESIZE
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mmap.restype = ctypes.c_size_t
+libc.munmap.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+MAP_FIXED = 0x10
+
+
+def anew(address: int, pages: int, protection: int = READ_WRITE) -> int:
+    """Maps fresh pages at an address, 0 for any; what was there is gone."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (MAP_FIXED if address else 0)
+    at = libc.mmap(address, pages * PAGE, protection, flags, -1, 0)
+    assert at not in (0, 2**64 - 1)
+    return int(at)
+
+
+@pytest.fixture
+def pages() -> Iterator[int]:
+    """The address of four pages."""
+    at = anew(0, 4)
+    yield at
+    libc.munmap(at, 4 * PAGE)
+
+
+def test_a_region_tells_its_transports(engines: Callable[..., tent.Engine]) -> None:
+    engine = engines()
+    with engine.allocate(PAGE, name="kv") as own:
+        assert own.transports["tcp"] == "ready"
+        assert set(own.transports.values()) == {"ready"}
+        assert "over" not in repr(own)
+    with pytest.raises(tent.InvalidEntryError):
+        own.transports  # noqa: B018
+
+
+REFUSES = "transport=shm fail_register code=NOT_HERE"
+
+
+def test_a_region_lives_without_a_transport_that_cannot_use_it(engines: Callable[..., tent.Engine]) -> None:
+    here, there = engines(allow_faults=True, faults=REFUSES), engines()
+    kv, source = bytearray(PAGE), bytearray(b"\x5a" * PAGE)
+    with here.register(source) as own, there.register(kv, name="kv"), here.open(there.address) as peer:
+        assert own.transports["tcp"] == "ready"
+        assert own.transports["shm"].startswith("not here: ")
+        assert repr(own).endswith(" not here over shm>")
+        here.write(own, peer["kv"]).result(timeout=10)
+        assert kv == source
+        explained = here.explain(own, peer["kv"])
+        assert explained["taken"] == "tcp"
+        reasons = {way["transport"]: way["reason"] for way in explained["rejected"]}
+        assert "not registered with it: " in reasons["shm"]
+
+
+def test_a_transport_that_is_required_makes_its_reason_an_error(engines: Callable[..., tent.Engine]) -> None:
+    engine = engines(config={"transports/shm/required": True}, allow_faults=True, faults=REFUSES)
+    with pytest.raises(tent.DeviceNotFoundError) as refusal:
+        engine.register(bytearray(PAGE))
+    assert refusal.value.code == "NOT_HERE"
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_remapped_pages_are_reached(engines: Callable[..., tent.Engine], pages: int, transport: str) -> None:
+    settings = {f"transports/{name}/enable": name == transport for name in ("tcp", "shm")}
+    owner, writer = engines(config=settings), engines(config=settings)
+    source = bytearray(4 * PAGE)
+    view = (ctypes.c_ubyte * len(source)).from_address(pages)
+    with owner.register((pages, 4 * PAGE), name="kv") as kv, writer.register(source) as own:
+        with writer.open(owner.address) as peer:
+            there = peer["kv"]  # with the descriptor of before, from here on
+
+            def write(byte: int, first: int = 0, end: int = 4) -> None:
+                source[:] = bytes([byte]) * len(source)
+                part = slice(first * PAGE, end * PAGE)
+                writer.write(own[part], there[part]).result(timeout=10)
+                assert bytes(view[part]) == source[part]
+
+            write(1)
+            anew(pages + PAGE, 2)
+            kv.remap(PAGE, 2 * PAGE)
+            assert bytes(view[PAGE : 3 * PAGE]) == bytes(2 * PAGE)
+            write(2)
+            anew(pages + 3 * PAGE, 1, 0)
+            kv.remap(3 * PAGE)
+            with pytest.raises(tent.TransferError) as lost:
+                writer.write(own[3 * PAGE : 4 * PAGE], there[3 * PAGE : 4 * PAGE]).result(timeout=10)
+            assert lost.value.code == "ADDRESS_NOT_REGISTERED"
+            write(3, 0, 3)
+            anew(pages + 3 * PAGE, 1)
+            kv.remap(3 * PAGE, PAGE)
+            write(4)
+
+
+@pytest.mark.parametrize(("offset", "length"), [(-1, 4), (0, 0), (PAGE, 1), (0, PAGE + 1)])
+def test_remaps_outside_of_the_region(engines: Callable[..., tent.Engine], offset: int, length: int) -> None:
+    with engines().register(bytearray(PAGE)) as own, pytest.raises(tent.InvalidArgumentError):
+        own.remap(offset, length)
+
+
+def test_memory_of_allocate_keeps_its_pages(engines: Callable[..., tent.Engine]) -> None:
+    with engines().allocate(PAGE) as own, pytest.raises(tent.InvalidArgumentError, match="keeps its pages"):
+        own.remap()
