@@ -28,6 +28,9 @@ func (e *Engine) snapshot() *metrics.Snapshot {
 			continue
 		}
 		s.Transports[i].StaleCalls = p.transport.Stale()
+		if flusher, is := transport.Find[transport.Flusher](p.transport); is {
+			s.Transports[i].Flushes = flusher.Flushes()
+		}
 		if injector, is := transport.Outermost[transport.Injector](p.transport); is {
 			t := &s.Transports[i]
 			t.Faults, t.Struck, t.Ambient = injector.Injected()

@@ -59,6 +59,7 @@ type Transport struct {
 	RailErrors  uint64 // errors that counted against a rail
 	Condemned   uint64 // rails given up for a while, ever
 	SlowPaths   uint64 // times that a rail became slow
+	Flushes     uint64 // sent so that acknowledged WRITEs become visible
 	Strays      uint64 // completions of slices that were not outstanding
 	StaleCalls  uint64 // calls that named a link that had ended, refused
 	InFlight    uint64 // bytes handed to the transport and not completed, now

@@ -25,6 +25,9 @@
 //	k  A task that began before a fence of its remote region moves no byte after it, whichever way it takes: Epoch.
 //	l  A key that was forgotten never names another region of its link. A slice that names a replaced or a forgotten
 //	   key moves no byte, and fails as Replaced or as the region's end demands: see Host.Describe.
+//	l  A WRITE that has completed is acknowledged and visible to everybody that hears of it afterwards, by any way.
+//	   A transport that is acknowledged earlier flushes first, behind the last WRITE of a posting. Nothing is promised
+//	   about the order of WRITEs, nor about that of completions.
 //
 // # One slice, from left to right
 //
@@ -165,7 +168,7 @@ type Pieces struct {
 	Bytes             uint64   // of each part, never 0
 }
 
-// Completion is the end of a slice. Err is nil when every byte was acknowledged by the peer (WRITE) or is in the local
+// Completion is the end of a slice. Err is nil when every byte is visible at the peer (WRITE, rule l) or is in the local
 // destination (READ). Bytes counts the delivered bytes, Length on success; a failed slice reports 0 unless the
 // transport can prove a prefix.
 //
@@ -341,47 +344,6 @@ type Transport interface {
 	Close(ctx context.Context) error
 }
 
-// Decorator is a transport around another one, for faults or measurements.
-type Decorator interface {
-	Transport
-	Inner() Transport
-}
-
-// Find returns an optional interface of a transport. A decorator has those of its inner transport and no others: its
-// own implementation of one comes before the inner one's.
-func Find[T any](t Transport) (found T, is bool) {
-	outermost := true
-	for {
-		if v, has := t.(T); has && outermost {
-			found, outermost = v, false
-		}
-		d, decorated := t.(Decorator)
-		if !decorated {
-			_, is = t.(T)
-			if !is {
-				var none T
-				return none, false
-			}
-			return found, true
-		}
-		t = d.Inner()
-	}
-}
-
-// Outermost returns an interface that a transport, or one of its decorators, has of its own.
-func Outermost[T any](t Transport) (found T, is bool) {
-	for {
-		if found, is = t.(T); is {
-			return found, true
-		}
-		d, decorated := t.(Decorator)
-		if !decorated {
-			return found, false
-		}
-		t = d.Inner()
-	}
-}
-
 // FileSpec says how a file is to be opened. A file is never truncated but by Truncate.
 type FileSpec struct {
 	Path     string // absolute
@@ -472,6 +434,13 @@ type (
 		// Reach returns why no rail to the peer is possible, and the setting that would help; nil if one may be. It
 		// asks nobody.
 		Reach(peer Peer, addresses []netip.AddrPort) error
+	}
+
+	// Flusher is a transport that is acknowledged before its WRITEs are visible, and flushes for rule l. Others need no
+	// flush: where a processor copies, or a kernel does, its acknowledgement comes after the bytes.
+	Flusher interface {
+		// Flushes returns how many it has sent.
+		Flushes() uint64
 	}
 
 	// EpochReader is a transport that finds the epochs of its peers in memory; it does not call Fenced.

@@ -65,6 +65,9 @@ func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
 	e.areas[0], e.areas[1] = arena[:simSlots*simSlot], arena[simSlots*simSlot:]
 	for k, name := range []string{"fast", "slow"} {
 		s := sim.Settings{Network: r.network, Name: name, Rails: 3 - 2*k, SliceMax: 4 << 10, Vectors: k == 0}
+		if k == 0 { // acknowledged before it is placed
+			s.Posts = time.Duration(r.random.IntN(int(2 * time.Millisecond)))
+		}
 		tr, err := sim.Factory{Settings: s}.Open(context.Background(), nil, simHost{e, k}, &simSink{e, uint8(k)})
 		require.NoError(t, err)
 		e.transports = append(e.transports, tr)

@@ -22,6 +22,7 @@ type attempt struct {
 	wired   bool        // began to leave
 	copies  int         // landings still to come
 	landed  bool        // every byte was written at least once
+	posted  bool        // a WRITE that has arrived and is placed later
 	void    bool        // arriving bytes are discarded now
 	asking  bool        // the peer is asked for the end
 	lostAck bool        // the answer goes astray
@@ -79,8 +80,16 @@ func (e *event) run(n *Network) {
 		if a.copies--; a.copies == 0 || !a.landed {
 			a.complete(a.verdict)
 		}
+	case placed:
+		if !a.void {
+			a.land()
+		}
 	case answer:
-		a.complete(a.verdict)
+		if a.posted {
+			a.acknowledged(n)
+		} else {
+			a.complete(a.verdict)
+		}
 	case lost:
 		a.complete(a.lost())
 	case asked:
@@ -125,7 +134,12 @@ func (a *attempt) arrive(n *Network) {
 		n.schedule(event{kind: data, attempt: a, life: a.life, rail: a.rail, node: a.rail.link.owner}, back)
 		return
 	}
-	if a.land(); a.landed {
+	if a.rail.link.owner.posts(a) {
+		a.post(n)
+	} else {
+		a.land()
+	}
+	if a.landed || a.posted {
 		if a.copies--; a.copies > 0 {
 			return
 		}
@@ -169,6 +183,7 @@ func (t *Transport) control(e event, own *rail) event {
 
 // asked is the withdrawal at the peer: a slice that has not landed never will, and one that has is reported as it is.
 func (a *attempt) asked(n *Network) {
+	a.place()
 	a.void = true
 	e := event{kind: told, attempt: a, life: a.life, node: a.rail.link.owner}
 	n.schedule(a.rail.link.owner.control(e, a.rail), a.rail.link.delay())

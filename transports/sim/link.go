@@ -49,6 +49,8 @@ type rail struct {
 	queues      [classes]fifo
 	outstanding int
 	owesReady   bool
+	acked       []waiter // posted WRITEs that wait for the next flush
+	flushing    bool
 	held        []event // events that a cut keeps back
 }
 
@@ -169,6 +171,7 @@ func (l *link) fail(err *errs.Error) {
 	l.down, l.connected = err, false
 	for _, r := range l.rails {
 		r.up = false
+		r.acked, r.flushing = nil, false
 		r.end(err)
 	}
 	l.finishCalls(err)

@@ -16,6 +16,7 @@ type Network struct {
 	mu        sync.Mutex
 	quiet     *sync.Cond // deliveries were made
 	inline    bool
+	posts     bool // a transport has Settings.Posts: deliveries are made before the next event
 	now       clock.Time
 	random    *rand.Rand
 	events    queue
@@ -129,7 +130,7 @@ func (n *Network) upTo(most clock.Time) clock.Time {
 
 // settle runs events that are due at once in a network that drives itself.
 func (n *Network) settle() {
-	for n.inline && n.events.first() != clock.Never {
+	for n.inline && n.events.first() != clock.Never && !(n.posts && len(n.out) > 0) {
 		n.step()
 	}
 }

@@ -12,6 +12,7 @@ const (
 	data         // the bytes of a READ are here
 	answer       // the peer's acknowledgement or refusal is here
 	lost         // nothing came back; the transport gives up
+	placed       // a posted WRITE lands
 	asked        // a withdrawal is at the peer
 	told         // the peer's answer to a withdrawal is here
 )

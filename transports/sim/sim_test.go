@@ -3,6 +3,7 @@ package sim
 import (
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -47,6 +48,24 @@ func replace(_ *testing.T, node *transporttest.Node, key transport.LocalKey, ser
 	node.Transport.(interface {
 		Replace(transport.LocalKey, bool)
 	}).Replace(key, serve)
+}
+
+// TestConformancePosted has peers that acknowledge WRITEs before they place them, in any order.
+func TestConformancePosted(t *testing.T) {
+	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+		n := New(3)
+		n.Shape(Anywhere, Shape{Rate: 1e9, Delay: 20_000, Jitter: 50_000, Duplicate: 0.2})
+		drive(t, n)
+		h := harness("nobody can wait in virtual time", func(*testing.T) *Network { return n })(t)
+		h.Allocates = "flushes are simulated by closures"
+		h.Open = func(t *testing.T, c transporttest.Config) transport.Transport {
+			s := Settings{Network: n, Rails: c.Rails, Posts: time.Millisecond}
+			tr, err := Factory{}.Open(t.Context(), s, c.Host, c.Sink)
+			require.NoError(t, err)
+			return tr
+		}
+		return h
+	})
 }
 
 func TestConformanceInline(t *testing.T) {

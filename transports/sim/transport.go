@@ -2,6 +2,8 @@ package sim
 
 import (
 	"context"
+	"sync/atomic"
+	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/device"
@@ -39,6 +41,11 @@ type Settings struct {
 	// Holds makes it hold the pages that are behind shared memory when it is registered, as a NIC that has pinned them
 	// does. Peers reach these, and others only after Remap.
 	Holds bool
+	// Posts makes the peer acknowledge WRITEs when they arrive, and place them up to so much later, in any order. NICs
+	// do so, and their writes wait on the way to memory. A flush of the rail places them all.
+	Posts time.Duration
+	// Unflushed completes such WRITEs without a flush. It breaks rule l, for tests of tests.
+	Unflushed bool
 	// Vectors makes the transport understand Slice.Pieces.
 	Vectors bool
 	// Inline makes it a transport.Inliner, where the network drives itself (NewInline) and nothing is wrong with it.
@@ -113,6 +120,7 @@ func (f Factory) Open(_ context.Context, config any, host transport.Host,
 			t.self.Address, t.name)
 	}
 	n.nodes = append(n.nodes, t)
+	n.posts = n.posts || s.Posts > 0
 	if s.Inline {
 		return &inliner{t}, nil
 	}
@@ -128,6 +136,7 @@ type Transport struct {
 	host     transport.Host
 	sink     transport.Sink
 	mute     mute
+	flushes  atomic.Uint64
 
 	open     bool
 	stopped  bool
@@ -331,6 +340,7 @@ func (t *Transport) detach(l *link) {
 	told := to == nil || (!to.stopped && l.reachable(to))
 	for _, r := range l.rails {
 		r.up = false
+		r.acked, r.flushing = nil, false
 	}
 	for _, a := range t.attempts {
 		switch {

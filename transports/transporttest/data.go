@@ -24,6 +24,7 @@ func dataRules() []rule {
 		{"LinksToOneself", needsSelf, testSelf},
 		{"SameRegionTwice", needsEngine, testOverlap},
 		{"CheckedSlicesArrive", needsChecksums, testChecked},
+		{"AWriteThatHasCompletedIsVisible", nil, testVisible},
 	}
 }
 
@@ -253,5 +254,32 @@ func runJobs(t *testing.T, jobs []*job) {
 			require.Nil(t, end.Err)
 		}
 		require.NoError(t, j.to.Check(tagMoved, 0, 0, j.to.Size), "%s from %s to %s", j.op, j.c.Node.name, j.c.To.name)
+	}
+}
+
+// testVisible looks at the destination of each WRITE at the moment of its completion: by then everybody may be told.
+func testVisible(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	const n, volleys = 30, 8
+	size := fit(p.c, 10_000)
+	local, remote := p.operands(t, n*size)
+	local.Fill(tagMoved, 0, local.Size)
+	rail := p.c.Rail(t)
+	p.w.locked(func() {
+		p.a.onComplete = func(c transport.Completion) {
+			if s := c.Slice; c.Err == nil {
+				if err := remote.Check(tagMoved, s.Remote, s.Remote, s.Length); err != nil {
+					p.w.locked(func() { p.w.complain("slice %d has completed, and is not visible: %v", c.Id, err) })
+				}
+			}
+		}
+	})
+	for range volleys {
+		remote.Fill(tagBefore, 0, remote.Size)
+		list := p.volley(transport.Write, rail, local, remote, n, size)
+		for i, s := range list {
+			s.Class = uint8(i % 3)
+		}
+		p.c.Must(t, list...)
 	}
 }

@@ -24,6 +24,7 @@ import (
 var mutants = map[string]string{
 	"speaks for a stopped peer":       "AStoppedPeerGoesOnWhereItWas",
 	"completes twice":                 "EveryAcceptedSliceCompletesExactlyOnce",
+	"completes before it is visible":  "AWriteThatHasCompletedIsVisible",
 	"never completes the third slice": "EveryAcceptedSliceCompletesExactlyOnce",
 	"completes again much later":      "ARecordMayBecomeAnotherSlice",
 	"does not say which life it was":  "ARecordMayBecomeAnotherSlice",
@@ -145,6 +146,9 @@ func TestMutant(t *testing.T) {
 				s := sim.Settings{Network: n, Rails: c.Rails, SlicesMax: 256, Vectors: true, Inline: true,
 					Platform: gpu, Holds: strings.HasPrefix(t.Name(), "TestMutant/Remapped")}
 				s.Pairs[mem.Host][mem.Host], s.Pairs[mem.Cuda][mem.Host] = true, true
+				if os.Getenv(ruleVariable) == "AWriteThatHasCompletedIsVisible" {
+					s.Posts, s.Unflushed = time.Millisecond, name != "sound"
+				}
 				if rule := os.Getenv(ruleVariable); strings.HasPrefix(rule, "Sleepers") {
 					queued := transporttest.Queued{Factory: sim.Factory{Settings: s}}
 					inner, err := queued.Open(t.Context(), nil, c.Host, c.Sink)

@@ -1,0 +1,42 @@
+package transport
+
+// Decorator is a transport around another one, for faults or measurements.
+type Decorator interface {
+	Transport
+	Inner() Transport
+}
+
+// Find returns an optional interface of a transport. A decorator has those of its inner transport and no others: its
+// own implementation of one comes before the inner one's.
+func Find[T any](t Transport) (found T, is bool) {
+	outermost := true
+	for {
+		if v, has := t.(T); has && outermost {
+			found, outermost = v, false
+		}
+		d, decorated := t.(Decorator)
+		if !decorated {
+			_, is = t.(T)
+			if !is {
+				var none T
+				return none, false
+			}
+			return found, true
+		}
+		t = d.Inner()
+	}
+}
+
+// Outermost returns an interface that a transport, or one of its decorators, has of its own.
+func Outermost[T any](t Transport) (found T, is bool) {
+	for {
+		if found, is = t.(T); is {
+			return found, true
+		}
+		d, decorated := t.(Decorator)
+		if !decorated {
+			return found, false
+		}
+		t = d.Inner()
+	}
+}
