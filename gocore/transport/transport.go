@@ -14,7 +14,8 @@
 //	   at once (a flushed queue pair, a closed lane, a stream that must drain) delays the completion.
 //	d  Complete may come from any goroutine, even before Submit returns.
 //	e  An error carries scope and side. Collateral says that a neighbour was meant.
-//	f  After Close no goroutine, file descriptor, mapping or pinned page is left.
+//	f  After Close no goroutine, file descriptor, mapping or pinned page is left. Exempt are those that a vendor's
+//	   library opens once and keeps for the process, as a driver's device files; the transport's package doc lists them.
 //	g  Missing hardware is a reason that Factory.Check returns, not a crash.
 //	h  Attach returns at once; rails come and go by Sink. A dial has a limit.
 //	i  A reader never waits for a write, a writer never waits for a reader; a peer's requests to a responder are
@@ -132,8 +133,8 @@ func Fenced(op string) *errs.Error {
 		WithScope(errs.ScopeSlice, errs.SideRemote).WithHint("submit the transfer again if it is still wanted")
 }
 
-// Replaced makes the error of a slice whose key belongs to a descriptor that its owner has replaced. The core asks for
-// the new one and sends the bytes again.
+// Replaced makes the error of a slice with the key of a descriptor that its owner has replaced. The core asks for the
+// new one and sends the bytes again.
 func Replaced(op string) *errs.Error {
 	return errs.New(errs.Replaced, op, "the owner of the region has replaced its descriptor").
 		WithScope(errs.ScopeSlice, errs.SideRemote)
@@ -187,7 +188,7 @@ type RailInfo struct {
 	Rail       Rail
 	Local      string // name of the local end: an address, a NIC
 	Remote     string
-	Device     string  // local NIC by its system's name; rails of one NIC share its wire. Empty: the local end is one
+	Device     string  // local NIC or GPU by its system's name; its rails share its wire. Empty: the local end is one
 	Node       int     // NUMA node of the local end, -1 if unknown
 	Bandwidth  float64 // bytes/s as configured or negotiated, 0 if unknown
 	BytesMax   uint64  // bytes in flight that make sense here, 0 for the core's default
@@ -208,6 +209,10 @@ type Sink interface {
 	RailUp(RailInfo)
 	// RailDown ends a rail's generation. Slices outstanding on it still get their completions. A nil cause is an
 	// orderly end (evicted, reconfigured), not an error.
+	//
+	// A local device that is lost, by a sticky error or because it was taken out, takes all rails with it that name it
+	// (RailInfo.Device), on every link: RailDown for each. LinkDown, with SideLocal, follows where it had the last one.
+	// Rails of other devices stay, and no error of theirs is wider than ScopeRail.
 	RailDown(Rail, *errs.Error)
 	// LinkDown says that the peer cannot be reached over this transport at all, or that its incarnation has ended. The
 	// code is PeerRestarted, or PeerUnreachable with SideRemote when its process is known to be gone: its host refuses

@@ -13,8 +13,8 @@ import (
 	"github.com/tent-engine/tent/transports/sim"
 )
 
-// Descriptors change in the simulation, too. Peers are called after a while, or never; those whose slices are refused
-// ask. Some calls are planned by an older description and submitted later.
+// Descriptors change in the simulation, too. Peers are called after a while, or never; a refused slice makes its
+// engine ask. Some calls are planned by an older description and submitted later.
 
 // simCall is a call of the control plane on its way.
 type simCall struct {

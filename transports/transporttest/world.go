@@ -68,6 +68,9 @@ func NewWorld(t *testing.T, h Harness) *World {
 			_ = l.Close()
 		}
 	})
+	if h.Warm != nil {
+		h.Warm(t)
+	}
 	w := &World{t: t, h: h, leak: goleak.IgnoreCurrent(), fds: openFds(t), nodes: map[string]*Node{},
 		ledger: map[uint64]*entry{}}
 	w.changed = sync.NewCond(&w.mu)

@@ -155,6 +155,13 @@ type third struct {
 	why    string
 }
 
+// planned are folders that are to use a module, and are not there yet. One that is there must use it.
+var planned = map[string][]string{
+	"github.com/vishvananda":      {"transports/rdma"}, // rdmamap asks it for the names of NICs
+	"github.com/Mellanox/rdmamap": {"transports/rdma"},
+	"github.com/NVIDIA/go-nvml":   {"transports/cuda/nvml"},
+}
+
 // thirds lists every module of others that may be imported, and by whom: each is a debt, so it stays in one place.
 var thirds = []third{
 	{"google.golang.org/grpc", []string{"gocore/control"}, false, "the control plane alone speaks RPC"},
@@ -170,6 +177,8 @@ var thirds = []third{
 	{"github.com/stretchr/testify", nil, true, "assertions belong to tests"},
 	{"go.uber.org/goleak", nil, true, "leak checks belong to tests"},
 	{"github.com/vishvananda", nil, true, "only tests make network namespaces and cables"},
+	{"github.com/Mellanox/rdmamap", nil, false, "NICs and their RDMA devices are matched in one place"},
+	{"github.com/NVIDIA/go-nvml", nil, false, "it resolves symbols at load, so it has one user, behind trampolines"},
 	{"github.com/google/nftables", nil, true, "only tests lose packets on purpose"},
 }
 
@@ -192,7 +201,7 @@ func checkThirds(s *source, table []third) (out []violation) {
 		case n < 0:
 			out = append(out, s.at(i.Pos(), "every dependency is a decision of the project",
 				"%s is not in the table of modules", pkg))
-		case forTests(s), withinAny(s.folder, table[n].users):
+		case forTests(s), withinAny(s.folder, table[n].users), withinAny(s.folder, planned[table[n].prefix]):
 		default:
 			out = append(out, s.at(i.Pos(), table[n].why, "%s must not import %s", s.folder, pkg))
 		}
@@ -233,6 +242,11 @@ func stale(all []*source, table []edge, modules []third) (out []string) {
 		for _, user := range m.users {
 			if !anyUses(used, user, m.prefix) {
 				out = append(out, user+" may import "+m.prefix+", but does not")
+			}
+		}
+		for _, folder := range planned[m.prefix] {
+			if packages[folder] && !anyUses(used, folder, m.prefix) {
+				out = append(out, folder+" is there and does not import "+m.prefix)
 			}
 		}
 	}

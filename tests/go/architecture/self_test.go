@@ -152,6 +152,11 @@ func TestForeignModulesAreCaught(t *testing.T) {
 		{"gocore/plan/x_test.go", "github.com/stretchr/testify/require", false},
 		{"transports/transporttest/x.go", "github.com/stretchr/testify/require", false},
 		{"gocore/plan/x_test.go", "github.com/nobody/knows", true},
+		{"transports/rdma/x.go", "github.com/Mellanox/rdmamap", false},
+		{"transports/rdma/x.go", "github.com/vishvananda/netlink", false},
+		{"transports/tcp/x.go", "github.com/vishvananda/netlink", true},
+		{"transports/cuda/nvml/x.go", "github.com/NVIDIA/go-nvml/pkg/nvml", false},
+		{"transports/cuda/x.go", "github.com/NVIDIA/go-nvml/pkg/nvml", true},
 		{"gocore/plan/x.go", "encoding/json", false},
 	} {
 		found := checkThirds(snippet(t, c.file, body(c.imported, "")), thirds)

@@ -141,7 +141,7 @@ func (s *Server) Close() {
 	s.closed = true
 	close(s.stop)
 	for c := range s.open {
-		_ = c.SetDeadline(time.Unix(1, 0)) // whoever waits on it gives up
+		_ = c.SetDeadline(time.Unix(1, 0)) // its goroutine gives up
 	}
 	for key, o := range s.offers {
 		delete(s.offers, key)

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Peer is the process of a peer: it fetches what it has tickets for, and uses it.
+// Peer is the process of a peer: it fetches by tickets, and uses the files.
 type Peer struct{ fd int }
 
 // Self returns the process.
