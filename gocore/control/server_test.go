@@ -112,9 +112,10 @@ func TestRandomBytesEndTheConnectionAndNothingElse(t *testing.T) {
 	require.Eventually(t, func() bool { return b.server.guests.count() == 1 }, patience, time.Millisecond)
 }
 
-func TestSilentAndSurplusVisitorsAreClosed(t *testing.T) {
+// The bound of strangers is TestTheOldestStrangerLeavesFirst's.
+func TestSilentVisitorsAreClosedAfterTheirTime(t *testing.T) {
 	checkLeaks(t)
-	b := start(t, "127.0.0.1:0", func(o *Options) { o.HandshakeTimeout, o.Limits.Strangers = 300*time.Millisecond, 2 })
+	b := start(t, "127.0.0.1:0", func(o *Options) { o.HandshakeTimeout = 300 * time.Millisecond })
 	var conns []net.Conn
 	for range 4 {
 		conn, err := net.Dial("tcp", b.self.Address)
@@ -122,7 +123,7 @@ func TestSilentAndSurplusVisitorsAreClosed(t *testing.T) {
 		defer conn.Close()
 		conns = append(conns, conn)
 	}
-	for _, conn := range conns { // two at once, two after their time for a handshake
+	for _, conn := range conns {
 		conn.SetReadDeadline(time.Now().Add(patience))
 		_, err := io.Copy(io.Discard, conn)
 		require.True(t, err == nil || strings.Contains(err.Error(), syscall.ECONNRESET.Error()), "%v", err)

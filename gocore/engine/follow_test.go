@@ -2,7 +2,6 @@ package engine
 
 import (
 	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
 
@@ -80,16 +79,22 @@ func TestAFollowerWaits(t *testing.T) {
 	some, err := h.wait(id, 0)
 	require.NoError(t, err)
 	require.False(t, some)
-	var wait sync.WaitGroup
+	type answer struct {
+		some bool
+		err  error
+	}
+	answers := make(chan answer)
 	for range 3 {
-		wait.Go(func() {
+		go func() {
 			some, err := h.wait(id, 10*time.Second)
-			require.NoError(t, err)
-			require.True(t, some)
-		})
+			answers <- answer{some, err}
+		}()
 	}
 	h.push(event.Event{})
-	wait.Wait()
+	h.wake()
+	for range 3 {
+		require.Equal(t, answer{true, nil}, <-answers)
+	}
 }
 
 func TestFollowersAreBoundedAndLeave(t *testing.T) {

@@ -1,6 +1,7 @@
 package security
 
 import (
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -88,6 +89,32 @@ func TestAnswersOfTheKernelAreChecked(t *testing.T) {
 		" 0: 0100007G:0001 0100007F:0002 01 0 0 0 0 0 7", " 0: 0100007F:0001 0100007F:0002 06 0 0 0 0 0 7"} {
 		_, err := findOwner(line, local, remote)
 		require.ErrorIs(t, err, errNoSocket, line)
+	}
+}
+
+// The kernel falls back to other sockets than the one that was asked for: each part of its answer is compared.
+func TestTheOwnerOfAnotherSocketIsNotBelieved(t *testing.T) {
+	local, remote := netip.MustParseAddrPort("127.0.0.1:1"), netip.MustParseAddrPort("127.0.0.1:2")
+	answer := func(local, remote netip.AddrPort, state byte, inode uint32) []byte {
+		b := make([]byte, answerSize)
+		b[answerFamily], b[answerState] = unix.AF_INET, state
+		copy(b[answerEnds:], appendEnds(nil, local, remote))
+		binary.NativeEndian.PutUint32(b[answerOwner:], 1000)
+		binary.NativeEndian.PutUint32(b[answerInode:], inode)
+		return b
+	}
+	owner, err := readDiag(answer(local, remote, established, 7), local, remote)
+	require.NoError(t, err)
+	require.EqualValues(t, 1000, owner)
+	other := netip.MustParseAddrPort("127.0.0.1:3")
+	for name, b := range map[string][]byte{
+		"another local end":  answer(other, remote, established, 7),
+		"another remote end": answer(local, other, established, 7),
+		"not established":    answer(local, remote, 10, 7),
+		"without an inode":   answer(local, remote, established, 0),
+	} {
+		_, err := readDiag(b, local, remote)
+		require.ErrorIs(t, err, errNoSocket, name)
 	}
 }
 

@@ -73,15 +73,17 @@ func dataFrame(flag uint8, records ...record) []byte {
 	return appendFrame(append(b, make([]byte, sum)...), header{kind: kindServed})
 }
 
-// TestAResponderEndsNoSliceThatItHasNotServed is about responders that are broken, or hostile: what they say may end
-// the lane, and never makes a slice COMPLETED or touches memory that was not given to them.
+// TestAResponderEndsNoSliceThatItHasNotServed plays broken and hostile responders. Their frames may end the lane. They
+// never make a slice COMPLETED, and never touch memory that was not given to them.
 func TestAResponderEndsNoSliceThatItHasNotServed(t *testing.T) {
 	const checked = flagChecked
 	for name, frames := range map[string][]byte{
 		"an acknowledgement of a WRITE that was not sent": appendFrame(nil, header{kind: kindAck, seq: 5}),
-		"an acknowledgement of what there is not":         appendFrame(nil, header{kind: kindAck, seq: 1 << 40}),
-		"a verdict about a WRITE that was not sent":       appendFrame(nil, header{kind: kindConfirm, seq: 1}, record{id: 5}),
-		"a verdict about a READ that was not sent":        appendFrame(nil, header{kind: kindConfirm, seq: 1}, record{id: 6}),
+		"an acknowledgement of nothing":                   appendFrame(nil, header{kind: kindAck, seq: 1 << 40}),
+		"a verdict about a WRITE that was not sent": appendFrame(nil, header{kind: kindConfirm, seq: 1},
+			record{id: 5}),
+		"a verdict about a READ that was not sent": appendFrame(nil, header{kind: kindConfirm, seq: 1},
+			record{id: 6}),
 		"a READ that was applied": appendFrame(nil, header{kind: kindConfirm, seq: 1}, record{id: 3},
 			record{id: 4}),
 		"a refusal without a reason":        appendFrame(nil, header{kind: kindNack}, record{id: 1}),
@@ -118,7 +120,7 @@ func TestAResponderEndsNoSliceThatItHasNotServed(t *testing.T) {
 	}
 }
 
-// TestAnHonestResponderIsBelieved shows that the lane of the test above takes what is right.
+// TestAnHonestResponderIsBelieved shows that the lane of the test above takes right frames.
 func TestAnHonestResponderIsBelieved(t *testing.T) {
 	d := newDebtor(t)
 	d.says(appendFrame(nil, header{kind: kindAck, seq: 2}))
@@ -255,7 +257,7 @@ func TestALongBurstIsAcknowledgedInItsMiddle(t *testing.T) {
 	require.Equal(t, []header{{kind: kindAck, seq: 2}}, c.frames())
 }
 
-// TestTheLastAcknowledgementComesBeforeBye: a peer that closes tells what has landed.
+// A peer that closes says first which WRITEs have landed.
 func TestTheLastAcknowledgementComesBeforeBye(t *testing.T) {
 	c := newCreditor(t, 1<<12)
 	c.copyMu.Lock()
