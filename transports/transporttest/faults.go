@@ -61,7 +61,8 @@ func testHold(t *testing.T, h Harness) {
 func (p *pair) saysNothing(t *testing.T, since clock.Time) {
 	witness, is := transport.Find[transport.Witness](p.a.Transport)
 	for is && clock.Now() < since.Add(3*heardGrain) {
-		require.Less(t, witness.Heard(p.c.Rail(t)).Spoke, since.Add(heardGrain), "a process that is stopped says nothing")
+		spoke := witness.Heard(p.c.Rail(t)).Spoke
+		require.Less(t, spoke, since.Add(heardGrain), "a process that is stopped says nothing")
 		runtime.Gosched()
 	}
 }

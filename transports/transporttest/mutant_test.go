@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/device/devicetest"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -173,14 +172,6 @@ func TestMutant(t *testing.T) {
 				return m
 			}}
 	})
-}
-
-// Heard takes every packet for a word of the peer's process.
-func (m *mutant) Heard(transport.Rail) (signs transport.Signs) {
-	if m.name == "speaks for a stopped peer" {
-		signs.Spoke = clock.Now()
-	}
-	return signs
 }
 
 // mutant is a simulated transport with one fault in it. Faults that need time keep work for the next call.
