@@ -66,7 +66,7 @@ func TestModelOfPauses(t *testing.T) {
 	seen := map[string]int{}
 	for seed := first; seed < first+n; seed++ {
 		m := newModel(t, seed)
-		m.pausesOnly = true
+		m.pausesOnly, m.keys = true, nil
 		m.core.options.Stall, m.core.options.Outage = 5*time.Second, 5*time.Second
 		for _, r := range m.rails {
 			r.failed, r.lost = 0, 0
