@@ -169,8 +169,8 @@ type Pieces struct {
 	Bytes             uint64   // of each part, never 0
 }
 
-// Completion is the end of a slice. Err is nil when every byte is visible at the peer (WRITE, rule l) or is in the local
-// destination (READ). Bytes counts the delivered bytes, Length on success; a failed slice reports 0 unless the
+// Completion is the end of a slice. Err is nil when every byte is visible at the peer (WRITE, rule l) or is in the
+// local destination (READ). Bytes counts the delivered bytes, Length on success; a failed slice reports 0 unless the
 // transport can prove a prefix.
 //
 // The core uses the record behind Slice again for another slice. Id, the Slice.Id of acceptance, keeps the two apart: a
@@ -261,7 +261,7 @@ type Info struct {
 	Files     bool                               // the remote side is a file of this machine: see Filer
 	Checksums bool                               // Slice.Checked is honoured: a mismatch fails the slice as Corrupted
 	SameHost  bool                               // only towards peers with our own machine id
-	Copies    bool                               // Poll carries out queued slices, each of some 10 to 50 µs: see Poller
+	Copies    bool                               // Poll carries out queued slices, 10 to 50 µs each: see Poller
 	Pins      bool                               // Register takes time that grows with the size: it pins pages
 	SliceMax  uint64                             // bytes in one slice
 	SliceBest uint64                             // bytes in one slice beyond which nothing is gained
