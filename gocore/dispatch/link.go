@@ -266,7 +266,7 @@ func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railSt
 	r := &railState{link: l, info: info, id: info.Rail, bytesMax: info.BytesMax, slicesMax: info.SlicesMax}
 	r.life = rail.Born(info.Alternates, now)
 	if r.bytesMax == 0 {
-		r.bytesMax = c.options.WindowBytes
+		r.bytesMax = max(c.options.WindowBytes, uint64(info.Bandwidth*windowTime.Seconds()))
 	}
 	if r.slicesMax == 0 {
 		r.slicesMax = c.options.WindowSlices
@@ -287,6 +287,10 @@ func (c *Core) newRail(l *link, info transport.RailInfo, now clock.Time) *railSt
 		Peer: int(l.spec.Peer)}
 	return r
 }
+
+// windowTime of a rail's bandwidth may be in flight where the transport names no window. Between GPUs, the default of
+// some MiB would be gone before the next launch.
+const windowTime = 500 * time.Microsecond
 
 // RailDown ends a generation of a rail. Slices outstanding on it complete later; unless the cause is nil, an orderly
 // end, their bytes are sent again at once by another way.

@@ -130,15 +130,25 @@ func (c *Core) tendKeyed(l *link, now clock.Time) {
 	}
 }
 
-// barRail keeps a task away from a rail that refused its keys. The piece goes to another rail, or the task to its next
-// route. It is not the rail's failure, and since a rail is barred once, nothing comes round again.
+// mayReach reports whether a rail that the link has or had may still serve a hop of the task.
+func (l *link) mayReach(t *task, hop *plan.Hop) bool {
+	for _, r := range l.rails {
+		if r != nil && r.reaches(t, hop) {
+			return true
+		}
+	}
+	return false
+}
+
+// barRail keeps a task away from a rail that refused its keys. The piece waits for another rail, or the task takes its
+// next route. It is not the rail's failure, and since a rail is barred once, nothing comes round again.
 func (c *Core) barRail(p *piece, r *railState, err *errs.Error, now clock.Time) {
 	t, id := p.task, r.link.id
 	if t.barredOn != id {
 		t.barred, t.barredOn = 0, id
 	}
 	t.barred |= r.bit()
-	if c.hopFitness(t, p.way()) < fitUnusable {
+	if r.link.mayReach(t, p.way()) {
 		c.countersOf(t).Reroutes++
 		c.queuePiece(p, true, now)
 		return

@@ -207,3 +207,13 @@ func TestInlineCallsKeepToTheRailsOfTheirKeys(t *testing.T) {
 		}
 	}
 }
+
+// A fast rail without a window of its own has half a millisecond of its bandwidth in flight.
+func TestTheWindowFollowsTheBandwidth(t *testing.T) {
+	for bandwidth, want := range map[float64]uint64{0: 4 << 20, 1e9: 4 << 20, 50e9: 25e6, 450e9: 225e6} {
+		r := newRig(t, Options{})
+		id := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "peer", Info: &transport.Info{}})
+		r.core.RailUp(id, transport.RailInfo{Rail: railOf(id, 0, 1), Bandwidth: bandwidth}, r.now)
+		require.Equal(t, want, r.core.links[id.Slot()].rails[0].bytesMax)
+	}
+}

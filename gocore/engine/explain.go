@@ -3,9 +3,12 @@ package engine
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/topology"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -25,6 +28,7 @@ type ExplainedRoute struct {
 	Hops      int      `json:"hops"`
 	Rails     []string `json:"rails"`
 	State     string   `json:"state"`
+	Keys      string   `json:"keys,omitempty"`    // on which rails this memory can be used, and why not on others
 	Why       string   `json:"why,omitempty"`     // why a request does not begin here
 	Detail    string   `json:"detail,omitempty"`  // in the transport's own words
 	Sharing   string   `json:"sharing,omitempty"` // with other processes: slot, their number, load
@@ -80,6 +84,7 @@ func (e *Engine) explainPlan(c *Call) *Explanation {
 			link := e.core.Link(h.Link)
 			route.Rails = append(route.Rails, link.Rails...)
 			route.State = link.State
+			route.Keys = keysOf(&h)
 			if link.Down != nil {
 				down = link.Down
 			}
@@ -104,6 +109,24 @@ func (e *Engine) explainPlan(c *Call) *Explanation {
 		out.Rejected = append(out.Rejected, ExplainedRejected{r.Transport, r.Reason})
 	}
 	return out
+}
+
+// keysOf says in words on which rails a hop's keys work, "" for all.
+func keysOf(h *plan.Hop) string {
+	if h.Rails == 0 {
+		return ""
+	}
+	var rails []string
+	for i := range 64 {
+		if h.Rails>>i&1 != 0 {
+			rails = append(rails, strconv.Itoa(i))
+		}
+	}
+	words := "this memory can be used on rails " + strings.Join(rails, ", ") + " alone"
+	if h.Why != "" {
+		words += ": " + h.Why
+	}
+	return words
 }
 
 // Topology describes this machine, as JSON in upstream's shape.

@@ -379,6 +379,7 @@ func (p *peer) candidates(local *region, remote *remoteRegion, want request.Choi
 			}
 			c.RemoteKey = remote.keys[i]
 		}
+		port.match(&c, links[i].link)
 		if !want.Admits(port.number) {
 			c.Disabled = "the request requires others"
 		}
@@ -388,6 +389,17 @@ func (p *peer) candidates(local *region, remote *remoteRegion, want request.Choi
 		list = append(list, c)
 	}
 	return list
+}
+
+// match asks on which rails the keys of a candidate work.
+func (p *port) match(c *plan.Candidate, link transport.Link) {
+	if p.matcher == nil || c.Disabled != "" || c.LocalKey == 0 || c.RemoteKey == 0 {
+		return
+	}
+	var err error
+	if c.Match, err = p.matcher.Match(link, c.LocalKey, c.RemoteKey); err != nil {
+		c.Disabled = err.Error()
+	}
 }
 
 // detach gives the peer's links back. Slices outstanding complete first, tasks that wait fail; the core forgets a link
@@ -432,6 +444,14 @@ func (e *Engine) mirrorLink(id plan.LinkID, port *port) {
 		e.links = append(e.links, linkMirror{})
 	}
 	e.links[id.Slot()] = linkMirror{port: port}
+}
+
+// portAt is the transport of a core link, nil if it has been forgotten. The caller holds e.mu.
+func (e *Engine) portAt(id plan.LinkID) *port {
+	if slot := int(id.Slot()); slot < len(e.links) {
+		return e.links[slot].port
+	}
+	return nil
 }
 
 // forgetLinks drops the records of links that were left and have nothing outstanding. The caller holds e.mu.

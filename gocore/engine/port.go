@@ -21,6 +21,7 @@ type port struct {
 	transport   transport.Transport   // nil: not open, reason says why
 	notifier    transport.Notifier    // nil if it carries none
 	filer       transport.Filer       // nil if it moves no bytes of files
+	matcher     transport.Matcher     // nil: every pair of keys works on every rail
 	prober      transport.Prober      // nil if it has no probes
 	witness     transport.Witness     // nil if it knows no more than its completions
 	epochs      transport.EpochReader // nil if it announces epochs

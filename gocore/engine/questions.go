@@ -64,6 +64,7 @@ func (p *port) probe(q dispatch.Question) {
 // lookForOptions finds the optional interfaces about rails. It is called once, when the transport was opened.
 func (p *port) lookForOptions() {
 	p.prober, _ = transport.Find[transport.Prober](p.transport)
+	p.matcher, _ = transport.Find[transport.Matcher](p.transport)
 	p.witness, _ = transport.Find[transport.Witness](p.transport)
 	p.epochs, _ = transport.Find[transport.EpochReader](p.transport)
 }

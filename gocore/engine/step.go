@@ -140,6 +140,9 @@ func (e *Engine) deliver(n *notice, now clock.Time) {
 		e.core.Progress(n.link, n.rail, now)
 	case noticeRailUp:
 		e.core.RailUp(n.link, n.info, now)
+		if port := e.portAt(n.link); port != nil && port.matcher != nil { // keys may work there
+			e.planEpoch.Add(1)
+		}
 	case noticeRailDown:
 		e.core.RailDown(n.link, n.rail, n.cause, now)
 	case noticeLinkDown:

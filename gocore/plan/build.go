@@ -104,7 +104,7 @@ func (c *Candidate) route(op transport.Op) Route {
 	r := Route{
 		Transport: c.Transport,
 		Hops: []Hop{{Link: c.Link, Op: op, LocalKey: c.LocalKey, RemoteKey: c.RemoteKey, Rails: c.Match.Rails,
-			Near: c.Match.Near}},
+			Near: c.Match.Near, Why: c.Match.Why}},
 		SliceMax:  c.Info.SliceMax,
 		SliceBest: c.Info.SliceBest,
 		Alignment: max(c.Info.Alignment, 1),

@@ -31,6 +31,7 @@ type Hop struct {
 	Local     StageID // where the hop's local bytes are
 	Remote    StageID
 	Rails     uint64  // on which both keys work, as transport.Match says; 0: all
+	Why       string  // for people: why other rails are left out
 	Near      []uint8 // how near each rail is, as transport.Match says; nil: by NUMA nodes
 }
 

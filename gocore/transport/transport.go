@@ -142,7 +142,8 @@ func Replaced(op string) *errs.Error {
 
 // Slice is the unit posted on one rail. The core fills the first block before Submit and does not touch the slice until
 // its completion has been delivered; the transport reads it and may use Scratch meanwhile. Slices live in the core's
-// slab: their addresses are stable, and a transport keeps plain pointers to them.
+// slab: their addresses are stable, and a transport keeps plain pointers to them. One slice may be many work requests
+// of a NIC: the core's cost is a slice, so slices are long where links are fast (Info.SliceBest).
 type Slice struct {
 	Op        Op
 	Checked   bool   // carry a CRC-32C of the bytes and verify it where they arrive; only where Info.Checksums
@@ -190,8 +191,8 @@ type RailInfo struct {
 	Remote     string
 	Device     string  // local NIC or GPU by its system's name; its rails share its wire. Empty: the local end is one
 	Node       int     // NUMA node of the local end, -1 if unknown
-	Bandwidth  float64 // bytes/s as configured or negotiated, 0 if unknown
-	BytesMax   uint64  // bytes in flight that make sense here, 0 for the core's default
+	Bandwidth  float64 // bytes/s as configured or negotiated, 0 if unknown: 1 GB/s is assumed until it is measured
+	BytesMax   uint64  // bytes in flight that make sense here; 0: 4 MiB, or half a millisecond of Bandwidth if more
 	SlicesMax  int     // slices in flight, 0 for the core's default
 	Alternates bool    // not part of the matching; used when an end is blamed or left over
 }

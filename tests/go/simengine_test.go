@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
@@ -44,6 +45,7 @@ type simEngine struct {
 type simPeer struct {
 	epoch   transport.Epoch // as it is known
 	number  uint32
+	at      []transport.Link
 	links   []plan.LinkID
 	remotes []transport.RemoteKey
 	older   []transport.RemoteKey  // those before: of a call that was planned then and is submitted now
@@ -67,6 +69,7 @@ func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
 		s := sim.Settings{Network: r.network, Name: name, Rails: 3 - 2*k, SliceMax: 4 << 10, Vectors: k == 0}
 		if k == 0 { // acknowledged before it is placed
 			s.Posts = time.Duration(r.random.IntN(int(2 * time.Millisecond)))
+			s.Reaches, s.Untold = r.someRails(i)
 		}
 		tr, err := sim.Factory{Settings: s}.Open(context.Background(), nil, simHost{e, k}, &simSink{e, uint8(k)})
 		require.NoError(t, err)
@@ -89,6 +92,17 @@ func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
 	return e
 }
 
+// someRails leaves, in a third of the runs, some of the fast transport's three rails out for the areas of an engine. In
+// half of these the transport does not tell, so its rails refuse.
+func (r *simRun) someRails(i int) (reaches func(*mem.Region, int) bool, untold bool) {
+	keys := rand.New(rand.NewPCG(r.seed, uint64(i)))
+	if r.seed%3 != 0 {
+		return nil, false
+	}
+	masks := [2]uint64{1 + keys.Uint64N(7), 1 + keys.Uint64N(7)}
+	return func(m *mem.Region, rail int) bool { return masks[m.ID-1]>>rail&1 != 0 }, r.seed%2 == 0
+}
+
 func (e *simEngine) attach(p *simEngine) {
 	known := &simPeer{number: uint32(len(e.peers) + 1), epoch: p.fences} // as the description says it
 	for k, tr := range e.transports {
@@ -99,7 +113,7 @@ func (e *simEngine) attach(p *simEngine) {
 		id := e.core.AddLink(dispatch.LinkSpec{Peer: known.number, PeerName: p.address, Transport: uint8(k), Link: link,
 			Info: &e.infos[k], SameHost: true, Probes: true})
 		e.links[simLink{uint8(k), link}] = simTarget{id, known}
-		known.links = append(known.links, id)
+		known.links, known.at = append(known.links, id), append(known.at, link)
 		remote, err := tr.Import(link, p.offered[k])
 		if err != nil {
 			panic(err)
@@ -130,9 +144,16 @@ func (e *simEngine) plan(t *testing.T, p *simEngine, op transport.Op) *plan.Plan
 	}
 	var list []plan.Candidate
 	for k := range e.transports {
-		list = append(list, plan.Candidate{Transport: uint8(k), Info: &e.infos[k], Link: known.links[k],
-			LocalKey:  e.keys[0][k],
-			RemoteKey: remotes[k], SameHost: true})
+		c := plan.Candidate{Transport: uint8(k), Info: &e.infos[k], Link: known.links[k], LocalKey: e.keys[0][k],
+			RemoteKey: remotes[k], SameHost: true}
+		match, err := e.transports[k].(transport.Matcher).Match(known.at[k], c.LocalKey, c.RemoteKey)
+		if c.Match = match; err != nil {
+			c.Disabled = err.Error()
+		}
+		if match.Rails != 0 {
+			seen["keys of some rails"]++
+		}
+		list = append(list, c)
 	}
 	made, err := plan.Build(&plan.Request{Op: op}, list)
 	require.Nil(t, err)
@@ -258,6 +279,9 @@ func (s *simSink) Complete(list []transport.Completion) {
 	for _, c := range list {
 		if c.Err != nil && c.Err.Code == errs.Replaced {
 			seen["refused as replaced"]++
+		}
+		if c.Err != nil && c.Err.Code == errs.NotHere {
+			seen["refused on a rail"]++
 		}
 	}
 	s.engine.news = append(s.engine.news, func(now clock.Time) { s.engine.core.Complete(s.index, list, now) })

@@ -55,7 +55,8 @@ func TestSimulationOfWholeEnginesKeepsEveryPromise(t *testing.T) {
 		"rail_suspected", "rail_paused", "rail_probed", "rail_recovered", "rail_condemned", "withdrawn", "peer_gone",
 		"peer_silent", "peer_back",
 		"pages of a failed transfer", "began before a fence", "ended by a fence",
-		"rekeyed while transfers ran", "refused as replaced", "key forgotten"} {
+		"rekeyed while transfers ran", "refused as replaced", "key forgotten",
+		"keys of some rails", "refused on a rail"} {
 		if n >= 1000 {
 			require.NotZero(t, seen[what], "no run has seen it, so nothing was proved about it: %s", what)
 		}
@@ -93,6 +94,7 @@ type simRun struct {
 	t       *testing.T
 	random  *rand.Rand
 	network *sim.Network
+	seed    uint64
 	engines []*simEngine
 	moves   []*simMove
 	stopped map[*simEngine]bool
@@ -132,7 +134,7 @@ func everybody(i int) (list []int) {
 }
 
 func newSimRun(t *testing.T, seed uint64, arena []byte, count int, near func(int) []int) *simRun {
-	r := &simRun{t: t, random: rand.New(rand.NewPCG(seed, 1)), network: sim.New(seed), arena: arena,
+	r := &simRun{t: t, random: rand.New(rand.NewPCG(seed, 1)), network: sim.New(seed), seed: seed, arena: arena,
 		stopped: map[*simEngine]bool{}, incarnations: make([]uint64, count), near: near}
 	for i := range count {
 		r.engines = append(r.engines, newSimEngine(t, r, i, r.part(i)))

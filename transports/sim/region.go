@@ -127,6 +127,9 @@ func (a *attempt) check(local, remote *region) *errs.Error {
 		here = here && from >= local.Addr && mem.Contains(local.Size, uint64(from)-uint64(local.Addr), n)
 		there = there && mem.Contains(remote.Size, to, n)
 	})
+	if err := a.unreached(local, remote); err != nil {
+		return err
+	}
 	switch {
 	case s.Pieces != nil && !t.settings.Vectors:
 		return a.refusal(errs.InvalidArgument, errs.SideLocal,

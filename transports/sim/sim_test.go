@@ -19,9 +19,10 @@ func harness(hearsLater string, make func(t *testing.T) *Network) func(*testing.
 	return func(t *testing.T) transporttest.Harness {
 		n := make(t)
 		return transporttest.Harness{
-			HearsLater: hearsLater,
+			HearsLater: hearsLater, Partial: partial,
 			Open: func(t *testing.T, c transporttest.Config) transport.Transport {
-				tr, err := Factory{}.Open(t.Context(), Settings{Network: n, Rails: c.Rails}, c.Host, c.Sink)
+				tr, err := Factory{}.Open(t.Context(), Settings{Network: n, Rails: c.Rails,
+					Reaches: secondRail}, c.Host, c.Sink)
 				require.NoError(t, err)
 				return tr
 			},
@@ -43,6 +44,11 @@ func harness(hearsLater string, make func(t *testing.T) *Network) func(*testing.
 		}
 	}
 }
+
+// partial is a size of memory that the second rail alone can use.
+const partial = 12345
+
+func secondRail(m *mem.Region, rail int) bool { return m.Size != partial || rail == 1 }
 
 func replace(_ *testing.T, node *transporttest.Node, key transport.LocalKey, serve bool) {
 	node.Transport.(interface {

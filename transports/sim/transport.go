@@ -46,6 +46,10 @@ type Settings struct {
 	Posts time.Duration
 	// Unflushed completes such WRITEs without a flush. It breaks rule l, for tests of tests.
 	Unflushed bool
+	// Reaches says on which rails, by index, a region can be used, as NICs that did not take it would; nil: on all.
+	// Match names them, unless Untold: then the rails refuse.
+	Reaches func(m *mem.Region, rail int) bool
+	Untold  bool
 	// Vectors makes the transport understand Slice.Pieces.
 	Vectors bool
 	// Inline makes it a transport.Inliner, where the network drives itself (NewInline) and nothing is wrong with it.
@@ -154,6 +158,7 @@ var (
 	_ transport.Transport = (*Transport)(nil)
 	_ transport.Notifier  = (*Transport)(nil)
 	_ transport.Prober    = (*Transport)(nil)
+	_ transport.Matcher   = (*Transport)(nil)
 	_ transport.Explainer = (*Transport)(nil)
 	_ transport.Filer     = (*Transport)(nil) // where Info.Files
 )

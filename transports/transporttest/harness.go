@@ -42,6 +42,9 @@ type Harness struct {
 	// Replace gives a region of the node another descriptor, of which Host.Describe hears. Slices by an older one are
 	// served with serve, else refused as Replaced. nil: cannot be done here.
 	Replace func(t *testing.T, n *Node, key transport.LocalKey, serve bool)
+	// Partial is a size of memory that Open's transport can use on some of its two rails only, 0 if that cannot be
+	// made here.
+	Partial uint64
 	// SilentClose says that a peer's Close cannot be noticed (there is nothing like a connection).
 	SilentClose string // the reason, "" if it is noticed
 	// HearsLater says why peers hear of a fence after Revoke has returned, "" if before.

@@ -72,6 +72,8 @@ var mutants = map[string]string{
 	"serves a replaced descriptor":    "AReplacedDescriptorIsImportedAgain",
 	"blames the rail for a new key":   "AReplacedDescriptorIsImportedAgain",
 	"keeps the key of the replaced":   "AReplacedDescriptorIsImportedAgain",
+	"names every rail":                "KeysWorkOnTheRailsOfTheirMatch",
+	"keeps its keys to itself":        "KeysWorkOnTheRailsOfTheirMatch",
 	"drops slices at a replacement":   "SlicesUnderWayOutliveAReplacedDescriptor",
 }
 
@@ -125,7 +127,7 @@ func TestMutant(t *testing.T) {
 		if name == onDevice {
 			local = transporttest.OnPlatform(gpu, 0)
 		}
-		return transporttest.Harness{Patience: time.Second, Local: local,
+		return transporttest.Harness{Patience: time.Second, Local: local, Partial: partial,
 			Hold: func(_ *testing.T, node *transporttest.Node) func() {
 				n.Stop(node.Peer.Address)
 				return func() { n.Continue(node.Peer.Address) }
@@ -149,7 +151,8 @@ func TestMutant(t *testing.T) {
 				m := &mutant{name: name, gpu: gpu, sink: c.Sink, seen: map[uint64]bool{},
 					links: map[uint32]transport.Link{}}
 				s := sim.Settings{Network: n, Rails: c.Rails, SlicesMax: 256, Vectors: true, Inline: true,
-					Platform: gpu, Holds: strings.HasPrefix(t.Name(), "TestMutant/Remapped")}
+					Platform: gpu, Reaches: secondRail,
+					Holds: strings.HasPrefix(t.Name(), "TestMutant/Remapped")}
 				s.Pairs[mem.Host][mem.Host], s.Pairs[mem.Cuda][mem.Host] = true, true
 				if os.Getenv(ruleVariable) == "AWriteThatHasCompletedIsVisible" {
 					s.Posts, s.Unflushed = time.Millisecond, name != "sound"
@@ -169,6 +172,7 @@ func TestMutant(t *testing.T) {
 					openLibrary()
 				}
 				m.Transport, m.Inliner, m.Notifier = inner, inner.(transport.Inliner), inner.(transport.Notifier)
+				m.Matcher = inner.(transport.Matcher)
 				return m
 			}}
 	})
@@ -179,6 +183,7 @@ type mutant struct {
 	transport.Transport
 	transport.Inliner
 	transport.Notifier
+	transport.Matcher
 	sink transport.Sink
 	name string
 	gpu  *devicetest.Platform

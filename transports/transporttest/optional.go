@@ -47,7 +47,12 @@ func optionalRules() []rule {
 		_, is := transport.Find[transport.Allocator](tr)
 		return unless(is, "not an Allocator")
 	}
+	matches := func(h Harness, tr transport.Transport) string {
+		_, is := transport.Find[transport.Matcher](tr)
+		return unless(is && h.Partial > 0, "every key works on every rail")
+	}
 	return []rule{
+		{"KeysWorkOnTheRailsOfTheirMatch", matches, testMatch},
 		{"PollFindsCompletionsAndArmHandsBack", polls, testPoller},
 		{"PollersMayBeMany", polls, testPollers},
 		{"NotificationsArriveOnceAndAreAcknowledged", notifies, testNotify},
@@ -248,6 +253,51 @@ func testProbe(t *testing.T, h Harness) {
 	prober.Probe(stale, func(_ clock.Time, err *errs.Error) { p.w.locked(func() { answers++; failed = err }) })
 	p.w.Await(t, "the answer to a stale probe", func() bool { return answers > healthy })
 	require.NotNil(t, failed)
+}
+
+// testMatch tries memory that works on some rails only on every rail. It moves where Match says so, is refused
+// elsewhere, and the rail lives on.
+func testMatch(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	p.w.Await(t, "two rails", func() bool { return len(p.c.railsLocked()) >= 2 })
+	matcher := must[transport.Matcher](p.a.Transport)
+	local, remote := p.operands(t, h.Partial)
+	match, err := matcher.Match(p.c.Link, local.Key, remote.Key)
+	require.NoError(t, err)
+	require.NotZero(t, match.Rails)
+	require.NotEmpty(t, match.Why)
+	size := fit(p.c, h.Partial)
+	out := 0
+	for _, rail := range p.c.Rails() {
+		for _, op := range []transport.Op{transport.Write, transport.Read} {
+			local.Fill(tagMoved, 0, local.Size)
+			remote.Fill(tagMoved, 0, remote.Size)
+			from, to := local, remote.Operand
+			if op == transport.Read {
+				from, to = to, from
+			}
+			to.Fill(tagBefore, 0, to.Size)
+			err := p.c.One(t, p.c.Slice(op, rail, local, 0, remote, 0, size))
+			if match.Rails>>min(rail.Index, 63)&1 != 0 {
+				require.Nil(t, err, "rail %d", rail.Index)
+				require.NoError(t, to.Check(tagMoved, 0, 0, size))
+				continue
+			}
+			out++
+			require.NotNil(t, err, "rail %d", rail.Index)
+			require.Equal(t, errs.NotHere, err.Code, "%v", err)
+			require.Equal(t, errs.ScopeRail, err.Scope, "%v", err)
+			require.NoError(t, to.Check(tagBefore, 0, 0, size), "%v on rail %d", op, rail.Index)
+			require.NoError(t, from.Check(tagMoved, 0, 0, size))
+			whole, far := p.operands(t, 64)
+			p.c.Must(t, p.c.Slice(op, rail, whole, 0, far, 0, fit(p.c, 64)))
+		}
+	}
+	require.NotZero(t, out, "a rail is left out")
+	all, free := p.operands(t, 64)
+	match, err = matcher.Match(p.c.Link, all.Key, free.Key)
+	require.NoError(t, err)
+	require.Equal(t, transport.Match{}, match, "other memory works everywhere")
 }
 
 // heardGrain is how early a system's account of the last sign of life may be.
