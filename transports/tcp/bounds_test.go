@@ -15,12 +15,13 @@ import (
 
 func TestAnOutboxKeepsToWindowAndCredit(t *testing.T) {
 	var o outbox
-	o.init(4, 100, 50)
+	o.init(4, 115, 40)
 	write := &transport.Slice{Op: transport.Write, Length: 60}
 	_, ok := o.accept(write)
 	require.True(t, ok)
 	_, ok = o.accept(write)
 	require.False(t, ok, "beyond the window")
+
 	read := &transport.Slice{Op: transport.Read, Length: 30}
 	seq, ok := o.accept(read)
 	require.True(t, ok)
