@@ -21,11 +21,13 @@ import (
 func FuzzMessages(f *testing.F) {
 	shown := security.Proof{ID: transport.NumberedID(4711), Identity: "uid:1"}
 	call := &controlpb.Call{From: &controlpb.Identity{Name: "\x1b[31mattacker", Address: "10.0.0.1:1"}}
+	report := &controlpb.Traced{Trace: []byte("\x1b[31m"), Turn: 1, Bytes: 9}
 	methods := controlpb.Control_ServiceDesc.Methods
-	for _, seed := range []proto.Message{&controlpb.HelloRequest{}, &controlpb.DescribeRequest{Call: call, KnownEpoch: 7},
+	for _, seed := range []proto.Message{&controlpb.HelloRequest{},
+		&controlpb.DescribeRequest{Call: call, KnownEpoch: 7},
 		&controlpb.TransportRequest{Call: call, Transport: "sim", Message: []byte("hello")},
 		&controlpb.NotifyRequest{Call: call, Sequence: 1, Message: []byte("note")}, &controlpb.ProbeRequest{Call: call},
-		&controlpb.ReportRequest{Call: call, Reports: []*controlpb.Traced{{Trace: []byte("\x1b[31m"), Turn: 1, Bytes: 9}}}} {
+		&controlpb.ReportRequest{Call: call, Reports: []*controlpb.Traced{report}}} {
 		encoded, err := proto.Marshal(seed)
 		if err != nil {
 			f.Fatal(err)
@@ -34,7 +36,8 @@ func FuzzMessages(f *testing.F) {
 			f.Add(uint8(method), encoded)
 		}
 	}
-	o := (&Options{Self: func() transport.Peer { return transport.Peer{} }, Credentials: newCredentials(f)}).withDefaults()
+	o := Options{Self: func() transport.Peer { return transport.Peer{} }, Credentials: newCredentials(f)}
+	o = o.withDefaults()
 	guests := newGuests(&o)
 	f.Fuzz(func(t *testing.T, method uint8, message []byte) {
 		ours, theirs := net.Pipe()
