@@ -127,7 +127,9 @@ func (c *changes) listens(peer transport.Peer, epoch uint64) {
 		c.listeners[peer.ID] = l
 	}
 	l.peer, l.epoch = peer, max(l.epoch, epoch)
-	c.beginLocked()
+	if l.epoch < c.epoch { // else nothing is new, and a look at all of them would cost each Describe
+		c.beginLocked()
+	}
 }
 
 // announce makes peers with an older description hear of an epoch.
