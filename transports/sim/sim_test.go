@@ -65,7 +65,7 @@ func TestConformancePosted(t *testing.T) {
 		h := harness("nobody can wait in virtual time", func(*testing.T) *Network { return n })(t)
 		h.Allocates = "flushes are simulated by closures"
 		h.Open = func(t *testing.T, c transporttest.Config) transport.Transport {
-			s := Settings{Network: n, Rails: c.Rails, Posts: time.Millisecond}
+			s := Settings{Network: n, Rails: c.Rails, Reaches: secondRail, Posts: time.Millisecond}
 			tr, err := Factory{}.Open(t.Context(), s, c.Host, c.Sink)
 			require.NoError(t, err)
 			return tr
