@@ -1,5 +1,5 @@
 // Package pybind is the flat surface that gopy wraps into the extension tent._gotent: integers, addresses and strings
-// only, no handles, no callbacks, no slices. Engines are numbers of a table; a failure is an error whose text is a JSON
+// only, no handles, no callbacks, no slices. Engines are numbers of a table; the text of an error is a JSON
 // object that the Python layer turns into an exception. Python passes addresses only of memory that it keeps alive for
 // the length of the call (indexes, records) or until the transfer has ended (payload).
 package pybind

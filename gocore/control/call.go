@@ -283,7 +283,7 @@ func (c *Client) ofKnown(address string, err error) error {
 }
 
 // unanswered is the end of a call to an engine that holds the connection open and does not answer. Its side is unknown:
-// only a peer whose host refuses or resets is proved to be gone.
+// only a refusal or a reset by its host proves that a peer is gone.
 func unanswered(address string, limit time.Duration) error {
 	return errs.New(errs.PeerUnreachable, "control",
 		"%s accepts connections, but its engine has not answered for %v: stopped or overloaded", address, limit).

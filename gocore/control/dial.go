@@ -23,8 +23,8 @@ import (
 // server, or an engine that was stopped; Client.call keeps them apart if it has met an engine there before.
 var errSilent = errors.New("the connection was accepted, but nothing was said")
 
-// errDropped marks a dial that ended without a word of the other side. An engine under attack closes connections whose
-// handshake is not over, ours among them, and has room for the next one.
+// errDropped marks a dial that ended without a word of the other side. An engine under attack closes connections
+// during their handshake, ours among them, and has room for the next one.
 var errDropped = errors.New("the connection was closed before an answer")
 
 // handshakesMax bounds the handshakes that go on side by side. Each costs some 2 ms of a processor at either end, so of

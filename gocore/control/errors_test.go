@@ -241,7 +241,7 @@ func TestTextsOfPeersAreHarmless(t *testing.T) {
 	require.NotContains(t, err.Error(), "\n")
 }
 
-// An engine under attack closes connections whose handshake is not over. An honest client comes again at once.
+// An engine under attack closes connections during their handshake. An honest client comes again at once.
 func TestADroppedConnectionIsDialledAgain(t *testing.T) {
 	checkLeaks(t)
 	hangsUp := stranger(t, func(conn net.Conn) { conn.Close() })

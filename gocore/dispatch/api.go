@@ -13,7 +13,7 @@
 // timers.
 //
 // Choices with a rejected alternative are records in docs/design/decisions: 0004 to 0006, 0011, 0012, 0014, 0016 to
-// 0019, 0021, 0022, 0080 to 0082, 0085.
+// 0019, 0021, 0022, 0075 to 0078.
 package dispatch
 
 import (
@@ -221,7 +221,7 @@ type Effects struct {
 	Fence       []Posting  // Slices empty
 	AskLiveness []Question // look for unreported signs of life; Core.Liveness takes the answer
 	Probe       []Question // ask over the rail itself; Core.Probed takes the answer
-	Stale       []uint32   // peers whose descriptions are old; Core.Refreshed takes the answer
+	Stale       []uint32   // peers with old descriptions; Core.Refreshed takes the answer
 	Retired     []Retired  // keys that no slice carries any more
 	Changed     []BatchID  // something visible changed; without repeats
 	Ended       []BatchID  // the last task ended in this step; a batch may take more tasks and end again

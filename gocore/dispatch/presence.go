@@ -228,11 +228,11 @@ func (c *Core) lastHeard(p *peer, now clock.Time) string {
 	return "last heard " + c.awake(now).Sub(p.spoke).Round(100*time.Millisecond).String() + " ago"
 }
 
-// fates are what became of the bytes of a request that failed because of its peer.
+// fates say where the bytes of a request are that failed because of its peer.
 var fates = [...]string{"nothing of this was sent", "some of its bytes may have landed, and none does any more",
 	"some of its bytes may still land"}
 
-// tellFate adds to the error of a task that failed because of its peer what became of its bytes. Tasks that fail of one
+// tellFate adds the fate of its bytes to the error of a task that failed because of its peer. Tasks that fail of one
 // cause share the texts.
 func (c *Core) tellFate(t *task) {
 	l := c.link(t.path().Hops[0].Link)
@@ -303,7 +303,7 @@ func (c *Core) Liveness(q Question, signs transport.Signs, now clock.Time) {
 	if r.life.State() == rail.Suspected { // only the rail's own answers clear it
 		return
 	}
-	if signs.Held { // by the peer, whose kernel answers: the rail itself is well
+	if signs.Held { // by the peer: its kernel answers, so the rail itself is well
 		heard = c.awake(now)
 	}
 	if heard > r.heard {

@@ -232,7 +232,7 @@ func (g *gathering) group(key pair, last int) int {
 	return at
 }
 
-// anywhere appends ranges whose offsets are addresses on a side or on both, in any of its regions.
+// anywhere appends ranges with addresses for offsets, on a side or on both, in any of its regions.
 func (c *Call) anywhere(r *Ranges) *errs.Error {
 	g := gatherings.Get().(*gathering)
 	defer freeGathering(g)

@@ -81,7 +81,7 @@ func (e *Engine) newCall() *Call {
 	return c
 }
 
-// Begin starts a transfer whose shapes have the given terms.
+// Begin starts a transfer; its shapes have the given terms.
 func (e *Engine) Begin(t Terms) (*Call, error) {
 	if err := e.usable(); err != nil {
 		return nil, err

@@ -47,7 +47,7 @@ func (b *batch) hasTail() bool {
 	return false
 }
 
-// tail returns the state of a batch whose tasks sum up to sum, its syncs and notification included. The caller holds
+// tail returns the state of a batch from the sum of its tasks, its syncs and notification included. The caller holds
 // e.mu.
 func (e *Engine) tail(b *batch, sum *dispatch.Summary, now clock.Time) dispatch.State {
 	switch {
@@ -174,7 +174,7 @@ func (b *batch) syncs() bool {
 	return slices.ContainsFunc(b.files, func(u fileUse) bool { return u.ticket != 0 && !u.synced })
 }
 
-// forgo ends a batch whose files are not synced. The caller holds e.mu.
+// forgo ends a batch and leaves its files without a sync. The caller holds e.mu.
 func (e *Engine) forgo(b *batch, cause *errs.Error, now clock.Time) {
 	e.unwait(b.id)
 	b.failure, b.unsure = cause, true

@@ -131,7 +131,7 @@ func (c *Call) resolve(deadline clock.Time, at Remote, length uint64) (*peer, *r
 	return p, remote, at.Offset, nil
 }
 
-// bind makes c.plan the plan for a request of length bytes between the two regions, and checks what both of them allow.
+// bind makes c.plan the plan for a request of length bytes between the two regions, and checks the rights of both.
 func (c *Call) bind(t *Terms, p *peer, local *region, remote *remoteRegion, length uint64) *errs.Error {
 	if c.local == local && c.remote == remote && c.want.Choice == t.Choice() && c.durability == t.Durability &&
 		t.Policy == 0 && c.plan != nil && c.engine.policies.None() { // as the neighbour before it

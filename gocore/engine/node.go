@@ -95,9 +95,9 @@ func (n *numa) nodeOfPlan(r *region) int {
 // Share of nodeOf when the kernel does not tell.
 const refused = -1
 
-// nodeOf returns the NUMA node that has most of a range of this process's memory, and its share of the pages whose node
-// is known. The node is -1 with a share of 0 if the range was never touched, and with refused if the kernel does not
-// answer.
+// nodeOf returns the NUMA node that has most of a range of this process's memory, and its share of the pages with
+// a known node. The node is -1 with a share of 0 if the range was never touched, and with refused if the kernel does
+// not answer.
 func nodeOf(addr uintptr, size uint64) (node int, share float64) {
 	page := uintptr(os.Getpagesize())
 	first, last := addr&^(page-1), (addr+uintptr(size)-1)&^(page-1)

@@ -73,7 +73,7 @@ type plannedFrom struct {
 	plan  *plan.Plan
 }
 
-// wanted is what a plan depends on besides the two regions.
+// wanted has everything that a plan depends on besides the two regions.
 type wanted struct {
 	request.Choice
 	policy int // index of the policy that counts, plan.NoPolicy for none
@@ -304,7 +304,7 @@ func (p *peer) at(addr, length uint64) (*remoteRegion, *errs.Error) {
 		length, addr, p.identity.Address)
 }
 
-// wants returns what the plan of a request depends on. Without policies it costs a comparison.
+// wants returns everything that the plan of a request depends on. Without policies it costs a comparison.
 func (p *peer) wants(t *Terms, local *region, remote *remoteRegion, length uint64) (wanted, *errs.Error) {
 	want := wanted{t.Choice(), plan.NoPolicy}
 	policies := &p.engine.policies

@@ -35,7 +35,7 @@ type leg struct {
 	first, n int
 }
 
-// addLegs notes the peers of a traced call whose tasks begin at an index. The caller holds e.mu.
+// addLegs notes the peers of a traced call; its tasks begin at an index. The caller holds e.mu.
 func (b *batch) addLegs(c *Call, first int) {
 	if c.trace == "" {
 		return

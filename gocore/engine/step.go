@@ -227,7 +227,7 @@ func (e *Engine) unlock() {
 }
 
 // unlockAndDrain releases e.mu, then processes the inbox. Holders other than runSteps release the mutex by this call
-// only: a goroutine whose TryLock failed meanwhile relies on the second look.
+// only: a goroutine that failed in TryLock meanwhile relies on the second look.
 func (e *Engine) unlockAndDrain() {
 	e.unlock()
 	e.runSteps()

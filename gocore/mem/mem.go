@@ -97,8 +97,8 @@ type Region struct {
 	DMABuf     *DMABuf // of memory of a device, nil if there is none
 }
 
-// Device names a device in words that every process of a machine understands. Ordinals differ between processes: what
-// is cuda:1 here may be cuda:0 for a process that sees fewer devices.
+// Device names a device in words that every process of a machine understands. Ordinals differ between processes:
+// cuda:1 of one may be cuda:0 for another that sees fewer devices.
 type Device struct {
 	UUID [16]byte // zero if it has none
 	PCI  string   // "0000:3b:00.0", "" if it has none

@@ -95,7 +95,7 @@ func submit(engine C.tent_engine_t, batch C.tent_batch_id_t, entries *C.tent_req
 		}
 		records[i] = record(&unsafe.Slice(entries, int(count))[i], own, o)
 	}
-	var pins runtime.Pinner // pybind takes addresses as numbers: what is there must not move
+	var pins runtime.Pinner // pybind takes addresses as numbers: the memory there must not move
 	defer pins.Unpin()
 	pins.Pin(&records[0])
 	if told != nil {

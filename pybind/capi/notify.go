@@ -21,7 +21,7 @@ const notifyMs = 10_000
 //export tent_send_notifs
 func tent_send_notifs(engine C.tent_engine_t, handle C.tent_segment_id_t, name, message *C.char) C.int {
 	id, told := number(engine), noteOf(name, message)
-	var pins runtime.Pinner // pybind takes an address as a number: what is there must not move
+	var pins runtime.Pinner // pybind takes an address as a number: the memory there must not move
 	pins.Pin(told)
 	batch, err := pybind.Notify(id, int64(handle), address(unsafe.Pointer(told)), 0)
 	pins.Unpin()

@@ -16,7 +16,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// A cache in several regions on both sides, whose ranges are known by address.
+// A cache in several regions on both sides, with ranges that are known by address.
 type cache struct {
 	here, there *engine.Engine
 	at          engine.SegmentID
@@ -259,8 +259,8 @@ func TestWrongAddressesAreRefusedByIndex(t *testing.T) {
 	require.Equal(t, errs.InvalidEntry, errs.CodeOf(err), "%v", err)
 }
 
-// BenchmarkPostOf16384Ranges is what posting costs the caller: 64 layers of 256 blocks, layer by layer and block by
-// block. It leaves out the wait.
+// BenchmarkPostOf16384Ranges measures the cost of posting for the caller: 64 layers of 256 blocks, layer by layer and
+// block by block. It leaves out the wait.
 func BenchmarkPostOf16384Ranges(b *testing.B) {
 	const layers, blocks, bytes = 64, 256, 4096
 	here, there := openTCP(b, nil), openTCP(b, nil)

@@ -29,7 +29,7 @@ const historyMax = 1024
 type Count struct {
 	Text string
 	Hits uint64
-	// UnusedOK says that the one who injected it does not mind if it never strikes.
+	// UnusedOK says that a fault that never strikes is no error.
 	UnusedOK bool
 }
 

@@ -153,7 +153,7 @@ func TestHeldMemoryStays(t *testing.T) {
 	require.NoError(t, a.tr.Free(r))
 }
 
-// Memory that a copier was inside when its transport closed is never given back: no table is left that could say when
+// Memory with a copier inside when its transport closes is never given back. No table is left that could say when
 // the copier is done.
 func TestMemoryOfACopierThatOutlivesCloseStays(t *testing.T) {
 	a := &alone{up: make(chan transport.RailInfo, 8)}

@@ -45,7 +45,7 @@ func (t *Transport) Replace(key transport.LocalKey, serve bool) {
 	t.replaced(r)
 }
 
-// replaced tells the host that a region has a new descriptor.
+// replaced informs the host that a region has a new descriptor.
 func (t *Transport) replaced(r *region) {
 	t.emit(delivery{news: called, do: func() { t.host.Describe(r.key, t.encode(r)) }})
 }

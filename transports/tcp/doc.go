@@ -92,5 +92,5 @@
 // tests/bench/cpeer.c is the plain program beside it. A checked slice is read once more on each side, at 20 GB/s
 // (BenchmarkChecksum).
 //
-// Choices with a rejected alternative are records in docs/design/decisions: 0029 to 0036, 0055, 0056 and 0086.
+// Choices with a rejected alternative are records in docs/design/decisions: 0029 to 0036, 0055, 0056 and 0079.
 package tcp

@@ -37,7 +37,7 @@ type Harness struct {
 	CutRail func(t *testing.T, n *Node, rail transport.Rail)
 	// Blackhole makes a rail swallow everything in both directions, silently, until heal is called.
 	Blackhole func(t *testing.T, n *Node, rail transport.Rail) (heal func())
-	// Warm opens everything that a vendor's library keeps for the process (rule f), before the suite counts. nil: nothing.
+	// Warm opens all that a vendor's library keeps for the process (rule f) before the suite counts. nil: nothing.
 	Warm func(t *testing.T)
 	// Replace gives a region of the node another descriptor, of which Host.Describe hears. Slices by an older one are
 	// served with serve, else refused as Replaced. nil: cannot be done here.

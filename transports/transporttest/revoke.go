@@ -196,8 +196,8 @@ func testFencedNew(t *testing.T, h Harness) {
 	}
 }
 
-// testFencedReads is testRevokeReads for a region that is kept: a READ that succeeds shows old bytes alone, and one that
-// begins afterwards the new ones.
+// testFencedReads is testRevokeReads for a region that is kept. A READ that succeeds shows old bytes alone, and
+// one that begins afterwards the new ones.
 func testFencedReads(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	const n = 60
@@ -373,8 +373,8 @@ func testRevokePeer(t *testing.T, h Harness) {
 	requireCutOff(t, other.c.One(t, other.c.Slice(transport.Write, other.c.Rail(t), far, 0, theirs, 0, size)))
 }
 
-// testRevokePeerLater has the peer that was shut out come back: on the next generation of its rail, over a link that it
-// attaches anew, and in any epoch that it cares to name.
+// testRevokePeerLater has the peer that was shut out come back. It comes on the next generation of its rail, over a
+// link that it attaches anew, and in any epoch that it cares to name.
 func testRevokePeerLater(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	size := fit(p.c, 4096)

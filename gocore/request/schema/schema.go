@@ -20,7 +20,7 @@ type Term struct {
 	Kind    Kind     // how it is written
 	Values  []string // of an enumeration, from 0 on; C's constants are CPrefix + value
 	CPrefix string
-	InC     bool   // a field of upstream's tent_request, whose layout must not change
+	InC     bool   // a field of upstream's tent_request: its layout must not change
 	Python  string // type of the constructor's argument
 	Default string // of that argument, in Python
 	Unit    string

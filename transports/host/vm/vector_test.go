@@ -179,7 +179,7 @@ func TestFaultTellsWhereAndWhose(t *testing.T) {
 	}
 }
 
-// A piece that the kernel moves in part goes on behind what was moved, and stops at its hole: a second call that began
+// A piece that the kernel moves in part goes on behind the moved bytes, and stops at its hole. A second call that began
 // anew would find the first pages there, and take them for the rest.
 func TestALongPieceStopsAtItsHole(t *testing.T) {
 	me := os.Getpid()
