@@ -35,6 +35,12 @@ func (b *busy) Poll(budget int) int {
 
 func (b *busy) Arm() { b.polling.Store(0) }
 
+func (b *busy) Info() transport.Info {
+	info := b.Transport.Info()
+	info.Copies = true // so waiters look for one copy at a time, not for answers
+	return info
+}
+
 type busied struct {
 	sim.Factory
 	made chan *busy

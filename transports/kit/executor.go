@@ -70,11 +70,15 @@ func (x *Executor[L]) Stop() {
 	x.running.Wait()
 }
 
-// Accept takes a prefix of slices of one rail of a link.
-func (x *Executor[L]) Accept(slices []*transport.Slice, link *L) (n int) {
+// Accept takes a prefix of slices of one rail of a link, which lookup finds; up is asked about nil, too.
+func (x *Executor[L]) Accept(slices []*transport.Slice, lookup func(transport.Link) *L) (n int) {
+	if len(slices) == 0 {
+		return 0
+	}
+	link := lookup(slices[0].Rail.Link)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if len(slices) == 0 || !x.up(link, slices[0].Rail) {
+	if !x.up(link, slices[0].Rail) {
 		return 0
 	}
 	for _, s := range slices {

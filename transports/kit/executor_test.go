@@ -33,6 +33,9 @@ func newBench(t *testing.T, n int) *bench {
 	return b
 }
 
+// here is the only link.
+func (b *bench) here(transport.Link) *bench { return b }
+
 func (b *bench) carry(s *transport.Slice, _ *bench) *errs.Error {
 	b.mu.Lock()
 	b.carried = append(b.carried, s.Id)
@@ -74,7 +77,7 @@ func (b *bench) await(cond func() bool) {
 func (b *bench) hold(t *testing.T) (release func()) {
 	gate := make(chan struct{})
 	b.gate[1] = gate
-	require.Equal(t, 1, b.Accept(slicesOf(1), b))
+	require.Equal(t, 1, b.Accept(slicesOf(1), b.here))
 	b.await(func() bool { return b.inside[1] })
 	return func() { close(gate) }
 }
@@ -89,7 +92,7 @@ func slicesOf(ids ...uint64) (list []*transport.Slice) {
 func TestTheMostUrgentSliceIsNext(t *testing.T) {
 	b := newBench(t, 16)
 	release := b.hold(t)
-	require.Equal(t, 5, b.Accept(slicesOf(200, 100, 2, 300, 3), b))
+	require.Equal(t, 5, b.Accept(slicesOf(200, 100, 2, 300, 3), b.here))
 	release()
 	b.await(func() bool { return len(b.ends) == 6 })
 	require.Equal(t, []uint64{1, 2, 3, 100, 200, 300}, b.carried)
@@ -99,7 +102,7 @@ func TestTheMostUrgentSliceIsNext(t *testing.T) {
 func TestAWaiterCarriesOutWhatTheWorkerLeavesUntilArm(t *testing.T) {
 	b := newBench(t, 16)
 	require.Zero(t, b.Poll(1))
-	require.Equal(t, 3, b.Accept(slicesOf(1, 2, 3), b))
+	require.Equal(t, 3, b.Accept(slicesOf(1, 2, 3), b.here))
 	require.Equal(t, 2, b.Poll(2))
 	require.Len(t, b.ends, 2, "the worker sleeps")
 	b.Arm()
@@ -109,7 +112,7 @@ func TestAWaiterCarriesOutWhatTheWorkerLeavesUntilArm(t *testing.T) {
 func TestDroppedSlicesAreNotCarriedOut(t *testing.T) {
 	b := newBench(t, 16)
 	release := b.hold(t)
-	b.Accept(slicesOf(2, 3), b)
+	b.Accept(slicesOf(2, 3), b.here)
 	cause := errs.New(errs.Withdrawn, "x", "asked back")
 	b.Drop(cause, func(s *transport.Slice, of *bench) bool { return of == b && s.Id != 3 })
 	require.Same(t, cause, b.ends[2].Err)
@@ -123,7 +126,7 @@ func TestDroppedSlicesAreNotCarriedOut(t *testing.T) {
 func TestEvictWaitsForWhatIsUnderWay(t *testing.T) {
 	b := newBench(t, 16)
 	release := b.hold(t)
-	b.Accept(slicesOf(2), b)
+	b.Accept(slicesOf(2), b.here)
 	evicted := make(chan struct{})
 	go func() {
 		b.Evict(errs.New(errs.Withdrawn, "x", "asked back"), func(*transport.Slice, *bench) bool { return true })
@@ -143,14 +146,14 @@ func TestEvictWaitsForWhatIsUnderWay(t *testing.T) {
 func TestAFullExecutorTakesAPrefixAndOwesReady(t *testing.T) {
 	b := newBench(t, 2)
 	release := b.hold(t)
-	require.Equal(t, 1, b.Accept(slicesOf(2, 3), b))
-	require.Zero(t, b.Accept(nil, b))
+	require.Equal(t, 1, b.Accept(slicesOf(2, 3), b.here))
+	require.Zero(t, b.Accept(nil, b.here))
 	release()
 	b.await(func() bool { return b.readies == 1 && len(b.ends) == 2 })
 	b.mu.Lock()
 	b.down = true
 	b.mu.Unlock()
-	require.Zero(t, b.Accept(slicesOf(4), b), "the rail is down")
+	require.Zero(t, b.Accept(slicesOf(4), b.here), "the rail is down")
 }
 
 func TestADoorShutsForAllOrForOnePeer(t *testing.T) {

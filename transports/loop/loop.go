@@ -103,19 +103,18 @@ func (t *loop) Register(_ context.Context, m mem.Region) (transport.LocalKey, tr
 
 // Revoke does not ask ctx: it waits for one copy at most.
 func (t *loop) Revoke(_ context.Context, key transport.LocalKey, peer *transport.Peer, epoch transport.Epoch) error {
-	r := t.regions.Lookup(key)
+	r, name := t.regions.Lookup(key), transport.RemoteKey(key)
 	if r == nil {
 		return kit.NoRegion("loop.revoke", key)
 	}
 	r.door.Shut(peer, epoch)
 	for _, other := range here.All() {
 		other.Evict(transport.Fenced(Name), func(s *transport.Slice, l *link) bool {
-			return l.to == t && transport.LocalKey(s.RemoteKey) == key &&
-				r.door.Admits(other.self.ID, s.Epoch) != kit.DoorOpen
+			return l.to == t && s.RemoteKey == name && r.door.Admits(other.self.ID, s.Epoch) != kit.DoorOpen
 		})
 		for number, l := range other.links.All() {
 			if l.to == t && (peer == nil || peer.ID == other.self.ID) && epoch != transport.ForGood {
-				other.sink.Fenced(number, transport.RemoteKey(key), epoch)
+				other.sink.Fenced(number, name, epoch)
 			}
 		}
 	}
@@ -231,10 +230,7 @@ func (t *loop) Import(number transport.Link, d transport.Descriptor) (transport.
 func (t *loop) Forget(number transport.Link, _ transport.RemoteKey) { t.links.Lookup(number) }
 
 func (t *loop) Submit(list []*transport.Slice) int {
-	if len(list) == 0 {
-		return 0
-	}
-	return t.Accept(list, t.links.Lookup(list[0].Rail.Link)) // nil is down
+	return t.Accept(list, t.links.Lookup)
 }
 
 func (t *loop) Withdraw(list []*transport.Slice) {
@@ -296,9 +292,8 @@ func (t *loop) Probe(rail transport.Rail, done func(clock.Time, *errs.Error)) {
 
 // Heard returns now: a peer in our own process is heard at any time.
 func (t *loop) Heard(rail transport.Rail) transport.Signs {
-	if !t.links.Lookup(rail.Link).up(rail) {
-		return transport.Signs{}
+	if now := clock.Now(); t.links.Lookup(rail.Link).up(rail) {
+		return transport.Signs{Heard: now, Moved: now, Spoke: now}
 	}
-	now := clock.Now()
-	return transport.Signs{Heard: now, Moved: now, Spoke: now}
+	return transport.Signs{}
 }

@@ -173,6 +173,9 @@ func TestMutant(t *testing.T) {
 				}
 				m.Transport, m.Inliner, m.Notifier = inner, inner.(transport.Inliner), inner.(transport.Notifier)
 				m.Matcher = inner.(transport.Matcher)
+				if os.Getenv(ruleVariable) == "AStoppedPeerGoesOnWhereItWas" {
+					return speaker{m}
+				}
 				return m
 			}}
 	})
