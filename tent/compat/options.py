@@ -15,7 +15,7 @@ from ..errors import InvalidArgumentError
 VARIABLE = "TENT_COMPAT"
 
 _PRIORITIES = {"high": PRIO_HIGH, "medium": PRIO_MEDIUM, "low": PRIO_LOW}
-_KEYS = ("priority", "timeout", "integrity", "config")
+KEYS = ("priority", "timeout", "integrity", "config")
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Options:
         if given is None:
             return cls._of_environment()
         for key in given:
-            if key not in _KEYS:
-                raise InvalidArgumentError(f"{where}: {key!r} is unknown", hint=f"known: {', '.join(_KEYS)}")
+            if key not in KEYS:
+                raise InvalidArgumentError(f"{where}: {key!r} is unknown", hint=f"known: {', '.join(KEYS)}")
         priority = given.get("priority")
         if isinstance(priority, str):
             if priority.lower() not in _PRIORITIES:

@@ -1,0 +1,4 @@
+"""tent inside serving stacks, by their own plug-in interfaces: `tent.integrations.vllm` has connectors for vLLM.
+
+Importing this package imports no stack and nothing of the engine.
+"""

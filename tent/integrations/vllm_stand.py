@@ -1,0 +1,113 @@
+"""What tent's connectors put into vLLM: the agent in the place of NIXL's, and the checks before."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import logging
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from .._version import __version__
+from ..compat.options import KEYS, Options
+from ..errors import InvalidArgumentError
+
+logger = logging.getLogger("tent.integrations")
+
+TESTED = ("0.32.0",)  # versions of vLLM that `make test-clients` has run
+
+BASE = "vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker"
+LOADER = "vllm.distributed.nixl_utils"
+NAMES = ("NixlWrapper", "nixl_agent_config")
+WHERE = "kv_connector_extra_config"
+INSTEAD = 'take "NixlConnector" under `tent run --as nixl` instead'
+
+_swapping = threading.Lock()
+
+
+def options_of(extra: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Tent's keys of kv_connector_extra_config, checked; None without any, and then TENT_COMPAT counts. Keys of vLLM's
+    own connector stand beside them, so one that merely looks like ours is refused."""
+    for key in extra:
+        if key not in KEYS and (near := difflib.get_close_matches(key, KEYS, 1, 0.75)):
+            raise InvalidArgumentError(f"{WHERE}: {key!r} is unknown", hint=f"is {near[0]!r} meant?")
+    chosen = {key: extra[key] for key in KEYS if key in extra}
+    Options.of(chosen, WHERE)
+    return chosen or None
+
+
+def warn_of_version(version: str) -> bool:
+    """Warns of a vLLM with which the connectors have not been tested; whether it did."""
+    plain = version.partition("+")[0]
+    if plain in TESTED:
+        return False
+    logger.warning(
+        "tent %s was tested with vLLM %s, and this is vLLM %s: if it fails, %s",
+        __version__, ", ".join(TESTED), version, INSTEAD,
+    )  # fmt: skip
+    return True
+
+
+def check_parallelism(configuration: Any) -> None:
+    """Refuses what vLLM adjusts for connectors named NixlConnector alone."""
+    size = getattr(configuration.parallel_config, "decode_context_parallel_size", 1)
+    if size > 1:
+        raise InvalidArgumentError(
+            f"decode_context_parallel_size is {size}: tent's connectors do not support it", hint=INSTEAD
+        )
+
+
+def base_worker(version: str) -> ModuleType:
+    """vLLM's module of NIXL workers, imported without NIXL. A connector of vLLM's own in the same process still gets
+    the genuine NIXL."""
+    try:
+        module = sys.modules.get(BASE) or _imported_without_nixl()
+        for name in NAMES:
+            getattr(module, name)
+    except (ImportError, AttributeError) as error:
+        raise RuntimeError(
+            f"tent {__version__} does not fit vLLM {version}: {error}; it was tested with vLLM {', '.join(TESTED)}: "
+            f"{INSTEAD}"
+        ) from error
+    return module
+
+
+def _imported_without_nixl() -> ModuleType:
+    loader = importlib.import_module(LOADER)
+    absent = [name for name in NAMES if name not in vars(loader)]
+    for name in absent:
+        setattr(loader, name, partial(_genuine, loader, name))
+    try:
+        return importlib.import_module(BASE)
+    finally:
+        for name in absent:
+            delattr(loader, name)
+
+
+def _genuine(loader: ModuleType, name: str, *given: Any, **named: Any) -> Any:
+    """Calls what vLLM finds under this name in NIXL, at the time when it is first wanted."""
+    found = getattr(loader, name)
+    if found is None:
+        raise RuntimeError("NIXL is not available")
+    return found(*given, **named)
+
+
+@contextlib.contextmanager
+def standing(module: ModuleType, options: Mapping[str, Any] | None) -> Iterator[None]:
+    """Puts tent's agent in the place of NIXL's, for workers that are made inside; one thread at a time."""
+    from ..compat import nixl
+
+    with _swapping:
+        before = {name: getattr(module, name) for name in NAMES}
+        vars(module).update(
+            NixlWrapper=partial(nixl.nixl_agent, options=options), nixl_agent_config=nixl.nixl_agent_config
+        )
+        try:
+            yield
+        finally:
+            vars(module).update(before)

@@ -1,0 +1,325 @@
+"""tent's connectors for vLLM, as far as they can be tested without it: a stand-in has vLLM's names and nothing more."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+import tent
+from tent.compat.nixl import nixl_agent, nixl_agent_config
+from tent.integrations import registration, vllm_counts, vllm_stand
+
+pytestmark = pytest.mark.adapters
+
+V1 = "vllm.distributed.kv_transfer.kv_connector.v1"
+FIGURES = ("transfer_duration", "num_failed_transfers")
+
+
+class Stats:
+    """As vLLM's container of figures: lists by name."""
+
+    def __init__(self, data: dict[str, Any] | None = None) -> None:
+        self.data = data or {}
+        if not self.data:
+            self.reset()
+
+    def reset(self) -> None:
+        self.data = {name: [] for name in FIGURES}
+
+    def is_empty(self) -> bool:
+        return not any(self.data[name] for name in FIGURES)
+
+    def aggregate(self, other: Stats) -> Stats:
+        for name, values in other.data.items():
+            self.data[name].extend(values)
+        return self
+
+
+class Prom:
+    """As vLLM's metrics: it counts failures."""
+
+    def __init__(
+        self, config: Any, types: dict[str, Any], labelnames: list[str], engines: dict[int, list[Any]]
+    ) -> None:
+        self._counter_cls, self._labelnames, self.per_engine_labelvalues = types["Counter"], labelnames, engines
+        self.failures = 0
+
+    def observe(self, data: dict[str, Any], engine_idx: int = 0) -> None:
+        self.failures += sum(data["num_failed_transfers"])
+
+
+class Counter:
+    """As prometheus_client's."""
+
+    every: ClassVar[dict[str, Counter]] = {}
+
+    def __init__(self, name: str, documentation: str, labelnames: list[str]) -> None:
+        assert name not in self.every, "a name is registered once"
+        self.labelnames, self.values = labelnames, dict[tuple[Any, ...], float]()
+        self.every[name] = self
+
+    def labels(self, *values: Any) -> SimpleNamespace:
+        assert len(values) == len(self.labelnames)
+
+        def inc(value: float) -> None:
+            self.values[values] = self.values.get(values, 0) + value
+
+        return SimpleNamespace(inc=inc)
+
+
+class Worker:
+    """As vLLM's worker: it takes its agent from the names of its module."""
+
+    def __init__(self, module: ModuleType) -> None:
+        configuration = module.nixl_agent_config(num_threads=4, capture_telemetry=True)
+        self.nixl_wrapper = module.NixlWrapper("worker", configuration)
+        self.stats: Stats | None = None
+
+
+def connector_of(module: ModuleType) -> type:
+    class Connector:
+        def __init__(self, vllm_config: Any, role: str, kv_cache_config: Any) -> None:
+            self.connector_worker = Worker(module) if role == "worker" else None
+
+        def get_kv_connector_stats(self) -> Stats | None:
+            return self.connector_worker.stats if self.connector_worker else None
+
+    return Connector
+
+
+class Factory:
+    registry: ClassVar[dict[str, tuple[str, str]]] = {}
+
+    @classmethod
+    def register_connector(cls, name: str, module: str, kind: str) -> None:
+        if name in cls.registry:
+            raise ValueError(f"Connector '{name}' is already registered.")
+        cls.registry[name] = module, kind
+
+
+class Loader(ModuleType):
+    """As vllm.distributed.nixl_utils: a name that is not there is looked for in NIXL, which counts here."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__dict__["asked"] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.asked.append(name)
+        return None
+
+
+class Stack:
+    """The modules of a vLLM that is not there, found as real ones are."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, version: str = "0.32.0") -> None:
+        self.modules: dict[str, ModuleType] = {}
+        for full in (f"{V1}.base", f"{V1}.nixl.connector", f"{V1}.nixl.stats", vllm_stand.BASE):
+            parts = full.split(".")
+            for name in (".".join(parts[:i]) for i in range(1, len(parts) + 1)):
+                self.modules.setdefault(name, ModuleType(name)).__path__ = []
+        self.loader = Loader(vllm_stand.LOADER)
+        self.modules[vllm_stand.LOADER] = self.loader
+        self.base = self.modules.pop(vllm_stand.BASE)
+        self.modules["vllm"].__dict__["__version__"] = version
+        factory = ModuleType("vllm.distributed.kv_transfer.kv_connector.factory")
+        factory.__dict__["KVConnectorFactory"] = Factory
+        self.modules[factory.__name__] = factory
+        roles = SimpleNamespace(SCHEDULER="scheduler", WORKER="worker")
+        self.modules[f"{V1}.base"].__dict__["KVConnectorRole"] = roles
+        vars(self.modules[f"{V1}.nixl.stats"]).update(NixlKVConnectorStats=Stats, NixlPromMetrics=Prom)
+        vars(self.modules[f"{V1}.nixl.connector"]).update(
+            NixlPullConnector=connector_of(self.base), NixlPushConnector=connector_of(self.base)
+        )
+        Factory.registry, Counter.every = {}, {}
+        for name, module in self.modules.items():
+            monkeypatch.setitem(sys.modules, name, module)
+        for name in (registration.MODULE, vllm_stand.BASE):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.setattr(vllm_stand.importlib, "import_module", self.importing)
+
+    def importing(self, name: str) -> ModuleType:
+        """As `from ...nixl_utils import NixlWrapper` at the top of vLLM's module."""
+        if name == vllm_stand.BASE:
+            for each in vllm_stand.NAMES:
+                setattr(self.base, each, getattr(self.loader, each))
+            sys.modules[name] = self.base
+        return sys.modules[name]
+
+    @staticmethod
+    def configuration(extra: dict[str, Any] | None = None, **parallel: int) -> SimpleNamespace:
+        return SimpleNamespace(
+            kv_transfer_config=SimpleNamespace(kv_connector_extra_config=extra or {}),
+            parallel_config=SimpleNamespace(**parallel),
+        )
+
+
+@pytest.fixture
+def stack(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
+    yield Stack(monkeypatch)
+    sys.modules.pop(registration.MODULE, None)
+
+
+def made(stack: Stack, extra: dict[str, Any] | None = None, role: str = "worker", name: str = "TentConnector") -> Any:
+    module = __import__(registration.MODULE, fromlist=[name])
+    return getattr(module, name)(stack.configuration(extra), role, None)
+
+
+def test_the_entry_point_is_there() -> None:
+    (found,) = (e for e in metadata.entry_points(group="vllm.general_plugins") if e.name == "tent")
+    assert found.load() is registration.register_vllm
+
+
+def test_the_entry_point_loads_nothing_native() -> None:
+    """Without vLLM it says so once, and returns; with or without, no engine is loaded."""
+    program = (
+        "import sys; from tent.integrations.registration import register_vllm; register_vllm(); "
+        "print([m for m in sys.modules if m.startswith(('tent._gotent', 'tent.engine', 'tent._native', 'numpy'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.strip() == "[]", done
+    assert done.stderr.startswith("tent's connectors are not known to this vLLM: ")
+
+
+def test_registering_again_does_no_harm(stack: Stack) -> None:
+    registration.register_vllm()
+    registration.register_vllm()
+    assert Factory.registry == {
+        "TentConnector": ("tent.integrations.vllm", "TentConnector"),
+        "TentPushConnector": ("tent.integrations.vllm", "TentPushConnector"),
+    }
+    assert registration.MODULE not in sys.modules
+
+
+def test_options_of_vllm_stand_beside_ours() -> None:
+    ours = {"priority": "high", "timeout": 30, "integrity": "crc32c", "config": {"log_level": "error"}}
+    assert vllm_stand.options_of({**ours, "num_threads": 4, "kv_lease_duration": 30}) == ours
+    assert vllm_stand.options_of({"num_threads": 4, "backends": ["UCX"]}) is None
+
+
+@pytest.mark.parametrize(
+    ("extra", "text"),
+    [
+        ({"timeot": 30}, "'timeot' is unknown.*'timeout'"),
+        ({"Priority": "high"}, "'Priority' is unknown.*'priority'"),
+        ({"priority": "urgent"}, "kv_connector_extra_config: priority is 'urgent'"),
+        ({"integrity": "md5"}, "kv_connector_extra_config: integrity is 'md5'"),
+        ({"timeout": "soon"}, "kv_connector_extra_config: timeout"),
+        ({"config": 7}, "kv_connector_extra_config: config is 7"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(extra: dict[str, Any], text: str) -> None:
+    with pytest.raises(tent.InvalidArgumentError, match=text):
+        vllm_stand.options_of(extra)
+
+
+def test_context_parallelism_is_refused(stack: Stack) -> None:
+    vllm_stand.check_parallelism(stack.configuration(decode_context_parallel_size=1))
+    with pytest.raises(tent.InvalidArgumentError, match=r"decode_context_parallel_size is 2.*tent run --as nixl"):
+        vllm_stand.check_parallelism(stack.configuration(decode_context_parallel_size=2))
+
+
+@pytest.mark.parametrize(("version", "warns"), [("0.32.0", False), ("0.32.0+cpu", False), ("0.33.1", True)])
+def test_an_unknown_version_warns_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: str, warns: bool
+) -> None:
+    stack = Stack(monkeypatch, version)
+    with caplog.at_level(logging.WARNING, "tent.integrations"):
+        for role in ("scheduler", "worker"):  # as one server does
+            made(stack, {"config": {"log_level": "error"}}, role)
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == warns
+    assert all(version in text and "0.32.0" in text and "tent run --as nixl" in text for text in texts)
+    sys.modules.pop(registration.MODULE, None)
+
+
+def test_a_vllm_without_the_names_is_refused(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_stand, "NAMES", ("NixlWrapper", "a_name_that_is_gone"))
+    monkeypatch.setitem(sys.modules, vllm_stand.BASE, stack.base)
+    stack.base.__dict__["NixlWrapper"] = None
+    with pytest.raises(RuntimeError, match=r"does not fit vLLM 9\.9.*a_name_that_is_gone.*0\.32\.0"):
+        vllm_stand.base_worker("9.9")
+
+
+def test_the_worker_has_tents_agent_and_its_options(stack: Stack) -> None:
+    config = {"log_level": "error", "name": "d"}
+    connector = made(stack, {"priority": "low", "timeout": "30s", "integrity": "crc32c", "config": config})
+    agent = connector.connector_worker.nixl_wrapper
+    assert isinstance(agent, nixl_agent) and agent.name == "worker"
+    assert agent.options.terms == {"priority": tent.PRIO_LOW, "timeout": 30.0, "integrity": "crc32c"}
+    assert agent.options.config == config
+    agent.close()
+
+
+def test_nixl_is_not_asked_for_until_vllm_wants_its_own(stack: Stack) -> None:
+    agent = made(stack).connector_worker.nixl_wrapper
+    agent.close()
+    assert stack.loader.asked == [] and not set(vllm_stand.NAMES) & set(vars(stack.loader))
+    with pytest.raises(RuntimeError, match="NIXL is not available"):
+        stack.base.NixlWrapper("theirs", None)
+    vars(stack.loader)["NixlWrapper"] = lambda *given: given
+    assert stack.base.NixlWrapper("theirs", None) == ("theirs", None)
+
+
+def test_names_are_put_back_after_a_failure(stack: Stack) -> None:
+    module = vllm_stand.base_worker("0.32.0")
+    before = {name: getattr(module, name) for name in vllm_stand.NAMES}
+    with pytest.raises(ZeroDivisionError), vllm_stand.standing(module, None):
+        assert module.nixl_agent_config is nixl_agent_config
+        raise ZeroDivisionError
+    assert {name: getattr(module, name) for name in vllm_stand.NAMES} == before
+
+
+def test_counters_are_told_by_their_growth() -> None:
+    series, now = 'tent_read_bytes_total{transport="shm"}', [100.0]
+    metrics = {series: 0.0, "tent_read_bytes_total": 0.0, "tent_batches": 3.0}
+    counted = vllm_counts.Counted(lambda: metrics, lambda: now[0])
+    assert counted.taken(busy=False) == {series: 0.0}  # zeros at first
+    metrics[series] = 7.0
+    assert counted.taken(busy=False) == {} == counted.taken(busy=True)
+    now[0] += vllm_counts.BUSY_PERIOD
+    assert counted.taken(busy=False) == {series: 7.0}  # a transfer that ended before is not forgotten
+    metrics[series] = 9.0
+    now[0] += vllm_counts.BUSY_PERIOD
+    assert counted.taken(busy=False) == {}
+    now[0] += vllm_counts.PERIOD
+    assert counted.taken(busy=False) == {series: 2.0}
+
+
+def test_every_counter_of_an_engine_is_told_once() -> None:
+    with tent.Engine(log_level="error") as engine:
+        metrics = engine.metrics()
+    counters = {name for series in metrics if (name := series.partition("{")[0]).endswith("_total")}
+    told = [vllm_counts.parsed(series) for series in vllm_counts.sums(metrics)]
+    assert {found[0] for found in told if found} == counters and None not in told
+    transports = {found[1] for found in told if found and found[0] == "tent_read_bytes_total"}
+    assert "tcp" in transports and "" not in transports
+
+
+def test_counters_reach_the_metrics_of_the_server(stack: Stack) -> None:
+    """The whole way: worker, sum over workers, server."""
+    connector = made(stack, {"config": {"log_level": "error"}})
+    worker, kind = connector.connector_worker, type(connector)
+    first = connector.get_kv_connector_stats()
+    assert not first.is_empty() and connector.get_kv_connector_stats() is None
+    worker.stats = Stats({"transfer_duration": [0.5], "num_failed_transfers": [1]})
+    total = connector.get_kv_connector_stats().aggregate(first)
+    total = kind.build_kv_connector_stats(total.data).aggregate(kind.build_kv_connector_stats())
+    prom = kind.build_prom_metrics(None, {"Counter": Counter}, ["model_name", "engine"], {0: ["m", "0"]})
+    prom.observe(total.data, 0)
+    prom.observe(kind.build_kv_connector_stats().data, 0)
+    assert prom.failures == 1
+    reads = Counter.every["vllm:tent_read_bytes_total"]
+    assert reads.labelnames == ["model_name", "engine", "transport"]
+    assert all(labels[:2] == ("m", "0") and value == 0 for labels, value in reads.values.items()) and reads.values
+    assert kind.build_kv_connector_stats().is_empty()
+    worker.nixl_wrapper.close()
