@@ -49,7 +49,7 @@ def describe(obj: Any) -> Buffer:
 
 
 def _from_storage(obj: Any) -> Buffer:
-    """An object with the names of a tensor or of a torch storage, whose nbytes is a method."""
+    """An object with the names of a tensor, or of a torch storage. The nbytes of a storage is a method."""
     size = obj.nbytes() if callable(obj.nbytes) else obj.nbytes
     device = getattr(obj, "device", None)
     kind = getattr(device, "type", "cpu")

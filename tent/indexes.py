@@ -65,7 +65,7 @@ def _pair(pair: Any, what: str) -> Any:
 
 
 def one(value: int) -> Index:
-    """A sequence of any length whose items are all the same."""
+    """A sequence of any length with one value in every place."""
     packed = array("Q", [value])
     return Index(packed.buffer_info()[0], 8 | UNSIGNED, 0, 1, packed)
 

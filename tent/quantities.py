@@ -27,7 +27,7 @@ _TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60
 
 
 def bytes_of(value: Any, what: str, least: int = 0, most: int = _MOST - 1) -> int:
-    """The number of bytes that a size means, from `least` to `most`. `what` names it in the InvalidArgumentError."""
+    """The number of bytes that a size means, from `least` to `most`. An InvalidArgumentError has its name first."""
     n: int | None = None
     if isinstance(value, str):
         n = _whole(value.lower(), _SIZES)
@@ -43,7 +43,7 @@ def bytes_of(value: Any, what: str, least: int = 0, most: int = _MOST - 1) -> in
 
 
 def seconds_of(value: Any, what: str = "timeout", none: str = "") -> float:
-    """The seconds that a time means, finite and not negative. `none` says in the error what None would mean."""
+    """The seconds that a time means, finite and not negative. `none` is the meaning of None, for the error."""
     seconds = -1.0
     if isinstance(value, str):
         ns = _whole(value, _TIMES)

@@ -2,7 +2,7 @@
 tests that must notice it.
 
 mutants.py                    every mutant, two at a time; fails when fewer than 95 % are killed or an entry is stale
-mutants.py --only tcp FENCED  those whose file or title has one of the words
+mutants.py --only tcp FENCED  those with one of the words in file or title
 mutants.py --check            only that each change still applies and that its tests exist
 
 Go sees a change through `go build -overlay`, Python through a copy of the package: the tree itself is never written.
@@ -42,7 +42,7 @@ from running import end_group
 ROOT = build_gotent.ROOT
 KEPT = ROOT / "tools" / "mutants"
 KILLED_LEAST = 0.95
-TEST_LIMIT = 60  # seconds of one test binary: what hangs is killed, too
+TEST_LIMIT = 60  # seconds of one test binary: a hanging one is killed, too
 BUILD_LIMIT = 300  # seconds more, for a cold cache
 NO_TESTS = "[no tests to run]"
 PYTEST_NO_TESTS = 5  # its exit status
@@ -135,7 +135,7 @@ def check(mutant: Mutant) -> None:
 
 @dataclass
 class Bench:
-    """What the runs share: the tools, and a folder for the changed files."""
+    """The tools and the folder for changed files that all runs share."""
 
     go: str
     env: dict[str, str]

@@ -31,7 +31,7 @@ CONNECT_S, MOVE_S, ANSWER_S = 5.0, 10.0, 40.0
 
 @dataclass
 class Step:
-    """One step of a check. `ok` is None for a way that is not meant for this pair; `cure` says what to do."""
+    """One step of a check. `ok` is None for a way that is not meant for this pair; `cure` is the advice."""
 
     name: str
     ok: bool | None
@@ -149,8 +149,8 @@ def attempt(
     own: bool,
     seen: list[bytes],
 ) -> Step:
-    """Moves bytes over one transport: there and back in a region of ours, else only from there, compared with what the
-    transports before have read."""
+    """Moves bytes over one transport: there and back in a region of ours, else only from there. The bytes must be
+    those that the transports before have read."""
     step = f"over {transport}"
     pattern = random.randbytes(local.size)
     terms: dict[str, Any] = {"hint": transport, "timeout": MOVE_S}

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class Watched:
-    """One engine: its last two looks, whose difference is a rate, and its latest events."""
+    """One engine: its last two looks, between which rates are taken, and its latest events."""
 
     def __init__(self, address: str) -> None:
         self.address = address

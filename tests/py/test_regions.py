@@ -20,7 +20,7 @@ MAP_FIXED = 0x10
 
 
 def anew(address: int, pages: int, protection: int = READ_WRITE) -> int:
-    """Maps fresh pages at an address, 0 for any; what was there is gone."""
+    """Maps fresh pages at an address, 0 for any; earlier pages there are gone."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (MAP_FIXED if address else 0)
     at = libc.mmap(address, pages * PAGE, protection, flags, -1, 0)
     assert at not in (0, 2**64 - 1)

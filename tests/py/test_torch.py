@@ -1,4 +1,4 @@
-"""Tensors of a real torch: moved, viewed, and refused where their bytes are not what they seem.
+"""Tensors of a real torch: moved, viewed, and refused where their bytes are elsewhere.
 
 The stage `torch` of `make test-all` has an environment with torch; elsewhere these tests are skipped.
 """
