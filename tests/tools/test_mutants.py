@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import build_gotent
+import interpreters
 import mutants
 import pytest
 from mutants import Bench, Fate, Killer, Mutant, Report, Stale
@@ -119,11 +121,12 @@ def test_go_sees_a_change_and_the_tree_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: str, new: str, fate: Fate
 ) -> None:
     tree, scratch = tmp_path / "tree", tmp_path / "scratch"
-    tree.mkdir(), scratch.mkdir()
+    tree.mkdir()
+    scratch.mkdir()
     go_module(tree)
     monkeypatch.setattr(mutants, "ROOT", tree)
-    go = mutants.interpreters.go_command()
-    bench = Bench(go, mutants.build_gotent.go_env(go), scratch, None)
+    go = interpreters.go_command()
+    bench = Bench(go, build_gotent.go_env(go), scratch, None)
     before = (tree / "sums" / "add.go").read_text(encoding="utf-8")
     change = Mutant("g", "title", "sums/add.go", (Killer("./sums", test),), (("\treturn a + b\n", new),))
     found, output = bench.judge(0, change)
