@@ -6,12 +6,11 @@ runs out of time is cancelled, and none of its bytes lands afterwards. Both side
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -19,17 +18,16 @@ from ..engine import Engine
 from ..errors import (
     InvalidArgumentError,
     NotImplementedError,
-    PeerRestartedError,
     PeerUnreachableError,
     TentError,
     TransferTimeoutError,
 )
 from ..moving import READ, WRITE
+from .mooncake_memory import Memory
+from .mooncake_peers import CONNECT_LIMIT, Peers
 from .options import Options
 
 if TYPE_CHECKING:
-    from ..region import Region
-    from ..segment import Segment
     from ..transfer import Transfer
 
 logger = logging.getLogger("tent.compat.mooncake")
@@ -38,8 +36,6 @@ SUPPORT_CUDA = False
 TIMEOUT = "MC_TRANSFER_TIMEOUT"  # seconds: upstream's variable
 RUNNING, COMPLETED, FAILED, TIMED_OUT = 0, 1, -1, -2
 
-_CONNECT_LIMIT = 10.0
-_LATER = 5.0  # seconds for the bytes of a call that was cancelled to become quiet
 _PEER_TO_PEER = ("P2PHANDSHAKE", "p2p", "")
 
 
@@ -94,13 +90,11 @@ class TransferEngine:
         them TENT_COMPAT counts."""
         self.options = Options.of(options)
         self.engine: Engine = _Unmade()  # type: ignore[assignment]
+        self._memory: Memory = _Unmade()  # type: ignore[assignment]
+        self._peers: Peers = _Unmade()  # type: ignore[assignment]
         self._lock = threading.Lock()
-        self._regions: dict[int, list[Region]] = {}
-        self._managed: dict[int, Region] = {}
-        self._segments: dict[str, Segment] = {}
         self._batches: dict[int, tuple[Transfer, str]] = {}
         self._last = 0
-        self._names = 0
         self._limit = _limit()
 
     # The engine
@@ -137,6 +131,7 @@ class TransferEngine:
             settings.setdefault("rpc_server_port", port)
         try:
             self.engine = Engine(settings)
+            self._memory, self._peers = Memory(self.engine), Peers(self.engine)
         except TentError as error:
             logger.error("initialize: %s: %s", error.code, error)
             return FAILED
@@ -167,20 +162,10 @@ class TransferEngine:
         self, buffer_addresses: Sequence[int], capacities: Sequence[int], location: str = "*"
     ) -> int:
         """Registers many ranges, all or none."""
-        made: list[tuple[int, Region]] = []
         try:
-            for address, size in zip(buffer_addresses, capacities, strict=True):
-                with self._lock:
-                    self._names += 1
-                    name = f"mooncake/{self._names}"
-                made.append((address, self.engine.register((address, size), name=name, location=location)))
+            self._memory.register(zip(buffer_addresses, capacities, strict=True), location)
         except (TentError, ValueError) as error:
-            for _, region in made:
-                region.close()
             return self._failed("register_memory", error)
-        with self._lock:
-            for address, region in made:
-                self._regions.setdefault(address, []).append(region)
         return 0
 
     def unregister_memory(self, buffer_addr: int) -> int:
@@ -189,68 +174,33 @@ class TransferEngine:
 
     def batch_unregister_memory(self, buffer_addresses: Sequence[int]) -> int:
         """Ends the access of peers to many ranges."""
-        result = 0
-        for address in buffer_addresses:
-            with self._lock:
-                held = self._regions.get(address)
-                region = held.pop() if held else None
-                if held == []:
-                    del self._regions[address]
-            if region is None:
-                logger.error("unregister_memory: no memory was registered at %#x", address)
-                result = FAILED
-            else:
-                region.close()
-        return result
+        results = [self._done("unregister_memory", self._memory.unregister, address) for address in buffer_addresses]
+        return min(results, default=0)
 
     def allocate_managed_buffer(self, length: int) -> int:
         """The address of new memory, which peers of this host can share; 0 if there is not enough."""
         try:
-            with self._lock:
-                self._names += 1
-                name = f"mooncake/{self._names}"
-            region = self.engine.allocate(length, name=name)
+            return self._memory.allocate(length)
         except TentError as error:
             self._failed("allocate_managed_buffer", error)
             return 0
-        with self._lock:
-            self._managed[region.address] = region
-        return region.address
 
     def free_managed_buffer(self, buffer_addr: int, length: int) -> int:
         """Gives memory of allocate_managed_buffer() back."""
-        with self._lock:
-            region = self._managed.pop(buffer_addr, None)
-        if region is None:
-            logger.error("free_managed_buffer: no buffer was allocated at %#x", buffer_addr)
-            return FAILED
-        region.close()
-        return 0
+        return self._done("free_managed_buffer", self._memory.free, buffer_addr)
 
     def write_bytes_to_buffer(self, dest_address: int, src_ptr: bytes, length: int) -> int:
         """Copies bytes into registered or allocated memory of this process."""
-        data = bytes(src_ptr)
-        if length > len(data) or not self._owns(dest_address, length):
-            logger.error("write_bytes_to_buffer: %d bytes at %#x are not in this engine's memory", length, dest_address)
-            return FAILED
-        ctypes.memmove(dest_address, data, length)
-        return 0
+        return self._done("write_bytes_to_buffer", self._memory.write, dest_address, bytes(src_ptr), length)
 
     def read_bytes_from_buffer(self, source_address: int, length: int) -> bytes:
         """Copies bytes out of registered or allocated memory of this process."""
-        if not self._owns(source_address, length):
-            raise InvalidArgumentError(f"{length} bytes at {source_address:#x} are not in this engine's memory")
-        return ctypes.string_at(source_address, length)
-
-    def _owns(self, address: int, length: int) -> bool:
-        with self._lock:
-            held = [region for listed in self._regions.values() for region in listed] + list(self._managed.values())
-        return any(r.address <= address and address + length <= r.address + r.size for r in held)
+        return self._memory.read(source_address, length)
 
     def get_first_buffer_address(self, segment_name: str) -> int:
         """The address of the first memory that a peer offers; 0 if it offers none."""
         try:
-            regions = self._segment(segment_name).refresh()
+            regions = self._peers.segment(segment_name).refresh()
         except TentError as error:
             self._failed("get_first_buffer_address", error)
             return 0
@@ -449,68 +399,50 @@ class TransferEngine:
         if terms["timeout"] is None:
             terms["timeout"] = self._limit + sum(lengths) * 1e-9  # upstream adds a nanosecond for each byte
         note = None if notify is None else (notify.name, notify.msg)
-        for last in (False, True):
-            try:
-                segment = self._segment(peer)
-                return move(self.engine, buffers, segment, addresses, lengths, notify=note, hint=hint or None, **terms)
-            except TentError as error:
-                known = peer in self._segments
-                self._lost(peer, error)
-                if last or not known or peer in self._segments:
-                    raise
-        raise AssertionError("the second try returns or raises")
+        return self._peers.use(
+            peer,
+            lambda segment: move(
+                self.engine, buffers, segment, addresses, lengths, notify=note, hint=hint or None, **terms
+            ),
+        )
 
     def _outcome(self, transfer: Transfer, peer: str) -> int:
         error = transfer.exception()
         if error is None:
             return COMPLETED
         self._failed(f"a transfer with {peer}", error)
-        self._lost(peer, error)
+        self._peers.note(peer, error)
         return TIMED_OUT if isinstance(error, TransferTimeoutError) else FAILED
 
-    def _failed(self, what: str, error: Exception) -> int:
+    def _done(self, call: str, change: Callable[..., None], *arguments: Any) -> int:
+        """0 when a change of local memory was made, else -1 and a line in the log."""
+        try:
+            change(*arguments)
+        except TentError as error:
+            return self._failed(call, error)
+        return 0
+
+    def _failed(self, call: str, error: Exception) -> int:
         """Logs a failure once; upstream's numbers say nothing."""
-        logger.error("%s has failed: %s: %s", what, getattr(error, "code", type(error).__name__), error)
+        logger.error("%s has failed: %s: %s", call, getattr(error, "code", type(error).__name__), error)
         return FAILED
 
     # Peers
 
-    def _segment(self, peer: str) -> Segment:
-        """The peer's address space, opened at the first use."""
-        with self._lock:
-            segment = self._segments.get(peer)
-        if segment is not None:
-            return segment
-        own = peer == self.engine.address
-        made = self.engine.open("") if own else self.engine.open_peer(peer, timeout=_CONNECT_LIMIT)
-        with self._lock:
-            kept = self._segments.setdefault(peer, made)
-        if kept is not made:
-            made.close()
-        return kept
-
-    def _lost(self, peer: str, error: BaseException | None) -> None:
-        """Forgets a peer that is gone, so that the next call meets its successor."""
-        if isinstance(error, (PeerUnreachableError, PeerRestartedError)):
-            with self._lock:
-                segment = self._segments.pop(peer, None)
-            if segment is not None:
-                segment.close()
-
     def send_probe(self, target_hostname: str) -> int:
         """0 when a peer answers, else -1."""
         try:
-            if self._segment(target_hostname).alive():
+            if self._peers.segment(target_hostname).alive():
                 return 0
             raise PeerUnreachableError(f"{target_hostname} does not answer, or has restarted")
         except TentError as error:
-            self._lost(target_hostname, error)
+            self._peers.note(target_hostname, error)
             return self._failed(f"a probe of {target_hostname}", error)
 
     def warmup_efa_segment(self, target_hostname: str) -> int:
         """Connects to a peer ahead of the first transfer."""
         try:
-            self._segment(target_hostname).connect(_CONNECT_LIMIT)
+            self._peers.segment(target_hostname).connect(CONNECT_LIMIT)
         except TentError as error:
             return self._failed(f"a connection to {target_hostname}", error)
         return 0
@@ -519,7 +451,7 @@ class TransferEngine:
         """The notifications that have come since the last call."""
         return [TransferNotify(note.name, note.message) for note in self.engine.notifications.drain()]
 
-    # What tent does not do in Mooncake's place
+    # Calls of upstream that tent does not have
 
     def transfer_write_on_cuda(self, *arguments: Any, **keywords: Any) -> None:
         """Not supported: transfers in the order of a CUDA stream."""
@@ -530,7 +462,7 @@ class TransferEngine:
     batch_transfer_read_on_cuda = transfer_write_on_cuda
 
     def close(self) -> None:
-        """Cancels what is under way and closes the engine; upstream has no such call. Again: no effect."""
+        """Cancels transfers that are under way and closes the engine; upstream has no such call. Again: no effect."""
         if isinstance(self.engine, Engine):
             self.engine.close(timeout=0)
 

@@ -1,0 +1,93 @@
+"""Local memory in Mooncake's form: ranges by their addresses alone, and buffers that the engine allocates."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+    from ..region import Region
+
+
+class Memory:
+    """The memory of one engine. Any thread may use it; calls raise tent's errors.
+
+    A range that was registered twice stays until it was taken back twice.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._registered: dict[int, list[Region]] = {}
+        self._allocated: dict[int, Region] = {}
+        self._names = 0
+
+    def register(self, ranges: Iterable[tuple[int, int]], location: str) -> None:
+        """Registers (address, size) ranges, all or none."""
+        made: list[tuple[int, Region]] = []
+        try:
+            for address, size in ranges:
+                region = self._engine.register((address, size), name=self._name(), location=location)
+                made.append((address, region))
+        except BaseException:
+            for _, region in made:
+                region.close()
+            raise
+        with self._lock:
+            for address, region in made:
+                self._registered.setdefault(address, []).append(region)
+
+    def unregister(self, address: int) -> None:
+        """Ends the access of peers to the range that begins here; none of them touches it when this returns."""
+        with self._lock:
+            held = self._registered.get(address)
+            if not held:
+                raise InvalidArgumentError(f"no memory was registered at {address:#x}")
+            region = held.pop()
+            if not held:
+                del self._registered[address]
+        region.close()
+
+    def allocate(self, size: int) -> int:
+        """The address of new memory, which peers of this host can share."""
+        region = self._engine.allocate(size, name=self._name())
+        with self._lock:
+            self._allocated[region.address] = region
+        return region.address
+
+    def free(self, address: int) -> None:
+        """Gives memory of allocate() back."""
+        with self._lock:
+            region = self._allocated.pop(address, None)
+        if region is None:
+            raise InvalidArgumentError(f"no buffer was allocated at {address:#x}")
+        region.close()
+
+    def write(self, address: int, data: bytes, size: int) -> None:
+        """Copies the first bytes of `data` into memory of this engine."""
+        if not 0 <= size <= len(data):
+            raise InvalidArgumentError(f"{size} bytes are to be written, and {len(data)} were given")
+        self._check_inside(address, size)
+        ctypes.memmove(address, data, size)
+
+    def read(self, address: int, size: int) -> bytes:
+        """Copies bytes out of memory of this engine."""
+        self._check_inside(address, size)
+        return ctypes.string_at(address, size)
+
+    def _check_inside(self, address: int, size: int) -> None:
+        with self._lock:
+            held = [region for listed in self._registered.values() for region in listed]
+            held += self._allocated.values()
+        if size < 0 or not any(r.address <= address and address + size <= r.address + r.size for r in held):
+            raise InvalidArgumentError(f"{size} bytes at {address:#x} are not in this engine's memory")
+
+    def _name(self) -> str:
+        with self._lock:
+            self._names += 1
+            return f"mooncake/{self._names}"
