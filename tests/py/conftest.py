@@ -132,3 +132,21 @@ def peers() -> Iterator[Callable[..., PeerProcess]]:
     yield start
     for peer in started:
         peer.end()
+
+
+@pytest.fixture
+def agents() -> Iterator[Callable[..., Any]]:
+    """Makes NIXL's agents of tent; they are closed at the end."""
+    from nixl_agents import agents_made
+
+    with agents_made() as make:
+        yield make
+
+
+@pytest.fixture
+def sides() -> Iterator[Callable[[str, int], Any]]:
+    """Starts NIXL's agents of tent in processes of their own; they are killed at the end."""
+    from nixl_agents import sides_made
+
+    with sides_made() as make:
+        yield make

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,106 +15,16 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
+from nixl_agents import BLOCK, Agents, Side, address, blocks, ended, heard  # noqa: E402
+
 import tent  # noqa: E402
 from tent.compat import nixl  # noqa: E402
-from tent.compat.nixl import descriptors, handles, messages  # noqa: E402
+from tent.compat.nixl import handles, messages  # noqa: E402
 from tent.records import Notification  # noqa: E402
 from tent.testing import Memory  # noqa: E402
 from tent.testing.memory import pattern  # noqa: E402
 
 pytestmark = pytest.mark.adapters
-
-SIDE = Path(__file__).parent / "programs" / "nixl_side.py"
-BLOCK = 4096
-
-Agents = Callable[..., nixl.nixl_agent]
-
-
-def address(memory: Memory) -> int:
-    return int(np.frombuffer(memory.view, np.uint8).ctypes.data)
-
-
-def ended(agent: nixl.nixl_agent, handle: nixl.nixl_xfer_handle) -> str:
-    """The state of a transfer after its end, as a stack waits for it."""
-    for transfer in handle._sent:
-        with contextlib.suppress(Exception):
-            transfer.result(30)
-    return agent.check_xfer_state(handle)
-
-
-def heard(agent: nixl.nixl_agent, n: int = 1) -> dict[str, list[bytes]]:
-    """What an agent hears, once n notifications have come."""
-    found: dict[str, list[bytes]] = {}
-    while sum(map(len, found.values())) < n:
-        note = agent.engine.notifications.get(timeout=10)
-        for name, listed in agent._joiner.take([note]).items():
-            found.setdefault(name, []).extend(listed)
-    return found
-
-
-@pytest.fixture
-def agents() -> Iterator[Agents]:
-    made: list[nixl.nixl_agent] = []
-
-    def make(name: str, **config: Any) -> nixl.nixl_agent:
-        options = config.pop("options", None)
-        made.append(nixl.nixl_agent(name, nixl.nixl_agent_config(**config), options=options))
-        return made[-1]
-
-    yield make
-    for agent in made:
-        agent.close()
-
-
-class Side:
-    """An agent in another process."""
-
-    def __init__(self, name: str, size: int) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(SIDE), name, str(size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        said = self.read()
-        self.metadata, self.address = said["metadata"].encode(), said["address"]
-
-    def read(self) -> Any:
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
-
-    def ask(self, what: str) -> Any:
-        assert self.process.stdin is not None
-        self.process.stdin.write(what + "\n")
-        self.process.stdin.flush()
-        return self.read()
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait(10)
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-
-
-@pytest.fixture
-def sides() -> Iterator[Callable[[str, int], Side]]:
-    made: list[Side] = []
-
-    def make(name: str, size: int) -> Side:
-        made.append(Side(name, size))
-        return made[-1]
-
-    yield make
-    for side in made:
-        side.process.send_signal(signal.SIGCONT)
-        side.end()
-
-
-def blocks(memory: Memory, n: int) -> Any:
-    """The rows of n blocks, as vLLM makes them."""
-    rows = np.zeros((n, 3), np.uint64)
-    rows[:, 0] = address(memory) + np.arange(n, dtype=np.uint64) * BLOCK
-    rows[:, 1] = BLOCK
-    return rows
 
 
 def test_the_calls_of_vllm_in_their_order(agents: Agents, seed: int) -> None:
@@ -353,7 +259,7 @@ def test_a_killed_peer_is_an_error_and_its_successor_is_met_again(
 
 
 def test_release_cancels_a_transfer_with_a_stopped_peer(agents: Agents, sides: Any, seed: int) -> None:
-    """When release returns, the memory is the caller's: what the peer does later changes nothing."""
+    """When release returns, the memory is the caller's, and nothing that the peer does later changes it."""
     n = 2048
     agent = agents("d", options={"config": {"transports": {"shm": {"enable": False}}}})
     memory = Memory(n * BLOCK, seed)
@@ -402,7 +308,7 @@ def test_partial_metadata_names_what_it_is_given(agents: Agents, seed: int) -> N
     listed = [one.register_memory([(address(m), BLOCK, 0, "")], "DRAM") for m in memories[:2]]
     two.add_remote_agent(one.get_partial_agent_metadata(listed[0], inc_conn_info=True))
     assert two.check_remote_metadata("one", listed[0].trim())
-    assert two.check_remote_metadata("one", listed[1].trim())  # the owner is asked for what it did not name
+    assert two.check_remote_metadata("one", listed[1].trim())  # the owner is asked for ranges that it did not name
     unknown = two.get_xfer_descs([(address(memories[2]), BLOCK, 0)], "DRAM")
     assert not two.check_remote_metadata("one", unknown)
     with pytest.raises(nixl.nixlNotFoundError):
@@ -471,34 +377,11 @@ def test_what_is_wrong_is_named(agents: Agents, seed: int) -> None:
         (nixl.nixlNotFoundError, "'c' is not known", lambda: agent.send_notif("c", b"x")),
         (nixl.nixlNotFoundError, "no backend 'OBJ'", lambda: agent.create_backend("OBJ")),
         (nixl.nixlNotFoundError, "was not created", lambda: agent.send_notif("b", b"x", backend="GDS")),
-        (nixl.nixlInvalidParamError, "memory type is missing", lambda: agent.get_xfer_descs([(1, 2, 3)])),
-        (nixl.nixlInvalidParamError, "memory type is 'RAM'", lambda: agent.get_xfer_descs([(1, 2, 3)], "RAM")),
-        (nixl.nixlInvalidParamError, "tuple of 3", lambda: agent.get_xfer_descs([(1, 2)], "DRAM")),
-        (nixl.nixlInvalidParamError, "not negative", lambda: agent.get_xfer_descs([(-1, 2, 0)], "DRAM")),
-        (nixl.nixlInvalidParamError, "N x 3", lambda: agent.get_xfer_descs(np.zeros((2, 4), int), "DRAM")),
-        (nixl.nixlInvalidParamError, "call trim", lambda: agent.get_xfer_descs(descriptors.nixlRegDList("DRAM"))),
-        (nixl.nixlInvalidParamError, "at least one range", lambda: agent.prep_xfer_dlist("", [], "DRAM")),
-        (nixl.nixlNotFoundError, "not inside a region", lambda: agent.prep_xfer_dlist("b", [(8, 8, 0)], "DRAM")),
-        (nixl.nixlNotFoundError, "no registered region", lambda: agent.prep_xfer_dlist("", [(8, 8, 0)], "DRAM")),
-        (
-            nixl.nixlInvalidParamError,
-            "local list comes first",
-            lambda: agent.make_prepped_xfer("READ", own, [0], local, [0]),
-        ),
-        (nixl.nixlInvalidParamError, "index 4", lambda: agent.make_prepped_xfer("READ", local, [4], own, [0])),
-        (nixl.nixlInvalidParamError, "index -1", lambda: agent.make_prepped_xfer("READ", local, [0], own, [-1])),
-        (nixl.nixlMismatchError, "2 local and 1", lambda: agent.make_prepped_xfer("READ", local, [0, 1], own, [0])),
         (nixl.nixlInvalidParamError, "COPY", lambda: agent.make_prepped_xfer("COPY", local, [0], own, [0])),
-        (
-            nixl.nixlMismatchError,
-            "lengths",
-            lambda: agent.initialize_xfer("READ", xfer, agent.get_xfer_descs([(address(memory), 5, 0)], "DRAM"), "a"),
-        ),
         (nixl.nixlNotSupportedError, "estimate_xfer_cost", lambda: agent.estimate_xfer_cost(handle)),
         (nixl.nixlNotSupportedError, "prep_mem_view", lambda: agent.prep_mem_view(xfer)),
         (nixl.nixlNotPostedError, "not posted", lambda: agent.check_xfer_state(handle)),
         (nixl.nixlNoTelemetryError, "capture_telemetry", lambda: agent.get_xfer_telemetry(handle)),
-        (nixl.nixlInvalidParamError, "no descriptor list", lambda: agent.deserialize_descs(b"\x80\x04.")),
         (nixl.nixlInvalidParamError, "1 to 128 bytes", lambda: agents("x" * 129)),
         (nixl.nixlNotSupportedError, "BLOCK", lambda: agent.register_memory([(0, 8, 0, "")], "BLOCK")),
         (tent.InvalidArgumentError, "priority", lambda: agents("y", options={"priority": "urgent"})),
@@ -536,28 +419,6 @@ def test_terms_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, seed: 
         monkeypatch.setenv("TENT_COMPAT", text)
         with pytest.raises(Exception, match=words):
             nixl.nixl_agent("one")
-
-
-def test_descriptor_lists_are_those_of_upstream() -> None:
-    listed = nixl.nixlXferDList("DRAM", [(1, 2, 0), (5, 6, 1)])
-    assert (listed.getType(), listed.descCount(), len(listed), listed.isEmpty()) == (0, 2, 2, False)
-    assert listed[1] == (5, 6, 1) == list(listed)[1] and listed.index((5, 6, 1)) == 1 and listed.index((9, 9, 9)) == -1
-    listed[0] = (7, 7, 7)
-    listed.append((8, 8, 8))
-    listed.remDesc(1)
-    assert list(listed) == [(7, 7, 7), (8, 8, 8)]
-    assert descriptors.deserialized(listed.serialized()) == listed != nixl.nixlXferDList("VRAM", listed.rows)
-    listed.clear()
-    assert listed.isEmpty() and repr(listed) == "<nixlXferDList DRAM: 0 descriptors>"
-    registered = nixl.nixlRegDList("FILE", [(0, 10, 3, "path"), (0, 4, 4, "")])
-    assert list(registered) == [(0, 10, 3, "path"), (0, 4, 4, "")] and list(registered.trim()) == [
-        (0, 10, 3),
-        (0, 4, 4),
-    ]
-    registered.remDesc(0)
-    assert list(registered) == [(0, 4, 4, "")]
-    with pytest.raises(nixl.nixlInvalidParamError):
-        descriptors.deserialized(nixl.nixlXferDList("DRAM", [(1, 2, 3)]).serialized()[:-1])
 
 
 def test_handles_of_another_kind_are_refused(agents: Agents) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import errors
-from .agent import DEFAULT_COMM_PORT, NIXL_INIT_AGENT
+from .config import DEFAULT_COMM_PORT, NIXL_INIT_AGENT
 from .descriptors import (
     BLK_SEG,
     DRAM_SEG,

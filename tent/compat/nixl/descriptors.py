@@ -201,8 +201,33 @@ def _table(rows: Any) -> Any:
         raise nixlInvalidParamError(f"a descriptor is three integers, not negative: {error}") from None
 
 
+def described(descs: Any, memory: str | None, columns: int) -> tuple[int, Any]:
+    """The kind of memory and the rows of descriptors in any form: tuples of 3 or `columns` items, an array, a tensor or
+    tensors. Only tensors have their kind of memory with them."""
+    if is_tensor(descs):
+        return of_tensors([descs])
+    if isinstance(descs, np.ndarray):
+        if descs.ndim == 1 and len(descs):  # one range
+            descs = descs.reshape(1, -1)
+    else:
+        descs = list(descs)
+        if descs and is_tensor(descs[0]):
+            return of_tensors(descs)
+        for row in descs:
+            if not isinstance(row, tuple) or len(row) not in (3, columns):
+                raise nixlInvalidParamError(f"a descriptor is a tuple of {columns} items, not {row!r}")
+    if memory is None:
+        raise nixlInvalidParamError("the memory type is missing: it is known of tensors alone")
+    return kind_of(memory), descs
+
+
+def is_strided(descs: Any) -> bool:
+    """Whether descriptors are an array with the five columns of a strided list."""
+    return isinstance(descs, np.ndarray) and descs.ndim == 2 and descs.shape[1] == 5
+
+
 def strided(rows: Any) -> Any:
-    """The rows of a strided list, whose columns are address, length, device, stride and count."""
+    """The rows of a strided list. Its columns are address, length, device, stride and count."""
     table = np.ascontiguousarray(rows, dtype=np.uint64)
     counts = table[:, 4].astype(np.int64)
     if (counts < 1).any():

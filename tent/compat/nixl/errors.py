@@ -5,6 +5,9 @@ As upstream they are siblings. Unlike upstream's their text says cause, peer and
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from ... import errors
 
 __all__ = [
@@ -92,3 +95,12 @@ def translated(error: BaseException) -> Exception:
     made = kind(str(error))
     made.__cause__ = error
     return made
+
+
+@contextlib.contextmanager
+def translating() -> Iterator[None]:
+    """Raises NIXL's error for one of tent's."""
+    try:
+        yield
+    except errors.TentError as error:
+        raise translated(error) from error

@@ -29,12 +29,10 @@ RELEASE_LIMIT = 2.0  # seconds in which a cancelled transfer becomes quiet: abov
 
 DONE, UNDER_WAY, FAILED = "DONE", "PROC", "ERR"
 
-nixl_backend_handle = int
-
 
 @dataclass(frozen=True)
 class nixlXferTelemetry:
-    """What a transfer took, in microseconds."""
+    """Times of a transfer in microseconds, and its size."""
 
     startTime: int  # since 1970
     postDuration: int
@@ -158,7 +156,7 @@ class nixl_xfer_handle:
             logger.error("a transfer with %s has failed%s: %s: %s", self.agent_name, where, error.code, error)
 
     def telemetry(self) -> nixlXferTelemetry:
-        """What the last transfer took."""
+        """Times and size of the last transfer."""
         if not self._counts:
             raise nixlNoTelemetryError("the agent was made without capture_telemetry=True")
         if not self._sent:
@@ -193,6 +191,6 @@ class nixl_xfer_handle:
 
 
 def usable(handle: Any, kind: type) -> None:
-    """Refuses what is no handle."""
+    """Refuses everything but handles of this kind."""
     if not isinstance(handle, kind):
         raise TypeError(f"a {kind.__name__} is needed, not {type(handle).__name__}")

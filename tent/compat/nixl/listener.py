@@ -1,4 +1,4 @@
-"""Metadata over a socket: what NIXL's listen thread does. One request and one answer a connection.
+"""Metadata over a socket, as NIXL's listen thread gives it. One request and one answer a connection.
 
 A frame is the length of its text, four bytes, then the text: "send", "fetch" or "forget", a line feed, the metadata.
 The answer has the same form: "ok" or "no", a line feed, metadata or a reason. Metadata has no secrets, and an engine is
@@ -14,7 +14,7 @@ import struct
 import threading
 from typing import TYPE_CHECKING
 
-from .errors import nixlBackendError, nixlRemoteDisconnectError
+from .errors import nixlBackendError, nixlNotSupportedError, nixlRemoteDisconnectError
 
 if TYPE_CHECKING:
     from .agent import nixl_agent
@@ -94,6 +94,10 @@ class Listener:
 
 def ask(host: str, port: int, word: str, metadata: bytes) -> bytes:
     """Sends one request to a listener and returns its answer, within 5 s."""
+    if not host:
+        raise nixlNotSupportedError(
+            "metadata servers are not supported: give ip_addr, or carry get_agent_metadata() over"
+        )
     try:
         with socket.create_connection((host, port), LIMIT) as connection:
             connection.settimeout(LIMIT)

@@ -42,6 +42,19 @@ def encoded(message: bytes | str | memoryview) -> bytes:
     return message.encode() if isinstance(message, str) else bytes(message)
 
 
+def checked_name(name: str) -> str:
+    """Returns an agent's name, and refuses one that does not fit into a notification's name or would cut it short."""
+    try:
+        data = name.encode()
+    except UnicodeEncodeError:
+        data = _MARK
+    if not 1 <= len(data) <= NAME_MAX or _MARK in data:
+        raise nixlInvalidParamError(
+            f"the agent's name is {name!r}: 1 to {NAME_MAX} bytes of UTF-8 without a zero byte are needed"
+        )
+    return name
+
+
 def parts(agent: str, message: bytes) -> list[Part]:
     """The notifications that carry a message, in the order in which they must be sent."""
     name = agent.encode()
@@ -104,7 +117,7 @@ class Joiner:
         return None
 
     def forget(self, agent: str) -> None:
-        """Drops what an agent that is gone has begun."""
+        """Drops the incomplete messages of an agent that is gone."""
         with self._lock:
             for key in [key for key in self._open if key[0] == agent]:
                 del self._open[key]

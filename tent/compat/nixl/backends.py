@@ -1,0 +1,52 @@
+"""The names of NIXL's backends that tent stands for. They choose nothing: the engine takes the best transport."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from .errors import nixlNotFoundError
+
+NETWORK = ("UCX", "LIBFABRIC", "UCCL", "Mooncake")
+STORAGE = ("POSIX", "GDS", "GDS_MT")
+PLUGINS = (*NETWORK, *STORAGE)
+
+# The kinds of memory that each backend has upstream.
+_MEMORY = {name: ("DRAM", "VRAM") if name in NETWORK else ("DRAM", "VRAM", "FILE") for name in PLUGINS}
+
+nixl_backend_handle = int
+
+_numbers = itertools.count(1)
+
+
+def memory_of(name: str) -> list[str]:
+    """The kinds of memory that a backend has."""
+    return list(_MEMORY[known(name)])
+
+
+def known(name: str) -> str:
+    """Returns the name of a backend, and refuses others."""
+    if name not in _MEMORY:
+        raise nixlNotFoundError(f"tent stands for no backend {name!r}: {', '.join(PLUGINS)}")
+    return name
+
+
+class Backends(dict[str, nixl_backend_handle]):
+    """The backends that an agent has created, with a number for each."""
+
+    def create(self, name: str) -> None:
+        """Makes a backend's name usable. Again: no effect."""
+        self.setdefault(known(name), next(_numbers))
+
+    def check(self, *names: str) -> None:
+        """Refuses backends that were not created."""
+        for name in names:
+            if name not in self:
+                raise nixlNotFoundError(f"the backend {name!r} was not created: {', '.join(self) or 'none was'}")
+
+    def chosen(self, names: Iterable[str], file: bool) -> str:
+        """The name by which a transfer goes: the first one that fits, of `names` or of all."""
+        listed = list(names)
+        self.check(*listed)
+        fitting = [name for name in listed or self if (name in STORAGE) == file]
+        return fitting[0] if fitting else "POSIX" if file else "UCX"

@@ -1,0 +1,120 @@
+"""The local side of an agent: registered ranges and open files."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..._version import __version__
+from .descriptors import DRAM_SEG, FILE_SEG, NAMES, VRAM_SEG, nixlRegDList
+from .errors import nixlNotFoundError, nixlNotSupportedError, translating
+from .files import Files, facts_of
+
+if TYPE_CHECKING:
+    from ...engine import Engine
+    from ...region import Region
+    from ...segment import Segment
+    from .descriptors import nixlXferDList
+
+_Key = tuple[int, int, int, int]  # kind, address, length, device
+
+
+class Memory:
+    """The memory of one agent. Any thread may use it; a range that was registered twice is held until it left twice."""
+
+    def __init__(self, engine: Engine, owner: str) -> None:
+        """`owner` is the agent's name, under which peers see the regions."""
+        self._engine = engine
+        self._owner = owner
+        self._lock = threading.Lock()
+        self._regions: dict[_Key, list[Region]] = {}
+        self._files = Files(engine)
+        self._registered = 0
+
+    def register(self, descs: nixlRegDList) -> None:
+        """Registers the ranges of a list, all or none."""
+        kind = descs.getType()
+        if kind == FILE_SEG:
+            with translating():
+                self._files.open([device for _, _, device, _ in descs])
+            return
+        made: list[tuple[_Key, Region]] = []
+        try:
+            with translating():
+                for address, length, device, _ in descs:
+                    made.append(((kind, address, length, device), self._region(kind, address, length, device)))
+        except BaseException:
+            for _, region in made:
+                region.close()
+            raise
+        with self._lock:
+            for key, region in made:
+                self._regions.setdefault(key, []).append(region)
+
+    def _region(self, kind: int, address: int, length: int, device: int) -> Region:
+        if kind == VRAM_SEG:
+            raise nixlNotSupportedError(
+                f"memory of GPUs (VRAM, {length} bytes on device {device}) is not supported by tent {__version__}: "
+                'use memory of the host; with vLLM that is "kv_buffer_device": "cpu"'
+            )
+        if kind != DRAM_SEG:
+            raise nixlNotSupportedError(f"tent does not move memory of the kind {NAMES[kind]}")
+        with self._lock:
+            self._registered += 1
+            name = f"{self._owner}/{self._registered}"
+        return self._engine.register((address, length), name=name)
+
+    def deregister(self, descs: nixlRegDList) -> None:
+        """Ends the access of peers to the ranges of a list, all or none; none of them is touched when it returns. The
+        descriptors of files are the caller's, and stay open."""
+        kind = descs.getType()
+        if kind == FILE_SEG:
+            self._files.close([device for _, _, device, _ in descs])
+            return
+        leaving: list[tuple[_Key, Region]] = []
+        with self._lock:
+            try:
+                for address, length, device, _ in descs:
+                    key = kind, address, length, device
+                    leaving.append((key, self._held(key).pop()))
+            except nixlNotFoundError:
+                for key, region in leaving:
+                    self._regions[key].append(region)
+                raise
+            for key, _ in leaving:
+                if not self._regions.get(key, True):
+                    del self._regions[key]
+        for _, region in leaving:
+            region.close()
+
+    def _held(self, key: _Key) -> list[Region]:
+        """The regions of a range. The caller holds the lock."""
+        held = self._regions.get(key)
+        if not held:
+            raise nixlNotFoundError(f"{key[2]} bytes at {key[1]:#x} are not registered")
+        return held
+
+    def names(self, descs: nixlRegDList) -> list[str]:
+        """The names of the regions of a list, as peers know them."""
+        kind = descs.getType()
+        with self._lock:
+            return [self._held((kind, *row[:3]))[-1].name for row in descs]
+
+    def facts(self, descs: nixlRegDList) -> list[dict[str, str] | None]:
+        """For each range a dict if it is there, else None: a file by its path, memory by its registration."""
+        if descs.getType() == FILE_SEG:
+            return [facts_of(device, text) for _, _, device, text in descs]
+        return [{} if self._holds(address, length) else None for address, length, _, _ in descs]
+
+    def _holds(self, address: int, length: int) -> bool:
+        with self._lock:
+            return any(start <= address and address + length <= start + n for _, start, n, _ in self._regions)
+
+    def file_of(self, descs: nixlXferDList) -> Segment:
+        """The registered file to which all ranges of a list belong."""
+        numbers = {int(fd) for fd in np.unique(descs.rows[:, 2])}
+        if len(numbers) != 1:
+            raise nixlNotSupportedError(f"a list of ranges is of one file, not of {len(numbers)}")
+        return self._files.segment(numbers.pop())

@@ -1,0 +1,150 @@
+"""The remote side of an agent: metadata, and the segments of the agents that are known."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...errors import TentError
+from .errors import nixlInvalidParamError, nixlNotFoundError, translating
+from .messages import checked_name
+
+if TYPE_CHECKING:
+    from ...engine import Engine
+    from ...segment import Segment
+
+CONNECT_LIMIT = 10.0  # seconds in which a peer answers and a rail comes up
+_ALIVE_LIMIT = 1.0  # seconds in which a peer says that it lives
+_FORM = "tent-nixl-1"
+
+Name = str | bytes
+
+
+class _Remote:
+    """A remote agent: its segment, and the life of the agent that it belongs to."""
+
+    __slots__ = ("life", "segment")
+
+    def __init__(self, segment: Segment, life: str) -> None:
+        self.segment = segment
+        self.life = life
+
+    def lives(self) -> bool:
+        try:
+            return self.segment.alive(timeout=_ALIVE_LIMIT)
+        except TentError:
+            return False
+
+
+class Remotes:
+    """The agents that one agent knows, itself among them. Any thread may use them.
+
+    A life is a random number of each agent object. By it a successor of the same name differs from its predecessor.
+    """
+
+    def __init__(self, engine: Engine, own: str) -> None:
+        """`own` is this agent's name."""
+        self._engine = engine
+        self._own = own
+        self._life = uuid.uuid4().hex
+        self._lock = threading.Lock()
+        self._known: dict[str, _Remote] = {}
+
+    def metadata(self, regions: Sequence[str] | None) -> bytes:
+        """The facts that another agent needs about this one, with these regions or all."""
+        with translating():
+            blob = self._engine.export(regions)
+        fields = {"form": _FORM, "name": self._own, "life": self._life, "engine": base64.b64encode(blob).decode()}
+        return json.dumps(fields).encode()
+
+    def add(self, metadata: bytes | str) -> str:
+        """Connects to an agent and returns its name. It takes the place of one of that name with another life."""
+        fields = parsed(metadata)
+        name, life = fields["name"], fields["life"]
+        known = self._find(name)
+        if known is not None and known.life == life and known.lives():
+            return name
+        with translating():
+            segment = self._engine.open("") if life == self._life else self._connected(fields["engine"])
+        with self._lock:
+            before = self._known.get(name)
+            self._known[name] = _Remote(segment, life)
+        if before is not None:
+            before.segment.close()
+        return name
+
+    def _connected(self, blob: str) -> Segment:
+        segment = self._engine.open(base64.b64decode(blob))
+        try:
+            segment.connect(CONNECT_LIMIT)
+        except BaseException:
+            segment.close()
+            raise
+        return segment
+
+    def connect(self, name: str) -> None:
+        """Connects again, or ahead of the first transfer."""
+        with translating():
+            self.segment(name).connect(CONNECT_LIMIT)
+
+    def remove(self, name: str) -> None:
+        """Forgets an agent; transfers to it that are under way end as failed."""
+        with self._lock:
+            remote = self._known.pop(name, None)
+        if remote is None:
+            raise nixlNotFoundError(f"the agent {name!r} is not known")
+        remote.segment.close()
+
+    def has(self, metadata: bytes) -> str | None:
+        """The name of the agent of this metadata, if that very life is known."""
+        fields = parsed(metadata)
+        known = self._find(fields["name"])
+        return None if known is None or known.life != fields["life"] else fields["name"]
+
+    def live(self, name: str) -> Segment | None:
+        """The segment of an agent that is known and answers, else None."""
+        known = self._find(name)
+        return known.segment if known is not None and known.lives() else None
+
+    def segment(self, name: str) -> Segment:
+        """The segment of an agent; this agent is known without metadata."""
+        known = self._find(name)
+        if known is not None:
+            return known.segment
+        if name != self._own:
+            raise nixlNotFoundError(f"the agent {name!r} is not known: add_remote_agent() takes its metadata")
+        with translating():
+            segment = self._engine.open("")
+        with self._lock:
+            return self._known.setdefault(name, _Remote(segment, self._life)).segment
+
+    def _find(self, name: str) -> _Remote | None:
+        with self._lock:
+            return self._known.get(name)
+
+
+def text(name: Name) -> str:
+    """An agent's name as text; upstream returns names as bytes and takes both."""
+    if isinstance(name, bytes):
+        return name.decode("utf-8", "surrogateescape")
+    if not isinstance(name, str):
+        raise TypeError(f"an agent's name is str or bytes, not {type(name).__name__}")
+    return name
+
+
+def parsed(metadata: bytes | str) -> dict[str, str]:
+    """The fields of an agent's metadata."""
+    try:
+        fields = json.loads(metadata)
+        if fields["form"] != _FORM or not all(isinstance(fields[k], str) for k in ("name", "life", "engine")):
+            raise ValueError
+    except (ValueError, KeyError, TypeError):
+        raise nixlInvalidParamError(
+            "the metadata is not that of an agent of tent: the other side runs the real NIXL, or another version"
+        ) from None
+    checked_name(fields["name"])
+    return dict(fields)

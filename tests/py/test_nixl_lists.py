@@ -1,0 +1,152 @@
+"""Descriptor lists of tent's NIXL agent: their forms, prepared lists, strided lists, and lists of indexes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+np = pytest.importorskip("numpy")
+
+from nixl_agents import BLOCK, Agents, address, blocks, ended  # noqa: E402
+
+from tent.compat import nixl  # noqa: E402
+from tent.compat.nixl import descriptors  # noqa: E402
+from tent.testing import Memory  # noqa: E402
+
+pytestmark = pytest.mark.adapters
+
+N = 64  # blocks
+
+
+def in_some_form(draw: random.Random, memory: Memory, step: int) -> Any:
+    """The first blocks of every `step` in a memory, in one of the forms that stacks use."""
+    start, n = address(memory), N // step
+    match draw.randrange(4):
+        case 0:
+            return [(start + i * step * BLOCK, BLOCK, 0) for i in range(n)]
+        case 1:
+            return blocks(memory, N)[::step]
+        case 2:
+            return nixl.nixlXferDList("DRAM", blocks(memory, N)[::step])
+        case _:  # two strided rows: address, length, device, stride, count
+            half = n // 2
+            first = [start, BLOCK, 0, step * BLOCK, half]
+            return np.array([first, [start + half * step * BLOCK, *first[1:4], n - half]], np.uint64)
+
+
+def chosen(draw: random.Random, listed: list[int]) -> Any:
+    """Indexes in one of the forms that stacks use."""
+    return draw.choice([list, tuple, np.array, lambda given: np.array(given, np.int32)])(listed)
+
+
+def test_indexes_choose_the_blocks_that_move(agents: Agents, seed: int) -> None:
+    """Lists in every form against a model: block i of one list is at i times its step."""
+    draw = random.Random(seed)
+    one, two = agents("one"), agents("two")
+    ours, theirs = Memory(N * BLOCK, seed), Memory(N * BLOCK, seed + 1)
+    for agent, memory in ((one, ours), (two, theirs)):
+        agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    one.add_remote_agent(two.get_agent_metadata())
+    for _ in range(24):
+        steps = draw.choice([1, 2, 4]), draw.choice([1, 2, 4])
+        local = one.prep_xfer_dlist("", in_some_form(draw, ours, steps[0]), "DRAM")
+        remote = one.prep_xfer_dlist("two", in_some_form(draw, theirs, steps[1]), "DRAM")
+        assert (local.n, remote.n) == (N // steps[0], N // steps[1])
+        n = draw.randint(1, min(local.n, remote.n))
+        src, dst = draw.sample(range(local.n), n), draw.sample(range(remote.n), n)
+        operation = draw.choice(["READ", "WRITE"])
+        handle = one.make_prepped_xfer(operation, local, chosen(draw, src), remote, chosen(draw, dst))
+        one.transfer(handle)
+        assert ended(one, handle) == "DONE"
+        for i, j in zip(src, dst):
+            here, there = i * steps[0] * BLOCK, j * steps[1] * BLOCK
+            if operation == "READ":
+                ours.expect(here, theirs.expected[there : there + BLOCK])
+            else:
+                theirs.expect(there, ours.expected[here : here + BLOCK])
+        ours.check()
+        theirs.check()
+
+
+def test_a_released_list_is_refused_and_its_transfers_go_on(agents: Agents, seed: int) -> None:
+    agent, memory = agents("a"), Memory(4 * BLOCK, seed)
+    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    local, own = (agent.prep_xfer_dlist(name, blocks(memory, 4), "DRAM") for name in ("", "a"))
+    handle = agent.make_prepped_xfer("WRITE", local, [0], own, [3])
+    agent.transfer(handle)
+    agent.release_dlist_handle(local)
+    agent.release_dlist_handle(local)
+    assert ended(agent, handle) == "DONE" and repr(local).endswith("released>")
+    memory.expect(3 * BLOCK, memory.expected[:BLOCK])
+    with pytest.raises(nixl.nixlNotFoundError, match="released"):
+        agent.transfer(handle)
+    memory.check()
+
+
+def test_descriptor_lists_are_those_of_upstream() -> None:
+    listed = nixl.nixlXferDList("DRAM", [(1, 2, 0), (5, 6, 1)])
+    assert (listed.getType(), listed.descCount(), len(listed), listed.isEmpty()) == (0, 2, 2, False)
+    assert listed[1] == (5, 6, 1) == list(listed)[1] and listed.index((5, 6, 1)) == 1 and listed.index((9, 9, 9)) == -1
+    listed[0] = (7, 7, 7)
+    listed.append((8, 8, 8))
+    listed.remDesc(1)
+    assert list(listed) == [(7, 7, 7), (8, 8, 8)]
+    assert descriptors.deserialized(listed.serialized()) == listed != nixl.nixlXferDList("VRAM", listed.rows)
+    listed.clear()
+    assert listed.isEmpty() and repr(listed) == "<nixlXferDList DRAM: 0 descriptors>"
+    registered = nixl.nixlRegDList("FILE", [(0, 10, 3, "path"), (0, 4, 4, "")])
+    assert list(registered) == [(0, 10, 3, "path"), (0, 4, 4, "")] and list(registered.trim()) == [
+        (0, 10, 3),
+        (0, 4, 4),
+    ]
+    registered.remDesc(0)
+    assert list(registered) == [(0, 4, 4, "")]
+    with pytest.raises(nixl.nixlInvalidParamError):
+        descriptors.deserialized(nixl.nixlXferDList("DRAM", [(1, 2, 3)]).serialized()[:-1])
+
+
+def test_a_wrong_list_is_named(agents: Agents, seed: int) -> None:
+    agent, other = agents("a"), agents("b")
+    memory = Memory(4 * BLOCK, seed)
+    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    agent.add_remote_agent(other.get_agent_metadata())
+    local = agent.prep_xfer_dlist("", blocks(memory, 4), "DRAM")
+    own = agent.prep_xfer_dlist("a", blocks(memory, 4), "DRAM")
+    xfer = agent.get_xfer_descs(blocks(memory, 1), "DRAM")
+    strided = np.array([[address(memory), BLOCK, 0, BLOCK, 2]], np.uint64)
+    none = strided * np.array([1, 1, 1, 1, 0], np.uint64)
+    wrong: list[tuple[type[Exception], str, Callable[[], Any]]] = [
+        (nixl.nixlInvalidParamError, "memory type is missing", lambda: agent.get_xfer_descs([(1, 2, 3)])),
+        (nixl.nixlInvalidParamError, "memory type is 'RAM'", lambda: agent.get_xfer_descs([(1, 2, 3)], "RAM")),
+        (nixl.nixlInvalidParamError, "tuple of 3", lambda: agent.get_xfer_descs([(1, 2)], "DRAM")),
+        (nixl.nixlInvalidParamError, "not negative", lambda: agent.get_xfer_descs([(-1, 2, 0)], "DRAM")),
+        (nixl.nixlInvalidParamError, "N x 3", lambda: agent.get_xfer_descs(np.zeros((2, 4), int), "DRAM")),
+        (nixl.nixlInvalidParamError, "call trim", lambda: agent.get_xfer_descs(descriptors.nixlRegDList("DRAM"))),
+        (nixl.nixlInvalidParamError, "at least one range", lambda: agent.prep_xfer_dlist("", [], "DRAM")),
+        (nixl.nixlNotFoundError, "not inside a region", lambda: agent.prep_xfer_dlist("b", [(8, 8, 0)], "DRAM")),
+        (nixl.nixlNotFoundError, "no registered region", lambda: agent.prep_xfer_dlist("", [(8, 8, 0)], "DRAM")),
+        (
+            nixl.nixlInvalidParamError,
+            "local list comes first",
+            lambda: agent.make_prepped_xfer("READ", own, [0], local, [0]),
+        ),
+        (nixl.nixlInvalidParamError, "index 4", lambda: agent.make_prepped_xfer("READ", local, [4], own, [0])),
+        (nixl.nixlInvalidParamError, "index -1", lambda: agent.make_prepped_xfer("READ", local, [0], own, [-1])),
+        (nixl.nixlMismatchError, "2 local and 1", lambda: agent.make_prepped_xfer("READ", local, [0, 1], own, [0])),
+        (
+            nixl.nixlMismatchError,
+            "lengths",
+            lambda: agent.initialize_xfer("READ", xfer, agent.get_xfer_descs([(address(memory), 5, 0)], "DRAM"), "a"),
+        ),
+        (nixl.nixlInvalidParamError, "no descriptor list", lambda: agent.deserialize_descs(b"\x80\x04.")),
+        (nixl.nixlInvalidParamError, "of a strided list", lambda: agent.prep_xfer_dlist("", strided)),
+        (nixl.nixlInvalidParamError, "count of 0", lambda: agent.prep_xfer_dlist("", none, "DRAM")),
+        (nixl.nixlInvalidParamError, "at least one", lambda: agent.make_prepped_xfer("READ", local, [], own, [])),
+    ]
+    for kind, words, call in wrong:
+        with pytest.raises(kind, match=words):
+            call()
+    memory.check()

@@ -1,0 +1,97 @@
+"""The local side of tent's NIXL agent: names, ranges and files, registered all or none and taken back all or none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+np = pytest.importorskip("numpy")
+
+from nixl_agents import BLOCK, Agents, address, blocks, ended  # noqa: E402
+
+from tent.compat import nixl  # noqa: E402
+from tent.testing import Memory  # noqa: E402
+
+pytestmark = pytest.mark.adapters
+
+
+@pytest.mark.parametrize("name", ["", "x" * 129, "\0", "a\0b", "end\0", "\ud800"])
+def test_a_name_that_does_not_fit_is_refused(agents: Agents, name: str) -> None:
+    with pytest.raises(nixl.nixlInvalidParamError, match="1 to 128 bytes"):
+        agents(name)
+
+
+def test_a_name_may_have_any_other_text(agents: Agents) -> None:
+    for name in ("x" * 128, "a\\0b", "décode 解码 😀", "a/b c"):
+        assert agents("peer").add_remote_agent(agents(name).get_agent_metadata()) == name.encode()
+
+
+def test_metadata_with_a_wrong_name_is_refused(agents: Agents) -> None:
+    one, two = agents("one"), agents("two")
+    for wrong in (b'"t\\u0000o"', b'""', b'"' + b"x" * 129 + b'"'):
+        with pytest.raises(nixl.nixlInvalidParamError, match="1 to 128 bytes"):
+            one.add_remote_agent(two.get_agent_metadata().replace(b'"two"', wrong))
+
+
+def test_ranges_leave_all_or_none(agents: Agents, seed: int) -> None:
+    one, two = agents("one"), agents("two")
+    ours, theirs = Memory(BLOCK, seed), Memory(2 * BLOCK, seed + 1)
+    one.register_memory([(address(ours), BLOCK, 0, "")], "DRAM")
+    first, second = ([(address(theirs) + i * BLOCK, BLOCK, 0, "")] for i in range(2))
+    two.register_memory(first, "DRAM")
+    one.add_remote_agent(two.get_agent_metadata())
+    lists = [one.get_xfer_descs([(address(m), BLOCK, 0)], "DRAM") for m in (ours, theirs)]
+    handle = one.initialize_xfer("WRITE", *lists, "two")
+    for wrong in (first + second, first + first):
+        with pytest.raises(nixl.nixlNotFoundError, match="not registered"):
+            two.deregister_memory(two.get_reg_descs(wrong, "DRAM"))
+    one.transfer(handle)
+    assert ended(one, handle) == "DONE"
+    theirs.expect(0, ours.expected)
+    two.deregister_memory(two.get_reg_descs(first, "DRAM"))
+    with pytest.raises(nixl.nixlNotFoundError, match="not registered"):
+        two.deregister_memory(two.get_reg_descs(first, "DRAM"))
+    theirs.check()
+
+
+def test_a_descriptor_that_is_used_again_means_its_new_file(agents: Agents, seed: int, tmp_path: Path) -> None:
+    agent, memory = agents("a", backends=["POSIX"]), Memory(2 * BLOCK, seed)
+    agent.register_memory([(address(memory), memory.size, 0, "")], "DRAM")
+    here = agent.prep_xfer_dlist("", blocks(memory, 2), "DRAM")
+    paths = [tmp_path / name for name in "ab"]
+    number = -1
+    for block, path in enumerate(paths):
+        path.write_bytes(bytes(BLOCK))
+        with open(path, "r+b") as file:
+            assert number in (-1, file.fileno()), "the kernel gives the lowest number that is free"
+            number = file.fileno()
+            listed = agent.register_memory([(0, BLOCK, number, str(path))], "FILE")
+            there = agent.prep_xfer_dlist("a", [(0, BLOCK, number)], "FILE")
+            handle = agent.make_prepped_xfer("WRITE", here, [block], there, [0])
+            agent.transfer(handle)
+            assert ended(agent, handle) == "DONE"
+            if block == 0:
+                continue  # the first one is closed without a word
+            agent.deregister_memory(listed)
+            with pytest.raises(nixl.nixlNotFoundError, match="not registered"):
+                agent.prep_xfer_dlist("a", [(0, BLOCK, number)], "FILE")
+            with pytest.raises(nixl.nixlNotFoundError, match="not registered"):
+                agent.deregister_memory(listed)
+    for block, path in enumerate(paths):
+        assert path.read_bytes() == memory.expected[block * BLOCK : (block + 1) * BLOCK], path.name
+    memory.check()
+
+
+def test_a_file_without_a_path_is_refused(agents: Agents, tmp_path: Path) -> None:
+    agent = agents("a", backends=["POSIX"])
+    path = tmp_path / "gone"
+    path.write_bytes(bytes(BLOCK))
+    with open(path, "r+b") as file:
+        path.unlink()
+        with pytest.raises(nixl.nixlInvalidParamError, match="FILE descriptor"):
+            agent.register_memory([(0, BLOCK, file.fileno(), "")], "FILE")
+    with pytest.raises(nixl.nixlInvalidParamError, match="FILE descriptor"):
+        agent.register_memory([(0, BLOCK, 1 << 20, "")], "FILE")
+    assert os.listdir(tmp_path) == []
