@@ -122,24 +122,36 @@ func (m *Memory) Store(offset uint64, from []byte) {
 	copy(m.around[band+offset:uint64(band)+m.Size], from)
 }
 
+// oracleChunk is the bytes that Fill and Check hold at a time: more would only be pages to fault in.
+const oracleChunk = 32 << 10
+
 // Fill writes the pattern of a tag into [offset, offset+length); byte i of the region gets byte i of the pattern.
 func (m *Memory) Fill(tag, offset, length uint64) {
-	b := make([]byte, length)
-	Pattern(b, tag, offset)
-	m.Store(offset, b)
+	b := make([]byte, min(length, oracleChunk))
+	for end := offset + length; offset < end; offset += uint64(len(b)) {
+		b = b[:min(uint64(len(b)), end-offset)]
+		Pattern(b, tag, offset)
+		m.Store(offset, b)
+	}
 }
 
 // Check returns the first mistake in [offset, offset+length), which should hold the pattern of a tag as it is at from.
 func (m *Memory) Check(tag, from, offset, length uint64) error {
-	got, want := make([]byte, length), make([]byte, length)
-	m.Load(got, offset)
-	Pattern(want, tag, from)
-	if bytes.Equal(got, want) {
-		return nil
-	}
-	for i := range got {
-		if got[i] != want[i] {
-			return fmt.Errorf("byte %d of [%d, %d) is %#02x, not %#02x", i, offset, offset+length, got[i], want[i])
+	n := min(length, oracleChunk)
+	got, want := make([]byte, n), make([]byte, n)
+	for done := uint64(0); done < length; done += uint64(len(got)) {
+		n = min(n, length-done)
+		got, want = got[:n], want[:n]
+		m.Load(got, offset+done)
+		Pattern(want, tag, from+done)
+		if bytes.Equal(got, want) {
+			continue
+		}
+		for i := range got {
+			if got[i] != want[i] {
+				return fmt.Errorf("byte %d of [%d, %d) is %#02x, not %#02x", done+uint64(i), offset, offset+length,
+					got[i], want[i])
+			}
 		}
 	}
 	return nil

@@ -20,7 +20,7 @@ func (s mutantSink) Ready(r transport.Rail) {
 
 func (s mutantSink) Complete(list []transport.Completion) {
 	m := s.m
-	if m.name == "sound" || m.name == "allocates" {
+	if m.name == sound || m.name == "allocates" {
 		s.Sink.Complete(list)
 		return
 	}

@@ -2,8 +2,10 @@ package transporttest_test
 
 import (
 	"context"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -80,37 +82,42 @@ var mutants = map[string]string{
 // onDevice writes a byte too many into the memory of a device, which no processor can touch.
 const onDevice = "writes a byte too many on a device"
 
-// Names of the variables that say which mutant a process runs, and for which rule.
-const (
-	mutantVariable = "TENT_TEST_MUTANT"
-	ruleVariable   = "TENT_TEST_RULE"
-)
+// mutantVariable names the mutant that a process runs.
+const mutantVariable = "TENT_TEST_MUTANT"
 
-// TestTheSuiteFindsBrokenTransports runs each mutant in a process of its own, where the suite has to fail.
+// sound is the transport of TestMutant without a mutation.
+const sound = "sound"
+
+// TestTheSuiteFindsBrokenTransports runs each mutant in a process of its own, where the suite has to fail. Without a
+// mutation, all of these tests pass.
 func TestTheSuiteFindsBrokenTransports(t *testing.T) {
+	rules := slices.Compact(slices.Sorted(maps.Values(mutants)))
+	out, err := suiteOver(sound, strings.Join(rules, "|"))
+	require.NoError(t, err, "without a mutation the tests pass:\n%s", out)
+	for _, rule := range rules {
+		require.Contains(t, out, "--- PASS: TestMutant/"+rule+" ")
+	}
 	for name, rule := range mutants {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			if name == "allocates" && transporttest.RaceEnabled {
 				t.Skip("allocations are not counted under the race detector")
 			}
-			for _, sound := range []bool{true, false} {
-				suite := exec.Command(os.Args[0], "-test.run", "^TestMutant$/^"+rule+"$", "-test.timeout", "60s",
-					"-test.failfast")
-				suite.Env = append(os.Environ(), ruleVariable+"="+rule, mutantVariable+"="+name)
-				if sound {
-					suite.Env[len(suite.Env)-1] = mutantVariable + "=sound"
-				}
-				out, err := suite.CombinedOutput()
-				if sound {
-					require.NoError(t, err, "without the mutation the test passes:\n%s", out)
-				} else {
-					require.Error(t, err, "the suite did not notice")
-					require.Contains(t, string(out), rule)
-					require.NotContains(t, string(out), "test timed out")
-				}
-			}
+			out, err := suiteOver(name, rule)
+			require.Error(t, err, "the suite did not notice")
+			require.Contains(t, out, rule)
+			require.NotContains(t, out, "test timed out")
 		})
 	}
+}
+
+// suiteOver runs rules of the suite over a mutant in another process.
+func suiteOver(mutant, rules string) (out string, err error) {
+	suite := exec.Command(os.Args[0], "-test.v", "-test.run", "^TestMutant$/^("+rules+")$", "-test.timeout", "60s",
+		"-test.failfast")
+	suite.Env = append(os.Environ(), mutantVariable+"="+mutant)
+	text, err := suite.CombinedOutput()
+	return string(text), err
 }
 
 // TestMutant is the suite over the mutant that the variable names.
@@ -133,7 +140,7 @@ func TestMutant(t *testing.T) {
 				return func() { n.Continue(node.Peer.Address) }
 			},
 			Warm: func(t *testing.T) {
-				if name == "sound" { // the others have no such library, or do not warm it up
+				if name == sound { // the others have no such library, or do not warm it up
 					openLibrary()
 				}
 			},
@@ -154,10 +161,10 @@ func TestMutant(t *testing.T) {
 					Platform: gpu, Reaches: secondRail,
 					Holds: strings.HasPrefix(t.Name(), "TestMutant/Remapped")}
 				s.Pairs[mem.Host][mem.Host], s.Pairs[mem.Cuda][mem.Host] = true, true
-				if os.Getenv(ruleVariable) == "AWriteThatHasCompletedIsVisible" {
-					s.Posts, s.Unflushed = time.Millisecond, name != "sound"
+				if t.Name() == "TestMutant/AWriteThatHasCompletedIsVisible" {
+					s.Posts, s.Unflushed = time.Millisecond, name != sound
 				}
-				if rule := os.Getenv(ruleVariable); strings.HasPrefix(rule, "Sleepers") {
+				if strings.HasPrefix(t.Name(), "TestMutant/Sleepers") {
 					queued := transporttest.Queued{Factory: sim.Factory{Settings: s}}
 					inner, err := queued.Open(t.Context(), nil, c.Host, c.Sink)
 					require.NoError(t, err)
@@ -168,12 +175,12 @@ func TestMutant(t *testing.T) {
 				if first == nil {
 					first = m
 				}
-				if name == "sound" || name == "keeps a library's descriptor" {
+				if name == sound || name == "keeps a library's descriptor" {
 					openLibrary()
 				}
 				m.Transport, m.Inliner, m.Notifier = inner, inner.(transport.Inliner), inner.(transport.Notifier)
 				m.Matcher = inner.(transport.Matcher)
-				if os.Getenv(ruleVariable) == "AStoppedPeerGoesOnWhereItWas" {
+				if t.Name() == "TestMutant/AStoppedPeerGoesOnWhereItWas" {
 					return speaker{m}
 				}
 				return m
