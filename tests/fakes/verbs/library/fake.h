@@ -1,0 +1,92 @@
+/* A libibverbs.so.1 without hardware, for tests: see package tests/fakes/verbs. One mutex guards everything, and one
+ * thread, the wire, carries the work requests of all queue pairs out, a piece at a time in turn. A piece moves its bytes
+ * without the mutex; calls that end a queue pair or a registration wait for the piece that uses it, as a NIC's do. */
+#ifndef TENT_FAKE_VERBS_H
+#define TENT_FAKE_VERBS_H
+
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "abi.h"
+
+enum { DEVICES = 8, PAIRS = 1 << 12, MEMORIES = 1 << 14, EVENTS = 256, RING_MOST = 1 << 15, GIDS = 2 };
+
+struct tv_device { /* the library's is longer; tent never looks inside */
+	char name[16];
+	int index;
+	bool dead, silent, down;
+	uint32_t host; /* last part of its address */
+	size_t refused; /* registrations of this size fail, 0: none */
+};
+
+struct event { uint32_t type; void *about; int port; };
+struct context {
+	struct tv_context public;
+	struct tv_device *device;
+	int wake; /* other end of async_fd */
+	struct event events[EVENTS];
+	unsigned first, count;
+	int users;
+};
+struct pd { struct tv_pd public; int users; };
+struct memory { struct tv_mr public; uint64_t first; unsigned access; int busy; bool ending; };
+struct channel { struct tv_channel public; int wake, users; };
+
+struct ended { struct tv_completion c; struct pair *pair; uint64_t turn; uint32_t life; };
+struct queue {
+	struct tv_cq public;
+	struct ended *ring;
+	unsigned first, count;
+	bool armed, lost;
+	int users;
+};
+
+struct request { uint64_t id, local, remote, turn; uint32_t length, lkey, rkey, opcode, flags, done; };
+struct landing { struct landing *next; struct memory *to; uint64_t at; uint32_t bytes; double due; char data[]; };
+struct pair {
+	struct tv_qp public;
+	struct queue *queue;
+	struct request *ring;
+	unsigned room;           /* of the ring: requests that were posted and whose completion was not polled */
+	uint64_t posted, begun, freed; /* turns: begun is the one that is carried out next */
+	uint32_t life;           /* grows with every reset: completions of before free nothing */
+	struct tv_qp_attr attr;
+	int busy;
+	double retry, due;       /* when the peer is given up; when the request may begin; 0: not set */
+	struct landing *late, **last; /* WRITEs that are acknowledged and not placed, of the receiving pair */
+};
+
+extern pthread_mutex_t big;
+extern pthread_cond_t changed;
+extern struct tv_device devices[DEVICES];
+extern struct pair *pairs[PAIRS];
+extern struct memory *memories[MEMORIES];
+
+struct knobs {
+	int fail_register, fail_pair, fail_queue, fail_modify, fail_open; /* so many of the next calls give ENOMEM */
+	int lose, twice;          /* so many of the next completions */
+	int status, statuses;     /* the next requests end with status */
+	int late, shuffle, delay; /* late and delay in µs */
+	bool reuse;               /* keys come back at once */
+	int devices;
+};
+extern struct knobs knobs;
+extern struct counts { long objects, posts, requests, reads, writes, bytes, events, overflows; } counts;
+
+void begin(void);        /* starts the wire, once */
+double now(void);        /* seconds */
+void notify(struct context *, uint32_t type, void *about, int port);
+void completed(struct pair *, const struct request *, uint32_t status);
+void flush(struct pair *, uint32_t first_status);
+void settle(struct pair *); /* places what is late */
+void await_pair(struct pair *);
+struct pair *pair_of(uint32_t number);
+struct memory *memory_of(uint32_t key);
+int poll_queue(struct tv_cq *, int, struct tv_completion *);
+int arm_queue(struct tv_cq *, int);
+int post(struct tv_qp *, struct tv_send_wr *, struct tv_send_wr **);
+
+#endif

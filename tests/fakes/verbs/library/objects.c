@@ -1,0 +1,326 @@
+/* Devices, contexts, domains, registrations, channels and queues: everything but queue pairs and the wire. */
+#include "fake.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
+struct tv_device devices[DEVICES];
+struct memory *memories[MEMORIES];
+struct knobs knobs;
+struct counts counts;
+
+static bool strikes(int *knob) { return *knob > 0 && (*knob)-- > 0; }
+
+static void *none(int error) {
+	pthread_mutex_unlock(&big);
+	errno = error;
+	return NULL;
+}
+
+struct tv_device **ibv_get_device_list(int *n) {
+	begin();
+	pthread_mutex_lock(&big);
+	int count = 0;
+	struct tv_device **list = calloc(DEVICES + 1, sizeof *list);
+	for (int i = 0; i < knobs.devices; i++) {
+		if (!devices[i].dead)
+			list[count++] = &devices[i];
+	}
+	pthread_mutex_unlock(&big);
+	if (n)
+		*n = count;
+	return list;
+}
+
+void ibv_free_device_list(struct tv_device **list) { free(list); }
+const char *ibv_get_device_name(struct tv_device *d) { return d->name; }
+
+struct tv_context *ibv_open_device(struct tv_device *d) {
+	pthread_mutex_lock(&big);
+	int fds[2];
+	if (strikes(&knobs.fail_open) || d->dead || pipe2(fds, 02000000) != 0) /* O_CLOEXEC */
+		return none(d->dead ? EIO : ENOMEM);
+	struct context *c = calloc(1, sizeof *c);
+	c->public.device = d;
+	c->device = d;
+	c->public.async_fd = fds[0];
+	c->wake = fds[1];
+	c->public.cmd_fd = -1;
+	c->public.num_comp_vectors = 1;
+	c->public.ops.poll_cq = poll_queue;
+	c->public.ops.req_notify_cq = arm_queue;
+	c->public.ops.post_send = post;
+	counts.objects++;
+	pthread_mutex_unlock(&big);
+	return &c->public;
+}
+
+int ibv_close_device(struct tv_context *public) {
+	struct context *c = (struct context *)public;
+	pthread_mutex_lock(&big);
+	if (c->users > 0) {
+		pthread_mutex_unlock(&big);
+		return EBUSY;
+	}
+	counts.objects--;
+	close(public->async_fd);
+	close(c->wake);
+	free(c);
+	pthread_mutex_unlock(&big);
+	return 0;
+}
+
+void notify(struct context *c, uint32_t type, void *about, int port) {
+	if (c->count == EVENTS)
+		return;
+	c->events[(c->first + c->count++) % EVENTS] = (struct event){type, about, port};
+	counts.events++;
+	if (write(c->wake, "e", 1) != 1)
+		abort();
+}
+
+int ibv_get_async_event(struct tv_context *public, struct tv_async_event *e) {
+	struct context *c = (struct context *)public;
+	char byte;
+	if (read(public->async_fd, &byte, 1) != 1)
+		return -1;
+	pthread_mutex_lock(&big);
+	if (c->count == 0) { /* it was about a pair that has ended */
+		pthread_mutex_unlock(&big);
+		errno = EAGAIN;
+		return -1;
+	}
+	struct event *got = &c->events[c->first++ % EVENTS];
+	c->count--;
+	e->event_type = got->type;
+	if (got->about)
+		e->element.qp = got->about;
+	else
+		e->element.port_num = got->port;
+	pthread_mutex_unlock(&big);
+	return 0;
+}
+
+void ibv_ack_async_event(struct tv_async_event *e) { (void)e; }
+
+int ibv_query_device(struct tv_context *c, struct tv_device_attr *a) {
+	memset(a, 0, sizeof *a);
+	strcpy(a->fw_ver, "fake");
+	a->max_mr_size = 1ull << 40;
+	a->max_qp = PAIRS;
+	a->max_qp_wr = RING_MOST / 2;
+	a->max_sge = a->max_sge_rd = 1;
+	a->max_cqe = RING_MOST;
+	a->max_qp_rd_atom = a->max_qp_init_rd_atom = 16;
+	return ((struct context *)c)->device->dead ? EIO : 0;
+}
+
+int ibv_query_port(struct tv_context *public, uint8_t port, struct tv_port_attr *a) {
+	struct context *c = (struct context *)public;
+	if (port != 1 || c->device->dead)
+		return port != 1 ? EINVAL : EIO;
+	a->state = c->device->down ? 1 : TV_PORT_ACTIVE;
+	a->max_mtu = a->active_mtu = 5;
+	a->gid_tbl_len = 16;
+	a->max_msg_sz = 1u << 30;
+	a->link_layer = TV_LINK_ETHERNET;
+	a->active_width = 2;
+	a->active_speed = 32;
+	return 0;
+}
+
+static void address(const struct tv_device *d, int index, uint8_t gid[16]) {
+	memset(gid, 0, 16);
+	if (index == 0) { /* link-local */
+		gid[0] = 0xfe;
+		gid[1] = 0x80;
+		gid[15] = (uint8_t)(1 + d->index);
+	} else { /* 10.0.index.host, as RoCE maps it */
+		gid[10] = gid[11] = 0xff;
+		gid[12] = 10;
+		gid[14] = (uint8_t)d->index;
+		gid[15] = (uint8_t)d->host;
+	}
+}
+
+ssize_t _ibv_query_gid_table(struct tv_context *public, struct tv_gid_entry *list, size_t most, uint32_t flags,
+			     size_t size) {
+	struct context *c = (struct context *)public;
+	(void)flags;
+	(void)size;
+	size_t n = most < GIDS ? most : GIDS;
+	pthread_mutex_lock(&big);
+	for (size_t i = 0; i < n; i++) {
+		list[i] = (struct tv_gid_entry){.gid_index = (uint32_t)i, .port_num = 1, .gid_type = TV_GID_ROCE_V2};
+		address(c->device, (int)i, (uint8_t *)list[i].gid);
+	}
+	pthread_mutex_unlock(&big);
+	return (ssize_t)n;
+}
+
+struct tv_pd *ibv_alloc_pd(struct tv_context *c) {
+	pthread_mutex_lock(&big);
+	struct pd *p = calloc(1, sizeof *p);
+	p->public.context = c;
+	((struct context *)c)->users++;
+	counts.objects++;
+	pthread_mutex_unlock(&big);
+	return &p->public;
+}
+
+int ibv_dealloc_pd(struct tv_pd *public) {
+	struct pd *p = (struct pd *)public;
+	pthread_mutex_lock(&big);
+	int busy = p->users > 0;
+	if (!busy) {
+		((struct context *)public->context)->users--;
+		counts.objects--;
+		free(p);
+	}
+	pthread_mutex_unlock(&big);
+	return busy ? EBUSY : 0;
+}
+
+/* A key is an index and a tag of eight bits above it, as on real NICs. With reuse the tag stays, and the slot that was
+ * freed last comes first. */
+static uint32_t key_of(int slot, uint32_t tag) { return (uint32_t)slot << 8 | (tag & 0xff); }
+
+struct memory *memory_of(uint32_t key) {
+	uint32_t slot = key >> 8;
+	struct memory *m = slot < MEMORIES ? memories[slot] : NULL;
+	return m && m->public.rkey == key && !m->ending ? m : NULL;
+}
+
+static struct tv_mr *enter(struct tv_pd *pd, void *at, size_t bytes, uint64_t first, unsigned access) {
+	static int next;
+	static uint32_t tag;
+	struct context *c = (struct context *)pd->context;
+	pthread_mutex_lock(&big);
+	if (strikes(&knobs.fail_register) || c->device->dead || (c->device->refused && c->device->refused == bytes))
+		return none(ENOMEM);
+	if ((access & TV_ACCESS_REMOTE_WRITE) && !(access & TV_ACCESS_LOCAL_WRITE))
+		return none(EINVAL);
+	int slot = knobs.reuse ? 1 : next;
+	for (int tries = 0; slot == 0 || memories[slot]; tries++) {
+		slot = (slot + 1) % MEMORIES;
+		if (tries > MEMORIES)
+			return none(ENOMEM);
+	}
+	next = slot + 1 == MEMORIES ? 1 : slot + 1;
+	struct memory *m = calloc(1, sizeof *m);
+	m->public = (struct tv_mr){.context = pd->context, .pd = pd, .addr = at, .length = bytes};
+	m->public.lkey = m->public.rkey = key_of(slot, knobs.reuse ? 7 : tag++);
+	m->first = first;
+	m->access = access;
+	memories[slot] = m;
+	((struct pd *)pd)->users++;
+	counts.objects++;
+	pthread_mutex_unlock(&big);
+	return &m->public;
+}
+
+struct tv_mr *ibv_reg_mr_iova(struct tv_pd *pd, void *at, size_t bytes, uint64_t first, int access) {
+	return enter(pd, at, bytes, first, (unsigned)access);
+}
+struct tv_mr *ibv_reg_mr_iova2(struct tv_pd *pd, void *at, size_t bytes, uint64_t first, unsigned access) {
+	return enter(pd, at, bytes, first, access);
+}
+struct tv_mr *ibv_reg_mr(struct tv_pd *pd, void *at, size_t bytes, int access) {
+	return enter(pd, at, bytes, (uintptr_t)at, (unsigned)access);
+}
+
+int ibv_dereg_mr(struct tv_mr *public) {
+	struct memory *m = (struct memory *)public;
+	pthread_mutex_lock(&big);
+	m->ending = true;
+	while (m->busy > 0)
+		pthread_cond_wait(&changed, &big);
+	for (int i = 0; i < PAIRS; i++) { /* what is late lands before the keys end */
+		if (pairs[i])
+			settle(pairs[i]);
+	}
+	memories[public->rkey >> 8] = NULL;
+	((struct pd *)public->pd)->users--;
+	counts.objects--;
+	free(m);
+	pthread_mutex_unlock(&big);
+	return 0;
+}
+
+struct tv_channel *ibv_create_comp_channel(struct tv_context *c) {
+	pthread_mutex_lock(&big);
+	int fds[2];
+	if (pipe2(fds, 02000000) != 0)
+		return none(EMFILE);
+	struct channel *h = calloc(1, sizeof *h);
+	h->public.context = c;
+	h->public.fd = fds[0];
+	h->wake = fds[1];
+	((struct context *)c)->users++;
+	counts.objects++;
+	pthread_mutex_unlock(&big);
+	return &h->public;
+}
+
+int ibv_destroy_comp_channel(struct tv_channel *public) {
+	struct channel *h = (struct channel *)public;
+	pthread_mutex_lock(&big);
+	int busy = h->users > 0;
+	if (!busy) {
+		close(public->fd);
+		close(h->wake);
+		((struct context *)public->context)->users--;
+		counts.objects--;
+		free(h);
+	}
+	pthread_mutex_unlock(&big);
+	return busy ? EBUSY : 0;
+}
+
+struct tv_cq *ibv_create_cq(struct tv_context *c, int entries, void *context, struct tv_channel *h, int vector) {
+	(void)vector;
+	pthread_mutex_lock(&big);
+	if (strikes(&knobs.fail_queue) || ((struct context *)c)->device->dead || entries > RING_MOST)
+		return none(entries > RING_MOST ? EINVAL : ENOMEM);
+	struct queue *q = calloc(1, sizeof *q);
+	q->public = (struct tv_cq){.context = c, .channel = h, .cq_context = context, .cqe = entries};
+	q->ring = calloc((size_t)entries, sizeof *q->ring);
+	((struct context *)c)->users++;
+	if (h)
+		((struct channel *)h)->users++;
+	counts.objects++;
+	pthread_mutex_unlock(&big);
+	return &q->public;
+}
+
+int ibv_destroy_cq(struct tv_cq *public) {
+	struct queue *q = (struct queue *)public;
+	pthread_mutex_lock(&big);
+	int busy = q->users > 0;
+	if (!busy) {
+		((struct context *)public->context)->users--;
+		if (public->channel)
+			((struct channel *)public->channel)->users--;
+		counts.objects--;
+		free(q->ring);
+		free(q);
+	}
+	pthread_mutex_unlock(&big);
+	return busy ? EBUSY : 0;
+}
+
+int ibv_get_cq_event(struct tv_channel *h, struct tv_cq **cq, void **context) {
+	if (read(h->fd, cq, sizeof *cq) != sizeof *cq)
+		return -1;
+	*context = (*cq)->cq_context;
+	return 0;
+}
+
+void ibv_ack_cq_events(struct tv_cq *cq, unsigned n) {
+	(void)cq;
+	(void)n;
+}

@@ -1,0 +1,315 @@
+/* The wire: one thread that carries out the work requests of all queue pairs, and the knobs of tests. */
+#include "fake.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PIECE = 16 << 10 };
+
+pthread_cond_t changed;
+
+double now(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static bool reached(struct pair *p, struct pair **peer) {
+	struct pair *to = pair_of(p->attr.dest_qp_num);
+	struct tv_device *here = ((struct context *)p->public.context)->device, *there;
+	*peer = to;
+	if (!to || (to->public.state != TV_QPS_RTR && to->public.state != TV_QPS_RTS) ||
+		to->attr.dest_qp_num != p->public.qp_num || to->attr.rq_psn != p->attr.sq_psn)
+		return false;
+	there = ((struct context *)to->public.context)->device;
+	const uint8_t *gid = (const uint8_t *)p->attr.ah_attr.dgid;
+	bool addressed = gid[0] == 0xfe ? gid[15] == 1 + there->index
+					: gid[14] == there->index && gid[15] == (uint8_t)there->host;
+	return addressed && !here->silent && !there->silent && !here->down && !there->down && !here->dead && !there->dead;
+}
+
+static struct memory *usable(uint32_t key, struct tv_pd *pd, uint64_t at, uint64_t bytes, unsigned access) {
+	struct memory *m = memory_of(key);
+	if (!m || m->public.pd != pd || (m->access & access) != access || at < m->first ||
+		at - m->first > m->public.length || bytes > m->public.length - (at - m->first))
+		return NULL;
+	return m;
+}
+
+static bool move(uint64_t to, uint64_t from, uint64_t bytes) { /* survives memory that is gone */
+	struct iovec into = {(void *)(uintptr_t)to, bytes}, out = {(void *)(uintptr_t)from, bytes};
+	return process_vm_readv(getpid(), &into, 1, &out, 1, 0) == (ssize_t)bytes;
+}
+
+static void place(struct pair *p) {
+	struct landing *l = p->late;
+	p->late = l->next;
+	if (!p->late)
+		p->last = &p->late;
+	move(l->at, (uint64_t)(uintptr_t)l->data, l->bytes);
+	free(l);
+}
+
+void settle(struct pair *p) {
+	while (p->late)
+		place(p);
+}
+
+static bool put_off(struct pair *to, uint64_t at, uint64_t from, uint32_t bytes) {
+	struct landing *l = malloc(sizeof *l + bytes);
+	*l = (struct landing){.at = at, .bytes = bytes, .due = now() + 1e-6 * knobs.late};
+	if (!move((uint64_t)(uintptr_t)l->data, from, bytes)) {
+		free(l);
+		return false;
+	}
+	*to->last = l;
+	to->last = &l->next;
+	return true;
+}
+
+static void fail(struct pair *p, uint32_t status) {
+	p->public.state = TV_QPS_ERR;
+	flush(p, status);
+}
+
+/* step carries out one piece of a pair's first request. */
+static void step(struct pair *p, struct pair *peer) {
+	struct request *r = &p->ring[p->begun % p->room];
+	bool reads = r->opcode == TV_WR_RDMA_READ;
+	uint32_t bytes = r->length - r->done < PIECE ? r->length - r->done : PIECE;
+	if (r->length > 0) {
+		unsigned right = reads ? TV_ACCESS_REMOTE_READ : TV_ACCESS_REMOTE_WRITE;
+		struct memory *own = usable(r->lkey, p->public.pd, r->local, r->length, reads ? TV_ACCESS_LOCAL_WRITE : 0);
+		struct memory *other = usable(r->rkey, peer->public.pd, r->remote, r->length, right);
+		if (!own) {
+			fail(p, TV_WC_LOC_PROT_ERR);
+			return;
+		}
+		if (!other || !(peer->attr.qp_access_flags & right)) {
+			fail(peer, TV_WC_WR_FLUSH_ERR);
+			fail(p, TV_WC_REM_ACCESS_ERR);
+			return;
+		}
+		uint64_t here = (uint64_t)(uintptr_t)own->public.addr + (r->local - own->first) + r->done;
+		uint64_t there = (uint64_t)(uintptr_t)other->public.addr + (r->remote - other->first) + r->done;
+		if (reads)
+			settle(peer); /* a READ pushes the WRITEs before it */
+		p->busy++, peer->busy++, own->busy++, other->busy++;
+		pthread_mutex_unlock(&big);
+		bool moved = reads ? move(here, there, bytes) : knobs.late || move(there, here, bytes);
+		pthread_mutex_lock(&big);
+		if (!reads && knobs.late)
+			moved = put_off(peer, there, here, bytes);
+		p->busy--, peer->busy--, own->busy--, other->busy--;
+		pthread_cond_broadcast(&changed);
+		if (p->public.state != TV_QPS_RTS) { /* whoever changed it waits for us, and ends the request */
+			return;
+		}
+		if (!moved) {
+			fail(peer, TV_WC_WR_FLUSH_ERR);
+			fail(p, TV_WC_REM_OP_ERR);
+			return;
+		}
+		counts.bytes += bytes;
+	}
+	r->done += bytes;
+	if (r->done < r->length)
+		return;
+	if (knobs.statuses > 0 && knobs.statuses-- > 0) {
+		fail(p, (uint32_t)knobs.status);
+		return;
+	}
+	*(reads ? &counts.reads : &counts.writes) += 1;
+	p->begun++;
+	p->due = 0;
+	completed(p, r, TV_WC_SUCCESS);
+}
+
+/* ready reports whether a pair has a request that goes on now. Else next becomes the time at which to look again. */
+static bool ready(struct pair *p, double at, double *next, struct pair **peer) {
+	if (p->late && p->late->due <= at)
+		settle(p);
+	if (p->late && p->late->due < *next)
+		*next = p->late->due;
+	if (p->public.state != TV_QPS_RTS || p->begun == p->posted)
+		return false;
+	if (!reached(p, peer)) {
+		if (p->retry == 0)
+			p->retry = at + (1 + p->attr.retry_cnt) * 4.096e-6 * (double)(1u << p->attr.timeout);
+		if (p->retry <= at)
+			fail(p, TV_WC_RETRY_EXC_ERR);
+		else if (p->retry < *next)
+			*next = p->retry;
+		return false;
+	}
+	p->retry = 0;
+	if (knobs.delay && p->due == 0)
+		p->due = at + 1e-6 * knobs.delay;
+	if (p->due > at) {
+		*next = p->due < *next ? p->due : *next;
+		return false;
+	}
+	return true;
+}
+
+static void *wire(void *none) {
+	(void)none;
+	pthread_mutex_lock(&big);
+	for (;;) {
+		double at = now(), next = at + 3600;
+		int moved = 0;
+		for (int i = 0; i < PAIRS; i++) {
+			struct pair *peer, *p = pairs[knobs.shuffle ? (i * 7919 + rand()) % PAIRS : i];
+			if (p && ready(p, at, &next, &peer)) {
+				step(p, peer);
+				moved++;
+			}
+		}
+		if (moved)
+			continue;
+		struct timespec until = {(time_t)next, (long)(1e9 * (next - (double)(time_t)next))};
+		pthread_cond_timedwait(&changed, &big, &until);
+	}
+	return NULL;
+}
+
+static void defaults(void) {
+	const char *text = getenv("TENT_FAKE_VERBS_DEVICES");
+	knobs = (struct knobs){.devices = text ? atoi(text) : 2};
+	if (knobs.devices < 0 || knobs.devices > DEVICES)
+		knobs.devices = 2;
+	for (int i = 0; i < DEVICES; i++) {
+		devices[i] = (struct tv_device){.index = i, .host = 1};
+		snprintf(devices[i].name, sizeof devices[i].name, "fake%d", i);
+	}
+}
+
+static void start(void) {
+	pthread_condattr_t monotonic;
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&changed, &monotonic);
+	defaults();
+	pthread_t thread;
+	pthread_create(&thread, NULL, wire, NULL);
+	pthread_detach(thread);
+}
+
+void begin(void) {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, start);
+}
+
+/* each calls f for the contexts of a device that something of is open: those that have a pair. */
+static void tell(struct tv_device *d, uint32_t type) {
+	struct context *told[64];
+	int n = 0;
+	for (int i = 0; i < PAIRS; i++) {
+		struct context *c = pairs[i] ? (struct context *)pairs[i]->public.context : NULL;
+		bool known = !c || c->device != d;
+		for (int k = 0; k < n && !known; k++)
+			known = told[k] == c;
+		if (!known && n < 64) {
+			told[n++] = c;
+			notify(c, type, NULL, 1);
+		}
+	}
+}
+
+static long on_device(const char *what, struct tv_device *d, long value) {
+	if (!strcmp(what, "silence"))
+		d->silent = value;
+	else if (!strcmp(what, "refuse"))
+		d->refused = (size_t)value;
+	else if (!strcmp(what, "port")) {
+		d->down = !value;
+		tell(d, value ? TV_EVENT_PORT_ACTIVE : TV_EVENT_PORT_ERR);
+	} else if (!strcmp(what, "address")) {
+		d->host = (uint32_t)value;
+		tell(d, TV_EVENT_GID_CHANGE);
+	} else if (!strcmp(what, "dead")) {
+		d->dead = value;
+		for (int i = 0; value && i < PAIRS; i++) {
+			struct pair *p = pairs[i];
+			if (!p || ((struct context *)p->public.context)->device != d || p->public.state == TV_QPS_RESET)
+				continue;
+			p->public.state = TV_QPS_ERR;
+			await_pair(p);
+			if (pairs[i] == p)
+				flush(p, TV_WC_WR_FLUSH_ERR);
+		}
+		if (value)
+			tell(d, TV_EVENT_DEVICE_FATAL);
+	} else
+		return -1;
+	return 0;
+}
+
+static long on_pair(uint32_t number, long status) {
+	struct pair *p = pair_of(number);
+	if (!p)
+		return -1;
+	bool idle = p->begun == p->posted;
+	p->public.state = TV_QPS_ERR;
+	await_pair(p);
+	if (pair_of(number) != p)
+		return 0;
+	flush(p, (uint32_t)status);
+	if (idle)
+		notify((struct context *)p->public.context, TV_EVENT_QP_FATAL, &p->public, 0);
+	return 0;
+}
+
+static long knob(const char *what, long value) {
+	static const struct { const char *name; int *value; } ints[] = {{"register", &knobs.fail_register},
+		{"pair", &knobs.fail_pair}, {"queue", &knobs.fail_queue}, {"modify", &knobs.fail_modify},
+		{"open", &knobs.fail_open}, {"lose", &knobs.lose}, {"twice", &knobs.twice}, {"status", &knobs.status},
+		{"statuses", &knobs.statuses}, {"late", &knobs.late}, {"shuffle", &knobs.shuffle}, {"delay", &knobs.delay},
+		{"devices", &knobs.devices}};
+	static const struct { const char *name; long *value; } longs[] = {{"objects", &counts.objects},
+		{"posts", &counts.posts}, {"requests", &counts.requests}, {"reads", &counts.reads},
+		{"writes", &counts.writes}, {"bytes", &counts.bytes}, {"overflows", &counts.overflows}};
+	for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) {
+		if (!strcmp(what, ints[i].name)) {
+			*ints[i].value = (int)value;
+			return 0;
+		}
+	}
+	for (size_t i = 0; i < sizeof longs / sizeof *longs; i++) {
+		if (!strcmp(what, longs[i].name))
+			return *longs[i].value;
+	}
+	if (!strcmp(what, "reuse")) {
+		knobs.reuse = value;
+		return 0;
+	}
+	return -1;
+}
+
+/* fake_control turns a knob: "silence fake0 1", "pair-error 257 12", "late 5000", "reset", or asks: "objects". */
+long fake_control(const char *text) {
+	char what[32] = "", name[32] = "";
+	long value = 0, result;
+	int device;
+	begin();
+	pthread_mutex_lock(&big);
+	if (sscanf(text, "%31s fake%d %ld", what, &device, &value) == 3 && device >= 0 && device < DEVICES)
+		result = on_device(what, &devices[device], value);
+	else if (sscanf(text, "pair-error %31s %ld", name, &value) == 2)
+		result = on_pair((uint32_t)atol(name), value);
+	else if (!strcmp(text, "reset")) {
+		defaults();
+		result = 0;
+	} else if (sscanf(text, "%31s %ld", what, &value) >= 1)
+		result = knob(what, value);
+	else
+		result = -1;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&big);
+	return result;
+}

@@ -1,0 +1,108 @@
+// Package verbs is a libibverbs.so.1 without hardware, for tests: the library folder holds it in C, and Build compiles
+// it. Transports load it through the same shim as the real one, in the same process or in several.
+//
+// It moves bytes between queue pairs of one process, and is as strict as a NIC: states, paths, keys, rights, domains,
+// the room of send and completion queues. Its knobs (Fake.Control) make events that Soft-RoCE never shows: a device
+// that dies, each status of a completion, completions that are lost or come twice, calls that find no memory, keys that
+// come back at once, and WRITEs that are acknowledged before they are placed, until a READ on their pair pushes them.
+//
+// It is never shipped. Its rules are our belief about NICs: a test that passes here was not run on one.
+package verbs
+
+/*
+#cgo linux LDFLAGS: -ldl
+#include <dlfcn.h>
+#include <stdlib.h>
+
+static long call(void *control, const char *text) { return ((long (*)(const char *))control)(text); }
+*/
+import "C"
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+	"unsafe"
+)
+
+// Fake is the library, compiled and loaded.
+type Fake struct {
+	Path    string
+	control unsafe.Pointer
+}
+
+var built struct {
+	sync.Once
+	path string
+	err  error
+}
+
+// Open compiles the library, once for a process, and loads it. Its knobs are as they were at the start when the test
+// ends. It skips the test where there is no C compiler.
+func Open(t testing.TB) *Fake {
+	t.Helper()
+	built.Do(func() {
+		built.path, built.err = Build(filepath.Join(os.TempDir(), fmt.Sprint("tent-fake-verbs-", os.Getpid())))
+	})
+	if built.err != nil {
+		t.Skipf("the fake libibverbs cannot be compiled: %v", built.err)
+	}
+	path := C.CString(built.path)
+	defer C.free(unsafe.Pointer(path))
+	name := C.CString("fake_control")
+	defer C.free(unsafe.Pointer(name))
+	handle := C.dlopen(path, C.RTLD_NOW)
+	if handle == nil {
+		t.Fatalf("the fake libibverbs cannot be loaded: %s", C.GoString(C.dlerror()))
+	}
+	f := &Fake{built.path, C.dlsym(handle, name)}
+	f.Control(t, "reset")
+	t.Cleanup(func() { f.Control(t, "reset") })
+	return f
+}
+
+// Build compiles the library into a folder and returns its path.
+func Build(folder string) (string, error) {
+	_, here, _, _ := runtime.Caller(0)
+	source := filepath.Join(filepath.Dir(here), "library")
+	files, err := filepath.Glob(filepath.Join(source, "*.c"))
+	if err != nil || len(files) == 0 {
+		return "", fmt.Errorf("no source in %s", source)
+	}
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return "", err
+	}
+	path := filepath.Join(folder, "libibverbs.so.1")
+	abi := filepath.Join(filepath.Dir(here), "..", "..", "..", "transports", "rdma", "verbs")
+	args := append([]string{"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
+		"-Wl,-soname,libibverbs.so.1", "-I" + abi, "-o", path}, files...)
+	out, err := exec.Command("gcc", append(args, "-lpthread")...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("gcc: %w: %s", err, out)
+	}
+	return path, nil
+}
+
+// Control turns a knob or asks for a figure, as fake_control in library/wire.c says.
+func (f *Fake) Control(t testing.TB, format string, args ...any) int {
+	t.Helper()
+	text := fmt.Sprintf(format, args...)
+	c := C.CString(text)
+	defer C.free(unsafe.Pointer(c))
+	result := int(C.call(f.control, c))
+	if result < 0 {
+		t.Fatalf("the fake libibverbs has no knob %q", text)
+	}
+	return result
+}
+
+// Remove deletes the compiled library; for a package's TestMain.
+func Remove() {
+	if built.path != "" {
+		_ = os.RemoveAll(filepath.Dir(built.path))
+	}
+}

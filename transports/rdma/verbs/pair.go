@@ -1,0 +1,138 @@
+package verbs
+
+// #include "shim.h"
+import "C"
+
+import "unsafe"
+
+// Pair is a reliable connected queue pair.
+//
+//	reset ──Init──▶ init ──Connect──▶ ready to receive ──▶ ready to send ──a failed request, Fail──▶ error
+//	  ▲                                                                                                │
+//	  └───────────────────────────────────────────Reset────────────────────────────────────────────────┘
+//
+// When Reset has returned, nothing of the pair's requests reads or writes memory here, and nothing that its peer sends
+// is carried out. Completions of before may still be in the queue.
+type Pair struct {
+	l      *C.tv_library
+	c      *C.struct_tv_qp
+	Number uint32
+}
+
+// Path says how to connect a pair.
+type Path struct {
+	GID        [16]byte // of the other end
+	Pair       uint32   // there
+	PSN        uint32   // that it begins with
+	OwnPSN     uint32
+	MTU        uint32 // 1 is 256 bytes, 5 is 4096
+	LID        uint16 // of the other end, InfiniBand only
+	PKey       uint16 // index of our partition key
+	Port       uint8  // ours, as is all that follows
+	SourceGID  uint8  // index of our address
+	Hops       uint8
+	Traffic    uint8 // class of the IP header
+	Level      uint8 // service level
+	Global     bool  // it has addresses: always for RoCE
+	Timeout    uint8 // of an acknowledgement: 4.096 µs times 2 to this power
+	Retries    uint8
+	RNRRetries uint8
+	RNRTimer   uint8
+	Reads      uint8 // under way at once
+	Access     uint8 // of the other end, see Access
+}
+
+func (p *Path) c() C.tv_path {
+	c := C.tv_path{qp: C.uint32_t(p.Pair), psn: C.uint32_t(p.PSN), own_psn: C.uint32_t(p.OwnPSN),
+		mtu: C.uint32_t(p.MTU), lid: C.uint16_t(p.LID), pkey: C.uint16_t(p.PKey), port: C.uint8_t(p.Port),
+		sgid: C.uint8_t(p.SourceGID), hops: C.uint8_t(p.Hops), traffic: C.uint8_t(p.Traffic), sl: C.uint8_t(p.Level),
+		timeout: C.uint8_t(p.Timeout), retries: C.uint8_t(p.Retries), rnr_retries: C.uint8_t(p.RNRRetries),
+		rnr_timer: C.uint8_t(p.RNRTimer), reads: C.uint8_t(p.Reads), access: C.uint8_t(p.Access)}
+	*(*[16]byte)(unsafe.Pointer(&c.gid)) = p.GID
+	if p.Global {
+		c.global = 1
+	}
+	return c
+}
+
+// NewPair makes a pair in the state reset, with room for that number of requests, of one range each.
+func (d *Device) NewPair(q *Queue, requests int) (*Pair, error) {
+	c, err := C.tv_qp_new(d.l, d.pd, q.c, C.int(requests), 1)
+	if c == nil {
+		return nil, errnoOf("queue pair of "+d.Name, err)
+	}
+	return &Pair{d.l, c, uint32(c.qp_num)}, nil
+}
+
+// Init makes the pair of a port.
+func (p *Pair) Init(path *Path) error {
+	c := path.c()
+	return failure("init a queue pair", C.tv_qp_init(p.l, p.c, &c))
+}
+
+// Connect makes the pair receive from another one, and send. It may wait a second for the other end's link address.
+func (p *Pair) Connect(path *Path) error {
+	c := path.c()
+	return failure("connect a queue pair", C.tv_qp_connect(p.l, p.c, &c))
+}
+
+// Fail ends the pair: requests that are out come back as flushed, and nothing is received.
+func (p *Pair) Fail() error {
+	return failure("fail a queue pair", C.tv_qp_state(p.l, p.c, C.TV_QPS_ERR))
+}
+
+// Reset makes the pair as it was when it was new.
+func (p *Pair) Reset() error {
+	return failure("reset a queue pair", C.tv_qp_state(p.l, p.c, C.TV_QPS_RESET))
+}
+
+// Attributes are a pair's settings as the device has them.
+type Attributes struct {
+	State                               uint32 // 0 reset, 3 ready to send, 6 error
+	MTU                                 uint32
+	Requests                            int
+	Timeout, Retries, RNRRetries, Reads uint8
+	RNRTimer, Traffic, Level, Hops      uint8
+	SourceGID                           uint8
+	PKey                                uint16
+}
+
+// Query reads the settings back.
+func (p *Pair) Query() (Attributes, error) {
+	var a C.struct_tv_qp_attr
+	err := failure("query a queue pair", C.tv_qp_query(p.l, p.c, &a))
+	return Attributes{uint32(a.qp_state), uint32(a.path_mtu), int(a.cap.max_send_wr), uint8(a.timeout),
+		uint8(a.retry_cnt), uint8(a.rnr_retry), uint8(a.max_rd_atomic), uint8(a.min_rnr_timer),
+		uint8(a.ah_attr.traffic_class), uint8(a.ah_attr.sl), uint8(a.ah_attr.hop_limit), uint8(a.ah_attr.sgid_index),
+		uint16(a.pkey_index)}, err
+}
+
+// WR is a work request: one range here and one there.
+type WR struct {
+	ID     uint64
+	Local  uint64 // address
+	Remote uint64 // as the other end's registration counts
+	Length uint32
+	LKey   uint32
+	RKey   uint32
+	Op     uint32
+	Flags  uint32
+	_      uint32
+}
+
+// Operations and flags of a work request. Every failed one has a completion, the others those that are Signaled.
+const (
+	OpWrite  uint32 = C.TV_WR_RDMA_WRITE
+	OpRead   uint32 = C.TV_WR_RDMA_READ
+	Signaled uint32 = C.TV_SEND_SIGNALED
+)
+
+// Post hands a chain of requests over, Batch at most, in one crossing. It returns how many the device took.
+func (p *Pair) Post(chain []WR) (int, error) {
+	var posted C.int
+	r := C.tv_post(p.c, (*C.tv_request)(unsafe.Pointer(unsafe.SliceData(chain))), C.int(len(chain)), &posted)
+	return int(posted), failure("post", r)
+}
+
+// Close ends the pair, as Reset does before.
+func (p *Pair) Close() error { return failure("close a queue pair", C.tv_qp_end(p.l, p.c)) }
