@@ -26,8 +26,15 @@ class Panel(NamedTuple):
     lines: dict[str, str]
 
 
-def quantile(share: float, name: str) -> str:
-    return f"histogram_quantile({share}, sum by (le, class) (rate({name}_bucket{{$E}}[$W])))"
+RAIL = "{{transport}} {{local}} to {{remote}}"
+
+
+def quantile(share: float, name: str, label: str = "class") -> str:
+    return f"histogram_quantile({share}, sum by (le, {label}) (rate({name}_bucket{{$E}}[$W])))"
+
+
+def rate(name: str, *labels: str) -> str:
+    return f"sum{' by (' + ', '.join(labels) + ')' if labels else ''} (rate({name}{{$E}}[$W]))"
 
 
 PANELS = (
@@ -72,13 +79,10 @@ PANELS = (
     Panel(
         "Bytes of a rail",
         "Bps",
-        {
-            "{{transport}} {{local}} to {{remote}}": "sum by (transport, local, remote) "
-            "(rate(tent_rail_bytes_total{$E}[$W]))"
-        },
+        {RAIL: "sum by (transport, local, remote) (rate(tent_rail_bytes_total{$E}[$W]))"},
     ),
-    Panel("Slow rails", "none", {"{{transport}} {{local}} to {{remote}}": "tent_rail_slow{$E}"}),
-    Panel("Health of a rail", "none", {"{{transport}} {{local}} to {{remote}}": "tent_rail_health{$E}"}),
+    Panel("Slow rails", "none", {RAIL: "tent_rail_slow{$E}"}),
+    Panel("Health of a rail", "none", {RAIL: "tent_rail_health{$E}"}),
     Panel("Rails by state", "none", {"{{transport}} {{state}}": "sum by (transport, state) (tent_rails{$E})"}),
     Panel(
         "Second tries",
@@ -87,6 +91,7 @@ PANELS = (
             "retries": "sum(rate(tent_retries_total{$E}[$W]))",
             "reroutes": "sum(rate(tent_reroutes_total{$E}[$W]))",
             "failover {{from}} to {{to}}": "sum by (from, to) (rate(tent_transport_failover_total{$E}[$W]))",
+            "slices asked back": rate("tent_withdrawn_total"),
         },
     ),
     Panel(
@@ -104,6 +109,118 @@ PANELS = (
             "registered bytes": "sum(tent_registered_bytes{$E})",
             "regions": "sum(tent_regions{$E})",
             "peers": "sum(tent_peers{$E})",
+            "segments": "sum(tent_segments{$E})",
+        },
+    ),
+    Panel(
+        "Requests alive",
+        "short",
+        {
+            "not ended": "sum(tent_pending_requests{$E})",
+            "wait for a rail, {{class}}": "sum by (class) (tent_queue_depth{$E})",
+            "batches": "sum(tent_batches{$E})",
+        },
+    ),
+    Panel(
+        "Deadlines",
+        "reqps",
+        {
+            "missed, {{stage}}": rate("tent_deadline_misses_total", "stage"),
+            "could not be met": rate("tent_deadline_infeasible_total"),
+        },
+    ),
+    Panel(
+        "Turns of the classes",
+        "ops",
+        {
+            "promoted {{class}}": rate("tent_promotions_total", "class"),
+            "waits for a slot {{class}}": rate("tent_slot_waits_total", "class"),
+        },
+    ),
+    Panel(
+        "Wait for a slot of time",
+        "µs",
+        {f"p{100 * share:g} {{{{class}}}}": quantile(share, "tent_slot_wait_us") for share in (0.5, 0.99)},
+    ),
+    Panel(
+        "Attempts of a transport",
+        "ops",
+        {
+            "{{transport}} {{operation}}": rate("tent_transport_attempts_total", "transport", "operation"),
+            "{{transport}} {{operation}} failed": rate(
+                "tent_transport_attempt_failures_total", "transport", "operation"
+            ),
+        },
+    ),
+    Panel(
+        "Time of a slice",
+        "µs",
+        {
+            f"p{100 * share:g} {{{{transport}}}}": quantile(share, "tent_transport_attempt_latency_us", "transport")
+            for share in (0.5, 0.99)
+        },
+    ),
+    Panel(
+        "Size of a request, median",
+        "bytes",
+        {f"{op} {{{{class}}}}": quantile(0.5, f"tent_{op}_size_bytes") for op in ("write", "read")},
+    ),
+    Panel("Rate that a rail is believed to carry", "Bps", {RAIL: "tent_rail_rate_bytes{$E}"}),
+    Panel("Bytes in flight of a rail", "bytes", {RAIL: "tent_rail_in_flight_bytes{$E}"}),
+    Panel("State of a rail", "none", {RAIL + ": {{state}}": "tent_rail_state{$E}"}),
+    Panel("Failures of a rail", "ops", {RAIL: rate("tent_rail_failures_total", "transport", "local", "remote")}),
+    Panel(
+        "Errors of rails",
+        "ops",
+        {
+            "errors {{transport}}": rate("tent_rail_errors_total", "transport"),
+            "given up {{transport}}": rate("tent_rails_condemned_total", "transport"),
+            "slow {{transport}}": rate("tent_slow_paths_total", "transport"),
+        },
+    ),
+    Panel("Flushes behind WRITEs", "ops", {"{{transport}}": rate("tent_flushes_total", "transport")}),
+    Panel(
+        "Defects of transports",
+        "ops",
+        {
+            "stray completions {{transport}}": rate("tent_stray_completions_total", "transport"),
+            "calls of ended links {{transport}}": rate("tent_stale_calls_total", "transport"),
+        },
+    ),
+    Panel(
+        "Notifications",
+        "short",
+        {
+            "sent a second": rate("tent_notifications_sent_total"),
+            "received a second": rate("tent_notifications_received_total"),
+            "refused a second": rate("tent_notifications_refused_total"),
+            "wait to be read": "sum(tent_notifications_waiting{$E})",
+        },
+    ),
+    Panel(
+        "Strangers",
+        "short",
+        {
+            "refused a second, {{plane}}: {{reason}}": rate("tent_refused_total", "plane", "reason"),
+            "engines without security": "sum(tent_insecure{$E})",
+        },
+    ),
+    Panel(
+        "Other processes of the host",
+        "short",
+        {
+            "engines that share, {{transport}}": "max by (transport) (tent_shared_processes{$E})",
+            "their bytes in flight, {{device}}": "max by (device) (tent_shared_others_bytes{$E})",
+        },
+    ),
+    Panel(
+        "Faults of tests, and reports that were lost",
+        "short",
+        {
+            "in force {{transport}}": "sum by (transport) (tent_faults{$E})",
+            "struck {{transport}}": rate("tent_faults_injected_total", "transport"),
+            "ambient {{transport}}": rate("tent_faults_ambient_total", "transport"),
+            "reports of traces dropped": rate("tent_trace_reports_dropped_total"),
         },
     ),
 )
@@ -154,6 +271,13 @@ ALERTS = (
         "0m",
         "warning",
         "Requests ended before the peer confirmed that nothing lands any more; fence the regions at their owner",
+    ),
+    Alert(
+        "TentStrayCompletions",
+        "sum by (instance, transport) (increase(tent_stray_completions_total[10m])) > 0",
+        "0m",
+        "warning",
+        "A transport completed slices that were not outstanding; its links go down. Report the event stray_completion",
     ),
     Alert(
         "TentNotificationsRefused",

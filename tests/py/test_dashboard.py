@@ -74,6 +74,13 @@ def test_a_panel_draws_metrics_that_exist(panel: dict[str, Any]) -> None:
         assert faults(target["expr"], target["legendFormat"]) == []
 
 
+def test_every_metric_is_drawn() -> None:
+    """The build's is the list of engines from which a reader chooses."""
+    text = (OPERATE / "grafana.json").read_text(encoding="utf-8")
+    drawn = {series(name)[0] for name in re.findall(r"\btent_\w+", text)}
+    assert sorted(set(known()) - drawn) == []
+
+
 def test_alerts_watch_metrics_that_exist() -> None:
     text = (OPERATE / "alerts.yml").read_text(encoding="utf-8")
     expressions = re.findall(r"^ +expr: (.*)$", text, re.M)
