@@ -310,7 +310,10 @@ func TestNoMessageChangesWhoCalls(t *testing.T) {
 	b, victim, attacker := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0"), newCredentials(t)
 	var seen []transport.Peer
 	note := func(from transport.Peer) { seen = append(seen, from) }
-	b.describe = func(_ context.Context, from transport.Peer, _ uint64) (*Offer, error) { note(from); return nil, nil }
+	b.describe = func(_ context.Context, from transport.Peer, _ uint64, _ bool) (*Offer, error) {
+		note(from)
+		return nil, nil
+	}
 	b.serve = func(_ context.Context, from transport.Peer, _ string, _ []byte) ([]byte, error) {
 		note(from)
 		return nil, nil

@@ -87,9 +87,14 @@ func remote(address string) bool { return !meta.IsLoopback(address) }
 
 func firstOf(list []string) []string { return slices.Clone(list[:min(len(list), listPeerMax)]) }
 
-// Describe returns the peer's description, or nil when it has not changed since the epoch known (0: nothing known).
-func (c *Client) Describe(ctx context.Context, peer transport.Peer, known uint64) (*segment.Description, error) {
-	request := &controlpb.DescribeRequest{Call: c.header(peer), KnownEpoch: known}
+// Describe returns the peer's description, or nil when it is the known one still. Without a known one it is fetched
+// whole, otherwise the peer may send its changes alone.
+func (c *Client) Describe(ctx context.Context, peer transport.Peer,
+	known *segment.Description) (*segment.Description, error) {
+	request := &controlpb.DescribeRequest{Call: c.header(peer), Update: true}
+	if known != nil {
+		request.KnownEpoch = known.Epoch
+	}
 	reply, err := call(ctx, c, "control.describe", peer,
 		func(ctx context.Context, k *conn) (*controlpb.DescribeReply, error) {
 			return k.stub.Describe(ctx, request)
@@ -105,6 +110,15 @@ func (c *Client) Describe(ctx context.Context, peer transport.Peer, known uint64
 		return nil, protocolError("the peer describes another engine").WithPeer(peer.Address, "", "")
 	}
 	description.Transports = fromTransports(reply.GetTransports())
+	if since := reply.GetSince(); since != 0 {
+		if known == nil || since != known.Epoch {
+			return nil, protocolError("the peer tells changes since another epoch than ours").
+				WithPeer(peer.Address, "", "")
+		}
+		if description, err = known.Updated(description, reply.GetClosed()); err != nil {
+			return nil, protocolError("the peer's changes are malformed: %v", err).WithPeer(peer.Address, "", "")
+		}
+	}
 	return description, nil
 }
 

@@ -37,6 +37,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -50,8 +51,8 @@ const Version = "1.0"
 // ctx. An *errs.Error reaches the caller as it is, its side turned round; a panic reaches it as Internal.
 type Handler interface {
 	// Describe returns the peer's part of our regions, nil when it has not changed since the epoch known (0: nothing is
-	// known). Nobody changes the offer afterwards.
-	Describe(ctx context.Context, from transport.Peer, known uint64) (*Offer, error)
+	// known). With update it may list the changes since then alone. Nobody changes the offer afterwards.
+	Describe(ctx context.Context, from transport.Peer, known uint64, update bool) (*Offer, error)
 	// Serve passes a message to the transport of that name. It may see a message twice when a connection broke between
 	// the message and its answer, so messages must be idempotent.
 	Serve(ctx context.Context, from transport.Peer, transport string, message []byte) ([]byte, error)
@@ -69,6 +70,8 @@ type Handler interface {
 type Offer struct {
 	Encoded    []byte                        // by segment.Encode, with descriptors
 	Transports map[string]transport.Versions // those that are open
+	Since      uint64                        // the regions are those that changed since that epoch; 0: all of them
+	Closed     []mem.RegionID                // since then
 }
 
 // Options of a server and a client; an engine gives the same to both. Zero means the default in brackets.

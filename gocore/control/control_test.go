@@ -31,15 +31,15 @@ type node struct {
 	self    transport.Peer
 	options Options
 
-	describe func(context.Context, transport.Peer, uint64) (*Offer, error)
+	describe func(context.Context, transport.Peer, uint64, bool) (*Offer, error)
 	serve    func(context.Context, transport.Peer, string, []byte) ([]byte, error)
 	notified func(context.Context, transport.Peer, uint64, []byte) error
 	changed  func(transport.Peer, uint64)
 	reported func(transport.Peer, []Traced)
 }
 
-func (n *node) Describe(ctx context.Context, from transport.Peer, known uint64) (*Offer, error) {
-	return n.describe(ctx, from, known)
+func (n *node) Describe(ctx context.Context, from transport.Peer, known uint64, update bool) (*Offer, error) {
+	return n.describe(ctx, from, known, update)
 }
 
 func (n *node) Serve(ctx context.Context, from transport.Peer, name string, message []byte) ([]byte, error) {
@@ -124,9 +124,10 @@ func TestDescribeComesOnceForEachEpoch(t *testing.T) {
 	checkLeaks(t)
 	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
 	epoch := uint64(1)
-	b.describe = func(_ context.Context, from transport.Peer, known uint64) (*Offer, error) {
+	b.describe = func(_ context.Context, from transport.Peer, known uint64, update bool) (*Offer, error) {
 		from.Host = ""
 		require.Equal(t, a.self, from)
+		require.True(t, update)
 		if known == epoch {
 			return nil, nil
 		}
@@ -138,16 +139,60 @@ func TestDescribeComesOnceForEachEpoch(t *testing.T) {
 		return &Offer{Encoded: segment.Encode(d, true)}, nil
 	}
 	peer := open(t, a, b)
-	d, err := a.client.Describe(within(t), peer, 0)
+	d, err := a.client.Describe(within(t), peer, nil)
 	require.NoError(t, err)
 	require.Equal(t, transport.Descriptor{1, 2}, d.Find("kv").Descriptors["tcp"])
-	same, err := a.client.Describe(within(t), peer, d.Epoch)
+	same, err := a.client.Describe(within(t), peer, d)
 	require.NoError(t, err)
 	require.Nil(t, same)
 	epoch++
-	d, err = a.client.Describe(within(t), peer, d.Epoch)
+	d, err = a.client.Describe(within(t), peer, d)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, d.Epoch)
+}
+
+// A peer may tell changes alone. They are added to the description that we know, and to no other one.
+func TestChangesAreAddedToTheKnownDescription(t *testing.T) {
+	checkLeaks(t)
+	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
+	region := func(id mem.RegionID, name string, size uint64) segment.Region {
+		return segment.Region{ID: id, Name: name, Addr: uint64(id) * 4096, Size: size,
+			Permission: mem.GlobalReadWrite}
+	}
+	var offer *segment.Description
+	var since uint64
+	b.describe = func(_ context.Context, _ transport.Peer, known uint64, update bool) (*Offer, error) {
+		require.NoError(t, offer.Seal())
+		made := &Offer{Encoded: segment.Encode(offer, true)}
+		if known > 0 {
+			made.Since, made.Closed = since, []mem.RegionID{2}
+		}
+		return made, nil
+	}
+	peer := open(t, a, b)
+	offer = &segment.Description{ID: b.self.ID, Epoch: 5, Regions: []segment.Region{region(1, "a", 64),
+		region(2, "b", 64), region(3, "c", 64)}}
+	known, err := a.client.Describe(within(t), peer, nil)
+	require.NoError(t, err)
+	offer = &segment.Description{ID: b.self.ID, Epoch: 9, Regions: []segment.Region{region(3, "c", 128),
+		region(4, "b", 64)}}
+	since = 5
+	fresh, err := a.client.Describe(within(t), peer, known)
+	require.NoError(t, err)
+	require.EqualValues(t, 9, fresh.Epoch)
+	require.Len(t, fresh.Regions, 3)
+	require.EqualValues(t, 1, fresh.Find("a").ID)
+	require.EqualValues(t, 4, fresh.Find("b").ID, "the name goes on with another region")
+	require.EqualValues(t, 128, fresh.Find("c").Size)
+	require.Len(t, known.Regions, 3, "the old one is as it was")
+	require.EqualValues(t, 64, known.Find("c").Size)
+
+	since = 4
+	_, err = a.client.Describe(within(t), peer, known)
+	require.ErrorContains(t, err, "another epoch")
+	since, offer = 5, &segment.Description{ID: b.self.ID, Epoch: 9, Regions: []segment.Region{region(9, "a", 64)}}
+	_, err = a.client.Describe(within(t), peer, known)
+	require.ErrorContains(t, err, `two regions are named "a"`)
 }
 
 func TestConcurrentCallsShareOneConnection(t *testing.T) {

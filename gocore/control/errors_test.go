@@ -154,7 +154,7 @@ func TestOtherIncarnationIsToldAtOnce(t *testing.T) {
 	a, b := start(t, "127.0.0.1:0"), start(t, "127.0.0.1:0")
 	peer := open(t, a, b)
 	peer.ID[0]++
-	_, err := a.client.Describe(within(t), peer, 0)
+	_, err := a.client.Describe(within(t), peer, nil)
 	require.Equal(t, errs.PeerRestarted, errs.CodeOf(err))
 	_, err = a.client.Call(within(t), peer, "tcp", nil)
 	require.Equal(t, errs.PeerRestarted, errs.CodeOf(err))

@@ -47,7 +47,7 @@ func FuzzMessages(f *testing.F) {
 		ctx := peer.NewContext(context.Background(),
 			&peer.Peer{Addr: guestAddr{ours.RemoteAddr(), g}, AuthInfo: proof{shown}})
 		checked := &node{
-			describe: func(_ context.Context, from transport.Peer, _ uint64) (*Offer, error) {
+			describe: func(_ context.Context, from transport.Peer, _ uint64, _ bool) (*Offer, error) {
 				proved(t, shown, from)
 				return &Offer{Encoded: []byte("description")}, nil
 			},

@@ -185,12 +185,17 @@ func (s *service) Describe(ctx context.Context, request *controlpb.DescribeReque
 	if err != nil {
 		return nil, err
 	}
-	offer, err := s.handler.Describe(ctx, from, request.GetKnownEpoch())
+	offer, err := s.handler.Describe(ctx, from, request.GetKnownEpoch(), request.GetUpdate())
 	if err != nil || offer == nil {
 		return &controlpb.DescribeReply{}, err
 	}
-	described(ctx, len(offer.Encoded))
-	return &controlpb.DescribeReply{Description: offer.Encoded, Transports: toTransports(offer.Transports)}, nil
+	described(ctx, len(offer.Encoded)+8*len(offer.Closed))
+	reply := &controlpb.DescribeReply{Description: offer.Encoded, Transports: toTransports(offer.Transports),
+		Since: offer.Since}
+	for _, id := range offer.Closed {
+		reply.Closed = append(reply.Closed, uint64(id))
+	}
+	return reply, nil
 }
 
 func (s *service) Transport(ctx context.Context, request *controlpb.TransportRequest) (*controlpb.TransportReply,

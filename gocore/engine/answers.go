@@ -14,10 +14,10 @@ type answers Engine
 var _ control.Handler = (*answers)(nil)
 
 // Describe implements control.Handler.
-func (a *answers) Describe(_ context.Context, from transport.Peer, known uint64) (*control.Offer, error) {
+func (a *answers) Describe(_ context.Context, from transport.Peer, known uint64, update bool) (*control.Offer, error) {
 	e := (*Engine)(a)
 	e.changes.listens(from, e.describedEpoch()) // read before the offer: a change meanwhile is told
-	return e.offer(allRights, known), nil
+	return e.offer(allRights, known, update), nil
 }
 
 // Changed implements control.Handler.

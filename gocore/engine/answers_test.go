@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"bytes"
 	"context"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,7 +23,7 @@ func TestADescriptionIsEncodedOncePerEpoch(t *testing.T) {
 	require.NoError(t, err)
 	e := &Engine{credentials: own, changes: newChanges(nil)}
 	describe := func(known uint64) *control.Offer {
-		offer, err := (*answers)(e).Describe(context.Background(), transport.Peer{}, known)
+		offer, err := (*answers)(e).Describe(context.Background(), transport.Peer{}, known, false)
 		require.NoError(t, err)
 		return offer
 	}
@@ -36,7 +39,7 @@ func TestADescriptionIsEncodedOncePerEpoch(t *testing.T) {
 	fenced, err := segment.Decode(describe(0).Encoded)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, fenced.Fences, "a peer that opens us now begins behind the fence")
-	e.regions.touch()
+	e.regions.touch(1)
 	changed, err := segment.Decode(describe(told.Epoch).Encoded)
 	require.NoError(t, err)
 	require.Greater(t, changed.Epoch, told.Epoch)
@@ -62,4 +65,111 @@ func TestALocalRegionChangesNoDescription(t *testing.T) {
 	require.Equal(t, known, e.describedEpoch())
 	e.regions.leave(offered.ID)
 	require.Greater(t, e.describedEpoch(), known)
+}
+
+// A peer that takes updates knows the same as one that asks for everything, after any changes and however many of them
+// it has missed.
+func TestUpdatesAddUpToTheWholeDescription(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	own, err := security.Open(security.Settings{})
+	require.NoError(t, err)
+	e := &Engine{credentials: own}
+	var open []*region
+	change := func() {
+		switch do := random.IntN(4); {
+		case do > 1 || len(open) == 0:
+			r := testRegion(uintptr(0x1000+random.IntN(1<<20)*64), uint64(64+random.IntN(4)*64))
+			r.ID, r.Permission = e.regions.reserve(), mem.Permission(random.IntN(3))
+			require.Nil(t, e.regions.add(r))
+			open = append(open, r)
+		case do == 1:
+			e.regions.touch(open[random.IntN(len(open))].ID)
+		default:
+			i := random.IntN(len(open))
+			closed := e.regions.leave(open[i].ID)
+			require.True(t, e.regions.left(closed))
+			e.regions.giveBack(closed.ID)
+			open = slices.Delete(open, i, i+1)
+		}
+	}
+	decode := func(offer *control.Offer) *segment.Description {
+		d, err := segment.Decode(offer.Encoded)
+		require.NoError(t, err)
+		return d
+	}
+	known, updates := decode(e.offer(allRights, 0, true)), 0
+	for range 2000 {
+		for range random.IntN(8) {
+			change()
+		}
+		offer := e.offer(allRights, known.Epoch, true)
+		if offer == nil {
+			require.Equal(t, e.describedEpoch(), known.Epoch)
+			continue
+		}
+		fresh := decode(offer)
+		if offer.Since != 0 {
+			require.Equal(t, known.Epoch, offer.Since)
+			var closed []uint64
+			for _, id := range offer.Closed {
+				closed = append(closed, uint64(id))
+			}
+			fresh, err = known.Updated(fresh, closed)
+			require.NoError(t, err)
+			updates++
+		}
+		known = fresh
+		require.True(t, bytes.Equal(segment.Encode(e.description(false), true), segment.Encode(known, true)))
+	}
+	require.Greater(t, updates, 100, "else this test has tested nothing")
+}
+
+// A change of one region among thousands sends that region alone, to every peer that knew the description before it.
+func TestAChangeSendsTheChangedRegionAlone(t *testing.T) {
+	own, err := security.Open(security.Settings{})
+	require.NoError(t, err)
+	e := &Engine{credentials: own}
+	var first *region
+	for i := range 5000 {
+		r := testRegion(uintptr(0x1000+i*64), 64)
+		r.ID, r.Permission = e.regions.reserve(), mem.GlobalReadWrite
+		require.Nil(t, e.regions.add(r))
+		if first == nil {
+			first = r
+		}
+	}
+	whole, known := e.offer(allRights, 0, true), e.describedEpoch()
+	require.Zero(t, whole.Since)
+	e.regions.touch(first.ID)
+	update := e.offer(allRights, known, true)
+	require.Same(t, update, e.offer(allRights, known, true), "made once for all")
+	require.Equal(t, known, update.Since)
+	require.Empty(t, update.Closed)
+	require.Less(t, len(update.Encoded), 512)
+	require.Greater(t, len(whole.Encoded), 5000*5)
+	require.Zero(t, e.offer(allRights, known, false).Since, "a peer of an older version gets all regions")
+	e.regions.leave(first.ID)
+	require.Equal(t, []mem.RegionID{first.ID}, e.offer(allRights, known, true).Closed)
+}
+
+// The log of changes has a bound. A peer that comes after a long time gets all regions.
+func TestTheLogOfChangesForgetsTheOldest(t *testing.T) {
+	var l regionLog
+	const count = 5 * regionLogMax
+	for i := range count {
+		l.add(mem.RegionID(i + 1))
+		require.LessOrEqual(t, len(l.ids), 2*regionLogMax)
+	}
+	ids, complete := l.since(count - 3)
+	require.True(t, complete)
+	require.Equal(t, []mem.RegionID{count - 2, count - 1, count}, ids)
+	_, complete = l.since(0)
+	require.False(t, complete)
+	_, complete = l.since(count + 1)
+	require.False(t, complete, "a number of another engine")
+	ids, complete = l.since(count)
+	require.True(t, complete)
+	require.Empty(t, ids)
 }

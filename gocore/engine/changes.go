@@ -36,13 +36,13 @@ func (p *port) Describe(key transport.LocalKey, descriptor transport.Descriptor)
 	}
 	p.mu.Unlock()
 	if r != nil {
-		p.engine.describedAnew()
+		p.engine.describedAnew(r)
 	}
 }
 
-// describedAnew makes those that import our regions ask for them again: peers, and our own end.
-func (e *Engine) describedAnew() {
-	e.regions.touch()
+// describedAnew makes those that import a region ask for it again: peers, and our own end.
+func (e *Engine) describedAnew(r *region) {
+	e.regions.touch(r.ID)
 	e.changes.announce(e.describedEpoch())
 	e.renewals.refresh(e.segments.peersWith(e.credentials.ID()))
 }

@@ -13,33 +13,76 @@ type rights string
 // allRights is the only set there is: every peer that is admitted.
 const allRights rights = "all"
 
+// offersMax bounds the answers that are kept. Most peers know the description before the newest one, or none.
+const offersMax = 16
+
+// offered says to which question an answer was made.
+type offered struct {
+	to    rights
+	since uint64 // the epoch that the peer knows, 0 for an answer with all regions
+}
+
 // offers holds the answers to peers that ask for our regions, each encoded once. Many peers ask at once, and again and
 // again, and an answer of thousands of regions takes milliseconds to make.
 type offers struct {
 	mu     sync.Mutex
 	epoch  uint64
 	fences uint64
-	made   map[rights]*control.Offer // of that epoch, with that number of fences
+	made   map[offered]*control.Offer // of that epoch, with that number of fences
 }
 
-// offer returns the offer to peers of some rights, nil when they know it, by the epoch of theirs.
-func (e *Engine) offer(to rights, known uint64) *control.Offer {
-	if known != 0 && known == e.describedEpoch() {
+// offer returns the offer to peers of some rights, nil when they know it, by the epoch of theirs. With update, it lists
+// the changes alone where that is shorter.
+func (e *Engine) offer(to rights, known uint64, update bool) *control.Offer {
+	epoch := e.describedEpoch()
+	if known != 0 && known == epoch {
 		return nil
 	}
 	o := &e.offers
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if made := o.made[to]; made != nil && o.epoch == e.describedEpoch() && o.fences == e.fences.Load() {
+	if fences := e.fences.Load(); o.made == nil || o.epoch != epoch || o.fences != fences {
+		o.epoch, o.fences, o.made = epoch, fences, make(map[offered]*control.Offer)
+	}
+	if known != 0 && update {
+		question := offered{to, known}
+		if made := o.made[question]; made != nil {
+			return made
+		}
+		if made := e.update(known); made != nil {
+			o.keep(question, made, epoch)
+			return made
+		}
+	}
+	question := offered{to, 0}
+	if made := o.made[question]; made != nil {
 		return made
 	}
 	d := e.description(false)
-	if fences := uint64(d.Fences); d.Epoch != o.epoch || fences != o.fences || o.made == nil {
-		o.epoch, o.fences, o.made = d.Epoch, fences, map[rights]*control.Offer{}
-	}
 	made := &control.Offer{Encoded: segment.Encode(d, true), Transports: d.Transports}
-	o.made[to] = made
+	o.keep(question, made, d.Epoch)
 	return made
+}
+
+// keep keeps an answer for other peers. One that a change has overtaken is newer than those that are kept.
+func (o *offers) keep(question offered, made *control.Offer, epoch uint64) {
+	if epoch == o.epoch && (question.since == 0 || len(o.made) < offersMax) {
+		o.made[question] = made
+	}
+}
+
+// update returns the changes since an epoch, nil where all regions have to be listed.
+func (e *Engine) update(known uint64) *control.Offer {
+	open, closed, steps, complete := e.regions.since(known - 1)
+	if !complete {
+		return nil
+	}
+	d := e.describeSelf(steps + 1)
+	for _, r := range open {
+		d.Regions = append(d.Regions, e.describe(r))
+	}
+	e.seal(d)
+	return &control.Offer{Encoded: segment.Encode(d, true), Transports: d.Transports, Since: known, Closed: closed}
 }
 
 // describedEpoch is the epoch of a description that is made now; 0 is none's.

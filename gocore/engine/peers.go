@@ -221,9 +221,9 @@ func (p *peer) refresh(ctx context.Context) error {
 	if p.file != nil {
 		return nil // a file keeps the description of its opening
 	}
-	known := uint64(0)
+	var known *segment.Description
 	if t := p.regions.Load(); t != nil && t.known {
-		known = t.description.Epoch
+		known = t.description
 	}
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()

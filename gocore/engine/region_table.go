@@ -15,7 +15,7 @@ import (
 // logarithm of their number (region_tree.go).
 type regionTable struct {
 	tree   atomic.Pointer[regionNode] // the open ones
-	epoch  atomic.Uint64              // grows with every change that peers can see
+	epoch  atomic.Uint64              // grows with every change that peers can see; written under mu
 	retire sync.WaitGroup
 
 	mu    sync.Mutex
@@ -24,6 +24,7 @@ type regionTable struct {
 	byID  map[mem.RegionID]*region // the open ones
 	named map[string]*region       // those of them that have a name
 	going map[mem.RegionID]*region // closed, and not yet known to be out of every peer's reach
+	log   regionLog                // an entry for each step of epoch
 }
 
 // list goes over the regions that are open when it begins, by address and then size.
@@ -152,13 +153,46 @@ func (t *regionTable) all() []*region {
 	return slices.AppendSeq(slices.Collect(t.list()), maps.Values(t.going))
 }
 
-// touch makes peers ask again: a transport has changed descriptors.
-func (t *regionTable) touch() { t.epoch.Add(1) }
+// touch makes peers ask again: a transport has changed a descriptor of the region.
+func (t *regionTable) touch(id mem.RegionID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stepLocked(id)
+}
 
 // publishLocked makes a tree visible, with or without r. Peers hear of regions that they may touch.
 func (t *regionTable) publishLocked(tree regionNode, r *region) {
 	t.tree.Store(&tree)
 	if r.Permission != mem.LocalReadWrite {
-		t.epoch.Add(1)
+		t.stepLocked(r.ID)
 	}
+}
+
+func (t *regionTable) stepLocked(id mem.RegionID) {
+	t.log.add(id)
+	t.epoch.Add(1)
+}
+
+// since returns the regions that changed after a number of steps: those that are open, and the ids of the others. It
+// also returns the number of steps now. Without complete, the change is too long ago, or touches half of the regions.
+func (t *regionTable) since(steps uint64) (open []*region, closed []mem.RegionID, now uint64, complete bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	changed, complete := t.log.since(steps)
+	if !complete || 2*len(changed) > len(t.byID) {
+		return nil, nil, 0, false
+	}
+	seen := make(map[mem.RegionID]bool, len(changed))
+	for _, id := range changed {
+		if seen[id] {
+			continue
+		}
+		seen[id] = true
+		if r := t.byID[id]; r != nil && r.Permission != mem.LocalReadWrite {
+			open = append(open, r)
+		} else {
+			closed = append(closed, id)
+		}
+	}
+	return open, closed, t.epoch.Load(), true
 }

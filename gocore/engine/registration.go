@@ -261,7 +261,7 @@ func (e *Engine) answered(r *region, p *port, asked *mem.Region) {
 		close(w.settled)
 	}
 	if r.life.state() == regionOpen { // Register has returned: plans and peers have to hear of it
-		e.describedAnew()
+		e.describedAnew(r)
 		e.planEpoch.Add(1)
 	}
 }

@@ -356,8 +356,20 @@ func (e *Engine) isSilent(p *peer) bool {
 
 // description lists the open regions that peers may touch, or with own all open regions.
 func (e *Engine) description(own bool) *segment.Description {
+	d := e.describeSelf(e.describedEpoch()) // read before the regions: a change meanwhile is of the next one
+	for r := range e.regions.list() {
+		if r.Permission == mem.LocalReadWrite && !own {
+			continue
+		}
+		d.Regions = append(d.Regions, e.describe(r))
+	}
+	e.seal(d)
+	return d
+}
+
+// describeSelf describes the engine without regions.
+func (e *Engine) describeSelf(epoch uint64) *segment.Description {
 	self := e.self()
-	epoch := e.describedEpoch() // read before the regions: a change meanwhile is of the next one
 	d := &segment.Description{Address: self.Address, Name: self.Name, MachineID: self.MachineID, Network: self.Network,
 		ID: self.ID, Version: Version, Epoch: epoch, Fences: transport.Epoch(e.fences.Load()), Others: e.others}
 	d.Transports = make(map[string]transport.Versions, len(e.ports))
@@ -366,16 +378,13 @@ func (e *Engine) description(own bool) *segment.Description {
 			d.Transports[p.name] = e.infos[i].Versions
 		}
 	}
-	for r := range e.regions.list() {
-		if r.Permission == mem.LocalReadWrite && !own {
-			continue
-		}
-		d.Regions = append(d.Regions, e.describe(r))
-	}
+	return d
+}
+
+func (e *Engine) seal(d *segment.Description) {
 	if err := d.Seal(); err != nil {
 		e.log.Error("describe", "err", err)
 	}
-	return d
 }
 
 func (e *Engine) describe(r *region) segment.Region {

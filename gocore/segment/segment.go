@@ -7,6 +7,7 @@
 package segment
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -74,23 +75,10 @@ func (d *Description) Seal() error {
 		}
 	}
 	// Where two regions begin at one address the smaller comes last: Containing walks backwards and meets it first.
-	slices.SortStableFunc(d.Regions, func(a, b Region) int {
-		if a.Addr != b.Addr {
-			return order(a.Addr, b.Addr)
-		}
-		return order(b.Size, a.Size)
+	slices.SortFunc(d.Regions, func(a, b Region) int {
+		return cmp.Or(cmp.Compare(a.Addr, b.Addr), cmp.Compare(b.Size, a.Size), cmp.Compare(a.ID, b.ID))
 	})
 	return d.index()
-}
-
-func order(a, b uint64) int {
-	if a < b {
-		return -1
-	}
-	if a > b {
-		return 1
-	}
-	return 0
 }
 
 func (r *Region) check() error {

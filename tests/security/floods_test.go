@@ -160,7 +160,7 @@ func TestDescribingInALoopKeepsNobodyOut(t *testing.T) {
 	for range 16 {
 		attack.Go(func() {
 			for ctx.Err() == nil {
-				_, _ = a.Describe(ctx, e.Self(), 0)
+				_, _ = a.Describe(ctx, e.Self(), nil)
 				calls.Add(1)
 			}
 		})

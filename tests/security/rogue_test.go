@@ -151,7 +151,7 @@ func (r *rogue) describe(e *engine.Engine) *segment.Description {
 	stranger := control.NewClient(control.Options{Self: func() transport.Peer { return transport.Peer{} },
 		Credentials: credentials, Log: r.Log()})
 	defer stranger.Close()
-	d, err := stranger.Describe(ctx, e.Self(), 0)
+	d, err := stranger.Describe(ctx, e.Self(), nil)
 	require.NoError(r.t, err)
 	return d
 }

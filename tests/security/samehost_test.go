@@ -157,7 +157,7 @@ func newRelay(t *testing.T, target Cells, at uint64) *relay {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r.self.Address = r.server.Addresses()[0]
-	described, err := r.client.Describe(ctx, r.target, 0)
+	described, err := r.client.Describe(ctx, r.target, nil)
 	require.NoError(t, err)
 	d := bytes.ReplaceAll(described.Find("offered").Descriptors["shm"], r.target.ID[:], r.self.ID[:])
 	d = bytes.ReplaceAll(d, binary.LittleEndian.AppendUint64(nil, target.Offered),
@@ -172,7 +172,7 @@ func newRelay(t *testing.T, target Cells, at uint64) *relay {
 	return r
 }
 
-func (r *relay) Describe(context.Context, transport.Peer, uint64) (*control.Offer, error) {
+func (r *relay) Describe(context.Context, transport.Peer, uint64, bool) (*control.Offer, error) {
 	return &control.Offer{Encoded: segment.Encode(r.offer, true), Transports: r.offer.Transports}, nil
 }
 

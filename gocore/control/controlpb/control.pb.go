@@ -330,6 +330,7 @@ type DescribeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Call          *Call                  `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
 	KnownEpoch    uint64                 `protobuf:"varint,2,opt,name=known_epoch,json=knownEpoch,proto3" json:"known_epoch,omitempty"` // 0: none
+	Update        bool                   `protobuf:"varint,3,opt,name=update,proto3" json:"update,omitempty"`                           // the changes since known_epoch may be told alone
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -378,10 +379,19 @@ func (x *DescribeRequest) GetKnownEpoch() uint64 {
 	return 0
 }
 
+func (x *DescribeRequest) GetUpdate() bool {
+	if x != nil {
+		return x.Update
+	}
+	return false
+}
+
 type DescribeReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Description   []byte                 `protobuf:"bytes,1,opt,name=description,proto3" json:"description,omitempty"` // gocore/segment's encoding with descriptors; empty: unchanged since known_epoch
 	Transports    []*Transport           `protobuf:"bytes,2,rep,name=transports,proto3" json:"transports,omitempty"`   // all that are open
+	Since         uint64                 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`            // the description lists the regions that changed since this epoch; 0: all
+	Closed        []uint64               `protobuf:"fixed64,4,rep,packed,name=closed,proto3" json:"closed,omitempty"`  // ids of regions that are not offered any more, since then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -426,6 +436,20 @@ func (x *DescribeReply) GetDescription() []byte {
 func (x *DescribeReply) GetTransports() []*Transport {
 	if x != nil {
 		return x.Transports
+	}
+	return nil
+}
+
+func (x *DescribeReply) GetSince() uint64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *DescribeReply) GetClosed() []uint64 {
+	if x != nil {
+		return x.Closed
 	}
 	return nil
 }
@@ -1163,16 +1187,19 @@ const file_gocore_control_controlpb_control_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12*\n" +
 	"\x04self\x18\x02 \x01(\v2\x16.tent.control.IdentityR\x04self\x12\"\n" +
 	"\fcapabilities\x18\x03 \x03(\tR\fcapabilities\x12\x1c\n" +
-	"\taddresses\x18\x04 \x03(\tR\taddresses\"Z\n" +
+	"\taddresses\x18\x04 \x03(\tR\taddresses\"r\n" +
 	"\x0fDescribeRequest\x12&\n" +
 	"\x04call\x18\x01 \x01(\v2\x12.tent.control.CallR\x04call\x12\x1f\n" +
 	"\vknown_epoch\x18\x02 \x01(\x04R\n" +
-	"knownEpoch\"j\n" +
+	"knownEpoch\x12\x16\n" +
+	"\x06update\x18\x03 \x01(\bR\x06update\"\x98\x01\n" +
 	"\rDescribeReply\x12 \n" +
 	"\vdescription\x18\x01 \x01(\fR\vdescription\x127\n" +
 	"\n" +
 	"transports\x18\x02 \x03(\v2\x17.tent.control.TransportR\n" +
-	"transports\"N\n" +
+	"transports\x12\x14\n" +
+	"\x05since\x18\x03 \x01(\x04R\x05since\x12\x16\n" +
+	"\x06closed\x18\x04 \x03(\x06R\x06closed\"N\n" +
 	"\x0eChangedRequest\x12&\n" +
 	"\x04call\x18\x01 \x01(\v2\x12.tent.control.CallR\x04call\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"\x0e\n" +
