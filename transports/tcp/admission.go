@@ -33,11 +33,13 @@ func (l *responderLane) helloCame() *errs.Error {
 	if err != nil {
 		return err
 	}
-	l.t.strangers.remove(l)
 	t := transcript{hello: make([]byte, helloSize), nonce: newNonce(), initiator: a.peer.ID, responder: l.t.self.ID}
 	l.rx.head.put(t.hello)
 	copy(t.hello[headerBytes:], l.rx.body)
 	l.admission = &admission{attachment: a, greeting: g, expected: t.sign(&a.secret, byInitiator)}
+	if !l.t.strangers.remove(l) { // after a challenge the peer would take the lane for open
+		return l.protocolError("it was picked to go while its HELLO was read")
+	}
 	challenge := t.challenge(&a.secret)
 	if n, err := unix.SendmsgN(l.fd, challenge, nil, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT); n != len(challenge) {
 		return l.protocolError("the challenge could not be sent: %v", err) // an empty socket takes it all

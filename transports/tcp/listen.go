@@ -99,17 +99,12 @@ func (t *Transport) accept(w *worker, index int) {
 	}
 }
 
-// meetStranger reads the bytes that a new connection has sent already. A peer's HELLO is among them, so no flood of
-// others comes between.
+// meetStranger reads the bytes that a new connection has sent already. A peer's HELLO is among them. Only a connection
+// that says less joins the strangers, so no flood of others comes between, however long the worker is kept from its
+// processor.
 func (t *Transport) meetStranger(w *worker, fd int, from netip.Addr) {
 	lane := t.newResponderLane(fd, from)
-	if oldest := t.strangers.add(lane); oldest != nil {
-		oldest.drop()
-	}
-	lane.armMu.Lock() // another worker may have dropped it meanwhile, and its descriptor be another socket's by now
-	err := lane.register()
-	lane.armMu.Unlock()
-	if err != nil {
+	if err := lane.register(); err != nil {
 		lane.broke(errs.Wrap(errs.Internal, "tcp.accept", err))
 		return
 	}
@@ -121,9 +116,18 @@ func (t *Transport) meetStranger(w *worker, fd int, from netip.Addr) {
 	}))
 	lane.readMu.Lock()
 	_, open := lane.drain(w, submitBudget)
+	var oldest *responderLane
+	if open && lane.fd >= 0 && lane.due() == kindHello {
+		oldest = t.strangers.add(lane) // closeLane, which needs readMu, takes it out
+	}
 	lane.readMu.Unlock()
+	if oldest != nil {
+		oldest.drop()
+	}
 	if open {
 		lane.arm()
+	} else {
+		lane.closeLane() // here, for a flood must not leave more of them behind than there are workers
 	}
 }
 

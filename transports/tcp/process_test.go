@@ -41,6 +41,8 @@ type endpoint struct {
 	errors   errorLog
 	refusals [transport.RefusalCount]atomic.Int64
 
+	onRefusal func(transport.Refusal) // nil: nothing; set before the first one
+
 	mu    sync.Mutex
 	cond  *sync.Cond
 	ends  map[*transport.Slice]transport.Completion
@@ -133,6 +135,9 @@ func (e *endpoint) Describe(transport.LocalKey, transport.Descriptor) {}
 func (e *endpoint) Refresh(transport.Peer)                            {}
 func (e *endpoint) Refused(reason transport.Refusal, _ string, _ error) {
 	e.refusals[reason].Add(1)
+	if e.onRefusal != nil {
+		e.onRefusal(reason)
+	}
 }
 
 // refused returns how often something was refused for a reason.

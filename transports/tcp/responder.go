@@ -21,6 +21,7 @@ type responderLane struct {
 	attachment atomic.Pointer[attachment] // nil until the lane has proved that it belongs there
 	admission  *admission                 // between HELLO and PROOF; guarded by readMu
 	greetBy    atomic.Pointer[time.Timer] // ends a lane that does not prove itself
+	picked     bool                       // to go for other strangers; guarded by strangers.mu
 	own        bool                       // the initiator is our own engine; set before any payload
 	near       bool                       // the initiator is on our own host; set before any payload
 	initiator  transport.ID               // set before any payload

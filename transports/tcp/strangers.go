@@ -34,8 +34,8 @@ func descriptorLimit() int {
 
 // strangers are the connections that have named no attachment yet, for Settings.Greeting at most. Each costs a
 // descriptor and some 4 KiB. The kernel hands a connection over when its first bytes have come (TCP_DEFER_ACCEPT), and
-// these are read at once: a peer is a stranger for the length of one call. So a full table holds none of them, and the
-// oldest connection goes for a new one.
+// these are read before it joins: a peer's HELLO is among them, so the peer is never here. Therefore a full table holds
+// none of them, and the oldest connection goes for a new one.
 type strangers struct {
 	most int // that are possible at once
 
@@ -43,7 +43,7 @@ type strangers struct {
 	all []*responderLane // the oldest first
 }
 
-// add takes a connection in and returns the one that has to go for it, nil for none.
+// add takes a connection in and returns the one that has to go for it, nil for none. The caller drops it.
 func (s *strangers) add(l *responderLane) (dropped *responderLane) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,32 +57,39 @@ func (s *strangers) add(l *responderLane) (dropped *responderLane) {
 		oldest = 0
 	}
 	if same >= strangersOfHost || len(s.all) >= s.most {
-		dropped = s.all[oldest]
-		s.all = slices.Delete(s.all, oldest, oldest+1)
+		dropped = s.pick(oldest)
 	}
 	s.all = append(s.all, l)
 	return dropped
 }
 
-// remove forgets a connection that has named its attachment or was closed.
-func (s *strangers) remove(l *responderLane) {
+// pick takes out a connection that has to go. Holds mu.
+func (s *strangers) pick(i int) *responderLane {
+	l := s.all[i]
+	s.all = slices.Delete(s.all, i, i+1)
+	l.picked = true
+	return l
+}
+
+// remove forgets a connection that has named its attachment or was closed. It returns false for one that is picked to
+// go: its reader promises it nothing any more, since its socket is about to be closed.
+func (s *strangers) remove(l *responderLane) (stays bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i := slices.Index(s.all, l); i >= 0 {
 		s.all = slices.Delete(s.all, i, i+1)
 	}
+	return !l.picked
 }
 
-// dropOldest takes the oldest out, nil if there is none.
+// dropOldest picks the oldest to go, nil if there is none.
 func (s *strangers) dropOldest() *responderLane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.all) == 0 {
 		return nil
 	}
-	l := s.all[0]
-	s.all = slices.Delete(s.all, 0, 1)
-	return l
+	return s.pick(0)
 }
 
 // hostOf is the part of an address that one host has to itself.
