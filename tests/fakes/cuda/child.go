@@ -1,0 +1,65 @@
+//go:build cgo
+
+package cuda
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// childName holds the test that a child carries out.
+const childName = "TENT_FAKECUDA_TEST"
+
+// childLimit bounds a child; a longer one hangs.
+const childLimit = 2 * time.Minute
+
+// Run carries a test out in a child process whose libcuda is the emulated one. The end of the test checks that nothing
+// of the library is left open but contexts.
+func Run(t *testing.T, d Driver, s Settings, test func(t *testing.T, gpu *Loaded)) {
+	library := ""
+	if !isChild(t) {
+		library = Library(t, d)
+	}
+	In(t, s.Environment(library), func(t *testing.T) {
+		gpu, err := Load()
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			left := gpu.Stats()
+			left.Retained, left.Copies, left.Batches, left.Calls, left.Files = 0, 0, 0, 0, 0
+			left.Streams = 0 // one of each device stays
+			require.Zero(t, left, "left open")
+		})
+		test(t, gpu)
+	})
+}
+
+func isChild(t *testing.T) bool { return os.Getenv(childName) == t.Name() }
+
+// In carries a test out in a child process with more of an environment.
+func In(t *testing.T, environment []string, test func(t *testing.T)) {
+	if isChild(t) {
+		test(t)
+		return
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	parts := strings.Split(t.Name(), "/")
+	for i := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(parts[i]) + "$"
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), childLimit)
+	defer cancel()
+	c := exec.CommandContext(ctx, self, "-test.run="+strings.Join(parts, "/"), "-test.v", "-test.count=1")
+	c.Env = append(append(os.Environ(), environment...), childName+"="+t.Name())
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "the child: %s", out)
+	require.Contains(t, string(out), "--- PASS: "+t.Name(), "the child ran no test: %s", out)
+	t.Logf("%s", out)
+}

@@ -1,0 +1,37 @@
+// Package cuda builds an emulated libcuda.so.1 for tests, and reaches into it. It is never part of a build of tent.
+//
+// The library is C, in the folder src. A test gives its path to a child process as TENT_LIBCUDA: it is never loaded
+// into a process of ordinary tests. Settings come by environment variables, see Settings.
+//
+// # Rules, each with its source
+//
+//	memory of a device is PROT_NONE for the processor           on hardware such a load ends the process
+//	it is not zeroed                                            CUDA driver API, cuMemAlloc: "the memory is not cleared"
+//	unknown symbols are absent: dlsym gives NULL                export table of the driver 550.163.01
+//	cuMemcpyBatchAsync from 12.8 (9 arguments), _v2 from 13.0   the headers of both
+//	  (8 arguments); copies of a batch have no order
+//	cuDriverGetVersion works before cuInit, all else gives 3,   driver 550.163.01 on a machine without a GPU
+//	  cuInit gives 100 without a device
+//	in a forked child all gives 3                               CUDA programming guide, on fork
+//	the current context is a thread's, a stack                  CUDA driver API, context management
+//	calls without a current context give 201                    the same
+//	the attributes of unknown memory are zeros, and success;    CUDA driver API, cuPointerGetAttributes
+//	  the singular call fails
+//	cuMemGetAddressRange of the VMM is one mapping              NCCL and UCX walk buffers so
+//	a copy from memory that is not pinned returns when it is    CUDA driver API, synchronization behavior
+//	  done, every other one at once
+//	a sticky error comes back from every call on its context    CUDA driver API, cudaError_enum, codes 700 and others
+//	an event of another device's context is 400                 the same, cuEventRecord
+//	legacy handles: own process 201, flags other than 1, and    CUDA driver API, cuIpcOpenMemHandle; UCX's tests
+//	  memory of the VMM 1, freed memory 400, same handle and
+//	  context same address, counted
+//	VMM: a descriptor is a real one, comes as a value to        CUDA driver API, cuMemImportFromShareableHandle
+//	  import, and stays its owner's
+//	access is each device's, and is checked at a copy           the same, cuMemSetAccess
+//	fabric handles need an IMEX domain, else 800; attribute     NCCL, vLLM issue 33540
+//	  128 is 1 all the same
+//	copies of one address space may cross mappings              unified addresses
+//	freeing waits for the work of the process                   CUDA runtime API, cudaFree
+//
+// Rates are not emulated. Nothing here has been compared with a real GPU yet.
+package cuda

@@ -1,0 +1,183 @@
+//go:build cgo
+
+package cuda
+
+/*
+#cgo linux LDFLAGS: -ldl
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+static void *find(void *library, const char *name) { return dlsym(library, name); }
+static void inject(void *f, const char *name, long nth, int result, int sticky) {
+	((void (*)(const char *, long, int, int))f)(name, nth, result, sticky);
+}
+static void one(void *f, int a) { ((void (*)(int))f)(a); }
+static int enter(void *f, int a) { return ((int (*)(int))f)(a); }
+static int peek(void *f, void *into, uint64_t at, uint64_t n, int store) {
+	return ((int (*)(void *, uint64_t, uint64_t, int))f)(into, at, n, store);
+}
+static uint64_t number(void *f, uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
+	return ((uint64_t (*)(uint64_t, uint64_t, uint64_t, uint64_t))f)(a, b, c, d);
+}
+static int code(void *f, uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
+	return ((int (*)(uint64_t, uint64_t, uint64_t, uint64_t))f)(a, b, c, d);
+}
+static void stats(void *f, void *into) { ((void (*)(void *))f)(into); }
+*/
+import "C"
+
+import (
+	"fmt"
+	"os"
+	"unsafe"
+)
+
+// Loaded is the library in this process, a child of a test. Its methods may be called from any goroutine; those about
+// the current context need a locked thread.
+type Loaded struct{ library unsafe.Pointer }
+
+// Stats are counters of the library in this process. Those of things that are open return to 0.
+type Stats struct {
+	Allocations, Imports, Handles, Reservations, Mappings, Pinned, Streams, Events, Retained int64
+
+	Depth                  int64 // of this thread's stack of contexts
+	Copies, Batches, Calls int64
+	Stale                  int64 // ends of copies in memory that its owner had freed
+	Files                  int64 // descriptors that the library holds
+}
+
+// Load returns the library that TENT_LIBCUDA names.
+func Load() (*Loaded, error) {
+	path := C.CString(os.Getenv("TENT_LIBCUDA"))
+	defer C.free(unsafe.Pointer(path))
+	library := C.dlopen(path, C.RTLD_NOW)
+	if library == nil {
+		return nil, fmt.Errorf("dlopen: %s", C.GoString(C.dlerror()))
+	}
+	return &Loaded{library}, nil
+}
+
+// find returns an exported function. A name that is not there is a mistake of this package.
+func (l *Loaded) find(name string) unsafe.Pointer {
+	text := C.CString("fakecuda_" + name)
+	defer C.free(unsafe.Pointer(text))
+	f := C.find(l.library, text)
+	if f == nil {
+		panic("the emulated driver has no fakecuda_" + name)
+	}
+	return f
+}
+
+func (l *Loaded) number(name string, a ...uint64) uint64 {
+	a = append(a, 0, 0, 0, 0)
+	return uint64(C.number(l.find(name), C.uint64_t(a[0]), C.uint64_t(a[1]), C.uint64_t(a[2]), C.uint64_t(a[3])))
+}
+
+func (l *Loaded) code(name string, a ...uint64) error {
+	a = append(a, 0, 0, 0, 0)
+	return failed(name, C.code(l.find(name), C.uint64_t(a[0]), C.uint64_t(a[1]), C.uint64_t(a[2]), C.uint64_t(a[3])))
+}
+
+func failed(name string, code C.int) error {
+	if code == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: error %d", name, code)
+}
+
+// Inject makes the nth call of a function from now on fail. A sticky error stays in the current context. The function
+// "copy" is the copy engine, whose errors come late.
+func (l *Loaded) Inject(function string, nth, result int, sticky bool) {
+	name := C.CString(function)
+	defer C.free(unsafe.Pointer(name))
+	var stays C.int
+	if sticky {
+		stays = 1
+	}
+	C.inject(l.find("inject"), name, C.long(nth), C.int(result), stays)
+}
+
+// Forgive ends sticky errors, as no driver does: a test can give its memory back.
+func (l *Loaded) Forgive() { C.one(l.find("forgive"), 0) }
+
+// Stats returns the counters.
+func (l *Loaded) Stats() (s Stats) {
+	C.stats(l.find("stats"), unsafe.Pointer(&s))
+	return s
+}
+
+// Hold holds the work of all streams back, or lets it go on.
+func (l *Loaded) Hold(on bool) {
+	var value C.int
+	if on {
+		value = 1
+	}
+	C.one(l.find("hold"), value)
+}
+
+// Peek reads bytes of a device as its owner sees them, Poke writes them. No copy of the driver's is involved.
+func (l *Loaded) Peek(into []byte, at uintptr) error {
+	return failed("peek", C.peek(l.find("peek"), unsafe.Pointer(unsafe.SliceData(into)), C.uint64_t(at),
+		C.uint64_t(len(into)), 0))
+}
+
+// Poke writes bytes of a device.
+func (l *Loaded) Poke(at uintptr, from []byte) error {
+	return failed("poke", C.peek(l.find("peek"), unsafe.Pointer(unsafe.SliceData(from)), C.uint64_t(at),
+		C.uint64_t(len(from)), 1))
+}
+
+// Enter makes a device's context current on this thread, Leave ends that.
+func (l *Loaded) Enter(device int) error {
+	return failed("enter", C.enter(l.find("enter"), C.int(device)))
+}
+
+// Leave takes the current context from this thread.
+func (l *Loaded) Leave() error { return failed("leave", C.enter(l.find("enter"), -1)) }
+
+// Stream makes a stream of the current context, EndStream ends one.
+func (l *Loaded) Stream() uintptr { return uintptr(l.number("stream")) }
+
+// EndStream ends a stream; its context is current.
+func (l *Loaded) EndStream(s uintptr) error { return l.code("end_stream", uint64(s)) }
+
+// Capture makes a stream seem to be captured into a graph, or ends that.
+func (l *Loaded) Capture(s uintptr, on bool) error {
+	var value uint64
+	if on {
+		value = 1
+	}
+	return l.code("capture", uint64(s), value)
+}
+
+// Work puts a piece of work into a stream: it sets bytes of a device.
+func (l *Loaded) Work(at uintptr, value byte, bytes int, stream uintptr) error {
+	return l.code("work", uint64(at), uint64(value), uint64(bytes), uint64(stream))
+}
+
+// Pinned allocates pinned memory of the host, Unpin gives it back. A context is current.
+func (l *Loaded) Pinned(bytes int) uintptr { return uintptr(l.number("pinned", uint64(bytes))) }
+
+// Unpin gives pinned memory back.
+func (l *Loaded) Unpin(at uintptr) error { return l.code("unpin", uint64(at)) }
+
+// ChunkBytes is the size of each chunk of Chunks.
+const ChunkBytes = 2 << 20
+
+// Handle types of chunks.
+const (
+	None    = 0
+	PosixFd = 1
+	Fabric  = 8
+)
+
+// Chunks maps memory of the VMM side by side, as an expandable segment of PyTorch is. 0 means that it failed.
+func (l *Loaded) Chunks(device, count, types int) uintptr {
+	return uintptr(l.number("chunks", uint64(device), uint64(count), uint64(types)))
+}
+
+// FreeChunks unmaps what Chunks mapped.
+func (l *Loaded) FreeChunks(at uintptr, count int) error {
+	return l.code("free_chunks", uint64(at), uint64(count))
+}

@@ -1,0 +1,375 @@
+/* Streams, events, copies. Each stream is a thread with a queue; its work waits for a seeded delay first. */
+#define _GNU_SOURCE
+#include "fake.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+pthread_cond_t fake_moved = PTHREAD_COND_INITIALIZER;
+struct stream *fake_streams;
+int fake_held;
+static unsigned births;
+
+static void delay(struct stream *s) {
+	long most = fake_setting("DELAY_US", 0);
+	if (most <= 0)
+		return;
+	long us = rand_r(&s->random) % (most + 1);
+	struct timespec t = {us / 1000000, us % 1000000 * 1000};
+	nanosleep(&t, NULL);
+}
+
+/* Carries out work. The lock is held, and given back while bytes move. */
+static void carry(struct stream *s, struct work *w) {
+	int poisoned = s->context->poisoned;
+	switch (w->what) {
+	case RECORD:
+		if (w->event->reached < w->turn)
+			w->event->reached = w->turn;
+		return;
+	case WAIT:
+		while (w->event->reached < w->turn)
+			pthread_cond_wait(&fake_moved, &fake_lock);
+		return;
+	default:
+		break;
+	}
+	for (size_t i = 0; i < w->count; i++) {
+		struct segment *g = &w->segments[i];
+		for (int side = 0; side < 2; side++)
+			if (g->holds[side] && g->holds[side]->trailer->freed)
+				fake_stats.stale++;
+	}
+	if (w->what == COPY && !poisoned && fake_injected("copy", s->context))
+		poisoned = s->context->poisoned;
+	pthread_mutex_unlock(&fake_lock);
+	if (!poisoned)
+		delay(s);
+	for (size_t i = 0; i < w->count && !poisoned; i++) {
+		struct segment *g = &w->segments[i];
+		if (w->what == SET)
+			memset(g->to, w->byte, g->bytes);
+		else
+			memcpy(g->to, g->from, g->bytes);
+	}
+	pthread_mutex_lock(&fake_lock);
+	for (size_t i = 0; i < w->count; i++)
+		for (int side = 0; side < 2; side++)
+			if (w->segments[i].holds[side])
+				fake_drop(w->segments[i].holds[side]);
+	fake_stats.copies += (int64_t)w->count;
+}
+
+static void *run(void *argument) {
+	struct stream *s = argument;
+	pthread_mutex_lock(&fake_lock);
+	for (;;) {
+		while ((!s->first && !s->ending) || (s->first && fake_held))
+			pthread_cond_wait(&fake_moved, &fake_lock);
+		if (!s->first)
+			break;
+		struct work *w = s->first;
+		carry(s, w);
+		if (!(s->first = w->next))
+			s->last = NULL;
+		s->done++;
+		free(w->segments);
+		free(w);
+		pthread_cond_broadcast(&fake_moved);
+	}
+	s->context = NULL; /* the sign of its end */
+	pthread_cond_broadcast(&fake_moved);
+	pthread_mutex_unlock(&fake_lock);
+	return NULL;
+}
+
+static struct stream *begin(struct context *c) {
+	struct stream *s = calloc(1, sizeof *s);
+	s->context = c;
+	s->random = (unsigned)fake_setting("SEED", 1) + ++births * 7919;
+	if (pthread_create(&s->thread, NULL, run, s)) {
+		free(s);
+		return NULL;
+	}
+	s->next = fake_streams;
+	fake_streams = s;
+	return s;
+}
+
+/* 0 and 1 are the legacy stream of the current context, 2 that of the thread; here all three are one. */
+struct stream *fake_stream_of(void *handle, struct context *current) {
+	if ((uintptr_t)handle > 2) {
+		for (struct stream *s = fake_streams; s; s = s->next)
+			if (s == handle)
+				return s;
+		return NULL;
+	}
+	if (!current->legacy)
+		current->legacy = begin(current);
+	return current->legacy;
+}
+
+int fake_queue(struct stream *s, struct work *w) {
+	struct work *kept = malloc(sizeof *kept);
+	*kept = *w;
+	kept->next = NULL;
+	if (s->last)
+		s->last->next = kept;
+	else
+		s->first = kept;
+	s->last = kept;
+	s->queued++;
+	pthread_cond_broadcast(&fake_moved);
+	return OK;
+}
+
+void fake_wait(struct stream *s, uint64_t turn) {
+	while (s->done < turn)
+		pthread_cond_wait(&fake_moved, &fake_lock);
+}
+
+void fake_drain(void) {
+again:
+	for (struct stream *s = fake_streams; s; s = s->next)
+		if (s->done < s->queued) {
+			pthread_cond_wait(&fake_moved, &fake_lock);
+			goto again; /* streams may have come and gone */
+		}
+}
+
+API int cuStreamCreate(struct stream **stream, unsigned flags) {
+	struct context *current;
+	int result = fake_enter_current("cuStreamCreate", &current);
+	if (result)
+		return result;
+	if (flags > 1)
+		return fake_leave(INVALID_VALUE);
+	if (!(*stream = begin(current)))
+		return fake_leave(OUT_OF_MEMORY);
+	fake_stats.streams++;
+	return fake_leave(OK);
+}
+
+API int cuStreamCreateWithPriority(struct stream **stream, unsigned flags, int priority) {
+	(void)priority;
+	return cuStreamCreate(stream, flags);
+}
+
+/* Returns at once on hardware, and the work goes on; here the thread must end, so this waits. */
+API int cuStreamDestroy_v2(struct stream *handle) {
+	struct context *current;
+	int result = fake_enter_current("cuStreamDestroy_v2", &current);
+	if (result)
+		return result;
+	struct stream *s = (uintptr_t)handle > 2 ? fake_stream_of(handle, current) : NULL;
+	if (!s)
+		return fake_leave(INVALID_HANDLE);
+	s->ending = 1;
+	pthread_cond_broadcast(&fake_moved);
+	while (s->context)
+		pthread_cond_wait(&fake_moved, &fake_lock);
+	for (struct stream **at = &fake_streams; *at; at = &(*at)->next)
+		if (*at == s) {
+			*at = s->next;
+			break;
+		}
+	pthread_t thread = s->thread;
+	fake_stats.streams--;
+	fake_leave(OK);
+	pthread_join(thread, NULL);
+	free(s);
+	return OK;
+}
+
+/* Takes the lock for a call about a stream. */
+static int enter_stream(const char *function, void *handle, struct context **current, struct stream **s) {
+	int result = fake_enter_current(function, current);
+	if (result)
+		return result;
+	if (!(*s = fake_stream_of(handle, *current)) || (*s)->ending)
+		return fake_leave(INVALID_HANDLE);
+	return (*s)->context->poisoned ? fake_leave((*s)->context->poisoned) : OK;
+}
+
+API int cuStreamQuery(void *handle) {
+	struct context *current;
+	struct stream *s;
+	int result = enter_stream("cuStreamQuery", handle, &current, &s);
+	return result ? result : fake_leave(s->done == s->queued ? OK : NOT_READY);
+}
+
+API int cuStreamSynchronize(void *handle) {
+	struct context *current;
+	struct stream *s;
+	int result = enter_stream("cuStreamSynchronize", handle, &current, &s);
+	if (result)
+		return result;
+	fake_wait(s, s->queued);
+	return fake_leave(s->context->poisoned);
+}
+
+API int cuStreamGetCtx(void *handle, struct context **context) {
+	struct stream *s;
+	if ((uintptr_t)handle <= 2) { /* that of the current context */
+		int result = fake_enter_current("cuStreamGetCtx", context);
+		return result ? result : fake_leave(OK);
+	}
+	int result = fake_enter("cuStreamGetCtx");
+	if (result)
+		return result;
+	if (!(s = fake_stream_of(handle, NULL)))
+		return fake_leave(INVALID_HANDLE);
+	*context = s->context;
+	return fake_leave(OK);
+}
+
+API int cuStreamIsCapturing(void *handle, int *status) {
+	struct context *current;
+	struct stream *s;
+	int result = enter_stream("cuStreamIsCapturing", handle, &current, &s);
+	if (result)
+		return result;
+	*status = s->capturing;
+	return fake_leave(OK);
+}
+
+API int cuStreamWaitEvent(void *handle, struct event *e, unsigned flags) {
+	struct context *current;
+	struct stream *s;
+	(void)flags;
+	int result = enter_stream("cuStreamWaitEvent", handle, &current, &s);
+	if (result)
+		return result;
+	return fake_leave(fake_queue(s, &(struct work){.what = WAIT, .event = e, .turn = e->recorded}));
+}
+
+API int cuEventCreate(struct event **event, unsigned flags) {
+	struct context *current;
+	int result = fake_enter_current("cuEventCreate", &current);
+	if (result)
+		return result;
+	if (flags & ~7u)
+		return fake_leave(INVALID_VALUE);
+	*event = calloc(1, sizeof **event);
+	(*event)->context = current;
+	fake_stats.events++;
+	return fake_leave(OK);
+}
+
+API int cuEventDestroy_v2(struct event *event) { /* the memory stays: work may still name it */
+	int result = fake_enter("cuEventDestroy_v2");
+	if (result)
+		return result;
+	if (event->destroyed)
+		return fake_leave(INVALID_HANDLE);
+	event->destroyed = 1;
+	fake_stats.events--;
+	return fake_leave(OK);
+}
+
+API int cuEventRecord(struct event *event, void *handle) {
+	struct context *current;
+	struct stream *s;
+	int result = enter_stream("cuEventRecord", handle, &current, &s);
+	if (result)
+		return result;
+	if (event->context != s->context) /* an event of another device */
+		return fake_leave(INVALID_HANDLE);
+	return fake_leave(fake_queue(s, &(struct work){.what = RECORD, .event = event, .turn = ++event->recorded}));
+}
+
+API int cuEventQuery(struct event *event) {
+	int result = fake_enter("cuEventQuery");
+	if (result)
+		return result;
+	if (event->context->poisoned)
+		return fake_leave(event->context->poisoned);
+	return fake_leave(event->reached >= event->recorded ? OK : NOT_READY);
+}
+
+API int cuEventSynchronize(struct event *event) {
+	int result = fake_enter("cuEventSynchronize");
+	if (result)
+		return result;
+	while (event->reached < event->recorded)
+		pthread_cond_wait(&fake_moved, &fake_lock);
+	return fake_leave(event->context->poisoned);
+}
+
+/* Checks a copy now, and carries it out later. Memory of the host that is not pinned makes the call wait. */
+static int copy(struct context *current, struct stream *s, uint64_t to, uint64_t from, size_t bytes) {
+	struct work w = {.what = COPY};
+	int pageable = 0;
+	(void)current;
+	int result = fake_segments(to, from, bytes, s->context->device, &w.segments, &w.count, &pageable);
+	if (result)
+		return result;
+	fake_queue(s, &w);
+	if (pageable)
+		fake_wait(s, s->queued);
+	return OK;
+}
+
+API int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *handle) {
+	struct context *current;
+	struct stream *s;
+	int result = enter_stream("cuMemcpyAsync", handle, &current, &s);
+	return result ? result : fake_leave(copy(current, s, to, from, bytes));
+}
+
+API int cuMemcpyPeerAsync(uint64_t to, struct context *toContext, uint64_t from, struct context *fromContext,
+                          size_t bytes, void *handle) {
+	(void)toContext, (void)fromContext;
+	return cuMemcpyAsync(to, from, bytes, handle);
+}
+
+API int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t bytes, void *handle) {
+	struct context *current;
+	struct stream *s;
+	int result = enter_stream("cuMemsetD8Async", handle, &current, &s);
+	if (result)
+		return result;
+	struct work w = {.what = SET, .byte = byte};
+	int pageable = 0;
+	result = fake_segments(to, to, bytes, s->context->device, &w.segments, &w.count, &pageable);
+	return fake_leave(result ? result : pageable ? INVALID_VALUE : fake_queue(s, &w));
+}
+
+struct attributes { int order, hints[4], flags; };
+_Static_assert(sizeof(struct attributes) == 24, "CUmemcpyAttributes");
+
+#if FAKE_DRIVER >= 12080
+/* Copies of a batch have no order; so they are carried out from the last to the first. */
+static int batch(const char *function, uint64_t *to, uint64_t *from, size_t *bytes, size_t count,
+                 struct attributes *a, size_t *first, size_t attributes, size_t *failed, void *handle) {
+	struct context *current;
+	struct stream *s;
+	int result = enter_stream(function, handle, &current, &s);
+	if (result)
+		return result;
+	if (failed)
+		*failed = SIZE_MAX;
+	if ((uintptr_t)handle <= 2 || !count || attributes != 1 || *first || a->order != 1)
+		return fake_leave(INVALID_VALUE);
+	fake_stats.batches++;
+	for (size_t i = count; i-- > 0;)
+		if (!bytes[i] || (result = copy(current, s, to[i], from[i], bytes[i]))) {
+			if (failed)
+				*failed = i;
+			return fake_leave(result ? result : INVALID_VALUE); /* those before it stay queued */
+		}
+	return fake_leave(OK);
+}
+
+API int cuMemcpyBatchAsync(uint64_t *to, uint64_t *from, size_t *bytes, size_t count, struct attributes *a,
+                           size_t *first, size_t attributes, size_t *failed, void *handle) {
+	return batch("cuMemcpyBatchAsync", to, from, bytes, count, a, first, attributes, failed, handle);
+}
+#endif
+#if FAKE_DRIVER >= 13000
+API int cuMemcpyBatchAsync_v2(uint64_t *to, uint64_t *from, size_t *bytes, size_t count, struct attributes *a,
+                              size_t *first, size_t attributes, void *handle) {
+	return batch("cuMemcpyBatchAsync_v2", to, from, bytes, count, a, first, attributes, NULL, handle);
+}
+#endif
