@@ -9,6 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/cuda/driver"
 	"github.com/tent-engine/tent/transports/file"
 	"github.com/tent-engine/tent/transports/shm"
 	"github.com/tent-engine/tent/transports/tcp"
@@ -70,7 +71,7 @@ func Factories() []transport.Factory {
 }
 
 // platforms lists those of this build, one a kind of memory. An engine asks them about memory that it is given.
-var platforms = []device.Platform{}
+var platforms = []device.Platform{driver.Platform{}}
 
 // Platforms returns those of this build.
 func Platforms() []device.Platform { return slices.Clone(platforms) }

@@ -88,7 +88,7 @@ var edges = []edge{
 
 // fakes are packages that tests may import wherever they are: fakes are shared, never private copies.
 var fakes = []string{"gocore/device/devicetest", "transports/transporttest", "transports/sim", "transports/faulty",
-	"tests/forked", "tests/fakes/verbs"}
+	"tests/forked", "tests/fakes/cuda", "tests/fakes/verbs"}
 
 // testEdges lists the imports of a package's tests beyond the package's own edges.
 var testEdges = []edge{

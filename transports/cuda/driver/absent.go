@@ -1,0 +1,43 @@
+//go:build !cgo
+
+package driver
+
+import (
+	"github.com/tent-engine/tent/gocore/device"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+// Platform is the CUDA devices of this process. A build without cgo cannot load the driver: Check says so, and no
+// method finds a device.
+type Platform struct{}
+
+var _ device.Platform = Platform{}
+
+func absent() error {
+	return errs.New(errs.DeviceNotFound, "cuda", "this program was built without cgo, which loads the driver")
+}
+
+// Name implements device.Platform.
+func (Platform) Name() string { return "cuda" }
+
+// Kind implements device.Platform.
+func (Platform) Kind() mem.Kind { return mem.Cuda }
+
+// Check implements device.Platform.
+func (Platform) Check() error { return absent() }
+
+// Devices implements device.Platform.
+func (Platform) Devices() ([]device.Info, error) { return nil, absent() }
+
+// Locate implements device.Platform.
+func (Platform) Locate(uintptr, uint64) ([]device.Span, error) { return nil, absent() }
+
+// Allocate implements device.Platform.
+func (Platform) Allocate(int, uint64) (uintptr, error) { return 0, absent() }
+
+// Free implements device.Platform.
+func (Platform) Free(uintptr, uint64) error { return absent() }
+
+// Copy implements device.Platform.
+func (Platform) Copy(uintptr, uintptr, uint64) error { return absent() }

@@ -1,0 +1,77 @@
+package driver
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+// stickyCodes are results of the driver that stay in a context. Their source is the CUDA driver API, enum CUresult:
+// those whose text says that the process must be terminated and relaunched.
+var stickyCodes = map[int]bool{214: true, 220: true, 226: true, 700: true, 702: true, 709: true, 710: true, 714: true,
+	715: true, 716: true, 717: true, 718: true, 719: true, 721: true, 999: true}
+
+func sticky(code int) bool { return stickyCodes[code] }
+
+// Results of the driver that have a code of tent's own.
+const (
+	outOfMemory   = 2
+	invalidDevice = 101
+)
+
+// codeOf gives the code of an error of the driver.
+func codeOf(code int) errs.Code {
+	switch code {
+	case outOfMemory:
+		return errs.OutOfMemory
+	case invalidDevice:
+		return errs.DeviceNotFound
+	}
+	return errs.CudaError
+}
+
+// sentence describes a result. The driver does not know every code of a newer one.
+func sentence(call, told, name string, code int) string {
+	if told == "" {
+		told = "an error that the driver has no text for"
+	}
+	if name == "" {
+		name = "CUresult"
+	}
+	return fmt.Sprintf("%s: %s (%s, %d)", call, told, name, code)
+}
+
+func location(ordinal int) mem.Location {
+	return mem.Location(mem.Cuda.String() + ":" + strconv.Itoa(ordinal))
+}
+
+// text is a string of C in a buffer.
+func text(buffer []byte) string {
+	if end := bytes.IndexByte(buffer, 0); end >= 0 {
+		buffer = buffer[:end]
+	}
+	return string(buffer)
+}
+
+// node reads numa_node of sysfs.
+func node(content string) int {
+	n, err := strconv.Atoi(strings.TrimSpace(content))
+	if err != nil || n < 0 {
+		return -1
+	}
+	return n
+}
+
+// pageBytes is the unit of dma-bufs: the driver exports whole pages of the host.
+const pageBytes = 4096
+
+// pages returns the pages that hold a range.
+func pages(addr uintptr, size uint64) (from uintptr, bytes uint64) {
+	from = addr &^ (pageBytes - 1)
+	end := (uint64(addr) + size + pageBytes - 1) &^ (pageBytes - 1)
+	return from, end - uint64(from)
+}

@@ -1,0 +1,248 @@
+//go:build cgo
+
+package driver
+
+/*
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"runtime/debug"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"github.com/tent-engine/tent/gocore/device"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+// Platform is the CUDA devices of this process. Its zero value is ready; all of a process share the library. Its
+// methods may be called from any goroutine and thread.
+type Platform struct{}
+
+var (
+	_ device.Platform = Platform{}
+	_ device.Exporter = Platform{}
+	_ device.Streams  = Platform{}
+)
+
+// Name implements device.Platform.
+func (Platform) Name() string { return "cuda" }
+
+// Kind implements device.Platform.
+func (Platform) Kind() mem.Kind { return mem.Cuda }
+
+// Check implements device.Platform. The first call of a process loads the library, which stays.
+func (Platform) Check() error { return process().absent }
+
+// Devices implements device.Platform.
+func (Platform) Devices() ([]device.Info, error) {
+	l := process()
+	return slices.Clone(l.devices), l.absent
+}
+
+// Locate implements device.Platform. It looks at the range from its start as long as that is a device's, and then from
+// its end: memory of a device has the host's around it at most.
+func (Platform) Locate(addr uintptr, size uint64) ([]device.Span, error) {
+	l := process()
+	if l.absent != nil {
+		return nil, l.absent
+	}
+	var front, back []device.Span
+	next, end := addr, addr+uintptr(size)
+	for next < end {
+		s, err := l.at(next, next, end)
+		if err != nil {
+			return nil, err
+		}
+		if s.Size == 0 {
+			break
+		}
+		front = append(front, s)
+		next = s.Addr + uintptr(s.Size)
+	}
+	for next < end {
+		s, err := l.at(end-1, next, end)
+		if err != nil {
+			return nil, err
+		}
+		if s.Size == 0 {
+			break
+		}
+		back = append(back, s)
+		end = s.Addr
+	}
+	slices.Reverse(back)
+	return append(front, back...), nil
+}
+
+// at returns the part of [from, end) in the allocation of an address, of no bytes if no device has it. Memory of the
+// host that the driver has pinned is the host's.
+func (l *library) at(addr, from, end uintptr) (device.Span, error) {
+	var place C.tc_place
+	if r := C.tc_locate(C.uint64_t(addr), &place); r.code != 0 {
+		return device.Span{}, l.failed("cuda.locate", int(place.device), r)
+	}
+	if place._type != memoryOfDevice {
+		return device.Span{}, nil
+	}
+	start := max(uintptr(place.base), from)
+	stop := min(uintptr(place.base)+uintptr(place.bytes), end)
+	return device.Span{Addr: start, Size: uint64(stop - start), Ordinal: int(place.device),
+		Managed: place.managed != 0, Allocation: uint64(place.allocation)}, nil
+}
+
+// memoryOfDevice is CU_MEMORYTYPE_DEVICE.
+const memoryOfDevice = 2
+
+// allocations are those of Allocate that were not freed yet.
+var allocations = struct {
+	sync.Mutex
+	all map[uintptr]allocation
+}{all: map[uintptr]allocation{}}
+
+type allocation struct {
+	ordinal int
+	size    uint64
+}
+
+// Allocate implements device.Platform.
+func (Platform) Allocate(ordinal int, size uint64) (uintptr, error) {
+	l := process()
+	if err := l.usable("cuda.allocate", ordinal); err != nil {
+		return 0, err
+	}
+	var addr C.uint64_t
+	if r := C.tc_allocate(C.int(ordinal), C.uint64_t(size), &addr); r.code != 0 {
+		return 0, l.failed("cuda.allocate", ordinal, r)
+	}
+	allocations.Lock()
+	allocations.all[uintptr(addr)] = allocation{ordinal, size}
+	allocations.Unlock()
+	return uintptr(addr), nil
+}
+
+// Free implements device.Platform.
+func (Platform) Free(addr uintptr, size uint64) error {
+	allocations.Lock()
+	a, found := allocations.all[addr]
+	if found && a.size == size {
+		delete(allocations.all, addr)
+	}
+	allocations.Unlock()
+	if !found || a.size != size {
+		return errs.New(errs.InvalidArgument, "cuda.free", "%d bytes at %#x were not allocated here", size, addr)
+	}
+	err := process().failed("cuda.free", a.ordinal, C.tc_free(C.int(a.ordinal), C.uint64_t(addr)))
+	if err != nil { // it is still there, and nobody else can have the address
+		allocations.Lock()
+		allocations.all[addr] = a
+		allocations.Unlock()
+	}
+	return err
+}
+
+// Copy implements device.Platform. The copy is the device's that has the first byte of the destination, or else of the
+// source.
+func (Platform) Copy(to, from uintptr, n uint64) error {
+	if n == 0 {
+		return nil
+	}
+	l := process()
+	if l.absent != nil {
+		return l.absent
+	}
+	for _, end := range [...]uintptr{to, from} {
+		s, err := l.at(end, end, end+1)
+		if err != nil {
+			return err
+		}
+		if s.Size == 0 {
+			continue
+		}
+		if err := l.usable("cuda.copy", s.Ordinal); err != nil {
+			return err
+		}
+		return l.failed("cuda.copy", s.Ordinal, C.tc_copy(C.int(s.Ordinal), C.uint64_t(to), C.uint64_t(from),
+			C.uint64_t(n)))
+	}
+	if fault := copyHost(mem.Bytes(to, int(n)), mem.Bytes(from, int(n))); fault != nil {
+		return errs.MemoryGone("cuda.copy", errs.SideLocal)
+	}
+	return nil
+}
+
+// copyHost copies between two ranges of the host, and returns where one was not there.
+func copyHost(to, from []byte) (fault *mem.Fault) {
+	defer mem.Guard(&fault, debug.SetPanicOnFault(true))
+	copy(to, from)
+	return nil
+}
+
+// Export implements device.Exporter. The driver exports whole pages: the dma-buf holds the pages around the range.
+func (Platform) Export(addr uintptr, size uint64) (mem.DMABuf, error) {
+	l := process()
+	if l.absent != nil {
+		return mem.DMABuf{}, l.absent
+	}
+	s, err := l.at(addr, addr, addr+1)
+	if err != nil {
+		return mem.DMABuf{}, err
+	}
+	if s.Size == 0 {
+		return mem.DMABuf{}, errs.New(errs.InvalidArgument, "cuda.export", "%d bytes at %#x are of no device", size,
+			addr)
+	}
+	from, whole := pages(addr, size)
+	var fd C.int
+	r := C.tc_export(C.int(s.Ordinal), C.uint64_t(from), C.uint64_t(whole), &fd)
+	if r.code != 0 {
+		return mem.DMABuf{}, l.failed("cuda.export", s.Ordinal, r)
+	}
+	return mem.DMABuf{Fd: int(fd), Offset: uint64(addr - from)}, nil
+}
+
+// Gate implements device.Streams. A default stream (0, 1 or 2) is that of the context that is current on the calling
+// thread. On a thread without one it means the default streams of all devices that are in use.
+func (Platform) Gate(stream uintptr) (device.Gate, error) {
+	l := process()
+	if l.absent != nil {
+		return nil, l.absent
+	}
+	g := &gate{library: l}
+	if r := C.tc_record(C.uint64_t(stream), &g.events); r.code != 0 {
+		err := l.failed("cuda.stream", -1, r)
+		if r.code == C.TC_CAPTURING {
+			err = errs.New(errs.InvalidArgument, "cuda.stream", "%s", words(r)).
+				WithHint("start the transfer outside of the capture")
+		}
+		return nil, err
+	}
+	return g, nil
+}
+
+// gate is events behind the work of a stream. One goroutine uses it.
+type gate struct {
+	library *library
+	events  *C.tc_gate // nil: closed
+}
+
+// Open implements device.Gate.
+func (g *gate) Open() (bool, error) {
+	var passed C.int
+	r := C.tc_passed(g.events, &passed)
+	return passed != 0, g.library.failed("cuda.stream", -1, r)
+}
+
+// Close implements device.Gate.
+func (g *gate) Close() {
+	if g.events != nil {
+		C.tc_forget(g.events)
+		g.events = nil
+	}
+}
+
+// bytesOf is the address of a buffer of Go, for the time of one call.
+func bytesOf(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }

@@ -1,0 +1,388 @@
+//go:build cgo
+
+package driver_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/device"
+	"github.com/tent-engine/tent/gocore/device/devicetest"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	fake "github.com/tent-engine/tent/tests/fakes/cuda"
+	"github.com/tent-engine/tent/transports/cuda/driver"
+)
+
+var platform driver.Platform
+
+// Copies run late, on other threads, and old drivers lack symbols: the rules hold all the same.
+func TestTheDriverKeepsTheRulesOfPlatforms(t *testing.T) {
+	old := []string{"cuDeviceGetUuid_v2", "cuThreadExchangeStreamCaptureMode", "cuStreamIsCapturing"}
+	for name, c := range map[string]struct {
+		library  fake.Driver
+		settings fake.Settings
+	}{
+		"at once":   {fake.Driver{}, nil},
+		"late":      {fake.Driver{}, fake.Settings{"DELAY_US": "300", "SEED": fmt.Sprint(rand.Int31())}},
+		"CUDA 12.4": {fake.Driver{Version: 12040, Absent: old}, nil},
+		"one GPU":   {fake.Driver{}, fake.Settings{"DEVICES": "1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Logf("settings %v", c.settings)
+			fake.Run(t, c.library, c.settings, func(t *testing.T, _ *fake.Loaded) { devicetest.Run(t, platform) })
+		})
+	}
+}
+
+// A machine without a driver, or with one that cannot be used, has a reason and no crash.
+func TestAnUnusableDriverIsAReason(t *testing.T) {
+	check := func(t *testing.T, says ...string) {
+		err := platform.Check()
+		require.Equal(t, errs.DeviceNotFound, errs.CodeOf(err), "%v", err)
+		for _, part := range says {
+			require.ErrorContains(t, err, part)
+		}
+		_, err = platform.Devices()
+		require.Error(t, err)
+		_, err = platform.Locate(4096, 4096)
+		require.Error(t, err)
+		_, err = platform.Allocate(0, 4096)
+		require.Error(t, err)
+		require.Error(t, platform.Copy(4096, 8192, 1))
+		_, err = platform.Export(4096, 4096)
+		require.Error(t, err)
+		_, err = platform.Gate(0)
+		require.Error(t, err)
+	}
+	t.Run("no library", func(t *testing.T) {
+		fake.In(t, []string{"TENT_LIBCUDA=/nonexistent/libcuda.so.1"},
+			func(t *testing.T) { check(t, "no driver", "/nonexistent/libcuda.so.1") })
+	})
+	t.Run("another library", func(t *testing.T) {
+		fake.In(t, []string{"TENT_LIBCUDA=libm.so.6"},
+			func(t *testing.T) { check(t, "lacks", "cuInit", "cuEventQuery") })
+	})
+	t.Run("too old", func(t *testing.T) {
+		fake.Run(t, fake.Driver{Absent: []string{"cuMemAlloc_v2", "cuStreamGetCtx"}}, nil,
+			func(t *testing.T, _ *fake.Loaded) { check(t, "too old", "cuMemAlloc_v2 cuStreamGetCtx") })
+	})
+	t.Run("no device", func(t *testing.T) {
+		fake.Run(t, fake.Driver{}, fake.Settings{"DEVICES": "0"}, func(t *testing.T, _ *fake.Loaded) {
+			check(t, "cuInit: no CUDA-capable device is detected (CUDA_ERROR_NO_DEVICE, 100)")
+		})
+	})
+	t.Run("a driver that fails", func(t *testing.T) {
+		fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+			gpu.Inject("cuInit", 1, 803, false)
+			check(t, "an error that the driver has no text for (CUresult, 803)")
+		})
+	})
+}
+
+func TestDevicesAreNamedForEveryProcess(t *testing.T) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"DEVICES": "3"}, func(t *testing.T, _ *fake.Loaded) {
+		list, err := platform.Devices()
+		require.NoError(t, err)
+		require.Len(t, list, 3)
+		require.Equal(t, "face:1b:00.0", list[1].PCI, "as the kernel writes it")
+		require.Equal(t, "Emulated GPU", list[1].Name)
+		require.Equal(t, -1, list[1].Node, "the kernel does not know this device")
+		require.NotEqual(t, list[0].UUID, list[1].UUID)
+	})
+}
+
+// owned is memory of a test, by its parts: ordinal -1 is the host's.
+type owned struct {
+	addr uintptr
+	size uint64
+	on   int
+}
+
+// Random ranges over memory of all kinds are cut exactly where allocations end.
+func TestLocateCutsAtAllocations(t *testing.T) {
+	seed := rand.Int63()
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		t.Logf("seed %d", seed)
+		random := rand.New(rand.NewSource(seed))
+		a, err := platform.Allocate(0, 1<<20)
+		require.NoError(t, err)
+		b, err := platform.Allocate(1, 3<<20)
+		require.NoError(t, err)
+		chunks := gpu.Chunks(1, 4, fake.PosixFd)
+		require.NotZero(t, chunks)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		require.NoError(t, gpu.Enter(0))
+		pinned := gpu.Pinned(1 << 20)
+		require.NotZero(t, pinned)
+		host, err := unix.MmapPtr(-1, 0, nil, 1<<20, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANON)
+		require.NoError(t, err)
+		all := []owned{{a, 1 << 20, 0}, {b, 3 << 20, 1}, {chunks, 4 * fake.ChunkBytes, 1},
+			{pinned, 1 << 20, device.Pinned}, {uintptr(host), 1 << 20, device.Pinned}}
+		for range 2000 {
+			locates(t, random, all[random.Intn(len(all))], chunks)
+		}
+		require.NoError(t, gpu.Unpin(pinned))
+		require.NoError(t, gpu.Leave())
+		require.NoError(t, gpu.FreeChunks(chunks, 4))
+		require.NoError(t, platform.Free(a, 1<<20))
+		require.Equal(t, errs.InvalidArgument, errs.CodeOf(platform.Free(a, 1<<20)), "freed twice")
+		require.NoError(t, platform.Free(b, 3<<20))
+		require.NoError(t, unix.MunmapPtr(host, 1<<20))
+	})
+}
+
+// locates checks one random range inside of memory.
+func locates(t *testing.T, random *rand.Rand, m owned, chunks uintptr) {
+	from := uint64(random.Int63n(int64(m.size)))
+	n := 1 + uint64(random.Int63n(int64(m.size-from)))
+	spans, err := platform.Locate(m.addr+uintptr(from), n)
+	require.NoError(t, err)
+	if m.on == device.Pinned {
+		require.Empty(t, spans)
+		return
+	}
+	next, names := m.addr+uintptr(from), map[uint64]bool{}
+	for _, s := range spans {
+		require.Equal(t, next, s.Addr)
+		require.Equal(t, m.on, s.Ordinal)
+		next += uintptr(s.Size)
+		names[s.Allocation] = true
+	}
+	require.Equal(t, m.addr+uintptr(from+n), next)
+	parts := uint64(1)
+	if m.addr == chunks {
+		parts = (from+n-1)/fake.ChunkBytes - from/fake.ChunkBytes + 1
+	}
+	require.Len(t, names, int(parts), "one allocation a part")
+}
+
+// onThread carries f out with a device's context current, as in a thread of a framework.
+func onThread(t *testing.T, gpu *fake.Loaded, ordinal int, f func()) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := gpu.Enter(ordinal); err != nil {
+		return err
+	}
+	depth := gpu.Stats().Depth
+	f()
+	require.Equal(t, depth, gpu.Stats().Depth, "the thread's contexts were changed")
+	return gpu.Leave()
+}
+
+// No call changes the thread's current context, those that fail included; and no call needs one.
+func TestContextsOfThreadsStay(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		require.NoError(t, platform.Check())
+		everything := func() {
+			addr, err := platform.Allocate(1, 8192)
+			require.NoError(t, err)
+			_, err = platform.Locate(addr, 8192)
+			require.NoError(t, err)
+			b, err := platform.Export(addr, 100)
+			require.NoError(t, err)
+			require.NoError(t, unix.Close(b.Fd))
+			require.NoError(t, platform.Copy(addr, addr+4096, 4096))
+			require.Error(t, platform.Copy(addr+4096, addr, 8192), "leaves the allocation")
+			_, err = platform.Allocate(1, 1<<40)
+			require.Equal(t, errs.OutOfMemory, errs.CodeOf(err), "%v", err)
+			g, err := platform.Gate(0)
+			require.NoError(t, err)
+			g.Close()
+			require.Equal(t, errs.InvalidArgument, errs.CodeOf(platform.Free(addr, 4096)), "not its size")
+			require.NoError(t, platform.Free(addr, 8192))
+		}
+		require.NoError(t, onThread(t, gpu, 0, everything))
+		var all sync.WaitGroup
+		for range 64 {
+			all.Go(everything)
+		}
+		all.Wait()
+		for _, name := range []string{"cuMemAlloc_v2", "cuMemsetD8Async", "cuStreamSynchronize"} {
+			gpu.Inject(name, 1, 2, false)
+			require.NoError(t, onThread(t, gpu, 0, func() {
+				_, err := platform.Allocate(1, 4096)
+				require.Equal(t, errs.OutOfMemory, errs.CodeOf(err), "%v", err)
+				require.ErrorContains(t, err, "cuda:1: "+name)
+			}))
+		}
+	})
+}
+
+// An error that stays ends one device. Its neighbour and the host go on.
+func TestAStickyErrorEndsOneDevice(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		var at [2]uintptr
+		for i := range at {
+			var err error
+			at[i], err = platform.Allocate(i, 4096)
+			require.NoError(t, err)
+		}
+		gpu.Inject("copy", 1, 700, true)
+		bad := platform.Copy(at[0], at[0]+2048, 1024)
+		require.Equal(t, errs.CudaError, errs.CodeOf(bad), "%v", bad)
+		require.ErrorContains(t, bad, "cuda:0")
+		require.ErrorContains(t, bad, "CUDA_ERROR_ILLEGAL_ADDRESS, 700")
+		require.ErrorContains(t, bad, "until the process ends")
+		_, err := platform.Allocate(0, 4096)
+		require.Equal(t, bad, err)
+		_, err = platform.Locate(at[0], 4096)
+		require.Equal(t, errs.CudaError, errs.CodeOf(err))
+		require.Error(t, platform.Free(at[0], 4096))
+
+		require.NoError(t, platform.Copy(at[1], at[1]+2048, 1024))
+		spans, err := platform.Locate(at[1], 4096)
+		require.NoError(t, err)
+		require.Len(t, spans, 1)
+		host, err := unix.MmapPtr(-1, 0, nil, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		require.NoError(t, err)
+		require.NoError(t, platform.Copy(uintptr(host), uintptr(host)+2048, 1024))
+		require.NoError(t, unix.MunmapPtr(host, 4096))
+		require.Equal(t, errs.AddressNotRegistered, errs.CodeOf(platform.Copy(uintptr(host), uintptr(host)+2048, 1024)))
+		require.NoError(t, platform.Free(at[1], 4096))
+		require.EqualValues(t, 1, gpu.Stats().Allocations, "the lost device's")
+		gpu.Forgive()
+		require.NoError(t, platform.Free(at[0], 4096))
+	})
+}
+
+// A gate opens when the work before it has been carried out, and work behind it does not count.
+func TestGatesWaitForTheirStreamAlone(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		addr, err := platform.Allocate(1, 4096)
+		require.NoError(t, err)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		require.NoError(t, gpu.Enter(1))
+		busy, idle := gpu.Stream(), gpu.Stream()
+		gpu.Hold(true)
+		require.NoError(t, gpu.Work(addr, 7, 4096, busy))
+		require.NoError(t, gpu.Leave())
+		behind, err := platform.Gate(busy)
+		require.NoError(t, err)
+		free, err := platform.Gate(idle)
+		require.NoError(t, err)
+		for range 3 {
+			open, err := behind.Open()
+			require.NoError(t, err)
+			require.False(t, open)
+		}
+		gpu.Hold(false)
+		await(t, behind)
+		got := make([]byte, 4096)
+		require.NoError(t, gpu.Peek(got, addr))
+		require.Equal(t, bytes.Repeat([]byte{7}, 4096), got)
+		await(t, free)
+		behind.Close()
+		free.Close()
+		unused, err := platform.Gate(busy)
+		require.NoError(t, err)
+		unused.Close() // without a look
+
+		require.NoError(t, gpu.Capture(busy, true))
+		_, err = platform.Gate(busy)
+		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), "%v", err)
+		require.ErrorContains(t, err, "captured")
+		require.NoError(t, gpu.Capture(busy, false))
+		require.NoError(t, gpu.Enter(1))
+		require.NoError(t, gpu.EndStream(busy))
+		require.NoError(t, gpu.EndStream(idle))
+		require.NoError(t, gpu.Leave())
+		require.NoError(t, platform.Free(addr, 4096))
+	})
+}
+
+// await looks at a gate until it is open.
+func await(t *testing.T, g device.Gate) {
+	for range 1 << 22 {
+		open, err := g.Open()
+		require.NoError(t, err)
+		if open {
+			return
+		}
+		runtime.Gosched()
+	}
+	require.Fail(t, "the gate stays shut")
+}
+
+// The default stream of a thread without a context is that of every device in use.
+func TestTheDefaultStreamOfAnyDevice(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		addr, err := platform.Allocate(1, 4096)
+		require.NoError(t, err)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		require.NoError(t, gpu.Enter(1))
+		gpu.Hold(true)
+		require.NoError(t, gpu.Work(addr, 7, 4096, 0))
+		own, err := platform.Gate(0)
+		require.NoError(t, err)
+		require.NoError(t, gpu.Leave())
+		any, err := platform.Gate(0)
+		require.NoError(t, err)
+		for _, g := range []device.Gate{own, any} {
+			open, err := g.Open()
+			require.NoError(t, err)
+			require.False(t, open)
+		}
+		gpu.Hold(false)
+		for _, g := range []device.Gate{own, any} {
+			await(t, g)
+			g.Close()
+		}
+		require.NoError(t, platform.Free(addr, 4096))
+	})
+}
+
+// A dma-buf holds the pages around the range. Where the driver has none, that is a reason.
+func TestExports(t *testing.T) {
+	export := func(t *testing.T) (mem.DMABuf, error) {
+		addr, err := platform.Allocate(0, 1<<20)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, platform.Free(addr, 1<<20)) }()
+		return platform.Export(addr+5000, 10_000)
+	}
+	t.Run("whole pages", func(t *testing.T) {
+		fake.Run(t, fake.Driver{}, nil, func(t *testing.T, _ *fake.Loaded) {
+			b, err := export(t)
+			require.NoError(t, err)
+			require.EqualValues(t, 5000-4096, b.Offset)
+			require.NoError(t, unix.Close(b.Fd))
+		})
+	})
+	t.Run("a device without", func(t *testing.T) {
+		fake.Run(t, fake.Driver{}, fake.Settings{"DMABUF": "0"}, func(t *testing.T, _ *fake.Loaded) {
+			_, err := export(t)
+			require.ErrorContains(t, err, "CUDA_ERROR_NOT_SUPPORTED")
+		})
+	})
+	t.Run("a driver without", func(t *testing.T) {
+		fake.Run(t, fake.Driver{Absent: []string{"cuMemGetHandleForAddressRange"}}, nil,
+			func(t *testing.T, _ *fake.Loaded) {
+				_, err := export(t)
+				require.ErrorContains(t, err, "cuMemGetHandleForAddressRange")
+			})
+	})
+}
+
+// The emulated memory is what hardware has: a processor that touches it dies. Without this rule no test would notice.
+func TestAProcessorCannotTouchADevice(t *testing.T) {
+	if os.Getenv("TENT_TEST_TOUCH") != "" {
+		addr, err := platform.Allocate(0, 4096)
+		require.NoError(t, err)
+		fmt.Println("touches", mem.Bytes(addr, 1)[0])
+		return
+	}
+	out := diesIn(t, append(fake.Settings(nil).Environment(fake.Library(t, fake.Driver{})), "TENT_TEST_TOUCH=1"))
+	require.Contains(t, out, "SIGSEGV")
+	require.NotContains(t, out, "touches")
+}

@@ -1,0 +1,92 @@
+/* The part of the CUDA driver API that tent calls, in declarations of our own: no header of the vendor is needed.
+ *
+ * Names are those that dlsym must be asked for: the plain name of a function means its oldest form. Sizes and offsets
+ * are those of CUDA 12.4 to 13.2, on x86-64 and aarch64. */
+#ifndef TENT_CUDA_SHIM_H
+#define TENT_CUDA_SHIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef void *tc_context, *tc_stream, *tc_event;
+
+_Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "an LP64 system: Linux, 64 bits");
+
+/* X(kind, name, arguments): every function returns a CUresult, an int. Without a NEEDED one there is no driver. */
+#define TC_SYMBOLS(NEEDED, OPTIONAL)                                                                         \
+	NEEDED(cuInit, (unsigned flags))                                                                     \
+	NEEDED(cuDriverGetVersion, (int *version))                                                           \
+	NEEDED(cuGetErrorName, (int code, const char **text))                                                \
+	NEEDED(cuGetErrorString, (int code, const char **text))                                              \
+	NEEDED(cuDeviceGetCount, (int *count))                                                               \
+	NEEDED(cuDeviceGet, (int *device, int ordinal))                                                      \
+	NEEDED(cuDeviceGetName, (char *text, int bytes, int device))                                         \
+	NEEDED(cuDeviceGetPCIBusId, (char *text, int bytes, int device))                                     \
+	NEEDED(cuDevicePrimaryCtxRetain, (tc_context * context, int device))                                 \
+	NEEDED(cuDevicePrimaryCtxGetState, (int device, unsigned *flags, int *active))                       \
+	NEEDED(cuCtxPushCurrent_v2, (tc_context context))                                                    \
+	NEEDED(cuCtxPopCurrent_v2, (tc_context * context))                                                   \
+	NEEDED(cuCtxGetCurrent, (tc_context * context))                                                      \
+	NEEDED(cuMemAlloc_v2, (uint64_t * address, size_t bytes))                                            \
+	NEEDED(cuMemFree_v2, (uint64_t address))                                                             \
+	NEEDED(cuMemGetAddressRange_v2, (uint64_t * base, size_t *bytes, uint64_t address))                  \
+	NEEDED(cuPointerGetAttributes, (unsigned count, int *which, void **into, uint64_t address))          \
+	NEEDED(cuMemcpyAsync, (uint64_t to, uint64_t from, size_t bytes, tc_stream stream))                  \
+	NEEDED(cuMemsetD8Async, (uint64_t to, unsigned char byte, size_t bytes, tc_stream stream))           \
+	NEEDED(cuStreamCreate, (tc_stream * stream, unsigned flags))                                         \
+	NEEDED(cuStreamSynchronize, (tc_stream stream))                                                      \
+	NEEDED(cuStreamGetCtx, (tc_stream stream, tc_context *context))                                      \
+	NEEDED(cuEventCreate, (tc_event * event, unsigned flags))                                            \
+	NEEDED(cuEventDestroy_v2, (tc_event event))                                                          \
+	NEEDED(cuEventRecord, (tc_event event, tc_stream stream))                                            \
+	NEEDED(cuEventQuery, (tc_event event))                                                               \
+	OPTIONAL(cuDeviceGetUuid_v2, (unsigned char *uuid, int device))                                      \
+	OPTIONAL(cuDeviceGetUuid, (unsigned char *uuid, int device))                                         \
+	OPTIONAL(cuThreadExchangeStreamCaptureMode, (int *mode))                                             \
+	OPTIONAL(cuStreamIsCapturing, (tc_stream stream, int *status))                                       \
+	OPTIONAL(cuMemGetHandleForAddressRange,                                                              \
+	         (void *into, uint64_t address, size_t bytes, int type, uint64_t flags))
+
+/* Results of the driver that the shim knows by itself. */
+enum { TC_OK = 0, TC_INVALID_VALUE = 1, TC_NOT_READY = 600, TC_NOT_SUPPORTED = 801 };
+
+/* Of our own: no CUresult is negative. */
+enum { TC_FORKED = -1, TC_CAPTURING = -2, TC_NO_MEMORY = -3 };
+
+/* The end of a call: the code, and the function of the driver that returned it. */
+typedef struct {
+	int code;
+	const char *call;
+} tc_result;
+
+/* Where an address is. */
+typedef struct {
+	unsigned type; /* CUmemorytype: 0 unknown, 1 host, 2 device */
+	int device, managed;
+	uint64_t base, bytes, allocation;
+} tc_place;
+
+/* A number of events that have to pass. */
+typedef struct {
+	int count;
+	struct {
+		tc_context context;
+		tc_event event;
+	} of[];
+} tc_gate;
+
+/* All may be called from any thread, and leave its current context as it was. */
+int tc_load(char *why, size_t bytes); /* once a process; 0, or -1 and the reason */
+tc_result tc_init(int *version, int *count);
+const char *tc_words(int code, const char **name);
+tc_result tc_describe(int device, char *name, char *pci, size_t bytes, unsigned char *uuid);
+tc_result tc_locate(uint64_t address, tc_place *place);
+tc_result tc_allocate(int device, uint64_t bytes, uint64_t *address);
+tc_result tc_free(int device, uint64_t address);
+tc_result tc_copy(int device, uint64_t to, uint64_t from, uint64_t bytes);
+tc_result tc_export(int device, uint64_t address, uint64_t bytes, int *fd);
+tc_result tc_record(uint64_t stream, tc_gate **gate);
+tc_result tc_passed(tc_gate *gate, int *passed);
+void tc_forget(tc_gate *gate);
+
+#endif
