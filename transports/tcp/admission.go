@@ -29,9 +29,12 @@ func (l *responderLane) helloCame() *errs.Error {
 		return l.refuse(transport.RefusedMalformed, "greeting of class group %d", g.group)
 	}
 	l.findEnd()
-	a, err := l.t.attachments.expect(l, g.attachment, l.rx.head.seq)
+	a, dropped, err := l.t.attachments.expect(l, g.attachment, l.rx.head.seq)
 	if err != nil {
 		return err
+	}
+	if dropped != nil {
+		l.rx.worker.dropped = append(l.rx.worker.dropped, dropped)
 	}
 	t := transcript{hello: make([]byte, helloSize), nonce: newNonce(), initiator: a.peer.ID, responder: l.t.self.ID}
 	l.rx.head.put(t.hello)

@@ -156,32 +156,33 @@ func (as *attachments) ofPeer(peer *transport.Peer) []*attachment {
 }
 
 // expect takes note of a lane that has named an attachment, and is to prove that it belongs there. Of too many lanes
-// of a peer, the oldest that has not done so goes.
-func (as *attachments) expect(l *responderLane, id attachmentID, number uint64) (*attachment, *errs.Error) {
+// of a peer, the oldest that has not done so is dropped, and the caller closes it.
+func (as *attachments) expect(l *responderLane, id attachmentID, number uint64) (a *attachment, dropped *responderLane,
+	err *errs.Error) {
 	as.mu.Lock()
 	defer as.mu.Unlock()
-	a := as.byID[id]
+	a = as.byID[id]
 	if a == nil || a.left {
-		return nil, l.refuse(transport.RefusedProof, "the lane names no attachment")
+		return nil, nil, l.refuse(transport.RefusedProof, "the lane names no attachment")
 	}
 	if _, was := a.ended[number]; was || a.lanes[number] != nil {
-		return nil, l.refuse(transport.RefusedProof, "lane %d exists already", number)
+		return nil, nil, l.refuse(transport.RefusedProof, "lane %d exists already", number)
 	}
 	if a.guest.lanes >= as.lanesOfPeer || as.lanes >= as.lanesMax {
 		if len(a.expected) == 0 {
-			return nil, l.refuse(transport.RefusedLimit, "%d lanes of %d are open, %d of them of this peer, which may "+
-				"have %d (transports/tcp/lanes_per_peer)", as.lanes, as.lanesMax, a.guest.lanes, as.lanesOfPeer)
+			return nil, nil, l.refuse(transport.RefusedLimit, "%d lanes of %d are open, %d of them of this peer, "+
+				"which may have %d (transports/tcp/lanes_per_peer)", as.lanes, as.lanesMax, a.guest.lanes, as.lanesOfPeer)
 		}
-		oldest := a.expected[0]
-		as.removeLocked(oldest, a)
-		oldest.endBy(eventLate, oldest.refuse(transport.RefusedLimit, "other lanes of the peer need the room"))
+		dropped = a.expected[0]
+		as.removeLocked(dropped, a)
+		dropped.markEnd(eventLate, dropped.refuse(transport.RefusedLimit, "other lanes of the peer need the room"))
 	}
 	l.id = number
 	a.expected = append(a.expected, l)
 	a.guest.lanes++
 	as.lanes++
 	a.place.Leave()
-	return a, nil
+	return a, dropped, nil
 }
 
 // admit makes a lane that has proved itself part of its attachment.

@@ -32,7 +32,7 @@ func TestNothingLandsAfterARevocationDuringAHandshake(t *testing.T) {
 			l := strangerLane(t, tr)
 			t.Cleanup(func() { require.NoError(t, unix.Close(l.other)) })
 			t.Cleanup(l.closeLane)
-			_, refused = as.expect(l.responderLane, a.id, 1)
+			_, _, refused = as.expect(l.responderLane, a.id, 1)
 			require.Nil(t, refused)
 			as.mu.Lock()
 			a.since = clock.Now().Add(-2 * forgetAfter)

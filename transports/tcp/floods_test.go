@@ -28,6 +28,24 @@ type flood struct {
 
 	mu   sync.Mutex
 	held []net.Conn // the newest ones, which stay open
+	sent []net.Conn // the newest ones, to which the peer may not have come
+}
+
+// unseen bounds the connections of a flood that wait in front of an honest one. The kernel hands them over in order, so
+// an attacker with more processors than the peer fills that queue, whatever the peer does with them.
+const unseen = 256
+
+// keepPace waits for the answer on the connection that was opened some time before this one.
+func (f *flood) keepPace(c net.Conn, answer []byte) {
+	f.mu.Lock()
+	var oldest net.Conn
+	if f.sent = append(f.sent, c); len(f.sent) > unseen {
+		oldest, f.sent = f.sent[0], f.sent[1:]
+	}
+	f.mu.Unlock()
+	if oldest != nil {
+		_, _ = io.ReadFull(oldest, answer) // fails on one that had to go
+	}
 }
 
 func newFlood(t testing.TB, process *child) *flood {
@@ -116,6 +134,7 @@ func (f *flood) lane(proves bool) {
 	f.hold(c, 1005)
 	challenge := make([]byte, headerBytes+challengeSize)
 	if !proves {
+		f.keepPace(c, challenge)
 		return
 	}
 	if _, err := io.ReadFull(c, challenge); err == nil {
@@ -174,6 +193,11 @@ func TestAFloodLeavesAnHonestPeerItsWay(t *testing.T) {
 				require.NoError(t, err)
 				c.link, err = c.tr.Attach(process.Peer)
 				require.NoError(t, err)
+				t.Cleanup(func() {
+					if t.Failed() {
+						t.Logf("%d steps of the flood; %s", f.steps.Load(), c.tr.(*Transport).Explain(c.link))
+					}
+				})
 				c.remote, err = c.tr.Import(c.link, process.Descriptor)
 				require.NoError(t, err)
 				c.await(t, "a rail", honestLimit, func() bool { return len(c.rails) > 0 })

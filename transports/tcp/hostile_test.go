@@ -255,7 +255,7 @@ func (l pairLane) admitted(t testing.TB, number uint64) *attachment {
 
 // join makes it an open lane of an attachment, without a handshake.
 func (l pairLane) join(t testing.TB, a *attachment, number uint64) {
-	_, err := l.t.attachments.expect(l.responderLane, a.id, number)
+	_, _, err := l.t.attachments.expect(l.responderLane, a.id, number)
 	require.Nil(t, err)
 	l.mayBuffer()
 	require.Nil(t, l.t.attachments.admit(l.responderLane, a))

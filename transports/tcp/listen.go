@@ -124,6 +124,7 @@ func (t *Transport) meetStranger(w *worker, fd int, from netip.Addr) {
 	if oldest != nil {
 		oldest.drop()
 	}
+	w.closeDropped()
 	if open {
 		lane.arm()
 	} else {

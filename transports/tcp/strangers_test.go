@@ -72,7 +72,7 @@ func TestAPeerIsNoStranger(t *testing.T) {
 	require.False(t, ends(t, peer, headerBytes+challengeSize), "the peer has its challenge and its connection")
 }
 
-// A stranger that is picked to go while a worker reads its HELLO is promised nothing: after a challenge its peer would
+// A stranger that is picked to go while a worker reads its HELLO is promised nothing. After a challenge its peer would
 // take the lane for open, and lose the slices on it.
 func TestAStrangerThatIsPickedGetsNoChallenge(t *testing.T) {
 	e := newTestEndpoint(t, Settings{Greeting: time.Minute})
@@ -93,4 +93,20 @@ func TestAStrangerThatIsPickedGetsNoChallenge(t *testing.T) {
 	require.LessOrEqual(t, n, 0, "no challenge")
 	a := tr.attachments.lookUp(o.attachment, visitor.ID)
 	require.Empty(t, a.allLanes(), "nothing is left of it")
+}
+
+// Of too many lanes without a proof, the oldest is closed by the worker that read the newest. A goroutine for each would
+// leave a flood more descriptors than the process has.
+func TestALaneThatGoesForAnotherIsClosedAtOnce(t *testing.T) {
+	const most = 8
+	e := newTestEndpoint(t, Settings{LanesPerPeer: most, Greeting: time.Minute})
+	tr, o := e.tr.(*Transport), e.offerTo(t, visitor)
+	var lanes []int
+	for i := range 3 * most {
+		lanes = append(lanes, meet(t, tr, netip.MustParseAddr("192.0.2.1"), greetingOf(o, uint64(i+1))))
+		require.Equal(t, min(i+1, most), tr.conns.Len(), "descriptors")
+	}
+	for i, fd := range lanes {
+		require.Equal(t, i < len(lanes)-most, ends(t, fd, headerBytes+challengeSize), "the oldest go: %d", i)
+	}
 }

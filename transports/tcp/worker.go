@@ -24,6 +24,8 @@ type worker struct {
 	low   [2]unix.EpollEvent // of bulkTurn
 	looks uint32             // without success
 
+	dropped []*responderLane // for others that it reads, to be closed when it holds no lock
+
 	buffers *readBuffers // for the next lane that it reads, nil at first
 }
 
@@ -43,6 +45,16 @@ func (w *worker) completeAs(s *transport.Slice, err *errs.Error) {
 		return
 	}
 	w.complete(s, s.Length, nil)
+}
+
+// closeDropped closes the lanes that had to go for others. No lock may be held. A goroutine for each would leave a flood
+// more descriptors than the process has.
+func (w *worker) closeDropped() {
+	for i, l := range w.dropped {
+		l.closeLane()
+		w.dropped[i] = nil
+	}
+	w.dropped = w.dropped[:0]
 }
 
 // ready notes that a rail takes slices again.
@@ -155,6 +167,7 @@ func (t *Transport) serve(w *worker, c *conn, events uint32, alone bool) {
 	}
 	c.holdReading(false)
 	c.readMu.Unlock()
+	w.closeDropped()
 	if open {
 		c.arm()
 	}
