@@ -108,7 +108,7 @@ func limited(timeoutMs int64) (context.Context, context.CancelFunc) {
 
 // Register registers memory and returns its region's id.
 func Register(
-	id int64, address, size uint64, readOnly bool, name, location string, permission int64,
+	id int64, address, size uint64, readOnly, growable bool, name, location string, permission int64,
 ) (region uint64, err error) {
 	defer guard(&err)
 	e, err := get(id)
@@ -118,8 +118,8 @@ func Register(
 	if permission < 0 || permission > 2 {
 		return 0, errs.New(errs.InvalidArgument, "register", "permission %d is not 0, 1 or 2", permission)
 	}
-	r, err := e.Register(engine.Memory{Addr: uintptr(address), Size: size, ReadOnly: readOnly, Name: name,
-		Location: mem.Location(location), Permission: mem.Permission(permission)})
+	r, err := e.Register(engine.Memory{Addr: uintptr(address), Size: size, ReadOnly: readOnly, Growable: growable,
+		Name: name, Location: mem.Location(location), Permission: mem.Permission(permission)})
 	return uint64(r), err
 }
 

@@ -108,7 +108,13 @@ class Engine(Moves):
     # Memory
 
     def register(
-        self, buffer: Any, *, name: str | None = None, location: str = "*", permission: Permission | None = None
+        self,
+        buffer: Any,
+        *,
+        name: str | None = None,
+        location: str = "*",
+        permission: Permission | None = None,
+        growable: bool = False,
     ) -> Region:
         """Makes a buffer known, so that it can be moved and, if it is named, reached by peers.
 
@@ -122,6 +128,10 @@ class Engine(Moves):
             with engine.register(page, name="page") as own:
                 engine.read(own, segment["kv"][0:4096]).result(timeout=10)
 
+        A `growable` buffer may lack pages, as address space that is reserved and filled later. A transfer that needs
+        bytes without pages fails as ADDRESS_NOT_REGISTERED, and no other does. Call Region.remap() when pages came or
+        went.
+
         Raises InvalidArgumentError for an object without contiguous bytes, for memory that is not mapped and for a name
         that is taken.
         """
@@ -130,7 +140,14 @@ class Engine(Moves):
             location = found.location
         allowed = self._permission(permission, bool(name), found.read_only)
         id = self._call(
-            self._library.pybind_Register, found.address, found.size, found.read_only, name or "", location, allowed
+            self._library.pybind_Register,
+            found.address,
+            found.size,
+            found.read_only,
+            bool(growable),
+            name or "",
+            location,
+            allowed,
         )
         memory = Memory(found.address, found.size, found.read_only, found.owner)
         if self._info["platforms"]:  # one of them may know the memory

@@ -205,6 +205,7 @@ class TransferEngine:
             _u64(address, "address"),
             _u64(size, "size"),
             False,
+            False,
             "",
             options.location,
             int(Permission(options.perm)),

@@ -18,9 +18,11 @@ func look(r *region) *errs.Error {
 }
 
 func lookAtHost(r *region) *errs.Error {
-	const cure = "register memory that is there, and keep it until its region is closed"
+	const cure = "register memory that is there, and keep it until its region is closed, or register it as growable"
 	use, at := vmem.Range(r.Addr, r.Size)
 	switch {
+	case r.Growable && use < vmem.ReadOnly: // a transfer that needs bytes without pages fails
+		return nil
 	case use == vmem.Unmapped:
 		return errs.New(errs.InvalidArgument, "register", "%d bytes at %#x are not all mapped: nothing is at %#x",
 			r.Size, r.Addr, at).WithHint(cure)

@@ -56,7 +56,9 @@ func (e *Engine) locate(r *region) *errs.Error {
 	case err != nil:
 		return errs.From("register", err)
 	case place.Platform == nil:
-		if e.platformOf(kind) != nil {
+		if p := e.platformOf(kind); p != nil && r.Growable && index >= 0 {
+			return e.isOn(r, device.Place{Platform: p, Ordinal: index}) // no page is there yet
+		} else if p != nil {
 			return errs.New(errs.InvalidArgument, "register",
 				"the location is %q, but %d bytes at %#x are not memory of such a device", r.Location, r.Size, r.Addr).
 				WithHint(`location="*" finds the memory's place`)

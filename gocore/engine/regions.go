@@ -67,6 +67,7 @@ type Memory struct {
 	Name       string
 	Location   mem.Location
 	Permission mem.Permission
+	Growable   bool // Register: pages may be missing, as of a reservation; RemapRegion says that pages came or went
 	Prefault   bool // Allocate: make the pages present now, not at their first use
 }
 
@@ -77,7 +78,7 @@ type Memory struct {
 // that are, and becomes usable on the others as they answer.
 func (e *Engine) Register(m Memory) (mem.RegionID, error) {
 	return e.register(&region{Region: mem.Region{Name: m.Name, Addr: m.Addr, Size: m.Size, Location: m.Location,
-		Permission: m.Permission, ReadOnly: m.ReadOnly, Fd: -1}})
+		Permission: m.Permission, ReadOnly: m.ReadOnly, Growable: m.Growable, Fd: -1}})
 }
 
 func (e *Engine) register(r *region) (mem.RegionID, error) {

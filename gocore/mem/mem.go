@@ -91,6 +91,7 @@ type Region struct {
 	Location   Location
 	Permission Permission // of peers
 	ReadOnly   bool       // the buffer itself must not be written, not even locally
+	Growable   bool       // pages may be missing from it, and come with a remap
 	Fd         int        // memfd or file behind it, -1 if there is none
 	FdOffset   uint64
 	Device     Device  // that has the memory; zero for memory of the host

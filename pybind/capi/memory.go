@@ -156,12 +156,12 @@ func tent_free_memory(engine C.tent_engine_t, addr unsafe.Pointer) C.int {
 	return done(err)
 }
 
-func register(engine int64, at, size uint64, location string, permission int64) error {
+func register(engine int64, at, size uint64, growable bool, location string, permission int64) error {
 	s := span{engine, at, size}
 	if s.known() {
 		return nil
 	}
-	region, err := pybind.Register(engine, at, size, false, "", location, permission)
+	region, err := pybind.Register(engine, at, size, false, growable, "", location, permission)
 	if err == nil {
 		remember(s, owned{region, false})
 	}
@@ -181,20 +181,27 @@ func unregister(engine int64, at, size uint64) error {
 
 //export tent_register_memory
 func tent_register_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t) C.int {
-	return done(register(number(engine), address(addr), uint64(size), "*", int64(C.PERM_GLOBAL_READ_WRITE)))
+	return done(register(number(engine), address(addr), uint64(size), false, "*", int64(C.PERM_GLOBAL_READ_WRITE)))
 }
 
 //export tent_register_memory_with_perm
 func tent_register_memory_with_perm(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
 	permission C.int) C.int {
-	return done(register(number(engine), address(addr), uint64(size), "*", int64(permission)))
+	return done(register(number(engine), address(addr), uint64(size), false, "*", int64(permission)))
 }
 
 //export tent_register_memory_ex
 func tent_register_memory_ex(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
 	opts *C.tent_memory_options_t) C.int {
 	location, permission := options(opts)
-	return done(register(number(engine), address(addr), uint64(size), location, permission))
+	return done(register(number(engine), address(addr), uint64(size), false, location, permission))
+}
+
+//export tent_register_growable_memory
+func tent_register_growable_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t,
+	opts *C.tent_memory_options_t) C.int {
+	location, permission := options(opts)
+	return done(register(number(engine), address(addr), uint64(size), true, location, permission))
 }
 
 //export tent_unregister_memory
@@ -232,7 +239,7 @@ func registerAll(engine int64, addrs *unsafe.Pointer, sizes *C.size_t, count C.s
 	for i := range at {
 		s := span{engine, address(at[i]), uint64(length[i])}
 		known := s.known()
-		if err := register(engine, s.address, s.size, location, permission); err != nil {
+		if err := register(engine, s.address, s.size, false, location, permission); err != nil {
 			for _, made := range fresh {
 				_ = unregister(engine, made.address, made.size)
 			}

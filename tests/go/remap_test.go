@@ -145,6 +145,52 @@ func TestRemappedPagesAreReached(t *testing.T) {
 	}
 }
 
+// A reservation is registered before it has pages, and fills from anywhere.
+func TestAReservationFills(t *testing.T) {
+	for _, w := range remapWorlds()[:2] {
+		t.Run(w.name, func(t *testing.T) {
+			const pages = 8
+			kv := newGrowable(t, pages)
+			owner, writer := w.open(t, nil), w.open(t, nil)
+			source := offeredShared(t, writer, len(kv.bytes))
+			m := engine.Memory{Addr: address(kv.bytes), Size: uint64(len(kv.bytes)), Name: "kv",
+				Permission: mem.GlobalReadWrite}
+			_, err := owner.Register(m)
+			require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), "%v", err)
+			require.ErrorContains(t, err, "growable")
+			m.Growable = true
+			id, err := owner.Register(m)
+			require.NoError(t, err)
+			to, page := segment(t, writer, owner, "kv"), uint64(kv.page)
+			fill(source, 1)
+			write := func(at int) dispatch.Summary {
+				t.Helper()
+				batch, err := writer.Move(&engine.Request{Terms: request.Terms{Op: transport.Write},
+					Source: address(source[at*kv.page:]), Length: page,
+					Remote: engine.Remote{Segment: to, Offset: uint64(at) * page}})
+				require.NoError(t, err)
+				return ended(t, writer, batch)
+			}
+			backed := map[int]bool{}
+			for _, next := range []int{5, 0, 7} {
+				kv.back(t, next, next+1)
+				require.NoError(t, owner.RemapRegion(t.Context(), id, uint64(next)*page, page))
+				backed[next] = true
+				for at := range pages {
+					sum := write(at)
+					if !backed[at] {
+						require.Equal(t, dispatch.Failed, sum.State)
+						require.Equal(t, errs.AddressNotRegistered, sum.Err.Code, "%v", sum.Err)
+						continue
+					}
+					require.Equal(t, dispatch.Completed, sum.State, "%v", sum.Err)
+					same(t, kv.bytes[at*kv.page:(at+1)*kv.page], 1, at*kv.page)
+				}
+			}
+		})
+	}
+}
+
 // offeredShared is registered memory of a file, which transports that hold pages can hold.
 func offeredShared(t *testing.T, e *engine.Engine, size int) []byte {
 	g := newGrowable(t, size/unix.Getpagesize())

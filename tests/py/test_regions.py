@@ -102,6 +102,25 @@ def test_remapped_pages_are_reached(engines: Callable[..., tent.Engine], pages: 
             write(4)
 
 
+def test_a_reservation_fills(engines: Callable[..., tent.Engine], pages: int) -> None:
+    anew(pages, 4, 0)
+    source = bytearray(range(256)) * (PAGE // 256)
+    owner, writer = engines(), engines()
+    with pytest.raises(tent.InvalidArgumentError, match="growable"):
+        owner.register((pages, 4 * PAGE), name="kv")
+    with owner.register((pages, 4 * PAGE), name="kv", growable=True) as kv, writer.register(source) as own:
+        with writer.open(owner.address) as peer:
+            for page in (2, 0):
+                there = peer["kv"][page * PAGE : (page + 1) * PAGE]
+                with pytest.raises(tent.TransferError) as lost:
+                    writer.write(own, there).result(timeout=10)
+                assert lost.value.code == "ADDRESS_NOT_REGISTERED"
+                anew(pages + page * PAGE, 1)
+                kv.remap(page * PAGE, PAGE)
+                writer.write(own, there).result(timeout=10)
+                assert ctypes.string_at(pages + page * PAGE, PAGE) == source
+
+
 @pytest.mark.parametrize(("offset", "length"), [(-1, 4), (0, 0), (PAGE, 1), (0, PAGE + 1)])
 def test_remaps_outside_of_the_region(engines: Callable[..., tent.Engine], offset: int, length: int) -> None:
     with engines().register(bytearray(PAGE)) as own, pytest.raises(tent.InvalidArgumentError):

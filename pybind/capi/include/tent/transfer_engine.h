@@ -142,6 +142,9 @@ int tent_register_memory_batch_ex(tent_engine_t engine, void **addrs, size_t *si
                                   tent_memory_options_t *opts);
 /* Size 0 goes by the address alone. Returns when no peer can touch the bytes any more. */
 int tent_unregister_memory(tent_engine_t engine, void *addr, size_t size);
+/* Memory with pages missing, such as a reservation that fills: a transfer that needs bytes without pages fails as
+ * ADDRESS_NOT_REGISTERED, and no other does. Call tent_remap_memory when pages came or went. */
+int tent_register_growable_memory(tent_engine_t engine, void *addr, size_t size, tent_memory_options_t *opts);
 /* After the program has mapped other pages, or none, behind a range of registered memory: peers reach these, and nothing
  * that began before touches the range when it returns. */
 int tent_remap_memory(tent_engine_t engine, void *addr, size_t offset, size_t length);
