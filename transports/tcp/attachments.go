@@ -170,8 +170,9 @@ func (as *attachments) expect(l *responderLane, id attachmentID, number uint64) 
 	}
 	if a.guest.lanes >= as.lanesOfPeer || as.lanes >= as.lanesMax {
 		if len(a.expected) == 0 {
-			return nil, nil, l.refuse(transport.RefusedLimit, "%d lanes of %d are open, %d of them of this peer, "+
-				"which may have %d (transports/tcp/lanes_per_peer)", as.lanes, as.lanesMax, a.guest.lanes, as.lanesOfPeer)
+			return nil, nil, l.refuse(transport.RefusedLimit,
+				"%d lanes of %d are open, %d of them of this peer, which may have %d (transports/tcp/lanes_per_peer)",
+				as.lanes, as.lanesMax, a.guest.lanes, as.lanesOfPeer)
 		}
 		dropped = a.expected[0]
 		as.removeLocked(dropped, a)

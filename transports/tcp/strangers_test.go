@@ -95,8 +95,8 @@ func TestAStrangerThatIsPickedGetsNoChallenge(t *testing.T) {
 	require.Empty(t, a.allLanes(), "nothing is left of it")
 }
 
-// Of too many lanes without a proof, the oldest is closed by the worker that read the newest. A goroutine for each would
-// leave a flood more descriptors than the process has.
+// Of too many lanes without a proof, the oldest is closed by the worker that read the newest. A goroutine for each
+// would leave a flood more descriptors than the process has.
 func TestALaneThatGoesForAnotherIsClosedAtOnce(t *testing.T) {
 	const most = 8
 	e := newTestEndpoint(t, Settings{LanesPerPeer: most, Greeting: time.Minute})

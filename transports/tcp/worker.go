@@ -47,8 +47,8 @@ func (w *worker) completeAs(s *transport.Slice, err *errs.Error) {
 	w.complete(s, s.Length, nil)
 }
 
-// closeDropped closes the lanes that had to go for others. No lock may be held. A goroutine for each would leave a flood
-// more descriptors than the process has.
+// closeDropped closes the lanes that had to go for others. No lock may be held. A goroutine for each would leave a
+// flood more descriptors than the process has.
 func (w *worker) closeDropped() {
 	for i, l := range w.dropped {
 		l.closeLane()
