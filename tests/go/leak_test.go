@@ -73,9 +73,12 @@ func cycle(t *testing.T, own, theirs []byte) {
 }
 
 func TestAThousandCyclesLeaveNothingBehind(t *testing.T) {
-	cycles := 500 // of two engines each
-	if raceDetector {
+	cycles := 100 // of two engines each
+	switch {
+	case raceDetector:
 		cycles = 50
+	case os.Getenv(churnEnv) != "":
+		cycles = 500
 	}
 	own, theirs := memory(t, 65536), memory(t, 65536)
 	for range 20 { // pools, caches and the runtime's own threads
