@@ -25,7 +25,7 @@ import lint
 import wheels
 from quiet import Stopwatch
 from running import Runner, Tally
-from stages import ALL_FACTOR, BACK, FRONT, INVARIANTS, LONG, SIMULATED, STAGES, TEST_TOOLS, Context, Stage
+from stages import ALL_FACTOR, BACK, FRONT, INVARIANTS, LONG, SIMULATED, STAGES, TEST_TOOLS, Context, Stage, racing
 
 START = time.monotonic()
 TOTAL = 450  # quiet seconds that all stages take; 20 more are for preparing with warm caches
@@ -50,12 +50,15 @@ class Result:
         return f"{self.tally} ({self.wall:.0f} s, {self.quiet:.0f} on a quiet machine; budget {self.budget:.0f})"
 
 
-def prepare_go(r: Runner, racing: bool) -> None:
+def prepare_go(r: Runner, names: list[str], ctx: Context) -> None:
     """Compiles everything that the stages link, so that no stage is charged for a cold cache."""
     lint.build_programs(r.go, r.env)
-    for flags in [["./..."], [INVARIANTS, *SIMULATED], *([["-race", "./..."]] if racing else [])]:
+    detected = [["-race", *racing(ctx)]] if "race" in names else []
+    for flags in [["./..."], [INVARIANTS, *SIMULATED], *detected]:
         if r.run(r.go, "list", "-export", "-test", "-deps", *flags, timeout=900):
             raise RuntimeError("the tree does not compile")
+    if "lint" in names:
+        lint.warm(r.go, r.env)
 
 
 def prepare_pythons(r: Runner, ctx: Context) -> None:
@@ -80,7 +83,7 @@ def prepare(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> boo
     watch = Stopwatch.start()
     runners = [Runner("prepare-go", go, env), Runner("prepare-pythons", go, env)]
     with ThreadPoolExecutor() as pool:
-        tasks: list[Future[object]] = [pool.submit(prepare_go, runners[0], "race" in names)]
+        tasks: list[Future[object]] = [pool.submit(prepare_go, runners[0], names, ctx)]
         if any(STAGES[name].needs_wheel for name in names):
             tasks.append(pool.submit(prepare_pythons, runners[1], ctx))
         if "clients" in names:
@@ -178,7 +181,7 @@ def main() -> int:
     env["PYTHONDONTWRITEBYTECODE"] = "1"
     env.pop("PYTHONPATH", None)
     main = f"{sys.version_info.major}.{sys.version_info.minor}"
-    ctx = Context(args.seeds or (10000 if args.all else 3000), interpreters.interpreters(), main, everything=args.all)
+    ctx = Context(args.seeds or (10000 if args.all else 1500), interpreters.interpreters(), main, everything=args.all)
     say(f"Go: {go}; Python: {', '.join(ctx.pythons)}, this one is {ctx.main}")
     total = Tally(failed=1)
     if prepare(names, ctx, go, env):

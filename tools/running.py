@@ -21,6 +21,9 @@ ROOT = build_gotent.ROOT
 LOGS = ROOT / "build" / "check"
 SKIPPED = 77  # automake's exit status for a check that cannot be made here
 BIN = ROOT / "build" / "bin"  # the programs of tools/go.mod
+# Flags of every `go test`: lint vets, and a program without its symbols is linked in half of the time. Tests that call
+# t.Parallel wait for other processes and for limits of time, so there may be more of them than processors.
+GO_TEST = ("-count=1", "-vet=off", "-parallel=6", f"-ldflags={build_gotent.LINKNAME} -s -w")
 
 
 @dataclass
@@ -127,7 +130,7 @@ class Runner:
                 "--hide-summary=skipped",
                 f"--junitfile={report}",
                 "--",
-                "-count=1",
+                *GO_TEST,
                 f"-timeout={timeout}s",
                 *flags,
                 *packages,

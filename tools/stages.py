@@ -24,7 +24,10 @@ from running import ROOT, Runner, Tally
 
 FRONT, BACK = "front", "back"
 TEST_TOOLS = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100")  # the border's suite runs without NumPy
+# Most packages wait more than they compute: four at a time leave no processor free, and none waits for long.
+WAITING = "-p=4"
 SIMULATIONS = "(?i:simul|model|invariant)"  # tests with TENT_SIM_SEEDS runs
+MODELS = "^TestModel"
 SIMULATED = ("./gocore/dispatch/...", "./tests/go/...", "./transports/sim/...")
 INVARIANTS = f"-tags={build_gotent.GO_TAGS},invariants"  # the core checks itself after every call
 # Tests that the race detector's memory, threads and time would falsify, and the suite's mutants: each breaks a rule of
@@ -65,17 +68,18 @@ class Stage:
 
 def unit(r: Runner, ctx: Context) -> Tally:
     """Go unit tests of the core"""
-    return r.go_test(["./gocore/...", "./pybind/..."], timeout=900)
+    skip = [] if ctx.everything else [f"-skip={MODELS}"]  # the simulation has them
+    return r.go_test(["./gocore/...", "./pybind/..."], WAITING, *skip, timeout=900)
 
 
 def conformance(r: Runner, ctx: Context) -> Tally:
     """transports: conformance suite and their own tests"""
-    return r.go_test(["./transports/..."], timeout=900)
+    return r.go_test(["./transports/..."], WAITING, timeout=900)
 
 
 def crossing(r: Runner, ctx: Context) -> Tally:
     """architecture, and tests that cross packages"""
-    return r.go_test(["./tests/go/..."], f"-skip={SIMULATIONS}", timeout=900)
+    return r.go_test(["./tests/go/..."], WAITING, f"-skip={SIMULATIONS}", timeout=900)
 
 
 def security(r: Runner, ctx: Context) -> Tally:
@@ -98,14 +102,18 @@ def concurrent(tops: tuple[str, ...]) -> Iterator[str]:
                 yield f"./{folder.relative_to(ROOT)}"
 
 
+def racing(ctx: Context) -> list[str]:
+    """The packages that run under the race detector."""
+    if ctx.everything:
+        return ["./gocore/...", "./transports/...", "./tests/go/..."]
+    # Below tests/go are processes beside processes, of which the detector sees one at a time.
+    return [*concurrent(("gocore", "transports")), "./tests/go"]
+
+
 def race(r: Runner, ctx: Context) -> Tally:
     """the race detector over the packages that start goroutines, short"""
-    if ctx.everything:
-        packages = ["./gocore/...", "./transports/...", "./tests/go/..."]
-        return r.go_test(packages, "-race", f"-skip={NOT_UNDER_RACE}", timeout=1500)
-    # Below tests/go are processes beside processes, of which the detector sees one at a time.
-    packages = [*concurrent(("gocore", "transports")), "./tests/go"]
-    return r.go_test(packages, "-race", "-short", f"-skip={NOT_UNDER_RACE}", timeout=900)
+    short = [] if ctx.everything else ["-short"]
+    return r.go_test(racing(ctx), "-race", *short, f"-skip={NOT_UNDER_RACE}", timeout=1500)
 
 
 def python(r: Runner, ctx: Context) -> Tally:
@@ -144,7 +152,7 @@ def linters(r: Runner, ctx: Context) -> Tally:
     """gofmt, go vet, staticcheck, errcheck, misspell, govulncheck, ruff"""
     tally = Tally()
     for name in lint.LINTERS:
-        tally.add(r.ok(sys.executable, "tools/lint.py", name, timeout=900))
+        tally.add(r.ok(sys.executable, "tools/lint.py", "--built", name, timeout=900))
     return tally
 
 
@@ -175,14 +183,14 @@ def repeat(r: Runner, ctx: Context) -> Tally:
 
 
 def churn(r: Runner, ctx: Context) -> Tally:
-    """100,000 peers and files, opened and closed one after the other, leave nothing behind"""
-    return r.go_test(["./tests/go"], "-run=OneAfterTheOther", timeout=1500, TENT_CHURN="100000")
+    """100,000 peers and files, and 1000 engines, opened and closed one after the other, leave nothing behind"""
+    return r.go_test(["./tests/go"], "-run=OneAfterTheOther|ThousandCycles", timeout=1500, TENT_CHURN="100000")
 
 
 def pauses(r: Runner, ctx: Context) -> Tally:
     """peers that stand still for 1, 5 and 20 seconds, and links that are down for 10: each transfer waits"""
     packages, chosen = ["./tests/go/pause", "./tests/go/netns"], "-run=Pause|ForSeconds"
-    return r.go_test(packages, chosen, "-parallel=6", timeout=900, TENT_PAUSES="all")
+    return r.go_test(packages, chosen, timeout=900, TENT_PAUSES="all")
 
 
 def docs(r: Runner, ctx: Context) -> Tally:
