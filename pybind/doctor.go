@@ -1,9 +1,11 @@
 package pybind
 
 import (
+	"fmt"
 	"runtime"
 	"strings"
 
+	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/share"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/all"
@@ -16,8 +18,8 @@ type finding struct {
 	Reason string   `json:"reason"` // why it cannot be used; "" when it can
 }
 
-// Doctor returns in JSON the versions of the engine, the findings of each transport, and whether processes can share
-// memory here. It starts nothing and needs no engine.
+// Doctor returns in JSON the versions of the engine, the findings of each transport and platform, and whether processes
+// can share memory here. It starts nothing and needs no engine. The libraries of drivers stay in the process.
 func Doctor() (text string, err error) {
 	defer guard(&err)
 	transports := []finding{}
@@ -30,12 +32,37 @@ func Doctor() (text string, err error) {
 		}
 		transports = append(transports, f)
 	}
+	platforms := []finding{}
+	for _, p := range all.Platforms() {
+		platforms = append(platforms, devicesOf(p))
+	}
 	shared := ""
 	if err := share.Check(); err != nil {
 		shared = err.Error()
 	}
 	return toJSON(map[string]any{"go": strings.TrimPrefix(runtime.Version(), "go"), "wire": Version(),
-		"transports": transports, "shared": shared}), nil
+		"transports": transports, "platforms": platforms, "shared": shared}), nil
+}
+
+// devicesOf lists the devices of a platform, or the reason why there are none.
+func devicesOf(p device.Platform) finding {
+	f := finding{Name: p.Name(), Found: []string{}}
+	list, err := p.Devices()
+	if reason := p.Check(); reason != nil {
+		err = reason
+	}
+	if err != nil {
+		f.Reason = err.Error()
+		return f
+	}
+	for i, d := range list {
+		line := fmt.Sprintf("%s: %s, PCI %s", device.Place{Platform: p, Ordinal: i}.Location(), d.Name, d.PCI)
+		if d.Node >= 0 {
+			line += fmt.Sprintf(", NUMA node %d", d.Node)
+		}
+		f.Found = append(f.Found, line)
+	}
+	return f
 }
 
 // ServeMetrics serves an engine's metrics over HTTP at "host:port", and returns the address with the port taken.

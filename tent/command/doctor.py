@@ -24,7 +24,6 @@ READY, NOT_READY, LIMITED = "ready", "not ready", "limited"
 STATUS = {READY: 0, NOT_READY: 1, LIMITED: 3}
 
 RDMA_FOLDER = "/sys/class/infiniband"
-NVIDIA_FILE = "/proc/driver/nvidia/version"
 MEMLOCK_ENOUGH = 1 << 30  # an RDMA device pins the regions; less than this holds no KV cache
 
 
@@ -178,14 +177,9 @@ def surroundings(engine: dict[str, Any], machine: dict[str, Any]) -> Iterator[Ch
         reason = f"the limit is {_text.size(machine['memlock_bytes'])}"
         yield Check("locked memory", ADVISED, reason, "RDMA pins regions; raise it: ulimit -l unlimited")
 
-    driver = read(NVIDIA_FILE).partition("\n")[0].removeprefix("NVRM version: ")
-    yield Check(
-        "NVIDIA driver",
-        OPTIONAL,
-        "" if driver else f"{NVIDIA_FILE} is absent",
-        "memory of GPUs needs it",
-        [*driver.splitlines()],
-    )
+    for found in engine["platforms"]:
+        reason, matters = found["reason"], "memory of its devices is not recognised, nor allocated"
+        yield Check(f"devices of {found['name']}", OPTIONAL, reason, matters, found["found"])
 
 
 def judge(checks: list[Check]) -> str:

@@ -6,6 +6,7 @@
 // # Rules, each with its source
 //
 //	memory of a device is PROT_NONE for the processor           on hardware such a load ends the process
+//	freed addresses stay the driver's, and come again           unified addresses: one reservation a process
 //	it is not zeroed                                            CUDA driver API, cuMemAlloc: "the memory is not cleared"
 //	unknown symbols are absent: dlsym gives NULL                export table of the driver 550.163.01
 //	cuMemcpyBatchAsync from 12.8 (9 arguments), _v2 from 13.0   the headers of both

@@ -127,6 +127,7 @@ struct range *fake_find(uint64_t address);
 struct range *fake_add(uint64_t start, uint64_t size, enum kind kind, int device);
 void fake_remove(struct range *r);
 uint64_t fake_reserve(uint64_t size);
+void fake_release(uint64_t start, uint64_t size);
 int fake_segments(uint64_t to, uint64_t from, uint64_t bytes, int device, struct segment **out, size_t *count,
                   int *pageable);
 void fake_drain(void); /* waits for all streams */

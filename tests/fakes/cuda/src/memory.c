@@ -92,8 +92,28 @@ void fake_remove(struct range *r) {
 	free(r);
 }
 
+/* Address space that was given back: the driver keeps it, and gives the same addresses again. */
+static struct hole {
+	uint64_t start, size;
+	struct hole *next;
+} *holes;
+
+void fake_release(uint64_t start, uint64_t size) {
+	struct hole *h = malloc(sizeof *h);
+	*h = (struct hole){start, rounded(size, PAGE), holes};
+	holes = h;
+}
+
 /* Address space that no processor can touch, aligned as that of the vendor. */
 uint64_t fake_reserve(uint64_t size) {
+	for (struct hole **at = &holes; *at; at = &(*at)->next)
+		if ((*at)->size == rounded(size, PAGE)) {
+			struct hole *h = *at;
+			uint64_t start = h->start;
+			*at = h->next;
+			free(h);
+			return start;
+		}
 	uint64_t whole = rounded(size, PAGE) + GRANULARITY;
 	char *space = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (space == MAP_FAILED)
@@ -192,7 +212,7 @@ API int cuMemFree_v2(uint64_t address) {
 	if (!r || r->kind != DEVICE || r->start != address)
 		return fake_leave(INVALID_VALUE);
 	r->physical->trailer->freed = 1;
-	munmap((void *)address, rounded(r->size, PAGE));
+	fake_release(address, r->size);
 	fake_remove(r);
 	fake_stats.allocations--;
 	return fake_leave(OK);

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 /* The 64 bytes of a handle. The descriptor is opened by /proc: it works while its process lives. */
@@ -104,7 +103,7 @@ API int cuIpcCloseMemHandle(uint64_t address) {
 		return fake_leave(INVALID_CONTEXT);
 	if (--r->opened)
 		return fake_leave(OK);
-	munmap((void *)r->start, (r->size + PAGE - 1) / PAGE * PAGE);
+	fake_release(r->start, r->size);
 	fake_remove(r);
 	fake_stats.imports--;
 	return fake_leave(OK);
@@ -185,7 +184,7 @@ API int cuMemAddressFree(uint64_t address, size_t size) {
 	struct range *r = reserved(address, size);
 	if (!r || r->start != address || r->size != size || fake_find(address) != r)
 		return fake_leave(INVALID_VALUE);
-	munmap((void *)address, size);
+	fake_release(address, size);
 	fake_remove(r);
 	fake_stats.reservations--;
 	return fake_leave(OK);

@@ -1,0 +1,290 @@
+"""Memory of GPUs, with an emulated driver: tests/fakes/cuda is built and named by TENT_LIBCUDA in processes of their own.
+
+Its memory cannot be touched by the processor: a line that takes it for memory of the host ends the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+SOURCES = sorted((Path(__file__).parents[1] / "fakes" / "cuda" / "src").glob("*.[ch]"))
+
+# Memory of a device as a framework in the same process makes it.
+COMMON = """
+    import ctypes, os
+    import tent
+
+    gpu = ctypes.CDLL(os.environ["TENT_LIBCUDA"])
+    assert gpu.cuInit(0) == 0
+
+    def allocate(device, size):
+        assert gpu.fakecuda_enter(device) == 0
+        address = ctypes.c_uint64()
+        assert gpu.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0
+        return address.value
+
+    def current():
+        device = ctypes.c_int(-1)
+        gpu.cuCtxGetDevice(ctypes.byref(device))
+        return device.value
+
+    def peek(address, size):
+        data = ctypes.create_string_buffer(size)
+        assert gpu.fakecuda_peek(data, ctypes.c_uint64(address), ctypes.c_uint64(size), 0) == 0
+        return data.raw
+
+    SIZE = 1 << 16
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of the emulated driver."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no gcc to build the emulated driver with")
+    name = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()[:8]
+    path = tmp_path_factory.mktemp("cuda") / f"libcuda-{name}.so"
+    sources = [path for path in SOURCES if path.suffix == ".c"]
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-fvisibility=hidden", "-pthread", *sources, "-o", path], check=True
+    )
+    return str(path)
+
+
+def run(library: str, program: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """A program in a process with the emulated driver."""
+    env = os.environ | {"TENT_LIBCUDA": library} | {f"TENT_FAKECUDA_{k}": v for k, v in settings.items()}
+    text = textwrap.dedent(COMMON) + textwrap.dedent(program)
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", text], capture_output=True, text=True, timeout=60, env=env
+    )
+
+
+def passes(library: str, program: str, **settings: str) -> None:
+    done = run(library, program, **settings)
+    assert done.returncode == 0, done.stderr
+
+
+# Every way in which Python says where memory is; the device is found by the driver, whatever the object knows.
+OBJECTS = """
+    class Tensor:  # as a torch tensor where torch is not imported
+        def __init__(self, device):
+            self.nbytes, self.device = SIZE, type("device", (), {"type": "cuda", "index": device})()
+        def data_ptr(self):
+            return address
+
+    class Interface:
+        @property
+        def __cuda_array_interface__(self):
+            return {"shape": (SIZE,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+    class DLTensor(ctypes.Structure):
+        _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+                    ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                    ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+                    ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64)]
+
+    class Packed:  # DLPack
+        def __init__(self, device):
+            self.shape = (ctypes.c_int64 * 1)(SIZE)
+            self.tensor = DLTensor(address, 2, device, 1, 1, 8, 1, self.shape, None, 0)
+        def __dlpack__(self, **_):
+            new = ctypes.pythonapi.PyCapsule_New
+            new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+            return new(ctypes.addressof(self.tensor), b"dltensor", None)
+"""
+
+
+def test_every_form_of_a_device_pointer_is_registered_as_such(library: str) -> None:
+    passes(
+        library,
+        OBJECTS
+        + """
+    address = allocate(1, SIZE)
+    with tent.Engine() as engine:
+        for obj in ((address, SIZE), Tensor(1), Interface(), Packed(1)):
+            with engine.register(obj) as region:
+                assert region.location == "cuda:1", (obj, region.location)
+                assert (region.address, region.size) == (address, SIZE)
+                assert repr(region)
+        with engine.register((address + 4096, 100)) as part:
+            assert part.location == "cuda:1"
+    """,
+    )
+
+
+def test_a_wrong_device_is_an_error_that_names_the_right_one(library: str) -> None:
+    passes(
+        library,
+        OBJECTS
+        + """
+    address = allocate(1, SIZE)
+    with tent.Engine() as engine:
+        for obj in (Tensor(0), Packed(0)):
+            try:
+                engine.register(obj)
+            except tent.InvalidArgumentError as error:
+                assert "cuda:1" in str(error) and "cuda:0" in str(error), error
+            else:
+                raise AssertionError("registered")
+        for location in ("cpu:0", "cuda:0", "npu:0"):
+            try:
+                engine.register((address, SIZE), location=location)
+            except tent.InvalidArgumentError as error:
+                assert "memory of cuda:1" in str(error), error
+            else:
+                raise AssertionError(location)
+        host = bytearray(SIZE)
+        try:
+            engine.register(host, location="cuda:0")
+        except tent.InvalidArgumentError as error:
+            assert "not memory of such a device" in str(error), error
+        else:
+            raise AssertionError("the host's")
+    """,
+    )
+
+
+def test_freed_memory_of_a_device_is_refused(library: str) -> None:
+    passes(
+        library,
+        """
+    address = allocate(0, SIZE)
+    assert gpu.cuMemFree_v2(ctypes.c_uint64(address)) == 0
+    with tent.Engine() as engine:
+        try:
+            engine.register((address, SIZE))
+        except tent.TentError as error:
+            assert "cannot all be read" in str(error) and "memory of a device" in str(error), error
+        else:
+            raise AssertionError("registered")
+    """,
+    )
+
+
+def test_allocated_memory_of_a_device_is_zeroed_and_given_back(library: str) -> None:
+    passes(
+        library,
+        """
+    with tent.Engine() as engine:
+        with engine.allocate(SIZE, location="cuda:1") as region:
+            assert region.location == "cuda:1"
+            assert peek(region.address, SIZE) == bytes(SIZE)
+            address = region.address
+        del region
+        data = ctypes.create_string_buffer(1)
+        assert gpu.fakecuda_peek(data, ctypes.c_uint64(address), ctypes.c_uint64(1), 0) == 1, "it was freed"
+        try:
+            engine.allocate(SIZE, location="cuda:2")
+        except tent.DeviceNotFoundError as error:
+            assert "2 devices" in str(error), error
+        else:
+            raise AssertionError("there are two")
+    """,
+    )
+
+
+def test_the_current_device_of_the_caller_stays(library: str) -> None:
+    passes(
+        library,
+        """
+    address = allocate(0, SIZE)
+    assert current() == 0
+    with tent.Engine() as engine, engine.allocate(SIZE, location="cuda:1"), engine.register((address, SIZE)):
+        assert current() == 0
+    assert current() == 0
+    """,
+    )
+
+
+def test_memory_of_the_host_moves_beside_a_driver(library: str) -> None:
+    """Also when the driver has failed for good: only its own memory is lost."""
+    passes(
+        library,
+        """
+    address = allocate(0, SIZE)
+    with tent.Engine() as engine, tent.Engine() as peer:
+        theirs, ours = bytearray(SIZE), bytearray(os.urandom(SIZE))
+        with peer.register(theirs, name="page"), engine.open(peer.address) as segment:
+            gpu.fakecuda_inject(b"cuMemGetAddressRange_v2", ctypes.c_long(1), 700, 1)
+            try:
+                engine.register((address, SIZE))
+            except tent.CudaError as error:
+                assert "CUDA_ERROR_ILLEGAL_ADDRESS" in str(error), error
+            else:
+                raise AssertionError("registered")
+            with engine.register(ours) as own:
+                engine.write(own, segment["page"][0:SIZE]).result(timeout=10)
+        assert theirs == ours
+    """,
+    )
+
+
+def test_no_transport_is_given_memory_that_it_cannot_touch(library: str) -> None:
+    passes(
+        library,
+        """
+    address = allocate(0, SIZE)
+    with tent.Engine() as engine, tent.Engine() as peer:
+        theirs = bytearray(SIZE)
+        with peer.register(theirs, name="page"), engine.open(peer.address) as segment:
+            with engine.register((address, SIZE)) as own:
+                try:
+                    engine.write(own, segment["page"][0:SIZE]).result(timeout=10)
+                except tent.TentError as error:
+                    assert "cuda:0" in str(error), error
+                else:
+                    raise AssertionError("it was moved")
+        assert theirs == bytes(SIZE)
+    """,
+    )
+
+
+def test_doctor_lists_devices_or_the_reason(library: str) -> None:
+    def doctor(path: str, **settings: str) -> str:
+        env = os.environ | {"TENT_LIBCUDA": path} | {f"TENT_FAKECUDA_{k}": v for k, v in settings.items()}
+        command = [sys.executable, "-m", "tent", "doctor"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env).stdout
+
+    text = doctor(library)
+    assert "devices of cuda" in text and "cuda:1: Emulated GPU, PCI face:1b:00.0" in text
+    assert "CUDA_ERROR_NO_DEVICE" in doctor(library, DEVICES="0")
+    assert "no driver: /nonexistent.so" in doctor("/nonexistent.so")
+
+
+def test_an_import_loads_no_driver(library: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import tent; print('libcuda' in open('/proc/self/maps').read())"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"TENT_LIBCUDA": library, "LD_BIND_NOW": "1"},
+    )
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def test_a_forked_process_may_not_use_the_driver(library: str) -> None:
+    """The parent's driver cannot be used there: the emulated one gives 3, and a real one may hang."""
+    passes(
+        library,
+        """
+    address = allocate(0, SIZE)
+    with tent.Engine() as engine, engine.register((address, SIZE)):
+        if (child := os.fork()) == 0:
+            try:
+                engine.register((address, SIZE))
+            except tent.TentError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    """,
+    )
