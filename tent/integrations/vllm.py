@@ -68,10 +68,9 @@ class TentPromMetrics(NixlPromMetrics):  # type: ignore[misc]
             self._counters[name] = self._counter_cls(
                 name=PREFIX + name,
                 documentation=f"{name} of tent; its reference of metrics describes it.",
-                labelnames=[*self._labelnames, *(["transport"] if transport else [])],
+                labelnames=[*self._labelnames, "transport"],
             )
-        labels = [*self.per_engine_labelvalues[engine_idx], *([transport] if transport else [])]
-        self._counters[name].labels(*labels).inc(value)
+        self._counters[name].labels(*self.per_engine_labelvalues[engine_idx], transport).inc(value)
 
 
 class _OverTent:

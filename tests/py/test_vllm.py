@@ -322,4 +322,9 @@ def test_counters_reach_the_metrics_of_the_server(stack: Stack) -> None:
     assert reads.labelnames == ["model_name", "engine", "transport"]
     assert all(labels[:2] == ("m", "0") and value == 0 for labels, value in reads.values.items()) and reads.values
     assert kind.build_kv_connector_stats().is_empty()
+    # A counter of rails has no transport before there is a rail. An error here would end the server.
+    prom.observe(kind.build_kv_connector_stats({**first.data, "tent": [{"tent_rail_bytes_total": 0.0}]}).data, 0)
+    rail = {'tent_rail_bytes_total{transport="tcp"}': 5.0}
+    prom.observe(kind.build_kv_connector_stats({**first.data, "tent": [rail]}).data, 0)
+    assert Counter.every["vllm:tent_rail_bytes_total"].values == {("m", "0", ""): 0, ("m", "0", "tcp"): 5}
     worker.nixl_wrapper.close()
