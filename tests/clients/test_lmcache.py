@@ -11,26 +11,17 @@ import contextlib
 import importlib.util
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
+from ports import free_ports
 
 TOOL = [sys.executable, "-m", "lmcache.tools.transfer_channel_benchmark"]
 STANDS = [sys.executable, "-m", "tent", "run", "--as", "nixl,mooncake", "--"]
 CHANNELS = {"nixl": ["--nixl-backend", "UCX"], "mooncake_te": []}
 MODULES = {"nixl": "nixl", "mooncake_te": "mooncake"}
-
-
-def free_ports(n: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
 
 
 @contextlib.contextmanager

