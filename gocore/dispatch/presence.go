@@ -14,7 +14,9 @@ import (
 // switch before them restarts. So a peer that owes answers and says nothing is silent (rail.Presence), and its requests
 // wait: they end by their own deadline, by the stall limit, or by Options.Outage. When the peer goes on, they do.
 //
-//	something is outstanding --SilentAfter--> all busy rails are asked --no sign--> silent
+//	something is outstanding --SilentAfter--> busy rails are asked, idle ones probed --no sign--> silent
+//
+// A rail that is dead beside idle ones looks the same until these are probed.
 //
 // Three clocks tell a rail from its peer, and the peer's kernel from its process. peer.heard is any packet on any rail:
 // a rail that is silent beside it is in doubt (suspect.go). peer.spoke is a sign of the process: an answer, bytes that
@@ -84,14 +86,14 @@ func (c *Core) watchPeer(p *peer, now clock.Time) {
 	switch {
 	case p.presence == rail.Silent:
 		c.timers.Set(&p.timer, now.Add(silenceLook))
-		c.askPeer(p)
+		c.askPeer(p, now)
 		c.endOutage(p, now)
 	case quiet < limit:
 		p.asked = false
 		c.timers.Set(&p.timer, now.Add(limit-quiet))
 	case !p.asked:
 		p.asked = true
-		c.askPeer(p)
+		c.askPeer(p, now)
 		c.timers.Set(&p.timer, now.Add(silenceLook))
 	default:
 		c.timers.Set(&p.timer, now.Add(silenceLook))
@@ -112,12 +114,16 @@ func (p *peer) slowest() (longest time.Duration) {
 	return longest
 }
 
-// askPeer looks for signs of life on all busy rails of a peer.
-func (c *Core) askPeer(p *peer) {
+// askPeer looks for signs of life on all busy rails of a peer, and probes those that are idle.
+func (c *Core) askPeer(p *peer, now clock.Time) {
 	for _, l := range p.links {
 		for _, r := range l.rails {
-			if r != nil && r.slices > 0 && r.usable() && l.answers() {
+			switch {
+			case r == nil || !r.usable() || !l.answers():
+			case r.slices > 0:
 				c.out.AskLiveness = append(c.out.AskLiveness, Question{l.spec.Transport, l.id, r.id})
+			case l.spec.Probes && r.healthy():
+				c.probeRail(r, now)
 			}
 		}
 	}
@@ -152,7 +158,9 @@ func (c *Core) sense(p *peer, sign rail.Sign, quiet time.Duration, now clock.Tim
 	c.emit(e)
 }
 
-// resume gives every rail of a peer that is back a fresh start: its silence was not the rail's.
+// resume gives every rail of a peer that is back a fresh start: its silence was not the rail's. A rail that has said
+// nothing since its last fresh start gets no other one, although its peer has: it would never be suspected where the
+// other signs of its peer take longer than silenceLook.
 func (c *Core) resume(p *peer, now clock.Time) {
 	p.asked = false
 	for _, l := range p.links {
@@ -161,7 +169,10 @@ func (c *Core) resume(p *peer, now clock.Time) {
 				continue
 			}
 			r.meter.Resume(now)
-			r.heard, r.asked, r.judged = c.awake(now), false, 0
+			if r.heard != r.fresh {
+				r.heard, r.asked, r.judged = c.awake(now), false, 0
+				r.fresh = r.heard
+			}
 			c.timers.SetSooner(&r.timer, now.Add(c.options.SuspectAfter))
 			if r.device.shared { // bytes of LOW that did not move do so again
 				c.findStuck(r.device, now)

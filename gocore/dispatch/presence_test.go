@@ -235,3 +235,43 @@ func TestAnErrorSaysWhatBecameOfTheBytes(t *testing.T) {
 	r.pass(3500*ms, nothing)
 	require.ErrorContains(t, r.status(open).Err, "; some of its bytes may still land")
 }
+
+// TestADeadRailIsNotTakenForASilentPeer: a rail that has never delivered says nothing, and the others have ended their
+// work. Probes over these, or the control plane, show that the peer is there, also where answers take long.
+func TestADeadRailIsNotTakenForASilentPeer(t *testing.T) {
+	for _, answers := range []time.Duration{0, 20 * ms, 200 * ms, 600 * ms} {
+		r := newRig(t, Options{})
+		id := r.link(1, 1, 2, 128*kib)
+		r.core.link(id).spec.Probes = true
+		r.submit(to(r.core, id), High, 4*64*kib, clock.Never)
+		for i := len(r.out) - 1; i >= 0; i-- {
+			if r.out[i].Rail.Index == 0 {
+				r.finish(i, nil)
+			}
+		}
+		require.Len(t, r.out, 2)
+		due, answered := clock.Never, r.now // the answer to a probe, and that of the control plane
+		for end := r.now.Add(4 * time.Second); r.now < end && len(r.out) == 2; {
+			r.now = min(end, due, max(r.core.Deadline(), r.now+1))
+			if r.now == due {
+				r.core.Probed(id, railOf(id, 0, 1), clock.Time(answers), nil, r.now)
+				due = clock.Never
+			}
+			if r.core.Silent(1) && r.now >= answered.Add(400*ms) {
+				r.core.Answered(1, r.now)
+				answered = r.now
+			}
+			r.step()
+			for _, probe := range r.probes {
+				if probe.Index == 0 {
+					due = min(due, r.now.Add(answers+1))
+				}
+			}
+		}
+		require.Contains(t, r.kinds(), event.RailSuspected, answers)
+		require.Len(t, r.out, 4, "its slices go over the other rail as well")
+		if answers < silenceLook {
+			require.NotContains(t, r.kinds(), event.PeerSilent, answers)
+		}
+	}
+}
