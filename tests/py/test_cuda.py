@@ -1,4 +1,4 @@
-"""Memory of GPUs, with an emulated driver: tests/fakes/cuda is built and named by TENT_LIBCUDA in processes of their own.
+"""Memory of GPUs, with an emulated driver: tests/fakes/cuda, named by TENT_LIBCUDA in processes of their own.
 
 Its memory cannot be touched by the processor: a line that takes it for memory of the host ends the process.
 """
@@ -181,14 +181,14 @@ def test_allocated_memory_of_a_device_is_zeroed_and_given_back(library: str) -> 
             assert peek(region.address, SIZE) == bytes(SIZE)
             address = region.address
         del region
-        data = ctypes.create_string_buffer(1)
-        assert gpu.fakecuda_peek(data, ctypes.c_uint64(address), ctypes.c_uint64(1), 0) == 1, "it was freed"
         try:
             engine.allocate(SIZE, location="cuda:2")
         except tent.DeviceNotFoundError as error:
             assert "2 devices" in str(error), error
         else:
             raise AssertionError("there are two")
+    data = ctypes.create_string_buffer(1)
+    assert gpu.fakecuda_peek(data, ctypes.c_uint64(address), ctypes.c_uint64(1), 0) == 1, "it was freed"
     """,
     )
 
