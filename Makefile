@@ -7,7 +7,7 @@ FUZZTIME ?= 20s
 PREFIX ?= /usr/local
 SOURCES := $(shell find gocore transports pybind -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients check lint sim mutants bench bench-peers bench-failover bench-qos bench-scale bench-file bench-clients capi install fuzz docs docs-reference wheel sdist develop clean
+.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients test-rdma check lint sim mutants bench bench-peers bench-failover bench-qos bench-scale bench-file bench-clients capi install fuzz docs docs-reference wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -37,6 +37,9 @@ test-arm64: ## an aarch64 wheel, cross-built and imported, and the Go suite, bot
 
 test-clients: ## vLLM and LMCache over tent, and over NIXL and Mooncake themselves (installs 7 GB)
 	@$(PYTHON) tools/check.py --only clients
+
+test-rdma: ## RDMA on queue pairs of Soft-RoCE in a test guest, whose kernel is built once: four to seven minutes
+	@REQUIRE=rdma $(PYTHON) tools/check.py --only rdma
 
 check: ## what is quick, or stages by name: make check ONLY="lint unit"
 	@$(PYTHON) tools/check.py --only $(or $(ONLY),lint unit conformance crossing)

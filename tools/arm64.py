@@ -23,7 +23,7 @@ import build_gotent
 import interpreters
 import lint
 import wheels
-from running import ROOT, SKIPPED, Runner, Tally
+from running import ROOT, SKIPPED, MissingError, Runner, Tally
 
 FOLDER = ROOT / "build" / "arm64"
 SYSTEM = FOLDER / "root"
@@ -91,10 +91,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
 RULES = {
     "a fault in a mapped file, see above": ("MemoryThatIsGone.*", "MemoryThatGoes.*", "PiecesOfMemoryThatIsGone.*")
 }
-
-
-class MissingError(RuntimeError):
-    """Something that this machine lacks, with the command that brings it."""
 
 
 def require_programs() -> None:

@@ -10,27 +10,33 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 import zipfile
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import build_gotent
+import guest
 import interpreters
+import kernel
 import lint
 import wheels
 from quiet import Stopwatch
-from running import Runner, Tally
+from running import MissingError, Runner, Tally
 from stages import ALL_FACTOR, BACK, FRONT, INVARIANTS, LONG, SIMULATED, STAGES, TEST_TOOLS, Context, Stage, racing
 
 START = time.monotonic()
 TOTAL = 450  # quiet seconds that all stages take; 20 more are for preparing with warm caches
 ROOM = 1.5  # a stage, and all of them, fail beyond this multiple of the time that they usually take
 COLD = 480  # cold caches may add this
+REQUIRE = "REQUIRE"  # names stages that fail where this machine lacks something for them; elsewhere they are not run
 
 
 def say(text: str) -> None:
@@ -78,22 +84,37 @@ def prepare_pythons(r: Runner, ctx: Context) -> None:
         interpreters.pip_install(python, "--force-reinstall", "--no-deps", str(ctx.wheel))
 
 
+def prepare_guest(ctx: Context) -> None:
+    """The guest of the stage rdma. The error of a guest that cannot be had here is that stage's alone."""
+    watch = Stopwatch.start()
+    try:
+        guest.prepare(say)
+    except (MissingError, kernel.KernelError, subprocess.SubprocessError) as error:
+        ctx.missing["rdma"] = error
+    say(f"the guest of rdma is prepared in {watch.wall():.0f} s (with cold caches up to {guest.COLD} more)")
+
+
 def prepare(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> bool:
     """Compiles and installs for all stages, timed apart: with warm caches some seconds, with cold ones minutes."""
     watch = Stopwatch.start()
-    runners = [Runner("prepare-go", go, env), Runner("prepare-pythons", go, env)]
     with ThreadPoolExecutor() as pool:
-        tasks: list[Future[object]] = [pool.submit(prepare_go, runners[0], names, ctx)]
+        tasks: list[tuple[Runner, Future[object]]] = []
+
+        def begin(name: str, work: Callable[[Runner], object]) -> None:
+            runner = Runner(f"prepare-{name}", go, env)
+            tasks.append((runner, pool.submit(work, runner)))
+
+        begin("go", lambda r: prepare_go(r, names, ctx))
         if any(STAGES[name].needs_wheel for name in names):
-            tasks.append(pool.submit(prepare_pythons, runners[1], ctx))
+            begin("pythons", lambda r: prepare_pythons(r, ctx))
+        if "rdma" in names:
+            begin("guest", lambda r: prepare_guest(ctx))
         if "clients" in names:
-            tasks.append(pool.submit(interpreters.clients_python, TEST_TOOLS))
-            runners.append(Runner("prepare-clients", go, env))
+            begin("clients", lambda r: interpreters.clients_python(TEST_TOOLS))
         if "torch" in names:
-            tasks.append(pool.submit(interpreters.torch_python, TEST_TOOLS))
-            runners.append(Runner("prepare-torch", go, env))
+            begin("torch", lambda r: interpreters.torch_python(TEST_TOOLS))
     failed = False
-    for task, runner in zip(tasks, runners, strict=False):
+    for runner, task in tasks:
         try:
             task.result()
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
@@ -109,7 +130,7 @@ def run_stage(name: str, stage: Stage, ctx: Context, go: str, env: dict[str, str
     runner = Runner(name, go, env, niceness=10 if stage.lane == BACK else 0)
     watch = Stopwatch.start()
     try:
-        tally = stage.run(runner, ctx)
+        tally = not_run(name, ctx.missing[name]) if name in ctx.missing else stage.run(runner, ctx)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         say(f"{name}: {error}")
         tally = Tally(failed=1)
@@ -118,6 +139,18 @@ def run_stage(name: str, stage: Stage, ctx: Context, go: str, env: dict[str, str
         runner.show()
     say(f"{name}: {result}")
     return result
+
+
+def required() -> set[str]:
+    """The stages that must run."""
+    return set(re.split(r"[ ,]+", os.environ.get(REQUIRE, ""))) - {""}
+
+
+def not_run(name: str, error: Exception) -> Tally:
+    """A stage that could not be prepared: a failure, unless this machine lacks something and may."""
+    if not isinstance(error, MissingError):
+        raise error
+    return Tally(failed=int(name in required()), not_run=[str(error)])
 
 
 def run_all(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> dict[str, Result]:

@@ -34,6 +34,7 @@ class Tally:
     failed: int = 0
     skipped: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
+    not_run: list[str] = field(default_factory=list)  # stages that this machine cannot run, by the reason
 
     def add(self, other: Tally) -> None:
         self.passed += other.passed
@@ -41,10 +42,12 @@ class Tally:
         self.skipped += other.skipped
         for reason, n in other.reasons.items():
             self.reasons[reason] = self.reasons.get(reason, 0) + n
+        self.not_run += other.not_run
 
     def __str__(self) -> str:
         skipped = f", {self.skipped} skipped" if self.skipped else ""
-        return f"{self.passed} passed, {self.failed} failed{skipped}"
+        not_run = "".join(f"; not run: {reason}" for reason in self.not_run)
+        return f"{self.passed} passed, {self.failed} failed{skipped}{not_run}"
 
 
 def single(ok: bool) -> Tally:
@@ -74,6 +77,10 @@ def reason(skip: xml.Element) -> str:
 
 
 SHOWN = 4 << 20  # bytes of a log: one that a loop has written would fill the disk once more
+
+
+class MissingError(RuntimeError):
+    """Something that this machine lacks, with the command that brings it."""
 
 
 class Runner:

@@ -82,13 +82,14 @@ var edges = []edge{
 		"pybind wraps the engine; a single transport is none of its business"},
 	{"pybind/*", []string{"gocore/*", "transports/all", "pybind"},
 		"pybind wraps the engine; a single transport is none of its business"},
-	{"tests/*", []string{"gocore/*", "transports/*", "tests/netbed", "tests/forked", "tests/bench/report"},
+	{"tests/*", []string{"gocore/*", "transports/*", "tests/netbed", "tests/roce", "tests/forked",
+		"tests/bench/report"},
 		"tests and measurements may use everything but the binding"},
 }
 
 // fakes are packages that tests may import wherever they are: fakes are shared, never private copies.
 var fakes = []string{"gocore/device/devicetest", "transports/transporttest", "transports/sim", "transports/faulty",
-	"tests/forked", "tests/fakes/cuda", "tests/fakes/verbs"}
+	"tests/forked", "tests/roce", "tests/fakes/cuda", "tests/fakes/verbs"}
 
 // testEdges lists the imports of a package's tests beyond the package's own edges.
 var testEdges = []edge{
