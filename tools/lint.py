@@ -139,7 +139,7 @@ def build_programs(go: str, env: dict[str, str]) -> None:
 
 
 def warm(go: str, env: dict[str, str]) -> None:
-    """Fills the caches of the linters that analyse every package and its modules; what they find, they find again."""
+    """Fills the caches of the linters that analyse every package and its modules; they find the same again."""
     for linter in (vet, staticcheck, errcheck):
         linter(go, env, None)
 

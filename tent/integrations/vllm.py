@@ -74,7 +74,7 @@ class TentPromMetrics(NixlPromMetrics):  # type: ignore[misc]
 
 
 class _OverTent:
-    """What both connectors add to vLLM's."""
+    """The additions of both connectors to vLLM's."""
 
     _counted: Counted | None = None
 

@@ -30,7 +30,7 @@ def sums(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 class Counted:
-    """What an engine's counters grew by since the last look. It belongs to one thread."""
+    """The growth of an engine's counters since the last look. It belongs to one thread."""
 
     def __init__(self, metrics: Callable[[], Mapping[str, float]], clock: Callable[[], float] = time.monotonic) -> None:
         """Reads the counters by `metrics`, an engine's method."""

@@ -96,7 +96,7 @@ def entry(name: str, figures: Figures) -> dict[str, object]:
 
 
 def wanted(names: str) -> dict[str, Way]:
-    """The ways of a list, without those whose engine cannot be imported here, which are named."""
+    """The ways of a list, without those that cannot be imported here: these are printed."""
     chosen = {}
     for name in names.split(",") if names else WAYS:
         if missing := WAYS[name].missing():

@@ -138,14 +138,14 @@ def running(*servers: Server) -> Iterator[None]:
 
 
 def by_nixl(prefill: Server, prompt: list[int]) -> dict[str, Any]:
-    """Prefills, and returns what the decode server needs to fetch the KV cache."""
+    """Prefills, and returns the parameters by which the decode server fetches the KV cache."""
     wanted = dict.fromkeys(("remote_engine_id", "remote_block_ids", "remote_host", "remote_port"))
     answer = prefill.complete(prompt, 1, {"do_remote_decode": True, "do_remote_prefill": False, **wanted})
     return dict(answer["kv_transfer_params"])
 
 
 def by_mooncake(prefill: Server, prompt: list[int]) -> dict[str, Any]:
-    """The same for MooncakeConnector, whose servers share the name of a transfer."""
+    """The same for MooncakeConnector. Its servers share the name of a transfer."""
     transfer = f"transfer-{uuid.uuid4().hex}"
     ask = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer}
     prefill.complete(prompt, 1, ask)

@@ -21,8 +21,8 @@ class Way:
 
     connector: str
     hand_over: Callable[[Server, list[int]], dict[str, Any]]
-    stands_for: str = ""  # the module in whose place tent stands
-    needs: str = ""  # what must be importable
+    stands_for: str = ""  # the module that tent stands for
+    needs: str = ""  # the module that must be there
     options: dict[str, Any] = field(default_factory=dict)
     device: bool = False  # the connector asks torch for an accelerator
 
@@ -37,7 +37,7 @@ class Way:
         return self.hand_over is servers.by_nixl
 
     def server(self, name: str, role: str, model: Path, logs: Path, policy: str = "fail", **options: Any) -> Server:
-        """A server that is not started yet. `policy`: what it does about a KV cache that has not come."""
+        """A server that is not started yet. `policy` is its answer to a KV cache that has not come."""
         transfer = {
             "kv_connector": self.connector, "kv_role": role, "kv_buffer_device": "cpu",
             "kv_load_failure_policy": policy, "kv_connector_extra_config": {**self.options, **options},

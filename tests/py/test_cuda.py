@@ -74,7 +74,7 @@ def passes(library: str, program: str, **settings: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-# Every way in which Python says where memory is; the device is found by the driver, whatever the object knows.
+# Every way in which Python says where memory is; the driver finds the device, and the object's word does not count.
 OBJECTS = """
     class Tensor:  # as a torch tensor where torch is not imported
         def __init__(self, device):
