@@ -142,6 +142,9 @@ func (c *Core) entriesOf(l *link) *[ClassCount]int {
 // fitsIn reports whether there is room on the rail and, for LOW, on its NIC.
 func (c *Core) fitsIn(r *railState, class int, want uint64, aged bool, now clock.Time) bool {
 	if class == Low && !aged && r.device.drains(r, now) {
+		if r.device.shared { // slices of other links empty the wire; else the rail's own do, which look again anyway
+			c.holdBack(r, now.Add(r.link.options.SuspectAfter))
+		}
 		return false
 	}
 	if r.room(class, want, aged) {

@@ -103,6 +103,23 @@ func TestPeersShareTheWindowOfLow(t *testing.T) {
 	}
 }
 
+// LOW waits now and then until the wire of a NIC is empty, so that its delay can be measured. The slice that empties it
+// wakes the other peers, though its own has nothing more to send.
+func TestADrainedNICWakesTheOtherPeers(t *testing.T) {
+	r := newRig(t, Options{})
+	plans := r.peers(3, "eth0", 4<<20)
+	r.submit(plans[0], Low, 4*kib, clock.Never)
+	r.finish(0, nil) // measures the delay
+	r.now = r.now.Add(252 * time.Millisecond)
+	r.submit(plans[0], Low, 4*kib, clock.Never)
+	r.submit(plans[1], Low, 4*kib, clock.Never)
+	r.submit(plans[2], Low, 4*kib, clock.Never)
+	require.Len(t, r.out, 1, "the others wait until the wire is empty")
+	require.Len(t, r.finish(0, nil), 2)
+	r.drain()
+	require.Zero(t, r.core.Outstanding())
+}
+
 // A peer that stands still holds its slices, and must not hold up LOW to the others of the NIC.
 func TestAPeerThatStandsStillKeepsNoWindow(t *testing.T) {
 	r := newRig(t, Options{})
