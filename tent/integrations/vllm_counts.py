@@ -20,8 +20,8 @@ def parsed(series: str) -> tuple[str, str] | None:
 
 
 def sums(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The counters among an engine's metrics: by transport, and those that are not of a transport as they are. A counter
-    of rails is of no transport until there is a rail."""
+    """The counters among an engine's metrics: by transport, and those that are not of a transport as they are. A
+    counter of rails is of no transport until there is a rail."""
     read = {series: found for series in metrics if (found := parsed(series))}
     by_transport = {name for name, transport in read.values() if transport}
     return {

@@ -1,4 +1,4 @@
-"""What tent's connectors put into vLLM: the agent in the place of NIXL's, and the checks before."""
+"""Tent's agent in the place of NIXL's inside vLLM, and the checks before."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def warn_of_version(version: str) -> bool:
 
 
 def check_parallelism(configuration: Any) -> None:
-    """Refuses what vLLM adjusts for connectors named NixlConnector alone."""
+    """Refuses settings that vLLM adjusts for connectors named NixlConnector alone."""
     size = getattr(configuration.parallel_config, "decode_context_parallel_size", 1)
     if size > 1:
         raise InvalidArgumentError(
@@ -90,7 +90,7 @@ def _imported_without_nixl() -> ModuleType:
 
 
 def _genuine(loader: ModuleType, name: str, *given: Any, **named: Any) -> Any:
-    """Calls what vLLM finds under this name in NIXL, at the time when it is first wanted."""
+    """Looks this name up in NIXL, at the time when it is first wanted, and calls it."""
     found = getattr(loader, name)
     if found is None:
         raise RuntimeError("NIXL is not available")

@@ -44,8 +44,8 @@ class Pair:
 
 
 @pytest.fixture(scope="module", params=WAYS)
-def pair(request: pytest.FixtureRequest, model: Path, logs: Path, truth: object) -> Iterator[Pair]:
-    """The servers of one way; the tests that kill one of them start it again."""
+def started(request: pytest.FixtureRequest, model: Path, logs: Path, truth: object) -> Iterator[Pair]:
+    """The servers of one way."""
     way = WAYS[request.param]
     if missing := way.missing():
         pytest.skip(f"{way.needs} cannot be imported here: {missing}")
@@ -53,3 +53,11 @@ def pair(request: pytest.FixtureRequest, model: Path, logs: Path, truth: object)
     decode = way.server("decode", "kv_consumer", model, logs)
     with running(prefill, decode):
         yield Pair(way, prefill, decode)
+
+
+@pytest.fixture
+def pair(started: Pair) -> Pair:
+    """The servers of one way, both alive, also behind a test that has killed one and failed."""
+    for server in (started.prefill, started.decode):
+        server.alive()
+    return started

@@ -21,7 +21,7 @@ from typing import Any
 from ports import free_ports
 
 TOKENS = 24  # of an answer
-READY_LIMIT = 300.0  # seconds until a server answers, on a machine that others use too
+READY_LIMIT = 600.0  # seconds until a server answers, on a machine that others use too
 QUIET = {
     "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
@@ -77,6 +77,13 @@ class Server:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.25)
 
+    def alive(self) -> None:
+        """Starts it again if it has ended, and waits until it answers."""
+        if self.process is None or self.process.poll() is not None:
+            self.kill()
+            self.start()
+        self.ready()
+
     def kill(self) -> None:
         """Ends it and the processes that it has spawned, at once. Again: no effect."""
         if self.process is not None:
@@ -91,7 +98,7 @@ class Server:
             return str(answer.read().decode())
 
     def complete(
-        self, prompt: list[int], tokens: int = TOKENS, transfer: dict[str, Any] | None = None, limit: float = 120
+        self, prompt: list[int], tokens: int = TOKENS, transfer: dict[str, Any] | None = None, limit: float = 300
     ) -> dict[str, Any]:
         """A greedy completion; OSError if the server refuses or is gone."""
         body: dict[str, Any] = {

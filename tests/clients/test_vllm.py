@@ -63,7 +63,7 @@ def test_a_decode_server_is_replaced(pair: Pair, truth: Truth) -> None:
 
 
 def test_a_prefill_server_is_replaced(pair: Pair, truth: Truth) -> None:
-    """The request whose KV cache is lost fails, the decode server lives, and goes on with the successor."""
+    """A request fails when its KV cache is lost. The decode server lives, and goes on with the successor."""
     prompt, right = next(iter(truth.items()))
     lost = pair.way.hand_over(pair.prefill, list(prompt))
     pair.prefill.kill()
