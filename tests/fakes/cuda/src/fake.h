@@ -37,7 +37,8 @@ struct trailer {
 
 /* Bytes of a device, or of another process's device. */
 struct physical {
-	int fd, owner;       /* owner: the process, 0 for this one */
+	int fd, owner;       /* owner: the process, 0 for this one; fd is -1 where nothing can be exported */
+	uint64_t at;         /* in fd */
 	uint64_t size, id;   /* id: CU_POINTER_ATTRIBUTE_BUFFER_ID */
 	char *shadow;
 	struct trailer *trailer;
@@ -121,7 +122,7 @@ int fake_injected(const char *function, struct context *where);
 
 /* memory.c */
 struct physical *fake_physical(uint64_t size, int device, int vmm, int types);
-struct physical *fake_adopt(int fd, int owner);
+struct physical *fake_adopt(int fd, int owner, uint64_t at, uint64_t size);
 void fake_drop(struct physical *p);
 struct range *fake_find(uint64_t address);
 struct range *fake_add(uint64_t start, uint64_t size, enum kind kind, int device);

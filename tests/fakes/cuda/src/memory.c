@@ -16,52 +16,81 @@ static uint64_t buffers, nonces;
 
 static uint64_t rounded(uint64_t size, uint64_t unit) { return (size + unit - 1) / unit * unit; }
 
-static struct physical *map(int fd, int owner, uint64_t size) {
+static struct physical *map(int fd, int owner, uint64_t at, uint64_t size) {
 	uint64_t whole = rounded(size, PAGE) + PAGE;
-	char *shadow = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	char *shadow = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)at);
 	if (shadow == MAP_FAILED)
 		return NULL;
 	struct physical *p = calloc(1, sizeof *p);
-	p->fd = fd, p->owner = owner, p->size = size, p->id = ++buffers;
+	p->fd = fd, p->owner = owner, p->at = at, p->size = size, p->id = ++buffers;
 	p->shadow = shadow, p->trailer = (struct trailer *)(shadow + whole - PAGE), p->references = 1;
-	fake_stats.files++;
+	return p;
+}
+
+/* One sparse file has the bytes of all allocations that are not of the VMM: they take no descriptors, as on hardware. */
+static int arena = -1;
+static uint64_t arena_end;
+
+static struct physical *in_arena(uint64_t size) {
+	if (arena < 0 && ((arena = memfd_create("fakecuda", MFD_CLOEXEC)) < 0 || ftruncate(arena, 1L << 42)))
+		return NULL;
+	uint64_t at = arena_end;
+	arena_end += rounded(size, PAGE) + PAGE;
+	return map(arena, 0, at, size);
+}
+
+static struct physical *in_file(uint64_t size) {
+	int fd = memfd_create("fakecuda", MFD_CLOEXEC);
+	struct physical *p = NULL;
+	if (fd >= 0 && !ftruncate(fd, (off_t)(rounded(size, PAGE) + PAGE)))
+		p = map(fd, 0, 0, size);
+	if (!p)
+		close(fd);
+	else
+		fake_stats.files++;
 	return p;
 }
 
 struct physical *fake_physical(uint64_t size, int device, int vmm, int types) {
-	int fd = memfd_create("fakecuda", MFD_CLOEXEC);
-	if (fd < 0 || ftruncate(fd, (off_t)(rounded(size, PAGE) + PAGE))) {
-		close(fd);
+	struct physical *p = vmm ? in_file(size) : in_arena(size);
+	if (!p)
 		return NULL;
-	}
-	struct physical *p = map(fd, 0, size);
-	if (!p) {
-		close(fd);
-		return NULL;
-	}
 	if (!vmm) /* memory of a device is not zeroed */
 		memset(p->shadow, 0xc3, size);
 	*p->trailer = (struct trailer){MAGIC, size, ((uint64_t)getpid() << 32) + ++nonces, device, vmm, types, 0};
 	return p;
 }
 
-/* Takes over a descriptor of an allocation, of this or another process. */
-struct physical *fake_adopt(int fd, int owner) {
+/* Takes over a descriptor of an allocation, of this or another process; size 0 means all of the file. */
+struct physical *fake_adopt(int fd, int owner, uint64_t at, uint64_t size) {
 	struct stat st;
 	if (fstat(fd, &st) || st.st_size < (off_t)(2 * PAGE))
 		return NULL;
+	off_t end = size ? (off_t)(at + rounded(size, PAGE)) : st.st_size - (off_t)PAGE;
 	struct trailer t;
-	if (pread(fd, &t, sizeof t, st.st_size - (off_t)PAGE) != sizeof t || t.magic != MAGIC)
+	if (pread(fd, &t, sizeof t, end) != sizeof t || t.magic != MAGIC || (size && t.size != size))
 		return NULL;
-	return map(fd, owner, t.size);
+	struct physical *p = map(fd, owner, at, t.size);
+	if (p && size) { /* the mapping is enough: it is exported no further */
+		close(fd);
+		p->fd = -1;
+	} else if (p) {
+		fake_stats.files++;
+	}
+	return p;
 }
 
 void fake_drop(struct physical *p) {
 	if (--p->references)
 		return;
 	munmap(p->shadow, rounded(p->size, PAGE) + PAGE);
-	close(p->fd);
-	fake_stats.files--;
+	if (p->fd == arena && !p->owner) {
+		/* An importer may still map the page of the trailer, with its sign that the memory is freed. */
+		fallocate(arena, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)p->at, (off_t)rounded(p->size, PAGE));
+	} else if (p->fd >= 0) {
+		close(p->fd);
+		fake_stats.files--;
+	}
 	free(p);
 }
 

@@ -40,7 +40,7 @@ API int cuIpcGetMemHandle(struct handle *h, uint64_t address) {
 		return fake_leave(INVALID_VALUE);
 	memset(h, 0, sizeof *h);
 	h->magic = LEGACY, h->nonce = r->physical->trailer->nonce, h->size = r->size;
-	h->pid = getpid(), h->fd = r->physical->fd;
+	h->pid = getpid(), h->fd = r->physical->fd, h->offset = r->physical->at;
 	return fake_leave(OK);
 }
 
@@ -51,7 +51,8 @@ static struct physical *reopen(const struct handle *h) {
 	int fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return NULL;
-	struct physical *p = fake_adopt(fd, h->pid);
+	int legacy = h->magic == LEGACY;
+	struct physical *p = fake_adopt(fd, h->pid, legacy ? h->offset : 0, legacy ? h->size : 0);
 	if (!p) {
 		close(fd);
 		return NULL;
@@ -294,7 +295,7 @@ API int cuMemImportFromShareableHandle(struct physical **handle, void *from, int
 	struct physical *p = NULL;
 	if (type == FLAG_POSIX_FD) {
 		int fd = fcntl((int)(intptr_t)from, F_DUPFD_CLOEXEC, 0);
-		if (fd >= 0 && !(p = fake_adopt(fd, -1)))
+		if (fd >= 0 && !(p = fake_adopt(fd, -1, 0, 0)))
 			close(fd);
 	} else if (type == FLAG_FABRIC) {
 		struct handle h;
