@@ -90,9 +90,10 @@ def test_a_lost_kv_cache_is_computed_again(model: Path, logs: Path, truth: Truth
 
 
 def test_a_rail_that_is_cut_costs_no_transfer(model: Path, logs: Path, truth: Truth) -> None:
-    """Two rails, one of which goes down in the middle of a READ: vLLM sees nothing, tent has sent slices again."""
+    """Two rails, one of which loses everything from the middle of a READ on: vLLM sees no failure, and tent has sent
+    slices again on the other."""
     tcp = {"shm": {"enable": False}, "tcp": {"addresses": ["127.0.0.1", "127.0.0.2"]}}
-    cut = {"transports": tcp, "allow_faults": True, "faults": "rail=1 op=READ down after_bytes=4MiB"}
+    cut = {"transports": tcp, "allow_faults": True, "faults": "rail=1 op=READ blackhole after_bytes=4MiB"}
     way = WAYS["tent"]
     prefill = way.server("prefill", "kv_producer", model, logs, config={"transports": tcp})
     decode = way.server("decode", "kv_consumer", model, logs, config=cut)
