@@ -8,7 +8,7 @@ from pathlib import Path
 import little
 import pytest
 from servers import Server, running
-from ways import WAYS, Way
+from ways import WAYS, Way, meet
 
 SIZES = (200, 700, 1500, 3000)
 
@@ -60,4 +60,5 @@ def pair(started: Pair) -> Pair:
     """The servers of one way, both alive, also behind a test that has killed one and failed."""
     for server in (started.prefill, started.decode):
         server.alive()
+    meet(started.way, started.prefill, started.decode)
     return started

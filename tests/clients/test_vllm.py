@@ -13,20 +13,20 @@ from pathlib import Path
 import pytest
 from conftest import Pair
 from servers import running
-from ways import RECOMPUTE, WAYS
+from ways import MOVED, RECOMPUTE, WAYS, meet
 
 pytestmark = pytest.mark.timeout(900)
 
 Truth = dict[tuple[int, ...], list[int]]
 FAILED = "vllm:nixl_num_failed_transfers_total"
-MOVED = "vllm:nixl_xfer_time_seconds_count"
 
 
 def test_answers_equal_those_of_one_server(pair: Pair, truth: Truth) -> None:
+    before = [pair.decode.metric(name) for name in (MOVED, FAILED)]
     for prompt, right in truth.items():
         assert pair.answer(list(prompt)) == right, f"{len(prompt)} tokens\n{pair.decode.tail()}"
     if pair.way.counts:
-        assert pair.decode.metric(MOVED) >= len(truth) and pair.decode.metric(FAILED) == 0
+        assert [pair.decode.metric(name) for name in (MOVED, FAILED)] == [before[0] + len(truth), before[1]]
     said = pair.decode.log.read_text(errors="replace")
     assert ("stands for" in said) == bool(pair.way.stands_for)
 
@@ -59,6 +59,7 @@ def test_a_decode_server_is_replaced(pair: Pair, truth: Truth) -> None:
     pair.way.hand_over(pair.prefill, list(prompt))  # a KV cache that nobody fetches
     pair.decode.kill()
     pair.decode.start().ready()
+    meet(pair.way, pair.prefill, pair.decode)
     assert pair.answer(list(prompt)) == right
 
 
@@ -71,6 +72,7 @@ def test_a_prefill_server_is_replaced(pair: Pair, truth: Truth) -> None:
         pair.decode.tokens(list(prompt), transfer=lost)
     assert pair.decode.tokens(list(prompt)) == right
     pair.prefill.start().ready()
+    meet(pair.way, pair.prefill, pair.decode)
     assert pair.answer(list(prompt)) == right
 
 
@@ -79,14 +81,17 @@ def test_a_lost_kv_cache_is_computed_again(model: Path, logs: Path, truth: Truth
     prefill = way.server("prefill", "kv_producer", model, logs)
     decode = way.server("decode", "kv_consumer", model, logs, RECOMPUTE, integrity="crc32c", priority="medium")
     with running(prefill, decode):
+        meet(way, prefill, decode)
+        before = decode.metric(MOVED)
         for n, (prompt, right) in enumerate(truth.items(), 1):
             assert decode.tokens(list(prompt), transfer=way.hand_over(prefill, list(prompt))) == right
-            assert decode.metric(MOVED) == n
+            assert decode.metric(MOVED) == before + n
+        failed = decode.metric(FAILED)
         prompt, right = next(iter(truth.items()))
         lost = way.hand_over(prefill, list(prompt))
         prefill.kill()
         assert decode.tokens(list(prompt), transfer=lost) == right
-        assert decode.metric(FAILED) > 0
+        assert decode.metric(FAILED) > failed
 
 
 def test_a_rail_that_is_cut_costs_no_transfer(model: Path, logs: Path, truth: Truth) -> None:
@@ -98,9 +103,11 @@ def test_a_rail_that_is_cut_costs_no_transfer(model: Path, logs: Path, truth: Tr
     prefill = way.server("prefill", "kv_producer", model, logs, config={"transports": tcp})
     decode = way.server("decode", "kv_consumer", model, logs, config=cut)
     with running(prefill, decode):
+        meet(way, prefill, decode)
+        before = [decode.metric(name) for name in (MOVED, FAILED)]
         for prompt, right in truth.items():
             assert decode.tokens(list(prompt), transfer=way.hand_over(prefill, list(prompt))) == right, decode.tail()
-        assert decode.metric(MOVED) == len(truth) and decode.metric(FAILED) == 0
+        assert [decode.metric(name) for name in (MOVED, FAILED)] == [before[0] + len(truth), before[1]]
         assert decode.metric("vllm:tent_faults_injected_total") > 0, "the rail was not cut"
         assert decode.metric("vllm:tent_reroutes_total") > 0
         assert decode.metric("vllm:tent_read_failures_total") == 0

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import little
 import servers
 from servers import Server
 
@@ -54,6 +55,24 @@ class Way:
             [sys.executable, "-c", f"import {self.needs}"], capture_output=True, text=True, timeout=90
         )
         return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+
+
+MOVED = "vllm:nixl_xfer_time_seconds_count"
+TRIES = 20
+
+
+def meet(way: Way, prefill: Server, decode: Server) -> None:
+    """Sends a request until a KV cache has moved. vLLM gives a handshake a few seconds, which a busy machine needs for
+    the first."""
+    prompt = little.prompt(200, 0)
+    for _ in range(TRIES):
+        try:
+            decode.tokens(prompt, transfer=way.hand_over(prefill, prompt))
+        except OSError:
+            continue
+        if not way.counts or decode.metric(MOVED) > 0:
+            return
+    raise AssertionError(f"no KV cache has moved in {TRIES} requests:\n{decode.tail()}")
 
 
 def with_device(folder: Path) -> str:
