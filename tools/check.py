@@ -89,7 +89,7 @@ def prepare_guest(ctx: Context) -> None:
     watch = Stopwatch.start()
     try:
         guest.prepare(say)
-    except (MissingError, kernel.KernelError, subprocess.SubprocessError) as error:
+    except (MissingError, kernel.KernelError, kernel.LateError, subprocess.SubprocessError) as error:
         ctx.missing["rdma"] = error
     say(f"the guest of rdma is prepared in {watch.wall():.0f} s (with cold caches up to {guest.COLD} more)")
 

@@ -90,7 +90,7 @@ def apt(log: Path, *words: str) -> None:
 
 def prepare(say: kernel.Say) -> None:
     """Installs the packages, builds the kernel where it is missing, and the guest's own programs. Raises MissingError
-    for a machine that cannot have the guest, KernelError for a build that failed."""
+    for a machine that cannot have the guest, KernelError or LateError for a build that failed."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     install(FOLDER / "apt.log")
     kernel.build(say)
@@ -201,7 +201,7 @@ def main() -> int:
     if args.prepare:
         try:
             prepare(lambda text: print(text, flush=True))
-        except (MissingError, kernel.KernelError) as error:
+        except (MissingError, kernel.KernelError, kernel.LateError) as error:
             print(error, file=sys.stderr)
             return 1
     command = args.command[1:] if args.command[:1] == ["--"] else args.command

@@ -63,7 +63,7 @@ def test_output_and_status_of_the_command_come_back(fake: Path, capfdbinary: pyt
 def test_a_late_command_and_a_dead_guest_show_the_console(fake: Path, capfd: pytest.CaptureFixture[str]) -> None:
     install(fake, "time.sleep(1000)")
     assert guest.run(["true"], rails=2, limit=0.3) == guest.TIMED_OUT
-    assert "the kernel speaks" in capfd.readouterr().err
+    assert "the guest's console" in capfd.readouterr().err
     install(fake, "sys.exit(3)")
     assert guest.run(["true"], rails=2, limit=30) == guest.DIED
     assert "the kernel speaks" in capfd.readouterr().err
@@ -147,6 +147,16 @@ def test_a_step_that_fails_is_named_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(kernel.KernelError, match=r"make linux.*build\.log"):
         job.step("make linux", "sh", "-c", "echo no rule; exit 2")
     assert "no rule" in (tmp_path / "build.log").read_text()
+
+
+def test_a_build_that_never_ends_is_ended_with_its_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "LIMIT_S", 0)
+    monkeypatch.setattr(kernel, "TURN_S", 0.2)
+    job = kernel.Build(tmp_path, tmp_path / "build.log", lambda text: None)
+    with pytest.raises(kernel.LateError, match="make linux"):
+        job.step("make linux", "sh", "-c", "sleep 1000 & echo $! > pid; wait")
+    status = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    wait_until(lambda: not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 def test_a_source_that_apt_does_not_have_is_something_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
