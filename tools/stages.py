@@ -258,7 +258,7 @@ STAGES: dict[str, Stage] = {
     "clients": Stage(clients, 1200, needs_wheel=True),
 }
 # Stages that are to come have their budgets already: one of these names is added to the table with its number.
-LONG = ("arm64", "churn", "clients", "pauses", "docs", "fuzz", "mutants", "rdma", "repeat", "torch")  # make test-all
+LONG = ("arm64", "churn", "clients", "pauses", "docs", "fuzz", "mutants", "repeat", "torch")  # make test-all
 # In `make test-all` a stage also does more, ten thousand seeds, every Python test on every interpreter, and the race
 # detector over every package without -short: so its budget is multiplied.
 ALL_FACTOR = 6
