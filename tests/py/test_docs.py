@@ -19,7 +19,8 @@ from tent.__main__ import main as command_line
 RUNNABLE = [page for page in PAGES if program(page)]
 TESTS = [(page, block) for page in PAGES for block in blocks(page) if block.title.startswith("test_")]
 TARGETS = set(re.findall(r"^([a-z0-9-]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
-ELSEWHERE = {"docker", "kubectl", "ip", "ss", "sysctl", "pip", "go", "curl", "gcc", "g++", "vllm"}  # pages may name these
+# Programs that pages may name.
+ELSEWHERE = {"docker", "kubectl", "ip", "ss", "sysctl", "pip", "go", "curl", "gcc", "g++", "vllm"}
 
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)
