@@ -108,6 +108,7 @@ _Paths = TypedDict(
         "transports/mpcomm/enable": bool,
         "transports/mpcomm/disable_gpu_direct_rdma": bool,
         "transports/nvlink/enable": bool,
+        "transports/nvlink/required": bool,
         "transports/nvlink/async_memcpy_threshold": int | str,
         "transports/nvlink/host_register": bool,
         "transports/nvlink/handle_type": Literal["fabric", "posix_fd"],

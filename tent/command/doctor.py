@@ -20,6 +20,8 @@ NEEDED = "needed"  # without it no other machine can be reached
 ADVISED = "advised"  # without it something is slow, or takes another way
 OPTIONAL = "optional"  # hardware that not every machine has
 
+WEIGHTS = {"tcp": NEEDED, "nvlink": OPTIONAL}  # of transports; the others are advised
+
 READY, NOT_READY, LIMITED = "ready", "not ready", "limited"
 STATUS = {READY: 0, NOT_READY: 1, LIMITED: 3}
 
@@ -118,7 +120,7 @@ def transports(engine: dict[str, Any]) -> Iterator[Check]:
     for found in engine["transports"]:
         yield Check(
             f"transport {found['name']}",
-            NEEDED if found["name"] == "tcp" else ADVISED,
+            WEIGHTS.get(found["name"], ADVISED),
             found["reason"],
             "a way to move bytes is missing; transfers take the others, as far as these can",
             found["found"],

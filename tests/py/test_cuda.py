@@ -234,7 +234,7 @@ def test_no_transport_is_given_memory_that_it_cannot_touch(library: str) -> None
         library,
         """
     address = allocate(0, SIZE)
-    with tent.Engine() as engine, tent.Engine() as peer:
+    with tent.Engine({"transports/nvlink/enable": False}) as engine, tent.Engine() as peer:
         theirs = bytearray(SIZE)
         with peer.register(theirs, name="page"), engine.open(peer.address) as segment:
             with engine.register((address, SIZE)) as own:
@@ -287,4 +287,36 @@ def test_a_forked_process_may_not_use_the_driver(library: str) -> None:
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     """,
+    )
+
+
+def test_pages_move_between_devices_and_the_host(library: str) -> None:
+    """Offloading: pages of one GPU to memory of the host, and back to another GPU, in another order."""
+    passes(
+        library,
+        """
+    first, second, page = allocate(0, SIZE), allocate(1, SIZE), 4096
+    made = os.urandom(SIZE)
+    assert gpu.fakecuda_peek(made, ctypes.c_uint64(first), ctypes.c_uint64(SIZE), 1) == 0
+    pages = SIZE // page
+    order = [(7 * i + 3) % pages for i in range(pages)]
+    host = bytearray(SIZE)
+    with tent.Engine() as engine, tent.Engine() as peer:
+        regions = [peer.register(host, name="host"), peer.register((second, SIZE), name="second")]
+        own = engine.pages([engine.register((first, SIZE))], page)
+        with engine.open(peer.address) as segment:
+            for name in ("host", "second"):
+                theirs = segment.pages([segment[name]], page)
+                engine.write_pages(own, range(pages), theirs, order).result(timeout=20)
+            engine.read_pages(own, order, segment.pages([segment["host"]], page), range(pages)).result(timeout=20)
+    want = bytearray(SIZE)
+    for source, target in enumerate(order):
+        want[page * target : page * (target + 1)] = made[page * source : page * (source + 1)]
+    assert host == want and peek(second, SIZE) == bytes(want)
+    back = bytearray(SIZE)
+    for source, target in enumerate(order):
+        back[page * target : page * (target + 1)] = host[page * source : page * (source + 1)]
+    assert peek(first, SIZE) == bytes(back)
+    """,
+        DELAY_US="50",
     )

@@ -9,6 +9,7 @@ import (
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/device"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/cuda"
 	"github.com/tent-engine/tent/transports/cuda/driver"
 	"github.com/tent-engine/tent/transports/file"
 	"github.com/tent-engine/tent/transports/shm"
@@ -28,13 +29,13 @@ type entry struct {
 // table lists all transports. Those of this build come first, in the order in which the engine prefers them.
 var table = []entry{
 	{"shm", 3, "SHM", "", nil, shm.Factory{}},
+	{cuda.Name, 4, "NVLINK", "", nil, cuda.Factory{}},
 	{"tcp", 7, "TCP", "", nil, tcp.Factory{}},
 	{file.UringName, 6, "IOURING IO_URING", file.UringBranch, []string{"iouring"}, file.UringFactory{}},
 	{file.BufferedName, 64, "", "", []string{"buf_io", "bufio"}, file.BufferedFactory{}},
 
 	{"rdma", 1, "RDMA", "", nil, nil},
 	{"mnnvl", 2, "MNNVL", "", nil, nil},
-	{"nvlink", 4, "NVLINK", "", nil, nil},
 	{"gds", 5, "GDS", "", nil, nil},
 	{"ascend_direct", 8, "AscendDirect ASCEND_DIRECT", "", []string{"ascend", "ascenddirect"}, nil},
 	{"sunrise_link", 9, "SUNRISE_LINK", "", nil, nil},

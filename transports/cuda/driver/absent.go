@@ -41,3 +41,21 @@ func (Platform) Free(uintptr, uint64) error { return absent() }
 
 // Copy implements device.Platform.
 func (Platform) Copy(uintptr, uintptr, uint64) error { return absent() }
+
+// Copies is ranges to copy.
+type Copies struct{ To, From, Bytes []uint64 }
+
+// Add does nothing: there is no device.
+func (*Copies) Add(uintptr, uintptr, uint64) {}
+
+// Reset does nothing.
+func (*Copies) Reset() {}
+
+// Carry returns the reason.
+func (*Copies) Carry(int) error { return absent() }
+
+// Pin returns the reason.
+func Pin(int, uint64) (uintptr, error) { return 0, absent() }
+
+// Unpin returns the reason.
+func Unpin(int, uintptr) error { return absent() }

@@ -217,6 +217,61 @@ tc_result tc_copy(int device, uint64_t to, uint64_t from, uint64_t bytes) {
 	return r;
 }
 
+/* Two generations of the batch call, or a loop without either. CU_MEMCPY_SRC_ACCESS_ORDER_STREAM is 1. After a failure
+ * of a batch some of it may be queued. */
+static tc_result queue(tc_stream stream, uint64_t *to, uint64_t *from, uint64_t *bytes, size_t count) {
+	tc_order order = {.order = 1};
+	size_t first = 0, failed;
+	if (count > 1 && cu.cuMemcpyBatchAsync_v2)
+		return CALL(cuMemcpyBatchAsync_v2, to, from, bytes, count, &order, &first, 1, stream);
+	if (count > 1 && cu.cuMemcpyBatchAsync)
+		return CALL(cuMemcpyBatchAsync, to, from, bytes, count, &order, &first, 1, &failed, stream);
+	tc_result r = ended(TC_OK, "");
+	for (size_t i = 0; i < count && !r.code; i++)
+		r = CALL(cuMemcpyAsync, to[i], from[i], bytes[i], stream);
+	return r;
+}
+
+tc_result tc_copies(int device, uint64_t *to, uint64_t *from, uint64_t *bytes, size_t count) {
+	thread_state before;
+	tc_result r = enter(device, &before);
+	if (r.code)
+		return r;
+	tc_stream stream;
+	r = copies_of(device, &stream);
+	if (!r.code) {
+		r = queue(stream, to, from, bytes, count);
+		tc_result after = CALL(cuStreamSynchronize, stream); /* after a failure, too: nothing may land later */
+		if (!r.code)
+			r = after;
+	}
+	pop(&before);
+	return r;
+}
+
+/* CU_MEMHOSTALLOC_PORTABLE is 1: pinned for every device. */
+tc_result tc_pin(int device, uint64_t bytes, uint64_t *address) {
+	thread_state before;
+	tc_result r = enter(device, &before);
+	if (r.code)
+		return r;
+	void *at = NULL;
+	r = CALL(cuMemHostAlloc, &at, bytes, 1);
+	*address = (uint64_t)at;
+	pop(&before);
+	return r;
+}
+
+tc_result tc_unpin(int device, uint64_t address) {
+	thread_state before;
+	tc_result r = enter(device, &before);
+	if (r.code)
+		return r;
+	r = CALL(cuMemFreeHost, (void *)address);
+	pop(&before);
+	return r;
+}
+
 tc_result tc_export(int device, uint64_t address, uint64_t bytes, int *fd) {
 	if (!cu.cuMemGetHandleForAddressRange) /* CUDA 11.7 has it */
 		return ended(TC_NOT_SUPPORTED, "cuMemGetHandleForAddressRange");

@@ -10,6 +10,13 @@
 
 typedef void *tc_context, *tc_stream, *tc_event;
 
+/* CUmemcpyAttributes. */
+typedef struct {
+	int order, from_hint[2], to_hint[2];
+	unsigned flags;
+} tc_order;
+_Static_assert(sizeof(tc_order) == 24, "CUmemcpyAttributes");
+
 _Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "an LP64 system: Linux, 64 bits");
 
 /* X(kind, name, arguments): every function returns a CUresult, an int. Without a NEEDED one there is no driver. */
@@ -33,6 +40,8 @@ _Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "
 	NEEDED(cuPointerGetAttributes, (unsigned count, int *which, void **into, uint64_t address))          \
 	NEEDED(cuMemcpyAsync, (uint64_t to, uint64_t from, size_t bytes, tc_stream stream))                  \
 	NEEDED(cuMemsetD8Async, (uint64_t to, unsigned char byte, size_t bytes, tc_stream stream))           \
+	NEEDED(cuMemHostAlloc, (void **address, size_t bytes, unsigned flags))                               \
+	NEEDED(cuMemFreeHost, (void *address))                                                               \
 	NEEDED(cuStreamCreate, (tc_stream * stream, unsigned flags))                                         \
 	NEEDED(cuStreamSynchronize, (tc_stream stream))                                                      \
 	NEEDED(cuStreamGetCtx, (tc_stream stream, tc_context *context))                                      \
@@ -44,6 +53,11 @@ _Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "
 	OPTIONAL(cuDeviceGetUuid, (unsigned char *uuid, int device))                                         \
 	OPTIONAL(cuThreadExchangeStreamCaptureMode, (int *mode))                                             \
 	OPTIONAL(cuStreamIsCapturing, (tc_stream stream, int *status))                                       \
+	OPTIONAL(cuMemcpyBatchAsync_v2, (uint64_t * to, uint64_t * from, size_t *bytes, size_t count,        \
+	                                 tc_order *orders, size_t *first, size_t order_count, tc_stream stream)) \
+	OPTIONAL(cuMemcpyBatchAsync,                                                                         \
+	         (uint64_t * to, uint64_t * from, size_t *bytes, size_t count, tc_order *orders, size_t *first, \
+	          size_t order_count, size_t *failed, tc_stream stream))                                     \
 	OPTIONAL(cuMemGetHandleForAddressRange,                                                              \
 	         (void *into, uint64_t address, size_t bytes, int type, uint64_t flags))
 
@@ -84,6 +98,9 @@ tc_result tc_locate(uint64_t address, tc_place *place);
 tc_result tc_allocate(int device, uint64_t bytes, uint64_t *address);
 tc_result tc_free(int device, uint64_t address);
 tc_result tc_copy(int device, uint64_t to, uint64_t from, uint64_t bytes);
+tc_result tc_copies(int device, uint64_t *to, uint64_t *from, uint64_t *bytes, size_t count);
+tc_result tc_pin(int device, uint64_t bytes, uint64_t *address);
+tc_result tc_unpin(int device, uint64_t address);
 tc_result tc_export(int device, uint64_t address, uint64_t bytes, int *fd);
 tc_result tc_record(uint64_t stream, tc_gate **gate);
 tc_result tc_passed(tc_gate *gate, int *passed);
