@@ -95,6 +95,10 @@ class Runner:
         self.log = LOGS / f"{name}.log"
         self.log.write_bytes(b"")
 
+    def beside(self, name: str) -> Runner:
+        """A runner with a log of its own, for commands that run beside these."""
+        return Runner(f"{self.name}-{name}", self.go, self.env, self.niceness)
+
     def run(self, *command: object, timeout: float, **env: str) -> int:
         """Runs a command to its end; 124 when its time is over. Nothing of it is left running."""
         words = [str(c) for c in command]
@@ -146,10 +150,12 @@ class Runner:
             )
             return read_report(report, code)
 
-    def pytest(self, python: Path, *flags: str, timeout: float, suite: str = "tests/py", **env: str) -> Tally:
+    def pytest(
+        self, python: Path, *flags: str, timeout: float, suite: Iterable[str] = ("tests/py",), **env: str
+    ) -> Tally:
         """One run of a suite. The script, unlike `python -m pytest`, does not put the source tree on sys.path."""
         with report_file() as report:
-            words = (python.with_name("pytest"), "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *flags, suite)
+            words = (python.with_name("pytest"), "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *flags, *suite)
             code = self.run(*words, timeout=timeout, **env)
             return read_report(report, code)
 

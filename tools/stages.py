@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +27,8 @@ FRONT, BACK = "front", "back"
 TEST_TOOLS = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100")  # the border's suite runs without NumPy
 # Most packages wait more than they compute: four at a time leave no processor free, and none waits for long.
 WAITING = "-p=4"
+# Most tests of Python wait for processes of their own, so three workers share them.
+BESIDE = ("-n", "3", "--dist=loadgroup")
 SIMULATIONS = "(?i:simul|model|invariant)"  # tests with TENT_SIM_SEEDS runs
 MODELS = "^TestModel"
 SIMULATED = ("./gocore/dispatch/...", "./tests/go/...", "./transports/sim/...")
@@ -33,6 +36,11 @@ INVARIANTS = f"-tags={build_gotent.GO_TAGS},invariants"  # the core checks itsel
 # Tests that the race detector's memory, threads and time would falsify, and the suite's mutants: each breaks a rule of
 # the contract on purpose, which the plain run finds just as well.
 NOT_UNDER_RACE = "(?i:simul|model|leavenothingbehind|usesnoprocessor|findsbrokentransports)"
+# Tests of tables with very many rows, in one goroutine or with the goroutines of another test: make test-all has them
+# under the race detector too.
+LONG_UNDER_RACE = (
+    "(?i:rememberedsenders|notconnectedareforgotten|addup|strangersarecounted|treeofregionsstays|hundredthousand)"
+)
 
 
 @dataclass
@@ -113,27 +121,44 @@ def racing(ctx: Context) -> list[str]:
 
 def race(r: Runner, ctx: Context) -> Tally:
     """the race detector over the packages that start goroutines, short"""
-    short = [] if ctx.everything else ["-short"]
-    return r.go_test(racing(ctx), "-race", *short, f"-skip={NOT_UNDER_RACE}", timeout=1500)
+    if ctx.everything:
+        return r.go_test(racing(ctx), "-race", f"-skip={NOT_UNDER_RACE}", timeout=1500)
+    skip = f"-skip={NOT_UNDER_RACE}|{LONG_UNDER_RACE}"
+    return r.go_test(racing(ctx), "-race", "-short", skip, timeout=900)
+
+
+def marked(name: str) -> list[str]:
+    """The files of Python tests that use a mark: the others would be read only to be left out."""
+    files = sorted((ROOT / "tests" / "py").glob("test_*.py"))
+    return [str(f) for f in files if f"mark.{name}" in f.read_text(encoding="utf-8")]
 
 
 def python(r: Runner, ctx: Context) -> Tally:
     """the wheel and the full Python suite, on this interpreter"""
-    return r.pytest(ctx.python(ctx.main), "-m", "not adapters", timeout=1200)
+    churn = {"TENT_CHURN": "1000"} if ctx.everything else {}
+    return r.pytest(ctx.python(ctx.main), *BESIDE, "-m", "not adapters", timeout=1200, **churn)
 
 
 def adapters(r: Runner, ctx: Context) -> Tally:
     """tent in the place of NIXL and Mooncake: the calls that stacks make"""
-    return r.pytest(ctx.python(ctx.main), "-m", "adapters", timeout=300)
+    return r.pytest(ctx.python(ctx.main), *BESIDE, "-m", "adapters", timeout=300, suite=marked("adapters"))
 
 
 def pythons(r: Runner, ctx: Context) -> Tally:
     """the same wheel on every other interpreter: the tests of the border to it"""
-    tally = Tally()
-    marked = "not slow" if ctx.everything else "interpreter and not slow"
-    for version in ctx.others():
-        tally.add(r.pytest(ctx.python(version), "-m", marked, timeout=900))
-    return tally
+    total = Tally()
+    marks, files = ("not slow", None) if ctx.everything else ("interpreter and not slow", marked("interpreter"))
+    runners = {version: r.beside(version) for version in ctx.others()}
+
+    def suite(version: str) -> Tally:
+        return runners[version].pytest(ctx.python(version), "-m", marks, timeout=900, suite=files or ("tests/py",))
+
+    with ThreadPoolExecutor() as pool:  # most of these tests wait
+        for version, tally in zip(runners, pool.map(suite, runners)):
+            total.add(tally)
+            if tally.failed:
+                runners[version].show()
+    return total
 
 
 def typing(r: Runner, ctx: Context) -> Tally:
@@ -146,7 +171,7 @@ def typing(r: Runner, ctx: Context) -> Tally:
 
 def tools(r: Runner, ctx: Context) -> Tally:
     """the tools and the Makefile"""
-    return r.pytest(interpreters.tools_python(), timeout=900, suite="tests/tools")
+    return r.pytest(interpreters.tools_python(), timeout=900, suite=["tests/tools"])
 
 
 def linters(r: Runner, ctx: Context) -> Tally:
@@ -217,7 +242,7 @@ def clients(r: Runner, ctx: Context) -> Tally:
     python = interpreters.clients_python(TEST_TOOLS)
     assert ctx.wheel is not None
     site = interpreters.beside(python, ctx.wheel, "clients-site")
-    return r.pytest(python, timeout=5400, suite="tests/clients", PYTHONPATH=str(site))
+    return r.pytest(python, timeout=5400, suite=["tests/clients"], PYTHONPATH=str(site))
 
 
 def fuzz(r: Runner, ctx: Context) -> Tally:
@@ -232,21 +257,21 @@ def mutants(r: Runner, ctx: Context) -> Tally:
 
 # Order matters: the stage that finds most mistakes of a day's work comes first.
 STAGES: dict[str, Stage] = {
-    "lint": Stage(linters, 60, BACK),
-    "unit": Stage(unit, 45),
+    "lint": Stage(linters, 40, BACK),
+    "unit": Stage(unit, 30),
     "typing": Stage(typing, 20, BACK),
-    "tools": Stage(tools, 20, BACK),
-    "conformance": Stage(conformance, 130),
-    "simulation": Stage(simulation, 90, BACK),
-    "crossing": Stage(crossing, 80),
+    "tools": Stage(tools, 30, BACK),
+    "conformance": Stage(conformance, 75),
+    "simulation": Stage(simulation, 75, BACK),
+    "crossing": Stage(crossing, 85),
     "security": Stage(security, 30),
     "rdma": Stage(rdma, 45, BACK),
     "capi": Stage(capi, 50, BACK),
     "wheel": Stage(wheel, 20, BACK, needs_wheel=True),
-    "python": Stage(python, 270, needs_wheel=True),
-    "pythons": Stage(pythons, 70, needs_wheel=True),
-    "adapters": Stage(adapters, 40, needs_wheel=True),
-    "race": Stage(race, 330, BACK),
+    "python": Stage(python, 210, needs_wheel=True),
+    "pythons": Stage(pythons, 60, needs_wheel=True),
+    "adapters": Stage(adapters, 45, needs_wheel=True),
+    "race": Stage(race, 245, BACK),
     "arm64": Stage(arm64, 150),
     "churn": Stage(churn, 400),
     "pauses": Stage(pauses, 250),

@@ -38,7 +38,7 @@ const pieceOfPattern = 16 << 10
 
 // fill writes pattern k into b.
 func fill(b []byte, k int) {
-	var piece [pieceOfPattern]byte
+	piece := make([]byte, min(len(b), pieceOfPattern))
 	for at := 0; at < len(b); at += pieceOfPattern {
 		rest := piece[:min(pieceOfPattern, len(b)-at)]
 		pattern(rest, k, at)
@@ -49,7 +49,7 @@ func fill(b []byte, k int) {
 // same checks that b holds pattern k from its byte from on.
 func same(t *testing.T, b []byte, k, from int) {
 	t.Helper()
-	var piece [pieceOfPattern]byte
+	piece := make([]byte, min(len(b), pieceOfPattern))
 	for at := 0; at < len(b); at += pieceOfPattern {
 		want, got := piece[:min(pieceOfPattern, len(b)-at)], b[at:min(len(b), at+pieceOfPattern)]
 		pattern(want, k, from+at)

@@ -22,6 +22,8 @@ import tent
 import tent.testing
 from tent.testing import PeerProcess
 
+pytestmark = pytest.mark.xdist_group("clock")  # limits of time, and an idle process
+
 
 def run(program: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     """A program in a process of its own, warnings being errors."""
@@ -296,13 +298,13 @@ def test_a_thousand_cycles_leave_nothing_behind(pair: Callable[..., Pair]) -> No
     for _ in range(50):
         cycle()
     before = census()
-    for _ in range(1000):
+    for _ in range(1000 if os.environ.get("TENT_CHURN") else 200):  # make test-all sets it
         cycle()
     after = census()
     assert after["fds"] <= before["fds"] + 4, (before, after)
     assert after["threads"] <= before["threads"] + 8, (before, after)
     assert after["mappings"] <= before["mappings"] + 40, (before, after)
-    assert after["resident"] <= before["resident"] + (48 << 20), (before, after)
+    assert after["resident"] <= before["resident"] + (24 << 20), (before, after)
     both.check()
 
 

@@ -12,6 +12,8 @@ import pytest
 import tent
 from tent.testing import Memory, PeerProcess
 
+pytestmark = pytest.mark.xdist_group("clock")  # limits of a second
+
 BIG = 64 << 20
 
 Start = Callable[..., PeerProcess]

@@ -20,6 +20,8 @@ from tent import buffers
 from tent.testing import Memory, PeerProcess
 from tent.testing.faults import Faults
 
+pytestmark = pytest.mark.xdist_group("clock")  # times, and a file of the host that all of its tests share
+
 Open = Callable[..., tent.Engine]
 
 MIB = 1 << 20
