@@ -118,9 +118,13 @@ func (k *checker) nicWindow(d *device) {
 		}
 		window = max(window, d.lowWindow(r))
 		for a := r.flight.First(); a != nil; a = a.flight.After() {
-			if a.Class == Low {
-				slices++
+			if a.Class != Low {
+				continue
 			}
+			if p := k.w.out[&a.Slice]; p != nil && p.stood { // nil: handed out in this step
+				return // nor are those that stood still, until they have come back
+			}
+			slices++
 		}
 	}
 	if slices > 1 && d.low > 2*window {

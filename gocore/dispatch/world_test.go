@@ -67,6 +67,7 @@ type posted struct {
 	withdrawn bool
 	refused   bool       // the transport did not take it; the core does not know yet
 	due       clock.Time // of its completion, clock.Never if it has none
+	stood     bool       // its peer paused when it was due
 }
 
 type happening struct {
@@ -176,7 +177,7 @@ func (w *world) complete(p *posted, err *errs.Error, in time.Duration) {
 			return // something made it come sooner
 		}
 		if left := w.pauseLeft(p.wire.key.link); left > 0 {
-			p.due = clock.Never
+			p.due, p.stood = clock.Never, true
 			w.complete(p, err, left+w.between(0, time.Millisecond))
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/pprof"
 	"testing"
 	"time"
 
@@ -37,6 +38,26 @@ func count(t *testing.T) census {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return census{len(files), len(threads), bytes.Count(maps, []byte("\n")), runtime.NumGoroutine(), int(m.HeapAlloc)}
+}
+
+// settled counts again and again until there are no more files and goroutines than these. Threads and goroutines end a
+// moment after the call that ended them.
+func settled(t *testing.T, most census) (c census) {
+	t.Helper()
+	for range 50 {
+		if c = count(t); c.goroutines <= most.goroutines && c.files <= most.files {
+			break
+		}
+		runtime.Gosched()
+	}
+	return c
+}
+
+// goroutines is where they stand, for the message of a failure.
+func goroutines() string {
+	var b bytes.Buffer
+	_ = pprof.Lookup("goroutine").WriteTo(&b, 1)
+	return b.String()
 }
 
 // cycle opens two engines, moves some bytes and closes everything.
@@ -88,16 +109,10 @@ func TestAThousandCyclesLeaveNothingBehind(t *testing.T) {
 	for range cycles {
 		cycle(t, own, theirs)
 	}
-	var after census
-	for range 50 { // threads of the runtime end a moment after Close returned
-		if after = count(t); after.goroutines <= before.goroutines && after.files <= before.files {
-			break
-		}
-		runtime.Gosched()
-	}
+	after := settled(t, census{files: before.files, goroutines: before.goroutines})
 	t.Logf("before %+v, after %d cycles %+v", before, cycles, after)
 	require.LessOrEqual(t, after.files, before.files)
-	require.LessOrEqual(t, after.goroutines, before.goroutines)
+	require.LessOrEqual(t, after.goroutines, before.goroutines, "%s", goroutines())
 	require.LessOrEqual(t, after.threads, before.threads+4)
 	require.LessOrEqual(t, after.mappings, before.mappings+8)
 	require.LessOrEqual(t, after.heap, before.heap+2<<20)
@@ -155,10 +170,10 @@ func TestRegionsSegmentsAndBatchesOfOneEngineLeaveNothingBehind(t *testing.T) {
 		here.Logs(logsAtOnce)
 		there.Logs(logsAtOnce)
 	}
-	after := count(t)
+	after := settled(t, census{files: before.files + 2, goroutines: before.goroutines + 8})
 	t.Logf("before %+v, after %+v", before, after)
 	require.LessOrEqual(t, after.files, before.files+2) // connections of the control plane, kept for a minute
-	require.LessOrEqual(t, after.goroutines, before.goroutines+8)
+	require.LessOrEqual(t, after.goroutines, before.goroutines+8, "%s", goroutines())
 	require.LessOrEqual(t, after.mappings, before.mappings+8)
 	require.LessOrEqual(t, after.heap, before.heap+1<<20)
 }
