@@ -51,6 +51,47 @@ func TestAFailureDeliversNoMoreThanItsSlice(t *testing.T) {
 	require.Equal(t, Status{State: Completed, Attempts: 1, Bytes: 128 * kib}, r.status(b))
 }
 
+// A completion without an error and without all bytes is a fault of the transport. The rest is sent again, and a
+// transport that never has it fails the request.
+func TestASuccessOfFewerBytesIsNone(t *testing.T) {
+	for _, bytes := range []uint64{0, 1, 4*kib - 1, 4*kib + 1} {
+		r := newRig(t, Options{Retries: 3})
+		b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20)), High, 4*kib, clock.Never)
+		for i := 0; len(r.out) > 0; i++ {
+			require.Less(t, i, 100)
+			s := r.out[0]
+			r.out = r.out[1:]
+			require.Equal(t, Pending, r.status(b).State)
+			if i == 0 {
+				require.EqualValues(t, 4*kib, s.Length)
+			} else if bytes < 4*kib {
+				require.EqualValues(t, 4*kib-min(uint64(i)*bytes, bytes), s.Length, "what is missing")
+			}
+			end := transport.Completion{Slice: s, Id: s.Id, Bytes: s.Length}
+			if i == 0 {
+				end.Bytes = bytes
+			}
+			r.core.Complete(0, []transport.Completion{end}, r.now)
+			r.step()
+			r.wait(ms)
+		}
+		require.Equal(t, Completed, r.status(b).State)
+	}
+	r := newRig(t, Options{Retries: 3})
+	b := r.submit(to(r.core, r.link(1, 0, 1, 1<<20)), High, 4*kib, clock.Never)
+	for i := 0; r.status(b).State == Pending; i++ {
+		require.Less(t, i, 100)
+		if len(r.out) > 0 {
+			s := r.out[0]
+			r.out = r.out[1:]
+			r.core.Complete(0, []transport.Completion{{Slice: s, Id: s.Id}}, r.now)
+		}
+		r.wait(ms)
+	}
+	require.Equal(t, Failed, r.status(b).State)
+	require.ErrorContains(t, r.status(b).Err, "delivered less than the slice")
+}
+
 func TestAPeerIsHeldUntilTheLastOpenWithdrawal(t *testing.T) {
 	r := newRig(t, Options{FenceNetwork: time.Second})
 	id := r.link(1, 0, 1, 128*kib)

@@ -21,10 +21,7 @@ func (c *Core) Complete(from uint8, list []transport.Completion, now clock.Time)
 			continue
 		}
 		withdrawn := c.takeBackSlice(a, now)
-		delivered := a.Length
-		if list[i].Err != nil {
-			delivered = min(list[i].Bytes, a.Length)
-		}
+		delivered := min(list[i].Bytes, a.Length) // also of a success, which may be one in name alone: errShort
 		c.recordOutcome(a, withdrawn, delivered, list[i].Err, now)
 		for p := a.pieces; p != nil; {
 			next := p.sibling
@@ -205,7 +202,7 @@ func (c *Core) completePiece(p *piece, a *attempt, delivered *uint64, err *errs.
 			p.offset, p.length = p.offset+got, p.length-got
 			c.credit(t, got, now)
 		}
-		if err == nil { // a short success does not exist; treat it as the slice's own failure
+		if err == nil { // the transport's word for the rest would be a COMPLETED task with a hole
 			err = errShort
 		}
 		if !a.keyReplaced(err) || !c.rekeyPiece(p, a, now) {
@@ -216,6 +213,7 @@ func (c *Core) completePiece(p *piece, a *attempt, delivered *uint64, err *errs.
 	c.finishIfDone(t, now)
 }
 
+// errShort is the cause of a slice that its transport completed without an error and without some of its bytes.
 var errShort = errs.New(errs.Internal, "transfer", "the transport delivered less than the slice")
 
 // completeReplaced ends a replaced piece. If its bytes arrived after all and its replacement still waits, that is not

@@ -145,8 +145,12 @@ func (p *peer) attach() (gone []func()) {
 		to := p.identity
 		to.Version = version
 		link, err := port.transport.Attach(to)
-		if err != nil {
+		switch {
+		case err != nil:
 			links[i].why = err.Error()
+			continue
+		case !link.Valid(): // its index would be the largest of all, and port.attaches as long
+			links[i].why = fmt.Sprintf("the transport attached the peer without a link (%#x)", uint64(link))
 			continue
 		}
 		e.mu.Lock()

@@ -26,7 +26,7 @@
 //	k  A task that began before a fence of its remote region moves no byte after it, whichever way it takes: Epoch.
 //	l  A key that was forgotten never names another region of its link. A slice that names a replaced or a forgotten
 //	   key moves no byte, and fails as Replaced or as the region's end demands: see Host.Describe.
-//	l  A WRITE that has completed is acknowledged and visible to everybody that hears of it afterwards, by any way.
+//	m  A WRITE that has completed is acknowledged and visible to everybody that hears of it afterwards, by any way.
 //	   A transport that is acknowledged earlier flushes first, behind the last WRITE of a posting. Nothing is promised
 //	   about the order of WRITEs, nor about that of completions.
 //
@@ -83,6 +83,9 @@ func (l Link) Index() uint32 { return uint32(l) - 1 }
 
 // Generation keeps the links of one slot apart. It is never 0.
 func (l Link) Generation() uint32 { return uint32(l >> 32) }
+
+// Valid reports whether the number may be a link's: neither half of it is 0.
+func (l Link) Valid() bool { return uint32(l) != 0 && l.Generation() != 0 }
 
 // String returns index.generation, "none" for 0.
 func (l Link) String() string {
@@ -170,9 +173,9 @@ type Pieces struct {
 	Bytes             uint64   // of each part, never 0
 }
 
-// Completion is the end of a slice. Err is nil when every byte is visible at the peer (WRITE, rule l) or is in the
+// Completion is the end of a slice. Err is nil when every byte is visible at the peer (WRITE, rule m) or is in the
 // local destination (READ). Bytes counts the delivered bytes, Length on success; a failed slice reports 0 unless the
-// transport can prove a prefix.
+// transport can prove a prefix. The core sends the bytes again that a success leaves out.
 //
 // The core uses the record behind Slice again for another slice. Id, the Slice.Id of acceptance, keeps the two apart: a
 // second completion of a slice, which breaks rule b, never ends another one. It is counted and reported, and the links
@@ -442,7 +445,7 @@ type (
 		Reach(peer Peer, addresses []netip.AddrPort) error
 	}
 
-	// Flusher is a transport that is acknowledged before its WRITEs are visible, and flushes for rule l. Others need no
+	// Flusher is a transport that is acknowledged before its WRITEs are visible, and flushes for rule m. Others need no
 	// flush: where a processor copies, or a kernel does, its acknowledgement comes after the bytes.
 	Flusher interface {
 		// Flushes returns how many it has sent.

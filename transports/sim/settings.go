@@ -39,7 +39,7 @@ type Settings struct {
 	// Posts makes the peer acknowledge WRITEs when they arrive, and place them up to so much later, in any order. NICs
 	// do so, and their writes wait on the way to memory. A flush of the rail places them all.
 	Posts time.Duration
-	// Unflushed completes such WRITEs without a flush. It breaks rule l, for tests of tests.
+	// Unflushed completes such WRITEs without a flush. It breaks rule m, for tests of tests.
 	Unflushed bool
 	// Reaches says on which rails, by index, a region can be used, as NICs that did not take it would; nil: on all.
 	// Match names them, unless Untold: then the rails refuse.

@@ -33,7 +33,7 @@ func (n *Node) Connect(t *testing.T, to *Node) *Conn {
 	t.Helper()
 	link, err := n.Transport.Attach(to.seenBy(t, n))
 	require.NoError(t, err)
-	require.NotZero(t, link, "a Link is never 0")
+	require.True(t, link.Valid(), "neither half of a Link is ever 0")
 	c := &Conn{Node: n, To: to, Link: link}
 	n.w.Await(t, "a rail from "+n.name+" to "+to.name, func() bool { return len(c.railsLocked()) > 0 })
 	return c
