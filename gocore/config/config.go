@@ -89,7 +89,15 @@ func newConfig(o Options) *Config {
 		c.carriers[i].Transport = t
 		all = append(all, c.declare(&c.carriers[i])...)
 	}
-	all = append(all, inert()...)
+	declared := map[string]bool{}
+	for i := range all {
+		declared[all[i].Key] = true
+	}
+	for _, line := range inert() {
+		if !declared[line.Key] { // else a transport of this build reads it
+			all = append(all, line)
+		}
+	}
 	slices.SortStableFunc(all, func(a, b Setting) int { return strings.Compare(group(a.Key), group(b.Key)) })
 	c.tree = newTree(all)
 	return c
