@@ -51,6 +51,8 @@ type Harness struct {
 	HearsLater string
 	// Allocates says why there are allocations between Submit and completion, "" if there must be none.
 	Allocates string
+	// Pinned says why memory that its user takes away is still reached, "" if slices notice: a NIC has its pages.
+	Pinned string
 	// NoSelf says why there are no links to oneself, "" if there are.
 	NoSelf string
 }

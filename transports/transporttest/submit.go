@@ -134,10 +134,12 @@ func testCompleteMaySubmit(t *testing.T, h Harness) {
 			}
 		}
 	})
-	go p.c.Submit(links[0]) // not here: a transport that holds a lock in Complete never comes back
+	var first sync.WaitGroup
+	first.Go(func() { p.c.Submit(links[0]) }) // not here: a transport that holds a lock in Complete never comes back
 	for _, end := range p.c.Wait(t, links...) {
 		require.Nil(t, end.Err)
 	}
+	first.Wait() // it enters its slice as accepted
 }
 
 func testForeignRail(t *testing.T, h Harness) {
