@@ -42,7 +42,8 @@ def test_what_has_no_effect_says_why() -> None:
     with tent.Engine({"transports/rdma/num_lanes": 2, "qos": {"version": 1}, "policy": policy}) as engine:
         config = engine.config
         assert config["transports/rdma/workers/num_workers"].value == 2, "an older name of num_lanes"
-        assert config["transports/rdma/num_lanes"].why == "transport rdma is not part of this build"
+        lanes = config["transports/rdma/num_lanes"]
+        assert lanes.active or "RDMA device" in lanes.why or "libibverbs" in lanes.why, "what this machine lacks"
         assert not config["qos"].active
         assert config["policy"].active
         assert "service_level" in config["policy"].why

@@ -12,6 +12,7 @@ import (
 	"github.com/tent-engine/tent/transports/cuda"
 	"github.com/tent-engine/tent/transports/cuda/driver"
 	"github.com/tent-engine/tent/transports/file"
+	"github.com/tent-engine/tent/transports/rdma"
 	"github.com/tent-engine/tent/transports/shm"
 	"github.com/tent-engine/tent/transports/tcp"
 )
@@ -30,11 +31,11 @@ type entry struct {
 var table = []entry{
 	{"shm", 3, "SHM", "", nil, shm.Factory{}},
 	{cuda.Name, 4, "NVLINK", "", nil, cuda.Factory{}},
+	{"rdma", 1, "RDMA", "", nil, rdma.Factory{}},
 	{"tcp", 7, "TCP", "", nil, tcp.Factory{}},
 	{file.UringName, 6, "IOURING IO_URING", file.UringBranch, []string{"iouring"}, file.UringFactory{}},
 	{file.BufferedName, 64, "", "", []string{"buf_io", "bufio"}, file.BufferedFactory{}},
 
-	{"rdma", 1, "RDMA", "", nil, nil},
 	{"mnnvl", 2, "MNNVL", "", nil, nil},
 	{"gds", 5, "GDS", "", nil, nil},
 	{"ascend_direct", 8, "AscendDirect ASCEND_DIRECT", "", []string{"ascend", "ascenddirect"}, nil},

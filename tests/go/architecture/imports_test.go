@@ -158,8 +158,8 @@ type third struct {
 
 // planned are folders that are to use a module, and are not there yet. One that is there must use it.
 var planned = map[string][]string{
-	"github.com/vishvananda":      {"transports/rdma"}, // rdmamap asks it for the names of NICs
-	"github.com/Mellanox/rdmamap": {"transports/rdma"},
+	"github.com/vishvananda":      {"transports/rdma/netdev"}, // rdmamap asks it for the names of NICs
+	"github.com/Mellanox/rdmamap": {"transports/rdma/netdev"},
 	"github.com/NVIDIA/go-nvml":   {"transports/cuda/nvml"},
 }
 

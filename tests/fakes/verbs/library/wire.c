@@ -163,8 +163,9 @@ static void *wire(void *none) {
 	for (;;) {
 		double at = now(), next = at + 3600;
 		int moved = 0;
-		for (int i = 0; i < PAIRS; i++) {
-			struct pair *peer, *p = pairs[knobs.shuffle ? (i * 7919 + rand()) % PAIRS : i];
+		unsigned start = (unsigned)rand(); /* shuffled, each pair has its turn all the same */
+		for (unsigned i = 0; i < PAIRS; i++) {
+			struct pair *peer, *p = pairs[knobs.shuffle ? (start + i * 7919u) % PAIRS : i];
 			if (p && ready(p, at, &next, &peer)) {
 				step(p, peer);
 				moved++;

@@ -1,0 +1,90 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/request"
+	"github.com/tent-engine/tent/gocore/transport"
+	fake "github.com/tent-engine/tent/tests/fakes/verbs"
+	"github.com/tent-engine/tent/transports/all"
+	"github.com/tent-engine/tent/transports/rdma"
+)
+
+// overFake is the rdma transport over a library without hardware.
+type overFake struct {
+	rdma.Factory
+	path string
+}
+
+func (overFake) Check() error { return nil }
+
+func (f overFake) Open(ctx context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport,
+	error,
+) {
+	settings := *config.(*rdma.Settings)
+	settings.Library = f.path
+	return f.Factory.Open(ctx, settings, host, sink)
+}
+
+// openRDMA opens an engine over the fake's two devices. Lanes are few, for the tests are many.
+func openRDMA(t testing.TB, settings map[string]any) *engine.Engine {
+	own := map[string]any{"transports/shm/enable": false, "transports/tcp/enable": false,
+		"transports/rdma/num_lanes": 2}
+	for key, value := range settings {
+		own[key] = value
+	}
+	return openWith(t, own, all.Transports(), []engine.Plug{{Factory: overFake{path: fake.Open(t).Path}}})
+}
+
+// rdmaPair is two engines that have nothing but RDMA.
+func rdmaPair(t *testing.T) (a, b *engine.Engine) { return openRDMA(t, nil), openRDMA(t, nil) }
+
+func TestBytesArriveByRDMAThroughAnEngine(t *testing.T) {
+	a, b := rdmaPair(t)
+	for k, size := range []int{1, 4095, 65536, 1<<20 + 1, 8<<20 + 13} {
+		for _, op := range []transport.Op{transport.Write, transport.Read} {
+			name := fmt.Sprintf("r%d%v", k, op)
+			source, destination := memory(t, size+13)[13:], newGuarded(t, size)
+			fill(source, k)
+			mine, theirs := source, destination.bytes
+			if op == transport.Read {
+				mine, theirs = theirs, mine
+			}
+			offer(t, b, theirs, name)
+			offer(t, a, mine, "")
+			batch, err := a.Move(&engine.Request{Terms: request.Terms{Op: op}, Source: address(mine),
+				Remote: engine.Remote{Segment: segment(t, a, b, name)}, Length: uint64(size)})
+			require.NoError(t, err)
+			sum := ended(t, a, batch)
+			require.Equal(t, dispatch.Completed, sum.State, "%v of %d bytes: %v", op, size, sum.Err)
+			same(t, destination.bytes, k, 0)
+			destination.check(t)
+		}
+	}
+}
+
+// TestADeadNICSendsItsWorkToTheOther kills one of two devices under a transfer: the transfer ends whole.
+func TestADeadNICSendsItsWorkToTheOther(t *testing.T) {
+	f := fake.Open(t)
+	a, b := rdmaPair(t)
+	const size = 64 << 20
+	source, destination := memory(t, size), newGuarded(t, size)
+	fill(source, 5)
+	offer(t, a, source, "")
+	offer(t, b, destination.bytes, "there")
+	s := segment(t, a, b, "there")
+	batch, err := a.Move(&engine.Request{Terms: request.Terms{Op: transport.Write}, Source: address(source),
+		Remote: engine.Remote{Segment: s}, Length: size})
+	require.NoError(t, err)
+	f.Control(t, "dead fake0 1")
+	sum := ended(t, a, batch)
+	require.Equal(t, dispatch.Completed, sum.State, "%v", sum.Err)
+	same(t, destination.bytes, 5, 0)
+	destination.check(t)
+}

@@ -1,0 +1,41 @@
+// Package rdma moves bytes by RDMA: one-sided WRITE and READ of NICs, over all of them, by libibverbs.
+//
+// # Parts
+//
+//	verbs          the library, loaded when there is one
+//	device         a NIC: its completions (poll.go), its news, the completion queues
+//	region         memory that NICs have pinned, with local and with remote keys; its descriptor
+//	link           a peer; mend.go connects its rails and their lanes
+//	rail, lane     a pair of NICs with its queue pairs; a slice is many work requests, of which the last is signalled
+//	guest          a peer's link to us: the queue pairs that receive
+//	revoke         the fence of an owner
+//	wire           messages between engines, over the control plane; data never passes there
+//
+// # Proofs that bytes are quiet
+//
+// A NIC carries WRITEs and READs out without asking the engine that owns the memory. So each proof is a queue pair's:
+//
+//   - a READ of ours is over when our queue pair is reset;
+//   - a WRITE of ours is over when it is acknowledged, or when the peer has reset its end: a packet of it that is still
+//     under way finds nobody. The peer is asked over the control plane, by any way that leads to it;
+//   - a peer's slices are over when it has answered that none is out, or when our ends of its lanes are reset.
+//
+// A slice without its proof is in limbo (rail.go): its completion comes later, also when its rail is down.
+//
+// # Keys
+//
+// An rkey is a bearer right: a peer that has one and a queue pair to us may use it. Queue pairs are connected for peers
+// only that the control plane has identified. A NIC may give the key of a closed region to the next one. So a key is
+// closed behind the answers of all peers that learned of the region, or behind the reset of their queue pairs
+// (revoke.go), and a link asks the owner about each region that it imports.
+//
+// # Visibility
+//
+// The acknowledgement of a WRITE may overtake its bytes on the owner's PCI bus. Behind the WRITEs of a posting comes a
+// READ of a few bytes on the same queue pair, which pushes them, and they complete with it (write_visibility).
+//
+// # Locks
+//
+// rail.work, guest.mu ─▶ device.pollMu ─▶ rail.mu ─▶ region, batches. The sink is called without rail.mu, but under
+// device.pollMu where a completion was polled.
+package rdma

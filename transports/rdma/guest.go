@@ -1,0 +1,361 @@
+package rdma
+
+import (
+	"context"
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
+	"github.com/tent-engine/tent/transports/rdma/verbs"
+)
+
+// guest is a peer's link to us, at our end: the queue pairs that receive its requests. They post nothing. Everything
+// that a guest may do, its queue pairs carry out without us; so its fence is their reset.
+type guest struct {
+	key  guestKey
+	peer transport.Peer
+
+	mu      sync.Mutex
+	ended   bool
+	turns   map[uint32]uint64 // by rail: the newest turn that was served
+	lanes   map[[2]uint32]*guestLane
+	unheard map[uint64]news // by region: the guest was silent, and hears it before its lanes work again
+}
+
+type guestKey struct {
+	id   transport.ID
+	link uint64
+}
+
+type guestLane struct {
+	device *device
+	pair   *verbs.Pair
+	in     *waiting
+}
+
+// Limits of a peer.
+const (
+	guestsPerPeer = 256
+	railsMax      = 64
+	guestRequests = 1 // a queue pair that posts nothing takes one request all the same
+)
+
+// guests is the table of them.
+type guests struct {
+	mu    sync.Mutex
+	byKey map[guestKey]*guest
+	count map[transport.ID]int
+}
+
+func (t *Transport) guest(from transport.Peer, link uint64, make bool) (*guest, *errs.Error) {
+	key := guestKey{from.ID, link}
+	t.guests.mu.Lock()
+	defer t.guests.mu.Unlock()
+	g := t.guests.byKey[key]
+	switch {
+	case g != nil:
+		return g, nil
+	case !make:
+		return nil, errs.New(errs.Stale, "rdma.serve", "a link that is not attached").
+			WithScope(errs.ScopeLink, errs.SideRemote)
+	case t.guests.count[from.ID] >= guestsPerPeer:
+		return nil, errs.New(errs.TooManyRequests, "rdma.serve", "%d links of one peer, which is the limit",
+			guestsPerPeer)
+	}
+	g = &guest{key: key, peer: from, turns: map[uint32]uint64{}, lanes: map[[2]uint32]*guestLane{},
+		unheard: map[uint64]news{}}
+	t.guests.byKey[key] = g
+	t.guests.count[from.ID]++
+	return g, nil
+}
+
+// dismiss closes the queue pairs of a guest. Nothing of it moves when it returns.
+func (t *Transport) dismiss(g *guest) {
+	t.guests.mu.Lock()
+	if t.guests.byKey[g.key] == g {
+		delete(t.guests.byKey, g.key)
+		if t.guests.count[g.key.id]--; t.guests.count[g.key.id] == 0 {
+			delete(t.guests.count, g.key.id)
+		}
+	}
+	t.guests.mu.Unlock()
+	for _, r := range t.regions.All() {
+		r.mu.Lock()
+		delete(r.guests, g)
+		r.mu.Unlock()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ended = true
+	for _, l := range g.lanes {
+		l.device.endPair(l.pair, l.in, guestRequests)
+	}
+	g.lanes = nil
+}
+
+// all returns the guests of a peer, of everybody for the zero ID.
+func (t *guests) all(id transport.ID) (list []*guest) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key, g := range t.byKey {
+		if id.IsZero() || key.id == id {
+			list = append(list, g)
+		}
+	}
+	return list
+}
+
+// cut ends the access of a guest that did not answer. Its queue pairs leave the state in which they receive, until it
+// connects anew and hears the news.
+func (g *guest) cut(n news) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended {
+		return
+	}
+	known := g.unheard[n.region]
+	known.join(n)
+	g.unheard[n.region] = known
+	for _, l := range g.lanes {
+		if err := l.pair.Reset(); err != nil {
+			l.device.t.host.Log().Error("rdma: a queue pair does not reset", "device", l.device.name, "error", err)
+		}
+	}
+}
+
+// Serve implements transport.Transport.
+func (t *Transport) Serve(ctx context.Context, from transport.Peer, message []byte) (answer []byte, err error) {
+	if !t.enter() {
+		select { // the error proves that nothing moves here any more
+		case <-t.emptied:
+			return nil, kit.Closed("rdma.serve")
+		case <-ctx.Done():
+			return nil, errs.Wrap(errs.Timeout, "rdma.serve", ctx.Err())
+		}
+	}
+	defer t.calls.Done()
+	r := kit.NewReader(message)
+	kind := r.U8()
+	if r.U32() != magic {
+		return nil, malformed(kind)
+	}
+	switch kind {
+	case kindHello:
+		answer, err = wrapped(t.serveHello(from, r))
+	case kindConnect:
+		answer, err = wrapped(t.serveConnect(from, r))
+	case kindLearn:
+		answer, err = wrapped(t.serveLearn(from, r))
+	case kindDetach:
+		answer, err = wrapped(t.serveDetach(from, r))
+	case kindRelease:
+		answer, err = wrapped(t.serveRelease(from, r))
+	case kindNews:
+		answer, err = wrapped(t.serveNews(ctx, from, r))
+	case kindGoodbye:
+		answer, err = wrapped(t.serveGoodbye(from, r))
+	default:
+		return nil, malformed(kind)
+	}
+	return answer, err
+}
+
+// wrapped keeps a nil *Error from becoming an error that is not nil.
+func wrapped(answer []byte, err *errs.Error) ([]byte, error) {
+	if err != nil {
+		return nil, err
+	}
+	return answer, nil
+}
+
+func (t *Transport) serveHello(from transport.Peer, r *kit.Reader) ([]byte, *errs.Error) {
+	link, version := r.U64(), r.U8()
+	if !r.Whole() || version != protocol {
+		return nil, malformed(kindHello)
+	}
+	if _, err := t.guest(from, link, true); err != nil {
+		return nil, err
+	}
+	answer := []byte{byte(len(t.devices))}
+	for _, d := range t.devices {
+		answer = kit.AppendText(answer, d.name)
+	}
+	return answer, nil
+}
+
+func (t *Transport) serveConnect(from transport.Peer, r *kit.Reader) ([]byte, *errs.Error) {
+	link, turn, rail, index := r.U64(), r.U64(), r.U32(), r.U8()
+	theirs := decodeEnd(r)
+	if !r.Whole() || !theirs.valid() || rail >= railsMax || int(index) >= len(t.devices) {
+		return nil, malformed(kindConnect)
+	}
+	g, err := t.guest(from, link, false)
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.ended:
+		return nil, kit.Closed("rdma.serve")
+	case turn <= g.turns[rail]:
+		return nil, errs.New(errs.StaleGeneration, "rdma.serve", "a connection of before").
+			WithScope(errs.ScopeRail, errs.SideRemote)
+	}
+	g.turns[rail] = turn
+	ours, failed := g.receive(t.devices[index], rail, &theirs)
+	if failed != nil {
+		return nil, errs.Wrap(errs.RdmaError, "rdma.serve", failed).WithScope(errs.ScopeRail, errs.SideRemote)
+	}
+	answer := ours.encode(nil)
+	answer = binary.LittleEndian.AppendUint32(answer, uint32(min(len(g.unheard), newsMost)))
+	for _, n := range g.unheard {
+		answer = n.encode(answer)
+	}
+	return answer, nil
+}
+
+// receive resets our ends of lanes and connects them with the peer's new ones. Nothing that came by the older ones is
+// carried out any more when it has begun to connect.
+func (g *guest) receive(d *device, rail uint32, theirs *end) (*end, error) {
+	address, err := d.address()
+	if err != nil {
+		return nil, err
+	}
+	port, err := d.verbs.Port(d.t.settings.Port)
+	if err != nil {
+		return nil, err
+	}
+	ours := &end{gid: address.GID, lid: port.LID, reads: d.reads(theirs.reads)}
+	ours.mtu = min(theirs.mtu, uint32(port.MTU), d.t.settings.mtu())
+	for _, far := range theirs.lanes {
+		key := [2]uint32{rail, uint32(far.lane)}
+		l := g.lanes[key]
+		if l != nil && l.device != d {
+			l.device.endPair(l.pair, l.in, guestRequests)
+			l = nil
+		}
+		if l == nil {
+			pair, in, err := d.newPair(guestRequests)
+			if err != nil {
+				return nil, err
+			}
+			l = &guestLane{d, pair, in}
+			g.lanes[key] = l
+		} else if err := l.pair.Reset(); err != nil {
+			return nil, err
+		}
+		path := d.path(theirs, &far, ours, newPSN())
+		path.Access = uint8(verbs.RemoteRead | verbs.RemoteWrite)
+		if err := join(l.pair, &path); err != nil {
+			return nil, err
+		}
+		ours.lanes = append(ours.lanes, laneEnd{far.lane, l.pair.Number, path.OwnPSN})
+	}
+	return ours, nil
+}
+
+func join(pair *verbs.Pair, path *verbs.Path) error {
+	if err := pair.Init(path); err != nil {
+		return err
+	}
+	return pair.Connect(path)
+}
+
+func (t *Transport) serveLearn(from transport.Peer, r *kit.Reader) ([]byte, *errs.Error) {
+	link, number := r.U64(), r.U64()
+	if !r.Whole() {
+		return nil, malformed(kindLearn)
+	}
+	g, err := t.guest(from, link, false)
+	if err != nil {
+		return nil, err
+	}
+	n := news{region: number, closed: true}
+	if own := t.regions.Lookup(transport.LocalKey(number)); own != nil {
+		n = own.learn(g)
+	}
+	return n.encode(nil), nil
+}
+
+func (t *Transport) serveDetach(from transport.Peer, r *kit.Reader) ([]byte, *errs.Error) {
+	link := r.U64()
+	if !r.Whole() {
+		return nil, malformed(kindDetach)
+	}
+	if g, err := t.guest(from, link, false); err == nil {
+		t.dismiss(g)
+	}
+	return []byte{1}, nil
+}
+
+// serveRelease closes our ends of a rail, for a peer that cannot connect them now.
+func (t *Transport) serveRelease(from transport.Peer, r *kit.Reader) ([]byte, *errs.Error) {
+	link, turn, rail := r.U64(), r.U64(), r.U32()
+	if !r.Whole() || rail >= railsMax {
+		return nil, malformed(kindRelease)
+	}
+	g, err := t.guest(from, link, false)
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if turn <= g.turns[rail] {
+		return nil, errs.New(errs.StaleGeneration, "rdma.serve", "a release of before").
+			WithScope(errs.ScopeRail, errs.SideRemote)
+	}
+	g.turns[rail] = turn
+	for key, l := range g.lanes {
+		if key[0] == rail {
+			l.device.endPair(l.pair, l.in, guestRequests)
+			delete(g.lanes, key)
+		}
+	}
+	return []byte{1}, nil
+}
+
+// serveNews answers when no slice that the news forbid is out any more.
+func (t *Transport) serveNews(ctx context.Context, from transport.Peer, r *kit.Reader) ([]byte, *errs.Error) {
+	link, n := transport.Link(r.U64()), decodeNews(r)
+	if !r.Whole() {
+		return nil, malformed(kindNews)
+	}
+	for number, l := range t.links.All() {
+		if number == link && l.peer.ID == from.ID {
+			ctx, cancel := context.WithTimeout(ctx, drainLimit)
+			defer cancel()
+			if !l.hear(ctx, n) {
+				return nil, errs.New(errs.Timeout, "rdma.serve", "slices of before are still out")
+			}
+		}
+	}
+	return []byte{1}, nil
+}
+
+// drainLimit bounds the wait of an initiator for slices that are out; silence is how long its owner waits for it, less
+// than transport.HearingLimit.
+const (
+	drainLimit = 700 * time.Millisecond
+	silence    = 900 * time.Millisecond
+)
+
+func (t *Transport) serveGoodbye(from transport.Peer, r *kit.Reader) ([]byte, *errs.Error) {
+	if r.U64() != 0 || !r.Whole() {
+		return nil, malformed(kindGoodbye)
+	}
+	for _, g := range t.guests.all(from.ID) {
+		if !g.peer.Self {
+			t.dismiss(g)
+		}
+	}
+	for _, l := range t.links.All() {
+		if l.peer.ID == from.ID && !l.peer.Self {
+			l.fail(l.gone(errs.PeerUnreachable, "the peer has closed"))
+		}
+	}
+	return []byte{1}, nil
+}

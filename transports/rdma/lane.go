@@ -1,0 +1,275 @@
+package rdma
+
+import (
+	"math/rand/v2"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
+	"github.com/tent-engine/tent/transports/rdma/verbs"
+)
+
+// lane is a queue pair of a rail. The id of a work request is number<<48 | life<<32 | turn, so a completion of an
+// earlier life of the queue pair, or one that comes twice, is found out. Everything is guarded by the rail's mutex,
+// but for the calls of its goroutine alone (reset, connect).
+type lane struct {
+	rail   *rail
+	index  int
+	device *device
+	number int
+	pair   *verbs.Pair // nil before the first connection and after the end
+	in     *waiting
+
+	works  bool // it is connected; else its rail's goroutine has it
+	reset  bool // our end is as new: nothing of before is read or written here
+	life   uint16
+	cause  *errs.Error
+	ring   []posted
+	head   uint32     // turn of the next work request
+	tail   uint32     // turn of the first that has not come back
+	bytes  uint64     // out
+	moved  clock.Time // when something last came back
+	chain  [verbs.Batch]verbs.WR
+	length int
+	writes bool // the chain has WRITEs that are to be flushed
+}
+
+// posted is a work request that is out.
+type posted struct {
+	op    *op
+	bytes uint32
+	last  bool // of its slice
+}
+
+// laneBytes bounds the bytes that are out on a lane: a withdrawal waits for as much.
+const laneBytes = 4 << 20
+
+func (l *lane) room() int { return len(l.ring) - int(l.head-l.tail) - l.length }
+
+// failLocked gives the lane up. Slices that are out end when the rail's goroutine has proved that they are quiet.
+func (l *lane) failLocked(cause *errs.Error) {
+	if !l.works {
+		return
+	}
+	l.works, l.reset, l.cause = false, false, cause
+	l.life++
+}
+
+// buildLocked appends the work requests of an op to the chain, as far as there is room. It reports whether the op is
+// whole then.
+func (l *lane) buildLocked(o *op, keyHere, keyThere uint32) bool {
+	s, block := o.slice, l.rail.link.t.settings.Block
+	for l.room() > 1 && l.length < verbs.Batch-1 && l.bytes < laneBytes {
+		local, far, left := s.Local, s.Remote, s.Length
+		if p := s.Pieces; p != nil {
+			i := uint64(s.First) + o.part
+			local, far, left = local+uintptr(p.LocalAt[i]), far+p.RemoteAt[i], p.Bytes
+		}
+		n := min(left-o.at, block)
+		code := verbs.OpRead
+		if s.Op == transport.Write {
+			code = verbs.OpWrite
+		}
+		l.appendLocked(verbs.WR{Local: uint64(local) + o.at, Remote: o.remote.base + far + o.at, Length: uint32(n),
+			LKey: keyHere, RKey: keyThere, Op: code}, posted{op: o, bytes: uint32(n)})
+		l.writes = l.writes || code == verbs.OpWrite
+		if o.at += n; o.at == left {
+			o.at = 0
+			o.part++
+		}
+		if s.Pieces == nil && o.part == 1 || s.Pieces != nil && o.part == s.Length/s.Pieces.Bytes {
+			o.whole = true
+			l.ring[(l.head+uint32(l.length)-1)%uint32(len(l.ring))].last = true
+			return true
+		}
+	}
+	return false
+}
+
+func (l *lane) appendLocked(wr verbs.WR, p posted) {
+	turn := l.head + uint32(l.length)
+	wr.ID = uint64(l.number)<<48 | uint64(l.life)<<32 | uint64(turn)
+	l.chain[l.length] = wr
+	l.length++
+	l.ring[turn%uint32(len(l.ring))] = p
+	l.bytes += uint64(p.bytes)
+	if p.op != nil {
+		p.op.out++
+	}
+}
+
+// postLocked posts the chain in one crossing. Its last work request is signalled, and so is the last of each slice but
+// where a flush follows: then that READ, which pushes the WRITEs before it, ends them all.
+func (l *lane) postLocked() {
+	n := l.length
+	if n == 0 {
+		return
+	}
+	flush := l.writes && l.rail.link.t.flush
+	if flush {
+		l.flushLocked(n - 1)
+		n++
+	}
+	for i := range n {
+		if i == n-1 || !flush && l.ring[(l.head+uint32(i))%uint32(len(l.ring))].last {
+			l.chain[i].Flags = verbs.Signaled
+		}
+	}
+	l.length, l.writes = 0, false
+	l.head += uint32(n)
+	if _, err := l.pair.Post(l.chain[:n]); err != nil {
+		cause := errs.New(errs.Lost, Name, "%v", err).WithScope(errs.ScopeRail, errs.SideLocal)
+		l.failLocked(cause)
+		l.rail.mendLocked()
+	}
+}
+
+// flushLocked appends a READ of the bytes that the chain's last WRITE wrote, eight at most.
+func (l *lane) flushLocked(last int) {
+	for l.chain[last].Op != verbs.OpWrite {
+		last--
+	}
+	wr := l.chain[last]
+	wr.Op, wr.Length, wr.Flags = verbs.OpRead, min(wr.Length, 8), 0
+	wr.Local, wr.LKey = uint64(addressOf(l.device.scratch)), l.device.target.LKey
+	l.appendLocked(wr, posted{})
+	l.rail.link.t.flushes.Add(1)
+}
+
+// pumpLocked posts slices that wait, the most urgent class first.
+func (r *rail) pumpLocked() {
+	if r.state != up {
+		return
+	}
+	for class := r.queue.Urgent(); class < kit.Classes; class = r.queue.Urgent() {
+		o := r.queue.List(class).First()
+		l := o.lane
+		if l == nil {
+			l = r.choose(class)
+		}
+		if l == nil || !l.works {
+			break
+		}
+		here, there, err := r.keysOf(o)
+		if err != nil {
+			r.endLocked(o, err)
+			continue
+		}
+		o.lane = l
+		if before := l.length; l.buildLocked(o, here, there) {
+			r.queue.Leave(class, &o.place)
+		} else if l.length == before {
+			break // this lane is full, and the slice keeps to it
+		}
+		if l.length >= verbs.Batch-1 || l.room() <= 1 {
+			l.postLocked()
+		}
+	}
+	for _, l := range r.lanes {
+		l.postLocked()
+	}
+}
+
+// choose returns the lane for a slice of a class: of those of its group the one with the fewest bytes out. With three
+// lanes or more, the first third is for the highest class alone.
+func (r *rail) choose(class int) (best *lane) {
+	group := r.lanes
+	if high := len(group) / 3; high > 0 {
+		if class == 0 {
+			group = group[:high]
+		} else {
+			group = group[high:]
+		}
+	}
+	for _, l := range group {
+		if l.works && l.room() > 1 && l.bytes < laneBytes && (best == nil || l.bytes < best.bytes) {
+			best = l
+		}
+	}
+	return best
+}
+
+// keysOf looks the keys of a slice up again: while it waited they may have ended.
+func (r *rail) keysOf(o *op) (here, there uint32, err *errs.Error) {
+	if refusal := o.remote.refuses(o.slice.Epoch); refusal != nil {
+		return 0, 0, refusal
+	}
+	own := o.owner.keys.Load().local[r.device.index]
+	if own == nil || r.far >= len(o.remote.keys) || !o.remote.keys[r.far].has {
+		return 0, 0, errs.New(errs.NotHere, Name, "the memory is not registered with both devices of the rail").
+			WithScope(errs.ScopeRail, errs.SideUnknown)
+	}
+	return own.LKey, o.remote.keys[r.far].rkey, nil
+}
+
+// doneLocked takes a completion of the lane.
+func (l *lane) doneLocked(wc *verbs.WC) (was transport.Rail, cause *errs.Error) {
+	r, turn := l.rail, uint32(wc.ID)
+	if !l.works || uint16(wc.ID>>32) != l.life || turn-l.tail >= l.head-l.tail {
+		return // of before, or again
+	}
+	if wc.Status != verbs.Success {
+		return l.brokenLocked(wc, &l.ring[turn%uint32(len(l.ring))])
+	}
+	l.moved = clock.Now()
+	for ; l.tail != turn+1; l.tail++ {
+		p := &l.ring[l.tail%uint32(len(l.ring))]
+		l.bytes -= uint64(p.bytes)
+		o := p.op
+		if o == nil {
+			continue
+		}
+		if o.out--; o.out > 0 {
+			continue
+		}
+		switch {
+		case p.last || o.probed != nil:
+			r.finishLocked(o, nil) // also where it was asked back: it is there
+		case o.end != nil:
+			r.finishLocked(o, o.end)
+		}
+	}
+	return
+}
+
+// brokenLocked gives the lane up for a work request that failed.
+func (l *lane) brokenLocked(wc *verbs.WC, p *posted) (was transport.Rail, cause *errs.Error) {
+	r := l.rail
+	cause = r.failed(wc)
+	if cause.Scope != errs.ScopeSlice {
+		return r.downLocked(cause), cause
+	}
+	if p.op != nil && p.op.end == nil {
+		p.op.end = cause
+	}
+	neighbour := *cause
+	neighbour.Code, neighbour.Collateral = errs.Lost, true
+	l.failLocked(&neighbour)
+	r.mendLocked()
+	return transport.Rail{}, nil
+}
+
+// settleLocked ends the slices that were out on a lane when it failed. Our end is reset: READs are over. A WRITE may
+// still be under way to the peer, which may even be carrying it out, unless the peer has reset its end too.
+func (l *lane) settleLocked(peer bool) {
+	for i := range l.rail.slab {
+		o := &l.rail.slab[i]
+		if o.lane != l || (o.out == 0 && !o.limbo) {
+			continue
+		}
+		if o.end == nil {
+			o.end = l.cause
+		}
+		o.out = 0
+		if o.limbo = !peer && o.slice != nil && o.slice.Op == transport.Write; !o.limbo {
+			if o.place.Queued() {
+				l.rail.queue.Leave(kit.ClassOf(o.slice.Class), &o.place)
+			}
+			l.rail.finishLocked(o, o.end)
+		}
+	}
+	l.head, l.tail, l.bytes, l.length, l.writes = 0, 0, 0, 0, false
+}
+
+func newPSN() uint32 { return rand.Uint32() & (1<<24 - 1) }

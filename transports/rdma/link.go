@@ -1,0 +1,397 @@
+package rdma
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
+)
+
+// link is an attached peer. Its goroutine asks for the peer's devices once; then each rail has one while lanes of it
+// are to be connected, and none when all is well.
+type link struct {
+	t      *Transport
+	number transport.Link
+	peer   transport.Peer
+	rails  atomic.Pointer[[]*rail] // nil until the peer has answered; not changed afterwards
+	keys   kit.Slots[transport.RemoteKey, remote]
+
+	ctx    context.Context // ends with the link
+	cancel context.CancelFunc
+	turn   atomic.Uint64 // of connections: the peer ignores those that come late
+	over   atomic.Bool   // it has failed or is detached
+	ready  chan struct{} // closed once the rails are known
+	dead   atomic.Bool   // the peer's queue pairs are proved to be gone
+
+	hearing sync.Mutex    // one piece of news at a time
+	drained chan struct{} // has something when a slice ended; read while hearing
+	waiting atomic.Bool
+}
+
+// remote is a region of the peer.
+type remote struct {
+	region     uint64
+	version    uint32
+	size, base uint64
+	permission mem.Permission
+	keys       []remoteKey
+
+	floor    atomic.Uint64
+	closed   atomic.Bool
+	replaced atomic.Bool
+}
+
+type remoteKey struct {
+	rkey uint32
+	has  bool
+}
+
+// hear applies news, and reports whether there were any.
+func (m *remote) hear(n news) {
+	for {
+		floor := m.floor.Load()
+		if uint64(n.floor) <= floor || m.floor.CompareAndSwap(floor, uint64(n.floor)) {
+			break
+		}
+	}
+	if n.closed {
+		m.closed.Store(true)
+	}
+	if n.version > m.version {
+		m.replaced.Store(true)
+	}
+}
+
+// refuses returns why a slice of an epoch may not touch the region, nil if it may.
+func (m *remote) refuses(epoch transport.Epoch) *errs.Error {
+	switch {
+	case m.closed.Load():
+		return errs.New(errs.AddressNotRegistered, Name, "the owner has closed the region").
+			WithScope(errs.ScopeSlice, errs.SideRemote)
+	case uint64(epoch) < m.floor.Load():
+		return transport.Fenced(Name)
+	case m.replaced.Load():
+		return transport.Replaced(Name)
+	}
+	return nil
+}
+
+// gone is the error of a link that has ended.
+func (l *link) gone(code errs.Code, cause string) *errs.Error {
+	return errs.New(code, Name, "%s", cause).WithScope(errs.ScopeLink, errs.SideRemote).
+		WithPeer(l.peer.Address, Name, "")
+}
+
+// Attach implements transport.Transport.
+func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
+	l := &link{t: t, peer: peer, drained: make(chan struct{}, 1), ready: make(chan struct{})}
+	l.ctx, l.cancel = context.WithCancel(t.ctx)
+	var err error
+	if !t.life.Begin(func() {
+		_, err = t.links.Attach("rdma.attach", func(n transport.Link) *link { l.number = n; return l })
+	}) {
+		l.cancel()
+		return 0, kit.Closed("rdma.attach")
+	}
+	if err != nil {
+		l.cancel()
+		return 0, err
+	}
+	t.life.Go(l.open)
+	return l.number, nil
+}
+
+// open asks the peer for its devices, and starts the rails.
+func (l *link) open() {
+	question := append(message(kindHello, uint64(l.number)), protocol)
+	until := time.Now().Add(l.t.settings.DialLimit)
+	for {
+		answer, err := l.call(question, time.Until(until))
+		if err == nil {
+			err = l.matched(kit.NewReader(answer))
+		}
+		switch {
+		case l.ctx.Err() != nil:
+			return
+		case err == nil:
+			return
+		case final(err):
+			l.fail(errs.From(Name, err))
+			return
+		case time.Now().After(until):
+			l.fail(errs.New(errs.Timeout, Name, "the peer does not answer: %v", err).
+				WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(l.peer.Address, Name, ""))
+			return
+		}
+		if !l.pause(20 * time.Millisecond) {
+			return
+		}
+	}
+}
+
+// proof reports an error that proves that the peer's queue pairs for this link are gone.
+func proof(err error) bool {
+	var e *errs.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch e.Code {
+	case errs.PeerRestarted, errs.EngineClosed, errs.Stale:
+		return true
+	case errs.PeerUnreachable:
+		return e.Side == errs.SideRemote
+	}
+	return false
+}
+
+// final reports an error after which no call to this peer can succeed.
+func final(err error) bool {
+	var e *errs.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch e.Code {
+	case errs.PeerRestarted, errs.EngineClosed, errs.PeerNotAdmitted, errs.Stale, errs.NotImplemented, errs.Protocol,
+		errs.TooManyRequests:
+		return true
+	case errs.PeerUnreachable:
+		return e.Side == errs.SideRemote
+	}
+	return false
+}
+
+// call calls the peer, for a time.
+func (l *link) call(message []byte, limit time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(l.ctx, limit)
+	defer cancel()
+	return l.t.host.Call(ctx, l.peer, message)
+}
+
+// pause waits, and reports whether the link is still wanted.
+func (l *link) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-l.ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// matched makes the rails: the i-th device here with the i-th there; the shorter list begins anew.
+func (l *link) matched(r *kit.Reader) error {
+	var names []string
+	for range r.U8() {
+		names = append(names, r.Text())
+	}
+	if !r.Whole() || len(names) == 0 || len(names) > devicesMax {
+		return errs.New(errs.Protocol, "rdma.attach", "a malformed answer").WithScope(errs.ScopeLink, errs.SideRemote)
+	}
+	n := min(max(len(names), len(l.t.devices)), railsMax)
+	rails := make([]*rail, n)
+	for i := range rails {
+		far := i % len(names)
+		rails[i] = newRail(l, i, l.t.devices[i%len(l.t.devices)], far, names[far])
+	}
+	l.rails.Store(&rails)
+	close(l.ready)
+	for _, r := range rails {
+		r.mu.Lock()
+		r.mendLocked()
+		r.mu.Unlock()
+	}
+	return nil
+}
+
+func (l *link) list() []*rail {
+	if rails := l.rails.Load(); rails != nil {
+		return *rails
+	}
+	return nil
+}
+
+// rail returns a rail by its index. A stale link, nil, has none.
+func (l *link) rail(index uint16) *rail {
+	if l == nil {
+		return nil
+	}
+	if rails := l.list(); int(index) < len(rails) {
+		return rails[index]
+	}
+	return nil
+}
+
+// fail ends the link because its peer is gone. Slices that wait for the peer's proof need none then.
+func (l *link) fail(cause *errs.Error) {
+	if !l.over.CompareAndSwap(false, true) {
+		return
+	}
+	if proof(cause) {
+		l.dead.Store(true)
+	}
+	l.cancel()
+	told := *cause
+	told.Scope = max(told.Scope, errs.ScopeLink)
+	switch told.Code {
+	case errs.PeerRestarted, errs.Timeout:
+	case errs.EngineClosed, errs.Stale:
+		told.Code, told.Side = errs.PeerUnreachable, errs.SideRemote
+	default:
+		told.Code = errs.PeerUnreachable
+	}
+	for _, r := range l.list() {
+		r.end(&told)
+	}
+	l.t.sink.LinkDown(l.number, &told)
+}
+
+// Detach implements transport.Transport. The proof that nothing is under way takes a call, so slices may end later.
+func (t *Transport) Detach(number transport.Link) {
+	l := t.links.Detach(number)
+	if l == nil {
+		return
+	}
+	l.over.Store(true)
+	l.cancel()
+	for _, r := range l.list() {
+		r.end(errs.New(errs.Lost, Name, "the link was detached").WithScope(errs.ScopeLink, errs.SideLocal))
+	}
+	if !t.life.Go(func() { l.leave(t.ctx) }) {
+		t.closing.Store(l, true)
+	}
+}
+
+// leave makes the peer close its ends of the lanes, which proves that no WRITE of ours is under way, and closes ours.
+func (l *link) leave(ctx context.Context) {
+	for _, r := range l.list() {
+		r.quieten()
+	}
+	goodbye := message(kindDetach, uint64(l.number))
+	for pause := 10 * time.Millisecond; !l.dead.Load(); pause = min(2*pause, time.Second) {
+		within, cancel := context.WithTimeout(ctx, silence)
+		_, err := l.t.host.Call(within, l.peer, goodbye)
+		cancel()
+		if err == nil || proof(err) {
+			l.dead.Store(true)
+			break
+		}
+		select {
+		case <-ctx.Done():
+			l.t.closing.Store(l, true)
+			return
+		case <-time.After(pause):
+		}
+	}
+	for _, r := range l.list() {
+		r.bury(true)
+	}
+}
+
+// abandon closes the queue pairs of a link, also when its peer could not be asked: Close gives everything back. Slices
+// in limbo stay without their completion then.
+func (l *link) abandon() {
+	for _, r := range l.list() {
+		r.bury(l.dead.Load())
+	}
+}
+
+// Import implements transport.Transport. It asks the owner whether the region is still as its descriptor says; from
+// then on the owner knows that this link has to hear of a fence. A slice would find a key that came back otherwise.
+func (t *Transport) Import(number transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
+	l := t.links.Lookup(number)
+	if l == nil {
+		return 0, kit.StaleLink("rdma.import", number)
+	}
+	m, bad := decode(d, l.peer.ID)
+	if bad != nil {
+		return 0, bad
+	}
+	if m.permission == mem.LocalReadWrite {
+		return 0, errs.New(errs.PermissionDenied, "rdma.import", "the owner keeps the region to itself").
+			WithScope(errs.ScopeSlice, errs.SideRemote)
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, transport.HearingLimit)
+	defer cancel()
+	select {
+	case <-l.ready:
+	case <-ctx.Done():
+		return 0, errs.New(errs.Timeout, "rdma.import", "the peer does not answer").
+			WithScope(errs.ScopeLink, errs.SideUnknown)
+	}
+	key := l.keys.Insert(func(transport.RemoteKey) *remote { return m }) // before the question: news may overtake it
+	question := binary.LittleEndian.AppendUint64(message(kindLearn, uint64(number)), m.region)
+	answer, err := t.host.Call(ctx, l.peer, question)
+	r := kit.NewReader(answer)
+	if n := decodeNews(r); err == nil && r.Whole() {
+		m.hear(n)
+		return key, nil
+	}
+	l.keys.Delete(key)
+	if err == nil {
+		err = malformed(kindLearn)
+	}
+	return 0, err
+}
+
+// Forget implements transport.Transport.
+func (t *Transport) Forget(number transport.Link, key transport.RemoteKey) {
+	if l := t.links.Lookup(number); l != nil {
+		l.keys.Delete(key)
+	}
+}
+
+// hear applies news and waits until nothing that they forbid is out. It reports whether that was so in time.
+func (l *link) hear(ctx context.Context, n news) bool {
+	l.hearing.Lock()
+	defer l.hearing.Unlock()
+	l.waiting.Store(true)
+	defer l.waiting.Store(false)
+	named := l.apply(n)
+	for {
+		left := 0
+		for _, r := range l.list() {
+			left += r.evict(n.region)
+		}
+		if left == 0 {
+			break
+		}
+		select {
+		case <-l.drained:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	if n.floor != 0 && !n.closed {
+		l.t.sink.Fenced(l.number, named, n.floor)
+	}
+	return true
+}
+
+// apply shuts the keys of a region, and returns one of them.
+func (l *link) apply(n news) (named transport.RemoteKey) {
+	for key, m := range l.keys.All() {
+		if m.region == n.region {
+			m.hear(n)
+			named = key
+		}
+	}
+	return named
+}
+
+// ended wakes the goroutine that drains, after a slice has ended.
+func (l *link) ended() {
+	if l.waiting.Load() {
+		select {
+		case l.drained <- struct{}{}:
+		default:
+		}
+	}
+}

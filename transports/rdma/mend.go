@@ -1,0 +1,388 @@
+package rdma
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
+	"github.com/tent-engine/tent/transports/rdma/verbs"
+)
+
+// mend is the goroutine of a rail while lanes of it are to be connected. It makes the system calls that may last, and
+// it is the only one that resets, connects and closes the rail's queue pairs, together with leave.
+func (r *rail) mend() {
+	pause := 5 * time.Millisecond
+	for {
+		err := r.mendOnce()
+		r.mu.Lock()
+		switch {
+		case r.ended || r.link.ctx.Err() != nil:
+			r.mending = false
+			r.unlock()
+			r.quieten()
+			if r.link.dead.Load() {
+				r.bury(true)
+			}
+			return
+		case r.device.lost.Load() && !r.limboLocked():
+			r.mending = false
+			r.unlock()
+			return
+		case err == nil && r.wholeLocked():
+			r.mending = false
+			r.pumpLocked()
+			r.unlock()
+			return
+		}
+		r.unlock()
+		if err == nil {
+			continue
+		}
+		if final(err) {
+			r.link.fail(errs.From(Name, err))
+			continue
+		}
+		if !r.link.pause(pause) {
+			continue // to the end
+		}
+		pause = min(2*pause, 500*time.Millisecond)
+	}
+}
+
+// wholeLocked reports whether nothing is left to do.
+func (r *rail) wholeLocked() bool {
+	for _, l := range r.lanes {
+		if !l.works {
+			return false
+		}
+	}
+	return r.state == up
+}
+
+func (r *rail) limboLocked() bool {
+	for i := range r.slab {
+		if o := &r.slab[i]; o.limbo || o.out > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// mendOnce connects the lanes that do not work, and brings the rail up.
+func (r *rail) mendOnce() error {
+	broken := r.quieten()
+	if r.link.ctx.Err() != nil {
+		return r.link.ctx.Err()
+	}
+	if len(broken) > 0 {
+		if err := r.connect(broken); err != nil {
+			r.mu.Lock()
+			limbo := r.limboLocked()
+			r.unlock()
+			if limbo && !final(err) {
+				return errors.Join(err, r.release(broken))
+			}
+			return err
+		}
+	}
+	r.mu.Lock()
+	is := r.state
+	r.unlock()
+	if is == up {
+		return nil
+	}
+	if err := r.prove(); err != nil {
+		return err
+	}
+	return r.announce()
+}
+
+// quieten resets our ends of the lanes that do not work, and returns these lanes. Nothing of them is read or written
+// here afterwards, so their READs end.
+func (r *rail) quieten() (broken []*lane) {
+	r.work.Lock()
+	defer r.work.Unlock()
+	r.mu.Lock()
+	for _, l := range r.lanes {
+		if !l.works {
+			broken = append(broken, l)
+		}
+	}
+	r.unlock()
+	for _, l := range broken {
+		if l.pair == nil || l.reset {
+			continue
+		}
+		if err := l.pair.Reset(); err != nil { // a device that is lost: its pairs are closed instead
+			r.device.endPair(l.pair, l.in, len(l.ring))
+			l.pair = nil
+			r.device.leave(l)
+		}
+		l.reset = true
+		r.mu.Lock()
+		l.settleLocked(false)
+		r.unlock()
+	}
+	return broken
+}
+
+// bury closes the queue pairs of a rail after its end. peer says that those of the peer are closed.
+func (r *rail) bury(peer bool) {
+	r.quieten()
+	r.work.Lock()
+	defer r.work.Unlock()
+	for _, l := range r.lanes {
+		r.mu.Lock()
+		l.settleLocked(peer)
+		pair := l.pair
+		l.pair = nil
+		r.unlock()
+		if pair != nil {
+			r.device.endPair(pair, l.in, len(l.ring))
+			r.device.leave(l)
+		}
+	}
+	r.clock.Stop()
+}
+
+// connect asks the peer to reset its ends of lanes and to connect them with ours, and connects ours.
+func (r *rail) connect(lanes []*lane) error {
+	if r.device.lost.Load() {
+		return errs.New(errs.DeviceNotFound, Name, "%s has failed", r.device.name).
+			WithScope(errs.ScopeRail, errs.SideLocal)
+	}
+	r.work.Lock()
+	defer r.work.Unlock()
+	address, port, err := r.source()
+	if err != nil {
+		return err
+	}
+	ours := end{gid: address.GID, lid: port.LID, reads: r.device.reads(255)}
+	ours.mtu = min(uint32(port.MTU), r.link.t.settings.mtu())
+	for _, l := range lanes {
+		if err := l.open(); err != nil {
+			return err
+		}
+		ours.lanes = append(ours.lanes, laneEnd{uint8(l.index), l.pair.Number, newPSN()})
+	}
+	theirs, err := r.greet(&ours)
+	if err != nil {
+		return err
+	}
+	if len(theirs.lanes) != len(lanes) {
+		return errs.New(errs.Protocol, Name, "the peer connected %d of %d lanes", len(theirs.lanes), len(lanes)).
+			WithScope(errs.ScopeLink, errs.SideRemote)
+	}
+	r.mu.Lock()
+	for _, l := range lanes {
+		l.settleLocked(true)
+	}
+	r.unlock()
+	for i, l := range lanes {
+		path := r.device.path(theirs, &theirs.lanes[i], theirs, ours.lanes[i].psn)
+		path.SourceGID = uint8(address.Index)
+		l.reset = false
+		if err := join(l.pair, &path); err != nil {
+			return errs.Wrap(errs.RdmaError, Name, err).WithScope(errs.ScopeRail, errs.SidePath)
+		}
+	}
+	r.mu.Lock()
+	for _, l := range lanes {
+		l.works, l.cause = !r.ended, nil
+		l.reset = r.ended
+	}
+	r.unlock()
+	return nil
+}
+
+// source is the port and the address that the rail is connected from now.
+func (r *rail) source() (address verbs.GID, port verbs.Port, err error) {
+	if port, err = r.device.verbs.Port(r.link.t.settings.Port); err != nil {
+		return
+	}
+	if !port.Active {
+		err = errs.New(errs.Lost, Name, "the port of %s is down", r.device.name).
+			WithScope(errs.ScopeRail, errs.SideLocal)
+		return
+	}
+	address, err = r.device.address()
+	return
+}
+
+// open makes the queue pair of a lane.
+func (l *lane) open() error {
+	if l.pair != nil {
+		return nil
+	}
+	requests := min(l.rail.link.t.settings.Requests, l.device.limits.Requests)
+	pair, in, err := l.device.newPair(requests)
+	if err != nil {
+		return errs.Wrap(errs.RdmaError, Name, err).WithScope(errs.ScopeRail, errs.SideLocal)
+	}
+	if !l.device.enter(l) {
+		l.device.endPair(pair, in, requests)
+		return errs.New(errs.TooManyRequests, Name, "%d lanes of one device, which is the limit", lanesMax).
+			WithScope(errs.ScopeRail, errs.SideLocal)
+	}
+	l.rail.mu.Lock()
+	l.pair, l.in, l.reset = pair, in, true
+	l.ring = make([]posted, requests)
+	l.life++
+	l.rail.unlock()
+	return nil
+}
+
+// turn begins a message about the rail in a new turn.
+func (r *rail) turn(kind byte) []byte {
+	b := message(kind, uint64(r.link.number))
+	b = binary.LittleEndian.AppendUint64(b, r.link.turn.Add(1))
+	return binary.LittleEndian.AppendUint32(b, uint32(r.index))
+}
+
+// greet carries out the call of connect, and applies the news that come with its answer.
+func (r *rail) greet(ours *end) (*end, error) {
+	l := r.link
+	question := append(r.turn(kindConnect), byte(r.far))
+	answer, err := l.call(ours.encode(question), l.t.settings.DialLimit)
+	if err != nil {
+		return nil, err
+	}
+	reader := kit.NewReader(answer)
+	theirs := decodeEnd(reader)
+	var list []news
+	for range min(reader.U32(), newsMost) {
+		if reader.Short() {
+			break
+		}
+		list = append(list, decodeNews(reader))
+	}
+	if !reader.Whole() || !theirs.valid() {
+		return nil, errs.New(errs.Protocol, Name, "a malformed answer").WithScope(errs.ScopeLink, errs.SideRemote)
+	}
+	for _, n := range list {
+		named := l.apply(n)
+		for _, other := range l.list() {
+			other.evict(n.region)
+		}
+		if n.floor != 0 && !n.closed {
+			l.t.sink.Fenced(l.number, named, n.floor)
+		}
+	}
+	return &theirs, nil
+}
+
+// release makes the peer close its ends of the rail, where they cannot be connected now. So slices in limbo end.
+func (r *rail) release(lanes []*lane) error {
+	l := r.link
+	if _, err := l.call(r.turn(kindRelease), silence); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	for _, l := range r.lanes { // the peer has closed all of the rail's
+		l.failLocked(errs.New(errs.Lost, Name, "the rail was released").WithScope(errs.ScopeRail, errs.SideUnknown))
+	}
+	for _, l := range lanes {
+		l.settleLocked(true)
+	}
+	r.unlock()
+	return nil
+}
+
+// prove sends an empty WRITE, which the other end acknowledges only if the path works in both directions.
+func (r *rail) prove() error {
+	ended := make(chan *errs.Error, 1)
+	r.mu.Lock()
+	sent := r.probeLocked(func(err *errs.Error) { ended <- err })
+	r.unlock()
+	if !sent {
+		return errs.New(errs.Lost, Name, "no lane of the rail works").WithScope(errs.ScopeRail, errs.SideUnknown)
+	}
+	timer := time.NewTimer(r.link.t.settings.DialLimit)
+	defer timer.Stop()
+	var err *errs.Error
+	select {
+	case err = <-ended:
+	case <-r.link.ctx.Done():
+		return r.link.ctx.Err()
+	case <-timer.C:
+		err = errs.New(errs.Timeout, Name, "nobody acknowledges").WithScope(errs.ScopeRail, errs.SidePath)
+	}
+	if err == nil {
+		return nil
+	}
+	r.mu.Lock()
+	for _, l := range r.lanes {
+		l.failLocked(err)
+	}
+	r.unlock()
+	return err
+}
+
+// probeLocked posts an empty WRITE on the first lane that has room.
+func (r *rail) probeLocked(done func(*errs.Error)) bool {
+	for _, l := range r.lanes {
+		if !l.works || l.room() < 1 {
+			continue
+		}
+		o := r.free.PopFront()
+		if o == nil {
+			return false
+		}
+		*o = op{index: o.index, probed: done, lane: l, whole: true}
+		l.appendLocked(verbs.WR{Op: verbs.OpWrite, Flags: verbs.Signaled}, posted{op: o, last: true})
+		l.postLocked()
+		return true
+	}
+	return false
+}
+
+// announce brings the rail up in a new generation. It takes nothing before the core has heard.
+func (r *rail) announce() error {
+	r.mu.Lock()
+	for _, l := range r.lanes {
+		if !l.works || r.ended {
+			r.unlock()
+			return nil // again
+		}
+	}
+	r.generation++
+	r.state, r.fenced, r.cause = announced, false, nil
+	rail := r.railLocked()
+	r.unlock()
+	r.link.t.sink.RailUp(transport.RailInfo{Rail: rail, Local: r.device.name, Remote: r.remoteName,
+		Device: r.device.name, Node: r.device.node, Bandwidth: r.device.rate, SlicesMax: slicesMax})
+	r.mu.Lock()
+	was, cause := transport.Rail{}, r.cause
+	switch {
+	case r.state != announced:
+		was = rail
+	case r.fenced:
+		r.state = down
+	default:
+		r.state = up
+	}
+	r.unlock()
+	if was.Generation != 0 {
+		r.link.t.sink.RailDown(was, cause)
+	}
+	return nil
+}
+
+// path is how a queue pair of ours is connected with one of the peer.
+func (d *device) path(theirs *end, far *laneEnd, agreed *end, psn uint32) verbs.Path {
+	s := &d.t.settings
+	address, _ := d.address()
+	return verbs.Path{GID: theirs.gid, Pair: far.pair, PSN: far.psn, OwnPSN: psn, MTU: agreed.mtu, LID: theirs.lid,
+		PKey: uint16(s.PKeyIndex), Port: uint8(s.Port), SourceGID: uint8(address.Index), Hops: uint8(s.HopLimit),
+		Traffic: uint8(s.TrafficClass), Level: uint8(s.ServiceLevel), Global: d.port.Ethernet || !address.InfiniBnd,
+		Timeout: uint8(s.Timeout), Retries: uint8(s.Retries), RNRRetries: uint8(s.RNRRetries),
+		RNRTimer: uint8(s.RNRTimer), Reads: d.reads(theirs.reads)}
+}
+
+// reads is how many READs may be under way on a queue pair between this device and one that takes a number of them.
+func (d *device) reads(theirs uint8) uint8 {
+	return uint8(max(1, min(d.t.settings.Reads, d.limits.Reads, int(theirs), 255)))
+}

@@ -1,0 +1,345 @@
+package rdma
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/nic"
+	"github.com/tent-engine/tent/transports/rdma/verbs"
+)
+
+// device is a NIC that is open. Its completions are found by its goroutine or by waiters (poll.go), its other news by
+// a goroutine of their own.
+type device struct {
+	t      *Transport
+	index  int
+	name   string
+	verbs  *verbs.Device
+	limits verbs.Limits
+	port   verbs.Port
+	node   int     // NUMA node, -1 if unknown
+	rate   float64 // bytes/s, 0 if unknown
+	bell   *verbs.Bell
+	rings  *os.File // a duplicate of the bell's descriptor: Go closes its own only
+	news   *os.File // the same of the device's descriptor
+
+	scratch []byte // destination of flushes
+	target  *verbs.Memory
+
+	lost  atomic.Bool                // the device has failed: nothing comes back
+	lanes atomic.Pointer[[]*lane]    // by the number in the ids of work requests; written under mu
+	all   atomic.Pointer[[]*waiting] // completion queues; written under mu
+
+	mu   sync.Mutex
+	free []int // numbers of lanes that were given back
+
+	pollMu sync.Mutex // held by the one goroutine that takes completions; a rail's mutex is taken under it
+	found  [verbs.Batch]verbs.WC
+	closed bool // guarded by pollMu
+}
+
+// waiting is a completion queue with the entries that its queue pairs may still need. Each work request may need one,
+// for a queue pair that fails gives all of them back.
+type waiting struct {
+	queue *verbs.Queue
+	room  int // guarded by device.mu
+}
+
+// lanesMax bounds the lanes of a device: their number has 16 bits in the id of a work request.
+const lanesMax = 1 << 16
+
+// openDevice opens a device. The port may be down; its state is asked for again at each connection.
+func (t *Transport) openDevice(index int, name string) (d *device, err error) {
+	d = &device{t: t, index: index, name: name, node: -1}
+	if d.verbs, err = t.library.Open(name); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	if d.limits, err = d.verbs.Limits(); err != nil {
+		return nil, err
+	}
+	if d.port, err = d.verbs.Port(t.settings.Port); err != nil {
+		return nil, err
+	}
+	if d.bell, err = d.verbs.NewBell(); err != nil {
+		return nil, err
+	}
+	if d.rings, err = duplicate(d.bell.Fd(), name); err != nil {
+		return nil, err
+	}
+	if d.news, err = duplicate(d.verbs.AsyncFd(), name); err != nil {
+		return nil, err
+	}
+	if d.scratch, err = unix.Mmap(-1, 0, unix.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
+		return nil, err
+	}
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(d.scratch)))
+	if d.target, err = d.verbs.Register(at, uint64(len(d.scratch)), uint64(at), verbs.LocalWrite); err != nil {
+		return nil, err
+	}
+	d.survey()
+	return d, nil
+}
+
+// survey reads the netdev behind the device, where there is one.
+func (d *device) survey() {
+	d.rate = speeds[d.port.Speed] * widths[d.port.Width]
+	parent, err := os.ReadFile("/sys/class/infiniband/" + d.name + "/ports/1/gid_attrs/ndevs/0")
+	if err != nil {
+		return
+	}
+	if n, is := nic.Read(os.DirFS("/"), string(bytes.TrimSpace(parent))); is {
+		d.node = n.Node
+	}
+}
+
+// speeds are bytes/s of a lane of the port, and widths its lanes, by the codes of the InfiniBand architecture (volume
+// 1, PortInfo).
+var (
+	speeds = map[uint8]float64{1: 0.25e9, 2: 0.5e9, 4: 1e9, 8: 1.25e9, 16: 1.75e9, 32: 3.125e9, 64: 6.25e9, 128: 12.5e9}
+	widths = map[uint8]float64{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
+)
+
+func duplicate(fd int, name string) (*os.File, error) {
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(own), name), nil
+}
+
+// close gives everything back; its goroutines have ended, and its lanes are closed.
+func (d *device) close() {
+	d.pollMu.Lock() // waiters may still come by
+	d.closed = true
+	d.pollMu.Unlock()
+	if d.target != nil {
+		_ = d.target.Close()
+	}
+	if d.scratch != nil {
+		_ = unix.Munmap(d.scratch)
+	}
+	for _, w := range d.queues() {
+		_ = w.queue.Close()
+	}
+	if d.bell != nil {
+		_ = d.bell.Close()
+	}
+	for _, f := range []*os.File{d.rings, d.news} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+	if err := d.verbs.Close(); err != nil {
+		d.t.host.Log().Error("rdma: a device was not given back", "device", d.name, "error", err)
+	}
+}
+
+func (d *device) queues() []*waiting {
+	if all := d.all.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// newPair makes a queue pair on a completion queue with room for it, opening another queue where none has.
+func (d *device) newPair(requests int) (*verbs.Pair, *waiting, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var in *waiting
+	for _, w := range d.queues() {
+		if w.room >= requests {
+			in = w
+			break
+		}
+	}
+	if in == nil {
+		entries := max(requests, min(d.t.settings.Entries, d.limits.Entries))
+		queue, err := d.verbs.NewQueue(entries, d.bell)
+		if err != nil {
+			return nil, nil, err
+		}
+		in = &waiting{queue, queue.Entries}
+		all := append(append([]*waiting{}, d.queues()...), in)
+		d.all.Store(&all)
+		if err := queue.Arm(); err != nil {
+			return nil, nil, err
+		}
+	}
+	pair, err := d.verbs.NewPair(in.queue, requests)
+	if err != nil {
+		return nil, nil, err
+	}
+	in.room -= requests
+	return pair, in, nil
+}
+
+// endPair closes a pair. Its completions may lie in the queue until somebody polls, so all are taken first.
+func (d *device) endPair(pair *verbs.Pair, in *waiting, requests int) {
+	if err := pair.Close(); err != nil {
+		d.t.host.Log().Error("rdma: a queue pair was not given back", "device", d.name, "error", err)
+		return
+	}
+	d.take()
+	d.mu.Lock()
+	in.room += requests
+	d.mu.Unlock()
+}
+
+// enter gives a lane its number.
+func (d *device) enter(l *lane) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var list []*lane
+	if old := d.lanes.Load(); old != nil {
+		list = *old
+	}
+	grown := append([]*lane{}, list...)
+	if n := len(d.free); n > 0 {
+		l.number, d.free = d.free[n-1], d.free[:n-1]
+		grown[l.number] = l
+	} else if l.number = len(grown); l.number < lanesMax {
+		grown = append(grown, l)
+	} else {
+		return false
+	}
+	d.lanes.Store(&grown)
+	return true
+}
+
+func (d *device) leave(l *lane) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	grown := append([]*lane{}, *d.lanes.Load()...)
+	grown[l.number] = nil
+	d.free = append(d.free, l.number)
+	d.lanes.Store(&grown)
+}
+
+func (d *device) lane(number int) *lane {
+	if list := d.lanes.Load(); list != nil && number < len(*list) {
+		return (*list)[number]
+	}
+	return nil
+}
+
+// address chooses the address of the port that a connection is made from.
+func (d *device) address() (verbs.GID, error) {
+	list, err := d.verbs.GIDs(d.t.settings.Port)
+	if err != nil {
+		return verbs.GID{}, err
+	}
+	best, rank := verbs.GID{}, 0
+	for _, g := range list {
+		r := rankOf(&g)
+		if wanted := d.t.settings.GIDIndex - 1; wanted >= 0 {
+			r = 0
+			if g.Index == wanted {
+				r = 1
+			}
+		}
+		if r > rank {
+			best, rank = g, r
+		}
+	}
+	if rank == 0 {
+		return best, errs.New(errs.DeviceNotFound, "rdma.address", "port %d of %s has no address", d.t.settings.Port,
+			d.name).
+			WithScope(errs.ScopeRail, errs.SideLocal)
+	}
+	return best, nil
+}
+
+// rankOf orders addresses by how far they lead.
+func rankOf(g *verbs.GID) int {
+	mapped := bytes.Equal(g.GID[:12], []byte{10: 0xff, 11: 0xff})
+	linkLocal := g.GID[0] == 0xfe && g.GID[1]&0xc0 == 0x80
+	switch {
+	case g.GID == [16]byte{}:
+		return 0
+	case g.InfiniBnd:
+		return 2
+	case !g.RoCEv2:
+		return 1
+	case mapped:
+		return 5
+	case linkLocal:
+		return 3
+	}
+	return 4
+}
+
+// attend reads the news of a device until it is closed.
+func (d *device) attend() {
+	raw, err := d.news.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Read(func(uintptr) bool {
+		for {
+			e, err := d.verbs.Event()
+			if err != nil {
+				return !errors.Is(err, syscall.EAGAIN) || d.t.life.Closed()
+			}
+			d.heard(e)
+		}
+	})
+}
+
+// wake ends the goroutines of a transport that closes.
+func (d *device) wake() {
+	_ = d.rings.SetReadDeadline(time.Unix(1, 0))
+	_ = d.news.SetReadDeadline(time.Unix(1, 0))
+}
+
+// heard acts on news of the device. Their effects on rails stand in the table of status.go.
+func (d *device) heard(e verbs.Event) {
+	act, known := eventActs[e.Type]
+	if !known {
+		return
+	}
+	d.t.host.Log().Warn("rdma: "+verbs.EventName(e.Type), "device", d.name, "about", e.About)
+	cause := act.cause(d.name, verbs.EventName(e.Type))
+	switch act.reach {
+	case reachPair:
+		d.each(func(l *lane) bool { return l.pair.Number == e.About }, cause)
+	case reachDevice:
+		d.lost.Store(true)
+		d.each(func(*lane) bool { return true }, cause)
+	case reachPort:
+		d.each(func(*lane) bool { return true }, cause)
+	}
+}
+
+// each takes the rails of some lanes down.
+func (d *device) each(meant func(*lane) bool, cause *errs.Error) {
+	list := d.lanes.Load()
+	if list == nil {
+		return
+	}
+	for _, l := range *list {
+		if l == nil {
+			continue
+		}
+		l.rail.mu.Lock()
+		is := l.pair != nil && meant(l)
+		l.rail.unlock()
+		if is {
+			l.rail.down(cause)
+		}
+	}
+}

@@ -1,0 +1,284 @@
+package rdma
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
+	"github.com/tent-engine/tent/transports/rdma/verbs"
+)
+
+// region is memory that is registered with the devices that took it. It is so twice: by local keys, which nobody else
+// knows, and by remote ones, if peers may use it. So a revocation ends the remote keys and leaves local use alone.
+type region struct {
+	mem.Region
+	key  transport.LocalKey
+	keys atomic.Pointer[keys]
+
+	users atomic.Int64 // slices with a local key; below zero once the region ends
+
+	mu      sync.Mutex
+	gate    gate
+	guests  map[*guest]bool // links of peers that have learned of the region
+	retired []*verbs.Memory // local keys of pages that were replaced
+	ended   bool            // the remote keys are closed
+}
+
+// keys are the registrations of a region by device; nil where the device did not take it.
+type keys struct {
+	version uint32
+	local   []*verbs.Memory
+	remote  []*verbs.Memory
+	why     error // of the first device that did not
+}
+
+// base is the first remote address of a region: real NICs want the same offset within a page at both ends.
+func base(addr uintptr) uint64 { return uint64(addr) & 4095 }
+
+const prefaultFrom = 1 << 20
+
+// Register pins the memory with all devices side by side.
+func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
+	if err := kit.CheckRegister("rdma.register", &t.life, &m); err != nil {
+		return 0, nil, err
+	}
+	if !t.enter() {
+		return 0, nil, kit.Closed("rdma.register")
+	}
+	defer t.calls.Done()
+	r := &region{Region: m, guests: map[*guest]bool{}}
+	k, err := t.pin(r, 1)
+	if err != nil {
+		return 0, nil, err
+	}
+	r.keys.Store(k)
+	key := t.regions.Insert(func(key transport.LocalKey) *region { r.key = key; return r })
+	return key, t.describe(r), nil
+}
+
+// pin registers a region with all devices. The error is NotHere if none takes it.
+func (t *Transport) pin(r *region, version uint32) (*keys, error) {
+	if r.Size >= prefaultFrom {
+		prefault(&r.Region)
+	}
+	k := &keys{version, make([]*verbs.Memory, len(t.devices)), make([]*verbs.Memory, len(t.devices)), nil}
+	causes := make([]error, len(t.devices))
+	var wait sync.WaitGroup
+	for i, d := range t.devices {
+		wait.Go(func() { causes[i] = d.pin(r, k) })
+	}
+	wait.Wait()
+	taken := 0
+	for i, err := range causes {
+		if err == nil {
+			taken++
+		} else if k.why == nil {
+			k.why = errs.New(errs.NotHere, "rdma.register", "%s: %v", t.devices[i].name, err)
+		}
+	}
+	if taken > 0 {
+		return k, nil
+	}
+	e := errs.New(errs.NotHere, "rdma.register", "no device takes the memory: %v", k.why)
+	if errors.Is(causes[0], syscall.ENOMEM) {
+		e = e.WithHint("raise the limit of locked memory: ulimit -l, or memlock of the service or container")
+	}
+	return nil, e
+}
+
+// prefault brings the pages in with all processors; pinning would do so one after the other.
+func prefault(m *mem.Region) {
+	how := unix.MADV_POPULATE_WRITE
+	if m.ReadOnly {
+		how = unix.MADV_POPULATE_READ
+	}
+	page := uintptr(unix.Getpagesize())
+	first := m.Addr &^ (page - 1)
+	end := (m.Addr + uintptr(m.Size) + page - 1) &^ (page - 1)
+	_ = unix.Madvise(mem.Bytes(first, int(end-first)), how) // an older kernel cannot: registration then does it
+}
+
+func (d *device) pin(r *region, k *keys) error {
+	if d.lost.Load() {
+		return errors.New("the device has failed")
+	}
+	relaxed := verbs.Access(0)
+	if d.t.settings.Relaxed == "on" {
+		relaxed = verbs.Relaxed
+	}
+	access := relaxed
+	if !r.ReadOnly {
+		access |= verbs.LocalWrite
+	}
+	own, err := d.verbs.Register(r.Addr, r.Size, uint64(r.Addr), access)
+	if err != nil {
+		return err
+	}
+	if r.Permission.Allows(false) {
+		access = relaxed | verbs.RemoteRead
+		if r.Permission.Allows(true) && !r.ReadOnly {
+			access |= verbs.RemoteWrite | verbs.LocalWrite
+		}
+		if k.remote[d.index], err = d.verbs.Register(r.Addr, r.Size, base(r.Addr), access); err != nil {
+			_ = own.Close()
+			return err
+		}
+	}
+	k.local[d.index] = own
+	return nil
+}
+
+// close ends keys: the remote ones alone, or all.
+func (k *keys) close(all bool) {
+	for i := range k.remote {
+		if m := k.remote[i]; m != nil {
+			_ = m.Close()
+		}
+		if m := k.local[i]; all && m != nil {
+			_ = m.Close()
+		}
+	}
+}
+
+// acquire keeps the local keys for a slice. It fails once the region ends.
+func (r *region) acquire() bool {
+	for {
+		n := r.users.Load()
+		if n < 0 {
+			return false
+		}
+		if r.users.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+const ending = 1 << 40
+
+// release gives them back. The last slice of a region that has ended closes them.
+func (r *region) release() {
+	if r.users.Add(-1) == -ending {
+		r.unpin()
+	}
+}
+
+func (r *region) unpin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := r.keys.Load()
+	for _, m := range append(r.retired, k.local...) {
+		if m != nil {
+			_ = m.Close()
+		}
+	}
+	r.retired = nil
+}
+
+// Deregister ends the region. Pages stay pinned until the last slice of ours that uses them has ended.
+func (t *Transport) Deregister(ctx context.Context, key transport.LocalKey) error {
+	if !t.enter() {
+		return kit.Closed("rdma.deregister")
+	}
+	defer t.calls.Done()
+	r := t.regions.Lookup(key)
+	if r == nil {
+		return kit.NoRegion("rdma.deregister", key)
+	}
+	t.revoke(ctx, r, nil, transport.ForGood)
+	if t.regions.Delete(key) != nil && r.users.Add(-ending) == -ending {
+		r.unpin()
+	}
+	return nil
+}
+
+// The descriptor of a region:
+//
+//	version u8 | owner 16 | key u64 | version of the keys u32 | bytes u64 | base u32 | permission u8 | devices u8
+//	| for each: 1 u8, rkey u32, or 0 u8 where the device did not take it
+const descriptorVersion = 1
+
+func (t *Transport) describe(r *region) transport.Descriptor {
+	k := r.keys.Load()
+	d := append(transport.Descriptor{descriptorVersion}, t.self.ID[:]...)
+	d = binary.LittleEndian.AppendUint64(d, uint64(r.key))
+	d = binary.LittleEndian.AppendUint32(d, k.version)
+	d = binary.LittleEndian.AppendUint64(d, r.Size)
+	d = binary.LittleEndian.AppendUint32(d, uint32(base(r.Addr)))
+	permission := r.Permission
+	if r.ReadOnly {
+		permission = min(permission, mem.GlobalReadOnly)
+	}
+	d = append(d, byte(permission), byte(len(k.remote)))
+	for _, m := range k.remote {
+		if d = kit.AppendBool(d, m != nil); m != nil {
+			d = binary.LittleEndian.AppendUint32(d, m.RKey)
+		}
+	}
+	return d
+}
+
+// devicesMax bounds the devices of an engine.
+const devicesMax = 64
+
+// decode reads a descriptor of a peer.
+func decode(d transport.Descriptor, owner transport.ID) (*remote, *errs.Error) {
+	r := kit.NewReader(d)
+	version, id := r.U8(), r.ID()
+	m := &remote{region: r.U64(), version: r.U32(), size: r.U64(), base: uint64(r.U32())}
+	m.permission = mem.Permission(r.U8())
+	n := int(r.U8())
+	for range min(n, devicesMax) {
+		rkey, has := uint32(0), r.U8()
+		if has == 1 {
+			rkey = r.U32()
+		}
+		m.keys = append(m.keys, remoteKey{rkey, has == 1})
+	}
+	switch {
+	case !r.Whole() || version != descriptorVersion || m.permission > mem.GlobalReadWrite || n > devicesMax:
+		return nil, errs.New(errs.InvalidArgument, "rdma.import", "not a descriptor of this transport: %d bytes",
+			len(d))
+	case id != owner:
+		return nil, errs.New(errs.InvalidArgument, "rdma.import", "the descriptor is another engine's")
+	}
+	return m, nil
+}
+
+// Remap implements transport.Remapper: the pages that are there now are registered, and peers get the new keys.
+func (t *Transport) Remap(ctx context.Context, key transport.LocalKey, _, _ uint64) error {
+	if !t.enter() {
+		return kit.Closed("rdma.remap")
+	}
+	defer t.calls.Done()
+	r := t.regions.Lookup(key)
+	if r == nil {
+		return kit.NoRegion("rdma.remap", key)
+	}
+	old := r.keys.Load()
+	k, err := t.pin(r, old.version+1)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	if r.ended {
+		r.mu.Unlock()
+		k.close(true)
+		return kit.NoRegion("rdma.remap", key)
+	}
+	r.keys.Store(k)
+	r.retired = append(r.retired, old.local...)
+	r.mu.Unlock()
+	t.tell(ctx, r, nil, news{region: uint64(r.key), version: k.version})
+	old.close(false)
+	t.host.Describe(key, t.describe(r))
+	return nil
+}

@@ -1,0 +1,115 @@
+package rdma
+
+import (
+	"context"
+	"sync"
+
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
+)
+
+// A fence of an owner. NICs of peers read and write its memory without asking, so it asks their engines first.
+//
+//	Revoke ── news to every guest that learned of the region ──answers: nothing of before is out──▶ quiet
+//	             └── no answer in time ──▶ its queue pairs are reset ──▶ quiet; it hears when it connects again
+//
+// For good, the remote keys are closed then and not earlier. A key may come back for other memory at once, and nobody
+// is left that could use it: a peer that answered refuses its slices, and one that did not has no queue pair.
+
+// gate is the state of a region towards peers, guarded by region.mu.
+type gate struct {
+	all  passage
+	some map[transport.ID]passage
+}
+
+type passage struct {
+	floor  transport.Epoch
+	closed bool
+}
+
+func (p passage) shut(epoch transport.Epoch) passage {
+	if epoch == transport.ForGood {
+		p.closed = true
+	}
+	p.floor = max(p.floor, epoch)
+	return p
+}
+
+// learn enters a guest as one that knows the region, and returns the news that hold for it.
+func (r *region) learn(g *guest) news {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.guests[g] = true // dismiss takes it out; tell does where it was dismissed meanwhile
+	one := r.gate.some[g.key.id]
+	return news{region: uint64(r.key), floor: max(r.gate.all.floor, one.floor), closed: r.gate.all.closed || one.closed,
+		version: r.keys.Load().version}
+}
+
+// Revoke implements transport.Transport.
+func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *transport.Peer,
+	epoch transport.Epoch) error {
+	if !t.enter() {
+		return kit.Closed("rdma.revoke")
+	}
+	defer t.calls.Done()
+	r := t.regions.Lookup(key)
+	if r == nil {
+		return kit.NoRegion("rdma.revoke", key)
+	}
+	t.revoke(ctx, r, peer, epoch)
+	return nil
+}
+
+func (t *Transport) revoke(ctx context.Context, r *region, peer *transport.Peer, epoch transport.Epoch) {
+	r.mu.Lock()
+	if peer == nil {
+		r.gate.all = r.gate.all.shut(epoch)
+	} else {
+		if r.gate.some == nil {
+			r.gate.some = map[transport.ID]passage{}
+		}
+		r.gate.some[peer.ID] = r.gate.some[peer.ID].shut(epoch)
+	}
+	r.mu.Unlock()
+	t.tell(ctx, r, peer, news{region: uint64(r.key), floor: epoch, closed: epoch == transport.ForGood})
+	if peer == nil && epoch == transport.ForGood {
+		r.mu.Lock()
+		if !r.ended {
+			r.ended = true
+			r.keys.Load().close(false)
+		}
+		r.mu.Unlock()
+	}
+}
+
+// tell brings news of a region to the guests that know it. When it returns, nothing that the news forbid moves.
+func (t *Transport) tell(ctx context.Context, r *region, peer *transport.Peer, n news) {
+	r.mu.Lock()
+	var list []*guest
+	for g := range r.guests {
+		if peer == nil || peer.ID == g.key.id {
+			list = append(list, g)
+		}
+	}
+	r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
+	var wait sync.WaitGroup
+	for _, g := range list {
+		wait.Go(func() {
+			g.mu.Lock()
+			ended := g.ended
+			g.mu.Unlock()
+			if ended {
+				r.mu.Lock()
+				delete(r.guests, g)
+				r.mu.Unlock()
+				return
+			}
+			if _, err := t.host.Call(ctx, g.peer, n.encode(message(kindNews, g.key.link))); err != nil {
+				g.cut(n)
+			}
+		})
+	}
+	wait.Wait()
+}

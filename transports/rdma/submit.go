@@ -1,0 +1,144 @@
+package rdma
+
+import (
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
+)
+
+// Submit implements transport.Transport. Every check is made here: a work request that the peer's NIC would refuse
+// costs a queue pair.
+func (t *Transport) Submit(list []*transport.Slice) int {
+	if len(list) == 0 {
+		return 0
+	}
+	which := list[0].Rail
+	r := t.links.Lookup(which.Link).rail(which.Index)
+	if r == nil {
+		return 0
+	}
+	r.mu.Lock()
+	if r.generation != which.Generation || r.generation == 0 || r.state == down {
+		r.unlock()
+		return 0
+	}
+	if r.state == announced {
+		r.starved = true
+		r.unlock()
+		return 0
+	}
+	n := 0
+	for _, s := range list {
+		o := r.free.PopFront()
+		if o == nil {
+			r.starved = true
+			break
+		}
+		r.acceptLocked(o, s)
+		n++
+	}
+	r.pumpLocked()
+	r.unlock()
+	return n
+}
+
+// acceptLocked makes an op of a slice. One that may not be carried out ends at once.
+func (r *rail) acceptLocked(o *op, s *transport.Slice) {
+	*o = op{index: o.index, slice: s, id: s.Id, remote: r.link.keys.Lookup(s.RemoteKey)}
+	s.Scratch[0] = uint64(o.index)
+	own := r.link.t.regions.Lookup(s.LocalKey)
+	if own == nil || !own.acquire() {
+		r.finishLocked(o, refusal(errs.AddressNotRegistered, errs.SideLocal, "no region has the local key"))
+		return
+	}
+	o.owner = own
+	if err := r.check(o, s); err != nil {
+		r.finishLocked(o, err)
+		return
+	}
+	r.queue.PushBack(kit.ClassOf(s.Class), o, &o.place)
+}
+
+func refusal(code errs.Code, side errs.Side, cause string) *errs.Error {
+	return errs.New(code, Name, "%s", cause).WithScope(errs.ScopeSlice, side)
+}
+
+// check returns why a slice may not be carried out.
+func (r *rail) check(o *op, s *transport.Slice) *errs.Error {
+	m, write := o.remote, s.Op == transport.Write
+	if m == nil {
+		return refusal(errs.AddressNotRegistered, errs.SideRemote, "no imported region has the remote key")
+	}
+	if code := kit.CheckLocal(s, o.owner.Addr, o.owner.Size, o.owner.ReadOnly); code != errs.OK {
+		return refusal(code, errs.SideLocal, "the local range is not in its region, or not for this use")
+	}
+	if err := m.refuses(s.Epoch); err != nil {
+		return err
+	}
+	switch {
+	case !m.permission.Allows(write):
+		return refusal(errs.PermissionDenied, errs.SideRemote, "the owner of the region does not allow it")
+	case !kit.InsideRemote(s, m.size):
+		return refusal(errs.InvalidArgument, errs.SideRemote, "the remote range is not in its region")
+	}
+	_, _, err := r.keysOf(o)
+	return err
+}
+
+// Match implements transport.Matcher: on rails of a device that did not take a region, keys do not work.
+func (t *Transport) Match(number transport.Link, local transport.LocalKey, key transport.RemoteKey) (transport.Match,
+	error,
+) {
+	l := t.links.Lookup(number)
+	if l == nil {
+		return transport.Match{}, kit.StaleLink("rdma.match", number)
+	}
+	own, m := t.regions.Lookup(local), l.keys.Lookup(key)
+	if own == nil || m == nil {
+		return transport.Match{}, kit.NoRegion("rdma.match", local)
+	}
+	k := own.keys.Load()
+	match, whole := transport.Match{}, true
+	for i, r := range l.list() {
+		here := k.local[r.device.index] != nil
+		if here && r.far < len(m.keys) && m.keys[r.far].has {
+			match.Rails |= 1 << min(i, 63)
+			continue
+		}
+		whole, match.Why = false, r.remoteName+" of the peer did not take the region"
+		if !here {
+			match.Why = r.device.name + " did not take the memory"
+			if k.why != nil {
+				match.Why = k.why.Error()
+			}
+		}
+	}
+	switch {
+	case whole:
+		return transport.Match{}, nil
+	case match.Rails == 0:
+		return match, errs.New(errs.NotHere, "rdma.match", "%s", match.Why)
+	}
+	return match, nil
+}
+
+// Probe implements transport.Prober by an empty WRITE.
+func (t *Transport) Probe(which transport.Rail, done func(clock.Time, *errs.Error)) {
+	begun := clock.Now()
+	r := t.links.Lookup(which.Link).rail(which.Index)
+	if r == nil {
+		done(0, refusal(errs.StaleGeneration, errs.SideLocal, "no such rail"))
+		return
+	}
+	r.mu.Lock()
+	sent := r.generation == which.Generation && r.state == up &&
+		r.probeLocked(func(err *errs.Error) { done(clock.Now()-begun, err) })
+	r.unlock()
+	if !sent {
+		done(0, refusal(errs.StaleGeneration, errs.SideLocal, "the rail is not up in this generation, or is full"))
+	}
+}
+
+// Flushes implements transport.Flusher.
+func (t *Transport) Flushes() uint64 { return t.flushes.Load() }

@@ -1,0 +1,260 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
+	"github.com/tent-engine/tent/transports/rdma/verbs"
+)
+
+// Name of this transport in settings, metrics and errors.
+const Name = "rdma"
+
+// Factory makes rdma transports; see transport.Factory.
+type Factory struct{}
+
+var (
+	_ transport.Configured = Factory{}
+	_ transport.Surveyor   = Factory{}
+	_ transport.Parker     = (*Transport)(nil)
+	_ transport.Prober     = (*Transport)(nil)
+	_ transport.Matcher    = (*Transport)(nil)
+	_ transport.Remapper   = (*Transport)(nil)
+	_ transport.Flusher    = (*Transport)(nil)
+	_ transport.Explainer  = (*Transport)(nil)
+)
+
+// Name returns "rdma".
+func (Factory) Name() string { return Name }
+
+// Settings returns the struct with the keys as tags; see transport.Configured.
+func (Factory) Settings() any { return Settings{} }
+
+// Check returns why there is no RDMA here: no library, a damaged one, no device.
+func (Factory) Check() error {
+	library, err := verbs.Load("")
+	if err == nil {
+		_, err = library.Devices()
+	}
+	if err == nil {
+		return nil
+	}
+	return errs.Wrap(errs.DeviceNotFound, "rdma.check", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+}
+
+// Survey describes each device and its port.
+func (Factory) Survey() (lines []string) {
+	library, err := verbs.Load("")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	names, err := library.Devices()
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, name := range names {
+		lines = append(lines, surveyOf(library, name))
+	}
+	return lines
+}
+
+func surveyOf(library *verbs.Library, name string) string {
+	d, err := library.Open(name)
+	if err != nil {
+		return fmt.Sprintf("%s: %v", name, err)
+	}
+	defer d.Close()
+	port, err := d.Port(1)
+	if err != nil {
+		return fmt.Sprintf("%s: %v", name, err)
+	}
+	state, kind := "down", "InfiniBand"
+	if port.Active {
+		state = "active"
+	}
+	if port.Ethernet {
+		kind = "RoCE"
+	}
+	gids, _ := d.GIDs(1)
+	return fmt.Sprintf("%s: %s, port 1 %s, MTU %d, %d addresses", name, kind, state, 128<<port.MTU, len(gids))
+}
+
+// Transport is one engine's RDMA. Any goroutine may call it.
+type Transport struct {
+	settings Settings
+	host     transport.Host
+	sink     transport.Sink
+	self     transport.Peer
+	library  *verbs.Library
+	devices  []*device
+	flush    bool // WRITEs are flushed
+
+	life    kit.Lifecycle
+	ctx     context.Context // ends when Close begins
+	cancel  context.CancelFunc
+	links   kit.Links[link]
+	regions kit.Slots[transport.LocalKey, region]
+	guests  guests
+	batches batches
+	closing sync.Map       // links that Close has to end
+	calls   sync.WaitGroup // that use devices: Close waits for them
+	emptied chan struct{}  // closed once Close has dismissed all guests
+
+	polling  atomic.Bool  // a waiter takes completions
+	watchers atomic.Int32 // waiters that sleep on the bells
+	flushes  atomic.Uint64
+}
+
+// Open opens the devices. Those that fail are left out, unless all do.
+func (Factory) Open(_ context.Context, config any, host transport.Host, sink transport.Sink) (transport.Transport,
+	error,
+) {
+	settings, err := settled(config)
+	if err != nil {
+		return nil, err
+	}
+	t := &Transport{settings: settings, host: host, sink: sink, self: host.Self(), flush: settings.flushes(),
+		emptied: make(chan struct{}),
+		guests:  guests{byKey: map[guestKey]*guest{}, count: map[transport.ID]int{}}}
+	if t.library, err = verbs.Load(settings.Library); err != nil {
+		return nil, errs.Wrap(errs.DeviceNotFound, "rdma.open", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
+	names, err := t.library.Devices()
+	if err != nil {
+		return nil, errs.Wrap(errs.DeviceNotFound, "rdma.open", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	var failed error
+	for _, name := range names {
+		if !settings.wants(name) || len(t.devices) == devicesMax {
+			continue
+		}
+		d, err := t.openDevice(len(t.devices), name)
+		if err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		t.devices = append(t.devices, d)
+	}
+	if len(t.devices) == 0 {
+		t.cancel()
+		return nil, errs.New(errs.DeviceNotFound, "rdma.open", "none of the devices %s can be used: %v",
+			strings.Join(names, ", "), failed).WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
+	for _, d := range t.devices {
+		t.life.Go(d.listen)
+		t.life.Go(d.attend)
+	}
+	return t, nil
+}
+
+// Info implements transport.Transport.
+func (t *Transport) Info() transport.Info {
+	info := transport.Info{Name: Name, Versions: transport.Versions{First: protocol, Last: protocol}, Vectors: true,
+		Pins: true, Alignment: 1, SliceMax: 16 << 20, SliceBest: 1 << 20, SlicesMax: slicesMax}
+	info.Pairs[mem.Host][mem.Host] = true
+	return info
+}
+
+// Stale implements transport.Transport.
+func (t *Transport) Stale() uint64 { return t.links.Stale() }
+
+// Explain implements transport.Explainer.
+func (t *Transport) Explain(number transport.Link) string {
+	l := t.links.Lookup(number)
+	if l == nil {
+		return "no such link"
+	}
+	var b strings.Builder
+	for _, r := range l.list() {
+		r.mu.Lock()
+		works, bytes := 0, uint64(0)
+		for _, lane := range r.lanes {
+			if lane.works {
+				works++
+			}
+			bytes += lane.bytes
+		}
+		fmt.Fprintf(&b, "rail %d %s: %s, generation %d, %d of %d queue pairs, %d slices wait, %d bytes are out",
+			r.index, r.name(), [...]string{"down", "announced", "up"}[r.state], r.generation, works, len(r.lanes),
+			r.queue.Len(), bytes)
+		if r.cause != nil {
+			fmt.Fprintf(&b, ", down because of: %v", r.cause)
+		}
+		r.unlock()
+		b.WriteString("\n")
+	}
+	if b.Len() == 0 {
+		return "the peer has not answered yet"
+	}
+	return b.String()
+}
+
+// Close implements transport.Transport. Peers hear of it once nothing that they might send is carried out any more.
+func (t *Transport) Close(ctx context.Context) error {
+	t.cancel()
+	for _, d := range t.devices {
+		d.wake()
+	}
+	return t.life.Close(ctx, func() error {
+		t.end(ctx)
+		return nil
+	})
+}
+
+// enter begins a call that uses devices, unless the transport is closed. calls.Done ends it.
+func (t *Transport) enter() bool { return t.life.Begin(func() { t.calls.Add(1) }) }
+
+// end gives everything back: access of peers first, then our own links, then memory and devices.
+func (t *Transport) end(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*silence)
+	defer cancel()
+	t.calls.Wait()
+	heard := map[transport.ID]transport.Peer{}
+	for _, g := range t.guests.all(transport.ID{}) {
+		heard[g.key.id] = g.peer
+		t.dismiss(g)
+	}
+	close(t.emptied)
+	for number, l := range t.links.All() {
+		heard[l.peer.ID] = l.peer
+		t.Detach(number)
+	}
+	var wait sync.WaitGroup
+	for l := range t.closing.Range {
+		wait.Go(func() {
+			l.(*link).leave(ctx)
+			l.(*link).abandon()
+		})
+	}
+	wait.Wait()
+	for _, peer := range heard {
+		if !peer.Self {
+			wait.Go(func() { _, _ = t.host.Call(ctx, peer, message(kindGoodbye, 0)) }) // it finds out by itself
+		}
+	}
+	wait.Wait()
+	for key, r := range t.regions.All() {
+		t.regions.Delete(key)
+		r.mu.Lock()
+		if !r.ended {
+			r.ended = true
+			r.keys.Load().close(false)
+		}
+		r.mu.Unlock()
+		r.users.Add(-ending) // no queue pair is left that could use them
+		r.unpin()
+	}
+	for _, d := range t.devices {
+		d.take()
+		d.close()
+	}
+}

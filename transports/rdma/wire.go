@@ -1,0 +1,122 @@
+package rdma
+
+import (
+	"encoding/binary"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
+)
+
+// Messages go over the control plane, which proves their senders (Host.Call). The first byte is the kind. An initiator
+// names itself by its link; numbers are little endian.
+//
+//	to the owner of memory    hello link version          -> names of its devices
+//	                          connect link turn rail ...  -> its ends of the lanes, and news that were not heard
+//	                          learn link region           -> the news of the region
+//	                          release link turn rail      -> nothing: its ends of the rail's lanes are closed
+//	                          detach link                 -> nothing: its ends of all lanes are
+//	to an initiator           news link ...               -> nothing: no older slice is out
+//	to both                   goodbye                     -> nothing
+const (
+	kindHello   = 1
+	kindConnect = 2
+	kindLearn   = 3
+	kindDetach  = 4
+	kindNews    = 5
+	kindGoodbye = 6
+	kindRelease = 7
+
+	protocol = 1
+	magic    = 0x616d6472 // behind the kind: noise is no message
+)
+
+// end is one end of the lanes of a rail, as the other end needs it.
+type end struct {
+	gid   [16]byte
+	lid   uint16
+	mtu   uint32
+	reads uint8
+	lanes []laneEnd
+}
+
+type laneEnd struct {
+	lane uint8
+	pair uint32 // number of the queue pair
+	psn  uint32 // of its first packet
+}
+
+func (e *end) encode(b []byte) []byte {
+	b = append(b, e.gid[:]...)
+	b = binary.LittleEndian.AppendUint32(b, uint32(e.lid))
+	b = binary.LittleEndian.AppendUint32(b, e.mtu)
+	b = append(b, e.reads, byte(len(e.lanes)))
+	for _, l := range e.lanes {
+		b = append(b, l.lane)
+		b = binary.LittleEndian.AppendUint32(b, l.pair)
+		b = binary.LittleEndian.AppendUint32(b, l.psn)
+	}
+	return b
+}
+
+func decodeEnd(r *kit.Reader) (e end) {
+	e.gid = [16]byte(r.Bytes(16))
+	e.lid, e.mtu, e.reads = uint16(r.U32()), r.U32(), r.U8()
+	for range r.U8() {
+		if r.Short() {
+			break
+		}
+		e.lanes = append(e.lanes, laneEnd{r.U8(), r.U32(), r.U32()})
+	}
+	return e
+}
+
+func (e *end) valid() bool {
+	if e.mtu < 1 || e.mtu > 5 || len(e.lanes) == 0 || len(e.lanes) > 64 {
+		return false
+	}
+	for _, l := range e.lanes {
+		if l.lane >= 64 || l.pair >= 1<<24 || l.psn >= 1<<24 {
+			return false
+		}
+	}
+	return true
+}
+
+// news is a change of a region that initiators have to hear of before it counts.
+type news struct {
+	region  uint64
+	floor   transport.Epoch // slices of older epochs are refused
+	closed  bool            // and all others too
+	version uint32          // of the keys: older descriptors are replaced; 0: no change
+}
+
+// message begins a message of a kind that names a link.
+func message(kind byte, link uint64) []byte {
+	b := binary.LittleEndian.AppendUint32([]byte{kind}, magic)
+	return binary.LittleEndian.AppendUint64(b, link)
+}
+
+func (n *news) encode(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint64(b, n.region)
+	b = binary.LittleEndian.AppendUint64(b, uint64(n.floor))
+	b = kit.AppendBool(b, n.closed)
+	return binary.LittleEndian.AppendUint32(b, n.version)
+}
+
+func decodeNews(r *kit.Reader) news {
+	return news{r.U64(), transport.Epoch(r.U64()), r.U8() == 1, r.U32()}
+}
+
+// join adds other news of the same region.
+func (n *news) join(o news) {
+	n.region = o.region
+	n.floor, n.closed, n.version = max(n.floor, o.floor), n.closed || o.closed, max(n.version, o.version)
+}
+
+// newsMost bounds the news in one answer.
+const newsMost = 1 << 16
+
+func malformed(kind byte) *errs.Error {
+	return errs.New(errs.Protocol, "rdma.serve", "a malformed message of kind %d", kind)
+}
