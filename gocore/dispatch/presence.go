@@ -159,8 +159,8 @@ func (c *Core) sense(p *peer, sign rail.Sign, quiet time.Duration, now clock.Tim
 }
 
 // resume gives every rail of a peer that is back a fresh start: its silence was not the rail's. A rail that has said
-// nothing since its last fresh start gets no other one, although its peer has: it would never be suspected where the
-// other signs of its peer take longer than silenceLook.
+// nothing since its last one is mute from then on, and doubted before its peer is (silenceOf). It would never be
+// suspected otherwise where the other signs of its peer take longer than silenceLook.
 func (c *Core) resume(p *peer, now clock.Time) {
 	p.asked = false
 	for _, l := range p.links {
@@ -169,10 +169,9 @@ func (c *Core) resume(p *peer, now clock.Time) {
 				continue
 			}
 			r.meter.Resume(now)
-			if r.heard != r.fresh {
-				r.heard, r.asked, r.judged = c.awake(now), false, 0
-				r.fresh = r.heard
-			}
+			r.mute = r.heard == r.fresh
+			r.heard, r.asked, r.judged = c.awake(now), false, 0
+			r.fresh = r.heard
 			c.timers.SetSooner(&r.timer, now.Add(c.options.SuspectAfter))
 			if r.device.shared { // bytes of LOW that did not move do so again
 				c.findStuck(r.device, now)

@@ -118,6 +118,9 @@ func (c *Core) silenceOf(r *railState) time.Duration {
 		return c.options.CondemnAfter
 	}
 	expected := r.meter.Silence(head.Length)
+	if r.mute && r.heard == r.fresh {
+		return c.options.SilentAfter / 2
+	}
 	if expected == 0 { // a rail that has never delivered may be slow
 		return c.options.CondemnAfter
 	}
