@@ -257,6 +257,14 @@ class Given(_Paths, total=False):
     """The settings of an Engine as people give them: keywords, or the keys of a dict."""
 
     metadata_type: Literal["p2p", "etcd", "redis", "http"]
+    metadata_servers: str
+    metadata_password_file: str
+    metadata_tls_ca: str
+    metadata_tls_certificate: str
+    metadata_tls_key: str
+    metadata_lease: float | str
+    metadata_timeout: float | str
+    local_segment_name: str
     rpc_server_hostname: str
     rpc_advertise_hostname: str
     rpc_server_port: int
@@ -290,8 +298,6 @@ class Given(_Paths, total=False):
     faults: str
     metrics: Mapping[str, Any]
     policy: Sequence[Any]
-    metadata_servers: str
-    local_segment_name: str
     rpc_server_threads: int
     verbose: bool
     enable_auto_failover_on_poll: bool

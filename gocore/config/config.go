@@ -144,10 +144,9 @@ func (c *Config) check() error {
 			return err
 		}
 	}
-	if kind := c.value("metadata_type"); kind != "p2p" {
-		return errs.New(errs.NotImplemented, "config",
-			"metadata_type is %q (%s), but this build knows peers only by their address",
-			kind, c.origins[c.index["metadata_type"]]).WithHint(`leave it at "p2p"`)
+	if kind := c.value("metadata_type"); kind != "p2p" && c.value("metadata_servers") == "" {
+		return errs.New(errs.InvalidArgument, "config", "metadata_type is %q (%s), but metadata_servers names none",
+			kind, c.origins[c.index["metadata_type"]]).WithHint(`give the address of the service, or leave it at "p2p"`)
 	}
 	if err := c.checkFaults(); err != nil {
 		return err

@@ -64,7 +64,8 @@ func entry(t *testing.T, c *Config, key string) Entry {
 func TestDefaultsFillEveryTypedField(t *testing.T) {
 	c, err := Load(birdsOnly)
 	require.NoError(t, err)
-	require.Equal(t, Engine{RPCServerPort: 0, MetadataType: "p2p", LogLevel: "info", MergeRequests: true,
+	require.Equal(t, Engine{RPCServerPort: 0, MetadataType: "p2p", MetadataLease: 10 * time.Second,
+		MetadataTimeout: 2 * time.Second, LogLevel: "info", MergeRequests: true,
 		MaxFailoverAttempts:  3,
 		TransferStallTimeout: 30 * time.Second, FenceTimeoutHost: 100 * time.Millisecond,
 		FenceTimeoutNetwork: time.Second, FenceTimeoutFile: 5 * time.Second, TransferSyncTimeout: 10 * time.Minute,
@@ -224,10 +225,15 @@ func TestOnlyAskingForAnAbsentTransportFails(t *testing.T) {
 			"transports/"+branch+"/enable is true (argument), but transport "+branch+" is not part of this build")
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err))
 	}
+}
+
+func TestAServiceOfNamesNeedsItsAddress(t *testing.T) {
 	for _, kind := range []string{"etcd", "redis", "http"} {
 		_, err := Load(birdsOnly, map[string]any{"metadata_type": kind})
-		require.Equal(t, errs.NotImplemented, errs.CodeOf(err))
-		require.ErrorContains(t, err, `metadata_type is "`+kind+`" (argument)`)
+		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err))
+		require.ErrorContains(t, err, `metadata_type is "`+kind+`" (argument), but metadata_servers names none`)
+		_, err = Load(birdsOnly, map[string]any{"metadata_type": kind, "metadata_servers": "127.0.0.1:1"})
+		require.NoError(t, err)
 	}
 }
 

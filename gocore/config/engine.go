@@ -6,7 +6,15 @@ import "time"
 // so.
 type Engine struct {
 	Name                 string        `key:"name" help:"Name of the engine, shown to peers and in logs; empty chooses one."`
-	MetadataType         string        `key:"metadata_type" takes:"p2p|etcd|redis|http" default:"p2p" from:"upstream" help:"Where names of segments are found; p2p needs no service, the others are refused until they exist."`
+	MetadataType         string        `key:"metadata_type" takes:"p2p|etcd|redis|http" default:"p2p" from:"upstream" help:"Where names of segments are found; with p2p a name is an address, and no service is needed."`
+	MetadataServers      string        `key:"metadata_servers" from:"upstream" help:"The service of metadata_type: host:port of each member of etcd, with commas between them; host:port or a redis:// or rediss:// URL of Redis; the URL of an HTTP metadata server. Unused with p2p."`
+	MetadataPasswordFile string        `key:"metadata_password_file" takes:"file" help:"File with the password of Redis; empty: none."`
+	MetadataCA           string        `key:"metadata_tls_ca" takes:"file" help:"PEM file with the authorities that sign etcd's certificates; empty: the system's, and TLS only with metadata_tls_certificate."`
+	MetadataCertificate  string        `key:"metadata_tls_certificate" takes:"file" help:"PEM file with the certificate by which etcd knows this engine."`
+	MetadataKey          string        `key:"metadata_tls_key" takes:"file" help:"PEM file with the key of metadata_tls_certificate."`
+	MetadataLease        time.Duration `key:"metadata_lease" takes:"2..3600" unit:"s" default:"10" help:"A name ends this long after its engine has died. A living engine renews it three times as often."`
+	MetadataTimeout      time.Duration `key:"metadata_timeout" takes:"0.01..60" unit:"s" default:"2" help:"Time for one answer of the metadata service."`
+	LocalSegmentName     string        `key:"local_segment_name" from:"upstream" help:"Name under which the metadata service lists this engine; empty: its name. Unused with p2p, where the address is the name."`
 	RPCServerHostname    string        `key:"rpc_server_hostname" from:"upstream" help:"Where peers reach this engine: an address, a name, an interface as eth0, or 0.0.0.0 or :: for all. The control plane listens there and on every address in transports/*/addresses. Empty is loopback."`
 	RPCAdvertiseHostname string        `key:"rpc_advertise_hostname" help:"Host in Engine.address where peers use another one than rpc_server_hostname says, as behind 0.0.0.0; empty: that of rpc_server_hostname, of a wildcard the one by which the default route leaves."`
 	RPCServerPort        int           `key:"rpc_server_port" takes:"port" from:"upstream" help:"Port of the control plane; 0 takes a free one."`

@@ -18,7 +18,7 @@ const closeGrace = 3 * time.Second
 //
 // Each step below would break something if it came elsewhere:
 //
-//  1. Nothing new is taken, or the end would never come.
+//  1. Nothing new is taken, or the end would never come. The name is withdrawn: nobody finds us any more.
 //  2. Transfers end or are cancelled; their tasks' ends need live links.
 //  3. Notifications end: they belong to transfers, and need the control plane. So do reports of traced ones,
 //     and talk about descriptors.
@@ -35,6 +35,7 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	e.mu.Lock()
 	e.closing = true
 	e.unlockAndDrain()
+	_ = e.store.Close()
 	if !cancel {
 		e.drained(timeout)
 	}

@@ -140,7 +140,21 @@ type Engine struct {
 }
 
 // Open starts an engine. When a part cannot start, it takes back the others before it returns the error.
-func Open(ctx context.Context, o Options) (_ *Engine, err error) {
+func Open(ctx context.Context, o Options) (*Engine, error) {
+	e, err := start(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.openNames(ctx); err != nil { // peers may come as soon as they find the name, so it is the last step
+		e.Close(0, true)
+		_ = e.Forget()
+		return nil, err
+	}
+	return e, nil
+}
+
+// start starts everything but the name.
+func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	if o.Config == nil {
 		if o.Config, err = config.Load(config.Options{Transports: tableOf(o.Transports)}); err != nil {
 			return nil, err
@@ -217,35 +231,6 @@ func (e *Engine) startRoutines() {
 	e.stop = stop
 	e.routines.Go(func() { e.progress(running) })
 	e.routines.Go(func() { e.keepTraps(running) })
-}
-
-// Plugs are transports with the settings of the tree.
-func Plugs(factories ...transport.Factory) []Plug {
-	list := make([]Plug, len(factories))
-	for i := range factories {
-		list[i].Factory = factories[i]
-	}
-	return list
-}
-
-// tableOf makes the table of names of an engine that was given no settings.
-func tableOf(plugs []Plug) []config.Transport {
-	list := make([]config.Transport, len(plugs))
-	for i, plug := range plugs {
-		list[i] = config.Transport{Name: plug.Factory.Name(), Settings: config.Rail{}}
-		if c, is := plug.Factory.(transport.Configured); is {
-			list[i].Settings = c.Settings()
-		}
-	}
-	return list
-}
-
-// settings returns the settings for a transport's Open.
-func (e *Engine) settings(plug Plug) any {
-	if plug.Settings != nil {
-		return plug.Settings
-	}
-	return e.config.SettingsOf(plug.Factory.Name())
 }
 
 // steps undoes the steps of Open, last first.

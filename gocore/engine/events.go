@@ -88,6 +88,10 @@ func (l *logs) event(ev *event.Event) bool {
 		text = "Slots and load are shared with other processes again"
 	case event.PeerRefused, event.AccessRefused:
 		level, text = slog.LevelWarn, fmt.Sprintf("%s (%s, %d times)", ev.Kind, ev.Note, ev.N)
+	case event.NameLost:
+		level, text = slog.LevelWarn, "The metadata service does not hold the name of this engine"
+	case event.NameBack:
+		text = "The metadata service holds the name of this engine again"
 	case event.Insecure:
 		level, text = slog.LevelWarn, "insecure is true: whoever reaches this engine reads and writes what it shares"
 	case event.RailDown, event.RailCondemned, event.LinkDown, event.PeerGone, event.Dirty, event.Stalled:

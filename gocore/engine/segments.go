@@ -138,6 +138,10 @@ func (e *Engine) openTarget(ctx context.Context, target meta.Target, another boo
 			return 0, err
 		}
 		identity.Address = target.Address
+		if target.ID != "" && target.ID != identity.ID.String() {
+			return 0, errs.New(errs.InvalidEntry, "open", "the entry is old: another engine answers at %s",
+				target.Address).WithHint("the engine that was meant has ended; its name ends with its lease")
+		}
 	}
 	identity.Self = identity.ID == e.credentials.ID()
 	if another && identity.Self {
@@ -420,6 +424,3 @@ func (e *Engine) Export(names []string) ([]byte, error) {
 	}
 	return segment.Encode(d, false), nil
 }
-
-// meta.Store is the one place where names are resolved; peer to peer needs no service.
-var _ meta.Store = meta.PeerToPeer{}

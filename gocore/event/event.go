@@ -50,6 +50,8 @@ const (
 	PeerSilent
 	PeerBack
 	StrayCompletion
+	NameLost
+	NameBack
 )
 
 // kinds holds the name and the meaning of each kind; docs/reference/events.md is generated from it.
@@ -103,6 +105,10 @@ var kinds = [...]struct{ name, help string }{
 	StrayCompletion: {"stray_completion",
 		"`transport` completed a slice that was not outstanding, for the `n`th time: a defect of that transport. " +
 			"From the `m`th on its links go down."},
+	NameLost: {"name_lost",
+		"The metadata service does not hold the name of this engine, for the reason in `error`: it is tried again, " +
+			"and open segments work on."},
+	NameBack: {"name_back", "The metadata service holds the name of this engine again."},
 }
 
 // String returns the name of a kind, as events carry it to Python and into the log.

@@ -2,7 +2,7 @@
 // own machine.
 //
 // Names are peer to peer unless a setting says otherwise: the name of a segment *is* the address of its engine, so no
-// service has to run. Another answer (etcd, redis, http) implements Store.
+// service has to run. Package names has the stores of services.
 package meta
 
 import "context"
@@ -12,8 +12,8 @@ type Store interface {
 	// Resolve returns where a name leads. InvalidArgument: the name is malformed; InvalidEntry: nobody has that name;
 	// MetadataError: the store did not answer.
 	Resolve(ctx context.Context, name string) (Target, error)
-	// Publish makes name lead to address, for as long as the store is open.
-	Publish(ctx context.Context, name, address string) error
+	// Publish makes name lead to the engine with an address and an id, for as long as the store is open.
+	Publish(ctx context.Context, name, address, id string) error
 	// Close withdraws the published names. The store must not be used afterwards.
 	Close() error
 }
@@ -27,7 +27,7 @@ var _ Store = PeerToPeer{}
 func (PeerToPeer) Resolve(_ context.Context, name string) (Target, error) { return ParseTarget(name) }
 
 // Publish has nothing to do: the address is the name.
-func (PeerToPeer) Publish(context.Context, string, string) error { return nil }
+func (PeerToPeer) Publish(context.Context, string, string, string) error { return nil }
 
 // Close has nothing to withdraw.
 func (PeerToPeer) Close() error { return nil }

@@ -15,6 +15,7 @@ type Target struct {
 	Address string // "host:port" of the control plane, the host as it was written
 	Region  string // one region of that peer; "" is its whole address space
 	File    string // absolute path of a file segment
+	ID      string // of the engine, where a store knows it: another one at the address is not meant
 }
 
 // Local reports whether the target is the own process.

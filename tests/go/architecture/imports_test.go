@@ -18,8 +18,8 @@ var groups = map[string][]string{
 	"vocabulary": {"gocore/errs", "gocore/mem", "gocore/clock", "gocore/event", "gocore/config", "gocore/nic"},
 	"contract":   {"gocore/transport", "gocore/topology"},
 	"policy":     {"gocore/plan", "gocore/rail", "gocore/qos"},
-	"control": {"gocore/meta", "gocore/security", "gocore/segment", "gocore/control", "gocore/metrics",
-		"gocore/scrape", "gocore/share"},
+	"control": {"gocore/meta", "gocore/meta/names", "gocore/security", "gocore/segment", "gocore/control",
+		"gocore/metrics", "gocore/scrape", "gocore/share"},
 }
 
 const (
@@ -59,6 +59,7 @@ var edges = []edge{
 		"gocore/dispatch/internal/intrusive"}, down},
 	{"gocore/dispatch/internal/intrusive", []string{"gocore/clock"}, "containers know nothing of the records in them"},
 	{"gocore/meta", []string{"+vocabulary"}, down},
+	{"gocore/meta/names", []string{"+vocabulary", "gocore/meta"}, down},
 	{"gocore/security", []string{"+vocabulary", "gocore/transport"}, down},
 	{"gocore/segment", []string{"+vocabulary", "gocore/transport"}, down},
 	{"gocore/control", []string{"+vocabulary", "gocore/transport", "gocore/meta", "gocore/security", "gocore/segment",
@@ -168,6 +169,10 @@ var thirds = []third{
 	{"google.golang.org/grpc", []string{"gocore/control"}, false, "the control plane alone speaks RPC"},
 	{"google.golang.org/protobuf", []string{"gocore/control"}, false,
 		"the control plane alone has messages in protobuf"},
+	{"go.etcd.io/etcd", []string{"gocore/meta/names"}, false, "names are looked up in one place"},
+	{"go.uber.org/zap", []string{"gocore/meta/names"}, false, "the client of etcd takes its logger, and gets none"},
+	{"github.com/redis/go-redis", []string{"gocore/meta/names"}, false, "names are looked up in one place"},
+	{"github.com/alicebob/miniredis", nil, true, "only tests run a Redis inside the process"},
 	{"github.com/prometheus", []string{"gocore/metrics"}, false,
 		"metrics are counted as plain integers and rendered in one place"},
 	{"golang.org/x/sys", []string{"gocore/clock", "gocore/engine", "gocore/security", "gocore/share", "gocore/traps",

@@ -1,0 +1,66 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/meta/names"
+)
+
+// openNames connects to the metadata service of the settings, and publishes our name there.
+func (e *Engine) openNames(ctx context.Context) error {
+	c := &e.config.Engine
+	var service names.Service
+	var err error
+	switch c.MetadataType {
+	case "etcd":
+		var members []string
+		for _, member := range strings.Split(c.MetadataServers, ",") {
+			members = append(members, strings.TrimSpace(member))
+		}
+		service, err = names.NewEtcd(members, names.TLS{CA: c.MetadataCA, Certificate: c.MetadataCertificate,
+			Key: c.MetadataKey})
+	case "redis":
+		service, err = names.NewRedis(c.MetadataServers, c.MetadataPasswordFile)
+	case "http":
+		service, err = names.NewHTTP(c.MetadataServers)
+	default:
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	store := names.New(names.Options{Service: service, Lease: c.MetadataLease, Limit: c.MetadataTimeout,
+		Gone: e.isGone, Changed: e.nameChanged})
+	e.store = store
+	name := c.LocalSegmentName
+	if name == "" {
+		name = c.Name
+	}
+	if name == "" { // it finds others, and cannot be found
+		return nil
+	}
+	return store.Publish(ctx, name, e.address, e.credentials.ID().String())
+}
+
+// isGone reports that an engine is proved to be gone: its host refuses at its address, or another one answers there.
+func (e *Engine) isGone(ctx context.Context, address, id string) bool {
+	peer, err := e.client.Open(ctx, address)
+	if err == nil {
+		return peer.ID.String() != id
+	}
+	return errors.Is(err, syscall.ECONNREFUSED) || errs.CodeOf(err) == errs.PeerRestarted
+}
+
+// nameChanged hears that the metadata service has lost our name, and that it has it back.
+func (e *Engine) nameChanged(cause error) {
+	if cause == nil {
+		e.announce(&event.Event{Kind: event.NameBack})
+		return
+	}
+	e.announce(&event.Event{Kind: event.NameLost, Err: errs.From("name", cause)})
+}

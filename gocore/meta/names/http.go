@@ -1,0 +1,117 @@
+package names
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// HTTP is the service of Mooncake's metadata server: GET, PUT and DELETE of ?key=, with the value as the body. A key
+// without a value is a 404. It knows neither leases nor conditions, so each value carries the time of its end by the
+// clock of its writer, and two engines that publish one name at the same moment may both believe to have it. The next
+// renewal finds the other one.
+type HTTP struct {
+	client *http.Client
+	base   url.URL
+	now    func() time.Time
+}
+
+// leased is a value with its end.
+type leased struct {
+	Ends  time.Time       `json:"ends"` // of the lease
+	Value json.RawMessage `json:"value"`
+}
+
+var _ Service = (*HTTP)(nil)
+
+// NewHTTP returns the service at an address such as http://10.0.0.5:8080/metadata.
+func NewHTTP(address string) (*HTTP, error) {
+	base, err := url.Parse(address)
+	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") || base.User != nil {
+		return nil, errs.New(errs.InvalidArgument, "metadata", "%q is not the URL of a metadata server",
+			errs.Printable(address, nameMax)).WithHint("metadata_servers is such as http://10.0.0.5:8080/metadata")
+	}
+	return &HTTP{client: &http.Client{Transport: &http.Transport{MaxIdleConns: 2, IdleConnTimeout: time.Minute}},
+		base: *base, now: time.Now}, nil
+}
+
+// do carries out a request and returns the status and the body.
+func (h *HTTP) do(ctx context.Context, method, key string, body []byte) (int, []byte, error) {
+	to := h.base
+	to.RawQuery = url.Values{"key": {key}}.Encode()
+	request, err := http.NewRequestWithContext(ctx, method, to.String(), bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	answer, err := h.client.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 2*recordMax))
+	if err == nil && answer.StatusCode != http.StatusOK && answer.StatusCode != http.StatusNotFound {
+		err = fmt.Errorf("%s: %s", answer.Status, errs.Printable(string(text), nameMax))
+	}
+	return answer.StatusCode, text, err
+}
+
+// Get implements Service.
+func (h *HTTP) Get(ctx context.Context, key string) ([]byte, error) {
+	status, text, err := h.do(ctx, http.MethodGet, key, nil)
+	if err != nil || status == http.StatusNotFound {
+		return nil, err
+	}
+	var l leased
+	if err := json.Unmarshal(text, &l); err != nil {
+		return nil, fmt.Errorf("the value of %q is malformed: %w", key, err)
+	}
+	if h.now().After(l.Ends) {
+		return nil, nil
+	}
+	return l.Value, nil
+}
+
+// Swap implements Service.
+func (h *HTTP) Swap(ctx context.Context, key string, old, value []byte, lease time.Duration) (bool, error) {
+	now, err := h.Get(ctx, key)
+	if err != nil || !bytes.Equal(now, old) {
+		return false, err
+	}
+	body, err := json.Marshal(leased{h.now().Add(lease), value})
+	if err != nil {
+		return false, err
+	}
+	_, _, err = h.do(ctx, http.MethodPut, key, body)
+	return err == nil, err
+}
+
+// Renew implements Service.
+func (h *HTTP) Renew(ctx context.Context, key string, value []byte, lease time.Duration) (bool, error) {
+	return h.Swap(ctx, key, value, value, lease)
+}
+
+// Remove implements Service.
+func (h *HTTP) Remove(ctx context.Context, key string, value []byte) error {
+	now, err := h.Get(ctx, key)
+	if err != nil || !bytes.Equal(now, value) {
+		return err
+	}
+	_, _, err = h.do(ctx, http.MethodDelete, key, nil)
+	return err
+}
+
+// Close implements Service.
+func (h *HTTP) Close() error {
+	h.client.CloseIdleConnections()
+	return nil
+}
+
+// String implements Service.
+func (h *HTTP) String() string { return "the metadata server at " + h.base.Host }

@@ -1,0 +1,167 @@
+package names
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/meta"
+)
+
+// memory is a Service in the test's hands.
+type memory struct {
+	mu     sync.Mutex
+	values map[string][]byte
+	broken error
+}
+
+func (m *memory) Get(_ context.Context, key string) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.values[key], m.broken
+}
+
+func (m *memory) Swap(_ context.Context, key string, old, value []byte, _ time.Duration) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.broken != nil || !bytes.Equal(m.values[key], old) {
+		return false, m.broken
+	}
+	m.values[key] = value
+	return true, nil
+}
+
+func (m *memory) Renew(_ context.Context, key string, value []byte, _ time.Duration) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.broken == nil && bytes.Equal(m.values[key], value), m.broken
+}
+
+func (m *memory) Remove(_ context.Context, key string, value []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if bytes.Equal(m.values[key], value) {
+		delete(m.values, key)
+	}
+	return m.broken
+}
+
+func (m *memory) Close() error   { return nil }
+func (m *memory) String() string { return "the memory of the test" }
+
+func (m *memory) breaks(cause error) {
+	m.mu.Lock()
+	m.broken = cause
+	m.mu.Unlock()
+}
+
+// open returns a store that renews only when the test says so.
+func open(t *testing.T, m *memory, gone bool) (n *Names, changes *[]error) {
+	changes = &[]error{}
+	n = New(Options{Service: m, Lease: time.Hour, Limit: time.Second,
+		Gone: func(context.Context, string, string) bool { return gone }, Changed: func(cause error) {
+			*changes = append(*changes, cause)
+		}})
+	t.Cleanup(func() { require.NoError(t, n.Close()) })
+	return n, changes
+}
+
+func TestANameLeadsToItsEngineAndRegion(t *testing.T) {
+	m := &memory{values: map[string][]byte{}}
+	owner, _ := open(t, m, false)
+	require.NoError(t, owner.Publish(t.Context(), "decode-0", "10.0.0.5:41233", "id-1"))
+	other, _ := open(t, m, false)
+	for name, want := range map[string]meta.Target{
+		"decode-0":             {Address: "10.0.0.5:41233", ID: "id-1"},
+		"decode-0/kv":          {Address: "10.0.0.5:41233", ID: "id-1", Region: "kv"},
+		"decode-0/layer/3":     {Address: "10.0.0.5:41233", ID: "id-1", Region: "layer/3"},
+		"10.0.0.6:1/kv":        {Address: "10.0.0.6:1", Region: "kv"},
+		"[::1]:7":              {Address: "[::1]:7"},
+		"file:///tmp/x":        {File: "/tmp/x"},
+		"":                     {},
+		"prefill.example:41/x": {Address: "prefill.example:41", Region: "x"},
+	} {
+		got, err := other.Resolve(t.Context(), name)
+		require.NoError(t, err, name)
+		require.Equal(t, want, got, name)
+	}
+	for name, code := range map[string]errs.Code{"nobody": errs.InvalidEntry, "a b": errs.InvalidArgument,
+		"/kv": errs.InvalidArgument, strings.Repeat("n", 254): errs.InvalidArgument} {
+		_, err := other.Resolve(t.Context(), name)
+		require.Equal(t, code, errs.CodeOf(err), "%q: %v", name, err)
+	}
+}
+
+func TestEntriesOfOthersAreNotBelieved(t *testing.T) {
+	m := &memory{values: map[string][]byte{}}
+	n, _ := open(t, m, false)
+	for _, entry := range []string{"", "null", "{}", `{"format":2,"address":"10.0.0.5:1","id":"x"}`, "[", "\x00",
+		`{"format":1,"address":"not an address","id":"x"}`, `{"format":1,"address":"` + strings.Repeat("1", 5000) + `"}`} {
+		m.values[prefix+"x"] = []byte(entry)
+		_, err := n.Resolve(t.Context(), "x")
+		require.Equal(t, errs.MetadataError, errs.CodeOf(err), "%q: %v", entry, err)
+	}
+}
+
+func TestANameBelongsToOneEngine(t *testing.T) {
+	m := &memory{values: map[string][]byte{}}
+	first, _ := open(t, m, false)
+	require.NoError(t, first.Publish(t.Context(), "kv", "10.0.0.5:1", "id-1"))
+	alive, _ := open(t, m, false)
+	err := alive.Publish(t.Context(), "kv", "10.0.0.6:1", "id-2")
+	require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, "10.0.0.5:1")
+	heir, _ := open(t, m, true)
+	require.NoError(t, heir.Publish(t.Context(), "kv", "10.0.0.7:1", "id-3"))
+	target, err := alive.Resolve(t.Context(), "kv")
+	require.NoError(t, err)
+	require.Equal(t, "10.0.0.7:1", target.Address)
+}
+
+// A name that the service loses is published again, and its engine hears of each change once.
+func TestALostNameComesBack(t *testing.T) {
+	m := &memory{values: map[string][]byte{}}
+	n, changes := open(t, m, false)
+	require.NoError(t, n.Publish(t.Context(), "kv", "10.0.0.5:1", "id-1"))
+	n.renew()
+	require.Empty(t, *changes)
+	delete(m.values, prefix+"kv")
+	n.renew()
+	require.Empty(t, *changes, "it was published again at once")
+	require.NotEmpty(t, m.values[prefix+"kv"])
+	m.breaks(errors.New("no route to host"))
+	n.renew()
+	n.renew()
+	require.Len(t, *changes, 1)
+	require.Equal(t, errs.MetadataError, errs.CodeOf((*changes)[0]))
+	require.ErrorContains(t, (*changes)[0], "no route to host")
+	_, err := n.Resolve(t.Context(), "other")
+	require.Equal(t, errs.MetadataError, errs.CodeOf(err))
+	m.breaks(nil)
+	n.renew()
+	n.renew()
+	require.Len(t, *changes, 2)
+	require.NoError(t, (*changes)[1])
+	m.values[prefix+"kv"] = []byte(`{"format":1,"address":"10.0.0.9:1","id":"id-9"}`)
+	n.renew()
+	require.Len(t, *changes, 3, "another engine has the name now")
+	require.ErrorContains(t, (*changes)[2], "10.0.0.9:1")
+}
+
+func TestCloseWithdrawsOwnNamesAlone(t *testing.T) {
+	m := &memory{values: map[string][]byte{}}
+	n, _ := open(t, m, false)
+	require.NoError(t, n.Publish(t.Context(), "mine", "10.0.0.5:1", "id-1"))
+	require.NoError(t, n.Publish(t.Context(), "taken", "10.0.0.5:1", "id-1"))
+	other := []byte(`{"format":1,"address":"10.0.0.9:1","id":"id-9"}`)
+	m.values[prefix+"taken"] = other
+	require.NoError(t, n.Close())
+	require.Equal(t, map[string][]byte{prefix + "taken": other}, m.values)
+}

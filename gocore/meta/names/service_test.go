@@ -1,0 +1,335 @@
+package names
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+)
+
+// world is a service with two clients, and a clock that the test moves.
+type world struct {
+	open    func() Service
+	elapse  func(time.Duration)
+	restart func() // the service goes away and comes back empty
+}
+
+func worlds() map[string]func(*testing.T) world {
+	return map[string]func(*testing.T) world{"http": httpWorld, "redis": redisWorld, "etcd": etcdWorld}
+}
+
+const lease = 10 * time.Second
+
+// Each service keeps a value for the length of its lease, swaps it only for the one that is expected, and removes
+// nothing of others.
+func TestServices(t *testing.T) {
+	for name, make := range worlds() {
+		t.Run(name, func(t *testing.T) {
+			w, ctx := make(t), t.Context()
+			a, b := w.open(), w.open()
+			first, second := []byte(`{"n":1}`), []byte(`{"n":2}`)
+			expect := func(want []byte) {
+				t.Helper()
+				for _, s := range []Service{a, b} {
+					got, err := s.Get(ctx, "k")
+					require.NoError(t, err)
+					require.Equal(t, string(want), string(got))
+				}
+			}
+			swap := func(s Service, old, value []byte, want bool) {
+				t.Helper()
+				done, err := s.Swap(ctx, "k", old, value, lease)
+				require.NoError(t, err)
+				require.Equal(t, want, done)
+			}
+			renew := func(s Service, value []byte, want bool) {
+				t.Helper()
+				held, err := s.Renew(ctx, "k", value, lease)
+				require.NoError(t, err)
+				require.Equal(t, want, held)
+			}
+			expect(nil)
+			renew(a, first, false)
+			swap(a, nil, first, true)
+			swap(b, nil, second, false)
+			swap(b, second, second, false)
+			expect(first)
+			w.elapse(lease * 7 / 10)
+			renew(a, first, true)
+			w.elapse(lease * 7 / 10)
+			expect(first)
+			swap(b, first, second, true)
+			renew(a, first, false)
+			require.NoError(t, a.Remove(ctx, "k", first))
+			expect(second)
+			w.elapse(2 * lease)
+			expect(nil)
+			renew(b, second, false)
+			swap(a, nil, first, true)
+			require.NoError(t, a.Remove(ctx, "k", first))
+			expect(nil)
+			swap(a, nil, first, true)
+			w.restart()
+			renew(a, first, false)
+			swap(a, nil, first, true)
+			expect(first)
+			require.Contains(t, a.String(), "at 127.0.0.1:")
+			require.NoError(t, a.Close())
+			require.NoError(t, b.Close())
+		})
+	}
+}
+
+// A service that does not answer ends each question with its context.
+func TestASilentServiceEndsWithTheQuestion(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+	address := silent.Addr().String()
+	web, err := NewHTTP("http://" + address + "/metadata")
+	require.NoError(t, err)
+	cache, err := NewRedis(address, "")
+	require.NoError(t, err)
+	cluster, err := NewEtcd([]string{address}, TLS{})
+	require.NoError(t, err)
+	for _, s := range []Service{web, cache, cluster} {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		_, err := s.Get(ctx, "k")
+		require.Error(t, err, "%v", s)
+		require.Error(t, ctx.Err(), "%v ended before the limit: %v", s, err)
+		cancel()
+		require.NoError(t, s.Close())
+	}
+}
+
+func TestAddressesOfServices(t *testing.T) {
+	for _, bad := range []string{"", "10.0.0.5:8080", "ftp://h/x", "http://user:word@h/x", "http://"} {
+		_, err := NewHTTP(bad)
+		require.ErrorContains(t, err, "is not the URL of a metadata server", bad)
+	}
+	_, err := NewRedis("redis://:secret@10.0.0.5:6379/0", "")
+	require.ErrorContains(t, err, "without a password")
+	require.NotContains(t, err.Error(), "secret")
+	_, err = NewRedis("10.0.0.5:6379", "/nowhere")
+	require.ErrorContains(t, err, "metadata_password_file")
+	_, err = NewEtcd([]string{"10.0.0.5:2379"}, TLS{CA: "/nowhere"})
+	require.ErrorContains(t, err, "metadata_tls_ca")
+	_, err = NewEtcd([]string{"10.0.0.5:2379"}, TLS{Certificate: "/nowhere"})
+	require.ErrorContains(t, err, "metadata_tls_certificate")
+}
+
+func TestThePasswordOfRedisComesFromAFile(t *testing.T) {
+	server := miniredis.RunT(t)
+	server.RequireAuth("word")
+	file := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(file, []byte("word\n"), 0o600))
+	good, err := NewRedis("redis://"+server.Addr()+"/0", file)
+	require.NoError(t, err)
+	_, err = good.Get(t.Context(), "k")
+	require.NoError(t, err)
+	require.NoError(t, good.Close())
+	bad, err := NewRedis(server.Addr(), "")
+	require.NoError(t, err)
+	_, err = bad.Get(t.Context(), "k")
+	require.ErrorContains(t, err, "NOAUTH")
+	require.NoError(t, bad.Close())
+}
+
+// httpWorld is a server that answers as Mooncake's does.
+func httpWorld(t *testing.T) world {
+	var mu sync.Mutex
+	values := map[string]string{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		key := r.URL.Query().Get("key")
+		switch r.Method {
+		case http.MethodPut:
+			body := make([]byte, r.ContentLength)
+			_, _ = r.Body.Read(body)
+			values[key] = string(body)
+		case http.MethodDelete:
+			delete(values, key)
+		default:
+			if _, is := values[key]; !is {
+				http.Error(w, "metadata not found", http.StatusNotFound)
+				return
+			}
+			_, _ = w.Write([]byte(values[key]))
+		}
+	}))
+	t.Cleanup(server.Close)
+	var later atomic.Int64
+	open := func() Service {
+		s, err := NewHTTP(server.URL + "/metadata")
+		require.NoError(t, err)
+		s.now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+		return s
+	}
+	empty := func() {
+		mu.Lock()
+		clear(values)
+		mu.Unlock()
+	}
+	return world{open, func(d time.Duration) { later.Add(int64(d)) }, empty}
+}
+
+func redisWorld(t *testing.T) world {
+	server := miniredis.RunT(t)
+	open := func() Service {
+		s, err := NewRedis(server.Addr(), "")
+		require.NoError(t, err)
+		return s
+	}
+	return world{open, server.FastForward, func() {
+		server.FlushAll()
+		server.Close()
+		require.NoError(t, server.Restart())
+	}}
+}
+
+// etcdServer answers the calls that Etcd makes as a server of etcd does; tests/etcd runs a real one.
+type etcdServer struct {
+	pb.UnimplementedKVServer
+	pb.UnimplementedLeaseServer
+	mu     sync.Mutex
+	now    time.Duration
+	next   int64
+	values map[string]*mvccpb.KeyValue
+	leases map[int64]*etcdLease
+}
+
+type etcdLease struct{ ttl, ends time.Duration }
+
+func etcdWorld(t *testing.T) world {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	e := &etcdServer{}
+	e.wipe()
+	server := grpc.NewServer()
+	pb.RegisterKVServer(server, e)
+	pb.RegisterLeaseServer(server, e)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	open := func() Service {
+		s, err := NewEtcd([]string{listener.Addr().String()}, TLS{})
+		require.NoError(t, err)
+		return s
+	}
+	return world{open, e.elapse, e.wipe}
+}
+
+func (e *etcdServer) wipe() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.values, e.leases = map[string]*mvccpb.KeyValue{}, map[int64]*etcdLease{}
+}
+
+func (e *etcdServer) elapse(d time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.now += d
+	for id, l := range e.leases {
+		if l.ends < e.now {
+			e.endLocked(id)
+		}
+	}
+}
+
+func (e *etcdServer) endLocked(id int64) {
+	delete(e.leases, id)
+	for key, v := range e.values {
+		if v.Lease == id {
+			delete(e.values, key)
+		}
+	}
+}
+
+func (e *etcdServer) Range(_ context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	answer := &pb.RangeResponse{Header: &pb.ResponseHeader{}}
+	if v := e.values[string(r.Key)]; v != nil {
+		answer.Kvs, answer.Count = []*mvccpb.KeyValue{v}, 1
+	}
+	return answer, nil
+}
+
+func (e *etcdServer) Txn(_ context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	answer := &pb.TxnResponse{Header: &pb.ResponseHeader{}, Succeeded: true}
+	for _, c := range r.Compare {
+		v := e.values[string(c.Key)]
+		switch c.Target {
+		case pb.Compare_CREATE:
+			answer.Succeeded = answer.Succeeded && v == nil
+		case pb.Compare_VALUE:
+			answer.Succeeded = answer.Succeeded && v != nil && string(v.Value) == string(c.GetValue())
+		default:
+			return nil, rpctypes.ErrGRPCNoSpace
+		}
+	}
+	if !answer.Succeeded {
+		return answer, nil
+	}
+	for _, op := range r.Success {
+		if put := op.GetRequestPut(); put != nil {
+			if e.leases[put.Lease] == nil {
+				return nil, rpctypes.ErrGRPCLeaseNotFound
+			}
+			e.values[string(put.Key)] = &mvccpb.KeyValue{Key: put.Key, Value: put.Value, Lease: put.Lease}
+		}
+		if gone := op.GetRequestDeleteRange(); gone != nil {
+			delete(e.values, string(gone.Key))
+		}
+	}
+	return answer, nil
+}
+
+func (e *etcdServer) LeaseGrant(_ context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.next++
+	ttl := time.Duration(r.TTL) * time.Second
+	e.leases[e.next] = &etcdLease{ttl, e.now + ttl}
+	return &pb.LeaseGrantResponse{Header: &pb.ResponseHeader{}, ID: e.next, TTL: r.TTL}, nil
+}
+
+func (e *etcdServer) LeaseRevoke(_ context.Context, r *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.endLocked(r.ID)
+	return &pb.LeaseRevokeResponse{Header: &pb.ResponseHeader{}}, nil
+}
+
+func (e *etcdServer) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
+	for {
+		r, err := stream.Recv()
+		if err != nil {
+			return nil
+		}
+		e.mu.Lock()
+		answer := &pb.LeaseKeepAliveResponse{Header: &pb.ResponseHeader{}, ID: r.ID} // TTL 0: there is no such lease
+		if l := e.leases[r.ID]; l != nil {
+			l.ends, answer.TTL = e.now+l.ttl, int64(l.ttl/time.Second)
+		}
+		e.mu.Unlock()
+		if err := stream.Send(answer); err != nil {
+			return nil
+		}
+	}
+}
