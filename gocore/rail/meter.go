@@ -171,8 +171,14 @@ func (m *Meter) ProbeRTT(now clock.Time) bool {
 // Spoke notes a sign of life while something is in flight.
 func (m *Meter) Spoke(now clock.Time) { m.signOfLife(0, now) }
 
-// Resume notes that the silence until now was not the rail's: its peer as a whole was silent. It teaches nothing.
-func (m *Meter) Resume(now clock.Time) { m.heard = now }
+// Resume notes that the silence until now was not the rail's: its peer as a whole was silent. It teaches nothing, so
+// the sample begins anew. With the silence in it, a rail that was full would be thought as slow as one that trickles.
+func (m *Meter) Resume(now clock.Time) {
+	m.heard = now
+	if m.since != 0 {
+		m.since, m.bytes, m.slices, m.full, m.capped = now, 0, 0, false, false
+	}
+}
 
 // Misjudged notes that the rail was suspected and alive: silence of this length is usual there.
 func (m *Meter) Misjudged(silent time.Duration) { m.silence = max(m.silence, float64(silent)) }

@@ -269,3 +269,26 @@ func TestBandwidthProbesBecomeRare(t *testing.T) {
 	require.Less(t, pipe(&m, 5e7, 0, 20*time.Second), 0.005)
 	require.InEpsilon(t, 5e7, m.Rate(), 0.05)
 }
+
+// A pause of the peer is in no sample of the rate. A full rail would be thought as slow as one that trickles.
+func TestAPauseOfThePeerIsInNoSample(t *testing.T) {
+	var m Meter
+	m.Reset(0)
+	now := clock.Time(time.Second)
+	m.Begin(now)
+	deliver := func(n int) {
+		for range n {
+			m.Full(false)
+			now = now.Add(100 * time.Microsecond)
+			m.Delivered(100_000, 400_000, 400*time.Microsecond, false, now)
+		}
+	}
+	deliver(400)
+	require.InEpsilon(t, 1e9, m.Rate(), 0.05)
+	deliver(5) // in the middle of a sample
+	now = now.Add(500 * time.Millisecond)
+	m.Resume(now)
+	m.Delivered(100_000, 400_000, 500*time.Millisecond, false, now)
+	deliver(20)
+	require.InEpsilon(t, 1e9, m.Rate(), 0.2)
+}
