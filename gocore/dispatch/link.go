@@ -110,7 +110,7 @@ type railState struct {
 	posted     uint64     // id of the last slice that it was given
 	heard      clock.Time // last sign of life, or begin of the flight, by the detector's clock
 	fresh      clock.Time // heard as resume has set it
-	mute       bool       // it has said nothing between two returns of its peer
+	mute       clock.Time // fresh, where it has said nothing between two returns of its peer, else 0
 	noted      clock.Time // last sign of life without a completion
 	lastGood   clock.Time // last completion with bytes
 	errors     uint64

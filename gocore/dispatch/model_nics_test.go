@@ -116,9 +116,6 @@ func (k *checker) nicWindow(d *device) {
 		if paused != 0 && k.w.now < paused.Add(k.w.core.options.CondemnAfter) {
 			return // bytes that stand still are not in flight, and whether they do is known a while later
 		}
-		if since := r.link.peer.since; since != 0 && k.w.now < since.Add(k.w.core.options.CondemnAfter) {
-			return // those of a peer that is back move again, beside others that took their room
-		}
 		window = max(window, d.lowWindow(r))
 		for a := r.flight.First(); a != nil; a = a.flight.After() {
 			if a.Class != Low {

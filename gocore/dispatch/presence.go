@@ -169,8 +169,11 @@ func (c *Core) resume(p *peer, now clock.Time) {
 				continue
 			}
 			r.meter.Resume(now)
-			r.mute = r.heard == r.fresh
+			before := r.heard
 			r.heard, r.asked, r.judged = c.awake(now), false, 0
+			if r.mute = 0; before == r.fresh {
+				r.mute = r.heard
+			}
 			r.fresh = r.heard
 			c.timers.SetSooner(&r.timer, now.Add(c.options.SuspectAfter))
 			if r.device.shared { // bytes of LOW that did not move do so again

@@ -118,7 +118,7 @@ func (c *Core) silenceOf(r *railState) time.Duration {
 		return c.options.CondemnAfter
 	}
 	expected := r.meter.Silence(head.Length)
-	if r.mute && r.heard == r.fresh {
+	if r.heard == r.mute {
 		return c.options.SilentAfter / 2
 	}
 	if expected == 0 { // a rail that has never delivered may be slow
