@@ -104,6 +104,7 @@ func TestAPeerIsHeldUntilTheLastOpenWithdrawal(t *testing.T) {
 	r.submit(to(r.core, other), High, kib, clock.Never)
 	require.Len(t, r.out, 2, "the peer is held")
 	require.Empty(t, r.finish(0, nil), "one of two is still open")
+	require.NotContains(t, r.kinds(), event.Withdrawn, "nor does it say otherwise")
 	require.Len(t, r.finish(0, nil), 1)
 	condemned := 0
 	for _, kind := range r.kinds() {
@@ -112,6 +113,7 @@ func TestAPeerIsHeldUntilTheLastOpenWithdrawal(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, condemned, "both slices were on one rail")
+	require.Contains(t, r.kinds(), event.Withdrawn)
 }
 
 func TestTheFirstVerdictStays(t *testing.T) {
