@@ -192,8 +192,11 @@ def wheel(r: Runner, ctx: Context) -> Tally:
 
 
 def rdma(r: Runner, ctx: Context) -> Tally:
-    """queue pairs of Soft-RoCE in a guest: bytes over 2 and 4 rails, and each fault of a rail"""
-    return r.go_test(["./tests/roce"], "-p=1", f"-exec={guest.launcher(rails=4, limit=240)}", timeout=260)
+    """queue pairs of Soft-RoCE in a guest: bytes over 2 and 4 rails, each fault of a rail, the suite of transports"""
+    tally = r.go_test(["./tests/roce"], "-p=1", f"-exec={guest.launcher(rails=4, limit=240)}", timeout=260)
+    launcher = guest.launcher(rails=2, limit=120)
+    tally.add(r.go_test(["./transports/rdma"], "-p=1", "-run=OnDevices", f"-exec={launcher}", timeout=150))
+    return tally
 
 
 def capi(r: Runner, ctx: Context) -> Tally:
@@ -265,7 +268,7 @@ STAGES: dict[str, Stage] = {
     "simulation": Stage(simulation, 75, BACK),
     "crossing": Stage(crossing, 85),
     "security": Stage(security, 30),
-    "rdma": Stage(rdma, 45, BACK),
+    "rdma": Stage(rdma, 75, BACK),
     "capi": Stage(capi, 50, BACK),
     "wheel": Stage(wheel, 20, BACK, needs_wheel=True),
     "python": Stage(python, 210, needs_wheel=True),
