@@ -16,6 +16,10 @@ type Kind uint8
 // The life of a rail: it is up; it is suspected while it says nothing, and recovers with its next sign of life; it is
 // paused after too many errors, and recovers with its cooldown, a success or good probes; it is condemned when all of
 // it is fenced, and comes up again in a new generation. Down is the transport's word.
+//
+// A peer is silent while it owes answers and nothing proves its end, and back with its next answer; gone is for good.
+// The name of an engine is lost while the metadata service does not hold it. Sharing goes off and on with the pages that
+// processes of a host share.
 const (
 	RailUp Kind = iota + 1
 	RailDown

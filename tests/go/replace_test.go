@@ -197,7 +197,6 @@ func (r *replacer) replace(serve bool) {
 type changer struct {
 	open    func(t *testing.T) *engine.Engine
 	change  func(e *engine.Engine, serve bool)
-	disturb func() // takes a rail, or gives it back; nil where there is one rail
 	imports func(e *engine.Engine) int
 	refused func() int64
 }

@@ -20,7 +20,6 @@ type shimEnd struct {
 	bell   *verbs.Bell
 	queue  *verbs.Queue
 	pair   *verbs.Pair
-	gid    verbs.GID
 }
 
 func openShim(t *testing.T, name string) *shimEnd {

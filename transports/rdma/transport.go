@@ -71,7 +71,7 @@ func surveyOf(library *verbs.Library, name string) string {
 	if err != nil {
 		return fmt.Sprintf("%s: %v", name, err)
 	}
-	defer d.Close()
+	defer func() { _ = d.Close() }()
 	port, err := d.Port(1)
 	if err != nil {
 		return fmt.Sprintf("%s: %v", name, err)

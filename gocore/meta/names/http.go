@@ -54,7 +54,7 @@ func (h *HTTP) do(ctx context.Context, method, key string, body []byte) (int, []
 	if err != nil {
 		return 0, nil, err
 	}
-	defer answer.Body.Close()
+	defer func() { _ = answer.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 2*recordMax))
 	if err == nil && answer.StatusCode != http.StatusOK && answer.StatusCode != http.StatusNotFound {
 		err = fmt.Errorf("%s: %s", answer.Status, errs.Printable(string(text), nameMax))

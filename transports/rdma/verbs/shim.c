@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static tv_library *loaded; /* the latest; they are never unloaded, and a leak checker does not look into Go's memory */
+
 tv_library *tv_load(const char *path, char *why, size_t size) {
 	void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* never closed: its providers keep threads and handlers */
 	if (!handle) {
@@ -31,6 +33,8 @@ tv_library *tv_load(const char *path, char *why, size_t size) {
 #define X(result, name, arguments) l->name = (result(*) arguments)dlsym(handle, #name);
 	TV_OPTIONAL(X)
 #undef X
+	l->before = loaded;
+	loaded = l;
 	return l;
 }
 

@@ -8,7 +8,8 @@
 
 enum { TV_BATCH = 64 }; /* most work requests and completions of one crossing */
 
-typedef struct { /* the library's functions */
+typedef struct tv_library { /* the library's functions */
+	struct tv_library *before; /* that was loaded before it */
 #define X(result, name, arguments) result(*name) arguments;
 	TV_FUNCTIONS(X)
 	TV_OPTIONAL(X)

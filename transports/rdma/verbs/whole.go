@@ -25,7 +25,7 @@ func whole(name string) error {
 	if err != nil {
 		return &Missing{Unusable, fmt.Sprintf("%s is damaged: %v; install it again", path, err)}
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	for _, part := range file.Progs {
 		if part.Type == elf.PT_LOAD && part.Off+part.Filesz > uint64(info.Size()) {
 			return &Missing{Unusable, fmt.Sprintf("%s is cut short: it has %d bytes and needs %d; install it again",
