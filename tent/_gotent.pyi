@@ -58,8 +58,9 @@ class Library(Protocol):
         """Discard forgets a builder. One that was submitted is left alone."""
 
     def pybind_Doctor(self) -> str:
-        """Doctor returns in JSON the versions of the engine, the findings of each transport, and whether processes can
-        share memory here. It starts nothing and needs no engine."""
+        """Doctor returns in JSON the versions of the engine, the findings of each transport and platform, and whether
+        processes can share memory here. It starts nothing and needs no engine. The libraries of drivers stay in the
+        process."""
 
     def pybind_Drain(self, engine: int, address: int, capacity: int, /) -> int:
         """Drain takes up to capacity ids of watched batches that have ended. It keeps Python's lock: it never waits."""

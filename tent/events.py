@@ -36,7 +36,8 @@ class Event(NamedTuple):
     has cause and knob; `slow_path_over` is its end. `insecure`: the engine admits anybody. `traced`: a peer
     reports how its transfer `trace` with this engine went on, in `note`. `segment_opened`, `segment_closed` and
     `region_closed` are acts of the user. `stray_completion`: the transport ended a slice twice, `n` times so far; from
-    `m` times on its links go down.
+    `m` times on its links go down. `name_lost`: the metadata service does not hold the engine's name, for the reason in
+    `error`; `name_back`: it holds it again.
     """
 
     kind: str

@@ -18,8 +18,8 @@ type Kind uint8
 // it is fenced, and comes up again in a new generation. Down is the transport's word.
 //
 // A peer is silent while it owes answers and nothing proves its end, and back with its next answer; gone is for good.
-// The name of an engine is lost while the metadata service does not hold it. Sharing goes off and on with the pages that
-// processes of a host share.
+// The name of an engine is lost while the metadata service does not hold it. Sharing goes off and on with the pages
+// that processes of a host share.
 const (
 	RailUp Kind = iota + 1
 	RailDown
