@@ -151,6 +151,7 @@ func (c *Core) fitsIn(r *railState, class int, want uint64, aged bool, now clock
 		return true
 	}
 	d := r.device
+	crowded := class == Low && !aged && !d.lowRoom(r, want) // asked before a probe widens the NIC's window
 	capped := r.bytesMax < r.bytesWhole || (class == Low && !aged)
 	if d.shared {
 		d.meter.Full(capped)
@@ -161,13 +162,14 @@ func (c *Core) fitsIn(r *railState, class int, want uint64, aged bool, now clock
 			d.meter.ProbeBandwidth(now)
 		}
 	}
-	if class != Low || aged || d.lowRoom(r, want) {
+	if !crowded {
 		if d.held.Len() == 0 { // else it is the NIC that is full, and the rail carries only its share
 			r.meter.Full(capped)
 		}
-		return false
+		return false // a slice of its own that comes back wakes it
 	}
-	if c.findStuck(d, now) && r.room(class, want, aged) {
+	c.findStuck(d, now)
+	if r.room(class, want, aged) {
 		return true
 	}
 	c.holdBack(r, now.Add(r.link.options.SuspectAfter))

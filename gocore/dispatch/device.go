@@ -317,10 +317,9 @@ func (d *device) lowRoom(r *railState, want uint64) bool {
 	return low+want <= d.lowWindow(r)
 }
 
-// findStuck finds the LOW bytes in flight that are not on the wire, and reports whether there are more than were known.
-// Such bytes are with a peer that does not answer, or on a rail that is out. One peer that stands still must not stop
-// LOW to all the others.
-func (c *Core) findStuck(d *device, now clock.Time) bool {
+// findStuck finds the LOW bytes in flight that are not on the wire. Such bytes are with a peer that does not answer, or
+// on a rail that is out. One peer that stands still must not stop LOW to all the others.
+func (c *Core) findStuck(d *device, now clock.Time) {
 	moving := uint64(0)
 	for _, r := range d.rails {
 		if r.low > 0 && r.healthy() && r.link.peer.presence != rail.Silent &&
@@ -328,7 +327,5 @@ func (c *Core) findStuck(d *device, now clock.Time) bool {
 			moving += r.low
 		}
 	}
-	before := d.stuck
 	d.stuck = d.low - moving
-	return d.stuck > before
 }

@@ -120,6 +120,22 @@ func TestADrainedNICWakesTheOtherPeers(t *testing.T) {
 	require.Zero(t, r.core.Outstanding())
 }
 
+// A bandwidth probe widens the window of LOW at the moment in which it refuses a peer. That peer does not wait for
+// slices of its own, for it has none: the wider window takes it at once.
+func TestABandwidthProbeLeavesNoPeerBehind(t *testing.T) {
+	r := newRig(t, Options{})
+	plans := r.peers(2, "eth0", 4<<20)
+	r.submit(plans[0], Low, 1<<20, clock.Never) // has no room, so a probe is due in 20 ms
+	r.drain()
+	r.now = r.now.Add(20 * ms)
+	r.submit(plans[0], Low, 7*64*kib, clock.Never)
+	require.Len(t, r.out, 7, "they leave no room for an eighth")
+	b := r.submit(plans[1], Low, 64*kib, clock.Never)
+	require.Len(t, r.out, 8)
+	r.drain()
+	require.Equal(t, Completed, r.status(b).State)
+}
+
 // A peer that stands still holds its slices, and must not hold up LOW to the others of the NIC.
 func TestAPeerThatStandsStillKeepsNoWindow(t *testing.T) {
 	r := newRig(t, Options{})
