@@ -1,6 +1,6 @@
 """A test guest: Linux as a program, with rails of Soft-RoCE, in which one command runs to its end.
 
-    guest.py [--rails 4] [--limit 120] -- COMMAND [ARGUMENT ...]
+    guest.py [--rails 4] [--limit 600] -- COMMAND [ARGUMENT ...]
     go test -exec "python3 $PWD/tools/guest.py --rails 4 --" ./tests/rdma      each package in a guest of its own
     guest.py --prepare                      installs and builds everything that it needs, which takes minutes once
 
@@ -193,7 +193,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Runs a command in a guest that has rails of Soft-RoCE.")
     parser.add_argument("--prepare", action="store_true", help="install and build what the guest needs")
     parser.add_argument("--rails", type=int, default=2, help="each with a device at both ends (2)")
-    parser.add_argument("--limit", type=float, default=120, help="seconds until the guest is ended (120)")
+    parser.add_argument("--limit", type=float, default=600, help="seconds until the guest is ended (600)")
     parser.add_argument("--memory", default="2G", help="of the guest (2G)")
     parser.add_argument("--console", action="store_true", help="print the kernel's messages as well")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="runs in this folder")

@@ -193,9 +193,9 @@ def wheel(r: Runner, ctx: Context) -> Tally:
 
 def rdma(r: Runner, ctx: Context) -> Tally:
     """queue pairs of Soft-RoCE in a guest: bytes over 2 and 4 rails, each fault of a rail, the suite of transports"""
-    tally = r.go_test(["./tests/roce"], "-p=1", f"-exec={guest.launcher(rails=4, limit=240)}", timeout=260)
-    launcher = guest.launcher(rails=2, limit=120)
-    tally.add(r.go_test(["./transports/rdma"], "-p=1", "-run=OnDevices", f"-exec={launcher}", timeout=150))
+    tally = r.go_test(["./tests/roce"], "-p=1", f"-exec={guest.launcher(rails=4, limit=600)}", timeout=900)
+    launcher = guest.launcher(rails=2, limit=600)
+    tally.add(r.go_test(["./transports/rdma"], "-p=1", "-run=OnDevices", f"-exec={launcher}", timeout=900))
     return tally
 
 

@@ -88,13 +88,20 @@ static int open_end(struct end *e, char *base) {
 	return 0;
 }
 
+/* By way of the error state, which empties the send queue. Soft-RoCE of Linux 6.12 resets a queue pair with requests in
+ * its send queue wrongly: it forgets them, goes on at their places, and takes a queue as full as before for empty. */
+static int reset_qp(struct ibv_qp *qp) {
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_ERR};
+	ibv_modify_qp(qp, &a, IBV_QP_STATE); /* a new one refuses, and needs it not */
+	a.qp_state = IBV_QPS_RESET;
+	return ibv_modify_qp(qp, &a, IBV_QP_STATE);
+}
+
 static int connect_qp(struct end *e, const struct end *to, int i, uint32_t psn) {
-	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RESET};
-	int error = ibv_modify_qp(e->qp[i], &a, IBV_QP_STATE);
-	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 1};
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1};
 	a.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-	if (!error) error = ibv_modify_qp(e->qp[i], &a, mask);
+	int error = ibv_modify_qp(e->qp[i], &a, mask);
 	a = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = to->qp[i]->qp_num};
 	a.rq_psn = psn, a.max_dest_rd_atomic = 16, a.min_rnr_timer = 12;
 	a.ah_attr = (struct ibv_ah_attr){.is_global = 1, .port_num = 1};
@@ -114,6 +121,12 @@ static int connect_rail(struct rail *r) {
 	if (!error) error = find_gid(&r->b);
 	r->generation++;
 	r->dead = 1;
+	for (int i = 0; i < n_qps; i++) {
+		if (!error) error = reset_qp(r->a.qp[i]);
+		if (!error) error = reset_qp(r->b.qp[i]);
+	}
+	struct ibv_wc old[64];
+	while (ibv_poll_cq(r->a.cq, 64, old) > 0) {} /* they leave their room to the new ones */
 	for (int i = 0; i < n_qps; i++) {
 		uint32_t psn = (r->generation * 7919u + (uint32_t)i) & 0xffffff;
 		if (!error) error = connect_qp(&r->a, &r->b, i, psn);

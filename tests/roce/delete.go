@@ -16,8 +16,8 @@ var deletions = struct {
 	ends map[string]chan error
 }{ends: map[string]chan error{}}
 
-// kernelPatience bounds the wait for the kernel.
-const kernelPatience = 10 * time.Second
+// kernelPatience bounds the wait for the kernel, on a machine with much else to do.
+const kernelPatience = 2 * time.Minute
 
 // Delete removes an end's interface, and its RDMA device. It returns when they are gone for whoever looks for them;
 // programs that have the device open keep a dead one.

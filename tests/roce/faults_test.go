@@ -148,6 +148,23 @@ func breakAndMend(t *testing.T, f Fault, op string, want mark) {
 	p.ok()
 }
 
+// TestAQueuePairThatIsConnectedAgainUnderLoadSends connects a rail whose queue pairs are full and have not failed.
+func TestAQueuePairThatIsConnectedAgainUnderLoadSends(t *testing.T) {
+	needGuest(t, 1)
+	for _, op := range []string{"write", "read"} {
+		p := start(t, "flow", Rails()[:1], wide)
+		p.tell("flow", op)
+		p.await("first", 0)
+		require.NoError(t, Rail(0).Drop(Both))
+		p.stands(0)
+		require.NoError(t, Rail(0).Heal())
+		p.join("connect", 0)
+		p.await("first", 0)
+		p.tell("stop")
+		p.ok()
+	}
+}
+
 // TestABadPathLosesNoByte moves checked bytes over paths that lose, delay, reorder and repeat packets.
 func TestABadPathLosesNoByte(t *testing.T) {
 	needGuest(t, 2)

@@ -18,8 +18,8 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 )
 
-// patience bounds each wait for a line of a program.
-const patience = 20 * time.Second
+// patience bounds each wait for a line of a program. It is a last resort: a busy machine is no failure.
+const patience = 2 * time.Minute
 
 // needGuest skips a test outside the guest, and where that has too few rails.
 func needGuest(t *testing.T, rails int) {
@@ -183,5 +183,18 @@ func (p *program) goesOn(rail int) {
 	before, deadline := p.moved()[rail], clock.Now().Add(patience)
 	for p.moved()[rail] == before {
 		require.Less(p.t, clock.Now(), deadline, "rail %d stands still", rail)
+	}
+}
+
+// stands waits until a rail moves nothing more: two looks in a row see the same.
+func (p *program) stands(rail int) {
+	p.t.Helper()
+	for before, deadline := int64(-1), clock.Now().Add(patience); ; {
+		now := p.moved()[rail]
+		if now == before {
+			return
+		}
+		require.Less(p.t, clock.Now(), deadline, "rail %d goes on", rail)
+		before = now
 	}
 }

@@ -54,7 +54,7 @@ def install(path: Path, does: str) -> None:
 
 def test_output_and_status_of_the_command_come_back(fake: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     install(fake, OBEYS)
-    assert guest.run(["sh", "-c", "echo from inside; exit 7"], rails=2, limit=30) == 7
+    assert guest.run(["sh", "-c", "echo from inside; exit 7"], rails=2, limit=300) == 7
     printed = capfdbinary.readouterr()
     assert printed.out == b"from inside\n"
     assert b"the kernel speaks" not in printed.err
@@ -65,7 +65,7 @@ def test_a_late_command_and_a_dead_guest_show_the_console(fake: Path, capfd: pyt
     assert guest.run(["true"], rails=2, limit=0.3) == guest.TIMED_OUT
     assert "the guest's console" in capfd.readouterr().err
     install(fake, "sys.exit(3)")
-    assert guest.run(["true"], rails=2, limit=30) == guest.DIED
+    assert guest.run(["true"], rails=2, limit=300) == guest.DIED
     assert "the kernel speaks" in capfd.readouterr().err
 
 
