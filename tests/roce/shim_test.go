@@ -85,6 +85,16 @@ func (e *shimEnd) await(n int) (list []verbs.WC) {
 	return list
 }
 
+// drain takes the completions of requests that a reset has ended.
+func (e *shimEnd) drain() {
+	e.t.Helper()
+	for got, some := 1, make([]verbs.WC, verbs.Batch); got > 0; {
+		var err error
+		got, err = e.queue.Poll(some)
+		require.NoError(e.t, err)
+	}
+}
+
 // shimRail is both ends of rail 0 with registered memory, between guard bands.
 type shimRail struct {
 	a, b       *shimEnd
@@ -172,4 +182,35 @@ func TestTheShimNamesARealFailure(t *testing.T) {
 	attributes, err := s.a.pair.Query()
 	require.NoError(t, err)
 	require.Equal(t, uint32(6), attributes.State, "error")
+}
+
+// TestTheShimResetsAPairWithRequestsOut resets a full pair that has not failed. It then takes as many, and they pass.
+func TestTheShimResetsAPairWithRequestsOut(t *testing.T) {
+	needGuest(t, 1)
+	const length = 4 << 10 // a packet
+	s := newShimRail(t)
+	attributes, err := s.a.pair.Query()
+	require.NoError(t, err)
+	full := attributes.Requests
+	bytes := uint64(full) * length
+	require.NoError(t, Rail(0).Drop(Both))
+	sent := func() int64 { return counters(t, s.a.device.Name)["sent_pkts"] }
+	before, deadline := sent(), clock.Now().Add(patience)
+	s.post(verbs.OpWrite, 0, length, full)
+	for sent() < before+int64(full) {
+		require.Less(t, clock.Now(), deadline, "requests that are not sent")
+	}
+	require.NoError(t, s.a.pair.Reset())
+	require.NoError(t, s.b.pair.Reset())
+	require.NoError(t, Rail(0).Heal())
+	s.a.drain()
+	s.near.Fill(2, 0, shimBytes)
+	s.far.Fill(1, 0, shimBytes)
+	s.a.connect(s.b, Rail(0).Address(A), Rail(0).Address(B))
+	s.b.connect(s.a, Rail(0).Address(B), Rail(0).Address(A))
+	s.post(verbs.OpWrite, 0, length, full)
+	require.Equal(t, verbs.Success, s.a.await(1)[0].Status)
+	require.NoError(t, s.far.Check(2, 0, 0, bytes))
+	require.NoError(t, s.far.Check(1, bytes, bytes, shimBytes-bytes))
+	require.NoError(t, s.far.CheckBands())
 }

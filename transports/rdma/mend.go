@@ -126,6 +126,9 @@ func (r *rail) quieten() (broken []*lane) {
 		l.settleLocked(false)
 		r.unlock()
 	}
+	if len(broken) > 0 {
+		r.device.take() // flushed requests leave their room in the queue to the next life
+	}
 	return broken
 }
 
