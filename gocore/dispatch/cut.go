@@ -352,8 +352,8 @@ func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) 
 		if l.answers() {
 			c.expectAnswer(l.peer, now)
 		}
-		if !r.timer.Armed() {
-			c.timers.Set(&r.timer, now.Add(r.link.options.SuspectAfter))
+		if !r.timer.Armed() || !r.healthy() { // that of a paused rail waits for the end of the pause
+			c.timers.SetSooner(&r.timer, now.Add(l.options.SuspectAfter))
 		}
 	}
 	c.launched(r, a, now)

@@ -371,6 +371,25 @@ func TestASilentPeerIsTriedOverTheNextTransportAfterTheLimitOfAnAttempt(t *testi
 	require.EqualValues(t, 1, r.status(b).Failovers)
 }
 
+// A rail that is paused may be the only one. What it carries is watched from the start, not from the end of the pause.
+func TestAPausedRailIsWatchedWhileItCarriesSomething(t *testing.T) {
+	r := newRig(t, Options{Failovers: 3})
+	first, second := r.link(1, 0, 1, 128*kib), r.link(1, 1, 0, 128*kib)
+	r.core.DropLink(second, broken(errs.ScopeLink), r.now)
+	r.submit(to(r.core, first, second), High, 64*kib, clock.Never)
+	for range 3 { // its breaker opens
+		require.Len(t, r.out, 1)
+		r.finish(0, broken(errs.ScopeRail))
+		r.wait(10 * ms)
+	}
+	require.Len(t, r.out, 1, "there is nothing better")
+	r.railUp(second, 0, 1, 128*kib)
+	for begun := r.now; len(r.out) == 1; r.wait(50 * ms) {
+		require.Less(t, r.now.Sub(begun), r.core.options.AttemptLimit*3/2)
+	}
+	require.EqualValues(t, second, r.out[1].Rail.Link)
+}
+
 func TestARailInsideThisHostIsNotSuspectedForItsSilence(t *testing.T) {
 	for _, inside := range []bool{false, true} {
 		r := newRig(t, Options{Failovers: 3})
