@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ const (
 // Queue pairs give a silent path up after half a second: on a busy machine the guest stands still for some of that.
 var (
 	wide   = queues{pairs: 2, chain: 4, depth: 2, block: 64 << 10, arena: 8 << 20, timeout: 14, retries: 6}
+	flows  = queues{pairs: 2, chain: 4, depth: 2, block: 16 << 10, arena: 2 << 20, timeout: 14, retries: 6}
 	narrow = queues{pairs: 1, chain: 4, depth: 2, block: 16 << 10, arena: 8 << 20, timeout: 14, retries: 6}
 )
 
@@ -90,31 +92,56 @@ func TestEveryFaultHasItsMark(t *testing.T) {
 	}
 }
 
-// TestAFaultShowsOnItsRailAndOnNoOther breaks rail 0 under a flow, mends it, and connects it again.
+// breakable has the rails that tests may break side by side: all but the last, which stays well.
+var breakable = sync.OnceValue(func() chan Rail {
+	rails := Rails()
+	free := make(chan Rail, len(rails))
+	for _, r := range rails[:len(rails)-1] {
+		free <- r
+	}
+	return free
+})
+
+// borrow gives a test a rail to break, until it ends, and the one that stays well.
+func borrow(t *testing.T) (broken, well Rail) {
+	t.Helper()
+	free := breakable()
+	broken = <-free
+	t.Cleanup(func() { free <- broken })
+	rails := Rails()
+	return broken, rails[len(rails)-1]
+}
+
+// TestAFaultShowsOnItsRailAndOnNoOther breaks a rail under a flow, mends it, and connects it again.
 func TestAFaultShowsOnItsRailAndOnNoOther(t *testing.T) {
 	needGuest(t, 2)
+	t.Parallel()
 	for _, f := range Faults() {
 		want, deadly := marks()[f.Name]
 		if !deadly {
 			continue
 		}
 		for _, op := range []string{"write", "read"} {
-			t.Run(f.Name+"/"+op, func(t *testing.T) { breakAndMend(t, f, op, want) })
+			t.Run(f.Name+"/"+op, func(t *testing.T) {
+				t.Parallel()
+				breakAndMend(t, f, op, want)
+			})
 		}
 	}
 }
 
 func breakAndMend(t *testing.T, f Fault, op string, want mark) {
-	p := start(t, "flow", Rails()[:2], wide)
+	broken, well := borrow(t)
+	p := start(t, "flow", []Rail{broken, well}, flows)
 	p.tell("flow", op)
 	p.await("first", 0)
 	p.await("first", 1)
 	begin := clock.Now()
-	require.NoError(t, f.Make(0))
+	require.NoError(t, f.Make(broken))
 	mended := false
 	t.Cleanup(func() {
 		if !mended { // the next fault is to find all rails well
-			_ = f.Mend(0)
+			_ = f.Mend(broken)
 		}
 	})
 	failed := p.await("failed", 0)
@@ -130,7 +157,7 @@ func breakAndMend(t *testing.T, f Fault, op string, want mark) {
 		p.await("done", 0)
 	}
 	mended = true
-	require.NoError(t, f.Mend(0))
+	require.NoError(t, f.Mend(broken))
 	again := "connect"
 	if deleted {
 		again = "open"
@@ -168,20 +195,23 @@ func TestAQueuePairThatIsConnectedAgainUnderLoadSends(t *testing.T) {
 // TestABadPathLosesNoByte moves checked bytes over paths that lose, delay, reorder and repeat packets.
 func TestABadPathLosesNoByte(t *testing.T) {
 	needGuest(t, 2)
+	t.Parallel()
 	for _, name := range impairments {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			f := fault(t, name)
-			p := start(t, "crdma", Rails()[:2], narrow)
+			bad, well := borrow(t)
+			p := start(t, "crdma", []Rail{bad, well}, narrow)
 			const size = 1 << 20
 			small, large := p.took("write", 4<<10, 1), p.took("write", size, 1)
-			before := counters(t, Rail(0).Device(B))
-			require.NoError(t, f.Make(0))
-			t.Cleanup(func() { require.NoError(t, f.Mend(0)) })
+			before := counters(t, bad.Device(B))
+			require.NoError(t, f.Make(bad))
+			t.Cleanup(func() { require.NoError(t, f.Mend(bad)) })
 			for _, op := range []string{"write", "read"} {
 				p.check(op, size, 1, 2)
 			}
 			slowSmall, slowLarge := p.took("write", 4<<10, 1), p.took("write", size, 1)
-			after := counters(t, Rail(0).Device(B))
+			after := counters(t, bad.Device(B))
 			t.Logf("4 KiB %v, then %v; 1 MiB %v, then %v", small, slowSmall, large, slowLarge)
 			for counter, n := range after {
 				if n != before[counter] && !strings.HasSuffix(counter, "_pkts") {
