@@ -23,7 +23,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"testing"
 	"unsafe"
@@ -42,14 +41,14 @@ var built struct {
 }
 
 // Open compiles the library, once for a process, and loads it. Its knobs are as they were at the start when the test
-// ends. It skips the test where there is no C compiler.
+// ends. A library that cannot be compiled fails the test: cgo, which this package needs, has a compiler.
 func Open(t testing.TB) *Fake {
 	t.Helper()
 	built.Do(func() {
 		built.path, built.err = Build(filepath.Join(os.TempDir(), fmt.Sprint("tent-fake-verbs-", os.Getpid())))
 	})
 	if built.err != nil {
-		t.Skipf("the fake libibverbs cannot be compiled: %v", built.err)
+		t.Fatalf("the fake libibverbs cannot be compiled: %v", built.err)
 	}
 	path := C.CString(built.path)
 	defer C.free(unsafe.Pointer(path))
@@ -67,8 +66,11 @@ func Open(t testing.TB) *Fake {
 
 // Build compiles the library into a folder and returns its path.
 func Build(folder string) (string, error) {
-	_, here, _, _ := runtime.Caller(0)
-	source := filepath.Join(filepath.Dir(here), "library")
+	root, err := repository()
+	if err != nil {
+		return "", err
+	}
+	source := filepath.Join(root, "tests", "fakes", "verbs", "library")
 	files, err := filepath.Glob(filepath.Join(source, "*.c"))
 	if err != nil || len(files) == 0 {
 		return "", fmt.Errorf("no source in %s", source)
@@ -77,7 +79,7 @@ func Build(folder string) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(folder, "libibverbs.so.1")
-	abi := filepath.Join(filepath.Dir(here), "..", "..", "..", "transports", "rdma", "verbs")
+	abi := filepath.Join(root, "transports", "rdma", "verbs")
 	args := append([]string{"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
 		"-Wl,-soname,libibverbs.so.1", "-I" + abi, "-o", path}, files...)
 	out, err := exec.Command("gcc", append(args, "-lpthread")...).CombinedOutput()
@@ -85,6 +87,17 @@ func Build(folder string) (string, error) {
 		return "", fmt.Errorf("gcc: %w: %s", err, out)
 	}
 	return path, nil
+}
+
+// repository is the folder of go.mod, above that of the test. The paths of a build with -trimpath lead nowhere.
+func repository() (string, error) {
+	at, err := os.Getwd()
+	for ; err == nil && at != "/"; at = filepath.Dir(at) {
+		if _, missing := os.Stat(filepath.Join(at, "go.mod")); missing == nil {
+			return at, nil
+		}
+	}
+	return "", fmt.Errorf("no go.mod above the folder of the test: %w", err)
 }
 
 // Control turns a knob or asks for a figure, as fake_control in library/wire.c says.

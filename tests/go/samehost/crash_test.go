@@ -251,6 +251,13 @@ func (p *presses) moves(e *engine.Engine, class uint8, local []byte, at engine.S
 	}
 }
 
+// awaitMoves returns when more transfers have completed. None may end in another way.
+func (p *presses) awaitMoves(t *testing.T, more uint64) {
+	for end := p.moved.Load() + more; p.moved.Load() < end; runtime.Gosched() {
+		require.Empty(t, p.ended(), "the owner is stopped, which concerns nobody")
+	}
+}
+
 // The owner's side need not wake up: while it is stopped, its memory is read and written as ever. When it is killed,
 // every transfer ends, the caller lives, and the destinations of READs are quiet.
 func TestOwnerMayBeStoppedOrKilledAtAnyMoment(t *testing.T) {
@@ -261,14 +268,11 @@ func TestOwnerMayBeStoppedOrKilledAtAnyMoment(t *testing.T) {
 		c := next
 		c.do("Own", uint64(kills), &netbed.Nothing{})
 		p := press(t, e, c)
+		p.awaitMoves(t, 1) // an owner that is stopped answers no greeting, so transfers wait for their first link
 		for range 5 {
 			spin(random)
 			c.signal(unix.SIGSTOP)
-			before := p.moved.Load()
-			for p.moved.Load() < before+10 {
-				require.Empty(t, p.ended(), "the owner is stopped, which concerns nobody")
-				runtime.Gosched()
-			}
+			p.awaitMoves(t, 10)
 			if random.IntN(4) > 0 {
 				c.signal(unix.SIGCONT)
 			}
