@@ -29,12 +29,14 @@ func (r *rig) measure(id plan.LinkID, rate float64) {
 		m := &rail.meter
 		m.Reset(rate)
 		m.Begin(r.now)
-		m.Full(false)
 		n := uint64(rate * (30 * ms).Seconds())
-		m.Delivered(n, n, 30*ms, true, r.now.Add(30*ms))
+		for k := 1; k <= 5; k++ { // one sample is not believed
+			m.Full(false)
+			m.Delivered(n, n, 30*ms, k == 5, r.now.Add(time.Duration(k)*30*ms))
+		}
 		require.InEpsilon(r, rate, m.MaxBandwidth(), 1e-9)
 	}
-	r.now = r.now.Add(30 * ms)
+	r.now = r.now.Add(150 * ms)
 }
 
 // narrow adds a link with one rail that takes one slice at a time.

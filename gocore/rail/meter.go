@@ -17,8 +17,10 @@ const (
 	// maxMemory is the time of traffic over which the highest rate fades, as BBR's max filter forgets after ten round
 	// trips.
 	maxMemory = 10 * time.Second
-	// maxLeast is the time on a full rail before the highest rate is reported.
+	// maxLeast is the time on a full rail before the highest rate is reported. A sample counts for maxShare of it at
+	// most: a single long one may be a pause of the peer.
 	maxLeast = 20 * time.Millisecond
+	maxShare = maxLeast / 5
 	// Samples of shorter slices, in bytes, measure the number of slices and not the rate.
 	wholeSlice = 8 << 10
 	// silencePrior is assumed of a rail just after its rate became known: it has had no time to be silent yet.
@@ -248,15 +250,15 @@ func (m *Meter) Rate() float64 { return m.rate }
 // maxFilter keeps the highest rate of some samples, which fades as BBR's windowed maximum does.
 type maxFilter struct {
 	rate float64 // bytes/s
-	time float64 // ns of samples
+	time float64 // ns of samples, maxShare of each at most
 }
 
 func (f *maxFilter) see(rate, took float64) {
-	f.time += took
+	f.time += min(took, float64(maxShare))
 	f.rate = max(rate, f.rate-(f.rate-rate)*min(1, took/float64(maxMemory)))
 }
 
-// value is 0 until the samples are long enough: a short one means little.
+// value is 0 until the samples are long enough, and several: a short one means little, and so does one alone.
 func (f *maxFilter) value() float64 {
 	if f.time < float64(maxLeast) {
 		return 0

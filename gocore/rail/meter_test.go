@@ -292,3 +292,29 @@ func TestAPauseOfThePeerIsInNoSample(t *testing.T) {
 	deliver(20)
 	require.InEpsilon(t, 1e9, m.Rate(), 0.2)
 }
+
+// One sample does not make a rate known, however long it took. A pause of the peer that was too short to be noticed may
+// be in it, and requests with deadlines would be dropped as hopeless.
+func TestOneLongSampleIsNoHighestRate(t *testing.T) {
+	var m Meter
+	m.Reset(0)
+	now := clock.Time(time.Second)
+	m.Begin(now)
+	deliver := func(took time.Duration) {
+		m.Full(false)
+		now = now.Add(took)
+		m.Delivered(100_000, 400_000, 4*took, false, now)
+	}
+	deliver(60 * time.Millisecond)
+	require.Zero(t, m.MaxBandwidth())
+	for range 400 {
+		deliver(100 * time.Microsecond)
+	}
+	require.InEpsilon(t, 1e9, m.MaxBandwidth(), 0.1)
+
+	m.Reset(0) // a slow rail is known after a few
+	for range 5 {
+		deliver(60 * time.Millisecond)
+	}
+	require.InEpsilon(t, 100_000/0.06, m.MaxBandwidth(), 0.1)
+}
