@@ -28,7 +28,7 @@ TEST_TOOLS = ("pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100")  # the bo
 # Most packages wait more than they compute: four at a time leave no processor free, and none waits for long.
 WAITING = "-p=4"
 # Most tests of Python wait for processes of their own, so three workers share them.
-BESIDE = ("-n", "3", "--dist=loadgroup")
+BESIDE = ("-n", "3", "--dist=load")
 SIMULATIONS = "(?i:simul|model|invariant)"  # tests with TENT_SIM_SEEDS runs
 MODELS = "^TestModel"
 SIMULATED = ("./gocore/dispatch/...", "./tests/go/...", "./transports/sim/...")
@@ -136,7 +136,10 @@ def marked(name: str) -> list[str]:
 def python(r: Runner, ctx: Context) -> Tally:
     """the wheel and the full Python suite, on this interpreter"""
     churn = {"TENT_CHURN": "1000"} if ctx.everything else {}
-    return r.pytest(ctx.python(ctx.main), *BESIDE, "-m", "not adapters", timeout=1200, **churn)
+    python = ctx.python(ctx.main)
+    tally = r.pytest(python, *BESIDE, "-m", "not adapters and not clock", timeout=1200, **churn)
+    tally.add(r.pytest(python, "-m", "clock", timeout=600, suite=marked("clock"), **churn))
+    return tally
 
 
 def adapters(r: Runner, ctx: Context) -> Tally:

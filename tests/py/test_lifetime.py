@@ -22,7 +22,7 @@ import tent
 import tent.testing
 from tent.testing import PeerProcess
 
-pytestmark = pytest.mark.xdist_group("clock")  # limits of time, and an idle process
+pytestmark = pytest.mark.clock  # limits of time, and an idle process
 
 
 def run(program: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ import pytest
 import tent
 from tent.testing import Memory, PeerProcess
 
-pytestmark = pytest.mark.xdist_group("clock")  # limits of a second
+pytestmark = pytest.mark.clock  # limits of a second
 
 BIG = 64 << 20
 

@@ -20,7 +20,7 @@ from tent import buffers
 from tent.testing import Memory, PeerProcess
 from tent.testing.faults import Faults
 
-pytestmark = pytest.mark.xdist_group("clock")  # times, and a file of the host that all of its tests share
+pytestmark = pytest.mark.clock  # times, and a file of the host that all of its tests share
 
 Open = Callable[..., tent.Engine]
 
