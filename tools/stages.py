@@ -271,7 +271,7 @@ STAGES: dict[str, Stage] = {
     "simulation": Stage(simulation, 75, BACK),
     "crossing": Stage(crossing, 80),
     "security": Stage(security, 30),
-    "rdma": Stage(rdma, 75, BACK),
+    "rdma": Stage(rdma, 45, BACK),
     "capi": Stage(capi, 50, BACK),
     "wheel": Stage(wheel, 20, BACK, needs_wheel=True),
     "python": Stage(python, 205, needs_wheel=True),
