@@ -34,6 +34,9 @@ func TestNothingLandsAfterARevocationDuringAHandshake(t *testing.T) {
 			t.Cleanup(l.closeLane)
 			_, _, refused = as.expect(l.responderLane, a.id, 1)
 			require.Nil(t, refused)
+			l.readMu.Lock() // before it can be refused: then it gives its buffers back, on a goroutine
+			l.mayBuffer()
+			l.readMu.Unlock()
 			as.mu.Lock()
 			a.since = clock.Now().Add(-2 * forgetAfter)
 			as.mu.Unlock()
@@ -44,9 +47,6 @@ func TestNothingLandsAfterARevocationDuringAHandshake(t *testing.T) {
 			if leaves {
 				a.leaveCame()
 			}
-			l.readMu.Lock() // a lane that was refused gives its buffers back on a goroutine
-			l.mayBuffer()
-			l.readMu.Unlock()
 			refused = as.admit(l.responderLane, a)
 			require.Equal(t, leaves, refused != nil, "%v", refused)
 			w := tr.newWorker()
