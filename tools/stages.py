@@ -277,7 +277,7 @@ STAGES: dict[str, Stage] = {
     "python": Stage(python, 250, needs_wheel=True),
     "pythons": Stage(pythons, 65, needs_wheel=True),
     "adapters": Stage(adapters, 40, needs_wheel=True),
-    "race": Stage(race, 220, BACK),
+    "race": Stage(race, 280, BACK),
     "arm64": Stage(arm64, 150),
     "churn": Stage(churn, 400),
     "pauses": Stage(pauses, 250),
