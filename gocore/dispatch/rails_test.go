@@ -371,7 +371,7 @@ func TestASilentPeerIsTriedOverTheNextTransportAfterTheLimitOfAnAttempt(t *testi
 	require.EqualValues(t, 1, r.status(b).Failovers)
 }
 
-// A rail that is paused may be the only one. What it carries is watched from the start, not from the end of the pause.
+// A rail that is paused may be the only one. Its slices are watched from the start, not from the end of the pause.
 func TestAPausedRailIsWatchedWhileItCarriesSomething(t *testing.T) {
 	r := newRig(t, Options{Failovers: 3})
 	first, second := r.link(1, 0, 1, 128*kib), r.link(1, 1, 0, 128*kib)

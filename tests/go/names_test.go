@@ -22,8 +22,8 @@ func inRedis(server *miniredis.Miniredis, name string) map[string]any {
 		"metadata_timeout": 0.5}
 }
 
-// Engines find each other by name. While the service is away transfers go on, and an open says what is wrong; what an
-// engine leaves behind leads to nobody.
+// Engines find each other by name. While the service is away transfers go on, and an open says what is wrong; the
+// entry of an engine that died leads to nobody.
 func TestEnginesFindEachOtherByName(t *testing.T) {
 	server := miniredis.RunT(t)
 	owner, asker := openAll(t, inRedis(server, "decode-0")), openAll(t, inRedis(server, ""))

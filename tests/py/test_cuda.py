@@ -49,8 +49,7 @@ COMMON = """
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The path of the emulated driver."""
     compiler = shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no gcc to build the emulated driver with")
+    assert compiler is not None, "the emulated driver is built with gcc, as the extension is"
     name = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()[:8]
     path = tmp_path_factory.mktemp("cuda") / f"libcuda-{name}.so"
     sources = [path for path in SOURCES if path.suffix == ".c"]

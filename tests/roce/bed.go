@@ -169,7 +169,7 @@ func (r Rail) address(e End, change func(netlink.Link, *netlink.Addr) error) err
 	return change(link, &netlink.Addr{IPNet: alone(r.Address(e))})
 }
 
-// route sends what an end says to the other one over the cable. It goes when the interface goes down.
+// route sends the packets of an end to the other one over the cable. It goes when the interface goes down.
 func (r Rail) route(e End) error {
 	link, err := netlink.LinkByName(r.Interface(e))
 	if err != nil {

@@ -19,7 +19,7 @@ var deletions = struct {
 // kernelPatience bounds the wait for the kernel, on a machine with much else to do.
 const kernelPatience = 2 * time.Minute
 
-// Delete removes an end's interface, and its RDMA device. It returns when they are gone for whoever looks for them;
+// Delete removes an end's interface, and its RDMA device. It returns when nobody can find them any more;
 // programs that have the device open keep a dead one.
 func (r Rail) Delete(e End) error {
 	name := r.Interface(e)

@@ -9,7 +9,7 @@ import (
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
-// TestCheckFindsAnyWrongByte changes single bytes of a region that is longer than what is held at a time.
+// TestCheckFindsAnyWrongByte changes single bytes of a region that is longer than one chunk of the check.
 func TestCheckFindsAnyWrongByte(t *testing.T) {
 	const size, tag, chunk = 100_001, 7, 32 << 10
 	m := transporttest.NewMemory(t, size, 1)

@@ -177,7 +177,7 @@ func (l *Loaded) Chunks(device, count, types int) uintptr {
 	return uintptr(l.number("chunks", uint64(device), uint64(count), uint64(types)))
 }
 
-// FreeChunks unmaps what Chunks mapped.
+// FreeChunks unmaps the memory of Chunks.
 func (l *Loaded) FreeChunks(at uintptr, count int) error {
 	return l.code("free_chunks", uint64(at), uint64(count))
 }

@@ -374,7 +374,7 @@ func TestExports(t *testing.T) {
 	})
 }
 
-// The emulated memory is what hardware has: a processor that touches it dies. Without this rule no test would notice.
+// A processor that touches emulated memory dies, as it does on hardware. Without this rule no test would notice.
 func TestAProcessorCannotTouchADevice(t *testing.T) {
 	if os.Getenv("TENT_TEST_TOUCH") != "" {
 		addr, err := platform.Allocate(0, 4096)
