@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -194,4 +195,40 @@ func TestSlicesCompleteAfterEveryWaiterHasLeft(t *testing.T) {
 		})
 	}
 	group.Wait()
+}
+
+// A lane's socket is full while another waiter polls, and that one leaves without another look. Then epoll looks at both
+// sides of the lane.
+func TestAFullSocketIsWatchedWhenThePollerLeaves(t *testing.T) {
+	c := newSelf(t, Settings{Lanes: 1, Workers: 1}, 4096)
+	tr := c.tr.(*Transport)
+	lane := tr.setOf(c.rails[0].Rail).groups[0][0]
+	lane.arm()
+	require.True(t, lane.watched())
+	lane.writeMu.Lock() // no worker writes meanwhile
+	defer lane.writeMu.Unlock()
+	tr.polling.Store(true)
+	lane.unfinished()
+	lane.arm()
+	require.True(t, lane.attended.Load())
+	tr.Arm()
+	lane.armMu.Lock()
+	defer lane.armMu.Unlock()
+	require.True(t, lane.interest == unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLOUT || lane.interest == 0 && lane.held,
+		"epoll looks for %#x", lane.interest)
+}
+
+// A worker that comes for an event while a waiter reads leaves the lane disarmed. The waiter arms it, also one that
+// is not attended any more.
+func TestAReaderArmsALaneThatAWorkerCameFor(t *testing.T) {
+	c := newSelf(t, Settings{Lanes: 1, Workers: 1}, 4096)
+	tr := c.tr.(*Transport)
+	lane := tr.setOf(c.rails[0].Rail).groups[0][0]
+	require.True(t, lane.takeReading())
+	w := tr.borrow()
+	tr.serve(w, &lane.conn, unix.EPOLLIN, false)
+	tr.giveBack(w)
+	require.False(t, lane.watched())
+	lane.letGo()
+	require.True(t, lane.watched())
 }

@@ -20,7 +20,8 @@ type conn struct {
 	group uint8   // of classes, see groupOf; set before any payload
 	fd    int     // read under readMu, writeMu or armMu; -1 once the socket is closed
 
-	readMu sync.Mutex // the right to read the socket
+	readMu sync.Mutex  // the right to read the socket
+	missed atomic.Bool // an event came while another goroutine read, which arms the lane when it lets go
 	rx     receiver
 
 	writeMu sync.Mutex // the right to write the socket
@@ -133,10 +134,10 @@ func (c *conn) setInterest(events uint32) {
 	epollModify(c.epfd, c.fd, &event)
 }
 
-// eventTaken notes that epoll has reported the lane, which disarms it (EPOLLONESHOT).
+// eventTaken notes that epoll has reported the lane, which disarms it (EPOLLONESHOT). Another worker may be reading.
 func (c *conn) eventTaken() {
 	c.armMu.Lock()
-	c.interest, c.held = 0, false
+	c.interest = 0
 	c.armMu.Unlock()
 }
 
@@ -148,6 +149,24 @@ func (c *conn) holdReading(held bool) {
 	}
 	c.held = held
 	c.armMu.Unlock()
+}
+
+// letGo ends the right to read. It arms the lane if a worker came for an event meanwhile, which disarmed it.
+func (c *conn) letGo() {
+	c.readMu.Unlock()
+	if c.missed.Load() && c.missed.Swap(false) {
+		c.arm()
+	}
+}
+
+// takeReading is a worker's TryLock of readMu for an event. When it fails, the holder has seen missed, or will: each of
+// the two writes before it reads (Dekker).
+func (c *conn) takeReading() bool {
+	if c.readMu.TryLock() {
+		return true
+	}
+	c.missed.Store(true)
+	return c.readMu.TryLock()
 }
 
 // shutdown ends both directions at once, also for a goroutine that uses the socket now. It is no fence: bytes that the

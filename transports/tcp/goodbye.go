@@ -135,7 +135,7 @@ func (l *initiatorLane) lastLook(w *worker) {
 	for turns, n := 0, 1; n > 0 && turns < 64; turns++ {
 		n, _ = l.drain(w, workerBudget)
 	}
-	l.readMu.Unlock()
+	l.letGo()
 	if !down {
 		l.arm()
 	}

@@ -84,11 +84,15 @@ func (l *initiatorLane) disarm() {
 	}
 }
 
-// watched reports that a worker reads the lane, or that epoll will wake one.
+// watched reports that a worker serves the lane and arms it afterwards, or that epoll will wake one for all that is due.
 func (l *initiatorLane) watched() bool {
 	l.armMu.Lock()
 	defer l.armMu.Unlock()
-	return l.interest&unix.EPOLLIN != 0 || l.held
+	due := uint32(unix.EPOLLIN)
+	if l.wantOut.Load() {
+		due |= unix.EPOLLOUT
+	}
+	return l.held || l.interest&due == due
 }
 
 // handle takes a frame without payload from the responder.

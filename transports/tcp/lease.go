@@ -57,7 +57,7 @@ func (l *responderLane) askWanted(a *attachment) {
 	l.readMu.Lock()
 	l.rx.last = clock.Now()
 	l.life.advance(eventWanted)
-	l.readMu.Unlock()
+	l.letGo()
 	l.arm()
 }
 

@@ -38,7 +38,7 @@ func (t *Transport) Woken(list []transport.Watch) {
 		l.wokeUp()
 		if list[i].Ready != 0 && l.readMu.TryLock() {
 			l.drain(w, workerBudget)
-			l.readMu.Unlock()
+			l.letGo()
 		}
 	}
 	t.giveBack(w)

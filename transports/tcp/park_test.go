@@ -33,7 +33,7 @@ func TestWaitersDoNotComeBackToABrokenLane(t *testing.T) {
 	require.Empty(t, tr.Watch(nil), "nothing comes on it any more")
 	tr.Poll(1)
 	tr.Arm()
-	require.False(t, lane.watched(), "nor need a worker look")
+	c.await(t, "the end of every worker's look", 5*time.Second, func() bool { return !lane.watched() })
 	close(free)
 	c.await(t, "the rail", 5*time.Second, func() bool { return c.rails[0].Rail.Generation == 2 })
 }

@@ -275,7 +275,7 @@ func (l *initiatorLane) poll(w *worker) bool {
 		return false
 	}
 	n, _ := l.drain(w, workerBudget)
-	l.readMu.Unlock()
+	l.letGo()
 	return n > 0
 }
 

@@ -141,7 +141,7 @@ func (t *Transport) serve(w *worker, c *conn, events uint32, alone bool) {
 		c.dirty.Store(true)
 		c.pump(c.turn())
 	}
-	if !c.readMu.TryLock() {
+	if !c.takeReading() {
 		if c.wantOut.Load() {
 			c.arm()
 		}
@@ -166,7 +166,7 @@ func (t *Transport) serve(w *worker, c *conn, events uint32, alone bool) {
 		}
 	}
 	c.holdReading(false)
-	c.readMu.Unlock()
+	c.letGo()
 	w.closeDropped()
 	if open {
 		c.arm()
