@@ -207,26 +207,24 @@ func blame(pid int, s *transport.Slice, at uint64, from *imported) *errs.Error {
 func (l *link) kernelSays(errno unix.Errno) *errs.Error {
 	switch errno {
 	case unix.ESRCH:
-		e := peerEnded(l)
-		l.die(e)
-		return e
+		return l.PeerEnded()
 	case unix.EPERM, unix.EACCES:
 		return errs.New(errs.PeerUnreachable, "shm", "the kernel does not let us touch the peer's own memory any more").
-			WithScope(errs.ScopeLink, errs.SidePath).WithPeer(l.peer.Address, Name, "")
+			WithScope(errs.ScopeLink, errs.SidePath).WithPeer(l.Peer.Address, Name, "")
 	}
 	return vm.Error("shm", errno, errs.SideUnknown)
 }
 
 // revoked is the error of a slice that its region's owner has cut off.
 func revoked(l *link, from *imported) *errs.Error {
-	if cause := l.gone.Load(); cause != nil {
+	if cause := l.Gone(); cause != nil {
 		return cause
 	}
 	if l.view.Permit(from.name) != 0 {
-		return transport.Fenced("shm").WithPeer(l.peer.Address, Name, "")
+		return transport.Fenced("shm").WithPeer(l.Peer.Address, Name, "")
 	}
 	return errs.New(errs.AddressNotRegistered, "shm", "the region was closed or fenced by its owner").
-		WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(l.peer.Address, Name, "")
+		WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(l.Peer.Address, Name, "")
 }
 
 // copyRanges copies a slice, or a piece of it, between our memory and memory of a peer that begins at base here. When

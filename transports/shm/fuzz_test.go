@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/host/access"
 	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/host/manifest"
 	"github.com/tent-engine/tent/transports/host/vm"
@@ -32,21 +33,11 @@ func FuzzDescriptor(f *testing.F) {
 	})
 }
 
-func FuzzWelcome(f *testing.F) {
-	f.Add(welcome{newToken(), aClaim, vm.File{Fd: 5, Dev: 6, Ino: 7}, vm.AnyTracer}.append([]byte{version}))
-	f.Add([]byte{version})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if w, err := readWelcome(b); err == nil {
-			require.Equal(t, b, w.append([]byte{version}))
-		}
-	})
-}
-
 // FuzzServe: nothing that a stranger says makes us crash, or keep anything.
 func FuzzServe(f *testing.F) {
-	f.Add(hello(newToken(), aClaim))
-	f.Add(call(callLeave, token{9}))
-	f.Add(call(callGoodbye, token{9}))
+	f.Add(access.Hello(version, access.NewToken(), aClaim))
+	f.Add(access.Call(version, access.CallLeave, access.Token{9}))
+	f.Add(access.Call(version, access.CallGoodbye, access.Token{9}))
 	f.Add([]byte{version})
 	a := &alone{}
 	tr, err := Factory{}.Open(context.Background(), Settings{}, a, a)
@@ -56,6 +47,6 @@ func FuzzServe(f *testing.F) {
 		answer, err := tr.Serve(context.Background(), transport.Peer{Address: "peer:1",
 			ID: transport.NumberedID(8)}, b)
 		require.True(t, (answer == nil) == (err != nil))
-		require.Empty(t, tr.(*Transport).attachments.list())
+		require.Zero(t, tr.(*Transport).Grants())
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/host/access"
 	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/host/manifest"
 	"github.com/tent-engine/tent/transports/kit"
@@ -64,17 +65,17 @@ func (t *Transport) Import(number transport.Link, d transport.Descriptor) (trans
 	if l == nil {
 		return 0, kit.StaleLink("shm.import", number)
 	}
-	name, err := readDescriptor(d, l.peer.ID)
+	name, err := readDescriptor(d, l.Peer.ID)
 	if err != nil {
-		return 0, err.WithPeer(l.peer.Address, Name, "")
+		return 0, err.WithPeer(l.Peer.Address, Name, "")
 	}
-	limit := time.NewTimer(greetLimit)
+	limit := time.NewTimer(access.GreetLimit)
 	defer limit.Stop()
 	select {
-	case <-l.greeted:
+	case <-l.Greeted():
 	case <-limit.C:
 	}
-	if cause := l.gone.Load(); cause != nil {
+	if cause := l.Gone(); cause != nil {
 		return 0, cause
 	}
 	l.mu.Lock()
@@ -147,20 +148,20 @@ func (l *link) emptied(r *imported) {
 // resolveLocked finds the way to a region that the peer's manifest lists.
 func (l *link) resolveLocked(name hazard.Region) *imported {
 	r := &imported{name: name}
-	if !l.met || l.offers == nil {
+	if l.access == nil {
 		r.why = errs.New(errs.PeerUnreachable, "shm.import", "the peer has not answered our greeting yet").
 			WithScope(errs.ScopeLink, errs.SidePath)
 		return r
 	}
-	d, listed := l.offers.Find(name.Index, name.Generation)
+	d, listed := l.access.Offers.Find(name.Index, name.Generation)
 	if r.why = l.closed(&d, listed); r.why != nil {
 		return r
 	}
 	r.told, r.size = d, d.Size
-	r.reads = l.peer.Self || d.Allows.Allows(false)
-	r.writes = (l.peer.Self || d.Allows.Allows(true)) && !d.Fixed
+	r.reads = l.Peer.Self || d.Allows.Allows(false)
+	r.writes = (l.Peer.Self || d.Allows.Allows(true)) && !d.Fixed
 	switch {
-	case l.process == nil || l.t.settings.reach == reachOwn:
+	case l.access.Process() == nil || l.t.settings.reach == reachOwn:
 		r.base = uintptr(d.Addr)
 	case d.Shared && l.t.settings.reach != reachForeign && l.mapLocked(r) == nil:
 	case l.foreign == nil:
@@ -177,12 +178,12 @@ func (l *link) closed(d *manifest.Region, listed bool) *errs.Error {
 	switch {
 	case !listed:
 		e = errs.New(errs.AddressNotRegistered, "shm.import", "its owner does not list the region (any more)")
-	case d.Allows == mem.LocalReadWrite && !l.peer.Self:
+	case d.Allows == mem.LocalReadWrite && !l.Peer.Self:
 		e = errs.New(errs.PermissionDenied, "shm.import", "its owner offers the region to nobody")
 	default:
 		return nil
 	}
-	return e.WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(l.peer.Address, Name, "")
+	return e.WithScope(errs.ScopeSlice, errs.SideRemote).WithPeer(l.Peer.Address, Name, "")
 }
 
 // mapLocked maps the file that holds the region and sets its base.
@@ -195,7 +196,7 @@ func (l *link) mapLocked(r *imported) error {
 		if r.writes {
 			flags = unix.O_RDWR
 		}
-		fd, err := l.fetch(d.File, flags)
+		fd, err := l.access.Fetch(d.File, flags)
 		if err != nil {
 			return err
 		}
@@ -217,7 +218,7 @@ func (l *link) mapLocked(r *imported) error {
 	m.users++
 	r.on, r.base = m, m.addr+uintptr(d.At)
 	l.fresh = append(l.fresh, span{r.base, uintptr(d.Size)})
-	l.kick()
+	l.Kick()
 	return nil
 }
 
@@ -253,11 +254,9 @@ func madvise(addr, size uintptr, advice int) error {
 	return unix.Madvise(unsafe.Slice((*byte)(mem.Pointer(start)), (addr+size-start+page-1)&^(page-1)), advice)
 }
 
-// meet resolves regions that were imported before the greeting had an answer. The rail is down: nobody uses the table
-// yet.
-func (l *link) meet() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// meetLocked resolves regions that were imported before the greeting had an answer. The rail is down: nobody uses the
+// table yet.
+func (l *link) meetLocked() {
 	l.met = true
 	table := append([]*imported(nil), *l.imports.Load()...)
 	for i, r := range table {
@@ -272,10 +271,11 @@ func (l *link) meet() {
 // populateChunk bounds one call that makes pages present, so that Detach does not wait for long.
 const populateChunk = 16 << 20
 
-// sweep maps the pages of fresh mappings that their owner has touched, so that no copy pays for it. It drops mappings
+// Tick implements access.Traffic. It maps the pages of fresh mappings that their owner has touched, so that no copy
+// pays for it, and drops mappings
 // without a region that is left.
-func (l *link) sweep() {
-	for !l.left.Load() && l.gone.Load() == nil {
+func (l *link) Tick() {
+	for !l.Left() && l.Gone() == nil {
 		l.mu.Lock()
 		n := len(l.fresh)
 		if n == 0 {

@@ -15,7 +15,7 @@ func (t *Transport) Inline(slices []*transport.Slice) bool {
 	}
 	first := slices[0]
 	l := t.links.Lookup(first.Rail.Link)
-	if l == nil || first.Rail.Index != 0 || first.Rail.Generation == 0 || l.live.Load() != first.Rail.Generation {
+	if l == nil || first.Rail.Index != 0 || first.Rail.Generation == 0 || l.Live.Load() != first.Rail.Generation {
 		return false
 	}
 	if t.queue.classes.Waiting()&(1<<kit.ClassOf(first.Class)-1) != 0 {
@@ -52,7 +52,7 @@ func (t *Transport) inlineRegion(l *link, slices []*transport.Slice, hint uint32
 		return 0
 	}
 	// Else the mapping may be going: unmap looks at the slots afterwards.
-	if l.live.Load() == first.Rail.Generation && l.find(first.RemoteKey) == from {
+	if l.Live.Load() == first.Rail.Generation && l.find(first.RemoteKey) == from {
 		if from.base != 0 {
 			copied = t.inlineNear(slices, from)
 		} else {

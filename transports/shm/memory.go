@@ -210,7 +210,7 @@ func (t *Transport) Free(r mem.Region) error {
 			WithScope(errs.ScopeSlice, errs.SideRemote)
 	}
 	for _, name := range a.names {
-		if h, held := t.table.Held(name); held {
+		if h, held := t.Table.Held(name); held {
 			return errs.New(errs.Timeout, "shm.free", "%d bytes stay: process %d is inside a copy with them (slot %d)",
 				a.size, h.PID, h.Slot).
 				WithScope(errs.ScopeSlice, errs.SideRemote).WithHint("continue or end that process, then free again")

@@ -209,8 +209,8 @@ func (q *queue) roomLocked(out *ends) {
 			continue
 		}
 		l.hungry = false
-		if g := l.live.Load(); g != 0 {
-			out.ready = append(out.ready, l.rail(g))
+		if g := l.Live.Load(); g != 0 {
+			out.ready = append(out.ready, l.In(g))
 		}
 	}
 	q.hungry = rest

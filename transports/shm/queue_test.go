@@ -159,7 +159,7 @@ func TestSlicesEndWithTheirLastCopier(t *testing.T) {
 
 func TestAFullQueueTakesNoMoreAndOwesReady(t *testing.T) {
 	q, l := line()
-	l.live.Store(5)
+	l.Live.Store(5)
 	for range slicesMax {
 		q.enter(t, l, 1, 10, nil)
 	}
@@ -170,6 +170,6 @@ func TestAFullQueueTakesNoMoreAndOwesReady(t *testing.T) {
 		var none [biteSlices]*errs.Error
 		q.finishLocked(&b, none[:], &out)
 	}
-	require.Equal(t, []transport.Rail{l.rail(5)}, out.ready, "once")
+	require.Equal(t, []transport.Rail{l.In(5)}, out.ready, "once")
 	require.Equal(t, entriesMax, q.free.Len())
 }

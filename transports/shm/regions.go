@@ -37,14 +37,14 @@ func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKe
 	if err := kit.CheckRegister("shm.register", &t.life, &m); err != nil {
 		return 0, nil, err
 	}
-	name, err := t.table.Add()
+	name, err := t.Table.Add()
 	if err != nil {
 		return 0, nil, err
 	}
 	r := &region{name: name, addr: m.Addr, size: m.Size, allows: m.Permission, fixed: m.ReadOnly}
 	listed := manifest.Region{Addr: uint64(m.Addr), Size: m.Size, Allows: m.Permission, Fixed: m.ReadOnly}
 	t.share(&listed, &m, r)
-	t.manifest.Write(name.Index, name.Generation, &listed)
+	t.Manifest.Write(name.Index, name.Generation, &listed)
 	key := t.regions.Insert(func(transport.LocalKey) *region { return r }) // has room: the hazard table had
 	return key, descriptor(name, t.self.ID), nil
 }
@@ -55,10 +55,10 @@ func (t *Transport) Deregister(_ context.Context, key transport.LocalKey) error 
 	if r == nil {
 		return kit.NoRegion("shm.deregister", key)
 	}
-	t.manifest.Erase(r.name.Index) // before the index can be another region's
-	t.table.Remove(r.name)
+	t.Manifest.Erase(r.name.Index) // before the index can be another region's
+	t.Table.Remove(r.name)
 	if r.of != nil {
-		if _, held := t.table.Held(r.name); !held {
+		if _, held := t.Table.Held(r.name); !held {
 			t.memory.forget(r.of, r.name)
 		}
 	}
@@ -74,18 +74,5 @@ func (t *Transport) Revoke(ctx context.Context, key transport.LocalKey, peer *tr
 	if r == nil {
 		return kit.NoRegion("shm.revoke", key)
 	}
-	ctx, cancel := bounded(ctx, revokeLimit)
-	defer cancel()
-	if peer == nil {
-		r.door.Shut(nil, epoch) // forgets peers that were fenced alone before
-		// again: waits again for copiers, and opens nothing
-		return t.table.Revoke(ctx, r.name, nil, hazard.Epoch(epoch))
-	}
-	var first error
-	for _, a := range t.attachments.of(peer, r, epoch) {
-		if err := t.table.Revoke(ctx, r.name, a.page, hazard.Epoch(epoch)); err != nil && first == nil {
-			first = err
-		}
-	}
-	return first
+	return t.Point.Revoke(ctx, &r.door, r.name, peer, epoch)
 }

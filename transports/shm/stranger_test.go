@@ -17,6 +17,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/host/access"
 	"github.com/tent-engine/tent/transports/host/manifest"
 	"github.com/tent-engine/tent/transports/host/vm"
 	"github.com/tent-engine/tent/transports/transporttest"
@@ -33,7 +34,7 @@ func lies(t *testing.T, owner *Transport) map[string]manifest.Claim {
 	require.NoError(t, err)
 	stdin, err := vm.FileOf(0)
 	require.NoError(t, err)
-	honest := owner.manifest.Claims(owner.me)
+	honest := owner.Manifest.Claims(owner.Me)
 	other := honest.File
 	other.Ino++
 	with := func(f vm.File) manifest.Claim {
@@ -93,7 +94,7 @@ func TestStrangersLearnNothingAboutProcesses(t *testing.T) {
 	said := map[string]bool{}
 	for what, claim := range lies(t, owner.tr) {
 		for _, n := range []*noted{owner, closed} {
-			answer, err := n.tr.Serve(context.Background(), stranger, hello(newToken(), claim))
+			answer, err := n.tr.Serve(context.Background(), stranger, access.Hello(version, access.NewToken(), claim))
 			require.Nil(t, answer, what)
 			require.Equal(t, errs.PermissionDenied, errs.CodeOf(err), what)
 			said[err.Error()] = true
@@ -124,7 +125,7 @@ func TestHonestPeersAttachAmongStrangers(t *testing.T) {
 		attackers.Go(func() {
 			for !stop.Load() {
 				for _, claim := range all {
-					_, _ = owner.Serve(context.Background(), stranger, hello(newToken(), claim))
+					_, _ = owner.Serve(context.Background(), stranger, access.Hello(version, access.NewToken(), claim))
 					count.Add(1)
 				}
 			}
@@ -137,8 +138,8 @@ func TestHonestPeersAttachAmongStrangers(t *testing.T) {
 	link.Must(t, link.Slice(transport.Write, link.Rail(t), local, 0, remote, 0, 4096))
 	stop.Store(true)
 	attackers.Wait()
-	require.Len(t, owner.attachments.list(), 1)
-	require.LessOrEqual(t, openFiles(t), before+2*attachmentFiles+4, "files of the one link")
+	require.Equal(t, 1, owner.Grants())
+	require.LessOrEqual(t, openFiles(t), before+2*access.GrantFiles+4, "files of the one link")
 	require.Nil(t, tracers.named)
 }
 
@@ -146,15 +147,16 @@ func TestHonestPeersAttachAmongStrangers(t *testing.T) {
 func TestPagesOfOnePeerAreBounded(t *testing.T) {
 	owner := newNoted(t, Settings{})
 	greet := func() error {
-		_, err := owner.tr.Serve(context.Background(), owner.Self(), hello(newToken(), manifest.Claim{}))
+		_, err := owner.tr.Serve(context.Background(), owner.Self(),
+			access.Hello(version, access.NewToken(), manifest.Claim{}))
 		return err
 	}
-	for range pagesPerPeer {
+	for range access.GrantsPerPeer {
 		require.NoError(t, greet())
 	}
 	err := greet()
 	require.Equal(t, errs.TooManyRequests, errs.CodeOf(err))
-	owner.tr.attachments.max = pagesPerPeer
+	owner.tr.Bound(access.GrantsPerPeer)
 	require.ErrorContains(t, greet(), "peers are attached already")
 	require.Equal(t, 2, owner.counts[transport.RefusedLimit])
 }
@@ -162,17 +164,13 @@ func TestPagesOfOnePeerAreBounded(t *testing.T) {
 // A peer that has no room now is asked again.
 func TestLinkWaitsForRoomAtItsPeer(t *testing.T) {
 	a, _, _ := newAlone(t, Settings{})
-	a.tr.attachments.mu.Lock()
-	a.tr.attachments.max = 1
-	a.tr.attachments.mu.Unlock()
+	a.tr.Bound(1)
 	number, err := a.tr.Attach(a.Self())
 	require.NoError(t, err)
 	l := a.tr.links.Lookup(number)
-	next(t, l.greeted)
-	require.Nil(t, l.gone.Load())
-	a.tr.attachments.mu.Lock()
-	a.tr.attachments.max = 2
-	a.tr.attachments.mu.Unlock()
+	<-l.Greeted()
+	require.Nil(t, l.Gone())
+	a.tr.Bound(2)
 	next(t, a.up)
 }
 
@@ -180,7 +178,7 @@ func TestLinkWaitsForRoomAtItsPeer(t *testing.T) {
 type deaf struct{ alone }
 
 func (d *deaf) Call(ctx context.Context, to transport.Peer, message []byte) ([]byte, error) {
-	if message[1] == callLeave {
+	if message[1] == access.CallLeave {
 		return nil, errs.New(errs.Timeout, "call", "lost")
 	}
 	return d.alone.Call(ctx, to, message)
@@ -193,27 +191,47 @@ func TestLostGoodbyesLeaveNoPages(t *testing.T) {
 	require.NoError(t, err)
 	d.tr = tr.(*Transport)
 	t.Cleanup(func() { require.NoError(t, tr.Close(context.Background())) })
-	for range 2 * pagesPerPeer {
+	for range 2 * access.GrantsPerPeer {
 		number, err := tr.Attach(d.Self())
 		require.NoError(t, err)
 		next(t, d.up)
 		l := d.tr.links.Lookup(number)
 		tr.Detach(number)
-		next(t, l.done)
-		require.Len(t, d.tr.attachments.list(), 1)
+		<-l.Done()
+		require.Equal(t, 1, d.tr.Grants())
 	}
+}
+
+// overheard is an engine whose greeting somebody has read.
+type overheard struct {
+	alone
+	tokens [2]access.Token // of the link, and the one that it was given
+}
+
+func (o *overheard) Call(ctx context.Context, to transport.Peer, message []byte) ([]byte, error) {
+	answer, err := o.alone.Call(ctx, to, message)
+	if message[1] == access.CallHello {
+		o.tokens = [2]access.Token{access.Token(message[2:18]), access.Token(answer[1:17])}
+	}
+	return answer, err
 }
 
 // Only the peer that was given a token may use it.
 func TestTokensAreOfNoUseToOthers(t *testing.T) {
-	a, number, _ := newAlone(t, Settings{})
-	l := a.tr.links.Lookup(number)
-	for _, m := range [][]byte{call(callLeave, l.token), call(callGoodbye, l.secret)} {
-		_, err := a.tr.Serve(context.Background(), stranger, m)
+	o := &overheard{alone: alone{up: make(chan transport.RailInfo, 8)}}
+	tr, err := Factory{}.Open(context.Background(), Settings{}, o, o)
+	require.NoError(t, err)
+	o.tr = tr.(*Transport)
+	t.Cleanup(func() { require.NoError(t, tr.Close(context.Background())) })
+	number, err := tr.Attach(o.Self())
+	require.NoError(t, err)
+	next(t, o.up)
+	for i, kind := range []byte{access.CallGoodbye, access.CallLeave} {
+		_, err := tr.Serve(context.Background(), stranger, access.Call(version, kind, o.tokens[i]))
 		require.NoError(t, err)
 	}
-	require.Len(t, a.tr.attachments.list(), 1)
-	require.Nil(t, l.gone.Load())
+	require.Equal(t, 1, o.tr.Grants())
+	require.Nil(t, o.tr.links.Lookup(number).Gone())
 }
 
 // A file that can become shorter is not mapped.

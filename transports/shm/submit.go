@@ -20,7 +20,7 @@ func (t *Transport) Submit(slices []*transport.Slice) (accepted int) {
 	q := &t.queue
 	bytes := uint64(0)
 	q.mu.Lock()
-	if l.live.Load() != rail.Generation {
+	if l.Live.Load() != rail.Generation {
 		q.mu.Unlock()
 		return 0
 	}
@@ -74,16 +74,8 @@ var errWithdrawn = errs.New(errs.Withdrawn, "shm.withdraw", "withdrawn before it
 
 // Fence ends the rail's generation and completes its waiting slices. The link goes up again in the next generation.
 func (t *Transport) Fence(rail transport.Rail) {
-	l := t.links.Lookup(rail.Link)
-	if l == nil || rail.Index != 0 || rail.Generation == 0 {
-		return
-	}
-	t.queue.mu.Lock()
-	fenced := l.live.CompareAndSwap(rail.Generation, 0)
-	t.queue.mu.Unlock()
-	if fenced {
-		t.abandon(l, errWithdrawn)
-		l.kick()
+	if l := t.links.Lookup(rail.Link); l != nil {
+		l.Fence(rail, errWithdrawn)
 	}
 }
 

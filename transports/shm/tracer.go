@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/tent-engine/tent/transports/host/access"
 	"github.com/tent-engine/tent/transports/host/vm"
 )
 
@@ -12,16 +13,16 @@ import (
 // one has left, the next.
 type tracerList struct {
 	mu    sync.Mutex
-	named *attachment
+	named *access.Grant
 	any   bool
-	wait  []*attachment
+	wait  []*access.Grant
 }
 
 var tracers tracerList
 
 // admit names the peer if nobody is named, or everybody if that is wanted, and returns the process that is named now.
-func (l *tracerList) admit(a *attachment, everybody bool) int32 {
-	if a.process == nil || vm.TraceScope() != vm.ScopeRelation {
+func (l *tracerList) admit(a *access.Grant, everybody bool) int32 {
+	if a.Own() || vm.TraceScope() != vm.ScopeRelation {
 		return vm.AnyTracer
 	}
 	l.mu.Lock()
@@ -40,26 +41,26 @@ func (l *tracerList) admit(a *attachment, everybody bool) int32 {
 	if l.named == nil {
 		return 0
 	}
-	return int32(l.named.pid)
+	return int32(l.named.PID)
 }
 
-func (l *tracerList) nameLocked(a *attachment) {
-	if vm.AllowTracer(int(a.pid)) == nil {
+func (l *tracerList) nameLocked(a *access.Grant) {
+	if vm.AllowTracer(int(a.PID)) == nil {
 		l.named = a
 	}
 }
 
 // release forgets a peer that has left. Another link of its process keeps its place; else the next peer gets it, and
 // uses it from its next greeting on.
-func (l *tracerList) release(a *attachment) {
+func (l *tracerList) release(a *access.Grant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.wait = slices.DeleteFunc(l.wait, func(other *attachment) bool { return other == a })
+	l.wait = slices.DeleteFunc(l.wait, func(other *access.Grant) bool { return other == a })
 	if l.named != a {
 		return
 	}
 	l.named = nil
-	slices.SortStableFunc(l.wait, func(x, y *attachment) int { return rank(y, a) - rank(x, a) })
+	slices.SortStableFunc(l.wait, func(x, y *access.Grant) int { return rank(y, a) - rank(x, a) })
 	for len(l.wait) > 0 && l.named == nil {
 		next := l.wait[0]
 		l.wait = l.wait[1:]
@@ -68,8 +69,8 @@ func (l *tracerList) release(a *attachment) {
 }
 
 // rank is higher for links of the process that had the place.
-func rank(of, last *attachment) int {
-	if of.pid == last.pid {
+func rank(of, last *access.Grant) int {
+	if of.PID == last.PID {
 		return 1
 	}
 	return 0

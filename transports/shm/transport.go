@@ -2,10 +2,10 @@ package shm
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"sync"
+	"iter"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -13,8 +13,8 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/host/access"
 	"github.com/tent-engine/tent/transports/host/hazard"
-	"github.com/tent-engine/tent/transports/host/manifest"
 	"github.com/tent-engine/tent/transports/host/vm"
 	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/shm/copying"
@@ -26,15 +26,6 @@ const Name = "shm"
 // regionsMax bounds the regions of one engine. A page of a peer has a word for each; words that are not used cost
 // nothing.
 const regionsMax = 1 << 18
-
-// Goodbyes of an engine that closes: how many are on their way at once, and how long all of them may take.
-const (
-	goodbyesMax  = 64
-	goodbyeLimit = 500 * time.Millisecond
-)
-
-// revokeLimit bounds a wait for copiers where the caller gave no limit.
-const revokeLimit = 5 * time.Second
 
 // Factory makes shm transports; see transport.Factory.
 type Factory struct{}
@@ -86,45 +77,69 @@ func (Factory) Open(_ context.Context, given any, host transport.Host,
 
 // Transport copies slices between memories of this host. All methods may be called from any goroutine.
 type Transport struct {
+	*access.Point // peers that we let in, and our way in elsewhere
+
 	settings Settings
-	host     transport.Host
 	sink     transport.Sink
 	self     transport.Peer
-	me       vm.Identity
-
-	table       *hazard.Table
-	manifest    *manifest.Manifest
-	regions     kit.Slots[transport.LocalKey, region]
-	attachments attachments
-	memory      memory
-	copier      *copying.Copier
-	watcher     watcher
+	regions  kit.Slots[transport.LocalKey, region]
+	memory   memory
+	copier   *copying.Copier
 
 	queue    queue
 	crew     crew
 	polling  atomic.Bool // a waiter copies queued slices
 	inlining atomic.Bool // a submitter does
 
-	life    kit.Lifecycle
-	links   kit.Links[link]
-	running sync.WaitGroup // goroutines of links; they begin under life
+	life  kit.Lifecycle
+	links kit.Links[link]
 }
 
 func open(s Settings, host transport.Host, sink transport.Sink) (*Transport, error) {
-	t := &Transport{settings: s, host: host, sink: sink, self: host.Self(), table: hazard.NewTable(regionsMax),
-		copier: copying.New()}
+	t := &Transport{settings: s, sink: sink, self: host.Self(), copier: copying.New()}
+	c := access.Config{Name: Name, Version: version, Regions: regionsMax, Host: host, Sink: sink, Life: &t.life,
+		Own: t.own, Links: t.ends, Shut: t.shut, Welcome: t.welcome, Ended: tracers.release}
+	if s.Trust == TrustNone {
+		c.Trust = errors.New("transports/shm/trust is none")
+	}
 	var err error
-	if t.me, err = vm.Self(); err == nil {
-		t.manifest, err = manifest.New(t.self.ID, regionsMax)
+	if t.Point, err = access.Open(c); err != nil {
+		return nil, err
 	}
-	if err != nil {
-		return nil, errs.Wrap(errs.DeviceNotFound, "shm.open", err).WithScope(errs.ScopeTransport, errs.SideLocal)
-	}
-	t.attachments.init(t)
 	t.queue.init()
 	t.crew.start(t, s.Workers)
 	return t, nil
 }
+
+// Serve answers a peer's transport: somebody greets us, has left our memory, or closes.
+func (t *Transport) Serve(ctx context.Context, from transport.Peer, message []byte) ([]byte, error) {
+	return t.Answer(ctx, from, message)
+}
+
+// ends yields the links.
+func (t *Transport) ends() iter.Seq[*access.Link] {
+	return func(yield func(*access.Link) bool) {
+		for _, l := range t.links.All() {
+			if !yield(&l.Link) {
+				return
+			}
+		}
+	}
+}
+
+// shut yields the regions that were shut for a peer alone.
+func (t *Transport) shut(peer transport.ID) iter.Seq2[hazard.Region, transport.Epoch] {
+	return func(yield func(hazard.Region, transport.Epoch) bool) {
+		for _, r := range t.regions.All() {
+			if epoch, was := r.door.Alone(peer); was && !yield(r.name, epoch) {
+				return
+			}
+		}
+	}
+}
+
+// welcome names the one process to which we gave ourselves under Yama's scope 1, vm.AnyTracer for all.
+func (t *Transport) welcome(g *access.Grant) int32 { return tracers.admit(g, t.settings.AnyTracer) }
 
 // own reports whether a peer is our own engine. Its memory is ours to copy. Another engine of this process counts as
 // any other process: its words came over the network.
@@ -152,7 +167,7 @@ func (t *Transport) Explain(number transport.Link) string {
 }
 
 func (l *link) explain() string {
-	if cause := l.gone.Load(); cause != nil {
+	if cause := l.Gone(); cause != nil {
 		return "shm: down: " + cause.Error()
 	}
 	l.mu.Lock()
@@ -160,7 +175,7 @@ func (l *link) explain() string {
 	switch {
 	case !l.met:
 		return "shm: the peer has not answered our greeting yet"
-	case l.t.own(l.peer):
+	case l.t.own(l.Peer):
 		return "shm: our own engine"
 	case l.foreign != nil:
 		return fmt.Sprintf("shm: memory that tent allocated is mapped from process %d; other memory is out of "+
@@ -174,54 +189,19 @@ func (l *link) explain() string {
 // Close ends everything. Slices are completed, peers told, and the memory of this process is left alone by all of them,
 // or the error names those that cannot be waited for. Memory from Allocate stays until it is freed.
 func (t *Transport) Close(ctx context.Context) error {
-	return t.life.Close(context.Background(), func() error { // each step is bounded, by ctx or by revokeLimit
-		ctx, cancel := bounded(ctx, revokeLimit)
+	return t.life.Close(context.Background(), func() error { // each step is bounded, by ctx or by access.RevokeLimit
+		ctx, cancel := access.Bounded(ctx, access.RevokeLimit)
 		defer cancel()
 		for number := range t.links.All() {
 			t.Detach(number)
 		}
-		t.running.Wait() // each link's end is bounded
+		t.Wait() // each link's end is bounded
 		t.crew.stop()
-		err := t.dismiss(ctx)
-		t.watcher.close()
+		err := t.Point.Close(ctx)
+		if err != nil {
+			t.memory.keepAll()
+		}
 		t.memory.closeFiles()
-		t.manifest.Close()
 		return err
 	})
-}
-
-// dismiss says to all peers that have attached to us that we close, and takes our memory back from them.
-func (t *Transport) dismiss(ctx context.Context) error {
-	list := t.attachments.close()
-	t.sayGoodbye(list)
-	err := t.table.Close(ctx)
-	for _, a := range list {
-		if a.process != nil {
-			t.watcher.remove(a.process.Fd())
-		}
-		a.release()
-	}
-	if err != nil {
-		t.memory.keepAll()
-		return errs.Wrap(errs.Timeout, "shm.close", err).WithScope(errs.ScopeTransport, errs.SideRemote)
-	}
-	return nil
-}
-
-// sayGoodbye lets peers know that their links have ended. It is a courtesy: they are refused from now on anyhow.
-func (t *Transport) sayGoodbye(list []*attachment) {
-	ctx, cancel := context.WithTimeout(context.Background(), goodbyeLimit)
-	defer cancel()
-	room := make(chan struct{}, goodbyesMax)
-	var calls sync.WaitGroup
-	for _, a := range list {
-		room <- struct{}{}
-		calls.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, callLimit)
-			defer cancel()
-			_, _ = t.host.Call(ctx, a.peer, call(callGoodbye, a.link))
-			<-room
-		})
-	}
-	calls.Wait()
 }

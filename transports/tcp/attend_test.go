@@ -197,8 +197,8 @@ func TestSlicesCompleteAfterEveryWaiterHasLeft(t *testing.T) {
 	group.Wait()
 }
 
-// A lane's socket is full while another waiter polls, and that one leaves without another look. Then epoll looks at both
-// sides of the lane.
+// A lane's socket is full while another waiter polls, and that one leaves without another look. Then epoll looks at
+// both sides of the lane.
 func TestAFullSocketIsWatchedWhenThePollerLeaves(t *testing.T) {
 	c := newSelf(t, Settings{Lanes: 1, Workers: 1}, 4096)
 	tr := c.tr.(*Transport)

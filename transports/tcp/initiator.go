@@ -84,7 +84,8 @@ func (l *initiatorLane) disarm() {
 	}
 }
 
-// watched reports that a worker serves the lane and arms it afterwards, or that epoll will wake one for all that is due.
+// watched reports that a worker serves the lane and arms it afterwards, or that epoll will wake one for all that is
+// due.
 func (l *initiatorLane) watched() bool {
 	l.armMu.Lock()
 	defer l.armMu.Unlock()

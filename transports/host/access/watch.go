@@ -1,4 +1,4 @@
-package shm
+package access
 
 import (
 	"sync"
@@ -24,12 +24,12 @@ func (w *watcher) add(pidfd int, ended func()) error {
 	defer w.mu.Unlock()
 	if w.ended == nil {
 		if err := w.startLocked(); err != nil {
-			return errs.Wrap(errs.Internal, "shm.watch", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+			return errs.Wrap(errs.Internal, "access.watch", err).WithScope(errs.ScopeTransport, errs.SideLocal)
 		}
 	}
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(pidfd)}
 	if err := unix.EpollCtl(w.epfd, unix.EPOLL_CTL_ADD, pidfd, &event); err != nil {
-		return errs.Wrap(errs.Internal, "shm.watch", err).WithScope(errs.ScopeTransport, errs.SideLocal)
+		return errs.Wrap(errs.Internal, "access.watch", err).WithScope(errs.ScopeTransport, errs.SideLocal)
 	}
 	w.ended[pidfd] = ended
 	return nil

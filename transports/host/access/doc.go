@@ -1,0 +1,22 @@
+// Package access lets the engines of one host into each other's memory, and takes that back. It moves no bytes, and
+// knows no kind of memory: a transport with a Point for its engine adds both.
+//
+//	initiator                                    owner
+//	Link: Greet, a call of the control plane ->  Serve: which process is that (package manifest)?
+//	Access: process, page, manifest         <--  Grant: a page of hazard slots for this peer alone
+//	Traffic.Met, then the rail is up             Revoke waits for the slots of the page (package hazard)
+//	leaves: by a message, and in the page   -->  the grant ends
+//	the peer has ended, or said goodbye     <--  closes: says goodbye to all that have a grant
+//
+// The end of a process is heard from its pidfd, at once. Messages about leaving may be lost: the page says it, too.
+//
+// # Strangers
+//
+// A greeting names a process and a file of it, the engine's manifest; the answer does the same. Each side looks itself.
+// A refused peer always hears the same sentence, and costs nothing; the owner's log and tent_refused_total have the
+// reason. Package shm lists the boundaries between processes, and the effect of each.
+//
+// # Goroutines
+//
+// One a Link; with the first foreign peer, one that sleeps on all pidfds. Wait ends the first, Close the second.
+package access

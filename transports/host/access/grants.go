@@ -1,0 +1,248 @@
+package access
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/host/manifest"
+	"github.com/tent-engine/tent/transports/host/vm"
+	"github.com/tent-engine/tent/transports/kit"
+)
+
+// Bounds of the resources that peers take. Each grant costs a page, a mapping and GrantFiles descriptors; all of them
+// together take a quarter of those that the process may have.
+const (
+	grantsMax     = 4096
+	GrantFiles    = 3
+	GrantsPerPeer = 64 // one in use, and those of links that end just now
+	meetingsMax   = 8  // peers that are looked at at the same time
+)
+
+// Grant is the owner's side of a peer's link: the page through which its copiers enter our memory.
+type Grant struct {
+	Peer transport.Peer
+	PID  uint32
+
+	link    Token // the peer's name of it
+	token   Token
+	page    *hazard.Page
+	process *vm.Process // nil: our own
+}
+
+// Own reports whether the grant is our own engine's.
+func (g *Grant) Own() bool { return g.process == nil }
+
+// grants are the peers that were let in, by the token that each was given.
+type grants struct {
+	p        *Point
+	meetings chan struct{} // has room for those that are looked at now
+
+	mu      sync.Mutex
+	max     int
+	byToken map[Token]*Grant
+	closed  bool
+}
+
+func (gs *grants) init(p *Point) {
+	gs.p, gs.byToken, gs.meetings = p, map[Token]*Grant{}, make(chan struct{}, meetingsMax)
+	gs.max = grantsMax
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil {
+		gs.max = int(min(uint64(gs.max), max(files.Cur/4/GrantFiles, 1)))
+	}
+}
+
+// Bound changes how many grants there may be at once.
+func (p *Point) Bound(grants int) {
+	p.grants.mu.Lock()
+	defer p.grants.mu.Unlock()
+	p.grants.max = grants
+}
+
+// Grants returns how many grants there are.
+func (p *Point) Grants() int {
+	p.grants.mu.Lock()
+	defer p.grants.mu.Unlock()
+	return len(p.grants.byToken)
+}
+
+// admit makes a grant for a peer if its process is the one that it claims, and one of our own user. Nothing is kept for
+// anybody else.
+func (gs *grants) admit(ctx context.Context, from transport.Peer, link Token, claim manifest.Claim) (*Grant,
+	*errs.Error) {
+	g := &Grant{Peer: from, link: link, token: NewToken(), PID: claim.PID}
+	if !gs.p.Own(from) {
+		if e := gs.meet(ctx, g, claim); e != nil {
+			return nil, e
+		}
+	}
+	gs.sweep()
+	if e := gs.keep(g); e != nil {
+		gs.p.release(g)
+		if e.Code == errs.TooManyRequests {
+			gs.p.Host.Refused(transport.RefusedLimit, from.Address, e)
+		}
+		return nil, e
+	}
+	return g, nil
+}
+
+// sweep ends the grants of peers that have left, of which the message was lost.
+func (gs *grants) sweep() {
+	var left []*Grant
+	gs.mu.Lock()
+	for _, g := range gs.byToken { // a page is there as long as it is in this table
+		if g.page.Left() {
+			left = append(left, g)
+		}
+	}
+	gs.mu.Unlock()
+	for _, g := range left {
+		gs.end(g, CallLimit)
+	}
+}
+
+// meet finds the process of a peer. Strangers that come in great numbers wait for each other, and open few files.
+func (gs *grants) meet(ctx context.Context, g *Grant, claim manifest.Claim) *errs.Error {
+	ctx, cancel := context.WithTimeout(ctx, GreetLimit)
+	defer cancel()
+	select {
+	case gs.meetings <- struct{}{}:
+	case <-ctx.Done():
+		e := gs.full("%d peers are greeting us", meetingsMax)
+		gs.p.Host.Refused(transport.RefusedLimit, g.Peer.Address, e)
+		return e
+	}
+	defer func() { <-gs.meetings }()
+	process, offers, err := manifest.Meet(gs.p.Me, claim, g.Peer.ID)
+	if err != nil {
+		return gs.p.refuses(transport.RefusedHost, g.Peer, err)
+	}
+	offers.Unmap() // it has proved that this is the peer's process; its regions are of no interest here
+	g.process = process
+	return nil
+}
+
+// full refuses a peer for now: it tries again.
+func (gs *grants) full(format string, args ...any) *errs.Error {
+	return errs.New(errs.TooManyRequests, gs.p.op("attach"), format, args...).
+		WithScope(errs.ScopeLink, errs.SidePath)
+}
+
+// keep makes the grant's page and enters it. Regions that were revoked for this peer alone stay so.
+func (gs *grants) keep(g *Grant) *errs.Error {
+	p, op := gs.p, gs.p.op("attach")
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	switch {
+	case gs.closed:
+		return kit.Closed(op)
+	case len(gs.byToken) >= gs.max:
+		return gs.full("%d peers are attached already", len(gs.byToken))
+	case len(gs.ofLocked(&g.Peer)) >= GrantsPerPeer:
+		return gs.full("the peer has %d links to us already", GrantsPerPeer)
+	}
+	page, err := p.Table.NewPage(int(g.PID), g.pidfd())
+	if err != nil {
+		return errs.From(op, err)
+	}
+	g.page = page
+	ctx, cancel := Bounded(context.Background(), RevokeLimit)
+	defer cancel()
+	for name, epoch := range p.Shut(g.Peer.ID) {
+		// nobody is inside a page that nobody has: it cannot last
+		_ = p.Table.Revoke(ctx, name, page, hazard.Epoch(epoch))
+	}
+	if g.process != nil {
+		if err := p.watcher.add(g.process.Fd(), func() { gs.end(g, RevokeLimit) }); err != nil {
+			_ = p.Table.Retire(ctx, page)
+			return errs.From(op, err)
+		}
+	}
+	gs.byToken[g.token] = g
+	return nil
+}
+
+// of returns the grants of a peer from which a region is taken back, and writes that down for later ones.
+func (gs *grants) of(peer *transport.Peer, door *kit.Door, epoch transport.Epoch) []*Grant {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	door.Shut(peer, epoch)
+	return gs.ofLocked(peer)
+}
+
+func (gs *grants) ofLocked(peer *transport.Peer) (list []*Grant) {
+	for _, g := range gs.byToken {
+		if g.Peer.ID == peer.ID {
+			list = append(list, g)
+		}
+	}
+	return list
+}
+
+// named returns the grant that a peer was given a token of, or nil.
+func (gs *grants) named(from transport.Peer, token Token) *Grant {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	if g := gs.byToken[token]; g != nil && g.Peer.ID == from.ID {
+		return g
+	}
+	return nil
+}
+
+// end forgets a grant after its peer has left or died. The hazard table remembers a page that a stopped copier holds
+// beyond the limit.
+func (gs *grants) end(g *Grant, limit time.Duration) {
+	gs.mu.Lock()
+	_, known := gs.byToken[g.token]
+	delete(gs.byToken, g.token)
+	gs.mu.Unlock()
+	if !known {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if err := gs.p.Table.Retire(ctx, g.page); err != nil {
+		gs.p.Host.Log().Warn("detached peer", "peer", g.Peer.Address, "err", err)
+	}
+	if g.process != nil {
+		gs.p.watcher.remove(g.process.Fd())
+	}
+	gs.p.release(g)
+}
+
+// release closes the grant's own resources; its page is the hazard table's.
+func (p *Point) release(g *Grant) {
+	if g.process == nil {
+		return
+	}
+	g.process.Close()
+	if p.Ended != nil {
+		p.Ended(g)
+	}
+}
+
+func (g *Grant) pidfd() int {
+	if g.process == nil {
+		return -1
+	}
+	return g.process.Fd()
+}
+
+// close takes the grants out and lets no new one come. Their ends are the caller's.
+func (gs *grants) close() []*Grant {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	gs.closed = true
+	list := slices.Collect(maps.Values(gs.byToken))
+	clear(gs.byToken)
+	return list
+}
