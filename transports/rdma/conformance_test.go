@@ -72,10 +72,17 @@ func replace(t *testing.T, tr *Transport, key transport.LocalKey, serve bool) {
 // cut makes a queue pair of a rail fail as when nobody acknowledges.
 func cut(t *testing.T, f *fake.Fake, n *transporttest.Node, which transport.Rail) {
 	r := n.Transport.(*Transport).links.Lookup(which.Link).rail(which.Index)
+	pair := uint32(0)
 	r.mu.Lock()
-	number := r.lanes[0].pair.Number
+	if r.lanes[0].pair != nil {
+		pair = r.lanes[0].pair.Number
+	}
 	r.unlock()
-	f.Control(t, "pair-error %d 12", number)
+	if pair == 0 { // it was not used
+		r.down(errs.New(errs.Lost, Name, "cut by the test").WithScope(errs.ScopeRail, errs.SidePath))
+		return
+	}
+	f.Control(t, "pair-error %d 12", pair)
 }
 
 func TestConformance(t *testing.T) {

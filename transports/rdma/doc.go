@@ -7,6 +7,7 @@
 //	region         memory that NICs have pinned, with local and with remote keys; its descriptor
 //	link           a peer; mend.go connects its rails and their lanes
 //	rail, lane     a pair of NICs with its queue pairs; a slice is many work requests, of which the last is signalled
+//	store          the rails of a device that have queue pairs, which others take over in turn
 //	guest          a peer's link to us: the queue pairs that receive
 //	revoke         the fence of an owner
 //	wire           messages between engines, over the control plane; data never passes there

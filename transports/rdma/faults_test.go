@@ -76,6 +76,10 @@ func newRig(t *testing.T, change func(*Settings)) *rig {
 	r.remote = r.c.Import(t, r.b.Register(t, rigSize, mem.GlobalReadWrite))
 	r.local.Fill(moved, 0, rigSize)
 	r.remote.Fill(before, 0, rigSize)
+	for _, rail := range r.c.Rails() { // the first use connects it
+		r.c.Must(t, r.c.Slice(transport.Read, rail, r.local, 0, r.remote, 0, 1))
+	}
+	r.local.Fill(moved, 0, 1)
 	return r
 }
 
@@ -316,7 +320,10 @@ func TestCallsThatFindNoMemoryAreTriedAgain(t *testing.T) {
 		c := r.b.Connect(t, r.a)
 		local := r.b.Register(t, 4096, mem.LocalReadWrite)
 		remote := c.Import(t, r.a.Register(t, 4096, mem.GlobalReadWrite))
-		c.Must(t, c.Slice(transport.Read, c.Rail(t), local, 0, remote, 0, 4096))
+		await(t, "a slice that passes", func() bool {
+			s := c.Slice(transport.Read, c.Rail(t), local, 0, remote, 0, 4096)
+			return c.Submit(s) == 1 && c.Wait(t, s)[0].Err == nil
+		})
 		r.b.Transport.Detach(c.Link)
 		r.f.Control(t, "%s 0", what)
 	}

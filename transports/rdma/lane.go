@@ -30,7 +30,7 @@ type lane struct {
 	tail   uint32     // turn of the first that has not come back
 	bytes  uint64     // out
 	moved  clock.Time // when something last came back
-	chain  [verbs.Batch]verbs.WR
+	chain  []verbs.WR // of verbs.Batch
 	length int
 	writes bool // the chain has WRITEs that are to be flushed
 }
@@ -137,8 +137,18 @@ func (l *lane) flushLocked(last int) {
 	l.rail.link.t.flushes.Add(1)
 }
 
-// pumpLocked posts slices that wait, the most urgent class first.
+// pumpLocked posts slices that wait, unless the rail is to leave its place in the store.
 func (r *rail) pumpLocked() {
+	switch {
+	case !r.leaving:
+		r.postLocked()
+	case r.idleLocked():
+		r.mendLocked()
+	}
+}
+
+// postLocked posts slices that wait, the most urgent class first.
+func (r *rail) postLocked() {
 	if r.state != up {
 		return
 	}

@@ -34,6 +34,7 @@ func (r *rail) mend() {
 		case err == nil && r.wholeLocked():
 			r.mending = false
 			r.pumpLocked()
+			r.askLocked()
 			r.unlock()
 			return
 		}
@@ -52,14 +53,22 @@ func (r *rail) mend() {
 	}
 }
 
-// wholeLocked reports whether nothing is left to do.
+// wholeLocked reports whether nothing is left to do. A rail that leaves and is not idle goes on when it is.
 func (r *rail) wholeLocked() bool {
+	if r.state != up || r.leaving && r.idleLocked() {
+		return false
+	}
+	return !r.wanted || r.connectedLocked()
+}
+
+// connectedLocked reports whether all lanes work.
+func (r *rail) connectedLocked() bool {
 	for _, l := range r.lanes {
 		if !l.works {
 			return false
 		}
 	}
-	return r.state == up
+	return true
 }
 
 func (r *rail) limboLocked() bool {
@@ -77,14 +86,19 @@ func (r *rail) mendOnce() error {
 	if r.link.ctx.Err() != nil {
 		return r.link.ctx.Err()
 	}
-	if len(broken) > 0 {
-		if err := r.connect(broken); err != nil {
-			r.mu.Lock()
-			limbo := r.limboLocked()
-			r.unlock()
-			if limbo && !final(err) {
-				return errors.Join(err, r.release(broken))
-			}
+	r.mu.Lock()
+	wanted, leaves := r.wanted, r.leaving && r.idleLocked()
+	r.unlock()
+	switch {
+	case leaves:
+		r.sleep()
+		return nil // again: something may wait for lanes
+	case wanted && len(broken) > 0:
+		if err := r.wire(broken); err != nil {
+			return err
+		}
+	case !wanted:
+		if _, _, err := r.source(); err != nil {
 			return err
 		}
 	}
@@ -94,10 +108,38 @@ func (r *rail) mendOnce() error {
 	if is == up {
 		return nil
 	}
-	if err := r.prove(); err != nil {
-		return err
+	if wanted {
+		if err := r.prove(); err != nil {
+			return err
+		}
 	}
 	return r.announce()
+}
+
+// wire takes a place for the rail and connects the lanes that do not work. Without any that works, the rail is down.
+func (r *rail) wire(broken []*lane) error {
+	if err := r.place(); err != nil {
+		return err
+	}
+	r.alive()
+	err := r.connect(broken)
+	if err == nil {
+		return nil
+	}
+	r.mu.Lock()
+	limbo, works := r.limboLocked(), false
+	for _, l := range r.lanes {
+		works = works || l.works
+	}
+	stuck := r.state == up && !works && r.link.ctx.Err() == nil
+	r.unlock()
+	if stuck {
+		r.down(errs.From(Name, err))
+	}
+	if limbo && !final(err) {
+		return errors.Join(err, r.release(broken))
+	}
+	return err
 }
 
 // quieten resets our ends of the lanes that do not work, and returns these lanes. Nothing of them is read or written
@@ -140,14 +182,10 @@ func (r *rail) bury(peer bool) {
 	for _, l := range r.lanes {
 		r.mu.Lock()
 		l.settleLocked(peer)
-		pair := l.pair
-		l.pair = nil
 		r.unlock()
-		if pair != nil {
-			r.device.endPair(pair, l.in, len(l.ring))
-			r.device.leave(l)
-		}
+		r.closeLane(l)
 	}
+	r.device.store.leave(r)
 	r.clock.Stop()
 }
 
@@ -197,6 +235,7 @@ func (r *rail) connect(lanes []*lane) error {
 		l.works, l.cause = !r.ended, nil
 		l.reset = r.ended
 	}
+	r.postLocked() // also where it is asked to leave: each turn moves something
 	r.unlock()
 	return nil
 }
@@ -232,7 +271,7 @@ func (l *lane) open() error {
 	}
 	l.rail.mu.Lock()
 	l.pair, l.in, l.reset = pair, in, true
-	l.ring = make([]posted, requests)
+	l.ring, l.chain = make([]posted, requests), make([]verbs.WR, verbs.Batch)
 	l.life++
 	l.rail.unlock()
 	return nil
@@ -298,6 +337,7 @@ func (r *rail) release(lanes []*lane) error {
 func (r *rail) prove() error {
 	ended := make(chan *errs.Error, 1)
 	r.mu.Lock()
+	r.wakeLocked()
 	sent := r.probeLocked(func(err *errs.Error) { ended <- err })
 	r.unlock()
 	if !sent {
@@ -345,11 +385,9 @@ func (r *rail) probeLocked(done func(*errs.Error)) bool {
 // announce brings the rail up in a new generation. It takes nothing before the core has heard.
 func (r *rail) announce() error {
 	r.mu.Lock()
-	for _, l := range r.lanes {
-		if !l.works || r.ended {
-			r.unlock()
-			return nil // again
-		}
+	if r.ended || r.wanted && !r.connectedLocked() {
+		r.unlock()
+		return nil // again
 	}
 	r.generation++
 	r.state, r.fenced, r.cause = announced, false, nil

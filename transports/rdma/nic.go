@@ -43,6 +43,7 @@ type device struct {
 	free []int // numbers of lanes that were given back
 
 	pollMu sync.Mutex // held by the one goroutine that takes completions; a rail's mutex is taken under it
+	store  store
 	found  [verbs.Batch]verbs.WC
 	closed bool // guarded by pollMu
 }
@@ -59,7 +60,7 @@ const lanesMax = 1 << 16
 
 // openDevice opens a device. The port may be down; its state is asked for again at each connection.
 func (t *Transport) openDevice(index int, name string) (d *device, err error) {
-	d = &device{t: t, index: index, name: name, node: -1}
+	d = &device{t: t, index: index, name: name, node: -1, store: store{most: t.settings.StoreCap}}
 	if d.verbs, err = t.library.Open(name); err != nil {
 		return nil, err
 	}

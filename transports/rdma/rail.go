@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
@@ -18,7 +19,9 @@ import (
 //	  ▲                                                  │                           │
 //	  └──── a path's error, an event, Fence, end ────────┴───────────────────────────┘
 //
-// A lane that failed by the fault of one slice is connected anew while its rail stays up.
+// A lane that failed by the fault of one slice is connected anew while its rail stays up. A rail that was never used,
+// or that made room for others, is up without lanes: they are connected when the first slice comes (store.go). Once a
+// rail has failed, it is connected and proved before it is announced.
 //
 // # A slice on its way out
 //
@@ -37,17 +40,24 @@ type rail struct {
 
 	work sync.Mutex // of queue pairs: reset, connect, close
 
+	used    atomic.Bool   // since the hand of the store last came by
+	granted chan struct{} // has something when the store gave it a place
+	seat    seat          // guarded by store.mu
+
 	mu         sync.Mutex
 	state      state
 	generation uint32
 	fenced     bool        // while announced
 	mending    bool        // its goroutine is at work
+	wanted     bool        // its lanes are to be connected: it was used, or has failed and is to be proved
+	leaving    bool        // its place goes to another rail once nothing is out (store.go)
 	ended      bool        // for good
 	cause      *errs.Error // why it is down
 	starved    bool        // Ready is owed
 	lanes      []*lane
-	slab       []op
+	slab       []op // nil until it is first used
 	free       kit.List[op]
+	asks       []ask // probes that wait for the lanes
 	queue      kit.ClassQueue[op]
 	clock      *time.Timer // of slices that were asked back while they were out
 	ticking    bool
@@ -86,11 +96,7 @@ type op struct {
 }
 
 func newRail(l *link, index int, d *device, far int, name string) *rail {
-	r := &rail{link: l, index: uint16(index), device: d, far: far, remoteName: name, slab: make([]op, slicesMax)}
-	for i := range r.slab {
-		r.slab[i].index = i
-		r.free.PushBack(&r.slab[i], &r.slab[i].place)
-	}
+	r := &rail{link: l, index: uint16(index), device: d, far: far, remoteName: name, granted: make(chan struct{}, 1)}
 	r.lanes = make([]*lane, l.t.settings.Lanes)
 	for i := range r.lanes {
 		r.lanes[i] = &lane{rail: r, index: i, device: d}
@@ -111,7 +117,7 @@ func (r *rail) unlock() {
 	b := r.parts
 	r.parts = nil
 	ready, rail := false, transport.Rail{}
-	if r.starved && r.state == up && r.free.Len() > 0 {
+	if r.starved && r.state == up && (r.slab == nil || r.free.Len() > 0) {
 		r.starved, ready, rail = false, true, r.railLocked()
 	}
 	r.mu.Unlock()
@@ -125,22 +131,34 @@ func (r *rail) unlock() {
 	}
 }
 
+// partsLocked is the news that unlock hands over.
+func (r *rail) partsLocked() *batch {
+	if r.parts == nil {
+		r.parts = r.link.t.batch()
+	}
+	return r.parts
+}
+
+// answerLocked ends a probe.
+func (r *rail) answerLocked(done func(*errs.Error), err *errs.Error) {
+	b := r.partsLocked()
+	b.probes = append(b.probes, probeEnd{done, err})
+}
+
 // finishLocked ends an op; nil is success.
 func (r *rail) finishLocked(o *op, err *errs.Error) {
 	if o.place.Queued() {
 		r.queue.Leave(kit.ClassOf(o.slice.Class), &o.place)
 	}
-	if r.parts == nil {
-		r.parts = r.link.t.batch()
-	}
 	if o.probed != nil {
-		r.parts.probes = append(r.parts.probes, probeEnd{o.probed, err})
+		r.answerLocked(o.probed, err)
 	} else {
 		c := transport.Completion{Slice: o.slice, Id: o.id, Err: err}
 		if err == nil {
 			c.Bytes = o.slice.Length
 		}
-		r.parts.list = append(r.parts.list, c)
+		b := r.partsLocked()
+		b.list = append(b.list, c)
 		if o.owner != nil {
 			o.owner.release()
 		}
@@ -171,7 +189,7 @@ func (r *rail) downLocked(cause *errs.Error) (was transport.Rail) {
 	if r.state == up {
 		was = r.railLocked()
 	}
-	r.state, r.cause = down, cause
+	r.state, r.cause, r.wanted = down, cause, true
 	for _, l := range r.lanes {
 		l.failLocked(cause)
 	}
@@ -180,8 +198,12 @@ func (r *rail) downLocked(cause *errs.Error) (was transport.Rail) {
 	return was
 }
 
-// dropLocked ends the slices that wait.
+// dropLocked ends the slices and probes that wait.
 func (r *rail) dropLocked(cause *errs.Error) {
+	for _, a := range r.asks {
+		r.answerLocked(a.done, cause)
+	}
+	r.asks = nil
 	for i := range r.slab {
 		if o := &r.slab[i]; o.place.Queued() && o.slice != nil {
 			r.endLocked(o, cause)

@@ -16,6 +16,7 @@ type Settings struct {
 	Devices      []string `key:"devices" help:"Names of the devices to use, as ibv_devices lists them; empty: every device with an active port."`
 	Lanes        int      `key:"num_lanes" takes:"1..64" default:"4" from:"upstream" help:"Queue pairs of a rail. Where there are three or more, the first third is for the highest class alone."`
 	Port         int      `key:"device/port" takes:"1..255" default:"1" from:"upstream" help:"Port of the device."`
+	StoreCap     int      `key:"endpoint/endpoint_store_cap" takes:"1..16777216" default:"65536" from:"upstream" help:"Rails of a device that keep their queue pairs. A rail connects at its first use; beyond that number the one that SIEVE chooses is disconnected, never one with slices out."`
 	Entries      int      `key:"device/max_cqe" takes:"64..1048576" default:"4096" from:"upstream" help:"Entries of a completion queue. A device opens more queues where its queue pairs need them."`
 	Requests     int      `key:"endpoint/max_qp_wr" takes:"8..16384" default:"256" from:"upstream" help:"Work requests in flight on a queue pair."`
 	MTU          int      `key:"endpoint/path_mtu" takes:"512..4096, a power of two" default:"4096" from:"upstream" help:"Largest packet; the smaller one of both ports if that is less."`

@@ -1,6 +1,8 @@
 package rdma
 
 import (
+	"time"
+
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -28,6 +30,7 @@ func (t *Transport) Submit(list []*transport.Slice) int {
 		r.unlock()
 		return 0
 	}
+	r.wakeLocked()
 	n := 0
 	for _, s := range list {
 		o := r.free.PopFront()
@@ -131,12 +134,38 @@ func (t *Transport) Probe(which transport.Rail, done func(clock.Time, *errs.Erro
 		done(0, refusal(errs.StaleGeneration, errs.SideLocal, "no such rail"))
 		return
 	}
+	told := func(err *errs.Error) { done(clock.Now()-begun, err) }
 	r.mu.Lock()
-	sent := r.generation == which.Generation && r.state == up &&
-		r.probeLocked(func(err *errs.Error) { done(clock.Now()-begun, err) })
+	sent := r.generation == which.Generation && r.state == up
+	if sent {
+		r.wakeLocked()
+		if sent = r.probeLocked(told); !sent && r.mending && len(r.asks) < asksMax {
+			r.asks = append(r.asks, ask{told, begun})
+			sent = true
+		}
+	}
 	r.unlock()
 	if !sent {
 		done(0, refusal(errs.StaleGeneration, errs.SideLocal, "the rail is not up in this generation, or is full"))
+	}
+}
+
+// ask is a probe of a rail whose lanes are being connected.
+type ask struct {
+	done  func(*errs.Error)
+	begun clock.Time
+}
+
+// asksMax bounds them. One that waited for askLimit has failed.
+const (
+	asksMax  = 64
+	askLimit = 900 * time.Millisecond
+)
+
+// askLocked sends the probes that wait for lanes.
+func (r *rail) askLocked() {
+	for len(r.asks) > 0 && r.probeLocked(r.asks[0].done) {
+		r.asks = r.asks[1:]
 	}
 }
 

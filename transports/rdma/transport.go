@@ -183,9 +183,12 @@ func (t *Transport) Explain(number transport.Link) string {
 			}
 			bytes += lane.bytes
 		}
+		state := [...]string{"down", "announced", "up"}[r.state]
+		if !r.wanted {
+			state += ", not connected because it is not used"
+		}
 		fmt.Fprintf(&b, "rail %d %s: %s, generation %d, %d of %d queue pairs, %d slices wait, %d bytes are out",
-			r.index, r.name(), [...]string{"down", "announced", "up"}[r.state], r.generation, works, len(r.lanes),
-			r.queue.Len(), bytes)
+			r.index, r.name(), state, r.generation, works, len(r.lanes), r.queue.Len(), bytes)
 		if r.cause != nil {
 			fmt.Fprintf(&b, ", down because of: %v", r.cause)
 		}

@@ -74,7 +74,7 @@ struct knobs {
 	int devices;
 };
 extern struct knobs knobs;
-extern struct counts { long objects, posts, requests, reads, writes, bytes, events, overflows; } counts;
+extern struct counts { long objects, posts, requests, reads, writes, bytes, events, overflows, pairs; } counts;
 
 void begin(void);        /* starts the wire, once */
 double now(void);        /* seconds */

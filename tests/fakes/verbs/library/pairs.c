@@ -45,6 +45,7 @@ struct tv_qp *ibv_create_qp(struct tv_pd *pd, struct tv_qp_init_attr *a) {
 	p->queue->users++;
 	((struct pd *)pd)->users++;
 	counts.objects++;
+	counts.pairs++;
 	pthread_mutex_unlock(&big);
 	return &p->public;
 }
@@ -81,6 +82,7 @@ int ibv_destroy_qp(struct tv_qp *public) {
 	p->queue->users--;
 	((struct pd *)public->pd)->users--;
 	counts.objects--;
+	counts.pairs--;
 	free(p->ring);
 	free(p);
 	pthread_mutex_unlock(&big);

@@ -274,7 +274,8 @@ static long knob(const char *what, long value) {
 		{"devices", &knobs.devices}};
 	static const struct { const char *name; long *value; } longs[] = {{"objects", &counts.objects},
 		{"posts", &counts.posts}, {"requests", &counts.requests}, {"reads", &counts.reads},
-		{"writes", &counts.writes}, {"bytes", &counts.bytes}, {"overflows", &counts.overflows}};
+		{"writes", &counts.writes}, {"bytes", &counts.bytes}, {"overflows", &counts.overflows},
+		{"pairs", &counts.pairs}};
 	for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) {
 		if (!strcmp(what, ints[i].name)) {
 			*ints[i].value = (int)value;
