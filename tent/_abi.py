@@ -140,7 +140,17 @@ def terms(
     require: int = 0,
 ) -> Terms:
     """The terms of a call, in the order in which the engine reads them."""
-    return (opcode, priority, transport_hint, policy_name, deadline_ns, intent_type, integrity, durability, require)
+    return (
+        opcode,
+        priority,
+        transport_hint,
+        policy_name,
+        deadline_ns,
+        intent_type,
+        integrity,
+        durability,
+        require,
+    )
 
 
 def packed(terms: Terms) -> array[int]:

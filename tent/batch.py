@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 from . import _abi, _native, moving
 from ._abi import Terms
 from .errors import InvalidArgumentError
-from .moving import READ, WRITE, Hint, Local, Notify, Remote, Require
-from .terms import filled, not_a_priority, terms
+from .moving import READ, WRITE, Hint, Local, Remote
+from .terms import Given, filled, not_a_priority
 from .transfer import Transfer
 
 if TYPE_CHECKING:
-    from .enums import IntentType
     from .grid import Grid
     from .handle import Handle
     from .indexes import Integers
@@ -32,28 +31,12 @@ class Batch:
 
     __slots__ = ("__weakref__", "_builder", "_engine", "_keep", "_notify", "_requests", "_terms")
 
-    def __init__(
-        self,
-        engine: Handle,
-        priority: int | None,
-        timeout: float | str | None,
-        notify: Notify | None,
-        hint: Hint,
-        stream: object,
-        integrity: str | None,
-        durability: str | None,
-        intent: IntentType,
-        policy: str,
-        require: Require,
-        trace: str | None,
-    ) -> None:
-        """For tent only; users call Engine.batch()."""
+    def __init__(self, engine: Handle, given: Given) -> None:
+        """For tent only; users call Engine.batch(). `given` is what terms() has made of the common arguments."""
         self._builder = 0
         self._engine = engine
-        given, self._notify = terms(
-            priority, timeout, notify, hint, stream, integrity, durability, intent, policy, require, trace
-        )
-        self._terms = filled(READ, engine._default_priority, given)
+        packed, self._notify = given
+        self._terms = filled(READ, engine._default_priority, packed)
         self._keep: list[object] = []  # the operands of every move
         self._requests = 0
         words = _abi.packed(self._terms)

@@ -263,9 +263,8 @@ class Moves(Handle):
                 transfer = batch.submit()
             assert transfer.result(timeout=10) == 4 * 64 + 2 * 4096
         """
-        return Batch(
-            self, priority, timeout, notify, hint, stream, integrity, durability, intent, policy, require, trace
-        )
+        given = terms(priority, timeout, notify, hint, stream, integrity, durability, intent, policy, require, trace)
+        return Batch(self, given)
 
     def notify(
         self, peer: Segment, name: str | bytes, message: str | bytes = b"", *, trace: str | None = None
