@@ -86,8 +86,9 @@ struct work {
 struct stream {
 	struct context *context;
 	pthread_t thread;
+	pthread_cond_t came, went; /* work for its thread; the turn `awaited`, the first that somebody waits for, is done */
 	struct work *first, *last;
-	uint64_t queued, done;
+	uint64_t queued, done, awaited;
 	int ending, capturing;
 	unsigned random;
 	struct stream *next;
@@ -105,12 +106,12 @@ struct stats {
 };
 
 extern pthread_mutex_t fake_lock;
-extern pthread_cond_t fake_moved; /* work was queued or carried out */
+extern pthread_cond_t fake_moved; /* a stream has ended or has no work left, or an event was reached */
 extern struct range *fake_ranges;
 extern struct stream *fake_streams;
 extern struct stats fake_stats;
 extern struct context fake_contexts[DEVICES_MAX];
-extern int fake_devices, fake_held;
+extern int fake_devices;
 
 /* context.c */
 int fake_enter(const char *function); /* takes the lock; on an error it is not held */
@@ -136,6 +137,7 @@ void fake_drain(void); /* waits for all streams */
 /* stream.c */
 int fake_queue(struct stream *s, struct work *w);
 struct stream *fake_stream_of(void *handle, struct context *current);
+void fake_hold(int on); /* streams carry nothing out until it is 0 again */
 void fake_wait(struct stream *s, uint64_t turn);
 
 #endif

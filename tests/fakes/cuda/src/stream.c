@@ -1,14 +1,16 @@
-/* Streams, events, copies. Each stream is a thread with a queue; its work waits for a seeded delay first. */
+/* Streams, events, copies. Each stream is a thread with a queue; its work waits for a seeded delay first. Threads sleep
+ * on the condition that they wait for: one wakes for its own stream, and not for each copy of every other. */
 #define _GNU_SOURCE
 #include "fake.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 pthread_cond_t fake_moved = PTHREAD_COND_INITIALIZER;
 struct stream *fake_streams;
-int fake_held;
+static int held;
 static unsigned births;
 
 static void delay(struct stream *s) {
@@ -63,10 +65,11 @@ static void carry(struct stream *s, struct work *w) {
 
 static void *run(void *argument) {
 	struct stream *s = argument;
+	prctl(PR_SET_TIMERSLACK, 1); /* of delay: the usual slack is ten times as long */
 	pthread_mutex_lock(&fake_lock);
 	for (;;) {
-		while ((!s->first && !s->ending) || (s->first && fake_held))
-			pthread_cond_wait(&fake_moved, &fake_lock);
+		while ((!s->first && !s->ending) || (s->first && held))
+			pthread_cond_wait(&s->came, &fake_lock);
 		if (!s->first)
 			break;
 		struct work *w = s->first;
@@ -74,9 +77,14 @@ static void *run(void *argument) {
 		if (!(s->first = w->next))
 			s->last = NULL;
 		s->done++;
+		if (s->awaited && s->done >= s->awaited) {
+			s->awaited = 0;
+			pthread_cond_broadcast(&s->went);
+		}
+		if (!s->first || w->what == RECORD)
+			pthread_cond_broadcast(&fake_moved);
 		free(w->segments);
 		free(w);
-		pthread_cond_broadcast(&fake_moved);
 	}
 	s->context = NULL; /* the sign of its end */
 	pthread_cond_broadcast(&fake_moved);
@@ -87,6 +95,8 @@ static void *run(void *argument) {
 static struct stream *begin(struct context *c) {
 	struct stream *s = calloc(1, sizeof *s);
 	s->context = c;
+	pthread_cond_init(&s->came, NULL);
+	pthread_cond_init(&s->went, NULL);
 	s->random = (unsigned)fake_setting("SEED", 1) + ++births * 7919;
 	if (pthread_create(&s->thread, NULL, run, s)) {
 		free(s);
@@ -120,13 +130,23 @@ int fake_queue(struct stream *s, struct work *w) {
 		s->first = kept;
 	s->last = kept;
 	s->queued++;
-	pthread_cond_broadcast(&fake_moved);
+	if (s->first == kept)
+		pthread_cond_signal(&s->came);
 	return OK;
 }
 
+void fake_hold(int on) {
+	held = on;
+	for (struct stream *s = fake_streams; s; s = s->next)
+		pthread_cond_signal(&s->came);
+}
+
 void fake_wait(struct stream *s, uint64_t turn) {
-	while (s->done < turn)
-		pthread_cond_wait(&fake_moved, &fake_lock);
+	while (s->done < turn) {
+		if (!s->awaited || turn < s->awaited)
+			s->awaited = turn;
+		pthread_cond_wait(&s->went, &fake_lock);
+	}
 }
 
 void fake_drain(void) {
@@ -166,7 +186,7 @@ API int cuStreamDestroy_v2(struct stream *handle) {
 	if (!s)
 		return fake_leave(INVALID_HANDLE);
 	s->ending = 1;
-	pthread_cond_broadcast(&fake_moved);
+	pthread_cond_signal(&s->came);
 	while (s->context)
 		pthread_cond_wait(&fake_moved, &fake_lock);
 	for (struct stream **at = &fake_streams; *at; at = &(*at)->next)

@@ -16,8 +16,7 @@ extern int cuMemSetAccess(uint64_t, size_t, const void *, size_t);
 /* Holds all work of all streams back, or lets it go on. */
 API void fakecuda_hold(int on) {
 	pthread_mutex_lock(&fake_lock);
-	fake_held = on;
-	pthread_cond_broadcast(&fake_moved);
+	fake_hold(on);
 	pthread_mutex_unlock(&fake_lock);
 }
 
