@@ -41,16 +41,32 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _settings(options: argparse.Namespace, known: str) -> dict[str, Any]:
-    """The settings of the command's engines: those of the environment, then --config, then --security-key."""
+    """The settings of the command's engines: those of the environment, then --config, then --security-key. The later
+    one counts for a setting that several have; all others stay."""
     settings: dict[str, Any] = {}
     for text, where in ((known, VARIABLE), (options.config or "", "--config")):
-        settings.update(_parsed(text.strip(), where))
+        _merge(settings, _parsed(text.strip(), where), where)
     if options.security_key:
         key = Path(options.security_key).resolve()
         if not key.is_file():
             raise tent.InvalidArgumentError(f"--security-key: there is no file {key}")
-        settings["security"] = {"cluster_key": str(key)}
+        _merge(settings, {"security/cluster_key": str(key)}, "--security-key")
     return settings
+
+
+def _merge(settings: dict[str, Any], more: dict[str, Any], where: str) -> None:
+    """Adds settings, whose keys are paths or nested objects; the result is nested."""
+    for path, value in more.items():
+        *branches, name = path.split("/")
+        at = settings
+        for branch in branches:
+            at = at.setdefault(branch, {})
+            if not isinstance(at, dict):
+                raise tent.InvalidArgumentError(f"{where}: {path!r} lies below {branch!r}, which is a value already")
+        if isinstance(value, dict) and isinstance(at.get(name, {}), dict):
+            _merge(at.setdefault(name, {}), value, where)
+        else:
+            at[name] = value
 
 
 def _parsed(text: str, where: str) -> dict[str, Any]:

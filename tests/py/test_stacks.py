@@ -58,14 +58,18 @@ def test_a_program_and_its_children_get_tent(program: Path, tmp_path: Path) -> N
     key = tmp_path / "cluster.key"
     key.write_bytes(os.urandom(32))
     done = tent_run(
-        "run", "--as", "nixl,mooncake", "--config", '{"log_level": "error"}', "--security-key", str(key),
-        "--", sys.executable, str(program), "--flag", "value",
-        TENT_CONF='{"name": "worker", "log_level": "info"}',
+        "run", "--as", "nixl,mooncake", "--config", '{"log_level": "error", "transports/tcp/lanes": 2}',
+        "--security-key", str(key), "--", sys.executable, str(program), "--flag", "value",
+        TENT_CONF='{"log_level": "info", "security/limits/peers": 9, "transports": {"shm": {"enable": false}}}',
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     own, child, conf, arguments = json.loads(done.stdout)
     assert own == child == ["tent.compat.nixl.agent", "tent.compat.mooncake"]
-    assert conf == {"name": "worker", "log_level": "error", "security": {"cluster_key": str(key)}}
+    assert conf == {
+        "log_level": "error",
+        "security": {"limits": {"peers": 9}, "cluster_key": str(key)},
+        "transports": {"shm": {"enable": False}, "tcp": {"lanes": 2}},
+    }
     assert arguments == ["--flag", "value"]
     assert done.stderr.count("stands for nixl in process") == done.stderr.count("stands for mooncake.engine") == 2
 
@@ -111,6 +115,7 @@ def test_wrong_words_are_refused() -> None:
         (("run", "--security-key", "/nonexistent", "--", "true"), "there is no file /nonexistent"),
         (("run", "--config", "/nonexistent", "--", "true"), "--config"),
         (("run", "--config", "{", "--", "true"), "no JSON object"),
+        (("run", "--config", '{"a": 1, "a/b": 2}', "--", "true"), "below 'a', which is a value"),
         (("compat", "ucx"), "'ucx' is none of"),
     ):
         done = tent_run(*words)
