@@ -24,7 +24,7 @@ from ..errors import (
 )
 from ..moving import READ, WRITE
 from .mooncake_memory import Memory
-from .mooncake_peers import CONNECT_LIMIT, Peers
+from .mooncake_peers import CONNECT_LIMIT, Peers, host_and_port, service
 from .options import Options
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ SUPPORT_CUDA = False
 TIMEOUT = "MC_TRANSFER_TIMEOUT"  # seconds: upstream's variable
 RUNNING, COMPLETED, FAILED, TIMED_OUT = 0, 1, -1, -2
 
-_PEER_TO_PEER = ("P2PHANDSHAKE", "p2p", "")
+# What a build of upstream's module has; tent's stands for one of the host's memory.
+SUPPORT_EFA = SUPPORT_HIP = SUPPORT_INTRA_NVLINK = SUPPORT_MNNVL = SUPPORT_MUSA = False
 
 
 class TransferOpcode(IntEnum):
@@ -46,6 +47,9 @@ class TransferOpcode(IntEnum):
     Write = WRITE
     READ = READ
     WRITE = WRITE
+
+
+Read, Write = TransferOpcode.Read, TransferOpcode.Write
 
 
 class TransferNotify:
@@ -85,6 +89,8 @@ class TransferEngine:
         assert target[0] == 7
     """
 
+    TransferOpcode = TransferOpcode  # upstream has it here too
+
     def __init__(self, *, options: Mapping[str, Any] | None = None) -> None:
         """`options` are the terms of its transfers and the settings of its engine, see tent.compat.options; without
         them TENT_COMPAT counts."""
@@ -102,36 +108,31 @@ class TransferEngine:
     def initialize(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str) -> int:
         """Starts the engine on this host name or address, with or without a port. 0, or -1 with the reason in the log.
 
-        Peers find each other by address alone ("P2PHANDSHAKE"). `protocol` is no more than a wish: tent takes the best
-        transport for each pair of memories. `device_name`, a list of network cards, is no more than that either.
+        Peers find each other by address alone with "P2PHANDSHAKE". With "etcd://HOST:PORT", "redis://HOST:PORT" or the
+        URL of an HTTP metadata server they find a host name without a port there, too. `protocol` is no more than a
+        wish: tent takes the best transport for each pair of memories. `device_name`, a list of network cards, is no
+        more than that either.
         """
         return self._started(local_hostname, metadata_server, protocol, device_name)
 
     def initialize_ext(
         self, local_hostname: str, metadata_server: str, protocol: str, device_name: str, metadata_type: str
     ) -> int:
-        """initialize() with the kind of metadata as well, of which there is "p2p" alone."""
-        return self._started(local_hostname, metadata_type or metadata_server, protocol, device_name)
+        """initialize() with the kind of metadata as well: "p2p", "etcd", "redis" or "http"."""
+        return self._started(local_hostname, metadata_server, protocol, device_name, metadata_type)
 
-    def _started(self, host: str, metadata: str, protocol: str, devices: str) -> int:
+    def _started(self, host: str, metadata: str, protocol: str, devices: str, kind: str = "") -> int:
         if isinstance(self.engine, Engine):
             logger.error("the TransferEngine was initialized before, at %s", self.engine.address)
             return FAILED
-        if metadata not in _PEER_TO_PEER:
-            raise NotImplementedError(
-                f"metadata by {metadata!r} is not supported", hint='give "P2PHANDSHAKE": peers are found by address'
-            )
         if devices:
             logger.warning("device_name %r is not used: the engine takes the cards that reach a peer", devices)
-        settings = dict(self.options.config or {})
-        name, port = _host_and_port(host)
-        if name:
-            settings.setdefault("rpc_server_hostname", name)
-        if port:
-            settings.setdefault("rpc_server_port", port)
+        name, port = host_and_port(host)
+        settings = {"rpc_server_hostname": name, "rpc_server_port": port, **service(metadata, kind, name, port)}
+        settings = {key: value for key, value in settings.items() if value} | dict(self.options.config or {})
         try:
             self.engine = Engine(settings)
-            self._memory, self._peers = Memory(self.engine), Peers(self.engine)
+            self._memory, self._peers = Memory(self.engine), Peers(self.engine, settings.get("local_segment_name", ""))
         except TentError as error:
             logger.error("initialize: %s: %s", error.code, error)
             return FAILED
@@ -320,10 +321,11 @@ class TransferEngine:
         peer_buffer_addresses: Sequence[int],
         lengths: Sequence[int],
         opcode: TransferOpcode,
-        notify: TransferNotify | None = None,
         transport_hint: str = "",
+        notify: TransferNotify | None = None,
     ) -> int:
-        """Begins to move many ranges in a direction. Returns the number of the batch; 0 when it could not begin."""
+        """Begins to move many ranges in a direction. Returns the number of the batch; 0 when it could not begin. Its
+        notification is an addition to upstream's call."""
         lists = buffers, peer_buffer_addresses, lengths
         return self._posted(target_hostname, opcode, *lists, notify=notify, hint=transport_hint)
 
@@ -429,22 +431,22 @@ class TransferEngine:
 
     # Peers
 
-    def send_probe(self, target_hostname: str) -> int:
+    def send_probe(self, peer_server_name: str) -> int:
         """0 when a peer answers, else -1."""
         try:
-            if self._peers.segment(target_hostname).alive():
+            if self._peers.segment(peer_server_name).alive():
                 return 0
-            raise PeerUnreachableError(f"{target_hostname} does not answer, or has restarted")
+            raise PeerUnreachableError(f"{peer_server_name} does not answer, or has restarted")
         except TentError as error:
-            self._peers.note(target_hostname, error)
-            return self._failed(f"a probe of {target_hostname}", error)
+            self._peers.note(peer_server_name, error)
+            return self._failed(f"a probe of {peer_server_name}", error)
 
-    def warmup_efa_segment(self, target_hostname: str) -> int:
+    def warmup_efa_segment(self, segment_name: str) -> int:
         """Connects to a peer ahead of the first transfer."""
         try:
-            self._peers.segment(target_hostname).connect(CONNECT_LIMIT)
+            self._peers.segment(segment_name).connect(CONNECT_LIMIT)
         except TentError as error:
-            return self._failed(f"a connection to {target_hostname}", error)
+            return self._failed(f"a connection to {segment_name}", error)
         return 0
 
     def get_notifies(self) -> list[TransferNotify]:
@@ -480,11 +482,16 @@ def _limit() -> float:
         raise InvalidArgumentError(f"{TIMEOUT} is {text!r}: it must be seconds") from None
 
 
-def _host_and_port(host: str) -> tuple[str, int]:
-    name, colon, port = host.rpartition(":")
-    if not colon or not port.isdecimal() or (":" in name and not name.startswith("[")):
-        return host.strip("[]"), 0
-    return name.strip("[]"), int(port)
-
-
-__all__ = ["SUPPORT_CUDA", "TransferEngine", "TransferNotify", "TransferOpcode"]
+__all__ = [
+    "SUPPORT_CUDA",
+    "SUPPORT_EFA",
+    "SUPPORT_HIP",
+    "SUPPORT_INTRA_NVLINK",
+    "SUPPORT_MNNVL",
+    "SUPPORT_MUSA",
+    "Read",
+    "TransferEngine",
+    "TransferNotify",
+    "TransferOpcode",
+    "Write",
+]

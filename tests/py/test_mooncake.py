@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import http.server
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -116,7 +117,7 @@ def test_every_form_of_a_transfer_moves_its_bytes(pair: Pair, seed: int) -> None
     assert [(n.name, n.msg) for n in told] == [("kv", "step 1")] * 2 and there.get_notifies() == []
     numbers = [
         here.batch_transfer_async_write(peer, [at(ours)], [at(theirs, 3000)], [5]),
-        here.batch_transfer_async(peer, [at(ours)], [at(theirs, 3100)], [5], TransferOpcode.WRITE, note),
+        here.batch_transfer_async(peer, [at(ours)], [at(theirs, 3100)], [5], TransferOpcode.WRITE, notify=note),
     ]
     assert here.get_batch_transfer_status(numbers) == 0
     theirs.expect(3000, ours.expected[:5])
@@ -181,13 +182,65 @@ def test_wrong_calls_have_upstreams_numbers(pair: Pair, seed: int, caplog: pytes
     assert len(caplog.records) == 9, [r.getMessage() for r in caplog.records]
     fresh = TransferEngine()
     assert fresh.register_memory(at(memory), 64) == -1 and "call initialize() first" in caplog.text
-    with pytest.raises(tent.NotImplementedError, match="etcd"):
-        fresh.initialize("127.0.0.1", "etcd://10.0.0.1:2379", "tcp", "")
+    with pytest.raises(tent.NotImplementedError, match="'zookeeper' is not supported"):
+        fresh.initialize("127.0.0.1", "zookeeper://10.0.0.1:2181", "tcp", "")
     for call in (fresh.get_engine, fresh.transfer_write_on_cuda, fresh.batch_transfer_read_on_cuda):
         with pytest.raises(tent.NotImplementedError):
             call()
     assert "not initialized" in repr(fresh) and mooncake.SUPPORT_CUDA is False
     assert '"nics"' in here.get_local_topology()
+
+
+class Metadata(http.server.BaseHTTPRequestHandler):
+    """Mooncake's HTTP metadata server: values by ?key=."""
+
+    values: ClassVar[dict[str, bytes]] = {}
+
+    def do_PUT(self) -> None:
+        self.values[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(200, b"")
+
+    def do_GET(self) -> None:
+        found = self.values.get(self.path)
+        self.answer(404 if found is None else 200, found or b"")
+
+    def do_DELETE(self) -> None:
+        self.values.pop(self.path, None)
+        self.answer(200, b"")
+
+    def answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Says nothing."""
+
+
+def test_peers_meet_by_a_metadata_server(seed: int) -> None:
+    """A host name without a port is a name there; one with a port is an address."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/metadata"
+        here, there = TransferEngine(), TransferEngine()
+        ours, theirs = Memory(4096, seed), Memory(4096, seed + 1)
+        try:
+            assert here.initialize("127.0.0.1", url, "tcp", "") == 0
+            assert there.initialize_ext("localhost", url, "tcp", "", "http") == 0
+            assert here.register_memory(at(ours), 4096) == there.register_memory(at(theirs), 4096) == 0
+            assert here.get_first_buffer_address("127.0.0.1") == at(ours)
+            for peer in ("localhost", f"localhost:{there.get_rpc_port()}"):
+                assert here.send_probe(peer) == 0
+                assert here.transfer_sync_write(peer, at(ours, 8), at(theirs, 16), 1000) == 0
+            theirs.expect(16, ours.expected[8:1008])
+            theirs.check()
+            assert here.send_probe("nobody") == -1
+        finally:
+            here.close()
+            there.close()
+            server.shutdown()
+        assert not Metadata.values, "a name outlived its engine"
 
 
 def test_the_time_limit_is_upstreams(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
