@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 
 import little
 import servers
+from channel import why_missing
 from servers import Server
 
 RECOMPUTE = "recompute"
@@ -49,12 +49,7 @@ class Way:
 
     def missing(self) -> str:
         """Why it cannot run here; "" if it can."""
-        if not self.needs:
-            return ""
-        done = subprocess.run(
-            [sys.executable, "-c", f"import {self.needs}"], capture_output=True, text=True, timeout=90
-        )
-        return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+        return why_missing(self.needs)
 
 
 MOVED = "vllm:nixl_xfer_time_seconds_count"

@@ -1,0 +1,92 @@
+"""LMCache's own benchmark of its peer-to-peer channel: a server, and a client that reads from it and verifies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ports import free_ports
+
+TOOL = ("lmcache.tools.transfer_channel_benchmark",)
+NATIVE = ("tent.integrations.lmcache", "tool", "transfer-channel-benchmark")
+LIMIT = 200  # seconds for each of the two processes
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A channel of LMCache, and the module behind it."""
+
+    kind: str  # of LMCache
+    module: tuple[str, ...] = TOOL  # that has the tool
+    options: tuple[str, ...] = ()
+    stands_for: str = ""  # the module that tent stands for
+    needs: str = ""  # the module that must be there
+
+    def missing(self) -> str:
+        """Why it cannot run here; "" if it can."""
+        return why_missing(self.needs)
+
+    def read(self, objects: int = 64, iterations: int = 3) -> str:
+        """Reads objects of 1 MiB from a server, verifies the last time, and returns what the client has printed."""
+        data, control, own = free_ports(3)
+        prefix = ["-m", "tent", "run", "--as", self.stands_for, "--", sys.executable] if self.stands_for else []
+        common = [sys.executable, *prefix, "-m", *self.module, "--transfer-channel-type", self.kind, *self.options]
+        common += ["--page-size", "64KB", "--object-size", "1MB", "--num-objects", str(objects)]
+        common += ["--url", f"127.0.0.1:{data}", "--control-url", f"127.0.0.1:{control}"]
+        server = [*common, "--role", "server", "--buffer-size", "512MB", "--server-timeout", str(LIMIT)]
+        client = [*common, "--role", "client", "--listen-url", f"127.0.0.1:{own}", "--verify"]
+        client += ["--iters", str(iterations), "--warmup", "1"]
+        environment = {**os.environ, "DO_NOT_TRACK": "1"}
+        with _serving(server, environment):
+            done = subprocess.run(client, capture_output=True, text=True, timeout=LIMIT, env=environment)
+        said = done.stdout + done.stderr
+        if f"verify OK: {objects} objects match expected pattern" not in said:
+            raise AssertionError(f"the channel {self.kind} has not brought every byte:\n{said[-3000:]}")
+        return said
+
+
+@contextlib.contextmanager
+def _serving(command: list[str], environment: dict[str, str]) -> Iterator[None]:
+    server = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+    )
+    try:
+        yield
+    finally:
+        server.terminate()
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait(20)
+
+
+def rate(said: str) -> float:
+    """The median rate that the client has printed, in GB/s."""
+    found = re.search(r"median\s*:.*?([\d.]+) GB/s", said)
+    if found is None:
+        raise AssertionError(f"the client has printed no rate:\n{said[-3000:]}")
+    return float(found[1])
+
+
+def why_missing(module: str) -> str:
+    """The last line of the error of importing a module, in a process of its own; "" if there is none."""
+    if not module:
+        return ""
+    done = subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True, text=True, timeout=90)
+    return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+
+
+UCX = ("--nixl-backend", "UCX")
+CHANNELS = {
+    "tent": Channel("tent", NATIVE),
+    "tent-as-nixl": Channel("nixl", options=UCX, stands_for="nixl"),
+    "tent-as-mooncake": Channel("mooncake_te", stands_for="mooncake"),
+    "nixl": Channel("nixl", options=UCX, needs="nixl"),
+    "mooncake": Channel("mooncake_te", needs="mooncake.engine"),
+}
