@@ -12,6 +12,12 @@ _Paths = TypedDict(
     "_Paths",
     {
         "security/cluster_key": str,
+        "security/cert": str,
+        "security/key": str,
+        "security/ca": str,
+        "security/allow": Sequence[str],
+        "security/reload_interval": float | str,
+        "security/renewal_grace": float | str,
         "security/local_users": Sequence[str],
         "security/limits/connections": int,
         "security/limits/connections_per_peer": int,

@@ -65,7 +65,8 @@ func TestDefaultsFillEveryTypedField(t *testing.T) {
 	c, err := Load(birdsOnly)
 	require.NoError(t, err)
 	require.Equal(t, Engine{RPCServerPort: 0, MetadataType: "p2p", MetadataLease: 10 * time.Second,
-		MetadataTimeout: 2 * time.Second, LogLevel: "info", MergeRequests: true,
+		MetadataTimeout: 2 * time.Second, Reload: 30 * time.Second,
+		RenewalGrace: time.Minute, LogLevel: "info", MergeRequests: true,
 		MaxFailoverAttempts:  3,
 		TransferStallTimeout: 30 * time.Second, FenceTimeoutHost: 100 * time.Millisecond,
 		FenceTimeoutNetwork: time.Second, FenceTimeoutFile: 5 * time.Second, TransferSyncTimeout: 10 * time.Minute,

@@ -37,6 +37,9 @@ func (a *admission) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	}
 	secure, shown, err := a.credentials.Accept(raw)
 	if err == nil {
+		if isGuest {
+			g.endsAt(shown.Until)
+		}
 		return secure, proof{shown}, nil
 	}
 	from, reason := raw.RemoteAddr().String(), reasonOf(err)

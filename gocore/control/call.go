@@ -78,8 +78,8 @@ func (c *Client) greeting(address string, self transport.Peer, shown security.Pr
 				"network"))
 	}
 	peer.Address = address // the one that leads there from here
-	return Greeting{Peer: peer, Version: reply.GetVersion(), Capabilities: firstOf(reply.GetCapabilities()),
-		Addresses: firstOf(reply.GetAddresses())}, nil
+	return Greeting{Peer: peer, Proof: shown, Version: reply.GetVersion(),
+		Capabilities: firstOf(reply.GetCapabilities()), Addresses: firstOf(reply.GetAddresses())}, nil
 }
 
 // remote reports that an address may lead to its engine from elsewhere.

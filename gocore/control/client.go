@@ -100,9 +100,13 @@ func (k *conn) close() {
 	}
 }
 
-// dead reports a connection that was ready and has broken since.
+// dead reports a connection that was ready and has broken since, or whose peer's certificate has ended.
 func (k *conn) dead() bool {
-	return isClosed(k.ready) && k.err == nil && k.cc.GetState() != connectivity.Ready
+	if !isClosed(k.ready) || k.err != nil {
+		return false
+	}
+	until := k.shown.Until
+	return k.cc.GetState() != connectivity.Ready || !until.IsZero() && time.Now().After(until)
 }
 
 // acquire returns a connection that was alive a moment ago. Callers of the same address share one dial; a caller that

@@ -87,8 +87,9 @@ type Options struct {
 	Log  *slog.Logger // of panics in handlers (slog.Default)
 	// Refused hears of everything that a server has refused; see transport.Host. Nil is nobody.
 	Refused func(reason transport.Refusal, from string, cause error)
-	// Admitted hears of each engine that had no connection and has one now, by which it made a call. Nil is nobody.
-	Admitted func(transport.Peer)
+	// Admitted hears of each connection by which an engine made a call, with the first call; isNew if the engine had
+	// none. Nil is nobody.
+	Admitted func(from transport.Peer, shown security.Proof, isNew bool)
 
 	ConnectTimeout   time.Duration // until TCP is connected (1.5 s: one retransmission of the first packet)
 	HandshakeTimeout time.Duration // from there until the peer has answered (1.8 s)
@@ -123,7 +124,7 @@ func (o Options) withDefaults() Options {
 		o.Refused = func(transport.Refusal, string, error) {}
 	}
 	if o.Admitted == nil {
-		o.Admitted = func(transport.Peer) {}
+		o.Admitted = func(transport.Peer, security.Proof, bool) {}
 	}
 	if o.Dial == nil {
 		o.Dial = new(net.Dialer).DialContext
@@ -152,6 +153,7 @@ func (o Options) withDefaults() Options {
 // Greeting is a peer's own description of itself.
 type Greeting struct {
 	Peer         transport.Peer // Address is the one that was dialled: the one that leads there
+	Proof        security.Proof // of its connection
 	Version      string
 	Capabilities []string
 	Addresses    []string // on which its control plane listens

@@ -1,8 +1,10 @@
 package control
 
 import (
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,6 +48,7 @@ type guest struct {
 	received int     // bytes since a message began to arrive
 	act      uint64  // when it last did something
 	gone     bool
+	expiry   *time.Timer // closes it at the end of its certificate; nil without an end
 }
 
 // caller is one engine with its connections.
@@ -187,13 +190,14 @@ func (s *guests) drop(g *guest, why string) {
 	}
 }
 
-// identified makes a stranger a guest of the engine that it has proved to be, and reports whether that had none. It
-// returns an error when the engine has too many connections, all with calls under way.
-func (s *guests) identified(g *guest, id transport.ID) (isNew bool, err error) {
+// identified makes a stranger a guest of the engine that it has proved to be. It reports whether this was the first
+// call on the connection, and whether the engine had none. It returns an error when the engine has too many
+// connections, all with calls under way.
+func (s *guests) identified(g *guest, id transport.ID) (first, isNew bool, err error) {
 	s.mu.Lock()
 	if g.gone || (g.caller != nil && g.caller.id == id) {
 		s.mu.Unlock()
-		return false, nil
+		return false, false, nil
 	}
 	c := s.callers[id]
 	if isNew = c == nil; isNew {
@@ -204,7 +208,7 @@ func (s *guests) identified(g *guest, id transport.ID) (isNew bool, err error) {
 	if len(c.guests) >= s.limits.ConnectionsPerPeer {
 		if leaves = s.idlest(func(o *guest) bool { return o.caller == c }); leaves == nil {
 			s.mu.Unlock()
-			return false, s.refuse(g, transport.RefusedLimit,
+			return false, false, s.refuse(g, transport.RefusedLimit,
 				"more than %d connections of one peer have calls under way", s.limits.ConnectionsPerPeer).
 				WithHint("security/limits/connections_per_peer of the engine that was called")
 		}
@@ -214,7 +218,33 @@ func (s *guests) identified(g *guest, id transport.ID) (isNew bool, err error) {
 	c.guests[g] = struct{}{}
 	s.mu.Unlock()
 	s.drop(leaves, "its peer has opened another one")
-	return isNew, nil
+	return true, isNew, nil
+}
+
+// expel closes the connections of an engine.
+func (s *guests) expel(id transport.ID) {
+	var ended []*guest
+	s.mu.Lock()
+	if c := s.callers[id]; c != nil {
+		ended = slices.Collect(maps.Keys(c.guests))
+	}
+	s.mu.Unlock()
+	for _, g := range ended {
+		_ = g.Close()
+	}
+}
+
+// endsAt closes the connection at the end of its certificate, the zero time for never. The peer connects again at its
+// next call, with the certificate that it has then.
+func (g *guest) endsAt(until time.Time) {
+	if until.IsZero() {
+		return
+	}
+	g.of.mu.Lock()
+	defer g.of.mu.Unlock()
+	if !g.gone {
+		g.expiry = time.AfterFunc(time.Until(until), func() { _ = g.Close() })
+	}
 }
 
 // leaveCaller takes a guest from its caller, or from the strangers. The caller of the function holds mu.
@@ -362,6 +392,9 @@ func (g *guest) Close() error {
 		s.leaveCaller(g)
 		s.received -= g.received
 		g.received = 0
+		if g.expiry != nil {
+			g.expiry.Stop()
+		}
 	}
 	s.mu.Unlock()
 	return g.Conn.Close()

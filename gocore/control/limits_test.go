@@ -34,7 +34,7 @@ func (b *lobby) visit(host string, port int) *guest {
 }
 
 func (b *lobby) identify(t *testing.T, g *guest, id uint64) (isNew bool) {
-	isNew, err := b.identified(g, transport.NumberedID(id))
+	_, isNew, err := b.identified(g, transport.NumberedID(id))
 	require.NoError(t, err)
 	return isNew
 }
@@ -140,7 +140,7 @@ func TestAnEngineHasAFewConnections(t *testing.T) {
 	}
 	busy := b.visit("10.0.0.1", 4)
 	busy.spoke.Store(true)
-	_, err := b.identified(busy, transport.NumberedID(1))
+	_, _, err := b.identified(busy, transport.NumberedID(1))
 	require.ErrorContains(t, err, "more than 2 connections")
 	require.True(t, b.connected(transport.NumberedID(1)))
 	b.close(true)

@@ -57,6 +57,9 @@ func (s *Server) Addresses() []string { return slices.Clone(s.addresses) }
 // last call.
 func (s *Server) Connected(id transport.ID) bool { return s.guests.connected(id) }
 
+// Expel closes the connections of an engine. It may come again, if it is admitted.
+func (s *Server) Expel(id transport.ID) { s.guests.expel(id) }
+
 // Start begins to answer. It must be called at most once.
 func (s *Server) Start(handler Handler) {
 	s.mu.Lock()
@@ -160,14 +163,18 @@ func (s *service) caller(ctx context.Context, call *controlpb.Call) (transport.P
 		s.server.options.Refused(transport.RefusedMalformed, hostOf(ctx), err)
 		return transport.Peer{}, err
 	}
+	if s.server.options.Credentials.Barred(from.ID) { // since its handshake
+		return transport.Peer{}, errs.New(errs.PeerNotAdmitted, "control",
+			"the engine does not admit this one any more")
+	}
 	from.Host = hostOf(ctx)
 	if g := guestOf(ctx); g != nil {
-		isNew, err := s.server.guests.identified(g, from.ID)
+		first, isNew, err := s.server.guests.identified(g, from.ID)
 		if err != nil {
 			return transport.Peer{}, err
 		}
-		if isNew {
-			s.server.options.Admitted(from)
+		if first {
+			s.server.options.Admitted(from, shown, isNew)
 		}
 	}
 	return from, nil

@@ -79,6 +79,7 @@ func (e *Engine) endTalk() {
 	e.reporter.close()
 	e.changes.close()
 	e.renewals.close()
+	e.dismissals.close()
 }
 
 // Forget unmaps the shared page. The engine must be closed, and no reader may look at the page any more.
@@ -152,7 +153,7 @@ func (e *Engine) closeLinks(ctx context.Context) (held []string) {
 	}
 	e.segments.mu.Unlock()
 	for _, p := range peers {
-		p.detach()
+		p.detach(closedSegment())
 	}
 	for _, p := range e.ports {
 		if p.transport == nil {

@@ -135,6 +135,10 @@ type Engine struct {
 	logs     logs
 	refusals *refusals
 
+	visitors   visitors
+	dismissals dismissals
+	rechecking sync.Mutex // one look at the visitors at a time
+
 	stop     context.CancelFunc
 	routines sync.WaitGroup
 }
@@ -169,13 +173,13 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	if !c.LegacySelection {
 		e.policies = plan.NewPolicies(c.Policies)
 	}
-	if e.credentials, err = security.Open(security.Settings{ClusterKey: c.ClusterKey, LocalUsers: c.LocalUsers,
-		Insecure: c.Insecure}); err != nil {
+	if e.credentials, err = security.Open(securityOf(c)); err != nil {
 		return nil, err
 	}
 	e.logs = logs{engine: e, level: logLevel(c.LogLevel), records: bounded[LogRecord]{limit: logsMax}}
 	e.log = slog.New(&handler{logs: &e.logs})
 	e.refusals = newRefusals(e, o.Transports)
+	e.dismissals.engine = e
 	e.numa = readNUMA()
 	e.allocations.init()
 	e.grids.byID = make(map[GridID]*grid)
@@ -225,12 +229,21 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	return e, nil
 }
 
+// securityOf returns the settings of security.
+func securityOf(c *config.Engine) security.Settings {
+	return security.Settings{ClusterKey: c.ClusterKey, LocalUsers: c.LocalUsers, Allow: c.Allow, Insecure: c.Insecure,
+		Files: security.Files{Certificate: c.Certificate, Key: c.Key, Authorities: c.Authorities}}
+}
+
 // startRoutines starts the goroutines that Close stops.
 func (e *Engine) startRoutines() {
 	running, stop := context.WithCancel(context.Background())
 	e.stop = stop
 	e.routines.Go(func() { e.progress(running) })
 	e.routines.Go(func() { e.keepTraps(running) })
+	if e.credentials.Mode() == security.MTLS {
+		e.routines.Go(func() { e.keepCredentials(running) })
+	}
 }
 
 // steps undoes the steps of Open, last first.

@@ -27,17 +27,25 @@ func (e *Engine) peerGone(p *peer, cause *errs.Error) {
 func goneError(cause *errs.Error, heard string) *errs.Error {
 	gone := *cause
 	gone.Op, gone.Err, gone.Cause = "peer", cause, "the peer has gone: "+proof(cause)+", "+heard
+	if errors.Is(cause, notAdmitted) {
+		gone.Code = errs.PeerNotAdmitted
+	}
 	if gone.Code != errs.PeerRestarted {
 		gone.Hint = ""
 	}
 	return &gone
 }
 
+// notAdmitted is in the cause of a link that its peer has ended because it does not admit us any more.
+var notAdmitted = &errs.Error{Code: errs.PeerNotAdmitted}
+
 // proof names the sign that proves the end of a peer.
 func proof(cause *errs.Error) string {
 	switch {
 	case errors.Is(cause, &errs.Error{Code: errs.EngineClosed}):
 		return "it has closed its engine"
+	case errors.Is(cause, notAdmitted):
+		return "it does not admit this engine any more"
 	case cause.Code == errs.PeerRestarted:
 		return "another incarnation answers at its address"
 	case errors.Is(cause, syscall.ECONNREFUSED):

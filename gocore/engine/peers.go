@@ -408,18 +408,18 @@ func (p *port) match(c *plan.Candidate, link transport.Link) {
 
 // detach gives the peer's links back. Slices outstanding complete first, tasks that wait fail; the core forgets a link
 // when nothing of it is left.
-func (p *peer) detach() {
+func (p *peer) detach(cause *errs.Error) {
+	own := *cause // shared with other peers
+	cause = own.WithPeer(p.identity.Address, "", "")
 	p.mu.Lock()
 	links := *p.links.Load()
 	none := make([]attachment, len(links))
 	for i := range none {
-		none[i].why = "the segment was closed"
+		none[i].why = cause.Cause
 	}
 	p.links.Store(&none)
 	p.mu.Unlock()
 	e := p.engine
-	cause := errs.New(errs.InvalidEntry, "segment", "the segment was closed").WithScope(errs.ScopeLink, errs.SideLocal).
-		WithPeer(p.identity.Address, "", "")
 	for i, a := range links {
 		if a.id == 0 {
 			continue

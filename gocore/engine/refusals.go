@@ -108,22 +108,3 @@ func (r *refusals) snapshot() []metrics.Refusals {
 	defer r.mu.Unlock()
 	return append([]metrics.Refusals(nil), r.planes...)
 }
-
-// admissionsMax bounds the events of peers that were let in, a second: they must not push out all others.
-const admissionsMax = 64
-
-// admitted announces that a peer was let in.
-func (e *Engine) admitted(p transport.Peer) {
-	r := e.refusals
-	now := clock.Now()
-	r.mu.Lock()
-	if now.Sub(r.second) >= time.Second {
-		r.second, r.admissions = now, 0
-	}
-	r.admissions++
-	quiet := r.admissions > admissionsMax
-	r.mu.Unlock()
-	if !quiet {
-		e.announce(&event.Event{Kind: event.PeerAdmitted, Peer: p.Address, Note: p.Identity})
-	}
-}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tent-engine/tent/gocore/control"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -133,10 +134,12 @@ func noPeer(name string) *errs.Error {
 // openTarget opens an engine. Another one refuses our own.
 func (e *Engine) openTarget(ctx context.Context, target meta.Target, another bool) (_ SegmentID, err error) {
 	identity := e.self()
+	var greeting control.Greeting
 	if !target.Local() && target.Address != e.address {
-		if identity, err = e.client.Open(ctx, target.Address); err != nil {
+		if greeting, err = e.client.Hello(ctx, target.Address); err != nil {
 			return 0, err
 		}
+		identity = greeting.Peer
 		identity.Address = target.Address
 		if target.ID != "" && target.ID != identity.ID.String() {
 			return 0, errs.New(errs.InvalidEntry, "open", "the entry is old: another engine answers at %s",
@@ -146,6 +149,9 @@ func (e *Engine) openTarget(ctx context.Context, target meta.Target, another boo
 	identity.Self = identity.ID == e.credentials.ID()
 	if another && identity.Self {
 		return 0, noPeer(target.String())
+	}
+	if !identity.Self {
+		e.shown(identity, greeting.Proof)
 	}
 	p := e.peer(identity)
 	err = p.join(ctx)
@@ -274,9 +280,13 @@ func (e *Engine) unhandle(p *peer) (last bool) {
 	return last
 }
 
+func closedSegment() *errs.Error {
+	return errs.New(errs.InvalidEntry, "segment", "the segment was closed").WithScope(errs.ScopeLink, errs.SideLocal)
+}
+
 // left ends a peer without handles. The caller holds no lock.
 func (e *Engine) left(p *peer) {
-	p.detach()
+	p.detach(closedSegment())
 	e.notifier.forget(p)
 }
 

@@ -56,6 +56,8 @@ const (
 	StrayCompletion
 	NameLost
 	NameBack
+	PeerDisconnected
+	SecurityReloaded
 )
 
 // kinds holds the name and the meaning of each kind; docs/reference/events.md is generated from it.
@@ -113,6 +115,10 @@ var kinds = [...]struct{ name, help string }{
 		"The metadata service does not hold the name of this engine, for the reason in `error`: it is tried again, " +
 			"and open segments work on."},
 	NameBack: {"name_back", "The metadata service holds the name of this engine again."},
+	PeerDisconnected: {"peer_disconnected",
+		"A peer of the identities in `note` lost its access, for the reason in `error`: it touches no memory now."},
+	SecurityReloaded: {"security_reloaded",
+		"The files of mode mtls were replaced and read again; with `error` those of before count on."},
 }
 
 // String returns the name of a kind, as events carry it to Python and into the log.

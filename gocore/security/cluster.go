@@ -1,6 +1,7 @@
 package security
 
 import (
+	"crypto"
 	"crypto/ed25519"
 	"crypto/hkdf"
 	"crypto/rand"
@@ -21,11 +22,23 @@ const (
 	keyBytesMax = 4096
 )
 
-// authority is the certificate authority that every holder of a key file derives. It lives while an engine issues its
-// own certificate.
+// authority signs the certificate of an engine's key. It lives while that is made. For a cluster it is the certificate
+// authority that every holder of the key file derives, in mode mtls the certificate in the engine's file.
 type authority struct {
 	certificate *x509.Certificate
-	private     ed25519.PrivateKey
+	private     crypto.Signer
+}
+
+// joinCluster makes the engine a member of the cluster of a key file.
+func (c *Credentials) joinCluster(path string) error {
+	a, err := readAuthority(path)
+	if err != nil {
+		return err
+	}
+	c.identity = "cluster:" + nameOf(a.certificate.RawSubjectPublicKeyInfo).String()
+	roots := x509.NewCertPool()
+	roots.AddCert(a.certificate)
+	return c.show(a, roots)
 }
 
 // readAuthority derives the authority of a key file: an Ed25519 seed by HKDF-SHA256 (RFC 5869). All of it follows from

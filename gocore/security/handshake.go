@@ -19,14 +19,27 @@ const protocol = "tent/1"
 
 // Proof is the name of the other end of a connection, as its handshake proves it.
 type Proof struct {
-	ID       transport.ID
-	Identity string // "uid:1000" in mode local, "cluster:" and the fingerprint of the authority, "" in mode insecure
+	ID transport.ID
+	// Identity is "uid:1000" in mode local, "cluster:" and the fingerprint of the authority in mode cluster_key, and ""
+	// in mode insecure. In mode mtls it has the SPIFFE ID and the DNS names of the certificate, separated by spaces.
+	Identity string
+	Until    time.Time // the end of the certificate; zero for none
+
+	chain []*x509.Certificate // of mode mtls, see Credentials.Still
 }
 
 // NotAdmitted is the error of a handshake with somebody whom the mode does not admit.
 type NotAdmitted struct {
 	Reason  string
 	unowned bool // the socket at the other end belongs to nobody: it may have been closed
+
+	unlisted bool // its certificate is good, and has no identity of security/allow
+}
+
+// Unlisted reports whether a peer was refused by security/allow, and for no other reason.
+func Unlisted(err error) bool {
+	var refused *NotAdmitted
+	return errors.As(err, &refused) && refused.unlisted
 }
 
 // Error returns the reason.
@@ -36,27 +49,48 @@ func refuse(format string, args ...any) error {
 	return &NotAdmitted{Reason: fmt.Sprintf(format, args...)}
 }
 
-// tlsConfig serves both directions. The library's own verification is by host name, which says nothing here; verify
-// takes its place in every handshake. There are no tickets, so that each connection proves all of it.
-func (c *Credentials) tlsConfig(own tls.Certificate) *tls.Config {
-	return &tls.Config{Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS13,
+// tlsConfig is the configuration of one handshake, which writes its proof into proof. The library's own verification is
+// by host name, which says nothing here; verify takes its place. There are no tickets, so that each connection proves
+// all of it.
+func (c *Credentials) tlsConfig(usage x509.ExtKeyUsage, proof *Proof) *tls.Config {
+	now := c.shows.Load()
+	return &tls.Config{Certificates: []tls.Certificate{now.own}, MinVersion: tls.VersionTLS13,
 		NextProtos: []string{protocol}, ClientAuth: tls.RequireAnyClientCert, InsecureSkipVerify: true,
-		VerifyConnection: c.verify, SessionTicketsDisabled: true}
+		VerifyConnection: func(state tls.ConnectionState) (err error) {
+			*proof, err = c.verify(now, state, usage)
+			return err
+		}, SessionTicketsDisabled: true}
 }
 
-// verify refuses a peer that speaks another protocol or, in a cluster, that has no certificate of it. A proof of the
-// peer's key is part of TLS.
-func (c *Credentials) verify(state tls.ConnectionState) error {
+// verify refuses a peer that speaks another protocol, or one without a certificate that the mode believes. A proof of
+// the peer's key is part of TLS. Usage is the peer's part in the connection.
+func (c *Credentials) verify(now *shown, state tls.ConnectionState, usage x509.ExtKeyUsage) (Proof, error) {
+	chain := state.PeerCertificates
 	switch {
-	case len(state.PeerCertificates) == 0:
-		return refuse("it showed no certificate")
+	case len(chain) == 0:
+		return Proof{}, refuse("it showed no certificate")
 	case state.NegotiatedProtocol != protocol:
-		return refuse("it did not ask for the protocol %s", protocol)
-	case c.roots == nil:
-		return nil
+		return Proof{}, refuse("it did not ask for the protocol %s", protocol)
 	}
-	_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: c.roots,
-		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	proof := Proof{ID: nameOf(chain[0].RawSubjectPublicKeyInfo), Identity: c.identity}
+	if c.Barred(proof.ID) {
+		return proof, errBarred
+	}
+	switch c.mode {
+	case ClusterKey:
+		return proof, verifyMember(now.roots, chain[0])
+	case MTLS:
+		var err error
+		proof.chain = chain
+		proof.Identity, proof.Until, err = c.verifyIssued(now, chain, usage)
+		return proof, err
+	}
+	return proof, nil
+}
+
+// verifyMember refuses a certificate that the authority of our cluster has not issued.
+func verifyMember(roots *x509.CertPool, leaf *x509.Certificate) error {
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
 	if err == nil {
 		return nil
 	}
@@ -65,11 +99,6 @@ func (c *Credentials) verify(state tls.ConnectionState) error {
 		return refuse("it does not hold the key file of our cluster, security/cluster_key")
 	}
 	return refuse("its certificate is not valid: %v", err)
-}
-
-// proofOf reads the peer's name from a finished handshake.
-func (c *Credentials) proofOf(state tls.ConnectionState) Proof {
-	return Proof{ID: nameOf(state.PeerCertificates[0].RawSubjectPublicKeyInfo), Identity: c.identity}
 }
 
 // accessDenied is TLS's alert of that name (RFC 8446, section 6) in a record of its own: all that a stranger hears.
@@ -89,11 +118,11 @@ func (c *Credentials) Accept(raw net.Conn) (net.Conn, Proof, error) {
 			return nil, Proof{}, lastWord(raw, time.Millisecond, err)
 		}
 	}
-	secure := tls.Server(raw, c.config)
+	var proof Proof
+	secure := tls.Server(raw, c.tlsConfig(x509.ExtKeyUsageClientAuth, &proof))
 	if err := secure.Handshake(); err != nil {
 		return nil, Proof{}, err
 	}
-	proof := c.proofOf(secure.ConnectionState())
 	if identity != "" {
 		proof.Identity = identity
 	}
@@ -102,11 +131,11 @@ func (c *Credentials) Accept(raw net.Conn) (net.Conn, Proof, error) {
 
 // Connect carries out the handshake of a connection that was dialled, within ctx. See Accept for the errors.
 func (c *Credentials) Connect(ctx context.Context, raw net.Conn) (net.Conn, Proof, error) {
-	secure := tls.Client(raw, c.config)
+	var proof Proof
+	secure := tls.Client(raw, c.tlsConfig(x509.ExtKeyUsageServerAuth, &proof))
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return nil, Proof{}, err
 	}
-	proof := c.proofOf(secure.ConnectionState())
 	if c.mode == Local { // afterwards: the kernel knows the owner of the other socket only when it was accepted
 		identity, err := c.users.admit(raw)
 		if err != nil {

@@ -4,6 +4,7 @@
 //	mode         certificates                          admitted                                listens on
 //	local        self-signed, made at start            processes of this host and our user     loopback
 //	cluster_key  issued by the authority in the key    holders of the key file                 any address
+//	mtls         issued by the engine's own            identities that are listed              any address
 //	insecure     self-signed                           anybody                                 any address
 //
 // Every connection is TLS 1.3 and mutual, in every mode. An engine is named by the first 16 bytes of the SHA-256 of its
@@ -23,6 +24,12 @@
 // The bytes of a file are the secret of a cluster. Each engine derives the same certificate authority from them, and
 // issues a certificate to itself (cluster.go). Nothing is installed, renewed or asked for. Everybody with the file is a
 // member.
+//
+// # mTLS
+//
+// An authority of the user issues a certificate with SPIFFE or DNS identities to each engine, and security/allow lists
+// those that are admitted (mtls.go). The engine's key of above stays the one that TLS proves: the certificate's key
+// signs it. So files are replaced while the engine runs, and it stays the same engine to its peers.
 package security
 
 import (
@@ -36,6 +43,8 @@ import (
 	"math/big"
 	"net/netip"
 	"os"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -49,68 +58,106 @@ type Mode string
 const (
 	Local      Mode = "local"
 	ClusterKey Mode = "cluster_key"
+	MTLS       Mode = "mtls"
 	Insecure   Mode = "insecure"
 )
 
-// Settings choose the mode: Insecure, else ClusterKey if it is set, else Local.
+// Settings choose the mode: Insecure, else ClusterKey if it is set, else MTLS if a file or a pattern of it is
+// set, else Local.
 type Settings struct {
 	ClusterKey string   // path of the key file
+	Files      Files    // of mode mtls
+	Allow      []string // patterns of identities that mode mtls admits, see Names
 	LocalUsers []string // names or numbers of users that Local admits beside our own; "any" is all of them
 	Insecure   bool
 }
 
-// Credentials are an engine's key and its rules. They are immutable, any goroutine may use them, and every way to print
-// them leaves the key out.
+// Credentials are an engine's key and its rules. Any goroutine may use them, and every way to print them leaves the key
+// out. Reload replaces what comes from files of mode mtls; the rest is immutable.
 type Credentials struct {
 	mode     Mode
 	id       transport.ID
+	private  ed25519.PrivateKey
 	identity string // of every peer in mode cluster_key
 	users    users  // in mode local
-	config   *tls.Config
-	roots    *x509.CertPool // of the cluster
+	files    Files
+	allow    atomic.Pointer[Names] // in mode mtls
+	shows    atomic.Pointer[shown]
+	loading  sync.Mutex // one Reload at a time
+	barred   barred
 }
 
-// Open makes the credentials of one engine. The error is InvalidArgument for a key file that is missing, too short or
-// readable by others, and for a user that there is not.
+// shown is the certificate that peers see, and the authorities that we believe. It is immutable.
+type shown struct {
+	own   tls.Certificate
+	roots *x509.CertPool // of the cluster or of mode mtls; nil in the others
+	until time.Time      // the end of own; zero for none
+	state fileStates     // of the files of mode mtls
+}
+
+// Open makes the credentials of one engine. The error is InvalidArgument for a file that is missing, malformed or
+// readable by others, for patterns that match no identity, and for a user that there is not.
 func Open(s Settings) (*Credentials, error) {
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, errs.Wrap(errs.Internal, "security", err)
 	}
-	c := &Credentials{mode: Local}
-	leaf := certificate("tent engine")
-	leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	leaf.KeyUsage = x509.KeyUsageDigitalSignature
-	issuer, signer := leaf, private // self-signed
+	info, err := x509.MarshalPKIXPublicKey(public)
+	if err != nil {
+		return nil, errs.Wrap(errs.Internal, "security", err)
+	}
+	c := &Credentials{mode: Local, private: private, id: nameOf(info)}
 	switch {
 	case s.Insecure:
 		c.mode = Insecure
+		err = c.show(nil, nil)
 	case s.ClusterKey != "":
 		c.mode = ClusterKey
-		var a *authority
-		if a, err = readAuthority(s.ClusterKey); err != nil {
-			return nil, err
+		err = c.joinCluster(s.ClusterKey)
+	case s.Files != (Files{}) || len(s.Allow) > 0:
+		c.mode, c.files = MTLS, s.Files
+		if _, err = c.SetAllow(s.Allow); err == nil {
+			_, err = c.Reload()
 		}
-		issuer, signer = a.certificate, a.private
-		c.identity = "cluster:" + nameOf(a.certificate.RawSubjectPublicKeyInfo).String()
-		c.roots = x509.NewCertPool()
-		c.roots.AddCert(a.certificate)
 	default:
-		if c.users, err = parseUsers(s.LocalUsers, os.Geteuid()); err != nil {
-			return nil, err
+		if c.users, err = parseUsers(s.LocalUsers, os.Geteuid()); err == nil {
+			err = c.show(nil, nil)
 		}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, leaf, issuer, public, signer)
 	if err != nil {
-		return nil, errs.Wrap(errs.Internal, "security", err)
+		return nil, err
+	}
+	return c, nil
+}
+
+// show makes a certificate of the engine's key the one that peers see. It is issued by an authority, or by itself for
+// nil.
+func (c *Credentials) show(by *authority, roots *x509.CertPool) error {
+	own, err := c.issue(by)
+	if err != nil {
+		return err
+	}
+	c.shows.Store(&shown{own: own, roots: roots})
+	return nil
+}
+
+// issue makes a certificate of the engine's key.
+func (c *Credentials) issue(by *authority) (tls.Certificate, error) {
+	leaf := certificate("tent engine")
+	leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	leaf.KeyUsage = x509.KeyUsageDigitalSignature
+	if by == nil {
+		by = &authority{leaf, c.private}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, leaf, by.certificate, c.private.Public(), by.private)
+	if err != nil {
+		return tls.Certificate{}, errs.Wrap(errs.Internal, "security", err)
 	}
 	own, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, errs.Wrap(errs.Internal, "security", err)
+		return tls.Certificate{}, errs.Wrap(errs.Internal, "security", err)
 	}
-	c.id = nameOf(own.RawSubjectPublicKeyInfo)
-	c.config = c.tlsConfig(tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private, Leaf: own})
-	return c, nil
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: c.private, Leaf: own}, nil
 }
 
 // certificate is a template without an end (RFC 5280, section 4.1.2.5): its key lives as long as the process. So
@@ -148,6 +195,6 @@ func (c *Credentials) MayListen(setting string, address netip.Addr) error {
 	return errs.New(errs.InvalidArgument, "listen",
 		"%s is %v, which other hosts may reach, and nothing says whom to admit", setting, address).
 		WithScope(errs.ScopeTransport, errs.SideLocal).
-		WithHint(`set security to {"cluster_key": path} to admit the holders of one key file; insecure=true would admit ` +
-			"anybody")
+		WithHint(`set security to {"cluster_key": path} to admit the holders of one key file, or its ca, cert, key and ` +
+			"allow to admit certificates; insecure=true would admit anybody")
 }

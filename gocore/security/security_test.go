@@ -2,7 +2,6 @@ package security
 
 import (
 	"bytes"
-	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
@@ -98,7 +97,7 @@ func TestKeysAreNotPrinted(t *testing.T) {
 	secret := []byte("0123456789abcdef0123456789abcdef")
 	c, err := Open(Settings{ClusterKey: keyFile(t, secret, 0o600)})
 	require.NoError(t, err)
-	private := c.config.Certificates[0].PrivateKey.(ed25519.PrivateKey)
+	private := c.private
 	der, err := x509.MarshalPKCS8PrivateKey(private)
 	require.NoError(t, err)
 	printed := fmt.Sprintf("%v %+v %#v %s %q %v %+v", c, c, c, c, c, struct{ C *Credentials }{c}, []any{c})

@@ -438,6 +438,13 @@ type (
 		Heard(rail Rail) Signs
 	}
 
+	// Disconnecter is a transport that keeps connections of a peer for which its owner has no further use.
+	Disconnecter interface {
+		// Disconnect ends the lanes and attachments of a peer that reach us, and does not wait for it. The engine
+		// refuses its calls meanwhile, and revokes its access to each region afterwards.
+		Disconnect(peer ID)
+	}
+
 	// Reacher is a transport that can tell by the addresses on which a peer listens that it cannot reach it.
 	Reacher interface {
 		// Reach returns why no rail to the peer is possible, and the setting that would help; nil if one may be. It

@@ -112,12 +112,13 @@ def test_insecure_is_seen(engines: Open, caplog: pytest.LogCaptureFixture) -> No
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (
-            {"security": {"cert": "me.pem"}},
-            "security/cert: not in this version .mode mtls.; security takes cluster_key",
-        ),
+        ({"security": {"cert": "me.pem"}}, "security/allow is empty: no certificate is admitted"),
+        ({"security": {"cert": "me.pem", "allow": ["*"]}}, "security/cert: cannot read .me.pem."),
+        ({"security": {"ca": "ca.pem", "allow": ["*"]}}, "security/cert: it is not set; mode mtls needs"),
+        ({"security": {"ca": "ca.pem", "allow": ["prefill"]}}, "security/allow: .prefill. is no pattern"),
+        ({"security": {"ca": "ca.pem", "allow": ["*"], "cluster_key": "x"}}, "exclude each other"),
         ({"security": {"data": "encrypt"}}, "security/data: not in this version"),
-        ({"security": {"allow": {"a": 1}}}, "security/allow: not in this version"),
+        ({"security": {"allow": {"a": 1}}}, "security/allow: .* has the wrong type"),
         ({"security": {"mode": "local"}}, "security/mode: not in this version"),
         ({"security": {"cluster": "x"}}, 'unknown setting "security/cluster".*"security/cluster_key"'),
         ({"security": True}, "security: true has the wrong type"),

@@ -263,7 +263,7 @@ func TestTheLastAcknowledgementComesBeforeBye(t *testing.T) {
 	c.copyMu.Lock()
 	c.in.applied = 7
 	c.copyMu.Unlock()
-	require.True(t, c.sayGoodbye())
+	require.True(t, c.sayGoodbye(byeClosed))
 	require.Equal(t, []header{{kind: kindAck, seq: 7}, {kind: kindBye}}, c.frames())
 }
 

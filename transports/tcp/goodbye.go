@@ -8,6 +8,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // An orderly end is announced. An initiator that detaches sends LEAVE, and the responder forgets it at once. A
@@ -37,16 +38,48 @@ func (l *link) sayLeave() {
 // leaveCame fences all lanes of the attachment; its initiator asks no more about them. It is forgotten with its last
 // lane, not before: until then a Revoke must find the payload that is being sent.
 func (a *attachment) leaveCame() {
+	a.leave()
+	for _, l := range a.allLanes() {
+		l.fence()
+	}
+}
+
+// leave keeps further lanes out of the attachment.
+func (a *attachment) leave() {
 	as := &a.t.attachments
 	as.mu.Lock()
+	defer as.mu.Unlock()
 	gone := a.left
 	if a.left = true; !gone && a.place.Queued() {
 		as.forget(a)
 	}
-	as.mu.Unlock()
-	for _, l := range a.allLanes() {
-		l.fence()
+}
+
+// Disconnect implements transport.Disconnecter. The goodbye on the peer's lanes says that it is kept out. A goroutine
+// writes the rest of it where a socket is full, and closes the lanes.
+func (t *Transport) Disconnect(peer transport.ID) {
+	var lanes []*responderLane
+	for _, a := range t.attachments.ofPeer(&transport.Peer{ID: peer}) {
+		a.leave()
+		lanes = append(lanes, a.allLanes()...)
 	}
+	if len(lanes) == 0 {
+		return
+	}
+	for _, l := range lanes {
+		l.sayGoodbye(byeKeptOut)
+	}
+	t.spawn(func() {
+		end := time.Now().Add(goodbyeLimit)
+		for _, l := range lanes {
+			for !l.saidGoodbye() && waitFd(l.fd, unix.POLLOUT, t.life.Closed, end) == nil {
+				l.pump(submitBudget)
+			}
+			if l.fence(); l.life.state() == stateParted {
+				l.closeLane()
+			}
+		}
+	})
 }
 
 // sayGoodbye announces to all initiators that this transport closes. The workers have ended, so nobody reads the lanes.
@@ -55,7 +88,7 @@ func (t *Transport) sayGoodbye() {
 	end := time.Now().Add(goodbyeLimit)
 	var busy []*responderLane
 	for _, c := range t.conns.All() {
-		if l, is := c.lane.(*responderLane); is && !l.sayGoodbye() {
+		if l, is := c.lane.(*responderLane); is && !l.sayGoodbye(byeClosed) {
 			busy = append(busy, l)
 		}
 	}
@@ -66,9 +99,15 @@ func (t *Transport) sayGoodbye() {
 	}
 }
 
+// Flags of a BYE: why the responder takes nothing more.
+const (
+	byeClosed  = 0 // it closes
+	byeKeptOut = 1 // it has disconnected this initiator
+)
+
 // sayGoodbye fences the lane, acknowledges the WRITEs that had landed on it and writes the last frame, or as much as
 // the socket takes. It reports false if some of that is left to write.
-func (l *responderLane) sayGoodbye() bool {
+func (l *responderLane) sayGoodbye(why byte) bool {
 	l.copyMu.Lock()
 	_, to := l.life.advance(eventGoodbye)
 	applied, overflow := l.in.applied, l.in.overflow
@@ -83,7 +122,7 @@ func (l *responderLane) sayGoodbye() bool {
 		l.ackSeq = applied
 	}
 	l.ackDue = false
-	said := l.postLocked(header{kind: kindBye})
+	said := l.postLocked(header{kind: kindBye, flag: why})
 	l.mu.Unlock()
 	if !said {
 		return true // its peer does not read
@@ -141,14 +180,17 @@ func (l *initiatorLane) lastLook(w *worker) {
 	}
 }
 
-// goodbyeCame ends a link after its peer has said goodbye: in order, except for outstanding slices. The cause wraps
-// EngineClosed, which distinguishes it from a failure.
+// goodbyeCame ends a link after its peer has said goodbye: in order, except for outstanding slices. The cause of a peer
+// that closes wraps EngineClosed, that of one that keeps us out PeerNotAdmitted: they are no failures.
 func (l *link) goodbyeCame(now clock.Time) {
 	if !l.serves() {
 		return
 	}
 	l.bye.Store(true)
 	why := errs.New(errs.EngineClosed, "", "the peer has closed its engine")
+	if l.keptOut.Load() {
+		why = errs.New(errs.PeerNotAdmitted, "", "the peer does not admit this engine any more")
+	}
 	cause := errs.Wrap(errs.PeerUnreachable, "tcp.link", why).WithScope(errs.ScopeLink, errs.SideRemote).
 		WithPeer(l.peer.Address, Name, "")
 	for _, r := range *l.rails.Load() {

@@ -138,6 +138,9 @@ func (l *initiatorLane) handle() *errs.Error {
 			l.link.farEndGone(r.id)
 		}
 	case kindBye:
+		if x.head.flag == byeKeptOut {
+			l.link.keptOut.Store(true)
+		}
 		l.link.bye.Store(true)
 		l.link.kick()
 	}

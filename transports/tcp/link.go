@@ -25,6 +25,8 @@ type link struct {
 	left   atomic.Bool // for run: Detach was called; nothing is reported to the core from then on
 	bye    atomic.Bool // for run: the peer's goodbye came
 
+	keptOut atomic.Bool // for run: by its goodbye, the peer has disconnected us
+
 	mu      sync.Mutex
 	todo    []func(now clock.Time)
 	state   linkState // changed by run alone, which reads it without mu

@@ -1,0 +1,147 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/event"
+	"github.com/tent-engine/tent/gocore/security"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// A peer loses its access in three ways: Disconnect names it, its certificate ends, or the files that were read again
+// do not admit it. The last two ask it first (stillAdmitted): it may have a newer certificate.
+//
+//	bar      its handshakes and calls are refused       security.Credentials.Bar
+//	expel    its connections to us are closed           control.Server.Expel
+//	leave    its lanes end, its attachments are gone    transport.Disconnecter
+//	revoke   no slice of it touches a region            transport.Transport.Revoke
+//	detach   our own transfers with it end              peer.dismiss
+//
+// In this order nothing of it comes back behind a later step. The engine stays out until it starts again, and is
+// another one then.
+
+// dismissLimit bounds the wait for a peer's bytes under way.
+const dismissLimit = 5 * time.Second
+
+// Disconnect ends the access of the peers that match an ID, an address, or a pattern of identities (security.Names). It
+// returns when none of them can touch our memory any more, and how many they
+// were. They stay out while this engine and they themselves live. The error is InvalidEntry if there is none.
+func (e *Engine) Disconnect(ctx context.Context, who string) (n int, err error) {
+	if err := e.usable(); err != nil {
+		return 0, err
+	}
+	names, patternErr := security.ParseNames("disconnect", []string{who})
+	cause := errs.New(errs.PeerNotAdmitted, "peer", "this engine has disconnected the peer").
+		WithScope(errs.ScopeLink, errs.SideLocal)
+	for _, p := range e.Peers() {
+		match := p.Peer.ID.String() == who || p.Peer.Address == who ||
+			patternErr == nil && names.Admit(p.Peer.Identity)
+		if !match {
+			continue
+		}
+		n++
+		if failure := e.dismiss(ctx, p.Peer, cause); failure != nil && err == nil {
+			err = failure
+		}
+	}
+	if n == 0 {
+		return 0, errs.New(errs.InvalidEntry, "disconnect", "no peer is %q", errs.Printable(who, strangerTextMax)).
+			WithHint("engine.peers() lists them; it takes an address, an ID, or a pattern of identities")
+	}
+	return n, err
+}
+
+// dismiss ends the access of a peer.
+func (e *Engine) dismiss(ctx context.Context, p transport.Peer, cause *errs.Error) error {
+	if err := e.credentials.Bar(p.ID); err != nil {
+		return err
+	}
+	e.server.Expel(p.ID)
+	for _, port := range e.ports {
+		if port.transport == nil {
+			continue
+		}
+		if d, is := transport.Find[transport.Disconnecter](port.transport); is {
+			d.Disconnect(p.ID)
+		}
+	}
+	var first error
+	for _, r := range e.regions.all() {
+		if err := e.revoke(ctx, r, &p, transport.ForGood); err != nil && first == nil {
+			first = err
+		}
+	}
+	for _, open := range e.segments.peersWith(p.ID) {
+		open.dismiss(cause)
+	}
+	e.visitors.drop(p.ID)
+	e.announce(&event.Event{Kind: event.PeerDisconnected, Peer: p.Address, Note: p.Identity, Err: cause})
+	return first
+}
+
+// dismiss ends a peer that is open here: requests that wait fail, slices under way complete first, and no new one
+// begins.
+func (p *peer) dismiss(cause *errs.Error) {
+	if p.gone.CompareAndSwap(nil, cause) {
+		p.detach(cause)
+	}
+}
+
+// dismissals ends the access of peers on one goroutine, for callers that must not wait.
+type dismissals struct {
+	engine *Engine
+
+	mu      sync.Mutex
+	waiting []dismissal
+	works   bool
+	closed  bool
+	running sync.WaitGroup
+}
+
+type dismissal struct {
+	peer  transport.Peer
+	cause *errs.Error
+}
+
+func (d *dismissals) add(p transport.Peer, cause *errs.Error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || len(d.waiting) >= visitorsMax {
+		return
+	}
+	d.waiting = append(d.waiting, dismissal{p, cause})
+	if !d.works {
+		d.works = true
+		d.running.Go(d.run)
+	}
+}
+
+func (d *dismissals) run() {
+	for {
+		d.mu.Lock()
+		if len(d.waiting) == 0 {
+			d.works = false
+			d.mu.Unlock()
+			return
+		}
+		next := d.waiting[0]
+		d.waiting = d.waiting[1:]
+		d.mu.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), dismissLimit)
+		if err := d.engine.dismiss(ctx, next.peer, next.cause); err != nil {
+			d.engine.log.Error("a peer that is not admitted any more may still touch memory", "peer",
+				next.peer.Address, "err", err)
+		}
+		cancel()
+	}
+}
+
+func (d *dismissals) close() {
+	d.mu.Lock()
+	d.closed, d.waiting = true, nil
+	d.mu.Unlock()
+	d.running.Wait()
+}
