@@ -169,11 +169,14 @@ type TaskSpec struct {
 	Parts *transport.Pieces
 }
 
-// SliceOver returns a slice of the task over a hop: the terms that travel, and the keys. The rail, the range and the
-// id are the caller's to fill in.
-func (s *TaskSpec) SliceOver(hop *plan.Hop) transport.Slice {
-	return transport.Slice{Op: hop.Op, Checked: s.Integrity != request.IntegrityNone, Class: s.Class,
-		LocalKey: hop.LocalKey, RemoteKey: hop.RemoteKey, Epoch: s.Epoch}
+// SliceOver makes a used slice one of the task over a hop: the terms that travel, and the keys, as one range. The rail,
+// the range and the id are the caller's to fill in. It writes field by field: a literal would be built elsewhere and
+// copied, for each slice.
+func (s *TaskSpec) SliceOver(hop *plan.Hop, to *transport.Slice) {
+	to.Op, to.Checked, to.Class = hop.Op, s.Integrity != request.IntegrityNone, s.Class
+	to.LocalKey, to.RemoteKey, to.Epoch = hop.LocalKey, hop.RemoteKey, s.Epoch
+	to.Pieces, to.First = nil, 0
+	to.Scratch = [4]uint64{}
 }
 
 // Status of one task.

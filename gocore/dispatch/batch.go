@@ -69,7 +69,9 @@ func (c *Core) NewBatch(capacity int) (BatchID, *errs.Error) {
 	last := len(c.vacant) - 1
 	b := c.batches[c.vacant[last]]
 	c.vacant = c.vacant[:last]
-	*b = batch{slot: b.slot, generation: b.generation + 1, alive: true, capacity: capacity, tasks: b.tasks[:0]}
+	slot, generation, tasks := b.slot, b.generation+1, b.tasks[:0]
+	*b = batch{} // zeroed in place: a literal with the table would be built elsewhere and copied
+	b.slot, b.generation, b.tasks, b.alive, b.capacity = slot, generation, tasks, true, capacity
 	if b.generation == 0 { // after 4 billion batches in this slot; an id is never 0
 		b.generation = 1
 	}

@@ -336,7 +336,7 @@ func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) 
 	hop := &p.route.Hops[p.hop]
 	a := c.attempts.Get()
 	c.ids++
-	a.Slice = t.spec.SliceOver(hop)
+	t.spec.SliceOver(hop, &a.Slice)
 	a.Rail, a.Local, a.Remote, a.Length, a.Id = r.id, c.localAddress(p, hop), c.remoteOffset(p, hop), length, c.ids
 	if parts := t.spec.Parts; parts != nil && length > parts.Bytes && r.vectors {
 		a.Pieces, a.First = parts, uint32(p.offset/parts.Bytes)

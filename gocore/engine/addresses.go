@@ -4,7 +4,6 @@ import (
 	"runtime"
 	"sync"
 
-	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 )
@@ -325,8 +324,8 @@ func (c *Call) group(here, there home, segment SegmentID, list *places) *errs.Er
 	if err := c.bind(&c.terms, p, own, remote, length); err != nil {
 		return err
 	}
-	c.task(dispatch.TaskSpec{Terms: c.terms, Plan: c.plan, Local: uintptr(here.addr), Length: length,
-		Parts: &list.Pieces})
+	s := c.task(&c.terms)
+	s.Local, s.Length, s.Parts = uintptr(here.addr), length, &list.Pieces
 	return nil
 }
 

@@ -40,31 +40,36 @@ func (e *Engine) NewBatch(capacity int) (dispatch.BatchID, error) {
 	}
 	e.mu.Lock()
 	defer e.unlockAndDrain()
-	id, err := e.newBatch(capacity)
+	b, err := e.newBatch(capacity)
 	if err != nil {
 		return 0, err
 	}
-	return id, nil
+	e.page.publish(b.id, dispatch.Completed, 0, 0, 0)
+	return b.id, nil
 }
 
-func (e *Engine) newBatch(capacity int) (dispatch.BatchID, *errs.Error) {
+// newBatch makes a batch for up to capacity tasks. The page does not show it yet: publish or mirror must follow before
+// its id is told. The caller holds e.mu.
+func (e *Engine) newBatch(capacity int) (*batch, *errs.Error) {
 	if e.closing { // looked at again under the mutex: after Close has passed here nothing is taken any more
-		return 0, closedError()
+		return nil, closedError()
 	}
 	id, err := e.core.NewBatch(capacity)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	slot := id.Slot()
 	if e.batches[slot] == nil {
 		e.batches[slot] = &batch{}
 	}
 	b := e.batches[slot]
-	*b = batch{id: id, waiters: b.waiters[:0], uses: b.uses[:0], lists: b.lists[:0], files: b.files[:0],
-		legs: b.legs[:0]}
-	e.predicted[slot].Store(0)
-	e.page.publish(id, dispatch.Completed, 0, 0, 0)
-	return id, nil
+	waiters, uses, lists, files, legs := b.waiters[:0], b.uses[:0], b.lists[:0], b.files[:0], b.legs[:0]
+	*b = batch{} // zeroed in place: a literal with the arrays would be built elsewhere and copied
+	b.id, b.waiters, b.uses, b.lists, b.files, b.legs = id, waiters, uses, lists, files, legs
+	if e.predicted[slot].Load() != 0 { // a locked exchange otherwise, for calls that were never predicted
+		e.predicted[slot].Store(0)
+	}
+	return b, nil
 }
 
 // lookup returns the engine's record of a live batch. The caller holds e.mu.
@@ -103,14 +108,11 @@ func (e *Engine) launch(quiet bool) {
 }
 
 // enqueue hands tasks to the core. The caller holds e.mu.
-func (e *Engine) enqueue(id dispatch.BatchID, c *Call) (int, *errs.Error) {
-	b, err := e.lookup(id)
-	if err != nil {
-		return 0, err
-	}
+func (e *Engine) enqueue(b *batch, c *Call) (int, *errs.Error) {
 	if err := e.admit(b, c); err != nil {
 		return 0, err
 	}
+	id := b.id
 	now := clock.Now()
 	if err := e.hold(c); err != nil {
 		return 0, err
@@ -157,9 +159,13 @@ func (e *Engine) begin(b *batch, c *Call, now clock.Time) {
 		e.active++
 	}
 	b.uses = append(b.uses, c.uses...)
-	b.lists = append(b.lists, c.lists...)
-	c.lists = c.lists[:0]
-	b.files = append(b.files, c.files...)
+	if len(c.lists) > 0 {
+		b.lists = append(b.lists, c.lists...)
+		c.lists = c.lists[:0]
+	}
+	if len(c.files) > 0 {
+		b.files = append(b.files, c.files...)
+	}
 	if c.note != nil {
 		c.note.batch = b.id
 		b.note = c.note

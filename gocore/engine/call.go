@@ -49,7 +49,7 @@ type Call struct {
 	terms  Terms // of the shapes that follow; within their ranges
 
 	specs   []dispatch.TaskSpec
-	to      []*peer    // of each of specs
+	runs    []run      // of specs that go to one peer, in the order of specs
 	total   uint64     // bytes of specs; this and the next two are known when the call is complete
 	due     clock.Time // the earliest deadline of specs
 	durable bool       // a request asks for durability
@@ -153,8 +153,11 @@ func (c *Call) whole(first int, err *errs.Error) error {
 		return nil
 	}
 	clear(c.specs[first:])
-	clear(c.to[first:])
-	c.specs, c.to = c.specs[:first], c.to[:first]
+	c.specs = c.specs[:first]
+	for n := len(c.runs); n > 0 && c.runs[n-1].first >= first; n-- {
+		c.runs[n-1] = run{}
+		c.runs = c.runs[:n-1]
+	}
 	return err
 }
 
@@ -212,12 +215,13 @@ func (c *Call) complete(n *Note) *errs.Error {
 // Discard ends the call without a transfer.
 func (c *Call) Discard() {
 	clear(c.specs)
-	clear(c.to)
+	clear(c.runs)
 	clear(c.uses)
 	clear(c.files)
 	freePlaces(c.lists)
-	*c = Call{specs: c.specs[:0], to: c.to[:0], uses: c.uses[:0], lists: c.lists[:0], files: c.files[:0],
-		slices: c.slices}
+	specs, runs, uses, lists, files, slices := c.specs[:0], c.runs[:0], c.uses[:0], c.lists[:0], c.files[:0], c.slices
+	*c = Call{} // zeroed in place: a literal with the arrays would be built elsewhere and copied
+	c.specs, c.runs, c.uses, c.lists, c.files, c.slices = specs, runs, uses, lists, files, slices
 	calls.Put(c)
 }
 
@@ -237,10 +241,12 @@ func (e *Engine) start(c *Call) (dispatch.BatchID, error) {
 	}
 	quiet := e.quieten(c)
 	e.mu.Lock()
-	id, err := e.newBatch(max(1, len(c.specs)))
+	b, err := e.newBatch(max(1, len(c.specs)))
+	id := dispatch.BatchID(0)
 	if err == nil {
-		if _, err = e.enqueue(id, c); err != nil {
-			b, _ := e.lookup(id)
+		id = b.id
+		e.page.publish(id, dispatch.Completed, 0, 0, 0)
+		if _, err = e.enqueue(b, c); err != nil {
 			e.release(b)
 		}
 	}
@@ -262,7 +268,10 @@ func (e *Engine) submit(id dispatch.BatchID, c *Call) (first int, err error) {
 	}
 	quiet := e.quieten(c)
 	e.mu.Lock()
-	first, failure := e.enqueue(id, c)
+	b, failure := e.lookup(id)
+	if failure == nil {
+		first, failure = e.enqueue(b, c)
+	}
 	e.launch(quiet)
 	if failure != nil {
 		return 0, failure
@@ -270,24 +279,45 @@ func (e *Engine) submit(id dispatch.BatchID, c *Call) (first int, err error) {
 	return first, nil
 }
 
-// task appends a task to the peer that was bound last.
-func (c *Call) task(s dispatch.TaskSpec) { c.specs, c.to = append(c.specs, s), append(c.to, c.peer) }
+// run is a run of a call's tasks that go to one peer; it ends where the next one begins.
+type run struct {
+	to    *peer
+	first int // index in Call.specs
+}
+
+// task appends a task to the peer that was bound last, over the plan that was chosen last, for the caller to place.
+func (c *Call) task(t *Terms) *dispatch.TaskSpec {
+	n := len(c.specs)
+	if k := len(c.runs); k == 0 || c.runs[k-1].to != c.peer {
+		c.runs = append(c.runs, run{c.peer, n})
+	}
+	c.specs = append(c.specs, dispatch.TaskSpec{})
+	s := &c.specs[n]
+	s.Terms, s.Plan = *t, c.plan
+	return s
+}
+
+// tasksOf returns the tasks of a run.
+func (c *Call) tasksOf(i int) []dispatch.TaskSpec {
+	end := len(c.specs)
+	if i+1 < len(c.runs) {
+		end = c.runs[i+1].first
+	}
+	return c.specs[c.runs[i].first:end]
+}
 
 // sum adds up the tasks: their bytes, their earliest deadline, and whether one asks for durability. They begin here: a
 // fence of before has nothing to do with them.
 func (c *Call) sum() {
 	c.total, c.due, c.durable = 0, clock.Never, false
-	var to *peer
-	var epoch transport.Epoch
-	for i := range c.specs {
-		s := &c.specs[i]
-		if c.to[i] != to {
-			to = c.to[i]
-			epoch = to.begin()
+	for i := range c.runs {
+		epoch, tasks := c.runs[i].to.begin(), c.tasksOf(i)
+		for k := range tasks {
+			s := &tasks[k]
+			s.Epoch = epoch
+			c.total += s.Length
+			c.due = min(c.due, s.Due())
+			c.durable = c.durable || s.Durability == request.DurabilityData
 		}
-		s.Epoch = epoch
-		c.total += s.Length
-		c.due = min(c.due, s.Due())
-		c.durable = c.durable || s.Durability == request.DurabilityData
 	}
 }

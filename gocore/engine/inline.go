@@ -61,6 +61,9 @@ func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *Call) (_ d
 		return id, first, true, nil
 	}
 	e.core.Unreserve(&held)
+	if made {
+		e.page.publish(id, dispatch.Completed, 0, 0, 0)
+	}
 	first, err := e.core.Submit(b.id, c.specs, now) // cannot fail: it has the room that was reserved
 	e.predict(b.id, first, now)
 	b.addLegs(c, first)
@@ -74,18 +77,18 @@ func (e *Engine) inline(by transport.Inliner, id dispatch.BatchID, c *Call) (_ d
 // reserve makes a batch pending with room for the call's tasks; false leaves nothing behind. The caller holds e.mu.
 func (e *Engine) reserve(id dispatch.BatchID, c *Call, now clock.Time) (*batch, dispatch.Reservation, bool) {
 	made := id == 0
+	var b *batch
+	var err *errs.Error
 	if made {
-		var err *errs.Error
-		if id, err = e.newBatch(len(c.specs)); err != nil {
-			return nil, dispatch.Reservation{}, false
-		}
+		b, err = e.newBatch(len(c.specs))
+	} else {
+		b, err = e.lookup(id)
 	}
-	b, err := e.lookup(id)
-	if err == nil {
-		err = e.admit(b, c)
+	if err != nil {
+		return nil, dispatch.Reservation{}, false
 	}
-	if err == nil {
-		if held, ok := e.core.Reserve(id, c.specs, now); ok {
+	if e.admit(b, c) == nil {
+		if held, ok := e.core.Reserve(b.id, c.specs, now); ok {
 			if e.hold(c) == nil {
 				if e.begin(b, c, now); !made {
 					e.mirror(id, now) // others know the batch: it is pending
@@ -111,7 +114,7 @@ func (c *Call) slicesFor(held *dispatch.Reservation) []*transport.Slice {
 		spec := &c.specs[i]
 		hop := &spec.Plan.Routes[0].Hops[0]
 		s := c.slices[i]
-		*s = spec.SliceOver(hop)
+		spec.SliceOver(hop, s)
 		s.Rail, s.Id, s.Pieces = held.Rail, held.Id+uint64(i), spec.Parts
 		s.Local, s.Remote, s.Length = spec.Local, spec.Remote, spec.Length
 	}

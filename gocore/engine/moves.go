@@ -71,7 +71,8 @@ func (c *Call) add(t *Terms, source uintptr, at Remote, length uint64) *errs.Err
 	if err := c.bind(t, p, local, remote, length); err != nil {
 		return err
 	}
-	c.task(dispatch.TaskSpec{Terms: *t, Plan: c.plan, Local: source, Remote: offset, Length: length})
+	s := c.task(t)
+	s.Local, s.Remote, s.Length = source, offset, length
 	return nil
 }
 
@@ -137,10 +138,11 @@ func (c *Call) bind(t *Terms, p *peer, local *region, remote *remoteRegion, leng
 		t.Policy == 0 && c.plan != nil && c.engine.policies.None() { // as the neighbour before it
 		return nil
 	}
-	want, err := p.wants(t, local, remote, length)
+	policy, err := p.policyFor(t, local, remote, length)
 	if err != nil {
 		return err
 	}
+	want := wanted{t.Choice(), policy}
 	if c.plan != nil && c.local == local && c.remote == remote && c.want == want && c.durability == t.Durability {
 		return nil
 	}

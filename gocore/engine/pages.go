@@ -158,11 +158,10 @@ func (c *Call) pagesOf(r *Pages, local, remote *grid, region int, list *places) 
 	if err := c.bind(&c.terms, p, own, there, length); err != nil {
 		return err
 	}
-	spec := dispatch.TaskSpec{Terms: c.terms, Plan: c.plan, Local: from.Addr, Remote: base,
-		Length: length, Parts: &list.Pieces}
+	s := c.task(&c.terms)
+	s.Local, s.Remote, s.Length, s.Parts = from.Addr, base, length, &list.Pieces
 	if len(list.LocalAt) == 1 { // no more than a range
-		spec.Local, spec.Remote, spec.Parts = spec.Local+uintptr(list.LocalAt[0]), spec.Remote+list.RemoteAt[0], nil
+		s.Local, s.Remote, s.Parts = s.Local+uintptr(list.LocalAt[0]), s.Remote+list.RemoteAt[0], nil
 	}
-	c.task(spec)
 	return nil
 }

@@ -308,19 +308,20 @@ func (p *peer) at(addr, length uint64) (*remoteRegion, *errs.Error) {
 		length, addr, p.identity.Address)
 }
 
-// wants returns everything that the plan of a request depends on. Without policies it costs a comparison.
-func (p *peer) wants(t *Terms, local *region, remote *remoteRegion, length uint64) (wanted, *errs.Error) {
-	want := wanted{t.Choice(), plan.NoPolicy}
-	policies := &p.engine.policies
-	if policies.None() && t.Policy == 0 {
-		return want, nil
+// policyFor returns the index of the policy that counts for a request, plan.NoPolicy for none. Without policies it is a
+// comparison.
+func (p *peer) policyFor(t *Terms, local *region, remote *remoteRegion, length uint64) (int, *errs.Error) {
+	if t.Policy == 0 && p.engine.policies.None() {
+		return plan.NoPolicy, nil
 	}
+	return p.match(t, local, remote, length)
+}
+
+func (p *peer) match(t *Terms, local *region, remote *remoteRegion, length uint64) (int, *errs.Error) {
 	same := p.identity.MachineID == p.engine.machine || p.identity.Self || p.file != nil
-	var err *errs.Error
-	want.policy, err = policies.Match(&plan.Ask{Local: local.Kind, Remote: remote.Kind, SameMachine: same,
+	return p.engine.policies.Match(&plan.Ask{Local: local.Kind, Remote: remote.Kind, SameMachine: same,
 		Length: length,
 		Class:  t.Class, Intent: uint8(t.Intent), Name: t.Policy})
-	return want, err
 }
 
 // planFor returns the plan between two regions, made at first use and again when links or keys have changed.

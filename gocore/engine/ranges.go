@@ -76,8 +76,8 @@ func (c *Call) ranges(r *Ranges) *errs.Error {
 				return err
 			}
 		}
-		c.task(dispatch.TaskSpec{Terms: c.terms, Plan: c.plan, Local: r.Local + uintptr(from), Remote: base + to,
-			Length: n})
+		s := c.task(&c.terms)
+		s.Local, s.Remote, s.Length = r.Local+uintptr(from), base+to, n
 	}
 	return nil
 }

@@ -40,15 +40,10 @@ func (b *batch) addLegs(c *Call, first int) {
 	if c.trace == "" {
 		return
 	}
-	for i, to := range c.to {
-		if to.file != nil || to.identity.Self {
-			continue
+	for i := range c.runs {
+		if to := c.runs[i].to; to.file == nil && !to.identity.Self {
+			b.legs = append(b.legs, leg{to, first + c.runs[i].first, len(c.tasksOf(i))})
 		}
-		if n := len(b.legs); n > 0 && b.legs[n-1].peer == to && b.legs[n-1].first+b.legs[n-1].n == first+i {
-			b.legs[n-1].n++
-			continue
-		}
-		b.legs = append(b.legs, leg{to, first + i, 1})
 	}
 }
 
