@@ -222,7 +222,8 @@ func TestAFenceOfThePeerEndsWhatBeganBefore(t *testing.T) {
 	freed := r.submitAll(spec(region, 4))
 	require.Nil(t, r.core.FreeBatch(freed, r.now))
 	require.Len(t, r.out, 2, "the others wait")
-	r.core.Fenced(slow, 1, 5, r.now) // the news comes over the link that none of them takes
+	// The news comes over the link that none of them takes, beside news of nobody's region.
+	r.core.Fenced(map[RegionKey]transport.Epoch{{slow, 1}: 5, {slow, 9}: 9, {77, 1}: 9, {fast, 0}: 9}, r.now)
 	r.step()
 	require.Len(t, r.asked, 2, "slices that are out are asked back")
 	r.finish(0, withdrawn)
@@ -243,6 +244,28 @@ func TestAFenceOfThePeerEndsWhatBeganBefore(t *testing.T) {
 		}
 	}
 	require.Zero(t, r.core.Pending())
+}
+
+// One look at the tasks ends those of all regions that were fenced, each by its own epoch.
+func TestFencesOfSeveralRegionsEndTheirTasksInOneLook(t *testing.T) {
+	r := newRig(t, Options{})
+	link := r.link(1, 0, 1, 64*kib)
+	var specs []TaskSpec
+	for key := range transport.RemoteKey(4) {
+		p := to(r.core, link)
+		p.Routes[0].Hops[0].RemoteKey = key + 1
+		specs = append(specs, TaskSpec{Terms: request.Terms{Op: transport.Write, Deadline: clock.Never}, Plan: p,
+			Local: 1 << 20, Remote: 1 << 30, Length: 64 * kib, Epoch: 4})
+	}
+	b := r.submitAll(specs...)
+	r.core.Fenced(map[RegionKey]transport.Epoch{{link, 2}: 5, {link, 3}: 4, {link, 4}: 6}, r.now)
+	r.step()
+	for i, live := range []bool{true, false, true, false} {
+		s, err := r.core.Status(b, i)
+		require.Nil(t, err)
+		require.Equal(t, live, s.State == Pending, "the region with key %d", i+1)
+	}
+	r.drain()
 }
 
 // A slice that the owner refuses because of a fence ends its task: no other route may revive it.

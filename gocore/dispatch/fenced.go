@@ -7,26 +7,56 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Fenced ends the tasks that began before the owner of a region fenced it, over whichever link the news came: the epoch
-// is the region's. Their slices would be refused one by one (transport.Epoch); a task that has none yet would wait for
-// a rail only to be refused.
-func (c *Core) Fenced(link plan.LinkID, key transport.RemoteKey, epoch transport.Epoch, now clock.Time) {
+// RegionKey names a region as the peer of a link knows it.
+type RegionKey struct {
+	Link plan.LinkID
+	Key  transport.RemoteKey
+}
+
+// Fenced ends the tasks that began before the owners of regions fenced them, over whichever link the news came: an
+// epoch is the region's. Their slices would be refused one by one (transport.Epoch); a task that has none yet would
+// wait for a rail only to be refused. It looks at the pending tasks once, however many regions there are: an owner may
+// say this as often as its network allows.
+func (c *Core) Fenced(news map[RegionKey]transport.Epoch, now clock.Time) {
 	if invariants {
 		defer c.checkInvariants()
 	}
-	l := c.link(link)
-	if l == nil || key == 0 {
+	fences := make(map[RegionKey]transport.Epoch, len(news))
+	for at, epoch := range news {
+		if l := c.link(at.Link); l != nil && at.Key != 0 {
+			at.Key = l.current(at.Key)
+			fences[at] = max(fences[at], epoch)
+		}
+	}
+	if len(fences) == 0 {
 		return
 	}
-	key = l.current(key)
 	for _, b := range c.batches {
-		for i := 0; i < len(b.tasks); i++ { // the end of the last pending one may empty the table
-			if t := b.tasks[i]; t.live() && t.spec.Epoch < epoch && t.spec.Plan.Reaches(link, key) {
+		for i := 0; b.pending > 0 && i < len(b.tasks); i++ { // the end of the last one may empty the table
+			t := b.tasks[i]
+			if !t.live() {
+				continue
+			}
+			if at, is := fencedBy(t, fences); is {
+				l := c.link(at.Link)
 				err := transport.Fenced("transfer").WithPeer(l.peer.name, c.transportName(l.spec.Transport), "")
 				c.endTask(t, Failed, nameRegion(err, t), now)
 			}
 		}
 	}
+}
+
+// fencedBy returns the region of a task that was fenced after the task began.
+func fencedBy(t *task, fences map[RegionKey]transport.Epoch) (RegionKey, bool) {
+	for i := range t.spec.Plan.Routes {
+		for _, h := range t.spec.Plan.Routes[i].Hops {
+			at := RegionKey{h.Link, h.RemoteKey}
+			if t.spec.Epoch < fences[at] {
+				return at, true
+			}
+		}
+	}
+	return RegionKey{}, false
 }
 
 // nameRegion adds the name of the task's remote region to an error about that.

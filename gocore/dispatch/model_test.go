@@ -277,7 +277,7 @@ func (m *model) trouble() {
 		facts := m.check.links[r.key.link]
 		m.check.epochs[facts.peer]++
 		for _, id := range m.links[facts.peer] { // a plan has some of them
-			m.core.Fenced(id, 1, m.check.epochs[facts.peer], m.now)
+			m.core.Fenced(map[RegionKey]transport.Epoch{{id, 1}: m.check.epochs[facts.peer]}, m.now)
 		}
 		m.check.seen["fenced"]++
 	case 9: // this process is stopped; news waits meanwhile

@@ -149,7 +149,7 @@ func TestAFenceOfAnOldKeyEndsTasksThatHaveTheNewOne(t *testing.T) {
 	id := r.link(1, 0, 1, 64*kib)
 	b := r.submit(to(r.core, id), High, 256*kib, clock.Never)
 	r.rekey(id, 1, 2)
-	r.core.Fenced(id, 1, 5, r.now)
+	r.core.Fenced(map[RegionKey]transport.Epoch{{id, 1}: 5}, r.now)
 	r.step()
 	r.drain()
 	require.Equal(t, Failed, r.status(b).State)

@@ -15,7 +15,8 @@ import (
 // its own, so a transport never waits for a step of the core. Completions, which come by the thousand, have their own
 // array; the rest is rare and kept in order as notices.
 //
-// Bounds: completions by the slices that are outstanding, refusals by those in outboxes, notices by rails and peers.
+// Bounds: completions by the slices that are outstanding, refusals by those in outboxes, notices by rails and peers,
+// fences by fencesMax: a hostile owner may announce them as fast as its network allows.
 type inbox struct {
 	filled atomic.Bool // something is inside; readable without the lock
 
@@ -25,7 +26,12 @@ type inbox struct {
 	refused     []*transport.Slice
 	asked       []*transport.Slice // the transport was asked to withdraw these
 	notices     []notice
+	fences      map[dispatch.RegionKey]transport.Epoch // the newest of each region
 }
+
+// fencesMax bounds the fenced regions that wait for the next step. More are dropped: their owners refuse the slices one
+// by one.
+const fencesMax = 1024
 
 // notice is a rare event: about a rail, a link or a peer.
 type notice struct {
@@ -98,9 +104,22 @@ func (b *inbox) withdrew(list []*transport.Slice) {
 
 func (b *inbox) notice(n notice) {
 	b.mu.Lock()
-	b.notices = append(b.notices, n)
+	if n.kind == noticeFenced {
+		b.fencedLocked(dispatch.RegionKey{Link: n.link, Key: n.key}, n.epoch)
+	} else {
+		b.notices = append(b.notices, n)
+	}
 	b.filled.Store(true)
 	b.mu.Unlock()
+}
+
+func (b *inbox) fencedLocked(at dispatch.RegionKey, epoch transport.Epoch) {
+	if b.fences == nil {
+		b.fences = map[dispatch.RegionKey]transport.Epoch{}
+	}
+	if known, is := b.fences[at]; is || len(b.fences) < fencesMax {
+		b.fences[at] = max(known, epoch)
+	}
 }
 
 // swap exchanges the contents with the emptied arrays of spare. Only the holder of the engine's mutex calls it.
@@ -111,6 +130,7 @@ func (b *inbox) swap(spare *inbox) {
 	b.refused, spare.refused = spare.refused[:0], b.refused
 	b.asked, spare.asked = spare.asked[:0], b.asked
 	b.notices, spare.notices = spare.notices[:0], b.notices
+	b.fences, spare.fences = spare.fences, b.fences
 	b.filled.Store(false)
 	b.mu.Unlock()
 }

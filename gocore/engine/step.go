@@ -72,6 +72,10 @@ func (e *Engine) step() {
 		for i := range e.taken.notices {
 			e.deliver(&e.taken.notices[i], now)
 		}
+		if len(e.taken.fences) > 0 {
+			e.core.Fenced(e.taken.fences, now)
+			clear(e.taken.fences)
+		}
 		clear(e.taken.completions)
 		clear(e.taken.refused)
 		clear(e.taken.asked)
@@ -155,8 +159,6 @@ func (e *Engine) deliver(n *notice, now clock.Time) {
 		e.core.Probed(n.link, n.rail, n.at, n.cause, now)
 	case noticeRefreshed:
 		e.core.Refreshed(n.peer, now)
-	case noticeFenced:
-		e.core.Fenced(n.link, n.key, n.epoch, now)
 	case noticePeerGone:
 		e.core.PeerGone(n.peer, n.cause, now)
 	case noticeNotified:

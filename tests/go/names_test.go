@@ -22,7 +22,7 @@ func inRedis(server *miniredis.Miniredis, name string) map[string]any {
 		"metadata_timeout": 0.5}
 }
 
-// Engines find each other by name. While the service is away transfers go on, and an open says what is wrong; the
+// Engines find each other by name. While the service is away transfers go on, and an open says the cause; the
 // entry of an engine that died leads to nobody.
 func TestEnginesFindEachOtherByName(t *testing.T) {
 	server := miniredis.RunT(t)

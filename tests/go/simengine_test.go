@@ -316,7 +316,9 @@ func (s *simSink) Fenced(link transport.Link, key transport.RemoteKey, epoch tra
 	if to, ok := s.engine.links[simLink{s.index, link}]; ok {
 		to.peer.epoch = max(to.peer.epoch, epoch)
 	}
-	s.tell(link, func(to simTarget, now clock.Time) { s.engine.core.Fenced(to.id, key, epoch, now) })
+	s.tell(link, func(to simTarget, now clock.Time) {
+		s.engine.core.Fenced(map[dispatch.RegionKey]transport.Epoch{{Link: to.id, Key: key}: epoch}, now)
+	})
 }
 
 func (s *simSink) Notified(transport.Peer, []byte) bool { return true }

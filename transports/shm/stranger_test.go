@@ -202,7 +202,7 @@ func TestLostGoodbyesLeaveNoPages(t *testing.T) {
 	}
 }
 
-// overheard is an engine whose greeting somebody has read.
+// overheard is an engine with a greeting that somebody has read.
 type overheard struct {
 	alone
 	tokens [2]access.Token // of the link, and the one that it was given

@@ -56,7 +56,7 @@ func testHold(t *testing.T, h Harness) {
 	}
 }
 
-// saysNothing looks for a while at the signs of a peer whose process stands still since a time. Its kernel may answer;
+// saysNothing looks for a while at the signs of a peer that stands still since a time. Its kernel may answer;
 // a transport that takes that for the process finds no silence.
 func (p *pair) saysNothing(t *testing.T, since clock.Time) {
 	witness, is := transport.Find[transport.Witness](p.a.Transport)
