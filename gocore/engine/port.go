@@ -80,7 +80,7 @@ func (p *port) RailDown(rail transport.Rail, cause *errs.Error) {
 // refusal of the peer is about this one alone: it may have the transport switched off.
 func (p *port) LinkDown(link transport.Link, cause *errs.Error) {
 	p.notice(notice{kind: noticeLinkDown, rail: transport.Rail{Link: link}, cause: cause})
-	if !endsPeer(cause) {
+	if cause == nil || !cause.EndsPeer() {
 		return
 	}
 	p.mu.Lock()
@@ -89,12 +89,6 @@ func (p *port) LinkDown(link transport.Link, cause *errs.Error) {
 	if gone != nil {
 		p.engine.peerGone(gone, cause)
 	}
-}
-
-// endsPeer reports whether the cause of a link's end is that of its peer, too.
-func endsPeer(cause *errs.Error) bool {
-	return cause != nil && (cause.Code == errs.PeerRestarted ||
-		cause.Code == errs.PeerUnreachable && cause.Side == errs.SideRemote)
 }
 
 // Fenced implements transport.Sink. Tasks that begin from now on carry the epoch; those of before end by the core.
@@ -151,7 +145,7 @@ func (p *port) attached(link transport.Link, id plan.LinkID, to *peer) (gone *er
 		if n.kind == noticeFenced {
 			to.hear(n.epoch)
 		}
-		if n.kind == noticeLinkDown && endsPeer(n.cause) {
+		if n.kind == noticeLinkDown && n.cause != nil && n.cause.EndsPeer() {
 			gone = n.cause
 		}
 	}

@@ -224,6 +224,12 @@ func (e *Error) Is(target error) bool {
 // Permanent reports whether no retry can help: the user's mistake, or a fact about the peer's memory.
 func (e *Error) Permanent() bool { return e.Code.Permanent() }
 
+// EndsPeer reports whether the error proves the end of the peer's process or incarnation. Another one answers at its
+// address then, or its host refuses or resets.
+func (e *Error) EndsPeer() bool {
+	return e.Code == PeerRestarted || e.Code == PeerUnreachable && e.Side == SideRemote
+}
+
 // CodeOf returns the code of err: OK for nil, Internal for an error that is not ours.
 func CodeOf(err error) Code {
 	if err == nil {

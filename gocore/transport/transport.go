@@ -220,7 +220,8 @@ type Sink interface {
 	RailDown(Rail, *errs.Error)
 	// LinkDown says that the peer cannot be reached over this transport at all, or that its incarnation has ended. The
 	// code is PeerRestarted, or PeerUnreachable with SideRemote when its process is known to be gone: its host refuses
-	// or resets, or has said so. It is Timeout when the peer says nothing at all, which proves nothing.
+	// or resets, or has said so. It is Timeout when the peer says nothing at all, which proves nothing; a proof that
+	// comes later is one more call.
 	LinkDown(Link, *errs.Error)
 	// Fenced says that the owner of an imported region fenced it in an epoch: tasks of older epochs end. With key 0 it
 	// is the epoch alone. Tasks that begin after the call carry this epoch at least.

@@ -108,12 +108,17 @@ func (t *Transport) Attach(peer transport.Peer) (transport.Link, error) {
 	return l.number, nil
 }
 
-// open asks the peer for its devices, and starts the rails.
+// open asks the peer for its devices until it answers, and starts the rails. A peer that says nothing for DialLimit is
+// reported once and asked on: it may be stopped, and go on later or end.
 func (l *link) open() {
 	question := append(message(kindHello, uint64(l.number)), protocol)
-	until := time.Now().Add(l.t.settings.DialLimit)
+	until, silent := time.Now().Add(l.t.settings.DialLimit), false
 	for {
-		answer, err := l.call(question, time.Until(until))
+		limit, wait := time.Until(until), 20*time.Millisecond
+		if silent {
+			limit, wait = l.t.settings.DialLimit, 500*time.Millisecond
+		}
+		answer, err := l.call(question, limit)
 		if err == nil {
 			err = l.matched(kit.NewReader(answer))
 		}
@@ -125,12 +130,12 @@ func (l *link) open() {
 		case final(err):
 			l.fail(errs.From(Name, err))
 			return
-		case time.Now().After(until):
-			l.fail(errs.New(errs.Timeout, Name, "the peer does not answer: %v", err).
+		case !silent && time.Now().After(until):
+			silent = true
+			l.t.sink.LinkDown(l.number, errs.New(errs.Timeout, Name, "the peer does not answer: %v", err).
 				WithScope(errs.ScopeLink, errs.SideUnknown).WithPeer(l.peer.Address, Name, ""))
-			return
 		}
-		if !l.pause(20 * time.Millisecond) {
+		if !l.pause(wait) {
 			return
 		}
 	}

@@ -78,8 +78,7 @@ func (l *link) callEnded(answer []byte, err error, then func(*kit.Reader, transp
 	if cause.Code == errs.PeerUnreachable && cause.Side != errs.SideRemote {
 		cause.Code = errs.Timeout // nothing was heard, which proves nothing
 	}
-	gone := cause.Code == errs.PeerUnreachable && cause.Side == errs.SideRemote && l.known
-	if cause.Code == errs.PeerRestarted || gone {
+	if cause.EndsPeer() { // also of one that has never answered: silence may have been reported already
 		cause.Side = errs.SideRemote
 		l.die(&cause, now)
 		return

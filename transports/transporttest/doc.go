@@ -51,6 +51,7 @@
 //   - A slice that Withdraw asked for ends with no error or with errs.Withdrawn; Fence may also give errs.Lost.
 //   - A slice that Revoke cuts off fails with a permanent code (PermissionDenied, AddressNotRegistered or Stale) and
 //     the scope of the slice: a retry would carry out a transfer after the fence that began before it.
-//   - Attach to an address where nobody answers ends in LinkDown within the dial's limit.
+//   - Attach to an address where nobody answers ends in LinkDown within the dial's limit. The link goes on asking, so
+//     that the end of a process that was silent is LinkDown again, with the proof.
 //   - Detach completes outstanding slices, as Close does, and before it returns where that can be proved.
 package transporttest

@@ -38,6 +38,10 @@ func testNobodyThere(t *testing.T, h Harness) {
 			n.w.Await(t, "LinkDown", func() bool { return n.linkDown[link] != nil })
 			require.Contains(t, []errs.Code{errs.PeerUnreachable, errs.Timeout}, n.linkDown[link].Code)
 			require.GreaterOrEqual(t, n.linkDown[link].Scope, errs.ScopeLink)
+			n.w.locked(func() { n.w.silenceEnded = true })
+			n.w.Await(t, "the proof that the silent process has ended", func() bool {
+				return n.linkDown[link].Code == errs.PeerUnreachable && n.linkDown[link].Side == errs.SideRemote
+			})
 			require.Zero(t, n.Transport.Submit([]*transport.Slice{{Rail: transport.Rail{Link: link, Generation: 1},
 				Length: 1}}))
 			n.Transport.Detach(link)

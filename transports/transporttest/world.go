@@ -48,6 +48,8 @@ type World struct {
 	births     uint64
 	fences     uint64   // epochs given out
 	folders    []string // of files.go; they go at the end
+
+	silenceEnded bool // the process at silentAddress is gone: its host refuses
 }
 
 // entry is the life of one slice.
@@ -222,13 +224,14 @@ func (h host) Call(ctx context.Context, peer transport.Peer, message []byte) ([]
 	if _, limited := ctx.Deadline(); !limited {
 		w.complain("Host.Call without a deadline")
 	}
+	ended := w.silenceEnded
 	target, hung := w.nodes[peer.Address], h.n.hung || (w.nodes[peer.Address] != nil && w.nodes[peer.Address].hung)
 	w.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return nil, errs.Wrap(errs.Timeout, "call", err)
 	}
 	switch {
-	case hung || peer.Address == silentAddress:
+	case hung || peer.Address == silentAddress && !ended:
 		<-ctx.Done()
 		return nil, errs.Wrap(errs.Timeout, "call", ctx.Err()).WithScope(errs.ScopeLink, errs.SideUnknown).
 			WithPeer(peer.Address, "", "")
@@ -245,7 +248,7 @@ func (h host) Call(ctx context.Context, peer transport.Peer, message []byte) ([]
 	return bytes.Clone(answer), err
 }
 
-// silentAddress is a peer that never answers.
+// silentAddress is a peer that does not answer, as one that is stopped; World.silenceEnded ends its process.
 const silentAddress = "silent:1"
 
 func openFds(t *testing.T) int {

@@ -180,13 +180,15 @@ func (l *Link) raise() {
 
 func pidName(pid uint32) string { return "pid " + strconv.Itoa(int(pid)) }
 
-// fail reports to the core that the peer cannot be reached this way. A refusal is for good. Silence is not, nor a peer
-// without room.
+// fail reports to the core that the peer cannot be reached this way. A refusal is for good. So is the proof that the
+// peer has ended, which may follow a silence that was reported. Silence is not, nor a peer without room.
 func (l *Link) fail(cause *errs.Error) {
-	if cause.Permanent() && cause.Code != errs.Timeout && cause.Code != errs.TooManyRequests {
-		l.gone.CompareAndSwap(nil, cause)
-	}
-	if !l.told {
+	final := cause.Permanent() && cause.Code != errs.Timeout && cause.Code != errs.TooManyRequests
+	switch {
+	case (final || cause.EndsPeer()) && l.gone.CompareAndSwap(nil, cause):
+		l.told = false
+		l.tell()
+	case !l.told:
 		l.told = true
 		l.p.Sink.LinkDown(l.Number, cause)
 	}
