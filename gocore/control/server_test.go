@@ -77,7 +77,7 @@ func TestRandomBytesEndTheConnectionAndNothingElse(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := mathrand.New(mathrand.NewPCG(seed, 0))
-	b := start(t, "127.0.0.1:0", func(o *Options) { o.HandshakeTimeout = 100 * time.Millisecond })
+	b := start(t, "127.0.0.1:0", func(o *Options) { o.HandshakeTimeout = time.Second })
 	a := start(t, "127.0.0.1:0")
 	open(t, a, b)
 	preface := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
