@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -35,6 +36,32 @@ type rig struct {
 	local  *transporttest.Operand
 	remote *transporttest.Remote
 	mute   atomic.Bool // calls of the second node reach nobody
+	downs  downs       // of the first node
+}
+
+// downs are the causes of rails that went down, as the core hears them.
+type downs struct {
+	mu   sync.Mutex
+	list []*errs.Error
+}
+
+func (d *downs) all() []*errs.Error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.list)
+}
+
+// hearing is a sink that keeps the causes.
+type hearing struct {
+	transport.Sink
+	downs *downs
+}
+
+func (h hearing) RailDown(rail transport.Rail, cause *errs.Error) {
+	h.Sink.RailDown(rail, cause)
+	h.downs.mu.Lock()
+	defer h.downs.mu.Unlock()
+	h.downs.list = append(h.downs.list, cause)
 }
 
 // silent is a host with calls that reach nobody while mute is set.
@@ -63,6 +90,8 @@ func newRig(t *testing.T, change func(*Settings)) *rig {
 			}
 			if c.Name == "b" {
 				c.Host = silent{c.Host, &r.mute}
+			} else {
+				c.Sink = hearing{c.Sink, &r.downs}
 			}
 			tr, err := Factory{}.Open(t.Context(), s, c.Host, c.Sink)
 			require.NoError(t, err)

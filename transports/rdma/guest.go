@@ -208,7 +208,7 @@ func (t *Transport) serveConnect(from transport.Peer, r *kit.Reader) ([]byte, *e
 	g.turns[rail] = turn
 	ours, failed := g.receive(t.devices[index], rail, &theirs)
 	if failed != nil {
-		return nil, errs.Wrap(errs.RdmaError, "rdma.serve", failed).WithScope(errs.ScopeRail, errs.SideRemote)
+		return nil, errs.Wrap(errs.RdmaError, "rdma.serve", failed).WithScope(errs.ScopeRail, errs.SideLocal)
 	}
 	answer := ours.encode(nil)
 	answer = binary.LittleEndian.AppendUint32(answer, uint32(min(len(g.unheard), newsMost)))

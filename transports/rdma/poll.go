@@ -67,18 +67,9 @@ func (t *Transport) recycle(b *batch) {
 
 // take takes all completions of a device that are there, and returns their number.
 func (d *device) take() (n int) {
-	d.pollMu.Lock()
-	defer d.pollMu.Unlock()
-	return d.takeAllLocked()
-}
-
-func (d *device) takeAllLocked() (n int) {
-	if d.closed {
-		return 0
-	}
 	for _, w := range d.queues() {
 		for {
-			found := d.takeLocked(w)
+			found := d.takeSome(w)
 			n += found
 			if found < verbs.Batch {
 				break
@@ -88,14 +79,36 @@ func (d *device) takeAllLocked() (n int) {
 	return n
 }
 
-// takeLocked takes one crossing's worth of completions of a queue.
-func (d *device) takeLocked(w *waiting) int {
+// takeSome takes one crossing's worth of completions of a queue. They are handed over once pollMu is free, since a step
+// of the core inside Complete polls and arms. So a rail's news may wait in it for a moment, and the next
+// unlock of the rail hands them over.
+func (d *device) takeSome(w *waiting) int {
+	var touched [verbs.Batch]*rail
+	var ends [verbs.Batch]ruin
+	d.pollMu.Lock()
+	n, rails, ruins := d.takeLocked(w, &touched, &ends)
+	d.pollMu.Unlock()
+	for _, r := range touched[:rails] {
+		r.mu.Lock()
+		r.pumpLocked()
+		r.unlock()
+	}
+	for _, e := range ends[:ruins] {
+		d.t.sink.RailDown(e.rail, e.cause)
+	}
+	return n
+}
+
+// takeLocked applies completions to their rails. It returns the numbers of completions, of rails and of ruins.
+func (d *device) takeLocked(w *waiting, touched *[verbs.Batch]*rail, ends *[verbs.Batch]ruin) (n, rails, ruins int) {
+	if d.closed {
+		return 0, 0, 0
+	}
 	n, err := w.queue.Poll(d.found[:])
-	if err != nil || n == 0 {
-		return 0
+	if err != nil {
+		return 0, 0, 0
 	}
 	var r *rail
-	var ends []ruin
 	for i := range d.found[:n] {
 		wc := &d.found[i]
 		l := d.lane(int(wc.ID >> 48))
@@ -104,24 +117,22 @@ func (d *device) takeLocked(w *waiting) int {
 		}
 		if l.rail != r {
 			if r != nil {
-				r.pumpLocked()
-				r.unlock()
+				r.mu.Unlock()
 			}
 			r = l.rail
 			r.mu.Lock()
+			touched[rails] = r
+			rails++
 		}
 		if was, cause := l.doneLocked(wc); was.Generation != 0 {
-			ends = append(ends, ruin{was, cause})
+			ends[ruins] = ruin{was, cause}
+			ruins++
 		}
 	}
 	if r != nil {
-		r.pumpLocked()
-		r.unlock()
+		r.mu.Unlock()
 	}
-	for _, e := range ends {
-		d.t.sink.RailDown(e.rail, e.cause)
-	}
-	return n
+	return n, rails, ruins
 }
 
 // ruin is a rail that went down while completions were taken.
@@ -133,24 +144,23 @@ type ruin struct {
 // arm makes the bell ring at the next completion.
 func (d *device) arm() {
 	d.pollMu.Lock()
-	defer d.pollMu.Unlock()
-	if d.closed {
-		return
+	if !d.closed {
+		for _, w := range d.queues() {
+			_ = w.queue.Arm() // of a lost device: its rails are down
+		}
 	}
-	for _, w := range d.queues() {
-		_ = w.queue.Arm() // of a lost device: its rails are down
-	}
-	d.takeAllLocked()
+	d.pollMu.Unlock()
+	d.take()
 }
 
 // answer quiets the bell and takes all completions that made it ring.
 func (d *device) answer() {
 	d.pollMu.Lock()
-	defer d.pollMu.Unlock()
 	if !d.closed {
 		d.bell.Drain()
-		d.takeAllLocked()
 	}
+	d.pollMu.Unlock()
+	d.take()
 }
 
 // listen takes completions whenever the bell rings, until the device is closed.

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 type Settings struct {
 	config.Rail
 
-	Devices      []string `key:"devices" help:"Names of the devices to use, as ibv_devices lists them; empty: every device with an active port."`
+	Devices      []string `key:"devices" help:"Names of the devices to use, as ibv_devices lists them, in the order in which they are paired with those of the peer; empty: every device, by name."`
 	Lanes        int      `key:"num_lanes" takes:"1..64" default:"4" from:"upstream" help:"Queue pairs of a rail. Where there are three or more, the first third is for the highest class alone."`
 	Port         int      `key:"device/port" takes:"1..255" default:"1" from:"upstream" help:"Port of the device."`
 	StoreCap     int      `key:"endpoint/endpoint_store_cap" takes:"1..16777216" default:"65536" from:"upstream" help:"Rails of a device that keep their queue pairs. A rail connects at its first use; beyond that number the one that SIEVE chooses is disconnected, never one with slices out."`
@@ -53,10 +54,17 @@ func (s *Settings) mtu() uint32 {
 	return code
 }
 
-// wants reports whether a device is to be used.
-func (s *Settings) wants(device string) bool {
-	return len(s.Devices) == 0 || slices.Contains(s.Devices, device)
+// chosen are the devices to use, in the order in which rails pair them with the peer's: as the user names them, else by
+// name. The library lists a device that was deleted and made again behind the others.
+func (s *Settings) chosen(names []string) []string {
+	if len(s.Devices) == 0 {
+		return slices.SortedFunc(slices.Values(names), byName)
+	}
+	return slices.DeleteFunc(slices.Clone(s.Devices), func(name string) bool { return !slices.Contains(names, name) })
 }
+
+// byName orders names that end in numbers by these: mlx5_2 before mlx5_10.
+func byName(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
 
 // settled completes and checks the settings that Open was given.
 func settled(given any) (Settings, error) {

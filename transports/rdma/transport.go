@@ -133,9 +133,9 @@ func (Factory) Open(_ context.Context, config any, host transport.Host, sink tra
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	var failed error
-	for _, name := range names {
-		if !settings.wants(name) || len(t.devices) == devicesMax {
-			continue
+	for _, name := range settings.chosen(names) {
+		if len(t.devices) == devicesMax {
+			break
 		}
 		d, err := t.openDevice(len(t.devices), name)
 		if err != nil {

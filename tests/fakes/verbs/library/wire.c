@@ -230,7 +230,9 @@ static long on_device(const char *what, struct tv_device *d, long value) {
 	else if (!strcmp(what, "port")) {
 		d->down = !value;
 		tell(d, value ? TV_EVENT_PORT_ACTIVE : TV_EVENT_PORT_ERR);
-	} else if (!strcmp(what, "address")) {
+	} else if (!strcmp(what, "event"))
+		tell(d, (uint32_t)value);
+	else if (!strcmp(what, "address")) {
 		d->host = (uint32_t)value;
 		tell(d, TV_EVENT_GID_CHANGE);
 	} else if (!strcmp(what, "dead")) {
@@ -263,6 +265,15 @@ static long on_pair(uint32_t number, long status) {
 	flush(p, (uint32_t)status);
 	if (idle)
 		notify((struct context *)p->public.context, TV_EVENT_QP_FATAL, &p->public, 0);
+	return 0;
+}
+
+/* on_pair_event is news of a pair, which the device goes on to serve. */
+static long on_pair_event(uint32_t number, long type) {
+	struct pair *p = pair_of(number);
+	if (!p)
+		return -1;
+	notify((struct context *)p->public.context, (uint32_t)type, &p->public, 0);
 	return 0;
 }
 
@@ -304,6 +315,8 @@ long fake_control(const char *text) {
 		result = on_device(what, &devices[device], value);
 	else if (sscanf(text, "pair-error %31s %ld", name, &value) == 2)
 		result = on_pair((uint32_t)atol(name), value);
+	else if (sscanf(text, "pair-event %31s %ld", name, &value) == 2)
+		result = on_pair_event((uint32_t)atol(name), value);
 	else if (!strcmp(text, "reset")) {
 		defaults();
 		result = 0;
