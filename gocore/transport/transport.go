@@ -200,8 +200,8 @@ type RailInfo struct {
 	Alternates bool    // not part of the matching; used when an end is blamed or left over
 }
 
-// Sink is the core's inbox. Any goroutine may call it, never under a lock that Submit or Withdraw needs: the call may
-// run a step of the core, which calls the transport.
+// Sink is the core's inbox. Any goroutine may call it, never under a lock that Submit, Withdraw, Poll or Arm needs: the
+// call may run a step of the core, which calls the transport.
 type Sink interface {
 	// Complete hands over completions. The slice of completions is copied before it returns.
 	Complete([]Completion)

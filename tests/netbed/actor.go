@@ -123,8 +123,13 @@ func word(i, seed uint64) uint64 {
 
 // Fill writes the pattern of a seed into the region.
 func (a *Actor) Fill(seed uint64, _ *Nothing) error {
-	for i := 0; i+8 <= len(a.Memory); i += 8 {
-		binary.LittleEndian.PutUint64(a.Memory[i:], word(uint64(i)/8, seed))
+	return a.FillPart(PartArgs{Seed: seed, Bytes: uint64(len(a.Memory))}, nil)
+}
+
+// FillPart does the same for a part of the region, which begins and ends at multiples of 8.
+func (a *Actor) FillPart(args PartArgs, _ *Nothing) error {
+	for i := args.Offset; i+8 <= args.Offset+args.Bytes; i += 8 {
+		binary.LittleEndian.PutUint64(a.Memory[i:], word(i/8, args.Seed))
 	}
 	return nil
 }
@@ -271,6 +276,18 @@ func (a *Actor) Events(_ Nothing, lines *[]string) error {
 		a.events = append(a.events, line)
 	}
 	*lines = a.events
+	return err
+}
+
+// Explain says how the bytes of the region would go now.
+func (a *Actor) Explain(_ Nothing, text *string) error {
+	how, err := a.Engine.Explain(&engine.Request{Terms: engine.Terms{Op: transport.Write}, Source: addressOf(a.Memory),
+		Length: uint64(len(a.Memory)), Remote: engine.Remote{Segment: a.Segment}})
+	if err != nil {
+		return err
+	}
+	whole, err := json.MarshalIndent(how, "", " ")
+	*text = string(whole)
 	return err
 }
 

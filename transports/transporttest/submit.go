@@ -112,7 +112,8 @@ func testExactlyOnce(t *testing.T, h Harness) {
 	require.NoError(t, remote.Check(tagMoved, 0, 0, remote.Size))
 } // a second completion is found when the world ends
 
-// testCompleteMaySubmit: the core steps inside Complete, so no lock that Submit or Withdraw takes may be held there.
+// testCompleteMaySubmit: the core steps inside Complete, so no lock that Submit, Withdraw, Poll or Arm takes may be
+// held there.
 func testCompleteMaySubmit(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	local, remote := p.operands(t, 4096)
@@ -122,10 +123,15 @@ func testCompleteMaySubmit(t *testing.T, h Harness) {
 	for i := range chain {
 		links = append(links, p.c.Slice(transport.Op(i&1), rail, local, 0, remote, 0, fit(p.c, 256)))
 	}
+	poller, polls := transport.Find[transport.Poller](p.a.Transport)
 	next := 1 // only touched in Complete, one at a time: there is one slice under way
 	p.w.locked(func() {
 		p.a.onComplete = func(c transport.Completion) {
 			p.a.Transport.Withdraw([]*transport.Slice{c.Slice}) // it has completed: ignored
+			if polls {                                          // as before it calls a rail silent
+				poller.Poll(chain)
+				poller.Arm()
+			}
 			if next < chain {
 				next++
 				if p.c.Submit(links[next-1]) != 1 {

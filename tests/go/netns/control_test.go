@@ -13,13 +13,13 @@ import (
 // connection of the control plane. Transfers under way go on, and new calls find the peer by its other addresses.
 func TestAnotherAddressOfThePeerIsAsGood(t *testing.T) {
 	w := newWorld(t, nil)
-	w.moves(t, transport.Write, func() error { return w.Rails[0].Drop(netbed.Both) })
-	require.NoError(t, w.near.Call("Actor.Alive", netbed.Nothing{}, &netbed.Nothing{}), "asked over the control plane")
-	w.moves(t, transport.Read, func() error { return nil })
+	w.Moves(t, transport.Write, func() error { return w.Rails[0].Drop(netbed.Both) })
+	require.NoError(t, w.Near.Call("Actor.Alive", netbed.Nothing{}, &netbed.Nothing{}), "asked over the control plane")
+	w.Moves(t, transport.Read, func() error { return nil })
 	require.NoError(t, w.Rails[0].Heal())
-	w.moves(t, transport.Write, func() error { // kills the connections instead of silencing them
+	w.Moves(t, transport.Write, func() error { // kills the connections instead of silencing them
 		_, _, err := w.Rails[0].Abort(w.A)
 		return err
 	})
-	require.NoError(t, w.near.Call("Actor.Alive", netbed.Nothing{}, &netbed.Nothing{}))
+	require.NoError(t, w.Near.Call("Actor.Alive", netbed.Nothing{}, &netbed.Nothing{}))
 }

@@ -48,31 +48,33 @@ func (w *world) faults() []fault {
 // TestARailThatBreaksUnderATransferIsNoticedByNobody breaks one rail in every way there is, in the middle of a
 // transfer; each next transfer then has the rail back.
 func TestARailThatBreaksUnderATransferIsNoticedByNobody(t *testing.T) {
-	both(t, func(t *testing.T, op transport.Op) {
+	netbed.EitherWay(t, func(t *testing.T, op transport.Op) {
 		w := newWorld(t, nil)
 		for i, f := range w.faults() {
 			t.Run(f.name, func(t *testing.T) {
 				n := i % rails
 				rail := w.Rails[n]
 				down := "rail_down " + w.railName(n)
-				before, up := len(w.events(t, down)), len(w.events(t, "rail_up "+w.railName(n)))
+				before, up := len(w.Events(t, down)), len(w.Events(t, "rail_up "+w.railName(n)))
 				t.Cleanup(func() {
 					if t.Failed() { // the next fault is to find all rails well
 						_ = f.mend(rail)
 					}
 				})
-				out := w.moves(t, op, func() error { return f.make(rail) })
+				out := w.Moves(t, op, func() error { return f.make(rail) })
 				t.Logf("%d MiB in %v, %d attempts", out.Bytes>>20, out.Took.Round(time.Millisecond), out.Attempts)
 				if f.side != "" {
-					told := w.events(t, down)
+					told := w.Events(t, down)
 					require.Greater(t, len(told), before, "the rail went down before its last byte could be waited for")
 					require.Contains(t, told[before], " "+f.side+": ", "the cause names the side")
 				}
 				require.NoError(t, f.mend(rail))
-				if len(w.events(t, down)) > before {
-					await(t, "the rail is back", func() bool { return len(w.events(t, "rail_up "+w.railName(n))) > up })
+				if len(w.Events(t, down)) > before {
+					netbed.Await(t, "the rail is back", func() bool {
+						return len(w.Events(t, "rail_up "+w.railName(n))) > up
+					})
 				}
-				w.awaitRails(t, rails)
+				w.AwaitRails(t, rails)
 			})
 		}
 	})

@@ -110,7 +110,7 @@ func TestOneAddressOnTheServingSideIsEnough(t *testing.T) {
 				require.NoError(t, near.Call("Actor.Connect", address, &netbed.Nothing{}))
 				exchange(t, near, far, 1)
 				if name == "two rails" {
-					(&world{Bed: h.Bed, near: near}).awaitRails(t, 2)
+					(&netbed.Pair{Near: near, Transport: "tcp"}).AwaitRails(t, 2)
 				}
 			})
 		}

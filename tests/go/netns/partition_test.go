@@ -20,7 +20,7 @@ func (w *world) all(t *testing.T, f func(*netbed.Rail) error) {
 
 // TestAllRailsGoAndComeBack: nothing can move meanwhile, and transfers under way go on.
 func TestAllRailsGoAndComeBack(t *testing.T) {
-	both(t, func(t *testing.T, op transport.Op) {
+	netbed.EitherWay(t, func(t *testing.T, op transport.Op) {
 		w := newWorld(t, nil)
 		for _, f := range w.faults() {
 			if f.name != "silent both ways" && f.name != "own device down" && f.name != "connections aborted" {
@@ -33,7 +33,7 @@ func TestAllRailsGoAndComeBack(t *testing.T) {
 						mend() // the next fault is to find all rails well
 					}
 				})
-				out := w.moves(t, op, func() error {
+				out := w.Moves(t, op, func() error {
 					w.all(t, f.make)
 					if f.name != "connections aborted" { // these are back before one can look
 						w.stands(t)
@@ -42,7 +42,7 @@ func TestAllRailsGoAndComeBack(t *testing.T) {
 					return nil
 				})
 				t.Logf("%v", out.Took)
-				w.awaitRails(t, rails)
+				w.AwaitRails(t, rails)
 			})
 		}
 	})
@@ -53,7 +53,7 @@ func TestLinksThatAreDownForSecondsCostTimeAlone(t *testing.T) {
 	if os.Getenv("TENT_PAUSES") != "all" {
 		t.Skip("TENT_PAUSES=all asks for it")
 	}
-	both(t, func(t *testing.T, op transport.Op) {
+	netbed.EitherWay(t, func(t *testing.T, op transport.Op) {
 		for _, name := range []string{"silent both ways", "own device down", "peer's device down"} {
 			t.Run(name, func(t *testing.T) {
 				found := false
@@ -63,17 +63,19 @@ func TestLinksThatAreDownForSecondsCostTimeAlone(t *testing.T) {
 						continue
 					}
 					found = true
-					out := w.moves(t, op, func() error {
+					out := w.Moves(t, op, func() error {
 						w.all(t, f.make)
 						w.stands(t)
-						await(t, "the peer is silent", func() bool { return len(w.events(t, "peer_silent")) > 0 })
+						netbed.Await(t, "the peer is silent", func() bool {
+							return len(w.Events(t, "peer_silent")) > 0
+						})
 						<-time.After(10 * time.Second)
 						w.all(t, f.mend)
 						return nil
 					})
 					t.Logf("%v", out.Took)
-					require.NotEmpty(t, w.events(t, "peer_back"))
-					require.Empty(t, w.events(t, "peer_gone"))
+					require.NotEmpty(t, w.Events(t, "peer_back"))
+					require.Empty(t, w.Events(t, "peer_gone"))
 				}
 				require.True(t, found)
 			})
@@ -85,9 +87,9 @@ func TestLinksThatAreDownForSecondsCostTimeAlone(t *testing.T) {
 func (w *world) stands(t *testing.T) {
 	t.Helper()
 	var last, same uint64
-	await(t, "nothing moves", func() bool {
+	netbed.Await(t, "nothing moves", func() bool {
 		var bytes uint64
-		require.NoError(t, w.near.Call("Actor.Acknowledged", netbed.Nothing{}, &bytes))
+		require.NoError(t, w.Near.Call("Actor.Acknowledged", netbed.Nothing{}, &bytes))
 		if bytes == last {
 			same++
 		} else {
@@ -105,27 +107,27 @@ func TestAPartitionThatOutlastsEverythingEndsFailedAndDirty(t *testing.T) {
 		"transports/tcp/user_timeout_ms": "400", // so that "all time-outs" is a second and not ten
 		"transfer_stall_timeout":         "1.5",
 	})
-	call := w.half(t, transport.Write)
+	call := w.Half(t, transport.Write)
 	w.all(t, func(r *netbed.Rail) error { return r.Drop(netbed.Both) })
-	out := w.end(t, call)
+	out := w.End(t, call)
 	t.Logf("%+v", out)
 	require.Equal(t, "FAILED", out.State)
 	require.True(t, out.Dirty, "nobody could ask the peer")
-	require.NotEmpty(t, w.events(t, "dirty"))
-	require.Empty(t, w.events(t, "withdrawn"))
+	require.NotEmpty(t, w.Events(t, "dirty"))
+	require.Empty(t, w.Events(t, "withdrawn"))
 
 	// The second transfer, to the same memory, is submitted before the first one's question is answered.
-	second := w.begin(t, transport.Write)
+	second := w.Begin(t, transport.Write)
 	w.all(t, (*netbed.Rail).Heal)
-	next := w.end(t, second)
+	next := w.End(t, second)
 	if next.State != "COMPLETED" { // it may run out of patience while the rails come back; it must not be half there
 		require.Equal(t, "FAILED", next.State)
-		w.awaitRails(t, rails)
-		next = w.end(t, w.begin(t, transport.Write))
+		w.AwaitRails(t, rails)
+		next = w.End(t, w.Begin(t, transport.Write))
 	}
 	require.Equal(t, "COMPLETED", next.State, next.Error)
-	require.NotEmpty(t, w.events(t, "withdrawn"), "the question of the first transfer was answered")
-	w.check(t, transport.Write)
-	w.awaitRails(t, rails)
-	w.moves(t, transport.Write, func() error { return nil })
+	require.NotEmpty(t, w.Events(t, "withdrawn"), "the question of the first transfer was answered")
+	w.Check(t)
+	w.AwaitRails(t, rails)
+	w.Moves(t, transport.Write, func() error { return nil })
 }

@@ -12,25 +12,25 @@ import (
 
 // TestASlowRailCarriesWhatItCan: one rail of four becomes ten times slower in the middle of a transfer.
 func TestASlowRailCarriesWhatItCan(t *testing.T) {
-	both(t, func(t *testing.T, op transport.Op) {
+	netbed.EitherWay(t, func(t *testing.T, op transport.Op) {
 		w := newWorld(t, nil)
-		even := w.moves(t, op, func() error { return nil })
-		slow := w.moves(t, op, func() error { return w.Rails[1].Limit(railRate / 10) })
+		even := w.Moves(t, op, func() error { return nil })
+		slow := w.Moves(t, op, func() error { return w.Rails[1].Limit(railRate / 10) })
 		t.Logf("all alike %v, one at a tenth %v", even.Took.Round(time.Millisecond), slow.Took.Round(time.Millisecond))
-		require.Empty(t, w.broken(t), "a slow rail is no dead one")
+		require.Empty(t, w.Broken(t), "a slow rail is no dead one")
 	})
 }
 
 // TestPacketsAreLostNowAndThen: one in a hundred, on every rail; TCP repairs that, and nobody is declared dead. A
 // connection that waits for its retransmission time may be replaced by a new one, which is quicker.
 func TestPacketsAreLostNowAndThen(t *testing.T) {
-	both(t, func(t *testing.T, op transport.Op) {
+	netbed.EitherWay(t, func(t *testing.T, op transport.Op) {
 		w := newWorld(t, nil)
 		w.all(t, func(r *netbed.Rail) error { return r.Lose(0.01) })
 		for range 2 {
-			out := w.moves(t, op, func() error { return nil })
+			out := w.Moves(t, op, func() error { return nil })
 			t.Logf("%v", out.Took.Round(time.Millisecond))
 		}
-		require.Empty(t, w.broken(t))
+		require.Empty(t, w.Broken(t))
 	})
 }
