@@ -7,7 +7,7 @@ FUZZTIME ?= 20s
 PREFIX ?= /usr/local
 SOURCES := $(shell find gocore transports pybind -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients test-rdma check lint sim mutants bench bench-peers bench-failover bench-qos bench-scale bench-file bench-clients capi install fuzz docs docs-reference wheel sdist develop clean
+.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients test-rdma check lint sim mutants bench bench-peers bench-failover bench-qos bench-scale bench-file bench-rdma bench-clients check-rdma capi install fuzz docs docs-reference wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -74,6 +74,12 @@ bench-scale: ## how costs grow with idle peers, regions and requests: make bench
 
 bench-file: develop ## tent on files beside fio: make bench-file ARGS="--folder /mnt/nvme"
 	@$(VENV)/bin/python tests/bench/files.py $(ARGS)
+
+bench-rdma: ## tent over RDMA beside a plain C program, in the test guest: make bench-rdma ARGS="-rounds 5"
+	@$(PYTHON) tools/bench_rdma.py $(ARGS)
+
+check-rdma: ## the suite and the comparison on the RDMA devices of this machine: make check-rdma ARGS="--pairs mlx5_0:mlx5_1"
+	@$(PYTHON) tools/bench_rdma.py --check $(ARGS)
 
 bench-clients: ## KV caches between vLLM's servers over tent, NIXL and Mooncake in turn (installs 7 GB): make bench-clients ARGS="--rounds 3"
 	@$(PYTHON) tools/bench_clients.py $(ARGS)

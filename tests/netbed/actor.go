@@ -229,8 +229,9 @@ func (a *Actor) Move(args MoveArgs, out *Outcome) error {
 	return a.Engine.FreeBatch(id)
 }
 
-// PingArgs ask for WRITEs one after the other, of the class that is the default.
+// PingArgs ask for moves one after the other, of the class that is the default.
 type PingArgs struct {
+	Op    transport.Op
 	Bytes uint64
 	Count int
 }
@@ -239,11 +240,11 @@ type PingArgs struct {
 func (a *Actor) Ping(args PingArgs, took *[]time.Duration) error {
 	for range args.Count {
 		var out Outcome
-		if err := a.Move(MoveArgs{Op: transport.Write, Bytes: args.Bytes}, &out); err != nil {
+		if err := a.Move(MoveArgs{Op: args.Op, Bytes: args.Bytes}, &out); err != nil {
 			return err
 		}
 		if out.State != dispatch.Completed.String() {
-			return fmt.Errorf("a WRITE of %d bytes ended %s", args.Bytes, out.State)
+			return fmt.Errorf("a %v of %d bytes ended %s: %s", args.Op, args.Bytes, out.State, out.Error)
 		}
 		*took = append(*took, out.Took)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/bench/report"
 	"github.com/tent-engine/tent/tests/netbed"
 )
@@ -140,7 +141,8 @@ var works = []struct {
 	name  string
 	args  netbed.PingArgs
 	turns int
-}{{"4 KiB", netbed.PingArgs{Bytes: 4096, Count: 250}, 40}, {"64 MiB", netbed.PingArgs{Bytes: costBytes, Count: 4}, 12}}
+}{{"4 KiB", netbed.PingArgs{Op: transport.Write, Bytes: 4096, Count: 250}, 40},
+	{"64 MiB", netbed.PingArgs{Op: transport.Write, Bytes: costBytes, Count: 4}, 12}}
 
 // cost measures one rail, as fast as the machine is.
 func cost(o options, f figures) error {

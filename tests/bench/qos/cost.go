@@ -5,6 +5,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/bench/report"
 	"github.com/tent-engine/tent/tests/netbed"
 )
@@ -27,7 +28,8 @@ func cost(o options, p place) (rows []report.Row, err error) {
 	for _, work := range []struct {
 		name string
 		args netbed.PingArgs
-	}{{"4 KiB", netbed.PingArgs{Bytes: 4096, Count: 2000}}, {"64 MiB", netbed.PingArgs{Bytes: floodBytes, Count: 8}}} {
+	}{{"4 KiB", netbed.PingArgs{Op: transport.Write, Bytes: 4096, Count: 2000}},
+		{"64 MiB", netbed.PingArgs{Op: transport.Write, Bytes: floodBytes, Count: 8}}} {
 		var with, same []float64
 		for round := range 4*o.rounds + 1 {
 			var p50 [len(worlds)]float64
