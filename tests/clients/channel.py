@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ports import free_ports
 
@@ -31,8 +33,15 @@ class Channel:
         """Why it cannot run here; "" if it can."""
         return why_missing(self.needs)
 
-    def read(self, objects: int = 64, iterations: int = 3) -> str:
-        """Reads objects of 1 MiB from a server, verifies the last time, and returns what the client has printed."""
+    def read(
+        self,
+        objects: int = 64,
+        iterations: int = 3,
+        server_settings: dict[str, Any] | None = None,
+        client_settings: dict[str, Any] | None = None,
+    ) -> str:
+        """Reads objects of 1 MiB from a server, verifies the last time, and returns what the client has printed. The
+        settings are those of the engine of tent on each side."""
         data, control, own = free_ports(3)
         prefix = ["-m", "tent", "run", "--as", self.stands_for, "--", sys.executable] if self.stands_for else []
         common = [sys.executable, *prefix, "-m", *self.module, "--transfer-channel-type", self.kind, *self.options]
@@ -41,13 +50,19 @@ class Channel:
         server = [*common, "--role", "server", "--buffer-size", "512MB", "--server-timeout", str(LIMIT)]
         client = [*common, "--role", "client", "--listen-url", f"127.0.0.1:{own}", "--verify"]
         client += ["--iters", str(iterations), "--warmup", "1"]
-        environment = {**os.environ, "DO_NOT_TRACK": "1"}
-        with _serving(server, environment):
-            done = subprocess.run(client, capture_output=True, text=True, timeout=LIMIT, env=environment)
+        with _serving(server, _environment(server_settings)):
+            done = subprocess.run(
+                client, capture_output=True, text=True, timeout=LIMIT, env=_environment(client_settings)
+            )
         said = done.stdout + done.stderr
         if f"verify OK: {objects} objects match expected pattern" not in said:
             raise AssertionError(f"the channel {self.kind} has not brought every byte:\n{said[-3000:]}")
         return said
+
+
+def _environment(settings: dict[str, Any] | None) -> dict[str, str]:
+    compat = {} if settings is None else {"TENT_COMPAT": json.dumps({"config": settings})}
+    return {**os.environ, "DO_NOT_TRACK": "1", **compat}
 
 
 @contextlib.contextmanager

@@ -10,6 +10,10 @@ import importlib.util
 
 import pytest
 from channel import CHANNELS, rate
+from counters import Counters
+from ports import free_ports
+
+TWO_RAILS = {"shm": {"enable": False}, "tcp": {"addresses": ["127.0.0.1", "127.0.0.2"]}}
 
 
 @pytest.mark.timeout(480)
@@ -23,3 +27,21 @@ def test_the_channel_brings_every_byte(name: str) -> None:
     assert rate(said) > 0
     assert ("stands for" in said) == bool(channel.stands_for)
     assert ("channel type     : tent" in said) == (channel.kind == "tent")
+
+
+@pytest.mark.timeout(480)
+@pytest.mark.parametrize("name", [name for name, channel in CHANNELS.items() if not channel.needs])
+def test_a_rail_that_is_cut_costs_no_read(name: str) -> None:
+    """Two rails, one of which loses everything from the middle of a read on: every byte comes, some by the other."""
+    (port,) = free_ports(1)
+    cut = {
+        "transports": TWO_RAILS,
+        "allow_faults": True,
+        "faults": "rail=1 op=READ blackhole after_bytes=4MiB",
+        "metrics": {"listen": f"127.0.0.1:{port}"},
+    }
+    with Counters(port) as seen:
+        CHANNELS[name].read(iterations=9, server_settings={"transports": TWO_RAILS}, client_settings=cut)
+    assert seen.most["tent_faults_injected_total"] > 0, "the rail was not cut"
+    assert seen.most["tent_reroutes_total"] > 0
+    assert seen.most["tent_read_failures_total"] == 0
