@@ -110,6 +110,7 @@ type Engine struct {
 
 	numa        numa
 	platforms   []device.Platform // that work here
+	absent      absentPlatforms
 	regions     regionTable
 	allocations allocations
 	segments    segmentTable

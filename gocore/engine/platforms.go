@@ -11,15 +11,21 @@ import (
 
 // This file finds the device of a region. The platforms say it; a location of the user must agree with them.
 //
-// Without a platform of its kind, a location such as "cuda:0" is believed: a transport may know such memory by itself.
+// Where a build has no platform of its kind, a location such as "npu:0" is believed: a transport may know such memory
+// by itself. Where the build has one that does not work here, the location is refused with that platform's reason.
 // A platform that cannot say, since its driver has failed, makes "*" an error: the range may be memory of a device.
 // Locations of the host are believed then, and the look at the mappings of the range comes behind (look.go).
 
-// addPlatforms keeps the platforms that work here.
+// absentPlatforms has the reason why a platform does not work here, by its kind.
+type absentPlatforms map[mem.Kind]error
+
+// addPlatforms keeps the platforms that work here, and the reasons of the others.
 func (e *Engine) addPlatforms(list []device.Platform) {
+	e.absent = absentPlatforms{}
 	for _, p := range list {
 		if reason := p.Check(); reason != nil {
 			e.log.Debug("no platform", "platform", p.Name(), "why", reason)
+			e.absent[p.Kind()] = reason
 			continue
 		}
 		e.platforms = append(e.platforms, p)
@@ -38,10 +44,13 @@ func (e *Engine) Platforms() []string {
 // locate sets kind and device of a region, and its location where the user did not give all of it. The location was
 // checked.
 func (e *Engine) locate(r *region) *errs.Error {
+	kind, index, _ := r.Location.Parse()
+	if reason := e.absent[kind]; reason != nil {
+		return noDevice("register", r.Location, reason)
+	}
 	if len(e.platforms) == 0 {
 		return nil
 	}
-	kind, index, _ := r.Location.Parse()
 	open := r.Location == mem.Wildcard || r.Location == ""
 	place, err := device.Find(e.platforms, r.Addr, r.Size)
 	var unsure *device.Unsure
@@ -70,6 +79,12 @@ func (e *Engine) locate(r *region) *errs.Error {
 			WithHint(`location="%s", or "*", which finds it`, place.Location())
 	}
 	return e.isOn(r, place)
+}
+
+// noDevice is the error of a location whose platform does not work here.
+func noDevice(operation string, at mem.Location, reason error) *errs.Error {
+	return errs.Wrap(errs.DeviceNotFound, operation, fmt.Errorf("memory at %q: %w", at, reason)).
+		WithHint("`tent doctor` lists the devices of this machine")
 }
 
 // stillOn returns an error for a range with memory of another device than at its registration. A range without pages is
@@ -118,7 +133,9 @@ func (e *Engine) platformOf(kind mem.Kind) device.Platform {
 // mapOnDevice allocates memory of a device, for a region of Allocate.
 func (e *Engine) mapOnDevice(m Memory, kind mem.Kind, ordinal int) (*region, error) {
 	p := e.platformOf(kind)
-	if p == nil {
+	if reason := e.absent[kind]; reason != nil {
+		return nil, noDevice("allocate", m.Location, reason)
+	} else if p == nil {
 		return nil, errs.New(errs.DeviceNotFound, "allocate",
 			"no transport and no platform of this build allocates memory at %q", m.Location).
 			WithHint("allocate it with your framework and register it")

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, NotImplementedError
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -81,11 +81,15 @@ class Memory:
         return ctypes.string_at(address, size)
 
     def _check_inside(self, address: int, size: int) -> None:
+        """Refuses a range outside of this engine's memory, and one that the processor cannot touch."""
         with self._lock:
             held = [region for listed in self._registered.values() for region in listed]
             held += self._allocated.values()
-        if size < 0 or not any(r.address <= address and address + size <= r.address + r.size for r in held):
+        inside = [r for r in held if r.address <= address and address + size <= r.address + r.size]
+        if size < 0 or not inside:
             raise InvalidArgumentError(f"{size} bytes at {address:#x} are not in this engine's memory")
+        if not inside[0].location.startswith(("cpu", "*")):
+            raise NotImplementedError(f"bytes of {inside[0].location} are not copied by hand", hint="transfer them")
 
     def _name(self) -> str:
         with self._lock:

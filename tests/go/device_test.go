@@ -166,7 +166,7 @@ func TestAPlatformThatCannotSayStopsGuesses(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A platform that cannot work here is left out.
+// A platform that cannot work here is left out. Only a location of its kind hears why.
 func TestAPlatformWithoutDevicesIsNotAsked(t *testing.T) {
 	gpu := devicetest.New(t, mem.Cuda, 0)
 	gpu.Absent = errs.New(errs.DeviceNotFound, "cuda", "no driver")
@@ -174,6 +174,14 @@ func TestAPlatformWithoutDevicesIsNotAsked(t *testing.T) {
 	own := memory(t, 4096)
 	e := openWithGPU(t, sim.NewInline(1), gpu)
 	offer(t, e, own, "")
+	for _, call := range []func(engine.Memory) error{
+		func(m engine.Memory) error { _, err := e.Register(m); return err },
+		func(m engine.Memory) error { _, _, err := e.Allocate(m); return err },
+	} {
+		err := call(engine.Memory{Addr: address(own), Size: 4096, Location: "cuda:0"})
+		require.Equal(t, errs.DeviceNotFound, errs.CodeOf(err), "%v", err)
+		require.ErrorContains(t, err, `"cuda:0": cuda: no driver`)
+	}
 }
 
 // Memory of Allocate on a device is zeroed, moves, and goes back to the platform.

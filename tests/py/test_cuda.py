@@ -319,3 +319,100 @@ def test_pages_move_between_devices_and_the_host(library: str) -> None:
     """,
         DELAY_US="50",
     )
+
+
+def test_nixls_agents_move_memory_of_devices(library: str) -> None:
+    """The kind VRAM of its lists, with the ordinal of the device beside each address."""
+    passes(
+        library,
+        """
+    from tent.compat import nixl
+
+    near, far = nixl.nixl_agent("near"), nixl.nixl_agent("far")
+    gpus, host, page = [allocate(0, SIZE), allocate(1, SIZE)], bytearray(SIZE), 4096
+    made = os.urandom(SIZE)
+    assert gpu.fakecuda_peek(made, ctypes.c_uint64(gpus[1]), ctypes.c_uint64(SIZE), 1) == 0
+    there = ctypes.addressof((ctypes.c_char * SIZE).from_buffer(host))
+    far.register_memory([(gpus[1], SIZE, 1, "")], "VRAM")
+    near.register_memory([(gpus[0], SIZE, 0, "")], "VRAM")
+    near.register_memory([(there, SIZE, 0, "")], "DRAM")
+    name = near.add_remote_agent(far.get_agent_metadata())
+
+    def rows(address, device):
+        return [(address + i, page, device) for i in range(0, SIZE, page)]
+
+    theirs = near.prep_xfer_dlist(name, rows(gpus[1], 1), "VRAM")
+    for kind, own in (("VRAM", rows(gpus[0], 0)), ("DRAM", rows(there, 0))):
+        order = list(range(SIZE // page))
+        handle = near.make_prepped_xfer("READ", near.prep_xfer_dlist("", own, kind), order, theirs, order[::-1])
+        near.transfer(handle)
+        for transfer in handle._sent:
+            transfer.result(20)
+        assert near.check_xfer_state(handle) == "DONE"
+    want = b"".join(made[i : i + page] for i in reversed(range(0, SIZE, page)))
+    assert peek(gpus[0], SIZE) == want == host
+    for address, device, words in ((gpus[0], 1, "memory of cuda:0"), (there, 0, "not memory of such a device")):
+        try:
+            near.register_memory([(address, SIZE, device, "")], "VRAM")
+        except nixl.nixlInvalidParamError as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError("registered")
+    near.close()
+    far.close()
+    """,
+    )
+
+
+def test_mooncakes_engine_copies_nothing_of_a_device_by_hand(library: str) -> None:
+    """It moves such memory, and refuses to touch it with the processor."""
+    passes(
+        library,
+        """
+    from tent.compat.mooncake import TransferEngine
+
+    one, two = TransferEngine(), TransferEngine()
+    for transfers in (one, two):
+        assert transfers.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+    ours, theirs, made = allocate(0, SIZE), allocate(1, SIZE), os.urandom(SIZE)
+    assert gpu.fakecuda_peek(made, ctypes.c_uint64(ours), ctypes.c_uint64(SIZE), 1) == 0
+    assert one.register_memory(ours, SIZE) == two.register_memory(theirs, SIZE, "cuda:1") == 0
+    assert one.transfer_sync_write(f"127.0.0.1:{two.get_rpc_port()}", ours, theirs, SIZE) == 0
+    assert peek(theirs, SIZE) == made
+    assert two.write_bytes_to_buffer(theirs, b"x", 1) == -1
+    try:
+        two.read_bytes_from_buffer(theirs, 1)
+    except tent.NotImplementedError as error:
+        assert "cuda:1" in str(error), error
+    else:
+        raise AssertionError("it was read")
+    assert peek(theirs, SIZE) == made
+    one.close()
+    two.close()
+    """,
+    )
+
+
+def test_without_a_driver_the_error_says_what_is_missing() -> None:
+    program = """
+import tent
+from tent.compat import nixl
+
+agent, memory = nixl.nixl_agent("agent"), bytearray(4096)
+for kind, call in (
+    (nixl.nixlNotSupportedError, lambda: agent.register_memory([(4096, 4096, 0, "")], "VRAM")),
+    (tent.DeviceNotFoundError, lambda: agent.engine.register(memory, location="cuda:0")),
+    (tent.DeviceNotFoundError, lambda: agent.engine.allocate(4096, location="cuda:0")),
+):
+    try:
+        call()
+    except kind as error:
+        assert '"cuda:0"' in str(error) and "no driver: /nonexistent.so" in str(error), error
+    else:
+        raise AssertionError("registered")
+agent.engine.register(memory).close()
+agent.close()
+"""
+    env = os.environ | {"TENT_LIBCUDA": "/nonexistent.so"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=env)
+    assert done.returncode == 0, done.stderr

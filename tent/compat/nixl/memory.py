@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..._version import __version__
 from .descriptors import DRAM_SEG, FILE_SEG, NAMES, VRAM_SEG, nixlRegDList
 from .errors import nixlNotFoundError, nixlNotSupportedError, translating
 from .files import Files, facts_of
@@ -54,17 +53,13 @@ class Memory:
                 self._regions.setdefault(key, []).append(region)
 
     def _region(self, kind: int, address: int, length: int, device: int) -> Region:
-        if kind == VRAM_SEG:
-            raise nixlNotSupportedError(
-                f"memory of GPUs (VRAM, {length} bytes on device {device}) is not supported by tent {__version__}: "
-                'use memory of the host; with vLLM that is "kv_buffer_device": "cpu"'
-            )
-        if kind != DRAM_SEG:
+        if kind not in (DRAM_SEG, VRAM_SEG):
             raise nixlNotSupportedError(f"tent does not move memory of the kind {NAMES[kind]}")
         with self._lock:
             self._registered += 1
             name = f"{self._owner}/{self._registered}"
-        return self._engine.register((address, length), name=name)
+        location = f"cuda:{device}" if kind == VRAM_SEG else "*"
+        return self._engine.register((address, length), name=name, location=location)
 
     def deregister(self, descs: nixlRegDList) -> None:
         """Ends the access of peers to the ranges of a list, all or none; none of them is touched when it returns. The
