@@ -81,7 +81,7 @@ func (e *Engine) locate(r *region) *errs.Error {
 	return e.isOn(r, place)
 }
 
-// noDevice is the error of a location whose platform does not work here.
+// noDevice is the error of a location that belongs to a platform which does not work here.
 func noDevice(operation string, at mem.Location, reason error) *errs.Error {
 	return errs.Wrap(errs.DeviceNotFound, operation, fmt.Errorf("memory at %q: %w", at, reason)).
 		WithHint("`tent doctor` lists the devices of this machine")

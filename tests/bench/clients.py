@@ -44,7 +44,7 @@ Figures = dict[tuple[str, str], list[list[float]]]  # by way and figure: of each
 
 @dataclass(frozen=True)
 class Row:
-    """A figure of a way over tent, beside that of the engine whose place it takes."""
+    """A figure of a way over tent, beside that of the engine in the place of which tent stands."""
 
     way: str
     figure: str
