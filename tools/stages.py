@@ -136,8 +136,8 @@ def marked(name: str) -> list[str]:
 def python(r: Runner, ctx: Context) -> Tally:
     """the wheel and the full Python suite, on this interpreter"""
     churn = {"TENT_CHURN": "1000"} if ctx.everything else {}
-    python = ctx.python(ctx.main)
-    tally = r.pytest(python, *BESIDE, "-m", "not adapters and not clock", timeout=1200, **churn)
+    python, brief = ctx.python(ctx.main), "" if ctx.everything else " and not long"
+    tally = r.pytest(python, *BESIDE, "-m", f"not adapters and not clock{brief}", timeout=1200, **churn)
     tally.add(r.pytest(python, "-m", "clock", timeout=600, suite=marked("clock"), **churn))
     return tally
 

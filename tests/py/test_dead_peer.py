@@ -11,7 +11,7 @@ import pytest
 import tent
 from tent.testing import Memory, Pair
 
-KILLS, WRITERS = 25, 8  # each kill meets every writer at another moment of its loop
+WRITERS = 8  # each kill meets every one at another moment of its loop
 
 
 class Writer(threading.Thread):
@@ -68,10 +68,11 @@ def killed(rng: random.Random) -> list[Writer]:
     return writers
 
 
-def test_whatever_a_killed_peer_raises_is_a_transfer_error(seed: int) -> None:
+@pytest.mark.parametrize("kills", [10, pytest.param(25, marks=pytest.mark.long)])
+def test_whatever_a_killed_peer_raises_is_a_transfer_error(seed: int, kills: int) -> None:
     rng = random.Random(seed)
-    writers = [writer for _ in range(KILLS) for writer in killed(rng)]
-    assert len(writers) == 200
+    writers = [writer for _ in range(kills) for writer in killed(rng)]
+    assert len(writers) == kills * WRITERS
     for writer in writers:
         error: Any = writer.error
         assert isinstance(error, tent.TransferError) and isinstance(error, ConnectionError), repr(error)

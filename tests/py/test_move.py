@@ -37,6 +37,7 @@ def test_write_and_read_bring_every_byte(pair: Callable[..., Pair], size: int, a
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_one_gibibyte(engines: Callable[..., tent.Engine], keep: Any) -> None:
     size = 1 << 30

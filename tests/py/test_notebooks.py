@@ -12,6 +12,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 CELL_SECONDS = 240
+DEMOS = ("failover", "qos")  # tests of the README run the same scenes as programs
 
 # Jupyter's own packages warn of their changes to come.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -58,7 +59,11 @@ def test_a_notebook_leans_on_public_modules_only(path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.long] if path.stem in DEMOS else []) for path in NOTEBOOKS],
+    ids=lambda path: path.stem,
+)
 def test_notebook_runs(path: Path) -> None:
     nbformat = pytest.importorskip("nbformat", reason="comes with tent-engine[notebook]")
     nbclient = pytest.importorskip("nbclient", reason="comes with tent-engine[notebook]")

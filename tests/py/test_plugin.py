@@ -19,9 +19,12 @@ EXAMPLES = re.findall(r"^    (def test_.*?)(?=^    def |^Each rail)", tent.testi
 
 
 def run(pytester: pytest.Pytester, body: str, *flags: str) -> pytest.RunResult:
-    """A test file in a run of its own, in a process of its own. Warnings are errors."""
+    """A test file in a run of its own, in a process of its own. Warnings are errors. Plug-ins of others, which take
+    longer to load than the rest, are left out."""
     pytester.makepyfile(inspect.cleandoc(body))
-    return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *flags)
+    left_out = [word for name in ("cacheprovider", "hypothesispytest") for word in ("-p", f"no:{name}")]
+    beside = flags or ("-p", "no:xdist")
+    return pytester.runpytest_subprocess("-W", "error", *left_out, *beside)
 
 
 @pytest.mark.interpreter
