@@ -106,9 +106,9 @@ func limited(timeoutMs int64) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), ms(timeoutMs))
 }
 
-// Register registers memory and returns its region's id.
+// Register registers memory and returns its region's id. Peers are patterns of identities as a JSON list, "" for all.
 func Register(
-	id int64, address, size uint64, readOnly, growable bool, name, location string, permission int64,
+	id int64, address, size uint64, readOnly, growable bool, name, location string, permission int64, peers string,
 ) (region uint64, err error) {
 	defer guard(&err)
 	e, err := get(id)
@@ -118,14 +118,18 @@ func Register(
 	if permission < 0 || permission > 2 {
 		return 0, errs.New(errs.InvalidArgument, "register", "permission %d is not 0, 1 or 2", permission)
 	}
+	to, err := listOf("peers", peers)
+	if err != nil {
+		return 0, err
+	}
 	r, err := e.Register(engine.Memory{Addr: uintptr(address), Size: size, ReadOnly: readOnly, Growable: growable,
-		Name: name, Location: mem.Location(location), Permission: mem.Permission(permission)})
+		Name: name, Location: mem.Location(location), Permission: mem.Permission(permission), Peers: to})
 	return uint64(r), err
 }
 
 // Allocate maps and registers zeroed memory: JSON {"id","address","size","location"}.
 func Allocate(
-	id int64, size uint64, name, location string, permission int64, prefault bool,
+	id int64, size uint64, name, location string, permission int64, prefault bool, peers string,
 ) (text string, err error) {
 	defer guard(&err)
 	e, err := get(id)
@@ -135,8 +139,12 @@ func Allocate(
 	if permission < 0 || permission > 2 {
 		return "", errs.New(errs.InvalidArgument, "allocate", "permission %d is not 0, 1 or 2", permission)
 	}
+	to, err := listOf("peers", peers)
+	if err != nil {
+		return "", err
+	}
 	region, memory, err := e.Allocate(engine.Memory{Size: size, Name: name, Location: mem.Location(location),
-		Permission: mem.Permission(permission), Prefault: prefault})
+		Permission: mem.Permission(permission), Prefault: prefault, Peers: to})
 	if err != nil {
 		return "", err
 	}
@@ -209,29 +217,21 @@ func RegionStanding(id int64, region uint64) (text string, err error) {
 	return toJSON(standing), nil
 }
 
-// OpenSegment opens "host:port", "host:port/region" or "file:///path"; "" is segment 0, our own memory.
-func OpenSegment(id int64, target string, timeoutMs int64) (segment int64, err error) {
+// OpenSegment opens "host:port", "host:port/region" or "file:///path"; "" is segment 0, our own memory. Another opens
+// other engines alone. Identities are those that the peer may have, as a JSON list, "" for any.
+func OpenSegment(id int64, target, identities string, another bool, timeoutMs int64) (segment int64, err error) {
 	defer guard(&err)
 	e, err := get(id)
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := limited(timeoutMs)
-	defer cancel()
-	s, err := e.OpenSegment(ctx, target)
-	return int64(s), err
-}
-
-// OpenPeer opens "host:port" or "host:port/region" of another engine, never a file nor our own memory.
-func OpenPeer(id int64, target string, timeoutMs int64) (segment int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
+	wanted, err := listOf("identity", identities)
 	if err != nil {
 		return 0, err
 	}
 	ctx, cancel := limited(timeoutMs)
 	defer cancel()
-	s, err := e.OpenPeer(ctx, target)
+	s, err := e.OpenIdentified(ctx, target, wanted, another)
 	return int64(s), err
 }
 

@@ -23,6 +23,7 @@ from ._version import __version__ as __version__
 # Module to its public names. Type checkers read __init__.pyi, which tools/stubs.py writes from this table.
 _PUBLIC = {
     "addresses": "Addresses",
+    "admission": "PeerInfo",
     "batch": "Batch",
     "engine": "Engine",
     "enums": "LOCAL_SEGMENT_ID PRIO_HIGH PRIO_LOW PRIO_MEDIUM IntentType OpCode Permission Priority "

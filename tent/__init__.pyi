@@ -2,6 +2,7 @@
 
 from ._version import __version__
 from .addresses import Addresses
+from .admission import PeerInfo
 from .batch import Batch
 from .engine import Engine
 from .enums import (
@@ -102,6 +103,7 @@ __all__ = [
     "Notifications",
     "OpCode",
     "OutOfMemoryError",
+    "PeerInfo",
     "PeerRestartedError",
     "PeerTimeoutError",
     "PeerUnreachableError",

@@ -21,6 +21,7 @@ class Library(Protocol):
         location: str,
         permission: int,
         prefault: bool,
+        peers: str,
         /,
     ) -> str:
         """Allocate maps and registers zeroed memory: JSON {"id","address","size","location"}."""
@@ -56,6 +57,9 @@ class Library(Protocol):
 
     def pybind_Discard(self, engine: int, builder: int, /) -> int:
         """Discard forgets a builder. One that was submitted is left alone."""
+
+    def pybind_Disconnect(self, engine: int, who: str, timeout_ms: int, /) -> int:
+        """Disconnect ends the access of peers and returns their number; see engine.Disconnect."""
 
     def pybind_Doctor(self) -> str:
         """Doctor returns in JSON the versions of the engine, the findings of each transport and platform, and whether
@@ -188,15 +192,16 @@ class Library(Protocol):
         """OpenFile opens a file of this machine by its absolute path. flags: 1 create, 2 truncate, 4 read only, 8
         durable."""
 
-    def pybind_OpenPeer(self, engine: int, target: str, timeout_ms: int, /) -> int:
-        """OpenPeer opens "host:port" or "host:port/region" of another engine, never a file nor our own memory."""
-
-    def pybind_OpenSegment(self, engine: int, target: str, timeout_ms: int, /) -> int:
-        """OpenSegment opens "host:port", "host:port/region" or "file:///path"; "" is segment 0, our own memory."""
+    def pybind_OpenSegment(self, engine: int, target: str, identities: str, another: bool, timeout_ms: int, /) -> int:
+        """OpenSegment opens "host:port", "host:port/region" or "file:///path"; "" is segment 0, our own memory. Another
+        opens other engines alone. Identities are those that the peer may have, as a JSON list, "" for any."""
 
     def pybind_Pages(self, engine: int, block: int, /) -> int:
         """Pages starts a transfer of pages from an argument block, which tent/_abi.py packs. It returns the transfer's
         batch, or adds them to a builder and returns 0."""
+
+    def pybind_Peers(self, engine: int, /) -> str:
+        """Peers lists the engines that have called, or that are open, in JSON."""
 
     def pybind_Progress(self, engine: int, /) -> int:
         """Progress turns the crank once and returns how much was found."""
@@ -219,9 +224,15 @@ class Library(Protocol):
         name: str,
         location: str,
         permission: int,
+        peers: str,
         /,
     ) -> int:
-        """Register registers memory and returns its region's id."""
+        """Register registers memory and returns its region's id. Peers are patterns of identities as a JSON list, ""
+        for all."""
+
+    def pybind_ReloadSecurity(self, engine: int, allow: str, timeout_ms: int, /) -> int:
+        """ReloadSecurity reads the files of mode mtls again, and returns 1 if something changed. Allow is a JSON list
+        for security/allow, "" to leave it."""
 
     def pybind_RemapRegion(self, engine: int, region: int, offset: int, length: int, timeout_ms: int, /) -> int:
         """RemapRegion returns when peers reach the pages that are behind a range now, and nothing of before touches
@@ -273,7 +284,16 @@ class Library(Protocol):
 
 def pybind_Addresses(engine: int, segment: int, n: int, words: int, /) -> int: ...
 def pybind_Alive(engine: int, segment: int, timeout_ms: int, /) -> int: ...
-def pybind_Allocate(engine: int, size: int, name: str, location: str, permission: int, prefault: bool, /) -> str: ...
+def pybind_Allocate(
+    engine: int,
+    size: int,
+    name: str,
+    location: str,
+    permission: int,
+    prefault: bool,
+    peers: str,
+    /,
+) -> str: ...
 def pybind_Builder(engine: int, terms: int, /) -> int: ...
 def pybind_Cancel(engine: int, batch: int, task: int, /) -> int: ...
 def pybind_Close(engine: int, timeout_ms: int, cancel: bool, /) -> str: ...
@@ -283,6 +303,7 @@ def pybind_CloseSegment(engine: int, segment: int, /) -> int: ...
 def pybind_Commit(engine: int, builder: int, note: int, /) -> int: ...
 def pybind_Connect(engine: int, segment: int, timeout_ms: int, /) -> int: ...
 def pybind_Discard(engine: int, builder: int, /) -> int: ...
+def pybind_Disconnect(engine: int, who: str, timeout_ms: int, /) -> int: ...
 def pybind_Doctor() -> str: ...
 def pybind_Drain(engine: int, address: int, capacity: int, /) -> int: ...
 def pybind_EventsClose(engine: int, fd: int, /) -> int: ...
@@ -336,9 +357,9 @@ def pybind_Notify(engine: int, segment: int, note: int, deadline: int, /) -> int
 def pybind_Open(arguments: str, name: str, /) -> int: ...
 def pybind_OpenBlob(engine: int, address: int, size: int, /) -> int: ...
 def pybind_OpenFile(engine: int, path: str, flags: int, size: int, timeout_ms: int, /) -> int: ...
-def pybind_OpenPeer(engine: int, target: str, timeout_ms: int, /) -> int: ...
-def pybind_OpenSegment(engine: int, target: str, timeout_ms: int, /) -> int: ...
+def pybind_OpenSegment(engine: int, target: str, identities: str, another: bool, timeout_ms: int, /) -> int: ...
 def pybind_Pages(engine: int, block: int, /) -> int: ...
+def pybind_Peers(engine: int, /) -> str: ...
 def pybind_Progress(engine: int, /) -> int: ...
 def pybind_Ranges(engine: int, block: int, /) -> int: ...
 def pybind_RegionStanding(engine: int, region: int, /) -> str: ...
@@ -351,8 +372,10 @@ def pybind_Register(
     name: str,
     location: str,
     permission: int,
+    peers: str,
     /,
 ) -> int: ...
+def pybind_ReloadSecurity(engine: int, allow: str, timeout_ms: int, /) -> int: ...
 def pybind_RemapRegion(engine: int, region: int, offset: int, length: int, timeout_ms: int, /) -> int: ...
 def pybind_Segment(engine: int, segment: int, refresh: bool, /) -> str: ...
 def pybind_ServeMetrics(engine: int, address: str, /) -> str: ...

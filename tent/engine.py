@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _abi, _native, buffers, files, grid, loop, moving, page, settings
 from .addresses import Addresses
+from .admission import Admission, identities
 from .closing import close_at_exit, close_engine, close_in_background
 from .enums import Permission
 from .errors import InvalidArgumentError, PermissionDeniedError
@@ -46,7 +47,7 @@ OPEN_TIMEOUT = 10.0  # seconds to reach a peer; a refused connection fails at on
 _READABLE = (Permission.GlobalReadOnly, Permission.GlobalReadWrite)
 
 
-class Engine(Moves):
+class Engine(Moves, Admission):
     """Moves bytes between own memory and that of peers. Use it in a `with` block; any thread may.
 
     `config` is a dict, JSON text or a path; further settings are keywords and win over it. Leaving the block waits for
@@ -114,6 +115,7 @@ class Engine(Moves):
         name: str | None = None,
         location: str = "*",
         permission: Permission | None = None,
+        peers: str | Iterable[str] | None = None,
         growable: bool = False,
     ) -> Region:
         """Makes a buffer known, so that it can be moved and, if it is named, reached by peers.
@@ -121,7 +123,8 @@ class Engine(Moves):
         Anything with DLPack, `__cuda_array_interface__`, the buffer protocol, `data_ptr()` and `nbytes`, or (address,
         size); contiguous, in C or in Fortran order: bytes move as they are stored. It is kept alive until the region is
         closed and dropped. Named regions can be read and written by peers, unnamed ones by nobody, read-only buffers
-        only be read; `permission` says otherwise.
+        only be read; `permission` says otherwise, and `peers` names the identities that have it:
+        "spiffe://prod/prefill/*", "dns:*.prefill.svc", "uid:1000". Others do not learn of the region.
 
         Example:
             page = bytearray(4096)
@@ -148,6 +151,7 @@ class Engine(Moves):
             name or "",
             location,
             allowed,
+            identities("peers", peers),
         )
         memory = Memory(found.address, found.size, found.read_only, found.owner)
         if self._info["platforms"]:  # one of them may know the memory
@@ -161,6 +165,7 @@ class Engine(Moves):
         name: str | None = None,
         location: str = "cpu:0",
         permission: Permission | None = None,
+        peers: str | Iterable[str] | None = None,
         prefault: bool = False,
     ) -> Region:
         """Returns a region of `size` bytes ("64MiB" too) of new, zeroed memory, which peers of this host can share.
@@ -170,14 +175,16 @@ class Engine(Moves):
                 scratch.view[:4] = b"tent"
 
         Each page is taken from the system at its first use, which is slower than the next ones; `prefault=True` takes
-        all of them now. The memory is unmapped when the region is closed and every view of it is gone.
+        all of them now. `permission` and `peers` are those of register(). The memory is unmapped when the region is
+        closed and every view of it is gone.
 
         Raises OutOfMemoryError, a MemoryError, for more than this machine or a cgroup has left; nothing was touched
         then.
         """
         n = bytes_of(size, "size", least=1, most=1 << 46)
         allowed = self._permission(permission, bool(name), False)
-        made = self._call_json(self._library.pybind_Allocate, n, name or "", location, allowed, bool(prefault))
+        given = identities("peers", peers)
+        made = self._call_json(self._library.pybind_Allocate, n, name or "", location, allowed, bool(prefault), given)
         id = made["id"]
         self._tail.allocated()
         memory = Memory(made["address"], made["size"], False, None, partial(self._tail.free_memory, id))
@@ -243,6 +250,7 @@ class Engine(Moves):
         target: Target,
         *,
         timeout: float | str = OPEN_TIMEOUT,
+        identity: str | Iterable[str] | None = None,
         create: bool = False,
         size: int | str | None = None,
         truncate: bool = False,
@@ -262,15 +270,18 @@ class Engine(Moves):
                 engine.write(region[0:4096], file[0:4096], durability="data").result(timeout=10)
 
         It talks to the peer and raises PeerUnreachableError at once if nobody is there; a blob is only looked at, its
-        first use talks. `timeout` is in seconds, or "500ms". The other keywords are for files: `create` makes an
-        absent one, with mode 0600, and grows it to `size` bytes; only `truncate` ever makes one smaller; `readonly`
-        refuses to write; durability="data" is that of every transfer that writes there.
+        first use talks. `timeout` is in seconds, or "500ms". `identity` has patterns of those that the peer may have;
+        anybody else is refused as PEER_NOT_ADMITTED. The other keywords are for files: `create` makes an absent one,
+        with mode 0600, and grows it to `size` bytes; only `truncate` ever makes one smaller; `readonly` refuses to
+        write; durability="data" is that of every transfer that writes there.
         """
         self._check_open()
         if isinstance(target, str) and target.startswith(("/", "./", "../", "~")):
             raise InvalidArgumentError(f"{target!r} is no address", hint="a file is file:///path or a pathlib.Path")
         options = files.Options(create, size, truncate, readonly, durability)
         path = files.path_of(target)
+        if identity is not None and (path is not None or not isinstance(target, str)):
+            raise InvalidArgumentError(f"target is {target!r}, and identity= belongs to the address of a peer")
         if path is not None:
             return Segment(self, files.open_file(self, path, options, timeout))
         options.refuse(target)
@@ -279,9 +290,17 @@ class Engine(Moves):
             return Segment(self, self._call(self._library.pybind_OpenBlob, blob.address, blob.size))
         if not isinstance(target, str):
             raise InvalidArgumentError(f"target is {target!r}: an address or a blob of export() is needed")
-        return Segment(self, self._call_long(self._library.pybind_OpenSegment, target, _native.milliseconds(timeout)))
+        return self._opened(target, identity, False, timeout)
 
-    def open_peer(self, address: str, *, timeout: float | str = OPEN_TIMEOUT) -> Segment:
+    def _opened(
+        self, address: str, identity: str | Iterable[str] | None, another: bool, timeout: float | str
+    ) -> Segment:
+        wanted, limit = identities("identity", identity), _native.milliseconds(timeout)
+        return Segment(self, self._call_long(self._library.pybind_OpenSegment, address, wanted, another, limit))
+
+    def open_peer(
+        self, address: str, *, timeout: float | str = OPEN_TIMEOUT, identity: str | Iterable[str] | None = None
+    ) -> Segment:
         """Opens another engine by an address that came from outside, with a request over HTTP for example.
 
         Example:
@@ -294,13 +313,14 @@ class Engine(Moves):
         self._check_open()
         if not isinstance(address, str):
             raise InvalidArgumentError(f"address is {address!r}: the text of another engine's address is needed")
-        return Segment(self, self._call_long(self._library.pybind_OpenPeer, address, _native.milliseconds(timeout)))
+        return self._opened(address, identity, True, timeout)
 
     async def open_async(
         self,
         target: Target,
         *,
         timeout: float | str = OPEN_TIMEOUT,
+        identity: str | Iterable[str] | None = None,
         create: bool = False,
         size: int | str | None = None,
         truncate: bool = False,
@@ -316,7 +336,7 @@ class Engine(Moves):
         from . import aio
 
         how = partial(self.open, timeout=timeout, create=create, size=size, truncate=truncate, readonly=readonly)
-        return await aio.in_thread(partial(how, target, durability=durability))
+        return await aio.in_thread(partial(how, target, identity=identity, durability=durability))
 
     def export(self, regions: Iterable[Region | str] | None = None) -> bytes:
         """Returns a blob for a handshake of your own; open() takes it in another process.

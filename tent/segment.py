@@ -102,7 +102,7 @@ class Segment:
         "_regions": "",
         "_size": "",
         "address": "Where the peer listens, or the path of a file.",
-        "identity": 'The way in which the peer was admitted: "uid:1000", or "cluster:" and a fingerprint.',
+        "identity": 'The names that the peer proves, with spaces between: "spiffe://prod/decode/0", or "uid:1000".',
         "machine_id": "The id of the peer's machine.",
         "name": "The peer's name.",
         "path": "The path of a file; None for a peer.",

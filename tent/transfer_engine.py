@@ -133,7 +133,7 @@ class TransferEngine:
             return files.open_file(self.engine, path, options, OPEN_TIMEOUT)
         elif "\0" in path:
             raise InvalidArgumentError(f"{name!r} holds a zero byte")
-        return self.engine._call_long(self.engine._library.pybind_OpenSegment, name, 10_000)
+        return self.engine._call_long(self.engine._library.pybind_OpenSegment, name, "", False, 10_000)
 
     def close_segment(self, handle: int) -> None:
         """Forgets a segment."""
@@ -168,6 +168,7 @@ class TransferEngine:
             options.location,
             int(Permission(options.perm)),
             False,
+            "",
         )
         address = int(made["address"])
         self._regions[address, int(made["size"])] = (int(made["id"]), True)
@@ -209,6 +210,7 @@ class TransferEngine:
             "",
             options.location,
             int(Permission(options.perm)),
+            "",
         )
         self._regions[address, size] = (int(id), False)
 

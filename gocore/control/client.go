@@ -100,7 +100,7 @@ func (k *conn) close() {
 	}
 }
 
-// dead reports a connection that was ready and has broken since, or whose peer's certificate has ended.
+// dead reports a connection that was ready and has broken since, or one with a certificate of the peer that has ended.
 func (k *conn) dead() bool {
 	if !isClosed(k.ready) || k.err != nil {
 		return false

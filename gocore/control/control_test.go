@@ -115,7 +115,7 @@ func TestHelloTellsWhoIsThere(t *testing.T) {
 	greeting, err := a.client.Hello(within(t), b.self.Address)
 	require.NoError(t, err)
 	require.Equal(t, Greeting{Peer: b.self, Version: "1.9", Capabilities: []string{"x"},
-		Addresses: b.server.Addresses()}, greeting,
+		Proof: security.Proof{ID: b.self.ID, Identity: b.self.Identity}, Addresses: b.server.Addresses()}, greeting,
 		"a peer of the same major version is welcome")
 	require.False(t, open(t, a, a).Self, "no message says that")
 }

@@ -59,10 +59,15 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 		}
 		defer e.allocations.settle(m.Size)
 	}
+	rule, err := e.rules.of(e, m)
+	if err != nil {
+		return 0, mem.Region{}, err
+	}
 	r, err := e.mapFor(m, kind, node)
 	if err != nil {
 		return 0, mem.Region{}, err
 	}
+	r.rule, r.Peers = rule, rule.peers()
 	r.Name, r.Permission, r.allocated = m.Name, m.Permission, true
 	r.engine = e
 	id, err := e.prepare(r, m.Prefault)

@@ -99,12 +99,12 @@ func TestUpdatesAddUpToTheWholeDescription(t *testing.T) {
 		require.NoError(t, err)
 		return d
 	}
-	known, updates := decode(e.offer(allRights, 0, true)), 0
+	known, updates := decode(e.offer("", 0, true)), 0
 	for range 2000 {
 		for range random.IntN(8) {
 			change()
 		}
-		offer := e.offer(allRights, known.Epoch, true)
+		offer := e.offer("", known.Epoch, true)
 		if offer == nil {
 			require.Equal(t, e.describedEpoch(), known.Epoch)
 			continue
@@ -121,7 +121,7 @@ func TestUpdatesAddUpToTheWholeDescription(t *testing.T) {
 			updates++
 		}
 		known = fresh
-		require.True(t, bytes.Equal(segment.Encode(e.description(false), true), segment.Encode(known, true)))
+		require.True(t, bytes.Equal(segment.Encode(e.description(rights("").sees), true), segment.Encode(known, true)))
 	}
 	require.Greater(t, updates, 100, "else this test has tested nothing")
 }
@@ -140,18 +140,18 @@ func TestAChangeSendsTheChangedRegionAlone(t *testing.T) {
 			first = r
 		}
 	}
-	whole, known := e.offer(allRights, 0, true), e.describedEpoch()
+	whole, known := e.offer("", 0, true), e.describedEpoch()
 	require.Zero(t, whole.Since)
 	e.regions.touch(first.ID)
-	update := e.offer(allRights, known, true)
-	require.Same(t, update, e.offer(allRights, known, true), "made once for all")
+	update := e.offer("", known, true)
+	require.Same(t, update, e.offer("", known, true), "made once for all")
 	require.Equal(t, known, update.Since)
 	require.Empty(t, update.Closed)
 	require.Less(t, len(update.Encoded), 512)
 	require.Greater(t, len(whole.Encoded), 5000*5)
-	require.Zero(t, e.offer(allRights, known, false).Since, "a peer of an older version gets all regions")
+	require.Zero(t, e.offer("", known, false).Since, "a peer of an older version gets all regions")
 	e.regions.leave(first.ID)
-	require.Equal(t, []mem.RegionID{first.ID}, e.offer(allRights, known, true).Closed)
+	require.Equal(t, []mem.RegionID{first.ID}, e.offer("", known, true).Closed)
 }
 
 // The log of changes has a bound. A peer that comes after a long time gets all regions.

@@ -136,6 +136,7 @@ type Engine struct {
 	logs     logs
 	refusals *refusals
 
+	rules      rules
 	visitors   visitors
 	dismissals dismissals
 	rechecking sync.Mutex // one look at the visitors at a time

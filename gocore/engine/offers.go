@@ -7,13 +7,8 @@ import (
 	"github.com/tent-engine/tent/gocore/segment"
 )
 
-// rights name a set of peers that see the same regions.
-type rights string
-
-// allRights is the only set there is: every peer that is admitted.
-const allRights rights = "all"
-
-// offersMax bounds the answers that are kept. Most peers know the description before the newest one, or none.
+// offersMax bounds the answers that are kept. Most peers know the description before the newest one, or none, and have
+// the rights of many others.
 const offersMax = 16
 
 // offered says to which question an answer was made.
@@ -29,6 +24,18 @@ type offers struct {
 	epoch  uint64
 	fences uint64
 	made   map[offered]*control.Offer // of that epoch, with that number of fences
+}
+
+// offerTo returns the offer to a peer. It asks again for the peer's rights where a rule came meanwhile: a region of it
+// might be missing in a description although its epoch says that it is there.
+func (e *Engine) offerTo(identity string, known uint64, update bool) *control.Offer {
+	for {
+		n := e.rules.count()
+		made := e.offer(e.rules.rightsOf(identity), known, update)
+		if e.rules.count() == n {
+			return made
+		}
+	}
 }
 
 // offer returns the offer to peers of some rights, nil when they know it, by the epoch of theirs. With update, it lists
@@ -49,7 +56,7 @@ func (e *Engine) offer(to rights, known uint64, update bool) *control.Offer {
 		if made := o.made[question]; made != nil {
 			return made
 		}
-		if made := e.update(known); made != nil {
+		if made := e.update(to, known); made != nil {
 			o.keep(question, made, epoch)
 			return made
 		}
@@ -58,7 +65,7 @@ func (e *Engine) offer(to rights, known uint64, update bool) *control.Offer {
 	if made := o.made[question]; made != nil {
 		return made
 	}
-	d := e.description(false)
+	d := e.description(to.sees)
 	made := &control.Offer{Encoded: segment.Encode(d, true), Transports: d.Transports}
 	o.keep(question, made, d.Epoch)
 	return made
@@ -66,20 +73,33 @@ func (e *Engine) offer(to rights, known uint64, update bool) *control.Offer {
 
 // keep keeps an answer for other peers. One that a change has overtaken is newer than those that are kept.
 func (o *offers) keep(question offered, made *control.Offer, epoch uint64) {
-	if epoch == o.epoch && (question.since == 0 || len(o.made) < offersMax) {
+	if epoch != o.epoch {
+		return
+	}
+	for other := range o.made {
+		if len(o.made) < offersMax {
+			break
+		}
+		if other.since != 0 || question.since == 0 {
+			delete(o.made, other)
+		}
+	}
+	if len(o.made) < offersMax {
 		o.made[question] = made
 	}
 }
 
-// update returns the changes since an epoch, nil where all regions have to be listed.
-func (e *Engine) update(known uint64) *control.Offer {
+// update returns the changes since an epoch for peers of some rights, nil where all regions have to be listed.
+func (e *Engine) update(to rights, known uint64) *control.Offer {
 	open, closed, steps, complete := e.regions.since(known - 1)
 	if !complete {
 		return nil
 	}
 	d := e.describeSelf(steps + 1)
 	for _, r := range open {
-		d.Regions = append(d.Regions, e.describe(r))
+		if to.sees(r) {
+			d.Regions = append(d.Regions, e.describe(r))
+		}
 	}
 	e.seal(d)
 	return &control.Offer{Encoded: segment.Encode(d, true), Transports: d.Transports, Since: known, Closed: closed}

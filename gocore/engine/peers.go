@@ -219,7 +219,7 @@ func (p *peer) refresh(ctx context.Context) error {
 	p.fetch.Lock()
 	defer p.fetch.Unlock()
 	if p.identity.Self {
-		p.learn(p.engine.description(true))
+		p.learn(p.engine.description(func(*region) bool { return true }))
 		return nil
 	}
 	if p.file != nil {

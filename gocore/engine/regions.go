@@ -23,6 +23,7 @@ type region struct {
 	node        atomic.Int32    // NUMA node plus one, see node.go
 	platform    device.Platform // that has the memory; nil: the host, or nobody could say
 	managed     bool            // the platform moves its pages
+	rule        *rule           // the peers to which its permission is given; nil: all of them
 
 	// uses counts local transfers, +1 while the region is open; the call that takes it to 0 deregisters.
 	uses   atomic.Int64
@@ -67,8 +68,9 @@ type Memory struct {
 	Name       string
 	Location   mem.Location
 	Permission mem.Permission
-	Growable   bool // Register: pages may be missing, as of a reservation; RemapRegion says that pages came or went
-	Prefault   bool // Allocate: make the pages present now, not at their first use
+	Peers      []string // patterns of identities that have the permission (security.Names); nil: all
+	Growable   bool     // Register: pages may be missing, as of a reservation; RemapRegion says that pages came or went
+	Prefault   bool     // Allocate: make the pages present now, not at their first use
 }
 
 // Register makes memory usable as a local operand and, as far as its permission goes, by peers. It looks at the range
@@ -77,8 +79,13 @@ type Memory struct {
 // returns when all transports have answered, or after register_wait when one is ready: the region is usable on those
 // that are, and becomes usable on the others as they answer.
 func (e *Engine) Register(m Memory) (mem.RegionID, error) {
-	return e.register(&region{Region: mem.Region{Name: m.Name, Addr: m.Addr, Size: m.Size, Location: m.Location,
-		Permission: m.Permission, ReadOnly: m.ReadOnly, Growable: m.Growable, Fd: -1}})
+	rule, err := e.rules.of(e, m)
+	if err != nil {
+		return 0, err
+	}
+	return e.register(&region{rule: rule, Region: mem.Region{Name: m.Name, Addr: m.Addr, Size: m.Size,
+		Location: m.Location, Permission: m.Permission, Peers: rule.peers(), ReadOnly: m.ReadOnly,
+		Growable: m.Growable, Fd: -1}})
 }
 
 func (e *Engine) register(r *region) (mem.RegionID, error) {

@@ -15,7 +15,7 @@ import (
 
 const (
 	expiryLook  = time.Second     // behind the end of a certificate, and between looks at ends at least
-	renewalAsk  = 3 * time.Second // for the answer of a peer whose certificate has ended
+	renewalAsk  = 3 * time.Second // for the answer of a peer with an old certificate
 	renewalAsks = 16              // at once
 )
 

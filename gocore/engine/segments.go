@@ -11,6 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/event"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/meta"
+	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/segment"
 	"github.com/tent-engine/tent/gocore/transport"
 )
@@ -93,36 +94,50 @@ func (t *segmentTable) drop(h *handle) bool {
 // Local. It opens "file:///path" for reading and writing, for reading alone where writing is not permitted; see
 // OpenFile.
 func (e *Engine) OpenSegment(ctx context.Context, name string) (SegmentID, error) {
-	if err := e.usable(); err != nil {
-		return 0, err
-	}
-	target, err := e.store.Resolve(ctx, name)
-	if err != nil {
-		return 0, err
-	}
-	if target.File != "" {
-		return e.openFileNamed(ctx, target.File)
-	}
-	if (target.Local() || target.Address == e.address) && target.Region == "" {
-		return Local, nil
-	}
-	return e.openTarget(ctx, target, false)
+	return e.OpenIdentified(ctx, name, nil, false)
 }
 
 // OpenPeer is OpenSegment for a name that came from outside, by HTTP for example. It opens other engines, and never a
 // file of this machine nor our own memory, which holds regions that no peer may touch. Those are InvalidArgument.
 func (e *Engine) OpenPeer(ctx context.Context, name string) (SegmentID, error) {
+	return e.OpenIdentified(ctx, name, nil, true)
+}
+
+// OpenIdentified is OpenSegment, or OpenPeer for another engine, that opens only an engine with one of some identities.
+// They are patterns of security.Names; nil is any. One that proves to be somebody else is PeerNotAdmitted, and is told
+// nothing but the hello.
+func (e *Engine) OpenIdentified(ctx context.Context, name string, identities []string, another bool) (SegmentID,
+	error) {
 	if err := e.usable(); err != nil {
+		return 0, err
+	}
+	wanted, err := parseIdentities(identities)
+	if err != nil {
 		return 0, err
 	}
 	target, err := e.store.Resolve(ctx, name)
 	if err != nil {
 		return 0, err
 	}
-	if target.File != "" || target.Local() {
+	switch local := target.File != "" || target.Local(); {
+	case local && another:
 		return 0, noPeer(name)
+	case local && wanted != nil:
+		return 0, errs.New(errs.InvalidArgument, "open", "%q is no peer, and proves no identity", name)
+	case target.File != "":
+		return e.openFileNamed(ctx, target.File)
+	case !another && (target.Local() || target.Address == e.address) && target.Region == "":
+		return Local, nil
 	}
-	return e.openTarget(ctx, target, true)
+	return e.openTarget(ctx, target, wanted, another)
+}
+
+// parseIdentities reads the identities that an opener wants, nil for any.
+func parseIdentities(identities []string) (*security.Names, error) {
+	if identities == nil {
+		return nil, nil
+	}
+	return security.ParseNames("identity", identities)
 }
 
 func noPeer(name string) *errs.Error {
@@ -131,8 +146,9 @@ func noPeer(name string) *errs.Error {
 		WithHint("open() opens files and the engine itself")
 }
 
-// openTarget opens an engine. Another one refuses our own.
-func (e *Engine) openTarget(ctx context.Context, target meta.Target, another bool) (_ SegmentID, err error) {
+// openTarget opens an engine, one with the wanted identity unless that is nil. Another one refuses our own.
+func (e *Engine) openTarget(ctx context.Context, target meta.Target, wanted *security.Names, another bool) (_ SegmentID,
+	err error) {
 	identity := e.self()
 	var greeting control.Greeting
 	if !target.Local() && target.Address != e.address {
@@ -144,6 +160,10 @@ func (e *Engine) openTarget(ctx context.Context, target meta.Target, another boo
 		if target.ID != "" && target.ID != identity.ID.String() {
 			return 0, errs.New(errs.InvalidEntry, "open", "the entry is old: another engine answers at %s",
 				target.Address).WithHint("the engine that was meant has ended; its name ends with its lease")
+		}
+		if wanted != nil && !wanted.Admit(identity.Identity) {
+			return 0, errs.New(errs.PeerNotAdmitted, "open", "the engine at %s is %q; wanted was %s",
+				target.Address, identity.Identity, wanted).WithScope(errs.ScopeLink, errs.SideLocal)
 		}
 	}
 	identity.Self = identity.ID == e.credentials.ID()
@@ -368,14 +388,13 @@ func (e *Engine) isSilent(p *peer) bool {
 	return e.core.Silent(p.number)
 }
 
-// description lists the open regions that peers may touch, or with own all open regions.
-func (e *Engine) description(own bool) *segment.Description {
+// description lists the open regions of which listed returns true.
+func (e *Engine) description(listed func(*region) bool) *segment.Description {
 	d := e.describeSelf(e.describedEpoch()) // read before the regions: a change meanwhile is of the next one
 	for r := range e.regions.list() {
-		if r.Permission == mem.LocalReadWrite && !own {
-			continue
+		if listed(r) {
+			d.Regions = append(d.Regions, e.describe(r))
 		}
-		d.Regions = append(d.Regions, e.describe(r))
 	}
 	e.seal(d)
 	return d
@@ -412,9 +431,12 @@ func (e *Engine) describe(r *region) segment.Region {
 	return s
 }
 
-// Export makes a blob by which another engine can open this one; nil names mean all regions with a name.
+// Export makes a blob by which another engine can open this one. Nil names mean all regions with a name that are given
+// to all peers. A blob gives no rights.
 func (e *Engine) Export(names []string) ([]byte, error) {
-	d := e.description(false)
+	d := e.description(func(r *region) bool {
+		return r.Permission != mem.LocalReadWrite && (names != nil || r.rule == nil)
+	})
 	wanted := map[string]bool{}
 	for _, n := range names {
 		wanted[n] = true

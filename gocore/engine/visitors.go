@@ -16,7 +16,7 @@ import (
 // visitorsMax bounds the engines that are remembered. One more makes the one leave that was silent longest.
 const visitorsMax = 8192
 
-// visitor is an engine that has called us, or that was opened here: somebody whose lanes may be open.
+// visitor is an engine that has called us, or that was opened here: its lanes may be open.
 type visitor struct {
 	peer  transport.Peer
 	proof security.Proof // of its latest handshake

@@ -78,6 +78,9 @@ func (p Permission) Allows(write bool) bool {
 	return p == GlobalReadWrite || (p == GlobalReadOnly && !write)
 }
 
+// Peers are the identities of peers that may use a region. It is immutable: a rule is known by its address.
+type Peers struct{ Admit func(identity string) bool }
+
 // RegionID names a registered region of one engine: slot and generation, never 0 and never used twice.
 type RegionID uint64
 
@@ -90,6 +93,7 @@ type Region struct {
 	Kind       Kind
 	Location   Location
 	Permission Permission // of peers
+	Peers      *Peers     // to which it is given; nil: to all
 	ReadOnly   bool       // the buffer itself must not be written, not even locally
 	Growable   bool       // pages may be missing from it, and come with a remap
 	Fd         int        // memfd or file behind it, -1 if there is none

@@ -14,7 +14,7 @@ import (
 //	spiffe://prod/**           any number of segments
 //	dns:*.decode.svc           one label of a name: decode-0.decode.svc
 //	uid:1000, cluster:41e3...  the identities of the modes local and cluster_key
-//	*                          everybody who is admitted
+//	*                          every peer that is admitted
 type Names struct{ patterns []string }
 
 // Bounds of a list.

@@ -73,7 +73,7 @@ type Settings struct {
 }
 
 // Credentials are an engine's key and its rules. Any goroutine may use them, and every way to print them leaves the key
-// out. Reload replaces what comes from files of mode mtls; the rest is immutable.
+// out. Reload replaces the parts from files of mode mtls; the rest is immutable.
 type Credentials struct {
 	mode     Mode
 	id       transport.ID

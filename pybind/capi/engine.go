@@ -217,12 +217,14 @@ func tent_describe(engine C.tent_engine_t, what *C.char) *C.char {
 		text, err = pybind.MetricsText(id)
 	case "topology":
 		text, err = pybind.Topology(id)
+	case "peers":
+		text, err = pybind.Peers(id)
 	case "config":
 		var t told
 		t, err = info(id)
 		text = string(t.Config)
 	default:
-		wrong("%q is not \"metrics\", \"topology\" or \"config\"", kind)
+		wrong("%q is not \"metrics\", \"topology\", \"peers\" or \"config\"", kind)
 		return nil
 	}
 	if err != nil {

@@ -109,7 +109,7 @@ func allocate(engine C.tent_engine_t, addr *unsafe.Pointer, size C.size_t, locat
 	if addr == nil {
 		return wrong("addr is NULL")
 	}
-	text, err := pybind.Allocate(number(engine), uint64(size), "", location, permission, false)
+	text, err := pybind.Allocate(number(engine), uint64(size), "", location, permission, false, "")
 	if err != nil {
 		return failed(err)
 	}
@@ -161,7 +161,7 @@ func register(engine int64, at, size uint64, growable bool, location string, per
 	if s.known() {
 		return nil
 	}
-	region, err := pybind.Register(engine, at, size, false, growable, "", location, permission)
+	region, err := pybind.Register(engine, at, size, false, growable, "", location, permission, "")
 	if err == nil {
 		remember(s, owned{region, false})
 	}

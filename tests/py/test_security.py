@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,72 @@ def test_keys_appear_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     texts = "\n".join([*shown, caplog.text]).encode()
     for form in (secret, secret.hex().encode(), base64.b64encode(secret), bytes.fromhex(secret.decode())):
         assert form not in blob and form not in texts
+
+
+@pytest.fixture
+def issue(tmp_path: Path) -> Callable[..., dict[str, str]]:
+    """Issues certificates of one authority, by openssl; a second call for a name replaces its files."""
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], check=True, capture_output=True, cwd=tmp_path, timeout=30)
+
+    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    openssl("req", "-x509", *new, "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.crt", "-days", "1")
+
+    def write(name: str, identity: str) -> dict[str, str]:
+        request = ["req", *new, "-subj", "/CN=x", "-addext", f"subjectAltName={identity}"]
+        openssl(*request, "-keyout", f"{name}.key.new", "-out", f"{name}.csr")
+        sign = ["-CA", "ca.crt", "-CAkey", "ca.key", "-copy_extensions", "copy", "-days", "1"]
+        openssl("x509", "-req", "-in", f"{name}.csr", *sign, "-out", f"{name}.crt.new")
+        for kind in ("key", "crt"):
+            (tmp_path / f"{name}.{kind}.new").rename(tmp_path / f"{name}.{kind}")
+        return {
+            "ca": str(tmp_path / "ca.crt"),
+            "cert": str(tmp_path / f"{name}.crt"),
+            "key": str(tmp_path / f"{name}.key"),
+        }
+
+    return write
+
+
+def test_certificates_give_rights_by_identity(issue: Callable[..., dict[str, str]], engines: Open) -> None:
+    owner = engines(security={**issue("owner", "URI:spiffe://prod/owner"), "allow": ["*"]})
+    friend = engines(security={**issue("friend", "URI:spiffe://prod/prefill/0"), "allow": ["spiffe://prod/owner"]})
+    other = engines(security={**issue("other", "DNS:other.svc"), "allow": ["*"]})
+    kv = owner.allocate(4096, name="kv", peers="spiffe://prod/prefill/*")
+    buffer = bytearray(4096)
+    owner.register(buffer, name="all")
+    with friend.open(owner.address, identity=["spiffe://prod/owner"]) as segment:
+        assert segment.identity == "spiffe://prod/owner" and sorted(segment.regions) == ["all", "kv"]
+        friend.write(friend.allocate(4096), segment["kv"]).result(10)
+    with other.open(owner.address) as segment:
+        assert list(segment.regions) == ["all"]
+    with pytest.raises(tent.PermissionDeniedError, match="wanted was") as caught:
+        friend.open(owner.address, identity="dns:*.svc")
+    assert caught.value.code == "PEER_NOT_ADMITTED"
+    seen = {peer.identity: peer for peer in owner.peers()}
+    assert set(seen) == {"spiffe://prod/prefill/0", "dns:other.svc"}
+    assert 0 < (seen["dns:other.svc"].expires or 0) <= 86400 and (seen["dns:other.svc"].seen or 0) < 60
+    issue("owner", "URI:spiffe://prod/owner")
+    assert owner.reload_security() and not owner.reload_security()
+    assert owner.reload_security(allow=["spiffe://prod/**"])
+    with pytest.raises(tent.PermissionDeniedError, match="its log has the reason"):
+        other.open(owner.address)
+    assert [peer.identity for peer in owner.peers()] == ["spiffe://prod/prefill/0"]
+    assert owner.disconnect("spiffe://prod/prefill/*") == 1 and owner.peers() == []
+    with pytest.raises(tent.InvalidEntryError, match="no peer is"):
+        owner.disconnect("spiffe://prod/prefill/*")
+    kv.close()
+
+
+@pytest.mark.parametrize("wrong", ["prefill", ["uid:1", 7], 7], ids=str)
+def test_wrong_identities_are_refused_where_they_are_given(engine: tent.Engine, wrong: Any) -> None:
+    with pytest.raises(tent.InvalidArgumentError):
+        engine.allocate(4096, name="kv", peers=wrong)
+    with pytest.raises(tent.InvalidArgumentError):
+        engine.open("127.0.0.1:1", identity=wrong)
+
+
+def test_a_file_proves_no_identity(engine: tent.Engine, tmp_path: Path) -> None:
+    with pytest.raises(tent.InvalidArgumentError, match="belongs to the address of a peer"):
+        engine.open(tmp_path / "x", identity="uid:0")

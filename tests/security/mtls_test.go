@@ -41,7 +41,7 @@ func newMember(t *testing.T, identity *securitytest.Authority, root *securitytes
 func offer(t *testing.T, e *engine.Engine, size int, name string, peers ...string) []byte {
 	t.Helper()
 	b := memory(t, size)
-	m := engine.Memory{Addr: address(b), Size: uint64(size), Name: name, Location: "cpu:0"}
+	m := engine.Memory{Addr: address(b), Size: uint64(size), Name: name, Location: "cpu:0", Peers: peers}
 	if name != "" {
 		m.Permission = mem.GlobalReadWrite
 	}

@@ -88,9 +88,15 @@ type rogue struct {
 // newRogue opens one that claims an identity, with own as its memory.
 func newRogue(t *testing.T, claims transport.Peer, own []byte) *rogue {
 	t.Helper()
+	return newRogueOf(t, claims, own, security.Settings{})
+}
+
+// newRogueOf opens one with credentials.
+func newRogueOf(t *testing.T, claims transport.Peer, own []byte, settings security.Settings) *rogue {
+	t.Helper()
 	r := &rogue{t: t, claims: claims, rails: make(chan transport.RailInfo, 64), down: make(chan *errs.Error, 64),
 		ends: make(chan transport.Completion, 64)}
-	credentials, err := security.Open(security.Settings{})
+	credentials, err := security.Open(settings)
 	require.NoError(t, err)
 	if r.claims.ID.IsZero() {
 		r.claims.ID = credentials.ID()

@@ -59,6 +59,7 @@ func (l *responderLane) proofCame() *errs.Error {
 	l.mayBuffer()
 	peer := &x.attachment.peer
 	l.own, l.near, l.initiator = peer.Self, peer.MachineID == l.t.self.MachineID, peer.ID
+	l.identity = peer.Identity
 	if err := l.t.attachments.admit(l, x.attachment); err != nil {
 		return err
 	}

@@ -15,7 +15,8 @@ type region struct {
 	addr   uintptr
 	size   uint64
 	allows mem.Permission
-	fixed  bool // the buffer must not be written, not even by our own READs
+	peers  *mem.Peers // to which allows is given; nil: to all
+	fixed  bool       // the buffer must not be written, not even by our own READs
 	door   kit.Door
 }
 
@@ -28,7 +29,8 @@ type regions struct {
 // register enters memory under a new key; nil if there are too many regions.
 func (t *regions) register(m mem.Region) (r *region) {
 	t.Insert(func(key uint64) *region {
-		r = &region{key: key, addr: m.Addr, size: m.Size, allows: m.Permission, fixed: m.ReadOnly}
+		r = &region{key: key, addr: m.Addr, size: m.Size, allows: m.Permission, peers: m.Peers,
+			fixed: m.ReadOnly}
 		return r
 	})
 	return r
@@ -46,12 +48,25 @@ func (l *responderLane) place(key, offset uint64, length uint32, epoch uint64, w
 		return 0, uint32(errs.AddressNotRegistered)
 	case answer == kit.DoorFenced:
 		return 0, verdictFenced
-	case !l.own && !r.allows.Allows(write) || write && r.fixed:
+	case !l.own && (!r.allows.Allows(write) || !l.hasRight(r.peers)) || write && r.fixed:
 		return 0, uint32(errs.PermissionDenied)
 	case !mem.Contains(r.size, offset, uint64(length)):
 		return 0, uint32(errs.InvalidArgument)
 	}
 	return r.addr + uintptr(offset), verdictApplied
+}
+
+// hasRight reports whether a rule admits the initiator. It remembers the last one that did: most regions of an owner
+// have the same, and a look at its patterns takes longer than the rest of place.
+func (l *responderLane) hasRight(rule *mem.Peers) bool {
+	if rule == nil || rule == l.passes.Load() {
+		return true
+	}
+	if !rule.Admit(l.identity) {
+		return false
+	}
+	l.passes.Store(rule)
+	return true
 }
 
 // checkLocal checks a slice's own end.

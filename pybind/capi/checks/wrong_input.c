@@ -256,6 +256,8 @@ static void admission(void) {
 	tent_set_config("rpc_server_hostname", "0.0.0.0");
 	NOTHING(tent_create_engine(), "cluster_key");
 	tent_set_config("security/cert", "me.pem");
+	NOTHING(tent_create_engine(), "security/allow is empty");
+	tent_set_config("security/data", "encrypt");
 	NOTHING(tent_create_engine(), "not in this version");
 	NOTHING(member("/no/such/file", NULL, NULL), "no such file");
 	NOTHING(member(ours, "insecure", "true"), "exclude each other");
@@ -263,6 +265,15 @@ static void admission(void) {
 	MUST(!a || !b || !c || tent_segment_name(b, address, sizeof address));
 	MUST(tent_open_segment(a, &segment, address));
 	REFUSED(tent_open_segment(c, &segment, address), "does not hold the key file");
+	static char shared[4096];
+	REFUSED(tent_register_memory_for(b, shared, sizeof shared, NULL, "prefill"), "no pattern");
+	MUST(tent_register_memory_for(b, shared, sizeof shared, NULL, "uid:1 cluster:**"));
+	REFUSED(tent_open_segment_of(a, &segment, address, "dns:b uid:1"), "wanted was");
+	MUST(tent_open_segment_of(a, &segment, address, "cluster:**"));
+	MUST(tent_reload_security(a));
+	REFUSED(tent_disconnect(b, "dns:nobody"), "no peer is");
+	MUST(tent_disconnect(b, "cluster:**") != 1);
+	REFUSED(tent_open_segment(a, &segment, address), "does not admit");
 	tent_destroy_engine(a);
 	tent_destroy_engine(b);
 	tent_destroy_engine(c);

@@ -124,9 +124,18 @@ int tent_rpc_server_addr_port(tent_engine_t engine, char *addr_buf, size_t buf_l
 
 /* "host:port", "host:port/region", "file:///path", or "" for the engine's own memory. Fails at once if nobody is there. */
 int tent_open_segment(tent_engine_t engine, tent_segment_id_t *handle, const char *segment_name);
+/* Another engine with one of these identities, or none: patterns with spaces between, NULL for any. */
+int tent_open_segment_of(tent_engine_t engine, tent_segment_id_t *handle, const char *segment_name,
+                         const char *identity);
 int tent_close_segment(tent_engine_t engine, tent_segment_id_t handle);
 int tent_get_segment_info(tent_engine_t engine, tent_segment_id_t handle, tent_segment_info_t *info);
 void tent_free_segment_info(tent_segment_info_t *info);
+
+/* Ends the access of peers by address, id or pattern of identities; they stay out. Returns how many, -1 after an error.
+ * tent_describe(engine, "peers") lists them. */
+int tent_disconnect(tent_engine_t engine, const char *who);
+/* Reads the files of security/cert, key and ca again: 1 if they have changed, 0 if not, -1 after an error. */
+int tent_reload_security(tent_engine_t engine);
 
 /* Memory that tent allocates, zeroed and reachable by peers as its permission says (default: read and write). */
 int tent_allocate_memory(tent_engine_t engine, void **addr, size_t size, const char *location);
@@ -140,6 +149,10 @@ int tent_register_memory_ex(tent_engine_t engine, void *addr, size_t size, tent_
 int tent_register_memory_batch(tent_engine_t engine, void **addrs, size_t *sizes, size_t count, int permission);
 int tent_register_memory_batch_ex(tent_engine_t engine, void **addrs, size_t *sizes, size_t count,
                                   tent_memory_options_t *opts);
+/* For the peers of some identities alone: patterns with spaces between, such as "dns:*.prefill.svc uid:1000". NULL is
+ * all peers. Others do not learn of the range. */
+int tent_register_memory_for(tent_engine_t engine, void *addr, size_t size, tent_memory_options_t *opts,
+                             const char *peers);
 /* Size 0 goes by the address alone. Returns when no peer can touch the bytes any more. */
 int tent_unregister_memory(tent_engine_t engine, void *addr, size_t size);
 /* Memory with pages missing, such as a reservation that fills: a transfer that needs bytes without pages fails as
