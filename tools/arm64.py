@@ -89,7 +89,8 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
 
 # Rules of the conformance suite, by the reason.
 RULES = {
-    "a fault in a mapped file, see above": ("MemoryThatIsGone.*", "MemoryThatGoes.*", "PiecesOfMemoryThatIsGone.*")
+    "a fault in a mapped file, see above": ("MemoryThatIsGone.*", "MemoryThatGoes.*", "PiecesOfMemoryThatIsGone.*"),
+    "qemu-user refuses mremap(2) of no bytes, which maps pages once more": ("RemappedPages.*",),
 }
 
 
