@@ -115,6 +115,7 @@ _Paths = TypedDict(
         "transports/mpcomm/disable_gpu_direct_rdma": bool,
         "transports/nvlink/enable": bool,
         "transports/nvlink/required": bool,
+        "transports/nvlink/trust": Literal["same-uid", "none"],
         "transports/nvlink/async_memcpy_threshold": int | str,
         "transports/nvlink/host_register": bool,
         "transports/nvlink/handle_type": Literal["fabric", "posix_fd"],

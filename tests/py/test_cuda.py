@@ -228,6 +228,47 @@ def test_memory_of_the_host_moves_beside_a_driver(library: str) -> None:
     )
 
 
+# The owner of memory in a process of its own: it says its address, and shows its bytes when it is asked.
+OWNER = """
+    import sys
+
+    address = allocate(1, SIZE)
+    with tent.Engine() as engine, engine.register((address + 4096, SIZE - 8192), name="cache"):
+        print(engine.address, flush=True)
+        for line in sys.stdin:
+            print(peek(address, SIZE).hex(), flush=True)
+"""
+
+
+def test_memory_of_another_process_is_written_and_read(library: str, tmp_path: Path) -> None:
+    """From memory of the host into a GPU of another process, and from there into a GPU of this one."""
+    owner = tmp_path / "owner.py"
+    owner.write_text(textwrap.dedent(COMMON) + textwrap.dedent(OWNER))
+    passes(
+        library,
+        f"""
+    import subprocess, sys
+
+    pipe = subprocess.PIPE
+    owner = subprocess.Popen([sys.executable, {str(owner)!r}], stdin=pipe, stdout=pipe, text=True)
+    where = owner.stdout.readline().strip()
+    n = SIZE - 8192
+    address, ours = allocate(0, n), bytearray(i * 7 % 251 for i in range(n))
+    with tent.Engine() as engine, engine.register(ours) as host, engine.register((address, n)) as own:
+        with engine.open(where) as segment:
+            there = segment["cache"][0:n]
+            assert "nvlink" in str(engine.explain(own, there)), engine.explain(own, there)
+            engine.write(host, there).result(timeout=10)
+            print(file=owner.stdin, flush=True)
+            assert bytes.fromhex(owner.stdout.readline())[4096:-4096] == ours
+            engine.read(own, there).result(timeout=10)
+            assert peek(address, n) == ours
+    owner.stdin.close()
+    assert owner.wait(timeout=20) == 0
+    """,
+    )
+
+
 def test_no_transport_is_given_memory_that_it_cannot_touch(library: str) -> None:
     passes(
         library,

@@ -1,78 +1,124 @@
 package cuda
 
 import (
+	"runtime"
 	"runtime/debug"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/cuda/driver"
+	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/kit"
 )
 
 // carry copies one slice, or returns why it must not.
 func (t *cuda) carry(s *transport.Slice, l *link) *errs.Error {
-	local, remote := t.regions.Lookup(s.LocalKey), l.to.regions.Lookup(transport.LocalKey(s.RemoteKey))
-	write := s.Op == transport.Write
+	local, from := t.regions.Lookup(s.LocalKey), l.imports.table.Lookup(s.RemoteKey)
 	switch {
-	case l.to.life.Closed():
-		return l.gone(errs.PeerUnreachable)
-	case remote == nil || local == nil || kit.CheckLocal(s, local.Addr, local.Size, local.ReadOnly) != errs.OK:
+	case local == nil || from == nil:
 		return refused(errs.AddressNotRegistered)
-	case remote.door.Admits(t.self.ID, s.Epoch) != kit.DoorOpen: // its task began before the last fence
-		return transport.Fenced(Name)
-	case !l.peer.Self && !remote.Permission.Allows(write) || write && remote.ReadOnly:
+	case kit.CheckLocal(s, local.Addr, local.Size, local.ReadOnly) != errs.OK:
+		return refused(kit.CheckLocal(s, local.Addr, local.Size, local.ReadOnly))
+	case s.Op == transport.Write && !from.writes || s.Op == transport.Read && !from.reads:
 		return refused(errs.PermissionDenied)
-	case !kit.InsideRemote(s, remote.Size):
+	case !kit.InsideRemote(s, from.size):
 		return refused(errs.InvalidArgument)
 	}
-	work := t.room.take()
-	defer t.room.giveBack(work)
-	return work.move(s, local, remote)
-}
-
-// move copies a slice between two regions; one of them is a device's at least.
-func (w *room) move(s *transport.Slice, local, remote *region) *errs.Error {
-	w.copies.Reset()
-	write, ordinal := s.Op == transport.Write, max(local.ordinal, remote.ordinal)
-	switch {
-	case ordinal < 0:
-		return refused(errs.InvalidArgument) // two ends of the host
-	case local.ordinal >= 0 && remote.ordinal >= 0:
-		kit.EachPart(s, func(at uintptr, offset, n uint64) { w.add(write, at, remote.Addr+uintptr(offset), n) })
-		return ended(w.copies.Carry(source(write, local, remote)))
-	}
-	if err := w.pin(ordinal); err != nil {
+	c, err := wayOf(s, local, from)
+	if err != nil {
 		return ended(err)
 	}
-	hostIsLocal := local.ordinal < 0
-	out := write != hostIsLocal // from the device into the host's memory
-	if !out {
-		if err := w.cross(s, remote.Addr, hostIsLocal, false); err != nil {
+	slot := l.enter(from, s.Epoch)
+	if slot == hazard.Revoked {
+		return l.revoked(from)
+	}
+	defer l.view.Leave(slot)
+	work := t.room.take()
+	defer t.room.giveBack(work)
+	return work.move(s, c)
+}
+
+// enter takes a slot for touching a region. Carriers of this engine are few, so one is free soon.
+func (l *link) enter(from *imported, epoch transport.Epoch) hazard.Slot {
+	hint := hazard.Hint()
+	for {
+		if slot := l.view.Enter(from.name, hazard.Epoch(epoch), hint); slot != hazard.Busy {
+			return slot
+		}
+		runtime.Gosched()
+	}
+}
+
+// revoked is the error of a slice that its region's owner has cut off.
+func (l *link) revoked(from *imported) *errs.Error {
+	switch {
+	case l.Gone() != nil:
+		return l.Gone()
+	case l.view.Permit(from.name) != 0: // its task began before the last fence
+		return transport.Fenced(Name)
+	}
+	return errs.New(errs.AddressNotRegistered, Name, "the region was closed or fenced by its owner").
+		WithScope(errs.ScopeSlice, errs.SideRemote)
+}
+
+// way is how the bytes of a slice go.
+type way struct {
+	base     uintptr // of the remote region, as the copy engines here reach it
+	by       int     // the device whose engine copies
+	mine     bool    // our end is memory of a device
+	theirs   bool    // the peer's end is
+	outwards bool    // from our end to the peer's
+}
+
+// wayOf finds the way of a slice between two regions. Between two devices of one process, the engine is that of the
+// bytes' source; memory of another process is opened for our own device.
+func wayOf(s *transport.Slice, local *region, from *imported) (c way, err error) {
+	c = way{base: from.base, by: max(local.ordinal, from.ordinal), mine: local.ordinal >= 0, theirs: from.ordinal >= 0,
+		outwards: s.Op == transport.Write}
+	switch {
+	case !c.mine && !c.theirs:
+		err = errs.New(errs.InvalidArgument, Name, "both ends are memory of the host")
+	case from.mapping != nil:
+		c.by = from.copier(local)
+		c.base, err = from.mapping.On(c.by)
+	case c.mine && c.theirs && c.outwards:
+		c.by = local.ordinal
+	case c.mine && c.theirs:
+		c.by = from.ordinal
+	}
+	return c, err
+}
+
+// move copies a slice; one of its ends is a device's at least.
+func (w *room) move(s *transport.Slice, c way) *errs.Error {
+	w.copies.Reset()
+	if c.mine && c.theirs {
+		kit.EachPart(s, func(at uintptr, offset, n uint64) { w.add(c.outwards, at, c.base+uintptr(offset), n) })
+		return ended(w.copies.Carry(c.by))
+	}
+	if err := w.pin(c.by); err != nil {
+		return ended(err)
+	}
+	ofDevice := c.outwards == c.mine // the bytes begin in the device's memory, and end in the host's
+	if !ofDevice {
+		if err := w.cross(s, c.base, c.theirs, false); err != nil {
 			return err
 		}
 	}
 	used := w.pinned
 	kit.EachPart(s, func(at uintptr, offset, n uint64) {
 		device := at
-		if hostIsLocal {
-			device = remote.Addr + uintptr(offset)
+		if c.theirs {
+			device = c.base + uintptr(offset)
 		}
-		w.add(out, device, used, n) // out: from the device to us
+		w.add(ofDevice, device, used, n)
 		used += uintptr(n)
 	})
-	if err := ended(w.copies.Carry(ordinal)); err != nil || !out {
+	if err := ended(w.copies.Carry(c.by)); err != nil || !ofDevice {
 		return err
 	}
-	return w.cross(s, remote.Addr, hostIsLocal, true)
-}
-
-// source is the device whose engine copies between two: that of the bytes.
-func source(write bool, local, remote *region) int {
-	if write {
-		return local.ordinal
-	}
-	return remote.ordinal
+	return w.cross(s, c.base, c.theirs, true)
 }
 
 // add lists a range between a place here and another one: forward is from here to there.

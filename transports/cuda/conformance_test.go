@@ -16,42 +16,62 @@ import (
 )
 
 // TestConformance runs the suite over memory of devices and of the host, with an emulated driver in a child process.
-// Copies run late, and each pair of memories has a driver of another age: with the batch call of 8 arguments, with that
-// of 9, without.
+// Copies run late, and pairs of memories have drivers of several ages: with the batch call of 8 arguments, with that of
+// 9, without. Apart are engines that open each other's memory as two processes do: by legacy handles, and by
+// descriptors of chunks. Package tests/go/samegpu has two processes.
 func TestConformance(t *testing.T) {
 	for name, c := range map[string]struct {
-		local, remote bool // memory of a device
+		local, remote *transporttest.Device
+		apart         bool
 		version       int
 	}{
-		"CudaCuda": {true, true, 13000}, "CudaHost": {true, false, 12080}, "HostCuda": {false, true, 12040},
+		"CudaCuda":   {onDevice(0), onDevice(1), false, 13000},
+		"CudaHost":   {onDevice(0), nil, false, 12080},
+		"HostLegacy": {nil, onDevice(1), true, 12040},
+		"CudaChunks": {onDevice(0), inChunks(1), true, 13000},
 	} {
 		t.Run(name, func(t *testing.T) {
-			settings := fake.Settings{"DELAY_US": "5", "SEED": fmt.Sprint(rand.Int31())}
+			settings := fake.Settings{"DELAY_US": "5", "SEED": fmt.Sprint(rand.Int31()), "OWN": "1"}
 			t.Logf("settings %v", settings)
 			fake.Run(t, fake.Driver{Version: c.version}, settings, func(t *testing.T, _ *fake.Loaded) {
-				transporttest.Run(t, func(*testing.T) transporttest.Harness { return harness(c.local, c.remote) })
+				transporttest.Run(t, func(*testing.T) transporttest.Harness {
+					return transporttest.Harness{Check: Factory{}.Check, Local: c.local, Remote: c.remote, Warm: warm,
+						Open: func(t *testing.T, tc transporttest.Config) transport.Transport {
+							tr, err := Factory{}.Open(t.Context(), Settings{apart: c.apart}, tc.Host, tc.Sink)
+							require.NoError(t, err)
+							return tr
+						}}
+				})
 			})
 		})
 	}
 }
 
-// harness opens transports in this process, with operands on two devices.
-func harness(local, remote bool) transporttest.Harness {
-	h := transporttest.Harness{Check: Factory{}.Check,
-		Open: func(t *testing.T, c transporttest.Config) transport.Transport {
-			tr, err := Factory{}.Open(t.Context(), nil, c.Host, c.Sink)
-			require.NoError(t, err)
-			return tr
-		},
-		Warm: func(t *testing.T) { warm(t) },
+func onDevice(ordinal int) *transporttest.Device {
+	return transporttest.OnPlatform(driver.Platform{}, ordinal)
+}
+
+// inChunks is memory of the VMM, as an expandable segment of PyTorch.
+func inChunks(ordinal int) *transporttest.Device {
+	d := onDevice(ordinal)
+	chunks := func(size int) int { return (size + fake.ChunkBytes - 1) / fake.ChunkBytes }
+	d.Allocate = func(t *testing.T, size int) uintptr {
+		gpu, err := fake.Load()
+		require.NoError(t, err)
+		addr := gpu.Chunks(ordinal, chunks(size), fake.PosixFd)
+		require.NotZero(t, addr)
+		return addr
 	}
-	if local {
-		h.Local = transporttest.OnPlatform(driver.Platform{}, 0)
+	d.Free = func(addr uintptr, size int) {
+		gpu, err := fake.Load()
+		if err == nil {
+			err = gpu.FreeChunks(addr, chunks(size))
+		}
+		if err != nil {
+			panic(err)
+		}
 	}
-	if remote {
-		h.Remote = transporttest.OnPlatform(driver.Platform{}, 1)
-	}
-	return h
+	return d
 }
 
 // warm makes the contexts and streams that stay.

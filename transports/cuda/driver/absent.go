@@ -59,3 +59,32 @@ func Pin(int, uint64) (uintptr, error) { return 0, absent() }
 
 // Unpin returns the reason.
 func Unpin(int, uintptr) error { return absent() }
+
+// HandleBytes is the size of a legacy handle.
+const HandleBytes = 64
+
+// Block is an allocation of a device as another process opens it.
+type Block struct {
+	Addr   uintptr
+	Size   uint64
+	Handle [HandleBytes]byte
+	Fd     int
+}
+
+// Share returns the reason.
+func Share(uintptr, uint64, int) ([]Block, error) { return nil, absent() }
+
+// CloseBlocks has nothing to close.
+func CloseBlocks([]Block) {}
+
+// Mapping is memory of another process's device in this one.
+type Mapping struct{}
+
+// Map returns the reason.
+func Map([]Block, uintptr) (*Mapping, error) { return nil, absent() }
+
+// On returns the reason.
+func (*Mapping) On(int) (uintptr, error) { return 0, absent() }
+
+// Close has nothing to give back.
+func (*Mapping) Close() error { return nil }

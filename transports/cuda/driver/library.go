@@ -92,6 +92,8 @@ func words(r C.tc_result) string {
 		return call + ": the process was forked after it had loaded the driver, which cannot be used then"
 	case C.TC_CAPTURING:
 		return call + ": the stream is being captured into a graph, and nothing in it is carried out now"
+	case C.TC_PRIVATE:
+		return call + ": its allocator asked for no handle by which other processes can map it"
 	}
 	var name *C.char
 	told := C.tc_words(r.code, &name)

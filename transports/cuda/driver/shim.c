@@ -4,6 +4,7 @@
  * thread. shim.h has the contract. */
 #define _GNU_SOURCE
 #include "shim.h"
+#include "inside.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -12,8 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DECLARE(name, arguments) int(*name) arguments;
-static struct { TC_SYMBOLS(DECLARE, DECLARE) } cu;
+struct tc_driver cu;
 
 static pid_t loaded_in;
 
@@ -24,9 +24,6 @@ static struct {
 	tc_context context;
 	tc_stream copies;
 } devices[DEVICES_MAX];
-
-static tc_result ended(int code, const char *call) { return (tc_result){code, call}; }
-#define CALL(name, ...) ended(cu.name(__VA_ARGS__), #name)
 
 /* The path comes from the environment of C, which Python's os.environ changes too. It is the process's library: two
  * engines cannot differ in it, so it is no setting of an engine. Programs with more rights than their user ignore it. */
@@ -50,7 +47,7 @@ int tc_load(char *why, size_t bytes) {
 }
 
 /* A process that was forked has the library and not the driver's threads: no call may reach it. */
-static int forked(void) { return loaded_in != getpid(); }
+int forked(void) { return loaded_in != getpid(); }
 
 tc_result tc_init(int *version, int *count) {
 	if (forked())
@@ -73,11 +70,6 @@ const char *tc_words(int code, const char **name) {
 	return text;
 }
 
-/* The state of a thread while it works for us. */
-typedef struct {
-	int mode;
-} thread_state;
-
 /* A thread that captures a graph in the mode GLOBAL would make allocations and events of others fail: RELAXED is 2. */
 static tc_result push(tc_context context, thread_state *before) {
 	if (forked())
@@ -91,7 +83,7 @@ static tc_result push(tc_context context, thread_state *before) {
 	return r;
 }
 
-static void pop(thread_state *before) {
+void pop(thread_state *before) {
 	tc_context ours;
 	if (cu.cuThreadExchangeStreamCaptureMode)
 		cu.cuThreadExchangeStreamCaptureMode(&before->mode);
@@ -100,7 +92,7 @@ static void pop(thread_state *before) {
 
 /* The primary context is the one that frameworks use. It costs hundreds of megabytes of a device that nobody uses yet,
  * so it is retained when a call about the device comes, and not before. */
-static tc_result enter(int device, thread_state *before) {
+tc_result enter(int device, thread_state *before) {
 	if (forked())
 		return ended(TC_FORKED, "cuDevicePrimaryCtxRetain");
 	tc_result r = ended(TC_OK, "");

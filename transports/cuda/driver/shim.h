@@ -17,6 +17,23 @@ typedef struct {
 } tc_order;
 _Static_assert(sizeof(tc_order) == 24, "CUmemcpyAttributes");
 
+/* CUipcMemHandle; it goes by value. */
+typedef struct {
+	unsigned char bytes[64];
+} tc_handle;
+
+/* CUmemAllocationProp and CUmemAccessDesc. */
+typedef struct {
+	int type, types, location[2];
+	void *security;
+	unsigned char flags[8];
+} tc_properties;
+_Static_assert(sizeof(tc_properties) == 32, "CUmemAllocationProp");
+typedef struct {
+	int location[2], flags;
+} tc_access;
+_Static_assert(sizeof(tc_access) == 12, "CUmemAccessDesc");
+
 _Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "an LP64 system: Linux, 64 bits");
 
 /* X(kind, name, arguments): every function returns a CUresult, an int. Without a NEEDED one there is no driver. */
@@ -58,6 +75,20 @@ _Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "
 	OPTIONAL(cuMemcpyBatchAsync,                                                                         \
 	         (uint64_t * to, uint64_t * from, size_t *bytes, size_t count, tc_order *orders, size_t *first, \
 	          size_t order_count, size_t *failed, tc_stream stream))                                     \
+	OPTIONAL(cuIpcGetMemHandle, (tc_handle * handle, uint64_t address))                                  \
+	OPTIONAL(cuIpcOpenMemHandle_v2, (uint64_t * address, tc_handle handle, unsigned flags))              \
+	OPTIONAL(cuIpcCloseMemHandle, (uint64_t address))                                                    \
+	OPTIONAL(cuMemRetainAllocationHandle, (uint64_t * allocation, void *address))                        \
+	OPTIONAL(cuMemRelease, (uint64_t allocation))                                                        \
+	OPTIONAL(cuMemGetAllocationPropertiesFromHandle, (tc_properties * properties, uint64_t allocation))  \
+	OPTIONAL(cuMemExportToShareableHandle, (void *into, uint64_t allocation, int type, uint64_t flags))  \
+	OPTIONAL(cuMemImportFromShareableHandle, (uint64_t * allocation, void *from, int type))              \
+	OPTIONAL(cuMemAddressReserve,                                                                        \
+	         (uint64_t * address, size_t bytes, size_t alignment, uint64_t hint, uint64_t flags))        \
+	OPTIONAL(cuMemAddressFree, (uint64_t address, size_t bytes))                                         \
+	OPTIONAL(cuMemMap, (uint64_t address, size_t bytes, size_t offset, uint64_t allocation, uint64_t flags)) \
+	OPTIONAL(cuMemUnmap, (uint64_t address, size_t bytes))                                               \
+	OPTIONAL(cuMemSetAccess, (uint64_t address, size_t bytes, tc_access * list, size_t count))           \
 	OPTIONAL(cuMemGetHandleForAddressRange,                                                              \
 	         (void *into, uint64_t address, size_t bytes, int type, uint64_t flags))
 
@@ -65,7 +96,7 @@ _Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "
 enum { TC_OK = 0, TC_INVALID_VALUE = 1, TC_NOT_READY = 600, TC_NOT_SUPPORTED = 801 };
 
 /* Of our own: no CUresult is negative. */
-enum { TC_FORKED = -1, TC_CAPTURING = -2, TC_NO_MEMORY = -3 };
+enum { TC_FORKED = -1, TC_CAPTURING = -2, TC_NO_MEMORY = -3, TC_PRIVATE = -4 };
 
 /* The end of a call: the code, and the function of the driver that returned it. */
 typedef struct {
@@ -79,6 +110,13 @@ typedef struct {
 	int device, managed;
 	uint64_t base, bytes, allocation;
 } tc_place;
+
+/* An allocation as another process opens it: by a legacy handle, or by a descriptor of the VMM if fd is not -1. */
+typedef struct {
+	uint64_t base, bytes;
+	int fd;
+	tc_handle handle;
+} tc_block;
 
 /* A number of events that have to pass. */
 typedef struct {
@@ -102,6 +140,13 @@ tc_result tc_copies(int device, uint64_t *to, uint64_t *from, uint64_t *bytes, s
 tc_result tc_pin(int device, uint64_t bytes, uint64_t *address);
 tc_result tc_unpin(int device, uint64_t address);
 tc_result tc_export(int device, uint64_t address, uint64_t bytes, int *fd);
+tc_result tc_share(int device, uint64_t address, tc_block *block);
+tc_result tc_open(int device, const void *handle, uint64_t *address);
+tc_result tc_close(int device, uint64_t address);
+tc_result tc_reserve(uint64_t bytes, uint64_t *address);
+tc_result tc_map(uint64_t address, uint64_t bytes, int fd);
+tc_result tc_allow(int device, uint64_t address, uint64_t bytes);
+tc_result tc_unmap(uint64_t address, uint64_t mapped, uint64_t reserved);
 tc_result tc_record(uint64_t stream, tc_gate **gate);
 tc_result tc_passed(tc_gate *gate, int *passed);
 void tc_forget(tc_gate *gate);

@@ -71,7 +71,7 @@ API int cuIpcOpenMemHandle_v2(uint64_t *address, struct handle h, unsigned flags
 		return result;
 	if (flags != 1 || h.magic != LEGACY) /* LAZY_ENABLE_PEER_ACCESS is mandatory */
 		return fake_leave(INVALID_VALUE);
-	if (h.pid == getpid())
+	if (h.pid == getpid() && !fake_setting("OWN", 0))
 		return fake_leave(INVALID_CONTEXT);
 	for (struct range *r = fake_ranges; r; r = r->next)
 		if (r->kind == IMPORTED && r->context == current && r->physical->trailer->nonce == h.nonce) {
@@ -85,6 +85,11 @@ API int cuIpcOpenMemHandle_v2(uint64_t *address, struct handle h, unsigned flags
 	if (!(*address = fake_reserve(h.size))) {
 		fake_drop(p);
 		return fake_leave(OUT_OF_MEMORY);
+	}
+	if (current->device != p->trailer->device && !fake_linked(current->device, p->trailer->device)) {
+		fake_release(*address, h.size);
+		fake_drop(p);
+		return fake_leave(PEER_UNSUPPORTED);
 	}
 	struct range *r = fake_add(*address, h.size, IMPORTED, current->device);
 	r->physical = p, r->context = current, r->opened = 1;

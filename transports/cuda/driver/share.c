@@ -1,0 +1,132 @@
+//go:build cgo
+
+/* Memory of devices in other processes. A legacy handle names an allocation of cuMemAlloc; memory of the VMM is named by
+ * a descriptor for each of its chunks. shim.h has the contract. */
+#include "shim.h"
+#include "inside.h"
+
+#include <string.h>
+
+/* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, and CU_MEM_ACCESS_FLAGS_PROT_READWRITE of CU_MEM_LOCATION_TYPE_DEVICE. */
+enum { POSIX_FD = 1, READ_WRITE = 3, ON_DEVICE = 1 };
+
+/* A driver without one of these functions shares nothing that way. */
+#define NEED(name)                                                                                           \
+	if (!cu.name)                                                                                        \
+	return ended(TC_NOT_SUPPORTED, #name)
+
+static tc_result share_chunk(uint64_t address, tc_block *block) {
+	NEED(cuMemRetainAllocationHandle);
+	NEED(cuMemRelease);
+	NEED(cuMemGetAllocationPropertiesFromHandle);
+	NEED(cuMemExportToShareableHandle);
+	uint64_t allocation;
+	tc_result r = CALL(cuMemRetainAllocationHandle, &allocation, (void *)address);
+	if (r.code)
+		return r;
+	tc_properties p;
+	memset(&p, 0, sizeof p);
+	r = CALL(cuMemGetAllocationPropertiesFromHandle, &p, allocation);
+	if (!r.code && !(p.types & POSIX_FD))
+		r = ended(TC_PRIVATE, "cuMemExportToShareableHandle");
+	if (!r.code)
+		r = CALL(cuMemExportToShareableHandle, &block->fd, allocation, POSIX_FD, 0);
+	cu.cuMemRelease(allocation);
+	return r;
+}
+
+tc_result tc_share(int device, uint64_t address, tc_block *block) {
+	memset(block, 0, sizeof *block);
+	block->fd = -1;
+	thread_state before;
+	tc_result r = enter(device, &before);
+	if (r.code)
+		return r;
+	size_t bytes = 0;
+	r = CALL(cuMemGetAddressRange_v2, &block->base, &bytes, address);
+	block->bytes = bytes;
+	if (!r.code) {
+		tc_result legacy = ended(TC_NOT_SUPPORTED, "cuIpcGetMemHandle");
+		if (cu.cuIpcGetMemHandle)
+			legacy = CALL(cuIpcGetMemHandle, &block->handle, block->base);
+		if (legacy.code) { /* memory of the VMM has none */
+			r = share_chunk(address, block);
+			if (r.code == TC_INVALID_VALUE || r.code == TC_NOT_SUPPORTED) /* and it is none of the VMM's */
+				r = legacy;
+		}
+	}
+	pop(&before);
+	return r;
+}
+
+/* CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS is 1, and mandatory. */
+tc_result tc_open(int device, const void *handle, uint64_t *address) {
+	NEED(cuIpcOpenMemHandle_v2);
+	tc_handle h;
+	memcpy(&h, handle, sizeof h);
+	thread_state before;
+	tc_result r = enter(device, &before);
+	if (r.code)
+		return r;
+	r = CALL(cuIpcOpenMemHandle_v2, address, h, 1);
+	pop(&before);
+	return r;
+}
+
+tc_result tc_close(int device, uint64_t address) {
+	NEED(cuIpcCloseMemHandle);
+	thread_state before;
+	tc_result r = enter(device, &before);
+	if (r.code)
+		return r;
+	r = CALL(cuIpcCloseMemHandle, address);
+	pop(&before);
+	return r;
+}
+
+tc_result tc_reserve(uint64_t bytes, uint64_t *address) {
+	NEED(cuMemAddressReserve);
+	NEED(cuMemAddressFree);
+	if (forked())
+		return ended(TC_FORKED, "cuMemAddressReserve");
+	return CALL(cuMemAddressReserve, address, bytes, 0, 0, 0);
+}
+
+/* A descriptor goes as the value of the pointer. The mapping keeps the allocation, so its handle is given back. */
+tc_result tc_map(uint64_t address, uint64_t bytes, int fd) {
+	NEED(cuMemImportFromShareableHandle);
+	NEED(cuMemMap);
+	NEED(cuMemRelease);
+	if (forked())
+		return ended(TC_FORKED, "cuMemMap");
+	uint64_t allocation;
+	tc_result r = CALL(cuMemImportFromShareableHandle, &allocation, (void *)(intptr_t)fd, POSIX_FD);
+	if (r.code)
+		return r;
+	r = CALL(cuMemMap, address, bytes, 0, allocation, 0);
+	cu.cuMemRelease(allocation);
+	return r;
+}
+
+tc_result tc_allow(int device, uint64_t address, uint64_t bytes) {
+	NEED(cuMemSetAccess);
+	thread_state before; /* the context first: this device is going to copy */
+	tc_result r = enter(device, &before);
+	if (r.code)
+		return r;
+	tc_access access = {{ON_DEVICE, device}, READ_WRITE};
+	r = CALL(cuMemSetAccess, address, bytes, &access, 1);
+	pop(&before);
+	return r;
+}
+
+tc_result tc_unmap(uint64_t address, uint64_t mapped, uint64_t reserved) {
+	NEED(cuMemUnmap);
+	if (forked())
+		return ended(TC_FORKED, "cuMemUnmap");
+	tc_result r = ended(TC_OK, "");
+	if (mapped)
+		r = CALL(cuMemUnmap, address, mapped);
+	tc_result after = CALL(cuMemAddressFree, address, reserved);
+	return r.code ? r : after;
+}

@@ -1,0 +1,160 @@
+package cuda
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/cuda/driver"
+	"github.com/tent-engine/tent/transports/host/access"
+	"github.com/tent-engine/tent/transports/host/hazard"
+	"github.com/tent-engine/tent/transports/kit"
+)
+
+// importLimit bounds an Import: a call of the owner, and a descriptor of each chunk.
+const importLimit = time.Second
+
+// imported is a peer's region on a link. It is immutable; its mapping opens for devices by itself.
+type imported struct {
+	name    hazard.Region
+	size    uint64
+	reads   bool // we may
+	writes  bool // we may
+	ordinal int  // of the device here that has it or is nearest to it, -1 for memory of the host
+
+	base    uintptr         // of a peer in our own process
+	mapping *driver.Mapping // of one in another; nil for one in our own
+}
+
+// imports are the regions of a link.
+type imports struct {
+	table kit.Slots[transport.RemoteKey, imported]
+
+	mu     sync.Mutex // of Import: one question at a time
+	opened bool       // the greeting was successful, and the link has not ended
+}
+
+func (i *imports) open() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.opened = true
+}
+
+// close takes all mappings down. No slice is carried any more, and no region is imported afterwards.
+func (i *imports) close(t *cuda) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.opened = false
+	for key := range i.table.All() {
+		i.table.Delete(key).close(t)
+	}
+}
+
+func (r *imported) close(t *cuda) {
+	if r.mapping == nil {
+		return
+	}
+	if err := r.mapping.Close(); err != nil {
+		t.Host.Log().Warn("memory of a peer's device stays mapped", "err", err)
+	}
+}
+
+// Import makes a peer's region usable. It waits for the greeting to end, at most its limit, and asks the owner for the
+// blocks of a region in another process.
+func (t *cuda) Import(number transport.Link, d transport.Descriptor) (transport.RemoteKey, error) {
+	l := t.links.Lookup(number)
+	if l == nil {
+		return 0, kit.StaleLink("nvlink.import", number)
+	}
+	told, e := readDescriptor(d, l.Peer.ID)
+	if e != nil {
+		return 0, e.WithPeer(l.Peer.Address, Name, "")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), importLimit)
+	defer cancel()
+	select {
+	case <-l.Greeted():
+	case <-time.After(access.GreetLimit):
+	}
+	if cause := l.Gone(); cause != nil {
+		return 0, cause
+	}
+	l.imports.mu.Lock()
+	defer l.imports.mu.Unlock()
+	if !l.imports.opened {
+		return 0, errs.New(errs.PeerUnreachable, "nvlink.import", "the peer has not answered our greeting yet").
+			WithScope(errs.ScopeLink, errs.SidePath).WithPeer(l.Peer.Address, Name, "")
+	}
+	r, err := l.resolve(ctx, told)
+	if err != nil {
+		return 0, errs.From("nvlink.import", err).WithPeer(l.Peer.Address, Name, "")
+	}
+	return l.imports.table.Insert(func(transport.RemoteKey) *imported { return r }), nil
+}
+
+// resolve finds the way to a region that the peer's manifest lists.
+func (l *link) resolve(ctx context.Context, told named) (*imported, error) {
+	d, listed := l.access.Offers.Find(told.name.Index, told.name.Generation)
+	switch {
+	case !listed:
+		return nil, errs.New(errs.AddressNotRegistered, "nvlink.import",
+			"its owner does not list the region (any more)").
+			WithScope(errs.ScopeSlice, errs.SideRemote)
+	case d.Allows == mem.LocalReadWrite && !l.Peer.Self:
+		return nil, errs.New(errs.PermissionDenied, "nvlink.import", "its owner offers the region to nobody").
+			WithScope(errs.ScopeSlice, errs.SideRemote)
+	}
+	r := &imported{name: told.name, size: d.Size, ordinal: told.ordinal,
+		reads:  l.Peer.Self || d.Allows.Allows(false),
+		writes: (l.Peer.Self || d.Allows.Allows(true)) && !d.Fixed}
+	switch {
+	case l.here:
+		r.base = uintptr(d.Addr)
+		return r, nil
+	case told.ordinal < 0:
+		return nil, errs.New(errs.NotHere, "nvlink.import", "memory of the host in another process cannot be mapped")
+	}
+	var err error
+	r.mapping, r.ordinal, err = l.ask(ctx, told.name, uintptr(d.Addr), d.Size)
+	return r, err
+}
+
+// Match opens a peer's memory for the device that will copy. It is asked when a plan is made, and the next time it
+// costs a look: errs.NotHere where there is no way.
+func (t *cuda) Match(number transport.Link, local transport.LocalKey, remote transport.RemoteKey) (transport.Match,
+	error) {
+	l, mine := t.links.Lookup(number), t.regions.Lookup(local)
+	if l == nil || mine == nil {
+		return transport.Match{}, nil // the next slice says so
+	}
+	if r := l.imports.table.Lookup(remote); r != nil && r.mapping != nil {
+		if _, err := r.mapping.On(r.copier(mine)); err != nil {
+			e := *errs.From("nvlink.match", err)
+			e.Code = errs.NotHere
+			return transport.Match{}, (&e).WithScope(errs.ScopeRail, errs.SidePath)
+		}
+	}
+	return transport.Match{}, nil
+}
+
+// copier is the device whose engine copies between the region in another process and one of ours.
+func (r *imported) copier(mine *region) int {
+	if mine.ordinal >= 0 {
+		return mine.ordinal
+	}
+	return r.ordinal
+}
+
+// Forget closes an import. No accepted slice names it any more.
+func (t *cuda) Forget(number transport.Link, key transport.RemoteKey) {
+	l := t.links.Lookup(number)
+	if l == nil {
+		return
+	}
+	if r := l.imports.table.Delete(key); r != nil {
+		r.close(t)
+	}
+}

@@ -1,0 +1,12 @@
+package cuda
+
+// Settings is the branch transports/nvlink: each tagged field is a key. Upstream's other keys are kept, and have no
+// effect.
+type Settings struct {
+	Trust string `key:"trust" takes:"same-uid|none" default:"same-uid" help:"Peers that may map memory of our GPUs: those of the same user, or nobody (all then goes by another transport)."`
+
+	apart bool // for tests: engines of one process count as those of two
+}
+
+// trustNone is the value of Trust that lets nobody in.
+const trustNone = "none"
