@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -34,17 +35,21 @@ func TestConformance(t *testing.T) {
 			settings := fake.Settings{"DELAY_US": "5", "SEED": fmt.Sprint(rand.Int31()), "OWN": "1"}
 			t.Logf("settings %v", settings)
 			fake.Run(t, fake.Driver{Version: c.version}, settings, func(t *testing.T, _ *fake.Loaded) {
-				transporttest.Run(t, func(*testing.T) transporttest.Harness {
-					return transporttest.Harness{Check: Factory{}.Check, Local: c.local, Remote: c.remote, Warm: warm,
-						Open: func(t *testing.T, tc transporttest.Config) transport.Transport {
-							tr, err := Factory{}.Open(t.Context(), Settings{apart: c.apart}, tc.Host, tc.Sink)
-							require.NoError(t, err)
-							return tr
-						}}
-				})
+				transporttest.Run(t, func(*testing.T) transporttest.Harness { return suite(c.local, c.remote, c.apart) })
 			})
 		})
 	}
+}
+
+// suite opens transports in this process, with operands in two memories; nil is the host's.
+func suite(local, remote *transporttest.Device, apart bool) transporttest.Harness {
+	return transporttest.Harness{Check: Factory{}.Check, Local: local, Remote: remote, Warm: warm,
+		Patience: 10 * time.Second,
+		Open: func(t *testing.T, c transporttest.Config) transport.Transport {
+			tr, err := Factory{}.Open(t.Context(), Settings{apart: apart}, c.Host, c.Sink)
+			require.NoError(t, err)
+			return tr
+		}}
 }
 
 func onDevice(ordinal int) *transporttest.Device {

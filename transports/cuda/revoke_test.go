@@ -1,0 +1,95 @@
+//go:build cgo
+
+package cuda
+
+import (
+	"context"
+	"encoding/binary"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	fake "github.com/tent-engine/tent/tests/fakes/cuda"
+	"github.com/tent-engine/tent/transports/transporttest"
+)
+
+// TestRevokeWaitsForACopyOfADevice holds a copy up in the driver's stream: the region counts as touched, and is the
+// owner's again only when the copy has ended. The suite's rules of Revoke meet such a copy by chance.
+func TestRevokeWaitsForACopyOfADevice(t *testing.T) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, gpu *fake.Loaded) {
+		const page = 4096
+		w := transporttest.NewWorld(t, suite(onDevice(0), onDevice(1), true))
+		near, far := w.Open("near"), w.Open("far")
+		owner := far.Transport.(*cuda)
+		link := near.Connect(t, far)
+		local := near.Register(t, 2*page, mem.LocalReadWrite)
+		remote := link.Import(t, far.Register(t, 2*page, mem.GlobalReadWrite))
+		s := link.Slice(transport.Write, link.Rail(t), local, 0, remote, 0, 2*page)
+		s.Pieces = &transport.Pieces{LocalAt: []uint64{0, page}, RemoteAt: []uint64{page, 0}, Bytes: page}
+
+		gpu.Hold(true)
+		before := gpu.Stats().Batches
+		require.Equal(t, 1, link.Submit(s))
+		await(t, "the driver has the copy", func() bool { return gpu.Stats().Batches > before })
+		name := owner.regions.Lookup(remote.Operand.Key).name
+		_, held := owner.Table.Held(name)
+		require.True(t, held, "a copy is under way, and the owner would not wait for it")
+		revoked := make(chan error, 1)
+		go func() {
+			revoked <- owner.Revoke(t.Context(), remote.Operand.Key, nil, transport.ForGood)
+		}()
+		gpu.Hold(false)
+		await(t, "the region is the owner's", func() bool { return len(revoked) == 1 })
+		require.NoError(t, <-revoked)
+		_, held = owner.Table.Held(name)
+		require.False(t, held)
+		require.Nil(t, link.Wait(t, s)[0].Err)
+	})
+}
+
+// await waits for something of which nobody tells.
+func await(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !cond(); runtime.Gosched() {
+		require.Less(t, time.Now(), end, what)
+	}
+}
+
+// Handles are rights to whole allocations. A peer gets those of regions that are offered to it, whatever it asks.
+func TestBlocksAreForPeersOfTheRegion(t *testing.T) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, _ *fake.Loaded) {
+		w := transporttest.NewWorld(t, suite(onDevice(0), onDevice(1), true))
+		near, far := w.Open("near"), w.Open("far")
+		owner := far.Transport.(*cuda)
+		link := near.Connect(t, far)
+		link.Rail(t)
+		asker := near.Transport.(*cuda).links.Lookup(link.Link)
+		ask := func(question []byte) errs.Code {
+			ctx, cancel := context.WithTimeout(t.Context(), importLimit)
+			defer cancel()
+			_, err := asker.access.Ask(ctx, asker.Peer, callBlocks, question)
+			return errs.CodeOf(err)
+		}
+		of := func(key transport.LocalKey) []byte {
+			name := owner.regions.Lookup(key).name
+			return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, name.Index), name.Generation)
+		}
+		offered, kept := far.Register(t, 4096, mem.GlobalReadOnly), far.Register(t, 4096, mem.LocalReadWrite)
+		require.Equal(t, errs.OK, ask(of(offered.Key)))
+		require.Equal(t, errs.AddressNotRegistered, ask(of(kept.Key)), "offered to nobody")
+		require.Equal(t, errs.Protocol, ask(of(offered.Key)[:7]))
+		stale := of(offered.Key)
+		stale[4]++
+		require.Equal(t, errs.AddressNotRegistered, ask(stale), "another life of the name")
+		offered.Revoke(t, &near.Peer)
+		require.Equal(t, errs.AddressNotRegistered, ask(of(offered.Key)), "shut out")
+		_, err := owner.Serve(t.Context(), transport.Peer{ID: transport.NumberedID(0x5742)},
+			append([]byte{version, callBlocks}, make([]byte, 24)...))
+		require.Equal(t, errs.Protocol, errs.CodeOf(err), "a stranger without a grant")
+	})
+}
