@@ -44,7 +44,7 @@ func descriptor(name hazard.Region, owner transport.ID, ordinal int) transport.D
 	return binary.LittleEndian.AppendUint32(b, uint32(int32(ordinal)))
 }
 
-// named is what a descriptor says.
+// named is the content of a descriptor.
 type named struct {
 	name    hazard.Region
 	ordinal int // of the owner's device, -1 for the host
@@ -98,7 +98,7 @@ func (o *offers) add(g *access.Grant, self fds.Process, fd int) (fds.Ticket, err
 	return ticket, err
 }
 
-// end withdraws what a peer was offered.
+// end withdraws the offers to a peer.
 func (o *offers) end(g *access.Grant) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -146,7 +146,7 @@ func (t *cuda) serveBlocks(_ context.Context, g *access.Grant, kind byte, m *kit
 // named returns the region with a name, or nil.
 func (t *cuda) named(name hazard.Region) *region {
 	for _, r := range t.regions.All() {
-		if r.name == name {
+		if *r.name.Load() == name {
 			return r
 		}
 	}

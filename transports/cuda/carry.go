@@ -58,6 +58,9 @@ func (l *link) revoked(from *imported) *errs.Error {
 	case l.view.Permit(from.name) != 0: // its task began before the last fence
 		return transport.Fenced(Name)
 	}
+	if d, listed := l.access.Offers.Find(from.name.Index, from.name.Generation); listed && d.Named {
+		return replaced()
+	}
 	return errs.New(errs.AddressNotRegistered, Name, "the region was closed or fenced by its owner").
 		WithScope(errs.ScopeSlice, errs.SideRemote)
 }
@@ -65,7 +68,7 @@ func (l *link) revoked(from *imported) *errs.Error {
 // way is how the bytes of a slice go.
 type way struct {
 	base     uintptr // of the remote region, as the copy engines here reach it
-	by       int     // the device whose engine copies
+	by       int     // the device that copies
 	mine     bool    // our end is memory of a device
 	theirs   bool    // the peer's end is
 	outwards bool    // from our end to the peer's

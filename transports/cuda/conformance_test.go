@@ -35,7 +35,9 @@ func TestConformance(t *testing.T) {
 			settings := fake.Settings{"DELAY_US": "5", "SEED": fmt.Sprint(rand.Int31()), "OWN": "1"}
 			t.Logf("settings %v", settings)
 			fake.Run(t, fake.Driver{Version: c.version}, settings, func(t *testing.T, _ *fake.Loaded) {
-				transporttest.Run(t, func(*testing.T) transporttest.Harness { return suite(c.local, c.remote, c.apart) })
+				transporttest.Run(t, func(*testing.T) transporttest.Harness {
+					return suite(c.local, c.remote, c.apart)
+				})
 			})
 		})
 	}

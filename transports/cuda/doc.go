@@ -30,6 +30,9 @@
 // driver ends them when it closes the process's device files, before the kernel reports the end by the pidfd. An owner
 // that dies leaves the pages to those that map them, until the link is detached.
 //
+// Remap, for chunks that were exchanged behind a region's addresses, gives the region another name. Peers hear of it by
+// Host.Describe, and ask again; slices by the old name are refused as Replaced.
+//
 // Memory that is freed by its owner while it is registered may be somebody else's afterwards. Close the region first.
 //
 // # Errors

@@ -103,6 +103,8 @@ func (l *link) resolve(ctx context.Context, told named) (*imported, error) {
 		return nil, errs.New(errs.AddressNotRegistered, "nvlink.import",
 			"its owner does not list the region (any more)").
 			WithScope(errs.ScopeSlice, errs.SideRemote)
+	case d.Named:
+		return nil, replaced()
 	case d.Allows == mem.LocalReadWrite && !l.Peer.Self:
 		return nil, errs.New(errs.PermissionDenied, "nvlink.import", "its owner offers the region to nobody").
 			WithScope(errs.ScopeSlice, errs.SideRemote)
@@ -120,6 +122,12 @@ func (l *link) resolve(ctx context.Context, told named) (*imported, error) {
 	var err error
 	r.mapping, r.ordinal, err = l.ask(ctx, told.name, uintptr(d.Addr), d.Size)
 	return r, err
+}
+
+// replaced is the error of a name that a region had before a Remap.
+func replaced() *errs.Error {
+	return errs.New(errs.Replaced, Name, "other memory is behind the region now").
+		WithScope(errs.ScopeSlice, errs.SideRemote)
 }
 
 // Match opens a peer's memory for the device that will copy. It is asked when a plan is made, and the next time it
@@ -140,7 +148,7 @@ func (t *cuda) Match(number transport.Link, local transport.LocalKey, remote tra
 	return transport.Match{}, nil
 }
 
-// copier is the device whose engine copies between the region in another process and one of ours.
+// copier is the device that copies between the region in another process and one of ours.
 func (r *imported) copier(mine *region) int {
 	if mine.ordinal >= 0 {
 		return mine.ordinal

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"runtime"
@@ -36,7 +37,7 @@ func TestRevokeWaitsForACopyOfADevice(t *testing.T) {
 		before := gpu.Stats().Batches
 		require.Equal(t, 1, link.Submit(s))
 		await(t, "the driver has the copy", func() bool { return gpu.Stats().Batches > before })
-		name := owner.regions.Lookup(remote.Operand.Key).name
+		name := *owner.regions.Lookup(remote.Operand.Key).name.Load()
 		_, held := owner.Table.Held(name)
 		require.True(t, held, "a copy is under way, and the owner would not wait for it")
 		revoked := make(chan error, 1)
@@ -52,7 +53,7 @@ func TestRevokeWaitsForACopyOfADevice(t *testing.T) {
 	})
 }
 
-// await waits for something of which nobody tells.
+// await looks again until a condition holds, for 10 s at most.
 func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !cond(); runtime.Gosched() {
@@ -60,7 +61,7 @@ func await(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// Handles are rights to whole allocations. A peer gets those of regions that are offered to it, whatever it asks.
+// Handles are rights to whole allocations. A peer gets those of regions that are offered to it, and no others.
 func TestBlocksAreForPeersOfTheRegion(t *testing.T) {
 	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, _ *fake.Loaded) {
 		w := transporttest.NewWorld(t, suite(onDevice(0), onDevice(1), true))
@@ -76,7 +77,7 @@ func TestBlocksAreForPeersOfTheRegion(t *testing.T) {
 			return errs.CodeOf(err)
 		}
 		of := func(key transport.LocalKey) []byte {
-			name := owner.regions.Lookup(key).name
+			name := owner.regions.Lookup(key).name.Load()
 			return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, name.Index), name.Generation)
 		}
 		offered, kept := far.Register(t, 4096, mem.GlobalReadOnly), far.Register(t, 4096, mem.LocalReadWrite)
@@ -91,5 +92,54 @@ func TestBlocksAreForPeersOfTheRegion(t *testing.T) {
 		_, err := owner.Serve(t.Context(), transport.Peer{ID: transport.NumberedID(0x5742)},
 			append([]byte{version, callBlocks}, make([]byte, 24)...))
 		require.Equal(t, errs.Protocol, errs.CodeOf(err), "a stranger without a grant")
+	})
+}
+
+// Chunks that were exchanged behind a region are reached after Remap, and those of before are not. A peer has mapped
+// them, and asks for the new ones under another name.
+func TestExchangedChunksAreReachedUnderAnotherName(t *testing.T) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, gpu *fake.Loaded) {
+		const chunks, size = 2, 2 * fake.ChunkBytes
+		w := transporttest.NewWorld(t, suite(onDevice(0), onDevice(1), true))
+		near, far := w.Open("near"), w.Open("far")
+		link, owner := near.Connect(t, far), far.Transport.(*cuda)
+		local := near.Register(t, 4096, mem.LocalReadWrite)
+		at := gpu.Chunks(1, chunks, fake.PosixFd)
+		key, before, err := owner.Register(t.Context(), mem.Region{Addr: at, Size: size, Kind: mem.Cuda,
+			Location: "cuda:1", Permission: mem.GlobalReadWrite})
+		require.NoError(t, err)
+		write := func(remote transport.RemoteKey, tag byte) *errs.Error {
+			require.NoError(t, gpu.Poke(local.Addr, bytes.Repeat([]byte{tag}, 4096)))
+			to := &transporttest.Remote{Key: remote}
+			return link.One(t, link.Slice(transport.Write, link.Rail(t), local, 0, to, size-4096, 4096))
+		}
+		there := func() byte {
+			b := make([]byte, 4096)
+			require.NoError(t, gpu.Peek(b, at+size-4096))
+			require.Equal(t, bytes.Repeat(b[:1], 4096), b)
+			return b[0]
+		}
+		old, err := near.Transport.Import(link.Link, before)
+		require.NoError(t, err)
+		require.Nil(t, write(old, 1))
+		require.EqualValues(t, 1, there())
+
+		require.NoError(t, gpu.FreeChunks(at, chunks))
+		require.Equal(t, at, gpu.Chunks(1, chunks, fake.PosixFd), "the same addresses")
+		require.NoError(t, gpu.Poke(at, bytes.Repeat([]byte{7}, size)))
+		require.NoError(t, owner.Remap(t.Context(), key, 0, size))
+		require.Equal(t, errs.Replaced, errs.CodeOf(write(old, 2)))
+		require.EqualValues(t, 7, there())
+		_, err = near.Transport.Import(link.Link, before)
+		require.Equal(t, errs.Replaced, errs.CodeOf(err))
+		fresh, err := near.Transport.Import(link.Link,
+			descriptor(*owner.regions.Lookup(key).name.Load(), owner.self.ID, 1))
+		require.NoError(t, err)
+		require.Nil(t, write(fresh, 3))
+		require.EqualValues(t, 3, there())
+		require.NoError(t, owner.Deregister(t.Context(), key))
+		require.Equal(t, errs.AddressNotRegistered, errs.CodeOf(write(fresh, 4)))
+		near.Transport.Detach(link.Link)
+		require.NoError(t, gpu.FreeChunks(at, chunks))
 	})
 }

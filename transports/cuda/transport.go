@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -38,6 +39,7 @@ var (
 	_ transport.Matcher     = (*cuda)(nil)
 	_ transport.EpochReader = (*cuda)(nil)
 	_ transport.Explainer   = (*cuda)(nil)
+	_ transport.Remapper    = (*cuda)(nil)
 )
 
 // Settings implements transport.Configured.
@@ -135,7 +137,7 @@ func (t *cuda) ends() iter.Seq[*access.Link] {
 func (t *cuda) shut(peer transport.ID) iter.Seq2[hazard.Region, transport.Epoch] {
 	return func(yield func(hazard.Region, transport.Epoch) bool) {
 		for _, r := range t.regions.All() {
-			if epoch, was := r.door.Alone(peer); was && !yield(r.name, epoch) {
+			if epoch, was := r.door.Alone(peer); was && !yield(*r.name.Load(), epoch) {
 				return
 			}
 		}
@@ -145,9 +147,13 @@ func (t *cuda) shut(peer transport.ID) iter.Seq2[hazard.Region, transport.Epoch]
 // region is registered memory.
 type region struct {
 	mem.Region
-	ordinal int // of its device, -1 for the host
-	name    hazard.Region
+	ordinal int      // of its device, -1 for the host
 	door    kit.Door // for peers that attach later; those that are attached see their pages
+
+	name atomic.Pointer[hazard.Region] // Remap changes it
+
+	mu  sync.Mutex      // of Remap and Deregister
+	old []hazard.Region // names of before
 }
 
 // Register lists a region in our manifest. It costs nothing per byte: blocks are made when a peer asks for them.
@@ -170,11 +176,18 @@ func (t *cuda) Register(_ context.Context, m mem.Region) (transport.LocalKey, tr
 	if err != nil {
 		return 0, nil, err
 	}
-	r := &region{Region: m, ordinal: ordinal, name: name}
-	t.Manifest.Write(name.Index, name.Generation, &manifest.Region{Addr: uint64(m.Addr), Size: m.Size,
-		Allows: m.Permission, Fixed: m.ReadOnly})
+	r := &region{Region: m, ordinal: ordinal}
+	r.name.Store(&name)
+	t.list(r, name, false)
 	key := t.regions.Insert(func(transport.LocalKey) *region { return r }) // has room: the hazard table had
 	return key, descriptor(name, t.self.ID, ordinal), nil
+}
+
+// list writes a region's entry of our manifest under one of its names. An entry that is Named in there is replaced: the
+// manifest has no word of its own for it, and memory of devices is in no file.
+func (t *cuda) list(r *region, name hazard.Region, replaced bool) {
+	t.Manifest.Write(name.Index, name.Generation, &manifest.Region{Addr: uint64(r.Addr), Size: r.Size,
+		Allows: r.Permission, Fixed: r.ReadOnly, Named: replaced})
 }
 
 // Revoke is the owner's fence, see access.Point.
@@ -183,7 +196,34 @@ func (t *cuda) Revoke(ctx context.Context, key transport.LocalKey, peer *transpo
 	if r == nil {
 		return kit.NoRegion("nvlink.revoke", key)
 	}
-	return t.Point.Revoke(ctx, &r.door, r.name, peer, epoch)
+	return t.Point.Revoke(ctx, &r.door, *r.name.Load(), peer, epoch)
+}
+
+// Remap implements transport.Remapper: peers of other processes have mapped the chunks of before. The region gets
+// another name, under which they ask for the new ones; by the old name nothing moves any more.
+func (t *cuda) Remap(ctx context.Context, key transport.LocalKey, _, _ uint64) error {
+	r := t.regions.Lookup(key)
+	if r == nil {
+		return kit.NoRegion("nvlink.remap", key)
+	}
+	if r.ordinal < 0 {
+		return nil // nobody maps memory of the host
+	}
+	ctx, cancel := access.Bounded(ctx, access.RevokeLimit)
+	defer cancel()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := *r.name.Load()
+	name, err := t.Table.Succeed(old)
+	if err != nil {
+		return err
+	}
+	t.list(r, old, true) // before a copier is refused: it looks for the reason here
+	t.list(r, name, false)
+	r.name.Store(&name)
+	r.old = append(r.old, old)
+	t.Host.Describe(key, descriptor(name, t.self.ID, r.ordinal))
+	return t.Table.Revoke(ctx, old, nil, hazard.ForGood) // copiers that are inside
 }
 
 // Deregister forgets a region. Peers that still name it are refused.
@@ -192,8 +232,12 @@ func (t *cuda) Deregister(_ context.Context, key transport.LocalKey) error {
 	if r == nil {
 		return kit.NoRegion("nvlink.deregister", key)
 	}
-	t.Manifest.Erase(r.name.Index) // before the index can be another region's
-	t.Table.Remove(r.name)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range append(r.old, *r.name.Load()) {
+		t.Manifest.Erase(name.Index) // before the index can be another region's
+		t.Table.Remove(name)
+	}
 	return nil
 }
 

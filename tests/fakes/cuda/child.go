@@ -20,7 +20,7 @@ const childName = "TENT_FAKECUDA_TEST"
 // childLimit bounds a child; a longer one hangs.
 const childLimit = 2 * time.Minute
 
-// Run carries a test out in a child process whose libcuda is the emulated one. The end of the test checks that nothing
+// Run carries a test out in a child process with the emulated libcuda. The end of the test checks that nothing
 // of the library is left open but contexts.
 func Run(t *testing.T, d Driver, s Settings, test func(t *testing.T, gpu *Loaded)) {
 	library := ""

@@ -375,6 +375,6 @@ func takenBack(t *testing.T, e *engine.Engine, gpu *fake.Loaded, kind Kind, kill
 	}
 	look()
 	c.Kill()
-	look() // whatever was under way has ended
+	look() // all that was under way has ended
 	require.NoError(t, free(kind, at))
 }

@@ -21,7 +21,7 @@ import (
 const HandleBytes = 64
 
 // Block is an allocation of a device as another process of the host opens it. Either its handle or its descriptor names
-// it. Both are rights to all of it: whoever has one reads and writes the whole allocation.
+// it. Both are rights to all of it: a holder reads and writes the whole allocation.
 type Block struct {
 	Addr   uintptr // of its first byte, in the owner's process
 	Size   uint64

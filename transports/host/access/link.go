@@ -209,7 +209,7 @@ func (l *Link) PeerEnded() *errs.Error {
 	return e
 }
 
-// Ended is the error of a peer whose process has ended.
+// Ended is the error of a peer after the end of its process.
 func (l *Link) Ended() *errs.Error {
 	return errs.New(errs.PeerUnreachable, l.p.Name, "the peer's process has ended").
 		WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(l.Peer.Address, l.p.Name, "")

@@ -10,7 +10,7 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// Calls over the control plane. A request is the transport's version, a kind, a token, and what the kind has besides.
+// Calls over the control plane. A request is the version of the transport, a kind, a token, and more by its kind.
 const (
 	CallHello   = 1 // initiator: its token for the link, its claim. Answer: a welcome
 	CallLeave   = 2 // initiator: the token it was given; it has left our memory alone for good. Answer: nothing

@@ -120,6 +120,24 @@ func TestRevokedRegionStaysClosedUntilItsIndexIsAnother(t *testing.T) {
 	view.Leave(enter(t, view, next))
 }
 
+// A region's next name has the fences and the bans of the one before, which lets nobody in.
+func TestAnotherNameKeepsFencesAndBans(t *testing.T) {
+	table, page, view, r := pair(t)
+	require.NoError(t, table.Revoke(soon(t), r, nil, 5))
+	next, err := table.Succeed(r)
+	require.NoError(t, err)
+	require.Equal(t, Revoked, view.Enter(r, 9, 0), "the old name")
+	require.Equal(t, Revoked, view.Enter(next, 4, 0), "a task of before the fence")
+	view.Leave(enter(t, view, next))
+	require.NoError(t, table.Revoke(soon(t), next, page, ForGood))
+	last, err := table.Succeed(next)
+	require.NoError(t, err)
+	require.Equal(t, Revoked, view.Enter(last, 1<<40, 0), "a peer that was shut out")
+	table.Remove(next)
+	_, err = table.Succeed(next)
+	require.Equal(t, errs.AddressNotRegistered, errs.CodeOf(err))
+}
+
 func TestRevocationFromOnePeerLeavesTheOthers(t *testing.T) {
 	table, page, view, r := pair(t)
 	other, err := table.NewPage(os.Getpid(), -1)

@@ -43,6 +43,31 @@ func NewTable(regionsMax uint32) *Table { return &Table{regionsMax: min(regionsM
 func (t *Table) Add() (Region, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.addLocked(Region{})
+}
+
+// Succeed gives a region another name, with the fences and the bans of the old one. Nobody enters by the old name any
+// more; it stays until Remove. It does not wait: Revoke of the old name does.
+func (t *Table) Succeed(old Region) (Region, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.findLocked(old) == nil {
+		return Region{}, errs.New(errs.AddressNotRegistered, "hazard.succeed", "no region %d.%d", old.Index,
+			old.Generation)
+	}
+	name, err := t.addLocked(old)
+	if err != nil {
+		return Region{}, err
+	}
+	t.regions[old.Index].open = false
+	for _, p := range t.pages {
+		t.publishLocked(p, old.Index)
+	}
+	return name, nil
+}
+
+// addLocked names a region that takes over from another one; the zero Region is none.
+func (t *Table) addLocked(from Region) (Region, error) {
 	index := uint32(len(t.regions))
 	switch n := len(t.free); {
 	case n > 0:
@@ -55,9 +80,16 @@ func (t *Table) Add() (Region, error) {
 	}
 	r := &t.regions[index]
 	*r = region{generation: max(r.generation+1, 1), used: true, open: true}
+	before := t.findLocked(from)
+	if before != nil {
+		r.open, r.floor = before.open, before.floor
+	}
 	for _, p := range t.pages {
 		p.grow(len(t.regions))
 		p.cells[index] = cell{turn: 1}
+		if before != nil {
+			p.cells[index].banned, p.cells[index].floor = p.cells[from.Index].banned, p.cells[from.Index].floor
+		}
 		t.publishLocked(p, index)
 	}
 	return Region{index, r.generation}, nil
