@@ -284,11 +284,7 @@ func TestADeadlineIsKeptWhereverItsTaskWaits(t *testing.T) {
 			r.core.observe(r.core.link(id).rails[0], rail.Silenced, r.now)
 			return to(r.core, id), func() { r.finish(0, nil) }
 		}},
-		"for a peer to confirm a withdrawal": {prepare: func(r *rig) (*plan.Plan, func()) {
-			id := r.link(1, 0, 1, 1<<20)
-			r.core.peers[1].open = 1
-			return to(r.core, id), func() { r.core.confirmWithdrawal(r.core.peers[1], r.now) }
-		}},
+		"for a peer to confirm a withdrawal": {sent: 1, prepare: withdrawalOpen},
 		"for a stage": {sent: 1, prepare: func(r *rig) (*plan.Plan, func()) {
 			id := r.link(1, 0, 1, 1<<20)
 			stage, err := r.core.AddStage(StageSpec{Slots: 1, SlotBytes: 64 * kib, Local: 1 << 40, Remote: 1 << 40})
@@ -326,6 +322,16 @@ func TestADeadlineIsKeptWhereverItsTaskWaits(t *testing.T) {
 			})
 		}
 	}
+}
+
+// withdrawalOpen ends a task dirty: its peer owes the confirmation of a withdrawal, which the function it returns gives.
+func withdrawalOpen(r *rig) (*plan.Plan, func()) {
+	id, other := r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20)
+	r.submit(to(r.core, other), High, kib, r.now.Add(ms))
+	r.wait(ms)
+	r.wait(time.Second)
+	require.Equal(r, 1, r.core.peers[1].open)
+	return to(r.core, id), func() { r.finish(0, withdrawn) }
 }
 
 func TestADeadlineIsKeptInThePauseBeforeARetry(t *testing.T) {
