@@ -40,19 +40,27 @@ const recheckFactor = 4
 func (c *Core) awake(now clock.Time) clock.Time { return now - c.lost }
 
 // wakeUp notes the time for which a step was due and did not come: this process was stopped, or not let run. It comes
-// before all news, which would be taken for late.
+// before all news, which would be taken for late. The limits of requests are put off by all of that time too, small
+// latenesses in sums: the detector must not be slower than the limits that wait for its verdict.
 func (c *Core) wakeUp(now clock.Time) {
-	if late := now - c.promised; late > clock.Time(clockStallMin) && c.promised != 0 {
-		c.lost += late
-		c.promised = 0
-		if late >= forgiveLeast {
-			c.forgive(late, now)
-		}
+	late := now - c.promised
+	if c.promised == 0 || late <= clock.Time(clockStallMin) {
+		return
+	}
+	c.promised = 0
+	c.lost += late
+	if c.unforgiven += late; c.unforgiven < forgiveLeast {
+		return
+	}
+	c.forgive(c.unforgiven, now)
+	c.unforgiven = 0
+	if late >= forgiveLeast {
+		c.resumeMeters(now)
 	}
 }
 
-// forgiveLeast is the time that a step must be late for the limits of requests to be put off. They are seconds; less is
-// usual on a busy machine.
+// forgiveLeast is the sum of latenesses at which the limits of requests are put off. They are seconds, and each time
+// costs a walk over all requests that are being served.
 const forgiveLeast = clock.Time(100 * time.Millisecond)
 
 // forgive puts off the limits that count while this process runs: it was stopped for some time, and that is nobody's
@@ -72,6 +80,15 @@ func (c *Core) forgive(late, now clock.Time) {
 		}
 		if l.down != 0 {
 			l.down = min(l.down+late, now)
+		}
+	}
+}
+
+// resumeMeters begins the samples of all rails anew after one long stop.
+func (c *Core) resumeMeters(now clock.Time) {
+	for _, l := range c.links {
+		if l == nil {
+			continue
 		}
 		for _, r := range l.rails {
 			if r != nil {
