@@ -232,6 +232,11 @@ def pauses(r: Runner, ctx: Context) -> Tally:
     return r.go_test(packages, chosen, timeout=900, TENT_PAUSES="all")
 
 
+def worlds(r: Runner, ctx: Context) -> Tally:
+    """all orders in which threads can take turns around a TCP lane, with the flaws that must be found"""
+    return r.go_test(["./transports/tcp"], "-run=ModelOfALane", timeout=600, TENT_WORLDS="all")
+
+
 def docs(r: Runner, ctx: Context) -> Tally:
     """the site, strictly, with the code of every page and every notebook run"""
     return r.ok(ctx.python(ctx.main), "tools/docs.py", timeout=900)
@@ -283,6 +288,7 @@ STAGES: dict[str, Stage] = {
     "arm64": Stage(arm64, 150),
     "churn": Stage(churn, 400),
     "pauses": Stage(pauses, 250),
+    "worlds": Stage(worlds, 15),
     "docs": Stage(docs, 80, needs_wheel=True),
     "fuzz": Stage(fuzz, 100),
     "mutants": Stage(mutants, 200, needs_wheel=True),
@@ -291,7 +297,7 @@ STAGES: dict[str, Stage] = {
     "clients": Stage(clients, 1200, needs_wheel=True),
 }
 # Stages that are to come have their budgets already: one of these names is added to the table with its number.
-LONG = ("arm64", "churn", "clients", "pauses", "docs", "fuzz", "mutants", "repeat", "torch")  # make test-all
+LONG = ("arm64", "churn", "clients", "pauses", "docs", "fuzz", "mutants", "repeat", "torch", "worlds")  # make test-all
 # In `make test-all` a stage also does more, ten thousand seeds, every Python test on every interpreter, and the race
 # detector over every package without -short: so its budget is multiplied.
 ALL_FACTOR = 6

@@ -324,7 +324,8 @@ func TestADeadlineIsKeptWhereverItsTaskWaits(t *testing.T) {
 	}
 }
 
-// withdrawalOpen ends a task dirty: its peer owes the confirmation of a withdrawal, which the function it returns gives.
+// withdrawalOpen ends a task dirty: its peer owes the confirmation of a withdrawal. The function that it returns gives
+// it.
 func withdrawalOpen(r *rig) (*plan.Plan, func()) {
 	id, other := r.link(1, 0, 1, 1<<20), r.link(1, 1, 1, 1<<20)
 	r.submit(to(r.core, other), High, kib, r.now.Add(ms))

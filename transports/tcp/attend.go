@@ -16,7 +16,8 @@ import (
 // No lane is forgotten, because each side writes before it reads (Dekker's algorithm). Go's atomics are sequentially
 // consistent. A lane that needs a look notes that and then asks whether it is attended; dismiss takes it off the list
 // and then reads the notes. A lane that stays disarmed for a waiter's sake joins the list and then looks again whether
-// somebody polls; Arm ends the polling and then walks over the list.
+// somebody polls; Arm ends the polling and then walks over the list. lane_model_test.go searches all orders of these
+// steps.
 
 // calmTurns is the number of times that Arm finds nothing due on a lane before it leaves the list. So a lane does not
 // come and go with each slice.
@@ -60,11 +61,15 @@ func (l *initiatorLane) settle() {
 	}
 }
 
-// dismiss takes the lane off the list, unless it needs a look again.
+// dismiss takes the lane off the list, unless it needs a look again. A waiter that disarmed it meanwhile and has left
+// did not find it on the list, so it is armed here.
 func (l *initiatorLane) dismiss() {
 	l.t.attended[l.group].remove(l, false)
-	if l.busy.Load() || !l.watched() {
+	if l.busy.Load() {
 		l.attend()
+	}
+	if !l.watched() {
+		l.arm()
 	}
 }
 

@@ -66,6 +66,7 @@ func (l *initiatorLane) reduceInterest(events uint32) uint32 {
 	}
 	if l.sleepers > 0 {
 		events &^= unix.EPOLLIN | unix.EPOLLRDHUP
+		l.attend() // the sleeper arms it again
 	}
 	if events != 0 {
 		l.deaf.Store(false)
@@ -73,14 +74,17 @@ func (l *initiatorLane) reduceInterest(events uint32) uint32 {
 	return events
 }
 
-// disarm keeps workers asleep while a waiter polls the lane.
+// disarm keeps workers asleep while a waiter polls the lane. A waiter that has left meanwhile may not have met the lane
+// in its Arm, so the lane stays armed then.
 func (l *initiatorLane) disarm() {
 	l.armMu.Lock()
 	defer l.armMu.Unlock()
-	if l.interest != 0 && l.fd >= 0 {
+	if l.interest == 0 || l.fd < 0 {
+		return
+	}
+	if l.attend(); l.t.polling.Load() {
 		l.deaf.Store(true)
 		l.setInterest(0)
-		l.attend()
 	}
 }
 

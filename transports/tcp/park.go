@@ -59,6 +59,7 @@ func (l *initiatorLane) sleepOn() int {
 		l.setInterest(0)
 	}
 	l.deaf.Store(true)
+	l.attend() // it may have left the list since the walk, and the waiter's Arm is to find it
 	return l.fd
 }
 
