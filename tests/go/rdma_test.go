@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -28,7 +29,7 @@ func (f overFake) Open(ctx context.Context, config any, host transport.Host, sin
 	error,
 ) {
 	settings := *config.(*rdma.Settings)
-	settings.Library = f.path
+	settings.Library, settings.Scan = f.path, 20*time.Millisecond
 	return f.Factory.Open(ctx, settings, host, sink)
 }
 

@@ -3,7 +3,7 @@
 // # Parts
 //
 //	verbs          the library, loaded when there is one
-//	device         a NIC: its completions (poll.go), its news, the completion queues
+//	device         a NIC: its completions (poll.go), its news, the completion queues; devices.go: NICs come and go
 //	region         memory that NICs have pinned, with local and with remote keys; its descriptor
 //	link           a peer; mend.go connects its rails and their lanes
 //	rail, lane     a pair of NICs with its queue pairs; a slice is many work requests, of which the last is signalled

@@ -81,7 +81,14 @@ const rigSize = 1 << 20
 
 func newRig(t *testing.T, change func(*Settings)) *rig {
 	t.Helper()
+	return newRigOver(t, 2, change)
+}
+
+// newRigOver is newRig with a number of devices.
+func newRigOver(t *testing.T, devices int, change func(*Settings)) *rig {
+	t.Helper()
 	r := &rig{f: fake.Open(t)}
+	r.f.Control(t, "devices %d", devices)
 	h := transporttest.Harness{Patience: 20 * time.Second, Pinned: pinned,
 		Open: func(t *testing.T, c transporttest.Config) transport.Transport {
 			s := Settings{Library: r.f.Path, Clock: 100 * time.Millisecond, Timeout: 8, Retries: 2}
@@ -100,7 +107,7 @@ func newRig(t *testing.T, change func(*Settings)) *rig {
 	r.w = transporttest.NewWorld(t, h)
 	r.a, r.b = r.w.Open("a"), r.w.Open("b")
 	r.c = r.a.Connect(t, r.b)
-	await(t, "all rails", func() bool { return r.rails() == len(r.a.Transport.(*Transport).devices) })
+	await(t, "all rails", func() bool { return r.rails() == len(r.a.Transport.(*Transport).nics()) })
 	r.local = r.a.Register(t, rigSize, mem.LocalReadWrite)
 	r.remote = r.c.Import(t, r.b.Register(t, rigSize, mem.GlobalReadWrite))
 	r.local.Fill(moved, 0, rigSize)
@@ -112,12 +119,14 @@ func newRig(t *testing.T, change func(*Settings)) *rig {
 	return r
 }
 
-// rails counts those that are up inside the first node.
-func (r *rig) rails() (n int) {
+// rails counts those of the matching that are up inside the first node.
+func (r *rig) rails() int { return r.count(false) }
+
+func (r *rig) count(alternate bool) (n int) {
 	l := r.a.Transport.(*Transport).links.Lookup(r.c.Link)
 	for _, rail := range l.list() {
 		rail.mu.Lock()
-		if rail.state == up {
+		if rail.state == up && rail.alternate == alternate {
 			n++
 		}
 		rail.unlock()

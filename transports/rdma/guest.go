@@ -151,6 +151,8 @@ func (t *Transport) Serve(ctx context.Context, from transport.Peer, message []by
 		answer, err = wrapped(t.serveLearn(from, r))
 	case kindDetach:
 		answer, err = wrapped(t.serveDetach(from, r))
+	case kindDevices:
+		answer, err = wrapped(t.serveDevices(from, r))
 	case kindRelease:
 		answer, err = wrapped(t.serveRelease(from, r))
 	case kindNews:
@@ -179,8 +181,8 @@ func (t *Transport) serveHello(from transport.Peer, r *kit.Reader) ([]byte, *err
 	if _, err := t.guest(from, link, true); err != nil {
 		return nil, err
 	}
-	answer := []byte{byte(len(t.devices))}
-	for _, d := range t.devices {
+	answer := []byte{byte(len(t.nics()))}
+	for _, d := range t.nics() {
 		answer = kit.AppendText(answer, d.name)
 	}
 	return answer, nil
@@ -189,7 +191,7 @@ func (t *Transport) serveHello(from transport.Peer, r *kit.Reader) ([]byte, *err
 func (t *Transport) serveConnect(from transport.Peer, r *kit.Reader) ([]byte, *errs.Error) {
 	link, turn, rail, index := r.U64(), r.U64(), r.U32(), r.U8()
 	theirs := decodeEnd(r)
-	if !r.Whole() || !theirs.valid() || rail >= railsMax || int(index) >= len(t.devices) {
+	if !r.Whole() || !theirs.valid() || rail >= railsMax || int(index) >= len(t.nics()) {
 		return nil, malformed(kindConnect)
 	}
 	g, err := t.guest(from, link, false)
@@ -206,7 +208,7 @@ func (t *Transport) serveConnect(from transport.Peer, r *kit.Reader) ([]byte, *e
 			WithScope(errs.ScopeRail, errs.SideRemote)
 	}
 	g.turns[rail] = turn
-	ours, failed := g.receive(t.devices[index], rail, &theirs)
+	ours, failed := g.receive(t.nics()[index], rail, &theirs)
 	if failed != nil {
 		return nil, errs.Wrap(errs.RdmaError, "rdma.serve", failed).WithScope(errs.ScopeRail, errs.SideLocal)
 	}
@@ -221,6 +223,10 @@ func (t *Transport) serveConnect(from transport.Peer, r *kit.Reader) ([]byte, *e
 // receive resets our ends of lanes and connects them with the peer's new ones. Nothing that came by the older ones is
 // carried out any more when it has begun to connect.
 func (g *guest) receive(d *device, rail uint32, theirs *end) (*end, error) {
+	if !d.use() {
+		return nil, d.errLost()
+	}
+	defer d.unuse()
 	address, err := d.address()
 	if err != nil {
 		return nil, err
@@ -236,6 +242,7 @@ func (g *guest) receive(d *device, rail uint32, theirs *end) (*end, error) {
 		l := g.lanes[key]
 		if l != nil && l.device != d {
 			l.device.endPair(l.pair, l.in, guestRequests)
+			delete(g.lanes, key)
 			l = nil
 		}
 		if l == nil {

@@ -205,12 +205,18 @@ func (r *rail) keysOf(o *op) (here, there uint32, err *errs.Error) {
 	if refusal := o.remote.refuses(o.slice.Epoch); refusal != nil {
 		return 0, 0, refusal
 	}
-	own := o.owner.keys.Load().local[r.device.index]
-	if own == nil || r.far >= len(o.remote.keys) || !o.remote.keys[r.far].has {
+	own := o.owner.keys.Load().own(r.device.index)
+	far := o.remote.key(r.far)
+	switch {
+	case own != nil && far.state == keyHas:
+		return own.LKey, far.rkey, nil
+	case own != nil && far.state == keyAway:
+		return 0, 0, errs.New(errs.Lost, Name, "the device of the peer has come back, and its key is not known yet").
+			WithScope(errs.ScopeRail, errs.SideRemote)
+	default:
 		return 0, 0, errs.New(errs.NotHere, Name, "the memory is not registered with both devices of the rail").
 			WithScope(errs.ScopeRail, errs.SideUnknown)
 	}
-	return own.LKey, o.remote.keys[r.far].rkey, nil
 }
 
 // doneLocked takes a completion of the lane.

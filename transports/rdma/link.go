@@ -20,7 +20,7 @@ type link struct {
 	t      *Transport
 	number transport.Link
 	peer   transport.Peer
-	rails  atomic.Pointer[[]*rail] // nil until the peer has answered; not changed afterwards
+	rails  atomic.Pointer[[]*rail] // nil until the peer has answered; written by grow
 	keys   kit.Slots[transport.RemoteKey, remote]
 
 	ctx    context.Context // ends with the link
@@ -29,6 +29,10 @@ type link struct {
 	over   atomic.Bool   // it has failed or is detached
 	ready  chan struct{} // closed once the rails are known
 	dead   atomic.Bool   // the peer's queue pairs are proved to be gone
+
+	lacks   atomic.Bool // a rail was down: alternates are made
+	growing sync.Mutex
+	names   []string // of the peer's devices; guarded by growing
 
 	hearing sync.Mutex    // one piece of news at a time
 	drained chan struct{} // has something when a slice ended; read while hearing
@@ -49,8 +53,23 @@ type remote struct {
 }
 
 type remoteKey struct {
-	rkey uint32
-	has  bool
+	rkey  uint32
+	state uint8
+}
+
+// States of a remoteKey.
+const (
+	keyNone = 0 // the device did not take the region
+	keyHas  = 1
+	keyAway = 2 // the device is lost, or came later: another descriptor has its key
+)
+
+// key returns the remote key of a device.
+func (m *remote) key(device int) remoteKey {
+	if device < len(m.keys) {
+		return m.keys[device]
+	}
+	return remoteKey{state: keyAway}
 }
 
 // hear applies news, and reports whether there were any.
@@ -191,28 +210,14 @@ func (l *link) pause(d time.Duration) bool {
 	}
 }
 
-// matched makes the rails: the i-th device here with the i-th there; the shorter list begins anew.
+// matched makes the rails of the peer's answer.
 func (l *link) matched(r *kit.Reader) error {
-	var names []string
-	for range r.U8() {
-		names = append(names, r.Text())
+	names, err := namesOf(r)
+	if err != nil {
+		return err
 	}
-	if !r.Whole() || len(names) == 0 || len(names) > devicesMax {
-		return errs.New(errs.Protocol, "rdma.attach", "a malformed answer").WithScope(errs.ScopeLink, errs.SideRemote)
-	}
-	n := min(max(len(names), len(l.t.devices)), railsMax)
-	rails := make([]*rail, n)
-	for i := range rails {
-		far := i % len(names)
-		rails[i] = newRail(l, i, l.t.devices[i%len(l.t.devices)], far, names[far])
-	}
-	l.rails.Store(&rails)
+	l.grow(names)
 	close(l.ready)
-	for _, r := range rails {
-		r.mu.Lock()
-		r.mendLocked()
-		r.mu.Unlock()
-	}
 	return nil
 }
 

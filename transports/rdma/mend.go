@@ -28,6 +28,10 @@ func (r *rail) mend() {
 			}
 			return
 		case r.device.lost.Load() && !r.limboLocked():
+			r.ended = true // when the device is back, another rail takes its index
+			r.unlock()
+			r.bury(true)
+			r.mu.Lock()
 			r.mending = false
 			r.unlock()
 			return
@@ -46,6 +50,7 @@ func (r *rail) mend() {
 			r.link.fail(errs.From(Name, err))
 			continue
 		}
+		r.link.lack(transport.Rail{}, nil)
 		if !r.link.pause(pause) {
 			continue // to the end
 		}
@@ -191,10 +196,10 @@ func (r *rail) bury(peer bool) {
 
 // connect asks the peer to reset its ends of lanes and to connect them with ours, and connects ours.
 func (r *rail) connect(lanes []*lane) error {
-	if r.device.lost.Load() {
-		return errs.New(errs.DeviceNotFound, Name, "%s has failed", r.device.name).
-			WithScope(errs.ScopeRail, errs.SideLocal)
+	if !r.device.use() {
+		return r.device.errLost()
 	}
+	defer r.device.unuse()
 	r.work.Lock()
 	defer r.work.Unlock()
 	address, port, err := r.source()
@@ -242,6 +247,10 @@ func (r *rail) connect(lanes []*lane) error {
 
 // source is the port and the address that the rail is connected from now.
 func (r *rail) source() (address verbs.GID, port verbs.Port, err error) {
+	if !r.device.use() {
+		return address, port, r.device.errLost()
+	}
+	defer r.device.unuse()
 	if port, err = r.device.verbs.Port(r.link.t.settings.Port); err != nil {
 		return
 	}
@@ -394,7 +403,8 @@ func (r *rail) announce() error {
 	rail := r.railLocked()
 	r.unlock()
 	r.link.t.sink.RailUp(transport.RailInfo{Rail: rail, Local: r.device.name, Remote: r.remoteName,
-		Device: r.device.name, Node: r.device.node, Bandwidth: r.device.rate, SlicesMax: slicesMax})
+		Device: r.device.name, Node: r.device.node, Bandwidth: r.device.rate, SlicesMax: slicesMax,
+		Alternates: r.alternate})
 	r.mu.Lock()
 	was, cause := transport.Rail{}, r.cause
 	switch {

@@ -29,6 +29,7 @@ type device struct {
 	node   int     // NUMA node, -1 if unknown
 	rate   float64 // bytes/s, 0 if unknown
 	bell   *verbs.Bell
+	bellFd int32
 	rings  *os.File // a duplicate of the bell's descriptor: Go closes its own only
 	news   *os.File // the same of the device's descriptor
 
@@ -39,7 +40,13 @@ type device struct {
 	lanes atomic.Pointer[[]*lane]    // by the number in the ids of work requests; written under mu
 	all   atomic.Pointer[[]*waiting] // completion queues; written under mu
 
+	unwatched atomic.Bool    // a sleeper may not know its bell: its goroutine takes completions
+	given     atomic.Bool    // it was lost, and closed
+	running   sync.WaitGroup // its goroutines
+	unused    chan struct{}  // has something when a queue pair or a registration went
+
 	mu   sync.Mutex
+	uses int   // queue pairs and registrations
 	free []int // numbers of lanes that were given back
 
 	pollMu sync.Mutex // held by the one goroutine that takes completions; a rail's mutex is taken under it
@@ -60,7 +67,8 @@ const lanesMax = 1 << 16
 
 // openDevice opens a device. The port may be down; its state is asked for again at each connection.
 func (t *Transport) openDevice(index int, name string) (d *device, err error) {
-	d = &device{t: t, index: index, name: name, node: -1, store: store{most: t.settings.StoreCap}}
+	d = &device{t: t, index: index, name: name, node: -1, unused: make(chan struct{}, 1),
+		store: store{most: t.settings.StoreCap}}
 	if d.verbs, err = t.library.Open(name); err != nil {
 		return nil, err
 	}
@@ -78,6 +86,7 @@ func (t *Transport) openDevice(index int, name string) (d *device, err error) {
 	if d.bell, err = d.verbs.NewBell(); err != nil {
 		return nil, err
 	}
+	d.bellFd = int32(d.bell.Fd())
 	if d.rings, err = duplicate(d.bell.Fd(), name); err != nil {
 		return nil, err
 	}
@@ -161,6 +170,9 @@ func (d *device) queues() []*waiting {
 func (d *device) newPair(requests int) (*verbs.Pair, *waiting, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.lost.Load() {
+		return nil, nil, d.errLost()
+	}
 	var in *waiting
 	for _, w := range d.queues() {
 		if w.room >= requests {
@@ -186,6 +198,7 @@ func (d *device) newPair(requests int) (*verbs.Pair, *waiting, error) {
 		return nil, nil, err
 	}
 	in.room -= requests
+	d.uses++
 	return pair, in, nil
 }
 
@@ -199,6 +212,7 @@ func (d *device) endPair(pair *verbs.Pair, in *waiting, requests int) {
 	d.mu.Lock()
 	in.room += requests
 	d.mu.Unlock()
+	d.unuse()
 }
 
 // enter gives a lane its number.
@@ -284,6 +298,16 @@ func rankOf(g *verbs.GID) int {
 	return 4
 }
 
+// listenAndAttend starts the goroutines of the device. They end by wake.
+func (d *device) listenAndAttend() {
+	d.running.Add(2)
+	for _, f := range []func(){d.listen, d.attend} {
+		if !d.t.life.Go(func() { defer d.running.Done(); f() }) {
+			d.running.Done()
+		}
+	}
+}
+
 // attend reads the news of a device until it is closed.
 func (d *device) attend() {
 	raw, err := d.news.SyscallConn()
@@ -319,8 +343,7 @@ func (d *device) heard(e verbs.Event) {
 	case reachPair:
 		d.each(func(l *lane) bool { return l.pair.Number == e.About }, cause)
 	case reachDevice:
-		d.lost.Store(true)
-		d.each(func(*lane) bool { return true }, cause)
+		d.lose(cause)
 	case reachPort:
 		d.each(func(*lane) bool { return true }, cause)
 	}

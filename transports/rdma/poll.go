@@ -14,6 +14,7 @@ import (
 // Completions are found by one goroutine a device, which sleeps on the device's bell, or by waiters.
 //
 //	goroutine   bell rings ── take all, arm, take again ── sleep
+//	            also beside sleepers, for a device that came after they had begun to sleep
 //	waiter      Poll: take        Arm: arm, take again, so that the bell rings for the goroutine
 //	sleeper     Watch: arm, take again ── ppoll on the bell ── Woken: quiet the bell, take
 //
@@ -94,7 +95,7 @@ func (d *device) takeSome(w *waiting) int {
 		r.unlock()
 	}
 	for _, e := range ends[:ruins] {
-		d.t.sink.RailDown(e.rail, e.cause)
+		e.link.lack(e.rail, e.cause)
 	}
 	return n
 }
@@ -125,7 +126,7 @@ func (d *device) takeLocked(w *waiting, touched *[verbs.Batch]*rail, ends *[verb
 			rails++
 		}
 		if was, cause := l.doneLocked(wc); was.Generation != 0 {
-			ends[ruins] = ruin{was, cause}
+			ends[ruins] = ruin{l.rail.link, was, cause}
 			ruins++
 		}
 	}
@@ -137,6 +138,7 @@ func (d *device) takeLocked(w *waiting, touched *[verbs.Batch]*rail, ends *[verb
 
 // ruin is a rail that went down while completions were taken.
 type ruin struct {
+	link  *link
 	rail  transport.Rail
 	cause *errs.Error
 }
@@ -170,9 +172,9 @@ func (d *device) listen() {
 		return
 	}
 	_ = raw.Read(func(uintptr) bool {
-		if d.t.watchers.Load() == 0 {
+		if d.t.watchers.Load() == 0 || d.unwatched.Load() {
 			d.answer()
-			if !d.t.polling.Load() {
+			if !d.t.polling.Load() || d.unwatched.Load() {
 				d.arm()
 			}
 		}
@@ -183,7 +185,7 @@ func (d *device) listen() {
 // Poll implements transport.Poller.
 func (t *Transport) Poll(budget int) (done int) {
 	t.polling.Store(true)
-	for _, d := range t.devices {
+	for _, d := range t.nics() {
 		if done < budget {
 			done += d.take()
 		}
@@ -194,19 +196,26 @@ func (t *Transport) Poll(budget int) (done int) {
 // Arm implements transport.Poller.
 func (t *Transport) Arm() {
 	t.polling.Store(false)
-	for _, d := range t.devices {
+	for _, d := range t.nics() {
 		d.arm()
 	}
 }
 
 // Watch implements transport.Parker.
 func (t *Transport) Watch(list []transport.Watch) []transport.Watch {
-	t.watchers.Add(1)
+	first := t.watchers.Add(1) == 1
 	before := len(list)
-	for i, d := range t.devices {
-		d.arm()
-		if len(list)-before < transport.WatchesMost {
-			list = append(list, transport.Watch{Fd: int32(d.bell.Fd()), Events: unix.POLLIN, Tag: uint64(i)})
+	for i, d := range t.nics() {
+		if first {
+			d.unwatched.Store(false)
+		}
+		if d.arm(); d.given.Load() {
+			continue
+		}
+		if len(list)-before == transport.WatchesMost {
+			d.unwatched.Store(true)
+		} else {
+			list = append(list, transport.Watch{Fd: d.bellFd, Events: unix.POLLIN, Tag: uint64(i)})
 		}
 	}
 	return list
@@ -217,7 +226,7 @@ func (t *Transport) Woken(list []transport.Watch) {
 	t.watchers.Add(-1)
 	t.polling.Store(true)
 	for i := range list {
-		t.devices[list[i].Tag].answer()
+		t.nics()[list[i].Tag].answer()
 	}
 }
 

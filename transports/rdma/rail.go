@@ -36,6 +36,7 @@ type rail struct {
 	index      uint16
 	device     *device
 	far        int // index of the peer's device
+	alternate  bool
 	remoteName string
 
 	work sync.Mutex // of queue pairs: reset, connect, close
@@ -179,9 +180,7 @@ func (r *rail) down(cause *errs.Error) {
 	r.mu.Lock()
 	was := r.downLocked(cause)
 	r.unlock()
-	if was.Generation != 0 {
-		r.link.t.sink.RailDown(was, cause)
-	}
+	r.link.lack(was, cause)
 }
 
 // downLocked returns the rail if the core has to hear that it is down.

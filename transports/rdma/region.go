@@ -26,19 +26,33 @@ type region struct {
 
 	users atomic.Int64 // slices with a local key; below zero once the region ends
 
+	pinning sync.Mutex // one change of the keys at a time
+
 	mu      sync.Mutex
 	gate    gate
 	guests  map[*guest]bool // links of peers that have learned of the region
-	retired []*verbs.Memory // local keys of pages that were replaced
+	retired []*memory       // local keys of pages that were replaced
 	ended   bool            // the remote keys are closed
 }
 
 // keys are the registrations of a region by device; nil where the device did not take it.
 type keys struct {
 	version uint32
-	local   []*verbs.Memory
-	remote  []*verbs.Memory
+	local   []*memory
+	remote  []*memory
 	why     error // of the first device that did not
+}
+
+func newKeys(version uint32, devices int) *keys {
+	return &keys{version, make([]*memory, devices), make([]*memory, devices), nil}
+}
+
+// own is the local key of a device, nil if it did not take the region, or came later and has not yet.
+func (k *keys) own(device int) *memory {
+	if device < len(k.local) {
+		return k.local[device]
+	}
+	return nil
 }
 
 // base is the first remote address of a region: real NICs want the same offset within a page at both ends.
@@ -56,12 +70,16 @@ func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKe
 	}
 	defer t.calls.Done()
 	r := &region{Region: m, guests: map[*guest]bool{}}
+	before := t.changes.Load()
 	k, err := t.pin(r, 1)
 	if err != nil {
 		return 0, nil, err
 	}
 	r.keys.Store(k)
 	key := t.regions.Insert(func(key transport.LocalKey) *region { r.key = key; return r })
+	if t.changes.Load() != before {
+		t.renew(r, nil, false)
+	}
 	return key, t.describe(r), nil
 }
 
@@ -70,10 +88,11 @@ func (t *Transport) pin(r *region, version uint32) (*keys, error) {
 	if r.Size >= prefaultFrom {
 		prefault(&r.Region)
 	}
-	k := &keys{version, make([]*verbs.Memory, len(t.devices)), make([]*verbs.Memory, len(t.devices)), nil}
-	causes := make([]error, len(t.devices))
+	list := t.nics()
+	k := newKeys(version, len(list))
+	causes := make([]error, len(list))
 	var wait sync.WaitGroup
-	for i, d := range t.devices {
+	for i, d := range list {
 		wait.Go(func() { causes[i] = d.pin(r, k) })
 	}
 	wait.Wait()
@@ -82,7 +101,7 @@ func (t *Transport) pin(r *region, version uint32) (*keys, error) {
 		if err == nil {
 			taken++
 		} else if k.why == nil {
-			k.why = errs.New(errs.NotHere, "rdma.register", "%s: %v", t.devices[i].name, err)
+			k.why = errs.New(errs.NotHere, "rdma.register", "%s: %v", list[i].name, err)
 		}
 	}
 	if taken > 0 {
@@ -108,9 +127,6 @@ func prefault(m *mem.Region) {
 }
 
 func (d *device) pin(r *region, k *keys) error {
-	if d.lost.Load() {
-		return errors.New("the device has failed")
-	}
 	relaxed := verbs.Access(0)
 	if d.t.settings.Relaxed == "on" {
 		relaxed = verbs.Relaxed
@@ -119,7 +135,7 @@ func (d *device) pin(r *region, k *keys) error {
 	if !r.ReadOnly {
 		access |= verbs.LocalWrite
 	}
-	own, err := d.verbs.Register(r.Addr, r.Size, uint64(r.Addr), access)
+	own, err := d.register(r.Addr, r.Size, uint64(r.Addr), access)
 	if err != nil {
 		return err
 	}
@@ -128,8 +144,8 @@ func (d *device) pin(r *region, k *keys) error {
 		if r.Permission.Allows(true) && !r.ReadOnly {
 			access |= verbs.RemoteWrite | verbs.LocalWrite
 		}
-		if k.remote[d.index], err = d.verbs.Register(r.Addr, r.Size, base(r.Addr), access); err != nil {
-			_ = own.Close()
+		if k.remote[d.index], err = d.register(r.Addr, r.Size, base(r.Addr), access); err != nil {
+			own.end()
 			return err
 		}
 	}
@@ -140,11 +156,9 @@ func (d *device) pin(r *region, k *keys) error {
 // close ends keys: the remote ones alone, or all.
 func (k *keys) close(all bool) {
 	for i := range k.remote {
-		if m := k.remote[i]; m != nil {
-			_ = m.Close()
-		}
-		if m := k.local[i]; all && m != nil {
-			_ = m.Close()
+		k.remote[i].end()
+		if all {
+			k.local[i].end()
 		}
 	}
 }
@@ -176,9 +190,7 @@ func (r *region) unpin() {
 	defer r.mu.Unlock()
 	k := r.keys.Load()
 	for _, m := range append(r.retired, k.local...) {
-		if m != nil {
-			_ = m.Close()
-		}
+		m.end()
 	}
 	r.retired = nil
 }
@@ -203,7 +215,7 @@ func (t *Transport) Deregister(ctx context.Context, key transport.LocalKey) erro
 // The descriptor of a region:
 //
 //	version u8 | owner 16 | key u64 | version of the keys u32 | bytes u64 | base u32 | permission u8 | devices u8
-//	| for each: 1 u8, rkey u32, or 0 u8 where the device did not take it
+//	| for each: 1 u8, rkey u32, or 0 u8 where the device did not take it, or 2 u8 where it is lost
 const descriptorVersion = 1
 
 func (t *Transport) describe(r *region) transport.Descriptor {
@@ -218,9 +230,15 @@ func (t *Transport) describe(r *region) transport.Descriptor {
 		permission = min(permission, mem.GlobalReadOnly)
 	}
 	d = append(d, byte(permission), byte(len(k.remote)))
-	for _, m := range k.remote {
-		if d = kit.AppendBool(d, m != nil); m != nil {
-			d = binary.LittleEndian.AppendUint32(d, m.RKey)
+	list := t.nics()
+	for i, m := range k.remote {
+		switch {
+		case m != nil:
+			d = binary.LittleEndian.AppendUint32(append(d, keyHas), m.RKey)
+		case i < len(list) && list[i].lost.Load():
+			d = append(d, keyAway)
+		default:
+			d = append(d, keyNone)
 		}
 	}
 	return d
@@ -237,11 +255,11 @@ func decode(d transport.Descriptor, owner transport.ID) (*remote, *errs.Error) {
 	m.permission = mem.Permission(r.U8())
 	n := int(r.U8())
 	for range min(n, devicesMax) {
-		rkey, has := uint32(0), r.U8()
-		if has == 1 {
-			rkey = r.U32()
+		key := remoteKey{state: r.U8()}
+		if key.state == keyHas {
+			key.rkey = r.U32()
 		}
-		m.keys = append(m.keys, remoteKey{rkey, has == 1})
+		m.keys = append(m.keys, key)
 	}
 	switch {
 	case !r.Whole() || version != descriptorVersion || m.permission > mem.GlobalReadWrite || n > devicesMax:
@@ -263,6 +281,8 @@ func (t *Transport) Remap(ctx context.Context, key transport.LocalKey, _, _ uint
 	if r == nil {
 		return kit.NoRegion("rdma.remap", key)
 	}
+	r.pinning.Lock()
+	defer r.pinning.Unlock()
 	old := r.keys.Load()
 	k, err := t.pin(r, old.version+1)
 	if err != nil {

@@ -36,6 +36,7 @@ type Settings struct {
 
 	GIDIndex  int           // index of the address plus one; 0 chooses
 	Library   string        // path of another libibverbs; "": as the dynamic linker finds it
+	Scan      time.Duration // interval of looks for devices that came or went; 0: 2 s
 	DialLimit time.Duration // a peer that says nothing for so long is reported; 0: 2 s
 	Clock     time.Duration // a posted slice that was asked back is waited for so long; 0: 100 ms
 }
@@ -72,11 +73,14 @@ func settled(given any) (Settings, error) {
 	if err != nil {
 		return s, err
 	}
-	if s.DialLimit < 0 || s.Clock < 0 {
+	if s.DialLimit < 0 || s.Clock < 0 || s.Scan < 0 {
 		return s, errs.New(errs.InvalidArgument, "rdma.settings", "a limit is negative")
 	}
 	if s.DialLimit == 0 {
 		s.DialLimit = 2 * time.Second
+	}
+	if s.Scan == 0 {
+		s.Scan = 2 * time.Second
 	}
 	if s.Clock == 0 {
 		s.Clock = 100 * time.Millisecond

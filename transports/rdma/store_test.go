@@ -39,7 +39,7 @@ func newCrowd(t *testing.T, links, peers, room int) *crowd {
 			return tr
 		}})
 	c.a = w.Open("a")
-	c.device = c.a.Transport.(*Transport).devices[0]
+	c.device = c.a.Transport.(*Transport).nics()[0]
 	c.local = c.a.Register(t, crowdSize, mem.LocalReadWrite)
 	c.local.Fill(moved, 0, crowdSize)
 	nodes, operands := make([]*transporttest.Node, peers), make([]*transporttest.Operand, peers)

@@ -104,8 +104,8 @@ func (t *Transport) Match(number transport.Link, local transport.LocalKey, key t
 	k := own.keys.Load()
 	match, whole := transport.Match{}, true
 	for i, r := range l.list() {
-		here := k.local[r.device.index] != nil
-		if here && r.far < len(m.keys) && m.keys[r.far].has {
+		here := k.own(r.device.index) != nil || r.device.lost.Load() // one that returns will take it
+		if here && m.key(r.far).state != keyNone {
 			match.Rails |= 1 << min(i, 63)
 			continue
 		}

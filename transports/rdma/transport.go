@@ -94,8 +94,10 @@ type Transport struct {
 	sink     transport.Sink
 	self     transport.Peer
 	library  *verbs.Library
-	devices  []*device
-	flush    bool // WRITEs are flushed
+	devices  atomic.Pointer[[]*device] // by index; written by Open and scan
+	changing sync.Mutex                // one device comes or goes at a time
+	changes  atomic.Uint64             // of the devices: registrations that met one look again
+	flush    bool                      // WRITEs are flushed
 
 	life    kit.Lifecycle
 	ctx     context.Context // ends when Close begins
@@ -133,26 +135,28 @@ func (Factory) Open(_ context.Context, config any, host transport.Host, sink tra
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	var failed error
+	var list []*device
 	for _, name := range settings.chosen(names) {
-		if len(t.devices) == devicesMax {
+		if len(list) == devicesMax {
 			break
 		}
-		d, err := t.openDevice(len(t.devices), name)
+		d, err := t.openDevice(len(list), name)
 		if err != nil {
 			failed = errors.Join(failed, err)
 			continue
 		}
-		t.devices = append(t.devices, d)
+		list = append(list, d)
 	}
-	if len(t.devices) == 0 {
+	t.devices.Store(&list)
+	if len(list) == 0 {
 		t.cancel()
 		return nil, errs.New(errs.DeviceNotFound, "rdma.open", "none of the devices %s can be used: %v",
 			strings.Join(names, ", "), failed).WithScope(errs.ScopeTransport, errs.SideLocal)
 	}
-	for _, d := range t.devices {
-		t.life.Go(d.listen)
-		t.life.Go(d.attend)
+	for _, d := range list {
+		d.listenAndAttend()
 	}
+	t.life.Go(t.scan)
 	return t, nil
 }
 
@@ -204,7 +208,7 @@ func (t *Transport) Explain(number transport.Link) string {
 // Close implements transport.Transport. Peers hear of it once nothing that they might send is carried out any more.
 func (t *Transport) Close(ctx context.Context) error {
 	t.cancel()
-	for _, d := range t.devices {
+	for _, d := range t.nics() {
 		d.wake()
 	}
 	return t.life.Close(ctx, func() error {
@@ -256,8 +260,10 @@ func (t *Transport) end(ctx context.Context) {
 		r.users.Add(-ending) // no queue pair is left that could use them
 		r.unpin()
 	}
-	for _, d := range t.devices {
-		d.take()
-		d.close()
+	for _, d := range t.nics() {
+		if !d.given.Load() {
+			d.take()
+			d.close()
+		}
 	}
 }

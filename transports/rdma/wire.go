@@ -17,6 +17,7 @@ import (
 //	                          release link turn rail      -> nothing: its ends of the rail's lanes are closed
 //	                          detach link                 -> nothing: its ends of all lanes are
 //	to an initiator           news link ...               -> nothing: no older slice is out
+//	                          devices link              -> nothing: the owner has another device, and is asked again
 //	to both                   goodbye                     -> nothing
 const (
 	kindHello   = 1
@@ -26,6 +27,7 @@ const (
 	kindNews    = 5
 	kindGoodbye = 6
 	kindRelease = 7
+	kindDevices = 8
 
 	protocol = 1
 	magic    = 0x616d6472 // behind the kind: noise is no message

@@ -1,0 +1,414 @@
+package rdma
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/kit"
+	"github.com/tent-engine/tent/transports/rdma/verbs"
+)
+
+// Devices come and go while transfers run.
+//
+//	open ──an event, or no longer listed──▶ lost: its rails are down, its queue pairs and keys go
+//	  ▲                                       │ nothing of it is left
+//	  └──listed again: opened anew ── given ◀─┘
+//
+// A device that comes gets an index, or that of the lost device with its name. Then regions are registered with it, and
+// only then peers may connect. A NIC that is back may give a key of before to other memory. So the descriptors of all
+// regions are replaced first: who holds one of before is refused, or has lost its queue pairs (tell).
+
+// nics returns the devices by their index, also lost ones.
+func (t *Transport) nics() []*device { return *t.devices.Load() }
+
+// scan looks for devices that came and for those that went without an event, until the transport closes.
+func (t *Transport) scan() {
+	tick := time.NewTicker(t.settings.Scan)
+	defer tick.Stop()
+	for {
+		select {
+		case <-t.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		names, _ := t.library.Devices() // the error is that there is none
+		for _, d := range t.nics() {
+			if !slices.Contains(names, d.name) {
+				d.lose(errs.New(errs.Lost, Name, "%s was removed", d.name).WithScope(errs.ScopeRail, errs.SideLocal))
+			}
+		}
+		for _, name := range t.settings.chosen(names) {
+			if index := t.vacant(name); index >= 0 {
+				t.appear(index, name)
+			}
+		}
+	}
+}
+
+// vacant returns the index for a device of a name, -1 if it is open or there is no room.
+func (t *Transport) vacant(name string) int {
+	list := t.nics()
+	for i, d := range list {
+		switch {
+		case d.name != name:
+		case d.given.Load():
+			return i
+		default:
+			return -1
+		}
+	}
+	if len(list) == devicesMax {
+		return -1
+	}
+	return len(list)
+}
+
+// appear takes a device into use. One that cannot be opened is tried again at the next scan.
+func (t *Transport) appear(index int, name string) {
+	d, err := t.openDevice(index, name)
+	if err != nil {
+		return
+	}
+	t.changing.Lock()
+	before := t.nics()
+	list := slices.Clone(before)
+	returns := index < len(before)
+	if returns {
+		list[index] = d
+	} else {
+		list = append(list, d)
+	}
+	t.renewAll(list, returns)
+	d.unwatched.Store(true)
+	d.listenAndAttend()
+	t.devices.Store(&list)
+	t.changes.Add(1)
+	t.renewAll(nil, false) // regions that came meanwhile
+	t.changing.Unlock()
+	t.host.Log().Info("rdma: a device came", "device", name)
+	for _, l := range t.links.All() {
+		l.grow(nil)
+	}
+	for _, g := range t.guests.all(transport.ID{}) {
+		t.life.Go(func() {
+			ctx, cancel := context.WithTimeout(t.ctx, silence)
+			defer cancel()
+			_, _ = t.host.Call(ctx, g.peer, message(kindDevices, g.key.link)) // one that is silent goes on without
+		})
+	}
+}
+
+// renewAll renews the keys of all regions, some side by side. The caller holds changing.
+func (t *Transport) renewAll(list []*device, replace bool) {
+	var wait sync.WaitGroup
+	room := make(chan struct{}, 16)
+	for _, r := range t.regions.All() {
+		room <- struct{}{}
+		wait.Go(func() {
+			t.renew(r, list, replace)
+			<-room
+		})
+	}
+	wait.Wait()
+}
+
+// renew brings the keys of a region in line with a list of devices, nil for those in use. With replace, keys of before
+// are refused from then on.
+func (t *Transport) renew(r *region, list []*device, replace bool) {
+	r.pinning.Lock()
+	defer r.pinning.Unlock()
+	if list == nil {
+		list = t.nics()
+	}
+	old := r.keys.Load()
+	k := newKeys(old.version, len(list))
+	k.why = old.why
+	var fresh, over keys
+	changed := false
+	for i, d := range list {
+		own := old.own(i)
+		if own != nil && own.device == d && !d.lost.Load() {
+			k.local[i], k.remote[i] = own, old.remote[i]
+			continue
+		}
+		if own != nil {
+			over.local, over.remote = append(over.local, own), append(over.remote, old.remote[i])
+			changed = true
+		}
+		if d.pin(r, k) == nil { // else peers use the other devices
+			fresh.local, fresh.remote = append(fresh.local, k.local[i]), append(fresh.remote, k.remote[i])
+			changed = true
+		}
+	}
+	if !changed {
+		return
+	}
+	if replace {
+		k.version++
+	}
+	r.mu.Lock()
+	if r.ended { // its keys go when it is deregistered
+		r.mu.Unlock()
+		fresh.close(true)
+		return
+	}
+	r.keys.Store(k)
+	r.retired = slices.DeleteFunc(r.retired, func(m *memory) bool {
+		if m == nil || !m.device.lost.Load() {
+			return m == nil
+		}
+		m.end()
+		return true
+	})
+	r.mu.Unlock()
+	if replace {
+		t.tell(t.ctx, r, nil, news{region: uint64(r.key), version: k.version})
+	}
+	over.close(true)
+	if r.key != 0 {
+		t.host.Describe(r.key, t.describe(r))
+	}
+}
+
+// lose gives a device up for good: it has failed, or was taken out.
+func (d *device) lose(cause *errs.Error) {
+	if d.lost.Swap(true) {
+		return
+	}
+	t := d.t
+	t.host.Log().Warn("rdma: a device is lost", "device", d.name, "cause", cause)
+	for _, l := range t.links.All() {
+		for _, r := range l.list() {
+			if r.device == d {
+				r.down(cause)
+			}
+		}
+	}
+	t.life.Go(d.retire)
+}
+
+// retire gives a lost device back once nothing of it is left.
+func (d *device) retire() {
+	d.t.changes.Add(1)
+	for _, g := range d.t.guests.all(transport.ID{}) {
+		g.drop(d)
+	}
+	d.t.changing.Lock()
+	d.t.renewAll(nil, false)
+	d.t.changing.Unlock()
+	for d.inUse() {
+		select {
+		case <-d.unused:
+		case <-d.t.ctx.Done(): // Close gives it back
+			return
+		}
+	}
+	d.wake()
+	d.running.Wait()
+	d.close()
+	d.given.Store(true)
+}
+
+// use counts a queue pair, a registration, or a call of the device. It fails on one that is lost.
+func (d *device) use() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.lost.Load() {
+		return false
+	}
+	d.uses++
+	return true
+}
+
+func (d *device) unuse() {
+	d.mu.Lock()
+	d.uses--
+	d.mu.Unlock()
+	select {
+	case d.unused <- struct{}{}:
+	default:
+	}
+}
+
+func (d *device) inUse() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.uses > 0
+}
+
+// errLost is the refusal of a device that is lost.
+func (d *device) errLost() *errs.Error {
+	return errs.New(errs.DeviceNotFound, Name, "%s has failed or was removed", d.name).
+		WithScope(errs.ScopeRail, errs.SideLocal)
+}
+
+// memory is a registration with a device.
+type memory struct {
+	*verbs.Memory
+	device *device
+}
+
+// register pins memory, see verbs.Device.Register.
+func (d *device) register(at uintptr, size, first uint64, access verbs.Access) (*memory, error) {
+	if !d.use() {
+		return nil, d.errLost()
+	}
+	m, err := d.verbs.Register(at, size, first, access)
+	if err != nil {
+		d.unuse()
+		return nil, err
+	}
+	return &memory{m, d}, nil
+}
+
+// end closes a registration. A nil one is none.
+func (m *memory) end() {
+	if m != nil {
+		_ = m.Close() // of a device that is gone, it is gone too
+		m.device.unuse()
+	}
+}
+
+// pairing is a local and a remote device by their indices.
+type pairing struct {
+	here, there int
+	alternate   bool
+}
+
+// pairings lists the rails between n devices here and m there. The i-th goes with the i-th, and the shorter list begins
+// anew. All other pairs are alternates, for when an end is blamed.
+func pairings(n, m int) (list []pairing) {
+	for i := range max(n, m) {
+		list = append(list, pairing{i % n, i % m, false})
+	}
+	matched := len(list)
+	for i := range n * m {
+		p := pairing{i % n, (i%n + i/n) % m, true}
+		if !slices.Contains(list[:matched], pairing{p.here, p.there, false}) {
+			list = append(list, p)
+		}
+	}
+	return list[:min(len(list), railsMax)]
+}
+
+// grow makes the rails that are missing, after the peer has named its devices, nil for as before, or a device came
+// here. A rail whose device is back is made anew at its index, in higher generations.
+func (l *link) grow(names []string) {
+	l.growing.Lock()
+	defer l.growing.Unlock()
+	if names != nil {
+		l.names = names
+	}
+	nics := l.t.nics()
+	if len(l.names) == 0 || len(nics) == 0 {
+		return
+	}
+	rails := slices.Clone(l.list())
+	var fresh []*rail
+	for _, p := range pairings(len(nics), len(l.names)) {
+		d := nics[p.here]
+		at := slices.IndexFunc(rails, func(r *rail) bool { return r.device.index == p.here && r.far == p.there })
+		if d.lost.Load() || at >= 0 && rails[at].device == d || at < 0 && len(rails) == railsMax {
+			continue
+		}
+		r := newRail(l, len(rails), d, p.there, l.names[p.there])
+		r.alternate = p.alternate
+		if at < 0 {
+			rails = append(rails, r)
+		} else {
+			before := rails[at]
+			before.mu.Lock()
+			r.index, r.generation, r.alternate = before.index, before.generation, before.alternate
+			before.unlock()
+			rails[at] = r
+		}
+		fresh = append(fresh, r)
+	}
+	l.rails.Store(&rails)
+	for _, r := range fresh {
+		r.mu.Lock()
+		if r.wanted = r.alternate && l.lacks.Load(); r.wanted || !r.alternate {
+			r.mendLocked()
+		}
+		r.mu.Unlock()
+		if l.over.Load() {
+			r.end(l.gone(errs.Lost, "the link has ended"))
+		}
+	}
+}
+
+// lack says to the core that a rail is down, if it was up. From then on the link has its alternates too: an end may be
+// to blame.
+func (l *link) lack(was transport.Rail, cause *errs.Error) {
+	if was.Generation != 0 {
+		l.t.sink.RailDown(was, cause)
+	}
+	if l.lacks.Swap(true) {
+		return
+	}
+	for _, r := range l.list() {
+		r.mu.Lock()
+		if r.alternate {
+			r.wanted = true // it is proved before the core relies on it
+			r.mendLocked()
+		}
+		r.unlock()
+	}
+}
+
+// namesOf reads an answer to hello.
+func namesOf(r *kit.Reader) (names []string, err error) {
+	for range r.U8() {
+		names = append(names, r.Text())
+	}
+	if !r.Whole() || len(names) == 0 || len(names) > devicesMax {
+		return nil, errs.New(errs.Protocol, "rdma.attach", "a malformed answer").
+			WithScope(errs.ScopeLink, errs.SideRemote)
+	}
+	return names, nil
+}
+
+// again asks the peer for its devices, after it has said that one came.
+func (l *link) again() {
+	answer, err := l.call(append(message(kindHello, uint64(l.number)), protocol), l.t.settings.DialLimit)
+	if err == nil {
+		var names []string
+		if names, err = namesOf(kit.NewReader(answer)); err == nil {
+			l.grow(names)
+			return
+		}
+	}
+	l.t.host.Log().Warn("rdma: a peer has new devices and does not name them", "peer", l.peer.Address,
+		"error", fmt.Sprint(err))
+}
+
+// serveDevices hears that the peer has a device that it had not.
+func (t *Transport) serveDevices(from transport.Peer, r *kit.Reader) ([]byte, *errs.Error) {
+	number := transport.Link(r.U64())
+	if !r.Whole() {
+		return nil, malformed(kindDevices)
+	}
+	for n, l := range t.links.All() {
+		if n == number && l.peer.ID == from.ID {
+			t.life.Go(l.again)
+		}
+	}
+	return []byte{1}, nil
+}
+
+// drop closes the queue pairs of a guest on a device.
+func (g *guest) drop(d *device) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for key, l := range g.lanes {
+		if l.device == d {
+			d.endPair(l.pair, l.in, guestRequests)
+			delete(g.lanes, key)
+		}
+	}
+}
