@@ -181,7 +181,7 @@ class Engine(Moves, Admission):
         Raises OutOfMemoryError, a MemoryError, for more than this machine or a cgroup has left; nothing was touched
         then.
         """
-        n = bytes_of(size, "size", least=1, most=1 << 46)
+        n = bytes_of(size, "size", least=1)
         allowed = self._permission(permission, bool(name), False)
         given = identities("peers", peers)
         made = self._call_json(self._library.pybind_Allocate, n, name or "", location, allowed, bool(prefault), given)

@@ -49,15 +49,15 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 	if err != nil {
 		return 0, mem.Region{}, errs.Wrap(errs.InvalidArgument, "allocate", err)
 	}
-	if m.Size == 0 || m.Size > allocateMost {
-		return 0, mem.Region{}, errs.New(errs.InvalidArgument, "allocate", "the size %d is not between 1 and 2^46",
-			m.Size)
-	}
 	if kind == mem.Host && m.Size >= lookFrom {
 		if err := e.allocations.promise(m.Size); err != nil {
 			return 0, mem.Region{}, err
 		}
 		defer e.allocations.settle(m.Size)
+	}
+	if m.Size == 0 || m.Size > allocateMost { // behind the look: more than there is, is OutOfMemory
+		return 0, mem.Region{}, errs.New(errs.InvalidArgument, "allocate", "the size %d is not between 1 and 2^46",
+			m.Size)
 	}
 	rule, err := e.rules.of(e, m)
 	if err != nil {

@@ -4,13 +4,16 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/transports/tcp"
 )
 
 // machine is a kernel that has some bytes left.
@@ -90,4 +93,19 @@ func TestPrefaultStopsWhereThereIsNoRoom(t *testing.T) {
 	require.Contains(t, err.Error(), fmt.Sprintf("%d bytes of %d are there, and only %d are left", populateBytes,
 		3*populateBytes, populateBytes))
 	require.EqualValues(t, 2*populateBytes, owed(&r), "nothing was touched behind the first step")
+}
+
+// A slip of the unit asks for more than any machine has. It is the same error as for a little too much.
+func TestTheGreatestSizesAreOutOfMemoryToo(t *testing.T) {
+	c, err := config.Load(config.Options{Transports: config.WithRails(tcp.Name)}, nil)
+	require.NoError(t, err)
+	plugs := []Plug{{Factory: tcp.Factory{}, Settings: tcp.Settings{}}}
+	e, err := Open(t.Context(), Options{Config: c, Transports: plugs})
+	require.NoError(t, err)
+	defer func() { require.Empty(t, e.Close(time.Second, true)) }()
+	for _, size := range []uint64{1 << 42, 1<<46 + 1, 1<<63 - 1, 1<<64 - 1} {
+		_, _, err := e.Allocate(Memory{Size: size, Location: "cpu:0"})
+		require.Equal(t, errs.OutOfMemory, errs.From("test", err).Code, "%d bytes", size)
+		require.ErrorContains(t, err, fmt.Sprintf("%d bytes are more than the ", size))
+	}
 }
