@@ -113,7 +113,7 @@ func (e *Engine) install(r *region) *errs.Error {
 	var slow, fast []*port
 	for i, p := range e.ports {
 		switch {
-		case p.transport == nil || !usesKind(&e.infos[i], r.Kind):
+		case p.transport == nil || !e.infos[i].Uses(r.Kind):
 		case e.infos[i].Pins:
 			slow = append(slow, p)
 		default:
@@ -374,14 +374,4 @@ func closeExport(asked *mem.Region) {
 	if asked.DMABuf != nil {
 		_ = unix.Close(asked.DMABuf.Fd)
 	}
-}
-
-// usesKind reports whether a transport moves a kind of memory at one of its ends.
-func usesKind(info *transport.Info, kind mem.Kind) bool {
-	for other := range mem.KindCount {
-		if info.Pairs[kind][other] || info.Pairs[other][kind] {
-			return true
-		}
-	}
-	return false
 }

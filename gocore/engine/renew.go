@@ -14,10 +14,10 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// A peer that replaces descriptors is asked for its description again: it called (Changed), a transport heard of it
-// (Host.Refresh), or a slice was refused as Replaced (dispatch.Effects.Stale). Regions that were imported are imported
-// again, and the core gives running tasks the new keys (dispatch.Core.Rekey). It hands the old ones back when no slice
-// carries them; only then does the transport forget them.
+// A peer that replaces descriptors is asked for its description again: it called (Changed), or a slice was refused as
+// Replaced (dispatch.Effects.Stale). Regions that were imported are imported again, and the core gives running tasks
+// the new keys (dispatch.Core.Rekey). It hands the old ones back when no slice carries them; only then does the
+// transport forget them.
 
 // renewEvery is the least time between two questions to one peer.
 const renewEvery = 5 * time.Millisecond
@@ -102,11 +102,6 @@ func (r *renewals) close() {
 	r.mu.Unlock()
 	r.stop()
 	r.running.Wait()
-}
-
-// Refresh implements transport.Host.
-func (p *port) Refresh(of transport.Peer) {
-	p.engine.renewals.refresh(p.engine.segments.peersWith(of.ID))
 }
 
 // changed hears from a peer that its description has an epoch.

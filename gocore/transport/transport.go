@@ -251,9 +251,6 @@ type Host interface {
 	// peer asks at once. Any goroutine may call it, before Register has returned too; it does not block. A key that is
 	// not registered is ignored.
 	Describe(key LocalKey, descriptor Descriptor)
-	// Refresh asks the engine of a peer for its descriptors again, for a transport that heard by its own way that one
-	// was replaced. It does not block. Calls that meet one under way share the next.
-	Refresh(peer Peer)
 	Log() *slog.Logger
 }
 
@@ -272,6 +269,16 @@ type Info struct {
 	SliceBest uint64                             // bytes in one slice beyond which nothing is gained
 	Alignment uint64                             // of addresses, offsets and lengths; 1 if any
 	SlicesMax int                                // slices outstanding on one rail
+}
+
+// Uses reports whether the transport moves a kind of memory at one of its ends.
+func (i *Info) Uses(kind mem.Kind) bool {
+	for other := range mem.KindCount {
+		if i.Pairs[kind][other] || i.Pairs[other][kind] {
+			return true
+		}
+	}
+	return false
 }
 
 // Factory makes transports of one kind. transports/all lists them; there are no side effects at import.

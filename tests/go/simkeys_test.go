@@ -72,8 +72,6 @@ func (h simHost) Describe(_ transport.LocalKey, d transport.Descriptor) {
 	}
 }
 
-func (h simHost) Refresh(transport.Peer) {}
-
 // renew imports again, as the engine does when a description has changed.
 func (e *simEngine) renew(owner *simEngine, now clock.Time) {
 	known := e.peers[owner]

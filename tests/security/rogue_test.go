@@ -118,7 +118,6 @@ func newRogueOf(t *testing.T, claims transport.Peer, own []byte, settings securi
 func (r *rogue) Self() transport.Peer { return r.claims }
 
 func (r *rogue) Describe(transport.LocalKey, transport.Descriptor) {}
-func (r *rogue) Refresh(transport.Peer)                            {}
 func (r *rogue) Refused(transport.Refusal, string, error)          {}
 
 func (r *rogue) Log() *slog.Logger {

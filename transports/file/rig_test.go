@@ -110,7 +110,6 @@ func (r *rig) Notified(transport.Peer, []byte) bool { return true }
 func (r *rig) Self() transport.Peer                 { return transport.Peer{Address: "self:1"} }
 
 func (r *rig) Describe(transport.LocalKey, transport.Descriptor) {}
-func (r *rig) Refresh(transport.Peer)                            {}
 func (r *rig) Refused(transport.Refusal, string, error)          {}
 
 func (r *rig) Log() *slog.Logger {

@@ -30,7 +30,7 @@ func CheckRegister(op string, life *Lifecycle, m *mem.Region) *errs.Error {
 	case life.Closed():
 		return Closed(op)
 	case m.Kind != mem.Host:
-		return errs.New(errs.InvalidArgument, op,
+		return errs.New(errs.NotHere, op,
 			"%v memory cannot be moved by this transport, only memory of the host", m.Kind)
 	case m.Addr == 0 || m.Size == 0 || uint64(m.Addr)+m.Size < m.Size:
 		return errs.New(errs.InvalidArgument, op, "no memory at %#x with %d bytes", m.Addr, m.Size)

@@ -26,7 +26,6 @@ func (a *alone) Self() transport.Peer {
 	return transport.Peer{Address: "self:1", ID: transport.NumberedID(7), Self: true}
 }
 func (a *alone) Describe(transport.LocalKey, transport.Descriptor) {}
-func (a *alone) Refresh(transport.Peer)                            {}
 func (a *alone) Refused(transport.Refusal, string, error)          {}
 func (a *alone) Log() *slog.Logger                                 { return slog.New(slog.DiscardHandler) }
 func (a *alone) Addresses() []netip.Addr                           { return nil }

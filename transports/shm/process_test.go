@@ -185,7 +185,6 @@ func (p *peer) Self() transport.Peer {
 }
 
 func (p *peer) Describe(transport.LocalKey, transport.Descriptor) {}
-func (p *peer) Refresh(transport.Peer)                            {}
 func (p *peer) Refused(transport.Refusal, string, error)          {}
 func (p *peer) Log() *slog.Logger                                 { return slog.New(slog.DiscardHandler) }
 func (p *peer) Addresses() []netip.Addr                           { return nil }

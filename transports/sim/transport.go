@@ -115,6 +115,9 @@ func (t *Transport) Register(ctx context.Context, m mem.Region) (transport.Local
 	if !t.open {
 		return 0, nil, kit.Closed("sim.register")
 	}
+	if info := t.Info(); !info.Uses(m.Kind) {
+		return 0, nil, errs.New(errs.NotHere, "sim.register", "%v memory is in none of its pairs", m.Kind)
+	}
 	r := &region{Region: m}
 	if t.settings.Holds {
 		if err := r.hold(); err != nil {

@@ -33,7 +33,6 @@ type engine struct {
 
 func (e *engine) Self() transport.Peer                              { return e.self }
 func (e *engine) Describe(transport.LocalKey, transport.Descriptor) {}
-func (e *engine) Refresh(transport.Peer)                            {}
 func (e *engine) Refused(transport.Refusal, string, error)          {}
 func (e *engine) Log() *slog.Logger                                 { return slog.Default() }
 func (e *engine) Addresses() []netip.Addr                           { return nil }

@@ -132,7 +132,6 @@ func (e *endpoint) Call(ctx context.Context, peer transport.Peer, message []byte
 
 func (e *endpoint) Self() transport.Peer                              { return e.self }
 func (e *endpoint) Describe(transport.LocalKey, transport.Descriptor) {}
-func (e *endpoint) Refresh(transport.Peer)                            {}
 func (e *endpoint) Refused(reason transport.Refusal, _ string, _ error) {
 	e.refusals[reason].Add(1)
 	if e.onRefusal != nil {

@@ -50,6 +50,8 @@ var mutants = map[string]string{
 	"leaks a goroutine":               "CloseLeavesNothing",
 	"leaks a descriptor":              "CloseLeavesNothing",
 	"keeps a library's descriptor":    "CloseLeavesNothing",
+	"takes what is not here":          "MemoryThatIsNotHereLeavesTheRestUsable",
+	"blames who asked":                "MemoryThatIsNotHereLeavesTheRestUsable",
 	"blames the rail":                 "AccessOutsideARegionIsRefusedAndTheRailLivesOn",
 	"acknowledges before the peer":    "NotificationsWaitForRoom",
 	"allocates":                       "SubmitToCompletionAllocatesNothing",
@@ -346,8 +348,13 @@ func (m *mutant) Withdraw(list []*transport.Slice) {
 }
 
 func (m *mutant) Register(ctx context.Context, r mem.Region) (transport.LocalKey, transport.Descriptor, error) {
-	if m.name == "forgets permissions" {
+	switch {
+	case m.name == "forgets permissions":
 		r.Permission = mem.GlobalReadWrite
+	case m.name == "takes what is not here" && r.Kind != mem.Cuda:
+		r.Kind = mem.Host
+	case m.name == "blames who asked" && r.Kind == mem.Tpu:
+		return 0, nil, errs.New(errs.InvalidArgument, "mutant", "no memory of a TPU")
 	}
 	return m.Transport.Register(ctx, r)
 }

@@ -18,6 +18,7 @@ func refusalRules() []rule {
 		{"UnknownKeysAreRefusedAndTheRailLivesOn", nil, testUnknownKey},
 		{"DeregisteredRegionsAreRefused", needsEngine, testDeregistered},
 		{"NeighboursOfARefusedSliceArrive", nil, testRefusedAmongGood},
+		{"MemoryThatIsNotHereLeavesTheRestUsable", nil, testNotHere},
 	}
 }
 
@@ -145,4 +146,31 @@ func testRefusedAmongGood(t *testing.T, h Harness) {
 			}
 		}
 	}
+}
+
+// testNotHere offers memory of kinds that no pair of the transport has. The answer is a reason and no key, and it is
+// nobody's mistake: the region lives on other transports. Memory that can be used works as before.
+func testNotHere(t *testing.T, h Harness) {
+	p := newPair(t, h)
+	local, remote := p.operands(t, 64)
+	foreign := 0
+	for kind := mem.Host; kind < mem.File; kind++ {
+		if p.a.Info.Uses(kind) {
+			continue
+		}
+		foreign++
+		region := local.region(1<<30, mem.GlobalReadWrite)
+		region.Kind, region.Location = kind, mem.Location(kind.String()+":0")
+		key, descriptor, err := p.a.Transport.Register(t.Context(), region)
+		require.Error(t, err, "%v", kind)
+		cause := errs.From("register", err)
+		require.Equal(t, errs.NotHere, cause.Code, "%v: %v", kind, err)
+		require.NotEmpty(t, cause.Cause)
+		require.Zero(t, key)
+		require.Empty(t, descriptor)
+	}
+	require.NotZero(t, foreign, "no transport moves every kind of memory")
+	p.c.Must(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, remote, 0, fit(p.c, 64)))
+	local, remote = p.operands(t, 64)
+	p.c.Must(t, p.c.Slice(transport.Write, p.c.Rail(t), local, 0, remote, 0, fit(p.c, 64)))
 }

@@ -209,8 +209,7 @@ func (w *World) finish() {
 // host is the suite's transport.Host: calls go straight to the other node's Serve.
 type host struct{ n *Node }
 
-func (h host) Self() transport.Peer   { return h.n.Peer }
-func (h host) Refresh(transport.Peer) {}
+func (h host) Self() transport.Peer { return h.n.Peer }
 func (h host) Describe(key transport.LocalKey, d transport.Descriptor) {
 	h.n.w.locked(func() { h.n.described[key] = d })
 }
