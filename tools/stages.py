@@ -195,7 +195,7 @@ def wheel(r: Runner, ctx: Context) -> Tally:
 
 
 def rdma(r: Runner, ctx: Context) -> Tally:
-    """queue pairs of Soft-RoCE in a guest: bytes over 2 and 4 rails, faults under whole engines, the transports' suite"""
+    """queue pairs of Soft-RoCE in a guest: bytes over 2 and 4 rails, faults under engines, the transport's suite"""
     limit, extent = (1800, {"TENT_ROCE": "all"}) if ctx.everything else (600, {})
     launcher = guest.launcher(rails=4, limit=limit)
     tally = r.go_test(["./tests/roce/..."], "-p=1", f"-exec={launcher}", timeout=3 * limit, **extent)

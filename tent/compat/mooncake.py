@@ -50,6 +50,7 @@ class TransferOpcode(IntEnum):
 
 
 Read, Write = TransferOpcode.Read, TransferOpcode.Write
+_Opcode = TransferOpcode  # for signatures inside the class that bears the name as well
 
 
 class TransferNotify:
@@ -229,7 +230,7 @@ class TransferEngine:
         buffer: int,
         peer_buffer_address: int,
         length: int,
-        opcode: TransferOpcode,
+        opcode: _Opcode,
         notify: TransferNotify | None = None,
         transport_hint: str = "",
     ) -> int:
@@ -265,7 +266,7 @@ class TransferEngine:
         buffers: Sequence[int],
         peer_buffer_addresses: Sequence[int],
         lengths: Sequence[int],
-        opcode: TransferOpcode,
+        opcode: _Opcode,
         notify: TransferNotify | None = None,
         transport_hint: str = "",
     ) -> int:
@@ -320,7 +321,7 @@ class TransferEngine:
         buffers: Sequence[int],
         peer_buffer_addresses: Sequence[int],
         lengths: Sequence[int],
-        opcode: TransferOpcode,
+        opcode: _Opcode,
         transport_hint: str = "",
         notify: TransferNotify | None = None,
     ) -> int:
