@@ -94,7 +94,7 @@ func testCloseLeavesNothing(t *testing.T, h Harness) {
 		p.c = p.a.Connect(t, p.b)
 		var local *Operand
 		var remote *Remote
-		if i == 0 {
+		if i == 0 || p.a.Info.Files {
 			local, remote = p.operands(t, 4096)
 			near, far = local.Memory, remote.Memory
 		} else {
