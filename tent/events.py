@@ -37,7 +37,9 @@ class Event(NamedTuple):
     reports how its transfer `trace` with this engine went on, in `note`. `segment_opened`, `segment_closed` and
     `region_closed` are acts of the user. `stray_completion`: the transport ended a slice twice, `n` times so far; from
     `m` times on its links go down. `name_lost`: the metadata service does not hold the engine's name, for the reason in
-    `error`; `name_back`: it holds it again.
+    `error`; `name_back`: it holds it again. `peer_disconnected`: the peers of the identities in `note` lost
+    their access, for the reason in `error`. `security_reloaded`: the files of mode mtls were replaced and read again;
+    with `error` those of before count on.
     """
 
     kind: str

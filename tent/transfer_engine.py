@@ -6,12 +6,13 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native, buffers, files, moving, packing
+from .admission import identities
 from .engine import OPEN_TIMEOUT, Engine
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
 from .errors import AddressNotRegisteredError, InvalidArgumentError, transfer_error, translate
@@ -116,6 +117,7 @@ class TransferEngine:
         self,
         name: str,
         *,
+        identity: str | Iterable[str] | None = None,
         create: bool = False,
         size: int | str | None = None,
         truncate: bool = False,
@@ -127,13 +129,16 @@ class TransferEngine:
         without any, a file that may not be written is opened for reading."""
         options = files.Options(create, size, truncate, readonly, durability)
         path = files.path_of(name)
+        wanted = identities("identity", identity)
         if path is None:
             options.refuse(name)
+        elif wanted:
+            raise InvalidArgumentError(f"{name!r} is a file, and identity= belongs to the address of a peer")
         elif options.given:
             return files.open_file(self.engine, path, options, OPEN_TIMEOUT)
         elif "\0" in path:
             raise InvalidArgumentError(f"{name!r} holds a zero byte")
-        return self.engine._call_long(self.engine._library.pybind_OpenSegment, name, "", False, 10_000)
+        return self.engine._call_long(self.engine._library.pybind_OpenSegment, name, wanted, False, 10_000)
 
     def close_segment(self, handle: int) -> None:
         """Forgets a segment."""

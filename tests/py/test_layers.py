@@ -15,7 +15,7 @@ ORDER = """
 _version _settings _lazy _empty _html _text _transports enums page errors quantities _abi _gotent _native
 buffers settings explanation traffic loop tail handle aio transfer region files stream closing records
 request_array indexes metrics_server grid addresses notifications events segment moving terms packing batch moves spans
-engine transfer_engine __init__
+admission engine transfer_engine __init__
 """
 LAYERS = ORDER.split()
 

@@ -221,11 +221,11 @@ def test_certificates_give_rights_by_identity(issue: Callable[..., dict[str, str
     friend = engines(security={**issue("friend", "URI:spiffe://prod/prefill/0"), "allow": ["spiffe://prod/owner"]})
     other = engines(security={**issue("other", "DNS:other.svc"), "allow": ["*"]})
     kv = owner.allocate(4096, name="kv", peers="spiffe://prod/prefill/*")
-    buffer = bytearray(4096)
-    owner.register(buffer, name="all")
+    everybodys = owner.allocate(4096, name="all")
+    source = friend.allocate(4096)
     with friend.open(owner.address, identity=["spiffe://prod/owner"]) as segment:
         assert segment.identity == "spiffe://prod/owner" and sorted(segment.regions) == ["all", "kv"]
-        friend.write(friend.allocate(4096), segment["kv"]).result(10)
+        friend.write(source, segment["kv"]).result(10)
     with other.open(owner.address) as segment:
         assert list(segment.regions) == ["all"]
     with pytest.raises(tent.PermissionDeniedError, match="wanted was") as caught:
@@ -243,7 +243,8 @@ def test_certificates_give_rights_by_identity(issue: Callable[..., dict[str, str
     assert owner.disconnect("spiffe://prod/prefill/*") == 1 and owner.peers() == []
     with pytest.raises(tent.InvalidEntryError, match="no peer is"):
         owner.disconnect("spiffe://prod/prefill/*")
-    kv.close()
+    for region in (kv, everybodys, source):
+        region.close()
 
 
 @pytest.mark.parametrize("wrong", ["prefill", ["uid:1", 7], 7], ids=str)
