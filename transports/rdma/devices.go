@@ -403,12 +403,5 @@ func (t *Transport) serveDevices(from transport.Peer, r *kit.Reader) ([]byte, *e
 
 // drop closes the queue pairs of a guest on a device.
 func (g *guest) drop(d *device) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for key, l := range g.lanes {
-		if l.device == d {
-			d.endPair(l.pair, l.in, guestRequests)
-			delete(g.lanes, key)
-		}
-	}
+	g.close(func(l *guestLane) bool { return l.device == d })
 }

@@ -3,6 +3,8 @@ package rdma
 import (
 	"context"
 	"encoding/binary"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,11 +20,18 @@ type guest struct {
 	key  guestKey
 	peer transport.Peer
 
-	mu      sync.Mutex
+	mu      sync.Mutex // short: never held while a pair is connected
 	ended   bool
-	turns   map[uint32]uint64 // by rail: the newest turn that was served
-	lanes   map[[2]uint32]*guestLane
+	rails   map[uint32]*guestRail
 	unheard map[uint64]news // by region: the guest was silent, and hears it before its lanes work again
+}
+
+// guestRail is our end of a rail of a guest. A connection may wait seconds for a link address that nobody answers for,
+// so each rail has a turn of its own: others connect meanwhile, and a fence does not wait.
+type guestRail struct {
+	busy  chan struct{}        // holds a token while somebody makes, connects or closes its pairs
+	turn  uint64               // the newest that was asked for, guarded by guest.mu
+	lanes map[uint8]*guestLane // changed under guest.mu by the holder of the token
 }
 
 type guestKey struct {
@@ -65,8 +74,7 @@ func (t *Transport) guest(from transport.Peer, link uint64, make bool) (*guest, 
 		return nil, errs.New(errs.TooManyRequests, "rdma.serve", "%d links of one peer, which is the limit",
 			guestsPerPeer)
 	}
-	g = &guest{key: key, peer: from, turns: map[uint32]uint64{}, lanes: map[[2]uint32]*guestLane{},
-		unheard: map[uint64]news{}}
+	g = &guest{key: key, peer: from, rails: map[uint32]*guestRail{}, unheard: map[uint64]news{}}
 	t.guests.byKey[key] = g
 	t.guests.count[from.ID]++
 	return g, nil
@@ -88,12 +96,76 @@ func (t *Transport) dismiss(g *guest) {
 		r.mu.Unlock()
 	}
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.ended = true
-	for _, l := range g.lanes {
-		l.device.endPair(l.pair, l.in, guestRequests)
+	g.mu.Unlock()
+	g.close(func(*guestLane) bool { return true })
+}
+
+// begin gives a call of the peer its turn at a rail, until the token is taken out of busy. A call that a newer one has
+// overtaken, or that its peer waits for no more, ends.
+func (g *guest) begin(ctx context.Context, number uint32, turn uint64) (*guestRail, *errs.Error) {
+	g.mu.Lock()
+	r := g.rails[number]
+	if r == nil {
+		r = &guestRail{busy: make(chan struct{}, 1), lanes: map[uint8]*guestLane{}}
+		g.rails[number] = r
 	}
-	g.lanes = nil
+	err := g.admitLocked(r, turn)
+	r.turn = max(r.turn, turn)
+	g.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case r.busy <- struct{}{}:
+	case <-ctx.Done():
+		return nil, errs.New(errs.Timeout, "rdma.serve", "another connection of the rail is under way").
+			WithScope(errs.ScopeRail, errs.SideLocal)
+	}
+	g.mu.Lock()
+	err = g.admitLocked(r, turn+1)
+	g.mu.Unlock()
+	if err != nil {
+		<-r.busy
+		return nil, err
+	}
+	return r, nil
+}
+
+// admitLocked refuses a call about a rail that is no newer than the last one.
+func (g *guest) admitLocked(r *guestRail, turn uint64) *errs.Error {
+	switch {
+	case g.ended:
+		return kit.Closed("rdma.serve")
+	case turn <= r.turn:
+		return errs.New(errs.StaleGeneration, "rdma.serve", "a call of before").
+			WithScope(errs.ScopeRail, errs.SideRemote)
+	}
+	return nil
+}
+
+// close closes pairs of a guest, each after the connection that is under way on its rail.
+func (g *guest) close(which func(*guestLane) bool) {
+	g.mu.Lock()
+	rails := slices.Collect(maps.Values(g.rails))
+	g.mu.Unlock()
+	for _, r := range rails {
+		r.busy <- struct{}{}
+		g.closeLanes(r, which)
+		<-r.busy
+	}
+}
+
+// closeLanes closes pairs of a rail. The caller holds its token.
+func (g *guest) closeLanes(r *guestRail, which func(*guestLane) bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for number, l := range r.lanes {
+		if which(l) {
+			l.device.endPair(l.pair, l.in, guestRequests)
+			delete(r.lanes, number)
+		}
+	}
 }
 
 // all returns the guests of a peer, of everybody for the zero ID.
@@ -119,9 +191,11 @@ func (g *guest) cut(n news) {
 	known := g.unheard[n.region]
 	known.join(n)
 	g.unheard[n.region] = known
-	for _, l := range g.lanes {
-		if err := l.pair.Reset(); err != nil {
-			l.device.t.host.Log().Error("rdma: a queue pair does not reset", "device", l.device.name, "error", err)
+	for _, r := range g.rails {
+		for _, l := range r.lanes { // one that is being connected then fails, or its peer hears the news with the answer
+			if err := l.pair.Reset(); err != nil {
+				l.device.t.host.Log().Error("rdma: a queue pair does not reset", "device", l.device.name, "error", err)
+			}
 		}
 	}
 }
@@ -146,7 +220,7 @@ func (t *Transport) Serve(ctx context.Context, from transport.Peer, message []by
 	case kindHello:
 		answer, err = wrapped(t.serveHello(from, r))
 	case kindConnect:
-		answer, err = wrapped(t.serveConnect(from, r))
+		answer, err = wrapped(t.serveConnect(ctx, from, r))
 	case kindLearn:
 		answer, err = wrapped(t.serveLearn(from, r))
 	case kindDetach:
@@ -154,7 +228,7 @@ func (t *Transport) Serve(ctx context.Context, from transport.Peer, message []by
 	case kindDevices:
 		answer, err = wrapped(t.serveDevices(from, r))
 	case kindRelease:
-		answer, err = wrapped(t.serveRelease(from, r))
+		answer, err = wrapped(t.serveRelease(ctx, from, r))
 	case kindNews:
 		answer, err = wrapped(t.serveNews(ctx, from, r))
 	case kindGoodbye:
@@ -188,30 +262,27 @@ func (t *Transport) serveHello(from transport.Peer, r *kit.Reader) ([]byte, *err
 	return answer, nil
 }
 
-func (t *Transport) serveConnect(from transport.Peer, r *kit.Reader) ([]byte, *errs.Error) {
-	link, turn, rail, index := r.U64(), r.U64(), r.U32(), r.U8()
+func (t *Transport) serveConnect(ctx context.Context, from transport.Peer, r *kit.Reader) ([]byte, *errs.Error) {
+	link, turn, number, index := r.U64(), r.U64(), r.U32(), r.U8()
 	theirs := decodeEnd(r)
-	if !r.Whole() || !theirs.valid() || rail >= railsMax || int(index) >= len(t.nics()) {
+	if !r.Whole() || !theirs.valid() || number >= railsMax || int(index) >= len(t.nics()) {
 		return nil, malformed(kindConnect)
 	}
 	g, err := t.guest(from, link, false)
 	if err != nil {
 		return nil, err
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	switch {
-	case g.ended:
-		return nil, kit.Closed("rdma.serve")
-	case turn <= g.turns[rail]:
-		return nil, errs.New(errs.StaleGeneration, "rdma.serve", "a connection of before").
-			WithScope(errs.ScopeRail, errs.SideRemote)
+	rail, err := g.begin(ctx, number, turn)
+	if err != nil {
+		return nil, err
 	}
-	g.turns[rail] = turn
+	defer func() { <-rail.busy }()
 	ours, failed := g.receive(t.nics()[index], rail, &theirs)
 	if failed != nil {
 		return nil, errs.Wrap(errs.RdmaError, "rdma.serve", failed).WithScope(errs.ScopeRail, errs.SideLocal)
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	answer := ours.encode(nil)
 	answer = binary.LittleEndian.AppendUint32(answer, uint32(min(len(g.unheard), newsMost)))
 	for _, n := range g.unheard {
@@ -221,8 +292,8 @@ func (t *Transport) serveConnect(from transport.Peer, r *kit.Reader) ([]byte, *e
 }
 
 // receive resets our ends of lanes and connects them with the peer's new ones. Nothing that came by the older ones is
-// carried out any more when it has begun to connect.
-func (g *guest) receive(d *device, rail uint32, theirs *end) (*end, error) {
+// carried out any more when it has begun to connect. The caller holds the rail's token.
+func (g *guest) receive(d *device, rail *guestRail, theirs *end) (*end, error) {
 	if !d.use() {
 		return nil, d.errLost()
 	}
@@ -237,21 +308,18 @@ func (g *guest) receive(d *device, rail uint32, theirs *end) (*end, error) {
 	}
 	ours := &end{gid: address.GID, lid: port.LID, reads: d.reads(theirs.reads)}
 	ours.mtu = min(theirs.mtu, uint32(port.MTU), d.t.settings.mtu())
+	g.closeLanes(rail, func(l *guestLane) bool { return l.device != d })
 	for _, far := range theirs.lanes {
-		key := [2]uint32{rail, uint32(far.lane)}
-		l := g.lanes[key]
-		if l != nil && l.device != d {
-			l.device.endPair(l.pair, l.in, guestRequests)
-			delete(g.lanes, key)
-			l = nil
-		}
+		l := rail.lanes[far.lane]
 		if l == nil {
 			pair, in, err := d.newPair(guestRequests)
 			if err != nil {
 				return nil, err
 			}
 			l = &guestLane{d, pair, in}
-			g.lanes[key] = l
+			g.mu.Lock()
+			rail.lanes[far.lane] = l
+			g.mu.Unlock()
 		} else if err := l.pair.Reset(); err != nil {
 			return nil, err
 		}
@@ -300,28 +368,21 @@ func (t *Transport) serveDetach(from transport.Peer, r *kit.Reader) ([]byte, *er
 }
 
 // serveRelease closes our ends of a rail, for a peer that cannot connect them now.
-func (t *Transport) serveRelease(from transport.Peer, r *kit.Reader) ([]byte, *errs.Error) {
-	link, turn, rail := r.U64(), r.U64(), r.U32()
-	if !r.Whole() || rail >= railsMax {
+func (t *Transport) serveRelease(ctx context.Context, from transport.Peer, r *kit.Reader) ([]byte, *errs.Error) {
+	link, turn, number := r.U64(), r.U64(), r.U32()
+	if !r.Whole() || number >= railsMax {
 		return nil, malformed(kindRelease)
 	}
 	g, err := t.guest(from, link, false)
 	if err != nil {
 		return nil, err
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if turn <= g.turns[rail] {
-		return nil, errs.New(errs.StaleGeneration, "rdma.serve", "a release of before").
-			WithScope(errs.ScopeRail, errs.SideRemote)
+	rail, err := g.begin(ctx, number, turn)
+	if err != nil {
+		return nil, err
 	}
-	g.turns[rail] = turn
-	for key, l := range g.lanes {
-		if key[0] == rail {
-			l.device.endPair(l.pair, l.in, guestRequests)
-			delete(g.lanes, key)
-		}
-	}
+	defer func() { <-rail.busy }()
+	g.closeLanes(rail, func(*guestLane) bool { return true })
 	return []byte{1}, nil
 }
 
