@@ -26,7 +26,7 @@ demo-qos: develop ## small urgent requests beside floods, with classes and witho
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check "rich>=13" "matplotlib>=3.7" || echo "without rich and matplotlib: text only"
 	@$(VENV)/bin/python -m tent.demos.qos --picture build/qos.svg $(ARGS)
 
-test: ## everything that a landing must pass, with the time and the budget of each stage: some eight minutes, warm
+test: ## everything that a landing must pass, with the time and the budget of each stage: some ten minutes, warm
 	@$(PYTHON) tools/check.py
 
 test-all: ## make test and what takes longer: before an issue closes

@@ -192,7 +192,7 @@ func (g *guest) cut(n news) {
 	known.join(n)
 	g.unheard[n.region] = known
 	for _, r := range g.rails {
-		for _, l := range r.lanes { // one that is being connected then fails, or its peer hears the news with the answer
+		for _, l := range r.lanes { // one that is being connected fails, or its peer hears the news with the answer
 			if err := l.pair.Reset(); err != nil {
 				l.device.t.host.Log().Error("rdma: a queue pair does not reset", "device", l.device.name, "error", err)
 			}
