@@ -75,8 +75,9 @@ func TestEachCloseReturnsWhenEndHasOrItsContextEnds(t *testing.T) {
 func TestOnlyMemoryOfTheHostThatIsThereIsRegistered(t *testing.T) {
 	var life Lifecycle
 	require.Nil(t, CheckRegister("x", &life, &mem.Region{Addr: 1, Size: 1}))
-	for _, m := range []mem.Region{{Size: 1}, {Addr: 1}, {Addr: 2, Size: math.MaxUint64},
-		{Addr: 1, Size: 1, Kind: mem.File}} {
+	elsewhere := mem.Region{Addr: 1, Size: 1, Kind: mem.File}
+	require.Equal(t, errs.NotHere, errs.CodeOf(CheckRegister("x", &life, &elsewhere)), "another transport moves it")
+	for _, m := range []mem.Region{{Size: 1}, {Addr: 1}, {Addr: 2, Size: math.MaxUint64}} {
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(CheckRegister("x", &life, &m)), "%+v", m)
 	}
 	require.NoError(t, life.Close(t.Context(), func() error { return nil }))
