@@ -121,7 +121,9 @@ func (r *rail) mendOnce() error {
 	return r.announce()
 }
 
-// wire takes a place for the rail and connects the lanes that do not work. Without any that works, the rail is down.
+// wire takes a place for the rail and connects the lanes that do not work. The rail is down if that is refused, if
+// slices wait for it, or if no lane works: another rail may be well, and one lane that works proves nothing about its
+// path.
 func (r *rail) wire(broken []*lane) error {
 	if err := r.place(); err != nil {
 		return err
@@ -136,7 +138,8 @@ func (r *rail) wire(broken []*lane) error {
 	for _, l := range r.lanes {
 		works = works || l.works
 	}
-	stuck := r.state == up && !works && r.link.ctx.Err() == nil
+	stuck := r.state == up && r.link.ctx.Err() == nil &&
+		(!works || errs.CodeOf(err) == errs.RdmaError || r.queue.Urgent() < kit.Classes)
 	r.unlock()
 	if stuck {
 		r.down(errs.From(Name, err))
