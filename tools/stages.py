@@ -284,7 +284,7 @@ STAGES: dict[str, Stage] = {
     "python": Stage(python, 320, needs_wheel=True),
     "pythons": Stage(pythons, 95, needs_wheel=True),
     "adapters": Stage(adapters, 65, needs_wheel=True),
-    "race": Stage(race, 350, BACK),
+    "race": Stage(race, 330, BACK),
     "arm64": Stage(arm64, 150),
     "churn": Stage(churn, 400),
     "pauses": Stage(pauses, 250),
