@@ -142,7 +142,11 @@ func (r *rail) wire(broken []*lane) error {
 		(!works || errs.CodeOf(err) == errs.RdmaError || r.queue.Urgent() < kit.Classes)
 	r.unlock()
 	if stuck {
-		r.down(errs.From(Name, err))
+		cause := *errs.From(Name, err)
+		if cause.Code == errs.RdmaError {
+			cause.Code = errs.Lost // for slices that wait: the rail was lost to them, by no fault of theirs
+		}
+		r.down(&cause)
 	}
 	if limbo && !final(err) {
 		return errors.Join(err, r.release(broken))
