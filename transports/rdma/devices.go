@@ -21,7 +21,7 @@ import (
 //
 // A device that comes gets an index, or that of the lost device with its name. Then regions are registered with it, and
 // only then peers may connect. A NIC that is back may give a key of before to other memory. So the descriptors of all
-// regions are replaced first: who holds one of before is refused, or has lost its queue pairs (tell).
+// regions are replaced first: a peer with one of before is refused, or has lost its queue pairs (tell).
 
 // nics returns the devices by their index, also lost ones.
 func (t *Transport) nics() []*device { return *t.devices.Load() }

@@ -123,7 +123,7 @@ func (g *guest) begin(ctx context.Context, number uint32, turn uint64) (*guestRa
 			WithScope(errs.ScopeRail, errs.SideLocal)
 	}
 	g.mu.Lock()
-	err = g.admitLocked(r, turn+1)
+	err = g.admitLocked(r, turn+1) // it is still the newest
 	g.mu.Unlock()
 	if err != nil {
 		<-r.busy

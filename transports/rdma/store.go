@@ -26,7 +26,7 @@ type store struct {
 	going  int            // of those placed: they were asked to leave
 }
 
-// seat is what the store keeps in a rail, guarded by its mutex.
+// seat is the store's part of a rail, guarded by the mutex of the store.
 type seat struct {
 	place  kit.Element[rail]
 	placed bool

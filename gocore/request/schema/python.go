@@ -138,7 +138,7 @@ func renderPackers(p *page) {
 	}
 	p.line(") -> Terms:")
 	p.line("    \"\"\"The terms of a call, in the order in which the engine reads them.\"\"\"")
-	p.line("    return (") // one a line, as ruff has what ends in a comma: a further term makes no line too long
+	p.line("    return (") // ruff keeps a line for each term behind the last comma, so a new one makes no line too long
 	for _, t := range Terms {
 		p.line("        %s,", t.Name)
 	}

@@ -131,7 +131,7 @@ func (gs *grants) meet(ctx context.Context, g *Grant, claim manifest.Claim) *err
 	return nil
 }
 
-// full refuses a peer for now: it tries again.
+// full is the refusal of a peer while the table has no room: it tries again.
 func (gs *grants) full(format string, args ...any) *errs.Error {
 	return errs.New(errs.TooManyRequests, gs.p.op("attach"), format, args...).
 		WithScope(errs.ScopeLink, errs.SidePath)
