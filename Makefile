@@ -7,7 +7,7 @@ FUZZTIME ?= 20s
 PREFIX ?= /usr/local
 SOURCES := $(shell find gocore transports pybind -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients test-rdma check lint sim mutants bench bench-peers bench-failover bench-qos bench-scale bench-file bench-rdma bench-clients check-rdma capi install fuzz docs docs-reference wheel sdist develop clean
+.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients test-rdma check lint sim mutants bench bench-peers bench-security bench-failover bench-qos bench-scale bench-staging bench-file bench-rdma bench-clients check-rdma check-gpu capi install fuzz docs docs-reference wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -63,6 +63,9 @@ bench: develop ## the speed table, beside plain C and Python programs: make benc
 bench-peers: develop ## tent beside NIXL and Mooncake, from their wheels: make bench-peers ARGS="--json FILE"
 	@$(VENV)/bin/python tests/bench/peers.py $(ARGS)
 
+bench-security: develop ## what lanes cost that are proved, signed and encrypted, beside plain ones: make bench-security ARGS="--rounds 5"
+	@$(VENV)/bin/python tests/bench/security.py $(ARGS)
+
 bench-failover: ## what a broken rail costs, in network namespaces (root): make bench-failover ARGS="-runs 20 -json FILE"
 	@$(PYTHON) tests/bench/gorun.py failover $(ARGS)
 
@@ -72,6 +75,9 @@ bench-qos: ## what classes are worth beside floods, in network namespaces (root)
 bench-scale: ## how costs grow with idle peers, regions and requests: make bench-scale ARGS="-only regions"
 	@$(PYTHON) tests/bench/gorun.py scale $(ARGS)
 
+bench-staging: ## how much of a wire staging reaches, by size and number of slots, in virtual time: make bench-staging ARGS="-plot FILE"
+	@$(PYTHON) tests/bench/gorun.py staging $(ARGS)
+
 bench-file: develop ## tent on files beside fio: make bench-file ARGS="--folder /mnt/nvme"
 	@$(VENV)/bin/python tests/bench/files.py $(ARGS)
 
@@ -80,6 +86,9 @@ bench-rdma: ## tent over RDMA beside a plain C program, in the test guest: make 
 
 check-rdma: ## the suite and the comparison on the RDMA devices of this machine: make check-rdma ARGS="--pairs mlx5_0:mlx5_1"
 	@$(PYTHON) tools/bench_rdma.py --check $(ARGS)
+
+check-gpu: develop ## the suite, every way of GPU memory and rates beside bare driver calls, on the GPUs of this machine: a page of results
+	@$(VENV)/bin/python tests/bench/checkgpu.py --page build/check-gpu.md $(ARGS)
 
 bench-clients: ## KV caches between vLLM's servers over tent, NIXL and Mooncake in turn (installs 7 GB): make bench-clients ARGS="--rounds 3"
 	@$(PYTHON) tools/bench_clients.py $(ARGS)

@@ -4,16 +4,19 @@
 
 With --check it also compiles the examples and the checks, plainly and with the address and undefined-behaviour
 sanitizers, and runs them. With --install it copies the three under another folder, which DESTDIR may precede; tent.pc
-finds the others from its own place, so that the folder can be moved.
+finds the others from its own place, so that the folder can be moved. Beside each product stands the key of its inputs:
+one that is made of the same is left as it is, as a compiler's cache would. Programs run every time.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -23,7 +26,9 @@ import interpreters
 
 ROOT = build_gotent.ROOT
 SOURCE = ROOT / "pybind" / "capi"
+PLUG_INS = ROOT / "transports" / "plugin" / "include"  # of transports in C, which tent loads
 LIMIT_S = 120
+CC, CXX = os.environ.get("CC", "gcc"), os.environ.get("CXX", "g++")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 
 PKG_CONFIG = """prefix=${{pcfiledir}}/../..
@@ -38,6 +43,29 @@ Libs: -L${{libdir}} -Wl,-rpath,${{libdir}} -ltent
 """
 
 
+def key_of(files: Iterable[Path], *words: str) -> str:
+    """A key of files, by name and content, and of the words of the commands that read them."""
+    digest = hashlib.sha256("\0".join(words).encode())
+    for file in sorted(files):
+        digest.update(f"\0{file}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def make(product: Path, key: str, command: list[str], env: dict[str, str] | None = None) -> None:
+    """Runs a command that makes a product, unless the product was made with the same key."""
+    stamp = product.with_name(f"{product.name}.key")
+    if product.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == key:
+        return
+    stamp.unlink(missing_ok=True)
+    subprocess.run(command, cwd=ROOT, env=env, check=True)
+    stamp.write_text(key, encoding="utf-8")
+
+
+def said(*command: str) -> str:
+    """The output of a command: a compiler's version."""
+    return subprocess.check_output(command, text=True, cwd=ROOT)
+
+
 def build(prefix: Path) -> None:
     """libtent.so, tent/transfer_engine.h and tent.pc under prefix."""
     library = prefix / "lib" / "libtent.so"
@@ -47,9 +75,13 @@ def build(prefix: Path) -> None:
     release = f"-X {build_gotent.RELEASE}={build_gotent.version()}"
     linker = f"-s -w {build_gotent.LINKNAME} {release} -extldflags=-Wl,-soname,libtent.so"
     command = [go, "build", "-buildmode=c-shared", f"-ldflags={linker}", "-o", str(library), "./pybind/capi"]
-    subprocess.run(command, cwd=ROOT, env=build_gotent.go_env(go), check=True)
+    env = build_gotent.go_env(go)
+    sources = [ROOT / name for name in build_gotent.source_files()]
+    flags = [env.get(name, "") for name in ("GOFLAGS", "CC", "CGO_CFLAGS", "CGO_LDFLAGS")]
+    make(library, key_of(sources, *command, *flags, said(go, "version"), said(CC, "--version")), command, env)
     library.with_suffix(".h").unlink(missing_ok=True)  # cgo's own header; people read ours
-    shutil.copytree(SOURCE / "include" / "tent", prefix / "include" / "tent", dirs_exist_ok=True)
+    for headers in (SOURCE / "include" / "tent", PLUG_INS):
+        shutil.copytree(headers, prefix / "include" / "tent", dirs_exist_ok=True)
     (prefix / "lib" / "pkgconfig" / "tent.pc").write_text(pkg_config(), encoding="utf-8")
 
 
@@ -75,11 +107,14 @@ def check(prefix: Path) -> None:
     """Compiles and runs the examples and the programs that must be refused, with the flags of the header's readers."""
     flags = ["-Wall", "-Wextra", "-Werror", f"-I{prefix}/include"]
     link = ["-pthread", f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib", "-ltent"]
-    compilers = {".c": [os.environ.get("CC", "gcc"), "-std=c11"], ".cc": [os.environ.get("CXX", "g++"), "-std=c++17"]}
+    compilers = {".c": [CC, "-std=c11"], ".cc": [CXX, "-std=c++17"]}
+    given = [*(path for path in (prefix / "include").rglob("*") if path.is_file()), prefix / "lib" / "libtent.so.key"]
+    versions = said(CC, "--version") + said(CXX, "--version")
     for source in sorted([*(SOURCE / "examples").iterdir(), *(SOURCE / "checks").iterdir()]):
         for name, extra in (("plain", ("-O2",)), ("sanitized", SANITIZERS)):
             program = prefix / f"{source.name}-{name}"
-            subprocess.run([*compilers[source.suffix], *flags, *extra, source, "-o", program, *link], check=True)
+            command = [*compilers[source.suffix], *flags, *extra, str(source), "-o", str(program), *link]
+            make(program, key_of([source, *given], versions, *command), command)
             done = subprocess.run([program], capture_output=True, text=True, timeout=LIMIT_S)
             if done.returncode != 0:
                 raise SystemExit(f"{source.name} ({name}) failed:\n{done.stdout}{done.stderr}")

@@ -30,10 +30,23 @@ import lint
 import wheels
 from quiet import Stopwatch
 from running import MissingError, Runner, Tally
-from stages import ALL_FACTOR, BACK, FRONT, INVARIANTS, LONG, SIMULATED, STAGES, TEST_TOOLS, Context, Stage, racing
+from stages import (
+    ALL_FACTOR,
+    BACK,
+    FRONT,
+    INVARIANTS,
+    LONG,
+    SERVICES,
+    SIMULATED,
+    STAGES,
+    TEST_TOOLS,
+    Context,
+    Stage,
+    racing,
+)
 
 START = time.monotonic()
-TOTAL = 610  # quiet seconds that all stages take; 20 more are for preparing with warm caches
+TOTAL = 620  # quiet seconds that all stages take; 20 more are for preparing with warm caches
 ROOM = 1.5  # a stage, and all of them, fail beyond this multiple of the time that they usually take
 COLD = 480  # cold caches may add this
 REQUIRE = "REQUIRE"  # names stages that fail where this machine lacks something for them; elsewhere they are not run
@@ -84,6 +97,12 @@ def prepare_pythons(r: Runner, ctx: Context) -> None:
         interpreters.pip_install(python, "--force-reinstall", "--no-deps", str(ctx.wheel))
 
 
+def prepare_capi(r: Runner) -> None:
+    """The C library, which cgo and the linker take half a minute for where a source has changed."""
+    if r.run(sys.executable, "tools/build_capi.py", timeout=600):
+        raise RuntimeError("the C library does not build")
+
+
 def prepare_guest(ctx: Context) -> None:
     """The guest of the stage rdma. The error of a guest that cannot be had here is that stage's alone."""
     watch = Stopwatch.start()
@@ -92,6 +111,16 @@ def prepare_guest(ctx: Context) -> None:
     except (MissingError, kernel.KernelError, kernel.LateError, subprocess.SubprocessError) as error:
         ctx.missing["rdma"] = error
     say(f"the guest of rdma is prepared in {watch.wall():.0f} s (with cold caches up to {guest.COLD} more)")
+
+
+def prepare_services(r: Runner, ctx: Context) -> None:
+    """Redis, and the programs of the stage services."""
+    try:
+        guest.install_packages("services", {"/usr/bin/redis-server": "redis-server"}, r.log)
+    except MissingError as error:
+        ctx.missing["services"] = error
+    if r.inside(SERVICES).run(r.go, "test", "-c", "-o", os.devnull, ".", timeout=900):
+        raise RuntimeError("tests/services does not compile")
 
 
 def prepare(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> bool:
@@ -107,8 +136,12 @@ def prepare(names: list[str], ctx: Context, go: str, env: dict[str, str]) -> boo
         begin("go", lambda r: prepare_go(r, names, ctx))
         if any(STAGES[name].needs_wheel for name in names):
             begin("pythons", lambda r: prepare_pythons(r, ctx))
+        if "capi" in names:
+            begin("capi", prepare_capi)
         if "rdma" in names:
             begin("guest", lambda r: prepare_guest(ctx))
+        if "services" in names:
+            begin("services", lambda r: prepare_services(r, ctx))
         if "clients" in names:
             begin("clients", lambda r: interpreters.clients_python(TEST_TOOLS))
         if "torch" in names:
@@ -214,7 +247,7 @@ def main() -> int:
     env["PYTHONDONTWRITEBYTECODE"] = "1"
     env.pop("PYTHONPATH", None)
     main = f"{sys.version_info.major}.{sys.version_info.minor}"
-    ctx = Context(args.seeds or (10000 if args.all else 1000), interpreters.interpreters(), main, everything=args.all)
+    ctx = Context(args.seeds or (10000 if args.all else 400), interpreters.interpreters(), main, everything=args.all)
     say(f"Go: {go}; Python: {', '.join(ctx.pythons)}, this one is {ctx.main}")
     total = Tally(failed=1)
     if prepare(names, ctx, go, env):

@@ -223,6 +223,15 @@ PANELS = (
             "reports of traces dropped": rate("tent_trace_reports_dropped_total"),
         },
     ),
+    Panel(
+        "Pools in memory of the host, for memory of devices",
+        "short",
+        {
+            "slots": "sum(tent_staging_slots{$E})",
+            "free slots": "sum(tent_staging_slots_free{$E})",
+            "waits for a slot": rate("tent_staging_waits_total"),
+        },
+    ),
 )
 
 

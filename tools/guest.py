@@ -57,35 +57,36 @@ BUILDING = {
 }
 
 
-def missing_packages() -> list[str]:
-    """The packages that the guest needs and this machine lacks; those of the kernel's build where that is to come."""
-    needed = LIBRARY if kernel.path().exists() else {**LIBRARY, **BUILDING}
-    return " ".join(packages for file, packages in needed.items() if not Path(file).exists()).split()
-
-
 def install(log: Path) -> None:
-    """Installs the packages, where this is root on a Debian. Raises MissingError, with the command or the log."""
+    """Installs the guest's packages, and those of the kernel's build where that is to come."""
     if os.uname().machine != "x86_64":
         raise MissingError("rdma needs an x86-64 host: the kernel of its guest is built for no other")
-    packages, building = missing_packages(), not kernel.path().exists()
-    if not packages and not building:
+    building = not kernel.path().exists()
+    install_packages("rdma", {**LIBRARY, **BUILDING} if building else LIBRARY, log, update=building)
+
+
+def install_packages(stage: str, needed: dict[str, str], log: Path, *, update: bool = False) -> None:
+    """Installs the packages whose files this machine lacks, where this is root on a Debian. Raises MissingError, with
+    the command or the log."""
+    packages = " ".join(names for file, names in needed.items() if not Path(file).exists()).split()
+    if not packages and not update:
         return
     if shutil.which("apt-get") is None:
-        raise MissingError(f"rdma needs a Debian, for {kernel.SOURCE} and the packages: {' '.join(packages)}")
+        raise MissingError(f"{stage} needs a Debian, for the packages: {' '.join(packages or needed.values())}")
     if os.geteuid() == 0:
-        apt(log, "update")
+        apt(log, stage, "update")
         if packages:
-            apt(log, "install", "--yes", "--no-install-recommends", *packages)
+            apt(log, stage, "install", "--yes", "--no-install-recommends", *packages)
     elif packages:
-        raise MissingError(f"rdma needs packages: apt-get install --no-install-recommends {' '.join(packages)}")
+        raise MissingError(f"{stage} needs packages: apt-get install --no-install-recommends {' '.join(packages)}")
 
 
-def apt(log: Path, *words: str) -> None:
+def apt(log: Path, stage: str, *words: str) -> None:
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with log.open("ab") as output:
         done = subprocess.run(["apt-get", *words], env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     if done.returncode:
-        raise MissingError(f"rdma needs `apt-get {' '.join(words)}` to succeed: the log is {log}")
+        raise MissingError(f"{stage} needs `apt-get {' '.join(words)}` to succeed: the log is {log}")
 
 
 def prepare(say: kernel.Say) -> None:

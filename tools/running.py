@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shlex
 import shutil
@@ -91,6 +92,7 @@ class Runner:
         self.go = go
         self.env = env
         self.niceness = niceness
+        self.folder = ROOT
         LOGS.mkdir(parents=True, exist_ok=True)
         self.log = LOGS / f"{name}.log"
         self.log.write_bytes(b"")
@@ -98,6 +100,12 @@ class Runner:
     def beside(self, name: str) -> Runner:
         """A runner with a log of its own, for commands that run beside these."""
         return Runner(f"{self.name}-{name}", self.go, self.env, self.niceness)
+
+    def inside(self, folder: Path) -> Runner:
+        """This runner, with commands that run in a folder."""
+        other = copy.copy(self)
+        other.folder = folder
+        return other
 
     def run(self, *command: object, timeout: float, **env: str) -> int:
         """Runs a command to its end; 124 when its time is over. Nothing of it is left running."""
@@ -109,7 +117,7 @@ class Runner:
             log.flush()
             process = subprocess.Popen(
                 words,
-                cwd=ROOT,
+                cwd=self.folder,
                 env={**self.env, **env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -22,7 +22,9 @@ COLUMNS = 120
 TYPES = {"string": "str", "bool": "bool", "float64": "float"} | dict.fromkeys(
     ("int", "int32", "int64", "uint32", "uint64"), "int"
 )
-EXPORTED = re.compile(r"^((?://.*\n)*)func ([A-Z]\w*)\(([^)]*)\) (?:\((\w+) ([\w.]+), err error\)|(\w+)) {", re.M)
+EXPORTED = re.compile(
+    r"^((?://.*\n)*)func ([A-Z]\w*)\(([^)]*)\) (?:\((?:\w+ )?([\w.]+), (?:err )?error\)|(\w+)) {", re.M
+)
 
 
 class Function(NamedTuple):
@@ -47,7 +49,7 @@ def exported(text: str) -> Iterator[Function]:
     found = list(EXPORTED.finditer(text))
     if len(found) != len(re.findall(r"^func [A-Z]", text, re.M)):
         raise ValueError("an exported function does not return one value and an error")
-    for comment, name, parameters, _, returns, bare in (match.groups() for match in found):
+    for comment, name, parameters, returns, bare in (match.groups() for match in found):
         doc = " ".join(line.removeprefix("//").strip() for line in comment.splitlines())
         yield Function(f"pybind_{name}", tuple(arguments(parameters)), TYPES[returns or bare], doc)
 

@@ -109,3 +109,14 @@ def test_children_can_be_interrupted_although_a_shell_ignored_that() -> None:
     )
     shell = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", script]
     assert subprocess.check_output(shell, text=True, cwd=ROOT) == "True\n"
+
+
+def test_a_file_that_one_run_of_python_leaves_out_is_in_another() -> None:
+    """The runs by marks cover each file: those that others() leaves out have tests of these marks alone."""
+    everything = {str(path) for path in (ROOT / "tests" / "py").glob("test_*.py")}
+    general = set(stages.others("adapters", "clock"))
+    left_out = everything - general
+    assert left_out and left_out <= {*stages.marked("adapters"), *stages.marked("clock")}
+    for path in left_out:
+        assert re.search(r"^pytestmark = pytest\.mark\.(adapters|clock)\b", Path(path).read_text(), re.M), path
+    assert general <= everything

@@ -1,0 +1,56 @@
+"""A product of the C library's build is made again when an input of its command has changed, and only then."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import build_capi
+import pytest
+
+# Copies its input, and adds a line to a log: one line for each time that it ran.
+COPY = "import sys; open(sys.argv[2], 'w').write(open(sys.argv[1]).read()); open(sys.argv[3], 'a').write('ran\\n')"
+
+
+def test_a_product_follows_its_inputs_and_is_otherwise_left_alone(tmp_path: Path) -> None:
+    source, product, log = tmp_path / "source.c", tmp_path / "product", tmp_path / "log"
+
+    def made(*words: str) -> tuple[str, int]:
+        command = [sys.executable, "-c", COPY, str(source), str(product), str(log), *words]
+        build_capi.make(product, build_capi.key_of([source], *command), command)
+        return product.read_text(), log.read_text().count("ran")
+
+    source.write_text("one")
+    assert made() == made() == ("one", 1)
+    source.write_text("two")
+    assert made() == made() == ("two", 2)
+    assert made("-O2") == made("-O2") == ("two", 3), "other words of the command"
+    product.unlink()
+    assert made("-O2") == ("two", 4)
+
+
+def test_a_command_that_fails_is_run_again(tmp_path: Path) -> None:
+    product = tmp_path / "product"
+    product.write_text("of an earlier key")
+    wrong = [sys.executable, "-c", "raise SystemExit(1)"]
+    for _ in range(2):
+        with pytest.raises(subprocess.CalledProcessError):
+            build_capi.make(product, "key", wrong)
+
+
+def test_a_key_tells_names_contents_and_words_apart(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text("a")
+    two.write_text("b")
+    keys = {
+        build_capi.key_of([one, two]),
+        build_capi.key_of([one]),
+        build_capi.key_of([two]),
+        build_capi.key_of([one, two], "-g"),
+        build_capi.key_of([one, two], "-", "g"),
+    }
+    assert len(keys) == 5 and build_capi.key_of([two, one]) in keys, "the order of the files does not count"
+    one.write_text("b")
+    two.write_text("a")
+    assert build_capi.key_of([one, two]) not in keys
