@@ -7,7 +7,8 @@
 //	fault in Go's code        Go's handler
 //	fault in other code       the handler that was installed later, as if it stood there alone
 //
-// Go's code is the executable mapping that holds Go's handler, so no symbol of the runtime is needed. Each repair uses
-// an entry of its own: a handler that passes faults on to its predecessor, as crash reporters do, reaches the one that
-// was there before it, and never itself. After the last entry is used nothing is repaired any more.
+// Go's code is the executable mapping that holds Go's handler, so no symbol of the runtime is needed. Each handler has
+// an entry of its own: one that passes faults on to its predecessor, as crash reporters do, reaches the one that was
+// there before it. A handler that comes back gets its entry back, so a test runner may switch faulthandler off and on
+// for ever. Beyond as many handlers as there are entries nothing is repaired any more.
 package traps

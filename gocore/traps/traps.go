@@ -2,6 +2,7 @@ package traps
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -11,7 +12,7 @@ import (
 )
 
 const (
-	slots   = 4  // repairs of a process
+	slots   = 4  // handlers of others
 	signals = 64 // of the kernel
 )
 
@@ -31,38 +32,35 @@ var (
 	theirs              [slots][signals]uintptr // handlers that were installed later
 )
 
-// repairs is the state of Keep.
-var repairs struct {
-	mu   sync.Mutex
-	used int
-}
+// keeping guards the repairs of Keep.
+var keeping sync.Mutex
 
-// ErrUsedUp is the error of Keep when handlers were replaced more often than it can repair.
-var ErrUsedUp = errors.New("the handlers of SIGSEGV and SIGBUS were replaced too often: " +
+// ErrUsedUp is the error of Keep when more handlers were installed than it has entries for.
+var ErrUsedUp = errors.New("too many handlers of SIGSEGV and SIGBUS were installed: " +
 	"memory that is gone may end the process")
 
 // Keep looks whether Go's handlers of SIGSEGV and SIGBUS are in front, and repairs that. It reports whether it had to.
 // It costs a system call a signal where there is nothing to repair. Any goroutine may call it.
 func Keep() (repaired bool, err error) {
-	repairs.mu.Lock()
-	defer repairs.mu.Unlock()
+	keeping.Lock()
+	defer keeping.Unlock()
 	if goHandler == 0 && !findGo() {
 		return false, nil
 	}
-	slot := repairs.used
+	ours := entries()
 	for _, s := range [...]unix.Signal{unix.SIGSEGV, unix.SIGBUS} {
 		found := actionOf(s)
-		switch {
-		case inFront(found.handler):
+		if found.handler == goHandler || slices.Contains(ours[:], found.handler) {
 			continue
-		case slot == slots:
-			return repaired, ErrUsedUp
 		}
 		next := actionOf(unix.SIGURG) // Go's, with its flags and mask
 		if found.handler > 1 {        // else it is SIG_DFL or SIG_IGN: Go's handler alone is right
+			slot := slotFor(s, found.handler)
+			if slot == slots {
+				return repaired, ErrUsedUp
+			}
 			theirs[slot][s] = found.handler
-			next.handler = entries()[slot]
-			repairs.used = slot + 1
+			next.handler = ours[slot]
 		}
 		if errno := sigaction(s, &next, nil); errno != 0 {
 			return repaired, errno
@@ -87,9 +85,16 @@ func findGo() bool {
 	return true
 }
 
-// inFront reports whether a handler is Go's or the newest entry.
-func inFront(handler uintptr) bool {
-	return handler == goHandler || repairs.used > 0 && handler == entries()[repairs.used-1]
+// slotFor returns the entry for a handler of a signal: the one that it had before, or else a new one. It returns slots
+// if all are used. A handler that was taken away and comes back found the same predecessor as at first. One that was
+// installed twice in a row did not; that calls itself with any entry.
+func slotFor(s unix.Signal, handler uintptr) int {
+	for slot := range slots {
+		if have := theirs[slot][s]; have == 0 || have == handler {
+			return slot
+		}
+	}
+	return slots
 }
 
 func actionOf(s unix.Signal) (a action) {

@@ -52,18 +52,25 @@ func TestAGuardHoldsAfterHandlersWereReplaced(t *testing.T) {
 	keep(false)
 	replace(0) // SIG_DFL
 	keep(true)
-	require.Zero(t, repairs.used, "Go's handler stands alone again")
+	require.Equal(t, goHandler, actionOf(unix.SIGSEGV).handler, "Go's handler stands alone again")
 	keep(false)
+	nobody := func(i int) uintptr { return 4096 * uintptr(i+1) } // a fault that reached it would end the process
 	for i := range slots {
-		replace(4096) // nobody's code: a fault that reached it would end the process
+		replace(nobody(i))
 		keep(true)
-		require.Equal(t, i+1, repairs.used)
 		require.Equal(t, entries()[i], actionOf(unix.SIGSEGV).handler)
 		keep(false)
 	}
-	replace(goHandler) // as a library does that takes its handler back
+	for i := range 100 { // handlers that go and come back, as those of a library that is switched off and on
+		replace(goHandler)
+		keep(false)
+		replace(nobody(i % slots))
+		keep(true)
+		require.Equal(t, entries()[i%slots], actionOf(unix.SIGBUS).handler)
+	}
+	replace(entries()[0]) // as a library does that takes its handler back
 	keep(false)
-	replace(4096)
+	replace(nobody(slots))
 	_, err = Keep()
 	require.ErrorIs(t, err, ErrUsedUp)
 }
