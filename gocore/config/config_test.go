@@ -66,11 +66,12 @@ func TestDefaultsFillEveryTypedField(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Engine{RPCServerPort: 0, MetadataType: "p2p", MetadataLease: 10 * time.Second,
 		MetadataTimeout: 2 * time.Second, Reload: 30 * time.Second,
-		RenewalGrace: time.Minute, LogLevel: "info", MergeRequests: true,
+		RenewalGrace: time.Minute, Data: "auth", LogLevel: "info", MergeRequests: true,
 		MaxFailoverAttempts:  3,
 		TransferStallTimeout: 30 * time.Second, FenceTimeoutHost: 100 * time.Millisecond,
 		FenceTimeoutNetwork: time.Second, FenceTimeoutFile: 5 * time.Second, TransferSyncTimeout: 10 * time.Minute,
 		MaxPendingRequests: 1 << 20, MaxBatches: 65536, NotificationQueue: 65536, NotificationBytes: 64 << 20,
+		Staging: true, StagingSlots: 32, StagingSlotBytes: 1 << 20,
 		MaxConnections: 1024, MaxPeerConnections: 8, MaxStrangers: 256, MaxCalls: 4000, MaxReception: 32 << 20,
 		AttemptTimeout: 10 * time.Second, ResendRounds: 8, ResendInterval: time.Millisecond,
 		RailSuspectAfter: 5 * time.Millisecond, RailCondemnAfter: time.Second, InlineBytes: 256 << 10,
@@ -306,6 +307,34 @@ func TestTheConfigShowsTheValueInForce(t *testing.T) {
 	for _, key := range []string{"num_lanes", "device/num_cq_list", "endpoint/qp_mul_factor", "workers/num_workers"} {
 		require.Equal(t, int64(4), c.value("transports/rdma/"+key), key)
 	}
+}
+
+// TestAPointerKeepsZeroApartFromNone, also where Open completes a struct of Load. Structures keep their form.
+func TestAPointerKeepsZeroApartFromNone(t *testing.T) {
+	type nest struct {
+		Eggs  *int           `key:"eggs" takes:"-1..9" default:"3"`
+		Bytes *uint64        `key:"bytes" takes:"0..9" unit:"B" default:"4"`
+		Pools []any          `key:"pools" takes:"pools"`
+		Near  map[string]any `key:"../../topology/near" takes:"matrix"`
+	}
+	o := Options{Transports: []Transport{{Name: "birds", Settings: nest{}}}}
+	for text, want := range map[string][2]int{`{}`: {3, 4},
+		`{"transports/birds/eggs": 0, "transports/birds/bytes": 0}`:  {0, 0},
+		`{"transports/birds/eggs": -1, "transports/birds/bytes": 9}`: {-1, 9}} {
+		c, err := Load(o, text)
+		require.NoError(t, err)
+		s, err := Settled[nest](c.SettingsOf("birds"), "birds")
+		require.NoError(t, err)
+		require.Equal(t, want, [2]int{*s.Eggs, int(*s.Bytes)}, text)
+		require.Nil(t, s.Pools)
+	}
+	c, err := Load(o, `{"transports/birds/pools": [{"name": "high", "num_qp": 2}],
+		"topology/near": {"cpu:0": [["a"], []]}}`)
+	require.NoError(t, err)
+	s, err := Settled[nest](c.SettingsOf("birds"), "birds")
+	require.NoError(t, err)
+	require.Equal(t, "high", s.Pools[0].(map[string]any)["name"])
+	require.Contains(t, s.Near, "cpu:0")
 }
 
 func TestSettledChecksWhatOpenIsGiven(t *testing.T) {

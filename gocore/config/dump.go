@@ -46,6 +46,9 @@ func (c *Config) why(key string) string {
 			return reason
 		}
 	}
+	if same := c.settings[c.index[key]].same; same != "" {
+		return c.why(same)
+	}
 	if _, bound := c.targets[key]; bound {
 		if key == policyKey && c.Engine.LegacySelection {
 			return "use_legacy_transport_selection is true"

@@ -7,11 +7,12 @@ import "time"
 type Engine struct {
 	Name                 string        `key:"name" help:"Name of the engine, shown to peers and in logs; empty chooses one."`
 	MetadataType         string        `key:"metadata_type" takes:"p2p|etcd|redis|http" default:"p2p" from:"upstream" help:"Where names of segments are found; with p2p a name is an address, and no service is needed."`
-	MetadataServers      string        `key:"metadata_servers" from:"upstream" help:"The service of metadata_type: host:port of each member of etcd, with commas between them; host:port or a redis:// or rediss:// URL of Redis; the URL of an HTTP metadata server. Unused with p2p."`
-	MetadataPasswordFile string        `key:"metadata_password_file" takes:"file" help:"File with the password of Redis; empty: none."`
-	MetadataCA           string        `key:"metadata_tls_ca" takes:"file" help:"PEM file with the authorities that sign etcd's certificates; empty: the system's, and TLS only with metadata_tls_certificate."`
-	MetadataCertificate  string        `key:"metadata_tls_certificate" takes:"file" help:"PEM file with the certificate by which etcd knows this engine."`
-	MetadataKey          string        `key:"metadata_tls_key" takes:"file" help:"PEM file with the key of metadata_tls_certificate."`
+	MetadataServers      string        `key:"metadata_servers" from:"upstream" help:"The service of metadata_type: host:port or https://host:port of each member of etcd, with commas between them; host:port or a redis:// or rediss:// URL of Redis; the URL of an HTTP metadata server. Unused with p2p."`
+	MetadataUser         string        `key:"metadata_user" help:"User of this engine at the metadata service; empty: none, or the default user of Redis."`
+	MetadataPasswordFile string        `key:"metadata_password_file" takes:"file" help:"File with the password at the metadata service, mode 0600; empty: none."`
+	MetadataCA           string        `key:"metadata_tls_ca" takes:"file" help:"PEM file with the authorities that sign the certificates of the metadata service; empty: the system's. One of metadata_tls_*, an https:// or a rediss:// URL makes the connection TLS."`
+	MetadataCertificate  string        `key:"metadata_tls_certificate" takes:"file" help:"PEM file with the certificate by which the metadata service knows this engine."`
+	MetadataKey          string        `key:"metadata_tls_key" takes:"file" help:"PEM file with the key of metadata_tls_certificate, mode 0600."`
 	MetadataLease        time.Duration `key:"metadata_lease" takes:"2..3600" unit:"s" default:"10" help:"A name ends this long after its engine has died. A living engine renews it three times as often."`
 	MetadataTimeout      time.Duration `key:"metadata_timeout" takes:"0.01..60" unit:"s" default:"2" help:"Time for one answer of the metadata service."`
 	LocalSegmentName     string        `key:"local_segment_name" from:"upstream" help:"Name under which the metadata service lists this engine; empty: its name. Unused with p2p, where the address is the name."`
@@ -25,6 +26,9 @@ type Engine struct {
 	Allow                []string      `key:"security/allow" takes:"identities" help:"Identities that are admitted in mode mtls. One * stands for a segment of a path or a label of a name, ** for any number of them."`
 	Reload               time.Duration `key:"security/reload_interval" takes:"0..86400" unit:"s" default:"30" help:"How often the files of mode mtls are looked at; one that was replaced is read again. 0: Engine.reload_security() alone does it."`
 	RenewalGrace         time.Duration `key:"security/renewal_grace" takes:"0..86400" unit:"s" default:"60" help:"A peer whose certificate has ended, or whose authority has gone from security/ca, keeps its lanes for this long while it is asked for another certificate. New connections by the old one are refused at once."`
+	Audit                string        `key:"security/audit" takes:"file" help:"File that gets a JSON line for each peer that is admitted, refused or disconnected, mode 0600. Engines may share it, and it may be rotated by moving it away."`
+	Data                 string        `key:"security/data" takes:"auth|sign|encrypt" default:"auth" help:"Protection of bytes between hosts. auth: both ends of a lane prove themselves, and bytes go as they are. sign: a frame that somebody changed, repeated or left out ends its lane. encrypt: and nobody reads them. The stricter one of two peers counts; transports that cannot do it are not used."`
+	DataExcept           []string      `key:"security/data_except" help:"Transports that may carry bytes between hosts as they are, whatever security/data says: on a fabric that nobody else reaches. Both peers name them."`
 	LocalUsers           []string      `key:"security/local_users" takes:"users" help:"Users of this host that are admitted beside our own; any is all of them. Without security/cluster_key."`
 	MaxConnections       int           `key:"security/limits/connections" takes:"16..65536" default:"1024" help:"Connections of peers to the control plane. When all are taken, the one that was idle longest is closed; its peer connects again at its next call."`
 	MaxPeerConnections   int           `key:"security/limits/connections_per_peer" takes:"1..1024" default:"8" help:"The same of one peer, which needs one of them."`
@@ -55,11 +59,15 @@ type Engine struct {
 	InlineBytes          uint64        `key:"inline_bytes" takes:"0..1GiB" unit:"B" default:"256KiB" help:"Most bytes that a call may move on the caller's own thread before it returns, where the transport can; 0 means never."`
 	NotificationQueue    int           `key:"notification_queue" takes:"1..1048576" default:"65536" help:"Notifications waiting to be read; a full queue holds the senders' completions back."`
 	NotificationBytes    uint64        `key:"notification_bytes" takes:"1MiB..64GiB" unit:"B" default:"64MiB" help:"Bytes of notifications waiting to be read; one peer may fill an eighth of them."`
+	Staging              bool          `key:"staging/enable" default:"true" help:"Memory of a device goes through pools in memory of the host, where no transport carries it to the peer or the file directly."`
+	StagingSlots         int           `key:"staging/slots" takes:"2..4096" default:"32" help:"Slots of a pool: as many pieces are copied and on the wire at once. There is a pool for each NUMA node that needs one, from its first use."`
+	StagingSlotBytes     uint64        `key:"staging/slot_bytes" takes:"64KiB..1GiB" unit:"B" default:"1MiB" help:"Bytes of a slot, the longest piece of a transfer through memory of the host."`
 	LegacySelection      bool          `key:"use_legacy_transport_selection" default:"false" from:"upstream" help:"Selection by the fixed order of the build, without policies."`
 	AllowFaults          bool          `key:"allow_faults" default:"false" help:"Faults may be injected into this engine's transports and control plane: for tests. TENT_FAULTS sets it too."`
 	Faults               string        `key:"faults" help:"Faults from the start, in the language of transports/faulty, as in TENT_FAULTS; needs allow_faults."`
 	MetricsListen        string        `key:"metrics/listen" takes:"endpoint" help:"Where metrics are served over HTTP, as host:port; a port alone is on loopback. Empty serves none."`
 	MetricsPort          int           `key:"metrics/http_port" takes:"port" default:"0" from:"upstream" help:"Older spelling of the port in metrics/listen; 0 serves none."`
 	MetricsHost          string        `key:"metrics/http_host" default:"127.0.0.1" from:"upstream" help:"Older spelling of the host in metrics/listen; it counts beside metrics/http_port."`
+	PlugIns              []string      `key:"plugins" takes:"plug-ins" help:"Transports and devices in shared libraries: files, and folders of which each *.so is one, in the order of names. Root or the user of the process owns them, and nobody else may write them. They come before the transports of the build."`
 	Policies             []Policy      `key:"policy" takes:"policies" from:"upstream" help:"Rules that choose and order transports and NICs by request; the first match counts."`
 }

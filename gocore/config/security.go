@@ -10,8 +10,7 @@ import (
 // plannedSecurity names the keys of modes that do not exist yet. A user of one counts on its protection, so it is
 // refused by name.
 var plannedSecurity = map[string]string{
-	"security/mode": "the keys choose the mode", "security/data": "signed or encrypted data",
-	"security/audit": "an audit trail",
+	"security/mode": "the keys choose the mode",
 }
 
 // checkPlanned refuses a key of plannedSecurity.
