@@ -34,6 +34,11 @@ type MemoryType int
 // Types of memory.
 const (
 	HostMemory MemoryType = 0
+	CudaMemory MemoryType = 1
+	ROCmMemory MemoryType = 2
+	NPUMemory  MemoryType = 3
+
+	OtherMemory MemoryType = 4
 )
 
 // Ranks is the number of classes of distance between a memory and a NIC: 0 is nearest.
@@ -42,7 +47,7 @@ const Ranks = 3
 // Topology is immutable once read.
 type Topology struct {
 	NICs     []NIC
-	Memories []Memory
+	Memories []Memory // of the nodes, then of the devices
 }
 
 // NIC is one network interface.
@@ -53,22 +58,26 @@ type NIC struct {
 	Addresses []netip.Prefix
 }
 
-// Memory is the memory of one NUMA node.
+// Memory is the memory of one NUMA node, or of one device.
 type Memory struct {
-	Location mem.Location // "cpu:N"
+	Location mem.Location // "cpu:N", "cuda:N"
 	Type     MemoryType
 	Node     int
-	Bytes    uint64
+	Device   *Device // nil: memory of the host
+	Bytes    uint64  // 0: not known
 	CPUs     []int
 	Distance map[int]int  // to other nodes, of the firmware; 10 is itself
 	Ranked   [Ranks][]int // indexes of NICs by distance, as the rules of rank say
 }
 
-// rank says how near a NIC is to a memory, as upstream does: the same node is 0. A NIC without a node is as far as
-// another socket; rank 1 is for NICs on the same PCI root as a GPU, so host memory has none.
-func rank(m Memory, n NIC) int {
-	if n.Node >= 0 && n.Node == m.Node {
+// rank says how near a NIC is to a memory, as upstream does. For memory of the host the same node is 0, and all others
+// are as far as another socket. For a device the NICs that are nearest on the bus are 0, and others on its node are 1.
+func rank(m Memory, n NIC, nearest bool) int {
+	switch same := n.Node >= 0 && n.Node == m.Node; {
+	case nearest || same && m.Device == nil:
 		return 0
+	case same:
+		return 1
 	}
 	return Ranks - 1
 }
@@ -79,7 +88,7 @@ func (t *Topology) arrange() {
 		m := &t.Memories[i]
 		m.Ranked = [Ranks][]int{}
 		for j, n := range t.NICs {
-			r := rank(*m, n)
+			r := rank(*m, n, m.Device.nearest(j))
 			m.Ranked[r] = append(m.Ranked[r], j)
 		}
 	}
@@ -123,6 +132,7 @@ type memoryJSON struct {
 	Bytes      uint64       `json:"bytes"`
 	CPUs       []int        `json:"cpus"`
 	Distances  map[int]int  `json:"distances"`
+	Device     *Device      `json:"device,omitempty"`
 }
 
 type deviceList struct {
@@ -147,8 +157,12 @@ func (t *Topology) MarshalJSON() ([]byte, error) {
 	}
 	for _, m := range t.Memories {
 		ranks := deviceList{some(m.Ranked[0]), some(m.Ranked[1]), some(m.Ranked[2])}
-		out.Memories = append(out.Memories, memoryJSON{Name: m.Location, Type: m.Type, Node: m.Node, DeviceList: ranks,
-			Bytes: m.Bytes, CPUs: some(m.CPUs), Distances: m.Distance})
+		pci := ""
+		if m.Device != nil {
+			pci = m.Device.PCI
+		}
+		out.Memories = append(out.Memories, memoryJSON{Name: m.Location, PCIBusID: pci, Type: m.Type, Node: m.Node,
+			DeviceList: ranks, Bytes: m.Bytes, CPUs: some(m.CPUs), Distances: m.Distance, Device: m.Device})
 	}
 	return json.Marshal(out)
 }

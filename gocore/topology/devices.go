@@ -1,0 +1,165 @@
+package topology
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/tent-engine/tent/gocore/mem"
+)
+
+// Device is an accelerator, as its platform and the bus describe it. Ways are in the words of `nvidia-smi topo`: "NV12"
+// for twelve NVLinks, "PIX" behind one bridge, "PXB" behind several, "PHB" at one host bridge, "NODE" on one NUMA node,
+// "SYS" between sockets; "" where it is not known.
+type Device struct {
+	Name    string            `json:"name"`
+	PCI     string            `json:"pci_bus_id"`
+	UUID    string            `json:"uuid"`
+	NICs    map[string]string `json:"nics"`    // the way to each NIC that is on the bus
+	Devices map[string]string `json:"devices"` // the way to each other device, by location
+	Fabric  *Fabric           `json:"fabric"`  // its domain of multi-node NVLink; null: none
+	Unknown string            `json:"unknown"` // why ways to other devices are not known
+
+	near []int // indexes of the NICs that are nearest
+}
+
+// Fabric is a domain of NVLink over several hosts: memory moves between devices whose cluster and clique are equal.
+type Fabric struct {
+	Cluster string `json:"cluster"`
+	Clique  uint32 `json:"clique"`
+}
+
+// Group is the devices of one platform, and the ways between them that the platform knows.
+type Group struct {
+	Type    MemoryType
+	Devices []Found
+	Ways    [][]string // "" where one is not known
+	Unknown string     // why none is known
+}
+
+// Found is a device as its platform describes it.
+type Found struct {
+	Location mem.Location
+	Name     string
+	PCI      string
+	UUID     [16]byte
+	Node     int // -1: not known
+	Fabric   *Fabric
+}
+
+func (d *Device) nearest(nic int) bool { return d != nil && slices.Contains(d.near, nic) }
+
+// LocalWith reads the topology of this machine, with devices.
+func LocalWith(groups []Group) *Topology {
+	root := os.DirFS("/")
+	t := Read(root, localAddresses)
+	t.add(root, groups)
+	return t
+}
+
+// add puts devices behind the nodes.
+func (t *Topology) add(root fs.FS, groups []Group) {
+	paths := make([]string, len(t.NICs))
+	for j := range t.NICs {
+		paths[j] = busPath(root, t.NICs[j].PCIBusID)
+	}
+	for _, g := range groups {
+		buses := make([]string, len(g.Devices))
+		for i := range g.Devices {
+			buses[i] = busPath(root, g.Devices[i].PCI)
+		}
+		for i, f := range g.Devices {
+			d := &Device{Name: f.Name, PCI: f.PCI, UUID: uuid(f.UUID), NICs: map[string]string{},
+				Devices: map[string]string{}, Fabric: f.Fabric, Unknown: g.Unknown}
+			for k, other := range g.Devices {
+				if k != i {
+					d.Devices[string(other.Location)] = g.between(i, k, buses)
+				}
+			}
+			t.reach(d, buses[i], paths, f.Node)
+			t.Memories = append(t.Memories, Memory{Location: f.Location, Type: g.Type, Node: f.Node, Device: d})
+		}
+	}
+	t.arrange()
+}
+
+// between is the way between two devices: the platform's word on it, else that of the bus.
+func (g *Group) between(i, k int, buses []string) string {
+	if i < len(g.Ways) && k < len(g.Ways[i]) && g.Ways[i][k] != "" {
+		return g.Ways[i][k]
+	}
+	return way(buses[i], buses[k], g.Devices[i].Node, g.Devices[k].Node)
+}
+
+// reach finds the ways from a device to the NICs, and the nearest of them.
+func (t *Topology) reach(d *Device, bus string, paths []string, node int) {
+	best := len(ways)
+	for j, n := range t.NICs {
+		text := way(bus, paths[j], node, n.Node)
+		if text == "" {
+			continue
+		}
+		d.NICs[n.Name] = text
+		switch far := slices.Index(ways, text); {
+		case far < best:
+			best, d.near = far, []int{j}
+		case far == best:
+			d.near = append(d.near, j)
+		}
+	}
+}
+
+// ways are in the order of their length.
+var ways = []string{"PIX", "PXB", "PHB", "NODE", "SYS"}
+
+// busPath returns where a PCI function hangs: "pci0000:00/0000:00:01.0/0000:01:00.0", "" if that is not known.
+func busPath(root fs.FS, address string) string {
+	if address == "" {
+		return ""
+	}
+	target, err := fs.ReadLink(root, "sys/bus/pci/devices/"+address)
+	if err != nil {
+		return ""
+	}
+	_, below, _ := strings.Cut(path.Clean(target), "devices/")
+	return below
+}
+
+// way says how two functions of the bus are connected, by the bridges that they share.
+func way(a, b string, nodeA, nodeB int) string {
+	if a == "" || b == "" {
+		return ""
+	}
+	here, there := strings.Split(a, "/"), strings.Split(b, "/")
+	shared := 0
+	for shared < min(len(here), len(there))-1 && here[shared] == there[shared] {
+		shared++
+	}
+	switch further := max(len(here), len(there)) - 1 - shared; { // bridges below the last one that they share
+	case shared == 0 && nodeA >= 0 && nodeA == nodeB:
+		return "NODE"
+	case shared == 0:
+		return "SYS"
+	case shared == 1:
+		return "PHB"
+	case further > 1:
+		return "PXB"
+	}
+	return "PIX"
+}
+
+// uuid is written as nvidia-smi does.
+func uuid(id [16]byte) string {
+	if id == [16]byte{} {
+		return ""
+	}
+	return "GPU-" + Dashed(id)
+}
+
+// Dashed writes 16 bytes as a UUID.
+func Dashed(id [16]byte) string {
+	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+}
