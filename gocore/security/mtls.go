@@ -242,6 +242,19 @@ func (c *Credentials) readFiles(state *fileStates) (texts [3][]byte, err error) 
 	return texts, nil
 }
 
+// ReadSecret reads the file of a setting that others must not be able to use; see readPEM. The error is InvalidArgument
+// and names the setting.
+func ReadSecret(setting, path string) ([]byte, error) {
+	text, _, err := readPEM(setting, path, true)
+	return text, err
+}
+
+// ReadPublic is ReadSecret for a file that everybody may read.
+func ReadPublic(setting, path string) ([]byte, error) {
+	text, _, err := readPEM(setting, path, false)
+	return text, err
+}
+
 // readPEM reads a file whole. A secret one must be out of reach for others. Its group may read it where root owns it,
 // as in a Secret of Kubernetes that is mounted for a group.
 func readPEM(setting, path string, secret bool) ([]byte, fileState, error) {
@@ -266,7 +279,7 @@ func readPEM(setting, path string, secret bool) ([]byte, fileState, error) {
 	case !about.Mode().IsRegular():
 		return fail("%q is no file", path)
 	case secret && about.Mode().Perm()&foreign != 0:
-		return fail("the key file %q has mode %04o: its group or others may use it; chmod 600 keeps it secret", path,
+		return fail("%q has mode %04o: its group or others may use it; chmod 600 keeps it secret", path,
 			about.Mode().Perm())
 	}
 	text, err := io.ReadAll(io.LimitReader(f, pemMax+1))
