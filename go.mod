@@ -3,6 +3,8 @@ module github.com/tent-engine/tent
 go 1.26.0
 
 require (
+	github.com/Mellanox/rdmamap v1.1.0
+	github.com/NVIDIA/go-nvml v0.13.3-0
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/go-python/gopy v0.5.0
 	github.com/google/nftables v0.3.0
@@ -17,6 +19,7 @@ require (
 	go.etcd.io/etcd/client/v3 v3.6.6
 	go.uber.org/goleak v1.3.0
 	go.uber.org/zap v1.27.0
+	golang.org/x/crypto v0.58.0
 	golang.org/x/sys v0.49.0
 	google.golang.org/grpc v1.79.3
 	google.golang.org/protobuf v1.36.11
