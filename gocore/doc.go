@@ -6,8 +6,8 @@
 //	                                          request
 //	transport                                 the contract: how bytes are moved, with the promises of it
 //	device                                    the contract of platforms: drivers of accelerators, and their memory
-//	plan rail qos dispatch                    the core: pure policy and one state machine, without clock, lock or I/O
-//	segment meta security control             the control plane: the peers that are there, trust in them, their offers
+//	plan rail qos staging dispatch            the core: pure policy and one state machine, without clock, lock or I/O
+//	segment meta security audit control       the control plane: the peers that are there, trust in them, their offers
 //	metrics topology                          figures for people and machines
 //	vmem traps                                the memory of this process, and its faults, as the kernel has them
 //	share                                     load and wishes that the processes of a host publish

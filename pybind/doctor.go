@@ -5,7 +5,9 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/device"
+	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/share"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/all"
@@ -19,11 +21,16 @@ type finding struct {
 }
 
 // Doctor returns in JSON the versions of the engine, the findings of each transport and platform, and whether processes
-// can share memory here. It starts nothing and needs no engine. The libraries of drivers stay in the process.
+// can share memory here. It starts nothing and needs no engine. The libraries of drivers, and the plug-ins that the
+// environment's settings name, stay in the process.
 func Doctor() (text string, err error) {
 	defer guard(&err)
+	paths, err := config.PlugIns(engine.Environment())
+	if err != nil {
+		return "", err
+	}
 	transports := []finding{}
-	for _, factory := range all.Factories() {
+	for _, factory := range all.Factories(all.PlugIns(paths)...) {
 		f := finding{Name: factory.Name(), Found: []string{}}
 		if reason := factory.Check(); reason != nil {
 			f.Reason = reason.Error()
@@ -33,7 +40,7 @@ func Doctor() (text string, err error) {
 		transports = append(transports, f)
 	}
 	platforms := []finding{}
-	for _, p := range all.Platforms() {
+	for _, p := range all.Platforms(paths...) {
 		platforms = append(platforms, devicesOf(p))
 	}
 	shared := ""
@@ -60,28 +67,25 @@ func devicesOf(p device.Platform) finding {
 		if d.Node >= 0 {
 			line += fmt.Sprintf(", NUMA node %d", d.Node)
 		}
+		if d.Lost != nil {
+			line += ", lost: " + d.Lost.Error()
+		}
 		f.Found = append(f.Found, line)
 	}
 	return f
 }
 
 // ServeMetrics serves an engine's metrics over HTTP at "host:port", and returns the address with the port taken.
-func ServeMetrics(id int64, address string) (bound string, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return "", err
-	}
-	return e.ServeMetrics(address)
+func ServeMetrics(id int64, address string) (string, error) {
+	return on(id, func(e *engine.Engine) (string, error) {
+		return e.ServeMetrics(address)
+	})
 }
 
 // StopMetrics ends the server at an address that ServeMetrics returned.
-func StopMetrics(id int64, address string) (n int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	e.StopMetrics(address)
-	return 0, nil
+func StopMetrics(id int64, address string) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		e.StopMetrics(address)
+		return 0, nil
+	})
 }

@@ -25,7 +25,12 @@ func Open(arguments string, name string) (id int64, err error) {
 	if name != "" {
 		given = append(given, map[string]any{"name": name})
 	}
-	c, err := config.Load(config.Options{Env: engine.Environment(), Transports: all.Transports()}, given...)
+	paths, err := config.PlugIns(engine.Environment(), given...)
+	if err != nil {
+		return 0, err
+	}
+	plugIns := all.PlugIns(paths)
+	c, err := config.Load(config.Options{Env: engine.Environment(), Transports: all.Transports(plugIns...)}, given...)
 	if err != nil {
 		return 0, err
 	}
@@ -33,8 +38,8 @@ func Open(arguments string, name string) (id int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	e, err := engine.Open(context.Background(), engine.Options{Config: c,
-		Transports: engine.Plugs(faults.Into(all.Factories())...), Platforms: all.Platforms(), Dial: faults.Dial()})
+	e, err := engine.Open(context.Background(), engine.Options{Config: c, Platforms: all.Platforms(paths...),
+		Transports: engine.Plugs(faults.Into(all.Factories(plugIns...))...), Dial: faults.Dial()})
 	if err != nil {
 		return 0, err
 	}
@@ -42,62 +47,53 @@ func Open(arguments string, name string) (id int64, err error) {
 }
 
 // Info returns in JSON the facts that stay the same while the engine lives.
-func Info(id int64) (text string, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return "", err
-	}
-	type setting struct {
-		Key    string `json:"key"`
-		Value  any    `json:"value"`
-		Origin string `json:"origin"`
-		Active bool   `json:"active"`
-		Why    string `json:"why"`
-		Takes  string `json:"takes"`
-		Help   string `json:"help"`
-	}
-	var settings []setting
-	for _, s := range e.Config().Dump() {
-		settings = append(settings, setting{s.Key, s.Value, s.Origin, s.Active, s.Why, s.Takes, s.Help})
-	}
-	self := e.Self()
-	address, size := e.Page()
-	return toJSON(map[string]any{"address": e.Address(), "name": e.Name(), "segment_name": e.Address(),
-		"id": self.ID.String(), "machine_id": self.MachineID, "port": e.Port(),
-		"page_address": uint64(address),
-		"page_bytes":   size, "event_fd": e.EventFd(), "note_fd": e.NoteFd(), "config": settings,
-		"transports": e.Transports(), "platforms": e.Platforms(),
-		"default_priority": e.Config().Engine.DefaultPriority}), nil
+func Info(id int64) (string, error) {
+	return on(id, func(e *engine.Engine) (string, error) {
+		type setting struct {
+			Key    string `json:"key"`
+			Value  any    `json:"value"`
+			Origin string `json:"origin"`
+			Active bool   `json:"active"`
+			Why    string `json:"why"`
+			Takes  string `json:"takes"`
+			Help   string `json:"help"`
+		}
+		var settings []setting
+		for _, s := range e.Config().Dump() {
+			settings = append(settings, setting{s.Key, s.Value, s.Origin, s.Active, s.Why, s.Takes, s.Help})
+		}
+		self := e.Self()
+		address, size := e.Page()
+		return toJSON(map[string]any{"address": e.Address(), "name": e.Name(), "segment_name": e.Address(),
+			"id": self.ID.String(), "machine_id": self.MachineID, "port": e.Port(),
+			"page_address": uint64(address),
+			"page_bytes":   size, "event_fd": e.EventFd(), "note_fd": e.NoteFd(), "config": settings,
+			"transports": e.Transports(), "platforms": e.Platforms(),
+			"default_priority": e.Config().Engine.DefaultPriority}), nil
+	})
 }
 
 // Close ends an engine: JSON {"held": [...]} names the memory that could not be taken back. The page stays mapped until
 // Forget.
-func Close(id int64, timeoutMs int64, cancel bool) (text string, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return "", err
-	}
-	held := e.Close(ms(timeoutMs), cancel)
-	if held == nil {
-		held = []string{}
-	}
-	return toJSON(map[string]any{"held": held}), nil
+func Close(id int64, timeoutMs int64, cancel bool) (string, error) {
+	return on(id, func(e *engine.Engine) (string, error) {
+		held := e.Close(ms(timeoutMs), cancel)
+		if held == nil {
+			held = []string{}
+		}
+		return toJSON(map[string]any{"held": held}), nil
+	})
 }
 
 // Forget unmaps the page of a closed engine and drops its number. Nobody may look at the page afterwards.
-func Forget(id int64) (n int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	if err := e.Forget(); err != nil {
-		return 0, err
-	}
-	remove(id)
-	return 0, nil
+func Forget(id int64) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		if err := e.Forget(); err != nil {
+			return 0, err
+		}
+		remove(id)
+		return 0, nil
+	})
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
@@ -109,235 +105,190 @@ func limited(timeoutMs int64) (context.Context, context.CancelFunc) {
 // Register registers memory and returns its region's id. Peers are patterns of identities as a JSON list, "" for all.
 func Register(
 	id int64, address, size uint64, readOnly, growable bool, name, location string, permission int64, peers string,
-) (region uint64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	if permission < 0 || permission > 2 {
-		return 0, errs.New(errs.InvalidArgument, "register", "permission %d is not 0, 1 or 2", permission)
-	}
-	to, err := listOf("peers", peers)
-	if err != nil {
-		return 0, err
-	}
-	r, err := e.Register(engine.Memory{Addr: uintptr(address), Size: size, ReadOnly: readOnly, Growable: growable,
-		Name: name, Location: mem.Location(location), Permission: mem.Permission(permission), Peers: to})
-	return uint64(r), err
+) (uint64, error) {
+	return on(id, func(e *engine.Engine) (uint64, error) {
+		if permission < 0 || permission > 2 {
+			return 0, errs.New(errs.InvalidArgument, "register", "permission %d is not 0, 1 or 2", permission)
+		}
+		to, err := listOf("peers", peers)
+		if err != nil {
+			return 0, err
+		}
+		r, err := e.Register(engine.Memory{Addr: uintptr(address), Size: size, ReadOnly: readOnly, Growable: growable,
+			Name: name, Location: mem.Location(location), Permission: mem.Permission(permission), Peers: to})
+		return uint64(r), err
+	})
 }
 
 // Allocate maps and registers zeroed memory: JSON {"id","address","size","location"}.
 func Allocate(
 	id int64, size uint64, name, location string, permission int64, prefault bool, peers string,
-) (text string, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return "", err
-	}
-	if permission < 0 || permission > 2 {
-		return "", errs.New(errs.InvalidArgument, "allocate", "permission %d is not 0, 1 or 2", permission)
-	}
-	to, err := listOf("peers", peers)
-	if err != nil {
-		return "", err
-	}
-	region, memory, err := e.Allocate(engine.Memory{Size: size, Name: name, Location: mem.Location(location),
-		Permission: mem.Permission(permission), Prefault: prefault, Peers: to})
-	if err != nil {
-		return "", err
-	}
-	return toJSON(map[string]any{"id": uint64(region), "address": uint64(memory.Addr), "size": memory.Size,
-		"location": memory.Location}), nil
+) (string, error) {
+	return on(id, func(e *engine.Engine) (string, error) {
+		if permission < 0 || permission > 2 {
+			return "", errs.New(errs.InvalidArgument, "allocate", "permission %d is not 0, 1 or 2", permission)
+		}
+		to, err := listOf("peers", peers)
+		if err != nil {
+			return "", err
+		}
+		region, memory, err := e.Allocate(engine.Memory{Size: size, Name: name, Location: mem.Location(location),
+			Permission: mem.Permission(permission), Prefault: prefault, Peers: to})
+		if err != nil {
+			return "", err
+		}
+		return toJSON(map[string]any{"id": uint64(region), "address": uint64(memory.Addr), "size": memory.Size,
+			"location": memory.Location}), nil
+	})
 }
 
 // CloseRegion ends remote access and returns when no peer can touch the bytes any more. It returns 1 when the kernel
 // still may: its memory must stay where it is.
-func CloseRegion(id int64, region uint64, timeoutMs int64) (n int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	ctx, cancel := limited(timeoutMs)
-	defer cancel()
-	err = e.CloseRegion(ctx, mem.RegionID(region))
-	if e.Lingers(mem.RegionID(region)) {
-		n = 1
-	}
-	return n, err
+func CloseRegion(id int64, region uint64, timeoutMs int64) (int64, error) {
+	return on(id, func(e *engine.Engine) (n int64, err error) {
+		ctx, cancel := limited(timeoutMs)
+		defer cancel()
+		err = e.CloseRegion(ctx, mem.RegionID(region))
+		if e.Lingers(mem.RegionID(region)) {
+			n = 1
+		}
+		return n, err
+	})
 }
 
 // FreeMemory unmaps memory of Allocate; its region is closed, nobody looks at it. It works on a closed engine too.
-func FreeMemory(id int64, region uint64) (n int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	return 0, e.FreeMemory(mem.RegionID(region))
+func FreeMemory(id int64, region uint64) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		return 0, e.FreeMemory(mem.RegionID(region))
+	})
 }
 
 // FenceRegion returns when nothing that the peer ("" for all) began before can touch the region.
-func FenceRegion(id int64, region uint64, peer string, timeoutMs int64) (n int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	ctx, cancel := limited(timeoutMs)
-	defer cancel()
-	return 0, e.FenceRegion(ctx, mem.RegionID(region), peer)
+func FenceRegion(id int64, region uint64, peer string, timeoutMs int64) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		ctx, cancel := limited(timeoutMs)
+		defer cancel()
+		return 0, e.FenceRegion(ctx, mem.RegionID(region), peer)
+	})
 }
 
 // RemapRegion returns when peers reach the pages that are behind a range now, and nothing of before touches it.
-func RemapRegion(id int64, region, offset, length uint64, timeoutMs int64) (n int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	ctx, cancel := limited(timeoutMs)
-	defer cancel()
-	return 0, e.RemapRegion(ctx, mem.RegionID(region), offset, length)
+func RemapRegion(id int64, region, offset, length uint64, timeoutMs int64) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		ctx, cancel := limited(timeoutMs)
+		defer cancel()
+		return 0, e.RemapRegion(ctx, mem.RegionID(region), offset, length)
+	})
 }
 
 // RegionStanding returns in JSON the place of an open region, and its state on each transport that moves its memory.
-func RegionStanding(id int64, region uint64) (text string, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return "", err
-	}
-	standing, err := e.Standing(mem.RegionID(region))
-	if err != nil {
-		return "", err
-	}
-	return toJSON(standing), nil
+func RegionStanding(id int64, region uint64) (string, error) {
+	return on(id, func(e *engine.Engine) (string, error) {
+		standing, err := e.Standing(mem.RegionID(region))
+		if err != nil {
+			return "", err
+		}
+		return toJSON(standing), nil
+	})
 }
 
 // OpenSegment opens "host:port", "host:port/region" or "file:///path"; "" is segment 0, our own memory. Another opens
-// other engines alone. Identities are those that the peer may have, as a JSON list, "" for any.
-func OpenSegment(id int64, target, identities string, another bool, timeoutMs int64) (segment int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	wanted, err := listOf("identity", identities)
-	if err != nil {
-		return 0, err
-	}
-	ctx, cancel := limited(timeoutMs)
-	defer cancel()
-	s, err := e.OpenIdentified(ctx, target, wanted, another)
-	return int64(s), err
+// other engines alone, wait also those that start within the limit. Identities are those that the peer may have, as a
+// JSON list, "" for any.
+func OpenSegment(id int64, target, identities string, another, wait bool, timeoutMs int64) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		wanted, err := listOf("identity", identities)
+		if err != nil {
+			return 0, err
+		}
+		ctx, cancel := limited(timeoutMs)
+		defer cancel()
+		s, err := e.OpenWith(ctx, target, engine.OpenOptions{Identities: wanted, Another: another, Wait: wait})
+		return int64(s), err
+	})
 }
 
 // OpenFile opens a file of this machine by its absolute path. flags: 1 create, 2 truncate, 4 read only, 8 durable.
-func OpenFile(id int64, path string, flags int64, size uint64, timeoutMs int64) (segment int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	ctx, cancel := limited(timeoutMs)
-	defer cancel()
-	s, err := e.OpenFile(ctx, path, engine.FileOptions{Create: flags&1 != 0, Truncate: flags&2 != 0,
-		ReadOnly:   flags&4 != 0,
-		Durability: request.Durability(flags >> 3 & 1), Size: size})
-	return int64(s), err
+func OpenFile(id int64, path string, flags int64, size uint64, timeoutMs int64) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		ctx, cancel := limited(timeoutMs)
+		defer cancel()
+		s, err := e.OpenFile(ctx, path, engine.FileOptions{Create: flags&1 != 0, Truncate: flags&2 != 0,
+			ReadOnly:   flags&4 != 0,
+			Durability: request.Durability(flags >> 3 & 1), Size: size})
+		return int64(s), err
+	})
 }
 
 // OpenBlob opens a blob that Export of a peer has made.
-func OpenBlob(id int64, address uint64, size int64) (segment int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	if size < 0 || size > 1<<30 {
-		return 0, errs.New(errs.InvalidArgument, "open", "a blob of %d bytes is not one of tent's", size)
-	}
-	s, err := e.OpenBlob(append([]byte(nil), mem.Bytes(uintptr(address), int(size))...))
-	return int64(s), err
+func OpenBlob(id int64, address uint64, size int64) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		if size < 0 || size > 1<<30 {
+			return 0, errs.New(errs.InvalidArgument, "open", "a blob of %d bytes is not one of tent's", size)
+		}
+		s, err := e.OpenBlob(append([]byte(nil), mem.Bytes(uintptr(address), int(size))...))
+		return int64(s), err
+	})
 }
 
 // Segment describes an open segment in JSON; refresh asks the peer first.
-func Segment(id int64, segment int64, refresh bool) (text string, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return "", err
-	}
-	ctx, cancel := limited(10000)
-	defer cancel()
-	info, err := e.Segment(ctx, engine.SegmentID(segment), refresh)
-	if err != nil {
-		return "", err
-	}
-	regions := make([]map[string]any, 0, len(info.Regions))
-	for i := range info.Regions {
-		r := &info.Regions[i]
-		regions = append(regions, map[string]any{"id": uint64(r.ID), "name": r.Name, "address": r.Addr, "size": r.Size,
-			"location": r.Location, "permission": int(r.Permission), "read_only": r.ReadOnly})
-	}
-	return toJSON(map[string]any{"address": info.Peer.Address, "name": info.Peer.Name,
-		"machine_id": info.Peer.MachineID,
-		"id":         info.Peer.ID.String(), "identity": info.Peer.Identity, "region": info.Base, "regions": regions,
-		"file": info.File}), nil
+func Segment(id int64, segment int64, refresh bool) (string, error) {
+	return on(id, func(e *engine.Engine) (string, error) {
+		ctx, cancel := limited(10000)
+		defer cancel()
+		info, err := e.Segment(ctx, engine.SegmentID(segment), refresh)
+		if err != nil {
+			return "", err
+		}
+		regions := make([]map[string]any, 0, len(info.Regions))
+		for i := range info.Regions {
+			r := &info.Regions[i]
+			regions = append(regions, map[string]any{"id": uint64(r.ID), "name": r.Name, "address": r.Addr,
+				"size": r.Size, "location": r.Location, "permission": int(r.Permission), "read_only": r.ReadOnly})
+		}
+		return toJSON(map[string]any{"address": info.Peer.Address, "name": info.Peer.Name,
+			"machine_id": info.Peer.MachineID, "id": info.Peer.ID.String(), "identity": info.Peer.Identity,
+			"region": info.Base, "regions": regions, "file": info.File}), nil
+	})
 }
 
 // CloseSegment closes a segment; closing 0 does nothing.
-func CloseSegment(id int64, segment int64) (n int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	return 0, e.CloseSegment(engine.SegmentID(segment))
+func CloseSegment(id int64, segment int64) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		return 0, e.CloseSegment(engine.SegmentID(segment))
+	})
 }
 
 // Alive is 1 when the peer answers in its incarnation.
-func Alive(id int64, segment int64, timeoutMs int64) (yes int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	ctx, cancel := limited(timeoutMs)
-	defer cancel()
-	alive, err := e.Alive(ctx, engine.SegmentID(segment))
-	if alive {
-		yes = 1
-	}
-	return yes, err
+func Alive(id int64, segment int64, timeoutMs int64) (int64, error) {
+	return on(id, func(e *engine.Engine) (yes int64, err error) {
+		ctx, cancel := limited(timeoutMs)
+		defer cancel()
+		alive, err := e.Alive(ctx, engine.SegmentID(segment))
+		if alive {
+			yes = 1
+		}
+		return yes, err
+	})
 }
 
 // Connect makes a segment ready for its first transfer.
-func Connect(id int64, segment int64, timeoutMs int64) (n int64, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return 0, err
-	}
-	ctx, cancel := limited(timeoutMs)
-	defer cancel()
-	return 0, e.Connect(ctx, engine.SegmentID(segment))
+func Connect(id int64, segment int64, timeoutMs int64) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		ctx, cancel := limited(timeoutMs)
+		defer cancel()
+		return 0, e.Connect(ctx, engine.SegmentID(segment))
+	})
 }
 
 // Export returns a blob in base64; names is a JSON list or null for all named regions.
-func Export(id int64, names string) (text string, err error) {
-	defer guard(&err)
-	e, err := get(id)
-	if err != nil {
-		return "", err
-	}
-	var list []string
-	if err := json.Unmarshal([]byte(names), &list); err != nil {
-		return "", errs.Wrap(errs.InvalidArgument, "export", err)
-	}
-	blob, err := e.Export(list)
-	return base64.StdEncoding.EncodeToString(blob), err
+func Export(id int64, names string) (string, error) {
+	return on(id, func(e *engine.Engine) (string, error) {
+		var list []string
+		if err := json.Unmarshal([]byte(names), &list); err != nil {
+			return "", errs.Wrap(errs.InvalidArgument, "export", err)
+		}
+		blob, err := e.Export(list)
+		return base64.StdEncoding.EncodeToString(blob), err
+	})
 }

@@ -60,6 +60,16 @@ func get(id int64) (*engine.Engine, error) {
 	return o.engine, err
 }
 
+// on calls f with an open engine. An error and a panic both come out as pybind's errors do.
+func on[T any](id int64, f func(*engine.Engine) (T, error)) (result T, err error) {
+	defer guard(&err)
+	e, err := get(id)
+	if err != nil {
+		return result, err
+	}
+	return f(e)
+}
+
 func remove(id int64) {
 	enginesMu.Lock()
 	defer enginesMu.Unlock()

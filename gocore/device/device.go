@@ -53,11 +53,45 @@ type Exporter interface {
 	Export(addr uintptr, size uint64) (mem.DMABuf, error)
 }
 
-// Streams is a Platform with queues of work: a transfer can wait for the work in one.
+// Streams is a Platform with queues of work. A transfer can wait for the work in one, and one for a transfer. Handles
+// are the vendor's own (a CUstream), foreign to Go, or those of SplitStream. Neither call waits.
 type Streams interface {
-	// Gate returns a gate that opens when all work that is in the stream now has been carried out. It does not wait.
-	// The handle is the vendor's own (a CUstream), foreign to Go.
+	// Gate returns a gate that opens when all work that is in the stream now has been carried out.
 	Gate(stream uintptr) (Gate, error)
+	// Hold makes the work that enters the stream from now on wait for the latch. TooManyRequests, or an error where the
+	// driver has no such wait.
+	Hold(stream uintptr) (Latch, error)
+}
+
+// Wired is a Platform that knows how its devices are connected with each other.
+type Wired interface {
+	// Wiring returns the known ways. An error is a reason and no failure: the vendor's library may be missing.
+	Wiring() (Wiring, error)
+}
+
+// Wiring says how devices are connected.
+type Wiring struct {
+	// Ways has the way between each pair of devices, by ordinals, in the words of `nvidia-smi topo`. These are "NV12"
+	// for twelve NVLinks, "PIX", "PXB", "PHB", "NODE" and "SYS"; "" where it is not known.
+	Ways [][]string
+	// Fabrics has the NVLink domain over several hosts of each device, by ordinal; nil where it is in none.
+	Fabrics []*Fabric
+}
+
+// Fabric is a domain of multi-node NVLink. Memory moves between devices whose cluster and clique are equal.
+type Fabric struct {
+	Cluster [16]byte
+	Clique  uint32
+}
+
+// SplitStream returns the vendor's handle in a term's, and the ordinal of its device. A default stream has the same
+// handle on every device (0, 1 or 2). So numbers below 2^16, where no pointer is, hold the ordinal, too:
+// (ordinal+1)<<2 | handle. It is -1 where none is said: a default stream is that of the calling thread's device then.
+func SplitStream(term uint64) (handle uintptr, ordinal int) {
+	if term >= 1<<16 {
+		return uintptr(term), -1
+	}
+	return uintptr(term & 3), int(term>>2) - 1
 }
 
 // Gate opens once. One goroutine uses it.
@@ -68,11 +102,23 @@ type Gate interface {
 	Close()
 }
 
+// Latch is a word of 32 bits, 0 at first, that a stream waits for. Any goroutine may use it, one at a time.
+type Latch interface {
+	// Word is the address of the word for work on devices. It is theirs to read until Close.
+	Word() uint64
+	// Release lets the stream go on, by a value that is not 0. It is one store, so it may be done under any lock.
+	Release(value uint32)
+	// Close gives it back. It was released.
+	Close()
+}
+
 // Info describes a device.
 type Info struct {
 	mem.Device
 	Name string // of the product, for people
 	Node int    // NUMA node that it is near to, -1 if that is not known
+	// Lost is the error that has ended it for this process, nil while it works.
+	Lost *errs.Error
 }
 
 // Span is a part of a range that a platform knows.

@@ -7,7 +7,7 @@
 // back on a NIC), complete.go (slices come back), ending.go (quiescence), failover.go (errors and their consequences),
 // link.go and tables.go (rails come and go), suspect.go (they fall silent), presence.go (their peer does), health.go
 // (they are paused, probed, and come back), hedge.go (hedged requests at the tail of a transfer), rekey.go (descriptors
-// change), queue.go (the queues of a link), stage.go (several hops; not reachable from any engine yet), deadline.go
+// change), queue.go (the queues of a link), gate.go (a task waits for a stream), stage.go (several hops), deadline.go
 // (earliest deadline first by slack), invariants_on.go (the core's books against each other). Records that wait equally
 // long are kept in lists, which are in order of time by themselves; only deadlines, links, rails, peers and NICs have
 // timers.
@@ -163,6 +163,7 @@ type TaskSpec struct {
 	Remote        uint64 // offset in the remote region
 	Length        uint64
 	Epoch         transport.Epoch // of the remote region's owner, as it is known when the task begins
+	Gate          GateID          // of NewGate: the task begins when it opens; 0: at once
 
 	// Parts makes the task one of many equal parts, which lie at offsets from Local and Remote; Length is the bytes of
 	// all. They must stay as they are until the batch is freed, and for ever if it ended dirty; tasks may share them.
@@ -228,6 +229,7 @@ type Effects struct {
 	Retired     []Retired  // keys that no slice carries any more
 	Changed     []BatchID  // something visible changed; without repeats
 	Ended       []BatchID  // the last task ended in this step; a batch may take more tasks and end again
+	Deserted    []GateID   // their last task has ended before they opened
 	Events      []event.Event
 }
 

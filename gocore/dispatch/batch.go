@@ -133,7 +133,11 @@ func (c *Core) Submit(id BatchID, specs []TaskSpec, now clock.Time) (int, *errs.
 		b.tasks = append(b.tasks, t)
 		b.total += t.spec.Length
 		c.pending += t.spec.requests()
-		c.startTask(t, now)
+		if g := c.findGate(t.spec.Gate); g != nil {
+			c.holdTask(t, g)
+		} else {
+			c.startTask(t, now)
+		}
 	}
 	c.noteChange(b)
 	return first, nil

@@ -40,12 +40,15 @@ type Core struct {
 	lost       clock.Time    // time in which a step was due and did not come: silence then proves nothing
 
 	linkTable
-	peers  map[uint32]*peer
-	stages []*stage // by StageID; 0 is none
+	peers     map[uint32]*peer
+	stages    []*stage // by StageID; 0 is none
+	slotWaits uint64   // for slots of stages
 
-	batches []*batch
-	vacant  []uint32 // slots of batches that are free
-	pending int      // requests that have not ended, see TaskSpec.requests
+	batches     []*batch
+	vacant      []uint32 // slots of batches that are free
+	gates       []*gate
+	vacantGates []uint32
+	pending     int // requests that have not ended, see TaskSpec.requests
 
 	tasks    intrusive.Slab[task]
 	pieces   intrusive.Slab[piece]
@@ -88,6 +91,7 @@ func New(options Options) *Core {
 		options:   options.withDefaults(),
 		linkTable: linkTable{links: make([]*link, 1), generations: make([]uint32, 1)},
 		stages:    make([]*stage, 1),
+		gates:     []*gate{{}}, // 0 is none
 		peers:     map[uint32]*peer{},
 		devices:   map[deviceKey]*device{},
 		ends:      endTable{byName: map[string]*end{}},
@@ -167,6 +171,7 @@ func (c *Core) flip() *Effects {
 	c.out.AskLiveness, c.out.Probe = c.out.AskLiveness[:0], c.out.Probe[:0]
 	c.out.Stale, c.out.Retired = c.out.Stale[:0], c.out.Retired[:0]
 	c.out.Changed, c.out.Ended, c.out.Events = c.out.Changed[:0], c.out.Ended[:0], c.out.Events[:0]
+	c.out.Deserted = c.out.Deserted[:0]
 	c.step++
 	return done
 }

@@ -338,7 +338,11 @@ func (c *Core) postSlice(p *piece, length uint64, r *railState, now clock.Time) 
 	c.ids++
 	t.spec.SliceOver(hop, &a.Slice)
 	a.Rail, a.Local, a.Remote, a.Length, a.Id = r.id, c.localAddress(p, hop), c.remoteOffset(p, hop), length, c.ids
-	if parts := t.spec.Parts; parts != nil && length > parts.Bytes && r.vectors {
+	switch parts := t.spec.Parts; {
+	case parts == nil || length <= parts.Bytes:
+	case len(p.route.Hops) > 1:
+		c.gatherParts(p, hop, a)
+	case r.vectors:
 		a.Pieces, a.First = parts, uint32(p.offset/parts.Bytes)
 		a.Local, a.Remote = t.spec.Local, t.spec.Remote
 	}

@@ -159,7 +159,7 @@ func (c *Core) hopeless(t *task, now clock.Time) *errs.Error {
 		return nil
 	}
 	name, peer := c.transportName(t.path().Transport), ""
-	if l := c.link(t.path().Hops[0].Link); l != nil {
+	if l := c.link(t.path().Across().Link); l != nil {
 		peer = l.peer.name
 	}
 	return errs.New(errs.Timeout, "transfer", "the deadline cannot be met: %d bytes take at least %v, and %v are left",
@@ -213,7 +213,7 @@ func (c *Core) countMisses(t *task, n uint64, now clock.Time) {
 		stage = MissedQueued
 	}
 	c.countersOf(t).Misses[stage] += n
-	l := c.link(t.path().Hops[0].Link)
+	l := c.link(t.path().Across().Link)
 	if l == nil {
 		return
 	}

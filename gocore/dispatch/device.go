@@ -11,7 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// device is a local NIC: the rails of one transport, over all links, that share a wire at our end. One peer's LOW bytes
+// device is a local NIC: the rails, over all links, that share a wire at our end. One peer's LOW bytes
 // on the wire are ahead of another peer's HIGH bytes, so order and the window of LOW are kept by NIC as well as by
 // rail.
 //
@@ -31,6 +31,7 @@ type device struct {
 	held    intrusive.List[railState] // have been refused; the first is to be asked again first
 	woken   *link                     // the last one that was released, until it has been asked
 
+	transport  uint8          // of the first rail: its settings count
 	neighbours qos.Neighbours // nil: off
 	quota      qos.Quota      // how long the NIC takes for the bytes of all processes
 	wanted     [ClassCount]clock.Time
@@ -39,23 +40,23 @@ type device struct {
 	timer      timer      // of the next publication
 }
 
-// deviceKey names a device. Transports do not share NICs as far as we can see: shm and tcp may have equal names for
-// their ends.
+// deviceKey names a device. Transports share one where both give the system's name of it: a NIC has one wire for TCP
+// and RDMA. Names of ends are a transport's own: shm and tcp may have equal ones.
 type deviceKey struct {
-	transport uint8
-	name      string
+	name string
+	own  uint8 // the transport plus one, 0 for the system's name
 }
 
 // plug puts a rail that has come up on its device.
 func (c *Core) plug(r *railState, now clock.Time) {
-	key := deviceKey{r.link.spec.Transport, deviceName(&r.info)}
+	key := keyOf(&r.info, r.link.spec.Transport)
 	d := c.devices[key]
 	if d == nil {
-		d = &device{key: key}
+		d = &device{key: key, transport: r.link.spec.Transport}
 		d.timer.Owner.device = d
 		d.meter.Reset(r.info.Bandwidth)
 		if c.options.Neighbours != nil {
-			d.neighbours = c.options.Neighbours(key.transport, key.name)
+			d.neighbours = c.options.Neighbours(d.transport, key.name)
 		}
 		c.devices[key] = d
 	}
@@ -69,12 +70,12 @@ func (c *Core) plug(r *railState, now clock.Time) {
 	c.publish(d, now)
 }
 
-// deviceName is the NIC of a rail, or its local end where the transport does not know more.
-func deviceName(info *transport.RailInfo) string {
+// keyOf is the NIC of a rail, or its local end where the transport does not know more.
+func keyOf(info *transport.RailInfo, number uint8) deviceKey {
 	if info.Device != "" {
-		return info.Device
+		return deviceKey{name: info.Device}
 	}
-	return info.Local
+	return deviceKey{info.Local, number + 1}
 }
 
 // unplug takes a rail that has ended off its device. Its slices in flight are counted until they come back.

@@ -357,9 +357,26 @@ func TestBooksOfANICAreEven(t *testing.T) {
 		r.wait(ms)
 		r.drain()
 	}
-	d := r.core.devices[deviceKey{0, "eth0"}]
+	d := r.core.devices[deviceKey{name: "eth0"}]
 	require.Len(t, d.rails, 3)
 	require.True(t, d.idle())
 	require.Zero(t, d.low)
 	require.Equal(t, [ClassCount]int{}, d.waiting)
+}
+
+// TestTransportsShareTheWireOfANIC by the system's name of it. Ends without one are each transport's own.
+func TestTransportsShareTheWireOfANIC(t *testing.T) {
+	r := newRig(t, Options{})
+	for number := range uint8(2) {
+		id := r.link(uint32(number), number, 0, 0)
+		for i, device := range []string{"eth0", ""} {
+			info := transport.RailInfo{Rail: railOf(id, i, 1), Local: "end", Device: device, BytesMax: 1 << 20}
+			r.core.RailUp(id, info, r.now)
+		}
+	}
+	require.Len(t, r.core.devices, 3)
+	require.Len(t, r.core.devices[deviceKey{name: "eth0"}].rails, 2)
+	for number := range uint8(2) {
+		require.Len(t, r.core.devices[deviceKey{"end", number + 1}].rails, 1)
+	}
 }

@@ -25,6 +25,9 @@ func (c *Core) endTask(t *task, verdict State, err *errs.Error, now clock.Time) 
 		return
 	}
 	t.verdict, t.failure = verdict, err
+	if t.spec.Gate != 0 {
+		c.leaveGate(t)
+	}
 	c.activateRoute(t)
 	t.unqueue()
 	for p := t.pieces.First(); p != nil; {
@@ -258,12 +261,12 @@ func (c *Core) endStalled(now clock.Time) {
 		}
 		err := errs.New(errs.Timeout, "transfer", "no progress for %v: %d of %d bytes", limit, t.acked, t.spec.Length).
 			WithHint("transfer_stall_timeout is the limit")
-		if l := c.link(t.path().Hops[0].Link); l != nil && l.peer.presence == rail.Silent {
+		if l := c.link(t.path().Across().Link); l != nil && l.peer.presence == rail.Silent {
 			err = c.silentError(l.peer, now)
 		}
 		name := ""
 		if p := t.pieces.First(); p != nil && p.attempt != nil {
-			err = c.attribute(err, p.attempt.rail)
+			err = c.blame(err, t, p.attempt.rail)
 			name = err.Rail
 		}
 		c.emit(event.Event{Kind: event.Stalled, Time: now, Peer: err.Peer, Transport: err.Transport, Rail: name,

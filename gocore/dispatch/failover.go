@@ -41,11 +41,11 @@ func (c *Core) retryPiece(p *piece, r *railState, err *errs.Error, now clock.Tim
 		return
 	}
 	if final(err) {
-		c.endTask(t, Failed, nameRegion(c.attribute(err, r), t), now)
+		c.endTask(t, Failed, nameRegion(c.blame(err, t, r), t), now)
 		return
 	}
 	if err.Scope >= errs.ScopeLink {
-		c.failover(t, c.attribute(err, r), now)
+		c.failover(t, c.blame(err, t, r), now)
 		return
 	}
 	counters := c.countersOf(t)
@@ -57,13 +57,13 @@ func (c *Core) retryPiece(p *piece, r *railState, err *errs.Error, now clock.Tim
 			c.queuePiece(p, true, now)
 			return
 		}
-		if r.link.good == 0 && c.leaveForBetter(t, r.link, c.attribute(err, r), now) {
+		if r.link.good == 0 && c.leaveForBetter(t, r.link, c.blame(err, t, r), now) {
 			return
 		}
 	}
 	p.tried = 0 // the round is over: every rail had its chance
 	if p.tries++; int(p.tries) > c.options.Retries {
-		c.failover(t, c.attribute(err, r), now)
+		c.failover(t, c.blame(err, t, r), now)
 		return
 	}
 	counters.Retries++
@@ -165,6 +165,18 @@ func (c *Core) switchRoute(t *task, next int, err *errs.Error, now clock.Time) {
 		t.unqueue()
 		c.queueTask(t, false, now)
 	}
+}
+
+// blame is attribute for a task. A hop that stays in this engine has ourselves as its peer: an error of it names the
+// peer that the task is for.
+func (c *Core) blame(err *errs.Error, t *task, r *railState) *errs.Error {
+	if route := t.path(); len(route.Hops) > 1 && route.Across().Link != r.link.id {
+		if l := c.link(route.Across().Link); l != nil {
+			named := *err
+			err = named.WithPeer(l.peer.name, err.Transport, err.Rail)
+		}
+	}
+	return c.attribute(err, r)
 }
 
 // attribute fills in peer, transport and rail of an error, where the transport has left them out.

@@ -37,7 +37,7 @@ func (c *Core) Fenced(news map[RegionKey]transport.Epoch, now clock.Time) {
 			if !t.live() {
 				continue
 			}
-			if at, is := fencedBy(t, fences); is {
+			if at, is := c.fencedBy(t, fences); is {
 				l := c.link(at.Link)
 				err := transport.Fenced("transfer").WithPeer(l.peer.name, c.transportName(l.spec.Transport), "")
 				c.endTask(t, Failed, nameRegion(err, t), now)
@@ -46,11 +46,15 @@ func (c *Core) Fenced(news map[RegionKey]transport.Epoch, now clock.Time) {
 	}
 }
 
-// fencedBy returns the region of a task that was fenced after the task began.
-func fencedBy(t *task, fences map[RegionKey]transport.Epoch) (RegionKey, bool) {
+// fencedBy returns the region of a task that was fenced after the task began. The task may have come with a key of
+// before.
+func (c *Core) fencedBy(t *task, fences map[RegionKey]transport.Epoch) (RegionKey, bool) {
 	for i := range t.spec.Plan.Routes {
 		for _, h := range t.spec.Plan.Routes[i].Hops {
 			at := RegionKey{h.Link, h.RemoteKey}
+			if l := c.link(h.Link); l != nil {
+				at.Key = l.current(h.RemoteKey)
+			}
 			if t.spec.Epoch < fences[at] {
 				return at, true
 			}

@@ -53,6 +53,7 @@ func (c *Core) checkInvariants() {
 		c.checkNIC(d)
 	}
 	c.checkBatches()
+	c.checkGates()
 	c.checkTimers()
 }
 
@@ -283,6 +284,17 @@ func (c *Core) checkTask(t *task) {
 		violated("task %d accounts for %d of its %d bytes", t.index, bytes, t.spec.Length)
 	case t.state == Pending && !t.live() && (out == 0 || t.pieces.Len() != out || waits):
 		violated("task %d has its verdict %v and waits for more than its %d slices", t.index, t.verdict, out)
+	}
+}
+
+// checkGates looks at the tasks that wait for a stream.
+func (c *Core) checkGates() {
+	for _, g := range c.gates {
+		for t := g.tasks.First(); t != nil; t = t.queue.After() {
+			if !g.alive || t.spec.Gate != g.id() || !t.live() || t.cursor+t.acked > 0 || t.watch.Linked() {
+				violated("task %d of %d bytes with %d cut waits at gate %#x", t.index, t.spec.Length, t.cursor, g.id())
+			}
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/plan"
 	"github.com/tent-engine/tent/gocore/qos"
 )
 
@@ -21,6 +22,31 @@ func nicOptions(r *rand.Rand, o *Options) {
 				Borrow: r.IntN(2) == 0}
 		}
 		o.Rails[i].PerEntry = r.IntN(4) == 0
+	}
+}
+
+// anyRail adds a rail whose rate, delay, window and faults are random.
+func (m *model) anyRail(r *rand.Rand, id plan.LinkID, index int) *wire {
+	rail := m.addRail(id, uint16(index), float64(int(1)<<(22+r.IntN(8))),
+		m.between(10*time.Microsecond, 2*time.Millisecond), uint64(16+r.IntN(240))<<10, 2+r.IntN(30))
+	if r.IntN(3) == 0 {
+		rail.failed = r.Float64() * 0.3
+	}
+	if r.IntN(4) == 0 {
+		rail.lost = r.Float64() * 0.05
+	}
+	return rail
+}
+
+// lateRail is a NIC that comes while work is on its way. Plans of before do not know it by their keys.
+func (m *model) lateRail(r *rand.Rand, id plan.LinkID) {
+	l := m.core.link(id)
+	if m.calm || l == nil || int(m.check.links[id].peer) >= m.peers {
+		return
+	}
+	rail := m.anyRail(r, id, len(l.rails))
+	if m.late = append(m.late, rail); m.pausesOnly {
+		rail.failed, rail.lost = 0, 0
 	}
 }
 

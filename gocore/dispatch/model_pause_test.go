@@ -62,7 +62,7 @@ func (k *checker) presences(e *event.Event) {
 // ends dirty but by its deadline or its user. A world takes some times longer than one of TestModel.
 func TestModelOfPauses(t *testing.T) {
 	first, n := modelSeeds(t, 1000)
-	n = (n + 4) / 5
+	n = (n + 19) / 20
 	seen := map[string]int{}
 	for seed := first; seed < first+n; seed++ {
 		m := newModel(t, seed)

@@ -41,6 +41,7 @@ type model struct {
 	next    uintptr
 	left    int
 	inlined int // tasks that a caller has carried out
+	late    []*wire
 
 	pausesOnly bool // nothing else goes wrong
 }
@@ -55,27 +56,25 @@ func newModel(t require.TestingT, seed uint64) *model {
 	*w = *newWorld(seed, options)
 	m := &model{world: w, next: 1 << 30, left: 5 + r.IntN(25)}
 	m.check, m.keys = newChecker(t, seed, m.world), newKeys(seed, m.world)
+	m.owners = newDescriptors(seed, m)
 	m.peers = 1 + r.IntN(2)
 	for p := range m.peers {
 		var links []plan.LinkID
 		for k := range 1 + r.IntN(3) {
 			probes := r.IntN(3) > 0
+			number := transport.Link(len(m.owners.numbers) + 1)
 			id := m.core.AddLink(LinkSpec{Peer: uint32(p), PeerName: fmt.Sprint("peer", p), Transport: uint8(k),
-				Info: &transport.Info{Vectors: r.IntN(2) == 0, SliceMax: 64 << 10}, SameHost: k == 0 && r.IntN(2) == 0,
-				Probes: probes})
+				Link: number, Info: &transport.Info{Vectors: r.IntN(2) == 0, SliceMax: 64 << 10},
+				SameHost: k == 0 && r.IntN(2) == 0, Probes: probes})
+			m.owners.numbers[number] = id
 			m.check.probes[id] = probes
 			m.check.links[id] = &linkFacts{uint32(p), uint8(k)}
 			links = append(links, id)
 			for i := range 1 + r.IntN(3) {
-				rail := m.addRail(id, uint16(i), float64(int(1)<<(22+r.IntN(8))),
-					m.between(10*time.Microsecond, 2*time.Millisecond),
-					uint64(16+r.IntN(240))<<10, 2+r.IntN(30))
-				if r.IntN(3) == 0 {
-					rail.failed = r.Float64() * 0.3
-				}
-				if r.IntN(4) == 0 {
-					rail.lost = r.Float64() * 0.05
-				}
+				m.anyRail(r, id, i)
+			}
+			if nics.IntN(3) == 0 {
+				m.after(m.between(0, 150*time.Millisecond), func() { m.lateRail(nics, id) })
 			}
 		}
 		m.links = append(m.links, links)
@@ -84,13 +83,14 @@ func newModel(t require.TestingT, seed uint64) *model {
 	}
 	m.after(0, m.traffic)
 	m.after(m.between(0, 20*time.Millisecond), m.trouble)
+	m.after(m.between(0, 40*time.Millisecond), m.owners.replace)
 	return m
 }
 
 // makePlans: every order of direct routes, and one through stages.
 func (m *model) makePlans(r *rand.Rand, links []plan.LinkID, op transport.Op) (plans []*plan.Plan) {
 	route := func(id plan.LinkID) plan.Route {
-		hop := plan.Hop{Link: id, Op: op, RemoteKey: 1}
+		hop := plan.Hop{Link: id, Op: op, RemoteKey: firstKey}
 		m.keys.give(&hop, len(m.core.link(id).rails))
 		return plan.Route{Transport: m.check.links[id].transport, Hops: []plan.Hop{hop},
 			SliceMax: 64 << 10, SliceBest: uint64(4+r.IntN(28)) << 10 / unit * unit, Alignment: unit}
@@ -117,7 +117,7 @@ func (m *model) makePlans(r *rand.Rand, links []plan.LinkID, op transport.Op) (p
 	last := links[len(links)-1]
 	staged.Hops = []plan.Hop{{Link: links[0], Op: op, Remote: stages[0]},
 		{Link: last, Op: op, Local: stages[0], Remote: stages[1]},
-		{Link: links[0], Op: op, Local: stages[1], RemoteKey: 1}}
+		{Link: links[0], Op: op, Local: stages[1], RemoteKey: firstKey}}
 	if op == transport.Read {
 		for i := range staged.Hops {
 			h := &staged.Hops[i]
@@ -181,7 +181,9 @@ func (m *model) traffic() {
 
 // carryOut plays a caller that copies by itself, and sometimes finds that it cannot.
 func (m *model) carryOut(held Reservation, id BatchID, specs []TaskSpec) {
+	m.owners.hold(&held, specs)
 	m.after(m.between(0, 5*time.Millisecond), func() {
+		m.owners.release(&held)
 		if m.IntN(4) == 0 {
 			m.core.Unreserve(&held)
 			for i := range specs { // the owner would refuse them, which this world does not play
@@ -277,7 +279,8 @@ func (m *model) trouble() {
 		facts := m.check.links[r.key.link]
 		m.check.epochs[facts.peer]++
 		for _, id := range m.links[facts.peer] { // a plan has some of them
-			m.core.Fenced(map[RegionKey]transport.Epoch{{id, 1}: m.check.epochs[facts.peer]}, m.now)
+			at := RegionKey{id, keyIn(m.owners.told, id)}
+			m.core.Fenced(map[RegionKey]transport.Epoch{at: m.check.epochs[facts.peer]}, m.now)
 		}
 		m.check.seen["fenced"]++
 	case 9: // this process is stopped; news waits meanwhile
@@ -378,6 +381,12 @@ func (m *model) verify() {
 		require.Nil(k.t, m.core.FreeBatch(id, m.now))
 	}
 	m.leaks()
+	m.owners.verify()
+	for _, r := range m.late {
+		if r.carried > 0 {
+			k.seen["late rail carries"]++
+		}
+	}
 }
 
 func (m *model) leaks() {
@@ -476,7 +485,8 @@ func TestModel(t *testing.T) {
 			"ordered by deadline", "not sent, hopeless", "missed waiting", "missed on the way", "deadline_missed",
 			"rail_condemned", "failover", "failover_exhausted", "withdrawn", "stalled", "peer_gone", "peer_silent",
 			"peer_back", "paused",
-			"refused key"} {
+			"refused key", "late rail carries", "descriptor replaced", "replaced key refused", "forgotten key refused",
+			"description asked for", "key retired"} {
 			require.NotZero(t, seen[what], what)
 		}
 	}

@@ -98,11 +98,14 @@ func (c *Core) stretch(t *task, route *plan.Route, r *railState, offset, most ui
 	parts := t.spec.Parts
 	first := offset / parts.Bytes
 	begun := offset - first*parts.Bytes
-	if begun > 0 || most <= parts.Bytes || len(route.Hops) > 1 { // stage buffers are moved as a whole
+	if begun > 0 || most <= parts.Bytes {
 		return min(most, parts.Bytes-begun)
 	}
-	n := most / parts.Bytes
-	if !r.vectors {
+	n, vectors := most/parts.Bytes, r.vectors
+	if len(route.Hops) > 1 { // the piece takes all of them
+		n, vectors = min(n, stagePartsMost), route.Vectors
+	}
+	if !vectors {
 		n = t.spec.run(first, n, c.options.Merge)
 	}
 	return n * parts.Bytes

@@ -10,7 +10,7 @@ import (
 
 // Predict returns how long the tasks of a batch from index first on should take. It follows from the bytes that wait
 // before them and the rates of their rails. It stops looking once it has found more than enough. A route without rails
-// takes math.MaxInt64.
+// takes math.MaxInt64, as does a gate.
 func (c *Core) Predict(id BatchID, first int, enough time.Duration, now clock.Time) (longest time.Duration) {
 	b, err := c.findBatch(id)
 	if err != nil || first >= len(b.tasks) {
@@ -18,6 +18,9 @@ func (c *Core) Predict(id BatchID, first int, enough time.Duration, now clock.Ti
 	}
 	var last *plan.Route
 	for _, t := range b.tasks[first:] {
+		if t.spec.Gate != 0 && c.gated(t) {
+			return math.MaxInt64
+		}
 		route := t.path()
 		if route == last || !t.live() { // neighbours usually share it, and wait in the same queue
 			continue

@@ -199,11 +199,12 @@ func (c *Core) endOutage(p *peer, now clock.Time) {
 		c.gatherAll(l)
 		moved := false
 		for _, t := range c.scratch {
-			if !t.live() || t.path().Hops[0].Link != l.id || now.Sub(max(t.submitted, p.since)) < limit {
+			if !t.live() || t.path().Across().Link != l.id || now.Sub(max(t.submitted, p.since)) < limit {
 				continue
 			}
 			err := c.silentError(p, now)
-			if next, _ := c.nextRoute(t, false); next >= 0 && !c.link(t.spec.Plan.Routes[next].Hops[0].Link).answers() {
+			next, _ := c.nextRoute(t, false)
+			if next >= 0 && !c.link(t.spec.Plan.Routes[next].Across().Link).answers() {
 				c.switchRoute(t, next, err, now)
 				moved = true
 			} else {
@@ -248,7 +249,7 @@ var fates = [...]string{"nothing of this was sent", "some of its bytes may have 
 // tellFate adds the fate of its bytes to the error of a task that failed because of its peer. Tasks that fail of one
 // cause share the texts.
 func (c *Core) tellFate(t *task) {
-	l := c.link(t.path().Hops[0].Link)
+	l := c.link(t.path().Across().Link)
 	if l == nil || l.peer.presence == rail.Present || t.failure == nil || t.failure.Scope < errs.ScopeLink {
 		return
 	}

@@ -25,7 +25,7 @@ func (c *Core) publish(d *device, now clock.Time) {
 	if n == nil {
 		return
 	}
-	interval := c.optionsOf(d.key.transport).Slots.Interval
+	interval := c.optionsOf(d.transport).Slots.Interval
 	if interval <= 0 {
 		interval = shareInterval
 	}

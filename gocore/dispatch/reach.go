@@ -153,5 +153,5 @@ func (c *Core) barRail(p *piece, r *railState, err *errs.Error, now clock.Time) 
 		c.queuePiece(p, true, now)
 		return
 	}
-	c.failover(t, c.attribute(err, r), now)
+	c.failover(t, c.blame(err, t, r), now)
 }

@@ -193,3 +193,18 @@ func TestALinkRemembersBoundedlyManySuccessors(t *testing.T) {
 	r.drain()
 	require.Equal(t, Completed, r.status(b).State)
 }
+
+func TestAFenceEndsATaskThatCameWithAKeyOfBefore(t *testing.T) {
+	r := newRig(t, Options{})
+	id := r.link(1, 0, 1, 64*kib)
+	old := to(r.core, id)
+	r.rekey(id, 1, 2)
+	b := r.submit(old, High, 256*kib, clock.Never)
+	require.Contains(t, keysOf(r.out), transport.RemoteKey(1), "its key is put right when the owner refuses it")
+	r.core.Fenced(map[RegionKey]transport.Epoch{{Link: id, Key: 2}: 1}, r.now)
+	r.step()
+	for len(r.out) > 0 {
+		require.Empty(t, r.finish(0, replaced()), "nothing is cut in the epoch before")
+	}
+	require.Equal(t, Failed, r.status(b).State)
+}

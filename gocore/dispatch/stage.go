@@ -5,6 +5,7 @@ import (
 	"github.com/tent-engine/tent/gocore/dispatch/internal/intrusive"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/transport"
 )
 
 // stagesMost is the largest number of stages on a route. Four are the way from GPU to GPU through the host memory of
@@ -17,9 +18,60 @@ const stagesMost = 4
 type stage struct {
 	spec   StageSpec
 	free   []int32
+	ramps  []ramp
 	pieces intrusive.List[piece] // that wait for a slot
 	tasks  intrusive.List[task]
 	moved  clock.Time // when a slot was last given back
+}
+
+// stagePartsMost bounds the parts of a piece in a slot.
+const stagePartsMost = 4096
+
+// rampsMost bounds the ramps of a stage.
+const rampsMost = 8
+
+// ramp has the places of parts of one size that follow one another in a slot. It is immutable, and slices share it.
+type ramp struct {
+	bytes  uint64
+	places []uint64
+}
+
+// ramp returns the places of n parts in a slot of the stage. It is made once for each size that is in use.
+func (s *stage) ramp(bytes uint64, n uint64) []uint64 {
+	for i := range s.ramps {
+		if s.ramps[i].bytes == bytes {
+			return s.ramps[i].places[:n]
+		}
+	}
+	made := ramp{bytes, make([]uint64, min(s.spec.SlotBytes/bytes, stagePartsMost))}
+	for i := range made.places {
+		made.places[i] = uint64(i) * bytes
+	}
+	if len(s.ramps) == rampsMost {
+		s.ramps = append(s.ramps[:0], s.ramps[1:]...)
+	}
+	s.ramps = append(s.ramps, made)
+	return made.places[:n]
+}
+
+// gatherParts makes the slice of a hop the parts of a piece. They lie apart at the region's end, and follow one another
+// in the slot. Where both hops take pieces, a copy engine gathers or scatters all of them at once.
+func (c *Core) gatherParts(p *piece, hop *plan.Hop, a *attempt) {
+	t, parts := p.task, p.task.spec.Parts
+	if !p.route.Vectors || (hop.Local == 0) == (hop.Remote == 0) {
+		return // one range at both ends
+	}
+	first, n := p.offset/parts.Bytes, p.length/parts.Bytes
+	a.gathered = transport.Pieces{LocalAt: parts.LocalAt[first : first+n], RemoteAt: parts.RemoteAt[first : first+n],
+		Bytes: parts.Bytes}
+	if hop.Local == 0 {
+		s, _ := c.slot(p, hop.Remote)
+		a.Local, a.gathered.RemoteAt = t.spec.Local, s.ramp(parts.Bytes, n)
+	} else {
+		s, _ := c.slot(p, hop.Local)
+		a.Remote, a.gathered.LocalAt = t.spec.Remote, s.ramp(parts.Bytes, n)
+	}
+	a.Pieces = &a.gathered
 }
 
 // AddStage makes a pool known. Errors: InvalidArgument.
@@ -105,6 +157,7 @@ func (c *Core) wakeStages(now clock.Time) {
 // waitForSlot moves a piece, or the fresh bytes of a task, from the head of its queue to a full stage. The stall limit
 // applies there.
 func (c *Core) waitForSlot(s *stage, p *piece, t *task, now clock.Time) {
+	c.slotWaits++
 	if p != nil {
 		p.become(pieceBlocked)
 		s.pieces.PushBack(&p.queue, p)
@@ -117,6 +170,14 @@ func (c *Core) waitForSlot(s *stage, p *piece, t *task, now clock.Time) {
 		t.progress = now
 		c.served.PushBack(&t.watch, t)
 	}
+}
+
+// Slots returns the number of slots of all stages, those that are free, and how often one was waited for.
+func (c *Core) Slots() (all, free int, waits uint64) {
+	for _, s := range c.stages[1:] {
+		all, free = all+s.spec.Slots, free+len(s.free)
+	}
+	return all, free, c.slotWaits
 }
 
 // localAddress and remoteOffset say where a hop has a piece's first byte.

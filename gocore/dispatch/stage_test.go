@@ -91,3 +91,80 @@ func TestAFailedHopIsRepeatedNotTheWholeWay(t *testing.T) {
 	r.drain()
 	require.Equal(t, Completed, r.status(b).State)
 }
+
+// crossing is a plan of two hops over links of two peers: a copy of our own, and the way to the peer.
+func crossing(r *rig, op transport.Op, slots int) *plan.Plan {
+	info := &transport.Info{Vectors: true}
+	own := r.core.AddLink(LinkSpec{Peer: 1, PeerName: "ourselves", Info: info})
+	wire := r.core.AddLink(LinkSpec{Peer: 2, PeerName: "the peer", Transport: 1, Info: info})
+	r.railUp(own, 0, 1, 8<<20)
+	r.railUp(wire, 0, 1, 8<<20)
+	stage, err := r.core.AddStage(StageSpec{Slots: slots, SlotBytes: 64 * kib, Local: 0x1000000, Remote: 0x2000000})
+	require.Nil(r, err)
+	route := plan.Route{Transport: 1, Crossing: 1, Vectors: true, Alignment: 1, Hops: []plan.Hop{
+		{Link: own, Op: op, LocalKey: 1, Remote: stage}, {Link: wire, Op: op, LocalKey: 2, Local: stage}}}
+	if op == transport.Read {
+		route.Crossing, route.Hops[0], route.Hops[1] = 0, route.Hops[1], route.Hops[0]
+	}
+	return &plan.Plan{Routes: []plan.Route{route}}
+}
+
+// parts returns the ends of a slice's parts here and there.
+func parts(s *transport.Slice) (local, remote []uint64) {
+	for i := uint64(s.First); i < uint64(s.First)+s.Length/s.Pieces.Bytes; i++ {
+		local = append(local, uint64(s.Local)+s.Pieces.LocalAt[i])
+		remote = append(remote, s.Remote+s.Pieces.RemoteAt[i])
+	}
+	return local, remote
+}
+
+// Pages that lie apart fill a slot together: one slice gathers them there, and one scatters them.
+func TestPagesShareASlot(t *testing.T) {
+	const page = 16 * kib
+	for _, op := range []transport.Op{transport.Write, transport.Read} {
+		r := newRig(t, Options{})
+		spec := withParts(crossing(r, op, 4), page, places(0, 9, 3*page), places(7, 9, 2*page))
+		spec.Op = op
+		b := r.submitAll(spec)
+		require.Len(t, r.out, 3, "%v: of four pages, four and one", op)
+		at := func(offset, stride uint64) (list []uint64) {
+			for i := range uint64(4) {
+				list = append(list, offset+i*stride)
+			}
+			return list
+		}
+		apart := func(s *transport.Slice) { // the end of a slice that is the region's
+			local, remote := parts(s)
+			if s.LocalKey == 1 {
+				require.Equal(t, at(1<<20, 3*page), local)
+				require.Equal(t, at(0x2000000, page), remote)
+			} else {
+				require.Equal(t, at(0x1000000, page), local)
+				require.Equal(t, at(1<<30+7*2*page, 2*page), remote)
+			}
+		}
+		first := r.out[0].LocalKey
+		apart(r.out[0])
+		next := r.finish(0, nil)[0]
+		require.NotEqual(t, first, next.LocalKey)
+		apart(next)
+		r.drain()
+		require.Equal(t, Completed, r.status(b).State)
+		require.EqualValues(t, 9*page, r.status(b).Bytes)
+		require.Len(t, r.core.stages[1].free, 4)
+	}
+}
+
+// An error of our own copy names the peer that the transfer is for.
+func TestAnErrorOfALocalHopNamesThePeer(t *testing.T) {
+	r := newRig(t, Options{})
+	b := r.submit(crossing(r, transport.Write, 1), High, kib, clock.Never)
+	r.finish(0, errs.New(errs.AddressNotRegistered, "copy", "freed").WithScope(errs.ScopeSlice, errs.SideLocal))
+	r.drain()
+	require.Equal(t, Failed, r.status(b).State)
+	require.Equal(t, "the peer", r.status(b).Err.Peer)
+	late := r.submit(crossing(r, transport.Write, 1), High, kib, r.now.Add(ms))
+	r.wait(ms)
+	r.drain()
+	require.Equal(t, "the peer", r.status(late).Err.Peer)
+}

@@ -145,8 +145,11 @@ func (c *Core) silenceOf(r *railState) time.Duration {
 }
 
 // inside reports whether this process and its kernel carry the bytes by themselves. Nothing lies between that could be
-// cut: such a rail is silent when nobody let us run, or when a disk is slow.
-func (l *link) inside() bool { return l.spec.Info != nil && l.spec.Info.SameHost }
+// cut: such a rail is silent when nobody let us run, or when a disk is slow. An order takes as long as the peer's own
+// transfer, whose rails the peer watches.
+func (l *link) inside() bool {
+	return l.spec.Info != nil && (l.spec.Info.SameHost || l.spec.Info.Delegates)
+}
 
 // askLiveness looks for signs of life: of the rail, and of its peer if that has been silent, too.
 func (c *Core) askLiveness(r *railState, now clock.Time) {
@@ -236,7 +239,7 @@ func (c *Core) leaveSilentRail(r *railState, silent time.Duration, now clock.Tim
 	c.gatherAll(r.link)
 	moved := false
 	for _, t := range c.scratch {
-		if !t.live() || t.path().Hops[0].Link != r.link.id {
+		if !t.live() || t.path().Across().Link != r.link.id {
 			continue
 		}
 		if next, _ := c.nextRoute(t, false); next >= 0 {

@@ -64,6 +64,7 @@ type attempt struct {
 	rail            *railState
 	flight          intrusive.Node[attempt]
 	pieces          *piece
+	gathered        transport.Pieces // those of its slice where a stage has one end of them
 	started         clock.Time
 	ahead           uint64 // bytes in flight on the rail when it was posted, its own among them
 	active          uint64 // bytes in flight on the NIC then, its own included, of all processes that are known
@@ -101,7 +102,7 @@ type run struct {
 
 // lateFor is the error of a task that misses its deadline; all of a peer share one.
 func (c *Core) lateFor(t *task) *errs.Error {
-	l := c.link(t.path().Hops[0].Link)
+	l := c.link(t.path().Across().Link)
 	if l == nil {
 		return errDeadline
 	}

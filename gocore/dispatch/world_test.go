@@ -25,6 +25,7 @@ type world struct {
 	out     map[*transport.Slice]*posted
 	check   *checker
 	keys    *keys                // nil: all work everywhere
+	owners  *descriptors         // nil: keys stay as they are
 	calm    bool                 // the world is healed: no faults any more
 	rigged  *errs.Error          // every failure is this one
 	stepped clock.Time           // when the core ran last
@@ -221,6 +222,9 @@ func (w *world) step() {
 		w.probe(q)
 	}
 	w.check.effects(effects)
+	if w.owners != nil {
+		w.owners.effects(effects)
+	}
 	w.check.waiting()
 	w.check.nics()
 }
@@ -330,7 +334,7 @@ func (w *world) carry(r *wire, q *posted) {
 	}
 	r.busy = max(r.busy, w.now).Add(time.Duration(float64(q.slice.Length) / r.rate * 1e9))
 	took := r.busy.Sub(w.now) + r.delay
-	if w.keys != nil && w.keys.refuses(q, took) {
+	if w.keys != nil && w.keys.refuses(q, took) || w.owners != nil && w.owners.refuses(q, took) {
 		return
 	}
 	if w.calm {

@@ -28,6 +28,7 @@ type batch struct {
 	files   []fileUse // each with one handle taken
 	legs    []leg     // of traced tasks: their peers hear the end
 	moves   uint32    // failovers that they have heard of
+	holds   []hold    // streams that wait for its end
 }
 
 // NewBatch makes a batch for up to capacity tasks. Free it with FreeBatch, at any time.
@@ -64,8 +65,9 @@ func (e *Engine) newBatch(capacity int) (*batch, *errs.Error) {
 	}
 	b := e.batches[slot]
 	waiters, uses, lists, files, legs := b.waiters[:0], b.uses[:0], b.lists[:0], b.files[:0], b.legs[:0]
+	holds := b.holds[:0]
 	*b = batch{} // zeroed in place: a literal with the arrays would be built elsewhere and copied
-	b.id, b.waiters, b.uses, b.lists, b.files, b.legs = id, waiters, uses, lists, files, legs
+	b.id, b.waiters, b.uses, b.lists, b.files, b.legs, b.holds = id, waiters, uses, lists, files, legs, holds
 	if e.predicted[slot].Load() != 0 { // a locked exchange otherwise, for calls that were never predicted
 		e.predicted[slot].Store(0)
 	}
@@ -117,11 +119,18 @@ func (e *Engine) enqueue(b *batch, c *Call) (int, *errs.Error) {
 	if err := e.hold(c); err != nil {
 		return 0, err
 	}
+	if c.waits {
+		e.nameGates(c)
+	}
 	first, err := e.core.Submit(id, c.specs, now)
 	if err != nil {
+		e.unnameGates(c, now)
 		e.unuse(c.uses, nil)
 		e.dropFiles(c.files)
 		return 0, err
+	}
+	if c.waits {
+		e.watchGates(c)
 	}
 	e.begin(b, c, now)
 	e.predict(id, first, now)
@@ -142,6 +151,9 @@ func (e *Engine) admit(b *batch, c *Call) *errs.Error {
 	case b.note != nil && c.note != nil:
 		return errs.New(errs.InvalidArgument, "submit", "the batch has a notification already").
 			WithHint("one notification a batch, sent after its last byte")
+	case c.waits && b.cyclic(c):
+		return errs.New(errs.InvalidArgument, "submit", "the stream waits for this batch, which would wait for it").
+			WithHint("submit before wait_on(), or in a transfer of its own")
 	}
 	if c.trace != "" {
 		e.core.Trace(b.id, c.trace)
@@ -236,6 +248,9 @@ func (e *Engine) mirror(id dispatch.BatchID, now clock.Time) {
 // finish wakes the batch's waiters and gives its regions and files back. The caller holds e.mu.
 func (e *Engine) finish(b *batch, dirty bool) {
 	b.ended = true
+	if len(b.holds) > 0 {
+		e.releaseHolds(b, e.page.state(b.id))
+	}
 	if b.counted {
 		b.counted = false
 		if e.active--; e.active == 0 && e.closing {
@@ -331,6 +346,7 @@ func (e *Engine) release(b *batch) {
 	if err := e.core.FreeBatch(b.id, b.started); err != nil {
 		e.log.Error("free batch", "batch", uint64(b.id), "err", err)
 	}
+	b.closeHolds()
 	clear(b.legs)
 	b.id, b.note, b.legs = 0, nil, b.legs[:0]
 }

@@ -53,9 +53,12 @@ type Call struct {
 	total   uint64     // bytes of specs; this and the next two are known when the call is complete
 	due     clock.Time // the earliest deadline of specs
 	durable bool       // a request asks for durability
+	streams bool       // a request asks for a stream
+	waits   bool       // and one of them is not done
 	uses    []*region  // each once
 	lists   []*places  // of pages; given to the batch when it takes the specs
 	files   []fileUse  // each once
+	gates   []callGate // of streams, each once
 	note    *note
 	trace   string // the caller's name for the transfer
 
@@ -200,7 +203,7 @@ func (c *Call) CommitTo(id dispatch.BatchID, n *Note) (first int, err error) {
 	return c.engine.submit(id, c)
 }
 
-// complete adds the parts of the end: the notification and the syncs of files.
+// complete adds the parts of the end, the notification and the syncs of files, and looks at the streams.
 func (c *Call) complete(n *Note) *errs.Error {
 	if len(c.specs) == 0 {
 		return errs.New(errs.InvalidArgument, "submit", "there is nothing to move")
@@ -209,7 +212,10 @@ func (c *Call) complete(n *Note) *errs.Error {
 	if err := c.notify(n); err != nil {
 		return err
 	}
-	return c.settle()
+	if err := c.settle(); err != nil || !c.streams {
+		return err
+	}
+	return c.gate()
 }
 
 // Discard ends the call without a transfer.
@@ -219,9 +225,14 @@ func (c *Call) Discard() {
 	clear(c.uses)
 	clear(c.files)
 	freePlaces(c.lists)
+	if len(c.gates) > 0 {
+		c.closeGates()
+	}
 	specs, runs, uses, lists, files, slices := c.specs[:0], c.runs[:0], c.uses[:0], c.lists[:0], c.files[:0], c.slices
+	gates := c.gates
 	*c = Call{} // zeroed in place: a literal with the arrays would be built elsewhere and copied
 	c.specs, c.runs, c.uses, c.lists, c.files, c.slices = specs, runs, uses, lists, files, slices
+	c.gates = gates
 	calls.Put(c)
 }
 
@@ -318,6 +329,7 @@ func (c *Call) sum() {
 			c.total += s.Length
 			c.due = min(c.due, s.Due())
 			c.durable = c.durable || s.Durability == request.DurabilityData
+			c.streams = c.streams || s.Stream != 0
 		}
 	}
 }

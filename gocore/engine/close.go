@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tent-engine/tent/gocore/audit"
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/errs"
@@ -19,7 +20,8 @@ const closeGrace = 3 * time.Second
 // Each step below would break something if it came elsewhere:
 //
 //  1. Nothing new is taken, or the end would never come. The name is withdrawn: nobody finds us any more.
-//  2. Transfers end or are cancelled; their tasks' ends need live links.
+//  2. Transfers end or are cancelled; their tasks' ends need live links. Streams that wait for one go on: a driver
+//     frees no memory before they have.
 //  3. Notifications end: they belong to transfers, and need the control plane. So do reports of traced ones,
 //     and talk about descriptors.
 //  4. Regions are revoked while our readers still serve, so that peers are refused instead of cut off.
@@ -42,6 +44,7 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	e.cancelAll()
 	grace := max(closeGrace, until.Sub(clock.Now()))
 	e.drained(closeGrace)
+	e.closeAllHolds()
 	e.notifier.close()
 	e.endTalk()
 
@@ -49,6 +52,7 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	defer done()
 	held = append(held, e.closeRegions(ctx)...)
 	held = append(held, e.closeLinks(ctx)...)
+	e.freeStaging(len(held) == 0)
 	e.served.close()
 	e.closeServer()
 	e.client.Close()
@@ -71,6 +75,8 @@ func (e *Engine) Close(timeout time.Duration, cancel bool) (held []string) {
 	_ = e.signal.close()
 	_ = e.noted.close()
 	e.history.close()
+	e.audit.Note(audit.Entry{Engine: e.name, Event: "engine_closed"})
+	e.audit.Close()
 	return held
 }
 
@@ -142,6 +148,9 @@ func (e *Engine) closeRegions(ctx context.Context) (held []string) {
 		}
 	}
 	e.regions.retire.Wait()
+	if err := e.closeStaging(ctx); err != nil {
+		held = append(held, fmt.Sprintf("staging: %v", err))
+	}
 	return held
 }
 

@@ -7,17 +7,16 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
-	"net/netip"
 	"runtime"
-	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/tent-engine/tent/gocore/audit"
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/control"
@@ -67,6 +66,7 @@ type Engine struct {
 	machine     string
 	network     string
 	credentials *security.Credentials
+	protection  transport.Protection // of bytes between hosts, at least
 	cores       int
 	stall       time.Duration
 	log         *slog.Logger
@@ -110,15 +110,18 @@ type Engine struct {
 
 	numa        numa
 	platforms   []device.Platform // that work here
+	gates       gates
 	absent      absentPlatforms
 	regions     regionTable
 	allocations allocations
+	staging     stagePools
 	segments    segmentTable
 	offers      offers
 	grids       gridTable
 
 	policies plan.Policies
 	store    meta.Store
+	audit    *audit.Log // nil without security/audit
 	server   *control.Server
 	client   *control.Client
 	notifier *notifier
@@ -167,7 +170,8 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 		}
 	}
 	c := &o.Config.Engine
-	e := &Engine{config: o.Config, name: c.Name, machine: meta.MachineID(), network: meta.NetworkID(),
+	e := &Engine{config: o.Config, protection: protectionOf(c), name: c.Name,
+		machine: meta.MachineID(), network: meta.NetworkID(),
 		cores: runtime.NumCPU(), stall: c.TransferStallTimeout, inlineBytes: c.InlineBytes, armed: clock.Never,
 		syncing: syncing{limit: clock.Never}, progressWake: make(chan struct{}, 1),
 		batches: make([]*batch, c.MaxBatches), predicted: make([]atomic.Int64, c.MaxBatches), store: meta.PeerToPeer{},
@@ -180,6 +184,9 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	}
 	e.logs = logs{engine: e, level: logLevel(c.LogLevel), records: bounded[LogRecord]{limit: logsMax}}
 	e.log = slog.New(&handler{logs: &e.logs})
+	if err = e.openAudit(c.Audit); err != nil {
+		return nil, err
+	}
 	e.refusals = newRefusals(e, o.Transports)
 	e.dismissals.engine = e
 	e.numa = readNUMA()
@@ -187,23 +194,15 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	e.grids.byID = make(map[GridID]*grid)
 	e.segments.peers = make(map[peerKey]*peer)
 	undo := &steps{}
+	undo.add(e.audit.Close)
 	defer func() {
 		if err != nil {
 			undo.run()
 		}
 	}()
-	if e.page, err = newPage(c.MaxBatches); err != nil {
+	if err = e.openPage(undo); err != nil {
 		return nil, err
 	}
-	undo.add(func() { _ = e.page.close() })
-	if e.signal, err = newSignal(); err != nil {
-		return nil, err
-	}
-	undo.add(func() { _ = e.signal.close() })
-	if e.noted, err = newSignal(); err != nil {
-		return nil, err
-	}
-	undo.add(func() { _ = e.noted.close() })
 	e.notes = newNotes(c.NotificationQueue, int(c.NotificationBytes), e.noted,
 		func(id transport.ID) bool { return e.server.Connected(id) })
 	e.notifier = newNotifier(e)
@@ -228,7 +227,25 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 	e.server.Start((*answers)(e))
 	e.startRoutines()
 	e.serveConfigured()
+	e.auditOpened()
 	return e, nil
+}
+
+// openPage makes the page and the descriptors that Python reads.
+func (e *Engine) openPage(undo *steps) (err error) {
+	if e.page, err = newPage(e.config.Engine.MaxBatches); err != nil {
+		return err
+	}
+	undo.add(func() { _ = e.page.close() })
+	if e.signal, err = newSignal(); err != nil {
+		return err
+	}
+	undo.add(func() { _ = e.signal.close() })
+	if e.noted, err = newSignal(); err != nil {
+		return err
+	}
+	undo.add(func() { _ = e.noted.close() })
+	return nil
 }
 
 // securityOf returns the settings of security.
@@ -243,6 +260,9 @@ func (e *Engine) startRoutines() {
 	e.stop = stop
 	e.routines.Go(func() { e.progress(running) })
 	e.routines.Go(func() { e.keepTraps(running) })
+	if e.gates.streams != nil {
+		e.routines.Go(func() { e.keepGates(running) })
+	}
 	if e.credentials.Mode() == security.MTLS {
 		e.routines.Go(func() { e.keepCredentials(running) })
 	}
@@ -257,85 +277,6 @@ func (s *steps) run() {
 	for i := len(s.list) - 1; i >= 0; i-- {
 		s.list[i]()
 	}
-}
-
-// listen binds the control plane to the host name of the settings and to each address of a transport.
-func (e *Engine) listen(o Options, undo *steps) error {
-	c := &o.Config.Engine
-	var err error
-	if e.host, err = meta.FindHost(c.RPCServerHostname, c.RPCAdvertiseHostname, meta.ThisMachine()); err != nil {
-		return err
-	}
-	host := e.host.Bind.String()
-	if err := e.mayListen("rpc_server_hostname", host); err != nil {
-		return err
-	}
-	port := strconv.Itoa(c.RPCServerPort)
-	wanted := []string{net.JoinHostPort(host, port)}
-	for _, plug := range o.Transports {
-		listener, is := e.settings(plug).(transport.Listener)
-		if !is || !o.Config.Enabled(plug.Factory.Name()) {
-			continue
-		}
-		for _, address := range listener.ListenAddresses() {
-			if err := e.mayListen(e.config.BranchOf(plug.Factory.Name())+"/addresses", address); err != nil {
-				return err
-			}
-			wanted = append(wanted, net.JoinHostPort(address, port))
-		}
-	}
-	options := control.Options{Self: e.self, Credentials: e.credentials, Log: e.log, Dial: o.Dial, Admitted: e.admitted,
-		Limits: control.Limits{Connections: c.MaxConnections, ConnectionsPerPeer: c.MaxPeerConnections,
-			Strangers: c.MaxStrangers, CallsPerSecond: c.MaxCalls, Reception: int(c.MaxReception)},
-		Refused: func(reason transport.Refusal, from string, cause error) {
-			e.refusals.count(planeControl, reason, from, cause)
-		}}
-	server, err := control.Listen(wanted, options)
-	if err != nil {
-		return err
-	}
-	e.server = server
-	undo.add(func() { e.closeServer() })
-	_, bound, err := net.SplitHostPort(server.Addresses()[0])
-	if err != nil {
-		return errs.Wrap(errs.Internal, "engine: listen", err)
-	}
-	e.address = net.JoinHostPort(e.host.Name, bound)
-	if e.port, err = strconv.Atoi(bound); err != nil {
-		return errs.Wrap(errs.Internal, "engine: listen", err)
-	}
-	reachable := append(server.Addresses(), net.JoinHostPort(e.host.Data.String(), bound)) // also behind a wildcard
-	slices.Sort(reachable)
-	others := slices.DeleteFunc(slices.Compact(reachable), func(a string) bool {
-		at, err := netip.ParseAddrPort(a)
-		return a == e.address || err != nil || at.Addr().IsUnspecified()
-	})
-	e.others = others[:min(len(others), segment.AddressesMax)]
-	if e.name == "" {
-		e.name = e.address
-	}
-	e.client = control.NewClient(options)
-	undo.add(func() { e.client.Close() })
-	return nil
-}
-
-// mayListen refuses an address beyond loopback where nothing says whom to admit. Everything that the engine listens on
-// passes here, by the name of its setting.
-func (e *Engine) mayListen(setting, host string) error {
-	addresses := []netip.Addr{netip.IPv6Unspecified()} // the meaning of no host
-	if literal, err := netip.ParseAddr(host); err == nil {
-		addresses[0] = literal
-	} else if host != "" {
-		if addresses, err = meta.ThisMachine().Lookup(host); err != nil {
-			return errs.Wrap(errs.InvalidArgument, "listen", err).WithHint("the host in %s is unknown", setting)
-		}
-	}
-	for _, address := range addresses {
-		if err := e.credentials.MayListen(setting, address); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (e *Engine) closeServer() {
@@ -378,11 +319,19 @@ func (e *Engine) plugIn(ctx context.Context, o Options, undo *steps) error {
 		if err != nil {
 			return err
 		}
+		if reason := e.exposes(new(opened.Info())); reason != nil {
+			if err := cmp.Or(opened.Close(ctx), e.config.Unavailable(p.name, reason)); err != nil {
+				return err
+			}
+			p.reason = reason.Error()
+			e.log.Warn("a transport is not used", "transport", p.name, "why", p.reason)
+			continue
+		}
 		undo.add(func() { _ = opened.Close(ctx) })
 		p.adopt(opened)
 	}
 	e.gatherPollers()
-	return nil
+	return e.checkExceptions()
 }
 
 func (e *Engine) coreOptions(o Options) dispatch.Options {
@@ -452,7 +401,7 @@ func (e *Engine) usable() error {
 // self describes this engine to peers.
 func (e *Engine) self() transport.Peer {
 	return transport.Peer{Address: e.address, Name: e.name, MachineID: e.machine, Network: e.network,
-		ID: e.credentials.ID()}
+		ID: e.credentials.ID(), Protects: e.protection}
 }
 
 // Address is all that a peer needs to know: "host:port" of the control plane.

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,7 +8,6 @@ import (
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/plan"
-	"github.com/tent-engine/tent/gocore/topology"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -28,6 +26,7 @@ type ExplainedRoute struct {
 	Hops      int      `json:"hops"`
 	Rails     []string `json:"rails"`
 	State     string   `json:"state"`
+	Staged    string   `json:"staged,omitempty"`  // how it goes through memory of the host, if it does
 	Keys      string   `json:"keys,omitempty"`    // on which rails this memory can be used, and why not on others
 	Why       string   `json:"why,omitempty"`     // why a request does not begin here
 	Detail    string   `json:"detail,omitempty"`  // in the transport's own words
@@ -78,7 +77,8 @@ func (e *Engine) explainPlan(c *Call) *Explanation {
 	taken := e.core.FirstRoute(&c.specs[0])
 	for i := range c.plan.Routes {
 		r := &c.plan.Routes[i]
-		route := ExplainedRoute{Transport: e.ports[r.Transport].name, Hops: len(r.Hops), Rails: []string{}}
+		route := ExplainedRoute{Transport: e.ports[r.Transport].name, Hops: len(r.Hops), Rails: []string{},
+			Staged: e.stagedBy(r)}
 		var down *errs.Error
 		for _, h := range r.Hops {
 			link := e.core.Link(h.Link)
@@ -127,10 +127,4 @@ func keysOf(h *plan.Hop) string {
 		words += ": " + h.Why
 	}
 	return words
-}
-
-// Topology describes this machine, as JSON in upstream's shape.
-func (e *Engine) Topology() (string, error) {
-	text, err := json.Marshal(topology.Local())
-	return string(text), err
 }

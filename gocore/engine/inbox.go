@@ -15,8 +15,8 @@ import (
 // its own, so a transport never waits for a step of the core. Completions, which come by the thousand, have their own
 // array; the rest is rare and kept in order as notices.
 //
-// Bounds: completions by the slices that are outstanding, refusals by those in outboxes, notices by rails and peers,
-// fences by fencesMax: a hostile owner may announce them as fast as its network allows.
+// Bounds: completions by the slices that are outstanding, refusals by those in outboxes, notices by rails, peers
+// and gates, fences by fencesMax: a hostile owner may announce them as fast as its network allows.
 type inbox struct {
 	filled atomic.Bool // something is inside; readable without the lock
 
@@ -46,6 +46,7 @@ type notice struct {
 	key   transport.RemoteKey // of noticeFenced, with its epoch
 	epoch transport.Epoch
 
+	gate      dispatch.GateID // of noticeGate
 	ticket    uint64          // of a sync
 	transport uint8           // of noticeHeard
 	signs     transport.Signs // of noticeHeard
@@ -67,6 +68,7 @@ const (
 	noticeNotified  // the notification of a batch was taken, or cause says why not
 	noticeRefreshed // the engine has asked a peer for its description
 	noticeFenced    // a peer has fenced a region
+	noticeGate      // the work of a stream is done, or cause says why it will not be
 	noticeSynced    // a file of a batch is on stable storage, or cause says why not
 )
 

@@ -14,7 +14,7 @@ import (
 
 // inliner returns the transport that may carry out the call's tasks at once, nil if they must go through the core.
 func (e *Engine) inliner(c *Call) transport.Inliner {
-	if len(c.specs) == 0 || len(c.specs) > inlineMost || c.total > e.inlineBytes {
+	if len(c.specs) == 0 || len(c.specs) > inlineMost || c.total > e.inlineBytes || c.waits {
 		return nil
 	}
 	route := &c.specs[0].Plan.Routes[0]

@@ -14,6 +14,8 @@ import (
 // openNames connects to the metadata service of the settings, and publishes our name there.
 func (e *Engine) openNames(ctx context.Context) error {
 	c := &e.config.Engine
+	access := names.Access{User: c.MetadataUser, Password: c.MetadataPasswordFile, CA: c.MetadataCA,
+		Certificate: c.MetadataCertificate, Key: c.MetadataKey}
 	var service names.Service
 	var err error
 	switch c.MetadataType {
@@ -22,12 +24,11 @@ func (e *Engine) openNames(ctx context.Context) error {
 		for _, member := range strings.Split(c.MetadataServers, ",") {
 			members = append(members, strings.TrimSpace(member))
 		}
-		service, err = names.NewEtcd(members, names.TLS{CA: c.MetadataCA, Certificate: c.MetadataCertificate,
-			Key: c.MetadataKey})
+		service, err = names.NewEtcd(members, access, c.MetadataTimeout)
 	case "redis":
-		service, err = names.NewRedis(c.MetadataServers, c.MetadataPasswordFile)
+		service, err = names.NewRedis(c.MetadataServers, access)
 	case "http":
-		service, err = names.NewHTTP(c.MetadataServers)
+		service, err = names.NewHTTP(c.MetadataServers, access)
 	default:
 		return nil
 	}

@@ -167,6 +167,7 @@ func TestOneSenderFillsAnEighthOfTheQueue(t *testing.T) {
 
 func FuzzNotificationsFromHostilePeers(f *testing.F) {
 	f.Add(message(1, "a", "bc"))
+	f.Add([]byte("\x01\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01\x01\x02\x00\x00\x00ntme")) // with a trace
 	f.Add([]byte{})
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255})
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -178,7 +179,8 @@ func FuzzNotificationsFromHostilePeers(f *testing.F) {
 		require.Len(t, numbers, len(list))
 		var again []*note
 		for i, n := range list {
-			again = append(again, &note{number: numbers[i], name: n.Name, message: n.Message})
+			again = append(again, &note{number: numbers[i], name: n.Name, trace: string(n.Trace),
+				message: n.Message})
 		}
 		require.Equal(t, data, encodeNotes(nil, again))
 	})

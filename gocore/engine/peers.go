@@ -41,6 +41,8 @@ type peer struct {
 	fetch   sync.Mutex // one description at a time
 	handles int        // guarded by segmentTable.mu
 
+	borrowed map[mem.RegionID]*borrowed // that it lends us; guarded by mu
+
 	deaf atomic.Int64 // until then the peer is told no reports: it did not take the last ones
 }
 
@@ -185,6 +187,9 @@ func (p *peer) unreachable() error {
 	e := p.engine
 	var reasons []string
 	for i, a := range *p.links.Load() {
+		if e.infos[i].Delegates {
+			continue // orders carry no bytes
+		}
 		if a.id != 0 {
 			return nil
 		}
@@ -341,10 +346,11 @@ func (p *peer) planFor(local *region, remote *remoteRegion, want wanted) (*plan.
 		return nil, errs.New(errs.InvalidArgument, "submit",
 			"transport_hint is %d: it must be the number of a TransportType", want.Hint)
 	}
-	made, err := plan.Build(&plan.Request{Op: want.Op, Region: remote.Name, Hint: hint,
-		Policy: p.engine.policies.Get(want.policy),
+	ends := &plan.Request{Op: want.Op, Region: remote.Name, Hint: hint, Policy: p.engine.policies.Get(want.policy),
 		Local:  plan.End{Kind: local.Kind, Location: local.Location, Node: p.engine.numa.nodeOfPlan(local)},
-		Remote: plan.End{Kind: remote.Kind, Location: remote.Location}}, p.candidates(local, remote, want.Choice))
+		Remote: plan.End{Kind: remote.Kind, Location: remote.Location}}
+	made, err := plan.Build(ends, p.candidates(local, remote, want.Choice))
+	made, err = p.staged(made, err, ends, local, remote, want.Choice)
 	if err != nil && want.Require != 0 {
 		err.WithHint("require= admits none that can: leave it out, or name a transport that is not rejected here")
 	}
@@ -372,6 +378,9 @@ func (p *peer) candidates(local *region, remote *remoteRegion, want request.Choi
 	defer p.mu.Unlock()
 	list := make([]plan.Candidate, 0, len(e.ports))
 	for i, port := range e.ports {
+		if e.infos[i].Delegates != local.lent {
+			continue // orders are for lent memory, and that is for orders
+		}
 		c := plan.Candidate{Transport: uint8(i), Info: &e.infos[i], Link: links[i].id, Disabled: links[i].why,
 			LocalKey: local.key(i), NotHere: local.whyNot(port), SameHost: sameHost, Self: p.identity.Self}
 		if descriptor := remote.descriptors[port.name]; c.Link != 0 && len(descriptor) > 0 {

@@ -29,6 +29,9 @@ func (e *Engine) addPlatforms(list []device.Platform) {
 			continue
 		}
 		e.platforms = append(e.platforms, p)
+		if s, is := p.(device.Streams); is && e.gates.streams == nil {
+			e.gates.streams, e.gates.wake = s, make(chan struct{}, 1)
+		}
 	}
 }
 

@@ -18,6 +18,7 @@ type region struct {
 	mem.Region
 	on          []atomic.Pointer[registration] // by transport; nil: not asked, or no answer yet
 	registering registering
+	lent        bool            // to one peer, for its orders; see lending.go
 	allocated   bool            // from Allocate: FreeMemory gives it back
 	owner       freer           // of allocated memory; nil: the engine's own mapping
 	node        atomic.Int32    // NUMA node plus one, see node.go

@@ -92,6 +92,17 @@ func (r *region) isPending(p *port) bool {
 	return slices.Contains(r.registering.pending, p)
 }
 
+// descriptors are those of the region, by transport.
+func (r *region) descriptors() map[string]transport.Descriptor {
+	list := make(map[string]transport.Descriptor)
+	for i, p := range r.engine.ports {
+		if d := r.descriptor(i); len(d) > 0 {
+			list[p.name] = d
+		}
+	}
+	return list
+}
+
 // usable reports whether some transport has a key.
 func (r *region) usable() bool {
 	for i := range r.on {
@@ -100,6 +111,13 @@ func (r *region) usable() bool {
 		}
 	}
 	return false
+}
+
+// registersOn reports whether a region is for a transport: one that is open, and moves its kind of memory. Orders are
+// for memory of the host only where it is lent for them.
+func (e *Engine) registersOn(p *port, r *region) bool {
+	info := &e.infos[p.index]
+	return p.transport != nil && info.Uses(r.Kind) && (!info.Delegates || r.Kind != mem.Host || r.lent)
 }
 
 // install registers a region on the transports of its kind. After an error nothing is left.
@@ -113,7 +131,7 @@ func (e *Engine) install(r *region) *errs.Error {
 	var slow, fast []*port
 	for i, p := range e.ports {
 		switch {
-		case p.transport == nil || !e.infos[i].Uses(r.Kind):
+		case !e.registersOn(p, r):
 		case e.infos[i].Pins:
 			slow = append(slow, p)
 		default:
@@ -266,9 +284,11 @@ func (e *Engine) answered(r *region, p *port, asked *mem.Region) {
 	}
 }
 
-// nowhere is the error of a region that no transport could take, with the reason of each.
+// nowhere is the error of a region that no transport could take, with the reason of each. Orders are for memory that
+// others move, and do not count.
 func (r *region) nowhere(asked []*port) *errs.Error {
 	var reasons []string
+	asked = slices.DeleteFunc(asked, func(p *port) bool { return p.engine.infos[p.index].Delegates })
 	for _, p := range asked {
 		why := r.whyNot(p)
 		if r.key(int(p.index)) != 0 {

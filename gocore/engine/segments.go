@@ -94,56 +94,13 @@ func (t *segmentTable) drop(h *handle) bool {
 // Local. It opens "file:///path" for reading and writing, for reading alone where writing is not permitted; see
 // OpenFile.
 func (e *Engine) OpenSegment(ctx context.Context, name string) (SegmentID, error) {
-	return e.OpenIdentified(ctx, name, nil, false)
+	return e.OpenWith(ctx, name, OpenOptions{})
 }
 
 // OpenPeer is OpenSegment for a name that came from outside, by HTTP for example. It opens other engines, and never a
 // file of this machine nor our own memory, which holds regions that no peer may touch. Those are InvalidArgument.
 func (e *Engine) OpenPeer(ctx context.Context, name string) (SegmentID, error) {
-	return e.OpenIdentified(ctx, name, nil, true)
-}
-
-// OpenIdentified is OpenSegment, or OpenPeer for another engine, that opens only an engine with one of some identities.
-// They are patterns of security.Names; nil is any. One that proves to be somebody else is PeerNotAdmitted, and is told
-// nothing but the hello.
-func (e *Engine) OpenIdentified(ctx context.Context, name string, identities []string, another bool) (SegmentID,
-	error) {
-	if err := e.usable(); err != nil {
-		return 0, err
-	}
-	wanted, err := parseIdentities(identities)
-	if err != nil {
-		return 0, err
-	}
-	target, err := e.store.Resolve(ctx, name)
-	if err != nil {
-		return 0, err
-	}
-	switch local := target.File != "" || target.Local(); {
-	case local && another:
-		return 0, noPeer(name)
-	case local && wanted != nil:
-		return 0, errs.New(errs.InvalidArgument, "open", "%q is no peer, and proves no identity", name)
-	case target.File != "":
-		return e.openFileNamed(ctx, target.File)
-	case !another && (target.Local() || target.Address == e.address) && target.Region == "":
-		return Local, nil
-	}
-	return e.openTarget(ctx, target, wanted, another)
-}
-
-// parseIdentities reads the identities that an opener wants, nil for any.
-func parseIdentities(identities []string) (*security.Names, error) {
-	if identities == nil {
-		return nil, nil
-	}
-	return security.ParseNames("identity", identities)
-}
-
-func noPeer(name string) *errs.Error {
-	name = errs.Printable(name, strangerTextMax)
-	return errs.New(errs.InvalidArgument, "open peer", "%q is not another engine", name).
-		WithHint("open() opens files and the engine itself")
+	return e.OpenWith(ctx, name, OpenOptions{Another: true})
 }
 
 // openTarget opens an engine, one with the wanted identity unless that is nil. Another one refuses our own.
@@ -307,6 +264,7 @@ func closedSegment() *errs.Error {
 // left ends a peer without handles. The caller holds no lock.
 func (e *Engine) left(p *peer) {
 	p.detach(closedSegment())
+	e.takeBack(p)
 	e.notifier.forget(p)
 }
 

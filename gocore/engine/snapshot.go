@@ -71,6 +71,7 @@ func (e *Engine) countRegions(s *metrics.Snapshot) {
 
 // copyCore copies the figures of the core. The caller holds e.mu.
 func (e *Engine) copyCore(s *metrics.Snapshot) {
+	s.StageSlots, s.StageFree, s.StageWaits = e.core.Slots()
 	for _, r := range e.core.Rails() {
 		s.Rails = append(s.Rails, metrics.Rail{Transport: e.ports[r.Transport].name, Peer: r.Peer, Local: r.Local,
 			Remote: r.Remote, State: r.State, Health: r.Health, Rate: r.Rate, Bytes: r.Carried, Errors: r.Errors,

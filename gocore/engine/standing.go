@@ -36,7 +36,7 @@ func (e *Engine) Standing(id mem.RegionID) (Standing, error) {
 	s := Standing{r.Location, map[string]StandingOn{}}
 	for i, p := range e.ports {
 		switch {
-		case p.transport == nil || !e.infos[i].Uses(r.Kind):
+		case !e.registersOn(p, r):
 		case r.key(i) != 0:
 			s.On[p.name] = StandingOn{State: RegionReady}
 		case r.on[i].Load() == nil:

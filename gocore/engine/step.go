@@ -103,6 +103,9 @@ func (e *Engine) step() {
 	for _, b := range effects.Ended {
 		e.mirror(b, now)
 	}
+	if len(effects.Deserted) > 0 {
+		e.gates.desert(effects.Deserted)
+	}
 	for i := range effects.Events {
 		e.record(&effects.Events[i])
 	}
@@ -161,6 +164,8 @@ func (e *Engine) deliver(n *notice, now clock.Time) {
 		e.core.Refreshed(n.peer, now)
 	case noticePeerGone:
 		e.core.PeerGone(n.peer, n.cause, now)
+	case noticeGate:
+		e.core.OpenGate(n.gate, n.cause, now)
 	case noticeNotified:
 		e.notified(n.batch, n.cause, now)
 	case noticeSynced:
@@ -298,6 +303,7 @@ func (e *Engine) announce(ev *event.Event) {
 	ev.Time = clock.Now()
 	e.history.push(*ev)
 	e.history.wake()
+	e.noteSecurity(ev)
 	if e.logs.event(ev) {
 		e.signal.raise()
 	}

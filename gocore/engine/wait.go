@@ -72,7 +72,7 @@ func (e *Engine) look() (found, copied int) {
 	for _, p := range e.copiers {
 		copied += p.Poll(pollCopy)
 	}
-	return found, copied
+	return found + e.gates.poll(&e.inbox), copied
 }
 
 // predict notes when a batch should end, for tasks from index first on that the core has just taken. The caller holds

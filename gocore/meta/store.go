@@ -14,6 +14,8 @@ type Store interface {
 	Resolve(ctx context.Context, name string) (Target, error)
 	// Publish makes name lead to the engine with an address and an id, for as long as the store is open.
 	Publish(ctx context.Context, name, address, id string) error
+	// Changed returns when a name leads to an engine, and not to that of a target; at the latest when ctx ends.
+	Changed(ctx context.Context, name string, from Target)
 	// Close withdraws the published names. The store must not be used afterwards.
 	Close() error
 }
@@ -28,6 +30,9 @@ func (PeerToPeer) Resolve(_ context.Context, name string) (Target, error) { retu
 
 // Publish has nothing to do: the address is the name.
 func (PeerToPeer) Publish(context.Context, string, string, string) error { return nil }
+
+// Changed waits for the end of ctx: an address does not change.
+func (PeerToPeer) Changed(ctx context.Context, _ string, _ Target) { <-ctx.Done() }
 
 // Close has nothing to withdraw.
 func (PeerToPeer) Close() error { return nil }

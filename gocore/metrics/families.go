@@ -182,6 +182,12 @@ var families = []family{
 			}
 			return 0
 		}),
+	single("tent_staging_slots", "Slots of the pools in host memory through which memory of devices goes.", gauge,
+		func(s *Snapshot) float64 { return float64(s.StageSlots) }),
+	single("tent_staging_slots_free", "Slots of those pools that no request holds.", gauge,
+		func(s *Snapshot) float64 { return float64(s.StageFree) }),
+	single("tent_staging_waits_total", "Times that a request found no free slot in a pool, and waited.", counter,
+		func(s *Snapshot) float64 { return float64(s.StageWaits) }),
 	single("tent_segments", "Segments opened and not closed.", gauge,
 		func(s *Snapshot) float64 { return float64(s.Segments) }),
 	single("tent_peers", "Peers attached.", gauge, func(s *Snapshot) float64 { return float64(s.Peers) }),

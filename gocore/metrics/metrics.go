@@ -36,6 +36,10 @@ type Snapshot struct {
 	Segments        int // opened and not closed
 	Peers           int // attached
 
+	StageSlots int    // of all pools between two hops
+	StageFree  int    // of these
+	StageWaits uint64 // times that a request found a pool without a free slot
+
 	Notifications  Notifications
 	ReportsDropped uint64 // of traced transfers
 	Refusals       []Refusals

@@ -26,7 +26,8 @@ type Request struct {
 // failed. Build is pure; the result is shared and never changed.
 //
 // Errors: InvalidArgument when the hint names no candidate, or one that cannot carry this request or that the policy
-// leaves out; NoRoute when nothing can carry it, with the reason of each.
+// leaves out; NoRoute when nothing can carry it, with the reason of each. The plan has these reasons then, and no
+// routes.
 func Build(r *Request, candidates []Candidate) (*Plan, *errs.Error) {
 	if r.Op > transport.Write {
 		return nil, errs.New(errs.InvalidArgument, "plan", "operation %d is neither READ nor WRITE", r.Op)
@@ -55,7 +56,7 @@ func Build(r *Request, candidates []Candidate) (*Plan, *errs.Error) {
 	}
 	made.Rejected = rejected
 	if made.Routes = slices.Concat(hinted, up, down); len(made.Routes) == 0 {
-		return nil, noRoute(r, made.Rejected)
+		return made, noRoute(r, made.Rejected)
 	}
 	return made, nil
 }
@@ -103,6 +104,7 @@ func (c *Candidate) reject(local, remote End) string {
 func (c *Candidate) route(op transport.Op) Route {
 	r := Route{
 		Transport: c.Transport,
+		Vectors:   c.Info.Vectors,
 		Hops: []Hop{{Link: c.Link, Op: op, LocalKey: c.LocalKey, RemoteKey: c.RemoteKey, Rails: c.Match.Rails,
 			Near: c.Match.Near, Why: c.Match.Why}},
 		SliceMax:  c.Info.SliceMax,

@@ -38,11 +38,16 @@ type Hop struct {
 // Route is one way; Plan.Routes[0] is tried first.
 type Route struct {
 	Transport uint8 // index of the transport that carries the crossing hop, for names and metrics
+	Crossing  uint8 // index of the hop that leads to the peer; the others stay in this engine
+	Vectors   bool  // the transport of each hop understands Slice.Pieces
 	Hops      []Hop
 	SliceMax  uint64 // least of its hops' limits
 	SliceBest uint64
 	Alignment uint64
 }
+
+// Across is the hop that leads to the peer.
+func (r *Route) Across() *Hop { return &r.Hops[r.Crossing] }
 
 // Rejected is a way that is not taken, with the reason in words for people.
 type Rejected struct {

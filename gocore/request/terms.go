@@ -14,6 +14,7 @@ type Terms struct {
 	Policy     uint64       // the policy that counts, by its name; without one the first that matches
 	Deadline   clock.Time   // the request ends as TIMEOUT when this instant passes; 0 is none
 	Require    uint64       // the only transports that may carry it: bit n modulo 64 for the one of number n; 0 is any
+	Stream     uint64       // the stream of a device whose present work must be done before a byte moves; 0 is none
 	Op         transport.Op // the direction: READ fetches from the peer, WRITE sends to it
 	Class      uint8        // the class: a smaller number is served first wherever requests of several classes wait
 	Hint       uint8        // the transport that is tried first; 0 leaves the choice to the policy
@@ -116,6 +117,7 @@ type Packed struct {
 	Integrity     uint64
 	Durability    uint64
 	Require       uint64
+	Stream        uint64
 }
 
 // Terms returns the terms in the core's form. A word that does not fit becomes one that Check refuses.
@@ -130,6 +132,7 @@ func (p Packed) Terms() Terms {
 		Integrity:  Integrity(narrow(p.Integrity)),
 		Durability: Durability(narrow(p.Durability)),
 		Require:    p.Require,
+		Stream:     p.Stream,
 	}
 }
 

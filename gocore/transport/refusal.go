@@ -15,12 +15,13 @@ const (
 	RefusedRate                     // calls beyond the number a second
 	RefusedSilence                  // it was connected and said nothing, or not enough, in time
 	RefusedVersion                  // it speaks no version that is spoken here
+	RefusedForged                   // bytes on a protected lane that its peer did not send
 	RefusalCount
 )
 
 var refusalNames = [RefusalCount]string{RefusedIdentity: "identity", RefusedProof: "proof", RefusedAccess: "access",
 	RefusedHost: "host", RefusedMalformed: "malformed", RefusedLimit: "limit", RefusedRate: "rate",
-	RefusedSilence: "silence", RefusedVersion: "version"}
+	RefusedSilence: "silence", RefusedVersion: "version", RefusedForged: "forged"}
 
 // String returns the reason as the label of metrics.
 func (r Refusal) String() string { return refusalNames[r] }

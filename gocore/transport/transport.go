@@ -110,13 +110,14 @@ const HearingLimit = time.Second
 type Peer struct {
 	Address   string // of its control plane, "host:port"; also its name in errors
 	Name      string
-	MachineID string // equal where memory can be shared
-	Network   string // equal where 127.0.0.1 leads to the same place: a machine's containers differ
-	ID        ID     // of the engine that answered; another one is another peer
-	Identity  string // that its credentials prove, "" if nothing does; only the control plane fills it
-	Host      string // that its call came from, "" where we called: calls back to it go there, and to no other host
-	Version   uint16 // of the transport's protocol that both ends speak, the highest; only Attach is given it
-	Self      bool   // our own engine: transfers inside one process. Never taken from a message
+	MachineID string     // equal where memory can be shared
+	Network   string     // equal where 127.0.0.1 leads to the same place: a machine's containers differ
+	ID        ID         // of the engine that answered; another one is another peer
+	Identity  string     // that its credentials prove, "" if nothing does; only the control plane fills it
+	Host      string     // that its call came from, "" where we called: calls back to it go there, and to no other host
+	Version   uint16     // of the transport's protocol that both ends speak, the highest; only Attach is given it
+	Protects  Protection // at least, between hosts; only Host.Self says it, of our own engine
+	Self      bool       // our own engine: transfers inside one process. Never taken from a message
 }
 
 // Epoch counts the fences of an engine, of all its regions and for all its peers together: a fencing token. A task
@@ -216,7 +217,8 @@ type Sink interface {
 	//
 	// A local device that is lost, by a sticky error or because it was taken out, takes all rails with it that name it
 	// (RailInfo.Device), on every link: RailDown for each. LinkDown, with SideLocal, follows where it had the last one.
-	// Rails of other devices stay, and no error of theirs is wider than ScopeRail.
+	// Rails of other devices stay, and no error of theirs is wider than ScopeRail. A rail that serves several devices
+	// names none: it comes up in another generation, and Matcher leaves the lost one's memory out.
 	RailDown(Rail, *errs.Error)
 	// LinkDown says that the peer cannot be reached over this transport at all, or that its incarnation has ended. The
 	// code is PeerRestarted, or PeerUnreachable with SideRemote when its process is known to be gone: its host refuses
@@ -260,8 +262,10 @@ type Info struct {
 	Versions  Versions                           // of its protocol that it speaks; peers take one that both do
 	Pairs     [mem.KindCount][mem.KindCount]bool // [local kind][remote kind]
 	Vectors   bool                               // Slice.Pieces is understood
+	Delegates bool                               // slices are orders to the peer's engine: see Deputy
 	Files     bool                               // the remote side is a file of this machine: see Filer
 	Checksums bool                               // Slice.Checked is honoured: a mismatch fails the slice as Corrupted
+	Protects  bool                               // bytes are signed or encrypted as Host.Self demands: see Protection
 	SameHost  bool                               // only towards peers with our own machine id
 	Copies    bool                               // Poll carries out queued slices, 10 to 50 µs each: see Poller
 	Pins      bool                               // Register takes time that grows with the size: it pins pages
@@ -301,6 +305,14 @@ type Surveyor interface {
 	// Survey returns the findings for people, one a line. It is called only where Check returned nil, and leaves
 	// nothing behind.
 	Survey() []string
+}
+
+// Described is a Factory of a build: people read about its transports in docs/reference/transports.md.
+type Described interface {
+	// Describe returns the needs of a transport on a machine, as the end of "It needs". like is one that is not open:
+	// its Info, by the defaults of its settings, and its optional interfaces are those of an open one, and nothing else
+	// of it may be called.
+	Describe() (needs string, like Transport)
 }
 
 // Listener is a pointer to settings of a transport that peers reach at addresses of its own: the control plane listens

@@ -30,6 +30,7 @@ func record(r *C.tent_request_t, own *C.tent_request_terms_t, all *C.tent_submit
 			Integrity:     uint64(cmp.Or(own.integrity, all.integrity)),
 			Durability:    uint64(cmp.Or(own.durability, all.durability)),
 			Require:       uint64(cmp.Or(own.require, all.require)),
+			Stream:        uint64(cmp.Or(own.stream, all.stream)),
 		},
 	}
 }

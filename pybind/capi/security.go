@@ -31,7 +31,7 @@ func tent_open_segment_of(engine C.tent_engine_t, handle *C.tent_segment_id_t, n
 	if handle == nil {
 		return wrong("handle is NULL")
 	}
-	segment, err := pybind.OpenSegment(number(engine), read(name), patterns(identity), true, openMs)
+	segment, err := pybind.OpenSegment(number(engine), read(name), patterns(identity), true, false, openMs)
 	if err != nil {
 		return failed(err)
 	}

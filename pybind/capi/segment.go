@@ -20,7 +20,7 @@ func tent_open_segment(engine C.tent_engine_t, handle *C.tent_segment_id_t, name
 	if handle == nil {
 		return wrong("handle is NULL")
 	}
-	segment, err := pybind.OpenSegment(number(engine), read(name), "", false, openMs)
+	segment, err := pybind.OpenSegment(number(engine), read(name), "", false, false, openMs)
 	if err != nil {
 		return failed(err)
 	}

@@ -33,7 +33,7 @@ func openShim(t *testing.T, name string) *shimEnd {
 	require.NoError(t, err)
 	e.queue, err = e.device.NewQueue(64, e.bell)
 	require.NoError(t, err)
-	e.pair, err = e.device.NewPair(e.queue, 16)
+	e.pair, err = e.device.NewPair(e.queue, verbs.Room{Requests: 16})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, e.pair.Close())
@@ -60,7 +60,7 @@ func (e *shimEnd) connect(to *shimEnd, own, peer []byte) {
 	}
 	path := verbs.Path{GID: find(to.device, peer).GID, Pair: to.pair.Number, PSN: 7, OwnPSN: 7, MTU: 5, Port: 1,
 		SourceGID: uint8(find(e.device, own).Index), Hops: 64, Global: true, Timeout: 14, Retries: 6, RNRRetries: 1,
-		RNRTimer: 12, Reads: 16, Access: uint8(verbs.RemoteRead | verbs.RemoteWrite)}
+		RNRTimer: 12, Reads: 16, Served: 16, Access: uint8(verbs.RemoteRead | verbs.RemoteWrite)}
 	require.NoError(e.t, e.pair.Init(&path))
 	require.NoError(e.t, e.pair.Connect(&path))
 }
@@ -191,7 +191,7 @@ func TestTheShimResetsAPairWithRequestsOut(t *testing.T) {
 	s := newShimRail(t)
 	attributes, err := s.a.pair.Query()
 	require.NoError(t, err)
-	full := attributes.Requests
+	full := attributes.Room.Requests
 	bytes := uint64(full) * length
 	require.NoError(t, Rail(0).Drop(Both))
 	sent := func() int64 { return counters(t, s.a.device.Name)["sent_pkts"] }

@@ -122,11 +122,17 @@ func happened(t *testing.T, e *engine.Engine, kind event.Kind) event.Event {
 }
 
 // Certificates, keys and the authority are replaced at both ends while pages move: no transfer fails, and both engines
-// stay the ones that they were.
+// stay the ones that they were. The lanes keep their keys.
 func TestFilesAreReplacedUnderRunningTransfers(t *testing.T) {
+	for _, data := range protections {
+		t.Run(data.String(), func(t *testing.T) { filesAreReplaced(t, map[string]any{"security/data": data.String()}) })
+	}
+}
+
+func filesAreReplaced(t *testing.T, settings map[string]any) {
 	old, next := securitytest.NewAuthority(t, nil), securitytest.NewAuthority(t, nil)
-	a := newMember(t, old.Issue(t, nil, "spiffe://prod/prefill/0"), old, nil, "spiffe://prod/**")
-	b := newMember(t, old.Issue(t, nil, "spiffe://prod/decode/0"), old, nil, "spiffe://prod/**")
+	a := newMember(t, old.Issue(t, nil, "spiffe://prod/prefill/0"), old, settings, "spiffe://prod/**")
+	b := newMember(t, old.Issue(t, nil, "spiffe://prod/decode/0"), old, settings, "spiffe://prod/**")
 	theirs := offer(t, b.Engine, pageBytes, "kv")
 	w := newWriter(t, a.Engine, b.Engine, "kv")
 	stop, failed := make(chan struct{}), make(chan error, 1)

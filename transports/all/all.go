@@ -11,7 +11,10 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/cuda"
 	"github.com/tent-engine/tent/transports/cuda/driver"
+	"github.com/tent-engine/tent/transports/delegate"
 	"github.com/tent-engine/tent/transports/file"
+	"github.com/tent-engine/tent/transports/loop"
+	"github.com/tent-engine/tent/transports/plugin"
 	"github.com/tent-engine/tent/transports/rdma"
 	"github.com/tent-engine/tent/transports/shm"
 	"github.com/tent-engine/tent/transports/tcp"
@@ -35,6 +38,7 @@ var table = []entry{
 	{"tcp", 7, "TCP", "", nil, tcp.Factory{}},
 	{file.UringName, 6, "IOURING IO_URING", file.UringBranch, []string{"iouring"}, file.UringFactory{}},
 	{file.BufferedName, 64, "", "", []string{"buf_io", "bufio"}, file.BufferedFactory{}},
+	{delegate.Name, 65, "", "", nil, delegate.Factory{}},
 
 	{"mnnvl", 2, "MNNVL", "", nil, nil},
 	{"gds", 5, "GDS", "", nil, nil},
@@ -45,25 +49,62 @@ var table = []entry{
 	{"mpcomm", 12, "MPCOMM", "", nil, nil},
 }
 
-// Transports returns the table for config.Options: every name, with the settings of the transports of this build.
-func Transports() []config.Transport {
-	list := make([]config.Transport, len(table))
+// PlugIns opens the shared libraries of the setting "plugins". One that cannot be used is there too, with the reason in
+// its Check. Devices of a plug-in are copied by loop.
+func PlugIns(paths []string) []transport.Factory {
+	var taken []string
 	for i := range table {
-		e := &table[i]
-		list[i] = config.Transport{Name: e.name, Number: e.number, Branch: e.branch, Spellings: e.spellings}
-		if e.factory != nil {
-			list[i].Settings = struct{}{}
+		if e := &table[i]; e.factory != nil {
+			taken = append(append(taken, e.name, e.branch), e.spellings...)
 		}
-		if c, is := e.factory.(transport.Configured); is {
-			list[i].Settings = c.Settings()
+	}
+	var list []transport.Factory
+	for _, factory := range plugin.Load(paths, taken) {
+		list, taken = append(list, factory), append(taken, factory.Name())
+	}
+	for _, p := range Platforms(paths...) {
+		if !slices.Contains(platforms, p) && !slices.Contains(taken, p.Name()) {
+			list, taken = append(list, loop.OnPlatform{Platform: p}), append(taken, p.Name())
 		}
 	}
 	return list
 }
 
-// Factories returns those of this build, in the order in which the engine prefers them.
-func Factories() []transport.Factory {
-	var list []transport.Factory
+// Transports returns the table for config.Options: every name, with the settings of the transports of this build and of
+// plug-ins. A plug-in may bring a transport that upstream knows and this build has not.
+func Transports(plugIns ...transport.Factory) []config.Transport {
+	list := make([]config.Transport, 0, len(table)+len(plugIns))
+	for i := range table {
+		e := &table[i]
+		line := config.Transport{Name: e.name, Number: e.number, Branch: e.branch, Spellings: e.spellings}
+		if e.factory != nil {
+			line.Settings = settingsOf(e.factory)
+		}
+		list = append(list, line)
+	}
+	for _, factory := range plugIns {
+		settings := settingsOf(factory)
+		i := slices.IndexFunc(list, func(line config.Transport) bool { return line.Name == factory.Name() })
+		if i < 0 {
+			list = append(list, config.Transport{Name: factory.Name(), Settings: settings})
+		} else {
+			list[i].Settings = settings
+		}
+	}
+	return list
+}
+
+func settingsOf(factory transport.Factory) any {
+	if c, is := factory.(transport.Configured); is {
+		return c.Settings()
+	}
+	return struct{}{}
+}
+
+// Factories returns plug-ins, since somebody asked for each of them, and then those of this build, in the order in
+// which the engine prefers them.
+func Factories(plugIns ...transport.Factory) []transport.Factory {
+	list := slices.Clone(plugIns)
 	for i := range table {
 		if table[i].factory != nil {
 			list = append(list, table[i].factory)
@@ -75,5 +116,18 @@ func Factories() []transport.Factory {
 // platforms lists those of this build, one a kind of memory. An engine asks them about memory that it is given.
 var platforms = []device.Platform{driver.Platform{}}
 
-// Platforms returns those of this build.
-func Platforms() []device.Platform { return slices.Clone(platforms) }
+// Platforms returns those of this build and of the plug-ins that the setting "plugins" names, one a kind. A plug-in
+// takes the place of one of the build that does not work here, and of no other.
+func Platforms(paths ...string) []device.Platform {
+	list := slices.Clone(platforms)
+	for _, p := range plugin.Platforms(paths) {
+		i := slices.IndexFunc(list, func(known device.Platform) bool { return known.Kind() == p.Kind() })
+		switch {
+		case i < 0:
+			list = append(list, p)
+		case list[i].Check() != nil:
+			list[i] = p
+		}
+	}
+	return list
+}

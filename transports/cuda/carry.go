@@ -12,9 +12,34 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// carry copies one slice, or returns why it must not.
-func (t *cuda) carry(s *transport.Slice, l *link) *errs.Error {
+// begin posts the copies of one slice, or returns why it must not.
+func (t *cuda) begin(s *transport.Slice, l *link) (kit.Posted, *errs.Error) {
 	local, from := t.regions.Lookup(s.LocalKey), l.imports.table.Lookup(s.RemoteKey)
+	if err := allowed(s, local, from); err != nil {
+		return nil, err
+	}
+	if cause := lostBetween(local, from); cause != nil {
+		return nil, t.lose(cause)
+	}
+	c, err := wayOf(s, local, from)
+	if err != nil {
+		return nil, t.ended(c.by, err)
+	}
+	slot := l.enter(from, s.Epoch)
+	if slot == hazard.Revoked {
+		return nil, l.revoked(from)
+	}
+	work := t.room.take()
+	work.of, work.link, work.slot, work.slice, work.way = &t.room, l, slot, s, c
+	if err := work.post(); err != nil {
+		work.leave()
+		return nil, err
+	}
+	return work, nil
+}
+
+// allowed returns why a slice may not move between two regions.
+func allowed(s *transport.Slice, local *region, from *imported) *errs.Error {
 	switch {
 	case local == nil || from == nil:
 		return refused(errs.AddressNotRegistered)
@@ -25,18 +50,7 @@ func (t *cuda) carry(s *transport.Slice, l *link) *errs.Error {
 	case !kit.InsideRemote(s, from.size):
 		return refused(errs.InvalidArgument)
 	}
-	c, err := wayOf(s, local, from)
-	if err != nil {
-		return ended(err)
-	}
-	slot := l.enter(from, s.Epoch)
-	if slot == hazard.Revoked {
-		return l.revoked(from)
-	}
-	defer l.view.Leave(slot)
-	work := t.room.take()
-	defer t.room.giveBack(work)
-	return work.move(s, c)
+	return nil
 }
 
 // enter takes a slot for touching a region. Carriers of this engine are few, so one is free soon.
@@ -71,14 +85,19 @@ type way struct {
 	by       int     // the device that copies
 	mine     bool    // our end is memory of a device
 	theirs   bool    // the peer's end is
+	direct   bool    // devices reach both ends
 	outwards bool    // from our end to the peer's
 }
+
+// intoHost reports whether bytes go from a device to memory of the host, if one end is the host's.
+func (c *way) intoHost() bool { return c.outwards == c.mine }
 
 // wayOf finds the way of a slice between two regions. Between two devices of one process, the engine is that of the
 // bytes' source; memory of another process is opened for our own device.
 func wayOf(s *transport.Slice, local *region, from *imported) (c way, err error) {
 	c = way{base: from.base, by: max(local.ordinal, from.ordinal), mine: local.ordinal >= 0, theirs: from.ordinal >= 0,
 		outwards: s.Op == transport.Write}
+	c.direct = (c.mine || local.pinned) && (c.theirs || from.pinned)
 	switch {
 	case !c.mine && !c.theirs:
 		err = errs.New(errs.InvalidArgument, Name, "both ends are memory of the host")
@@ -93,18 +112,18 @@ func wayOf(s *transport.Slice, local *region, from *imported) (c way, err error)
 	return c, err
 }
 
-// move copies a slice; one of its ends is a device's at least.
-func (w *room) move(s *transport.Slice, c way) *errs.Error {
+// post begins the copies of a slice; one of its ends is a device's at least.
+func (w *room) post() *errs.Error {
+	s, c := w.slice, &w.way
 	w.copies.Reset()
-	if c.mine && c.theirs {
+	if c.direct {
 		kit.EachPart(s, func(at uintptr, offset, n uint64) { w.add(c.outwards, at, c.base+uintptr(offset), n) })
-		return ended(w.copies.Carry(c.by))
+		return w.link.t.ended(c.by, w.copies.Post(c.by, laneOf(s)))
 	}
 	if err := w.pin(c.by); err != nil {
-		return ended(err)
+		return w.link.t.ended(c.by, err)
 	}
-	ofDevice := c.outwards == c.mine // the bytes begin in the device's memory, and end in the host's
-	if !ofDevice {
+	if !c.intoHost() {
 		if err := w.cross(s, c.base, c.theirs, false); err != nil {
 			return err
 		}
@@ -115,13 +134,33 @@ func (w *room) move(s *transport.Slice, c way) *errs.Error {
 		if c.theirs {
 			device = c.base + uintptr(offset)
 		}
-		w.add(ofDevice, device, used, n)
+		w.add(c.intoHost(), device, used, n)
 		used += uintptr(n)
 	})
-	if err := ended(w.copies.Carry(c.by)); err != nil || !ofDevice {
+	return w.link.t.ended(c.by, w.copies.Post(c.by, laneOf(s)))
+}
+
+// laneOf is the stream of a slice. Each class and direction of a device has its own: no copy waits in a stream behind
+// one of a lower class. Priorities of streams are for kernels; a driver ignores them for copies with the host.
+func laneOf(s *transport.Slice) int { return 2*kit.ClassOf(s.Class) + int(s.Op&transport.Write) }
+
+var _ [driver.Lanes - 2*kit.Classes]struct{} // as many streams as lanes
+
+// Finish implements kit.Posted: it waits for the copies, and takes the bytes on into the host's memory.
+func (w *room) Finish() *errs.Error {
+	defer w.leave()
+	err := w.link.t.ended(w.way.by, w.copies.Finish())
+	if err != nil || w.way.direct || !w.way.intoHost() {
 		return err
 	}
-	return w.cross(s, c.base, c.theirs, true)
+	return w.cross(w.slice, w.way.base, w.way.theirs, true)
+}
+
+// leave ends the touch of the peer's region, and gives the room back.
+func (w *room) leave() {
+	w.link.view.Leave(w.slot)
+	w.link, w.slice = nil, nil
+	w.of.giveBack(w)
 }
 
 // add lists a range between a place here and another one: forward is from here to there.
@@ -133,9 +172,9 @@ func (w *room) add(forward bool, here, there uintptr, n uint64) {
 	}
 }
 
-// pin makes sure that there is pinned memory.
+// pin makes sure that there is pinned memory. That of a lost device stays with the driver until the process ends.
 func (w *room) pin(ordinal int) (err error) {
-	if w.pinned == 0 {
+	if w.pinned == 0 || driver.Lost(w.on) != nil {
 		w.pinned, err = driver.Pin(ordinal, sliceMax)
 		w.on = ordinal
 	}
@@ -173,11 +212,13 @@ func guarded(to, from []byte) (fault *mem.Fault) {
 	return nil
 }
 
-// ended makes the end of a slice from an error of the driver.
-func ended(err error) *errs.Error {
+// ended makes the end of a slice from an error of the driver about a device.
+func (t *cuda) ended(by int, err error) *errs.Error {
 	if err == nil {
 		return nil
 	}
-	e := *errs.From(Name, err) // another one: the driver keeps the error of a lost device
-	return (&e).WithScope(errs.ScopeSlice, errs.SideLocal)
+	if cause := driver.Lost(by); cause != nil {
+		return t.lose(cause)
+	}
+	return errs.From(Name, err).WithScope(errs.ScopeSlice, errs.SideLocal)
 }

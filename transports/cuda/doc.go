@@ -3,10 +3,15 @@
 // It moves bytes between two devices, and between a device and the host, by the copy engines of the initiator's
 // process. The owner's does nothing. Memory of the host moves within one process: another one cannot map it.
 //
-//	Submit    queues slices by class; a worker, or a waiter by Poll, copies the most urgent one and completes it
+//	Submit    queues slices by class; a worker, or a waiter by Poll, posts the most urgent ones and completes them
+//	streams   a device has one for each class and direction, with two slices in it; the rest waits in class order
 //	device    its pages are gathered and scattered by one batch of the driver, adjacent ranges as one
 //	host      bytes go through pinned memory of ours, as the driver's own copies of unpinned memory do
 //	Revoke    closes the region's permits, and waits for the copies of exactly those processes that are inside
+//
+// With host_register a region of the host is pinned as long as it is registered, and devices copy there directly. Where
+// the driver refuses that, Explain has the reason, and bytes go as without it. Pinned memory must not be unmapped
+// before its region is closed: no guard is between it and the device.
 //
 // The driver would copy memory of the host by itself, too. A page that is gone ends the process there, and fails one
 // slice here.
@@ -38,10 +43,13 @@
 // # Errors
 //
 // An error that stays ends one device (package driver): slices with memory of that device fail, those of others go on.
+// Each link reports the loss once, by RailDown, and its rail comes back for the others (lost.go). Requests then take
+// another route, where they have one: the peer's own device may copy, through memory of the host.
 // Memory that its owner has freed is an error of the driver's, and fails its slice.
 //
 // # Costs
 //
-// A copy takes a device some microseconds before its first byte, so slices are of 1 MiB: 20 µs at 55 GB/s of PCIe. A
-// carrier waits for its copy, so one engine copies as many slices at once as threads carry. Pinned memory: 1 MiB each.
+// A copy takes a device some microseconds before its first byte, so slices are of 1 MiB: 20 µs at 55 GB/s of PCIe. The
+// next slice is posted before a carrier waits for one, so copy engines do not wait for the host, and bytes of the host
+// cross to pinned memory meanwhile. Pinned memory: 1 MiB for each slice under way, 12 and one for each carrier at most.
 package cuda

@@ -24,6 +24,7 @@ type imported struct {
 	reads   bool // we may
 	writes  bool // we may
 	ordinal int  // of the device here that has it or is nearest to it, -1 for memory of the host
+	pinned  bool // memory of the host that devices reach
 
 	base    uintptr         // of a peer in our own process
 	mapping *driver.Mapping // of one in another; nil for one in our own
@@ -115,6 +116,7 @@ func (l *link) resolve(ctx context.Context, told named) (*imported, error) {
 	switch {
 	case l.here:
 		r.base = uintptr(d.Addr)
+		r.pinned = l.t.settings.HostRegister && r.ordinal < 0 && driver.Pinned(r.base, r.size)
 		return r, nil
 	case told.ordinal < 0:
 		return nil, errs.New(errs.NotHere, "nvlink.import", "memory of the host in another process cannot be mapped")
@@ -131,21 +133,33 @@ func replaced() *errs.Error {
 }
 
 // Match opens a peer's memory for the device that will copy. It is asked when a plan is made, and the next time it
-// costs a look: errs.NotHere where there is no way.
+// costs a look: errs.NotHere where there is no way, or a device is lost.
 func (t *cuda) Match(number transport.Link, local transport.LocalKey, remote transport.RemoteKey) (transport.Match,
 	error) {
 	l, mine := t.links.Lookup(number), t.regions.Lookup(local)
 	if l == nil || mine == nil {
 		return transport.Match{}, nil // the next slice says so
 	}
-	if r := l.imports.table.Lookup(remote); r != nil && r.mapping != nil {
+	r := l.imports.table.Lookup(remote)
+	if r == nil {
+		return transport.Match{}, nil
+	}
+	if cause := lostBetween(mine, r); cause != nil {
+		return transport.Match{}, noWay(cause)
+	}
+	if r.mapping != nil {
 		if _, err := r.mapping.On(r.copier(mine)); err != nil {
-			e := *errs.From("nvlink.match", err)
-			e.Code = errs.NotHere
-			return transport.Match{}, (&e).WithScope(errs.ScopeRail, errs.SidePath)
+			return transport.Match{}, noWay(err)
 		}
 	}
 	return transport.Match{}, nil
+}
+
+// noWay is the refusal of Match by an error of the driver.
+func noWay(err error) error {
+	e := *errs.From("nvlink.match", err)
+	e.Code = errs.NotHere
+	return (&e).WithScope(errs.ScopeRail, errs.SidePath)
 }
 
 // copier is the device that copies between the region in another process and one of ours.

@@ -29,7 +29,7 @@ func (l *link) up(r transport.Rail) bool { return l != nil && l.Up(r) }
 
 // Attach starts a link. The greeting goes over the control plane, by a goroutine of the link.
 func (t *cuda) Attach(peer transport.Peer) (transport.Link, error) {
-	if t.Trust != nil {
+	if t.Trust != nil && !t.own(peer) {
 		return 0, t.Refusal("%v here", t.Trust)
 	}
 	l := &link{t: t}
@@ -103,9 +103,17 @@ func (t *cuda) Explain(number transport.Link) string {
 	case l.Live.Load() == 0:
 		return "nvlink: the peer has not answered our greeting yet"
 	case l.here:
-		return "nvlink: the peer is in our own process"
+		return "nvlink: the peer is in our own process" + t.unpinned()
 	}
 	return fmt.Sprintf("nvlink: %d regions are mapped from process %d", l.imports.table.Len(), l.access.PID)
+}
+
+// unpinned says why the setting host_register has no effect on some region.
+func (t *cuda) unpinned() string {
+	if why := t.unkept.Load(); why != nil {
+		return "; bytes of a region of the host go through other memory, which is pinned: " + (*why).Error()
+	}
+	return ""
 }
 
 // Submit implements transport.Transport.

@@ -5,6 +5,8 @@ package cuda
 type Settings struct {
 	Trust string `key:"trust" takes:"same-uid|none" default:"same-uid" help:"Peers that may map memory of our GPUs: those of the same user, or nobody (all then goes by another transport)."`
 
+	HostRegister bool `key:"host_register" default:"false" help:"Pin regions of the host while they are registered, so that GPUs copy there directly; registering such a region takes longer."`
+
 	apart bool // for tests: engines of one process count as those of two
 }
 

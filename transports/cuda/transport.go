@@ -70,7 +70,7 @@ func (Factory) Open(_ context.Context, given any, host transport.Host, sink tran
 	if t.Point, err = access.Open(c); err != nil {
 		return nil, err
 	}
-	t.Start(slicesMax, sink, (*link).up, t.carry)
+	t.StartPosting(slicesMax, sink, (*link).up, t.begin)
 	return t, nil
 }
 
@@ -86,6 +86,8 @@ type cuda struct {
 	regions  kit.Slots[transport.LocalKey, region]
 	offers   offers
 	room     rooms
+	lost     sync.Map              // ends of devices that were told to links, by the driver's error
+	unkept   atomic.Pointer[error] // why a region of the host could not be pinned, the latest
 }
 
 // own reports whether a peer is our own engine.
@@ -148,6 +150,8 @@ func (t *cuda) shut(peer transport.ID) iter.Seq2[hazard.Region, transport.Epoch]
 type region struct {
 	mem.Region
 	ordinal int      // of its device, -1 for the host
+	kept    bool     // pinned by us, until Deregister
+	pinned  bool     // memory of the host that devices reach
 	door    kit.Door // for peers that attach later; those that are attached see their pages
 
 	name atomic.Pointer[hazard.Region] // Remap changes it
@@ -177,11 +181,32 @@ func (t *cuda) Register(_ context.Context, m mem.Region) (transport.LocalKey, tr
 		return 0, nil, err
 	}
 	r := &region{Region: m, ordinal: ordinal}
+	t.keep(r)
 	r.name.Store(&name)
 	t.list(r, name, false)
 	key := t.regions.Insert(func(transport.LocalKey) *region { return r }) // has room: the hazard table had
 	return key, descriptor(name, t.self.ID, ordinal), nil
 }
+
+// keep pins a region of the host, if the settings want that. Where the driver refuses, bytes go through pinned memory
+// of ours as without the setting, and Explain has the reason.
+func (t *cuda) keep(r *region) {
+	if !t.settings.HostRegister || r.ordinal >= 0 {
+		return
+	}
+	if r.pinned = driver.Pinned(r.Addr, r.Size); r.pinned {
+		return // by the program
+	}
+	err := driver.Keep(keeper, r.Addr, r.Size)
+	if r.kept = err == nil; err != nil {
+		t.unkept.Store(&err)
+		t.Host.Log().Warn("a region of the host is not pinned", "region", r.Name, "err", err)
+	}
+	r.pinned = r.kept
+}
+
+// keeper is the device by which memory of the host is pinned, for all of them.
+const keeper = 0
 
 // list writes a region's entry of our manifest under one of its names. An entry that is Named in there is replaced: the
 // manifest has no word of its own for it, and memory of devices is in no file.
@@ -238,20 +263,29 @@ func (t *cuda) Deregister(_ context.Context, key transport.LocalKey) error {
 		t.Manifest.Erase(name.Index) // before the index can be another region's
 		t.Table.Remove(name)
 	}
+	if r.kept {
+		return driver.Unkeep(keeper, r.Addr)
+	}
 	return nil
 }
 
-// rooms are the carriers' workplaces: one for each that carries at a time, kept until the transport closes.
+// rooms are the workplaces of slices: one for each that is under way, kept until the transport closes.
 type rooms struct {
 	mu   sync.Mutex
 	free []*room
 }
 
-// room has a carrier's list of copies, and its pinned memory. One carrier uses it at a time.
+// room has the copies of a slice that is under way, and its pinned memory. One carrier uses it at a time.
 type room struct {
 	copies driver.Copies
 	pinned uintptr // of sliceMax bytes, 0 until a slice needs it
 	on     int     // device by which it was pinned
+
+	of    *rooms
+	link  *link
+	slot  hazard.Slot // held while bytes move
+	slice *transport.Slice
+	way   way
 }
 
 func (p *rooms) take() *room {
@@ -279,7 +313,7 @@ func (p *rooms) close() (first error) {
 		if r.pinned == 0 {
 			continue
 		}
-		if err := driver.Unpin(r.on, r.pinned); err != nil && first == nil {
+		if err := driver.Unpin(r.on, r.pinned); err != nil && first == nil && driver.Lost(r.on) == nil {
 			first = err
 		}
 	}

@@ -49,7 +49,7 @@ func TestConformanceWithFaultsThatKeepTheContract(t *testing.T) {
 		t.Run(text, func(t *testing.T) {
 			plan, err := New(text + "; seed=1")
 			require.NoError(t, err)
-			transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+			transporttest.Again(t, func(t *testing.T) transporttest.Harness {
 				h := harness(plan)(t)
 				h.Allocates = "faults allocate"
 				return h

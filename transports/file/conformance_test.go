@@ -42,7 +42,7 @@ func TestConformanceOfBufferedIO(t *testing.T) {
 }
 
 func TestConformanceOfBufferedIOInMemory(t *testing.T) {
-	transporttest.Run(t, harness(BufferedFactory{}, Settings{Workers: 2, Descriptors: 1}, inMemory(t)))
+	transporttest.Again(t, harness(BufferedFactory{}, Settings{Workers: 2, Descriptors: 1}, inMemory(t)))
 }
 
 // TestConformanceOfIOUring uses O_DIRECT where the folder for temporary files takes it.
@@ -51,5 +51,5 @@ func TestConformanceOfIOUring(t *testing.T) {
 }
 
 func TestConformanceOfIOUringThroughThePageCache(t *testing.T) {
-	transporttest.Run(t, harness(UringFactory{}, Settings{Direct: DirectOff, Depth: 3, Descriptors: 1}, inMemory(t)))
+	transporttest.Again(t, harness(UringFactory{}, Settings{Direct: DirectOff, Depth: 3, Descriptors: 1}, inMemory(t)))
 }

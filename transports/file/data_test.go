@@ -17,13 +17,17 @@ import (
 // edges.
 func TestAnyRangeOfAnyMemory(t *testing.T) {
 	const size = 3<<20 + 777
+	rounds := uint64(150)
+	if transporttest.RaceEnabled { // every round meets the same goroutines
+		rounds = 15
+	}
 	both(t, Settings{}, func(t *testing.T, r *rig) {
 		random := seeded(t)
 		o := r.open(transport.FileSpec{Path: onDisk(t), Create: true, Size: size})
 		shadow := make([]byte, size)
 		for _, aligned := range []bool{true, false} {
 			m := r.memory(1<<20, aligned)
-			for i := range uint64(150) {
+			for i := range rounds {
 				length := []uint64{1 + random.Uint64N(100), 1 + random.Uint64N(20_000), 1 + random.Uint64N(1<<20),
 					4096 * (1 + random.Uint64N(256))}[random.IntN(4)]
 				offset := random.Uint64N(size - length + 1)

@@ -7,38 +7,59 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// Executor carries out accepted slices one after the other, the most urgent class first: on its worker, or on the
-// threads of waiters that poll. It serves transports that have carried a slice out when a call returns. L is the
-// transport's link.
+// Executor carries out accepted slices, the most urgent class first: on its worker, or on the threads of waiters that
+// poll. It serves transports that have carried a slice out when a call returns, and those that hand it to an engine of
+// a device and wait for that. L is the transport's link.
 //
-//	free ──Accept──▶ waiting ──the worker, Poll──▶ carried ──▶ completed, free
-//	                 waiting ──Drop, Evict───────────────────▶ completed, free
+//	free ──Accept──▶ waiting ──the worker, Poll──▶ carried ──────────────────▶ completed, free
+//	                 waiting ──the same──▶ posted ──the most urgent: Finish──▶ completed, free
+//	                 waiting ──Drop, Evict───────────────────────────────────▶ completed, free
+//
+// A thread posts slices before it waits for one, so that an engine has its next work when it ends the one before. It
+// posts postedMost of a class and direction at most, and none while a more urgent slice waits: posted ones cannot be
+// taken back.
 //
 // Its mutex is held neither while a slice is carried out nor while the sink is called. Nothing is allocated for a
 // slice.
 type Executor[L any] struct {
 	sink  transport.Sink
 	up    func(*L, transport.Rail) bool
-	carry func(*transport.Slice, *L) *errs.Error
+	begin func(*transport.Slice, *L) (Posted, *errs.Error)
 
 	mu      sync.Mutex
 	changed sync.Cond // something waits, an entry was freed, polling or stop has changed
 	slab    []accepted[L]
 	free    List[accepted[L]]
 	queue   ClassQueue[accepted[L]]
+	lanes   [Classes][2]lane[L] // by direction
+	posted  int                 // entries in the lists of all lanes
 	starved []starving[L]
 	polling bool // a waiter works: the worker sleeps until Arm
 	stop    bool
 	running sync.WaitGroup
 }
 
+// Posted is the rest of a slice that a device carries out. Finish waits for its end, which one goroutine does once.
+type Posted interface{ Finish() *errs.Error }
+
+// postedMost bounds the slices of a class and direction that are posted: one under way, and the next.
+const postedMost = 2
+
+// lane has the slices of a class and direction that were begun.
+type lane[L any] struct {
+	begun  int // all that have not completed
+	posted List[accepted[L]]
+}
+
 type accepted[L any] struct {
-	slice *transport.Slice // nil: free, or being completed
-	id    uint64           // of the slice
-	link  *L
-	life  uint64 // of the entry: grows when a slice completes
-	place Element[accepted[L]]
-	end   [1]transport.Completion
+	slice  *transport.Slice // nil: free, or being completed
+	id     uint64           // of the slice
+	link   *L
+	life   uint64 // of the entry: grows when a slice completes
+	place  Element[accepted[L]]
+	flight Element[accepted[L]] // in its lane
+	rest   Posted
+	end    [1]transport.Completion
 }
 
 // starving is a rail that is owed Ready.
@@ -51,7 +72,13 @@ type starving[L any] struct {
 // called under the Executor's mutex. carry carries a slice out; nil is success.
 func (x *Executor[L]) Start(n int, sink transport.Sink, up func(*L, transport.Rail) bool,
 	carry func(*transport.Slice, *L) *errs.Error) {
-	x.sink, x.up, x.carry, x.slab, x.changed.L = sink, up, carry, make([]accepted[L], n), &x.mu
+	x.StartPosting(n, sink, up, func(s *transport.Slice, l *L) (Posted, *errs.Error) { return nil, carry(s, l) })
+}
+
+// StartPosting is Start for a transport with devices. begin posts a slice, or carries it out and returns its end.
+func (x *Executor[L]) StartPosting(n int, sink transport.Sink, up func(*L, transport.Rail) bool,
+	begin func(*transport.Slice, *L) (Posted, *errs.Error)) {
+	x.sink, x.up, x.begin, x.slab, x.changed.L = sink, up, begin, make([]accepted[L], n), &x.mu
 	for i := range x.slab {
 		x.free.PushBack(&x.slab[i], &x.slab[i].place)
 	}
@@ -103,7 +130,7 @@ func (x *Executor[L]) Drop(cause *errs.Error, meant func(*transport.Slice, *L) b
 		drops := e.slice != nil && meant(e.slice, e.link) && x.queue.Leave(ClassOf(e.slice.Class), &e.place)
 		x.mu.Unlock()
 		if drops {
-			x.complete(e, cause)
+			x.complete(e, nil, cause)
 		}
 	}
 }
@@ -145,7 +172,7 @@ func (x *Executor[L]) work() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for !x.stop {
-		if x.polling || x.queue.Waiting() == 0 {
+		if x.polling || x.posted == 0 && x.next() == nil {
 			x.changed.Wait()
 			continue
 		}
@@ -155,29 +182,77 @@ func (x *Executor[L]) work() {
 	}
 }
 
-// carryNext carries out the most urgent slice. It returns false when none waits.
-func (x *Executor[L]) carryNext() bool {
-	x.mu.Lock()
+// next is the most urgent slice that may begin, nil if none waits or its lane is full. The caller holds mu.
+func (x *Executor[L]) next() *accepted[L] {
 	class := x.queue.Urgent()
 	if class == Classes {
-		x.mu.Unlock()
-		return false
+		return nil
 	}
 	e := x.queue.List(class).First()
-	x.queue.Leave(class, &e.place)
+	if x.laneOf(e).begun >= postedMost {
+		return nil
+	}
+	return e
+}
+
+func (x *Executor[L]) laneOf(e *accepted[L]) *lane[L] {
+	return &x.lanes[ClassOf(e.slice.Class)][e.slice.Op&transport.Write]
+}
+
+// carryNext begins slices until one has been carried out or none may begin. Then it waits for the end of the most
+// urgent one. It returns false when it has done nothing.
+func (x *Executor[L]) carryNext() bool {
+	x.mu.Lock()
+	for e := x.next(); e != nil; e = x.next() {
+		l := x.laneOf(e)
+		l.begun++
+		x.queue.Leave(ClassOf(e.slice.Class), &e.place)
+		x.mu.Unlock()
+		rest, err := x.begin(e.slice, e.link)
+		if rest == nil {
+			x.complete(e, l, err)
+			return true
+		}
+		x.mu.Lock()
+		e.rest = rest
+		l.posted.PushBack(e, &e.flight)
+		x.posted++
+	}
+	e, l := x.firstPosted()
 	x.mu.Unlock()
-	x.complete(e, x.carry(e.slice, e.link))
+	if e == nil {
+		return false
+	}
+	x.complete(e, l, e.rest.Finish())
 	return true
 }
 
-// complete hands over a slice's end and frees its entry. A rail that found none free hears of it.
-func (x *Executor[L]) complete(e *accepted[L], err *errs.Error) {
+// firstPosted takes the slice out for which its user has the least patience. The caller holds mu.
+func (x *Executor[L]) firstPosted() (*accepted[L], *lane[L]) {
+	for class := range x.lanes {
+		for op := range x.lanes[class] {
+			l := &x.lanes[class][op]
+			if e := l.posted.PopFront(); e != nil {
+				x.posted--
+				return e, l
+			}
+		}
+	}
+	return nil, nil
+}
+
+// complete hands over a slice's end and frees its entry. A rail that found none free hears of it. begun is the slice's
+// lane, nil if it never began.
+func (x *Executor[L]) complete(e *accepted[L], begun *lane[L], err *errs.Error) {
 	x.mu.Lock()
+	if begun != nil {
+		begun.begun--
+	}
 	e.end[0] = transport.Completion{Slice: e.slice, Id: e.id, Err: err}
 	if err == nil {
 		e.end[0].Bytes = e.slice.Length
 	}
-	e.slice = nil
+	e.slice, e.rest = nil, nil
 	e.life++
 	x.changed.Broadcast() // Evict
 	x.mu.Unlock()

@@ -26,11 +26,23 @@ type bench struct {
 }
 
 func newBench(t *testing.T, n int) *bench {
-	b := &bench{gate: map[uint64]chan struct{}{}, inside: map[uint64]bool{}, ends: map[uint64]transport.Completion{}}
-	b.changed = sync.NewCond(&b.mu)
-	b.Start(n, b, func(b *bench, _ transport.Rail) bool { b.mu.Lock(); defer b.mu.Unlock(); return !b.down }, b.carry)
+	b := newIdleBench()
+	b.Start(n, b, b.isUp, b.carry)
 	t.Cleanup(b.Stop)
 	return b
+}
+
+// newIdleBench returns a bench that was not started.
+func newIdleBench() *bench {
+	b := &bench{gate: map[uint64]chan struct{}{}, inside: map[uint64]bool{}, ends: map[uint64]transport.Completion{}}
+	b.changed = sync.NewCond(&b.mu)
+	return b
+}
+
+func (*bench) isUp(b *bench, _ transport.Rail) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.down
 }
 
 // here is the only link.

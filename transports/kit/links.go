@@ -35,6 +35,9 @@ func (l *Links[T]) Lookup(link transport.Link) *T {
 	return nil
 }
 
+// Peek is Lookup without counting, for reports about a link: one that comes after its end is no mistake.
+func (l *Links[T]) Peek(link transport.Link) *T { return l.slots.Lookup(link) }
+
 // Detach ends a link and returns its state. It returns nil, and counts that, when the link has ended before.
 func (l *Links[T]) Detach(link transport.Link) *T {
 	if state := l.slots.Delete(link); state != nil {

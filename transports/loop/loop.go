@@ -4,7 +4,7 @@
 //	Submit    queues slices by class; a worker, or a waiter by Poll, copies the most urgent one and completes it
 //	Revoke    shuts the region, completes the slices that wait for it, and returns when copies under way have ended
 //
-// It is not in transports/all, for shm does the same faster; a test there adds it by one line.
+// It is not in transports/all, for shm does the same faster. Memory of device plug-ins has it: platform.go.
 package loop
 
 import (
@@ -39,16 +39,14 @@ func (Factory) Check() error { return nil }
 
 // Open starts the worker.
 func (Factory) Open(_ context.Context, _ any, host transport.Host, sink transport.Sink) (transport.Transport, error) {
-	t := &loop{sink: sink, self: host.Self()}
-	t.Start(slicesMax, sink, (*link).up, t.carry)
-	t.number = here.Insert(func(uint64) *loop { return t })
-	return t, nil
+	return open(reach{name: Name}, host, sink), nil
 }
 
 // loop is one engine's transport. Any goroutine may call it.
 type loop struct {
 	kit.Executor[link] // brings Poll and Arm
 
+	reach
 	number  uint64
 	sink    transport.Sink
 	self    transport.Peer
@@ -59,10 +57,8 @@ type loop struct {
 }
 
 func (t *loop) Info() transport.Info {
-	info := transport.Info{Name: Name, Vectors: true, Checksums: true, SameHost: true, Copies: true, Alignment: 1,
-		SliceMax: 1 << 20, SliceBest: 1 << 20, SlicesMax: slicesMax}
-	info.Pairs[mem.Host][mem.Host] = true
-	return info
+	return t.fill(transport.Info{Vectors: true, SameHost: true, Copies: true,
+		Alignment: 1, SliceMax: 1 << 20, SliceBest: 1 << 20, SlicesMax: slicesMax})
 }
 
 func (t *loop) Close(ctx context.Context) error {
@@ -94,7 +90,7 @@ type region struct {
 
 // Register describes a region by our ID and its key.
 func (t *loop) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
-	if err := kit.CheckRegister("loop.register", &t.life, &m); err != nil {
+	if err := kit.CheckRegister(t.name+".register", &t.life, t.asHost(&m)); err != nil {
 		return 0, nil, err
 	}
 	key := t.regions.Insert(func(transport.LocalKey) *region { return &region{Region: m} })
@@ -160,7 +156,7 @@ func (l *link) gone(code errs.Code) *errs.Error {
 func (t *loop) Attach(peer transport.Peer) (transport.Link, error) {
 	l := &link{peer: peer}
 	for _, other := range here.All() {
-		if other.self.Address == peer.Address {
+		if other.self.Address == peer.Address && other.name == t.name {
 			l.to = other
 		}
 	}
@@ -262,6 +258,9 @@ func (t *loop) carry(s *transport.Slice, l *link) *errs.Error {
 		return refused(errs.PermissionDenied)
 	case !kit.InsideRemote(s, remote.Size):
 		return refused(errs.InvalidArgument)
+	}
+	if t.platform != nil {
+		return t.copies(s, remote.Addr)
 	}
 	if code, side := kit.Copy(s, remote.Addr); code != errs.OK {
 		return refused(code).WithScope(errs.ScopeSlice, side)

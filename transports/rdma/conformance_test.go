@@ -95,7 +95,7 @@ func TestConformance(t *testing.T) {
 // TestConformanceUnkind is the suite over NICs that acknowledge WRITEs before they place them. They serve queue pairs
 // in any order, and give closed keys to the next region at once.
 func TestConformanceUnkind(t *testing.T) {
-	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+	transporttest.Again(t, func(t *testing.T) transporttest.Harness {
 		h, f := overFake(t, func(s *Settings) { s.Visibility, s.Lanes, s.Requests = "flush", 2, 16 })
 		f.Control(t, "late 3000")
 		f.Control(t, "shuffle 1")

@@ -122,6 +122,9 @@ func (t *Transport) renewAll(list []*device, replace bool) {
 func (t *Transport) renew(r *region, list []*device, replace bool) {
 	r.pinning.Lock()
 	defer r.pinning.Unlock()
+	if r.over {
+		return
+	}
 	if list == nil {
 		list = t.nics()
 	}
@@ -253,12 +256,19 @@ type memory struct {
 	device *device
 }
 
-// register pins memory, see verbs.Device.Register.
-func (d *device) register(at uintptr, size, first uint64, access verbs.Access) (*memory, error) {
+// register pins a region, see verbs.Device.Register. Memory of a device without a dma-buf is left to a driver in the
+// kernel that knows it by address.
+func (d *device) register(r *region, first uint64, access verbs.Access) (*memory, error) {
 	if !d.use() {
 		return nil, d.errLost()
 	}
-	m, err := d.verbs.Register(at, size, first, access)
+	var m *verbs.Memory
+	var err error
+	if r.DMABuf != nil {
+		m, err = d.verbs.RegisterDMABuf(r.DMABuf.Fd, r.DMABuf.Offset, r.Size, first, access)
+	} else {
+		m, err = d.verbs.Register(r.Addr, r.Size, first, access)
+	}
 	if err != nil {
 		d.unuse()
 		return nil, err
@@ -310,7 +320,11 @@ func (l *link) grow(names []string) {
 	}
 	rails := slices.Clone(l.list())
 	var fresh []*rail
-	for _, p := range pairings(len(nics), len(l.names)) {
+	list := pairings(len(nics), len(l.names))
+	if l.t.pairs != nil {
+		list = named(l.t.pairs, nics, l.names)
+	}
+	for _, p := range list {
 		d := nics[p.here]
 		at := slices.IndexFunc(rails, func(r *rail) bool { return r.device.index == p.here && r.far == p.there })
 		if d.lost.Load() || at >= 0 && rails[at].device == d || at < 0 && len(rails) == railsMax {

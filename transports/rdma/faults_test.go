@@ -3,8 +3,10 @@ package rdma
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -37,6 +39,7 @@ type rig struct {
 	remote *transporttest.Remote
 	mute   atomic.Bool // calls of the second node reach nobody
 	downs  downs       // of the first node
+	log    journal     // of the first node
 }
 
 // downs are the causes of rails that went down, as the core hears them.
@@ -77,18 +80,46 @@ func (s silent) Call(ctx context.Context, peer transport.Peer, message []byte) (
 	return s.Host.Call(ctx, peer, message)
 }
 
-const rigSize = 1 << 20
-
-func newRig(t *testing.T, change func(*Settings)) *rig {
-	t.Helper()
-	return newRigOver(t, 2, change)
+// logged is a host with a journal.
+type logged struct {
+	transport.Host
+	journal *journal
 }
 
-// newRigOver is newRig with a number of devices.
-func newRigOver(t *testing.T, devices int, change func(*Settings)) *rig {
+func (l logged) Log() *slog.Logger { return slog.New(slog.NewTextHandler(l.journal, nil)) }
+
+type journal struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (j *journal) Write(line []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(line)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+const rigSize = 1 << 20
+
+func newRig(t *testing.T, change func(*Settings), knobs ...string) *rig {
+	t.Helper()
+	return newRigOver(t, 2, change, knobs...)
+}
+
+// newRigOver is newRig with a number of devices, and knobs of the fake that are turned first.
+func newRigOver(t *testing.T, devices int, change func(*Settings), knobs ...string) *rig {
 	t.Helper()
 	r := &rig{f: fake.Open(t)}
 	r.f.Control(t, "devices %d", devices)
+	for _, knob := range knobs {
+		r.f.Control(t, "%s", knob)
+	}
 	h := transporttest.Harness{Patience: 20 * time.Second, Pinned: pinned,
 		Open: func(t *testing.T, c transporttest.Config) transport.Transport {
 			s := Settings{Library: r.f.Path, Clock: 100 * time.Millisecond, Timeout: 8, Retries: 2}
@@ -98,7 +129,7 @@ func newRigOver(t *testing.T, devices int, change func(*Settings)) *rig {
 			if c.Name == "b" {
 				c.Host = silent{c.Host, &r.mute}
 			} else {
-				c.Sink = hearing{c.Sink, &r.downs}
+				c.Sink, c.Host = hearing{c.Sink, &r.downs}, logged{c.Host, &r.log}
 			}
 			tr, err := Factory{}.Open(t.Context(), s, c.Host, c.Sink)
 			require.NoError(t, err)
@@ -371,27 +402,6 @@ func TestCallsThatFindNoMemoryAreTriedAgain(t *testing.T) {
 	require.ErrorContains(t, err, "memlock")
 	r.f.Control(t, "register 0")
 	r.works(t)
-}
-
-// TestSettingsAreReadBack asks the queue pair for the values that the settings gave.
-func TestSettingsAreReadBack(t *testing.T) {
-	r := newRig(t, func(s *Settings) {
-		*s = Settings{Library: s.Library, Lanes: 3, Requests: 40, MTU: 1024, TrafficClass: 9, ServiceLevel: 3,
-			HopLimit: 5, Reads: 7, RNRTimer: 11, Timeout: 15, Retries: 7, RNRRetries: 4, GIDIndex: 2}
-	})
-	rail := r.a.Transport.(*Transport).links.Lookup(r.c.Link).rail(0)
-	require.Len(t, rail.lanes, 3)
-	for _, l := range rail.lanes {
-		got, err := l.pair.Query()
-		require.NoError(t, err)
-		require.Equal(t, verbs.Attributes{State: 3, MTU: 3, Requests: 40, Timeout: 15, Retries: 6, RNRRetries: 4,
-			Reads: 7, RNRTimer: 11, Traffic: 9, Level: 3, Hops: 5, SourceGID: 1}, got)
-	}
-	requests := r.f.Control(t, "requests")
-	posts := r.f.Control(t, "posts")
-	r.c.Must(t, r.slice(t, r.c.Rail(t), 0, 20*64<<10/2))
-	require.Equal(t, 10+1, r.f.Control(t, "requests")-requests, "ten blocks of 64 KiB, and a flush")
-	require.Equal(t, 1, r.f.Control(t, "posts")-posts, "in one crossing")
 }
 
 // TestRandomFaultsLoseAndInventNothing lets faults strike at random under load, with the byte oracle.

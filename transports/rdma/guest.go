@@ -298,7 +298,7 @@ func (g *guest) receive(d *device, rail *guestRail, theirs *end) (*end, error) {
 		return nil, d.errLost()
 	}
 	defer d.unuse()
-	address, err := d.address()
+	address, err := d.answering(theirs)
 	if err != nil {
 		return nil, err
 	}
@@ -306,13 +306,13 @@ func (g *guest) receive(d *device, rail *guestRail, theirs *end) (*end, error) {
 	if err != nil {
 		return nil, err
 	}
-	ours := &end{gid: address.GID, lid: port.LID, reads: d.reads(theirs.reads)}
+	ours := &end{gid: address.GID, kind: kindOf(&address), lid: port.LID, reads: d.served(theirs.reads)}
 	ours.mtu = min(theirs.mtu, uint32(port.MTU), d.t.settings.mtu())
 	g.closeLanes(rail, func(l *guestLane) bool { return l.device != d })
 	for _, far := range theirs.lanes {
 		l := rail.lanes[far.lane]
 		if l == nil {
-			pair, in, err := d.newPair(guestRequests)
+			pair, in, err := d.newPair(verbs.Room{Requests: guestRequests})
 			if err != nil {
 				return nil, err
 			}
@@ -324,11 +324,12 @@ func (g *guest) receive(d *device, rail *guestRail, theirs *end) (*end, error) {
 			return nil, err
 		}
 		path := d.path(theirs, &far, ours, newPSN())
+		path.SourceGID, path.Global = uint8(address.Index), !address.InfiniBnd
 		path.Access = uint8(verbs.RemoteRead | verbs.RemoteWrite)
 		if err := join(l.pair, &path); err != nil {
 			return nil, err
 		}
-		ours.lanes = append(ours.lanes, laneEnd{far.lane, l.pair.Number, path.OwnPSN})
+		ours.lanes = append(ours.lanes, laneEnd{lane: far.lane, pair: l.pair.Number, psn: path.OwnPSN})
 	}
 	return ours, nil
 }

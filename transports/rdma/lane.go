@@ -5,6 +5,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/clock"
 	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
 	"github.com/tent-engine/tent/transports/rdma/verbs"
@@ -33,6 +34,7 @@ type lane struct {
 	chain  []verbs.WR // of verbs.Batch
 	length int
 	writes bool // the chain has WRITEs that are to be flushed
+	marks       // of its packets
 }
 
 // posted is a work request that is out.
@@ -72,8 +74,8 @@ func (l *lane) buildLocked(o *op, keyHere, keyThere uint32) bool {
 			code = verbs.OpWrite
 		}
 		l.appendLocked(verbs.WR{Local: uint64(local) + o.at, Remote: o.remote.base + far + o.at, Length: uint32(n),
-			LKey: keyHere, RKey: keyThere, Op: code}, posted{op: o, bytes: uint32(n)})
-		l.writes = l.writes || code == verbs.OpWrite
+			LKey: keyHere, RKey: keyThere, Op: code, Flags: l.inlined(o, code, n)}, posted{op: o, bytes: uint32(n)})
+		l.writes = l.writes || code == verbs.OpWrite && l.rail.link.t.pushes(o.remote)
 		if o.at += n; o.at == left {
 			o.at = 0
 			o.part++
@@ -85,6 +87,15 @@ func (l *lane) buildLocked(o *op, keyHere, keyThere uint32) bool {
 		}
 	}
 	return false
+}
+
+// inlined is the flag of a WRITE with its bytes inside the request. The processor copies them, so they are memory
+// of the host.
+func (l *lane) inlined(o *op, code uint32, n uint64) uint32 {
+	if code == verbs.OpWrite && n <= uint64(l.pair.Inline) && o.owner.Kind == mem.Host {
+		return verbs.Inlined
+	}
+	return 0
 }
 
 func (l *lane) appendLocked(wr verbs.WR, p posted) {
@@ -106,14 +117,14 @@ func (l *lane) postLocked() {
 	if n == 0 {
 		return
 	}
-	flush := l.writes && l.rail.link.t.flush
+	flush := l.writes
 	if flush {
 		l.flushLocked(n - 1)
 		n++
 	}
 	for i := range n {
 		if i == n-1 || !flush && l.ring[(l.head+uint32(i))%uint32(len(l.ring))].last {
-			l.chain[i].Flags = verbs.Signaled
+			l.chain[i].Flags |= verbs.Signaled
 		}
 	}
 	l.length, l.writes = 0, false
@@ -149,7 +160,7 @@ func (r *rail) pumpLocked() {
 
 // postLocked posts slices that wait, the most urgent class first.
 func (r *rail) postLocked() {
-	if r.state != up {
+	if r.state != up || r.proving {
 		return
 	}
 	for class := r.queue.Urgent(); class < kit.Classes; class = r.queue.Urgent() {
@@ -181,18 +192,10 @@ func (r *rail) postLocked() {
 	}
 }
 
-// choose returns the lane for a slice of a class: of those of its group the one with the fewest bytes out. With three
-// lanes or more, the first third is for the highest class alone.
+// choose returns the lane for a slice of a class: of those of its group the one with the fewest bytes out.
 func (r *rail) choose(class int) (best *lane) {
-	group := r.lanes
-	if high := len(group) / 3; high > 0 {
-		if class == 0 {
-			group = group[:high]
-		} else {
-			group = group[high:]
-		}
-	}
-	for _, l := range group {
+	group := r.link.t.plan.of[class]
+	for _, l := range r.lanes[group.first : group.first+group.count] {
 		if l.works && l.room() > 1 && l.bytes < laneBytes && (best == nil || l.bytes < best.bytes) {
 			best = l
 		}
@@ -207,6 +210,9 @@ func (r *rail) keysOf(o *op) (here, there uint32, err *errs.Error) {
 	}
 	own := o.owner.keys.Load().own(r.device.index)
 	far := o.remote.key(r.far)
+	if err := r.unreached(o); err != nil {
+		return 0, 0, err
+	}
 	switch {
 	case own != nil && far.state == keyHas:
 		return own.LKey, far.rkey, nil
@@ -253,7 +259,17 @@ func (l *lane) doneLocked(wc *verbs.WC) (was transport.Rail, cause *errs.Error) 
 func (l *lane) brokenLocked(wc *verbs.WC, p *posted) (was transport.Rail, cause *errs.Error) {
 	r := l.rail
 	cause = r.failed(wc)
-	if cause.Scope != errs.ScopeSlice {
+	r.blameReach(p.op, wc.Status)
+	if o := p.op; o != nil && o.probed != nil {
+		r.finishLocked(o, cause)
+		p.op = nil
+	}
+	switch {
+	case cause.Scope == errs.ScopeSlice:
+	case r.proving: // another address may lead there
+		l.failLocked(cause)
+		return transport.Rail{}, nil
+	default:
 		return r.downLocked(cause), cause
 	}
 	if p.op != nil && p.op.end == nil {

@@ -45,6 +45,7 @@ type remote struct {
 	version    uint32
 	size, base uint64
 	permission mem.Permission
+	onDevice   bool // memory of a GPU or another device
 	keys       []remoteKey
 
 	floor    atomic.Uint64

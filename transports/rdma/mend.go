@@ -108,17 +108,29 @@ func (r *rail) mendOnce() error {
 		}
 	}
 	r.mu.Lock()
-	is := r.state
+	is, proving := r.state, r.proving
 	r.unlock()
+	if proving || wanted && is != up {
+		if err := r.prove(); err != nil {
+			return r.unproved(err)
+		}
+	}
 	if is == up {
 		return nil
 	}
-	if wanted {
-		if err := r.prove(); err != nil {
-			return err
-		}
-	}
 	return r.announce()
+}
+
+// unproved takes a rail down once no pair of its addresses leads to the peer: slices that wait for it go elsewhere.
+func (r *rail) unproved(err error) error {
+	list, _, _ := r.source() // of a port that went down meanwhile: none
+	r.mu.Lock()
+	stuck := r.state == up && r.addressing.failed >= len(list) && r.link.ctx.Err() == nil
+	r.unlock()
+	if stuck {
+		r.down(errs.From(Name, err))
+	}
+	return err
 }
 
 // wire takes a place for the rail and connects the lanes that do not work. The rail is down if that is refused, if
@@ -209,20 +221,22 @@ func (r *rail) connect(lanes []*lane) error {
 	defer r.device.unuse()
 	r.work.Lock()
 	defer r.work.Unlock()
-	address, port, err := r.source()
+	list, port, err := r.source()
 	if err != nil {
 		return err
 	}
-	ours := end{gid: address.GID, lid: port.LID, reads: r.device.reads(255)}
+	from := r.addressing.next(list)
+	ours := end{gid: from.own.GID, kind: kindOf(&from.own), skip: from.skip, lid: port.LID, reads: r.device.reads(255)}
 	ours.mtu = min(uint32(port.MTU), r.link.t.settings.mtu())
 	for _, l := range lanes {
 		if err := l.open(); err != nil {
 			return err
 		}
-		ours.lanes = append(ours.lanes, laneEnd{uint8(l.index), l.pair.Number, newPSN()})
+		ours.lanes = append(ours.lanes, laneEnd{uint8(l.index), l.pair.Number, newPSN(), l.marks})
 	}
 	theirs, err := r.greet(&ours)
 	if err != nil {
+		r.misled(err)
 		return err
 	}
 	if len(theirs.lanes) != len(lanes) {
@@ -235,14 +249,17 @@ func (r *rail) connect(lanes []*lane) error {
 	}
 	r.unlock()
 	for i, l := range lanes {
+		theirs.lanes[i].marks = l.marks
 		path := r.device.path(theirs, &theirs.lanes[i], theirs, ours.lanes[i].psn)
-		path.SourceGID = uint8(address.Index)
+		path.SourceGID, path.Global = uint8(from.own.Index), !from.own.InfiniBnd
 		l.reset = false
 		if err := join(l.pair, &path); err != nil {
+			r.addressing.judge(false)
 			return errs.Wrap(errs.RdmaError, Name, err).WithScope(errs.ScopeRail, errs.SidePath)
 		}
 	}
 	r.mu.Lock()
+	r.proving = !r.addressing.proved
 	for _, l := range lanes {
 		l.works, l.cause = !r.ended, nil
 		l.reset = r.ended
@@ -252,10 +269,17 @@ func (r *rail) connect(lanes []*lane) error {
 	return nil
 }
 
-// source is the port and the address that the rail is connected from now.
-func (r *rail) source() (address verbs.GID, port verbs.Port, err error) {
+// misled counts an answer that no address of the peer goes with ours.
+func (r *rail) misled(err error) {
+	if errs.CodeOf(err) == errs.RdmaError {
+		r.addressing.judge(false)
+	}
+}
+
+// source is the port that the rail is connected from now, with its addresses.
+func (r *rail) source() (list []verbs.GID, port verbs.Port, err error) {
 	if !r.device.use() {
-		return address, port, r.device.errLost()
+		return nil, port, r.device.errLost()
 	}
 	defer r.device.unuse()
 	if port, err = r.device.verbs.Port(r.link.t.settings.Port); err != nil {
@@ -266,7 +290,7 @@ func (r *rail) source() (address verbs.GID, port verbs.Port, err error) {
 			WithScope(errs.ScopeRail, errs.SideLocal)
 		return
 	}
-	address, err = r.device.address()
+	list, err = r.device.addresses()
 	return
 }
 
@@ -276,7 +300,9 @@ func (l *lane) open() error {
 		return nil
 	}
 	requests := min(l.rail.link.t.settings.Requests, l.device.limits.Requests)
-	pair, in, err := l.device.newPair(requests)
+	s := &l.rail.link.t.settings
+	pair, in, err := l.device.newPair(verbs.Room{Requests: requests, Ranges: min(s.Ranges, l.device.limits.Ranges),
+		Inline: int(*s.Inline)})
 	if err != nil {
 		return errs.Wrap(errs.RdmaError, Name, err).WithScope(errs.ScopeRail, errs.SideLocal)
 	}
@@ -353,8 +379,9 @@ func (r *rail) release(lanes []*lane) error {
 func (r *rail) prove() error {
 	ended := make(chan *errs.Error, 1)
 	r.mu.Lock()
-	r.wakeLocked()
-	sent := r.probeLocked(func(err *errs.Error) { ended <- err })
+	r.slabLocked()
+	proof := &r.slab[slicesMax]
+	sent := proof.out == 0 && r.probeOn(proof, func(err *errs.Error) { ended <- err })
 	r.unlock()
 	if !sent {
 		return errs.New(errs.Lost, Name, "no lane of the rail works").WithScope(errs.ScopeRail, errs.SideUnknown)
@@ -369,26 +396,42 @@ func (r *rail) prove() error {
 	case <-timer.C:
 		err = errs.New(errs.Timeout, Name, "nobody acknowledges").WithScope(errs.ScopeRail, errs.SidePath)
 	}
+	r.addressing.judge(err == nil)
+	r.mu.Lock()
+	r.proving = false
+	if err == nil {
+		r.pumpLocked()
+	}
+	for _, l := range r.lanes {
+		if err != nil {
+			l.failLocked(err)
+		}
+	}
+	r.unlock()
 	if err == nil {
 		return nil
 	}
-	r.mu.Lock()
-	for _, l := range r.lanes {
-		l.failLocked(err)
-	}
-	r.unlock()
 	return err
 }
 
-// probeLocked posts an empty WRITE on the first lane that has room.
+// probeLocked posts an empty WRITE, as far as there is room.
 func (r *rail) probeLocked(done func(*errs.Error)) bool {
+	o := r.free.PopFront()
+	if o == nil {
+		return false
+	}
+	sent := r.probeOn(o, done)
+	if !sent {
+		r.free.PushFront(o, &o.place)
+	}
+	return sent
+}
+
+// probeOn posts it on the first lane that has room.
+func (r *rail) probeOn(o *op, done func(*errs.Error)) bool {
 	for _, l := range r.lanes {
 		if !l.works || l.room() < 1 {
 			continue
-		}
-		o := r.free.PopFront()
-		if o == nil {
-			return false
 		}
 		*o = op{index: o.index, probed: done, lane: l, whole: true}
 		l.appendLocked(verbs.WR{Op: verbs.OpWrite, Flags: verbs.Signaled}, posted{op: o, last: true})
@@ -410,7 +453,7 @@ func (r *rail) announce() error {
 	rail := r.railLocked()
 	r.unlock()
 	r.link.t.sink.RailUp(transport.RailInfo{Rail: rail, Local: r.device.name, Remote: r.remoteName,
-		Device: r.device.name, Node: r.device.node, Bandwidth: r.device.rate, SlicesMax: slicesMax,
+		Device: r.device.wire, Node: r.device.node, Bandwidth: r.device.rate, SlicesMax: slicesMax,
 		Alternates: r.alternate})
 	r.mu.Lock()
 	was, cause := transport.Rail{}, r.cause
@@ -432,15 +475,19 @@ func (r *rail) announce() error {
 // path is how a queue pair of ours is connected with one of the peer.
 func (d *device) path(theirs *end, far *laneEnd, agreed *end, psn uint32) verbs.Path {
 	s := &d.t.settings
-	address, _ := d.address()
 	return verbs.Path{GID: theirs.gid, Pair: far.pair, PSN: far.psn, OwnPSN: psn, MTU: agreed.mtu, LID: theirs.lid,
-		PKey: uint16(s.PKeyIndex), Port: uint8(s.Port), SourceGID: uint8(address.Index), Hops: uint8(s.HopLimit),
-		Traffic: uint8(s.TrafficClass), Level: uint8(s.ServiceLevel), Global: d.port.Ethernet || !address.InfiniBnd,
+		PKey: uint16(s.PKeyIndex), Port: uint8(s.Port), Hops: uint8(s.HopLimit), Flow: uint32(s.FlowLabel),
+		Bits: uint8(s.SourceBits), Rate: uint8(s.StaticRate), Traffic: far.traffic, Level: far.level,
 		Timeout: uint8(s.Timeout), Retries: uint8(s.Retries), RNRRetries: uint8(s.RNRRetries),
-		RNRTimer: uint8(s.RNRTimer), Reads: d.reads(theirs.reads)}
+		RNRTimer: uint8(s.RNRTimer), Reads: d.reads(theirs.reads), Served: d.served(theirs.reads)}
 }
 
 // reads is how many READs may be under way on a queue pair between this device and one that takes a number of them.
 func (d *device) reads(theirs uint8) uint8 {
 	return uint8(max(1, min(d.t.settings.Reads, d.limits.Reads, int(theirs), 255)))
+}
+
+// served is how many READs of a peer that sends a number of them are served at once.
+func (d *device) served(theirs uint8) uint8 {
+	return uint8(max(1, min(d.t.settings.ReadsServed, d.limits.Reads, int(theirs), 255)))
 }

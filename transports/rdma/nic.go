@@ -1,7 +1,7 @@
 package rdma
 
 import (
-	"bytes"
+	"cmp"
 	"errors"
 	"os"
 	"sync"
@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
-	"github.com/tent-engine/tent/gocore/nic"
+	"github.com/tent-engine/tent/transports/rdma/netdev"
 	"github.com/tent-engine/tent/transports/rdma/verbs"
 )
 
@@ -27,11 +27,10 @@ type device struct {
 	limits verbs.Limits
 	port   verbs.Port
 	node   int     // NUMA node, -1 if unknown
+	wire   string  // name of the NIC that its rails share, also with other transports
 	rate   float64 // bytes/s, 0 if unknown
-	bell   *verbs.Bell
-	bellFd int32
-	rings  *os.File // a duplicate of the bell's descriptor: Go closes its own only
-	news   *os.File // the same of the device's descriptor
+	bells  []bell
+	news   *os.File // a duplicate of the device's descriptor: Go closes its own only
 
 	scratch []byte // destination of flushes
 	target  *verbs.Memory
@@ -83,12 +82,10 @@ func (t *Transport) openDevice(index int, name string) (d *device, err error) {
 	if d.port, err = d.verbs.Port(t.settings.Port); err != nil {
 		return nil, err
 	}
-	if d.bell, err = d.verbs.NewBell(); err != nil {
-		return nil, err
-	}
-	d.bellFd = int32(d.bell.Fd())
-	if d.rings, err = duplicate(d.bell.Fd(), name); err != nil {
-		return nil, err
+	for range t.settings.Bells {
+		if err = d.addBell(); err != nil {
+			return nil, err
+		}
 	}
 	if d.news, err = duplicate(d.verbs.AsyncFd(), name); err != nil {
 		return nil, err
@@ -105,16 +102,31 @@ func (t *Transport) openDevice(index int, name string) (d *device, err error) {
 	return d, nil
 }
 
-// survey reads the netdev behind the device, where there is one.
-func (d *device) survey() {
-	d.rate = speeds[d.port.Speed] * widths[d.port.Width]
-	parent, err := os.ReadFile("/sys/class/infiniband/" + d.name + "/ports/1/gid_attrs/ndevs/0")
+// bell is a completion channel, on which completion queues take turns.
+type bell struct {
+	*verbs.Bell
+	fd    int32
+	rings *os.File // a duplicate of its descriptor
+}
+
+func (d *device) addBell() error {
+	b, err := d.verbs.NewBell()
 	if err != nil {
-		return
+		return err
 	}
-	if n, is := nic.Read(os.DirFS("/"), string(bytes.TrimSpace(parent))); is {
-		d.node = n.Node
+	rings, err := duplicate(b.Fd(), d.name)
+	if err != nil {
+		return errors.Join(err, b.Close())
 	}
+	d.bells = append(d.bells, bell{b, int32(b.Fd()), rings})
+	return nil
+}
+
+// survey reads where the device is. Its wire is that of its network interface, which TCP uses too.
+func (d *device) survey() {
+	d.rate = d.t.settings.rate(speeds[d.port.Speed] * widths[d.port.Width])
+	place := netdev.Of(os.DirFS("/"), d.name, d.t.settings.Port)
+	d.node, d.wire = place.Node, cmp.Or(place.Interface, d.name)
 }
 
 // speeds are bytes/s of a lane of the port, and widths its lanes, by the codes of the InfiniBand architecture (volume
@@ -146,13 +158,12 @@ func (d *device) close() {
 	for _, w := range d.queues() {
 		_ = w.queue.Close()
 	}
-	if d.bell != nil {
-		_ = d.bell.Close()
+	for _, b := range d.bells {
+		_ = b.Bell.Close()
+		_ = b.rings.Close()
 	}
-	for _, f := range []*os.File{d.rings, d.news} {
-		if f != nil {
-			_ = f.Close()
-		}
+	if d.news != nil {
+		_ = d.news.Close()
 	}
 	if err := d.verbs.Close(); err != nil {
 		d.t.host.Log().Error("rdma: a device was not given back", "device", d.name, "error", err)
@@ -167,7 +178,8 @@ func (d *device) queues() []*waiting {
 }
 
 // newPair makes a queue pair on a completion queue with room for it, opening another queue where none has.
-func (d *device) newPair(requests int) (*verbs.Pair, *waiting, error) {
+func (d *device) newPair(room verbs.Room) (*verbs.Pair, *waiting, error) {
+	requests := room.Requests
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.lost.Load() {
@@ -182,7 +194,7 @@ func (d *device) newPair(requests int) (*verbs.Pair, *waiting, error) {
 	}
 	if in == nil {
 		entries := max(requests, min(d.t.settings.Entries, d.limits.Entries))
-		queue, err := d.verbs.NewQueue(entries, d.bell)
+		queue, err := d.verbs.NewQueue(entries, d.bells[len(d.queues())%len(d.bells)].Bell)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -193,7 +205,7 @@ func (d *device) newPair(requests int) (*verbs.Pair, *waiting, error) {
 			return nil, nil, err
 		}
 	}
-	pair, err := d.verbs.NewPair(in.queue, requests)
+	pair, err := d.verbs.NewPair(in.queue, room)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -252,60 +264,18 @@ func (d *device) lane(number int) *lane {
 	return nil
 }
 
-// address chooses the address of the port that a connection is made from.
-func (d *device) address() (verbs.GID, error) {
-	list, err := d.verbs.GIDs(d.t.settings.Port)
-	if err != nil {
-		return verbs.GID{}, err
-	}
-	best, rank := verbs.GID{}, 0
-	for _, g := range list {
-		r := rankOf(&g)
-		if wanted := d.t.settings.GIDIndex - 1; wanted >= 0 {
-			r = 0
-			if g.Index == wanted {
-				r = 1
-			}
-		}
-		if r > rank {
-			best, rank = g, r
-		}
-	}
-	if rank == 0 {
-		return best, errs.New(errs.DeviceNotFound, "rdma.address", "port %d of %s has no address", d.t.settings.Port,
-			d.name).
-			WithScope(errs.ScopeRail, errs.SideLocal)
-	}
-	return best, nil
-}
-
-// rankOf orders addresses by how far they lead.
-func rankOf(g *verbs.GID) int {
-	mapped := bytes.Equal(g.GID[:12], []byte{10: 0xff, 11: 0xff})
-	linkLocal := g.GID[0] == 0xfe && g.GID[1]&0xc0 == 0x80
-	switch {
-	case g.GID == [16]byte{}:
-		return 0
-	case g.InfiniBnd:
-		return 2
-	case !g.RoCEv2:
-		return 1
-	case mapped:
-		return 5
-	case linkLocal:
-		return 3
-	}
-	return 4
-}
-
 // listenAndAttend starts the goroutines of the device. They end by wake.
 func (d *device) listenAndAttend() {
-	d.running.Add(2)
-	for _, f := range []func(){d.listen, d.attend} {
+	start := func(f func()) {
+		d.running.Add(1)
 		if !d.t.life.Go(func() { defer d.running.Done(); f() }) {
 			d.running.Done()
 		}
 	}
+	for i := range d.bells {
+		start(func() { d.listen(&d.bells[i]) })
+	}
+	start(d.attend)
 }
 
 // attend reads the news of a device until it is closed.
@@ -327,7 +297,9 @@ func (d *device) attend() {
 
 // wake ends the goroutines of a transport that closes.
 func (d *device) wake() {
-	_ = d.rings.SetReadDeadline(time.Unix(1, 0))
+	for _, b := range d.bells {
+		_ = b.rings.SetReadDeadline(time.Unix(1, 0))
+	}
 	_ = d.news.SetReadDeadline(time.Unix(1, 0))
 }
 

@@ -156,24 +156,24 @@ func (d *device) arm() {
 }
 
 // answer quiets the bell and takes all completions that made it ring.
-func (d *device) answer() {
+func (d *device) answer(b *bell) {
 	d.pollMu.Lock()
 	if !d.closed {
-		d.bell.Drain()
+		b.Drain()
 	}
 	d.pollMu.Unlock()
 	d.take()
 }
 
-// listen takes completions whenever the bell rings, until the device is closed.
-func (d *device) listen() {
-	raw, err := d.rings.SyscallConn()
+// listen takes completions whenever a bell rings, until the device is closed.
+func (d *device) listen(b *bell) {
+	raw, err := b.rings.SyscallConn()
 	if err != nil {
 		return
 	}
 	_ = raw.Read(func(uintptr) bool {
 		if d.t.watchers.Load() == 0 || d.unwatched.Load() {
-			d.answer()
+			d.answer(b)
 			if !d.t.polling.Load() || d.unwatched.Load() {
 				d.arm()
 			}
@@ -212,10 +212,12 @@ func (t *Transport) Watch(list []transport.Watch) []transport.Watch {
 		if d.arm(); d.given.Load() {
 			continue
 		}
-		if len(list)-before == transport.WatchesMost {
+		if len(list)-before+len(d.bells) > transport.WatchesMost {
 			d.unwatched.Store(true)
-		} else {
-			list = append(list, transport.Watch{Fd: d.bellFd, Events: unix.POLLIN, Tag: uint64(i)})
+			continue
+		}
+		for k := range d.bells {
+			list = append(list, transport.Watch{Fd: d.bells[k].fd, Events: unix.POLLIN, Tag: uint64(i)<<8 | uint64(k)})
 		}
 	}
 	return list
@@ -226,7 +228,8 @@ func (t *Transport) Woken(list []transport.Watch) {
 	t.watchers.Add(-1)
 	t.polling.Store(true)
 	for i := range list {
-		t.nics()[list[i].Tag].answer()
+		d := t.nics()[list[i].Tag>>8]
+		d.answer(&d.bells[list[i].Tag&0xff])
 	}
 }
 

@@ -39,7 +39,8 @@ type rail struct {
 	alternate  bool
 	remoteName string
 
-	work sync.Mutex // of queue pairs: reset, connect, close
+	work       sync.Mutex // of queue pairs: reset, connect, close
+	addressing addressing // of its goroutine
 
 	used    atomic.Bool   // since the hand of the store last came by
 	granted chan struct{} // has something when the store gave it a place
@@ -50,6 +51,7 @@ type rail struct {
 	generation uint32
 	fenced     bool        // while announced
 	mending    bool        // its goroutine is at work
+	proving    bool        // its lanes work, and slices wait until its address is proved to lead to the peer
 	wanted     bool        // its lanes are to be connected: it was used, or has failed and is to be proved
 	leaving    bool        // its place goes to another rail once nothing is out (store.go)
 	ended      bool        // for good
@@ -98,9 +100,9 @@ type op struct {
 
 func newRail(l *link, index int, d *device, far int, name string) *rail {
 	r := &rail{link: l, index: uint16(index), device: d, far: far, remoteName: name, granted: make(chan struct{}, 1)}
-	r.lanes = make([]*lane, l.t.settings.Lanes)
+	r.lanes = make([]*lane, len(l.t.plan.lanes))
 	for i := range r.lanes {
-		r.lanes[i] = &lane{rail: r, index: i, device: d}
+		r.lanes[i] = &lane{rail: r, index: i, device: d, marks: l.t.plan.lanes[i]}
 	}
 	r.clock = time.AfterFunc(time.Hour, r.tick)
 	r.clock.Stop()
@@ -165,7 +167,9 @@ func (r *rail) finishLocked(o *op, err *errs.Error) {
 		}
 	}
 	*o = op{index: o.index}
-	r.free.PushFront(o, &o.place)
+	if o.index < slicesMax {
+		r.free.PushFront(o, &o.place)
+	}
 }
 
 // mendLocked starts the rail's goroutine if lanes are to be connected.

@@ -27,6 +27,7 @@ type region struct {
 	users atomic.Int64 // slices with a local key; below zero once the region ends
 
 	pinning sync.Mutex // one change of the keys at a time
+	over    bool       // no change any more; guarded by pinning
 
 	mu      sync.Mutex
 	gate    gate
@@ -62,7 +63,7 @@ const prefaultFrom = 1 << 20
 
 // Register pins the memory with all devices side by side.
 func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKey, transport.Descriptor, error) {
-	if err := kit.CheckRegister("rdma.register", &t.life, &m); err != nil {
+	if err := t.checkRegister(&m); err != nil {
 		return 0, nil, err
 	}
 	if !t.enter() {
@@ -70,9 +71,13 @@ func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKe
 	}
 	defer t.calls.Done()
 	r := &region{Region: m, guests: map[*guest]bool{}}
+	if err := r.keepBuffer(); err != nil {
+		return 0, nil, err
+	}
 	before := t.changes.Load()
 	k, err := t.pin(r, 1)
 	if err != nil {
+		r.closeBuffer()
 		return 0, nil, err
 	}
 	r.keys.Store(k)
@@ -83,9 +88,47 @@ func (t *Transport) Register(_ context.Context, m mem.Region) (transport.LocalKe
 	return key, t.describe(r), nil
 }
 
+// checkRegister returns why memory cannot be registered with any NIC.
+func (t *Transport) checkRegister(m *mem.Region) error {
+	asked := *m
+	if onDevice(m.Kind) {
+		if t.settings.NoGPUDirect {
+			return errs.New(errs.NotHere, "rdma.register", "transports/rdma/disable_gpu_direct_rdma is true")
+		}
+		asked.Kind = mem.Host
+	}
+	if err := kit.CheckRegister("rdma.register", &t.life, &asked); err != nil {
+		return err
+	}
+	return nil
+}
+
+// keepBuffer keeps the dma-buf of a region for NICs that come later: the caller closes its own descriptor.
+func (r *region) keepBuffer() error {
+	if r.DMABuf == nil {
+		return nil
+	}
+	own, err := unix.FcntlInt(uintptr(r.DMABuf.Fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return errs.Wrap(errs.NotHere, "rdma.register", err)
+	}
+	r.DMABuf = &mem.DMABuf{Fd: own, Offset: r.DMABuf.Offset}
+	return nil
+}
+
+// closeBuffer gives the dma-buf back; the region is registered with no other NIC from then on.
+func (r *region) closeBuffer() {
+	r.pinning.Lock()
+	defer r.pinning.Unlock()
+	if r.over = true; r.DMABuf != nil {
+		_ = unix.Close(r.DMABuf.Fd)
+		r.DMABuf = nil
+	}
+}
+
 // pin registers a region with all devices. The error is NotHere if none takes it.
 func (t *Transport) pin(r *region, version uint32) (*keys, error) {
-	if r.Size >= prefaultFrom {
+	if r.Size >= prefaultFrom && r.Kind == mem.Host {
 		prefault(&r.Region)
 	}
 	list := t.nics()
@@ -128,14 +171,14 @@ func prefault(m *mem.Region) {
 
 func (d *device) pin(r *region, k *keys) error {
 	relaxed := verbs.Access(0)
-	if d.t.settings.Relaxed == "on" {
+	if *d.t.settings.Relaxed != 0 {
 		relaxed = verbs.Relaxed
 	}
 	access := relaxed
 	if !r.ReadOnly {
 		access |= verbs.LocalWrite
 	}
-	own, err := d.register(r.Addr, r.Size, uint64(r.Addr), access)
+	own, err := d.register(r, uint64(r.Addr), access)
 	if err != nil {
 		return err
 	}
@@ -144,7 +187,7 @@ func (d *device) pin(r *region, k *keys) error {
 		if r.Permission.Allows(true) && !r.ReadOnly {
 			access |= verbs.RemoteWrite | verbs.LocalWrite
 		}
-		if k.remote[d.index], err = d.register(r.Addr, r.Size, base(r.Addr), access); err != nil {
+		if k.remote[d.index], err = d.register(r, base(r.Addr), access); err != nil {
 			own.end()
 			return err
 		}
@@ -206,6 +249,7 @@ func (t *Transport) Deregister(ctx context.Context, key transport.LocalKey) erro
 		return kit.NoRegion("rdma.deregister", key)
 	}
 	t.revoke(ctx, r, nil, transport.ForGood)
+	r.closeBuffer()
 	if t.regions.Delete(key) != nil && r.users.Add(-ending) == -ending {
 		r.unpin()
 	}
@@ -214,9 +258,10 @@ func (t *Transport) Deregister(ctx context.Context, key transport.LocalKey) erro
 
 // The descriptor of a region:
 //
-//	version u8 | owner 16 | key u64 | version of the keys u32 | bytes u64 | base u32 | permission u8 | devices u8
+//	version u8 | owner 16 | key u64 | version of the keys u32 | bytes u64 | base u32 | permission u8
+//	| on a device u8 | NICs u8
 //	| for each: 1 u8, rkey u32, or 0 u8 where the device did not take it, or 2 u8 where it is lost
-const descriptorVersion = 1
+const descriptorVersion = 2
 
 func (t *Transport) describe(r *region) transport.Descriptor {
 	k := r.keys.Load()
@@ -229,7 +274,7 @@ func (t *Transport) describe(r *region) transport.Descriptor {
 	if r.ReadOnly {
 		permission = min(permission, mem.GlobalReadOnly)
 	}
-	d = append(d, byte(permission), byte(len(k.remote)))
+	d = append(kit.AppendBool(append(d, byte(permission)), onDevice(r.Kind)), byte(len(k.remote)))
 	list := t.nics()
 	for i, m := range k.remote {
 		switch {
@@ -252,7 +297,7 @@ func decode(d transport.Descriptor, owner transport.ID) (*remote, *errs.Error) {
 	r := kit.NewReader(d)
 	version, id := r.U8(), r.ID()
 	m := &remote{region: r.U64(), version: r.U32(), size: r.U64(), base: uint64(r.U32())}
-	m.permission = mem.Permission(r.U8())
+	m.permission, m.onDevice = mem.Permission(r.U8()), r.U8() == 1
 	n := int(r.U8())
 	for range min(n, devicesMax) {
 		key := remoteKey{state: r.U8()}
@@ -283,6 +328,9 @@ func (t *Transport) Remap(ctx context.Context, key transport.LocalKey, _, _ uint
 	}
 	r.pinning.Lock()
 	defer r.pinning.Unlock()
+	if r.over {
+		return kit.NoRegion("rdma.remap", key)
+	}
 	old := r.keys.Load()
 	k, err := t.pin(r, old.version+1)
 	if err != nil {

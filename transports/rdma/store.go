@@ -9,7 +9,7 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// store bounds the rails of a device whose queue pairs exist (endpoint_store_cap). A rail takes a place at its first
+// store bounds the rails of a device that have queue pairs (endpoint_store_cap). A rail takes a place at its first
 // use. Where there is none left, SIEVE (Zhang et al., NSDI 2024) chooses the rail that makes room: a hand goes from the
 // oldest to the newest, spares those that were used since it last came by, and takes the first that was not.
 //
@@ -178,16 +178,21 @@ func (r *rail) wakeLocked() {
 	if !r.used.Load() {
 		r.used.Store(true)
 	}
-	if r.slab == nil {
-		r.slab = make([]op, slicesMax)
-		for i := range r.slab {
-			r.slab[i].index = i
-			r.free.PushBack(&r.slab[i], &r.slab[i].place)
-		}
-	}
+	r.slabLocked()
 	if !r.wanted {
 		r.wanted = true
 		r.mendLocked()
+	}
+}
+
+func (r *rail) slabLocked() {
+	if r.slab == nil {
+		r.slab = make([]op, slicesMax+1) // the last is for proofs, which slices that wait for one must not keep out
+		for i := range r.slab {
+			if r.slab[i].index = i; i < slicesMax {
+				r.free.PushBack(&r.slab[i], &r.slab[i].place)
+			}
+		}
 	}
 }
 

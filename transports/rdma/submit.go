@@ -39,6 +39,9 @@ func (t *Transport) Submit(list []*transport.Slice) int {
 			break
 		}
 		r.acceptLocked(o, s)
+		if t.settings.LogSlices {
+			t.host.Log().Info("rdma: slice", "rail", r.name(), "op", s.Op, "class", s.Class, "bytes", s.Length)
+		}
 		n++
 	}
 	r.pumpLocked()
@@ -101,29 +104,42 @@ func (t *Transport) Match(number transport.Link, local transport.LocalKey, key t
 	if own == nil || m == nil {
 		return transport.Match{}, kit.NoRegion("rdma.match", local)
 	}
-	k := own.keys.Load()
 	match, whole := transport.Match{}, true
 	for i, r := range l.list() {
-		here := k.own(r.device.index) != nil || r.device.lost.Load() // one that returns will take it
-		if here && m.key(r.far).state != keyNone {
+		rank, why := t.rankOf(own, m, r)
+		match.Near = append(match.Near, rank)
+		if why == "" {
 			match.Rails |= 1 << min(i, 63)
 			continue
 		}
-		whole, match.Why = false, r.remoteName+" of the peer did not take the region"
-		if !here {
-			match.Why = r.device.name + " did not take the memory"
-			if k.why != nil {
-				match.Why = k.why.Error()
-			}
-		}
+		whole, match.Why = false, why
 	}
-	switch {
-	case whole:
-		return transport.Match{}, nil
-	case match.Rails == 0:
+	if t.matrix == nil {
+		match.Near = nil // the core knows the nodes
+	}
+	if whole {
+		match.Rails = 0
+	} else if match.Rails == 0 {
 		return match, errs.New(errs.NotHere, "rdma.match", "%s", match.Why)
 	}
 	return match, nil
+}
+
+// rankOf returns how near the device of a rail is to a region, and why its keys do not work there.
+func (t *Transport) rankOf(own *region, m *remote, r *rail) (rank uint8, why string) {
+	k := own.keys.Load()
+	rank, used := t.matrix.rank(own.Location, r.device.name)
+	switch here := k.own(r.device.index) != nil || r.device.lost.Load(); { // one that returns will take it
+	case !used:
+		why = "the priority matrix leaves " + r.device.name + " out for " + string(own.Location)
+	case !here && k.why != nil:
+		why = k.why.Error()
+	case !here:
+		why = r.device.name + " did not take the memory"
+	case m.key(r.far).state == keyNone:
+		why = r.remoteName + " of the peer did not take the region"
+	}
+	return rank, why
 }
 
 // Probe implements transport.Prober by an empty WRITE.
@@ -167,6 +183,12 @@ func (r *rail) askLocked() {
 	for len(r.asks) > 0 && r.probeLocked(r.asks[0].done) {
 		r.asks = r.asks[1:]
 	}
+}
+
+// pushes reports whether WRITEs to a region are flushed: those to memory of a device always, unless the user trusts
+// acknowledgements.
+func (t *Transport) pushes(m *remote) bool {
+	return t.flush || m.onDevice && t.settings.Visibility != "acknowledged"
 }
 
 // Flushes implements transport.Flusher.

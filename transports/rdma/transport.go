@@ -98,6 +98,10 @@ type Transport struct {
 	changing sync.Mutex                // one device comes or goes at a time
 	changes  atomic.Uint64             // of the devices: registrations that met one look again
 	flush    bool                      // WRITEs are flushed
+	plan     lanePlan
+	reach    reachTable
+	matrix   matrix     // nil: distances count
+	pairs    []railPair // nil: the i-th with the i-th
 
 	life    kit.Lifecycle
 	ctx     context.Context // ends when Close begins
@@ -126,6 +130,9 @@ func (Factory) Open(_ context.Context, config any, host transport.Host, sink tra
 	t := &Transport{settings: settings, host: host, sink: sink, self: host.Self(), flush: settings.flushes(),
 		emptied: make(chan struct{}),
 		guests:  guests{byKey: map[guestKey]*guest{}, count: map[transport.ID]int{}}}
+	if err := t.arrange(); err != nil {
+		return nil, err
+	}
 	if t.library, err = verbs.Load(settings.Library); err != nil {
 		return nil, errs.Wrap(errs.DeviceNotFound, "rdma.open", err).WithScope(errs.ScopeTransport, errs.SideLocal)
 	}
@@ -160,11 +167,35 @@ func (Factory) Open(_ context.Context, config any, host transport.Host, sink tra
 	return t, nil
 }
 
+// arrange reads the settings of rails and their queue pairs.
+func (t *Transport) arrange() (err error) {
+	var unknown []string
+	if t.plan, unknown, err = t.settings.plan(); err != nil {
+		return err
+	}
+	if len(unknown) > 0 {
+		t.host.Log().Warn("rdma: pools of queue pairs are named high, medium or low; others are not made",
+			"pools", unknown)
+	}
+	if t.matrix, err = t.settings.nearness(); err != nil {
+		return err
+	}
+	t.pairs, err = t.settings.railPairs()
+	return err
+}
+
+// reachable are the kinds of memory to which NICs have a way.
+var reachable = [...]mem.Kind{mem.Host, mem.Cuda, mem.Rocm}
+
 // Info implements transport.Transport.
 func (t *Transport) Info() transport.Info {
 	info := transport.Info{Name: Name, Versions: transport.Versions{First: protocol, Last: protocol}, Vectors: true,
 		Pins: true, Alignment: 1, SliceMax: 16 << 20, SliceBest: 1 << 20, SlicesMax: slicesMax}
-	info.Pairs[mem.Host][mem.Host] = true
+	for _, here := range reachable { // whether a NIC takes memory of a device is seen when it is registered
+		for _, there := range reachable {
+			info.Pairs[here][there] = true
+		}
+	}
 	return info
 }
 
@@ -257,6 +288,7 @@ func (t *Transport) end(ctx context.Context) {
 			r.keys.Load().close(false)
 		}
 		r.mu.Unlock()
+		r.closeBuffer()
 		r.users.Add(-ending) // no queue pair is left that could use them
 		r.unpin()
 	}

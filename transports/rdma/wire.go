@@ -6,6 +6,7 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
+	"github.com/tent-engine/tent/transports/rdma/verbs"
 )
 
 // Messages go over the control plane, which proves their senders (Host.Call). The first byte is the kind. An initiator
@@ -29,13 +30,15 @@ const (
 	kindRelease = 7
 	kindDevices = 8
 
-	protocol = 1
+	protocol = 2
 	magic    = 0x616d6472 // behind the kind: noise is no message
 )
 
 // end is one end of the lanes of a rail, as the other end needs it.
 type end struct {
 	gid   [16]byte
+	kind  uint8 // of the address, see the kinds
+	skip  uint8 // of the answering end's addresses
 	lid   uint16
 	mtu   uint32
 	reads uint8
@@ -46,15 +49,38 @@ type laneEnd struct {
 	lane uint8
 	pair uint32 // number of the queue pair
 	psn  uint32 // of its first packet
+	marks
+}
+
+// Kinds of addresses.
+const (
+	addressV1         = 0
+	addressV2         = 1
+	addressInfiniBand = 2
+)
+
+func kindOf(g *verbs.GID) uint8 {
+	switch {
+	case g.InfiniBnd:
+		return addressInfiniBand
+	case g.RoCEv2:
+		return addressV2
+	}
+	return addressV1
+}
+
+// address is the address of the end.
+func (e *end) address() verbs.GID {
+	return verbs.GID{GID: e.gid, RoCEv2: e.kind == addressV2, InfiniBnd: e.kind == addressInfiniBand}
 }
 
 func (e *end) encode(b []byte) []byte {
-	b = append(b, e.gid[:]...)
+	b = append(append(b, e.gid[:]...), e.kind, e.skip)
 	b = binary.LittleEndian.AppendUint32(b, uint32(e.lid))
 	b = binary.LittleEndian.AppendUint32(b, e.mtu)
 	b = append(b, e.reads, byte(len(e.lanes)))
 	for _, l := range e.lanes {
-		b = append(b, l.lane)
+		b = append(b, l.lane, l.level, l.traffic)
 		b = binary.LittleEndian.AppendUint32(b, l.pair)
 		b = binary.LittleEndian.AppendUint32(b, l.psn)
 	}
@@ -63,22 +89,25 @@ func (e *end) encode(b []byte) []byte {
 
 func decodeEnd(r *kit.Reader) (e end) {
 	e.gid = [16]byte(r.Bytes(16))
+	e.kind, e.skip = r.U8(), r.U8()
 	e.lid, e.mtu, e.reads = uint16(r.U32()), r.U32(), r.U8()
 	for range r.U8() {
 		if r.Short() {
 			break
 		}
-		e.lanes = append(e.lanes, laneEnd{r.U8(), r.U32(), r.U32()})
+		l := laneEnd{lane: r.U8(), marks: marks{r.U8(), r.U8()}}
+		l.pair, l.psn = r.U32(), r.U32()
+		e.lanes = append(e.lanes, l)
 	}
 	return e
 }
 
 func (e *end) valid() bool {
-	if e.mtu < 1 || e.mtu > 5 || len(e.lanes) == 0 || len(e.lanes) > 64 {
+	if e.mtu < 1 || e.mtu > 5 || e.kind > addressInfiniBand || len(e.lanes) == 0 || len(e.lanes) > lanesMost {
 		return false
 	}
 	for _, l := range e.lanes {
-		if l.lane >= 64 || l.pair >= 1<<24 || l.psn >= 1<<24 {
+		if l.lane >= lanesMost || l.level > 15 || l.pair >= 1<<24 || l.psn >= 1<<24 {
 			return false
 		}
 	}

@@ -58,7 +58,7 @@ func replace(_ *testing.T, node *transporttest.Node, key transport.LocalKey, ser
 
 // TestConformancePosted has peers that acknowledge WRITEs before they place them, in any order.
 func TestConformancePosted(t *testing.T) {
-	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+	transporttest.Again(t, func(t *testing.T) transporttest.Harness {
 		n := New(3)
 		n.Shape(Anywhere, Shape{Rate: 1e9, Delay: 20_000, Jitter: 50_000, Duplicate: 0.2})
 		drive(t, n)
@@ -93,7 +93,7 @@ func TestConformanceDriven(t *testing.T) {
 func TestConformanceDevice(t *testing.T) {
 	for name, both := range map[string]bool{"DeviceAndDevice": true, "HostAndDevice": false} {
 		t.Run(name, func(t *testing.T) {
-			transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+			transporttest.Again(t, func(t *testing.T) transporttest.Harness {
 				gpu := devicetest.New(t, mem.Cuda, 2)
 				h := transporttest.Harness{Remote: transporttest.OnPlatform(gpu, 1),
 					Allocates: "the platform of tests is not made for speed"}

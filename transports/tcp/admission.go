@@ -14,6 +14,7 @@ type admission struct {
 	attachment *attachment
 	greeting   greeting
 	expected   mac // the only PROOF that is right
+	seen       transcript
 }
 
 // helloCame checks the first frame of a lane and answers with the challenge.
@@ -22,9 +23,9 @@ func (l *responderLane) helloCame() *errs.Error {
 	switch {
 	case g.magic != magic:
 		return l.refuse(transport.RefusedMalformed, "not the greeting of a lane")
-	case g.version != version:
-		return l.refuse(transport.RefusedVersion, "lane of version %d of the tcp transport, this is %d", g.version,
-			version)
+	case g.version < versionFirst || g.version > version:
+		return l.refuse(transport.RefusedVersion, "lane of version %d of the tcp transport, this is %v", g.version,
+			l.t.versions())
 	case g.group >= groupCount:
 		return l.refuse(transport.RefusedMalformed, "greeting of class group %d", g.group)
 	}
@@ -39,7 +40,8 @@ func (l *responderLane) helloCame() *errs.Error {
 	t := transcript{hello: make([]byte, helloSize), nonce: newNonce(), initiator: a.peer.ID, responder: l.t.self.ID}
 	l.rx.head.put(t.hello)
 	copy(t.hello[headerBytes:], l.rx.body)
-	l.admission = &admission{attachment: a, greeting: g, expected: t.sign(&a.secret, byInitiator)}
+	l.admission = &admission{attachment: a, greeting: g, seen: t,
+		expected: t.sign(&a.secret, byInitiator)}
 	if !l.t.strangers.remove(l) { // after a challenge the peer would take the lane for open
 		return l.protocolError("it was picked to go while its HELLO was read")
 	}
@@ -56,11 +58,12 @@ func (l *responderLane) proofCame() *errs.Error {
 	if !hmac.Equal(l.rx.body, x.expected[:]) {
 		return l.refuse(transport.RefusedProof, "the lane does not know the secret of its attachment")
 	}
-	l.mayBuffer()
-	peer := &x.attachment.peer
+	a := x.attachment
+	l.mayBuffer(x.seen.protect(&a.secret, a.shield, byResponder))
+	peer := &a.peer
 	l.own, l.near, l.initiator = peer.Self, peer.MachineID == l.t.self.MachineID, peer.ID
 	l.identity = peer.Identity
-	if err := l.t.attachments.admit(l, x.attachment); err != nil {
+	if err := l.t.attachments.admit(l, a); err != nil {
 		return err
 	}
 	l.admission = nil

@@ -50,6 +50,8 @@ type attachment struct {
 	id     attachmentID
 	secret secret
 	peer   transport.Peer
+	spoken uint8  // version of the protocol
+	shield shield // of its lanes
 
 	guest    *guest
 	place    kit.Element[attachment]   // in unused or idle, while it has no lane
@@ -69,9 +71,9 @@ func (as *attachments) init(t *Transport, lanesMax int) {
 }
 
 // issue attaches a peer. Where there are too many, of this peer or of all, one without a lane goes for it.
-func (as *attachments) issue(peer transport.Peer) (*attachment, *errs.Error) {
-	a := &attachment{t: as.t, peer: peer, lanes: map[uint64]*responderLane{}, ended: map[uint64]verdicts{},
-		since: clock.Now()}
+func (as *attachments) issue(peer transport.Peer, spoken uint8, s shield) (*attachment, *errs.Error) {
+	a := &attachment{t: as.t, peer: peer, spoken: spoken, shield: s,
+		lanes: map[uint64]*responderLane{}, ended: map[uint64]verdicts{}, since: clock.Now()}
 	_, _ = rand.Read(a.id[:]) // ends the process rather than fail
 	_, _ = rand.Read(a.secret[:])
 	as.mu.Lock()

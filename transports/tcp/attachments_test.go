@@ -27,7 +27,7 @@ func TestNothingLandsAfterARevocationDuringAHandshake(t *testing.T) {
 			memory := mapping(t, 3<<12)
 			key, _, err := tr.Register(ctx, regionOf(memory[1<<12:2<<12]))
 			require.NoError(t, err)
-			a, refused := as.issue(visitor)
+			a, refused := as.issue(visitor, version, shield{})
 			require.Nil(t, refused)
 			l := strangerLane(t, tr)
 			t.Cleanup(func() { require.NoError(t, unix.Close(l.other)) })
@@ -35,13 +35,13 @@ func TestNothingLandsAfterARevocationDuringAHandshake(t *testing.T) {
 			_, _, refused = as.expect(l.responderLane, a.id, 1)
 			require.Nil(t, refused)
 			l.readMu.Lock() // before it can be refused: then it gives its buffers back, on a goroutine
-			l.mayBuffer()
+			l.mayBuffer(nil, nil)
 			l.readMu.Unlock()
 			as.mu.Lock()
 			a.since = clock.Now().Add(-2 * forgetAfter)
 			as.mu.Unlock()
 			for id := range uint64(2 * attachmentsIdle) {
-				_, refused = as.issue(transport.Peer{ID: transport.NumberedID(id)})
+				_, refused = as.issue(transport.Peer{ID: transport.NumberedID(id)}, version, shield{})
 				require.Nil(t, refused)
 			}
 			if leaves {
@@ -77,7 +77,7 @@ func TestClosedLanesLeaveTheirVerdicts(t *testing.T) {
 	list := []*transport.Slice{near.slice(transport.Write, 0, 0, 4096), bad, near.slice(transport.Write, 0, 0, 4096)}
 	require.Equal(t, 3, near.tr.Submit(list))
 	near.awaitEnds(t, 5*time.Second, list...)
-	id := near.tr.(*Transport).setOf(list[0].Rail).groups[0][0].id
+	id := near.tr.(*Transport).setOf(list[0].Rail).groups[0].lanes()[0].id
 	ask := func() (answers [][]record) {
 		take := func(_ header, r []record) { answers = append(answers, r) }
 		a.withdraw(id, []record{{id: 1}, {id: 2}, {id: 3}, {id: 4}}, take)

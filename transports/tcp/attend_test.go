@@ -122,7 +122,7 @@ func (e *endpoint) end(s *transport.Slice) transport.Completion {
 // A lane that is about to leave the list for its calm stays if somebody needs it at that moment.
 func TestALaneThatNeedsALookIsNotDismissed(t *testing.T) {
 	c := newSelf(t, Settings{Lanes: 1, Workers: 1}, 4096)
-	lane := c.tr.(*Transport).setOf(c.rails[0].Rail).groups[0][0]
+	lane := c.tr.(*Transport).setOf(c.rails[0].Rail).groups[0].lanes()[0]
 	lane.expect()
 	lane.dismiss()
 	require.True(t, lane.attended.Load(), "an answer is due")
@@ -139,7 +139,7 @@ func TestALaneThatNeedsALookIsNotDismissed(t *testing.T) {
 func TestALaneThatIsLeftToAWaiterWhoLeavesIsArmed(t *testing.T) {
 	c := newSelf(t, Settings{Lanes: 1, Workers: 1}, 4096)
 	tr := c.tr.(*Transport)
-	lane := tr.setOf(c.rails[0].Rail).groups[0][0]
+	lane := tr.setOf(c.rails[0].Rail).groups[0].lanes()[0]
 	list := &tr.attended[lane.group]
 	for range 100 {
 		list.remove(lane, false)
@@ -200,7 +200,7 @@ func TestSlicesCompleteAfterEveryWaiterHasLeft(t *testing.T) {
 func TestAFullSocketIsWatchedWhenThePollerLeaves(t *testing.T) {
 	c := newSelf(t, Settings{Lanes: 1, Workers: 1}, 4096)
 	tr := c.tr.(*Transport)
-	lane := tr.setOf(c.rails[0].Rail).groups[0][0]
+	lane := tr.setOf(c.rails[0].Rail).groups[0].lanes()[0]
 	lane.arm()
 	require.True(t, lane.watched())
 	lane.writeMu.Lock() // no worker writes meanwhile
@@ -221,7 +221,7 @@ func TestAFullSocketIsWatchedWhenThePollerLeaves(t *testing.T) {
 func TestAReaderArmsALaneThatAWorkerCameFor(t *testing.T) {
 	c := newSelf(t, Settings{Lanes: 1, Workers: 1}, 4096)
 	tr := c.tr.(*Transport)
-	lane := tr.setOf(c.rails[0].Rail).groups[0][0]
+	lane := tr.setOf(c.rails[0].Rail).groups[0].lanes()[0]
 	require.True(t, lane.takeReading())
 	w := tr.borrow()
 	tr.serve(w, &lane.conn, unix.EPOLLIN, false)

@@ -47,12 +47,12 @@ func TestRefusalsAreRememberedForTheWholeWindow(t *testing.T) {
 
 func TestAnAttachmentIsItsOwnPeersAndAPeerHasAFew(t *testing.T) {
 	as := &newTestEndpoint(t, Settings{}).tr.(*Transport).attachments
-	a, refused := as.issue(visitor)
+	a, refused := as.issue(visitor, version, shield{})
 	require.Nil(t, refused)
 	require.Same(t, a, as.lookUp(a.id, visitor.ID))
 	require.Nil(t, as.lookUp(a.id, transport.NumberedID(78)), "another peer knows its id")
 	for range 3 * attachmentsPerPeer {
-		_, refused = as.issue(visitor)
+		_, refused = as.issue(visitor, version, shield{})
 		require.Nil(t, refused)
 	}
 	require.Len(t, as.ofPeer(&visitor), attachmentsPerPeer)

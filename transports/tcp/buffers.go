@@ -22,9 +22,20 @@ var readPool = sync.Pool{New: func() any {
 		table: make([]record, 0, recordsMax), place: make([]uintptr, recordsMax)}
 }}
 
+// chunkReadPool has those of protected lanes, which stage all of their payload.
+var chunkReadPool = sync.Pool{New: func() any {
+	b := readPool.New().(*readBuffers)
+	b.staging = make([]byte, chunkStaging)
+	return b
+}}
+
 // takeBuffers gives the receiver buffers, those of its worker if it has some.
 func (x *receiver) takeBuffers() {
 	if x.readBuffers != nil {
+		return
+	}
+	if x.chunks != nil {
+		x.readBuffers = chunkReadPool.Get().(*readBuffers)
 		return
 	}
 	if w := x.worker; w != nil && w.buffers != nil {
@@ -37,11 +48,14 @@ func (x *receiver) takeBuffers() {
 // giveBack returns the buffers at the end of a frame, if no byte of the next one has come. A lane that has not proved
 // itself keeps its own.
 func (x *receiver) giveBack() {
-	if x.readBuffers == nil || !x.proved || x.stage != wantHeader || x.r < x.w {
+	if x.readBuffers == nil || !x.proved || x.stage != wantHeader || x.r < x.w || x.holdsChunk() {
 		return
 	}
 	x.r, x.w = 0, 0
-	if w := x.worker; w != nil && w.buffers == nil {
+	if k := x.chunks; k != nil {
+		k.from, k.to = 0, 0
+		chunkReadPool.Put(x.readBuffers)
+	} else if w := x.worker; w != nil && w.buffers == nil {
 		w.buffers = x.readBuffers
 	} else {
 		readPool.Put(x.readBuffers)
@@ -74,6 +88,7 @@ func (x *transmitter) takeBuffers() {
 
 // giveBack returns the buffers when nothing is under way.
 func (x *transmitter) giveBack() {
+	x.chunks.giveBack()
 	if x.writeBuffers != nil {
 		writePool.Put(x.writeBuffers)
 		x.writeBuffers = nil

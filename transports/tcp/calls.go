@@ -26,7 +26,7 @@ func (l *link) enquire(now clock.Time) clock.Time {
 		return l.callDue
 	}
 	if !l.known {
-		l.callPeer([]byte{version, callHello}, l.offerCame)
+		l.callPeer(l.hello(), l.offerCame)
 	} else {
 		l.callPeer(l.question(), l.answerCame)
 	}
@@ -52,9 +52,9 @@ func (l *link) callEnded(answer []byte, err error, then func(*kit.Reader, transp
 	if err == nil {
 		v, owner := r.U8(), r.ID()
 		switch {
-		case r.Short() || v != version:
+		case r.Short() || v != l.spoken:
 			err = errs.New(errs.Protocol, "tcp.attach", "peer speaks version %d of the tcp transport, this is %d",
-				v, version)
+				v, l.spoken)
 		case !l.peer.ID.IsZero() && owner != l.peer.ID:
 			err = errs.New(errs.PeerRestarted, "tcp.attach", "another incarnation answers")
 		default:
@@ -88,11 +88,23 @@ func (l *link) callEnded(answer []byte, err error, then func(*kit.Reader, transp
 	}
 }
 
+// hello asks to be let in.
+func (l *link) hello() []byte {
+	if l.spoken == versionFirst {
+		return []byte{l.spoken, callHello}
+	}
+	return []byte{l.spoken, callHello, byte(l.t.self.Protects), byte(ownSuite())}
+}
+
 // offerCame takes the answer to a hello: rails are made of the addresses, or get new ports.
 func (l *link) offerCame(r *kit.Reader, owner transport.ID, now clock.Time) error {
-	o, err := readOffer(r, owner)
+	o, err := readOffer(r, l.spoken, owner)
 	if err != nil {
 		return errs.Wrap(errs.Protocol, "tcp.attach", err)
+	}
+	if least := l.t.self.Protects; o.shield.protection < least {
+		return errs.New(errs.NoRoute, "tcp.attach", "the peer offers lanes of protection %v, security/data here "+
+			"is %v", o.shield.protection, least)
 	}
 	if most := l.t.settings.SliceBytes; o.bytes < most {
 		return errs.New(errs.NoRoute, "tcp.attach", "the peer takes READs of %d bytes at once, our slices have "+
@@ -125,7 +137,7 @@ func (l *link) offerCame(r *kit.Reader, owner transport.ID, now clock.Time) erro
 // question asks about everything that is open; with nothing open it asks only whether the peer is there. The last
 // question of a link that was detached ends with LEAVE: the peer forgets the link after its answer.
 func (l *link) question() []byte {
-	b := append([]byte{version, callAsk}, l.offer.attachment[:]...)
+	b := append([]byte{l.spoken, callAsk}, l.offer.attachment[:]...)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, f := range l.openFrames() {

@@ -162,7 +162,7 @@ func handLane(t testing.TB, tr *Transport) (*initiatorLane, int) {
 	t.Cleanup(func() { _ = unix.Close(fds[1]) })
 	l := tr.newLink(transport.Peer{})
 	l.offer = offer{requests: requestsMin, bytes: 1 << 20}
-	lane := (&laneSet{rail: &rail{link: l}}).newInitiatorLane(fds[0], 1, 0)
+	lane := (&laneSet{rail: &rail{link: l}}).newInitiatorLane(fds[0], 1, 0, nil, nil)
 	l.lanes[1] = lane
 	return lane, fds[1]
 }

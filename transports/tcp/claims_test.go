@@ -272,7 +272,7 @@ func TestLeaveWaitsForWhatIsOutstanding(t *testing.T) {
 	d := newDebtor(t)
 	l := d.lane.link
 	set := d.lane.set
-	set.groups[0] = []*initiatorLane{d.lane}
+	set.groups[0].add(d.lane)
 	set.rail.live.Store(set)
 	l.rails.Store(&[]*rail{set.rail})
 	said := func() bool {

@@ -19,6 +19,19 @@ func TestConformance(t *testing.T) {
 	transporttest.Run(t, suite)
 }
 
+// TestConformanceOfProtectedLanes runs the suite again with lanes of chunks.
+func TestConformanceOfProtectedLanes(t *testing.T) {
+	for _, p := range []transport.Protection{transport.Sign, transport.Encrypt} {
+		t.Run(p.String(), func(t *testing.T) {
+			transporttest.Again(t, func(t *testing.T) transporttest.Harness {
+				h := suite(t)
+				h.Protects = p
+				return h
+			})
+		})
+	}
+}
+
 // suite is the harness of one test: it knows all transports of it, so that it can find both ends of a lane.
 func suite(t *testing.T) transporttest.Harness {
 	var mu sync.Mutex

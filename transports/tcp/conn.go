@@ -88,12 +88,12 @@ func (c *conn) init(t *Transport, fd int, l lane, first state, m *moves) {
 	t.conns.Insert(func(k connKey) *conn { c.key = k; return c })
 }
 
-// mayBuffer lets a lane use buffers. One that has not proved itself costs little and writes nothing by pump. The caller
-// holds readMu, or is alone with the lane.
-func (c *conn) mayBuffer() {
-	c.rx.mayBuffer()
+// mayBuffer lets a lane use buffers, and begins its chunks if it is protected. One that has not proved itself costs
+// little and writes nothing by pump. The caller holds readMu, or is alone with the lane.
+func (c *conn) mayBuffer(out *chunkWriter, in *chunkReader) {
+	c.rx.mayBuffer(in)
 	c.writeMu.Lock()
-	c.tx.ready = true
+	c.tx.ready, c.tx.chunks = true, out
 	c.writeMu.Unlock()
 }
 

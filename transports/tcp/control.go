@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -11,9 +12,10 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// Calls over the control plane. A request is version, the kind of call, and: for hello nothing, for ask an attachment
-// and frames, for wanted the attachment that the called side was given and a lane's number. An answer begins with
-// version and id. The control plane knows the caller: an attachment is only its own peer's.
+// Calls over the control plane. A request is version, the kind of call, and: for hello the least protection that the
+// caller takes and its cipher (version 3), for ask an attachment and frames, for wanted the attachment that the called
+// side was given and a lane's number. An answer begins with version and id. The control plane knows the caller: an
+// attachment is only its own peer's.
 const (
 	callHello  = 1 // initiator: let me in. Answer: offer
 	callAsk    = 2 // initiator: WITHDRAW, FENCE and LEAVE frames, when no lane carries them. Answer: known, frames
@@ -32,15 +34,16 @@ type offer struct {
 	machine    string // its kernel
 	network    string // its network namespace: see transport.Peer
 	addresses  []netip.AddrPort
+	shield     shield // since version 3
 }
 
 var errShort = errors.New("message is cut off")
 
-func beginAnswer(owner transport.ID) []byte {
-	return append([]byte{version}, owner[:]...)
+func beginAnswer(v uint8, owner transport.ID) []byte {
+	return append([]byte{v}, owner[:]...)
 }
 
-func (o offer) append(b []byte) []byte {
+func (o offer) append(b []byte, v uint8) []byte {
 	b = append(b, o.attachment[:]...)
 	b = append(b, o.secret[:]...)
 	b = binary.LittleEndian.AppendUint32(b, o.requests)
@@ -51,12 +54,15 @@ func (o offer) append(b []byte) []byte {
 	for _, a := range o.addresses {
 		b = kit.AppendText(b, a.String())
 	}
+	if v > versionFirst {
+		b = append(b, byte(o.shield.protection), byte(o.shield.suite))
+	}
 	return b
 }
 
 func readAttachment(r *kit.Reader) attachmentID { return attachmentID(r.Bytes(len(attachmentID{}))) }
 
-func readOffer(r *kit.Reader, owner transport.ID) (o offer, err error) {
+func readOffer(r *kit.Reader, v uint8, owner transport.ID) (o offer, err error) {
 	o = offer{owner: owner, attachment: readAttachment(r), secret: secret(r.Bytes(len(secret{}))),
 		requests: r.U32(), bytes: r.U64(), machine: r.Text(),
 		network: r.Text()}
@@ -70,9 +76,14 @@ func readOffer(r *kit.Reader, owner transport.ID) (o offer, err error) {
 		}
 		o.addresses = append(o.addresses, a)
 	}
+	if v > versionFirst {
+		o.shield = shield{transport.Protection(r.U8()), cipherSuite(r.U8())}
+	}
 	switch {
 	case r.Short():
 		return o, errShort
+	case o.shield.check() != nil:
+		return o, o.shield.check()
 	case o.requests < requestsMin || len(o.addresses) == 0:
 		return o, errors.New("peer offers nothing")
 	}
@@ -106,17 +117,18 @@ func (t *Transport) Serve(_ context.Context, from transport.Peer, message []byte
 		return nil, kit.Closed("tcp.serve")
 	}
 	r := kit.NewReader(message)
-	if v := r.U8(); r.Short() || v != version {
-		err := errs.New(errs.Protocol, "tcp.serve", "peer speaks version %d of the tcp transport, this is %d", v,
-			version).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(from.Address, Name, "")
+	v := r.U8()
+	if r.Short() || !t.speaks(v) {
+		err := errs.New(errs.Protocol, "tcp.serve", "peer speaks version %d of the tcp transport, this is %v", v,
+			t.versions()).WithScope(errs.ScopeLink, errs.SideRemote).WithPeer(from.Address, Name, "")
 		t.host.Refused(transport.RefusedVersion, from.Address, err)
 		return nil, err // the caller has to know this one: it takes another route
 	}
-	answer := beginAnswer(t.self.ID)
+	answer := beginAnswer(v, t.self.ID)
 	var err error
 	switch call := r.U8(); call {
 	case callHello:
-		answer, err = t.serveHello(from, answer)
+		answer, err = t.serveHello(from, v, r, answer)
 	case callAsk:
 		answer, err = t.serveAsk(from, r, answer)
 	case callWanted:
@@ -142,18 +154,26 @@ func (t *Transport) refuseCall(from transport.Peer, cause *errs.Error) *errs.Err
 		WithScope(errs.ScopeLink, errs.SideRemote)
 }
 
-func (t *Transport) serveHello(from transport.Peer, answer []byte) ([]byte, error) {
-	a, err := t.attachments.issue(from)
+func (t *Transport) serveHello(from transport.Peer, v uint8, r *kit.Reader, answer []byte) ([]byte, error) {
+	var agreed shield
+	if v > versionFirst {
+		wanted, theirs := transport.Protection(r.U8()), cipherSuite(r.U8())
+		agreed = agree(t.self.Protects, wanted, ownSuite(), theirs)
+		if err := agreed.check(); r.Short() || err != nil {
+			return nil, cmp.Or(err, errShort)
+		}
+	}
+	a, err := t.attachments.issue(from, v, agreed)
 	if err != nil {
 		return nil, err
 	}
-	o := offer{attachment: a.id, secret: a.secret,
+	o := offer{attachment: a.id, secret: a.secret, shield: agreed,
 		requests: uint32(t.settings.CreditRequests), bytes: t.settings.CreditBytes,
 		machine: t.self.MachineID, network: t.self.Network}
 	for _, l := range t.listeners {
 		o.addresses = append(o.addresses, l.addr)
 	}
-	return o.append(answer), nil
+	return o.append(answer, v), nil
 }
 
 func (t *Transport) serveAsk(from transport.Peer, r *kit.Reader, answer []byte) ([]byte, error) {

@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/netip"
 	"sync/atomic"
@@ -58,11 +57,13 @@ type dial struct {
 	remote   netip.AddrPort
 	greeting greeting
 	secret   secret
+	shield   shield
 	peer     transport.ID // that must answer
 	sameHost bool
 	began    clock.Time
 	every    time.Duration // between first packets that look for the way, before the lanes follow; 0: all lanes at once
 	proved   bool          // the endpoint has shown that it is the peer's
+	extra    bool          // for lanes that a rail which is up lacks, see widen.go
 	obsolete atomic.Bool   // something has changed: a new try is better than this one
 	trip     time.Duration
 	fds      []int
@@ -77,10 +78,14 @@ func (l *link) dialOf(r *rail, now clock.Time) *dial {
 			l.t.watch.add(from)
 		}
 	}
+	return l.newDial(r, now)
+}
+
+func (l *link) newDial(r *rail, now clock.Time) *dial {
 	return &dial{t: l.t, link: l, local: r.local, remote: r.remote, peer: l.offer.owner, began: now,
 		every: r.scouting(now), sameHost: l.offer.machine == l.t.self.MachineID,
-		secret: l.offer.secret, proved: l.farEndOf(r).proved,
-		greeting: greeting{magic: magic, version: version, generation: r.generation + 1,
+		secret: l.offer.secret, shield: l.offer.shield, proved: l.farEndOf(r).proved,
+		greeting: greeting{magic: magic, version: uint32(l.spoken), generation: r.generation + 1,
 			attachment: l.offer.attachment, rail: r.index}}
 }
 
@@ -109,7 +114,7 @@ func (d *dial) bringUp() (err error) {
 			return err
 		}
 	}
-	for len(d.fds) < groupCount*d.t.settings.Lanes {
+	for len(d.fds) < d.count() {
 		if err := d.connect(); err != nil {
 			return err
 		}
@@ -172,7 +177,8 @@ func (d *dial) greet(i, fd int, end time.Time) error {
 		return err
 	}
 	g := d.greeting
-	g.group, g.lane = uint8(i/d.t.settings.Lanes), uint8(i%d.t.settings.Lanes)
+	group, lane := d.place(i)
+	g.group, g.lane = uint8(group), uint8(lane)
 	id := d.t.nextLane.Add(1)
 	d.ids = append(d.ids, id)
 	g.nonce = newNonce()
@@ -265,31 +271,12 @@ func (l *link) railUp(r *rail, d *dial, now clock.Time) error {
 	r.generation++
 	r.since, r.trip = now, d.trip
 	set := &laneSet{rail: r, generation: r.generation, owner: d.peer, trip: d.trip}
-	for i, fd := range d.fds {
-		group := i / l.t.settings.Lanes
-		set.groups[group] = append(set.groups[group], set.newInitiatorLane(fd, d.ids[i], group))
-	}
-	var failed error
-	l.mu.Lock()
-	open := l.openFrames()
-	set.each(func(lane *initiatorLane) {
-		l.lanes[lane.id] = lane
-		for _, f := range open { // ahead of any slice that may depend on them
-			lane.post(f.header, f.records...)
-		}
-	})
-	l.mu.Unlock()
-	set.each(func(lane *initiatorLane) { failed = errors.Join(failed, lane.register()) })
+	failed := l.join(set, d)
 	r.set = set
 	if failed != nil {
 		l.railDown(r, errs.Wrap(errs.Internal, "tcp.dial", failed), now)
 		return failed
 	}
-	set.each(func(lane *initiatorLane) {
-		lane.life.advance(eventOpened)
-		lane.arm()
-		lane.pump(submitBudget)
-	})
 	r.live.Store(set)
 	l.advance(linkRailUp)
 	l.callTries, l.callErr = 0, nil

@@ -18,10 +18,10 @@
 // # Rails, lanes, connections
 //
 // A rail is a pair of addresses (pairs.go). Each has two class groups, class 0 and the rest, of Settings.Lanes
-// connections, so neither a byte nor an acknowledgement of class 0 waits behind others' payload. Slices below 64 KiB
-// share a lane and its system calls; larger ones go to the lane that has least to do. A conn (conn.go) is the socket
-// with its reader and writer; the initiatorLane or responderLane on it gives frames their meaning. state.go draws
-// their lives.
+// connections; the rest has one until its first large slice (widen.go). So neither a byte nor an acknowledgement of
+// class 0 waits behind others' payload. Slices below 64 KiB share a lane and its system calls; larger ones go to the
+// lane that has least to do. A conn (conn.go) is the socket with its reader and writer; the initiatorLane or
+// responderLane on it gives frames their meaning. state.go draws their lives.
 //
 // Workers serve class 0 of all peers first (turns.go), and a responder's lane sends DATA of the most urgent class that
 // waits (serve_reads.go). The core at the end that asked bounds the bytes of LOW in sockets and queues by a window of
@@ -83,6 +83,13 @@
 // The memory that a peer can make us use is bounded by its credit (1024 slices a lane) and by ctlMax for answers that
 // it does not read. A peer sees no reason for a refusal; our log and counters have it.
 //
+// # Protected lanes
+//
+// Where the engine demands it (transport.Protection), lanes carry chunks with tags (chunk.go). The stricter demand of
+// two peers counts. Bytes are sealed and opened in buffers of the lane (chunks.go), so the kernel does not see users'
+// memory then, and no byte that fails its check is written there. All else is as on other lanes: frames, numbers,
+// verdicts and locks; bytes that were copied for a chunk have left.
+//
 // # Numbers
 //
 // One system call costs 0.2 to 0.3 µs, a loopback send some 4 µs, a copy by the kernel 0.1 µs/KiB on each side. A
@@ -92,5 +99,5 @@
 // tests/bench/cpeer.c is the plain program beside it. A checked slice is read once more on each side, at 20 GB/s
 // (BenchmarkChecksum).
 //
-// Choices with a rejected alternative are records in docs/design/decisions: 0029 to 0036, 0055, 0056 and 0079.
+// Choices with a rejected alternative are records in docs/design/decisions: 0029 to 0036, 0055, 0056, 0079 and 0095.
 package tcp

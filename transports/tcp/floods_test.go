@@ -50,12 +50,12 @@ func (f *flood) keepPace(c net.Conn, answer []byte) {
 
 func newFlood(t testing.TB, process *child) *flood {
 	f := &flood{t: t, to: process.Peer}
-	answer, err := f.ask(visitor, []byte{version, callHello})
+	answer, err := f.ask(visitor, plainHello)
 	require.NoError(t, err)
 	require.Equal(t, errs.OK, answer.Code)
 	r := kit.NewReader(answer.Message)
 	r.U8()
-	f.offer, err = readOffer(r, r.ID())
+	f.offer, err = readOffer(r, version, r.ID())
 	require.NoError(t, err)
 	f.port = f.offer.addresses[0].String()
 	return f
@@ -149,9 +149,9 @@ var floods = map[string]func(*flood){
 	"connections that say a byte":  func(f *flood) { f.linger([]byte{byte(kindHello)}) },
 	"hellos of many peers": func(f *flood) {
 		_, _ = f.ask(transport.Peer{Address: "many", ID: transport.NumberedID(1000 + f.number.Add(1))},
-			[]byte{version, callHello})
+			plainHello)
 	},
-	"hellos of one peer":    func(f *flood) { _, _ = f.ask(visitor, []byte{version, callHello}) },
+	"hellos of one peer":    func(f *flood) { _, _ = f.ask(visitor, plainHello) },
 	"lanes of one peer":     func(f *flood) { f.lane(true) },
 	"lanes without a proof": func(f *flood) { f.lane(false) },
 	"lanes of no attachment": func(f *flood) {

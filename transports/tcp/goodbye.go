@@ -137,7 +137,7 @@ func (l *responderLane) saidGoodbye() bool {
 	defer l.writeMu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.ctl) == 0 && l.tx.left == 0 {
+	if len(l.ctl) == 0 && l.tx.idle() {
 		l.life.advance(eventSent)
 	}
 	return l.life.state() != stateParting

@@ -246,7 +246,7 @@ func TestALaneCostsLittleBeforeItsProof(t *testing.T) {
 func FuzzHello(f *testing.F) {
 	e := newTestEndpoint(f, Settings{Workers: 1})
 	tr := e.tr.(*Transport)
-	a, refused := tr.attachments.issue(visitor)
+	a, refused := tr.attachments.issue(visitor, version, shield{})
 	require.Nil(f, refused)
 	hello := greeting{magic: magic, version: version, attachment: a.id}.hello(1)
 	f.Add(hello)

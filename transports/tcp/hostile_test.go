@@ -80,16 +80,19 @@ func TestStrangersAreTurnedAway(t *testing.T) {
 	}
 }
 
+// plainHello asks for lanes that are not protected.
+var plainHello = []byte{version, callHello, byte(transport.Auth), byte(suiteAES)}
+
 // visitor is a peer without a transport: it makes its side of a handshake by hand.
 var visitor = transport.Peer{Address: "visitor", ID: transport.NumberedID(77)}
 
 // offerTo asks an endpoint for an offer, in the name of a peer.
 func (e *endpoint) offerTo(t testing.TB, from transport.Peer) offer {
-	answer, err := e.tr.Serve(context.Background(), from, []byte{version, callHello})
+	answer, err := e.tr.Serve(context.Background(), from, plainHello)
 	require.NoError(t, err)
 	r := kit.NewReader(answer)
 	r.U8()
-	o, err := readOffer(r, r.ID())
+	o, err := readOffer(r, version, r.ID())
 	require.NoError(t, err)
 	return o
 }
@@ -247,7 +250,7 @@ func strangerLane(t testing.TB, tr *Transport) pairLane {
 
 // admitted makes it an open lane of a new attachment, without a handshake.
 func (l pairLane) admitted(t testing.TB, number uint64) *attachment {
-	a, err := l.t.attachments.issue(visitor)
+	a, err := l.t.attachments.issue(visitor, version, shield{})
 	require.Nil(t, err)
 	l.join(t, a, number)
 	return a
@@ -257,21 +260,21 @@ func (l pairLane) admitted(t testing.TB, number uint64) *attachment {
 func (l pairLane) join(t testing.TB, a *attachment, number uint64) {
 	_, _, err := l.t.attachments.expect(l.responderLane, a.id, number)
 	require.Nil(t, err)
-	l.mayBuffer()
+	l.mayBuffer(nil, nil)
 	require.Nil(t, l.t.attachments.admit(l.responderLane, a))
 }
 
 // FuzzServe feeds the control plane's side, and the readers of its answers.
 func FuzzServe(f *testing.F) {
-	f.Add([]byte{version, callHello})
+	f.Add(plainHello)
 	f.Add(appendFrame(append([]byte{version, callAsk}, make([]byte, len(attachmentID{}))...),
 		header{kind: kindFence, seq: 1}))
 	f.Add(append([]byte{version, callWanted}, make([]byte, 24)...))
-	f.Add(offer{requests: 64, bytes: 1, machine: "m"}.append(nil))
+	f.Add(offer{requests: 64, bytes: 1, machine: "m"}.append(nil, version))
 	e := newTestEndpoint(f, Settings{Workers: 1})
 	f.Fuzz(func(t *testing.T, message []byte) {
 		_, _ = e.tr.Serve(context.Background(), transport.Peer{Address: "fuzz"}, message)
-		_, _ = readOffer(kit.NewReader(message), transport.NumberedID(1))
+		_, _ = readOffer(kit.NewReader(message), version, transport.NumberedID(1))
 		_ = readFrames(kit.NewReader(message), func(h header, table []record) error {
 			require.Len(t, table, int(h.count))
 			return nil

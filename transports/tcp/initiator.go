@@ -39,13 +39,13 @@ type initiatorLane struct {
 }
 
 // newInitiatorLane makes a lane of a socket after its handshake.
-func (s *laneSet) newInitiatorLane(fd int, id uint64, group int) *initiatorLane {
+func (s *laneSet) newInitiatorLane(fd int, id uint64, group int, out *chunkWriter, in *chunkReader) *initiatorLane {
 	l := &initiatorLane{link: s.rail.link, set: s}
 	l.id, l.group = id, uint8(group)
 	t := s.rail.link.t
 	l.out.init(s.rail.link.requests(), t.settings.WindowBytes, min(s.rail.link.offer.bytes, t.settings.CreditBytes))
 	l.init(t, fd, l, stateDialled, &initiatorMoves)
-	l.mayBuffer()
+	l.mayBuffer(out, in)
 	return l
 }
 

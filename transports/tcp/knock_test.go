@@ -24,10 +24,10 @@ type liar struct {
 
 func (l *liar) Call(_ context.Context, _ transport.Peer, message []byte) ([]byte, error) {
 	if len(message) < 2 || message[1] != callHello {
-		return append(beginAnswer(l.offer.owner), 0), nil
+		return append(beginAnswer(version, l.offer.owner), 0), nil
 	}
 	l.hellos.Add(1)
-	return l.offer.append(beginAnswer(l.offer.owner)), nil
+	return l.offer.append(beginAnswer(version, l.offer.owner), version), nil
 }
 
 // newLiar opens a transport with such a host.

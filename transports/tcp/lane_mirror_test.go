@@ -17,7 +17,7 @@ func TestTheModelOfALaneIsTheCode(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	c := newSelf(t, Settings{Lanes: 1, Workers: 1}, 4096)
 	tr := c.tr.(*Transport)
-	lane := tr.setOf(c.rails[0].Rail).groups[0][0]
+	lane := tr.setOf(c.rails[0].Rail).groups[0].lanes()[0]
 	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC) // where no worker looks
 	require.NoError(t, err)
 	defer unix.Close(epfd)

@@ -31,7 +31,7 @@ func (l *responderLane) overLease() bool {
 		return false
 	}
 	age, waiting := arrivalAge(l.fd)
-	if !waiting || age <= l.t.settings.Lease {
+	if !x.holdsChunk() && (!waiting || age <= l.t.settings.Lease) {
 		return false
 	}
 	if a == nil { // frames may lie behind the proof
@@ -65,14 +65,14 @@ func (l *responderLane) askWanted(a *attachment) {
 func (l *responderLane) unwanted(a *attachment) (void []record, err error) {
 	ctx, cancel := context.WithTimeout(l.t.quit, askWantedLimit)
 	defer cancel()
-	message := append([]byte{version, callWanted}, a.id[:]...)
+	message := append([]byte{a.spoken, callWanted}, a.id[:]...)
 	message = binary.LittleEndian.AppendUint64(message, l.id)
 	answer, err := l.t.host.Call(ctx, a.peer, message)
 	if err != nil {
 		return nil, err
 	}
 	r := kit.NewReader(answer)
-	if v, _, known := r.U8(), r.ID(), r.U8(); v != version || known == 0 || r.Short() {
+	if v, _, known := r.U8(), r.ID(), r.U8(); v != a.spoken || known == 0 || r.Short() {
 		return nil, errors.New("not wanted any more")
 	}
 	err = readFrames(r, func(_ header, table []record) error {

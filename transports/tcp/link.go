@@ -20,6 +20,7 @@ type link struct {
 	t      *Transport
 	number transport.Link
 	peer   transport.Peer
+	spoken uint8 // version of the protocol
 	rails  atomic.Pointer[[]*rail]
 	wake   chan struct{}
 	left   atomic.Bool // for run: Detach was called; nothing is reported to the core from then on
@@ -51,9 +52,12 @@ type link struct {
 }
 
 func (t *Transport) newLink(peer transport.Peer) *link {
-	l := &link{t: t, peer: peer, wake: make(chan struct{}, 1), lanes: map[uint64]*initiatorLane{},
+	l := &link{t: t, peer: peer, spoken: version, wake: make(chan struct{}, 1), lanes: map[uint64]*initiatorLane{},
 		notes: map[uint64]*note{}, pings: map[uint64]*ping{}, state: linkTrying, askDue: clock.Never,
 		ends: map[netip.AddrPort]*farEnd{}}
+	if v := uint8(peer.Version); v != 0 {
+		l.spoken = v
+	}
 	l.rails.Store(new([]*rail))
 	return l
 }
@@ -162,6 +166,7 @@ func (l *link) step(now clock.Time) (due clock.Time, ended bool) {
 	if due = min(due, l.enquire(now)); l.state == linkDead {
 		return due, false
 	}
+	l.widen(now)
 	return min(due, l.dialDue(now), l.retireAlternates(now)), false
 }
 
@@ -196,6 +201,9 @@ func (l *link) railDown(r *rail, cause *errs.Error, now clock.Time) {
 	set := r.set
 	r.live.Store(nil)
 	r.set = nil
+	if r.extra != nil {
+		r.extra.obsolete.Store(true)
+	}
 	r.scheduleRedial(now)
 	neighbour := *cause
 	neighbour.Collateral = true
@@ -282,6 +290,8 @@ func (l *link) explain() string {
 			fmt.Fprintf(&b, ": %v", l.deadBy)
 		} else if !l.known {
 			fmt.Fprintf(&b, ": no answer yet (%v)", l.callErr)
+		} else {
+			fmt.Fprintf(&b, ", bytes %v", l.offer.shield)
 		}
 		for _, r := range *l.rails.Load() {
 			switch {

@@ -19,7 +19,7 @@ func TestWaitersDoNotComeBackToABrokenLane(t *testing.T) {
 	held, free := make(chan struct{}), make(chan struct{})
 	require.True(t, tr.links.Lookup(c.link).runOnLink(func(clock.Time) { close(held); <-free }))
 	<-held
-	lane := tr.setOf(c.rails[0].Rail).groups[1][0]
+	lane := tr.setOf(c.rails[0].Rail).groups[1].lanes()[0]
 	lane.expect()
 	lane.shutdown()
 	c.await(t, "the end of the lane", 5*time.Second, func() bool {

@@ -41,7 +41,7 @@ func (t *Transport) Probe(r transport.Rail, done func(clock.Time, *errs.Error)) 
 		}
 		return
 	}
-	lane := set.groups[0][0]
+	lane := set.groups[0].lanes()[0]
 	now := clock.Now()
 	l.mu.Lock()
 	l.nextNum++

@@ -13,6 +13,7 @@ import (
 // rail is one (local address, remote address) path of a link. Its fields belong to the link's goroutine, except live.
 //
 //	down ──dial──▶ dialling ──all lanes welcomed──▶ up ──a lane broke, Fence, Detach──▶ down (redial, see redial.go)
+//	                                                 up ──first large slice of the background──▶ up, wider (widen.go)
 //	                                                 up ──our own end lost its link, the peer says that of its──▶ down
 type rail struct {
 	link       *link
@@ -25,6 +26,7 @@ type rail struct {
 	set        *laneSet                // nil while the rail is down
 	generation uint32
 	dial       *dial         // the one under way
+	extra      *dial         // for lanes that the set lacks, see widen.go
 	due        clock.Time    // of the next dial
 	tries      int           // in a row, without success
 	flaps      int           // generations in a row that were short
@@ -41,13 +43,15 @@ func (s *laneSet) id() transport.Rail {
 	return transport.Rail{Link: s.rail.link.number, Index: s.rail.index, Generation: s.generation}
 }
 
-// laneSet is one generation of a rail: immutable but for the lanes' own state.
+// laneSet is one generation of a rail. It gets wider, and is immutable but for that and the lanes' own state.
 type laneSet struct {
 	rail       *rail
 	generation uint32
 	owner      transport.ID // of the engine that its lanes lead to
-	groups     [groupCount][]*initiatorLane
+	groups     [groupCount]laneGroup
 	owes       atomic.Bool   // a Submit took less than it was given: Ready is due
+	wider      atomic.Bool   // all lanes are wanted
+	widened    bool          // and were dialled, for the link's goroutine
 	trip       time.Duration // one way and back when it was dialled
 }
 
@@ -64,13 +68,13 @@ func groupOf(class uint8) int {
 }
 
 func (s *laneSet) each(f func(*initiatorLane)) {
-	for _, group := range s.groups {
-		for _, l := range group {
+	for i := range s.groups {
+		for _, l := range s.groups[i].lanes() {
 			f(l)
 		}
 	}
 }
 
 func (s *laneSet) String() string {
-	return fmt.Sprintf("generation %d, %d lanes", s.generation, len(s.groups[0])*groupCount)
+	return fmt.Sprintf("generation %d, %d lanes", s.generation, len(s.groups[0].lanes())+len(s.groups[1].lanes()))
 }

@@ -41,6 +41,7 @@ type receiver struct {
 	body   []byte     // of a message
 	last   clock.Time // when the socket was last looked at
 	spins  spinRecord
+	chunks *chunkReader // nil: the lane is not protected
 }
 
 // init gives a receiver the room for a handshake.
@@ -49,14 +50,18 @@ func (x *receiver) init() {
 	x.last = clock.Now()
 }
 
-// mayBuffer lets it take all buffers from now on. It keeps the bytes that have come.
-func (x *receiver) mayBuffer() {
+// mayBuffer lets it take all buffers from now on. It keeps the bytes that have come, which on a protected lane are
+// those of chunks.
+func (x *receiver) mayBuffer(chunks *chunkReader) {
 	rest := x.staging[x.r:x.w]
-	x.proved, x.readBuffers = true, nil
+	x.proved, x.chunks, x.readBuffers = true, chunks, nil
 	x.r, x.w = 0, 0
 	if len(rest) > 0 {
 		x.takeBuffers()
 		x.w = copy(x.staging, rest)
+	}
+	if chunks != nil {
+		chunks.to, x.w = x.w, 0
 	}
 }
 
@@ -89,7 +94,7 @@ func (c *conn) drain(w *worker, budget int) (int, bool) {
 			return total, false
 		}
 		total += n
-		if err := c.parse(); err != nil {
+		if err := c.use(); err != nil {
 			c.broke(err)
 			return total, false
 		}
@@ -114,6 +119,9 @@ func (c *conn) answer(drained bool) {
 func (c *conn) receiveSome() (n int, full bool, errno unix.Errno) {
 	x := &c.rx
 	x.takeBuffers()
+	if x.chunks != nil {
+		return c.receiveChunks()
+	}
 	if x.stage == wantPayload && x.r == x.w {
 		return c.receivePayload()
 	}
@@ -217,6 +225,18 @@ func (c *conn) refresh() bool {
 		c.lane.locate(c.rx.i)
 	}
 	return true
+}
+
+// use takes the frames out of the bytes that have come, of protected lanes chunk by chunk.
+func (c *conn) use() *errs.Error {
+	for {
+		if err := c.parse(); err != nil {
+			return err
+		}
+		if more, err := c.openChunk(); err != nil || !more {
+			return err
+		}
+	}
 }
 
 // parse uses the bytes in staging.

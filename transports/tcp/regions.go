@@ -78,20 +78,23 @@ func (t *regions) checkLocal(s *transport.Slice) errs.Code {
 	return kit.CheckLocal(s, r.addr, r.size, r.fixed)
 }
 
-const descriptorBytes = 40
+const (
+	descriptorBytes   = 40
+	descriptorVersion = 2
+)
 
 // describe makes the descriptor: version, permission, key, size, id of the owner.
 func (r *region) describe(owner transport.ID) transport.Descriptor {
 	b := make([]byte, 8, descriptorBytes)
-	b[0], b[1] = version, byte(r.allows)
+	b[0], b[1] = descriptorVersion, byte(r.allows)
 	b = binary.LittleEndian.AppendUint64(b, r.key)
 	b = binary.LittleEndian.AppendUint64(b, r.size)
 	return append(b, owner[:]...)
 }
 
 func readDescriptor(b transport.Descriptor, peer transport.ID) (transport.RemoteKey, *errs.Error) {
-	if len(b) < descriptorBytes || b[0] != version {
-		return 0, errs.New(errs.InvalidArgument, "tcp.import", "not a tcp descriptor of version %d", version)
+	if len(b) < descriptorBytes || b[0] != descriptorVersion {
+		return 0, errs.New(errs.InvalidArgument, "tcp.import", "not a tcp descriptor of version %d", descriptorVersion)
 	}
 	key, owner := binary.LittleEndian.Uint64(b[8:]), transport.ID(b[24:40])
 	switch {

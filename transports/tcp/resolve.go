@@ -167,7 +167,7 @@ func (l *link) stepLeaving(now clock.Time) (clock.Time, bool) {
 		return clock.Never, false // its answer kicks us
 	}
 	for _, r := range *l.rails.Load() {
-		if r.dial != nil {
+		if r.dial != nil || r.extra != nil {
 			return clock.Never, false
 		}
 	}

@@ -32,7 +32,7 @@ func newAsker(t *testing.T, memory []byte) *asker {
 	require.NoError(t, unix.SetsockoptInt(fds[0], unix.SOL_SOCKET, unix.SO_SNDBUF, 4096))
 	t.Cleanup(func() { _ = unix.Close(fds[1]) })
 	l := tr.newResponderLane(fds[0], netip.Addr{})
-	l.mayBuffer()
+	l.mayBuffer(nil, nil)
 	require.NoError(t, l.register())
 	return &asker{T: t, fd: fds[1], lane: l, key: uint64(key)}
 }

@@ -17,7 +17,7 @@ type Settings struct {
 	Addresses   []string      `key:"addresses" takes:"addresses" help:"Local ends of rails, and where data is accepted. Empty: data is accepted where rpc_server_hostname leads, and rails to a peer of another network leave by the address from which the route starts."`
 	RailPairs   string        `key:"rail_pairs" takes:"matched|all" default:"matched" help:"Rails towards a peer: pairs in one subnet, else the i-th with the i-th; or every pair."`
 	Port        int           `key:"port" takes:"port" default:"0" help:"Port that accepts data on every address; 0 takes a free one."`
-	Lanes       int           `key:"lanes" takes:"1..16" default:"= one a processor, at most 2" help:"Connections of a rail for each of its two groups of classes."`
+	Lanes       int           `key:"lanes" takes:"1..16" default:"= one a processor, at most 2" help:"Connections of a rail for class 0, and as many for the other classes, which have one until they move much."`
 	Congestion  string        `key:"congestion" takes:"name" default:"auto" help:"Congestion control by the kernel's name; auto chooses cubic or reno for peers on this host and the system's for others, system keeps the system's."`
 	UserTimeout time.Duration `key:"user_timeout_ms" takes:"1..3600000" unit:"ms" default:"2000" help:"TCP_USER_TIMEOUT: sent bytes that stay without acknowledgement for longer end the connection."`
 	DialTimeout time.Duration `key:"dial_timeout_ms" takes:"1..3600000" unit:"ms" default:"500" help:"Limit of one try to bring a rail up."`

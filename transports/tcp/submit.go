@@ -40,8 +40,8 @@ func (t *Transport) Submit(list []*transport.Slice) int {
 		n += k
 	}
 	polled := t.polling.Load() // then the answer must not wake a worker
-	for _, group := range &set.groups {
-		for _, l := range group {
+	for i := range set.groups {
+		for _, l := range set.groups[i].lanes() {
 			if l.dirty.Load() && !l.wantOut.Load() {
 				if polled && !l.bulk.Load() {
 					l.disarm()
@@ -72,9 +72,12 @@ func (t *Transport) setOf(r transport.Rail) *laneSet {
 }
 
 func (s *laneSet) choose(first *transport.Slice) *initiatorLane {
-	lanes := s.groups[groupOf(first.Class)]
+	lanes := s.groups[groupOf(first.Class)].lanes()
 	best := lanes[0]
 	if len(lanes) == 1 {
+		if first.Length >= stripeBytes && s.rail.link.t.settings.Lanes > 1 {
+			s.askWider()
+		}
 		return best
 	}
 	least := best.load()

@@ -58,6 +58,11 @@ func receiveVector(fd int, m *msghdr, iov []iovec, bytes int) (int, unix.Errno) 
 	return socketCall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(m)), unix.MSG_DONTWAIT, 0, uintptr(bytes))
 }
 
+func sendBytes(fd int, b []byte) (int, unix.Errno) {
+	return socketCall(unix.SYS_SENDTO, uintptr(fd), addressOf(b), uintptr(len(b)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT,
+		uintptr(len(b)))
+}
+
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 func receive(fd int, b []byte) (int, unix.Errno) {

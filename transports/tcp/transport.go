@@ -158,11 +158,24 @@ func openError(err error) error {
 
 // Info describes the transport: host memory to host memory, any alignment.
 func (t *Transport) Info() transport.Info {
-	info := transport.Info{Name: Name, Versions: transport.Versions{First: version, Last: version}, Checksums: true,
-		Alignment: 1, SlicesMax: t.settings.CreditRequests,
-		SliceMax: t.settings.SliceBytes, SliceBest: min(t.settings.SliceBytes, 1<<20)}
+	info := transport.Info{Name: Name, Versions: t.versions(), Checksums: true, Protects: true, Alignment: 1,
+		SlicesMax: t.settings.CreditRequests, SliceMax: t.settings.SliceBytes,
+		SliceBest: min(t.settings.SliceBytes, 1<<20)}
 	info.Pairs[mem.Host][mem.Host] = true
 	return info
+}
+
+// versions are those of the protocol that this engine speaks. Lanes of the first one have no protection.
+func (t *Transport) versions() transport.Versions {
+	if t.self.Protects > transport.Auth {
+		return transport.Versions{First: version, Last: version}
+	}
+	return transport.Versions{First: versionFirst, Last: version}
+}
+
+func (t *Transport) speaks(v uint8) bool {
+	of := t.versions()
+	return of.First <= uint16(v) && uint16(v) <= of.Last
 }
 
 // Register makes a region of host memory usable; the descriptor is 32 bytes and holds no address.

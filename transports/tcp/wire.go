@@ -7,7 +7,7 @@ import (
 	"github.com/tent-engine/tent/transports/kit"
 )
 
-// # Wire format, version 2
+// # Wire format, version 3
 //
 // Everything is little endian. A lane is one TCP connection, on which both ends send frames:
 //
@@ -44,6 +44,8 @@ import (
 //	21 BYE
 //	22 SERVED
 //
+// Behind its handshake a protected lane has chunks around all of this, see chunk.go. Version 2 has no such lanes.
+//
 // A lane begins with HELLO. Its greeting is: magic "TENTLANE", version uint32, generation of the rail uint32, the
 // public id of the attachment (16 bytes), a nonce (32 bytes), index of the rail uint16, class group uint8, index of the
 // lane uint8, 4 bytes of 0. The responder answers CHALLENGE or closes the connection, and the initiator PROOF, with
@@ -74,7 +76,8 @@ const (
 	framePayloadMax = frameBytes + sliceMax
 	notifyMax       = 68 << 10
 	classCount      = kit.Classes
-	version         = 2
+	version         = 3
+	versionFirst    = 2                         // without protected lanes
 	magic           = 0x45_4e_41_4c_54_4e_45_54 // "TENTLANE"
 )
 

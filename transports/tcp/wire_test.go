@@ -66,14 +66,14 @@ func TestHeadersAreBoundedBeforeUse(t *testing.T) {
 
 func TestOffersReadBackAsWritten(t *testing.T) {
 	e := testOffer(t)
-	r := kit.NewReader(e.append(beginAnswer(transport.NumberedID(5))))
+	r := kit.NewReader(e.append(beginAnswer(version, transport.NumberedID(5)), version))
 	require.EqualValues(t, version, r.U8())
-	got, err := readOffer(r, r.ID())
+	got, err := readOffer(r, version, r.ID())
 	require.NoError(t, err)
 	require.Equal(t, e, got)
-	full := e.append(nil)
+	full := e.append(nil, version)
 	for n := range full {
-		_, err := readOffer(kit.NewReader(full[:n]), transport.NumberedID(5))
+		_, err := readOffer(kit.NewReader(full[:n]), version, transport.NumberedID(5))
 		require.Error(t, err, "cut off at %d", n)
 	}
 }

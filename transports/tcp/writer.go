@@ -15,6 +15,7 @@ type transmitter struct {
 	i, n          int  // iov[i:n] has not wholly left
 	left          int  // bytes in it
 	ctl           []byte
+	chunks        *chunkWriter // nil: the lane is not protected
 
 	// iov[0] is ctl, iov[1] head, iov[payload+k] the frame's k-th slice: number first+k (WRITE), region keys[k] (DATA).
 	slices  int
@@ -79,7 +80,7 @@ func (c *conn) write(budget int) (blocked bool, errno unix.Errno) {
 	x := &c.tx
 	for c.fd >= 0 && x.ready {
 		c.dirty.Store(false) // before looking, so that pump sees frames that are added from now on
-		if x.left == 0 && !c.nextVector() {
+		if x.idle() && !c.nextVector() {
 			x.giveBack()
 			c.wantOut.Store(false)
 			return false, 0
@@ -87,8 +88,8 @@ func (c *conn) write(budget int) (blocked bool, errno unix.Errno) {
 		if budget <= 0 { // asked only when there is more: an EPOLLOUT for nothing wakes a worker for nothing
 			return c.unfinished(), 0
 		}
-		for x.left > 0 {
-			n, errno := sendVector(c.fd, &x.message, x.iov[x.i:x.n], x.left)
+		for !x.idle() {
+			n, errno := c.send()
 			switch {
 			case errno == unix.EINTR:
 				continue
@@ -100,8 +101,7 @@ func (c *conn) write(budget int) (blocked bool, errno unix.Errno) {
 			case errno != 0:
 				return false, errno
 			}
-			x.advance(n)
-			if budget -= n; budget <= 0 && x.left > 0 {
+			if budget -= n; budget <= 0 && !x.idle() {
 				return c.unfinished(), 0
 			}
 		}

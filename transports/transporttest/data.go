@@ -110,11 +110,12 @@ func testManySlices(t *testing.T, h Harness) {
 			list = append(list, p.c.Slice(op, rail, local, lo, remote, ro, lengths[i]))
 		}
 		p.c.Must(t, list...)
+		seen := to.Seen()
 		for i := range n {
 			at := uint64(order[i]) * size
-			require.NoError(t, to.Check(tagMoved, uint64(i)*size, at, lengths[i]), "%s slot %d", op, i)
-			require.NoError(t, to.Check(tagBefore, at+lengths[i], at+lengths[i], size-lengths[i]), "%s behind slot %d",
-				op, i)
+			require.NoError(t, seen.Check(tagMoved, uint64(i)*size, at, lengths[i]), "%s slot %d", op, i)
+			behind := at + lengths[i]
+			require.NoError(t, seen.Check(tagBefore, behind, behind, size-lengths[i]), "%s behind slot %d", op, i)
 		}
 	}
 }

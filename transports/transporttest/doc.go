@@ -43,6 +43,9 @@
 // logs the list of skipped rules and reasons. A random test prints TENT_TEST_SEED when it fails; setting it repeats the
 // run.
 //
+// A variant of a transport that Run has seen whole, on another memory or path, is tested by Again. It repeats the rules
+// that depend on the way of the bytes; TENT_CONFORMANCE=all, which `make test-all` sets, repeats all of them.
+//
 // The suite is tested itself: TestTheSuiteFindsBrokenTransports runs it over transports that break one rule each.
 //
 // # Assumptions beyond the letter of the contract

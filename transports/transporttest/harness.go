@@ -2,6 +2,8 @@ package transporttest
 
 import (
 	"fmt"
+	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -24,6 +26,8 @@ type Harness struct {
 	Patience time.Duration
 	// Local and Remote are the memories of the operands. [memory of the host]
 	Local, Remote *Device
+	// Protects is the protection that each node demands. [transport.Auth]
+	Protects transport.Protection
 	// Pool is where operands in memory of the host come from. [anonymous memory]
 	Pool Pool
 
@@ -102,26 +106,55 @@ type rule struct {
 
 // rules is the suite: the one list of tests, in their order, with the needs of each.
 func rules() []rule {
-	var all []rule
-	for _, topic := range [][]rule{basicRules(), submitRules(), dataRules(), refusalRules(), quietRules(),
-		withdrawRules(), revokeRules(), lostRules(), replaceRules(), pieceRules(), inlineRules(), lifeRules(),
-		peerRules(), faultRules(), optionalRules(), parkRules(), loadRules()} {
-		all = append(all, topic...)
-	}
-	return all
+	return slices.Concat(basicRules(), submitRules(), dataRules(), refusalRules(), quietRules(), withdrawRules(),
+		revokeRules(), lostRules(), replaceRules(), pieceRules(), inlineRules(), lifeRules(), peerRules(), faultRules(),
+		optionalRules(), parkRules(), loadRules())
 }
+
+// rulesOfBytes is the part of the suite that depends on the way of the bytes: on a memory, a depth, a queue's order.
+func rulesOfBytes() []rule {
+	return slices.Concat(dataRules(), refusalRules(), quietRules(), withdrawRules(), revokeRules(), replaceRules(),
+		pieceRules(), inlineRules(), loadRules())
+}
+
+// rulesOfThreads is the part of the suite in which goroutines of the test meet inside the transport.
+func rulesOfThreads() []rule {
+	return slices.DeleteFunc(rules(), func(r rule) bool {
+		return !slices.Contains([]string{"BothDirectionsAtOnce", "SeveralThreadsAtOnce", "WithdrawUnderLoad",
+			"EverythingAtOnce"}, r.name)
+	})
+}
+
+// wholeEnv makes Again run the whole suite when it is "all", as `make test-all` does.
+const wholeEnv = "TENT_CONFORMANCE"
 
 // Run runs the suite. harness is called for the suite and again for each test: a transport that shares a world of its
 // own (a simulated network) makes one there, and its t.Cleanup runs after the suite's checks. Skipped rules must be in
 // the list, skips.txt.
-func Run(t *testing.T, harness func(t *testing.T) Harness) {
+func Run(t *testing.T, harness func(t *testing.T) Harness) { run(t, harness, rules()) }
+
+// Again runs the suite over a variant of a transport that Run has already seen: another memory, depth or path. Only the
+// rules that depend on the way of the bytes are repeated; of these, the race detector's short run repeats the rules in
+// which threads meet. TENT_CONFORMANCE=all repeats them all, and so does a run that renews skips.txt.
+func Again(t *testing.T, harness func(t *testing.T) Harness) {
+	switch {
+	case os.Getenv(wholeEnv) == "all" || os.Getenv(rewriteEnv) != "":
+		run(t, harness, rules())
+	case RaceEnabled && testing.Short():
+		run(t, harness, rulesOfThreads())
+	default:
+		run(t, harness, rulesOfBytes())
+	}
+}
+
+func run(t *testing.T, harness func(t *testing.T) Harness, chosen []rule) {
 	if h := harness(t); h.Check != nil {
 		if err := h.Check(); err != nil {
 			t.Skipf("this transport cannot work here: %v", err)
 		}
 	}
 	skipped := newSkips(t)
-	for _, r := range rules() {
+	for _, r := range chosen {
 		t.Run(r.name, func(t *testing.T) {
 			skipped.ran++
 			h := harness(t)

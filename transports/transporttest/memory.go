@@ -157,6 +157,17 @@ func (m *Memory) Check(tag, from, offset, length uint64) error {
 	return nil
 }
 
+// Seen is the memory as it is now, in memory of the host: many small checks of a device's memory would be a copy each.
+// Memory of the host is its own.
+func (m *Memory) Seen() *Memory {
+	if m.device == nil {
+		return m
+	}
+	seen := &Memory{Size: m.Size, around: make([]byte, m.Size+2*band), fd: -1, undo: func() {}}
+	m.Load(seen.around[band:][:m.Size], 0)
+	return seen
+}
+
 // CheckBands returns the first mistake outside the region.
 func (m *Memory) CheckBands() error {
 	switch {

@@ -67,13 +67,14 @@ func (g *grid) slices(rail transport.Rail, per int) (list []*transport.Slice) {
 // check requires pieces [first, end) to have moved, or to be as they were before, and their gaps to be whole.
 func (g *grid) check(t *testing.T, first, end int, moved bool) {
 	t.Helper()
+	seen := g.to.Seen()
 	for i := first; i < end; i++ {
 		tag, from := uint64(tagBefore), g.toAt[i]
 		if moved {
 			tag, from = tagMoved, g.fromAt[i]
 		}
-		require.NoError(t, g.to.Check(tag, from, g.toAt[i], g.bytes), "%s of piece %d", g.op, i)
-		require.NoError(t, g.to.Check(tagBefore, g.toAt[i]+g.bytes, g.toAt[i]+g.bytes, g.stride-g.bytes),
+		require.NoError(t, seen.Check(tag, from, g.toAt[i], g.bytes), "%s of piece %d", g.op, i)
+		require.NoError(t, seen.Check(tagBefore, g.toAt[i]+g.bytes, g.toAt[i]+g.bytes, g.stride-g.bytes),
 			"behind piece %d", i)
 	}
 }
@@ -143,8 +144,9 @@ func testPiecesWithdrawn(t *testing.T, h Harness) {
 				}
 			}
 			p.c.Barrier(t)
+			seen := g.to.Seen()
 			for _, k := range failed {
-				require.NoError(t, g.to.Check(tagAfter, g.toAt[k], g.toAt[k], g.bytes),
+				require.NoError(t, seen.Check(tagAfter, g.toAt[k], g.toAt[k], g.bytes),
 					"piece %d landed after its completion", k)
 			}
 		}

@@ -26,9 +26,9 @@ type skips struct {
 	ran   int // rules that -run did not leave out
 }
 
-// newSkips begins a run. Its package is the folder of the file that called Run.
+// newSkips begins a run. Its package is the folder of the file that called Run or Again.
 func newSkips(t *testing.T) *skips {
-	_, file, _, _ := runtime.Caller(2)
+	_, file, _, _ := runtime.Caller(3)
 	return &skips{name: filepath.Base(filepath.Dir(file)) + " " + t.Name()}
 }
 

@@ -50,7 +50,10 @@ func (p *pair) testPrefix(t *testing.T, op transport.Op) {
 		p.w.mu.Unlock()
 		took := p.c.Submit(rest...)
 		for i := took; i < len(rest); i++ {
-			require.Equal(t, before[i], *rest[i], "slice %d of %d was touched, only %d were taken", i, len(rest), took)
+			if before[i] != *rest[i] {
+				require.Equal(t, before[i], *rest[i], "slice %d of %d was touched, only %d were taken", i, len(rest),
+					took)
+			}
 		}
 		if rest = rest[took:]; len(rest) > 0 {
 			p.w.Await(t, "Ready after a short Submit", func() bool { return p.a.ready[list[0].Rail] > ready })

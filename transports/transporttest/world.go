@@ -209,7 +209,11 @@ func (w *World) finish() {
 // host is the suite's transport.Host: calls go straight to the other node's Serve.
 type host struct{ n *Node }
 
-func (h host) Self() transport.Peer { return h.n.Peer }
+func (h host) Self() transport.Peer {
+	self := h.n.Peer
+	self.Protects = h.n.w.h.Protects
+	return self
+}
 func (h host) Describe(key transport.LocalKey, d transport.Descriptor) {
 	h.n.w.locked(func() { h.n.described[key] = d })
 }

@@ -44,6 +44,7 @@ type Platform struct {
 	births  uint64   // of allocations
 	pinned  []device.Span
 	streams map[uintptr]*stream
+	gates   int // that were not given back
 }
 
 // block is allocations of one size side by side, usually one. The processor sees address space that it cannot touch;
@@ -334,53 +335,3 @@ func (p *Platform) Export(addr uintptr, size uint64) (mem.DMABuf, error) {
 	}
 	return mem.DMABuf{}, errs.New(errs.InvalidArgument, p.Name(), "%d bytes at %#x are of no device", size, addr)
 }
-
-// stream is a queue of work: how many pieces were enqueued, and how many are done.
-type stream struct{ enqueued, done uint64 }
-
-func (p *Platform) stream(handle uintptr) *stream {
-	if p.streams == nil {
-		p.streams = map[uintptr]*stream{}
-	}
-	if p.streams[handle] == nil {
-		p.streams[handle] = &stream{}
-	}
-	return p.streams[handle]
-}
-
-// Enqueue puts a piece of work into a stream, and Finish carries out the oldest.
-func (p *Platform) Enqueue(handle uintptr) {
-	p.mu.Lock()
-	p.stream(handle).enqueued++
-	p.mu.Unlock()
-}
-
-// Finish ends the oldest piece of work of a stream.
-func (p *Platform) Finish(handle uintptr) {
-	p.mu.Lock()
-	s := p.stream(handle)
-	s.done = min(s.done+1, s.enqueued)
-	p.mu.Unlock()
-}
-
-// Gate implements device.Streams.
-func (p *Platform) Gate(handle uintptr) (device.Gate, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.stream(handle)
-	return &gate{p, s, s.enqueued}, nil
-}
-
-type gate struct {
-	platform *Platform
-	stream   *stream
-	waits    uint64
-}
-
-func (g *gate) Open() (bool, error) {
-	g.platform.mu.Lock()
-	defer g.platform.mu.Unlock()
-	return g.stream.done >= g.waits, nil
-}
-
-func (g *gate) Close() {}

@@ -4,8 +4,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
+	"fmt"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 type Etcd struct {
 	client    *etcd.Client
 	addresses []string
+	tls       *tls.Config // nil without
 
 	mu     sync.Mutex
 	leases map[string]etcd.LeaseID // by key, of the values that we put
@@ -29,52 +31,69 @@ type Etcd struct {
 
 var _ Service = (*Etcd)(nil)
 
-// TLS names the files of a connection by TLS, as PEM. All are "" without it; a certificate of the client is optional.
-type TLS struct{ CA, Certificate, Key string }
+const network = "tcp" // of members
 
-func (t TLS) config() (*tls.Config, error) {
-	if t == (TLS{}) {
-		return nil, nil
-	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if t.CA != "" {
-		text, err := os.ReadFile(t.CA)
-		if err != nil {
-			return nil, errs.Wrap(errs.InvalidArgument, "metadata_tls_ca", err)
-		}
-		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(text) {
-			return nil, errs.New(errs.InvalidArgument, "metadata_tls_ca", "%q holds no certificate", t.CA)
-		}
-	}
-	if t.Certificate != "" || t.Key != "" {
-		pair, err := tls.LoadX509KeyPair(t.Certificate, t.Key)
-		if err != nil {
-			return nil, errs.Wrap(errs.InvalidArgument, "metadata_tls_certificate", err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c, nil
-}
+// explainLimit bounds the look for the cause of a failure.
+const explainLimit = 200 * time.Millisecond
 
-// NewEtcd returns the service of members at host:port.
-func NewEtcd(addresses []string, files TLS) (*Etcd, error) {
-	secure, err := files.config()
-	if err != nil {
+// NewEtcd returns the service of members at host:port, or at a URL with https for TLS by the system's authorities. A
+// user is known to the members by a token, which is asked for here, for limit at most.
+func NewEtcd(addresses []string, access Access, limit time.Duration) (*Etcd, error) {
+	c := etcd.Config{Endpoints: addresses, Logger: zap.NewNop(), Username: access.User,
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, DialTimeout: limit}
+	var err error
+	if c.Password, err = access.password(); err != nil {
 		return nil, err
 	}
-	client, err := etcd.New(etcd.Config{Endpoints: addresses, TLS: secure, Logger: zap.NewNop(),
-		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second})
-	if err != nil {
-		return nil, errs.Wrap(errs.InvalidArgument, "metadata_servers", err)
+	if (c.Username == "") != (c.Password == "") {
+		return nil, errs.New(errs.InvalidArgument, "metadata", "etcd takes a user with a password: one is missing").
+			WithHint("set both of metadata_user and metadata_password_file")
 	}
-	return &Etcd{client: client, addresses: addresses, leases: make(map[string]etcd.LeaseID)}, nil
+	if access.hasTLS() || strings.HasPrefix(addresses[0], "https://") {
+		if c.TLS, err = access.tls(); err != nil {
+			return nil, err
+		}
+	}
+	e := &Etcd{addresses: addresses, tls: c.TLS, leases: make(map[string]etcd.LeaseID)}
+	if e.client, err = etcd.New(c); err != nil {
+		return nil, unanswered(e, "metadata", e.explain(err))
+	}
+	return e, nil
+}
+
+// explain returns the error of a question, with the cause that the client keeps for itself. The client waits for
+// connections, and says no more than that its time was over.
+func (e *Etcd) explain(err error) error {
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	address := strings.TrimPrefix(strings.TrimPrefix(e.addresses[0], "https://"), "http://")
+	asking, cancel := context.WithTimeout(context.Background(), explainLimit)
+	defer cancel()
+	dial := (&net.Dialer{}).DialContext
+	if e.tls != nil {
+		dial = (&tls.Dialer{Config: e.tls}).DialContext
+	}
+	connection, why := dial(asking, network, address)
+	if why == nil {
+		defer func() { _ = connection.Close() }() // it was a question
+		_ = connection.SetReadDeadline(time.Now().Add(explainLimit))
+		_, why = connection.Read(make([]byte, 1)) // an alert about our certificate comes behind the handshake
+	}
+	if why == nil || errors.Is(why, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("%w: %v", err, why)
 }
 
 // Get implements Service.
 func (e *Etcd) Get(ctx context.Context, key string) ([]byte, error) {
 	answer, err := e.client.Get(ctx, key)
-	if err != nil || len(answer.Kvs) == 0 {
-		return nil, err
+	if err != nil {
+		return nil, e.explain(err)
+	}
+	if len(answer.Kvs) == 0 {
+		return nil, nil
 	}
 	return answer.Kvs[0].Value, nil
 }
@@ -83,7 +102,7 @@ func (e *Etcd) Get(ctx context.Context, key string) ([]byte, error) {
 func (e *Etcd) Swap(ctx context.Context, key string, old, value []byte, lease time.Duration) (bool, error) {
 	granted, err := e.client.Grant(ctx, max(1, int64(lease/time.Second)))
 	if err != nil {
-		return false, err
+		return false, e.explain(err)
 	}
 	was := etcd.Compare(etcd.CreateRevision(key), "=", 0)
 	if old != nil {
@@ -112,7 +131,7 @@ func (e *Etcd) Renew(ctx context.Context, key string, value []byte, _ time.Durat
 		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			return false, nil
 		}
-		return false, err
+		return false, e.explain(err)
 	}
 	now, err := e.Get(ctx, key)
 	return err == nil && bytes.Equal(now, value), err
@@ -122,6 +141,19 @@ func (e *Etcd) Renew(ctx context.Context, key string, value []byte, _ time.Durat
 func (e *Etcd) Remove(ctx context.Context, key string, value []byte) error {
 	_, err := e.client.Txn(ctx).If(etcd.Compare(etcd.Value(key), "=", string(value))).Then(etcd.OpDelete(key)).Commit()
 	return err
+}
+
+// Watch implements Service. A watch asks for changes behind the present revision, and the client begins it again where
+// the connection broke; a member without a leader ends it.
+func (e *Etcd) Watch(ctx context.Context, key string) <-chan struct{} {
+	return hinted(ctx, func(ctx context.Context, hint func()) {
+		for answer := range e.client.Watch(etcd.WithRequireLeader(ctx), key, etcd.WithCreatedNotify()) {
+			if answer.Err() != nil {
+				return
+			}
+			hint()
+		}
+	})
 }
 
 // Close implements Service.

@@ -20,6 +20,7 @@ import (
 type HTTP struct {
 	client *http.Client
 	base   url.URL
+	access Access
 	now    func() time.Time
 }
 
@@ -31,15 +32,30 @@ type leased struct {
 
 var _ Service = (*HTTP)(nil)
 
-// NewHTTP returns the service at an address such as http://10.0.0.5:8080/metadata.
-func NewHTTP(address string) (*HTTP, error) {
+// httpInterval is the time between two looks of one that waits for a name.
+const httpInterval = 250 * time.Millisecond
+
+// NewHTTP returns the service at an address such as http://10.0.0.5:8080/metadata. A user is named to it by basic
+// authentication, with the password as the file has it at that moment.
+func NewHTTP(address string, access Access) (*HTTP, error) {
 	base, err := url.Parse(address)
 	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") || base.User != nil {
 		return nil, errs.New(errs.InvalidArgument, "metadata", "%q is not the URL of a metadata server",
 			errs.Printable(address, nameMax)).WithHint("metadata_servers is such as http://10.0.0.5:8080/metadata")
 	}
-	return &HTTP{client: &http.Client{Transport: &http.Transport{MaxIdleConns: 2, IdleConnTimeout: time.Minute}},
-		base: *base, now: time.Now}, nil
+	transport := &http.Transport{MaxIdleConns: 2, IdleConnTimeout: time.Minute}
+	if access.hasTLS() && base.Scheme == "http" {
+		return nil, errs.New(errs.InvalidArgument, "metadata",
+			"metadata_servers begins with http://, and files of TLS are named").
+			WithHint("make it https://, or leave out metadata_tls_*")
+	}
+	if transport.TLSClientConfig, err = access.tls(); err != nil {
+		return nil, err
+	}
+	if _, err := access.password(); err != nil {
+		return nil, err
+	}
+	return &HTTP{client: &http.Client{Transport: transport}, base: *base, access: access, now: time.Now}, nil
 }
 
 // do carries out a request and returns the status and the body.
@@ -49,6 +65,13 @@ func (h *HTTP) do(ctx context.Context, method, key string, body []byte) (int, []
 	request, err := http.NewRequestWithContext(ctx, method, to.String(), bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
+	}
+	if h.access.User != "" {
+		password, err := h.access.password()
+		if err != nil {
+			return 0, nil, err
+		}
+		request.SetBasicAuth(h.access.User, password)
 	}
 	answer, err := h.client.Do(request)
 	if err != nil {
@@ -105,6 +128,22 @@ func (h *HTTP) Remove(ctx context.Context, key string, value []byte) error {
 	}
 	_, _, err = h.do(ctx, http.MethodDelete, key, nil)
 	return err
+}
+
+// Watch implements Service. The protocol has no call for it, so this is a hint at regular times.
+func (h *HTTP) Watch(ctx context.Context, _ string) <-chan struct{} {
+	return hinted(ctx, func(ctx context.Context, hint func()) {
+		ticker := time.NewTicker(httpInterval)
+		defer ticker.Stop()
+		for {
+			hint()
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+		}
+	})
 }
 
 // Close implements Service.

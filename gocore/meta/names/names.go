@@ -30,6 +30,9 @@ type Service interface {
 	Renew(ctx context.Context, key string, value []byte, lease time.Duration) (bool, error)
 	// Remove removes a value, and leaves another one there.
 	Remove(ctx context.Context, key string, value []byte) error
+	// Watch sends when the value of a key may have changed: once when the watch has begun, and then after each change.
+	// The channel is closed at the end of ctx, or earlier if the watch is broken. Hints that nobody took are one.
+	Watch(ctx context.Context, key string) <-chan struct{}
 	// Close ends the connections.
 	Close() error
 	// String names kind and address of the service.
@@ -110,10 +113,17 @@ func CheckName(name string) error {
 	return nil
 }
 
+// keyOf returns the key under which a service keeps the engine of a name. Addresses, files and "" have none.
+func keyOf(name string) (key string, is bool) {
+	engine, _, _ := strings.Cut(name, "/")
+	return prefix + engine, name != "" && !strings.Contains(engine, ":")
+}
+
 // Resolve returns where a name leads. An address, a file and "" lead where they say, without a question.
 func (n *Names) Resolve(ctx context.Context, name string) (meta.Target, error) {
 	engine, region, _ := strings.Cut(name, "/")
-	if name == "" || strings.Contains(engine, ":") {
+	key, is := keyOf(name)
+	if !is {
 		return meta.ParseTarget(name)
 	}
 	if err := CheckName(engine); err != nil {
@@ -121,9 +131,9 @@ func (n *Names) Resolve(ctx context.Context, name string) (meta.Target, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.options.Limit)
 	defer cancel()
-	value, err := n.options.Service.Get(ctx, prefix+engine)
+	value, err := n.options.Service.Get(ctx, key)
 	if err != nil {
-		return meta.Target{}, n.unanswered("open", err)
+		return meta.Target{}, unanswered(n.options.Service, "open", err)
 	}
 	if value == nil {
 		return meta.Target{}, errs.New(errs.InvalidEntry, "open", "no engine is named %q in %v", engine,
@@ -154,9 +164,10 @@ func parse(value []byte) (record, error) {
 }
 
 // unanswered is the error of a service that cannot be asked.
-func (n *Names) unanswered(op string, cause error) error {
-	return errs.New(errs.MetadataError, op, "%v does not answer: %v", n.options.Service, cause).
-		WithHint("look at metadata_type and metadata_servers; a peer can be opened by its address meanwhile")
+func unanswered(s Service, op string, cause error) error {
+	return errs.New(errs.MetadataError, op, "%v does not answer: %v", s, cause).
+		WithHint("look at metadata_type, metadata_servers, metadata_user and the files of metadata_*; a peer can be " +
+			"opened by its address meanwhile")
 }
 
 // Publish makes a name lead to an engine, until Close. A name that leads to another engine is taken over if that one is
@@ -187,13 +198,13 @@ func (n *Names) put(ctx context.Context, name string, value []byte) error {
 	for {
 		done, err := s.Swap(ctx, key, old, value, n.options.Lease)
 		if err != nil {
-			return n.unanswered("publish", err)
+			return unanswered(s, "publish", err)
 		}
 		if done {
 			return nil
 		}
 		if old, err = s.Get(ctx, key); err != nil {
-			return n.unanswered("publish", err)
+			return unanswered(s, "publish", err)
 		}
 		if old == nil || bytes.Equal(old, value) {
 			continue
@@ -236,7 +247,7 @@ func (n *Names) renewOne(name string, value []byte) error {
 	defer cancel()
 	held, err := n.options.Service.Renew(ctx, prefix+name, value, n.options.Lease)
 	if err != nil {
-		return n.unanswered("renew", err)
+		return unanswered(n.options.Service, "renew", err)
 	}
 	if held {
 		return nil

@@ -20,7 +20,10 @@ type memory struct {
 	mu     sync.Mutex
 	values map[string][]byte
 	broken error
+	moved  chan struct{} // closed at a change
 }
+
+func newMemory() *memory { return &memory{values: map[string][]byte{}, moved: make(chan struct{})} }
 
 func (m *memory) Get(_ context.Context, key string) ([]byte, error) {
 	m.mu.Lock()
@@ -35,6 +38,8 @@ func (m *memory) Swap(_ context.Context, key string, old, value []byte, _ time.D
 		return false, m.broken
 	}
 	m.values[key] = value
+	close(m.moved)
+	m.moved = make(chan struct{})
 	return true, nil
 }
 
@@ -51,6 +56,22 @@ func (m *memory) Remove(_ context.Context, key string, value []byte) error {
 		delete(m.values, key)
 	}
 	return m.broken
+}
+
+func (m *memory) Watch(ctx context.Context, _ string) <-chan struct{} {
+	return hinted(ctx, func(ctx context.Context, hint func()) {
+		for {
+			m.mu.Lock()
+			moved := m.moved
+			m.mu.Unlock()
+			hint()
+			select {
+			case <-moved:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
 }
 
 func (m *memory) Close() error   { return nil }
@@ -74,7 +95,7 @@ func open(t *testing.T, m *memory, gone bool) (n *Names, changes *[]error) {
 }
 
 func TestANameLeadsToItsEngineAndRegion(t *testing.T) {
-	m := &memory{values: map[string][]byte{}}
+	m := newMemory()
 	owner, _ := open(t, m, false)
 	require.NoError(t, owner.Publish(t.Context(), "decode-0", "10.0.0.5:41233", "id-1"))
 	other, _ := open(t, m, false)
@@ -99,8 +120,58 @@ func TestANameLeadsToItsEngineAndRegion(t *testing.T) {
 	}
 }
 
+// A name that is awaited is found when an engine publishes it, and when another one takes it over. The wait ends with
+// its context, and with the store.
+func TestAChangeOfANameIsAwaited(t *testing.T) {
+	m := newMemory()
+	asker, _ := open(t, m, false)
+	target := func() meta.Target {
+		found, err := asker.Resolve(t.Context(), "decode-0")
+		require.NoError(t, err)
+		return found
+	}
+	changed := func(from meta.Target) chan struct{} {
+		done := make(chan struct{})
+		go func() {
+			asker.Changed(t.Context(), "decode-0", from)
+			close(done)
+		}()
+		return done
+	}
+	ends := func(done chan struct{}) {
+		t.Helper()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Fatal("the change was not seen")
+		}
+	}
+	waits := changed(meta.Target{})
+	owner, _ := open(t, m, false)
+	require.NoError(t, owner.Publish(t.Context(), "decode-0", "10.0.0.5:1", "id-1"))
+	ends(waits)
+	first := target()
+	waits = changed(first)
+	require.NoError(t, owner.Publish(t.Context(), "another", "10.0.0.5:1", "id-1"))
+	heir, _ := open(t, m, true)
+	require.NoError(t, heir.Publish(t.Context(), "decode-0", "10.0.0.6:1", "id-2"))
+	ends(waits)
+	require.NotEqual(t, first, target())
+	ends(changed(first))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	asker.Changed(ctx, "decode-0", target())
+	asker.Changed(ctx, "10.0.0.5:1", meta.Target{})
+	waits = changed(target())
+	other, _ := open(t, m, false)
+	require.NoError(t, other.Close())
+	asker.stop()
+	ends(waits)
+}
+
 func TestEntriesOfOthersAreNotBelieved(t *testing.T) {
-	m := &memory{values: map[string][]byte{}}
+	m := newMemory()
 	n, _ := open(t, m, false)
 	for _, entry := range []string{"", "null", "{}", `{"format":2,"address":"10.0.0.5:1","id":"x"}`, "[", "\x00",
 		`{"format":1,"address":"not an address","id":"x"}`, `{"format":1,"address":"` + strings.Repeat("1", 5000) + `"}`} {
@@ -111,7 +182,7 @@ func TestEntriesOfOthersAreNotBelieved(t *testing.T) {
 }
 
 func TestANameBelongsToOneEngine(t *testing.T) {
-	m := &memory{values: map[string][]byte{}}
+	m := newMemory()
 	first, _ := open(t, m, false)
 	require.NoError(t, first.Publish(t.Context(), "kv", "10.0.0.5:1", "id-1"))
 	alive, _ := open(t, m, false)
@@ -127,7 +198,7 @@ func TestANameBelongsToOneEngine(t *testing.T) {
 
 // A name that the service loses is published again, and its engine hears of each change once.
 func TestALostNameComesBack(t *testing.T) {
-	m := &memory{values: map[string][]byte{}}
+	m := newMemory()
 	n, changes := open(t, m, false)
 	require.NoError(t, n.Publish(t.Context(), "kv", "10.0.0.5:1", "id-1"))
 	n.renew()
@@ -156,7 +227,7 @@ func TestALostNameComesBack(t *testing.T) {
 }
 
 func TestCloseWithdrawsOwnNamesAlone(t *testing.T) {
-	m := &memory{values: map[string][]byte{}}
+	m := newMemory()
 	n, _ := open(t, m, false)
 	require.NoError(t, n.Publish(t.Context(), "mine", "10.0.0.5:1", "id-1"))
 	require.NoError(t, n.Publish(t.Context(), "taken", "10.0.0.5:1", "id-1"))

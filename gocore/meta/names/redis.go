@@ -1,10 +1,12 @@
 package names
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"os"
+	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,10 +24,12 @@ type Redis struct {
 var _ Service = (*Redis)(nil)
 
 var (
-	// swap and its like take the key, the value that must be there ("" for none), the new value, and milliseconds.
+	// swap also says so on the channel of the key, for Watch. It and its like take the key, the value that must be
+	// there ("" for none), the new value, and milliseconds.
 	swapScript = redis.NewScript(`
 		if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
 		redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+		redis.call('PUBLISH', KEYS[1], '')
 		return 1`)
 	renewScript = redis.NewScript(`
 		if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -35,9 +39,17 @@ var (
 		return 1`)
 )
 
-// NewRedis returns the service at host:port, or at a URL as redis://host:port/1 or rediss://host:port for TLS. The
-// password comes from a file, "" for none.
-func NewRedis(address, passwordFile string) (*Redis, error) {
+// silent takes the lines that the client would print to the program's standard error: each failure is an error as well.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+var silence = sync.OnceFunc(func() { redis.SetLogger(silent{}) })
+
+// NewRedis returns the service at host:port, or at a URL as redis://host:port/1 or rediss://host:port for TLS. Files of
+// TLS make it TLS at any address. The password is read for each connection, since it may be replaced.
+func NewRedis(address string, access Access) (*Redis, error) {
+	silence()
 	options := &redis.Options{Addr: address}
 	if strings.Contains(address, "://") {
 		var err error
@@ -46,14 +58,27 @@ func NewRedis(address, passwordFile string) (*Redis, error) {
 				"redis://10.0.0.5:6379/0, without a password").WithHint("metadata_password_file names a file with it")
 		}
 	}
-	if passwordFile != "" {
-		password, err := os.ReadFile(passwordFile)
+	if access.hasTLS() || options.TLSConfig != nil {
+		config, err := access.tls()
 		if err != nil {
-			return nil, errs.Wrap(errs.InvalidArgument, "metadata_password_file", err)
+			return nil, err
 		}
-		options.Password = strings.TrimSpace(string(password))
+		if config.ServerName, _, err = net.SplitHostPort(options.Addr); err != nil {
+			return nil, errs.New(errs.InvalidArgument, "metadata", "metadata_servers has no port: %v", err)
+		}
+		options.TLSConfig = config
 	}
-	options.PoolSize, options.MaxRetries = 2, 1
+	if access.Password != "" {
+		if _, err := access.password(); err != nil {
+			return nil, err
+		}
+		user := cmp.Or(access.User, options.Username)
+		options.CredentialsProviderContext = func(context.Context) (string, string, error) {
+			password, err := access.password()
+			return user, password, err
+		}
+	}
+	options.PoolSize, options.MaxRetries, options.DialerRetries, options.ContextTimeoutEnabled = 2, 1, 1, true
 	options.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return &Redis{redis.NewClient(options), options.Addr}, nil
 }
@@ -85,6 +110,27 @@ func (r *Redis) Remove(ctx context.Context, key string, value []byte) error {
 func is(answer *redis.Cmd) (bool, error) {
 	n, err := answer.Int()
 	return n == 1, err
+}
+
+// Watch implements Service. Redis announces no change by itself, so the engine that swaps a value says so on a channel
+// with the name of the key. The client subscribes again where the connection broke, which is a hint, too.
+func (r *Redis) Watch(ctx context.Context, key string) <-chan struct{} {
+	return hinted(ctx, func(ctx context.Context, hint func()) {
+		subscription := r.client.Subscribe(ctx, key)
+		defer func() { _ = subscription.Close() }() // nothing can be lost
+		messages := subscription.ChannelWithSubscriptions()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case _, is := <-messages:
+				if !is {
+					return
+				}
+				hint()
+			}
+		}
+	})
 }
 
 // Close implements Service.

@@ -63,7 +63,16 @@ func TestServices(t *testing.T) {
 			}
 			expect(nil)
 			renew(a, first, false)
+			watching, unwatch := context.WithCancel(ctx)
+			hints := b.Watch(watching, "k")
+			takeHint(t, hints)
 			swap(a, nil, first, true)
+			takeHint(t, hints)
+			unwatch()
+			require.Eventually(t, func() bool {
+				_, open := <-hints
+				return !open
+			}, 10*time.Second, time.Millisecond, "the watch ends with its context")
 			swap(b, nil, second, false)
 			swap(b, second, second, false)
 			expect(first)
@@ -93,17 +102,27 @@ func TestServices(t *testing.T) {
 	}
 }
 
+func takeHint(t *testing.T, hints <-chan struct{}) {
+	t.Helper()
+	select {
+	case _, open := <-hints:
+		require.True(t, open)
+	case <-time.After(10 * time.Second):
+		t.Fatal("no hint")
+	}
+}
+
 // A service that does not answer ends each question with its context.
 func TestASilentServiceEndsWithTheQuestion(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer silent.Close()
 	address := silent.Addr().String()
-	web, err := NewHTTP("http://" + address + "/metadata")
+	web, err := NewHTTP("http://"+address+"/metadata", Access{})
 	require.NoError(t, err)
-	cache, err := NewRedis(address, "")
+	cache, err := NewRedis(address, Access{})
 	require.NoError(t, err)
-	cluster, err := NewEtcd([]string{address}, TLS{})
+	cluster, err := NewEtcd([]string{address}, Access{}, time.Second)
 	require.NoError(t, err)
 	for _, s := range []Service{web, cache, cluster} {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -117,17 +136,17 @@ func TestASilentServiceEndsWithTheQuestion(t *testing.T) {
 
 func TestAddressesOfServices(t *testing.T) {
 	for _, bad := range []string{"", "10.0.0.5:8080", "ftp://h/x", "http://user:word@h/x", "http://"} {
-		_, err := NewHTTP(bad)
+		_, err := NewHTTP(bad, Access{})
 		require.ErrorContains(t, err, "is not the URL of a metadata server", bad)
 	}
-	_, err := NewRedis("redis://:secret@10.0.0.5:6379/0", "")
+	_, err := NewRedis("redis://:secret@10.0.0.5:6379/0", Access{})
 	require.ErrorContains(t, err, "without a password")
 	require.NotContains(t, err.Error(), "secret")
-	_, err = NewRedis("10.0.0.5:6379", "/nowhere")
+	_, err = NewRedis("10.0.0.5:6379", Access{Password: "/nowhere"})
 	require.ErrorContains(t, err, "metadata_password_file")
-	_, err = NewEtcd([]string{"10.0.0.5:2379"}, TLS{CA: "/nowhere"})
+	_, err = NewEtcd([]string{"10.0.0.5:2379"}, Access{CA: "/nowhere"}, time.Second)
 	require.ErrorContains(t, err, "metadata_tls_ca")
-	_, err = NewEtcd([]string{"10.0.0.5:2379"}, TLS{Certificate: "/nowhere"})
+	_, err = NewEtcd([]string{"10.0.0.5:2379"}, Access{Certificate: "/nowhere"}, time.Second)
 	require.ErrorContains(t, err, "metadata_tls_certificate")
 }
 
@@ -136,12 +155,12 @@ func TestThePasswordOfRedisComesFromAFile(t *testing.T) {
 	server.RequireAuth("word")
 	file := filepath.Join(t.TempDir(), "password")
 	require.NoError(t, os.WriteFile(file, []byte("word\n"), 0o600))
-	good, err := NewRedis("redis://"+server.Addr()+"/0", file)
+	good, err := NewRedis("redis://"+server.Addr()+"/0", Access{Password: file})
 	require.NoError(t, err)
 	_, err = good.Get(t.Context(), "k")
 	require.NoError(t, err)
 	require.NoError(t, good.Close())
-	bad, err := NewRedis(server.Addr(), "")
+	bad, err := NewRedis(server.Addr(), Access{})
 	require.NoError(t, err)
 	_, err = bad.Get(t.Context(), "k")
 	require.ErrorContains(t, err, "NOAUTH")
@@ -174,7 +193,7 @@ func httpWorld(t *testing.T) world {
 	t.Cleanup(server.Close)
 	var later atomic.Int64
 	open := func() Service {
-		s, err := NewHTTP(server.URL + "/metadata")
+		s, err := NewHTTP(server.URL+"/metadata", Access{})
 		require.NoError(t, err)
 		s.now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
 		return s
@@ -190,7 +209,7 @@ func httpWorld(t *testing.T) world {
 func redisWorld(t *testing.T) world {
 	server := miniredis.RunT(t)
 	open := func() Service {
-		s, err := NewRedis(server.Addr(), "")
+		s, err := NewRedis(server.Addr(), Access{})
 		require.NoError(t, err)
 		return s
 	}
@@ -205,11 +224,13 @@ func redisWorld(t *testing.T) world {
 type etcdServer struct {
 	pb.UnimplementedKVServer
 	pb.UnimplementedLeaseServer
+	pb.UnimplementedWatchServer
 	mu     sync.Mutex
 	now    time.Duration
 	next   int64
 	values map[string]*mvccpb.KeyValue
 	leases map[int64]*etcdLease
+	moved  chan struct{} // closed at a change
 }
 
 type etcdLease struct{ ttl, ends time.Duration }
@@ -217,15 +238,16 @@ type etcdLease struct{ ttl, ends time.Duration }
 func etcdWorld(t *testing.T) world {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	e := &etcdServer{}
+	e := &etcdServer{moved: make(chan struct{})}
 	e.wipe()
 	server := grpc.NewServer()
 	pb.RegisterKVServer(server, e)
 	pb.RegisterLeaseServer(server, e)
+	pb.RegisterWatchServer(server, e)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	open := func() Service {
-		s, err := NewEtcd([]string{listener.Addr().String()}, TLS{})
+		s, err := NewEtcd([]string{listener.Addr().String()}, Access{}, time.Second)
 		require.NoError(t, err)
 		return s
 	}
@@ -291,6 +313,8 @@ func (e *etcdServer) Txn(_ context.Context, r *pb.TxnRequest) (*pb.TxnResponse, 
 			if e.leases[put.Lease] == nil {
 				return nil, rpctypes.ErrGRPCLeaseNotFound
 			}
+			close(e.moved)
+			e.moved = make(chan struct{})
 			e.values[string(put.Key)] = &mvccpb.KeyValue{Key: put.Key, Value: put.Value, Lease: put.Lease}
 		}
 		if gone := op.GetRequestDeleteRange(); gone != nil {
@@ -329,6 +353,29 @@ func (e *etcdServer) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error 
 		}
 		e.mu.Unlock()
 		if err := stream.Send(answer); err != nil {
+			return nil
+		}
+	}
+}
+
+// Watch announces each change of any key, which is more than a watch may say.
+func (e *etcdServer) Watch(stream pb.Watch_WatchServer) error {
+	if _, err := stream.Recv(); err != nil {
+		return nil
+	}
+	answer := &pb.WatchResponse{Header: &pb.ResponseHeader{Revision: 1}, Created: true}
+	for {
+		e.mu.Lock()
+		moved := e.moved
+		e.mu.Unlock()
+		if err := stream.Send(answer); err != nil {
+			return nil
+		}
+		select {
+		case <-moved:
+			answer = &pb.WatchResponse{Header: &pb.ResponseHeader{Revision: 2}, Events: []*mvccpb.Event{
+				{Kv: &mvccpb.KeyValue{Key: []byte("k"), ModRevision: 2}}}}
+		case <-stream.Context().Done():
 			return nil
 		}
 	}

@@ -9,14 +9,14 @@ import (
 // appended.
 const firstOptions = 2
 
-// beyondC are the terms that upstream's tent_request has no field for, names and masks behind numbers: programs know
-// that order.
+// beyondC are the terms that upstream's tent_request has no field for; names, masks and handles come behind numbers:
+// programs know that order.
 func beyondC() (list []Term) {
 	var names []Term
 	for _, t := range Terms {
 		switch {
 		case t.InC:
-		case t.Kind == Named, t.Kind == Set:
+		case t.Kind == Named, t.Kind == Set, t.Kind == Handle:
 			names = append(names, t)
 		default:
 			list = append(list, t)
@@ -42,7 +42,7 @@ func fieldsC(term func(*Term), operand func(*Operand)) {
 // declareC is the field of a struct.
 func (t *Term) declareC() string {
 	switch t.Kind {
-	case Instant, Set:
+	case Instant, Set, Handle:
 		return "uint64_t " + t.Name
 	case Named:
 		return "const char *" + t.Name

@@ -48,7 +48,9 @@ func renderEnumeration(p *page, t *Term) {
 }
 
 // wide reports whether the term takes 64 bits in the core, too.
-func (t *Term) wide() bool { return t.Kind == Instant || t.Kind == Named || t.Kind == Set }
+func (t *Term) wide() bool {
+	return t.Kind == Instant || t.Kind == Named || t.Kind == Set || t.Kind == Handle
+}
 
 func quoted(values []string) string {
 	var list []string
@@ -68,8 +70,8 @@ func renderCheck(p *page) {
 		switch {
 		case t.Kind == Instant:
 			p.line("case t.%s < 0:", t.Field)
-		case t.Kind == Set:
-			continue // any mask
+		case t.Kind == Set, t.Kind == Handle:
+			continue // any mask, any handle
 		case len(t.Values) > 0:
 			p.line("case t.%s > %d:", t.Field, len(t.Values)-1)
 		default: // narrow makes 255 of every word that does not fit

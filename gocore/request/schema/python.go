@@ -14,7 +14,7 @@ func renderPython() ([]byte, error) {
 		"from collections.abc import Iterable\nfrom typing import Any, Final\n")
 	p.line("from ._transports import HINTS")
 	p.line("from .enums import PRIO_HIGH, IntentType, OpCode, TransportType")
-	p.line("from .errors import InvalidArgumentError\n")
+	p.line("from .errors import InvalidArgumentError\nfrom .gpu_stream import handle\n")
 	renderTables(p)
 	renderPackers(p)
 	renderColumns(p)
@@ -206,7 +206,7 @@ func renderColumns(p *page) {
 
 // slot is the attribute in which a Request keeps a term as a number.
 func (t *Term) slot() string {
-	if t.Kind == Word || t.Kind == Named || t.Kind == Set {
+	if t.Kind == Word || t.Kind == Named || t.Kind == Set || t.Kind == Handle {
 		return "_" + t.Name
 	}
 	return t.Name
@@ -251,6 +251,8 @@ func renderFields(p *page) {
 				"self._said_"+t.Name+" = "+t.Name)
 		case Set:
 			body = append(body, "self."+t.slot()+` = mask("`+t.Name+`", `+t.Name+") if "+t.Name+" else 0")
+		case Handle:
+			body = append(body, "self."+t.slot()+` = 0 if `+t.Name+` is None else handle(`+t.Name+")")
 		case Word:
 			body = append(body, "self."+t.slot()+` = 0 if `+t.Name+` is None else number("`+t.Name+`", `+t.Name+")")
 		default:
@@ -298,6 +300,11 @@ func renderProperty(p *page, t *Term) {
 		p.line("        \"\"\"%s\"\"\"\n        return self.%s", sentence(t.Help), t.slot())
 		p.line("\n    @%s.setter\n    def %s(self, names: %s) -> None:", t.Name, t.Name, t.Python)
 		p.line("        self.%s = mask(%q, names)", t.slot(), t.Name)
+	case Handle:
+		p.line("\n    @property\n    def %s(self) -> int:", t.Name)
+		p.line("        \"\"\"%s\"\"\"\n        return self.%s", sentence(t.Help), t.slot())
+		p.line("\n    @%s.setter\n    def %s(self, given: object) -> None:", t.Name, t.Name)
+		p.line("        self.%s = 0 if given is None else handle(given)", t.slot())
 	case Word:
 		p.line("\n    @property\n    def %s(self) -> %s:", t.Name, t.Python)
 		p.line("        \"\"\"%s\"\"\"\n        return _SAID[%q][self.%s]", sentence(t.Help), t.Name, t.slot())

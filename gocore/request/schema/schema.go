@@ -39,6 +39,7 @@ const (
 	Instant             // nanoseconds on CLOCK_MONOTONIC, 64 bits; 0 is none
 	Named               // Python and C say it as a name, the packed form as its 64-bit FNV-1a hash; 0 is no name
 	Set                 // Python says it as names of transports; a mask: bit n modulo 64 for transport n; 0 is no limit
+	Handle              // Python says it as a framework's object; a vendor's handle of 64 bits; 0 is none
 )
 
 // Terms are declared in the order of the constructor of tent.Request; opcode goes before the operands.
@@ -82,6 +83,10 @@ var Terms = []Term{
 		Python: "int | str | Iterable[str]", Default: "0", Takes: "names of transports, or a mask of their numbers",
 		Help: "the only transports that may carry it: bit n modulo 64 for the one of number n; 0 is any",
 		Says: `The only transports that may carry it, by name, one or several; refused at once where none can.`},
+	{Field: "Stream", Go: "uint64", Name: "stream", Keyword: "stream", Kind: Handle,
+		Python: "object", Default: "None", Takes: "a stream of a device, or its handle",
+		Help: "the stream of a device whose present work must be done before a byte moves; 0 is none",
+		Says: "A torch.cuda.Stream, or what has __cuda_stream__: its work up to here is done before a byte moves."},
 }
 
 // Operand is a column of a packed request that is no term: where the bytes lie.

@@ -257,11 +257,11 @@ static void admission(void) {
 	NOTHING(tent_create_engine(), "cluster_key");
 	tent_set_config("security/cert", "me.pem");
 	NOTHING(tent_create_engine(), "security/allow is empty");
-	tent_set_config("security/data", "encrypt");
-	NOTHING(tent_create_engine(), "not in this version");
+	tent_set_config("security/data", "seal");
+	NOTHING(tent_create_engine(), "one of auth, sign, encrypt");
 	NOTHING(member("/no/such/file", NULL, NULL), "no such file");
 	NOTHING(member(ours, "insecure", "true"), "exclude each other");
-	tent_engine_t a = member(ours, NULL, NULL), b = member(ours, NULL, NULL), c = member(theirs, NULL, NULL);
+	tent_engine_t a = member(ours, "security/data", "encrypt"), b = member(ours, NULL, NULL), c = member(theirs, NULL, NULL);
 	MUST(!a || !b || !c || tent_segment_name(b, address, sizeof address));
 	MUST(tent_open_segment(a, &segment, address));
 	REFUSED(tent_open_segment(c, &segment, address), "does not hold the key file");

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -20,6 +21,9 @@ const childName = "TENT_FAKECUDA_TEST"
 // childLimit bounds a child; a longer one hangs.
 const childLimit = 2 * time.Minute
 
+// eventsKept is the bound of the events that package driver keeps for the next gate.
+const eventsKept = 64
+
 // Run carries a test out in a child process with the emulated libcuda. The end of the test checks that nothing
 // of the library is left open but contexts.
 func Run(t *testing.T, d Driver, s Settings, test func(t *testing.T, gpu *Loaded)) {
@@ -34,6 +38,9 @@ func Run(t *testing.T, d Driver, s Settings, test func(t *testing.T, gpu *Loaded
 			left := gpu.Stats()
 			left.Retained, left.Copies, left.Batches, left.Calls, left.Files = 0, 0, 0, 0, 0
 			left.Streams = 0 // one of each device stays
+			require.LessOrEqual(t, left.Events, int64(eventsKept), "the driver's package keeps no more events")
+			require.LessOrEqual(t, left.Pinned, int64(1), "one page has the words that streams wait for")
+			left.Events, left.Pinned = 0, 0
 			require.Zero(t, left, "left open")
 		})
 		test(t, gpu)
@@ -56,7 +63,8 @@ func In(t *testing.T, environment []string, test func(t *testing.T)) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), childLimit)
 	defer cancel()
-	c := exec.CommandContext(ctx, self, "-test.run="+strings.Join(parts, "/"), "-test.v", "-test.count=1")
+	c := exec.CommandContext(ctx, self, "-test.run="+strings.Join(parts, "/"), "-test.v", "-test.count=1",
+		fmt.Sprintf("-test.short=%t", testing.Short()))
 	c.Env = append(append(os.Environ(), environment...), childName+"="+t.Name())
 	out, err := c.CombinedOutput()
 	require.NoError(t, err, "the child: %s", out)

@@ -33,6 +33,8 @@
 //	fabric handles need an IMEX domain, else 800; attribute     NCCL, vLLM issue 33540
 //	  128 is 1 all the same
 //	copies of one address space may cross mappings              unified addresses
+//	cuStreamWaitValue32 waits for pinned memory, compares with  CUDA driver API, stream memory operations
+//	  a wrap, and nobody wakes it: the front end polls
 //	freeing waits for the work of the process                   CUDA runtime API, cudaFree
 //
 // Rates are not emulated. Nothing here has been compared with a real GPU yet.

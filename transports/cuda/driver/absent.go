@@ -51,11 +51,29 @@ func (*Copies) Add(uintptr, uintptr, uint64) {}
 // Reset does nothing.
 func (*Copies) Reset() {}
 
-// Carry returns the reason.
-func (*Copies) Carry(int) error { return absent() }
+// Lanes is the number of streams for copies that a device has.
+const Lanes = 6
+
+// Post returns the reason.
+func (*Copies) Post(int, int) error { return absent() }
+
+// Finish has nothing to wait for.
+func (*Copies) Finish() error { return nil }
+
+// Lost has no device to speak of.
+func Lost(int) *errs.Error { return nil }
 
 // Pin returns the reason.
 func Pin(int, uint64) (uintptr, error) { return 0, absent() }
+
+// Keep returns the reason.
+func Keep(int, uintptr, uint64) error { return absent() }
+
+// Unkeep returns the reason.
+func Unkeep(int, uintptr) error { return absent() }
+
+// Pinned knows of no memory.
+func Pinned(uintptr, uint64) bool { return false }
 
 // Unpin returns the reason.
 func Unpin(int, uintptr) error { return absent() }

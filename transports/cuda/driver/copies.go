@@ -10,7 +10,15 @@ import "C"
 import "unsafe"
 
 // Copies is ranges to copy: To[i] gets Bytes[i] bytes of From[i]. Ranges of one call have no order and do not overlap.
-type Copies struct{ To, From, Bytes []uint64 }
+// One goroutine uses it at a time.
+type Copies struct {
+	To, From, Bytes []uint64
+	ordinal         int
+	flight          C.tc_flight
+}
+
+// Lanes is the number of streams for copies that a device has.
+const Lanes = C.TC_LANES
 
 // Add appends a range, or makes the last one longer where both of its ends go on.
 func (c *Copies) Add(to, from uintptr, bytes uint64) {
@@ -24,15 +32,28 @@ func (c *Copies) Add(to, from uintptr, bytes uint64) {
 // Reset empties the list and keeps its memory.
 func (c *Copies) Reset() { c.To, c.From, c.Bytes = c.To[:0], c.From[:0], c.Bytes[:0] }
 
-// Carry copies the ranges by the copy engines of a device, and returns when all have ended, also after an error. Each
-// end is memory of a device, or pinned memory of the host. It waits for no stream of the program.
-func (c *Copies) Carry(ordinal int) error {
+// Post queues the ranges for the copy engines of a device, behind those of its lane; Finish must follow. Each end is
+// memory of a device, or pinned memory of the host. It waits for no stream of the program. After an error nothing of it
+// is under way.
+func (c *Copies) Post(ordinal, lane int) error {
 	l := process()
+	c.ordinal, c.flight = ordinal, C.tc_flight{}
 	if err := l.usable("cuda.copy", ordinal); err != nil || len(c.To) == 0 {
 		return err
 	}
-	r := C.tc_copies(C.int(ordinal), numbers(c.To), numbers(c.From), numbers(c.Bytes), C.size_t(len(c.To)))
+	r := C.tc_post(C.int(ordinal), C.int(lane), numbers(c.To), numbers(c.From), numbers(c.Bytes), C.size_t(len(c.To)),
+		&c.flight)
 	return l.failed("cuda.copy", ordinal, r)
+}
+
+// Finish returns when all ranges of Post are there, or none will come any more.
+func (c *Copies) Finish() error {
+	if c.flight.event == nil {
+		return nil
+	}
+	err := process().failed("cuda.copy", c.ordinal, C.tc_finish(&c.flight))
+	c.flight = C.tc_flight{}
+	return err
 }
 
 func numbers(list []uint64) *C.uint64_t { return (*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(list))) }
@@ -47,6 +68,34 @@ func Pin(ordinal int, bytes uint64) (uintptr, error) {
 	err := l.failed("cuda.pin", ordinal, C.tc_pin(C.int(ordinal), C.uint64_t(bytes), &addr))
 	return uintptr(addr), err
 }
+
+// Keep pins memory of the program, so that devices reach it without the driver's help. Unkeep ends that.
+func Keep(ordinal int, addr uintptr, bytes uint64) error {
+	l := process()
+	if err := l.usable("cuda.keep", ordinal); err != nil {
+		return err
+	}
+	return l.failed("cuda.keep", ordinal, C.tc_keep(C.int(ordinal), C.uint64_t(addr), C.uint64_t(bytes)))
+}
+
+// Unkeep lets memory go that Keep has pinned. The driver waits for all copies of the process.
+func Unkeep(ordinal int, addr uintptr) error {
+	return process().failed("cuda.unkeep", ordinal, C.tc_unkeep(C.int(ordinal), C.uint64_t(addr)))
+}
+
+// Pinned reports whether the driver knows both ends of a range as pinned memory of the host.
+func Pinned(addr uintptr, bytes uint64) bool {
+	for _, at := range [...]uintptr{addr, addr + uintptr(bytes) - 1} {
+		var place C.tc_place
+		if r := C.tc_locate(C.uint64_t(at), &place); r.code != 0 || place._type != memoryOfHost {
+			return false
+		}
+	}
+	return true
+}
+
+// memoryOfHost is CU_MEMORYTYPE_HOST.
+const memoryOfHost = 1
 
 // Unpin gives back memory of Pin.
 func Unpin(ordinal int, addr uintptr) error {

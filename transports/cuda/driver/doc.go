@@ -11,6 +11,11 @@
 // unchanged. A context costs hundreds of megabytes of its device. One is retained when a call about memory of that
 // device comes, never for all devices, and it is kept as long as the process: the framework shares it.
 //
+// # Streams of the program
+//
+// A gate is events behind the work of a stream, of those that are kept for the next one. A latch is a word of a page of
+// pinned memory, which stays: to free it, the driver would wait for the streams that look at it.
+//
 // # Errors
 //
 // Some errors stay in a context (illegal address, ECC, a lost device): each later call there returns the same, until

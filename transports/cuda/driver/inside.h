@@ -10,6 +10,10 @@ struct tc_driver { TC_SYMBOLS(TC_DECLARE, TC_DECLARE) };
 #define cu tc_loaded
 #define forked tc_forked
 #define enter tc_enter
+#define push tc_push
+#define context_of tc_context_of
+#define record tc_record_in
+#define give_event tc_give_event
 #define pop tc_pop
 extern struct tc_driver cu;
 
@@ -21,7 +25,13 @@ typedef struct {
 static inline tc_result ended(int code, const char *call) { return (tc_result){code, call}; }
 #define CALL(name, ...) ended(cu.name(__VA_ARGS__), #name)
 
+#define DEVICES_MAX 128
+
 int forked(void);
+tc_result push(tc_context context, thread_state *before);
+tc_result context_of(int device, tc_context *context); /* the primary one, retained */
+tc_result record(tc_context context, tc_stream stream, tc_event *event); /* by an event that was kept, or a new one */
+void give_event(tc_context context, tc_event event);
 tc_result enter(int device, thread_state *before);
 void pop(thread_state *before);
 

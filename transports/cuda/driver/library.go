@@ -92,6 +92,10 @@ func words(r C.tc_result) string {
 		return call + ": the process was forked after it had loaded the driver, which cannot be used then"
 	case C.TC_CAPTURING:
 		return call + ": the stream is being captured into a graph, and nothing in it is carried out now"
+	case C.TC_MANY:
+		return call + ": 1024 streams wait for transfers that have not been forgotten"
+	case C.TC_WHICH:
+		return call + ": this thread has no current device, so a default stream is none in particular"
 	case C.TC_PRIVATE:
 		return call + ": its allocator asked for no handle by which other processes can map it"
 	}
@@ -115,6 +119,14 @@ func (l *library) failed(op string, ordinal int, r C.tc_result) error {
 		}
 	}
 	return err
+}
+
+// Lost returns the error that has ended a device for this process, nil while it works. It costs a load.
+func Lost(ordinal int) *errs.Error {
+	if l := process(); ordinal >= 0 && ordinal < len(l.lost) {
+		return l.lost[ordinal].Load()
+	}
+	return nil
 }
 
 // usable returns the end of a device, or that there is no such device.

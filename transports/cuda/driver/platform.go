@@ -40,7 +40,11 @@ func (Platform) Check() error { return process().absent }
 // Devices implements device.Platform.
 func (Platform) Devices() ([]device.Info, error) {
 	l := process()
-	return slices.Clone(l.devices), l.absent
+	list := slices.Clone(l.devices)
+	for i := range list {
+		list[i].Lost = l.lost[i].Load()
+	}
+	return list, l.absent
 }
 
 // Locate implements device.Platform. It looks at the range from its start as long as that is a device's, and then from
@@ -202,46 +206,6 @@ func (Platform) Export(addr uintptr, size uint64) (mem.DMABuf, error) {
 		return mem.DMABuf{}, l.failed("cuda.export", s.Ordinal, r)
 	}
 	return mem.DMABuf{Fd: int(fd), Offset: uint64(addr - from)}, nil
-}
-
-// Gate implements device.Streams. A default stream (0, 1 or 2) is that of the context that is current on the calling
-// thread. On a thread without one it means the default streams of all devices that are in use.
-func (Platform) Gate(stream uintptr) (device.Gate, error) {
-	l := process()
-	if l.absent != nil {
-		return nil, l.absent
-	}
-	g := &gate{library: l}
-	if r := C.tc_record(C.uint64_t(stream), &g.events); r.code != 0 {
-		err := l.failed("cuda.stream", -1, r)
-		if r.code == C.TC_CAPTURING {
-			err = errs.New(errs.InvalidArgument, "cuda.stream", "%s", words(r)).
-				WithHint("start the transfer outside of the capture")
-		}
-		return nil, err
-	}
-	return g, nil
-}
-
-// gate is events behind the work of a stream. One goroutine uses it.
-type gate struct {
-	library *library
-	events  *C.tc_gate // nil: closed
-}
-
-// Open implements device.Gate.
-func (g *gate) Open() (bool, error) {
-	var passed C.int
-	r := C.tc_passed(g.events, &passed)
-	return passed != 0, g.library.failed("cuda.stream", -1, r)
-}
-
-// Close implements device.Gate.
-func (g *gate) Close() {
-	if g.events != nil {
-		C.tc_forget(g.events)
-		g.events = nil
-	}
 }
 
 // bytesOf is the address of a buffer of Go, for the time of one call.

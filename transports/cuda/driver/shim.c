@@ -18,11 +18,10 @@ struct tc_driver cu;
 static pid_t loaded_in;
 
 /* What a device has of ours; made at its first use, and kept as long as the process. */
-#define DEVICES_MAX 128
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
 	tc_context context;
-	tc_stream copies;
+	tc_stream copies, lanes[TC_LANES];
 } devices[DEVICES_MAX];
 
 /* The path comes from the environment of C, which Python's os.environ changes too. It is the process's library: two
@@ -71,7 +70,7 @@ const char *tc_words(int code, const char **name) {
 }
 
 /* A thread that captures a graph in the mode GLOBAL would make allocations and events of others fail: RELAXED is 2. */
-static tc_result push(tc_context context, thread_state *before) {
+tc_result push(tc_context context, thread_state *before) {
 	if (forked())
 		return ended(TC_FORKED, "cuCtxPushCurrent_v2");
 	tc_result r = CALL(cuCtxPushCurrent_v2, context);
@@ -92,7 +91,7 @@ void pop(thread_state *before) {
 
 /* The primary context is the one that frameworks use. It costs hundreds of megabytes of a device that nobody uses yet,
  * so it is retained when a call about the device comes, and not before. */
-tc_result enter(int device, thread_state *before) {
+tc_result context_of(int device, tc_context *context) {
 	if (forked())
 		return ended(TC_FORKED, "cuDevicePrimaryCtxRetain");
 	tc_result r = ended(TC_OK, "");
@@ -103,21 +102,29 @@ tc_result enter(int device, thread_state *before) {
 		if (!r.code)
 			r = CALL(cuDevicePrimaryCtxRetain, &devices[device].context, handle);
 	}
-	pthread_mutex_unlock(&lock);
-	return r.code ? r : push(devices[device].context, before);
-}
-
-/* Our stream for copies of a device, which waits for no stream of the program (CU_STREAM_NON_BLOCKING is 1). Its context
- * is current. */
-static tc_result copies_of(int device, tc_stream *stream) {
-	tc_result r = ended(TC_OK, "");
-	pthread_mutex_lock(&lock);
-	if (!devices[device].copies)
-		r = CALL(cuStreamCreate, &devices[device].copies, 1);
-	*stream = devices[device].copies;
+	*context = devices[device].context;
 	pthread_mutex_unlock(&lock);
 	return r;
 }
+
+tc_result enter(int device, thread_state *before) {
+	tc_context context;
+	tc_result r = context_of(device, &context);
+	return r.code ? r : push(context, before);
+}
+
+/* A stream of ours, which waits for no stream of the program (CU_STREAM_NON_BLOCKING is 1). Its context is current. */
+static tc_result stream_of(tc_stream *kept, tc_stream *stream) {
+	tc_result r = ended(TC_OK, "");
+	pthread_mutex_lock(&lock);
+	if (!*kept)
+		r = CALL(cuStreamCreate, kept, 1);
+	*stream = *kept;
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+static tc_result copies_of(int device, tc_stream *stream) { return stream_of(&devices[device].copies, stream); }
 
 tc_result tc_describe(int device, char *name, char *pci, size_t bytes, unsigned char *uuid) {
 	if (forked())
@@ -224,20 +231,34 @@ static tc_result queue(tc_stream stream, uint64_t *to, uint64_t *from, uint64_t 
 	return r;
 }
 
-tc_result tc_copies(int device, uint64_t *to, uint64_t *from, uint64_t *bytes, size_t count) {
+/* After a failure, too, nothing may land later. */
+tc_result tc_post(int device, int lane, uint64_t *to, uint64_t *from, uint64_t *bytes, size_t count, tc_flight *flight) {
 	thread_state before;
 	tc_result r = enter(device, &before);
 	if (r.code)
 		return r;
 	tc_stream stream;
-	r = copies_of(device, &stream);
+	r = stream_of(&devices[device].lanes[lane], &stream);
 	if (!r.code) {
+		flight->context = devices[device].context;
 		r = queue(stream, to, from, bytes, count);
-		tc_result after = CALL(cuStreamSynchronize, stream); /* after a failure, too: nothing may land later */
 		if (!r.code)
-			r = after;
+			r = record(flight->context, stream, &flight->event);
+		if (r.code)
+			cu.cuStreamSynchronize(stream);
 	}
 	pop(&before);
+	return r;
+}
+
+tc_result tc_finish(tc_flight *flight) {
+	thread_state before;
+	tc_result r = push(flight->context, &before);
+	if (r.code)
+		return r;
+	r = CALL(cuEventSynchronize, flight->event);
+	pop(&before);
+	give_event(flight->context, flight->event);
 	return r;
 }
 
@@ -264,6 +285,29 @@ tc_result tc_unpin(int device, uint64_t address) {
 	return r;
 }
 
+/* CU_MEMHOSTREGISTER_PORTABLE is 1. */
+tc_result tc_keep(int device, uint64_t address, uint64_t bytes) {
+	if (!cu.cuMemHostRegister_v2 || !cu.cuMemHostUnregister)
+		return ended(TC_NOT_SUPPORTED, "cuMemHostRegister_v2");
+	thread_state before;
+	tc_result r = enter(device, &before);
+	if (r.code)
+		return r;
+	r = CALL(cuMemHostRegister_v2, (void *)address, bytes, 1);
+	pop(&before);
+	return r;
+}
+
+tc_result tc_unkeep(int device, uint64_t address) {
+	thread_state before;
+	tc_result r = enter(device, &before);
+	if (r.code)
+		return r;
+	r = CALL(cuMemHostUnregister, (void *)address);
+	pop(&before);
+	return r;
+}
+
 tc_result tc_export(int device, uint64_t address, uint64_t bytes, int *fd) {
 	if (!cu.cuMemGetHandleForAddressRange) /* CUDA 11.7 has it */
 		return ended(TC_NOT_SUPPORTED, "cuMemGetHandleForAddressRange");
@@ -274,105 +318,4 @@ tc_result tc_export(int device, uint64_t address, uint64_t bytes, int *fd) {
 	r = CALL(cuMemGetHandleForAddressRange, fd, address, bytes, 1, 0);
 	pop(&before);
 	return r;
-}
-
-/* Records an event behind the work that is in a stream now. CU_EVENT_DISABLE_TIMING is 2. */
-static tc_result record(tc_context context, tc_stream stream, tc_gate *gate) {
-	thread_state before;
-	tc_result r = push(context, &before);
-	if (r.code)
-		return r;
-	int capturing = 0;
-	tc_event event = NULL;
-	if (cu.cuStreamIsCapturing)
-		r = CALL(cuStreamIsCapturing, stream, &capturing);
-	if (!r.code && capturing)
-		r = ended(TC_CAPTURING, "cuStreamIsCapturing");
-	if (!r.code && !(r = CALL(cuEventCreate, &event, 2)).code) {
-		r = CALL(cuEventRecord, event, stream);
-		if (r.code)
-			cu.cuEventDestroy_v2(event);
-	}
-	pop(&before);
-	if (!r.code) {
-		gate->of[gate->count].context = context;
-		gate->of[gate->count++].event = event;
-	}
-	return r;
-}
-
-/* The default streams (0, 1 and 2) belong to the thread's current context. A thread without one means those of all
- * devices that are in use. */
-static tc_result record_default(uint64_t stream, tc_gate *gate) {
-	tc_context current = NULL;
-	tc_result r = CALL(cuCtxGetCurrent, &current);
-	if (r.code || current)
-		return r.code ? r : record(current, (tc_stream)stream, gate);
-	int count = 0;
-	r = CALL(cuDeviceGetCount, &count);
-	for (int i = 0; i < count && i < DEVICES_MAX && !r.code; i++) {
-		int handle, active = 0;
-		unsigned flags;
-		r = CALL(cuDeviceGet, &handle, i);
-		if (!r.code)
-			r = CALL(cuDevicePrimaryCtxGetState, handle, &flags, &active);
-		thread_state before;
-		if (!r.code && active && !(r = enter(i, &before)).code) {
-			pop(&before);
-			r = record(devices[i].context, (tc_stream)stream, gate);
-		}
-	}
-	return r;
-}
-
-tc_result tc_record(uint64_t stream, tc_gate **gate) {
-	if (forked())
-		return ended(TC_FORKED, "cuEventRecord");
-	tc_gate *g = calloc(1, sizeof *g + DEVICES_MAX * sizeof *g->of);
-	if (!g)
-		return ended(TC_NO_MEMORY, "calloc");
-	tc_result r;
-	if (stream <= 2) {
-		r = record_default(stream, g);
-	} else {
-		tc_context context = NULL;
-		r = CALL(cuStreamGetCtx, (tc_stream)stream, &context);
-		if (!r.code)
-			r = record(context, (tc_stream)stream, g);
-	}
-	if (r.code) {
-		tc_forget(g);
-		return r;
-	}
-	*gate = g;
-	return r;
-}
-
-tc_result tc_passed(tc_gate *gate, int *passed) {
-	*passed = 0;
-	while (gate->count) {
-		tc_event event = gate->of[gate->count - 1].event;
-		thread_state before;
-		tc_result r = push(gate->of[gate->count - 1].context, &before);
-		if (r.code)
-			return r;
-		r = CALL(cuEventQuery, event);
-		if (!r.code)
-			cu.cuEventDestroy_v2(event);
-		pop(&before);
-		if (r.code == TC_NOT_READY)
-			return ended(TC_OK, "");
-		if (r.code)
-			return r;
-		gate->count--;
-	}
-	*passed = 1;
-	return ended(TC_OK, "");
-}
-
-void tc_forget(tc_gate *gate) {
-	if (!forked())
-		while (gate->count)
-			cu.cuEventDestroy_v2(gate->of[--gate->count].event);
-	free(gate);
 }

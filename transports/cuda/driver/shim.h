@@ -66,10 +66,17 @@ _Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "
 	NEEDED(cuEventDestroy_v2, (tc_event event))                                                          \
 	NEEDED(cuEventRecord, (tc_event event, tc_stream stream))                                            \
 	NEEDED(cuEventQuery, (tc_event event))                                                               \
+	NEEDED(cuEventSynchronize, (tc_event event))                                                         \
+	OPTIONAL(cuMemHostRegister_v2, (void *address, size_t bytes, unsigned flags))                        \
+	OPTIONAL(cuMemHostUnregister, (void *address))                                                       \
 	OPTIONAL(cuDeviceGetUuid_v2, (unsigned char *uuid, int device))                                      \
 	OPTIONAL(cuDeviceGetUuid, (unsigned char *uuid, int device))                                         \
 	OPTIONAL(cuThreadExchangeStreamCaptureMode, (int *mode))                                             \
 	OPTIONAL(cuStreamIsCapturing, (tc_stream stream, int *status))                                       \
+	OPTIONAL(cuStreamWaitValue32_v2, (tc_stream stream, uint64_t address, uint32_t value, unsigned flags)) \
+	OPTIONAL(cuMemHostGetDevicePointer_v2, (uint64_t * address, void *host, unsigned flags))             \
+	OPTIONAL(cuDeviceGetAttribute, (int *value, int which, int device))                                  \
+	OPTIONAL(cuCtxGetDevice, (int *device))                                                              \
 	OPTIONAL(cuMemcpyBatchAsync_v2, (uint64_t * to, uint64_t * from, size_t *bytes, size_t count,        \
 	                                 tc_order *orders, size_t *first, size_t order_count, tc_stream stream)) \
 	OPTIONAL(cuMemcpyBatchAsync,                                                                         \
@@ -96,7 +103,7 @@ _Static_assert(sizeof(int) == 4 && sizeof(size_t) == 8 && sizeof(void *) == 8, "
 enum { TC_OK = 0, TC_INVALID_VALUE = 1, TC_NOT_READY = 600, TC_NOT_SUPPORTED = 801 };
 
 /* Of our own: no CUresult is negative. */
-enum { TC_FORKED = -1, TC_CAPTURING = -2, TC_NO_MEMORY = -3, TC_PRIVATE = -4 };
+enum { TC_FORKED = -1, TC_CAPTURING = -2, TC_NO_MEMORY = -3, TC_PRIVATE = -4, TC_MANY = -5, TC_WHICH = -6 };
 
 /* The end of a call: the code, and the function of the driver that returned it. */
 typedef struct {
@@ -127,6 +134,21 @@ typedef struct {
 	} of[];
 } tc_gate;
 
+/* A stream that waits: for the word to be something else than 0, which is the program's to write. */
+typedef struct {
+	tc_context context;
+	tc_event passed; /* behind the wait */
+	uint32_t *word;
+	uint64_t address; /* of the word, for devices */
+} tc_latch;
+
+/* Copies that were queued. A device has a stream for each lane. */
+enum { TC_LANES = 6 };
+typedef struct {
+	tc_context context;
+	tc_event event; /* behind them */
+} tc_flight;
+
 /* All may be called from any thread, and leave its current context as it was. */
 int tc_load(char *why, size_t bytes); /* once a process; 0, or -1 and the reason */
 tc_result tc_init(int *version, int *count);
@@ -136,9 +158,12 @@ tc_result tc_locate(uint64_t address, tc_place *place);
 tc_result tc_allocate(int device, uint64_t bytes, uint64_t *address);
 tc_result tc_free(int device, uint64_t address);
 tc_result tc_copy(int device, uint64_t to, uint64_t from, uint64_t bytes);
-tc_result tc_copies(int device, uint64_t *to, uint64_t *from, uint64_t *bytes, size_t count);
+tc_result tc_post(int device, int lane, uint64_t *to, uint64_t *from, uint64_t *bytes, size_t count, tc_flight *flight);
+tc_result tc_finish(tc_flight *flight);
 tc_result tc_pin(int device, uint64_t bytes, uint64_t *address);
 tc_result tc_unpin(int device, uint64_t address);
+tc_result tc_keep(int device, uint64_t address, uint64_t bytes); /* pins memory of the program */
+tc_result tc_unkeep(int device, uint64_t address);
 tc_result tc_export(int device, uint64_t address, uint64_t bytes, int *fd);
 tc_result tc_share(int device, uint64_t address, tc_block *block);
 tc_result tc_open(int device, const void *handle, uint64_t *address);
@@ -147,8 +172,10 @@ tc_result tc_reserve(uint64_t bytes, uint64_t *address);
 tc_result tc_map(uint64_t address, uint64_t bytes, int fd);
 tc_result tc_allow(int device, uint64_t address, uint64_t bytes);
 tc_result tc_unmap(uint64_t address, uint64_t mapped, uint64_t reserved);
-tc_result tc_record(uint64_t stream, tc_gate **gate);
+tc_result tc_record(uint64_t stream, int device, tc_gate **gate); /* device: of a default stream, or -1 */
 tc_result tc_passed(tc_gate *gate, int *passed);
 void tc_forget(tc_gate *gate);
+tc_result tc_hold(uint64_t stream, int device, tc_latch *latch);
+void tc_let_go(tc_latch *latch); /* the word is its owner's no more; it is given away when the stream has passed */
 
 #endif

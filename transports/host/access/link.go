@@ -35,6 +35,7 @@ type Traffic interface {
 // every field that is not said to be shared. A transport embeds it.
 //
 //	greeting ──welcome──▶ up ──Fence──▶ down ──at once──▶ up (next generation)
+//	up ──Renew──▶ down (RailDown told) ──at once──▶ up (next generation)
 //	greeting ──no answer──▶ waiting (LinkDown told) ──pause──▶ greeting
 //	any ──refused, goodbye, peer ended──▶ dead (LinkDown told) ;  any ──Leave──▶ left
 type Link struct {
@@ -48,6 +49,7 @@ type Link struct {
 	wake    chan struct{}
 	left    atomic.Bool                // Leave was called
 	gone    atomic.Pointer[errs.Error] // why the link is dead
+	ending  atomic.Pointer[errs.Error] // of Renew: why the generation must end
 	greeted chan struct{}              // closed when the first greeting has an end
 	done    chan struct{}              // closed when the goroutine has ended
 
@@ -106,6 +108,28 @@ func (l *Link) Fence(r transport.Rail, cause *errs.Error) {
 	}
 }
 
+// Renew ends the rail's generation by a cause that the core hears; the next one follows at once, and plans are made
+// again. It is for a part of the transport's own that is lost and leaves others, such as one device of several. Any
+// goroutine may call it.
+func (l *Link) Renew(cause *errs.Error) {
+	l.ending.Store(cause)
+	l.Kick()
+}
+
+// fell reports whether Renew was called for the generation that is up, and takes the rail down then. Slices that wait
+// end as neighbours of the loss.
+func (l *Link) fell() bool {
+	cause := l.ending.Swap(nil)
+	if cause == nil || !l.lower(0) {
+		return false
+	}
+	l.p.Sink.RailDown(l.In(l.generation), cause)
+	spared := errs.Wrap(errs.Lost, l.p.Name, cause).WithScope(errs.ScopeSlice, errs.SideLocal)
+	spared.Collateral = true
+	l.of.Abandon(spared)
+	return true
+}
+
 // lower takes the rail down, if it is up in a generation or if that is 0: nothing is accepted from now on.
 func (l *Link) lower(generation uint32) bool {
 	l.mu.Lock()
@@ -144,7 +168,7 @@ func (l *Link) run() {
 				due, pause = pause, min(2*pause, retryMax)
 				l.fail(cause)
 			}
-		case l.Live.Load() == 0:
+		case l.fell() || l.Live.Load() == 0:
 			l.raise()
 		default:
 			l.of.Tick()
@@ -161,6 +185,7 @@ func (l *Link) run() {
 
 // raise brings the rail up in its next generation.
 func (l *Link) raise() {
+	l.ending.Store(nil) // the plans of this generation know of it
 	l.generation++
 	l.mu.Lock()
 	up := !l.left.Load() && l.gone.Load() == nil

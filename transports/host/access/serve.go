@@ -71,7 +71,7 @@ func (p *Point) Refusal(format string, args ...any) *errs.Error {
 }
 
 func (p *Point) hello(ctx context.Context, from transport.Peer, link Token, claim manifest.Claim) ([]byte, error) {
-	if p.Trust != nil {
+	if p.Trust != nil && !p.Own(from) {
 		return nil, p.refuses(transport.RefusedHost, from, p.Trust)
 	}
 	g, e := p.grants.admit(ctx, from, link, claim)

@@ -10,7 +10,7 @@
 enum { TV_QPS_RESET, TV_QPS_INIT, TV_QPS_RTR, TV_QPS_RTS, TV_QPS_SQD, TV_QPS_SQE, TV_QPS_ERR };
 enum { TV_QPT_RC = 2 };
 enum { TV_WR_RDMA_WRITE = 0, TV_WR_RDMA_READ = 4 };
-enum { TV_SEND_SIGNALED = 2 };
+enum { TV_SEND_SIGNALED = 2, TV_SEND_INLINE = 8 };
 enum { TV_ACCESS_LOCAL_WRITE = 1, TV_ACCESS_REMOTE_WRITE = 2, TV_ACCESS_REMOTE_READ = 4,
        TV_ACCESS_RELAXED_ORDERING = 1 << 20 };
 enum { TV_WC_SUCCESS, TV_WC_LOC_LEN_ERR, TV_WC_LOC_QP_OP_ERR, TV_WC_LOC_EEC_OP_ERR, TV_WC_LOC_PROT_ERR,
@@ -161,6 +161,7 @@ struct tv_async_event {
 	X(int, ibv_modify_qp, (struct tv_qp *, struct tv_qp_attr *, int)) \
 	X(int, ibv_query_qp, (struct tv_qp *, struct tv_qp_attr *, int, struct tv_qp_init_attr *))
 #define TV_OPTIONAL(X) \
-	X(struct tv_mr *, ibv_reg_mr_iova2, (struct tv_pd *, void *, size_t, uint64_t, unsigned int))
+	X(struct tv_mr *, ibv_reg_mr_iova2, (struct tv_pd *, void *, size_t, uint64_t, unsigned int)) \
+	X(struct tv_mr *, ibv_reg_dmabuf_mr, (struct tv_pd *, uint64_t, size_t, uint64_t, int, int))
 
 #endif

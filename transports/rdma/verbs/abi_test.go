@@ -49,6 +49,7 @@ var layouts = []struct{ ours, theirs, fields string }{
 
 // numbers are constants: ours without TV_, and the real name where it is another one.
 const numbers = "QPS_RESET QPS_INIT QPS_RTR QPS_RTS QPS_ERR QPT_RC WR_RDMA_WRITE WR_RDMA_READ SEND_SIGNALED" +
+	" SEND_INLINE" +
 	" ACCESS_LOCAL_WRITE ACCESS_REMOTE_WRITE ACCESS_REMOTE_READ ACCESS_RELAXED_ORDERING" +
 	" WC_LOC_PROT_ERR WC_WR_FLUSH_ERR" +
 	" WC_REM_ACCESS_ERR WC_RETRY_EXC_ERR WC_RNR_RETRY_EXC_ERR WC_FATAL_ERR WC_GENERAL_ERR" +

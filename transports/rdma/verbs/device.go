@@ -20,6 +20,7 @@ type Device struct {
 // Limits are the bounds of a device.
 type Limits struct {
 	Requests  int // of a queue pair
+	Ranges    int // of a request
 	Entries   int // of a completion queue
 	Reads     int // under way at once on a queue pair, at either end
 	Pairs     int
@@ -86,8 +87,9 @@ func (d *Device) Limits() (Limits, error) {
 	}
 	firmware := unsafe.Slice((*byte)(unsafe.Pointer(&a.fw_ver[0])), len(a.fw_ver))
 	firmware, _, _ = bytes.Cut(firmware, []byte{0})
-	return Limits{int(a.max_qp_wr), int(a.max_cqe), int(min(a.max_qp_rd_atom, a.max_qp_init_rd_atom)), int(a.max_qp),
-		uint64(a.max_mr_size), string(firmware), uint32(a.vendor_id), uint32(a.hw_ver)}, nil
+	return Limits{Requests: int(a.max_qp_wr), Ranges: int(a.max_sge), Entries: int(a.max_cqe),
+		Reads: int(min(a.max_qp_rd_atom, a.max_qp_init_rd_atom)), Pairs: int(a.max_qp), Memory: uint64(a.max_mr_size),
+		Firmware: string(firmware), VendorID: uint32(a.vendor_id), VendorRev: uint32(a.hw_ver)}, nil
 }
 
 // Port asks for the state of a port, counted from 1.
@@ -156,6 +158,17 @@ func (d *Device) Register(at uintptr, size, first uint64, access Access) (*Memor
 	c, err := C.tv_register(d.l, d.pd, C.uintptr_t(at), C.size_t(size), C.uint64_t(first), C.unsigned(access))
 	if c == nil {
 		return nil, errnoOf("register memory with "+d.Name, err)
+	}
+	return &Memory{d.l, c, uint32(c.lkey), uint32(c.rkey)}, nil
+}
+
+// RegisterDMABuf registers size bytes of a dma-buf, from an offset on. The kernel keeps the buffer, and its descriptor
+// may be closed afterwards.
+func (d *Device) RegisterDMABuf(fd int, offset, size, first uint64, access Access) (*Memory, error) {
+	c, err := C.tv_register_dmabuf(d.l, d.pd, C.int(fd), C.uint64_t(offset), C.size_t(size), C.uint64_t(first),
+		C.unsigned(access))
+	if c == nil {
+		return nil, errnoOf("register a dma-buf with "+d.Name, err)
 	}
 	return &Memory{d.l, c, uint32(c.lkey), uint32(c.rkey)}, nil
 }

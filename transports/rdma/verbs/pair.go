@@ -17,6 +17,7 @@ type Pair struct {
 	l      *C.tv_library
 	c      *C.struct_tv_qp
 	Number uint32
+	Inline uint32 // bytes that a WRITE may carry inside its request
 }
 
 // Path says how to connect a pair.
@@ -31,19 +32,24 @@ type Path struct {
 	Port       uint8  // ours, as is all that follows
 	SourceGID  uint8  // index of our address
 	Hops       uint8
-	Traffic    uint8 // class of the IP header
-	Level      uint8 // service level
-	Global     bool  // it has addresses: always for RoCE
-	Timeout    uint8 // of an acknowledgement: 4.096 µs times 2 to this power
+	Traffic    uint8  // class of the IP header
+	Level      uint8  // service level
+	Flow       uint32 // label of the IP header
+	Bits       uint8  // of our LID, InfiniBand only
+	Rate       uint8  // code of the highest rate, 0: the port's
+	Global     bool   // it has addresses: always for RoCE
+	Timeout    uint8  // of an acknowledgement: 4.096 µs times 2 to this power
 	Retries    uint8
 	RNRRetries uint8
 	RNRTimer   uint8
 	Reads      uint8 // under way at once
+	Served     uint8 // the same of the other end's
 	Access     uint8 // of the other end, see Access
 }
 
 func (p *Path) c() C.tv_path {
-	c := C.tv_path{qp: C.uint32_t(p.Pair), psn: C.uint32_t(p.PSN), own_psn: C.uint32_t(p.OwnPSN),
+	c := C.tv_path{flow: C.uint32_t(p.Flow), bits: C.uint8_t(p.Bits), rate: C.uint8_t(p.Rate),
+		served: C.uint8_t(p.Served), qp: C.uint32_t(p.Pair), psn: C.uint32_t(p.PSN), own_psn: C.uint32_t(p.OwnPSN),
 		mtu: C.uint32_t(p.MTU), lid: C.uint16_t(p.LID), pkey: C.uint16_t(p.PKey), port: C.uint8_t(p.Port),
 		sgid: C.uint8_t(p.SourceGID), hops: C.uint8_t(p.Hops), traffic: C.uint8_t(p.Traffic), sl: C.uint8_t(p.Level),
 		timeout: C.uint8_t(p.Timeout), retries: C.uint8_t(p.Retries), rnr_retries: C.uint8_t(p.RNRRetries),
@@ -55,13 +61,21 @@ func (p *Path) c() C.tv_path {
 	return c
 }
 
-// NewPair makes a pair in the state reset, with room for that number of requests, of one range each.
-func (d *Device) NewPair(q *Queue, requests int) (*Pair, error) {
-	c, err := C.tv_qp_new(d.l, d.pd, q.c, C.int(requests), 1)
+// Room is the room of a pair's send queue.
+type Room struct {
+	Requests int
+	Ranges   int // of a request
+	Inline   int // bytes inside a request; a device that cannot do as much makes the pair with less
+}
+
+// NewPair makes a pair in the state reset.
+func (d *Device) NewPair(q *Queue, room Room) (*Pair, error) {
+	inlined := C.int(room.Inline)
+	c, err := C.tv_qp_new(d.l, d.pd, q.c, C.int(room.Requests), C.int(max(1, room.Ranges)), &inlined)
 	if c == nil {
 		return nil, errnoOf("queue pair of "+d.Name, err)
 	}
-	return &Pair{d.l, c, uint32(c.qp_num)}, nil
+	return &Pair{d.l, c, uint32(c.qp_num), uint32(inlined)}, nil
 }
 
 // Init makes the pair of a port.
@@ -92,23 +106,29 @@ func (p *Pair) Reset() error {
 
 // Attributes are a pair's settings as the device has them.
 type Attributes struct {
-	State                               uint32 // 0 reset, 3 ready to send, 6 error
-	MTU                                 uint32
-	Requests                            int
-	Timeout, Retries, RNRRetries, Reads uint8
-	RNRTimer, Traffic, Level, Hops      uint8
-	SourceGID                           uint8
-	PKey                                uint16
+	State                          uint32 // 0 reset, 3 ready to send, 6 error
+	MTU                            uint32
+	Room                           Room
+	Timeout, Retries, RNRRetries   uint8
+	Reads, Served                  uint8
+	RNRTimer, Traffic, Level, Hops uint8
+	SourceGID, Bits, Rate, Port    uint8
+	PKey                           uint16
+	Flow                           uint32
 }
 
 // Query reads the settings back.
 func (p *Pair) Query() (Attributes, error) {
 	var a C.struct_tv_qp_attr
 	err := failure("query a queue pair", C.tv_qp_query(p.l, p.c, &a))
-	return Attributes{uint32(a.qp_state), uint32(a.path_mtu), int(a.cap.max_send_wr), uint8(a.timeout),
-		uint8(a.retry_cnt), uint8(a.rnr_retry), uint8(a.max_rd_atomic), uint8(a.min_rnr_timer),
-		uint8(a.ah_attr.traffic_class), uint8(a.ah_attr.sl), uint8(a.ah_attr.hop_limit), uint8(a.ah_attr.sgid_index),
-		uint16(a.pkey_index)}, err
+	room := Room{int(a.cap.max_send_wr), int(a.cap.max_send_sge), int(a.cap.max_inline_data)}
+	return Attributes{State: uint32(a.qp_state), MTU: uint32(a.path_mtu), Room: room, Timeout: uint8(a.timeout),
+		Retries: uint8(a.retry_cnt), RNRRetries: uint8(a.rnr_retry), Reads: uint8(a.max_rd_atomic),
+		Served: uint8(a.max_dest_rd_atomic), RNRTimer: uint8(a.min_rnr_timer),
+		Traffic: uint8(a.ah_attr.traffic_class), Level: uint8(a.ah_attr.sl), Hops: uint8(a.ah_attr.hop_limit),
+		SourceGID: uint8(a.ah_attr.sgid_index), Bits: uint8(a.ah_attr.src_path_bits),
+		Rate: uint8(a.ah_attr.static_rate), Port: uint8(a.port_num), PKey: uint16(a.pkey_index),
+		Flow: uint32(a.ah_attr.flow_label)}, err
 }
 
 // WR is a work request: one range here and one there.
@@ -129,6 +149,7 @@ const (
 	OpWrite  uint32 = C.TV_WR_RDMA_WRITE
 	OpRead   uint32 = C.TV_WR_RDMA_READ
 	Signaled uint32 = C.TV_SEND_SIGNALED
+	Inlined  uint32 = C.TV_SEND_INLINE // the processor copies the bytes into the request: never memory of a device
 )
 
 // Post hands a chain of requests over, Batch at most, in one crossing. It returns how many the device took.

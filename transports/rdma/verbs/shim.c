@@ -107,6 +107,15 @@ struct tv_mr *tv_register(tv_library *l, struct tv_pd *pd, uintptr_t at, size_t 
 	return l->ibv_reg_mr_iova(pd, (void *)at, bytes, first, (int)(access & ~(unsigned)TV_ACCESS_RELAXED_ORDERING));
 }
 
+struct tv_mr *tv_register_dmabuf(tv_library *l, struct tv_pd *pd, int fd, uint64_t offset, size_t bytes, uint64_t first,
+				 unsigned access) {
+	if (!l->ibv_reg_dmabuf_mr) { /* rdma-core before 34 */
+		errno = ENOSYS;
+		return NULL;
+	}
+	return l->ibv_reg_dmabuf_mr(pd, offset, bytes, first, fd, (int)access);
+}
+
 int tv_deregister(tv_library *l, struct tv_mr *mr) { return failed(l->ibv_dereg_mr(mr)); }
 
 struct tv_channel *tv_channel_new(tv_library *l, struct tv_context *c) {
@@ -171,12 +180,19 @@ struct tv_pd *tv_pd_new(tv_library *l, struct tv_context *c) { return l->ibv_all
 int tv_pd_end(tv_library *l, struct tv_pd *pd) { return failed(l->ibv_dealloc_pd(pd)); }
 int tv_close(tv_library *l, struct tv_context *c) { return failed(l->ibv_close_device(c)); }
 
-struct tv_qp *tv_qp_new(tv_library *l, struct tv_pd *pd, struct tv_cq *cq, int requests, int sges) {
+struct tv_qp *tv_qp_new(tv_library *l, struct tv_pd *pd, struct tv_cq *cq, int requests, int sges, int *inlined) {
 	struct tv_qp_init_attr a = {.send_cq = cq, .recv_cq = cq, .qp_type = TV_QPT_RC};
 	a.cap.max_send_wr = (uint32_t)requests;
 	a.cap.max_send_sge = (uint32_t)sges;
 	a.cap.max_recv_wr = a.cap.max_recv_sge = 1;
-	return l->ibv_create_qp(pd, &a);
+	a.cap.max_inline_data = (uint32_t)*inlined;
+	struct tv_qp *qp = l->ibv_create_qp(pd, &a);
+	if (!qp && *inlined > 0) { /* a device that has no room for so many bytes in a request */
+		a.cap.max_inline_data = 0;
+		qp = l->ibv_create_qp(pd, &a);
+	}
+	*inlined = (int)a.cap.max_inline_data;
+	return qp;
 }
 
 int tv_qp_end(tv_library *l, struct tv_qp *qp) { return failed(l->ibv_destroy_qp(qp)); }
@@ -194,14 +210,17 @@ int tv_qp_init(tv_library *l, struct tv_qp *qp, const tv_path *p) {
 
 static int receive(tv_library *l, struct tv_qp *qp, const tv_path *p) {
 	struct tv_qp_attr a = {.qp_state = TV_QPS_RTR, .path_mtu = p->mtu, .dest_qp_num = p->qp, .rq_psn = p->psn};
-	a.max_dest_rd_atomic = p->reads;
+	a.max_dest_rd_atomic = p->served;
 	a.min_rnr_timer = p->rnr_timer;
 	a.ah_attr.port_num = p->port;
 	a.ah_attr.sl = p->sl;
 	a.ah_attr.dlid = p->lid;
+	a.ah_attr.src_path_bits = p->bits;
+	a.ah_attr.static_rate = p->rate;
 	a.ah_attr.is_global = p->global;
 	if (p->global) {
 		memcpy(a.ah_attr.dgid, p->gid, sizeof a.ah_attr.dgid);
+		a.ah_attr.flow_label = p->flow;
 		a.ah_attr.sgid_index = p->sgid;
 		a.ah_attr.hop_limit = p->hops;
 		a.ah_attr.traffic_class = p->traffic;

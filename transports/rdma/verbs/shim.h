@@ -28,9 +28,10 @@ typedef struct { /* a completion, as verbs.WC */
 
 typedef struct { /* how to connect a queue pair, as verbs.Path */
 	uint64_t gid[2];
-	uint32_t qp, psn, own_psn, mtu;
+	uint32_t qp, psn, own_psn, mtu, flow;
 	uint16_t lid, pkey;
-	uint8_t port, sgid, hops, traffic, sl, global, timeout, retries, rnr_retries, rnr_timer, reads, access;
+	uint8_t port, sgid, hops, traffic, sl, bits, rate, global, timeout, retries, rnr_retries, rnr_timer, reads, served;
+	uint8_t access;
 } tv_path;
 
 tv_library *tv_load(const char *path, char *why, size_t size);
@@ -40,6 +41,8 @@ int tv_port(tv_library *, struct tv_context *, int port, struct tv_port_attr *);
 int tv_gids(tv_library *, struct tv_context *, struct tv_gid_entry *, int most);
 int tv_limits(tv_library *, struct tv_context *, struct tv_device_attr *);
 struct tv_mr *tv_register(tv_library *, struct tv_pd *, uintptr_t at, size_t bytes, uint64_t first, unsigned access);
+struct tv_mr *tv_register_dmabuf(tv_library *, struct tv_pd *, int fd, uint64_t offset, size_t bytes, uint64_t first,
+				 unsigned access);
 int tv_deregister(tv_library *, struct tv_mr *);
 struct tv_channel *tv_channel_new(tv_library *, struct tv_context *);
 int tv_channel_end(tv_library *, struct tv_channel *);
@@ -52,7 +55,7 @@ int tv_event(tv_library *, struct tv_context *, uint32_t *type, uint32_t *about)
 struct tv_pd *tv_pd_new(tv_library *, struct tv_context *);
 int tv_pd_end(tv_library *, struct tv_pd *);
 int tv_close(tv_library *, struct tv_context *);
-struct tv_qp *tv_qp_new(tv_library *, struct tv_pd *, struct tv_cq *, int requests, int sges);
+struct tv_qp *tv_qp_new(tv_library *, struct tv_pd *, struct tv_cq *, int requests, int sges, int *inlined);
 int tv_qp_end(tv_library *, struct tv_qp *);
 int tv_qp_state(tv_library *, struct tv_qp *, int state);
 int tv_qp_init(tv_library *, struct tv_qp *, const tv_path *);

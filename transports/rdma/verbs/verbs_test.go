@@ -106,7 +106,7 @@ func newSide(t *testing.T, l *verbs.Library, name string) *side {
 	require.NoError(t, err)
 	s.queue, err = d.NewQueue(64, s.bell)
 	require.NoError(t, err)
-	s.pair, err = d.NewPair(s.queue, 16)
+	s.pair, err = d.NewPair(s.queue, verbs.Room{Requests: 16})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, s.pair.Close())
@@ -124,7 +124,7 @@ func (s *side) connect(to *side) {
 	require.Len(s.t, gids, 2)
 	path := verbs.Path{GID: gids[1].GID, Pair: to.pair.Number, PSN: to.pair.Number & 0xff, OwnPSN: s.pair.Number & 0xff,
 		MTU: 5, Port: 1, SourceGID: 1, Hops: 64, Global: true, Timeout: 10, Retries: 2, RNRRetries: 7, RNRTimer: 12,
-		Reads: 16, Access: uint8(verbs.RemoteRead | verbs.RemoteWrite)}
+		Reads: 16, Served: 16, Access: uint8(verbs.RemoteRead | verbs.RemoteWrite)}
 	require.NoError(s.t, s.pair.Init(&path))
 	require.NoError(s.t, s.pair.Connect(&path))
 }
@@ -255,8 +255,8 @@ func TestAttributesAreReadBack(t *testing.T) {
 	_, a, _ := twoSides(t)
 	got, err := a.pair.Query()
 	require.NoError(t, err)
-	require.Equal(t, verbs.Attributes{State: 3, MTU: 5, Requests: 16, Timeout: 10, Retries: 2, RNRRetries: 7, Reads: 16,
-		RNRTimer: 12, Hops: 64, SourceGID: 1}, got)
+	require.Equal(t, verbs.Attributes{State: 3, MTU: 5, Room: verbs.Room{Requests: 16, Ranges: 1}, Timeout: 10,
+		Retries: 2, RNRRetries: 7, Reads: 16, Served: 16, RNRTimer: 12, Hops: 64, SourceGID: 1, Port: 1}, got)
 }
 
 // TestALateWriteIsPushedByARead shows why a transport flushes.
@@ -291,7 +291,7 @@ func BenchmarkPost(b *testing.B) {
 	require.NoError(b, err)
 	queue, err := d.NewQueue(16384, bell)
 	require.NoError(b, err)
-	pair, err := d.NewPair(queue, 8192)
+	pair, err := d.NewPair(queue, verbs.Room{Requests: 8192})
 	require.NoError(b, err)
 	require.NoError(b, pair.Fail()) // requests come back flushed: the crossings and nothing else
 	chain, into := make([]verbs.WR, verbs.Batch), make([]verbs.WC, verbs.Batch)

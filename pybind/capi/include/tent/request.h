@@ -57,6 +57,7 @@ struct tent_request_terms {
 	int durability; /* DURABILITY_*: for files: the batch ends when all that the request has written is on stable storage */
 	const char *policy_name; /* the policy that counts, by its name; without one the first that matches */
 	uint64_t require; /* the only transports that may carry it: bit n modulo 64 for the one of number n; 0 is any */
+	uint64_t stream; /* the stream of a device whose present work must be done before a byte moves; 0 is none */
 };
 typedef struct tent_request_terms tent_request_terms_t;
 
@@ -74,6 +75,7 @@ struct tent_submit_options {
 	int durability; /* of every request */
 	const char *policy_name; /* of every request */
 	uint64_t require; /* of every request */
+	uint64_t stream; /* of every request */
 	const char *trace; /* the caller's name for the call, at most 64 bytes; NULL for none */
 };
 typedef struct tent_submit_options tent_submit_options_t;
@@ -104,12 +106,13 @@ struct Request {
 	int durability = 0;
 	const char *policy_name = nullptr;
 	uint64_t require = 0;
+	uint64_t stream = 0;
 	const char *trace = nullptr; /* the caller's name for the call, at most 64 bytes; its requests bear the same, or none */
 
 	tent_request_t request() const {
 		return {static_cast<int>(opcode), source, target_id, target_offset, length, priority, transport_hint};
 	}
-	tent_request_terms_t terms() const { return {deadline_ns, intent_type, integrity, durability, policy_name, require}; }
+	tent_request_terms_t terms() const { return {deadline_ns, intent_type, integrity, durability, policy_name, require, stream}; }
 };
 
 } /* namespace tent */

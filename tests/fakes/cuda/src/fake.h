@@ -74,12 +74,13 @@ struct context {
 };
 
 struct work {
-	enum { COPY, SET, RECORD, WAIT } what;
+	enum { COPY, SET, RECORD, WAIT, WAIT_VALUE } what;
 	struct segment *segments;
 	size_t count;
 	int byte;
 	struct event *event;
 	uint64_t turn;
+	volatile uint32_t *word; /* of WAIT_VALUE; turn is its value */
 	struct work *next;
 };
 

@@ -368,6 +368,19 @@ API int cuMemHostAlloc(void **address, size_t size, unsigned flags) {
 	return fake_leave(OK);
 }
 
+/* Unified addresses: the host's is the device's. */
+API int cuMemHostGetDevicePointer_v2(uint64_t *address, void *host, unsigned flags) {
+	struct context *current;
+	int result = fake_enter_current("cuMemHostGetDevicePointer_v2", &current);
+	if (result)
+		return result;
+	struct range *r = fake_find((uint64_t)host);
+	if (flags || !r || r->kind != PINNED)
+		return fake_leave(INVALID_VALUE);
+	*address = (uint64_t)host;
+	return fake_leave(OK);
+}
+
 API int cuMemFreeHost(void *address) {
 	struct context *current;
 	int result = fake_enter_current("cuMemFreeHost", &current);

@@ -34,6 +34,13 @@ static void carry(struct stream *s, struct work *w) {
 		while (w->event->reached < w->turn)
 			pthread_cond_wait(&fake_moved, &fake_lock);
 		return;
+	case WAIT_VALUE: /* a GPU's front end looks at the word again and again; nobody wakes it */
+		while ((int32_t)(*w->word - (uint32_t)w->turn) < 0 && !s->context->poisoned) {
+			pthread_mutex_unlock(&fake_lock);
+			nanosleep(&(struct timespec){0, 20000}, NULL);
+			pthread_mutex_lock(&fake_lock);
+		}
+		return;
 	default:
 		break;
 	}
@@ -262,6 +269,19 @@ API int cuStreamWaitEvent(void *handle, struct event *e, unsigned flags) {
 	if (result)
 		return result;
 	return fake_leave(fake_queue(s, &(struct work){.what = WAIT, .event = e, .turn = e->recorded}));
+}
+
+/* Flags: 0 is GEQ, the comparison wraps around; 1 << 30 flushes writes of other devices. */
+API int cuStreamWaitValue32_v2(void *handle, uint64_t address, uint32_t value, unsigned flags) {
+	struct context *current;
+	struct stream *s;
+	int result = enter_stream("cuStreamWaitValue32_v2", handle, &current, &s);
+	if (result)
+		return result;
+	struct range *r = fake_find(address);
+	if (flags & ~(1u << 30) || address % 4 || !r || r->kind != PINNED)
+		return fake_leave(INVALID_VALUE);
+	return fake_leave(fake_queue(s, &(struct work){.what = WAIT_VALUE, .word = (uint32_t *)address, .turn = value}));
 }
 
 API int cuEventCreate(struct event **event, unsigned flags) {

@@ -12,12 +12,13 @@
 
 #include "abi.h"
 
-enum { DEVICES = 8, PAIRS = 1 << 12, MEMORIES = 1 << 14, EVENTS = 256, RING_MOST = 1 << 15, GIDS = 2 };
+enum { DEVICES = 8, PAIRS = 1 << 12, MEMORIES = 1 << 14, EVENTS = 256, RING_MOST = 1 << 15, GIDS = 4, PORTS = 2, PKEYS = 4, RANGES = 8, INLINE = 512 };
 
 struct tv_device { /* the library's is longer; tent never looks inside */
 	char name[16];
 	int index;
 	bool dead, silent, down;
+	unsigned walled; /* bits of the addresses that lead nowhere */
 	uint32_t host; /* last part of its address */
 	size_t refused; /* registrations of this size fail, 0: none */
 };
@@ -32,7 +33,7 @@ struct context {
 	int users;
 };
 struct pd { struct tv_pd public; int users; };
-struct memory { struct tv_mr public; uint64_t first; unsigned access; int busy; bool ending; };
+struct memory { struct tv_mr public; uint64_t first; unsigned access; int busy; bool ending, mapped; };
 struct channel { struct tv_channel public; int wake, users; };
 
 struct ended { struct tv_completion c; struct pair *pair; uint64_t turn; uint32_t life; };
@@ -44,7 +45,7 @@ struct queue {
 	int users;
 };
 
-struct request { uint64_t id, local, remote, turn; uint32_t length, lkey, rkey, opcode, flags, done; };
+struct request { uint64_t id, local, remote, turn; uint32_t length, lkey, rkey, opcode, flags, done; char *inlined; };
 struct landing { struct landing *next; struct memory *to; uint64_t at; uint32_t bytes; double due; char data[]; };
 struct pair {
 	struct tv_qp public;
@@ -71,10 +72,10 @@ struct knobs {
 	int status, statuses;     /* the next requests end with status */
 	int late, shuffle, delay; /* late and delay in µs */
 	bool reuse;               /* keys come back at once */
-	int devices;
+	int devices, gids;        /* gids of the four addresses of a device are shown */
 };
 extern struct knobs knobs;
-extern struct counts { long objects, posts, requests, reads, writes, bytes, events, overflows, pairs; } counts;
+extern struct counts { long objects, posts, requests, reads, writes, bytes, inlined, relaxed, channels, events, overflows, pairs; } counts;
 
 void begin(void);        /* starts the wire, once */
 double now(void);        /* seconds */
@@ -86,6 +87,7 @@ void await_pair(struct pair *);
 struct pair *pair_of(uint32_t number);
 struct memory *memory_of(uint32_t key);
 int poll_queue(struct tv_cq *, int, struct tv_completion *);
+void address(const struct tv_device *, int index, uint8_t gid[16]);
 int arm_queue(struct tv_cq *, int);
 int post(struct tv_qp *, struct tv_send_wr *, struct tv_send_wr **);
 

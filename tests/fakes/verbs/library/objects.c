@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
@@ -113,7 +114,7 @@ int ibv_query_device(struct tv_context *c, struct tv_device_attr *a) {
 	a->max_mr_size = 1ull << 40;
 	a->max_qp = PAIRS;
 	a->max_qp_wr = RING_MOST / 2;
-	a->max_sge = a->max_sge_rd = 1;
+	a->max_sge = a->max_sge_rd = RANGES;
 	a->max_cqe = RING_MOST;
 	a->max_qp_rd_atom = a->max_qp_init_rd_atom = 16;
 	return ((struct context *)c)->device->dead ? EIO : 0;
@@ -121,8 +122,8 @@ int ibv_query_device(struct tv_context *c, struct tv_device_attr *a) {
 
 int ibv_query_port(struct tv_context *public, uint8_t port, struct tv_port_attr *a) {
 	struct context *c = (struct context *)public;
-	if (port != 1 || c->device->dead)
-		return port != 1 ? EINVAL : EIO;
+	if (port < 1 || port > PORTS || c->device->dead)
+		return c->device->dead ? EIO : EINVAL;
 	a->state = c->device->down ? 1 : TV_PORT_ACTIVE;
 	a->max_mtu = a->active_mtu = 5;
 	a->gid_tbl_len = 16;
@@ -133,15 +134,18 @@ int ibv_query_port(struct tv_context *public, uint8_t port, struct tv_port_attr 
 	return 0;
 }
 
-static void address(const struct tv_device *d, int index, uint8_t gid[16]) {
+/* address is link-local at index 0; 10.0.DEVICE.HOST and 172.16.DEVICE.HOST, as RoCE maps them, at 1 and 2; and the former
+ * again at 3, by RoCE v1. */
+void address(const struct tv_device *d, int index, uint8_t gid[16]) {
 	memset(gid, 0, 16);
-	if (index == 0) { /* link-local */
+	if (index == 0) {
 		gid[0] = 0xfe;
 		gid[1] = 0x80;
 		gid[15] = (uint8_t)(1 + d->index);
-	} else { /* 10.0.index.host, as RoCE maps it */
+	} else {
 		gid[10] = gid[11] = 0xff;
-		gid[12] = 10;
+		gid[12] = index == 2 ? 172 : 10;
+		gid[13] = index == 2 ? 16 : 0;
 		gid[14] = (uint8_t)d->index;
 		gid[15] = (uint8_t)d->host;
 	}
@@ -152,11 +156,13 @@ ssize_t _ibv_query_gid_table(struct tv_context *public, struct tv_gid_entry *lis
 	struct context *c = (struct context *)public;
 	(void)flags;
 	(void)size;
-	size_t n = most < GIDS ? most : GIDS;
 	pthread_mutex_lock(&big);
-	for (size_t i = 0; i < n; i++) {
-		list[i] = (struct tv_gid_entry){.gid_index = (uint32_t)i, .port_num = 1, .gid_type = TV_GID_ROCE_V2};
-		address(c->device, (int)i, (uint8_t *)list[i].gid);
+	size_t all = PORTS * (size_t)knobs.gids, n = most < all ? most : all;
+	for (size_t k = 0; k < n; k++) {
+		int i = (int)k % knobs.gids;
+		list[k] = (struct tv_gid_entry){.gid_index = (uint32_t)i, .port_num = 1 + (uint32_t)k / (uint32_t)knobs.gids,
+			.gid_type = i == 3 ? TV_GID_ROCE_V1 : TV_GID_ROCE_V2};
+		address(c->device, i, (uint8_t *)list[k].gid);
 	}
 	pthread_mutex_unlock(&big);
 	return (ssize_t)n;
@@ -216,6 +222,7 @@ static struct tv_mr *enter(struct tv_pd *pd, void *at, size_t bytes, uint64_t fi
 	m->public.lkey = m->public.rkey = key_of(slot, knobs.reuse ? 7 : tag++);
 	m->first = first;
 	m->access = access;
+	counts.relaxed += (access & TV_ACCESS_RELAXED_ORDERING) != 0;
 	memories[slot] = m;
 	((struct pd *)pd)->users++;
 	counts.objects++;
@@ -233,6 +240,20 @@ struct tv_mr *ibv_reg_mr(struct tv_pd *pd, void *at, size_t bytes, int access) {
 	return enter(pd, at, bytes, (uintptr_t)at, (unsigned)access);
 }
 
+/* A dma-buf is a file that can be mapped, as the fakes of accelerators export it. */
+struct tv_mr *ibv_reg_dmabuf_mr(struct tv_pd *pd, uint64_t offset, size_t bytes, uint64_t first, int fd, int access) {
+	uint64_t page = offset & ~4095ull;
+	char *at = mmap(NULL, bytes + (offset - page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)page);
+	if (at == MAP_FAILED)
+		return NULL;
+	struct tv_mr *mr = enter(pd, at + (offset - page), bytes, first, (unsigned)access);
+	if (!mr)
+		munmap(at, bytes + (offset - page));
+	else
+		((struct memory *)mr)->mapped = true;
+	return mr;
+}
+
 int ibv_dereg_mr(struct tv_mr *public) {
 	struct memory *m = (struct memory *)public;
 	pthread_mutex_lock(&big);
@@ -244,6 +265,10 @@ int ibv_dereg_mr(struct tv_mr *public) {
 			settle(pairs[i]);
 	}
 	memories[public->rkey >> 8] = NULL;
+	if (m->mapped) {
+		uintptr_t page = (uintptr_t)public->addr & ~(uintptr_t)4095;
+		munmap((void *)page, public->length + ((uintptr_t)public->addr - page));
+	}
 	((struct pd *)public->pd)->users--;
 	counts.objects--;
 	free(m);
@@ -262,6 +287,7 @@ struct tv_channel *ibv_create_comp_channel(struct tv_context *c) {
 	h->wake = fds[1];
 	((struct context *)c)->users++;
 	counts.objects++;
+	counts.channels++;
 	pthread_mutex_unlock(&big);
 	return &h->public;
 }
@@ -275,6 +301,7 @@ int ibv_destroy_comp_channel(struct tv_channel *public) {
 		close(h->wake);
 		((struct context *)public->context)->users--;
 		counts.objects--;
+		counts.channels--;
 		free(h);
 	}
 	pthread_mutex_unlock(&big);

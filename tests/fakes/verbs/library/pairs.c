@@ -22,7 +22,8 @@ struct tv_qp *ibv_create_qp(struct tv_pd *pd, struct tv_qp_init_attr *a) {
 		error = EIO;
 	else if (knobs.fail_pair > 0 && knobs.fail_pair-- > 0)
 		error = ENOMEM;
-	else if (a->qp_type != TV_QPT_RC || a->cap.max_send_wr > RING_MOST / 2 || a->cap.max_send_sge > 1)
+	else if (a->qp_type != TV_QPT_RC || a->cap.max_send_wr > RING_MOST / 2 || a->cap.max_send_sge > RANGES ||
+			a->cap.max_inline_data > INLINE)
 		error = EINVAL;
 	for (int tries = 0; !error && pairs[next % PAIRS]; tries++, next++) {
 		if (tries == PAIRS)
@@ -83,6 +84,8 @@ int ibv_destroy_qp(struct tv_qp *public) {
 	((struct pd *)public->pd)->users--;
 	counts.objects--;
 	counts.pairs--;
+	for (unsigned i = 0; i < p->room; i++)
+		free(p->ring[i].inlined);
 	free(p->ring);
 	free(p);
 	pthread_mutex_unlock(&big);
@@ -101,7 +104,7 @@ static int transition(struct pair *p, const struct tv_qp_attr *a, int mask) {
 		return 0;
 	if (to > TV_QPS_RTS || p->public.state != steps[to].from || mask != (steps[to].needs | TV_QP_STATE))
 		return EINVAL;
-	if (to == TV_QPS_INIT && (a->port_num != 1 || a->pkey_index != 0))
+	if (to == TV_QPS_INIT && (a->port_num < 1 || a->port_num > PORTS || a->pkey_index >= PKEYS))
 		return EINVAL;
 	if (to == TV_QPS_RTR && (!a->ah_attr.is_global || a->ah_attr.sgid_index >= GIDS || a->path_mtu < 1 ||
 		a->path_mtu > 5 || a->max_dest_rd_atomic > 16))
@@ -187,12 +190,22 @@ int post(struct tv_qp *public, struct tv_send_wr *wr, struct tv_send_wr **bad) {
 			error = EINVAL;
 		else if (p->posted - p->freed >= p->room)
 			error = ENOMEM;
+		else if ((wr->send_flags & TV_SEND_INLINE) &&
+			(wr->opcode != TV_WR_RDMA_WRITE || wr->sg_list->length > p->attr.cap.max_inline_data))
+			error = EINVAL;
 		else if (wr->num_sge > 1 || (wr->opcode != TV_WR_RDMA_WRITE && wr->opcode != TV_WR_RDMA_READ))
 			error = EINVAL;
 		if (error)
 			break;
 		struct tv_sge none = {0}, *g = wr->num_sge ? wr->sg_list : &none;
-		p->ring[p->posted % p->room] = (struct request){.id = wr->wr_id, .local = g->addr, .length = g->length,
+		char *copy = NULL; /* of the bytes as they are now: the caller may change them after this call */
+		if (wr->send_flags & TV_SEND_INLINE) {
+			copy = malloc(g->length + 1);
+			memcpy(copy, (void *)(uintptr_t)g->addr, g->length);
+			counts.inlined++;
+		}
+		free(p->ring[p->posted % p->room].inlined);
+		p->ring[p->posted % p->room] = (struct request){.inlined = copy, .id = wr->wr_id, .local = g->addr, .length = g->length,
 			.lkey = g->lkey, .remote = wr->remote_addr, .rkey = wr->rkey, .opcode = wr->opcode,
 			.flags = wr->send_flags, .turn = p->posted};
 		p->posted++;

@@ -19,6 +19,17 @@ double now(void) {
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* leads reports whether packets from an address of a device reach one of another. */
+static bool leads(const struct tv_device *here, unsigned from, const struct tv_device *there, const void *to) {
+	for (unsigned i = 0; i < GIDS; i++) {
+		uint8_t gid[16];
+		address(there, (int)i, gid);
+		if (!memcmp(gid, to, sizeof gid) && (from == 3) == (i == 3)) /* both by one version of RoCE */
+			return !(here->walled & 1u << from) && !(there->walled & 1u << i);
+	}
+	return false;
+}
+
 static bool reached(struct pair *p, struct pair **peer) {
 	struct pair *to = pair_of(p->attr.dest_qp_num);
 	struct tv_device *here = ((struct context *)p->public.context)->device, *there;
@@ -27,10 +38,7 @@ static bool reached(struct pair *p, struct pair **peer) {
 		to->attr.dest_qp_num != p->public.qp_num || to->attr.rq_psn != p->attr.sq_psn)
 		return false;
 	there = ((struct context *)to->public.context)->device;
-	const uint8_t *gid = (const uint8_t *)p->attr.ah_attr.dgid;
-	bool addressed = gid[0] == 0xfe ? gid[15] == 1 + there->index
-					: gid[14] == there->index && gid[15] == (uint8_t)there->host;
-	return addressed && !here->silent && !there->silent && !here->down && !there->down && !here->dead && !there->dead;
+	return leads(here, p->attr.ah_attr.sgid_index, there, p->attr.ah_attr.dgid) && !here->silent && !there->silent && !here->down && !there->down && !here->dead && !there->dead;
 }
 
 static struct memory *usable(uint32_t key, struct tv_pd *pd, uint64_t at, uint64_t bytes, unsigned access) {
@@ -86,7 +94,7 @@ static void step(struct pair *p, struct pair *peer) {
 		unsigned right = reads ? TV_ACCESS_REMOTE_READ : TV_ACCESS_REMOTE_WRITE;
 		struct memory *own = usable(r->lkey, p->public.pd, r->local, r->length, reads ? TV_ACCESS_LOCAL_WRITE : 0);
 		struct memory *other = usable(r->rkey, peer->public.pd, r->remote, r->length, right);
-		if (!own) {
+		if (!own && !r->inlined) {
 			fail(p, TV_WC_LOC_PROT_ERR);
 			return;
 		}
@@ -95,17 +103,22 @@ static void step(struct pair *p, struct pair *peer) {
 			fail(p, TV_WC_REM_ACCESS_ERR);
 			return;
 		}
-		uint64_t here = (uint64_t)(uintptr_t)own->public.addr + (r->local - own->first) + r->done;
+		uint64_t here = r->inlined ? (uint64_t)(uintptr_t)r->inlined + r->done
+					   : (uint64_t)(uintptr_t)own->public.addr + (r->local - own->first) + r->done;
 		uint64_t there = (uint64_t)(uintptr_t)other->public.addr + (r->remote - other->first) + r->done;
 		if (reads)
 			settle(peer); /* a READ pushes the WRITEs before it */
-		p->busy++, peer->busy++, own->busy++, other->busy++;
+		p->busy++, peer->busy++, other->busy++;
+		if (own)
+			own->busy++;
 		pthread_mutex_unlock(&big);
 		bool moved = reads ? move(here, there, bytes) : knobs.late || move(there, here, bytes);
 		pthread_mutex_lock(&big);
 		if (!reads && knobs.late)
 			moved = put_off(peer, there, here, bytes);
-		p->busy--, peer->busy--, own->busy--, other->busy--;
+		p->busy--, peer->busy--, other->busy--;
+		if (own)
+			own->busy--;
 		pthread_cond_broadcast(&changed);
 		if (p->public.state != TV_QPS_RTS) { /* whoever changed it waits for us, and ends the request */
 			return;
@@ -181,7 +194,8 @@ static void *wire(void *none) {
 
 static void defaults(void) {
 	const char *text = getenv("TENT_FAKE_VERBS_DEVICES");
-	knobs = (struct knobs){.devices = text ? atoi(text) : 2};
+	knobs = (struct knobs){.devices = text ? atoi(text) : 2, .gids = 2};
+	counts.inlined = counts.relaxed = 0;
 	if (knobs.devices < 0 || knobs.devices > DEVICES)
 		knobs.devices = 2;
 	for (int i = 0; i < DEVICES; i++) {
@@ -225,6 +239,8 @@ static void tell(struct tv_device *d, uint32_t type) {
 static long on_device(const char *what, struct tv_device *d, long value) {
 	if (!strcmp(what, "silence"))
 		d->silent = value;
+	else if (!strcmp(what, "wall"))
+		d->walled = (unsigned)value;
 	else if (!strcmp(what, "refuse"))
 		d->refused = (size_t)value;
 	else if (!strcmp(what, "port")) {
@@ -282,11 +298,12 @@ static long knob(const char *what, long value) {
 		{"pair", &knobs.fail_pair}, {"queue", &knobs.fail_queue}, {"modify", &knobs.fail_modify},
 		{"open", &knobs.fail_open}, {"lose", &knobs.lose}, {"twice", &knobs.twice}, {"status", &knobs.status},
 		{"statuses", &knobs.statuses}, {"late", &knobs.late}, {"shuffle", &knobs.shuffle}, {"delay", &knobs.delay},
-		{"devices", &knobs.devices}};
+		{"devices", &knobs.devices}, {"gids", &knobs.gids}};
 	static const struct { const char *name; long *value; } longs[] = {{"objects", &counts.objects},
 		{"posts", &counts.posts}, {"requests", &counts.requests}, {"reads", &counts.reads},
 		{"writes", &counts.writes}, {"bytes", &counts.bytes}, {"overflows", &counts.overflows},
-		{"pairs", &counts.pairs}};
+		{"pairs", &counts.pairs}, {"inlined", &counts.inlined}, {"relaxed", &counts.relaxed},
+		{"channels", &counts.channels}};
 	for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) {
 		if (!strcmp(what, ints[i].name)) {
 			*ints[i].value = (int)value;

@@ -1,0 +1,167 @@
+// Package audit writes the security events of an engine into a file: JSON lines, for the user of the engine alone.
+//
+// Note never waits: a disk that stands still must not hold up handshakes. Lines go through a queue to a goroutine.
+// Those beyond the queue or the rate are counted, and the next line has their number. A file that was moved away, as by
+// logrotate, is made again under its name.
+package audit
+
+import (
+	"encoding/json"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+// Entry is a line. Time and Lost are the log's.
+type Entry struct {
+	Time      time.Time `json:"time"`
+	Engine    string    `json:"engine"`
+	Event     string    `json:"event"`
+	Peer      string    `json:"peer,omitempty"`
+	Transport string    `json:"transport,omitempty"`
+	Note      string    `json:"note,omitempty"`
+	N         int       `json:"n,omitempty"`
+	Error     string    `json:"error,omitempty"`
+	Lost      int       `json:"lost,omitempty"` // lines before this one that are not in the file
+}
+
+const (
+	queueMax = 256 // lines that wait for the disk
+	rateMax  = 100 // lines a second
+)
+
+// Log is an open file. Its methods may be called from any goroutine; nil is a log that writes nothing.
+type Log struct {
+	path    string
+	failed  func(error)
+	entries chan Entry
+	done    chan struct{}
+
+	mu     sync.Mutex
+	second time.Time // in which lines were taken
+	taken  int
+	lost   int
+	closed bool
+
+	file  *os.File // of the goroutine, as are all below
+	ill   bool     // the last write failed
+	unput int      // lines that could not be written
+}
+
+// Open opens or makes the file, and starts the goroutine that Close ends. Failed hears of the first of several failures
+// to write, from that goroutine. The error is InvalidArgument: the file is a link, or others may read it.
+func Open(path string, failed func(error)) (*Log, error) {
+	file, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	l := &Log{path: path, failed: failed, file: file, entries: make(chan Entry, queueMax), done: make(chan struct{})}
+	go l.write()
+	return l, nil
+}
+
+func open(path string) (*os.File, error) {
+	refuse := func(format string, args ...any) (*os.File, error) {
+		return nil, errs.New(errs.InvalidArgument, "security", "security/audit: "+format, args...).
+			WithScope(errs.ScopeTransport, errs.SideLocal)
+	}
+	// A FIFO would block until somebody reads, and a link may lead to a file that is not ours to write.
+	const flags = os.O_WRONLY | os.O_APPEND | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
+	file, err := os.OpenFile(path, flags, 0o600)
+	if err != nil {
+		return refuse("%v", err)
+	}
+	about, err := file.Stat()
+	if err == nil {
+		owner, is := about.Sys().(*syscall.Stat_t)
+		switch {
+		case !about.Mode().IsRegular():
+			file, err = refuse("%q is no file", path)
+		case is && int(owner.Uid) != os.Geteuid():
+			file, err = refuse("%q belongs to another user", path)
+		case about.Mode().Perm()&0o077 != 0:
+			file, err = refuse("%q has mode %04o: its group or others may use it; chmod 600 keeps it for you", path,
+				about.Mode().Perm())
+		}
+	}
+	return file, err
+}
+
+// Note takes a line. It does not wait, and drops the line if there is no room.
+func (l *Log) Note(e Entry) {
+	if l == nil {
+		return
+	}
+	e.Time = time.Now().UTC()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if second := e.Time.Truncate(time.Second); second != l.second {
+		l.second, l.taken = second, 0
+	}
+	if l.closed || l.taken >= rateMax || len(l.entries) == queueMax {
+		l.lost++
+		return
+	}
+	l.taken++
+	e.Lost, l.lost = l.lost, 0
+	l.entries <- e // there is room: this is the only place that sends, under the mutex
+}
+
+// Close writes the lines that wait, and closes the file. Nil and a closed log are fine.
+func (l *Log) Close() {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	if !l.closed {
+		l.closed = true
+		close(l.entries)
+	}
+	l.mu.Unlock()
+	<-l.done
+}
+
+// write is the goroutine.
+func (l *Log) write() {
+	defer close(l.done)
+	for e := range l.entries {
+		e.Lost += l.unput
+		err := l.put(e)
+		switch {
+		case err == nil:
+			l.unput = 0
+		case !l.ill:
+			l.failed(errs.Wrap(errs.Internal, "security/audit", err))
+		}
+		if l.ill = err != nil; l.ill {
+			l.unput = e.Lost + 1
+		}
+	}
+	_ = l.file.Close() // each line was written, and a failure reported
+}
+
+// put writes a line by one call, so that engines may share a file.
+func (l *Log) put(e Entry) error {
+	if there, err := os.Lstat(l.path); err != nil || !l.isOpen(there) {
+		file, err := open(l.path)
+		if err != nil {
+			return err
+		}
+		_ = l.file.Close() // it was moved away, with all of its lines
+		l.file = file
+	}
+	line, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	_, err = l.file.Write(append(line, '\n'))
+	return err
+}
+
+func (l *Log) isOpen(there os.FileInfo) bool {
+	about, err := l.file.Stat()
+	return err == nil && os.SameFile(about, there)
+}

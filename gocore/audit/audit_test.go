@@ -1,0 +1,129 @@
+package audit
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+)
+
+func lines(t *testing.T, path string) (list []Entry) {
+	t.Helper()
+	file, err := os.Open(path)
+	require.NoError(t, err)
+	defer file.Close()
+	for scanner := bufio.NewScanner(file); scanner.Scan(); {
+		var e Entry
+		require.NoError(t, json.Unmarshal(scanner.Bytes(), &e), scanner.Text())
+		list = append(list, e)
+	}
+	return list
+}
+
+func unheard(t *testing.T) func(error) {
+	return func(err error) { t.Errorf("the log failed: %v", err) }
+}
+
+func TestLinesAreAddedForTheUserAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	for _, word := range []string{"first", "second \n\"{"} {
+		l, err := Open(path, unheard(t))
+		require.NoError(t, err)
+		l.Note(Entry{Event: word, Peer: "p", N: 3})
+		l.Close()
+		l.Close()
+		l.Note(Entry{Event: "late"})
+	}
+	about, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), about.Mode().Perm())
+	list := lines(t, path)
+	require.Len(t, list, 2)
+	require.Equal(t, "first", list[0].Event)
+	require.Equal(t, "second \n\"{", list[1].Event)
+	require.Equal(t, 3, list[1].N)
+	require.False(t, list[1].Time.IsZero())
+	var none *Log
+	none.Note(Entry{})
+	none.Close()
+}
+
+func TestFilesOfOthersAreRefused(t *testing.T) {
+	folder := t.TempDir()
+	in := func(name string) string { return filepath.Join(folder, name) }
+	require.NoError(t, os.WriteFile(in("public"), nil, 0o600))
+	require.NoError(t, os.Chmod(in("public"), 0o644))
+	require.NoError(t, os.WriteFile(in("target"), nil, 0o600))
+	require.NoError(t, os.Symlink("target", in("link")))
+	require.NoError(t, syscall.Mkfifo(in("fifo"), 0o600))
+	for name, cause := range map[string]string{"public": "chmod 600", "link": "symbolic", "fifo": "",
+		"none/x": "no such", ".": "directory"} {
+		_, err := Open(in(name), unheard(t))
+		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), "%s: %v", name, err)
+		require.ErrorContains(t, err, "security/audit")
+		require.ErrorContains(t, err, cause)
+	}
+}
+
+// A file that was moved away keeps its lines, and the next ones go to a new file.
+func TestAFileThatIsMovedAwayIsMadeAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	l, err := Open(path, unheard(t))
+	require.NoError(t, err)
+	require.NoError(t, l.put(Entry{Event: "old"}))
+	require.NoError(t, os.Rename(path, path+".1"))
+	l.Note(Entry{Event: "new"})
+	l.Close()
+	require.Equal(t, "old", lines(t, path+".1")[0].Event)
+	require.Equal(t, "new", lines(t, path)[0].Event)
+}
+
+// Lines beyond the rate are counted, and the count stands in the next line that is written.
+func TestLinesBeyondTheRateAreCounted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	l, err := Open(path, unheard(t))
+	require.NoError(t, err)
+	const noted = 5000
+	for range noted {
+		l.Note(Entry{Event: "x"})
+	}
+	l.mu.Lock()
+	l.taken = 0 // the next second
+	l.mu.Unlock()
+	l.Note(Entry{Event: "x"})
+	l.Close()
+	total := 0
+	list := lines(t, path)
+	for _, e := range list {
+		total += 1 + e.Lost
+	}
+	require.Less(t, len(list), noted/2)
+	require.Equal(t, noted+1, total)
+}
+
+// A failure to write is said once, and the lines that it cost stand in the first one that is written again.
+func TestAFailureIsSaidOnce(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "log")
+	require.NoError(t, os.Mkdir(folder, 0o700))
+	path := filepath.Join(folder, "audit.jsonl")
+	said := make(chan error, 8)
+	l, err := Open(path, func(err error) { said <- err })
+	require.NoError(t, err)
+	require.NoError(t, os.Rename(folder, folder+".gone"))
+	l.Note(Entry{Event: "a"})
+	require.ErrorContains(t, <-said, "no such file")
+	require.NoError(t, os.Rename(folder+".gone", folder))
+	l.Note(Entry{Event: "c"})
+	l.Close()
+	require.Empty(t, said)
+	list := lines(t, path)
+	require.Len(t, list, 1)
+	require.Equal(t, "c", list[0].Event)
+	require.Equal(t, 1, list[0].Lost)
+}

@@ -1,0 +1,309 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/request"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// The engine at both ends of an order (transport.Order). Here it lends memory to a peer, a pool for each that has been
+// given an order; there it carries orders out. The transfer there has pools of its own: those of our requests wait for
+// peers, which wait for theirs, so one pool for both would let two engines wait for each other for ever.
+
+var _ transport.Deputy = (*port)(nil)
+
+// Lent implements transport.Deputy.
+func (p *port) Lent(key transport.LocalKey) (transport.Lent, bool) {
+	r := p.regionOf(key)
+	if r == nil || !r.lent {
+		return transport.Lent{}, false
+	}
+	return transport.Lent{ID: r.ID, Addr: r.Addr, Size: r.Size, Descriptors: r.descriptors()}, true
+}
+
+func (p *port) regionOf(key transport.LocalKey) *region {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.own[key]
+}
+
+// Confine implements transport.Deputy.
+func (p *port) Confine(ctx context.Context, key transport.LocalKey, peer transport.Peer) error {
+	if r := p.regionOf(key); r != nil {
+		return p.engine.revoke(ctx, r, &peer, p.engine.nextEpoch())
+	}
+	return nil
+}
+
+// lentPool returns the pool that is lent to a peer, with as many slots as it carries out orders at once.
+func (e *Engine) lentPool(p *peer, slots int) (*stagePool, *errs.Error) {
+	s := &e.staging
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if pool := s.lent[p]; pool != nil {
+		return pool, nil
+	}
+	if s.closed {
+		return nil, closedError()
+	}
+	sizes := e.stageSizes()
+	sizes.Slots = slots
+	var used *stagePool
+	if n := len(s.returned); n > 0 {
+		used, s.returned = s.returned[n-1], s.returned[:n-1]
+	}
+	lend := func(r *region) {
+		r.lent, r.Permission = true, mem.GlobalReadWrite
+		if theirs := p.identity.Identity; theirs != "" {
+			r.Peers = &mem.Peers{Admit: func(identity string) bool { return identity == theirs }}
+		}
+	}
+	pool, err := e.newPool(poolKey{}, sizes, lend, used)
+	if err != nil {
+		return nil, err
+	}
+	if s.lent == nil {
+		s.lent = make(map[*peer]*stagePool)
+	}
+	s.lent[p] = pool
+	return pool, nil
+}
+
+// takeBack ends the rights of a peer to the pool that is lent to it. Another one is lent the memory next.
+func (e *Engine) takeBack(p *peer) {
+	s := &e.staging
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pool := s.lent[p]
+	if pool == nil || s.closed {
+		return
+	}
+	delete(s.lent, p)
+	ctx, cancel := context.WithTimeout(context.Background(), undoLimit)
+	defer cancel()
+	if err := e.endPool(ctx, pool); err != nil {
+		e.log.Warn("lent memory", "peer", p.identity.Address, "err", err)
+		s.spoiled = append(s.spoiled, pool) // not lent again
+		return
+	}
+	s.returned = append(s.returned, pool)
+}
+
+// throughPeer makes the plan of a copy and an order, for memory of a device of the peer.
+func (p *peer) throughPeer(direct *plan.Plan, r *plan.Request, local *region,
+	remote *remoteRegion, want request.Choice) (*plan.Plan, *errs.Error) {
+	e := p.engine
+	slots := 0
+	for i := range e.infos {
+		if e.infos[i].Delegates && e.ports[i].transport != nil {
+			slots = e.infos[i].SlicesMax
+		}
+	}
+	if slots == 0 || !p.deputises(remote) {
+		return nil, errs.New(errs.NoRoute, "plan", "the peer takes no orders for the region")
+	}
+	pool, err := e.lentPool(p, slots)
+	if err != nil {
+		return nil, err
+	}
+	wire := *r
+	wire.Hint, wire.Policy = "", nil // the transports that carry the bytes are the peer's choice
+	return p.twoHops(direct, r, &wire, local, remote, pool, want)
+}
+
+// deputises reports whether the peer takes orders for a region.
+func (p *peer) deputises(remote *remoteRegion) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, port := range p.engine.ports {
+		if p.engine.infos[i].Delegates && len(remote.descriptors[port.name]) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Execute implements transport.Deputy.
+func (p *port) Execute(ctx context.Context, o *transport.Order) (dirty bool, err error) {
+	e := p.engine
+	if err := e.usable(); err != nil {
+		return false, err
+	}
+	r := p.regionOf(o.Key)
+	if err := r.grants(o); err != nil {
+		return false, err
+	}
+	from, failure := e.asker(ctx, o.From)
+	if failure != nil {
+		return false, failure
+	}
+	remote, err2 := from.borrow(&o.Lent)
+	if err2 != nil {
+		return false, err2
+	}
+	defer from.unborrow(remote)
+	return e.execute(ctx, o, from, r, remote.remote)
+}
+
+// grants returns why an order must not be carried out.
+func (r *region) grants(o *transport.Order) *errs.Error {
+	write := o.Op == transport.Write
+	switch {
+	case r == nil || r.life.state() != regionOpen || r.lent:
+		return errs.New(errs.AddressNotRegistered, "order", "the region was closed by its owner")
+	case !r.Permission.Allows(write) || write && r.ReadOnly || r.rule != nil && !r.rule.Admit(o.From.Identity):
+		return errs.New(errs.PermissionDenied, "order", "%v of the region %s is not allowed: its permission is %s",
+			o.Op, r.label(), r.Permission)
+	}
+	for _, at := range o.Places {
+		if !mem.Contains(r.Size, at, o.Bytes) {
+			return errs.New(errs.InvalidArgument, "order", "%d bytes at offset %d leave the region %s of %d bytes",
+				o.Bytes, at, r.label(), r.Size)
+		}
+	}
+	return nil
+}
+
+// execute is the transfer of an order.
+func (e *Engine) execute(ctx context.Context, o *transport.Order, from *peer, r *region,
+	lent *remoteRegion) (dirty bool, err error) {
+	terms := Terms{Op: transport.Write, Class: o.Class, Intent: request.IntentStagingInternal}
+	if o.Op == transport.Write {
+		terms.Op = transport.Read
+	}
+	c, err := e.Begin(terms)
+	if err != nil {
+		return false, err
+	}
+	made, failure := from.planFor(r, lent, wanted{terms.Choice(), plan.NoPolicy})
+	if failure != nil {
+		c.Discard()
+		return false, failure
+	}
+	c.local, c.remote, c.plan, c.peer = r, lent, made, from
+	c.uses = append(c.uses, r)
+	s := c.task(&terms)
+	s.Local, s.Remote, s.Length = r.Addr, o.Offset, o.Length()
+	if len(o.Places) == 1 {
+		s.Local += uintptr(o.Places[0])
+	} else {
+		s.Parts = &transport.Pieces{LocalAt: o.Places, RemoteAt: make([]uint64, len(o.Places)), Bytes: o.Bytes}
+		for i := range s.Parts.RemoteAt {
+			s.Parts.RemoteAt[i] = uint64(i) * o.Bytes
+		}
+	}
+	id, err := c.Commit(nil)
+	if err != nil {
+		return false, err
+	}
+	stop := context.AfterFunc(ctx, func() { _, _ = e.Cancel(id, -1) })
+	defer stop()
+	for !e.Wait(id, time.Minute).Terminal() { // its stall limit ends it
+	}
+	sum, err := e.Summary(id)
+	if err == nil {
+		err = e.FreeBatch(id)
+	}
+	switch {
+	case err != nil:
+		return true, err
+	case sum.State == dispatch.Completed:
+		return sum.Dirty, nil
+	case sum.Err != nil:
+		return sum.Dirty, sum.Err
+	}
+	return sum.Dirty, errs.New(errs.Canceled, "order", "the order was taken back")
+}
+
+// asker returns the peer that gives an order, joined.
+func (e *Engine) asker(ctx context.Context, from transport.Peer) (*peer, error) {
+	s := &e.staging
+	s.asking.Lock()
+	p := s.askers[from.ID]
+	if p == nil || p.gone.Load() != nil {
+		var gone []*peer
+		for id, other := range s.askers {
+			if other.gone.Load() != nil {
+				delete(s.askers, id)
+				gone = append(gone, other)
+			}
+		}
+		to, err := e.reachable(from)
+		if err != nil {
+			s.asking.Unlock()
+			return nil, err
+		}
+		p = e.peer(to)
+		if s.askers == nil {
+			s.askers = make(map[transport.ID]*peer)
+		}
+		s.askers[from.ID] = p
+		defer func() {
+			for _, other := range gone {
+				e.leavePeer(other)
+			}
+		}()
+	}
+	s.asking.Unlock()
+	return p, p.join(ctx)
+}
+
+// borrowed is memory of a peer that it has lent to us.
+type borrowed struct {
+	remote *remoteRegion
+	orders int // under way
+}
+
+// borrowedMost bounds the different regions that one peer lends us.
+const borrowedMost = 4
+
+// borrow returns memory that a peer has lent to us as a region of it.
+func (p *peer) borrow(l *transport.Lent) (*borrowed, *errs.Error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b := p.borrowed[l.ID]
+	if b != nil && b.remote.Size == l.Size && maps.EqualFunc(b.remote.descriptors, l.Descriptors,
+		func(a, b transport.Descriptor) bool { return bytes.Equal(a, b) }) {
+		b.orders++
+		return b, nil
+	}
+	for id, old := range p.borrowed {
+		if old.orders == 0 && (id == l.ID || len(p.borrowed) >= borrowedMost) {
+			p.forgetBorrowed(old)
+			delete(p.borrowed, id)
+		}
+	}
+	if len(p.borrowed) >= borrowedMost || p.borrowed[l.ID] != nil {
+		return nil, errs.New(errs.TooManyRequests, "order", "the peer lends more than %d regions at once", borrowedMost)
+	}
+	if p.borrowed == nil {
+		p.borrowed = make(map[mem.RegionID]*borrowed)
+	}
+	b = &borrowed{remote: p.engine.foreign(l), orders: 1}
+	p.borrowed[l.ID] = b
+	return b, nil
+}
+
+func (p *peer) unborrow(b *borrowed) {
+	p.mu.Lock()
+	b.orders--
+	p.mu.Unlock()
+}
+
+// forgetBorrowed gives the keys of lent memory back that no transfer uses. The caller holds p.mu.
+func (p *peer) forgetBorrowed(b *borrowed) {
+	links := *p.links.Load()
+	for i, key := range b.remote.keys {
+		if key != 0 && i < len(links) && links[i].id != 0 {
+			p.engine.ports[i].transport.Forget(links[i].link, key)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/security"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// An order has the rights of the peer that its connection proves, and no others.
+func TestAnOrderHasTheRightsOfItsPeer(t *testing.T) {
+	names, failure := security.ParseNames("peers", []string{"spiffe://prod/decode"})
+	require.NoError(t, failure)
+	friends := &rule{Names: names}
+	build := func(change func(*region)) *region {
+		r := &region{Region: mem.Region{Addr: 1 << 30, Size: 4096, Permission: mem.GlobalReadWrite, Kind: mem.Cuda}}
+		r.life.advance(eventPublished)
+		change(r)
+		return r
+	}
+	write := transport.Order{Op: transport.Write, Places: []uint64{0, 2048}, Bytes: 2048}
+	for name, c := range map[string]struct {
+		region func(*region)
+		order  func(*transport.Order)
+		code   errs.Code
+	}{
+		"allowed": {code: errs.OK},
+		"a friend": {func(r *region) { r.rule = friends },
+			func(o *transport.Order) { o.From.Identity = "spiffe://prod/decode" }, errs.OK},
+		"another identity": {func(r *region) { r.rule = friends },
+			func(o *transport.Order) { o.From.Identity = "spiffe://prod/other" }, errs.PermissionDenied},
+		"a name instead of an identity": {func(r *region) { r.rule = friends },
+			func(o *transport.Order) { o.From.Name = "spiffe://prod/decode" }, errs.PermissionDenied},
+		"a foreign region": {func(r *region) { r.Permission = mem.LocalReadWrite }, nil, errs.PermissionDenied},
+		"for reading only": {func(r *region) { r.Permission = mem.GlobalReadOnly }, nil, errs.PermissionDenied},
+		"a fixed buffer":   {func(r *region) { r.ReadOnly = true }, nil, errs.PermissionDenied},
+		"READ of a fixed buffer": {func(r *region) { r.ReadOnly = true },
+			func(o *transport.Order) { o.Op = transport.Read }, errs.OK},
+		"lent memory": {func(r *region) { r.lent = true }, nil, errs.AddressNotRegistered},
+		"closed":      {func(r *region) { r.life.advance(eventClosed) }, nil, errs.AddressNotRegistered},
+		"beyond":      {nil, func(o *transport.Order) { o.Places = []uint64{2049} }, errs.InvalidArgument},
+		"wrapped":     {nil, func(o *transport.Order) { o.Places = []uint64{^uint64(0) - 10} }, errs.InvalidArgument},
+	} {
+		r, o := build(func(*region) {}), write
+		if c.region != nil {
+			r = build(c.region)
+		}
+		if c.order != nil {
+			c.order(&o)
+		}
+		err := r.grants(&o)
+		if c.code == errs.OK {
+			require.Nil(t, err, name)
+			continue
+		}
+		require.NotNil(t, err, name)
+		require.Equal(t, c.code, err.Code, "%s: %v", name, err)
+	}
+	require.Equal(t, errs.AddressNotRegistered, (*region)(nil).grants(&write).Code)
+}

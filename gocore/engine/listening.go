@@ -1,0 +1,93 @@
+package engine
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/tent-engine/tent/gocore/control"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/meta"
+	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// listen binds the control plane to the host name of the settings and to each address of a transport.
+func (e *Engine) listen(o Options, undo *steps) error {
+	c := &o.Config.Engine
+	var err error
+	if e.host, err = meta.FindHost(c.RPCServerHostname, c.RPCAdvertiseHostname, meta.ThisMachine()); err != nil {
+		return err
+	}
+	host := e.host.Bind.String()
+	if err := e.mayListen("rpc_server_hostname", host); err != nil {
+		return err
+	}
+	port := strconv.Itoa(c.RPCServerPort)
+	wanted := []string{net.JoinHostPort(host, port)}
+	for _, plug := range o.Transports {
+		listener, is := e.settings(plug).(transport.Listener)
+		if !is || !o.Config.Enabled(plug.Factory.Name()) {
+			continue
+		}
+		for _, address := range listener.ListenAddresses() {
+			if err := e.mayListen(e.config.BranchOf(plug.Factory.Name())+"/addresses", address); err != nil {
+				return err
+			}
+			wanted = append(wanted, net.JoinHostPort(address, port))
+		}
+	}
+	options := control.Options{Self: e.self, Credentials: e.credentials, Log: e.log, Dial: o.Dial, Admitted: e.admitted,
+		Limits: control.Limits{Connections: c.MaxConnections, ConnectionsPerPeer: c.MaxPeerConnections,
+			Strangers: c.MaxStrangers, CallsPerSecond: c.MaxCalls, Reception: int(c.MaxReception)},
+		Refused: func(reason transport.Refusal, from string, cause error) {
+			e.refusals.count(planeControl, reason, from, cause)
+		}}
+	server, err := control.Listen(wanted, options)
+	if err != nil {
+		return err
+	}
+	e.server = server
+	undo.add(func() { e.closeServer() })
+	_, bound, err := net.SplitHostPort(server.Addresses()[0])
+	if err != nil {
+		return errs.Wrap(errs.Internal, "engine: listen", err)
+	}
+	e.address = net.JoinHostPort(e.host.Name, bound)
+	if e.port, err = strconv.Atoi(bound); err != nil {
+		return errs.Wrap(errs.Internal, "engine: listen", err)
+	}
+	reachable := append(server.Addresses(), net.JoinHostPort(e.host.Data.String(), bound)) // also behind a wildcard
+	slices.Sort(reachable)
+	others := slices.DeleteFunc(slices.Compact(reachable), func(a string) bool {
+		at, err := netip.ParseAddrPort(a)
+		return a == e.address || err != nil || at.Addr().IsUnspecified()
+	})
+	e.others = others[:min(len(others), segment.AddressesMax)]
+	if e.name == "" {
+		e.name = e.address
+	}
+	e.client = control.NewClient(options)
+	undo.add(func() { e.client.Close() })
+	return nil
+}
+
+// mayListen refuses an address beyond loopback where nothing says whom to admit. Everything that the engine listens on
+// passes here, by the name of its setting.
+func (e *Engine) mayListen(setting, host string) error {
+	addresses := []netip.Addr{netip.IPv6Unspecified()} // the meaning of no host
+	if literal, err := netip.ParseAddr(host); err == nil {
+		addresses[0] = literal
+	} else if host != "" {
+		if addresses, err = meta.ThisMachine().Lookup(host); err != nil {
+			return errs.Wrap(errs.InvalidArgument, "listen", err).WithHint("the host in %s is unknown", setting)
+		}
+	}
+	for _, address := range addresses {
+		if err := e.credentials.MayListen(setting, address); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,284 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/dispatch"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/plan"
+	"github.com/tent-engine/tent/gocore/request"
+	"github.com/tent-engine/tent/gocore/segment"
+	"github.com/tent-engine/tent/gocore/staging"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// The engine has the memory of package staging: a pool for each NUMA node near which memory of a device has asked for
+// one. A pool is made with the first plan that needs it, and stays until Close. Its region is in no table: no peer
+// hears of it, its permission is ours alone, and CloseRegion cannot reach it.
+
+// stagePools are the pools of an engine.
+type stagePools struct {
+	mu       sync.Mutex // a pool is registered under it, once
+	pools    map[poolKey]*stagePool
+	lent     map[*peer]*stagePool
+	returned []*stagePool // by peers that have left; registered nowhere
+	spoiled  []*stagePool // that a transport did not give back
+	closed   bool
+
+	asking sync.Mutex
+	askers map[transport.ID]*peer // that have given us orders, with a handle each
+}
+
+// poolKey names a pool of our own.
+type poolKey struct {
+	node   int  // its number plus one, 0 for any
+	inward bool // for orders of peers
+}
+
+// stagePool is memory between two hops. It is immutable.
+type stagePool struct {
+	region *region
+	seen   *remoteRegion // the region as links to our own engine name it
+	stage  plan.StageID
+}
+
+// stageSizes are those of each pool.
+func (e *Engine) stageSizes() staging.Sizes {
+	return staging.Sizes{Slots: e.config.Engine.StagingSlots, SlotBytes: e.config.Engine.StagingSlotBytes}
+}
+
+// poolAt returns a pool of our own.
+func (e *Engine) poolAt(key poolKey) (*stagePool, *errs.Error) {
+	s := &e.staging
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if pool := s.pools[key]; pool != nil {
+		return pool, nil
+	}
+	if s.closed {
+		return nil, closedError()
+	}
+	pool, err := e.newPool(key, e.stageSizes(), func(*region) {}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if s.pools == nil {
+		s.pools = make(map[poolKey]*stagePool)
+	}
+	s.pools[key] = pool
+	return pool, nil
+}
+
+// newPool registers memory and makes the core know its slots. It is that of a used pool, or new. Rights may change its
+// region before that is registered.
+func (e *Engine) newPool(key poolKey, sizes staging.Sizes, rights func(*region),
+	used *stagePool) (pool *stagePool, err *errs.Error) {
+	pool = &stagePool{}
+	if used != nil {
+		pool.region = &region{Region: used.region.Region, owner: used.region.owner}
+		pool.stage = used.stage
+	} else if pool.region, err = e.mapPool(key.node, sizes); err != nil {
+		return nil, err
+	}
+	r := pool.region
+	r.engine, r.allocated = e, true
+	r.Kind, r.Permission = mem.Host, mem.LocalReadWrite
+	rights(r)
+	e.numa.place(r)
+	r.ID = e.regions.reserve()
+	r.uses.Store(1)
+	if err := e.install(r); err != nil {
+		r.life.advance(eventFreed)
+		e.unmap(r)
+		return nil, err
+	}
+	r.life.advance(eventPublished)
+	if used == nil {
+		e.mu.Lock()
+		pool.stage, err = e.core.AddStage(dispatch.StageSpec{Slots: sizes.Slots, SlotBytes: sizes.SlotBytes,
+			Local: r.Addr})
+		e.unlockAndDrain()
+	}
+	pool.seen = e.foreign(&transport.Lent{ID: r.ID, Addr: r.Addr, Size: r.Size, Descriptors: r.descriptors()})
+	return pool, err
+}
+
+// mapPool maps memory for a pool near a node.
+func (e *Engine) mapPool(node int, sizes staging.Sizes) (*region, *errs.Error) {
+	at := mem.Wildcard
+	if node > 0 {
+		at = mem.Location(fmt.Sprintf("%v:%d", mem.Host, node-1))
+	}
+	r, err := e.mapFor(Memory{Size: sizes.Bytes(), Location: at}, mem.Host, node-1)
+	if err != nil {
+		return nil, errs.From("staging", err).WithHint("staging/slots and staging/slot_bytes are the size of a pool")
+	}
+	return r, nil
+}
+
+// foreign makes a region of a peer from memory of the host that no description lists.
+func (e *Engine) foreign(l *transport.Lent) *remoteRegion {
+	return &remoteRegion{Region: &segment.Region{ID: l.ID, Addr: uint64(l.Addr), Size: l.Size, Kind: mem.Host,
+		Location: mem.Wildcard, Permission: mem.GlobalReadWrite},
+		keys: make([]transport.RemoteKey, len(e.ports)), descriptors: l.Descriptors}
+}
+
+// staged adds routes through host memory to a plan. It is given the direct one, or the error of there being none, and
+// returns the one that is in force: without a way through host memory, that is the same, with the reasons.
+func (p *peer) staged(direct *plan.Plan, cause *errs.Error, r *plan.Request, local *region, remote *remoteRegion,
+	want request.Choice) (*plan.Plan, *errs.Error) {
+	inward := want.Intent == request.IntentStagingInternal
+	far := remote.Kind != mem.Host && p.file == nil && !inward
+	if !far && !staging.Helps(local.Kind) || p.identity.Self && p.file == nil || !p.engine.config.Engine.Staging {
+		return direct, cause
+	}
+	made := direct
+	var reasons []*errs.Error
+	add := func(next *plan.Plan, err *errs.Error) {
+		if err != nil {
+			reasons = append(reasons, err)
+		} else {
+			made = next
+		}
+	}
+	if staging.Helps(local.Kind) {
+		add(p.throughHost(made, r, local, remote, want, inward))
+	}
+	if far {
+		add(p.throughPeer(made, r, local, remote, want))
+	}
+	if made == nil || len(made.Routes) == 0 {
+		full := *cause
+		for _, reason := range reasons {
+			full.Cause += "; staged through host memory: " + reason.Error()
+		}
+		return nil, &full
+	}
+	next := *made
+	next.Rejected = slices.Clone(made.Rejected)
+	for _, reason := range reasons {
+		next.Rejected = append(next.Rejected, plan.Rejected{Transport: "staging", Reason: reason.Error()})
+	}
+	return &next, nil
+}
+
+// throughHost makes the plan of a copy and a wire.
+func (p *peer) throughHost(direct *plan.Plan, r *plan.Request, local *region, remote *remoteRegion,
+	want request.Choice, inward bool) (*plan.Plan, *errs.Error) {
+	pool, err := p.engine.poolAt(poolKey{r.Local.Node, inward})
+	if err != nil {
+		return nil, err
+	}
+	wire := *r
+	return p.twoHops(direct, r, &wire, local, remote, pool, want)
+}
+
+// twoHops makes the plan of a copy to a pool, and of the way on from there, which is the wire's request.
+func (p *peer) twoHops(direct *plan.Plan, r, wire *plan.Request, local *region, remote *remoteRegion, pool *stagePool,
+	want request.Choice) (*plan.Plan, *errs.Error) {
+	e := p.engine
+	own, err := e.segments.get(Local)
+	if err != nil {
+		return nil, err
+	}
+	self := own.peer
+	if err := self.joinBy(clock.Never); err != nil {
+		return nil, errs.From("staging", err)
+	}
+	here := plan.End{Kind: mem.Host, Location: pool.region.Location, Node: e.numa.nodeOfPlan(pool.region)}
+	near := *r
+	near.Hint, near.Policy, near.Remote = "", nil, here // the peer is chosen by them, and this hop is ours
+	copied, err := plan.Build(&near, self.candidates(local, pool.seen,
+		request.Choice{Op: want.Op, Integrity: want.Integrity}))
+	if err != nil {
+		return nil, err
+	}
+	wire.Local = here
+	crossing, err := plan.Build(wire, p.candidates(pool.region, remote, want))
+	if err != nil {
+		return nil, err
+	}
+	return staging.Add(direct, r.Op, copied, crossing, pool.stage), nil
+}
+
+// all yields every pool. The caller holds mu.
+func (s *stagePools) all() iter.Seq[*stagePool] {
+	return func(yield func(*stagePool) bool) {
+		for _, list := range []iter.Seq[*stagePool]{maps.Values(s.pools), maps.Values(s.lent),
+			slices.Values(s.returned), slices.Values(s.spoiled)} {
+			for pool := range list {
+				if !yield(pool) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// endPool takes a pool from all transports.
+func (e *Engine) endPool(ctx context.Context, pool *stagePool) error {
+	if _, open := pool.region.life.advance(eventClosed); !open {
+		return nil
+	}
+	err := e.finishRegistering(ctx, pool.region)
+	if err == nil {
+		err = e.revoke(ctx, pool.region, nil, transport.ForGood)
+	}
+	if err == nil {
+		e.deregister(pool.region)
+		pool.region.life.advance(eventRetired)
+	}
+	return err
+}
+
+// closeStaging ends the use of pools by transports. No transfer is under way.
+func (e *Engine) closeStaging(ctx context.Context) error {
+	s := &e.staging
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	var first error
+	for pool := range s.all() {
+		first = errors.Join(first, e.endPool(ctx, pool))
+	}
+	return first
+}
+
+// freeStaging unmaps the pools. Every transport is closed, so nobody touches them, unless one could not take all back.
+func (e *Engine) freeStaging(quiet bool) {
+	if !quiet {
+		return
+	}
+	s := &e.staging
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for pool := range s.all() {
+		if to, moved := pool.region.life.advance(eventFreed); moved && to == regionUnmapped {
+			e.unmap(pool.region)
+		}
+	}
+}
+
+// stagedBy says in words how a route goes through host memory, "" for one that does not.
+func (e *Engine) stagedBy(r *plan.Route) string {
+	if len(r.Hops) < 2 {
+		return ""
+	}
+	words, sizes := ", copied by ", e.stageSizes()
+	if port := e.portAt(r.Hops[1-r.Crossing].Link); port != nil {
+		words += port.name
+	}
+	if info := &e.infos[r.Transport]; info.Delegates {
+		sizes.Slots = info.SlicesMax
+		words += "; the peer's engine moves the bytes between there and its device"
+	}
+	return "staged through host memory: " + sizes.String() + words
+}

@@ -1,0 +1,67 @@
+package names
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"strings"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/security"
+)
+
+// Access is how a client shows itself to a service, and knows it: a user, and files with the password and with PEM of
+// TLS. Each is "" for none. The files are read when they are needed, so no secret stands here.
+type Access struct{ User, Password, CA, Certificate, Key string }
+
+// password returns the content of the password's file, without the line end.
+func (a Access) password() (string, error) {
+	if a.Password == "" {
+		return "", nil
+	}
+	text, err := security.ReadSecret("metadata_password_file", a.Password)
+	return strings.TrimRight(string(text), "\r\n"), err
+}
+
+// hasTLS reports whether files of TLS are named.
+func (a Access) hasTLS() bool { return a.CA != "" || a.Certificate != "" || a.Key != "" }
+
+// tls returns the configuration of TLS with the named files. The client's certificate is read again for each
+// connection, since issuers replace it.
+func (a Access) tls() (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if a.CA != "" {
+		text, err := security.ReadPublic("metadata_tls_ca", a.CA)
+		if err != nil {
+			return nil, err
+		}
+		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(text) {
+			return nil, errs.New(errs.InvalidArgument, "metadata", "metadata_tls_ca: %q holds no certificate", a.CA)
+		}
+	}
+	if a.Certificate == "" && a.Key == "" {
+		return c, nil
+	}
+	if _, err := a.pair(); err != nil {
+		return nil, err
+	}
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return a.pair() }
+	return c, nil
+}
+
+// pair reads the certificate of the client with its key.
+func (a Access) pair() (*tls.Certificate, error) {
+	certificate, err := security.ReadPublic("metadata_tls_certificate", a.Certificate)
+	if err != nil {
+		return nil, err
+	}
+	key, err := security.ReadSecret("metadata_tls_key", a.Key)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		return nil, errs.New(errs.InvalidArgument, "metadata", "metadata_tls_key does not belong to "+
+			"metadata_tls_certificate: %v", err)
+	}
+	return &pair, nil
+}

@@ -1,0 +1,98 @@
+/* libnvidia-ml.so.1 without hardware, for tests: four GPUs. The last two are joined by twelve NVLinks and are in a domain,
+ * the one before lies behind another bridge, and the first on another socket. The addresses are those of the emulated
+ * CUDA driver, in the other order. FAKE_NVML_OLD leaves out what drivers before 12.4 do not have. */
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define GPUS 4
+#define LINKS 12
+#define API __attribute__((visibility("default")))
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3 };
+
+typedef struct { /* nvmlPciInfo_t */
+    char legacy[16];
+    unsigned domain, bus, device, pci_id, subsystem;
+    char bus_id[32];
+} pci_info;
+
+static int open_count;
+
+/* The ordinal that CUDA gives it: the other order. */
+static uintptr_t ordinal(void *device) { return GPUS - (uintptr_t)device; }
+
+API int nvmlInit_v2(void) {
+    open_count++;
+    return SUCCESS;
+}
+
+API int nvmlShutdown(void) {
+    open_count--;
+    return SUCCESS;
+}
+
+API int fake_nvml_open(void) { return open_count; }
+
+API int nvmlDeviceGetCount_v2(unsigned *count) {
+    *count = GPUS;
+    return SUCCESS;
+}
+
+API int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+    if (index >= GPUS) {
+        return INVALID_ARGUMENT;
+    }
+    *device = (void *)(uintptr_t)(index + 1);
+    return SUCCESS;
+}
+
+API int nvmlDeviceGetPciInfo_v3(void *device, pci_info *info) {
+    memset(info, 0, sizeof *info);
+    snprintf(info->bus_id, sizeof info->bus_id, "0000FACE:%02X:00.0", (unsigned)(0x1a + ordinal(device)));
+    return SUCCESS;
+}
+
+API int nvmlDeviceGetNvLinkState(void *device, unsigned link, int *active) {
+    if (ordinal(device) > 1) {
+        return NOT_SUPPORTED;
+    }
+    if (link > LINKS) {
+        return INVALID_ARGUMENT;
+    }
+    *active = link < LINKS; /* one more is there, and is down */
+    return SUCCESS;
+}
+
+API int nvmlDeviceGetP2PStatus(void *a, void *b, int index, int *status) {
+    *status = index == 2 && ordinal(a) < 2 && ordinal(b) < 2 ? 0 : 5;
+    return SUCCESS;
+}
+
+API int nvmlDeviceGetTopologyCommonAncestor(void *a, void *b, int *level) {
+    uintptr_t last = ordinal(a) > ordinal(b) ? ordinal(a) : ordinal(b);
+    *level = last == 3 ? 50 : last == 2 ? 20 : 10;
+    return SUCCESS;
+}
+
+#ifndef FAKE_NVML_OLD
+typedef struct { /* nvmlGpuFabricInfo_v2_t */
+    unsigned version;
+    unsigned char cluster[16];
+    int status;
+    unsigned clique;
+    unsigned char state;
+    unsigned health;
+} fabric_info;
+
+API int nvmlDeviceGetGpuFabricInfoV(void *device, fabric_info *info) {
+    if (ordinal(device) > 1) {
+        return NOT_SUPPORTED;
+    }
+    if (info->version != (sizeof *info | 2 << 24)) {
+        return INVALID_ARGUMENT;
+    }
+    memset(info->cluster, 0xc1, sizeof info->cluster);
+    info->status = 0, info->clique = 7, info->state = 3;
+    return SUCCESS;
+}
+#endif

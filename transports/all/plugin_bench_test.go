@@ -1,0 +1,118 @@
+package all
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/config"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/loop"
+)
+
+// bare is the sink and the host of a transport that is opened without an engine. It counts.
+type bare struct {
+	peer  transport.Peer
+	rails chan transport.Rail
+	ends  atomic.Int64
+	errs  atomic.Int64
+}
+
+func newBare(address string, n uint64) *bare {
+	return &bare{peer: transport.Peer{Address: address, ID: transport.NumberedID(n)},
+		rails: make(chan transport.Rail, 1)}
+}
+
+func (b *bare) Complete(list []transport.Completion) {
+	for i := range list {
+		if list[i].Err != nil {
+			b.errs.Add(1)
+		}
+	}
+	b.ends.Add(int64(len(list)))
+}
+func (b *bare) Ready(transport.Rail)                                         {}
+func (b *bare) Progress(transport.Rail)                                      {}
+func (b *bare) RailUp(info transport.RailInfo)                               { b.rails <- info.Rail }
+func (b *bare) RailDown(transport.Rail, *errs.Error)                         {}
+func (b *bare) LinkDown(transport.Link, *errs.Error)                         {}
+func (b *bare) Fenced(transport.Link, transport.RemoteKey, transport.Epoch)  {}
+func (b *bare) Notified(transport.Peer, []byte) bool                         { return true }
+func (b *bare) Call(context.Context, transport.Peer, []byte) ([]byte, error) { return nil, nil }
+func (b *bare) Self() transport.Peer                                         { return b.peer }
+func (b *bare) Refused(transport.Refusal, string, error)                     {}
+func (b *bare) Addresses() []netip.Addr                                      { return nil }
+func (b *bare) Describe(transport.LocalKey, transport.Descriptor)            {}
+func (b *bare) Log() *slog.Logger                                            { return slog.New(slog.DiscardHandler) }
+
+// opened opens a transport that ends with the test.
+func (b *bare) opened(t testing.TB, f transport.Factory, s any) transport.Transport {
+	tr, err := f.Open(context.Background(), s, b, b)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tr.Close(context.Background())) })
+	return tr
+}
+
+// BenchmarkPlugIn submits 64 slices of 64 bytes and polls for them, over loop in Go and over its likeness as a plug-in.
+// ns/slice of the two may differ by 60, and neither allocates.
+func BenchmarkPlugIn(b *testing.B) {
+	plugIns := PlugIns([]string{compiled(b, "../plugin/example/inside.c", "inside.so")})
+	c, err := config.Load(config.Options{Transports: Transports(plugIns...)},
+		map[string]any{"transports/inside/trusting": true})
+	require.NoError(b, err)
+	for _, f := range []transport.Factory{loop.Factory{}, plugIns[0]} {
+		for _, n := range []int{1, 64} {
+			b.Run(f.Name()+"/"+map[int]string{1: "one", 64: "batch"}[n], func(b *testing.B) {
+				benchmarkSlices(b, f, c.SettingsOf(f.Name()), n)
+			})
+		}
+	}
+}
+
+func benchmarkSlices(b *testing.B, f transport.Factory, settings any, n int) {
+	const size = 64
+	near, far := newBare("near:1", 1), newBare("far:1", 2)
+	a, z := near.opened(b, f, settings), far.opened(b, f, settings)
+	memory := make([]byte, 2*size*n)
+	at := uintptr(unsafe.Pointer(&memory[0]))
+	local, _, err := a.Register(b.Context(), mem.Region{ID: 1, Addr: at, Size: uint64(size * n), Fd: -1})
+	require.NoError(b, err)
+	_, d, err := z.Register(b.Context(), mem.Region{ID: 1, Addr: at + uintptr(size*n), Size: uint64(size * n), Fd: -1,
+		Permission: mem.GlobalReadWrite})
+	require.NoError(b, err)
+	link, err := a.Attach(far.peer)
+	require.NoError(b, err)
+	remote, err := a.Import(link, d)
+	require.NoError(b, err)
+	rail := <-near.rails
+	list := make([]*transport.Slice, n)
+	for i := range list {
+		list[i] = &transport.Slice{Op: transport.Write, Rail: rail, LocalKey: local, RemoteKey: remote,
+			Id: uint64(i + 1), Local: at + uintptr(i*size), Remote: uint64(i * size), Length: size}
+	}
+	poller, _ := transport.Find[transport.Poller](a)
+	poller.Poll(1)
+	b.ReportAllocs()
+	for b.Loop() {
+		want := near.ends.Load() + int64(n)
+		for _, s := range list {
+			s.Id += uint64(n)
+		}
+		if a.Submit(list) != n {
+			b.Fatal("an idle rail does not take all slices")
+		}
+		for near.ends.Load() < want {
+			poller.Poll(64)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/slice")
+	poller.Arm()
+	require.Zero(b, near.errs.Load())
+}

@@ -1,0 +1,25 @@
+package plugin
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/transporttest"
+)
+
+// TestConformance runs the suite over the example, with a source that is C99 and C++11 at once.
+func TestConformance(t *testing.T) {
+	inside := factory(t, built(t, asC, "example/inside.c"))
+	transporttest.Run(t, func(*testing.T) transporttest.Harness {
+		return transporttest.Harness{
+			Check: inside.Check,
+			Open: func(t *testing.T, c transporttest.Config) transport.Transport {
+				tr, err := inside.Open(t.Context(), nil, c.Host, c.Sink)
+				require.NoError(t, err)
+				return tr
+			},
+		}
+	})
+}

@@ -1,0 +1,29 @@
+// Package plugin opens transports that come as shared libraries, by the C interface of include/tent_transport.h. The
+// engine sees a transport like any other: its name, settings, rails, hints and metrics are a built-in's.
+//
+//	Load ── files and folders of the setting "plugins": owner, mode, whole
+//	   └── library ── table of functions, checked and copied; settings declared at run time
+//	         └── Factory ── Check, Open
+//	               └── port ── Register Attach Submit ... ──▶ calls.c ──▶ the plug-in
+//	                      ▲                                                   │
+//	                      └── Poll, the drainer ◀── bounded queues, port.c ◀──┘ its threads
+//
+// # No callback into Go
+//
+// A plug-in's thread never runs Go. Its reports are copied into queues (port.c), and an eventfd wakes the drainer, a
+// goroutine; waiters poll the ends of slices themselves. Ends need no bound of their own: a slot of the slab ends once.
+//
+// # Trust
+//
+// A plug-in is code in this process, so it can do everything. tent survives its mistakes as far as memory allows:
+// slices that end twice, late, or never were, reports without sense, tables with holes. Each is a breach. It is logged
+// with the file's name, and after the third the plug-in takes nothing any more and its links go down. No library is
+// ever unloaded.
+//
+// Regions that are given to certain peers only do not go over plug-ins: they cannot ask for identities.
+//
+// # Cost
+//
+// A batch of 64 slices crosses once to submit and once to poll, and each slice is copied into the slab. BenchmarkPlugIn
+// measures the cost of a slice beside the transport that is built in. Its target is 60 ns, without allocations.
+package plugin

@@ -1,0 +1,143 @@
+/*
+ * GPUs of AMD, by libamdhip64; with -DTENT_CUDA those of NVIDIA, by libcudart. HIP has the calls of CUDA's runtime under
+ * another name, so this is one path for both. The library is opened when tent creates the plug-in, and never linked:
+ * TENT_LIBAMDHIP64 and TENT_LIBCUDART name another one. ROCm 6 or newer, since older ones number kinds of memory otherwise.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "tent_device.h"
+
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef TENT_CUDA
+#define PREFIX "cuda"
+#define KIND "cuda"
+#define LIBRARY "libcudart.so.12"
+#define VARIABLE "TENT_LIBCUDART"
+#define CLASS "CUDA, by its runtime"
+#define RANGE "cuMemGetAddressRange_v2" /* of the driver, which the runtime has opened */
+#else
+#define PREFIX "hip"
+#define KIND "rocm"
+#define LIBRARY "libamdhip64.so.6"
+#define VARIABLE "TENT_LIBAMDHIP64"
+#define CLASS "ROCm, by HIP"
+#define RANGE "hipMemGetAddressRange"
+#endif
+
+enum { OF_DEVICE = 2, MANAGED = 3, FIND_OUT = 4 }; /* kinds of memory, and the copy that looks for them itself */
+
+typedef struct { int kind, device; char more[120]; } attributes; /* longer than those of any version */
+
+static struct gpu {
+	int (*GetDeviceCount)(int *);
+	int (*GetDevice)(int *);
+	int (*SetDevice)(int);
+	int (*Malloc)(void **, size_t);
+	int (*Free)(void *);
+	int (*Memcpy)(void *, const void *, size_t, int);
+	int (*DeviceGetPCIBusId)(char *, int, int);
+	int (*PointerGetAttributes)(attributes *, const void *);
+	int (*GetLastError)(void);
+	int (*range)(uintptr_t *base, size_t *, uintptr_t);
+} gpu;
+
+/* symbol stores an address of a function where a pointer to one lies: ISO C has no cast for it. */
+static int symbol(void *library, void *into, const char *name) {
+	void *at = dlsym(library, name);
+	memcpy(into, &at, sizeof at);
+	return at != NULL;
+}
+
+static void *create(void) {
+	const char *path = getenv(VARIABLE);
+	void *library = dlopen(path && *path ? path : LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	int found = library != NULL;
+#define CALL(name) found = found && symbol(library, &gpu.name, PREFIX #name);
+	CALL(GetDeviceCount) CALL(GetDevice) CALL(SetDevice) CALL(Malloc) CALL(Free) CALL(Memcpy)
+	CALL(DeviceGetPCIBusId) CALL(PointerGetAttributes) CALL(GetLastError)
+#undef CALL
+	found = found && (symbol(library, &gpu.range, RANGE) || symbol(RTLD_DEFAULT, &gpu.range, RANGE));
+	return found ? &gpu : NULL;
+}
+
+static int destroy(void *plugin) { return plugin != &gpu; }
+
+/* failed forgets a call's error, which the runtime would give to the program's next look. */
+static int failed(int r) {
+	if (r) gpu.GetLastError();
+	return r;
+}
+
+static int count(void *plugin) {
+	int n = 0;
+	(void)plugin;
+	return failed(gpu.GetDeviceCount(&n)) ? 0 : n;
+}
+
+static int bus(void *plugin, int device, char *text, size_t n) {
+	(void)plugin;
+	return failed(gpu.DeviceGetPCIBusId(text, (int)n, device));
+}
+
+/* enter makes a device the thread's current one, and returns the one before it; -1 where it cannot. */
+static int enter(int device) {
+	int before = -1;
+	if (failed(gpu.GetDevice(&before))) return -1;
+	return failed(gpu.SetDevice(device)) ? -1 : before;
+}
+
+static int allocate(void *plugin, void **address, size_t n, const char *location) {
+	int device = -1;
+	(void)plugin;
+	if (sscanf(location, KIND ":%d", &device) != 1) return -1;
+	int before = enter(device);
+	if (before < 0) return -1;
+	int r = failed(gpu.Malloc(address, n));
+	gpu.SetDevice(before);
+	return r;
+}
+
+static int release(void *plugin, void *address, size_t n) {
+	(void)plugin, (void)n;
+	return failed(gpu.Free(address));
+}
+
+static int copy(void *plugin, void *to, void *from, size_t n) {
+	(void)plugin;
+	return failed(gpu.Memcpy(to, from, n, FIND_OUT));
+}
+
+/* locate walks over the allocations of a range from its start; memory of the host ends it. */
+static int locate(void *plugin, void *address, size_t n, location_t *parts, size_t room) {
+	uintptr_t at = (uintptr_t)address, end = at + n;
+	size_t found = 0;
+	(void)plugin;
+	for (; at < end; found++) {
+		attributes a;
+		uintptr_t base = 0;
+		size_t bytes = 0;
+		memset(&a, 0, sizeof a);
+		if (failed(gpu.PointerGetAttributes(&a, (void *)at)) || (a.kind != OF_DEVICE && a.kind != MANAGED)) break;
+		if (found == room || failed(gpu.range(&base, &bytes, at)) || base + bytes <= at) return -1;
+		uintptr_t stop = base + bytes < end ? base + bytes : end;
+		parts[found].start = (void *)at, parts[found].length = stop - at;
+		snprintf(parts[found].location, sizeof parts->location, KIND ":%d", a.device);
+		at = stop;
+	}
+	return (int)found;
+}
+
+#ifdef __cplusplus
+extern "C"
+#endif
+int tent_register_device_plugin(device_plugin_t *out) {
+	static const device_plugin_t table = {CLASS, create, destroy, allocate, release, copy, locate, count, bus};
+	*out = table;
+	return 0;
+}

@@ -1,0 +1,421 @@
+/*
+ * Reports of plug-ins, from any thread, at any time. A plug-in holds the name of a port, not its address: a number of a
+ * door and the door's generation. So a report that comes after close finds the door shut, and touches no memory that
+ * was given back.
+ *
+ *	plug-in thread ──complete──▶ live[slot] == generation ? ──▶ ends ──tp_poll──▶ Go
+ *	               ──others────▶ reports, at most TP_REPORTS_MAX ──tp_next──▶ Go
+ *
+ * A slot enters ends once for each life, so ends is as long as the slab and is never full.
+ */
+#define _GNU_SOURCE
+#include "port.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { DOORS = 256 };
+
+struct tp_port {
+	uint32_t door, slots;
+	tent_slice *slab;
+	uint32_t *live; /* by slot: the generation of the slice that may complete, 0 for none */
+	tp_end *ends;
+	uint32_t first, waiting; /* of ends */
+	tp_report *oldest, **newest;
+	uint32_t reports;
+	uint64_t breaches[TP_BREACHES];
+	int eventfd, asleep, polling;
+	uint64_t fences; /* calls of fenced */
+	struct epoch {
+		uint64_t link, epoch;
+	} *epochs; /* by index of a link */
+	uint32_t epochs_room;
+};
+
+/* A door's lock guards its port, too. Doors are never given back. */
+static struct door {
+	pthread_mutex_t lock;
+	uint32_t generation;
+	tp_port *port;
+} doors[DOORS] = {[0 ... DOORS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+
+static void lock(tp_port *p) { pthread_mutex_lock(&doors[p->door].lock); }
+static void unlock(tp_port *p) { pthread_mutex_unlock(&doors[p->door].lock); }
+
+/* enter returns the port of a name with its lock held, or NULL. */
+static tp_port *enter(tent_port *name) {
+	uint64_t number = (uintptr_t)name, index = number & 0xffff;
+	if (index == 0 || index > DOORS)
+		return NULL;
+	struct door *d = &doors[index - 1];
+	pthread_mutex_lock(&d->lock);
+	if (d->port && d->generation == number >> 16)
+		return d->port;
+	pthread_mutex_unlock(&d->lock);
+	return NULL;
+}
+
+tp_port *tp_new(uint32_t slots, char *why, size_t size) {
+	tp_port *p = calloc(1, sizeof *p);
+	if (p) {
+		p->slots = slots;
+		p->slab = calloc(slots, sizeof *p->slab);
+		p->live = calloc(slots, sizeof *p->live);
+		p->ends = calloc(slots, sizeof *p->ends);
+		p->newest = &p->oldest;
+		p->eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	}
+	if (!p || !p->slab || !p->live || !p->ends || p->eventfd < 0) {
+		snprintf(why, size, "no memory or no descriptor: %s", strerror(errno));
+		if (p)
+			p->door = DOORS;
+		tp_free(p);
+		return NULL;
+	}
+	for (p->door = 0; p->door < DOORS; p->door++) {
+		struct door *d = &doors[p->door];
+		pthread_mutex_lock(&d->lock);
+		int vacant = !d->port;
+		if (vacant) {
+			d->port = p;
+			d->generation++;
+		}
+		pthread_mutex_unlock(&d->lock);
+		if (vacant)
+			return p;
+	}
+	snprintf(why, size, "%d transports of plug-ins are open in this process, which is the limit", DOORS);
+	tp_free(p);
+	return NULL;
+}
+
+void tp_free(tp_port *p) {
+	if (!p)
+		return;
+	if (p->door < DOORS) {
+		lock(p);
+		doors[p->door].port = NULL;
+		unlock(p);
+	}
+	while (p->oldest) {
+		tp_report *r = p->oldest;
+		p->oldest = r->next;
+		free(r);
+	}
+	for (; p->ends && p->waiting; p->waiting--, p->first++)
+		free((void *)p->ends[p->first % p->slots].error);
+	if (p->eventfd >= 0)
+		close(p->eventfd);
+	free(p->epochs);
+	free(p->slab);
+	free(p->live);
+	free(p->ends);
+	free(p);
+}
+
+tent_port *tp_name(tp_port *p) {
+	return (tent_port *)(uintptr_t)((uint64_t)doors[p->door].generation << 16 | (p->door + 1));
+}
+tent_slice *tp_slab(tp_port *p) { return p->slab; }
+int tp_eventfd(tp_port *p) { return p->eventfd; }
+
+static void wake(tp_port *p) {
+	uint64_t one = 1;
+	if (!p->asleep)
+		return;
+	p->asleep = 0;
+	while (write(p->eventfd, &one, sizeof one) < 0 && errno == EINTR)
+		;
+}
+
+static void breach(tp_port *p, int kind) {
+	p->breaches[kind]++;
+	wake(p);
+}
+
+/* take copies a struct of another version: fields that it lacks are 0, those that we do not know are left out. */
+static int take(void *into, size_t size, size_t least, const void *from) {
+	uint32_t given = 0;
+	if (!from)
+		return 0;
+	memcpy(&given, from, sizeof given);
+	if (given < least)
+		return 0;
+	memset(into, 0, size);
+	memcpy(into, from, given < size ? given : size);
+	return 1;
+}
+
+static int take_error(tent_error *into, const tent_error *from) {
+	if (!take(into, sizeof *into, sizeof *into, from))
+		return 0;
+	into->cause[sizeof into->cause - 1] = into->hint[sizeof into->hint - 1] = 0;
+	return 1;
+}
+
+static void complete(tent_port *name, const tent_completion *list, size_t n) {
+	tp_port *p = enter(name);
+	if (!p)
+		return;
+	for (size_t i = 0; list && i < n; i++) {
+		uint32_t slot = (uint32_t)list[i].cookie, generation = (uint32_t)(list[i].cookie >> 32);
+		if (slot >= p->slots || generation == 0 || p->live[slot] != generation) {
+			breach(p, TP_STRANGER);
+			continue;
+		}
+		tent_error *error = NULL;
+		if (list[i].error && (error = calloc(1, sizeof *error)) && !take_error(error, list[i].error)) {
+			error->size = 0; /* Go words it */
+			breach(p, TP_MALFORMED);
+		}
+		p->live[slot] = 0;
+		/* Without memory for its error a slice must not look as if it had succeeded: its bytes say so. */
+		uint64_t bytes = list[i].error && !error ? UINT64_MAX : list[i].bytes;
+		p->ends[(p->first + p->waiting++) % p->slots] = (tp_end){bytes, (uintptr_t)error, slot};
+	}
+	if (p->waiting && !p->polling)
+		wake(p);
+	unlock(p);
+}
+
+/* put queues a report with copies of its texts and bytes behind it. */
+static int put(tent_port *name, const tp_report *from, const tent_error *error) {
+	size_t text[3] = {0, 0, 0}, room = sizeof *from + from->n;
+	tp_report *r = NULL;
+	for (int i = 0; i < 3; i++)
+		if (from->text[i])
+			room += (text[i] = strnlen(from->text[i], TP_TEXT_MAX)) + 1;
+	tp_port *p = enter(name);
+	if (!p)
+		return 0;
+	if (p->reports >= TP_REPORTS_MAX) {
+		breach(p, TP_CROWDED);
+	} else if ((from->n && !from->bytes) || (error && error->size < sizeof *error)) {
+		breach(p, TP_MALFORMED);
+	} else if ((r = malloc(room))) {
+		char *at = (char *)(r + 1);
+		*r = *from;
+		for (int i = 0; i < 3; i++) {
+			if (!from->text[i])
+				continue;
+			memcpy(at, from->text[i], text[i]);
+			at[text[i]] = 0;
+			r->text[i] = at;
+			at += text[i] + 1;
+		}
+		if (r->n)
+			r->bytes = memcpy(at, from->bytes, r->n);
+		r->failed = error && take_error(&r->error, error);
+		r->next = NULL;
+		*p->newest = r;
+		p->newest = &r->next;
+		p->reports++;
+		wake(p);
+	}
+	unlock(p);
+	return r != NULL;
+}
+
+static int ready(tent_port *p, tent_rail rail) { return put(p, &(tp_report){.kind = TP_READY, .rail = rail}, NULL); }
+
+static int progress(tent_port *p, tent_rail rail) {
+	return put(p, &(tp_report){.kind = TP_PROGRESS, .rail = rail}, NULL);
+}
+
+static int malformed(tent_port *name) {
+	tp_port *p = enter(name);
+	if (p) {
+		breach(p, TP_MALFORMED);
+		unlock(p);
+	}
+	return 0;
+}
+
+static int rail_up(tent_port *p, const tent_rail_info *info) {
+	tp_report r = {.kind = TP_RAIL_UP};
+	if (!take(&r.info, sizeof r.info, sizeof r.info, info))
+		return malformed(p);
+	r.rail = r.info.rail;
+	r.text[0] = r.info.local, r.text[1] = r.info.remote, r.text[2] = r.info.device;
+	return put(p, &r, NULL);
+}
+
+static int rail_down(tent_port *p, tent_rail rail, const tent_error *cause) {
+	return put(p, &(tp_report){.kind = TP_RAIL_DOWN, .rail = rail}, cause);
+}
+
+static int link_down(tent_port *p, uint64_t link, const tent_error *cause) {
+	if (!cause)
+		return malformed(p);
+	return put(p, &(tp_report){.kind = TP_LINK_DOWN, .rail = {.link = link}}, cause);
+}
+
+/* remember keeps the newest epoch of a link's peer: a task that begins from now on carries it. */
+static void remember(tp_port *p, uint64_t link, uint64_t epoch) {
+	uint32_t index = (uint32_t)link - 1, room = p->epochs_room ? p->epochs_room : 16;
+	if (index >= TP_LINKS_MAX)
+		return;
+	while (room <= index)
+		room *= 2;
+	if (room != p->epochs_room) {
+		struct epoch *more = realloc(p->epochs, room * sizeof *more);
+		if (!more)
+			return;
+		memset(more + p->epochs_room, 0, (room - p->epochs_room) * sizeof *more);
+		p->epochs = more;
+		p->epochs_room = room;
+	}
+	struct epoch *e = &p->epochs[index];
+	if (e->link != link || e->epoch < epoch)
+		*e = (struct epoch){link, epoch};
+	__atomic_store_n(&p->fences, p->fences + 1, __ATOMIC_RELEASE);
+}
+
+uint64_t tp_epoch(tp_port *p, uint64_t link) {
+	uint32_t index = (uint32_t)link - 1;
+	lock(p);
+	uint64_t epoch = index < p->epochs_room && p->epochs[index].link == link ? p->epochs[index].epoch : 0;
+	unlock(p);
+	return epoch;
+}
+
+const uint64_t *tp_fences(tp_port *p) { return &p->fences; }
+
+static int fenced(tent_port *name, uint64_t link, uint64_t key, uint64_t epoch) {
+	tp_port *p = enter(name);
+	if (!p)
+		return 0;
+	remember(p, link, epoch);
+	unlock(p);
+	return put(name, &(tp_report){.kind = TP_FENCED, .rail = {.link = link}, .key = key, .value = epoch}, NULL);
+}
+
+static int notified(tent_port *p, const tent_peer *from, const void *message, size_t n, uint64_t token) {
+	tent_peer peer;
+	if (!take(&peer, sizeof peer, sizeof peer, from) || n > TENT_ANSWER_MAX * 2)
+		return malformed(p);
+	tp_report r = {.kind = TP_NOTIFIED, .key = token, .bytes = message, .n = n,
+	               .text = {peer.address, peer.name, peer.machine_id}};
+	memcpy(r.id, peer.id, sizeof r.id);
+	return put(p, &r, NULL);
+}
+
+static int done(tent_port *p, uint64_t token, uint64_t rtt, const tent_error *error) {
+	return put(p, &(tp_report){.kind = TP_DONE, .key = token, .value = rtt}, error);
+}
+
+static int call(tent_port *p, uint64_t link, const void *message, size_t n, uint64_t token, uint32_t timeout_ms) {
+	if (n > TENT_ANSWER_MAX)
+		return malformed(p);
+	return put(p, &(tp_report){.kind = TP_CALL, .rail = {.link = link}, .key = token, .bytes = message, .n = n,
+	                           .level = timeout_ms < 60000 ? (int)timeout_ms : 60000}, NULL);
+}
+
+static int describe(tent_port *p, uint64_t key, const void *descriptor, size_t n) {
+	if (n > TENT_DESCRIPTOR_MAX)
+		return malformed(p);
+	return put(p, &(tp_report){.kind = TP_DESCRIBE, .key = key, .bytes = descriptor, .n = n}, NULL);
+}
+
+static int say(tent_port *p, int level, const char *text) {
+	return text ? put(p, &(tp_report){.kind = TP_LOG, .level = level, .text = {text}}, NULL) : malformed(p);
+}
+
+const tent_host *tp_host(void) {
+	static const tent_host host = {sizeof host, TENT_TRANSPORT_MAJOR, TENT_TRANSPORT_MINOR, complete, ready, progress,
+	                               rail_up, rail_down, link_down, fenced, notified, done, call, describe, say};
+	return &host;
+}
+
+size_t tp_submit(tp_port *p, const tent_transport_api *api, tent_transport *t, const uintptr_t *addresses, size_t n) {
+	tent_slice *const *list = (tent_slice *const *)(const void *)addresses;
+	lock(p);
+	for (size_t i = 0; i < n; i++)
+		p->live[(uint32_t)list[i]->cookie] = (uint32_t)(list[i]->cookie >> 32);
+	unlock(p);
+	size_t taken = api->submit(t, list, n);
+	if (taken == n)
+		return n;
+	lock(p);
+	if (taken > n) {
+		breach(p, TP_MALFORMED);
+		taken = n;
+	}
+	for (size_t i = taken; i < n; i++) {
+		uint32_t *live = &p->live[(uint32_t)list[i]->cookie];
+		if (*live == 0) { /* it has completed, so it was accepted: what the plug-in says now is wrong */
+			breach(p, TP_MALFORMED);
+			taken = i + 1;
+		}
+		*live = 0;
+	}
+	unlock(p);
+	return taken;
+}
+
+int tp_poll(tp_port *p, const tent_transport_api *api, tent_transport *t, size_t budget, tp_end *into) {
+	if (api) {
+		__atomic_store_n(&p->polling, 1, __ATOMIC_RELAXED); /* from now on complete wakes nobody; tp_arm looks again */
+		if (api->poll)
+			api->poll(t, budget);
+	}
+	lock(p);
+	int n = 0;
+	for (; n < TP_BATCH && p->waiting; n++, p->waiting--)
+		into[n] = p->ends[p->first++ % p->slots];
+	p->first %= p->slots;
+	unlock(p);
+	return n;
+}
+
+void tp_arm(tp_port *p, const tent_transport_api *api, tent_transport *t) {
+	if (api->arm)
+		api->arm(t);
+	lock(p);
+	p->polling = 0;
+	if (p->waiting)
+		wake(p);
+	unlock(p);
+}
+
+tp_report *tp_next(tp_port *p) {
+	lock(p);
+	tp_report *r = p->oldest;
+	if (r) {
+		p->oldest = r->next;
+		if (!p->oldest)
+			p->newest = &p->oldest;
+		p->reports--;
+	}
+	unlock(p);
+	return r;
+}
+
+int tp_sleep(tp_port *p) {
+	lock(p);
+	p->asleep = !p->oldest && (p->polling || !p->waiting) && !p->breaches[TP_STRANGER] && !p->breaches[TP_CROWDED] &&
+	            !p->breaches[TP_MALFORMED];
+	int asleep = p->asleep;
+	unlock(p);
+	return asleep;
+}
+
+void tp_wake(tp_port *p) {
+	lock(p);
+	p->polling = 0;
+	wake(p);
+	unlock(p);
+}
+
+void tp_breaches(tp_port *p, uint64_t counts[TP_BREACHES]) {
+	lock(p);
+	memcpy(counts, p->breaches, sizeof p->breaches);
+	memset(p->breaches, 0, sizeof p->breaches);
+	unlock(p);
+}

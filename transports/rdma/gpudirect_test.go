@@ -1,0 +1,164 @@
+package rdma
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+)
+
+// buffer is memory of an accelerator as far as a NIC sees it. The NIC has the file alone, and the region's address
+// leads to pages that nobody may touch. Bytes are looked at through a mapping of the file, with bands around it.
+type buffer struct {
+	fd     int
+	bytes  []byte
+	beyond []byte // no access: the address of the region
+}
+
+const (
+	bufferSize = 256 << 10
+	bufferBand = 4096
+)
+
+func newBuffer(t *testing.T) *buffer {
+	t.Helper()
+	fd, err := unix.MemfdCreate("buffer", unix.MFD_CLOEXEC)
+	require.NoError(t, err)
+	require.NoError(t, unix.Ftruncate(fd, bufferSize+2*bufferBand))
+	b := &buffer{fd: fd}
+	b.bytes, err = unix.Mmap(fd, 0, bufferSize+2*bufferBand, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	require.NoError(t, err)
+	b.beyond, err = unix.Mmap(-1, 0, bufferSize, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, unix.Munmap(b.bytes))
+		require.NoError(t, unix.Munmap(b.beyond))
+		require.NoError(t, unix.Close(fd))
+	})
+	return b
+}
+
+// region is the buffer with a descriptor of its own, which the caller of Register closes.
+func (b *buffer) region() mem.Region {
+	return mem.Region{Addr: addressOf(b.beyond), Size: bufferSize, Kind: mem.Cuda, Location: "cuda:0",
+		Permission: mem.GlobalReadWrite, Fd: -1, DMABuf: &mem.DMABuf{Fd: b.fd, Offset: bufferBand}}
+}
+
+func (b *buffer) fill(tag byte) {
+	for i := range b.bytes {
+		b.bytes[i] = b.at(tag, i)
+	}
+}
+
+func (b *buffer) at(tag byte, i int) byte { return byte(i) ^ byte(i>>8)*31 ^ byte(i>>16)*7 ^ tag }
+
+// holds requires that a range has one tag, as the other buffer has it, and all else another.
+func (b *buffer) holds(t *testing.T, inside byte, first, length int, outside byte) {
+	t.Helper()
+	for i, got := range b.bytes {
+		tag := outside
+		if at := i - bufferBand; at >= first && at < first+length {
+			tag = inside
+		}
+		if got != b.at(tag, i) {
+			require.FailNow(t, "a wrong byte", "at %d: %#x, not %#x", i-bufferBand, got, b.at(tag, i))
+		}
+	}
+}
+
+// onDevices is a rig with memory of a device at both ends.
+type onDevices struct {
+	*rig
+	here, there *buffer
+	local       transport.LocalKey
+	remote      transport.RemoteKey
+}
+
+func newOnDevices(t *testing.T, change func(*Settings)) *onDevices {
+	t.Helper()
+	d := &onDevices{rig: newRig(t, change), here: newBuffer(t), there: newBuffer(t)}
+	d.here.fill(1)
+	d.there.fill(2)
+	var err error
+	d.local, _, err = d.a.Transport.Register(t.Context(), d.here.region())
+	require.NoError(t, err)
+	_, descriptor, err := d.b.Transport.Register(t.Context(), d.there.region())
+	require.NoError(t, err)
+	d.remote, err = d.a.Transport.Import(d.c.Link, descriptor)
+	require.NoError(t, err)
+	return d
+}
+
+func (d *onDevices) slice(t *testing.T, op transport.Op, length uint64) *transport.Slice {
+	s := d.c.Slice(op, d.c.Rail(t), d.rig.local, 0, d.rig.remote, 0, length)
+	s.LocalKey, s.Local, s.RemoteKey, s.Remote = d.local, addressOf(d.here.beyond)+512, d.remote, 512
+	return s
+}
+
+// TestMemoryOfDevicesMovesByItsBuffer: no byte of it is touched by the processor, however small the WRITE. WRITEs are
+// flushed, also where those of the host are not.
+func TestMemoryOfDevicesMovesByItsBuffer(t *testing.T) {
+	d := newOnDevices(t, func(s *Settings) { s.Relaxed = new(0) })
+	flushes := d.a.Transport.(*Transport).Flushes()
+	for _, length := range []uint64{8, 200 << 10} {
+		d.c.Must(t, d.slice(t, transport.Write, length))
+		d.there.holds(t, 1, 512, int(length), 2)
+	}
+	require.Zero(t, d.f.Control(t, "inlined"))
+	require.EqualValues(t, 2, d.a.Transport.(*Transport).Flushes()-flushes)
+	d.there.fill(3)
+	d.c.Must(t, d.slice(t, transport.Read, 100<<10))
+	d.here.holds(t, 3, 512, 100<<10, 1)
+	require.NoError(t, d.a.Transport.Deregister(t.Context(), d.local))
+}
+
+// TestANICThatDoesNotReachADeviceIsKeptApartFromIt, and goes on to serve memory of the host.
+func TestANICThatDoesNotReachADeviceIsKeptApartFromIt(t *testing.T) {
+	for status, side := range map[int]errs.Side{4: errs.SideLocal, 10: errs.SideRemote} {
+		d := newOnDevices(t, nil)
+		rail := d.c.Rails()[0]
+		for range 2 {
+			d.f.Control(t, "status %d", status)
+			d.f.Control(t, "statuses 1")
+			await(t, "a slice that fails", func() bool {
+				s := d.slice(t, transport.Write, 64)
+				s.Rail = rail
+				return d.c.Submit(s) == 1 && d.c.Wait(t, s)[0].Err != nil
+			})
+		}
+		s := d.slice(t, transport.Write, 64)
+		s.Rail = rail
+		require.Equal(t, 1, d.c.Submit(s))
+		err := d.c.Wait(t, s)[0].Err
+		require.Equal(t, []any{errs.NotHere, errs.ScopeRail, side}, []any{err.Code, err.Scope, err.Side}, "%v", err)
+		await(t, "memory of the host", func() bool {
+			s := d.rig.slice(t, rail, 0, 4096)
+			return d.c.Submit(s) == 1 && d.c.Wait(t, s)[0].Err == nil
+		})
+		other := d.slice(t, transport.Write, 64)
+		other.Rail = d.c.Rails()[1]
+		d.c.Must(t, other)
+		d.there.holds(t, 1, 512, 64, 2)
+	}
+}
+
+// TestAPairComesBackAfterItsPause, which doubles.
+func TestAPairComesBackAfterItsPause(t *testing.T) {
+	s := &Settings{GDRThreshold: 2, GDRWindow: time.Second, GDRCooldown: time.Minute}
+	var table reachTable
+	key, now := reachKey{nic: 3, location: "cuda:1"}, clock.Time(1)
+	for _, pause := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute, apartMost, apartMost} {
+		require.False(t, table.struck(key, s, now))
+		require.True(t, table.struck(key, s, now))
+		require.True(t, table.apart(key, now.Add(pause-1)))
+		require.False(t, table.apart(key, now.Add(pause)))
+		require.False(t, table.apart(reachKey{nic: 3}, now))
+		now = now.Add(pause)
+	}
+}

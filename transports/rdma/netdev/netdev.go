@@ -1,0 +1,93 @@
+// Package netdev finds the network interface of an RDMA device: both are one NIC, and TCP and RDMA share its wire.
+//
+// RoCE devices name their interfaces beside their addresses (ports/*/gid_attrs/ndevs in /sys/class/infiniband). Devices
+// of InfiniBand have none there: their IPoIB interface has the node's number in its hardware address, which rdmamap
+// compares. Such a look goes over all interfaces and devices, and takes up to seconds on large hosts. So it is made
+// where the first way finds nothing, and only over interfaces of IPoIB.
+package netdev
+
+import (
+	"cmp"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/Mellanox/rdmamap"
+
+	"github.com/tent-engine/tent/gocore/nic"
+)
+
+const class = "sys/class/infiniband"
+
+// Place is where a device is.
+type Place struct {
+	Interface string // "" if none is known
+	Node      int    // NUMA node, -1 if unknown
+}
+
+// Of returns the place of a device's port, as a root file system with sys below it has it.
+func Of(root fs.FS, device string, port int) Place {
+	p := Place{Interface: ofRoCE(root, device, port), Node: -1}
+	if p.Interface == "" {
+		p.Interface = ofInfiniBand(root, device)
+	}
+	if n, is := nic.Read(root, p.Interface); is && p.Interface != "" {
+		p.Node = n.Node
+	}
+	if p.Node < 0 {
+		p.Node = node(root, device)
+	}
+	return p
+}
+
+// ofRoCE is the interface of the first address that names one. The files of a table's empty places cannot be read.
+func ofRoCE(root fs.FS, device string, port int) string {
+	folder := path.Join(class, device, "ports", strconv.Itoa(port), "gid_attrs", "ndevs")
+	entries, _ := fs.ReadDir(root, folder) // none: the device hides them
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int {
+		return cmp.Or(cmp.Compare(len(a.Name()), len(b.Name())), cmp.Compare(a.Name(), b.Name()))
+	})
+	for _, e := range entries {
+		if name := text(root, path.Join(folder, e.Name())); name != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// arphrdInfiniBand is the type of IPoIB interfaces in /sys/class/net.
+const arphrdInfiniBand = "32"
+
+// deviceOf is rdmamap's answer, which a test replaces. An interface with a malformed address would end the process.
+var deviceOf = func(netdev string) (device string, err error) {
+	defer func() { _ = recover() }()
+	return rdmamap.GetRdmaDeviceForNetdevice(netdev)
+}
+
+func ofInfiniBand(root fs.FS, device string) string {
+	entries, _ := fs.ReadDir(root, nic.Folder) // none: a container hides them
+	for _, e := range entries {
+		if text(root, path.Join(nic.Folder, e.Name(), "type")) != arphrdInfiniBand {
+			continue
+		}
+		if found, err := deviceOf(e.Name()); err == nil && found == device {
+			return e.Name()
+		}
+	}
+	return ""
+}
+
+func node(root fs.FS, device string) int {
+	n, err := strconv.Atoi(text(root, path.Join(class, device, "device", "numa_node")))
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+func text(root fs.FS, name string) string {
+	content, _ := fs.ReadFile(root, name) // an unreadable file is unknown
+	return strings.TrimSpace(string(content))
+}
