@@ -66,7 +66,11 @@ func TestWhoOnlyWatchesHearsOfEveryEnd(t *testing.T) {
 				}
 			}
 		}()
-		for i := range 2000 {
+		moves := 2000
+		if raceDetector { // which is slow beside a thread that looks all the time
+			moves = 500
+		}
+		for i := range moves {
 			length := uint64(4096)
 			if i%50 == 0 {
 				length = 1 << 20

@@ -37,7 +37,8 @@ type simEngine struct {
 	links      map[simLink]simTarget
 	news       []func(now clock.Time) // for the core, in order
 	moves      map[dispatch.BatchID]*simMove
-	asked      bool // the user has said something since the last step
+	asked      bool       // the user has said something since the last step
+	due        clock.Time // the core's deadline, as the last call has left it
 	dead       bool
 	fences     transport.Epoch // of the remote area
 }
@@ -64,6 +65,7 @@ func newSimEngine(t *testing.T, r *simRun, i int, arena []byte) *simEngine {
 	e.identity = transport.Peer{Address: e.address, MachineID: "m",
 		ID: transport.NumberedID(uint64(i) + 1 + uint64(len(r.incarnations))*r.incarnations[i])}
 	r.incarnations[i]++
+	e.due = e.core.Deadline()
 	e.areas[0], e.areas[1] = arena[:simSlots*simSlot], arena[simSlots*simSlot:]
 	for k, name := range []string{"fast", "slow"} {
 		s := sim.Settings{Network: r.network, Name: name, Rails: 3 - 2*k, SliceMax: 4 << 10, Vectors: k == 0}
@@ -123,6 +125,7 @@ func (e *simEngine) attach(p *simEngine) {
 	}
 	known.older = slices.Clone(known.remotes)
 	e.peers[p] = known
+	e.due = e.core.Deadline()
 }
 
 // simLink is a link as its transport calls it, simTarget as the core does.
@@ -205,9 +208,10 @@ func (e *simEngine) answer(effects *dispatch.Effects) {
 // step hands over the news, runs one step of the core and carries out its effects. It reports whether there was work.
 func (e *simEngine) step(r *simRun) bool {
 	now := r.network.Now()
-	if len(e.news) == 0 && !e.asked && e.core.Deadline() > now {
+	if len(e.news) == 0 && !e.asked && e.due > now {
 		return false
 	}
+	defer func() { e.due = e.core.Deadline() }()
 	e.asked = false
 	news := e.news
 	e.news = nil

@@ -353,7 +353,7 @@ func (r *simRun) advance(by clock.Time) {
 		next := min(r.network.NextEvent(), r.nextCall(), until)
 		for _, e := range r.engines {
 			if !e.dead && !r.stopped[e] {
-				next = min(next, e.core.Deadline())
+				next = min(next, e.due)
 			}
 		}
 		r.network.Advance(max(next, r.network.Now()+1))

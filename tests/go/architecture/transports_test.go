@@ -16,6 +16,7 @@ var transportWords = []struct{ file, word, means string }{
 	{"gocore/control/listen.go", "tcp", "the network of net.Listen"},
 	{"gocore/control/dial.go", "tcp", "the network of net.Dialer"},
 	{"gocore/scrape/scrape.go", "tcp", "the network of net.Listen"},
+	{"gocore/meta/names/etcd.go", "tcp", "the network of net.Dialer"},
 	{"gocore/security/owner.go", "tcp", "the kernel's table of connections"},
 	{"gocore/security/tables.go", "tcp", "the kernel's table of connections"},
 	{"gocore/mem/mem.go", "tpu", "a kind of memory"},

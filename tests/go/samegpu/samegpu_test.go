@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/mem"
@@ -26,17 +25,16 @@ import (
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
 	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
-	"github.com/tent-engine/tent/transports/all"
 	"github.com/tent-engine/tent/transports/cuda/driver"
+	"github.com/tent-engine/tent/transports/transporttest"
 )
 
 const (
-	patience = 20 * time.Second // bounds every wait; a longer one hangs
-	chunks   = 3
-	size     = chunks * fake.ChunkBytes
-	band     = 4096 // around a region: it stays as it was
-	mark     = 0xaa // the byte of copiers
-	canary   = 0x55 // the owner's byte, when no other process may write any more
+	chunks = 3
+	size   = chunks * fake.ChunkBytes
+	band   = 4096 // around a region: it stays as it was
+	mark   = 0xaa // the byte of copiers
+	canary = 0x55 // the owner's byte, when no other process may write any more
 )
 
 func TestMain(m *testing.M) {
@@ -47,21 +45,14 @@ func TestMain(m *testing.M) {
 }
 
 func openEngine() (*engine.Engine, error) {
-	c, err := config.Load(config.Options{Transports: all.Transports()}, map[string]any{
-		"transports/nvlink/enable": true, "transports/tcp/enable": false, "transports/shm/enable": false})
-	if err != nil {
-		return nil, err
-	}
-	return engine.Open(context.Background(), engine.Options{Config: c,
-		Transports: engine.Plugs(all.Factories()...), Platforms: all.Platforms()})
+	return netbed.OpenEngine(map[string]any{"transports/nvlink/enable": true, "transports/tcp/enable": false,
+		"transports/shm/enable": false, "staging/enable": false})
 }
 
-// pattern depends on the position and a seed.
+// pattern returns bytes that depend on the position and a seed.
 func pattern(seed uint64, n int) []byte {
 	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte((uint64(i) + seed) * 0x9e37_79b9_7f4a_7c15 >> 56)
-	}
+	transporttest.Pattern(b, seed, 0)
 	return b
 }
 
@@ -101,20 +92,10 @@ func free(kind Kind, at uintptr) error {
 	return gpu.FreeChunks(at, chunks)
 }
 
-// move carries out one transfer and returns how it ended.
+// move carries out one transfer; it is an error that it did not complete.
 func move(e *engine.Engine, op transport.Op, local uintptr, n uint64, at engine.SegmentID, offset uint64) error {
-	id, err := e.Move(&engine.Request{Terms: engine.Terms{Op: op}, Source: local,
+	s, err := netbed.Move(e, &engine.Request{Terms: engine.Terms{Op: op}, Source: local,
 		Remote: engine.Remote{Segment: at, Offset: offset}, Length: n})
-	if err != nil {
-		return err
-	}
-	if !e.Wait(id, patience).Terminal() {
-		return fmt.Errorf("no end within %v", patience)
-	}
-	s, err := e.Summary(id)
-	if err == nil {
-		err = e.FreeBatch(id)
-	}
 	if err == nil && s.State != dispatch.Completed {
 		err = fmt.Errorf("%v: %w", s.State, s.Err)
 	}
@@ -238,7 +219,7 @@ func mine(t *testing.T, e *engine.Engine) uintptr {
 	id, err := e.Register(engine.Memory{Addr: at, Size: size, Location: mem.Wildcard})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), netbed.Patience)
 		defer cancel()
 		require.NoError(t, e.CloseRegion(ctx, id))
 		require.NoError(t, free(Legacy, at))
@@ -247,7 +228,7 @@ func mine(t *testing.T, e *engine.Engine) uintptr {
 }
 
 func open(t *testing.T, e *engine.Engine, c *child) engine.SegmentID {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), netbed.Patience)
 	defer cancel()
 	at, err := e.OpenSegment(ctx, c.address+"/cache")
 	require.NoError(t, err)
@@ -321,7 +302,7 @@ func TestAnOwnerThatIsKilledLeavesTheOthers(t *testing.T) {
 					to := open(t, e, c)
 					require.NoError(t, move(e, transport.Write, local, size-2*band, to, 0))
 					c.Kill()
-					for end := time.Now().Add(patience); move(e, transport.Write, local, 4096, to, 0) == nil; {
+					for end := time.Now().Add(netbed.Patience); move(e, transport.Write, local, 4096, to, 0) == nil; {
 						require.Less(t, time.Now(), end, "nobody has heard of the end")
 					}
 					require.NoError(t, e.CloseSegment(to))
@@ -364,7 +345,7 @@ func takenBack(t *testing.T, e *engine.Engine, gpu *fake.Loaded, kind Kind, kill
 	if kill {
 		require.NoError(t, c.Signal(unix.SIGKILL))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), netbed.Patience)
 	defer cancel()
 	require.NoError(t, e.CloseRegion(ctx, id))
 	require.NoError(t, gpu.Poke(at, untouched))

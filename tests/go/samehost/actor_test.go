@@ -4,29 +4,25 @@ package samehost
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime"
 	"sync/atomic"
 	"testing"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tent-engine/tent/gocore/config"
 	"github.com/tent-engine/tent/gocore/dispatch"
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
-	"github.com/tent-engine/tent/transports/all"
+	"github.com/tent-engine/tent/transports/transporttest"
 )
 
 const (
-	patience    = 20 * time.Second // bounds every wait; a longer one hangs
 	regionBytes = 2 << 20
 	mark        = 0xaa // the byte of copiers
 	canary      = 0x55 // the owner's byte, when no other process may write any more
@@ -43,12 +39,7 @@ func TestMain(m *testing.M) {
 }
 
 func openEngine() (*engine.Engine, error) {
-	c, err := config.Load(config.Options{Transports: all.Transports()},
-		map[string]any{"transports/shm/enable": true, "transports/tcp/enable": false})
-	if err != nil {
-		return nil, err
-	}
-	return engine.Open(context.Background(), engine.Options{Config: c, Transports: engine.Plugs(all.Factories()...)})
+	return netbed.OpenEngine(map[string]any{"transports/shm/enable": true, "transports/tcp/enable": false})
 }
 
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
@@ -61,13 +52,6 @@ func mapped(size int) ([]byte, error) {
 func fill(b []byte, value byte) {
 	for i := range b {
 		b[i] = value
-	}
-}
-
-// pattern depends on the position and a seed.
-func pattern(b []byte, seed uint64) {
-	for i := range b {
-		b[i] = byte((uint64(i) + seed) * 0x9e37_79b9_7f4a_7c15 >> 56)
 	}
 }
 
@@ -100,19 +84,8 @@ func own(e *engine.Engine, name string) (*owned, error) {
 // move carries out one transfer and returns how it ended.
 func move(e *engine.Engine, op transport.Op, class uint8, local []byte, at engine.SegmentID,
 	offset uint64) (dispatch.Summary, error) {
-	id, err := e.Move(&engine.Request{Terms: engine.Terms{Op: op, Class: class}, Source: addressOf(local),
+	return netbed.Move(e, &engine.Request{Terms: engine.Terms{Op: op, Class: class}, Source: addressOf(local),
 		Remote: engine.Remote{Segment: at, Offset: offset}, Length: uint64(len(local))})
-	if err != nil {
-		return dispatch.Summary{}, err
-	}
-	if !e.Wait(id, patience).Terminal() {
-		return dispatch.Summary{}, fmt.Errorf("no end within %v", patience)
-	}
-	s, err := e.Summary(id)
-	if err == nil {
-		err = e.FreeBatch(id)
-	}
-	return s, err
 }
 
 // Actor is the child: an engine that owns regions, or one that copies into and out of its parent's without pause.
@@ -140,7 +113,7 @@ func (a *Actor) Own(seed uint64, _ *netbed.Nothing) error {
 		if err != nil {
 			return err
 		}
-		pattern(r.bytes, seed)
+		transporttest.Pattern(r.bytes, seed, 0)
 		a.regions = append(a.regions, r)
 	}
 	return nil

@@ -22,6 +22,7 @@ import (
 	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 	"github.com/tent-engine/tent/transports/shm"
+	"github.com/tent-engine/tent/transports/transporttest"
 )
 
 // testTime is for how long a test of random moments goes on.
@@ -149,7 +150,7 @@ func TestMemoryTakenBackFromKilledPeersStays(t *testing.T) {
 		spin(random) // from here on it may be dead, dying, or not know yet
 		var taken guarded
 		for _, i := range random.Perm(len(regions)) {
-			require.NoError(t, e.CloseRegion(within(t, patience), regions[i].id), "a dead peer holds nothing")
+			require.NoError(t, e.CloseRegion(within(t, netbed.Patience), regions[i].id), "a dead peer holds nothing")
 			taken.add(regions[i])
 		}
 		taken.look(t)
@@ -192,7 +193,7 @@ func TestMemoryTakenBackFromStoppedPeersStays(t *testing.T) {
 		spin(random)
 		taken.look(t)
 		c.signal(unix.SIGCONT)
-		err := e.CloseRegion(within(t, patience), r.id)
+		err := e.CloseRegion(within(t, netbed.Patience), r.id)
 		require.NoError(t, err, "nothing holds the memory any more")
 		if len(taken) == 0 {
 			taken.add(r)
@@ -220,7 +221,7 @@ type presses struct {
 func press(t *testing.T, e *engine.Engine, c *child) *presses {
 	p := &presses{t: t}
 	for i, name := range names {
-		at, err := e.OpenSegment(within(t, patience), c.address+"/"+name)
+		at, err := e.OpenSegment(within(t, netbed.Patience), c.address+"/"+name)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = e.CloseSegment(at) })
 		local, err := mapped(regionBytes)
@@ -312,16 +313,16 @@ func TestStoppedOwnersMemoryIsReadAndWritten(t *testing.T) {
 	_, err := e.Register(engine.Memory{Addr: addressOf(local), Size: regionBytes, Location: mem.Wildcard})
 	require.NoError(t, err)
 	for _, name := range names {
-		at, err := e.OpenSegment(within(t, patience), c.address+"/"+name)
+		at, err := e.OpenSegment(within(t, netbed.Patience), c.address+"/"+name)
 		require.NoError(t, err)
 		s, err := move(e, transport.Read, 0, local[:1], at, 0) // the rail is up
 		require.NoError(t, err)
 		require.Equal(t, dispatch.Completed, s.State, "%v", s.Err)
 		c.signal(unix.SIGSTOP)
 		for seed := range uint64(3) {
-			pattern(want, 3)
+			transporttest.Pattern(want, 3, 0)
 			if seed > 0 {
-				pattern(want, 100+seed)
+				transporttest.Pattern(want, 100+seed, 0)
 				copy(local, want)
 				requireMoved(t, e, transport.Write, local, at)
 				fill(local, 0)
@@ -361,7 +362,7 @@ func TestUnmappedMemoryFailsItsRequestOnly(t *testing.T) {
 	at := map[string]engine.SegmentID{}
 	for _, name := range names {
 		var err error
-		at[name], err = e.OpenSegment(within(t, patience), c.address+"/"+name)
+		at[name], err = e.OpenSegment(within(t, netbed.Patience), c.address+"/"+name)
 		require.NoError(t, err)
 		requireMoved(t, e, transport.Write, good, at[name])
 	}
