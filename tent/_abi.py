@@ -13,13 +13,14 @@ from typing import Any, Final
 from ._transports import HINTS
 from .enums import PRIO_HIGH, IntentType, OpCode, TransportType
 from .errors import InvalidArgumentError
+from .gpu_stream import handle
 
-Terms = tuple[int, int, int, int, int, int, int, int, int]
+Terms = tuple[int, int, int, int, int, int, int, int, int, int]
 Strided = tuple[int, int, int]  # address, code, stride: a sequence of integers
 # notify, name_address, name_bytes, message_address, message_bytes, trace_address, trace_bytes
 Note = tuple[int, int, int, int, int, int, int]
 
-RECORD_WORDS: Final = 14  # of 64 bits, in one packed request
+RECORD_WORDS: Final = 15  # of 64 bits, in one packed request
 
 COLUMNS: Final = (  # of a packed request, in order
     "source",
@@ -36,6 +37,7 @@ COLUMNS: Final = (  # of a packed request, in order
     "integrity",
     "durability",
     "require",
+    "stream",
 )
 
 DOCS: Final = {  # by column
@@ -53,6 +55,7 @@ DOCS: Final = {  # by column
     "integrity": "A checksum of each slice, verified where it arrives; a slice that does not match is sent again.",
     "durability": "For files: the batch ends when all that the request has written is on stable storage.",
     "require": "The only transports that may carry it: bit n modulo 64 for the one of number n; 0 is any.",
+    "stream": "The stream of a device whose present work must be done before a byte moves; 0 is none.",
 }
 
 TAKES: Final = {  # by term: the values that it takes, for errors
@@ -65,6 +68,7 @@ TAKES: Final = {  # by term: the values that it takes, for errors
     "integrity": '"crc32c" (1) or None (0)',
     "durability": '"data" (1) or None (0)',
     "require": "names of transports, or a mask of their numbers",
+    "stream": "a stream of a device, or its handle",
 }
 
 MEANING: Final = {  # of the keywords on objects
@@ -76,6 +80,7 @@ MEANING: Final = {  # of the keywords on objects
     "integrity": '"crc32c": each slice carries a checksum, and one that changed on its way is sent again.',
     "durability": '"data", for files: it ends when all that it writes is on stable storage, as fdatasync promises.',
     "require": "The only transports that may carry it, by name, one or several; refused at once where none can.",
+    "stream": "A torch.cuda.Stream, or what has __cuda_stream__: its work up to here is done before a byte moves.",
 }
 
 WORDS: Final[dict[str, dict[str | None, int]]] = {  # terms that are said as a word
@@ -138,6 +143,7 @@ def terms(
     integrity: int = 0,
     durability: int = 0,
     require: int = 0,
+    stream: int = 0,
 ) -> Terms:
     """The terms of a call, in the order in which the engine reads them."""
     return (
@@ -150,6 +156,7 @@ def terms(
         integrity,
         durability,
         require,
+        stream,
     )
 
 
@@ -255,6 +262,7 @@ class Columns:
     integrity: Any
     durability: Any
     require: Any
+    stream: Any
 
 
 class Fields:
@@ -266,6 +274,7 @@ class Fields:
         "_policy_name",
         "_require",
         "_said_policy_name",
+        "_stream",
         "deadline_ns",
         "intent_type",
         "length",
@@ -295,6 +304,7 @@ class Fields:
         integrity: str | None = None,
         durability: str | None = None,
         require: int | str | Iterable[str] = 0,
+        stream: object = None,
         trace: str | None = None,
     ) -> None:
         self.opcode = opcode
@@ -311,6 +321,7 @@ class Fields:
         self._integrity = 0 if integrity is None else number("integrity", integrity)
         self._durability = 0 if durability is None else number("durability", durability)
         self._require = mask("require", require) if require else 0
+        self._stream = 0 if stream is None else handle(stream)
         self.trace = trace
 
     @property
@@ -350,6 +361,15 @@ class Fields:
     def require(self, names: int | str | Iterable[str]) -> None:
         self._require = mask("require", names)
 
+    @property
+    def stream(self) -> int:
+        """The stream of a device whose present work must be done before a byte moves; 0 is none."""
+        return self._stream
+
+    @stream.setter
+    def stream(self, given: object) -> None:
+        self._stream = 0 if given is None else handle(given)
+
 
 PACKED: Final = (  # attributes of Fields, in the order of COLUMNS
     "source",
@@ -366,4 +386,5 @@ PACKED: Final = (  # attributes of Fields, in the order of COLUMNS
     "_integrity",
     "_durability",
     "_require",
+    "_stream",
 )

@@ -63,8 +63,8 @@ class Library(Protocol):
 
     def pybind_Doctor(self) -> str:
         """Doctor returns in JSON the versions of the engine, the findings of each transport and platform, and whether
-        processes can share memory here. It starts nothing and needs no engine. The libraries of drivers stay in the
-        process."""
+        processes can share memory here. It starts nothing and needs no engine. The libraries of drivers, and the
+        plug-ins that the environment's settings name, stay in the process."""
 
     def pybind_Drain(self, engine: int, address: int, capacity: int, /) -> int:
         """Drain takes up to capacity ids of watched batches that have ended. It keeps Python's lock: it never waits."""
@@ -138,6 +138,10 @@ class Library(Protocol):
     def pybind_GridPages(self, engine: int, grid: int, /) -> int:
         """GridPages returns the number of pages in each region of a grid."""
 
+    def pybind_HoldStream(self, engine: int, batch: int, stream: int, /) -> int:
+        """HoldStream makes a stream of a device wait for the end of a batch. It returns the address of the word that
+        has the batch's state then."""
+
     def pybind_Info(self, engine: int, /) -> str:
         """Info returns in JSON the facts that stay the same while the engine lives."""
 
@@ -192,9 +196,19 @@ class Library(Protocol):
         """OpenFile opens a file of this machine by its absolute path. flags: 1 create, 2 truncate, 4 read only, 8
         durable."""
 
-    def pybind_OpenSegment(self, engine: int, target: str, identities: str, another: bool, timeout_ms: int, /) -> int:
+    def pybind_OpenSegment(
+        self,
+        engine: int,
+        target: str,
+        identities: str,
+        another: bool,
+        wait: bool,
+        timeout_ms: int,
+        /,
+    ) -> int:
         """OpenSegment opens "host:port", "host:port/region" or "file:///path"; "" is segment 0, our own memory. Another
-        opens other engines alone. Identities are those that the peer may have, as a JSON list, "" for any."""
+        opens other engines alone, wait also those that start within the limit. Identities are those that the peer may
+        have, as a JSON list, "" for any."""
 
     def pybind_Pages(self, engine: int, block: int, /) -> int:
         """Pages starts a transfer of pages from an argument block, which tent/_abi.py packs. It returns the transfer's
@@ -335,6 +349,7 @@ def pybind_FreeBatches(engine: int, ids: int, n: int, /) -> int: ...
 def pybind_FreeMemory(engine: int, region: int, /) -> int: ...
 def pybind_Grid(engine: int, text: str, /) -> int: ...
 def pybind_GridPages(engine: int, grid: int, /) -> int: ...
+def pybind_HoldStream(engine: int, batch: int, stream: int, /) -> int: ...
 def pybind_Info(engine: int, /) -> str: ...
 def pybind_InjectFaults(engine: int, text: str, /) -> int: ...
 def pybind_Logs(engine: int, most: int, /) -> str: ...
@@ -357,7 +372,15 @@ def pybind_Notify(engine: int, segment: int, note: int, deadline: int, /) -> int
 def pybind_Open(arguments: str, name: str, /) -> int: ...
 def pybind_OpenBlob(engine: int, address: int, size: int, /) -> int: ...
 def pybind_OpenFile(engine: int, path: str, flags: int, size: int, timeout_ms: int, /) -> int: ...
-def pybind_OpenSegment(engine: int, target: str, identities: str, another: bool, timeout_ms: int, /) -> int: ...
+def pybind_OpenSegment(
+    engine: int,
+    target: str,
+    identities: str,
+    another: bool,
+    wait: bool,
+    timeout_ms: int,
+    /,
+) -> int: ...
 def pybind_Pages(engine: int, block: int, /) -> int: ...
 def pybind_Peers(engine: int, /) -> str: ...
 def pybind_Progress(engine: int, /) -> int: ...

@@ -18,15 +18,25 @@ _Paths = TypedDict(
         "security/allow": Sequence[str],
         "security/reload_interval": float | str,
         "security/renewal_grace": float | str,
+        "security/audit": str,
+        "security/data": Literal["auth", "sign", "encrypt"],
+        "security/data_except": Sequence[str],
         "security/local_users": Sequence[str],
         "security/limits/connections": int,
         "security/limits/connections_per_peer": int,
         "security/limits/strangers": int,
         "security/limits/calls_per_second": int,
         "security/limits/reception_bytes": int | str,
+        "staging/enable": bool,
+        "staging/slots": int,
+        "staging/slot_bytes": int | str,
         "metrics/listen": str,
         "metrics/http_port": int,
         "metrics/http_host": str,
+        "topology/rdma_whitelist": Sequence[str],
+        "topology/rdma_blacklist": Sequence[str],
+        "topology/priority_matrix": Any,
+        "topology/custom_json_path": str,
         "runtime_queue/max_outstanding_owners": int,
         "runtime_queue/max_outstanding_bytes": int | str,
         "runtime_queue/staging_owner_reserve": int,
@@ -37,10 +47,6 @@ _Paths = TypedDict(
         "runtime_queue/max_dispatch_owners": int,
         "runtime_queue/max_dispatch_bytes": int | str,
         "runtime_queue/progress_fallback_interval_us": int | str,
-        "topology/rdma_whitelist": Sequence[str],
-        "topology/rdma_blacklist": Sequence[str],
-        "topology/priority_matrix": Any,
-        "topology/custom_json_path": str,
         "metrics/enabled": bool,
         "metrics/http_server_threads": int,
         "metrics/report_interval_seconds": int | str,
@@ -78,6 +84,9 @@ _Paths = TypedDict(
         "transports/buf-io/slice_bytes": int | str,
         "transports/buf-io/window_bytes": int | str,
         "transports/buf-io/workers": int,
+        "transports/delegate/enable": bool,
+        "transports/delegate/required": bool,
+        "transports/delegate/lanes": int,
         "transports/file/roots": Sequence[str],
         "transports/file/descriptors": int,
         "transports/gds/enable": bool,
@@ -116,8 +125,8 @@ _Paths = TypedDict(
         "transports/nvlink/enable": bool,
         "transports/nvlink/required": bool,
         "transports/nvlink/trust": Literal["same-uid", "none"],
-        "transports/nvlink/async_memcpy_threshold": int | str,
         "transports/nvlink/host_register": bool,
+        "transports/nvlink/async_memcpy_threshold": int | str,
         "transports/nvlink/handle_type": Literal["fabric", "posix_fd"],
         "transports/rdma/enable": bool,
         "transports/rdma/required": bool,
@@ -141,31 +150,46 @@ _Paths = TypedDict(
         "transports/rdma/slot_borrow": bool,
         "transports/rdma/shared_quota_shm_path": str,
         "transports/rdma/devices": Sequence[str],
+        "transports/rdma/workers/rail_topo_path": str,
         "transports/rdma/num_lanes": int,
         "transports/rdma/device/port": int,
+        "transports/rdma/device/gid_index": int,
+        "transports/rdma/device/num_comp_channels": int,
         "transports/rdma/endpoint/endpoint_store_cap": int,
         "transports/rdma/device/max_cqe": int,
         "transports/rdma/endpoint/max_qp_wr": int,
+        "transports/rdma/endpoint/max_sge": int,
+        "transports/rdma/endpoint/max_inline_bytes": int | str,
         "transports/rdma/endpoint/path_mtu": int,
         "transports/rdma/endpoint/pkey_index": int,
         "transports/rdma/endpoint/traffic_class": int,
         "transports/rdma/endpoint/service_level": int,
         "transports/rdma/endpoint/hop_limit": int,
+        "transports/rdma/endpoint/flow_label": int,
+        "transports/rdma/endpoint/src_path_bits": int,
+        "transports/rdma/endpoint/static_rate": int,
         "transports/rdma/endpoint/max_rd_atomic": int,
+        "transports/rdma/endpoint/max_dest_rd_atomic": int,
         "transports/rdma/endpoint/min_rnr_timer": int,
         "transports/rdma/endpoint/send_timeout": int,
         "transports/rdma/endpoint/send_retry_count": int,
         "transports/rdma/endpoint/send_rnr_count": int,
+        "transports/rdma/endpoint/qp_pools": Sequence[Any],
         "transports/rdma/workers/block_size": int | str,
-        "transports/rdma/relaxed_ordering": Literal["on", "off"],
+        "transports/rdma/pci_relaxed_ordering": int,
         "transports/rdma/write_visibility": Literal["auto", "flush", "acknowledged"],
+        "transports/rdma/default_bandwidth_gbps": float,
+        "transports/rdma/min_bandwidth_gbps": float,
+        "transports/rdma/max_bandwidth_gbps": float,
+        "transports/rdma/disable_gpu_direct_rdma": bool,
+        "transports/rdma/gdr_error_threshold": int,
+        "transports/rdma/gdr_error_window_secs": float | str,
+        "transports/rdma/gdr_cooldown_secs": float | str,
+        "transports/rdma/log_slice_affinity": bool,
         "transports/rdma/device/num_cq_list": int,
         "transports/rdma/endpoint/qp_mul_factor": int,
         "transports/rdma/workers/num_workers": int,
         "transports/rdma/bind_address": str,
-        "transports/rdma/disable_gpu_direct_rdma": bool,
-        "transports/rdma/pci_relaxed_ordering": int,
-        "transports/rdma/log_slice_affinity": bool,
         "transports/rdma/max_timeout_ns": int | str,
         "transports/rdma/enable_smart_scheduling": bool,
         "transports/rdma/bandwidth_learning_rate": float,
@@ -173,26 +197,10 @@ _Paths = TypedDict(
         "transports/rdma/ewma_max_bandwidth_multiplier": float,
         "transports/rdma/score_jitter_range": float,
         "transports/rdma/score_epsilon": float,
-        "transports/rdma/default_bandwidth_gbps": float,
-        "transports/rdma/min_bandwidth_gbps": float,
-        "transports/rdma/max_bandwidth_gbps": float,
-        "transports/rdma/gdr_error_threshold": int,
-        "transports/rdma/gdr_error_window_secs": float | str,
-        "transports/rdma/gdr_cooldown_secs": float | str,
-        "transports/rdma/device/num_comp_channels": int,
-        "transports/rdma/device/gid_index": int,
-        "transports/rdma/endpoint/max_sge": int,
-        "transports/rdma/endpoint/max_inline_bytes": int | str,
-        "transports/rdma/endpoint/flow_label": int,
-        "transports/rdma/endpoint/src_path_bits": int,
-        "transports/rdma/endpoint/static_rate": int,
         "transports/rdma/endpoint/rq_psn": int,
         "transports/rdma/endpoint/sq_psn": int,
-        "transports/rdma/endpoint/max_dest_rd_atomic": int,
-        "transports/rdma/endpoint/qp_pools": Sequence[Any],
         "transports/rdma/workers/max_retry_count": int,
         "transports/rdma/workers/grace_period_ns": int | str,
-        "transports/rdma/workers/rail_topo_path": str,
         "transports/shm/enable": bool,
         "transports/shm/required": bool,
         "transports/shm/trust": Literal["same-uid", "none"],
@@ -265,6 +273,7 @@ class Given(_Paths, total=False):
 
     metadata_type: Literal["p2p", "etcd", "redis", "http"]
     metadata_servers: str
+    metadata_user: str
     metadata_password_file: str
     metadata_tls_ca: str
     metadata_tls_certificate: str
@@ -300,17 +309,19 @@ class Given(_Paths, total=False):
     inline_bytes: int | str
     notification_queue: int
     notification_bytes: int | str
+    staging: Mapping[str, Any]
     use_legacy_transport_selection: bool
     allow_faults: bool
     faults: str
     metrics: Mapping[str, Any]
+    plugins: Sequence[str]
     policy: Sequence[Any]
+    topology: Mapping[str, Any]
     rpc_server_threads: int
     verbose: bool
     enable_auto_failover_on_poll: bool
     enable_progress_worker: bool
     enable_runtime_queue: bool
     runtime_queue: Mapping[str, Any]
-    topology: Mapping[str, Any]
     qos: Any
     transports: Mapping[str, Any]

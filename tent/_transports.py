@@ -33,6 +33,7 @@ HINTS: dict[str, int] = {
     "buf-io": 64,
     "buf_io": 64,
     "bufio": 64,
+    "delegate": 65,
     "gds": 5,
     "io-uring": 6,
     "io_uring": 6,

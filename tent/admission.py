@@ -1,4 +1,4 @@
-"""The peers of an engine: who they are, and the end of their access."""
+"""The peers of an engine: their identities, and the end of their access."""
 
 from __future__ import annotations
 

@@ -251,6 +251,7 @@ class Engine(Moves, Admission):
         *,
         timeout: float | str = OPEN_TIMEOUT,
         identity: str | Iterable[str] | None = None,
+        wait: bool = False,
         create: bool = False,
         size: int | str | None = None,
         truncate: bool = False,
@@ -259,8 +260,9 @@ class Engine(Moves, Admission):
     ) -> Segment:
         """Opens a peer or a file.
 
-        A peer is "host:port", "host:port/region", a blob of export(), or "" for this engine itself; a file of this
-        machine is "file:///path" (as it stands, without percent-decoding) or an os.PathLike.
+        A peer is "host:port", "host:port/region", a name where metadata_type lists them ("decode-0", "decode-0/kv"), a
+        blob of export(), or "" for this engine itself; a file of this machine is "file:///path" (as it stands, without
+        percent-decoding) or an os.PathLike.
 
         Example:
             with engine.open(address, timeout=5) as peer, engine.open(f"{address}/kv") as kv:
@@ -271,7 +273,8 @@ class Engine(Moves, Admission):
 
         It talks to the peer and raises PeerUnreachableError at once if nobody is there; a blob is only looked at, its
         first use talks. `timeout` is in seconds, or "500ms". `identity` has patterns of those that the peer may have;
-        anybody else is refused as PEER_NOT_ADMITTED. The other keywords are for files: `create` makes an absent one,
+        anybody else is refused as PEER_NOT_ADMITTED. With `wait` a peer, a name and a region have `timeout` to come up;
+        without it an absent one is an error at once. The other keywords are for files: `create` makes an absent one,
         with mode 0600, and grows it to `size` bytes; only `truncate` ever makes one smaller; `readonly` refuses to
         write; durability="data" is that of every transfer that writes there.
         """
@@ -280,8 +283,9 @@ class Engine(Moves, Admission):
             raise InvalidArgumentError(f"{target!r} is no address", hint="a file is file:///path or a pathlib.Path")
         options = files.Options(create, size, truncate, readonly, durability)
         path = files.path_of(target)
-        if identity is not None and (path is not None or not isinstance(target, str)):
-            raise InvalidArgumentError(f"target is {target!r}, and identity= belongs to the address of a peer")
+        if (identity is not None or wait) and (path is not None or not isinstance(target, str)):
+            given = "identity=" if identity is not None else "wait="
+            raise InvalidArgumentError(f"target is {target!r}, and {given} belongs to the address of a peer")
         if path is not None:
             return Segment(self, files.open_file(self, path, options, timeout))
         options.refuse(target)
@@ -290,16 +294,22 @@ class Engine(Moves, Admission):
             return Segment(self, self._call(self._library.pybind_OpenBlob, blob.address, blob.size))
         if not isinstance(target, str):
             raise InvalidArgumentError(f"target is {target!r}: an address or a blob of export() is needed")
-        return self._opened(target, identity, False, timeout)
+        return self._opened(target, identity, False, wait, timeout)
 
     def _opened(
-        self, address: str, identity: str | Iterable[str] | None, another: bool, timeout: float | str
+        self, address: str, identity: str | Iterable[str] | None, another: bool, wait: bool, timeout: float | str
     ) -> Segment:
         wanted, limit = identities("identity", identity), _native.milliseconds(timeout)
-        return Segment(self, self._call_long(self._library.pybind_OpenSegment, address, wanted, another, limit))
+        opened = self._call_long(self._library.pybind_OpenSegment, address, wanted, another, wait, limit)
+        return Segment(self, opened)
 
     def open_peer(
-        self, address: str, *, timeout: float | str = OPEN_TIMEOUT, identity: str | Iterable[str] | None = None
+        self,
+        address: str,
+        *,
+        timeout: float | str = OPEN_TIMEOUT,
+        identity: str | Iterable[str] | None = None,
+        wait: bool = False,
     ) -> Segment:
         """Opens another engine by an address that came from outside, with a request over HTTP for example.
 
@@ -307,13 +317,13 @@ class Engine(Moves, Admission):
             with engine.open_peer(address, timeout=5) as peer:
                 engine.read(region[0:64], peer["kv"][0:64]).result(timeout=10)
 
-        It takes "host:port" and "host:port/region", as open() does. It never opens a file of this machine, nor this
+        It takes addresses and names, as open() does. It never opens a file of this machine, nor this
         engine itself: those are an InvalidArgumentError.
         """
         self._check_open()
         if not isinstance(address, str):
             raise InvalidArgumentError(f"address is {address!r}: the text of another engine's address is needed")
-        return self._opened(address, identity, True, timeout)
+        return self._opened(address, identity, True, wait, timeout)
 
     async def open_async(
         self,
@@ -321,6 +331,7 @@ class Engine(Moves, Admission):
         *,
         timeout: float | str = OPEN_TIMEOUT,
         identity: str | Iterable[str] | None = None,
+        wait: bool = False,
         create: bool = False,
         size: int | str | None = None,
         truncate: bool = False,
@@ -336,7 +347,7 @@ class Engine(Moves, Admission):
         from . import aio
 
         how = partial(self.open, timeout=timeout, create=create, size=size, truncate=truncate, readonly=readonly)
-        return await aio.in_thread(partial(how, target, identity=identity, durability=durability))
+        return await aio.in_thread(partial(how, target, identity=identity, wait=wait, durability=durability))
 
     def export(self, regions: Iterable[Region | str] | None = None) -> bytes:
         """Returns a blob for a handshake of your own; open() takes it in another process.

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from . import _abi, moving
 from .enums import IntentType
-from .errors import InvalidArgumentError, NotImplementedError
+from .errors import InvalidArgumentError
+from .gpu_stream import handle
 from .moving import READ, Hint, Notify, Require
 
 MEANING = {
@@ -20,7 +21,7 @@ MEANING = {
     "timeout": _abi.MEANING["timeout"],
     "notify": "(name, message) for the peer, at most 255 and 65536 bytes; it arrives after the last byte.",
     "hint": _abi.MEANING["hint"],
-    "stream": "Not in this version: NotImplementedError unless it is None.",
+    "stream": _abi.MEANING["stream"],
     "integrity": _abi.MEANING["integrity"],
     "durability": _abi.MEANING["durability"],
     "intent": _abi.MEANING["intent"],
@@ -51,10 +52,8 @@ def terms(
 ) -> Given:
     """Returns the terms of a move as the engine reads them; the engine checks the ranges of numbers.
 
-    Raises InvalidArgumentError or NotImplementedError for a word that is wrong.
+    Raises InvalidArgumentError for a word that is wrong.
     """
-    if stream is not None:
-        raise NotImplementedError("stream= is not in this version", hint="submit when the source is ready")
     if priority is True or priority is False:
         raise not_a_priority(priority)
     packed = _abi.terms(  # by position: names cost a tenth of a small move
@@ -67,6 +66,7 @@ def terms(
         0 if integrity is None else _abi.number("integrity", integrity),
         0 if durability is None else _abi.number("durability", durability),
         0 if require is None else required(require),
+        0 if stream is None else handle(stream),
     )
     return packed, None if notify is None and trace is None else moving.Packed(notify, trace)
 

@@ -13,6 +13,7 @@ from weakref import ref
 from . import _native, _text
 from .enums import TransferStatusEnum
 from .errors import InvalidArgumentError, TentError, TransferError, transfer_error, translate
+from .gpu_stream import handle
 from .loop import run_soon
 from .page import CANCELED, CELL_BYTES, COMPLETED, PENDING
 from .quantities import limit_of
@@ -161,6 +162,27 @@ class Transfer:
             if self._state() > PENDING:  # it ended, or its engine closed, meanwhile
                 return False
             raise
+
+    def wait_on(self, stream: object) -> int:
+        """Makes a stream of a device wait for the end, whichever it is, and returns at once: no thread waits.
+
+        Example:
+            transfer = engine.read(region, segment["kv"], timeout="10s")
+            try:
+                transfer.wait_on(0)  # or torch.cuda.current_stream(): kernels behind it see the bytes
+            except tent.InvalidArgumentError as error:
+                print(error)  # there is no GPU
+            transfer.result()  # raises if they did not come
+
+        `stream` is as in stream=. Returns the address, on the device, of 32 bits: 0, and then the final state (its
+        number in TransferStatusEnum), for kernels that look before they use the bytes. They may look until the transfer
+        is dropped or its engine closes. Give the transfer a timeout: the stream waits as long as it takes, and
+        a driver frees no memory meanwhile. Where the engine has been closed there is nothing to wait for: address 0.
+        """
+        if self._outcome is not None:
+            return 0
+        hold = self._engine._library.pybind_HoldStream
+        return int(_native.call(hold, self._engine._id, self._batch, handle(stream)))
 
     def cancelled(self) -> bool:
         """Whether it ended by cancel(), as of a future."""

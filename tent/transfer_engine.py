@@ -138,7 +138,7 @@ class TransferEngine:
             return files.open_file(self.engine, path, options, OPEN_TIMEOUT)
         elif "\0" in path:
             raise InvalidArgumentError(f"{name!r} holds a zero byte")
-        return self.engine._call_long(self.engine._library.pybind_OpenSegment, name, wanted, False, 10_000)
+        return self.engine._call_long(self.engine._library.pybind_OpenSegment, name, wanted, False, False, 10_000)
 
     def close_segment(self, handle: int) -> None:
         """Forgets a segment."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -11,18 +10,11 @@ from typing import Any
 import tent
 
 from .. import compat, quantities
-from . import bench, doctor, plan, serve, stacks, top
+from . import bench, doctor, plan, serve, stacks, top, topo
 
 Flag = tuple[str, dict[str, Any]]
 
 CONFIG: Flag = ("--config", {"help": "settings: a path or JSON text"})
-
-
-def topo(options: argparse.Namespace) -> int:
-    """Prints the devices and memories of this machine, as JSON; an unknown speed is null."""
-    with tent.Engine(options.config) as engine:
-        print(json.dumps(engine.topology(), indent=2))
-    return 0
 
 
 def size(text: str) -> int:
@@ -100,7 +92,13 @@ def parser() -> Parser:
         ("--peer", {"metavar": "HOST:PORT", "help": "check the way to this peer, and the way back"}),
         ("--json", {"action": "store_true", "help": "print JSON"}),
     )
-    add("topo", topo, CONFIG)
+    add(
+        "topo",
+        topo.run,
+        CONFIG,
+        ("--table", {"action": "store_true", "help": "print tables, also where no terminal is"}),
+        ("--json", {"action": "store_true", "help": "print JSON, also on a terminal"}),
+    )
     add(
         "plan",
         plan.run,

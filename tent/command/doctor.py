@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         return pair.run(options)
     engine = json.loads(_native.call(_native.load().pybind_Doctor))
     machine = describe(engine)
-    checks = [*transports(engine), *surroundings(engine, machine)]
+    checks = [*transports(engine), *names(options.config), *surroundings(engine, machine)]
     verdict = judge(checks)
     if options.json:
         listed = [{**asdict(check), "ok": check.ok} for check in checks]
@@ -139,6 +139,22 @@ def registration() -> Check:
     check.found = [f"transport {name} uses it" for name, state in states.items() if state == "ready"]
     check.reason = "; ".join(f"{name}: {state}" for name, state in states.items() if state != "ready")
     return check
+
+
+def names(config: Any) -> Iterator[Check]:
+    """Publishes a name for a moment in the metadata service of the settings, and finds it; nothing without one."""
+    name = f"tent-doctor-{os.getpid()}-{os.urandom(4).hex()}"
+    check = Check("metadata service", NEEDED, matters="engines neither start there nor find each other by name")
+    try:
+        with tent.Engine(config, name="", local_segment_name=name, rpc_server_port=0, metrics={"listen": ""}) as engine:
+            kind, servers = (engine.config[f"metadata_{key}"].value for key in ("type", "servers"))
+            if kind == "p2p":
+                return
+            engine.open(name).close()
+            check.found = [f"{kind} at {servers} lists names"]
+    except tent.MetadataError as error:
+        check.reason = str(error)
+    yield check
 
 
 def surroundings(engine: dict[str, Any], machine: dict[str, Any]) -> Iterator[Check]:

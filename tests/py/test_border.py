@@ -13,8 +13,6 @@ import pytest
 import tent
 from tent import _native
 
-pytestmark = pytest.mark.interpreter
-
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(tent.__file__).parent
 C_TYPES = {"str": {"char *"}, "bool": {"bool"}, "int": {"int64_t", "uint64_t"}}
@@ -33,6 +31,7 @@ def test_the_stubs_come_from_the_tool() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.interpreter
 def test_the_stubs_are_installed() -> None:
     for stub in ("_gotent.pyi", "__init__.pyi", "testing/__init__.pyi", "py.typed"):
         assert (PACKAGE / stub).exists(), f"{stub} is missing from package-data in pyproject.toml"
@@ -53,6 +52,7 @@ def test_a_stub_that_was_changed_is_found(tmp_path: Path) -> None:
     assert stub.read_text() == (ROOT / "tent" / "_gotent.pyi").read_text()
 
 
+@pytest.mark.interpreter
 def test_the_extension_has_the_functions_of_the_stub() -> None:
     library = _native.load()
     built = {name for name in dir(library) if name.startswith("pybind_")}
@@ -66,6 +66,7 @@ def test_the_extension_has_the_functions_of_the_stub() -> None:
             assert isinstance(kind, ast.Name) and c_type.strip() in C_TYPES[kind.id], f"{name}: {doc}"
 
 
+@pytest.mark.interpreter
 def test_the_type_of_an_engines_library_is_the_extension() -> None:
     body = ast.parse((PACKAGE / "_gotent.pyi").read_text()).body
     (protocol,) = (node for node in body if isinstance(node, ast.ClassDef))

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import tent
-from tent.command import bench, doctor, pair, screen
+from tent import command
+from tent.command import bench, doctor, pair, screen, topo
 
 TENT = [sys.executable, "-W", "error", "-m", "tent"]
 
@@ -117,6 +118,40 @@ def test_topo_is_json_and_an_unknown_speed_is_null() -> None:
     assert all(nic["speed_mbps"] is None for nic in loopback)
 
 
+def test_topo_has_tables_for_people() -> None:
+    done = run("topo", "--table")
+    assert done.returncode == 0, done.stderr
+    assert "memory of the host" in done.stdout and "interfaces" in done.stdout
+    assert any(line.split()[:1] == ["lo"] for line in done.stdout.splitlines())
+
+
+def test_topo_shows_the_ways_between_accelerators_and_interfaces() -> None:
+    def gpu(name: str, nics: dict[str, str], **devices: str) -> dict[str, object]:
+        fabric = {"cluster": "c1", "clique": 7}
+        facts = {"name": "H100", "pci_bus_id": "0000:03:00.0", "uuid": "", "nics": nics, "devices": devices}
+        return {"name": name, "numa_node": 0, "device": {**facts, "fabric": fabric, "unknown": "no library"}}
+
+    nic = {
+        "name": "mlx0",
+        "numa_node": 0,
+        "speed_mbps": 400000,
+        "mtu": 9000,
+        "up": True,
+        "pci_bus_id": "",
+        "addresses": [],
+    }
+    shown = topo.sections(
+        {
+            "nics": [nic],
+            "mems": [gpu("cuda0", {"mlx0": "PIX"}, cuda1="NV12"), gpu("cuda1", {"mlx0": "SYS"}, cuda0="NV12")],
+        }
+    )
+    ways = next(part for part in shown if part.title == "ways")
+    assert ways.header == ("", "cuda0", "cuda1", "mlx0")
+    assert ways.rows == [["cuda0", "X", "NV12", "PIX"], ["cuda1", "NV12", "X", "SYS"]]
+    assert "no library" in shown[-1].title and [row[-1] for row in shown[2].rows[:1]] == ["c1, clique 7"]
+
+
 def test_plan_names_the_route_and_the_reasons(tmp_path: Path) -> None:
     with serving() as target:
         done = run("plan", "cpu:0", target, "--json")
@@ -184,17 +219,18 @@ def test_text_of_peers_cannot_steer_the_terminal() -> None:
     assert screen.aligned(("", "n"), [("a", "5"), ("long", "12")]) == ["       n", "a      5", "long  12"]
 
 
-def test_a_mistake_is_one_line() -> None:
+def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version").stdout == f"tent {tent.__version__}\n"
     assert run("bench", "127.0.0.1:1/x").returncode == 1
     done = run("topo", "--config", '{"no_such_key": 1}')
     assert done.returncode == 1 and done.stderr.startswith("tent: ") and "no_such_key" in done.stderr
-    for wrong in ("0", "1X", "-1", "K", ""):
-        done = run("serve", "--size", wrong)
-        assert done.returncode == 2 and "it must be a number of bytes" in done.stderr, wrong
-    done = run("bench", "--priority", "urgent")
-    assert done.returncode == 2 and "high, medium, low" in done.stderr
-    assert run().returncode == 2
+    done = run("serve", "--size", "1X")
+    assert done.returncode == 2 and "it must be a number of bytes" in done.stderr
+    mistakes = [(["serve", "--size", wrong], "it must be a number of bytes") for wrong in ("0", "-1", "K", "")]
+    for words, said in [*mistakes, (["bench", "--priority", "urgent"], "high, medium, low"), ([], "usage: ")]:
+        with pytest.raises(SystemExit, check=lambda exit: exit.code == 2):
+            command.main(words)
+        assert said in capsys.readouterr().err, words
 
 
 def test_samples_of_the_reference_have_the_columns_of_today() -> None:

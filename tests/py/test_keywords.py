@@ -152,7 +152,7 @@ PROOFS: dict[str, tuple[Any, Callable[..., bool]]] = {
     "timeout": (0.0, is_late),
     "notify": (("page", b"7"), notifies),
     "hint": ("tcp", goes_over_tcp),
-    "stream": (object(), is_refused(tent.NotImplementedError, "stream")),
+    "stream": (object(), is_refused(tent.InvalidArgumentError, "stream")),
     "integrity": ("crc32c", goes_over_tcp),  # shm carries no checksums
     "durability": ("data", is_refused(tent.InvalidArgumentError, "no file is written")),
     "intent": (tent.IntentType.CHECKPOINT, goes_over_tcp),

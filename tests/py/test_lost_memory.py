@@ -157,7 +157,6 @@ def test_lost_memory_fails_its_transfers_only(transport: str, way: str, when: st
     ended(run(HERE, transport, way, when))
 
 
-@pytest.mark.interpreter
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("way", ["unmapped", "cut short"])
 def test_lost_memory_of_a_peer_fails_its_transfers_only(transport: str, way: str) -> None:
@@ -193,9 +192,15 @@ LATE = """
         lost, kv = near.register(mine.pair), far.register(theirs.pair, name="kv")
         with near.open(far.address) as peer:
             faulthandler.enable()
-            if sys.argv[2] == "at a registration":
+            if sys.argv[2] != "within a second":
                 near.register(bytearray(10)).close()
             assert seen.wait(20)
+            if sys.argv[2] == "again and again":
+                for _ in range(20):
+                    faulthandler.disable()
+                    near.register(bytearray(10)).close()
+                    faulthandler.enable()
+                    near.register(bytearray(10)).close()
             mine.lose("unmapped")
             for _ in range(3):
                 refused(near.write(lost, peer["kv"], integrity="crc32c"), "local")
@@ -209,7 +214,7 @@ LATE = """
 
 @pytest.mark.interpreter
 @pytest.mark.parametrize("crash", ["quiet", "crash"])
-@pytest.mark.parametrize("when", ["at a registration", "within a second"])
+@pytest.mark.parametrize("when", ["at a registration", "within a second", "again and again"])
 def test_a_handler_that_comes_later_takes_nothing_away(when: str, crash: str) -> None:
     """Memory that is gone stays an error, and a real crash of other code is still faulthandler's to report."""
     child = run(LATE, "tcp", when, crash)

@@ -21,7 +21,7 @@ SIZES = [1, 2, 7, 8, 63, 64, 511, 4095, 4096, 4097, 65_535, 65_536, 1 << 20, (1 
 LARGE = [16 << 20, (64 << 20) - 3]
 
 
-@pytest.mark.parametrize("size", SIZES + LARGE)
+@pytest.mark.parametrize("size", [*SIZES, LARGE[0], pytest.param(LARGE[1], marks=pytest.mark.long)])
 @pytest.mark.parametrize("alignment", [0, 1, 61])
 def test_write_and_read_bring_every_byte(pair: Callable[..., Pair], size: int, alignment: int) -> None:
     if size in LARGE and alignment == 61:

@@ -12,7 +12,8 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 CELL_SECONDS = 240
-DEMOS = ("failover", "qos")  # tests of the README run the same scenes as programs
+# Tests run the same scenes as programs: those of the README, and those of docs/examples.
+SCENES = ("failover", "qos", "kvcache_files")
 
 # Jupyter's own packages warn of their changes to come.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -61,7 +62,7 @@ def test_a_notebook_leans_on_public_modules_only(path: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=[pytest.mark.long] if path.stem in DEMOS else []) for path in NOTEBOOKS],
+    [pytest.param(path, marks=[pytest.mark.long] if path.stem in SCENES else []) for path in NOTEBOOKS],
     ids=lambda path: path.stem,
 )
 def test_notebook_runs(path: Path) -> None:

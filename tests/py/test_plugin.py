@@ -19,12 +19,13 @@ EXAMPLES = re.findall(r"^    (def test_.*?)(?=^    def |^Each rail)", tent.testi
 
 
 def run(pytester: pytest.Pytester, body: str, *flags: str) -> pytest.RunResult:
-    """A test file in a run of its own, in a process of its own. Warnings are errors. Plug-ins of others, which take
-    longer to load than the rest, are left out."""
+    """A test file in a run of its own. Warnings are errors. Plug-ins of others, which take longer to load than the
+    rest, are left out; faulthandler is that of the outer run. Runs with flags have a process of their own."""
     pytester.makepyfile(inspect.cleandoc(body))
-    left_out = [word for name in ("cacheprovider", "hypothesispytest") for word in ("-p", f"no:{name}")]
-    beside = flags or ("-p", "no:xdist")
-    return pytester.runpytest_subprocess("-W", "error", *left_out, *beside)
+    left_out = [word for name in ("cacheprovider", "hypothesispytest", "faulthandler") for word in ("-p", f"no:{name}")]
+    if flags:
+        return pytester.runpytest_subprocess("-W", "error", *left_out, *flags)
+    return pytester.runpytest_inprocess("-W", "error", *left_out, "-p", "no:xdist")
 
 
 @pytest.mark.interpreter
@@ -98,8 +99,7 @@ def test_a_fault_that_never_struck_fails_the_test(pytester: pytest.Pytester) -> 
         def test_used(tent_pair, tent_faults, tent_oracle):
             pair = tent_pair(rails=2)
             src, dst = tent_oracle.regions(pair, 1 << 20)
-            tent_faults.delay("1 ms", count=3)
-            tent_faults.rail(1).reset()
+            tent_faults.delay("1 ms", count=3)  # on whichever rail is there first
             pair.engine.write(src, dst).result(20)
             tent_oracle.check()
 
@@ -330,7 +330,9 @@ def test_under_xdist(pytester: pytest.Pytester) -> None:
 
 
 def test_functions_run_in_the_peer(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("""
+    run(
+        pytester,
+        """
         import pytest
 
         CALLS = []
@@ -354,8 +356,8 @@ def test_functions_run_in_the_peer(pytester: pytest.Pytester) -> None:
             peer.fill("kv", 4)
             assert peer.wrong("kv", 4) == ""
             peer.close_region("kv")
-    """)
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+        """,
+    ).assert_outcomes(passed=1)
 
 
 def test_memory_knows_its_expected_bytes() -> None:

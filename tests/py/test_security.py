@@ -36,16 +36,18 @@ def key(tmp_path: Path) -> Callable[[int], str]:
     return write
 
 
+@pytest.mark.parametrize(("data", "said"), [("auth", "not sealed"), ("sign", "signed by"), ("encrypt", "encrypted by")])
 def test_two_processes_with_one_key_move_bytes(
-    key: Callable[[int], str], engines: Open, peers: Start, keep: Any
+    key: Callable[[int], str], engines: Open, peers: Start, keep: Any, data: str, said: str
 ) -> None:
     settings = {"security/cluster_key": key(1)}
-    engine, peer = engines(config=settings), peers(SIZE, 9, settings)
+    engine, peer = engines(config=settings, security={"data": data}), peers(SIZE, 9, settings)
     with engine.open(peer.address) as segment:
         assert len(segment.peer_id) == 32 and segment.identity.startswith("cluster:")
     ours, half = Memory(SIZE, 3), SIZE // 2
     local, remote = keep(engine.register(ours.view)), engine.open(peer.address)["kv"]
     engine.write(local[0:half], remote[half:SIZE]).result(10)
+    assert said in engine.explain(local[0:half], remote[0:half])["routes"][0]["detail"]
     assert peer.run(peer_side.check, written=[[half, half, 3, 0]]) == ""
     engine.read(local[half:SIZE], remote[0:half]).result(10)
     ours.expect(half, Memory(SIZE, 9).expected[:half])
@@ -118,7 +120,8 @@ def test_insecure_is_seen(engines: Open, caplog: pytest.LogCaptureFixture) -> No
         ({"security": {"ca": "ca.pem", "allow": ["*"]}}, "security/cert: it is not set; mode mtls needs"),
         ({"security": {"ca": "ca.pem", "allow": ["prefill"]}}, "security/allow: .prefill. is no pattern"),
         ({"security": {"ca": "ca.pem", "allow": ["*"], "cluster_key": "x"}}, "exclude each other"),
-        ({"security": {"data": "encrypt"}}, "security/data: not in this version"),
+        ({"security": {"data": "seal"}}, "security/data: .seal. is out of range: it takes one of auth, sign, encrypt"),
+        ({"security": {"data_except": ["ib"]}}, "security/data_except: there is no transport .ib."),
         ({"security": {"allow": {"a": 1}}}, "security/allow: .* has the wrong type"),
         ({"security": {"mode": "local"}}, "security/mode: not in this version"),
         ({"security": {"cluster": "x"}}, 'unknown setting "security/cluster".*"security/cluster_key"'),

@@ -18,6 +18,7 @@ import pytest
 import tent
 from tent import buffers
 from tent.testing import pattern
+from tent.torch import PagedCache
 
 if TYPE_CHECKING:
     from conftest import Pair
@@ -252,3 +253,20 @@ def test_dlpack_without_numpy() -> None:
     """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=90)
     assert "no read-only tensors" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_paged_cache_moves_pages_of_real_tensors(engines: Callable[..., tent.Engine], seed: int, dim: int) -> None:
+    shape, larger = [2, 2, 4, 16], [2, 2, 4, 16]
+    shape[dim], larger[dim] = 9, 12
+    near, far = engines(name="near"), engines(name="far")
+    ours = [filled(torch.bfloat16, seed + i, 2 * 9 * 2 * 64).reshape(shape) for i in range(3)]
+    theirs = [filled(torch.bfloat16, seed + 10 + i, 2 * 12 * 2 * 64).reshape(larger) for i in range(3)]
+    want = [t.clone() for t in theirs]
+    src, dst = torch.randperm(9)[:5], torch.randperm(12)[:5]
+    for t, o in zip(want, ours):
+        t.index_copy_(dim, dst, o.index_select(dim, src))
+    with PagedCache(near, ours, dim=dim) as cache, PagedCache(far, theirs, dim=dim, name="kv"):
+        with near.open(far.address) as peer:
+            near.write_pages(cache.grid, src, cache.at(peer, "kv"), dst).result(10)
+    assert [raw(t) for t in theirs] == [raw(w) for w in want]

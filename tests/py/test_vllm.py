@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+pytest.importorskip("numpy")
+
 import tent
 from tent.compat.nixl import nixl_agent, nixl_agent_config
 from tent.integrations import registration, vllm_counts, vllm_stand

@@ -1,0 +1,73 @@
+"""Programs with memory of GPUs, in processes of their own with an emulated driver: tests/fakes/cuda, by TENT_LIBCUDA.
+
+Its memory cannot be touched by the processor: a line that takes it for memory of the host ends the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+SOURCES = sorted((Path(__file__).parents[1] / "fakes" / "cuda" / "src").glob("*.[ch]"))
+
+# Memory of a device as a framework in the same process makes it.
+COMMON = """
+    import ctypes, os
+    import tent
+
+    gpu = ctypes.CDLL(os.environ["TENT_LIBCUDA"])
+    assert gpu.cuInit(0) == 0
+
+    def allocate(device, size):
+        assert gpu.fakecuda_enter(device) == 0
+        address = ctypes.c_uint64()
+        assert gpu.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0
+        return address.value
+
+    def current():
+        device = ctypes.c_int(-1)
+        gpu.cuCtxGetDevice(ctypes.byref(device))
+        return device.value
+
+    def peek(address, size):
+        data = ctypes.create_string_buffer(size)
+        assert gpu.fakecuda_peek(data, ctypes.c_uint64(address), ctypes.c_uint64(size), 0) == 0
+        return data.raw
+
+    SIZE = 1 << 16
+"""
+
+
+@pytest.fixture(scope="module", name="library")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of the emulated driver."""
+    compiler = shutil.which("gcc")
+    assert compiler is not None, "the emulated driver is built with gcc, as the extension is"
+    name = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()[:8]
+    path = tmp_path_factory.mktemp("cuda") / f"libcuda-{name}.so"
+    sources = [path for path in SOURCES if path.suffix == ".c"]
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-fvisibility=hidden", "-pthread", *sources, "-o", path], check=True
+    )
+    return str(path)
+
+
+def run(library: str, program: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """A program in a process with the emulated driver."""
+    env = os.environ | {"TENT_LIBCUDA": library} | {f"TENT_FAKECUDA_{k}": v for k, v in settings.items()}
+    text = textwrap.dedent(COMMON) + textwrap.dedent(program)
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", text], capture_output=True, text=True, timeout=60, env=env
+    )
+
+
+def passes(library: str, program: str, **settings: str) -> None:
+    done = run(library, program, **settings)
+    assert done.returncode == 0, done.stderr
