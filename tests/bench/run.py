@@ -61,6 +61,7 @@ def build(needed: set[str]) -> dict[str, list[str]]:
         **{mode: [str(folder / "cshm"), mode, arena] for mode in (MEMCPY, NT, KERNEL)},
         "go": [str(folder / "gobench"), "tcp", arena],
         **{"go" + way: [str(folder / "gobench"), way, arena] for way in ("shm", "own")},
+        **{mode: [str(folder / "gobench"), mode, arena] for mode in ("insecure", "auth", "sign", "encrypt")},
         **{"py" + way: [*python, tent, way, arena] for way in ("shm", "own")},
         "tent": [*python, tent, "tcp", arena],
     }

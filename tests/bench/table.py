@@ -97,7 +97,7 @@ def read(path: Path) -> Table:
     return Table(**fields, rows=[Entry(**row) for row in rows])
 
 
-def today(target: str, arguments: list[str], machine: str, rows: list[Entry]) -> Table:
+def today(target: str, arguments: list[str], machine: str, rows: list[Entry] | list[Reported]) -> Table:
     """The table of a run that ends now: `target` is the make target and `arguments` are its own."""
     command = f"make {target}" + (f' ARGS="{shlex.join(arguments)}"' if arguments else "")
     return Table(command, datetime.now(timezone.utc).date().isoformat(), machine, rows)

@@ -6,9 +6,9 @@
 //	slot 1 1 ITERATIONS _                           ->  ns N N N ...     a hazard slot, taken and given back
 //	check write|read SIZE COUNT CONNECTIONS         ->  ok | bad OFFSET
 //
-// The number of connections is a setting of the transport and is not looked at. Usage: gobench tcp|shm|own ARENA_BYTES,
-// where tcp leaves shared memory out, shm uses memory that tent allocated, and own memory that the program mapped
-// itself.
+// The number of connections is a setting of the transport and is not looked at. Usage: gobench KIND ARENA_BYTES. Kind
+// shm uses memory that tent allocated, and own memory that the program mapped itself. The others leave shared memory
+// out: tcp, and auth, sign, encrypt and insecure, which name the protection of the lanes.
 package main
 
 import (
@@ -44,7 +44,7 @@ func main() {
 	} else if len(os.Args) == 3 {
 		err = initiate(os.Args[1], os.Args[2])
 	} else {
-		err = fmt.Errorf("usage: gobench tcp|shm|own ARENA_BYTES")
+		err = fmt.Errorf("usage: gobench tcp|shm|own|auth|sign|encrypt|insecure ARENA_BYTES")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "gobench:", err)
@@ -58,8 +58,7 @@ func open(kind, size string) (*engine.Engine, mem.Region, error) {
 	if err != nil {
 		return nil, mem.Region{}, err
 	}
-	settings, err := config.Load(config.Options{Env: os.Getenv, Transports: all.Transports()},
-		map[string]any{"transports": map[string]any{"shm": map[string]any{"enable": kind != "tcp"}}})
+	settings, err := config.Load(config.Options{Env: os.Getenv, Transports: all.Transports()}, settingsOf(kind))
 	if err != nil {
 		return nil, mem.Region{}, err
 	}
@@ -73,6 +72,18 @@ func open(kind, size string) (*engine.Engine, mem.Region, error) {
 		e.Close(limit, true)
 	}
 	return e, region, err
+}
+
+// settingsOf returns the settings of both engines.
+func settingsOf(kind string) map[string]any {
+	settings := map[string]any{"transports/shm/enable": kind == "shm" || kind == "own"}
+	switch kind {
+	case "auth", "sign", "encrypt":
+		settings["security/data"] = kind
+	case "insecure":
+		settings["insecure"] = true
+	}
+	return settings
 }
 
 // memory returns the memory of one side: tent's, or for "own" a mapping that is there until the program ends.

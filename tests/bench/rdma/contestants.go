@@ -42,7 +42,8 @@ const (
 	depth = 4 // chains of a queue pair
 	arena = 64 << 20
 
-	// The C program ends at the first error, and a guest that waits for its host's processor is no broken rail.
+	// The C program ends at the first error, and a guest that waits for its host's processor is no broken rail. A
+	// shorter limit sends READs again that are only late.
 	timeout, retries = 18, 6
 )
 
@@ -202,7 +203,9 @@ func open(devices []string, address *string) (*forked.Child, error) {
 	}
 	list, _ := json.Marshal(devices) // strings cannot fail
 	settings := map[string]string{"transports/shm/enable": "false", "transports/tcp/enable": "false",
-		"transports/rdma/devices": string(list), "transports/rdma/num_lanes": strconv.Itoa(lanes)}
+		"transports/rdma/devices": string(list), "transports/rdma/num_lanes": strconv.Itoa(lanes),
+		"transports/rdma/endpoint/send_timeout":     strconv.Itoa(timeout),
+		"transports/rdma/endpoint/send_retry_count": strconv.Itoa(retries)}
 	return c, c.Call("Actor.Open", netbed.OpenArgs{Settings: settings, Bytes: arena}, address)
 }
 

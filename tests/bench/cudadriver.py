@@ -1,0 +1,109 @@
+"""The CUDA driver without anything in between: the few calls that the check of GPUs compares tent with.
+
+TENT_LIBCUDA names another library than libcuda.so.1, as for tent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+
+from tent.testing import pattern
+
+BAND = 4096  # around a region: it stays as it was
+
+
+class DriverError(RuntimeError):
+    """A call of the driver that failed, with the driver's name for it."""
+
+
+class Driver:
+    """One device of the driver, current in the calling thread. Each copy is waited for."""
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self._library = ctypes.CDLL(os.environ.get("TENT_LIBCUDA") or "libcuda.so.1")
+        self.call("cuInit", c_uint(0))
+        self._context = c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", byref(self._context), c_int(ordinal))
+        self.enter()
+        self.stream = c_void_p()
+        self.call("cuStreamCreate", byref(self.stream), c_uint(1))  # not synchronised with the default stream
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Calls a function of the driver; DriverError if it fails."""
+        if code := getattr(self._library, name)(*arguments):
+            text = c_char_p()
+            self._library.cuGetErrorName(c_int(code), byref(text))
+            raise DriverError(f"{name}: {(text.value or b'').decode() or code}")
+
+    def enter(self) -> None:
+        """Makes the device that of this thread."""
+        self.call("cuCtxSetCurrent", self._context)
+
+    def count(self) -> int:
+        n = c_int()
+        self.call("cuDeviceGetCount", byref(n))
+        return n.value
+
+    def name(self) -> str:
+        text = ctypes.create_string_buffer(256)
+        self.call("cuDeviceGetName", text, c_int(256), c_int(self.ordinal))
+        return text.value.decode()
+
+    def allocate(self, size: int) -> int:
+        address = c_uint64()
+        self.enter()
+        self.call("cuMemAlloc_v2", byref(address), c_size_t(size))
+        return address.value
+
+    def free(self, address: int) -> None:
+        self.call("cuMemFree_v2", c_uint64(address))
+
+    def pinned(self, size: int) -> int:
+        """Memory of the host that the device reads and writes by itself; it is kept to the end of the process."""
+        address = c_void_p()
+        self.call("cuMemHostAlloc", byref(address), c_size_t(size), c_uint(1))
+        return int(address.value or 0)
+
+    def copy(self, to: int, source: int, size: int) -> None:
+        """Between any two memories of this process, and returns when it is done."""
+        self.enter()
+        self.call("cuMemcpyAsync", c_uint64(to), c_uint64(source), c_size_t(size), self.stream)
+        self.call("cuStreamSynchronize", self.stream)
+
+
+class Memory:
+    """Memory of a device with a pattern in it and bands around it; `check` reads all of it by the driver alone."""
+
+    def __init__(self, driver: Driver, size: int, seed: int) -> None:
+        self.driver = driver
+        self.size = size
+        self.base = driver.allocate(size + 2 * BAND)
+        self.address = self.base + BAND
+        self._expected = bytearray(pattern(seed, 0, size + 2 * BAND))
+        self._store()
+
+    def _store(self) -> None:
+        source = (ctypes.c_char * len(self._expected)).from_buffer(self._expected)
+        self.driver.copy(self.base, ctypes.addressof(source), len(self._expected))
+
+    def expect(self, data: bytes, at: int = 0) -> None:
+        self._expected[BAND + at : BAND + at + len(data)] = data
+
+    def content(self) -> bytes:
+        whole = bytearray(self.size + 2 * BAND)
+        into = (ctypes.c_char * len(whole)).from_buffer(whole)
+        self.driver.copy(ctypes.addressof(into), self.base, len(whole))
+        return bytes(whole)
+
+    def check(self) -> None:
+        """AssertionError with the first byte that is wrong."""
+        found = self.content()
+        if found != self._expected:
+            at = next(i for i, (a, b) in enumerate(zip(found, self._expected)) if a != b)
+            raise AssertionError(f"byte {at - BAND} is {found[at]} instead of {self._expected[at]}")
+
+    def free(self) -> None:
+        self.driver.free(self.base)

@@ -1,0 +1,86 @@
+"""make bench-security: the cost of security/data, one lane protection beside another, in one run.
+
+    security.py [--rounds 9] [--note TEXT] [--json FILE]
+
+Pairs of processes over TCP take turns, round by round: mode insecure, and mode local with data auth, sign and encrypt.
+Figures are medians with the least and the most of the rounds, and differences are those of neighbours in a round. CPU
+is that of both ends together, so a target for each side counts twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from contestant import Contestant, Measured
+from rows import BULK, SMALL, Row, Side, Work, cpu, p50_us, rate
+from run import build, measure, show
+from table import Reported, digits, today
+
+PLAIN, AUTH, SIGN, ENCRYPT = MODES = "insecure", "auth", "sign", "encrypt"
+MANY = Work("write", 64 << 10, 64, 50)
+SIDES = 2
+CPU_MORE = {SIGN: 0.16 * SIDES, ENCRYPT: 0.4 * SIDES}  # seconds a GB beyond plain
+
+
+def rows() -> list[Row]:
+    """Each mode beside insecure, by rate, CPU and the time of a page."""
+    list_ = []
+    figures: list[tuple[Work, str, Callable[[Measured], float], str]] = [
+        *((work, "rate", rate, "GB/s") for work in (*BULK.values(), MANY)),
+        *((work, "CPU of both", cpu, "s/GB") for work in (*BULK.values(), MANY)),
+        (SMALL, "p50", p50_us, "µs"),
+    ]
+    for work, name, figure, unit in figures:
+        plain = Side(PLAIN, work, figure)
+        list_ += [Row(f"{work}, {name}: {mode}", unit, Side(mode, work, figure), plain, 0) for mode in MODES]
+    return list_
+
+
+def reported(row: Row, figures: dict[tuple[str, Work], list[Measured]]) -> Reported:
+    """A row's median with its spread, its distance from insecure, and its target."""
+    ours = [row.ours.figure(m) for m in figures[row.ours.contestant, row.ours.work]]
+    middle, least, most = (digits(of(ours), False) for of in (statistics.median, min, max))
+    text = f"{middle} {row.unit} ({least} to {most})"
+    mode = row.ours.contestant
+    if mode == PLAIN:
+        return Reported(row.name, text, "", "")
+    theirs = row.rivals(figures)
+    ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+    more = statistics.median(a - b for a, b in zip(ours, theirs, strict=True))
+    text += f", {ratio:.2f} of insecure"
+    if row.ours.figure is not cpu:
+        return Reported(row.name, text, "", "")
+    text += f", {more:+.3f} s/GB"
+    if mode == AUTH:
+        return Reported(row.name, text, "≤ 1.01 of insecure", "yes" if ratio <= 1.01 else "no")
+    return Reported(row.name, text, f"≤ {CPU_MORE[mode]:+.2f} s/GB", "yes" if more <= CPU_MORE[mode] else "no")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measures what the protection of data costs.")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds that count")
+    parser.add_argument("--note", default="", help="a word about the machine, such as busy")
+    parser.add_argument("--json", type=Path, help="file for the table, as docs/performance has it")
+    args = parser.parse_args()
+    chosen = rows()
+    arena = build(set(MODES))
+    with contextlib.ExitStack() as stack:
+        contestants = {
+            name: stack.enter_context(contextlib.closing(Contestant(name, command))) for name, command in arena.items()
+        }
+        figures = measure(chosen, contestants, args.rounds, 1)
+    note = f" ({args.note})" if args.note else ""
+    machine = f"{os.cpu_count()} cores, Linux {platform.release()}, loopback, {args.rounds} rounds{note}"
+    show(today("bench-security", sys.argv[1:], machine, [reported(row, figures) for row in chosen]), args.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
