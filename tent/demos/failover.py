@@ -173,14 +173,14 @@ def draw(story: Story, path: str) -> str:
 
 
 def chart(story: Story) -> str:
-    """The same in text: a column a look, a digit for each tenth of the rail's rate, x where the rail is cut and
-    silent."""
-    lines = []
+    """The same in text: a column a look, a digit for each tenth of the rail's rate. An x is a look at a rail that is
+    cut, and that has delivered nothing since the look before."""
+    rates, lines = story.rates(), []
     for rail in range(RAILS):
         marks = []
-        for at, look in zip(story.times, story.rates()):
-            tenth = min(9, round(10 * look[rail] / RATE))
-            marks.append("x" if story.is_cut(rail, at) and tenth == 0 else str(tenth))
+        for i, at in enumerate(story.times):
+            silent = i > 0 and story.delivered[i][rail] == story.delivered[i - 1][rail]
+            marks.append("x" if silent and story.is_cut(rail, at) else str(min(9, round(10 * rates[i][rail] / RATE))))
         lines.append(f"  127.0.0.{rail + 1}  {''.join(marks)}")
     return "\n".join(lines)
 
