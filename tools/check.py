@@ -27,6 +27,7 @@ import guest
 import interpreters
 import kernel
 import lint
+import second_look
 import wheels
 from quiet import Stopwatch
 from running import MissingError, Runner, Tally
@@ -168,7 +169,7 @@ def run_stage(name: str, stage: Stage, ctx: Context, go: str, env: dict[str, str
         say(f"{name}: {error}")
         tally = Tally(failed=1)
     result = Result(tally, watch.wall(), watch.quiet(), stage.budget * (ALL_FACTOR if ctx.everything else 1))
-    if tally.failed:
+    if tally.failed or tally.unsteady:
         runner.show()
     say(f"{name}: {result}")
     return result
@@ -211,6 +212,11 @@ def report(results: dict[str, Result], watch: Stopwatch) -> Tally:
         total.add(result.tally)
     for reason, n in sorted(total.reasons.items()):
         print(f"  skipped {n} times: {reason}")
+    for test in total.unsteady:
+        print(f"  unsteady: {test} failed once, and passed {second_look.TIMES} times by itself; its output is above")
+    if len(total.unsteady) > second_look.MOST:
+        print(f"  more than {second_look.MOST} tests are unsteady")
+        total.add(Tally(failed=1))
     late = [name for name, result in results.items() if result.quiet > result.budget]
     for name in late:
         print(f"  {name} is over its budget: make it shorter, or argue for another number in tools/stages.py")

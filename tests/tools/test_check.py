@@ -11,6 +11,7 @@ from pathlib import Path
 import check
 import pytest
 import running
+import second_look
 import stages
 from quiet import Stopwatch
 from running import Runner, Tally
@@ -43,6 +44,70 @@ def test_a_command_that_fails_without_a_failed_test_is_a_failure(tmp_path: Path)
     report.write_text('<testsuites><testcase name="a"/></testsuites>', encoding="utf-8")
     assert running.read_report(report, 124) == Tally(passed=1, failed=1)
     assert running.read_report(report, 0) == Tally(passed=1)
+
+
+def junit(*failures: tuple[str, str]) -> str:
+    cases = "".join(f'<testcase classname="p/q" name="{n}"><failure>{text}</failure></testcase>' for n, text in failures)
+    return f'<testsuites><testcase classname="p/q" name="TestZ"/>{cases}</testsuites>'
+
+
+@pytest.mark.parametrize(
+    ("failures", "worth"),
+    [
+        ([("TestA", "took 3 s")], True),
+        ([("TestA", ""), ("TestA/part", "took 3 s"), ("TestB", "")], True),
+        ([("TestA", ""), ("TestB", ""), ("TestC", "")], False),
+        ([], False),
+        ([("TestA", "WARNING: DATA RACE")], False),
+        ([("TestA", "panic: index out of range")], False),
+        ([("test_a", "worker 'gw1' crashed while running")], False),
+        ([("TestA", "byte 7 of [0, 64) is 0x01, not 0x02")], False),
+        ([("test_a", "wrong bytes at offset 7")], False),
+        ([("test_a", "guard band touched")], False),
+    ],
+)
+def test_a_second_look_is_for_few_tests_and_never_for_wrong_bytes_races_or_crashes(
+    failures: list[tuple[str, str]], worth: bool, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(junit(*failures), encoding="utf-8")
+    assert second_look.worth(second_look.failed(report)) == worth
+
+
+FLAKY = """
+import pathlib
+def test_steady(): pass
+def test_flaky():
+    runs = pathlib.Path(__file__).with_suffix(".runs")
+    runs.write_text((runs.read_text() if runs.exists() else "") + "x")
+    assert len(runs.read_text()) not in {%s}
+"""
+
+
+@pytest.mark.parametrize(("fails_at", "unsteady"), [("1", True), ("1, 3", False), ("1, 2, 3, 4", False), ("9", None)])
+def test_a_pytest_that_failed_passes_three_times_by_itself_or_fails_the_run(
+    fails_at: str, unsteady: bool | None, runner: Runner, tmp_path: Path
+) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n", encoding="utf-8")
+    suite = tmp_path / "test_flaky.py"
+    suite.write_text(FLAKY % fails_at, encoding="utf-8")
+    tally = runner.inside(tmp_path).pytest(Path(sys.executable), timeout=60, suite=[str(suite)])
+    named = ["test_flaky.py::test_flaky"] if unsteady else []
+    failed = int(unsteady is False)
+    assert tally == Tally(passed=2 - failed, failed=failed, unsteady=named)
+    assert len((tmp_path / "test_flaky.runs").read_text()) == (1 if unsteady is None else 1 + second_look.TIMES)
+
+
+def test_a_run_with_many_unsteady_tests_fails_and_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+    total = check.report({"unit": unsteady_result(second_look.MOST)}, Stopwatch.start())
+    assert total.failed == 0
+    assert "unsteady: t1 failed once, and passed 3 times by itself" in capsys.readouterr().out
+    total = check.report({"unit": unsteady_result(second_look.MOST + 1)}, Stopwatch.start())
+    assert total.failed == 1
+
+
+def unsteady_result(n: int) -> check.Result:
+    return check.Result(Tally(passed=9, unsteady=[f"t{i}" for i in range(n)]), wall=1.0, quiet=1.0, budget=40.0)
 
 
 @pytest.fixture
