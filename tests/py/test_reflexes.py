@@ -175,9 +175,9 @@ def test_the_rest_of_asyncio_takes_transfers(slow: Slow) -> None:
         assert [await t for t in asyncio.as_completed([slow.write(64), slow.write(64)], timeout=LIMIT)] == [64, 64]
         assert await asyncio.shield(slow.write(64)) == await asyncio.wait_for(slow.write(64), LIMIT) == 64
         assert await asyncio.create_task(slow.write(64).result_async()) == 64
-        with pytest.raises(TypeError, match="coroutine"):
-            await asyncio.create_task(slow.write(64))  # type: ignore[arg-type]
         late = slow.late()
+        with pytest.raises(TypeError, match=r"coroutine was expected, got <Transfer .*; a task takes result_async\(\)>"):
+            asyncio.create_task(late)  # type: ignore[arg-type]
         with pytest.raises(TimeoutError, match="has not ended within 10 ms; it goes on"):
             await late.result_async("10 ms")
         assert not late.done() and late.cancel()
@@ -185,6 +185,8 @@ def test_the_rest_of_asyncio_takes_transfers(slow: Slow) -> None:
             await late.result_async(LIMIT)
         if sys.version_info >= (3, 11):
             async with asyncio.TaskGroup() as group:
+                with pytest.raises(TypeError, match="a task takes result_async"):
+                    group.create_task(late)  # type: ignore[arg-type]
                 tasks = [group.create_task(slow.write(64).result_async(LIMIT)) for _ in range(3)]
             assert [task.result() for task in tasks] == [64, 64, 64]
 
