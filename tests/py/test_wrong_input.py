@@ -66,6 +66,7 @@ MOVES: list[tuple[str, type[Exception], str, Callable[[Pair], object]]] = [
     ("remote page outside", INVALID, "64", lambda p: p.near.write_pages(p.local, [0], p.remote, [64], page_bytes=64)),
     ("negative page", INVALID, "-1", lambda p: p.near.write_pages(p.local, [-1], p.remote, [0], page_bytes=64)),
     ("index counts", INVALID, "2 indexes", lambda p: p.near.write_pages(p.local, [0, 1], p.remote, [0], page_bytes=64)),
+    ("fewer src", INVALID, "1 indexes", lambda p: p.near.write_pages(p.local, [0], p.remote, [0, 1], page_bytes=64)),
     ("index kind", INVALID, "integers", lambda p: p.near.write_pages(p.local, [0.5], p.remote, [0], page_bytes=64)),
     (
         "index format",

@@ -224,6 +224,26 @@ func TestRevokeWaitsForThePieceUnderWay(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
+// TestASliceGoesOnWhereItStoodWhenAnotherRegionIsRevoked revokes in the middle of a slice, whose place is then looked
+// up again.
+func TestASliceGoesOnWhereItStoodWhenAnotherRegionIsRevoked(t *testing.T) {
+	const size, part = 1 << 12, 1000
+	c := newCreditor(t, size)
+	other, _, err := c.responderLane.t.Register(t.Context(), regionOf(mapping(t, size)))
+	require.NoError(t, err)
+	payload := make([]byte, size)
+	for i := range payload {
+		payload[i] = byte(i*7 + i>>8)
+	}
+	frame := appendFrame(nil, header{kind: kindWrite, length: size, seq: 1}, record{id: uint64(c.key), length: size})
+	c.arrive(append(frame, payload[:part]...))
+	require.EqualValues(t, part, c.rx.at)
+	require.NoError(t, c.responderLane.t.Revoke(t.Context(), other, nil, transport.ForGood))
+	c.arrive(payload[part:])
+	require.Equal(t, payload, c.memory[:size])
+	require.Equal(t, []header{{kind: kindAck, seq: 1}}, c.frames())
+}
+
 // TestWithdrawalsOfAHostilePeerAreBounded asks about ever more numbers that never come.
 func TestWithdrawalsOfAHostilePeerAreBounded(t *testing.T) {
 	c := newCreditor(t, 1<<12)
