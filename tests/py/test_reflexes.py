@@ -176,8 +176,8 @@ def test_the_rest_of_asyncio_takes_transfers(slow: Slow) -> None:
         assert await asyncio.shield(slow.write(64)) == await asyncio.wait_for(slow.write(64), LIMIT) == 64
         assert await asyncio.create_task(slow.write(64).result_async()) == 64
         late = slow.late()
-        with pytest.raises(TypeError, match=r"coroutine was expected, got <Transfer .*; a task takes result_async\(\)>"):
-            asyncio.create_task(late)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"coroutine was .* got <Transfer .*; a task takes result_async\(\)>"):
+            await asyncio.create_task(late)  # type: ignore[arg-type]
         with pytest.raises(TimeoutError, match="has not ended within 10 ms; it goes on"):
             await late.result_async("10 ms")
         assert not late.done() and late.cancel()

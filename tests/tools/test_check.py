@@ -47,7 +47,8 @@ def test_a_command_that_fails_without_a_failed_test_is_a_failure(tmp_path: Path)
 
 
 def junit(*failures: tuple[str, str]) -> str:
-    cases = "".join(f'<testcase classname="p/q" name="{n}"><failure>{text}</failure></testcase>' for n, text in failures)
+    case = '<testcase classname="p/q" name="{}"><failure>{}</failure></testcase>'
+    cases = "".join(case.format(name, text) for name, text in failures)
     return f'<testsuites><testcase classname="p/q" name="TestZ"/>{cases}</testsuites>'
 
 
