@@ -176,7 +176,7 @@ class Bench:
 
     def python_kills(self, mutant: Mutant, killer: Killer, changed: Path) -> tuple[bool, str]:
         assert self.python is not None and self.package is not None
-        tree = changed.parent / f"{changed.stem}-tree"
+        tree = Path(tempfile.mkdtemp(prefix=f"{changed.stem}-", dir=changed.parent))  # each killer has its own
         shutil.copytree(self.package, tree / "tent", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
         for library in self.package.glob("*.so"):
             (tree / "tent" / library.name).symlink_to(library)

@@ -270,6 +270,27 @@ def test_things_dropped_unclosed_are_reported_and_end_later(pair: Callable[..., 
         gc.collect()
 
 
+def test_the_transfer_of_a_batch_keeps_the_operands_until_it_goes() -> None:
+    with tent.testing.Pair(rate=None) as both:
+        both.peer.region("kv", 4096, seed=1)
+        both.segment.refresh()
+        region = both.engine.allocate(4096)
+        both.faults.blackhole()
+        with both.engine.batch() as batch:
+            batch.write(region, both.segment["kv"])
+            transfer = batch.submit()
+        del batch
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ResourceWarning)
+            del region
+            gc.collect()
+        assert not transfer.done() and transfer.cancel()
+        assert transfer.wait(10)
+        with pytest.warns(ResourceWarning, match="dropped without close"):
+            del transfer
+            gc.collect()
+
+
 def census() -> dict[str, int]:
     """Counts the things that must not gather in a process."""
     gc.collect()

@@ -75,6 +75,16 @@ def test_the_kept_lists_are_well_formed() -> None:
     assert len({str(mutant) for mutant in kept}) == len(kept), "two have one title"
 
 
+def test_every_kept_change_applies_to_the_tree_and_its_tests_are_there() -> None:
+    stale = []
+    for mutant in mutants.kept():
+        try:
+            mutants.check(mutant)
+        except (Stale, OSError) as error:
+            stale.append(f"{mutant}: {error}")
+    assert not stale, "\n".join(stale)
+
+
 @pytest.mark.parametrize(
     ("fates", "ok"),
     [

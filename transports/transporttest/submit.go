@@ -179,6 +179,8 @@ func testStaleGeneration(t *testing.T, h Harness) {
 		require.Zero(t, p.c.Submit(p.c.Slice(transport.Write, rail, local, 0, remote, 0, fit(p.c, 4096))))
 	}
 	again := p.comesBack(t, rail)
+	require.Zero(t, p.c.Submit(p.c.Slice(transport.Write, rail, local, 0, remote, 0, fit(p.c, 4096))),
+		"the rail is up, in another generation")
 	p.c.Barrier(t)
 	require.NoError(t, remote.Check(tagBefore, 0, 0, remote.Size))
 	p.c.Must(t, p.c.Slice(transport.Write, again, local, 0, remote, 0, fit(p.c, 4096)))
