@@ -143,3 +143,29 @@ func TestExchangedChunksAreReachedUnderAnotherName(t *testing.T) {
 		require.NoError(t, gpu.FreeChunks(at, chunks))
 	})
 }
+
+// A slice of before a fence is refused after Remap too: the new name takes over the fences of the old one.
+func TestAFenceHoldsAfterARemap(t *testing.T) {
+	fake.Run(t, fake.Driver{}, fake.Settings{"OWN": "1"}, func(t *testing.T, _ *fake.Loaded) {
+		w := transporttest.NewWorld(t, suite(onDevice(0), onDevice(1), true))
+		near, far := w.Open("near"), w.Open("far")
+		link, owner := near.Connect(t, far), far.Transport.(*cuda)
+		local := near.Register(t, 4096, mem.LocalReadWrite)
+		target := far.Register(t, 4096, mem.GlobalReadWrite)
+		before := link.Epoch()
+		target.Fence(t, &near.Peer)
+		require.NoError(t, owner.Remap(t.Context(), target.Key, 0, 4096))
+		fresh, err := near.Transport.Import(link.Link,
+			descriptor(*owner.regions.Lookup(target.Key).name.Load(), owner.self.ID, 1))
+		require.NoError(t, err)
+		write := func(epoch transport.Epoch) *errs.Error {
+			s := link.Slice(transport.Write, link.Rail(t), local, 0, &transporttest.Remote{Key: fresh}, 0, 4096)
+			s.Epoch = epoch
+			return link.One(t, s)
+		}
+		late := write(before)
+		require.NotNil(t, late, "it began before the fence")
+		require.Equal(t, transport.Fenced("").Code, late.Code)
+		require.Nil(t, write(^transport.ForGood), "it began after the fence")
+	})
+}
