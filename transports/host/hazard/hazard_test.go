@@ -45,6 +45,22 @@ func enter(t testing.TB, v *View, r Region) Slot {
 	return s
 }
 
+// TestCloseWaitsForRevocationsOfOthers lets one be under way that nothing holds up any more.
+func TestCloseWaitsForRevocationsOfOthers(t *testing.T) {
+	table, _, _, r := pair(t)
+	pages, err := table.shut(r, nil, ForGood)
+	require.NoError(t, err)
+	closed := make(chan error, 1)
+	go func() { closed <- table.Close(within(t, 10*time.Second)) }()
+	require.Eventually(t, func() bool {
+		table.mu.Lock()
+		defer table.mu.Unlock()
+		return table.pages[0].retired
+	}, 10*time.Second, time.Millisecond)
+	table.reopen(r, nil, pages, ForGood)
+	require.NoError(t, <-closed)
+}
+
 func TestEpochOfBeforeAFenceIsRefusedAfterIt(t *testing.T) {
 	table, page, view, r := pair(t)
 	for _, only := range []*Page{nil, page} {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -317,6 +318,7 @@ func (t *Table) Close(ctx context.Context) error {
 	var all []error
 	for _, p := range pages {
 		all = append(all, t.Retire(ctx, p))
+		t.settle(ctx, p)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -329,6 +331,25 @@ func (t *Table) Close(ctx context.Context) error {
 	}
 	t.pages = slices.DeleteFunc(t.pages, func(p *Page) bool { return p.waiters == 0 })
 	return errors.Join(all...)
+}
+
+// settle waits for revocations of a page by other goroutines. One that has seen the last copier leave still has to say
+// so.
+func (t *Table) settle(ctx context.Context, p *Page) {
+	under := func() bool {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return p.waiters > 0
+	}
+	look := time.NewTicker(pauseMin)
+	defer look.Stop()
+	for under() {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // release gives back the resources of a page.
