@@ -327,7 +327,7 @@ func (c *Core) merge(p *piece, q *classQueue, r *railState, class int, now clock
 // continues reports whether b begins where a ends, here and there, and may share its fate.
 func continues(a, b *TaskSpec) bool {
 	return a.Local+uintptr(a.Length) == b.Local && a.Remote+a.Length == b.Remote && a.Plan == b.Plan &&
-		a.Terms == b.Terms && a.Epoch == b.Epoch && a.Parts == nil && b.Parts == nil
+		a.Terms.Same(&b.Terms) && a.Epoch == b.Epoch && a.Parts == nil && b.Parts == nil
 }
 
 // postSlice fills a slice for a piece and its siblings and puts it into the effects of this step.

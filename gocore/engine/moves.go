@@ -38,7 +38,7 @@ func (e *Engine) Submit(id dispatch.BatchID, requests []Request, n *Note) (int, 
 	for i := range requests {
 		r := &requests[i]
 		var err *errs.Error
-		if r.Terms != c.terms { // neighbours with the same terms are checked once
+		if !r.Terms.Same(&c.terms) { // neighbours with the same terms are checked once
 			c.terms = r.Terms
 			err = c.terms.Check()
 		}

@@ -106,6 +106,21 @@ func (t *Terms) Check() *errs.Error {
 	return nil
 }
 
+// Same reports whether two requests have the same terms. It is asked for each request of a call, where a
+// comparison of whole structs is a call into the runtime.
+func (t *Terms) Same(other *Terms) bool {
+	return t.Op == other.Op &&
+		t.Class == other.Class &&
+		t.Hint == other.Hint &&
+		t.Policy == other.Policy &&
+		t.Deadline == other.Deadline &&
+		t.Intent == other.Intent &&
+		t.Integrity == other.Integrity &&
+		t.Durability == other.Durability &&
+		t.Require == other.Require &&
+		t.Stream == other.Stream
+}
+
 // Packed are the terms of a request as they cross the border: a word each, 0 for the default.
 type Packed struct {
 	Opcode        uint64

@@ -24,6 +24,7 @@ func renderTerms() ([]byte, error) {
 		renderEnumeration(p, &t)
 	}
 	renderCheck(p)
+	renderSame(p)
 	renderPacked(p)
 	return p.gofmt()
 }
@@ -80,6 +81,19 @@ func renderCheck(p *page) {
 		p.line("return outOfRange(%q, uint64(t.%s), %q)", t.Name, t.Field, t.Takes)
 	}
 	p.line("}\nreturn nil\n}\n")
+}
+
+// renderSame makes the comparison of the terms of neighbours.
+func renderSame(p *page) {
+	p.line("// Same reports whether two requests have the same terms. It is asked for each request of a call, where " +
+		"a")
+	p.line("// comparison of whole structs is a call into the runtime.")
+	p.line("func (t *Terms) Same(other *Terms) bool {")
+	var list []string
+	for _, t := range Terms {
+		list = append(list, "t."+t.Field+" == other."+t.Field)
+	}
+	p.line("return %s\n}\n", strings.Join(list, " &&\n"))
 }
 
 // renderPacked makes the form in which requests cross the border: a word of 64 bits for each operand and term.
