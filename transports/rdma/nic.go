@@ -321,21 +321,24 @@ func (d *device) heard(e verbs.Event) {
 	}
 }
 
-// each takes the rails of some lanes down.
+// each takes the rails of some lanes down, once each: a rail may be up again before its next lane is looked at.
 func (d *device) each(meant func(*lane) bool, cause *errs.Error) {
 	list := d.lanes.Load()
 	if list == nil {
 		return
 	}
+	found := make(map[*rail]bool)
 	for _, l := range *list {
 		if l == nil {
 			continue
 		}
 		l.rail.mu.Lock()
-		is := l.pair != nil && meant(l)
-		l.rail.unlock()
-		if is {
-			l.rail.down(cause)
+		if l.pair != nil && meant(l) {
+			found[l.rail] = true
 		}
+		l.rail.unlock()
+	}
+	for r := range found {
+		r.down(cause)
 	}
 }
