@@ -291,7 +291,7 @@ func (t *Transport) serveConnect(ctx context.Context, from transport.Peer, r *ki
 	return answer, nil
 }
 
-// receive resets our ends of lanes and connects them with the peer's new ones. Nothing that came by the older ones is
+// receive closes our ends of lanes and connects new ones with the peer's. Nothing that came by the older ones is
 // carried out any more when it has begun to connect. The caller holds the rail's token.
 func (g *guest) receive(d *device, rail *guestRail, theirs *end) (*end, error) {
 	if !d.use() {
@@ -308,28 +308,22 @@ func (g *guest) receive(d *device, rail *guestRail, theirs *end) (*end, error) {
 	}
 	ours := &end{gid: address.GID, kind: kindOf(&address), lid: port.LID, reads: d.served(theirs.reads)}
 	ours.mtu = min(theirs.mtu, uint32(port.MTU), d.t.settings.mtu())
-	g.closeLanes(rail, func(l *guestLane) bool { return l.device != d })
 	for _, far := range theirs.lanes {
-		l := rail.lanes[far.lane]
-		if l == nil {
-			pair, in, err := d.newPair(verbs.Room{Requests: guestRequests})
-			if err != nil {
-				return nil, err
-			}
-			l = &guestLane{d, pair, in}
-			g.mu.Lock()
-			rail.lanes[far.lane] = l
-			g.mu.Unlock()
-		} else if err := l.pair.Reset(); err != nil {
+		g.closeLanes(rail, func(l *guestLane) bool { return l.device != d || l == rail.lanes[far.lane] })
+		pair, in, err := d.newPair(verbs.Room{Requests: guestRequests})
+		if err != nil {
 			return nil, err
 		}
+		g.mu.Lock()
+		rail.lanes[far.lane] = &guestLane{d, pair, in}
+		g.mu.Unlock()
 		path := d.path(theirs, &far, ours, newPSN())
 		path.SourceGID, path.Global = uint8(address.Index), !address.InfiniBnd
 		path.Access = uint8(verbs.RemoteRead | verbs.RemoteWrite)
-		if err := join(l.pair, &path); err != nil {
+		if err := join(pair, &path); err != nil {
 			return nil, err
 		}
-		ours.lanes = append(ours.lanes, laneEnd{lane: far.lane, pair: l.pair.Number, psn: path.OwnPSN})
+		ours.lanes = append(ours.lanes, laneEnd{lane: far.lane, pair: pair.Number, psn: path.OwnPSN})
 	}
 	return ours, nil
 }

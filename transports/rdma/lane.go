@@ -167,7 +167,7 @@ func (r *rail) postLocked() {
 		o := r.queue.List(class).First()
 		l := o.lane
 		if l == nil {
-			l = r.choose(class)
+			l = r.choose(class, o.slice.Op)
 		}
 		if l == nil || !l.works {
 			break
@@ -192,10 +192,14 @@ func (r *rail) postLocked() {
 	}
 }
 
-// choose returns the lane for a slice of a class: of those of its group the one with the fewest bytes out.
-func (r *rail) choose(class int) (best *lane) {
-	group := r.link.t.plan.of[class]
-	for _, l := range r.lanes[group.first : group.first+group.count] {
+// choose returns the lane for a slice of a class: of those of its group the one with the fewest bytes out. READs take
+// the last set of lanes, which is a set of their own where the device has two.
+func (r *rail) choose(class int, op transport.Op) (best *lane) {
+	group, set := r.link.t.plan.of[class], r.lanes
+	if op == transport.Read {
+		set = set[len(set)-len(r.link.t.plan.lanes):]
+	}
+	for _, l := range set[group.first : group.first+group.count] {
 		if l.works && l.room() > 1 && l.bytes < laneBytes && (best == nil || l.bytes < best.bytes) {
 			best = l
 		}

@@ -166,8 +166,9 @@ func (r *rail) wire(broken []*lane) error {
 	return err
 }
 
-// quieten resets our ends of the lanes that do not work, and returns these lanes. Nothing of them is read or written
-// here afterwards, so their READs end.
+// quieten resets and closes our ends of the lanes that do not work, and returns these lanes. Nothing of them is read or
+// written here afterwards, so their READs end. The next connection has a queue pair of another number: an
+// acknowledgement of before that is still under way finds nobody. Soft-RoCE would take one for that of a newer WRITE.
 func (r *rail) quieten() (broken []*lane) {
 	r.work.Lock()
 	defer r.work.Unlock()
@@ -182,18 +183,11 @@ func (r *rail) quieten() (broken []*lane) {
 		if l.pair == nil || l.reset {
 			continue
 		}
-		if err := l.pair.Reset(); err != nil { // a device that is lost: its pairs are closed instead
-			r.device.endPair(l.pair, l.in, len(l.ring))
-			l.pair = nil
-			r.device.leave(l)
-		}
-		l.reset = true
+		_ = l.pair.Reset() // refused by a device that is lost: to close the pair is as much
+		r.closeLane(l)
 		r.mu.Lock()
 		l.settleLocked(false)
 		r.unlock()
-	}
-	if len(broken) > 0 {
-		r.device.take() // flushed requests leave their room in the queue to the next life
 	}
 	return broken
 }
@@ -427,9 +421,9 @@ func (r *rail) probeLocked(done func(*errs.Error)) bool {
 	return sent
 }
 
-// probeOn posts it on the first lane that has room.
+// probeOn posts it on the first lane for WRITEs that has room.
 func (r *rail) probeOn(o *op, done func(*errs.Error)) bool {
-	for _, l := range r.lanes {
+	for _, l := range r.lanes[:len(r.link.t.plan.lanes)] {
 		if !l.works || l.room() < 1 {
 			continue
 		}

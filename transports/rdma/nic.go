@@ -61,6 +61,19 @@ type waiting struct {
 	room  int // guarded by device.mu
 }
 
+// softRoCE is the vendor of the device that Linux emulates (RXE_VENDOR_ID).
+const softRoCE = 0xffffff
+
+// sets is how many sets of lanes a rail of the device has. Soft-RoCE gets one for WRITEs and one for READs. A WRITE's
+// packet that comes twice is acknowledged twice, and in the middle of a READ its completer (rxe_comp.c of Linux 6.12)
+// takes the second acknowledgement for the READ's end: what follows fails, and the READ is reported as done.
+func (d *device) sets(lanes int) int {
+	if d.limits.VendorID == softRoCE && 2*lanes <= lanesMost {
+		return 2
+	}
+	return 1
+}
+
 // lanesMax bounds the lanes of a device: their number has 16 bits in the id of a work request.
 const lanesMax = 1 << 16
 

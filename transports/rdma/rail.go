@@ -100,9 +100,10 @@ type op struct {
 
 func newRail(l *link, index int, d *device, far int, name string) *rail {
 	r := &rail{link: l, index: uint16(index), device: d, far: far, remoteName: name, granted: make(chan struct{}, 1)}
-	r.lanes = make([]*lane, len(l.t.plan.lanes))
+	plan := l.t.plan.lanes
+	r.lanes = make([]*lane, len(plan)*d.sets(len(plan)))
 	for i := range r.lanes {
-		r.lanes[i] = &lane{rail: r, index: i, device: d, marks: l.t.plan.lanes[i]}
+		r.lanes[i] = &lane{rail: r, index: i, device: d, marks: plan[i%len(plan)]}
 	}
 	r.clock = time.AfterFunc(time.Hour, r.tick)
 	r.clock.Stop()

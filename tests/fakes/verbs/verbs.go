@@ -5,6 +5,7 @@
 // the room of send and completion queues. Its knobs (Fake.Control) make events that Soft-RoCE never shows: a device
 // that dies, each status of a completion, completions that are lost or come twice, calls that find no memory, keys that
 // come back at once, and WRITEs that are acknowledged before they are placed, until a READ on their pair pushes them.
+// One makes a fault of Soft-RoCE certain: a READ on a pair that has carried WRITEs out is reported as done halfway.
 //
 // It is never shipped. Its rules are our belief about NICs: a test that passes here was not run on one.
 package verbs

@@ -57,6 +57,7 @@ struct pair {
 	struct tv_qp_attr attr;
 	int busy;
 	double retry, due;       /* when the peer is given up; when the request may begin; 0: not set */
+	bool wrote;              /* it has carried a WRITE with bytes out since it was new */
 	struct landing *late, **last; /* WRITEs that are acknowledged and not placed, of the receiving pair */
 };
 
@@ -71,6 +72,7 @@ struct knobs {
 	int lose, twice;          /* so many of the next completions */
 	int status, statuses;     /* the next requests end with status */
 	int late, shuffle, delay; /* late and delay in µs */
+	int soft;                 /* the vendor and the completer of Soft-RoCE */
 	bool reuse;               /* keys come back at once */
 	int devices, gids;        /* gids of the four addresses of a device are shown */
 };

@@ -112,6 +112,7 @@ int ibv_query_device(struct tv_context *c, struct tv_device_attr *a) {
 	memset(a, 0, sizeof *a);
 	strcpy(a->fw_ver, "fake");
 	a->max_mr_size = 1ull << 40;
+	a->vendor_id = knobs.soft ? 0xffffff : 0;
 	a->max_qp = PAIRS;
 	a->max_qp_wr = RING_MOST / 2;
 	a->max_sge = a->max_sge_rd = RANGES;
