@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -140,8 +141,11 @@ func (a *Actor) Check(seed uint64, _ *Nothing) error {
 }
 
 // PartArgs name a part of the region. Where Or is not 0, each byte may also be that seed's: a cancelled transfer may
-// have overwritten any prefix.
-type PartArgs struct{ Seed, Or, Offset, Bytes uint64 }
+// have overwritten any prefix. Known are other seeds by name, for the text of a failure.
+type PartArgs struct {
+	Seed, Or, Offset, Bytes uint64
+	Known                   map[string]uint64
+}
 
 // CheckPart does the same for a part of the region, which begins and ends at multiples of 8, and the guard bands.
 func (a *Actor) CheckPart(args PartArgs, _ *Nothing) error {
@@ -153,10 +157,38 @@ func (a *Actor) CheckPart(args PartArgs, _ *Nothing) error {
 	for i := args.Offset; i+8 <= args.Offset+args.Bytes; i += 8 {
 		have, want := binary.LittleEndian.Uint64(a.Memory[i:]), word(i/8, args.Seed)
 		if have != want && (args.Or == 0 || !mixed(have, want, word(i/8, args.Or))) {
-			return fmt.Errorf("wrong bytes at offset %d: %#x instead of %#x", i, have, want)
+			return fmt.Errorf("wrong bytes at offset %d: %#x instead of %#x; %s", i, have, want, a.whose(args))
 		}
 	}
 	return nil
+}
+
+// whose lists the ranges of a part by the name of the pattern that they have, as far as some of them.
+func (a *Actor) whose(args PartArgs) string {
+	const ranges = 12
+	known := func(i uint64) string {
+		have := binary.LittleEndian.Uint64(a.Memory[i:])
+		if have == word(i/8, args.Seed) {
+			return "right"
+		}
+		for name, seed := range args.Known {
+			if have == word(i/8, seed) {
+				return name
+			}
+		}
+		return "strange"
+	}
+	var list []string
+	end := args.Offset + args.Bytes
+	for begin := args.Offset; begin < end && len(list) < ranges; {
+		name, i := known(begin), begin+8
+		for i < end && known(i) == name {
+			i += 8
+		}
+		list = append(list, fmt.Sprintf("%d bytes %s", i-begin, name))
+		begin = i
+	}
+	return strings.Join(list, ", ")
 }
 
 // mixed reports whether each byte of have is that of one of two words.
