@@ -40,22 +40,28 @@ type Driver struct {
 	Absent  []string // symbols that it does not export
 }
 
-// Library builds a driver and returns its path. Without a C compiler the test fails: cgo needs one too. An earlier
-// build with the same sources is used again, from build/fakes.
+// Library builds a driver and returns its path.
 func Library(t testing.TB, d Driver) string {
 	if d.Version == 0 {
 		d.Version = 13000
 	}
+	return Build(t, "cuda", "libcuda.so.1", d.Absent, fmt.Sprintf("-DFAKE_DRIVER=%d", d.Version))
+}
+
+// Build makes a library from the sources of tests/fakes/NAME/src, without the symbols that are absent, and returns its
+// path. Without a C compiler the test fails: cgo needs one too. An earlier build with the same sources is used again,
+// from build/fakes.
+func Build(t testing.TB, name, soname string, absent []string, options ...string) string {
 	compiler, err := exec.LookPath("gcc")
-	require.NoError(t, err, "the emulated driver is built with gcc")
+	require.NoError(t, err, "emulated libraries are built with gcc")
 	root := repository(t)
-	sources, err := filepath.Glob(filepath.Join(root, "tests/fakes/cuda/src/*"))
+	sources, err := filepath.Glob(filepath.Join(root, "tests/fakes", name, "src/*"))
 	require.NoError(t, err)
 	require.NotEmpty(t, sources)
-	arguments := []string{"-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden",
-		"-pthread", "-Wl,-soname,libcuda.so.1", fmt.Sprintf("-DFAKE_DRIVER=%d", d.Version)}
+	arguments := append([]string{"-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden",
+		"-pthread", "-Wl,-soname," + soname}, options...)
 	hash := sha256.New()
-	fmt.Fprint(hash, compiler, arguments, d)
+	fmt.Fprint(hash, compiler, arguments, absent)
 	for _, name := range sources {
 		text, err := os.ReadFile(name)
 		require.NoError(t, err)
@@ -64,14 +70,14 @@ func Library(t testing.TB, d Driver) string {
 	}
 	folder := filepath.Join(root, "build", "fakes")
 	require.NoError(t, os.MkdirAll(folder, 0o755))
-	path := filepath.Join(folder, "libcuda-"+hex.EncodeToString(hash.Sum(nil)[:8])+".so")
+	path := filepath.Join(folder, "lib"+name+"-"+hex.EncodeToString(hash.Sum(nil)[:8])+".so")
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
 	work := t.TempDir()
-	if len(d.Absent) > 0 {
+	if len(absent) > 0 {
 		names := filepath.Join(work, "exports.map")
-		text := "{ local: " + strings.Join(d.Absent, "; ") + "; };\n"
+		text := "{ local: " + strings.Join(absent, "; ") + "; };\n"
 		require.NoError(t, os.WriteFile(names, []byte(text), 0o600))
 		arguments = append(arguments, "-Wl,--version-script="+names)
 	}

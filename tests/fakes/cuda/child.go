@@ -27,11 +27,16 @@ const eventsKept = 64
 // Run carries a test out in a child process with the emulated libcuda. The end of the test checks that nothing
 // of the library is left open but contexts.
 func Run(t *testing.T, d Driver, s Settings, test func(t *testing.T, gpu *Loaded)) {
+	RunWith(t, d, s, nil, test)
+}
+
+// RunWith is Run with more of an environment.
+func RunWith(t *testing.T, d Driver, s Settings, more []string, test func(t *testing.T, gpu *Loaded)) {
 	library := ""
 	if !isChild(t) {
 		library = Library(t, d)
 	}
-	In(t, s.Environment(library), func(t *testing.T) {
+	In(t, append(s.Environment(library), more...), func(t *testing.T) {
 		gpu, err := Load()
 		require.NoError(t, err)
 		t.Cleanup(func() {

@@ -87,12 +87,16 @@ var edges = []edge{
 		"transports/host/*"}, apart},
 	{"transports/cuda/driver", []string{"+vocabulary", "gocore/device", "transports/cuda/nvml", "transports/host/*"},
 		"the platform asks NVML how its devices are connected, and knows no transport"},
+	{"transports/cuda/cufile", []string{"+vocabulary", "transports/cuda/driver"},
+		"it is a library of the vendor, which knows devices and no transport"},
 	{"transports/all", []string{"+vocabulary", "gocore/device", "gocore/transport", "transports/*"},
 		"the registry names every transport and does nothing else"},
 	{"pybind", []string{"gocore/*", "transports/all"},
 		"pybind wraps the engine; a single transport is none of its business"},
 	{"pybind/*", []string{"gocore/*", "transports/all", "pybind"},
 		"pybind wraps the engine; a single transport is none of its business"},
+	{"tests/fakes/cufile", []string{"tests/fakes/cuda"},
+		"a fake library works over another one, and knows nothing of ours"},
 	{"tests/*", []string{"gocore/*", "transports/*", "tests/netbed", "tests/roce", "tests/forked",
 		"tests/bench/report"},
 		"tests and measurements may use everything but the binding"},
@@ -100,8 +104,8 @@ var edges = []edge{
 
 // fakes are packages that tests may import wherever they are: fakes are shared, never private copies.
 var fakes = []string{"gocore/device/devicetest", "gocore/security/securitytest", "transports/transporttest",
-	"transports/sim", "transports/faulty", "tests/forked", "tests/roce", "tests/fakes/cuda", "tests/fakes/nvml",
-	"tests/fakes/verbs"}
+	"transports/sim", "transports/faulty", "tests/forked", "tests/roce", "tests/fakes/cuda", "tests/fakes/cufile",
+	"tests/fakes/nvml", "tests/fakes/verbs"}
 
 // testEdges lists the imports of a package's tests beyond the package's own edges.
 var testEdges = []edge{

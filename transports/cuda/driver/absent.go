@@ -60,6 +60,15 @@ func (*Copies) Post(int, int) error { return absent() }
 // Finish has nothing to wait for.
 func (*Copies) Finish() error { return nil }
 
+// Visit has no device.
+type Visit struct{}
+
+// Enter returns the reason.
+func Enter(int) (Visit, error) { return Visit{}, absent() }
+
+// Leave has nothing to leave.
+func (Visit) Leave() {}
+
 // Lost has no device to speak of.
 func Lost(int) *errs.Error { return nil }
 

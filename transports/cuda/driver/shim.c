@@ -113,6 +113,18 @@ tc_result enter(int device, thread_state *before) {
 	return r.code ? r : push(context, before);
 }
 
+tc_result tc_enter_device(int device, int *mode) {
+	thread_state before = {0};
+	tc_result r = enter(device, &before);
+	*mode = before.mode;
+	return r;
+}
+
+void tc_leave_device(int mode) {
+	thread_state before = {mode};
+	pop(&before);
+}
+
 /* A stream of ours, which waits for no stream of the program (CU_STREAM_NON_BLOCKING is 1). Its context is current. */
 static tc_result stream_of(tc_stream *kept, tc_stream *stream) {
 	tc_result r = ended(TC_OK, "");

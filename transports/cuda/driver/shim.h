@@ -153,6 +153,8 @@ typedef struct {
 int tc_load(char *why, size_t bytes); /* once a process; 0, or -1 and the reason */
 tc_result tc_init(int *version, int *count);
 const char *tc_words(int code, const char **name);
+tc_result tc_enter_device(int device, int *mode); /* its context is current until tc_leave_device, on this thread */
+void tc_leave_device(int mode);
 tc_result tc_describe(int device, char *name, char *pci, size_t bytes, unsigned char *uuid);
 tc_result tc_locate(uint64_t address, tc_place *place);
 tc_result tc_allocate(int device, uint64_t bytes, uint64_t *address);

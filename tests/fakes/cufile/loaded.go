@@ -1,0 +1,127 @@
+//go:build cgo
+
+package cufile
+
+/*
+#cgo linux LDFLAGS: -ldl
+#include <dlfcn.h>
+#include <stdlib.h>
+
+static void *find(void *library, const char *name) { return dlsym(library, name); }
+static void inject(void *f, const char *name, long nth, int code) {
+	((void (*)(const char *, long, int))f)(name, nth, code);
+}
+static void hold(void *f, int on) { ((void (*)(int))f)(on); }
+static void stats(void *f, void *into) { ((void (*)(void *))f)(into); }
+*/
+import "C"
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/tests/fakes/cuda"
+)
+
+// Settings of the library in a process, by the names of its environment variables without TENT_FAKECUFILE_.
+//
+//	NATIVE    0: the major version of nvidia-fs; 0 is compat mode
+//	COMPAT    1: compat mode is allowed
+//	BATCHES   1: its properties say that it has batches
+//	DELAY_US  0: the longest delay of an I/O; SEED of the delays and of the order, 1
+//	PIN_MOST  bytes of a buffer that can be registered
+//	TMPFS     0; 1: it takes files of tmpfs, as no library does
+type Settings map[string]string
+
+// Environment is that of a child which is to load a library with settings.
+func (s Settings) Environment(library string) []string {
+	list := []string{"TENT_LIBCUFILE=" + library}
+	for name, value := range s {
+		list = append(list, "TENT_FAKECUFILE_"+name+"="+value)
+	}
+	return list
+}
+
+// BatchCalls are the symbols that libraries without batches do not export.
+var BatchCalls = []string{"cuFileBatchIOSetUp", "cuFileBatchIOSubmit", "cuFileBatchIOGetStatus", "cuFileBatchIOCancel",
+	"cuFileBatchIODestroy"}
+
+// Library builds a library without some symbols, and returns its path.
+func Library(t testing.TB, absent ...string) string {
+	return cuda.Build(t, "cufile", "libcufile.so.0", absent)
+}
+
+// Run carries a test out in a child process with the emulated libraries. The end of the test checks that nothing of
+// them is left open.
+func Run(t *testing.T, s Settings, gpu cuda.Settings, absent []string, test func(t *testing.T, io *Loaded,
+	gpu *cuda.Loaded)) {
+	cuda.RunWith(t, cuda.Driver{}, gpu, s.Environment(Library(t, absent...)), func(t *testing.T, gpu *cuda.Loaded) {
+		io, err := Load()
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			left := io.Stats()
+			left.Moved, left.Submits, left.Cancels, left.Drivers = 0, 0, 0, 0
+			require.Zero(t, left, "left open")
+		})
+		test(t, io, gpu)
+	})
+}
+
+// Loaded is the library in this process, a child of a test. Its methods may be called from any goroutine.
+type Loaded struct{ library unsafe.Pointer }
+
+// Stats are counters of the library in this process. The first four return to 0.
+type Stats struct {
+	Handles, Buffers, Batches, UnderWay int64
+
+	Moved                     int64 // bytes
+	Submits, Cancels, Drivers int64
+}
+
+// Load returns the library that TENT_LIBCUFILE names.
+func Load() (*Loaded, error) {
+	path := C.CString(os.Getenv("TENT_LIBCUFILE"))
+	defer C.free(unsafe.Pointer(path))
+	library := C.dlopen(path, C.RTLD_NOW)
+	if library == nil {
+		return nil, fmt.Errorf("dlopen: %s", C.GoString(C.dlerror()))
+	}
+	return &Loaded{library}, nil
+}
+
+func (l *Loaded) find(name string) unsafe.Pointer {
+	text := C.CString("fakecufile_" + name)
+	defer C.free(unsafe.Pointer(text))
+	f := C.find(l.library, text)
+	if f == nil {
+		panic("the emulated libcufile has no fakecufile_" + name)
+	}
+	return f
+}
+
+// Inject makes the nth call of a function from now on fail with a code. Of "io" it is the nth I/O, which fails late
+// with an errno, and of "short" the nth I/O, of which half is carried out.
+func (l *Loaded) Inject(function string, nth, code int) {
+	name := C.CString(function)
+	defer C.free(unsafe.Pointer(name))
+	C.inject(l.find("inject"), name, C.long(nth), C.int(code))
+}
+
+// Hold holds all I/Os back before they move a byte, or lets them go on.
+func (l *Loaded) Hold(on bool) {
+	var value C.int
+	if on {
+		value = 1
+	}
+	C.hold(l.find("hold"), value)
+}
+
+// Stats returns the counters.
+func (l *Loaded) Stats() (s Stats) {
+	C.stats(l.find("stats"), unsafe.Pointer(&s))
+	return s
+}
