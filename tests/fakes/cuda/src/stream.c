@@ -13,11 +13,16 @@ struct stream *fake_streams;
 static int held;
 static unsigned births;
 
+/* In µs. A thread that sleeps for less costs more than the work that it delays, so it sleeps rarely then, by chance. */
+enum { SHORTEST = 50 };
+
 static void delay(struct stream *s) {
 	long most = fake_setting("DELAY_US", 0);
 	if (most <= 0)
 		return;
 	long us = rand_r(&s->random) % (most + 1);
+	if (us < SHORTEST && rand_r(&s->random) % SHORTEST >= us)
+		return;
 	struct timespec t = {us / 1000000, us % 1000000 * 1000};
 	nanosleep(&t, NULL);
 }
@@ -34,10 +39,11 @@ static void carry(struct stream *s, struct work *w) {
 		while (w->event->reached < w->turn)
 			pthread_cond_wait(&fake_moved, &fake_lock);
 		return;
-	case WAIT_VALUE: /* a GPU's front end looks at the word again and again; nobody wakes it */
-		while ((int32_t)(*w->word - (uint32_t)w->turn) < 0 && !s->context->poisoned) {
+	case WAIT_VALUE: /* a GPU's front end looks at the word again and again, here ever less often; nobody wakes it */
+		for (long pause = 20000; (int32_t)(*w->word - (uint32_t)w->turn) < 0 && !s->context->poisoned;) {
 			pthread_mutex_unlock(&fake_lock);
-			nanosleep(&(struct timespec){0, 20000}, NULL);
+			nanosleep(&(struct timespec){0, pause}, NULL);
+			pause = pause < 1000000 ? 2 * pause : pause;
 			pthread_mutex_lock(&fake_lock);
 		}
 		return;
