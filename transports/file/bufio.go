@@ -88,9 +88,13 @@ func (p *pool) kick() {
 func (p *pool) recall(*item)            {} // a worker looks at item.withdrawn before each of its system calls
 func (p *pool) straight() bool          { return false }
 func (p *pool) suits(*file) *errs.Error { return nil }
-func (p *pool) describe() string        { return fmt.Sprintf("%d threads through the page cache", p.workers) }
-func (p *pool) wait()                   { p.running.Wait() }
-func (p *pool) bunch(waiting int) int   { return min(handful, max(1, waiting/p.workers)) }
+func (p *pool) drop(uintptr)            {}
+
+func (p *pool) adopt(int, string) (uintptr, *errs.Error) { return 0, nil }
+
+func (p *pool) describe() string      { return fmt.Sprintf("%d threads through the page cache", p.workers) }
+func (p *pool) wait()                 { p.running.Wait() }
+func (p *pool) bunch(waiting int) int { return min(handful, max(1, waiting/p.workers)) }
 
 // bunchBytes bounds the slices that a worker takes at once. Completions of one bunch are told together, which costs
 // less, but a small slice must not wait for many others.

@@ -21,8 +21,9 @@ type file struct {
 
 	// Descriptors, -1 while there is none. They are opened by the one goroutine that base.opening names, and closed
 	// only while users is 0, so a goroutine that has a use reads them without a lock.
-	plain    atomic.Int32 // through the page cache
-	straight atomic.Int32 // O_DIRECT; only where direct
+	plain    atomic.Int32   // through the page cache
+	straight atomic.Int32   // O_DIRECT; only where direct
+	handle   atomic.Uintptr // of either of them in the mover's library; 0 where it has none
 	// aligned ranges may go past the page cache; a file system that refuses after all ends it
 	direct atomic.Bool
 	// offsets and lengths that go past the page cache are multiples; at least a page, see doc.go
@@ -95,7 +96,8 @@ func (f *file) look(fd int, direct bool) {
 }
 
 // open opens the descriptors and makes sure that they are still of the file that was meant.
-func (f *file) open(s *Settings, direct bool) *errs.Error {
+func (f *file) open(by mover, s *Settings) *errs.Error {
+	direct := by.straight()
 	flags := unix.O_RDWR
 	if f.ReadOnly {
 		flags = unix.O_RDONLY
@@ -125,8 +127,25 @@ func (f *file) open(s *Settings, direct bool) *errs.Error {
 		}
 		f.straight.Store(int32(straight))
 	}
+	handle, refused := by.adopt(f.best(fd), f.Path)
+	if refused != nil {
+		_ = unix.Close(fd)
+		if straight := f.straight.Swap(-1); straight >= 0 {
+			_ = unix.Close(int(straight))
+		}
+		return refused
+	}
+	f.handle.Store(handle)
 	f.plain.Store(int32(fd))
 	return nil
+}
+
+// best is the descriptor for a library: past the page cache where the file takes that.
+func (f *file) best(plain int) int {
+	if straight := int(f.straight.Load()); straight >= 0 {
+		return straight
+	}
+	return plain
 }
 
 // refuse sends everything through the page cache from now on.
@@ -141,11 +160,26 @@ func (f *file) mayBeQuick(op transport.Op) bool { return f.resident || !f.slow[o
 // isOpen is for goroutines that have a use.
 func (f *file) isOpen() bool { return f.plain.Load() >= 0 }
 
-// give takes the descriptors from the file; the caller closes them. Only while nobody has a use, or before anybody had.
-func (f *file) give() [2]int32 { return [2]int32{f.straight.Swap(-1), f.plain.Swap(-1)} }
+// openEnds are the descriptors of a file that were taken from it, and the handle of the library.
+type openEnds struct {
+	straight, plain int32
+	handle          uintptr
+}
 
-func closeAll(fds [2]int32) {
-	for _, fd := range fds {
+// nothingOpen is the value for none.
+var nothingOpen = openEnds{straight: -1, plain: -1}
+
+// give takes the descriptors from the file; the caller closes them. Only while nobody has a use, or before anybody had.
+func (f *file) give() openEnds {
+	return openEnds{f.straight.Swap(-1), f.plain.Swap(-1), f.handle.Swap(0)}
+}
+
+// closeAll ends the handle, and then the descriptors that it stands for. The caller holds no lock.
+func (t *base) closeAll(d openEnds) {
+	if d.handle != 0 {
+		t.mover.drop(d.handle)
+	}
+	for _, fd := range [...]int32{d.straight, d.plain} {
 		if fd >= 0 {
 			_ = unix.Close(int(fd))
 		}
@@ -174,11 +208,11 @@ func (t *base) Import(number transport.Link, d transport.Descriptor) (transport.
 	if known != nil {
 		return known.key, nil
 	}
-	if err := f.open(&t.settings, t.mover.straight()); err != nil {
+	if err := f.open(t.mover, &t.settings); err != nil {
 		return 0, err
 	}
 	if err := t.mover.suits(f); err != nil {
-		closeAll(f.give())
+		t.closeAll(f.give())
 		return 0, err
 	}
 	return t.enter(f, number)
@@ -194,12 +228,12 @@ func (t *base) Forget(number transport.Link, key transport.RemoteKey) {
 	}
 	l.files = slices.DeleteFunc(l.files, func(other *file) bool { return other == f })
 	f.gone = true
-	surplus := [2]int32{-1, -1}
+	surplus := nothingOpen
 	if f.users == 0 {
 		surplus = t.forget(f)
 	}
 	t.mu.Unlock()
-	closeAll(surplus)
+	t.closeAll(surplus)
 }
 
 // enter puts an open file into the table.
@@ -208,13 +242,13 @@ func (t *base) enter(f *file, number transport.Link) (transport.RemoteKey, error
 	l := t.links.Lookup(number)
 	if l == nil {
 		t.mu.Unlock()
-		closeAll(f.give())
+		t.closeAll(f.give())
 		return 0, errs.New(errs.Stale, t.name+".import", "link %v has ended", number)
 	}
 	f.link = l
 	if t.files.Insert(func(key transport.RemoteKey) *file { f.key = key; return f }) == 0 {
 		t.mu.Unlock()
-		closeAll(f.give())
+		t.closeAll(f.give())
 		return 0, errs.New(errs.TooManyRequests, t.name+".import", "too many open files")
 	}
 	l.files = append(l.files, f)
@@ -223,7 +257,7 @@ func (t *base) enter(f *file, number transport.Link) (transport.RemoteKey, error
 	t.openFiles++
 	surplus := t.evict()
 	t.mu.Unlock()
-	closeAll(surplus)
+	t.closeAll(surplus)
 	return f.key, nil
 }
 
@@ -236,7 +270,7 @@ func (t *base) hold(f *file) {
 
 // release gives a use back and returns descriptors to close, since its link is gone or too many files are open. The
 // caller holds t.mu and closes them after letting go.
-func (t *base) release(f *file) [2]int32 {
+func (t *base) release(f *file) openEnds {
 	f.users--
 	switch {
 	case f.users > 0:
@@ -245,13 +279,13 @@ func (t *base) release(f *file) [2]int32 {
 	case t.openFiles > t.settings.Descriptors:
 		return t.evict()
 	}
-	return [2]int32{-1, -1}
+	return nothingOpen
 }
 
 // forget removes a file that nobody holds, of a link that is gone. The caller holds t.mu.
-func (t *base) forget(f *file) [2]int32 {
+func (t *base) forget(f *file) openEnds {
 	if t.files.Delete(f.key) == nil {
-		return [2]int32{-1, -1}
+		return nothingOpen
 	}
 	if f.isOpen() {
 		t.openFiles--
@@ -261,9 +295,9 @@ func (t *base) forget(f *file) [2]int32 {
 
 // evict takes the descriptors of the file that has not been used for longest, if more than Settings.Descriptors are
 // open. Files in use stay: there are never more of those than slices. The caller holds t.mu.
-func (t *base) evict() [2]int32 {
+func (t *base) evict() openEnds {
 	if t.openFiles <= t.settings.Descriptors {
-		return [2]int32{-1, -1}
+		return nothingOpen
 	}
 	var oldest *file
 	for _, f := range t.files.All() {
@@ -272,7 +306,7 @@ func (t *base) evict() [2]int32 {
 		}
 	}
 	if oldest == nil {
-		return [2]int32{-1, -1}
+		return nothingOpen
 	}
 	t.openFiles--
 	return oldest.give()
@@ -282,11 +316,11 @@ func (t *base) evict() [2]int32 {
 // is a goroutine of its own: a name can be slow to look up, and other files go on meanwhile.
 func (t *base) reopen(f *file) {
 	defer t.tasks.Done()
-	err := f.open(&t.settings, t.mover.straight())
+	err := f.open(t.mover, &t.settings)
 	var failed []*item
 	t.mu.Lock()
 	f.opening = false
-	surplus := [2]int32{-1, -1}
+	surplus := nothingOpen
 	if err == nil {
 		t.openFiles++
 		surplus = t.evict()
@@ -301,7 +335,7 @@ func (t *base) reopen(f *file) {
 	}
 	t.mover.kick()
 	t.mu.Unlock()
-	closeAll(surplus)
+	t.closeAll(surplus)
 	t.finish(failed, nil)
 }
 
@@ -343,7 +377,7 @@ func (t *base) synchronise(f *file) {
 			f.sync.busy = false
 			fds := t.release(f)
 			t.mu.Unlock()
-			closeAll(fds)
+			t.closeAll(fds)
 			return
 		}
 		t.mu.Unlock()

@@ -86,7 +86,7 @@ func (t *base) Detach(number transport.Link) {
 	}
 	l.gone = true
 	ended = t.cutOff(l, errDetached, ended)
-	var surplus [][2]int32
+	var surplus []openEnds
 	for _, f := range l.files {
 		f.gone = true
 		if f.users == 0 {
@@ -95,7 +95,7 @@ func (t *base) Detach(number transport.Link) {
 	}
 	t.mu.Unlock()
 	for _, fds := range surplus {
-		closeAll(fds)
+		t.closeAll(fds)
 	}
 	t.finish(ended, nil)
 }

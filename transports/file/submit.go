@@ -216,7 +216,7 @@ func (t *base) dismiss(it *item) {
 // tell hands over the ends that a hand has gathered. The caller holds no lock and has counted itself in t.completing.
 func (t *base) tell(h *hand, borrowed bool) {
 	for _, fds := range h.fds {
-		closeAll(fds)
+		t.closeAll(fds)
 	}
 	if len(h.ends) > 0 {
 		t.sink.Complete(h.ends)
@@ -259,7 +259,7 @@ func (t *base) retire(it *item, h *hand) {
 	l := it.link
 	l.outstanding--
 	if it.file != nil {
-		if fds := t.release(it.file); fds != [2]int32{-1, -1} {
+		if fds := t.release(it.file); fds != nothingOpen {
 			h.fds = append(h.fds, fds)
 		}
 	}

@@ -44,8 +44,8 @@ type base struct {
 	stop      bool // the mover ends when nothing is under way
 }
 
-// mover is the part that moves bytes: threads or a ring. All methods but suits, straight and describe are called with
-// base.mu held.
+// mover is the part that moves bytes: threads, a ring, or a library. kick and recall are called with base.mu held,
+// adopt and drop without it.
 type mover interface {
 	// kick says that there are new items in the queues, that items are to be recalled, or that base.stop was set.
 	kick()
@@ -53,6 +53,11 @@ type mover interface {
 	recall(*item)
 	// straight reports whether files are to be opened with O_DIRECT as well.
 	straight() bool
+	// adopt makes an open descriptor of the file at a path known to the mover's library, and returns its handle there.
+	// The error says why the file is left to other transports.
+	adopt(fd int, path string) (handle uintptr, refused *errs.Error)
+	// drop ends a handle, before its descriptor is closed.
+	drop(handle uintptr)
 	// suits says why a file is better left to the other transport.
 	suits(*file) *errs.Error
 	describe() string
@@ -65,7 +70,7 @@ type hand struct {
 	ends  []transport.Completion
 	rails []transport.RailInfo // that come up again
 	ready []transport.Rail     // that Ready is owed to
-	fds   [][2]int32
+	fds   []openEnds
 }
 
 const handful = 64
@@ -163,7 +168,7 @@ func (t *base) end() error {
 	t.tasks.Wait()
 	t.mu.Lock()
 	for key, f := range t.files.All() {
-		closeAll(f.give())
+		t.closeAll(f.give())
 		t.files.Delete(key)
 	}
 	for number := range t.links.All() {

@@ -196,6 +196,9 @@ func (u *owner) recall(it *item) {
 	u.kick()
 }
 
+func (u *owner) adopt(int, string) (uintptr, *errs.Error) { return 0, nil }
+func (u *owner) drop(uintptr)                             {}
+
 func (u *owner) straight() bool { return u.t.settings.Direct == DirectAuto }
 
 // suits leaves files that take no O_DIRECT to buf-io: for bytes in the page cache, threads are faster than a ring. And
