@@ -64,7 +64,7 @@ func Run(t *testing.T, s Settings, gpu cuda.Settings, absent []string, test func
 		require.NoError(t, err)
 		t.Cleanup(func() {
 			left := io.Stats()
-			left.Moved, left.Submits, left.Cancels, left.Drivers = 0, 0, 0, 0
+			left.Moved, left.Submits, left.Cancels, left.Drivers, left.Faults = 0, 0, 0, 0, 0
 			require.Zero(t, left, "left open")
 		})
 		test(t, io, gpu)
@@ -80,6 +80,7 @@ type Stats struct {
 
 	Moved                     int64 // bytes
 	Submits, Cancels, Drivers int64
+	Faults                    int64 // injected ones that have come
 }
 
 // Load returns the library that TENT_LIBCUFILE names.

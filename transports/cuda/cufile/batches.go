@@ -27,7 +27,7 @@ type Batches struct {
 	list   []*batch
 	of     []*batch // by tag: the batch of a run that is under way
 	params unsafe.Pointer
-	events unsafe.Pointer
+	answer *C.cf_answer // with depth events
 }
 
 type batch struct {
@@ -47,7 +47,7 @@ const (
 // NewBatches makes room for depth runs at once, with tags below a bound.
 func NewBatches(depth, tags int) *Batches {
 	return &Batches{depth: depth, of: make([]*batch, tags), params: C.calloc(C.size_t(tags), C.sizeof_cf_io),
-		events: C.calloc(C.size_t(depth), C.sizeof_cf_event)}
+		answer: (*C.cf_answer)(C.calloc(1, C.sizeof_cf_answer+C.size_t(depth)*C.sizeof_cf_event))}
 }
 
 // Post begins a run and does not wait for it. Its tag is not under way, and fewer than depth are. After an error
@@ -116,13 +116,14 @@ func (b *Batches) Collect(into []Ended, limit time.Duration) (n int) {
 
 // collect asks one batch.
 func (b *Batches) collect(at *batch, into []Ended, least int, limit time.Duration) (n int) {
-	count := C.uint(min(len(into), at.underWay, b.depth))
-	e := C.cf_status(at.handle, C.uint(least), &count, (*C.cf_event)(b.events), C.int64_t(limit))
+	e := C.cf_status(at.handle, C.uint(least), C.uint(min(len(into), at.underWay, b.depth)), b.answer,
+		C.int64_t(limit))
 	if e.err != 0 { // its runs stay under way, until the library answers again
 		time.Sleep(again)
 		return 0
 	}
-	for _, event := range unsafe.Slice((*C.cf_event)(b.events), b.depth)[:min(int(count), b.depth)] {
+	events := unsafe.Slice((*C.cf_event)(unsafe.Add(unsafe.Pointer(b.answer), C.sizeof_cf_answer)), b.depth)
+	for _, event := range events[:min(int(b.answer.count), len(into), b.depth)] {
 		tag := int(uintptr(event.cookie)) - 1
 		if event.status&(waiting|pending) != 0 || tag < 0 || tag >= len(b.of) || b.of[tag] != at {
 			continue // it is not the end of a run of this batch
@@ -173,5 +174,5 @@ func (b *Batches) Close() {
 	}
 	b.list = nil
 	C.free(b.params)
-	C.free(b.events)
+	C.free(unsafe.Pointer(b.answer))
 }

@@ -85,13 +85,10 @@ cf_error cf_set_up(unsigned entries, void **batch) {
 
 cf_error cf_post(void *batch, cf_io *io) { return is_child() ? forked : cf.cuFileBatchIOSubmit(batch, 1, io, 0); }
 
-cf_error cf_status(void *batch, unsigned least, unsigned *count, cf_event *events, int64_t limit_ns) {
+cf_error cf_status(void *batch, unsigned least, unsigned most, cf_answer *answer, int64_t limit_ns) {
 	struct timespec limit = {.tv_sec = limit_ns / 1000000000, .tv_nsec = limit_ns % 1000000000};
-	if (is_child()) {
-		*count = 0;
-		return forked;
-	}
-	return cf.cuFileBatchIOGetStatus(batch, least, count, events, &limit);
+	answer->count = is_child() ? 0 : most;
+	return is_child() ? forked : cf.cuFileBatchIOGetStatus(batch, least, &answer->count, answer->events, &limit);
 }
 
 /* Nothing of the batch is under way. One that was spoiled is cancelled first: it may hold an entry that was refused. */

@@ -57,6 +57,12 @@ typedef struct {
 } cf_event;
 _Static_assert(sizeof(cf_event) == 24 && offsetof(cf_event, result) == 16, "CUfileIOEvents_t");
 
+/* Events of a batch. */
+typedef struct {
+	unsigned count;
+	cf_event events[];
+} cf_answer;
+
 /* X(type, name, arguments). Without a NEEDED one cuFile is not used; without a BATCH one threads wait for each run. */
 #define CF_SYMBOLS(NEEDED, BATCH, OPTIONAL)                                                                  \
 	NEEDED(cf_error, cuFileDriverOpen, (void))                                                           \
@@ -88,7 +94,7 @@ cf_error cf_unkeep(uint64_t base);
 int64_t cf_move(int write, void *file, uint64_t base, uint64_t offset, int64_t at, uint64_t bytes); /* bytes, or negative */
 cf_error cf_set_up(unsigned entries, void **batch);
 cf_error cf_post(void *batch, cf_io *io); /* one entry: io stays where it is until its event */
-cf_error cf_status(void *batch, unsigned least, unsigned *count, cf_event *events, int64_t limit_ns);
+cf_error cf_status(void *batch, unsigned least, unsigned most, cf_answer *answer, int64_t limit_ns);
 void cf_end(void *batch, int spoiled);
 
 #endif

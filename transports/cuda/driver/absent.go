@@ -69,6 +69,9 @@ func Enter(int) (Visit, error) { return Visit{}, absent() }
 // Leave has nothing to leave.
 func (Visit) Leave() {}
 
+// Fetch returns the reason.
+func Fetch(int, []byte, uintptr) error { return absent() }
+
 // Lost has no device to speak of.
 func Lost(int) *errs.Error { return nil }
 

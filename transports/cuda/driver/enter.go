@@ -7,7 +7,10 @@ package driver
 */
 import "C"
 
-import "runtime"
+import (
+	"runtime"
+	"unsafe"
+)
 
 // Visit is the time in which a device's context is current on a goroutine's thread.
 type Visit struct{ mode C.int }
@@ -16,19 +19,32 @@ type Visit struct{ mode C.int }
 // its thread until Leave, which the same goroutine calls.
 func Enter(ordinal int) (v Visit, err error) {
 	l := process()
-	if err := l.usable("cuda.enter", ordinal); err != nil {
+	if err = l.usable("cuda.enter", ordinal); err != nil {
 		return v, err
 	}
 	runtime.LockOSThread()
-	if r := C.tc_enter_device(C.int(ordinal), &v.mode); r.code != 0 {
+	entered := C.tc_enter_device(C.int(ordinal))
+	if entered.end.code != 0 {
 		runtime.UnlockOSThread()
-		return v, l.failed("cuda.enter", ordinal, r)
+		return v, l.failed("cuda.enter", ordinal, entered.end)
 	}
-	return v, nil
+	return Visit{entered.mode}, nil
 }
 
 // Leave makes the context current that was it before.
 func (v Visit) Leave() {
 	C.tc_leave_device(v.mode)
 	runtime.UnlockOSThread()
+}
+
+// Fetch copies memory of a device into the host's, and returns when it is there. It allocates nothing.
+func Fetch(ordinal int, into []byte, from uintptr) error {
+	l := process()
+	if err := l.usable("cuda.copy", ordinal); err != nil || len(into) == 0 {
+		return err
+	}
+	to := C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(into))))
+	r := C.tc_copy(C.int(ordinal), to, C.uint64_t(from), C.uint64_t(len(into)))
+	runtime.KeepAlive(into)
+	return l.failed("cuda.copy", ordinal, r)
 }

@@ -113,11 +113,10 @@ tc_result enter(int device, thread_state *before) {
 	return r.code ? r : push(context, before);
 }
 
-tc_result tc_enter_device(int device, int *mode) {
+tc_visit tc_enter_device(int device) {
 	thread_state before = {0};
 	tc_result r = enter(device, &before);
-	*mode = before.mode;
-	return r;
+	return (tc_visit){r, before.mode};
 }
 
 void tc_leave_device(int mode) {

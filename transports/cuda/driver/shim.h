@@ -111,6 +111,12 @@ typedef struct {
 	const char *call;
 } tc_result;
 
+/* The time in which a device's context is current on a thread. */
+typedef struct {
+	tc_result end;
+	int mode;
+} tc_visit;
+
 /* Where an address is. */
 typedef struct {
 	unsigned type; /* CUmemorytype: 0 unknown, 1 host, 2 device */
@@ -153,7 +159,7 @@ typedef struct {
 int tc_load(char *why, size_t bytes); /* once a process; 0, or -1 and the reason */
 tc_result tc_init(int *version, int *count);
 const char *tc_words(int code, const char **name);
-tc_result tc_enter_device(int device, int *mode); /* its context is current until tc_leave_device, on this thread */
+tc_visit tc_enter_device(int device); /* its context is current until tc_leave_device, on this thread */
 void tc_leave_device(int mode);
 tc_result tc_describe(int device, char *name, char *pci, size_t bytes, unsigned char *uuid);
 tc_result tc_locate(uint64_t address, tc_place *place);

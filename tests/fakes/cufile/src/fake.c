@@ -46,8 +46,10 @@ static long setting(const char *name, long otherwise) {
  * "short" the nth I/O, of which half is carried out. The lock is held. */
 static int injected(const char *function) {
 	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-		if (faults[i].nth && !strcmp(faults[i].function, function) && --faults[i].nth == 0)
+		if (faults[i].nth && !strcmp(faults[i].function, function) && --faults[i].nth == 0) {
+			stats.faults++;
 			return faults[i].code;
+		}
 	return 0;
 }
 

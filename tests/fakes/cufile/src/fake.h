@@ -83,7 +83,7 @@ struct batch {
 };
 
 struct stats {
-	int64_t handles, buffers, batches, under_way, moved, submits, cancels, drivers;
+	int64_t handles, buffers, batches, under_way, moved, submits, cancels, drivers, faults;
 };
 
 #endif
