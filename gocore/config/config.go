@@ -106,8 +106,8 @@ func newConfig(o Options) *Config {
 // declare lists the keys of a transport and binds them to a struct of its own. A transport that is not built has only
 // the switch.
 func (c *Config) declare(t *carrier) []Setting {
-	enable := Setting{Key: enableKey(t.branch()), Takes: Takes{Kind: Bool}, Default: t.Settings != nil, Source: "tent",
-		Help: "Use transport " + t.branch() + "."}
+	enable := Setting{Key: enableKey(t.branch()), Takes: Takes{Kind: Bool}, Source: "tent",
+		Default: t.Settings != nil && !t.Off, Help: "Use transport " + t.branch() + "."}
 	list := []Setting{enable}
 	c.owners[enable.Key] = []string{t.Name}
 	if t.Settings == nil {

@@ -15,6 +15,7 @@ type Transport struct {
 	Number    uint8    // of hints: upstream's TransportType, from 64 on tent's own; 0 for none
 	Branch    string   // of its keys, below "transports"; "" is Name
 	Spellings []string // other names in keys, policies and hints
+	Off       bool     // it is used only where a setting enables it; one that cannot run is left out all the same
 	Settings  any      // the zero value of its settings struct, with keys as tags; nil: it is not built
 }
 
@@ -151,11 +152,12 @@ func (c *Config) Unavailable(transport string, reason error) error {
 	return c.refuseEnabled(found)
 }
 
-// refuseEnabled fails when a transport that cannot run was asked for by name.
+// refuseEnabled fails when a transport that cannot run was asked for by name. One that is off by default is enabled for
+// the machines on which it can run.
 func (c *Config) refuseEnabled(t *carrier) error {
 	i := c.index[enableKey(t.branch())]
 	reason := c.whyIdle(t)
-	if reason == "" || c.values[i] != true || isDefault(c.origins[i]) {
+	if reason == "" || c.values[i] != true || isDefault(c.origins[i]) || t.Off && t.settings.IsValid() {
 		return nil
 	}
 	code := errs.DeviceNotFound

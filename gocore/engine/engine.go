@@ -303,7 +303,11 @@ func (e *Engine) plugIn(ctx context.Context, o Options, undo *steps) error {
 			links: map[transport.Link]attachedLink{},
 			own:   map[transport.LocalKey]*region{}, earlier: map[transport.LocalKey]transport.Descriptor{}}
 		e.ports = append(e.ports, p)
-		e.infos[i].Name = p.name // explanations and hints name a transport that is not open, too
+		e.infos[i].Name = p.name       // explanations and hints name a transport that is not open, too
+		if !e.config.Enabled(p.name) { // not even asked: a vendor's library stays in the process once it is loaded
+			p.reason = "transports/" + p.name + "/enable is false"
+			continue
+		}
 		if reason := plug.Factory.Check(); reason != nil {
 			if err := e.config.Unavailable(p.name, reason); err != nil {
 				return err
@@ -311,11 +315,15 @@ func (e *Engine) plugIn(ctx context.Context, o Options, undo *steps) error {
 			p.reason = reason.Error()
 			continue
 		}
-		if !e.config.Enabled(p.name) {
-			p.reason = "transports/" + p.name + "/enable is false"
+		opened, err := plug.Factory.Open(ctx, e.settings(plug), p, p)
+		if errs.CodeOf(err) == errs.DeviceNotFound {
+			if failure := e.config.Unavailable(p.name, err); failure != nil {
+				return failure
+			}
+			p.reason = err.Error()
+			e.log.Warn("a transport is not used", "transport", p.name, "why", p.reason)
 			continue
 		}
-		opened, err := plug.Factory.Open(ctx, e.settings(plug), p, p)
 		if err != nil {
 			return err
 		}

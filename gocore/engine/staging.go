@@ -178,6 +178,9 @@ func (p *peer) throughHost(direct *plan.Plan, r *plan.Request, local *region, re
 		return nil, err
 	}
 	wire := *r
+	if direct != nil && len(direct.Routes) > 0 {
+		wire.Hint = "" // a direct route is as it asks, and these are its failover
+	}
 	return p.twoHops(direct, r, &wire, local, remote, pool, want)
 }
 
@@ -206,7 +209,7 @@ func (p *peer) twoHops(direct *plan.Plan, r, wire *plan.Request, local *region, 
 	if err != nil {
 		return nil, err
 	}
-	return staging.Add(direct, r.Op, copied, crossing, pool.stage), nil
+	return staging.Add(direct, r.Ordered(), r.Op, copied, crossing, pool.stage), nil
 }
 
 // all yields every pool. The caller holds mu.

@@ -20,6 +20,11 @@ type Request struct {
 	Policy        *config.Policy // chooses and orders the transports; nil leaves all of them in their order
 }
 
+// Ordered reports whether the user has put the transports in order, by a hint or by a policy.
+func (r *Request) Ordered() bool {
+	return r.Hint != "" || r.Policy != nil && len(r.Policy.Transports) > 0
+}
+
 // Build orders the ways in which a request between two ends may travel. candidates are in the order of preference; a
 // policy that lists transports leaves only these, in its order, and a hint names the one that goes to the front. A
 // transport comes last, instead of being left out, while its link is down: the link may be back when the others have
@@ -105,6 +110,7 @@ func (c *Candidate) route(op transport.Op) Route {
 	r := Route{
 		Transport: c.Transport,
 		Vectors:   c.Info.Vectors,
+		Bounces:   c.Info.Bounces,
 		Hops: []Hop{{Link: c.Link, Op: op, LocalKey: c.LocalKey, RemoteKey: c.RemoteKey, Rails: c.Match.Rails,
 			Near: c.Match.Near, Why: c.Match.Why}},
 		SliceMax:  c.Info.SliceMax,

@@ -40,6 +40,7 @@ type Route struct {
 	Transport uint8 // index of the transport that carries the crossing hop, for names and metrics
 	Crossing  uint8 // index of the hop that leads to the peer; the others stay in this engine
 	Vectors   bool  // the transport of each hop understands Slice.Pieces
+	Bounces   bool  // its transport copies through memory of the host itself
 	Hops      []Hop
 	SliceMax  uint64 // least of its hops' limits
 	SliceBest uint64

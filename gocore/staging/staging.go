@@ -69,9 +69,11 @@ func least(a, b uint64) uint64 {
 	return a
 }
 
-// Add puts the routes through a pool behind those of a plan. A plan without routes has the reasons of there being none;
-// those of the wire follow them. It is nil where none was made.
-func Add(direct *plan.Plan, op transport.Op, own, wire *plan.Plan, pool plan.StageID) *plan.Plan {
+// Add puts the routes through a pool behind those of a plan. A route of a transport that bounces comes behind them,
+// unless the user has ordered the transports: both cross memory of the host, and the core's own way does it with less
+// work. A plan without routes has the reasons of there being none; those of the wire follow them. It is nil where none
+// was made.
+func Add(direct *plan.Plan, ordered bool, op transport.Op, own, wire *plan.Plan, pool plan.StageID) *plan.Plan {
 	next := *wire
 	next.Routes = nil
 	if direct != nil {
@@ -81,8 +83,13 @@ func Add(direct *plan.Plan, op transport.Op, own, wire *plan.Plan, pool plan.Sta
 	if direct != nil && len(direct.Routes) == 0 {
 		next.Rejected = slices.Concat(direct.Rejected, wire.Rejected)
 	}
-	for i := range wire.Routes {
-		next.Routes = append(next.Routes, Join(op, &own.Routes[0], &wire.Routes[i], pool))
+	before, behind := next.Routes, []plan.Route(nil)
+	if at := slices.IndexFunc(before, func(r plan.Route) bool { return r.Bounces }); at >= 0 && !ordered {
+		before, behind = slices.Clone(before[:at]), before[at:]
 	}
+	for i := range wire.Routes {
+		before = append(before, Join(op, &own.Routes[0], &wire.Routes[i], pool))
+	}
+	next.Routes = append(before, behind...)
 	return &next
 }

@@ -18,7 +18,7 @@ func TestARouteIsACopyAndAWire(t *testing.T) {
 	}
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
 		own, wire := way(3, op, 1<<20, 0, 1, true), way(5, op, 0, 64<<10, 512, true)
-		made := Add(nil, op, own, wire, 7)
+		made := Add(nil, false, op, own, wire, 7)
 		require.Equal(t, "kv", made.Region)
 		require.Len(t, made.Routes, 1)
 		r := &made.Routes[0]
@@ -33,14 +33,15 @@ func TestARouteIsACopyAndAWire(t *testing.T) {
 		require.Equal(t, [2]plan.StageID{0, 7}, [2]plan.StageID{near.Local, near.Remote})
 		require.Equal(t, [2]plan.StageID{7, 0}, [2]plan.StageID{far.Local, far.Remote})
 
-		behind := Add(way(9, op, 0, 0, 1, false), op, own, way(5, op, 0, 0, 1, false), 7)
+		behind := Add(way(9, op, 0, 0, 1, false), false, op, own, way(5, op, 0, 0, 1, false), 7)
 		require.Len(t, behind.Routes, 2)
 		require.EqualValues(t, 9, behind.Routes[0].Transport, "the direct way comes first")
 		require.False(t, behind.Routes[1].Vectors, "both have to take lists")
 		require.Zero(t, wire.Routes[0].Hops[0].Local, "plans are shared, and stay as they are")
 
 		wire.Rejected = []plan.Rejected{{Transport: "b", Reason: "no wire"}}
-		alone := Add(&plan.Plan{Rejected: []plan.Rejected{{Transport: "a", Reason: "not direct"}}}, op, own, wire, 7)
+		alone := Add(&plan.Plan{Rejected: []plan.Rejected{{Transport: "a", Reason: "not direct"}}}, false, op, own,
+			wire, 7)
 		require.Len(t, alone.Routes, 1)
 		require.Equal(t, []plan.Rejected{{Transport: "a", Reason: "not direct"}, {Transport: "b", Reason: "no wire"}},
 			alone.Rejected)

@@ -7,6 +7,15 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 )
 
+// FileSpec says how a file is to be opened. A file is never truncated but by Truncate.
+type FileSpec struct {
+	Path     string // absolute
+	Create   bool   // make it if it is absent, mode 0600, and grow it to Size
+	Truncate bool
+	ReadOnly bool
+	Size     uint64 // 0: as it is
+}
+
 // FileCard says which file was meant, and how large it was when it was opened. Every Filer reads it: the one that the
 // engine asked to open the file, and the others, which have routes to it. Another file that has got the name since is
 // not taken for it.

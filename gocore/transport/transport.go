@@ -268,6 +268,7 @@ type Info struct {
 	Protects  bool                               // bytes are signed or encrypted as Host.Self demands: see Protection
 	SameHost  bool                               // only towards peers with our own machine id
 	Copies    bool                               // Poll carries out queued slices, 10 to 50 µs each: see Poller
+	Bounces   bool                               // its bytes of devices cross memory of the host: staging comes first
 	Pins      bool                               // Register takes time that grows with the size: it pins pages
 	SliceMax  uint64                             // bytes in one slice
 	SliceBest uint64                             // bytes in one slice beyond which nothing is gained
@@ -290,7 +291,8 @@ type Factory interface {
 	Name() string
 	// Check says why this transport cannot work here, or nil. It must be cheap and leave nothing behind.
 	Check() error
-	// Open starts it. config is the transport's own Settings struct, a pointer to one, or nil for defaults.
+	// Open starts it. config is the transport's own Settings struct, a pointer to one, or nil for defaults. The code
+	// DeviceNotFound is a reason as those of Check, for one that takes too long to find out there.
 	Open(ctx context.Context, config any, host Host, sink Sink) (Transport, error)
 }
 
@@ -371,15 +373,6 @@ type Transport interface {
 	Serve(ctx context.Context, from Peer, message []byte) ([]byte, error)
 	// Close ends everything. Slices still outstanding are completed as far as that can be proved.
 	Close(ctx context.Context) error
-}
-
-// FileSpec says how a file is to be opened. A file is never truncated but by Truncate.
-type FileSpec struct {
-	Path     string // absolute
-	Create   bool   // make it if it is absent, mode 0600, and grow it to Size
-	Truncate bool
-	ReadOnly bool
-	Size     uint64 // 0: as it is
 }
 
 // Signs are the signs of life of a rail's other end, each with its time; 0 for never.

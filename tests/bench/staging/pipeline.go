@@ -98,7 +98,7 @@ func (p *pipeline) route(op transport.Op) *plan.Plan {
 			SliceBest: h.info.SliceBest, Alignment: 1, Vectors: h.info.Vectors,
 			Hops: []plan.Hop{{Link: h.link, Op: op, LocalKey: 1, RemoteKey: 1}}}}}
 	}
-	return gostaging.Add(nil, op, way(0), way(1), p.pool)
+	return gostaging.Add(nil, false, op, way(0), way(1), p.pool)
 }
 
 // transfer moves bytes and returns how long that took. With pages they lie apart on both sides.
