@@ -11,6 +11,7 @@ import (
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/cuda"
 	"github.com/tent-engine/tent/transports/cuda/driver"
+	"github.com/tent-engine/tent/transports/cuda/gds"
 	"github.com/tent-engine/tent/transports/delegate"
 	"github.com/tent-engine/tent/transports/file"
 	"github.com/tent-engine/tent/transports/loop"
@@ -28,25 +29,26 @@ type entry struct {
 	branch    string // of its keys, where it is not the name
 	spellings []string
 	factory   transport.Factory // nil: it is not part of this build
+	off       bool              // it is not used unless a setting enables it
 }
 
 // table lists all transports. Those of this build come first, in the order in which the engine prefers them.
 var table = []entry{
-	{"shm", 3, "SHM", "", nil, shm.Factory{}},
-	{cuda.Name, 4, "NVLINK", "", nil, cuda.Factory{}},
-	{"rdma", 1, "RDMA", "", nil, rdma.Factory{}},
-	{"tcp", 7, "TCP", "", nil, tcp.Factory{}},
-	{file.UringName, 6, "IOURING IO_URING", file.UringBranch, []string{"iouring"}, file.UringFactory{}},
-	{file.BufferedName, 64, "", "", []string{"buf_io", "bufio"}, file.BufferedFactory{}},
-	{delegate.Name, 65, "", "", nil, delegate.Factory{}},
+	{"shm", 3, "SHM", "", nil, shm.Factory{}, false},
+	{cuda.Name, 4, "NVLINK", "", nil, cuda.Factory{}, false},
+	{"rdma", 1, "RDMA", "", nil, rdma.Factory{}, false},
+	{"tcp", 7, "TCP", "", nil, tcp.Factory{}, false},
+	{gds.Name, 5, "GDS", "", nil, gds.Factory{}, true},
+	{file.UringName, 6, "IOURING IO_URING", file.UringBranch, []string{"iouring"}, file.UringFactory{}, false},
+	{file.BufferedName, 64, "", "", []string{"buf_io", "bufio"}, file.BufferedFactory{}, false},
+	{delegate.Name, 65, "", "", nil, delegate.Factory{}, false},
 
-	{"mnnvl", 2, "MNNVL", "", nil, nil},
-	{"gds", 5, "GDS", "", nil, nil},
-	{"ascend_direct", 8, "AscendDirect ASCEND_DIRECT", "", []string{"ascend", "ascenddirect"}, nil},
-	{"sunrise_link", 9, "SUNRISE_LINK", "", nil, nil},
-	{"tpu", 10, "TPU", "", nil, nil},
-	{"ub", 11, "UB", "", nil, nil},
-	{"mpcomm", 12, "MPCOMM", "", nil, nil},
+	{"mnnvl", 2, "MNNVL", "", nil, nil, false},
+	{"ascend_direct", 8, "AscendDirect ASCEND_DIRECT", "", []string{"ascend", "ascenddirect"}, nil, false},
+	{"sunrise_link", 9, "SUNRISE_LINK", "", nil, nil, false},
+	{"tpu", 10, "TPU", "", nil, nil, false},
+	{"ub", 11, "UB", "", nil, nil, false},
+	{"mpcomm", 12, "MPCOMM", "", nil, nil, false},
 }
 
 // PlugIns opens the shared libraries of the setting "plugins". One that cannot be used is there too, with the reason in
@@ -76,7 +78,8 @@ func Transports(plugIns ...transport.Factory) []config.Transport {
 	list := make([]config.Transport, 0, len(table)+len(plugIns))
 	for i := range table {
 		e := &table[i]
-		line := config.Transport{Name: e.name, Number: e.number, Branch: e.branch, Spellings: e.spellings}
+		line := config.Transport{Name: e.name, Number: e.number, Branch: e.branch, Spellings: e.spellings,
+			Off: e.off}
 		if e.factory != nil {
 			line.Settings = settingsOf(e.factory)
 		}

@@ -21,7 +21,7 @@ func TestOneLineAddsATransport(t *testing.T) {
 	before := table
 	t.Cleanup(func() { table = before })
 	table = append(table[:len(table):len(table)],
-		entry{loop.Name, 99, "", "", nil, loop.Factory{}},
+		entry{loop.Name, 99, "", "", nil, loop.Factory{}, false},
 	)
 	open := func() *engine.Engine {
 		c, err := config.Load(config.Options{Transports: Transports()}, map[string]any{

@@ -144,7 +144,7 @@ func bytesInWords(n uint64) string {
 }
 
 // TestEachRowOfTheSelectionTree follows the tree of the transports seed: MNNVL, SHM, NVLink, RDMA, TCP, GDS, io_uring,
-// BufIO. Its first row and GDS are of transports that this build has not.
+// BufIO. Its first row is of a transport that this build has not.
 func TestEachRowOfTheSelectionTree(t *testing.T) {
 	list, _ := described()
 	for _, row := range []struct {
@@ -164,7 +164,8 @@ func TestEachRowOfTheSelectionTree(t *testing.T) {
 		{"BufIO: where the kernel gives no ring", mem.Host, mem.File, true, []string{"io-uring"}, "buf-io"},
 		{"MNNVL: not in this build, RDMA carries GPUs of two hosts", mem.Cuda, mem.Cuda, false, nil, "rdma"},
 		{"and staging does where there is no RDMA", mem.Cuda, mem.Cuda, false, []string{"rdma"}, ""},
-		{"GDS: not in this build, GPU and a file go through staging", mem.Cuda, mem.File, true, nil, ""},
+		{"GDS: GPU and a file", mem.Cuda, mem.File, true, nil, "gds"},
+		{"and staging does where it is off", mem.Cuda, mem.File, true, []string{"gds"}, ""},
 		{"nothing is left", mem.Host, mem.Host, false, []string{"rdma", "tcp"}, ""},
 	} {
 		t.Run(row.tree, func(t *testing.T) {

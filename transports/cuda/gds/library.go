@@ -1,0 +1,108 @@
+package gds
+
+import (
+	"time"
+
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/transports/cuda/cufile"
+	"github.com/tent-engine/tent/transports/cuda/driver"
+	"github.com/tent-engine/tent/transports/file"
+)
+
+// library is cuFile as package file uses it.
+type library struct {
+	facts   *cufile.Facts
+	depth   int
+	batches *cufile.Batches // nil where depth is 0
+	events  []cufile.Ended
+}
+
+var _ file.Library = (*library)(nil)
+
+func newLibrary(facts *cufile.Facts, depth int) *library {
+	l := &library{facts: facts}
+	if facts.Batches && depth > 0 {
+		l.depth = min(depth, facts.BatchMost)
+		l.batches, l.events = cufile.NewBatches(l.depth, l.depth), make([]cufile.Ended, l.depth)
+	}
+	return l
+}
+
+// Kind implements file.Library.
+func (l *library) Kind() mem.Kind { return mem.Cuda }
+
+// Depth implements file.Library.
+func (l *library) Depth() int { return l.depth }
+
+// RunMost implements file.Library.
+func (l *library) RunMost() uint64 { return l.facts.RunMost }
+
+// Bounces implements file.Library.
+func (l *library) Bounces() bool { return !l.facts.Native }
+
+// Describe implements file.Library.
+func (l *library) Describe() string { return l.facts.String() }
+
+// Adopt implements file.Library.
+func (l *library) Adopt(fd int) (uintptr, error) { return cufile.Adopt(fd) }
+
+// Drop implements file.Library.
+func (l *library) Drop(handle uintptr) { cufile.Drop(handle) }
+
+// Keep implements file.Library.
+func (l *library) Keep(m *mem.Region) error {
+	ordinal := ordinalOf(m)
+	if ordinal < 0 {
+		return errs.New(errs.NotHere, Name, "the location %q names no device", m.Location)
+	}
+	return cufile.Keep(ordinal, m.Addr, m.Size)
+}
+
+// Unkeep implements file.Library. After the loss of its device there is nothing to end.
+func (l *library) Unkeep(m *mem.Region) { _ = cufile.Unkeep(ordinalOf(m), m.Addr, m.Size) }
+
+func ordinalOf(m *mem.Region) int {
+	_, ordinal, _ := m.Location.Parse()
+	return ordinal
+}
+
+// run is a run in terms of cuFile, which finds pinned memory by its base.
+func run(r *file.Run) cufile.Run {
+	return cufile.Run{Write: r.Op == transport.Write, File: r.Handle, Ordinal: ordinalOf(r.Region), Base: r.Region.Addr,
+		Into: uint64(r.Addr - r.Region.Addr), Offset: r.Offset, Bytes: r.Bytes}
+}
+
+// Carry implements file.Library.
+func (l *library) Carry(r *file.Run) (uint64, error) {
+	one := run(r)
+	return cufile.Move(&one)
+}
+
+// Post implements file.Library.
+func (l *library) Post(r *file.Run, tag int) error {
+	one := run(r)
+	return l.batches.Post(&one, tag)
+}
+
+// Collect implements file.Library.
+func (l *library) Collect(into []file.Ended, limit time.Duration) int {
+	n := l.batches.Collect(l.events[:min(len(into), len(l.events))], limit)
+	for i, e := range l.events[:n] {
+		into[i] = file.Ended{Tag: e.Tag, Moved: e.Bytes, Err: e.Err}
+	}
+	return n
+}
+
+// Fetch implements file.Library.
+func (l *library) Fetch(into []byte, r *file.Run) error {
+	return driver.Fetch(ordinalOf(r.Region), into, r.Addr)
+}
+
+// Close implements file.Library.
+func (l *library) Close() {
+	if l.batches != nil {
+		l.batches.Close()
+	}
+}
