@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
+import pkgutil
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +26,20 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> None:
     In the checkout, their programs would import the sources there instead of the installed package.
     """
     os.chdir(tmp_path_factory.mktemp("elsewhere"))
+
+
+@pytest.fixture
+def pytester(pytester: pytest.Pytester) -> pytest.Pytester:
+    """The one of pytest, with all of tent imported before.
+
+    It takes modules that come during its run out of sys.modules again. Those that tent imports at their first use would
+    come a second time later, with other classes of the same names.
+    """
+    for module in pkgutil.iter_modules(tent.__path__):
+        if not module.name.startswith("__"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(f"tent.{module.name}")
+    return pytester
 
 
 @pytest.fixture
