@@ -27,6 +27,7 @@ import interpreters
 ROOT = build_gotent.ROOT
 SOURCE = ROOT / "pybind" / "capi"
 PLUG_INS = ROOT / "transports" / "plugin" / "include"  # of transports in C, which tent loads
+DRIVER = ROOT / "tests" / "fakes" / "cuda" / "src"  # the emulated driver of GPUs
 LIMIT_S = 120
 CC, CXX = os.environ.get("CC", "gcc"), os.environ.get("CXX", "g++")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
@@ -103,6 +104,16 @@ def install(built: Path, prefix: Path) -> None:
     print(f"installed under {target}")
 
 
+def driver(prefix: Path) -> Path:
+    """The emulated driver of GPUs, compiled."""
+    library = prefix / "libcuda.so.1"
+    sources = sorted(DRIVER.glob("*.c"))
+    flags = ("-shared", "-fPIC", "-O1", "-fvisibility=hidden", "-pthread")
+    command = [CC, *flags, *map(str, sources), "-o", str(library)]
+    make(library, key_of([*DRIVER.iterdir()], *command, said(CC, "--version")), command)
+    return library
+
+
 def check(prefix: Path) -> None:
     """Compiles and runs the examples and the programs that must be refused, with the flags of the header's readers."""
     flags = ["-Wall", "-Wextra", "-Werror", f"-I{prefix}/include"]
@@ -110,12 +121,13 @@ def check(prefix: Path) -> None:
     compilers = {".c": [CC, "-std=c11"], ".cc": [CXX, "-std=c++17"]}
     given = [*(path for path in (prefix / "include").rglob("*") if path.is_file()), prefix / "lib" / "libtent.so.key"]
     versions = said(CC, "--version") + said(CXX, "--version")
+    env = os.environ | {"TENT_LIBCUDA": str(driver(prefix))}
     for source in sorted([*(SOURCE / "examples").iterdir(), *(SOURCE / "checks").iterdir()]):
         for name, extra in (("plain", ("-O2",)), ("sanitized", SANITIZERS)):
             program = prefix / f"{source.name}-{name}"
             command = [*compilers[source.suffix], *flags, *extra, str(source), "-o", str(program), *link]
             make(program, key_of([source, *given], versions, *command), command)
-            done = subprocess.run([program], capture_output=True, text=True, timeout=LIMIT_S)
+            done = subprocess.run([program], capture_output=True, text=True, timeout=LIMIT_S, env=env)
             if done.returncode != 0:
                 raise SystemExit(f"{source.name} ({name}) failed:\n{done.stdout}{done.stderr}")
             print(f"  {source.name} ({name}): {done.stdout.strip()}", flush=True)

@@ -188,6 +188,10 @@ void tent_free_notifs(tent_notifi_info *info);
 const char *tent_last_error(void);
 /* Waits for the end of every task; 1 if timeout_ms were not enough: the batch goes on. status may be NULL. */
 int tent_wait(tent_engine_t engine, tent_batch_id_t batch_id, int64_t timeout_ms, tent_status_t *status);
+/* Makes a stream of a device (CUstream as a number, CU_STREAM_LEGACY is 1) wait for the end of a batch, whichever it is, and
+ * returns at once. *word, unless NULL, gets the address on the device of 32 bits: 0, and then the state (STATUS_*), until
+ * tent_free_batch. Give the requests a deadline: the stream waits as long as they take. */
+int tent_wait_on(tent_engine_t engine, tent_batch_id_t batch_id, uint64_t stream, uint64_t *word);
 /* options may be NULL. */
 int tent_submit_ex(tent_engine_t engine, tent_batch_id_t batch_id, tent_request_t *entries, size_t count,
                    const tent_submit_options_t *options);
@@ -308,6 +312,10 @@ class TransferEngine {
 		options.message = notification.msg.data();
 		options.message_bytes = notification.msg.size();
 		return submit(batch_id, requests, options);
+	}
+	/* Makes a stream of a device wait for the end of a batch: see tent_wait_on. */
+	Status waitOn(BatchID batch_id, uint64_t stream, uint64_t *word = nullptr) {
+		return Status::of(tent_wait_on(engine_, batch_id, stream, word));
 	}
 	Status cancelTransfer(BatchID batch_id, size_t task_id) {
 		return Status::of(tent_cancel_task(engine_, batch_id, task_id));
