@@ -28,17 +28,22 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.chdir(tmp_path_factory.mktemp("elsewhere"))
 
 
-@pytest.fixture
-def pytester(pytester: pytest.Pytester) -> pytest.Pytester:
-    """The one of pytest, with all of tent imported before.
-
-    It takes modules that come during its run out of sys.modules again. Those that tent imports at their first use would
-    come a second time later, with other classes of the same names.
-    """
+@pytest.fixture(scope="session")
+def imported() -> None:
+    """All modules of tent are imported."""
     for module in pkgutil.iter_modules(tent.__path__):
         if not module.name.startswith("__"):
             with contextlib.suppress(ImportError):
                 importlib.import_module(f"tent.{module.name}")
+
+
+@pytest.fixture
+def pytester(imported: None, pytester: pytest.Pytester) -> pytest.Pytester:
+    """The one of pytest, behind all imports.
+
+    It takes modules that come during its run out of sys.modules again. Those that tent imports at their first use would
+    come a second time later, with other classes of the same names.
+    """
     return pytester
 
 
