@@ -1,0 +1,99 @@
+package rdma
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/transports/rdma/verbs"
+	"github.com/tent-engine/tent/transports/transporttest"
+)
+
+// forge posts a work request on a queue pair of the first node, behind all of its checks, and reports whether the owner's
+// device has carried it out.
+func (r *rig) forge(t *testing.T, op uint32, key uint32, at uint64) bool {
+	t.Helper()
+	r.works(t) // its lanes are connected, also behind the attack before
+	rail := r.a.Transport.(*Transport).links.Lookup(r.c.Link).rail(r.c.Rail(t).Index)
+	own := r.a.Transport.(*Transport).regions.Lookup(r.local.Key)
+	done := r.f.Control(t, "reads") + r.f.Control(t, "writes")
+	rail.mu.Lock()
+	pair := rail.lanes[0].pair
+	wr := verbs.WR{ID: 1 << 63, Local: uint64(own.Addr), LKey: own.keys.Load().own(rail.device.index).LKey,
+		Remote: at, RKey: key, Length: forged, Op: op, Flags: verbs.Signaled}
+	_, err := pair.Post([]verbs.WR{wr})
+	rail.unlock()
+	require.NoError(t, err)
+	passed := false
+	await(t, "the end of the attack", func() bool {
+		passed = r.f.Control(t, "reads")+r.f.Control(t, "writes") > done
+		attributes, err := pair.Query()
+		return passed || err == nil && attributes.State == pairFailed
+	})
+	return passed
+}
+
+const (
+	forged     = 4096 // bytes of an attack
+	pairFailed = 6    // Attributes.State
+)
+
+// TestAMaliciousInitiatorReachesNothingThatItMayNot has a peer that skips all checks of its own side. The owner's device
+// is the last line: what it has not registered for others cannot be reached with any key or address.
+func TestAMaliciousInitiatorReachesNothingThatItMayNot(t *testing.T) {
+	r := newRigOver(t, 1, nil)
+	owner := r.b.Transport.(*Transport)
+	keysOf := func(o *transporttest.Operand) *keys { return owner.regions.Lookup(o.Key).keys.Load() }
+	start := func(o *transporttest.Operand) uint64 { return base(owner.regions.Lookup(o.Key).Addr) }
+	nobodys := r.b.Register(t, rigSize, mem.LocalReadWrite)
+	readable := r.b.Register(t, rigSize, mem.GlobalReadOnly)
+	shared := r.b.Register(t, rigSize, mem.GlobalReadWrite)
+	closed := r.b.Register(t, rigSize, mem.GlobalReadWrite)
+	oldKey, oldStart := keysOf(closed).remote[0].RKey, start(closed)
+	closed.Deregister(t)
+	require.Nil(t, keysOf(nobodys).remote[0], "memory for nobody has a registration for peers")
+
+	both := []uint32{verbs.OpWrite, verbs.OpRead}
+	for _, attack := range []struct {
+		name   string
+		victim *transporttest.Operand
+		key    uint32
+		at     uint64
+		ops    []uint32
+		lands  bool
+	}{
+		{"none: memory for everybody", shared, keysOf(shared).remote[0].RKey, start(shared), both, true},
+		{"none: a READ of memory for reading", readable, keysOf(readable).remote[0].RKey, start(readable),
+			[]uint32{verbs.OpRead}, true},
+		{"a WRITE to memory for reading", readable, keysOf(readable).remote[0].RKey, start(readable),
+			[]uint32{verbs.OpWrite}, false},
+		{"the local key of memory for nobody", nobodys, keysOf(nobodys).local[0].LKey, start(nobodys), both, false},
+		{"that key, and the address in the owner", nobodys, keysOf(nobodys).local[0].LKey,
+			uint64(owner.regions.Lookup(nobodys.Key).Addr), both, false},
+		{"a key of other memory", nobodys, keysOf(shared).remote[0].RKey, start(shared) + rigSize + 4096, both, false},
+		{"bytes behind the end", shared, keysOf(shared).remote[0].RKey, start(shared) + rigSize - forged/2, both, false},
+		{"bytes before the start", shared, keysOf(shared).remote[0].RKey, start(shared) - forged/2, both, false},
+		{"an address that wraps around", shared, keysOf(shared).remote[0].RKey, ^uint64(0) - forged/2, both, false},
+		{"the key of a closed region", closed, oldKey, oldStart, both, false},
+		{"a guessed key", shared, ^keysOf(shared).remote[0].RKey, start(shared), both, false},
+	} {
+		for _, op := range attack.ops {
+			t.Run(attack.name, func(t *testing.T) {
+				r.local.Fill(moved, 0, rigSize)
+				attack.victim.Fill(before, 0, rigSize)
+				require.Equal(t, attack.lands, r.forge(t, op, attack.key, attack.at), "the device has carried it out")
+				theirs, ours := uint64(before), uint64(moved)
+				if attack.lands && op == verbs.OpWrite {
+					theirs = moved
+				} else if attack.lands {
+					ours = before
+				}
+				require.NoError(t, attack.victim.Check(theirs, 0, 0, forged))
+				require.NoError(t, attack.victim.Check(before, forged, forged, rigSize-forged))
+				require.NoError(t, r.local.Check(ours, 0, 0, forged))
+				r.local.Fill(moved, 0, rigSize)
+			})
+		}
+	}
+}
