@@ -18,6 +18,15 @@ type finding struct {
 	Name   string   `json:"name"`
 	Found  []string `json:"found"`  // for people, one a line
 	Reason string   `json:"reason"` // why it cannot be used; "" when it can
+	Parts  []part   `json:"parts"`  // that speed and reach depend on
+}
+
+// part is transport.Part in JSON.
+type part struct {
+	Name    string   `json:"name"`
+	Found   []string `json:"found"`
+	Reason  string   `json:"reason"`
+	Matters string   `json:"matters"`
 }
 
 // Doctor returns in JSON the versions of the engine, the findings of each transport and platform, and whether processes
@@ -31,13 +40,7 @@ func Doctor() (text string, err error) {
 	}
 	transports := []finding{}
 	for _, factory := range all.Factories(all.PlugIns(paths)...) {
-		f := finding{Name: factory.Name(), Found: []string{}}
-		if reason := factory.Check(); reason != nil {
-			f.Reason = reason.Error()
-		} else if s, is := factory.(transport.Surveyor); is {
-			f.Found = append(f.Found, s.Survey()...)
-		}
-		transports = append(transports, f)
+		transports = append(transports, findingOf(factory))
 	}
 	platforms := []finding{}
 	for _, p := range all.Platforms(paths...) {
@@ -51,9 +54,26 @@ func Doctor() (text string, err error) {
 		"transports": transports, "platforms": platforms, "shared": shared}), nil
 }
 
+func findingOf(factory transport.Factory) finding {
+	f := finding{Name: factory.Name(), Found: []string{}, Parts: []part{}}
+	if reason := factory.Check(); reason != nil {
+		f.Reason = reason.Error()
+		return f
+	}
+	if s, is := factory.(transport.Surveyor); is {
+		f.Found = append(f.Found, s.Survey()...)
+	}
+	if e, is := factory.(transport.Examiner); is {
+		for _, p := range e.Examine() {
+			f.Parts = append(f.Parts, part(p))
+		}
+	}
+	return f
+}
+
 // devicesOf lists the devices of a platform, or the reason why there are none.
 func devicesOf(p device.Platform) finding {
-	f := finding{Name: p.Name(), Found: []string{}}
+	f := finding{Name: p.Name(), Found: []string{}, Parts: []part{}}
 	list, err := p.Devices()
 	if reason := p.Check(); reason != nil {
 		err = reason

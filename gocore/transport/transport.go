@@ -302,13 +302,6 @@ type Configured interface {
 	Settings() any
 }
 
-// Surveyor is a Factory that can describe its findings on this machine: interfaces, devices, features of the kernel.
-type Surveyor interface {
-	// Survey returns the findings for people, one a line. It is called only where Check returned nil, and leaves
-	// nothing behind.
-	Survey() []string
-}
-
 // Described is a Factory of a build: people read about its transports in docs/reference/transports.md.
 type Described interface {
 	// Describe returns the needs of a transport on a machine, as the end of "It needs". like is one that is not open:

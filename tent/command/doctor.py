@@ -20,7 +20,7 @@ NEEDED = "needed"  # without it no other machine can be reached
 ADVISED = "advised"  # without it something is slow, or takes another way
 OPTIONAL = "optional"  # hardware that not every machine has
 
-WEIGHTS = {"tcp": NEEDED, "nvlink": OPTIONAL, "rdma": OPTIONAL}  # of transports; the others are advised
+WEIGHTS = {"tcp": NEEDED, "nvlink": OPTIONAL, "rdma": OPTIONAL, "gds": OPTIONAL}  # of transports; the others are advised
 
 READY, NOT_READY, LIMITED = "ready", "not ready", "limited"
 STATUS = {READY: 0, NOT_READY: 1, LIMITED: 3}
@@ -125,6 +125,8 @@ def transports(engine: dict[str, Any]) -> Iterator[Check]:
             "a way to move bytes is missing; transfers take the others, as far as these can",
             found["found"],
         )
+        for part in found["parts"]:
+            yield Check(part["name"], ADVISED, part["reason"], part["matters"], part["found"])
 
 
 def registration() -> Check:

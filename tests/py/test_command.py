@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import tent
 from tent import command
 from tent.command import bench, doctor, pair, screen, topo
 
+ROOT = Path(__file__).parents[2]
 TENT = [sys.executable, "-W", "error", "-m", "tent"]
 
 
@@ -56,6 +58,24 @@ def test_the_verdict_follows_the_weight_of_a_missing_part() -> None:
     assert verdict(doctor.ADVISED, doctor.OPTIONAL) == doctor.LIMITED
     assert verdict(doctor.NEEDED, doctor.ADVISED) == doctor.NOT_READY
     assert sorted(doctor.STATUS.values()) == [0, 1, 3], "2 is that of a wrong argument"
+
+
+def test_doctor_examines_devices_for_rdma(tmp_path: Path) -> None:
+    """Over the fake library: addresses, packets, PCI order and bridges of each device, with a verdict each."""
+    sources = sorted((ROOT / "tests" / "fakes" / "verbs" / "library").glob("*.c"))
+    library = tmp_path / "libibverbs.so.1"
+    include = ROOT / "transports" / "rdma" / "verbs"
+    flags = ["-std=gnu11", "-shared", "-fPIC", f"-I{include}", "-Wl,-soname,libibverbs.so.1", "-o", library]
+    subprocess.run(["gcc", *flags, *sources, "-lpthread"], check=True)
+    env = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "TENT_FAKE_VERBS_DEVICES": "2"}
+    command = [sys.executable, "-m", "tent", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    for device in ("fake0", "fake1"):
+        for part in ("addresses", "packets", "PCI order", "PCI bridges"):
+            check = checks[f"{part} of {device}"]
+            assert check["ok"] and check["found"] and check["matters"], check
+    assert "RoCE v2" in checks["addresses of fake0"]["found"][0]
 
 
 def test_doctor_checks_a_pair_there_and_back() -> None:

@@ -10,8 +10,8 @@ import (
 	"github.com/tent-engine/tent/transports/transporttest"
 )
 
-// forge posts a work request on a queue pair of the first node, behind all of its checks, and reports whether the owner's
-// device has carried it out.
+// forge posts a work request on a queue pair of the first node, behind all of its checks. It reports whether the
+// owner's device has carried it out.
 func (r *rig) forge(t *testing.T, op uint32, key uint32, at uint64) bool {
 	t.Helper()
 	r.works(t) // its lanes are connected, also behind the attack before
@@ -39,8 +39,8 @@ const (
 	pairFailed = 6    // Attributes.State
 )
 
-// TestAMaliciousInitiatorReachesNothingThatItMayNot has a peer that skips all checks of its own side. The owner's device
-// is the last line: what it has not registered for others cannot be reached with any key or address.
+// TestAMaliciousInitiatorReachesNothingThatItMayNot has a peer that skips all checks of its own side. The owner's
+// device is the last line: memory that is not registered for others cannot be reached with any key or address.
 func TestAMaliciousInitiatorReachesNothingThatItMayNot(t *testing.T) {
 	r := newRigOver(t, 1, nil)
 	owner := r.b.Transport.(*Transport)
@@ -72,7 +72,8 @@ func TestAMaliciousInitiatorReachesNothingThatItMayNot(t *testing.T) {
 		{"that key, and the address in the owner", nobodys, keysOf(nobodys).local[0].LKey,
 			uint64(owner.regions.Lookup(nobodys.Key).Addr), both, false},
 		{"a key of other memory", nobodys, keysOf(shared).remote[0].RKey, start(shared) + rigSize + 4096, both, false},
-		{"bytes behind the end", shared, keysOf(shared).remote[0].RKey, start(shared) + rigSize - forged/2, both, false},
+		{"bytes behind the end", shared, keysOf(shared).remote[0].RKey, start(shared) + rigSize - forged/2, both,
+			false},
 		{"bytes before the start", shared, keysOf(shared).remote[0].RKey, start(shared) - forged/2, both, false},
 		{"an address that wraps around", shared, keysOf(shared).remote[0].RKey, ^uint64(0) - forged/2, both, false},
 		{"the key of a closed region", closed, oldKey, oldStart, both, false},

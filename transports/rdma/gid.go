@@ -84,9 +84,7 @@ func (d *device) addresses() ([]verbs.GID, error) {
 	list = slices.DeleteFunc(list, func(g verbs.GID) bool {
 		return rankOf(&g) == 0 || *s.GIDIndex >= 0 && g.Index != *s.GIDIndex
 	})
-	slices.SortStableFunc(list, func(a, b verbs.GID) int {
-		return cmp.Or(cmp.Compare(rankOf(&b), rankOf(&a)), cmp.Compare(a.Index, b.Index))
-	})
+	sortGIDs(list)
 	switch {
 	case len(list) > 0:
 		return list, nil
@@ -99,6 +97,13 @@ func (d *device) addresses() ([]verbs.GID, error) {
 			WithScope(errs.ScopeRail, errs.SideLocal)
 	}
 	return nil, err
+}
+
+// sortGIDs puts the best first.
+func sortGIDs(list []verbs.GID) {
+	slices.SortStableFunc(list, func(a, b verbs.GID) int {
+		return cmp.Or(cmp.Compare(rankOf(&b), rankOf(&a)), cmp.Compare(a.Index, b.Index))
+	})
 }
 
 // answering is the address of ours that goes with a peer's, after as many others as it passes over.
@@ -131,6 +136,9 @@ func linkLocal(g *verbs.GID) bool {
 	return g.GID[0] == 0xfe && g.GID[1]&0xc0 == 0x80 && !g.InfiniBnd
 }
 
+// rankRouted is the least rank of an address that leads beyond its own link.
+const rankRouted = 4
+
 // rankOf orders addresses by how far they lead; 0 is none.
 func rankOf(g *verbs.GID) int {
 	switch {
@@ -145,7 +153,7 @@ func rankOf(g *verbs.GID) int {
 	case linkLocal(g):
 		return 3
 	case !mapped(g):
-		return 4
+		return rankRouted
 	}
 	return 5
 }

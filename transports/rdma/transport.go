@@ -24,6 +24,7 @@ type Factory struct{}
 var (
 	_ transport.Configured = Factory{}
 	_ transport.Surveyor   = Factory{}
+	_ transport.Examiner   = Factory{}
 	_ transport.Parker     = (*Transport)(nil)
 	_ transport.Prober     = (*Transport)(nil)
 	_ transport.Matcher    = (*Transport)(nil)

@@ -103,6 +103,9 @@ func Load(path string) (*Library, error) {
 	return l, nil
 }
 
+// Relaxes reports whether the library passes the right Relaxed on to devices.
+func (l *Library) Relaxes() bool { return l.c.ibv_reg_mr_iova2 != nil }
+
 // refused keeps apart a library that is not there and one that cannot be used.
 func refused(why string) *Missing {
 	if strings.Contains(why, "No such file") {
