@@ -20,7 +20,8 @@ NEEDED = "needed"  # without it no other machine can be reached
 ADVISED = "advised"  # without it something is slow, or takes another way
 OPTIONAL = "optional"  # hardware that not every machine has
 
-WEIGHTS = {"tcp": NEEDED, "nvlink": OPTIONAL, "rdma": OPTIONAL, "gds": OPTIONAL}  # of transports; the others are advised
+# Of transports; the others are advised.
+WEIGHTS = {"tcp": NEEDED, "nvlink": OPTIONAL, "rdma": OPTIONAL, "gds": OPTIONAL}
 
 READY, NOT_READY, LIMITED = "ready", "not ready", "limited"
 STATUS = {READY: 0, NOT_READY: 1, LIMITED: 3}
