@@ -19,7 +19,7 @@ type Settings struct {
 	Workers     int      `key:"workers" of:"buf-io" takes:"1..256" default:"= two a processor, 4 to 16" help:"Threads that read and write."`
 	Depth       int      `key:"depth" of:"io_uring" takes:"1..4096" default:"128" help:"Operations in the kernel at once."`
 	Direct      string   `key:"direct" of:"io_uring" takes:"auto|off" default:"auto" help:"auto takes the files that can be read and written past the page cache and leaves others to buf-io; off takes every file, through the page cache."`
-	BatchDepth  int      `key:"io_batch_depth" of:"gds" takes:"1..4096" default:"32" from:"upstream" help:"Runs in cuFile batches at once, at most as many as the library allows."`
+	BatchDepth  int      `key:"io_batch_depth" of:"gds" takes:"1..4096" default:"32" from:"upstream" help:"Runs in cuFile batches at once. The engines of a process share 48; one that gets none uses threads."`
 	Threads     int      `key:"threads" of:"gds" takes:"1..64" default:"4" help:"Threads for the ends of a WRITE that are no whole units, and for all runs where the library has no batches."`
 
 	Slices  int  // accepted and not completed, over all files, 16 to 65536; 0: 1024

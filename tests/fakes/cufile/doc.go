@@ -5,7 +5,7 @@
 //
 // # Rules, each with its source
 //
-//	files of tmpfs are refused with 5030, a descriptor that     libcufile 1.9.1 over an emulated driver
+//	files of tmpfs are refused with 5030 (TMPFS=0), one that     libcufile 1.9.1 over an emulated driver
 //	  is registered already with 5028
 //	memory that is registered already is refused with 5023      the same
 //	calls about memory without a current context give 5011      cuFile API reference guide, on contexts
@@ -16,7 +16,10 @@
 //	  smaller result
 //	Cancel succeeds, and no event comes any more, while bytes   the same
 //	  may still move
-//	a batch has room again when all of its events were taken    stricter than any that was seen
+//	GetStatus without a current context, a call that signals    libcufile 1.14.1 loses events, or ends by an assertion
+//	  may interrupt, and a Submit into a batch with entries
+//	  under way end the process
+//	the 65th entry waits in Submit until an event is taken      the same: it has 64 buffers for runs of up to 1 MiB
 //	a WRITE that is not of whole units ends the process         the real one reads, changes and writes a unit, and so
 //	                                                            loses bytes of neighbours that write the same unit
 //	a handle that is in use, or of a descriptor that is closed, the library would use another file's descriptor

@@ -34,7 +34,7 @@ import (
 //	BATCHES   1: its properties say that it has batches
 //	DELAY_US  0: the longest delay of an I/O; SEED of the delays and of the order, 1
 //	PIN_MOST  bytes of a buffer that can be registered
-//	TMPFS     0; 1: it takes files of tmpfs, as no library does
+//	TMPFS     1: it takes files of tmpfs, as no library does, since folders of tests may be there
 type Settings map[string]string
 
 // Environment is that of a child which is to load a library with settings.

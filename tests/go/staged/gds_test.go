@@ -214,7 +214,7 @@ func TestRefusalsOfCuFileFallToStaging(t *testing.T) {
 		more     map[string]any
 		says     string
 	}{
-		"a file of tmpfs": {cufile.Settings{"NATIVE": "2"}, "/dev/shm", switchedOn, "as tmpfs"},
+		"a file of tmpfs": {cufile.Settings{"NATIVE": "2", "TMPFS": "0"}, "/dev/shm", switchedOn, "as tmpfs"},
 		"memory": {cufile.Settings{"NATIVE": "2", "PIN_MOST": "4096"}, "", switchedOn,
 			"cannot be pinned (5036)"},
 		"the driver":         {cufile.Settings{"COMPAT": "0"}, "", switchedOn, "compat mode is not allowed"},

@@ -37,7 +37,7 @@ func Move(*Run) (uint64, error) { return 0, absent() }
 type Batches struct{}
 
 // NewBatches makes room for none.
-func NewBatches(int, int) *Batches { return &Batches{} }
+func NewBatches(int) *Batches { return &Batches{} }
 
 // Post returns the reason.
 func (*Batches) Post(*Run, int) error { return absent() }

@@ -16,25 +16,24 @@ import (
 	"github.com/tent-engine/tent/transports/cuda/driver"
 )
 
-// Batches are runs that are under way at once, by the library's batches. One goroutine uses them at a time.
+// Batches are runs that are under way at once, each in a batch of the library with one entry. One goroutine uses them
+// at a time.
 //
-//	open --as many posted as it has entries--> full --its last event--> open
-//	  '--an entry was refused--> spoiled --its last event--> destroyed
+//	none --SetUp--> idle --Submit--> under way --its event--> idle
+//	  ^'-----Cancel, Destroy-----refused <--'
 //
-// An open batch without anything under way is kept for the next run.
+// Several entries in one batch would be fewer calls. But an entry that is refused takes the events of its whole Submit
+// with it, and a batch loses events when entries come while others are under way (seen with libcufile 1.14.1).
 type Batches struct {
-	depth  int
-	list   []*batch
-	of     []*batch // by tag: the batch of a run that is under way
-	params unsafe.Pointer
-	answer *C.cf_answer // with depth events
+	batches []batch // by tag
+	flying  []int   // tags under way, the oldest first
+	params  unsafe.Pointer
+	answer  *C.cf_answer // with room for one event
 }
 
 type batch struct {
-	handle   unsafe.Pointer
-	posted   int // since nothing was under way
-	underWay int
-	spoiled  bool
+	handle  unsafe.Pointer // nil: none
+	ordinal int            // of its device, which has its context current in every call
 }
 
 // Status of an event, as CUfileStatus_t.
@@ -44,99 +43,95 @@ const (
 	complete = 0x10
 )
 
-// NewBatches makes room for depth runs at once, with tags below a bound.
-func NewBatches(depth, tags int) *Batches {
-	return &Batches{depth: depth, of: make([]*batch, tags), params: C.calloc(C.size_t(tags), C.sizeof_cf_io),
-		answer: (*C.cf_answer)(C.calloc(1, C.sizeof_cf_answer+C.size_t(depth)*C.sizeof_cf_event))}
+// NewBatches makes room for depth runs at once, with tags below depth.
+func NewBatches(depth int) *Batches {
+	return &Batches{batches: make([]batch, depth), flying: make([]int, 0, depth),
+		params: C.calloc(C.size_t(depth), C.sizeof_cf_io),
+		answer: (*C.cf_answer)(C.calloc(1, C.sizeof_cf_answer+C.sizeof_cf_event))}
 }
 
-// Post begins a run and does not wait for it. Its tag is not under way, and fewer than depth are. After an error
-// nothing of the run is under way.
+// Post begins a run and does not wait for it. Its tag is that of no run under way. After an error nothing of the run is
+// under way.
 func (b *Batches) Post(r *Run, tag int) error {
-	at, err := b.open()
+	here, err := driver.Enter(r.Ordinal)
 	if err != nil {
 		return err
 	}
-	io := &unsafe.Slice((*C.cf_io)(b.params), len(b.of))[tag]
+	defer here.Leave()
+	at := &b.batches[tag]
+	if at.handle != nil && at.ordinal != r.Ordinal {
+		at.end(false)
+	}
+	if at.handle == nil {
+		if e := C.cf_set_up(1, &at.handle); e.err != 0 {
+			at.handle = nil
+			return failed("cuFileBatchIOSetUp", int(e.err), int(e.cu_err))
+		}
+		at.ordinal = r.Ordinal
+	}
+	io := &unsafe.Slice((*C.cf_io)(b.params), len(b.batches))[tag]
 	*io = C.cf_io{mode: 1, base: pointer(r.Base), file_offset: C.off_t(r.Offset), device_offset: C.off_t(r.Into),
 		bytes: C.size_t(r.Bytes), file: pointer(r.File), cookie: pointer(uintptr(tag) + 1)}
 	if r.Write {
 		io.operation = 1
 	}
-	here, err := driver.Enter(r.Ordinal)
-	if err != nil {
-		return err
-	}
-	e := C.cf_post(at.handle, io)
-	here.Leave()
-	if e.err != 0 {
-		at.spoiled = true
-		b.sweep()
+	if e := C.cf_post(at.handle, io); e.err != 0 {
+		at.end(true)
 		return failed("cuFileBatchIOSubmit", int(e.err), int(e.cu_err))
 	}
-	at.posted++
-	at.underWay++
-	b.of[tag] = at
+	b.flying = append(b.flying, tag)
 	return nil
 }
 
-// open returns a batch with room.
-func (b *Batches) open() (*batch, error) {
-	for _, at := range b.list {
-		if !at.spoiled && at.posted < b.depth {
-			return at, nil
-		}
+// end gives a batch back with nothing under way in it. One that has refused its entry is cancelled first.
+func (at *batch) end(refused bool) {
+	var spoiled C.int
+	if refused {
+		spoiled = 1
 	}
-	at := &batch{}
-	if e := C.cf_set_up(C.uint(b.depth), &at.handle); e.err != 0 {
-		return nil, failed("cuFileBatchIOSetUp", int(e.err), int(e.cu_err))
-	}
-	b.list = append(b.list, at)
-	return at, nil
+	C.cf_end(at.handle, spoiled)
+	at.handle = nil
 }
 
-// Collect returns runs that have ended. It waits for one until the limit, where some are under way.
+// Collect returns runs that have ended. Where none has, it waits for the oldest one until the limit.
 func (b *Batches) Collect(into []Ended, limit time.Duration) (n int) {
-	for _, at := range b.list {
-		if at.underWay == 0 || n == len(into) {
+	kept := b.flying[:0]
+	for _, tag := range b.flying {
+		if n == len(into) || !b.ended(tag, 0, 0, &into[n]) {
+			kept = append(kept, tag)
 			continue
 		}
-		least := 0
-		if n == 0 {
-			least = 1
-		}
-		n += b.collect(at, into[n:], least, limit)
-		if n > 0 {
-			limit = 0
-		}
+		n++
 	}
-	b.sweep()
+	b.flying = kept
+	if n == 0 && len(kept) > 0 && len(into) > 0 && b.ended(kept[0], 1, limit, &into[0]) {
+		b.flying = kept[:copy(kept, kept[1:])]
+		n = 1
+	}
 	return n
 }
 
-// collect asks one batch.
-func (b *Batches) collect(at *batch, into []Ended, least int, limit time.Duration) (n int) {
-	e := C.cf_status(at.handle, C.uint(least), C.uint(min(len(into), at.underWay, b.depth)), b.answer,
-		C.int64_t(limit))
-	if e.err != 0 { // its runs stay under way, until the library answers again
+// ended asks a batch for the end of its run. The library copies bytes that were read to the device meanwhile: without
+// the device's context that fails, and the event is lost (seen with libcufile 1.14.1).
+func (b *Batches) ended(tag, least int, limit time.Duration, into *Ended) bool {
+	at := &b.batches[tag]
+	here, err := driver.Enter(at.ordinal)
+	if err != nil { // the device is lost, and nobody can say how far its runs are
 		time.Sleep(again)
-		return 0
+		return false
 	}
-	events := unsafe.Slice((*C.cf_event)(unsafe.Add(unsafe.Pointer(b.answer), C.sizeof_cf_answer)), b.depth)
-	for _, event := range events[:min(int(b.answer.count), len(into), b.depth)] {
-		tag := int(uintptr(event.cookie)) - 1
-		if event.status&(waiting|pending) != 0 || tag < 0 || tag >= len(b.of) || b.of[tag] != at {
-			continue // it is not the end of a run of this batch
-		}
-		b.of[tag] = nil
-		at.underWay--
-		into[n] = endOf(tag, int(event.status), int64(event.result))
-		n++
+	e := C.cf_status(at.handle, C.uint(least), 1, b.answer, C.int64_t(limit))
+	here.Leave()
+	if e.err != 0 { // the run stays under way, until the library answers again
+		time.Sleep(again)
+		return false
 	}
-	if at.underWay == 0 {
-		at.posted = 0
+	event := (*C.cf_event)(unsafe.Add(unsafe.Pointer(b.answer), C.sizeof_cf_answer))
+	if b.answer.count == 0 || event.status&(waiting|pending) != 0 || int(uintptr(event.cookie)) != tag+1 {
+		return false
 	}
-	return n
+	*into = endOf(tag, int(event.status), int64(event.result))
+	return true
 }
 
 // endOf reads an event.
@@ -153,26 +148,18 @@ func endOf(tag, status int, result int64) Ended {
 
 var statusWords = map[int]string{4: "INVALID", 8: "CANCELED", complete: "COMPLETE", 0x20: "TIMEOUT", 0x40: "FAILED"}
 
-// sweep destroys spoiled batches with nothing under way.
-func (b *Batches) sweep() {
-	kept := b.list[:0]
-	for _, at := range b.list {
-		if at.spoiled && at.underWay == 0 {
-			C.cf_end(at.handle, 1)
-			continue
-		}
-		kept = append(kept, at)
-	}
-	clear(b.list[len(kept):])
-	b.list = kept
-}
-
 // Close gives the batches back. Nothing is under way.
 func (b *Batches) Close() {
-	for _, at := range b.list {
-		C.cf_end(at.handle, 0)
+	for i := range b.batches {
+		at := &b.batches[i]
+		if at.handle == nil {
+			continue
+		}
+		if here, err := driver.Enter(at.ordinal); err == nil {
+			at.end(false)
+			here.Leave()
+		}
 	}
-	b.list = nil
 	C.free(b.params)
 	C.free(unsafe.Pointer(b.answer))
 }

@@ -161,7 +161,7 @@ func TestBytesGoBothWays(t *testing.T) {
 			r := open(t, gpu)
 			device, disk := pattern(1, size), make([]byte, size)
 			require.NoError(t, gpu.Poke(r.addr, device))
-			b := cufile.NewBatches(depth, depth)
+			b := cufile.NewBatches(depth)
 			const part = size / 16
 			for first := 0; first < 16; first += depth {
 				for i := range depth {
@@ -194,38 +194,36 @@ func TestBytesGoBothWays(t *testing.T) {
 		})
 }
 
-// A batch of which events are still out takes no more than its entries; another one takes the next runs.
-func TestBatchesTakeTurns(t *testing.T) {
+// Each run has a batch of its own, which the next run with its tag uses again.
+func TestBatchesAreUsedAgain(t *testing.T) {
 	fake.Run(t, nil, nil, nil, func(t *testing.T, io *fake.Loaded, gpu *cuda.Loaded) {
 		r := open(t, gpu)
-		b := cufile.NewBatches(depth, depth)
+		b := cufile.NewBatches(depth)
 		into := make([]cufile.Ended, 1)
 		free := []int{0, 1, 2, 3}
-		posted, taken := 0, 0
-		for taken < 50 {
+		for posted, taken := 0, 0; taken < 50; {
 			for posted < 50 && len(free) > 0 {
 				tag := free[0]
 				free = free[1:]
 				require.NoError(t, b.Post(r.run(posted%2 == 0, uint64(posted)*4096, 4096), tag))
 				posted++
 			}
-			if b.Collect(into, time.Second) == 1 { // one at a time: a batch is hardly ever empty
+			if b.Collect(into, time.Second) == 1 {
 				require.NoError(t, into[0].Err)
 				free = append(free, into[0].Tag)
 				taken++
 			}
 		}
-		require.LessOrEqual(t, io.Stats().Batches, int64(depth+1))
+		require.EqualValues(t, depth, io.Stats().Batches)
 		b.Close()
 	})
 }
 
-// An entry that is refused moves nothing, and spoils its batch: those that are under way there end, and new ones go by
-// another batch.
-func TestARefusedEntrySpoilsItsBatch(t *testing.T) {
+// An entry that is refused moves nothing. Its batch ends, and those beside it go on.
+func TestARefusedEntryEndsItsBatch(t *testing.T) {
 	fake.Run(t, nil, nil, nil, func(t *testing.T, io *fake.Loaded, gpu *cuda.Loaded) {
 		r := open(t, gpu)
-		b := cufile.NewBatches(depth, depth)
+		b := cufile.NewBatches(depth)
 		io.Hold(true)
 		require.NoError(t, b.Post(r.run(true, 0, 4096), 0))
 		bad := r.run(true, 0, 4096)
@@ -233,19 +231,15 @@ func TestARefusedEntrySpoilsItsBatch(t *testing.T) {
 		err := b.Post(bad, 1)
 		require.ErrorContains(t, err, "cuFileBatchIOSubmit")
 		require.Equal(t, errs.StorageError, errs.CodeOf(err))
+		require.EqualValues(t, 1, io.Stats().Batches, "the refused one has ended")
+		require.EqualValues(t, 1, io.Stats().Cancels)
 		require.NoError(t, b.Post(r.run(false, 4096, 4096), 1))
-		require.EqualValues(t, 2, io.Stats().Batches, "the spoiled one has a run under way")
-		require.Zero(t, io.Stats().Cancels, "Cancel would lose its event")
 		io.Hold(false)
 		for _, end := range collect(t, b, 2) {
 			require.NoError(t, end.Err)
 			require.EqualValues(t, 4096, end.Bytes)
 		}
-		require.EqualValues(t, 1, io.Stats().Batches)
-		require.EqualValues(t, 1, io.Stats().Cancels)
-		bad.Into = size
-		require.Error(t, b.Post(bad, 2))
-		require.Zero(t, io.Stats().Batches, "nothing was under way in it")
+		require.EqualValues(t, 1, io.Stats().Cancels, "Cancel would lose events")
 		b.Close()
 	})
 }
@@ -254,7 +248,7 @@ func TestARefusedEntrySpoilsItsBatch(t *testing.T) {
 func TestFailuresAreNamed(t *testing.T) {
 	fake.Run(t, nil, nil, nil, func(t *testing.T, io *fake.Loaded, gpu *cuda.Loaded) {
 		r := open(t, gpu)
-		b := cufile.NewBatches(depth, depth)
+		b := cufile.NewBatches(depth)
 		post := func() error {
 			if err := b.Post(r.run(false, 0, 8192), 0); err != nil {
 				return err
@@ -302,7 +296,7 @@ func TestFailuresAreNamed(t *testing.T) {
 	})
 }
 
-// The library takes a descriptor and memory once; files of tmpfs it does not take.
+// The library takes a descriptor and memory once.
 func TestHandlesAndMemory(t *testing.T) {
 	fake.Run(t, nil, nil, nil, func(t *testing.T, io *fake.Loaded, gpu *cuda.Loaded) {
 		r := open(t, gpu)
@@ -313,6 +307,13 @@ func TestHandlesAndMemory(t *testing.T) {
 		require.ErrorContains(t, cufile.Keep(1, r.addr, size/2), "(5023)")
 		require.NoError(t, cufile.Unkeep(1, r.addr, size))
 		require.EqualValues(t, 1, io.Stats().Buffers)
+	})
+}
+
+func TestFilesOfTmpfsAreRefused(t *testing.T) {
+	fake.Run(t, fake.Settings{"TMPFS": "0"}, nil, nil, func(t *testing.T, _ *fake.Loaded, _ *cuda.Loaded) {
+		_, err := cufile.Driver()
+		require.NoError(t, err)
 		fd, err := unix.MemfdCreate("tmpfs", unix.MFD_CLOEXEC)
 		require.NoError(t, err)
 		_, err = cufile.Adopt(fd)

@@ -14,16 +14,17 @@
 //
 // # Batches
 //
-// Seen with libcufile 1.9.1 (and its documentation where it says so):
+// Seen with libcufile 1.14.1 over the emulated driver of tests/fakes/cuda, the first two with 1.9.1 too:
 //
 //	an entry that cannot be posted     fails its whole Submit, and no event of that call ever comes, although entries in
-//	                                   front of it may have run. So a Submit here has one entry: when it fails, nothing
-//	                                   of it runs, and the batch takes no more
-//	Cancel                             returns success, and no event comes. So nothing under way is ever cancelled: a
-//	                                   run ends by its event
-//	GetStatus                          returns each event once, in any order
+//	                                   front of it may have run
+//	Cancel                             returns success, and no event comes: nothing under way is ever cancelled
+//	a Submit while entries are under   makes the batch lose events. So each run has a batch of its own, with one entry
+//	  way in the batch
+//	GetStatus without the context      cannot copy bytes that were read, and loses the event
+//	GetStatus that a signal interrupts ends the process by an assertion: signals wait during each call (shim.c)
+//	the 65th run of a process          waits in Submit, until an event of another is taken: package gds has a bound
 //	a run that was cut short           is COMPLETE with a smaller result, which the caller has to compare
-//	a batch has room again             for certain when all of its events have come. So batches take turns
 //
 // Parameters of a run stay in memory of C until its event: the library may keep the pointer.
 //

@@ -10,12 +10,11 @@ import (
 
 // Facts are properties of the library and its driver, which stay.
 type Facts struct {
-	Version   int    // 1090 for 1.9, 0 if the library does not say
-	Native    bool   // nvidia-fs is loaded
-	Compat    bool   // without it the library may copy through memory of the host
-	Batches   bool   // it has the calls for many runs at once
-	BatchMost int    // entries of a batch
-	RunMost   uint64 // bytes of a run
+	Version int    // 1090 for 1.9, 0 if the library does not say
+	Native  bool   // nvidia-fs is loaded
+	Compat  bool   // without it the library may copy through memory of the host
+	Batches bool   // it has the calls for many runs at once
+	RunMost uint64 // bytes of a run
 }
 
 // String returns the facts for people.
@@ -49,11 +48,8 @@ type Ended struct {
 	Err   error
 }
 
-// bounds of a run and a batch, for a library that gives none.
-const (
-	runMost   = 16 << 20
-	batchMost = 128
-)
+// runMost bounds a run, for a library that gives no bound.
+const runMost = 16 << 20
 
 // again is the pause after a failed question for the events of a batch.
 const again = time.Millisecond

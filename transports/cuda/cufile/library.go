@@ -62,11 +62,8 @@ var opened = sync.OnceValues(func() (*Facts, error) {
 	}
 	const batchIO = 1 << 1 // CU_FILE_BATCH_IO_SUPPORTED
 	f := &Facts{Version: int(version), Native: p.major > 0, Compat: p.control&2 != 0,
-		Batches: process().batches && p.features&batchIO != 0, BatchMost: int(p.batch_most),
+		Batches: process().batches && p.features&batchIO != 0,
 		RunMost: min(uint64(p.direct_most)<<10, runMost)}
-	if f.BatchMost == 0 {
-		f.BatchMost = batchMost
-	}
 	if f.RunMost == 0 {
 		f.RunMost = runMost
 	}

@@ -6,6 +6,8 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -42,6 +44,22 @@ int cf_load(char *why, size_t bytes) {
 /* A process that was forked has the library and not its threads. */
 static int is_child(void) { return loaded_in != getpid(); }
 
+/* The library takes EINTR for a mistake of its own, and ends the process (seen with 1.14.1). The runtime of Go sends
+ * signals to its threads, so none is delivered during a call. Those of faults are, to the thread that made them. */
+static sigset_t quiet(void) {
+	sigset_t all, before;
+	sigfillset(&all);
+	sigdelset(&all, SIGSEGV);
+	sigdelset(&all, SIGBUS);
+	sigdelset(&all, SIGFPE);
+	sigdelset(&all, SIGILL);
+	sigdelset(&all, SIGABRT);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	return before;
+}
+
+static void loud(sigset_t before) { pthread_sigmask(SIG_SETMASK, &before, NULL); }
+
 cf_error cf_open(cf_properties *properties, int *version) {
 	if (is_child())
 		return forked;
@@ -73,9 +91,11 @@ cf_error cf_unkeep(uint64_t base) { return is_child() ? forked : cf.cuFileBufDer
 int64_t cf_move(int write, void *file, uint64_t base, uint64_t offset, int64_t at, uint64_t bytes) {
 	if (is_child())
 		return -ECHILD; /* as good a number as any: the library does not give it */
+	sigset_t before = quiet();
 	errno = 0;
 	ssize_t moved = write ? cf.cuFileWrite(file, (void *)base, bytes, at, (off_t)offset)
 	                      : cf.cuFileRead(file, (void *)base, bytes, at, (off_t)offset);
+	loud(before); /* it leaves errno alone */
 	return moved == -1 ? -(int64_t)(errno ? errno : EIO) : moved;
 }
 
@@ -83,12 +103,21 @@ cf_error cf_set_up(unsigned entries, void **batch) {
 	return is_child() ? forked : cf.cuFileBatchIOSetUp(batch, entries);
 }
 
-cf_error cf_post(void *batch, cf_io *io) { return is_child() ? forked : cf.cuFileBatchIOSubmit(batch, 1, io, 0); }
+cf_error cf_post(void *batch, cf_io *io) {
+	sigset_t before = quiet();
+	cf_error e = is_child() ? forked : cf.cuFileBatchIOSubmit(batch, 1, io, 0);
+	loud(before);
+	return e;
+}
 
 cf_error cf_status(void *batch, unsigned least, unsigned most, cf_answer *answer, int64_t limit_ns) {
 	struct timespec limit = {.tv_sec = limit_ns / 1000000000, .tv_nsec = limit_ns % 1000000000};
+	sigset_t before = quiet();
 	answer->count = is_child() ? 0 : most;
-	return is_child() ? forked : cf.cuFileBatchIOGetStatus(batch, least, &answer->count, answer->events, &limit);
+	cf_error e =
+	    is_child() ? forked : cf.cuFileBatchIOGetStatus(batch, least, &answer->count, answer->events, &limit);
+	loud(before);
+	return e;
 }
 
 /* Nothing of the batch is under way. One that was spoiled is cancelled first: it may hold an entry that was refused. */

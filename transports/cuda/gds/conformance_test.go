@@ -5,13 +5,18 @@ package gds
 import (
 	"fmt"
 	"math/rand"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/tests/fakes/cuda"
 	fake "github.com/tent-engine/tent/tests/fakes/cufile"
+	"github.com/tent-engine/tent/transports/cuda/cufile"
 	"github.com/tent-engine/tent/transports/cuda/driver"
 	"github.com/tent-engine/tent/transports/file"
 	"github.com/tent-engine/tent/transports/transporttest"
@@ -51,12 +56,47 @@ func harness(s file.Settings) transporttest.Harness {
 			require.NoError(t, err)
 			return tr
 		},
-		Warm: func(t *testing.T) { // the context and stream of the device stay
-			addr, err := driver.Platform{}.Allocate(0, 4096)
-			require.NoError(t, err)
-			require.NoError(t, driver.Platform{}.Free(addr, 4096))
-		},
+		Warm:        warm,
 		NoSelf:      "its peers are files, not engines",
 		SilentClose: "files do not close",
 	}
+}
+
+// TestConformanceOnDevices is the suite over the first GPU and the cuFile of this machine, for `make check-gpu`.
+func TestConformanceOnDevices(t *testing.T) {
+	if err := (Factory{}).Check(); err != nil {
+		t.Skipf("no GPU with cuFile here: %v", err)
+	}
+	transporttest.Run(t, func(*testing.T) transporttest.Harness { return harness(file.Settings{}) })
+}
+
+// warm moves a page: contexts, streams and some descriptors of both libraries stay with the process.
+func warm(t *testing.T) {
+	addr, err := driver.Platform{}.Allocate(0, 4096)
+	require.NoError(t, err)
+	facts, err := cufile.Driver()
+	require.NoError(t, err)
+	path, flags := filepath.Join(t.TempDir(), "warm"), os.O_RDWR|os.O_CREATE
+	file, err := os.OpenFile(path, flags|unix.O_DIRECT, 0o600)
+	if err != nil { // tmpfs of older kernels
+		file, err = os.OpenFile(path, flags, 0o600)
+	}
+	require.NoError(t, err)
+	require.NoError(t, file.Truncate(4096))
+	handle, err := cufile.Adopt(int(file.Fd()))
+	require.NoError(t, err)
+	require.NoError(t, cufile.Keep(0, addr, 4096))
+	one := &cufile.Run{File: handle, Base: addr, Bytes: 4096}
+	_, err = cufile.Move(one)
+	require.NoError(t, err)
+	if facts.Batches {
+		b, into := cufile.NewBatches(1), make([]cufile.Ended, 1)
+		require.NoError(t, b.Post(one, 0))
+		require.Eventually(t, func() bool { return b.Collect(into, time.Millisecond) == 1 }, patience, time.Millisecond)
+		b.Close()
+	}
+	require.NoError(t, cufile.Unkeep(0, addr, 4096))
+	cufile.Drop(handle)
+	require.NoError(t, file.Close())
+	require.NoError(t, driver.Platform{}.Free(addr, 4096))
 }

@@ -150,7 +150,8 @@ func TestAWithdrawnSliceEndsWithItsEvent(t *testing.T) {
 
 // Files that cuFile does not take, and memory that it cannot pin, are left to other transports, with the reason.
 func TestRefusalsAreReasons(t *testing.T) {
-	fake.Run(t, fake.Settings{"PIN_MOST": "65536"}, nil, nil, func(t *testing.T, io *fake.Loaded, _ *cuda.Loaded) {
+	settings := fake.Settings{"PIN_MOST": "65536", "TMPFS": "0"}
+	fake.Run(t, settings, nil, nil, func(t *testing.T, io *fake.Loaded, _ *cuda.Loaded) {
 		w := transporttest.NewWorld(t, harness(file.Settings{}))
 		node := w.Open("near")
 		addr, err := driver.Platform{}.Allocate(0, size)

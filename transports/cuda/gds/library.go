@@ -1,6 +1,7 @@
 package gds
 
 import (
+	"sync"
 	"time"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -23,11 +24,40 @@ var _ file.Library = (*library)(nil)
 
 func newLibrary(facts *cufile.Facts, depth int) *library {
 	l := &library{facts: facts}
-	if facts.Batches && depth > 0 {
-		l.depth = min(depth, facts.BatchMost)
-		l.batches, l.events = cufile.NewBatches(l.depth, l.depth), make([]cufile.Ended, l.depth)
+	if facts.Batches {
+		l.depth = places.take(depth)
+	}
+	if l.depth > 0 {
+		l.batches, l.events = cufile.NewBatches(l.depth), make([]cufile.Ended, l.depth)
 	}
 	return l
+}
+
+// placesMost bounds the runs in batches of a process. The library has 64 buffers for runs of up to 1 MiB, and a Submit
+// without one waits until another batch is asked for its events: two threads would wait for each other.
+const placesMost = 48
+
+// places are those of the process. A transport that gets none uses threads.
+var places = budget{left: placesMost}
+
+type budget struct {
+	mu   sync.Mutex
+	left int
+}
+
+// take takes up to n, as many as there are.
+func (b *budget) take(n int) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n = min(n, b.left)
+	b.left -= n
+	return n
+}
+
+func (b *budget) giveBack(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left += n
 }
 
 // Kind implements file.Library.
@@ -105,4 +135,5 @@ func (l *library) Close() {
 	if l.batches != nil {
 		l.batches.Close()
 	}
+	places.giveBack(l.depth)
 }

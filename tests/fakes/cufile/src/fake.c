@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ static struct batch *batches;
 static struct io *first;
 static struct stats stats;
 static int opened, held, threads;
+static unsigned buffered; /* entries with a buffer: from Submit until their event is taken */
 static unsigned long randomness;
 
 static int (*peek)(void *, uint64_t, uint64_t, int);
@@ -32,6 +34,7 @@ static struct fault {
 
 #define THREADS 4
 #define BOUNCE (1 << 20)
+#define BUFFERS 64
 #define OK ((error){0, 0})
 #define ERROR(code) ((error){code, 0})
 
@@ -78,6 +81,12 @@ API void fakecufile_stats(struct stats *into) {
 	pthread_mutex_unlock(&lock);
 }
 
+/* The real one would do harm, often later: the test ends here. */
+static void wrong(const char *what) {
+	fprintf(stderr, "fake cufile: %s\n", what);
+	abort();
+}
+
 static error leave(int code) {
 	pthread_mutex_unlock(&lock);
 	return ERROR(code);
@@ -98,6 +107,14 @@ static int enter(const char *function) {
 static int without_context(void) {
 	void *context = NULL;
 	return current(&context) || !context;
+}
+
+/* A signal would end the process by an assertion of the library. */
+static void want_no_signals(void) {
+	sigset_t now;
+	pthread_sigmask(SIG_SETMASK, NULL, &now);
+	if (!sigismember(&now, SIGURG))
+		wrong("a call that signals may interrupt");
 }
 
 static int load_driver(void) {
@@ -148,7 +165,7 @@ API error cuFileHandleRegister(struct handle **into, struct descriptor *d) {
 	int flags = fcntl(d->fd, F_GETFL);
 	if (d->type != 1 || flags < 0 || fstatfs(d->fd, &fs))
 		return leave(INVALID_VALUE);
-	if (fs.f_type == 0x01021994 && !setting("TMPFS", 0))
+	if (fs.f_type == 0x01021994 && !setting("TMPFS", 1))
 		return leave(INTERNAL);
 	for (struct handle *h = handles; h; h = h->next)
 		if (h->fd == d->fd)
@@ -173,10 +190,8 @@ API void cuFileHandleDeregister(struct handle *file) {
 	struct handle **at = &handles;
 	while (*at && *at != file)
 		at = &(*at)->next;
-	if (!*at || file->users || fcntl(file->fd, F_GETFL) < 0) {
-		fprintf(stderr, "fake cufile: a handle was deregistered while it is %s\n", *at ? "in use, or closed" : "unknown");
-		abort();
-	}
+	if (!*at || file->users || fcntl(file->fd, F_GETFL) < 0)
+		wrong("a handle was deregistered that is unknown, in use, or of a descriptor that is closed");
 	*at = file->next;
 	free(file);
 	stats.handles--;
@@ -227,10 +242,8 @@ static ssize_t move(const struct io *io, size_t bytes) {
 		n = n < BOUNCE - 8192 ? n : BOUNCE - 8192;
 		ssize_t got;
 		if (io->write) { /* an end that is not aligned loses neighbours' bytes in the real one: none may come here */
-			if (before || n & 4095) {
-				fprintf(stderr, "fake cufile: a WRITE of %zu bytes at %ld is not of whole units\n", n, (long)at);
-				abort();
-			}
+			if (before || n & 4095)
+				wrong("a WRITE that is not of whole units");
 			if (peek(bounce, io->address + moved, n, 0)) {
 				free(bounce);
 				return -EFAULT;
@@ -385,6 +398,11 @@ API error cuFileBatchIOSubmit(struct batch *b, unsigned count, struct parameters
 	if (code)
 		return ERROR(code);
 	stats.submits++;
+	want_no_signals();
+	if (b->under_way || b->count)
+		wrong("a Submit into a batch with entries under way, which would lose events");
+	while (buffered + count > BUFFERS) /* until another batch is asked for its events */
+		pthread_cond_wait(&ended, &lock);
 	if (flags || without_context() || b->posted + count > b->entries || b->cancelled)
 		return leave(INTERNAL);
 	unsigned good = 0;
@@ -398,6 +416,7 @@ API error cuFileBatchIOSubmit(struct batch *b, unsigned count, struct parameters
 		                  .at = p->file_offset, .write = p->operation, .cookie = p->cookie, .silent = good < count};
 		b->posted++;
 		b->under_way++;
+		buffered++;
 		queue(io);
 	}
 	return leave(good < count ? INTERNAL : 0);
@@ -410,6 +429,9 @@ API error cuFileBatchIOGetStatus(struct batch *b, unsigned least, unsigned *coun
 	int code = enter("cuFileBatchIOGetStatus");
 	if (code)
 		return ERROR(code);
+	want_no_signals();
+	if (without_context())
+		wrong("GetStatus without a current context, which would lose events");
 	struct timespec until;
 	clock_gettime(CLOCK_REALTIME, &until);
 	if (limit) {
@@ -423,6 +445,8 @@ API error cuFileBatchIOGetStatus(struct batch *b, unsigned least, unsigned *coun
 		unsigned i = (unsigned)(next_random() % b->count);
 		into[*count] = b->events[i];
 		b->events[i] = b->events[--b->count];
+		buffered--;
+		pthread_cond_broadcast(&ended);
 	}
 	if (!b->under_way && !b->count)
 		b->posted = 0; /* room again */
