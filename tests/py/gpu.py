@@ -44,6 +44,22 @@ COMMON = """
     SIZE = 1 << 16
 """
 
+# A byte depends on its position and a seed, and the memory around the region has bands.
+ORACLE = """
+    from pathlib import Path
+
+    BAND = 4096
+
+    def pattern(seed, size):
+        return bytes((at * 131 + at // 251 + seed) % 256 for at in range(size))
+
+    def poke(address, data):
+        assert gpu.fakecuda_peek(data, ctypes.c_uint64(address), ctypes.c_uint64(len(data)), 1) == 0
+
+    def taken(engine, region, file):
+        return engine.explain(region, file)["taken"]
+"""
+
 
 @pytest.fixture(scope="module", name="library")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> str:

@@ -10,27 +10,11 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from gpu import COMMON, driver
+from gpu import COMMON, ORACLE, driver
 
 __all__ = ["driver"]  # the fixture `library`
 
 SOURCE = Path(__file__).parents[1] / "fakes" / "cufile" / "src" / "fake.c"
-
-# A byte depends on its position and a seed, and the memory around the region has bands.
-ORACLE = """
-    from pathlib import Path
-
-    BAND = 4096
-
-    def pattern(seed, size):
-        return bytes((at * 131 + at // 251 + seed) % 256 for at in range(size))
-
-    def poke(address, data):
-        assert gpu.fakecuda_peek(data, ctypes.c_uint64(address), ctypes.c_uint64(len(data)), 1) == 0
-
-    def taken(engine, region, file):
-        return engine.explain(region, file)["taken"]
-"""
 
 
 @pytest.fixture(scope="module")
