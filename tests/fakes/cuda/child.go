@@ -19,7 +19,7 @@ import (
 const childName = "TENT_FAKECUDA_TEST"
 
 // childLimit bounds a child; a longer one hangs.
-const childLimit = 2 * time.Minute
+const childLimit = 4 * time.Minute
 
 // eventsKept is the bound of the events that package driver keeps for the next gate.
 const eventsKept = 64

@@ -31,7 +31,7 @@ func TestConformance(t *testing.T) {
 		settings file.Settings
 		run      func(*testing.T, func(*testing.T) transporttest.Harness)
 	}{
-		"Batches":     {nil, "50", file.Settings{}, transporttest.Run},
+		"Batches":     {nil, "20", file.Settings{}, transporttest.Run},
 		"FewAtATime":  {nil, "0", file.Settings{BatchDepth: 2, Threads: 1, Descriptors: 1}, transporttest.Again},
 		"ThreadsOnly": {fake.BatchCalls, "0", file.Settings{Threads: 2}, transporttest.Again},
 	} {
