@@ -152,7 +152,7 @@ def test_a_cancelled_transfer_gives_its_slots_back(library: str, tmp_path: Path,
 
 @pytest.mark.parametrize("move", ["write", "read"])
 def test_a_killed_peer_costs_no_slots(library: str, tmp_path: Path, move: str) -> None:
-    """The error names it, and the engine stages for the next peer."""
+    """The error names it, and no byte outside the region has changed."""
     asks(
         library,
         tmp_path,
@@ -169,12 +169,5 @@ def test_a_killed_peer_costs_no_slots(library: str, tmp_path: Path, move: str) -
             slots_come_back(engine)
             now = peek(address, len(mine))
             assert now == joined(mine, now), "the bands"
-        poke(address, mine)
-        owner = Owner()
-        with engine.open(owner.address) as segment:
-            assert engine.write(own, segment["cache"][0:size]).result(timeout=30) == size
-            assert owner.bytes() == joined(theirs, mine)
-            slots_come_back(engine)
-        owner.close()
     """,
     )
