@@ -199,6 +199,7 @@ _Paths = TypedDict(
         "transports/rdma/endpoint/send_rnr_count": int,
         "transports/rdma/endpoint/qp_pools": Sequence[Any],
         "transports/rdma/workers/block_size": int | str,
+        "transports/rdma/registration_bytes": int | str,
         "transports/rdma/pci_relaxed_ordering": int,
         "transports/rdma/write_visibility": Literal["auto", "flush", "acknowledged"],
         "transports/rdma/default_bandwidth_gbps": float,

@@ -20,7 +20,7 @@ func (r *rig) forge(t *testing.T, op uint32, key uint32, at uint64) bool {
 	done := r.f.Control(t, "reads") + r.f.Control(t, "writes")
 	rail.mu.Lock()
 	pair := rail.lanes[0].pair
-	wr := verbs.WR{ID: 1 << 63, Local: uint64(own.Addr), LKey: own.keys.Load().own(rail.device.index).LKey,
+	wr := verbs.WR{ID: 1 << 63, Local: uint64(own.Addr), LKey: own.keys.Load().own(rail.device.index).parts[0].LKey,
 		Remote: at, RKey: key, Length: forged, Op: op, Flags: verbs.Signaled}
 	_, err := pair.Post([]verbs.WR{wr})
 	rail.unlock()
@@ -45,12 +45,14 @@ func TestAMaliciousInitiatorReachesNothingThatItMayNot(t *testing.T) {
 	r := newRigOver(t, 1, nil)
 	owner := r.b.Transport.(*Transport)
 	keysOf := func(o *transporttest.Operand) *keys { return owner.regions.Lookup(o.Key).keys.Load() }
+	remote := func(o *transporttest.Operand) uint32 { return keysOf(o).remote[0].parts[0].RKey }
+	local := func(o *transporttest.Operand) uint32 { return keysOf(o).local[0].parts[0].LKey }
 	start := func(o *transporttest.Operand) uint64 { return base(owner.regions.Lookup(o.Key).Addr) }
 	nobodys := r.b.Register(t, rigSize, mem.LocalReadWrite)
 	readable := r.b.Register(t, rigSize, mem.GlobalReadOnly)
 	shared := r.b.Register(t, rigSize, mem.GlobalReadWrite)
 	closed := r.b.Register(t, rigSize, mem.GlobalReadWrite)
-	oldKey, oldStart := keysOf(closed).remote[0].RKey, start(closed)
+	oldKey, oldStart := remote(closed), start(closed)
 	closed.Deregister(t)
 	require.Nil(t, keysOf(nobodys).remote[0], "memory for nobody has a registration for peers")
 
@@ -63,21 +65,21 @@ func TestAMaliciousInitiatorReachesNothingThatItMayNot(t *testing.T) {
 		ops    []uint32
 		lands  bool
 	}{
-		{"none: memory for everybody", shared, keysOf(shared).remote[0].RKey, start(shared), both, true},
-		{"none: a READ of memory for reading", readable, keysOf(readable).remote[0].RKey, start(readable),
+		{"none: memory for everybody", shared, remote(shared), start(shared), both, true},
+		{"none: a READ of memory for reading", readable, remote(readable), start(readable),
 			[]uint32{verbs.OpRead}, true},
-		{"a WRITE to memory for reading", readable, keysOf(readable).remote[0].RKey, start(readable),
+		{"a WRITE to memory for reading", readable, remote(readable), start(readable),
 			[]uint32{verbs.OpWrite}, false},
-		{"the local key of memory for nobody", nobodys, keysOf(nobodys).local[0].LKey, start(nobodys), both, false},
-		{"that key, and the address in the owner", nobodys, keysOf(nobodys).local[0].LKey,
+		{"the local key of memory for nobody", nobodys, local(nobodys), start(nobodys), both, false},
+		{"that key, and the address in the owner", nobodys, local(nobodys),
 			uint64(owner.regions.Lookup(nobodys.Key).Addr), both, false},
-		{"a key of other memory", nobodys, keysOf(shared).remote[0].RKey, start(shared) + rigSize + 4096, both, false},
-		{"bytes behind the end", shared, keysOf(shared).remote[0].RKey, start(shared) + rigSize - forged/2, both,
+		{"a key of other memory", nobodys, remote(shared), start(shared) + rigSize + 4096, both, false},
+		{"bytes behind the end", shared, remote(shared), start(shared) + rigSize - forged/2, both,
 			false},
-		{"bytes before the start", shared, keysOf(shared).remote[0].RKey, start(shared) - forged/2, both, false},
-		{"an address that wraps around", shared, keysOf(shared).remote[0].RKey, ^uint64(0) - forged/2, both, false},
+		{"bytes before the start", shared, remote(shared), start(shared) - forged/2, both, false},
+		{"an address that wraps around", shared, remote(shared), ^uint64(0) - forged/2, both, false},
 		{"the key of a closed region", closed, oldKey, oldStart, both, false},
-		{"a guessed key", shared, ^keysOf(shared).remote[0].RKey, start(shared), both, false},
+		{"a guessed key", shared, ^remote(shared), start(shared), both, false},
 	} {
 		for _, op := range attack.ops {
 			t.Run(attack.name, func(t *testing.T) {

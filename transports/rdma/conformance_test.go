@@ -93,10 +93,12 @@ func TestConformance(t *testing.T) {
 }
 
 // TestConformanceUnkind is the suite over NICs that acknowledge WRITEs before they place them. They serve queue pairs
-// in any order, and give closed keys to the next region at once.
+// in any order, and give closed keys to the next region at once. Registrations are small, so regions have several.
 func TestConformanceUnkind(t *testing.T) {
 	transporttest.Again(t, func(t *testing.T) transporttest.Harness {
-		h, f := overFake(t, func(s *Settings) { s.Visibility, s.Lanes, s.Requests = "flush", 2, 16 })
+		h, f := overFake(t, func(s *Settings) {
+			s.Visibility, s.Lanes, s.Requests, s.Cut = "flush", 2, 16, 64<<10
+		})
 		f.Control(t, "late 3000")
 		f.Control(t, "shuffle 1")
 		f.Control(t, "reuse 1")

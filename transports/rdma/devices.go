@@ -10,7 +10,6 @@ import (
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/kit"
-	"github.com/tent-engine/tent/transports/rdma/verbs"
 )
 
 // Devices come and go while transfers run.
@@ -248,40 +247,6 @@ func (d *device) inUse() bool {
 func (d *device) errLost() *errs.Error {
 	return errs.New(errs.DeviceNotFound, Name, "%s has failed or was removed", d.name).
 		WithScope(errs.ScopeRail, errs.SideLocal)
-}
-
-// memory is a registration with a device.
-type memory struct {
-	*verbs.Memory
-	device *device
-}
-
-// register pins a region, see verbs.Device.Register. Memory of a device without a dma-buf is left to a driver in the
-// kernel that knows it by address.
-func (d *device) register(r *region, first uint64, access verbs.Access) (*memory, error) {
-	if !d.use() {
-		return nil, d.errLost()
-	}
-	var m *verbs.Memory
-	var err error
-	if r.DMABuf != nil {
-		m, err = d.verbs.RegisterDMABuf(r.DMABuf.Fd, r.DMABuf.Offset, r.Size, first, access)
-	} else {
-		m, err = d.verbs.Register(r.Addr, r.Size, first, access)
-	}
-	if err != nil {
-		d.unuse()
-		return nil, err
-	}
-	return &memory{m, d}, nil
-}
-
-// end closes a registration. A nil one is none.
-func (m *memory) end() {
-	if m != nil {
-		_ = m.Close() // of a device that is gone, it is gone too
-		m.device.unuse()
-	}
 }
 
 // pairing is a local and a remote device by their indices.

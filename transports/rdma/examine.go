@@ -13,7 +13,7 @@ import (
 	"github.com/tent-engine/tent/transports/rdma/verbs"
 )
 
-// Examine looks at each device for what makes RDMA slow, or keeps peers out of reach.
+// Examine looks at each device for causes of slow RDMA, and of peers out of reach.
 func (Factory) Examine() (list []transport.Part) {
 	library, err := verbs.Load("")
 	if err != nil {
@@ -114,7 +114,7 @@ func ofOrder(name string, library *verbs.Library) transport.Part {
 	return p
 }
 
-// ofBridges looks for bridges above the device that send what is meant for a GPU beside it by the processor.
+// ofBridges looks for bridges above the device that send the requests for a GPU beside it by the root.
 func ofBridges(root fs.FS, name string) transport.Part {
 	p := transport.Part{Name: "PCI bridges of " + name,
 		Matters: "GPUDirect goes by the root complex; switch ACS off in the firmware, or by setpci"}

@@ -286,7 +286,7 @@ func TestAKeyThatComesBackReachesNoOtherMemory(t *testing.T) {
 }
 
 func rkey(n *transporttest.Node, key transport.LocalKey) uint32 {
-	return n.Transport.(*Transport).regions.Lookup(key).keys.Load().remote[0].RKey
+	return n.Transport.(*Transport).regions.Lookup(key).keys.Load().remote[0].parts[0].RKey
 }
 
 // TestAFenceHoldsForAPeerThatDoesNotAnswer fences while the peer cannot be called. Its slices of before touch nothing.

@@ -60,7 +60,7 @@ func (l *lane) failLocked(cause *errs.Error) {
 
 // buildLocked appends the work requests of an op to the chain, as far as there is room. It reports whether the op is
 // whole then.
-func (l *lane) buildLocked(o *op, keyHere, keyThere uint32) bool {
+func (l *lane) buildLocked(o *op, here *memory, there *remoteKey) bool {
 	s, block := o.slice, l.rail.link.t.settings.Block
 	for l.room() > 1 && l.length < verbs.Batch-1 && l.bytes < laneBytes {
 		local, far, left := s.Local, s.Remote, s.Length
@@ -68,13 +68,15 @@ func (l *lane) buildLocked(o *op, keyHere, keyThere uint32) bool {
 			i := uint64(s.First) + o.part
 			local, far, left = local+uintptr(p.LocalAt[i]), far+p.RemoteAt[i], p.Bytes
 		}
-		n := min(left-o.at, block)
+		own, room := here.key(uint64(local-o.owner.Addr) + o.at)
+		rkey, roomThere := o.remote.part(there, far+o.at)
+		n := min(left-o.at, block, room, roomThere)
 		code := verbs.OpRead
 		if s.Op == transport.Write {
 			code = verbs.OpWrite
 		}
 		l.appendLocked(verbs.WR{Local: uint64(local) + o.at, Remote: o.remote.base + far + o.at, Length: uint32(n),
-			LKey: keyHere, RKey: keyThere, Op: code, Flags: l.inlined(o, code, n)}, posted{op: o, bytes: uint32(n)})
+			LKey: own.LKey, RKey: rkey, Op: code, Flags: l.inlined(o, code, n)}, posted{op: o, bytes: uint32(n)})
 		l.writes = l.writes || code == verbs.OpWrite && l.rail.link.t.pushes(o.remote)
 		if o.at += n; o.at == left {
 			o.at = 0
@@ -208,23 +210,23 @@ func (r *rail) choose(class int, op transport.Op) (best *lane) {
 }
 
 // keysOf looks the keys of a slice up again: while it waited they may have ended.
-func (r *rail) keysOf(o *op) (here, there uint32, err *errs.Error) {
+func (r *rail) keysOf(o *op) (here *memory, there *remoteKey, err *errs.Error) {
 	if refusal := o.remote.refuses(o.slice.Epoch); refusal != nil {
-		return 0, 0, refusal
+		return nil, nil, refusal
 	}
 	own := o.owner.keys.Load().own(r.device.index)
 	far := o.remote.key(r.far)
 	if err := r.unreached(o); err != nil {
-		return 0, 0, err
+		return nil, nil, err
 	}
 	switch {
 	case own != nil && far.state == keyHas:
-		return own.LKey, far.rkey, nil
+		return own, far, nil
 	case own != nil && far.state == keyAway:
-		return 0, 0, errs.New(errs.Lost, Name, "the device of the peer has come back, and its key is not known yet").
+		return nil, nil, errs.New(errs.Lost, Name, "the peer's device has come back, and its key is not known yet").
 			WithScope(errs.ScopeRail, errs.SideRemote)
 	default:
-		return 0, 0, errs.New(errs.NotHere, Name, "the memory is not registered with both devices of the rail").
+		return nil, nil, errs.New(errs.NotHere, Name, "the memory is not registered with both devices of the rail").
 			WithScope(errs.ScopeRail, errs.SideUnknown)
 	}
 }

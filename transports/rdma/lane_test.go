@@ -1,10 +1,12 @@
 package rdma
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/rdma/verbs"
 )
@@ -59,4 +61,73 @@ func TestALaneThatIsConnectedAnewHasAnotherQueuePair(t *testing.T) {
 	for _, number := range numbers() {
 		require.NotContains(t, first, number)
 	}
+}
+
+// TestARegionOfManyRegistrationsIsOne moves over their borders, which lie elsewhere at either end, at odd places and in
+// pieces. Every byte is looked at, also those beside the ranges.
+func TestARegionOfManyRegistrationsIsOne(t *testing.T) {
+	ends := 0
+	r := newRigOver(t, 1, func(s *Settings) {
+		s.Cut, s.Block = []uint64{64 << 10, 96 << 10}[ends%2], 1<<20
+		ends++
+	})
+	owner := r.b.Transport.(*Transport).regions.Lookup(r.remote.Operand.Key).keys.Load()
+	require.Len(t, owner.remote[0].parts, 11)
+	require.Len(t, r.a.Transport.(*Transport).regions.Lookup(r.local.Key).keys.Load().local[0].parts, 16)
+	for _, op := range []transport.Op{transport.Write, transport.Read} {
+		from, to := r.local, r.remote.Operand
+		if op == transport.Read {
+			from, to = to, from
+		}
+		for _, each := range []struct{ at, bytes uint64 }{{0, rigSize}, {1, rigSize - 2}, {64<<10 - 1, 2},
+			{96<<10 - 3, 7}, {190_001, 500_003}, {rigSize - 1, 1}} {
+			from.Fill(moved, 0, rigSize)
+			to.Fill(before, 0, rigSize)
+			r.c.Must(t, r.c.Slice(op, r.c.Rail(t), r.local, each.at, r.remote, each.at, each.bytes))
+			require.NoError(t, to.Check(moved, each.at, each.at, each.bytes), "%v of %v", op, each)
+			require.NoError(t, to.Check(before, 0, 0, each.at), "before %v", each)
+			end := each.at + each.bytes
+			require.NoError(t, to.Check(before, end, end, rigSize-end), "behind %v", each)
+		}
+	}
+}
+
+// TestDescriptorsOfTooManyPartsAreRefused has others, too, of which bytes and parts do not fit together.
+func TestDescriptorsOfTooManyPartsAreRefused(t *testing.T) {
+	r := newRigOver(t, 1, func(s *Settings) { s.Cut = 64 << 10 })
+	d := r.remote.Operand.Descriptor
+	id := r.b.Transport.(*Transport).self.ID
+	whole, bad := decode(d, id)
+	require.Nil(t, bad)
+	require.Len(t, whole.keys[0].parts, rigSize>>16)
+	const size, cut = 1 + 16 + 8 + 4, 1 + 16 + 8 + 4 + 8
+	for name, change := range map[string]func(transport.Descriptor){
+		"no bytes":       func(d transport.Descriptor) { clear(d[size : size+8]) },
+		"parts of 0":     func(d transport.Descriptor) { clear(d[cut : cut+8]) },
+		"parts of 1":     func(d transport.Descriptor) { clear(d[cut : cut+8]); d[cut] = 1 },
+		"larger parts":   func(d transport.Descriptor) { d[cut+7] = 0x7f },
+		"endless region": func(d transport.Descriptor) { copy(d[size:], "\xff\xff\xff\xff\xff\xff\xff\xff") },
+		"both are endless": func(d transport.Descriptor) {
+			copy(d[size:], "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")
+		},
+	} {
+		changed := slices.Clone(d)
+		change(changed)
+		_, bad := decode(changed, id)
+		require.NotNil(t, bad, name)
+	}
+	require.Equal(t, uint64(8<<30), cutOf(32<<40, 2<<30), "the parts of 32 TiB are no more than their limit")
+	require.Equal(t, uint64(2<<30), cutOf(8<<40, 2<<30))
+}
+
+// TestARegistrationThatFailsInTheMiddleLeavesNothing fails one of many parts; nothing stays pinned.
+func TestARegistrationThatFailsInTheMiddleLeavesNothing(t *testing.T) {
+	r := newRigOver(t, 1, func(s *Settings) { s.Cut = 64 << 10 })
+	before := r.f.Control(t, "objects")
+	r.f.Control(t, "register 1")
+	own := r.remote.Operand // the same memory another time
+	_, _, err := r.b.Transport.Register(t.Context(), mem.Region{ID: 99, Addr: own.Addr, Size: rigSize,
+		Location: "cpu:0", Permission: mem.GlobalReadWrite})
+	require.ErrorContains(t, err, "no device takes the memory")
+	require.Equal(t, before, r.f.Control(t, "objects"), "registrations of the other parts are left")
 }

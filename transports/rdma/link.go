@@ -45,7 +45,8 @@ type remote struct {
 	version    uint32
 	size, base uint64
 	permission mem.Permission
-	onDevice   bool // memory of a GPU or another device
+	onDevice   bool   // memory of a GPU or another device
+	cut        uint64 // bytes of each part but the last
 	keys       []remoteKey
 
 	floor    atomic.Uint64
@@ -54,8 +55,8 @@ type remote struct {
 }
 
 type remoteKey struct {
-	rkey  uint32
 	state uint8
+	parts []uint32 // the key of each
 }
 
 // States of a remoteKey.
@@ -65,12 +66,23 @@ const (
 	keyAway = 2 // the device is lost, or came later: another descriptor has its key
 )
 
+// away is the key of a device that an older descriptor does not know.
+var away = remoteKey{state: keyAway}
+
 // key returns the remote key of a device.
-func (m *remote) key(device int) remoteKey {
+func (m *remote) key(device int) *remoteKey {
 	if device < len(m.keys) {
-		return m.keys[device]
+		return &m.keys[device]
 	}
-	return remoteKey{state: keyAway}
+	return &away
+}
+
+// part returns the key of the part with a byte of the region, and how many bytes of it there are from there on.
+func (m *remote) part(k *remoteKey, at uint64) (rkey uint32, left uint64) {
+	if len(k.parts) == 1 {
+		return k.parts[0], ^uint64(0)
+	}
+	return k.parts[at/m.cut], m.cut - at%m.cut
 }
 
 // hear applies news, and reports whether there were any.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -258,10 +259,10 @@ func (t *Transport) Deregister(ctx context.Context, key transport.LocalKey) erro
 
 // The descriptor of a region:
 //
-//	version u8 | owner 16 | key u64 | version of the keys u32 | bytes u64 | base u32 | permission u8
-//	| on a device u8 | NICs u8
-//	| for each: 1 u8, rkey u32, or 0 u8 where the device did not take it, or 2 u8 where it is lost
-const descriptorVersion = 2
+//	version u8 | owner 16 | key u64 | version of the keys u32 | bytes u64 | bytes of a part u64 | base u32
+//	| permission u8 | on a device u8 | NICs u8
+//	| for each: 1 u8, rkey u32 of each part, or 0 u8 where the device did not take it, or 2 u8 where it is lost
+const descriptorVersion = 3
 
 func (t *Transport) describe(r *region) transport.Descriptor {
 	k := r.keys.Load()
@@ -269,6 +270,7 @@ func (t *Transport) describe(r *region) transport.Descriptor {
 	d = binary.LittleEndian.AppendUint64(d, uint64(r.key))
 	d = binary.LittleEndian.AppendUint32(d, k.version)
 	d = binary.LittleEndian.AppendUint64(d, r.Size)
+	d = binary.LittleEndian.AppendUint64(d, cutOf(r.Size, t.settings.Cut))
 	d = binary.LittleEndian.AppendUint32(d, uint32(base(r.Addr)))
 	permission := r.Permission
 	if r.ReadOnly {
@@ -279,7 +281,10 @@ func (t *Transport) describe(r *region) transport.Descriptor {
 	for i, m := range k.remote {
 		switch {
 		case m != nil:
-			d = binary.LittleEndian.AppendUint32(append(d, keyHas), m.RKey)
+			d = append(d, keyHas)
+			for _, part := range m.parts {
+				d = binary.LittleEndian.AppendUint32(d, part.RKey)
+			}
 		case i < len(list) && list[i].lost.Load():
 			d = append(d, keyAway)
 		default:
@@ -296,18 +301,19 @@ const devicesMax = 64
 func decode(d transport.Descriptor, owner transport.ID) (*remote, *errs.Error) {
 	r := kit.NewReader(d)
 	version, id := r.U8(), r.ID()
-	m := &remote{region: r.U64(), version: r.U32(), size: r.U64(), base: uint64(r.U32())}
+	m := &remote{region: r.U64(), version: r.U32(), size: r.U64(), cut: r.U64(), base: uint64(r.U32())}
 	m.permission, m.onDevice = mem.Permission(r.U8()), r.U8() == 1
 	n := int(r.U8())
+	cut := m.size > 0 && m.cut > 0 && m.size-1 <= math.MaxUint64-m.cut && partsOf(m.size, m.cut) <= partsMost
 	for range min(n, devicesMax) {
 		key := remoteKey{state: r.U8()}
-		if key.state == keyHas {
-			key.rkey = r.U32()
+		for i := uint64(0); key.state == keyHas && cut && !r.Short() && i < partsOf(m.size, m.cut); i++ {
+			key.parts = append(key.parts, r.U32())
 		}
 		m.keys = append(m.keys, key)
 	}
 	switch {
-	case !r.Whole() || version != descriptorVersion || m.permission > mem.GlobalReadWrite || n > devicesMax:
+	case !r.Whole() || !cut || version != descriptorVersion || m.permission > mem.GlobalReadWrite || n > devicesMax:
 		return nil, errs.New(errs.InvalidArgument, "rdma.import", "not a descriptor of this transport: %d bytes",
 			len(d))
 	case id != owner:

@@ -118,6 +118,9 @@ var queueRows = []row{
 	{"endpoint/endpoint_store_cap", 1, func(_ *testing.T, r *rig) any { return r.first().device.store.most }, 1},
 	{"workers/block_size", "8KiB", func(t *testing.T, r *rig) any { return r.requests(t, 64<<10) }, 8 + 1},
 	{"write_visibility", "acknowledged", func(t *testing.T, r *rig) any { return r.requests(t, 64<<10) }, 1},
+	{"registration_bytes", "256KiB", func(_ *testing.T, r *rig) any {
+		return len(r.a.Transport.(*Transport).regions.Lookup(r.local.Key).keys.Load().local[0].parts)
+	}, rigSize >> 18},
 	{"pci_relaxed_ordering", 0, func(t *testing.T, r *rig) any { return r.f.Control(t, "relaxed") }, 0},
 }
 

@@ -1,0 +1,120 @@
+package rdma
+
+import (
+	"sync"
+	"time"
+
+	"github.com/tent-engine/tent/gocore/clock"
+	"github.com/tent-engine/tent/gocore/errs"
+	"github.com/tent-engine/tent/transports/rdma/verbs"
+)
+
+// memory is a region's registrations with a device. Large regions are cut: devices bound the bytes of one registration,
+// and several are pinned side by side. The addresses of work requests run through, each part has a key of its own.
+type memory struct {
+	device *device
+	cut    uint64 // bytes of each part but the last
+	parts  []*verbs.Memory
+}
+
+// Limits of parts.
+const (
+	partsMost   = 4096 // of a region: its descriptor names each
+	partsAtOnce = 8    // that a device pins side by side
+	tellAfter   = 5 * time.Second
+)
+
+// cutOf returns the bytes of each part of a region. Borders lie at multiples of the page size from its start.
+func cutOf(bytes, asked uint64) uint64 {
+	const page = 4096
+	least := (bytes + partsMost - 1) / partsMost
+	return max(asked, (least+page-1)/page*page)
+}
+
+// partsOf returns the number of parts.
+func partsOf(bytes, cut uint64) uint64 { return (bytes + cut - 1) / cut }
+
+// key returns the keys of the part with a byte of the region, and how many bytes of the part there are from there on.
+func (m *memory) key(at uint64) (part *verbs.Memory, left uint64) {
+	if len(m.parts) == 1 {
+		return m.parts[0], ^uint64(0)
+	}
+	return m.parts[at/m.cut], m.cut - at%m.cut
+}
+
+// register pins a region, see verbs.Device.Register. Memory of a device without a dma-buf is left to a driver in the
+// kernel that knows it by address.
+func (d *device) register(r *region, first uint64, access verbs.Access) (*memory, error) {
+	if !d.use() {
+		return nil, d.errLost()
+	}
+	m := &memory{device: d, cut: cutOf(r.Size, d.t.settings.Cut)}
+	if d.limits.Memory > 0 && min(m.cut, r.Size) > d.limits.Memory {
+		d.unuse()
+		return nil, errs.New(errs.NotHere, "rdma.register", "%s registers %d bytes at once, of parts of %d", d.name,
+			d.limits.Memory, m.cut).WithHint("lower transports/rdma/registration_bytes")
+	}
+	m.parts = make([]*verbs.Memory, partsOf(r.Size, m.cut))
+	if err := m.pin(r, first, access); err != nil {
+		m.end()
+		return nil, err
+	}
+	return m, nil
+}
+
+// pin registers the parts, some at once. It logs now and then how far it is, and returns the first error.
+func (m *memory) pin(r *region, first uint64, access verbs.Access) (failed error) {
+	d := m.device
+	var mu sync.Mutex
+	next, done, told := 0, 0, clock.Now()
+	var wait sync.WaitGroup
+	for range min(partsAtOnce, len(m.parts)) {
+		wait.Go(func() {
+			for {
+				mu.Lock()
+				i := next
+				next++
+				over := i >= len(m.parts) || failed != nil
+				mu.Unlock()
+				if over {
+					return
+				}
+				at := uint64(i) * m.cut
+				part, err := d.registerPart(r, at, min(m.cut, r.Size-at), first+at, access)
+				mu.Lock()
+				m.parts[i] = part
+				if failed == nil {
+					failed = err
+				}
+				if done++; clock.Now() > told.Add(tellAfter) {
+					told = clock.Now()
+					d.t.host.Log().Info("rdma: memory is being registered", "device", d.name, "parts", done,
+						"of", len(m.parts), "bytes", r.Size)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wait.Wait()
+	return failed
+}
+
+func (d *device) registerPart(r *region, at, bytes, first uint64, access verbs.Access) (*verbs.Memory, error) {
+	if r.DMABuf != nil {
+		return d.verbs.RegisterDMABuf(r.DMABuf.Fd, r.DMABuf.Offset+at, bytes, first, access)
+	}
+	return d.verbs.Register(r.Addr+uintptr(at), bytes, first, access)
+}
+
+// end closes the registrations. A nil one is none.
+func (m *memory) end() {
+	if m == nil {
+		return
+	}
+	for _, part := range m.parts {
+		if part != nil {
+			_ = part.Close() // of a device that is gone, it is gone too
+		}
+	}
+	m.device.unuse()
+}
