@@ -23,6 +23,6 @@ def test_the_notebook_draws_when_kv_caches_moved(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=840, env=environment, cwd=tmp_path
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert "3 requests, " in done.stdout and "MiB of KV cache moved" in done.stdout
     assert picture.stat().st_size > 5000
