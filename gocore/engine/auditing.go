@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/tent-engine/tent/gocore/audit"
 	"github.com/tent-engine/tent/gocore/event"
@@ -30,12 +31,15 @@ func (e *Engine) noteSecurity(ev *event.Event) {
 	}
 	switch ev.Kind {
 	case event.PeerAdmitted, event.PeerRefused, event.AccessRefused, event.PeerDisconnected, event.SecurityReloaded,
-		event.Insecure, event.NameLost, event.NameBack:
+		event.Insecure, event.NameLost, event.NameBack, event.LeaseMade, event.LeaseEnded:
 	default:
 		return
 	}
 	line := audit.Entry{Engine: e.name, Event: ev.Kind.String(), Peer: ev.Peer, Transport: ev.Transport, Note: ev.Note,
 		N: ev.N}
+	if ev.Kind == event.LeaseMade || ev.Kind == event.LeaseEnded {
+		line.Note = strings.TrimSpace(ev.Rail + " " + ev.Note)
+	}
 	if ev.Err != nil {
 		line.Error = ev.Err.Error()
 	}

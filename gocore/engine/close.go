@@ -23,7 +23,7 @@ const closeGrace = 3 * time.Second
 //  2. Transfers end or are cancelled; their tasks' ends need live links. Streams that wait for one go on: a driver
 //     frees no memory before they have.
 //  3. Notifications end: they belong to transfers, and need the control plane. So do reports of traced ones,
-//     and talk about descriptors.
+//     and talk about descriptors. Leases end no more by themselves, but with their regions.
 //  4. Regions are revoked while our readers still serve, so that peers are refused instead of cut off.
 //  5. Links are detached, transports closed: no thread of theirs touches memory any more.
 //  6. The control plane ends: until here peers can ask for withdrawals.
@@ -86,6 +86,7 @@ func (e *Engine) endTalk() {
 	e.changes.close()
 	e.renewals.close()
 	e.dismissals.close()
+	e.leases.close()
 }
 
 // Forget unmaps the shared page. The engine must be closed, and no reader may look at the page any more.

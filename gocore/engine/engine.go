@@ -142,6 +142,7 @@ type Engine struct {
 	rules      rules
 	visitors   visitors
 	dismissals dismissals
+	leases     *leaseKeeper
 	rechecking sync.Mutex // one look at the visitors at a time
 
 	stop     context.CancelFunc
@@ -188,7 +189,7 @@ func start(ctx context.Context, o Options) (_ *Engine, err error) {
 		return nil, err
 	}
 	e.refusals = newRefusals(e, o.Transports)
-	e.dismissals.engine = e
+	e.dismissals.engine, e.leases = e, newLeaseKeeper(e)
 	e.numa = readNUMA()
 	e.allocations.init()
 	e.grids.byID = make(map[GridID]*grid)

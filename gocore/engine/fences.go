@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/tent-engine/tent/gocore/errs"
@@ -12,14 +13,15 @@ import (
 // the task began, and the owner refuses slices that are older than the last fence of a region. See transport.Epoch.
 
 // FenceRegion keeps the region and returns when no transfer that the peer began before can touch it; an empty address
-// means all peers. Such a transfer fails, also where it has not been sent yet; those that begin afterwards pass.
+// means all peers. Such a transfer fails, also where it has not been sent yet; those that begin afterwards pass. The
+// leases of the region are fenced with it.
 func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, peerAddress string) error {
 	r := e.regions.get(id)
 	if r == nil {
 		return errs.New(errs.AddressNotRegistered, "fence", "the region is closed")
 	}
 	if peerAddress == "" {
-		return e.revoke(ctx, r, nil, e.nextEpoch())
+		return e.fence(ctx, r, nil, e.nextEpoch())
 	}
 	peers, err := e.peersAt(ctx, peerAddress)
 	if err != nil {
@@ -27,11 +29,18 @@ func (e *Engine) FenceRegion(ctx context.Context, id mem.RegionID, peerAddress s
 	}
 	epoch := e.nextEpoch()
 	for i := range peers {
-		if err := e.revoke(ctx, r, &peers[i], epoch); err != nil {
+		if err := e.fence(ctx, r, &peers[i], epoch); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// fence fences a region and its leases.
+func (e *Engine) fence(ctx context.Context, r *region, from *transport.Peer, epoch transport.Epoch) error {
+	err := e.revoke(ctx, r, from, epoch)
+	leases := each(r.parts.open(false), func(l *region) error { return e.revoke(ctx, l, from, epoch) })
+	return cmp.Or(err, leases)
 }
 
 // RemapRegion is called after the caller has mapped other pages, or none, behind a range of a region. A KV cache grows
@@ -52,14 +61,32 @@ func (e *Engine) RemapRegion(ctx context.Context, id mem.RegionID, offset, lengt
 	case r.allocated:
 		return errs.New(errs.InvalidArgument, "remap", "the region %s is memory of tent, which keeps its pages",
 			r.label()).WithHint("register memory of your own, and map it as you like")
+	case r.lease != nil:
+		return errs.New(errs.InvalidArgument, "remap", "a lease has the pages of its region").
+			WithHint("remap the region")
 	}
 	if err := e.stillOn(r, offset, length); err != nil {
 		return err
 	}
+	leases := r.parts.open(true)
+	if err := e.remap(ctx, r, e.nextEpoch(), offset, length); err != nil {
+		return err
+	}
+	return each(leases, func(l *region) error {
+		from, to := max(r.Addr+uintptr(offset), l.Addr), min(r.Addr+uintptr(offset+length), l.Addr+uintptr(l.Size))
+		if from >= to {
+			return nil
+		}
+		return e.remap(ctx, l, e.nextEpoch(), uint64(from-l.Addr), uint64(to-from))
+	})
+}
+
+// remap makes all transports look at the pages of a range again.
+func (e *Engine) remap(ctx context.Context, r *region, epoch transport.Epoch, offset, length uint64) error {
 	if err := r.awaitSettled(ctx); err != nil {
 		return err
 	}
-	if err := e.revoke(ctx, r, nil, e.nextEpoch()); err != nil {
+	if err := e.revoke(ctx, r, nil, epoch); err != nil {
 		return err
 	}
 	for i, p := range e.ports {

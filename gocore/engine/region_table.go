@@ -14,7 +14,8 @@ import (
 // regionTable is the set of open regions: read without a lock, changed under mu. The cost of a change grows with the
 // logarithm of their number (region_tree.go).
 type regionTable struct {
-	tree   atomic.Pointer[regionNode] // the open ones
+	tree   atomic.Pointer[regionNode] // the open ones, without leases
+	leases atomic.Pointer[regionNode] // the open leases, which no address means
 	epoch  atomic.Uint64              // grows with every change that peers can see; written under mu
 	retire sync.WaitGroup
 
@@ -27,19 +28,32 @@ type regionTable struct {
 	log   regionLog                // an entry for each step of epoch
 }
 
-// list goes over the regions that are open when it begins, by address and then size.
+// list goes over the regions that are open when it begins, by address and then size. Leases are none.
 func (t *regionTable) list() iter.Seq[*region] {
-	return func(yield func(*region) bool) { t.root().visit(yield) }
+	return func(yield func(*region) bool) { rootOf(&t.tree).visit(yield) }
 }
 
-func (t *regionTable) root() regionNode {
-	if root := t.tree.Load(); root != nil {
+// offered goes over the regions and leases that are open when it begins.
+func (t *regionTable) offered() iter.Seq[*region] {
+	return func(yield func(*region) bool) { _ = rootOf(&t.tree).visit(yield) && rootOf(&t.leases).visit(yield) }
+}
+
+func rootOf(tree *atomic.Pointer[regionNode]) regionNode {
+	if root := tree.Load(); root != nil {
 		return *root
 	}
 	return nil
 }
 
-// len returns the number of open regions.
+// treeOf returns the tree that has a region.
+func (t *regionTable) treeOf(r *region) *atomic.Pointer[regionNode] {
+	if r.lease != nil {
+		return &t.leases
+	}
+	return &t.tree
+}
+
+// len returns the number of open regions and leases.
 func (t *regionTable) len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -52,10 +66,10 @@ func (t *regionTable) find(addr uintptr, length uint64) *region {
 	if end < addr {
 		return nil
 	}
-	return t.root().smallest(addr, end, nil)
+	return rootOf(&t.tree).smallest(addr, end, nil)
 }
 
-// get returns an open region, or nil.
+// get returns an open region or lease, or nil.
 func (t *regionTable) get(id mem.RegionID) *region {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,7 +92,7 @@ func (t *regionTable) add(r *region) *errs.Error {
 		t.named[r.Name] = r
 	}
 	r.life.advance(eventPublished)
-	t.publishLocked(t.root().with(r), r)
+	t.publishLocked(rootOf(t.treeOf(r)).with(r), r)
 	return nil
 }
 
@@ -133,7 +147,7 @@ func (t *regionTable) leave(id mem.RegionID) *region {
 		delete(t.named, r.Name)
 	}
 	t.going[id] = r
-	t.publishLocked(t.root().without(r), r)
+	t.publishLocked(rootOf(t.treeOf(r)).without(r), r)
 	return r
 }
 
@@ -146,11 +160,11 @@ func (t *regionTable) left(r *region) bool {
 	return was
 }
 
-// all are the open regions and those that are on their way out.
+// all are the open regions and leases, and those that are on their way out.
 func (t *regionTable) all() []*region {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.AppendSeq(slices.Collect(t.list()), maps.Values(t.going))
+	return slices.AppendSeq(slices.Collect(t.offered()), maps.Values(t.going))
 }
 
 // touch makes peers ask again: a transport has changed a descriptor of the region.
@@ -162,7 +176,7 @@ func (t *regionTable) touch(id mem.RegionID) {
 
 // publishLocked makes a tree visible, with or without r. Peers hear of regions that they may touch.
 func (t *regionTable) publishLocked(tree regionNode, r *region) {
-	t.tree.Store(&tree)
+	t.treeOf(r).Store(&tree)
 	if r.Permission != mem.LocalReadWrite {
 		t.stepLocked(r.ID)
 	}

@@ -59,14 +59,14 @@ func TestTheTreeOfRegionsStaysFlatAndInOrder(t *testing.T) {
 			})
 			require.Equal(t, open, slices.Collect(table.list()))
 			require.Equal(t, len(open), table.len())
-			require.LessOrEqual(t, table.root().depth(t), 4)
+			require.LessOrEqual(t, rootOf(&table.tree).depth(t), 4)
 			for i, r := range open {
 				require.Same(t, r, table.leave(r.ID))
 				if i%100 == 0 {
-					table.root().depth(t)
+					rootOf(&table.tree).depth(t)
 				}
 			}
-			require.Empty(t, table.root())
+			require.Empty(t, rootOf(&table.tree))
 		})
 	}
 }

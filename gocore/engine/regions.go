@@ -25,6 +25,8 @@ type region struct {
 	platform    device.Platform // that has the memory; nil: the host, or nobody could say
 	managed     bool            // the platform moves its pages
 	rule        *rule           // the peers to which its permission is given; nil: all of them
+	lease       *lease          // it is one, and no region by itself; nil: it is a region
+	parts       parts           // its leases
 
 	// uses counts local transfers, +1 while the region is open; the call that takes it to 0 deregisters.
 	uses   atomic.Int64
@@ -149,17 +151,35 @@ func check(r *mem.Region) *errs.Error {
 // region go on; their memory must stay until they end. Closing twice is no mistake. After an error, which names the
 // peer that may still touch the bytes, the region is closed and the memory is not the caller's yet: the next call asks
 // again.
+//
+// The leases of a region end with it, or before it.
 func (e *Engine) CloseRegion(ctx context.Context, id mem.RegionID) error {
+	return e.closeRegion(ctx, id, "closed")
+}
+
+// closeRegion closes a region, and says why if it is a lease.
+func (e *Engine) closeRegion(ctx context.Context, id mem.RegionID, why string) error {
 	r := e.regions.leave(id)
 	if r == nil {
 		return nil
 	}
 	r.life.advance(eventClosed)
-	err := e.finishRegistering(ctx, r)
+	if r.lease != nil {
+		e.leases.end(r)
+	}
+	err := each(r.parts.open(false), func(l *region) error { return e.closeRegion(ctx, l.ID, "region closed") })
+	if late := e.finishRegistering(ctx, r); err == nil {
+		err = late
+	}
 	if err == nil {
 		err = e.revoke(ctx, r, nil, transport.ForGood)
 	}
 	if err == nil && !e.regions.left(r) {
+		return nil
+	}
+	if err == nil && r.lease != nil {
+		e.leaseEnded(r, why)
+		r.unuse()
 		return nil
 	}
 	e.mu.Lock()
@@ -180,6 +200,9 @@ func (e *Engine) retire(r *region) {
 		e.deregister(r)
 		if to, moved := r.life.advance(eventRetired); moved && to == regionUnmapped {
 			e.unmap(r)
+		}
+		if r.lease != nil {
+			r.lease.of.unuse()
 		}
 	}()
 }

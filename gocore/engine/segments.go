@@ -349,7 +349,7 @@ func (e *Engine) isSilent(p *peer) bool {
 // description lists the open regions of which listed returns true.
 func (e *Engine) description(listed func(*region) bool) *segment.Description {
 	d := e.describeSelf(e.describedEpoch()) // read before the regions: a change meanwhile is of the next one
-	for r := range e.regions.list() {
+	for r := range e.regions.offered() {
 		if listed(r) {
 			d.Regions = append(d.Regions, e.describe(r))
 		}
@@ -381,6 +381,9 @@ func (e *Engine) seal(d *segment.Description) {
 func (e *Engine) describe(r *region) segment.Region {
 	s := segment.Region{ID: r.ID, Name: r.Name, Addr: uint64(r.Addr), Size: r.Size, Location: r.Location, Kind: r.Kind,
 		Permission: r.Permission, ReadOnly: r.ReadOnly, Descriptors: map[string]transport.Descriptor{}}
+	if r.lease != nil {
+		s.Addr = leasedAt
+	}
 	for i, p := range e.ports {
 		if d := r.descriptor(i); len(d) > 0 {
 			s.Descriptors[p.name] = d
@@ -390,10 +393,10 @@ func (e *Engine) describe(r *region) segment.Region {
 }
 
 // Export makes a blob by which another engine can open this one. Nil names mean all regions with a name that are given
-// to all peers. A blob gives no rights.
+// to all peers, and no leases. A blob gives no rights.
 func (e *Engine) Export(names []string) ([]byte, error) {
 	d := e.description(func(r *region) bool {
-		return r.Permission != mem.LocalReadWrite && (names != nil || r.rule == nil)
+		return r.Permission != mem.LocalReadWrite && (names != nil || r.rule == nil && r.lease == nil)
 	})
 	wanted := map[string]bool{}
 	for _, n := range names {

@@ -58,6 +58,8 @@ const (
 	NameBack
 	PeerDisconnected
 	SecurityReloaded
+	LeaseMade
+	LeaseEnded
 )
 
 // kinds holds the name and the meaning of each kind; docs/reference/events.md is generated from it.
@@ -119,6 +121,12 @@ var kinds = [...]struct{ name, help string }{
 		"A peer of the identities in `note` lost its access, for the reason in `error`: it touches no memory now."},
 	SecurityReloaded: {"security_reloaded",
 		"The files of mode mtls were replaced and read again; with `error` those of before count on."},
+	LeaseMade: {"lease_made",
+		"The lease named in `rail` was given to the peers in `note`: `bytes` of a region, for `took` or, if that is " +
+			"0, without an end."},
+	LeaseEnded: {"lease_ended",
+		"The lease named in `rail` has ended, and no peer touches its bytes by it; `note` is closed, expired or " +
+			"region closed."},
 }
 
 // String returns the name of a kind, as events carry it to Python and into the log.
