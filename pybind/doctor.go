@@ -73,7 +73,7 @@ func findingOf(factory transport.Factory) finding {
 
 // devicesOf lists the devices of a platform, or the reason why there are none.
 func devicesOf(p device.Platform) finding {
-	f := finding{Name: p.Name(), Found: []string{}, Parts: []part{}}
+	f := finding{Name: p.Name(), Found: []string{}}
 	list, err := p.Devices()
 	if reason := p.Check(); reason != nil {
 		err = reason
