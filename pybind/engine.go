@@ -242,9 +242,7 @@ func Segment(id int64, segment int64, refresh bool) (string, error) {
 		}
 		regions := make([]map[string]any, 0, len(info.Regions))
 		for i := range info.Regions {
-			r := &info.Regions[i]
-			regions = append(regions, map[string]any{"id": uint64(r.ID), "name": r.Name, "address": r.Addr,
-				"size": r.Size, "location": r.Location, "permission": int(r.Permission), "read_only": r.ReadOnly})
+			regions = append(regions, fieldsOf(&info.Regions[i]))
 		}
 		return toJSON(map[string]any{"address": info.Peer.Address, "name": info.Peer.Name,
 			"machine_id": info.Peer.MachineID, "id": info.Peer.ID.String(), "identity": info.Peer.Identity,

@@ -38,7 +38,7 @@ _PUBLIC = {
     "metrics_server": "MetricsServer serve_metrics",
     "notifications": "Notifications",
     "records": "BatchGuard MemoryGuard MemoryOptions Notification Request SegmentInfo SegmentInfoBuffer TransferStatus",
-    "region": "Region",
+    "region": "Lease Region",
     "request_array": "RequestArray",
     "segment": "RemoteRegion Segment",
     "spans": "instrument uninstrument",

@@ -61,7 +61,7 @@ from .records import (
     SegmentInfoBuffer,
     TransferStatus,
 )
-from .region import Region
+from .region import Lease, Region
 from .request_array import RequestArray
 from .segment import RemoteRegion, Segment
 from .spans import instrument, uninstrument
@@ -93,6 +93,7 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "InvalidEntryError",
+    "Lease",
     "MemoryGuard",
     "MemoryOptions",
     "MetadataError",

@@ -119,6 +119,9 @@ class Library(Protocol):
     def pybind_FenceRegion(self, engine: int, region: int, peer: str, timeout_ms: int, /) -> int:
         """FenceRegion returns when nothing that the peer ("" for all) began before can touch the region."""
 
+    def pybind_FindLease(self, engine: int, segment: int, token: str, timeout_ms: int, /) -> str:
+        """FindLease returns in JSON the lease of a segment's peer that a token names, as Segment describes regions."""
+
     def pybind_Forget(self, engine: int, /) -> int:
         """Forget unmaps the page of a closed engine and drops its number. Nobody may look at the page afterwards."""
 
@@ -148,6 +151,9 @@ class Library(Protocol):
     def pybind_InjectFaults(self, engine: int, text: str, /) -> int:
         """InjectFaults adds the faults of a text in the language of transports/faulty to those of an engine, or heals.
         It is refused unless the engine was opened with allow_faults."""
+
+    def pybind_LeaseToken(self, engine: int, lease: int, /) -> str:
+        """LeaseToken returns the token of a lease that has not ended."""
 
     def pybind_Logs(self, engine: int, most: int, /) -> str:
         """Logs takes up to most log records, oldest first, in JSON."""
@@ -252,12 +258,31 @@ class Library(Protocol):
         """RemapRegion returns when peers reach the pages that are behind a range now, and nothing of before touches
         it."""
 
+    def pybind_RenewLease(self, engine: int, lease: int, expires_ms: int, /) -> int:
+        """RenewLease gives a lease another end, counted from now on; 0 is none."""
+
     def pybind_Segment(self, engine: int, segment: int, refresh: bool, /) -> str:
         """Segment describes an open segment in JSON; refresh asks the peer first."""
 
     def pybind_ServeMetrics(self, engine: int, address: str, /) -> str:
         """ServeMetrics serves an engine's metrics over HTTP at "host:port", and returns the address with the port
         taken."""
+
+    def pybind_ShareRegion(
+        self,
+        engine: int,
+        region: int,
+        offset: int,
+        size: int,
+        name: str,
+        permission: int,
+        peers: str,
+        expires_ms: int,
+        /,
+    ) -> int:
+        """ShareRegion gives peers a part of a region as a lease, and returns its id, which CloseRegion and FenceRegion
+        take. Permission 0 is that of the region, or all that its buffer allows. It ends after expiresMs milliseconds; 0
+        is no end."""
 
     def pybind_Start(self, engine: int, builder: int, requests: int, n: int, note: int, /) -> int:
         """Start starts a transfer of n packed requests and returns its batch, or adds them to a builder and returns 0.
@@ -343,6 +368,7 @@ def pybind_Failure(engine: int, batch: int, /) -> str: ...
 def pybind_Faults(engine: int, /) -> str: ...
 def pybind_FaultsStruck(engine: int, /) -> str: ...
 def pybind_FenceRegion(engine: int, region: int, peer: str, timeout_ms: int, /) -> int: ...
+def pybind_FindLease(engine: int, segment: int, token: str, timeout_ms: int, /) -> str: ...
 def pybind_Forget(engine: int, /) -> int: ...
 def pybind_FreeBatch(engine: int, batch: int, /) -> int: ...
 def pybind_FreeBatches(engine: int, ids: int, n: int, /) -> int: ...
@@ -352,6 +378,7 @@ def pybind_GridPages(engine: int, grid: int, /) -> int: ...
 def pybind_HoldStream(engine: int, batch: int, stream: int, /) -> int: ...
 def pybind_Info(engine: int, /) -> str: ...
 def pybind_InjectFaults(engine: int, text: str, /) -> int: ...
+def pybind_LeaseToken(engine: int, lease: int, /) -> str: ...
 def pybind_Logs(engine: int, most: int, /) -> str: ...
 def pybind_Metrics(engine: int, /) -> str: ...
 def pybind_MetricsText(engine: int, /) -> str: ...
@@ -400,8 +427,20 @@ def pybind_Register(
 ) -> int: ...
 def pybind_ReloadSecurity(engine: int, allow: str, timeout_ms: int, /) -> int: ...
 def pybind_RemapRegion(engine: int, region: int, offset: int, length: int, timeout_ms: int, /) -> int: ...
+def pybind_RenewLease(engine: int, lease: int, expires_ms: int, /) -> int: ...
 def pybind_Segment(engine: int, segment: int, refresh: bool, /) -> str: ...
 def pybind_ServeMetrics(engine: int, address: str, /) -> str: ...
+def pybind_ShareRegion(
+    engine: int,
+    region: int,
+    offset: int,
+    size: int,
+    name: str,
+    permission: int,
+    peers: str,
+    expires_ms: int,
+    /,
+) -> int: ...
 def pybind_Start(engine: int, builder: int, requests: int, n: int, note: int, /) -> int: ...
 def pybind_StatusInto(engine: int, batch: int, first: int, n: int, address: int, /) -> int: ...
 def pybind_StopMetrics(engine: int, address: str, /) -> int: ...

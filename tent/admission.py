@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from . import _native
-from .errors import InvalidArgumentError
 from .handle import Handle
+from .region import identities
 from .segment import Segment
 
 
@@ -28,16 +27,6 @@ class PeerInfo(NamedTuple):
     open: bool
     seen: float | None
     expires: float | None
-
-
-def identities(what: str, patterns: str | Iterable[str] | None) -> str:
-    """One pattern or many as a JSON list; "" for None. The engine checks them."""
-    if patterns is None:
-        return ""
-    listed = [patterns] if isinstance(patterns, str) else list(patterns) if isinstance(patterns, Iterable) else [None]
-    if not all(isinstance(pattern, str) for pattern in listed):
-        raise InvalidArgumentError(f"{what} is {patterns!r}: it must be patterns of identities")
-    return json.dumps(listed)
 
 
 class Admission(Handle):

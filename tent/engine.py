@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _abi, _native, buffers, files, grid, loop, moving, page, settings
 from .addresses import Addresses
-from .admission import Admission, identities
+from .admission import Admission
 from .closing import close_at_exit, close_engine, close_in_background
 from .enums import Permission
 from .errors import InvalidArgumentError, PermissionDeniedError
@@ -30,7 +30,7 @@ from .moves import Moves
 from .moving import WRITE
 from .notifications import Notifications
 from .quantities import bytes_of
-from .region import Memory, Region, RegionSlice
+from .region import Memory, Region, RegionSlice, identities
 from .segment import Segment
 from .tail import Tail
 from .traffic import Traffic

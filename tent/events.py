@@ -39,7 +39,8 @@ class Event(NamedTuple):
     `m` times on its links go down. `name_lost`: the metadata service does not hold the engine's name, for the reason in
     `error`; `name_back`: it holds it again. `peer_disconnected`: the peers of the identities in `note` lost
     their access, for the reason in `error`. `security_reloaded`: the files of mode mtls were replaced and read again;
-    with `error` those of before count on.
+    with `error` those of before count on. `lease_made` gives the lease named in `rail` to the peers in `note`: `bytes`,
+    for `took` seconds or without an end; after `lease_ended` no peer touches them by it, `note` says why.
     """
 
     kind: str

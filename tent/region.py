@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import operator
 import sys
 import warnings
@@ -11,7 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native, _text
-from .errors import InvalidArgumentError, InvalidEntryError, NotImplementedError, TentError
+from .enums import Permission
+from .errors import InvalidArgumentError, InvalidEntryError, TentError
 
 if TYPE_CHECKING:
     from .handle import Handle
@@ -61,6 +63,16 @@ def byte_range(key: Any, size: int, what: str) -> tuple[int, int]:
         )
         raise InvalidArgumentError(f"{what}[{start}:{stop}]: {cause}", hint="slices count bytes and are never clamped")
     return start, stop - start
+
+
+def identities(what: str, patterns: str | Iterable[str] | None) -> str:
+    """One pattern or many as a JSON list; "" for None. The engine checks them."""
+    if patterns is None:
+        return ""
+    listed = [patterns] if isinstance(patterns, str) else list(patterns) if isinstance(patterns, Iterable) else [None]
+    if not all(isinstance(pattern, str) for pattern in listed):
+        raise InvalidArgumentError(f"{what} is {patterns!r}: it must be patterns of identities")
+    return json.dumps(listed)
 
 
 def _import(name: str, call: str) -> Any:
@@ -296,9 +308,51 @@ class Region:
 
         await aio.in_thread(self.close)
 
-    def share(self, pages: object, name: str) -> NoReturn:
-        """A narrower region as a lease; not in this version."""
-        raise NotImplementedError("Region.share() is not in this version", hint="register the range as a region")
+    def share(
+        self,
+        part: slice | RegionSlice,
+        name: str = "",
+        *,
+        peers: str | Iterable[str] | None = None,
+        permission: Permission | None = None,
+        expires: float | str | None = None,
+    ) -> Lease:
+        """Gives peers a part of this region as a lease: a narrower region, which ends by itself.
+
+        Example:
+            with engine.allocate(1 << 16) as pages:  # peers do not reach it
+                with pages.share(pages[0:4096], "step-7", expires="60s") as lease:
+                    handshake = {"lease": lease.token}  # the other side: peer.lease(handshake["lease"])
+                    lease.renew("60s")
+                    assert not lease.closed
+
+        `part` counts bytes, as slices of a region do. Peers find the lease by its name or by its token. `peers` are the
+        patterns of register(), `permission` a tent.Permission; without them, those of this region, and where it lets
+        nobody in, all that its buffer allows. It ends with close(), when `expires` seconds have passed, and with this
+        region. The memory is yours again when close() has returned: then nobody can touch it by the lease.
+
+        Raises InvalidArgumentError for a part outside the region, and for a lease of a lease.
+        """
+        self._check_open()
+        if isinstance(part, slice):
+            part = self[part]
+        elif not isinstance(part, RegionSlice) or part.region is not self:
+            raise InvalidArgumentError(f"{part!r} is no part of {self!r}", hint="region.share(region[0:4096], name)")
+        if permission is not None and permission not in (Permission.GlobalReadOnly, Permission.GlobalReadWrite):
+            raise InvalidArgumentError(f"permission is {permission!r}: a lease is GlobalReadOnly or GlobalReadWrite")
+        id = self._engine._call_long(
+            self._engine._library.pybind_ShareRegion,
+            self._id,
+            part.offset,
+            part.size,
+            name,
+            int(permission or 0),
+            identities("peers", peers),
+            _expires(expires),
+        )
+        memory = Memory(part.address, part.size, self._memory.read_only, self._memory)
+        self._engine._memories[id] = memory
+        return Lease(self._engine, id, memory, name, self.location)
 
     def _check_host(self) -> None:
         if not (self.location == "*" or self.location.startswith("cpu")):
@@ -351,3 +405,49 @@ class Region:
             source=self,
             stacklevel=2,
         )
+
+
+def _expires(expires: float | str | None) -> int:
+    """The milliseconds of a lease, 0 for one without an end."""
+    if expires is None:
+        return 0
+    if (time := _native.milliseconds(expires)) > 0:
+        return time
+    raise InvalidArgumentError(f"expires is {expires!r}: a lease ends later than it begins", hint="close() ends it now")
+
+
+class Lease(Region):
+    """A part of a region that peers have for a time, from Region.share(). It is fenced and closed as a region is.
+
+    Example:
+        with engine.allocate("64KiB") as pages, pages.share(pages[0:4096], "part", expires=60) as lease:
+            assert lease.size == 4096 and lease.token
+    """
+
+    __slots__ = {
+        "token": "Text for a stack's own handshake, of at most 64 characters. It names the lease and gives no rights."
+    }
+
+    def __init__(self, engine: Handle, id: int, memory: Memory, name: str, location: str) -> None:
+        """For tent only."""
+        super().__init__(engine, id, memory, name, location)
+        self.token = str(engine._call(engine._library.pybind_LeaseToken, id))
+
+    @property
+    def closed(self) -> bool:
+        """Whether peers have lost access for good: it was closed, its time is up, or its region was closed."""
+        if self._closed or self._engine.closed:
+            return True
+        try:
+            self._engine._call(self._engine._library.pybind_LeaseToken, self._id)
+        except InvalidEntryError:
+            return True
+        return False
+
+    def renew(self, expires: float | str | None) -> None:
+        """Gives the lease another end, `expires` seconds from now on; None is no end but that of its region.
+
+        Raises InvalidEntryError for a lease that has ended: it cannot come back, share the range again.
+        """
+        self._check_open()
+        self._engine._call(self._engine._library.pybind_RenewLease, self._id, _expires(expires))

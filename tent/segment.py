@@ -194,6 +194,24 @@ class Segment:
             raise InvalidArgumentError(f"memory({address:#x}, {size}) is not a range of an address space")
         return RemoteSlice(self, 0, address, size)
 
+    def lease(self, token: str, timeout: float | str = 10) -> RemoteRegion:
+        """Returns the lease of this peer that a token names: a part of a region, from Region.share() there.
+
+        Example:
+            with other.allocate(1 << 16) as pages, pages.share(pages[0:4096], expires=60) as granted:
+                with engine.open(other.address) as peer:
+                    engine.write(region[0:4096], peer.lease(granted.token)[0:4096]).result(timeout=10)
+
+        The peer is asked where the lease is not known here yet; one that was known and has ended fails its moves.
+        Raises AddressNotRegisteredError for a lease that has ended or is for other peers, InvalidArgumentError for text
+        that is no token, and InvalidEntryError for a token of another engine.
+        """
+        self._check_open()
+        fields = self._engine._call_json(
+            self._engine._library.pybind_FindLease, self._handle, str(token), _native.milliseconds(timeout)
+        )
+        return RemoteRegion(self, fields)
+
     def pages(
         self,
         regions: RemoteRegion | RemoteSlice | Sequence[RemoteRegion | RemoteSlice],

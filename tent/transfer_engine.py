@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _native, buffers, files, moving, packing
-from .admission import identities
 from .engine import OPEN_TIMEOUT, Engine
 from .enums import Permission, SegmentInfoType, TransferStatusEnum, kWildcardLocation
 from .errors import AddressNotRegisteredError, InvalidArgumentError, transfer_error, translate
@@ -28,6 +27,7 @@ from .records import (
     SegmentInfoBuffer,
     TransferStatus,
 )
+from .region import identities
 from .request_array import RequestArray
 
 if TYPE_CHECKING:

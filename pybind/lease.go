@@ -1,0 +1,54 @@
+package pybind
+
+import (
+	"github.com/tent-engine/tent/gocore/engine"
+	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/segment"
+)
+
+// ShareRegion gives peers a part of a region as a lease, and returns its id, which CloseRegion and FenceRegion take.
+// Permission 0 is that of the region, or all that its buffer allows. It ends after expiresMs milliseconds; 0 is no end.
+func ShareRegion(
+	id int64, region, offset, size uint64, name string, permission int64, peers string, expiresMs int64,
+) (uint64, error) {
+	return on(id, func(e *engine.Engine) (uint64, error) {
+		to, err := listOf("peers", peers)
+		if err != nil {
+			return 0, err
+		}
+		lease, err := e.Share(mem.RegionID(region), engine.Share{Offset: offset, Size: size, Name: name,
+			Permission: mem.Permission(permission), Peers: to, Expires: ms(expiresMs)})
+		return uint64(lease), err
+	})
+}
+
+// RenewLease gives a lease another end, counted from now on; 0 is none.
+func RenewLease(id int64, lease uint64, expiresMs int64) (int64, error) {
+	return on(id, func(e *engine.Engine) (int64, error) {
+		return 0, e.Renew(mem.RegionID(lease), ms(expiresMs))
+	})
+}
+
+// LeaseToken returns the token of a lease that has not ended.
+func LeaseToken(id int64, lease uint64) (string, error) {
+	return on(id, func(e *engine.Engine) (string, error) { return e.Token(mem.RegionID(lease)) })
+}
+
+// FindLease returns in JSON the lease of a segment's peer that a token names, as Segment describes regions.
+func FindLease(id int64, segment int64, token string, timeoutMs int64) (string, error) {
+	return on(id, func(e *engine.Engine) (string, error) {
+		ctx, cancel := limited(timeoutMs)
+		defer cancel()
+		r, err := e.FindLease(ctx, engine.SegmentID(segment), token)
+		if err != nil {
+			return "", err
+		}
+		return toJSON(fieldsOf(&r)), nil
+	})
+}
+
+// fieldsOf is a region of a peer as Python takes it.
+func fieldsOf(r *segment.Region) map[string]any {
+	return map[string]any{"id": uint64(r.ID), "name": r.Name, "address": r.Addr, "size": r.Size,
+		"location": r.Location, "permission": int(r.Permission), "read_only": r.ReadOnly}
+}
