@@ -316,15 +316,23 @@ class Transfer:
         return ns or int(self._summary()["elapsed_ns"])
 
     def _summary(self) -> dict[str, Any]:
-        if self._outcome is not None:
-            return self._outcome.summary
-        summary: dict[str, Any] = self._engine._call_json(self._engine._library.pybind_Summary, self._batch)
-        return summary
+        if self._outcome is None:
+            try:
+                summary: dict[str, Any] = self._engine._call_json(self._engine._library.pybind_Summary, self._batch)
+                return summary
+            except TentError:
+                self._unless_settled()
+        return self._gone().summary
+
+    def _unless_settled(self) -> None:
+        """Raises the error in hand again, unless another thread has closed the engine, which settled this transfer."""
+        if self._outcome is None:
+            raise  # noqa: PLE0704
 
     def _await_end(self, timeout: float | str | None) -> int:
         """Waits in Go, in slices such that Ctrl-C works, and returns the final state."""
-        wait, engine, batch = self._engine._library.pybind_Wait, self._engine._id, self._batch
         try:
+            wait, engine, batch = self._engine._library.pybind_Wait, self._engine._id, self._batch
             if timeout is None:
                 while (state := wait(engine, batch, _native.WAIT_SLICE_MS)) <= PENDING:
                     pass
@@ -337,10 +345,12 @@ class Transfer:
                     return state
                 if left_ms <= 0:
                     raise TimeoutError(f"the transfer has not ended within {limit_of(timeout)}; it goes on")
+        except TentError:
+            self._unless_settled()
         except RuntimeError as error:
-            if self._outcome is not None:  # the engine was closed by another thread, which settled this transfer
-                return self._state()
-            raise translate(error) from None
+            if self._outcome is None:
+                raise translate(error) from None
+        return self._state()
 
     def _failed_tasks(self) -> list[int]:
         call, engine = self._engine._library.pybind_FailedInto, self._engine._id
@@ -353,9 +363,13 @@ class Transfer:
             capacity = n
 
     def _error(self, state: int) -> TransferError:
-        if self._outcome is not None:
-            return transfer_error(state, self._outcome.failure, self._outcome.failed_tasks)
-        return transfer_error(state, self._failure(), self._failed_tasks())
+        if self._outcome is None:
+            try:
+                return transfer_error(state, self._failure(), self._failed_tasks())
+            except TentError:
+                self._unless_settled()
+        outcome = self._gone()
+        return transfer_error(state, outcome.failure, outcome.failed_tasks)
 
     def _failure(self) -> dict[str, Any]:
         """Returns the engine's account of the failure. A deadline blames nobody: then the peer is that of the

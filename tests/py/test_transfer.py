@@ -286,6 +286,24 @@ def test_a_waiter_in_another_thread_survives_the_close(stuck: Stuck) -> None:
     assert [type(error) for error in got] == [tent.TransferCanceledError]
 
 
+def test_an_error_is_that_of_the_transfer_when_its_engine_closes_meanwhile(
+    stuck: Stuck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine closes between two questions of exception(), as another thread may do it."""
+    transfer, asked, failure = stuck.write(), [0], tent.Transfer._failure
+
+    def closes(self: tent.Transfer) -> dict[str, object]:
+        found = failure(self)
+        if asked[0] == 0:
+            asked[0] += 1
+            stuck.engine.close(timeout=0.2)
+        return found
+
+    monkeypatch.setattr(tent.Transfer, "_failure", closes)
+    transfer.cancel()
+    assert type(transfer.exception(30)) is tent.TransferCanceledError and asked == [1]
+
+
 def test_too_many_requests_take_nothing(engines: Callable[..., tent.Engine], peers: Callable[..., PeerProcess]) -> None:
     engine, peer = engines(max_pending_requests=100), peers(size=1 << 20)
     with engine.allocate(1 << 20) as local, engine.open(peer.address) as segment:
