@@ -66,7 +66,7 @@ const softRoCE = 0xffffff
 
 // sets is how many sets of lanes a rail of the device has. Soft-RoCE gets one for WRITEs and one for READs. A WRITE's
 // packet that comes twice is acknowledged twice, and in the middle of a READ its completer (rxe_comp.c of Linux 6.12)
-// takes the second acknowledgement for the READ's end: what follows fails, and the READ is reported as done.
+// takes the second acknowledgement for the READ's end: the next response fails, and the READ is reported as done.
 func (d *device) sets(lanes int) int {
 	if d.limits.VendorID == softRoCE && 2*lanes <= lanesMost {
 		return 2
