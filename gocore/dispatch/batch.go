@@ -125,6 +125,7 @@ func (c *Core) Submit(id BatchID, specs []TaskSpec, now clock.Time) (int, *errs.
 	first := len(b.tasks)
 	b.pending += len(specs) // at first: a task may end at once, and the batch does not with each
 	var r *run
+	var before *task // the last one that began on its first route, which was healthy
 	for i := range specs {
 		t := c.tasks.Get()
 		t.spec, t.batch, t.index = specs[i], b, uint32(first+i)
@@ -135,8 +136,8 @@ func (c *Core) Submit(id BatchID, specs []TaskSpec, now clock.Time) (int, *errs.
 		c.pending += t.spec.requests()
 		if g := c.findGate(t.spec.Gate); g != nil {
 			c.holdTask(t, g)
-		} else {
-			c.startTask(t, now)
+		} else if before == nil || !c.queueBehind(t, before, now) {
+			before = c.startTask(t, now)
 		}
 	}
 	c.noteChange(b)

@@ -55,8 +55,10 @@ func (c *Core) countersFor(a *attempt) *Counters {
 func (c *Core) countEnd(t *task, now clock.Time) {
 	k := c.countersOf(t)
 	op := t.spec.Op & transport.Write
-	n := uint64(t.spec.requests())
-	size := t.spec.Length / n
+	n, size := uint64(1), t.spec.Length
+	if parts := t.spec.Parts; parts != nil { // a division costs as much as all else here
+		n, size = uint64(t.spec.requests()), parts.Bytes
+	}
 	k.Requests[op] += n
 	k.ByOp[op].Sizes.addValues(size, n)
 	if t.state == Completed {

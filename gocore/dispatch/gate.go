@@ -44,6 +44,9 @@ func (c *Core) NewGate() GateID {
 
 // findGate returns a gate that is closed, nil for all others.
 func (c *Core) findGate(id GateID) *gate {
+	if id == 0 {
+		return nil
+	}
 	if slot := int(uint32(id)); slot < len(c.gates) {
 		if g := c.gates[slot]; g.alive && g.id() == id {
 			return g

@@ -7,10 +7,30 @@ import (
 	"github.com/tent-engine/tent/gocore/rail"
 )
 
-// startTask puts a new task into the queue of its first route that can be used.
-func (c *Core) startTask(t *task, now clock.Time) {
+// startTask puts a new task into the queue of its first route that can be used. It returns the task where that is the
+// first one of the plan and healthy: then others may follow it by queueBehind.
+func (c *Core) startTask(t *task, now clock.Time) *task {
 	t.route = uint8(c.firstRoute(t))
 	c.queueTask(t, false, now)
+	if t.route != 0 || c.fitness(t, t.path()) != fitHealthy {
+		return nil
+	}
+	return t
+}
+
+// queueBehind puts a new task into the queue of one that began just before it, and reports whether it may go there.
+// Nothing has changed since then, so that neither routes nor the link are asked again.
+func (c *Core) queueBehind(t, before *task, now clock.Time) bool {
+	q := before.queue.in
+	if q == nil || before.queue.slot != 0 || t.spec.Plan != before.spec.Plan || t.spec.Class != before.spec.Class ||
+		t.spec.Deadline != before.spec.Deadline || !fits(&t.spec, 0) {
+		return false
+	}
+	t.queued, t.queue.in = now, q
+	q.depth++
+	q.bytes += t.spec.Length
+	q.tasks.PushBack(&t.queue.Node, t)
+	return true
 }
 
 // firstRoute prefers a route that is healthy, then one that has rails, then one that may still get some. Among equals
@@ -82,11 +102,12 @@ func (l *link) healthy() bool {
 // queueTask puts a task with fresh bytes behind the others of its class on the first link of its route; with front,
 // before them. Where deadlines decide it goes to the place of its own.
 func (c *Core) queueTask(t *task, front bool, now clock.Time) {
-	l := c.linkFor(t, t.path().Hops[0].Link, now)
+	hop := t.begin()
+	l := c.linkFor(t, hop.Link, now)
 	if l == nil {
 		return
 	}
-	c.noteKeys(l, t, t.begin(), now)
+	c.noteKeys(l, t, hop, now)
 	c.queued(l, t, now)
 	q := &l.queues[t.spec.Class]
 	t.queue.in = q

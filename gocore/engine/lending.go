@@ -183,7 +183,7 @@ func (e *Engine) execute(ctx context.Context, o *transport.Order, from *peer, r 
 	if err != nil {
 		return false, err
 	}
-	made, failure := from.planFor(r, lent, wanted{terms.Choice(), plan.NoPolicy})
+	made, failure := from.planFor(r, lent, &terms, plan.NoPolicy)
 	if failure != nil {
 		c.Discard()
 		return false, failure

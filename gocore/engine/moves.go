@@ -134,7 +134,7 @@ func (c *Call) resolve(deadline clock.Time, at Remote, length uint64) (*peer, *r
 
 // bind makes c.plan the plan for a request of length bytes between the two regions, and checks the rights of both.
 func (c *Call) bind(t *Terms, p *peer, local *region, remote *remoteRegion, length uint64) *errs.Error {
-	if c.local == local && c.remote == remote && c.want.Choice == t.Choice() && c.durability == t.Durability &&
+	if c.local == local && c.remote == remote && c.want.Of(t) && c.durability == t.Durability &&
 		t.Policy == 0 && c.plan != nil && c.engine.policies.None() { // as the neighbour before it
 		return nil
 	}
@@ -142,8 +142,7 @@ func (c *Call) bind(t *Terms, p *peer, local *region, remote *remoteRegion, leng
 	if err != nil {
 		return err
 	}
-	want := wanted{t.Choice(), policy}
-	if c.plan != nil && c.local == local && c.remote == remote && c.want == want && c.durability == t.Durability {
+	if c.plan != nil && c.local == local && c.remote == remote && c.want.is(t, policy) && c.durability == t.Durability {
 		return nil
 	}
 	if p.file != nil {
@@ -161,7 +160,7 @@ func (c *Call) bind(t *Terms, p *peer, local *region, remote *remoteRegion, leng
 			"%s of the remote region %q is not allowed: its permission is %s",
 			t.Op, remote.Name, remote.Permission).WithPeer(p.identity.Address, "", "")
 	}
-	made, err := p.planFor(local, remote, want)
+	made, err := p.planFor(local, remote, t, policy)
 	if err != nil {
 		return err
 	}
@@ -170,7 +169,8 @@ func (c *Call) bind(t *Terms, p *peer, local *region, remote *remoteRegion, leng
 		c.peers++
 	}
 	c.local, c.remote, c.plan, c.peer = local, remote, made, p
-	c.want, c.durability = want, t.Durability
+	c.want.Set(t)
+	c.want.policy, c.durability = policy, t.Durability
 	for _, r := range c.uses {
 		if r == local {
 			return nil

@@ -81,6 +81,8 @@ type wanted struct {
 	policy int // index of the policy that counts, plan.NoPolicy for none
 }
 
+func (w *wanted) is(t *Terms, policy int) bool { return w.policy == policy && w.Of(t) }
+
 const describeTimeout = 5 * time.Second
 
 // join makes sure that the peer's links are attached and its regions known. It asks the peer only if something is
@@ -330,17 +332,19 @@ func (p *peer) match(t *Terms, local *region, remote *remoteRegion, length uint6
 }
 
 // planFor returns the plan between two regions, made at first use and again when links or keys have changed.
-func (p *peer) planFor(local *region, remote *remoteRegion, want wanted) (*plan.Plan, *errs.Error) {
+func (p *peer) planFor(local *region, remote *remoteRegion, t *Terms, policy int) (*plan.Plan, *errs.Error) {
 	epoch := p.engine.planEpoch.Load()
 	cached := remote.plans.Load()
 	if cached != nil {
 		for i := range *cached {
 			c := &(*cached)[i]
-			if c.local == local && c.want == want && c.epoch == epoch {
+			if c.local == local && c.want.is(t, policy) && c.epoch == epoch {
 				return c.plan, nil
 			}
 		}
 	}
+	want := wanted{policy: policy}
+	want.Set(t)
 	hint := p.engine.config.NameOf(want.Hint)
 	if hint == "" && want.Hint != 0 {
 		return nil, errs.New(errs.InvalidArgument, "submit",

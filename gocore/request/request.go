@@ -34,9 +34,17 @@ type Choice struct {
 	Integrity Integrity
 }
 
-// Choice returns the part of the terms by which routes are chosen.
-func (t *Terms) Choice() Choice {
-	return Choice{t.Policy, t.Require, t.Op, t.Hint, t.Intent, t.Integrity}
+// Set makes the choice that of the terms. It writes field by field, and Of compares so: bytes that are written one by
+// one and read as one word a moment later hold the processor up.
+func (c *Choice) Set(t *Terms) {
+	c.Policy, c.Require = t.Policy, t.Require
+	c.Op, c.Hint, c.Intent, c.Integrity = t.Op, t.Hint, t.Intent, t.Integrity
+}
+
+// Of reports whether the choice is that of the terms.
+func (c *Choice) Of(t *Terms) bool {
+	return c.Policy == t.Policy && c.Require == t.Require &&
+		c.Op == t.Op && c.Hint == t.Hint && c.Intent == t.Intent && c.Integrity == t.Integrity
 }
 
 // Admits reports whether the transport of a number may carry the request.
