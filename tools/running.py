@@ -175,7 +175,7 @@ class Runner:
         with report_file() as report:
             tally, cases = run(report, *flags, *suite), second_look.failed(report)
             tests = second_look.pytest_ids(report.with_name("cache"))
-            if len(tests) == tally.failed and second_look.worth(cases):
+            if len(cases) == tally.failed and second_look.same(tests, cases) and second_look.worth(cases):
                 again = Tally()
                 for _ in range(second_look.TIMES):
                     again.add(run(report.with_name("again.xml"), *tests))

@@ -61,3 +61,8 @@ def pytest_ids(cache: Path) -> list[str]:
     """The ids of the tests that failed, as pytest's cache has them."""
     path = cache / "v" / "cache" / "lastfailed"
     return sorted(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
+
+
+def same(tests: list[str], cases: list[Case]) -> bool:
+    """Whether ids and a report speak of as many tests. A report has a test twice whose teardown failed too."""
+    return len(tests) == len({(case.suite, case.name) for case in cases})

@@ -77,25 +77,33 @@ def test_a_second_look_is_for_few_tests_and_never_for_wrong_bytes_races_or_crash
 
 FLAKY = """
 import pathlib
+import pytest
+RUNS = pathlib.Path(__file__).with_suffix(".runs")
+def check(): assert len(RUNS.read_text()) not in {%s}
+@pytest.fixture
+def teardown():
+    yield
+    if %s: check()
 def test_steady(): pass
-def test_flaky():
-    runs = pathlib.Path(__file__).with_suffix(".runs")
-    runs.write_text((runs.read_text() if runs.exists() else "") + "x")
-    assert len(runs.read_text()) not in {%s}
+def test_flaky(teardown):
+    RUNS.write_text((RUNS.read_text() if RUNS.exists() else "") + "x")
+    check()
 """
 
 
+@pytest.mark.parametrize("teardown", [False, True])
 @pytest.mark.parametrize(("fails_at", "unsteady"), [("1", True), ("1, 3", False), ("1, 2, 3, 4", False), ("9", None)])
 def test_a_pytest_that_failed_passes_three_times_by_itself_or_fails_the_run(
-    fails_at: str, unsteady: bool | None, runner: Runner, tmp_path: Path
+    fails_at: str, unsteady: bool | None, teardown: bool, runner: Runner, tmp_path: Path
 ) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n", encoding="utf-8")
     suite = tmp_path / "test_flaky.py"
-    suite.write_text(FLAKY % fails_at, encoding="utf-8")
+    suite.write_text(FLAKY % (fails_at, teardown), encoding="utf-8")
     tally = runner.inside(tmp_path).pytest(Path(sys.executable), timeout=60, suite=[str(suite)])
     named = ["test_flaky.py::test_flaky"] if unsteady else []
-    failed = int(unsteady is False)
-    assert tally == Tally(passed=2 - failed, failed=failed, unsteady=named)
+    faults = 0 if unsteady is None else 1 + teardown  # a report has a test twice whose teardown failed too
+    failed = faults if unsteady is False else 0
+    assert tally == Tally(passed=2 + max(0, faults - 1) - failed, failed=failed, unsteady=named)
     assert len((tmp_path / "test_flaky.runs").read_text()) == (1 if unsteady is None else 1 + second_look.TIMES)
 
 
