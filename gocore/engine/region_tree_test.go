@@ -17,7 +17,12 @@ func (n regionNode) depth(t *testing.T) int {
 	below, reach := 0, uintptr(0)
 	for i := range n {
 		e := &n[i]
-		reach = max(reach, e.end())
+		if e.below == nil {
+			require.Equal(t, e.addr+uintptr(e.region.Size), e.end)
+		} else {
+			require.Equal(t, e.below[len(e.below)-1].reach, e.end)
+		}
+		reach = max(reach, e.end)
 		require.Equal(t, reach, e.reach)
 		require.Equal(t, e.region.Addr, e.addr)
 		if e.below != nil {
