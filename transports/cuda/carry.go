@@ -146,7 +146,20 @@ func laneOf(s *transport.Slice) int { return 2*kit.ClassOf(s.Class) + int(s.Op&t
 
 var _ [driver.Lanes - 2*kit.Classes]struct{} // as many streams as lanes
 
-// Finish implements kit.Posted: it waits for the copies, and takes the bytes on into the host's memory.
+// ask asks the driver for the ends of slices that were posted.
+func (t *cuda) ask(list []kit.Posted, ends []bool) {
+	for _, p := range list {
+		t.round.Add(&p.(*room).copies)
+	}
+	t.round.Ask()
+	for i, p := range list {
+		ends[i] = p.(*room).copies.Ended()
+	}
+}
+
+var _ [driver.RoundMost - kit.PostedMost]struct{} // room for all of them
+
+// Finish implements kit.Posted: it takes the bytes of copies that have ended on into the host's memory.
 func (w *room) Finish() *errs.Error {
 	defer w.leave()
 	err := w.link.t.ended(w.way.by, w.copies.Finish())

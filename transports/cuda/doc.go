@@ -3,7 +3,8 @@
 // It moves bytes between two devices, and between a device and the host, by the copy engines of the initiator's
 // process. The owner's does nothing. Memory of the host moves within one process: another one cannot map it.
 //
-//	Submit    queues slices by class; a worker, or a waiter by Poll, posts the most urgent ones and completes them
+//	Submit    queues slices by class; a worker, or a waiter by Poll, posts the most urgent ones
+//	ends      a waiter asks for them, else the worker, with pauses; nobody waits inside the driver (kit/posting.go)
 //	streams   a device has one for each class and direction, with two slices in it; the rest waits in class order
 //	device    its pages are gathered and scattered by one batch of the driver, adjacent ranges as one
 //	host      bytes go through pinned memory of ours, as the driver's own copies of unpinned memory do
@@ -50,6 +51,7 @@
 // # Costs
 //
 // A copy takes a device some microseconds before its first byte, so slices are of 1 MiB: 20 µs at 55 GB/s of PCIe. The
-// next slice is posted before a carrier waits for one, so copy engines do not wait for the host, and bytes of the host
-// cross to pinned memory meanwhile. Pinned memory: 1 MiB for each slice under way, 12 and one for each carrier at most.
+// next slice is posted before a carrier asks for an end, so copy engines do not wait for the host, and bytes of the
+// host cross to pinned memory meanwhile. Pinned memory: 1 MiB for each slice under way, 12 and one for each carrier at
+// most. A slice costs two calls of C: one posts it, and one asks for the ends of all that are posted.
 package cuda

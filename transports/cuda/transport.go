@@ -70,7 +70,9 @@ func (Factory) Open(_ context.Context, given any, host transport.Host, sink tran
 	if t.Point, err = access.Open(c); err != nil {
 		return nil, err
 	}
-	t.StartPosting(slicesMax, sink, (*link).up, t.begin)
+	if err := t.StartPosting(slicesMax, sink, (*link).up, t.begin, t.ask); err != nil {
+		return nil, errors.Join(err, t.Point.Close(context.Background()))
+	}
 	return t, nil
 }
 
@@ -86,6 +88,7 @@ type cuda struct {
 	regions  kit.Slots[transport.LocalKey, region]
 	offers   offers
 	room     rooms
+	round    driver.Round
 	lost     sync.Map              // ends of devices that were told to links, by the driver's error
 	unkept   atomic.Pointer[error] // why a region of the host could not be pinned, the latest
 }

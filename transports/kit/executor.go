@@ -9,15 +9,11 @@ import (
 
 // Executor carries out accepted slices, the most urgent class first: on its worker, or on the threads of waiters that
 // poll. It serves transports that have carried a slice out when a call returns, and those that hand it to an engine of
-// a device and wait for that. L is the transport's link.
+// a device and ask for its end (posting.go). L is the transport's link.
 //
-//	free ──Accept──▶ waiting ──the worker, Poll──▶ carried ──────────────────▶ completed, free
-//	                 waiting ──the same──▶ posted ──the most urgent: Finish──▶ completed, free
-//	                 waiting ──Drop, Evict───────────────────────────────────▶ completed, free
-//
-// A thread posts slices before it waits for one, so that an engine has its next work when it ends the one before. It
-// posts postedMost of a class and direction at most, and none while a more urgent slice waits: posted ones cannot be
-// taken back.
+//	free ──Accept──▶ waiting ──the worker, Poll──▶ carried ────────────────────────▶ completed, free
+//	                 waiting ──the same──▶ posted ──asked──▶ ended ──Finish────────▶ completed, free
+//	                 waiting ──Drop, Evict─────────────────────────────────────────▶ completed, free
 //
 // Its mutex is held neither while a slice is carried out nor while the sink is called. Nothing is allocated for a
 // slice.
@@ -25,30 +21,18 @@ type Executor[L any] struct {
 	sink  transport.Sink
 	up    func(*L, transport.Rail) bool
 	begin func(*transport.Slice, *L) (Posted, *errs.Error)
+	ended func(list []Posted, ends []bool)
 
 	mu      sync.Mutex
 	changed sync.Cond // something waits, an entry was freed, polling or stop has changed
 	slab    []accepted[L]
 	free    List[accepted[L]]
 	queue   ClassQueue[accepted[L]]
-	lanes   [Classes][2]lane[L] // by direction
-	posted  int                 // entries in the lists of all lanes
+	posting posting[L]
 	starved []starving[L]
 	polling bool // a waiter works: the worker sleeps until Arm
 	stop    bool
 	running sync.WaitGroup
-}
-
-// Posted is the rest of a slice that a device carries out. Finish waits for its end, which one goroutine does once.
-type Posted interface{ Finish() *errs.Error }
-
-// postedMost bounds the slices of a class and direction that are posted: one under way, and the next.
-const postedMost = 2
-
-// lane has the slices of a class and direction that were begun.
-type lane[L any] struct {
-	begun  int // all that have not completed
-	posted List[accepted[L]]
 }
 
 type accepted[L any] struct {
@@ -59,6 +43,7 @@ type accepted[L any] struct {
 	place  Element[accepted[L]]
 	flight Element[accepted[L]] // in its lane
 	rest   Posted
+	isOver bool // rest has ended
 	end    [1]transport.Completion
 }
 
@@ -72,13 +57,12 @@ type starving[L any] struct {
 // called under the Executor's mutex. carry carries a slice out; nil is success.
 func (x *Executor[L]) Start(n int, sink transport.Sink, up func(*L, transport.Rail) bool,
 	carry func(*transport.Slice, *L) *errs.Error) {
-	x.StartPosting(n, sink, up, func(s *transport.Slice, l *L) (Posted, *errs.Error) { return nil, carry(s, l) })
+	x.begin = func(s *transport.Slice, l *L) (Posted, *errs.Error) { return nil, carry(s, l) }
+	x.start(n, sink, up)
 }
 
-// StartPosting is Start for a transport with devices. begin posts a slice, or carries it out and returns its end.
-func (x *Executor[L]) StartPosting(n int, sink transport.Sink, up func(*L, transport.Rail) bool,
-	begin func(*transport.Slice, *L) (Posted, *errs.Error)) {
-	x.sink, x.up, x.begin, x.slab, x.changed.L = sink, up, begin, make([]accepted[L], n), &x.mu
+func (x *Executor[L]) start(n int, sink transport.Sink, up func(*L, transport.Rail) bool) {
+	x.sink, x.up, x.slab, x.changed.L = sink, up, make([]accepted[L], n), &x.mu
 	for i := range x.slab {
 		x.free.PushBack(&x.slab[i], &x.slab[i].place)
 	}
@@ -95,6 +79,7 @@ func (x *Executor[L]) Stop() {
 	x.changed.Broadcast()
 	x.mu.Unlock()
 	x.running.Wait()
+	x.posting.alarm.close()
 }
 
 // Accept takes a prefix of slices of one rail of a link, which lookup finds; up is asked about nil, too.
@@ -119,6 +104,9 @@ func (x *Executor[L]) Accept(slices []*transport.Slice, lookup func(transport.Li
 		n++
 	}
 	x.changed.Broadcast()
+	if x.posting.resting && x.next() != nil {
+		x.posting.alarm.set(1)
+	}
 	return n
 }
 
@@ -163,8 +151,12 @@ func (x *Executor[L]) Arm() { x.setPolling(false) }
 func (x *Executor[L]) setPolling(polling bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.polling = polling; !polling {
-		x.changed.Broadcast()
+	if x.polling = polling; polling {
+		return
+	}
+	x.changed.Broadcast()
+	if x.posting.resting && x.posting.pause == pauseLeast { // something has moved since: it would rest for too long
+		x.posting.alarm.set(pauseLeast)
 	}
 }
 
@@ -172,13 +164,16 @@ func (x *Executor[L]) work() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for !x.stop {
-		if x.polling || x.posted == 0 && x.next() == nil {
+		if x.polling || x.posting.count == 0 && x.next() == nil {
 			x.changed.Wait()
 			continue
 		}
 		x.mu.Unlock()
-		x.carryNext()
+		did := x.carryNext()
 		x.mu.Lock()
+		if !did && !x.polling && x.posting.count > 0 && x.next() == nil {
+			x.rest()
+		}
 	}
 }
 
@@ -195,12 +190,8 @@ func (x *Executor[L]) next() *accepted[L] {
 	return e
 }
 
-func (x *Executor[L]) laneOf(e *accepted[L]) *lane[L] {
-	return &x.lanes[ClassOf(e.slice.Class)][e.slice.Op&transport.Write]
-}
-
-// carryNext begins slices until one has been carried out or none may begin. Then it waits for the end of the most
-// urgent one. It returns false when it has done nothing.
+// carryNext begins slices until one has been carried out or none may begin. Then it completes the most urgent one of
+// those that were posted and have ended. It returns false when it has completed nothing.
 func (x *Executor[L]) carryNext() bool {
 	x.mu.Lock()
 	for e := x.next(); e != nil; e = x.next() {
@@ -214,31 +205,15 @@ func (x *Executor[L]) carryNext() bool {
 			return true
 		}
 		x.mu.Lock()
-		e.rest = rest
-		l.posted.PushBack(e, &e.flight)
-		x.posted++
+		x.post(e, l, rest)
 	}
-	e, l := x.firstPosted()
+	e, l := x.takeEnded()
 	x.mu.Unlock()
 	if e == nil {
 		return false
 	}
 	x.complete(e, l, e.rest.Finish())
 	return true
-}
-
-// firstPosted takes the slice out for which its user has the least patience. The caller holds mu.
-func (x *Executor[L]) firstPosted() (*accepted[L], *lane[L]) {
-	for class := range x.lanes {
-		for op := range x.lanes[class] {
-			l := &x.lanes[class][op]
-			if e := l.posted.PopFront(); e != nil {
-				x.posted--
-				return e, l
-			}
-		}
-	}
-	return nil, nil
 }
 
 // complete hands over a slice's end and frees its entry. A rail that found none free hears of it. begun is the slice's
@@ -252,7 +227,7 @@ func (x *Executor[L]) complete(e *accepted[L], begun *lane[L], err *errs.Error) 
 	if err == nil {
 		e.end[0].Bytes = e.slice.Length
 	}
-	e.slice, e.rest = nil, nil
+	e.slice, e.rest, e.isOver = nil, nil, false
 	e.life++
 	x.changed.Broadcast() // Evict
 	x.mu.Unlock()

@@ -1,123 +1,251 @@
 package kit
 
 import (
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
-// posting is a bench with a device: begin notes the slice, and Finish waits until the test ends it.
-type posting struct {
+// device is a bench with a device: begin notes the slice, and the test ends it. It fails a question that names a slice
+// that has ended, or that comes while another one is open.
+type device struct {
 	*bench
-	begun []uint64                 // guarded by mu
-	end   map[uint64]chan struct{} // of each slice
+	t      *testing.T
+	begun  []uint64        // guarded by mu, as those below are
+	over   map[uint64]bool // slices that the test has ended
+	seen   map[uint64]bool // slices whose end was told
+	asks   int
+	asking bool
+	gate   chan struct{} // a question that stands still
 }
 
 type rest struct {
-	p  *posting
+	d  *device
 	id uint64
 }
 
 func (r rest) Finish() *errs.Error {
-	r.p.mu.Lock()
-	end := r.p.end[r.id]
-	r.p.carried = append(r.p.carried, r.id)
-	r.p.changed.Broadcast()
-	r.p.mu.Unlock()
-	<-end
+	r.d.mu.Lock()
+	defer r.d.mu.Unlock()
+	if !r.d.seen[r.id] {
+		r.d.t.Errorf("slice %d is finished before its end was seen", r.id)
+	}
+	r.d.carried = append(r.d.carried, r.id)
 	return nil
 }
 
-func newPosting(t *testing.T, ids ...uint64) *posting {
-	p := &posting{bench: newIdleBench(), end: map[uint64]chan struct{}{}}
-	for _, id := range ids {
-		p.end[id] = make(chan struct{})
+func newDevice(t *testing.T) *device {
+	d := &device{bench: newIdleBench(), t: t, over: map[uint64]bool{}, seen: map[uint64]bool{}}
+	require.NoError(t, d.StartPosting(16, d.bench, d.isUp, func(s *transport.Slice, _ *bench) (Posted, *errs.Error) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.begun = append(d.begun, s.Id)
+		d.changed.Broadcast()
+		return rest{d, s.Id}, nil
+	}, d.ask))
+	t.Cleanup(d.Stop)
+	return d
+}
+
+func (d *device) ask(list []Posted, ends []bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.asking {
+		d.t.Error("two goroutines ask at once")
 	}
-	p.StartPosting(16, p.bench, p.isUp, func(s *transport.Slice, _ *bench) (Posted, *errs.Error) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.begun = append(p.begun, s.Id)
-		p.changed.Broadcast()
-		return rest{p, s.Id}, nil
-	})
-	t.Cleanup(p.Stop)
-	return p
+	d.asking = true
+	d.asks++
+	d.changed.Broadcast()
+	if gate := d.gate; gate != nil {
+		d.mu.Unlock()
+		<-gate
+		d.mu.Lock()
+	}
+	for i, p := range list {
+		id := p.(rest).id
+		if d.seen[id] {
+			d.t.Errorf("slice %d has ended, and is asked about again", id)
+		}
+		ends[i] = d.over[id]
+		d.seen[id] = ends[i]
+	}
+	d.asking = false
+}
+
+// end lets the device end slices.
+func (d *device) end(ids ...uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, id := range ids {
+		d.over[id] = true
+	}
 }
 
 // begin waits until just these slices were begun, in order.
-func (p *posting) begin(t *testing.T, ids ...uint64) {
-	t.Helper()
-	p.await(func() bool { return len(p.begun) >= len(ids) })
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	require.Equal(t, ids, p.begun)
+func (d *device) begin(ids ...uint64) {
+	d.t.Helper()
+	d.await(func() bool { return len(d.begun) >= len(ids) })
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	require.Equal(d.t, ids, d.begun)
 }
 
-// waits waits until a carrier waits for a slice.
-func (p *posting) waits(id uint64) {
-	p.await(func() bool { return len(p.carried) > 0 && p.carried[len(p.carried)-1] == id })
+// asked waits until the device was asked a number of times more.
+func (d *device) asked(more int) {
+	d.mu.Lock()
+	until := d.asks + more
+	d.mu.Unlock()
+	d.await(func() bool { return d.asks >= until })
 }
 
-func (p *posting) accept(t *testing.T, op transport.Op, ids ...uint64) {
+func (d *device) completed(ids ...uint64) {
+	d.await(func() bool {
+		for _, id := range ids {
+			if d.ends[id].Slice == nil {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (d *device) accept(op transport.Op, ids ...uint64) {
+	d.t.Helper()
 	list := slicesOf(ids...)
 	for _, s := range list {
 		s.Op = op
 	}
-	require.Equal(t, len(ids), p.Accept(list, p.here))
+	require.Equal(d.t, len(ids), d.Accept(list, d.here))
 }
 
 // Two slices of a class and direction are posted, so the device has its next work. The rest waits for its turn, and a
-// more urgent slice passes it.
+// more urgent slice passes it: the worker posts it although it rests between two questions.
 func TestTwoSlicesOfALaneArePosted(t *testing.T) {
-	p := newPosting(t, 200, 201, 202, 203, 1, 2)
-	p.accept(t, transport.Write, 200, 201, 202, 203)
-	p.begin(t, 200, 201)
-	p.waits(200)
-	p.accept(t, transport.Write, 1)
-	p.accept(t, transport.Read, 2)
-	close(p.end[200])
-	p.begin(t, 200, 201, 1, 2, 202)
-	p.waits(2) // before 201: it is more urgent
-	close(p.end[1])
-	close(p.end[2])
-	p.waits(201)
-	close(p.end[201])
-	p.begin(t, 200, 201, 1, 2, 202, 203)
-	close(p.end[202])
-	close(p.end[203])
-	p.await(func() bool { return len(p.ends) == 6 })
-	require.EqualValues(t, 10, p.ends[203].Bytes)
+	d := newDevice(t)
+	d.accept(transport.Write, 200, 201, 202, 203)
+	d.begin(200, 201)
+	d.asked(3)
+	d.accept(transport.Write, 1)
+	d.begin(200, 201, 1)
+	d.accept(transport.Read, 2)
+	d.begin(200, 201, 1, 2)
+	d.end(201) // of another device than 200
+	d.begin(200, 201, 1, 2, 202)
+	d.end(200, 1, 2, 202)
+	d.begin(200, 201, 1, 2, 202, 203)
+	d.end(203)
+	d.completed(1, 2, 200, 201, 202, 203)
+	require.EqualValues(t, 10, d.ends[203].Bytes)
 }
 
-// Slices that a waiter has posted and not waited for are the worker's when the waiter leaves. They are not dropped, and
-// Evict waits for them.
+// A slice that stands still on the device holds up no other one. Each look completes a piece that has ended, the most
+// urgent first.
+func TestAStalledSliceHoldsUpNoOther(t *testing.T) {
+	d := newDevice(t)
+	require.Zero(t, d.Poll(1))
+	d.accept(transport.Write, 1, 100, 101, 200)
+	require.Zero(t, d.Poll(8), "nothing has ended")
+	d.end(200, 101, 100)
+	require.Equal(t, 1, d.Poll(1))
+	require.Equal(t, 1, d.Poll(1))
+	asks := d.asks
+	require.Equal(t, []uint64{100, 101}, d.carried)
+	require.Equal(t, 1, d.Poll(8))
+	require.Equal(t, []uint64{100, 101, 200}, d.carried)
+	require.Equal(t, asks+1, d.asks, "three ends were seen by one question, and 1 is asked about once more")
+	d.Arm()
+	d.end(1)
+	d.completed(1)
+}
+
+// One goroutine asks. Others that poll meanwhile return at once, and neither wait nor ask.
+func TestOneGoroutineAsks(t *testing.T) {
+	d := newDevice(t)
+	require.Zero(t, d.Poll(1))
+	gate := make(chan struct{})
+	d.gate = gate
+	d.accept(transport.Write, 1)
+	first := make(chan int)
+	go func() { first <- d.Poll(1) }()
+	d.await(func() bool { return d.asking })
+	require.Zero(t, d.Poll(1))
+	d.end(1)
+	close(gate)
+	require.Equal(t, 1, <-first)
+	d.Arm()
+}
+
+// Slices that a waiter has posted are the worker's when the waiter leaves. They are not dropped, and Evict waits for
+// them.
 func TestPostedSlicesEndByThemselves(t *testing.T) {
-	p := newPosting(t, 1, 2, 3)
-	require.Zero(t, p.Poll(1))
-	p.accept(t, transport.Write, 1, 2, 3)
-	close(p.end[1])
-	require.Equal(t, 1, p.Poll(1))
-	p.begin(t, 1, 2)
+	d := newDevice(t)
+	require.Zero(t, d.Poll(1))
+	d.accept(transport.Write, 1, 2, 3)
+	d.end(1)
+	require.Equal(t, 1, d.Poll(1))
+	d.begin(1, 2)
 	cause := errs.New(errs.Withdrawn, "x", "asked back")
-	p.Drop(cause, func(*transport.Slice, *bench) bool { return true })
-	require.Same(t, cause, p.ends[3].Err)
-	require.NotContains(t, p.ends, uint64(2))
-	p.Arm()
-	p.waits(2)
-	var evicted atomic.Bool
+	d.Drop(cause, func(*transport.Slice, *bench) bool { return true })
+	require.Same(t, cause, d.ends[3].Err)
+	require.NotContains(t, d.ends, uint64(2))
+	d.Arm()
+	d.asked(1)
 	done := make(chan struct{})
 	go func() {
-		p.Evict(cause, func(*transport.Slice, *bench) bool { return true })
-		evicted.Store(true)
+		d.Evict(cause, func(*transport.Slice, *bench) bool { return true })
 		close(done)
 	}()
-	require.False(t, evicted.Load())
-	close(p.end[2])
+	d.asked(3)
+	select {
+	case <-done:
+		t.Fatal("slice 2 is still under way")
+	default:
+	}
+	d.end(2)
 	<-done
-	p.await(func() bool { return len(p.ends) == 3 })
-	require.Nil(t, p.ends[2].Err)
+	d.completed(1, 2, 3)
+	require.Nil(t, d.ends[2].Err)
+}
+
+// With nothing posted nobody asks: the worker sleeps. Its timer ends with it.
+func TestAnIdleWorkerAsksNothing(t *testing.T) {
+	d := newDevice(t)
+	d.accept(transport.Write, 1)
+	d.end(1)
+	d.completed(1)
+	d.Poll(1)
+	asks := d.asks
+	d.Arm()
+	require.Zero(t, d.posting.count)
+	require.Equal(t, asks, d.asks)
+	fd := d.posting.alarm.fd
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	require.NoError(t, err)
+	d.Stop()
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	require.ErrorIs(t, err, unix.EBADF)
+}
+
+// Pauses of the worker double while nothing ends, up to a bound, and begin anew with each piece that moves.
+func TestPausesDoubleUntilSomethingMoves(t *testing.T) {
+	d := newDevice(t)
+	pause := func() any {
+		d.Executor.mu.Lock()
+		defer d.Executor.mu.Unlock()
+		return d.posting.pause
+	}
+	d.accept(transport.Write, 1)
+	d.asked(12)
+	require.Equal(t, pauseMost, pause())
+	require.Zero(t, d.Poll(1)) // the worker sleeps from here on
+	d.accept(transport.Write, 2)
+	require.Zero(t, d.Poll(1))
+	require.Equal(t, pauseLeast, pause())
+	d.end(1, 2)
+	d.Arm()
+	d.completed(1, 2)
 }

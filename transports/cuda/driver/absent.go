@@ -60,6 +60,21 @@ func (*Copies) Post(int, int) error { return absent() }
 // Finish has nothing to wait for.
 func (*Copies) Finish() error { return nil }
 
+// Ended is true: nothing was posted.
+func (*Copies) Ended() bool { return true }
+
+// Round has nothing to ask about.
+type Round struct{}
+
+// RoundMost bounds the Copies of a Round.
+const RoundMost = 2 * Lanes
+
+// Add does nothing.
+func (*Round) Add(*Copies) {}
+
+// Ask does nothing.
+func (*Round) Ask() {}
+
 // Visit has no device.
 type Visit struct{}
 

@@ -15,6 +15,7 @@ type Copies struct {
 	To, From, Bytes []uint64
 	ordinal         int
 	flight          C.tc_flight
+	end             error // of copies that have ended
 }
 
 // Lanes is the number of streams for copies that a device has.
@@ -32,12 +33,12 @@ func (c *Copies) Add(to, from uintptr, bytes uint64) {
 // Reset empties the list and keeps its memory.
 func (c *Copies) Reset() { c.To, c.From, c.Bytes = c.To[:0], c.From[:0], c.Bytes[:0] }
 
-// Post queues the ranges for the copy engines of a device, behind those of its lane; Finish must follow. Each end is
+// Post queues the ranges for the copy engines of a device, behind those of its lane. Finish must follow. Each end is
 // memory of a device, or pinned memory of the host. It waits for no stream of the program. After an error nothing of it
 // is under way.
 func (c *Copies) Post(ordinal, lane int) error {
 	l := process()
-	c.ordinal, c.flight = ordinal, C.tc_flight{}
+	c.ordinal, c.flight, c.end = ordinal, C.tc_flight{}, nil
 	if err := l.usable("cuda.copy", ordinal); err != nil || len(c.To) == 0 {
 		return err
 	}
@@ -46,14 +47,51 @@ func (c *Copies) Post(ordinal, lane int) error {
 	return l.failed("cuda.copy", ordinal, r)
 }
 
-// Finish returns when all ranges of Post are there, or none will come any more.
+// Finish returns when all ranges of Post are there, or none will come any more; after Ended at once.
 func (c *Copies) Finish() error {
-	if c.flight.event == nil {
-		return nil
+	if !c.Ended() {
+		c.ended(C.tc_finish(&c.flight))
 	}
-	err := process().failed("cuda.copy", c.ordinal, C.tc_finish(&c.flight))
-	c.flight = C.tc_flight{}
-	return err
+	return c.end
+}
+
+// Ended reports whether a Round has seen the end of Post's ranges, or nothing is under way.
+func (c *Copies) Ended() bool { return c.flight.event == nil }
+
+func (c *Copies) ended(r C.tc_result) {
+	c.flight, c.end = C.tc_flight{}, process().failed("cuda.copy", c.ordinal, r)
+}
+
+// Round asks for the ends of several Copies by one call of C. One goroutine uses it at a time.
+type Round struct {
+	of      [RoundMost]*Copies
+	flights [RoundMost]C.tc_flight
+	ends    [RoundMost]C.tc_result
+	n       int
+}
+
+// RoundMost bounds the Copies of a Round: two for each stream of a device.
+const RoundMost = 2 * Lanes
+
+// Add lists Copies to ask about; those that have ended are left out.
+func (r *Round) Add(c *Copies) {
+	if !c.Ended() {
+		r.of[r.n], r.flights[r.n] = c, c.flight
+		r.n++
+	}
+}
+
+// Ask asks about the listed Copies and empties the list. It does not block; see Copies.Ended.
+func (r *Round) Ask() {
+	if r.n > 0 {
+		C.tc_ended(&r.flights[0], &r.ends[0], C.size_t(r.n))
+	}
+	for i, c := range r.of[:r.n] {
+		if r.of[i] = nil; r.ends[i].code != C.TC_NOT_READY {
+			c.ended(r.ends[i])
+		}
+	}
+	r.n = 0
 }
 
 func numbers(list []uint64) *C.uint64_t { return (*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(list))) }

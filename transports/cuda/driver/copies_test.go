@@ -4,6 +4,7 @@ package driver_test
 
 import (
 	"bytes"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,5 +62,78 @@ func TestCopiesOfAllLanesAreUnderWayAtOnce(t *testing.T) {
 		require.LessOrEqual(t, gpu.Stats().Events, events)
 		require.NoError(t, platform.Free(from, driver.Lanes*n))
 		require.NoError(t, platform.Free(to, driver.Lanes*n))
+	})
+}
+
+// A round asks about copies of several devices at once and does not block. A question that fails alone ends nothing
+// before its bytes are there.
+func TestARoundSeesEndsAndWaitsForNone(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, gpu *fake.Loaded) {
+		const n = 4096
+		var at [2]uintptr
+		copies := make([]driver.Copies, 4)
+		for i := range at {
+			var err error
+			at[i], err = platform.Allocate(i, 4*n)
+			require.NoError(t, err)
+			require.NoError(t, gpu.Poke(at[i], bytes.Repeat([]byte{byte(i + 1)}, 4*n)))
+		}
+		round := new(driver.Round)
+		ask := func() (ended int) {
+			for i := range copies {
+				round.Add(&copies[i])
+			}
+			round.Ask()
+			for i := range copies {
+				if copies[i].Ended() {
+					ended++
+				}
+			}
+			return ended
+		}
+		require.Equal(t, 4, ask(), "nothing is under way")
+		post := func() {
+			for i := range copies {
+				offset := uintptr(i * n)
+				copies[i].Reset()
+				copies[i].Add(at[1-i%2]+offset, at[i%2]+offset, n)
+				require.NoError(t, copies[i].Post(i%2, i))
+			}
+		}
+		gpu.Hold(true)
+		post()
+		for range 100 {
+			require.Zero(t, ask())
+		}
+		gpu.Hold(false)
+		for ask() < 4 {
+			runtime.Gosched()
+		}
+		for i := range copies {
+			require.NoError(t, copies[i].Finish())
+			got := make([]byte, n)
+			require.NoError(t, gpu.Peek(got, at[1-i%2]+uintptr(i*n)))
+			require.Equal(t, bytes.Repeat([]byte{byte(i%2 + 1)}, n), got)
+		}
+		gpu.Inject("cuEventQuery", 1, 999, false)
+		post()
+		for ask() < 4 {
+			runtime.Gosched()
+		}
+		for i := range copies {
+			require.NoError(t, copies[i].Finish())
+		}
+		allocated := testing.AllocsPerRun(100, func() {
+			for i := range copies {
+				_ = copies[i].Post(i%2, i)
+			}
+			for ask() < 4 {
+				runtime.Gosched()
+			}
+		})
+		require.Zero(t, allocated, "for each copy")
+		for i := range at {
+			require.NoError(t, platform.Free(at[i], 4*n))
+		}
 	})
 }

@@ -273,6 +273,32 @@ tc_result tc_finish(tc_flight *flight) {
 	return r;
 }
 
+/* Where the question fails, the driver is asked once more in the way that waits: bytes may still be on their way. */
+static tc_result end_of(tc_flight *flight) {
+	tc_result r = CALL(cuEventQuery, flight->event);
+	if (r.code == TC_NOT_READY)
+		return r;
+	if (r.code)
+		r = CALL(cuEventSynchronize, flight->event);
+	give_event(flight->context, flight->event);
+	return r;
+}
+
+void tc_ended(tc_flight *list, tc_result *ends, size_t count) {
+	for (size_t i = 0; i < count;) {
+		thread_state before;
+		tc_context context = list[i].context;
+		tc_result r = push(context, &before);
+		if (r.code) {
+			ends[i++] = r;
+			continue;
+		}
+		for (; i < count && list[i].context == context; i++) /* most often all of them are of one device */
+			ends[i] = end_of(&list[i]);
+		pop(&before);
+	}
+}
+
 /* CU_MEMHOSTALLOC_PORTABLE is 1: pinned for every device. */
 tc_result tc_pin(int device, uint64_t bytes, uint64_t *address) {
 	thread_state before;
