@@ -122,7 +122,7 @@ func Register(
 
 // Allocate maps and registers zeroed memory: JSON {"id","address","size","location"}.
 func Allocate(
-	id int64, size uint64, name, location string, permission int64, prefault bool, peers string,
+	id int64, size uint64, name, location string, permission int64, prefault, hugepages bool, peers string,
 ) (string, error) {
 	return on(id, func(e *engine.Engine) (string, error) {
 		if permission < 0 || permission > 2 {
@@ -133,7 +133,7 @@ func Allocate(
 			return "", err
 		}
 		region, memory, err := e.Allocate(engine.Memory{Size: size, Name: name, Location: mem.Location(location),
-			Permission: mem.Permission(permission), Prefault: prefault, Peers: to})
+			Permission: mem.Permission(permission), Prefault: prefault, HugePages: hugepages, Peers: to})
 		if err != nil {
 			return "", err
 		}

@@ -21,6 +21,7 @@ class Library(Protocol):
         location: str,
         permission: int,
         prefault: bool,
+        hugepages: bool,
         peers: str,
         /,
     ) -> str:
@@ -330,6 +331,7 @@ def pybind_Allocate(
     location: str,
     permission: int,
     prefault: bool,
+    hugepages: bool,
     peers: str,
     /,
 ) -> str: ...

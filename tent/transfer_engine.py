@@ -173,6 +173,7 @@ class TransferEngine:
             options.location,
             int(Permission(options.perm)),
             False,
+            False,
             "",
         )
         address = int(made["address"])

@@ -49,7 +49,11 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 	if err != nil {
 		return 0, mem.Region{}, errs.Wrap(errs.InvalidArgument, "allocate", err)
 	}
-	if kind == mem.Host && m.Size >= lookFrom {
+	if kind != mem.Host && m.HugePages {
+		return 0, mem.Region{}, errs.New(errs.InvalidArgument, "allocate", "huge pages are of the host, not of %s",
+			m.Location).WithHint("leave hugepages out: a device chooses its pages itself")
+	}
+	if kind == mem.Host && m.Size >= lookFrom && !m.HugePages { // the kernel reserves pages of their pool in the call
 		if err := e.allocations.promise(m.Size); err != nil {
 			return 0, mem.Region{}, err
 		}
@@ -70,7 +74,7 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 	r.rule, r.Peers = rule, rule.peers()
 	r.Name, r.Permission, r.allocated = m.Name, m.Permission, true
 	r.engine = e
-	id, err := e.prepare(r, m.Prefault)
+	id, err := e.prepare(r, &m)
 	if err != nil {
 		r.life.advance(eventFreed)
 		e.unmap(r)
@@ -82,9 +86,9 @@ func (e *Engine) Allocate(m Memory) (mem.RegionID, mem.Region, error) {
 	return id, r.Region, nil
 }
 
-func (e *Engine) prepare(r *region, prefault bool) (mem.RegionID, error) {
-	if kind, _, _ := r.Location.Parse(); prefault && kind == mem.Host {
-		if err := e.allocations.populate(r.Addr, r.Size); err != nil {
+func (e *Engine) prepare(r *region, m *Memory) (mem.RegionID, error) {
+	if kind, _, _ := r.Location.Parse(); (m.Prefault || m.HugePages) && kind == mem.Host {
+		if err := e.allocations.populate(r.Addr, r.Size, m.HugePages); err != nil {
 			return 0, err
 		}
 	}
@@ -130,11 +134,12 @@ func owed(r *mem.Region) uint64 {
 	return r.Size - min(r.Size, vmem.Resident(r.Addr, r.Size))
 }
 
-// populate makes pages present, step by step while there is room for the next two.
-func (a *allocations) populate(addr uintptr, size uint64) *errs.Error {
+// populate makes pages present, step by step while there is room for the next two. Huge pages are reserved already; a
+// limit of a cgroup can still refuse them, here and not by a SIGBUS at their first use.
+func (a *allocations) populate(addr uintptr, size uint64, huge bool) *errs.Error {
 	for done := uint64(0); done < size; {
 		step := min(size-done, populateBytes)
-		if room, known := a.kernel.Room(); known && size >= lookFrom && room.Bytes < 2*step {
+		if room, known := a.kernel.Room(); !huge && known && size >= lookFrom && room.Bytes < 2*step {
 			return errs.New(errs.OutOfMemory, "allocate", "prefault: %d bytes of %d are there, and only %d are left %s",
 				done, size, room.Bytes, room.Limit).WithHint("ask for less, free other memory, or raise the limit")
 		}
@@ -154,12 +159,16 @@ func (a *allocations) populate(addr uintptr, size uint64) *errs.Error {
 
 // mapFor finds the memory for a region.
 func (e *Engine) mapFor(m Memory, kind mem.Kind, node int) (*region, error) {
+	wanted := transport.Allocation{Size: m.Size, Location: m.Location}
+	if m.HugePages {
+		wanted.HugePage = e.allocations.kernel.HugePages().Size
+	}
 	for _, p := range e.ports {
 		if p.transport == nil {
 			continue
 		}
 		if a, ok := transport.Find[transport.Allocator](p.transport); ok {
-			got, err := a.Allocate(m.Size, m.Location)
+			got, err := a.Allocate(wanted)
 			if err == nil {
 				return &region{Region: got, owner: a}, nil
 			}
@@ -169,16 +178,28 @@ func (e *Engine) mapFor(m Memory, kind mem.Kind, node int) (*region, error) {
 	if kind != mem.Host {
 		return e.mapOnDevice(m, kind, node)
 	}
-	size := roundUp(m.Size, uint64(os.Getpagesize()))
-	start, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err != nil {
+	return e.mapAnonymous(&wanted, node)
+}
+
+// mapAnonymous maps memory of the host that only this process has.
+func (e *Engine) mapAnonymous(a *transport.Allocation, node int) (*region, error) {
+	flags, huge := unix.MAP_PRIVATE|unix.MAP_ANON, a.HugePage != 0
+	if huge {
+		flags |= unix.MAP_HUGETLB
+	}
+	size := roundUp(a.Size, max(a.HugePage, uint64(os.Getpagesize())))
+	start, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, flags)
+	if err != nil && huge {
+		return nil, e.allocations.kernel.NoHugePages(a.Size, err)
+	} else if err != nil {
 		return nil, unmappable(size, err)
 	}
 	addr := uintptr(start)
 	prefer(addr, size, node)
-	_ = unix.Madvise(mem.Bytes(addr, int(size)), unix.MADV_HUGEPAGE) // fewer faults and TLB misses; a hint
-	return &region{Region: mem.Region{Addr: addr, Size: m.Size, Location: m.Location, Fd: -1}}, nil
+	if !huge {
+		_ = unix.Madvise(mem.Bytes(addr, int(size)), unix.MADV_HUGEPAGE) // fewer faults and TLB misses; a hint
+	}
+	return &region{Region: mem.Region{Addr: addr, Size: a.Size, Location: a.Location, Fd: -1}, mapped: size}, nil
 }
 
 // unmappable makes the error of an mmap that failed: the limits of address space and of commitments, not of memory.
@@ -222,8 +243,7 @@ func (e *Engine) unmap(r *region) {
 		}
 		return
 	}
-	size := roundUp(r.Size, uint64(os.Getpagesize()))
-	if err := unix.MunmapPtr(mem.Pointer(r.Addr), uintptr(size)); err != nil {
+	if err := unix.MunmapPtr(mem.Pointer(r.Addr), uintptr(r.mapped)); err != nil {
 		e.log.Warn("free", "region", r.Name, "err", err)
 	}
 }

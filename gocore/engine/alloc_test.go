@@ -67,7 +67,7 @@ func TestMemoryThatNobodyTouchedYetIsNotFree(t *testing.T) {
 		err = a.promise(60 << 20)
 		require.NotNil(t, err, "they are promised")
 		require.Contains(t, err.Error(), fmt.Sprintf("%d of those", 60<<20))
-		require.Nil(t, a.populate(r.Addr, 30<<20))
+		require.Nil(t, a.populate(r.Addr, 30<<20, false))
 		require.EqualValues(t, 30<<20, owed(&r), "shared %v", shared)
 		require.Nil(t, a.promise(60<<20), "half of them count in the kernel's number now")
 	}
@@ -87,7 +87,7 @@ func TestPrefaultStopsWhereThereIsNoRoom(t *testing.T) {
 		return machine(&left)(path)
 	}
 	r := fresh(t, 3*populateBytes, true)
-	err := a.populate(r.Addr, r.Size)
+	err := a.populate(r.Addr, r.Size, false)
 	require.NotNil(t, err)
 	require.Equal(t, errs.OutOfMemory, err.Code)
 	require.Contains(t, err.Error(), fmt.Sprintf("%d bytes of %d are there, and only %d are left", populateBytes,

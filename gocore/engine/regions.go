@@ -20,6 +20,7 @@ type region struct {
 	registering registering
 	lent        bool            // to one peer, for its orders; see lending.go
 	allocated   bool            // from Allocate: FreeMemory gives it back
+	mapped      uint64          // bytes of the engine's own mapping: whole pages
 	owner       freer           // of allocated memory; nil: the engine's own mapping
 	node        atomic.Int32    // NUMA node plus one, see node.go
 	platform    device.Platform // that has the memory; nil: the host, or nobody could say
@@ -74,6 +75,7 @@ type Memory struct {
 	Peers      []string // patterns of identities that have the permission (security.Names); nil: all
 	Growable   bool     // Register: pages may be missing, as of a reservation; RemapRegion says that pages came or went
 	Prefault   bool     // Allocate: make the pages present now, not at their first use
+	HugePages  bool     // Allocate: pages of the kernel's pool of huge pages, present now
 }
 
 // Register makes memory usable as a local operand and, as far as its permission goes, by peers. It looks at the range

@@ -174,6 +174,13 @@ type Pieces struct {
 	Bytes             uint64   // of each part, never 0
 }
 
+// Allocation says which memory an Allocator is to bring.
+type Allocation struct {
+	Size     uint64 // bytes
+	Location mem.Location
+	HugePage uint64 // bytes of a page of the kernel's pool of huge ones, which the memory is made of; 0: usual pages
+}
+
 // Completion is the end of a slice. Err is nil when every byte is visible at the peer (WRITE, rule m) or is in the
 // local destination (READ). Bytes counts the delivered bytes, Length on success; a failed slice reports 0 unless the
 // transport can prove a prefix. The core sends the bytes again that a success leaves out.
@@ -409,7 +416,7 @@ type (
 	// Allocator is a transport that brings memory of its own.
 	Allocator interface {
 		// Allocate returns zeroed memory; Fd of the region is set where peers can map it.
-		Allocate(size uint64, location mem.Location) (mem.Region, error)
+		Allocate(Allocation) (mem.Region, error)
 		Free(mem.Region) error
 	}
 

@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tent-engine/tent/gocore/errs"
 )
 
 // files answers with texts by path.
@@ -102,4 +105,18 @@ func BenchmarkRoom(b *testing.B) {
 	for b.Loop() {
 		_, _ = Files(Kernel).Room()
 	}
+}
+
+func TestThePoolOfHugePagesIsReadAndNamed(t *testing.T) {
+	pool := files(map[string]string{
+		"/proc/meminfo": "HugePages_Total: 9\nHugePages_Free: 7\nHugePages_Rsvd: 2\nHugepagesize: 2048 kB\n",
+	})
+	require.Equal(t, HugePages{Size: 2 << 20, Free: 10 << 20}, pool.HugePages())
+	err := pool.NoHugePages(11<<20, unix.ENOMEM)
+	require.Equal(t, errs.OutOfMemory, err.Code)
+	require.ErrorContains(t, err, "11534336 bytes take 6 huge pages of 2097152 bytes, and 5 are free")
+	require.Contains(t, err.Hint, "raise vm.nr_hugepages by 1")
+
+	require.ErrorContains(t, files(nil).NoHugePages(1, unix.EINVAL),
+		"1 bytes take 1 huge pages of 2097152 bytes, and 0 are free")
 }

@@ -109,7 +109,7 @@ func allocate(engine C.tent_engine_t, addr *unsafe.Pointer, size C.size_t, locat
 	if addr == nil {
 		return wrong("addr is NULL")
 	}
-	text, err := pybind.Allocate(number(engine), uint64(size), "", location, permission, false, "")
+	text, err := pybind.Allocate(number(engine), uint64(size), "", location, permission, false, false, "")
 	if err != nil {
 		return failed(err)
 	}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 import tent
+from tent.testing import pattern
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mprotect.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
@@ -243,3 +247,90 @@ def test_tensors_on_meta_need_no_torch_to_be_refused(
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Tensor))
     with pytest.raises(tent.InvalidArgumentError, match="meta has a shape and no storage"):
         engines().register(Tensor())
+
+
+POOL = Path("/proc/sys/vm/nr_hugepages")
+
+
+def pool() -> dict[str, int]:
+    """HugePages_* of /proc/meminfo in pages, and Hugepagesize in bytes."""
+    lines = [line.split() for line in Path("/proc/meminfo").read_text().splitlines() if "uge" in line]
+    return {word[0].rstrip(":"): int(word[1]) << (10 if len(word) > 2 else 0) for word in lines}
+
+
+@pytest.fixture
+def huge_page() -> Iterator[int]:
+    """The size of a huge page, of which the pool has four that are free."""
+    with Path(tempfile.gettempdir(), "tent-tests-huge-pages.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests of another interpreter may run beside these
+        before = POOL.read_text() if POOL.exists() else ""
+        try:
+            POOL.write_text(str(int(before) + 4))
+        except (OSError, ValueError):
+            pass
+        try:
+            if pool().get("HugePages_Free", 0) < 4:
+                pytest.skip("no huge pages: vm.nr_hugepages is 0, and only root may raise it")
+            yield pool()["Hugepagesize"]
+        finally:
+            if before and os.access(POOL, os.W_OK):
+                POOL.write_text(before)
+
+
+def page_size(region: tent.Region) -> int:
+    """Of the pages that the kernel has behind a region, in bytes."""
+    found = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        word = line.split()
+        if "-" in word[0]:
+            start, end = (int(bound, 16) for bound in word[0].split("-"))
+            found = start <= region[:].address < end
+        elif found and word[0] == "KernelPageSize:":
+            return int(word[1]) << 10
+    raise AssertionError("the region has no mapping")
+
+
+@pytest.mark.parametrize("shm", [True, False])
+def test_huge_pages_come_from_their_pool_move_and_go_back(
+    engines: Callable[..., tent.Engine], huge_page: int, shm: bool
+) -> None:
+    owner, free = engines(transports={"shm": {"enable": shm}}), pool()["HugePages_Free"]
+    size = huge_page + 3 * PAGE  # the second page is not filled
+    with owner.allocate(size, name="kv", hugepages=True) as kv:
+        assert page_size(kv) == huge_page
+        assert pool()["HugePages_Free"] == free - 2, "all are taken in the call"
+        assert bytes(kv.view) == bytes(size)
+        kv.view[:] = pattern(7, 0, size)
+        program = """
+            import sys, tent
+            from tent.testing import pattern
+            size = int(sys.argv[2])
+            with tent.Engine() as engine, engine.allocate(size) as mine, engine.open(sys.argv[1]) as peer:
+                engine.read(mine, peer["kv"]).result(20)
+                assert bytes(mine.view) == pattern(7, 0, size)
+                mine.view[:PAGE] = pattern(8, 0, PAGE)
+                engine.write(mine[:PAGE], peer["kv"][size - 2 * PAGE : size - PAGE]).result(20)
+        """.replace("PAGE", str(PAGE))
+        arguments = [sys.executable, "-c", textwrap.dedent(program), owner.address, str(size)]
+        subprocess.run(arguments, timeout=60, check=True)
+        view = bytes(kv.view)
+        assert view[size - 2 * PAGE : size - PAGE] == pattern(8, 0, PAGE)
+        before, behind = view[: size - 2 * PAGE], view[size - PAGE :]
+        assert before == pattern(7, 0, size - 2 * PAGE) and behind == pattern(7, size - PAGE, PAGE)
+    del kv  # the last that could give a view
+    until = time.monotonic() + 20
+    while pool()["HugePages_Free"] != free and time.monotonic() < until:
+        time.sleep(0.01)  # a goroutine unmaps
+    assert pool()["HugePages_Free"] == free
+
+
+@pytest.mark.parametrize("shm", [True, False])
+def test_more_huge_pages_than_there_are_is_refused_with_the_setting(
+    engines: Callable[..., tent.Engine], shm: bool
+) -> None:
+    engine = engines(transports={"shm": {"enable": shm}})
+    with pytest.raises(tent.OutOfMemoryError, match=f"{1 << 40} bytes take .* huge pages") as refusal:
+        engine.allocate(1 << 40, hugepages=True)
+    assert "vm.nr_hugepages" in refusal.value.hint
+    with pytest.raises(tent.InvalidArgumentError, match="huge pages are of the host"):
+        engine.allocate(1 << 20, location="cuda:0", hugepages=True)

@@ -123,12 +123,12 @@ func (t *loop) Deregister(ctx context.Context, key transport.LocalKey) error {
 }
 
 // Allocate takes memory of Go. Its collector moves nothing, so the address holds until Free.
-func (t *loop) Allocate(size uint64, location mem.Location) (mem.Region, error) {
-	if kind, _, err := location.Parse(); err != nil || kind != mem.Host || size == 0 {
-		return mem.Region{}, errs.New(errs.InvalidArgument, "loop.allocate", "no %d bytes of %s", size, location)
+func (t *loop) Allocate(a transport.Allocation) (mem.Region, error) {
+	if kind, _, err := a.Location.Parse(); err != nil || kind != mem.Host || a.Size == 0 || a.HugePage != 0 {
+		return mem.Region{}, errs.New(errs.InvalidArgument, "loop.allocate", "no %d bytes of %s", a.Size, a.Location)
 	}
-	b := make([]byte, size)
-	r := mem.Region{Addr: uintptr(unsafe.Pointer(&b[0])), Size: size, Kind: mem.Host, Location: location, Fd: -1}
+	b := make([]byte, a.Size)
+	r := mem.Region{Addr: uintptr(unsafe.Pointer(&b[0])), Size: a.Size, Kind: mem.Host, Location: a.Location, Fd: -1}
 	t.memory.Store(r.Addr, b)
 	return r, nil
 }

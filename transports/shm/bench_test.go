@@ -80,7 +80,7 @@ func benchInline(b *testing.B, reach reach, size int) {
 	link, err := tr.Attach(a.Self())
 	require.NoError(b, err)
 	rail := (<-a.up).Rail
-	far, err := a.tr.Allocate(uint64(size), "cpu:0")
+	far, err := a.tr.Allocate(transport.Allocation{Size: uint64(size), Location: "cpu:0"})
 	require.NoError(b, err)
 	defer func() { require.NoError(b, a.tr.Free(far)) }()
 	far.Permission = mem.GlobalReadWrite

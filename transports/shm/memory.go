@@ -14,6 +14,7 @@ import (
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/transport"
 	"github.com/tent-engine/tent/transports/host/hazard"
 	"github.com/tent-engine/tent/transports/host/manifest"
 	"github.com/tent-engine/tent/transports/host/vm"
@@ -31,6 +32,7 @@ type memory struct {
 type allocation struct {
 	addr     uintptr
 	size     uint64 // of the mapping: whole pages
+	huge     bool   // these are huge pages
 	fd       int    // -1 once the transport is closed
 	readable int    // the same file, opened for reading: for peers that may not write; -1 until it is needed
 	path     string // to unlink, "" for a memfd
@@ -40,7 +42,8 @@ type allocation struct {
 
 // Allocate maps zeroed memory that peers can map. Each page comes with its first use, it cannot be made shorter under a
 // peer's hands (a memfd is sealed against it), and a forked child does not have it. The caller gives it back by Free.
-func (t *Transport) Allocate(size uint64, location mem.Location) (mem.Region, error) {
+func (t *Transport) Allocate(wanted transport.Allocation) (mem.Region, error) {
+	size, location := wanted.Size, wanted.Location
 	kind, node, err := location.Parse()
 	switch {
 	case err != nil:
@@ -53,8 +56,13 @@ func (t *Transport) Allocate(size uint64, location mem.Location) (mem.Region, er
 	case t.life.Closed():
 		return mem.Region{}, kit.Closed("shm.allocate")
 	}
-	page := uint64(unix.Getpagesize())
-	a := &allocation{size: (size + page - 1) / page * page, fd: -1, readable: -1}
+	huge := wanted.HugePage != 0
+	if huge && t.settings.CXLMountPath != "" {
+		return mem.Region{}, errs.New(errs.InvalidArgument, "shm.allocate",
+			"files under transports/shm/cxl_mount_path have the pages of their file system")
+	}
+	page := max(wanted.HugePage, uint64(unix.Getpagesize()))
+	a := &allocation{size: (size + page - 1) / page * page, huge: huge, fd: -1, readable: -1}
 	if err := t.create(a, node); err != nil {
 		a.release()
 		return mem.Region{}, errs.Wrap(errs.OutOfMemory, "shm.allocate", err)
@@ -90,7 +98,11 @@ func (t *Transport) create(a *allocation, node int) (err error) {
 }
 
 func (a *allocation) createMemfd() (err error) {
-	if a.fd, err = unix.MemfdCreate("tent", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
+	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	if a.huge {
+		flags |= unix.MFD_HUGETLB
+	}
+	if a.fd, err = unix.MemfdCreate("tent", flags); err != nil {
 		return fmt.Errorf("memfd_create: %w", err)
 	}
 	if err = unix.Ftruncate(a.fd, int64(a.size)); err != nil {

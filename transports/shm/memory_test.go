@@ -28,7 +28,7 @@ func newAlone(t testing.TB, s Settings) (*alone, transport.Link, transport.Rail)
 
 func TestAllocatedMemoryCannotBecomeShorter(t *testing.T) {
 	a, _, _ := newAlone(t, Settings{})
-	r, err := a.tr.Allocate(10_000, "cpu:0")
+	r, err := a.tr.Allocate(transport.Allocation{Size: 10_000, Location: "cpu:0"})
 	require.NoError(t, err)
 	require.Error(t, unix.Ftruncate(r.Fd, 0))
 	require.Error(t, unix.Ftruncate(r.Fd, 1<<20))
@@ -36,25 +36,25 @@ func TestAllocatedMemoryCannotBecomeShorter(t *testing.T) {
 	require.NoError(t, a.tr.Free(r))
 	require.Equal(t, errs.InvalidArgument, errs.CodeOf(a.tr.Free(r)), "twice")
 	for _, location := range []mem.Location{"cuda:0", "cpu:x"} {
-		_, err = a.tr.Allocate(1, location)
+		_, err = a.tr.Allocate(transport.Allocation{Size: 1, Location: location})
 		require.Error(t, err, location)
 	}
 	for _, size := range []uint64{0, 1<<46 + 1} {
-		_, err = a.tr.Allocate(size, "cpu:0")
+		_, err = a.tr.Allocate(transport.Allocation{Size: size, Location: "cpu:0"})
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err))
 	}
-	r, err = a.tr.Allocate(1, "cpu:63") // a wish
+	r, err = a.tr.Allocate(transport.Allocation{Size: 1, Location: "cpu:63"}) // a wish
 	require.NoError(t, err)
 	require.NoError(t, a.tr.Free(r))
 }
 
 func TestMemoryOutlivesItsTransportUntilItIsFreed(t *testing.T) {
 	a, _, _ := newAlone(t, Settings{})
-	r, err := a.tr.Allocate(4096, "cpu:0")
+	r, err := a.tr.Allocate(transport.Allocation{Size: 4096, Location: "cpu:0"})
 	require.NoError(t, err)
 	require.NoError(t, a.tr.Close(context.Background()))
 	mem.Bytes(r.Addr, 4096)[4095] = 7
-	_, err = a.tr.Allocate(4096, "cpu:0")
+	_, err = a.tr.Allocate(transport.Allocation{Size: 4096, Location: "cpu:0"})
 	require.Equal(t, errs.EngineClosed, errs.CodeOf(err))
 	require.NoError(t, a.tr.Free(r))
 }
@@ -65,7 +65,7 @@ func TestCXLFilesAreNewAndGoWithTheirMemory(t *testing.T) {
 	theirs := filepath.Join(folder, filepath.Base(cxlPath(folder, 1)))
 	require.NoError(t, os.WriteFile(theirs, []byte("somebody's data"), 0o600))
 	a, _, _ := newAlone(t, Settings{CXLMountPath: folder})
-	r, err := a.tr.Allocate(10_000, "cpu:0")
+	r, err := a.tr.Allocate(transport.Allocation{Size: 10_000, Location: "cpu:0"})
 	require.NoError(t, err)
 	data, err := os.ReadFile(theirs)
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestCXLFilesAreNewAndGoWithTheirMemory(t *testing.T) {
 	require.Len(t, found, 1)
 
 	b, _, _ := newAlone(t, Settings{CXLMountPath: folder + "/missing"})
-	_, err = b.tr.Allocate(1, "cpu:0")
+	_, err = b.tr.Allocate(transport.Allocation{Size: 1, Location: "cpu:0"})
 	require.ErrorContains(t, err, "cxl_mount_path")
 }
 
@@ -97,7 +97,7 @@ func shmFolder(t *testing.T) string {
 func TestAFileThatIsShorterThanItsRegionIsNotMapped(t *testing.T) {
 	a, number, rail := newAlone(t, Settings{CXLMountPath: shmFolder(t), reach: reachMapped})
 	l := a.tr.links.Lookup(number)
-	r, err := a.tr.Allocate(3*4096, "cpu:0")
+	r, err := a.tr.Allocate(transport.Allocation{Size: 3 * 4096, Location: "cpu:0"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, a.tr.Free(r)) }()
 	r.Permission = mem.GlobalReadWrite
@@ -131,7 +131,7 @@ func TestAFileThatIsShorterThanItsRegionIsNotMapped(t *testing.T) {
 func TestHeldMemoryStays(t *testing.T) {
 	a, number, _ := newAlone(t, Settings{})
 	l := a.tr.links.Lookup(number)
-	r, err := a.tr.Allocate(4096, "cpu:0")
+	r, err := a.tr.Allocate(transport.Allocation{Size: 4096, Location: "cpu:0"})
 	require.NoError(t, err)
 	r.Permission = mem.GlobalReadWrite
 	key, d, err := a.tr.Register(context.Background(), r)
@@ -164,9 +164,9 @@ func TestMemoryOfACopierThatOutlivesCloseStays(t *testing.T) {
 	require.NoError(t, err)
 	<-a.up
 	l := a.tr.links.Lookup(number)
-	seen, err := a.tr.Allocate(4096, "cpu:0")
+	seen, err := a.tr.Allocate(transport.Allocation{Size: 4096, Location: "cpu:0"})
 	require.NoError(t, err)
-	unseen, err := a.tr.Allocate(4096, "cpu:0")
+	unseen, err := a.tr.Allocate(transport.Allocation{Size: 4096, Location: "cpu:0"})
 	require.NoError(t, err)
 	seen.Permission = mem.GlobalReadWrite
 	_, d, err := a.tr.Register(context.Background(), seen)
@@ -189,7 +189,7 @@ func TestMappingsOfClosedRegionsGo(t *testing.T) {
 	l := a.tr.links.Lookup(number)
 	var keys []transport.LocalKey
 	for range 3 {
-		r, err := a.tr.Allocate(4096, "cpu:0")
+		r, err := a.tr.Allocate(transport.Allocation{Size: 4096, Location: "cpu:0"})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, a.tr.Free(r)) }()
 		r.Permission = mem.GlobalReadWrite

@@ -116,7 +116,7 @@ func (o *Owner) Serve(m Message, a *Answer) error {
 func (o *Owner) Register(w Offer, d *transport.Descriptor) (err error) {
 	region := mem.Region{Size: w.Bytes, Fd: -1}
 	if w.Allocated {
-		region, err = o.tr.Allocate(w.Bytes, "cpu:0")
+		region, err = o.tr.Allocate(transport.Allocation{Size: w.Bytes, Location: "cpu:0"})
 	} else {
 		var b []byte
 		b, err = unix.Mmap(-1, 0, int(w.Bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -360,7 +360,7 @@ func TestForkedChildrenHaveNothing(t *testing.T) {
 	require.Nil(t, down)
 	remote, err := p.tr.Import(p.link, p.offer(true, mem.GlobalReadWrite))
 	require.NoError(t, err)
-	own, err := p.tr.Allocate(testBytes, "cpu:0")
+	own, err := p.tr.Allocate(transport.Allocation{Size: testBytes, Location: "cpu:0"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.tr.Free(own)) }()
 	for _, addr := range []uintptr{own.Addr, p.tr.links.Lookup(p.link).find(remote).base} {

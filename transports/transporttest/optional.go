@@ -334,7 +334,7 @@ func testExplain(t *testing.T, h Harness) {
 func testAllocator(t *testing.T, h Harness) {
 	p := newPair(t, h)
 	allocator := must[transport.Allocator](p.b.Transport)
-	region, err := allocator.Allocate(1<<20, "cpu:0")
+	region, err := allocator.Allocate(transport.Allocation{Size: 1 << 20, Location: "cpu:0"})
 	require.NoError(t, err)
 	own := &Operand{Memory: &Memory{Addr: region.Addr, Size: region.Size, device: hostDevice, fd: -1}, Node: p.b}
 	whole := make([]byte, region.Size)

@@ -52,7 +52,7 @@ var edges = []edge{
 	{"gocore/request/schema/generate", []string{"gocore/request/schema"}, "it writes files and does nothing else"},
 	{"gocore/topology", []string{"+vocabulary"}, pure},
 	{"gocore/traps", []string{"gocore/vmem"}, "it asks the kernel, and knows nothing of engines"},
-	{"gocore/vmem", []string{"gocore/mem"}, "it asks the kernel, and knows nothing of engines"},
+	{"gocore/vmem", []string{"gocore/errs", "gocore/mem"}, "it asks the kernel, and knows nothing of engines"},
 	{"gocore/plan", []string{"+vocabulary", "gocore/transport"}, pure},
 	{"gocore/rail", []string{"+vocabulary"}, pure},
 	{"gocore/qos", []string{"+vocabulary"}, pure},
