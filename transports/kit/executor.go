@@ -24,13 +24,15 @@ type Executor[L any] struct {
 	ended func(list []Posted, ends []bool)
 
 	mu      sync.Mutex
-	changed sync.Cond // something waits, an entry was freed, polling or stop has changed
+	changed sync.Cond // an entry was freed
+	roused  sync.Cond // the worker has work, or stops
 	slab    []accepted[L]
 	free    List[accepted[L]]
 	queue   ClassQueue[accepted[L]]
 	posting posting[L]
 	starved []starving[L]
 	polling bool // a waiter works: the worker sleeps until Arm
+	asleep  bool // the worker waits to be roused
 	stop    bool
 	running sync.WaitGroup
 }
@@ -62,7 +64,7 @@ func (x *Executor[L]) Start(n int, sink transport.Sink, up func(*L, transport.Ra
 }
 
 func (x *Executor[L]) start(n int, sink transport.Sink, up func(*L, transport.Rail) bool) {
-	x.sink, x.up, x.slab, x.changed.L = sink, up, make([]accepted[L], n), &x.mu
+	x.sink, x.up, x.slab, x.changed.L, x.roused.L = sink, up, make([]accepted[L], n), &x.mu, &x.mu
 	for i := range x.slab {
 		x.free.PushBack(&x.slab[i], &x.slab[i].place)
 	}
@@ -76,7 +78,7 @@ func (x *Executor[L]) Stop() {
 		x.changed.Wait()
 	}
 	x.stop = true
-	x.changed.Broadcast()
+	x.roused.Signal()
 	x.mu.Unlock()
 	x.running.Wait()
 	x.posting.alarm.close()
@@ -103,10 +105,7 @@ func (x *Executor[L]) Accept(slices []*transport.Slice, lookup func(transport.Li
 		x.queue.PushBack(ClassOf(s.Class), e, &e.place)
 		n++
 	}
-	x.changed.Broadcast()
-	if x.posting.resting && x.next() != nil {
-		x.posting.alarm.set(1)
-	}
+	x.rouse()
 	return n
 }
 
@@ -154,9 +153,24 @@ func (x *Executor[L]) setPolling(polling bool) {
 	if x.polling = polling; polling {
 		return
 	}
-	x.changed.Broadcast()
+	x.rouse()
 	if x.posting.resting && x.posting.pause == pauseLeast { // something has moved since: it would rest for too long
 		x.posting.alarm.set(pauseLeast)
+	}
+}
+
+// busy reports whether there is work for the worker. The caller holds mu.
+func (x *Executor[L]) busy() bool { return !x.polling && (x.posting.count > 0 || x.next() != nil) }
+
+// rouse wakes the worker if there is work. To wake it for nothing would cost a waiter more than a slice does. The
+// caller holds mu.
+func (x *Executor[L]) rouse() {
+	switch {
+	case x.asleep && x.busy():
+		x.asleep = false
+		x.roused.Signal()
+	case x.posting.resting && !x.polling && x.next() != nil:
+		x.posting.alarm.set(1)
 	}
 }
 
@@ -164,8 +178,10 @@ func (x *Executor[L]) work() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for !x.stop {
-		if x.polling || x.posting.count == 0 && x.next() == nil {
-			x.changed.Wait()
+		if !x.busy() {
+			x.asleep = true
+			x.roused.Wait()
+			x.asleep = false
 			continue
 		}
 		x.mu.Unlock()
@@ -222,6 +238,7 @@ func (x *Executor[L]) complete(e *accepted[L], begun *lane[L], err *errs.Error) 
 	x.mu.Lock()
 	if begun != nil {
 		begun.begun--
+		x.rouse()
 	}
 	e.end[0] = transport.Completion{Slice: e.slice, Id: e.id, Err: err}
 	if err == nil {

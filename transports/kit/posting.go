@@ -78,6 +78,7 @@ func (x *Executor[L]) post(e *accepted[L], l *lane[L], rest Posted) {
 	l.posted.PushBack(e, &e.flight)
 	x.posting.count++
 	x.posting.pause = pauseLeast
+	x.rouse()
 }
 
 // takeEnded takes the most urgent slice out that has ended, and asks for ends where none is known. The caller holds mu,

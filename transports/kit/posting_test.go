@@ -17,7 +17,7 @@ type device struct {
 	t      *testing.T
 	begun  []uint64        // guarded by mu, as those below are
 	over   map[uint64]bool // slices that the test has ended
-	seen   map[uint64]bool // slices whose end was told
+	seen   map[uint64]bool // slices of which the end was told
 	asks   int
 	asking bool
 	gate   chan struct{} // a question that stands still

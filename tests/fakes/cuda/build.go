@@ -22,6 +22,7 @@ import (
 //	IMEX      0: in no domain
 //	BYTES     4 GiB of each device
 //	APART     "0-1,0-2": pairs without a link, "all"
+//	FREE      0: as 1, copies end with the call that queues them, and move nothing; to measure the rest
 //	OWN       0: as 1, a process opens its own legacy handles, which no driver does; for two engines in one process
 type Settings map[string]string
 

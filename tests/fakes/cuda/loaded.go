@@ -23,6 +23,9 @@ static uint64_t number(void *f, uint64_t a, uint64_t b, uint64_t c, uint64_t d) 
 static int code(void *f, uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
 	return ((int (*)(uint64_t, uint64_t, uint64_t, uint64_t))f)(a, b, c, d);
 }
+static uint64_t loop(void *f, uint64_t to, uint64_t from, uint64_t n, uint64_t count, int foreign) {
+	return ((uint64_t (*)(uint64_t, uint64_t, uint64_t, uint64_t, int))f)(to, from, n, count, foreign);
+}
 static void stats(void *f, void *into) { ((void (*)(void *))f)(into); }
 */
 import "C"
@@ -30,6 +33,7 @@ import "C"
 import (
 	"fmt"
 	"os"
+	"time"
 	"unsafe"
 )
 
@@ -154,6 +158,18 @@ func (l *Loaded) Capture(s uintptr, on bool) error {
 // Work puts a piece of work into a stream: it sets bytes of a device.
 func (l *Loaded) Work(at uintptr, value byte, bytes int, stream uintptr) error {
 	return l.code("work", uint64(at), uint64(value), uint64(bytes), uint64(stream))
+}
+
+// Loop returns the time of count copies in C by device 0, each with an event that is asked about until it has passed. A
+// foreign loop makes its context current around its calls, as a library does on a thread of the program. The calling
+// goroutine is locked to its thread.
+func (l *Loaded) Loop(to, from uintptr, bytes, count int, foreign bool) time.Duration {
+	var on C.int
+	if foreign {
+		on = 1
+	}
+	return time.Duration(C.loop(l.find("loop"), C.uint64_t(to), C.uint64_t(from), C.uint64_t(bytes), C.uint64_t(count),
+		on))
 }
 
 // Pinned allocates pinned memory of the host, Unpin gives it back. A context is current.

@@ -56,7 +56,7 @@ func (c *Copies) Finish() error {
 }
 
 // Ended reports whether a Round has seen the end of Post's ranges, or nothing is under way.
-func (c *Copies) Ended() bool { return c.flight.event == nil }
+func (c *Copies) Ended() bool { return c.flight.event == 0 }
 
 func (c *Copies) ended(r C.tc_result) {
 	c.flight, c.end = C.tc_flight{}, process().failed("cuda.copy", c.ordinal, r)
@@ -66,7 +66,6 @@ func (c *Copies) ended(r C.tc_result) {
 type Round struct {
 	of      [RoundMost]*Copies
 	flights [RoundMost]C.tc_flight
-	ends    [RoundMost]C.tc_result
 	n       int
 }
 
@@ -84,11 +83,15 @@ func (r *Round) Add(c *Copies) {
 // Ask asks about the listed Copies and empties the list. It does not block; see Copies.Ended.
 func (r *Round) Ask() {
 	if r.n > 0 {
-		C.tc_ended(&r.flights[0], &r.ends[0], C.size_t(r.n))
+		C.tc_ended(&r.flights[0], C.size_t(r.n))
 	}
 	for i, c := range r.of[:r.n] {
-		if r.of[i] = nil; r.ends[i].code != C.TC_NOT_READY {
-			c.ended(r.ends[i])
+		switch r.of[i] = nil; r.flights[i].code {
+		case 0:
+			c.flight, c.end = C.tc_flight{}, nil
+		case C.TC_NOT_READY:
+		default:
+			c.ended(C.tc_end(&r.flights[i]))
 		}
 	}
 	r.n = 0

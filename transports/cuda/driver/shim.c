@@ -11,11 +11,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct tc_driver cu;
 
-static pid_t loaded_in;
+static int child; /* this process was forked from the one that loaded the driver */
 
 /* What a device has of ours; made at its first use, and kept as long as the process. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -23,6 +22,9 @@ static struct {
 	tc_context context;
 	tc_stream copies, lanes[TC_LANES];
 } devices[DEVICES_MAX];
+
+/* Every fork of libc calls this. getpid would do too; it is a system call, and a slice has four of these questions. */
+static void in_child(void) { child = 1; }
 
 /* The path comes from the environment of C, which Python's os.environ changes too. It is the process's library: two
  * engines cannot differ in it, so it is no setting of an engine. Programs with more rights than their user ignore it. */
@@ -41,12 +43,13 @@ int tc_load(char *why, size_t bytes) {
 		used += (size_t)snprintf(why + used, bytes - used, "%s%s", used ? " " : "", #name);
 #define FIND(name, arguments) cu.name = (int(*) arguments)dlsym(library, #name);
 	TC_SYMBOLS(WANT, FIND)
-	loaded_in = getpid();
+	if (pthread_atfork(NULL, NULL, in_child))
+		return snprintf(why, bytes, "pthread_atfork: no memory"), -1;
 	return used ? -2 : 0; /* the library stays: a driver cannot be unloaded */
 }
 
 /* A process that was forked has the library and not the driver's threads: no call may reach it. */
-int forked(void) { return loaded_in != getpid(); }
+int forked(void) { return child; }
 
 tc_result tc_init(int *version, int *count) {
 	if (forked())
@@ -95,12 +98,16 @@ tc_result context_of(int device, tc_context *context) {
 	if (forked())
 		return ended(TC_FORKED, "cuDevicePrimaryCtxRetain");
 	tc_result r = ended(TC_OK, "");
+	if ((*context = __atomic_load_n(&devices[device].context, __ATOMIC_ACQUIRE)))
+		return r;
 	pthread_mutex_lock(&lock);
 	if (!devices[device].context) {
 		int handle;
+		tc_context made = NULL;
 		r = CALL(cuDeviceGet, &handle, device);
 		if (!r.code)
-			r = CALL(cuDevicePrimaryCtxRetain, &devices[device].context, handle);
+			r = CALL(cuDevicePrimaryCtxRetain, &made, handle);
+		__atomic_store_n(&devices[device].context, made, __ATOMIC_RELEASE);
 	}
 	*context = devices[device].context;
 	pthread_mutex_unlock(&lock);
@@ -127,9 +134,14 @@ void tc_leave_device(int mode) {
 /* A stream of ours, which waits for no stream of the program (CU_STREAM_NON_BLOCKING is 1). Its context is current. */
 static tc_result stream_of(tc_stream *kept, tc_stream *stream) {
 	tc_result r = ended(TC_OK, "");
+	if ((*stream = __atomic_load_n(kept, __ATOMIC_ACQUIRE)))
+		return r;
 	pthread_mutex_lock(&lock);
-	if (!*kept)
-		r = CALL(cuStreamCreate, kept, 1);
+	if (!*kept) {
+		tc_stream made = NULL;
+		r = CALL(cuStreamCreate, &made, 1);
+		__atomic_store_n(kept, made, __ATOMIC_RELEASE);
+	}
 	*stream = *kept;
 	pthread_mutex_unlock(&lock);
 	return r;
@@ -251,10 +263,13 @@ tc_result tc_post(int device, int lane, uint64_t *to, uint64_t *from, uint64_t *
 	tc_stream stream;
 	r = stream_of(&devices[device].lanes[lane], &stream);
 	if (!r.code) {
-		flight->context = devices[device].context;
+		tc_context context = devices[device].context;
+		tc_event event = NULL;
 		r = queue(stream, to, from, bytes, count);
 		if (!r.code)
-			r = record(flight->context, stream, &flight->event);
+			r = record(context, stream, &event);
+		if (!r.code)
+			*flight = (tc_flight){.context = (uint64_t)context, .event = (uint64_t)event};
 		if (r.code)
 			cu.cuStreamSynchronize(stream);
 	}
@@ -264,37 +279,43 @@ tc_result tc_post(int device, int lane, uint64_t *to, uint64_t *from, uint64_t *
 
 tc_result tc_finish(tc_flight *flight) {
 	thread_state before;
-	tc_result r = push(flight->context, &before);
+	tc_context context = (tc_context)flight->context;
+	tc_event event = (tc_event)flight->event;
+	tc_result r = push(context, &before);
 	if (r.code)
 		return r;
-	r = CALL(cuEventSynchronize, flight->event);
+	r = CALL(cuEventSynchronize, event);
 	pop(&before);
-	give_event(flight->context, flight->event);
+	give_event(context, event);
 	return r;
 }
 
 /* Where the question fails, the driver is asked once more in the way that waits: bytes may still be on their way. */
-static tc_result end_of(tc_flight *flight) {
-	tc_result r = CALL(cuEventQuery, flight->event);
+static tc_result end_of(tc_context context, tc_event event) {
+	tc_result r = CALL(cuEventQuery, event);
 	if (r.code == TC_NOT_READY)
 		return r;
 	if (r.code)
-		r = CALL(cuEventSynchronize, flight->event);
-	give_event(flight->context, flight->event);
+		r = CALL(cuEventSynchronize, event);
+	give_event(context, event);
 	return r;
 }
 
-void tc_ended(tc_flight *list, tc_result *ends, size_t count) {
+static void note(tc_flight *flight, tc_result r) { flight->code = r.code, flight->call = (uint64_t)r.call; }
+
+tc_result tc_end(const tc_flight *flight) { return ended(flight->code, (const char *)flight->call); }
+
+void tc_ended(tc_flight *list, size_t count) {
 	for (size_t i = 0; i < count;) {
 		thread_state before;
-		tc_context context = list[i].context;
+		tc_context context = (tc_context)list[i].context;
 		tc_result r = push(context, &before);
 		if (r.code) {
-			ends[i++] = r;
+			note(&list[i++], r);
 			continue;
 		}
-		for (; i < count && list[i].context == context; i++) /* most often all of them are of one device */
-			ends[i] = end_of(&list[i]);
+		for (; i < count && list[i].context == (uint64_t)context; i++) /* most often all are of one device */
+			note(&list[i], end_of(context, (tc_event)list[i].event));
 		pop(&before);
 	}
 }

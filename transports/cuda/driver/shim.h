@@ -151,8 +151,9 @@ typedef struct {
 /* Copies that were queued. A device has a stream for each lane. */
 enum { TC_LANES = 6 };
 typedef struct {
-	tc_context context;
-	tc_event event; /* behind them */
+	uint64_t context, event; /* behind them; numbers, which cgo does not follow at each call */
+	uint64_t call; /* of the end */
+	int code;
 } tc_flight;
 
 /* All may be called from any thread, and leave its current context as it was. */
@@ -168,7 +169,8 @@ tc_result tc_free(int device, uint64_t address);
 tc_result tc_copy(int device, uint64_t to, uint64_t from, uint64_t bytes);
 tc_result tc_post(int device, int lane, uint64_t *to, uint64_t *from, uint64_t *bytes, size_t count, tc_flight *flight);
 tc_result tc_finish(tc_flight *flight);
-void tc_ended(tc_flight *list, tc_result *ends, size_t count); /* TC_NOT_READY for those that are under way */
+void tc_ended(tc_flight *list, size_t count); /* code: TC_NOT_READY for those that are under way */
+tc_result tc_end(const tc_flight *flight);
 tc_result tc_pin(int device, uint64_t bytes, uint64_t *address);
 tc_result tc_unpin(int device, uint64_t address);
 tc_result tc_keep(int device, uint64_t address, uint64_t bytes); /* pins memory of the program */

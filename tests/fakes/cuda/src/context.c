@@ -12,7 +12,9 @@ struct stats fake_stats;
 struct context fake_contexts[DEVICES_MAX];
 int fake_devices;
 
-static int started_in; /* process; 0: cuInit was not called */
+static int started, child; /* cuInit was called; this process was forked afterwards, which getpid would tell slowly */
+
+static void in_child(void) { child = 1; }
 
 /* The stack of contexts of a thread. */
 #define DEPTH_MAX 16
@@ -86,7 +88,7 @@ int fake_enter(const char *function) {
 	pthread_mutex_lock(&fake_lock);
 	fake_stats.calls++;
 	int result = injected(function);
-	if (!result && started_in != getpid())
+	if (!result && (!started || child))
 		result = NOT_INITIALIZED; /* before cuInit, and in a child that was forked */
 	if (result)
 		pthread_mutex_unlock(&fake_lock);
@@ -116,14 +118,14 @@ API int cuInit(unsigned flags) {
 		result = INVALID_VALUE;
 	if (!result && fake_setting("DEVICES", 2) == 0)
 		result = NO_DEVICE;
-	if (!result && started_in && started_in != getpid())
+	if (!result && child)
 		result = NOT_INITIALIZED;
-	if (!result && !started_in) {
+	if (!result && !started) {
 		fake_devices = (int)fake_setting("DEVICES", 2);
 		fake_devices = fake_devices > DEVICES_MAX ? DEVICES_MAX : fake_devices;
 		for (int i = 0; i < fake_devices; i++)
 			fake_contexts[i].device = i;
-		started_in = getpid();
+		started = !pthread_atfork(NULL, NULL, in_child);
 	}
 	return fake_leave(result);
 }

@@ -2,12 +2,16 @@
 #include "fake.h"
 
 #include <string.h>
+#include <time.h>
 
 extern int cuCtxPushCurrent_v2(struct context *), cuCtxPopCurrent_v2(struct context **);
+extern int cuThreadExchangeStreamCaptureMode(int *);
 extern int cuDevicePrimaryCtxRetain(struct context **, int), cuDevicePrimaryCtxRelease_v2(int);
 extern int cuMemHostAlloc(void **, size_t, unsigned), cuMemFreeHost(void *);
 extern int cuMemsetD8Async(uint64_t, unsigned char, size_t, void *);
 extern int cuStreamCreate(struct stream **, unsigned), cuStreamDestroy_v2(struct stream *);
+extern int cuEventCreate(struct event **, unsigned), cuEventDestroy_v2(struct event *), cuEventQuery(struct event *);
+extern int cuEventRecord(struct event *, void *), cuMemcpyAsync(uint64_t, uint64_t, size_t, void *);
 extern int cuMemCreate(struct physical **, size_t, const void *, uint64_t), cuMemRelease(struct physical *);
 extern int cuMemAddressReserve(uint64_t *, size_t, size_t, uint64_t, uint64_t), cuMemAddressFree(uint64_t, size_t);
 extern int cuMemMap(uint64_t, size_t, size_t, struct physical *, uint64_t), cuMemUnmap(uint64_t, size_t);
@@ -62,6 +66,46 @@ API uint64_t fakecuda_pinned(uint64_t bytes) {
 }
 
 API int fakecuda_unpin(uint64_t address) { return cuMemFreeHost((void *)address); }
+
+/* A library on a thread of the program makes its context current around its calls, and leaves the mode of captures. */
+static int visit(struct context *c, int *mode) {
+	*mode = 2;
+	return cuCtxPushCurrent_v2(c) || cuThreadExchangeStreamCaptureMode(mode);
+}
+
+static int leave(int *mode) {
+	struct context *c;
+	return cuThreadExchangeStreamCaptureMode(mode) || cuCtxPopCurrent_v2(&c);
+}
+
+/* The time of calls in C: a copy, an event behind it, and the question about it, over and over. With foreign the loop
+ * does so as a library on a thread of the program. In ns; 0 on failure. */
+API uint64_t fakecuda_loop(uint64_t to, uint64_t from, uint64_t bytes, uint64_t count, int foreign) {
+	struct stream *stream;
+	struct event *event;
+	struct timespec begin, end;
+	int mode, result = fakecuda_enter(0);
+	struct context *c = &fake_contexts[0];
+	if (result || cuStreamCreate(&stream, 1) || cuEventCreate(&event, 2))
+		return 0;
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	for (uint64_t i = 0; i < count && !result; i++) {
+		result = foreign && visit(c, &mode);
+		if (!result && !(result = cuMemcpyAsync(to, from, bytes, stream)))
+			result = cuEventRecord(event, stream);
+		if (foreign && !result)
+			result = leave(&mode) || visit(c, &mode);
+		if (!result)
+			while ((result = cuEventQuery(event)) == NOT_READY)
+				;
+		if (foreign && !result)
+			result = leave(&mode);
+	}
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	if (cuEventDestroy_v2(event) || cuStreamDestroy_v2(stream) || fakecuda_enter(-1) || result)
+		return 0;
+	return (uint64_t)(end.tv_sec - begin.tv_sec) * 1000000000u + (uint64_t)(end.tv_nsec - begin.tv_nsec);
+}
 
 /* Chunks of the VMM side by side, each 2 MiB: an expandable segment of PyTorch. 0 on failure. */
 API uint64_t fakecuda_chunks(int device, int chunks, int types) {
