@@ -7,7 +7,7 @@ FUZZTIME ?= 20s
 PREFIX ?= /usr/local
 SOURCES := $(shell find gocore transports pybind -name '*.go' ! -name '*_test.go' 2>/dev/null)
 
-.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients test-rdma check lint sim mutants bench bench-peers bench-security bench-failover bench-qos bench-scale bench-staging bench-file bench-rdma bench-clients check-rdma check-gpu capi install fuzz docs docs-reference wheel sdist develop clean
+.PHONY: help demo demo-failover demo-qos test test-all test-arm64 test-clients test-rdma check lint sim mutants bench bench-peers bench-security bench-handshakes bench-failover bench-qos bench-scale bench-staging bench-file bench-rdma bench-clients check-rdma check-gpu capi install fuzz docs docs-reference wheel sdist develop clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -65,6 +65,9 @@ bench-peers: develop ## tent beside NIXL and Mooncake, from their wheels: make b
 
 bench-security: develop ## what lanes cost that are proved, signed and encrypted, beside plain ones: make bench-security ARGS="--rounds 5"
 	@$(VENV)/bin/python tests/bench/security.py $(ARGS)
+
+bench-handshakes: ## what strangers that begin handshakes on one processor cost those who were invited: make bench-handshakes ARGS="-seconds 60"
+	@$(PYTHON) tests/bench/gorun.py handshakes $(ARGS)
 
 bench-failover: ## what a broken rail costs, in network namespaces (root): make bench-failover ARGS="-runs 20 -json FILE"
 	@$(PYTHON) tests/bench/gorun.py failover $(ARGS)

@@ -65,10 +65,13 @@ func (h *Host) Settings() map[string]string {
 		"transports/shm/enable": "false", "security/cluster_key": string(key)}
 }
 
+// ClusterSecret is the content of the key file of all engines on beds.
+var ClusterSecret = bytes.Repeat([]byte("netbed "), 6)
+
 // ClusterKey writes the key file of all engines on beds into a folder: hosts admit no other host without one.
 func ClusterKey(folder string) (path string, err error) {
 	path = filepath.Join(folder, "cluster.key")
-	return path, os.WriteFile(path, bytes.Repeat([]byte("netbed "), 6), 0o600)
+	return path, os.WriteFile(path, ClusterSecret, 0o600)
 }
 
 // Open starts the engine and returns its address.
@@ -199,6 +202,12 @@ func mixed(have, a, b uint64) bool {
 		}
 	}
 	return true
+}
+
+// Peek returns a part of the region.
+func (a *Actor) Peek(args PartArgs, part *[]byte) error {
+	*part = a.Memory[args.Offset : args.Offset+args.Bytes]
+	return nil
 }
 
 // Address of a place of the region.

@@ -15,6 +15,7 @@ import (
 	"github.com/tent-engine/tent/gocore/engine"
 	"github.com/tent-engine/tent/gocore/security"
 	"github.com/tent-engine/tent/gocore/transport"
+	"github.com/tent-engine/tent/tests/strangers"
 )
 
 // admittance is the time in which an honest engine opens another one while that one is attacked.
@@ -60,29 +61,12 @@ const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x0
 func wire(t *testing.T, address string) net.Conn {
 	t.Helper()
 	raw := silent(t, address)
-	conn, err := secured(context.Background(), raw)
+	conn, err := strangers.Handshake(context.Background(), raw)
 	if err != nil {
 		return raw // it was closed already
 	}
 	_, _ = io.WriteString(conn, preface) // likewise
 	return conn
-}
-
-// strangerKey is the key of all connections of an attacker without an engine.
-var strangerKey = sync.OnceValues(func() (*security.Credentials, error) {
-	return security.Open(security.Settings{Insecure: true})
-})
-
-// secured carries out TLS's handshake on a connection.
-func secured(ctx context.Context, raw net.Conn) (net.Conn, error) {
-	key, err := strangerKey()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	conn, _, err := key.Connect(ctx, raw)
-	return conn, err
 }
 
 // silent is a connection to the control plane that says nothing.
@@ -148,7 +132,7 @@ func flood(t *testing.T, address string, calls, bytes int, halt chan struct{}, f
 			if err != nil {
 				return nil, err
 			}
-			return secured(ctx, raw)
+			return strangers.Handshake(ctx, raw)
 		}}
 	cc.Protocols.SetUnencryptedHTTP2(true)
 	ctx, cancel := context.WithCancel(context.Background())

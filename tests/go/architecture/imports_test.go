@@ -101,7 +101,7 @@ var edges = []edge{
 	{"tests/fakes/cufile", []string{"tests/fakes/cuda"},
 		"a fake library works over another one, and knows nothing of ours"},
 	{"tests/*", []string{"gocore/*", "transports/*", "tests/netbed", "tests/roce", "tests/forked",
-		"tests/bench/report"},
+		"tests/bench/report", "tests/strangers"},
 		"tests and measurements may use everything but the binding"},
 }
 

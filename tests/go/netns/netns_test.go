@@ -31,6 +31,7 @@ func TestMain(m *testing.M) {
 type world struct {
 	*netbed.Bed
 	*netbed.Pair
+	far string // Far's address
 }
 
 func newWorld(t *testing.T, settings map[string]string) *world {
@@ -41,14 +42,13 @@ func newWorld(t *testing.T, settings map[string]string) *world {
 	}
 	require.NoError(t, err)
 	t.Cleanup(bed.Close)
-	w := &world{bed, netbed.NewPair(t, "tcp", regionAll)}
+	w := &world{Bed: bed, Pair: netbed.NewPair(t, "tcp", regionAll)}
 	for _, r := range bed.Rails {
 		require.NoError(t, r.Limit(railRate))
 	}
-	var address string
-	w.Far, address = w.start(t, bed.B, settings)
+	w.Far, w.far = w.start(t, bed.B, settings)
 	w.Near, _ = w.start(t, bed.A, settings)
-	require.NoError(t, w.Near.Call("Actor.Connect", address, &netbed.Nothing{}))
+	require.NoError(t, w.Near.Call("Actor.Connect", w.far, &netbed.Nothing{}))
 	w.AwaitRails(t, rails)
 	return w
 }
