@@ -66,7 +66,7 @@ bench-peers: develop ## tent beside NIXL and Mooncake, from their wheels: make b
 bench-security: develop ## what lanes cost that are proved, signed and encrypted, beside plain ones: make bench-security ARGS="--rounds 5"
 	@$(VENV)/bin/python tests/bench/security.py $(ARGS)
 
-bench-handshakes: ## what strangers that begin handshakes on one processor cost those who were invited: make bench-handshakes ARGS="-seconds 60"
+bench-handshakes: ## the harm of strangers that begin handshakes on one processor to opens and transfers: make bench-handshakes ARGS="-seconds 60"
 	@$(PYTHON) tests/bench/gorun.py handshakes $(ARGS)
 
 bench-failover: ## what a broken rail costs, in network namespaces (root): make bench-failover ARGS="-runs 20 -json FILE"

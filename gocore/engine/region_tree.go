@@ -16,7 +16,7 @@ import (
 type regionNode []regionEntry
 
 // regionEntry is a region in a leaf, and a node in one that is not. It has all that a change of a neighbour asks for:
-// with many regions each look at what lies below is a cache miss.
+// with many regions each look at the nodes below is a cache miss.
 type regionEntry struct {
 	addr   uintptr    // of the first region
 	end    uintptr    // the furthest of the entry's own regions

@@ -15,7 +15,7 @@ type HugePages struct {
 // usualHugePage stands for the size where the kernel names none: it then has no such pages, and says so at the mmap.
 const usualHugePage = 2 << 20
 
-// HugePages reads the pool. Others may take of it at any time; the kernel reserves what an mmap asks for.
+// HugePages reads the pool. Others may take of it at any time; the kernel reserves the pages of an mmap in the call.
 func (read Files) HugePages() HugePages {
 	f := read.fields("/proc/meminfo", 1)
 	size := f["Hugepagesize:"] << 10

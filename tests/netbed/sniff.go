@@ -71,7 +71,7 @@ func (s *Sniffer) listen(stop <-chan struct{}) error {
 	}
 }
 
-// Stop ends listening and returns what was heard, whole packets behind each other, and how many packets were lost.
+// Stop ends listening and returns the packets, whole ones behind each other, and how many were lost.
 func (s *Sniffer) Stop() (heard [][]byte, lost uint32, err error) {
 	s.stop()
 	s.done.Wait()

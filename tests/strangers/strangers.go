@@ -1,5 +1,5 @@
-// Package strangers begins handshakes with an engine, as somebody who was not invited does: for the attacks of
-// tests/security, and for the benchmark of what they cost those who were.
+// Package strangers begins handshakes with an engine without an invitation. The attacks of tests/security use it, and
+// the benchmark of their cost.
 package strangers
 
 import (
@@ -16,7 +16,7 @@ import (
 // patience bounds one handshake.
 const patience = 10 * time.Second
 
-// Act is what a stranger does with its connection.
+// Act is the behaviour of a stranger on its connection.
 type Act func(net.Conn)
 
 // Handshake makes a connection one of TLS with a key that no engine has seen before.

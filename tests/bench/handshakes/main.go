@@ -1,5 +1,5 @@
-// Command handshakes measures what strangers cost those who were invited: one processor begins handshakes with an
-// engine as fast as it can, while that engine receives a stream of bytes and others open it. `make bench-handshakes`.
+// Command handshakes measures the harm of strangers to invited peers. One processor begins handshakes with an engine as
+// fast as it can, while that engine receives a stream of bytes and others open it. `make bench-handshakes`.
 package main
 
 import (
@@ -90,7 +90,7 @@ func attack(o *options, a act) ([]report.Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	alone, err := c.during(func() error { time.Sleep(calm); return nil })
+	alone, err := c.during(func() error { <-time.After(calm); return nil })
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func attack(o *options, a act) ([]report.Row, error) {
 				return err
 			}
 			opens = append(opens, took)
-			time.Sleep(100 * time.Millisecond)
+			<-time.After(100 * time.Millisecond)
 		}
 		return nil
 	})
@@ -130,9 +130,9 @@ func attack(o *options, a act) ([]report.Row, error) {
 		report.Beside(a.name+": handshakes begun", fmt.Sprintf("%.0f a second", float64(begun)/beside.wall.Seconds())),
 		report.Judge(a.name+": an honest open", fmt.Sprintf("%s median, %s the longest of %d", report.Milli(
 			report.Median(opens)), report.Milli(longest), len(opens)), "at most 2 s", longest <= admittance),
-		report.Judge(a.name+": a stream of 1 MiB WRITEs, against its share of the processors that are left",
-			fmt.Sprintf("%.0f %%: %.2f GB/s, %.2f alone with %.1f processors, %.1f are left", 100*share, beside.rate/1e9,
-				alone.rate/1e9, alone.own, left), "at least 80 %", share >= shareLeast),
+		report.Judge(a.name+": a stream, against its share of the processors that are left",
+			fmt.Sprintf("%.0f %%: %.2f GB/s, %.2f alone with %.1f processors, %.1f are left", 100*share,
+				beside.rate/1e9, alone.rate/1e9, alone.own, left), "at least 80 %", share >= shareLeast),
 		report.Judge(a.name+": memory of the attacked engine", fmt.Sprintf("%+.1f MiB", float64(grown)/(1<<20)),
 			"at most 64 MiB more", grown <= growthMost),
 	}, nil

@@ -9,7 +9,8 @@ import (
 )
 
 // pending measures small WRITEs of HIGH to one peer while more and more of LOW wait for another, which is stopped. An
-// engine without anything pending does the same in turn: the two differ by what is pending, not by the machine's state.
+// engine without anything pending does the same in turn: the two differ by the pending requests, not by the machine's
+// state.
 func pending(o *options) ([]report.Row, error) {
 	near, _, err := start(1)
 	if near != nil {

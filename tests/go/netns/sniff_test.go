@@ -17,7 +17,7 @@ const (
 	sampleBytes = 32
 )
 
-// TestTheSwitchReadsWhatSecurityDataLetsIt: whoever listens at the switch finds the bytes of transfers under auth,
+// TestTheSwitchReadsWhatSecurityDataLetsIt: a listener at the switch finds the bytes of transfers under auth,
 // none of them under encrypt, and the key of the cluster never.
 func TestTheSwitchReadsWhatSecurityDataLetsIt(t *testing.T) {
 	for mode, readable := range map[string]bool{"auth": true, "encrypt": false} {
@@ -60,7 +60,7 @@ func TestTheSwitchReadsWhatSecurityDataLetsIt(t *testing.T) {
 	}
 }
 
-// texts are parts of what the newest move has brought to Near.
+// texts are parts of Near's region after the newest move.
 func (w *world) texts(t *testing.T) (list [][]byte) {
 	t.Helper()
 	seed := rand.Uint64()
