@@ -4,11 +4,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"slices"
-	"strings"
 
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/nic"
 )
 
 // Device is an accelerator, as its platform and the bus describe it. Ways are in the words of `nvidia-smi topo`: "NV12"
@@ -50,7 +49,7 @@ type Found struct {
 	Fabric   *Fabric
 }
 
-func (d *Device) nearest(nic int) bool { return d != nil && slices.Contains(d.near, nic) }
+func (d *Device) nearest(index int) bool { return d != nil && slices.Contains(d.near, index) }
 
 // LocalWith reads the topology of this machine, with devices.
 func LocalWith(groups []Group) *Topology {
@@ -64,12 +63,12 @@ func LocalWith(groups []Group) *Topology {
 func (t *Topology) add(root fs.FS, groups []Group) {
 	paths := make([]string, len(t.NICs))
 	for j := range t.NICs {
-		paths[j] = busPath(root, t.NICs[j].PCIBusID)
+		paths[j] = nic.BusPath(root, t.NICs[j].PCIBusID)
 	}
 	for _, g := range groups {
 		buses := make([]string, len(g.Devices))
 		for i := range g.Devices {
-			buses[i] = busPath(root, g.Devices[i].PCI)
+			buses[i] = nic.BusPath(root, g.Devices[i].PCI)
 		}
 		for i, f := range g.Devices {
 			d := &Device{Name: f.Name, PCI: f.PCI, UUID: uuid(f.UUID), NICs: map[string]string{},
@@ -91,64 +90,25 @@ func (g *Group) between(i, k int, buses []string) string {
 	if i < len(g.Ways) && k < len(g.Ways[i]) && g.Ways[i][k] != "" {
 		return g.Ways[i][k]
 	}
-	return way(buses[i], buses[k], g.Devices[i].Node, g.Devices[k].Node)
+	return nic.Way(buses[i], buses[k], g.Devices[i].Node, g.Devices[k].Node)
 }
 
 // reach finds the ways from a device to the NICs, and the nearest of them.
 func (t *Topology) reach(d *Device, bus string, paths []string, node int) {
-	best := len(ways)
+	best := len(nic.Ways)
 	for j, n := range t.NICs {
-		text := way(bus, paths[j], node, n.Node)
+		text := nic.Way(bus, paths[j], node, n.Node)
 		if text == "" {
 			continue
 		}
 		d.NICs[n.Name] = text
-		switch far := slices.Index(ways, text); {
+		switch far := slices.Index(nic.Ways[:], text); {
 		case far < best:
 			best, d.near = far, []int{j}
 		case far == best:
 			d.near = append(d.near, j)
 		}
 	}
-}
-
-// ways are in the order of their length.
-var ways = []string{"PIX", "PXB", "PHB", "NODE", "SYS"}
-
-// busPath returns where a PCI function hangs: "pci0000:00/0000:00:01.0/0000:01:00.0", "" if that is not known.
-func busPath(root fs.FS, address string) string {
-	if address == "" {
-		return ""
-	}
-	target, err := fs.ReadLink(root, "sys/bus/pci/devices/"+address)
-	if err != nil {
-		return ""
-	}
-	_, below, _ := strings.Cut(path.Clean(target), "devices/")
-	return below
-}
-
-// way says how two functions of the bus are connected, by the bridges that they share.
-func way(a, b string, nodeA, nodeB int) string {
-	if a == "" || b == "" {
-		return ""
-	}
-	here, there := strings.Split(a, "/"), strings.Split(b, "/")
-	shared := 0
-	for shared < min(len(here), len(there))-1 && here[shared] == there[shared] {
-		shared++
-	}
-	switch further := max(len(here), len(there)) - 1 - shared; { // bridges below the last one that they share
-	case shared == 0 && nodeA >= 0 && nodeA == nodeB:
-		return "NODE"
-	case shared == 0:
-		return "SYS"
-	case shared == 1:
-		return "PHB"
-	case further > 1:
-		return "PXB"
-	}
-	return "PIX"
 }
 
 // uuid is written as nvidia-smi does.

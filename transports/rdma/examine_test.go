@@ -80,6 +80,8 @@ func TestADeviceIsExaminedWhole(t *testing.T) {
 	root := fstest.MapFS{
 		"sys/class/infiniband/fake0/device": {Mode: fs.ModeSymlink,
 			Data: []byte("../../../devices/0000:00:01.0/0000:01:00.0")},
+		"sys/bus/pci/devices/0000:01:00.0": {Mode: fs.ModeSymlink,
+			Data: []byte("../../../devices/0000:00:01.0/0000:01:00.0")},
 		"sys/devices/0000:00:01.0/config":                 {Data: config},
 		"sys/devices/0000:00:01.0/0000:01:00.0/numa_node": {Data: []byte("0")},
 	}

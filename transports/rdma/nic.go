@@ -27,6 +27,7 @@ type device struct {
 	limits verbs.Limits
 	port   verbs.Port
 	node   int     // NUMA node, -1 if unknown
+	bus    string  // where it hangs on PCI, "" if unknown
 	wire   string  // name of the NIC that its rails share, also with other transports
 	rate   float64 // bytes/s, 0 if unknown
 	bells  []bell
@@ -138,8 +139,8 @@ func (d *device) addBell() error {
 // survey reads where the device is. Its wire is that of its network interface, which TCP uses too.
 func (d *device) survey() {
 	d.rate = d.t.settings.rate(speeds[d.port.Speed] * widths[d.port.Width])
-	place := netdev.Of(os.DirFS("/"), d.name, d.t.settings.Port)
-	d.node, d.wire = place.Node, cmp.Or(place.Interface, d.name)
+	place := netdev.Of(d.t.settings.root(), d.name, d.t.settings.Port)
+	d.node, d.bus, d.wire = place.Node, place.Bus, cmp.Or(place.Interface, d.name)
 }
 
 // speeds are bytes/s of a lane of the port, and widths its lanes, by the codes of the InfiniBand architecture (volume

@@ -2,6 +2,8 @@ package rdma
 
 import (
 	"cmp"
+	"io/fs"
+	"os"
 	"slices"
 	"time"
 
@@ -61,11 +63,20 @@ type Settings struct {
 	Scan      time.Duration // interval of looks for devices that came or went; 0: 2 s
 	DialLimit time.Duration // a peer that says nothing for so long is reported; 0: 2 s
 	Clock     time.Duration // a posted slice that was asked back is waited for so long; 0: 100 ms
+	Root      fs.FS         // a file system with sys, which says where devices are; nil: that of this machine
 }
 
 // flushes reports whether WRITEs are flushed.
 func (s *Settings) flushes() bool {
 	return s.Visibility == "flush" || s.Visibility == "auto" && *s.Relaxed != 0
+}
+
+// root is the file system with sys.
+func (s *Settings) root() fs.FS {
+	if s.Root != nil {
+		return s.Root
+	}
+	return os.DirFS("/")
 }
 
 // rate is the rate in bytes/s that is expected of a port, from the one that it shows; 0 is none.

@@ -105,7 +105,8 @@ func (t *Transport) Match(number transport.Link, local transport.LocalKey, key t
 		return transport.Match{}, kit.NoRegion("rdma.match", local)
 	}
 	match, whole := transport.Match{}, true
-	for i, r := range l.list() {
+	rails := l.list()
+	for i, r := range rails {
 		rank, why := t.rankOf(own, m, r)
 		match.Near = append(match.Near, rank)
 		if why == "" {
@@ -114,8 +115,8 @@ func (t *Transport) Match(number transport.Link, local transport.LocalKey, key t
 		}
 		whole, match.Why = false, why
 	}
-	if t.matrix == nil {
-		match.Near = nil // the core knows the nodes
+	if !t.matrix.lists(own.Location) {
+		match.Near = t.ofBus(own, rails)
 	}
 	if whole {
 		match.Rails = 0

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/mem"
+	"github.com/tent-engine/tent/gocore/nic"
 	"github.com/tent-engine/tent/gocore/transport"
 )
 
@@ -67,6 +69,45 @@ func readTopology(path, key string, into any) error {
 			WithHint("correct the file, or clear %s", key)
 	}
 	return nil
+}
+
+// lists reports whether the matrix has a line for memory of a location.
+func (m matrix) lists(location mem.Location) bool {
+	_, own := m[location]
+	_, all := m[anywhere]
+	return own || all
+}
+
+// ofBus ranks rails by the way on PCI between our devices and the accelerator that has a region, as the topology does:
+// the shortest way that a rail has is near, others on the node are far, and those between sockets farthest. nil leaves
+// the ranks to the core, which knows the nodes: for memory of the host, and where the ways are not known.
+func (t *Transport) ofBus(own *region, rails []*rail) (near []uint8) {
+	root, address := t.settings.root(), strings.ToLower(own.Device.PCI)
+	bus := nic.BusPath(root, address)
+	if bus == "" {
+		return nil
+	}
+	node, shortest := nic.BusNode(root, address), len(nic.Ways)
+	ways := make([]int, len(rails))
+	for i, r := range rails {
+		if ways[i] = slices.Index(nic.Ways[:], nic.Way(bus, r.device.bus, node, r.device.node)); ways[i] >= 0 {
+			shortest = min(shortest, ways[i])
+		}
+	}
+	if shortest == len(nic.Ways) {
+		return nil
+	}
+	for _, way := range ways {
+		switch {
+		case way == shortest:
+			near = append(near, transport.Nearest)
+		case way < 0 || nic.Ways[way] == "SYS":
+			near = append(near, transport.Farthest)
+		default:
+			near = append(near, transport.Far)
+		}
+	}
+	return near
 }
 
 // rank says how near a device is to memory. It is false where the matrix leaves the device out.

@@ -4,9 +4,10 @@ import (
 	"encoding/binary"
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/tent-engine/tent/gocore/nic"
 )
 
 // Bridge is a PCI bridge above a device.
@@ -15,22 +16,20 @@ type Bridge struct {
 	Redirects bool   // its Access Control Services send requests between devices up to the root
 }
 
-var function = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
-
 // Bridges lists the bridges above a device, the root's port first. known says that the settings of all could be read:
 // the kernel shows them to root alone.
 func Bridges(root fs.FS, device string) (list []Bridge, known bool) {
-	target, err := fs.ReadLink(root, path.Join(class, device, "device"))
-	if err != nil {
+	bus := nic.BusPath(root, function(root, device))
+	if bus == "" {
 		return nil, false // a device without a bus, as Soft-RoCE's
 	}
-	steps := strings.Split(path.Join(class, device, target), "/")
+	steps := strings.Split(bus, "/")
 	known = true
 	for i, step := range steps[:len(steps)-1] {
-		if !function.MatchString(step) {
+		if !nic.IsPCI(step) {
 			continue
 		}
-		config, _ := fs.ReadFile(root, path.Join(path.Join(steps[:i+1]...), "config")) // unknown
+		config, _ := fs.ReadFile(root, path.Join("sys/devices", path.Join(steps[:i+1]...), "config")) // unknown
 		redirects, read := redirects(config)
 		known = known && read
 		list = append(list, Bridge{step, redirects})

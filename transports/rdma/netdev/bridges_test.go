@@ -9,6 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// link is a symbolic link, as the kernel makes them: from the folder that it is really in.
+func link(target string) *fstest.MapFile {
+	return &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte(target)}
+}
+
 // space is a configuration space with a list of two extended capabilities, the second of them ACS.
 func space(control uint16) []byte {
 	b := make([]byte, 4096)
@@ -20,6 +25,7 @@ func space(control uint16) []byte {
 
 func TestBridgesThatRedirectAreFound(t *testing.T) {
 	const top, below = "sys/devices/pci0000:00/0000:00:01.0", "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
+	const own = "devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0"
 	endless := make([]byte, 4096)
 	binary.LittleEndian.PutUint32(endless[0x100:], 0x100<<20|0x0001)
 	for _, test := range []struct {
@@ -39,9 +45,10 @@ func TestBridgesThatRedirectAreFound(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			root := fstest.MapFS{
-				class + "/mlx5_0/device": {Mode: fs.ModeSymlink,
-					Data: []byte("../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0")},
-				top + "/config": {Data: test.top}, below + "/config": {Data: test.below},
+				class + "/mlx5_0":                          link("../../" + own + "/infiniband/mlx5_0"),
+				"sys/" + own + "/infiniband/mlx5_0/device": link("../../../0000:02:00.0"),
+				"sys/bus/pci/devices/0000:02:00.0":         link("../../../" + own),
+				top + "/config":                            {Data: test.top}, below + "/config": {Data: test.below},
 				below + "/0000:02:00.0/config": {Data: space(1 << 2)}, // the device's own, which is no bridge
 			}
 			list, known := Bridges(root, "mlx5_0")

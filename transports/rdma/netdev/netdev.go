@@ -25,11 +25,12 @@ const class = "sys/class/infiniband"
 type Place struct {
 	Interface string // "" if none is known
 	Node      int    // NUMA node, -1 if unknown
+	Bus       string // where it hangs on PCI, as nic.BusPath says it; "" if unknown, or on no bus
 }
 
 // Of returns the place of a device's port, as a root file system with sys below it has it.
 func Of(root fs.FS, device string, port int) Place {
-	p := Place{Interface: ofRoCE(root, device, port), Node: -1}
+	p := Place{Interface: ofRoCE(root, device, port), Node: -1, Bus: nic.BusPath(root, function(root, device))}
 	if p.Interface == "" {
 		p.Interface = ofInfiniBand(root, device)
 	}
@@ -77,6 +78,16 @@ func ofInfiniBand(root fs.FS, device string) string {
 		}
 	}
 	return ""
+}
+
+// function is the PCI function of a device, "" without one, as Soft-RoCE's. The link leads from the device's own
+// folder, which is elsewhere than the class's: its last step is all that can be read from here.
+func function(root fs.FS, device string) string {
+	target, err := fs.ReadLink(root, path.Join(class, device, "device"))
+	if err != nil || !nic.IsPCI(path.Base(target)) {
+		return ""
+	}
+	return path.Base(target)
 }
 
 func node(root fs.FS, device string) int {

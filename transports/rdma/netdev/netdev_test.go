@@ -41,8 +41,8 @@ func TestTheInterfaceOfADeviceIsFound(t *testing.T) {
 		port   int
 		want   Place
 	}{
-		{"mlx5_0", 1, Place{"eth0", -1}}, {"mlx5_0", 2, Place{"eth9", -1}}, {"mlx5_1", 1, Place{"eth1", 1}},
-		{"mlx5_2", 1, Place{"ib0", 3}}, {"mlx5_3", 1, Place{"", -1}}, {"gone", 1, Place{"", -1}},
+		{"mlx5_0", 1, Place{"eth0", -1, ""}}, {"mlx5_0", 2, Place{"eth9", -1, ""}}, {"mlx5_1", 1, Place{"eth1", 1, ""}},
+		{"mlx5_2", 1, Place{"ib0", 3, ""}}, {"mlx5_3", 1, Place{"", -1, ""}}, {"gone", 1, Place{"", -1, ""}},
 	} {
 		require.Equal(t, row.want, Of(machine(), row.device, row.port), row.device)
 	}
