@@ -35,7 +35,7 @@ func TestALostDeviceLeavesTheOtherRoutes(t *testing.T) {
 		device, region, err := give(e, 0, "", 3)
 		require.NoError(t, err)
 		to := open(t, e, c.address)
-		crosses(t, e, host, c, to)
+		crosses(t, e, host, c.bytes, to)
 		require.Equal(t, "nvlink", explained(t, e, host, to).Taken)
 		id, err := e.Follow()
 		require.NoError(t, err)
@@ -120,7 +120,7 @@ func TestMemoryOfALostDeviceIsRefusedAtOnce(t *testing.T) {
 		m, region, err := give(e, 1, "", 2)
 		require.NoError(t, err)
 		to := open(t, e, c.address)
-		crosses(t, e, m, c, to)
+		crosses(t, e, m, c.bytes, to)
 
 		before := c.bytes()
 		gpu.Inject("copy", 1, 700, true)

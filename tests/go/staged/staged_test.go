@@ -24,6 +24,7 @@ import (
 	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/gocore/transport"
 	fake "github.com/tent-engine/tent/tests/fakes/cuda"
+	verbs "github.com/tent-engine/tent/tests/fakes/verbs"
 	"github.com/tent-engine/tent/tests/forked"
 	"github.com/tent-engine/tent/tests/netbed"
 	"github.com/tent-engine/tent/transports/all"
@@ -40,7 +41,9 @@ func TestMain(m *testing.M) {
 	if forked.RunChild(new(Actor)) {
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	verbs.Remove()
+	os.Exit(code)
 }
 
 // settings are those of every engine here: pieces are small and slots few, so that transfers wait for slots.
@@ -48,12 +51,16 @@ var settings = map[string]any{"transports/nvlink/enable": true, "transports/shm/
 	"transports/nvlink/trust": "none", "staging/slots": 3, "staging/slot_bytes": 64 << 10}
 
 func openEngine(more map[string]any) (*engine.Engine, error) {
+	return openOver(all.Factories(), more)
+}
+
+func openOver(factories []transport.Factory, more map[string]any) (*engine.Engine, error) {
 	c, err := config.Load(config.Options{Transports: all.Transports()}, settings, more)
 	if err != nil {
 		return nil, err
 	}
 	return engine.Open(context.Background(), engine.Options{Config: c,
-		Transports: engine.Plugs(all.Factories()...), Platforms: all.Platforms()})
+		Transports: engine.Plugs(factories...), Platforms: all.Platforms()})
 }
 
 // pattern depends on the position and a seed.
@@ -240,7 +247,7 @@ func TestBytesCrossThroughHostMemory(t *testing.T) {
 				p := start(t, c.there)
 				e, m := here(t, c.here)
 				to := open(t, e, p.address)
-				crosses(t, e, m, p, to)
+				crosses(t, e, m, p.bytes, to)
 				x, err := e.Explain(request(transport.Write, m, to, 0, size))
 				require.NoError(t, err)
 				require.Equal(t, c.taken, x.Taken, "%+v", x)
@@ -252,9 +259,9 @@ func TestBytesCrossThroughHostMemory(t *testing.T) {
 }
 
 // crosses moves ranges both ways, and looks at every byte of both memories after each.
-func crosses(t *testing.T, e *engine.Engine, m memory, c *child, to engine.SegmentID) {
+func crosses(t *testing.T, e *engine.Engine, m memory, far func() []byte, to engine.SegmentID) {
 	there, mine := pattern(1, size+2*band), pattern(2, size+2*band)
-	require.Equal(t, there, c.bytes())
+	require.Equal(t, there, far())
 	for range 8 {
 		n := 1 + rand.Uint64N(size)
 		offset := rand.Uint64N(size - n + 1)
@@ -270,7 +277,7 @@ func crosses(t *testing.T, e *engine.Engine, m memory, c *child, to engine.Segme
 		} else {
 			copy(mine[first:last], there[first:last])
 		}
-		require.Equal(t, there, c.bytes(), "%v of %d bytes at %d", op, n, offset)
+		require.Equal(t, there, far(), "%v of %d bytes at %d", op, n, offset)
 		now, err := m.all()
 		require.NoError(t, err)
 		require.Equal(t, mine, now, "%v of %d bytes at %d", op, n, offset)
