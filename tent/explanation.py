@@ -17,7 +17,7 @@ class Explanation(dict[str, Any]):
         rows = []
         for i, route in enumerate(self.get("routes") or ()):
             why = route.get("why") or route.get("detail", "").partition("\n")[0]
-            words = [*(route.get("rails") or ()), route.get("staged"), route.get("keys"), why]
+            words = [*(route.get("rails") or ()), route.get("staged"), route.get("keys"), route.get("near"), why]
             rows.append((f"{i + 1}", route["transport"], "; ".join(filter(None, words))))
         rows += [("no", rejected["transport"], rejected["reason"]) for rejected in self.get("rejected") or ()]
         return rows

@@ -28,6 +28,7 @@ type ExplainedRoute struct {
 	State     string   `json:"state"`
 	Staged    string   `json:"staged,omitempty"`  // how it goes through memory of the host, if it does
 	Keys      string   `json:"keys,omitempty"`    // on which rails this memory can be used, and why not on others
+	Near      string   `json:"near,omitempty"`    // which rails are near this memory, where some are and others not
 	Why       string   `json:"why,omitempty"`     // why a request does not begin here
 	Detail    string   `json:"detail,omitempty"`  // in the transport's own words
 	Sharing   string   `json:"sharing,omitempty"` // with other processes: slot, their number, load
@@ -84,7 +85,7 @@ func (e *Engine) explainPlan(c *Call) *Explanation {
 			link := e.core.Link(h.Link)
 			route.Rails = append(route.Rails, link.Rails...)
 			route.State = link.State
-			route.Keys = keysOf(&h)
+			route.Keys, route.Near = keysOf(&h), nearOf(&h)
 			if link.Down != nil {
 				down = link.Down
 			}
@@ -109,6 +110,25 @@ func (e *Engine) explainPlan(c *Call) *Explanation {
 		out.Rejected = append(out.Rejected, ExplainedRejected{r.Transport, r.Reason})
 	}
 	return out
+}
+
+// nearOf says in words how far rails are from this memory, "" where no rail is farther than another.
+func nearOf(h *plan.Hop) string {
+	var rails [transport.Farthest + 1][]string
+	for i, rank := range h.Near {
+		rank = min(rank, transport.Farthest)
+		rails[rank] = append(rails[rank], strconv.Itoa(i))
+	}
+	var words []string
+	for rank, name := range [...]string{"near", "far", "farthest"} {
+		if len(rails[rank]) > 0 {
+			words = append(words, name+": rails "+strings.Join(rails[rank], ", "))
+		}
+	}
+	if len(words) < 2 {
+		return ""
+	}
+	return "from this memory, " + strings.Join(words, "; ")
 }
 
 // keysOf says in words on which rails a hop's keys work, "" for all.

@@ -29,6 +29,8 @@
 //	  context same address, counted
 //	VMM: a descriptor is a real one, comes as a value to        CUDA driver API, cuMemImportFromShareableHandle
 //	  import, and stays its owner's
+//	a dma-buf begins with its range; as a file cannot, its      CUDA driver API, cuMemGetHandleForAddressRange
+//	  position says where
 //	access is each device's, and is checked at a copy           the same, cuMemSetAccess
 //	fabric handles need an IMEX domain, else 800; attribute     NCCL, vLLM issue 33540
 //	  128 is 1 all the same

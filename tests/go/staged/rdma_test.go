@@ -5,9 +5,11 @@ package staged
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -24,6 +26,7 @@ import (
 type overFake struct {
 	rdma.Factory
 	path string
+	root fs.FS
 }
 
 func (overFake) Check() error { return nil }
@@ -32,17 +35,17 @@ func (f overFake) Open(ctx context.Context, config any, host transport.Host, sin
 	error,
 ) {
 	settings := *config.(*rdma.Settings)
-	settings.Library, settings.Scan = f.path, 20*time.Millisecond
+	settings.Library, settings.Scan, settings.Root = f.path, 20*time.Millisecond, f.root
 	return f.Factory.Open(ctx, settings, host, sink)
 }
 
-// nics opens an engine that reaches its peers by RDMA alone. NICs do not reach memory of devices.
-func nics(t *testing.T, path string) *engine.Engine {
+// nics opens an engine that reaches its peers by RDMA alone, with NICs that may reach memory of devices or not.
+func nics(t *testing.T, over overFake, direct bool) *engine.Engine {
 	factories := all.Factories()
 	at := slices.IndexFunc(factories, func(f transport.Factory) bool { return f.Name() == rdma.Name })
-	factories[at] = overFake{path: path}
+	factories[at] = over
 	e, err := openOver(factories, map[string]any{"transports/tcp/enable": false, "transports/rdma/num_lanes": 2,
-		"transports/rdma/disable_gpu_direct_rdma": true})
+		"transports/rdma/disable_gpu_direct_rdma": !direct})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.Empty(t, e.Close(5*time.Second, true), "the engine could not take everything back")
@@ -69,7 +72,8 @@ func TestBytesOfADeviceCrossByRDMA(t *testing.T) {
 			t.Logf("settings %v", chaos)
 			fake.Run(t, fake.Driver{}, chaos, func(t *testing.T, _ *fake.Loaded) {
 				f := verbs.Open(t)
-				far, near := nics(t, f.Path), nics(t, f.Path)
+				over := overFake{path: f.Path}
+				far, near := nics(t, over, false), nics(t, over, false)
 				theirs, id, err := give(far, c.there, "cache", 1)
 				require.NoError(t, err)
 				t.Cleanup(func() { release(t, far, theirs, id) })
@@ -77,11 +81,7 @@ func TestBytesOfADeviceCrossByRDMA(t *testing.T) {
 				require.NoError(t, err)
 				t.Cleanup(func() { release(t, near, mine, id) })
 				to := open(t, near, far.Address())
-				crosses(t, near, mine, func() []byte {
-					b, err := theirs.all()
-					require.NoError(t, err)
-					return b
-				}, to)
+				crosses(t, near, mine, theirs.mustAll(t), to)
 				x, err := near.Explain(request(transport.Write, mine, to, 0, size))
 				require.NoError(t, err)
 				require.Equal(t, c.taken, x.Taken, "%+v", x)
@@ -90,4 +90,57 @@ func TestBytesOfADeviceCrossByRDMA(t *testing.T) {
 			})
 		})
 	}
+}
+
+// mustAll returns a look at all bytes.
+func (m memory) mustAll(t *testing.T) func() []byte {
+	return func() []byte {
+		b, err := m.all()
+		require.NoError(t, err)
+		return b
+	}
+}
+
+// board is a machine with the emulated devices: cuda:0 is behind one switch with the NIC fake1, and cuda:1 with fake0,
+// at another root.
+func board() fs.FS {
+	root := fstest.MapFS{}
+	for address, place := range map[string]string{"face:1a:00.0": "pci0000:00/0000:00:01.0/0000:02:00.0",
+		"face:05:00.0": "pci0000:00/0000:00:01.0/0000:02:02.0", "face:1b:00.0": "pci0000:80/0000:80:01.0/0000:82:00.0",
+		"face:85:00.0": "pci0000:80/0000:80:01.0/0000:82:02.0"} {
+		root["sys/bus/pci/devices/"+address] = &fstest.MapFile{Mode: fs.ModeSymlink,
+			Data: []byte("../../../devices/" + place + "/" + address)}
+	}
+	for nic, address := range map[string]string{"fake0": "face:85:00.0", "fake1": "face:05:00.0"} {
+		root["sys/class/infiniband/"+nic+"/device"] = &fstest.MapFile{Mode: fs.ModeSymlink,
+			Data: []byte("../../../" + address)}
+	}
+	return root
+}
+
+// Memory of a GPU moves without a copy in memory of the host where NICs take it. Its plan knows which of them is behind
+// the GPU's own switch.
+func TestAPlanRanksTheNICsNearAGPU(t *testing.T) {
+	fake.Run(t, fake.Driver{}, nil, func(t *testing.T, _ *fake.Loaded) {
+		f := verbs.Open(t)
+		over := overFake{path: f.Path, root: board()}
+		far, near := nics(t, over, true), nics(t, over, true)
+		theirs, id, err := give(far, 1, "cache", 1)
+		require.NoError(t, err)
+		t.Cleanup(func() { release(t, far, theirs, id) })
+		to := open(t, near, far.Address())
+		for device, words := range []string{"near: rails 1, 3; farthest: rails 0, 2",
+			"near: rails 0, 2; farthest: rails 1, 3"} {
+			mine, id, err := give(near, device, "", 2)
+			require.NoError(t, err)
+			t.Cleanup(func() { release(t, near, mine, id) })
+			require.NoError(t, theirs.poke(0, pattern(1, size+2*band)))
+			crosses(t, near, mine, theirs.mustAll(t), to)
+			x, err := near.Explain(request(transport.Write, mine, to, 0, size))
+			require.NoError(t, err)
+			require.Equal(t, rdma.Name, x.Taken, "%+v", x)
+			require.Equal(t, 1, x.Routes[0].Hops)
+			require.Equal(t, "from this memory, "+words, x.Routes[0].Near)
+		}
+	})
 }

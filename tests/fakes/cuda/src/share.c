@@ -330,9 +330,13 @@ API int cuMemGetHandleForAddressRange(void *into, uint64_t address, size_t size,
 		return fake_leave(INVALID_VALUE);
 	if (!fake_setting("DMABUF", 1))
 		return fake_leave(NOT_SUPPORTED);
-	int fd = fcntl(r->physical->fd, F_DUPFD_CLOEXEC, 0);
+	/* A dma-buf begins with its range. A file cannot, so the position of the descriptor says where the range begins. */
+	char name[32];
+	snprintf(name, sizeof name, "/proc/self/fd/%d", r->physical->fd);
+	int fd = open(name, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return fake_leave(304);
+	lseek(fd, (off_t)(r->physical->at + r->offset + (address - r->start)), SEEK_SET);
 	*(int *)into = fd;
 	return fake_leave(OK);
 }

@@ -241,8 +241,10 @@ struct tv_mr *ibv_reg_mr(struct tv_pd *pd, void *at, size_t bytes, int access) {
 	return enter(pd, at, bytes, (uintptr_t)at, (unsigned)access);
 }
 
-/* A dma-buf is a file that can be mapped, as the fakes of accelerators export it. */
+/* A dma-buf is a file that can be mapped, as the fakes of accelerators export it. It begins at the file's position. */
 struct tv_mr *ibv_reg_dmabuf_mr(struct tv_pd *pd, uint64_t offset, size_t bytes, uint64_t first, int fd, int access) {
+	off_t begin = lseek(fd, 0, SEEK_CUR);
+	offset += begin > 0 ? (uint64_t)begin : 0;
 	uint64_t page = offset & ~4095ull;
 	char *at = mmap(NULL, bytes + (offset - page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)page);
 	if (at == MAP_FAILED)
