@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"regexp"
+	"slices"
 	"sync"
 	"testing"
 
@@ -24,6 +25,11 @@ type meddler struct {
 	wait     sync.WaitGroup
 	attack   *meddling // nil: it only hears
 
+	// An owner's words of a lane stop behind this number of bytes, 0: never, until resumed is closed.
+	most             int
+	stopped, resumed chan struct{}
+	stop, resume     sync.Once
+
 	mu       sync.Mutex
 	owner    string // its data port
 	streams  []*stream
@@ -40,8 +46,28 @@ type stream struct {
 // Write keeps the bytes that were heard.
 func (s *stream) Write(b []byte) (int, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.heard.Write(b)
+	n, err := s.heard.Write(b)
+	halt := s.most > 0 && !s.initiators && s.heard.Len() > s.most
+	s.mu.Unlock()
+	if halt {
+		s.stop.Do(func() { close(s.stopped) })
+		<-s.resumed
+	}
+	return n, err
+}
+
+// stopAfter makes the owner's words of each lane stop behind n bytes, until goOn. It is called before any lane.
+func (m *meddler) stopAfter(n int) {
+	m.most, m.stopped, m.resumed = n, make(chan struct{}), make(chan struct{})
+}
+
+func (m *meddler) goOn() { m.resume.Do(func() { close(m.resumed) }) }
+
+// heardOf reports whether some bytes have passed anywhere.
+func (m *meddler) heardOf(b []byte) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.ContainsFunc(m.streams, func(s *stream) bool { return bytes.Contains(s.heard.Bytes(), b) })
 }
 
 // listen keeps the bytes that are read.
@@ -88,6 +114,9 @@ func newMeddler(t *testing.T, a *meddling) *meddler {
 	})
 	t.Cleanup(func() { // behind the transports, which end their connections
 		_ = l.Close()
+		if m.most > 0 {
+			m.goOn()
+		}
 		m.wait.Wait()
 	})
 	return m
@@ -112,6 +141,9 @@ func (m *meddler) stand(initiator net.Conn) {
 	if err != nil {
 		_ = initiator.Close()
 		return
+	}
+	if m.most > 0 {
+		_ = responder.(*net.TCPConn).SetReadBuffer(64 << 10) // else the kernel takes megabytes that nobody reads
 	}
 	m.wait.Go(func() {
 		m.carry(initiator, m.listen(responder, false), sizeOfChallenge)

@@ -180,7 +180,14 @@ func (r *rogue) attach(e *engine.Engine) (transport.Link, transport.Rail, *errs.
 // move carries out one slice between the rogue's memory and a key of the victim, and returns its end.
 func (r *rogue) move(op transport.Op, rail transport.Rail, key transport.RemoteKey, own []byte) *errs.Error {
 	r.t.Helper()
-	s := &transport.Slice{Op: op, Rail: rail, LocalKey: r.key, RemoteKey: key, Local: address(own),
+	return r.moveAt(op, rail, key, 0, own)
+}
+
+// moveAt is move at an offset of the victim's region.
+func (r *rogue) moveAt(op transport.Op, rail transport.Rail, key transport.RemoteKey, offset uint64,
+	own []byte) *errs.Error {
+	r.t.Helper()
+	s := &transport.Slice{Op: op, Rail: rail, LocalKey: r.key, RemoteKey: key, Local: address(own), Remote: offset,
 		Length: uint64(len(own)), Id: 1}
 	require.Equal(r.t, 1, r.transport.Submit([]*transport.Slice{s}))
 	select {
