@@ -31,6 +31,7 @@ const (
 const (
 	blockLegacy = 1 // and 64 bytes
 	blockPassed = 2 // and a ticket
+	blockFabric = 3 // and 64 bytes
 )
 
 // blocksMax bounds the blocks of a region: a descriptor each, all open at once.
@@ -182,12 +183,15 @@ func (t *cuda) share(g *access.Grant, r *region) ([]byte, error) {
 
 func (t *cuda) appendBlock(b []byte, g *access.Grant, block *driver.Block) ([]byte, error) {
 	kind := byte(blockLegacy)
-	if block.Fd >= 0 {
+	switch {
+	case block.Fd >= 0:
 		kind = blockPassed
+	case block.Fabric:
+		kind = blockFabric
 	}
 	b = binary.LittleEndian.AppendUint64(append(b, kind), uint64(block.Addr))
 	b = binary.LittleEndian.AppendUint64(b, block.Size)
-	if kind == blockLegacy {
+	if kind != blockPassed {
 		return append(b, block.Handle[:]...), nil
 	}
 	ticket, err := t.offers.add(g, fds.Self(), block.Fd)
@@ -224,8 +228,9 @@ func (l *link) blocks(ctx context.Context, r *kit.Reader) (list []driver.Block, 
 		kind := r.U8()
 		b := driver.Block{Addr: uintptr(r.U64()), Size: r.U64(), Fd: -1}
 		switch kind {
-		case blockLegacy:
+		case blockLegacy, blockFabric:
 			copy(b.Handle[:], r.Bytes(driver.HandleBytes))
+			b.Fabric = kind == blockFabric
 		case blockPassed:
 			passed = true
 			ticket := fds.Ticket{Server: fds.Key(r.Bytes(len(fds.Key{}))), Key: fds.Key(r.Bytes(len(fds.Key{})))}
@@ -253,9 +258,10 @@ func malformed() error {
 
 // sound checks that blocks lie side by side and hold a range, and that only chunks are many.
 func sound(blocks []driver.Block, addr uintptr, size uint64) error {
-	for i, b := range blocks {
+	for i := range blocks {
+		b := &blocks[i]
 		if b.Size == 0 || uint64(b.Addr)+b.Size < b.Size || i > 0 &&
-			(b.Fd < 0 || blocks[0].Fd < 0 || b.Addr != blocks[i-1].Addr+uintptr(blocks[i-1].Size)) {
+			(!b.Chunk() || !blocks[0].Chunk() || b.Addr != blocks[i-1].Addr+uintptr(blocks[i-1].Size)) {
 			return errs.New(errs.Protocol, "nvlink.import", "the owner's block %d does not follow the one before", i)
 		}
 	}

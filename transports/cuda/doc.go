@@ -25,6 +25,7 @@
 //
 //	legacy   memory of cuMemAlloc, so of cudaMalloc and PyTorch: 64 bytes that any process of the host can open
 //	VMM      chunks side by side, as PyTorch's expandable segments: a descriptor each, passed by SCM_RIGHTS
+//	fabric   the same chunks, where their allocator asked for no descriptor: 64 bytes, in one IMEX domain
 //
 // Handles and tickets are rights, so they travel in answers to a peer that was let in, never in a descriptor. A block
 // is a whole allocation. Memory that shares one with a region becomes visible to the peer's process; it is of our user.

@@ -59,10 +59,12 @@ func pattern(seed uint64, n int) []byte {
 // Kind is how memory was allocated.
 type Kind int
 
-// Kinds of memory: that of cudaMalloc, chunks that can be shared, and chunks that cannot.
+// Kinds of memory: that of cudaMalloc, chunks that can be shared by descriptors or by fabric handles, and chunks that
+// cannot.
 const (
 	Legacy Kind = iota
 	Chunks
+	Fabric
 	Private
 )
 
@@ -75,6 +77,8 @@ func allocate(kind Kind, ordinal int) (uintptr, error) {
 	switch kind {
 	case Chunks:
 		return gpu.Chunks(ordinal, chunks, fake.PosixFd), nil
+	case Fabric:
+		return gpu.Chunks(ordinal, chunks, fake.Fabric), nil
 	case Private:
 		return gpu.Chunks(ordinal, chunks, fake.None), nil
 	}
@@ -238,9 +242,9 @@ func open(t *testing.T, e *engine.Engine, c *child) engine.SegmentID {
 // Bytes go to and from the inside of an allocation of another process, over the borders of its chunks, and nothing
 // around them changes.
 func TestBytesReachADeviceOfAnotherProcess(t *testing.T) {
-	for name, kind := range map[string]Kind{"Legacy": Legacy, "Chunks": Chunks} {
+	for name, kind := range map[string]Kind{"Legacy": Legacy, "Chunks": Chunks, "Fabric": Fabric} {
 		t.Run(name, func(t *testing.T) {
-			settings := fake.Settings{"DELAY_US": "20", "SEED": fmt.Sprint(rand.Int32())}
+			settings := fake.Settings{"DELAY_US": "20", "SEED": fmt.Sprint(rand.Int32()), "IMEX": "1"}
 			t.Logf("settings %v", settings)
 			fake.Run(t, fake.Driver{}, settings, func(t *testing.T, gpu *fake.Loaded) {
 				c, e := start(t), here(t)
@@ -276,11 +280,13 @@ func TestAReasonIsGivenWhereThereIsNoWay(t *testing.T) {
 	}{
 		"no link between the devices": {Legacy, fake.Settings{"APART": "all"}, "217"},
 		"not shareable":               {Private, nil, "its allocator asked for no handle"},
+		"another IMEX domain":         {Fabric, fake.Settings{"IMEX": "1"}, "800"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fake.Run(t, fake.Driver{}, c.settings, func(t *testing.T, _ *fake.Loaded) {
 				owner, e := start(t), here(t)
 				owner.do("Own", c.kind, &netbed.Nothing{})
+				t.Setenv("TENT_FAKECUDA_IMEX", "2") // of this process from here on
 				err := move(e, transport.Write, mine(t, e), 4096, open(t, e, owner), 0)
 				require.ErrorContains(t, err, c.says)
 			})
@@ -291,9 +297,9 @@ func TestAReasonIsGivenWhereThereIsNoWay(t *testing.T) {
 // The end of an owner is heard of while its memory is mapped, which stays until the segment is closed. The engine goes
 // on, and another owner can be reached.
 func TestAnOwnerThatIsKilledLeavesTheOthers(t *testing.T) {
-	for name, kind := range map[string]Kind{"Legacy": Legacy, "Chunks": Chunks} {
+	for name, kind := range map[string]Kind{"Legacy": Legacy, "Chunks": Chunks, "Fabric": Fabric} {
 		t.Run(name, func(t *testing.T) {
-			fake.Run(t, fake.Driver{}, nil, func(t *testing.T, _ *fake.Loaded) {
+			fake.Run(t, fake.Driver{}, fake.Settings{"IMEX": "1"}, func(t *testing.T, _ *fake.Loaded) {
 				e := here(t)
 				local := mine(t, e)
 				for range 2 {
@@ -315,9 +321,9 @@ func TestAnOwnerThatIsKilledLeavesTheOthers(t *testing.T) {
 // A region stays as its owner leaves it once it was taken back. The peer copies into it all the time, or is killed in a
 // copy.
 func TestARegionThatWasTakenBackStaysAsItIs(t *testing.T) {
-	for name, kind := range map[string]Kind{"Legacy": Legacy, "Chunks": Chunks} {
+	for name, kind := range map[string]Kind{"Legacy": Legacy, "Chunks": Chunks, "Fabric": Fabric} {
 		t.Run(name, func(t *testing.T) {
-			settings := fake.Settings{"DELAY_US": "300", "SEED": fmt.Sprint(rand.Int32())}
+			settings := fake.Settings{"DELAY_US": "300", "SEED": fmt.Sprint(rand.Int32()), "IMEX": "1"}
 			t.Logf("settings %v", settings)
 			fake.Run(t, fake.Driver{}, settings, func(t *testing.T, gpu *fake.Loaded) {
 				e, untouched := here(t), bytes.Repeat([]byte{canary}, size)

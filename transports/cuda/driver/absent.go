@@ -114,7 +114,11 @@ type Block struct {
 	Size   uint64
 	Handle [HandleBytes]byte
 	Fd     int
+	Fabric bool
 }
+
+// Chunk is false.
+func (*Block) Chunk() bool { return false }
 
 // Share returns the reason.
 func Share(uintptr, uint64, int) ([]Block, error) { return nil, absent() }

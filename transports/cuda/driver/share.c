@@ -1,14 +1,14 @@
 //go:build cgo
 
 /* Memory of devices in other processes. A legacy handle names an allocation of cuMemAlloc; memory of the VMM is named by
- * a descriptor for each of its chunks. shim.h has the contract. */
+ * a descriptor for each of its chunks, or a fabric handle. shim.h has the contract. */
 #include "shim.h"
 #include "inside.h"
 
 #include <string.h>
 
-/* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, and CU_MEM_ACCESS_FLAGS_PROT_READWRITE of CU_MEM_LOCATION_TYPE_DEVICE. */
-enum { POSIX_FD = 1, READ_WRITE = 3, ON_DEVICE = 1 };
+/* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR and _FABRIC, and CU_MEM_ACCESS_FLAGS_PROT_READWRITE of CU_MEM_LOCATION_TYPE_DEVICE. */
+enum { POSIX_FD = 1, FABRIC = 8, READ_WRITE = 3, ON_DEVICE = 1 };
 
 /* A driver without one of these functions shares nothing that way. */
 #define NEED(name)                                                                                           \
@@ -27,10 +27,13 @@ static tc_result share_chunk(uint64_t address, tc_block *block) {
 	tc_properties p;
 	memset(&p, 0, sizeof p);
 	r = CALL(cuMemGetAllocationPropertiesFromHandle, &p, allocation);
-	if (!r.code && !(p.types & POSIX_FD))
-		r = ended(TC_PRIVATE, "cuMemExportToShareableHandle");
-	if (!r.code)
+	if (!r.code && p.types & POSIX_FD)
 		r = CALL(cuMemExportToShareableHandle, &block->fd, allocation, POSIX_FD, 0);
+	else if (!r.code && p.types & FABRIC && !(r = CALL(cuMemExportToShareableHandle, &block->handle, allocation, FABRIC,
+							    0)).code)
+		block->fabric = 1;
+	else if (!r.code)
+		r = ended(TC_PRIVATE, "cuMemExportToShareableHandle");
 	cu.cuMemRelease(allocation);
 	return r;
 }
@@ -92,15 +95,18 @@ tc_result tc_reserve(uint64_t bytes, uint64_t *address) {
 	return CALL(cuMemAddressReserve, address, bytes, 0, 0, 0);
 }
 
-/* A descriptor goes as the value of the pointer. The mapping keeps the allocation, so its handle is given back. */
-tc_result tc_map(uint64_t address, uint64_t bytes, int fd) {
+/* A descriptor goes as the value of the pointer, a fabric handle behind it. The mapping keeps the allocation, so its handle is given back. */
+tc_result tc_map(uint64_t address, uint64_t bytes, int fd, const void *fabric) {
 	NEED(cuMemImportFromShareableHandle);
 	NEED(cuMemMap);
 	NEED(cuMemRelease);
 	if (forked())
 		return ended(TC_FORKED, "cuMemMap");
 	uint64_t allocation;
-	tc_result r = CALL(cuMemImportFromShareableHandle, &allocation, (void *)(intptr_t)fd, POSIX_FD);
+	tc_handle h; /* aligned */
+	memcpy(&h, fabric, sizeof h);
+	tc_result r = fd < 0 ? CALL(cuMemImportFromShareableHandle, &allocation, &h, FABRIC)
+			     : CALL(cuMemImportFromShareableHandle, &allocation, (void *)(intptr_t)fd, POSIX_FD);
 	if (r.code)
 		return r;
 	r = CALL(cuMemMap, address, bytes, 0, allocation, 0);

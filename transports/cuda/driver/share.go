@@ -20,14 +20,18 @@ import (
 // HandleBytes is the size of a legacy handle.
 const HandleBytes = 64
 
-// Block is an allocation of a device as another process of the host opens it. Either its handle or its descriptor names
-// it. Both are rights to all of it: a holder reads and writes the whole allocation.
+// Block is an allocation of a device as another process of the host opens it. Its handle or its descriptor names it.
+// Both are rights to all of it: a holder reads and writes the whole allocation.
 type Block struct {
 	Addr   uintptr // of its first byte, in the owner's process
 	Size   uint64
-	Handle [HandleBytes]byte // legacy, of cuMemAlloc
+	Handle [HandleBytes]byte // legacy, of cuMemAlloc; or of a chunk of the VMM, if Fabric
 	Fd     int               // of a chunk of the VMM, as an expandable segment has them; -1: the handle counts
+	Fabric bool
 }
+
+// Chunk reports whether the block is a chunk of the VMM.
+func (b *Block) Chunk() bool { return b.Fd >= 0 || b.Fabric }
 
 // Share returns the blocks that hold a range of a device, in the order of their addresses. The caller closes their
 // descriptors by CloseBlocks. NotHere: no other process can map it.
@@ -39,7 +43,7 @@ func Share(addr uintptr, size uint64, ordinal int) (blocks []Block, err error) {
 	for next, end := addr, addr+uintptr(size); next < end; {
 		var b C.tc_block
 		r := C.tc_share(C.int(ordinal), C.uint64_t(next), &b)
-		if r.code == 0 && len(blocks) > 0 && (b.fd < 0 || blocks[0].Fd < 0) {
+		if r.code == 0 && len(blocks) > 0 && (b.fd < 0 && b.fabric == 0 || !blocks[0].Chunk()) {
 			err = errs.New(errs.NotHere, "cuda.share", "%d bytes at %#x lie in several allocations", size, addr).
 				WithHint("register the part of each allocation as a region of its own")
 		} else if r.code != 0 {
@@ -53,7 +57,7 @@ func Share(addr uintptr, size uint64, ordinal int) (blocks []Block, err error) {
 			CloseBlocks(blocks)
 			return nil, err
 		}
-		block := Block{Addr: uintptr(b.base), Size: uint64(b.bytes), Fd: int(b.fd)}
+		block := Block{Addr: uintptr(b.base), Size: uint64(b.bytes), Fd: int(b.fd), Fabric: b.fabric != 0}
 		copy(block.Handle[:], unsafe.Slice((*byte)(unsafe.Pointer(&b.handle.bytes[0])), HandleBytes))
 		blocks = append(blocks, block)
 		next = block.Addr + uintptr(block.Size)
@@ -92,7 +96,7 @@ func Map(blocks []Block, addr uintptr) (*Mapping, error) {
 		return nil, errs.New(errs.Protocol, "cuda.map", "no block holds the memory at %#x", addr)
 	}
 	m := &Mapping{offset: addr - blocks[0].Addr, on: make([]atomic.Uintptr, len(l.devices))}
-	if blocks[0].Fd < 0 {
+	if !blocks[0].Chunk() {
 		m.block = blocks[0]
 		return m, nil
 	}
@@ -110,8 +114,10 @@ func (m *Mapping) mapChunks(l *library, blocks []Block) error {
 	}
 	m.chunks = uintptr(at)
 	mapped := uint64(0)
-	for _, b := range blocks {
-		if r := C.tc_map(at+C.uint64_t(mapped), C.uint64_t(b.Size), C.int(b.Fd)); r.code != 0 {
+	for i := range blocks {
+		b := &blocks[i]
+		r := C.tc_map(at+C.uint64_t(mapped), C.uint64_t(b.Size), C.int(b.Fd), unsafe.Pointer(&b.Handle[0]))
+		if r.code != 0 {
 			_ = C.tc_unmap(at, C.uint64_t(mapped), C.uint64_t(m.reserved))
 			return l.failed("cuda.map", -1, r)
 		}

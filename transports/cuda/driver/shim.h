@@ -127,7 +127,7 @@ typedef struct {
 /* An allocation as another process opens it: by a legacy handle, or by a descriptor of the VMM if fd is not -1. */
 typedef struct {
 	uint64_t base, bytes;
-	int fd;
+	int fd, fabric; /* fabric: the handle is one of the VMM */
 	tc_handle handle;
 } tc_block;
 
@@ -180,7 +180,7 @@ tc_result tc_share(int device, uint64_t address, tc_block *block);
 tc_result tc_open(int device, const void *handle, uint64_t *address);
 tc_result tc_close(int device, uint64_t address);
 tc_result tc_reserve(uint64_t bytes, uint64_t *address);
-tc_result tc_map(uint64_t address, uint64_t bytes, int fd);
+tc_result tc_map(uint64_t address, uint64_t bytes, int fd, const void *fabric); /* fabric: if fd is -1 */
 tc_result tc_allow(int device, uint64_t address, uint64_t bytes);
 tc_result tc_unmap(uint64_t address, uint64_t mapped, uint64_t reserved);
 tc_result tc_record(uint64_t stream, int device, tc_gate **gate); /* device: of a default stream, or -1 */
