@@ -40,6 +40,7 @@ type guest struct {
 	left      chan struct{} // closed with the connection
 	spoke     atomic.Bool   // sent a byte
 	receiving atomic.Int32  // calls with a message that is not there as a whole
+	owes      atomic.Int64  // nanoseconds of its handshake's turns, until it names itself
 
 	// Under guests.mu.
 	caller   *caller // nil: a stranger
@@ -215,6 +216,7 @@ func (s *guests) identified(g *guest, id transport.ID) (first, isNew bool, err e
 	}
 	s.leaveCaller(g)
 	g.caller = c
+	s.turns.charge(g.network, -time.Duration(g.owes.Swap(0)))
 	c.guests[g] = struct{}{}
 	s.mu.Unlock()
 	s.drop(leaves, "its peer has opened another one")

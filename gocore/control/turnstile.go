@@ -1,6 +1,7 @@
 package control
 
 import (
+	"maps"
 	"net"
 	"os"
 	"runtime"
@@ -16,12 +17,30 @@ import (
 // were answered come first, and then the newest: in a flood the first ones have given up or were closed by the time of
 // their turn. So adaptive LIFO (Maurer, "Fail at Scale", ACM Queue 2015) serves one that still waits. A fair queue
 // would serve nobody.
+//
+// A network pays for the turns of its handshakes from a token bucket, and is given them back when a guest names itself
+// by a call. One without a token waits for it: strangers take a twentieth of a processor, and invited peers that come
+// by the thousand take what they need.
 type turnstile struct {
 	mu       sync.Mutex
 	free     int
 	networks map[string]*[2][]*turn // that wait, with their stacks: not answered, and answered
 	rotation []string               // these networks, the next one first
+	debts    map[string]*debt
+	timer    *time.Timer // for the first network that has paid, while there is a free turn; nil: none is awaited
 }
+
+// debt is the time of turns that a network has not paid for, at a moment.
+type debt struct {
+	owed time.Duration
+	at   time.Time
+}
+
+const (
+	creditMost = 250 * time.Millisecond // that a network may owe and still has turns: some hundred handshakes
+	payback    = 20                     // a network pays a second of turns in this number of seconds
+	debtsMost  = 4096                   // networks with a debt; further ones have turns like the others
+)
 
 // turn is the wait of one handshake.
 type turn struct {
@@ -32,7 +51,7 @@ type turn struct {
 
 // newTurnstile gives handshakes half of the processors, and at least one.
 func newTurnstile() *turnstile {
-	return &turnstile{free: max(1, runtime.GOMAXPROCS(0)/2), networks: map[string]*[2][]*turn{}}
+	return &turnstile{free: max(1, runtime.NumCPU()/2), networks: map[string]*[2][]*turn{}, debts: map[string]*debt{}}
 }
 
 // enter waits for a turn, within a limit; every enter without an error is followed by leave. A guest that was closed
@@ -65,7 +84,7 @@ func (s *turnstile) enter(g *guest, answered bool, limit time.Duration) error {
 func (s *turnstile) queue(g *guest, answered bool) *turn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.free > 0 {
+	if s.free > 0 && s.due(g.network) == 0 {
 		s.free--
 		return nil
 	}
@@ -78,6 +97,7 @@ func (s *turnstile) queue(g *guest, answered bool) *turn {
 	}
 	stack := &stacks[index(answered)]
 	*stack = append(*stack, w)
+	s.awaitPaid()
 	return w
 }
 
@@ -113,12 +133,27 @@ func (s *turnstile) forget(w *turn) bool {
 func (s *turnstile) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.rotation) == 0 {
-		s.free++
-		return
+	s.free++
+	s.serve()
+}
+
+// serve gives free turns to networks that have paid. The caller holds mu.
+func (s *turnstile) serve() {
+	for s.free > 0 {
+		at := slices.IndexFunc(s.rotation, func(network string) bool { return s.due(network) == 0 })
+		if at < 0 {
+			break
+		}
+		s.free--
+		s.pass(at)
 	}
-	network := s.rotation[0]
-	s.rotation = slices.Delete(s.rotation, 0, 1)
+	s.awaitPaid()
+}
+
+// pass gives a turn to a network of the rotation. The caller holds mu.
+func (s *turnstile) pass(at int) {
+	network := s.rotation[at]
+	s.rotation = slices.Delete(s.rotation, at, at+1)
 	stacks := s.networks[network]
 	stack := &stacks[index(len(stacks[1]) > 0)]
 	last := len(*stack) - 1
@@ -131,11 +166,70 @@ func (s *turnstile) leave() {
 	}
 }
 
+// awaitPaid wakes the first network that waits for its tokens alone. The caller holds mu.
+func (s *turnstile) awaitPaid() {
+	if s.timer != nil || s.free == 0 || len(s.rotation) == 0 {
+		return
+	}
+	first := s.due(s.rotation[0])
+	for _, network := range s.rotation[1:] {
+		first = min(first, s.due(network))
+	}
+	s.timer = time.AfterFunc(first, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.timer = nil
+		s.serve()
+	})
+}
+
+// due is the time until a network may have its next turn. The caller holds mu.
+func (s *turnstile) due(network string) time.Duration {
+	if d := s.debts[network]; d != nil {
+		return max(0, s.settled(d)-creditMost) * payback
+	}
+	return 0
+}
+
+// settled returns what is owed now. The caller holds mu.
+func (s *turnstile) settled(d *debt) time.Duration {
+	now := time.Now()
+	d.owed, d.at = max(0, d.owed-now.Sub(d.at)/payback), now
+	return d.owed
+}
+
+// charge makes a network owe a turn's time, or gives it back, which is negative.
+func (s *turnstile) charge(network string, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.debts[network]
+	if d == nil {
+		if took <= 0 || !s.roomForDebt() {
+			return
+		}
+		d = &debt{at: time.Now()}
+		s.debts[network] = d
+	}
+	d.owed = max(0, s.settled(d)+took)
+	if took < 0 {
+		s.serve()
+	}
+}
+
+// roomForDebt forgets debts that were paid, where there are many. The caller holds mu.
+func (s *turnstile) roomForDebt() bool {
+	if len(s.debts) >= debtsMost {
+		maps.DeleteFunc(s.debts, func(_ string, d *debt) bool { return s.settled(d) == 0 })
+	}
+	return len(s.debts) < debtsMost
+}
+
 // shaking is a guest during its handshake, which takes turns: it holds one from each read's end to the next read.
 type shaking struct {
 	*guest
 	limit    time.Duration
 	holds    bool
+	since    time.Time // it holds its turn
 	answered bool
 	over     bool // set before anybody else reads: from then on it is the guest alone
 }
@@ -153,7 +247,7 @@ func (s *shaking) Read(p []byte) (int, error) {
 	if err := s.of.turns.enter(s.guest, s.answered, s.limit); err != nil {
 		return 0, err
 	}
-	s.holds = true
+	s.holds, s.since = true, time.Now()
 	return n, nil
 }
 
@@ -168,7 +262,10 @@ func (s *shaking) Write(p []byte) (int, error) {
 // leave ends the turn, if it has one.
 func (s *shaking) leave() {
 	if s.holds {
+		took := time.Since(s.since)
 		s.holds = false
+		s.owes.Add(int64(took))
+		s.of.turns.charge(s.network, took)
 		s.of.turns.leave()
 	}
 }

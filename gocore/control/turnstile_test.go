@@ -3,6 +3,7 @@ package control
 import (
 	"net"
 	"os"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,5 +143,46 @@ func TestAHandshakeThatWaitsForItsPeerHoldsNoTurn(t *testing.T) {
 		require.Equal(t, 1, b.turns.free, "it waits for its peer")
 		require.NoError(t, there.Close())
 		require.NoError(t, here.Close())
+	})
+}
+
+// A network that owes for too many turns waits until it has paid, and the others do not. One with guests that have
+// named themselves owes nothing.
+func TestANetworkPaysForTheTurnsOfItsStrangers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := turnsFor(1)
+		stranger, honest := visitorFrom("10.0.0.9"), visitor()
+		for _, g := range []*guest{stranger, honest} {
+			s.charge(g.network, creditMost)
+			require.NoError(t, s.enter(g, false, time.Second), "within its credit")
+			s.leave()
+			s.charge(g.network, time.Second)
+		}
+		s.charge(honest.network, -time.Second-creditMost)
+		begun := time.Now()
+		late := waiting(s, stranger, false, time.Hour)
+		require.Empty(t, late)
+		require.NoError(t, s.enter(honest, false, time.Second), "a turn is free")
+		s.leave()
+		require.NoError(t, s.enter(visitorFrom("10.0.0.8"), false, time.Second))
+		require.Zero(t, time.Since(begun))
+		synctest.Wait()
+		require.Empty(t, late)
+		s.leave()
+		require.NoError(t, <-late)
+		require.InDelta(t, payback*time.Second, time.Since(begun), float64(time.Second))
+		s.leave()
+		require.Equal(t, 1, s.free)
+
+		late = waiting(s, stranger, false, time.Hour)
+		require.NoError(t, <-late, "it has paid down to its credit")
+		s.leave()
+		for i := range 2 * debtsMost {
+			s.charge(strconv.Itoa(i), time.Millisecond)
+		}
+		require.LessOrEqual(t, len(s.debts), debtsMost)
+		<-time.After(time.Hour)
+		s.charge("another", time.Millisecond)
+		require.Len(t, s.debts, 1, "debts that were paid are forgotten")
 	})
 }

@@ -22,6 +22,7 @@ extern "C" {
 
 typedef void *tent_engine_t;
 typedef uint64_t tent_batch_id_t; /* 0 is none */
+typedef uint64_t tent_lease_t;    /* 0 is none */
 
 enum {
 	STATUS_WAITING = 0, /* never seen after a submit */
@@ -162,6 +163,20 @@ int tent_register_growable_memory(tent_engine_t engine, void *addr, size_t size,
  * that began before touches the range when it returns. */
 int tent_remap_memory(tent_engine_t engine, void *addr, size_t offset, size_t length);
 int tent_unregister_memory_batch(tent_engine_t engine, void **addrs, size_t *sizes, size_t count);
+
+/* Leases: a part of registered memory for some peers, for a time. Peers of these identities (patterns with spaces between;
+ * NULL: those of the registration) may do what permission says (PERM_LOCAL_READ_WRITE: what the registration says).
+ * It ends after expires_ms, 0 is no end; by tent_close_lease; and with its memory's registration. */
+int tent_share_memory(tent_engine_t engine, void *addr, size_t size, int permission, const char *peers,
+                      int64_t expires_ms, tent_lease_t *lease);
+/* The name of a lease for a program's own messages, at most 64 bytes with its 0. It gives no right by itself. */
+int tent_lease_token(tent_engine_t engine, tent_lease_t lease, char *buf, size_t buf_len);
+/* Another end, counted from now. A lease that has ended stays so. */
+int tent_renew_lease(tent_engine_t engine, tent_lease_t lease, int64_t expires_ms);
+/* Returns when no peer can touch the bytes any more. A second time does nothing. */
+int tent_close_lease(tent_engine_t engine, tent_lease_t lease);
+/* The peer's memory that a token names: requests reach it at target_offset from base on. */
+int tent_find_lease(tent_engine_t engine, tent_segment_id_t handle, const char *token, struct tent_buffer_info *found);
 
 /* A batch takes up to batch_size requests, in one submit or several. 0 if it cannot be made. */
 tent_batch_id_t tent_allocate_batch(tent_engine_t engine, size_t batch_size);
@@ -312,6 +327,25 @@ class TransferEngine {
 		options.message = notification.msg.data();
 		options.message_bytes = notification.msg.size();
 		return submit(batch_id, requests, options);
+	}
+	/* Leases: see tent_share_memory. */
+	Status shareLocalMemory(void *addr, size_t size, Permission permission, const std::string &peers, int64_t expires_ms,
+	                        uint64_t &lease) {
+		return Status::of(tent_share_memory(engine_, addr, size, permission, peers.empty() ? NULL : peers.c_str(), expires_ms,
+		                                    &lease));
+	}
+	Status leaseToken(uint64_t lease, std::string &token) {
+		char text[64];
+		int result = tent_lease_token(engine_, lease, text, sizeof text);
+		if (result == 0) token = text;
+		return Status::of(result);
+	}
+	Status renewLease(uint64_t lease, int64_t expires_ms) {
+		return Status::of(tent_renew_lease(engine_, lease, expires_ms));
+	}
+	Status closeLease(uint64_t lease) { return Status::of(tent_close_lease(engine_, lease)); }
+	Status findLease(SegmentID handle, const std::string &token, struct tent_buffer_info &found) {
+		return Status::of(tent_find_lease(engine_, handle, token.c_str(), &found));
 	}
 	/* Makes a stream of a device wait for the end of a batch: see tent_wait_on. */
 	Status waitOn(BatchID batch_id, uint64_t stream, uint64_t *word = nullptr) {
