@@ -57,6 +57,11 @@
 // most. A slice costs two calls of C: one posts it, and one asks for the ends of all that are posted.
 //
 // BenchmarkSlice measures that over the emulated driver with free copies, beside loops in C in the same run. On two
-// cores that were busy, a slice took 725 to 894 ns. A loop that makes its context current around its calls took 315 to
-// 407 ns, so we add 410 to 494 ns. A plain loop took 142 to 167 ns, 583 to 726 ns less than we do.
+// cores that others kept busy, 12 runs gave these figures: the least, the median and the most. The target is 400 ns
+// above a loop, and no run reached it.
+//
+//	                                                    each                    a slice is above by  ratio
+//	a slice                                             725, 927, 1222 ns
+//	a loop that makes its context current at each call  315, 377, 462 ns        410, 537, 816 ns     2.5
+//	a plain loop                                        142, 168, 185 ns        583, 761, 1038 ns    5.5
 package cuda

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/tent-engine/tent/gocore/errs"
 	"github.com/tent-engine/tent/gocore/transport"
@@ -222,12 +221,9 @@ func TestAnIdleWorkerAsksNothing(t *testing.T) {
 	d.Arm()
 	require.Zero(t, d.posting.count)
 	require.Equal(t, asks, d.asks)
-	fd := d.posting.alarm.fd
-	_, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-	require.NoError(t, err)
+	require.NotZero(t, d.posting.alarm.fd)
 	d.Stop()
-	_, err = unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-	require.ErrorIs(t, err, unix.EBADF)
+	require.Zero(t, d.posting.alarm.fd)
 }
 
 // Pauses of the worker double while nothing ends, up to a bound, and begin anew with each piece that moves.
