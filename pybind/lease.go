@@ -47,6 +47,20 @@ func FindLease(id int64, segment int64, token string, timeoutMs int64) (string, 
 	})
 }
 
+// OpenLease opens the lease of a segment's peer that a token names as a segment of its own. It returns in JSON the
+// number of that segment and the size of the lease.
+func OpenLease(id int64, of int64, token string, timeoutMs int64) (string, error) {
+	return on(id, func(e *engine.Engine) (string, error) {
+		ctx, cancel := limited(timeoutMs)
+		defer cancel()
+		opened, r, err := e.OpenLease(ctx, engine.SegmentID(of), token)
+		if err != nil {
+			return "", err
+		}
+		return toJSON(map[string]any{"segment": int64(opened), "size": r.Size}), nil
+	})
+}
+
 // fieldsOf is a region of a peer as Python takes it.
 func fieldsOf(r *segment.Region) map[string]any {
 	return map[string]any{"id": uint64(r.ID), "name": r.Name, "address": r.Addr, "size": r.Size,

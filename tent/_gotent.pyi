@@ -203,6 +203,10 @@ class Library(Protocol):
         """OpenFile opens a file of this machine by its absolute path. flags: 1 create, 2 truncate, 4 read only, 8
         durable."""
 
+    def pybind_OpenLease(self, engine: int, of: int, token: str, timeout_ms: int, /) -> str:
+        """OpenLease opens the lease of a segment's peer that a token names as a segment of its own. It returns in JSON
+        the number of that segment and the size of the lease."""
+
     def pybind_OpenSegment(
         self,
         engine: int,
@@ -401,6 +405,7 @@ def pybind_Notify(engine: int, segment: int, note: int, deadline: int, /) -> int
 def pybind_Open(arguments: str, name: str, /) -> int: ...
 def pybind_OpenBlob(engine: int, address: int, size: int, /) -> int: ...
 def pybind_OpenFile(engine: int, path: str, flags: int, size: int, timeout_ms: int, /) -> int: ...
+def pybind_OpenLease(engine: int, of: int, token: str, timeout_ms: int, /) -> str: ...
 def pybind_OpenSegment(
     engine: int,
     target: str,

@@ -329,3 +329,22 @@ func (e *Engine) FindLease(ctx context.Context, id SegmentID, token string) (seg
 		}
 	}
 }
+
+// OpenLease opens the lease that a token names as a segment of its own. Offsets on it count from 0.
+// The errors are those of FindLease. Whichever of the two segments is closed, the other one stays.
+func (e *Engine) OpenLease(ctx context.Context, id SegmentID, token string) (SegmentID, segment.Region, error) {
+	lease, err := e.FindLease(ctx, id, token)
+	if err != nil {
+		return 0, lease, err
+	}
+	h, failure := e.segments.get(id)
+	if failure != nil {
+		return 0, lease, failure
+	}
+	p := e.peer(h.peer.identity)
+	if err := p.join(ctx); err != nil {
+		e.leavePeer(p)
+		return 0, lease, err
+	}
+	return e.opened(&handle{peer: p, base: lease.ID, name: lease.Name}), lease, nil
+}

@@ -11,43 +11,54 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/tent-engine/tent/gocore/mem"
 	"github.com/tent-engine/tent/pybind"
 )
 
-// holding returns the smallest registered range of an engine that holds another one, and its region.
-func holding(engine int64, at, size uint64) (span, uint64, error) {
+// around returns the registered memory of an engine that has a range in it, and the offset there.
+func around(engine int64, at, size uint64) (region, offset uint64, err error) {
 	regions.Lock()
 	defer regions.Unlock()
-	var best span
-	var region uint64
 	for s, o := range regions.bySpan {
-		if s.engine == engine && at >= s.address && at-s.address <= s.size && size <= s.size-(at-s.address) &&
-			(region == 0 || s.size < best.size) {
-			best, region = s, o.region
+		if s.engine == engine && at >= s.address && mem.Contains(s.size, at-s.address, size) {
+			return o.region, at - s.address, nil
 		}
 	}
-	if region == 0 {
-		return best, 0, fmt.Errorf("ADDRESS_NOT_REGISTERED: no registered range holds %d bytes at %#x", size, at)
+	return 0, 0, fmt.Errorf("ADDRESS_NOT_REGISTERED: %d bytes at %#x are not inside memory of tent_register_memory or "+
+		"tent_allocate_memory", size, at)
+}
+
+// isMemory reports whether a number is that of registered memory, which is no lease.
+func isMemory(engine int64, region uint64) bool {
+	regions.Lock()
+	defer regions.Unlock()
+	for s, o := range regions.bySpan {
+		if s.engine == engine && o.region == region {
+			return true
+		}
 	}
-	return best, region, nil
+	return false
 }
 
 //export tent_share_memory
-func tent_share_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t, permission C.int, peers *C.char,
-	expiresMs C.int64_t, lease *C.tent_lease_t) C.int {
+func tent_share_memory(engine C.tent_engine_t, addr unsafe.Pointer, size C.size_t, opts *C.tent_lease_options_t,
+	lease *C.tent_lease_t) C.int {
 	if lease == nil {
 		return wrong("lease is NULL")
 	}
-	s, region, err := holding(number(engine), address(addr), uint64(size))
+	if opts == nil {
+		opts = &C.tent_lease_options_t{}
+	}
+	region, offset, err := around(number(engine), address(addr), uint64(size))
 	if err != nil {
 		return failed(err)
 	}
-	id, err := pybind.ShareRegion(s.engine, region, address(addr)-s.address, uint64(size), "", int64(permission),
-		patterns(peers), int64(expiresMs))
+	made, err := pybind.ShareRegion(number(engine), region, offset, uint64(size), read(opts.name),
+		int64(opts.permission), patterns(opts.peers), int64(opts.expires_ms))
 	if err != nil {
 		return failed(err)
 	}
-	*lease = C.tent_lease_t(id)
+	*lease = C.tent_lease_t(made)
 	return 0
 }
 
@@ -68,29 +79,33 @@ func tent_renew_lease(engine C.tent_engine_t, lease C.tent_lease_t, expiresMs C.
 
 //export tent_close_lease
 func tent_close_lease(engine C.tent_engine_t, lease C.tent_lease_t) C.int {
+	if isMemory(number(engine), uint64(lease)) {
+		return wrong("%d is the number of memory and of no lease", uint64(lease))
+	}
 	_, err := pybind.CloseRegion(number(engine), uint64(lease), closeMs)
 	return done(err)
 }
 
-//export tent_find_lease
-func tent_find_lease(engine C.tent_engine_t, handle C.tent_segment_id_t, token *C.char,
-	found *C.struct_tent_buffer_info) C.int {
-	if found == nil {
-		return wrong("found is NULL")
+//export tent_open_lease
+func tent_open_lease(engine C.tent_engine_t, handle *C.tent_segment_id_t, peer C.tent_segment_id_t, token *C.char,
+	size *C.uint64_t) C.int {
+	if handle == nil {
+		return wrong("handle is NULL")
 	}
-	text, err := pybind.FindLease(number(engine), int64(handle), read(token), openMs)
+	text, err := pybind.OpenLease(number(engine), int64(peer), read(token), openMs)
 	if err != nil {
 		return failed(err)
 	}
-	var r struct {
-		Address  uint64 `json:"address"`
-		Size     uint64 `json:"size"`
-		Location string `json:"location"`
+	var opened struct {
+		Segment int64  `json:"segment"`
+		Size    uint64 `json:"size"`
 	}
-	if err := json.Unmarshal([]byte(text), &r); err != nil {
+	if err := json.Unmarshal([]byte(text), &opened); err != nil {
 		return failed(err)
 	}
-	found.base, found.length = C.uint64_t(r.Address), C.uint64_t(r.Size)
-	fill(found.location[:], []byte(r.Location))
+	*handle = C.tent_segment_id_t(opened.Segment)
+	if size != nil {
+		*size = C.uint64_t(opened.Size)
+	}
 	return 0
 }

@@ -366,6 +366,33 @@ func TestTokensNameALeaseOrNothing(t *testing.T) {
 	require.Equal(t, errs.InvalidEntry, errs.CodeOf(err))
 }
 
+// A lease that is opened is a segment of its own: offsets count from its begin, and it stays when the peer's segment is
+// closed.
+func TestALeaseIsOpenedAsASegment(t *testing.T) {
+	for _, w := range leaseWorlds() {
+		t.Run(w.name, func(t *testing.T) {
+			l := newLeasing(t, w, leasingBytes)
+			id, token := l.share(engine.Share{Offset: 4096, Size: 512})
+			part, lease, err := l.peer.OpenLease(t.Context(), l.at, token)
+			require.NoError(t, err)
+			require.EqualValues(t, 512, lease.Size)
+			require.NoError(t, l.peer.CloseSegment(l.at))
+			_, _, err = l.peer.OpenLease(t.Context(), l.at, token)
+			require.Equal(t, errs.InvalidEntry, errs.CodeOf(err))
+			l.at = part
+			clear(l.own)
+			require.NoError(t, l.reach(transport.Read, 0, 100, 412))
+			require.Equal(t, l.theirs[4196:4608], l.own[:412])
+			require.Error(t, l.reach(transport.Read, 0, 100, 413))
+			_, _, err = l.peer.OpenLease(t.Context(), part, token)
+			require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), "a lease of a lease")
+			require.NoError(t, l.owner.CloseRegion(t.Context(), id))
+			require.Error(t, l.reach(transport.Read, 0, 0, 1))
+			require.NoError(t, l.peer.CloseSegment(part))
+		})
+	}
+}
+
 // Leases that make no sense are refused with the reason.
 func TestLeasesOfNothingAreRefused(t *testing.T) {
 	l := newLeasing(t, worlds()[0], leasingBytes)

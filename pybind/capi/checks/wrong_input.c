@@ -50,6 +50,7 @@ static void without_engine(tent_engine_t none, const char *words) {
 	size_t sizes[1] = {sizeof text}, count = 1;
 	uint16_t port;
 	tent_segment_id_t segment = 0;
+	tent_lease_t lease;
 	tent_segment_info_t info;
 	tent_status_t status;
 	tent_notifi_info notes;
@@ -67,6 +68,11 @@ static void without_engine(tent_engine_t none, const char *words) {
 	REFUSED(tent_free_memory(none, text), "is not an address of");
 	REFUSED(tent_unregister_memory(none, text, 0), "is not an address of");
 	REFUSED(tent_remap_memory(none, text, 0, 1), "is not an address of");
+	REFUSED(tent_share_memory(none, text, 1, NULL, &lease), "are not inside memory");
+	REFUSED(tent_lease_token(none, 1, text, sizeof text), words);
+	REFUSED(tent_renew_lease(none, 1, 0), words);
+	REFUSED(tent_close_lease(none, 1), words);
+	REFUSED(tent_open_lease(none, &segment, 1, "lease1-", NULL), words);
 	NOTHING(tent_allocate_batch(none, 1), words);
 	REFUSED(tent_free_batch(none, 1), words);
 	REFUSED(tent_submit(none, 1, &request, 1), words);
@@ -96,6 +102,9 @@ static void without_pointers(tent_engine_t engine, tent_batch_id_t batch) {
 	REFUSED(tent_segment_name(engine, small, sizeof small), "too short");
 	REFUSED(tent_open_segment(engine, NULL, "127.0.0.1:1"), "handle is NULL");
 	REFUSED(tent_open_segment(engine, &segment, "no such thing"), "no such thing");
+	REFUSED(tent_open_lease(engine, NULL, 0, "lease1-", NULL), "handle is NULL");
+	REFUSED(tent_open_lease(engine, &segment, 0, NULL, NULL), "no token");
+	REFUSED(tent_share_memory(engine, small, 1, NULL, NULL), "lease is NULL");
 	REFUSED(tent_get_segment_info(engine, 0, NULL), "info is NULL");
 	REFUSED(tent_allocate_memory(engine, NULL, 4096, NULL), "addr is NULL");
 	REFUSED(tent_register_memory(engine, NULL, 4096), "address is 0");

@@ -22,7 +22,6 @@ extern "C" {
 
 typedef void *tent_engine_t;
 typedef uint64_t tent_batch_id_t; /* 0 is none */
-typedef uint64_t tent_lease_t;    /* 0 is none */
 
 enum {
 	STATUS_WAITING = 0, /* never seen after a submit */
@@ -97,6 +96,17 @@ struct tent_memory_options {
 };
 typedef struct tent_memory_options tent_memory_options_t;
 
+typedef uint64_t tent_lease_t; /* 0 is none */
+
+/* Zero it before filling it in. */
+struct tent_lease_options {
+	int permission;     /* PERM_*; 0 is that of the memory, or all that it allows where no peer may use the memory itself */
+	const char *peers;  /* patterns of identities with spaces between; NULL: those of the memory */
+	const char *name;   /* by which peers may find it; NULL: by its token alone */
+	int64_t expires_ms; /* it ends after this time; 0: no end of its own */
+};
+typedef struct tent_lease_options tent_lease_options_t;
+
 /* A notification of any length, given back by tent_free_notif. */
 struct tent_notif {
 	char *name, *message, *peer; /* each with a 0 behind its bytes */
@@ -164,20 +174,6 @@ int tent_register_growable_memory(tent_engine_t engine, void *addr, size_t size,
 int tent_remap_memory(tent_engine_t engine, void *addr, size_t offset, size_t length);
 int tent_unregister_memory_batch(tent_engine_t engine, void **addrs, size_t *sizes, size_t count);
 
-/* Leases: a part of registered memory for some peers, for a time. Peers of these identities (patterns with spaces between;
- * NULL: those of the registration) may do what permission says (PERM_LOCAL_READ_WRITE: what the registration says).
- * It ends after expires_ms, 0 is no end; by tent_close_lease; and with its memory's registration. */
-int tent_share_memory(tent_engine_t engine, void *addr, size_t size, int permission, const char *peers,
-                      int64_t expires_ms, tent_lease_t *lease);
-/* The name of a lease for a program's own messages, at most 64 bytes with its 0. It gives no right by itself. */
-int tent_lease_token(tent_engine_t engine, tent_lease_t lease, char *buf, size_t buf_len);
-/* Another end, counted from now. A lease that has ended stays so. */
-int tent_renew_lease(tent_engine_t engine, tent_lease_t lease, int64_t expires_ms);
-/* Returns when no peer can touch the bytes any more. A second time does nothing. */
-int tent_close_lease(tent_engine_t engine, tent_lease_t lease);
-/* The peer's memory that a token names: requests reach it at target_offset from base on. */
-int tent_find_lease(tent_engine_t engine, tent_segment_id_t handle, const char *token, struct tent_buffer_info *found);
-
 /* A batch takes up to batch_size requests, in one submit or several. 0 if it cannot be made. */
 tent_batch_id_t tent_allocate_batch(tent_engine_t engine, size_t batch_size);
 int tent_free_batch(tent_engine_t engine, tent_batch_id_t batch_id);
@@ -212,6 +208,19 @@ int tent_submit_ex(tent_engine_t engine, tent_batch_id_t batch_id, tent_request_
                    const tent_submit_options_t *options);
 /* Why a batch did not complete, as JSON; -1 if buf is too short. */
 int tent_batch_failure(tent_engine_t engine, tent_batch_id_t batch_id, char *buf, size_t buf_len);
+/* Gives peers a part of registered or allocated memory for a time. opts may be NULL. The lease ends with its memory at the
+ * latest. */
+int tent_share_memory(tent_engine_t engine, void *addr, size_t size, const tent_lease_options_t *opts, tent_lease_t *lease);
+/* Text of at most 64 characters for a handshake of the program: it names the lease and gives no rights. */
+int tent_lease_token(tent_engine_t engine, tent_lease_t lease, char *buf, size_t buf_len);
+/* Another end, counted from now on; 0 is none. Fails when the lease has ended. */
+int tent_renew_lease(tent_engine_t engine, tent_lease_t lease, int64_t expires_ms);
+/* Returns when no peer can touch the bytes by the lease any more. Closing it twice is no mistake. */
+int tent_close_lease(tent_engine_t engine, tent_lease_t lease);
+/* The peer's side: opens the lease of a token as a segment, on which offsets count from 0. peer is the segment of the
+ * owner, opened as a whole. *size, unless NULL, gets the bytes of the lease. tent_close_segment closes it. */
+int tent_open_lease(tent_engine_t engine, tent_segment_id_t *handle, tent_segment_id_t peer, const char *token,
+                    uint64_t *size);
 /* 1 if the peer answers in its incarnation, 0 if not. */
 int tent_probe_peer(tent_engine_t engine, tent_segment_id_t handle, int64_t timeout_ms);
 /* One notification of any length: 1 if there was one within timeout_ms, else 0. */
@@ -313,6 +322,23 @@ class TransferEngine {
 		return Status::of(tent_unregister_memory(engine_, addr, size));
 	}
 
+	Status shareMemory(void *addr, size_t size, tent_lease_t &lease, const tent_lease_options_t &options = {}) {
+		return Status::of(tent_share_memory(engine_, addr, size, &options, &lease));
+	}
+	Status leaseToken(tent_lease_t lease, std::string &token) {
+		char text[65] = "";
+		Status result = Status::of(tent_lease_token(engine_, lease, text, sizeof text));
+		if (result.ok()) token = text;
+		return result;
+	}
+	Status renewLease(tent_lease_t lease, int64_t expires_ms) {
+		return Status::of(tent_renew_lease(engine_, lease, expires_ms));
+	}
+	Status closeLease(tent_lease_t lease) { return Status::of(tent_close_lease(engine_, lease)); }
+	Status openLease(SegmentID &handle, SegmentID peer, const std::string &token, uint64_t *size = nullptr) {
+		return Status::of(tent_open_lease(engine_, &handle, peer, token.c_str(), size));
+	}
+
 	BatchID allocateBatch(size_t batch_size) { return tent_allocate_batch(engine_, batch_size); }
 	Status freeBatch(BatchID batch_id) { return Status::of(tent_free_batch(engine_, batch_id)); }
 
@@ -327,25 +353,6 @@ class TransferEngine {
 		options.message = notification.msg.data();
 		options.message_bytes = notification.msg.size();
 		return submit(batch_id, requests, options);
-	}
-	/* Leases: see tent_share_memory. */
-	Status shareLocalMemory(void *addr, size_t size, Permission permission, const std::string &peers, int64_t expires_ms,
-	                        uint64_t &lease) {
-		return Status::of(tent_share_memory(engine_, addr, size, permission, peers.empty() ? NULL : peers.c_str(), expires_ms,
-		                                    &lease));
-	}
-	Status leaseToken(uint64_t lease, std::string &token) {
-		char text[64];
-		int result = tent_lease_token(engine_, lease, text, sizeof text);
-		if (result == 0) token = text;
-		return Status::of(result);
-	}
-	Status renewLease(uint64_t lease, int64_t expires_ms) {
-		return Status::of(tent_renew_lease(engine_, lease, expires_ms));
-	}
-	Status closeLease(uint64_t lease) { return Status::of(tent_close_lease(engine_, lease)); }
-	Status findLease(SegmentID handle, const std::string &token, struct tent_buffer_info &found) {
-		return Status::of(tent_find_lease(engine_, handle, token.c_str(), &found));
 	}
 	/* Makes a stream of a device wait for the end of a batch: see tent_wait_on. */
 	Status waitOn(BatchID batch_id, uint64_t stream, uint64_t *word = nullptr) {
