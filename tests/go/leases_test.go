@@ -326,6 +326,10 @@ func TestAddressesDoNotMeanLeases(t *testing.T) {
 			require.NoError(t, l.reach(transport.Write, 0, uint64(address(kv))+64, 64))
 
 			l.share(engine.Share{Offset: 64, Size: 64, Name: "other"})
+			for _, op := range []transport.Op{transport.Read, transport.Write} {
+				code := errs.CodeOf(l.reach(op, 0, 1<<63, 64))
+				require.Equal(t, errs.AddressNotRegistered, code, "the address of all leases in descriptions")
+			}
 			blob, err := l.owner.Export(nil)
 			require.NoError(t, err)
 			d, err := described.Decode(blob)
