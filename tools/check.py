@@ -47,8 +47,8 @@ from stages import (
 )
 
 START = time.monotonic()
-# Quiet seconds that all stages take, warm: six minutes, and what RDMA (90), GPUs (45), security (30), adapters (20),
-# plug-ins (30) and the ground (20) were given when they came.
+# Quiet seconds that all stages take, warm: six minutes, and the budgets of RDMA (90), GPUs (45), security (30),
+# adapters (20), plug-ins (30) and the ground (20), which came later.
 TOTAL = 360 + 235
 ROOM = 1.5  # a stage, and all of them, fail beyond this multiple of the time that they usually take
 COLD = 480  # cold caches may add this

@@ -64,5 +64,5 @@ def pytest_ids(cache: Path) -> list[str]:
 
 
 def same(tests: list[str], cases: list[Case]) -> bool:
-    """Whether ids and a report speak of as many tests. A report has a test twice whose teardown failed too."""
+    """Whether ids and a report speak of as many tests. It has a test twice if the teardown failed too."""
     return len(tests) == len({(case.suite, case.name) for case in cases})
