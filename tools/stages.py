@@ -297,7 +297,7 @@ STAGES: dict[str, Stage] = {
     "unit": Stage(unit, 60),
     "typing": Stage(typing, 25, BACK),
     "tools": Stage(tools, 70, BACK),
-    "conformance": Stage(conformance, 195),
+    "conformance": Stage(conformance, 187),
     "simulation": Stage(simulation, 155, BACK),
     "crossing": Stage(crossing, 120),
     "security": Stage(security, 45),

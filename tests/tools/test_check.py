@@ -101,7 +101,7 @@ def test_a_pytest_that_failed_passes_three_times_by_itself_or_fails_the_run(
     suite.write_text(FLAKY % (fails_at, teardown), encoding="utf-8")
     tally = runner.inside(tmp_path).pytest(Path(sys.executable), timeout=60, suite=[str(suite)])
     named = ["test_flaky.py::test_flaky"] if unsteady else []
-    faults = 0 if unsteady is None else 1 + teardown  # a report has a test twice whose teardown failed too
+    faults = 0 if unsteady is None else 1 + teardown  # a report has a test twice if its teardown failed too
     failed = faults if unsteady is False else 0
     assert tally == Tally(passed=2 + max(0, faults - 1) - failed, failed=failed, unsteady=named)
     assert len((tmp_path / "test_flaky.runs").read_text()) == (1 if unsteady is None else 1 + second_look.TIMES)
