@@ -59,10 +59,10 @@ func (l *responderLane) proofCame() *errs.Error {
 		return l.refuse(transport.RefusedProof, "the lane does not know the secret of its attachment")
 	}
 	a := x.attachment
-	l.mayBuffer(x.seen.protect(&a.secret, a.shield, byResponder))
 	peer := &a.peer
 	l.own, l.near, l.initiator = peer.Self, peer.MachineID == l.t.self.MachineID, peer.ID
 	l.identity = peer.Identity
+	l.mayBuffer(x.seen.protect(&a.secret, a.shield, byResponder)) // from now on any thread may write, and reads these
 	if err := l.t.attachments.admit(l, a); err != nil {
 		return err
 	}
