@@ -20,7 +20,7 @@ import (
 //
 // A network pays for the turns of its handshakes from a token bucket, and is given them back when a guest names itself
 // by a call. One without a token waits for it: strangers take a twentieth of a processor, and invited peers that come
-// by the thousand take what they need.
+// by the thousand have theirs back.
 type turnstile struct {
 	mu       sync.Mutex
 	free     int
@@ -191,7 +191,7 @@ func (s *turnstile) due(network string) time.Duration {
 	return 0
 }
 
-// settled returns what is owed now. The caller holds mu.
+// settled returns the debt of this moment. The caller holds mu.
 func (s *turnstile) settled(d *debt) time.Duration {
 	now := time.Now()
 	d.owed, d.at = max(0, d.owed-now.Sub(d.at)/payback), now
