@@ -108,13 +108,14 @@ static void step(struct pair *p, struct pair *peer) {
 		uint64_t there = (uint64_t)(uintptr_t)other->public.addr + (r->remote - other->first) + r->done;
 		if (reads)
 			settle(peer); /* a READ pushes the WRITEs before it */
+		bool late = !reads && knobs.late; /* a test may turn the knob while the lock is free */
 		p->busy++, peer->busy++, other->busy++;
 		if (own)
 			own->busy++;
 		pthread_mutex_unlock(&big);
-		bool moved = reads ? move(here, there, bytes) : knobs.late || move(there, here, bytes);
+		bool moved = late || (reads ? move(here, there, bytes) : move(there, here, bytes));
 		pthread_mutex_lock(&big);
-		if (!reads && knobs.late)
+		if (late)
 			moved = put_off(peer, there, here, bytes);
 		p->busy--, peer->busy--, other->busy--;
 		if (own)
